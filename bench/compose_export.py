@@ -33,14 +33,13 @@ import numpy as np
 
 import nextlong
 from nextlong import pipeline
-from nextlong.compose.steps import compose_step
 from nextlong.engine.local import LocalExecutor
 from nextlong.engine.runner import run_steps
-from nextlong.engine.step import Finished, Step, Task
+from nextlong.engine.step import Finished, Result, Step, Task
 from nextlong.export.steps import export_steps, read_steps
 from nextlong.recipe import Recipe
-from nextlong.results import Result
-from nextlong.runs.opened import Run
+from nextlong.runs.run import Run
+from nextlong.sequences.steps import compose_step
 
 METHODS = ("nextlong", "standard", "knn", "iclm", "quest")
 FORMATS = ("parquet", "parquet:none", "arrow", "mds", "megatron", "torchtitan", "jsonl")  # format:compression

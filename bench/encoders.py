@@ -30,7 +30,7 @@ import yaml
 _LIBRARY = """
 import json, sys, time
 import numpy as np
-from nextlong.artefacts.chunks import iter_chunk_texts
+from nextlong.artifacts.lookup import iter_chunk_texts
 from sentence_transformers import SentenceTransformer
 given = json.load(sys.stdin)
 texts = [text for documents, chunks in given["shards"] for batch in iter_chunk_texts(documents, chunks) for text in batch.texts]
@@ -48,21 +48,21 @@ _TASKS = """
 import json, os, sys, tempfile, time
 from pathlib import Path
 from nextlong import recipe
-from nextlong.embed import slices
-from nextlong.embed.choose import Execution
-from nextlong.embed.chunks import count_chunks
+from nextlong.artifacts.lookup import count_chunks
+from nextlong.artifacts.results import ExecutionResult
+from nextlong.retrieval import embed
 given = json.load(sys.stdin)
-execution = Execution(*(given["execution"][name] for name in Execution._fields))
-encoder = recipe.Encoder.model_validate(given["encoder"])
+execution = ExecutionResult.model_validate(given["execution"])
+encoder = recipe.Encoder.from_dict(given["encoder"])
 shards = [(Path(documents), Path(chunks)) for documents, chunks in given["shards"]]
-cut = slices.slices_of([count_chunks(chunks) for _, chunks in shards], execution)
-slices._loaded(encoder, execution.dtype, execution.threads).encode(["a first text"])
+cut = embed.slices_of([count_chunks(chunks) for _, chunks in shards], execution)
+embed._loaded(encoder, None, execution).encode(["a first text"])
 with tempfile.TemporaryDirectory() as folder:
     began = time.process_time()
     for shard, first, last in cut:
         documents, chunks = shards[shard]
-        slices.embed_slice(Path(folder) / "part", documents=documents, chunks=chunks, shard=shard, first=first, last=last,
-                           encoder=encoder, execution=execution)
+        embed.embed_slice(Path(folder) / "part", documents=documents, chunks=chunks, first=first, last=last, encoder=encoder,
+                          execution=execution)
     print(json.dumps(time.process_time() - began))
 """
 

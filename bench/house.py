@@ -132,7 +132,7 @@ def room_of(module: str) -> str:
 def passed_by_a_small_run() -> int:
     """Return how many functions of the package a run of a few small documents calls in this process."""
     import nextlong
-    from nextlong.cli.demo_corpus import write_demo_corpus
+    from nextlong.cli.demo import write_demo_corpus
 
     seen: set[Any] = set()
 

@@ -26,10 +26,10 @@ from typing import Any, get_args
 
 import nextlong
 from nextlong.errors import CorpusError
+from nextlong.plugins import FORMATS, METHODS
 from nextlong.recipe import Recipe
-from nextlong.recipe.export import FORMATS, terms_of
+from nextlong.recipe.export import terms_of
 from nextlong.recipe.keys import Compose
-from nextlong.recipe.methods import METHODS
 from nextlong.verify.checks import verify
 
 Row = Mapping[str, Any]

@@ -26,8 +26,8 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from nextlong.corpus.chunk import chunk_text
-from nextlong.similarity.near_copies import similarities
-from nextlong.similarity.shingles import (
+from nextlong.retrieval.near_duplicates.rule import similarities
+from nextlong.retrieval.near_duplicates.shingles import (
     LEAST_WORDS,
     SLOTS,
     Document,

@@ -27,7 +27,7 @@ ROWS: Mapping[str, frozenset[str]] = {
     "embed (TF-IDF, SVD)": frozenset({"tfidf", "svd", "encoder", "embed"}),
     "search": frozenset({"search", "meta_documents", "mine"}),
     "draft, tokenize, compose": frozenset(
-        {"tokenize", "tokenizer", "shingles", "weights", "draft", "named_chunks", "tokens", "compose"}
+        {"tokenize", "tokenizer", "shingles", "weights", "draft", "referenced_chunks", "tokens", "compose"}
     ),
     "write": frozenset({"write", "rows", "parquet"}),
 }

@@ -18,7 +18,7 @@ from typing import Any
 
 import nextlong
 from nextlong import pipeline
-from nextlong.inputs.remembered import input_files
+from nextlong.reading.known_files import input_files
 from nextlong.recipe import Recipe
 from nextlong.report.plan import costs as plan_costs
 from nextlong.report.plan import page

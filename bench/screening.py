@@ -25,10 +25,9 @@ import pyarrow as pa
 import xxhash
 
 import nextlong
+from nextlong.retrieval.near_duplicates.rule import find_near_duplicates
+from nextlong.retrieval.near_duplicates.shingles import Document, Shingles, document_of, shingle_store
 from nextlong.schemas import META, NEGATIVE
-from nextlong.similarity.near_copies import find
-from nextlong.similarity.shingles import Document, Shingles, document_of
-from nextlong.similarity.steps import shingle_store
 
 
 def main() -> int:
@@ -100,7 +99,7 @@ def judge(stored: Path) -> int:
     for hashes, offsets, runs, wholes in drafts:
         given = Shingles(hashes, offsets), Document(runs, wholes)
         start = time.process_time()
-        found = find(given[0], document=given[1], weights=weights, threshold=threshold)
+        found = find_near_duplicates(given[0], document=given[1], weights=weights, threshold=threshold)
         seconds += time.process_time() - start
         for column in found:
             state.update(np.ascontiguousarray(column).tobytes())

@@ -6,10 +6,10 @@ Out: three Markdown tables. Everything runs on one core, in turn, `--repeats` ti
      the repeats, so that a busy machine shows less.
 
 *stream* reads the vectors and makes them float32, by blocks; *products* multiplies each block with all queries, too; *exact*
-is `nextlong.search.exact`; *FAISS* is `faiss.knn` on the same blocks, merged on `faiss.ResultHeap`. Clusters are trained on
-40 vectors each, by as many rounds of k-means. Recall is measured against exact search, as tuning measures it. *Peak* is the
-largest resident memory (VmHWM) while an index is built, tuned and searched by this one process, with all that is
-memory-mapped meanwhile.
+is `nextlong.retrieval.indexes.exact`; *FAISS* is `faiss.knn` on the same blocks, merged on `faiss.ResultHeap`. Clusters are
+trained on 40 vectors each, by as many rounds of k-means. Recall is measured against exact search, as tuning measures it.
+*Peak* is the largest resident memory (VmHWM) while an index is built, tuned and searched by this one process, with all that
+is memory-mapped meanwhile.
 """
 
 from __future__ import annotations
@@ -29,9 +29,8 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from nextlong.engine import memory
-from nextlong.search import clusters, exact, ivf, tune
-from nextlong.search.cosines import half_vectors
-from nextlong.search.index import IndexFiles
+from nextlong.retrieval.indexes import exact, ivf, kmeans, tune
+from nextlong.retrieval.indexes.base import IndexFiles, VectorShards
 
 _FAISS_ROWS = 32_768
 _ROWS = 65_536
@@ -108,7 +107,7 @@ def _queries(paths: Sequence[Path], count: int) -> tuple[NDArray[np.float32], ND
     sizes = [len(np.load(path, mmap_mode="r")) for path in paths]
     ids = np.concatenate([(shard << 32) + np.arange(size) for shard, size in enumerate(sizes)])
     ids = np.sort(np.random.default_rng(1).choice(ids, count, replace=False))
-    return half_vectors(ids, paths).astype(np.float32), np.stack([ids, ids + 1], axis=1)
+    return VectorShards(paths).take(ids).astype(np.float32), np.stack([ids, ids + 1], axis=1)
 
 
 def _seconds(call: Callable[[], Any]) -> tuple[float, Any]:
@@ -126,7 +125,7 @@ def _compare_exact(paths: Sequence[Path], options: argparse.Namespace) -> None:
     programs: dict[str, Callable[[], Any]] = {
         "stream": lambda: _stream(paths, None),
         "stream and products": lambda: _stream(paths, queries),
-        "exact": lambda: exact.nearest(queries, paths, k=k, exclude=exclude),
+        "exact": lambda: exact.Exact(VectorShards(paths)).search(queries, k, exclude=exclude),
         "FAISS": lambda: _faiss(paths, queries, k + 1),
     }
     times: dict[str, list[float]] = {name: [] for name in programs}
@@ -149,7 +148,7 @@ def _compare_exact(paths: Sequence[Path], options: argparse.Namespace) -> None:
 
 def _stream(paths: Sequence[Path], queries: NDArray[np.float32] | None) -> None:
     scores = None if queries is None else np.empty((len(queries), exact._BLOCK_ROWS), np.float32)
-    for _, block in exact.blocks(paths):
+    for _, block in VectorShards(paths).blocks(exact._BLOCK_ROWS):
         if queries is not None and scores is not None:
             np.matmul(queries, block.T, out=scores[:, : len(block)])
 
@@ -175,7 +174,7 @@ def _compare_clusters(paths: Sequence[Path], options: argparse.Namespace) -> Non
     kmeans = faiss.Kmeans(sample.shape[1], options.clusters, niter=ivf.ITERATIONS, spherical=True, seed=0)
     how = {"count": options.clusters, "iterations": ivf.ITERATIONS, "seed": 0}
     trained = {
-        "nextlong": lambda: clusters.train_centres(sample, **how),
+        "nextlong": lambda: kmeans.train_centres(sample, **how),
         "FAISS": lambda: kmeans.train(sample) and kmeans.centroids,
     }
     print(f"{options.clusters:,} clusters of {len(sample):,} vectors, {ivf.ITERATIONS} rounds, one core:\n")
@@ -195,7 +194,7 @@ def _compare_clusters(paths: Sequence[Path], options: argparse.Namespace) -> Non
 
 def _finder(name: str, centres: NDArray[np.float32], rows: NDArray[np.float32]) -> Callable[[], NDArray[np.int64]]:
     if name == "nextlong":
-        return lambda: clusters.nearest_centres(rows, centres, count=1)
+        return lambda: kmeans.nearest_centres(rows, centres, count=1)
     flat = faiss.IndexFlatIP(centres.shape[1])
     flat.add(centres)
     return lambda: flat.search(rows, 1)[1]
@@ -208,7 +207,8 @@ def _compare_indexes(folder: Path, paths: Sequence[Path], options: argparse.Name
     queries, exclude = _queries(paths, options.index_queries)
     some = slice(0, min(len(queries), 512))
     base = {
-        k: _seconds(lambda k=k: exact.nearest(queries[some], paths, k=k, exclude=exclude[some]))[0] / some.stop
+        k: _seconds(lambda k=k: exact.Exact(VectorShards(paths)).search(queries[some], k, exclude=exclude[some]))[0]
+        / some.stop
         for k in options.k
     }
     print(f"Indexes, {len(queries):,} queries, tuned to a recall of {options.recall:g}, one core:\n")

@@ -1,68 +1,113 @@
-"""Simulate: how long a corpus of 10^8 or 10^9 chunks takes on 8 to 512 workers, from task times measured here.
+"""Simulate: how long a corpus of 10^8 or 10^9 chunks takes on a cluster, from task times measured here.
 
-In:  a recipe whose corpus stands for a larger one. Its steps are tried on a sample, as `nextlong plan` does; the schedule then
-     carries out every task of the larger corpus, each as long as the sample says, with what the head takes for each.
-Out: two Markdown tables: total time and how much of the workers is used; and what each step takes at the largest size, those of one
-     task by themselves.
+In:  a recipe whose corpus stands for a larger one. Its steps are tried on a sample, as `nextlong plan` does; a transformer on
+     GPUs has the rate that `--gpu-tflops` assumes.
+Out: Markdown tables: for each size the total time, the share of GPU-hours that are busy while `embed` runs, and each step with
+     its tasks, bytes, memory and share of the total; steps of one process are marked.
+
+The schedule runs every task of the real step graph, with what the head takes for each. A step takes no less time than its bytes
+need at the bandwidth of the nodes that its tasks run on and of the shared storage: the files that it writes, and all files of its
+input steps once, which is an upper bound, because several steps read a part.
 """
 
 from __future__ import annotations
 
 import argparse
+import math
 import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 from nextlong import pipeline
-from nextlong.inputs.remembered import input_files
+from nextlong.engine.step import Step
 from nextlong.recipe import Recipe
 from nextlong.report.plan import costs as plan_costs
 from nextlong.report.plan import page
-from nextlong.report.plan.cluster import Asked
+from nextlong.report.plan.cluster import GPU_TFLOP_PER_S, Asked
+from nextlong.report.plan.costs import Cost
 from nextlong.report.plan.sample import measure
-from nextlong.report.plan.schedule import schedule
+from nextlong.report.plan.schedule import Load, schedule
 from nextlong.report.plan.trial import try_route
+from nextlong.retrieval.encoders.execution import _TASK_S as TASK_SECONDS
 
 
 def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("recipe", type=Path)
     parser.add_argument("--chunks", type=float, nargs="+", default=[1e8, 1e9])
-    parser.add_argument("--workers", type=int, nargs="+", default=[8, 32, 128, 512])
-    parser.add_argument("--gpus", type=int, default=0)
+    parser.add_argument("--nodes", type=int, nargs="+", default=[64])
+    parser.add_argument("--workers", type=int, default=96, help="processors of a node")
+    parser.add_argument("--gpus", type=int, default=8, help="of a node")
+    parser.add_argument("--gpu-tflops", type=float, default=GPU_TFLOP_PER_S)
+    parser.add_argument("--node-gb-s", type=float, default=10, help="between a node and the storage")
+    parser.add_argument("--storage-gb-s", type=float, default=100, help="of all nodes together")
     parser.add_argument("--head-ms", type=float, default=1e3 * plan_costs.RAY_HEAD_S)
     parser.add_argument("--set", action="append", default=[], dest="overrides")
     options = parser.parse_args()
     recipe = Recipe.load(options.recipe, overrides=options.overrides)
-    files = input_files(recipe)
+    files = pipeline.prepare(recipe, encoder="any")
     steps = pipeline.route(recipe, files)
     measured = measure(recipe, files)
     trials = try_route(recipe, measured.texts, chars_per_token=measured.tokenizing.chars_per_token)
-    print(
-        "| chunks | workers | total | of it in tasks | used | longest steps, from begin to end |\n|---:|---:|---:|---:|---:|---|"
-    )
     for chunks in options.chunks:
-        for workers in options.workers:
-            asked = Asked(workers=workers, gpus=options.gpus, chunks=chunks)
-            plan = page.plan_for(recipe, files, steps, measured, trials, asked)
-            _, told = plan.on[-1]
-            loads = plan_costs.loads(steps, told)
-            when = schedule(loads, workers=workers, gpus=options.gpus, head_s=options.head_ms / 1e3)
-            end = max(last for _, last in when.values())
-            busy = sum(load.seconds + load.start_s * min(workers, load.tasks) for load in loads if not load.on_gpus)
-            longest = sorted(when, key=lambda name: when[name][0] - when[name][1])[:4]
-            shares = ", ".join(f"{name} {(when[name][1] - when[name][0]) / end:.0%}" for name in longest)
-            print(
-                f"| {chunks:.0e} | {workers} | {end / 3600:.2f} h | {busy / 3600:.1f} h | {busy / workers / end:.0%} | {shares} |",
-                flush=True,
+        for nodes in options.nodes:
+            asked = Asked(
+                nodes=nodes, workers=options.workers, gpus=options.gpus, gpu_tflops=options.gpu_tflops, chunks=chunks
             )
-    print("\n| step | tasks | one worker | a task | memory of a task |\n|---|---:|---:|---:|---:|")
-    for load in loads:
-        memory = told[load.name].memory_bytes
-        print(
-            f"| {load.name} | {load.tasks:,} | {load.seconds / 3600:.2f} h | {load.seconds / load.tasks:.1f} s "
-            f"| {memory / 1e9:.1f} GB |"
-        )
+            _, costs = page.plan_for(recipe, files, steps, measured, trials, asked).on[-1]
+            show(steps, costs, options, chunks=chunks, nodes=nodes)
     return 0
+
+
+def show(
+    steps: Sequence[Step], costs: Mapping[str, Cost], options: argparse.Namespace, *, chunks: float, nodes: int
+) -> None:
+    workers, gpus = nodes * options.workers, nodes * options.gpus
+    bytes_read = {step.name: sum(costs[one.name].disk_bytes for one in step.inputs) for step in steps}
+    loads = [
+        with_storage(in_slices(load), bytes_read[load.name] + costs[load.name].disk_bytes, options, nodes=nodes)
+        for load in plan_costs.loads(steps, costs)
+    ]
+    when = schedule(loads, workers=workers, gpus=gpus, head_s=options.head_ms / 1e3)
+    end = max(last for _, last in when.values())
+    print(
+        f"\n{chunks:.0e} chunks, {nodes} nodes, {workers:,} processors, {gpus} GPUs: {end / 3600:.2f} h in all.",
+        end=" ",
+    )
+    for load in loads:
+        if load.on_gpus and load.name == "embed":
+            first, last = when[load.name]
+            busy = (load.seconds + load.start_s * min(gpus, load.tasks)) / (gpus * max(last - first, 1e-9))
+            print(f"While `embed` runs ({(last - first) / 3600:.2f} h), {busy:.0%} of the GPU-hours are busy.", end="")
+    print(
+        "\n\n| step | tasks | read, at most | written | a task | memory of a task | all tasks | begin to end | of the total |\n"
+        "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
+    )
+    for load in loads:
+        first, last = when[load.name]
+        name = f"**{load.name}** (one process)" if load.tasks == 1 and load.seconds > 60 else load.name
+        print(
+            f"| {name} | {load.tasks:,} | {bytes_read[load.name] / 1e9:,.1f} GB | {costs[load.name].disk_bytes / 1e9:,.1f} GB "
+            f"| {load.seconds / load.tasks:,.1f} s | {costs[load.name].memory_bytes / 1e9:.1f} GB | {load.seconds / 3600:,.2f} h "
+            f"| {last - first:,.0f} s | {(last - first) / end:.1%} |"
+        )
+
+
+def in_slices(load: Load) -> Load:
+    """Return `embed` on GPUs in tasks as long as the run makes them once it has tried the model (`choose_execution`)."""
+    if load.name != "embed" or not load.on_gpus:
+        return load
+    return replace(load, tasks=math.ceil(load.seconds / TASK_SECONDS))
+
+
+def with_storage(load: Load, task_bytes: float, options: argparse.Namespace, *, nodes: int) -> Load:
+    """Return a step that takes no less time than its bytes at the bandwidth of the nodes it runs on and of the storage."""
+    per_node = options.gpus if load.on_gpus else options.workers
+    at_once = min(load.tasks, nodes * per_node, load.at_once or load.tasks)
+    # Tasks spread over the nodes, so even few of them have many nodes' bandwidth.
+    bandwidth = 1e9 * min(options.storage_gb_s, min(at_once, nodes) * options.node_gb_s)
+    return replace(load, seconds=max(load.seconds, at_once * task_bytes / bandwidth))
 
 
 if __name__ == "__main__":

@@ -20,7 +20,7 @@ import numpy as np
 import zstandard
 
 from nextlong.corpus.chunk import chunk_text
-from nextlong.tokens.encode import TextEncoder
+from nextlong.sequences.encode import TextEncoder
 
 _BATCH = 512
 

@@ -36,12 +36,12 @@ import pyarrow as pa
 import nextlong
 from measure import measure
 from nextlong import schemas
-from nextlong.artefacts import record
+from nextlong.artifacts import record
+from nextlong.artifacts.results import ComposeResult
+from nextlong.engine.executor import SerialExecutor
 from nextlong.engine.runner import run_steps
-from nextlong.engine.serial import SerialExecutor
 from nextlong.engine.step import Step
 from nextlong.recipe import Recipe
-from nextlong.results import ComposeResult
 
 TOKENS = 131_072
 _DOCUMENTS, _REAL = 24_000, 100  # documents of the corpus, sequences that are composed

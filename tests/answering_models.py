@@ -3,8 +3,8 @@
 import re
 from collections import Counter
 
-from nextlong.evaluate.models.base import TextTokenizer
-from nextlong.evaluate.models.prompts import Prompts
+from nextlong.evaluate.prompts import Prompts
+from nextlong.evaluate.task import TextTokenizer
 
 
 class Oracle:

@@ -88,7 +88,7 @@ def small_corpus(tmp_path_factory):
 @pytest.fixture(scope="session")
 def warm_workers():
     """The server that workers are forked from, with what a fit needs as well: a run would import it each time anew."""
-    preload = ["nextlong.pipeline", "nextlong.embed.lsa", "faiss", "pyarrow.parquet"]
+    preload = ["nextlong.pipeline", "nextlong.retrieval.encoders.lsa", "faiss", "pyarrow.parquet"]
     with LocalExecutor(Capacity(cpus=1), preload=preload) as executor:
         assert list(carry_out(executor, len, [("warm",)])) == [4]
 

@@ -2,8 +2,8 @@
 
 import json
 
-from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.exports import check_exports
+from nextlong.verify.run_files import RunFiles
 
 SEQUENCES, TOKENS = 12, 512
 EOD = "<|endoftext|>"
@@ -21,7 +21,7 @@ def folder_of(run, step):
 
 
 def outcomes_of(run):
-    return {outcome.check: outcome for outcome in check_exports(Artefacts(run))}
+    return {outcome.check: outcome for outcome in check_exports(RunFiles(run))}
 
 
 def breaches(run):

@@ -3,10 +3,10 @@
 import pyarrow as pa
 import zstandard
 
-from nextlong.inputs.files import Part
-from nextlong.inputs.listing import list_files
-from nextlong.inputs.record import Reject
-from nextlong.inputs.records import read_records
+from nextlong.reading.files import Part
+from nextlong.reading.formats import read_records
+from nextlong.reading.listing import list_files
+from nextlong.reading.records import Reject
 from nextlong.recipe import Source
 
 zstd = zstandard.ZstdCompressor().compress

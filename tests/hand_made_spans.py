@@ -2,7 +2,7 @@
 
 import math
 
-from nextlong.runs.opened import Span
+from nextlong.runs.run import Span
 
 NAN = math.nan
 HOSTILE = "</title></svg><script>alert(1)</script><img src=x onerror=alert(2)>&\"'`$\\frac{1}$\u202e日本 \x1b[31m"
@@ -16,7 +16,7 @@ EXTENDED = [
     span("bos", -1, -1, 0, 1),
     span("meta", 10, 1, 1, 101, group=0, score=1.0),
     span("negative", 70, 7, 101, 201, group=0, score=0.5),
-    span("joint", -1, -1, 201, 202),
+    span("separator", -1, -1, 201, 202),
     span("meta", 11, 1, 202, 302, group=1, score=1.0),
     span("negative", 80, 8, 302, 402, group=1, score=0.25),
 ]

@@ -246,7 +246,7 @@ def recipe_of(seed: int, folder: Path, tokenizer: Path) -> dict[str, Any]:
             "negatives": draw.choice((*["top"] * 5, "random-retrieved", "tail", "random-corpus", "self-repeat")),
             "min_meta_chunks": draw.choice((1, 2)),
             "min_gap_tokens": draw.choice(("auto", "auto", 1, 10, 100)),
-            "joint": draw.choice(("\n", "\n", "\n", "", "\n--\n")),
+            "separator": draw.choice(("\n", "\n", "\n", "", "\n--\n")),
         },
         "export": {"formats": ["parquet"]},
     }

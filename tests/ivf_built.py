@@ -4,8 +4,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from nextlong.search import ivf
-from nextlong.search.index import IndexFiles, open_index
+from nextlong.retrieval.indexes import ivf
+from nextlong.retrieval.indexes.base import IndexFiles, open_index
 from stored_vectors import save_shards
 
 

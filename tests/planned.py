@@ -9,8 +9,9 @@ from nextlong.report.plan import page
 from nextlong.report.plan.cluster import Asked
 
 STEPS = [
-    "ingest", "select", "chunk", "left_out", "tokenizer", "meta_documents", "encoder", "shingles", "weights",
-    "embed", "index", "lists", "tune", "mine", "draft", "named_chunks", "tokens", "compose", "rows", "parquet",
+    "ingest", "select", "chunk", "filter_report", "tokenizer", "meta_documents", "encoder", "shingles", "weights",
+    "embed", "index", "index_shards", "tune", "least_scores", "scan", "mine",
+    "draft", "referenced_chunks", "tokens", "compose", "rows", "parquet",
 ]  # fmt: skip
 
 TEXTS = ["\n".join(f"Line {n}.{k} of a text about tides and gulls." for k in range(n % 9 + 1)) for n in range(80)]

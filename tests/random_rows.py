@@ -5,9 +5,8 @@ from itertools import chain
 
 import numpy as np
 
-from nextlong.artefacts.resolved import Resolved, packed
-from nextlong.verify.export_readers import reader_of
-from nextlong.verify.step import Step
+from nextlong.artifacts.resolved import Resolved, packed
+from nextlong.export.formats.base import Options, format_of
 
 DOMAINS = ["wiki", "law-é", "C++", "", "代码"]
 
@@ -25,9 +24,25 @@ def random_blocks(seed, *, rows=20, longest=700, vocabulary=128_256, per_row=1):
 
 
 def read_back(folder, layout):
-    """Return the rows of an export folder as `nextlong verify` reads them."""
-    files = {path.name: {} for path in folder.iterdir()}
-    return list(reader_of(layout).rows(Step(layout, folder, {"parts": [{"files": files}]})))
+    """Return the rows of an export folder as the format's reader yields them."""
+    made = format_of(layout)
+    files = sorted(path.name for path in folder.iterdir() if path.name.endswith(made.suffixes))
+    return list(made.read(folder, files))
+
+
+def options(*, shard=0, shards=1, vocab_size=128_256, eos_id=None, shard_bytes=1 << 26, **keys):
+    """Return the options of a format's `write`; `token_id` takes a number for a name."""
+    keys = {"row_group_mb": 64.0, "compression": "none", "megatron_eod": None} | keys
+    return Options(
+        keys=keys,
+        shard_bytes=shard_bytes,
+        vocab_size=vocab_size,
+        bos_id=None,
+        eos_id=eos_id,
+        token_id=int,
+        shard=shard,
+        shards=shards,
+    )
 
 
 def ended(blocks, *, eos):
@@ -71,7 +86,7 @@ def _row(block, number):
         slice(*offsets[number : number + 2])
         for offsets in (block.token_offsets, block.document_offsets, block.span_offsets)
     )
-    of_spans = ("chunk_ids", "doc_ids", "source_ids", "kept", "char_starts", "char_ends", "roles", "groups")
+    of_spans = ("chunk_ids", "doc_ids", "source_ids", "metadata", "char_starts", "char_ends", "roles", "groups")
     return replace(
         block,
         sequence_ids=[block.sequence_ids[number]],
@@ -111,7 +126,7 @@ def _block(draw, first, count, longest, vocabulary):
         chunk_ids=chunk_ids,
         doc_ids=np.where(chunk_ids < 0, -1, chunk_ids >> 3),
         source_ids=np.array([f"dokument-ø-{chunk % 9}" if chunk >= 0 else "" for chunk in chunk_ids], object),
-        kept=np.array([f'{{"n": {chunk % 3}}}' if chunk >= 0 else None for chunk in chunk_ids], object),
+        metadata=np.array([f'{{"n": {chunk % 3}}}' if chunk >= 0 else None for chunk in chunk_ids], object),
         char_starts=np.where(chunk_ids < 0, -1, 5),
         char_ends=np.where(chunk_ids < 0, -1, 2**33),
         roles=np.where(chunk_ids < 0, 3, draw.integers(0, 3, total)).astype(np.int8),

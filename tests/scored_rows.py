@@ -15,7 +15,7 @@ def stats(sequences, cosine=None):
 
 def row(name, *values, arm=None, needle=None):
     """A row whose seeds chose the value so often, and gained a hundredth of it from what stands before."""
-    from nextlong.replicate.collect import Row, Scores
+    from nextlong.replicate.scores import ScoreRow, Scores
 
     seeds = []
     for value in values:
@@ -26,4 +26,4 @@ def row(name, *values, arm=None, needle=None):
     made = (
         None if arm is None else Arm("methods", arm, "run", "composed", stats(500 if arm == "nextlong" else 250, 0.5))
     )
-    return Row(name, made, tuple(seeds), ())
+    return ScoreRow(name, made, tuple(seeds), ())

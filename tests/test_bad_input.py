@@ -11,9 +11,9 @@ import pytest
 import nextlong
 from larger_cases import thorough
 from nextlong import schemas
-from nextlong.artefacts.chunks import read_chunks
+from nextlong.artifacts.lookup import read_chunks
 from nextlong.cli import main as cli_main
-from nextlong.tokens.tokenizer import train_bpe
+from nextlong.sequences.tokenizer import train_bpe
 
 WORDS = ["tide", "harbour", "anchor", "sail", "current", "reef", "vessel", "captain", "lighthouse", "storm", "rope"]
 WEIRD = {
@@ -130,7 +130,7 @@ def rebuilt(run):
 )
 def test_a_file_without_a_record(bench, content):
     message = bench.refusal(content)
-    assert message == "ingest.sources hold no record at all: every file is empty; name files with documents in them"
+    assert message == "ingest.sources hold no records: every file is empty; name files with documents in them"
 
 
 def test_binary_junk(bench):
@@ -150,7 +150,7 @@ def test_one_document_has_no_negatives(bench):
     text = "\n".join(ordinary())
     message = bench.refusal(jsonl([text]), compose__target_tokens=10_600)
     assert message.startswith(
-        "compose.target_tokens=10,600 holds none of the documents with negatives between all their chunks"
+        "compose.target_tokens=10,600 is too short for every document with negatives between all of its chunks"
     )
     assert (
         "1 dropped: too little room for compose.min_gap_tokens of negatives between its chunks, such as corpus.jsonl:1"
@@ -172,14 +172,14 @@ def test_copies_in_another_case_or_layout_are_one_document_and_of_one_chunk(benc
 
 def test_all_documents_are_one_and_the_same(bench):
     message = bench.refusal(jsonl([ordinary()[8]] * 30), compose__target_tokens=480)
-    assert "ask for more negatives than chunks of this corpus have (1 of 1 documents" in message
+    assert "ask for more negatives than this corpus has (1 of 1 documents" in message
     assert "; 1 dropped: " in message
 
 
 def test_a_corpus_too_small_for_the_target(bench):
     message = bench.refusal(jsonl(ordinary(5)), compose__target_tokens=590)
-    assert message.startswith("compose.target_tokens=590 but the longest sequence that this corpus gives is ")
-    longest = int(message.partition("gives is ")[2].partition(" tokens")[0].replace(",", ""))
+    assert message.startswith("compose.target_tokens=590 but the longest sequence of this corpus is ")
+    longest = int(message.partition("of this corpus is ")[2].partition(" tokens")[0].replace(",", ""))
     assert 100 < longest < 590
     code, out, _ = bench.again(f"compose.target_tokens={longest}")
     assert code == 0
@@ -232,7 +232,7 @@ def test_ids_that_stand_twice_are_kept_apart(weird):
 def test_rejects_within_the_share_are_told(weird, capfd):
     code, out, _ = Bench(weird, capfd).again()
     assert code == 0
-    assert f"documents:   {60 + len(WEIRD)} kept of {61 + len(WEIRD)} (1 rejected)\n" in out
+    assert f"documents: {60 + len(WEIRD)} kept of {61 + len(WEIRD)} (1 rejected)" in " ".join(out.split())
 
 
 @pytest.mark.parametrize("line", [b'{"text": "lone \\ud800 x"}\n', b'{"text": "half', b'["a"]\n', b'{"text": 3}\n'])
@@ -240,10 +240,10 @@ def test_a_line_that_holds_no_text_is_counted(bench, line):
     content = line.rstrip(b"\n") + b"\n" + jsonl(ordinary())
     message = bench.refusal(content)
     assert message.startswith(
-        "1 of 61 records (1.64%) cannot be used, more than ingest.max_reject_share=0.01 allows: 1 ×"
+        "1 of 61 records (1.64%) were rejected, more than ingest.max_reject_share=0.01 allows: 1 ×"
     )
     assert "; the first: corpus.jsonl:1: " in message
-    assert message.endswith("; mend the files, or say --set ingest.max_reject_share=0.02")
+    assert message.endswith("; correct the files, or add --set ingest.max_reject_share=0.02")
 
 
 @pytest.mark.parametrize("megabytes", [2, *thorough(50)])
@@ -262,7 +262,7 @@ def test_a_line_of_many_mb(bench, megabytes):
     message = bench.refusal(
         jsonl([*documents, line]), f"ingest.max_document_chars={most}", compose__target_tokens=4096, **changed
     )
-    assert message.startswith("1 of 9 records (11.11%) cannot be used")
+    assert message.startswith("1 of 9 records (11.11%) were rejected")
     assert f"; the first: corpus.jsonl:9: too long: {len(line):,} characters" in message
     code, out, _ = bench.again(f"ingest.max_document_chars={megabytes * 1_200_000}")
     assert code == 0
@@ -383,4 +383,4 @@ def test_peek_of_what_is_no_run(kept):
 def test_a_sequence_that_does_not_exist(kept):
     code, _, err = kept.call("peek", kept.run_dir, 3)
     assert code == 2
-    assert err == f"error: sequence 3 does not exist: {kept.run_dir} holds 3, counted from 0\n"
+    assert err == f"error: sequence 3 does not exist: {kept.run_dir} has 3, counted from 0\n"

@@ -20,7 +20,7 @@ def test_each_is_told_without_a_traceback(recipe_for, tmp_path, monkeypatch, cap
     def refused(*_, **__):
         raise error("embed.size=[7] is wrong; make it 8")
 
-    monkeypatch.setattr(pipeline, "run", refused)
+    monkeypatch.setattr(pipeline, "session", refused)
     (tmp_path / "r.yaml").write_text(recipe_for(tmp_path / "run").dump())
     assert main(["run", str(tmp_path / "r.yaml")]) == 2
     assert capsys.readouterr().err == "error: embed.size=[7] is wrong; make it 8\n"

@@ -1,4 +1,4 @@
-"""CSV, `where` and `keep` from a file to the spans of an export, as the commands do it."""
+"""CSV, `filter` and `metadata` from a file to the spans of an export, as the commands do it."""
 
 import csv
 import json
@@ -39,7 +39,7 @@ def table(tmp_path):
 def english(tmp_path_factory):
     """The run directory of the English documents with two columns of theirs; read-only."""
     table = write_table(tmp_path_factory.mktemp("english"))
-    source = {"where": "lang = 'en'", "keep": ["lang", "score"]}
+    source = {"filter": "lang = 'en'", "metadata": ["lang", "score"]}
     assert cli_main.main(["run", str(recipe_of(table, method="nextlong", **source))]) == 0
     return table.parent / "run"
 
@@ -74,11 +74,11 @@ def test_kept_columns_travel_into_spans_and_verify_agrees(english, capfd):
     run = nextlong.open(english)
     spans = [span for sequence in run.sequences() for span in sequence.spans if span.doc_id >= 0]
     assert {span.role for span in spans} == {"meta", "negative"}
-    assert {span.kept["lang"] for span in spans} == {"en"}
-    assert all(float(span.kept["score"]) < 1 for span in spans)
+    assert {span.metadata["lang"] for span in spans} == {"en"}
+    assert all(float(span.metadata["score"]) < 1 for span in spans)
     rows = pq.read_table(run.exported("parquet")[0]).to_pylist()
-    exported = [json.loads(span["kept"]) for row in rows for span in row["spans"] if span["kept"]]
-    assert exported == [span.kept for span in spans]
+    exported = [json.loads(span["metadata"]) for row in rows for span in row["spans"] if span["metadata"]]
+    assert exported == [span.metadata for span in spans]
     code, out, _ = call(capfd, "verify", english)
     assert code == 0, out
     _, out, _ = call(capfd, "peek", english, 0)
@@ -89,7 +89,7 @@ def test_verify_notices_documents_that_keep_other_columns(english, tmp_path, cap
     shutil.copytree(english, tmp_path / "run")
     (record,) = (tmp_path / "run/variants").glob("*.json")
     plain = json.loads(record.read_text())
-    plain["recipe"]["ingest"]["sources"][0]["keep"] = ["score"]
+    plain["recipe"]["ingest"]["sources"][0]["metadata"] = ["score"]
     record.write_text(json.dumps(plain))
     code, out, _ = call(capfd, "verify", tmp_path / "run")
     assert code == 1
@@ -98,7 +98,7 @@ def test_verify_notices_documents_that_keep_other_columns(english, tmp_path, cap
 
 def test_another_condition_reads_anew_and_none_leaves_the_rest_as_it_was(table, capfd):
     folders = []
-    for source in ({}, {"where": "lang = 'en'"}, {"where": "lang = 'de'"}, {}):
+    for source in ({}, {"filter": "lang = 'en'"}, {"filter": "lang = 'de'"}, {}):
         assert call(capfd, "run", recipe_of(table, **source), "--before", "select")[0] == 0
         folders.append({path.name for path in (table.parent / "run").glob("*-ingest-*")})
     assert [len(found) for found in folders] == [1, 2, 3, 3]
@@ -107,17 +107,17 @@ def test_another_condition_reads_anew_and_none_leaves_the_rest_as_it_was(table, 
 @pytest.mark.parametrize(
     ("source", "message"),
     [
-        ({"where": "lang = 'fr'"}, "where holds for none of 260 documents of ingest.sources"),
-        ({"where": "lang ="}, "ingest.sources (t): where='lang =' is not an SQL condition"),
+        ({"filter": "lang = 'fr'"}, "ingest.sources[].filter matches none of 260 documents"),
+        ({"filter": "lang ="}, "ingest.sources (t): filter='lang =' is not an SQL condition"),
         (
-            {"keep": ["lan"]},
-            "has no column 'lan' that keep or where names; it has doc_id, content, lang, score; did you",
+            {"metadata": ["lan"]},
+            "has no column 'lan' that metadata or filter names; it has doc_id, content, lang, score; did you",
         ),
         (
             {"text": "text"},
             "has no column 'text' for the text; it has doc_id, content, lang, score; set the source's text to the one",
         ),
-        ({"keep": ["lang", "lang"]}, "ingest.sources[0].keep: names 'lang' twice; name it once"),
+        ({"metadata": ["lang", "lang"]}, "ingest.sources[0].metadata: names 'lang' twice; name it once"),
     ],
 )
 def test_mistakes_name_place_value_and_cure(table, capfd, source, message):
@@ -159,7 +159,7 @@ def test_an_id_that_no_document_has_is_refused_and_one_that_some_lack_is_told(tm
     why = "none of 260 documents of t has a value there" if suffix == ".jsonl" else f"{path} has no such column"
     told = (
         f"ingest.sources[0].id='docid': {why}; columns of its first records: doc_id, "
-        "content; did you mean 'doc_id'? Without id, documents are called file:line"
+        "content; did you mean 'doc_id'? Without id, documents are named file:line"
     )
     assert told in " ".join(err.split())
     # A table's columns are known before it is read, and so is the mistake; plan says it, too.
@@ -171,7 +171,7 @@ def test_an_id_that_no_document_has_is_refused_and_one_that_some_lack_is_told(tm
     warnings = json.loads(call(capfd, "stats", tmp_path / "run", "--json")[1])["warnings"]
     (told,) = [one for one in warnings if one["name"] == "missing-ids"]
     assert told["message"].startswith(
-        "65 of 260 documents that were read have no value in the column that ingest.sources names as id (doc_id)"
+        "65 of 260 ingested documents have no value in the id column of ingest.sources (doc_id)"
     )
     assert call(capfd, "run", recipe_of(path, id="id"))[0] == 0  # the default: nobody named it, so nothing is amiss
     warnings = json.loads(call(capfd, "stats", tmp_path / "run", "--json")[1])["warnings"]
@@ -201,9 +201,9 @@ def test_tables_too_many_to_be_looked_into_are_judged_once_they_are_read(tmp_pat
         rows = [{"doc_id": row["id"], "content": row["text"]} for row in lines[number::3]]
         pq.write_table(pa.Table.from_pylist(rows), tmp_path / f"many/{number}.parquet")
     recipe = recipe_of(tmp_path / "x", path=str(tmp_path / "many"), id="docid")
-    monkeypatch.setattr(ingest, "_MOST_HEADS", 3)
+    monkeypatch.setattr(ingest, "_MAX_HEADS", 3)
     assert "0.parquet has no such column" in " ".join(call(capfd, "run", recipe)[2].split())
-    monkeypatch.setattr(ingest, "_MOST_HEADS", 2)
+    monkeypatch.setattr(ingest, "_MAX_HEADS", 2)
     code, _, err = call(capfd, "run", recipe)
     assert (code, "documents of t has a value there" in " ".join(err.split())) == (2, True)
 
@@ -245,7 +245,7 @@ def test_ids_that_several_documents_have_are_told(tmp_path, capfd):
 def test_a_column_that_no_json_line_has_is_refused_once_all_are_read(tmp_path, capfd):
     write_corpus(tmp_path / "corpus")
     table = tmp_path / "corpus/*.jsonl"
-    recipe = recipe_of(tmp_path / "x.csv", path=str(table), text="text", id="id", keep=["lang"])
+    recipe = recipe_of(tmp_path / "x.csv", path=str(table), text="text", id="id", metadata=["lang"])
     code, _, err = call(capfd, "run", recipe)
     assert code == 2
-    assert "ingest.sources[0].keep: none of 260 documents of t has a value in 'lang'" in err
+    assert "ingest.sources[0].metadata: none of 260 documents of t has a value in 'lang'" in err

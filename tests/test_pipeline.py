@@ -1,16 +1,20 @@
 """The route: steps in an order in which they can run, and who carries them out."""
 
 import os
+from contextlib import contextmanager
+from pathlib import Path
 
 import pytest
 
 from nextlong import pipeline
-from nextlong.engine import store
+from nextlong.engine import step_store, store
+from nextlong.engine.executor import SerialExecutor
 from nextlong.engine.local import LocalExecutor
-from nextlong.engine.serial import SerialExecutor
+from nextlong.engine.step import Step
+from nextlong.engine.step_store import StepStore
 from nextlong.errors import EncoderError, ExportError, RunError
-from nextlong.inputs.remembered import input_files
-from nextlong.recipe.methods import METHODS
+from nextlong.plugins import METHODS
+from nextlong.reading.known_files import input_files
 
 EVERY = pytest.mark.parametrize("method", METHODS.built_in)
 FILTERS = ("ingest.dedup=minhash", "decontaminate=[{}]")
@@ -31,9 +35,12 @@ def test_every_step_stands_behind_what_it_reads(recipe_for, tmp_path, method):
         assert {one.name for one in step.inputs} <= set(names[:place]), step.name
     assert names[:2] == ["ingest", "select"]
     # What was cleaned is what every later step sees, the tokenizer's training, too.
-    assert {step.name for step in steps if "chunk" in {one.name for one in step.inputs}} <= {"contaminated", "clean"}
+    assert {step.name for step in steps if "chunk" in {one.name for one in step.inputs}} <= {
+        "contaminated",
+        "decontaminate",
+    }
     # A typo in the tokenizer must not waste hours: what draws, embeds and searches comes after it.
-    assert names.index("tokenizer") == names.index("left_out") + 1
+    assert names.index("tokenizer") == names.index("filter_report") + 1
     assert names[-3:] == ["rows", "parquet", "jsonl"]
     fingerprints = {step.name: step.fingerprint for step in steps}
     plain = {step.name: step.fingerprint for step in route_of(recipe_for(tmp_path / "run", f"compose.method={method}"))}
@@ -47,8 +54,8 @@ def test_a_further_attempt_drafts_more_of_the_same_corpus(recipe_for, tmp_path, 
     first, second = ({step.name: step.fingerprint for step in route_of(recipe, attempt=n)} for n in (0, 1))
     assert first.keys() == second.keys()
     same = {name for name in first if first[name] == second[name]}
-    assert {"ingest", "select", "chunk", "left_out", "tokenizer"} <= same
-    assert not {"named_chunks", "tokens", "compose"} & same
+    assert {"ingest", "select", "chunk", "filter_report", "tokenizer"} <= same
+    assert not {"referenced_chunks", "tokens", "compose"} & same
 
 
 @pytest.mark.parametrize(("asked", "workers"), [("auto", 3), (5, 5)])
@@ -84,22 +91,19 @@ def test_the_executor_is_the_one_that_the_recipe_names(recipe_for, tmp_path):
 
 def test_what_a_run_would_miss_at_its_end_is_told_at_its_beginning(recipe_for, tmp_path, monkeypatch):
     with pytest.raises(ExportError, match="export.push='nosuch://a': Protocol not known"):
-        pipeline.check_beforehand(recipe_for(tmp_path / "run", "export.push=nosuch://a"))
-    monkeypatch.setattr("nextlong.embed.sentence_transformers.is_installed", lambda: False)
+        pipeline.prepare(recipe_for(tmp_path / "run", "export.push=nosuch://a"))
+    monkeypatch.setattr("nextlong.retrieval.encoders.sentence_transformers.is_installed", lambda: False)
     recipe = recipe_for(tmp_path / "run", "encoder.model='sentence-transformers:m'")
     with pytest.raises(EncoderError, match="needs the package sentence-transformers"):
-        pipeline.check_beforehand(recipe)
-    pipeline.check_beforehand(recipe, encoder="any")
+        pipeline.prepare(recipe)
+    pipeline.prepare(recipe, encoder="any")
 
 
-def test_whoever_asks_gets_the_finished_steps_and_may_go_on_while_the_directory_is_the_runs_own(recipe_for, own_run):
-    seen = {}
-
-    def when_done(done, variant, carry_out):
-        seen.update(names=list(done), variant=variant.name, locked=_is_locked(own_run))
-
-    done = pipeline.run(recipe_for(own_run), when_done=when_done)
-    assert seen == {"names": list(done), "variant": "base", "locked": True}
+def test_a_session_holds_the_run_directory_until_its_end(recipe_for, own_run):
+    with pipeline.session(recipe_for(own_run)) as session:
+        done, variant = session.make_variant()
+        assert (variant.name, _is_locked(own_run)) == ("base", True)
+        assert list(session.run_steps(session.route()[:1])) == list(done)[:1]
     assert not _is_locked(own_run)
 
 
@@ -109,3 +113,59 @@ def _is_locked(run_dir):
             return False
     except RunError:
         return True
+
+
+def stored(recipe_for, folder, name, *overrides):
+    return recipe_for(folder / name, f"store={folder / 'store'}", "executor=serial", *overrides)
+
+
+def test_array_jobs_of_one_run_that_link_at_once_find_one_link(tmp_path, monkeypatch):
+    (tmp_path / "store").mkdir()
+    step, job = Step("one", 1, {}, (), lambda _: []), StepStore(tmp_path / "store", tmp_path / "run")
+    known = step_store.alone
+
+    @contextmanager
+    def alone_after_another_job(path):
+        monkeypatch.setattr(step_store, "alone", known)
+        job.link(step, 1)
+        with known(path):
+            yield
+
+    monkeypatch.setattr(step_store, "alone", alone_after_another_job)
+    job.link(step, 1)
+    (link,) = step_store.links(job.run_dir)
+    assert link.resolve().parent == tmp_path / "store"
+
+
+@pytest.mark.parametrize("has_folder", [False, True])
+def test_array_jobs_that_drop_their_store_at_once_take_a_link_away_once(tmp_path, monkeypatch, has_folder):
+    (tmp_path / "store").mkdir()
+    step, run = Step("one", 1, {}, (), lambda _: []), tmp_path / "run"
+    StepStore(tmp_path / "store", run).link(step, 1)
+    (link,) = step_store.links(run)
+    known = Path.exists
+
+    def another_job_is_first(path):
+        is_there = known(path)
+        link.unlink()
+        if has_folder:
+            link.mkdir()
+        return is_there
+
+    with monkeypatch.context() as patched:
+        patched.setattr(Path, "exists", another_job_is_first)
+        step_store.unlink_unfinished(step, run)
+    assert link.is_dir() == has_folder
+    assert step_store.links(run) == []
+
+
+def test_array_jobs_meet_in_the_store(recipe_for, tmp_path):
+    recipe = stored(recipe_for, tmp_path, "a")
+    pipeline.run_before(recipe, "embed")
+    shares = [pipeline.run_share(recipe, "embed", part=(k, 2)) for k in (1, 2)]
+    assert sum(ran for ran, _ in shares) == shares[0][1] > 1
+    (embed,) = (tmp_path / "store").glob("*-embed-*")
+    before = {path: path.stat().st_mtime_ns for path in embed.glob("part-*.npy")}
+    pipeline.run(stored(recipe_for, tmp_path, "b"))
+    assert all(path.stat().st_mtime_ns == time for path, time in before.items())
+    assert Path(tmp_path / "b").exists()

@@ -7,10 +7,10 @@ import numpy as np
 import pytest
 
 import nextlong
-from nextlong import plugins
 from nextlong.cli.main import main
 from nextlong.errors import PluginError, RecipeError
-from nextlong.recipe import METHODS, Recipe
+from nextlong.plugins import METHODS
+from nextlong.recipe import Recipe
 from nextlong.recipe.template import commented
 from nextlong.report.plan.trial import try_route
 
@@ -143,7 +143,7 @@ def test_a_method_that_needs_keywords_must_say_how_they_are_read(bring, recipe_f
 
 
 def test_a_name_that_two_bring_or_that_recipes_use(bring):
-    bring(SOUND, name="export")
+    bring(SOUND.replace("longest", "export"), name="export")
     with pytest.raises(
         PluginError, match="method 'export' of the distribution more-methods 1.2 has a name that recipes use"
     ):
@@ -152,15 +152,17 @@ def test_a_name_that_two_bring_or_that_recipes_use(bring):
     with pytest.raises(
         PluginError, match="'export' is brought by more-methods 1.2 and other-methods 1.2; uninstall all"
     ):
-        METHODS.load("export")
+        METHODS.load("export", object)
 
 
 def test_built_in_ones_are_the_modules_of_the_folder_and_cannot_be_replaced(bring):
-    bring(SOUND, name="knn")
     assert {"iclm", "knn", "nextlong", "quest", "splice", "standard", "untie_the_knots"} <= set(METHODS.built_in)
-    assert all(METHODS.load(name).name == name for name in METHODS.built_in)
-    assert METHODS.load("knn").name == "knn"
+    assert all(METHODS.load(name, object).name == name for name in METHODS.built_in)
     assert METHODS.origin("knn") == "nextlong"
-    assert isinstance(METHODS, plugins.Plugins)
     with pytest.raises(KeyError):
-        METHODS.load("neither")
+        METHODS.load("neither", object)
+    bring(SOUND, name="knn")
+    with pytest.raises(PluginError, match="method 'knn' is built in, and more-methods 1.2 also brings one"):
+        METHODS.load("knn", object)
+    with pytest.raises(PluginError, match="method 'knn' is built in"):
+        METHODS.names()

@@ -1,11 +1,18 @@
-"""The README's Python is run as it stands."""
+"""The README's Python and commands are run as they stand."""
 
+import json
 import re
+import shlex
 import subprocess
 import sys
 from pathlib import Path
+from statistics import fmean
 
 import pytest
+import yaml
+
+from nextlong.cli import main
+from nextlong.cli.demo import write_demo_corpus
 
 README = Path(__file__).parents[1] / "README.md"
 BLOCKS = re.findall(r"```python\n(.*?)```", README.read_text(encoding="utf-8"), flags=re.DOTALL)
@@ -34,15 +41,60 @@ def test_every_path_in_the_readme_exists():
         assert (README.parent / path).exists(), path
 
 
-TREE = README.read_text(encoding="utf-8").split("## The tree\n\n")[1].split("\n\n")[0].split("\n")
+def test_the_recalls_are_those_of_the_results():
+    results = json.loads((README.parent / "docs/results/mechanism.json").read_text(encoding="utf-8"))
+    arms = results["recipe"]["arms"]
+    by_seed = [{m["arm"]: m for m in results["models"] if m["seed"] == seed} for seed in results["recipe"]["seeds"]]
+    complete = [models for models in by_seed if set(arms) <= set(models)]
+    text = README.read_text(encoding="utf-8")
+    table = text[text.index("| extended on |") :].split("\n\n")[0].split("\n")
+    counts = re.findall(r"\d+", table[0])
+    assert f"mean of {len(complete)} seeds" in text
+    for row in table[2:]:
+        name, *cells = (cell.strip() for cell in row.strip("|").split("|"))
+        arm = "base" if name.startswith("not extended") else name
+        recalls = [[models[arm]["measured"]["recall"]["hard"][count] for count in counts] for models in complete]
+        assert cells == [f"{fmean(values):.0f}" for values in zip(*recalls, strict=True)], name
 
 
-def test_the_tree_fits_one_screen():
-    assert len(TREE) <= 40
-    assert max(map(len, TREE)) <= 120
+COMMANDS = [
+    command.partition("#")[0].strip()
+    for line in re.findall(
+        r"^    (?:pip install '.+' && )?(nextlong .*)", README.read_text(encoding="utf-8"), flags=re.MULTILINE
+    )
+    for command in line.split(" && ")
+]
+# What needs a model, a server, a second run or hours is only parsed here, and run by the tests of these commands.
+ONLY_PARSED = ("view", "train", "evaluate", "replicate", "RUN-512K", "nextlong-demo")
 
 
-def test_the_tree_has_every_folder_once():
-    source = README.parent / "src" / "nextlong"
-    folders = [f"{path.parent.name}/" for path in sorted(source.glob("*/__init__.py"))]
-    assert sorted(re.findall(r"(?<![\w/])[a-z]+/(?=  )", "\n".join(TREE[1:-1]))) == sorted(folders)
+@pytest.mark.parametrize("command", COMMANDS)
+def test_command_is_known(command):
+    main._parser().parse_args(shlex.split(command)[1:])
+
+
+@pytest.mark.heavy  # the report needs its extra
+def test_commands_run_in_their_order(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    write_demo_corpus(tmp_path / "all.jsonl")
+    lines = (tmp_path / "all.jsonl").read_text(encoding="utf-8").splitlines(keepends=True)
+    (tmp_path / "docs.jsonl").write_text("".join(lines[:300]), encoding="utf-8")
+    ran = set()
+    for command in COMMANDS:
+        if any(name in command for name in ONLY_PARSED):
+            continue
+        arguments = shlex.split(command.replace("--tokenizer PATH", "--tokenizer 2000"))[1:]
+        recipe = Path("my.yaml")
+        assert main.main([re.sub(r"\bRUN\b", _run_dir(recipe), argument) for argument in arguments]) == 0, (
+            command + capsys.readouterr().err
+        )
+        ran.add(arguments[0])
+        if arguments[0] == "init":  # sequences that so few documents can fill
+            keys = yaml.safe_load(recipe.read_text(encoding="utf-8"))
+            keys["compose"] = {**keys["compose"], "target_tokens": 4096, "sequences": 4}
+            recipe.write_text(yaml.safe_dump(keys), encoding="utf-8")
+    assert ran >= {"init", "plan", "run", "verify", "stats", "report", "list", "sweep", "compare", "export"}
+
+
+def _run_dir(recipe):
+    return yaml.safe_load(recipe.read_text(encoding="utf-8"))["run_dir"] if recipe.exists() else "RUN"

@@ -19,21 +19,21 @@ import nextlong
 from counted import total
 from killed import kill_at, stop_at
 from nextlong import pipeline
-from nextlong.artefacts.record import RUN_FILE
+from nextlong.artifacts.record import RUN_FILE
 from nextlong.cli.main import main
 from nextlong.engine.progress import Lines
 from nextlong.report.plan.page import show
 
 PATIENCE_S = 60
 STEPS = [
-    "ingest", "select", "chunk", "left_out", "tokenizer", "meta_documents", "encoder", "embed", "index", "lists", "tune", "mine",
-    "shingles", "weights",
-    "draft", "named_chunks", "tokens", "compose",
+    "ingest", "select", "chunk", "filter_report", "tokenizer", "meta_documents", "encoder", "embed", "index", "index_shards",
+    "tune", "least_scores", "scan", "mine", "shingles", "weights",
+    "draft", "referenced_chunks", "tokens", "compose",
     "rows", "parquet", "jsonl",
 ]  # fmt: skip
 
 
-SEARCH = ["index", "lists", "tune", "mine"]
+SEARCH = ["index", "index_shards", "tune", "least_scores", "scan", "mine"]
 CHEAP = "compose.method=standard"  # where only what is read matters: nothing is embedded or mined
 
 
@@ -139,7 +139,7 @@ def test_interrupted_says_how_to_go_on_and_goes_on(
     process.send_signal(signal.SIGCONT)
     _, message = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == code
-    assert message == f"{line}stopped; what is finished is kept, the same command goes on from there\n"
+    assert message == f"{line}stopped; finished steps are kept, run the same command again to resume\n"
     deadline = time.monotonic() + PATIENCE_S
     while alive_in_group(process):  # the server of the workers ends when it finds its parent gone
         assert time.monotonic() < deadline, "waited a minute in vain"
@@ -173,7 +173,10 @@ def test_second_run_touches_no_file(recipe_for, own_run):
         (["export.row_group_mb=1"], ["parquet"]),
         (["compose.sequences=11"], ["meta_documents", *SEARCH, *STEPS[STEPS.index("draft") :]]),
         (["compose.position=tail"], ["compose", "rows", "parquet", "jsonl"]),
-        (["compose.target_tokens=1024"], ["draft", "named_chunks", "tokens", "compose", "rows", "parquet", "jsonl"]),
+        (
+            ["compose.target_tokens=1024"],
+            ["draft", "referenced_chunks", "tokens", "compose", "rows", "parquet", "jsonl"],
+        ),
         (["tokenizer.eos=<|endoftext|>"], ["tokenizer", *STEPS[STEPS.index("draft") :]]),
         (["encoder.lsa.dimensions=8"], ["encoder", "embed", *SEARCH, *STEPS[STEPS.index("draft") :]]),
     ],
@@ -212,7 +215,7 @@ def test_added_input_is_read_and_one_that_vanishes_is_missed(recipe_for, own_cor
 
     (own_corpus / "3.jsonl").rename(tmp_path / "3.jsonl")
     message = complaint(capsys, recipe, tmp_path)
-    assert f": 3.jsonl of {own_corpus} is gone, or no longer asked for; put the old ones back" in message
+    assert f": 3.jsonl of {own_corpus} is gone, or no longer named; restore the files" in message
     assert redone(recipe, changed_inputs="accept") == []  # the run of three files is still there
     assert redone(recipe) == []
 
@@ -228,7 +231,7 @@ def test_inputs_that_were_copied_anew_are_known_by_their_bytes(recipe_for, own_c
     told = io.StringIO()
     pipeline.run(recipe, reporter=Lines(Console(file=told)))
     first, *others = told.getvalue().splitlines()
-    assert first.startswith("inputs: comparing the bytes of 4 files that have another time (")
+    assert first.startswith("inputs: hashing 4 files with a new modification time (")
     assert sorted(name for line in others for name in line.removeprefix("kept: ").split(", ")) == sorted(STEPS)
     assert redone(recipe) == []
 
@@ -240,8 +243,8 @@ def test_changed_inputs_are_refused_until_accepted(recipe_for, small_corpus, own
     drop_last_line(own_corpus / "3.jsonl")
     message = complaint(capsys, recipe, tmp_path)
     sizes = [(path / "1.jsonl").stat().st_size for path in (own_corpus, small_corpus)]
-    assert f": {own_corpus}/1.jsonl has {sizes[0]} bytes and had {sizes[1]}, and 1 other file; put the old" in message
-    assert "put the old ones back, give the recipe another run_dir, or say --accept-changed-inputs" in message
+    assert f": {own_corpus}/1.jsonl has {sizes[0]} bytes and had {sizes[1]}, and 1 other file; restore" in message
+    assert "restore the files, choose another run_dir, or add --accept-changed-inputs" in message
     assert main(["run", str(tmp_path / "recipe.yaml"), "--accept-changed-inputs"]) == 0
     assert total(pipeline.run(recipe)["ingest"], "documents") == before - 2
 
@@ -253,11 +256,11 @@ def test_file_that_is_named_and_gone_is_told(recipe_for, tmp_path, capsys):
 
 def test_sources_that_reach_into_the_run_directory_are_refused(recipe_for, own_run, tmp_path, capsys):
     message = complaint(capsys, recipe_for(own_run, f"ingest.sources.0.path={own_run.parent}"), tmp_path)
-    assert f"run_dir={own_run} lies inside ingest.sources[0].path='{own_run.parent}'" in message
+    assert f"run_dir={own_run} is inside ingest.sources[0].path='{own_run.parent}'" in message
     (folder,) = own_run.glob("*-jsonl-*")
     message = complaint(capsys, recipe_for(own_run, f"ingest.sources.0.path={folder}"), tmp_path)
     assert f"ingest.sources reach into run_dir={own_run} ({folder}/" in message
-    assert "give it a folder elsewhere" in message
+    assert "choose a folder elsewhere" in message
 
 
 def test_a_second_head_is_refused_and_leaves_the_first_alone(recipe_for, shared_run, hashes_of, tmp_path, capsys):
@@ -279,7 +282,7 @@ def test_a_killed_worker_costs_its_tasks_and_the_next_run_goes_on(by_workers, sh
     process.send_signal(signal.SIGCONT)
     _, message = process.communicate(timeout=PATIENCE_S)
     assert process.returncode == 2
-    told = r"error: a worker process was killed, [^:]*(, while these ran: \w+ task \d+.*)?; run again .* what is finished is kept"
+    told = r"error: a worker process was killed, [^:]*(, while these ran: \w+ task \d+.*)?; run again .* finished steps are kept"
     assert re.match(told, message)
     go_on(recipe)
     assert hashes_of(tmp_path / "run") == hashes_of(shared_run)

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from nextlong.artefacts.resolved import Resolved, joined, packed, sliced
+from nextlong.artifacts.resolved import Resolved, joined, packed, sliced
 
 BLOCK = Resolved(
     sequence_ids=["a", "b", "c"],
@@ -16,7 +16,7 @@ BLOCK = Resolved(
     chunk_ids=np.array([5, 6, 7, 8]),
     doc_ids=np.array([1, 2, 3, 4]),
     source_ids=np.array(list("wxyz"), object),
-    kept=np.array(["{}", None, None, None], object),
+    metadata=np.array(["{}", None, None, None], object),
     char_starts=np.array([0, 1, 2, 3]),
     char_ends=np.array([4, 5, 6, 7]),
     roles=np.array([0, 1, 2, 0], np.int8),

@@ -9,11 +9,11 @@ import pyarrow as pa
 import xxhash
 
 from nextlong import recipe, schemas
+from nextlong.artifacts.results import FitResult
 from nextlong.corpus.chunk import chunk_shard
-from nextlong.embed.lsa import fit_on_chunks
-from nextlong.results import FitResult
+from nextlong.retrieval.encoders.lsa import fit_on_chunks
 
-LSA = recipe.Encoder(lsa=recipe.Lsa(dimensions=8, fit_chunks=60, max_terms=500))
+LSA = recipe.Encoder.from_dict({"lsa": {"dimensions": 8, "fit_chunks": 60, "max_terms": 500}})
 
 
 def texts_of(count: int) -> list[str]:
@@ -45,7 +45,7 @@ def write_shard(folder: Path, name: str, texts: list[str]) -> tuple[Path, Path]:
 
 def fit(folder: Path, shards: list[tuple[Path, Path]], *, seed: int = 0, encoder: recipe.Encoder = LSA) -> FitResult:
     documents, chunks = zip(*shards, strict=True)
-    return fit_on_chunks(folder, documents=documents, chunks=chunks, options=encoder.lsa, seed=seed)
+    return fit_on_chunks(folder, documents=documents, chunks=chunks, options=encoder.options, seed=seed)
 
 
 class WrongAt:

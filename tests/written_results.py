@@ -3,7 +3,7 @@
 import json
 
 from nextlong.evaluate import results
-from nextlong.evaluate.report import paper
+from nextlong.evaluate.report import tables
 from nextlong.evaluate.task import all_tasks
 
 QUESTIONS = 100
@@ -44,4 +44,4 @@ def write_result(folder, task, length, **values):
     path.write_text(json.dumps({"format": 2, "task": task, "length": length, "samples": [], **values}))
 
 
-SCORES = dict(zip(paper.CATEGORIES, (82.0, 60.0, 81.0, 31.0, 37.0, 81.0), strict=True))
+SCORES = dict(zip(tables.CATEGORIES, (82.0, 60.0, 81.0, 31.0, 37.0, 81.0), strict=True))

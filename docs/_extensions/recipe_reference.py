@@ -15,9 +15,9 @@ from pydantic.fields import FieldInfo
 from sphinx.application import Sphinx
 from sphinx.util.docutils import SphinxDirective
 
+from nextlong.plugins import ENCODERS, METHODS
 from nextlong.recipe import Recipe
-from nextlong.recipe.methods import METHODS
-from nextlong.recipe.recipe import options_class
+from nextlong.recipe.keys import options_class
 
 WORDS = {NoneType: "null", str: "text", int: "whole number", float: "number", bool: "true | false"}
 
@@ -27,8 +27,14 @@ class RecipeReference(SphinxDirective):
 
     def run(self) -> list[nodes.Node]:
         """Return a section a part of the recipe."""
-        methods = {name: options_class(name) for name in METHODS.built_in}
-        parts = {"": Recipe, **sections(Recipe), **{name: own for name, own in methods.items() if own.model_fields}}
+        methods = {name: options_class(METHODS, name) for name in METHODS.built_in}
+        encoders = {f"encoder.{name}": options_class(ENCODERS, name) for name in ENCODERS.built_in}
+        parts = {
+            "": Recipe,
+            **sections(Recipe),
+            **encoders,
+            **{name: own for name, own in methods.items() if own.model_fields},
+        }
         lines = [line for name, model in parts.items() for line in part(name, model)]
         holder = nodes.section()
         holder.document = self.state.document

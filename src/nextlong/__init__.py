@@ -14,20 +14,20 @@
 
 from __future__ import annotations
 
+import importlib
 from typing import TYPE_CHECKING, Any, Literal
-
-from nextlong.compose.compose import Composed, compose
-from nextlong.compose.fit import Dropped
-from nextlong.corpus.chunk import chunk_text
-from nextlong.errors import NextlongError
-from nextlong.recipe import Recipe
 
 if TYPE_CHECKING:
     from pathlib import Path
 
+    from nextlong.corpus.chunk import chunk_text
     from nextlong.engine.progress import Reporter
-    from nextlong.runs.opened import Run
+    from nextlong.errors import NextlongError
+    from nextlong.recipe import Recipe
+    from nextlong.runs.run import Run
     from nextlong.runs.synthesize import synthesize
+    from nextlong.sequences.compose import Composed, compose
+    from nextlong.sequences.fit import Dropped
 
 __version__ = "0.1.0"
 __all__ = ["Composed", "Dropped", "NextlongError", "Recipe", "chunk_text", "compose", "open", "run", "synthesize"]
@@ -50,15 +50,24 @@ def run(
 
 def open(run_dir: str | Path) -> Run:  # noqa: A001 - nextlong.open reads as it should
     """Open a finished run directory. Raises RunError if there is none, or its files were altered."""
-    from nextlong.runs.opened import Run
+    from nextlong.runs.run import Run
 
     return Run(run_dir)
 
 
-def __getattr__(name: str) -> Any:
-    """Load `synthesize`, and what it needs, when it is asked for: `import nextlong` stays quick."""
-    if name == "synthesize":
-        from nextlong.runs.synthesize import synthesize
+# Loaded when they are first used, because `import nextlong` and `nextlong --help` must stay quick.
+_LAZY = {
+    "Composed": "nextlong.sequences.compose",
+    "Dropped": "nextlong.sequences.fit",
+    "NextlongError": "nextlong.errors",
+    "Recipe": "nextlong.recipe",
+    "chunk_text": "nextlong.corpus.chunk",
+    "compose": "nextlong.sequences.compose",
+    "synthesize": "nextlong.runs.synthesize",
+}
 
-        return synthesize
+
+def __getattr__(name: str) -> Any:
+    if name in _LAZY:
+        return getattr(importlib.import_module(_LAZY[name]), name)
     raise AttributeError(f"module 'nextlong' has no attribute {name!r}")

@@ -1,148 +1,239 @@
 """Pipeline: the whole route on one page, from a recipe to a finished run.
 
-ingest → select → chunk → encoder → embed → index → mine → draft → named_chunks → tokens → compose → rows → files of each format
+ingest → select → chunk → encoder → embed → index → mine → draft → referenced_chunks → tokens → compose → rows → files
                      ├→ meta_documents ────────────┘        ↑             ↑
                      ├→ shingles → weights ─────────────────┘             │
                      └→ tokenizer (and E) ────────────────────────────────┘
 
 Before `ingest` stands `line_counts` where a large file is read in parts.
+
+Array jobs share one step's tasks between processes that a scheduler starts on many machines: first `run_before`, once; then
+`run_share` in every job; then `run`, which confirms what they wrote and completes the rest.
 """
 
 from __future__ import annotations
 
 import itertools
 import os
-from collections.abc import Callable, Sequence
-from functools import partial
+from collections.abc import Callable, Container, Iterator, Sequence
+from contextlib import contextmanager
 from typing import Literal
 
-from nextlong.artefacts import record
-from nextlong.artefacts.names import name_for
-from nextlong.compose.steps import compose_step, gives_nothing, is_enough, refuse_nothing, too_few
-from nextlong.corpus import steps as corpus_steps
-from nextlong.corpus.decontaminate_steps import cleaning_steps
-from nextlong.corpus.deduplicate import minhash_class
-from nextlong.corpus.ingest import check_named_ids
-from nextlong.corpus.left_out_step import left_out_step
-from nextlong.corpus.parts import whole_files
-from nextlong.embed.base import kind_of
-from nextlong.embed.sentence_transformers import count_gpus
-from nextlong.embed.steps import embed_step, encoder_step
-from nextlong.engine import shared, store
-from nextlong.engine.executor import Capacity, Executor
+from nextlong.artifacts import record
+from nextlong.artifacts.record import name_for, run_dir_of, store_of
+from nextlong.corpus.chunk import chunk_step
+from nextlong.corpus.decontaminate import decontaminate_steps
+from nextlong.corpus.deduplicate import minhash_class, minhash_steps
+from nextlong.corpus.filter_report import filter_report_step
+from nextlong.corpus.ingest import check_named_ids, ingest_step
+from nextlong.corpus.select import select_step
+from nextlong.corpus.splits import line_counts_steps, shard_bytes_of, splits_of, whole_files
+from nextlong.engine import step_store, store
+from nextlong.engine.executor import Capacity, Executor, SerialExecutor
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
 from nextlong.engine.progress import Quiet, Reporter
-from nextlong.engine.runner import run_steps
-from nextlong.engine.serial import SerialExecutor
+from nextlong.engine.runner import run_array_job, run_steps, steps_before
 from nextlong.engine.step import Done, Finished, Step
+from nextlong.engine.step_store import StepStore
 from nextlong.errors import ExportError
 from nextlong.export import steps as export_steps
-from nextlong.inputs import file_systems, remembered
-from nextlong.inputs.files import InputFile
-from nextlong.inputs.remembered import check_apart, input_files, recognise_inputs
-from nextlong.inputs.where import where_of
 from nextlong.methods.base import Need, Upstream, method_of
+from nextlong.reading import file_systems, known_files
+from nextlong.reading.files import InputFile
+from nextlong.reading.filter import filter_of
 from nextlong.recipe import Recipe
-from nextlong.search.choose import has_driver
-from nextlong.tokens.enough import check_enough, mostly_too_long
-from nextlong.tokens.steps import named_chunks_step, tokenizer_step, tokens_step
-from nextlong.tokens.tokenizer import check_there
+from nextlong.retrieval.embed import embed_step, encoder_step
+from nextlong.retrieval.encoders.base import kind_of
+from nextlong.retrieval.encoders.sentence_transformers import count_gpus
+from nextlong.retrieval.indexes.costs import has_driver
+from nextlong.sequences.corpus_size import check_enough, mostly_too_long
+from nextlong.sequences.shortfall import gives_nothing, is_enough, refuse_nothing, too_few
+from nextlong.sequences.steps import compose_step, referenced_chunks_step, tokenizer_step, tokens_step
+from nextlong.sequences.tokenizer import check_there
 from nextlong.workers import EXPORT_STEPS, preloaded
 
-# Takes steps, and those that are known to be finished; returns the finished ones by name.
-CarryOut = Callable[..., dict[str, Done]]
+
+class Session:
+    """A recipe whose inputs are known and whose run directory this process holds: what a run and array jobs have in common."""
+
+    def __init__(
+        self,
+        recipe: Recipe,
+        files: list[list[InputFile]],
+        executor: Executor,
+        reporter: Reporter,
+        step_store: StepStore | None,
+    ) -> None:
+        self.recipe = recipe
+        self.run_dir = run_dir_of(recipe)
+        self._files = files
+        self._executor = executor
+        self._reporter = reporter
+        self._step_store = step_store
+
+    def route(self, *, attempt: int = 0) -> list[Step]:
+        """Return the steps as `route` does; once the inputs are ingested, the run directory remembers them."""
+
+        def remember(ingested: Done) -> None:
+            # Only now, so that a file that was refused may be mended.
+            known_files.remember(
+                ingested,
+                sources=self.recipe.ingest.sources,
+                files=self._files,
+                run_dir=self.run_dir,
+                stored=store_of(self.recipe),
+            )
+
+        return route(self.recipe, self._files, attempt=attempt, when_ingested=remember)
+
+    def run_steps(
+        self, steps: Sequence[Step], *, known: Finished | None = None, only: Container[str] | None = None
+    ) -> dict[str, Done]:
+        """Finish steps as `engine.runner.run_steps` does."""
+        return run_steps(
+            steps,
+            run_dir=self.run_dir,
+            executor=self._executor,
+            reporter=self._reporter,
+            known=known,
+            only=only,
+            step_store=self._step_store,
+        )
+
+    def make_variant(self) -> tuple[dict[str, Done], record.Variant]:
+        """Run the whole route and record the variant; return the finished steps by name, and the variant."""
+        recipe, name = self.recipe, name_for(self.recipe, self.run_dir)
+        done = self._compose()
+        refuse_nothing(recipe, done)
+        export_steps.check_names(recipe, done)
+        if recipe.export.push is not None:
+            export_steps.check_read(done, self.run_dir, trust="hash")
+        done = self.run_steps(export_steps.export_steps(recipe, export_steps.read_steps(done)), known=done)
+        return done, record.write(recipe, done, self.run_dir, name=name)
+
+    def _compose(self) -> dict[str, Done]:
+        """Run the steps up to composing, with more drafted each time, until there are enough sequences."""
+        done: dict[str, Done] = {}
+        for attempt in itertools.count():
+            steps = self.route(attempt=attempt)
+            steps = steps[: 1 + [step.name for step in steps].index("compose")]
+            known = {
+                step.name: done[step.name]
+                for step in steps
+                if step.name in done and done[step.name].manifest["fingerprint"] == step.fingerprint
+            }
+            done = self.run_steps([step for step in steps if step.name not in known], known=known)
+            done = {step.name: done[step.name] for step in steps}
+            if is_enough(self.recipe, done) or gives_nothing(done):
+                return done
+            self._reporter.tell(too_few(self.recipe, done, attempt=attempt))
+        raise AssertionError("unreachable: attempts end with the documents")
+
+    def run_array_job(self, step: str, *, job: tuple[int, int]) -> tuple[int, int]:
+        """Run the tasks of one step that belong to array job k of n; return how many, of how many."""
+        return run_array_job(
+            self.route(),
+            step,
+            job=job,
+            run_dir=self.run_dir,
+            executor=self._executor,
+            reporter=self._reporter,
+            step_store=self._step_store,
+        )
 
 
-def run(
+@contextmanager
+def session(
     recipe: Recipe,
     *,
     reporter: Reporter | None = None,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
-    when_done: Callable[[Finished, record.Variant, CarryOut], object] = lambda *_: None,
-) -> dict[str, Done]:
-    """Make the recipe's variant of the run directory; return the finished steps by name.
+    mode: Literal["alone", "together"] = "alone",
+) -> Iterator[Session]:
+    """Check a recipe and hold its run directory, "alone" or "together" with other array jobs, until the end.
 
-    `when_done` gets them, the variant, and what runs further steps, while the directory is still this process's own.
+    `changed_inputs="accept"` ingests again where input files differ from those that an earlier run in this directory read.
+    Raises a NextlongError for every mistake that can be found before the first step.
+    """
+    reporter = reporter or Quiet()
+    files, run_dir = prepare(recipe), run_dir_of(recipe)
+    with store.locked(run_dir, mode=mode), step_store.opened(store_of(recipe), run_dir) as stored:
+        files = known_files.recognise_inputs(recipe, files, run_dir, changed_inputs=changed_inputs, tell=reporter.tell)
+        if mode == "alone" and name_for(recipe, run_dir) not in record.variant_names(run_dir):
+            for note in check_corpus(recipe, files):
+                reporter.tell(note)
+        with executor_for(recipe, tell=reporter.tell) as executor:
+            yield Session(recipe, files, executor, reporter, stored)
 
-    What is there already is kept. `changed_inputs="accept"` ingests again where input files differ from those that an
-    earlier run in this directory read. Raises a NextlongError for every mistake that a user can mend.
+
+def prepare(recipe: Recipe, *, encoder: Literal["installed", "any"] = "installed") -> list[list[InputFile]]:
+    """Return the input files of a recipe after everything was checked that hours of work would end in otherwise.
+
+    That is a package, a tokenizer, an input or a destination's file system that is missing. Raises a NextlongError.
     """
     refuse_import_by_worker()
-    check_beforehand(recipe)
-    reporter = reporter or Quiet()
-    run_dir = record.run_dir_of(recipe)
-    check_apart(recipe, run_dir)
-    files = input_files(recipe)
-    with store.locked(run_dir), shared.opened(record.store_of(recipe), run_dir) as stored:
-        name = name_for(recipe, run_dir)
-        files = recognise_inputs(recipe, files, run_dir, changed_inputs=changed_inputs, tell=reporter.tell)
-        if name not in record.variant_names(run_dir):
-            check_named_ids(recipe.ingest.sources, files)
-            check_enough(recipe, files)
-            shard_bytes = corpus_steps.shard_bytes_of(recipe, files)
-            for note in (
-                mostly_too_long(recipe, files),
-                *whole_files(recipe.ingest.sources, files, shard_bytes=shard_bytes, workers=worker_count(recipe)),
-            ):
-                if note:
-                    reporter.tell(note)
-        # Only once they are ingested, so that a file that was refused may be mended.
-        remember = partial(
-            remembered.remember,
-            sources=recipe.ingest.sources,
-            files=files,
-            run_dir=run_dir,
-            stored=record.store_of(recipe),
-        )
-        with executor_for(recipe, tell=reporter.tell) as executor:
-            carry_out = partial(run_steps, run_dir=run_dir, executor=executor, reporter=reporter, shared=stored)
-            done = _compose(recipe, partial(route, recipe, files, when_ingested=remember), carry_out, reporter)
-            refuse_nothing(recipe, done)
-            export_steps.check_names(recipe, done)
-            if recipe.export.push is not None:
-                export_steps.check_read(done, run_dir, trust="hash")
-            done = carry_out(export_steps.export_steps(recipe, export_steps.read_steps(done)), known=done)
-            when_done(done, record.write(recipe, done, run_dir, name=name), carry_out)
-    return done
-
-
-def check_encoder(recipe: Recipe) -> None:
-    """Raise EncoderError if the encoder's package is not there."""
-    kind_of(recipe.encoder).check_installed(recipe.encoder)
-
-
-def check_beforehand(recipe: Recipe, *, encoder: Literal["installed", "any"] = "installed") -> None:
-    """Raise what hours of work would end in: a package, a tokenizer or a destination's file system that is not there."""
     check_there(recipe.tokenizer)
     if recipe.ingest.dedup == "minhash":
         minhash_class()
     for source in recipe.ingest.sources:
-        where_of(source)
+        filter_of(source)
     if encoder == "installed":
-        check_encoder(recipe)
+        kind_of(recipe.encoder).check_installed(recipe.encoder)
     if recipe.export.push is not None:
         file_systems.reach(recipe.export.push, where=f"export.push={recipe.export.push!r}", error=ExportError)
+    known_files.check_apart(recipe, run_dir_of(recipe))
+    return known_files.input_files(recipe)
 
 
-def _compose(
-    recipe: Recipe, route_of: Callable[..., list[Step]], carry_out: Callable[..., dict[str, Done]], reporter: Reporter
+def check_corpus(recipe: Recipe, files: list[list[InputFile]]) -> list[str]:
+    """Return what to know of a corpus that was not run before. Raises CorpusError if it cannot give the sequences."""
+    check_named_ids(recipe.ingest.sources, files)
+    check_enough(recipe, files)
+    notes = (
+        mostly_too_long(recipe, files),
+        *whole_files(
+            recipe.ingest.sources,
+            files,
+            shard_bytes=shard_bytes_of(recipe, files),
+            workers=worker_count(recipe),
+        ),
+    )
+    return [note for note in notes if note]
+
+
+def run(
+    recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: Literal["refuse", "accept"] = "refuse"
 ) -> dict[str, Done]:
-    """Carry out the steps up to composing, with more drafted each time, until there are sequences enough."""
-    done: dict[str, Done] = {}
-    for attempt in itertools.count():
-        steps = route_of(attempt=attempt)
-        steps = steps[: 1 + [step.name for step in steps].index("compose")]
-        known = {step.name: done[step.name] for step in steps if _is_done(step, done)}
-        done = carry_out([step for step in steps if step.name not in known], known=known)
-        done = {step.name: done[step.name] for step in steps}
-        if is_enough(recipe, done) or gives_nothing(done):
-            return done
-        reporter.tell(too_few(recipe, done, attempt=attempt))
-    raise AssertionError("unreachable: attempts end with the documents")
+    """Make the recipe's variant of the run directory; return the finished steps by name. What is finished is reused.
+
+    Raises a NextlongError for every mistake that a user can mend.
+    """
+    with session(recipe, reporter=reporter, changed_inputs=changed_inputs) as opened:
+        return opened.make_variant()[0]
 
 
-def _is_done(step: Step, done: Finished) -> bool:
-    return step.name in done and done[step.name].manifest["fingerprint"] == step.fingerprint
+def run_before(
+    recipe: Recipe,
+    step: str,
+    *,
+    reporter: Reporter | None = None,
+    changed_inputs: Literal["refuse", "accept"] = "refuse",
+) -> list[str]:
+    """Run the steps that `step` needs, before array jobs share it; return their names. Raises a NextlongError."""
+    with session(recipe, reporter=reporter, changed_inputs=changed_inputs) as opened:
+        steps = opened.route()
+        needed = steps_before(steps, step)
+        opened.run_steps(steps, only=needed)
+    return [one.name for one in steps if one.name in needed]
+
+
+def run_share(recipe: Recipe, step: str, *, part: tuple[int, int], reporter: Reporter | None = None) -> tuple[int, int]:
+    """Run the tasks of one step that belong to array job `part` = (k, n), beside other jobs; return how many, of how many.
+
+    Raises RunError if a step that it needs is not done, and every other NextlongError of a run.
+    """
+    with session(recipe, reporter=reporter, mode="together") as opened:
+        return opened.run_array_job(step, job=part)
 
 
 def executor_for(
@@ -194,23 +285,21 @@ def route(
 
     More is drafted than asked for, because a few drafts do not fit T; each further `attempt` drafts twice as much.
     """
-    shard_bytes = corpus_steps.shard_bytes_of(recipe, files)
-    splits = corpus_steps.splits_of(recipe, files, shard_bytes=shard_bytes)
-    line_counts = corpus_steps.line_counts_steps(splits)
-    ingest = corpus_steps.ingest_step(
-        recipe, files, splits, line_counts, shard_bytes=shard_bytes, when_ingested=when_ingested
-    )
-    select = corpus_steps.select_step(recipe, ingest, splits)
+    shard_bytes = shard_bytes_of(recipe, files)
+    splits = splits_of(recipe, files, shard_bytes=shard_bytes)
+    line_counts = line_counts_steps(splits)
+    ingest = ingest_step(recipe, files, splits, line_counts, shard_bytes=shard_bytes, when_ingested=when_ingested)
+    select = select_step(recipe, ingest, splits)
     deduplicating = _deduplicating(recipe, ingest, select)
     keep = deduplicating[-1] if deduplicating else select
-    all_chunks = corpus_steps.chunk_step(recipe, ingest, keep)
-    cleaning = cleaning_steps(recipe, ingest, all_chunks)
+    all_chunks = chunk_step(recipe, ingest, keep)
+    cleaning = decontaminate_steps(recipe, ingest, all_chunks)
     chunk = cleaning[-1] if cleaning else all_chunks  # what every step below sees
-    left_out = left_out_step(recipe, splits, ingest, select, [*deduplicating, *cleaning])
+    filter_report = filter_report_step(recipe, splits, ingest, select, [*deduplicating, *cleaning])
     tokenizer = tokenizer_step(recipe, ingest, chunk)  # before the long steps, whose work a typo would waste
     drafted = _draft(recipe, ingest, chunk, tokenizer, attempt)
     draft = drafted[-1]
-    named = named_chunks_step(recipe, chunk, draft, attempt=attempt)
+    named = referenced_chunks_step(recipe, chunk, draft, attempt=attempt)
     tokens = tokens_step(recipe, ingest, chunk, tokenizer, named)
     measured = [step for step in drafted if step.name in ("shingles", "weights")]
     compose = compose_step(recipe, ingest, chunk, tokenizer, named, tokens, draft=draft, near_copy_steps=measured)
@@ -222,7 +311,7 @@ def route(
         *deduplicating,
         all_chunks,
         *cleaning,
-        left_out,
+        filter_report,
         tokenizer,
         *drafted,
         named,
@@ -236,7 +325,7 @@ def _deduplicating(recipe: Recipe, ingest: Step, select: Step) -> list[Step]:
     """Return the steps that leave nearly equal documents out; none where only equal ones are."""
     if recipe.ingest.dedup != "minhash":
         return []
-    return corpus_steps.minhash_steps(recipe, ingest, select)
+    return minhash_steps(recipe, ingest, select)
 
 
 def _draft(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, attempt: int) -> list[Step]:

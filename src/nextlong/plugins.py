@@ -1,83 +1,151 @@
-"""Plug-ins: things that the recipe names, from this package or from another; nothing is imported before it is named.
+"""Plugins: the registries by which everything that a recipe or a command names is found, here or in another package.
 
-A built-in one is a module, or a package, of the folder that `package` names: its name is the module's. Another
-distribution brings one by an entry point of `group`, whose name is the one that recipes use. Either way the object itself
-is what the module calls `attribute`, or what the entry point refers to.
+A built-in extension is a module, or a package, of its registry's folder that assigns the registry's attribute (`METHOD = …`);
+its name is the module's. Another distribution brings one by an entry point of the registry's group, whose name recipes use.
+Nothing is imported before it is named. A name that is brought twice is an error. CONTRIBUTING.md has a complete file for each.
 """
 
 from __future__ import annotations
 
 import importlib
 import pkgutil
+import re
+import sys
+from collections.abc import Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, lru_cache
 from importlib import util
 from importlib.metadata import EntryPoint, entry_points
-from typing import Any
+from pathlib import Path
+from typing import Any, Final, TypeVar
 
 from nextlong.errors import PluginError
 
+DeclaredT = TypeVar("DeclaredT")
+
 
 @dataclass(frozen=True)
-class Plugins:
-    """The plug-ins of one kind; `shared` are the modules of the folder that serve several and are none themselves."""
+class Registry:
+    """The extensions of one kind: modules of `package` that assign `attribute`, and entry points of `group`."""
 
-    kind: str  # what messages call one: "method"
+    kind: str  # in messages: "method"
     package: str
     attribute: str
     group: str
-    shared: frozenset[str]
 
     @cached_property
     def built_in(self) -> tuple[str, ...]:
-        """The names of those that come with this package, in alphabetical order."""
-        folder = util.find_spec(self.package)
-        assert folder is not None
-        assert folder.submodule_search_locations is not None
-        modules = pkgutil.iter_modules(folder.submodule_search_locations)
-        return tuple(sorted(module.name for module in modules if module.name not in self.shared))
+        """The names of the extensions of this package, in alphabetical order."""
+        # The source says whether a module is an extension or a helper: importing all would load every optional library.
+        declares = re.compile(rf"^{self.attribute}\b[^=\n]*=", re.MULTILINE)
+        package = util.find_spec(self.package)
+        assert package is not None
+        found = []
+        for folder in map(Path, package.submodule_search_locations or ()):
+            for module in pkgutil.iter_modules([str(folder)]):
+                source = folder / module.name / "__init__.py" if module.ispkg else folder / f"{module.name}.py"
+                if declares.search(source.read_text(encoding="utf-8")):
+                    found.append(module.name)
+        return tuple(sorted(found))
 
     def names(self) -> list[str]:
-        """Return the names of all, those of other distributions last."""
-        others = {point.name for point in entry_points(group=self.group)}
-        return [*self.built_in, *sorted(others.difference(self.built_in))]
+        """Return all names, those of other distributions last. Raises PluginError if one is brought twice."""
+        outside = sorted(self._brought())
+        for name in outside:
+            self._check_unique(name)
+        return [*self.built_in, *outside]
 
     def __contains__(self, name: object) -> bool:
-        # To look for other distributions takes ten milliseconds, and recipes are read by the dozen.
-        return name in self.built_in or any(point.name == name for point in entry_points(group=self.group))
+        return name in self.built_in or name in self._brought()
 
     def origin(self, name: str) -> str:
-        """Return where the plug-in comes from, as messages say it. Raises KeyError if there is none of that name."""
-        return "nextlong" if name in self.built_in else _distribution(self._entry_point(name))
+        """Return where an extension comes from: "nextlong", or a distribution with its version. Raises KeyError."""
+        return "nextlong" if name in self.built_in else _distribution(self._brought()[name][0])
 
-    def load(self, name: str) -> Any:
-        """Return the plug-in. Raises KeyError if there is none of that name, PluginError if its package is broken."""
+    def load(self, name: str, expected: type[DeclaredT]) -> DeclaredT:
+        """Return what an extension declares.
+
+        Raises KeyError for an unknown name, PluginError if the extension cannot be imported, is not an `expected`, calls itself
+        by another name, or is brought twice.
+        """
+        declared = self._declared(name)
+        if not isinstance(declared, expected):
+            raise self.broken(name, f"is not a nextlong {self.kind}, but {declared!r:.80}")
+        own = getattr(declared, "name", name)
+        if own != name:
+            raise self.broken(
+                name, f"is called {own!r} by its own module; the module or entry point must have that name"
+            )
+        return declared
+
+    def declarations(self, *expected: type[Any]) -> dict[str, Any]:
+        """Return every declaration, of an `expected` type, by its own name; a module may declare several in a tuple.
+
+        Raises PluginError if one is of another type, or two have the same name.
+        """
+        found: dict[str, Any] = {}
+        for name in self.names():
+            declared = self._declared(name)
+            for one in declared if type(declared) is tuple else (declared,):  # a NamedTuple is one declaration
+                if not isinstance(one, expected):
+                    raise self.broken(name, f"declares {one!r:.80}, which is not a nextlong {self.kind}")
+                own = getattr(one, "name", name)
+                if own in found:
+                    raise self.broken(name, f"declares a second {own!r}")
+                found[own] = one
+        return found
+
+    def _declared(self, name: str) -> Any:
+        self._check_unique(name)
         if name in self.built_in:
             return getattr(importlib.import_module(f"{self.package}.{name}"), self.attribute)
-        point = self._entry_point(name)
+        (point,) = self._brought()[name]
         try:
             return point.load()
-        except Exception as error:  # whatever a stranger's module raises when it is imported
+        except Exception as error:  # whatever a foreign module raises when it is imported
             raise self.broken(name, f"cannot be loaded: {type(error).__name__}: {error}") from error
 
     def broken(self, name: str, reason: str) -> PluginError:
-        """Return the error that says what is wrong with a plug-in, and whose it is."""
+        """Return the error that says what is wrong with an extension, and which distribution it belongs to."""
         return PluginError(
             f"{self.kind} {name!r} of the distribution {self.origin(name)} {reason}; install a version of it that fits "
             "this nextlong, or uninstall it"
         )
 
-    def _entry_point(self, name: str) -> EntryPoint:
-        points = list(entry_points(group=self.group, name=name))
-        if not points:
-            raise KeyError(name)
-        owners = sorted({_distribution(point) for point in points})
+    def _brought(self) -> Mapping[str, tuple[EntryPoint, ...]]:
+        return _entry_points(self.group, tuple(sys.path))
+
+    def _check_unique(self, name: str) -> None:
+        owners = sorted({_distribution(point) for point in self._brought().get(name, ())})
+        if name in self.built_in and owners:
+            raise PluginError(
+                f"{self.kind} {name!r} is built in, and {' and '.join(owners)} also brings one; uninstall that distribution, or "
+                "have it use another name"
+            )
         if len(owners) > 1:
             raise PluginError(
                 f"{self.kind} {name!r} is brought by {' and '.join(owners)}; uninstall all of them but one"
             )
-        return points[0]
+
+
+@lru_cache  # reading the metadata of all distributions takes 4 ms, and recipes are read by the dozen
+def _entry_points(group: str, path: tuple[str, ...]) -> Mapping[str, tuple[EntryPoint, ...]]:
+    del path  # where distributions are looked for
+    found: dict[str, dict[str, EntryPoint]] = {}
+    for point in entry_points(group=group):
+        # Of one distribution only the first counts: it may lie on the path twice, as in an editable installation.
+        found.setdefault(point.name, {}).setdefault(_distribution(point), point)
+    return {name: tuple(points.values()) for name, points in found.items()}
 
 
 def _distribution(point: EntryPoint) -> str:
     return "of unknown name" if point.dist is None else f"{point.dist.name} {point.dist.version}"
+
+
+METHODS: Final = Registry("method", "nextlong.methods", "METHOD", "nextlong.methods")
+FORMATS: Final = Registry("format", "nextlong.export.formats", "FORMAT", "nextlong.formats")
+INPUT_FORMATS: Final = Registry("input format", "nextlong.reading", "FORMAT", "nextlong.input_formats")
+ENCODERS: Final = Registry("encoder", "nextlong.retrieval.encoders", "ENCODER", "nextlong.encoders")
+INDEXES: Final = Registry("index", "nextlong.retrieval.indexes", "INDEX", "nextlong.indexes")
+TASKS: Final = Registry("evaluation task", "nextlong.evaluate.tasks", "TASKS", "nextlong.tasks")
+TRAINERS: Final = Registry("trainer", "nextlong.train", "TRAINER", "nextlong.trainers")

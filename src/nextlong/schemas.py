@@ -28,20 +28,20 @@ DOCUMENTS: Final = pa.schema(
 )
 
 # Where a source's `keep` names columns: their values of each document, as a JSON object.
-DOCUMENTS_KEPT: Final = DOCUMENTS.append(pa.field("kept", pa.string(), nullable=False))
+DOCUMENTS_WITH_METADATA: Final = DOCUMENTS.append(pa.field("metadata", pa.string(), nullable=False))
 
 REJECTS: Final = pa.schema(
     [pa.field("file", pa.string()), pa.field("line", pa.int64()), pa.field("reason", pa.string())]
 )
 
-# One row a chunk, grouped by document, in reading order; text is document text[start:end] in characters. `joint` says
+# One row a chunk, grouped by document, in reading order; text is document text[start:end] in characters. `separator` says
 # that the slice does not end in a newline, so that composing must add one.
 CHUNKS: Final = pa.schema(
     [
         pa.field("doc_row", pa.int32(), nullable=False),
         pa.field("start", pa.int64(), nullable=False),
         pa.field("end", pa.int64(), nullable=False),
-        pa.field("joint", pa.bool_(), nullable=False),
+        pa.field("separator", pa.bool_(), nullable=False),
     ]
 )
 
@@ -85,7 +85,7 @@ class DraftRow(TypedDict):
 
 
 # One row a sequence; the lists run in parallel and tile [0, T): span j holds tokens [skip_j, skip_j + length_j) of its
-# chunk's tokens. Joints and special tokens are spans with chunk_id -1.
+# chunk's tokens. Separators and special tokens are spans with chunk_id -1.
 SEQUENCES: Final = pa.schema(
     [
         pa.field("sequence_id", pa.string(), nullable=False),
@@ -113,8 +113,8 @@ class Layout(StrEnum):
     INTERLEAVED = "interleaved"  # in parts, those of each document in their order
 
 
-ROLES: Final = ("meta", "negative", "document", "joint", "bos", "eos")
-META, NEGATIVE, DOCUMENT, JOINT, BOS, EOS = range(len(ROLES))
+ROLES: Final = ("meta", "negative", "document", "separator", "bos", "eos")
+META, NEGATIVE, DOCUMENT, SEPARATOR, BOS, EOS = range(len(ROLES))
 NO_CHUNK: Final = -1
 
 

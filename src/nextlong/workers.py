@@ -6,9 +6,9 @@ Imports nothing of the pipeline itself, so that the server imports it while the 
 
 from __future__ import annotations
 
-from nextlong.embed.base import kind_of
 from nextlong.engine import local
 from nextlong.recipe import Recipe
+from nextlong.retrieval.encoders.base import kind_of
 
 # What every worker needs, imported once by the server that workers are forked from.
 _ALL_STEPS = ("nextlong.pipeline", "faiss", "pyarrow.parquet", "scipy.sparse", "tokenizers")

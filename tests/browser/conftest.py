@@ -57,7 +57,7 @@ def open_page(chromium, request):
     said, contexts = [], []
     address_headers = request.getfixturevalue("address").headers if "address" in request.fixturenames else {}
 
-    def opened(url, *, width=1440, colours="light"):
+    def opened(url, *, width=1440, colours="light", status=200):
         headers = address_headers if url.startswith("http") else {}
         contexts.append(
             chromium.new_context(
@@ -69,7 +69,10 @@ def open_page(chromium, request):
         page.on("pageerror", lambda error: said.append(str(error)))
         page.on("dialog", lambda dialog: (said.append(dialog.message), dialog.dismiss()))
         page.on("requestfailed", lambda request: said.append(request.url))
-        page.goto(url)
+        answer = page.goto(url)
+        assert answer is None or answer.status in (0, status)
+        if status != 200:
+            said[:] = [text for text in said if not text.startswith("Failed to load resource")]
         return page
 
     yield opened

@@ -43,11 +43,19 @@ def test_pointing_at_a_chunk_tells_its_source_and_cosine(open_page, one, spans):
     page = open_page(one)
     page.locator(".sequence").first.scroll_into_view_if_needed()
     place = max(n for n, span in enumerate(spans) if span.role == "negative" and span.token_end - span.token_start > 40)
-    page.mouse.move(*middle(page, spans, place))
     told = page.locator(".told").first
-    expect(told).to_contain_text(f"cosine {spans[place].score:.3f}")
-    expect(told).to_contain_text(spans[place].source_id[-6:])
-    expect(told).to_contain_text(f"tokens {spans[place].token_start:,} to {spans[place].token_end:,}")
+    chosen = told.inner_text()
+    page.mouse.move(*middle(page, spans, place))
+    tip = page.locator(".tip")
+    expect(tip).to_contain_text(f"cosine {spans[place].score:.3f}")
+    expect(tip).to_contain_text(f"Negative of meta-chunk {spans[place].group + 1}")
+    expect(tip).to_contain_text(spans[place].source_id[-6:])
+    expect(tip).to_contain_text(f"tokens {spans[place].token_start:,} to {spans[place].token_end:,}")
+    expect(told).to_have_text(chosen)  # which the cards and the slider show
+    page.mouse.move(*middle(page, spans, len(spans) - 1))
+    if spans[-1].role == "eos":
+        expect(tip).to_contain_text("End-of-sequence token")
+        expect(tip).not_to_contain_text("cosine")
 
 
 def test_a_click_shows_the_text_beside_its_meta_chunk_with_shared_words_marked(open_page, one, run, spans):
@@ -84,7 +92,7 @@ def test_variants_stand_side_by_side_and_open_when_chosen(open_page, both):
     strips = page.locator(".sequence")
     expect(strips).to_have_count(2)
     expect(page.locator("article.is-own, article.is-other")).to_have_count(0)
-    strips.nth(1).get_by_role("button", name="The chunk behind").click()
+    strips.nth(1).get_by_role("button", name="Next chunk").click()
     expect(strips.nth(1).locator("article").first).to_be_visible()
 
 
@@ -96,6 +104,64 @@ def test_the_page_is_for_every_reader(open_page, one, both, width, colours):
         assert page.evaluate("document.documentElement.scrollWidth") <= width
         found = Axe().run(page).response["violations"]
         assert [(own["id"], own["nodes"][0]["html"]) for own in found] == []
+
+
+def test_charts_tell_values_and_their_legends_hide_series(open_page, both):
+    page = open_page(both)
+    card = page.locator("#sources")
+    bar = card.locator("rect").first
+    bar.scroll_into_view_if_needed()
+    bar.hover()
+    expect(page.locator(".tip")).to_contain_text("%")
+    for name in ("extended", "standard"):
+        expect(card.get_by_role("button", name=name)).to_have_attribute("aria-pressed", "true")
+    card.get_by_role("button", name="standard").click()
+    expect(card.locator("rect.run1").first).to_be_hidden()
+    expect(card.locator("rect.run0").first).to_be_visible()
+    card.get_by_role("button", name="standard").press("Enter")
+    expect(card.locator("rect.run1").first).to_be_visible()
+
+
+def test_the_map_marks_the_sequence_and_its_sources_can_be_hidden(open_page, one):
+    page = open_page(one)
+    chart = page.locator("#map")
+    assert chart.locator("circle.own").count() >= 2
+    chart.locator("circle.own").last.hover(force=True)
+    expect(page.locator(".tip")).to_be_visible()
+    chart.get_by_role("button").first.click()
+    expect(chart.locator("circle[data-series='0']").first).to_be_hidden()
+
+
+def test_the_decision_and_the_contents_are_in_the_first_screen(open_page, one):
+    page = open_page(one)
+    for shown in (page.locator(".verdict").first, page.locator(".tiles"), page.get_by_role("navigation")):
+        box = shown.bounding_box()
+        assert box["y"] + box["height"] < 900
+    assert page.evaluate("document.documentElement.scrollHeight") <= 6000
+    page.get_by_role("link", name="Which text does the data contain?").click()
+    expect(page.get_by_role("navigation")).to_be_in_viewport()  # it is sticky
+    expect(page.get_by_role("heading", name="Which text does the data contain?")).to_be_in_viewport()
+    for opened in page.locator("#content summary").all():
+        opened.click()
+    expect(page.locator("#content data[data-path]").first).to_be_visible()
+
+
+def test_no_table_is_a_tab_stop_by_itself(open_page, one):
+    page = open_page(one)
+    page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
+    page.wait_for_function("document.querySelectorAll('.wide').length > 5")
+    assert page.locator(".wide[tabindex]").count() == 0
+
+
+def test_without_scripts_charts_and_numbers_are_there(chromium, one):
+    context = chromium.new_context(java_script_enabled=False)
+    page = context.new_page()
+    page.goto(one)
+    assert page.locator(".chart svg").count() > 8
+    expect(page.locator("#sources rect title").first).to_have_count(1)
+    page.locator("#sources summary").click()
+    expect(page.locator("#sources data").first).to_be_visible()
+    context.close()
 
 
 def test_hostile_texts_neither_run_nor_break_the_page(open_page, one):

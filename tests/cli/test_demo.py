@@ -1,11 +1,15 @@
-"""What the demo says to do next, as it can be typed where it was started."""
+"""The demo: its corpus, and the commands that it proposes."""
 
+import json
 import shutil
 import sys
+from pathlib import Path
 
 import pytest
 
 from nextlong.cli import demo
+from nextlong.cli.demo import module_text, stdlib_rows, write_demo_corpus
+from nextlong.errors import CorpusError
 
 
 @pytest.fixture
@@ -34,3 +38,198 @@ def test_where_there_is_none_the_folder_of_the_commands_is_to_be_looked_into(scr
 def test_nothing_comes_first_where_the_command_is_found(scripts, monkeypatch):
     monkeypatch.setattr(shutil, "which", lambda _: str(scripts / "nextlong"))
     assert demo._first() == []
+
+
+LONG = "Long enough." * 20
+
+SOURCE = b'''"""Shapes.
+
+    Indented.
+"""
+import sys
+
+def area(width, *, height: int = 2) -> int:
+    """Return the area."""
+
+def undocumented(): ...
+
+def _private():
+    """Not shown."""
+
+if sys.platform == "nowhere":
+    async def fetch(url): "Fetch one."
+else:
+    try:
+        import missing
+    except ImportError:
+        def fallback(): "Stand in."
+
+class Box(Base, metaclass=Meta):
+    """A box."""
+
+    def __init__(self):
+        """Not shown."""
+
+    def open(self, /, force=False):
+        """Open it."""
+
+        def inner():
+            """Not shown."""
+
+    class Lid:
+        def lift(self):
+            """Lift it."""
+'''
+
+TEXT = """shapes
+Shapes.
+
+Indented.
+
+shapes.area(width, *, height: int=2)
+Return the area.
+
+shapes.fetch(url)
+Fetch one.
+
+shapes.fallback()
+Stand in.
+
+class shapes.Box(Base)
+A box.
+
+shapes.Box.open(self, /, force=False)
+Open it.
+
+shapes.Box.Lid.lift(self)
+Lift it.
+"""
+
+
+def test_module_text_is_name_docstrings_and_signatures():
+    assert module_text(SOURCE, module="shapes") == TEXT
+
+
+def test_module_text_reads_the_declared_encoding():
+    source = "# -*- coding: latin-1 -*-\n'Füße'\n".encode("latin-1")
+    assert module_text(source, module="m") == "m\nFüße\n"
+
+
+@pytest.mark.parametrize("source", [b"", b"x = 1", b"print 'python 2'", b"'\xff'", b"a\x00b", b"'''\\d'''\nx ="])
+def test_module_text_of_undocumented_or_broken_source_is_empty(source):
+    assert module_text(source, module="m") == ""
+
+
+def test_module_text_survives_invalid_escapes():
+    assert module_text(b"'''A \\d.'''", module="m") == "m\nA \\d.\n"
+
+
+def test_stdlib_rows_are_sorted_and_skip_tests_short_and_foreign_modules(tmp_path: Path):
+    for name in [
+        "zebra.py",
+        "json/__init__.py",
+        "json/decoder.py",
+        "json/__pycache__/decoder.py",
+        "test/test_json.py",
+        "sqlite3/test/dbapi.py",
+        "site-packages/numpy.py",
+        "config-3.11-x86_64-linux-gnu/python-config.py",
+        "__init__.py",
+    ]:
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(f'"""{LONG}"""')
+    (tmp_path / "short.py").write_text('"""Short."""')
+    (tmp_path / "notes.txt").write_text(f'"""{LONG}"""')
+
+    rows = list(stdlib_rows(tmp_path))
+
+    assert [row["id"] for row in rows] == ["python-stdlib/json", "python-stdlib/json.decoder", "python-stdlib/zebra"]
+    assert rows[1]["text"] == "json.decoder\n" + LONG + "\n"
+    assert {row["source"] for row in rows} == {"python-stdlib"}
+
+
+def test_stdlib_rows_hold_only_what_utf8_can(tmp_path: Path):
+    (tmp_path / "odd.py").write_text("'''" + "x" * 300 + " \\ud800'''")
+    (row,) = stdlib_rows(tmp_path)
+    assert row["text"].endswith("x ?\n")
+
+
+def test_stdlib_rows_of_a_zipped_library_are_none(tmp_path: Path):
+    assert list(stdlib_rows(tmp_path / "python311.zip")) == []
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory) -> tuple[Path, tuple[int, int]]:
+    path = tmp_path_factory.mktemp("demo") / "new folder" / "corpus.jsonl"
+    return path, write_demo_corpus(path)
+
+
+def test_this_interpreter_gives_a_corpus_worth_running(written):
+    path, corpus = written
+    rows = [json.loads(line) for line in path.read_text(encoding="utf-8").splitlines()]
+    assert corpus == (len(rows), sum(len(row["text"]) for row in rows))
+    assert corpus[0] > 250
+    assert corpus[1] > 1_000_000
+    assert len({row["id"] for row in rows}) == len(rows)
+    assert {row["source"] for row in rows} == {"python-topics", "python-stdlib"}
+    assert all(len(row["text"]) >= 200 for row in rows)
+    assert "json.dumps(obj, *, skipkeys=False" in next(r["text"] for r in rows if r["id"] == "python-stdlib/json")
+    assert '"lambda"' in next(r["text"].lower() for r in rows if r["id"] == "python-topics/lambda")
+
+
+def write_again(path, corpus):
+    before = path.read_bytes()
+    path.write_bytes(b"stale")
+    assert write_demo_corpus(path) == corpus
+    assert path.read_bytes() == before
+    assert list(path.parent.iterdir()) == [path]
+
+
+@pytest.mark.thorough
+def test_writing_all_again_gives_the_same_bytes(written):
+    write_again(*written)
+
+
+@pytest.fixture
+def one_module_stdlib(tmp_path_factory, monkeypatch):
+    folder = tmp_path_factory.mktemp("stdlib")
+    (folder / "only.py").write_text(f'"""{LONG}"""')
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(folder))
+
+
+@pytest.mark.usefixtures("one_module_stdlib")
+def test_writing_again_replaces_with_the_same_bytes_and_leaves_nothing_else(tmp_path: Path):
+    path = tmp_path / "new" / "corpus.jsonl"
+    write_again(path, write_demo_corpus(path))
+
+
+@pytest.mark.usefixtures("one_module_stdlib")
+def test_without_pydoc_data_the_docstrings_remain(tmp_path: Path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
+    write_demo_corpus(tmp_path / "corpus.jsonl")
+    assert json.loads((tmp_path / "corpus.jsonl").read_bytes())["id"] == "python-stdlib/only"
+
+
+def test_without_any_documentation_the_error_says_what_to_do(tmp_path: Path, monkeypatch):
+    monkeypatch.setitem(sys.modules, "pydoc_data.topics", None)
+    monkeypatch.setattr("sysconfig.get_path", lambda _: str(tmp_path / "python311.zip"))
+    with pytest.raises(CorpusError, match=r"python311\.zip.*ingest\.sources"):
+        write_demo_corpus(tmp_path / "corpus.jsonl")
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.mark.usefixtures("one_module_stdlib")
+def test_an_unwritable_path_is_named_and_leaves_nothing(tmp_path: Path):
+    target = tmp_path / "corpus.jsonl"
+    target.mkdir()
+    with pytest.raises(CorpusError, match=r"corpus\.jsonl.*name another folder"):
+        write_demo_corpus(target)
+    assert list(tmp_path.iterdir()) == [target]
+
+
+@pytest.mark.usefixtures("one_module_stdlib")
+def test_a_file_in_place_of_the_folder_is_a_users_error(tmp_path: Path):
+    (tmp_path / "taken").write_text("mine")
+    with pytest.raises(CorpusError, match=r"taken.corpus\.jsonl.*name another folder"):
+        write_demo_corpus(tmp_path / "taken" / "corpus.jsonl")
+    assert (tmp_path / "taken").read_text() == "mine"

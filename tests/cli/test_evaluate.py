@@ -20,11 +20,11 @@ def refused(capsys, *arguments):
     ("arguments", "told"),
     [
         (["m", "--suite", "rular"], "--suite rular: there is no such suite; choose from attention, babilong, copying"),
-        (["m", "--tasks", "niah"], "--tasks niah: there is no such task; choose from babilong_qa1"),
+        (["m", "--tasks", "niah"], "--tasks niah: there is no such task; choose from attention"),
         (["m", "--suite", "needle", "--tasks", "vt"], "--tasks vt: there is no such task; choose from needle"),
         (["m", "--lengths", "64k..8k"], "the second is smaller than the first"),
         (["m", "--samples", "0"], "--samples 0 is below 1"),
-        (["m", "n", "--tasks", "vt"], "n stands behind the model; one model is evaluated at a time"),
+        (["m", "n", "--tasks", "vt"], "n follows the model; evaluate one model at a time"),
         (
             ["m", "--tasks", "qa_1"],
             "ruler/squad.json (in the folder that --data names) is missing; it comes from SQuAD 2.0's",
@@ -33,7 +33,7 @@ def refused(capsys, *arguments):
         (["m", "--data", "no-such-folder"], "--data no-such-folder is not a folder"),
         (["report"], "no results are named"),
         (["report", "no-such-folder"], "no-such-folder is not a folder"),
-        (["import"], "say nextlong evaluate import HELMET-RESULT.json… --out RESULTS"),
+        (["import"], "run nextlong evaluate import HELMET-RESULT.json… --out RESULTS"),
     ],
 )
 def test_a_mistake_is_told_with_its_cure(arguments, told, capsys, monkeypatch, tmp_path):
@@ -145,7 +145,7 @@ def test_a_dry_run_says_what_stands_in_the_way_of_each_task_and_what_the_machine
         "short – all – to do",
     }
     assert "this machine has 0.00 GiB, which is too little: lower --batch-tokens, give --dtype bfloat16" in said.out
-    assert "dependency: say --run RUN" in said.err
+    assert "dependency: add --run RUN" in said.err
 
 
 @pytest.mark.heavy
@@ -168,14 +168,15 @@ def test_a_dry_run_asks_no_hub(tmp_path, capsys, monkeypatch):
     assert main(asked) == 0
     out = " ".join(capsys.readouterr().out.split())
     assert "vt 1K 500 512,000 to do" in out
-    assert (
-        "nosuch/model is no folder here, nor in the cache of the Hugging Face hub, which a dry run does not ask" in out
+    unknown = (
+        "nosuch/model is no local folder and not in the cache of the Hugging Face hub, which a dry run does not contact"
     )
+    assert unknown in out
 
 
 def test_a_dry_run_of_a_server_refuses_probes(tmp_path, capsys):
     asked = ["m", "--url", "http://127.0.0.1:9/v1", "--tasks", "attention", "--lengths", "1k", "--dry-run"]
-    assert "attention: a server does not give away what is inside its model" in refused(capsys, *asked)
+    assert "attention: a server gives no access to the inside of its model" in refused(capsys, *asked)
 
 
 @pytest.mark.heavy

@@ -1,13 +1,16 @@
-"""The command line: exit codes, what goes where, and no traceback for a user's mistake."""
+"""The command line: exit codes, what goes where, no traceback for a user's mistake, and shell completion."""
 
 import gzip
 import itertools
 import json
 import os
+import pty
 import re
+import select
 import shutil
 import subprocess
 import sys
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -86,9 +89,7 @@ def test_init_says_what_to_mend_before_a_run(call, tmp_path):
     code, out, err = call("init", tmp_path / "my.yaml", tmp_path / "a.jsonl.gz")
     assert code == 2
     assert "a.jsonl.gz cannot be read: " in out
-    assert f"wrote {tmp_path}/my.yaml, but `nextlong run` will refuse it: mend what cannot be read" in " ".join(
-        err.split()
-    )
+    assert f"{tmp_path}/my.yaml was written, but `nextlong run` would refuse it" in " ".join(err.split())
     assert Recipe.load(tmp_path / "my.yaml").ingest.sources[0].path == str(tmp_path / "a.jsonl.gz")
 
 
@@ -97,8 +98,8 @@ def test_init_passes_over_a_bad_line_and_refuses_more_than_a_run_takes(call, tmp
     (tmp_path / "a.jsonl").write_text("\n".join([*lines[:3], "{broken", *lines[3:]]))
     code, out, _ = call("init", tmp_path / "my.yaml", tmp_path / "a.jsonl", "--tokenizer", "400")
     assert code == 0
-    assert "text from 'body', ids from 'uid'" in out
-    assert "1 record of those read cannot be used (0.2%)" in " ".join(out.split())
+    assert "text column 'body', id column 'uid'" in out
+    assert "1 record of those read would be rejected (0.2%)" in " ".join(out.split())
     (tmp_path / "b.jsonl").write_text("\n".join([*lines, *["{broken"] * 20]))
     assert call("init", tmp_path / "b.yaml", tmp_path / "b.jsonl", "--tokenizer", "400")[0] == 2
 
@@ -107,7 +108,7 @@ def test_init_lists_the_columns_where_none_looks_like_text(call, tmp_path):
     (tmp_path / "a.csv").write_text("ref,score\nA1,0.5\nA2,0.25\n")
     code, out, _ = call("init", tmp_path / "my.yaml", tmp_path / "a.csv")
     assert code == 2
-    assert "columns are ref (A1), score (0.5)" in out
+    assert "columns: ref (A1), score (0.5)" in out
 
 
 def test_init_refuses_a_tokenizer_that_is_not_there(call, tmp_path):
@@ -121,7 +122,7 @@ def test_init_writes_a_recipe_that_loads(call, tmp_path):
     path = tmp_path / "my.yaml"
     code, out, err = call("init", path)
     assert (code, err) == (0, "")
-    wanted = "found no documents beside it: put the path of yours into ingest.sources"
+    wanted = "no documents were found beside it: put the path of yours into ingest.sources"
     assert out == f"wrote {path}; {wanted}, then: nextlong run {path}\n"
     assert path.read_text().startswith("# A recipe of nextlong.")
     assert Recipe.load(path).run_dir == str(tmp_path / "runs/my")
@@ -130,12 +131,14 @@ def test_init_writes_a_recipe_that_loads(call, tmp_path):
 def test_init_names_the_column_of_ids_only_where_it_found_one(call, tmp_path):
     (tmp_path / "without.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in TEXTS))
     out = call("init", tmp_path / "a.yaml", tmp_path / "without.jsonl")[1]
-    assert "without: text from 'text', no ids found: documents are called file:line" in out
+    assert "without: text column 'text', no id column: documents are named file:line" in out
     assert " id: " not in (tmp_path / "a.yaml").read_text()
     (tmp_path / "with.jsonl").write_text(
         "".join(json.dumps({"doc_id": n, "text": text}) + "\n" for n, text in enumerate(TEXTS))
     )
-    assert "with: text from 'text', ids from 'doc_id'" in call("init", tmp_path / "b.yaml", tmp_path / "with.jsonl")[1]
+    assert (
+        "with: text column 'text', id column 'doc_id'" in call("init", tmp_path / "b.yaml", tmp_path / "with.jsonl")[1]
+    )
     assert " id: doc_id " in (tmp_path / "b.yaml").read_text()
 
 
@@ -160,7 +163,7 @@ def test_init_tells_the_columns_that_it_found_and_full_writes_every_key(call, tm
     (tmp_path / "a.csv").write_text("doc_id,content\n1,a text\n2,another\n")
     code, out, _ = call("init", tmp_path / "my.yaml", tmp_path / "a.csv", "--tokenizer", "2000")
     assert code == 0
-    assert out.splitlines()[0] == "a: text from 'content', ids from 'doc_id'"
+    assert out.splitlines()[0] == "a: text column 'content', id column 'doc_id'"
     assert call("init", tmp_path / "full.yaml", tmp_path / "a.csv", "--tokenizer", "2000", "--full")[0] == 0
     full = Recipe.load(tmp_path / "full.yaml", overrides=[f"run_dir={tmp_path}/runs/my"])
     assert Recipe.load(tmp_path / "my.yaml") == full
@@ -172,7 +175,7 @@ def test_init_tells_the_columns_that_it_found_and_full_writes_every_key(call, tm
 def test_a_preset_is_copied_as_it_is(call, tmp_path, option):
     code, _, err = call("init", tmp_path / "my.yaml", "--preset", "quickstart", *option)
     assert code == 2
-    assert f"--preset is copied as it is; leave out {option[0]}" in err
+    assert f"--preset copies a recipe unchanged; remove {option[0]}" in err
 
 
 def test_init_refuses_to_overwrite_unless_told(call, tmp_path):
@@ -180,7 +183,7 @@ def test_init_refuses_to_overwrite_unless_told(call, tmp_path):
     path.write_text("tokenizer: mine")
     code, out, err = call("init", path)
     assert (code, out) == (2, "")
-    assert err == f"error: {path} exists; choose another name, or say --force to overwrite it\n"
+    assert err == f"error: {path} exists; choose another name, or add --force to overwrite it\n"
     assert path.read_text() == "tokenizer: mine"
     assert call("init", path, "--force")[0] == 0
     assert path.read_text() != "tokenizer: mine"
@@ -210,9 +213,9 @@ def test_init_copies_a_preset_with_its_comments(call, tmp_path):
 @pytest.mark.parametrize(
     ("typed", "told"),
     [
-        ("pla", "'pla' is no command; did you mean 'plan'?"),
-        ("trian", "'trian' is no command; did you mean 'train'?"),
-        ("xyzzy", "'xyzzy' is no command; nextlong --help lists them"),
+        ("pla", "unknown command 'pla'; did you mean 'plan'?"),
+        ("trian", "unknown command 'trian'; did you mean 'train'?"),
+        ("xyzzy", "unknown command 'xyzzy'; nextlong --help lists all commands"),
     ],
 )
 def test_a_mistyped_command_is_asked_for_by_the_nearest(typed, told, capsys):
@@ -277,7 +280,7 @@ def test_input_files_that_changed_are_refused_unless_accepted(call, folder, tmp_
     (tmp_path / "c.jsonl").write_text('{"words": "One and one more."}\n')
     code, _, err = call("run", folder / "r.yaml", *sets)
     assert code == 2
-    assert f": {tmp_path}/c.jsonl has 31 bytes and had 17; put the old" in err
+    assert f": {tmp_path}/c.jsonl has 31 bytes and had 17; restore the" in err
     assert "--accept-changed-inputs" in err
     assert "c.jsonl has no column 'text'" in call("run", folder / "r.yaml", *sets, "--accept-changed-inputs")[2]
 
@@ -288,14 +291,14 @@ def test_input_files_that_changed_are_refused_unless_accepted(call, folder, tmp_
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        (["--into", ""], "--into '' names no place; give a folder or a URL, or leave it out"),
+        (["--into", ""], "--into is empty; give a folder or a URL, or remove it"),
         (
             ["--replace"],
             "--replace without --into: there is nothing to replace; say --into DIR-or-URL, or leave it out",
         ),
         (
             ["--by", "sequences"],
-            "--by sequences without --mix: there are no proportions to count; say --mix 1,2 or leave it out",
+            "--by sequences needs proportions; add --mix 1,2 or remove --by",
         ),
         (["--to", "parkett"], "--to parkett: export.formats: there is no format 'parkett'; did you mean 'parquet'?"),
         (["--set", "export.pack=1"], "--set export.pack=1: export.pack=1 tokens a row cannot hold a sequence"),
@@ -364,7 +367,7 @@ def test_a_sequence_of_whole_documents_is_drawn_too(call, folder, tmp_path):
     sets = ["--set", f"run_dir={tmp_path}/run", "--set", "compose.method=standard"]
     assert call("run", folder / "r.yaml", *sets)[0] == 0
     assert call("peek", f"{tmp_path}/run@method=standard", 0, "--svg", tmp_path / "x.svg")[0] == 0
-    assert "other documents, in turn" in (tmp_path / "x.svg").read_text()
+    assert "other documents" in (tmp_path / "x.svg").read_text()
 
 
 def test_files_are_written_into_folders_that_are_there(call, folder, tmp_path):
@@ -379,7 +382,7 @@ def test_files_are_written_into_folders_that_are_there(call, folder, tmp_path):
         code, out, err = call(*command)
         assert (code, out) == (2, "")
         assert (
-            err == f"error: {new}/x.svg cannot be written: {new} is not a folder; create it, or choose another place\n"
+            err == f"error: {new}/x.svg cannot be written: {new} is not a folder; create it, or choose another path\n"
         )
     assert not new.exists()
     assert not (folder / "run/variants/position=head.json").exists()
@@ -395,11 +398,11 @@ def test_pipes_get_no_colours(call, folder, arguments):
 def test_peek_of_nothing(call, folder):
     code, out, err = call("peek", folder / "run", "--text")
     assert (code, out) == (2, "")
-    assert err == f"error: --text and --svg need to know which sequence: nextlong peek {folder}/run 0 --text\n"
+    assert err == f"error: --text and --svg need the number of a sequence: nextlong peek {folder}/run 0 --text\n"
     for number in ("5", "-1"):
         code, _, err = call("peek", folder / "run", number)
         assert code == 2
-        assert err == f"error: sequence {number} does not exist: {folder}/run holds 5, counted from 0\n"
+        assert err == f"error: sequence {number} does not exist: {folder}/run has 5, counted from 0\n"
 
 
 # ends that are no success
@@ -422,17 +425,17 @@ def test_ctrl_c_says_that_nothing_is_lost(call, folder, monkeypatch):
     def interrupted(*args, **kwargs):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(pipeline, "run", interrupted)
+    monkeypatch.setattr(pipeline, "session", interrupted)
     code, _, err = call("run", folder / "r.yaml")
     assert code == 130
-    assert "what is finished is kept" in err
+    assert "finished steps are kept" in err
 
 
 def test_a_bug_of_ours_keeps_its_traceback(folder, monkeypatch):
     def broken(*args, **kwargs):
         raise ZeroDivisionError
 
-    monkeypatch.setattr(pipeline, "run", broken)
+    monkeypatch.setattr(pipeline, "session", broken)
     with pytest.raises(ZeroDivisionError):
         main.main(["run", str(folder / "r.yaml")])
 
@@ -463,7 +466,7 @@ def test_a_run_that_nobody_reads_does_not_end_as_if_it_were_done(folder):
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (
         141,
-        "stopped, because nobody reads what it prints; what is finished is kept\n",
+        "stopped, because the output was closed; finished steps are kept\n",
     )
 
 
@@ -489,16 +492,15 @@ def test_documents_are_never_overwritten_by_a_recipe(call, tmp_path):
     for name in ("a.jsonl", "b.parquet", "c.txt"):
         code, _, err = call("init", tmp_path / name, "--force")
         assert code == 2
-        assert (
-            err
-            == f"error: {tmp_path / name} is a name for documents, not for a recipe; say: nextlong init my.yaml {tmp_path / name}\n"
-        )
+        path = tmp_path / name
+        told = f"{path} is the name of a data file, not of a recipe; use: nextlong init my.yaml {path}"
+        assert err == f"error: {told}\n"
     named_like_a_recipe = tmp_path / "a.json"
     named_like_a_recipe.write_text('[{"text": "compose"}]')
     code, _, err = call("init", named_like_a_recipe, "--force")
     assert (code, err) == (
         2,
-        f"error: {named_like_a_recipe} is no recipe, so it is not overwritten; choose another name\n",
+        f"error: {named_like_a_recipe} is not a recipe, so it is not overwritten; choose another name\n",
     )
     assert documents.read_text() == '{"text": "word"}\n'
 
@@ -513,8 +515,8 @@ def test_files_may_stand_behind_options(call, tmp_path, options):
 @pytest.mark.parametrize(
     ("asked", "said"),
     [
-        (["run", "my.yaml", "--dry-run"], "unrecognized arguments: --dry-run; nextlong plan says what a run would do"),
-        (["run", "my.yaml", "--set", "seed", "3"], "unrecognized arguments: 3; behind --set stands KEY=VALUE"),
+        (["run", "my.yaml", "--dry-run"], "unrecognized arguments: --dry-run; nextlong plan is the dry run"),
+        (["run", "my.yaml", "--set", "seed", "3"], "unrecognized arguments: 3; --set takes KEY=VALUE"),
         (["list", "RUN", "--al"], "unrecognized arguments: --al"),
     ],
 )
@@ -530,3 +532,111 @@ def test_what_a_command_does_not_know_is_told_with_its_own_usage(capsys, asked, 
 def test_without_a_command_all_are_listed(capsys):
     assert main.main([]) == 2
     assert "init" in capsys.readouterr().out
+
+
+COMMANDS = (
+    "demo",
+    "init",
+    "plan",
+    "run",
+    "list",
+    "gc",
+    "peek",
+    "stats",
+    "compare",
+    "report",
+    "sweep",
+    "export",
+    "doctor",
+)
+
+
+def script(capsys, shell):
+    assert main.main(["completion", shell]) == 0
+    return capsys.readouterr().out
+
+
+@pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
+def test_every_command_is_known(capsys, shell):
+    text = script(capsys, shell)
+    assert [name for name in COMMANDS if name not in text] == []
+    assert "--target" not in text
+    assert "accept-changed-inputs" in text
+
+
+BEGUN = pytest.mark.parametrize(
+    ("words", "offered"),
+    [
+        (["nextlong", "pe"], ["peek"]),
+        (["nextlong", "run", "--accept"], ["--accept-changed-inputs"]),
+        (["nextlong", "completion", "f"], ["fish"]),
+        (["nextlong", "plan", "my-rec"], ["my-recipe.yaml"]),
+    ],
+    ids=str,
+)
+
+
+@BEGUN
+def test_bash_completes_commands_options_choices_and_files(capsys, tmp_path, words, offered):
+    (tmp_path / "c.bash").write_text(script(capsys, "bash"))
+    (tmp_path / "my-recipe.yaml").touch()
+    quoted = " ".join(f"'{word}'" for word in words)
+    asked = (
+        f"source ./c.bash; COMP_WORDS=({quoted}); COMP_CWORD={len(words) - 1}; "
+        'f=$(complete -p nextlong | grep -o -- "-F [^ ]*" | cut -c4-); "$f" nextlong "${COMP_WORDS[COMP_CWORD]}" x; '
+        'printf "%s\\n" "${COMPREPLY[@]}"'
+    )
+    done = subprocess.run(["bash", "-c", asked], cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert [line.strip() for line in done.stdout.splitlines()] == offered, done.stderr
+
+
+@contextmanager
+def typing_in_zsh(folder):
+    """Yield functions that type into a zsh on a terminal and read from it until something is there."""
+    terminal, inside = pty.openpty()
+    shell = subprocess.Popen(
+        ["zsh", "-f", "-i"],
+        stdin=inside,
+        stdout=inside,
+        stderr=inside,
+        cwd=folder,
+        env={"PATH": os.environ["PATH"], "TERM": "dumb", "HOME": str(folder)},
+        start_new_session=True,
+    )
+    os.close(inside)
+
+    def read_until(mark):
+        read = b""
+        while mark not in read:
+            assert select.select([terminal], [], [], 120)[0], read
+            read += os.read(terminal, 65536)
+
+    try:
+        yield lambda text: os.write(terminal, text), read_until
+    finally:
+        shell.kill()
+        shell.wait()
+        os.close(terminal)
+
+
+@pytest.mark.shells
+@BEGUN
+def test_zsh_completes_commands_options_choices_and_files(capsys, tmp_path, words, offered):
+    (tmp_path / "functions").mkdir()
+    (tmp_path / "functions/_nextlong").write_text(script(capsys, "zsh"))
+    (tmp_path / "my-recipe.yaml").touch()
+    with typing_in_zsh(tmp_path) as (write, read_until):
+        write(b"fpath=($PWD/functions $fpath); autoload -Uz compinit; compinit -u -D; echo re''ady\n")
+        read_until(b"\nready")
+        write(" ".join(words).encode() + b"\t")
+        read_until(" ".join([*words[:-1], *offered]).encode())
+
+
+@pytest.mark.shells
+@BEGUN
+def test_fish_completes_commands_options_choices_and_files(capsys, tmp_path, words, offered):
+    (tmp_path / "c.fish").write_text(script(capsys, "fish"))
+    (tmp_path / "my-recipe.yaml").touch()
+    command = ["fish", "--no-config", "-c", f"source c.fish; complete -C '{' '.join(words)}'"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=True)
+    assert [line.partition("\t")[0] for line in done.stdout.splitlines()] == offered, done.stderr

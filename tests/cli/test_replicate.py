@@ -8,14 +8,14 @@ from rich.console import Console
 from nextlong.cli import replicate
 from nextlong.cli.main import main
 from nextlong.errors import NextlongError
-from nextlong.replicate.presets import recipe_from
+from nextlong.replicate.recipe import recipe_from
 
 
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        ([], "replicate needs a recipe or a preset, one of the two"),
-        (["r.yaml", "--preset", "smoke"], "replicate needs a recipe or a preset, one of the two"),
+        ([], "replicate needs either a recipe or a preset"),
+        (["r.yaml", "--preset", "smoke"], "replicate needs either a recipe or a preset"),
         (["--preset", "smok"], "--preset 'smok' is not known; choose from smoke, cpu-night, one-gpu, paper, mechanism"),
         (
             ["r.yaml"],
@@ -25,7 +25,7 @@ from nextlong.replicate.presets import recipe_from
         (["--preset", "smoke", "--set", "seeds=[]"], "--preset smoke: seeds=[] is empty"),
         (
             ["init", "r.yaml", "--dry-run"],
-            "init only writes the recipe; leave out --dry-run, then say nextlong replicate r.yaml",
+            "init only writes the recipe; remove --dry-run, then run nextlong replicate r.yaml",
         ),
         (["--preset", "mechanism", "--corpus", "x.jsonl"], "--preset mechanism invents its corpus"),
         (
@@ -69,7 +69,7 @@ def test_packages_that_are_missing_are_named_together(monkeypatch):
 
 def test_documents_are_the_users_or_pythons_own_written_once(tmp_path, monkeypatch):
     written = []
-    monkeypatch.setattr("nextlong.cli.demo_corpus.write_demo_corpus", lambda path: (written.append(path), path.touch()))
+    monkeypatch.setattr("nextlong.cli.demo.write_demo_corpus", lambda path: (written.append(path), path.touch()))
     told = io.StringIO()
     console = Console(file=told, width=500)
     users = recipe_from("smoke", out=str(tmp_path), sources=["a.jsonl"])
@@ -80,7 +80,7 @@ def test_documents_are_the_users_or_pythons_own_written_once(tmp_path, monkeypat
     assert written == [path]
     assert [(source.path, source.label) for source in recipe.corpus.sources] == [(str(path), "python-documentation")]
     assert recipe.corpus.held_out_chars == users.corpus.held_out_chars
-    assert told.getvalue().count("Python's own documentation (--corpus FILE: yours)") == 2
+    assert told.getvalue().count("the documentation of Python (use --corpus FILE for yours)") == 2
 
 
 def test_ablations_are_compared_beside_what_the_recipe_compares(tmp_path):

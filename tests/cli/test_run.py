@@ -1,9 +1,10 @@
-"""What a run says of its variant when it ends."""
+"""Options of run, plan, sweep and export: what does not go together, and how a run names its variant."""
 
 from types import SimpleNamespace
 
 import pytest
 
+from nextlong.cli.main import main
 from nextlong.cli.run import _variant
 from nextlong.recipe import Recipe
 
@@ -21,3 +22,75 @@ def test_a_long_name_that_was_made_can_be_given_otherwise(recipe_for, tmp_path, 
     told = _variant(recipe, SimpleNamespace(variant=variant, path=tmp_path / "run"), None)
     assert told.startswith(f"{name}, opened as {tmp_path}/run@{name}, because of --set; ")
     assert told.endswith("; --name NAME gives it a shorter name") is is_told
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--tasks", "1/2"], "--tasks 1/2 needs the step whose tasks are shared; add --only-step embed"),
+        (["--before", "embed", "--only-step", "embed"], "--before and --only-step are two jobs"),
+        (["--only-step", "embed", "--accept-changed-inputs"], "--only-step does not; add it to --before"),
+        (["--only-step", "embed", "--tasks", "0/4"], "--tasks 0/4 is not a share; use K/N, such as 3/64"),
+        (["--only-step", "embed", "--tasks", "5/4"], "--tasks 5/4 is not a share"),
+    ],
+)
+def test_options_that_do_not_go_together_are_told(recipe_for, tmp_path, capsys, options, told):
+    path = tmp_path / "r.yaml"
+    path.write_text(recipe_for(tmp_path / "run").dump())
+    assert main(["run", str(path), *options]) == 2
+    assert told in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize("recipes", [[], ["r.yaml", "--preset", "paper-128k"]])
+def test_a_plan_is_of_a_recipe_or_a_preset(capsys, recipes):
+    assert main(["plan", *recipes]) == 2
+    assert "plan needs either a recipe or a preset" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("option", "value", "told"),
+    [
+        ("--workers", "0", "0 is not a whole number of at least 1"),
+        ("--nodes", "1.5", "1.5 is not a whole number of at least 1"),
+        ("--chunks", "-1", "-1 is not a number above 0, such as 1e8"),
+        ("--chunks", "nan", "nan is not a number above 0"),
+        ("--gpu-tflops", "fast", "fast is not a number above 0"),
+    ],
+)
+def test_a_number_that_is_none_is_told(capsys, option, value, told):
+    with pytest.raises(SystemExit) as left:
+        main(["plan", "r.yaml", f"{option}={value}"])
+    assert left.value.code == 2
+    assert told in capsys.readouterr().err
+
+
+def test_a_file_that_cannot_be_written_is_told_before_hours_of_work(recipe_for, tmp_path, capsys):
+    path = tmp_path / "r.yaml"
+    path.write_text(recipe_for(tmp_path / "run").dump())
+    table = tmp_path / "none" / "t.csv"
+    assert main(["sweep", str(path), "--over", "chunk.max_chars=512,1024", "--csv", str(table)]) == 2
+    assert f"{table} cannot be written: {table.parent} is not a folder" in " ".join(capsys.readouterr().err.split())
+    assert not (tmp_path / "run").exists()
+
+
+def test_an_axis_that_is_none_is_told(recipe_for, tmp_path, capsys):
+    path = tmp_path / "r.yaml"
+    path.write_text(recipe_for(tmp_path / "run").dump())
+    assert main(["sweep", str(path), "--over", "chunk.max_chars"]) == 2
+    assert "chunk.max_chars" in capsys.readouterr().err
+    assert not (tmp_path / "run").exists()
+
+
+@pytest.mark.parametrize(
+    ("options", "told"),
+    [
+        (["--into", ""], "--into is empty; give a folder or a URL, or remove it"),
+        (["--by", "tokens"], "--by tokens needs proportions; add --mix 1,2 or remove --by"),
+        (["--mix", "1,a"], "--mix: 'a' is not a number; write the proportions as 1,2"),
+        (["--to", "parket"], "did you mean 'parquet'?"),
+    ],
+)
+def test_what_cannot_be_written_is_told_with_its_cure(shared_run, capsys, options, told):
+    assert main(["export", str(shared_run), *options]) == 2
+    assert told in " ".join(capsys.readouterr().err.split())

@@ -4,7 +4,7 @@ pytestmark = pytest.mark.heavy
 
 
 def train(recipe, console):
-    from nextlong.train.start import train as start
+    from nextlong.train.loop import train as start
 
     return start(recipe, console)
 
@@ -23,7 +23,7 @@ def test_a_model_that_is_none_is_told_before_the_recipe_is_written(command, shar
     assert f"--model {tmp_path / 'none'} is not there; name a folder with config.json and weights" in done.stderr
     assert not (tmp_path / "t.yaml").exists()
     assert (
-        "no_such_model is no folder here, so it is looked for on the Hugging Face hub"
+        "no_such_model is not a local folder; looking for it on the Hugging Face hub"
         in command(*init, "no_such_model").stdout
     )
 

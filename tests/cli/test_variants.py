@@ -14,12 +14,12 @@ from rich.console import Console
 import nextlong
 from killed import kill_at
 from nextlong import pipeline
-from nextlong.artefacts import record
+from nextlong.artifacts import record
 from nextlong.cli import variants
 from nextlong.cli.main import main
 from nextlong.errors import RunError
 from nextlong.runs import export as runs_export
-from nextlong.runs.listed import list_variants
+from nextlong.runs.variants import list_variants
 from nextlong.verify.checks import verify
 
 NAMES = ["base", "formats=torchtitan", "short"]
@@ -62,7 +62,7 @@ def folders(run_dir):
 def test_commands_on_all_variants_want_the_run_directory(three, call, command):
     code, out, err = call(command, f"{three}@short")
     assert (code, out) == (2, "")
-    assert f"{three}@short is one variant; name the run directory: {three}" in " ".join(err.split())
+    assert f"{three}@short is one variant; name its run directory: {three}" in " ".join(err.split())
 
 
 # list
@@ -102,7 +102,7 @@ def test_names_stay_whole_on_a_narrow_terminal_and_fewer_sequences_have_their_re
     variants._show(list(listed.values()), Console(file=file, width=40, force_terminal=True, color_system=None))
     shown = file.getvalue()
     assert name in shown.splitlines()
-    assert "fewer than the 100,000 asked" in " ".join(shown.split())
+    assert "fewer than the requested 100,000" in " ".join(shown.split())
 
 
 def test_list_as_json(three, call):
@@ -118,6 +118,15 @@ def test_list_of_nothing(tmp_path, call):
     code, out, err = call("list", tmp_path)
     assert (code, out) == (2, "")
     assert f"{tmp_path} holds no finished run" in err
+
+
+def test_list_of_an_interrupted_run_names_its_unfinished_steps(tmp_path, call):
+    (tmp_path / "04-chunk-abc").mkdir()
+    for number in range(2):
+        (tmp_path / "04-chunk-abc" / f".part-{number:05d}.json").write_text("{}")
+    code, _, err = call("list", tmp_path)
+    assert code == 2
+    assert "unfinished: chunk (2 tasks done); run its recipe again to resume" in " ".join(err.split())
 
 
 # named, everywhere a run goes
@@ -184,7 +193,7 @@ def test_a_recipe_that_changed_is_what_run_dir_opens_and_the_earlier_one_is_told
     told = " ".join(call("run", recipe)[1].split())
     assert (
         f"variant: target_tokens=1536, which {own} opens from now on, because the recipe has changed; {own}@base opens "
-        "what it was before" in told
+        "the previous variant" in told
     )
     assert nextlong.open(own).recipe.compose.target_tokens == 1536
 
@@ -198,9 +207,7 @@ def test_where_a_recipe_never_ran_without_set_run_dir_is_refused_with_the_varian
     for command in ("peek", "stats", "export", "report", "verify"):
         code, out, err = call(command, run)
         assert (code, out) == (2, "")
-        assert f"{run} opens none of these variants; run the recipe again, or name one: {run}@{name}" in " ".join(
-            err.split()
-        )
+        assert f"run the recipe again, or name one: {run}@{name}" in " ".join(err.split())
     assert f"{run} opens none of these variants; run the recipe again" in " ".join(call("list", run)[1].split())
     assert call("verify", f"{run}@{name}", "--sample", "1")[0] == 0
     assert call("run", path)[0] == 0
@@ -252,8 +259,11 @@ def test_gc_keeps_every_variant_and_removes_what_none_needs(own, call):
     (next(own.glob("*-chunk-*")) / ".work-00001-abc").mkdir()
     code, out, err = call("gc", own)
     assert code == 2
-    assert err == f"error: nothing was removed: there is no terminal to ask; say nextlong gc {own} --yes\n"
-    assert call("gc", own, "--keep", "base")[2].endswith(f"say nextlong gc {own} --keep base --yes\n")
+    assert (
+        err
+        == f"error: nothing was removed, because there is no terminal to ask for confirmation; run nextlong gc {own} --yes\n"
+    )
+    assert call("gc", own, "--keep", "base")[2].endswith(f"run nextlong gc {own} --keep base --yes\n")
     sizes = [line.split()[1:3] for line in out.splitlines()[1:4]]
     assert [unit for _, unit in sizes[:2]] == ["kB", "kB"]
     assert sizes[2] == ["1.5", "MB"]
@@ -261,7 +271,7 @@ def test_gc_keeps_every_variant_and_removes_what_none_needs(own, call):
     assert call("gc", own, "--yes")[0] == 0
     assert folders(own) == before
     assert not list(own.rglob(".work-*"))
-    assert call("gc", own, "--yes")[1] == f"{own}: there is nothing that no variant needs\n"
+    assert call("gc", own, "--yes")[1] == f"{own}: nothing to clean up\n"
     for name in NAMES:
         assert all(outcome.result != "breach" for outcome in verify(Path(f"{own}@{name}"), sample=1))
 
@@ -411,8 +421,3 @@ def test_without_the_variant_that_run_dir_opens_run_dir_opens_none(own, call):
     told = f"{own} opens none of these variants; run the recipe again, or name one: {own}@"
     assert f"{told}{stays}" in " ".join(call("peek", own)[2].split())
     assert f"{told}NAME" in " ".join(call("list", own)[1].split())
-
-
-def test_of_many_variants_the_first_are_named():
-    assert variants._first([f"s{n}" for n in range(6)]) == "s0, s1, s2, s3, s4, s5"
-    assert variants._first([f"s{n}" for n in range(20)]) == "s0, s1, s2, s3, s4 and 15 more"

@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong import schemas
-from nextlong.artefacts.chunks import iter_chunk_texts, read_chunks
+from nextlong.artifacts.lookup import iter_chunk_texts, read_chunks
+from nextlong.artifacts.results import ChunkResult
 from nextlong.corpus.chunk import chunk_shard, chunk_text
-from nextlong.results import ChunkResult
 
 TEXTS = st.text(alphabet=st.sampled_from("ab.  \n\n\r\té日🎉\u0301\x00א"), max_size=120)
 
@@ -207,7 +207,7 @@ def test_chunk_shard_writes_offsets_of_the_kept_documents(shard):
         "doc_row": [0, 0, 0, 2, 2, 3],
         "start": [0, 3, 6, 0, 3, 0],
         "end": [3, 6, 8, 3, 5, 2],
-        "joint": [False, False, True, False, True, False],
+        "separator": [False, False, True, False, True, False],
     }
     assert counts == ChunkResult(documents=3, chunks=6, chars=15, longest_chunk_chars=3)
 

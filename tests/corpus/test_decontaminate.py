@@ -1,7 +1,8 @@
-"""Decontaminate: planted texts in every format, which short texts count, borders of chunks, and a naive model."""
+"""Chunks that share words with evaluation texts, and the steps that remove them."""
 
 import gzip
 import json
+from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -10,11 +11,18 @@ import zstandard
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nextlong.artefacts.chunks import read_chunks
-from nextlong.corpus.decontaminate import clean_shard, contaminated_shard
-from nextlong.corpus.evaluation_texts import evaluation_grams
-from nextlong.results import ChunkResult
+import nextlong
+from counted import total
+from nextlong import pipeline
+from nextlong.artifacts.lookup import read_chunks
+from nextlong.artifacts.results import ChunkResult
+from nextlong.corpus.decontaminate import contaminated_shard, decontaminate_shard, evaluation_grams, read_evaluation
+from nextlong.errors import CorpusError
+from nextlong.recipe import Decontaminate
+from nextlong.report import summary
+from nextlong.runs.stats import measure
 from nextlong.schemas import CHUNKS, DOCUMENTS
+from nextlong.verify.checks import verify
 
 LONG = "The quick brown fox jumps over the lazy dog while seven old sailors watch from the pier"  # 17 words
 QUESTION = "What is the airspeed of an unladen swallow?"
@@ -211,14 +219,16 @@ def test_the_chunks_found_are_those_of_a_plain_loop(tmp_path_factory, evaluation
 def test_clean_chunks_are_the_others_in_their_order(tmp_path):
     write_shard(tmp_path / "0", [["one\n", "two\n", "three"], ["four"], ["five\n", "six"]])
     np.save(tmp_path / "which.npy", np.array([False, True, False, True, True, False]))
-    counts = clean_shard(tmp_path / "1", chunks=tmp_path / "0.chunks.arrow", contaminated=tmp_path / "which.npy")
+    counts = decontaminate_shard(
+        tmp_path / "1", chunks=tmp_path / "0.chunks.arrow", contaminated=tmp_path / "which.npy"
+    )
     assert counts == ChunkResult(documents=2, chunks=3, chars=4 + 5 + 3, longest_chunk_chars=5)
     kept = read_chunks(tmp_path / "1.chunks.arrow")
     assert {name: column.tolist() for name, column in kept.items()} == {
         "doc_row": [0, 0, 2],
         "start": [0, 8, 5],
         "end": [4, 13, 8],
-        "joint": [False, False, False],
+        "separator": [False, False, False],
     }
 
 
@@ -226,6 +236,125 @@ def test_clean_chunks_are_the_others_in_their_order(tmp_path):
 def test_a_shard_of_which_nothing_stays_is_empty(tmp_path, which):
     write_shard(tmp_path / "0", [["one"]] * len(which))
     np.save(tmp_path / "which.npy", np.array(which, np.bool_))
-    counts = clean_shard(tmp_path / "1", chunks=tmp_path / "0.chunks.arrow", contaminated=tmp_path / "which.npy")
+    counts = decontaminate_shard(
+        tmp_path / "1", chunks=tmp_path / "0.chunks.arrow", contaminated=tmp_path / "which.npy"
+    )
     assert counts == ChunkResult(documents=0, chunks=0, chars=0)
     assert len(read_chunks(tmp_path / "1.chunks.arrow")["start"]) == 0
+
+
+DECONTAMINATE_STEPS_QUESTION = (
+    "Which of the seven captains of the northern harbour kept a brass telescope beside the tide tables in winter?"
+)
+
+
+def rows_of(corpus):
+    return [json.loads(line) for path in sorted(corpus.glob("*.jsonl")) for line in path.read_text().splitlines()]
+
+
+def write(folder, rows):
+    folder.mkdir()
+    (folder / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
+    return f"ingest.sources=[{{path: {folder}, name: small}}]"
+
+
+def breaches(run_dir):
+    return {outcome.check: outcome.examples[0] for outcome in verify(run_dir) if outcome.breaches}
+
+
+@pytest.fixture(scope="module")
+def contaminated(recipe_for, small_corpus, tmp_path_factory):
+    """A recipe whose corpus holds a question in the middle of three documents and alone in a fourth, and a clean run of it."""
+    tmp_path = tmp_path_factory.mktemp("contaminated")
+    rows = [row for row in rows_of(small_corpus) if len(row["text"]) > 600][:60]
+    for row in rows[:3]:
+        lines = row["text"].split("\n")
+        row["text"] = "\n".join([*lines[:3], DECONTAMINATE_STEPS_QUESTION, *lines[3:]])
+    sources = write(tmp_path / "corpus", [*rows, {"id": "alone", "text": DECONTAMINATE_STEPS_QUESTION}])
+    (tmp_path / "eval.jsonl").write_text(json.dumps({"question": DECONTAMINATE_STEPS_QUESTION}) + "\n")
+    return recipe_for(
+        tmp_path / "run",
+        sources,
+        f"decontaminate=[{tmp_path / 'eval.jsonl'}]",
+        "compose.sequences=all",
+        "compose.target_tokens=1024",
+    )
+
+
+def test_chunks_with_evaluation_text_are_nowhere(contaminated):
+    (evaluation,) = contaminated.decontaminate.files
+    run = nextlong.run(contaminated)
+    assert not any("brass telescope" in sequence.text for sequence in run.sequences())
+    assert measure(run).contaminated == {evaluation: 4}
+    told = dict(summary.lines(run.recipe, run.steps, folder=run.data))["contaminated"]
+    assert told == f"4 chunks left out (4 of them with {evaluation})"
+    assert breaches(Path(contaminated.run_dir)) == {}
+
+
+def test_a_document_that_lost_a_chunk_is_no_meta_document(contaminated):
+    run = nextlong.run(contaminated)
+    clean = nextlong.run(contaminated.model_copy(update={"decontaminate": Decontaminate()}))
+    metas = [
+        {s.source_id for sequence in found.sequences() for s in sequence.spans if s.role == "meta"}
+        for found in (run, clean)
+    ]
+    assert len(metas[1] - metas[0]) >= 3
+    assert metas[0] < metas[1]
+
+
+@pytest.mark.parametrize("method", ["standard", "knn", "iclm", "quest"])
+def test_other_methods_never_see_them_either(contaminated, method):
+    changed = {"method": method, "sequences": 3}
+    compose = contaminated.compose.model_copy(update=changed)
+    run = nextlong.run(contaminated.model_copy(update={"compose": compose}))
+    assert len(run) > 0
+    assert not any("brass telescope" in sequence.text for sequence in run.sequences())
+
+
+def test_an_evaluation_file_that_changed_is_read_again(contaminated, tmp_path):
+    evaluation = tmp_path / "eval.jsonl"
+    recipe = contaminated.model_copy(update={"decontaminate": Decontaminate(files=(str(evaluation),))})
+    evaluation.write_text(json.dumps({"question": DECONTAMINATE_STEPS_QUESTION}))
+    first = pipeline.run(recipe)
+    evaluation.write_text(json.dumps({"question": "Nothing of this kind stands in any document here."}))
+    second = pipeline.run(recipe)
+    assert first["eval_ngrams"].folder != second["eval_ngrams"].folder
+    assert total(first["contaminated"], "contaminated") == 4
+    assert total(second["contaminated"], "contaminated") == 0
+
+
+def test_an_evaluation_file_that_is_missing_is_told_before_anything_runs(contaminated, tmp_path):
+    missing = Decontaminate(files=(str(tmp_path / "eval.jsonl"),))
+    changed = {"run_dir": str(tmp_path / "run"), "decontaminate": missing}
+    with pytest.raises(
+        CorpusError, match=r"decontaminate: .*eval\.jsonl does not exist; correct the path or remove it"
+    ):
+        pipeline.run(contaminated.model_copy(update=changed))
+    assert not [*(tmp_path / "run").glob("[0-9]*")]
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("a.parquet", b"", "is of no known format; name files that end in json, jsonl"),
+        ("a", b"", "is of no known format"),
+        ("a.json", b'{"x": ', "cannot be read as json"),
+        ("a.jsonl", b'{"x": 1}\n{', "cannot be read as jsonl"),
+        ("a.txt", b"\xff\xfe", "cannot be read as txt"),
+        ("a.txt.gz", b"no gzip", "cannot be read as txt"),
+        ("a.json", b'["short text"]', "holds no text of 8 words or more and no question of 3"),
+        ("a.csv", b"", "so there is nothing to look for"),
+    ],
+)
+def test_a_file_that_cannot_serve_is_refused(tmp_path, name, content, words):
+    path = tmp_path / name
+    path.write_bytes(content)
+    with pytest.raises(CorpusError) as error:
+        read_evaluation([str(path)], ngram=13)
+    assert str(path) in str(error.value)
+    assert words in str(error.value)
+
+
+def test_a_missing_file_is_refused(tmp_path):
+    with pytest.raises(CorpusError, match=r"nowhere\.json does not exist; correct the path"):
+        read_evaluation([str(tmp_path / "nowhere.json")], ngram=13)

@@ -11,6 +11,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nextlong.artifacts.results import MinhashResult, NearDuplicatesResult
 from nextlong.corpus.deduplicate import (
     PERMUTATIONS,
     Signatures,
@@ -23,7 +24,6 @@ from nextlong.corpus.deduplicate import (
 )
 from nextlong.corpus.ingest import content_hash
 from nextlong.errors import RecipeError
-from nextlong.results import MinhashResult, NearDuplicatesResult
 from nextlong.schemas import DOCUMENTS
 
 needs_rensa = pytest.mark.skipif(importlib.util.find_spec("rensa") is None, reason="needs nextlong[dedup]")

@@ -9,12 +9,12 @@ import xxhash
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nextlong.artifacts.results import IngestResult
 from nextlong.corpus.ingest import allowing, check_rejects, content_hash, ingest_split, normalized_hash
 from nextlong.errors import CorpusError
-from nextlong.inputs.files import Part
-from nextlong.inputs.listing import list_files
+from nextlong.reading.files import Part
+from nextlong.reading.listing import list_files
 from nextlong.recipe import Source
-from nextlong.results import IngestResult
 from nextlong.schemas import DOCUMENTS, REJECTS
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
@@ -133,40 +133,46 @@ def test_normalized_hash_is_of_the_text_in_lower_case_with_single_blanks_and_con
     assert normalized_hash(text.encode()) == xxhash.xxh3_64_intdigest(" ".join(text.lower().split()).encode())
 
 
-def check(**changed):
-    values = {
-        "documents": 98, "rejects": 2, "reasons": {"empty": 1, "broken JSON": 1}, "max_reject_share": 0.02,
-        "example": "a.jsonl:7: empty", "rejects_at": "run/01-ingest/part-00000.rejects.arrow",
-    }  # fmt: skip
-    check_rejects(**{**values, **changed})
+def check(*, documents=98, reasons=None, max_reject_share=0.02, example="a.jsonl:7: empty"):
+    reasons = {"empty": 1, "broken JSON": 1} if reasons is None else reasons
+    result = IngestResult(
+        documents=documents,
+        text_bytes=0,
+        chars=0,
+        rejects=sum(reasons.values()),
+        reject_reasons=reasons,
+        example=example,
+        shards=1,
+    )
+    check_rejects([result], max_reject_share=max_reject_share, rejects_path="run/01-ingest/part-00000.rejects.arrow")
 
 
 def test_share_of_rejects_up_to_the_limit_passes():
     check()
-    check(rejects=0, max_reject_share=0.0)
+    check(reasons={}, max_reject_share=0.0)
 
 
 def test_share_of_rejects_over_the_limit_names_all_that_is_needed_to_mend_it():
     with pytest.raises(CorpusError) as caught:
-        check(documents=97, rejects=3, reasons={"empty": 1, "broken JSON": 2})
+        check(documents=97, reasons={"empty": 1, "broken JSON": 2})
     message = str(caught.value)
     assert message == (
-        "3 of 100 records (3.00%) cannot be used, more than ingest.max_reject_share=0.02 allows: 2 × broken JSON, "
+        "3 of 100 records (3.00%) were rejected, more than ingest.max_reject_share=0.02 allows: 2 × broken JSON, "
         "1 × empty; the first: a.jsonl:7: empty; all of them: run/01-ingest/part-00000.rejects.arrow; "
-        "mend the files, or say --set ingest.max_reject_share=0.03"
+        "correct the files, or add --set ingest.max_reject_share=0.03"
     )
 
 
 def test_the_cure_for_rejects_cures():
     for rejects in range(1, 100):
         share = float(allowing(rejects / 100).partition("=")[2])
-        check(documents=100 - rejects, rejects=rejects, reasons={"empty": rejects}, max_reject_share=share)
-        with pytest.raises(CorpusError, match="cannot be used, more than"):
-            check(documents=100 - rejects, rejects=rejects, max_reject_share=(rejects - 1) / 100)
+        check(documents=100 - rejects, reasons={"empty": rejects}, max_reject_share=share)
+        with pytest.raises(CorpusError, match="were rejected, more than"):
+            check(documents=100 - rejects, reasons={"empty": rejects}, max_reject_share=(rejects - 1) / 100)
 
 
 def test_no_document_at_all_is_refused_whatever_the_limit():
     with pytest.raises(CorpusError, match="none of 2 records is a document"):
         check(documents=0, max_reject_share=1.0)
-    with pytest.raises(CorpusError, match="no record at all"):
-        check(documents=0, rejects=0, reasons={}, example="")
+    with pytest.raises(CorpusError, match="hold no records"):
+        check(documents=0, reasons={}, example="")

@@ -8,7 +8,7 @@ import pytest
 import zstandard
 
 from nextlong.corpus import look as plan_look
-from nextlong.inputs.remembered import input_files
+from nextlong.reading.known_files import input_files
 from planned import sources_in
 
 

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nextlong.artifacts.results import Selected, SelectResult
 from nextlong.corpus import select as select_module
 from nextlong.corpus.select import select_documents
 from nextlong.errors import CorpusError
 from nextlong.recipe import Source
-from nextlong.results import Selected, SelectResult
 from nextlong.rng import keyed_hash
 
 

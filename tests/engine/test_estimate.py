@@ -4,8 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from nextlong.engine.estimate import BY_CHUNKS, TRIED, Estimate, none, one, per_shard
-from nextlong.recipe.amounts import Amounts
+from nextlong.engine.estimate import BY_CHUNKS, TRIED, Amounts, Estimate, none, one, per_shard
 
 AMOUNTS = Amounts(
     shards=0.2,

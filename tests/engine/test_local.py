@@ -163,7 +163,7 @@ def test_first_error_ends_it_and_leaves_no_worker(tmp_path):
 def test_killed_worker_is_told_with_its_cure(workers, cure):
     ballast = "x" * 1_000_000  # more than a pipe holds, as the tasks of a large corpus are
     with (
-        pytest.raises(RunError, match=rf"a worker process was killed.*{cure}.*what is finished is kept"),
+        pytest.raises(RunError, match=rf"a worker process was killed.*{cure}.*finished steps are kept"),
         LocalExecutor(Capacity(cpus=workers)) as executor,
     ):
         list(carry_out(executor, die, [(ballast,)] * 6))

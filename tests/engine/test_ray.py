@@ -6,7 +6,7 @@ import time
 
 import pytest
 
-from nextlong import array_jobs, pipeline
+from nextlong import pipeline
 from nextlong.engine.executor import Resources
 from nextlong.errors import CorpusError, RunError
 
@@ -67,7 +67,7 @@ def test_a_node_that_vanishes_costs_its_tasks_only(cluster, recipe_for, shared_r
 
 def test_the_next_run_goes_on_where_a_cluster_ended(cluster, recipe_for, shared_run, hashes_of, tmp_path):
     run_dir = tmp_path / "run"
-    array_jobs.run_before(ray_recipe(recipe_for, run_dir, cluster[0]), "mine")
+    pipeline.run_before(ray_recipe(recipe_for, run_dir, cluster[0]), "mine")
     cluster[0].shutdown()
     (embedded,) = run_dir.glob("*-embed-*/manifest.json")
     before = embedded.stat().st_mtime_ns

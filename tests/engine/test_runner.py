@@ -14,12 +14,10 @@ import pytest
 
 from counted import counts_of, total
 from nextlong.engine import runner, store
-from nextlong.engine.executor import Resources
+from nextlong.engine.executor import Resources, SerialExecutor
 from nextlong.engine.progress import Quiet
-from nextlong.engine.serial import SerialExecutor
-from nextlong.engine.step import Join, Step, Work
+from nextlong.engine.step import Join, Result, Step, Work
 from nextlong.errors import CorpusError, RunError
-from nextlong.results import Result
 
 
 class Number(Result):

@@ -7,7 +7,7 @@ import sys
 import pytest
 import yaml
 
-from nextlong import array_jobs, pipeline
+from nextlong import pipeline
 from nextlong.cli.main import main
 from nextlong.errors import RunError
 
@@ -44,6 +44,6 @@ def test_shares_meet_in_the_bytes_of_one_run(recipe_file, recipe_for, shared_run
 def test_a_share_waits_for_nothing_but_names_what_is_missing(recipe_for, tmp_path):
     recipe = recipe_for(tmp_path / "run", "workers=1")
     with pytest.raises(RunError, match=r"embed needs the step ingest, .*--before embed"):
-        array_jobs.run_share(recipe, "embed", part=(1, 2))
-    with pytest.raises(RunError, match=r"--only-step embedd is not a step of this recipe; name one of .*embed"):
-        array_jobs.run_share(recipe, "embedd", part=(1, 2))
+        pipeline.run_share(recipe, "embed", part=(1, 2))
+    with pytest.raises(RunError, match=r"--only-step: this recipe has no step .embedd.; choose one of .*embed"):
+        pipeline.run_share(recipe, "embedd", part=(1, 2))

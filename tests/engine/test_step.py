@@ -3,9 +3,8 @@
 import pytest
 from pydantic import Field
 
-from nextlong.engine.step import Done
+from nextlong.engine.step import Done, Result
 from nextlong.errors import RunError
-from nextlong.results import Result
 
 
 class Sum(Result):

@@ -9,13 +9,14 @@ import pytest
 from rich.console import Console
 
 from nextlong.errors import EvaluateError
-from nextlong.evaluate import command
-from nextlong.evaluate.command import Settings, chosen
-from nextlong.evaluate.models.huggingface import LoadOptions
-from nextlong.evaluate.models.server import ServerOptions
-from nextlong.evaluate.probe import all_probes
+from nextlong.evaluate import command, import_helmet, judge
+from nextlong.evaluate.command import chosen
+from nextlong.evaluate.data import DataFiles
+from nextlong.evaluate.plan import Settings
+from nextlong.evaluate.report import show
 from nextlong.evaluate.run import IncompleteError
-from nextlong.evaluate.task import all_tasks
+from nextlong.evaluate.server import ServerOptions
+from nextlong.evaluate.task import all_tasks, registered
 
 
 def names(suites=(), tasks=()):
@@ -23,10 +24,10 @@ def names(suites=(), tasks=()):
 
 
 def test_without_a_choice_every_task_and_probe_is_meant_in_the_order_of_the_report():
-    assert names() == [*all_tasks(), *(probe.name for probe in all_probes().values())]
+    assert names() == list(registered())
     ruler = names(["ruler"])
     assert ruler == [name for name, task in all_tasks().items() if task.suite == "ruler"]
-    assert names(["ruler", "attention"]) == [*ruler, "attention"]
+    assert set(names(["ruler", "attention"])) == {*ruler, "attention"}
     assert names(tasks=["vt", "needle"]) == [name for name in names() if name in ("vt", "needle")]
 
 
@@ -46,7 +47,7 @@ def test_a_name_that_is_neither_is_told_with_those_there_are(suites, tasks, told
 
 def settings(tmp_path, **more):
     server = ServerOptions("http://127.0.0.1:9/v1")
-    plain = {"suites": [], "tasks": ["vt"], "lengths": [1024], "out": tmp_path / "out", "load": LoadOptions()}
+    plain = {"tasks": chosen([], ["vt"]), "lengths": [1024], "out": tmp_path / "out", "data": DataFiles(None)}
     return Settings(**{"model": "m", **plain, "server": server, **more})
 
 
@@ -57,8 +58,8 @@ def console():
 
 def test_what_cannot_be_measured_is_told_before_anything_is_loaded(tmp_path, console, monkeypatch):
     monkeypatch.setattr(command, "opened", None)
-    with pytest.raises(EvaluateError, match=f"--data {tmp_path / 'none'} is not a folder; docs/evaluate/data.md says"):
-        command.measure(settings(tmp_path, data=tmp_path / "none"), console=console)
+    with pytest.raises(EvaluateError, match=f"--data {tmp_path / 'none'} is not a folder; docs/evaluate/data.md lists"):
+        command.measure(settings(tmp_path, data=DataFiles(tmp_path / "none")), console=console)
     (tmp_path / "model").mkdir()
     with pytest.raises(EvaluateError, match=", or the --url of a server"):
         command.measure(settings(tmp_path / "model", server=None, model=str(tmp_path / "model")), console=console)
@@ -101,26 +102,32 @@ def test_the_cosine_of_the_negatives_is_that_of_the_run(shared_run):
     import nextlong
     from nextlong.runs import stats
 
-    assert command._negatives_cosine(None) is None
-    assert command._negatives_cosine(shared_run) == stats.measure(nextlong.open(shared_run)).similarity.p50
+    assert command.negatives_cosine(None) is None
+    assert command.negatives_cosine(shared_run) == stats.measure(nextlong.open(shared_run)).similarity.p50
+
+
+JUDGE = {"nli": None, "data": None}
 
 
 @pytest.mark.parametrize(
     ("call", "told"),
     [
-        (lambda console: command.report([], outputs=[], figures=None, console=console), "report: no results are named"),
+        (lambda console: show.report([], outputs=[], figures=None, console=console), "report: no results are named"),
         (
-            lambda console: command.judge([], name="m", server=None, console=console),
-            "judge: say nextlong evaluate judge",
+            lambda console: judge.run([], name="m", server=None, console=console, **JUDGE),
+            "judge: run nextlong evaluate judge",
         ),
-        (lambda console: command.judge([Path("r")], name=None, server=None, console=console), "--judge MODEL --url"),
         (
-            lambda console: command.import_helmet([Path("r.json")], out=None, label=None, console=console),
+            lambda console: judge.run([Path("r")], name=None, server=None, console=console, **JUDGE),
+            "--judge MODEL --url",
+        ),
+        (
+            lambda console: import_helmet.read_into([Path("r.json")], out=None, label=None, console=console),
             "--out RESULTS",
         ),
     ],
 )
-def test_what_lacks_a_word_says_how_it_is_asked(console, call, told):
+def test_an_incomplete_command_says_how_it_is_written(console, call, told):
     with pytest.raises(EvaluateError) as error:
         call(console)
     assert told in str(error.value)

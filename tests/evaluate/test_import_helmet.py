@@ -1,12 +1,16 @@
 import json
 
 import pytest
+from rich.console import Console
 
 from nextlong.errors import EvaluateError
-from nextlong.evaluate import results
-from nextlong.evaluate.import_helmet import read_into
-from nextlong.evaluate.report import paper
+from nextlong.evaluate import import_helmet, results
+from nextlong.evaluate.report import tables
 from nextlong.evaluate.task import all_tasks
+
+
+def read_into(files, **where):
+    return import_helmet.read_into(files, console=Console(quiet=True), **where)
 
 
 def helmet_result(path, dataset, length, **metrics):
@@ -22,9 +26,7 @@ def test_helmet_results_are_read_by_their_content(tmp_path):
         helmet_result(tmp_path / "c.json", "icl_nlu_510shot_balance", 8192, exact_match=70.0),
         helmet_result(tmp_path / "d.json", "ruler_niah_mk_2", 8192, ruler_recall=99.0),
     ]
-    told = read_into(files, out=tmp_path / "out", label=None)
-    assert told == f"read 4 files of org/model-8B into 5 results in {tmp_path / 'out'}"
-    found = results.read_results(tmp_path / "out")
+    found = read_into(files, out=tmp_path / "out", label=None)
     assert found.name == "model-8B"
     got = {(one.task, one.length): one.score for one in found.finished}
     assert got == {
@@ -60,12 +62,10 @@ def test_what_is_no_helmet_result_is_told(tmp_path):
 
 
 def test_every_helmet_name_is_a_task_of_ours():
-    from nextlong.evaluate import import_helmet
-
     tasks = all_tasks()
     for _, name, metric, _ in import_helmet._NAMES:
         assert name in tasks
-        assert tasks[name].category in {*paper.CATEGORIES, "HELMET-RULER"} - {"RULER"}
+        assert tasks[name].category in {*tables.CATEGORIES, "HELMET-RULER"} - {"RULER"}
         assert metric
 
 

@@ -1,7 +1,10 @@
 """NarrativeQA judged by a real server on loopback: HELMET's scale, resumed, labelled, never mixed with ROUGE."""
 
+import ast
+import hashlib
 import json
 import re
+from pathlib import Path
 
 import pytest
 
@@ -9,11 +12,10 @@ from answering_models import Oracle
 from evaluation_data import bpe_tokenizer
 from nextlong.cli.main import main
 from nextlong.evaluate import judge, results
-from nextlong.evaluate.asked import Asked
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.progress import Progress
-from nextlong.evaluate.report import paper
-from nextlong.evaluate.run import evaluate
+from nextlong.evaluate.plan import Settings
+from nextlong.evaluate.report import tables
+from nextlong.evaluate.run import Progress, evaluate
 from nextlong.evaluate.task import all_tasks
 
 pytestmark = pytest.mark.heavy  # ROUGE is in the extra
@@ -33,14 +35,14 @@ def measured(data_folder, tmp_path, served, monkeypatch):
 
     served.answer = lambda body: {"choices": [{"message": {"content": judged(body["messages"][0]["content"])}}]}
     out = tmp_path / "results"
-    asked = Asked([all_tasks()["narrativeqa"]], [2048], out, DataFiles(data_folder), samples=6)
+    asked = Settings([all_tasks()["narrativeqa"]], [2048], out, DataFiles(data_folder), samples=6)
     evaluate(lambda: Reader(bpe_tokenizer()), asked, progress=Progress(Console(quiet=True)))
     return out
 
 
 def judged(prompt):
     """Judge as the rubric says, by the words alone."""
-    references = json.loads(re.search(r"^Correct answers: (.+)$", prompt, flags=re.MULTILINE)[1])
+    references = ast.literal_eval(re.search(r"^Correct answers: (.+)$", prompt, flags=re.MULTILINE)[1])
     answer = re.search(r"^Answer: (.*)$", prompt, flags=re.MULTILINE)[1]
     is_right = any(reference in answer for reference in references)
     return f'Reasons {{"fluency": 1}}. So: {{"fluency": 1, "correctness": {2 if is_right else 0}}}'
@@ -62,7 +64,7 @@ def test_the_score_is_fluency_times_correctness_as_a_share_of_three(measured, se
     assert {body["path"] for body in served.asked} == {"/v1/chat/completions"}
     assert ask(measured, served) == 0
     assert len(served.asked) == 6
-    assert "kept" in capsys.readouterr().out
+    assert "cached" in capsys.readouterr().out
     assert main(["evaluate", "report", str(measured)]) == 0
     assert "narrativeqa (judge gpt-x)" in capsys.readouterr().out
 
@@ -75,7 +77,7 @@ def test_what_another_version_judged_is_judged_again(measured, served, monkeypat
     found = results.read_results(measured).finished[0]
     assert found.values["judge"]["version"] == judge._VERSION
     assert found.score == pytest.approx(100 * (3 * 2) / (3 * 6))
-    assert "kept" not in capsys.readouterr().out
+    assert "cached" not in capsys.readouterr().out
 
 
 def test_a_server_that_gives_up_keeps_what_is_judged(measured, served, capsys):
@@ -108,19 +110,19 @@ def test_judged_and_rouge_are_not_one_column(measured, served, tmp_path, data_fo
     from rich.console import Console
 
     other = tmp_path / "other"
-    asked = Asked([all_tasks()["narrativeqa"]], [2048], other, DataFiles(data_folder), samples=6)
+    asked = Settings([all_tasks()["narrativeqa"]], [2048], other, DataFiles(data_folder), samples=6)
     evaluate(lambda: Oracle(bpe_tokenizer()), asked, progress=Progress(Console(quiet=True)))
     both = [measured, other]
-    assert [task.name for task in paper.shared_tasks([results.read_results(one) for one in both], "LongQA")] == [
+    assert [task.name for task in tables.shared_tasks([results.read_results(one) for one in both], "LongQA")] == [
         "narrativeqa"
     ]
     assert ask(measured, served) == 0
-    assert paper.shared_tasks([results.read_results(one) for one in both], "LongQA") == []
+    assert tables.shared_tasks([results.read_results(one) for one in both], "LongQA") == []
 
 
 def test_mistakes_are_told(measured, served, tmp_path, capsys):
     assert main(["evaluate", "judge", str(measured)]) == 2
-    assert "say nextlong evaluate judge RESULTS… --judge MODEL --url" in capsys.readouterr().err.replace("\n", " ")
+    assert "run nextlong evaluate judge RESULTS… --judge MODEL --url" in capsys.readouterr().err.replace("\n", " ")
     for path in measured.glob("narrativeqa/*.json"):
         values = json.loads(path.read_text())
         for sample in values["samples"]:
@@ -145,4 +147,14 @@ def test_mistakes_are_told(measured, served, tmp_path, capsys):
     ],
 )
 def test_the_last_scores_in_the_scale_count(text, scores):
-    assert tuple(judge._scores(text).values())[:2] == scores
+    assert tuple(judge.longqa_scores(text).values())[:2] == scores
+
+
+def test_the_prompt_and_the_scores_are_helmets():
+    """Recorded from scripts/eval_gpt4_longqa.py at the commit of the recording."""
+    reference = json.loads((Path(__file__).parent / "reference/helmet_summ.json").read_text())["longqa"]
+    sample = {name: reference[name] for name in ("references", "answer", "answer_prefix")}
+    (prompt,) = judge.RUBRICS["narrativeqa"].prompts({**sample, "details": {"question": reference["question"]}})
+    assert hashlib.sha256(prompt.encode()).hexdigest() == reference["prompt_sha256"]
+    for one in reference["judgements"]:
+        assert judge.longqa_scores(one["said"])["share"] == one["share"], one

@@ -1,13 +1,17 @@
 """A plan: the device that a model would be loaded onto, and what is said of one that is not there."""
 
+import re
+from dataclasses import replace
+from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
 
 from nextlong.errors import EvaluateError
-from nextlong.evaluate.plan import device_memory
-
-pytestmark = pytest.mark.heavy
+from nextlong.evaluate import results
+from nextlong.evaluate.data import DataFiles
+from nextlong.evaluate.plan import Settings, _device_memory, check, check_probes, pairs
+from nextlong.evaluate.task import Probe, all_tasks
 
 
 @pytest.fixture
@@ -28,20 +32,22 @@ def gpus(monkeypatch):
     return give
 
 
+@pytest.mark.heavy
 def test_the_memory_is_that_of_the_device(gpus, monkeypatch):
     from nextlong.evaluate import plan
 
     monkeypatch.setattr(plan, "memory_bytes", lambda: 1)
     gpus(2)
-    assert [device_memory(name) for name in ("auto", "cuda:1", "cpu")] == [
+    assert [_device_memory(name) for name in ("auto", "cuda:1", "cpu")] == [
         ("cuda", 80 * 2**30),
         ("cuda:1", 80 * 2**30),
         ("this machine", 1),
     ]
     gpus(0)
-    assert device_memory("auto") == ("this machine", 1)
+    assert _device_memory("auto") == ("this machine", 1)
 
 
+@pytest.mark.heavy
 @pytest.mark.parametrize(
     ("count", "device", "told"),
     [
@@ -53,5 +59,102 @@ def test_the_memory_is_that_of_the_device(gpus, monkeypatch):
 def test_a_device_that_is_not_there_is_told_with_those_that_are(gpus, count, device, told):
     gpus(count)
     with pytest.raises(EvaluateError) as error:
-        device_memory(device)
+        _device_memory(device)
     assert str(error.value).startswith(told)
+
+
+def probe(name, **parts):
+    return Probe(name, name, "Probes", "score", 5, lambda *_: {}, **parts)
+
+
+ONCE = probe("once", lengths=None)
+
+
+EACH = probe("each")
+
+
+OF_A_RUN = probe("of-a-run", reads="run")
+
+
+SOME_LENGTHS = next(task for task in all_tasks().values() if task.lengths)
+
+
+ANY_LENGTH = all_tasks()["vt"]
+
+
+def asking(*tasks, lengths=(4096, 1024), folder=None, **more):
+    return Settings(tasks, lengths, Path("results"), DataFiles(folder), **more)
+
+
+def test_short_lengths_come_first_and_what_has_none_last():
+    assert pairs(asking(ONCE, ANY_LENGTH, EACH)) == [
+        (ANY_LENGTH, 1024),
+        (EACH, 1024),
+        (ANY_LENGTH, 4096),
+        (EACH, 4096),
+        (ONCE, None),
+    ]
+
+
+def test_a_task_is_measured_only_where_its_benchmark_defines_it():
+    defined = SOME_LENGTHS.lengths[0]
+    assert pairs(asking(SOME_LENGTHS, lengths=[defined, 77])) == [(SOME_LENGTHS, defined)]
+    with pytest.raises(EvaluateError, match=f"--lengths: {SOME_LENGTHS.name} is defined at {defined}.* only; add one"):
+        pairs(asking(SOME_LENGTHS, lengths=[77]))
+
+
+def test_a_length_beyond_the_model_is_refused_unless_nobody_knows_how_long_it_is():
+    of = asking(EACH)
+    check(of, context=4096)
+    check(of, context=None)
+    with pytest.raises(
+        EvaluateError, match=r"--lengths 4,096: the model's context is 4,095 tokens; .*--context overrides"
+    ):
+        check(of, context=4095)
+
+
+def test_a_probe_that_reads_a_run_wants_one():
+    with pytest.raises(EvaluateError, match="of-a-run: add --run RUN, the run whose sequences are read"):
+        check(asking(OF_A_RUN), context=None)
+    check(asking(OF_A_RUN, run=Path("run")), context=None)
+
+
+def test_every_file_that_is_missing_is_told_at_once_and_each_once(tmp_path):
+    (tmp_path / "needle").mkdir()
+    (tmp_path / "needle" / "there.txt").touch()
+    one = replace(ANY_LENGTH, name="one", files=("needle/there.txt", "needle/both.txt", "needle/one.txt"))
+    other = replace(ANY_LENGTH, name="other", files=("needle/both.txt",), files_at={4096: ("needle/long.txt",)})
+    with pytest.raises(EvaluateError) as error:
+        check(asking(one, other, folder=tmp_path), context=None)
+    named = re.findall(r"needle/(\w+)\.txt", str(error.value))
+    assert sorted(named) == ["both", "long", "one"]
+
+
+def test_a_file_may_have_another_in_its_place(tmp_path):
+    data = DataFiles(tmp_path)
+    (tmp_path / "ruler").mkdir()
+    assert not data.can_read("needle/haystack.txt")
+    (tmp_path / "ruler/PaulGrahamEssays.json").write_text("{}")
+    assert data.can_read("needle/haystack.txt")
+    assert not data.can_read("ruler/squad.json")
+
+
+def test_what_is_measured_already_is_not_looked_into_again(tmp_path):
+    looked = []
+    mine = probe("mine", check_model=lambda model, run: looked.append("model"), check=looked.append)
+    of = Settings([mine], [1024], tmp_path, DataFiles(None))
+    with pytest.raises(EvaluateError, match="mine: a server gives no access to the inside of its model"):
+        check_probes(of, SimpleNamespace(prompts=SimpleNamespace(tokenizer=None, overhead=0)))
+    place = results.place_of(tmp_path, "mine", 1024)
+    place.parent.mkdir(parents=True)
+    place.write_text("{}")
+    check_probes(of, SimpleNamespace(prompts=SimpleNamespace(tokenizer=None, overhead=0)))
+    assert looked == []
+
+
+@pytest.mark.parametrize(("samples", "expected"), [(None, ANY_LENGTH.samples), (7, 7)])
+def test_a_benchmark_says_how_many_samples_unless_the_user_does(samples, expected):
+    model = SimpleNamespace(prompts=SimpleNamespace(tokenizer="tokenizer", overhead=3))
+    request = asking(ANY_LENGTH, samples=samples, seed=9).request(ANY_LENGTH, 1024, model)
+    assert (request.length, request.samples, request.seed, request.overhead) == (1024, expected, 9, 3)
+    assert asking(ONCE).request(ONCE, None, model).length == 0

@@ -1,25 +1,31 @@
+"""Intervals against scipy's bootstrap, and the test of differences against all sign patterns."""
+
 import io
 from dataclasses import replace
+from itertools import product
 from types import SimpleNamespace
 
+import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from rich.console import Console
 
 from answering_models import Oracle
 from evaluation_data import word_tokenizer
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import results
-from nextlong.evaluate.asked import Asked
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.models.huggingface import HuggingFaceModel
-from nextlong.evaluate.progress import Progress
-from nextlong.evaluate.run import evaluate
+from nextlong.evaluate.huggingface import HuggingFaceModel
+from nextlong.evaluate.plan import Settings
+from nextlong.evaluate.results import JUDGED, Sampled, Score, _outcomes, is_better, p_value
+from nextlong.evaluate.run import Progress, evaluate
 from nextlong.evaluate.task import all_tasks
 
 
 def asked(out, *names, lengths=(8192,), samples=4, data=None, **more):
     tasks = [all_tasks()[name] for name in names]
-    return Asked(tasks=tasks, lengths=lengths, out=out, data=DataFiles(data), samples=samples, **more)
+    return Settings(tasks=tasks, lengths=lengths, out=out, data=DataFiles(data), samples=samples, **more)
 
 
 def run(model, what):
@@ -43,8 +49,8 @@ class Local(Oracle, HuggingFaceModel):
 
 
 def test_a_run_counts_by_its_sequences_not_by_its_place(tmp_path, monkeypatch):
-    from nextlong.evaluate.probe import Probe
-    from nextlong.runs import opened
+    from nextlong.evaluate.task import Probe
+    from nextlong.runs import run as opened
 
     composed = {"value": "abc"}
     steps = SimpleNamespace(steps={"compose": SimpleNamespace(manifest={"fingerprint": ""})})
@@ -54,11 +60,11 @@ def test_a_run_counts_by_its_sequences_not_by_its_place(tmp_path, monkeypatch):
         return steps
 
     monkeypatch.setattr(opened, "Run", run_at)
-    probe = Probe("p", "p", "x", lambda *_: {"scores": {"x": 1.0}, "n": 1}, lengths="none", samples=1)
+    probe = Probe("p", "p", "P", "x", 1, lambda *_: {"scores": {"x": 1.0}, "n": 1}, lengths=None)
     what = replace(asked(tmp_path / "r", run=tmp_path / "one"), tasks=[probe])
     run(Local(word_tokenizer()), what)
     _, lines = run(Local(word_tokenizer()), replace(what, run=tmp_path / "two"))
-    assert lines[0].endswith("kept")
+    assert lines[0].endswith("cached")
     composed["value"] = "def"
     with pytest.raises(EvaluateError, match="was measured with other settings, samples or data"):
         run(Local(word_tokenizer()), what)
@@ -69,3 +75,78 @@ def test_what_is_no_results_directory_is_told(tmp_path):
         results.read_results(tmp_path)
     with pytest.raises(EvaluateError, match="is not a folder"):
         results.read_results(tmp_path / "none")
+
+
+def score(outcomes, *, task="vt", groups=None, **protocol):
+    outcomes = np.array(outcomes, float)
+    groups = np.arange(len(outcomes)) if groups is None else np.array(groups)
+    return Score.of(Sampled((task, 8192), outcomes.mean(), outcomes, groups, len(outcomes), protocol=protocol))
+
+
+def drawn(share, n, seed=0):
+    return 100.0 * (np.random.default_rng(seed).random(n) < share)
+
+
+def test_the_interval_is_the_percentile_bootstraps():
+    from scipy.stats import bootstrap
+
+    outcomes = drawn(0.7, 300)
+    expected = bootstrap((outcomes,), np.mean, method="percentile", rng=1).confidence_interval
+    assert score(outcomes).interval == pytest.approx((expected.low, expected.high), abs=0.7)
+
+
+def test_the_interval_of_a_mean_is_narrower_than_those_of_its_parts():
+    parts = [score(drawn(0.5, 100, seed), task=str(seed)) for seed in range(4)]
+    mean = Score.mean(parts)
+    widths = [high - low for low, high in (one.interval for one in (*parts, mean))]
+    assert mean.value == pytest.approx(np.mean([part.value for part in parts]))
+    assert mean.n == 400
+    assert widths[-1] == pytest.approx(np.mean(widths[:-1]) / 2, rel=0.15)
+
+
+def test_questions_of_one_group_are_resampled_together():
+    repeated = np.repeat(drawn(0.5, 100), 6)
+    low, high = score(repeated, groups=np.repeat(np.arange(100), 6)).interval
+    assert (low, high) == pytest.approx(score(drawn(0.5, 100)).interval, abs=2)
+    narrow = score(repeated).interval
+    assert narrow[1] - narrow[0] < 0.5 * (high - low)
+
+
+@given(st.lists(st.sampled_from([-100.0, 0.0, 100.0]), min_size=1, max_size=9))
+def test_the_p_value_is_the_share_of_sign_patterns_that_are_as_extreme(differences):
+    exact = np.mean(
+        [
+            abs(np.dot(signs, differences)) >= abs(sum(differences))
+            for signs in product((-1, 1), repeat=len(differences))
+        ]
+    )
+    ours = p_value(score([max(one, 0) for one in differences]), score([max(-one, 0) for one in differences]))
+    assert ours == pytest.approx(exact, abs=0.05)
+
+
+def test_five_right_answers_against_five_wrong_ones_are_not_significant_and_fifty_are():
+    assert not is_better(score([100.0] * 5), [score([0.0] * 5)])
+    assert is_better(score([100.0] * 50), [score([0.0] * 50)])
+    assert not is_better(score([0.0] * 50), [score([100.0] * 50)])
+    assert not is_better(score([100.0] * 50), [])
+
+
+@pytest.mark.parametrize(
+    "other", [score([0.0] * 40), score([0.0] * 50, task="cwe"), score([0.0] * 50, seed=1), Score(0.0)]
+)
+def test_other_numbers_tasks_and_protocols_are_not_compared(other):
+    assert p_value(score([100.0] * 50, seed=2), other) is None
+    assert not is_better(score([100.0] * 50, seed=2), [other])
+
+
+def test_judgements_that_cannot_be_read_never_shift_the_pairs():
+    """Two models with one unreadable judgement each, at different questions: no pair of other questions is compared."""
+
+    def judged(shares):
+        samples = [{"judged": {"share": share}} for share in shares]
+        outcomes, groups = _outcomes({"metric": JUDGED, "samples": samples})
+        return Score.of(Sampled(("narrativeqa", 1024), float(outcomes.mean()), outcomes, groups, len(outcomes)))
+
+    assert judged([1.0, None, 0.5]).parts[0][1].groups.tolist() == [0, 2]
+    assert p_value(judged([1.0, None, 0.5, 0.0]), judged([None, 1.0, 0.5, 0.0])) is None
+    assert p_value(judged([1.0, None, 0.5]), judged([0.5, None, 0.0])) is not None

@@ -17,19 +17,17 @@ from evaluation_data import word_tokenizer, write
 from killed import kill_at
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import results
-from nextlong.evaluate.asked import Asked
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.probe import all_probes
-from nextlong.evaluate.progress import Progress
-from nextlong.evaluate.run import evaluate
-from nextlong.evaluate.task import Sample, all_tasks
+from nextlong.evaluate.plan import Settings
+from nextlong.evaluate.run import Progress, evaluate
+from nextlong.evaluate.task import Sample, all_probes, all_tasks
 
 TIMES = {"seconds"}
 
 
 def asked(out, *names, lengths=(8192,), samples=4, data=None, **more):
     tasks = [all_tasks()[name] for name in names]
-    return Asked(tasks=tasks, lengths=lengths, out=out, data=DataFiles(data), samples=samples, **more)
+    return Settings(tasks=tasks, lengths=lengths, out=out, data=DataFiles(data), samples=samples, **more)
 
 
 def run(model, what):
@@ -75,7 +73,7 @@ def test_what_is_finished_is_kept(tmp_path):
     before = len(model.asked)
     _, lines = run(model, asked(tmp_path / "r", "json_kv"))
     assert len(model.asked) == before
-    assert lines[0].endswith("kept")
+    assert lines[0].endswith("cached")
 
 
 def test_a_label_is_kept_and_changes_nothing_that_is_measured(tmp_path):
@@ -105,7 +103,7 @@ def test_a_run_that_broke_off_asks_only_what_is_missing(tmp_path):
     model.identity = lambda: {"kind": "test", "name": "Failing"}
     _, lines = run(model, what)
     assert len(model.asked) == 2
-    assert "goes on after 6 of 8" in lines[0]
+    assert "resumes after 6 of 8" in lines[0]
     whole = Oracle(word_tokenizer())
     whole.identity = model.identity
     run(whole, replace(what, out=tmp_path / "whole"))
@@ -206,7 +204,7 @@ def test_a_task_that_cannot_be_asked_is_told_and_the_others_are_measured(tmp_pat
     tasks = {name: all_tasks()[name] for name in ("json_kv", "vt", "niah_single_1")}
     tasks["vt"] = replace(tasks["vt"], make=lambda _: iter([None, None]))
     what = replace(asked(tmp_path / "r", lengths=(512, 8192)), tasks=list(tasks.values()))
-    told = r"^2 of 6 not measured: .*vt fits 512 tokens .*, 2 were refused; .* \(and 1 more, told above\); the others: .*report"
+    told = r"^2 of 6 not measured: .*vt fits 512 tokens .*, 2 were refused; .* \(and 1 more, see above\); the others: .*report"
     model = Oracle(word_tokenizer())
     with pytest.raises(EvaluateError, match=told):
         run(model, replace(what, tasks=[tasks["json_kv"], tasks["vt"], tasks["json_kv"]]))
@@ -239,11 +237,11 @@ def test_what_probes_need_is_told_before_anything_is_asked(tmp_path):
         for name, probe in all_probes().items()
     }
     model = Oracle(word_tokenizer())
-    with pytest.raises(EvaluateError, match="dependency: say --run RUN, the run whose sequences are read"):
+    with pytest.raises(EvaluateError, match="dependency: add --run RUN, the run whose sequences are read"):
         evaluate(lambda: pytest.fail("loaded"), probes["dependency"], progress=Progress(Console(file=io.StringIO())))
-    for name in ("attention", "copying", "key-values", "short"):
+    for name in ("attention", "copying", "key_values", "short"):
         with pytest.raises(
-            EvaluateError, match=r"a server does not give away what is inside its model; name the model's folder"
+            EvaluateError, match=r"a server gives no access to the inside of its model; name the model's folder"
         ):
             run(model, probes[name])
     with pytest.raises(EvaluateError, match="dependency: a server"):
@@ -296,3 +294,75 @@ def test_a_tiny_llama_end_to_end_killed_and_resumed(tiny_model, data_folder, tmp
     subprocess.run(command(tiny_model, data_folder, killed), check=True, env=environment, capture_output=True)
     assert content(killed) == content(whole)
     assert not list(killed.glob("*/*.partial.jsonl"))
+
+
+@pytest.mark.parametrize("is_terminal", [True, False])
+def test_a_score_erases_the_moving_line_on_a_terminal_alone(is_terminal):
+    sink = io.StringIO()
+    console = Console(file=sink, force_terminal=is_terminal, width=100, color_system=None, _environ={"TERM": "xterm"})
+    progress = Progress(console)
+    progress.begin([4 * 8192])
+    progress.start("vt", 8192, 4, done=0)
+    progress.advance(4)
+    progress.done(50.0, samples=4, refused=0)
+    _, erased, last = sink.getvalue().rpartition("\x1b[2K")
+    assert bool(erased) is is_terminal
+    assert "vt" in last
+    assert "left" not in last
+
+
+def told(*, begin, steps):
+    """Return the lines told without a terminal, the clock put forward before each step."""
+    sink, now = io.StringIO(), [0.0]
+    progress = Progress(Console(file=sink, width=120), clock=lambda: now[0])
+    progress.begin(begin)
+    for seconds, step in steps:
+        now[0] += seconds
+        step(progress)
+    return sink.getvalue().splitlines()
+
+
+def test_without_a_terminal_a_long_task_tells_once_a_minute_what_is_left():
+    lines = told(
+        begin=[10 * 1000, 0, 10 * 3000],
+        steps=[
+            (0, lambda progress: progress.start("vt", 1000, 10, done=0)),
+            (50, lambda progress: progress.advance(1)),
+            (50, lambda progress: progress.advance(1)),
+            (50, lambda progress: progress.advance(1)),
+            (350, lambda progress: progress.advance(7)),
+            (0, lambda progress: progress.done(50.0, samples=10, refused=0)),
+        ],
+    )
+    # 50 s a sample of 1,000 tokens; behind it are 30,000 tokens more, at 0.05 s each.
+    assert [line.split("1,000", 1)[1].strip() for line in lines] == [
+        "2/10  6:40 left, about 31:40 for all",
+        "10/10  0:00 left, about 25:00 for all",
+        "50.00  10 samples, 8:20",
+    ]
+    assert lines[0].startswith("[1/3] vt")
+
+
+def test_what_an_earlier_run_answered_and_tasks_without_a_length_are_no_pace():
+    lines = told(
+        begin=[0, 10 * 1000],
+        steps=[
+            (0, lambda progress: progress.start("dependency", None, 4, done=2)),
+            (70, lambda progress: progress.advance(1)),
+        ],
+    )
+    assert [line.strip() for line in lines] == [
+        "[1/2] dependency         resumes after 2 of 4 samples",
+        "[1/2] dependency         3/4  1:10 left",
+    ]
+
+
+def test_what_is_left_of_a_task_gone_on_with_is_read_at_its_own_length():
+    lines = told(
+        begin=[1 * 1000, 1 * 1000],  # of ten samples each, nine answered before
+        steps=[
+            (0, lambda progress: progress.start("vt", 1000, 10, done=9)),
+            (100, lambda progress: progress.advance(1)),
+        ],
+    )
+    assert lines[-1].endswith("10/10  0:00 left, about 1:40 for all")

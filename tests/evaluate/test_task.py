@@ -1,10 +1,24 @@
+"""What `--lengths` accepts."""
+
+import math
+import sys
 from types import SimpleNamespace
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+from rich.console import Console
 
-from nextlong.evaluate.task import Request, Sample, Task, all_tasks
+from answering_models import Oracle
+from evaluation_data import bpe_tokenizer
+from nextlong.errors import EvaluateError, PluginError
+from nextlong.evaluate import required
+from nextlong.evaluate.data import DataFiles
+from nextlong.evaluate.plan import Settings
+from nextlong.evaluate.report import tables
+from nextlong.evaluate.report.show import text_of
+from nextlong.evaluate.run import Progress, evaluate
+from nextlong.evaluate.task import Request, Sample, Task, all_probes, all_tasks, parse_lengths, registered, short
 
 WORDS = SimpleNamespace(count=lambda text: len(text.split()))
 
@@ -29,7 +43,7 @@ def test_every_task_has_a_name_and_says_what_it_reads():
     tasks = all_tasks()
     assert all(name == task.name for name, task in tasks.items())
     assert all(task.max_new_tokens > 0 and task.samples > 0 for task in tasks.values())
-    task = Task("t", "s", "c", "m", None, None, 1, 1, files=("a",), files_at={8: ("b",)})
+    task = Task("t", "s", "c", "m", 1, None, None, 1, files=("a",), files_at={8: ("b",)})
     assert (task.needs(8), task.needs(9)) == (("a", "b"), ("a",))
 
 
@@ -38,3 +52,112 @@ def test_tasks_of_a_suite_stand_together(suite):
     suites = [task.suite for task in all_tasks().values()]
     first = suites.index(suite)
     assert suites[first : first + suites.count(suite)] == [suite] * suites.count(suite)
+
+
+@pytest.mark.parametrize(
+    ("text", "lengths"),
+    [
+        ("8k", [8192]),
+        ("8k..64k", [8192, 16_384, 32_768, 65_536]),
+        ("32k, 8k,8192", [8192, 32_768]),
+        ("6000..13000", [6000, 12_000]),
+        ("1M", [1_048_576]),
+    ],
+)
+def test_lengths(text, lengths):
+    assert parse_lengths(text) == lengths
+
+
+@pytest.mark.parametrize("text", ["", "8x", "8k..", "64k..8k", "0", "-8k", "8k;16k"])
+def test_what_is_no_length_is_refused(text):
+    with pytest.raises(EvaluateError, match="--lengths"):
+        parse_lengths(text)
+
+
+def test_lengths_are_written_as_people_do():
+    assert [short(length) for length in (8192, 1_048_576, 6000, None)] == ["8K", "1M", "6,000", "–"]
+
+
+def test_each_probe_is_a_suite():
+    probes = all_probes()
+    assert {probe.suite for probe in probes.values()} == {name.replace("_", "-") for name in probes}
+    assert {"attention", "copying", "key_values", "dependency", "short"} == set(probes)
+
+
+ECHO = """
+from nextlong.evaluate.task import Sample, Task
+
+def samples(request):
+    for number in range(4):
+        yield Sample(f"Repeat: word{number}", (f"word{number}",), 4, details={"half": "odd" if number % 2 else "even"})
+
+def score(answer, sample):
+    return {"echoed": float(answer == sample.references[0])}
+
+TASKS = (
+    Task("echo", "parrot", "Parrots", "echoed", 4, samples, score, 4,
+         splits=(("Odd", "half", "odd"), ("Even", "half", "even")), about="Words come back."),
+)
+"""
+
+
+class Parrot(Oracle):
+    def read(self, text):
+        return text.split()[-1].replace("3", "4")
+
+
+@pytest.fixture
+def bring(tmp_path, monkeypatch):
+    def install(source):
+        info = tmp_path / "site" / "parrots-1.2.dist-info"
+        info.mkdir(parents=True)
+        (tmp_path / "site" / "parrots.py").write_text(source)
+        (info / "METADATA").write_text("Metadata-Version: 2.1\nName: parrots\nVersion: 1.2\n")
+        (info / "entry_points.txt").write_text("[nextlong.tasks]\nparrots = parrots:TASKS\n")
+        monkeypatch.syspath_prepend(tmp_path / "site")
+        monkeypatch.delitem(sys.modules, "parrots", raising=False)
+        registered.cache_clear()
+
+    yield install
+    sys.modules.pop("parrots", None)
+    registered.cache_clear()
+
+
+def test_it_is_measured_and_has_its_tables(bring, tmp_path):
+    bring(ECHO)
+    asked = Settings([all_tasks()["echo"]], [64], tmp_path / "results", DataFiles(None), label="polly")
+    measured = evaluate(lambda: Parrot(bpe_tokenizer()), asked, progress=Progress(Console(quiet=True)))
+    found = {table.title: table for table in tables.all_tables([measured])}
+    shown = {title: [(name, *map(text_of, cells)) for name, cells in found[title].rows] for title in found}
+    assert shown["Parrots, by length"] == [("polly", "75.00 [25.0, 100.0]", "4")]
+    assert shown["polly: suite parrot, by task"] == [("echo", "75.00 [25.0, 100.0]", "4")]
+    assert found["echo by half"].columns == ("Overall", "Odd", "Even", "n")
+    assert shown["echo by half"] == [
+        ("polly, 64", "75.00 [25.0, 100.0]", "50.00 [0.0, 100.0]", "100.00 [100.0, 100.0]", "2–4")
+    ]
+
+
+def test_a_name_that_is_taken_and_what_is_no_task_are_told_with_their_distribution(bring):
+    bring(ECHO.replace('"echo"', '"vt"'))
+    with pytest.raises(PluginError, match=r"distribution parrots 1\.2 declares a second 'vt'"):
+        all_tasks()
+    sys.modules.pop("parrots")
+    sys.modules["parrots"] = type(sys)("parrots")
+    sys.modules["parrots"].TASKS = ["vt"]
+    with pytest.raises(
+        PluginError, match=r"distribution parrots 1\.2 declares \['vt'\], which is not a nextlong evaluation task"
+    ):
+        all_tasks()
+
+
+def test_a_module_that_is_there_is_returned():
+    assert required("math") is math
+
+
+@pytest.mark.parametrize(
+    ("name", "extra"), [("no_such_package.inside", "evaluate"), ("lm_eval", "short-text"), ("vllm", "vllm")]
+)
+def test_one_that_is_missing_is_named_with_its_extra(name, extra, monkeypatch):
+    monkeypatch.setitem(__import__("sys").modules, name, None)
+    with pytest.raises(EvaluateError, match=rf"is not installed; run: pip install 'nextlong\[{extra}\]'"):
+        required(name)

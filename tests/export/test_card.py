@@ -119,8 +119,8 @@ def test_tables_hold_together_whatever_stands_in_them():
 
 
 def test_a_recipe_with_fences_stays_in_its_block():
-    odd = replace(FACTS, recipes=["joint: '```'\n"])
-    assert "````yaml\njoint: '```'\n````" in card(odd)
+    odd = replace(FACTS, recipes=["separator: '```'\n"])
+    assert "````yaml\nseparator: '```'\n````" in card(odd)
 
 
 @pytest.mark.parametrize(
@@ -178,10 +178,27 @@ def test_a_card_says_how_far_rows_are_filled():
     assert "| 92,160 | 66.6 % | 0.2 MB |" in page
 
 
+def test_a_card_of_padded_documents_says_what_counts_padding():
+    padded = format_of("parquet", {"pad_documents_to": 16})
+    page = parsed(replace(FACTS, format=padded))[1]
+    assert (
+        "A row has room for 1,024 tokens, and for the padding of its documents besides; padding is not counted" in page
+    )
+    meanings = dict(re.findall(r"^\| `(\w+)` \| (.*) \|$", page, flags=re.MULTILINE))
+    assert meanings["seq_lengths"].endswith("without the padding")
+    assert meanings["length"].endswith("with the padding")
+    assert "sum to the length of the row" in meanings["seq_lengths_padded"]
+    assert "no padding" in meanings["spans"]
+    assert "tile" not in meanings["spans"]
+    plain = parsed(FACTS)[1]
+    assert "they sum to its length" in plain
+    assert "padding" not in plain
+
+
 def test_sequences_left_out_of_both_splits_are_told():
-    assert "stand in neither split" not in parsed(FACTS)[1]
+    assert "are in neither split" not in parsed(FACTS)[1]
     page = parsed(replace(FACTS, left_out=(25, 125)))[1]
-    assert "25 of 125 sequences stand in neither split, because they share a chunk with validation." in page
+    assert "25 of 125 sequences are in neither split, because they share a chunk with validation." in page
 
 
 @pytest.mark.heavy

@@ -5,7 +5,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 from nextlong.errors import ExportError
-from nextlong.export.destination import RECORD, Destination, ExportFile
+from nextlong.export.publish import RECORD, Destination, ExportFile
 
 
 @pytest.fixture(params=["local", "memory"])

@@ -13,8 +13,7 @@ import xxhash
 from fsspec.implementations.memory import MemoryFileSystem
 
 from nextlong.errors import ExportError, RunError
-from nextlong.export.destination import RECORD, ExportFile
-from nextlong.export.publish import Published, publish
+from nextlong.export.publish import RECORD, ExportFile, Published, publish
 
 CONTENTS = {
     "README.md": b"# A data set\n",
@@ -274,7 +273,7 @@ def test_a_killed_push_goes_on(tmp_path):
     script = f"""
 import os, signal
 from pathlib import Path
-from nextlong.export.destination import ExportFile
+from nextlong.export.publish import ExportFile
 from nextlong.export.publish import publish
 files = [ExportFile(Path(path), *rest) for path, *rest in {plain!r}]
 publish(files, {str(tmp_path / "there")!r}, threads=1, progress=lambda *_: os.kill(os.getpid(), signal.SIGKILL))

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import nextlong
 from nextlong import schemas
-from nextlong.artefacts import finished
+from nextlong.artifacts import finished
 from nextlong.errors import PluginError
 from nextlong.export import write
 from nextlong.export.formats.base import Options, format_of

@@ -10,8 +10,8 @@ import pytest
 from rich.console import Console
 
 import nextlong
+from nextlong.artifacts.results import ComposeResult
 from nextlong.engine.progress import Lines
-from nextlong.results import ComposeResult
 
 WORDS = "the river of stone and winter was in a candle market by the bridge with garden letter window and silver"
 NOUNS = [f"{one}{other}" for one in ("sal", "mor", "tin", "bel", "cor") for other in ("den", "ver", "lock", "may")]

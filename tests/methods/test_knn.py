@@ -82,3 +82,38 @@ def test_never_repeats_no_document_and_both_start_with_the_seed(count, seed, nee
             whole = [own for own, near in zip(seeds, neighbours, strict=True) if tokens[[own, *near]].sum() >= needed]
             assert [draft[0] for draft in found] == whole
             assert told.starved == count - len(whole)
+
+
+def naive(similarity, tokens, seeds, *, enough, reuse):
+    """Each seed with all documents by similarity, until the sequence is full."""
+    used, sequences = set(), []
+    for seed in seeds:
+        if seed in used:
+            continue
+        sequence = [seed]
+        for other in sorted(range(len(tokens)), key=lambda one, seed=seed: -similarity[seed][one]):
+            if sum(tokens[one] for one in sequence) >= enough:
+                break
+            if other != seed and other not in used:
+                sequence.append(other)
+        if sum(tokens[one] for one in sequence) >= enough:
+            sequences.append(sequence)
+            used |= set(sequence) if reuse == "never" else set()
+    return sequences
+
+
+@given(
+    seed=st.integers(0, 9),
+    tokens=st.lists(st.integers(1, 9), min_size=2, max_size=9),
+    enough=st.integers(1, 40),
+    reuse=st.sampled_from(["across-sequences", "never"]),
+)
+def test_knn_is_the_naive_loop_over_all_documents(seed, tokens, enough, reuse):
+    rng = np.random.default_rng(seed)
+    similarity, seeds = rng.random((len(tokens), len(tokens))), rng.permutation(len(tokens))
+    nearest = [order[order != own] for own, order in zip(seeds, np.argsort(-similarity, axis=1)[seeds], strict=True)]
+    cosines = [similarity[own][order].astype(np.float32) for own, order in zip(seeds, nearest, strict=True)]
+    options = {"enough": enough, "reuse": reuse}
+    drafted = knn.follow(seeds, nearest, cosines, np.array(tokens), sequences=None, **options)
+    expected = naive(similarity.tolist(), tokens, seeds.tolist(), **options)
+    assert [draft.documents.tolist() for draft in drafted.drafts] == expected

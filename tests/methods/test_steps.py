@@ -2,6 +2,7 @@
 
 import math
 from collections import Counter
+from functools import cache
 from itertools import pairwise
 
 import numpy as np
@@ -10,8 +11,8 @@ import pytest
 import nextlong
 from nextlong import pipeline
 from nextlong.cli import main as cli_main
-from nextlong.inputs.remembered import input_files
 from nextlong.methods import steps
+from nextlong.reading.known_files import input_files
 from nextlong.runs import stats
 
 NEGATIVES = ("self-repeat", "top", "random-retrieved", "tail", "random-corpus")
@@ -23,11 +24,20 @@ def one_run(small_corpus, recipe_for, tmp_path_factory):
     """A run directory that all tests of this module add variants to."""
     run_dir = tmp_path_factory.mktemp("methods") / "run"
 
+    @cache
     def make(*overrides):
         return nextlong.run(recipe_for(run_dir, *overrides))
 
     make.run_dir = run_dir
     return make
+
+
+@pytest.fixture(scope="module")
+def with_negatives(one_run):
+    """A function that returns the run with some choice of negatives; few candidates, so that the choices differ."""
+    return lambda negatives: one_run(
+        f"compose.negatives={negatives}", "mine.pool=40", "mine.fetch=60", "compose.sequences=6"
+    )
 
 
 def embedded(run_dir):
@@ -94,22 +104,25 @@ def test_an_iclm_document_has_its_cosine_to_the_one_before(one_run):
     assert cli_main.main(["verify", str(one_run.run_dir)]) == 0
 
 
-def test_every_report_names_the_stand_in_for_queries(one_run, capsys):
-    sets = ["compose.method=quest", "compose.sequences=6"]
-    run = one_run(*sets)
+@pytest.mark.parametrize(
+    "words",
+    [
+        ["run", "RECIPE"],
+        ["peek", "RUN"],
+        ["stats", "RUN"],
+        ["compare", "RUN"],
+        pytest.param(["plan", "RECIPE", "--set", "compose.sequences=5"], marks=pytest.mark.thorough),
+        pytest.param(["sweep", "RECIPE", "--over", "compose.seed=0"], marks=pytest.mark.thorough),
+    ],
+    ids=lambda words: words[0],
+)
+def test_every_report_names_the_stand_in_for_queries(one_run, capsys, words):
+    run = one_run("compose.method=quest", "compose.sequences=6", "iclm.max_similarity=null")
     recipe = one_run.run_dir.parent / "quest.yaml"
     recipe.write_text(run.recipe.dump(), encoding="utf-8")
-    folder = str(one_run.run_dir)
-    for words in (
-        ["run", str(recipe)],
-        ["plan", str(recipe), "--set", "compose.sequences=5"],
-        ["peek", folder],
-        ["stats", folder],
-        ["compare", folder],
-        ["sweep", str(recipe), "--over", "compose.seed=0"],
-    ):
-        assert cli_main.main(words) == 0
-        assert "extractive stand-in" in capsys.readouterr().out, words
+    places = {"RECIPE": str(recipe), "RUN": str(run)}
+    assert cli_main.main([places.get(word, word) for word in words]) == 0
+    assert "extractive stand-in" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("method", ["standard", "iclm", "splice", "untie_the_knots"])
@@ -141,10 +154,10 @@ def test_knn_follows_the_seed_with_its_nearest(one_run):
         assert scores[1:] == sorted(scores[1:], reverse=True)
 
 
-def test_mean_similarity_has_the_order_of_the_ablation(one_run):
+def test_mean_similarity_has_the_order_of_the_ablation(with_negatives):
     means = []
     for negatives in NEGATIVES:
-        run = one_run(f"compose.negatives={negatives}", "mine.pool=40", "mine.fetch=60", "compose.sequences=6")
+        run = with_negatives(negatives)
         scores = [span.score for sequence in run.sequences() for span in sequence.spans if span.role == "negative"]
         means.append(np.mean(scores))
         assert all(len(sequence.input_ids) == 2048 for sequence in run.sequences())
@@ -153,16 +166,15 @@ def test_mean_similarity_has_the_order_of_the_ablation(one_run):
     assert len(set(means)) == len(means)
 
 
-def test_self_repeat_repeats_the_meta_chunk_of_its_group(one_run):
-    run = one_run("compose.negatives=self-repeat")
-    for sequence in run.sequences():
+def test_self_repeat_repeats_the_meta_chunk_of_its_group(with_negatives):
+    for sequence in with_negatives("self-repeat").sequences():
         meta_of = {span.group: span.chunk_id for span in sequence.spans if span.role == "meta"}
         assert all(span.chunk_id == meta_of[span.group] for span in sequence.spans if span.role == "negative")
 
 
 @pytest.mark.parametrize("negatives", ["random-corpus", "random-retrieved", "tail"])
-def test_no_negative_is_from_the_own_document_or_twice(one_run, negatives):
-    for sequence in one_run(f"compose.negatives={negatives}").sequences():
+def test_no_negative_is_from_the_own_document_or_twice(with_negatives, negatives):
+    for sequence in with_negatives(negatives).sequences():
         own = next(span.doc_id for span in sequence.spans if span.role == "meta")
         used = [span.chunk_id for span in sequence.spans if span.role == "negative"]
         assert len(set(used)) == len(used)

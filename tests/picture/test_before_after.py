@@ -1,8 +1,10 @@
+import sys
 from xml.etree import ElementTree
 
 import pytest
 
 from hand_made_spans import DOCUMENTS, EXTENDED, HOSTILE, span
+from nextlong.errors import NextlongError
 from nextlong.picture import before_after
 
 SVG = "{http://www.w3.org/2000/svg}"
@@ -21,7 +23,7 @@ def test_every_chunk_is_there_before_and_after():
         "bos: s, 1 tokens",
         "meta: s, 100 tokens",
         "negative: s, 100 tokens, cosine 0.500",
-        "joint: s, 1 tokens",
+        "separator: s, 1 tokens",
         "meta: s, 100 tokens",
         "negative: s, 100 tokens, cosine 0.250",
     ]
@@ -41,3 +43,15 @@ def test_hostile_names_stay_names():
     root = ElementTree.fromstring(before_after.svg(spans, tokens=5, name=HOSTILE))
     assert {own.tag.removeprefix(SVG) for own in root.iter()} <= {"svg", "title", "rect", "text"}
     assert any("<script>" in (own.text or "") for own in root.iter(f"{SVG}title"))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("spans", [EXTENDED, DOCUMENTS])
+def test_png_has_the_magic_of_png(spans):
+    assert before_after.png(spans, tokens=402, name="n").startswith(b"\x89PNG\r\n")
+
+
+def test_without_matplotlib_png_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "matplotlib", None)
+    with pytest.raises(NextlongError, match=r"pip install 'nextlong\[png\]'"):
+        before_after.png(EXTENDED, tokens=402, name="n")

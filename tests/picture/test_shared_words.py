@@ -1,4 +1,4 @@
-"""Shared words: what two texts have in common beyond what all have."""
+"""Shared words: the rare words that two texts have in common."""
 
 from hypothesis import given
 from hypothesis import strategies as st
@@ -6,14 +6,21 @@ from hypothesis import strategies as st
 from nextlong.picture import shared_words
 
 
-def test_common_words_are_those_of_a_third_of_the_texts():
-    texts = [f"the rope {word}" for word in ("anchor", "sail", "reef", "tide", "deck", "gull")]
-    assert shared_words.common_words(texts) == {"the", "rope"}
-    assert shared_words.common_words(texts[:5]) == frozenset()
+def test_words_that_many_texts_hold_are_not_marked():
+    texts = [f"the rope my over {word}" for word in ("anchor", "sail", "reef", "tide") * 10]
+    known = shared_words.frequencies([*texts, "anchor plankton"])
+    assert shared_words.shared("The Plankton over my anchor", "plankton: the anchor, my, over", known) == ["plankton"]
 
 
-def test_shared_words_ignore_case_and_leave_the_common_ones_out():
-    assert shared_words.shared("The Anchor holds", "an anchor, the END", frozenset({"the"})) == ["anchor"]
+def test_the_rarest_words_are_marked_when_there_are_many():
+    words = [f"w{number:02}" for number in range(60)]
+    known = shared_words.frequencies([*words[:40], *(" ".join(words[:40]) for _ in range(1)), *["x"] * 100])
+    assert len(shared_words.shared(" ".join(words), " ".join(words), known)) == 20
+    assert set(words[40:]) == set(shared_words.shared(" ".join(words), " ".join(words), known))
+
+
+def test_a_sample_too_small_to_tell_hides_nothing():
+    assert shared_words.shared("The anchor", "the END", shared_words.frequencies(["the"] * 5)) == ["the"]
 
 
 def test_letters_of_scripts_without_blanks_are_words():
@@ -22,11 +29,8 @@ def test_letters_of_scripts_without_blanks_are_words():
 
 @given(st.text(), st.text())
 def test_what_is_shared_stands_in_both(one, other):
-    shared = shared_words.shared(one, other, frozenset())
-    assert set(shared) == shared_words.words_of(one) & shared_words.words_of(other)
+    shared = shared_words.shared(one, other, shared_words.frequencies([]))
+    common = shared_words.words_of(one) & shared_words.words_of(other)
+    assert set(shared) <= common
     assert shared == sorted(shared)
-
-
-def test_a_sample_is_spread_and_no_larger_than_asked():
-    assert shared_words.sample(range(10), 3) == [0, 4, 8]
-    assert shared_words.sample([5], 3) == [5]
+    assert len(shared) == min(20, len(common))

@@ -15,4 +15,5 @@ def streaming():
     sys.modules["streaming"] = package
     import streaming.base
 
+    package.StreamingDataset = streaming.base.StreamingDataset  # where users import it from
     return streaming.base

@@ -13,7 +13,7 @@ from pathlib import Path
 import numpy as np
 
 import nextlong
-from nextlong.export.splits import RowsResult
+from nextlong.export.arrange import RowsResult
 
 
 def rows_of(run, split):

@@ -8,8 +8,8 @@ import pytest
 from exported import exported, rows_in
 
 from nextlong.export.formats import arrow, parquet
-from nextlong.export.table import to_table
-from random_rows import documents_of, random_blocks
+from nextlong.export.formats.table import SCHEMA, to_table
+from random_rows import documents_of, options, random_blocks
 
 pytestmark = [pytest.mark.readers, pytest.mark.filterwarnings("ignore")]  # not ours to mend
 
@@ -24,7 +24,9 @@ def folder(blocks, tmp_path):
     """An Arrow export in three shards."""
     folder = tmp_path / "arrow"
     folder.mkdir()
-    counts = [arrow.write(folder / f"part-{shard:05}", blocks[shard::3], shard=shard, shards=3) for shard in range(3)]
+    counts = [
+        arrow.write(folder / f"part-{shard:05}", blocks[shard::3], options(shard=shard, shards=3)) for shard in range(3)
+    ]
     arrow.close(folder, counts)
     return folder
 
@@ -45,7 +47,9 @@ def test_load_from_disk_gives_the_same_rows(blocks, folder):
     loaded = load_from_disk(str(folder))
     in_shards = [block for shard in range(3) for block in blocks[shard::3]]
     assert taken_apart(loaded) == documents_of(in_shards)
-    assert loaded.to_list() == [row for block in in_shards for row in to_table(block).to_pylist()]
+    assert loaded.to_list() == [
+        row for block in in_shards for row in to_table(block, SCHEMA.names, options()).to_pylist()
+    ]
 
 
 def test_datasets_would_save_the_same_files(folder, tmp_path):
@@ -72,10 +76,10 @@ def test_datasets_would_save_the_same_files(folder, tmp_path):
 def test_a_shard_of_one_block_is_theirs_byte_for_byte(blocks, tmp_path):
     from datasets import Dataset
 
-    counts = arrow.write(tmp_path / "part-00000", blocks[:1], shard=0, shards=1)
+    counts = arrow.write(tmp_path / "part-00000", blocks[:1], options())
     arrow.close(tmp_path, [counts])
     (tmp_path / "saved").mkdir()
-    Dataset(to_table(blocks[0])).save_to_disk(str(tmp_path / "saved"), num_shards=1)
+    Dataset(to_table(blocks[0], SCHEMA.names, options())).save_to_disk(str(tmp_path / "saved"), num_shards=1)
     name = "data-00000-of-00001.arrow"
     assert (tmp_path / name).read_bytes() == (tmp_path / "saved" / name).read_bytes()
 
@@ -84,7 +88,7 @@ def test_a_cache_is_used_again_for_the_same_content_only(blocks, folder, tmp_pat
     from datasets import load_from_disk
 
     first, again = load_from_disk(str(folder)), load_from_disk(str(folder))
-    counts = arrow.write(folder / "part-00000", blocks[:1], shard=0, shards=1)
+    counts = arrow.write(folder / "part-00000", blocks[:1], options())
     arrow.close(folder, [counts])
     other = load_from_disk(str(folder))
     assert first._fingerprint == again._fingerprint != other._fingerprint
@@ -96,7 +100,7 @@ def test_parquet_streams(blocks, tmp_path):
     from datasets import load_dataset
 
     for shard in range(2):
-        parquet.write(tmp_path / f"part-{shard:05}.parquet", blocks[shard::2], row_group_bytes=10_000)
+        parquet.write(tmp_path / f"part-{shard:05}", blocks[shard::2], options(row_group_mb=0.01, compression="zstd"))
     rows = load_dataset(
         "parquet",
         data_files=f"{tmp_path}/part-*.parquet",

@@ -1,5 +1,7 @@
 """megatron-core: its `IndexedDataset` reads the pairs, its `IndexedDatasetBuilder` writes the same bytes."""
 
+import re
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,11 +9,11 @@ import pytest
 from exported import documents_in, exported
 
 from nextlong.export.formats import megatron
-from random_rows import documents_of, random_blocks
+from random_rows import documents_of, options, random_blocks
+
+PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 
 pytestmark = [pytest.mark.readers, pytest.mark.filterwarnings("ignore")]  # not ours to mend
-
-SHARD = {"shard": 0, "shards": 1}
 
 
 @pytest.fixture(scope="module")
@@ -30,7 +32,7 @@ def per_row(request):
 @pytest.mark.parametrize("vocab_size", [300, 65_499, 65_500, 128_256])
 def test_its_dataset_reads_the_same_documents(indexed, per_row, tmp_path, vocab_size, eod):
     blocks = random_blocks(vocab_size, rows=50, vocabulary=vocab_size, per_row=per_row)
-    counts = megatron.write(tmp_path / "part-00000", blocks, **SHARD, vocab_size=vocab_size, eod=eod)
+    counts = megatron.write(tmp_path / "part-00000", blocks, options(vocab_size=vocab_size, megatron_eod=eod))
     expected = [ids + [eod] * (eod is not None and ids[-1] != eod) for ids in documents_of(blocks)]
     for mmap in (True, False):
         dataset = indexed.IndexedDataset(str(tmp_path / "part-00000"), mmap=mmap)
@@ -46,7 +48,7 @@ def test_its_builder_writes_the_same_bytes(indexed, per_row, tmp_path, vocab_siz
     import torch
 
     blocks = random_blocks(7, rows=50, vocabulary=vocab_size, per_row=per_row)
-    megatron.write(tmp_path / "ours", blocks, **SHARD, vocab_size=vocab_size)
+    megatron.write(tmp_path / "ours", blocks, options(vocab_size=vocab_size))
     builder = indexed.IndexedDatasetBuilder(str(tmp_path / "theirs.bin"), indexed.DType.optimal_dtype(vocab_size))
     for ids in documents_of(blocks):
         builder.add_document(torch.tensor(np.array(ids)), [len(ids)])
@@ -60,7 +62,7 @@ def test_it_takes_the_blend(indexed, tmp_path):
 
     blocks = random_blocks(3, rows=30)
     shards = [(f"part-{shard:05}", blocks[shard::3]) for shard in range(3)]
-    counts = [megatron.write(tmp_path / name, own, **SHARD, vocab_size=128_256) for name, own in shards]
+    counts = [megatron.write(tmp_path / name, own, options()) for name, own in shards]
     megatron.close(tmp_path, counts)
     prefixes, weights = get_blend_from_list((tmp_path / "blend.txt").read_text().split())
     found = [indexed.IndexedDataset(str(tmp_path / prefix)) for prefix in prefixes]
@@ -113,3 +115,15 @@ def test_each_of_its_training_samples_is_one_document(indexed, folder, reference
         assert all(ids in own for ids in found)
         assert len(set(map(tuple, found))) == len(found)
         assert [sample["loss_mask"].tolist().index(0) for sample in samples] == [len(own[0]) - 1] * len(samples)
+
+
+@exported("megatron", splits=["train"])
+def test_it_reads_an_export_as_the_page_says(indexed, folder, reference, monkeypatch, tmp_path):
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
+    (block,) = [block for block in blocks if "RUN/data/megatron" in block]
+    (tmp_path / "RUN" / "data").mkdir(parents=True)
+    (tmp_path / "RUN" / "data" / "megatron").symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(block, names)
+    assert names["documents"][0].tolist() == documents_in(reference)[0]

@@ -1,13 +1,18 @@
 """MosaicML streaming: its `MDSWriter` writes the same bytes, its `StreamingDataset` reads them."""
 
+import re
 from itertools import accumulate, pairwise
+from pathlib import Path
 
 import numpy as np
 import pytest
 from exported import documents_in, exported, rows_in
 
 from nextlong.export.formats import mds
-from random_rows import documents_of, random_blocks, rows_of
+from nextlong.export.formats.base import RowSizes
+from random_rows import documents_of, options, random_blocks, rows_of
+
+PAGE = Path(__file__).parents[2] / "docs" / "formats.md"
 
 pytestmark = [pytest.mark.readers, pytest.mark.filterwarnings("ignore")]  # not ours to mend
 
@@ -28,13 +33,14 @@ def samples_of(rows):
         yield {"input_ids": ids, "indices": indices, "length": len(ids), "domain": row.domains[0]}
 
 
-def write(folder, rows, **options):
+def write(folder, rows, *, size_limit, compression):
     folder.mkdir()
+    given = {"shard_bytes": size_limit, "compression": compression or "none"}
     lengths = np.array([row.token_offsets[-1] for row in rows])
     documents = np.array([row.document_offsets[-1] for row in rows])
-    sizes = mds.shard_sizes(lengths, documents, [row.domains[0] for row in rows], **options)
+    sizes = mds.shard_sizes(RowSizes(lengths, documents, [row.domains[0] for row in rows]), options(**given))
     counts = [
-        mds.write(folder / "part", rows[first:last], shard=shard, shards=len(sizes), **options)
+        mds.write(folder / "part", rows[first:last], options(shard=shard, shards=len(sizes), **given))
         for shard, (first, last) in enumerate(pairwise(accumulate([0, *sizes])))
     ]
     mds.close(folder, counts)
@@ -85,3 +91,17 @@ def test_its_dataset_reads_the_exports_of_a_run(streaming, folder, reference, tm
     assert [sample["length"] for sample in found] == [len(row["input_ids"]) for row in rows]
     documents = [sample["input_ids"][start:end].tolist() for sample in found for start, end in sample["indices"]]
     assert documents == documents_in(reference)
+
+
+@exported("mds", splits=["train"])
+def test_it_reads_an_export_as_the_page_says(streaming, folder, reference, monkeypatch, tmp_path):
+    blocks = re.findall(r"```python\n(.*?)```", PAGE.read_text("utf-8"), flags=re.DOTALL)
+    (block,) = [block for block in blocks if "RUN/data/mds" in block]
+    (tmp_path / "RUN" / "data").mkdir(parents=True)
+    (tmp_path / "RUN" / "data" / "mds").symlink_to(folder)
+    monkeypatch.chdir(tmp_path)
+    names = {}
+    exec(block, names)
+    assert [sample["input_ids"].tolist() for sample in names["rows"]] == [
+        row["input_ids"] for row in rows_in(reference)
+    ]

@@ -3,8 +3,9 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nextlong.engine.estimate import Amounts
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import BLOCKS, MOST_QUERIES, Amounts, blocks, draws, fetch_of, sequence_limit
+from nextlong.recipe.amounts import BLOCKS, MOST_QUERIES, blocks, draws, fetch_of, sequence_limit
 
 
 def recipe(**compose):

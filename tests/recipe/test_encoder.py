@@ -3,46 +3,50 @@
 import pytest
 from pydantic import ValidationError
 
-from nextlong.recipe.encoder import Encoder, Lsa, OpenAI, SentenceTransformers
+from nextlong.recipe.encoder import Encoder
+from nextlong.retrieval.encoders.lsa import LsaOptions
+from nextlong.retrieval.encoders.openai import OpenAIOptions
+from nextlong.retrieval.encoders.sentence_transformers import SentenceTransformersOptions
 
 
 @pytest.mark.parametrize(
-    ("model", "kind", "name", "options"),
+    ("model", "section", "name", "options"),
     [
-        ("lsa", "lsa", "", Lsa),
-        ("sentence-transformers:a/b:c", "sentence-transformers", "a/b:c", SentenceTransformers),
-        ("openai:text-embedding-3-small", "openai", "text-embedding-3-small", OpenAI),
+        ("lsa", "lsa", "", LsaOptions),
+        ("sentence-transformers:a/b:c", "sentence_transformers", "a/b:c", SentenceTransformersOptions),
+        ("openai:text-embedding-3-small", "openai", "text-embedding-3-small", OpenAIOptions),
     ],
 )
-def test_a_model_is_a_kind_and_a_name_behind_a_colon(model, kind, name, options):
-    encoder = Encoder(model=model)
-    assert (encoder.kind, encoder.name) == (kind, name)
-    assert encoder.section == kind.replace("-", "_")
+def test_a_model_is_a_kind_and_a_name_behind_a_colon(model, section, name, options):
+    encoder = Encoder.from_dict({"model": model})
+    assert (encoder.section, encoder.name) == (section, name)
     assert type(encoder.options) is options
 
 
 def test_options_are_those_of_the_kind_that_is_chosen():
     both = {"lsa": {"dimensions": 7}, "openai": {"dimensions": 9}}
-    assert Encoder(model="lsa", **both).options.dimensions == 7
-    assert Encoder(model="openai:m", **both).options.dimensions == 9
+    assert Encoder.from_dict({"model": "lsa"} | both).options.dimensions == 7
+    assert Encoder.from_dict({"model": "openai:m"} | both).options.dimensions == 9
 
 
 @pytest.mark.parametrize("model", ["", "lsa:x", "openai", "openai:", "sentence-transformers", "model:x", "word2vec:x"])
 def test_what_is_no_kind_or_lacks_its_name_is_refused(model):
-    with pytest.raises(ValidationError, match="it must be 'lsa', 'sentence-transformers:<name or path>' or 'openai:"):
+    with pytest.raises(
+        ValidationError, match="must be 'lsa', 'openai:<model>', 'sentence-transformers:<name or path>'"
+    ):
         Encoder(model=model)
 
 
 def identity(**options):
-    return SentenceTransformers(**options).identity()
+    return SentenceTransformersOptions(**options).identity()
 
 
 def test_how_fast_vectors_are_made_is_no_part_of_what_they_are():
     assert identity(batch_size=8) == identity(batch_size=64)
     assert identity(max_tokens=8) != identity()
     assert identity(revision="v2") != identity()
-    assert OpenAI(concurrency=1, timeout_s=3, api_key_env="MINE").identity() == OpenAI().identity()
-    assert OpenAI(dimensions=8).identity() != OpenAI().identity()
+    assert OpenAIOptions(concurrency=1, timeout_s=3, api_key_env="MINE").identity() == OpenAIOptions().identity()
+    assert OpenAIOptions(dimensions=8).identity() != OpenAIOptions().identity()
 
 
 def test_a_device_counts_only_where_it_chooses_the_precision_and_then_by_its_kind():
@@ -67,7 +71,7 @@ def test_a_device_counts_only_where_it_chooses_the_precision_and_then_by_its_kin
 def test_other_backends_run_on_a_processor_in_float32(options, is_refused):
     if is_refused:
         with pytest.raises(ValidationError, match="leave these out, or take backend: torch"):
-            SentenceTransformers(backend="onnx", **options)
+            SentenceTransformersOptions(backend="onnx", **options)
     else:
-        assert SentenceTransformers(backend="onnx", **options).backend == "onnx"
-    assert SentenceTransformers(backend="torch", **options).backend == "torch"
+        assert SentenceTransformersOptions(backend="onnx", **options).backend == "onnx"
+    assert SentenceTransformersOptions(backend="torch", **options).backend == "torch"

@@ -1,7 +1,8 @@
 import pytest
 from pydantic import ValidationError
 
-from nextlong.recipe.export import FORMATS, Export, terms_of
+from nextlong.plugins import FORMATS
+from nextlong.recipe.export import Export, terms_of
 
 
 @pytest.mark.parametrize("name", FORMATS.built_in)

@@ -1,11 +1,19 @@
 """Sections: what of a recipe is made anew where it changes, and which keys only say how or where to work."""
 
+from typing import get_args
+
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from pydantic import ValidationError
 
 from nextlong import pipeline
-from nextlong.inputs.remembered import input_files
+from nextlong.errors import RecipeError
+from nextlong.plugins import ENCODERS
+from nextlong.reading.known_files import input_files
 from nextlong.recipe import Recipe, Section
-from nextlong.recipe.keys import operational_keys
+from nextlong.recipe.encoder import encoder_with
+from nextlong.recipe.keys import NEGATIVES, NegativesName, Search, operational_keys, read_length
 
 MODEL = "encoder.model=sentence-transformers:some/model"
 SERVER = "encoder.model=openai:some-model"
@@ -58,7 +66,8 @@ def fingerprints(tmp_path):
 
 
 def test_every_operational_key_is_tested_here():
-    assert {*dotted(Recipe)} == OTHER_VALUES.keys()
+    encoders = dotted(encoder_with(ENCODERS.built_in), "encoder.")
+    assert {*dotted(Recipe), *encoders} == OTHER_VALUES.keys()
 
 
 @pytest.mark.parametrize("method", ["nextlong", "knn"])
@@ -67,7 +76,7 @@ def test_an_operational_key_makes_nothing_anew(fingerprints, key, method):
     chosen = [f"compose.method={method}", *(word for word in OTHER_VALUES[key] if word in (MODEL, SERVER))]
     before, after = fingerprints(*chosen), fingerprints(*chosen, *OTHER_VALUES[key])
     changed = {name for name in before if after[name] != before[name]}
-    inputs_of_changed = {"named_chunks", "compose", "rows", "parquet"}
+    inputs_of_changed = {"referenced_chunks", "compose", "rows", "parquet"}
     assert changed <= (ENCODE_AGAIN | inputs_of_changed if key == "tokenizer.engine" else set())
 
 
@@ -80,3 +89,89 @@ def test_identity_is_the_plain_recipe_without_operational_keys():
     assert identity["ingest"]["sources"][0]["path"] == "x"
     assert "engine" not in identity["tokenizer"]
     assert identity["chunk"] == recipe.chunk.model_dump(mode="json")
+
+
+PLAIN = {"run_dir": "r", "ingest": {"sources": [{"path": "a"}]}, "tokenizer": "gpt2"}
+
+
+@given(st.integers(0, 10**9), st.sampled_from([("", 1), ("k", 1024), ("K", 1024), ("m", 1 << 20), ("M", 1 << 20)]))
+def test_a_length_is_its_number_times_its_unit(number, unit):
+    assert read_length(f"{number}{unit[0]}") == number * unit[1]
+
+
+@pytest.mark.parametrize("text", ["", "k", "-8k", "8kk", "8 k", "8.5k", "0x8k", "８k", "9" * 5000 + "k"])
+def test_other_texts_are_none(text):
+    assert read_length(text) is None
+
+
+def test_a_recipe_takes_them_where_lengths_are():
+    recipe = Recipe.from_dict(
+        PLAIN | {"chunk": {"max_chars": "2k"}, "compose": {"target_tokens": "64K"}},
+        overrides=["export.pack=128k", "encoder.sentence_transformers.max_tokens=8k"],
+    )
+    assert (recipe.chunk.max_chars, recipe.compose.target_tokens, recipe.export.pack) == (2048, 65_536, 131_072)
+    assert recipe.encoder.sentence_transformers.max_tokens == 8192
+    assert recipe == Recipe.from_dict(recipe.as_data())
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("ingest.sources[0].max_documents=500k", "only lengths in tokens or characters take them: write 500000"),
+        ("compose.sequences=1M", "write 1000000"),
+        ("compose.target_tokens=128kb", "compose.target_tokens: a length is a whole number: 131072, or in short 128k"),
+        ("compose.target_tokens=1g", "or 1M (M is 1,048,576) (it is '1g')"),
+        ("export.pack=1.5M", "export.pack: a length is a whole number: 131072, or in short 128k"),
+        ("compose.target_tokens=0k", "compose.target_tokens must be greater than or equal to 2 (it is '0k')"),
+        ("compose.target_tokens=2048M", "must be less than 2147483648"),
+    ],
+)
+def test_counts_and_what_is_no_length_are_refused(override, message):
+    with pytest.raises(RecipeError) as caught:
+        Recipe.from_dict(PLAIN, overrides=[override])
+    assert message in str(caught.value)
+
+
+def test_every_name_of_the_recipe_has_a_choice():
+    assert set(NEGATIVES) == set(get_args(NegativesName))
+
+
+@pytest.mark.parametrize(
+    ("asked", "names"),
+    [
+        ("are_nearest", {"top"}),
+        ("are_reordered", {"random-retrieved", "tail"}),
+        ("are_random", {"random-retrieved", "random-corpus"}),
+        ("repeat_meta_chunk", {"self-repeat"}),
+    ],
+)
+def test_what_each_choice_means(asked, names):
+    assert {name for name, choice in NEGATIVES.items() if getattr(choice, asked)} == names
+
+
+CODES = ["Flat", "SQ4", "SQ6", "SQ8", "SQfp16", "SQbf16", "PQ64", "PQ32x4"]
+
+
+@given(
+    before=st.sampled_from(["", "OPQ64,", "OPQ64_128,", "PCA32,", "PCAR32,", "RR64,", "ITQ64,"]),
+    clusters=st.one_of(st.just(""), st.integers(1, 2**20).map(str)),
+    graph=st.sampled_from(["", "_HNSW", "_HNSW32"]),
+    codes=st.sampled_from(CODES),
+)
+def test_inverted_lists_of_plain_codes_are_taken(before, clusters, graph, codes):
+    index = f"{before}IVF{clusters}{graph},{codes}"
+    assert Search(index=index).index == index
+
+
+@pytest.mark.parametrize(
+    "index", ["Flat", "HNSW32", "IVF", "IVF64", "ivf,Flat", "IVF64,Flat,RFlat", "Exact", "IVF,PQ8x5"]
+)
+def test_other_indexes_are_refused_with_examples(index):
+    with pytest.raises(ValidationError, match=r"must be auto, exact or a FAISS factory string .* IVF4096,SQ8"):
+        Search(index=index)
+
+
+@pytest.mark.parametrize("recall", [0.0, 1.0, -1])
+def test_a_recall_is_between_none_and_all(recall):
+    with pytest.raises(ValidationError):
+        Search(recall=recall)

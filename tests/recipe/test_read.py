@@ -1,12 +1,13 @@
 """Recipes that build on others."""
 
 import json
+from pathlib import Path
 
 import pytest
 
 from nextlong.errors import RecipeError
 from nextlong.recipe import Recipe
-from nextlong.recipe.presets import preset_path
+from nextlong.recipe.read import preset, preset_path
 
 PLAIN = "run_dir: r\ningest: {sources: [{path: a, name: first}]}\ntokenizer: gpt2\n"
 
@@ -92,14 +93,28 @@ def test_a_broken_base_is_named_with_its_line(tmp_path):
 
 
 def test_a_recipe_may_be_json_as_programs_write_it(tmp_path):
-    source = {"path": "a.jsonl", "name": "Bücher 📚", "where": 'kind = "𝒜"'}
-    plain = {"run_dir": "r", "ingest": {"sources": [source]}, "tokenizer": "gpt2", "compose": {"joint": "\t🙂\n"}}
+    source = {"path": "a.jsonl", "name": "Bücher 📚", "filter": 'kind = "𝒜"'}
+    plain = {"run_dir": "r", "ingest": {"sources": [source]}, "tokenizer": "gpt2", "compose": {"separator": "\t🙂\n"}}
     (tmp_path / "my.json").write_text(json.dumps(plain))
     assert "\\ud83d" in (tmp_path / "my.json").read_text()
-    recipe = Recipe.load(tmp_path / "my.json", overrides=[f"compose.joint={json.dumps('📎')}"])
+    recipe = Recipe.load(tmp_path / "my.json", overrides=[f"compose.separator={json.dumps('📎')}"])
     (read,) = recipe.ingest.sources
-    assert (read.name, read.where, recipe.compose.joint) == (source["name"], source["where"], "📎")
-    assert Recipe.load(tmp_path / "my.json").compose.joint == "\t🙂\n"
+    assert (read.name, read.filter, recipe.compose.separator) == (source["name"], source["filter"], "📎")
+    assert Recipe.load(tmp_path / "my.json").compose.separator == "\t🙂\n"
     (tmp_path / "half.json").write_text(json.dumps(plain | {"run_dir": "r \ud83d"}))
     with pytest.raises(RecipeError, match="run_dir holds 'r .ud83d', half of a surrogate pair"):
         Recipe.load(tmp_path / "half.json")
+
+
+RECIPES = sorted(path.stem for path in (Path(__file__).parents[2] / "recipes").glob("*.yaml"))
+
+
+@pytest.mark.parametrize("name", RECIPES)
+def test_every_recipe_of_the_package_is_one(name):
+    assert preset(name) == preset_path(name).read_text(encoding="utf-8") != ""
+
+
+@pytest.mark.parametrize("name", ["", "no-such", "../recipes/paper-128k"])
+def test_another_name_is_told_with_those_there_are(name):
+    with pytest.raises(RecipeError, match=f"choose one of: {', '.join(RECIPES)}"):
+        preset(name)

@@ -68,9 +68,9 @@ def test_the_least_recipe_has_the_papers_defaults():
             "compose.target_tokens=10000000000",
             "recipe: compose.target_tokens must be less than 2147483648 (it is 10000000000)",
         ),
-        ("encoder.model='openai:'", "recipe: encoder: model is 'openai:'; it must be 'lsa',"),
-        ("encoder.model=bert", "recipe: encoder: model is 'bert'; it must be 'lsa',"),
-        ("encoder.model=lsa:x", "recipe: encoder: model is 'lsa:x'; it must be 'lsa',"),
+        ("encoder.model='openai:'", "recipe: encoder.model: must be 'lsa', 'openai:<model>', "),
+        ("encoder.model=bert", "recipe: encoder.model: must be 'lsa', 'openai:<model>', "),
+        ("encoder.model=lsa:x", "recipe: encoder.model: must be 'lsa', 'openai:<model>', "),
         ("export.formats=[]", "recipe: export.formats: must name at least one format, each once"),
         ("export.formats=[jsonl, jsonl]", "recipe: export.formats: must name at least one format, each once"),
         (
@@ -166,7 +166,7 @@ def test_overrides_reach_any_key():
             "compose.target_tokens=65_536",
             "ingest.sources[0].path=b.jsonl",
             "export.formats=[jsonl, parquet]",
-            'compose.joint="\\n\\n"',
+            'compose.separator="\\n\\n"',
             "compose.seed=",
             "tokenizer=gpt2",
         ],
@@ -174,7 +174,7 @@ def test_overrides_reach_any_key():
     assert recipe.compose.target_tokens == 65_536
     assert recipe.ingest.sources[0].path == "b.jsonl"
     assert recipe.export.formats == ("jsonl", "parquet")
-    assert recipe.compose.joint == "\n\n"
+    assert recipe.compose.separator == "\n\n"
     assert recipe.compose.seed is None
     assert (recipe.tokenizer.source, recipe.tokenizer.train) == ("gpt2", None)
 
@@ -206,7 +206,7 @@ def test_overrides_leave_what_they_were_given_alone():
     [
         ("compose.fit", "--set 'compose.fit' is not KEY=VALUE; write --set compose.target_tokens=65536"),
         ("=3", "--set '=3' is not KEY=VALUE"),
-        ("compose.joint=[", "--set 'compose.joint=[': '[' is not a YAML value; quote it"),
+        ("compose.separator=[", "--set 'compose.separator=[': '[' is not a YAML value; quote it"),
         ("run_dir=2024-13-45", "--set 'run_dir=2024-13-45': '2024-13-45' is not a YAML value; quote it"),
         ("ingest.sources.1.path=b", "--set 'ingest.sources.1.path=b': ingest.sources is a list of 1; '1' is not in it"),
         ("ingest.sources.x=b", "--set 'ingest.sources.x=b': ingest.sources is a list of 1; 'x' is not in it"),
@@ -265,10 +265,15 @@ def test_merge_keys_of_yaml_still_work(tmp_path):
 def test_a_dump_reads_back_equal_and_names_every_key(tmp_path):
     recipe = Recipe.from_dict(
         PLAIN | {"run_dir": "läuft/日本 #1: x", "seed": -3},
-        overrides=['compose.joint="\\t\\0\\n"', "ingest.sources.0.weight=0.5", "workers=3", "compose.sequences=all"],
+        overrides=[
+            'compose.separator="\\t\\0\\n"',
+            "ingest.sources.0.weight=0.5",
+            "workers=3",
+            "compose.sequences=all",
+        ],
     )
     assert load(tmp_path, recipe.dump()) == recipe
-    assert set(recipe.dump().split()) >= {"trust_remote_code:", "row_group_mb:", "max_reject_share:"}
+    assert set(recipe.dump().split()) >= {"fit_chunks:", "row_group_mb:", "max_reject_share:"}
 
 
 def test_recipes_cannot_be_altered():

@@ -5,12 +5,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pydantic import BaseModel
 
-from nextlong.cli.starter import starter
+from nextlong.cli.init import new_recipe
 from nextlong.errors import RecipeError
+from nextlong.plugins import ENCODERS, METHODS
 from nextlong.recipe import Recipe
-from nextlong.recipe.presets import preset
-from nextlong.recipe.recipe import options_class
+from nextlong.recipe.keys import options_class
+from nextlong.recipe.read import preset
 from nextlong.recipe.template import commented, short
+from nextlong.retrieval.encoders.lsa import LsaOptions
 
 
 def reload(tmp_path, text):
@@ -29,28 +31,34 @@ def keys_of(model):
 
 
 def test_the_starter_loads_back_equal(tmp_path):
-    recipe = starter(tmp_path / "my.yaml").recipe
+    recipe = new_recipe(tmp_path / "my.yaml").recipe
     assert reload(tmp_path, commented(recipe, heading="A recipe.")) == recipe
 
 
 def test_every_key_is_there_with_a_comment(tmp_path):
-    recipe = starter(tmp_path / "my.yaml").recipe
+    recipe = new_recipe(tmp_path / "my.yaml").recipe
     lines = [line for line in commented(recipe, heading="A\n\nheading").splitlines() if line]
     assert lines[:3] == ["# A", "#", "# heading"]
     keys = [line.lstrip(" -").partition(":")[0] for line in lines[3:]]
-    of_methods = [key for name in ("iclm", "knn", "quest") for key in (name, *options_class(name).model_fields)]
+    of_methods = [
+        key for name in ("iclm", "knn", "quest") for key in (name, *options_class(METHODS, name).model_fields)
+    ]
     export = keys.index("export")
-    assert [*keys[: keys.index("iclm")], *keys[export:]] == list(keys_of(recipe))
+    # The options of every built-in encoder stand there, also of those that the recipe does not name.
+    encoder, search = keys.index("encoder"), keys.index("search")
+    assert set(keys[encoder + 1 : search]) >= {"model", *ENCODERS.built_in, "fit_chunks", "base_url", "revision"}
+    said = [key for key in keys_of(recipe) if key not in {"model", "lsa", *LsaOptions.model_fields}]
+    assert [*keys[: encoder + 1], *keys[search : keys.index("iclm")], *keys[export:]] == said
     assert set(of_methods) <= set(keys[keys.index("iclm") : export])
     assert [line for line in lines[3:] if "  # " not in line] == []
 
 
 @pytest.mark.parametrize(
-    "joint", ["", "\n", 'a"\n', "# x", "'", "---", "\u2028é\n", "\x00\x7f", "null", "1", " ", ": "]
+    "separator", ["", "\n", 'a"\n', "# x", "'", "---", "\u2028é\n", "\x00\x7f", "null", "1", " ", ": "]
 )
-def test_odd_joints_come_back(tmp_path, joint):
-    recipe = starter(tmp_path / "my.yaml").recipe
-    recipe = recipe.model_copy(update={"compose": recipe.compose.model_copy(update={"joint": joint})})
+def test_odd_separators_come_back(tmp_path, separator):
+    recipe = new_recipe(tmp_path / "my.yaml").recipe
+    recipe = recipe.model_copy(update={"compose": recipe.compose.model_copy(update={"separator": separator})})
     assert reload(tmp_path, commented(recipe, heading="")) == recipe
 
 
@@ -81,7 +89,7 @@ def test_a_preset_that_is_none():
 
 
 def test_a_short_recipe_has_some_forty_lines_and_reads_back_equal(tmp_path):
-    recipe = starter(tmp_path / "my.yaml").recipe
+    recipe = new_recipe(tmp_path / "my.yaml").recipe
     text = short(recipe, heading="A recipe.")
     assert 20 < len(text.splitlines()) <= 45
     assert all("  # " in line for line in text.splitlines()[1:] if line and not line.endswith(":"))
@@ -95,22 +103,22 @@ def test_a_short_recipe_has_some_forty_lines_and_reads_back_equal(tmp_path):
         "store=x",
         "chunk.max_chars=999",
         "encoder.lsa.dimensions=8",
-        "compose.joint=' # '",
+        "compose.separator=' # '",
         "iclm.neighbours=3",
         "decontaminate.files=[a, b]",
-        "ingest.sources[0].where='a > 1 # b'",
-        "ingest.sources[0].keep=[a]",
+        "ingest.sources[0].filter='a > 1 # b'",
+        "ingest.sources[0].metadata=[a]",
         "export.pack=256k",
     ],
 )
 def test_a_short_recipe_leaves_out_only_defaults(tmp_path, override):
-    plain = starter(tmp_path / "my.yaml").recipe.as_data()
+    plain = new_recipe(tmp_path / "my.yaml").recipe.as_data()
     recipe = Recipe.from_dict(plain, overrides=[override])
     assert reload(tmp_path, short(recipe, heading="")) == recipe
 
 
 def test_what_keys_mean_stands_beside_the_first_source(tmp_path):
-    plain = starter(tmp_path / "my.yaml").recipe.as_data()
+    plain = new_recipe(tmp_path / "my.yaml").recipe.as_data()
     plain["ingest"]["sources"] = [{"path": path, "name": f"n {path}", "text": "  # b"} for path in ("x", "y # z")]
     recipe = Recipe.from_dict(plain)
     text = short(recipe, heading="")

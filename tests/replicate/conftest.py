@@ -46,7 +46,7 @@ def done(small_replication, tmp_path):
 @pytest.fixture
 def measured(monkeypatch):
     """The rows that stand for an experiment: nextlong, ahead of standard and level with knn."""
-    from nextlong.replicate import figures, tables
+    from nextlong.replicate import figures, report
 
     made = [
         row("not extended", 10.0, 11.0, 9.0),
@@ -54,6 +54,6 @@ def measured(monkeypatch):
         row("knn", 41.0, 38.0, 43.0, arm="knn"),
         row("nextlong", 40.0, 41.0, 42.0, arm="nextlong"),
     ]
-    for module in (tables, figures):
-        monkeypatch.setattr(module, "rows", lambda done, experiment: made)
+    for module in (report, figures):
+        monkeypatch.setattr(module, "score_rows", lambda done, experiment: made)
     return made

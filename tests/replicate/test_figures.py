@@ -29,7 +29,7 @@ def test_without_scores_by_length_there_is_no_such_figure(done, monkeypatch):
     rows = [row("nextlong", 40.0, 42.0, arm="nextlong")]
     for scores in rows[0].seeds:
         scores.mean.pop("key_values")
-    monkeypatch.setattr(figures, "rows", lambda done, experiment: rows)
+    monkeypatch.setattr(figures, "score_rows", lambda done, experiment: rows)
     assert list(drawn(done)) == ["methods-gain-by-distance"]
 
 
@@ -48,12 +48,12 @@ def test_the_same_scores_give_the_same_bytes(done, measured):
 
 
 def test_bars_stand_for_what_was_measured_under_the_values_chosen(monkeypatch):
-    from nextlong.evaluate.report.draw import drawn as on_a_page
+    from nextlong.evaluate.report.figures import drawn as on_a_page
     from nextlong.replicate import figures
 
     rows = [row("standard", 20.0, 22.0, arm="standard"), row("nextlong", 40.0, 42.0, arm="nextlong")]
-    svg, _ = on_a_page(lambda figure: figures._similarity(figure, measured=rows))
-    assert {"standard", "nextlong", "0.50", "median cosine of the negatives", "value chosen, percent"} <= set(
+    svg, _ = on_a_page(lambda figure: figures._bars_and_line(figure, rows=rows, label="cosine", values=[[0.5], [0.5]]))
+    assert {"standard", "nextlong", "0.50", "cosine", "value chosen, percent"} <= set(
         re.findall(r"<text[^>]*>([^<]*)</text>", svg)
     )
-    assert on_a_page(figures._bars("first_third", rows)) is None
+    assert on_a_page(lambda figure: figures._bars_and_line(figure, rows=rows, label="", values=[[], []])) is None

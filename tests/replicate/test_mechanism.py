@@ -9,10 +9,10 @@ import yaml
 pytest.importorskip("torch")
 from nextlong.cli.main import main
 from nextlong.errors import RunError
-from nextlong.replicate.mechanism import Experiment
+from nextlong.replicate.mechanism import Experiment, collect, mechanism
 from nextlong.replicate.mechanism_recipe import ARMS, Mechanism
 from nextlong.replicate.results import HYPOTHESES
-from nextlong.runs.opened import Run
+from nextlong.runs.run import Run
 from nextlong.train.recipe import Data
 from nextlong.train.rows import source_of
 
@@ -22,7 +22,7 @@ SMALL = {
     "preset": "mechanism",
     "seeds": [0],
     "arms": ["nextlong", "standard"],
-    "corpus": {"documents": 500, "held_out": 60, "echoes": 60},
+    "corpus": {"documents": 500, "held_out": 60, "long": 40, "echoes": 60},
     "model": {"hidden_size": 16, "intermediate_size": 16, "heads": 2},
     "pretrain": {"steps": 2, "recall": 0.0, "most_legs": 1},
     "extend": {"steps": 2, "lengths": [256, 512], "row_tokens": 512, "tokens_per_step": 1024, "data_tokens": 4096},
@@ -54,7 +54,7 @@ def test_every_hypothesis_is_about_arms_that_there_are():
 def test_half_of_the_tokens_are_short_rows_unless_the_arm_has_none(experiment):
     short = experiment.recipe.pretrain.tokens
     for name, share in (("nextlong", 0.5), ("standard", 0.5), ("nextlong, no replay", 0.0)):
-        lengths = np.concatenate([lengths for _, lengths, _ in rows_of(experiment, ARMS[name])])
+        lengths = np.concatenate([lengths for _, lengths, *_ in rows_of(experiment, ARMS[name])])
         in_short = lengths[lengths == short].sum() / lengths.sum()
         # Sequences of 256 tokens, a quarter of the others' tokens or a half, are as long as a short row.
         assert in_short == pytest.approx(share + (1 - share) / 2, abs=0.05)
@@ -65,7 +65,29 @@ def test_sequences_are_those_of_ordinary_runs(experiment):
     assert [Run(run).recipe.compose.target_tokens for run in runs[:2]] == [256, 512]
     sequence = next(iter(Run(runs[1]).sequences()))
     assert len(sequence.input_ids) == 512
-    assert {span.role for span in sequence.spans} - {"joint"} == {"meta", "negative"}
+    assert {span.role for span in sequence.spans} - {"separator"} == {"meta", "negative"}
+
+
+def test_a_seed_without_retrieval_is_left_out_and_if_it_forms_in_none_the_experiment_stops(tmp_path):
+    recipe = small(tmp_path / "out", pretrain={"steps": 1, "recall": 1.0, "most_legs": 1})
+    with pytest.raises(RunError, match="retrieval formed in no base model; raise pretrain.most_legs"):
+        mechanism(recipe, report=print)
+    told = []
+    experiment = Experiment(recipe, told.append)
+    experiment.first_run(), experiment.short_runs()
+    assert experiment.base(0) is None
+    assert "the base model recalls" in told[-1]
+    assert collect(experiment)["models"] == []
+
+
+def test_short_rows_alone_and_long_documents_are_arms(experiment):
+    short = experiment.recipe.pretrain.tokens
+    lengths = np.concatenate([lengths for _, lengths, *_ in rows_of(experiment, ARMS["short rows only"])])
+    assert set(lengths.tolist()) == {short}
+    run = Run(experiment.data_of(ARMS["long documents"])["runs"][1])
+    assert {
+        span.source_id.partition("-")[0] for sequence in run.sequences() for span in sequence.spans if span.source_id
+    } == {"long"}
 
 
 def test_it_resumes_and_its_results_are_what_was_measured(tmp_path):
@@ -73,10 +95,6 @@ def test_it_resumes_and_its_results_are_what_was_measured(tmp_path):
     path = tmp_path / "m.yaml"
     path.write_text(yaml.safe_dump({**SMALL, "out": str(out)}))
     recipe = Mechanism.load(path)
-    with pytest.raises(
-        RunError, match="after 1 legs of 1 steps the base model recalls .* not 100 %; raise pretrain.most_legs"
-    ):
-        Experiment(small(out, pretrain={"steps": 1, "recall": 1.0, "most_legs": 1}), print).base(0)
     command = ["replicate", str(path)]
     assert main(command) == 0
     results = json.loads((out / "results.json").read_text())

@@ -1,12 +1,12 @@
 """What a replication takes, from its recipe alone."""
 
 import json
+from types import SimpleNamespace
 
 import pytest
 
 from nextlong.cli.main import main
-from nextlong.replicate import presets
-from nextlong.replicate.recipe import Replication
+from nextlong.replicate.recipe import PRESETS, Replication, recipe_from
 
 pytestmark = pytest.mark.heavy  # a plan imports what trains
 
@@ -14,7 +14,7 @@ pytestmark = pytest.mark.heavy  # a plan imports what trains
 def test_the_papers_plan_sweeps_every_ablation_that_is_asked_for():
     from nextlong.replicate import plan
 
-    plain = presets.recipe_from("paper", out="out").model_dump(mode="json")
+    plain = recipe_from("paper", out="out").model_dump(mode="json")
     recipe = Replication.from_dict({**plain, "experiments": ["methods", "granularity", "position", "negatives"]})
     sweeps = [line.strip() for line in plan._commands(recipe) if " sweep " in line]
     assert sweeps == [
@@ -34,12 +34,12 @@ def test_the_papers_preset_prints_its_plan_and_runs_nothing(capsys, tmp_path, mo
     assert "64 H100 (the paper: 15 h)" in told
     assert "attention,dependency" in told
     assert "--run RUN@VARIANT --out results/VARIANT-SEED" in told  # dependency reads a run
-    assert "GiB of sequences a run" in told
+    assert "GiB of sequences per run" in told
     assert not list(tmp_path.iterdir())
 
 
 def small(**more):
-    keys = {**presets.PRESETS["smoke"].keys, "out": "out", "preset": "smoke", "seeds": [0, 1], **more}
+    keys = {**PRESETS["smoke"].keys, "out": "out", "preset": "smoke", "seeds": [0, 1], **more}
     return Replication.from_dict(keys)
 
 
@@ -53,7 +53,7 @@ def test_what_stands_in_every_ablation_is_trained_once():
 def test_models_tokens_and_disk_follow_from_the_recipe(monkeypatch):
     from nextlong.replicate import plan
 
-    monkeypatch.setattr(plan.train_plan, "measure_step", lambda training, config, rows, ranks: 2.0 * rows[0][0])
+    monkeypatch.setattr(plan.forecast, "measure_row", lambda training, config, lengths: 2.0 * lengths[0])
     recipe = small(methods=["standard", "nextlong"], experiments=["methods"])
     told = plan.as_json(recipe)
     assert told["models"] == 2 * (1 + 2)
@@ -68,7 +68,8 @@ def test_models_tokens_and_disk_follow_from_the_recipe(monkeypatch):
 
 
 @pytest.mark.parametrize(("seconds", "said"), [(59.4, "59 s"), (60, "1 min"), (3599, "60 min"), (5400, "1.5 h")])
-def test_times_are_told_in_the_unit_that_fits(seconds, said):
+def test_times_are_given_in_the_unit_that_fits(seconds, said):
     from nextlong.replicate import plan
 
-    assert plan._duration(seconds) == said
+    made = plan._Plan(SimpleNamespace(parameters=1), 1, 1, 1, 1, seconds, 1.0, "measured")
+    assert dict(plan._facts(small(), made))["time"].startswith(f"at least {said} (measured)")

@@ -45,7 +45,7 @@ def test_a_table_holds_means_and_intervals_over_the_seeds(made):
     recalled = page.split("## Recall across hard")[1].split("##")[0]
     assert re.search(r"\| nextlong \| 99\.00 ± 0\.000 \| 81\.00 ± 2\.48 \|", recalled)  # t(0.975, 2) / sqrt(3) = 2.484
     assert "3 of the recipe's 5" not in page
-    assert "3 of the recipe's 3 are finished" in page
+    assert "3 of the recipe's 3 are shown" in page
 
 
 def test_a_verdict_is_what_the_seeds_say(made):
@@ -67,7 +67,7 @@ def test_a_seed_that_is_not_finished_for_every_arm_is_not_shown(made):
     del made["models"][-1]
     shown = Results(made, origin="x")
     assert shown.seeds == [0, 1]
-    assert "2 of the recipe's 3 are finished and shown (0, 1)" in results.page(shown)
+    assert "2 of the recipe's 3 are shown (0, 1)" in results.page(shown)
     made["models"] = made["models"][:2]
     with pytest.raises(RunError, match="no seed is finished for every arm; resume the experiment"):
         Results(made, origin="x")

@@ -3,6 +3,7 @@
 import csv
 import io
 import json
+import re
 
 import pytest
 
@@ -103,3 +104,21 @@ def test_cosines_of_chunks_and_of_documents_share_no_column(shared_run, recipe_f
     for key, value in chunks.items():
         if "cosine" in key:
             assert value is None or documents[key] is None
+
+
+def test_the_picture_shows_one_document_in_every_run(runs, recipe_for, tmp_path, capsys):
+    far = runs[1]
+    for method in ("nextlong", "standard"):
+        pipeline.run(recipe_for(far, f"compose.method={method}", f"name={method}"))
+    picture = tmp_path / "one.svg"
+    assert cli_main.main(["compare", f"{far}@nextlong", f"{far}@standard", "--svg", str(picture)]) == 0
+    svg = picture.read_text()
+    assert re.search(r">nextlong</text>.*>standard</text>", svg, flags=re.DOTALL)
+    name = re.search(r"<title>(.+), by nextlong, standard</title>", svg)[1]
+    strips = set(re.findall(rf'y="(\d+)"[^>]*><title>(?:meta|document): {re.escape(name)},', svg))
+    assert len(strips) == 3, "the document itself, and its place in both sequences"
+
+
+def test_a_picture_of_different_lengths_is_refused(runs, tmp_path, capsys):
+    assert cli_main.main(["compare", *map(str, runs), "--svg", str(tmp_path / "x.svg")]) == 2
+    assert "sequences of different lengths (1024, 2048 tokens)" in capsys.readouterr().err

@@ -7,7 +7,7 @@ from rich.console import Console
 import nextlong
 from nextlong.report import stats_page
 from nextlong.runs import stats
-from nextlong.runs.cut_off import CutOff
+from nextlong.runs.measures import CutOff
 
 
 @pytest.fixture(scope="module")

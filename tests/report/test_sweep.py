@@ -96,11 +96,11 @@ def test_names_keep_whole_keys_where_their_ends_are_alike_and_fit_a_file_name(re
     axes = [
         Axis("ingest.sources.0.max_chars", (900,)),
         Axis("chunk.max_chars", (300,)),
-        Axis("compose.joint", ("/ \n",)),
+        Axis("compose.separator", ("/ \n",)),
     ]
     (variant,) = sweep.variants(recipe, axes)
-    assert variant.name == "ingest.sources.0.max_chars=900,chunk.max_chars=300,compose.joint=-"
-    assert variant.recipe.compose.joint == "/ \n"
+    assert variant.name == "ingest.sources.0.max_chars=900,chunk.max_chars=300,compose.separator=-"
+    assert variant.recipe.compose.separator == "/ \n"
 
 
 def test_what_will_run_is_counted_before_it_does(recipe, own_run, tmp_path):
@@ -149,7 +149,7 @@ def test_the_variants_are_told_before_the_first_step(recipe, capsys):
         (["compose.positon=head"], "did you mean 'position'?"),
         (["run_dir=a,b"], "the variants share one run directory"),
         (["compose.seed=1", "compose.seed=2"], "names a key twice"),
-        (["compose.joint='/ ','* '"], "would both be recorded as joint=-;"),
+        (["compose.separator='/ ','* '"], "would both be recorded as separator=-;"),
     ],
 )
 def test_a_grid_that_is_none_runs_nothing(recipe, own_run, hashes_of, capsys, over, message):

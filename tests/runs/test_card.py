@@ -1,9 +1,14 @@
 """What a card tells of a recipe: everything but the machine that it ran on."""
 
+import json
+from importlib.metadata import PackageNotFoundError, version
+
 import pytest
 import yaml
 
+from nextlong.engine import runner
 from nextlong.recipe import Recipe
+from nextlong.runs import export as runs_export
 from nextlong.runs.card import public_name, public_recipe
 
 PLAIN = {
@@ -82,3 +87,23 @@ def test_a_model_that_lies_here_is_told_by_its_last_name(tmp_path, monkeypatch):
     (tmp_path / "private" / "bge").mkdir(parents=True)
     recipe = Recipe.from_dict(PLAIN | {"encoder": {"model": "sentence-transformers:private/bge"}})
     assert yaml.safe_load(public_recipe(recipe))["encoder"]["model"] == "sentence-transformers:bge"
+
+
+def test_a_run_of_a_copied_source_tree_finishes_and_says_so(recipe_for, tmp_path, monkeypatch):
+    def found(package):
+        if package == "nextlong":  # run from its folder, never installed
+            raise PackageNotFoundError(package)
+        return version(package)
+
+    monkeypatch.setattr(runner, "version", found)
+    options = (
+        "executor=serial",
+        f"export.push={tmp_path / 'published'}",
+        "compose.method=standard",
+        "export.formats=jsonl",
+    )
+    written = runs_export.run(recipe_for(tmp_path / "run", *options))
+    assert all("nextlong" not in step.manifest["versions"] for step in written.done.values())
+    (record,) = (tmp_path / "published").rglob("manifest.json")
+    assert json.loads(record.read_text("utf-8"))["nextlong"] == "not installed as a package"
+    assert "not installed as a package" in (record.parent / "README.md").read_text("utf-8")

@@ -9,24 +9,26 @@ from contextlib import suppress
 from importlib.util import find_spec
 from pathlib import Path
 
+import fsspec
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
 import nextlong
-from nextlong.artefacts import record
+from nextlong.artifacts import record
 from nextlong.cli.main import main
 from nextlong.engine import store
-from nextlong.export.destination import ExportFile
+from nextlong.export.publish import ExportFile
 from nextlong.runs import data_folder
 from nextlong.runs import export as runs_export
 from nextlong.verify import delivered
-from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.files import check_files
+from nextlong.verify.run_files import RunFiles
 
 PLUGIN = """
 import json
 from nextlong.export.formats.base import Format, Snippet
-from nextlong.results import ShardResult
+from nextlong.artifacts.results import ShardResult
 
 def write(out, blocks, options):
     with open(f"{out}.lines", "w") as file:
@@ -126,7 +128,9 @@ def test_the_rows_are_those_of_the_steps_and_cost_no_room(exported):
     assert "@article{gao2025nextlong," in card
     assert "tokenized with `byte-level BPE trained on the corpus`" in card
     outcomes = [
-        one for name in ("jsonl", "mds", "parquet") for one in delivered.verify_delivered(exported / "data" / name)
+        one
+        for name in ("jsonl", "mds", "parquet")
+        for one in delivered.verify_delivered(fsspec.filesystem("file"), str(exported / "data" / name))
     ]
     assert not [one.examples for one in outcomes if one.result == "breach"]
 
@@ -139,15 +143,15 @@ def test_a_method_is_cited_by_its_own_paper(recipe_for, tmp_path):
 
 
 def test_verify_finds_a_file_of_data_that_is_not_the_runs(own):
-    assert check_files(Artefacts(own))[1].examples == []
+    assert check_files(RunFiles(own))[1].examples == []
     path = own / "data" / "jsonl" / "train" / "part-00000.jsonl"
     text = path.read_bytes()
     path.unlink()
     path.write_bytes(text.replace(b"a", b"b", 1))
-    (found,) = check_files(Artefacts(own))[1].examples
+    (found,) = check_files(RunFiles(own))[1].examples
     assert found.startswith("data/jsonl/train/part-00000.jsonl has the hash")
     path.unlink()
-    assert "is missing" in check_files(Artefacts(own))[1].examples[0]
+    assert "is missing" in check_files(RunFiles(own))[1].examples[0]
     runs_export.export([own], formats=["jsonl"], overrides=["export.validation=0.25"])
     assert path.read_bytes() == text
 
@@ -290,7 +294,7 @@ def test_folders_of_the_users_with_a_manifest_are_let_alone(own, recipe_for, cap
     for copy in ("copy", "backup/jsonl"):
         (data / copy / "train" / "part-00000.jsonl").write_text("changed")
     (data / "parquet" / "NOTES.txt").write_text("mine")
-    assert check_files(Artefacts(own))[1].examples == []
+    assert check_files(RunFiles(own))[1].examples == []
     nextlong.run(recipe_for(own, "compose.target_tokens=1024"))
     assert nextlong.open(own).data == data
     assert main(["gc", str(own), "--drop", "base", "--yes"]) == 0
@@ -301,7 +305,7 @@ def test_folders_of_the_users_with_a_manifest_are_let_alone(own, recipe_for, cap
 
 def test_a_damaged_record_of_the_runs_rows_is_told(own):
     (own / "data" / "jsonl" / "manifest.json").write_text("{")
-    assert "data/jsonl/manifest.json" in check_files(Artefacts(own))[1].examples[0]
+    assert "data/jsonl/manifest.json" in check_files(RunFiles(own))[1].examples[0]
 
 
 def test_a_later_export_leaves_what_datasets_loads(own):
@@ -333,8 +337,27 @@ def test_rows_of_variants_and_mixes_go_with_them(own, recipe_for, tmp_path, caps
     assert (data / "few" / "parquet" / "manifest.json").exists()
     written = runs_export.export([f"{own}@few", own], formats=["jsonl"])
     assert written.folder.parent == data
-    assert "Mixed of these runs" in (written.folder / "README.md").read_text("utf-8")
+    assert written.folder.name.startswith(f"mix-{own.name}-few+{own.name}-")
+    assert "A mix of these runs" in (written.folder / "README.md").read_text("utf-8")
     assert main(["gc", str(own), "--drop", "few", "--yes"]) == 0
     assert sorted(path.name for path in data.iterdir()) == ["README.md", "jsonl", "mds", "parquet"]
     assert main(["run", str(tmp_path / "r.yaml"), "--name", "parquet"]) == 2
     assert "data/parquet has another meaning" in capsys.readouterr().err
+
+
+def test_where_run_opens_no_variant_a_card_lists_them_and_datasets_loads_each(recipe_for, tmp_path):
+    run_dir = tmp_path / "run"
+    (tmp_path / "r.yaml").write_text(recipe_for(run_dir).dump())
+    for count in (3, 4):
+        assert (
+            main(["run", str(tmp_path / "r.yaml"), "--set", f"compose.sequences={count}", "--name", f"n{count}"]) == 0
+        )
+    card = (run_dir / "data" / "README.md").read_text("utf-8")
+    configs = yaml.safe_load(card.split("---")[1])["configs"]
+    assert [config["config_name"] for config in configs] == ["n3", "n4"]
+    for config, count in zip(configs, (3, 4), strict=True):
+        (split,) = config["data_files"]
+        files = sorted((run_dir / "data").glob(split["path"]))
+        assert sum(pq.read_metadata(file).num_rows for file in files) == count
+    assert main(["gc", str(run_dir), "--drop", "n3", "--yes"]) == 0
+    assert "n3" not in (run_dir / "data" / "README.md").read_text("utf-8")

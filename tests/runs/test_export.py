@@ -8,12 +8,13 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 import yaml
+from tokenizers import Tokenizer
 
 import nextlong
 from counted import counts_of
 from nextlong import pipeline
 from nextlong.cli.main import main
-from nextlong.errors import NextlongError, RunError
+from nextlong.errors import NextlongError, RecipeError, RunError
 from nextlong.runs import export as runs_export
 
 T = 2048
@@ -59,7 +60,7 @@ def test_chunks_of_validation_are_left_out_of_train(own_run):
     told = f"{counts['left_out']} of 12 sequences"
     for name in (".", "parquet"):
         page = (own_run / "data" / name / "README.md").read_text("utf-8")
-        assert f"{told} stand in neither split, because they share a chunk with validation" in page
+        assert f"{told} are in neither split, because they share a chunk with validation" in page
 
 
 def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, sequences):
@@ -237,13 +238,13 @@ def test_a_mix_says_of_which_runs_it_is(own_run, shorter_run):
 def test_what_is_written_says_how_far_its_rows_are_filled_and_warns_of_half_empty_ones(own_run, capsys):
     assert main(["export", str(own_run), "--to", "jsonl"]) == 0
     told = capsys.readouterr().out
-    assert "12 rows of 12 sequences; 100.0 % of 2,048 tokens a row are filled" in told
+    assert "12 rows of 12 sequences; 100.0 % of 2,048 tokens per row are filled" in told
     assert "warning" not in told
     assert main(["export", str(own_run), "--to", "jsonl", "--set", "export.pack=3000"]) == 0
     told = capsys.readouterr().out
-    assert "12 rows of 12 sequences, 12 of them not full; 68.2 % of 3,000 tokens a row are filled" in told
+    assert "12 rows of 12 sequences, 12 of them not full; 68.2 % of 3,000 tokens per row are filled" in told
     assert "warning:" in told
-    assert "11,424 tokens of room in the rows of train are empty (68.2 % are filled)" in told
+    assert "11,424 tokens in the rows of train are padding (68.2 % are filled)" in told
     card = (nextlong.open(own_run).data / "jsonl" / "README.md").read_text("utf-8")
     assert "| 68.2 % |" in card
 
@@ -276,3 +277,42 @@ def test_a_flipped_bit_is_not_published_by_a_run_either(own_run, recipe_for, tmp
     with pytest.raises(RunError, match="was altered"):
         nextlong.run(recipe_for(own_run, f"export.push={tmp_path / 'there'}", "workers=1"))
     assert not (tmp_path / "there").exists()
+
+
+@pytest.fixture
+def short_documents(tmp_path):
+    """A file of forty documents, none of them in the run's corpus."""
+    path = tmp_path / "short ones.jsonl"
+    texts = [
+        f"Recipe {place}. Take {place} eggs and {place * 7} grams of flour, and stir them well.\n"
+        for place in range(40)
+    ]
+    path.write_text("".join(json.dumps({"text": text * 3}) + "\n" for text in texts))
+    return path
+
+
+def test_a_mix_takes_short_documents_in_the_proportion_asked_for(own_run, short_documents):
+    asked = ["export", str(own_run), str(short_documents), "--mix", "3,1", "--by", "tokens", "--short-tokens", "256"]
+    assert main([*asked, "--set", "export.pack=2048", "--set", "workers=1"]) == 0
+    short = nextlong.open(own_run.with_name("run-short-short-ones.jsonl"))
+    long = nextlong.open(own_run)
+    assert {len(sequence.input_ids) for sequence in short.sequences()} == {256}
+    assert short.recipe.compose.method == "standard"
+    (described,) = own_run.glob("*/mix.json")
+    taken = {run["run"].rpartition("/")[2]: run["taken"]["train"] for run in json.loads(described.read_text())["runs"]}
+    long_taken, short_taken = (counts["tokens"] for counts in taken.values())
+    assert short_taken / (long_taken + short_taken) == pytest.approx(0.25, abs=0.05)
+    tokenizer = Tokenizer.from_file(str(long.steps["tokenizer"].file(".tokenizer.json")))
+    assert "grams of flour" in tokenizer.decode(next(iter(short.sequences())).input_ids.tolist())
+
+
+def test_rows_are_no_longer_than_the_runs_unless_asked(own_run, short_documents):
+    written = runs_export.export([own_run, short_documents], overrides=["export.pack=2048", "workers=1"])
+    assert written.runs[1].recipe.compose.target_tokens == 2048
+
+
+def test_tokens_of_short_rows_need_short_documents(own_run):
+    with pytest.raises(
+        RecipeError, match="--short-tokens without a file of short documents; name one after the first run"
+    ):
+        runs_export.export([own_run], short_tokens=256)

@@ -4,7 +4,7 @@ import numpy as np
 
 from nextlong.runs import spans
 from nextlong.runs.spans import Block
-from nextlong.schemas import BOS, DOCUMENT, JOINT, META, NEGATIVE, NO_CHUNK
+from nextlong.schemas import BOS, DOCUMENT, META, NEGATIVE, NO_CHUNK, SEPARATOR
 
 NAN = float("nan")
 
@@ -20,7 +20,7 @@ EXTENDED = block(
     (0, NO_CHUNK, -1, BOS, -1, 0, 1, 0.0),
     (0, 10, 1, META, 0, 1, 4, 1.0),
     (0, 20, 2, NEGATIVE, 0, 4, 9, 0.9),
-    (0, NO_CHUNK, -1, JOINT, 0, 9, 10, 0.0),
+    (0, NO_CHUNK, -1, SEPARATOR, 0, 9, 10, 0.0),
     (0, 30, 3, NEGATIVE, 0, 10, 12, 0.8),
     (0, 11, 1, META, 1, 12, 15, 1.0),
     (0, 31, 3, NEGATIVE, 1, 15, 20, 0.7),
@@ -33,7 +33,7 @@ EXTENDED = block(
 # Documents 4, 5 and 6 of chunks 40-42, 50 and 60-61; then 5 alone, and 6 whose cosine is unknown.
 CONCATENATED = block(
     (0, 40, 4, DOCUMENT, 0, 0, 5, 1.0),
-    (0, NO_CHUNK, -1, JOINT, 0, 5, 6, 0.0),
+    (0, NO_CHUNK, -1, SEPARATOR, 0, 5, 6, 0.0),
     (0, 41, 4, DOCUMENT, 0, 6, 9, 1.0),
     (0, 42, 4, DOCUMENT, 0, 9, 11, 1.0),
     (0, 50, 5, DOCUMENT, 1, 11, 13, 0.5),
@@ -68,7 +68,7 @@ def test_distances_are_the_tokens_between_parts_of_a_document():
         (0, 50, 5, DOCUMENT, 1, 5, 9, NAN),
         (0, 41, 4, DOCUMENT, 0, 9, 11, NAN),
         (0, 42, 4, DOCUMENT, 0, 11, 12, NAN),
-        (0, NO_CHUNK, -1, JOINT, 0, 12, 13, 0.0),
+        (0, NO_CHUNK, -1, SEPARATOR, 0, 12, 13, 0.0),
         (0, 51, 5, DOCUMENT, 1, 13, 14, NAN),
         (0, 43, 4, DOCUMENT, 0, 14, 20, NAN),
         (1, 40, 4, DOCUMENT, 0, 0, 20, NAN),

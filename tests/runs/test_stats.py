@@ -13,7 +13,8 @@ import nextlong
 from counted import counts_of, total
 from nextlong import pipeline
 from nextlong.report import compare, stats_page
-from nextlong.runs import card_statistics, stats
+from nextlong.runs import stats
+from nextlong.runs.card import card_numbers
 from nextlong.schemas import DropReason
 
 HISTOGRAMS = ("similarity_histogram", "distance_histogram", "chunk_tokens_histogram", "document_chars_histogram")
@@ -176,4 +177,4 @@ def test_methods_of_whole_documents(recipe_for, own_run, method):
     assert {key for key, value in numbers.items() if value is None} >= {
         "distance_mean", "distance_p50", "distance_p90", "distance_max", "meta_share", "own_document_negatives",
     }  # fmt: skip
-    assert "negatives from the own document" not in card_statistics.statistics(measured)
+    assert "negatives from the own document" not in card_numbers(measured)

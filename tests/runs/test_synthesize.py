@@ -9,7 +9,7 @@ from tokenizers import Tokenizer
 
 import nextlong
 from nextlong.runs import synthesize
-from nextlong.tokens.tokenizer import train_bpe
+from nextlong.sequences.tokenizer import train_bpe
 
 TEXTS = [
     f"{subject} lifts the {thing} at dawn.\nWho waits for {subject} sees the {thing}.\nNo {thing} is like another.\n"

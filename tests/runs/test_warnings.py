@@ -12,10 +12,11 @@ from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 import nextlong
 from larger_cases import thorough
 from nextlong import pipeline
+from nextlong.export.arrange import SplitResult
 from nextlong.recipe import Recipe
 from nextlong.report import summary
 from nextlong.runs import stats, warnings
-from nextlong.runs.warnings import CHECKS
+from nextlong.runs.warnings import CHECKS, of_rows
 
 LETTERS = "abcdefghijklmnopqrstuvwxyz"
 
@@ -161,7 +162,7 @@ def test_tables_that_differ_in_numbers_alone(measured):
     near = found.near_identical
     assert near.share > warnings.MOST_NEAR_IDENTICAL
     told = said(found, "near-identical-negatives")
-    assert f"`nextlong peek RUN {near.sequence}`, which holds {near.most} of them" in told
+    assert f"`nextlong peek RUN {near.sequence}`, which has {near.most} of them" in told
     mended = measured({"one": Writer(4).documents(120) + tables}, "compose.sequences=40", "mine.max_similarity=0.9")
     assert "near-identical-negatives" not in names(mended)
 
@@ -176,7 +177,7 @@ def test_one_source_that_serves_as_everybodys_negatives(measured, tmp_path):
     )
     share = found.negatives_by_source["snippets"] / sum(found.negatives_by_source.values())
     assert share > warnings.SOURCE_SHARE
-    assert f"{share:.0%} of the negatives' tokens come from snippets, but 0% of the extended" in said(
+    assert f"{share:.0%} of the negatives' tokens come from snippets, but 0% of the meta-documents" in said(
         found, "one-source"
     )
 
@@ -191,7 +192,7 @@ def test_few_chunks_that_serve_again_and_again(measured):
     few = {"one": Writer(7).documents(20, sentences=(10, 20))}
     found = measured(few, "compose.sequences=all", "compose.target_tokens=4096")
     assert found.reuse.mean > warnings.MOST_USES
-    assert f"a chunk serves {found.reuse.mean:.1f} times on average and up to {found.reuse.max}" in said(
+    assert f"a chunk is used {found.reuse.mean:.1f} times on average and up to {found.reuse.max}" in said(
         found, "heavy-reuse"
     )
     mended = measured(few, "compose.sequences=all", "compose.target_tokens=4096", "compose.max_uses=2")
@@ -269,7 +270,7 @@ def test_the_bytes_of_a_token_are_those_of_every_sequence(measured):
 def test_fewer_than_asked_and_most_drafts_dropped(measured):
     found = measured({"one": Writer(11).documents(60)}, "compose.sequences=60", "compose.max_uses=1")
     yields = found.yields
-    assert said(found, "fewer-sequences").startswith(f"{found.sequences} sequences were made, but 60 were asked for")
+    assert said(found, "fewer-sequences").startswith(f"{found.sequences} sequences were made, but 60 were requested")
     assert said(found, "many-dropped").startswith(f"{sum(yields.dropped.values())} of {yields.drafts} drafts")
 
 
@@ -335,7 +336,7 @@ def test_documents_without_keywords_by_source_and_none_of_chinese(measured):
     }
     assert found.tokens_by_source["chinese"] > 0
     assert said(found, "no-keywords").startswith(
-        "documents without a keyword stand in no sequence: 40 of 40 of tables (100%); lower"
+        "documents without a keyword are in no sequence: 40 of 40 of tables (100%); lower"
     )
     (line, unshared) = [value for name, value in _summary(found) if name == "keywords"]
     assert line == "40 of 40 documents of tables left out without one"
@@ -373,3 +374,15 @@ def test_every_warning_has_its_place_in_the_documentation():
     text = (Path(__file__).parents[2] / "docs/warnings.md").read_text("utf-8")
     headings = [line.removeprefix("## ") for line in text.splitlines() if line.startswith("## ")]
     assert [name for name in headings if "-" in name] == [*CHECKS, "empty-rows", "read-in-train"]
+
+
+@pytest.mark.parametrize(("tokens", "names"), [(1900, ()), (1899, ("empty-rows",))])
+def test_rows_with_room_to_spare(tokens, names):
+    told = of_rows("train", SplitResult(rows=20, sequences=20, documents=9, tokens=tokens), room=100)
+    assert tuple(warned.name for warned in told) == names
+
+
+@pytest.mark.parametrize(("in_train", "names"), [(5, ()), (6, ("read-in-train",))])
+def test_validation_that_train_reads_too(in_train, names):
+    split = SplitResult(rows=20, sequences=20, documents=9, tokens=2000, chunks=100, chunks_in_train=in_train)
+    assert tuple(warned.name for warned in of_rows("validation", split, room=100)) == names

@@ -98,7 +98,7 @@ def watch_steps():
     Trainer.train_step = train_step
 
 
-def leak():
+def measure_leak():
     """A planted fault: positions that go on through the documents of a packed row, so that these see each other."""
     from nextlong.train.titan import parts
 
@@ -119,7 +119,7 @@ if __name__ == "__main__":
     FlexAttention._compiled_flex_attn = staticmethod(dense_attention)
     watch_steps()
     if os.environ.get("NEXTLONG_TEST_LEAK"):
-        leak()
+        measure_leak()
     from nextlong.cli.main import main
 
     sys.exit(main())

@@ -88,8 +88,8 @@ def own(recipe, folder):
     """The same training by our engine."""
     from rich.console import Console
 
+    from nextlong.train.loop import train
     from nextlong.train.recipe import TrainRecipe
-    from nextlong.train.start import train
 
     train(TrainRecipe.load(recipe), Console(quiet=True))
     return folder / "own"

@@ -49,7 +49,7 @@ def test_a_short_row_is_padded_by_a_document_of_its_own():
 
 
 @pytest.mark.parametrize(
-    ("row_tokens", "shared_by", "read"),
+    ("row_tokens", "ranks_per_row", "read"),
     [
         (131_072, 8, 131_072),
         (131_073, 8, 131_072),
@@ -59,10 +59,10 @@ def test_a_short_row_is_padded_by_a_document_of_its_own():
         (1100, 4, 2048),
     ],
 )
-def test_rows_are_whole_blocks(row_tokens, shared_by, read):
+def test_rows_are_whole_blocks(row_tokens, ranks_per_row, read):
     from nextlong.train.titan.config import input_tokens
 
-    assert input_tokens(row_tokens, shared_by=shared_by) == read
+    assert input_tokens(row_tokens, ranks_per_row=ranks_per_row) == read
 
 
 def llama_config(**changes):
@@ -75,9 +75,9 @@ def llama_config(**changes):
 def test_every_size_is_the_configs():
     from torchtitan.models.common import RMSNorm
 
-    from nextlong.train.titan import llama, versions
+    from nextlong.train.titan import config
 
-    spec = llama.spec(llama_config(), interface=versions.interface(), row_tokens=256, float8=False)
+    spec = config.llama_spec(llama_config(), row_tokens=256, float8=False)
     model = spec.model.build()
     shapes = {name: tuple(tensor.shape) for name, tensor in model.state_dict().items()}
     assert len({name.split(".")[1] for name in shapes if name.startswith("layers")}) == 3
@@ -98,46 +98,46 @@ def test_every_size_is_the_configs():
     ],
 )
 def test_what_torchtitans_llama_cannot_express(changes, told):
-    from nextlong.train.titan import llama
+    from nextlong.train.titan.config import check_llama
 
-    llama.check(llama_config(), path="here")
+    check_llama(llama_config(), path="here")
     with pytest.raises(RecipeError, match=told):
-        llama.check(llama_config(**changes), path="here")
+        check_llama(llama_config(**changes), path="here")
 
 
 def test_another_architecture_is_refused():
     from transformers import Qwen3Config
 
-    from nextlong.train.titan import llama
+    from nextlong.train.titan.config import check_llama
 
     with pytest.raises(RecipeError, match="is a qwen3; the engine torchtitan trains llama and mistral"):
-        llama.check(Qwen3Config(), path="here")
+        check_llama(Qwen3Config(), path="here")
 
 
 def test_an_old_torch_is_named(monkeypatch):
     import torch
 
-    from nextlong.train.titan import versions
+    from nextlong.train.titan import launch
 
     monkeypatch.delattr(torch.distributed, "set_timeout")
     with pytest.raises(
         RecipeError, match=r"torch .* is too old for torchtitan: it lacks torch\.distributed\.set_timeout"
     ):
-        versions.interface()
+        launch.installed_version()
 
 
 def test_another_version_is_named(monkeypatch):
     import torchtitan.config
 
-    from nextlong.train.titan import versions
+    from nextlong.train.titan import launch
 
-    monkeypatch.setattr(versions, "_version", lambda: "0.2.2")
-    with pytest.raises(RecipeError, match=r"torchtitan 0\.2\.2 is not supported; install 0\.3\.0, and main"):
-        versions.interface()
+    monkeypatch.setattr("importlib.metadata.version", lambda _: "0.2.2")
+    with pytest.raises(RecipeError, match=r"torchtitan 0\.2\.2 is not supported; install 0\.3\.0, or main"):
+        launch.installed_version()
     fields = {"max_context_length": None, "num_tokens_per_train_step": None}
     monkeypatch.setattr(torchtitan.config, "TrainingConfig", SimpleNamespace(__dataclass_fields__=fields))
     with pytest.raises(RecipeError, match="is not supported"):  # main's fields without main's loaders
-        versions.interface()
+        launch.installed_version()
 
 
 def test_more_devices_than_there_are(tmp_path, monkeypatch):
@@ -183,7 +183,7 @@ def test_an_export_of_one_token_more_is_read_as_it_is(recipe_for, tmp_path):
         "model": {"path": str(tmp_path / "llama")},
     }
     recipe = TrainRecipe.from_dict({**plain, "training": {"tokens_per_step": 2 * 513}})
-    row_tokens = input_tokens(513, shared_by=2)
+    row_tokens = input_tokens(513, ranks_per_row=2)
     assert row_tokens == 512
     config = parts.RowsLoader.Config(recipe=recipe.model_dump_json(), row_tokens=row_tokens)
     first, second = (iter(config.build(dp_world_size=2, dp_rank=rank)) for rank in range(2))
@@ -200,7 +200,7 @@ def test_an_export_of_one_token_more_is_read_as_it_is(recipe_for, tmp_path):
     resumed.load_state_dict(alone.state_dict())
     next(expected)
     assert torch.equal(next(iter(resumed))[1], next(expected)[1])
-    with pytest.raises(RunError, match="what is trained on has changed"):
+    with pytest.raises(RunError, match="the training data have changed"):
         resumed.load_state_dict({**alone.state_dict(), "data": "other"})
 
 
@@ -230,7 +230,8 @@ def saved(tmp_path, monkeypatch):
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
     (tmp_path / "out" / metrics.STEPS).write_text('{"step": 4}\n')
     (tmp_path / "out" / "recipe.yaml").write_text(recipe.dump())
-    ready = SimpleNamespace(config=llama_config(), tokenizer=None, rows=SimpleNamespace(longest_document=8))
+    rows = SimpleNamespace(longest_document=8)
+    ready = SimpleNamespace(config=llama_config(), tokenizer=None, rows=rows, data="a")
     monkeypatch.setattr(parts, "prepared", lambda _: ready)
     return recipe, folder, weights
 
@@ -312,3 +313,83 @@ def test_weights_that_are_missing_or_torn_are_named(saved):
     with pytest.raises(RunError, match="has left no weights of step 4"):
         launch._finish(recipe)
     assert (folder / "model-00001-of-00002.safetensors").exists()
+
+
+def final_of(recipe, *, data):
+    """Write the finished model of a recipe."""
+    from pathlib import Path
+
+    from nextlong.engine import store
+
+    final = Path(recipe.out) / "final"
+    final.mkdir()
+    store.write_json(final / "trainer.json", {"recipe": recipe.trained_keys(), "data": data})
+
+
+def test_a_final_model_of_another_training_is_not_taken_for_this_one(saved, monkeypatch):
+    """The checkpoints were deleted and the recipe was changed; what torchtitan then leaves nothing of is an error."""
+    import shutil
+
+    from rich.console import Console
+
+    from nextlong.errors import RunError
+    from nextlong.train.titan import launch
+
+    recipe, folder, _ = saved
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    final_of(recipe, data="a")
+    shutil.rmtree(folder.parent)
+    started = []
+    monkeypatch.setattr(launch, "_start_processes", lambda *_: started.append(True))
+    launch.train(recipe, Console(quiet=True))
+    assert not started  # all steps are done
+    other = recipe.model_copy(update={"seed": 5})
+    with pytest.raises(RunError, match="has left no weights of step 4"):
+        launch.train(other, Console(quiet=True))
+    assert started
+    shutil.rmtree(folder.parents[1] / "final")
+    final_of(recipe, data="b")
+    with pytest.raises(RunError, match="the training data have changed since .*final was saved"):
+        launch.train(recipe, Console(quiet=True))
+
+
+def test_parts_of_a_save_that_was_killed_are_not_read_as_weights(saved, monkeypatch):
+    """torch joins every part in the folder, also one of a rank that there is no longer; the last it reads wins."""
+    import glob
+    import shutil
+    from pathlib import Path
+
+    import torch
+    from rich.console import Console
+    from safetensors.torch import load_file, save_file
+    from torch.distributed.checkpoint._consolidate_hf_safetensors import consolidate_safetensors_files
+
+    from nextlong.train.titan import launch
+
+    recipe, folder, weights = saved
+    shutil.rmtree(folder)
+    name = "model.norm.weight"
+
+    def write_part(rank, tensor):
+        (folder / "sharded").mkdir(parents=True, exist_ok=True)
+        metadata = {"DCP_SHARDING_INFO": f'{{"{name}": {{"saved_offsets": [0]}}}}', "DCP_VERSION": "1.0"}
+        path = folder / f"sharded/shard-{rank:05}-model-00001-of-00001.safetensors"
+        save_file({name: tensor}, path, metadata=metadata)
+
+    def save():
+        write_part(1, weights[name])
+        consolidate_safetensors_files(str(folder / "sharded"), str(folder), {name: 1})
+
+    listed = glob.glob
+    monkeypatch.setattr(glob, "glob", lambda pattern: sorted(listed(pattern)))
+    stale = torch.full_like(weights[name], 7.0)
+    write_part(2, stale)
+    save()  # without removing the stale part: its numbers are the weights
+    assert torch.equal(load_file(folder / "model-00001-of-00001.safetensors")[name], stale)
+    (folder / "model.safetensors.index.json").unlink()
+    monkeypatch.setitem(sys.modules, "torchtitan.train", SimpleNamespace(main=save))
+    for key, value in {"WORLD_SIZE": "1", "RANK": "0"}.items():
+        monkeypatch.setenv(key, value)
+    launch.train(recipe, Console(quiet=True))
+    final = load_file(Path(recipe.out) / "final/model-00001-of-00001.safetensors")
+    assert torch.equal(final[name], weights[name])

@@ -30,9 +30,9 @@ def test_logits_and_gradients_are_those_of_each_document_alone(kernel):
 
 @pytest.mark.parametrize("document", range(4))
 def test_changing_one_document_moves_no_output_of_another(document):
-    from nextlong.train.probe import leak
+    from nextlong.train.check import measure_leak
 
-    found = leak(llama("auto"), packed(BOUNDS)["input_ids"], BOUNDS, document=document)
+    found = measure_leak(llama("auto"), packed(BOUNDS)["input_ids"], BOUNDS, document=document)
     assert found.moved_outside == 0
     assert found.moved_inside == BOUNDS[document + 1] - BOUNDS[document]
 
@@ -75,15 +75,15 @@ def test_a_step_at_524288_tokens_makes_no_tensor_of_t_times_t(train_recipe, kern
     """Forward and backward pass on fake tensors, of one document and of packed ones; the largest tensor grows with T alone."""
     from torch._subclasses.fake_tensor import FakeTensorMode
 
-    from nextlong.train import memory, model
+    from nextlong.train import costs, model
 
     recipe = train_recipe(
         {"attention_kernel": kernel, "memory.checkpointing": "layers", "model.scratch.vocabulary": 512}
     )
     tokens = 524_288
     with FakeTensorMode():
-        made = memory.fake_model(recipe, model.config_of(recipe, vocabulary=None), layers=2)
-        batch = memory.fake_batch(range(0, tokens + 1, tokens // documents))
+        made = costs.model_of_layers(recipe, model.config_of(recipe, vocabulary=None), layers=2)
+        batch = costs.random_batch(range(0, tokens + 1, tokens // documents))
         with largest_of() as ours:
             made(**batch, num_items_in_batch=tokens).loss.backward()
     assert tokens <= ours.elements <= tokens * 64  # the feed-forward layers have 64 outputs a token
@@ -114,7 +114,7 @@ def test_packed_documents_are_given_to_varlen_attention_as_it_reads_them(monkeyp
     ("change", "told"),
     [
         ({"cu_seq_lens_q": None}, "cu_seq_lens_q is missing"),
-        ({"attention_mask": "padding"}, "without padding"),
+        ({"attention_mask": "padding"}, "have no padding"),
         ({"use_cache": True, "again": True}, "use_cache=False"),
     ],
 )

@@ -47,7 +47,7 @@ def test_only_answers_are_predicted(tmp_path, chat_tokenizer):
     assert chat_tokenizer.decode(row.input_ids).replace(" ", "").startswith("<user>thesea</s><assistant>aharbour</s>")
 
 
-def test_conversations_are_packed_whole_and_long_ones_left_out(tmp_path, chat_tokenizer):
+def test_conversations_are_packed_whole_and_long_ones_dropped(tmp_path, chat_tokenizer):
     path = tmp_path / "chat.jsonl"
     said = [
         conversation("the sea", "a harbour"),
@@ -56,15 +56,15 @@ def test_conversations_are_packed_whole_and_long_ones_left_out(tmp_path, chat_to
     ] * 3
     path.write_text("".join(json.dumps(one) + "\n" for one in said))
     rows = chat_rows(path, chat_tokenizer)
-    assert rows.left_out == 3
+    assert rows.dropped == 3
     assert sum(len(rows.read(row)[1]) for row in range(len(rows))) == 6
     assert all(len(rows.read(row)[0]) <= 80 for row in range(len(rows)))
-    assert all(np.sum(rows.is_target(row)) for row in range(len(rows)))
+    assert all(np.sum(rows.read(row).is_target) for row in range(len(rows)))
 
 
 @pytest.mark.parametrize(
     ("line", "told"),
-    [("{}", "chat.jsonl:1: no conversation"), (json.dumps(conversation("the sea")), "without an answer")],
+    [("{}", "chat.jsonl:1: not a conversation"), (json.dumps(conversation("the sea")), "without an answer")],
 )
 def test_conversations_that_are_none(tmp_path, chat_tokenizer, line, told):
     (tmp_path / "chat.jsonl").write_text(line + "\n")
@@ -79,7 +79,7 @@ def test_templates_that_rewrite_earlier_turns(tmp_path, chat_tokenizer):
     chat_tokenizer.chat_template = (
         "{% for message in messages %}{% if loop.last %}{{ message.content }}{% endif %}{% endfor %}"
     )
-    with pytest.raises(TokenizerError, match="writes earlier turns differently"):
+    with pytest.raises(TokenizerError, match="renders earlier turns differently"):
         chat_rows(tmp_path / "chat.jsonl", chat_tokenizer)
     chat_tokenizer.chat_template = None
     with pytest.raises(TokenizerError, match="needs a chat template"):

@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from nextlong import errors
+from packed_llama import BOUNDS, llama, packed
 
 pytestmark = pytest.mark.heavy
+
 
 SIZES = {
     "vocab_size": 128,
@@ -16,12 +18,16 @@ SIZES = {
     "num_hidden_layers": 2,
     "num_attention_heads": 4,
 }
+
+
 SIZES |= {"num_key_value_heads": 2, "max_position_embeddings": 256}
+
+
 MAMBA = {"mamba_d_ssm": 64, "mamba_n_heads": 4, "mamba_d_head": 16, "mamba_d_state": 16, "mamba_n_groups": 1}
 
 
 def train(recipe, console):
-    from nextlong.train.start import train as start
+    from nextlong.train.loop import train as start
 
     return start(recipe, console)
 
@@ -39,11 +45,13 @@ def checked(name, *, is_packed, **more):
     made = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention.register())
     loss.install(made)
     keys = {"out": "out", "data": {"runs": ["run"]}, "model": {"path": "model"}, "training": {"precision": "fp32"}}
-    return check.check(made, TrainRecipe.from_dict(keys), device=torch.device("cpu"), is_packed=is_packed)
+    return check.check_model(made, TrainRecipe.from_dict(keys), device=torch.device("cpu"), is_packed=is_packed)
 
 
 def test_a_llama_passes():
-    assert checked("Llama", is_packed=True).startswith("check: no leak between documents, loss ")
+    assert checked("Llama", is_packed=True).startswith(
+        "check: no leak between documents, relative difference to the loss "
+    )
 
 
 def test_convolutions_that_read_across_borders_are_refused_where_rows_are_packed():
@@ -52,7 +60,7 @@ def test_convolutions_that_read_across_borders_are_refused_where_rows_are_packed
         errors.RecipeError, match=r"Lfm2ForCausalLM lets the documents .* see each other: .* data\.pack"
     ):
         checked("Lfm2", is_packed=True, **layers)
-    assert checked("Lfm2", is_packed=False, **layers).startswith("check: loss ")
+    assert checked("Lfm2", is_packed=False, **layers).startswith("check: relative difference to the loss ")
 
 
 def test_a_multiplier_of_the_output_head_is_kept(monkeypatch):
@@ -72,7 +80,7 @@ def test_an_auxiliary_loss_is_not_dropped_in_silence():
 
 
 def test_logits_that_are_bent_are_refused():
-    with pytest.raises(errors.RecipeError, match="Gemma2ForCausalLM bends its logits"):
+    with pytest.raises(errors.RecipeError, match="Gemma2ForCausalLM soft-caps its logits"):
         checked("Gemma2", is_packed=False, head_dim=8, sliding_window=128)
 
 
@@ -141,3 +149,78 @@ def test_a_weight_that_becomes_nan_while_training_is_named(train_recipe, quiet, 
 def test_the_cache_of_the_saved_model_is_on(train_recipe, quiet):
     final = train(train_recipe({"training.steps": 2, "training.warmup_steps": 0}), quiet)
     assert json.loads((final / "config.json").read_text())["use_cache"] is True
+
+
+def test_the_probe_sees_a_leak():
+    """Stock sdpa with positions that run on, as a trainer gives them that does not know of documents."""
+    from nextlong.train.check import measure_leak
+
+    assert measure_leak(llama("stock"), packed([0, 300])["input_ids"], [0, 300], document=0).moved_inside == 300
+    whole = llama("auto")
+    forward = whole.model.forward
+
+    def run_on(**given):
+        given["cu_seq_lens_q"] = given["cu_seq_lens_q"][[0, -1]]
+        return forward(**given)
+
+    whole.model.forward = run_on
+    assert measure_leak(whole, packed(BOUNDS)["input_ids"], BOUNDS, document=0).moved_outside > 0
+
+
+def test_the_command_counts_what_moves_in_a_row_of_the_recipe(train_recipe, tmp_path, capsys):
+    from nextlong.cli.main import main
+
+    path = tmp_path / "packed.yaml"
+    path.write_text(train_recipe({"data.pack": 4096}).dump())
+    assert main(["train", str(path), "--check-attention"]) == 0
+    lines = capsys.readouterr().out.splitlines()
+    assert [line.split(": ")[1] for line in lines] == ["2,048 outputs of its own moved, 0 of the others"] * 2
+    assert lines[1].startswith("document 2 of 2, tokens 2,048 to 4,096")
+    path.write_text(train_recipe().dump())
+    assert main(["train", str(path), "--check-attention"]) == 0
+    assert "each row is one document here" in " ".join(capsys.readouterr().out.split())
+    assert not (tmp_path / "trained").exists()
+
+
+@pytest.mark.parametrize("more", [[], ["--json"]])
+def test_the_command_does_not_pass_over_a_leak(train_recipe, tmp_path, capsys, monkeypatch, more):
+    from nextlong.cli.main import main
+    from nextlong.train import attention
+
+    kernel = attention._sdpa
+
+    def leaking(query, key, value, bounds, *rest):
+        return kernel(query, key, value, [bounds[0], bounds[-1]], *rest)
+
+    monkeypatch.setattr(attention, "_sdpa", leaking)
+    path = tmp_path / "packed.yaml"
+    path.write_text(train_recipe({"data.pack": 4096}).dump())
+    assert main(["train", str(path), "--check-attention", *more]) == 2
+    captured = capsys.readouterr()
+    if more:
+        assert [one["moved_outside"] for one in json.loads(captured.out)] == [2048, 0]
+    else:
+        assert "2,048 of the others" in captured.out
+    told = " ".join(captured.err.split())
+    assert "attention (sdpa) does not keep documents apart here; do not train with it, and please report it" in told
+    assert "set attention_kernel=sdpa" not in told
+
+
+def test_another_kernel_that_leaks_has_sdpa_as_its_cure(train_recipe):
+    from nextlong.errors import RunError
+    from nextlong.train import check
+
+    leaking = [check.Leak(1, 2, 0, 2048, 2048, 1)]
+    with pytest.raises(RunError, match=r"attention \(varlen\) .*; set attention_kernel=sdpa, and please report it"):
+        check.check_leaks(train_recipe({"attention_kernel": "varlen"}), leaking)
+
+
+def test_one_thing_is_done_instead_of_training(capsys):
+    from nextlong.cli.main import main
+
+    with pytest.raises(SystemExit, match="2"):
+        main(["train", "t.yaml", "--dry-run", "--check-attention"])
+    assert "--check-attention: not allowed with argument --dry-run" in capsys.readouterr().err
+    assert main(["train", "init", "t.yaml", "--check-attention"]) == 2
+    cure = "init only writes the recipe; remove --check-attention, then run nextlong train t.yaml --check-attention\n"
+    assert capsys.readouterr().err.endswith(cure)

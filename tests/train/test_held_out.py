@@ -9,7 +9,7 @@ pytestmark = pytest.mark.heavy
 def row_of(spans, tokens):
     import torch
 
-    from nextlong.artefacts.rows import SPANS
+    from nextlong.artifacts.rows import SPANS
     from nextlong.train.rows import Row
 
     made = np.zeros(len(spans), SPANS)

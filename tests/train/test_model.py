@@ -1,13 +1,19 @@
+"""The RoPE base of the recipe is computed with, saved and loaded again; adapters, bf16 and compiled layers train."""
+
 import json
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
+
+from nextlong.errors import RecipeError
+from packed_llama import llama
 
 pytestmark = pytest.mark.heavy
 
 
 def train(recipe, console):
-    from nextlong.train.start import train as start
+    from nextlong.train.loop import train as start
 
     return start(recipe, console)
 
@@ -70,3 +76,90 @@ def test_compiled_layers_give_the_loss_of_others(train_recipe, quiet, monkeypatc
     compiled = losses(train(train_recipe({**changes, "compile": "on"}, out="compiled"), quiet))
     assert torch._dynamo.utils.counters["stats"]["unique_graphs"] > 0
     assert compiled == pytest.approx(plain, abs=1e-5)
+
+
+def config(**given):
+    from transformers import LlamaConfig
+
+    return LlamaConfig(
+        vocab_size=97, hidden_size=48, num_hidden_layers=1, num_attention_heads=2, max_position_embeddings=2048, **given
+    )
+
+
+def rope(base, scaling):
+    """A recipe of which only the RoPE keys are read."""
+    return SimpleNamespace(model=SimpleNamespace(rope_base=base, rope_scaling=scaling))
+
+
+def set_rope_base(*arguments, **given):
+    from nextlong.train import model
+
+    return model.set_rope_base(*arguments, **given)
+
+
+def check_rope_base(made):
+    from nextlong.train import model
+
+    model.check_rope_base(made)
+
+
+def test_transformers_ignores_the_old_attribute():
+    """If this fails, transformers has changed, and rope.py can be simpler."""
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    old = config()
+    old.rope_theta = 5e6
+    assert torch.equal(
+        AutoModelForCausalLM.from_config(old).model.rotary_emb.inv_freq,
+        AutoModelForCausalLM.from_config(config()).model.rotary_emb.inv_freq,
+    )
+
+
+def test_the_base_is_in_the_frequencies_and_survives_a_reload(tmp_path):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    stretched = config()
+    said = set_rope_base(stretched, rope(2e8, "keep"), max_tokens=131_072)
+    assert said == [
+        "RoPE base: 200,000,000 (the model's was 10,000)",
+        "longest row: 131,072 tokens (the model's was 2,048)",
+    ]
+    model = AutoModelForCausalLM.from_config(stretched)
+    check_rope_base(model)
+    assert model.model.rotary_emb.inv_freq[1].item() == pytest.approx(2e8 ** (-2 / 24))
+    model.save_pretrained(tmp_path)
+    again = AutoModelForCausalLM.from_pretrained(tmp_path)
+    check_rope_base(again)
+    assert torch.equal(again.model.rotary_emb.inv_freq, model.model.rotary_emb.inv_freq)
+    assert again.config.max_position_embeddings == 131_072
+
+
+def test_a_base_that_did_not_arrive_is_noticed():
+
+    model = llama("stock")
+    model.config.rope_parameters["rope_theta"] = 1e6
+    with pytest.raises(AssertionError, match="inv_freq is not that of base 1000000"):
+        check_rope_base(model)
+
+
+@pytest.mark.parametrize(("scaling", "kind"), [("keep", "linear"), ("replace", "default")])
+def test_scaling_is_kept_or_replaced_and_said(scaling, kind):
+
+    scaled = config(rope_parameters={"rope_type": "linear", "factor": 4.0, "rope_theta": 1e4})
+    said = set_rope_base(scaled, rope(1e6, scaling), max_tokens=2048)
+    assert scaled.rope_parameters["rope_type"] == kind
+    assert ("factor" in scaled.rope_parameters) == (scaling == "keep")
+    assert {"keep": "kept", "replace": "replaced"}[scaling] in said[0]
+
+
+def test_rows_that_a_model_cannot_be_stretched_to():
+    from transformers import GPT2Config
+
+    with pytest.raises(RecipeError, match=r"rows have 4,096 tokens .* set model\.rope_base"):
+        set_rope_base(config(), rope(None, "keep"), max_tokens=4096)
+    with pytest.raises(RecipeError, match="gpt2 cannot be extended beyond 1,024"):
+        set_rope_base(GPT2Config(), rope(None, "keep"), max_tokens=4096)
+    with pytest.raises(RecipeError, match="gpt2 has no single RoPE base"):
+        set_rope_base(GPT2Config(), rope(1e6, "keep"), max_tokens=1024)

@@ -1,7 +1,10 @@
+"""Presets hold the paper's numbers, and the written recipe shows where each is from."""
+
 import pytest
 
 from nextlong.errors import RecipeError
-from nextlong.train.presets import PRESETS, recipe_from
+from nextlong.train.presets import PRESETS, commented_yaml, recipe_from
+from nextlong.train.recipe import TrainRecipe
 
 # key → value as the source has it. 128K: arXiv 2501.12766, table of the 128K training setting and section 4.2 (4M tokens);
 # 512K: table of the 512K training setting and appendix C.2; SFT: ProLong's train_sft.sh (64 rows of 65,536; 5 % warm-up).
@@ -66,3 +69,16 @@ def test_one_run_needs_no_mix():
 def test_a_preset_that_is_none():
     with pytest.raises(RecipeError, match="--preset 'paper-1m' is not known; choose from paper-128k"):
         made("paper-1m")
+
+
+def test_the_written_recipe_says_sources_and_reads_back(tmp_path):
+    recipe = made("paper-128k")
+    text = commented_yaml(recipe, sources=PRESETS["paper-128k"], heading="A recipe.\nTwo lines.")
+    assert text.startswith("# A recipe.\n# Two lines.\n")
+    (line,) = [line for line in text.splitlines() if line.strip().startswith("lr:")]
+    assert line.split("#")[0].strip() == "lr: 4.0e-05"
+    assert "[paper, table of the 128K training setting]" in line
+    (tmp_path / "recipe.yaml").write_text(text)
+    assert TrainRecipe.load(tmp_path / "recipe.yaml") == recipe
+    (tmp_path / "dumped.yaml").write_text(recipe.dump())
+    assert TrainRecipe.load(tmp_path / "dumped.yaml") == recipe

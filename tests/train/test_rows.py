@@ -3,6 +3,8 @@
 from itertools import pairwise
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import nextlong
 
@@ -45,3 +47,22 @@ def test_packed_rows_by_sequence_and_whole(shared_run):
     whole = rows_of(shared_run, "row", pack=3 * 2048)[0]
     assert whole.bounds.tolist() == [0, 6144]
     assert whole.position_ids.tolist() == list(range(6144))
+
+
+@given(
+    rows=st.integers(4, 60),
+    per_step=st.sampled_from([2, 4]),
+    at_once=st.sampled_from([1, 2]),
+    seed=st.integers(0, 5),
+    steps=st.integers(1, 30),
+)
+def test_micro_batches_share_the_rows_of_a_step_and_an_epoch_reads_none_twice(rows, per_step, at_once, seed, steps):
+    from nextlong.train.rows import BatchPlan
+
+    def read(step, micro_batch_rows=1):
+        plan = BatchPlan(rows=rows, rows_per_step=per_step, micro_batch_rows=micro_batch_rows, seed=seed)
+        return plan.micro_batches(step).flatten().tolist()
+
+    assert all(read(step, at_once) == read(step) for step in range(steps))
+    epoch = [row for step in range(rows // per_step) for row in read(step)]
+    assert len(set(epoch)) == len(epoch)

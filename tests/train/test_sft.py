@@ -44,9 +44,9 @@ def conversations(train_recipe, llama, tmp_path):
 def test_trl_gives_the_losses_of_our_loop(conversations, quiet):
     from transformers import AutoModelForCausalLM
 
-    from nextlong.train import sft, start
+    from nextlong.train import loop, sft
 
-    ours = start.train(conversations(out="ours"), quiet)
+    ours = loop.train(conversations(out="ours"), quiet)
     theirs = sft.train(conversations(out="theirs"), quiet)
     expected = [json.loads(line)["loss"] for line in (ours.parent / "metrics.jsonl").read_text().splitlines()]
     state = json.loads(next((theirs.parent).glob("checkpoint-4/trainer_state.json")).read_text())
@@ -75,7 +75,7 @@ def test_checkpoints_of_another_recipe_or_other_data_are_refused(conversations, 
     assert (final / "model.safetensors").read_bytes() == weights
     chat = Path(conversations().data.chat)
     chat.write_text(chat.read_text().replace("harbour", "garden"))
-    with pytest.raises(RunError, match="what is trained on has changed since .*checkpoint-2 was saved"):
+    with pytest.raises(RunError, match="the training data have changed since .*checkpoint-2 was saved"):
         sft.train(conversations(changes), quiet)
 
 
@@ -83,7 +83,7 @@ def test_checkpoints_of_another_recipe_or_other_data_are_refused(conversations, 
     ("changes", "told"),
     [
         ({"data.chat": None, "data.runs": ["run"], "data.pack": None}, r"set data\.chat and model\.path"),
-        ({"model.lora_rank": 4}, r"--engine trl cannot express model\.lora_rank=4"),
+        ({"model.lora_rank": 4}, r"--engine trl does not support model\.lora_rank=4"),
         ({"memory.checkpointing": "offload"}, r"memory\.checkpointing=offload \(only layers or none\)"),
     ],
 )

@@ -10,10 +10,10 @@ from hypothesis import strategies as st
 
 from counted import total
 from exported_runs import FORMATS, SEQUENCES, breaches, change_json, folder_of
-from nextlong.export.rows import packed as packed_rows
+from nextlong.export.arrange import packed as packed_rows
 from nextlong.runs import export as runs_export
 from nextlong.schemas import SEQUENCE_INDEX
-from nextlong.verify.arrangement import Split, disorder, row_problems
+from nextlong.verify.arrangement import SplitRows, disorder, row_problems
 
 
 def change_rows(run, change, split="train"):
@@ -136,6 +136,6 @@ def test_a_split_that_keeps_shared_chunks_leaves_nothing_out(parted):
 def test_rows_packed_best_fit_are_sound_whatever_the_lengths(lengths):
     index = np.zeros(len(lengths), SEQUENCE_INDEX)
     index["length"], index["place"] = lengths, np.arange(len(lengths))
-    split = Split(*packed_rows(index, row_tokens=100))
+    split = SplitRows(*packed_rows(index, row_tokens=100))
     assert list(row_problems(split, 100)) == []
     assert disorder(split, split.index["place"].astype(np.int64)) == ""

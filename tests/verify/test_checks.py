@@ -92,10 +92,10 @@ def test_a_sequence_that_is_too_short(run):
     change_sequence(run, alter)
     found = breaches(run, "sequences")
     assert "sequence 0 has 1,023 tokens, compose.target_tokens is 1,024" in found["spans tile the sequence"]
-    assert "has eos at spans []" in found["joints, bos, eos"]
+    assert "has eos at spans []" in found["separators, bos, eos"]
 
 
-def test_a_joint_that_is_missing(run):
+def test_a_separator_that_is_missing(run):
     def alter(row):
         span = row["role"].index(3)
         for name in LISTS:
@@ -103,7 +103,7 @@ def test_a_joint_that_is_missing(run):
         row["token_end"][span - 1] += 1
 
     change_sequence(run, alter)
-    assert "no separator (joint) follows it" in breaches(run, "sequences")["joints, bos, eos"]
+    assert "no separator follows it" in breaches(run, "sequences")["separators, bos, eos"]
 
 
 def test_two_negatives_swapped(run):

@@ -4,6 +4,7 @@ import json
 import shutil
 from pathlib import Path
 
+import fsspec
 import numpy as np
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -16,8 +17,8 @@ from nextlong import pipeline
 from nextlong.cli.main import main
 from nextlong.errors import RunError
 from nextlong.runs import export as runs_export
-from nextlong.runs.delivered import fingerprint
-from nextlong.verify.delivered import verify_delivered
+from nextlong.runs.card import fingerprint
+from nextlong.verify import delivered as checks
 
 
 @pytest.fixture(scope="module")
@@ -34,6 +35,10 @@ def delivered(exported_run, tmp_path_factory):
 def there(delivered, tmp_path):
     """A copy of what was delivered to damage."""
     return Path(shutil.copytree(delivered[1], tmp_path / "there"))
+
+
+def verify_delivered(folder, run=None):
+    return checks.verify_delivered(fsspec.filesystem("file"), str(folder), run)
 
 
 def breaches(folder, run=None):
@@ -97,7 +102,9 @@ def test_a_file_too_many_is_found_but_a_licence_and_hidden_ones_may_lie_there(th
     (folder / ".gitattributes").write_text("*")
     assert breaches(folder) == {}
     shutil.copy(folder / "train" / "part-00000.parquet", folder / "train" / "part-00001.parquet")
-    assert breaches(folder)["hashes"] == ["train/part-00001.parquet lies among the files, the record names it not"]
+    assert breaches(folder)["hashes"] == [
+        "train/part-00001.parquet is not named in the record, but readers may load it as part of the data set"
+    ]
 
 
 def test_what_hashes_cannot_tell_the_counts_and_the_run_do(delivered, there):
@@ -142,7 +149,7 @@ def test_an_altered_id_of_megatron_is_found_by_the_run(delivered, there):
 
 def test_another_run_is_refused(there, recipe_for, tmp_path):
     pipeline.run(recipe_for(tmp_path / "other", "compose.sequences=2", "compose.target_tokens=512", "workers=1"))
-    with pytest.raises(RunError, match=r"this export is of the sequences compose-.*leave --run out: files and counts"):
+    with pytest.raises(RunError, match=r"this export is of the sequences compose-.*omit --run: files and counts"):
         list(verify_delivered(there / "mds", tmp_path / "other"))
 
 
@@ -152,10 +159,7 @@ def test_where_the_run_has_pruned_the_rows_files_and_counts_are_checked_and_it_s
     shutil.rmtree(next(run.glob(f"*-rows-{rows}")))
     outcomes = {outcome.check: outcome for outcome in verify_delivered(there / "jsonl", run)}
     assert {outcome.result for outcome in outcomes.values()} == {"pass"}
-    assert (
-        "no more (removed by gc?), so their order is not known: counted, not compared"
-        in outcomes["jsonl train rows"].note
-    )
+    assert "(deleted by gc?), so their order is not known" in outcomes["jsonl train rows"].note
     assert sum(outcomes[f"jsonl {split} rows"].checked for split in ("train", "validation")) == SEQUENCES
     lines = (
         (there / "jsonl/train").glob("*.jsonl")
@@ -192,7 +196,93 @@ def test_the_command_verifies_a_folder_and_a_run(delivered, there, capsys):
     told = json.loads(capsys.readouterr().out)
     assert not told["passed"]
     assert main(["verify", str(delivered[0]), "--run", str(delivered[0])]) == 2
-    assert "is not a folder that an export was put into" in " ".join(capsys.readouterr().err.split())
+    assert "needs the folder of a delivered export" in " ".join(capsys.readouterr().err.split())
     (step,) = delivered[0].glob("*-mds-validation-*")
     assert main(["verify", str(step)]) == 2
-    assert "is a step of a run; verify that" in " ".join(capsys.readouterr().err.split())
+    assert "is a step of a run; verify that run" in " ".join(capsys.readouterr().err.split())
+
+
+@pytest.fixture(scope="module")
+def run(exported_run, tmp_path_factory):
+    return Path(shutil.copytree(exported_run, tmp_path_factory.mktemp("remote") / "run"))
+
+
+@pytest.fixture
+def bucket(run, tmp_path):
+    """Two formats delivered to a store that is no local folder, and its file system."""
+    url = f"memory://{tmp_path.name}"
+    overrides = ["workers=1", "export.validation=0.3", f"export.push={url}"]
+    runs_export.export([run], formats=["parquet", "jsonl"], overrides=overrides)
+    fs = fsspec.filesystem("memory")
+    yield url, fs, fs._strip_protocol(url)
+    fs.rm(fs._strip_protocol(url), recursive=True)
+
+
+def verified(capsys, *arguments):
+    capsys.readouterr()
+    code = main(["verify", *map(str, arguments), "--json"])
+    out, err = capsys.readouterr()
+    plain = json.loads(out) if out else {}
+    return code, {one["check"]: one for one in plain.get("checks", plain)}, err
+
+
+def test_as_delivered_it_passes_for_one_format_and_for_all(bucket, run, capsys):
+    url, _, _ = bucket
+    code, checks, _ = verified(capsys, url)
+    assert code == 0
+    assert checks["jsonl: hashes"]["result"] == checks["parquet: hashes"]["result"] == "pass"
+    assert verified(capsys, f"{url}/parquet", "--run", run)[0] == 0
+
+
+def test_a_byte_that_differs_there_is_found(bucket, capsys):
+    url, fs, root = bucket
+    (name,) = [path for path in fs.find(f"{root}/parquet") if path.endswith(".parquet") and "/train/" in path][:1]
+    raw = bytearray(fs.cat_file(name))
+    raw[len(raw) // 2] ^= 1
+    fs.pipe_file(name, bytes(raw))
+    code, checks, _ = verified(capsys, f"{url}/parquet")
+    assert code == 1
+    assert "has the hash" in json.dumps(checks["hashes"])
+
+
+def test_missing_cut_and_strange_files_are_found(bucket, capsys):
+    url, fs, root = bucket
+    names = sorted(path for path in fs.find(f"{root}/jsonl") if path.endswith(".jsonl"))
+    fs.rm(names[0])
+    fs.pipe_file(names[-1], fs.cat_file(names[-1])[:-3])
+    fs.pipe_file(f"{root}/jsonl/train/more.jsonl", b"{}")
+    code, checks, _ = verified(capsys, f"{url}/jsonl")
+    told = json.dumps(checks["hashes"])
+    assert code == 1
+    assert "is missing" in told
+    assert "were recorded" in told
+    assert "train/more.jsonl is not named in the record" in told
+
+
+def test_a_record_that_was_altered_is_found(bucket, capsys):
+    url, fs, root = bucket
+    record = json.loads(fs.cat_file(f"{root}/jsonl/manifest.json"))
+    record["splits"]["train"]["rows"] += 1
+    fs.pipe_file(f"{root}/jsonl/manifest.json", json.dumps(record).encode())
+    code, checks, _ = verified(capsys, f"{url}/jsonl")
+    assert code == 1
+    assert "has been altered" in json.dumps(checks["record"])
+
+
+@pytest.mark.parametrize(
+    ("url", "message"),
+    [
+        ("memory://nothing/there", "holds no manifest.json of a delivered export"),
+        ("nosuch://bucket/x", "use a local path or a URL that fsspec knows"),
+    ],
+)
+def test_a_url_with_no_export_is_told(url, message, capsys):
+    code, checks, err = verified(capsys, url)
+    assert (code, checks) == (2, {})
+    assert message in " ".join(err.split())
+
+
+def test_another_run_than_the_one_that_it_is_of_is_refused(bucket, shared_run, capsys):
+    code, _, err = verified(capsys, f"{bucket[0]}/jsonl", "--run", shared_run)
+    assert code == 2
+    assert "name that run, or the variant of it that was exported" in " ".join(err.split())

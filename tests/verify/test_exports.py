@@ -1,6 +1,7 @@
 """Exports of every format and split, single and packed, are sound as written and found out when altered."""
 
 import json
+import shutil
 import struct
 from itertools import pairwise
 
@@ -11,11 +12,12 @@ import pytest
 
 from exported_runs import EOD, FORMATS, SEQUENCES, TOKENS, breaches, change_json, folder_of, outcomes_of, record_of
 from nextlong import pipeline
-from nextlong.artefacts import record
+from nextlong.artifacts import record
 from nextlong.runs import export as runs_export
-from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.checks import verify
 from nextlong.verify.files import check_files
+from nextlong.verify.run_files import RunFiles
+from nextlong.verify.sequences import check_sequences
 
 
 def test_every_format_passes_as_written(exported_run):
@@ -37,7 +39,7 @@ def test_packed_rows_and_validation_splits_pass_beside_the_rows_of_another_expor
     held_out = outcomes["megatron-validation rows"].checked
     assert held_out + outcomes["megatron rows"].checked == SEQUENCES
     assert outcomes["mds-validation rows"].checked == -(-held_out // 2)
-    assert [outcome.examples for outcome in check_files(Artefacts(packed_run))] == [[], []]
+    assert [outcome.examples for outcome in check_files(RunFiles(packed_run))] == [[], []]
 
 
 def test_a_validation_split_of_other_rows_than_train_is_no_longer_the_runs(packed):
@@ -152,8 +154,8 @@ def test_an_altered_id_boundary_and_domain_of_mds_samples(packed, name):
     poke(path, domain, b"smell")
     poke(path, offsets[3] - 8, struct.pack("<q", 1000))
     (found,) = breaches(packed).values()
-    assert found[0].startswith(f"{name} row 1: input_ids[700] is 600, should be ")
-    assert found[1:] == [
+    assert found[2].startswith(f"{name} row 1: input_ids[700] is 600, should be ")
+    assert [*found[:2], *found[3:]] == [
         f"{name} row 1: domain is 'smell', should be 'small'",
         f"{name} row 1: indices is [[0, 511], [511, 1024]], should be [[0, 512], [512, 1024]]",
         f"{name} row 2: length is 1000, should be 1024",
@@ -181,7 +183,7 @@ def change_lengths(folder, change):
 
 def test_an_altered_id_boundary_and_end_of_megatron_documents(run):
     folder = folder_of(run, "megatron")
-    eod = Artefacts(run).tokenizer.token_to_id(EOD)
+    eod = RunFiles(run).tokenizer.token_to_id(EOD)
     ids = np.memmap(folder / "part-00000.bin", np.uint16, "r+")
     assert ids[TOKENS] == eod
     ids[TOKENS], ids[TOKENS + 3] = 600, 600
@@ -198,14 +200,6 @@ def test_a_format_that_the_record_lacks(run):
     assert breaches(run) == {"mds rows": ["the recipe asks for mds, but the record names no such export"]}
 
 
-def test_exports_from_before_there_were_rows_are_not_judged(run):
-    manifest = folder_of(run, "jsonl") / "manifest.json"
-    change_json(manifest, lambda manifest: manifest["inputs"].pop("rows"))
-    outcome = outcomes_of(run)["jsonl rows"]
-    assert (outcome.result, outcome.checked) == ("skipped", 0)
-    assert outcome.skipped == "written by an earlier nextlong, which did not say in what order; export it again"
-
-
 def test_exports_that_others_took_the_place_of_are_still_verified(run):
     plain = folder_of(run, "parquet")
     runs_export.export([run], formats=["parquet"], overrides=["export.pack=1024", "workers=1"])
@@ -214,7 +208,7 @@ def test_exports_that_others_took_the_place_of_are_still_verified(run):
     assert (outcome.result, outcome.checked) == ("pass", SEQUENCES)
     change_parquet(plain, in_row(2, lambda row: row["input_ids"].__setitem__(7, 600)))
     assert f"{plain.name} row 2: input_ids[7] is 600" in breaches(run)[f"{plain.name} rows"][0]
-    assert any(f"{plain.name}/part-00000.parquet has" in told for told in check_files(Artefacts(run))[1].examples)
+    assert any(f"{plain.name}/part-00000.parquet has" in told for told in check_files(RunFiles(run))[1].examples)
 
 
 def test_the_exports_of_every_variant_are_verified_with_the_run(run, recipe_for):
@@ -230,3 +224,117 @@ def test_the_exports_of_every_variant_are_verified_with_the_run(run, recipe_for)
     found = {outcome.check: outcome.examples for outcome in verify(run, sample=0) if outcome.breaches}
     assert found.keys() == {f"{other}: hashes", f"{other}: parquet rows"}
     assert "parquet row 2: input_ids[7] is 600" in found[f"{other}: parquet rows"][0]
+
+
+def test_torchtitans_rows_pass_as_written_and_are_known_when_altered(titan):
+    assert breaches(titan) == {}
+    held_out = outcomes_of(titan)["torchtitan-validation rows"].checked
+    assert 0 < held_out < outcomes_of(titan)["torchtitan rows"].checked
+    (sequences, *_) = check_sequences(RunFiles(titan))
+    assert sequences.checked
+    assert not sequences.breaches  # of TOKENS + 1 each
+    change_parquet(folder_of(titan, "torchtitan"), in_row(1, lambda row: row["input_ids"].pop()))
+    change = in_row(0, lambda row: row["input_ids"].__setitem__(5, 600))
+    change_parquet(folder_of(titan, "torchtitan-validation"), change)
+    change_parquet(
+        folder_of(titan, "torchtitan"), in_row(2, lambda row: row.update(seq_lengths=[row["seq_lengths"][0]]))
+    )
+    found = breaches(titan)
+    assert found["torchtitan-validation rows"][0].startswith("torchtitan-validation row 0: input_ids[5] is 600, should")
+    assert "torchtitan row 1: 1,025 ids, should be 1,026" in found["torchtitan rows"]
+    assert "torchtitan row 2: seq_lengths is [513], should be [513, 513]" in found["torchtitan rows"]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda row: row["input_ids"].__setitem__(7, 600), "input_ids[7] is 600, should be"),
+        (lambda row: row["labels"].__setitem__(7, 600), "labels[7] is 600, should be"),
+        (lambda row: row["labels"].__setitem__(7, -100), "labels[7] is -100, should be"),
+        (lambda row: row["labels"].__setitem__(0, row["input_ids"][0]), "should be -100"),
+        (lambda row: row["attention_mask"].__setitem__(7, 0), "attention_mask[7] is 0, should be 1"),
+        (lambda row: row["attention_mask"].pop(), "511 attention_mask, should be 512"),
+    ],
+)
+def test_an_altered_axolotl_row(run, change, problem):
+    change_parquet(folder_of(run, "axolotl"), in_row(2, change))
+    (wrong,) = breaches(run)["axolotl rows"]
+    assert wrong.startswith("axolotl row 2: ")
+    assert problem in wrong
+
+
+def test_megatron_documents_without_the_end_that_the_recipe_asks_for(run):
+    path = folder_of(run, "megatron") / "manifest.json"
+    change_json(path, lambda manifest: manifest["config"].update(megatron_eod=None))
+    assert breaches(run)["megatron rows"][0] == f"megatron row 0: {TOKENS + 1} ids, should be {TOKENS}"
+    change_json(path, lambda manifest: manifest["config"].update(megatron_eod="<|nothing|>"))
+    assert "'<|nothing|>', which should end each document, is not a token" in breaches(run)["megatron rows"][0]
+
+
+@pytest.mark.parametrize(
+    ("change", "problem"),
+    [
+        (lambda shard: shard.update(samples=3), "shard.00000.mds has 12 samples, index.json says 3"),
+        (lambda shard: shard["raw_data"].update(bytes=9), "bytes, index.json says 9"),
+        (lambda shard: shard["raw_data"].update(basename="shard.00001.mds"), "names shard.00001.mds in the place of"),
+        (lambda shard: shard.update(size_limit=1), "has size_limit 8000000, index.json says 1"),
+        (lambda shard: shard.pop("zip_data"), "zip_data"),
+    ],
+)
+def test_an_index_of_mds_that_lies(run, change, problem):
+    change_json(folder_of(run, "mds") / "index.json", lambda index: change(index["shards"][0]))
+    (wrong,) = breaches(run)["mds rows"]
+    assert wrong.startswith("mds cannot be read from row 0 on: ")
+    assert problem in wrong
+
+
+@pytest.mark.parametrize(
+    ("text", "problem"),
+    [
+        ("1 part-00000\n", f"part-00000.bin holds {SEQUENCES * (TOKENS + 1):,} tokens, blend.txt says 1"),
+        ("6156 part-00001\n", "blend.txt names part-00001.bin in the place of part-00000.bin"),
+        ("", "blend.txt names 0 files, there are 1"),
+    ],
+)
+def test_a_blend_that_lies(run, text, problem):
+    (folder_of(run, "megatron") / "blend.txt").write_text(text)
+    assert breaches(run) == {"megatron rows": [f"megatron cannot be read from row 0 on: {problem}"]}
+
+
+def test_megatron_documents_cut_off(run):
+    path = folder_of(run, "megatron") / "part-00000.bin"
+    path.write_bytes(path.read_bytes()[:-2])
+    assert "bytes, its index names" in breaches(run)["megatron rows"][0]
+
+
+def test_what_load_from_disk_reads_must_be_what_was_written(run):
+    folder = folder_of(run, "arrow")
+    change_json(folder / "dataset_info.json", lambda info: info["features"]["length"].update(dtype="int64"))
+    assert "has other columns than dataset_info.json says" in breaches(run)["arrow rows"][0]
+    change_json(folder / "state.json", lambda state: state["_data_files"].append(state["_data_files"][0]))
+    assert "state.json names 2 files, there are 1" in breaches(run)["arrow rows"][0]
+
+
+def test_files_and_columns_too_many_or_too_few(run):
+    folder = folder_of(run, "parquet")
+    shutil.copy(folder / "part-00000.parquet", folder / "part-00001.parquet")
+    assert "part-00001.parquet is not named in the manifest" in breaches(run)["parquet rows"][0]
+    (folder_of(run, "jsonl") / "part-00000.jsonl").unlink()
+    assert "No such file" in breaches(run)["jsonl rows"][0]
+    path = folder_of(run, "axolotl") / "part-00000.parquet"
+    pq.write_table(pq.read_table(path, columns=["input_ids", "labels"]), path)
+    assert "have the columns ['input_ids', 'labels'], should have" in breaches(run)["axolotl rows"][0]
+
+
+def test_rows_that_are_gone(packed):
+    shutil.rmtree(
+        next(
+            packed.glob(
+                "*-rows-" + json.loads((folder_of(packed, "axolotl") / "manifest.json").read_text())["inputs"]["rows"]
+            )
+        )
+    )
+    found = breaches(packed)
+    assert found.pop("rows hold each sequence once")
+    assert "axolotl rows" in found
+    assert all("which are missing" in told for (told,) in found.values())

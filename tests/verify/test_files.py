@@ -1,3 +1,5 @@
+"""Tests."""
+
 import json
 import shutil
 from pathlib import Path
@@ -5,6 +7,9 @@ from pathlib import Path
 import pytest
 
 from damage import breaches, files
+from nextlong.runs import export as runs_export
+from nextlong.verify.files import check_mixes
+from nextlong.verify.run_files import RunFiles
 
 
 @pytest.fixture
@@ -29,3 +34,26 @@ def test_a_step_that_was_made_from_others_is_found(run):
     manifest["inputs"]["draft"] = "0" * 12
     path.write_text(json.dumps(manifest))
     assert "made from draft 000000000000" in breaches(run)["manifests"]
+
+
+def export(runs, **asked):
+    """Export and return the finished steps."""
+    return runs_export.export(runs, **asked).done
+
+
+def test_a_mix_is_verified_by_its_hashes(own_run, shorter_run):
+    assert check_mixes(RunFiles(own_run)) == []
+    done = export([own_run, shorter_run], formats=["parquet"], overrides=["workers=1"])
+    (outcome,) = check_mixes(RunFiles(own_run))
+    assert (outcome.result, outcome.checked) == ("pass", 3)  # index and offsets of the rows, one file of Parquet
+    assert "only hashes are checked" in outcome.note
+    assert outcome.note.endswith(f"Verify each run: {own_run}@base, {shorter_run}@base")
+    path = done["parquet"].files(".parquet")[0]
+    path.write_bytes(path.read_bytes() + b"!")
+    (outcome,) = check_mixes(RunFiles(own_run))
+    assert outcome.breaches == 1
+    assert f"{path.parent.name}/{path.name} has" in outcome.examples[0]
+    (done["rows"].folder / "manifest.json").write_text("{}")
+    (outcome,) = check_mixes(RunFiles(own_run))
+    assert outcome.breaches == 2
+    assert outcome.examples[0] == f"{done['rows'].folder.name}/manifest.json is not the manifest of a step"

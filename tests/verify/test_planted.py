@@ -20,10 +20,10 @@ from damage import (
 )
 from larger_cases import thorough
 from nextlong import pipeline
-from nextlong.recipe.methods import METHODS
+from nextlong.plugins import METHODS
 from nextlong.schemas import DOCUMENT, NEGATIVE, NO_CHUNK
-from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.files import check_files
+from nextlong.verify.run_files import RunFiles
 
 QUICK = ["nextlong top", "knn", "untie_the_knots"]  # one of each layout
 KINDS = [*QUICK, *thorough("nextlong random-corpus", *sorted({*METHODS.built_in} - {"nextlong", *QUICK}))]
@@ -105,7 +105,7 @@ IN_A_SEQUENCE = {
     a_chunk_that_is_not_there: {"spans tile the sequence"},
     a_wrong_role: {"order and completeness"},
     a_wrong_score: {"scores are cosines"},
-    a_shifted_border: {"joints, bos, eos", "spans tile the sequence"},
+    a_shifted_border: {"separators, bos, eos", "spans tile the sequence"},
     a_token_less: {"spans tile the sequence"},
     a_wrong_key: {"sequence ids and keys"},
     a_wrong_method: {"order and completeness"},
@@ -243,7 +243,7 @@ def told_of(run, damaged):
     whole = {path: path.read_bytes() for path in damaged}
     for path, raw in damaged.items():
         path.write_bytes(raw)
-    outcomes = check_files(Artefacts(run))
+    outcomes = check_files(RunFiles(run))
     for path, raw in whole.items():
         path.write_bytes(raw)
     return {example.split(" ")[0] for outcome in outcomes for example in outcome.examples}

@@ -1,6 +1,7 @@
 """Repeats: the words and runs of any text, and who repeats whom, against the rule in plain Python and the run's own code."""
 
 import random
+import sys
 
 import numpy as np
 import pytest
@@ -8,10 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import plain_rule
-from invented import Corpus
+from invented import GAPS, SCRIPTS, Corpus
+from nextlong.retrieval.near_duplicates.words import hash_words, ngrams
 from nextlong.verify import repeats
-from nextlong.verify.repeats import Texts
-from nextlong.verify.words import words_of
+from nextlong.verify.repeats import Texts, runs_of, words_of
 
 
 @pytest.fixture(scope="module", params=[1, 50, repeats._ROWS_AT_ONCE])
@@ -49,3 +50,66 @@ def test_invented_texts_are_judged_by_the_rule(seed):
 def test_texts_without_runs_repeat_nothing_but_the_same_words():
     texts = Texts(words_of(["", "?!", "one two", "One, two.", "one"]), weights=None, threshold=0.8)
     assert {(a, b) for a, b, _ in texts.repeated(range(5), range(5))} == {(2, 3), (3, 2)}
+
+
+LETTERS = "".join(SCRIPTS) + "".join(GAPS) + "İıẞßΣςσǅŉﬁ\n\r\x00"
+
+
+def assert_same_words(text):
+    (words,) = words_of([text])
+    assert words.tolist() == hash_words(text).hashes.tolist()
+    assert words.tolist() == [plain_rule.word_number(word) for word in plain_rule.words_of(text)]
+    assert runs_of(words).tolist() == ngrams(hash_words(text).hashes, 3).tolist()
+    assert runs_of(words).tolist() == [
+        plain_rule.run_number(run) for run in plain_rule.runs_of(plain_rule.words_of(text))
+    ]
+
+
+@settings(deadline=None)
+@given(st.text(max_size=80))
+def test_both_sides_find_the_same_words_in_any_text(text):
+    assert_same_words(text)
+
+
+@settings(deadline=None)
+@given(st.text(alphabet=LETTERS, max_size=80))
+def test_both_sides_find_the_same_words_in_odd_scripts(text):
+    assert_same_words(text)
+
+
+def test_both_sides_find_the_same_words_whatever_the_letter():
+    codes = [code for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
+    text = " ".join(f"a{chr(code)}b" for code in codes)
+    (words,) = words_of([text])
+    assert np.array_equal(words, hash_words(text).hashes)
+    cased = "".join(f"a{chr(code)}b " for code in codes if chr(code).lower() != chr(code) or code % 97 == 0)
+    assert_same_words(cased)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        ("ÄPFEL", "äpfel", True),
+        ("İstanbul", "istanbul", False),
+        ("İstanbul", "İSTANBUL", True),
+        ("ΟΔΟΣ", "οδοσ", True),
+        ("ΟΔΟΣ", "οδος", False),
+        ("ẞ", "ß", True),
+        ("ǅ", "ǆ", True),
+    ],
+)
+def test_every_letter_is_lower_cased_by_itself(one, other, equal):
+    words = words_of([one, other])
+    assert (words[0].tolist() == words[1].tolist()) is equal
+
+
+@pytest.mark.parametrize("text", ["x" * 300_000, "ab,\tc" * 60_000, "漢字" * 80_000, "y" * 131_072 + "z w"])
+def test_no_word_is_parted_however_long(text):
+    (words,) = words_of([text])
+    assert np.array_equal(words, hash_words(text).hashes)
+
+
+def test_words_do_not_depend_on_the_texts_beside_them():
+    texts = [text for seed in range(5) for text in Corpus(seed).documents] + ["", "?!", "a" * 300_000, "漢"]
+    assert [words.tolist() for words in words_of(texts)] == [words_of([text])[0].tolist() for text in texts]
+    assert words_of([]) == []

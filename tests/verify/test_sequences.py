@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from damage import breaches, change_recipe, outcomes
-from nextlong.recipe.negatives import NEGATIVES
-from nextlong.schemas import BOS, DOCUMENT, EOS, JOINT, META, NEGATIVE, Layout
-from nextlong.verify.composed import Composed
-from nextlong.verify.sequences import gaps, joint_problems, order_problems, repeat_problems, span_problems
+from nextlong.recipe.keys import NEGATIVES
+from nextlong.schemas import BOS, DOCUMENT, EOS, META, NEGATIVE, SEPARATOR, Layout
+from nextlong.verify.run_files import Composed
+from nextlong.verify.sequences import gaps, order_problems, repeat_problems, separator_problems, span_problems
 
 TOKENS = {0: 4, 1: 3, 2: 2, 3: 5, 4: 6, -1: -1}
 DOCS = {0: 0, 1: 0, 2: 0, 3: 1, 4: 1, -1: -1}
@@ -25,7 +25,7 @@ def run_of(layout=Layout.CONCATENATED, target_tokens=21, special=None):
         negatives=NEGATIVES["top"],
         extra_tokens=0,
         setting=lambda section, key, default=None: settings.get((section, key), default),
-        special_ids=special or {JOINT: [9], BOS: [], EOS: []},
+        special_ids=special or {SEPARATOR: [9], BOS: [], EOS: []},
     )
 
 
@@ -57,7 +57,7 @@ def sequence(*spans, layout=Layout.CONCATENATED):
 
 
 A, B, C = (0, DOCUMENT, 0, 4), (1, DOCUMENT, 0, 3), (2, DOCUMENT, 0, 2)
-JOIN = (-1, JOINT, 0, 1)
+JOIN = (-1, SEPARATOR, 0, 1)
 D, E = (3, DOCUMENT, 1, 5), (4, DOCUMENT, 1, 6)
 SOUND = (A, B, C, JOIN, D, E)
 
@@ -65,11 +65,11 @@ SOUND = (A, B, C, JOIN, D, E)
 def problems(*spans, run=None):
     run = run or run_of()
     one = sequence(*spans, layout=run.layout)
-    checks = (span_problems, joint_problems, order_problems, repeat_problems)
+    checks = (span_problems, separator_problems, order_problems, repeat_problems)
     return [problem for check in checks for problem in check(run, one)]
 
 
-def test_whole_documents_with_a_joint_between_them_pass():
+def test_whole_documents_with_a_separator_between_them_pass():
     assert problems(*SOUND) == []
 
 
@@ -82,8 +82,8 @@ def test_the_last_document_may_be_cut_in_a_chunk_or_between_two():
     ("spans", "problem"),
     [
         ((B, A, C, JOIN, D, E), "stands where ⟦chunk 0⟧ should"),
-        ((A, C, JOIN, (-1, JOINT, 0, 3), D, E), "stands where ⟦chunk 1⟧ should"),
-        ((A, B, (-1, JOINT, 0, 3), D, E), "is not the last chunk of its document"),
+        ((A, C, JOIN, (-1, SEPARATOR, 0, 3), D, E), "stands where ⟦chunk 1⟧ should"),
+        ((A, B, (-1, SEPARATOR, 0, 3), D, E), "is not the last chunk of its document"),
         ((A, (1, DOCUMENT, 0, 2), C, JOIN, D, E), "is cut before the end"),
         ((A, B, C, JOIN, D, (4, DOCUMENT, 2, 6)), "stands where ⟦chunk 3⟧ should"),
         (
@@ -98,15 +98,17 @@ def test_documents_out_of_order_incomplete_or_repeated(spans, problem):
     assert any(problem in found for found in problems(*spans))
 
 
-def test_two_joints_missing():
+def test_two_separators_missing():
     one = sequence(A, B, C, D, E)
-    assert list(joint_problems(run_of(), one)) == []  # one chunk may lack its joint where it just fills the budget
+    assert (
+        list(separator_problems(run_of(), one)) == []
+    )  # one chunk may lack its separator where it just fills the budget
     twice = sequence(A, B, C, D, E, A)
-    assert any("no separator (joint) follows it" in found for found in joint_problems(run_of(), twice))
+    assert any("no separator follows it" in found for found in separator_problems(run_of(), twice))
 
 
 def test_bos_and_eos_stand_at_the_ends_and_nowhere_else():
-    run = run_of(target_tokens=23, special={JOINT: [9], BOS: [1], EOS: [2]})
+    run = run_of(target_tokens=23, special={SEPARATOR: [9], BOS: [1], EOS: [2]})
     bos, eos = (-1, BOS, -1, 1), (-1, EOS, -1, 1)
     assert problems(bos, *SOUND, eos, run=run) == []
     assert any("has bos at spans []" in found for found in problems(*SOUND, eos, run=run))
@@ -164,14 +166,14 @@ def test_only_the_last_negative_may_be_cut():
     assert list(order_problems(run, cut_last)) == []
 
 
-def test_joints_fill_what_a_cut_between_characters_leaves_and_no_more():
+def test_separators_fill_what_a_cut_between_characters_leaves_and_no_more():
     cut = (4, NEGATIVE, 0, 3)
     run, filled = extended(M0, JOIN, N3, JOIN, cut, *[JOIN] * 5)
-    assert list(joint_problems(run, filled)) == []
+    assert list(separator_problems(run, filled)) == []
     run, overfull = extended(M0, JOIN, N3, JOIN, cut, *[JOIN] * 6)
-    assert any("more separators than a cut" in found for found in joint_problems(run, overfull))
+    assert any("more separators than a cut" in found for found in separator_problems(run, overfull))
     run, whole = extended(M0, JOIN, N3, JOIN, JOIN, cut)
-    assert any("does not follow a chunk that needs one" in found for found in joint_problems(run, whole))
+    assert any("does not follow a chunk that needs one" in found for found in separator_problems(run, whole))
 
 
 def test_a_gap_below_the_minimum_is_found(own_run):

@@ -1,3 +1,5 @@
+"""Cuts by hand: within a character, before a newline, of less than a character."""
+
 import itertools
 import json
 import shutil
@@ -13,9 +15,11 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from damage import breaches, change_array, chunk_name, files, first_sequence, outcomes, rehash
 from nextlong.cli.main import main
-from nextlong.schemas import NO_CHUNK, ROW_MASK, SHARD_BITS
+from nextlong.schemas import META, NEGATIVE, NO_CHUNK, ROW_MASK, SEPARATOR, SHARD_BITS, Layout
+from nextlong.sequences.tokenizer import train_bpe
 from nextlong.verify import tokens
 from nextlong.verify.outcome import Outcome
+from nextlong.verify.tokens import Tokenized, cut_problems
 
 
 @pytest.fixture
@@ -47,7 +51,7 @@ def change_ids(run, change):
     """Alter stored ids of the first sequence's chunks, one after the other until `change` says that it did; return its name."""
     for chunk in filter(NO_CHUNK.__lt__, first_sequence(run)["chunk_id"]):
         shard, row = chunk >> SHARD_BITS, chunk & ROW_MASK
-        place = np.searchsorted(np.load(files(run, "named_chunks", ".rows.npy")[shard]), row)
+        place = np.searchsorted(np.load(files(run, "referenced_chunks", ".rows.npy")[shard]), row)
         first, stop = np.load(files(run, "tokens", ".offsets.npy")[shard])[place : place + 2]
         path = files(run, "tokens", ".ids.npy")[shard]
         if change(np.load(path)[first:stop].copy()):
@@ -90,12 +94,12 @@ def test_a_changed_token(run):
     assert "hashes" not in found
 
 
-def test_wrong_joints_of_the_tokenizer(run):
+def test_wrong_separators_of_the_tokenizer(run):
     path = files(run, "tokenizer", "manifest.json")[0]
     manifest = json.loads(path.read_text())
-    manifest["parts"][0]["counts"]["joint_ids"] = [7]
+    manifest["parts"][0]["counts"]["separator_ids"] = [7]
     path.write_text(json.dumps(manifest))
-    assert "joint_ids is [7]" in breaches(run, "tokens")["token ids"]
+    assert "separator_ids is [7]" in breaches(run, "tokens")["token ids"]
 
 
 def test_the_reference_encodes_all_of_a_small_run_and_of_any_if_asked(finished, sampled, capsys):
@@ -153,7 +157,7 @@ def test_the_sample_finds_where_stored_ids_are_those_of_fastokens_and_not_of_the
     change_tokenizer(run, lambda held: held.update(post_processor=json.loads(twice.__getstate__())))
     sampled(0)
     (only,) = token_outcome(run).examples  # which is what a sample gives up
-    assert only.startswith("tokenizer joint_ids is")
+    assert only.startswith("tokenizer separator_ids is")
     sampled(2_000)
     outcome = token_outcome(run)
     assert 1 < outcome.breaches < outcome.checked
@@ -210,3 +214,64 @@ def test_decoded_text_is_judged_as_the_tokenizer_decodes_it(tokenizer, data):
     outcome = Outcome("decoded text", "chunks")
     tokens._compare_texts(run, table, tokens.Chunks([7], [text], [np.array(ids, np.uint32)]), outcome)
     assert outcome.breaches == (decoded != expected)
+
+
+TEXT = "日本\nab"  # three tokens each of the first two characters, then one each
+
+
+RUN = SimpleNamespace(
+    layout=Layout.EXTENDED,
+    setting=lambda section, key, default=None: default,
+    special_ids={SEPARATOR: [9]},
+    tokenizer=train_bpe([], vocab_size=257),
+)
+
+
+def found(tokens, *, separators, role=NEGATIVE, separator=(9,)):
+    """Return what is wrong with a sequence of one chunk, cut to so many tokens, and separators."""
+    run = SimpleNamespace(**{**vars(RUN), "special_ids": {SEPARATOR: list(separator)}})
+    roles = np.array([role, *[SEPARATOR] * separators])
+    ends = np.cumsum([tokens, *[1] * separators])
+    one = SimpleNamespace(
+        role=roles,
+        chunk=np.array([5, *[-1] * separators]),
+        start=ends - np.array([tokens, *[1] * separators]),
+        end=ends,
+        is_truncated=roles != SEPARATOR,
+        where=lambda span: f"span {span}",
+    )
+    return list(cut_problems(run, one, {5: Tokenized(RUN, TEXT)}))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "separators", "problem"),
+    [
+        (3, 1, ""),
+        (3, 3, ""),
+        (4, 1, "ends within a character; 1 tokens fewer would not"),
+        (5, 1, "ends within a character; 2 tokens fewer would not"),
+        (5, 0, "ends within a character; 2 tokens fewer would not"),
+        (4, 0, "ends within a character; 1 tokens fewer would not"),
+        (7, 1, "ends in a newline but a separator follows it"),
+        (7, 0, ""),
+        (8, 1, ""),
+        (2, 1, "holds a part of a character only"),
+    ],
+)
+def test_cuts_of_negatives(tokens, separators, problem):
+    problems = found(tokens, separators=separators)
+    assert [text for text in problems if problem not in text or not problem] == []
+    assert bool(problems) == bool(problem)
+
+
+def test_without_separators_nothing_could_fill():
+    assert found(5, separators=0, separator=()) == []
+
+
+def test_of_what_is_not_extended_less_than_a_character_may_be_left():
+    assert found(2, separators=0, role=META) == []
+    assert found(4, separators=0, role=META) == ["span 0 ends within a character; 1 tokens fewer would not"]
+
+
+def test_what_is_visible_is_a_character_at_least():
+    assert [Tokenized(RUN, TEXT).visible(tokens) for tokens in (1, 3, 5, 6, 8)] == ["日", "日", "日", "日本", "日本\na"]

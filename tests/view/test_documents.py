@@ -1,4 +1,4 @@
-"""Documents: searched for against the corpus's own files, stopped and gone on; one read whole."""
+"""Documents: searched for against the corpus's own files, stopped and continued; one read whole."""
 
 import json
 from collections import Counter
@@ -8,7 +8,7 @@ import pytest
 import nextlong
 from nextlong import pipeline
 from nextlong.view import documents
-from nextlong.view.documents import Place, Wanted
+from nextlong.view.documents import Place, Query
 
 
 @pytest.fixture(scope="module")
@@ -21,10 +21,10 @@ def rows(small_corpus):
     return [json.loads(line) for path in sorted(small_corpus.iterdir()) for line in path.read_text().splitlines()]
 
 
-def everything(run, wanted, *, most=7, seconds=60.0):
-    found, go_on = [], Place()
-    while go_on is not None:
-        some, go_on, share = documents.search(run.corpus, wanted, first=go_on, most=most, seconds=seconds)
+def everything(run, query, *, most=7, seconds=60.0):
+    found, following = [], Place()
+    while following is not None:
+        some, following, share = documents.search(run.corpus, query, first=following, most=most, seconds=seconds)
         found += some
         assert 0 <= share <= 1
     return found
@@ -32,31 +32,31 @@ def everything(run, wanted, *, most=7, seconds=60.0):
 
 @pytest.mark.parametrize(("most", "seconds"), [(7, 60.0), (1, 60.0), (1000, 0.0)])
 def test_each_text_that_holds_the_words_is_found_once(run, rows, most, seconds):
-    found = everything(run, Wanted(text="SAIL REEF"), most=most, seconds=seconds)
+    found = everything(run, Query(text='"SAIL REEF"'), most=most, seconds=seconds)
     expected = [row["id"] for row in rows if "sail reef" in row["text"].lower()]
     assert Counter(own.source_id for own in found) == Counter(expected)
     assert expected
-    assert all(own.around[1].lower() == "sail reef" for own in found)
+    assert all("sail reef" in [text.lower() for text, is_term in own.snippet if is_term] for own in found)
 
 
 def test_names_and_sources_are_looked_for_without_any_text(run, rows):
-    assert sorted(own.source_id for own in everything(run, Wanted(name="bread-"))) == sorted(
+    assert sorted(own.source_id for own in everything(run, Query(name="bread-"))) == sorted(
         row["id"] for row in rows if row["id"].startswith("bread-")
     )
-    assert everything(run, Wanted(source="other")) == []
-    assert len(everything(run, Wanted(source="small"))) == len(rows)
+    assert everything(run, Query(source="other")) == []
+    assert len(everything(run, Query(source="small"))) == len(rows)
 
 
 def test_what_is_looked_for_is_no_pattern(run):
-    assert everything(run, Wanted(text="sail.reef")) == []
-    assert everything(run, Wanted(text="%")) == []
+    assert everything(run, Query(text="sail.reef")) == []
+    assert everything(run, Query(text="%")) == []
 
 
 def test_a_document_is_read_whole(run, rows):
     texts = {row["id"]: row["text"] for row in rows}
-    for own in everything(run, Wanted(name="law-"))[:5]:
+    for own in everything(run, Query(name="law-"))[:5]:
         read = documents.read(run.corpus, own.doc_id)
-        assert (read.source, read.source_id, read.kept) == ("small", own.source_id, {})
+        assert (read.source, read.source_id, read.metadata) == ("small", own.source_id, {})
         assert "".join(read.texts) == texts[own.source_id]
 
 
@@ -72,7 +72,7 @@ def test_sources_are_named(run):
 def test_columns_that_a_source_keeps_are_read(recipe_for, tmp_path):
     rows = [{"text": f"word{n} " * 200, "lang": "en", "id": f"d{n}"} for n in range(9)]
     (tmp_path / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    source = json.dumps([{"path": str(tmp_path / "c.jsonl"), "keep": ["lang"]}])
+    source = json.dumps([{"path": str(tmp_path / "c.jsonl"), "metadata": ["lang"]}])
     few = ("compose.method=standard", "compose.sequences=1", "compose.target_tokens=512")
     pipeline.run(recipe_for(tmp_path / "run", f"ingest.sources={source}", *few))
-    assert documents.read(nextlong.open(tmp_path / "run").corpus, 3).kept == {"lang": "en"}
+    assert documents.read(nextlong.open(tmp_path / "run").corpus, 3).metadata == {"lang": "en"}

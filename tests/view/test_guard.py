@@ -46,7 +46,10 @@ def test_this_machine_is_answered_and_may_load_nothing_else(host):
         ({"host": OWN, "origin": "http://evil.example"}, 403),
         ({"host": OWN, "origin": "http://localhost:8000"}, 403),
         ({"host": OWN, "sec_fetch_site": "cross-site"}, 403),
-        ({"host": OWN, "method": "POST"}, 405),
+        ({"host": OWN, "method": "POST"}, 403),  # a form of nobody knows whose page
+        ({"host": OWN, "method": "POST", "origin": "http://evil.example"}, 403),
+        ({"host": OWN, "method": "POST", "origin": "null"}, 403),
+        ({"host": OWN, "method": "DELETE"}, 405),
     ],
 )
 def test_all_others_are_refused_and_see_nothing(asked, status):
@@ -57,6 +60,7 @@ def test_all_others_are_refused_and_see_nothing(asked, status):
 
 
 def test_its_own_pages_may_say_where_they_come_from():
+    assert ask("POST", host=OWN, origin=f"http://{OWN}")[0] == 200
     assert ask(host=OWN, origin=f"http://{OWN}", sec_fetch_site="same-origin")[0] == 200
 
 

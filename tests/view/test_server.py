@@ -2,9 +2,10 @@
 
 import http.client
 import json
+import re
 import socket
 from html.parser import HTMLParser
-from urllib.parse import quote, urlsplit
+from urllib.parse import quote, urlencode, urlsplit
 
 import pytest
 
@@ -12,6 +13,7 @@ import nextlong
 from hand_made_spans import HOSTILE
 from nextlong import pipeline
 from nextlong.cli import main as cli_main
+from nextlong.view import marks
 from viewer import viewer
 
 pytestmark = pytest.mark.heavy
@@ -55,7 +57,7 @@ def address(run):
         yield address
 
 
-def ask(address, path, *, method="GET", **headers):
+def ask(address, path, *, method="GET", body=None, **headers):
     parts = urlsplit(address)
     connection = http.client.HTTPConnection(parts.hostname, parts.port, timeout=60)
     sent = {name.replace("_", "-"): value for name, value in headers.items()}
@@ -63,7 +65,9 @@ def ask(address, path, *, method="GET", **headers):
     connection.putrequest(method, path, skip_host="Host" in sent)
     for name, value in sent.items():
         connection.putheader(name, value)
-    connection.endheaders()
+    if body is not None:
+        connection.putheader("Content-Length", str(len(body)))
+    connection.endheaders(body)
     answer = connection.getresponse()
     text = answer.read().decode()
     connection.close()
@@ -111,13 +115,14 @@ def test_hostile_names_are_shown_as_they_are(address):
 def test_filters_and_searches_answer(address, run):
     opened = nextlong.open(f"{run}@first")
     span = opened.sequence(0).spans[0]
-    rows = "/first/sequences?part=1&name="
-    assert len(Page(ask(address, rows)[1]).links) == len(opened)
+    rows = "/first/sequences?name="
+    numbers = {link for link in Page(ask(address, rows)[1]).links if "/sequence/" in link}
+    assert numbers == {f"/first/sequence/{number}" for number in range(len(opened))}
     assert "/first/sequence/0" in Page(ask(address, f"{rows}&document={span.doc_id}")[1]).links
-    assert Page(ask(address, f"{rows}&least=0.999")[1]).links == []
-    found = Page(ask(address, f"/first/documents?part=1&name={quote(span.source_id)}")[1]).links
+    assert not [link for link in Page(ask(address, f"{rows}&least=0.999")[1]).links if "/sequence/" in link]
+    found = Page(ask(address, f"/first/documents?name={quote(span.source_id)}")[1]).links
     assert f"/first/document/{span.doc_id}" in found
-    answer, text = ask(address, f"/first/document/{span.doc_id}/beside/other")
+    answer, text = ask(address, f"/first/compare?with=other&document={span.doc_id}")
     assert answer.status == 200
     assert "about it" in text or "<svg" in text
 
@@ -137,11 +142,11 @@ def test_a_pair_holds_both_texts_and_the_words_they_share(address, run):
     assert all(word in pair["text"].lower() and word in pair["partner"].lower() for word in pair["words"])
 
 
-def test_every_piece_has_a_text_joints_too(address, run):
+def test_every_piece_has_a_text_separators_too(address, run):
     sequence = nextlong.open(f"{run}@other").sequence(0)
     texts = [json.loads(ask(address, f"/other/sequence/0/pairs/{n}")[1])["text"] for n in range(len(sequence.spans))]
     assert texts == sequence.texts
-    assert "joint" in {span.role for span in sequence.spans}
+    assert "separator" in {span.role for span in sequence.spans}
 
 
 @pytest.mark.parametrize(
@@ -159,7 +164,7 @@ def test_every_piece_has_a_text_joints_too(address, run):
         ("GET", {"Sec_Fetch_Site": "cross-site"}, 403),
         ("GET", {"Sec_Fetch_Site": "same-site"}, 403),
         ("GET", {"Sec_Fetch_Site": "same-origin"}, 200),
-        ("POST", {}, 405),
+        ("POST", {}, 405),  # there is nothing to change at this address
         ("DELETE", {}, 405),
     ],
 )
@@ -170,7 +175,7 @@ def test_only_this_machines_own_pages_may_ask(address, method, headers, status):
 
 
 def test_the_policy_lets_nothing_inline_run(address):
-    for path in ("/first/sequences", "/first/nothing", "/strip.js"):
+    for path in ("/first/sequences", "/first/nothing", "/page.js"):
         answer, _ = ask(address, path)
         policy = answer.headers["Content-Security-Policy"]
         assert policy.startswith("default-src 'none'; script-src 'self'; style-src 'self'")
@@ -188,6 +193,9 @@ def test_the_policy_lets_nothing_inline_run(address):
         ("/first/document/999999999999", 404),
         ("/first/sequences?least=x", 400),
         ("/first/sequences?least=nan", 400),
+        ("/first/sequences?sort=colour", 400),
+        ("/first/compare?with=nosuch", 404),
+        ("/first/nothing", 404),
         ("/first/sequences?after=-1", 400),
         ("/first/documents?after=1.2.3.4", 400),
         ("/first/sequence?number=x", 400),
@@ -199,6 +207,61 @@ def test_what_is_not_there_is_told(address, path, status):
     answer, text = ask(address, path)
     assert answer.status == status
     assert "Traceback" not in text
+    assert '<a href="/first/sequences">All sequences</a>' in text
+
+
+def test_a_mark_is_kept_in_the_run_directory_and_taken_back(address, run):
+    form = urlencode({"source": HOSTILE, "id": "d1", "note": "<b>", "action": "add"}).encode()
+    answer, _ = ask(address, "/first/marks", method="POST", body=form)
+    assert (answer.status, answer.headers["location"]) == (303, "/first/marks")
+    (mark,) = marks.read(run)
+    assert mark == marks.Mark(HOSTILE, "d1", "<b>")
+    assert "&lt;b&gt;" in ask(address, "/first/marks")[1]
+    assert ask(address, "/first/marks", method="POST", body=b"action=add")[0].status == 400
+    assert ask(address, "/first/marks", method="POST", body=form.replace(b"add", b"burn"))[0].status == 400
+    assert ask(address, "/first/marks", method="POST", body=form, Origin="http://evil.example")[0].status == 403
+    assert marks.read(run) == [mark]
+    ask(address, "/first/marks", method="POST", body=form.replace(b"action=add", b"action=remove"))
+    assert marks.read(run) == []
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"source": "s"},
+        {"source": "s", "id": ""},
+        {"source": "s", "id": " "},
+        {"source": "s", "kind": "document"},
+        {"source": "s", "id": "d1", "kind": "source"},
+        {"source": "s", "sequence": "first/0"},
+        {"source": "s", "sequence": "first/0", "kind": "source"},
+    ],
+)
+def test_a_whole_source_is_marked_only_by_its_kind(address, run, form):
+    body = urlencode(form | {"action": "add"}).encode()
+    answer, text = ask(address, "/first/marks", method="POST", body=body)
+    assert (answer.status, "kind=source without an id" in text) == (400, True)
+    assert marks.read(run) == []
+
+
+def test_the_viewers_own_form_marks_a_source_and_removes_it(address, run):
+    doc = nextlong.open(f"{run}@first").sequence(0).spans[0].doc_id
+    for path, action in ((f"/first/document/{doc}", "add"), ("/first/marks", "remove")):
+        forms = re.findall(r'<form class="(?:mark|plain)".*?</form>', ask(address, path)[1], re.DOTALL)
+        fields = [
+            {one["name"]: one["value"] for tag, one in Page(form).tags if one.get("type") == "hidden"} for form in forms
+        ]
+        (source,) = [form for form in fields if form["kind"] == "source"]
+        ask(address, "/first/marks", method="POST", body=urlencode(source | {"action": action}).encode())
+        assert [mark.kind for mark in marks.read(run)] == (["source"] if action == "add" else [])
+
+
+def test_a_random_sequence_is_one_of_the_run(address):
+    answer, _ = ask(address, "/first/random")
+    assert re.fullmatch(r"/first/sequence/\d", answer.headers["location"]) or answer.headers["location"][-2:] in (
+        "10",
+        "11",
+    )
 
 
 def test_it_listens_on_this_machine_alone(address):

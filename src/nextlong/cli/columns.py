@@ -1,27 +1,28 @@
-"""Columns: which of a file's columns holds the text and which the id, told by their names and values.
+"""Columns: which columns of a file hold text and id, by their names and values, and what `init` reports of a source.
 
-In:  the columns of the first records of some files (`inputs/head.py`). Out: a `Look` a file.
+Each file is read once, however many times `init` asks for it.
 """
 
 from __future__ import annotations
 
 import posixpath
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any, Final
 
-from nextlong.inputs.conversation import as_text
-from nextlong.inputs.files import COMPRESSIONS, InputFile
-from nextlong.inputs.formats import format_of
-from nextlong.inputs.head import UNREADABLE, read_columns
-from nextlong.inputs.listing import list_files
-from nextlong.model_names import first_sentence
+from nextlong.cli.common import first_few
+from nextlong.errors import CorpusError
+from nextlong.reading.files import COMPRESSIONS, InputFile
+from nextlong.reading.formats import UNREADABLE, format_of, read_head_columns
+from nextlong.reading.listing import list_files
+from nextlong.reading.records import conversation_text
 from nextlong.recipe import Source
+from nextlong.text import first_sentence
 
-LOOKED_AT: Final = 8  # files of a suffix; so few of a folder may be sources of their own
+MAX_FILES: Final = 8  # read per suffix; a folder with no more files may become one source per file
 
-# As data sets on the Hugging Face hub call them, the more telling first.
+# As data sets on the Hugging Face hub name them, the most specific first.
 _TEXTS: Final = (
     "text", "content", "contents", "body", "document", "raw_content", "markdown", "article", "full_text", "page_content",
     "maintext", "story", "passage", "transcript", "code", "abstract",
@@ -32,106 +33,176 @@ _IDS: Final = (
 )  # fmt: skip
 _CONVERSATIONS: Final = ("messages", "conversations", "conversation", "turns", "dialogue", "dialog", "chat")
 _EXAMPLE_CHARS: Final = 40
-_LEAST_MEAN_CHARS: Final = 40  # of a column of an unknown name that may be the text
+_MIN_MEAN_CHARS: Final = 40  # of a column with an unknown name that may be the text
+_NAMED_FILES: Final = 3  # in a sentence
 
 
 @dataclass(frozen=True)
-class Look:
-    """What the first records of a file say: its columns of text and ids, None where there is nothing to go by."""
+class FileLook:
+    """What the first records of a file show; `text` and `id` are columns, None if no column qualifies."""
 
     file: InputFile
-    has_columns: bool = True  # files of text and pages are documents as they are
+    has_columns: bool = True  # plain text and pages are documents as they are
     problem: str = ""  # why it cannot be read
     text: str | None = None
     id: str | None = None
     examples: Mapping[str, str] = field(default_factory=dict)  # of each column, how a value begins
-    repeating: tuple[str, Any] | None = None  # a column that is called as ids are, and a value that stands there twice
+    repeating: tuple[str, Any] | None = None  # a column with the name of an id, and a value that it has twice
 
     @property
     def suffix(self) -> str:
-        """The end of its name that says what it is, with what compresses it."""
+        """The suffix of the file, with that of its compression."""
         stem, last = posixpath.splitext(self.file.name)
         return posixpath.splitext(stem)[1] + last if last.lower() in COMPRESSIONS else last
 
 
-def look_into(path: str) -> list[Look]:
-    """Return a look at the first files of each suffix of a local source. Raises CorpusError if there is none."""
-    source = Source(path=path)
-    looks: dict[str, list[Look]] = {}
-    for file in list_files(source, where="FILE"):
-        of_its_kind = looks.setdefault(Look(file).suffix, [])
-        if len(of_its_kind) < LOOKED_AT:
-            of_its_kind.append(_look_at(file, source))
-    return [look for of_its_kind in looks.values() for look in of_its_kind]
+class Looks:
+    """Looks at files, each of which is read once."""
+
+    def __init__(self) -> None:
+        self._by_path: dict[str, FileLook] = {}
+
+    def into(self, path: str) -> list[FileLook]:
+        """Return a look at the first files of each suffix of a source; none if it is remote or has no file."""
+        if "://" in path:
+            return []
+        source = Source(path=path)
+        try:
+            files = list_files(source, where="FILE")
+        except CorpusError:
+            return []
+        looks: dict[str, list[FileLook]] = {}
+        for file in files:
+            of_suffix = looks.setdefault(FileLook(file).suffix, [])
+            if len(of_suffix) < MAX_FILES:
+                if file.path not in self._by_path:
+                    self._by_path[file.path] = _look_at(file, source)
+                of_suffix.append(self._by_path[file.path])
+        return [look for of_suffix in looks.values() for look in of_suffix]
 
 
-def _look_at(file: InputFile, source: Source) -> Look:
-    kind = format_of(file.name, source)
-    has_columns = kind.has_columns and kind.extractor is None
+def _look_at(file: InputFile, source: Source) -> FileLook:
+    file_format = format_of(file.name, source)
+    has_columns = file_format.has_columns and file_format.extractor is None
     try:
-        columns = read_columns(file, source)
+        columns = read_head_columns(file, source)
     except UNREADABLE as error:
-        return Look(file, has_columns=has_columns, problem=first_sentence(error))
+        return FileLook(file, has_columns=has_columns, problem=first_sentence(error))
     if not has_columns:
-        return Look(file, has_columns=False)
+        return FileLook(file, has_columns=False)
     if not columns:
-        return Look(file, problem="it holds no records")
-    return Look(
+        return FileLook(file, problem="it holds no records")
+    scalars = {
+        name: values
+        for name, values in columns.items()
+        if values and all(isinstance(value, str | int) for value in values)
+    }
+    most = {name: Counter(values).most_common(1)[0] for name, values in scalars.items()}
+    repeated = _first_named({name: value for name, (value, count) in most.items() if count > 1}, _IDS)
+    texts = {name: " ".join(str(values[0]).split()) if values else "null" for name, values in columns.items()}
+    return FileLook(
         file,
         text=text_column(columns),
         id=id_column(columns),
-        examples={name: _example(values) for name, values in columns.items()},
-        repeating=_repeating(columns),
+        examples={
+            name: text if len(text) <= _EXAMPLE_CHARS else f"{text[:_EXAMPLE_CHARS]} …" for name, text in texts.items()
+        },
+        repeating=None if repeated is None else (repeated, most[repeated][0]),
     )
 
 
-def _example(values: Sequence[Any]) -> str:
-    text = " ".join(str(values[0]).split()) if values else "null"
-    return text if len(text) <= _EXAMPLE_CHARS else f"{text[:_EXAMPLE_CHARS]} …"
-
-
 def text_column(columns: Mapping[str, Sequence[Any]]) -> str | None:
-    """Return the column that is called as texts are, else one of conversations, else the one with the longest strings."""
+    """Return the column with the name of a text, else one of conversations, else the one with the longest strings."""
     strings = {
         name: values for name, values in columns.items() if values and all(isinstance(value, str) for value in values)
     }
-    named = _named(strings, _TEXTS)
+    named = _first_named(strings, _TEXTS)
     if named is not None:
         return named
     conversations = {
-        name: values for name, values in columns.items() if values and all(as_text(value) for value in values)
+        name: values for name, values in columns.items() if values and all(conversation_text(value) for value in values)
     }
     if conversations:
-        return _named(conversations, _CONVERSATIONS) or next(iter(conversations))
+        return _first_named(conversations, _CONVERSATIONS) or next(iter(conversations))
     lengths = {name: sum(map(len, values)) / len(values) for name, values in strings.items()}
     longest = max(lengths, key=lambda name: lengths[name], default=None)
-    return longest if longest is not None and lengths[longest] >= _LEAST_MEAN_CHARS else None
+    return longest if longest is not None and lengths[longest] >= _MIN_MEAN_CHARS else None
 
 
 def id_column(columns: Mapping[str, Sequence[Any]]) -> str | None:
-    """Return the column that is called as ids are and whose values differ."""
+    """Return the column with the name of an id whose values are distinct."""
     distinct = {
         name: values
         for name, values in columns.items()
         if values and all(isinstance(value, str | int) for value in values) and len(set(values)) == len(values)
     }
-    return _named(distinct, _IDS)
+    return _first_named(distinct, _IDS)
 
 
-def _repeating(columns: Mapping[str, Sequence[Any]]) -> tuple[str, Any] | None:
-    counts = {
-        name: Counter(values).most_common(1)[0]
-        for name, values in columns.items()
-        if values and all(isinstance(value, str | int) for value in values)
-    }
-    name = _named({name: value for name, (value, count) in counts.items() if count > 1}, _IDS)
-    return None if name is None else (name, counts[name][0])
-
-
-def _named(columns: Mapping[str, Any], wanted: Sequence[str]) -> str | None:
-    """Return the column with the first of these names, in any case; of nested ones the last part counts."""
+def _first_named(columns: Mapping[str, Any], names: Sequence[str]) -> str | None:
+    """Return the column with the first of these names, in any case; of nested columns the last part counts."""
     for candidates in ([name for name in columns if "." not in name], [name for name in columns if "." in name]):
-        lasts = {name.rpartition(".")[2].lower(): name for name in reversed(candidates)}
-        if column := next((lasts[name] for name in wanted if name in lasts), None):
+        by_last_part = {name.rpartition(".")[2].lower(): name for name in reversed(candidates)}
+        if column := next((by_last_part[name] for name in names if name in by_last_part), None):
             return column
     return None
+
+
+def source_notes(source: Source, looks: Sequence[FileLook]) -> Iterator[str]:
+    """Yield what is known of a source from a look at its files: its columns first, then problems."""
+    if "://" in source.path:
+        yield f"{source.label}: remote, not read; text column {source.text!r} and id column {source.id!r} are guesses"
+        return
+    tables = [look for look in looks if look.has_columns]
+    if not tables:
+        yield f"{source.label}: each file or page is one document"
+    elif all(look.problem for look in tables):
+        yield f"{source.label}: no file could be read; text column {source.text!r} is a guess"
+    else:
+        is_known = any(look.text for look in tables)
+        guess = "" if is_known else " is a guess, because no column looks like text"
+        yield f"{source.label}: text column {source.text!r}{guess}, {_id_note(source, tables)}"
+        examples = next((look.examples for look in tables if look.examples), {})
+        has_ids = "id" in source.model_fields_set or any(look.repeating for look in tables)
+        if not is_known or (len(examples) > 1 and not has_ids):
+            yield f"{source.label}: columns: {', '.join(f'{name} ({value})' for name, value in examples.items())}"
+    if tables and len(tables) < len(looks):
+        names = _file_names(look for look in looks if not look.has_columns)
+        yield f"{source.label}: {names}: each file or page is one document"
+    for problem in _problems(looks):
+        yield f"{source.label}: {problem}"
+    others = [look for look in tables if look.text not in (None, source.text)]
+    for column in dict.fromkeys(look.text for look in others):
+        files = _file_names(look for look in others if look.text == column)
+        yield f"{source.label}: {files}: the text seems to be in {column!r}; make them a separate source"
+
+
+def _problems(looks: Sequence[FileLook]) -> Iterator[str]:
+    """Yield what is wrong with files, once for all of one suffix and reason."""
+    alike: dict[tuple[str, str], list[FileLook]] = {}
+    for look in looks:
+        if look.problem:
+            reason = look.problem.replace(look.file.path, "").replace(look.file.name, "")
+            alike.setdefault((look.suffix, reason), []).append(look)
+    for first, *others in alike.values():
+        has_fix = first.problem.startswith(first.file.path)
+        message = (
+            first.problem if has_fix else f"{first.file.path} cannot be read: {first.problem}; repair or remove it"
+        )
+        yield message + (f" (also {_file_names(others)})" if others else "")
+
+
+def _id_note(source: Source, tables: Sequence[FileLook]) -> str:
+    if "id" in source.model_fields_set:
+        return f"id column {source.id!r}"
+    repeating = next((look.repeating for look in tables if look.repeating), None)
+    if repeating is None:
+        return "no id column: documents are named file:line"
+    column, value = repeating
+    if column == source.id:
+        return f"id column {column!r} with duplicates ({value!r} occurs twice): make the ids unique, or name another column"
+    return f"no id column, because {column!r} has duplicates ({value!r} occurs twice): documents are named file:line"
+
+
+def _file_names(looks: Iterable[FileLook]) -> str:
+    return first_few([posixpath.basename(look.file.path) for look in looks], most=_NAMED_FILES)

@@ -1,24 +1,32 @@
-"""Demo: the main job on real documents that need no download, in half a minute.
+"""The command `nextlong demo`: a run on real documents that need no download, in half a minute.
 
-The corpus is the documentation inside this Python, the encoder the built-in LSA, the tokenizer a BPE trained on that
-corpus; the result is sequences of 16,384 tokens. The recipe is left behind as a starting point.
+The corpus is the documentation inside this Python: the language reference of `pydoc_data.topics`, one document per topic, and
+the docstrings of the standard library, one document per module. Source files are parsed, never imported: importing has side
+effects (`antigravity` opens a browser) and fails where a platform lacks a library. The encoder is the built-in LSA, the
+tokenizer a BPE trained on the corpus, the result sequences of 16,384 tokens. The recipe stays as a starting point.
 """
 
 from __future__ import annotations
 
+import ast
+import json
+import os
 import shlex
 import shutil
 import sys
+import sysconfig
+import warnings
+from collections.abc import Iterator
+from contextlib import suppress
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
-from rich.console import Console
-
-from nextlong.cli.demo_corpus import write_demo_corpus
-from nextlong.cli.run import run_and_tell
-from nextlong.plural import counted
+from nextlong.cli.common import console
+from nextlong.cli.run import run_recipe
+from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe, template
 from nextlong.report import tables
+from nextlong.text import counted
 
 _NEXT = (
     ("one of them", "nextlong peek {run} 0"),
@@ -26,6 +34,14 @@ _NEXT = (
     ("longer", "nextlong run {recipe} --set compose.target_tokens=32768"),
 )
 _SEQUENCES, _TARGET_TOKENS, _VOCABULARY = 24, 16_384, 8_192
+MIN_DOCUMENT_CHARS: Final = 200
+
+# Tests, applications and vendored or third-party code: no documentation, or not Python's own.
+_SKIPPED_FOLDERS: Final = frozenset(
+    {"__pycache__", "_vendor", "idlelib", "lib2to3", "pydoc_data", "test", "tests", "turtledemo"}
+)
+
+_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
 
 
 def demo_recipe(folder: Path) -> Recipe:
@@ -41,25 +57,27 @@ def demo_recipe(folder: Path) -> Recipe:
     )
 
 
-def run_demo(folder: Path, console: Console, *, form: Literal["text", "json"] = "text") -> None:
-    """Write corpus and recipe to `folder`, run it, and say what to look at. Again: does nothing that is done."""
+def run_demo(folder: Path, *, form: Literal["text", "json"] = "text") -> None:
+    """Write corpus and recipe to `folder`, run or resume the recipe, and print the next commands."""
+    shown = console(stderr=form == "json")
     corpus, recipe_path = folder / "corpus.jsonl", folder / "demo.yaml"
     if not corpus.exists():
-        written = write_demo_corpus(corpus)
-        size = f"{written.chars / 1e6:.1f} MB"
-        what = f"{counted(written.documents, 'document')}, {size} of Python's own documentation"
-        tables.show_facts([("corpus", what)], console, beside=_NEXT)
-    recipe = demo_recipe(folder.absolute())  # what is left behind runs from every working directory
-    heading = "The recipe of `nextlong demo`. Put your own files and tokenizer in, and `nextlong run` this file."
+        documents, chars = write_demo_corpus(corpus)
+        what = f"{counted(documents, 'document')}, {chars / 1e6:.1f} MB of Python's documentation"
+        tables.show_facts([("corpus", what)], shown, beside=_NEXT)
+    recipe = demo_recipe(folder.absolute())  # the recipe that stays runs from every working directory
+    heading = (
+        "The recipe of `nextlong demo`. Replace the files and the tokenizer by yours, and `nextlong run` this file."
+    )
     recipe_path.write_text(template.commented(recipe, heading=heading), encoding="utf-8")
-    run_and_tell(recipe, console, form=form)
+    run_recipe(recipe, form=form)
     if form == "text":
         places = {"run": shlex.quote(recipe.run_dir), "recipe": shlex.quote(str(recipe_path))}
-        tables.show_facts([*_first(), *((name, command.format(**places)) for name, command in _NEXT)], console)
+        tables.show_facts([*_first(), *((name, command.format(**places)) for name, command in _NEXT)], shown)
 
 
 def _first() -> list[tuple[str, str]]:
-    """Return what makes `nextlong` a command of the user's shell, nothing where it is one."""
+    """Return the command that puts `nextlong` on the PATH, nothing if it is there."""
     if shutil.which("nextlong") is not None:
         return []
     scripts = Path(sys.executable).parent
@@ -67,3 +85,116 @@ def _first() -> list[tuple[str, str]]:
     if (scripts / "activate").is_file():
         return [("first", f". {shlex.quote(str(shown / 'activate'))}")]
     return [("first", f'export PATH={shlex.quote(str(scripts))}:"$PATH"')]
+
+
+def write_demo_corpus(path: Path) -> tuple[int, int]:
+    """Write the demo corpus to `path` as JSONL, whole or not at all; return the number of documents and characters.
+
+    Raises CorpusError where this interpreter carries no documentation or `path` cannot be written.
+    """
+    rows = [*_topic_rows(), *stdlib_rows(Path(sysconfig.get_path("stdlib")))]
+    if not rows:
+        raise CorpusError(
+            f"this Python carries no documentation (no pydoc_data, no sources in {sysconfig.get_path('stdlib')}); "
+            "point ingest.sources at files of your own, or use a full CPython"
+        )
+    unfinished = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        unfinished.write_bytes(b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows))
+        unfinished.replace(path)
+    except OSError as error:
+        raise CorpusError(
+            f"the demo corpus cannot be written to {path}: {error.strerror}; name another folder"
+        ) from None
+    finally:
+        with suppress(OSError):  # gone by now, or its folder never was
+            unfinished.unlink()
+    return len(rows), sum(len(row["text"]) for row in rows)
+
+
+def stdlib_rows(stdlib: Path) -> Iterator[dict[str, str]]:
+    """Yield one row (`id`, `text`, `source`) a documented module below the folder `stdlib`, by name; tests left out."""
+    for module, file in sorted(_modules(stdlib, package="")):
+        try:
+            source = file.read_bytes()
+        except OSError:  # a dangling link in a trimmed installation
+            continue
+        yield from _row("python-stdlib", module, module_text(source, module=module))
+
+
+def module_text(source: bytes, *, module: str) -> str:
+    """Return the documentation in the source of `module` as plain text, one blank line between entries.
+
+    The module's docstring below its name, then each documented public definition below its signature; "" if there is
+    none, or if the source cannot be parsed (standard libraries hold a few broken files on purpose).
+    """
+    try:
+        with warnings.catch_warnings():
+            warnings.simplefilter("ignore")  # invalid escapes in old modules
+            tree = ast.parse(source)
+    except (SyntaxError, ValueError):
+        return ""
+    docstring = ast.get_docstring(tree)
+    entries = [f"{module}\n{docstring}"] if docstring else []
+    entries.extend(_entries(tree.body, owner=module))
+    return "\n\n".join(entries) + "\n" if entries else ""
+
+
+def _topic_rows() -> Iterator[dict[str, str]]:
+    try:
+        from pydoc_data.topics import topics  # some distributions leave it out
+    except ImportError:
+        return
+    for name in sorted(topics):
+        yield from _row("python-topics", name, str(topics[name]))
+
+
+def _row(source: str, name: str, text: str) -> Iterator[dict[str, str]]:
+    if len(text) >= MIN_DOCUMENT_CHARS:
+        # A docstring may spell a lone surrogate, which UTF-8 cannot hold.
+        yield {"id": f"{source}/{name}", "text": text.encode("utf-8", "replace").decode(), "source": source}
+
+
+def _modules(folder: Path, *, package: str) -> Iterator[tuple[str, Path]]:
+    """Yield (dotted name, file) of the modules below; `site-packages` and `lib-dynload` are no identifiers."""
+    if not folder.is_dir():  # a zipped standard library
+        return
+    for entry in folder.iterdir():
+        if entry.suffix == ".py" and entry.stem.isidentifier():
+            name = package if entry.stem == "__init__" else f"{package}.{entry.stem}".lstrip(".")
+            if name:
+                yield name, entry
+        elif entry.name.isidentifier() and entry.name not in _SKIPPED_FOLDERS and entry.is_dir():
+            yield from _modules(entry, package=f"{package}.{entry.name}".lstrip("."))
+
+
+def _entries(body: list[ast.stmt], *, owner: str) -> Iterator[str]:
+    for node in _definitions(body):
+        if node.name.startswith("_"):
+            continue
+        docstring = ast.get_docstring(node)
+        if docstring:
+            yield f"{_signature(node, owner=owner)}\n{docstring}"
+        if isinstance(node, ast.ClassDef):
+            yield from _entries(node.body, owner=f"{owner}.{node.name}")
+
+
+def _definitions(body: list[ast.stmt]) -> Iterator[_Definition]:
+    """Yield classes and functions, also those under `if` and `try`: else they would depend on the platform."""
+    for node in body:
+        if isinstance(node, _Definition):
+            yield node
+        elif isinstance(node, ast.If):
+            yield from _definitions([*node.body, *node.orelse])
+        elif isinstance(node, ast.Try):
+            handled = [statement for handler in node.handlers for statement in handler.body]
+            yield from _definitions([*node.body, *handled, *node.orelse, *node.finalbody])
+
+
+def _signature(node: _Definition, *, owner: str) -> str:
+    name = f"{owner}.{node.name}"
+    if isinstance(node, ast.ClassDef):
+        bases = ", ".join(ast.unparse(base) for base in node.bases)
+        return f"class {name}({bases})" if bases else f"class {name}"
+    return f"{name}({ast.unparse(node.args)})"

@@ -1,4 +1,4 @@
-"""The command `nextlong export`: its options, and what they ask of `runs_export.export`."""
+"""The command `nextlong export`."""
 
 from __future__ import annotations
 
@@ -6,86 +6,81 @@ import argparse
 import json
 from pathlib import Path
 
+from nextlong.cli.common import Commands, add_json, add_set, console, print_json, words
 from nextlong.errors import NextlongError
-from nextlong.recipe.export import FORMATS
-from nextlong.report import tables
-from nextlong.report.tables import PipeConsole as Console
+from nextlong.plugins import FORMATS
 
 
-def add(commands: argparse._SubParsersAction[argparse.ArgumentParser]) -> None:
+def add(commands: Commands) -> None:
     """Add the command to the parser."""
-    export = commands.add_parser("export", help="write finished runs in other formats, packed, split, mixed")
+    export = commands.add_parser("export", help="Write finished runs in other formats, packed, split or mixed")
     export.add_argument(
         "runs",
         type=Path,
         nargs="+",
         metavar="RUN",
-        help="as for stats; several are mixed; after the first also files of short documents",
+        help="runs or variants to export, several as a mix; files of short documents may follow the first",
     )
     export.add_argument(
         "--to",
-        type=_words,
+        type=words,
         default=[],
         metavar="FORMAT,…",
-        help=f"{', '.join(FORMATS.built_in)}, or another package's (default: the recipe's)",
+        help=f"{', '.join(FORMATS.built_in)}, or a format of another package (default: those of the recipe)",
     )
+    add_set(export, example="export.pack=524288")
     export.add_argument(
-        "--set", dest="overrides", action="append", default=[], metavar="KEY=VALUE", help="e.g. export.pack=524288"
+        "--mix", type=words, default=[], metavar="W,W,…", help="proportions of several runs, e.g. 1,2 (default: all)"
     )
-    export.add_argument(
-        "--mix", type=_words, default=[], metavar="W,W,…", help="proportions of several runs, e.g. 1,2 (default: all)"
-    )
-    export.add_argument("--by", choices=("sequences", "tokens"), help="what --mix counts (default: sequences)")
+    export.add_argument("--by", choices=("sequences", "tokens"), help="unit of --mix (default: sequences)")
     export.add_argument(
         "--short-tokens",
         type=int,
         metavar="N",
-        help="tokens of a row of short documents (default: 8192, at most the run's)",
+        help="tokens in a row of short documents (default: 8192, at most those of the run)",
     )
-    export.add_argument("--into", metavar="DIR-or-URL", help="put the files there too (export.push)")
+    export.add_argument("--into", metavar="DIR-or-URL", help="also copy the files there (export.push)")
     export.add_argument(
-        "--replace", action="store_true", help="delete what another push put there and this one does not"
+        "--replace", action="store_true", help="delete files of an earlier push that this one does not write"
     )
-    export.add_argument("--json", action="store_true", help="print JSON")
+    add_json(export)
     export.set_defaults(command=_export)
 
 
-def _words(listed: str) -> list[str]:
-    return [word.strip() for word in listed.split(",")]
-
-
-def _export(asked: argparse.Namespace) -> None:
+def _export(args: argparse.Namespace) -> None:
     from nextlong.engine.progress import reporter_for
-    from nextlong.report import as_json, summary
+    from nextlong.report import as_json, summary, tables
     from nextlong.runs import export as runs_export
 
-    if asked.into == "":
-        raise NextlongError("--into '' names no place; give a folder or a URL, or leave it out")
-    if asked.by and not asked.mix:
-        raise NextlongError(
-            f"--by {asked.by} without --mix: there are no proportions to count; say --mix 1,2 or leave it out"
-        )
-    console = Console(stderr=asked.json)
+    if args.into == "":
+        raise NextlongError("--into is empty; give a folder or a URL, or remove it")
+    if args.by and not args.mix:
+        raise NextlongError(f"--by {args.by} needs proportions; add --mix 1,2 or remove --by")
+    mix = []
+    for word in args.mix:
+        try:
+            mix.append(float(word))
+        except ValueError:
+            raise NextlongError(f"--mix: {word!r} is not a number; write the proportions as 1,2") from None
+    shown = console(stderr=args.json)
     written = runs_export.export(
-        asked.runs,
-        formats=asked.to,
-        overrides=[*asked.overrides, *([f"export.push={json.dumps(asked.into)}"] if asked.into else [])],
-        mix=[_proportion(word) for word in asked.mix],
-        by=asked.by or "sequences",
-        stale="replace" if asked.replace else "refuse",
-        short_tokens=asked.short_tokens,
-        reporter=reporter_for(console),
+        args.runs,
+        formats=args.to,
+        overrides=[*args.overrides, *([f"export.push={json.dumps(args.into)}"] if args.into else [])],
+        mix=mix,
+        by=args.by or "sequences",
+        stale="replace" if args.replace else "refuse",
+        short_tokens=args.short_tokens,
+        reporter=reporter_for(shown),
     )
-    if asked.json:
-        print(json.dumps(as_json.export_of(written), indent=1, ensure_ascii=False))
+    if args.json:
+        print_json(as_json.export_of(written))
         return
-    tables.show_facts(
-        summary.exported(written.recipe, written.done, folder=written.folder, longest=written.longest), console
+    facts = summary.exported(
+        written.recipe,
+        written.done,
+        folder=written.folder,
+        longest=written.longest,
+        runs=[runs_export.name_of(run) for run in written.runs],
     )
-
-
-def _proportion(word: str) -> float:
-    try:
-        return float(word)
-    except ValueError:
-        raise NextlongError(f"--mix: {word!r} is not a number; write the proportions as 1,2") from None
+    tables.show_facts(facts, shown)

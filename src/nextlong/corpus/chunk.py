@@ -12,16 +12,19 @@ from __future__ import annotations
 
 import unicodedata
 from bisect import bisect_right
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.results import ChunkResult
+from nextlong.artifacts.results import ChunkResult
+from nextlong.engine.estimate import Estimate, per_shard
+from nextlong.engine.step import Finished, Step, Task
+from nextlong.recipe import Recipe
 
 Span = tuple[int, int]
 
@@ -85,19 +88,35 @@ def _split_paragraph(text: str, start: int, end: int) -> int:
     """Return where to cut within (start, end]: behind the last sentence, else the last word, else near `end`."""
     for marks in (_SENTENCE_ENDS, _WORD_ENDS):
         marks_before = [(text.rfind(mark, start, end), len(mark)) for mark in marks]
-        if best := max((at + size for at, size in marks_before if at >= 0), default=0):
+        if best := max((found + size for found, size in marks_before if found >= 0), default=0):
             return best
-    for place in range(end, max(start, end - _LONGEST_CLUSTER), -1):
-        if not _clings(text, place):
-            return place
+    for cut in range(end, max(start, end - _LONGEST_CLUSTER), -1):
+        before, after = text[cut - 1], text[cut]
+        # A cut must not part a letter from its marks, an emoji from its modifiers, or \r from \n.
+        is_mark = unicodedata.category(after) in ("Mn", "Mc", "Me", "Sk")
+        if not is_mark and "\u200d" not in (before, after) and before + after != "\r\n":
+            return cut
     return end
 
 
-def _clings(text: str, at: int) -> bool:
-    """Return whether a cut before `at` parts a letter from its marks, an emoji from its modifiers, or \\r from \\n."""
-    before, after = text[at - 1], text[at]
-    marks = unicodedata.category(after) in ("Mn", "Mc", "Me", "Sk")
-    return marks or "\u200d" in (before, after) or before + after == "\r\n"
+def chunk_step(recipe: Recipe, ingest: Step, keep: Step) -> Step:
+    """DOCUMENTS → CHUNKS; `keep` is the step that says which documents are kept."""
+
+    def tasks(done: Finished) -> list[Task]:
+        shards = zip(done["ingest"].files(".documents.arrow"), done[keep.name].files(".keep.npy"), strict=True)
+        return [
+            partial(chunk_shard, documents=documents, keep=keep, **recipe.chunk.model_dump())
+            for documents, keep in shards
+        ]
+
+    estimate = Estimate(
+        work=lambda amounts: amounts.kept_chars,
+        seconds=3e-9,
+        disk=lambda amounts: amounts.chunks,
+        bytes=21,  # 4 + 8 + 8 and a bit
+        tasks=per_shard,
+    )
+    return Step("chunk", 1, recipe.chunk.identity(), (ingest, keep), tasks, ChunkResult, estimate=estimate)
 
 
 def chunk_shard(
@@ -111,7 +130,7 @@ def chunk_shard(
 ) -> ChunkResult:
     """Chunk the kept documents of one shard; writes `{out}.chunks.arrow`."""
     kept = np.load(keep)
-    rows_done = chunks = chars = longest = 0
+    first_row = chunks = chars = longest = 0
     with (
         pa.ipc.open_file(pa.memory_map(str(documents))) as reader,
         pa.OSFile(f"{out}.chunks.arrow", "wb") as sink,
@@ -119,42 +138,26 @@ def chunk_shard(
     ):
         for number in range(reader.num_record_batches):
             texts = reader.get_batch(number).column("text").to_pylist()
-            here = kept[rows_done : rows_done + len(texts)]
-            batch = _chunk_batch(texts, here, rows_done, max_chars=max_chars, length=length, oversize=oversize)
-            writer.write_batch(batch)
-            rows_done += len(texts)
-            chunks += batch.num_rows
-            sizes = batch.column("end").to_numpy() - batch.column("start").to_numpy()
-            chars += int(sizes.sum())
-            longest = max(longest, int(sizes.max(initial=0)))
+            # One entry per chunk: the row of its document, its characters, whether a separator must follow it.
+            doc_rows: list[int] = []
+            spans: list[Span] = []
+            needs_separator: list[bool] = []
+            for row in np.flatnonzero(kept[first_row : first_row + len(texts)]).tolist():
+                text = texts[row]
+                document_spans = chunk_text(text, max_chars=max_chars, length=length, oversize=oversize)
+                spans += document_spans
+                doc_rows += [first_row + row] * len(document_spans)
+                needs_separator += [text[end - 1] != "\n" for _, end in document_spans]
+            starts, ends = np.array(spans, dtype=np.int64).reshape(-1, 2).T
+            columns = [
+                pa.array(doc_rows, pa.int32()),
+                pa.array(starts),
+                pa.array(ends),
+                pa.array(needs_separator, pa.bool_()),
+            ]
+            writer.write_batch(pa.RecordBatch.from_arrays(columns, schema=schemas.CHUNKS))
+            first_row += len(texts)
+            chunks += len(spans)
+            chars += int((ends - starts).sum())
+            longest = max(longest, int((ends - starts).max(initial=0)))
     return ChunkResult(documents=int(kept.sum()), chunks=chunks, chars=chars, longest_chunk_chars=longest)
-
-
-def _chunk_batch(
-    texts: list[str],
-    kept: NDArray[np.bool_],
-    first_row: int,
-    *,
-    max_chars: int,
-    length: Literal["slice", "paper"],
-    oversize: Literal["split", "keep"],
-) -> pa.RecordBatch:
-    doc_rows: list[int] = []
-    spans: list[Span] = []
-    joints: list[bool] = []
-    for row in np.flatnonzero(kept).tolist():
-        text = texts[row]
-        chunk_spans = chunk_text(text, max_chars=max_chars, length=length, oversize=oversize)
-        spans += chunk_spans
-        doc_rows += [first_row + row] * len(chunk_spans)
-        joints += [text[end - 1] != "\n" for _, end in chunk_spans]
-    offsets = np.array(spans, dtype=np.int64).reshape(-1, 2)
-    return pa.RecordBatch.from_arrays(
-        [
-            pa.array(doc_rows, pa.int32()),
-            pa.array(np.ascontiguousarray(offsets[:, 0])),
-            pa.array(np.ascontiguousarray(offsets[:, 1])),
-            pa.array(joints, pa.bool_()),
-        ],
-        schema=schemas.CHUNKS,
-    )

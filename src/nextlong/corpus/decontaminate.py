@@ -1,29 +1,283 @@
-"""Decontaminate: which chunks share a run of n words with evaluation texts.
+"""Decontaminate: the chunks without those that share a run of words with evaluation texts.
 
-In:  the runs to look for (`evaluation_texts.py`), and the documents and chunks of one shard.
-Out: one bool a chunk, and how many chunks each file met.
+In:  evaluation files of any layout (every string in them counts), and the documents and chunks of each shard.
+Out: CHUNKS without the contaminated ones, and how many chunks each file met.
 
-Words are lower-cased runs of letters and digits, so punctuation and layout hide nothing. Runs are sought in whole documents and
-then mapped to the chunks they lie in: one that a chunk border divides marks both.
+Words are lower-cased runs of letters and digits, so punctuation and layout hide nothing. Runs of n words are sought in whole
+documents and then mapped to the chunks that they lie in: one across a chunk border marks both chunks. 13 words are the measure
+of GPT-3 (Brown et al. 2020, appendix C). Most questions are shorter: a text of 8 words or more counts as a whole, one of 3 to 7
+only if it is a question (it ends in a question mark, or JSON calls it one), because answers of that length are names ("People's
+Republic of China"), which occur in many documents.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from pathlib import Path
-from typing import Final, NamedTuple
+import csv
+import io
+import json
+from collections.abc import Iterator, Sequence
+from functools import partial
+from pathlib import Path, PurePosixPath
+from typing import Any, Final, NamedTuple
 
+import fsspec
 import numpy as np
 import pyarrow as pa
+import xxhash
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artefacts.chunks import read_chunks
-from nextlong.corpus.evaluation_texts import HEAD_WORDS, EvaluationGrams
-from nextlong.results import ChunkResult, ContaminatedResult
-from nextlong.similarity.words import Words, hash_words, ngrams
+from nextlong.artifacts.lookup import read_chunks
+from nextlong.artifacts.results import ChunkResult, ContaminatedResult, EvalNgramsResult
+from nextlong.engine.estimate import Estimate, per_shard
+from nextlong.engine.step import Finished, Step, Task
+from nextlong.errors import CorpusError
+from nextlong.reading.file_systems import open_binary
+from nextlong.recipe import Recipe
+from nextlong.retrieval.near_duplicates.words import Words, bounds_of, hash_words, ngrams, runs_on
 
+_LEAST_WORDS: Final = 8
+_LEAST_QUESTION_WORDS: Final = 3
+HEAD_WORDS: Final = 5
+_BATCH_CHARS: Final = 1_000_000
+_LONGEST_FIELD_CHARS: Final = 64_000_000
+_COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
+_KNOWN: Final = "json, jsonl, ndjson, csv, tsv, txt or md, plain or with .gz or .zst after it"
+
+# One row per distinct head: the first five words of a run, or all if it has fewer; ascending by words, then hash.
+HEADS = np.dtype([("hash", "u8"), ("words", "u1")])
+# One row per distinct run of words and file that contains it, ascending.
+GRAMS = np.dtype([("hash", "u8"), ("file", "u2"), ("words", "u1")])
 _EXAMPLE_CHARS: Final = 200
+
+
+def decontaminate_steps(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
+    """Return the steps from all chunks to the decontaminated ones; none if there is no evaluation file."""
+    if not recipe.decontaminate.files:
+        return []
+    eval_ngrams = _eval_ngrams_step(recipe)
+    contaminated = _contaminated_step(recipe.decontaminate.files, ingest, chunk, eval_ngrams)
+    return [eval_ngrams, contaminated, _decontaminate_step(chunk, contaminated)]
+
+
+def _eval_ngrams_step(recipe: Recipe) -> Step:
+    """Evaluation files → the runs of words to look for; the files' content is part of the fingerprint."""
+    files, ngram = recipe.decontaminate.files, recipe.decontaminate.ngram
+
+    def tasks(_: Finished) -> list[Task]:
+        return [partial(evaluation_grams, files=files, ngram=ngram)]
+
+    config = {"files": [[file, _content_hash(file)] for file in files], "ngram": ngram}
+    estimate = Estimate(
+        work=lambda amounts: amounts.evaluation_bytes,
+        seconds=1e-7,
+        disk=lambda amounts: amounts.evaluation_bytes,
+        bytes=0.8,
+        memory=lambda amounts: 4 * amounts.evaluation_bytes,
+        rate="",
+    )
+    return Step("eval_ngrams", 1, config, (), tasks, EvalNgramsResult, estimate=estimate)
+
+
+def _content_hash(file: str) -> str:
+    try:
+        with open_binary(file) as stream:
+            return str(xxhash.xxh3_128_hexdigest(stream.read()))
+    except FileNotFoundError:
+        raise CorpusError(f"decontaminate: {file} does not exist; correct the path or remove it") from None
+    except (OSError, ValueError, ImportError) as error:
+        reason = " ".join(str(error).split())
+        raise CorpusError(f"decontaminate: {file} cannot be read: {reason}; repair or remove it") from None
+
+
+def _contaminated_step(files: Sequence[str], ingest: Step, chunk: Step, eval_ngrams: Step) -> Step:
+    """CHUNKS → which of them share a run of words with an evaluation file."""
+
+    def tasks(done: Finished) -> list[Task]:
+        heads, grams = (done["eval_ngrams"].file(suffix) for suffix in (".heads.npy", ".grams.npy"))
+        shards = zip(done["ingest"].files(".documents.arrow"), done["chunk"].files(".chunks.arrow"), strict=True)
+        return [
+            partial(contaminated_shard, documents=documents, chunks=chunks, heads=heads, grams=grams, files=files)
+            for documents, chunks in shards
+        ]
+
+    estimate = Estimate(
+        work=lambda amounts: amounts.kept_chars,
+        seconds=5e-8,
+        disk=lambda amounts: amounts.chunks,
+        bytes=1.0,
+        tasks=per_shard,
+        memory=lambda amounts: amounts.evaluation_bytes,
+    )
+    return Step("contaminated", 1, {}, (ingest, chunk, eval_ngrams), tasks, ContaminatedResult, estimate=estimate)
+
+
+def _decontaminate_step(chunk: Step, contaminated: Step) -> Step:
+    """CHUNKS → CHUNKS without these."""
+
+    def tasks(done: Finished) -> list[Task]:
+        shards = zip(done["chunk"].files(".chunks.arrow"), done["contaminated"].files(".contaminated.npy"), strict=True)
+        return [partial(decontaminate_shard, chunks=chunks, contaminated=which) for chunks, which in shards]
+
+    estimate = Estimate(
+        work=lambda amounts: amounts.chunks,
+        seconds=1e-8,
+        disk=lambda amounts: amounts.chunks,
+        bytes=21,
+        tasks=per_shard,
+    )
+    return Step("decontaminate", 2, {}, (chunk, contaminated), tasks, ChunkResult, estimate=estimate)
+
+
+class EvaluationGrams(NamedTuple):
+    """The runs to find. A position whose next words are not a head starts no run, which settles nearly all positions at once."""
+
+    heads: NDArray[Any]  # (h,) HEADS
+    grams: NDArray[Any]  # (g,) GRAMS
+
+
+def read_evaluation(files: Sequence[str], *, ngram: int) -> EvaluationGrams:
+    """Return the runs of words of evaluation files (paths or URLs).
+
+    Raises CorpusError for a file that is missing, unreadable, of unknown format, or without a text long enough to look for.
+    """
+    heads, grams = [np.empty(0, HEADS)], [np.empty(0, GRAMS)]
+    for number, file in enumerate(files):
+        file_runs = 0
+        for texts in _batches(_texts_of(file)):
+            for length, starts, hashes in _runs_of(texts, ngram):
+                heads.append(_rows(HEADS, hash=starts, words=min(length, HEAD_WORDS)))
+                grams.append(_rows(GRAMS, hash=hashes, file=number, words=length))
+                file_runs += len(hashes)
+        if not file_runs:
+            raise CorpusError(
+                f"decontaminate: {file} holds no text of {min(ngram, _LEAST_WORDS)} words or more and no question of "
+                f"{min(ngram, _LEAST_QUESTION_WORDS)}, so there is nothing to look for; remove it from the list"
+            )
+    return EvaluationGrams(
+        _distinct(np.concatenate(heads), "words", "hash"), _distinct(np.concatenate(grams), "hash", "file")
+    )
+
+
+def _rows(kind: Any, **columns: Any) -> NDArray[Any]:
+    rows = np.empty(len(columns["hash"]), kind)
+    for name, values in columns.items():
+        rows[name] = values
+    return rows
+
+
+def _distinct(rows: NDArray[Any], major: str, minor: str) -> NDArray[Any]:
+    """Return the rows ascending by two columns, one of each pair of values."""
+    rows = rows[np.lexsort((rows[minor], rows[major]))]
+    is_new = np.ones(len(rows), np.bool_)
+    is_new[1:] = (rows[major][1:] != rows[major][:-1]) | (rows[minor][1:] != rows[minor][:-1])
+    return rows[is_new]
+
+
+def evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> EvalNgramsResult:
+    """Write what `read_evaluation` finds as `{out}.heads.npy` and `{out}.grams.npy`; return the runs of each file."""
+    evaluation = read_evaluation(files, ngram=ngram)
+    np.save(f"{out}.heads.npy", evaluation.heads)
+    np.save(f"{out}.grams.npy", evaluation.grams)
+    runs = np.bincount(evaluation.grams["file"], minlength=len(files)).tolist()
+    return EvalNgramsResult(runs=len(evaluation.grams), files=dict(zip(files, runs, strict=True)))
+
+
+def _runs_of(texts: list[str], ngram: int) -> Iterator[tuple[int, NDArray[np.uint64], NDArray[np.uint64]]]:
+    """Yield the runs to look for, by their length in words: the hashes of their heads and of the whole."""
+    words = hash_words("\n".join(texts))
+    bounds = bounds_of(words, texts)
+    is_question = np.array([text.rstrip().endswith(("?", "？")) for text in texts], np.bool_)
+    for length in range(min(_LEAST_QUESTION_WORDS, ngram), ngram + 1):
+        if length == ngram:
+            at = np.flatnonzero(runs_on(bounds, ngram))
+        else:
+            at = bounds[:-1][(np.diff(bounds) == length) & (is_question | (length >= _LEAST_WORDS))]
+        if len(at):
+            yield length, ngrams(words.hashes, min(length, HEAD_WORDS))[at], ngrams(words.hashes, length)[at]
+
+
+def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
+    held: list[str] = []
+    chars = 0
+    for text in texts:
+        held.append(text)
+        chars += len(text)
+        if chars >= _BATCH_CHARS:
+            yield held
+            held, chars = [], 0
+    if held:
+        yield held
+
+
+def _texts_of(file: str) -> Iterator[str]:
+    """Yield every string of a file, keys of JSON objects aside."""
+    path = PurePosixPath(file)
+    compression = _COMPRESSIONS.get(path.suffix)
+    kind = path.with_suffix("").suffix if compression else path.suffix
+    readers = {
+        ".json": _json, ".jsonl": _json_lines, ".ndjson": _json_lines,
+        ".csv": _csv, ".tsv": _tsv, ".txt": _plain, ".md": _plain,
+    }  # fmt: skip
+    if kind not in readers:
+        raise CorpusError(f"decontaminate: {file} is of no known format; name files that end in {_KNOWN}")
+    try:
+        with (
+            fsspec.open(file, "rb", compression=compression) as raw,
+            io.TextIOWrapper(raw, "utf-8-sig", newline="") as text,
+        ):
+            yield from readers[kind](text)
+    except FileNotFoundError:
+        raise CorpusError(f"decontaminate: {file} does not exist; correct the path or remove it") from None
+    except (OSError, EOFError, ValueError, csv.Error) as error:
+        reason = " ".join(str(error).split())
+        raise CorpusError(
+            f"decontaminate: {file} cannot be read as {kind[1:]}: {reason}; repair or remove it"
+        ) from None
+
+
+def _json(stream: io.TextIOWrapper) -> Iterator[str]:
+    yield from _strings(json.load(stream))
+
+
+def _json_lines(stream: io.TextIOWrapper) -> Iterator[str]:
+    for line in stream:
+        if line.strip():
+            yield from _strings(json.loads(line))
+
+
+def _strings(value: Any) -> Iterator[str]:
+    """Yield the strings in a JSON value; those of a list of strings joined as well, for each alone may be too short."""
+    if isinstance(value, str):
+        yield value
+    elif isinstance(value, dict):
+        for key, inner in value.items():
+            is_bare_question = key == "question" and isinstance(inner, str)
+            yield from _strings(f"{inner}?" if is_bare_question else inner)
+    elif isinstance(value, list):
+        for inner in value:
+            yield from _strings(inner)
+        if len(value) > 1 and all(isinstance(inner, str) for inner in value):
+            yield " ".join(value)
+
+
+def _csv(stream: io.TextIOWrapper, delimiter: str = ",") -> Iterator[str]:
+    csv.field_size_limit(_LONGEST_FIELD_CHARS)  # the module's own is 131,072 characters
+    for row in csv.reader(stream, delimiter=delimiter):
+        yield from row
+
+
+def _tsv(stream: io.TextIOWrapper) -> Iterator[str]:
+    return _csv(stream, "\t")
+
+
+def _plain(stream: io.TextIOWrapper) -> Iterator[str]:
+    """Yield each line, which may be a question, and each paragraph, whose lines may be one text."""
+    for paragraph in stream.read().replace("\r\n", "\n").split("\n\n"):
+        lines = paragraph.split("\n")
+        yield from lines
+        if len(lines) > 1:
+            yield paragraph
 
 
 def contaminated_shard(
@@ -64,7 +318,7 @@ def contaminated_shard(
     )
 
 
-def clean_shard(out: Path, *, chunks: Path, contaminated: Path) -> ChunkResult:
+def decontaminate_shard(out: Path, *, chunks: Path, contaminated: Path) -> ChunkResult:
     """Write `{out}.chunks.arrow`: the CHUNKS of a shard without the contaminated rows."""
     wanted = ~np.load(contaminated)
     table = read_chunks(chunks)
@@ -129,6 +383,7 @@ def _matches(
     words: Words, text_starts: NDArray[np.int64], wanted: _Wanted
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.uint16]]:
     """Return first and last character and file of every run found, in order of place; none reaches into the next text."""
+    # Of each match found: first character, end of the last character, number of the evaluation file.
     columns = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint16))]
     places = {size: heads.places_in(ngrams(words.hashes, size)) for size, heads in wanted.heads.items()}
     for length in wanted.lengths:
@@ -172,6 +427,8 @@ def _chunks_met(
     files: int,
 ) -> NDArray[np.bool_]:
     """Return which chunks each file's runs lie in, shape (files, chunks)."""
+    # changes[f, c]: matches of file f that begin in chunk c, minus those that ended before it. Its running sum over the chunks
+    # counts the matches that overlap each chunk.
     changes = np.zeros((files, len(chunk_starts) + 1), np.int64)
     np.add.at(changes, (of_file, np.searchsorted(chunk_starts, firsts, side="right") - 1), 1)
     np.add.at(changes, (of_file, np.searchsorted(chunk_starts, lasts - 1, side="right")), -1)

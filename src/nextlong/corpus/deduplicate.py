@@ -1,8 +1,8 @@
-"""Deduplicate: of documents that are nearly the same, one stays.
+"""Deduplicate: of near-duplicate documents, one is kept.
 
 In:  the documents of every shard, and which of them were kept so far.
-Out: one bool per row and shard, as `select` writes them; the longest document of each cluster stays (of equals, that with
-the smallest hash of its content), so that no sharding or file order decides.
+Out: one bool per row and shard, as `select` writes them; the longest document of each cluster is kept (of equally long ones,
+that with the smallest content hash), so that neither sharding nor file order decides.
 
 MinHash signatures (Broder 1997) over runs of five words come from rensa, a small library in Rust with no dependencies; the
 clusters are ours, because they must scale: a shard's task writes the hashes of each band in sorted order, a task for each band and
@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,20 +22,99 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from nextlong.artifacts.results import MinhashResult, NearDuplicatesResult, SimilarPairsResult
+from nextlong.engine.estimate import Estimate, per_shard
+from nextlong.engine.step import Config, Finished, Step, Task
 from nextlong.errors import RecipeError
-from nextlong.results import MinhashResult, NearDuplicatesResult, SimilarPairsResult
-from nextlong.similarity.words import bounds_of, hash_words, ngrams, runs_on
+from nextlong.recipe import Recipe
+from nextlong.retrieval.near_duplicates.words import bounds_of, hash_words, ngrams, runs_on
 
 PERMUTATIONS: Final = 128  # the estimate's standard error at Jaccard 0.8 is 0.035
 _SHINGLE_WORDS: Final = 5
 _SIGNATURE_SEED: Final = 1
-_ALGORITHM_VERSION: Final = 2  # of rensa's signatures; another would decide otherwise for documents near the threshold
-_LEAST_RECALL: Final = 0.99  # of the pairs exactly at the threshold; those above it are found more surely
+_ALGORITHM_VERSION: Final = 2  # of rensa's signatures; another one would decide differently near the threshold
+_LEAST_RECALL: Final = 0.99  # of the pairs exactly at the threshold; recall above it is higher
 _HELD_DOCUMENTS: Final = 4_000_000
 _COMPARED_PAIRS: Final = 16_384
 _EXAMPLES: Final = 5
 
 Pairs = NDArray[np.int64]  # (p, 2) rows of the corpus: rows of all shards, numbered one after the other
+
+
+def minhash_steps(recipe: Recipe, ingest: Step, select: Step) -> list[Step]:
+    """Selected documents → which are kept: of near-duplicates the longest. Signatures, similar pairs, clusters."""
+    threshold = recipe.ingest.dedup_threshold
+    minhash = _minhash_step(ingest, select, width=band_width(threshold))
+    pairs = _similar_pairs_step(ingest, minhash, threshold)
+    return [minhash, pairs, _near_duplicates_step(ingest, select, pairs)]
+
+
+def _minhash_step(ingest: Step, select: Step, *, width: int) -> Step:
+    def tasks(done: Finished) -> list[Task]:
+        shards = zip(done["ingest"].files(".documents.arrow"), done["select"].files(".keep.npy"), strict=True)
+        return [partial(minhash_shard, documents=documents, keep=keep, width=width) for documents, keep in shards]
+
+    estimate = Estimate(
+        work=lambda amounts: amounts.kept_chars,
+        seconds=5e-8,
+        disk=lambda amounts: amounts.documents,
+        bytes=512 + 12 * (PERMUTATIONS // width),
+        tasks=per_shard,
+    )
+    return Step("minhash", 2, {"width": width}, (ingest, select), tasks, MinhashResult, estimate=estimate)
+
+
+def _similar_pairs_step(ingest: Step, minhash: Step, threshold: float) -> Step:
+    bands = PERMUTATIONS // band_width(threshold)
+
+    def tasks(done: Finished) -> list[Task]:
+        own = done["minhash"]
+        passes = passes_for(sum(part.documents for part in own.results(MinhashResult)))
+        files = Signatures(
+            signatures=tuple(own.files(".signatures.npy")),
+            band_hashes=tuple(own.files(".band_hashes.npy")),
+            band_rows=tuple(own.files(".band_rows.npy")),
+            hashes=tuple(done["ingest"].files(".hashes.npy")),
+        )
+        return [
+            partial(similar_pairs, files=files, band=band, step=step, passes=passes, threshold=threshold)
+            for band in range(bands)
+            for step in range(passes)
+        ]
+
+    estimate = Estimate(
+        work=lambda amounts: amounts.documents,
+        seconds=2e-5,
+        disk=lambda amounts: amounts.documents,
+        bytes=16.0,
+        tasks=lambda amounts: bands * passes_for(round(amounts.documents)),
+        memory=lambda amounts: 60 * amounts.documents / passes_for(round(amounts.documents)),
+    )
+    config: Config = {"threshold": threshold}
+    return Step("similar_pairs", 1, config, (ingest, minhash), tasks, SimilarPairsResult, estimate=estimate)
+
+
+def _near_duplicates_step(ingest: Step, select: Step, pairs: Step) -> Step:
+    def tasks(done: Finished) -> list[Task]:
+        return [
+            partial(
+                near_duplicates,
+                pairs=done["similar_pairs"].files(".pairs.npy"),
+                keep=done["select"].files(".keep.npy"),
+                hashes=done["ingest"].files(".hashes.npy"),
+                chars=done["ingest"].files(".chars.npy"),
+            )
+        ]
+
+    estimate = Estimate(
+        work=lambda amounts: amounts.documents,
+        seconds=1e-6,
+        disk=lambda amounts: amounts.documents,
+        bytes=1.0,
+        memory=lambda amounts: 40 * amounts.documents,
+    )
+    inputs = (ingest, select, pairs)
+    return Step("near_duplicates", 2, {}, inputs, tasks, NearDuplicatesResult, estimate=estimate)
 
 
 def minhash_shard(out: Path, *, documents: Path, keep: Path, width: int) -> MinhashResult:
@@ -163,6 +243,8 @@ def _neighbouring(keys: NDArray[np.uint64], rows: NDArray[np.int64], hashes: _Co
     keys, rows = keys[shared], rows[shared]
     order = np.lexsort((hashes.gather(rows), keys))
     keys, rows = keys[order], rows[order]
+    # Rows of one key now form a run, ordered by content hash: `heads` are the first positions of the runs, `follows` all
+    # others, `leaders` the head of each of those.
     follows = np.flatnonzero(keys[1:] == keys[:-1]) + 1
     heads = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))[: len(keys)]
     leaders = heads[np.searchsorted(heads, follows, side="right") - 1]

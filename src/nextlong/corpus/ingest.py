@@ -1,9 +1,9 @@
 """Ingest: files → documents.
 
 In:  a few files of one source, or a part of one.
-Out: DOCUMENTS shards in file order, each beside small .npy files (hash and length of every document, under `dedup: normalized`
-its second hash) from which later steps select and draw without touching text; and the rejects, each with file, line and reason.
-`content_hash` is xxh3-64 of the text's UTF-8 bytes, as they were read: no Unicode normalisation.
+Out: DOCUMENTS shards in file order, each with small .npy files beside it (hash and length of every document; under
+`dedup: normalized` also a second hash) from which later steps select and sample without reading text; and the rejects, each
+with file, line and reason. `content_hash` is xxh3-64 of the text's UTF-8 bytes as they were read: no Unicode normalisation.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ import difflib
 import math
 from array import array
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -21,28 +22,121 @@ import orjson
 import pyarrow as pa
 import xxhash
 
+from nextlong.artifacts.results import IngestResult, LineCountResult
+from nextlong.corpus.exclude import ELSEWHERE, Exclusion, exclusions_of, write_kept, write_met
+from nextlong.corpus.splits import Splits, numbered, split_config, task_bytes
+from nextlong.engine.estimate import Estimate, per_shard
+from nextlong.engine.step import Done, Finished, Step, Task
 from nextlong.errors import CorpusError
-from nextlong.inputs.files import InputFile, Part
-from nextlong.inputs.formats import format_of
-from nextlong.inputs.head import head_columns
-from nextlong.inputs.record import Record, Reject, RejectKind, problem
-from nextlong.inputs.records import read_records
-from nextlong.inputs.where import LeftOut
-from nextlong.recipe import Source
-from nextlong.results import IngestResult
-from nextlong.schemas import DOCUMENTS, DOCUMENTS_KEPT, REJECTS
+from nextlong.reading.files import InputFile, Part
+from nextlong.reading.filter import evaluator
+from nextlong.reading.formats import format_of, head_columns, read_records
+from nextlong.reading.known_files import hash_of
+from nextlong.reading.records import FilteredOut, Record, Reject, RejectKind, text_problem
+from nextlong.recipe import Recipe, Source
+from nextlong.schemas import DOCUMENTS, DOCUMENTS_WITH_METADATA, REJECTS
 
 _BATCH_TEXT_BYTES: Final = 1_000_000
 _BATCH_ROWS: Final = 4096
-_EXAMPLES: Final = 2  # of a task's documents for which the source's `where` does not hold
+_FILTER_EXAMPLES: Final = 2  # per task
+_HEAD_CHARS: Final = 200  # of an excluded document, as an example
+_NOTHING: Final = Exclusion()
 _SHOWN_COLUMNS: Final = 20
-_MOST_HEADS: Final = 64  # of a source's tables; each takes a moment to open, or a request
+_MAX_HEADS: Final = 64  # files of a source that are opened in advance; each takes a moment, or a request
 _ASCII: Final = bytes(range(128))
-# What str.isspace and str.lower say of ASCII, as a table over bytes.
+# What str.isspace and str.lower do to ASCII, as a table over bytes.
 _LOWER_AND_BLANK: Final = bytes(
     ord(" ") if code < 128 and chr(code).isspace() else ord(chr(code).lower()) if code < 128 else code
     for code in range(256)
 )
+
+
+def ingest_step(
+    recipe: Recipe,
+    files: Sequence[Sequence[InputFile]],
+    splits: Splits,
+    line_counts: Sequence[Step],
+    *,
+    shard_bytes: int,
+    when_ingested: Callable[[Done], None],
+) -> Step:
+    """files → DOCUMENTS, refused at the end if there are too many rejects; `line_counts` are the `line_counts_steps`."""
+    ingest = recipe.ingest
+    hash_normalized = ingest.dedup == "normalized"
+    exclusions, elsewhere = exclusions_of(ingest.exclude, ingest.sources)
+
+    def tasks(done: Finished) -> list[Task]:
+        counts = iter([part for step in done.values() for part in step.results(LineCountResult)])
+        return [
+            partial(
+                ingest_split,
+                parts=parts,
+                source=source,
+                shard_bytes=shard_bytes,
+                max_document_chars=ingest.max_document_chars,
+                hash_normalized=hash_normalized,
+                hash_inputs=True,
+                exclusion=exclusion,
+                keep_exclusion=place == 0,
+            )
+            for source, of_source, exclusion in zip(ingest.sources, splits, exclusions, strict=True)
+            for place, parts in enumerate(numbered(of_source, counts))
+        ]
+
+    def check(done: Done) -> None:
+        results = done.results(IngestResult)
+        check_rejects(
+            results,
+            max_reject_share=ingest.max_reject_share,
+            rejects_path=f"{done.folder}/part-*.rejects.arrow",
+        )
+        rest = iter(results)
+        for place, (source, of_source) in enumerate(zip(ingest.sources, splits, strict=True)):
+            _check_columns(source, [next(rest) for _ in of_source], files[place], key=f"ingest.sources[{place}]")
+        when_ingested(done)
+
+    config = {
+        "sources": [
+            # Names below the source: a corpus that was moved is the same.
+            {"format": source.format, "id": source.id, "label": source.label, "text": source.text}
+            | {key: value for key in ("filter", "metadata") if (value := getattr(source, key))}
+            | ({"evaluator": evaluator()} if source.filter else {})
+            | _extractor(source, source_files)
+            | ({"excluded": exclusion.identity} if exclusion.identity else {})
+            | {"files": [[file.name, file.identity] for file in source_files]}
+            for source, source_files, exclusion in zip(ingest.sources, files, exclusions, strict=True)
+        ],
+        "max_document_chars": ingest.max_document_chars,
+        "shard_bytes": shard_bytes,
+        **({"hash_normalized": True} if hash_normalized else {}),
+        **({ELSEWHERE: elsewhere} if elsewhere else {}),
+        **split_config(splits),
+    }
+    estimate = Estimate(
+        work=lambda amounts: amounts.text_bytes,
+        seconds=6e-9,
+        disk=lambda amounts: amounts.text_bytes,
+        bytes=0.4,
+        tasks=per_shard,
+    )
+    return Step(
+        "ingest",
+        5,
+        config,
+        tuple(line_counts),
+        tasks,
+        IngestResult,
+        check=check,
+        sizes=task_bytes(splits),
+        estimate=estimate,
+    )
+
+
+def _extractor(source: Source, files: Sequence[InputFile]) -> dict[str, str]:
+    """Return the version of the library that extracts the text of a source's files, if one does."""
+    extractors = (format_of(file.name, source).extractor for file in files)
+    extractor = next(filter(None, extractors), None)
+    return {} if extractor is None else {"extractor": extractor}
 
 
 def ingest_split(
@@ -53,32 +147,51 @@ def ingest_split(
     shard_bytes: int,
     max_document_chars: int,
     hash_normalized: bool = False,
+    hash_inputs: bool = False,
+    exclusion: Exclusion = _NOTHING,
+    keep_exclusion: bool = False,
 ) -> IngestResult:
     """Write one task's documents as `{out}.{k:04d}.documents.arrow`, `.hashes.npy` (uint64) and `.chars.npy` (int64).
 
-    With `hash_normalized` also `.normalized.npy` (uint64), the hash of each document's `normalized_hash`.
-    A shard is closed once its text reaches `shard_bytes` UTF-8 bytes. Rejects, if any, go to `{out}.rejects.arrow`.
+    With `hash_normalized` also `.normalized.npy` (uint64), the `normalized_hash` of each document. A shard is closed once its
+    text reaches `shard_bytes` UTF-8 bytes. Rejects, if any, go to `{out}.rejects.arrow`. With `hash_inputs`, files whose
+    beginning the task reads are hashed; the page cache still holds a small one. What an `exclusion` names is kept as `write_met`
+    does, and with `keep_exclusion` the exclusion itself as `write_kept` does.
     Raises CorpusError for a file that cannot be read to its end.
     """
     documents = _DocumentShards(out, source, shard_bytes, hash_normalized=hash_normalized)
     rejects = _RejectFile(out)
-    left_out: list[tuple[str, str]] = []
-    left_out_count = without_id = 0
+    filter_examples: list[tuple[str, str]] = []
+    excluded_examples: list[tuple[str, str]] = []
+    filtered_out = excluded = without_id = 0
+    met: set[str] = set()
     for part in parts:
         for item in read_records(part, source, max_document_chars=max_document_chars):
             if isinstance(item, Reject):
                 rejects.add(item)
-            elif isinstance(item, LeftOut):
-                left_out_count += 1
-                if len(left_out) < _EXAMPLES:
-                    left_out.append((item.source_id, item.head))
-            elif wrong := problem(item.text, max_document_chars):
-                rejects.add(Reject(part.file.name, item.line, *wrong))
+            elif isinstance(item, FilteredOut):
+                filtered_out += 1
+                met |= exclusion.entries(item.source_id)
+                if len(filter_examples) < _FILTER_EXAMPLES:
+                    filter_examples.append((item.source_id, item.head))
+            elif exclusion.holds(item.source_id):
+                excluded += 1
+                met |= exclusion.entries(item.source_id)
+                if len(excluded_examples) < _FILTER_EXAMPLES:
+                    excluded_examples.append((item.source_id, item.text[:_HEAD_CHARS]))
+            elif problem := text_problem(item.text, max_document_chars):
+                rejects.add(Reject(part.file.name, item.line, *problem))
             else:
                 documents.add(item)
-                without_id += source.names_ids and _is_called_by_place(item, part)
+                # Readers name a record without an id of its own by its place.
+                place = (f"{part.file.name}:{item.line}", part.file.name)
+                without_id += source.names_ids and item.source_id in place
     documents.close()
     rejects.close()
+    if keep_exclusion and exclusion.identity:
+        write_kept(out, source, exclusion)
+    if met:
+        write_met(out, source, met)
     return IngestResult(
         documents=documents.documents,
         text_bytes=documents.text_bytes,
@@ -87,107 +200,90 @@ def ingest_split(
         reject_reasons={kind.value: count for kind, count in sorted(rejects.kinds.items())},
         example=rejects.example,
         shards=documents.shards,
-        left_out_by_where=left_out_count,
-        where_examples=tuple(left_out),
-        kept=documents.kept_values,
+        input_hashes=tuple(hash_of(part.file) for part in parts if part.begins_file) if hash_inputs else (),
+        filtered_out=filtered_out,
+        filter_examples=tuple(filter_examples),
+        excluded=excluded,
+        excluded_examples=tuple(excluded_examples),
+        metadata_values=documents.metadata_values,
         without_id=without_id,
     )
 
 
-def _is_called_by_place(record: Record, part: Part) -> bool:
-    """Say whether a record has no id of its own, for which readers put its place."""
-    return record.source_id in (f"{part.file.name}:{record.line}", part.file.name)
-
-
-def check_kept(source: Source, ingested: Sequence[IngestResult], *, key: str) -> None:
-    """Raise CorpusError for a column of `keep` that no document of a source has; `ingested` is of its tasks."""
-    documents = sum(part.documents for part in ingested)
-    for name in source.keep:
-        if documents and not sum(part.kept[name] for part in ingested):
-            raise CorpusError(
-                f"{key}: none of {documents:,} documents of {source.label} has a value in {name!r}; correct the name, or "
-                "leave it out"
-            )
-
-
-def check_ids(source: Source, ingested: Sequence[IngestResult], files: Sequence[InputFile], *, key: str) -> None:
-    """Raise CorpusError if the source names a column of ids that none of its documents has; `ingested` is of its tasks."""
-    documents = sum(part.documents for part in ingested)
-    if not source.names_ids or not documents or sum(part.without_id for part in ingested) < documents:
-        return
-    known = next((list(columns) for file in files if (columns := head_columns(file, source))), [])
-    raise _no_ids(source, f"none of {documents:,} documents of {source.label} has a value there", known, key=key)
-
-
 def check_named_ids(sources: Sequence[Source], files: Sequence[Sequence[InputFile]]) -> None:
-    """Raise CorpusError, before anything is read whole, if no table of a source has the column of ids that it names.
+    """Raise CorpusError, before anything is read whole, if no table of a source has the id column that the source names.
 
-    JSON lines may have an id further down, and many files take long to open: those are judged once they are read.
+    JSON lines may have an id further down, and many files take long to open: those are checked after reading.
     """
     for place, (source, source_files) in enumerate(zip(sources, files, strict=True)):
-        is_seen_here = len(source_files) <= _MOST_HEADS and all(_is_table(file, source) for file in source_files)
-        if not source.names_ids or not is_seen_here:
+        formats = {format_of(file.name, source) for file in source_files}
+        are_tables = all(one.has_columns and not one.is_lines and one.extractor is None for one in formats)
+        if not source.names_ids or len(source_files) > _MAX_HEADS or not are_tables:
             continue
         heads = [head_columns(file, source) for file in source_files]
         if all(head and source.id not in head for head in heads):
-            lacks = f"{source_files[0].path} has no such column"
-            raise _no_ids(source, lacks, list(heads[0]), key=f"ingest.sources[{place}].id")
+            problem = f"{source_files[0].path} has no such column"
+            raise _no_ids(source, problem, list(heads[0]), key=f"ingest.sources[{place}].id")
 
 
-def _is_table(file: InputFile, source: Source) -> bool:
-    kind = format_of(file.name, source)
-    return kind.has_columns and not kind.is_lines and kind.extractor is None
+def _check_columns(source: Source, results: Sequence[IngestResult], files: Sequence[InputFile], *, key: str) -> None:
+    """Raise CorpusError for a metadata or id column that the source names and none of its documents has."""
+    documents = sum(result.documents for result in results)
+    if not documents:
+        return
+    for name in source.metadata:
+        if not sum(result.metadata_values[name] for result in results):
+            raise CorpusError(
+                f"{key}.metadata: none of {documents:,} documents of {source.label} has a value in {name!r}; correct or "
+                "remove the name"
+            )
+    if source.names_ids and sum(result.without_id for result in results) == documents:
+        known = next((list(columns) for file in files if (columns := head_columns(file, source))), [])
+        problem = f"none of {documents:,} documents of {source.label} has a value there"
+        raise _no_ids(source, problem, known, key=f"{key}.id")
 
 
 def _no_ids(source: Source, problem: str, known: Sequence[str], *, key: str) -> CorpusError:
     near = difflib.get_close_matches(source.id, known, n=1)
-    cure = f"did you mean {near[0]!r}?" if near else "name one of these."
+    fix = f"did you mean {near[0]!r}?" if near else "name one of these."
     return CorpusError(
-        f"{key}={source.id!r}: {problem}; columns of its first records: {', '.join(known[:_SHOWN_COLUMNS]) or 'none'}; {cure} "
-        "Without id, documents are called file:line"
+        f"{key}={source.id!r}: {problem}; columns of its first records: {', '.join(known[:_SHOWN_COLUMNS]) or 'none'}; {fix} "
+        "Without id, documents are named file:line"
     )
 
 
-def check_rejects(
-    *,
-    documents: int,
-    rejects: int,
-    reasons: Mapping[str, int],
-    max_reject_share: float,
-    example: str,
-    rejects_at: str,
-    left_out: int = 0,
-) -> None:
-    """Raise CorpusError if no document was read at all, or more than `max_reject_share` of the records were rejected.
-
-    `reasons` counts rejects by kind, `example` is the first as file:line: reason, `rejects_at` where all of them lie,
-    `left_out` how many documents no `where` held for.
-    """
+def check_rejects(results: Sequence[IngestResult], *, max_reject_share: float, rejects_path: str) -> None:
+    """Raise CorpusError if no document was read at all, or more than `max_reject_share` of the records were rejected."""
+    documents, rejects, filtered_out = (
+        sum(getattr(result, name) for result in results) for name in ("documents", "rejects", "filtered_out")
+    )
     records = documents + rejects
+    reasons = sum((Counter(result.reject_reasons) for result in results), Counter[str]())
     worst = ", ".join(
         f"{count:,} × {kind}" for kind, count in sorted(reasons.items(), key=lambda kv: (-kv[1], kv[0]))[:3]
     )
-    evidence = f"{worst}; the first: {example}; all of them: {rejects_at}"
-    if left_out and not documents:
+    example = next((result.example for result in results if result.example), "")
+    evidence = f"{worst}; the first: {example}; all of them: {rejects_path}"
+    if not documents and (excluded := sum(result.excluded for result in results)):
+        raise CorpusError(f"ingest.exclude excludes all {excluded:,} documents; delete lines of it, or set it to null")
+    if filtered_out and not documents:
         raise CorpusError(
-            f"where holds for none of {left_out:,} documents of ingest.sources, so none is left; look at the values of its columns "
-            "(a column that is missing is NULL), and correct it"
+            f"ingest.sources[].filter matches none of {filtered_out:,} documents; look at the values of its columns (a column "
+            "that is missing is NULL), and correct it"
         )
     if not records:
-        raise CorpusError(
-            "ingest.sources hold no record at all: every file is empty; name files with documents in them"
-        )
+        raise CorpusError("ingest.sources hold no records: every file is empty; name files with documents in them")
     if not documents:
         raise CorpusError(f"none of {records:,} records is a document: {evidence}; correct ingest.sources")
-    if rejects / records > max_reject_share:  # as `allowing` and plan divide; a product is rounded otherwise
+    if rejects / records > max_reject_share:  # divided as in `allowing` and plan; a product would be rounded otherwise
         raise CorpusError(
-            f"{rejects:,} of {records:,} records ({rejects / records:.2%}) cannot be used, more than "
-            f"ingest.max_reject_share={max_reject_share} allows: {evidence}; mend the files, or say {allowing(rejects / records)}"
+            f"{rejects:,} of {records:,} records ({rejects / records:.2%}) were rejected, more than ingest.max_reject_share="
+            f"{max_reject_share} allows: {evidence}; correct the files, or add {allowing(rejects / records)}"
         )
 
 
 def allowing(share: float) -> str:
-    """Return what raises the share of rejects that a run puts up with to `share`, in whole hundredths."""
+    """Return the option that raises the allowed share of rejects to `share`, in whole hundredths."""
     return f"--set ingest.max_reject_share={min(1.0, math.ceil(100 * share) / 100):g}"
 
 
@@ -197,42 +293,44 @@ def content_hash(utf8: bytes) -> int:
 
 
 def normalized_hash(utf8: bytes) -> int:
-    """Return xxh3-64 of a text lower-cased, with runs of white space as one blank, stripped."""
-    return xxhash.xxh3_64_intdigest(_normalised(utf8))
+    """Return xxh3-64 of a text in lower case, stripped, with runs of white space as one blank."""
+    return xxhash.xxh3_64_intdigest(_normalized(utf8))
 
 
-def _normalised(utf8: bytes) -> bytes:
-    """Return what `" ".join(text.lower().split())` gives, as UTF-8.
+def _normalized(utf8: bytes) -> bytes:
+    """Return `" ".join(text.lower().split())` as UTF-8.
 
-    Where nothing outside ASCII changes case or is white space (nearly all English text), bytes do it four times faster.
+    If nothing outside ASCII changes case or is white space (nearly all English text), bytes do it four times faster.
     """
     if not utf8.isascii():
         others = utf8.translate(None, _ASCII).decode("utf-8")
         if others.lower() != others or others.split() != [others]:
             return " ".join(utf8.decode("utf-8").lower().split()).encode("utf-8")
-    # Split where there are two blanks, which are few: an odd one of a longer run is stripped off the part behind it.
+    # Splitting at double blanks, which are few, is fast; the odd blank of a longer run is stripped off the next piece.
     return b" ".join(filter(None, map(bytes.strip, utf8.translate(_LOWER_AND_BLANK).split(b"  "))))
 
 
 class _DocumentShards:
-    """Writes documents in order, closing a record batch every MB and a shard every `shard_bytes`."""
+    """Writes documents in order; closes a record batch every MB and a shard every `shard_bytes`."""
 
     def __init__(self, out: Path, source: Source, shard_bytes: int, *, hash_normalized: bool) -> None:
         self._out = out
-        self._label = source.label
-        self._keep = source.keep
-        self._kept: list[bytes] = []
-        self.kept_values = dict.fromkeys(source.keep, 0)
+        self._source = source
         self._shard_bytes = shard_bytes
+        self._schema = DOCUMENTS_WITH_METADATA if source.metadata else DOCUMENTS
         self._writer: Any = None
+        # Of the record batch: texts, ids and metadata as UTF-8 JSON.
         self._texts: list[bytes] = []
         self._ids: list[str] = []
+        self._metadata: list[bytes] = []
         self._batch_bytes = 0
-        self._shard_text_bytes = 0
+        # Of the shard, one value per document.
         self._hashes = array("Q")
         self._normalized = array("Q") if hash_normalized else None
         self._chars = array("q")
+        self._shard_text_bytes = 0
         self.documents = self.text_bytes = self.chars = self.shards = 0
+        self.metadata_values = dict.fromkeys(source.metadata, 0)
 
     def add(self, record: Record) -> None:
         raw = record.text.encode("utf-8")
@@ -242,8 +340,11 @@ class _DocumentShards:
         if self._normalized is not None:
             self._normalized.append(normalized_hash(raw))
         self._chars.append(len(record.text))
-        if self._keep:
-            self._add_kept(record.values)
+        if self._source.metadata:
+            values = dict(zip(self._source.metadata, record.values, strict=True))
+            for name, value in values.items():
+                self.metadata_values[name] += value is not None
+            self._metadata.append(orjson.dumps(values, default=_as_text, option=orjson.OPT_NON_STR_KEYS))
         self._batch_bytes += len(raw)
         self._shard_text_bytes += len(raw)
         if self._shard_text_bytes >= self._shard_bytes:
@@ -251,19 +352,13 @@ class _DocumentShards:
         elif self._batch_bytes >= _BATCH_TEXT_BYTES or len(self._texts) >= _BATCH_ROWS:
             self._write_batch()
 
-    def _add_kept(self, values: tuple[Any, ...]) -> None:
-        kept = dict(zip(self._keep, values, strict=True))
-        for name, value in kept.items():
-            self.kept_values[name] += value is not None
-        self._kept.append(orjson.dumps(kept, default=_in_words, option=orjson.OPT_NON_STR_KEYS))
-
     def close(self) -> None:
-        """Finish the shard that is being written, if any."""
+        """Finish the current shard, if any."""
         if not self._hashes:
             return
         self._write_batch()
         self._writer.close()
-        stem = self._stem()
+        stem = f"{self._out}.{self.shards:04d}"
         np.save(f"{stem}.hashes.npy", np.frombuffer(self._hashes, np.uint64))
         np.save(f"{stem}.chars.npy", np.frombuffer(self._chars, np.int64))
         if self._normalized is not None:
@@ -276,34 +371,33 @@ class _DocumentShards:
         self._writer = None
         self._hashes, self._chars, self._shard_text_bytes = array("Q"), array("q"), 0
 
-    def _stem(self) -> str:
-        return f"{self._out}.{self.shards:04d}"
-
     def _write_batch(self) -> None:
         rows = len(self._texts)
         if not rows:
             return
         if self._writer is None:
-            schema = DOCUMENTS_KEPT if self._keep else DOCUMENTS
-            self._writer = _open_writer(f"{self._stem()}.documents.arrow", schema)
+            self._writer = _open_writer(f"{self._out}.{self.shards:04d}.documents.arrow", self._schema)
+        # The texts from bytes, because hashing has encoded them already: int64 offsets (rows + 1,) and their content.
+        offsets = np.zeros(rows + 1, np.int64)
+        np.cumsum([len(raw) for raw in self._texts], out=offsets[1:])
         columns = [
-            _large_strings(self._texts),
+            pa.LargeStringArray.from_buffers(rows, pa.py_buffer(offsets), pa.py_buffer(b"".join(self._texts))),
             pa.array(np.frombuffer(self._hashes, np.uint64)[-rows:].copy()),
-            pa.repeat(pa.scalar(self._label, pa.string()), rows),
+            pa.repeat(pa.scalar(self._source.label, pa.string()), rows),
             pa.array(self._ids, pa.string()),
-            *([pa.array(self._kept, pa.string())] if self._keep else []),
+            *([pa.array(self._metadata, pa.string())] if self._source.metadata else []),
         ]
-        self._writer.write_batch(pa.record_batch(columns, schema=DOCUMENTS_KEPT if self._keep else DOCUMENTS))
-        self._texts, self._ids, self._kept, self._batch_bytes = [], [], [], 0
+        self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
+        self._texts, self._ids, self._metadata, self._batch_bytes = [], [], [], 0
 
 
-def _in_words(value: Any) -> str:
-    """Return a value that JSON has no kind for: a decimal, a duration, bytes."""
+def _as_text(value: Any) -> str:
+    """Return a value that JSON has no type for: a decimal, a duration, bytes."""
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 class _RejectFile:
-    """Writes rejects, opening the file with the first one."""
+    """Writes rejects; the first one opens the file."""
 
     def __init__(self, out: Path) -> None:
         self._out = out
@@ -337,10 +431,3 @@ class _RejectFile:
 def _open_writer(path: str, schema: pa.Schema) -> Any:
     codec = pa.Codec("zstd", compression_level=1)
     return pa.ipc.new_file(path, schema, options=pa.ipc.IpcWriteOptions(compression=codec, use_threads=False))
-
-
-def _large_strings(raws: list[bytes]) -> Any:
-    """Return UTF-8 strings as an Arrow array; from bytes, because hashing has encoded them already."""
-    offsets = np.zeros(len(raws) + 1, np.int64)
-    np.cumsum([len(raw) for raw in raws], out=offsets[1:])
-    return pa.LargeStringArray.from_buffers(len(raws), pa.py_buffer(offsets), pa.py_buffer(b"".join(raws)))

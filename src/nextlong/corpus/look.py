@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from nextlong.corpus.ingest import content_hash, normalized_hash
-from nextlong.inputs.files import InputFile, Part
-from nextlong.inputs.places import can_be_entered, rejected, sample_at, sample_through
-from nextlong.inputs.record import Record, RejectKind
-from nextlong.inputs.records import read_records
-from nextlong.inputs.sizes import estimate_text_bytes
+from nextlong.reading.files import InputFile, Part
+from nextlong.reading.formats import read_records
+from nextlong.reading.records import Record, RejectKind
+from nextlong.reading.sampling import can_be_entered, estimate_text_bytes, reject_kind, sample_at, sample_from_start
 from nextlong.recipe import Recipe, Source
 
 _READ_BYTES: Final = 64_000_000  # of text, in a second
@@ -170,11 +169,11 @@ def _sample(
         if can_be_entered(file, source):
             place = (at - ends[index] + file.bytes) / file.bytes
             stretch = max(_LEAST_STRETCH, int(share * ends[-1] / _PLACES))
-            sampled = sample_at(file, source, place=place, stretch=stretch, **limits)
+            sampled = sample_at(file, source, position=place, read_bytes=stretch, **limits)
         else:
             through.add(index)
             most_through = max(_LEAST_THROUGH, int(_MOST_THROUGH * file.bytes / ends[-1]))
-            sampled = sample_through(file, source, share=share, most_through=most_through, draw=draw, **limits)
+            sampled = sample_from_start(file, source, share=share, max_bytes=most_through, rng=draw, **limits)
         texts += sampled.texts
         rejects += sampled.rejects
         covered += sampled.share * file.bytes
@@ -183,7 +182,7 @@ def _sample(
 
 def _texts(file: InputFile, source: Source, max_document_chars: int, rejects: Counter[RejectKind]) -> Iterator[bytes]:
     for item in read_records(Part(file), source, max_document_chars=max_document_chars):
-        kind = rejected(item, max_document_chars)
+        kind = reject_kind(item, max_document_chars)
         if kind is not None:
             rejects[kind] += 1
         elif isinstance(item, Record):

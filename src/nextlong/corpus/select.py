@@ -1,11 +1,11 @@
-"""Select: which documents stay.
+"""Select: which documents are kept.
 
 In:  hashes and length of every document, shard by shard, as written by ingest.
 Out: one bool per row and shard: duplicates dropped, then each source cut to its caps, then to its weight.
-Of documents that are compared as equal, the one of the earliest source stays, and within a source the one with the smallest hash
-of its content. Every cut is "the documents with the smallest keyed hash": what stays of a source is a prefix of one fixed
-order. So no sharding or file order changes what stays (they only decide which of several equal texts it is called after).
-Memory holds one range of hashes at a time.
+Of duplicates, the one of the earliest source is kept, and within a source the one with the smallest content hash. Every cut
+keeps the documents with the smallest keyed hash: what is kept of a source is a prefix of one fixed order. So neither sharding
+nor file order changes which texts are kept (only the ids by which equal texts are known). Memory holds one range of hashes at
+a time.
 """
 
 from __future__ import annotations
@@ -13,21 +13,62 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from functools import partial
 from pathlib import Path
 from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nextlong.artifacts.results import IngestResult, Selected, SelectResult
+from nextlong.corpus.splits import Splits
+from nextlong.engine.estimate import Estimate
+from nextlong.engine.step import Finished, Step, Task
 from nextlong.errors import CorpusError
-from nextlong.recipe import Source
-from nextlong.results import Selected, SelectResult
+from nextlong.recipe import Recipe, Source
 from nextlong.rng import keyed_hash
 
 _STAGE: Final = "select"
 _HELD_DOCUMENTS: Final = 4_000_000
 _BIN_BITS: Final = 12
 _EVERY_KEY: Final = 2**64 - 1
+
+
+def compared_suffix(recipe: Recipe) -> str:
+    """Return the suffix of ingest's files whose equal values are duplicates."""
+    return ".normalized.npy" if recipe.ingest.dedup == "normalized" else ".hashes.npy"
+
+
+def select_step(recipe: Recipe, ingest: Step, splits: Splits) -> Step:
+    """Which documents are kept: no duplicates, within caps and weights."""
+    sources = recipe.ingest.sources
+    source_of_split = [place for place, of_source in enumerate(splits) for _ in of_source]
+
+    def tasks(done: Finished) -> list[Task]:
+        shard_sources = [
+            place
+            for place, part in zip(source_of_split, done["ingest"].results(IngestResult), strict=True)
+            for _ in range(part.shards)
+        ]
+        return [
+            partial(
+                select_documents,
+                hashes=done["ingest"].files(".hashes.npy"),
+                compared=done["ingest"].files(compared_suffix(recipe)),
+                chars=done["ingest"].files(".chars.npy"),
+                shard_sources=shard_sources,
+                sources=sources,
+                seed=recipe.seed,
+            )
+        ]
+
+    caps = [source.model_dump(include={"weight", "max_documents", "max_chars"}) for source in sources]
+    is_sampled = any(value is not None for cap in caps for value in cap.values())
+    estimate = Estimate(
+        work=lambda amounts: amounts.documents, seconds=2e-7, disk=lambda amounts: amounts.documents, bytes=1.0
+    )
+    config = {"sources": caps, "seed": recipe.seed if is_sampled else None}
+    return Step("select", 2, config, (ingest,), tasks, SelectResult, estimate=estimate)
 
 
 @dataclass(frozen=True, slots=True)
@@ -89,13 +130,14 @@ def select_documents(
     keeps = [Path(f"{out}.{shard:05d}.keep.npy") for shard in range(len(hashes))]
     shards = _Shards(hashes, compared, chars, keeps, shard_sources)
     duplicates = _drop_duplicates(shards, len(sources), held_documents)
-    drawn = [i for i, source in enumerate(sources) if source.weight or source.max_documents or source.max_chars]
-    histograms = {i: _histogram(shards, i, seed) for i in drawn}
-    capped = {i: _prefix(shards, i, histograms[i], seed, sources[i], None) for i in drawn}
-    limits = _weighted_chars({i: capped[i].chars for i in drawn}, sources)
-    final = {i: _prefix(shards, i, histograms[i], seed, sources[i], limits.get(i)) for i in drawn}
-    for i in drawn:
-        _apply(shards, i, final[i].last_key, seed)
+    sampled = [i for i, source in enumerate(sources) if source.weight or source.max_documents or source.max_chars]
+    histograms = {i: _histogram(shards, i, seed) for i in sampled}
+    capped = {i: _prefix(shards, i, histograms[i], seed, sources[i], None) for i in sampled}
+    limits = _weighted_chars({i: capped[i].chars for i in sampled}, sources)
+    final = {i: _prefix(shards, i, histograms[i], seed, sources[i], limits.get(i)) for i in sampled}
+    for i in sampled:
+        for shard_hashes, _, keep in shards.of(i):
+            keep &= keyed_hash(shard_hashes, seed=seed, stage=_STAGE) <= np.uint64(final[i].last_key)
     rows = {
         source.label: Selected(
             kept=sum(int(np.count_nonzero(keep)) for _, _, keep in shards.of(i)),
@@ -110,7 +152,7 @@ def select_documents(
 
 
 def _drop_duplicates(shards: _Shards, sources: int, held_documents: int) -> list[int]:
-    """Write every keep file, False where another document stays in its stead; return their number a source."""
+    """Write every keep file, False for duplicates of a kept document; return the number of duplicates per source."""
     total = 0
     for hash_path, keep_path in zip(shards.hashes, shards.keeps, strict=True):
         rows = len(np.load(hash_path, mmap_mode="r"))
@@ -127,7 +169,7 @@ def _drop_duplicates(shards: _Shards, sources: int, held_documents: int) -> list
 
 
 def _copies(shards: _Shards, first: np.uint64, last: np.uint64) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Yield (shard, rows) of every document whose compared hash, in [first, last], one that stays has too."""
+    """Yield (shard, rows) of every document in [first, last] whose compared hash a kept document has too."""
     rows_of_shards, compared, hashes = [], [], []
     for compared_path, hash_path in zip(shards.compared, shards.hashes, strict=True):
         shard_compared = np.load(compared_path, mmap_mode="r")
@@ -137,6 +179,7 @@ def _copies(shards: _Shards, first: np.uint64, last: np.uint64) -> Iterator[tupl
         hashes.append(np.load(hash_path, mmap_mode="r")[rows])
     if not rows_of_shards:
         return
+    # Of all shards in this range of hashes: `held` (n,) the compared hash, `order` by it, then source, then content hash.
     held, sizes = np.concatenate(compared), list(map(len, rows_of_shards))
     # Stable: of the same text twice in a source, the first in (shard, row) stays.
     order = np.lexsort((np.concatenate(hashes), np.repeat(np.array(shards.sources), sizes), held))
@@ -164,11 +207,12 @@ def _prefix(
     """Return the longest prefix within the caps (and `weighted_chars`); at least one document."""
     max_documents = caps.max_documents or _EVERY_KEY
     max_chars = min(caps.max_chars or _EVERY_KEY, _EVERY_KEY if weighted_chars is None else weighted_chars)
+    # Cumulative over the bins of keys, shape (2**_BIN_BITS,): what a prefix up to and including each bin holds.
     documents, chars = np.cumsum(histogram.documents), np.cumsum(histogram.chars)
     over = (documents > max_documents) | (chars > max_chars)
     if not over.any():
         return histogram.whole
-    # Only the bin in which the limit falls has to be looked at document by document.
+    # Only in the bin in which the limit falls do single documents matter.
     split = int(np.argmax(over))
     before = _Prefix(
         (split << 64 - _BIN_BITS) - 1,
@@ -215,8 +259,3 @@ def _weighted_chars(available_chars: dict[int, int], sources: Sequence[Source]) 
             )
     scale = min((Fraction(available_chars[i]) / weight for i, weight in weights.items()), default=Fraction(0))
     return {i: int(scale * weight) for i, weight in weights.items()}
-
-
-def _apply(shards: _Shards, source: int, last_key: int, seed: int) -> None:
-    for shard_hashes, _, keep in shards.of(source):
-        keep &= keyed_hash(shard_hashes, seed=seed, stage=_STAGE) <= np.uint64(last_key)

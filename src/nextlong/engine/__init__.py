@@ -1,9 +1,10 @@
-"""Engine: carry out steps. Fingerprints, skipping, atomic shards, manifests, executors; knows no stage.
+"""Engine: run steps. Fingerprints, reuse of finished steps, atomic shards, manifests and executors; it knows no particular step.
 
-step.py      what a step is, and what is left of one when it is done
-estimate.py  how its time, disk and memory grow, for plans
-store.py     files on disk: atomic writes, hashes, the lock
-runner.py    which tasks are missing, run them, write the manifest last
-local.py     an executor of processes
-progress.py  what the terminal or the log shows meanwhile
+step.py       a step, its tasks, and a finished step with its manifest
+estimate.py   how the time, disk and memory of a step grow, for plans
+store.py      files on disk: atomic writes, hashes, the lock of a run directory
+step_store.py steps that several run directories share by links
+runner.py     runs the tasks that are missing and writes the manifest last; array jobs
+executor.py   the protocol of executors, and the one of this process; local.py: processes; ray.py: a cluster
+progress.py   what the terminal or the log shows meanwhile
 """

@@ -9,7 +9,45 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from nextlong.recipe.amounts import Amounts
+
+@dataclass(frozen=True, kw_only=True)
+class Amounts:
+    """How much there is to do, of a corpus or of a sample; what a plan is made of."""
+
+    shards: float = 1.0
+    text_bytes: float = 0.0  # of all documents that ingest reads
+    documents: float = 0.0
+    kept_documents: float = 0.0  # what select leaves, and from here on
+    kept_chars: float = 0.0
+    chunks: float = 0.0
+    evaluation_bytes: float = 0.0
+    dimensions: float = 0.0
+    vectors: float = 0.0  # what is searched: chunks or documents
+    queries: float = 0.0
+    neighbours: float = 0.0  # of each query
+    index: str = "exact"  # or a FAISS factory string
+    visited_share: float = 1.0  # the share of the vectors that a query is compared with
+    drafts: float = 0.0
+    drafted_chunks: float = 0.0  # of all drafts, one after the other
+    referenced_chunks: float = 0.0  # those of them that are different
+    sequences: float = 0.0
+    tokens: float = 0.0  # of all sequences
+
+    @property
+    def chunk_chars(self) -> float:
+        """Characters of a chunk, on average."""
+        return self.kept_chars / max(1.0, self.chunks)
+
+    @property
+    def referenced_chars(self) -> float:
+        """Characters of the chunks that drafts name."""
+        return self.referenced_chunks * self.chunk_chars
+
+    @property
+    def all_neighbours(self) -> float:
+        """Neighbours of all queries."""
+        return self.queries * min(self.neighbours, self.vectors)
+
 
 Amount = Callable[[Amounts], float]
 TRIED = "tried"  # on the sample

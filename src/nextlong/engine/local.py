@@ -125,12 +125,12 @@ class LocalExecutor:
             if self._failed_by_itself():
                 raise RunError(
                     f"a worker process ended by an error of its own, which it wrote above{at_work}; mend that (nextlong doctor "
-                    "says which package is missing) and run again: what is finished is kept"
+                    "says which package is missing) and run again: finished steps are kept"
                 ) from None
             cause = "because the system had no memory left" if _kills_for_memory() > self._kills_before else _LIKELY
             cure = f"fewer workers (--set workers={self.workers // 2})" if self.workers > 1 else "more memory"
             raise RunError(
-                f"a worker process was killed, {cause}{at_work}; run again with {cure}: what is finished is kept"
+                f"a worker process was killed, {cause}{at_work}; run again with {cure}: finished steps are kept"
             ) from None
 
     def _failed_by_itself(self) -> bool:

@@ -60,5 +60,5 @@ def named(folder: Path, index: int) -> Iterator[None]:
         said = " ".join(str(error).split()) or "no more is to be had"
         raise RunError(
             f"{step} task {index} (the files {folder.name}/part-{index:05d}.*) ran out of memory: {said}; run again with fewer "
-            "workers (--set workers=1) or on a larger machine: what is finished is kept"
+            "workers (--set workers=1) or on a larger machine: finished steps are kept"
         ) from None

@@ -16,7 +16,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
 from rich.text import Text
 
-from nextlong.wrap import HANGING, wrapped
+from nextlong.text import HANGING, wrapped
 
 Advance = Callable[[float], None]
 _LINE_EVERY_S = 30.0

@@ -280,7 +280,7 @@ def _explained(label: str) -> Iterator[None]:
     except ray.exceptions.OutOfMemoryError as error:
         raise RunError(
             f"{label} was killed because its node ran out of memory, at every try: {_first_line(error)}; give tasks more memory "
-            "(larger nodes, fewer processors a node), then run again: what is finished is kept"
+            "(larger nodes, fewer processors a node), then run again: finished steps are kept"
         ) from None
     except ray.exceptions.RayError as error:
         raise RunError(_lost(label, error)) from None
@@ -289,7 +289,7 @@ def _explained(label: str) -> Iterator[None]:
 def _lost(label: str, error: Exception) -> str:
     return (
         f"{label} was lost at every try ({type(error).__name__}: {_first_line(error)}); look at the nodes (`ray status`), then "
-        "run again: what is finished is kept"
+        "run again: finished steps are kept"
     )
 
 

@@ -23,8 +23,9 @@ from typing import NamedTuple
 from nextlong.engine import memory, store
 from nextlong.engine.executor import Capacity, Executor, Resources
 from nextlong.engine.progress import Clock, Quiet, Reporter
-from nextlong.engine.shared import Shared, unlink_unfinished
 from nextlong.engine.step import Done, Finished, Step, Task, Work
+from nextlong.engine.step_store import StepStore, unlink_unfinished
+from nextlong.errors import RunError
 
 version = cache(metadata.version)  # takes 3 ms a package
 
@@ -40,12 +41,12 @@ def run_steps(
     reporter: Reporter | None = None,
     known: Finished | None = None,
     only: Container[str] | None = None,
-    shared: Shared | None = None,
+    step_store: StepStore | None = None,
 ) -> dict[str, Done]:
     """Bring every step to its finished state; return them by name in the order given, after those `known` to be.
 
     `only` names those of the steps to carry out, if not all: their places on the route, which number their folders, stay.
-    `shared` is the store that the run directory has steps in, and waits for where another run makes them.
+    `step_store` is the store that the run directory has steps in, and waits for where another run makes them.
     The caller holds the run directory's lock. Raises RunError for files that were altered, a full disk or an unwritable
     folder, and whatever user's error a task raises.
     """
@@ -55,7 +56,7 @@ def run_steps(
             for place, step in enumerate(steps, start=len(known or {}) + 1)
             if only is None or step.name in only
         }
-        finished = _Route(places, dict(known or {}), run_dir, executor, reporter or Quiet(), shared).carry_out()
+        finished = _Route(places, dict(known or {}), run_dir, executor, reporter or Quiet(), step_store).carry_out()
     return dict(known or {}) | {step.name: finished[step.name] for step in places.values()}
 
 
@@ -69,7 +70,7 @@ class _Route:
         run_dir: Path,
         executor: Executor,
         reporter: Reporter,
-        shared: Shared | None,
+        step_store: StepStore | None,
     ) -> None:
         self._waiting = dict(steps)  # by place
         self._running: dict[int, _Running] = {}
@@ -77,7 +78,7 @@ class _Route:
         self._run_dir = run_dir
         self._executor = executor
         self._reporter = reporter
-        self._shared = shared
+        self._step_store = step_store
         self._waited_for: set[str] = set()  # steps that another run makes
         self._kept: list[str] = []  # and not yet told
         self._versions = _versions()
@@ -136,15 +137,15 @@ class _Route:
     def _claim(self, step: Step, place: int) -> ExitStack | None:
         """Return what holds a shared step for this run, nothing of any other; None while another run makes it."""
         claim = ExitStack()
-        if self._shared is None or not self._shared.holds(step):
+        if self._step_store is None or not self._step_store.holds(step):
             unlink_unfinished(step, self._run_dir)
             return claim
-        self._shared.link(step, place)
+        self._step_store.link(step, place)
         if find_done(step, self._run_dir) is None:
-            held = self._shared.claim(step)
+            held = self._step_store.claim(step)
             if isinstance(held, str):
                 if step.name not in self._waited_for:
-                    self._reporter.tell(f"{step.name}: {held} makes it in {self._shared.store}; waiting")
+                    self._reporter.tell(f"{step.name}: {held} makes it in {self._step_store.store}; waiting")
                 self._waited_for.add(step.name)
                 return None
             claim.enter_context(held)
@@ -369,3 +370,99 @@ def _versions() -> dict[str, str]:
         except metadata.PackageNotFoundError:
             continue
     return versions
+
+
+# Array jobs of a scheduler meet in the run directory: each runs some tasks of one step and leaves their files and markers; an
+# ordinary run confirms them, runs what is missing, and writes the manifest.
+
+
+def run_array_job(
+    steps: Sequence[Step],
+    name: str,
+    *,
+    job: tuple[int, int],
+    run_dir: Path,
+    executor: Executor,
+    reporter: Reporter | None = None,
+    step_store: StepStore | None = None,
+) -> tuple[int, int]:
+    """Run the tasks k, k + n, k + 2n … of the step `name`, counted from 1, for array job (k, n); return how many, of how many.
+
+    Raises RunError if there is no such step, or one of its inputs is not done, or another run makes it in the store.
+    """
+    place, step = _step_of(steps, name)
+    if step_store is None or not step_store.holds(step):
+        unlink_unfinished(step, run_dir)
+        return _run_tasks(place, step, job, run_dir, executor, reporter)
+    for number, earlier in enumerate(steps, start=1):
+        if earlier is step or earlier.name in steps_before(steps, name):
+            step_store.link(earlier, number)
+    held = step_store.claim(step, mode="together")
+    if isinstance(held, str):
+        raise RunError(f"{name} is being made in {step_store.store} by {held}; wait for it, then run the recipe")
+    with held:
+        return _run_tasks(place, step, job, run_dir, executor, reporter)
+
+
+def _run_tasks(
+    place: int, step: Step, job: tuple[int, int], run_dir: Path, executor: Executor, reporter: Reporter | None
+) -> tuple[int, int]:
+    name = step.name
+    inputs = {before.name: _done(before, run_dir, needed_by=name) for before in step.inputs}
+    if find_done(step, run_dir) is not None:
+        return 0, 0
+    work = step.work(inputs)
+    tasks = work.tasks
+    folder = folder_for(step, run_dir, place)
+    mine = range(job[0] - 1, len(tasks), job[1])
+    with store.explained(run_dir):
+        confirmed = store.confirmed_parts(folder, among=mine)
+    missing = [index for index in mine if index not in confirmed]
+    resources = step.needs(work, executor.capacity)
+    waiting, running = list(missing), 0
+    with store.explained(run_dir):
+        folder.mkdir(parents=True, exist_ok=True)
+        with (reporter or Quiet()).step(name, done=len(mine) - len(missing), total=len(mine)) as advance:
+            while waiting or running:
+                while waiting and running < (resources.at_once or len(mine)) and executor.has_room(resources):
+                    index = waiting.pop(0)
+                    label = f"{name} task {index}"
+                    executor.submit(0, run_task, tasks[index], folder, index, resources=resources, label=label)
+                    running += 1
+                for _, part in executor.ended():
+                    running -= 1
+                    advance(part["seconds"])
+    return len(missing), len(tasks)
+
+
+def steps_before(steps: Sequence[Step], name: str) -> set[str]:
+    """Return the names of the steps that the step `name` needs. Raises RunError if there is no such step."""
+    needed: set[str] = set()
+
+    def add(step: Step) -> None:
+        for one in step.inputs:
+            if one.name not in needed:
+                needed.add(one.name)
+                add(one)
+
+    add(_step_of(steps, name)[1])
+    return needed
+
+
+def _step_of(steps: Sequence[Step], name: str) -> tuple[int, Step]:
+    for place, step in enumerate(steps, start=1):
+        if step.name == name:
+            return place, step
+    raise RunError(
+        f"--only-step: this recipe has no step {name!r}; choose one of {', '.join(step.name for step in steps)}"
+    )
+
+
+def _done(step: Step, run_dir: Path, *, needed_by: str) -> Done:
+    there = find_done(step, run_dir)
+    if there is None:
+        raise RunError(
+            f"{needed_by} needs the step {step.name}, which {run_dir} does not hold yet; say `nextlong run RECIPE --before "
+            f"{needed_by}` first, with the same settings"
+        )
+    return there

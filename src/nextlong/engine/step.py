@@ -14,14 +14,20 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Any, ClassVar, Literal, TypeVar
 
-from pydantic import ValidationError
+from pydantic import BaseModel, ConfigDict, ValidationError
 
 from nextlong.engine.estimate import BY_CHUNKS, Estimate
 from nextlong.engine.executor import Capacity, Resources
 from nextlong.errors import RunError
-from nextlong.results import Result
+
+
+class Result(BaseModel):
+    """What one task tells; of a task that has only files to show, nothing."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
+
 
 ResultT = TypeVar("ResultT", bound=Result)
 Task = Callable[[Path], Result]  # takes the stem of its output files

@@ -24,7 +24,7 @@ from typing import IO, Any, Literal, NotRequired, TypedDict, TypeVar
 import xxhash
 
 from nextlong.errors import RunError
-from nextlong.plain_data import Json
+from nextlong.text import Json
 
 MANIFEST = "manifest.json"
 Trust = Literal["size", "time", "hash"]
@@ -35,7 +35,7 @@ _CHECKED_AT_ONCE = 32  # files
 _NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
 _FULL = (
     "the disk is full, or your quota used up: {where} could not be written; free space (`nextlong plan` says how much), "
-    "then run again: what is finished is kept"
+    "then run again: finished steps are kept"
 )
 _NOT_WRITABLE = "{where} cannot be written ({reason}); give run_dir a folder that you may write to"
 _REFUSALS = {
@@ -258,10 +258,20 @@ def locked(run_dir: Path, *, mode: Literal["alone", "together"] = "alone") -> It
         yield
 
 
-def _lock(file: IO[str], run_dir: Path, kind: int) -> None:
+@contextmanager
+def waited_for(path: Path) -> Iterator[None]:
+    """Hold the lock file `path` for this thread, once every other holder has let it go: for what takes moments."""
+    with explained(path):
+        file = path.open("a+", encoding="utf-8")
+    with file:
+        _lock(file, path.parent, fcntl.LOCK_EX, waits=True)
+        yield
+
+
+def _lock(file: IO[str], run_dir: Path, kind: int, *, waits: bool = False) -> None:
     # The kernel frees the lock when its holder dies, however it dies.
     try:
-        fcntl.flock(file, kind | fcntl.LOCK_NB)
+        fcntl.flock(file, kind if waits else kind | fcntl.LOCK_NB)
     except BlockingIOError:
         file.seek(0)
         holder = file.read().strip() or "another run"

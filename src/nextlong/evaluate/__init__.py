@@ -1,12 +1,33 @@
-"""Evaluate: what a long-context model can do, task by task and length by length.
+"""Evaluate: measure what a long-context model can do, by task and by length.
 
-In:  a model (Hugging Face, or an OpenAI-compatible server), and the user's data files. Out: one JSON a task and length, with every
-answer; tables and figures as the paper lays them out (§4 and §5, arXiv 2501.12766).
+In:  a model (Hugging Face, vLLM, or an OpenAI-compatible server), and the user's data files. Out: one JSON file per task and
+length with every answer; tables and figures as in the paper (§4 and §5, arXiv 2501.12766).
 
-    task.py        what a task is, and the registry          tasks/    the tasks, a file a family
-    scores.py      answer and references → score             models/   who answers
-    settings.py    what was asked for                        probes/   what is measured inside a model, not asked of it
-    run.py         tasks × lengths → results, resumable      report/   results → tables and figures
+    task.py       Task, Probe, Sample, Request and the registry    tasks/       one file per family of tasks or probes
+    data.py       the user's files; downloads                      shapes.py    the records they hold
+    texts.py      haystacks and word lists                         scores.py    answer and references → score
+    prompts.py    sample → prompt, for every engine                huggingface.py, server.py    the engines
+    plan.py       settings, checks, dry run                        run.py       tasks × lengths → results; resumes
+    results.py    result files, intervals, paired tests            judge.py     answers rated by another model
+    report/       results → tables and figures                     command.py   `nextlong evaluate`
 
-torch, transformers, matplotlib and lm-eval come with the extra `nextlong[evaluate]` and are imported where they are used.
+torch, transformers and matplotlib come with the extra `nextlong[evaluate]`, lm-eval with `nextlong[short-text]`, vLLM with
+`nextlong[vllm]`; they are imported where they are used.
 """
+
+from __future__ import annotations
+
+import importlib
+from types import ModuleType
+
+from nextlong.errors import EvaluateError
+
+
+def required(name: str) -> ModuleType:
+    """Import a module of an optional dependency. Raises EvaluateError if its package is not installed."""
+    try:
+        return importlib.import_module(name)
+    except ModuleNotFoundError as error:
+        missing = error.name or name
+        extra = {"lm_eval": "short-text", "vllm": "vllm"}.get(missing, "evaluate")
+        raise EvaluateError(f"{missing} is not installed; run: pip install 'nextlong[{extra}]'") from None

@@ -1,32 +1,97 @@
-"""Data: the user's files, by the names under which their publishers give them out.
+"""Data: the user's files, by the names under which their publishers release them, and what of them can be downloaded.
 
-Nothing is downloaded unasked (`download.py`).
-`--data` names a folder; each file has one documented place in it (`docs/evaluate/data.md`), and one that is
-missing is named together with where it comes from.
+`--data` names a folder; each file has one documented place in it (`docs/evaluate/data.md`), and a missing file is named
+together with its source. A record of another form is reported by file, line, field and value; fields that are not read are not
+checked. Nothing is downloaded unless the user runs `nextlong evaluate data`.
 """
 
 from __future__ import annotations
 
 import csv
 import gzip
+import hashlib
 import io
 import json
+import os
 import zlib
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 from pathlib import Path
-from typing import Any, Final
+from tempfile import TemporaryDirectory
+from typing import Annotated, Any, Final, NotRequired
 
+from annotated_types import Len
 from pyarrow import ArrowException, parquet
+from pydantic import AfterValidator, StringConstraints, TypeAdapter, ValidationError
+from rich.console import Console
+from typing_extensions import TypedDict
 
+from nextlong.engine import store
 from nextlong.errors import EvaluateError
-from nextlong.evaluate import shapes
+from nextlong.evaluate import required
+from nextlong.report import tables
+from nextlong.text import Json, first_sentence
+
+# Shapes of records are values that pydantic checks; the files of the tasks declare them.
+_TypedDict: Any = TypedDict
+_Annotated: Any = Annotated
+_NotRequired: Any = NotRequired
+_list: Any = list
+TEXT: Final[Any] = _Annotated[str, StringConstraints(min_length=1)]
+NAME: Final[Any] = str | int
+
+
+def record(check: Callable[[Json], Json] | None = None, /, **fields: Any) -> Any:
+    """Return the shape of an object with these fields; `check` may raise ValueError for a record of that shape."""
+    shape = _TypedDict("Record", fields)
+    return shape if check is None else _Annotated[shape, AfterValidator(check)]
+
+
+def several(shape: Any, *, least: int = 1) -> Any:
+    """Return the shape of a list of `least` values or more."""
+    return _Annotated[_list[shape], Len(least)]
+
+
+def optional(shape: Any) -> Any:
+    """Return the shape of a field that may be missing, or null."""
+    return _NotRequired[shape | None]
+
+
+TEXTS: Final[Any] = several(str)
+
+
+@cache
+def _adapter(shape: Any) -> TypeAdapter[Any]:
+    return TypeAdapter(shape)
+
+
+def _mistake(error: ValidationError) -> str:
+    """Return the first field that is wrong, and what it holds."""
+    first = error.errors(include_url=False)[0]
+    # pydantic's path also names the member of a union, which is no field.
+    path = [
+        part for part in first["loc"] if isinstance(part, int) or (part.isidentifier() and part not in ("str", "int"))
+    ]
+    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
+    held = f"{first['input']!r:.60}"
+    if first["type"] == "missing":
+        parent = where.rpartition(".")[0]
+        fields = ", ".join(map(str, first["input"])) if isinstance(first["input"], dict) else held
+        return f"{parent or 'the record'} has no {str(first['loc'][-1])!r} (it has {fields:.200})"
+    if first["type"] == "value_error":
+        return f"{where or 'the record'}: {first['ctx']['error']}"
+    message = (first["msg"][0].lower() + first["msg"][1:]).replace("input ", "it ")
+    return f"{where or 'the record'} is {held}, but {message}"
+
 
 _RULER = "NVIDIA/RULER on GitHub"
 _HELMET = "HELMET's data (`princeton-nlp/HELMET`: scripts/download_data.sh, 34 GB); give the folder with its `data`"
-SOURCES: Final = {
-    "helmet/prompts/asqa_revised.json": "prompts/asqa_revised.json of princeton-nlp/HELMET on GitHub",
-    "helmet/prompts/qampari_revised.json": "prompts/qampari_revised.json of princeton-nlp/HELMET on GitHub",
+_SOURCES: Final = {
+    **{
+        f"helmet/prompts/{name}_revised.json": f"prompts/{name}_revised.json of princeton-nlp/HELMET on GitHub"
+        for name in ("asqa", "qampari")
+    },
     "multi_lexsum/validation.jsonl": "Multi-LexSum's validation split (`datasets.load_dataset('allenai/multi_lexsum', 'v20230518', "
     "split='validation').to_json(…)`)",
     "multi_lexsum/train.jsonl": "Multi-LexSum's train split, as its validation split; its short summaries are shown as examples",
@@ -61,7 +126,7 @@ class HubFile:
     licence: str = ""
 
 
-_MRCR: Final = {  # of openai/mrcr at f4c69fa
+_MRCR: Final = {  # SHA-256 by file, of openai/mrcr
     "2needle/2needle_0": "1c297b254bf64a31856b74918cd7db889a214503e0b67daa834e84f20df6aa93",
     "2needle/2needle_1": "a5a1dc9ccc945623253d04d33c03d89aee2d676c88955ce368da2ab16a0ce94d",
     "4needle/4needle_0": "4d4fa3d11ce064749de3cd039eef1a621e30a81c2c9b3e64f1df37f8afeaf312",
@@ -69,39 +134,41 @@ _MRCR: Final = {  # of openai/mrcr at f4c69fa
     "8needle/8needle_0": "65df601a2e0ae4a3cfb56920a6ef99f26c0de37c6b1018695e8aed684e6a94c1",
     "8needle/8needle_1": "c80b19573bff1d38e1c157d6a0bdf9cfd1a8ab6372296174c9a7015e164189e3",
 }
-_GRAPHWALKS: Final = {  # of openai/graphwalks at f338bb2
+_GRAPHWALKS: Final = {  # of openai/graphwalks
     "graphwalks_128k_and_shorter": "54036036c91d8e04bb2a5fcd9e36f8e2a852cacece5dfc2b1ee40e3a6182b516",
     "graphwalks_256k_to_1mil": "537879431c72a42e3b500f80efc3047e7facb90390b6063d33679b4320985911",
 }
+_NOLIMA_BOOKS: Final = {
+    f"rand_shuffle/rand_book_{n}.txt": f"haystack/rand_shuffle/rand_book_{n}.txt" for n in range(1, 6)
+}
+
+
+def _of_openai(suite: str, revision: str, digests: Mapping[str, str]) -> dict[str, HubFile]:
+    return {
+        f"{suite}/{name}.parquet": HubFile(f"openai/{suite}", f"{name}.parquet", revision, digest, "MIT")
+        for name, digest in digests.items()
+    }
+
+
 HUB: Final = {
-    **{
-        f"mrcr/{name}.parquet": HubFile(
-            "openai/mrcr", f"{name}.parquet", "f4c69fae7cf81f7ca26b9fee34b392a50f6b8a1d", digest, "MIT"
-        )
-        for name, digest in _MRCR.items()
-    },
-    **{
-        f"graphwalks/{name}.parquet": HubFile(
-            "openai/graphwalks", f"{name}.parquet", "f338bb265735a56a79f4b0f5def722c9c3268ead", digest, "MIT"
-        )
-        for name, digest in _GRAPHWALKS.items()
-    },
+    **_of_openai("mrcr", "f4c69fae7cf81f7ca26b9fee34b392a50f6b8a1d", _MRCR),
+    **_of_openai("graphwalks", "f338bb265735a56a79f4b0f5def722c9c3268ead", _GRAPHWALKS),
     **{
         f"nolima/{name}": HubFile("amodaresi/NoLiMa", path, licence="noncommercial research only")
-        for name, path in {
-            "needle_set.json": "needlesets/needle_set.json",
-            **{f"rand_shuffle/rand_book_{n}.txt": f"haystack/rand_shuffle/rand_book_{n}.txt" for n in range(1, 6)},
-        }.items()
+        for name, path in {"needle_set.json": "needlesets/needle_set.json", **_NOLIMA_BOOKS}.items()
     },
     # Llama 1's and 2's, with which HELMET counts the tokens of a story for every model; Meta's own copy is gated.
     "helmet/llama2/tokenizer.json": HubFile("hf-internal-testing/llama-tokenizer", "tokenizer.json"),
     "longbench-v2/data.json": HubFile("THUDM/LongBench-v2", "data.json"),
     **{
-        f"infinitebench/longbook_{name}_eng.jsonl": HubFile(
-            "xinrongzhang2022/InfiniteBench", f"longbook_{name}_eng.jsonl"
-        )
-        for name in ("qa", "choice", "sum")
+        f"infinitebench/{name}": HubFile("xinrongzhang2022/InfiniteBench", name)
+        for name in (f"longbook_{part}_eng.jsonl" for part in ("qa", "choice", "sum"))
     },
+}
+# What is read in place of a missing file.
+STAND_INS: Final = {
+    "ruler/PaulGrahamEssays.json": "ruler/essays.txt",
+    "needle/haystack.txt": "ruler/PaulGrahamEssays.json",
 }
 
 
@@ -133,8 +200,12 @@ class DataFiles:
         return EvaluateError("\n".join(lines))
 
     def has(self, name: str) -> bool:
-        """Say whether a file is there."""
+        """Return whether a file exists."""
         return self.folder is not None and any((self.folder / n).is_file() for n in (name, f"{name}.gz"))
+
+    def can_read(self, name: str) -> bool:
+        """Return whether a file, or its stand-in, exists."""
+        return self.has(name) or (name in STAND_INS and self.has(STAND_INS[name]))
 
     def text(self, name: str) -> str:
         """Return a file's text, UTF-8 or else Latin-1. Raises EvaluateError if it cannot be read."""
@@ -149,7 +220,7 @@ class DataFiles:
             return raw.decode("latin-1")
 
     def json(self, name: str, shape: Any = Any) -> Any:
-        """Return a file's JSON value, checked for a shape (`shapes`). Raises EvaluateError if it is another."""
+        """Return a file's JSON value, checked for a shape. Raises EvaluateError if it is another."""
         try:
             value = json.loads(self.text(name))
         except (ValueError, RecursionError) as error:
@@ -177,7 +248,7 @@ class DataFiles:
                     value = json.loads(line)
                 except (ValueError, RecursionError) as error:
                     raise EvaluateError(
-                        f"{self.path(name)}, line {number}: not JSON ({error}); mend the line, or download "
+                        f"{self.path(name)}, line {number}: not JSON ({error}); fix the line, or download "
                         f"the file again: {origin(name)}"
                     ) from None
                 yield self._checked(value, shape, name, place=f", line {number}")
@@ -219,10 +290,10 @@ class DataFiles:
 
     def _checked(self, value: Any, shape: Any, name: str, *, place: str = "") -> Any:
         try:
-            return value if shape is Any else shapes.checked(value, shape)
-        except ValueError as error:
+            return value if shape is Any else _adapter(shape).validate_python(value)
+        except ValidationError as error:
             raise EvaluateError(
-                f"{self.path(name)}{place}: {error}; mend it, or download the file again: {origin(name)}"
+                f"{self.path(name)}{place}: {_mistake(error)}; fix it, or download the file again: {origin(name)}"
             ) from None
 
     def _named(self, name: str) -> str:
@@ -235,6 +306,53 @@ def origin(name: str) -> str:
         file = HUB[name]
         licence = f"; its licence: {file.licence}" if file.licence else ""
         return f"it comes from {file.repo} on the Hugging Face hub ({file.path}{licence}); nextlong evaluate data SUITE fetches it"
-    if name in SOURCES:
-        return f"it comes from {SOURCES[name]}" if not SOURCES[name].startswith("any") else f"give {SOURCES[name]}"
+    if name in _SOURCES:
+        return f"it comes from {_SOURCES[name]}" if not _SOURCES[name].startswith("any") else f"give {_SOURCES[name]}"
     return f"it comes with {_HELMET}" if name.startswith("helmet/") else "put it there"
+
+
+_SHA256_DIGITS: Final = 64
+
+
+def download(names: Sequence[str], out: Path, console: Console) -> list[Json]:
+    """Download files into a folder; return a record of each: fetched, there already, or to be fetched by hand."""
+    with store.explained(out):
+        out.mkdir(parents=True, exist_ok=True)
+    done: list[Json] = []
+    for name in names:
+        if DataFiles(out).can_read(name):
+            done.append({"file": name, "state": "there"})
+        elif name in HUB:
+            digest = _download(HUB[name], out / name)
+            done.append({"file": name, "state": "fetched", "sha256": digest, "from": HUB[name].repo})
+        else:
+            done.append({"file": name, "state": "by hand", "from": origin(name)})
+        source = f": {done[-1]['from']}" if "from" in done[-1] else ""
+        tables.say(f"{done[-1]['state']:<8} {out / name}{source}", console)
+    return done
+
+
+def _download(file: HubFile, place: Path) -> str:
+    """Download a file and return its SHA-256. Raises EvaluateError if that fails, or if the hash is not the publisher's."""
+    hub = required("huggingface_hub")
+    # The library reads HF_ENDPOINT when it is imported; here it is read at each call.
+    where = {"repo_type": "dataset", "revision": file.revision, "endpoint": os.environ.get("HF_ENDPOINT")}
+    place.parent.mkdir(parents=True, exist_ok=True)
+    with TemporaryDirectory(dir=place.parent, prefix=".fetching-") as temporary:
+        try:
+            etag = hub.get_hf_file_metadata(hub.hf_hub_url(file.repo, file.path, **where)).etag
+            fetched = Path(hub.hf_hub_download(file.repo, file.path, local_dir=temporary, **where))
+        except (OSError, ValueError) as error:  # the library's errors are both, and requests' are OSError
+            raise EvaluateError(
+                f"{file.path} of {file.repo} cannot be fetched ({first_sentence(error)}); try again, or put your copy at {place}"
+            ) from None
+        with fetched.open("rb") as content:
+            digest = hashlib.file_digest(content, "sha256").hexdigest()
+        # The ETag of a file in Git LFS is its SHA-256, of any other file a shorter hash.
+        published = file.sha256 or (etag if etag and len(etag) == len(digest) else None)
+        if published is not None and digest != published:
+            raise EvaluateError(
+                f"{file.path} of {file.repo} has the SHA-256 {digest}, not {published}: it is damaged or was changed; try again"
+            )
+        fetched.replace(place)
+    return digest

@@ -17,9 +17,10 @@ from rich.console import Console
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from nextlong.engine import store
-from nextlong.evaluate import command
-from nextlong.evaluate.extra import required
-from nextlong.evaluate.models.huggingface import LoadOptions
+from nextlong.evaluate import command, required
+from nextlong.evaluate.data import DataFiles
+from nextlong.evaluate.plan import Settings
+from nextlong.evaluate.report import show
 
 _CONTEXT = 16_384
 _TASKS = ("niah_single_1", "needle", "attention")
@@ -35,19 +36,17 @@ def main(arguments: Sequence[str]) -> int:
     store.write_text(folder / "data" / "needle" / "haystack.txt", text)
     if not (folder / "model" / "config.json").is_file():
         _save_model(folder / "model", _tokenizer(text))
-    settings = command.Settings(
+    settings = Settings(
         model=str(folder / "model"),
-        suites=[],
-        tasks=_TASKS,
+        tasks=command.chosen([], _TASKS),
         lengths=[1024, 2048],
         out=folder / "results",
-        load=LoadOptions(),
         samples=11,
-        data=folder / "data",
+        data=DataFiles(folder / "data"),
         label="random tiny Llama",
     )
     command.measure(settings, console=console)
-    command.report([folder / "results"], outputs=[folder / "report.html"], figures=folder / "figures", console=console)
+    show.report([folder / "results"], outputs=[folder / "report.html"], figures=folder / "figures", console=console)
     return 0
 
 

@@ -7,16 +7,19 @@ each question's score but without the answers (they stay in HELMET's), marked as
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Final
+
+from rich.console import Console
 
 import nextlong
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import results
-from nextlong.evaluate.task import Task, all_tasks
-from nextlong.plain_data import Json
+from nextlong.evaluate.task import all_tasks
+from nextlong.report import tables
+from nextlong.text import Json
 
 # HELMET's data set → our task, its metric, and what makes that metric a percentage. The first that the name holds.
 _NAMES: Final = (
@@ -25,40 +28,33 @@ _NAMES: Final = (
     ("ruler_niah_mk_3", "ruler_mk_uuid", "ruler_recall", 1.0),
     ("ruler_niah_mv", "ruler_mv", "ruler_recall", 1.0),
     ("kilt_nq", "nq", "substring_exact_match", 1.0),
-    ("triviaqa", "triviaqa", "substring_exact_match", 1.0),
-    ("hotpotqa", "hotpotqa", "substring_exact_match", 1.0),
-    ("popqa", "popqa", "substring_exact_match", 1.0),
+    *((name, name, "substring_exact_match", 1.0) for name in ("triviaqa", "hotpotqa", "popqa")),
     ("msmarco_rerank_psg", "msmarco", "NDCG@10", 1.0),
-    ("trec_coarse", "trec_coarse", "exact_match", 1.0),
-    ("trec_fine", "trec_fine", "exact_match", 1.0),
-    ("banking77", "banking77", "exact_match", 1.0),
+    *((name, name, "exact_match", 1.0) for name in ("trec_coarse", "trec_fine", "banking77")),
     ("clinic150", "clinc150", "exact_match", 1.0),
     ("icl_nlu", "nlu", "exact_match", 1.0),
     ("narrativeqa", "narrativeqa", "gpt-4-score", 100 / 3),
     ("infbench_qa", "infbench_qa", "rougeL_f1", 1.0),
     ("infbench_choice", "infbench_mc", "exact_match", 1.0),
-    ("ruler_niah_s_1", "helmet_niah_single_1", "ruler_recall", 1.0),
-    ("ruler_niah_s_2", "helmet_niah_single_2", "ruler_recall", 1.0),
-    ("ruler_niah_s_3", "helmet_niah_single_3", "ruler_recall", 1.0),
+    *((f"ruler_niah_s_{n}", f"helmet_niah_single_{n}", "ruler_recall", 1.0) for n in (1, 2, 3)),
     ("ruler_niah_mk_1", "helmet_niah_multikey_1", "ruler_recall", 1.0),
     ("ruler_niah_mq", "helmet_niah_multiquery", "ruler_recall", 1.0),
-    ("ruler_fwe", "helmet_fwe", "ruler_recall", 1.0),
-    ("ruler_cwe", "helmet_cwe", "ruler_recall", 1.0),
-    ("ruler_vt", "helmet_vt", "ruler_recall", 1.0),
-    ("ruler_qa_1", "helmet_qa_1", "substring_exact_match", 1.0),
-    ("ruler_qa_2", "helmet_qa_2", "substring_exact_match", 1.0),
+    *((f"ruler_{name}", f"helmet_{name}", "ruler_recall", 1.0) for name in ("fwe", "cwe", "vt")),
+    *((f"ruler_qa_{n}", f"helmet_qa_{n}", "substring_exact_match", 1.0) for n in (1, 2)),
 )
 _ROUGE: Final = "rougeL_f1"  # what NarrativeQA is scored with where no judge was asked
 # HELMET scores these three once, and its averages count them under Recall and under its RULER.
 _ALSO_RULER: Final = {
-    "ruler_mk_needle": "helmet_niah_multikey_2",
-    "ruler_mk_uuid": "helmet_niah_multikey_3",
-    "ruler_mv": "helmet_niah_multivalue",
+    "ruler_mk_needle": ("helmet_niah_multikey_2",),
+    "ruler_mk_uuid": ("helmet_niah_multikey_3",),
+    "ruler_mv": ("helmet_niah_multivalue",),
 }
 
 
-def read_into(files: Sequence[Path], *, out: Path, label: str | None) -> str:
-    """Read files of one model into `out`; returns what was done, in words. Raises EvaluateError."""
+def read_into(files: Sequence[Path], *, out: Path | None, label: str | None, console: Console) -> results.Results:
+    """Read files of one model into `out`; return its results. Raises EvaluateError."""
+    if not files or out is None:
+        raise EvaluateError("import: run nextlong evaluate import HELMET-RESULT.json… --out RESULTS")
     records = [(file, _record(file)) for file in files]
     models = sorted({str(record["args"].get("model_name_or_path")) for _, record in records})
     if len(models) > 1:
@@ -81,7 +77,8 @@ def read_into(files: Sequence[Path], *, out: Path, label: str | None) -> str:
     store.write_json(
         out / results.INDEX, {"format": results.FORMAT, "nextlong": nextlong.__version__, "model": identity}
     )
-    return f"read {len(files)} files of {models[0]} into {len(written)} results in {out}"
+    tables.say(f"read {len(files)} files of {models[0]} into {len(written)} results in {out}", console)
+    return results.read_results(out)
 
 
 def _record(file: Path) -> Json:
@@ -98,7 +95,7 @@ def _record(file: Path) -> Json:
     return record
 
 
-def _results(record: Json, file: Path, out: Path) -> list[tuple[Path, Json]]:
+def _results(record: Json, file: Path, out: Path) -> Iterator[tuple[Path, Json]]:
     arguments, metrics = record["args"], record["averaged_metrics"]
     dataset = str(arguments.get("datasets"))
     known = next((row for row in _NAMES if row[0] in dataset), None)
@@ -117,45 +114,38 @@ def _results(record: Json, file: Path, out: Path) -> list[tuple[Path, Json]]:
         raise EvaluateError(
             f"{file}: no number in `args.input_max_length` or `averaged_metrics.{metric}`; give a file as HELMET wrote it"
         ) from None
-    tasks = all_tasks()
-    names = [name, *([_ALSO_RULER[name]] if name in _ALSO_RULER else [])]
-    return [
-        (results.place_of(out, one, length), _values(tasks[one], length, score, metric, record, file)) for one in names
-    ]
+    prompt_format = {True: "chat", False: "completion"}.get(arguments.get("use_chat_template"))
+    for task in (all_tasks()[one] for one in (name, *_ALSO_RULER.get(name, ()))):
+        yield (
+            results.place_of(out, task.name, length),
+            {
+                "format": results.FORMAT,
+                "nextlong": nextlong.__version__,
+                **{field: getattr(task, field) for field in ("suite", "category")},
+                "task": task.name,
+                "metric": metric,
+                "length": length,
+                "score": score,
+                "scores": {metric: score},
+                "n": len(record.get("data", [])),
+                "refused": 0,
+                "imported_from": file.name,
+                "fingerprint": results.fingerprint({"imported": arguments, "metrics": metrics}),
+                "depends_on": {"seed": arguments.get("seed"), "model": {"prompt_format": prompt_format}},
+                "samples": _samples(record, metric),
+            },
+        )
 
 
 def _samples(record: Json, metric: str) -> list[Json]:
     """Return each question's score; none where a file does not hold those of all."""
     samples = []
     for item in record.get("data", []):
-        judged = item.get("gpt-4-scores")
-        value = (
-            judged["fluency"] * judged["correctness"] / 3 if metric == "gpt-4-score" and judged else item.get(metric)
-        )
+        judged, value = item.get("gpt-4-scores"), item.get(metric)
+        if metric == "gpt-4-score" and judged:
+            value = judged["fluency"] * judged["correctness"] / 3
         if value is None:
             return []
         group = item.get("id", item.get("qid", item.get("question")))
         samples.append({"scores": {metric: float(value)}, "details": {"group": group} if group else {}})
     return samples
-
-
-def _values(task: Task, length: int, score: float, metric: str, record: Json, file: Path) -> Json:
-    arguments = record["args"]
-    prompt_format = {True: "chat", False: "completion"}.get(arguments.get("use_chat_template"))
-    return {
-        "format": results.FORMAT,
-        "nextlong": nextlong.__version__,
-        "task": task.name,
-        "suite": task.suite,
-        "category": task.category,
-        "metric": metric,
-        "length": length,
-        "score": score,
-        "scores": {metric: score},
-        "n": len(record.get("data", [])),
-        "refused": 0,
-        "imported_from": file.name,
-        "fingerprint": results.fingerprint({"imported": record["args"], "metrics": record["averaged_metrics"]}),
-        "depends_on": {"seed": arguments.get("seed"), "model": {"prompt_format": prompt_format}},
-        "samples": _samples(record, metric),
-    }

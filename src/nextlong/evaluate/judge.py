@@ -1,13 +1,12 @@
-"""Judge: answers that no metric scores well, rated by another model, on HELMET's scales.
+"""Judge: answers that no metric scores well, rated by another model, with HELMET's prompts and on its scales.
 
 In:  a results directory. Out: the same files, their score now the judge's, in percent; the metric's stays among the scores.
 
     narrativeqa                  a model behind a server: fluency (0 or 1) × correctness (0 to 3), as a share of 3
-    infbench_sum, multi_lexsum   the same, with HELMET's prompts: fluency × F1 of key points and supported sentences
+    infbench_sum, multi_lexsum   the same: fluency × F1 of the key points found and of the sentences that the reference supports
     alce_asqa, alce_qampari      an entailment model: mean of answers found, citation recall and precision
 
-NarrativeQA's rubric, scale and form are those of HELMET's scripts/eval_gpt4_longqa.py, which asks gpt-4o-2024-05-13; the words are
-ours, so scores compare with one another and with HELMET's only as far as judges do. The results name the judge, and tables do.
+HELMET asks gpt-4o-2024-05-13; the results and the tables name the judge that was asked.
 """
 
 from __future__ import annotations
@@ -26,87 +25,78 @@ from rich.console import Console
 
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
-from nextlong.evaluate import results
+from nextlong.evaluate import required, results
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.extra import required
-from nextlong.evaluate.models.server import Server
 from nextlong.evaluate.results import JUDGED, Partial, Result
 from nextlong.evaluate.scores import parsed_answer
-from nextlong.evaluate.task import Sample
-from nextlong.evaluate.tasks.helmet import cite, summ
-from nextlong.model_names import first_sentence
-from nextlong.plain_data import Json
+from nextlong.evaluate.server import Server, ServerOptions
+from nextlong.evaluate.task import Sample, prompt_of
+from nextlong.evaluate.tasks.helmet.passages import Entails, alce_passages, citations
 from nextlong.report import tables
+from nextlong.text import Json, first_sentence
+
+_VERSION: Final = 3
+_BUDGET: Final = 4096
+_BATCHES: Final = 4  # rounds of requests between two writes to the disk
+Rate = Callable[[Result, Sequence[Json]], list[Json]]
 
 
 @dataclass(frozen=True)
-class Rubric:
-    """How an answer is judged: the detail of its sample that is needed, what is asked, and what the judgements say.
+class _Rubric:
+    """The detail of a sample that a rating needs, the prompts of the judge, and the reading of its judgements.
 
-    Of that `share` is the score, from 0 to 1; None where a judgement cannot be read.
+    `read` returns among others `share`, the score from 0 to 1; None where a judgement cannot be read.
     """
 
     needs: str
-    ask: Callable[[Json], tuple[str, ...]]
+    prompts: Callable[[Json], tuple[str, ...]]
     read: Callable[[Json, Sequence[str]], Json]
 
 
-_VERSION: Final = 2
-_BUDGET: Final = 4096
-_MOST: Final = 3  # fluency × correctness
-_AT_A_TIME: Final = 4  # rounds of requests between two writes to the disk
-_PROMPT: Final = """You are an impartial judge. Rate an answer to a question about a story. You do not see the story; compare the \
-answer with the correct answers below, each of which deserves full marks.
-
-Fluency:
-- 0: the answer is incoherent, incomplete, gibberish, or repeats itself, in the same words or in others.
-- 1: the answer is coherent, grammatical and does not repeat itself.
-
-Correctness:
-- 0: the answer agrees with none of the correct answers.
-- 1: it agrees with one of them in part, for example in the date but not in the person asked for.
-- 2: it agrees with one of them wholly, and also says something that has nothing to do with the question. Further details \
-that are to the point are no fault, even where no correct answer has them.
-- 3: it agrees with one of them wholly, and everything in it is to the point. It may be longer: "They are headed for the \
-North Pole" deserves a 3 where "the North Pole" is correct.
-
-Reason step by step first. Then give your scores as JSON in this form: {{"fluency": 0, "correctness": 1}}
-
-Question: {question}
-Correct answers: {references}
-Answer: {answer}
-"""
+def run(
+    folders: Sequence[Path],
+    *,
+    name: str | None,
+    server: ServerOptions | None,
+    nli: str | None,
+    data: Path | None,
+    console: Console,
+) -> list[tuple[Path, float]]:
+    """Judge the answers in some results directories that this judge has not rated yet; return all scores."""
+    if folders and nli is not None:
+        needed, rate = {"alce_asqa": "question", "alce_qampari": "question"}, _entailment_rating(nli, DataFiles(data))
+        return _rated(folders, needed, {"name": nli, "url": None}, rate, console, step=1)
+    if not folders or name is None or server is None:
+        raise EvaluateError(
+            "judge: run nextlong evaluate judge RESULTS… --judge MODEL --url http://HOST:PORT/v1, or for citations --nli MODEL "
+            "--data FOLDER"
+        )
+    needed, judge = {task: rubric.needs for task, rubric in RUBRICS.items()}, Server(name, server)
+    rate = partial(_server_rating, judge)
+    return _rated(folders, needed, {"name": name, "url": server.url}, rate, console, step=server.concurrency * _BATCHES)
 
 
-def judge(folders: Sequence[Path], server: Server, console: Console) -> list[tuple[Path, float]]:
-    """Judge the answers in some results directories, unless this judge has by today's rubric; return all scores."""
-
-    def rate(result: Result, samples: Sequence[Json]) -> list[Json]:
-        rubric = RUBRICS[result.task]
-        asked = [rubric.ask(sample) for sample in samples]
-        texts = server.answers([Sample(prompt, (), _BUDGET) for prompts in asked for prompt in prompts])
-        said = [list(islice(texts, len(prompts))) for prompts in asked]
-        return [
-            {"judgement": "\n\n".join(one), **rubric.read(sample, one)}
-            for sample, one in zip(samples, said, strict=True)
-        ]
-
-    named = {"name": server.name, "url": server.options.url}
-    needed = {task: rubric.needs for task, rubric in RUBRICS.items()}
-    return _rated(folders, needed, named, rate, console, step=server.options.concurrency * _AT_A_TIME)
+def _server_rating(server: Server, result: Result, samples: Sequence[Json]) -> list[Json]:
+    rubric = RUBRICS[result.task]
+    prompts = [rubric.prompts(sample) for sample in samples]
+    texts = server.answers([Sample(prompt, (), _BUDGET) for several in prompts for prompt in several])
+    said = [list(islice(texts, len(several))) for several in prompts]
+    return [
+        {"judgement": "\n\n".join(one), **rubric.read(sample, one)} for sample, one in zip(samples, said, strict=True)
+    ]
 
 
-def entailed(folders: Sequence[Path], nli: str, data: DataFiles, console: Console) -> list[tuple[Path, float]]:
-    """Rate ALCE's citations by a model of transformers that says whether passages entail a claim; return all scores."""
-    entails: list[cite.Entails] = []
-    passages: dict[tuple[str, int | None], dict[str, Any]] = {}
+def _entailment_rating(nli: str, data: DataFiles) -> Rate:
+    """Return a rating of ALCE's citations by a model of transformers that says whether passages entail a claim."""
+    loaded: list[Entails] = []
+    passages: dict[tuple[str, int | None], dict[str, list[Json]]] = {}
 
     def rate(result: Result, samples: Sequence[Json]) -> list[Json]:
         name, key = result.task.removeprefix("alce_"), (result.task, result.length)
         if key not in passages:
-            passages[key] = cite.passages_of(data, name, result.length or 0)
-        if not entails:
-            entails.append(entailment(nli))
+            passages[key] = alce_passages(data, name, result.length or 0)
+        if not loaded:
+            loaded.append(entailment(nli))
         rated: list[Json] = []
         for sample in samples:
             question = str(sample["details"]["question"])
@@ -115,17 +105,16 @@ def entailed(folders: Sequence[Path], nli: str, data: DataFiles, console: Consol
                 raise EvaluateError(
                     f"{result.path}: --data holds no question {question!r:.60}; give the folder it was measured with"
                 )
-            scores = cite.citations(sample["answer"], question, shown, entails[0], is_list=name == "qampari")
+            scores = citations(sample["answer"], question, shown, loaded[0], is_list=name == "qampari")
             scores = scores or {"citation_rec": 0.0, "citation_prec": 0.0}
             found = float(sample["scores"]["str_em" if name == "asqa" else "qampari_rec_top5"])
             rated.append({**scores, "share": fmean([found, *scores.values()])})
         return rated
 
-    needed = {"alce_asqa": "question", "alce_qampari": "question"}
-    return _rated(folders, needed, {"name": nli, "url": None}, rate, console, step=1)
+    return rate
 
 
-def entailment(name: str) -> cite.Entails:
+def entailment(name: str) -> Entails:
     """Return a model that says "1" where a premise entails a hypothesis, as HELMET's google/t5_xxl_true_nli_mixture does."""
     torch, transformers = required("torch"), required("transformers")
     spread = {"device_map": "auto"} if torch.cuda.is_available() else {}
@@ -145,104 +134,126 @@ def entailment(name: str) -> cite.Entails:
 
 
 def _rated(
-    folders: Sequence[Path],
-    needed: Mapping[str, str],
-    judge_of: Json,
-    rate: Callable[[Result, Sequence[Json]], list[Json]],
-    console: Console,
-    *,
-    step: int,
+    folders: Sequence[Path], needed: Mapping[str, str], judge: Json, rate: Rate, console: Console, *, step: int
 ) -> list[tuple[Path, float]]:
     """Rate what this judge has not rated yet. `needed` are the tasks, each with the detail of a sample that a rating needs."""
-    scores = []
     found = [one for folder in folders for one in results.read_results(folder).finished if one.task in needed]
     if not found:
         tasks = list(needed)
         raise EvaluateError(
-            f"{folders[0]} holds no result of {' or '.join(tasks)}; say nextlong evaluate MODEL --tasks {tasks[0]} --out "
+            f"{folders[0]} holds no result of {' or '.join(tasks)}; run nextlong evaluate MODEL --tasks {tasks[0]} --out "
             f"{folders[0]} first"
         )
+    scores = []
     for result in found:
         before = result.values.get("judge") or {}
-        is_judged = (before.get("name"), before.get("version")) == (judge_of["name"], _VERSION)
-        outcome = "kept" if is_judged else _judge(result, judge_of, needed[result.task], partial(rate, result), step)
+        is_judged = (before.get("name"), before.get("version")) == (judge["name"], _VERSION)
+        outcome = "cached" if is_judged else _judge(result, judge, needed[result.task], rate, step)
         score = results.read_finished(result.path).score
         tables.say(f"{result.path}: {score:.2f}  {outcome}", console)
         scores.append((result.path, score))
     return scores
 
 
-def _judge(result: Result, judge_of: Json, needs: str, rate: Callable[[Sequence[Json]], list[Json]], step: int) -> str:
+def _judge(result: Result, judge: Json, needs: str, rate: Rate, step: int) -> str:
+    """Rate the answers of a result and write it anew; return what was done."""
     answered = [sample for sample in result.values["samples"] if not sample.get("refused")]
     if not answered or any(needs not in sample.get("details", {}) for sample in answered):
         raise EvaluateError(
             f"{result.path} holds no {needs if needs.endswith('s') else f'{needs}s'}: it was imported, or measured by an earlier "
             "version; evaluate again into another --out"
         )
-    depends_on = {"judge": judge_of["name"], "version": _VERSION, "result": result.values["fingerprint"]}
-    under_way = Partial(result.path.with_suffix(".judged.partial.jsonl"), results.fingerprint(depends_on))
+    depends_on = {"judge": judge["name"], "version": _VERSION, "result": result.values["fingerprint"]}
+    partial_file = Partial(result.path.with_suffix(".judged.partial.jsonl"), results.fingerprint(depends_on))
     try:
-        for first in range(len(under_way.samples), len(answered), step):
-            under_way.append(rate(answered[first : first + step]))
+        for first in range(len(partial_file.samples), len(answered), step):
+            partial_file.append(rate(result, answered[first : first + step]))
     finally:
-        under_way.close()
-    return _finish(result, judge_of, answered, under_way)
+        partial_file.close()
+    shares = [one["share"] for one in partial_file.samples if one["share"] is not None]
+    if not shares:
+        raise EvaluateError(
+            f"--judge {judge['name']}: none of its {len(answered)} judgements ends with its scores as JSON, "
+            f"the first with {partial_file.samples[0]['judgement'][-80:]!r}; take a model that follows "
+            f"instructions (delete {partial_file.path})"
+        )
+    judged = iter(partial_file.samples)
+    samples = [
+        dict(sample) if sample.get("refused") else {**sample, "judged": next(judged)}
+        for sample in result.values["samples"]
+    ]
+    unread = len(answered) - len(shares)
+    score = 100 * sum(shares) / (len(samples) - unread)  # a refused question counts as 0
+    values = {
+        **result.values,
+        "metric": JUDGED,
+        "score": score,
+        "scores": {**result.values["scores"], JUDGED: score},
+        "judge": {**judge, "version": _VERSION, "unread": unread},
+        "samples": samples,
+    }
+    results.write(result.path, values)
+    store.remove_file(partial_file.path)
+    left_out = f", {unread} judgements could not be read and are left out" if unread else ""
+    return f"judged by {judge['name']}{left_out}"
 
 
-def _question(sample: Json) -> tuple[str, ...]:
+def _longqa_prompt(sample: Json) -> tuple[str, ...]:
     answer = parsed_answer((sample["answer_prefix"] + sample["answer"]).replace("\n", " ")) or ""
-    question, references = str(sample["details"]["question"]), json.dumps(sample["references"], ensure_ascii=False)
-    # One pass over the template, so that braces in a text stay as they are.
-    return (_PROMPT.format(question=question, references=references, answer=answer),)
+    question, references = str(sample["details"]["question"]), sample["references"]
+    # One pass over the template, so that braces in a text stay as they are. HELMET formats the list of references as Python does.
+    return (prompt_of("narrativeqa_judge").format(question=question, references=references, answer=answer),)
 
 
-def _scores(text: str) -> Json:
-    """Return the two scores of a judgement: the last JSON object in it; None where it holds none in the scale."""
-    for braces in reversed(re.findall(r"\{[^{}]*\}", text)):
+def longqa_scores(said: str) -> Json:
+    """Return the scores of a judgement: of the last JSON object with both in their scales; None where there is none."""
+    for braces in reversed(re.findall(r"\{[^{}]*\}", said)):
         try:
             scores = json.loads(braces)
         except ValueError:
             continue
         fluency, correctness = scores.get("fluency"), scores.get("correctness")
         if fluency in (0, 1) and correctness in (0, 1, 2, 3):
-            return {
-                "fluency": int(fluency),
-                "correctness": int(correctness),
-                "share": fluency * correctness / _MOST,
-            }
-    return {"fluency": None, "correctness": None, "share": None}
+            share = fluency * correctness / 3
+            return {"fluency": int(fluency), "correctness": int(correctness), "share": share}
+    return dict.fromkeys(("fluency", "correctness", "share"))
 
 
-def _finish(result: Result, judge_of: Json, answered: Sequence[Json], under_way: Partial) -> str:
-    read = [one["share"] for one in under_way.samples if one["share"] is not None]
-    if not read:
-        raise EvaluateError(
-            f"--judge {judge_of['name']}: none of its {len(answered)} judgements ends with its scores as JSON, "
-            f"the first with {under_way.samples[0]['judgement'][-80:]!r}; take a model that follows "
-            f"instructions (delete {under_way.path})"
-        )
-    samples, judged = [dict(sample) for sample in result.values["samples"]], iter(under_way.samples)
-    for sample in samples:
-        if not sample.get("refused"):
-            sample["judged"] = next(judged)
-    unread = len(answered) - len(read)
-    score = 100 * sum(read) / (len(samples) - unread)  # a refused question counts as 0
-    values = {
-        **result.values,
-        "metric": JUDGED,
-        "score": score,
-        "scores": {**result.values["scores"], JUDGED: score},
-        "judge": {**judge_of, "version": _VERSION, "unread": unread},
-        "samples": samples,
-    }
-    results.write(result.path, values)
-    store.remove_file(under_way.path)
-    return f"judged by {judge_of['name']}" + (
-        f", {unread} judgements could not be read and are left out" if unread else ""
-    )
+def _summary_prompts(task: str, sample: Json) -> tuple[str, ...]:
+    summary, details = sample["answer"].strip(), sample["details"]
+    points = "\n".join(f"{number}. {point}" for number, point in enumerate(details["keypoints"], start=1))
+    fields = {"text": summary, "summary": summary, "keypoints": points, "expert_summary": details["expert"]}
+    return tuple(prompt_of(f"{task}_{part}").format(**fields) for part in ("fluency", "recall", "precision"))
+
+
+def _summary_scores(sample: Json, said: Sequence[str]) -> Json:
+    """Return fluency, recall and precision of three judgements, and fluency × their harmonic mean as HELMET's gpt-4-f1."""
+    fluency, recall, precision = (_last_json(one) for one in said)
+    try:
+        total = len(sample["details"]["keypoints"])
+        found = recall["recall"] / total if total else 0.0
+        supported = precision["precision"] / precision["sentence_count"] if precision["sentence_count"] > 0 else 0.0
+        both = found + supported
+        share = fluency["fluency"] * 2 * found * supported / both if both > 0 else 0.0
+        return {"fluency": fluency["fluency"], "recall": found, "precision": supported, "share": share}
+    except (KeyError, TypeError):
+        return dict.fromkeys(("fluency", "recall", "precision", "share"))
+
+
+def _last_json(text: str) -> Any:
+    """Return the last JSON object of a text, as HELMET's `parse_json` finds it; None without one."""
+    for found in (re.findall(r"\{.*?\}", text, re.DOTALL), re.findall(r"(?:```json)(.+)(?:```)", text, re.DOTALL)):
+        try:
+            return json.loads(found[-1])
+        except (IndexError, ValueError):
+            continue
+    return None
 
 
 RUBRICS: Final = {
-    "narrativeqa": Rubric("question", _question, lambda _, said: _scores(said[0])),
-    **{name: Rubric("keypoints", partial(summ.questions, name), summ.judged) for name in summ.TASK_NAMES},
+    "narrativeqa": _Rubric("question", _longqa_prompt, lambda _, said: longqa_scores(said[0])),
+    **{
+        task: _Rubric("keypoints", partial(_summary_prompts, task), _summary_scores)
+        for task in ("infbench_sum", "multi_lexsum")
+    },
 }

@@ -1,8 +1,12 @@
-"""Results: what a run leaves behind, one JSON a task and length, and how it is read again.
+"""Results: what an evaluation writes, one JSON per task and length; its scores with intervals and paired tests.
 
-RESULTS/evaluation.json                 the model, and what was asked for
+RESULTS/evaluation.json                 the model, and its label
 RESULTS/<task>/<length>.json            finished: the score, and every sample with prompt hash, answer, references and scores
-RESULTS/<task>/<length>.partial.jsonl   under way: what the results depend on, then a line a sample
+RESULTS/<task>/<length>.partial.jsonl   unfinished: what the results depend on, then one line per sample
+
+Intervals are 95 % percentile bootstraps over questions. Differences are tested by a paired permutation test: under the null
+hypothesis the difference of two models on a question has either sign with equal probability. Questions that belong together (HELMET
+asks one question at several depths) are resampled, and change their sign, together.
 """
 
 from __future__ import annotations
@@ -10,24 +14,159 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
-from nextlong.evaluate.statistics import Floats, Sampled, Score
-from nextlong.evaluate.task import JSON
-from nextlong.plain_data import Json
+from nextlong.rng import rng_for
+from nextlong.text import Json
 
 FORMAT: Final = 2
 INDEX: Final = "evaluation.json"
-LENGTHLESS: Final = "any"
 JUDGED: Final = "judged"
+_REPLICATES: Final = 1000
+_FLIPS: Final = 2000
+_SIGNIFICANT: Final = 0.05
+_QUANTILES: Final = (0.025, 0.975)
+_Floats = NDArray[np.float64]
+Key = tuple[str, int | None]  # task and length
+
+
+@dataclass(frozen=True, eq=False)
+class Sampled:
+    """One task at one length: its score, and the outcome of each question, shape (n,), in the unit of the score.
+
+    `groups`, shape (n,), numbers the questions that share a context. `outcomes` is empty where the file has none. `protocol` must
+    be equal for a comparison.
+    """
+
+    key: Key
+    score: float
+    outcomes: _Floats
+    groups: NDArray[np.int64]
+    n: int
+    refused: int = 0
+    protocol: Json = field(default_factory=dict)
+
+    @cached_property
+    def sums(self) -> tuple[_Floats, _Floats]:
+        """The sum of outcomes and the number of questions of each group, shape (groups,)."""
+        ones = np.ones(len(self.groups))
+        return _sums(self.groups, self.outcomes), _sums(self.groups, ones)
+
+    @cached_property
+    def replicates(self) -> _Floats:
+        """The score over resampled groups, shape (_REPLICATES,)."""
+        return _resampled(*self.sums, key=str(self.key))
+
+
+def _sums(groups: NDArray[np.int64], values: _Floats) -> _Floats:
+    """Return the sum of the values of each group, shape (groups,)."""
+    return np.bincount(groups, values).astype(np.float64)
+
+
+def _resampled(sums: _Floats, counts: _Floats, *, key: str) -> _Floats:
+    """Return the mean over resampled groups, shape (_REPLICATES,), by the sum and the weight of each, shape (groups,)."""
+    picked = rng_for(0, "bootstrap", f"{key} {len(sums)}").integers(len(sums), size=(_REPLICATES, len(sums)))
+    means: _Floats = sums[picked].sum(1) / counts[picked].sum(1)
+    return means
+
+
+def weighted_interval(values: _Floats, weights: _Floats, groups: NDArray[np.int64]) -> tuple[float, float]:
+    """Return the bootstrap 95 % interval of a weighted mean over groups; all arrays have shape (n,)."""
+    means = _resampled(_sums(groups, values * weights), _sums(groups, weights), key="weighted")
+    low, high = np.quantile(means, _QUANTILES)
+    return float(low), float(high)
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """A score in percent: of one task at one length, or a weighted mean of several. `parts` are their weights."""
+
+    value: float
+    parts: tuple[tuple[float, Sampled], ...] = ()
+
+    @classmethod
+    def of(cls, sampled: Sampled) -> Score:
+        """Return the score of one task at one length."""
+        return cls(sampled.score, ((1.0, sampled),))
+
+    @classmethod
+    def of_outcomes(cls, key: Key, outcomes: Sequence[float], protocol: Json, *, refused: int = 0) -> Score:
+        """Return the mean of independent outcomes; `refused` of them are of questions that were not asked."""
+        values = np.array(outcomes, float)
+        groups = np.arange(len(values))
+        return cls.of(Sampled(key, float(values.mean()), values, groups, len(values), refused, protocol))
+
+    @classmethod
+    def of_answers(cls, task: str, right: str) -> Score:
+        """Return the percentage of right answers, each a 1 or a 0."""
+        return cls.of_outcomes((task, None), [100 * int(answer) for answer in right], {})
+
+    @classmethod
+    def mean(cls, scores: Sequence[Score]) -> Score:
+        """Return the mean of scores, each with the same weight."""
+        share = 1 / len(scores)
+        parts = tuple((share * weight, part) for one in scores for weight, part in one.parts)
+        return cls(share * sum(one.value for one in scores), parts)
+
+    @cached_property
+    def interval(self) -> tuple[float, float] | None:
+        """The bootstrap 95 % interval; None where the outcomes of a part are unknown."""
+        if not self.parts or any(not len(part.outcomes) for _, part in self.parts):
+            return None
+        low, high = np.quantile(sum(weight * part.replicates for weight, part in self.parts), _QUANTILES)
+        return float(low), float(high)
+
+    @property
+    def n(self) -> int:
+        """The number of questions, refused ones included."""
+        return sum(part.n for _, part in self.parts)
+
+    @property
+    def refused(self) -> int:
+        """The number of questions that were not asked because no prompt fits the length; they count as 0."""
+        return sum(part.refused for _, part in self.parts)
+
+
+def differences(one: Json, other: Json) -> list[str]:
+    """Return in words what differs between two protocols; what only one of them states is not compared."""
+    return [f"{name} {one[name]} and {other[name]}" for name in one if name in other and one[name] != other[name]]
+
+
+def p_value(one: Score, other: Score) -> float | None:
+    """Return the probability of a difference this great if the two do not differ, two-sided.
+
+    None where they cannot be compared: other tasks, lengths or protocols, or unknown outcomes.
+    """
+    if [part.key for _, part in one.parts] != [part.key for _, part in other.parts] or not one.parts:
+        return None
+    observed, flipped = 0.0, np.zeros(_FLIPS)
+    for (weight, ours), (_, theirs) in zip(one.parts, other.parts, strict=True):
+        if differences(ours.protocol, theirs.protocol) or not len(ours.outcomes):
+            return None
+        if not np.array_equal(ours.groups, theirs.groups):
+            return None
+        # What each group adds to the difference, shape (groups,), and its sign in each flip, shape (_FLIPS, groups).
+        by_group = weight * (ours.sums[0] - theirs.sums[0]) / len(ours.outcomes)
+        signs = rng_for(0, "permutation", str(ours.key)).integers(2, size=(_FLIPS, len(by_group))) * 2 - 1
+        observed += float(by_group.sum())
+        flipped += signs @ by_group
+    return float((1 + np.count_nonzero(np.abs(flipped) >= abs(observed) - 1e-9)) / (1 + _FLIPS))
+
+
+def is_better(one: Score, others: Sequence[Score]) -> bool:
+    """Return whether a score is significantly greater than each of the others."""
+    return bool(others) and all(
+        one.value > other.value and (p := p_value(one, other)) is not None and p < _SIGNIFICANT for other in others
+    )
 
 
 @dataclass(frozen=True)
@@ -35,7 +174,7 @@ class Result:
     """A finished task at a length, as its file says. `score` is in percent."""
 
     path: Path
-    values: Mapping[str, Any]
+    values: Json
 
     @property
     def task(self) -> str:
@@ -55,43 +194,43 @@ class Result:
 
     @property
     def scored_by(self) -> str:
-        """What gave the score: the metric, or who judged."""
+        """The metric, or the judge."""
         judge = self.values.get("judge")
         return f"judge {judge['name']}" if judge else str(self.values.get("metric"))
 
     @cached_property
     def measured(self) -> Score:
         """The score with the outcome of each question, for its interval and for comparisons."""
+        if "answers" in self.values:  # of several tasks in one file
+            return Score.mean([Score.of_answers(task, right) for task, right in self.values["answers"].items()])
         outcomes, groups = _outcomes(self.values)
         n, refused = int(self.values.get("n", len(outcomes))), int(self.values.get("refused", 0))
         return Score.of(Sampled((self.task, self.length), self.score, outcomes, groups, n, refused, self.protocol))
 
     @property
-    def protocol(self) -> dict[str, Any]:
-        """What has to be equal where scores are compared."""
+    def protocol(self) -> Json:
+        """What must be equal where scores are compared."""
         depends_on = self.values.get("depends_on", {})
-        named = {
+        stated = {
             "n": self.values.get("n"),
-            "seed": depends_on.get("seed"),
-            "version": depends_on.get("version"),
-            "data": depends_on.get("data"),
+            **{name: depends_on.get(name) for name in ("seed", "version", "data")},
             "prompt format": depends_on.get("model", {}).get("prompt_format"),
             "scored by": self.scored_by,
         }
-        return {name: value for name, value in named.items() if value is not None}
+        return {name: value for name, value in stated.items() if value is not None}
 
 
 @dataclass(frozen=True)
 class Results:
-    """A results directory: whose they are, and every finished file."""
+    """A results directory: the model, and every finished file."""
 
     path: Path
-    model: Mapping[str, Any]
+    model: Json
     finished: tuple[Result, ...]
 
     @property
     def name(self) -> str:
-        """The label of a report, else the model's short name."""
+        """The label for reports, else the model's short name."""
         return str(self.model.get("label") or Path(str(self.model["name"])).name)
 
     def score(self, task: str, length: int | None) -> Score | None:
@@ -99,11 +238,11 @@ class Results:
         return next((one.measured for one in self.finished if one.task == task and one.length == length), None)
 
     def scored_by(self, task: str) -> set[str]:
-        """Return what gave a task's scores, over its lengths."""
+        """Return the metrics or judges of a task, over its lengths."""
         return {one.scored_by for one in self.finished if one.task == task}
 
 
-def _outcomes(values: Mapping[str, Any]) -> tuple[Floats, Any]:
+def _outcomes(values: Json) -> tuple[_Floats, NDArray[np.int64]]:
     """Return each question's outcome in percent and the number of its group, both of shape (n,); empty where they are unknown.
 
     A refused question counts as 0. A judgement that could not be read is left out, as HELMET does.
@@ -112,17 +251,19 @@ def _outcomes(values: Mapping[str, Any]) -> tuple[Floats, Any]:
         return np.array(values["outcomes"], float), np.arange(len(values["outcomes"]))
     metric = values.get("metric")
     outcomes: list[float] = []
-    named: dict[Any, int] = {}
     groups: list[int] = []
+    number_of: dict[Any, int] = {}
     for number, sample in enumerate(values.get("samples", ())):
         # Also of a question that is left out, so that two models' groups have the same numbers.
-        group = named.setdefault(sample.get("details", {}).get("group", f"question {number}"), len(named))
-        scored = {} if sample.get("refused") else sample.get("scores", {})
-        value = 0.0 if sample.get("refused") else scored.get(metric)
-        if metric == JUDGED and not sample.get("refused"):
+        group = number_of.setdefault(sample.get("details", {}).get("group", f"question {number}"), len(number_of))
+        if sample.get("refused"):
+            value = 0.0
+        elif metric == JUDGED:
             value = sample["judged"]["share"]
             if value is None:
                 continue
+        else:
+            value = sample.get("scores", {}).get(metric)
         if value is None:
             return np.empty(0), np.empty(0, np.int64)
         outcomes.append(100.0 * float(value))
@@ -130,35 +271,25 @@ def _outcomes(values: Mapping[str, Any]) -> tuple[Floats, Any]:
     return np.array(outcomes), np.array(groups, np.int64)
 
 
-def fingerprint(values: Mapping[str, Any]) -> str:
+def fingerprint(values: Json) -> str:
     """Return a hash of what a result depends on."""
     return hashlib.blake2b(json.dumps(values, sort_keys=True).encode(), digest_size=16).hexdigest()
 
 
-def prompt_hash(text: str) -> str:
-    """Return the SHA-256 of a prompt, in hex."""
-    return hashlib.sha256(text.encode("utf-8", "surrogatepass")).hexdigest()
-
-
 def place_of(folder: Path, task: str, length: int | None) -> Path:
     """Return the file of a task at a length."""
-    return folder / task / f"{LENGTHLESS if length is None else length}.json"
-
-
-def partial_of(final: Path) -> Path:
-    """Return the file of a task under way, by that of the finished one."""
-    return final.with_suffix(".partial.jsonl")
+    return folder / task / f"{'any' if length is None else length}.json"
 
 
 def answered(final: Path) -> int:
-    """Return how many samples an earlier run answered of a task that it did not finish."""
-    return max(sum(1 for _ in _whole_lines(partial_of(final))) - 1, 0)
+    """Return the number of samples that an interrupted evaluation answered."""
+    return max(sum(1 for _ in _whole_lines(final.with_suffix(".partial.jsonl"))) - 1, 0)
 
 
-def write(path: Path, values: Mapping[str, Any]) -> None:
+def write(path: Path, values: Json) -> None:
     """Write a finished file, with the interval of its score; a probe states its own where questions do not give it."""
-    found = Result(path, values).measured.interval if len(_outcomes(values)[0]) else values.get("interval")
-    store.write_json(path, {**values, "interval": found and [round(bound, 4) for bound in found]})
+    interval = Result(path, values).measured.interval or values.get("interval")
+    store.write_json(path, {**values, "interval": interval and [round(bound, 4) for bound in interval]})
 
 
 def read_finished(path: Path) -> Result:
@@ -168,18 +299,17 @@ def read_finished(path: Path) -> Result:
     except ValueError as error:
         raise EvaluateError(f"{path} is damaged ({error}); delete it and evaluate again") from None
     if not isinstance(values, dict) or "score" not in values or "task" not in values:
-        raise EvaluateError(f"{path} is not a result of nextlong evaluate; take it out of the folder")
+        raise EvaluateError(f"{path} is not a result of nextlong evaluate; move it out of the folder")
     check_format(values, path)
     return Result(path, values)
 
 
-def check_format(values: Mapping[str, Any], path: Path) -> None:
+def check_format(values: Json, path: Path) -> None:
     """Raise EvaluateError if a file was written in another format than this version reads."""
     if values.get("format") != FORMAT:
         raise EvaluateError(
-            f"{path} has results of format {values.get('format')} and this nextlong reads {FORMAT}; evaluate again "
-            f"into another --out, or "
-            f"use the version that wrote it ({values.get('nextlong', 'unknown')})"
+            f"{path} has results of format {values.get('format')} and this nextlong reads {FORMAT}; evaluate again into another "
+            f"--out, or use the version that wrote it ({values.get('nextlong', 'unknown')})"
         )
 
 
@@ -187,8 +317,8 @@ def read_results(folder: Path) -> Results:
     """Read a results directory. Raises EvaluateError if it is none."""
     index = folder / INDEX
     if not index.is_file():
-        there = "has no " + INDEX if folder.is_dir() else "is not a folder"
-        raise EvaluateError(f"{folder} {there}; give a folder that `nextlong evaluate MODEL --out FOLDER` wrote")
+        reason = "has no " + INDEX if folder.is_dir() else "is not a folder"
+        raise EvaluateError(f"{folder} {reason}; give a folder that `nextlong evaluate MODEL --out FOLDER` wrote")
     record = store.read_json(index)
     check_format(record, index)
     finished = tuple(read_finished(path) for path in sorted(folder.glob("*/*.json")))
@@ -196,24 +326,22 @@ def read_results(folder: Path) -> Results:
 
 
 class Partial:
-    """The file of a task under way: lines are appended and brought to the disk, and read again after a kill."""
+    """The file of an unfinished task: lines are appended and synced to the disk, and read again after an interruption."""
 
     def __init__(self, path: Path, depends_on: str) -> None:
-        """Open it for what the results depend on; what an earlier run answered under the same is kept, else it is begun anew."""
+        """Open it for what the results depend on; earlier answers with the same dependencies are kept."""
         self.path = path
         path.parent.mkdir(parents=True, exist_ok=True)
         header = {"format": FORMAT, "fingerprint": depends_on}
         lines = list(_whole_lines(path))
-        if lines and lines[0] == header:
-            self.samples = lines[1:]
-        else:
-            self.samples = []
+        if not lines or lines[0] != header:
             lines = [header]
+        self.samples: list[Json] = lines[1:]
         # Written anew, so that a line torn by a kill is gone before another is appended.
         store.write_text(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
         self._file = path.open("a", encoding="utf-8")
 
-    def append(self, samples: list[dict[str, JSON]]) -> None:
+    def append(self, samples: Sequence[Json]) -> None:
         """Add answered samples; they are on the disk when this returns."""
         self._file.write("".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples))
         self._file.flush()
@@ -221,10 +349,10 @@ class Partial:
         self.samples.extend(samples)
 
     def close(self) -> None:
-        """Close the file; it stays for the next run."""
+        """Close the file; it stays for the next evaluation."""
         self._file.close()
 
-    def finish(self, final: Path, values: Mapping[str, JSON]) -> None:
+    def finish(self, final: Path, values: Mapping[str, object]) -> None:
         """Write the finished file, then remove this one."""
         self.close()
         write(final, {"format": FORMAT, **values, "samples": self.samples})

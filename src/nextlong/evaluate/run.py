@@ -1,7 +1,7 @@
 """Run: tasks × lengths, one at a time, each sample answered once.
 
-In:  a model, tasks, lengths, the user's data. Out: a results directory (`results.py`). Killed at any time it goes on with the first
-sample that is not on the disk; asked again it does nothing.
+In:  a model and settings. Out: a results directory (`results.py`). Interrupted at any time, it resumes with the first sample
+that is not on the disk; a finished evaluation does nothing.
 """
 
 from __future__ import annotations
@@ -11,88 +11,73 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from itertools import islice
-from pathlib import Path
+from typing import Final
+
+from rich.console import Console
+from rich.control import Control
+from rich.segment import ControlType
 
 import nextlong
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import results
-from nextlong.evaluate.asked import STAND_INS, Asked, check, check_probes, files_of, local, pairs, request_of
-from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.models.base import Model
-from nextlong.evaluate.probe import Probe
-from nextlong.evaluate.progress import Progress
-from nextlong.evaluate.task import JSON, Request, Sample, Task
-from nextlong.plain_data import Json
+from nextlong.evaluate.data import STAND_INS, DataFiles
+from nextlong.evaluate.plan import Settings, check, check_probes, local, pairs
+from nextlong.evaluate.prompts import Model
+from nextlong.evaluate.task import Probe, Request, Sample, Task
+from nextlong.report.tables import say
+from nextlong.text import Json
 
 
 class IncompleteError(EvaluateError):
     """No sample could be made for some tasks; `measured` holds the results of the others."""
 
-    def __init__(self, told: str, measured: results.Results) -> None:
-        super().__init__(told)
+    def __init__(self, message: str, measured: results.Results) -> None:
+        super().__init__(message)
         self.measured = measured
 
 
-class _UnmadeError(EvaluateError):
-    """A task's data, or a length without room for it, give no samples to ask; other tasks are not touched."""
+class _NoSampleError(EvaluateError):
+    """A task's data, or a length without room for it, give no samples; other tasks are not affected."""
 
 
-def _hashes(task: Task | Probe, length: int | None, data: DataFiles) -> dict[str, str]:
-    """Return the hash of every file that is read, by its name: those needed, those read where they are there, and stand-ins."""
-    optional = task.optional(length or 0) if isinstance(task, Task) else task.optional
-    named = [*files_of(task, length), *optional]
-    read = [name if data.has(name) else STAND_INS.get(name, name) for name in named]
-    return {name: store.hash_file(data.path(name)) for name in sorted({*read}) if data.has(name)}
-
-
-def evaluate(open_model: Callable[[], Model], asked: Asked, *, progress: Progress) -> results.Results:
+def evaluate(open_model: Callable[[], Model], settings: Settings, *, progress: Progress) -> results.Results:
     """Answer what is missing and return all results. Files are looked for before the model is loaded.
 
     Raises IncompleteError at the end for tasks that no sample could be made for; the others are measured.
     """
-    check(asked, context=None)
+    check(settings, context=None)
     model = open_model()
-    check(asked, context=model.context)
-    todo = pairs(asked)
+    check(settings, context=model.context)
+    todo = pairs(settings)
     if model.prompts.format == "completion" and getattr(model.prompts.template, "chat_template", None):
-        progress.note(
-            "the model has a chat template and is asked to continue texts; --prompt-format chat asks it as a chat model"
-        )
-    check_probes(todo, asked, model)
-    with store.explained(asked.out):
-        asked.out.mkdir(parents=True, exist_ok=True)
-    with store.locked(asked.out):
-        _claim(asked, model.identity())
-        progress.begin([_tokens(task, length, asked) for task, length in todo])
-        unmade = [unmade for task, length in todo if (unmade := _tried(model, task, length, asked, progress))]
-    measured = results.read_results(asked.out)
-    if unmade:
-        raise IncompleteError(_told(unmade, len(todo), asked.out), measured)
+        progress.note("the model has a chat template, but is given plain text; add --prompt-format chat to use it")
+    check_probes(settings, model)
+    with store.explained(settings.out):
+        settings.out.mkdir(parents=True, exist_ok=True)
+    with store.locked(settings.out):
+        _claim(settings, model.identity())
+        progress.begin([_tokens(task, length, settings) for task, length in todo])
+        failed = []
+        for task, length in todo:
+            try:
+                with _memory_explained(task, length):
+                    _one(model, task, length, settings, progress)
+            except _NoSampleError as error:
+                progress.note(f"{task.name}: {error}")
+                failed.append(str(error))
+    measured = results.read_results(settings.out)
+    if failed:
+        more = f" (and {len(failed) - 1} more, see above)" if len(failed) > 1 else ""
+        rest = f"; the others: nextlong evaluate report {settings.out}" if len(failed) < len(todo) else ""
+        raise IncompleteError(f"{len(failed)} of {len(todo)} not measured: {failed[0]}{more}{rest}", measured)
     return measured
 
 
-def _tokens(task: Task | Probe, length: int | None, asked: Asked) -> int:
-    final = results.place_of(asked.out, task.name, length)
-    left = (asked.samples or task.samples) - results.answered(final)
+def _tokens(task: Task | Probe, length: int | None, settings: Settings) -> int:
+    final = settings.place(task, length)
+    left = (settings.samples or task.samples) - results.answered(final)
     return 0 if final.is_file() else max(left, 0) * (length or 0)
-
-
-def _tried(model: Model, task: Task | Probe, length: int | None, asked: Asked, progress: Progress) -> str:
-    """Measure a task at a length; return why it could not be asked, else ""."""
-    try:
-        with _memory_explained(task, length):
-            _one(model, task, length, asked, progress)
-    except _UnmadeError as error:
-        progress.unmade(str(error))
-        return str(error)
-    return ""
-
-
-def _told(unmade: Sequence[str], total: int, out: Path) -> str:
-    rest = f"; the others: nextlong evaluate report {out}" if len(unmade) < total else ""
-    more = f" (and {len(unmade) - 1} more, told above)" if len(unmade) > 1 else ""
-    return f"{len(unmade)} of {total} not measured: {unmade[0]}{more}{rest}"
 
 
 @contextmanager
@@ -105,19 +90,21 @@ def _memory_explained(task: Task | Probe, length: int | None) -> Iterator[None]:
         where = task.name if length is None else f"{task.name} at {length:,} tokens"
         raise EvaluateError(
             f"{where}: the device is out of memory; lower --chunk-tokens or --batch-tokens, give --dtype bfloat16, or leave the "
-            f"length out (what is answered is kept): {str(error).partition('. ')[0]}"
+            f"length out (finished answers are kept): {str(error).partition('. ')[0]}"
         ) from None
 
 
-def _claim(asked: Asked, identity: dict[str, JSON]) -> None:
-    index, about = asked.out / results.INDEX, {"label": asked.label, "negatives_cosine": asked.negatives_cosine}
+def _claim(settings: Settings, identity: Json) -> None:
+    """Write whose results the folder holds. Raises EvaluateError if it holds another model's."""
+    index = settings.out / results.INDEX
+    about = {"label": settings.label, "negatives_cosine": settings.negatives_cosine}
     if index.is_file():
         before = store.read_json(index)
         results.check_format(before, index)
         if {key: value for key, value in before["model"].items() if key not in about} != identity:
             raise EvaluateError(
-                f"{asked.out} holds results of another model, {before['model'].get('name')}, or of the same one asked in "
-                "another way; give another --out, or delete the folder"
+                f"{settings.out} holds results of another model, {before['model'].get('name')}, or of the same one with other "
+                "options; give another --out, or delete the folder"
             )
         about = {key: before["model"].get(key) if value is None else value for key, value in about.items()}
     store.write_json(
@@ -125,9 +112,9 @@ def _claim(asked: Asked, identity: dict[str, JSON]) -> None:
     )
 
 
-def _one(model: Model, task: Task | Probe, length: int | None, asked: Asked, progress: Progress) -> None:
-    final = results.place_of(asked.out, task.name, length)
-    depends_on = _depends_on(task, length, asked, model.identity())
+def _one(model: Model, task: Task | Probe, length: int | None, settings: Settings, progress: Progress) -> None:
+    final = settings.place(task, length)
+    depends_on = _depends_on(task, length, settings, model.identity())
     mark = results.fingerprint(depends_on)
     if final.is_file():
         done = results.read_finished(final)
@@ -135,93 +122,84 @@ def _one(model: Model, task: Task | Probe, length: int | None, asked: Asked, pro
             raise EvaluateError(
                 f"{final} was measured with other settings, samples or data; delete it to measure again, or give another --out"
             )
-        progress.kept(task.name, length, done.score)
+        progress.cached(task.name, length, done.score)
         return
-    wanted = asked.samples or task.samples
-    request = request_of(task, length, asked, model)
+    samples = settings.samples or task.samples
+    request = replace(settings.request(task, length, model), advance=progress.advance)
     began = time.monotonic()
-    partial = results.Partial(results.partial_of(final), mark)
+    partial = results.Partial(final.with_suffix(".partial.jsonl"), mark)
     try:
-        progress.start(task.name, length, wanted, done=len(partial.samples))
+        progress.start(task.name, length, samples, done=len(partial.samples))
         if isinstance(task, Probe):
-            values = _probed(model, task, replace(request, advance=progress.advance), asked.run)
+            values = task.measure(local(model, task), request)
+            values = {"score": values["scores"][task.metric], "refused": 0, **values}
         else:
-            for answered in _answered(model, task, request, wanted, skip=len(partial.samples)):
-                partial.append(answered)
-                progress.advance(len(answered))
+            for lines in _answered(model, task, request, samples, skip=len(partial.samples)):
+                partial.append(lines)
+                progress.advance(len(lines))
             values = _summary(task, partial.samples, request.length)
-        seconds = round(time.monotonic() - began, 3)
         about = {
             "nextlong": nextlong.__version__,
             "engine": model.engine,
+            **{name: getattr(task, name) for name in ("suite", "category", "metric")},
             "task": task.name,
-            "suite": task.suite,
-            "metric": task.metric,
             "length": length,
+            "seconds": round(time.monotonic() - began, 3),
         }
-        partial.finish(final, {**about, **values, "fingerprint": mark, "depends_on": depends_on, "seconds": seconds})
+        partial.finish(final, {**about, **values, "fingerprint": mark, "depends_on": depends_on})
         progress.done(float(values["score"]), samples=int(values["n"]), refused=int(values["refused"]))
     finally:
         partial.close()
 
 
-def _probed(model: Model, probe: Probe, request: Request, run: Path | None) -> Json:
-    values = probe.measure(local(model, probe), request, run)
-    return {"score": values["scores"][probe.metric], "refused": 0, **values}
+def _depends_on(task: Task | Probe, length: int | None, settings: Settings, identity: Json) -> Json:
+    run = {}
+    if settings.run and (isinstance(task, Probe) or task.reads == "run"):
+        from nextlong.runs import run as opened
 
-
-def _depends_on(task: Task | Probe, length: int | None, asked: Asked, identity: dict[str, JSON]) -> Json:
+        run = {"run": str(opened.Run(settings.run).steps["compose"].manifest["fingerprint"])}
     return {
         "task": task.name,
         "version": task.version,
         "length": length,
-        "samples": asked.samples or task.samples,
-        "seed": asked.seed,
+        "samples": settings.samples or task.samples,
+        "seed": settings.seed,
         "model": identity,
-        "data": _hashes(task, length, asked.data),
-        **({"run": _composed(asked.run)} if asked.run and (isinstance(task, Probe) or task.reads == "run") else {}),
+        "data": _hashes((*task.needs(length), *task.optional(length or 0)), settings.data),
+        **run,
     }
 
 
-def _composed(run_dir: Path) -> str:
-    """Return what names the sequences of a run, wherever it lies."""
-    from nextlong.runs import opened
+def _hashes(names: Sequence[str], data: DataFiles) -> dict[str, str]:
+    """Return the hash of every file that is read, by its name; of a stand-in where the file is missing."""
+    read = {name if data.has(name) else STAND_INS.get(name, name) for name in names}
+    return {name: store.hash_file(data.path(name)) for name in sorted(read) if data.has(name)}
 
-    return str(opened.Run(run_dir).steps["compose"].manifest["fingerprint"])
 
-
-def _answered(model: Model, task: Task, request: Request, wanted: int, *, skip: int) -> Iterator[list[dict[str, JSON]]]:
-    made = _made(task, request, skip, wanted)
+def _answered(model: Model, task: Task, request: Request, samples: int, *, skip: int) -> Iterator[list[Json]]:
+    """Yield the lines of the samples behind the first `skip`, a batch at a time."""
+    made = _made(task, request, skip, samples)
     while group := list(islice(made, model.batch(request.length))):
         fitting = [sample for sample in group if sample is not None and fits(model, sample, request)]
-        answers = iter(_final_answers(model, task, fitting))
-        lines: list[dict[str, JSON]] = []
-        for sample in group:
-            is_asked = sample is not None and any(sample is one for one in fitting)
-            lines.append(
-                _line(model, task, sample, next(answers)) if is_asked and sample is not None else {"refused": True}
-            )
-        yield lines
+        answers = list(model.answers(fitting)) if fitting else []
+        if task.follow_up is not None and answers:
+            questions = [task.follow_up(answer, sample) for answer, sample in zip(answers, fitting, strict=True)]
+            answers = list(model.answers(questions))
+        lines = {
+            id(sample): _line(model, task, sample, answer) for sample, answer in zip(fitting, answers, strict=True)
+        }
+        yield [lines.get(id(sample)) or _refusal(sample) for sample in group]
 
 
-def _final_answers(model: Model, task: Task, samples: Sequence[Sample]) -> list[str]:
-    """Return the answers that are scored: of a task with a follow-up, those to the questions that the first ones make."""
-    answers = list(model.answers(samples)) if samples else []
-    if task.follow_up is None or not answers:
-        return answers
-    asked = [task.follow_up(answer, sample) for answer, sample in zip(answers, samples, strict=True)]
-    return list(model.answers(asked))
-
-
-def _made(task: Task, request: Request, skip: int, wanted: int) -> Iterator[Sample | None]:
+def _made(task: Task, request: Request, skip: int, samples: int) -> Iterator[Sample | None]:
     try:
-        yield from islice(task.make(request), skip, wanted)
+        yield from islice(task.make(request), skip, samples)
     except EvaluateError as error:
-        raise _UnmadeError(str(error).removeprefix("--lengths: ")) from None
+        raise _NoSampleError(str(error).removeprefix("--lengths: ")) from None
 
 
 def fits(model: Model, sample: Sample, request: Request) -> bool:
-    """Say whether a sample with its answer is no longer than asked, and than the model reads.
+    """Return whether a sample with its answer fits the length, and the model's context.
 
     Lengths count no BOS, as RULER's, and no reasoning; the last token of an answer is never read, which leaves room for a BOS.
     """
@@ -229,32 +207,111 @@ def fits(model: Model, sample: Sample, request: Request) -> bool:
     return request.fits(sample) and (model.context is None or fed <= model.context)
 
 
-def _line(model: Model, task: Task, sample: Sample, answer: str) -> dict[str, JSON]:
-    if model.prompts.thinking:  # its answer follows its reasoning, not the beginning that other models continue
+def _refusal(sample: Sample | None) -> Json:
+    return {"refused": True, **({"details": sample.details} if sample is not None and sample.details else {})}
+
+
+def _line(model: Model, task: Task, sample: Sample, answer: str) -> Json:
+    if model.prompts.thinking:  # its answer follows its reasoning, not the prefix that other models continue
         sample = replace(sample, answer_prefix="")
     return {
-        "prompt_sha256": results.prompt_hash(model.prompts.sent(sample)),
+        "prompt_sha256": model.prompts.hash_of(sample),
         "answer_prefix": sample.answer_prefix,
         "answer": answer,
         "references": list(sample.references),
-        "scores": dict(task.score(answer, sample)),
-        **({"details": dict(sample.details)} if sample.details else {}),
+        "scores": task.score(answer, sample),
+        **({"details": sample.details} if sample.details else {}),
     }
 
 
 def _summary(task: Task, lines: Sequence[Json], length: int) -> Json:
-    asked = [line for line in lines if not line.get("refused")]
-    if not asked:
-        raise _UnmadeError(
+    answered = [line for line in lines if not line.get("refused")]
+    if not answered:
+        raise _NoSampleError(
             f"no sample of {task.name} fits {length:,} tokens of this tokenizer, {len(lines)} were refused; "
             "give a greater length, or leave the task out"
         )
     # A refused sample counts as 0: a model is not better for what does not fit.
-    means = {name: 100.0 * sum(line["scores"][name] for line in asked) / len(lines) for name in asked[0]["scores"]}
-    return {
-        "category": task.category,
-        "score": means[task.metric],
-        "scores": means,
-        "n": len(lines),
-        "refused": len(lines) - len(asked),
+    means = {
+        name: 100.0 * sum(line["scores"][name] for line in answered) / len(lines) for name in answered[0]["scores"]
     }
+    return {"score": means[task.metric], "scores": means, "n": len(lines), "refused": len(lines) - len(answered)}
+
+
+_SILENCE_S: Final = 60.0  # at most, where there is no terminal
+
+
+class Progress:
+    """Print what is measured: a moving line on a terminal; else a line per task, and one a minute for those that take longer.
+
+    The time left for all tasks is estimated from tokens at the pace so far: longer prompts take longer per token, and refused
+    samples and shared prefixes take almost nothing.
+    """
+
+    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._console, self._clock = console, clock
+        self._number = self._samples = self._done = self._fresh = self._read = 0
+        self._tokens: Sequence[int] = ()
+        self._name, self._length = "", 0
+        self._first_s: float | None = None
+        self._began_s = self._printed_s = 0.0
+
+    def begin(self, tokens: Sequence[int]) -> None:
+        """Set the tokens that remain to be read for each task; 0 for a finished one or one without length."""
+        self._tokens = tokens
+
+    def cached(self, task: str, length: int | None, score: float) -> None:
+        """Print a task that was finished before."""
+        self._number += 1
+        self.note(f"{self._head(task, length)} {score:6.2f}  cached")
+
+    def start(self, task: str, length: int | None, samples: int, *, done: int) -> None:
+        """Begin a task, `done` of its samples answered before."""
+        self._number += 1
+        self._samples, self._done, self._fresh, self._length = samples, done, 0, length or 0
+        self._name, self._began_s = self._head(task, length), self._clock()
+        self._first_s = self._began_s if self._first_s is None else self._first_s
+        self._printed_s = self._began_s
+        if done:
+            self.note(f"{self._name} resumes after {done} of {samples} samples")
+
+    def advance(self, samples: int) -> None:
+        """Count more answered samples, and print the time left."""
+        self._done += samples
+        self._fresh += samples
+        self._read += samples * self._length
+        if self._console.is_terminal:
+            self._console.print(f"{self._state()} ", end="\r", highlight=False)
+        elif self._clock() - self._printed_s >= _SILENCE_S:
+            self._printed_s = self._clock()
+            self.note(self._state())
+
+    def done(self, score: float, *, samples: int, refused: int) -> None:
+        """Print the score."""
+        refusals = f"  {refused} refused: too long" if refused else ""
+        self.note(f"{self._name} {score:6.2f}  {samples} samples, {_duration(self._clock() - self._began_s)}{refusals}")
+
+    def note(self, line: str) -> None:
+        """Print a line."""
+        if self._console.is_terminal:
+            self._console.control(Control((ControlType.ERASE_IN_LINE, 2)))  # the moving line
+        say(line, self._console)
+
+    def _state(self) -> str:
+        now = self._clock()
+        left_s = max(self._samples - self._done, 0) * (now - self._began_s) / max(self._fresh, 1)
+        state = f"{self._name} {self._done}/{self._samples}  {_duration(left_s)} left"
+        if self._read and sum(self._tokens[self._number :]):
+            spent_s = now - (self._first_s or 0.0)
+            state += f", about {_duration(left_s + sum(self._tokens[self._number :]) * spent_s / self._read)} for all"
+        return state
+
+    def _head(self, task: str, length: int | None) -> str:
+        size = "" if length is None else f"{length:>9,}"
+        return f"[{self._number}/{len(self._tokens)}] {task:<18}{size}"
+
+
+def _duration(seconds: float) -> str:
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"

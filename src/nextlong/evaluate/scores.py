@@ -1,8 +1,7 @@
-"""Scores: an answer and its references → a number between 0 and 1. Pure functions.
+"""Scores: an answer and its references → a number between 0 and 1. Pure functions, and the scorers that tasks make of them.
 
-RULER: `string_match_all`, `string_match_part` (scripts/eval/synthetic/constants.py of NVIDIA/RULER). HELMET:
-`normalize_answer` and what is built on it, after DrQA and DensePhrases (utils.py of princeton-nlp/HELMET); NDCG as
-trec_eval; ROUGE by `rouge_score`.
+RULER: `string_match_all`, `string_match_part` (scripts/eval/synthetic/constants.py of NVIDIA/RULER). HELMET: `normalize_answer` and
+what is built on it, after DrQA and DensePhrases (utils.py of princeton-nlp/HELMET); NDCG as trec_eval; ROUGE by `rouge_score`.
 """
 
 from __future__ import annotations
@@ -11,18 +10,23 @@ import math
 import re
 import string
 from collections.abc import Callable, Mapping, Sequence
+from typing import Final
 
-_ARTICLES = re.compile(r"\b(a|an|the)\b")
-_PUNCTUATION = str.maketrans("", "", string.punctuation)
+from nextlong.evaluate import required
+from nextlong.evaluate.task import Scorer
+
+_Metric = Callable[[str, Sequence[str]], float]
+_ARTICLES: Final = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
 
 
 def string_match_all(answer: str, references: Sequence[str]) -> float:
-    """Return the share of references that stand in the answer, lower-cased."""
+    """Return the share of references that the answer contains, lower-cased."""
     return sum(reference.lower() in answer.lower() for reference in references) / len(references)
 
 
 def string_match_part(answer: str, references: Sequence[str]) -> float:
-    """Return 1 if any reference stands in the answer, lower-cased."""
+    """Return 1 if the answer contains any reference, lower-cased."""
     return float(any(reference.lower() in answer.lower() for reference in references))
 
 
@@ -37,21 +41,19 @@ def exact_match(answer: str, references: Sequence[str]) -> float:
 
 
 def substring_exact_match(answer: str, references: Sequence[str]) -> float:
-    """Return 1 if a reference stands in the answer, both normalised (SubEM)."""
+    """Return 1 if the answer contains a reference, both normalised (SubEM)."""
     normalised = normalize_answer(answer)
     return float(any(normalize_answer(reference) in normalised for reference in references))
 
 
 def rouge_l_f1(answer: str, references: Sequence[str]) -> float:
     """Return the best ROUGE-L F1 over the references, with stemming (`rouge_score`; extra `nextlong[evaluate]`)."""
-    from nextlong.evaluate.extra import required
-
     scorer = required("rouge_score.rouge_scorer").RougeScorer(["rougeL"], use_stemmer=True)
     return max(float(scorer.score(target=reference, prediction=answer)["rougeL"].fmeasure) for reference in references)
 
 
 def parsed_answer(answer: str, prefix: str = "Answer:") -> str | None:
-    """Return the rest of the line behind `prefix`, else the first line; None of an answer without any."""
+    """Return the rest of the line behind `prefix`, else the first line; None for an answer without any."""
     for pattern in (rf"(?:{prefix})(.*)(?:\n|$)", r"(?:^)(.*)(?:\n|$)"):
         match = re.search(pattern, answer, flags=re.IGNORECASE)
         if match is not None:
@@ -60,11 +62,24 @@ def parsed_answer(answer: str, prefix: str = "Answer:") -> str | None:
 
 
 def best_of_raw_and_parsed(
-    metric: Callable[[str, Sequence[str]], float], answer: str, references: Sequence[str], *, prefix: str = "Answer:"
+    metric: _Metric, answer: str, references: Sequence[str], *, prefix: str = "Answer:"
 ) -> float:
     """Return the better score of the answer as it is and as parsed, `default_post_process` of HELMET."""
     parsed = parsed_answer(answer, prefix)
     return max(metric(answer, references), 0.0 if parsed is None else metric(parsed, references))
+
+
+def plain(metric: _Metric) -> Scorer:
+    """Return a scorer of the answer alone, under the name of its metric."""
+    return lambda answer, sample: {metric.__name__: metric(answer, sample.references)}
+
+
+def helmet(prefix: str = "Answer:", **metrics: _Metric) -> Scorer:
+    """Return HELMET's scorer: of the answer behind its prefix, raw or parsed, whichever is better; by the names of the scores."""
+    return lambda answer, sample: {
+        name: best_of_raw_and_parsed(metric, sample.completed(answer), sample.references, prefix=prefix)
+        for name, metric in metrics.items()
+    }
 
 
 def parsed_ranking(answer: str) -> list[str]:
@@ -86,7 +101,7 @@ def ndcg(ranking: Sequence[str], relevance: Mapping[str, int], *, at: int = 10) 
 
 
 def chosen_letter(answer: str) -> str | None:
-    """Return the letter of `The correct answer is (B)`, as LongBench v2 reads it; None where there is none."""
+    """Return the letter of `The correct answer is (B)`, as LongBench v2 reads it; None without one."""
     cleaned = answer.replace("*", "")
     match = re.search(r"The correct answer is \(([A-D])\)", cleaned) or re.search(
         r"The correct answer is ([A-D])", cleaned

@@ -1,49 +1,99 @@
-"""Task: prompts with known answers, made to fit a length, and how an answer is scored.
+"""Task: a generator of prompts with known answers that fit a length, and a scorer. Probe: a measurement inside a model.
 
-A task is a generator of samples and a scorer. The samples of (task, length, tokenizer, seed, data) are always the same, so a run
-that was killed goes on where it stopped.
+The samples of (task, length, tokenizer, seed, data) are always the same, so an interrupted evaluation resumes where it stopped.
+Each file of the folder `tasks` declares its tasks and probes in `TASKS`; nothing else knows their names.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from functools import cache
+import hashlib
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field
+from functools import cache, cached_property
 from importlib.resources import files
 from pathlib import Path
-from typing import Final, Literal, Protocol
+from typing import TYPE_CHECKING, Final, Literal
 
+import tokenizers
+
+from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
-from nextlong.plugins import Plugins
+from nextlong.plugins import TASKS
+from nextlong.recipe.keys import read_length
+from nextlong.text import Json
 
-JSON = str | int | float | bool | None | list["JSON"] | dict[str, "JSON"]
+if TYPE_CHECKING:
+    from nextlong.evaluate.huggingface import HuggingFaceModel
+
 Scorer = Callable[[str, "Sample"], dict[str, float]]
+ALL_SAMPLES: Final = 10**9  # the number of samples of a measurement that reads everything there is
 
 
-class Tokenizer(Protocol):
-    """What tasks need of a tokenizer. Special tokens are never added or counted here."""
+@dataclass(frozen=True)
+class TextTokenizer:
+    """A tokenizer of Hugging Face `tokenizers`, with what it puts before a text (its BOS, or nothing)."""
+
+    backend: tokenizers.Tokenizer
+
+    @classmethod
+    def read(cls, source: str | Path) -> TextTokenizer:
+        """Read a tokenizer.json, a folder with one, or a name on the Hugging Face hub. Raises EvaluateError."""
+        path = Path(source).expanduser()
+        file = path / "tokenizer.json" if path.is_dir() else path
+        try:
+            backend = (
+                tokenizers.Tokenizer.from_file(str(file))
+                if file.is_file()
+                else tokenizers.Tokenizer.from_pretrained(str(source))
+            )
+        except Exception as error:  # the library raises a bare Exception whatever is wrong
+            raise EvaluateError(
+                f"--tokenizer {source}: no tokenizer.json there, and the hub gives none of that name ({error})"
+            ) from None
+        return cls(backend)
+
+    def __post_init__(self) -> None:
+        self.backend.no_truncation()
+        self.backend.no_padding()
 
     def encode(self, text: str) -> list[int]:
-        """Return the ids of a text."""
+        """Return the ids of a text, no special ones added."""
+        ids: list[int] = self.backend.encode(text, add_special_tokens=False).ids
+        return ids
 
     def count(self, text: str) -> int:
-        """Return the number of tokens of a text."""
-
-    @property
-    def prefix(self) -> tuple[int, ...]:
-        """The special ids that the tokenizer puts before a text."""
+        """Return the number of tokens of a text, no special ones added."""
+        return len(self.encode(text))
 
     def boundaries(self, text: str) -> list[tuple[int, int]]:
-        """Return the characters [start, end) of each token of a text."""
+        """Return the characters [start, end) of each token."""
+        offsets: list[tuple[int, int]] = self.backend.encode(text, add_special_tokens=False).offsets
+        return offsets
+
+    @cached_property
+    def hash(self) -> str:
+        """A hash of everything that the tokenizer is made of; two of the same cut every text alike."""
+        return hashlib.blake2b(self.backend.to_str().encode(), digest_size=16).hexdigest()
+
+    @cached_property
+    def prefix(self) -> tuple[int, ...]:
+        """The special ids that the tokenizer puts before a text."""
+        with_special, plain = self.backend.encode("a").ids, self.encode("a")
+        starts = (n for n in range(len(with_special)) if with_special[n : n + len(plain)] == plain)
+        return tuple(with_special[: next(starts, 0)])
+
+    def with_prefix(self, ids: Sequence[int]) -> list[int]:
+        """Return ids with the special ones before them, once: not again where they are there already."""
+        return list(ids) if tuple(ids[: len(self.prefix)]) == self.prefix else [*self.prefix, *ids]
 
 
 @dataclass(frozen=True)
 class Sample:
-    """One question. `prompt` ends before `answer_prefix`, which the answer continues; a chat model is asked `prompt` as the user.
+    """One question. `prompt` ends before `answer_prefix`, which the answer continues; a chat model gets `prompt` as the user's
+    turn.
 
-    `input_ids`, where given, are the ids of a prompt that was cut between tokens: `prompt` is the same cut in characters, but need
-    not be tokenized the same again. `turns`, where given, are the roles and contents of a conversation, which a chat model is
-    asked as such; `prompt` is the same as one text.
+    `input_ids` are the ids of a prompt that was cut between tokens: `prompt` is the same cut in characters, but it may be
+    tokenized differently. `turns` are the roles and contents of a conversation for a chat model; `prompt` is the same as one text.
     """
 
     prompt: str
@@ -51,7 +101,7 @@ class Sample:
     max_new_tokens: int
     answer_prefix: str = ""
     stop: str | None = None
-    details: Mapping[str, JSON] = field(default_factory=dict)
+    details: Json = field(default_factory=dict)
     input_ids: tuple[int, ...] | None = None
     turns: tuple[tuple[str, str], ...] = ()
 
@@ -61,29 +111,26 @@ class Sample:
         return self.prompt + self.answer_prefix
 
     def completed(self, answer: str) -> str:
-        """Return an answer behind the words that it continues, which HELMET scores and shows to its judge."""
+        """Return an answer behind its prefix, which HELMET scores and shows to its judge."""
         return self.answer_prefix.lstrip("\n") + answer
-
-
-def _untold(_: int) -> None:
-    return
 
 
 @dataclass(frozen=True)
 class Request:
-    """What a task is asked for: `samples` questions of at most `length` tokens, answer included.
+    """A request for `samples` questions of at most `length` tokens, answer included.
 
-    `overhead` is what a chat template adds to each. A probe tells `advance` how many samples more it has measured.
+    `overhead` is the number of tokens that a chat template adds to each. A probe calls `advance` with the number of samples that
+    it has measured.
     """
 
     length: int
-    tokenizer: Tokenizer
+    tokenizer: TextTokenizer
     data: DataFiles
     samples: int | None = None
     seed: int = 42
     overhead: int = 0
     run: Path | None = None
-    advance: Callable[[int], None] = _untold
+    advance: Callable[[int], None] = lambda _: None
 
     @property
     def room(self) -> int:
@@ -91,48 +138,79 @@ class Request:
         return self.length - self.overhead
 
     def fits(self, sample: Sample) -> bool:
-        """Say whether a sample with its answer is no longer than there is room."""
+        """Return whether a sample with its answer fits the length."""
         tokens = self.tokenizer.count(sample.text) if sample.input_ids is None else len(sample.input_ids)
         return tokens + sample.max_new_tokens <= self.room
 
+    def is_in_band(self, sample: Sample) -> bool:
+        """Return whether the tokens of a published sample, answer included, lie in (length / 2, length]."""
+        # A token is hardly ever over eight characters, nor under one: most samples need not be tokenized.
+        if not self.length / 2 < len(sample.prompt) <= 8 * self.length:
+            return False
+        return self.length / 2 < self.tokenizer.count(sample.prompt) + sample.max_new_tokens <= self.length
+
 
 @dataclass(frozen=True)
-class Task:
-    """A named generator of samples with its scorer.
+class Measurement:
+    """What tasks and probes declare alike. Reports have one table per suite and one per category.
 
-    `make` yields samples that fit, and None for each one that cannot: those are counted as refused, never cut. `metric` names the
-    entry of the scores that counts. `lengths` are those that the benchmark defines, () for any; `usual_length` is the only one
-    that is measured unless the user names lengths. `follow_up` makes of an answer the question whose answer is scored.
-    `files` are what it reads at
-    each of them, `files_at` what it reads at one, `optional` what it reads at a length where it is there; `reads` says whether
-    it needs the user's run.
-
-    Reports have a table a suite, and one a category with the models side by side. `splits` adds one of the score over parts of
-    the samples: a column's heading, and the detail of a sample with the value that belongs there. `about` is said below it.
+    `metric` names the score that counts. `lengths` are those that the benchmark defines: () for any, None for a measurement without
+    lengths; `usual_length` is the only one unless the user names lengths. `files` are read at each length, `files_at` at one,
+    `optional` where they exist; `reads` says whether a run (`--run`) is needed. `about` is printed below the table.
     """
 
     name: str
     suite: str
     category: str
     metric: str
-    make: Callable[[Request], Iterator[Sample | None]]
-    score: Scorer
     samples: int
-    max_new_tokens: int
-    lengths: tuple[int, ...] = ()
+    _: KW_ONLY
+    lengths: tuple[int, ...] | None = ()
     usual_length: int | None = None
     files: tuple[str, ...] = ()
-    reads: Literal["run", "text"] = "text"
     files_at: Mapping[int, tuple[str, ...]] = field(default_factory=dict)
     optional: Callable[[int], tuple[str, ...]] = lambda _: ()
+    reads: Literal["run", "text"] = "text"
     version: int = 1
-    follow_up: Callable[[str, Sample], Sample] | None = None
-    splits: tuple[tuple[str, str, JSON], ...] = ()
     about: str = ""
 
-    def needs(self, length: int) -> tuple[str, ...]:
-        """Return the files that it reads at a length."""
-        return (*self.files, *self.files_at.get(length, ()))
+    def needs(self, length: int | None) -> tuple[str, ...]:
+        """Return the files that it must read at a length."""
+        return (*self.files, *self.files_at.get(length or 0, ()))
+
+
+@dataclass(frozen=True)
+class Task(Measurement):
+    """A generator of samples with its scorer.
+
+    `make` yields the samples that fit, and None for each one that does not: these are refused and score 0. `follow_up` turns an
+    answer into the question whose answer is scored. `splits` adds a table of the score over parts of the samples: the heading of a
+    column, the name of a detail, and the value that it has in that part.
+    """
+
+    make: Callable[[Request], Iterator[Sample | None]]
+    score: Scorer
+    max_new_tokens: int
+    _: KW_ONLY
+    follow_up: Callable[[str, Sample], Sample] | None = None
+    splits: tuple[tuple[str, str, str], ...] = ()
+
+
+@dataclass(frozen=True)
+class Probe(Measurement):
+    """A measurement inside a model. `measure` returns `scores`, `n`, and whatever else its result file holds.
+
+    `check` raises EvaluateError for a request that `measure` would refuse, without a model; `check_model` for a model, or for a run
+    that does not match it. Its table has a row per result and part, and a column per score: `columns` maps headings to names
+    of scores, `rows` gives the name and the scores of each part.
+    """
+
+    measure: Callable[[HuggingFaceModel, Request], Json]
+    _: KW_ONLY
+    check: Callable[[Request], None] = lambda _: None
+    check_model: Callable[[HuggingFaceModel, Path | None], None] = lambda *_: None
+    columns: Mapping[str, str] = field(default_factory=dict)
+    rows: Callable[[Json], Iterable[tuple[str, Json]]] = lambda values: [("", values["scores"])]
 
 
 def prompt_of(name: str) -> str:
@@ -140,19 +218,43 @@ def prompt_of(name: str) -> str:
     return (files("nextlong.evaluate.tasks") / "prompts" / f"{name}.txt").read_text(encoding="utf-8")
 
 
-FAMILIES: Final = Plugins("family of tasks", "nextlong.evaluate.tasks", "TASKS", "nextlong.tasks", frozenset())
-
-
 @cache
+def registered() -> dict[str, Task | Probe]:
+    """Return every task and probe by name, those of other distributions last. Raises PluginError for an invalid one."""
+    return TASKS.declarations(Task, Probe)
+
+
 def all_tasks() -> dict[str, Task]:
-    """Return every task by name, those of other distributions last. Raises PluginError for what is no task or is there twice."""
-    found: dict[str, Task] = {}
-    for family in FAMILIES.names():
-        tasks = FAMILIES.load(family)
-        if not isinstance(tasks, tuple) or not all(isinstance(task, Task) for task in tasks):
-            raise FAMILIES.broken(family, "has no tuple of nextlong.evaluate.task.Task where its entry point points")
-        for task in tasks:
-            if task.name in found:
-                raise FAMILIES.broken(family, f"brings a second task {task.name!r}")
-            found[task.name] = task
-    return found
+    """Return every task by name, without the probes."""
+    return {name: one for name, one in registered().items() if isinstance(one, Task)}
+
+
+def all_probes() -> dict[str, Probe]:
+    """Return every probe by name."""
+    return {name: one for name, one in registered().items() if isinstance(one, Probe)}
+
+
+def parse_lengths(text: str) -> list[int]:
+    """Return lengths in tokens, ascending: `8k,32k` are two, `8k..128k` is 8,192 and its doublings. Raises EvaluateError."""
+    lengths: set[int] = set()
+    for part in text.split(","):
+        first, dots, last = part.strip().partition("..")
+        low, high = (read_length(one) for one in (first, last if dots else first))
+        if not low or not high:
+            raise EvaluateError(f"--lengths: {part.strip()!r} is not a length; write 8192, 8k, 8k,32k or 8k..128k")
+        if high < low:
+            raise EvaluateError(f"--lengths {part.strip()}: the second is smaller than the first; write 8k..128k")
+        while low <= high:
+            lengths.add(low)
+            low *= 2
+    return sorted(lengths)
+
+
+def short(length: int | None) -> str:
+    """Return a length as people write it: 8K, 512, 1M."""
+    if length is None:
+        return "–"
+    for unit, size in (("M", 1024 * 1024), ("K", 1024)):
+        if length % size == 0:
+            return f"{length // size}{unit}"
+    return f"{length:,}"

@@ -1,7 +1,7 @@
 """Card: the README.md of an export folder, as Hugging Face data set cards are written.
 
-In:  plain facts about an export. Out: YAML front matter (made by PyYAML, so that any name survives) and Markdown: how to
-load it, what it holds, where it comes from, how it was made.
+In:  plain facts about an export. Out: YAML front matter (made by PyYAML, so that any name survives) and Markdown: how
+to load it, what it holds, where it comes from, how it was made.
 """
 
 from __future__ import annotations
@@ -14,11 +14,11 @@ from typing import Final
 
 import yaml
 
-from nextlong.citation import NEXTLONG, Citation
+from nextlong.export.arrange import fill, percent
 from nextlong.export.formats.base import Format
-from nextlong.export.rows import fill, percent
-from nextlong.plain_data import Json
+from nextlong.methods.base import NEXTLONG, Citation
 from nextlong.schemas import Layout
+from nextlong.text import Json
 
 _SIZES: Final = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 
@@ -33,35 +33,46 @@ _HUB_NAMES: Final = (
 _HUB_LICENCES: Final = frozenset(_HUB_NAMES.split())
 _HUB_SPELLINGS: Final = {"odc-by-1.0": "odc-by", "odbl-1.0": "odbl", "pddl-1.0": "pddl", "gfdl-1.3": "gfdl"}
 
-_SPANS = "what every token is: chunk, document, characters, role, token range, cosine; the spans tile the sequence"
+_SPANS = "the origin of every token: chunk, document, characters, role, token range, cosine; spans tile the sequence"
 _MEANINGS: Final = {
     "sequence_id": "the method, and the content hash of the meta-document or a hash of all its documents",
     "sequence_ids": "the sequences of the row, in order",
-    "method": "which documents stand together, and in what order",
+    "method": "the method that composed the sequence",
     "domain": "the source of the meta-document, or of the first document",
     "input_ids": "token ids",
-    "length": "how many tokens the row holds",
-    "seq_lengths": "lengths of the synthesised documents in the row, which sum to its length; no boundary of chunks",
-    "indices": "[start, end) of each synthesised document in the row; no boundary of chunks",
+    "length": "number of tokens of the row",
+    "seq_lengths": "lengths of the synthesised documents in the row (not of chunks); they sum to its length",
+    "indices": "[start, end) of each synthesised document in the row (not of chunks)",
+    "seq_lengths_padded": "lengths with the padding behind each document, which sum to the length of the row",
     "attention_mask": "1 everywhere: nothing is padded",
-    "labels": "`input_ids`, and -100 where nothing is to be learned",
+    "labels": "`input_ids`, and -100 at the first token of each document and at padding",
     "position_ids": "0, 1, 2, … from the start of each synthesised document",
     "text": "the text of the sequence",
     "spans": _SPANS,
 }
 
+# What these columns hold instead where documents are padded, which the column `_PADDED` tells.
+_PADDED: Final = "seq_lengths_padded"
+_PADDED_MEANINGS: Final = {
+    "input_ids": "token ids, each document with its padding behind it",
+    "length": "number of tokens of the row with the padding",
+    "seq_lengths": "lengths of the synthesised documents in the row (not of chunks) without the padding",
+    "spans": "the origin of every token that is no padding: chunk, document, characters, role, token range in the padded row, "
+    "cosine",
+}
+
 # What the sequences of a layout are.
 _MADE: Final = {
-    Layout.EXTENDED: "one short document cut into chunks, and between two of them stand the most similar chunks of other "
-    "documents: what used to depend on the paragraph before now depends on one far back, past look-alikes",
+    Layout.EXTENDED: "one short document cut into chunks, with hard negatives between them: the most similar chunks of other "
+    "documents. A dependency on the previous paragraph becomes one across thousands of tokens of similar distractors",
     Layout.CONCATENATED: "made of whole short documents",
-    Layout.INTERLEAVED: "made of short documents cut into parts, which stand shuffled, those of each document in their order",
+    Layout.INTERLEAVED: "made of the parts of short documents in shuffled order; the parts of each document keep their order",
 }
 
 
 @dataclass(frozen=True, slots=True)
 class Source:
-    """Where documents came from. `licence` is what the user says, `tokens` how many of the export are from there."""
+    """Where documents came from: `licence` as the user gives it, `tokens` of the export that are from there."""
 
     name: str
     path: str
@@ -87,7 +98,8 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """One format: what its splits hold, how many tokens a row can hold, and its folder below the card, "" for the card's."""
+    """One format: what its splits hold, how many tokens a row can hold, and its folder below the card, "" for the
+    card's."""
 
     format: Format
     splits: Sequence[Split]
@@ -99,7 +111,7 @@ class Laid:
 class Facts:
     """What a card tells. `statistics` are label → value in the order of the page; `recipes` are YAML, one a run.
 
-    `left_out`: how many sequences stand in no split because they share a chunk with validation, and of how many.
+    `left_out`: the number of sequences that are in no split because they share a chunk with validation, and of all.
     `runs` of a mix: name, sequences and tokens of each.
     """
 
@@ -118,7 +130,7 @@ class Facts:
     languages: Sequence[str] = ()
     left_out: tuple[int, int] = (0, 0)
     statistics: Mapping[str, str] = field(default_factory=dict)
-    warnings: Sequence[str] = ()  # what looks poor
+    warnings: Sequence[str] = ()  # about data quality
     runs: Sequence[tuple[str, int, int]] = ()
     citations: Sequence[Citation] = (NEXTLONG,)  # what to cite
     folder: str = ""  # of the format, below the card
@@ -136,22 +148,34 @@ class Facts:
 def card(facts: Facts) -> str:
     """Return the README.md of an export."""
     plain = front_matter(facts)
-    # PyYAML loses such characters as U+0085 where it may write them as they are.
+    # PyYAML loses characters such as U+0085 where it may write them unescaped.
     printable = json.dumps(plain, ensure_ascii=False).isprintable()
     matter = yaml.safe_dump(plain, sort_keys=False, allow_unicode=printable, width=120)
+    warnings = "\n".join(f"- {_line(warning)}" for warning in facts.warnings)
+    runs = [(name, f"{sequences:,}", f"{tokens:,}") for name, sequences, tokens in facts.runs]
+    left_out, sequences = facts.left_out
     sections = (
         f"# {_line(facts.name)}",
         _what(facts),
         "## Load it\n\n" + "\n\n".join(_fenced(_loading(facts, laid), "python") for laid in facts.laid),
-        "## What it holds\n\n" + "\n\n".join(f"{_splits(laid)}\n\n{_columns(laid.format)}" for laid in facts.laid),
-        _left_out(facts),
+        "## What it holds\n\n" + "\n\n".join(map(_contents, facts.laid)),
+        f"{left_out:,} of {sequences:,} sequences are in neither split, because they share a chunk with validation."
+        if left_out
+        else "",
         f"## Where it comes from\n\n{_sources(facts)}",
-        _statistics(facts),
-        _warnings(facts),
-        f"## How it was made\n\n{_made(facts)}",
-        _mixed(facts),
+        "## Statistics of the whole run\n\nOf all its sequences, in every split.\n\n"
+        + _table(("", ""), list(facts.statistics.items()))
+        if facts.statistics
+        else "",
+        f"## Inspect the data before training\n\n{warnings}" if warnings else "",
+        f"## How it was made\n\nWith nextlong {facts.version}, {_methods(facts.methods)}; see {NEXTLONG.title} "
+        f"(arXiv {NEXTLONG.arxiv}). The same recipe, files and version give the same bytes. docs/results.md of nextlong says "
+        "whether such sequences train a model better, and what was measured.",
+        f"A mix of these runs, whose recipes follow in this order:\n\n{_table(('run', 'sequences', 'tokens'), runs)}"
+        if runs
+        else "",
         *(_fenced(_without_secrets(recipe), "yaml") for recipe in facts.recipes),
-        _cited(facts),
+        "## Cite\n\n" + _fenced("\n\n".join(one.bibtex() for one in facts.citations), "bibtex"),
     )
     return f"---\n{matter}---\n\n" + "\n\n".join(section for section in sections if section) + "\n"
 
@@ -205,32 +229,25 @@ def _size_category(rows: int) -> str:
 
 
 def _what(facts: Facts) -> str:
+    """Return a paragraph of numbers, and one per layout that says what its sequences are."""
     tokens = sum(split.tokens for split in facts.splits)
     lengths = " or ".join(f"{length:,}" for length in facts.target_tokens)
-    summary = (
+    paragraphs = [
         f"{sum(split.sequences for split in facts.splits):,} sequences of {lengths} tokens ({tokens:,} in all), tokenized with "
         f"{_code(facts.tokenizer)} of {facts.vocabulary:,} entries."
-    )
-    methods_of = {
-        layout: [name for name, method_layout in facts.methods.items() if method_layout == layout] for layout in _MADE
-    }
-    made = [_paragraph(layout, methods, facts) for layout, methods in methods_of.items() if methods]
-    return "\n\n".join([summary, *made])
-
-
-def _paragraph(layout: Layout, methods: Sequence[str], facts: Facts) -> str:
-    if len(methods) < len(facts.methods):
-        return f"Those of {_named(methods)} are {_MADE[layout]}."
-    by = "" if layout == Layout.EXTENDED else f", put together by {_methods(methods)}"
-    return f"Each is {_MADE[layout]}{by}."
+    ]
+    for layout, description in _MADE.items():
+        methods = [name for name, method_layout in facts.methods.items() if method_layout == layout]
+        if methods and len(methods) < len(facts.methods):
+            paragraphs.append(f"Those of {' and '.join(map(_code, methods))} are {description}.")
+        elif methods:
+            by = "" if layout == Layout.EXTENDED else f", composed by {_methods(methods)}"
+            paragraphs.append(f"Each is {description}{by}.")
+    return "\n\n".join(paragraphs)
 
 
 def _methods(methods: Collection[str]) -> str:
-    return f"the method{'s' if len(methods) > 1 else ''} {_named(methods)}"
-
-
-def _named(methods: Collection[str]) -> str:
-    return " and ".join(_code(method) for method in methods)
+    return f"the method{'s' if len(methods) > 1 else ''} {' and '.join(map(_code, methods))}"
 
 
 def _loading(facts: Facts, laid: Laid) -> str:
@@ -251,7 +268,8 @@ def _loading(facts: Facts, laid: Laid) -> str:
     return f'{package}\n\nfolder = "{folder}"\nrows = {rows}\nprint({shown})'
 
 
-def _splits(laid: Laid) -> str:
+def _contents(laid: Laid) -> str:
+    """Return the tables of a format: its splits, and its columns."""
     rows = [
         (
             split.name,
@@ -263,22 +281,17 @@ def _splits(laid: Laid) -> str:
         for split in laid.splits
     ]
     headings = ("split", "files", "rows", "sequences", "documents in them", "tokens", "filled", "size")
-    return f"Format: {laid.format.layout}. A row has room for {laid.room:,} tokens.\n\n{_table(headings, rows)}"
-
-
-def _left_out(facts: Facts) -> str:
-    left_out, of = facts.left_out
-    return (
-        f"{left_out:,} of {of:,} sequences stand in neither split, because they share a chunk with validation."
-        if left_out
-        else ""
+    is_padded = _PADDED in laid.format.columns
+    meanings = _MEANINGS | _PADDED_MEANINGS if is_padded else _MEANINGS
+    columns = [(_code(name), meanings.get(name, "")) for name in laid.format.columns]
+    described = (
+        _table(("column", "meaning"), columns)
+        if columns
+        else "Token ids only, one synthesised document after the other."
     )
-
-
-def _columns(made: Format) -> str:
-    if not made.columns:
-        return "Token ids alone, one synthesised document after the other."
-    return _table(("column", "meaning"), [(_code(name), _MEANINGS.get(name, "")) for name in made.columns])
+    beside = ", and for the padding of its documents besides; padding is not counted below" if is_padded else ""
+    title = f"Format: {laid.format.layout}. A row has room for {laid.room:,} tokens{beside}."
+    return f"{title}\n\n{_table(headings, rows)}\n\n{described}"
 
 
 def _sources(facts: Facts) -> str:
@@ -294,41 +307,9 @@ def _sources(facts: Facts) -> str:
     ]
     headings = ("source", "files", "licence, as given", *(["tokens"] if counted else []))
     return (
-        f"{_table(headings, rows)}\n\nThe texts stay under the licences of their sources, and a sequence may hold texts of all "
+        f"{_table(headings, rows)}\n\nThe texts remain under the licences of their sources, and a sequence may hold texts from all "
         "of them."
     )
-
-
-def _statistics(facts: Facts) -> str:
-    if not facts.statistics:
-        return ""
-    introduction = "Of all its sequences, whatever split they are in."
-    return f"## Statistics of the whole run\n\n{introduction}\n\n{_table(('', ''), list(facts.statistics.items()))}"
-
-
-def _warnings(facts: Facts) -> str:
-    """Return what looks poor; nothing where nothing does."""
-    lines = "\n".join(f"- {_line(warning)}" for warning in facts.warnings)
-    return f"## Look before you train\n\n{lines}" if lines else ""
-
-
-def _made(facts: Facts) -> str:
-    return (
-        f"With nextlong {facts.version}, {_methods(facts.methods)}; see {NEXTLONG.title} "
-        f"(arXiv {NEXTLONG.arxiv}). The same recipe, files and version give the "
-        "same bytes. Whether such sequences train a model better, and what was measured: docs/results.md of nextlong."
-    )
-
-
-def _cited(facts: Facts) -> str:
-    return "## Cite\n\n" + _fenced("\n\n".join(one.bibtex() for one in facts.citations), "bibtex")
-
-
-def _mixed(facts: Facts) -> str:
-    """Return what each run of a mix gives; nothing for one run alone."""
-    rows = [(name, f"{sequences:,}", f"{tokens:,}") for name, sequences, tokens in facts.runs]
-    introduction = "Mixed of these runs, whose recipes stand below in this order:"
-    return f"{introduction}\n\n{_table(('run', 'sequences', 'tokens'), rows)}" if rows else ""
 
 
 def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:

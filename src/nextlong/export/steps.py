@@ -10,19 +10,18 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from nextlong.artefacts.finished import chunks_of, corpus, references, sequences_per_part, special_ids, token_store
+from nextlong.artifacts.finished import chunks_of, corpus, references, sequences_per_part, special_ids, token_store
+from nextlong.artifacts.results import TokenizerResult
 from nextlong.engine import store
 from nextlong.engine.estimate import Estimate
 from nextlong.engine.step import Config, Done, Finished, Join, Step, Task, Work
 from nextlong.errors import RecipeError, RunError
+from nextlong.export.arrange import SPLITS, Arrangement, RowsResult, arrange_rows
 from nextlong.export.formats.base import Options, format_of
-from nextlong.export.rows import SPLITS, Arrangement, arrange_rows
-from nextlong.export.splits import RowsResult
 from nextlong.export.write import Origin, close_export, divide_into_shards, export_shard
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
-from nextlong.results import TokenizerResult
-from nextlong.tokens.tokenizer import token_id
+from nextlong.sequences.tokenizer import token_id
 
 _SHARDS = 16  # so that small data sets are written in parallel too, …
 _LEAST_SHARD_MB, _MOST_SHARD_MB = 8, 256  # … in files of a size that readers like
@@ -52,7 +51,8 @@ ALONE = Mix()
 
 
 def export_steps(recipe: Recipe, read: Sequence[Step], *, mix: Mix = ALONE) -> list[Step]:
-    """Return the steps that write every format of `recipe.export`; `read` are those whose files they need, as `read_steps`."""
+    """Return the steps that write every format of `recipe.export`; `read` are those whose files they need, as
+    `read_steps`."""
     rows = _rows_step(recipe, read, mix)
     return [
         rows,
@@ -65,7 +65,8 @@ def export_steps(recipe: Recipe, read: Sequence[Step], *, mix: Mix = ALONE) -> l
 
 
 def check_names(recipe: Recipe, known: Finished) -> None:
-    """Raise RecipeError for a format that is called as a step of the run is, whose place in the record it would take."""
+    """Raise RecipeError for a format that is called as a step of the run is, whose place in the record it would
+    take."""
     for name in recipe.export.formats:
         if name in known and "format" not in known[name].manifest["config"]:
             raise RecipeError(
@@ -76,7 +77,7 @@ def check_names(recipe: Recipe, known: Finished) -> None:
 
 def read_steps(done: Finished) -> tuple[Step, ...]:
     """Return the steps of a finished run whose files exporting needs."""
-    names = ("ingest", chunks_of(done).name, "tokenizer", "named_chunks", "tokens", "compose")
+    names = ("ingest", chunks_of(done).name, "tokenizer", "referenced_chunks", "tokens", "compose")
     return tuple(Step.of(done[name]) for name in names)
 
 
@@ -197,12 +198,14 @@ def _options(done: Finished, keys: Mapping[str, Any], *, shard_bytes: int) -> Op
 
 
 def _keys(recipe: Recipe, name: str) -> Config:
-    """Return the keys of `export` that a format takes, and how it compresses: its own word, which is its first for `auto`."""
+    """Return the keys of `export` that a format takes, and how it compresses: its own word, which is its first for
+    `auto`."""
     accepted = format_of(name)
     asked = recipe.export.compression
     keys = {key: getattr(recipe.export, key) for key in sorted(accepted.keys - {"compression"})}
-    if keys.get("boundaries") == "sequence":
-        del keys["boundaries"]  # what exports were before there was a choice
+    for key, default in (("boundaries", "sequence"), ("pad_documents_to", None)):
+        if keys.get(key) == default:
+            keys.pop(key, None)  # what does not change the files is not part of the fingerprint
     return keys | {"compression": asked if asked in accepted.compressions else accepted.compressions[0]}
 
 

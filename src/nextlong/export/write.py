@@ -1,8 +1,9 @@
 """Export: write rows of sequences as files that trainers read.
 
-In:  rows (`export/rows.py`), and per run SEQUENCES (references) and what they refer to.
-Out: the files of one shard in the asked format, and once all are there the format's index over them; each format is a room
-under `formats/`. A row of several sequences is resolved run by run and joined, in blocks of about eight million tokens.
+In:  rows (`export/arrange.py`), and per run SEQUENCES (references) and what they refer to.
+Out: the files of one shard in the asked format, and once all are there the format's index over them; each format is a
+room under `formats/`. A row of several sequences is resolved run by run and joined, in blocks of about eight million
+tokens.
 """
 
 from __future__ import annotations
@@ -19,14 +20,15 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nextlong.artefacts.resolve import Corpus, SpecialIds, Truncation, Wanted, domains_of, resolve_table
-from nextlong.artefacts.resolved import Resolved, joined, joined_names, of_documents, packed, sliced
-from nextlong.artefacts.resolved import span_texts as texts_of_spans
-from nextlong.artefacts.tokens import TokenStore
+from nextlong.artifacts.resolve import Corpus, SpecialIds, Truncation, Wanted, domains_of, resolve_table
+from nextlong.artifacts.resolved import Resolved, joined, joined_names, of_documents, packed, sliced
+from nextlong.artifacts.resolved import span_texts as texts_of_spans
+from nextlong.artifacts.results import ShardResult
+from nextlong.artifacts.tokens import TokenStore
+from nextlong.engine.step import Result
 from nextlong.export.formats.base import Options, RowSizes, format_of
-from nextlong.recipe.export import FORMATS
-from nextlong.results import Result, ShardResult
-from nextlong.tokens.tokenizer import tokenizer_of
+from nextlong.plugins import FORMATS
+from nextlong.sequences.tokenizer import tokenizer_of
 
 _ID_BYTES = 4
 _BLOCK_TOKENS = 1 << 23  # resolved at a time, 32 MB of ids: each block reads what it names of every shard
@@ -61,7 +63,8 @@ def divide_into_shards(
     name: str,
     options: Options,
 ) -> list[Shard]:
-    """Return which rows make one file: by the format's own rule, else as many as `options.shard_bytes` hold, at least one."""
+    """Return which rows make one file: by the format's own rule, else as many as `options.shard_bytes` hold, at least
+    one."""
     shard_rows = format_of(name).shard_rows
     row_tokens = np.diff(np.concatenate([[0], np.cumsum(index["length"])])[offsets])
     if shard_rows is None:
@@ -141,7 +144,8 @@ def read_rows(
     *,
     wanted: Wanted = "spans",
 ) -> Iterator[Resolved]:
-    """Yield rows of sequences, index[offsets[i]:offsets[i + 1]] each (SEQUENCE_INDEX), in blocks of about eight million tokens.
+    """Yield rows of sequences, index[offsets[i]:offsets[i + 1]] each (SEQUENCE_INDEX), in blocks of about eight
+    million tokens.
 
     What is not `wanted` is -1 or empty.
     """
@@ -163,7 +167,8 @@ def read_rows_and_texts(
 
 
 class _Block(NamedTuple):
-    """Rows whose sequences were looked up run by run: `order` names sequences [first, last) of a run, one after the other."""
+    """Rows whose sequences were looked up run by run: `order` names sequences [first, last) of a run, one after the
+    other."""
 
     of_runs: Mapping[int, Resolved]
     order: Sequence[tuple[int, int, int]]

@@ -15,14 +15,15 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong.engine.step import Step
-from nextlong.recipe import METHODS, Recipe, Section
+from nextlong.plugins import METHODS
+from nextlong.recipe import Recipe, Section
 from nextlong.schemas import Layout
 
 OptionsT = TypeVar("OptionsT", bound=Section)
@@ -84,11 +85,9 @@ _PROMISED = ("name", "Options", "layout", "needs", "scores", "describe", "repeat
 def method_of(recipe: Recipe) -> Method[Any]:
     """Return the recipe's method. Raises PluginError if another distribution's is none."""
     name = recipe.compose.method
-    method = METHODS.load(name)
+    method = METHODS.load(name, object)
     if lacking := [what for what in _PROMISED if not hasattr(method, what)]:
         raise METHODS.broken(name, f"is not a method: it has no {', '.join(lacking)}")
-    if method.name != name:
-        raise METHODS.broken(name, f"is called {method.name!r} by its own module; the entry point must have that name")
     return cast("Method[Any]", method)
 
 
@@ -260,3 +259,30 @@ class DocumentMethod(ABC, Generic[OptionsT]):
         from nextlong.methods.steps import document_steps  # what searches is not loaded to read a recipe
 
         return document_steps(self, recipe, upstream, attempt=attempt)
+
+
+@dataclass(frozen=True)
+class Citation:
+    """A paper on arXiv; `authors` are joined by `and`."""
+
+    key: str
+    title: str
+    authors: str
+    arxiv: str
+    year: int
+
+    def bibtex(self) -> str:
+        """Return the entry of a bibliography."""
+        return (
+            f"@article{{{self.key},\n  title = {{{{{self.title}}}}},\n  author = {{{self.authors}}},\n"
+            f"  journal = {{arXiv preprint arXiv:{self.arxiv}}},\n  year = {{{self.year}}}\n}}"
+        )
+
+
+NEXTLONG: Final = Citation(
+    "gao2025nextlong",
+    "NExtLong: Toward Effective Long-Context Training without Long Documents",
+    "Gao, Chaochen and Wu, Xing and Lin, Zijia and Zhang, Debing and Hu, Songlin",
+    arxiv="2501.12766",
+    year=2025,
+)

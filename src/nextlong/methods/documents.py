@@ -22,35 +22,36 @@ import xxhash
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artefacts.chunks import iter_chunk_texts, read_chunks
+from nextlong.artifacts.lookup import iter_chunk_texts, read_chunks
+from nextlong.artifacts.results import DraftResult, LengthsResult
 from nextlong.methods.base import DocumentMethod, Documents, Draft, Neighbours, Request, Vectors
-from nextlong.methods.quest.keywords import read_keywords
-from nextlong.recipe import METHODS, Section
-from nextlong.results import DraftResult, LengthsResult
-from nextlong.tokens.encode import Engine, kept_encoder
+from nextlong.methods.keywords import read_keywords
+from nextlong.plugins import METHODS
+from nextlong.recipe import Section
+from nextlong.sequences.encode import Engine, kept_encoder
 
 _ROWS_PER_FILE = 64
 
 
 def count_tokens(
-    out: Path, *, documents: Path, chunks: Path, tokenizer: Path, engine: Engine, joint_tokens: int
+    out: Path, *, documents: Path, chunks: Path, tokenizer: Path, engine: Engine, separator_tokens: int
 ) -> LengthsResult:
-    """Write `{out}.lengths.npy` int32 (chunks,): the tokens of each chunk, with the joint that follows it, if any."""
+    """Write `{out}.lengths.npy` int32 (chunks,): the tokens of each chunk, with the separator that follows it, if any."""
     table, encoder = read_chunks(chunks), kept_encoder(tokenizer, engine)
     chars = int((table["end"] - table["start"]).sum())
     encoder.expect(chars)
     lengths = np.zeros(len(table["start"]), np.int32)
     for batch in iter_chunk_texts(documents, chunks):
         lengths[batch.rows] = encoder.encode_batch(batch.texts)[1]
-    lengths += joint_tokens * joint_follows(table)
+    lengths += separator_tokens * separator_follows(table)
     np.save(f"{out}.lengths.npy", lengths)
     return LengthsResult(chars=chars, tokens=int(lengths.sum()))
 
 
-def joint_follows(table: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
-    """Return whether a joint follows each of the CHUNKS: its text neither ends in a newline nor goes on in the next one."""
+def separator_follows(table: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
+    """Return whether a separator follows each of the CHUNKS: its text neither ends in a newline nor goes on in the next one."""
     goes_on = (table["doc_row"][:-1] == table["doc_row"][1:]) & (table["end"][:-1] == table["start"][1:])
-    follows: NDArray[np.bool_] = table["joint"] & ~np.append(goes_on, False)
+    follows: NDArray[np.bool_] = table["separator"] & ~np.append(goes_on, False)
     return follows
 
 
@@ -72,7 +73,7 @@ def draft_documents(
     many it gave up for want of neighbours that there are.
     """
     rows = np.load(docs)
-    document_method: DocumentMethod[Section] = METHODS.load(method)
+    document_method: DocumentMethod[Section] = METHODS.load(method, DocumentMethod)
     documents = _documents(rows, lengths, neighbours, vectors, keywords)
     drafted = document_method.draft(documents, options, request)
     _write(out, document_method, rows, drafted.drafts)

@@ -29,8 +29,17 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from nextlong.citation import Citation
-from nextlong.methods.base import DocumentMethod, Documents, Draft, Drafted, Need, NeighbourSearch, Request, stretches
+from nextlong.methods.base import (
+    Citation,
+    DocumentMethod,
+    Documents,
+    Draft,
+    Drafted,
+    Need,
+    NeighbourSearch,
+    Request,
+    stretches,
+)
 from nextlong.recipe import Positive, Recipe, Section
 from nextlong.rng import rng_for, shuffled
 

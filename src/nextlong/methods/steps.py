@@ -11,32 +11,25 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.artefacts.finished import chunks_of, special_ids
-from nextlong.embed.steps import document_vectors_step
+from nextlong.artifacts.finished import chunks_of, special_ids
+from nextlong.artifacts.results import DraftResult, KeywordsResult, LengthsResult, TokenizerResult
 from nextlong.engine import store
 from nextlong.engine.estimate import TRIED, Estimate, one, per_shard
 from nextlong.engine.step import Config, Done, Finished, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.methods.base import DocumentMethod, Method, Need, NeighbourSearch, Request, Upstream, method_of
 from nextlong.methods.documents import count_tokens, draft_documents
-from nextlong.methods.nextlong.draft import DraftRules, draft_block
-from nextlong.methods.quest.keywords import Keywords, extract_keywords
-from nextlong.methods.quest.quest import query_resources
-from nextlong.recipe import METHODS, Recipe
+from nextlong.methods.extend import DraftRules, draft_block
+from nextlong.methods.keywords import Keywords, extract_keywords, query_resources
+from nextlong.plugins import METHODS
+from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import SURE_SHARE, TOKENIZER_BYTES, blocks, fetch_of, sequence_limit
-from nextlong.recipe.negatives import NEGATIVES
-from nextlong.results import DraftResult, KeywordsResult, LengthsResult, TokenizerResult
-from nextlong.search.index_steps import index_steps
-from nextlong.search.steps import (
-    documents_step,
-    meta_blocks,
-    meta_documents_step,
-    mine_step,
-    neighbours_fetch,
-    neighbours_step,
-    wanted_neighbours,
-)
-from nextlong.similarity.steps import shingle_store, shingles_step, weights_step
+from nextlong.recipe.keys import NEGATIVES
+from nextlong.retrieval.embed import document_vectors_step
+from nextlong.retrieval.index import document_neighbours, index_steps
+from nextlong.retrieval.mine import mine_steps
+from nextlong.retrieval.near_duplicates.shingles import shingle_store, shingles_step, weights_step
+from nextlong.retrieval.sample import documents_step, meta_documents_step, query_ranges
 
 _DRAFT = Estimate(
     work=lambda amounts: amounts.drafted_chunks,
@@ -53,13 +46,15 @@ def extension_steps(recipe: Recipe, upstream: Upstream, *, attempt: int) -> list
     """Return the steps of Negative Document Extension."""
     ingest, chunk, tokenizer, encoder, embed = upstream
     meta_documents = meta_documents_step(recipe, ingest, chunk, attempt=attempt)
-    fetch = fetch_of(recipe)
-    index = index_steps(recipe, embed, meta_documents, k_of=lambda _: fetch, wanted={"fetch": fetch})
-    mine = mine_step(recipe, embed, meta_documents, index)
+    neighbours = {"neighbours": fetch_of(recipe)}
+    index = index_steps(recipe, embed, meta_documents, neighbours)
+    mining = mine_steps(recipe, "mine", embed, meta_documents, index, neighbours)
     near_copy_steps = _near_copy_steps(recipe, ingest, chunk)
-    draft = draft_step(recipe, ingest, chunk, embed, meta_documents, mine, tokenizer, near_copy_steps, attempt=attempt)
+    draft = draft_step(
+        recipe, ingest, chunk, embed, meta_documents, mining[-1], tokenizer, near_copy_steps, attempt=attempt
+    )
     # Near-copies before vectors: their weights are one task, which then runs beside those that embed.
-    return [meta_documents, encoder, *near_copy_steps, embed, *index, mine, draft]
+    return [meta_documents, encoder, *near_copy_steps, embed, *index, *mining, draft]
 
 
 def _near_copy_steps(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
@@ -100,7 +95,7 @@ def draft_step(
 
     def tasks(done: Finished) -> list[Task]:
         meta_documents = done["meta_documents"].file(".meta_documents.npy")
-        ranges = zip(meta_blocks(meta_documents), done["mine"].files(".candidates.arrow"), strict=True)
+        ranges = zip(query_ranges(meta_documents), done["mine"].files(".candidates.arrow"), strict=True)
         chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
         rules = DraftRules(chars_per_token=chars_per_token, **config)
         sure_chars = SURE_SHARE * recipe.compose.target_tokens * chars_per_token
@@ -160,10 +155,11 @@ def document_steps(method: DocumentMethod[Any], recipe: Recipe, upstream: Upstre
     on_the_way = []
     if Need.DOCUMENT_NEIGHBOURS in method.needs:
         vectors = document_vectors_step(recipe, chunk, embed)
-        wanted = wanted_neighbours(recipe, fetch=search.fetch, attempt=attempt)
-        index = index_steps(recipe, vectors, documents, k_of=partial(neighbours_fetch, wanted), wanted=wanted)
-        on_the_way = [encoder, embed, vectors, *index]
-        needed.append(neighbours_step(recipe, documents, vectors, index, wanted=wanted))
+        neighbours = document_neighbours(recipe, neighbours=search.fetch, attempt=attempt)
+        index = index_steps(recipe, vectors, documents, neighbours)
+        *scanning, mine = mine_steps(recipe, "neighbours", vectors, documents, index, neighbours)
+        on_the_way = [encoder, embed, vectors, *index, *scanning]
+        needed.append(mine)
         if Need.DOCUMENT_VECTORS in method.needs:
             needed.append(vectors)
     if Need.KEYWORDS in method.needs:
@@ -180,7 +176,7 @@ def lengths_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step) -> 
         given: dict[str, Any] = {
             "tokenizer": done["tokenizer"].file(".tokenizer.json"),
             "engine": recipe.tokenizer.engine,
-            "joint_tokens": len(special_ids(done).joint),
+            "separator_tokens": len(special_ids(done).separator),
         }
         return [partial(count_tokens, documents=documents, chunks=chunks, **given) for documents, chunks in shards]
 
@@ -210,7 +206,7 @@ def keywords_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
     if not isinstance(options, Keywords):
         raise METHODS.broken(
             recipe.compose.method,
-            "needs keywords, but its Options do not derive from nextlong.methods.quest.keywords.Keywords, whose keys say how "
+            "needs keywords, but its Options do not derive from nextlong.methods.keywords.Keywords, whose keys say how "
             "they are read",
         )
 

@@ -10,7 +10,7 @@ last document, which the window's end cuts, stays last.
 
 Ours: a part begins where a chunk does, not within a paragraph, so a smaller `chunk.max_chars` gives finer parts; and the
 knot tokens at the cuts and the backtracing task, both of which need tokens that no tokenizer has, are left out: these are
-plain data for the plain next-token loss, in which a joint stands between parts as it does between documents. The paper
+plain data for the plain next-token loss, in which a separator stands between parts as it does between documents. The paper
 leaves some windows as they are (it shuffles 30 % or 80 % of them): set `share`, or mix with a run of `standard`.
 """
 
@@ -22,8 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from nextlong.citation import Citation
-from nextlong.methods.base import DocumentMethod, Documents, Draft, Drafted, Request, stretches, whole
+from nextlong.methods.base import Citation, DocumentMethod, Documents, Draft, Drafted, Request, stretches, whole
 from nextlong.recipe import Section
 from nextlong.rng import rng_for, shuffled
 from nextlong.schemas import Layout

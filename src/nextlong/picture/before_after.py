@@ -1,26 +1,30 @@
-"""Before and after: one sequence as a picture of its own, SVG or PNG.
+"""Before and after: one sequence as a picture of its own, SVG or PNG; or one document in the sequences of several methods.
 
-In:  the spans of a sequence. Out: its document with its chunks, as it was, above the sequence in which they stand, by any
-method; widths are token counts, to one scale. In SVG every chunk tells its source when pointed at, in a browser.
+In:  the spans of a sequence, or of one sequence per method. Out: the document with its chunks, as it was, above the sequence
+in which they stand; widths are token counts, to one scale. In SVG, pointing at a chunk shows its source.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import importlib
+import io
+import warnings
+from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from html import escape
+from typing import Any
 
-from nextlong.picture.elements import clean
-from nextlong.picture.pieces import CHUNK_ROLES, Piece, Pieces, lead_document, length, neighbours_before, scale, scored
-from nextlong.picture.strip import SHADES, shade
-from nextlong.plural import counted
+from nextlong.errors import NextlongError
+from nextlong.picture.palette import LIGHT, SHADES, colour
+from nextlong.picture.pieces import Piece, Pieces, clean, lead_document, length, neighbours_before, scale, scored
+from nextlong.text import counted
 
 WIDTH, HEIGHT, MARGIN, BAR = 1000, 312, 24, 34
 BEFORE_Y, AFTER_Y, _LEGEND_Y = 78, 196, 272
-OWN, _BETWEEN, INK = "#e0a100", "#57606a", "#24292f"
-_PLAIN = ("#b9c0c9", "#8f99a5")
-_SHADES = ("#d6e6f5", "#b9d5ee", "#98c1e4", "#74abd8", "#5193c9", "#337ab6", "#1b609d", "#0b477f")
+INK = "#24292f"
+_FIRST_STRIP_Y, _STRIP_HEIGHT = 118, 70  # of a comparison: one strip per method
 _LONGEST_NAME = 70
+_DOTS_PER_INCH, _INCH = 200, 100  # of a PNG; units of the picture in an inch
 
 
 @dataclass(frozen=True)
@@ -67,20 +71,14 @@ def parts(pieces: Pieces, *, tokens: int, name: str) -> Iterator[Box | Line | Ar
     chunks = "1 chunk" if len(meta_chunks) == 1 else many
     yield Line(MARGIN, 30, f"Before: {_short(source)}", size=17, is_heading=True)
     yield Line(MARGIN, 54, f"one document of {sum(map(length, meta_chunks)):,} tokens, {chunks}")
-    at = 0
-    for piece in meta_chunks:
-        yield _box(piece, at, BEFORE_Y, unit, OWN)
-        at += length(piece)
+    yield from _strip(meta_chunks, lead, BEFORE_Y, unit, shades, start=0)
     yield Line(MARGIN, 148, f"After: one sequence of exactly {tokens:,} tokens", size=17, is_heading=True)
     yield Line(MARGIN, 172, _after(pieces, lead))
-    order: dict[int, int] = {}
-    for piece in pieces:
-        fill = _fill(piece, order.setdefault(piece.doc_id, len(order)), lead, shades)
-        yield _box(piece, piece.token_start, AFTER_Y, unit, fill)
+    yield from _strip(pieces, lead, AFTER_Y, unit, shades)
     for one, other in neighbours_before(pieces, lead):
         left, right = ((piece.token_start + piece.token_end) / 2 * unit + MARGIN for piece in (one, other))
         yield Arc(left, right, AFTER_Y + BAR + 2)
-    yield from _legend(pieces, shades)
+    yield from _legend(pieces, shades, y=_LEGEND_Y)
 
 
 def _distinct(pieces: Pieces, lead: int) -> list[Piece]:
@@ -102,15 +100,6 @@ def _after(pieces: Pieces, lead: int) -> str:
     return f"the same chunks up to {max(apart):,} tokens apart, between {between}"
 
 
-def _fill(piece: Piece, order: int, lead: int, shades: tuple[float, float]) -> str:
-    if piece.role not in CHUNK_ROLES:
-        return _BETWEEN
-    if piece.doc_id == lead:
-        return OWN
-    is_scored = piece.score == piece.score  # NaN where the method has no cosines
-    return _SHADES[shade(piece.score, shades)] if is_scored else _PLAIN[order % 2]
-
-
 def _box(piece: Piece, start: int, y: int, unit: float, fill: str) -> Box:
     is_scored = piece.role in ("negative", "document") and piece.score == piece.score
     cosine = f", cosine {piece.score:.3f}" if is_scored else ""
@@ -119,19 +108,26 @@ def _box(piece: Piece, start: int, y: int, unit: float, fill: str) -> Box:
     return Box(MARGIN + start * unit, y, max(0.3, width - (0.6 if width > 2 else 0)), BAR, fill, title)
 
 
-def _legend(pieces: Pieces, shades: tuple[float, float]) -> Iterator[Box | Line]:
-    yield Box(MARGIN, _LEGEND_Y, 14, 14, OWN)
-    yield Line(MARGIN + 22, _LEGEND_Y + 12, "the document")
+def _legend(pieces: Pieces, shades: tuple[float, float], *, y: int) -> Iterator[Box | Line]:
+    yield Box(MARGIN, y, 14, 14, LIGHT["own"])
+    yield Line(MARGIN + 22, y + 12, "the document")
+    x = MARGIN + 150
     if scored(pieces):
-        for number, fill in enumerate(_SHADES):
-            yield Box(MARGIN + 150 + 10 * number, _LEGEND_Y, 10, 14, fill)
-        what = "hard negatives" if any(piece.role == "negative" for piece in pieces) else "other documents"
-        label = f"{what}, cosine {shades[0]:.2f} to {shades[1]:.2f}"
-        yield Line(MARGIN + 158 + 10 * SHADES, _LEGEND_Y + 12, label)
-    elif len({piece.doc_id for piece in pieces}) > 1:
-        for number, fill in enumerate(_PLAIN):
-            yield Box(MARGIN + 150 + 10 * number, _LEGEND_Y, 10, 14, fill)
-        yield Line(MARGIN + 178, _LEGEND_Y + 12, "other documents, in turn")
+        for number in range(SHADES):
+            yield Box(x + 10 * number, y, 10, 14, LIGHT[f"shade{number}"])
+        has_negatives = any(piece.role == "negative" for piece in pieces)
+        has_neighbors = any(piece.role == "document" and piece.score == piece.score for piece in pieces)
+        what = " and ".join(["hard negatives"] * has_negatives + ["similar documents"] * has_neighbors)
+        yield Line(x + 8 + 10 * SHADES, y + 12, f"{what}, cosine {shades[0]:.2f} to {shades[1]:.2f}")
+        x += 560
+    # Documents without a cosine are grey, in two shades by turns; beside a lead document of meta-chunks there are none.
+    if (
+        any(piece.role == "document" and piece.score != piece.score for piece in pieces)
+        and len({piece.doc_id for piece in pieces if piece.doc_id >= 0}) > 1
+    ):
+        for number in range(2):
+            yield Box(x + 10 * number, y, 10, 14, LIGHT[f"plain{number}"])
+        yield Line(x + 28, y + 12, "other documents")
 
 
 def _short(name: str) -> str:
@@ -141,10 +137,57 @@ def _short(name: str) -> str:
 
 def svg(pieces: Pieces, *, tokens: int, name: str) -> str:
     """Return the picture as SVG; `name` is the sequence's."""
-    opening = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {HEIGHT}" role="img">'
-    ground = f'<rect width="{WIDTH}" height="{HEIGHT}" fill="#ffffff"/>'
-    drawn = [_drawn(part) for part in parts(pieces, tokens=tokens, name=name)]
-    return "\n".join([opening, f"<title>{escape(clean(name))}</title>", ground, *drawn, "</svg>"]) + "\n"
+    return _svg(parts(pieces, tokens=tokens, name=name), height=HEIGHT, name=name)
+
+
+def comparison_svg(sequences: Mapping[str, Pieces], *, source_id: str, tokens: int) -> str:
+    """Return one document, and below it the sequence of each method that holds it, as SVG.
+
+    `sequences` are the spans by the name of their method, each of `tokens` tokens.
+    """
+    height = _FIRST_STRIP_Y + _STRIP_HEIGHT * len(sequences) + 50
+    drawn = _compared(sequences, source_id=source_id, tokens=tokens, legend_y=height - 40)
+    return _svg(drawn, height=height, name=f"{source_id}, by {', '.join(sequences)}")
+
+
+def _compared(
+    sequences: Mapping[str, Pieces], *, source_id: str, tokens: int, legend_y: int
+) -> Iterator[Box | Line | Arc]:
+    lead_of = {
+        name: next(piece.doc_id for piece in pieces if piece.source_id == source_id)
+        for name, pieces in sequences.items()
+    }
+    first, longest = next(iter(sequences)), min(_LONGEST_NAME, max(map(len, sequences)))
+    chunks = max((_distinct(pieces, lead_of[name]) for name, pieces in sequences.items()), key=len)
+    unit = (WIDTH - 2 * MARGIN) / tokens
+    shades = scale([cosine for pieces in sequences.values() for cosine in scored(pieces)])
+    yield Line(MARGIN, 30, f"One document: {_short(source_id)}", size=17, is_heading=True)
+    yield from _strip(chunks, lead_of[first], 44, unit, shades, start=0)
+    for number, (name, pieces) in enumerate(sequences.items()):
+        y = _FIRST_STRIP_Y + _STRIP_HEIGHT * number
+        yield Line(MARGIN, y, _short(name), size=15, is_heading=True)
+        # The caption begins behind the longest name: some 9 units a letter.
+        yield Line(MARGIN + max(150, 9 * longest + 16), y, _after(pieces, lead_of[name]))
+        yield from _strip(pieces, lead_of[name], y + 10, unit, shades)
+    yield from _legend([piece for pieces in sequences.values() for piece in pieces], shades, y=legend_y)
+
+
+def _strip(
+    pieces: Pieces, lead: int, y: int, unit: float, shades: tuple[float, float], *, start: int | None = None
+) -> Iterator[Box]:
+    """Yield pieces side by side: from `start`, or where they stand in their sequence."""
+    order: dict[int, int] = {}
+    for piece in pieces:
+        fill = LIGHT[colour(piece, order.setdefault(piece.doc_id, len(order)), lead, shades)]
+        yield _box(piece, piece.token_start if start is None else start, y, unit, fill)
+        start = None if start is None else start + length(piece)
+
+
+def _svg(drawn: Iterable[Box | Line | Arc], *, height: int, name: str) -> str:
+    opening = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">'
+    ground = f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>'
+    lines = [opening, f"<title>{escape(clean(name))}</title>", ground, *map(_drawn, drawn), "</svg>"]
+    return "\n".join(lines) + "\n"
 
 
 def _drawn(part: Box | Line | Arc) -> str:
@@ -153,7 +196,40 @@ def _drawn(part: Box | Line | Arc) -> str:
         return f"<rect {place}><title>{escape(clean(part.title))}</title></rect>" if part.title else f"<rect {place}/>"
     if isinstance(part, Arc):
         curve = f"M{part.left:.1f} {part.y} Q{(part.left + part.right) / 2:.1f} {part.y + part.depth} {part.right:.1f} {part.y}"
-        return f'<path d="{curve}" fill="none" stroke="{OWN}" stroke-width="1.6"/>'
+        return f'<path d="{curve}" fill="none" stroke="{LIGHT["own"]}" stroke-width="1.6"/>'
     weight = 600 if part.is_heading else 400
     style = f'font-size="{part.size}" font-weight="{weight}" font-family="system-ui, sans-serif" fill="{INK}"'
     return f'<text x="{part.x}" y="{part.y}" {style}>{escape(part.text)}</text>'
+
+
+def png(pieces: Pieces, *, tokens: int, name: str) -> bytes:
+    """Return the picture as PNG, 2,000 dots wide. Raises NextlongError without matplotlib."""
+    matplotlib, figures, patches, paths = map(_required, ("", ".figure", ".patches", ".path"))
+    with matplotlib.rc_context({"text.parse_math": False}), warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message=r"Glyph .* missing from font", category=UserWarning)
+        figure = figures.Figure(figsize=(WIDTH / _INCH, HEIGHT / _INCH), dpi=_DOTS_PER_INCH, facecolor="white")
+        axes = figure.add_axes((0, 0, 1, 1))
+        axes.set(xlim=(0, WIDTH), ylim=(HEIGHT, 0))
+        axes.axis("off")
+        for part in parts(pieces, tokens=tokens, name=name):
+            if isinstance(part, Box):
+                axes.add_patch(patches.Rectangle((part.x, part.y), part.width, part.height, facecolor=part.fill))
+            elif isinstance(part, Arc):
+                middle = ((part.left + part.right) / 2, part.y + part.depth)
+                curve = paths.Path([(part.left, part.y), middle, (part.right, part.y)], [1, 3, 3])
+                axes.add_patch(patches.PathPatch(curve, fill=False, edgecolor=LIGHT["own"], linewidth=1.6 * 72 / _INCH))
+            else:
+                weight = "bold" if part.is_heading else "normal"
+                axes.text(part.x, part.y, part.text, fontsize=part.size * 72 / _INCH, fontweight=weight, color=INK)
+        file = io.BytesIO()
+        figure.savefig(file, format="png")
+    return file.getvalue()
+
+
+def _required(name: str) -> Any:
+    try:
+        return importlib.import_module(f"matplotlib{name}")
+    except ImportError:
+        raise NextlongError(
+            "matplotlib, which draws PNG, is not installed (SVG needs nothing); say: pip install 'nextlong[png]'"
+        ) from None

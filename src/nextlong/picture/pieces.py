@@ -5,14 +5,25 @@ In:  spans. Out: the document that a sequence is about, the range of its cosines
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from itertools import pairwise
 from math import isfinite
 from typing import Protocol
 
+# What XML 1.0 cannot hold, and what turns the direction of the text around it.
+_FORBIDDEN = re.compile(
+    r"[^\t\n\r\x20-\x7e\xa0-\ud7ff\ue000-\ufdcf\ufdf0-\ufffd\U00010000-\U0010ffff]|[\u202a-\u202e\u2066-\u2069]"
+)
+
+
+def clean(text: str) -> str:
+    """Return text without control characters, lone surrogates and marks that turn its direction, which no page can hold."""
+    return _FORBIDDEN.sub("\ufffd", text)
+
 
 class Piece(Protocol):
-    """A span of a sequence: `nextlong.runs.opened.Span` is one."""
+    """A span of a sequence: `nextlong.runs.run.Span` is one."""
 
     @property
     def chunk_id(self) -> int: ...
@@ -33,7 +44,7 @@ class Piece(Protocol):
 
 
 Pieces = Sequence[Piece]
-_JOINT_TOKENS = 16  # what may stand between two chunks that still stand side by side
+_SEPARATOR_TOKENS = 16  # what may stand between two chunks that still stand side by side
 CHUNK_ROLES = ("meta", "negative", "document")
 
 
@@ -81,4 +92,4 @@ def neighbours_before(pieces: Pieces, doc_id: int) -> list[tuple[Piece, Piece]]:
     """Return the pieces of a document two by two: those that stood one right behind the other, and no longer do."""
     document_pieces = sorted((piece for piece in pieces if piece.doc_id == doc_id), key=lambda piece: piece.chunk_id)
     chunks = list({piece.chunk_id: piece for piece in document_pieces}.values())
-    return [(a, b) for a, b in pairwise(chunks) if not 0 <= b.token_start - a.token_end <= _JOINT_TOKENS]
+    return [(a, b) for a, b in pairwise(chunks) if not 0 <= b.token_start - a.token_end <= _SEPARATOR_TOKENS]

@@ -1,6 +1,6 @@
 """Recipe: what the user asks for, as frozen models; YAML in, unknown keys refused."""
 
-from nextlong.recipe.encoder import Encoder, Lsa, OpenAI, SentenceTransformers
+from nextlong.recipe.encoder import Encoder
 from nextlong.recipe.export import Export
 from nextlong.recipe.keys import (
     Chunk,
@@ -13,16 +13,14 @@ from nextlong.recipe.keys import (
     Named,
     Operational,
     Positive,
+    Search,
     Section,
     Source,
     Tokenizer,
 )
-from nextlong.recipe.methods import METHODS
 from nextlong.recipe.recipe import Recipe
-from nextlong.recipe.search import Search
 
 __all__ = [
-    "METHODS",
     "Chunk",
     "Compose",
     "Decontaminate",
@@ -30,17 +28,14 @@ __all__ = [
     "Encoder",
     "Export",
     "Ingest",
-    "Lsa",
     "MayBePath",
     "Mine",
     "Named",
-    "OpenAI",
     "Operational",
     "Positive",
     "Recipe",
     "Search",
     "Section",
-    "SentenceTransformers",
     "Source",
     "Tokenizer",
 ]

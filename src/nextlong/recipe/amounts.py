@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
 
 from nextlong.recipe import Recipe
-from nextlong.recipe.search import EXACT
 
 _LEAST_FETCH = (
     1024  # covers target_tokens up to 131,072 at 2,048 characters a chunk, so shorter targets mine nothing anew
@@ -52,42 +50,3 @@ def blocks(documents: float, queries: float) -> float:
 def document_chars(recipe: Recipe, chars_per_token: float) -> float:
     """Return how much text fills a sequence, T·E and a margin, because E is a mean; only to look for neighbours by."""
     return recipe.sequence_tokens * chars_per_token * _DOCUMENT_MARGIN
-
-
-@dataclass(frozen=True, kw_only=True)
-class Amounts:
-    """How much there is to do, of a corpus or of a sample; what a plan is made of (`engine/estimate.py`)."""
-
-    shards: float = 1.0
-    text_bytes: float = 0.0  # of all documents that ingest reads
-    documents: float = 0.0
-    kept_documents: float = 0.0  # what select leaves, and from here on
-    kept_chars: float = 0.0
-    chunks: float = 0.0
-    evaluation_bytes: float = 0.0
-    dimensions: float = 0.0
-    vectors: float = 0.0  # what is searched: chunks or documents
-    queries: float = 0.0
-    neighbours: float = 0.0  # of each query
-    index: str = EXACT  # or a FAISS factory string
-    looked_into: float = 1.0  # the share of the vectors that a query is compared with
-    drafts: float = 0.0
-    drafted_chunks: float = 0.0  # of all drafts, one after the other
-    named_chunks: float = 0.0  # those of them that are different
-    sequences: float = 0.0
-    tokens: float = 0.0  # of all sequences
-
-    @property
-    def chunk_chars(self) -> float:
-        """Characters of a chunk, on average."""
-        return self.kept_chars / max(1.0, self.chunks)
-
-    @property
-    def named_chars(self) -> float:
-        """Characters of the chunks that drafts name."""
-        return self.named_chunks * self.chunk_chars
-
-    @property
-    def all_neighbours(self) -> float:
-        """Neighbours of all queries."""
-        return self.queries * min(self.neighbours, self.vectors)

@@ -11,20 +11,11 @@ from typing import Annotated, Any, Final, Literal, Protocol, Self, runtime_check
 
 from pydantic import Field, field_validator, model_validator
 
-from nextlong.plugins import Plugins
-from nextlong.recipe.keys import Auto, Named, Operational, Section
-from nextlong.recipe.lengths import PositiveLength
-
-FORMATS: Final = Plugins(
-    kind="format",
-    package="nextlong.export.formats",
-    attribute="FORMAT",
-    group="nextlong.formats",
-    shared=frozenset({"base"}),
-)
+from nextlong.plugins import FORMATS
+from nextlong.recipe.keys import Auto, Named, Operational, PositiveLength, Section
 
 # The keys that only some formats take; what is not here suits all.
-_KEYS_OF_FORMATS: Final = ("row_group_mb", "megatron_eod", "boundaries", "compression")
+_KEYS_OF_FORMATS: Final = ("row_group_mb", "megatron_eod", "boundaries", "pad_documents_to", "compression")
 _OF_A_SPLIT: Final = ("shared_chunks", "split_seed")
 _ALL_TAKE: Final = ("auto", "none")
 
@@ -54,10 +45,10 @@ class Export(Section):
 
     formats: tuple[str, ...] = Field(
         ("parquet",),
-        description=f"any of: {', '.join(FORMATS.built_in)}; or one that another package brings",
+        description=f"any of: {', '.join(FORMATS.built_in)}; or one provided by a plugin package",
     )
     pack: PositiveLength | None = Field(
-        None, description="tokens of a row that holds several sequences, boundaries kept; null: one sequence a row"
+        None, description="tokens of a row that holds several sequences, boundaries kept; null: one sequence per row"
     )
     validation: Annotated[float, Field(ge=0, lt=1)] = Field(
         0.0, description="share of the meta-documents whose sequences are a validation split of their own"
@@ -83,6 +74,11 @@ class Export(Section):
         "sequence",
         description="what seq_lengths count and labels begin anew at: sequences, or the original documents of standard, knn, iclm, "
         "quest and splice; an extended sequence is one document",
+    )
+    pad_documents_to: Annotated[int, Field(gt=1)] | None = Field(
+        None,
+        description="pad each document to a multiple of this many tokens (2 · the ranks of context parallelism); parquet and arrow "
+        "then have seq_lengths_padded, and labels that mask the padding; null: no padding",
     )
     push: Annotated[Named | None, Operational()] = Field(
         None, description="put the files there too: a folder or any fsspec URL (s3://, gs://, hf://)"
@@ -115,6 +111,12 @@ class Export(Section):
                 raise ValueError(
                     f"pack is {self.pack} but {terms.name} {terms.no_packing}; leave it null, or choose another format"
                 )
+            if self.pad_documents_to is not None and "pad_documents_to" not in terms.keys:
+                takers = " and ".join(_takers(FORMATS.built_in, "pad_documents_to", self.pad_documents_to))
+                raise ValueError(
+                    f"pad_documents_to is {self.pad_documents_to} but {terms.name} cannot mark padding; leave it null, or export "
+                    f"{takers} alone"
+                )
         if unused := unused_keys(self.model_dump(mode="json")):
             raise ValueError("; ".join(unused.values()))
         self._refuse_two_lengths()
@@ -143,15 +145,12 @@ class Export(Section):
 def terms_of(name: str) -> FormatTerms:
     """Return what a format says of itself. Raises ValueError if there is none of that name, PluginError if it is broken."""
     try:
-        terms = FORMATS.load(name)
+        return FORMATS.load(name, FormatTerms)
     except KeyError:
         known = FORMATS.names()
         near = difflib.get_close_matches(name, known, n=1)
         advice = f"did you mean {near[0]!r}? " if near else ""
         raise ValueError(f"there is no format {name!r}; {advice}there are: {', '.join(known)}") from None
-    if not isinstance(terms, FormatTerms) or terms.name != name:
-        raise FORMATS.broken(name, f"is not a Format of that name, but {terms!r:.80}")
-    return terms
 
 
 def unused_keys(export: Mapping[str, Any]) -> dict[str, str]:

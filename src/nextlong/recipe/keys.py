@@ -6,14 +6,81 @@ Each number of the paper (arXiv 2501.12766) is a key here, with the paper's valu
 
 from __future__ import annotations
 
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import BaseModel, ConfigDict, Field, JsonValue, field_validator, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, field_validator, model_validator
 from pydantic_core import PydanticCustomError
 
-from nextlong.recipe.lengths import Length, PositiveLength
-from nextlong.recipe.methods import METHODS
-from nextlong.recipe.negatives import NEGATIVES, NegativesName
+from nextlong.plugins import INDEXES, INPUT_FORMATS, METHODS, Registry
+
+_UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
+_WRITTEN = re.compile(r"(\d{1,15})([kKmM]?)", re.ASCII)
+
+_WITH_A_UNIT = re.compile(r"[\d.,_]+\s*[^\W\d_]+")
+
+
+def read_length(text: str) -> int | None:
+    """Return the length that 8192, 8k, 64K or 1M stands for; None if the text is none."""
+    match = _WRITTEN.fullmatch(text.strip())
+    return int(match[1]) * _UNITS[match[2].lower()] if match else None
+
+
+def _in_full(value: Any) -> Any:
+    if not isinstance(value, str):
+        return value
+    length = read_length(value)
+    if length is None and _WITH_A_UNIT.fullmatch(value.strip()):
+        raise ValueError("a length is a whole number: 131072, or in short 128k (k is 1,024) or 1M (M is 1,048,576)")
+    return value if length is None else length
+
+
+# An int of a recipe that may be written as 128k.
+Length = Annotated[int, BeforeValidator(_in_full)]
+PositiveLength = Annotated[Length, Field(gt=0)]
+
+
+NegativesName = Literal["top", "random-retrieved", "tail", "random-corpus", "self-repeat"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class NegativeChoice:
+    """Where negatives come from (retrieved candidates, the whole corpus, or the meta-chunk itself), and in what order."""
+
+    origin: Literal["retrieved", "corpus", "meta-chunk"] = "retrieved"
+    order: Literal["nearest", "random", "farthest"] = "nearest"
+
+    @property
+    def are_nearest(self) -> bool:
+        """Whether the nearest candidates serve first."""
+        return self.origin == "retrieved" and self.order == "nearest"
+
+    @property
+    def are_reordered(self) -> bool:
+        """Whether the nearest candidates serve in another order than by cosine."""
+        return self.origin == "retrieved" and self.order != "nearest"
+
+    @property
+    def are_random(self) -> bool:
+        """Whether a seed decides."""
+        return self.order == "random"
+
+    @property
+    def repeat_meta_chunk(self) -> bool:
+        """Whether the meta-chunk serves as its own negative, so that repeats are the point."""
+        return self.origin == "meta-chunk"
+
+
+NEGATIVES: Final[Mapping[str, NegativeChoice]] = {
+    "top": NegativeChoice(),
+    "random-retrieved": NegativeChoice(order="random"),
+    "tail": NegativeChoice(order="farthest"),
+    "random-corpus": NegativeChoice(origin="corpus", order="random"),
+    "self-repeat": NegativeChoice(origin="meta-chunk"),
+}
+
 
 Auto = Literal["auto"]
 Positive = Annotated[int, Field(gt=0)]
@@ -62,6 +129,18 @@ def operational_keys(section: type[Section]) -> set[str]:
     }
 
 
+def options_class(registry: Registry, name: str) -> type[Section]:
+    """Return the model of an extension's section of the recipe. Raises PluginError if it cannot serve as one."""
+    options = getattr(registry.load(name, object), "Options", None)
+    if not (isinstance(options, type) and issubclass(options, Section)):
+        raise registry.broken(
+            name, f"has {options!r} for its Options, which must be a class made from nextlong's Section"
+        )
+    if required := [key for key, field in options.model_fields.items() if field.is_required()]:
+        raise registry.broken(name, f"has no default for its option {required[0]!r}")
+    return options
+
+
 _ID: Final = "id"
 
 
@@ -76,17 +155,18 @@ class Source(Section):
     text: str = Field("text", description="the column that holds the text; a.b reads a nested field")
     id: Named = Field(
         _ID,
-        description="the column of your own ids; a document without one is called file:line; any other than id has to be there",
+        description="the column of your own ids; a document without one is named file:line; a column other than `id` must exist",
     )
-    format: Literal["auto", "jsonl", "parquet", "arrow", "csv", "tsv", "warc", "html", "text"] = Field(
-        "auto", description="by the file name, if auto"
+    format: str = Field(
+        "auto",
+        description="auto: by the file name; else jsonl, parquet, arrow, csv, tsv, warc, html, text or another package's",
     )
-    where: Named | None = Field(
+    filter: Named | None = Field(
         None,
-        description="only documents for which this holds: an SQL condition on other columns, as language = 'en' AND score > 0.5",
+        description="an SQL condition on other columns: only matching documents are used, e.g. language = 'en' AND score > 0.5",
     )
-    keep: tuple[Named, ...] = Field(
-        (), description="other columns that stay beside each document, into every export's spans"
+    metadata: tuple[Named, ...] = Field(
+        (), description="columns to carry along as metadata of each document, into the spans of every export"
     )
     license: str = Field("", description="of the texts, as SPDX spells it; stated on the data set card")
     weight: Annotated[float, Field(gt=0)] | None = Field(
@@ -96,12 +176,19 @@ class Source(Section):
     max_documents: Positive | None = Field(None, description="keep at most this many documents, drawn by keyed hash")
     max_chars: Positive | None = Field(None, description="keep at most this many characters, drawn by keyed hash")
 
-    @field_validator("keep", mode="before")
+    @field_validator("format")
+    @classmethod
+    def _known(cls, name: str) -> str:
+        if name != "auto" and name not in (known := INPUT_FORMATS.declarations(object)):
+            raise ValueError(f"is not an input format; choose auto or one of {', '.join(known)}")
+        return name
+
+    @field_validator("metadata", mode="before")
     @classmethod
     def _one_or_several(cls, value: Any) -> Any:
         return [value] if isinstance(value, str) else value
 
-    @field_validator("keep", mode="after")
+    @field_validator("metadata", mode="after")
     @classmethod
     def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
         if twice := sorted({name for name in names if names.count(name) > 1}):
@@ -129,10 +216,15 @@ class Ingest(Section):
     max_document_chars: Positive = Field(10_000_000, description="longer documents are rejected")
     dedup: Literal["exact", "normalized", "minhash"] = Field(
         "exact",
-        description="leave out documents that are equal | equal but for case and white space | nearly equal (nextlong[dedup])",
+        description="remove duplicate documents: exact | normalized (ignores case and white space) | minhash (near-duplicates; "
+        "needs nextlong[dedup])",
     )
     dedup_threshold: Annotated[float, Field(gt=0, le=1)] = Field(
         0.8, description="minhash: share of the five-word runs of two documents that makes them nearly equal"
+    )
+    exclude: Named | None = Field(
+        None,
+        description="JSON Lines of documents to exclude: source and id, or a whole source; nextlong view writes one",
     )
     shard_mb: Annotated[float, Field(gt=0)] | Auto = Field(
         "auto", description="MB of text in a shard; auto: total / 32, between 1 and 128"
@@ -289,7 +381,9 @@ class Compose(Section):
         1.5, description="w of the paper: text drafted, as a multiple of what T needs"
     )
     min_meta_chunks: Positive = Field(2, description="documents with fewer chunks are not extended (paper: 1)")
-    joint: str = Field("\n", description="the separator between a chunk that does not end in a newline and the next")
+    separator: str = Field(
+        "\n", description="the separator between a chunk that does not end in a newline and the next"
+    )
     seed: int | None = Field(
         None, description="for the draw of meta-documents and random positions; default: the recipe's seed"
     )
@@ -309,3 +403,30 @@ class Documents(Section):
     """Vectors of whole documents, for methods that look for similar documents."""
 
     vector: Literal["mean", "first"] = Field("mean", description="of the chunks' vectors: their mean, or the first")
+
+
+AUTO: Final = "auto"  # index: chosen by what either takes
+EXACT: Final = "exact"  # index: every query against every vector
+
+
+class Search(Section):
+    """vectors → an index of them: how the nearest are found."""
+
+    index: Named = Field(
+        AUTO,
+        description="exact; a FAISS factory string with inverted lists, as IVF,SQ8 or IVF4096,Flat; auto: by what either takes",
+    )
+    recall: Annotated[float, Field(gt=0, lt=1)] = Field(
+        0.95,
+        description="of an approximate index: this share of the exact nearest is found; measured, and held to by verify",
+    )
+    device: Annotated[Literal["auto", "cpu", "cuda"], Operational()] = Field(
+        "auto", description="of exact search; auto: a GPU where torch and one are there; never changes the data"
+    )
+
+    @model_validator(mode="after")
+    def _known(self) -> Self:
+        kinds = INDEXES.declarations(object).values() if self.index not in (AUTO, EXACT) else ()
+        if kinds and not any(re.fullmatch(kind.takes, self.index) for kind in kinds):
+            raise ValueError(f"index is {self.index!r}; it must be auto, {' or '.join(kind.usage for kind in kinds)}")
+        return self

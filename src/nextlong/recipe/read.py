@@ -13,8 +13,25 @@ from typing import Any
 import yaml
 
 from nextlong.errors import RecipeError
-from nextlong.plain_data import Json
 from nextlong.recipe.text import UniqueKeys, copied, in_full
+from nextlong.text import Json
+
+
+def preset(name: str) -> str:
+    """Return the text of a recipe that comes with the package, comments and all. Raises RecipeError, naming those there are."""
+    return preset_path(name).read_text(encoding="utf-8")
+
+
+def preset_path(name: str) -> Path:
+    """Return the file of a recipe that comes with the package. Raises RecipeError, naming those there are."""
+    inside = Path(__file__).parents[1]
+    folders = (inside / "recipes", inside.parents[1] / "recipes")  # installed; a checkout
+    folder = next((folder for folder in folders if folder.is_dir()), folders[0])
+    known = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    if name not in known:
+        raise RecipeError(f"preset {name!r} is not known; choose one of: {', '.join(known)}")
+    return known[name]
+
 
 _SUFFIXES = (".yaml", ".yml")
 PresetPath = Callable[[str], Path]  # of a recipe of the package; raises RecipeError

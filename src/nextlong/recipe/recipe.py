@@ -15,8 +15,8 @@ import yaml
 from pydantic import Field, PrivateAttr, ValidationError, create_model, model_validator
 
 from nextlong.errors import RecipeError
-from nextlong.plain_data import Json
-from nextlong.recipe.encoder import Encoder
+from nextlong.plugins import ENCODERS, METHODS
+from nextlong.recipe.encoder import Encoder, encoder_with, encoders_named
 from nextlong.recipe.export import Export
 from nextlong.recipe.keys import (
     Auto,
@@ -30,21 +30,21 @@ from nextlong.recipe.keys import (
     Operational,
     Positive,
     Ray,
+    Search,
     Section,
     Tokenizer,
     VariantName,
+    options_class,
 )
-from nextlong.recipe.methods import METHODS
-from nextlong.recipe.presets import preset_path
-from nextlong.recipe.read import lay_over_base, read_file
-from nextlong.recipe.search import Search
+from nextlong.recipe.read import lay_over_base, preset_path, read_file
 from nextlong.recipe.text import check_plain, explain, merge
+from nextlong.text import Json
 
 
 class Recipe(Section):
     """The whole request. `Recipe.load(path)` reads YAML; `recipe.dump()` writes it."""
 
-    run_dir: Annotated[Named, Operational()] = Field(description="where the run lives; one folder a step")
+    run_dir: Annotated[Named, Operational()] = Field(description="where the run lives; one folder per step")
     store: Annotated[Named | None, Operational()] = Field(
         None, description="a folder that several run_dirs share: what one has made up to the tokens, the others take"
     )
@@ -157,22 +157,32 @@ class Recipe(Section):
             raise RecipeError(
                 f"{origin} refers to itself, or is nested too deeply to be a recipe; write it out"
             ) from None
-        sections = _methods_named(merged)
-        model = _recipe_with(sections)
+        methods, encoders = _methods_named(merged), encoders_named(merged.get("encoder"))
+        model = _recipe_with(methods, encoders)
         try:
             recipe = model.model_validate(merged)
         except ValidationError as error:
             problems = explain(error, model, methods=METHODS.names)
             raise RecipeError("\n".join(f"{origin}: {line}" for line in problems)) from None
-        # The method's own section is always there, another's only if it says something: so equal recipes are equal.
-        kept = tuple(
-            name for name in sections if name == recipe.compose.method or getattr(recipe, name) != _default(name)
+        # The chosen method's and encoder's own section is always there, another's only if it says something: so equal recipes
+        # are equal.
+        kept_methods = tuple(
+            name
+            for name in methods
+            if name == recipe.compose.method or getattr(recipe, name) != _method_options(name)()
         )
-        if kept == sections:
+        kept_encoders = tuple(
+            name
+            for name in encoders
+            if name == recipe.encoder.section or getattr(recipe.encoder, name) != options_class(ENCODERS, name)()
+        )
+        if (kept_methods, kept_encoders) == (methods, encoders):
             return recipe
-        return _recipe_with(kept).model_validate(
-            {key: merged[key] for key in merged if key not in {*sections} - {*kept}}
-        )
+        dropped = {*methods} - {*kept_methods} | {f"encoder.{name}" for name in {*encoders} - {*kept_encoders}}
+        plain = {key: value for key, value in merged.items() if key not in dropped}
+        if isinstance(section := plain.get("encoder"), dict):
+            plain["encoder"] = {key: value for key, value in section.items() if f"encoder.{key}" not in dropped}
+        return _recipe_with(kept_methods, kept_encoders).model_validate(plain)
 
     def dump(self) -> str:
         """Return the resolved recipe, every key named, as YAML that `load` reads back to an equal recipe."""
@@ -200,7 +210,7 @@ class Recipe(Section):
     def options(self) -> Section:
         """The section of the recipe's method, which has no keys where the method has no options."""
         name = self.compose.method
-        section: Section = getattr(self, name) if name in type(self).model_fields else _default(name)
+        section: Section = getattr(self, name) if name in type(self).model_fields else _method_options(name)()
         return section
 
     @property
@@ -222,29 +232,20 @@ def _methods_named(data: Mapping[str, Any]) -> tuple[str, ...]:
     named = {asked, *(key for key in data if isinstance(key, str))}
     named -= set(Recipe.model_fields) - {asked}
     known = METHODS.built_in if named <= set(METHODS.built_in) else METHODS.names()
-    return tuple(name for name in known if name in named and options_class(name).model_fields)
+    return tuple(name for name in known if name in named and _method_options(name).model_fields)
 
 
 @lru_cache
-def _recipe_with(methods: tuple[str, ...]) -> type[Recipe]:
-    """Return `Recipe` with the sections of some methods."""
-    sections: Json = {name: (options_class(name), _default(name)) for name in methods}
-    return create_model("Recipe", __base__=Recipe, **sections) if methods else Recipe
+def _recipe_with(methods: tuple[str, ...], encoders: tuple[str, ...]) -> type[Recipe]:
+    """Return `Recipe` with the sections of some methods and encoders."""
+    encoder = encoder_with(encoders)
+    sections: Json = {name: (_method_options(name), _method_options(name)()) for name in methods}
+    return create_model("Recipe", __base__=Recipe, encoder=(encoder, encoder()), **sections)
 
 
-def _default(method: str) -> Section:
-    return options_class(method)()
-
-
-def options_class(method: str) -> type[Section]:
-    """Return the model of a method's section of the recipe. Raises PluginError if it has none that can serve."""
-    options = getattr(METHODS.load(method), "Options", None)
-    if not (isinstance(options, type) and issubclass(options, Section)):
-        raise METHODS.broken(
-            method, f"has {options!r} for its Options, which must be a class made from nextlong's Section"
-        )
-    if required := [name for name, field in options.model_fields.items() if field.is_required()]:
-        raise METHODS.broken(method, f"has no default for its option {required[0]!r}")
+def _method_options(method: str) -> type[Section]:
+    """Return the model of a method's section, as `options_class` does; its name must not be a key of recipes."""
+    options = options_class(METHODS, method)
     if (options.model_fields and hasattr(Recipe, method)) or method in Recipe.model_fields:
         raise METHODS.broken(method, "has a name that recipes use for something else")
     return options

@@ -8,10 +8,11 @@ from typing import Any, Literal
 import yaml
 from pydantic import BaseModel
 
-from nextlong.plain_data import Json
-from nextlong.recipe.keys import Section
-from nextlong.recipe.methods import METHODS
-from nextlong.recipe.recipe import Recipe, options_class
+from nextlong.plugins import ENCODERS, METHODS
+from nextlong.recipe.encoder import encoder_with
+from nextlong.recipe.keys import options_class
+from nextlong.recipe.recipe import Recipe
+from nextlong.text import Json
 
 _COMMENT_COLUMN = 44
 # What a first recipe shows, default or not.
@@ -87,15 +88,13 @@ def _short_item(model: BaseModel, name: str, depth: int, *, comments: Literal["a
 
 
 def _sections(recipe: Recipe) -> Json:
-    """Return the recipe's keys in order, before `export` the sections of methods: every built-in one's."""
+    """Return the recipe's keys in order, with the options of every built-in encoder, and of every method before `export`."""
     said = {name: getattr(recipe, name) for name in type(recipe).model_fields}
+    said["encoder"] = encoder_with(ENCODERS.built_in).model_validate(recipe.encoder.model_dump(mode="json"))
     export = said.pop("export")
-    return said | {name: said.get(name, section) for name, section in _of_methods().items()} | {"export": export}
-
-
-def _of_methods() -> dict[str, Section]:
-    classes = {name: options_class(name) for name in METHODS.built_in}
-    return {name: options() for name, options in classes.items() if options.model_fields}
+    of_methods = {name: options_class(METHODS, name)() for name in METHODS.built_in}
+    shown = {name: said.get(name, options) for name, options in of_methods.items() if type(options).model_fields}
+    return said | shown | {"export": export}
 
 
 def _section(name: str, section: BaseModel, depth: int) -> list[str]:

@@ -16,7 +16,7 @@ import yaml
 from pydantic import BaseModel, ValidationError
 
 from nextlong.errors import RecipeError
-from nextlong.plain_data import Json
+from nextlong.text import Json
 
 _INDEX = re.compile(r"\[(\d+)\]")
 _COUNTED = re.compile(r"(\d+)([kKmM])", re.ASCII)

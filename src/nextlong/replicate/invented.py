@@ -1,7 +1,7 @@
 """Invented corpus: documents whose facts can only be known by looking back at the same document.
 
-In:  the sizes below and a seed. Out: `train.jsonl` and `held-out.jsonl` (documents), `echoes.jsonl` (random words, repeated
-verbatim), `tokenizer.json` (a token a word).
+In:  the sizes below and a seed. Out: `train.jsonl` and `held-out.jsonl` (documents of 4 to 8 paragraphs), `long.jsonl`
+(17 to 80), `echoes.jsonl` (random words, repeated verbatim), `tokenizer.json` (a token a word).
 
 A document has a topic and four facts. A fact is `name value .`; its name is drawn from all names, its value from those of the
 topic. The first paragraph states every fact once; each later paragraph restates facts drawn with replacement, among words of
@@ -33,6 +33,7 @@ FACTS: Final = 4  # of a document, and statements of a paragraph
 PARAGRAPH_TOKENS: Final = 24  # on average
 STOP: Final = "."
 _PARAGRAPHS: Final = (4, 9)  # of a document, from 4 to 8
+_LONG_PARAGRAPHS: Final = (16, 81)  # of a long document
 _FILLERS_BETWEEN: Final = (2, 5)  # before a fact, from 2 to 4
 _ECHO_WORDS: Final = (4, 24)  # of a span, uniform in its logarithm
 _ECHO_TOKENS: Final = 96  # a span is repeated until its document has as many, at least once
@@ -41,8 +42,9 @@ _ECHO_TOKENS: Final = 96  # a span is repeated until its document has as many, a
 class Invented(Section):
     """Sizes of the invented corpus."""
 
-    documents: Positive = 5_000
+    documents: Positive = 10_000
     held_out: Positive = 500
+    long: Positive = 1_000
     echoes: Positive = 6_000
     seed: int = 0
 
@@ -112,13 +114,19 @@ class Words:
 WORDS: Final = Words()
 
 
-def document(rng: np.random.Generator, *, topic: int | None = None, avoid: frozenset[str] = frozenset()) -> Document:
+def document(
+    rng: np.random.Generator,
+    *,
+    topic: int | None = None,
+    avoid: frozenset[str] = frozenset(),
+    paragraphs: tuple[int, int] = _PARAGRAPHS,
+) -> Document:
     """Return a new document, of a random topic if none is given, without the names in `avoid`."""
     topic = int(rng.integers(TOPICS)) if topic is None else topic
     allowed = [name for name in WORDS.names if name not in avoid]
     names, values = (rng.choice(words, FACTS, replace=False) for words in (allowed, WORDS.values(topic)))
     facts = tuple(Fact(str(name), str(value)) for name, value in zip(names, values, strict=True))
-    again = (rng.integers(FACTS, size=FACTS) for _ in range(int(rng.integers(*_PARAGRAPHS)) - 1))
+    again = (rng.integers(FACTS, size=FACTS) for _ in range(int(rng.integers(*paragraphs)) - 1))
     stated = [rng.permutation(FACTS), *again]
     return Document(topic, facts, tuple(paragraph(rng, topic, [facts[one] for one in places]) for places in stated))
 
@@ -153,6 +161,8 @@ def write(sizes: Invented, folder: Path) -> None:
     for name, count in (("train", sizes.documents), ("held-out", sizes.held_out)):
         texts = (document(rng_for(sizes.seed, f"invented-{name}", place)).text for place in range(count))
         _write_jsonl(folder / f"{name}.jsonl", texts)
+    rngs = (rng_for(sizes.seed, "invented-long", place) for place in range(sizes.long))
+    _write_jsonl(folder / "long.jsonl", (document(rng, paragraphs=_LONG_PARAGRAPHS).text for rng in rngs))
     echoes = (_echo(rng_for(sizes.seed, "invented-echo", place)) for place in range(sizes.echoes))
     _write_jsonl(folder / "echoes.jsonl", echoes)
     store.write_text(folder / "tokenizer.json", tokenizer().to_str())

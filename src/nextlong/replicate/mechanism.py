@@ -26,12 +26,12 @@ import numpy as np
 import nextlong
 from nextlong.engine import store
 from nextlong.errors import RunError
-from nextlong.plain_data import Json
 from nextlong.recipe import Recipe
 from nextlong.replicate import initial, invented, recall
+from nextlong.replicate.data import Stage
 from nextlong.replicate.mechanism_recipe import ARMS, CRITERION_NEGATIVES, Arm, Mechanism
-from nextlong.replicate.stage import Stage
-from nextlong.runs.opened import Run
+from nextlong.runs.run import Run
+from nextlong.text import Json
 from nextlong.train.recipe import TrainRecipe
 
 RESULTS: Final = "results.json"
@@ -119,13 +119,11 @@ class Experiment:
         lengths = arm.lengths or extend.lengths
         replay = extend.replay if arm.replay is None else arm.replay
         wanted = [-(-extend.data_tokens // (len(lengths) * length)) for length in lengths]
-        runs = [
-            self.run(
-                "train", **{**arm.keys, "compose": {**arm.keys["compose"], "target_tokens": length, "sequences": count}}
-            )
-            for length, count in zip(lengths, wanted, strict=True)
-        ]
-        mix = [(1 - replay) / len(runs)] * len(runs)
+        runs = []
+        for length, count in zip(lengths, wanted, strict=True) if replay < 1 else ():
+            compose = {**arm.keys["compose"], "target_tokens": length, "sequences": count}
+            runs.append(self.run(arm.source, **{**arm.keys, "compose": compose}))
+        mix = [(1 - replay) / len(lengths)] * len(runs)
         if replay:
             runs, mix = [*runs, *self.short_runs()], [*mix, replay / 2, replay / 2]
         return {"runs": runs, "mix": mix, "by": "tokens", "pack": extend.row_tokens}
@@ -134,16 +132,17 @@ class Experiment:
         """Return the seed of the base model that a seed's models are extended from."""
         return seed if self.recipe.pretrain.models == "seed" else self.recipe.seeds[0]
 
-    def base(self, seed: int) -> Trained:
-        """Return the base model of a seed, trained leg by leg until retrieval has formed. Raises RunError if it does not."""
+    def base(self, seed: int) -> Trained | None:
+        """Return the base model of a seed, trained leg by leg until retrieval has formed; None if it does not form."""
         legs: list[Trained] = []
         while not (legs and legs[-1].stage.record["recall"] >= self.recipe.pretrain.recall):
             if len(legs) == self.recipe.pretrain.most_legs:
-                raise RunError(
+                self.report(
                     f"seed {seed}: after {len(legs)} legs of {self.recipe.pretrain.steps} steps the base model recalls "
                     f"{100 * legs[-1].stage.record['recall']:.0f} % of the values, not {100 * self.recipe.pretrain.recall:.0f} %; "
-                    "raise pretrain.most_legs"
+                    "the seed is left out"
                 )
+                return None
             legs.append(self._leg(seed, legs))
             self.train(legs[-1], criterion=True)
         return legs[-1]
@@ -285,7 +284,7 @@ def _train(model: Trained) -> Json:
     import torch
     from rich.console import Console
 
-    from nextlong.train import checkpoint, metrics, start
+    from nextlong.train import checkpoint, loop, metrics
 
     torch.set_num_threads(1)
     keys, stage = model.keys, model.stage
@@ -300,7 +299,7 @@ def _train(model: Trained) -> Json:
         },
         origin=stage.name,
     )
-    start.train(recipe, Console(quiet=True))
+    loop.train(recipe, Console(quiet=True))
     steps = metrics.read(stage.folder / metrics.STEPS)
     shutil.rmtree(stage.folder / checkpoint.FOLDER, ignore_errors=True)
     return {
@@ -347,9 +346,11 @@ def mechanism(recipe: Mechanism, *, report: Callable[[str], None]) -> Json:
             of_bases = dict.fromkeys(map(experiment.base_seed, recipe.seeds))
             bases = [processes.submit(_base, recipe, dict(experiment.composed), seed) for seed in of_bases]
             experiment.make_runs()  # beside the training of the base models
-            for base in bases:
-                base.result()
-            seeds = [processes.submit(_seed, recipe, dict(experiment.composed), seed) for seed in recipe.seeds]
+            formed = {seed for seed, base in zip(of_bases, bases, strict=True) if base.result()}
+            usable = [seed for seed in recipe.seeds if experiment.base_seed(seed) in formed]
+            if not usable:
+                raise RunError("retrieval formed in no base model; raise pretrain.most_legs, or choose other seeds")
+            seeds = [processes.submit(_seed, recipe, dict(experiment.composed), seed) for seed in usable]
             for done in as_completed(seeds):
                 done.result()
                 results = collect(experiment)
@@ -357,15 +358,16 @@ def mechanism(recipe: Mechanism, *, report: Callable[[str], None]) -> Json:
     return results
 
 
-def _base(recipe: Mechanism, composed: dict[str, str], seed: int) -> None:
-    """Train the base model of a seed, in a process of its own."""
-    Experiment(recipe, partial(print, flush=True), composed).base(seed)
+def _base(recipe: Mechanism, composed: dict[str, str], seed: int) -> bool:
+    """Train the base model of a seed, in a process of its own; return whether retrieval formed."""
+    return Experiment(recipe, partial(print, flush=True), composed).base(seed) is not None
 
 
 def _seed(recipe: Mechanism, composed: dict[str, str], seed: int) -> None:
     """Train and measure the other models of a seed, in a process of its own."""
     experiment = Experiment(recipe, partial(print, flush=True), composed)
     base = experiment.base(experiment.base_seed(seed))
+    assert base is not None  # only seeds with a base model get here
     if seed == experiment.base_seed(seed):
         experiment.measure(base)
     for name in recipe.arms:

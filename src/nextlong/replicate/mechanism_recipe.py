@@ -11,8 +11,7 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 from pydantic import Field, model_validator
 
-from nextlong.recipe.keys import Named, Positive, Section
-from nextlong.recipe.lengths import PositiveLength
+from nextlong.recipe.keys import Named, Positive, PositiveLength, Section
 from nextlong.replicate.invented import Invented
 from nextlong.train.recipe import RecipeFile
 
@@ -21,11 +20,12 @@ CRITERION_NEGATIVES: Final = 2  # of the probes that end the training of a base 
 
 @dataclass(frozen=True)
 class Arm:
-    """What a model is extended on: keys of the data recipe, and where it departs from the others, replay and lengths."""
+    """What a model is extended on: keys of the data recipe, documents, and the replay and lengths that differ from the others."""
 
     keys: Mapping[str, Any]
     replay: float | None = None
     lengths: tuple[int, ...] | None = None
+    source: str = "train"  # the file of the corpus
 
 
 def _method(name: str, **compose: Any) -> Arm:
@@ -43,6 +43,8 @@ ARMS: Final[Mapping[str, Arm]] = {
     "self-repeat": _method("nextlong", negatives="self-repeat"),
     "nextlong, no replay": Arm({"compose": {"method": "nextlong"}}, replay=0.0),
     "random negatives, no replay": Arm({"compose": {"method": "nextlong", "negatives": "random-corpus"}}, replay=0.0),
+    "short rows only": Arm({"compose": {"method": "standard"}}, replay=1.0),
+    "long documents": Arm({"compose": {"method": "standard"}}, source="long"),
     "nextlong, 2K only": Arm({"compose": {"method": "nextlong"}}, lengths=(2048,)),
     "nextlong, chunks of 2 paragraphs": Arm({"compose": {"method": "nextlong"}, "chunk": {"max_chars": 320}}),
 }
@@ -81,10 +83,10 @@ class Extend(Section):
     )
     lengths: tuple[PositiveLength, ...] = Field((512, 1024, 2048), description="of sequences, equal tokens of each")
     replay: Annotated[float, Field(ge=0, lt=1)] = Field(0.5, description="share of short rows, in tokens")
-    steps: Positive = 80
+    steps: Positive = 1600
     tokens_per_step: PositiveLength = 2048
     data_tokens: PositiveLength = Field(
-        327_680, description="of the sequences made for each arm, before they are mixed"
+        1_638_400, description="of the sequences made for each arm, before they are mixed"
     )
     lr: Annotated[float, Field(gt=0)] = 3e-3
 
@@ -100,7 +102,7 @@ class Measure(Section):
     negatives: tuple[Annotated[int, Field(ge=0)], ...] = Field(
         (2, 4, 8, 16, 32, 60), description="paragraphs between the facts and the questions"
     )
-    probes: Positive = Field(24, description="of each kind and number of negatives; each asks for four values")
+    probes: Positive = Field(64, description="of each kind and number of negatives; each asks for four values")
     rows: Positive = Field(8, description="held-out rows whose loss is measured")
 
 

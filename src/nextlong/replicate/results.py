@@ -17,12 +17,13 @@ from typing import Any, Final, NamedTuple
 
 from nextlong.engine import store
 from nextlong.errors import RunError
-from nextlong.evaluate.report.draw import drawn, style
-from nextlong.evaluate.report.tables import Spread, Table, as_markdown
-from nextlong.plain_data import Json
-from nextlong.replicate.collect import difference, is_decided
+from nextlong.evaluate.report.figures import drawn, style
+from nextlong.evaluate.report.show import as_markdown
+from nextlong.evaluate.report.tables import Spread, Table
 from nextlong.replicate.invented import FACTS, NAMES, PARAGRAPH_TOKENS, TOPICS, VALUES
 from nextlong.replicate.mechanism_recipe import CRITERION_NEGATIVES, Mechanism
+from nextlong.replicate.scores import difference, is_decided
+from nextlong.text import Json
 
 PAGE: Final = "results.md"
 FOLDER: Final = "results"
@@ -181,9 +182,7 @@ def _setup(results: Results) -> Iterator[str]:
         "and says nothing about models of other sizes."
     )
     leg = recipe["pretrain"]["tokens_per_step"] * recipe["pretrain"]["steps"] / 1e6
-    seeds = (
-        f"{len(results.seeds)} of the recipe's {len(recipe['seeds'])} are finished and shown ({_listed(results.seeds)})"
-    )
+    seeds = f"{len(results.seeds)} of the recipe's {len(recipe['seeds'])} are shown ({_listed(results.seeds)})"
     yield "\n".join(
         [
             f"- **Corpus**: {corpus['documents']:,} documents of {TOPICS} topics. The first paragraph states {FACTS} facts "
@@ -209,10 +208,13 @@ def _setup(results: Results) -> Iterator[str]:
             "- **Loss by position**: held-out documents concatenated at random, nats a token. **Attention**: from the tokens that "
             f"predict a value across {max(results.negatives)} negatives, mean over heads and layers.",
             f"- **Seeds**: {seeds}: of {'weights and ' if recipe['pretrain']['models'] == 'seed' else ''}the order of rows. "
-            "Corpus and sequences were sampled once. "
+            "Corpus and sequences were sampled once. A seed is left out, before any arm is trained, if its base model does not "
+            f"reach that recall within {recipe['pretrain']['most_legs'] * leg:.1f} million tokens. "
             "± is half of a 95 % interval over seeds.",
             "- **Limits**: one size, one invented corpus, few tokens. Where recall is near that of a guess, differences are noise. "
-            "Designs of the corpus with which no retrieval formed in the base model were discarded before any arm was compared.",
+            "Designs of the corpus with which no retrieval formed in the base model were discarded before any arm was compared. A "
+            "first run of the experiment gave each arm a twentieth of the preset's tokens and left most hypotheses undecided; the "
+            "tokens were raised once, and the hypotheses stayed as they were.",
         ]
     )
 

@@ -9,11 +9,11 @@ from dataclasses import asdict
 from itertools import islice
 from math import isfinite
 
-from nextlong.export.splits import RowsResult, SplitResult
-from nextlong.plain_data import Json
+from nextlong.export.arrange import RowsResult, SplitResult
 from nextlong.runs.export import Exported, measured
-from nextlong.runs.opened import Run, Sequence
-from nextlong.runs.row_warnings import of_rows
+from nextlong.runs.run import Run, Sequence
+from nextlong.runs.warnings import of_rows
+from nextlong.text import Json
 
 
 def sequences_of(run: Run, *, first: int) -> list[Json]:
@@ -68,13 +68,14 @@ def export_of(written: Exported) -> Json:
     recipe, done = written.recipe, written.done
     rows = done["rows"].result(RowsResult)
     room = recipe.export.pack or written.longest
+    stats = measured(written)
     empty = [warning for name, split in rows.splits.items() for warning in of_rows(name, split, room=room)]
     return {
         "rows": {name: _plain(split) for name, split in rows.splits.items()},
         "left_out": rows.left_out,
         "exports": {name: str(written.folder / name) for name in recipe.export.formats},
         "pushed_to": recipe.export.push,
-        "warnings": [asdict(warning) for warning in (*measured(written).warnings, *empty)],
+        "warnings": [asdict(warning) for warning in (*(stats.warnings if stats else ()), *empty)],
     }
 
 

@@ -13,10 +13,14 @@ from typing import Any
 
 from rich.console import Console
 
-from nextlong.plain_data import Json
+from nextlong.errors import RunError
+from nextlong.picture import before_after
 from nextlong.report import tables
+from nextlong.runs.run import Run
+from nextlong.runs.run import Sequence as RunSequence
 from nextlong.runs.stats import Stats
 from nextlong.schemas import Layout
+from nextlong.text import Json
 
 _NONE = "–"
 RANKS = (1, 2, 5, 10, 20, 50, 100, 200)
@@ -120,7 +124,7 @@ def _spoken(key: str) -> str:
 
 def _headings(runs: Sequence[str]) -> list[str]:
     """Return the heading of the names and of each data set; of variants named by settings only, their keys and their values."""
-    names = _short_names(runs)
+    names = short_names(runs)
     if any("=" not in setting for name in names for setting in name.split(",")):
         return ["", *(",\n".join(name.split(",")) for name in names)]
     settings = [dict(setting.split("=", 1) for setting in name.split(",")) for name in names]
@@ -128,7 +132,7 @@ def _headings(runs: Sequence[str]) -> list[str]:
     return ["\n".join(keys), *("\n".join(setting.get(key, _NONE) for key in keys) for setting in settings)]
 
 
-def _short_names(runs: Sequence[str]) -> list[str]:
+def short_names(runs: Sequence[str]) -> list[str]:
     """Return the names of runs, RUN or RUN@VARIANT, without what all have in common."""
     parts = [re.findall(r"[^/@]*[/@]?", run)[:-1] for run in runs]
     shared = 0
@@ -145,6 +149,41 @@ def text_of(value: str | float | None) -> str:
         decimals = next((places for least, places in _DECIMALS if abs(value) >= least), 3)
         return f"{value:,.{decimals}f}"
     return f"{value:,}" if isinstance(value, int) else " ".join(tables.visible(value).split())
+
+
+def svg(runs: Sequence[Run]) -> str:
+    """Return a picture of one document as each run lays it out.
+
+    A document of many chunks that every run holds whole is preferred. Raises RunError if no document is in all runs, or their
+    lengths differ.
+    """
+    if len(lengths := {run.recipe.compose.target_tokens for run in runs}) > 1:
+        raise RunError(f"the runs have sequences of different lengths ({', '.join(map(str, sorted(lengths)))} tokens)")
+    holders = [_sequence_of_each_document(run) for run in runs]
+    common = [source_id for source_id in holders[0] if all(source_id in held for held in holders[1:])]
+    if not common:
+        raise RunError("no document is in a sequence of every run; raise compose.sequences, or choose other runs")
+    shown = max(common, key=lambda source_id: min(len(_chunks_of(held[source_id], source_id)) for held in holders))
+    methods = [run.recipe.compose.method for run in runs]
+    names = methods if len(set(methods)) == len(runs) else short_names([str(run) for run in runs])
+    sequences = {name: held[shown].spans for name, held in zip(names, holders, strict=True)}
+    return before_after.comparison_svg(sequences, source_id=shown, tokens=lengths.pop())
+
+
+def _sequence_of_each_document(run: Run) -> dict[str, RunSequence]:
+    """Return the first sequence that holds each document whole, or is made of its meta-chunks, by the document's name."""
+    holders: dict[str, RunSequence] = {}
+    for sequence in run.sequences():
+        for span in sequence.spans:
+            if span.role in ("meta", "document"):
+                holders.setdefault(span.source_id, sequence)
+    return holders
+
+
+def _chunks_of(sequence: RunSequence, source_id: str) -> set[int]:
+    return {
+        span.chunk_id for span in sequence.spans if span.source_id == source_id and span.role in ("meta", "document")
+    }
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:

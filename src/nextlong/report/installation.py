@@ -23,16 +23,17 @@ from nextlong.pipeline import usable_cpus
 from nextlong.report import tables
 
 FEATURES: Final = {
+    "static": "encoder.model: static:…",
     "sentence-transformers": "encoder.model: sentence-transformers:…",
     "quest": "quest's queries by a doc2query model",
     "dedup": "ingest.dedup: minhash",
     "languages": "keywords of texts without blanks between words (quest)",
-    "where": "ingest.sources[].where",
+    "filter": "ingest.sources[].filter",
     "web": "WARC and HTML inputs",
     "s3": "s3:// inputs and exports",
     "gcs": "gs:// inputs and exports",
     "ray": "executor: ray",
-    "report": "nextlong report",
+    "png": "nextlong peek --svg FILE.png",
     "view": "nextlong view",
     "torch": "nextlong.torch; search on a GPU",
     "train": "nextlong train",

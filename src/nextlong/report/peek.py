@@ -12,10 +12,10 @@ from rich.console import Console
 from rich.text import Text
 
 from nextlong.methods.base import described, method_of
-from nextlong.plural import counted
 from nextlong.report import tables
-from nextlong.runs.opened import Run, Sequence, Span
+from nextlong.runs.run import Run, Sequence, Span
 from nextlong.schemas import Layout
+from nextlong.text import counted
 
 STYLES = {"meta": "bold black on gold3", "negative": "white on dodger_blue3", "document": "white on dark_green"}
 _BARS = {"meta": "gold3", "negative": "dodger_blue3", "document": "dark_green"}
@@ -95,14 +95,14 @@ def show_sequence(sequence: Sequence, console: Console) -> None:
     table.add_column("source", overflow="ellipsis", no_wrap=True)
     if not is_narrow:
         table.add_column("characters", justify="right", no_wrap=True)
-    keeps = any(span.kept for span in sequence.spans)
+    keeps = any(span.metadata for span in sequence.spans)
     if keeps:
-        table.add_column("kept", overflow="ellipsis", no_wrap=True)
+        table.add_column("metadata", overflow="ellipsis", no_wrap=True)
     table.add_column("text", overflow="ellipsis", no_wrap=True)
     for span, text in zip(sequence.spans, sequence.texts, strict=True):
         style = STYLES.get(span.role, _OTHER)
         source = tables.tail(span.source_id, source_cells) if console.is_terminal else span.source_id
-        kept = [", ".join(f"{name}={value}" for name, value in span.kept.items())] if keeps else []
+        kept = [", ".join(f"{name}={value}" for name, value in span.metadata.items())] if keeps else []
         table.add_row(
             f"{span.token_start:,}–{span.token_end:,}",
             *([] if is_narrow else [str(span.token_end - span.token_start)]),
@@ -114,7 +114,7 @@ def show_sequence(sequence: Sequence, console: Console) -> None:
             tables.cell(text[:_SNIPPET_CHARS]),
         )
     places = {str(column.header): place for place, column in enumerate(table.columns)}
-    tables.shrink(table, console, columns=[places[name] for name in ("text", "kept", "source") if name in places])
+    tables.shrink(table, console, columns=[places[name] for name in ("text", "metadata", "source") if name in places])
     tables.show(table, console)
 
 

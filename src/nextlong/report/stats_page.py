@@ -10,12 +10,12 @@ from collections.abc import Sequence
 
 from rich.console import Console
 
-from nextlong.plural import counted
 from nextlong.report import tables
-from nextlong.runs.exposure import Exposure
+from nextlong.runs.attention import Exposure
 from nextlong.runs.stats import Stats
 from nextlong.runs.tally import Spread
 from nextlong.schemas import Layout
+from nextlong.text import counted
 
 Rows = Sequence[tuple[str, str]]
 
@@ -95,10 +95,10 @@ def _yield(stats: Stats) -> Rows:
     if stats.cut_off is not None:
         rows.append(("cut off", f"{stats.cut_off.tokens:,} tokens of documents ({stats.cut_off.share:.1%})"))
     if stats.near_copies is not None:
-        passages = f"{stats.repeated_passages or 0:,} of them for nothing but 100 words in a row"
-        rows.append(("near-copies", f"{stats.near_copies:,} left out of the drafts, {passages}"))
+        passages = f"{stats.repeated_passages or 0:,} of them only because of a shared 100-word passage"
+        rows.append(("near-duplicates", f"{stats.near_copies:,} candidate chunks skipped, {passages}"))
     if stats.near_copy_documents is not None:
-        rows.append(("near-copies", f"{counted(stats.near_copy_documents, 'document')} left out by the method"))
+        rows.append(("near-duplicates", f"{counted(stats.near_copy_documents, 'document')} left out by the method"))
     rows += _keywords(stats)
     if stats.in_parts is not None:
         split = stats.in_parts

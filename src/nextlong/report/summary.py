@@ -3,18 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from pathlib import Path
 
-from nextlong.artefacts.finished import sequences_per_part
-from nextlong.compose.steps import dropped, why_fewer
-from nextlong.engine.step import Finished
-from nextlong.export import steps as export_steps
-from nextlong.export.rows import FEWER_LEFT_OUT, fill, percent
-from nextlong.export.splits import RowsResult
-from nextlong.methods.base import described
-from nextlong.plural import counted
-from nextlong.recipe import Recipe
-from nextlong.results import (
+from nextlong.artifacts.finished import sequences_per_part
+from nextlong.artifacts.results import (
     ChunkResult,
     ContaminatedResult,
     DraftResult,
@@ -23,16 +16,22 @@ from nextlong.results import (
     NearDuplicatesResult,
     SelectResult,
 )
-from nextlong.runs import statistics
-from nextlong.runs.row_warnings import of_rows
-from nextlong.runs.stats import with_keywords
-from nextlong.search.index_steps import chosen_in_words
+from nextlong.engine.step import Finished
+from nextlong.export import steps as export_steps
+from nextlong.export.arrange import FEWER_LEFT_OUT, RowsResult, fill, percent
+from nextlong.methods.base import described
+from nextlong.recipe import Recipe
+from nextlong.retrieval.index import describe_choice
+from nextlong.runs import stats
+from nextlong.runs.warnings import of_rows
+from nextlong.sequences.shortfall import dropped, why_fewer
+from nextlong.text import counted
 
 
 def lines(recipe: Recipe, done: Finished, *, folder: Path) -> list[tuple[str, str]]:
     """Return what a run made, as (name, value), from the counts of its steps; its rows lie in `folder`."""
     ingested = done["ingest"].results(IngestResult)
-    read = sum(part.documents + part.rejects + part.left_out_by_where for part in ingested)
+    read = sum(part.documents + part.rejects + part.filtered_out + part.excluded for part in ingested)
     chunked = done["chunk"].results(ChunkResult)
     chunks, chars = sum(shard.chunks for shard in chunked), sum(shard.chars for shard in chunked)
     sequences = sum(sequences_per_part(recipe, done["compose"]))
@@ -47,15 +46,15 @@ def lines(recipe: Recipe, done: Finished, *, folder: Path) -> list[tuple[str, st
     ]
     if "contaminated" in done:
         facts.insert(2, ("contaminated", _contamination(done)))
-    if chosen := chosen_in_words(done):
+    if chosen := describe_choice(done):
         facts.append(("search", chosen))
     if "weights" in done:
         near_copies = sum(part.near_copies or 0 for part in done["draft"].results(DraftResult))
-        facts.append(("near-copies", f"{near_copies:,} left out of the drafts"))
+        facts.append(("near-duplicates", f"{near_copies:,} candidate chunks skipped"))
     if left_out := [
         part.near_copy_documents for part in done["draft"].results(DraftResult) if part.near_copy_documents
     ]:
-        facts.append(("near-copies", f"{counted(sum(left_out), 'document')} left out by the method"))
+        facts.append(("near-duplicates", f"{counted(sum(left_out), 'document')} left out by the method"))
     facts += _keywords(done)
     facts += exported(recipe, done, folder=folder)
     facts += warned(done)
@@ -66,7 +65,7 @@ def _keywords(done: Finished) -> list[tuple[str, str]]:
     """Say how many documents are left out because they have no keyword, by source, or none that another one has."""
     if "keywords" not in done:
         return []
-    by_source = with_keywords(done["keywords"].results(KeywordsResult))
+    by_source = stats.with_keywords(done["keywords"].results(KeywordsResult))
     without = [
         f"{of.documents - of.with_keywords:,} of {of.documents:,} documents of {source}"
         for source, of in by_source.items()
@@ -79,8 +78,10 @@ def _keywords(done: Finished) -> list[tuple[str, str]]:
     ]
 
 
-def exported(recipe: Recipe, done: Finished, *, folder: Path, longest: int | None = None) -> list[tuple[str, str]]:
-    """Return what was exported to `folder`, as (name, value); `longest` is the longest sequence of a mix."""
+def exported(
+    recipe: Recipe, done: Finished, *, folder: Path, longest: int | None = None, runs: Sequence[str] = ()
+) -> list[tuple[str, str]]:
+    """Return what was exported to `folder`, as (name, value); `longest` is the longest sequence of a mix of `runs`."""
     rows = done["rows"].result(RowsResult)
     room = recipe.export.pack or longest or recipe.sequence_tokens
     facts = []
@@ -89,10 +90,10 @@ def exported(recipe: Recipe, done: Finished, *, folder: Path, longest: int | Non
         short = f", {arranged.short_rows:,} of them not full" if arranged.short_rows else ""
         filled = percent(fill(arranged.tokens, rows=arranged.rows, room=room))
         rows_made = f"{counted(arranged.rows, 'row')} of {counted(arranged.sequences, 'sequence')}{short}"
-        facts.append((split, f"{rows_made}; {filled} of {room:,} tokens a row are filled"))
+        facts.append((split, f"{rows_made}; {filled} of {room:,} tokens per row are filled"))
         facts += [
-            (f"  of run {number}", f"{counted(sequences, 'sequence')}, {tokens:,} tokens")
-            for number, (sequences, tokens) in enumerate(arranged.of_runs)
+            (f"  of {name}", f"{counted(sequences, 'sequence')}, {tokens:,} tokens")
+            for name, (sequences, tokens) in zip(runs, arranged.of_runs, strict=False)
         ]
     facts += [(name, f"{folder / name}") for name in recipe.export.formats]
     facts.append(("data card", f"{folder / 'README.md'}"))
@@ -106,12 +107,10 @@ def exported(recipe: Recipe, done: Finished, *, folder: Path, longest: int | Non
 
 def warned(done: Finished) -> list[tuple[str, str]]:
     """Return what looks poor in what a run made, as (name, value), or that nothing does; nothing if it was not measured."""
-    if statistics.NAME not in done:
+    if stats.STATISTICS not in done:
         return []
-    warnings = statistics.read(done[statistics.NAME]).warnings
-    return [("warning", str(one)) for one in warnings] or [
-        ("checked", "nothing that is checked speaks against training on it")
-    ]
+    warnings = stats.read(done[stats.STATISTICS]).warnings
+    return [("warning", str(one)) for one in warnings] or [("checked", "all data-quality checks passed")]
 
 
 def _left_out(rows: RowsResult) -> str:
@@ -143,7 +142,8 @@ def _why_less(recipe: Recipe, done: Finished) -> str:
         (selected.capped, "over a cap"),
         (selected.weighted_out, "over their weight"),
         (sum(part.near_duplicates for part in near), "near-duplicate"),
-        (sum(part.left_out_by_where for part in ingested), "for which where does not hold"),
+        (sum(part.filtered_out for part in ingested), "filtered out by the source filter"),
+        (sum(part.excluded for part in ingested), "excluded by ingest.exclude"),
         (sum(part.rejects for part in ingested), "rejected"),
     ]
     parts = [

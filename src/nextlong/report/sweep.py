@@ -22,22 +22,20 @@ import yaml
 from rich.console import Console
 
 from nextlong import pipeline
-from nextlong.artefacts.names import name_for, word
-from nextlong.artefacts.record import Variant, run_dir_of, store_of
-from nextlong.compose.steps import why_fewer
+from nextlong.artifacts.record import name_for, run_dir_of, store_of, word
 from nextlong.engine import store
 from nextlong.engine.progress import Reporter
 from nextlong.engine.runner import find_done
-from nextlong.engine.step import Finished
 from nextlong.errors import NextlongError, RecipeError
-from nextlong.inputs.files import InputFile
-from nextlong.inputs.remembered import input_files, recognise_inputs
 from nextlong.methods.base import described
-from nextlong.plain_data import Json
+from nextlong.reading.files import InputFile
+from nextlong.reading.known_files import input_files, recognise_inputs
 from nextlong.recipe import Recipe
 from nextlong.report import compare, tables
-from nextlong.runs.opened import Run
+from nextlong.runs.run import Run
 from nextlong.runs.stats import Stats, measure
+from nextlong.sequences.shortfall import why_fewer
+from nextlong.text import Json
 
 _TABLE = ("sequences", "tokens", "cosine_mean", "document_cosine_mean", "distance_p50", "distinct_documents")
 _FAILED = {"sequences": "failed"}
@@ -200,22 +198,17 @@ def run_variants(
     *,
     reporter: Reporter | None = None,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
-    when_done: Callable[[Recipe, Finished, Variant, pipeline.CarryOut], object] = lambda *_: None,
+    make: Callable[..., object] = pipeline.run,
 ) -> Iterator[Outcome]:
     """Run one variant after the other and yield what came of each; a NextlongError ends its own variant alone.
 
-    `when_done` gets the recipe, the finished steps and the variant of each, while the run directory is this process's own.
+    `make` runs a recipe: `pipeline.run`, or `runs.export.make` with statistics and `data/`.
     """
     for variant in variants:
         run_dir = run_dir_of(variant.recipe)
         there = _finished_folders(run_dir)
         try:
-            pipeline.run(
-                variant.recipe,
-                reporter=reporter,
-                changed_inputs=changed_inputs,
-                when_done=partial(when_done, variant.recipe),
-            )
+            make(variant.recipe, reporter=reporter, changed_inputs=changed_inputs)
             made = Run(f"{run_dir}@{variant.name}")
             stats = measure(made)
         except NextlongError as error:

@@ -15,7 +15,7 @@ from rich.markup import escape
 from rich.table import Table
 from rich.text import Text
 
-from nextlong.wrap import HANGING, wrapped
+from nextlong.text import HANGING, wrapped
 
 # What moves the cursor, colours the screen or turns the order of what follows; tabs and newlines do no harm.
 _BIDI = (*range(0x202A, 0x202F), *range(0x2066, 0x206A))

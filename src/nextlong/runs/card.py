@@ -6,29 +6,31 @@ Out: `Facts` for `export/card.py`. A card is published, so of paths and URLs it 
 
 from __future__ import annotations
 
+import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Any, Final
 
+import xxhash
 import yaml
 
-from nextlong.citation import NEXTLONG, Citation
-from nextlong.engine.step import Finished
+from nextlong.artifacts.results import ShardResult, TokenizerResult
+from nextlong.engine.step import Done, Finished
 from nextlong.export import steps as export_steps
+from nextlong.export.arrange import RowsResult
 from nextlong.export.card import Facts, Source, Split, public_name
 from nextlong.export.formats.base import format_of
-from nextlong.export.splits import RowsResult
-from nextlong.methods.base import method_of
-from nextlong.plain_data import Json
+from nextlong.export.publish import ExportFile
+from nextlong.methods.base import NEXTLONG, Citation, method_of
 from nextlong.recipe import MayBePath, Recipe, Section
 from nextlong.recipe.keys import MayBePrivate
-from nextlong.results import TokenizerResult
-from nextlong.runs.opened import Run
-from nextlong.runs.row_warnings import of_rows
-
-if TYPE_CHECKING:
-    from nextlong.runs.statistics import Measured
+from nextlong.runs.run import Run
+from nextlong.runs.stats import Stats
+from nextlong.runs.tally import Spread
+from nextlong.runs.warnings import of_rows
+from nextlong.schemas import Layout
+from nextlong.text import Json
 
 _HUB_NAME: Final = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 _NOT_PUBLISHED: Final = "(not published)"
@@ -41,12 +43,12 @@ def facts(
     *,
     name: str,
     below: Mapping[str, str],
-    measured: Measured,
+    stats: Stats | None,
 ) -> Facts:
     """Return what the card says of some splits of a format, whose files lie in the folders `below`."""
     rows = done["rows"].result(RowsResult)
     room = recipe.export.pack or max(run.recipe.sequence_tokens for run in runs)
-    made = format_of(name)
+    made = format_of(name, recipe.export.model_dump())
     splits = [
         Split(
             split,
@@ -76,14 +78,11 @@ def facts(
         recipes=[public_recipe(recipe_made) for recipe_made in (recipe, *(run.recipe for run in runs[1:]))],
         runs=_shares(runs, rows, below),
         version=done["rows"].manifest["versions"].get("nextlong", "not installed as a package"),
-        statistics={
-            label: _model_name(value) if label == "encoder" else value for label, value in measured.numbers.items()
-        }
-        | _lost_text(done),
+        statistics=(card_numbers(stats) if stats else {}) | _lost_text(done),
         warnings=[
             warned.message
             for warned in (
-                *measured.warnings,
+                *(stats.warnings if stats else ()),
                 *(one for split in below for one in of_rows(split, rows.splits[split], room=room)),
             )
         ],
@@ -166,3 +165,91 @@ def _sources(runs: Sequence[Run]) -> list[Source]:
         for source in run.recipe.ingest.sources
     ]
     return list(dict.fromkeys(sources))
+
+
+def delivered_record(
+    recipe: Recipe,
+    runs: Sequence[Run],
+    done: Finished,
+    *,
+    name: str,
+    below: Mapping[str, str],
+    files: Sequence[ExportFile],
+) -> str:
+    """Return the record, as JSON, of one format whose splits lie in the folders `below`."""
+    record = {
+        "format": name,
+        "nextlong": done["rows"].manifest["versions"].get("nextlong", "not installed as a package"),
+        "runs": [_run(run) for run in runs],
+        "rows": done["rows"].manifest["fingerprint"],
+        "splits": {
+            split: _split(done[export_steps.step_name(name, split)], done["rows"], split) | {"folder": folder}
+            for split, folder in below.items()
+        },
+        "settings": recipe.export.model_dump(mode="json", exclude={"push", "formats"}),
+        "recipe": public_recipe(recipe),
+        "files": {
+            file.name: {"bytes": file.bytes, "xxh3": file.xxh3} for file in sorted(files, key=lambda file: file.name)
+        },
+    }
+    # Without a newline at the end: whatever is cut off, it is JSON no more.
+    return json.dumps(record | {"xxh3": fingerprint(record)}, indent=1, ensure_ascii=False)
+
+
+def fingerprint(record: Mapping[str, Any]) -> str:
+    """Return the hash of a record without its own `xxh3`, whatever its layout as JSON."""
+    plain = {key: value for key, value in record.items() if key != "xxh3"}
+    return xxhash.xxh3_128_hexdigest(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
+
+
+def _run(run: Run) -> Json:
+    return {
+        "name": run.path.name,
+        "variant": run.variant.name,
+        "steps": {step.name: step.fingerprint for step in export_steps.read_steps(run.steps)},
+        "sequences": len(run),
+        "target_tokens": run.recipe.sequence_tokens,
+    }
+
+
+def _split(step: Done, rows: Done, split: str) -> Json:
+    """Return what one split holds; of a format that adds tokens, as it counted them itself."""
+    arranged = rows.result(RowsResult).splits[split]
+    counted = [shard.tokens for shard in step.results(ShardResult) if shard.tokens is not None]
+    return {
+        "step": step.manifest["fingerprint"],
+        "config": step.manifest["config"],
+        **arranged.model_dump(include={"rows", "sequences", "documents"}),
+        "tokens": sum(counted) if counted else arranged.tokens,
+    }
+
+
+def card_numbers(stats: Stats) -> dict[str, str]:
+    """Return label → value for the data card, without what there is nothing to count for."""
+    is_extended = stats.layout == Layout.EXTENDED
+    chunks = "chunks of the meta-document" if is_extended else "parts of a document"
+    similar = "a negative to its meta-chunk" if is_extended else f"a document to {stats.scores}"
+    numbers = {
+        "sequences": f"{stats.sequences:,} of {stats.target_tokens:,} tokens",
+        "documents": f"{stats.distinct_documents:,} of {stats.yields.documents:,} in the corpus",
+        "documents in a sequence": _spread(stats.documents_per_sequence, "{:,.0f}"),
+        "share of the meta-documents": f"{stats.meta_share:.1%} of the tokens" if stats.meta_share else "",
+        f"tokens between consecutive {chunks}": _spread(stats.distance_tokens, "{:,.0f}"),
+        f"cosine of {similar}": _spread(stats.similarity, "{:.3f}"),
+        "uses of a chunk": f"{stats.reuse.mean:.2f} on average, {stats.reuse.max:,} at most" if stats.reuse.max else "",
+        "negatives from the own document": ""
+        if stats.own_document_negatives is None
+        else f"{stats.own_document_negatives:,}",
+        "chunks repeated in a sequence": f"{stats.repeated_chunks:,}",
+        "characters per token": f"{stats.chars_per_token:.3f}" if stats.chars_per_token else "",
+        "encoder": _model_name(stats.encoder) if stats.encoder else "",
+        "search": stats.search or "",
+    }
+    return {label: value for label, value in numbers.items() if value}
+
+
+def _spread(spread: Spread | None, form: str) -> str:
+    if spread is None:
+        return ""
+    mean, p10, p50, p90 = (form.format(value) for value in (spread.mean, spread.p10, spread.p50, spread.p90))
+    return f"{mean} on average, median {p50}, {p10} to {p90} (p10 to p90)"

@@ -1,7 +1,7 @@
 """Data folder: `RUN/data/`, where a person and a trainer find the finished rows of each format, with a data card.
 
 In:  what was exported. Out: `data/README.md`, and for each format `data/FORMAT/` as `export --into` delivers it: the files, a card
-and `manifest.json`. The rows of a variant made with --set lie in `data/NAME/`, those of a mix in `data/mix-HASH/`.
+and `manifest.json`. The rows of a variant made with --set lie in `data/NAME/`, those of a mix in `data/mix-RUN+RUN-HASH/`.
 
 The files are hard links to those in the folders of the steps (decision 0016), so they cost no disk space, and survive whatever
 copies, mounts or archives `data/` alone. A format's folder is built under a hidden name and renamed: it is whole or absent.
@@ -12,22 +12,26 @@ from __future__ import annotations
 import errno
 import json
 import os
+import re
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-from nextlong.artefacts import record
-from nextlong.artefacts.names import DATA
+import yaml
+
+from nextlong.artifacts import record
+from nextlong.artifacts.record import DATA
 from nextlong.engine import store
 from nextlong.export.card import Laid, Split
-from nextlong.export.destination import DELIVERED, ExportFile
 from nextlong.export.formats.base import Format, format_of
-from nextlong.plain_data import Json
+from nextlong.export.publish import DELIVERED, ExportFile
+from nextlong.text import Json
 
 CARD: Final = "README.md"
 _MIX: Final = "mix-"
+_MIX_NAME_CHARS: Final = 80  # a file name may have 255 bytes
 # File systems without hard links, or with few of them to a file.
 _NO_LINKS: Final = frozenset(
     {errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EACCES}
@@ -40,9 +44,10 @@ def folder_of(variant: record.Variant) -> Path:
     return data if record.current(variant.run_dir) == variant.name else data / variant.name
 
 
-def folder_of_mix(run_dir: Path, rows: str) -> Path:
-    """Return where the rows of a mix lie, whose step has the fingerprint `rows`."""
-    return run_dir / DATA / f"{_MIX}{rows[:8]}"
+def folder_of_mix(run_dir: Path, names: Sequence[str], rows: str) -> Path:
+    """Return where the rows of a mix of named runs lie, whose step has the fingerprint `rows`."""
+    named = re.sub(r"[^\w.=,+-]+", "-", "+".join(names))[:_MIX_NAME_CHARS]
+    return run_dir / DATA / f"{_MIX}{named}-{rows[:8]}"
 
 
 def settle(run_dir: Path) -> None:
@@ -98,11 +103,46 @@ def place(folder: Path, files: list[ExportFile], *, card: str, delivered: str) -
         _merge(old, folder)
 
 
+def write_index(run_dir: Path) -> None:
+    """Write `data/README.md` of a run directory that opens no variant by itself, so that `load_dataset(DATA, NAME)` works.
+
+    Where `RUN` opens a variant, its data card lies there.
+    """
+    data = run_dir / DATA
+    if record.current(run_dir) is not None or not data.is_dir():
+        return
+    variants = record.variants(run_dir)
+    laid = {variant.name: list(laid_in(data / variant.name)) for variant in variants}
+    preferred = [name for variant in variants for name in variant.recipe["export"]["formats"]]
+    # `datasets` reads all configurations of a card with one reader, so the configurations have one format.
+    loadable = {one.format.name for of_variant in laid.values() for one in of_variant if one.format.hub == "loads"}
+    format_name = next((name for name in preferred if name in loadable), None)
+    configs = [
+        {
+            "config_name": name,
+            "data_files": [{"split": split.name, "path": f"{name}/{split.files}"} for split in one.splits],
+        }
+        for name, of_variant in laid.items()
+        for one in of_variant
+        if one.format.name == format_name
+    ]
+    rows = [f"| `{name}/` | {', '.join(one.format.name for one in of_variant)} |" for name, of_variant in laid.items()]
+    load = f'; `datasets.load_dataset("{DATA}", "{configs[0]["config_name"]}")` loads one' if configs else ""
+    text = (
+        f"---\n{yaml.safe_dump({'configs': configs} if configs else {'viewer': False}, sort_keys=False)}---\n\n"
+        f"# Variants of {run_dir.resolve().name}\n\n"
+        f"Each variant has its rows and its data card in a folder of its own{load}.\n\n"
+        "| variant | formats |\n|---|---|\n" + "\n".join(rows) + "\n"
+    )
+    with store.explained(data / CARD):
+        store.write_text(data / CARD, text)
+
+
 def laid_in(folder: Path) -> Iterator[Laid]:
     """Yield what each format's folder below `folder` holds, as its record has it."""
     for below in _delivered(folder):
         plain = _record_of(below)
-        made = format_of(plain["format"])
+        made = format_of(plain["format"], next(iter(plain["splits"].values()))["config"])
         splits = [_split(below.name, made, name, plain) for name in plain["splits"]]
         room = plain["settings"].get("pack") or max(run["target_tokens"] for run in plain["runs"])
         yield Laid(made, splits, room, below.name)

@@ -8,37 +8,37 @@ Nothing of the corpus is read but what spans refer to.
 from __future__ import annotations
 
 import json
+import re
 import shlex
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Literal, NamedTuple
+from typing import Final, Literal, NamedTuple
 
 from xxhash import xxh3_128_hexdigest
 
 from nextlong import pipeline
-from nextlong.artefacts import record
-from nextlong.artefacts.names import name_for
+from nextlong.artifacts import record
+from nextlong.artifacts.record import name_for
 from nextlong.engine import store
 from nextlong.engine.progress import Reporter
 from nextlong.engine.runner import find_done, run_steps
 from nextlong.engine.step import Done, Finished, Step
 from nextlong.errors import RecipeError, RunError
 from nextlong.export import steps as export_steps
+from nextlong.export.arrange import RowsResult
 from nextlong.export.card import Facts, card
-from nextlong.export.destination import ExportFile
-from nextlong.export.publish import check_destination, publish
-from nextlong.export.splits import RowsResult
+from nextlong.export.publish import DELIVERED, ExportFile, check_destination, publish
 from nextlong.recipe import Recipe
 from nextlong.recipe.export import unused_keys
 from nextlong.recipe.text import merge
 from nextlong.runs import card as runs_card
-from nextlong.runs import data_folder, delivered, plain, statistics
-from nextlong.runs.opened import Run, check_mix
-from nextlong.runs.statistics import Measured
-from nextlong.tokens.steps import check_eod
+from nextlong.runs import data_folder, stats
+from nextlong.runs.run import Run, check_mix
+from nextlong.runs.stats import Stats
+from nextlong.sequences.steps import check_eod
 
 MIX_FILE = "mix.json"
 
@@ -55,7 +55,11 @@ class Exported(NamedTuple):
         """Where the files of each format lie: `RUN/data`, or a folder of a variant or a mix in it."""
         if len(self.runs) == 1:
             return data_folder.folder_of(self.runs[0].variant)
-        return data_folder.folder_of_mix(self.runs[0].path, self.done["rows"].manifest["fingerprint"])
+        return data_folder.folder_of_mix(
+            self.runs[0].path,
+            [name_of(run) for run in self.runs],
+            self.done["rows"].manifest["fingerprint"],
+        )
 
     @property
     def longest(self) -> int:
@@ -71,31 +75,29 @@ def run(
     if recipe.export.push is not None and name_for(recipe, run_dir) not in record.variant_names(run_dir):
         for name in recipe.export.formats:
             check_destination(_destination(recipe, name))
-    finished: list[Exported] = []
-    pipeline.run(
-        recipe,
-        reporter=reporter,
-        changed_inputs=changed_inputs,
-        when_done=lambda done, variant, carry_out: finished.append(complete(recipe, done, variant, carry_out)),
-    )
-    (written,) = finished
+    written = make(recipe, reporter=reporter, changed_inputs=changed_inputs)
     push(written)
     return written
 
 
-def complete(recipe: Recipe, done: Finished, variant: record.Variant, carry_out: pipeline.CarryOut) -> Exported:
-    """Measure the variant that a recipe has just made, and put its exports into `data/`."""
-    data_folder.settle(variant.run_dir)
-    own = record.current(variant.run_dir) == variant.name
-    return _with_data(Exported(recipe, [Run(variant.run_dir if own else variant.named)], done), carry_out)
+def make(
+    recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: Literal["refuse", "accept"] = "refuse"
+) -> Exported:
+    """Run a recipe, measure its variant, and put its exports into `data/`; nothing is published. Raises NextlongError."""
+    with pipeline.session(recipe, reporter=reporter, changed_inputs=changed_inputs) as session:
+        done, variant = session.make_variant()
+        data_folder.settle(variant.run_dir)
+        own = record.current(variant.run_dir) == variant.name
+        run = Run(variant.run_dir if own else variant.named)
+        return _with_data(Exported(recipe, [run], done), session.run_steps)
 
 
-def _with_data(written: Exported, carry_out: pipeline.CarryOut) -> Exported:
+def _with_data(written: Exported, carry_out: Callable[..., dict[str, Done]]) -> Exported:
     """Put exports into `data/`, with the run's statistics where it is one run; return them with that step."""
     if len(written.runs) == 1:
         (run,) = written.runs
-        done = carry_out([statistics.statistics_step(run)], known=written.done)
-        record.add_steps(run.variant, {statistics.NAME: done[statistics.NAME].folder.name})
+        done = carry_out([stats.statistics_step(run)], known=written.done)
+        record.add_steps(run.variant, {stats.STATISTICS: done[stats.STATISTICS].folder.name})
         written = written._replace(done=done)
     place_data(written)
     return written
@@ -157,7 +159,7 @@ def _with_short(runs: Sequence[str | Path], *, tokens: int | None, reporter: Rep
     made: list[str | Path] = []
     for one, is_documents in zip(runs, are_documents, strict=True):
         if is_documents:
-            recipe = plain.recipe_of(Run(runs[0]), Path(one), tokens=tokens)
+            recipe = short_documents_recipe(Run(runs[0]), Path(one), tokens=tokens)
             made.append(run(recipe, reporter=reporter).runs[0].path)
         else:
             made.append(one)
@@ -282,7 +284,7 @@ def place_data(written: Exported) -> None:
         described = ExportFile(
             folder / name / data_folder.CARD, data_folder.CARD, len(text.encode()), xxh3_128_hexdigest(text.encode())
         )
-        told = delivered.manifest(*written, name=name, below=below, files=[described, *files])
+        told = runs_card.delivered_record(*written, name=name, below=below, files=[described, *files])
         data_folder.place(folder / name, files, card=text, delivered=told)
     first = written.recipe.export.formats[0]
     shown = {split: f"{first}/{part}" for split, part in _below(written).items()}
@@ -294,6 +296,12 @@ def place_data(written: Exported) -> None:
     with store.explained(path):
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             store.write_text(path, text)
+    data_folder.write_index(written.runs[0].path)
+
+
+def name_of(run: Run) -> str:
+    """Return the name of a run in a mix: that of its directory, with the variant's if it was named."""
+    return Path(str(run)).name
 
 
 def push(written: Exported, *, stale: Literal["refuse", "replace"] = "refuse") -> None:
@@ -303,21 +311,21 @@ def push(written: Exported, *, stale: Literal["refuse", "replace"] = "refuse") -
             _push(written, name, measured(written), stale)
 
 
-def measured(written: Exported) -> Measured:
-    """Return what was measured of a run, for its cards and its end; nothing of a mix."""
-    step = written.done.get(statistics.NAME)
-    return statistics.read(step) if step is not None and len(written.runs) == 1 else Measured()
+def measured(written: Exported) -> Stats | None:
+    """Return the statistics of the run, for its cards and its summary; None for a mix."""
+    step = written.done.get(stats.STATISTICS)
+    return stats.read(step) if step is not None and len(written.runs) == 1 else None
 
 
-def _push(written: Exported, name: str, measurements: Measured, stale: Literal["refuse", "replace"]) -> None:
+def _push(written: Exported, name: str, measurements: Stats | None, stale: Literal["refuse", "replace"]) -> None:
     """Publish one format: every split in a folder of its own if there are several, and one card over all."""
     below = _below(written)
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / data_folder.CARD
         path.write_text(card(_facts(written, name, below, measurements)), encoding="utf-8")
         files = [_as_file(path), *_files(written, name)]
-        record = Path(folder) / delivered.NAME
-        record.write_text(delivered.manifest(*written, name=name, below=below, files=files), encoding="utf-8")
+        record = Path(folder) / DELIVERED
+        record.write_text(runs_card.delivered_record(*written, name=name, below=below, files=files), encoding="utf-8")
         files.append(_as_file(record))
         publish(files, _destination(written.recipe, name), others=stale)
 
@@ -349,6 +357,35 @@ def _as_file(path: Path) -> ExportFile:
     return ExportFile(path, path.name, path.stat().st_size, store.hash_file(path))
 
 
-def _facts(written: Exported, name: str, below: Mapping[str, str], measurements: Measured) -> Facts:
+def _facts(written: Exported, name: str, below: Mapping[str, str], measurements: Stats | None) -> Facts:
     recipe, runs, done = written
-    return runs_card.facts(recipe, runs, done, name=name, below=below, measured=measurements)
+    return runs_card.facts(recipe, runs, done, name=name, below=below, stats=measurements)
+
+
+SHORT_TOKENS: Final = 8192  # of a row, at most: the context that Llama 3 was pretrained on
+
+
+def short_documents_recipe(first: Run, documents: Path, *, tokens: int | None = None) -> Recipe:
+    """Return the recipe of the plain run of some documents. Raises RecipeError for what no recipe allows."""
+    like = first.recipe
+    tokenizer = {
+        **like.tokenizer.model_dump(mode="json", include={"bos", "eos", "engine"}),
+        "source": str(first.steps["tokenizer"].file(".tokenizer.json").absolute()),
+    }
+    export = like.export.model_dump(mode="json", include={"formats"})
+    name = re.sub(r"[^\w.-]+", "-", documents.name)
+    plain = {
+        "run_dir": str(first.path.with_name(f"{first.path.name}-short-{name}")),
+        "seed": like.seed,
+        "workers": like.workers,
+        "executor": like.executor,
+        "ingest": {"sources": [{"path": str(documents)}]},
+        "tokenizer": tokenizer,
+        "compose": {
+            "method": "standard",
+            "sequences": "all",
+            "target_tokens": tokens or min(SHORT_TOKENS, like.compose.target_tokens),
+        },
+        "export": export,
+    }
+    return Recipe.from_dict(plain, origin=f"short documents of {documents}")

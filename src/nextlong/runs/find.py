@@ -11,9 +11,9 @@ from collections.abc import Iterator, Mapping, Sequence
 import numpy as np
 
 from nextlong import schemas
-from nextlong.artefacts import finished
+from nextlong.artifacts import finished
 from nextlong.runs import spans
-from nextlong.runs.opened import Run
+from nextlong.runs.run import Run
 
 _CANDIDATES = 200  # documents of the first run that are looked for in the others …
 _LOOKED_AT = 4000  # … among so many of their sequences

@@ -10,12 +10,12 @@ from itertools import islice
 from typing import TYPE_CHECKING
 
 from nextlong.picture import before_after, pieces
-from nextlong.picture.elements import clean
+from nextlong.picture.pieces import clean
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-    from nextlong.runs.opened import Run, Sequence
+    from nextlong.runs.run import Run, Sequence
 
 _FIRST = 5  # sequences of a run
 _MOST_PIECES = 4000  # that a picture is drawn of

@@ -17,8 +17,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artefacts import lookup
-from nextlong.artefacts.resolve import Corpus
+from nextlong.artifacts import lookup
+from nextlong.artifacts.resolve import Corpus
 
 CHUNK_ROLES = (schemas.META, schemas.NEGATIVE, schemas.DOCUMENT)  # of spans that hold a document's text
 ABOUT_ROLES = (schemas.META, schemas.DOCUMENT)  # … of documents that a sequence is about
@@ -30,7 +30,7 @@ class Block(NamedTuple):
 
     sequence: NDArray[np.int64]  # its number within the block
     chunk_ids: NDArray[np.int64]
-    doc_ids: NDArray[np.int64]  # -1 for joints and special tokens, as chunk_ids
+    doc_ids: NDArray[np.int64]  # -1 for separators and special tokens, as chunk_ids
     roles: NDArray[np.int8]
     groups: NDArray[np.int64]
     starts: NDArray[np.int64]

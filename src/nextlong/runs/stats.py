@@ -1,8 +1,9 @@
-"""Stats: what is in a data set, in numbers.
+"""Stats: a data set in numbers.
 
-In:  a finished run; its SEQUENCES are read block by block, its text and its tokens are not.
-Out: `Stats`: yield, similarity of the negatives, distance between meta-chunks, reuse, leaks, mix.
+In:  a finished run. Its SEQUENCES are read block by block; its text and tokens are not read.
+Out: `Stats`: yield, similarity of the negatives, distance between meta-chunks, reuse, leaks, source mix, warnings.
 
+The step `statistics` measures them once for a data set and keeps them as JSON; `measure` reads that file where it exists.
 Memory grows with the distinct chunks and documents that the data set uses, at some bytes each.
 """
 
@@ -12,36 +13,54 @@ import math
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, replace
-from typing import Any
+from functools import lru_cache, partial
+from pathlib import Path
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
+from pydantic import TypeAdapter, ValidationError
 
 from nextlong import schemas
-from nextlong.artefacts import finished, left_out, lookup
-from nextlong.artefacts.left_out import LeftOut
-from nextlong.artefacts.resolve import Corpus
-from nextlong.artefacts.tokens import TokenStore
-from nextlong.compose.steps import composed_sequences, draw_of, dropped, dropped_examples
+from nextlong.artifacts import finished, left_out, lookup
+from nextlong.artifacts.left_out import LeftOut
+from nextlong.artifacts.results import (
+    ChunkResult,
+    ContaminatedResult,
+    DraftResult,
+    KeywordsResult,
+    ReferencedChunksResult,
+    StatisticsResult,
+)
+from nextlong.engine import store
+from nextlong.engine.step import Done, Step
+from nextlong.errors import RunError
+from nextlong.export.steps import read_steps
 from nextlong.methods.base import method_of
-from nextlong.plain_data import Json
-from nextlong.recipe.negatives import NEGATIVES
-from nextlong.results import ChunkResult, ContaminatedResult, DraftResult, KeywordsResult, NamedChunksResult
-from nextlong.runs import attention_work, exposure, spans
-from nextlong.runs.attention_work import RankWork
-from nextlong.runs.costs import StepCost, step_costs
-from nextlong.runs.cut_off import CutOff, measure_cut_off
-from nextlong.runs.exposure import Exposure
-from nextlong.runs.lengths import document_chars
-from nextlong.runs.negatives import NearIdentical, Negatives
-from nextlong.runs.opened import Run
-from nextlong.runs.reuse import Reuse, measure_reuse
+from nextlong.recipe.keys import NEGATIVES
+from nextlong.retrieval.index import describe_recall
+from nextlong.runs import spans
+from nextlong.runs.attention import AttentionCounter, Exposure, RankWork, document_lengths
+from nextlong.runs.measures import (
+    CutOff,
+    Reuse,
+    StepCost,
+    document_chars,
+    measure_cut_off,
+    measure_reuse,
+    step_costs,
+)
+from nextlong.runs.run import Run
 from nextlong.runs.spans import Block
 from nextlong.runs.tally import Bin, Spread, Tally
 from nextlong.runs.warnings import Warned, warnings
 from nextlong.schemas import DropReason
-from nextlong.search.index_steps import promise_in_words
+from nextlong.sequences.shortfall import composed_sequences, draw_of, dropped, dropped_examples
+from nextlong.text import Json
 
+STATISTICS: Final = "statistics"  # the step
+NEAR_IDENTICAL_COSINE: Final = 0.95  # docs/warnings.md has what corpora show
+_SUFFIX: Final = ".statistics.json"
 _COSINE_UNIT = 1e-4  # quantiles of cosines are exact to half of this
 _COSINE_EDGES = np.arange(-10_000, 10_501, 500)  # bins of 0.05, in units of a cosine
 _TOKEN_EDGES = np.array([0, 1, *(1 << power for power in range(6, 41))])  # 0, 1-63, 64-127, 128-255 …
@@ -52,8 +71,8 @@ _SHORT = (DropReason.TOO_FEW_NEGATIVES, DropReason.TOO_FEW_DOCUMENTS)
 class Yield:
     """From documents to sequences: `drafts` = `kept` + `spare` + `untried` + all of `dropped` (reason → count).
 
-    Where documents are extended, each that is drawn gives one draft. `spare` were composed beyond what was asked,
-    `untried` were never drafted or composed, because there were enough; `short` is the part of `dropped` that fell short of T.
+    Where documents are extended, each sampled document gives one draft. `spare` sequences were composed beyond the number
+    requested; `untried` drafts were not needed; `short` is the part of `dropped` that fell short of T.
     """
 
     documents: int
@@ -71,33 +90,33 @@ class Yield:
 
 @dataclass(frozen=True)
 class WithKeywords:
-    """Of the `documents` of a source, or of all, so many have a keyword."""
+    """How many of the `documents` of a source have a keyword."""
 
     documents: int
     with_keywords: int
 
     @property
     def share_without(self) -> float:
-        """Return what part of the documents has no keyword."""
+        """The share of the documents that have no keyword."""
         return 1 - self.with_keywords / max(1, self.documents)
 
 
 @dataclass(frozen=True)
 class InParts:
-    """Of `documents`, each counted in every sequence that holds it, so many stand in parts with others in between."""
+    """How many of `documents` (each counted once per sequence) are split into parts with other documents in between."""
 
     in_parts: int
     documents: int
 
     @property
     def share(self) -> float:
-        """Return what part of the documents stands in parts."""
+        """The share of the documents that is in parts."""
         return self.in_parts / max(1, self.documents)
 
 
 @dataclass(frozen=True)
 class RankMean:
-    """The mean cosine of the negatives that stand `rank`-th beside their meta-chunk (or documents behind the first)."""
+    """The mean cosine of the negatives of one rank at their meta-chunks (or of documents behind the first)."""
 
     rank: int
     mean: float
@@ -105,15 +124,26 @@ class RankMean:
 
 
 @dataclass(frozen=True)
+class NearIdentical:
+    """How many negatives have a cosine of at least `cosine`; `sequence`, from 0, holds the most of them, `most`."""
+
+    cosine: float
+    negatives: int
+    share: float
+    sequence: int | None
+    most: int
+
+
+@dataclass(frozen=True)
 class Stats:
     """A data set in numbers. Shares are in [0, 1], cosines in [-1, 1], distances in tokens; None: there is nothing to count.
 
-    `run` is what `nextlong.open` takes; a setting that the method has no use for is None; `method_name` is the method as
-    pages name it, `scores` what its cosines are to, `queries` the model that made the queries that keywords are read from.
-    `document_chars` counts every document of the corpus that has chunks, `chars_per_token` is over whole chunks.
-    `near_copies` is what the run's steps counted, None if they did not look;
-    `repeated_passages` are those of them that would be none but for 100 words in a row; `contaminated` says how many chunks
-    each evaluation file had left out. `chunk_tokens` counts every chunk as it stands in the sequences, the cut ones too.
+    `run` is what `nextlong.open` takes; a setting that the method does not use is None; `method_name` is the method as
+    reports name it, `scores` what its cosines are to, `queries` the model that made the queries for keywords.
+    `document_chars` counts every document of the corpus that has chunks; `chars_per_token` is over whole chunks.
+    `near_copies` is what the run's steps counted, None if they did not look; `repeated_passages` are those of them that
+    count only because of a shared 100-word passage; `contaminated` says how many chunks each evaluation file removed.
+    `chunk_tokens` counts every chunk as it is in the sequences, cut ones too.
     """
 
     run: str
@@ -146,9 +176,9 @@ class Stats:
     cut_off: CutOff | None
     near_copies: int | None
     repeated_passages: int | None
-    near_copy_documents: int | None  # documents that the method itself left out as near-copies
+    near_copy_documents: int | None  # documents that the method itself filtered out as near-duplicates
     keywords: dict[str, WithKeywords] | None  # by source
-    unshared_keywords: int | None  # documents left out because no other has a keyword of theirs
+    unshared_keywords: int | None  # documents without a keyword that another document has
     in_parts: InParts | None
     contaminated: dict[str, int] | None
     left_out: tuple[LeftOut, ...]  # of the corpus, by reason
@@ -162,7 +192,7 @@ class Stats:
     distinct_documents: int
     document_chars: Spread | None
     document_chars_histogram: tuple[Bin, ...]
-    attention_work: tuple[RankWork, ...]  # by mask and devices that share a row
+    attention_work: tuple[RankWork, ...]  # by mask and context-parallel ranks
     exposure: tuple[Exposure, ...]  # effective left context, by mask
     steps: tuple[StepCost, ...]
     warnings: tuple[Warned, ...] = ()
@@ -177,14 +207,56 @@ class Stats:
         return asdict(self)
 
 
+def statistics_step(run: Run) -> Step:
+    """Return the step that measures a run, whose record is written."""
+    config = {"sequences": run.recipe.compose.sequences}
+    tasks = [partial(measure_to, named=run.variant.named)]
+    return Step(STATISTICS, 6, config, read_steps(run.steps), lambda _: tasks, StatisticsResult)
+
+
+def measure_to(out: Path, *, named: str) -> StatisticsResult:
+    """Measure the variant of a run that `named` opens, and write `{out}.statistics.json`."""
+    run = Run(named)
+    measured = compute(run)
+    # Without the path of the run and the seconds of its steps: the same sequences give the same bytes anywhere.
+    store.write_json(out.with_name(f"{out.name}{_SUFFIX}"), replace(measured, run="", steps=()).as_json())
+    return StatisticsResult(sequences=len(run), warnings=len(measured.warnings))
+
+
+def read(done: Done) -> Stats:
+    """Return what the step `statistics` measured. Raises RunError for a damaged file."""
+    path = done.file(_SUFFIX)
+    try:
+        return _stats_adapter().validate_python(store.read_json(path))
+    except ValidationError as error:
+        raise RunError(
+            f"{path} is not what the step {STATISTICS} writes ({error.errors()[0]['msg']}); run again"
+        ) from None
+
+
+@lru_cache(maxsize=1)
+def _stats_adapter() -> TypeAdapter[Stats]:
+    return TypeAdapter(Stats)
+
+
 def measure(run: Run) -> Stats:
-    """Return the statistics of a finished run."""
+    """Return the statistics of a finished run: those of its step `statistics` if there is one, else computed now."""
+    if STATISTICS in run.steps:
+        return replace(read(run.steps[STATISTICS]), run=str(run), steps=step_costs(run))
+    return compute(run)
+
+
+def compute(run: Run) -> Stats:
+    """Read all sequences of a run and return its statistics."""
     counting = _Counting(per_row=(run.recipe.export.pack or 0) // run.recipe.sequence_tokens or 1)
     tokens = finished.token_store(run.steps)
     for path, take in zip(finished.sequence_files(run.steps), run.sequences_per_part, strict=True):
         for block in spans.read_blocks(path, take, run.corpus):
             counting.add(block)
-            counting.add_lengths(block, run.corpus, tokens)
+            chunks = block.of(schemas.META, schemas.NEGATIVE, schemas.DOCUMENT)
+            whole = chunks.lengths == tokens.counts(chunks.chunk_ids)
+            counting.whole_chars += int(lookup.chunk_chars(chunks.chunk_ids, run.corpus.chunks)[whole].sum())
+            counting.whole_tokens += int(chunks.lengths[whole].sum())
     counted = _stats(run, counting)
     return replace(counted, warnings=warnings(counted, run))
 
@@ -193,20 +265,19 @@ class _Counting:
     """The sums over all blocks so far."""
 
     def __init__(self, *, per_row: int) -> None:
-        self.attention_work = attention_work.Counting(per_row=per_row)
-        self.exposure = exposure.Counting()
+        self.attention = AttentionCounter(per_row=per_row)
         self.cosines, self.gaps, self.uses, self.documents = Tally(), Tally(), Tally(), Tally()
         self.tokens_of_document, self.chunk_tokens, self.taken = Tally(), Tally(), Tally()
-        self.negatives = Negatives()
-        self.rank_sums, self.rank_counts = np.zeros(0), np.zeros(0, np.int64)
+        self.negative_tokens_of_document = Tally()
+        self.rank_sums, self.rank_counts = np.zeros(0), np.zeros(0, np.int64)  # (ranks + 1,) by rank, from 1
         self.role_tokens = np.zeros(len(schemas.ROLES), np.int64)
         self.own_document = self.repeated = self.in_parts = self.in_sequences = 0
         self.whole_chars = self.whole_tokens = 0
+        self.sequences = self.negatives = self.near_identical = self.most_near_identical = 0
+        self.most_near_identical_in: int | None = None
 
     def add(self, block: Block) -> None:
-        lengths = attention_work.documents(block)
-        self.attention_work.add(lengths)
-        self.exposure.add(lengths)
+        self.attention.add(document_lengths(block))
         ranks, scores = spans.ranked_scores(block)
         self.cosines.add(np.rint(scores / _COSINE_UNIT).astype(np.int64))
         self.rank_sums = _padded_sum(self.rank_sums, np.bincount(ranks, weights=scores))
@@ -215,21 +286,27 @@ class _Counting:
         self.uses.add(block.of(schemas.NEGATIVE, schemas.DOCUMENT).chunk_ids)
         self.documents.add(spans.documents_per_sequence(block))
         self.taken.add(spans.documents_taken(block))
-        self.negatives.add(block)
+        chunks = block.of(schemas.META, schemas.NEGATIVE, schemas.DOCUMENT)
+        self.tokens_of_document.add(chunks.doc_ids, chunks.lengths)
+        self.chunk_tokens.add(chunks.lengths)
         self.own_document += spans.own_document_negatives(block)
         self.repeated += spans.repeated_chunks(block)
         in_parts, documents = spans.documents_in_parts(block)
         self.in_parts += in_parts
         self.in_sequences += documents
         np.add.at(self.role_tokens, block.roles, block.lengths)
+        self._add_negatives(block.of(schemas.NEGATIVE), sequences=int(block.sequence[-1]) + 1)
 
-    def add_lengths(self, block: Block, corpus: Corpus, tokens: TokenStore) -> None:
-        spans = block.of(schemas.META, schemas.NEGATIVE, schemas.DOCUMENT)
-        self.tokens_of_document.add(spans.doc_ids, spans.lengths)
-        self.chunk_tokens.add(spans.lengths)
-        whole = spans.lengths == tokens.counts(spans.chunk_ids)
-        self.whole_chars += int(lookup.chunk_chars(spans.chunk_ids, corpus.chunks)[whole].sum())
-        self.whole_tokens += int(spans.lengths[whole].sum())
+    def _add_negatives(self, negatives: Block, *, sequences: int) -> None:
+        self.negative_tokens_of_document.add(negatives.doc_ids, negatives.lengths)
+        # (sequences,) the negatives of each sequence of the block that are nearly identical to their meta-chunk
+        near = np.bincount(negatives.sequence[negatives.scores >= NEAR_IDENTICAL_COSINE], minlength=sequences)
+        if near.max() > self.most_near_identical:
+            self.most_near_identical = int(near.max())
+            self.most_near_identical_in = self.sequences + int(near.argmax())
+        self.negatives += len(negatives.roles)
+        self.near_identical += int(near.sum())
+        self.sequences += sequences
 
 
 def _padded_sum(left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
@@ -244,8 +321,20 @@ def _stats(run: Run, counting: _Counting) -> Stats:
     tokens = sum(by_role.values())
     method = method_of(run.recipe)
     is_extended = method.layout == schemas.Layout.EXTENDED
-    by_document = counting.tokens_of_document
     drafted, lengths = run.steps["draft"].results(DraftResult), document_chars(run)
+    keyword_shards = run.steps["keywords"].results(KeywordsResult) if "keywords" in run.steps else []
+    similarity = counting.cosines.spread(unit=_COSINE_UNIT)
+    if similarity is not None:  # the quantiles are rounded, the mean is not
+        similarity = replace(similarity, mean=float(counting.rank_sums.sum()) / similarity.count)
+    near_identical = None
+    if counting.negatives:
+        near_identical = NearIdentical(
+            NEAR_IDENTICAL_COSINE,
+            counting.near_identical,
+            counting.near_identical / counting.negatives,
+            counting.most_near_identical_in,
+            counting.most_near_identical,
+        )
     return Stats(
         run=str(run),
         method=compose.method,
@@ -257,14 +346,14 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         fit=compose.fit if is_extended else None,
         max_uses=compose.max_uses if is_extended else None,
         encoder=run.recipe.encoder.model if "embed" in run.steps else None,
-        search=promise_in_words(run.steps) or None,
-        queries=run.steps["keywords"].results(KeywordsResult)[0].queries if "keywords" in run.steps else None,
+        search=describe_recall(run.steps) or None,
+        queries=keyword_shards[0].queries if keyword_shards else None,
         max_chars=run.recipe.chunk.max_chars,
         target_tokens=run.recipe.sequence_tokens,
         sequences=len(run),
         tokens=tokens,
         yields=_yield(run),
-        similarity=_similarity(counting),
+        similarity=similarity,
         similarity_by_rank=_by_rank(counting),
         similarity_histogram=counting.cosines.histogram(edges=_COSINE_EDGES, unit=_COSINE_UNIT),
         distance_tokens=counting.gaps.spread(),
@@ -275,28 +364,30 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         own_document_negatives=counting.own_document if is_extended else None,
         repeated_chunks=counting.repeated,
         cut_off=measure_cut_off(run, counting.taken, tokens=by_role["document"]),
-        near_copies=_counted(part.near_copies for part in drafted),
-        repeated_passages=_counted(part.repeated_passages for part in drafted),
-        near_copy_documents=_counted(part.near_copy_documents for part in drafted),
-        keywords=_keywords(run),
-        unshared_keywords=_counted(part.unshared_keywords for part in drafted),
+        near_copies=_sum(part.near_copies for part in drafted),
+        repeated_passages=_sum(part.repeated_passages for part in drafted),
+        near_copy_documents=_sum(part.near_copy_documents for part in drafted),
+        keywords=with_keywords(keyword_shards) if keyword_shards else None,
+        unshared_keywords=_sum(part.unshared_keywords for part in drafted),
         in_parts=InParts(counting.in_parts, counting.in_sequences)
         if method.layout == schemas.Layout.INTERLEAVED
         else None,
         contaminated=_contaminated(run),
-        left_out=left_out.read(run.steps["left_out"].file(left_out.SUFFIX)) if "left_out" in run.steps else (),
+        left_out=left_out.read(run.steps["filter_report"].file(left_out.SUFFIX))
+        if "filter_report" in run.steps
+        else (),
         meta_share=by_role["meta"] / max(1, tokens) if is_extended else None,
         tokens_by_role={role: count for role, count in by_role.items() if count},
-        tokens_by_source=_by_source(run, by_document),
-        negatives_by_source=_by_source(run, counting.negatives.tokens_of_document) if is_extended else None,
-        near_identical=counting.negatives.near_identical(),
+        tokens_by_source=_by_source(run, counting.tokens_of_document),
+        negatives_by_source=_by_source(run, counting.negative_tokens_of_document) if is_extended else None,
+        near_identical=near_identical,
         chars_per_token=counting.whole_chars / counting.whole_tokens if counting.whole_tokens else None,
         documents_per_sequence=counting.documents.spread(),
-        distinct_documents=len(by_document.counted()[0]),
+        distinct_documents=len(counting.tokens_of_document.counted()[0]),
         document_chars=lengths.spread(),
         document_chars_histogram=lengths.histogram(edges=_TOKEN_EDGES),
-        attention_work=counting.attention_work.result(),
-        exposure=counting.exposure.result(),
+        attention_work=counting.attention.work(),
+        exposure=counting.attention.exposure(),
         steps=step_costs(run),
     )
 
@@ -315,21 +406,17 @@ def _yield(run: Run) -> Yield:
         drafts=begun,
         kept=len(run),
         spare=composed_sequences(run.steps) - len(run),
-        untried=begun - documents + drafts - run.steps["named_chunks"].result(NamedChunksResult).drafts,
+        untried=begun - documents + drafts - run.steps["referenced_chunks"].result(ReferencedChunksResult).drafts,
         short=sum(lost.get(reason, 0) for reason in _SHORT),
         dropped=lost,
         dropped_examples=dropped_examples(run.steps),
     )
 
 
-def _counted(counts: Iterable[int | None]) -> int | None:
+def _sum(counts: Iterable[int | None]) -> int | None:
     """Return the sum of what tasks counted, None if none of them did."""
     counted = [count for count in counts if count is not None]
     return sum(counted) if counted else None
-
-
-def _keywords(run: Run) -> dict[str, WithKeywords] | None:
-    return with_keywords(run.steps["keywords"].results(KeywordsResult)) if "keywords" in run.steps else None
 
 
 def with_keywords(shards: Sequence[KeywordsResult]) -> dict[str, WithKeywords]:
@@ -348,11 +435,6 @@ def _contaminated(run: Run) -> dict[str, int] | None:
     for shard in run.steps["contaminated"].results(ContaminatedResult):
         by_file.update(shard.files)
     return dict(by_file)
-
-
-def _similarity(counting: _Counting) -> Spread | None:
-    spread = counting.cosines.spread(unit=_COSINE_UNIT)
-    return spread and replace(spread, mean=float(counting.rank_sums.sum()) / spread.count)
 
 
 def _by_rank(counting: _Counting) -> tuple[RankMean, ...]:

@@ -29,7 +29,7 @@ from nextlong.errors import CorpusError, NextlongError, RecipeError
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
 from nextlong.runs import export
-from nextlong.runs.opened import Run
+from nextlong.runs.run import Run
 
 FOLDER: Final = "nextlong-runs"
 _MOST_CHUNK_CHARS, _LEAST_CHUNK_CHARS = 2048, 64

@@ -10,19 +10,22 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from nextlong.artifacts.results import ChunkResult, IngestResult, LeftOutResult, TokenizerResult
+from nextlong.corpus.exclude import met_none
+from nextlong.export.arrange import LEAST_FILL, SplitResult, fill, percent
 from nextlong.export.card import public_name
 from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe
-from nextlong.results import ChunkResult, IngestResult, LeftOutResult, TokenizerResult
-from nextlong.runs.lengths import bytes_per_token
+from nextlong.runs.measures import bytes_per_token
 from nextlong.schemas import DropReason, Layout
-from nextlong.tokens import lost
-from nextlong.tokens.ends import find_ends
-from nextlong.tokens.enough import LONGER, MOST_DROPPED
-from nextlong.tokens.tokenizer import local_path, tokenizer_of
+from nextlong.sequences.corpus_size import LONGER, MOST_DROPPED
+from nextlong.sequences.special_tokens import find_ends
+from nextlong.sequences.token_chars import lossy_tokenizer
+from nextlong.sequences.tokenizer import local_path, tokenizer_of
+from nextlong.text import counted
 
 if TYPE_CHECKING:
-    from nextlong.runs.opened import Run
+    from nextlong.runs.run import Run
     from nextlong.runs.stats import Stats
 
 LEAST_META_SHARE: Final = 0.0025
@@ -44,7 +47,7 @@ LEAST_IN_PARTS: Final = 0.05  # of the documents in the sequences
 
 @dataclass(frozen=True)
 class Warned:
-    """What looks poor, by a name that stays the same, and in words: what, why it matters, what helps."""
+    """A problem of a data set, by a name that stays the same, and in words: what, why it matters, what helps."""
 
     name: str
     message: str
@@ -62,7 +65,7 @@ class Seen(NamedTuple):
 
 
 def warnings(stats: Stats, run: Run) -> tuple[Warned, ...]:
-    """Return what speaks against training on a run."""
+    """Return the data-quality warnings of a run."""
     seen = Seen(stats, run)
     messages = ((name, check(seen)) for name, check in CHECKS.items())
     return tuple(Warned(name, message) for name, message in messages if message)
@@ -72,15 +75,13 @@ def _own_document(seen: Seen) -> str:
     count = seen.stats.own_document_negatives
     if not count or _repeats_itself(seen):
         return ""
-    return f"{count:,} negatives come from the document that they stand among, which gives the answer away; report it as a bug"
+    return f"{count:,} negatives come from their own meta-document, which gives the answer away; report it as a bug"
 
 
 def _repeated_chunks(seen: Seen) -> str:
     if not seen.stats.repeated_chunks or _repeats_itself(seen):
         return ""
-    return (
-        f"{seen.stats.repeated_chunks:,} chunks stand twice in the same sequence: copying is learned instead of reading"
-    )
+    return f"{seen.stats.repeated_chunks:,} chunks occur twice in the same sequence, which teaches copying instead of reading"
 
 
 def _fewer_sequences(seen: Seen) -> str:
@@ -88,7 +89,7 @@ def _fewer_sequences(seen: Seen) -> str:
     if not isinstance(asked, int) or seen.stats.sequences >= asked:
         return ""
     return (
-        f"{seen.stats.sequences:,} sequences were made, but {asked:,} were asked for: the corpus gives no more of this length; "
+        f"{seen.stats.sequences:,} sequences were made, but {asked:,} were requested: the corpus has no more of this length; "
         + (
             LONGER
             if _mostly_too_long(seen)
@@ -106,11 +107,11 @@ def _low_meta_share(seen: Seen) -> str:
     if share is None or share >= LEAST_META_SHARE:
         return ""
     return (
-        f"only {share:.2%} of the tokens are of the documents that are extended ({1 / share:,.0f} tokens of others for each of "
-        "theirs): little in a sequence depends on anything far back; raise compose.min_meta_chunks so that longer documents "
-        "are extended, or lower compose.target_tokens"
+        f"only {share:.2%} of the tokens belong to meta-documents ({1 / share:,.0f} tokens of negatives for each): few "
+        "tokens depend on distant context; raise compose.min_meta_chunks so that longer documents are extended, or lower "
+        "compose.target_tokens"
         if share
-        else "no token is of a document that is extended, so nothing depends on anything far back; raise compose.target_tokens"
+        else "no token belongs to a meta-document, so nothing depends on distant context; raise compose.target_tokens"
     )
 
 
@@ -121,7 +122,7 @@ def _short_distances(seen: Seen) -> str:
         return ""
     return (
         f"one distance in ten between consecutive meta-chunks is {spread.p10:,.0f} tokens or less, "
-        f"{spread.p10 / tokens:.2%} of a sequence: there the parts of a document hardly move apart; raise "
+        f"{spread.p10 / tokens:.2%} of a sequence: there the chunks of a document are hardly moved apart; raise "
         "compose.target_tokens, or compose.min_gap_tokens, which drops the documents that have no room for it"
     )
 
@@ -131,8 +132,8 @@ def _high_meta_share(seen: Seen) -> str:
     if share is None or share <= MOST_META_SHARE or _repeats_itself(seen):
         return ""
     return (
-        f"{share:.0%} of the tokens are of the documents that are extended: they are nearly as long as the sequence, so their "
-        "chunks hardly move apart; raise compose.target_tokens"
+        f"{share:.0%} of the tokens belong to meta-documents: these are nearly as long as the sequence, so their "
+        "chunks are hardly moved apart; raise compose.target_tokens"
     )
 
 
@@ -141,9 +142,9 @@ def _near_identical(seen: Seen) -> str:
     if near is None or near.share <= MOST_NEAR_IDENTICAL or _repeats_itself(seen):
         return ""
     return (
-        f"{near.share:.0%} of the negatives have a cosine of {near.cosine} or more to their meta-chunk, as tables and forms do "
-        f"that differ in names and numbers alone: telling them apart teaches little; look at `nextlong peek RUN {near.sequence}`, "
-        f"which holds {near.most:,} of them; set mine.max_similarity, or leave such pages out of the corpus"
+        f"{near.share:.0%} of the negatives have a cosine of {near.cosine} or more to their meta-chunk, as in tables and "
+        f"forms that differ only in names and numbers: such negatives teach little; see `nextlong peek RUN {near.sequence}`, "
+        f"which has {near.most:,} of them; set mine.max_similarity, or filter such pages out of the corpus"
     )
 
 
@@ -158,9 +159,9 @@ def _one_source(seen: Seen) -> str:
         return ""
     named = {each.path: public_name(each.path) for each in seen.run.recipe.ingest.sources}.get(source, source)
     return (
-        f"{share:.0%} of the negatives' tokens come from {named}, but {of_meta_tokens:.0%} of the extended documents' tokens: it "
-        "serves as everybody's negatives, so its style tells a model what to skip; give it a smaller ingest.sources weight or "
-        "max_documents, or cap reuse with compose.max_uses"
+        f"{share:.0%} of the negatives' tokens come from {named}, but {of_meta_tokens:.0%} of the meta-documents' tokens: "
+        "its style tells a model which text to skip; give the source a smaller ingest.sources weight or max_documents, or "
+        "cap reuse with compose.max_uses"
     )
 
 
@@ -174,18 +175,18 @@ def _stand_in_tokenizer(seen: Seen) -> str:
 
 
 def stand_in_tokenizer(recipe: Recipe, tokens: int) -> str:
-    """Return what speaks against sequences of so many tokens of the recipe's tokenizer, "" if nothing does."""
+    """Return the warning about sequences of this many tokens of a tokenizer trained on the corpus, "" if there is none."""
     if recipe.tokenizer.train is None or tokens < STAND_IN_TOKENS:
         return ""
     return (
-        f"the tokenizer is a stand-in trained on this corpus (tokenizer.train={recipe.tokenizer.train:,}), whose ids no model "
-        f"knows, and sequences of {tokens:,} tokens are rarely for a model from scratch; put your model's tokenizer.json into "
-        "tokenizer.source: nothing is embedded or searched again"
+        f"the tokenizer is a stand-in trained on this corpus (tokenizer.train={recipe.tokenizer.train:,}), not compatible "
+        f"with any pretrained model, and sequences of {tokens:,} tokens are rarely for a model from scratch; set "
+        "tokenizer.source to your model's tokenizer.json: embeddings and search results are reused"
     )
 
 
 def _lossy_tokenizer(seen: Seen) -> str:
-    loss = lost.warning(seen.run.steps["tokenizer"].result(TokenizerResult).lost_share)
+    loss = lossy_tokenizer(seen.run.steps["tokenizer"].result(TokenizerResult).lost_share)
     return f"the tokenizer {loss}" if loss else ""
 
 
@@ -196,8 +197,8 @@ def _ordinary_eos(seen: Seen) -> str:
     config = seen.run.recipe.tokenizer
     named = " and ".join(f"tokenizer.{key}={getattr(config, key)!r}" for key in ordinary)
     return (
-        f"{named}: an ordinary token of this vocabulary, which texts are made of, so that a model cannot tell it from text; name "
-        "a special token, as the model's tokenizer_config.json does"
+        f"{named}: an ordinary token of this vocabulary, which a model cannot tell from text; name a special "
+        "token, as the model's tokenizer_config.json does"
     )
 
 
@@ -210,8 +211,8 @@ def _no_eos(seen: Seen) -> str:
     if ends.eos is None:
         return ""
     return (
-        f"no sequence ends with a token that says so (tokenizer.eos is null), so a model learns from these data to go on for ever; "
-        f"the tokenizer has {ends.eos} (known by {ends.eos_said_by}): set tokenizer.eos"
+        f"no sequence ends with an end-of-text token (tokenizer.eos is null), so a model trained on these data never learns to "
+        f"stop; the tokenizer has {ends.eos} (known by {ends.eos_said_by}): set tokenizer.eos"
     )
 
 
@@ -224,8 +225,8 @@ def _small_tokens(seen: Seen) -> str:
     if held >= LEAST_BYTES_PER_TOKEN:
         return ""
     return (
-        f"a token holds {held:.2f} bytes of text on average: the tokenizer spells most of these texts byte by byte, so that a "
-        "sequence holds little; is it the tokenizer of your model, and was that model made for this language?"
+        f"a token holds {held:.2f} bytes of text on average: the tokenizer encodes most of these texts byte by byte, so that a "
+        "sequence holds little text; check that it is your model's tokenizer and supports this language"
     )
 
 
@@ -243,10 +244,10 @@ def _heavy_reuse(seen: Seen) -> str:
 
 
 def heavy_reuse(uses: str, recipe: Recipe) -> str:
-    """Say what speaks against chunks that serve so often."""
+    """Return the warning about chunks that are used so often."""
     is_extended = method_of(recipe).layout == Layout.EXTENDED
     cure = ", make fewer sequences, or cap it with compose.max_uses" if is_extended else " or make fewer sequences"
-    return f"a chunk serves {uses}: what is read so often is learned by heart; add documents{cure}"
+    return f"a chunk is used {uses}: text that is repeated so often is memorized; add documents{cure}"
 
 
 def _small_corpus(seen: Seen) -> str:
@@ -257,13 +258,13 @@ def _small_corpus(seen: Seen) -> str:
 
 
 def small_corpus(in_sequence: float, documents: float) -> str:
-    """Return what speaks against sequences that take from so many documents of the corpus, "" if nothing does."""
+    """Return the warning about sequences that use so many of the corpus's documents, "" if there is none."""
     if in_sequence <= MOST_OF_CORPUS * documents:
         return ""
     return (
         f"a sequence takes chunks from {in_sequence:,.0f} of the corpus's {documents:,.0f} documents, "
-        f"{round(in_sequence) / round(documents):.0%}: with so few to choose from, the last that are chosen resemble nothing; "
-        "add documents, or lower compose.target_tokens"
+        f"{round(in_sequence) / round(documents):.0%}: with so few to choose from, the lowest-ranked negatives are "
+        "unrelated to the meta-chunk; add documents, or lower compose.target_tokens"
     )
 
 
@@ -274,16 +275,26 @@ def _missing_ids(seen: Seen) -> str:
         return ""
     columns = ", ".join(dict.fromkeys(source.id for source in seen.run.recipe.ingest.sources if source.names_ids))
     return (
-        f"{without:,} of {sum(part.documents for part in ingested):,} documents that were read have no value in the column that "
-        f"ingest.sources names as id ({columns}): spans call them by file and line, which another copy of the files may not have; "
-        "give them ids, or name another column"
+        f"{without:,} of {sum(part.documents for part in ingested):,} ingested documents have no value in the id column of "
+        f"ingest.sources ({columns}): spans name them by file and line, which another copy of the files may not have; "
+        "give them ids, or set another id column"
+    )
+
+
+def _unmet_exclusions(seen: Seen) -> str:
+    unmet, entries = met_none(seen.run.steps["ingest"])
+    if not unmet:
+        return ""
+    return (
+        f"{unmet:,} of {counted(entries, 'entry')} of ingest.exclude name no document, so what was to be excluded may "
+        "be in the data; correct their source or id as the corpus has them, or delete the lines"
     )
 
 
 def _same_ids(seen: Seen) -> str:
-    if "left_out" not in seen.run.steps:
+    if "filter_report" not in seen.run.steps:
         return ""
-    result = seen.run.steps["left_out"].result(LeftOutResult)
+    result = seen.run.steps["filter_report"].result(LeftOutResult)
     if not result.same_ids:
         return ""
     source, name, one, other = result.same_id_example
@@ -302,7 +313,7 @@ def _many_dropped(seen: Seen) -> str:
         return ""
     why = ", ".join(f"{count:,} {reason}" for reason, count in yields.dropped.items())
     return (
-        f"{lost_drafts:,} of {composed:,} drafts became no sequence ({why}): what is left is not a fair sample of the corpus; "
+        f"{lost_drafts:,} of {composed:,} drafts were dropped ({why}): the rest is a biased sample of the corpus; "
         + (LONGER if _mostly_too_long(seen) else "add documents, or lower compose.target_tokens")
     )
 
@@ -312,8 +323,8 @@ def _much_cut_off(seen: Seen) -> str:
     if cut is None or cut.share <= MOST_CUT_OFF:
         return ""
     return (
-        f"{cut.tokens:,} of the {cut.of_tokens:,} tokens of the documents that sequences take ({cut.share:.0%}) are cut off at the "
-        f"sequences' ends: of long documents hardly more than beginnings are read; {LONGER}"
+        f"{cut.tokens:,} of the {cut.of_tokens:,} tokens of the documents in the sequences ({cut.share:.0%}) are cut off at the "
+        f"sequences' ends: of long documents hardly more than the beginning is seen; {LONGER}"
     )
 
 
@@ -328,8 +339,8 @@ def _many_near_copies(seen: Seen) -> str:
     if not left_out or left_out <= MOST_NEAR_COPIES * documents:
         return ""
     return (
-        f"{left_out:,} of the corpus's {documents:,} documents were left out as near-copies of others: the corpus is full of "
-        "copies, or of pages that differ in little; set ingest.dedup: minhash to see which, or raise the method's max_similarity"
+        f"{left_out:,} of the corpus's {documents:,} documents were filtered out as near-duplicates: the corpus is full of "
+        "copies, or of pages that differ little; set ingest.dedup: minhash to see which, or raise the method's max_similarity"
     )
 
 
@@ -345,8 +356,8 @@ def _no_keywords(seen: Seen) -> str:
         for source, of in without.items()
     )
     return (
-        f"documents without a keyword stand in no sequence: {told}; lower quest.min_keyword_score or min_keyword_chars, or name a "
-        "model that makes queries of such texts (quest.queries)"
+        f"documents without a keyword are in no sequence: {told}; lower quest.min_keyword_score or min_keyword_chars, or set "
+        "quest.queries to a model that makes queries for such texts"
     )
 
 
@@ -355,9 +366,9 @@ def _hardly_in_parts(seen: Seen) -> str:
     if split is None or split.share >= LEAST_IN_PARTS:
         return ""
     return (
-        f"{split.in_parts:,} of the {split.documents:,} documents in the sequences ({split.share:.1%}) stand in more than one "
-        "part, so the data are nearly those of compose.method=standard: a document is cut at its chunks, and most have one; "
-        "lower chunk.max_chars, or take longer documents"
+        f"{split.in_parts:,} of the {split.documents:,} documents in the sequences ({split.share:.1%}) are split into more than "
+        "one part, so the data are nearly those of compose.method=standard: a document is split at its chunks, and most have one; "
+        "lower chunk.max_chars, or use longer documents"
     )
 
 
@@ -388,4 +399,35 @@ CHECKS: Final[Mapping[str, Callable[[Seen], str]]] = {
     "small-tokens": _small_tokens,
     "missing-ids": _missing_ids,
     "same-ids": _same_ids,
+    "unmet-exclusions": _unmet_exclusions,
 }
+
+
+MOST_IN_TRAIN: Final = 0.05  # of the chunks of validation
+
+
+def of_rows(name: str, split: SplitResult, *, room: int) -> tuple[Warned, ...]:
+    """Return the warnings about the rows of a split, which hold `room` tokens each."""
+    messages = (("empty-rows", _empty_rows(name, split, room)), ("read-in-train", _read_in_train(name, split)))
+    return tuple(Warned(called, message) for called, message in messages if message)
+
+
+def _empty_rows(name: str, split: SplitResult, room: int) -> str:
+    filled = fill(split.tokens, rows=split.rows, room=room)
+    if filled >= LEAST_FILL:
+        return ""
+    empty = split.rows * room - split.tokens
+    return (
+        f"{empty:,} tokens in the rows of {name} are padding ({percent(filled)} are filled), which wastes training compute; "
+        "make export.pack a multiple of the sequence length, or make more sequences"
+    )
+
+
+def _read_in_train(name: str, split: SplitResult) -> str:
+    if split.chunks_in_train <= MOST_IN_TRAIN * split.chunks:
+        return ""
+    return (
+        f"{split.chunks_in_train:,} of the {split.chunks:,} chunks of {name} are also in train: its loss will be lower than on "
+        "unseen texts; set export.shared_chunks: leave-out, which removes their sequences from train, or hold out documents "
+        "of your own"
+    )

@@ -15,8 +15,7 @@ try:
 except ImportError as error:
     raise ImportError(f"nextlong.torch needs PyTorch ({error}); pip install torch") from None
 
-from nextlong.torch.collate import collate
-from nextlong.torch.dataset import SequenceDataset
+from nextlong.torch.dataset import SequenceDataset, collate
 from nextlong.torch.stream import SequenceStream
 
 __all__ = ["SequenceDataset", "SequenceStream", "collate"]

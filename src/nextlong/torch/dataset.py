@@ -1,14 +1,16 @@
-"""Dataset: the rows of finished runs, by number.
+"""Dataset: the rows of finished runs as a map-style PyTorch data set, and their collation into batches.
 
-A row is a sequence, or several that fill `pack` tokens. It is built when it is asked for: references and token ids are
-memory-mapped, so 32,000 rows of 131,072 tokens cost an index of a megabyte, not an export of 16.8 GB.
+A row is built from references and memory-mapped tokens when it is asked for; nothing is exported. Splitting, mixing and
+packing are those of exports (`export/arrange.py`).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Final, Literal
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import torch
@@ -16,13 +18,15 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from nextlong import errors
-from nextlong.artefacts.ranks import Order, Remainder
-from nextlong.artefacts.rows import original_lengths
-from nextlong.export.rows import SharedChunks
+from nextlong.artifacts import finished
+from nextlong.artifacts.rows import Order, Remainder, Rows, original_lengths
+from nextlong.errors import RecipeError
+from nextlong.export.arrange import Arrangement, SharedChunks, arranged, packed
 from nextlong.runs import notebook
-from nextlong.torch.choose import RunLike, Split, check_word, choose
-from nextlong.torch.collate import Row
-from nextlong.torch.stream import SequenceStream
+from nextlong.runs.run import Run, check_mix
+
+if TYPE_CHECKING:
+    from nextlong.torch.stream import SequenceStream
 
 COLUMNS: Final = ("input_ids", "labels", "position_ids", "cu_seqlens", "cu_seqlens_padded", "max_seqlen", "seq_lengths")
 _IGNORED: Final = -100  # what PyTorch's cross entropy passes over
@@ -141,6 +145,8 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         world_size: int | None = None,
     ) -> SequenceStream:
         """Return the rows as an iterable data set that ranks and DataLoader workers share; see `SequenceStream`."""
+        from nextlong.torch.stream import SequenceStream
+
         return SequenceStream(
             self,
             order=order,
@@ -171,3 +177,150 @@ def _boundaries(name: str, lengths: NDArray[np.int64], padded: NDArray[np.int64]
         return torch.from_numpy(lengths.copy())
     counted = padded if name == "cu_seqlens_padded" else lengths
     return torch.from_numpy(np.concatenate([[0], np.cumsum(counted)]).astype(np.int32))
+
+
+Split = Literal["train", "validation"]
+RunLike = str | Path | Run
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The rows; the share of a packed row that is filled; train sequences left out for a chunk that validation has."""
+
+    rows: Rows
+    fill: float
+    left_out: int
+
+
+def choose(
+    run: RunLike | Sequence[RunLike],
+    *,
+    mix: Sequence[float] | None,
+    by: Literal["sequences", "tokens"],
+    split: Split | None,
+    validation: float | None,
+    shared_chunks: SharedChunks,
+    split_seed: int,
+    pack: int | None,
+) -> Choice:
+    """Split, then mix, then pack the sequences of one or several runs; each sequence stands in at most one row."""
+    runs = [one if isinstance(one, Run) else Run(one) for one in ([run] if isinstance(run, str | Path | Run) else run)]
+    _check(
+        runs,
+        mix=mix,
+        by=by,
+        split=split,
+        validation=validation,
+        shared_chunks=shared_chunks,
+        split_seed=split_seed,
+    )
+    arrangement = Arrangement(
+        mix=None if mix is None else tuple(mix),
+        by=by,
+        validation=validation or 0.0,
+        shared_chunks=shared_chunks,
+        pack=pack,
+        seed=split_seed,
+    )
+    references = [finished.references(one.steps, one.sequences_per_part) for one in runs]
+    splits, left_out = arranged(references, arrangement)
+    index, offsets = packed(splits[split or "train"], row_tokens=pack)
+    if not len(index):
+        shared = f", {left_out} share a chunk with validation" if left_out else ""
+        raise errors.CorpusError(
+            f"no sequence is left: split={split!r} with validation={validation} of {sum(map(len, runs))} sequences "
+            f"keeps none{shared}; change the share, or make more sequences"
+        )
+    fill = 1.0 if pack is None else float(index["length"].sum() / ((len(offsets) - 1) * pack))
+    return Choice(Rows([finished.row_source(one.steps) for one in runs], index=index, offsets=offsets), fill, left_out)
+
+
+def _check(
+    runs: Sequence[Run],
+    *,
+    mix: Sequence[float] | None,
+    by: str,
+    split: str | None,
+    validation: float | None,
+    shared_chunks: str,
+    split_seed: int,
+) -> None:
+    known = {
+        "by": (by, ("sequences", "tokens")),
+        "split": (split, (None, "train", "validation")),
+        "shared_chunks": (shared_chunks, ("keep", "leave-out")),
+    }
+    for name, (value, allowed) in known.items():
+        check_word(name, value, allowed)
+    if (split is None) != (validation is None):
+        missing, given = ("validation", f"split={split!r}") if split else ("split", f"validation={validation}")
+        cure = (
+            "validation=0.01 holds out one in a hundred"
+            if split
+            else 'split="train" or split="validation" says which side'
+        )
+        raise errors.RecipeError(f"{given} without {missing}; {cure}")
+    if split is None and (shared_chunks != "keep" or split_seed):
+        given = f"shared_chunks={shared_chunks!r}" if shared_chunks != "keep" else f"split_seed={split_seed}"
+        raise errors.RecipeError(
+            f'{given} without a split; split="train" with validation=0.01 makes one, or leave it out'
+        )
+    if validation is not None and not 0 < validation < 1:
+        raise errors.RecipeError(f"validation={validation} is not a share; give a number between 0 and 1, such as 0.01")
+    check_mix(runs, mix, by=by)
+
+
+def check_word(name: str, value: object, allowed: Sequence[object]) -> None:
+    """Raise RecipeError unless the value is one of the allowed ones."""
+    if value not in allowed:
+        raise errors.RecipeError(f"{name}={value!r} is not known; it must be one of {', '.join(map(repr, allowed))}")
+
+
+Row = dict[str, Any]  # tensors by column, and whole numbers such as max_seqlen
+_PADDING = {"input_ids": 0, "labels": -100, "position_ids": 0}
+
+
+def collate(rows: Sequence[Row], *, layout: Literal["padded", "flat"] = "padded", pad_id: int = 0) -> Row:
+    """Return one batch of B rows.
+
+    `padded`: columns of tokens have shape (B, longest); rows of equal length, the usual case, are not padded, shorter ones
+    with `pad_id`, label −100 and position 0. `flat`: they have shape (1, all tokens), and nothing is ever padded.
+    `cu_seqlens`, int32, counts through the whole batch as it is laid out, padding as a sequence of its own; `max_seqlen` is
+    the batch's; `seq_lengths` are joined. Rows with `cu_seqlens_padded`, whose `cu_seqlens` count without the padding of each
+    document, must be of one length or laid out flat. Raises RecipeError.
+    """
+    check_word("layout", layout, ("padded", "flat"))
+    has_padding = "cu_seqlens_padded" in rows[0]
+    if has_padding and layout == "padded" and len({int(row["cu_seqlens_padded"][-1]) for row in rows}) > 1:
+        raise RecipeError('rows with cu_seqlens_padded differ in length; use layout="flat", or rows of one length')
+    batch: Row = {}
+    for name in rows[0]:
+        values = [row[name] for row in rows]
+        if name in _PADDING and len(values) == 1:
+            batch[name] = values[0][None]
+        elif name in _PADDING and layout == "flat":
+            batch[name] = torch.cat(values)[None]
+        elif name in _PADDING:
+            value = pad_id if name == "input_ids" else _PADDING[name]
+            batch[name] = torch.nn.utils.rnn.pad_sequence(values, batch_first=True, padding_value=value)
+        elif name in ("cu_seqlens", "cu_seqlens_padded"):
+            is_flat = layout == "flat" or has_padding
+            batch[name] = _joined(values, longest=0 if is_flat else max(int(ends[-1]) for ends in values))
+        else:
+            batch[name] = max(values) if name == "max_seqlen" else torch.cat(values)
+    if {"cu_seqlens", "max_seqlen"} <= batch.keys() and not has_padding:
+        batch["max_seqlen"] = int(batch["cu_seqlens"].diff().max())  # padding may be longer than any sequence
+    return batch
+
+
+def _joined(rows: Sequence[torch.Tensor], *, longest: int) -> torch.Tensor:
+    """Return the rows' cu_seqlens as one, each row `longest` tokens if it has fewer."""
+    ends, at = [rows[0][:1]], 0
+    for row in rows:
+        ends.append(row[1:] + at)
+        at += int(row[-1])
+        gap = longest - int(row[-1])
+        if gap > 0:
+            at += gap
+            ends.append(torch.tensor([at], dtype=row.dtype))
+    return torch.cat(ends)

@@ -16,9 +16,8 @@ from numpy.typing import NDArray
 from torch.utils.data import IterableDataset, get_worker_info
 
 from nextlong import errors
-from nextlong.artefacts.ranks import Order, Remainder, epoch_order, rank_places, worker_part
-from nextlong.torch.choose import check_word
-from nextlong.torch.collate import Row
+from nextlong.artifacts.rows import Order, Remainder, epoch_order, rank_places, worker_part
+from nextlong.torch.dataset import Row, check_word
 
 if TYPE_CHECKING:
     from nextlong.torch.dataset import SequenceDataset

@@ -2,10 +2,10 @@
 
 In:  queries, keys and values of one row of T tokens; where its documents begin and end, `document_bounds` as Python integers
      (documents + 1,), made once a step, and `cu_seq_lens_q`, the same numbers as an int32 tensor on the device.
-Out: the attention output of the row; no token has seen another document.
+Out: the attention output of the row; no token attends to another document.
 
-transformers' `sdpa` builds a boolean T × T mask for such a row (17 GB at 131,072 tokens) and reads the borders from `position_ids`,
-which it does not do with a cache or a 2-D mask. Here the borders are an argument: without them, and with a padding mask or a
+transformers' `sdpa` builds a boolean T × T mask for such a row (17 GB at 131,072 tokens) and reads the boundaries from
+`position_ids`, but not with a cache or a 2-D mask. Here the boundaries are an argument: without them, and with a padding mask or a
 cache, this attention refuses to run.
 
 Kernels: `sdpa` runs `scaled_dot_product_attention` with `is_causal`, a document at a time; `varlen` is
@@ -25,34 +25,35 @@ from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
 NAME: Final = "nextlong_documents"
-Kernel = Literal["auto", "sdpa", "varlen"]
+_Kernel = Literal["auto", "sdpa", "varlen"]
 _NO_SQUARE: Final = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
 
 
-def register(kernel: Kernel = "auto") -> str:
+def register(kernel: _Kernel = "auto") -> str:
     """Register the attention with transformers; return its name for `attn_implementation`."""
     from transformers import AttentionInterface, AttentionMaskInterface
 
     name = NAME if kernel == "auto" else f"{NAME}_{kernel}"
 
-    def attend(module: torch.nn.Module, query: Any, key: Any, value: Any, _: Any, **given: Any) -> tuple[Any, None]:
+    def attend(
+        module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _: object, **given: Any
+    ) -> tuple[torch.Tensor, None]:
         return _attend(kernel, module, query, key, value, **given), None
 
+    def no_mask(*, q_length: int, kv_length: int, attention_mask: torch.Tensor | None = None, **_: object) -> None:
+        """Return None, transformers' "no mask"; refuse inputs that would need one."""
+        if attention_mask is not None and not bool(attention_mask.all()):
+            raise ValueError("a padding mask was given, but packed documents have no padding; leave the mask out")
+        if q_length != kv_length:
+            raise ValueError(f"{kv_length} keys for {q_length} queries: there is a cache; train with use_cache=False")
+
     AttentionInterface.register(name, attend)
-    AttentionMaskInterface.register(name, _no_mask)
+    AttentionMaskInterface.register(name, no_mask)
     return name
 
 
-def _no_mask(*, q_length: int, kv_length: int, attention_mask: torch.Tensor | None = None, **_: Any) -> None:
-    """Return None, which is what transformers takes for "no mask"; refuse what would need one."""
-    if attention_mask is not None and not bool(attention_mask.all()):
-        raise ValueError("a padding mask was given, but documents lie end to end without padding; leave the mask out")
-    if q_length != kv_length:
-        raise ValueError(f"{kv_length} keys for {q_length} queries: there is a cache; train with use_cache=False")
-
-
 def _attend(
-    kernel: Kernel,
+    kernel: _Kernel,
     module: torch.nn.Module,
     query: torch.Tensor,
     key: torch.Tensor,
@@ -63,21 +64,21 @@ def _attend(
     cu_seq_lens_q: torch.Tensor | None = None,
     document_bounds: Sequence[int] | None = None,
     sliding_window: int | None = None,
-    **_: Any,
+    **_: object,
 ) -> torch.Tensor:
     """Return the output, shape (1, T, heads, head size), of queries (1, heads, T, size), keys and values (1, groups, T, size)."""
     if cu_seq_lens_q is None:
-        raise ValueError("cu_seq_lens_q is missing: say where each document of the row begins and ends, [0, …, T]")
+        raise ValueError("cu_seq_lens_q is missing: give the boundaries of the row's documents, [0, …, T]")
     bounds = cu_seq_lens_q.tolist() if document_bounds is None else document_bounds
     if query.shape[0] != 1 or bounds[-1] != query.shape[2]:
         raise ValueError(
-            f"rows are given one after the other, shape (1, T, …); these are {query.shape[0]} rows of {query.shape[2]} tokens "
-            f"with documents up to {bounds[-1]}"
+            f"rows are laid end to end, shape (1, T, …); these are {query.shape[0]} rows of {query.shape[2]} tokens with documents "
+            f"up to {bounds[-1]}"
         )
     longest = max(last - first for first, last in pairwise(bounds))
     if sliding_window is not None and sliding_window < longest:
         raise ValueError(
-            f"{type(module).__name__} slides a window of {sliding_window} tokens, less than a document has"
+            f"{type(module).__name__} has a sliding window of {sliding_window} tokens, less than a document has"
         )
     device = query.device.type
     if torch.is_autocast_enabled(device):  # RoPE's cosines are float32, so queries and keys are; the values are not
@@ -97,10 +98,10 @@ def _sdpa(
     dropout: float,
 ) -> torch.Tensor:
     groups = query.shape[1] // key.shape[1]
-    if (
-        groups > 1 and query.is_cuda and query.dtype == torch.float32
-    ):  # its kernels without a T × T matrix share no heads
+    # Kernels without a T × T matrix cannot share key-value heads in float32.
+    if groups > 1 and query.is_cuda and query.dtype == torch.float32:
         key, value, groups = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1), 1
+    # One call per document, shape (1, heads, its tokens, head size): `is_causal` then needs no mask.
     with sdpa_kernel(_NO_SQUARE) if query.is_cuda else nullcontext():
         outputs = [
             scaled_dot_product_attention(
@@ -129,9 +130,7 @@ def _varlen(
     from torch.nn.attention.varlen import varlen_attn
 
     if dropout:
-        raise ValueError(
-            f"varlen attention has no dropout, and this model asks for {dropout}; set attention_dropout to 0"
-        )
+        raise ValueError(f"varlen attention has no dropout, and this model's is {dropout}; set attention_dropout to 0")
     tokens = (part[0].transpose(0, 1) for part in (query, key, value))
     causal = (-1, 0)
     out = varlen_attn(*tokens, bounds, bounds, longest, longest, scale=scaling, window_size=causal, enable_gqa=True)

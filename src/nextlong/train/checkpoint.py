@@ -1,8 +1,8 @@
-"""Checkpoint: everything that a training needs to go on, and what `from_pretrained` needs to load it.
+"""Checkpoint: everything that a training needs to resume, in a folder that `from_pretrained` loads.
 
-A folder `checkpoints/step-000050` in the layout of transformers, float32, with two files more: `optimizer.safetensors`, and
-`trainer.json`, written last, which holds the step, what was trained on, and every file's hash. The folder gets its name when all of
-it is on the disk, so a kill leaves the checkpoints before it untouched.
+`checkpoints/step-000050` has the layout of transformers, float32, and two more files: `optimizer.safetensors`, and
+`trainer.json`, written last, with the step, the recipe, the data and every file's hash. The folder gets its name when all of it is
+on the disk, so a kill leaves the checkpoints before it untouched.
 """
 
 from __future__ import annotations
@@ -16,13 +16,16 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 
 from nextlong.engine import store
 from nextlong.errors import RunError
-from nextlong.plain_data import Json
+from nextlong.text import Json
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 FOLDER: Final = "checkpoints"
 RECORD: Final = "trainer.json"
@@ -32,7 +35,7 @@ _NAME: Final = re.compile(r"step-(\d+)")
 
 @dataclass(frozen=True)
 class Progress:
-    """How far a training is: `step` steps done; `recent_losses` for noticing spikes; what it was trained on."""
+    """The state of a training after `step` steps; `recent_losses` detect spikes, `recipe` and `data` another training."""
 
     step: int
     tokens: int
@@ -70,13 +73,21 @@ def set_aside(checkpoint: Path) -> Path:
     return checkpoint.replace(aside)
 
 
-def save(out: Path, progress: Progress, *, model: Any, optimizer: Any, tokenizer: Any, keep_last: int) -> None:
+def save(
+    out: Path,
+    progress: Progress,
+    *,
+    model: PreTrainedModel,
+    optimizer: torch.optim.Optimizer,
+    tokenizer: PreTrainedTokenizerBase | None,
+    keep_last: int,
+) -> None:
     """Write a checkpoint and delete those beyond the last `keep_last`.
 
     Raises RunError where the disk refuses; the checkpoints before it stay.
     """
     folder = out / FOLDER / f"step-{progress.step:06d}"
-    if (folder / RECORD).exists():  # training went on from it and stopped before the next step: only the reason is new
+    if (folder / RECORD).exists():  # training resumed from it and stopped before the next step: only the reason is new
         with explained(folder):
             files = store.read_json(folder / RECORD)["files"]
             store.write_json(folder / RECORD, {"progress": asdict(progress), "files": files})
@@ -88,7 +99,11 @@ def save(out: Path, progress: Progress, *, model: Any, optimizer: Any, tokenizer
         try:
             write_model(work, model=model, weights=model.state_dict(), tokenizer=tokenizer)
             _write_optimizer(work / _OPTIMIZER, optimizer.state_dict())
-            _seal(work, progress)
+            files = {}
+            for path in sorted(work.iterdir()):
+                _sync(path)
+                files[path.name] = {"bytes": path.stat().st_size, "xxh3": store.hash_file(path)}
+            store.write_json(work / RECORD, {"progress": asdict(progress), "files": files})
         except BaseException:
             shutil.rmtree(work, ignore_errors=True)
             raise
@@ -97,16 +112,23 @@ def save(out: Path, progress: Progress, *, model: Any, optimizer: Any, tokenizer
     _prune(out, keep_last=keep_last)
 
 
-def write_model(folder: Path, *, model: Any, weights: Mapping[str, torch.Tensor], tokenizer: Any) -> None:
+def write_model(
+    folder: Path,
+    *,
+    model: PreTrainedModel,
+    weights: Mapping[str, torch.Tensor],
+    tokenizer: PreTrainedTokenizerBase | None,
+) -> None:
     """Write weights, config and tokenizer as transformers does."""
+    # safetensors refuses tensors that share memory; `from_pretrained` ties them again.
     tied = getattr(model, "all_tied_weights_keys", None) or {}
     model.save_pretrained(folder, state_dict={name: tensor for name, tensor in weights.items() if name not in tied})
     if tokenizer is not None:
         tokenizer.save_pretrained(folder)
 
 
-def load(checkpoint: Path, *, model: Any, optimizer: Any) -> Progress:
-    """Restore weights and optimizer states; return how far the training was."""
+def load(checkpoint: Path, *, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> Progress:
+    """Restore weights and optimizer states; return the state of the training."""
     from safetensors.torch import load_file
 
     record = store.read_json(checkpoint / RECORD)
@@ -115,13 +137,16 @@ def load(checkpoint: Path, *, model: Any, optimizer: Any) -> Progress:
         for path in sorted(checkpoint.glob("*model*.safetensors"))
         for name, tensor in load_file(path).items()
     }
-    model.load_state_dict(_named_as_in(model, weights), strict=False)
+    if hasattr(model, "peft_config"):  # PEFT saves adapters without the name that they have in the model
+        rename = re.compile(r"(lora_[AB])\.weight$")
+        weights = {rename.sub(r"\1.default.weight", name): tensor for name, tensor in weights.items()}
+    model.load_state_dict(weights, strict=False)
     optimizer.load_state_dict(_read_optimizer(checkpoint / _OPTIMIZER))
     return Progress(**record["progress"])
 
 
 def publish(work: Path, final: Path) -> None:
-    """Bring a whole folder to the disk, then name it `final` by one rename; only then delete what had that name before."""
+    """Sync a folder to the disk, rename it to `final`, and only then delete what had that name before."""
     for path in (*work.rglob("*"), work):
         _sync(path)
     replaced = final.with_name(".work-replaced")
@@ -135,14 +160,14 @@ def publish(work: Path, final: Path) -> None:
 
 
 def remove_leftovers(out: Path) -> None:
-    """Remove what a kill left half written."""
+    """Remove checkpoints that a kill left half written."""
     for path in (out / FOLDER).glob(".step-*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
 
 
 @contextmanager
 def explained(where: Path) -> Iterator[None]:
-    """Turn what the disk refuses into a RunError with a cure; safetensors tells of it in words."""
+    """Turn errors of the disk into a RunError with the fix; safetensors reports them in words."""
     from safetensors import SafetensorError
 
     try:
@@ -160,25 +185,22 @@ def explained(where: Path) -> Iterator[None]:
         raise
 
 
-def _write_optimizer(path: Path, states: Mapping[str, Any]) -> None:
+def _write_optimizer(path: Path, states: Json) -> None:
     from safetensors.torch import save_file
 
     held = {f"{name}/{key}": value for name, state in states["state"].items() for key, value in state.items()}
-    tensors = {name: value for name, value in held.items() if isinstance(value, torch.Tensor)}
+    tensors: dict[str, torch.Tensor] = {}
+    storages: set[int] = set()
+    for name, value in held.items():
+        if isinstance(value, torch.Tensor):
+            # bitsandbytes' tables of 8-bit values share memory, which safetensors refuses: all but the first are copied.
+            storage = value.untyped_storage().data_ptr()
+            is_shared = storage in storages
+            tensors[name] = value.clone(memory_format=torch.contiguous_format) if is_shared else value.contiguous()
+            storages.add(storage)
     others = {name: value for name, value in held.items() if name not in tensors}  # bitsandbytes counts steps in an int
     groups = [{key: value for key, value in group.items() if key != "lr"} for group in states["param_groups"]]
-    save_file(_apart(tensors), path, metadata={"param_groups": json.dumps(groups), "others": json.dumps(others)})
-
-
-def _apart(tensors: Mapping[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Copy tensors that share memory, as bitsandbytes' tables of 8-bit values do; safetensors refuses them."""
-    apart: dict[str, torch.Tensor] = {}
-    seen: set[int] = set()
-    for name, tensor in tensors.items():
-        place = tensor.untyped_storage().data_ptr()
-        apart[name] = tensor.contiguous() if place not in seen else tensor.clone(memory_format=torch.contiguous_format)
-        seen.add(place)
-    return apart
+    save_file(tensors, path, metadata={"param_groups": json.dumps(groups), "others": json.dumps(others)})
 
 
 def _read_optimizer(path: Path) -> Json:
@@ -193,24 +215,9 @@ def _read_optimizer(path: Path) -> Json:
         parameter, _, key = name.rpartition("/")
         state.setdefault(int(parameter), {})[key] = value
     for group in groups:
-        group["lr"] = 0.0  # set anew at every step
+        group["lr"] = 0.0  # set at every step
         group["betas"] = tuple(group["betas"])
     return {"state": state, "param_groups": groups}
-
-
-def _named_as_in(model: Any, weights: dict[str, torch.Tensor]) -> dict[str, torch.Tensor]:
-    """Adapters are saved by PEFT without the name that they have in the model."""
-    if not hasattr(model, "peft_config"):
-        return weights
-    return {re.sub(r"(lora_[AB])\.weight$", r"\1.default.weight", name): tensor for name, tensor in weights.items()}
-
-
-def _seal(work: Path, progress: Progress) -> None:
-    files = {}
-    for path in sorted(work.iterdir()):
-        _sync(path)
-        files[path.name] = {"bytes": path.stat().st_size, "xxh3": store.hash_file(path)}
-    store.write_json(work / RECORD, {"progress": asdict(progress), "files": files})
 
 
 def _prune(out: Path, *, keep_last: int) -> None:

@@ -1,109 +1,193 @@
-"""Loop: the steps of a training.
+"""Loop: training on one device, from a recipe to a finished model.
 
 In:  a training recipe.
 Out: `out/`: recipe.yaml, metrics.jsonl, held_out.jsonl, checkpoints/, final/, loss.svg.
 
-A step is a function of the weights, the optimiser's states and its number: rows, learning rate and random numbers follow from
-the number, so a training that was killed goes on bit for bit where its last checkpoint is (on a CPU with as many threads).
+All errors in recipe and data are found before the model is loaded. A folder is trained in by one process at a time, and
+training resumes from what it holds. A step is a function of the weights, the optimizer's states and its number: rows, learning
+rate and random numbers follow from the number. So a killed training resumes bit for bit from its last checkpoint (on a CPU with
+the same number of threads).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any, Final
 
 import torch
+from rich.console import Console
 
 from nextlong.engine import store
 from nextlong.errors import RunError
-from nextlong.train import checkpoint, held_out
-from nextlong.train.batches import Plan
-from nextlong.train.check import not_finite
-from nextlong.train.device import autocast
-from nextlong.train.metrics import Metrics
-from nextlong.train.prepare import check_same
+from nextlong.report import tables
+from nextlong.train import checkpoint, costs, held_out, metrics
+from nextlong.train.check import check_model
+from nextlong.train.device import (
+    accelerator,
+    autocast,
+    check_single,
+    explained_memory_errors,
+    learning_rate,
+    optimizer_for,
+)
+from nextlong.train.loss import IGNORED
+from nextlong.train.metrics import Metrics, Step
+from nextlong.train.model import make_model, not_finite
+from nextlong.train.prepare import Prepared, check_same_data, check_same_recipe, prepare
 from nextlong.train.recipe import TrainRecipe
-from nextlong.train.rows import TrainingRows, flat, on_device
-from nextlong.train.schedule import learning_rate
+from nextlong.train.rows import flat, on_device
 
-_SPIKE_WINDOW = 20
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+SPIKE_WINDOW: Final = 20
+_SEARCHED_ROWS: Final = 16  # for one of several documents
 Batch = dict[str, Any]  # what `flat` makes of the rows of a micro batch
 
 
 @dataclass
 class Engine:
-    """What a step needs."""
+    """What a step needs: the prepared data, the model and its optimizer; the losses and tokens so far."""
 
-    recipe: TrainRecipe
+    ready: Prepared
     device: torch.device
-    model: Any
-    optimizer: Any
-    tokenizer: Any
-    rows: TrainingRows
-    held_out_rows: TrainingRows | None
-    plan: Plan
-    data: str  # fingerprint of what is trained on
-    recent: list[float] = field(default_factory=list)
+    model: PreTrainedModel
+    optimizer: torch.optim.Optimizer
+    recent_losses: list[float] = field(default_factory=list)
     tokens: int = 0
 
     @property
+    def recipe(self) -> TrainRecipe:
+        """The recipe that is trained."""
+        return self.ready.recipe
+
+    @property
     def out(self) -> Path:
-        """Where everything goes."""
+        """The folder of everything that is written."""
         return Path(self.recipe.out).expanduser()
 
 
-@dataclass(frozen=True)
-class Step:
-    """What a step measured: number, mean loss, norm of the gradient before clipping, tokens, seconds."""
+def train(recipe: TrainRecipe, console: Console) -> Path:
+    """Run or resume a training; return the folder of the finished model."""
+    from transformers.utils import logging
 
-    number: int
-    loss: float
-    grad_norm: float
-    lr: float
-    tokens: int
-    seconds: float
+    logging.disable_progress_bar()
+    check_single(recipe)
+    out = Path(recipe.out).expanduser()
+    with store.locked(out), explained_memory_errors(recipe):
+        engine = _make_engine(recipe, console)
+        done = _resume(engine, console)
+        checkpoint.remove_leftovers(out)
+        store.write_text(out / "recipe.yaml", recipe.dump())
+        steps = recipe.training.steps
+        if done >= steps:
+            tables.say(f"all {done} steps are done; choose another `out` to train from the start", console)
+        elif done:
+            tables.say(f"resuming after step {done} of {steps}", console)
+        logs = Metrics(out, recipe.watch, first_step=done)
+        bounds = engine.ready.rows[0].bounds
+        row_flops = costs.flops(costs.sizes_of(engine.model.config), bounds.diff().tolist())
+        per_token, peak = row_flops / int(bounds[-1]), costs.peak_flops(engine.device)
+        progress = metrics.Progress(console, steps=steps, flops_per_token=per_token, peak_flops=peak)
+        try:
+            _run_steps(engine, logs, first_step=done, progress=progress)
+        finally:
+            progress.close()
+        logs.close()
+        _write_final(engine)
+        figure = metrics.draw(out)
+        drawn = f"figure: {figure}" if figure else "figure: none, matplotlib is missing; pip install matplotlib"
+        tables.say(f"model: {out / 'final'}\n{drawn}", console)
+    return out / "final"
 
 
-def run(engine: Engine, metrics: Metrics, *, first_step: int, report: Callable[[Step], None]) -> None:
-    """Train from `first_step` (steps done so far) to the end; checkpoints and measurements as the recipe says."""
+def _make_engine(recipe: TrainRecipe, console: Console) -> Engine:
+    """Prepare data, model and optimizer, check them, and print what they are."""
+    ready, device = prepare(recipe), accelerator()
+    rows, vocabulary = ready.rows, ready.config.vocab_size
+    model, notes = make_model(recipe, longest=rows.longest_document, vocabulary=vocabulary, device=device)
+    model = model.to(device)
+    first_rows = (rows[row] for row in range(min(len(rows), _SEARCHED_ROWS)))
+    is_packed = recipe.training.micro_batch_rows > 1 or any(len(row.bounds) > 2 for row in first_rows)
+    checked = check_model(model, recipe, device=device, is_packed=is_packed)
+    parameters = costs.sizes_of(ready.config).parameters
+    for line in [f"model: {parameters:,} parameters", *notes, *ready.notes(), f"device: {device}", checked]:
+        tables.say(line, console)
+    return Engine(ready, device, model, optimizer_for(model, recipe))
+
+
+def _resume(engine: Engine, console: Console) -> int:
+    """Load the latest undamaged checkpoint, if there is one; return how many steps are done.
+
+    Damaged ones are renamed. Raises RunError if none is whole, or it is of another recipe, or of data that have changed.
+    """
+    folders = checkpoint.finished(engine.out)
+    for folder in folders:
+        if damage := checkpoint.damage(folder):
+            if folder == folders[-1]:
+                raise RunError(f"{damage}, and there is no other checkpoint; delete {folder.parent} to start over")
+            renamed = checkpoint.set_aside(folder).name
+            tables.say(f"{damage}; it is now {renamed}, and training resumes from the checkpoint before", console)
+            continue
+        before = store.read_json(folder / checkpoint.RECORD)["progress"]
+        check_same_recipe(engine.recipe, before["recipe"], folder)
+        check_same_data(engine.ready.data, before["data"], folder)
+        progress = checkpoint.load(folder, model=engine.model, optimizer=engine.optimizer)
+        engine.recent_losses, engine.tokens = list(progress.recent_losses), progress.tokens
+        return progress.step
+    return 0
+
+
+def _run_steps(engine: Engine, logs: Metrics, *, first_step: int, progress: metrics.Progress) -> None:
+    """Train from `first_step` (steps done so far) to the end; checkpoints and validations as the recipe says."""
     recipe = engine.recipe
+
+    def measure(step: int) -> None:
+        rows = engine.ready.held_out_rows
+        if rows is not None:
+            with autocast(recipe, engine.device):
+                found = held_out.measure(engine.model, rows, most=recipe.held_out.rows, device=engine.device)
+            logs.held_out(step, found)
+
     if first_step == 0:
-        _measure(engine, metrics, 0)
+        measure(0)
     for number, batches in _prefetched(engine, first_step):
         done = _step(engine, number, batches)
-        metrics.step(done)
-        report(done)
+        logs.step(done)
+        progress.show(done)
         is_last = number == recipe.training.steps
         if is_last or number % recipe.held_out.every_steps == 0:
-            _measure(engine, metrics, number)
+            measure(number)
         if is_last or number % recipe.checkpoints.every_steps == 0:
-            metrics.flush()
-            save(engine, number)
+            logs.flush()
+            _save(engine, number)
 
 
-def save(engine: Engine, step: int, *, reason: str | None = None) -> None:
-    """Write a checkpoint of `step` steps done."""
-    progress = checkpoint.Progress(
-        step=step,
-        tokens=engine.tokens,
-        recent_losses=engine.recent,
-        recipe=engine.recipe.trained_keys(),
-        data=engine.data,
-        stopped_because=reason,
-    )
-    checkpoint.save(
-        engine.out,
-        progress,
-        model=engine.model,
-        optimizer=engine.optimizer,
-        tokenizer=engine.tokenizer,
-        keep_last=engine.recipe.checkpoints.keep_last,
-    )
+def _prefetched(engine: Engine, first_step: int) -> Iterator[tuple[int, list[Batch]]]:
+    """Yield each step's number and micro batches; a thread reads those of the next step while one is computed."""
+    rows, plan, steps = engine.ready.rows, engine.ready.plan, engine.recipe.training.steps
+
+    def read(number: int) -> list[Batch]:
+        batches = [flat([rows[row] for row in numbers.tolist()]) for numbers in plan.micro_batches(number - 1)]
+        if engine.device.type != "cuda":
+            return batches
+        return [
+            {name: one.pin_memory() if isinstance(one, torch.Tensor) else one for name, one in batch.items()}
+            for batch in batches
+        ]
+
+    # One thread is enough: rows are mapped from disk, and a step takes longer than reading its rows.
+    with ThreadPoolExecutor(max_workers=1) as reader:
+        coming = None
+        for number in range(first_step + 1, steps + 1):
+            batches = (coming or reader.submit(read, number)).result()
+            coming = reader.submit(read, number + 1) if number < steps else None
+            yield number, batches
 
 
 def _step(engine: Engine, number: int, batches: Sequence[Batch]) -> Step:
@@ -114,24 +198,25 @@ def _step(engine: Engine, number: int, batches: Sequence[Batch]) -> Step:
         group["lr"] = lr
     loss, tokens = _gradients(engine, batches)
     norm = float(torch.nn.utils.clip_grad_norm_(engine.model.parameters(), training.clip or float("inf")))
-    if reason := _sickness(engine, number, loss, norm):
+    if reason := _divergence(engine, number, loss, norm):
         engine.optimizer.zero_grad(set_to_none=True)
-        save(engine, number - 1, reason=reason)
+        _save(engine, number - 1, reason=reason)
         raise RunError(
-            f"{reason}; stopped before the weights took it, checkpoint of step {number - 1} saved in "
+            f"{reason}; stopped before the weights were updated, checkpoint of step {number - 1} saved in "
             f"{engine.out / checkpoint.FOLDER}; choose another `out` with a lower training.lr or a longer "
-            "training.warmup_steps; or, if this does no harm, raise watch.spike and go on"
+            "training.warmup_steps; or, if this is harmless, raise watch.spike and resume"
         )
     engine.optimizer.step()
     engine.optimizer.zero_grad(set_to_none=True)
-    engine.recent = [*engine.recent, loss][-_SPIKE_WINDOW:]
+    engine.recent_losses = [*engine.recent_losses, loss][-SPIKE_WINDOW:]
     engine.tokens += tokens
     return Step(number, loss, norm, lr, tokens, time.perf_counter() - started)
 
 
 def _gradients(engine: Engine, batches: Sequence[Batch]) -> tuple[float, int]:
     """Compute the gradient of the mean loss over the step's predicted tokens; return that mean, and the tokens read."""
-    items = sum(int((batch["labels"] != -100).sum()) for batch in batches)
+    # Divided by the tokens of the whole step, so micro-batches of different lengths add up to its mean.
+    items = sum(int((batch["labels"] != IGNORED).sum()) for batch in batches)
     total = torch.zeros((), device=engine.device)
     for batch in batches:
         with autocast(engine.recipe, engine.device):
@@ -141,69 +226,54 @@ def _gradients(engine: Engine, batches: Sequence[Batch]) -> tuple[float, int]:
     return float(total), sum(batch["labels"].shape[1] for batch in batches)
 
 
-def _prefetched(engine: Engine, first_step: int) -> Iterator[tuple[int, list[Batch]]]:
-    """Yield each step's number and micro batches; a thread reads those of the next step while one is computed."""
-
-    def read(number: int) -> list[Batch]:
-        numbers = engine.plan.micro_batches(number - 1)
-        batches = [flat([engine.rows[row] for row in rows.tolist()]) for rows in numbers]
-        if engine.device.type != "cuda":
-            return batches
-        return [{name: _pinned(column) for name, column in batch.items()} for batch in batches]
-
-    with ThreadPoolExecutor(max_workers=1) as reader:
-        coming = None
-        for number in range(first_step + 1, engine.recipe.training.steps + 1):
-            batches = (coming or reader.submit(read, number)).result()
-            coming = reader.submit(read, number + 1) if number < engine.recipe.training.steps else None
-            yield number, batches
-
-
-def _pinned(column: Any) -> Any:
-    return column.pin_memory() if isinstance(column, torch.Tensor) else column
-
-
-def _sickness(engine: Engine, number: int, loss: float, norm: float) -> str | None:
-    spike = engine.recipe.watch.spike
+def _divergence(engine: Engine, number: int, loss: float, norm: float) -> str | None:
+    """Return why a step must not be applied, if it must not: a loss or gradient that is not finite, or a spike."""
     for name, value in (("loss", loss), ("norm of the gradient", norm)):
         if value != value or value in (float("inf"), float("-inf")):
             broken = not_finite(engine.model)
-            return f"the {name} of step {number} is {value}" + (
-                f", and the weight {broken} is not finite" if broken else ""
-            )
-    if spike is not None and len(engine.recent) == _SPIKE_WINDOW and loss > spike * median(engine.recent):
-        return (
-            f"the loss of step {number} is {loss:.3f}, more than {spike:g} times the median of the last {_SPIKE_WINDOW}"
-        )
-    return None
+            weight = f", and the weight {broken} is not finite" if broken else ""
+            return f"the {name} of step {number} is {value}{weight}"
+    return spike_of(engine.recipe, number, loss, engine.recent_losses)
 
 
-def _measure(engine: Engine, metrics: Metrics, step: int) -> None:
-    if engine.held_out_rows is None:
-        return
-    with autocast(engine.recipe, engine.device):
-        measured = held_out.measure(
-            engine.model, engine.held_out_rows, most=engine.recipe.held_out.rows, device=engine.device
-        )
-    metrics.held_out(step, measured)
+def spike_of(recipe: TrainRecipe, number: int, loss: float, recent_losses: Sequence[float]) -> str | None:
+    """Return in words that the loss of a step is a spike (`watch.spike`) against the recent ones, or None."""
+    spike = recipe.watch.spike
+    if spike is None or len(recent_losses) < SPIKE_WINDOW or loss <= spike * median(recent_losses):
+        return None
+    return f"the loss of step {number} is {loss:.3f}, more than {spike:g} times the median of the last {SPIKE_WINDOW}"
 
 
-def resume(engine: Engine, say: Callable[[str], None]) -> int:
-    """Go on from the latest undamaged checkpoint, if there is one; return how many steps are done.
+def _save(engine: Engine, step: int, *, reason: str | None = None) -> None:
+    """Write a checkpoint of `step` steps done."""
+    progress = checkpoint.Progress(
+        step=step,
+        tokens=engine.tokens,
+        recent_losses=engine.recent_losses,
+        recipe=engine.recipe.trained_keys(),
+        data=engine.ready.data,
+        stopped_because=reason,
+    )
+    checkpoint.save(
+        engine.out,
+        progress,
+        model=engine.model,
+        optimizer=engine.optimizer,
+        tokenizer=engine.ready.tokenizer,
+        keep_last=engine.recipe.checkpoints.keep_last,
+    )
 
-    Damaged ones are set aside. Raises RunError if none is whole, or it is of another recipe, or of data that have changed.
-    """
-    folders = checkpoint.finished(engine.out)
-    for folder in folders:
-        if damage := checkpoint.damage(folder):
-            if folder == folders[-1]:
-                raise RunError(f"{damage}, and there is no other checkpoint; delete {folder.parent} to start over")
-            say(
-                f"{damage}; it is now {checkpoint.set_aside(folder).name}, and training resumes from the checkpoint before"
-            )
-            continue
-        check_same(engine.recipe, engine.data, store.read_json(folder / checkpoint.RECORD)["progress"], folder)
-        progress = checkpoint.load(folder, model=engine.model, optimizer=engine.optimizer)
-        engine.recent, engine.tokens = list(progress.recent_losses), progress.tokens
-        return progress.step
-    return 0
+
+def _write_final(engine: Engine) -> None:
+    """Write `final/`: the weights in the precision they were trained for, adapters merged, ready for vLLM and lm-eval."""
+    final, work, model = engine.out / "final", engine.out / ".work-final", engine.model
+    if hasattr(model, "peft_config"):
+        model = model.merge_and_unload()
+    dtype = torch.bfloat16 if engine.recipe.training.precision == "bf16" else torch.float32
+    with checkpoint.explained(final):
+        work.mkdir()
+        rounded = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
+        checkpoint.write_model(work, model=model, weights=rounded, tokenizer=engine.ready.tokenizer)
+        config = store.read_json(work / "config.json")  # save_pretrained wrote the precision of the weights in memory
+        store.write_json(work / "config.json", config | {"dtype": str(dtype).removeprefix("torch.")})
+        checkpoint.publish(work, final)

@@ -1,36 +1,33 @@
-"""Model: load or make what is trained, stretched to the rows, with our attention and loss.
+"""Model: load or make what is trained, with its RoPE base set for the rows, our attention and our loss.
 
-In:  the recipe, the longest row, the tokenizer of the runs.
-Out: a causal model of transformers in float32 (autocast does the rest), and what was done to it, in words.
+In:  the recipe, the longest document, the tokenizer of the runs.
+Out: a causal model of transformers in float32 (autocast does the rest), and notes on what was changed.
+
+transformers 5 keeps the RoPE base in `config.rope_parameters["rope_theta"]` and silently ignores `config.rope_theta = …` and
+`from_pretrained(rope_theta=…)`. So the base is set there before the model is made, and the model's own `inv_freq` is compared
+with it afterwards: the base of the recipe is the one that the model computes with, is saved with, and is loaded with.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import torch
 
 from nextlong.errors import RecipeError, TokenizerError
-from nextlong.model_names import first_sentence, why_no_model
-from nextlong.train import attention, fused_loss, loss, rope
-from nextlong.train.check import not_finite
+from nextlong.text import first_sentence, why_no_model
+from nextlong.train import attention, loss
 from nextlong.train.recipe import TrainRecipe
+
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
 
 COMPILER: Final = "inductor"
 
 
-@dataclass(frozen=True)
-class Made:
-    """The model, and what was done to it."""
-
-    model: Any
-    said: list[str]
-
-
-def config_of(recipe: TrainRecipe, *, vocabulary: int | None) -> Any:
-    """Return the config of the model before anything is loaded. Raises RecipeError for a folder that holds none."""
+def config_of(recipe: TrainRecipe, *, vocabulary: int | None) -> PretrainedConfig:
+    """Return the config of the model before anything is loaded. Raises RecipeError for a folder without a text model."""
     from transformers import AutoConfig, LlamaConfig
 
     scratch, path = recipe.model.scratch, recipe.model.path
@@ -47,13 +44,14 @@ def config_of(recipe: TrainRecipe, *, vocabulary: int | None) -> Any:
             ) from None
         if config.get_text_config() is not config:
             raise RecipeError(
-                f"model.path={path!r} is a multimodal model ({config.model_type}); this loop trains models of text alone: save its "
+                f"model.path={path!r} is a multimodal model ({config.model_type}), and this loop trains text models; save its "
                 "language model in a folder of its own"
             )
         return config
     if scratch.vocabulary is None and vocabulary is None:
         raise RecipeError(
-            "model.scratch.vocabulary=null takes that of the run's tokenizer, and there is no run; say how many ids the data have"
+            "model.scratch.vocabulary=null takes the vocabulary of the run's tokenizer, and there is no run; set the number of "
+            "ids in the data"
         )
     return LlamaConfig(
         vocab_size=scratch.vocabulary or vocabulary,
@@ -66,35 +64,87 @@ def config_of(recipe: TrainRecipe, *, vocabulary: int | None) -> Any:
     )
 
 
-def make(recipe: TrainRecipe, *, longest: int, vocabulary: int | None, device: torch.device) -> Made:
-    """Load the weights of `model.path`, or draw those of `model.scratch` from the seed, for documents of up to `longest` tokens.
+def set_rope_base(config: PretrainedConfig, recipe: TrainRecipe, *, max_tokens: int) -> list[str]:
+    """Set the recipe's RoPE base and the longest document in a config, before the model is made; return notes on it.
 
-    They stay in main memory; `device` is where they will train. Raises RecipeError.
+    Raises RecipeError for documents that the model cannot be extended to.
+    """
+    base, replaces = recipe.model.rope_base, recipe.model.rope_scaling == "replace"
+    parameters = getattr(config, "rope_parameters", None)
+    if not isinstance(parameters, dict) or "rope_theta" not in parameters:
+        longest = getattr(config, "max_position_embeddings", None) or getattr(config, "n_positions", None)
+        if base is not None:
+            raise RecipeError(f"model.rope_base={base:g} but {config.model_type} has no single RoPE base; leave it out")
+        if longest is not None and max_tokens > longest:
+            raise RecipeError(
+                f"rows have {max_tokens:,} tokens, and {config.model_type} cannot be extended beyond {longest:,}; use shorter rows "
+                "or a model with rotary positions"
+            )
+        return [f"positions: {config.model_type}'s own"]
+    notes = []
+    kind = parameters["rope_type"]
+    if kind != "default" and replaces:
+        for key in [key for key in parameters if key not in ("rope_theta", "partial_rotary_factor")]:
+            del parameters[key]
+        parameters["rope_type"] = "default"
+        notes.append(f"RoPE scaling: {kind} of the source model replaced by the base alone")
+    elif kind != "default":
+        notes.append(f"RoPE scaling: {kind}, kept from the source model (model.rope_scaling=replace drops it)")
+    before = parameters["rope_theta"]
+    if base is None:
+        notes.append(f"RoPE base: {before:,.0f}, the model's own")
+    else:
+        parameters["rope_theta"] = float(base)
+        notes.append(f"RoPE base: {base:,.0f} (the model's was {before:,.0f})")
+    longest = config.max_position_embeddings
+    if max_tokens > longest:
+        if base is None and parameters["rope_type"] == "default":
+            raise RecipeError(
+                f"rows have {max_tokens:,} tokens and the model was made for {longest:,}; set model.rope_base (the paper: "
+                "200,000,000 for 131,072 tokens), or use shorter rows"
+            )
+        config.max_position_embeddings = max_tokens
+        notes.append(f"longest row: {max_tokens:,} tokens (the model's was {longest:,})")
+    return notes
+
+
+def check_rope_base(model: PreTrainedModel) -> None:
+    """Assert that the frequencies of the model are those of its config's base."""
+    parameters = getattr(model.config, "rope_parameters", None)
+    rotary = getattr(model.get_decoder(), "rotary_emb", None)
+    if rotary is None or not isinstance(parameters, dict) or parameters.get("rope_type") != "default":
+        return
+    computed, _ = rotary.compute_default_rope_parameters(model.config)
+    held = rotary.inv_freq.float().cpu()
+    assert torch.equal(held, computed.float().cpu()), (
+        f"inv_freq is not that of base {parameters['rope_theta']}: {held[1]:.3e} against {computed[1]:.3e}"
+    )
+
+
+def make_model(
+    recipe: TrainRecipe, *, longest: int, vocabulary: int | None, device: torch.device
+) -> tuple[PreTrainedModel, list[str]]:
+    """Return the model for documents of up to `longest` tokens, and notes on what was changed.
+
+    The weights are those of `model.path`, or random ones from the seed for `model.scratch`. They stay in main memory; `device`
+    is where they will train. Raises RecipeError.
     """
     config = config_of(recipe, vocabulary=vocabulary)
-    said = rope.set_base(config, base=recipe.model.rope_base, max_tokens=longest, scaling=recipe.model.rope_scaling)
-    model = weights(recipe, config)
-    rope.check_base(model)
-    said.append(install_loss(recipe, model, device=device))
+    notes = set_rope_base(config, recipe, max_tokens=longest)
+    model = load_weights(recipe, config)
+    check_rope_base(model)
+    notes.append(install_loss(recipe, model, device=device))
     if recipe.memory.checkpointing != "none":
-        with_checkpointing(model, offload=recipe.memory.checkpointing == "offload")
+        enable_checkpointing(model, offload=recipe.memory.checkpointing == "offload")
     if recipe.compile == "on":
         for layer in loss.layers_of(model):
             layer.compile(backend=COMPILER)
     if recipe.model.lora_rank is not None:
         model = with_adapters(model, recipe)
-    return Made(model, said)
+    return model, notes
 
 
-def install_loss(recipe: TrainRecipe, model: Any, *, device: torch.device) -> str:
-    """Give the model the loss that the recipe asks for; say which it is, and why. Raises RecipeError."""
-    dtype = torch.bfloat16 if recipe.training.precision == "bf16" else torch.float32
-    chosen = fused_loss.choose(recipe.loss_kernel, model, device=device, dtype=dtype)
-    loss.install(model, block_tokens=recipe.memory.loss_block_tokens, summed_by=chosen.sum_of_losses)
-    return chosen.why
-
-
-def weights(recipe: TrainRecipe, config: Any) -> Any:
+def load_weights(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedModel:
     """Return the model with the weights of `model.path`, or with random ones for `model.scratch`. Raises RecipeError."""
     from transformers import AutoModelForCausalLM
 
@@ -102,18 +152,20 @@ def weights(recipe: TrainRecipe, config: Any) -> Any:
     if recipe.model.scratch is not None:
         torch.manual_seed(recipe.seed)
         return AutoModelForCausalLM.from_config(config, attn_implementation=name, dtype=torch.float32)
-    dtype = (
-        torch.bfloat16 if recipe.model.lora_rank is not None and recipe.training.precision == "bf16" else torch.float32
-    )
+    is_frozen = recipe.model.lora_rank is not None and recipe.training.precision == "bf16"
     try:
-        model, found = AutoModelForCausalLM.from_pretrained(
-            recipe.model.path, config=config, attn_implementation=name, dtype=dtype, output_loading_info=True
+        model, info = AutoModelForCausalLM.from_pretrained(
+            recipe.model.path,
+            config=config,
+            attn_implementation=name,
+            dtype=torch.bfloat16 if is_frozen else torch.float32,
+            output_loading_info=True,
         )
     except (OSError, ValueError) as error:
         raise RecipeError(
             f"model.path={recipe.model.path!r} cannot be loaded: {first_sentence(error)}; name a folder with weights"
         ) from None
-    missing = sorted(found["missing_keys"])
+    missing = sorted(info["missing_keys"])
     if missing:
         raise RecipeError(
             f"model.path={recipe.model.path!r} lacks {len(missing):,} weights of {type(model).__name__}, which would stay random: "
@@ -126,12 +178,25 @@ def weights(recipe: TrainRecipe, config: Any) -> Any:
     return model
 
 
-def with_checkpointing(model: Any, *, offload: bool) -> None:
-    """Let the model keep only the inputs of its layers for the backward pass, in the main memory where `offload`."""
+def not_finite(model: torch.nn.Module) -> str | None:
+    """Return the name of a weight that holds a NaN or an infinity, if there is one."""
+    return next((name for name, one in model.named_parameters() if not bool(torch.isfinite(one).all())), None)
+
+
+def install_loss(recipe: TrainRecipe, model: PreTrainedModel, *, device: torch.device) -> str:
+    """Give the model the loss of the recipe; return which it is and why. Raises RecipeError."""
+    dtype = torch.bfloat16 if recipe.training.precision == "bf16" else torch.float32
+    summed_by, why = loss.choose(recipe.loss_kernel, model, device=device, dtype=dtype)
+    loss.install(model, block_tokens=recipe.memory.loss_block_tokens, summed_by=summed_by)
+    return why
+
+
+def enable_checkpointing(model: PreTrainedModel, *, offload: bool) -> None:
+    """Keep only the inputs of the model's layers for the backward pass, in main memory where `offload`."""
     model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False}, offload=offload)
 
 
-def with_adapters(model: Any, recipe: TrainRecipe) -> Any:
+def with_adapters(model: PreTrainedModel, recipe: TrainRecipe) -> PreTrainedModel:
     """Return the model with LoRA adapters, which alone are trained. Raises RecipeError where PEFT is missing."""
     try:
         from peft import LoraConfig, get_peft_model
@@ -149,7 +214,7 @@ def with_adapters(model: Any, recipe: TrainRecipe) -> Any:
     return get_peft_model(model, adapters)
 
 
-def tokenizer_of(recipe: TrainRecipe, *, run_tokenizer: Path | None) -> Any:
+def tokenizer_of(recipe: TrainRecipe, *, run_tokenizer: Path | None) -> PreTrainedTokenizerBase | None:
     """Return the tokenizer to save beside the weights: the model's own, or the run's for a model from scratch."""
     from transformers import AutoTokenizer, PreTrainedTokenizerFast
 
@@ -161,15 +226,19 @@ def tokenizer_of(recipe: TrainRecipe, *, run_tokenizer: Path | None) -> Any:
         return None
 
 
-def check_tokenizer(tokenizer: Any, *, run_tokenizer: Path, model: str, vocabulary: int) -> None:
+def check_tokenizer(
+    tokenizer: PreTrainedTokenizerBase | None, *, run_tokenizer: Path, model: str, vocabulary: int
+) -> None:
     """Raise TokenizerError unless the runs' ids mean to the model what they meant to the run."""
     from tokenizers import Tokenizer
 
     ids = Tokenizer.from_file(str(run_tokenizer)).get_vocab()
-    cure = f"run the recipe again with tokenizer.source={model}, which keeps its vectors and candidates"
+    advice = f"run the recipe again with tokenizer.source={model}, which reuses its vectors and candidates"
     highest = max(ids.values())
     if highest >= vocabulary:
-        raise TokenizerError(f"the runs' tokenizer has ids up to {highest:,}, and {model} knows {vocabulary:,}; {cure}")
+        raise TokenizerError(
+            f"the runs' tokenizer has ids up to {highest:,}, and {model} knows {vocabulary:,}; {advice}"
+        )
     if tokenizer is None:
         return
     known = tokenizer.get_vocab()
@@ -178,5 +247,5 @@ def check_tokenizer(tokenizer: Any, *, run_tokenizer: Path, model: str, vocabula
         first = differing[0]
         raise TokenizerError(
             f"the runs' tokenizer is not that of {model}: {len(differing):,} of {len(ids):,} words have another id ({first!r} is "
-            f"{ids[first]}, there {known.get(first, 'unknown')}); {cure}"
+            f"{ids[first]}, in the model {known.get(first, 'unknown')}); {advice}"
         )

@@ -1,12 +1,12 @@
-"""Training recipe: what to train, on what, how. YAML in, frozen models out; unknown keys are refused.
+"""Training recipe: model, data and training settings. YAML in, frozen models out; unknown keys are refused.
 
-`presets.py` has the paper's numbers, each with its source; a recipe that names none gets the defaults below, which train nothing
-well but everything correctly.
+`presets.py` has the paper's settings, each with its source. The defaults below are correct for every model, and tuned for none.
+A trainer declares the keys that it supports; `check_supported` refuses a recipe that it would silently train differently.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
@@ -14,15 +14,15 @@ import yaml
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
 
 from nextlong.errors import RecipeError
-from nextlong.plain_data import Json
-from nextlong.recipe.lengths import PositiveLength
+from nextlong.recipe.keys import PositiveLength
 from nextlong.recipe.read import read_file
 from nextlong.recipe.text import explain, merge
+from nextlong.text import Json
 
 Positive = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Attention = Literal["sequence", "document", "row"]
-Checkpointing = Literal["none", "layers", "offload"]
+_Checkpointing = Literal["none", "layers", "offload"]
 
 
 class Section(BaseModel):
@@ -30,41 +30,41 @@ class Section(BaseModel):
 
 
 class Data(Section):
-    """Which rows."""
+    """Rows to train on."""
 
-    runs: tuple[str, ...] = Field((), description="run directories; nothing needs to be exported")
+    runs: tuple[str, ...] = Field((), description="run directories; no export is needed")
     parquet: tuple[str, ...] = Field((), description="instead of runs: exported Parquet files or folders")
     mds: tuple[str, ...] = Field((), description="instead of runs: folders of exported MDS shards")
     chat: str | None = Field(
-        None, description="instead of runs: JSON lines with `messages`, for fine-tuning on answers"
+        None, description="instead of runs: JSON Lines with `messages`, for fine-tuning on answers"
     )
     mix: tuple[Annotated[float, Field(gt=0)], ...] | None = Field(
-        None, description="proportions of several runs; null: use everything"
+        None, description="data mixture: proportions of several runs; null: use everything"
     )
-    by: Literal["sequences", "tokens"] = Field("sequences", description="what the mix counts")
+    by: Literal["sequences", "tokens"] = Field("sequences", description="unit of the mix")
     pack: PositiveLength | None = Field(
-        None, description="tokens of a row that holds several whole sequences; for chat: of each row"
+        None, description="sequence packing: tokens of a row that holds several whole sequences; for chat: of each row"
     )
-    validation: Share = Field(0.01, description="share of the sequences held out, by meta-document, never trained on")
+    validation: Share = Field(0.01, description="share of the sequences held out, by meta-document")
     shared_chunks: Literal["keep", "leave-out"] = Field(
-        "keep", description="leave-out: do not train on what shares a chunk with the held-out part"
+        "keep", description="leave-out: do not train on sequences that share a chunk with the held-out ones"
     )
-    split_seed: int = Field(0, description="of the split, the same in every training over the same texts")
+    split_seed: int = Field(
+        0, description="of the train-validation split; keep it equal between trainings on the same documents"
+    )
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
         given = [key for key in ("runs", "parquet", "mds", "chat") if getattr(self, key)]
         if len(given) != 1:
             held = " and ".join(f"data.{key}" for key in given) or "none of them"
-            raise ValueError(f"name one of data.runs, data.parquet, data.mds and data.chat (there is {held})")
+            raise ValueError(f"name one of data.runs, data.parquet, data.mds and data.chat (set: {held})")
         if self.chat and not self.pack:
-            raise ValueError("data.chat needs data.pack: how many tokens a row of conversations has, such as 65536")
+            raise ValueError("data.chat needs data.pack, the tokens of a row of conversations, such as 65536")
         if self.mix and len(self.mix) != len(self.runs):
             raise ValueError(f"data.mix has {len(self.mix)} proportions for {len(self.runs)} runs; give one for each")
         if (self.parquet or self.mds) and (self.pack or self.mix):
-            raise ValueError(
-                "data.pack and data.mix arrange runs; an export is read as it was arranged when it was made"
-            )
+            raise ValueError("data.pack and data.mix arrange runs; the rows of an export are fixed when it is written")
         return self
 
 
@@ -80,18 +80,18 @@ class Scratch(Section):
 
 
 class Model(Section):
-    """Which model, and how far it is stretched."""
+    """The model, and its context extension."""
 
     path: str | None = Field(None, description="a folder (or Hub name) that from_pretrained loads")
     scratch: Scratch | None = Field(None, description="instead of path: a small Llama with random weights")
     rope_base: Annotated[float, Field(gt=1)] | None = Field(
-        None, description="RoPE base to train with; null: the model's"
+        None, description="RoPE base to train with; null: that of the model"
     )
     rope_scaling: Literal["keep", "replace"] = Field(
-        "keep", description="YaRN, linear or llama3 scaling of the source model"
+        "keep", description="keep or drop the YaRN, linear or llama3 scaling of the source model"
     )
     lora_rank: Positive | None = Field(
-        None, description="train adapters of this rank instead of the weights (needs peft)"
+        None, description="train LoRA adapters of this rank instead of the weights (needs peft)"
     )
     lora_alpha: Positive = 32
 
@@ -105,21 +105,25 @@ class Model(Section):
 
 
 class Training(Section):
-    """Steps, learning rate, optimiser."""
+    """Steps, learning rate, optimizer."""
 
     steps: Positive = 100
-    tokens_per_step: PositiveLength = Field(131_072, description="of all devices together")
-    micro_batch_rows: Positive = Field(1, description="rows computed at once; does not change the result")
+    tokens_per_step: PositiveLength = Field(131_072, description="batch size in tokens, over all devices")
+    micro_batch_rows: Positive = Field(1, description="rows computed at once; the result is the same")
     lr: Annotated[float, Field(gt=0)] = 1e-5
-    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="of lr, where the schedule ends")
+    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="share of lr at the end of the schedule")
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     beta1: Share = 0.9
     beta2: Share = 0.95
     eps: Annotated[float, Field(gt=0)] = 1e-8
-    weight_decay: Annotated[float, Field(ge=0)] = Field(0.1, description="of matrices; never of norms and biases")
-    clip: Annotated[float, Field(gt=0)] | None = Field(1.0, description="norm of the gradient; null: as it is")
-    precision: Literal["bf16", "fp32"] = Field("bf16", description="of computing; weights and optimiser stay float32")
+    weight_decay: Annotated[float, Field(ge=0)] = Field(0.1, description="of matrices; norms and biases never decay")
+    clip: Annotated[float, Field(gt=0)] | None = Field(
+        1.0, description="maximum norm of the gradient; null: no clipping"
+    )
+    precision: Literal["bf16", "fp32"] = Field(
+        "bf16", description="of the computation; weights and optimizer states are float32"
+    )
 
     @model_validator(mode="after")
     def _warms_up(self) -> Self:
@@ -131,29 +135,29 @@ class Training(Section):
 
 
 class Memory(Section):
-    """What to do where a GPU is too small."""
+    """Settings that reduce peak memory."""
 
-    checkpointing: Checkpointing = Field(
-        "layers", description="keep only each layer's input; offload: in the main memory"
+    checkpointing: _Checkpointing = Field(
+        "layers", description="activation checkpointing: keep only each layer's input; offload: in main memory"
     )
     optimizer: Literal["adamw", "adamw-8bit"] = Field(
-        "adamw", description="adamw-8bit: states in 8 bits (needs bitsandbytes)"
+        "adamw", description="adamw-8bit: optimizer states in 8 bits (needs bitsandbytes)"
     )
-    loss_block_tokens: PositiveLength = Field(2048, description="tokens whose logits are held at a time")
+    loss_block_tokens: PositiveLength = Field(2048, description="tokens whose logits are in memory at a time")
 
 
 class Checkpoints(Section):
     every_steps: Positive = 50
-    keep_last: Positive = Field(2, description="older ones are deleted once a new one is whole")
+    keep_last: Positive = Field(2, description="number of checkpoints to keep")
 
 
 class HeldOut(Section):
     every_steps: Positive = 50
-    rows: Positive = Field(16, description="at most; the first of the held-out part")
+    rows: Positive = Field(16, description="number of held-out rows to measure, at most")
 
 
 def _switch(value: Any) -> Any:
-    """Return the word for what YAML reads from a bare `on` or `off`."""
+    """Return the word that YAML 1.1 read as a Boolean: a bare `on` or `off`."""
     return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
 
 
@@ -161,34 +165,33 @@ class Watch(Section):
     tensorboard: Annotated[Literal["off", "on"], BeforeValidator(_switch)] = "off"
     wandb: Annotated[Literal["off", "offline"], BeforeValidator(_switch)] = "off"
     spike: Annotated[float, Field(gt=1)] | None = Field(
-        2.0, description="stop when a step's loss is more than this many times the median of the last 20; null: never"
+        2.0, description="stop when the loss of a step exceeds this multiple of the median of the last 20; null: never"
     )
 
 
 class Hardware(Section):
-    """What to train on: --dry-run plans for it, and more than one device is trained on by torchtitan."""
+    """Devices: --dry-run plans for them, and more than one are trained on by torchtitan."""
 
     device: Literal["this", "H100", "H200", "A100", "B200"] = Field(
-        "this", description="for --dry-run; this: measured here, on this machine"
+        "this", description="for --dry-run; this: measured on this machine"
     )
-    count: Positive = Field(1, description="devices in all; more than one: --engine torchtitan")
+    count: Positive = Field(1, description="number of devices; more than one: --engine torchtitan")
     ranks_per_row: Positive = Field(1, description="devices that share a row (context or sequence parallelism)")
 
 
 class Torchtitan(Section):
-    """What the engine torchtitan is asked for beyond the keys above."""
+    """Further options of the engine torchtitan."""
 
     float8: Annotated[Literal["off", "on"], BeforeValidator(_switch)] = Field(
-        "off", description="on: matrices multiply in 8 bits (needs torchao, H100 or later)"
+        "off", description="on: matrix products in float8 (needs torchao, H100 or later)"
     )
     options: tuple[str, ...] = Field(
-        (),
-        description='of its own command line, such as ["--profiler.enable_profiling"]; they override what the recipe says',
+        (), description='options of its command line, such as ["--profiler.enable_profiling"]; they override the recipe'
     )
 
 
 class RecipeFile(Section):
-    """A whole request: `load(path)` reads YAML, `dump()` writes it; `INIT` is the command that makes such a file."""
+    """A recipe in a file: `load(path)` reads YAML, `dump()` writes it; `INIT` is the command that creates such a file."""
 
     INIT: ClassVar[str]
 
@@ -211,28 +214,28 @@ class RecipeFile(Section):
 
 
 class TrainRecipe(RecipeFile):
-    """What to train, on what, how."""
+    """A training recipe."""
 
     INIT: ClassVar[str] = "nextlong train init {} --data RUN --model PATH"
 
-    out: Annotated[str, Field(min_length=1)] = Field(description="where checkpoints, metrics and pictures go")
-    seed: int = Field(0, description="of initial weights and of the order of rows")
+    out: Annotated[str, Field(min_length=1)] = Field(description="folder of checkpoints, logs and figures")
+    seed: int = Field(0, description="of initial weights and row order")
     data: Data
     model: Model
     attention: Attention = Field(
         "sequence",
-        description="which tokens see each other: those of a sequence (the paper's), of an original document, or of the "
-        "whole row; a NExtLong sequence is one document in any case",
+        description="document mask: tokens attend within a sequence (the paper's setting), within an original document, or "
+        "within the whole row; a NExtLong sequence counts as one document",
     )
     attention_kernel: Literal["auto", "sdpa", "varlen"] = Field(
-        "auto", description="auto: torch's varlen attention for packed rows in bf16 on a GPU, else sdpa by document"
+        "auto", description="auto: varlen attention for packed rows in bf16 on a GPU, else sdpa per document"
     )
     compile: Annotated[Literal["off", "on"], BeforeValidator(_switch)] = Field(
-        "off", description="on: torch.compile of the layers; faster steps on a GPU after minutes of compiling"
+        "off", description="on: torch.compile of the layers; faster steps on a GPU after minutes of compilation"
     )
     loss_kernel: Literal["auto", "blocks", "liger"] = Field(
         "auto",
-        description="auto: Liger's fused loss where it is installed, runs, and equals ours; else ours, in blocks",
+        description="auto: Liger's fused loss if it is installed, runs here and equals ours; else ours, in blocks",
     )
     training: Training = Training()
     memory: Memory = Memory()
@@ -243,9 +246,41 @@ class TrainRecipe(RecipeFile):
     torchtitan: Torchtitan = Torchtitan()
 
     def trained_keys(self) -> Json:
-        """Return the keys that decide which weights come out; the others may change between a kill and going on."""
+        """Return the keys that determine the trained weights; the others may change before a training resumes."""
         everything = self.model_dump(mode="json")
-        return {key: everything[key] for key in _DECIDING} | {"memory": {"optimizer": self.memory.optimizer}}
+        kept = ("seed", "data", "model", "attention", "training")
+        return {key: everything[key] for key in kept} | {"memory": {"optimizer": self.memory.optimizer}}
 
 
-_DECIDING: Final = ("seed", "data", "model", "attention", "training")
+# The values that a trainer supports of a key, or of a whole section; None: all values.
+SupportedKeys = Mapping[str, tuple[object, ...] | None]
+_ALWAYS_SUPPORTED: Final[SupportedKeys] = dict.fromkeys(
+    ("out", "hardware.device", "hardware.count", "hardware.ranks_per_row", "model.path")
+)
+
+
+def check_supported(recipe: TrainRecipe, keys: SupportedKeys, *, trainer: str, advice: str) -> None:
+    """Raise RecipeError that names every key which differs from its default and which `trainer` does not support."""
+    unsupported, supported = [], {**_ALWAYS_SUPPORTED, **keys}
+    for key, value, default in leaves(recipe):
+        values = supported[key] if key in supported else supported.get(key.split(".")[0], (default,))
+        if values is not None and value not in values:
+            shown, *only = ["null" if one is None else str(one) for one in (value, *values)]
+            unsupported.append(f"{key}={shown} (only {' or '.join(only)})")
+    if unsupported:
+        raise RecipeError(f"{trainer} does not support {'; '.join(unsupported)}; {advice}")
+
+
+def leaves(section: BaseModel, *, above: str = "") -> Iterator[tuple[str, object, object]]:
+    """Yield each key, its value and its default."""
+    for name, field in type(section).model_fields.items():
+        value, default = getattr(section, name), field.get_default(call_default_factory=True)
+        if isinstance(value, BaseModel) and default is not None:  # a section; model.scratch is a value
+            yield from leaves(value, above=f"{above}{name}.")
+        else:
+            yield f"{above}{name}", value, default
+
+
+def nearest_multiple(tokens_per_step: int, *, row_tokens: int) -> int:
+    """Return the tokens of whole rows, at least one, that come nearest."""
+    return max(1, round(tokens_per_step / row_tokens)) * row_tokens

@@ -1,7 +1,10 @@
-"""Rows: what a training step reads, with the borders of its documents.
+"""Rows: what a training step reads, with the boundaries of its documents, and which rows each step reads.
 
 In:  finished runs (nothing is exported), exported Parquet or MDS, or conversations; which tokens see each other.
-Out: `Row`s: ids, labels (−100 at the first token of a document), positions from 0 in each document, and its borders.
+Out: `Row`s: ids, labels (−100 at the first token of a document), positions from 0 in each document, and its boundaries.
+
+The rows of a step are a function of the seed and the step alone. So an interrupted training resumes at the very next row, and
+nothing about the data is saved but a fingerprint.
 """
 
 from __future__ import annotations
@@ -9,17 +12,20 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
 
-from nextlong.artefacts.rows import original_lengths
-from nextlong.errors import RecipeError, TokenizerError
+from nextlong.artifacts.rows import epoch_order, original_lengths
+from nextlong.errors import CorpusError, RecipeError, TokenizerError
 from nextlong.torch import SequenceDataset
 from nextlong.train.loss import IGNORED
-from nextlong.train.recipe import Attention, Data
+from nextlong.train.recipe import Attention, Data, TrainRecipe, nearest_multiple
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedTokenizerBase
 
 
 @dataclass(frozen=True)
@@ -30,84 +36,84 @@ class Row:
     labels: torch.Tensor
     position_ids: torch.Tensor
     bounds: torch.Tensor
-    spans: NDArray[Any] | None
+    spans: NDArray[np.void] | None
+
+
+class SourceRow(NamedTuple):
+    """A row as stored: ids (T,), lengths of its sequences, spans and predicted tokens (T,) if they are known (None: all)."""
+
+    ids: NDArray[np.int64]
+    lengths: NDArray[np.int64]
+    spans: NDArray[np.void] | None = None
+    is_target: NDArray[np.bool_] | None = None
 
 
 class Source(Protocol):
-    """Where rows come from."""
+    """Stored rows: a fingerprint of which sequences are in which row, the tokens of the longest row and sequence, and the rows."""
 
     @property
-    def fingerprint(self) -> str:
-        """Hash of which sequences stand in which row."""
-
+    def fingerprint(self) -> str: ...
     @property
-    def row_tokens(self) -> int:
-        """The tokens of the longest row."""
-
+    def row_tokens(self) -> int: ...
     @property
-    def sequence_tokens(self) -> int:
-        """The tokens of the longest sequence."""
-
+    def sequence_tokens(self) -> int: ...
     def __len__(self) -> int: ...
-    def read(self, row: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any] | None]:
-        """Return ids (T,), the lengths of the row's sequences, and its spans if they are known."""
+    def read(self, row: int) -> SourceRow: ...
 
-    def is_target(self, row: int) -> NDArray[np.bool_] | None:
-        """Return which tokens are to be predicted, (T,); None: all."""
+
+def source_of(data: Data, *, split: str, tokenizer: PreTrainedTokenizerBase | None) -> Source:
+    """Return the rows of one side of the split. Only conversations need `tokenizer`."""
+    if data.runs:
+        return RunRows(data, split=split)
+    if data.chat:
+        from nextlong.train.chat import ChatRows
+
+        return ChatRows(data, split=split, tokenizer=tokenizer)
+    from nextlong.train.exported import MdsRows, ParquetRows
+
+    return (ParquetRows if data.parquet else MdsRows)(data, split=split)
 
 
 class RunRows:
     """Rows of finished runs, as SequenceDataset arranges them."""
 
     def __init__(self, data: Data, *, split: str) -> None:
+        # Without validation every sequence is trained on, and the options of the split must not be given.
         splitting: dict[str, Any] = {}
         if data.validation:
             splitting = {"split": split, "validation": data.validation, "shared_chunks": data.shared_chunks}
             splitting |= {"split_seed": data.split_seed}
+        columns = ["input_ids", "seq_lengths"]
         self._dataset = SequenceDataset(
-            list(data.runs), mix=data.mix, by=data.by, pack=data.pack, columns=["input_ids", "seq_lengths"], **splitting
+            list(data.runs), mix=data.mix, by=data.by, pack=data.pack, columns=columns, **splitting
         )
-        self._check_lengths(data)
-
-    def __len__(self) -> int:
-        return len(self._dataset)
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of which sequences stand in which row."""
-        return self._dataset.rows.fingerprint
-
-    @cached_property
-    def row_tokens(self) -> int:
-        """The tokens of the longest row."""
-        return max(int(self._dataset.rows.lengths(row).sum()) for row in range(len(self)))
-
-    @property
-    def sequence_tokens(self) -> int:
-        """The tokens of the longest sequence."""
-        return self._dataset.rows.longest
-
-    def _check_lengths(self, data: Data) -> None:
-        if data.pack is not None:
-            return
+        self.fingerprint: str = self._dataset.rows.fingerprint
+        self.sequence_tokens: int = self._dataset.rows.longest
         lengths = sorted({int(length) for length in self._dataset.rows.index["length"]})
-        if len(lengths) > 1:
+        if data.pack is None and len(lengths) > 1:
             mixed = " and ".join(f"{length:,}" for length in lengths)
             raise RecipeError(
                 f"data.runs mixes sequences of {mixed} tokens, so rows would differ in length; set data.pack={lengths[-1]}, which "
                 "puts several short ones into a row"
             )
 
-    def read(self, row: int) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[Any] | None]:
-        tensors = self._dataset[row]
-        return tensors["input_ids"].numpy(), tensors["seq_lengths"].numpy(), self._dataset.rows.spans(row)
+    def __len__(self) -> int:
+        return len(self._dataset)
 
-    def is_target(self, row: int) -> None:  # noqa: ARG002
-        return None
+    @cached_property
+    def row_tokens(self) -> int:
+        """The tokens of the longest row."""
+        return max(int(self._dataset.rows.lengths(row).sum()) for row in range(len(self)))
+
+    def read(self, row: int) -> SourceRow:
+        """Return a row with its spans."""
+        tensors = self._dataset[row]
+        spans = self._dataset.rows.spans(row)
+        return SourceRow(tensors["input_ids"].numpy(), tensors["seq_lengths"].numpy(), spans)
 
 
 class TrainingRows:
-    """The rows of a source as a trainer takes them, for a model that knows `vocabulary` ids (None: not looked at)."""
+    """The rows of a source as a trainer takes them, for a model that knows `vocabulary` ids (None: not checked)."""
 
     def __init__(self, source: Source, *, attention: Attention, vocabulary: int | None = None) -> None:
         self.source, self._attention, self._vocabulary = source, attention, vocabulary
@@ -121,27 +127,38 @@ class TrainingRows:
         return self.source.row_tokens if self._attention == "row" else self.source.sequence_tokens
 
     def __getitem__(self, row: int) -> Row:
-        ids, lengths, spans = self.source.read(row)
+        ids, lengths, spans, is_target = self.source.read(row)
         if self._vocabulary is not None and (highest := int(ids.max())) >= self._vocabulary:
             raise TokenizerError(
                 f"row {row} of data holds the id {highest:,}, and the model knows {self._vocabulary:,}; train a model with the "
                 "tokenizer that the data were made with (model.path, or model.scratch.vocabulary)"
             )
-        bounds = _bounds(lengths, spans, attention=self._attention)
-        labels, positions = ids.copy(), np.arange(len(ids))
-        labels[bounds[:-1]] = IGNORED
-        target = self.source.is_target(row)
-        if target is not None:
-            labels[~target] = IGNORED
-        positions -= np.repeat(bounds[:-1], np.diff(bounds))
-        return Row(_tensor(ids), _tensor(labels), _tensor(positions), torch.from_numpy(bounds.astype(np.int32)), spans)
+        if self._attention == "row":
+            lengths = lengths.sum(keepdims=True)
+        elif self._attention == "document":
+            if spans is None:
+                raise RecipeError(
+                    "attention: document needs to know the documents of each row; use runs or Parquet with spans"
+                )
+            lengths = original_lengths(lengths, spans)
+        # Document d is ids[bounds[d]:bounds[d + 1]]; bounds is int64 (documents + 1,), ascending from 0 to T.
+        bounds = np.concatenate([[0], np.cumsum(lengths)])
+        labels = ids.astype(np.int64)
+        labels[bounds[:-1]] = IGNORED  # the previous document must not predict the first token of the next
+        if is_target is not None:
+            labels[~is_target] = IGNORED
+        positions = np.arange(len(ids)) - np.repeat(bounds[:-1], np.diff(bounds))
+        columns = (torch.from_numpy(column.astype(np.int64)) for column in (ids, labels, positions))
+        input_ids, label_ids, position_ids = columns
+        return Row(input_ids, label_ids, position_ids, torch.from_numpy(bounds.astype(np.int32)), spans)
 
 
 def flat(rows: Sequence[Row]) -> dict[str, Any]:
     """Lay rows end to end: columns (1, all tokens), and where the documents begin and end, counting through all rows.
 
-    The borders are given as Python integers, too (`document_bounds`), so that no layer waits for the device to read them.
+    The boundaries are given as Python integers, too (`document_bounds`), so that no layer waits for the device to read them.
     """
+    # Where each row begins in the flat batch, (rows + 1,).
     firsts = np.cumsum([0, *(len(row.input_ids) for row in rows)]).tolist()
     bounds = [row.bounds[1:] + first for row, first in zip(rows, firsts, strict=False)]
     ends = torch.cat([torch.zeros(1, dtype=torch.int32), *bounds]).to(torch.int32)
@@ -161,35 +178,49 @@ def on_device(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:
     }
 
 
-def _tensor(column: NDArray[Any]) -> torch.Tensor:
-    return torch.from_numpy(column.astype(np.int64))
+@dataclass(frozen=True, kw_only=True)
+class BatchPlan:
+    """Which of `rows` rows each step reads: `rows_per_step` of them, `micro_batch_rows` at once."""
+
+    rows: int
+    rows_per_step: int
+    micro_batch_rows: int
+    seed: int
+
+    def epoch(self, step: int) -> float:
+        """Return how many times the data will have been read after `step` steps."""
+        return step / (self.rows // self.rows_per_step)
+
+    def micro_batches(self, step: int) -> NDArray[np.int64]:
+        """Return the row numbers of a step (counted from 0), shape (micro batches, micro_batch_rows).
+
+        Rows of an epoch that do not fill a step are skipped; another epoch skips others.
+        """
+        epoch, place = divmod(step, self.rows // self.rows_per_step)
+        # All row numbers, int64 (rows,), shuffled by seed and epoch.
+        order = epoch_order(self.rows, order="shuffled", seed=self.seed, epoch=epoch)
+        first = place * self.rows_per_step
+        numbers: NDArray[np.int64] = order[first : first + self.rows_per_step]
+        return numbers.reshape(-1, self.micro_batch_rows)
 
 
-def source_of(data: Data, *, split: str, tokenizer: Any) -> Source:
-    """Return the rows of one side of the split. `tokenizer` writes conversations and is not needed for others."""
-    if data.runs:
-        return RunRows(data, split=split)
-    if data.parquet:
-        from nextlong.train.parquet import ParquetRows
-
-        return ParquetRows(data, split=split)
-    if data.mds:
-        from nextlong.train.mds import MdsRows
-
-        return MdsRows(data, split=split)
-    from nextlong.train.chat import ChatRows
-
-    return ChatRows(data, split=split, tokenizer=tokenizer)
-
-
-def _bounds(lengths: NDArray[np.int64], spans: NDArray[Any] | None, *, attention: Attention) -> NDArray[np.int64]:
-    """Return where the documents of a row begin and end, (documents + 1,), in the sense of the key `attention`."""
-    if attention == "row":
-        return np.array([0, lengths.sum()])
-    if attention == "document":
-        if spans is None:
-            raise RecipeError(
-                "attention: document needs to know the documents of each row; use runs or Parquet with spans"
-            )
-        lengths = original_lengths(lengths, spans)
-    return np.concatenate([[0], np.cumsum(lengths)])
+def plan_batches(recipe: TrainRecipe, *, rows: int, row_tokens: int) -> BatchPlan:
+    """Return the plan for `rows` rows. Raises RecipeError or CorpusError if a step cannot be made of whole rows."""
+    tokens_per_step, at_once = recipe.training.tokens_per_step, recipe.training.micro_batch_rows
+    rows_per_step, rest = divmod(tokens_per_step, row_tokens)
+    if rest or not rows_per_step:
+        near = nearest_multiple(tokens_per_step, row_tokens=row_tokens)
+        raise RecipeError(
+            f"training.tokens_per_step={tokens_per_step:,} is not a multiple of a row's {row_tokens:,} tokens; use {near}"
+        )
+    if rows_per_step % at_once:
+        raise RecipeError(
+            f"a step has {rows_per_step} rows, which is not a multiple of training.micro_batch_rows={at_once}; "
+            "change training.tokens_per_step or training.micro_batch_rows"
+        )
+    if rows < rows_per_step:
+        raise CorpusError(
+            f"there are {rows} rows to train on and a step needs {rows_per_step}; make more sequences, or lower "
+            "training.tokens_per_step"
+        )
+    return BatchPlan(rows=rows, rows_per_step=rows_per_step, micro_batch_rows=at_once, seed=recipe.seed)

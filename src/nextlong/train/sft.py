@@ -1,18 +1,17 @@
-"""SFT: fine-tuning on conversations by TRL's SFTTrainer.
+"""SFT: fine-tuning on conversations with TRL's SFTTrainer.
 
 In:  a training recipe with `data.chat`.
 Out: `out/`: recipe.yaml, trainer.json (recipe and data of the checkpoints), TRL's checkpoints and logs, `final/`.
 
-TRL trains; the rows are those of nextlong's own loop, in the same order: whole conversations packed end to end, with a loss on the
-answers alone. TRL's own masks of answers need a chat template with `{% generation %}`; ours need one that only adds. Attention is
-nextlong's, so a conversation sees itself alone and no mask of T × T is built.
+TRL trains on the rows of nextlong's own loop, in the same order: whole conversations packed end to end, with a loss on the
+answers alone. TRL's own answer masks need a chat template with `{% generation %}`; ours need one that only appends. Attention is
+nextlong's, so a conversation attends to itself alone and no T × T mask is built.
 """
 
 from __future__ import annotations
 
 import importlib.util
 import os
-from collections.abc import Iterator
 from contextlib import nullcontext
 from pathlib import Path
 from typing import Any, Final
@@ -22,13 +21,12 @@ from rich.console import Console
 from nextlong.engine import store
 from nextlong.errors import RecipeError
 from nextlong.report import tables
-from nextlong.train import checkpoint, model, rope
-from nextlong.train.emit import expressed
-from nextlong.train.prepare import Prepared, check_same, prepare
-from nextlong.train.recipe import TrainRecipe
+from nextlong.train import checkpoint, model
+from nextlong.train.prepare import Prepared, check_same_data, check_same_recipe, prepare
+from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported
 from nextlong.train.rows import flat
 
-_KEYS: Final[expressed.Keys] = {
+_KEYS: Final[SupportedKeys] = {
     **dict.fromkeys(
         ("data", "seed", "attention", "attention_kernel", "model.rope_base", "model.rope_scaling", "compile")
     ),
@@ -36,16 +34,16 @@ _KEYS: Final[expressed.Keys] = {
     "memory.checkpointing": ("layers", "none"),
     "memory.optimizer": ("adamw", "adamw-8bit"),
 }
-_CURE: Final = "leave these at their defaults, or train with --engine nextlong"
 
 
 def train(recipe: TrainRecipe, console: Console) -> Path:
-    """Fine-tune as the recipe says, from the last checkpoint if there is one; return the folder of the finished model."""
+    """Run or resume a fine-tuning; return the folder of the finished model."""
     if importlib.util.find_spec("trl") is None:
         raise RecipeError("--engine trl needs trl; pip install 'nextlong[trl]'")
     if recipe.data.chat is None or recipe.model.path is None:
         raise RecipeError("--engine trl fine-tunes a model on conversations: set data.chat and model.path")
-    expressed.check(recipe, _KEYS, trainer="--engine trl", cure=_CURE)
+    advice = "leave these at their defaults, or train with --engine nextlong"
+    check_supported(recipe, _KEYS, trainer="--engine trl", advice=advice)
     out, is_first = Path(recipe.out).expanduser(), os.environ.get("RANK", "0") == "0"
     with store.locked(out) if is_first else nullcontext():
         _train(recipe, out, console, is_first=is_first)
@@ -53,23 +51,25 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
 
 
 def _train(recipe: TrainRecipe, out: Path, console: Console, *, is_first: bool) -> None:
+    from datasets import Dataset
     from trl import SFTTrainer
 
     ready, last = prepare(recipe), _last_checkpoint(out)
     if is_first and last is not None:
-        check_same(recipe, ready.data, store.read_json(out / checkpoint.RECORD), last)
-    said = rope.set_base(
-        ready.config,
-        base=recipe.model.rope_base,
-        max_tokens=ready.rows.longest_document,
-        scaling=recipe.model.rope_scaling,
-    )
-    for line in [*said, *ready.said()] if is_first else []:
+        record = store.read_json(out / checkpoint.RECORD)
+        check_same_recipe(recipe, record["recipe"], last)
+        check_same_data(ready.data, record["data"], last)
+    notes = model.set_rope_base(ready.config, recipe, max_tokens=ready.rows.longest_document)
+    for line in [*notes, *ready.notes()] if is_first else []:
         tables.say(line, console)
+    # TRL's dataset is the numbers of the rows, in the order in which the steps of nextlong's loop read them.
+    numbers = [
+        row for step in range(recipe.training.steps) for row in ready.plan.micro_batches(step).flatten().tolist()
+    ]
     trainer = SFTTrainer(
-        model=model.weights(recipe, ready.config),
+        model=model.load_weights(recipe, ready.config),
         args=_arguments(recipe, ready, out),
-        train_dataset=_dataset(ready),
+        train_dataset=Dataset.from_dict({"row": numbers}),
         data_collator=lambda batch: flat([ready.rows[one["row"]] for one in batch]),
         processing_class=ready.tokenizer,
     )
@@ -88,17 +88,6 @@ def _last_checkpoint(out: Path) -> Path | None:
     """Return the last checkpoint with the file that the trainer writes last."""
     whole = [path.parent for path in out.glob("checkpoint-*/trainer_state.json")]
     return max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
-
-
-def _dataset(ready: Prepared) -> Any:
-    """Return the numbers of the rows, in the order in which the steps of nextlong's loop read them."""
-    from datasets import Dataset
-
-    def numbers() -> Iterator[int]:
-        for step in range(ready.recipe.training.steps):
-            yield from ready.plan.micro_batches(step).flatten().tolist()
-
-    return Dataset.from_dict({"row": list(numbers())})
 
 
 def _arguments(recipe: TrainRecipe, ready: Prepared, out: Path) -> Any:

@@ -1,24 +1,19 @@
 """Verify: is a finished run what it says it is?
 
-In:  a run directory: run.json, manifests, and the files they name; or a folder that an export was put into.
-Out: one `Outcome` a check.
+In:  a run directory: run.json, manifests, and the files they name; or a delivered export. Out: one `Outcome` per check.
 
-    artefacts.py    reads the files, by code of its own    step.py  a folder and its manifest
-    composed.py     one sequence: spans, and what the corpus says of their chunks
-    files.py        hashes against manifests
-    corpus.py       documents and the chunks that tile them
-    tokens.py       token ids by the reference tokenizer
-    sequences.py    spans, order, completeness, negatives, reuse
-    near_copies.py  negatives that repeat what they should distract from   repeats.py  the rule      words.py  its words
-    search.py       scores, and neighbours found again by brute force
-    vectors.py      vectors encoded again
-    arrangement.py  which sequences stand in which row, and the splits
-    exports.py      exported rows against what expected.py makes again     export_readers.py  the files of each format
-    besides.py      exports that a later one of the format has replaced    mixes.py  exports of several runs
-    delivered.py    an export where it was put
-    processes.py    checks side by side
-    checks.py       all of them in order      outcome.py  what one found   show.py  a table, or JSON
+    checks.py          all checks in order, in one process or several (processes.py); outcome.py: what one check found
+    run_files.py       the files of a run, read independently
+    files.py           every file against its hash; delivered.py: an export outside its run
+    corpus.py          documents and the chunks that tile them
+    tokens.py          token ids and cuts by the reference tokenizer
+    vectors.py         vectors encoded again; search.py: scores, and neighbours searched by brute force
+    sequences.py       spans, order, completeness, negatives, reuse
+    near_duplicates.py negatives that repeat their meta-document or each other, by the rule in repeats.py
+    arrangement.py     which sequences make up which row, and the splits
+    exports.py         exported rows against rows that are composed again
 
-Nothing here imports the steps, methods or formats that made the run, or a mistake of theirs would go unseen; a contract of
-import-linter holds that. Only `embed.base` is shared, because a vector can be made again in no other way.
+Nothing here imports the steps, methods or composition that made the run, or their mistakes would go unnoticed; a contract of
+import-linter holds that. Shared are the encoders, because a vector cannot be made otherwise, and the readers of formats
+(docs/decisions/0019).
 """

@@ -16,20 +16,17 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from nextlong.export.formats.base import UNREADABLE
 from nextlong.schemas import DOCUMENT, META, NO_CHUNK, ROW_MASK, SHARD_BITS
-from nextlong.verify.artefacts import Artefacts
-from nextlong.verify.composed import Composed, Ids
-from nextlong.verify.export_readers import BROKEN
-from nextlong.verify.marks import chunk_name
-from nextlong.verify.outcome import Outcome, in_words
-from nextlong.verify.step import Step
+from nextlong.verify.outcome import Outcome, chunk_name, in_words
+from nextlong.verify.run_files import Composed, Ids, RunFiles, StepFiles
 
 _FIELDS = ("run", "part", "place", "length", "key")
 _BLOCK_TOKENS = 1 << 22
 
 
 @dataclass(frozen=True)
-class Split:
+class SplitRows:
     """Row i of a split is the sequences index[offsets[i]:offsets[i + 1]], in this order."""
 
     index: NDArray[Any]
@@ -43,7 +40,7 @@ class Split:
         return tokens
 
 
-def read_split(step: Step, split: str) -> Split:
+def read_split(step: StepFiles, split: str) -> SplitRows:
     """Return one split of a rows artefact. Raises ValueError for what is none."""
     (index_path,), (offsets_path,) = (step.files(f".{split}.{kind}.npy") for kind in ("index", "offsets"))
     index, offsets = np.load(index_path), np.load(offsets_path)
@@ -51,15 +48,15 @@ def read_split(step: Step, split: str) -> Split:
         raise ValueError(f"{index_path.name} has the fields {index.dtype.names}, should have {_FIELDS}")
     if offsets[0] != 0 or offsets[-1] != len(index) or (np.diff(offsets) < 1).any():
         raise ValueError(f"{offsets_path.name} does not divide {len(index):,} sequences into rows")
-    return Split(index, offsets)
+    return SplitRows(index, offsets)
 
 
-def splits_of(step: Step) -> tuple[str, ...]:
+def splits_of(step: StepFiles) -> tuple[str, ...]:
     """Return the splits that a rows artefact should have."""
     return ("train", "validation") if step.manifest["config"]["validation"] else ("train",)
 
 
-def blocks_of_rows(run: Artefacts, split: Split) -> Iterator[list[list[Composed]]]:
+def blocks_of_rows(run: RunFiles, split: SplitRows) -> Iterator[list[list[Composed]]]:
     """Yield the sequences of each row, chunks looked up, in blocks of whole rows of about four million tokens."""
     ends = np.cumsum(split.row_tokens)
     first = 0
@@ -74,7 +71,7 @@ def blocks_of_rows(run: Artefacts, split: Split) -> Iterator[list[list[Composed]
         first = last
 
 
-def check_rows(run: Artefacts, rows: Sequence[Step]) -> list[Outcome]:
+def check_rows(run: RunFiles, rows: Sequence[StepFiles]) -> list[Outcome]:
     """Check every arrangement that an export was written from: nothing where there is none, apart only if there is a split."""
     once = Outcome("rows hold each sequence once", "sequences")
     apart = Outcome("train and validation apart", "sequences")
@@ -90,7 +87,7 @@ def check_rows(run: Artefacts, rows: Sequence[Step]) -> list[Outcome]:
             _check_once(step, splits, truth, once)
             if "validation" in splits:
                 _check_apart(run, step, splits, truth, apart)
-        except BROKEN as error:
+        except UNREADABLE as error:
             once.breach(f"{step.folder.name} could not be checked, it is not as it should be: {in_words(error)}")
     return [once, apart] if apart.checked else [once]
 
@@ -104,7 +101,7 @@ class _Truth:
     keys: NDArray[np.uint64]
 
     @classmethod
-    def of(cls, run: Artefacts) -> _Truth:
+    def of(cls, run: RunFiles) -> _Truth:
         firsts = np.cumsum([0, *run.takes])
         lengths, keys = np.zeros(firsts[-1], np.int64), np.zeros(firsts[-1], np.uint64)
         leaders = np.full(firsts[-1], NO_CHUNK, np.int64)
@@ -137,7 +134,7 @@ class _Truth:
         return numbers
 
 
-def _check_once(step: Step, splits: dict[str, Split], truth: _Truth, outcome: Outcome) -> None:
+def _check_once(step: StepFiles, splits: dict[str, SplitRows], truth: _Truth, outcome: Outcome) -> None:
     config, (part,) = step.manifest["config"], step.manifest["parts"]
     times = np.zeros(len(truth.lengths), np.int64)
     for name, split in splits.items():
@@ -177,7 +174,7 @@ def _check_once(step: Step, splits: dict[str, Split], truth: _Truth, outcome: Ou
             outcome.breach(f"{step.folder.name}: sequence {number} stands in no row")
 
 
-def row_problems(split: Split, pack: int | None) -> Iterator[str]:
+def row_problems(split: SplitRows, pack: int | None) -> Iterator[str]:
     """Say which rows hold too many tokens or sequences, or so few that two would make one."""
     if pack is None:
         for row in np.flatnonzero(np.diff(split.offsets) != 1).tolist():
@@ -193,7 +190,7 @@ def row_problems(split: Split, pack: int | None) -> Iterator[str]:
         yield f"rows {a} and {b} have {tokens[a]:,} and {tokens[b]:,} tokens, which fit into one of {pack:,}"
 
 
-def disorder(split: Split, numbers: Ids) -> str:
+def disorder(split: SplitRows, numbers: Ids) -> str:
     """Say where rows, or sequences within one, do not stand in the order in which sequences were drawn; else ""."""
     starts = np.zeros(len(numbers), np.bool_)
     starts[split.offsets[:-1]] = True
@@ -209,7 +206,7 @@ def disorder(split: Split, numbers: Ids) -> str:
     )
 
 
-def _check_apart(run: Artefacts, step: Step, splits: dict[str, Split], truth: _Truth, outcome: Outcome) -> None:
+def _check_apart(run: RunFiles, step: StepFiles, splits: dict[str, SplitRows], truth: _Truth, outcome: Outcome) -> None:
     """Check by content hash, and where shared chunks are left out by every chunk, that nothing of validation is in train."""
     numbers = {name: truth.numbers(split.index[truth.is_known(split.index)]) for name, split in splits.items()}
     train, validation = (np.zeros(len(truth.lengths), np.bool_) for _ in range(2))
@@ -238,7 +235,7 @@ def _check_apart(run: Artefacts, step: Step, splits: dict[str, Split], truth: _T
             )
 
 
-def _first_used(run: Artefacts, used: list[NDArray[np.bool_]], chunks: Ids) -> int:
+def _first_used(run: RunFiles, used: list[NDArray[np.bool_]], chunks: Ids) -> int:
     for shard, rows in run.by_shard(chunks):
         named = rows[rows < len(used[shard])]
         hits = named[used[shard][named]]

@@ -9,20 +9,16 @@ from pathlib import Path
 
 import pyarrow as pa
 
-from nextlong.verify.artefacts import Artefacts
-from nextlong.verify.besides import other_variants
 from nextlong.verify.corpus import check_corpus
-from nextlong.verify.cuts import check_cuts
 from nextlong.verify.exports import check_exports
-from nextlong.verify.files import check_files
-from nextlong.verify.mixes import check_mixes
-from nextlong.verify.named import with_names
-from nextlong.verify.near_copies import check_near_copies, check_weights, find_copies
+from nextlong.verify.files import check_files, check_mixes, other_variants
+from nextlong.verify.near_duplicates import check_near_copies, check_weights, find_copies
 from nextlong.verify.outcome import Outcome, in_words
 from nextlong.verify.processes import side_by_side
+from nextlong.verify.run_files import RunFiles, with_names
 from nextlong.verify.search import check_search
 from nextlong.verify.sequences import check_sequences
-from nextlong.verify.tokens import check_tokens
+from nextlong.verify.tokens import check_cuts, check_tokens
 from nextlong.verify.vectors import check_vectors
 
 # What reading a file that is missing, torn or of another shape raises.
@@ -30,7 +26,7 @@ _UNREADABLE = (OSError, ValueError, KeyError, IndexError, EOFError, pa.ArrowExce
 _WORTH_PROCESSES_BYTES = 64_000_000  # of a run's files: checked one after the other in some three seconds
 
 _COPIES = "near-copies"
-_CHECKS: dict[str, Callable[[Artefacts, int, int], list[Outcome]]] = {
+_CHECKS: dict[str, Callable[[RunFiles, int, int], list[Outcome]]] = {
     "documents and chunks": lambda run, _sample, _seed: check_corpus(run),
     "tokens": lambda run, sample, seed: check_tokens(run, sample=sample, seed=seed),
     "sequences": lambda run, _sample, _seed: check_sequences(run),
@@ -69,9 +65,9 @@ def verify(
     `sample` random meta-chunks are searched for again, as many random vectors encoded again; if it is EVERYTHING, every chunk is
     tokenized by the reference tokenizer, too, of which a large run's are otherwise sampled. Checks run side by side in up to
     `workers` processes if the run is large enough to be worth starting them. `starting` is told what comes next. Raises
-    RunError if there is no finished run. Artefacts that cannot be read are breaches, not errors.
+    RunError if there is no finished run. RunFiles that cannot be read are breaches, not errors.
     """
-    run = Artefacts(run_dir)
+    run = RunFiles(run_dir)
     whole = run.path == run_dir.expanduser()  # the run directory, not one variant of it
     if workers > 1 and _stored_bytes(run) > _WORTH_PROCESSES_BYTES:
         yield from _side_by_side(run, run_dir, sample=sample, seed=seed, workers=workers, starting=starting)
@@ -87,12 +83,12 @@ def verify(
             yield replace(outcome, check=f"{name}: {outcome.check}")
 
 
-def _stored_bytes(run: Artefacts) -> int:
+def _stored_bytes(run: RunFiles) -> int:
     return sum(path.stat().st_size for step in run.steps.values() for path in step.folder.glob("*") if path.is_file())
 
 
 def _side_by_side(
-    run: Artefacts, run_dir: Path, *, sample: int, seed: int, workers: int, starting: Callable[[str], None]
+    run: RunFiles, run_dir: Path, *, sample: int, seed: int, workers: int, starting: Callable[[str], None]
 ) -> Iterator[Outcome]:
     """Yield the outcomes of all checks in their order."""
     count = sum(run.takes)
@@ -118,20 +114,20 @@ def _side_by_side(
 
 def _carry_out(run_dir: Path, names: Sequence[str], *, sample: int, seed: int) -> Outcomes:
     """Carry out some checks in a process of their own."""
-    run = Artefacts(run_dir)
+    run = RunFiles(run_dir)
     return {name: _guarded(run, name, partial(_CHECKS[name], run, sample, seed)) for name in names}
 
 
 def _find_copies(run_dir: Path, numbers: range) -> Outcomes:
-    return {_COPIES: [find_copies(Artefacts(run_dir), numbers)]}
+    return {_COPIES: [find_copies(RunFiles(run_dir), numbers)]}
 
 
-def _check_other(variant: Artefacts, run: Artefacts) -> list[Outcome]:
+def _check_other(variant: RunFiles, run: RunFiles) -> list[Outcome]:
     """Check another variant's files that are not this run's too, and its exports; its sequences are for `verify RUN@NAME`."""
     return [*check_files(variant, known={step.folder for step in run.steps.values()}), *check_exports(variant)]
 
 
-def _guarded(run: Artefacts, name: str, check: Callable[[], list[Outcome]]) -> list[Outcome]:
+def _guarded(run: RunFiles, name: str, check: Callable[[], list[Outcome]]) -> list[Outcome]:
     try:
         return with_names(run, check())
     except _UNREADABLE as error:

@@ -7,18 +7,19 @@ from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
+import fsspec
 import numpy as np
 import xxhash
 
 from nextlong.schemas import SHARD_BITS
-from nextlong.verify.artefacts import Artefacts, Columns
-from nextlong.verify.marks import document_name
-from nextlong.verify.outcome import Outcome
+from nextlong.text import counted
+from nextlong.verify.outcome import Outcome, document_name
+from nextlong.verify.run_files import Columns, RunFiles
 
 _HELD_DOCUMENTS: Final = 4_000_000
 
 
-def check_corpus(run: Artefacts) -> list[Outcome]:
+def check_corpus(run: RunFiles) -> list[Outcome]:
     """Read every document once."""
     documents, chunks = Outcome("documents", "documents"), Outcome("chunks tile documents", "chunks")
     hashes, chars, keeps = (run.files("ingest", ".hashes.npy"), run.files("ingest", ".chars.npy"), _keep_files(run))
@@ -39,7 +40,7 @@ def check_corpus(run: Artefacts) -> list[Outcome]:
         if is_limited and len(long := np.flatnonzero(table["end"] - table["start"] > limit)):
             chunks.breach(f"{_place(table, int(long[0]), shard)} is longer than chunk.max_chars={limit}")
         _check_kept(documents, run, shard)
-        columns = [table[name].tolist() for name in ("start", "end", "joint")]
+        columns = [table[name].tolist() for name in ("start", "end", "separator")]
         bounds = np.searchsorted(table["doc_row"], np.arange(len(own_hashes) + 1)).tolist()
         for first, batch in run.documents(shard, "text", "content_hash"):
             stored = batch.column("content_hash").to_pylist()
@@ -56,7 +57,49 @@ def check_corpus(run: Artefacts) -> list[Outcome]:
                 tiles = [column[bounds[row] : bounds[row + 1]] for column in columns]
                 if problem := _tiling_problem(text, tiles, is_kept=bool(keep[row])):
                     chunks.breach(f"{name}: {problem}")
-    return [documents, _check_distinct(compared, keeps), chunks]
+    return [documents, _check_distinct(compared, keeps), chunks, *_check_excluded(run)]
+
+
+def _check_excluded(run: RunFiles) -> list[Outcome]:
+    """Find documents of the corpus that the exclusion list named when it was ingested; what it names by now is a note."""
+    outcome, path = Outcome("excluded documents", "documents"), run.recipe["ingest"].get("exclude")
+    if not path:
+        return []
+    kept = [json.loads(file.read_text(encoding="utf-8")) for file in run.files("ingest", ".excluded.json")]
+    if not kept:
+        config = run.steps["ingest"].manifest.get("config", {})
+        if any("exclude" in source for source in config.get("sources", ())):
+            outcome.skipped = "an earlier version excluded documents and kept no list of them; run again"
+        else:
+            outcome.not_needed = f"{path} named nothing"
+        return [outcome]
+    excluded = {(of["source"], source_id or None) for of in kept for source_id in of["ids"]}
+    excluded |= {(of["source"], None) for of in kept if of["whole"]}
+    named_since, since = _named_now(path) - excluded, 0
+    for shard in range(len(run.shards)):
+        for first, batch in run.documents(shard, "source", "source_id"):
+            pairs = zip(batch.column("source").to_pylist(), batch.column("source_id").to_pylist(), strict=True)
+            for row, (source, source_id) in enumerate(pairs, first):
+                outcome.checked += 1
+                if (source, source_id) in excluded or (source, None) in excluded:
+                    name = document_name(shard << SHARD_BITS | row)
+                    outcome.breach(
+                        f"document {name}, {source_id} of {source}, is in the corpus, but was to be excluded"
+                    )
+                since += (source, source_id) in named_since or (source, None) in named_since
+    if since:
+        outcome.note = f"{path} names {counted(since, 'document')} of the corpus by now; run again to exclude them"
+    return [outcome]
+
+
+def _named_now(path: str) -> set[tuple[str, str | None]]:
+    """Return what an exclusion list names now, nothing if it cannot be read, as from another working directory."""
+    try:
+        with fsspec.open(path, "rt", encoding="utf-8") as file:
+            lines = [json.loads(line) for line in file.read().split("\n") if line.strip()]
+        return {(line["source"], line.get("id") or None) for line in lines}
+    except (OSError, ValueError, KeyError, TypeError, AttributeError):
+        return set()
 
 
 def _normalized_hash(text: str) -> int:
@@ -86,16 +129,16 @@ def _check_distinct(compared: list[Path], keeps: list[Path]) -> Outcome:
     return outcome
 
 
-def _check_kept(outcome: Outcome, run: Artefacts, shard: int) -> None:
+def _check_kept(outcome: Outcome, run: RunFiles, shard: int) -> None:
     """Find documents whose kept columns are not those that the recipe names for their source."""
     wanted = {
-        source.get("name") or source["path"]: list(source.get("keep") or ())
+        source.get("name") or source["path"]: list(source.get("metadata") or ())
         for source in run.recipe["ingest"]["sources"]
     }
     has_column = run.keeps(shard)
-    for first, batch in run.documents(shard, "source", *(["kept"] if has_column else [])):
+    for first, batch in run.documents(shard, "source", *(["metadata"] if has_column else [])):
         sources = batch.column("source").to_pylist()
-        kept = batch.column("kept").to_pylist() if has_column else ["{}"] * len(sources)
+        kept = batch.column("metadata").to_pylist() if has_column else ["{}"] * len(sources)
         for row, (source, source_kept) in enumerate(zip(sources, kept, strict=True), first):
             if (names := _keys(source_kept)) != wanted.get(source, []):
                 outcome.breach(
@@ -132,7 +175,7 @@ def _place(table: Columns, row: int, shard: int) -> str:
     return f"{document_name(shard << SHARD_BITS | doc_row)} · chunk {ordinal}"
 
 
-def _keep_files(run: Artefacts) -> list[Path]:
+def _keep_files(run: RunFiles) -> list[Path]:
     """Return the .keep.npy that the chunks were made from: which documents stay is settled by one step or another."""
     keep_files = [files for name in run.steps["chunk"].manifest["inputs"] if (files := run.files(name, ".keep.npy"))]
     return keep_files[-1]
@@ -147,6 +190,6 @@ def _tiling_problem(text: str, tiles: list[list[int]], *, is_kept: bool) -> str:
         if start != at or end <= start:
             return f"a chunk is [{start}, {end}) where the one before ends at {at}"
         if is_open != (text[end - 1 : end] != "\n"):
-            return f"chunk [{start}, {end}) has joint={is_open} but ends in {text[end - 1 : end]!r}"
+            return f"chunk [{start}, {end}) has separator={is_open} but ends in {text[end - 1 : end]!r}"
         at = end
     return "" if at == len(text) else f"its chunks end at {at} of {len(text)} characters"

@@ -1,33 +1,37 @@
-"""Delivered: an export where it was put, against the record that came with it, and against the run that it is of.
+"""Delivered: an export outside its run, in a local folder or on an object store, against the record that came with it.
 
-In:  a folder that `nextlong export … --into` filled; the run, if it is at hand. Out: `Outcome`s: whether the record is whole, every
-file by its hash, the rows and tokens of every split, and with the run every row by what it should hold.
+In:  a folder that `nextlong export … --into` filled, on any file system; the run, if it is at hand. Out: `Outcome`s: whether the
+record is intact, every file by its hash, the rows and tokens of every split, and with the run each row by its content. Remote
+files are streamed and only hashed: where all hashes hold, the rows are those that were delivered.
 """
 
 from __future__ import annotations
 
 import json
+import posixpath
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
-from typing import NotRequired, TypedDict
+from typing import Any, Final, NotRequired, TypedDict
 
 import xxhash
 
 from nextlong.errors import RunError
-from nextlong.plain_data import Json
-from nextlong.verify.artefacts import Artefacts
-from nextlong.verify.export_readers import BROKEN, Reader, reader_of
-from nextlong.verify.exports import Walk, check_side_by_side, eod_of
-from nextlong.verify.files import problem_of
-from nextlong.verify.named import with_names
+from nextlong.export.formats.base import UNREADABLE, Format
+from nextlong.text import Json
+from nextlong.verify.exports import Comparison, compare, no_reader, readable, rows_in
+from nextlong.verify.files import content_problem
 from nextlong.verify.outcome import Outcome, in_words
-from nextlong.verify.step import FileEntry, Manifest, Step, open_step
+from nextlong.verify.run_files import FileEntry, Manifest, RunFiles, StepFiles, open_step, with_names
 
-RECORD = "manifest.json"
-_STEP_FOLDER = re.compile(r"\d\d-")  # of a run, perhaps one that has not finished
-# What people and hubs put beside data.
-ALLOWED = frozenset({RECORD, "LICENSE", "LICENSE.md", "LICENSE.txt"})
+RECORD: Final = "manifest.json"
+_ALLOWED: Final = frozenset({RECORD, "LICENSE", "LICENSE.md", "LICENSE.txt"})  # what users and hubs put beside data
+_STEP_FOLDER: Final = re.compile(r"\d\d-")  # of a run, perhaps one that has not finished
+_THREADS: Final = 8
+_COUNTED: Final = "counted; --run RUN compares each with what it should hold"
+_COUNTED_MIX: Final = "counted; a mix of several runs, so verify each run by itself"
 
 
 class RecordedRun(TypedDict):
@@ -59,42 +63,72 @@ class Record(TypedDict):
     xxh3: str
 
 
-def delivered_in(folder: Path) -> list[Path]:
-    """Return the delivered exports that a folder is, or holds one a format; none where it is a run or something else.
-
-    A record counts even if it is damaged.
-    """
+def is_delivered(folder: Path) -> bool:
+    """Return whether a local folder is a delivered export, or holds one per format; a run is neither. A damaged record counts."""
     folder = folder.expanduser()
     if not folder.is_dir() or (folder / "variants").exists():
-        return []
-    if (folder / RECORD).is_file():
-        return [folder]
-    below = (path.parent for path in folder.glob(f"*/{RECORD}"))
-    return sorted(path for path in below if not _STEP_FOLDER.match(path.name))
+        return False
+    records = folder.glob(f"*/{RECORD}")
+    return (folder / RECORD).is_file() or any(not _STEP_FOLDER.match(path.parent.name) for path in records)
 
 
 def verify_delivered(
-    folder: Path, run_dir: Path | None = None, *, starting: Callable[[str], None] = lambda _: None
+    fs: Any, root: str, run_dir: Path | None = None, *, starting: Callable[[str], None] = lambda _: None
 ) -> Iterator[Outcome]:
-    """Yield the outcome of each check. Raises RunError if there is no such run, or if it is not the one that this is of."""
-    folder = folder.expanduser()
+    """Yield the outcome of each check of the exports in the folder `root` of an fsspec file system.
+
+    Raises RunError if there is none, if it cannot be listed, or if it is not an export of the run `run_dir`.
+    """
+    root = root.rstrip("/")
+    try:
+        fs.invalidate_cache()
+        found = fs.find(root, detail=True)
+    except Exception as error:  # every file system has errors of its own
+        raise RunError(
+            f"{fs.unstrip_protocol(root)} cannot be listed: {in_words(error)}; check it and try again"
+        ) from None
+    sizes = {posixpath.relpath(path, root): int(info["size"] or 0) for path, info in found.items()}
+    records = (posixpath.dirname(name) for name in sizes if posixpath.basename(name) == RECORD and name.count("/") < 2)
+    folders = sorted(folder for folder in records if not _STEP_FOLDER.match(folder))
+    if not folders:
+        raise RunError(
+            f"{fs.unstrip_protocol(root)} holds no {RECORD} of a delivered export; name one that `nextlong export --into` filled"
+        )
+    for folder in [""] if "" in folders else folders:
+        below = f"{folder}/" if folder else ""
+        own = {name.removeprefix(below): size for name, size in sizes.items() if name.startswith(below)}
+        for outcome in _verify_one(fs, f"{root}/{below}", own, run_dir, starting):
+            yield replace(outcome, check=f"{folder}: {outcome.check}") if len(folders) > 1 else outcome
+
+
+def _verify_one(
+    fs: Any, place: str, sizes: Mapping[str, int], run_dir: Path | None, starting: Callable[[str], None]
+) -> Iterator[Outcome]:
     starting("record")
-    record, outcome = read_record(lambda: (folder / RECORD).read_text(encoding="utf-8"))
+    record, outcome = _read_record(lambda: fs.cat_file(place + RECORD))
     if record is not None and "parts" in record:
-        raise RunError(f"{folder} is a step of a run; verify that: nextlong verify {folder.resolve().parent}")
+        raise RunError(
+            f"{place} is a step of a run; verify that run: nextlong verify {posixpath.dirname(place.rstrip('/'))}"
+        )
     yield outcome
     if record is None:
         return
-    run = None if run_dir is None else run_of(record, run_dir)
+    run = None if run_dir is None else _run_of(record, run_dir)
     starting("hashes")
-    yield _check_files(folder, record)
+    yield _check_hashes(fs, place, sizes, record)
+    is_local = "file" in (fs.protocol if isinstance(fs.protocol, tuple | list) else (fs.protocol,))
     for split in record["splits"]:
         starting(f"{record['format']} {split}")
-        yield _check_split(folder, record, split, run)
+        outcome = Outcome(f"{record['format']} {split} rows", "rows")
+        if is_local:
+            _check_rows(Path(place), record, split, run, outcome)
+        else:
+            outcome.skipped = "remote rows are not read; where all hashes hold, they are those that were delivered"
+        yield outcome
 
 
-def read_record(read: Callable[[], str]) -> tuple[Record | None, Outcome]:
-    """Return the record, None where it cannot be read; and whether it is the one that was written. `read` returns its text."""
+def _read_record(read: Callable[[], bytes]) -> tuple[Record | None, Outcome]:
+    """Return the record, None where it cannot be read, and whether it is the one that was written."""
     outcome = Outcome("record", "files", checked=1)
     try:
         record = json.loads(read())
@@ -103,11 +137,9 @@ def read_record(read: Callable[[], str]) -> tuple[Record | None, Outcome]:
         plain = {key: value for key, value in record.items() if key != "xxh3"}
         true = xxhash.xxh3_128_hexdigest(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
         if record["xxh3"] != true:
-            outcome.breach(f"{RECORD} has been altered: it says that its hash is {record['xxh3']}, it is {true}")
+            outcome.breach(f"{RECORD} has been altered: it records the hash {record['xxh3']}, its content has {true}")
         files = all({"bytes", "xxh3"} <= entry.keys() for entry in record["files"].values())
-        splits = all(
-            {"step", "config", "rows", "sequences", "tokens"} <= split.keys() for split in record["splits"].values()
-        )
+        splits = all(RecordedSplit.__required_keys__ <= split.keys() for split in record["splits"].values())
         if not files or not splits or not {"format", "rows", "runs"} <= record.keys():
             raise ValueError("keys are missing")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -116,92 +148,94 @@ def read_record(read: Callable[[], str]) -> tuple[Record | None, Outcome]:
     return record, outcome
 
 
-def _check_files(folder: Path, record: Record) -> Outcome:
-    """Hash every file that the record names, and find those beside them that a reader would take for the data set's."""
-    outcome = Outcome("hashes", "files")
-    for name, entry in record["files"].items():
-        outcome.checked += 1
-        if problem := problem_of(folder / name, entry["bytes"], entry["xxh3"]):
-            outcome.breach(f"{name} {problem}")
-    there = (path.relative_to(folder) for path in sorted(folder.rglob("*")) if path.is_file())
-    for path in there:
-        is_hidden = any(part.startswith(".") for part in path.parts)
-        if not is_hidden and str(path) not in record["files"] and str(path) not in ALLOWED:
-            outcome.breach(f"{path} lies among the files, the record names it not")
-    return outcome
-
-
-def _check_split(folder: Path, record: Record, split: str, run: Artefacts | None) -> Outcome:
-    recorded, name = record["splits"][split], record["format"]
-    reader = reader_of(name)
-    outcome = Outcome(f"{name} {split} rows", reader.unit if reader else "rows", note=reader.note if reader else "")
-    if reader is None:
-        outcome.skipped = f"the format {name} brings no reader, or is not installed here: hashes only"
-        return outcome
-    step = _as_step(folder, record, split)
-    if run is None:
-        _count(step, recorded, reader, outcome, instead=_COUNTED if len(record["runs"]) == 1 else _COUNTED_MIX)
-        return outcome
-    rows = open_step("rows", next(iter(sorted(run.path.glob(f"*-rows-{record['rows']}"))), run.path / "rows"))
-    if rows.damage:
-        gone = f"{run.path} holds the rows {record['rows']} no more (removed by gc?), so their order is not known"
-        _count(step, recorded, reader, outcome, instead=f"{gone}: counted, not compared")
-        return outcome
-    walk = Walk(step, reader, outcome, eod_of(run, step, outcome))
-    check_side_by_side(run, rows, split, [walk])
-    return with_names(run, [outcome])[0]
-
-
-def _as_step(folder: Path, record: Record, split: str) -> Step:
-    """Return one split's files as if they lay in the folder of the step that wrote them."""
-    recorded = record["splits"][split]
-    below = recorded.get("folder", "")
-    names = [name for name in record["files"] if name.startswith(below) and "/" not in name.removeprefix(below)]
-    files = {name.removeprefix(below): record["files"][name] for name in names}
-    manifest: Manifest = {
-        "parts": [{"files": files}],
-        "inputs": {"rows": record["rows"]},
-        "fingerprint": recorded["step"],
-        "config": recorded["config"],
-    }
-    return Step(f"{record['format']} {split}", folder / below, manifest)
-
-
-_COUNTED = "counted; --run RUN compares each with what it should hold"
-_COUNTED_MIX = "counted; a mix of several runs, so verify each run by itself"
-
-
-def _count(step: Step, recorded: RecordedSplit, reader: Reader, outcome: Outcome, *, instead: str) -> None:
-    """Read every row, and compare how many there are, and how many tokens, with the record; `instead` says why no more."""
-    tokens = 0
-    try:
-        for row in reader.rows(step):
-            outcome.checked += 1
-            tokens += row.names["length"] if row.input_ids is None else len(row.input_ids)
-    except BROKEN as error:
-        outcome.breach(f"cannot be read from row {outcome.checked} on: {in_words(error)}")
-        return
-    rows = recorded["rows"] if reader.unit == "rows" else recorded["sequences"]
-    for what, counted, true in ((reader.unit, outcome.checked, rows), ("tokens", tokens, recorded["tokens"])):
-        if counted != true:
-            outcome.breach(f"{counted:,} {what}, the record says {true:,}")
-    outcome.note = "; ".join(filter(None, (outcome.note, instead)))
-
-
-def run_of(record: Record, run_dir: Path) -> Artefacts:
-    """Return the run that an export is of. Raises RunError if it is another's, or of several runs."""
+def _run_of(record: Record, run_dir: Path) -> RunFiles:
+    """Return the run that an export is of. Raises RunError if it is another one's, or of several runs."""
     if len(record["runs"]) != 1:
         names = ", ".join(run["name"] for run in record["runs"])
         raise RunError(
             f"this export is a mix of several runs ({names}); verify it without --run, and each run by itself"
         )
-    run = Artefacts(run_dir)
+    run = RunFiles(run_dir)
     (of,) = record["runs"]
     exported, composed = of["steps"]["compose"], run.steps["compose"].manifest["fingerprint"]
     if exported != composed:
         raise RunError(
             f"this export is of the sequences compose-{exported} of a run called {of['name']}, {run_dir} has compose-{composed}; "
-            "name that run, or the variant of it that was exported; where it was removed, leave --run out: files "
-            "and counts are checked"
+            "name that run, or the variant of it that was exported; if it was deleted, omit --run: files and counts are checked"
         )
     return run
+
+
+def _check_hashes(fs: Any, place: str, sizes: Mapping[str, int], record: Record) -> Outcome:
+    """Hash every file that the record names, and find others that a reader would load as part of the data set."""
+    outcome = Outcome("hashes", "files")
+
+    def problem_of(name: str) -> str:
+        if name not in sizes:
+            return "is missing"
+        try:
+            with fs.open(place + name, "rb") as file:
+                return content_problem(file, sizes[name], record["files"][name])
+        except Exception as error:  # every file system has errors of its own
+            return f"cannot be read ({in_words(error)})"
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for name, problem in zip(record["files"], pool.map(problem_of, record["files"]), strict=True):
+            outcome.checked += 1
+            if problem:
+                outcome.breach(f"{name} {problem}")
+    for name in sorted(sizes.keys() - record["files"].keys() - _ALLOWED):
+        if not any(part.startswith(".") for part in name.split("/")):
+            outcome.breach(f"{name} is not named in the record, but readers may load it as part of the data set")
+    return outcome
+
+
+def _check_rows(folder: Path, record: Record, split: str, run: RunFiles | None, outcome: Outcome) -> None:
+    """Compare the rows of one split with those of the run, or count them where it is not at hand."""
+    made, recorded = readable(record["format"]), record["splits"][split]
+    if made is None:
+        outcome.skipped = no_reader(record["format"])
+        return
+    outcome.unit = made.unit
+    step = _as_step(folder, record, split)
+    if run is None:
+        _count(step, recorded, made, outcome, note=_COUNTED if len(record["runs"]) == 1 else _COUNTED_MIX)
+        return
+    rows = open_step("rows", next(iter(sorted(run.path.glob(f"*-rows-{record['rows']}"))), run.path / "rows"))
+    if rows.damage:
+        note = f"counted, not compared: {run.path} no longer holds the rows {record['rows']} (deleted by gc?)"
+        _count(step, recorded, made, outcome, note=f"{note}, so their order is not known")
+        return
+    compare(run, rows, split, [Comparison(run, step, made, outcome)])
+    with_names(run, [outcome])
+
+
+def _as_step(folder: Path, record: Record, split: str) -> StepFiles:
+    """Return the files of one split as if they were in the folder of the step that wrote them."""
+    recorded = record["splits"][split]
+    below = recorded.get("folder", "")
+    names = [name for name in record["files"] if name.startswith(below) and "/" not in name.removeprefix(below)]
+    manifest: Manifest = {
+        "parts": [{"files": {name.removeprefix(below): record["files"][name] for name in names}}],
+        "inputs": {"rows": record["rows"]},
+        "fingerprint": recorded["step"],
+        "config": recorded["config"],
+    }
+    return StepFiles(f"{record['format']} {split}", folder / below, manifest)
+
+
+def _count(step: StepFiles, recorded: RecordedSplit, made: Format, outcome: Outcome, *, note: str) -> None:
+    """Read every row, and compare the numbers of rows and of tokens without padding with the record."""
+    tokens = 0
+    try:
+        for row in rows_in(step, made):
+            outcome.checked += 1
+            tokens += sum(row["seq_lengths"]) if "seq_lengths" in row else len(row["input_ids"])
+    except UNREADABLE as error:
+        outcome.breach(f"cannot be read from row {outcome.checked} on: {in_words(error)}")
+        return
+    rows = recorded["rows"] if made.unit == "rows" else recorded["sequences"]
+    for what, counted, true in ((made.unit, outcome.checked, rows), ("tokens", tokens, recorded["tokens"])):
+        if counted != true:
+            outcome.breach(f"{counted:,} {what}, the record says {true:,}")
+    outcome.note = note

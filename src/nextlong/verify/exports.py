@@ -1,153 +1,122 @@
-"""Exports: every row of every format and split against the sequences that it should hold, made again from their sources.
+"""Exports: every row of every format and split against the sequences that it should hold, composed again from their sources.
 
-In:  the export steps that the record names, or named before; the rows (`arrangement.py`) that each was written from.
-Out: one `Outcome` a step.
-
-Exports of the same rows are read side by side, so that what they should hold is made once.
+In:  the export steps of the record, and earlier ones of the same sequences; SEQUENCES, TOKENS, CHUNKS and DOCUMENTS.
+Out: one `Outcome` per step. Files are read by their format's own reader, which CI holds against the official libraries; what a row
+should hold is composed here without the code of the export. Exports of the same rows are read together, so that each
+expected row is composed once.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from itertools import accumulate
 from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
 
+from nextlong.errors import PluginError
+from nextlong.export.formats.base import UNREADABLE, Format, format_of
+from nextlong.schemas import DOCUMENT, EOS, META, NO_CHUNK, ROLES, SHARD_BITS
 from nextlong.verify.arrangement import blocks_of_rows, check_rows, read_split
-from nextlong.verify.artefacts import Artefacts
-from nextlong.verify.besides import earlier_exports, is_export, rows_of_data_set
-from nextlong.verify.expected import Expected
-from nextlong.verify.export_readers import BROKEN, Reader, Row, reader_of
-from nextlong.verify.marks import chunk_name, document_name
-from nextlong.verify.outcome import Outcome, in_words
-from nextlong.verify.step import Step
+from nextlong.verify.files import earlier_exports, is_export, rows_of_data_set
+from nextlong.verify.outcome import Outcome, chunk_name, document_name, in_words
+from nextlong.verify.run_files import Composed, RunFiles, StepFiles
+from nextlong.verify.tokens import Tokenized
+
+Row = Mapping[str, Any]  # columns by name; `spans` has one list per field
 
 _VALIDATION = "-validation"
+_IGNORED = -100  # the label of a token that no context predicts, such as the first of a document
 
 
-def check_exports(run: Artefacts) -> list[Outcome]:
-    """Check which sequences stand in which row, then every exported row, of earlier exports of the data set too."""
+def check_exports(run: RunFiles) -> list[Outcome]:
+    """Check which sequences make up which row, then every exported row, those of earlier exports of the data set included."""
     outcomes: dict[str, Outcome] = {}
-    walks: dict[tuple[str, str], list[Walk]] = {}
+    comparisons: dict[tuple[str, str], list[Comparison]] = {}
     rows = rows_of_data_set(run)
     recorded = {name: step for name, step in run.steps.items() if _is_recorded(run, name, step)}
-    earlier = {step.folder.name: step for step in earlier_exports(run)}
-    for name, step in (recorded | earlier).items():
+    for name, step in (recorded | {step.folder.name: step for step in earlier_exports(run)}).items():
         layout = step.manifest.get("config", {}).get("format", name.removesuffix(_VALIDATION))
-        reader = reader_of(layout)
-        outcome = outcomes[name] = Outcome(f"{name} rows", reader.unit if reader else "rows")
-        outcome.note = reader.note if reader else ""
-        problem = _problem(step, reader, rows)
-        if problem:
-            outcome.breach(problem)
-        elif reader is None:
-            outcome.skipped = f"the format {layout} brings no reader, or is not installed here: hashes only"
-        elif "rows" not in step.manifest["inputs"]:
-            outcome.skipped = "written by an earlier nextlong, which did not say in what order; export it again"
+        made = readable(layout)
+        outcome = outcomes[name] = Outcome(f"{name} rows", made.unit if made else "rows")
+        made_from = step.manifest["inputs"].get("rows")
+        if step.damage:
+            outcome.breach(f"its manifest {step.damage}")
+        elif made is None:
+            outcome.skipped = no_reader(layout)
+        elif made_from not in rows or rows[made_from].damage:
+            outcome.breach(f"{step.folder.name} was made from rows {made_from}, which are missing")
         else:
-            walk = Walk(step, reader, outcome, eod_of(run, step, outcome))
-            walks.setdefault((step.manifest["inputs"]["rows"], step.manifest["config"]["split"]), []).append(walk)
+            comparison = Comparison(run, step, made, outcome)
+            comparisons.setdefault((made_from, step.manifest["config"]["split"]), []).append(comparison)
     for name in run.setting("export", "formats", ()):
         if name not in outcomes:
             outcomes[name] = Outcome(f"{name} rows", "rows")
             outcomes[name].breach(f"the recipe asks for {name}, but the record names no such export")
-    for (fingerprint, split), side_by_side in walks.items():
-        check_side_by_side(run, rows[fingerprint], split, side_by_side)
-    _check_same_rows(run, outcomes)
-    return [*check_rows(run, list(rows.values())), *outcomes.values()]
-
-
-def _is_recorded(run: Artefacts, name: str, step: Step) -> bool:
-    """Say whether a step of the record wrote an export; a manifest that cannot be read would not tell, but its name does."""
-    layout = name.removesuffix(_VALIDATION)
-    if step.damage:
-        return reader_of(layout) is not None or layout in list(run.setting("export", "formats", ()))
-    return is_export(step)
-
-
-def _problem(step: Step, reader: Reader | None, rows: Mapping[str, Step]) -> str:
-    """Return why an export cannot be judged, "" if it can, or if that is no breach."""
-    if step.damage:
-        return f"its manifest {step.damage}"
-    made_from = step.manifest["inputs"].get("rows")
-    if reader is None or made_from is None:
-        return ""
-    if made_from not in rows or rows[made_from].damage:
-        return f"{step.folder.name} was made from rows {made_from}, which are not there"
-    return ""
-
-
-def eod_of(run: Artefacts, step: Step, outcome: Outcome) -> int | None:
-    """Return the id that should end each document, found by the reference tokenizer."""
-    name = step.manifest["config"].get("megatron_eod", step.manifest["config"].get("eod"))
-    eod = None if name is None else run.tokenizer.token_to_id(name)
-    if name is not None and eod is None:
-        outcome.breach(f"{name!r}, which should end each document, is not a token of the tokenizer")
-    return eod
-
-
-def _check_same_rows(run: Artefacts, outcomes: dict[str, Outcome]) -> None:
-    """Find validation splits that are not those of the train split beside them."""
+    for (fingerprint, split), together in comparisons.items():
+        compare(run, rows[fingerprint], split, together)
     for name, outcome in outcomes.items():
         train = run.steps.get(name.removesuffix(_VALIDATION))
         if not name.endswith(_VALIDATION) or train is None or name not in run.steps or outcome.skipped:
             continue
         if train.manifest["inputs"].get("rows") != run.steps[name].manifest["inputs"].get("rows"):
-            outcome.breach(f"not held out of {train.name}, which was exported from other rows")
+            outcome.breach(f"was not held out of {train.name}, which was exported from other rows")
+    return [*check_rows(run, list(rows.values())), *outcomes.values()]
 
 
-def check_side_by_side(run: Artefacts, rows: Step, split: str, walks: Sequence[Walk]) -> None:
-    parts, kinds = {part for walk in walks for part in walk.reader.parts}, {walk.boundaries for walk in walks}
+def readable(name: str) -> Format | None:
+    """Return a format that can be read again; None if it has no reader, or there is no such format here."""
     try:
-        for block in blocks_of_rows(run, read_split(rows, split)):
-            expected = Expected(run, [sequence for row in block for sequence in row], parts=parts)
-            for sequences in block:
-                true = {bounded: expected.row(sequences, boundaries=bounded) for bounded in kinds}
-                for walk in walks:
-                    walk.take(true[walk.boundaries])
-    except BROKEN as error:
-        for walk in walks:
-            walk.outcome.breach(
-                f"could not be checked, what its rows refer to is not as it should be: {in_words(error)}"
-            )
-        return
-    for walk in walks:
-        walk.close()
+        made = format_of(name)
+    except (KeyError, PluginError):
+        return None
+    return made if made.read else None
 
 
-@dataclass
-class Walk:
-    """The rows of an export, each compared as soon as it is known what it should be."""
+def no_reader(name: str) -> str:
+    """Say why the rows of a format are not read."""
+    return f"the format {name} has no reader, or is not installed here: only hashes are checked"
 
-    step: Step
-    reader: Reader
-    outcome: Outcome
-    eod: int | None
 
-    def __post_init__(self) -> None:
-        self.rows: Iterator[Row] | None = self.reader.rows(self.step)
-        self.number = 0
-        self.boundaries: str = self.step.manifest["config"].get("boundaries", "sequence")
+def _is_recorded(run: RunFiles, name: str, step: StepFiles) -> bool:
+    """Return whether a step of the record wrote an export; where its manifest cannot be read, its name tells."""
+    layout = name.removesuffix(_VALIDATION)
+    if step.damage:
+        return readable(layout) is not None or layout in list(run.setting("export", "formats", ()))
+    return is_export(step)
+
+
+class Comparison:
+    """The rows of one export, each compared with what it should hold."""
+
+    def __init__(self, run: RunFiles, step: StepFiles, made: Format, outcome: Outcome) -> None:
+        """Start to read; the token that should end each document is looked up in the reference tokenizer."""
+        config = step.manifest["config"]
+        self.step, self.made, self.outcome, self.number = step, made, outcome, 0
+        self.layout: tuple[str, int] = (config.get("boundaries", "sequence"), config.get("pad_documents_to", 1))
+        self.parts = {"spans": {"spans"}, "texts": {"spans", "text"}}.get(made.wanted, set())
+        self._rows: Iterator[Row] | None = rows_in(step, made)
+        name = config.get("megatron_eod")
+        self._eod = None if name is None else run.tokenizer.token_to_id(name)
+        if name is not None and self._eod is None:
+            outcome.breach(f"{name!r}, which should end each document, is not a token of the tokenizer")
 
     def take(self, true: Row) -> None:
-        """Compare the next row, or of a format of documents the next ones, one a sequence."""
-        if self.reader.unit == "rows" or true.input_ids is None:
+        """Compare the next row; of a format of documents the next ones, one per document of the row."""
+        if self.made.unit == "rows":
             self._compare(true)
             return
-        for first, last in true.names["indices"]:
-            ids = true.input_ids[first:last]
-            if self.eod is not None and ids[-1] != self.eod:
-                ids = np.append(ids, np.int32(self.eod))
-            self._compare(Row(input_ids=ids))
+        for first, last in true["indices"]:
+            ids = true["input_ids"][first:last]
+            if self._eod is not None and ids[-1] != self._eod:
+                ids = np.append(ids, np.int32(self._eod))
+            self._compare({"input_ids": ids})
 
     def close(self) -> None:
-        """Look for rows beyond the last."""
-        extra = 0
-        while self._next() is not None:
-            extra += 1
+        """Look for rows after the last expected one."""
+        extra = sum(1 for _ in iter(self._next, None))
         if extra:
             self.outcome.breach(f"{extra} {self.outcome.unit} more than there should be")
 
@@ -157,64 +126,229 @@ class Walk:
             self.outcome.checked += 1
             for problem in _problems(row, true):
                 self.outcome.breach(f"{self.step.name} row {self.number}: {problem}")
-        elif self.rows is not None:
+        elif self._rows is not None:
             self.outcome.breach(f"{self.step.name} row {self.number} is missing")
         self.number += 1
 
     def _next(self) -> Row | None:
-        """Return the next row, None if there is none; after a file that cannot be read there is none any more."""
+        """Return the next row, None at the end; nothing is read after a file that cannot be read."""
         try:
-            return None if self.rows is None else next(self.rows, None)
-        except BROKEN as error:
-            self.rows = None
-            self.outcome.breach(f"{self.step.name} is not as it should be from row {self.number} on: {error}")
+            return None if self._rows is None else next(self._rows, None)
+        except UNREADABLE as error:
+            self._rows = None
+            self.outcome.breach(f"{self.step.name} cannot be read from row {self.number} on: {error}")
             return None
 
 
+def rows_in(step: StepFiles, made: Format) -> Iterator[Row]:
+    """Yield what the format's reader finds. Raises ValueError for other columns, and for files that the manifest does not name."""
+    assert made.read is not None, "readable"
+    names = [path.name for suffix in made.suffixes for path in step.files(suffix)]
+    present = {path.name for suffix in made.suffixes for path in step.folder.glob(f"*{suffix}")}
+    if strays := sorted(present - set(names)):
+        raise ValueError(f"{strays[0]} is not named in the manifest, but readers would load it as part of the data set")
+    columns = format_of(made.name, step.manifest["config"]).columns
+    for row in made.read(step.folder, names):
+        if columns and row.keys() != set(columns):
+            raise ValueError(f"its rows have the columns {sorted(row)}, should have {sorted(columns)}")
+        yield row
+
+
+def compare(run: RunFiles, rows: StepFiles, split: str, comparisons: Sequence[Comparison]) -> None:
+    """Compose each row of a split once, and compare it with the next row of every export."""
+    parts = frozenset[str]().union(*(comparison.parts for comparison in comparisons))
+    layouts = {comparison.layout for comparison in comparisons}
+    try:
+        for block in blocks_of_rows(run, read_split(rows, split)):
+            expected = Expected(run, [sequence for row in block for sequence in row], parts=parts)
+            for sequences in block:
+                true = {layout: expected.row(sequences, *layout) for layout in layouts}
+                for comparison in comparisons:
+                    comparison.take(true[comparison.layout])
+    except UNREADABLE as error:
+        for comparison in comparisons:
+            comparison.outcome.breach(
+                f"could not be checked, a file that its rows refer to is damaged: {in_words(error)}"
+            )
+        return
+    for comparison in comparisons:
+        comparison.close()
+
+
+# what a row should hold
+
+
+class Expected:
+    """The rows of a block of sequences, composed again; `parts`: whether `spans` and `text` are needed."""
+
+    def __init__(self, run: RunFiles, block: Sequence[Composed], *, parts: frozenset[str]) -> None:
+        """Look up what the block refers to."""
+        self._run, self._parts = run, parts
+        chunks, docs = (np.concatenate([getattr(sequence, name) for sequence in block]) for name in ("chunk", "doc"))
+        self._source_ids = run.names_of(docs, "source_id") if "spans" in parts else {}
+        self._metadata = run.names_of(docs, "metadata") if "spans" in parts else {}
+        self._sources = run.names_of(docs, "source")
+        truncated = np.concatenate([sequence.chunk[sequence.is_truncated] for sequence in block])
+        self._texts = run.texts_of(chunks if "text" in parts else truncated if "spans" in parts else truncated[:0])
+        self._special_texts = {
+            role: run.tokenizer.decode(ids, skip_special_tokens=False) for role, ids in run.special_ids.items()
+        }
+        self._stored_ids: dict[int, NDArray[np.uint32]] = {}  # of each shard
+        self._first: dict[int, int] = {}  # of each chunk, where its ids begin in those of its shard
+        for shard, rows in run.by_shard(chunks):
+            named, offsets, self._stored_ids[shard] = run.token_shard(shard)
+            firsts = offsets[np.searchsorted(named, rows)]
+            self._first.update(zip((rows | (shard << SHARD_BITS)).tolist(), firsts.tolist(), strict=True))
+
+    def row(self, sequences: Sequence[Composed], boundaries: str = "sequence", multiple: int = 1) -> dict[str, Any]:
+        """Return the row of these sequences with every column of any format; its documents end at multiples of `multiple`."""
+        pieces = [self.input_ids(sequence) for sequence in sequences]
+        firsts = [0, *accumulate(map(len, pieces))]
+        bounds = [
+            first + start
+            for sequence, first in zip(sequences, firsts, strict=False)
+            for start in (0, *(_later_documents(sequence) if boundaries == "document" else ()))
+        ] + firsts[-1:]
+        lengths = np.diff(bounds)
+        room = lengths + -lengths % multiple
+        starts = np.cumsum(room) - room
+        # Where each token of the sequences, shape (T,), comes to stand in the row.
+        places = np.concatenate(
+            [np.arange(start, start + length) for start, length in zip(starts, lengths, strict=True)]
+        )
+        ids = np.full(room.sum(), (self._run.special_ids[EOS] or [0])[0], np.int32)
+        ids[places] = np.concatenate(pieces)
+        labels = np.full(len(ids), _IGNORED, np.int32)
+        labels[places] = ids[places]
+        labels[starts] = _IGNORED
+        spans = [self._spans(sequence, places[first:]) for sequence, first in zip(sequences, firsts, strict=False)]
+        return {
+            "sequence_id": " ".join(sequence.id for sequence in sequences),
+            "method": "+".join(dict.fromkeys(sequence.method for sequence in sequences)),
+            "domain": "+".join(dict.fromkeys(map(self.domain, sequences))),
+            "length": len(ids),
+            "seq_lengths": lengths.tolist(),
+            "seq_lengths_padded": room.tolist(),
+            "indices": [
+                [start, start + length] for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
+            ],
+            "input_ids": ids,
+            "attention_mask": np.ones(len(ids), np.int8),
+            "labels": labels,
+            "text": "".join(map(self._text, sequences)) if "text" in self._parts else None,
+            "spans": {key: [value for one in spans for value in one[key]] for key in spans[0]}
+            if "spans" in self._parts
+            else None,
+        }
+
+    def domain(self, sequence: Composed) -> str:
+        """Return the source of the meta-document or first document, or of the first chunk if the cut left neither."""
+        chunks = np.flatnonzero(sequence.is_chunk)
+        leading = np.flatnonzero(np.isin(sequence.role, (META, DOCUMENT)))
+        first = leading[0] if len(leading) else chunks[0]
+        return self._sources.get(int(sequence.doc[first]), "")
+
+    def input_ids(self, sequence: Composed) -> NDArray[np.int32]:
+        """Return the ids of a sequence, shape (T,)."""
+        pieces: list[Any] = []
+        columns = (column.tolist() for column in (sequence.chunk, sequence.role, sequence.end - sequence.start))
+        for chunk, role, length in zip(*columns, strict=True):
+            if chunk == NO_CHUNK:
+                pieces.append(self._run.special_ids[role][:length])
+                continue
+            start = self._first[chunk]
+            pieces.append(self._stored_ids[chunk >> SHARD_BITS][start : start + length])
+        return np.concatenate(pieces).astype(np.int32)
+
+    def _char_ends(self, sequence: Composed) -> list[int]:
+        """Return where in its document each span ends."""
+        ends: list[int] = sequence.char_end.tolist()
+        for span in np.flatnonzero(sequence.is_truncated).tolist():
+            tokenized = Tokenized(self._run, self._texts[int(sequence.chunk[span])])
+            visible = tokenized.visible(int(sequence.end[span] - sequence.start[span]))
+            ends[span] = int(sequence.char_start[span]) + len(visible)
+        return ends
+
+    def _spans(self, sequence: Composed, places: NDArray[np.int64]) -> dict[str, list[Any]]:
+        """Return the fields of the spans of a sequence whose token t stands at places[t] of its row."""
+        if "spans" not in self._parts:
+            return {}
+        return {
+            "chunk_id": sequence.chunk.tolist(),
+            "doc_id": sequence.doc.tolist(),
+            "source_id": [self._source_ids.get(doc, "") for doc in sequence.doc.tolist()],
+            "metadata": [self._metadata.get(doc) for doc in sequence.doc.tolist()],
+            "char_start": sequence.char_start.tolist(),
+            "char_end": self._char_ends(sequence),
+            "role": [ROLES[role] for role in sequence.role.tolist()],
+            "token_start": places[sequence.start].tolist(),
+            "token_end": (places[sequence.end - 1] + 1).tolist(),
+            "score": sequence.score.tolist(),
+        }
+
+    def _text(self, sequence: Composed) -> str:
+        """Return the text of a sequence, cut from the documents."""
+        sizes = (np.array(self._char_ends(sequence)) - sequence.char_start).tolist()
+        return "".join(
+            self._special_texts[role] if chunk == NO_CHUNK else self._texts[chunk][:size]
+            for chunk, role, size in zip(sequence.chunk.tolist(), sequence.role.tolist(), sizes, strict=True)
+        )
+
+
+def _later_documents(sequence: Composed) -> list[int]:
+    """Return the token at which each document of a concatenation begins, but the first."""
+    documents = np.flatnonzero(sequence.role == DOCUMENT)
+    begins = documents[1:][np.diff(sequence.group[documents]) != 0]
+    starts: list[int] = sequence.start[begins].tolist()
+    return starts
+
+
+# how a row differs from that
+
+
 def _problems(row: Row, true: Row) -> Iterator[str]:
-    for name in ("input_ids", "attention_mask", "labels"):
-        array, right = getattr(row, name), getattr(true, name)
-        if array is not None and not np.array_equal(array, right):
-            yield _difference(name, array, right)
-    for key, value in row.names.items():
-        if value != true.names[key]:
-            yield f"{key} is {value!r}, should be {true.names[key]!r}"
-    if row.text is not None and true.text is not None and row.text != true.text:
-        pairs = enumerate(zip(row.text, true.text, strict=False))
-        at = next((n for n, (a, b) in pairs if a != b), min(len(row.text), len(true.text)))
-        yield f"its text is {row.text[at : at + 20]!r} at character {at}, the documents' {true.text[at : at + 20]!r}"
-    for key, spans in (row.spans or {}).items():
-        right = (true.spans or {})[key]
-        if spans != right and (problem := _span_difference(key, spans, right)):
-            yield problem
+    for name, value in row.items():
+        if name not in true:
+            yield f"its reader returns {name!r}, which rows do not have"
+            continue
+        right = true[name]
+        if isinstance(right, np.ndarray):
+            if not np.array_equal(value, right):
+                yield _array_difference(name, np.asarray(value), right)
+        elif name == "spans":
+            yield from (
+                _span_difference(key, value[key], right[key]) for key in value if not _are_same(value[key], right[key])
+            )
+        elif name == "text" and value != right:
+            pairs = enumerate(zip(value, right, strict=False))
+            place = next((n for n, (a, b) in pairs if a != b), min(len(value), len(right)))
+            said, expected = (text[place : place + 20] for text in (value, right))
+            yield f"its text is {said!r} at character {place}, should be {expected!r}"
+        elif value != right:
+            yield f"{name} is {value!r}, should be {right!r}"
 
 
-def _difference(name: str, values: NDArray[Any], true: NDArray[Any]) -> str:
+def _array_difference(name: str, values: NDArray[Any], true: NDArray[Any]) -> str:
     if len(values) != len(true):
         return f"{len(values):,} {'ids' if name == 'input_ids' else name}, should be {len(true):,}"
     place = int(np.flatnonzero(values != true)[0])
     return f"{name}[{place}] is {values[place]}, should be {true[place]}"
 
 
+def _are_same(values: list[Any], true: list[Any]) -> bool:
+    return values == true or (len(values) == len(true) and all(map(_is_same, values, true)))
+
+
+def _is_same(value: Any, true: Any) -> bool:
+    """Return whether a field of a span is as it should be; JSON has six digits of a score, and null where there is none."""
+    if not isinstance(true, float):
+        return bool(value == true)
+    return math.isnan(true) if value is None or math.isnan(value) else abs(value - true) <= 1e-6
+
+
 def _span_difference(key: str, values: list[Any], true: list[Any]) -> str:
     if len(values) != len(true):
         return f"{len(values)} spans, should be {len(true)}"
-    for span, (value, right) in enumerate(zip(values, true, strict=True)):
-        if value != right and not (key == "score" and _is_same_score(value, right)):
-            said, wanted = (_shown(key, one) for one in (value, right))
-            return f"spans[{span}].{key} is {said}, should be {wanted}"
-    return ""
-
-
-def _shown(key: str, value: Any) -> str:
-    """Return a field of a span as a person is told of it."""
-    if key in ("chunk_id", "doc_id") and isinstance(value, int):
-        return chunk_name(value) if key == "chunk_id" else document_name(value)
-    return repr(value)
-
-
-def _is_same_score(score: float | None, true: float) -> bool:
-    """JSON has six digits, and null where a span has no score."""
-    if score is None or math.isnan(score) or math.isnan(true):
-        return (score is None or math.isnan(score)) and math.isnan(true)
-    return abs(score - true) <= 1e-6
+    span = next(n for n, (value, right) in enumerate(zip(values, true, strict=True)) if not _is_same(value, right))
+    named = {"chunk_id": chunk_name, "doc_id": document_name}.get(key, repr)
+    return f"spans[{span}].{key} is {named(values[span])}, should be {named(true[span])}"

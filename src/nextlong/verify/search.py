@@ -15,12 +15,10 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong.schemas import META, NEGATIVE, SHARD_BITS, Layout
-from nextlong.verify.artefacts import Artefacts
-from nextlong.verify.composed import UNKNOWN, Composed, Ids
-from nextlong.verify.document_scores import check_document_scores
-from nextlong.verify.marks import chunk_name
-from nextlong.verify.near_copies import without_cause
-from nextlong.verify.outcome import Outcome
+from nextlong.verify.near_duplicates import without_cause
+from nextlong.verify.outcome import Outcome, chunk_name
+from nextlong.verify.run_files import UNKNOWN, Composed, Ids, RunFiles
+from nextlong.verify.vectors import check_document_scores
 
 _TOLERANCE = 1e-3
 _LISTS = ("neighbour_ids", "scores")
@@ -59,7 +57,7 @@ class PassedOver(NamedTuple):
     scores: Scores
 
 
-def check_search(run: Artefacts, *, sample: int, seed: int) -> list[Outcome]:
+def check_search(run: RunFiles, *, sample: int, seed: int) -> list[Outcome]:
     """Check the scores of all negatives, or documents, and search again for `sample` random meta-chunks."""
     if run.layout != Layout.EXTENDED:
         none = Outcome("candidates searched again", "meta-chunks", not_needed=f"{run.layout} sequences have none")
@@ -100,7 +98,7 @@ def check_search(run: Artefacts, *, sample: int, seed: int) -> list[Outcome]:
     return [scores, candidates, _judged(recall, recalls, promised), nearest]
 
 
-def _promised_recall(run: Artefacts) -> float | None:
+def _promised_recall(run: RunFiles) -> float | None:
     """Return the recall that the run's index was tuned to; None of an exact search."""
     parts = run.steps["tune"].manifest["parts"] if "tune" in run.steps else []
     return float(parts[0]["counts"]["recall"]) if parts else None
@@ -123,7 +121,7 @@ def _judged(outcome: Outcome, recalls: list[float], promised: float) -> Outcome:
     return outcome
 
 
-def _check_scores_and_draw(run: Artefacts, outcome: Outcome, *, sample: int, seed: int) -> list[MetaChunk]:
+def _check_scores_and_draw(run: RunFiles, outcome: Outcome, *, sample: int, seed: int) -> list[MetaChunk]:
     """Check the scores of all negatives; return `sample` random meta-chunks of the data set."""
     total = sum(int((sequence.role == META).sum()) for sequence in run.bare_sequences())
     drawn = set(np.random.default_rng(seed).permutation(total)[:sample].tolist())
@@ -138,7 +136,7 @@ def _check_scores_and_draw(run: Artefacts, outcome: Outcome, *, sample: int, see
     return meta_chunks
 
 
-def _check_scores(run: Artefacts, block: list[Composed], outcome: Outcome) -> None:
+def _check_scores(run: RunFiles, block: list[Composed], outcome: Outcome) -> None:
     """Compare each negative's score with the cosine to its group's meta-chunk, and see that the nearest come first."""
     spans, queries = zip(*map(_negatives_and_queries, block), strict=True)
     chunks = np.concatenate([sequence.chunk[places] for sequence, places in zip(block, spans, strict=True)])
@@ -182,7 +180,7 @@ def _meta_chunk(sequence: Composed, span: int) -> MetaChunk:
 
 
 def _searched_again(
-    run: Artefacts, meta_chunks: list[MetaChunk]
+    run: RunFiles, meta_chunks: list[MetaChunk]
 ) -> Iterator[tuple[MetaChunk, Candidates | None, Ids, Scores]]:
     """Yield each meta-chunk with its stored candidates, and the ids and cosines of as many found by brute force."""
     for first in range(0, len(meta_chunks), _QUERIES_AT_ONCE):
@@ -193,7 +191,7 @@ def _searched_again(
             yield meta, stored.get(meta.chunk), ids, true
 
 
-def _candidates_of(run: Artefacts, chunks: list[int]) -> dict[int, Candidates]:
+def _candidates_of(run: RunFiles, chunks: list[int]) -> dict[int, Candidates]:
     """Return the stored neighbours of the given meta-chunks."""
     candidates: dict[int, Candidates] = {}
     for path in run.files("mine", ".candidates.arrow"):
@@ -213,7 +211,7 @@ def _candidates_of(run: Artefacts, chunks: list[int]) -> dict[int, Candidates]:
     return candidates
 
 
-def _brute_force(run: Artefacts, meta_chunks: list[MetaChunk], fetch: int) -> tuple[list[Ids], list[Scores]]:
+def _brute_force(run: RunFiles, meta_chunks: list[MetaChunk], fetch: int) -> tuple[list[Ids], list[Scores]]:
     """Return for each query the ids and cosines of the `fetch` nearest chunks of other documents, descending."""
     queries = run.vectors_of(np.array([meta.chunk for meta in meta_chunks], np.int64))
     best_ids = [np.empty(0, np.int64) for _ in meta_chunks]
@@ -235,7 +233,7 @@ def _brute_force(run: Artefacts, meta_chunks: list[MetaChunk], fetch: int) -> tu
     )
 
 
-def _vector_blocks(run: Artefacts) -> Iterator[tuple[Ids, Scores]]:
+def _vector_blocks(run: RunFiles) -> Iterator[tuple[Ids, Scores]]:
     for shard, path in enumerate(run.files("embed", ".vectors.npy")):
         stored = np.load(path, mmap_mode="r")
         for first in range(0, len(stored), _BLOCK_ROWS):
@@ -283,7 +281,7 @@ def _passed_over(meta: MetaChunk, true_ids: Ids, true: Scores) -> PassedOver:
     return PassedOver(meta, farthest, true_ids[skipped], true[skipped])
 
 
-def _nearer(run: Artefacts, passed_over: list[PassedOver]) -> Iterator[str]:
+def _nearer(run: RunFiles, passed_over: list[PassedOver]) -> Iterator[str]:
     """Yield for each meta-chunk the first chunk that was passed over though it repeats nothing of its sequence."""
     passed_over = [chosen for chosen in passed_over if len(chosen.chunks)]
     by_sequence: dict[int, Ids] = {}
@@ -296,5 +294,5 @@ def _nearer(run: Artefacts, passed_over: list[PassedOver]) -> Iterator[str]:
         for place in np.flatnonzero(np.isin(chunks, by_sequence[meta.sequence]))[:1].tolist():
             yield (
                 f"sequence {meta.sequence}: {chunk_name(chunks[place])} ({scores[place]:.4f}) is free and nearer to meta-chunk "
-                f"{chunk_name(meta.chunk)} than a negative of its ({farthest:.4f})"
+                f"{chunk_name(meta.chunk)} than one of its negatives ({farthest:.4f})"
             )

@@ -15,24 +15,22 @@ from nextlong.schemas import (
     BOS,
     DOCUMENT,
     EOS,
-    JOINT,
     META,
     NEGATIVE,
     NO_CHUNK,
     ROLES,
+    SEPARATOR,
     SHARD_BITS,
     Layout,
 )
-from nextlong.verify.artefacts import Artefacts
-from nextlong.verify.composed import UNKNOWN, Composed
-from nextlong.verify.cuts import MOST_TRIMMED, is_exact
-from nextlong.verify.marks import chunk_name, document_name
-from nextlong.verify.outcome import Outcome
+from nextlong.verify.outcome import Outcome, chunk_name, document_name
+from nextlong.verify.run_files import UNKNOWN, Composed, RunFiles
+from nextlong.verify.tokens import MOST_TRIMMED, is_exact
 
 
-def check_sequences(run: Artefacts) -> list[Outcome]:
+def check_sequences(run: RunFiles) -> list[Outcome]:
     """Check every sequence by itself, and all of them together."""
-    spans, joints = Outcome("spans tile the sequence", "spans"), Outcome("joints, bos, eos", "sequences")
+    spans, separators = Outcome("spans tile the sequence", "spans"), Outcome("separators, bos, eos", "sequences")
     order = Outcome("order and completeness", "sequences")
     repeats = Outcome("no chunk twice", "sequences")
     negatives_outcome = Outcome("negatives of other documents", "negatives")
@@ -41,11 +39,11 @@ def check_sequences(run: Artefacts) -> list[Outcome]:
     for block in run.blocks():
         for sequence in block:
             spans.checked += len(sequence.chunk)
-            for outcome in (joints, order, repeats):
+            for outcome in (separators, order, repeats):
                 outcome.checked += 1
             negatives_outcome.checked += int((sequence.role == NEGATIVE).sum())
             _collect(spans, span_problems(run, sequence))
-            _collect(joints, joint_problems(run, sequence))
+            _collect(separators, separator_problems(run, sequence))
             _collect(order, order_problems(run, sequence))
             _collect(repeats, repeat_problems(run, sequence))
             _collect(negatives_outcome, own_document_problems(run, sequence))
@@ -58,7 +56,7 @@ def check_sequences(run: Artefacts) -> list[Outcome]:
                     )
             across.add(sequence)
         across.check_keys(block)
-    outcomes = [spans, joints, order, repeats, *across.outcomes()]
+    outcomes = [spans, separators, order, repeats, *across.outcomes()]
     if negatives_outcome.checked:
         outcomes.insert(4, negatives_outcome)
     if is_exact(run):
@@ -71,7 +69,7 @@ def _collect(outcome: Outcome, problems: Iterator[str]) -> None:
         outcome.breach(problem)
 
 
-def span_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
+def span_problems(run: RunFiles, sequence: Composed) -> Iterator[str]:
     """Yield where spans do not tile exactly [0, T), or hold what their chunk does not have."""
     target = int(run.setting("compose", "target_tokens", 0))
     target += run.extra_tokens
@@ -92,8 +90,8 @@ def span_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
         yield f"{sequence.where(int(truncated[0]))} and {len(truncated) - 1} more are cut; at most one chunk may be"
 
 
-def joint_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
-    """Yield joints that are missing, too many or too long, and bos and eos out of place."""
+def separator_problems(run: RunFiles, sequence: Composed) -> Iterator[str]:
+    """Yield separators that are missing, too many or too long, and bos and eos out of place."""
     special = run.special_ids
     lengths = sequence.end - sequence.start
     last = len(lengths) - 1
@@ -102,30 +100,30 @@ def joint_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
         if spans != ([place] if special[role] else []) or any(lengths[span] != len(special[role]) for span in spans):
             yield f"sequence {sequence.number} has {ROLES[role]} at spans {spans}, the tokenizer's is {special[role]}"
     end = last - bool(special[EOS])  # the span that is cut where the sequence is full
-    wants_joint, is_truncated = _wants_joint(sequence), sequence.is_truncated
-    is_joint = sequence.role == JOINT
-    for span in np.flatnonzero(is_joint).tolist():
-        owner = int(np.flatnonzero(~is_joint[:span])[-1]) if (~is_joint[:span]).any() else None
-        last_joint = span == last or not is_joint[span + 1]
-        is_filling = owner is not None and is_truncated[owner]  # joints fill what a cut between characters leaves
-        partial = last_joint and lengths[span] < len(special[JOINT]) and (span == end or is_filling)
-        if lengths[span] != len(special[JOINT]) and not partial:
-            yield f"{sequence.where(span)} should have {len(special[JOINT])} tokens"
-        if owner is None or not (is_filling or (wants_joint[owner] and span == owner + 1)):
+    wants_separator, is_truncated = _wants_separator(sequence), sequence.is_truncated
+    is_separator = sequence.role == SEPARATOR
+    for span in np.flatnonzero(is_separator).tolist():
+        owner = int(np.flatnonzero(~is_separator[:span])[-1]) if (~is_separator[:span]).any() else None
+        last_separator = span == last or not is_separator[span + 1]
+        is_filling = owner is not None and is_truncated[owner]  # separators fill what a cut between characters leaves
+        partial = last_separator and lengths[span] < len(special[SEPARATOR]) and (span == end or is_filling)
+        if lengths[span] != len(special[SEPARATOR]) and not partial:
+            yield f"{sequence.where(span)} should have {len(special[SEPARATOR])} tokens"
+        if owner is None or not (is_filling or (wants_separator[owner] and span == owner + 1)):
             yield f"{sequence.where(span)} does not follow a chunk that needs one"
-        elif last_joint and sequence.end[span] - sequence.end[owner] > len(special[JOINT]) + MOST_TRIMMED:
+        elif last_separator and sequence.end[span] - sequence.end[owner] > len(special[SEPARATOR]) + MOST_TRIMMED:
             yield f"{sequence.where(span)} is one of more separators than a cut between characters needs"
-    if special[JOINT]:
-        followed = np.append(sequence.role[1:] == JOINT, False)
-        missing = np.flatnonzero(wants_joint & ~is_truncated & ~followed)
+    if special[SEPARATOR]:
+        followed = np.append(sequence.role[1:] == SEPARATOR, False)
+        missing = np.flatnonzero(wants_separator & ~is_truncated & ~followed)
         missing = missing[missing != end]
-        # The last negative may just fill the budget and have no joint: it counts as the one that is cut.
+        # The last negative may just fill the budget and have no separator: it counts as the one that is cut.
         if len(missing) > (0 if is_truncated.any() else 1):
-            yield f"{sequence.where(int(missing[0]))} does not end in a newline but no separator (joint) follows it"
+            yield f"{sequence.where(int(missing[0]))} does not end in a newline but no separator follows it"
 
 
-def _wants_joint(sequence: Composed) -> NDArray[np.bool_]:
-    """Return which chunks, when whole, take a joint: those that end without a newline and their document not going on."""
+def _wants_separator(sequence: Composed) -> NDArray[np.bool_]:
+    """Return which chunks, when whole, take a separator: those that end without a newline and their document not going on."""
     goes_on = np.zeros(len(sequence.role), np.bool_)
     chunks = np.flatnonzero(sequence.role == DOCUMENT)
     here, after = chunks[:-1], chunks[1:]
@@ -138,7 +136,7 @@ def _wants_joint(sequence: Composed) -> NDArray[np.bool_]:
     return wants
 
 
-def order_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
+def order_problems(run: RunFiles, sequence: Composed) -> Iterator[str]:
     """Yield what is missing or out of order: meta-chunks and their groups, or the documents' chunks."""
     roles = set(np.unique(sequence.role[sequence.is_chunk]).tolist())
     expected = {META, NEGATIVE} if run.layout == Layout.EXTENDED else {DOCUMENT}
@@ -156,7 +154,7 @@ def order_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
         yield from _document_problems(sequence)
 
 
-def _meta_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
+def _meta_problems(run: RunFiles, sequence: Composed) -> Iterator[str]:
     is_exact = run.setting("compose", "fit", "exact") == "exact"
     meta_spans = np.flatnonzero(sequence.role == META)
     if not len(meta_spans):
@@ -233,7 +231,7 @@ def _part_problems(sequence: Composed) -> Iterator[str]:
         reached[doc] = chunk + 1
 
 
-def repeat_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
+def repeat_problems(run: RunFiles, sequence: Composed) -> Iterator[str]:
     """Yield chunks that stand twice; negatives may where they repeat their meta-chunk."""
     looked_at = sequence.is_chunk & ((sequence.role != NEGATIVE) | (not run.negatives.repeat_meta_chunk))
     chunks, counts = np.unique(sequence.chunk[looked_at], return_counts=True)
@@ -242,7 +240,7 @@ def repeat_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
         yield f"sequence {sequence.number} holds {chunk_name(chunk)} at spans {at}"
 
 
-def own_document_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
+def own_document_problems(run: RunFiles, sequence: Composed) -> Iterator[str]:
     """Yield negatives of the meta-document, or, where they repeat their meta-chunk, those of any other."""
     meta_spans = sequence.doc[sequence.role == META]
     wants_own = run.negatives.repeat_meta_chunk
@@ -254,7 +252,7 @@ def own_document_problems(run: Artefacts, sequence: Composed) -> Iterator[str]:
 class _Across:
     """What sequences share: one byte a document and two a chunk, and the sequences' names."""
 
-    def __init__(self, run: Artefacts) -> None:
+    def __init__(self, run: RunFiles) -> None:
         self._run = run
         self._documents = Outcome("documents across sequences", "sequences")
         self._keys = Outcome("sequence ids and keys", "sequences")

@@ -1,28 +1,26 @@
-"""Tokens: the stored ids of every chunk in use against the tokenizer's, and their text against the document's.
+"""Tokens: the stored ids of every used chunk against the reference tokenizer, and the place of every cut.
 
 In:  TOKENS, tokenizer.json, DOCUMENTS, CHUNKS. The reference is `Tokenizer.encode(text, add_special_tokens=False)` of the
 `tokenizers` library on the chunk's slice of its document. Sequences refer to these ids, and `exports` compares files with
-them, so each chunk is tokenized once here however many sequences it stands in.
+them, so each chunk is tokenized once here, however many sequences contain it.
 
-The reference encodes all chunks of a small run. Of a large one fastokens encodes them all, some fifteen times as fast, and the
-reference a seeded sample and every chunk of which fastokens gives other ids than are stored (docs/decisions/0015).
+The reference encodes all chunks of a small run. Of a large run fastokens encodes all of them, about fifteen times as fast, and
+the reference a seeded sample and every chunk for which fastokens disagrees with the stored ids (docs/decisions/0015).
 """
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.schemas import BOS, EOS, JOINT, ROW_MASK, SHARD_BITS
-from nextlong.verify.artefacts import Artefacts
-from nextlong.verify.composed import Ids
-from nextlong.verify.marks import chunk_name
-from nextlong.verify.outcome import Outcome
+from nextlong.schemas import BOS, EOS, NEGATIVE, ROW_MASK, SEPARATOR, SHARD_BITS, Layout
+from nextlong.verify.outcome import Outcome, chunk_name
+from nextlong.verify.run_files import Composed, Ids, RunFiles
 
 if TYPE_CHECKING:
     from fastokens import Tokenizer as FastTokenizer  # type: ignore[import-untyped]
@@ -54,7 +52,7 @@ class Chunks(NamedTuple):
         return Chunks([names[at] for at in places], [texts[at] for at in places], [ids[at] for at in places])
 
 
-def check_tokens(run: Artefacts, *, sample: int, seed: int) -> list[Outcome]:
+def check_tokens(run: RunFiles, *, sample: int, seed: int) -> list[Outcome]:
     """Tokenize every chunk that a sequence names, all by the reference if the sample is EVERYTHING, and decode what is stored."""
     ids, texts = Outcome("token ids", "chunks"), Outcome("decoded text", "chunks")
     used = run.used_rows()
@@ -80,12 +78,12 @@ def check_tokens(run: Artefacts, *, sample: int, seed: int) -> list[Outcome]:
     return [ids, texts]
 
 
-def _chars(run: Artefacts, used: list[Bools]) -> int:
+def _chars(run: RunFiles, used: list[Bools]) -> int:
     tables = ((run.chunks(shard), rows) for shard, rows in enumerate(used))
     return sum(int((table["end"] - table["start"])[rows].sum()) for table, rows in tables)
 
 
-def _chunks(run: Artefacts, shard: int, wanted: Ids) -> Iterator[Chunks]:
+def _chunks(run: RunFiles, shard: int, wanted: Ids) -> Iterator[Chunks]:
     """Yield the chunks of those of some rows of a shard that have tokens, a few hundred at a time."""
     named, offsets, stored = run.token_shard(shard)
     for part, texts in run.chunk_texts(shard, wanted[np.isin(wanted, named)]):
@@ -96,7 +94,7 @@ def _chunks(run: Artefacts, shard: int, wanted: Ids) -> Iterator[Chunks]:
             yield Chunks((rows | (shard << SHARD_BITS)).tolist(), texts[start : start + _BATCH_CHUNKS], ids)
 
 
-def _suspects(run: Artefacts, used: list[Bools]) -> list[Bools] | None:
+def _suspects(run: RunFiles, used: list[Bools]) -> list[Bools] | None:
     """Return for each shard of which of the chunk rows in use fastokens does not give the stored ids.
 
     None where it does not know the kind of tokenizer. It is loaded before the reference and released: each takes 100 MB.
@@ -129,7 +127,7 @@ def differs(fast: FastTokenizer, chunks: Chunks) -> Bools:
     )
 
 
-def _compare_ids(run: Artefacts, chunks: Chunks, outcome: Outcome) -> None:
+def _compare_ids(run: RunFiles, chunks: Chunks, outcome: Outcome) -> None:
     encodings = run.tokenizer.encode_batch_fast(chunks.texts, add_special_tokens=False)
     for name, encoding, stored_ids in zip(chunks.names, encodings, chunks.ids, strict=True):
         true = np.array(encoding.ids, np.int64)
@@ -144,7 +142,7 @@ def _first_difference(stored: Ids, true: Ids) -> str:
     return f"token {place} is {stored[place]}, the reference tokenizer gives {true[place]}"
 
 
-def _compare_texts(run: Artefacts, bytes_of_id: NDArray[Any], chunks: Chunks, outcome: Outcome) -> None:
+def _compare_texts(run: RunFiles, bytes_of_id: NDArray[Any], chunks: Chunks, outcome: Outcome) -> None:
     outcome.checked += len(chunks.names)
     normalizer = run.tokenizer.normalizer
     for name, text, ids in zip(*chunks, strict=True):
@@ -172,7 +170,7 @@ def _joined(bytes_of_id: NDArray[Any], ids: NDArray[np.uint32]) -> bytes | None:
         return None
 
 
-def _bytes_of_ids(run: Artefacts) -> NDArray[Any] | None:
+def _bytes_of_ids(run: RunFiles) -> NDArray[Any] | None:
     """Return the bytes of each id as the tokenizer decodes it, shape (ids,); None unless it decodes bytes."""
     if type(run.tokenizer.decoder).__name__ != "ByteLevel":
         return None
@@ -190,11 +188,89 @@ def _bytes_of_ids(run: Artefacts) -> NDArray[Any] | None:
     return bytes_of_id
 
 
-def _check_special(run: Artefacts, outcome: Outcome) -> None:
+def _check_special(run: RunFiles, outcome: Outcome) -> None:
     """Compare the ids that the run put between chunks with the reference tokenizer's."""
     (part,) = run.steps["tokenizer"].manifest["parts"]
     said = part["counts"]
-    for role, key in ((JOINT, "joint_ids"), (BOS, "bos_id"), (EOS, "eos_id")):
+    for role, key in ((SEPARATOR, "separator_ids"), (BOS, "bos_id"), (EOS, "eos_id")):
         stored = said[key] if isinstance(said[key], list) else [] if said[key] is None else [said[key]]
         if stored != run.special_ids[role]:
             outcome.breach(f"tokenizer {key} is {said[key]}, the reference tokenizer gives {run.special_ids[role]}")
+
+
+MOST_TRIMMED = 4  # tokens that a cut gives up to fall between two characters
+
+
+class Beginning(NamedTuple):
+    """The beginning of a chunk, of so many tokens: the whole characters, and whether the next token begins another one."""
+
+    chars: int
+    is_between: bool
+
+
+class Tokenized:
+    """The text of a chunk, by its tokens."""
+
+    def __init__(self, run: RunFiles, text: str) -> None:
+        """Encode the text anew."""
+        self.text = text
+        self._offsets: Sequence[tuple[int, int]] = run.tokenizer.encode(text, add_special_tokens=False).offsets
+
+    def first(self, tokens: int) -> Beginning:
+        """Return what the first tokens, not all, cover. A character that goes on behind the cut is not whole."""
+        stop = max((end for _, end in self._offsets[:tokens]), default=0)
+        start = min(start for start, _ in self._offsets[tokens:])
+        return Beginning(min(stop, start), stop <= start)
+
+    def visible(self, tokens: int) -> str:
+        """Return the text that spans tell of: at least a character."""
+        return self.text[: max(1, self.first(tokens).chars)]
+
+
+def is_exact(run: RunFiles) -> bool:
+    """Whether negatives fill a budget, and only the last of a sequence is cut."""
+    return run.layout == Layout.EXTENDED and run.setting("compose", "fit", "exact") == "exact"
+
+
+def texts_of_cuts(run: RunFiles, block: Iterable[Composed]) -> dict[int, Tokenized]:
+    """Return the chunks that the sequences of a block hold only the beginning of."""
+    cut = np.concatenate([np.empty(0, np.int64), *(sequence.chunk[sequence.is_truncated] for sequence in block)])
+    return {chunk: Tokenized(run, text) for chunk, text in run.texts_of(cut).items()}
+
+
+def check_cuts(run: RunFiles) -> list[Outcome]:
+    """Check every cut."""
+    outcome = Outcome("cuts between characters", "cuts")
+    for block in run.blocks():
+        texts = texts_of_cuts(run, block)
+        for sequence in block:
+            outcome.checked += int(sequence.is_truncated.sum())
+            for problem in cut_problems(run, sequence, texts):
+                outcome.breach(problem)
+    return [outcome]
+
+
+def cut_problems(run: RunFiles, sequence: Composed, texts: dict[int, Tokenized]) -> Iterator[str]:
+    """Yield cuts that part a character though one near would not, or leave none, and separators behind a newline."""
+    separator_tokens = len(run.special_ids[SEPARATOR])
+    for span in np.flatnonzero(sequence.is_truncated).tolist():
+        if int(sequence.chunk[span]) not in texts:
+            continue
+        tokenized, tokens = texts[int(sequence.chunk[span])], int(sequence.end[span] - sequence.start[span])
+        chars, is_between = tokenized.first(tokens)
+        fills_budget = is_exact(run) and sequence.role[span] == NEGATIVE
+        if fills_budget and not chars:
+            yield f"{sequence.where(span)} holds a part of a character only"
+        is_joined = span + 1 < len(sequence.role) and sequence.role[span + 1] == SEPARATOR
+        if fills_budget and is_joined and tokenized.text[:chars].endswith("\n"):
+            yield f"{sequence.where(span)} ends in a newline but a separator follows it"
+        if is_between or not separator_tokens:
+            continue
+        # A negative that is followed by no separator gives up the room of one, too.
+        most = tokens - (separator_tokens if fills_budget and not is_joined else 1)
+        for fewer in range(most, max(0, most - MOST_TRIMMED), -1):
+            before = tokenized.first(fewer)
+            is_fit = before.chars and not (fills_budget and tokenized.text[: before.chars].endswith("\n"))
+            if before.is_between and is_fit:
+                yield f"{sequence.where(span)} ends within a character; {tokens - fewer} tokens fewer would not"
+                break

@@ -1,20 +1,25 @@
-"""Vectors: one a chunk, of unit length, and on a sample the encoder's own."""
+"""Vectors: one per chunk, of unit length; a sample is encoded again; and the scores of whole documents are recomputed.
+
+To which other document the score of a document is the cosine is declared by its method; where only the drafts tell, nothing is
+checked. SPLiCe's scores are those to an earlier document of the sequence: the previous one where each document retrieves one
+(k = 1), unless trees are put into another order than that of retrieval.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import recipe
-from nextlong.embed.base import Encoder, kind_of, load_encoder
 from nextlong.errors import NextlongError
-from nextlong.schemas import SHARD_BITS
-from nextlong.verify.artefacts import Artefacts
-from nextlong.verify.composed import Ids
-from nextlong.verify.marks import chunk_name
-from nextlong.verify.outcome import Outcome
+from nextlong.plugins import METHODS
+from nextlong.retrieval.encoders.base import Encoder, kind_of, load_encoder
+from nextlong.schemas import DOCUMENT, SHARD_BITS
+from nextlong.verify.outcome import Outcome, chunk_name
+from nextlong.verify.run_files import UNKNOWN, Composed, Ids, RunFiles
 
 _LEAST_COSINE = 0.999  # half precision moves a cosine by less than 0.001
 _LENGTH_TOLERANCE = 0.01
@@ -22,7 +27,7 @@ _BLOCK_ROWS = 32_768
 _AT_ONCE = 4096
 
 
-def check_vectors(run: Artefacts, *, sample: int, seed: int) -> list[Outcome]:
+def check_vectors(run: RunFiles, *, sample: int, seed: int) -> list[Outcome]:
     """Check the shape and length of all vectors, and encode `sample` random chunks again."""
     if "embed" not in run.steps:
         return [Outcome("vectors", "vectors", not_needed="this run has none")]
@@ -54,8 +59,8 @@ def _check_lengths(path: Path, shard: int, rows: int, outcome: Outcome) -> None:
             )
 
 
-def _encode_again(run: Artefacts, ids: Ids, outcome: Outcome) -> None:
-    encoder = recipe.Encoder.model_validate(run.recipe["encoder"])
+def _encode_again(run: RunFiles, ids: Ids, outcome: Outcome) -> None:
+    encoder = recipe.Encoder.from_dict(run.recipe["encoder"])
     kind = kind_of(encoder)
     if kind.not_repeatable:
         outcome.skipped = f"{encoder.model} {kind.not_repeatable}"
@@ -77,7 +82,7 @@ def _encode_again(run: Artefacts, ids: Ids, outcome: Outcome) -> None:
         )
 
 
-def _cosines(run: Artefacts, model: Encoder, ids: Ids) -> NDArray[np.float32]:
+def _cosines(run: RunFiles, model: Encoder, ids: Ids) -> NDArray[np.float32]:
     """Return the cosine of each chunk's stored vector to the one that the encoder makes of its text now."""
     texts = run.texts_of(ids)
     true = model.encode([texts[name] for name in ids.tolist()])
@@ -85,3 +90,89 @@ def _cosines(run: Artefacts, model: Encoder, ids: Ids) -> NDArray[np.float32]:
     lengths = np.linalg.norm(stored, axis=1) * np.linalg.norm(true, axis=1)
     cosines: NDArray[np.float32] = np.einsum("nd,nd->n", stored, true) / np.maximum(lengths, 1e-12)
     return cosines
+
+
+_TOLERANCE = 1e-3
+_LEAST_LENGTH = 1e-3  # of a mean of chunk vectors; below it the first chunk's stands for it
+_FIRST, _BEFORE = "the first of the sequence", "the one before"  # in the words of the methods
+_FOUND_FOR, _EARLIER = "the document that they were found for", "an earlier one of the sequence"
+
+
+def check_document_scores(run: RunFiles) -> Outcome:
+    """Check the score of every document of every sequence."""
+    outcome = Outcome("scores are cosines", "documents")
+    if run.method not in METHODS:
+        outcome.skipped = f"the method {run.method} is not installed here"
+        return outcome
+    scored_to = _scored_to(run)
+    if scored_to not in ("", _FIRST, _BEFORE, _EARLIER):
+        outcome.skipped = f"only its drafts say which is {scored_to}"
+        return outcome
+    for block in run.blocks():
+        for sequence in block:
+            spans = np.flatnonzero((sequence.role == DOCUMENT) & (sequence.doc != UNKNOWN))
+            docs, begins = np.unique(sequence.doc[spans], return_index=True)
+            outcome.checked += len(docs)
+            for problem in _problems(run, sequence, spans, np.sort(begins), scored_to):
+                outcome.breach(problem)
+    return outcome
+
+
+def _scored_to(run: RunFiles) -> str:
+    said = str(getattr(METHODS.load(run.method, object), "scores", ""))
+    if said != _FOUND_FOR or run.setting(run.method, "order", "identity") != "identity":
+        return said
+    return _BEFORE if run.setting(run.method, "neighbours", 1) == 1 else _EARLIER
+
+
+def _problems(run: RunFiles, sequence: Composed, spans: Ids, begins: Ids, scored_to: str) -> Iterator[str]:
+    """Yield the documents, which begin at the places `begins` of `spans`, whose score is not what it should be."""
+    said = sequence.score[spans[begins]]
+    document_of = np.searchsorted(np.sort(sequence.doc[spans[begins]]), sequence.doc[spans])
+    by_id = said[np.argsort(sequence.doc[spans[begins]])]
+    for span in spans[~np.isclose(sequence.score[spans], by_id[document_of], rtol=0, atol=0, equal_nan=True)][
+        :1
+    ].tolist():
+        yield f"{sequence.where(span)} has the score {sequence.score[span]:.4f}, its document has another"
+    if not scored_to:
+        for place in np.flatnonzero(~np.isnan(said))[:1].tolist():
+            yield f"{sequence.where(int(spans[begins[place]]))} has the score {said[place]:.4f}, {run.method} gives none"
+        return
+    vectors = _vectors(run, sequence, spans[begins])
+    true = _document_cosines(vectors, said, scored_to)
+    wrong = ~(np.abs(true - said) <= _TOLERANCE)
+    wrong &= (
+        np.arange(len(said)) > 0 if scored_to == _FIRST else ~np.isnan(said)
+    )  # a walk may jump, and a first has none
+    wrong[:1] = ~np.isnan(said[:1])
+    for place in np.flatnonzero(wrong).tolist():
+        yield (
+            f"{sequence.where(int(spans[begins[place]]))} has the score {said[place]:.4f}, the cosine to {scored_to} is "
+            f"{true[place]:.4f}"
+        )
+
+
+def _document_cosines(vectors: NDArray[np.float32], said: NDArray[np.float32], scored_to: str) -> NDArray[np.float32]:
+    """Return the cosine of each document to the other that its score is of; of several that it may be, the nearest to it, (n,)."""
+    if scored_to == _EARLIER:
+        cosines = np.where(np.tri(len(vectors), k=-1, dtype=bool), vectors @ vectors.T, np.inf)
+        nearest = np.abs(cosines - said[:, None]).argmin(axis=1)
+        nearest_cosines: NDArray[np.float32] = cosines[np.arange(len(said)), nearest]
+        return nearest_cosines
+    others = vectors[:1] if scored_to == _FIRST else np.concatenate([vectors[:1], vectors[:-1]])
+    true: NDArray[np.float32] = np.einsum("nd,nd->n", vectors, np.broadcast_to(others, vectors.shape))
+    return true
+
+
+def _vectors(run: RunFiles, sequence: Composed, spans: Ids) -> NDArray[np.float32]:
+    """Return the unit vectors, rounded as they are stored, of the documents that begin at the given spans."""
+    firsts, counts = sequence.doc_first[spans], sequence.doc_stop[spans] - sequence.doc_first[spans]
+    if run.setting("documents", "vector", "mean") == "first":
+        return run.vectors_of(firsts)
+    starts = np.cumsum(counts) - counts
+    rows = run.vectors_of(np.repeat(firsts - starts, counts) + np.arange(counts.sum()))
+    sums = np.add.reduceat(rows, starts, axis=0)
+    lengths = np.linalg.norm(sums, axis=1, keepdims=True)
+    means = np.where(lengths > _LEAST_LENGTH * counts[:, None], sums / np.maximum(lengths, _LEAST_LENGTH), rows[starts])
+    rounded: NDArray[np.float32] = means.astype(np.float16).astype(np.float32)
+    return rounded

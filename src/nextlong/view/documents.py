@@ -1,12 +1,11 @@
 """Documents: those of the corpus that hold a text or have a name, looked through batch by batch; and the chunks of one.
 
-In:  DOCUMENTS and CHUNKS, and what is asked for. Out: documents, and where to go on.
+In:  DOCUMENTS and CHUNKS, and a query. Out: documents, and where to continue.
 """
 
 from __future__ import annotations
 
 import json
-import re
 import time
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -20,17 +19,16 @@ import pyarrow.compute as pc
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artefacts import lookup
-from nextlong.artefacts.chunks import read_chunks
-from nextlong.artefacts.resolve import Corpus
-from nextlong.plain_data import Json
-
-_BEFORE, _BEHIND = 60, 140  # characters of a text around what was looked for
+from nextlong.artifacts import lookup
+from nextlong.artifacts.lookup import read_chunks
+from nextlong.artifacts.resolve import Corpus
+from nextlong.text import Json
+from nextlong.view import terms
 
 
 @dataclass(frozen=True, kw_only=True)
-class Wanted:
-    """What a document has to hold; "" asks for nothing. Upper and lower case are the same."""
+class Query:
+    """What a document has to contain; "" matches everything, case does not matter. `text` holds words and quoted phrases."""
 
     text: str = ""
     name: str = ""
@@ -38,16 +36,16 @@ class Wanted:
 
 
 class Document(NamedTuple):
-    """A document as a list shows it; `around` is the text before what was looked for, it, and behind it."""
+    """A document as a list shows it; `snippet` is a part of its text in pieces, with whether each is a search term."""
 
     doc_id: int
     source: str
     source_id: str
-    around: tuple[str, str, str]
+    snippet: list[tuple[str, bool]]
 
 
 class Place(NamedTuple):
-    """Where to go on: shard, batch, row of the batch."""
+    """Where to continue: shard, batch, row of the batch."""
 
     shard: int = 0
     batch: int = 0
@@ -55,14 +53,14 @@ class Place(NamedTuple):
 
 
 class MatchingDocuments(NamedTuple):
-    """Documents that fit, and where to go on; None: there are no more. `share` of the corpus was looked at."""
+    """Documents that fit, and where to continue; None: there are no more. `share` of the corpus was looked at."""
 
     documents: list[Document]
-    go_on: Place | None
+    next: Place | None
     share: float
 
 
-def search(corpus: Corpus, wanted: Wanted, *, first: Place, most: int, seconds: float) -> MatchingDocuments:
+def search(corpus: Corpus, query: Query, *, first: Place, most: int, seconds: float) -> MatchingDocuments:
     """Return at most `most` documents from `first` on that fit, found in about so many seconds."""
     until = time.monotonic() + seconds
     documents: list[Document] = []
@@ -74,11 +72,11 @@ def search(corpus: Corpus, wanted: Wanted, *, first: Place, most: int, seconds: 
                 share = (shard + number / reader.batches) / shards
                 if not is_first and time.monotonic() > until:
                     return MatchingDocuments(documents, Place(shard, number), share)
-                for row in _fitting(reader.narrow(number, wanted), wanted, first.row if is_first else 0):
+                for row in _fitting(reader.narrow(number, query), query, first.row if is_first else 0):
                     if len(documents) == most:
                         return MatchingDocuments(documents, Place(shard, number, row), share)
                     doc_id = shard << schemas.SHARD_BITS | (reader.first_row(number) + row)
-                    documents.append(_document(reader.whole(number), row, doc_id, wanted.text))
+                    documents.append(_document(reader.whole(number), row, doc_id, query.text))
     return MatchingDocuments(documents, None, 1.0)
 
 
@@ -110,8 +108,8 @@ class _Shard:
             self._held = number, self._all.get_batch(number)
         return self._held[1]
 
-    def narrow(self, number: int, wanted: Wanted) -> pa.RecordBatch:
-        return self.whole(number) if wanted.text else self._names.get_batch(number)
+    def narrow(self, number: int, query: Query) -> pa.RecordBatch:
+        return self.whole(number) if query.text else self._names.get_batch(number)
 
     def first_row(self, number: int) -> int:
         while len(self._firsts) <= number:
@@ -119,23 +117,23 @@ class _Shard:
         return self._firsts[number]
 
 
-def _fitting(batch: pa.RecordBatch, wanted: Wanted, skip: int) -> list[int]:
+def _fitting(batch: pa.RecordBatch, query: Query, skip: int) -> list[int]:
     fits = np.arange(batch.num_rows) >= skip
-    for column, text in (("source_id", wanted.name), ("text", wanted.text)):
-        if text:
-            fits &= pc.match_substring(batch.column(column), text, ignore_case=True).to_numpy(zero_copy_only=False)
-    if wanted.source:
-        fits &= pc.equal(batch.column("source"), wanted.source).to_numpy(zero_copy_only=False)
+    if query.name:
+        fits &= pc.match_substring(batch.column("source_id"), query.name, ignore_case=True).to_numpy(
+            zero_copy_only=False
+        )
+    if query.text:
+        fits &= terms.contain(batch.column("text"), query.text)
+    if query.source:
+        fits &= pc.equal(batch.column("source"), query.source).to_numpy(zero_copy_only=False)
     rows: list[int] = np.flatnonzero(fits).tolist()
     return rows
 
 
-def _document(batch: pa.RecordBatch, row: int, doc_id: int, looked_for: str) -> Document:
-    text = batch.column("text")[row].as_py()
-    there = re.search(re.escape(looked_for), text, re.IGNORECASE) if looked_for else None
-    at, behind = there.span() if there else (0, 0)
-    around = text[max(0, at - _BEFORE) : at], text[at:behind], text[behind : behind + _BEHIND]
-    return Document(doc_id, batch.column("source")[row].as_py(), batch.column("source_id")[row].as_py(), around)
+def _document(batch: pa.RecordBatch, row: int, doc_id: int, text: str) -> Document:
+    source, source_id, whole = (batch.column(name)[row].as_py() for name in ("source", "source_id", "text"))
+    return Document(doc_id, source, source_id, terms.snippet(whole, text).pieces)
 
 
 class Chunks(NamedTuple):
@@ -143,7 +141,7 @@ class Chunks(NamedTuple):
 
     source: str
     source_id: str
-    kept: Json
+    metadata: Json
     chunk_ids: NDArray[np.int64]
     texts: list[str]
 
@@ -164,8 +162,8 @@ def read(corpus: Corpus, doc_id: int) -> Chunks | None:
     ids = schemas.pack_ids(shard, np.arange(first, last))
     texts = corpus.texts(ids).tolist() if len(ids) else []
     source, source_id = (str(column[0]) for column in names)
-    (kept,) = lookup.kept_values(np.array([doc_id]), corpus.documents).tolist()
-    return Chunks(source, source_id, json.loads(kept) if kept else {}, ids, texts)
+    (metadata,) = lookup.document_metadata(np.array([doc_id]), corpus.documents).tolist()
+    return Chunks(source, source_id, json.loads(metadata) if metadata else {}, ids, texts)
 
 
 def sources(corpus: Corpus, *, most: int) -> Iterator[str]:

@@ -4,7 +4,7 @@ In:  requests. Out: refusals; or the answer, with headers that let a page load n
 A request must hold the viewer's token, because other users of a shared machine reach the same port: in the address that was
 printed, in the cookie that this address sets, or in the header `Authorization: token …`, as Jupyter takes it.
 A page of another site cannot read the corpus: its name for this machine is not in the list (DNS rebinding), its requests say
-where they come from, and nothing here can be changed by any request.
+where they come from, and its form cannot post a mark, which is all that can be changed here.
 """
 
 from __future__ import annotations
@@ -17,7 +17,7 @@ from starlette.responses import PlainTextResponse
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 _LOCAL_NAMES: Final = ("127.0.0.1", "localhost")
-_METHODS: Final = ("GET", "HEAD")
+_METHODS: Final = ("GET", "HEAD", "POST")
 _POLICY: Final = (
     "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; base-uri 'none'; form-action 'self'; "
     "frame-ancestors 'none'"
@@ -26,7 +26,7 @@ _NO_TOKEN: Final = "open the address that nextlong view printed, with ?token=…
 HEADERS: Final = {
     "Content-Security-Policy": _POLICY,
     "X-Content-Type-Options": "nosniff",
-    "Referrer-Policy": "no-referrer",
+    "Referrer-Policy": "same-origin",  # with no-referrer, browsers do not say which page a form is of
     "Cross-Origin-Resource-Policy": "same-origin",
     "Cross-Origin-Opener-Policy": "same-origin",
     "Cache-Control": "no-store",
@@ -90,6 +90,8 @@ def _refusal(method: str, headers: Headers) -> PlainTextResponse | None:
         return PlainTextResponse("another site's page may not read this", 403)
     if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
         return PlainTextResponse("another site's page may not read this", 403)
+    if method == "POST" and origin is None and not headers.get("authorization"):
+        return PlainTextResponse("a form has to say which page it is of", 403)
     if method not in _METHODS:
-        return PlainTextResponse("the viewer only reads", 405, headers={"Allow": ", ".join(_METHODS)})
+        return PlainTextResponse("the viewer answers GET, HEAD and POST", 405, headers={"Allow": ", ".join(_METHODS)})
     return None

@@ -1,144 +1,415 @@
-"""Pages: what every page of the viewer is made of.
+"""Pages: what the viewer shows, from templates that escape every text.
 
-In:  elements. Out: a page, or a part of one for `view.js` to put in its place. Everything is escaped where it enters
-(`picture/elements.py`); links are made of the words that they hold.
+In:  the variants of a run directory and a request's query. Out: HTML: a whole page, or the part of it that `view.js` replaces.
+A `Site` makes the links, so that the same templates serve the local viewer and a static copy.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass, replace
+from math import isfinite
+from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
-from xml.etree.ElementTree import Element
 
-from nextlong.picture.elements import document, element
-from nextlong.view.variants import Variants
+import numpy as np
 
-ROOMS = (("sequences", "Sequences"), ("documents", "Documents"), ("left-out", "Left out"))
+from nextlong.artifacts import lookup
+from nextlong.picture import html, pieces, shared_words, strip
+from nextlong.picture.strip import Texts
+from nextlong.report.page import words
+from nextlong.runs.card import card_numbers
+from nextlong.runs.run import Sequence as OneSequence
+from nextlong.runs.run import Span
+from nextlong.runs.stats import STATISTICS, read
+from nextlong.view import documents, filtered, marks, sequences, terms
+from nextlong.view.documents import Place
+from nextlong.view.marks import Mark
+from nextlong.view.sequences import Histogram, Query
+from nextlong.view.variants import OpenVariant, Variants
+
+ROWS: Final = 25
+_SECONDS: Final = 0.06  # that one answer searches
+_CHUNK_ROWS: Final = 25
+_SHOWN_CHUNKS: Final = 200
+COLUMNS: Final = {
+    "document": "about the document",
+    "source": "source",
+    "preview": "text",
+    "chunks": "chunks",
+    "documents": "documents",
+    "cosine": "mean cosine",
+    "share": "share of the document",
+}
+_FORMS: Final = {"cosine": "{:.3f}", "share": "{:.1%}", "chunks": "{:,.0f}", "documents": "{:,.0f}"}
 
 
-def url(variant: str, *parts: str | int, **query: Any) -> str:
-    """Return a link within the viewer; what is None or "" is left out of the query."""
-    path = "/".join(quote(str(part), safe="") for part in (variant, *parts))
-    asked = {name: value for name, value in query.items() if value not in (None, "")}
-    return f"/{path}" + (f"?{urlencode(asked)}" if asked else "")
+@dataclass(frozen=True)
+class Site:
+    """Makes links: of the local viewer, or relative ones of a static copy, which holds only some pages (`held`)."""
+
+    held: frozenset[str] | None = None
+
+    def url(self, variant: str, *parts: str | int, **query: Any) -> str:
+        """Return a link; what is None or empty is left out of the query. "" where a static copy has no such page."""
+        if self.held is not None:
+            name = "-".join(map(str, parts)) + ".html"
+            return name if name in self.held else ""
+        path = "/".join(quote(str(part), safe="") for part in (variant, *parts))
+        given = {name: value for name, value in query.items() if value not in (None, "", ())}
+        return f"/{path}" + (f"?{urlencode(given, doseq=True)}" if given else "")
+
+    @property
+    def is_static(self) -> bool:
+        """Whether this is a copy that no server answers."""
+        return self.held is not None
 
 
-def page(variants: Variants, variant: str, room: str, heading: str, *children: Element) -> str:
-    """Return a page of a variant."""
-    head = element(
-        "head",
-        element("meta", charset="utf-8"),
-        element("meta", name="viewport", content="width=device-width, initial-scale=1"),
-        element("meta", name="color-scheme", content="light dark"),
-        element("title", f"{heading} · {variant} · nextlong view"),
-        element("link", rel="stylesheet", href="/style.css"),
-        element("script", src="/strip.js", defer="defer"),
-        element("script", src="/view.js", defer="defer"),
+class ChunkFilter(NamedTuple):
+    """Which chunks of a sequence are listed; what is empty or None chooses nothing."""
+
+    role: str = ""
+    name: str = ""  # part of the document's
+    least: float | None = None  # cosine
+    most: float | None = None
+
+
+_ALL_CHUNKS: Final = ChunkFilter()
+
+
+def _page(site: Site, variants: Variants, variant: str, template: str, title: str, **values: Any) -> str:
+    return html.render(
+        f"view/{template}.html",
+        site=site,
+        url=site.url,
+        variant=variant,
+        variants=variants.names,
+        run_dir=str(variants.run_dir),
+        title=title,
+        style=html.style() + html.asset("nextlong.view", "view.css") if site.is_static else "",
+        script=html.script() + html.asset("nextlong.view", "view.js") if site.is_static else "",
+        **values,
     )
-    skip = element("a", "Skip to the content", href="#content", class_="skip")
-    main = element("main", element("h1", heading), *children, id="content")
-    return document(element("html", head, element("body", skip, _header(variants, variant, room), main), lang="en"))
 
 
-def _header(variants: Variants, variant: str, room: str) -> Element:
-    links = []
-    for key, name in ROOMS:
-        link = element("a", name, href=url(variant, key))
-        if key == room:
-            link.set("aria-current", "page")
-        links.append(element("li", link))
-    navigation = element("nav", element("ul", *links), aria_label="Rooms")
-    return element(
-        "header",
-        element("p", element("bdi", str(variants.run_dir)), class_="run"),
-        navigation,
-        *_switch(variants, variant),
+def sequence_list(
+    site: Site,
+    variants: Variants,
+    name: str,
+    query: Query,
+    *,
+    sort: str,
+    first: int,
+    columns: Sequence[str],
+    most: int = ROWS,
+) -> str:
+    """Return the list of sequences that match, from match number `first` on."""
+    variant = variants.get(name)
+    found = variant.index.find(query, sort=sort, first=first, most=most, seconds=_SECONDS)
+    histograms, counted = _histograms(variant, query, is_plain=query.matches_all and not sort)
+    shown = [column for column in COLUMNS if column in columns] or list(COLUMNS)
+    state = asdict(query) | {
+        "sort": sort,
+        "columns": shown if len(shown) < len(COLUMNS) else (),
+    }
+    total = len(variant.run)
+
+    def link(**changes: Any) -> str:
+        return site.url(name, "sequences", **(state | changes))
+
+    return _page(
+        site,
+        variants,
+        name,
+        "sequences",
+        "Sequences",
+        room="sequences",
+        query=query,
+        sort=sort,
+        first=first,
+        rows=_sequence_rows(variant, found.numbers, query),
+        found=found,
+        total=total,
+        counted=counted,
+        columns=[(column, COLUMNS[column]) for column in shown],
+        all_columns=COLUMNS,
+        histograms=histograms,
+        forms=_FORMS,
+        sources=variant.sources,
+        link=link,
+        sorts={column: f"-{column}" if sort == column else column for column in sequences.SORTS},
+        page_size=most,
+        introduction=words.sequences_of(total, variant.run.recipe.sequence_tokens),
+        method=variant.run.recipe.compose.method,
     )
 
 
-def _switch(variants: Variants, variant: str) -> list[Element]:
-    """Return what leads to the other variants of the run directory."""
-    names = variants.names
-    if len(names) < 2:
+def _histograms(variant: OpenVariant, query: Query, *, is_plain: bool) -> tuple[dict[str, Histogram], int]:
+    """Return histograms over what was read; a plain list reads a little for them, so that its page is quick."""
+    if is_plain:
+        variant.index.find(query, sort="cosine", most=0, seconds=_SECONDS)
+    return variant.index.histograms(query)
+
+
+def _sequence_rows(variant: OpenVariant, numbers: Sequence[int], query: Query) -> list[dict[str, Any]]:
+    known = [variant.index.summary(number) for number in numbers]
+    if not known:
         return []
-    items = [
-        element("li", element("a", element("bdi", name), href=url(name, "sequences")))
-        for name in names
-        if name != variant
+    leads = np.array([summary.leads[place] for summary, place in known], np.int64)
+    names, of = lookup.document_columns(leads, variant.run.corpus.documents, ("source_id", "source"))
+    shown = [
+        variant.index.chunk_with_text(query, number) if query.text else int(summary.first_chunks[place])
+        for number, (summary, place) in zip(numbers, known, strict=True)
     ]
-    return [
-        element(
-            "details",
-            element("summary", "Variant: ", element("bdi", variant)),
-            element("ul", *items),
-            class_="variants",
+    texts = variant.run.corpus.texts(
+        np.array([chunk if chunk is not None else -1 for chunk in shown], np.int64)
+    ).tolist()
+    rows = []
+    for number, (summary, place), doc_id, name, source, text in zip(
+        numbers, known, leads.tolist(), names, of, texts, strict=True
+    ):
+        values = {
+            "cosine": float(summary.cosine[place]),
+            "chunks": float(summary.chunks[place]),
+            "documents": float(summary.documents[place]),
+            "share": float(summary.own_tokens[place] / variant.run.recipe.sequence_tokens),
+        }
+        cells = {key: _FORMS[key].format(value) if isfinite(value) else "–" for key, value in values.items()}
+        preview = terms.snippet(text, query.text).pieces
+        rows.append(
+            {
+                "number": number,
+                "doc_id": doc_id,
+                "document": name,
+                "source": source,
+                "preview": preview,
+                "cells": cells,
+                "values": values,
+            }
         )
+    return rows
+
+
+def sequence(
+    site: Site, variants: Variants, name: str, number: int, *, first: int = 0, chosen: ChunkFilter = _ALL_CHUNKS
+) -> str:
+    """Return the page of a sequence; its chunks are listed from place `first` on, those that are `chosen`. Raises IndexError."""
+    variant = variants.get(name)
+    one = variant.sequence(number)
+    spans, tokens = one.spans, len(one.input_ids)
+    lead = pieces.lead_document(spans)
+    source_id = next((span.source_id for span in spans if span.doc_id == lead), "")
+    texts = (
+        _static_texts(variant, one)
+        if site.is_static
+        else Texts(url=f"/{quote(name, safe='')}/sequence/{number}/pairs/{{place}}")
+    )
+    fitting = [
+        (place, span) for place, span in enumerate(spans) if span.role in pieces.CHUNK_ROLES and _fits(span, chosen)
     ]
-
-
-def field(label: str, name: str, value: str, **attributes: str) -> Element:
-    """Return a labelled input of a search form."""
-    return element("label", element("span", label), element("input", name=name, value=value, **attributes))
-
-
-def choice(label: str, name: str, value: str, options: Sequence[str]) -> Element:
-    """Return a labelled choice of a search form; the first option asks for nothing."""
-    made = [element("option", "any", value="")]
-    for one in options:
-        option = element("option", one, value=one)
-        if one == value:
-            option.set("selected", "selected")
-        made.append(option)
-    return element("label", element("span", label), element("select", *made, name=name))
-
-
-def form(action: str, *children: Element) -> Element:
-    """Return a search form."""
-    clear = element("a", "Show all", href=action, class_="clear")
-    return element(
-        "form", *children, element("button", "Search", type="submit"), clear, action=action, method="get", role="search"
+    shown = [(place, span) for place, span in fitting if place >= first]
+    most = len(shown) if site.is_static else _CHUNK_ROWS
+    return _page(
+        site,
+        variants,
+        name,
+        "sequence",
+        f"Sequence {number:,}: {source_id}",
+        room="sequences",
+        number=number,
+        total=len(variant.run),
+        lead=lead,
+        caption=words.sequence(spans, lead=lead, tokens=tokens),
+        legend=strip.legend(spans, lead=lead, scale=_scale(spans)),
+        explorer=strip.explorer(
+            spans,
+            tokens=tokens,
+            lead=lead,
+            scale=_scale(spans),
+            name="sequence",
+            label=f"Sequence {number}",
+            texts=texts,
+        ),
+        chosen=chosen,
+        roles=list(dict.fromkeys(span.role for span in spans if span.role in pieces.CHUNK_ROLES)),
+        rows=[
+            {"place": place, "span": span, "length": pieces.length(span), "cosine": _cosine(span)}
+            for place, span in shown[:most]
+        ],
+        fitting=len(fitting),
+        following=shown[most][0] if len(shown) > most else None,
+        mark=_mark_of(variants, Mark(*_names(variant, lead), sequence=f"{name}/{number}")),
     )
 
 
-def table(name: str, heads: Sequence[str], rows: Sequence[Element], *, caption: str) -> Element:
-    """Return a table that may be wider than the page; `name` is where further rows go."""
-    head = element("thead", element("tr", *(element("th", text, scope="col") for text in heads)))
-    made = element("table", element("caption", caption), head, element("tbody", *rows, id=name))
-    return element("div", made, class_="wide", tabindex="0", role="region", aria_label=caption)
+def _scale(spans: Sequence[Span]) -> tuple[float, float]:
+    return pieces.scale(pieces.scored(spans))
 
 
-def row(*cells: Element | str) -> Element:
-    """Return a row whose first cell names it."""
-    first, *others = cells
-    return element("tr", element("th", first, scope="row"), *(element("td", cell) for cell in others))
+def _cosine(span: Span) -> str:
+    return f"{span.score:.3f}" if span.role != "meta" and isfinite(span.score) else "–"
 
 
-def more(link: str | None, status: str, *, into: str, is_searching: bool = False) -> Element:
-    """Return what stands below a list: how to go on, or that this is all. `view.js` fetches what a search has not reached."""
-    if link is None:
-        return element("p", status, class_="more", role="status")
-    made = element(
-        "p",
-        status,
-        " ",
-        element("a", "Search on" if is_searching else "Show more", href=link),
-        class_="more",
-        role="status",
+def _fits(span: Span, chosen: ChunkFilter) -> bool:
+    if chosen.role and span.role != chosen.role:
+        return False
+    if chosen.name and chosen.name.casefold() not in span.source_id.casefold():
+        return False
+    if chosen.least is not None and not span.score >= chosen.least:
+        return False
+    return chosen.most is None or span.score <= chosen.most
+
+
+def _static_texts(variant: OpenVariant, one: OneSequence) -> Texts:
+    texts, partners = one.texts, pieces.partners(one.spans)
+    shared = [
+        shared_words.shared(text, texts[partner], variant.frequencies) if partner >= 0 else []
+        for text, partner in zip(texts, partners, strict=True)
+    ]
+    return Texts(texts=texts, words=shared)
+
+
+def _names(variant: OpenVariant, doc_id: int) -> tuple[str, str]:
+    """Return the source of a document and its own id."""
+    source, source_id = lookup.document_columns(
+        np.array([doc_id]), variant.run.corpus.documents, ("source", "source_id")
     )
-    made.set("data-into", into)
-    if is_searching:
-        made.set("data-searching", "yes")
-    return made
+    return str(source[0]), str(source_id[0])
 
 
-def part(rows: Sequence[Element], below: Element) -> str:
-    """Return further rows and what stands below them, for `view.js`."""
-    tables = element("table", element("tbody", *rows))
-    return document(element("html", element("body", tables, below), lang="en"))
+def _mark_of(variants: Variants, mark: Mark) -> tuple[Mark, bool]:
+    """Return a mark, with its note if it was set, and whether it was."""
+    for one in marks.read(variants.run_dir):
+        if replace(one, note="") == mark:
+            return one, True
+    return mark, False
 
 
-def facts(values: Mapping[str, str | Element]) -> Element:
-    """Return a few facts, each with its name."""
-    parts = [element("div", element("dt", name), element("dd", value)) for name, value in values.items()]
-    return element("dl", *parts, class_="tiles")
+def document_list(site: Site, variants: Variants, name: str, query: documents.Query, *, first: Place) -> str:
+    """Return the documents that match, from `first` on."""
+    variant = variants.get(name)
+    result = documents.search(variant.run.corpus, query, first=first, most=ROWS, seconds=_SECONDS)
+    after = "" if result.next is None else ".".join(map(str, result.next))
+    return _page(
+        site,
+        variants,
+        name,
+        "documents",
+        "Documents",
+        room="documents",
+        query=query,
+        result=result,
+        sources=variant.sources,
+        next=after and site.url(name, "documents", **asdict(query), after=after),
+        is_searching=bool(after) and len(result.documents) < ROWS,
+    )
+
+
+def document(site: Site, variants: Variants, name: str, doc_id: int) -> str:
+    """Return the page of a document. Raises IndexError if there is none."""
+    found = documents.read(variants.get(name).run.corpus, doc_id)
+    if found is None:
+        raise IndexError(f"there is no document {doc_id}")
+    return _page(
+        site,
+        variants,
+        name,
+        "document",
+        found.source_id or f"Document {doc_id}",
+        room="documents",
+        doc_id=doc_id,
+        document=found,
+        shown=found.texts[:_SHOWN_CHUNKS],
+        characters=sum(map(len, found.texts)),
+        mark=_mark_of(variants, Mark(found.source, found.source_id)),
+        source_mark=_mark_of(variants, Mark(found.source)),
+    )
+
+
+def compare(site: Site, variants: Variants, name: str, other: str, *, doc_id: int | None) -> str:
+    """Return two variants side by side: their numbers, and what each made of one document."""
+    other = other or next((one for one in variants.names if one != name), name)
+    pair = [(name, variants.get(name)), (other, variants.get(other))]
+    if doc_id is None and len(pair[0][1].run):
+        doc_id = pieces.lead_document(pair[0][1].sequence(0).spans)
+    share_documents = len({of.run.steps["ingest"].manifest["fingerprint"] for _, of in pair}) == 1
+    sides = [_side(site, of, label, doc_id) for label, of in pair if share_documents or of is pair[0][1]]
+    numbers = [card_numbers(read(of.run.steps[STATISTICS])) if STATISTICS in of.run.steps else {} for _, of in pair]
+    return _page(
+        site,
+        variants,
+        name,
+        "compare",
+        f"{name} and {other}",
+        room="compare",
+        other=other,
+        doc_id=doc_id,
+        share_documents=share_documents,
+        document=_names(pair[0][1], doc_id)[1] if doc_id is not None else "",
+        sides=sides,
+        numbers=[
+            (key, [of.get(key, "–") for of in numbers]) for key in dict.fromkeys(key for of in numbers for key in of)
+        ],
+        is_searching=any(side["is_searching"] for side in sides),
+    )
+
+
+def _side(site: Site, variant: OpenVariant, name: str, doc_id: int | None) -> dict[str, Any]:
+    """Return what one variant made of a document, as far as it has been searched for it."""
+    side: dict[str, Any] = {"name": name, "is_searching": False, "number": None, "url": ""}
+    if doc_id is None:
+        return side
+    found = variant.index.find(Query(about=doc_id), most=1, seconds=_SECONDS)
+    side["is_searching"] = not found.numbers and not found.is_complete
+    side["read"] = found.read
+    if found.numbers:
+        (number,) = found.numbers
+        one = variant.sequence(number)
+        options: dict[str, Any] = {"tokens": len(one.input_ids), "lead": doc_id, "scale": _scale(one.spans)}
+        side |= {
+            "number": number,
+            "url": site.url(name, "sequence", number),
+            "caption": words.sequence(one.spans, lead=doc_id, tokens=len(one.input_ids)),
+            "strip": strip.explorer(
+                one.spans,
+                **options,
+                name=f"sequence-{name}",
+                label=f"Sequence {number} of {name}",
+                texts=Texts(url=f"/{quote(name, safe='')}/sequence/{number}/pairs/{{place}}"),
+            ),
+            "legend": strip.legend(one.spans, lead=doc_id, scale=options["scale"]),
+        }
+    return side
+
+
+def filtered_out(site: Site, variants: Variants, name: str, key: str, *, first: int) -> str:
+    """Return what was filtered out: the reasons, and what is known of one of them."""
+    kinds = filtered.kinds(variants.get(name).run)
+    chosen = next((kind for kind in kinds if kind.key == key), None)
+    entries, following = chosen.page(first, ROWS) if chosen else ([], None)
+    more = "" if following is None else site.url(name, "filtered", reason=key, after=following)
+    return _page(
+        site,
+        variants,
+        name,
+        "filtered",
+        "Filtered out",
+        room="filtered",
+        kinds=kinds,
+        chosen=chosen,
+        entries=entries,
+        next=more,
+    )
+
+
+def marked(site: Site, variants: Variants, name: str) -> str:
+    """Return what was marked as bad."""
+    found = marks.read(variants.run_dir)
+    path = variants.run_dir / marks.FILE
+    return _page(site, variants, name, "marks", "Marked as bad", room="marks", marks=found, path=str(path))
+
+
+def problem(site: Site, variants: Variants, variant: str, message: str) -> str:
+    """Return the page of an error, with the way back."""
+    known = variant if variant in variants.names else variants.first
+    return _page(site, variants, known, "error", "There is no such page", room="", message=message)

@@ -11,149 +11,185 @@ import secrets
 import socket
 import threading
 from collections.abc import Callable
-from importlib import resources
 from math import isfinite
+from urllib.parse import parse_qs
 
 import uvicorn
 from starlette.applications import Starlette
+from starlette.concurrency import run_in_threadpool
 from starlette.middleware import Middleware
 from starlette.requests import Request
-from starlette.responses import PlainTextResponse, RedirectResponse, Response
+from starlette.responses import RedirectResponse, Response
 from starlette.routing import Route
 
 from nextlong.errors import NextlongError
-from nextlong.picture import strip
-from nextlong.runs.opened import Run
-from nextlong.view import document_pages, documents, listing, pages, sequence_pages
+from nextlong.picture import html
+from nextlong.runs.run import Run
+from nextlong.view import documents, marks, pages
 from nextlong.view.guard import Guard
+from nextlong.view.marks import Mark
+from nextlong.view.pages import ChunkFilter, Site
+from nextlong.view.sequences import SORTS, Query
 from nextlong.view.variants import Variants
 
-Answer = Callable[[Request], Response]
+Answer = Callable[[Variants, str, Request], str | Response]
 HOST = "127.0.0.1"
+_SITE = Site()
+_LONGEST_NOTE = 500
 
 
 def application(run: Run, *, token: str) -> Starlette:
     """Return the viewer of a run, which answers requests that hold `token`."""
     variants, lock = Variants(run), threading.Lock()
     if len(run):
-        variants.get(variants.first).listing.summary(
-            0
-        )  # what a first look loads of libraries, the first page need not wait for
+        variants.get(variants.first).index.summary(0)  # loads libraries now, so that the first page is quick
 
-    def answering(answer: Callable[[Variants, Request], str]) -> Answer:
-        def endpoint(request: Request) -> Response:
+    def route(path: str, answer: Answer) -> Route:
+        def answered(request: Request) -> Response:
+            variant = request.path_params["variant"]
             with lock:
-                return _answered(variants, request, answer)
+                try:
+                    made = answer(variants, variant, request)
+                    return made if isinstance(made, Response) else Response(made, media_type="text/html")
+                except (IndexError, NextlongError) as error:
+                    return _problem(variants, variant, error, 404)
+                except ValueError as error:
+                    return _problem(variants, variant, error, 400)
 
-        return endpoint
+        return Route(f"/{{variant}}{path}", answered)
 
-    def pair(request: Request) -> Response:
-        with lock:
-            return _answered(variants, request, _pair, media_type="application/json")
+    async def mark(request: Request) -> Response:
+        form = {name: values[0] for name, values in parse_qs((await request.body()).decode("utf-8", "replace")).items()}
 
-    routes = [
-        Route("/", lambda _: RedirectResponse(pages.url(variants.first, "sequences"))),
-        Route("/style.css", lambda _: Response(_style(), media_type="text/css")),
-        Route("/strip.js", lambda _: Response(strip.asset("strip.js"), media_type="text/javascript")),
-        Route("/view.js", lambda _: Response(_asset("view.js"), media_type="text/javascript")),
-        Route("/favicon.ico", lambda _: Response(status_code=204)),  # browsers ask for it unasked
-        Route("/{variant}", lambda request: RedirectResponse(pages.url(request.path_params["variant"], "sequences"))),
-        Route("/{variant}/sequences", answering(_sequences)),
-        Route("/{variant}/sequence", _jump),
-        Route("/{variant}/sequence/{number:int}", answering(_sequence)),
-        Route("/{variant}/sequence/{number:int}/pairs/{place:int}", pair),
-        Route("/{variant}/documents", answering(_documents)),
-        Route(
-            "/{variant}/document/{doc:int}", answering(lambda of, asked: document_pages.one(of, *_of_document(asked)))
-        ),
-        Route(
-            "/{variant}/document/{doc:int}/beside",
-            answering(lambda of, asked: document_pages.beside(of, *_of_document(asked))),
-        ),
-        Route("/{variant}/document/{doc:int}/beside/{of}", answering(_beside)),
-        Route("/{variant}/left-out", answering(_left_out)),
-    ]
-    return Starlette(routes=routes, middleware=[Middleware(Guard, token=token)])
+        def write() -> Response:
+            with lock:
+                try:
+                    _mark(variants, form)
+                except (ValueError, NextlongError) as error:
+                    return _problem(variants, request.path_params["variant"], error, 400)
+            return RedirectResponse(_SITE.url(request.path_params["variant"], "marks"), 303)
 
+        return await run_in_threadpool(write)
 
-def _answered(
-    variants: Variants, request: Request, answer: Callable[[Variants, Request], str], *, media_type: str = "text/html"
-) -> Response:
-    try:
-        return Response(answer(variants, request), media_type=media_type)
-    except (IndexError, NextlongError) as error:
-        return PlainTextResponse(f"{error}\n", 404)
-    except ValueError as error:
-        return PlainTextResponse(f"{error}\n", 400)
-
-
-def _asset(name: str) -> str:
-    return resources.files(__package__).joinpath(name).read_text("utf-8")
-
-
-def _style() -> str:
-    page = resources.files("nextlong.report.page").joinpath("style.css").read_text("utf-8")
-    return page + strip.asset("strip.css") + _asset("view.css")
+    return Starlette(
+        routes=[
+            Route("/", lambda _: RedirectResponse(_SITE.url(variants.first, "sequences"))),
+            _asset("/style.css", "text/css", html.style() + html.asset(__package__, "view.css")),
+            _asset("/page.js", "text/javascript", html.script()),
+            _asset("/view.js", "text/javascript", html.asset(__package__, "view.js")),
+            Route("/favicon.ico", lambda _: Response(status_code=204)),  # browsers ask for it
+            Route("/{variant}/marks", mark, methods=["POST"]),
+            route("", lambda _, variant, __: RedirectResponse(_SITE.url(variant, "sequences"))),
+            route("/sequences", _sequences),
+            route("/sequence", _jump),
+            route("/random", _random),
+            route("/sequence/{number:int}", _sequence),
+            route("/sequence/{number:int}/pairs/{place:int}", _pair),
+            route("/documents", _documents),
+            route(
+                "/document/{doc:int}",
+                lambda of, name, request: pages.document(_SITE, of, name, request.path_params["doc"]),
+            ),
+            route("/compare", _compare),
+            route("/filtered", _filtered),
+            route("/marks", lambda of, name, _: pages.marked(_SITE, of, name)),
+            route("/{rest:path}", _nothing),
+        ],
+        middleware=[Middleware(Guard, token=token)],
+    )
 
 
-def _jump(request: Request) -> Response:
-    try:
-        number = _number("number", request.query_params.get("number", ""))
-    except ValueError as error:
-        return PlainTextResponse(f"{error}\n", 400)
-    return RedirectResponse(pages.url(request.path_params["variant"], "sequence", number))
+def _asset(path: str, media_type: str, text: str) -> Route:
+    return Route(path, lambda _: Response(text, media_type=media_type))
 
 
-def _sequences(variants: Variants, request: Request) -> str:
-    asked = request.query_params
-    wanted = listing.Wanted(
+def _problem(variants: Variants, variant: str, error: Exception, status: int) -> Response:
+    return Response(pages.problem(_SITE, variants, variant, str(error)), status, media_type="text/html")
+
+
+def _nothing(_: Variants, __: str, request: Request) -> str:
+    raise IndexError(f"{request.url.path}: no such page")
+
+
+def _sequences(variants: Variants, variant: str, request: Request) -> str:
+    given = request.query_params
+    sort = given.get("sort", "")
+    if sort and sort.removeprefix("-") not in SORTS and not (sort.startswith("random") and sort[7:].isdecimal()):
+        raise ValueError(f"sort={sort}: give one of {', '.join(SORTS)}, with - in front for descending order")
+    query = Query(
+        text=given.get("text", "").strip(),
+        name=given.get("name", ""),
+        source=given.get("source", ""),
         least=_float(request, "least"),
         most=_float(request, "most"),
-        source=asked.get("source", ""),
-        name=asked.get("name", ""),
         document=_whole(request, "document"),
     )
-    first, variant = _whole(request, "after") or 0, request.path_params["variant"]
-    return sequence_pages.listed(variants, variant, wanted, first=first, is_part="part" in asked)
-
-
-def _sequence(variants: Variants, request: Request) -> str:
-    asked = request.query_params
-    chosen = sequence_pages.ChunkFilter(
-        asked.get("role", ""), asked.get("name", ""), _float(request, "least"), _float(request, "most")
-    )
-    variant, number = request.path_params["variant"], request.path_params["number"]
-    return sequence_pages.one(variants, variant, number, first=_whole(request, "after") or 0, chosen=chosen)
-
-
-def _pair(variants: Variants, request: Request) -> str:
-    asked = request.path_params
-    return json.dumps(variants.get(asked["variant"]).pair(asked["number"], asked["place"]))
-
-
-def _documents(variants: Variants, request: Request) -> str:
-    asked = request.query_params
-    wanted = documents.Wanted(**{name: asked.get(name, "") for name in ("text", "name", "source")})
-    after = [_number("after", part) for part in asked.get("after", "0").split(".")]
-    if len(after) > len(documents.Place._fields):
-        raise ValueError(f"after={asked['after']}: give shard.batch.row")
-    first, variant = documents.Place(*after), request.path_params["variant"]
-    return document_pages.listed(variants, variant, wanted, first=first, is_part="part" in asked)
-
-
-def _of_document(request: Request) -> tuple[str, int]:
-    return request.path_params["variant"], request.path_params["doc"]
-
-
-def _beside(variants: Variants, request: Request) -> str:
-    after = _whole(request, "after") or 0
-    return document_pages.beside_one(variants, *_of_document(request), request.path_params["of"], after=after)
-
-
-def _left_out(variants: Variants, request: Request) -> str:
-    asked, variant = request.query_params, request.path_params["variant"]
     first = _whole(request, "after") or 0
-    return document_pages.left(variants, variant, asked.get("reason", ""), first=first, is_part="part" in asked)
+    return pages.sequence_list(
+        _SITE, variants, variant, query, sort=sort, first=first, columns=given.getlist("columns")
+    )
+
+
+def _jump(_: Variants, variant: str, request: Request) -> Response:
+    return RedirectResponse(_SITE.url(variant, "sequence", _number("number", request.query_params.get("number", ""))))
+
+
+def _random(variants: Variants, variant: str, _: Request) -> Response:
+    count = len(variants.get(variant).run)
+    return RedirectResponse(
+        _SITE.url(variant, "sequence", secrets.randbelow(count)) if count else _SITE.url(variant, "sequences")
+    )
+
+
+def _sequence(variants: Variants, variant: str, request: Request) -> str:
+    given = request.query_params
+    chosen = ChunkFilter(
+        given.get("role", ""), given.get("name", ""), _float(request, "least"), _float(request, "most")
+    )
+    number = request.path_params["number"]
+    return pages.sequence(_SITE, variants, variant, number, first=_whole(request, "after") or 0, chosen=chosen)
+
+
+def _pair(variants: Variants, variant: str, request: Request) -> Response:
+    asked = request.path_params
+    return Response(
+        json.dumps(variants.get(variant).pair(asked["number"], asked["place"])), media_type="application/json"
+    )
+
+
+def _documents(variants: Variants, variant: str, request: Request) -> str:
+    given = request.query_params
+    query = documents.Query(**{name: given.get(name, "").strip() for name in ("text", "name", "source")})
+    after = [_number("after", part) for part in given.get("after", "0").split(".")]
+    if len(after) > len(documents.Place._fields):
+        raise ValueError(f"after={given['after']}: give shard.batch.row")
+    return pages.document_list(_SITE, variants, variant, query, first=documents.Place(*after))
+
+
+def _compare(variants: Variants, variant: str, request: Request) -> str:
+    other = request.query_params.get("with", "")
+    return pages.compare(_SITE, variants, variant, other, doc_id=_whole(request, "document"))
+
+
+def _filtered(variants: Variants, variant: str, request: Request) -> str:
+    first = _whole(request, "after") or 0
+    return pages.filtered_out(_SITE, variants, variant, request.query_params.get("reason", ""), first=first)
+
+
+def _mark(variants: Variants, form: dict[str, str]) -> None:
+    """Add or remove the mark of a form."""
+    mark = Mark(*(form.get(name, "") for name in ("source", "id", "note", "sequence")))
+    if not mark.source or form.get("action") not in ("add", "remove"):
+        raise ValueError("a mark needs a source, and an action: add or remove")
+    if (kind := form.get("kind", mark.kind if mark.id.strip() else "")) != mark.kind:
+        raise ValueError(
+            f"kind={kind} with id={mark.id} and sequence={mark.sequence}: give the id of a document, or mark the whole source by "
+            "kind=source without an id"
+        )
+    if len(mark.note) > _LONGEST_NOTE:
+        raise ValueError(f"the note has {len(mark.note):,} characters; shorten it to {_LONGEST_NOTE}")
+    change = marks.add if form["action"] == "add" else marks.remove
+    change(variants.run_dir, mark)
 
 
 def _whole(request: Request, name: str) -> int | None:
@@ -179,7 +215,7 @@ def _float(request: Request, name: str) -> float | None:
 
 
 def serve(run: Run, *, port: int, when_ready: Callable[[str], None]) -> None:
-    """Serve the viewer until it is stopped; `when_ready` is told its address. Raises NextlongError if the port is taken."""
+    """Serve the viewer until it is stopped; `when_ready` gets its address. Raises NextlongError if the port is taken."""
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
@@ -187,10 +223,11 @@ def serve(run: Run, *, port: int, when_ready: Callable[[str], None]) -> None:
             listener.listen()
         except (OSError, OverflowError) as error:
             raise NextlongError(
-                f"--port {port} cannot be used on {HOST} ({error}); name another, or 0 for any"
+                f"--port {port} cannot be used on {HOST} ({error}); choose another, or 0 for any free port"
             ) from None
         token = secrets.token_urlsafe(24)
-        served = application(run, token=token)
-        config = uvicorn.Config(served, log_level="warning", server_header=False, lifespan="off", ws="none")
+        config = uvicorn.Config(
+            application(run, token=token), log_level="warning", server_header=False, lifespan="off", ws="none"
+        )
         when_ready(f"http://{HOST}:{listener.getsockname()[1]}/?token={token}")
         uvicorn.Server(config).run(sockets=[listener])

@@ -6,22 +6,19 @@ In:  a run directory. Out: its variants by name, with the few sequences that wer
 from __future__ import annotations
 
 from collections import OrderedDict
-from collections.abc import Callable
 from functools import cached_property
-from typing import TypeVar
 
-from nextlong.artefacts import record
+from nextlong.artifacts import record
 from nextlong.picture import pieces, shared_words
-from nextlong.plain_data import Json
-from nextlong.runs.opened import Run, Sequence
+from nextlong.report.page.chunk_map import sample_chunks
+from nextlong.report.page.sequences import SAMPLED_TEXTS
+from nextlong.runs.run import Run, Sequence
+from nextlong.text import Json
 from nextlong.view.documents import sources
-from nextlong.view.listing import Listing
-
-T = TypeVar("T")
+from nextlong.view.sequences import SequenceIndex
 
 _HELD_SEQUENCES = 8
 _MOST_SHARDS = 40  # whose sources a form offers
-_COMMON_SAMPLE = 12  # texts of a sequence that say which words are common
 
 
 class OpenVariant:
@@ -30,12 +27,11 @@ class OpenVariant:
     def __init__(self, run: Run) -> None:
         self.run = run
         self._sequences: OrderedDict[int, Sequence] = OrderedDict()
-        self._common: OrderedDict[int, frozenset[str]] = OrderedDict()
 
     @cached_property
-    def listing(self) -> Listing:
+    def index(self) -> SequenceIndex:
         """Its sequences."""
-        return Listing(self.run)
+        return SequenceIndex(self.run)
 
     @cached_property
     def sources(self) -> list[str]:
@@ -44,7 +40,12 @@ class OpenVariant:
 
     def sequence(self, number: int) -> Sequence:
         """Return a sequence; the last few stay in memory. Raises IndexError."""
-        return _held(self._sequences, number, lambda: self.run.sequence(number))
+        if number not in self._sequences:
+            self._sequences[number] = self.run.sequence(number)
+            if len(self._sequences) > _HELD_SEQUENCES:
+                self._sequences.popitem(last=False)
+        self._sequences.move_to_end(number)
+        return self._sequences[number]
 
     def pair(self, number: int, place: int) -> Json:
         """Return the text of a piece, that of its partner, and the words that they share. Raises IndexError."""
@@ -56,27 +57,16 @@ class OpenVariant:
         if partner < 0:
             return {"text": text, "partner": None, "words": []}
         beside = self._text(number, partner)
-        return {"text": text, "partner": beside, "words": shared_words.shared(text, beside, self._common_words(number))}
+        return {"text": text, "partner": beside, "words": shared_words.shared(text, beside, self.frequencies)}
 
-    def _common_words(self, number: int) -> frozenset[str]:
-        spans = self.sequence(number).spans
-        chunks = [place for place, span in enumerate(spans) if span.role in pieces.CHUNK_ROLES]
-        some = shared_words.sample(chunks, _COMMON_SAMPLE)
-        return _held(
-            self._common, number, lambda: shared_words.common_words(self._text(number, place) for place in some)
-        )
+    @cached_property
+    def frequencies(self) -> shared_words.Frequencies:
+        """How many chunks of a sample of the corpus hold each word."""
+        sampled = sample_chunks(self.run, SAMPLED_TEXTS)
+        return shared_words.frequencies(self.run.corpus.texts(sampled).tolist())
 
     def _text(self, number: int, place: int) -> str:
         return self.sequence(number).texts_of([place])[0]
-
-
-def _held(held: OrderedDict[int, T], number: int, make: Callable[[], T]) -> T:
-    if number not in held:
-        held[number] = make()
-        if len(held) > _HELD_SEQUENCES:
-            held.popitem(last=False)
-    held.move_to_end(number)
-    return held[number]
 
 
 class Variants:

@@ -1,48 +1,104 @@
-// View: further rows come into the page as they are asked for; a search goes on by itself until a page is full.
+// View: a search goes on by itself until it is complete, further rows are appended, rows of chunks choose in the strip.
 // What the server sends was escaped there; the pages' policy lets no script but these two files run.
 "use strict";
 (() => {
-  const failed = (below) => {
-    below.removeAttribute("data-searching");
-    below.replaceChildren("The viewer does not answer; is `nextlong view` still running?");
-  };
-
-  async function asked(below) {
-    const link = new URL(below.querySelector("a").href);
-    link.searchParams.set("part", "1");
-    const answer = await fetch(link);
+  const fetched = async (address) => {
+    const answer = await fetch(address);
     if (!answer.ok) throw new Error(answer.statusText);
     return new DOMParser().parseFromString(await answer.text(), "text/html");
+  };
+  const failed = (place) => {
+    place.removeAttribute("data-searching");
+    place.append("The viewer does not answer; is nextlong view still running?");
+  };
+
+  // A list whose search is not complete is asked for again: it shows what was found by then.
+  async function search(results) {
+    results.setAttribute("aria-busy", "true");
+    try {
+      const page = await fetched(results.querySelector("a.continue").href);
+      const next = document.adoptNode(page.getElementById("results"));
+      results.replaceWith(next);
+      if (next.dataset.searching !== undefined) search(next);
+      else for (const root of next.querySelectorAll(".sequence")) window.nextlong.explore(root);
+    } catch { failed(results); }
   }
 
-  async function goOn(below) {
-    below.setAttribute("aria-busy", "true");
+  async function append(below) {
     try {
-      const found = await asked(below);
-      if (below.dataset.into === "self") return begin(replaced(below.closest("section"), found.querySelector("section")));
-      const rows = document.getElementById(below.dataset.into);
-      const wanted = found.getElementById(below.dataset.into) || found.querySelector("tbody");
-      const first = rows.children.length;
-      rows.append(...wanted.children);
-      const made = replaced(below, [...found.querySelectorAll(".more")].at(-1));
-      if (!below.dataset.searching) rows.children[first]?.querySelector("a")?.focus();
-      begin(made);
+      const page = await fetched(below.querySelector("a").href);
+      const rows = document.getElementById(below.dataset.into), first = rows.children.length;
+      rows.append(...page.getElementById(below.dataset.into).children);
+      const next = page.querySelector(".more") || document.createElement("p");
+      const own = document.adoptNode(next);
+      below.replaceWith(own);
+      if (own.querySelector(".shown")) own.querySelector(".shown").textContent = rows.children.length.toLocaleString("en-US");
+      if (below.dataset.searching === undefined) rows.children[first]?.querySelector("a, button")?.focus();
+      begin(own);
+      selectable();
     } catch { failed(below); }
   }
 
-  function replaced(old, made) {
-    const own = document.adoptNode(made);
-    old.replaceWith(own);
-    return own;
+  function begin(below) {
+    const link = below.querySelector("a");
+    if (!link) return;
+    link.addEventListener("click", (event) => { event.preventDefault(); append(below); });
+    if (below.dataset.searching !== undefined) append(below);
   }
 
-  function begin(root) {
-    const all = root.matches(".more") ? [root] : [...root.querySelectorAll(".more")];
-    for (const below of all.filter((own) => own.querySelector("a"))) {
-      below.querySelector("a").addEventListener("click", (event) => { event.preventDefault(); goOn(below); });
-      if (below.dataset.searching) goOn(below);
+  // Rows of the table of chunks choose in the strip above, and show which chunk is chosen there.
+  function selectable() {
+    const root = document.querySelector(".sequence");
+    for (const row of root ? document.querySelectorAll("tr[data-place]:not([data-ready])") : []) {
+      row.dataset.ready = "yes";
+      const place = row.querySelector(".place"), button = document.createElement("button");
+      button.type = "button";
+      button.setAttribute("aria-label", `Show chunk ${place.textContent} in the bar`);
+      button.append(...place.childNodes);
+      place.append(button);
+      row.addEventListener("click", (event) => {
+        if (event.target.closest("a")) return;
+        root.sequence.choose(Number(row.dataset.place));
+        root.scrollIntoView({ block: "nearest" });
+      });
     }
   }
 
-  begin(document.body);
+  function show(chosen) {
+    for (const row of document.querySelectorAll("tr[data-place]")) row.classList.toggle("chosen", Number(row.dataset.place) === chosen);
+  }
+  document.addEventListener("chosen", (event) => show(event.detail));
+
+  // In a static copy all rows are here: the page sorts and filters them itself.
+  function local(form) {
+    form.hidden = false;
+    form.addEventListener("submit", (event) => event.preventDefault());
+    const rows = document.getElementById("rows"), status = document.querySelector(".count");
+    form.querySelector("input").addEventListener("input", (event) => {
+      const words = event.target.value.toLowerCase().split(/\s+/);
+      for (const row of rows.children) row.hidden = !words.every((word) => row.textContent.toLowerCase().includes(word));
+      status.textContent = `${[...rows.children].filter((row) => !row.hidden).length} sequences.`;
+    });
+    for (const head of document.querySelectorAll("thead th.number")) {
+      const place = [...head.parentNode.children].indexOf(head), button = document.createElement("button");
+      const name = head.firstChild.textContent.trim();
+      button.type = "button";
+      button.textContent = name;
+      head.firstChild.replaceWith(button);
+      button.addEventListener("click", () => {
+        const down = head.getAttribute("aria-sort") === "ascending" ? -1 : 1;
+        for (const other of head.parentNode.children) other.removeAttribute("aria-sort");
+        head.setAttribute("aria-sort", down > 0 ? "ascending" : "descending");
+        const value = (row) => Number(row.children[place].dataset.value);
+        rows.append(...[...rows.children].sort((a, b) => down * (value(a) - value(b))));
+      });
+    }
+  }
+
+  const results = document.querySelector("#results[data-searching]");
+  if (results) search(results);
+  for (const below of document.querySelectorAll(".more")) begin(below);
+  for (const form of document.querySelectorAll("form.local")) local(form);
+  selectable();
+  show(document.querySelector(".sequence")?.sequence.chosen);
 })();

@@ -13,8 +13,7 @@ import pytest
 
 from evaluation_data import bpe_tokenizer, byte_tokenizer, word_tokenizer, write, write_data
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.models.base import TextTokenizer
-from nextlong.evaluate.task import Request, Sample, all_tasks
+from nextlong.evaluate.task import Request, Sample, TextTokenizer, all_tasks
 from reference_inputs import write_intents
 
 pytestmark = pytest.mark.heavy

@@ -12,8 +12,7 @@ import pytest
 
 from evaluation_data import word_tokenizer, write_data
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.models.base import TextTokenizer
-from nextlong.evaluate.task import Request, all_tasks
+from nextlong.evaluate.task import Request, TextTokenizer, all_tasks
 
 pytestmark = pytest.mark.heavy
 RECORDED = json.loads(Path(__file__).with_name("ruler.json").read_text(encoding="utf-8"))

@@ -50,7 +50,14 @@ def test_results_of_different_n_are_refused_and_with_mixed_not_bold(two, tmp_pat
     assert not out.exists()
     show.report(two, outputs=[out], figures=None, console=console, protocols="mixed")
     ruler = out.read_text().split("## RULER, by length")[1].split("## ")[0]
-    assert "Mixed protocols, so nothing of these is bold: vt at 8K" in ruler
+    assert "Mixed protocols, so no score is bold: vt at 8K" in ruler
     assert "**" not in ruler
     assert "| first & best | 82.46 [" in ruler
     assert "1,205–1,300 |" in ruler
+
+
+@pytest.mark.heavy
+def test_the_same_results_give_the_same_bytes(two, tmp_path):
+    for name in ("a", "b"):
+        show.report(two, outputs=[tmp_path / f"{name}.html"], figures=None, console=Console(file=io.StringIO()))
+    assert (tmp_path / "a.html").read_bytes() == (tmp_path / "b.html").read_bytes()

@@ -1,7 +1,11 @@
+"""The average over six categories gives the paper's averages from its own columns (Tables 1, 2, 5 and 7)."""
+
 import pytest
 
 from nextlong.evaluate import results
 from nextlong.evaluate.report import tables
+from nextlong.evaluate.report.show import text_of
+from nextlong.evaluate.results import Score
 from written_results import QUESTIONS, write_result, write_results
 
 
@@ -31,18 +35,31 @@ def test_copying_and_values_by_key_have_a_table(tmp_path):
     write_result(folder, "copying", 8192, score=1.5, scores=copied, outcomes=[1.0, 1.5, 2.0], n=3)
     chosen = {"accuracy": 87.5, "chance": 12.5}
     write_result(folder, "key_values", 8192, score=87.5, scores=chosen, outcomes=[75.0, 100.0], n=16)
-    (table,) = tables.all_tables([results.read_results(folder)])
-    ((name, cells),) = table.rows
-    assert table.columns[-1] == "n"
-    assert [name, *map(tables.text_of, cells)] == [
-        "one, 8K",
-        "1.50 [1.0, 2.0]",
-        "2.00",
-        "3.50",
-        "87.50 [75.0, 100.0]",
-        "12.50",
-        "3–16",
+    copying, values = tables.all_tables([results.read_results(folder)])
+    assert copying.columns == ("Gain", "With a copy", "Without", "n")
+    ((name, cells),) = copying.rows
+    assert [name, *map(text_of, cells)] == ["one, 8K", "1.50 [1.0, 2.0]", "2.00", "3.50", "3"]
+    ((name, cells),) = values.rows
+    assert [name, *map(text_of, cells)] == ["one, 8K", "87.50 [75.0, 100.0]", "12.50", "16"]
+
+
+def test_parts_count_refused_questions_as_0_like_the_whole(tmp_path):
+    folder = write_results(tmp_path / "one", {}, label="one")
+    easy, hard = ({"difficulty": kind, "length": "short"} for kind in ("easy", "hard"))
+    samples = [
+        {"details": easy, "scores": {"accuracy": 1.0}},
+        {"details": hard, "scores": {"accuracy": 1.0}},
+        {"details": hard, "refused": True},
+        {"details": hard, "refused": True},
     ]
+    write_result(folder, "longbench_v2", 8192, metric="accuracy", score=50.0, n=4, refused=2, samples=samples)
+    table = next(one for one in tables.all_tables([results.read_results(folder)]) if "difficulty" in one.title)
+    assert "refused questions count as 0 in every column" in table.about
+    ((_, (overall, easy, hard, short, *_, n)),) = table.rows
+    assert (easy.value, hard.value, short.value) == (100.0, pytest.approx(100 / 3), 50.0)
+    assert (hard.n, hard.refused) == (3, 2)
+    assert overall.value == pytest.approx((easy.value * easy.n + hard.value * hard.n) / 4)
+    assert n == "1–4, 2 refused = 0"
 
 
 def test_all_of_helmet_is_one_table_where_cite_or_summ_were_measured(tmp_path):
@@ -55,3 +72,32 @@ def test_all_of_helmet_is_one_table_where_cite_or_summ_were_measured(tmp_path):
     name, cells = found.rows[0]
     assert name == "whole, 8K"
     assert [cell.value for cell in cells[:8]] == [50.0, 80.0, 60.0, 70.0, 20.0, 30.0, 40.0, 50.0]
+
+
+# Avg., Recall, RAG, ICL, Re-rank, LongQA, RULER, as printed.
+PRINTED = {
+    "Standard": (52.85, 62.33, 58.67, 71.24, 19.18, 28.99, 76.68),
+    "KNN": (50.97, 64.24, 56.00, 60.28, 18.77, 32.27, 74.30),
+    "Quest": (55.25, 69.13, 57.47, 72.08, 22.35, 33.82, 76.63),
+    "NExtLong 128K": (62.58, 82.56, 60.91, 81.76, 31.47, 37.30, 81.50),
+    "NExtLong 512K": (65.76, 91.58, 63.68, 84.08, 31.27, 38.42, 85.52),
+    "Llama-3.1-8B": (61.07, 83.18, 61.22, 71.40, 29.10, 37.35, 84.20),
+    "Tail": (60.01, 72.66, 63.67, 80.68, 30.73, 34.09, 78.26),
+    "FineWebEdu": (62.04, 83.56, 61.53, 83.76, 28.31, 34.46, 80.60),
+}
+
+
+@pytest.mark.parametrize("model", PRINTED)
+def test_the_average_is_the_papers(model):
+    printed, *columns = PRINTED[model]
+    average = tables.mean([*map(Score, columns)])
+    assert average.value == pytest.approx(printed, abs=0.0101)  # the columns are rounded to two digits themselves
+
+
+def test_there_is_no_average_of_five_columns():
+    assert tables.mean([*[Score(50.0)] * 5, None]) is None
+
+
+def test_categories_hold_the_papers_tasks():
+    counts = {category: len(tables.tasks_of(category)) for category in tables.CATEGORIES}
+    assert counts == {"Recall": 4, "RAG": 4, "ICL": 5, "Re-rank": 1, "LongQA": 3, "RULER": 13}

@@ -14,9 +14,8 @@ from answering_models import Blind, Oracle
 from evaluation_data import TOKENIZERS, word_tokenizer
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.models.base import TextTokenizer
-from nextlong.evaluate.task import Request, Sample, all_tasks, prompt_of
-from nextlong.evaluate.tasks import graphwalks, mrcr, nolima
+from nextlong.evaluate.task import Request, Sample, TextTokenizer, all_tasks, prompt_of
+from nextlong.evaluate.tasks import graphwalks, mrcr, needle
 
 TASKS = all_tasks()
 MADE = [name for name, task in TASKS.items() if task.suite in ("graphwalks", "babilong", "nolima-own")]
@@ -108,7 +107,7 @@ def test_openais_conversations_are_read_as_turns_at_their_length(tmp_path):
         }
 
     for part, words in enumerate((300, 700)):
-        file = tmp_path / mrcr.files_of(2)[part]
+        file = tmp_path / mrcr._files(2)[part]
         file.parent.mkdir(parents=True, exist_ok=True)
         parquet.write_table(pa.Table.from_pylist([row(words), row(2 * words)]), file)
     (sample,) = made("mrcr_2", tmp_path, word_tokenizer(), length=512)
@@ -116,14 +115,14 @@ def test_openais_conversations_are_read_as_turns_at_their_length(tmp_path):
     assert sample.text.endswith("Do not include it.\n\nAssistant:")
     assert sample.text.count("one") == 300
     assert judged("mrcr_2", sample, word_tokenizer()) == [1.0, 0.0]
-    (tmp_path / mrcr.files_of(2)[1]).write_bytes(b"no parquet")
+    (tmp_path / mrcr._files(2)[1]).write_bytes(b"no parquet")
     with pytest.raises(EvaluateError, match=r"2needle_1\.parquet cannot be read as Parquet"):
         made("mrcr_2", tmp_path, word_tokenizer(), length=512)
 
 
 def test_openais_graphs_are_read_by_kind_and_length(tmp_path):
     edges = "\n".join(f"a{n} -> a{n + 1}" for n in range(80))
-    for file, kind in zip(graphwalks.FILES, ("bfs", "parents"), strict=True):
+    for file, kind in zip(graphwalks._FILES, ("bfs", "parents"), strict=True):
         (tmp_path / file).parent.mkdir(exist_ok=True)
         row = {"prompt": f"a list of directed edges{edges}", "answer_nodes": ["a1"], "problem_type": kind}
         parquet.write_table(pa.Table.from_pylist([row]), tmp_path / file)
@@ -163,15 +162,15 @@ def test_graphwalks_scores_are_the_references_where_it_reads_the_list():
 
 def test_nolimas_needles_and_scores_are_the_references(tmp_path):
     reference = recorded("nolima")
-    (tmp_path / nolima.NEEDLES).parent.mkdir()
-    (tmp_path / nolima.NEEDLES).write_text(json.dumps(reference["needle_set"]))
-    needles = list(nolima._published(json.loads((tmp_path / nolima.NEEDLES).read_text())))
+    (tmp_path / needle.NEEDLES).parent.mkdir()
+    (tmp_path / needle.NEEDLES).write_text(json.dumps(reference["needle_set"]))
+    needles = list(needle._published(json.loads((tmp_path / needle.NEEDLES).read_text())))
     keys = ("needle", "question", "answers", "names")
     found = [dict(zip(keys, (n.text, n.question, list(n.answers), list(n.names)), strict=True)) for n in needles]
     assert found == reference["tests"]
     for one in reference["scores"]:
-        assert nolima.score(one["answer"], Sample("", tuple(one["right"]), 1))["contains"] == one["score"], one
-    for book in nolima.BOOKS:
+        assert needle.contains(one["answer"], Sample("", tuple(one["right"]), 1))["contains"] == one["score"], one
+    for book in needle.BOOKS:
         (tmp_path / book).parent.mkdir(exist_ok=True)
         (tmp_path / book).write_text("\n".join(f"Line {n} of {{a}} book." for n in range(400)))
     for sample in made("nolima", tmp_path, word_tokenizer(), length=1024, samples=20):
@@ -183,7 +182,7 @@ def test_nolimas_needles_and_scores_are_the_references(tmp_path):
 def test_a_needle_stands_at_its_depth_behind_a_line():
     text = "\n".join(f"line {number}" for number in range(100)) + "\n"
     for depth in (0.0, 0.5, 1.0):
-        placed = nolima._placed(text, "NEEDLE.", depth)
+        placed = needle._insert(text, "NEEDLE.", depth)
         assert placed.count("NEEDLE.\n") == 1
         assert abs(placed.index("NEEDLE.") / len(text) - depth) < 0.02
         assert placed.replace("NEEDLE.\n", "").split() == text.split()

@@ -12,12 +12,10 @@ from rich.console import Console
 
 from answering_models import Oracle
 from evaluation_data import bpe_tokenizer
-from nextlong.evaluate.asked import Asked, pairs
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.models.base import TextTokenizer
-from nextlong.evaluate.progress import Progress
-from nextlong.evaluate.run import evaluate
-from nextlong.evaluate.task import Request, Sample, all_tasks
+from nextlong.evaluate.plan import Settings, pairs
+from nextlong.evaluate.run import Progress, evaluate
+from nextlong.evaluate.task import Request, Sample, TextTokenizer, all_tasks
 from nextlong.evaluate.tasks import longbench
 
 TASK = all_tasks()["longbench_v2"]
@@ -72,7 +70,7 @@ def test_prompts_are_the_references(name, tmp_path):
     recorded = reference()
     row = {**recorded["row"], "answer": "B", "difficulty": "easy", "length": "short"}
     (tmp_path / "longbench-v2").mkdir()
-    (tmp_path / longbench.DATA).write_text(json.dumps([row]))
+    (tmp_path / longbench._DATA).write_text(json.dumps([row]))
     request = Request(4096, TextTokenizer(bpe_tokenizer()), DataFiles(tmp_path))
     (sample,) = all_tasks()[name].make(request)
     assert sha(sample.prompt) == recorded["prompt_sha256"][name]
@@ -90,7 +88,7 @@ def test_letters_are_the_references():
 
 @pytest.mark.parametrize(("prefix", "which"), [((), "without_bos"), ((0,), "with_bos")])
 def test_a_prompt_is_cut_where_the_reference_cuts_it(prefix, which, monkeypatch):
-    monkeypatch.setattr(longbench, "MOST_TOKENS", 1001)
+    monkeypatch.setattr(longbench, "_MOST_TOKENS", 1001)
     tokenizer = SimpleNamespace(
         boundaries=lambda text: [(n, n + 1) for n in range(len(text))],
         encode=lambda text: [*text.encode()],
@@ -115,7 +113,7 @@ class Reasoner(Oracle):
 def test_reasoning_is_asked_for_first_and_the_letter_of_the_second_answer_counts(data_folder, tmp_path):
     task = all_tasks()["longbench_v2_cot"]
     model = Reasoner(bpe_tokenizer())
-    asked = Asked([task], [131_072], tmp_path / "r", DataFiles(data_folder), samples=4)
+    asked = Settings([task], [131_072], tmp_path / "r", DataFiles(data_folder), samples=4)
     measured = evaluate(lambda: model, asked, progress=Progress(Console(quiet=True)))
     assert [("<text>" in text) for text in model.asked] == [True, True, True, False, False, False, True, False]
     (result,) = measured.finished
@@ -126,7 +124,7 @@ def test_reasoning_is_asked_for_first_and_the_letter_of_the_second_answer_counts
 def test_it_is_measured_at_its_own_length_unless_lengths_are_named(tmp_path):
     lengths = [8192, 131_072]
     named, default = (
-        Asked([TASK], lengths, tmp_path, DataFiles(None), names_lengths=is_named) for is_named in (True, False)
+        Settings([TASK], lengths, tmp_path, DataFiles(None), names_lengths=is_named) for is_named in (True, False)
     )
     assert [length for _, length in pairs(named)] == lengths
     assert [length for _, length in pairs(default)] == [131_072]

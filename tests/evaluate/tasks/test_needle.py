@@ -6,8 +6,7 @@ import pytest
 from evaluation_data import word_tokenizer, write
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.models.base import TextTokenizer
-from nextlong.evaluate.task import Request, all_tasks
+from nextlong.evaluate.task import Request, TextTokenizer, all_tasks
 from nextlong.evaluate.tasks.needle import HAYSTACK, haystack_text, samples
 
 NEEDLE = "The best thing to do in San Francisco is eat a sandwich and sit in Dolores Park on a sunny day."

@@ -7,8 +7,7 @@ import pytest
 from answering_models import Blind, Oracle
 from evaluation_data import TOKENIZERS
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.models.base import TextTokenizer
-from nextlong.evaluate.task import Request, all_tasks
+from nextlong.evaluate.task import Request, TextTokenizer, all_tasks
 
 pytestmark = pytest.mark.heavy  # RULER's words and sentences
 

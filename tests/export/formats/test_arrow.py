@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.export.formats import arrow
-from nextlong.export.table import SCHEMA, to_table
-from random_rows import documents_of, random_blocks, read_back, rows_of
+from nextlong.export.formats.table import SCHEMA, to_table
+from random_rows import documents_of, options, random_blocks, read_back, rows_of
 
 
 def write_all(folder, *shards):
     """Write one shard for each list of blocks."""
     counts = [
-        arrow.write(folder / f"part-{shard:05}", blocks, shard=shard, shards=len(shards))
+        arrow.write(folder / f"part-{shard:05}", blocks, options(shard=shard, shards=len(shards)))
         for shard, blocks in enumerate(shards)
     ]
     arrow.close(folder, [arrow.ArrowShard(**json.loads(count.model_dump_json())) for count in counts])
@@ -54,17 +54,17 @@ def test_rows_come_back_and_are_those_of_parquet(tmp_path_factory, seed, per_row
     blocks = random_blocks(seed, rows=12, per_row=per_row)
     write_all(folder, blocks[:1], blocks[1:])
     rows = read_back(folder, "arrow")
-    assert [row.names["sequence_id"] for row in rows] == [name for block in blocks for name in block.sequence_ids]
+    assert [row["sequence_id"] for row in rows] == [name for block in blocks for name in block.sequence_ids]
     found = []
     for row in rows:
-        ids = iter(row.input_ids.tolist())
-        found += [[next(ids) for _ in range(length)] for length in row.names["seq_lengths"]]
+        ids = iter(row["input_ids"].tolist())
+        found += [[next(ids) for _ in range(length)] for length in row["seq_lengths"]]
         assert next(ids, None) is None
     assert found == documents_of(blocks)
     stored = pa.concat_tables(
         pa.ipc.open_stream(path.read_bytes()).read_all() for path in sorted(folder.glob("*.arrow"))
     )
-    assert stored.equals(pa.concat_tables([to_table(block) for block in blocks]))
+    assert stored.equals(pa.concat_tables([to_table(block, SCHEMA.names, options()) for block in blocks]))
 
 
 @pytest.mark.parametrize("change", ["nothing", "an id", "a score", "the order"])

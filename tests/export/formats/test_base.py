@@ -13,8 +13,8 @@ from nextlong.errors import PluginError
 from nextlong.export.formats.base import format_of
 from nextlong.recipe import Recipe
 from nextlong.runs import export as runs_export
-from nextlong.verify.artefacts import Artefacts
 from nextlong.verify.exports import check_exports
+from nextlong.verify.run_files import RunFiles
 
 MODULE = '''
 """Lines: the ids of a row in words, a line a row."""
@@ -22,7 +22,7 @@ MODULE = '''
 from pathlib import Path
 
 from nextlong.export.formats.base import Format, Snippet
-from nextlong.results import ShardResult
+from nextlong.artifacts.results import ShardResult
 
 
 def write(out, rows, options):
@@ -78,7 +78,7 @@ def install(tmp_path, monkeypatch):
 
 
 def lines_outcome(run):
-    return {outcome.check: outcome for outcome in check_exports(Artefacts(run))}["lines rows"]
+    return {outcome.check: outcome for outcome in check_exports(RunFiles(run))}["lines rows"]
 
 
 def test_it_is_written_told_opened_and_verified(own_run, install):
@@ -95,7 +95,6 @@ def test_it_is_written_told_opened_and_verified(own_run, install):
     assert "Format: lines." in card
     outcome = lines_outcome(own_run)
     assert (outcome.result, outcome.checked) == ("pass", 6)
-    assert outcome.note == "read by the reader that the format brings"
     rows[3][7] += 1
     path.write_text("".join(" ".join(map(str, row)) + "\n" for row in rows))
     assert lines_outcome(own_run).examples[0].startswith("lines row 3: input_ids[7] is ")
@@ -106,13 +105,13 @@ def test_without_a_reader_of_its_own_only_hashes_are_checked_and_verify_says_so(
     runs_export.export([own_run], formats=["lines"])
     outcome = lines_outcome(own_run)
     assert (outcome.result, outcome.checked) == ("skipped", 0)
-    assert outcome.skipped == "the format lines brings no reader, or is not installed here: hashes only"
+    assert outcome.skipped == "the format lines has no reader, or is not installed here: only hashes are checked"
 
 
 def test_a_reader_that_tells_of_what_rows_do_not_have_is_a_breach(own_run, install):
     install(MODULE.replace('yield {"input_ids"', 'yield {"colour": "red", "input_ids"'))
     runs_export.export([own_run], formats=["lines"])
-    assert "its reader tells of 'colour', which rows do not have" in lines_outcome(own_run).examples[0]
+    assert "its reader returns 'colour', which rows do not have" in lines_outcome(own_run).examples[0]
 
 
 def test_what_it_wants_holds_in_recipes(install, own_run):
@@ -135,8 +134,8 @@ def test_what_it_wants_holds_in_recipes(install, own_run):
             "import nothing_of_this_name\n",
             "cannot be loaded: ModuleNotFoundError: No module named 'nothing_of_this_name'",
         ),
-        ("FORMAT = 7\n", "is not a Format of that name, but 7"),
-        (MODULE.replace('name="lines"', 'name="rows"'), "is not a Format of that name, but Format(name='rows'"),
+        ("FORMAT = 7\n", "is not a nextlong format, but 7"),
+        (MODULE.replace('name="lines"', 'name="rows"'), "is called 'rows' by its own module"),
     ],
 )
 def test_a_broken_package_is_named_with_the_cure(own_run, install, capsys, module, told):

@@ -5,8 +5,9 @@ import json
 import numpy as np
 import pytest
 
-from nextlong.artefacts.resolved import Resolved, span_texts
+from nextlong.artifacts.resolved import Resolved, span_texts
 from nextlong.export.formats import jsonl
+from random_rows import options
 
 TEXTS = {5: "meta\n", 7: "né🎉gative", 8: "third"}
 SPECIAL = {3: "\n", 4: "<s>", 5: "</s>"}
@@ -20,7 +21,7 @@ def texts_of(ids):
 
 @pytest.fixture
 def block():
-    """Two sequences of 6 and 3 tokens: <s> meta, a negative cut after 3 characters, a joint; then `third`."""
+    """Two sequences of 6 and 3 tokens: <s> meta, a negative cut after 3 characters, a separator; then `third`."""
     return Resolved(
         sequence_ids=["nextlong-1", "nextlong-2"],
         methods=["nextlong", "nextlong"],
@@ -33,7 +34,7 @@ def block():
         chunk_ids=np.array([-1, 5, 7, -1, 8]),
         doc_ids=np.array([-1, 2, 3, -1, 4]),
         source_ids=np.array(["", "a", 'b "x"\nי', "", "c"], object),
-        kept=np.array([None, None, '{"lang":"en"}', None, None], object),
+        metadata=np.array([None, None, '{"lang":"en"}', None, None], object),
         char_starts=np.array([-1, 10, 0, -1, 0]),
         char_ends=np.array([-1, 15, 3, -1, 5]),
         roles=np.array([4, 0, 1, 3, 0], np.int8),
@@ -45,7 +46,9 @@ def block():
 
 
 def test_a_row_is_an_object_a_line(block, tmp_path):
-    count = jsonl.write(tmp_path / "x.jsonl", [(block, span_texts(block, text_of=texts_of, special_text=SPECIAL))] * 2)
+    count = jsonl.write(
+        tmp_path / "x", [(block, span_texts(block, text_of=texts_of, special_text=SPECIAL))] * 2, options()
+    ).rows
     lines = (tmp_path / "x.jsonl").read_text(encoding="utf-8").splitlines()
     assert count == len(lines) == 4
     first, second = json.loads(lines[0]), json.loads(lines[1])
@@ -55,12 +58,12 @@ def test_a_row_is_an_object_a_line(block, tmp_path):
     assert first["text"] == "<s>meta\nné🎉\n"
     assert (second["length"], second["text"]) == (3, "third")
     assert first["spans"][2] == {
-        "chunk_id": 7, "doc_id": 3, "source_id": 'b "x"\nי', "kept": '{"lang":"en"}',
+        "chunk_id": 7, "doc_id": 3, "source_id": 'b "x"\nי', "metadata": '{"lang":"en"}',
         "char_start": 0, "char_end": 3, "role": "negative",
         "token_start": 3, "token_end": 5, "score": 0.123457,
     }  # fmt: skip
     assert first["spans"][0] == {
-        "chunk_id": -1, "doc_id": -1, "source_id": "", "kept": None, "char_start": -1, "char_end": -1, "role": "bos",
+        "chunk_id": -1, "doc_id": -1, "source_id": "", "metadata": None, "char_start": -1, "char_end": -1, "role": "bos",
         "token_start": 0, "token_end": 1, "score": 0.0,
     }  # fmt: skip
     assert [json.loads(line) for line in lines[2:]] == [first, second]
@@ -79,5 +82,5 @@ def test_span_texts_of_one_sequence_ask_for_its_chunks_only(block):
 
 
 def test_no_blocks_are_an_empty_file(tmp_path):
-    assert jsonl.write(tmp_path / "x.jsonl", []) == 0
+    assert jsonl.write(tmp_path / "x", [], options()).rows == 0
     assert (tmp_path / "x.jsonl").read_bytes() == b""

@@ -7,9 +7,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong.artefacts.resolved import Resolved
+from nextlong.artifacts.resolved import Resolved
 from nextlong.export.formats import megatron
-from random_rows import documents_of, random_blocks, read_back
+from random_rows import documents_of, options, random_blocks, read_back
 
 
 def block_of(*documents):
@@ -30,7 +30,7 @@ def block_of(*documents):
                 "chunk_ids",
                 "doc_ids",
                 "source_ids",
-                "kept",
+                "metadata",
                 "char_starts",
                 "char_ends",
                 "roles",
@@ -42,8 +42,8 @@ def block_of(*documents):
     )
 
 
-def write(folder, blocks, name="part-00003", **options):
-    return megatron.write(folder / name, blocks, shard=3, shards=4, **{"vocab_size": 128_256, **options})
+def write(folder, blocks, name="part-00003", *, eod=None, **given):
+    return megatron.write(folder / name, blocks, options(megatron_eod=eod, **given))
 
 
 def test_a_pair_byte_for_byte(tmp_path):
@@ -66,7 +66,7 @@ def test_ids_are_uint16_where_megatron_has_them_so(tmp_path, vocab_size, code, b
 def test_an_eod_ends_every_document_once_and_counts(tmp_path):
     counts = write(tmp_path, [block_of([7, 8], [9, 0]), block_of([5])], eod=0)
     megatron.close(tmp_path, [counts])
-    rows = [row.input_ids.tolist() for row in read_back(tmp_path, "megatron")]
+    rows = [row["input_ids"].tolist() for row in read_back(tmp_path, "megatron")]
     assert rows == [[7, 8, 0], [9, 0], [5, 0]]
     assert (counts.tokens, counts.documents, counts.eod) == (7, 3, 0)
 
@@ -78,7 +78,7 @@ def test_documents_come_back(tmp_path_factory, seed, per_row, vocabulary, eod):
     blocks = random_blocks(seed, rows=12, per_row=per_row, vocabulary=vocabulary)
     megatron.close(folder, [write(folder, blocks, vocab_size=vocabulary, eod=eod)])
     expected = [ids + [eod] * (eod is not None and ids[-1] != eod) for ids in documents_of(blocks)]
-    assert [row.input_ids.tolist() for row in read_back(folder, "megatron")] == expected
+    assert [row["input_ids"].tolist() for row in read_back(folder, "megatron")] == expected
 
 
 def test_no_rows_are_an_empty_pair(tmp_path):

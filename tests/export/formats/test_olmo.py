@@ -6,22 +6,14 @@ import numpy as np
 import pytest
 
 from nextlong.errors import ExportError
-from nextlong.export.formats.base import Options
 from nextlong.export.formats.olmo import OlmoShard, read, write
-from random_rows import documents_of, ended, random_blocks, read_back
+from random_rows import documents_of, ended, options, random_blocks, read_back
 
 EOS = 0
 
 
-def options_for(vocabulary, *, eos=EOS):
-    return Options(
-        keys={},
-        shard_bytes=1 << 20,
-        vocab_size=vocabulary,
-        bos_id=None,
-        eos_id=eos,
-        token_id={"<eos>": EOS}.__getitem__,
-    )
+def options_for(vocabulary):
+    return options(vocab_size=vocabulary, eos_id=EOS)
 
 
 @pytest.mark.parametrize("per_row", [1, 4])
@@ -33,7 +25,7 @@ def test_every_document_is_read_back_and_takes_the_bytes_that_the_vocabulary_nee
     counts = write(tmp_path / "part-00000", blocks, options_for(vocabulary))
     expected = documents_of(blocks)
     assert counts == OlmoShard(rows=sum(map(len, blocks)), documents=len(expected), tokens=sum(map(len, expected)))
-    assert [row.input_ids.tolist() for row in read_back(tmp_path, "olmo")] == expected
+    assert [row["input_ids"].tolist() for row in read_back(tmp_path, "olmo")] == expected
     raw = (tmp_path / "part-00000.npy").read_bytes()
     assert len(raw) == width * counts.tokens
     assert np.frombuffer(raw, f"<u{width}").tolist() == [token for ids in expected for token in ids]

@@ -4,9 +4,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from nextlong.artefacts.resolved import Resolved
-from nextlong.export import table
-from nextlong.export.formats import parquet
+from nextlong.artifacts.resolved import Resolved
+from nextlong.export.formats import parquet, table
+from random_rows import options
 
 # What trainers read; a change here breaks people's pipelines.
 SCHEMA = {
@@ -16,13 +16,13 @@ SCHEMA = {
     "input_ids": "list<element: int32>",
     "length": "int32",
     "seq_lengths": "list<element: int32>",
-    "spans": "list<element: struct<chunk_id: int64, doc_id: int64, source_id: string, kept: string, "
+    "spans": "list<element: struct<chunk_id: int64, doc_id: int64, source_id: string, metadata: string, "
     "char_start: int64, char_end: int64, role: string, token_start: int32, token_end: int32, score: float>>",
 }
 
 
 def block_of(first, count, tokens=4):
-    """`count` sequences of `tokens` tokens, each a meta-chunk and a joint; the first has the number `first`."""
+    """`count` sequences of `tokens` tokens, each a meta-chunk and a separator; the first has the number `first`."""
     spans = 2 * count
     return Resolved(
         sequence_ids=[f"nextlong-{first + number}" for number in range(count)],
@@ -36,7 +36,7 @@ def block_of(first, count, tokens=4):
         chunk_ids=np.array([first, -1] * count),
         doc_ids=np.array([2**33, -1] * count),
         source_ids=np.array(["é", ""] * count, object),
-        kept=np.array(['{"a":1}', None] * count, object),
+        metadata=np.array(['{"a":1}', None] * count, object),
         char_starts=np.array([0, -1] * count),
         char_ends=np.array([3, -1] * count),
         roles=np.array([0, 3] * count, np.int8),
@@ -52,29 +52,35 @@ def path(tmp_path):
     return tmp_path / "x.parquet"
 
 
+def write(path, blocks, row_group_bytes, *, columns=tuple(table.SCHEMA.names), compression="zstd"):
+    """Write `path`, whose name ends in .parquet; return the number of rows."""
+    keys = {"row_group_mb": (row_group_bytes + 0.5) / 1_000_000, "compression": compression}
+    return parquet.write(path.with_suffix(""), blocks, options(**keys), columns=columns).rows
+
+
 def groups_of(path):
     metadata = pq.read_metadata(path)
     return [metadata.row_group(number).num_rows for number in range(metadata.num_row_groups)]
 
 
 def test_the_schema_is_what_was_promised(path):
-    parquet.write(path, [block_of(0, 1)], row_group_bytes=1000)
+    write(path, [block_of(0, 1)], 1000)
     assert {field.name: str(field.type) for field in pq.read_schema(path)} == SCHEMA
 
 
 def test_rows_come_back_as_they_were(path):
-    assert parquet.write(path, [block_of(0, 2), block_of(2, 1)], row_group_bytes=1000) == 3
+    assert write(path, [block_of(0, 2), block_of(2, 1)], 1000) == 3
     rows = pq.read_table(path).to_pylist()
     assert [row["sequence_id"] for row in rows] == ["nextlong-0", "nextlong-1", "nextlong-2"]
     assert [row["input_ids"] for row in rows] == [[0, 1, 2, 3], [4, 5, 6, 7], [8, 9, 10, 11]]
     assert [(row["length"], row["seq_lengths"]) for row in rows] == [(4, [4])] * 3
     assert rows[2]["spans"] == [
         {
-            "chunk_id": 2, "doc_id": 2**33, "source_id": "é", "kept": '{"a":1}', "char_start": 0, "char_end": 3, "role": "meta",
+            "chunk_id": 2, "doc_id": 2**33, "source_id": "é", "metadata": '{"a":1}', "char_start": 0, "char_end": 3, "role": "meta",
             "token_start": 0, "token_end": 3, "score": 1.0,
         },
         {
-            "chunk_id": -1, "doc_id": -1, "source_id": "", "kept": None, "char_start": -1, "char_end": -1, "role": "joint",
+            "chunk_id": -1, "doc_id": -1, "source_id": "", "metadata": None, "char_start": -1, "char_end": -1, "role": "separator",
             "token_start": 3, "token_end": 4, "score": 0.0,
         },
     ]  # fmt: skip
@@ -91,7 +97,7 @@ def test_rows_come_back_as_they_were(path):
     ],
 )
 def test_row_groups_hold_as_many_rows_as_asked_whatever_the_blocks(path, row_group_bytes, expected):
-    parquet.write(path, [block_of(0, 3), block_of(3, 1), block_of(4, 3)], row_group_bytes=row_group_bytes)
+    write(path, [block_of(0, 3), block_of(3, 1), block_of(4, 3)], row_group_bytes)
     assert groups_of(path) == expected
     assert [row["input_ids"][0] for row in pq.read_table(path).to_pylist()] == [0, 4, 8, 12, 16, 20, 24]
 
@@ -104,7 +110,7 @@ def columns_of(path):
 @pytest.mark.parametrize(("compression", "encoding"), [("zstd", "BYTE_STREAM_SPLIT"), ("none", "PLAIN")])
 def test_ids_have_no_dictionary_and_are_split_where_they_are_compressed(path, compression, encoding):
     names = (*table.SCHEMA.names, "labels")
-    parquet.write(path, [block_of(0, 3)], row_group_bytes=1000, columns=names, compression=compression)
+    write(path, [block_of(0, 3)], 1000, columns=names, compression=compression)
     columns = columns_of(path)
     for name in ("input_ids", "labels"):
         assert set(columns[f"{name}.list.element"].encodings) == {encoding, "RLE"}
@@ -113,7 +119,7 @@ def test_ids_have_no_dictionary_and_are_split_where_they_are_compressed(path, co
 
 
 def test_columns_are_zstd_by_default(path):
-    parquet.write(path, [block_of(0, 3)], row_group_bytes=1000)
+    write(path, [block_of(0, 3)], 1000)
     assert {column.compression for column in columns_of(path).values()} == {"ZSTD"}
 
 
@@ -121,18 +127,18 @@ def test_columns_are_zstd_by_default(path):
     ("compression", "stored"), [("zstd", "ZSTD"), ("lz4", "LZ4"), ("snappy", "SNAPPY"), ("none", "UNCOMPRESSED")]
 )
 def test_any_compression_gives_the_same_rows(path, tmp_path, compression, stored):
-    parquet.write(tmp_path / "default", [block_of(0, 3)], row_group_bytes=32)
-    parquet.write(path, [block_of(0, 3)], row_group_bytes=32, compression=compression)
+    write(tmp_path / "default.parquet", [block_of(0, 3)], 32)
+    write(path, [block_of(0, 3)], 32, compression=compression)
     assert {column.compression for column in columns_of(path).values()} == {stored}
-    assert pq.read_table(path) == pq.read_table(tmp_path / "default")
+    assert pq.read_table(path) == pq.read_table(tmp_path / "default.parquet")
 
 
 def test_the_same_blocks_give_the_same_bytes(path, tmp_path):
-    for name in ("a", "b"):
-        parquet.write(tmp_path / name, [block_of(0, 3), block_of(3, 2)], row_group_bytes=32)
-    assert (tmp_path / "a").read_bytes() == (tmp_path / "b").read_bytes()
+    for name in ("a.parquet", "b.parquet"):
+        write(tmp_path / name, [block_of(0, 3), block_of(3, 2)], 32)
+    assert (tmp_path / "a.parquet").read_bytes() == (tmp_path / "b.parquet").read_bytes()
 
 
 def test_no_blocks_are_a_file_without_rows(path):
-    assert parquet.write(path, [], row_group_bytes=1000) == 0
+    assert write(path, [], 1000) == 0
     assert pq.read_table(path).num_rows == 0

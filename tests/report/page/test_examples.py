@@ -5,13 +5,13 @@ import re
 import pytest
 
 import nextlong
+from nextlong.artifacts.results import DraftResult
 from nextlong.report.page import examples
 from nextlong.report.page.examples import Pair
-from nextlong.results import DraftResult
 
 
 def marked(pair):
-    return [[mark.text for mark in article.iter("mark")] for article in examples._shown(pair).iter("article")]
+    return [[text for text, is_shared in pieces if is_shared] for _, _, pieces in examples.marked(pair)]
 
 
 def test_what_both_hold_is_marked_and_nothing_else():
@@ -22,10 +22,8 @@ def test_what_both_hold_is_marked_and_nothing_else():
 
 def test_a_long_text_begins_a_little_before_the_first_mark():
     one = "filler words " * 200 + "the harbour holds a rope " + "tail " * 400
-    shown = [
-        own for own in examples._shown(Pair(("a", one), ("b", "the harbour holds a rope"))).iter("p") if own.get("role")
-    ]
-    text = "".join(shown[0].itertext())
+    (_, _, pieces), _ = examples.marked(Pair(("a", one), ("b", "the harbour holds a rope")))
+    text = "".join(text for text, _ in pieces)
     assert text.startswith("…")
     assert text.endswith("…")
     assert text.index("the harbour") < 200

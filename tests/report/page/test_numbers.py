@@ -17,8 +17,16 @@ def test_a_cell_holds_the_value_as_it_is_and_as_it_is_shown():
 
 
 def test_a_place_or_a_bin_that_one_run_lacks_is_a_dash_for_it():
-    ranks = [[{"rank": 1, "mean": 0.5}, {"rank": 8, "mean": 0.25}], [{"rank": 8, "mean": 0.125}]]
-    assert numbers.by_rank([{"similarity_by_rank": one} for one in ranks]) == [
+    ranks = [
+        [{"rank": 1, "mean": 0.5, "count": 40}, {"rank": 8, "mean": 0.25, "count": 7}],
+        [{"rank": 8, "mean": 0.125, "count": 9}],
+    ]
+    rows = numbers.by_rank([{"similarity_by_rank": one} for one in ranks])
+    assert [(row.name, [cell.text for cell in row.cells]) for row in rows[1::2]] == [
+        ("rank 1: n", ["40", "–"]),
+        ("rank 8: n", ["7", "9"]),
+    ]
+    assert rows[::2] == [
         Row("rank 1", (Cell("0.5000", 0.5, ("similarity_by_rank", 0, "mean")), NOTHING)),
         Row(
             "rank 8",
@@ -49,43 +57,41 @@ def test_reasons_of_all_runs_stand_once_each_in_the_order_in_which_they_come():
     rows = {row.name: [cell.text for cell in row.cells] for row in numbers.yields(plain)}
     assert [name for name in rows if name.startswith("dropped")] == ["dropped: too long", "dropped: too few"]
     assert (rows["dropped: too long"], rows["dropped: too few"]) == (["1", "3"], ["–", "2"])
-    assert rows["sequences asked for"] == ["all", "all"]
-    assert "of which may be extended" in rows
-    assert "of which may be used" in {row.name for row in numbers.yields([stats(layout=Layout.CONCATENATED)])}
+    assert rows["sequences requested"] == ["all", "all"]
+    assert "documents that can be extended" in rows
+    assert "documents that can be used" in {row.name for row in numbers.yields([stats(layout=Layout.CONCATENATED)])}
 
 
 def test_rows_that_say_nothing_of_any_run_are_left_out():
     plain = [{"near_copies": None, "repeated_passages": 2, "contaminated": {"q.json": 7}, "near_copy_documents": None}]
     plain[0]["keywords"] = None
-    rows = numbers.left_out(plain)
-    assert [(row.name, row.cells[0].text, row.is_foreign) for row in rows] == [
-        ("of them, for one passage of 100 words", "2", False),
-        ("chunks that share text with q.json", "7", True),
-    ]
-    assert numbers.leaks([{"own_document_negatives": None, "repeated_chunks": 0}]) == [
-        numbers.row("chunks that a sequence holds twice", [{"repeated_chunks": 0}], ("repeated_chunks",))
+    plain[0] |= {"own_document_negatives": None, "repeated_chunks": 0}
+    assert [(row.name, row.cells[0].text) for row in numbers.filtered(plain)] == [
+        ("of these, because of a shared 100-word passage", "2"),
+        ("chunks that share text with q.json", "7"),
+        ("chunks that occur twice in a sequence (must be 0)", "0"),
     ]
 
 
 def test_sources_beyond_those_shown_are_added_up():
     names = [f"s{number:02}" for number in range(45)]
-    plain = [{"tokens_by_source": dict.fromkeys(names, 10)}, {"tokens_by_source": {names[-1]: 7}}]
-    *shown, rest = numbers.sources(plain, names)
+    plain = [{"tokens_by_source": dict.fromkeys(names, 10)}, {"tokens_by_source": {names[0]: 7}}]
+    *shown, rest = numbers.sources(plain)
     assert [row.name for row in shown] == names[:40]
-    assert all(row.is_foreign for row in shown)
-    assert (rest.name, [cell.text for cell in rest.cells]) == ("5 sources more, together", ["50", "7"])
-    assert [row.name for row in numbers.sources(plain, names[:40])] == names[:40]
+    assert (rest.name, [cell.text for cell in rest.cells]) == ("5 more sources together", ["50", "0"])
 
 
 def test_costs_stand_in_the_order_of_the_route_each_at_its_own_place():
-    plain = [
-        {"steps": [{"step": "ingest", "bytes": 2_500_000}, {"step": "embed", "bytes": None}]},
-        {"steps": [{"step": "embed", "bytes": 1_000_000}]},
-    ]
-    assert numbers.costs(plain, "bytes", "{:.1f} MB", 1e-6) == [
-        Row("ingest", (Cell("2.5 MB", 2_500_000, ("steps", 0, "bytes")), NOTHING)),
-        Row("embed", (NOTHING, Cell("1.0 MB", 1_000_000, ("steps", 0, "bytes")))),
-    ]
+    plain = {
+        "steps": [
+            {"step": "ingest", "seconds": 1.25, "peak_bytes": 4e6, "bytes": 2_500_000},
+            {"step": "embed", "seconds": 60, "peak_bytes": None, "bytes": 0},
+        ]
+    }
+    ingest, embed = numbers.costs(plain)
+    assert [cell.text for cell in ingest.cells] == ["1.2 s", "4 MB", "2.5 MB"]
+    assert ingest.cells[2] == Cell("2.5 MB", 2_500_000, ("steps", 0, "bytes"))
+    assert (embed.name, embed.cells[1], embed.cells[0].path) == ("embed", NOTHING, ("steps", 1, "seconds"))
 
 
 def test_reuse_and_hubs_point_at_their_own_entries():
@@ -97,19 +103,19 @@ def test_reuse_and_hubs_point_at_their_own_entries():
         "hubs": [{"source_id": "a", "chunk_id": 9, "ordinal": 2, "uses": 4}],
     }
     rows = {row.name: row.cells[0] for row in numbers.reuse([{"reuse": reuse}])}
-    assert rows["chunks used 2–3 times"] == Cell("2", 2, ("reuse", "histogram", 1, "chunks"))
+    assert rows["2–3 uses: chunks"] == Cell("2", 2, ("reuse", "histogram", 1, "chunks"))
     assert rows["uses of a chunk, mean"].text == "1.50"
     (hub,) = numbers.hubs({"reuse": reuse})
-    assert (hub.name, hub.cells, hub.is_foreign) == ("a · chunk 2", (Cell("4", 4, ("reuse", "hubs", 0, "uses")),), True)
+    assert (hub.name, hub.cells) == ("a · chunk 2", (Cell("4", 4, ("reuse", "hubs", 0, "uses")),))
 
 
-def test_what_looks_alike_is_called_so_only_where_documents_are_extended():
+def test_negatives_are_named_only_where_documents_are_extended():
     keys = {"sequences": 1, "target_tokens": 2, "tokens": 2, "distinct_documents": 1}
     spread = {"distance_tokens": None, "similarity": {"mean": 0.5}}
     names = [
         {row.name for row in numbers.first([stats(layout=layout, **keys, **spread)])}
         for layout in (Layout.EXTENDED, Layout.CONCATENATED)
     ]
-    assert "cosine of the look-alikes, on average" in names[0]
-    assert "cosine of the documents, on average" in names[1]
+    assert "mean cosine of the negatives" in names[0]
+    assert "mean cosine of the documents" in names[1]
     assert not [name for name in names[0] if name.startswith("tokens between")]

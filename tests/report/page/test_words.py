@@ -3,24 +3,25 @@
 import pytest
 
 from hand_made_spans import DOCUMENTS, EXTENDED, span
-from nextlong.recipe.negatives import NEGATIVES
+from nextlong.recipe.keys import NEGATIVES
 from nextlong.report.page import words
+from nextlong.runs.warnings import CHECKS
 from nextlong.schemas import Layout
 
 
 def test_a_sequence_is_told_by_its_document_the_others_and_how_far_its_chunks_lie_apart():
     assert words.sequence(EXTENDED, lead=1, tokens=402) == (
-        "402 tokens: 2 chunks of the document, and text of 2 other documents. "
-        "Chunks that stood side by side are now up to 101 tokens apart."
+        "402 tokens: 2 chunks of the document and text of 2 other documents. "
+        "Chunks that were neighbors are now up to 101 tokens apart."
     )
     assert words.sequence(DOCUMENTS, lead=0, tokens=30).endswith(
-        "2 chunks of the document, and text of 1 other document. Whatever the document holds still stands side by side."
+        "2 chunks of the document and text of 1 other document. The chunks of the document are still next to each other."
     )
     apart = [span("meta", n, 0, start, start + 10, group=n) for n, start in enumerate((0, 50, 1500))]
     assert words.sequence(apart, lead=0, tokens=1510).endswith(" are now up to 1,440 tokens apart.")
     alone = [span("meta", 3, 0, 0, 1200)]
     assert words.sequence(alone, lead=0, tokens=1200).startswith(
-        "1,200 tokens: 1 chunk of the document, and text of 0 other documents."
+        "1,200 tokens: 1 chunk of the document and text of 0 other documents."
     )
 
 
@@ -43,11 +44,10 @@ def test_every_layout_has_an_opening_of_its_own(layout):
 
 def test_a_page_without_an_extended_run_is_read_otherwise_where_that_matters():
     extended, concatenated = plain(Layout.EXTENDED), plain(Layout.CONCATENATED)
-    assert "look-alikes" in words.reading("rank", [concatenated, extended])
-    assert "look-alikes" not in words.reading("rank", [concatenated])
-    assert words.reading("bytes", [concatenated]) == words.READ["bytes"]
-    of_documents = {name: words.reading(name, [concatenated]) for name in words.READ}
-    assert not [name for name, said in of_documents.items() if "negative" in said or "stretched" in said]
+    assert "negatives" in words.reading("rank", [concatenated, extended])
+    assert words.reading("cost", [concatenated]) == words.reading("cost", [extended])
+    of_documents = {name: words.reading(name, [concatenated]) for name in words._READ}
+    assert not [name for name, said in of_documents.items() if "negative" in said or "meta-" in said]
 
 
 def test_only_terms_that_a_run_has_a_use_for_are_explained():
@@ -59,36 +59,38 @@ def test_only_terms_that_a_run_has_a_use_for_are_explained():
         "near_copy_documents": None,
     }
     assert list(words.glossary([nothing])) == ["token", "sequence", "chunk", "draft"]
-    assert "near-copy" in words.glossary([nothing, {**nothing, "near_copy_documents": 0}])
-    assert words.glossary([{**nothing, "negatives": "top"}])["negative"] == words.GLOSSARY["negative"]
+    assert "near-duplicate" in words.glossary([nothing, {**nothing, "near_copy_documents": 0}])
+    assert words.glossary([{**nothing, "negatives": "top"}])["negative"] == words._GLOSSARY["negative"][0]
 
 
-def test_what_is_wrong_is_said_before_what_is_right():
+def test_the_decision_is_said_with_its_reasons():
     warned = plain(Layout.EXTENDED, warnings=[{"name": "x", "message": "the corpus is small"}])
-    assert words.verdict(warned) == ["Look before you train: the corpus is small."]
-    (sound,) = words.verdict(plain(Layout.EXTENDED))
-    assert "no look-alike comes from the document" in sound
-    assert "as many sequences as were asked for" in sound
-    (of_documents,) = words.verdict(
-        plain(Layout.CONCATENATED, negatives=None, own_document_negatives=None, yields={"asked": "all"})
-    )
-    assert "look-alike" not in of_documents
-    assert "asked for" not in of_documents
+    assert words.verdict(warned) == ("look", "Probably, but check one point first.", ("The corpus is small.",))
+    leak = {"name": "repeated-chunks", "message": "1 chunk occurs twice"}
+    assert words.verdict(plain(Layout.EXTENDED, warnings=[*warned["warnings"], leak])).level == "stop"
+    level, decision, reasons = words.verdict(plain(Layout.EXTENDED))
+    assert (level, decision) == ("good", "Yes, train on it.")
+    assert f"All {len(CHECKS)} data-quality checks passed." in reasons
+    assert "No negative comes from the document that it interrupts." in reasons
+    assert "The run produced as many sequences as the recipe asks for." in reasons
+    documents = plain(Layout.CONCATENATED, negatives=None, own_document_negatives=None, yields={"asked": "all"})
+    assert len(words.verdict(documents).reasons) == 2
+
+
+def test_what_forbids_training_is_a_check_that_exists():
+    assert set(words._FATAL) <= set(CHECKS)
 
 
 @pytest.mark.parametrize("negatives", NEGATIVES)
 def test_a_control_that_repeats_itself_is_called_one(negatives):
-    (said,) = words.verdict(plain(Layout.EXTENDED, negatives=negatives))
+    said = words.verdict(plain(Layout.EXTENDED, negatives=negatives)).decision
     assert ("control" in said) is NEGATIVES[negatives].repeat_meta_chunk
 
 
 def test_counts_of_one_are_singular():
     stats = {"sequences": 1, "target_tokens": 4096, "tokens": 4096, "distinct_documents": 1, "yields": {"documents": 1}}
     assert words.made(stats) == (
-        "1 sequence of exactly 4,096 tokens, 4,096 tokens in all, from 1 of the 1 document of the corpus."
+        "1 sequence of exactly 4,096 tokens (4,096 tokens) from 1 of the 1 document of the corpus."
     )
-    assert (
-        words.similarity_to({"layout": Layout.EXTENDED, "scores": "their meta-chunk"})
-        == "negatives to their meta-chunk"
-    )
-    assert words.similarity_to({"layout": Layout.INTERLEAVED, "scores": "the first"}) == "documents to the first"
+    assert words.compared({"layout": Layout.EXTENDED, "scores": "their meta-chunk"}) == "negatives to their meta-chunk"
+    assert words.compared({"layout": Layout.INTERLEAVED, "scores": "the first"}) == "documents to the first"

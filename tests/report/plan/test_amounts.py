@@ -54,8 +54,8 @@ def test_no_more_sequences_come_out_than_the_corpus_can_give(amounts):
 
 def test_drafts_name_no_chunk_that_is_not_there(amounts):
     few, many = amounts("compose.sequences=1"), amounts("compose.sequences=99999")
-    assert few.named_chunks < few.drafted_chunks
-    assert few.named_chunks < many.named_chunks <= CORPUS.chunks
+    assert few.referenced_chunks < few.drafted_chunks
+    assert few.referenced_chunks < many.referenced_chunks <= CORPUS.chunks
     assert many.drafted_chunks > CORPUS.chunks  # chunks serve again and again
 
 
@@ -67,10 +67,10 @@ def test_more_documents_are_drafted_where_many_are_longer_than_a_sequence(amount
 
 def test_an_index_that_is_named_is_looked_into_in_part_and_an_exact_one_wholly(amounts):
     exact = amounts("search.index=exact", corpus=CORPUS.times(1000))
-    assert (exact.index, exact.looked_into) == ("exact", 1.0)
+    assert (exact.index, exact.visited_share) == ("exact", 1.0)
     built = amounts("search.index='IVF4096,SQ8'", corpus=CORPUS.times(1000))
     assert built.index == "IVF4096,SQ8"
-    assert 0 < built.looked_into < 1
+    assert 0 < built.visited_share < 1
 
 
 def test_a_trial_is_counted_as_its_corpus_would_be(recipe_for, tmp_path):

@@ -4,16 +4,16 @@ from types import SimpleNamespace
 
 import pytest
 
-from nextlong.recipe.amounts import Amounts
+from nextlong.engine.estimate import Amounts
 from nextlong.report.plan import assumed
 from nextlong.report.plan.cluster import Asked, Shape
 from nextlong.report.plan.costs import Cost, Machines
 from nextlong.report.plan.sample import Tokenizing
-from nextlong.search import choose
+from nextlong.retrieval.indexes import costs
 from planned import recipe_in
 
 JINA = "encoder.model='sentence-transformers:jinaai/jina-embeddings-v3'"
-AMOUNTS = Amounts(kept_chars=45e6, chunks=1e5, queries=2000, vectors=1e5, dimensions=1024, looked_into=0.25)
+AMOUNTS = Amounts(kept_chars=45e6, chunks=1e5, queries=2000, vectors=1e5, dimensions=1024, visited_share=0.25)
 MEASURED = SimpleNamespace(
     tokenizing=Tokenizing(4.0, 0.0, read_s=0.5, worth_chars=1e6, slow_s=2e-6, load_s=3.0, fast_s=1e-6),
     encode_s=0.02,
@@ -45,13 +45,16 @@ def test_workers_are_told_by_the_node(tmp_path):
 
 
 def test_the_operations_of_a_search_are_a_product_of_what_is_told(tmp_path):
-    *_, exact = lines(recipe_in(tmp_path), Asked(nodes=2), Amounts(**{**vars(AMOUNTS), "looked_into": 1.0}))
+    *_, exact = lines(recipe_in(tmp_path), Asked(nodes=2), Amounts(**{**vars(AMOUNTS), "visited_share": 1.0}))
     assert exact == (
         "  search, exact: 2 × 2,000 queries × 100,000 vectors × 1,024 dimensions = 4.1e+11 operations, "
-        "at 20 GFLOP/s a core (measured)"
+        "at 20 GFLOP/s a core (measured); 3.3 GB of vectors are read"
     )
     *_, built = lines(recipe_in(tmp_path), Asked(nodes=2), Amounts(**{**vars(AMOUNTS), "index": "IVF64,SQ8"}))
-    assert "× 25.0% looked into = 1.0e+11 operations" in built
+    assert "× 25.0% visited = 1.0e+11 operations" in built
+    large = {**vars(AMOUNTS), "vectors": 1e8, "shards": 1e3, "visited_share": 1.0}
+    *_, blocked = lines(recipe_in(tmp_path), Asked(nodes=2), Amounts(**large))
+    assert "; 205.2 GB of vectors are read" in blocked  # each of them once, and the queries' own for each block
     *_, on_gpus = lines(recipe_in(tmp_path), Asked(gpus=4), on_gpus=True)
     assert "TFLOP/s a GPU (assumed)" in on_gpus
     assert not [line for line in lines(recipe_in(tmp_path), Asked(nodes=2), Amounts()) if "search" in line]
@@ -75,7 +78,7 @@ def test_a_transformer_is_told_by_its_shape_where_gpus_are_asked_for(tmp_path):
 def test_rates_are_those_that_were_measured(tmp_path, gpus, on_gpu):
     rates = assumed.rates(recipe_in(tmp_path), AMOUNTS, MEASURED, Asked(gpus=gpus))
     assert rates["encoder"][:3] == (0.02, "why", on_gpu)  # LSA has no shape, so nothing is known of it on a GPU
-    assert (rates["products"].seconds, rates["products"].on_gpu) == (1e-10, choose.GPU_PRODUCT_S)
+    assert (rates["products"].seconds, rates["products"].on_gpu) == (1e-10, costs.GPU_PRODUCT_S)
     assert rates["queries"].seconds is None
     assert rates["tokens"].seconds == 1e-6
     assert rates["tokens"].start_s(2e6) == 0.5 + 3.0

@@ -4,9 +4,9 @@ import re
 
 import pytest
 
-from nextlong.embed import sentence_transformers
 from nextlong.report.plan import cluster
 from nextlong.report.plan.cluster import Asked
+from nextlong.retrieval.encoders import sentence_transformers
 from planned import recipe_in, written
 
 

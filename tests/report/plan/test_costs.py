@@ -2,9 +2,8 @@
 
 import pytest
 
-from nextlong.engine.estimate import Estimate, per_shard
+from nextlong.engine.estimate import Amounts, Estimate, per_shard
 from nextlong.engine.step import Step
-from nextlong.recipe.amounts import Amounts
 from nextlong.report.plan.costs import Machines, Rate, Sample, costs, line, total
 from nextlong.report.plan.trial import Tried
 

@@ -5,8 +5,8 @@ import json
 import pytest
 
 from nextlong import pipeline
-from nextlong.inputs.remembered import input_files
-from nextlong.recipe.amounts import Amounts
+from nextlong.engine.estimate import Amounts
+from nextlong.reading.known_files import input_files
 from nextlong.report.plan.earlier import earlier_rates, shares_to_do
 from planned import recipe_in
 
@@ -39,7 +39,7 @@ def test_chunks_that_another_length_has_tokenized_are_not_counted_again(recipe, 
     pipeline.run(recipe)
     manifest = next((tmp_path / "runs/x").glob("*-tokens-*/manifest.json"))
     known = sum(part["counts"]["chunks"] for part in json.loads(manifest.read_text())["parts"])
-    amounts = Amounts(chunks=10 * known, named_chunks=2 * known)
+    amounts = Amounts(chunks=10 * known, referenced_chunks=2 * known)
     for overrides, left in (
         (["compose.target_tokens=600"], 0.5),
         (["compose.seed=3"], 0.9),  # other documents are drawn

@@ -14,11 +14,11 @@ from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.corpus import look as plan_look
 from nextlong.errors import CorpusError, ExportError, RunError, TokenizerError
-from nextlong.inputs.remembered import input_files
+from nextlong.reading.known_files import input_files
 from nextlong.report.plan import page
 from nextlong.report.plan.cluster import Asked
-from nextlong.tokens.enough import count_tokens
-from nextlong.tokens.tokenizer import train_bpe
+from nextlong.sequences.corpus_size import count_tokens
+from nextlong.sequences.tokenizer import train_bpe
 from planned import STEPS, TEXTS, recipe_in, shown, written
 
 CHEAP = "compose.method=standard"  # for what is told before any step: nothing is embedded, mined or drafted on trial
@@ -55,7 +55,7 @@ def test_the_steps_that_leave_something_out_are_estimated(recipe, tmp_path):
     sets = [f"decontaminate=[{tmp_path / 'eval.txt'}]", "ingest.dedup=minhash"]
     _, rows = shown(recipe_in(tmp_path, *sets))
     told = {row[0]: row[3:] for row in rows}
-    for step in ("minhash", "similar_pairs", "near_duplicates", "eval_ngrams", "contaminated", "clean"):
+    for step in ("minhash", "similar_pairs", "near_duplicates", "eval_ngrams", "contaminated", "decontaminate"):
         assert told[step][1::2] == ["s", "MB", "MB"]
 
 
@@ -100,7 +100,7 @@ def test_rejects_that_will_end_the_run_are_foreseen(tmp_path, monkeypatch, kind)
     assert "ingest would stop the run: about " in said
     share = float(re.search(r"about ([\d.]+)% of the records cannot be used \(broken JSON\)", said)[1])
     assert share == pytest.approx(5, abs=0.001 if kind == "whole" else 2)
-    cure = re.search(r"say --set (ingest\.max_reject_share=[\d.]+)", said)[1]
+    cure = re.search(r"add --set (ingest\.max_reject_share=[\d.]+)", said)[1]
     assert "would stop" not in written(recipe_in(tmp_path, CHEAP, f"ingest.sources.0.path={path}", cure))
 
 

@@ -4,7 +4,7 @@ import json
 
 import pytest
 
-from nextlong.inputs.remembered import input_files
+from nextlong.reading.known_files import input_files
 from nextlong.report.plan import sample
 from planned import sources_in
 

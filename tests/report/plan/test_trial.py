@@ -67,10 +67,10 @@ def test_models_and_servers_give_way_to_what_needs_none(tried, tmp_path):
 
 def test_seconds_are_added_up_by_step():
     executor = Timed()
-    for label in ("embed task 0", "embed task 1", "left_out task 0"):
+    for label in ("embed task 0", "embed task 1", "filter_report task 0"):
         executor.submit(0, sum, range(1000), resources=Resources(), label=label)
         assert list(executor.ended()) == [(0, 499500)]
-    assert executor.seconds.keys() == {"embed", "left_out"}
+    assert executor.seconds.keys() == {"embed", "filter_report"}
     assert all(seconds >= 0 for seconds in executor.seconds.values())
 
 

@@ -18,10 +18,13 @@ from planned import recipe_in, written
 def test_a_plan_says_what_the_run_will_warn_of(recipe, tmp_path, monkeypatch):
     monkeypatch.setattr(run_warnings, "STAND_IN_TOKENS", 512)
     told = " ".join(written(recipe_in(tmp_path, "compose.sequences=60")).split())
-    assert "the tokenizer is a stand-in trained on this corpus (tokenizer.train=300), whose ids no model knows" in told
+    assert (
+        "the tokenizer is a stand-in trained on this corpus (tokenizer.train=300), not compatible with any pretrained model"
+        in told
+    )
     assert "[stand-in-tokenizer]" in told
     assert re.search(r"a sequence takes chunks from \d+ of the corpus's 80 documents, \d\d%: with so few", told)
-    assert "times on average: what is read so often is learned by heart; add documents, make fewer sequences" in told
+    assert "times on average: text that is repeated so often is memorized; add documents, make fewer sequences" in told
 
 
 def test_a_plan_for_a_large_corpus_warns_of_none_of_it(recipe, tmp_path):
@@ -38,8 +41,8 @@ def test_documents_that_no_sequence_holds_are_warned_of(recipe, tmp_path):
     count, documents = map(int, re.search(r"about (\d+) of the (\d+) documents that may be extended \(", told).groups())
     assert documents / 2 < count <= documents < 80
     assert (
-        "are too long for compose.target_tokens=64 with negatives between their chunks, so they are left out, "
-        "and what stays is no fair sample; raise" in told
+        "are too long for compose.target_tokens=64 with negatives between their chunks, so they are dropped, "
+        "and the rest is a biased sample; raise" in told
     )
     assert "[many-dropped]" in told
     assert "[many-dropped]" not in written(recipe)

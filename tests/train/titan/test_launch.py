@@ -12,7 +12,7 @@ pytestmark = pytest.mark.heavy
 @pytest.mark.parametrize(
     ("key", "value", "told"),
     [
-        ("model.lora_rank", 4, r"--engine torchtitan cannot express .*model\.lora_rank=4 \(only null\)"),
+        ("model.lora_rank", 4, r"--engine torchtitan does not support .*model\.lora_rank=4 \(only null\)"),
         ("memory.optimizer", "adamw-8bit", "memory.optimizer=adamw-8bit"),
         ("memory.checkpointing", "offload", r"memory\.checkpointing=offload \(only layers or none\)"),
         ("attention_kernel", "sdpa", r"attention_kernel=sdpa \(only auto\)"),
@@ -58,13 +58,13 @@ def test_the_engine_of_several_devices(train_recipe, monkeypatch, asked, count, 
 
 @pytest.mark.parametrize("name", ["paper-128k", "paper-512k", "authors-512k"])
 def test_presets_can_be_trained(name):
-    from nextlong.train.emit import expressed
     from nextlong.train.presets import recipe_from
+    from nextlong.train.recipe import check_supported
     from nextlong.train.titan import launch
 
     runs = ["long", "short"][: 1 if name == "paper-128k" else 2]
     recipe = recipe_from(name, out="out", data={"runs": runs}, model="llama")
-    expressed.check(recipe, launch._KEYS, trainer="torchtitan", cure="")
+    check_supported(recipe, launch._KEYS, trainer="torchtitan", advice="")
     groups, rest = divmod(recipe.hardware.count, recipe.hardware.ranks_per_row)
     rows = recipe.training.tokens_per_step // (recipe.data.pack or 131_072)
     assert (rest, rows % groups) == (0, 0)  # the groups of devices that share a row read equally many

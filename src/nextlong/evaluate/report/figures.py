@@ -5,73 +5,42 @@ Every figure is a function of results; one that there is nothing for is left out
 
 from __future__ import annotations
 
+import io
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from functools import partial
 from statistics import fmean
 from typing import Any, Final
 
 import numpy as np
 
-from nextlong.evaluate.lengths import short
-from nextlong.evaluate.report import paper
-from nextlong.evaluate.report.draw import COLOURS, Figure, draw_line, drawn, lengths_axis, needle_map
+from nextlong.evaluate import required
+from nextlong.evaluate.report.tables import CATEGORIES, category_score, lengths_of, shared_tasks, tasks_of, title_of
 from nextlong.evaluate.results import Results
-from nextlong.evaluate.task import Task
+from nextlong.evaluate.task import Task, short
 
 _LABEL_NUMBER: Final = re.compile(r"([\w.]+)=(\d+)")
 
 
 def all_figures(results: Sequence[Results]) -> Iterator[Figure]:
     """Yield every figure that there are results for."""
-    drawings: list[tuple[str, str, Callable[[Any], bool]]] = [
-        ("score-by-length", "Score by length", lambda figure: _by_length(figure, results)),
-        (
-            "task-types",
-            "Score by task type, mean over the lengths measured",
-            lambda figure: _task_types(figure, results),
-        ),
-        ("icl-by-shots", "In-context learning by shots", lambda figure: _icl(figure, results)),
-        ("attention-longqa", "Attention on the first third, and LongQA", lambda figure: _attention(figure, results)),
-        ("dependence", "Gain from earlier meta-chunks by distance", lambda figure: _dependence(figure, results)),
-        ("similarity", "Similarity of the negatives, and score", lambda figure: _similarity(figure, results)),
-        ("by-setting", "Average score by a setting of the data", lambda figure: _by_setting(figure, results)),
+    drawings: list[tuple[str, str, Callable[[Any, Sequence[Results]], bool]]] = [
+        ("score-by-length", "Score by length", _by_length),
+        ("task-types", "Score by task type, mean over the lengths measured", _task_types),
+        ("icl-by-shots", "In-context learning by shots", _icl),
+        ("attention-longqa", "Attention on the first third, and LongQA", _attention),
+        ("dependence", "Gain from earlier meta-chunks by distance", _dependence),
+        ("similarity", "Similarity of the negatives, and score", _similarity),
+        ("by-setting", "Average score by a setting of the data", _by_setting),
     ]
-    for one in results:
-        title = f"Needle in a haystack: {one.name}"
-        drawings.append((f"needle-{_file_name(one.name)}", title, partial(needle_map, results=[one])))
     for name, title, draw in drawings:
-        figure = drawn(draw)
-        if figure is not None:
+        if figure := drawn(lambda page, draw=draw: draw(page, results)):  # type: ignore[misc]
             yield Figure(name, title, *figure)
-
-
-def _file_name(name: str) -> str:
-    return re.sub(r"[^\w.-]+", "-", name)
-
-
-def _by_length(figure: Any, results: Sequence[Results]) -> bool:
-    lengths = paper.lengths_of(results)
-    tasks = {category: paper.shared_tasks(results, category) for category in (*paper.CATEGORIES, "Needle")}
-    there = [category for category in tasks if tasks[category]]
-    if not there:
-        return False
-    columns = min(len(there), 3)
-    rows = -(-len(there) // columns)
-    figure.set_size_inches(2.6 * columns + 1.8, 2.5 * rows + 0.7)
-    grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
-    for axes in grid.flat[len(there) :]:
-        axes.set_visible(False)
-    for axes, category in zip(grid.flat, there, strict=False):
-        for number, one in enumerate(results):
-            points = [(length, _value(one, category, length, tasks[category])) for length in lengths]
-            draw_line(axes, points, one.name, number)
-        axes.set_title(paper.title_of(category, tasks[category]), fontsize=10)
-        axes.set_ylim(-2, 102)
-        lengths_axis(axes, lengths)
-    grid[0][0].set_ylabel("percent")
-    _legend(figure, grid[0][0], results)
-    return True
+    for one in results:
+        if figure := drawn(partial(needle_map, results=[one])):
+            name = re.sub(r"[^\w.-]+", "-", one.name)
+            yield Figure(f"needle-{name}", f"Needle in a haystack: {one.name}", *figure)
 
 
 def _legend(figure: Any, axes: Any, results: Sequence[Results]) -> None:
@@ -80,53 +49,84 @@ def _legend(figure: Any, axes: Any, results: Sequence[Results]) -> None:
         figure.legend(handles, labels, loc="outside lower center", ncols=min(len(results), 4), frameon=False)
 
 
+def _value(one: Results, category: str, length: int, tasks: Sequence[Task] | None = None) -> float | None:
+    score = category_score(one, category, length, tasks)
+    return None if score is None else score.value
+
+
+def _mean(values: Iterable[float | None]) -> float | None:
+    known = [value for value in values if value is not None]
+    return fmean(known) if known else None
+
+
+def _shared(results: Sequence[Results], *more: str) -> dict[str, list[Task]]:
+    """Return the tasks of each category that every model was measured on."""
+    return {category: tasks for category in (*CATEGORIES, *more) if (tasks := shared_tasks(results, category))}
+
+
+def _over_categories(one: Results, length: int, shared: Mapping[str, Sequence[Task]]) -> float | None:
+    return _mean(_value(one, category, length, tasks) for category, tasks in shared.items())
+
+
+def _by_length(figure: Any, results: Sequence[Results]) -> bool:
+    lengths, shared = lengths_of(results), _shared(results, "Needle")
+    if not shared:
+        return False
+    columns = min(len(shared), 3)
+    rows = -(-len(shared) // columns)
+    figure.set_size_inches(2.6 * columns + 1.8, 2.5 * rows + 0.7)
+    grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
+    for axes in grid.flat[len(shared) :]:
+        axes.set_visible(False)
+    for axes, (category, tasks) in zip(grid.flat, shared.items(), strict=False):
+        for number, one in enumerate(results):
+            _draw_line(axes, [(length, _value(one, category, length, tasks)) for length in lengths], one.name, number)
+        axes.set_title(title_of(category, tasks), fontsize=10)
+        axes.set_ylim(-2, 102)
+        lengths_axis(axes, lengths)
+    grid[0][0].set_ylabel("percent")
+    _legend(figure, grid[0][0], results)
+    return True
+
+
 def _task_types(figure: Any, results: Sequence[Results]) -> bool:
-    lengths = paper.lengths_of(results)
-    tasks = [paper.shared_tasks(results, category) for category in paper.CATEGORIES]
-    values = {
-        one.name: [
-            _mean(_value(one, name, length, category_tasks) for length in lengths)
-            for name, category_tasks in zip(paper.CATEGORIES, tasks, strict=True)
-        ]
+    lengths, shared = lengths_of(results), _shared(results)
+    # Mean over the lengths by model and category; a category that no model has is left out.
+    means = {
+        one.name: {
+            name: _mean(_value(one, name, length, tasks) for length in lengths) for name, tasks in shared.items()
+        }
         for one in results
     }
-    kept = [n for n in range(len(paper.CATEGORIES)) if any(row[n] is not None for row in values.values())]
-    if not kept:
+    categories = [name for name in shared if any(row[name] is not None for row in means.values())]
+    if not categories:
         return False
-    axes = figure.subplots()
-    width = 0.8 / len(results)
-    for number, (name, row) in enumerate(values.items()):
-        places = np.arange(len(kept)) + (number - (len(results) - 1) / 2) * width
-        heights = [row[n] or 0.0 for n in kept]
+    axes, width = figure.subplots(), 0.8 / len(results)
+    for number, (name, row) in enumerate(means.items()):
+        places = np.arange(len(categories)) + (number - (len(results) - 1) / 2) * width
+        heights = [row[category] or 0.0 for category in categories]
         bars = axes.bar(places, heights, width * 0.94, label=name, color=COLOURS[number % len(COLOURS)])
         axes.bar_label(bars, [f"{height:.1f}" for height in heights], fontsize=8, padding=2)
-    axes.set_xticks(range(len(kept)), [paper.title_of(paper.CATEGORIES[n], tasks[n]).replace(", ", "\n") for n in kept])
+    labels = [title_of(category, shared[category]).replace(", ", "\n") for category in categories]
+    axes.set_xticks(range(len(categories)), labels)
     axes.set(ylabel="percent", ylim=(0, 102))
     _legend(figure, axes, results)
     return True
 
 
-def _mean_measured(one: Results, category: str, lengths: Sequence[int]) -> float | None:
-    return _mean(_value(one, category, length) for length in lengths)
-
-
-def _value(one: Results, category: str, length: int, tasks: Sequence[Task] | None = None) -> float | None:
-    score = paper.category_score(one, category, length, tasks)
-    return None if score is None else score.value
-
-
 def _icl(figure: Any, results: Sequence[Results]) -> bool:
-    """Draw a panel a data set and a line a model (paper, Figure 4)."""
-    tasks = [task for task in paper.tasks_of("ICL") if any(_shots_and_scores(one, task.name) for one in results)]
-    if not tasks:
+    """Draw a panel per data set and a line per model (paper, Figure 4)."""
+    points = {task.name: [_shots_and_scores(one, task.name) for one in results] for task in tasks_of("ICL")}
+    points = {name: lines for name, lines in points.items() if any(lines)}
+    if not points:
         return False
-    figure.set_size_inches(2.3 * len(tasks) + 1, 3.0)
-    panels = figure.subplots(1, len(tasks), squeeze=False, sharey=True)[0]
-    for axes, task in zip(panels, tasks, strict=True):
-        for number, one in enumerate(results):
-            draw_line(axes, _shots_and_scores(one, task.name), one.name, number)
-        axes.set(title=task.name, xlabel="shots", xscale="log", ylim=(-2, 102))
-        ticks = sorted({shots for one in results for shots, _ in _shots_and_scores(one, task.name)})
+    figure.set_size_inches(2.3 * len(points) + 1, 3.0)
+    panels = figure.subplots(1, len(points), squeeze=False, sharey=True)[0]
+    for axes, (task, lines) in zip(panels, points.items(), strict=True):
+        for number, (one, line) in enumerate(zip(results, lines, strict=True)):
+            _draw_line(axes, line, one.name, number)
+        axes.set(title=task, xlabel="shots", xscale="log", ylim=(-2, 102))
+        ticks = sorted({shots for line in lines for shots, _ in line})
         ticks = ticks if len(ticks) < 4 else ticks[::2]
         axes.set_xticks(ticks, [f"{shots:g}" for shots in ticks])
         axes.minorticks_off()
@@ -138,30 +138,28 @@ def _icl(figure: Any, results: Sequence[Results]) -> bool:
 def _shots_and_scores(one: Results, task: str) -> list[tuple[float, float]]:
     """Return (shots, score) of a task at each length; imported results hold no samples that say the shots."""
     points = []
-    for result in one.finished:
-        if result.task != task:
-            continue
-        details = [sample.get("details", {}) for sample in result.values["samples"]]
-        shots = [one["shots"] for one in details if "shots" in one]
-        points += [(float(shown), result.score) for shown in shots[:1]]
+    for result in (result for result in one.finished if result.task == task):
+        shots = [sample.get("details", {}).get("shots") for sample in result.values["samples"]]
+        points += [(float(shown), result.score) for shown in shots[:1] if shown is not None]
     return sorted(points)
 
 
 def _attention(figure: Any, results: Sequence[Results]) -> bool:
     rows = []
     for one in results:
-        shares = [result.score for result in one.finished if result.task == "attention"]
-        rows += [(one.name, fmean(shares), _mean_measured(one, "LongQA", paper.lengths_of([one])))] if shares else []
+        if shares := [result.score for result in one.finished if result.task == "attention"]:
+            longqa = _mean(_value(one, "LongQA", length) for length in lengths_of([one]))
+            rows.append((one.name, fmean(shares), longqa))
     return _bars_and_line(figure, rows, bars="attention on the first third, percent", line="LongQA, percent")
 
 
 def _similarity(figure: Any, results: Sequence[Results]) -> bool:
     """Draw the negatives' similarity of each model's data, and its score (paper, Figure 7)."""
-    tasks, lengths = _measured_tasks(results), paper.lengths_of(results)
+    shared, lengths = _shared(results), lengths_of(results)
     rows = []
     for one in results:
         if (cosine := one.model.get("negatives_cosine")) is not None:
-            score = _mean(_over_categories(one, length, tasks) for length in lengths)
+            score = _mean(_over_categories(one, length, shared) for length in lengths)
             rows.append((one.name, float(cosine), score))
     return _bars_and_line(figure, rows, bars="median cosine of the negatives", line="mean over task types, percent")
 
@@ -170,59 +168,48 @@ def _bars_and_line(figure: Any, rows: Sequence[tuple[str, float, float | None]],
     if not rows:
         return False
     axes = figure.subplots()
-    drawn = axes.bar([name for name, _, _ in rows], [height for _, height, _ in rows], color=COLOURS[5], width=0.55)
-    axes.bar_label(drawn, fmt="%.2f", label_type="center", fontsize=9)
+    names, heights, scores = zip(*rows, strict=True)
+    axes.bar_label(axes.bar(names, heights, color=COLOURS[5], width=0.55), fmt="%.2f", label_type="center", fontsize=9)
     axes.set_ylabel(bars)
-    if any(score is not None for _, _, score in rows):
+    if any(score is not None for score in scores):
         right = axes.twinx()
-        draw_line(right, [(float(n), score) for n, (_, _, score) in enumerate(rows)], line, 1)
+        _draw_line(right, list(enumerate(scores)), line, 1)
         right.set_ylabel(line, color=COLOURS[1])
         right.spines.right.set_visible(True)
     return True
 
 
-def _measured_tasks(results: Sequence[Results]) -> dict[str, list[Task]]:
-    return {category: shared for category in paper.CATEGORIES if (shared := paper.shared_tasks(results, category))}
-
-
 def _dependence(figure: Any, results: Sequence[Results]) -> bool:
     axes = figure.subplots()
-    drawn = False
+    has_lines = False
     for number, one in enumerate(results):
-        for dependency in (result for result in one.finished if result.task == "dependency"):
-            parts = dependency.values["by_distance"]
+        for parts in (result.values["by_distance"] for result in one.finished if result.task == "dependency"):
             x = [float((max(part["from_tokens"], 1) * part["to_tokens"]) ** 0.5) for part in parts]
+            gains, errors = ([part[name] for part in parts] for name in ("gain_nats", "gain_standard_error"))
             colour = COLOURS[number % len(COLOURS)]
-            errors = [part["gain_standard_error"] for part in parts]
-            axes.errorbar(
-                x, [part["gain_nats"] for part in parts], errors, marker="o", capsize=3, color=colour, label=one.name
-            )
-            drawn = True
+            axes.errorbar(x, gains, errors, marker="o", capsize=3, color=colour, label=one.name)
+            has_lines = True
     axes.axhline(0, color="#57606a", linewidth=0.8)
     axes.set_xscale("log", base=2)
     axes.xaxis.set_major_formatter(lambda tokens, _: short(round(tokens)))
-    axes.set(xlabel="tokens to the nearest earlier meta-chunk", ylabel="gain, nats a token")
+    axes.set(xlabel="tokens to the nearest earlier meta-chunk", ylabel="gain, nats per token")
     _legend(figure, axes, results)
-    return drawn
+    return has_lines
 
 
 def _by_setting(figure: Any, results: Sequence[Results]) -> bool:
-    """Draw the curves of a setting, say chunk.max_chars, from labels KEY=NUMBER (paper, Figure 6): one a length, and their mean."""
-    named = [(label, one) for one in results if (label := _LABEL_NUMBER.fullmatch(one.name))]
-    keys = {label[1] for label, _ in named}
-    if len(named) < 2 or len(keys) != 1:
+    """Draw a curve per length, and their mean, from labels KEY=NUMBER, say chunk.max_chars=512 (paper, Figure 6)."""
+    labelled = [(label, one) for one in results if (label := _LABEL_NUMBER.fullmatch(one.name))]
+    keys = {label[1] for label, _ in labelled}
+    shared, lengths = _shared(results), lengths_of(results)
+    if len(labelled) < 2 or len(keys) != 1 or not shared:
         return False
     axes = figure.subplots()
-    ordered = sorted((int(label[2]), one) for label, one in named)
-    lengths = paper.lengths_of(results)
-    tasks = _measured_tasks(results)
-    if not tasks:
-        return False
+    ordered = sorted((int(label[2]), one) for label, one in labelled)
     for number, length in enumerate(lengths):
-        draw_line(
-            axes, [(value, _over_categories(one, length, tasks)) for value, one in ordered], short(length), number
-        )
-    means = [(value, _mean(_over_categories(one, length, tasks) for length in lengths)) for value, one in ordered]
+        points = [(value, _over_categories(one, length, shared)) for value, one in ordered]
+        _draw_line(axes, points, short(length), number)
+    means = [(value, _mean(_over_categories(one, length, shared) for length in lengths)) for value, one in ordered]
     axes.plot(*zip(*means, strict=True), "k--", label="mean", linewidth=1.6)
     axes.set_xscale("log", base=2)
     axes.set_xticks([value for value, _ in ordered], [f"{value:,}" for value, _ in ordered])
@@ -232,10 +219,82 @@ def _by_setting(figure: Any, results: Sequence[Results]) -> bool:
     return True
 
 
-def _over_categories(one: Results, length: int, tasks: Mapping[str, Sequence[Task]]) -> float | None:
-    return _mean(_value(one, category, length, category_tasks) for category, category_tasks in tasks.items())
+COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_MARKERS: Final = "osD^vPX"
 
 
-def _mean(values: Any) -> float | None:
-    there = [value for value in values if value is not None]
-    return fmean(there) if there else None
+@dataclass(frozen=True)
+class Figure:
+    """A drawn figure: its file name, what it shows, and itself as bytes."""
+
+    name: str
+    title: str
+    svg: str
+    png: bytes
+
+
+def drawn(draw: Callable[[Any], bool]) -> tuple[str, bytes] | None:
+    """Return what a function draws on a page, as SVG and PNG; None if it says that there is nothing to draw."""
+    matplotlib = required("matplotlib")
+    figure_class = required("matplotlib.figure").Figure
+    # The same results give the same bytes: ids without chance, no date; text stays text.
+    with matplotlib.rc_context(
+        {"svg.hashsalt": "nextlong", "svg.fonttype": "none", "font.size": 10}
+        | {"axes.spines.top": False, "axes.spines.right": False}
+    ):
+        figure = figure_class(figsize=(7.2, 4.2), layout="constrained")
+        if not draw(figure):
+            return None
+        svg, png = io.StringIO(), io.BytesIO()
+        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+        figure.savefig(png, format="png", dpi=144, metadata={"Software": None})
+    text = svg.getvalue()
+    return text[text.index("<svg") :], png.getvalue()
+
+
+def lengths_axis(axes: Any, lengths: Sequence[int]) -> None:
+    """Give axes a logarithmic scale of lengths in tokens."""
+    axes.set_xscale("log", base=2)
+    axes.set_xticks(list(lengths), [short(length) for length in lengths])
+    axes.minorticks_off()
+    axes.set_xlabel("length in tokens")
+
+
+def style(number: int) -> dict[str, Any]:
+    """Return colour, marker and width of the line of model `number`."""
+    look = {"color": COLOURS[number % len(COLOURS)], "marker": _MARKERS[number % len(_MARKERS)]}
+    return {**look, "markersize": 4, "linewidth": 1.6}
+
+
+def _draw_line(axes: Any, points: Sequence[tuple[float, float | None]], name: str, number: int) -> None:
+    """Draw the points that are there, as the line of model `number`."""
+    there = [(x, y) for x, y in points if y is not None]
+    axes.plot([x for x, _ in there], [y for _, y in there], label=name, **style(number))
+
+
+def needle_map(figure: Any, results: Sequence[Results]) -> bool:
+    """Draw how often the needle was found, depth × length, over the samples of all results (paper, App. A)."""
+    scores_at: dict[tuple[float, int], list[float]] = {}
+    for result in (result for one in results for result in one.finished if result.task in ("needle", "needle_35")):
+        for sample in result.values["samples"]:
+            if not sample.get("refused"):
+                place = float(sample["details"]["depth"]), result.length or 0
+                scores_at.setdefault(place, []).append(float(sample["scores"]["found"]))
+    if not scores_at:
+        return False
+    depths, lengths = (sorted({place[axis] for place in scores_at}) for axis in (0, 1))
+    grid = np.full((len(depths), len(lengths)), np.nan)
+    for (depth, length), scores in scores_at.items():
+        grid[depths.index(depth), lengths.index(length)] = 100 * fmean(scores)
+    axes = figure.subplots()
+    image = axes.imshow(grid, aspect="auto", cmap="viridis", vmin=0, vmax=100)
+    for (row, column), value in np.ndenumerate(grid):
+        if not np.isnan(value):
+            colour = "white" if value < 60 else "black"
+            axes.text(column, row, f"{value:.0f}", ha="center", va="center", fontsize=8, color=colour)
+    axes.set_xticks(range(len(lengths)), [short(int(length)) for length in lengths])
+    axes.set_yticks(range(len(depths)), [f"{depth:.0f} %" for depth in depths])
+    axes.set(xlabel="length in tokens", ylabel="depth of the needle")
+    axes.spines[:].set_visible(False)
+    figure.colorbar(image, label="found, percent", shrink=0.9)
+    return True

@@ -1,47 +1,40 @@
-"""Show: tables on the console, or with their figures in files."""
+"""Show: tables on the console, or as HTML, Markdown, LaTeX and JSON, with their figures."""
 
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from html import escape
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from rich.console import Console
 
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.report import figures as drawn
-from nextlong.evaluate.report.draw import Figure
-from nextlong.evaluate.report.tables import Table, all_tables, as_html, as_latex, as_markdown, mixed_protocols, text_of
-from nextlong.evaluate.results import Results, read_results
-from nextlong.plain_data import Json
-from nextlong.report import tables as look
+from nextlong.evaluate.report.tables import Cell, Spread, Table, all_tables, mixed_protocols
+from nextlong.evaluate.results import Results, Score, read_results
+from nextlong.report import tables as console_tables
+from nextlong.text import Json
 
-_SUFFIXES = (".html", ".md", ".tex", ".json")
+_SUFFIXES: Final = (".html", ".md", ".tex", ".json")
 
 
 def tables(results: Sequence[Results], console: Console) -> None:
     """Print every table."""
     for table in all_tables(results):
-        look.show_title(table.title, console)
+        console_tables.show_title(table.title, console)
         rows = [[name, *map(text_of, cells)] for name, cells in table.rows]
-        look.show_in_blocks(["", *table.columns], rows, console, names=1)
-        look.say(f"{table.about}\n", console, style="dim")
+        console_tables.show_in_blocks(["", *table.columns], rows, console, names=1)
+        console_tables.say(f"{table.about}\n", console, style="dim")
 
 
 def as_json(results: Sequence[Results]) -> list[Json]:
     """Return every finished task as a plain dictionary."""
     return [
-        {
-            "model": one.name,
-            "task": result.task,
-            "length": result.length,
-            "score": result.score,
-            "interval": result.values.get("interval"),
-            "n": result.values.get("n"),
-            "refused": result.values.get("refused"),
-        }
+        {"model": one.name, "task": result.task, "length": result.length, "score": result.score}
+        | {name: result.values.get(name) for name in ("interval", "n", "refused")}
         for one in results
         for result in one.finished
     ]
@@ -56,19 +49,25 @@ def report(
     form: Literal["text", "json"] = "text",
     protocols: Literal["same", "mixed"] = "same",
 ) -> list[Results]:
-    """Print the tables of some results, or write them to files by their suffix, and the figures into a folder; return them.
+    """Print the tables of some results, or write them to files by their suffix, and the figures into a folder; return the results.
 
     Raises EvaluateError for results that were measured with another n, seed, data or prompt format, unless `protocols` is mixed.
     """
+    if not folders:
+        raise EvaluateError("report: no results are named; run nextlong evaluate report RESULTS… -o table.html")
     for output in outputs:
         if output.suffix not in _SUFFIXES:
-            raise EvaluateError(f"--output {output}: end it in {', '.join(_SUFFIXES)}, which say how it is written")
+            raise EvaluateError(f"--output {output}: end it in {', '.join(_SUFFIXES)}, which choose the format")
         if not output.parent.is_dir():
             raise EvaluateError(
                 f"--output {output}: {output.parent} is not a folder; create it, or choose another place"
             )
     results = [read_results(folder) for folder in folders]
-    _refuse_same_names(results)
+    names = [one.name for one in results]
+    if duplicate := next((name for name in names if names.count(name) > 1), None):
+        raise EvaluateError(
+            f"two results are called {duplicate!r}; evaluate one of them again with --label NAME, which repeats no measurement"
+        )
     if protocols == "same" and (mixed := mixed_protocols(results)):
         more = f" (and {len(mixed) - 1} more)" if mixed[1:] else ""
         raise EvaluateError(
@@ -77,39 +76,29 @@ def report(
     all_of_them = list(all_tables(results))
     if not all_of_them:
         raise EvaluateError(
-            f"{folders[0]} holds no finished task; say nextlong evaluate MODEL --out {folders[0]} again"
+            f"{folders[0]} holds no finished task; run nextlong evaluate MODEL --out {folders[0]} again"
         )
     made = list(drawn.all_figures(results)) if figures or any(output.suffix == ".html" for output in outputs) else []
     if not outputs and figures is None and form == "text":
         tables(results, console)
     for output in outputs:
         store.write_text(output, _page(output.suffix, all_of_them, results, made))
-        look.say(f"wrote {output}", console)
+        console_tables.say(f"wrote {output}", console)
     if figures is not None:
         write_figures(made, figures)
-        look.say(f"wrote {len(made)} figures as SVG and PNG to {figures}", console)
+        console_tables.say(f"wrote {len(made)} figures as SVG and PNG to {figures}", console)
     return results
 
 
-def _refuse_same_names(results: Sequence[Results]) -> None:
-    names = [one.name for one in results]
-    if twice := next((name for name in names if names.count(name) > 1), None):
-        raise EvaluateError(
-            f"two results are called {twice!r}; evaluate one of them again with --label NAME, which repeats no measurement"
-        )
-
-
-def _page(suffix: str, tables: Sequence[Table], results: Sequence[Results], made: Sequence[Figure]) -> str:
+def _page(suffix: str, tables: Sequence[Table], results: Sequence[Results], made: Sequence[drawn.Figure]) -> str:
     if suffix == ".html":
         return as_html(tables, [(figure.title, figure.svg) for figure in made])
-    if suffix == ".md":
-        return as_markdown(tables)
-    if suffix == ".tex":
-        return as_latex(tables)
-    return json.dumps(as_json(results), indent=1, ensure_ascii=False) + "\n"
+    if suffix == ".json":
+        return json.dumps(as_json(results), indent=1, ensure_ascii=False) + "\n"
+    return as_markdown(tables) if suffix == ".md" else as_latex(tables)
 
 
-def write_figures(made: Sequence[Figure], folder: Path) -> None:
+def write_figures(made: Sequence[drawn.Figure], folder: Path) -> None:
     """Write each figure into a folder, as SVG and PNG."""
     with store.explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
@@ -118,3 +107,106 @@ def write_figures(made: Sequence[Figure], folder: Path) -> None:
             temporary = folder / f".{figure.name}.png.tmp"
             temporary.write_bytes(figure.png)
             temporary.replace(folder / f"{figure.name}.png")
+
+
+def text_of(cell: Cell) -> str:
+    """Return a number with two digits, a score with its interval, a mean with its spread, a word as it is, or a dash."""
+    if isinstance(cell, Spread):
+        return _number(cell.mean) if cell.deviation is None else f"{_number(cell.mean)} ± {_number(cell.deviation)}"
+    if isinstance(cell, Score):
+        if cell.interval is None:
+            return f"{cell.value:.2f}"
+        low, high = cell.interval
+        digits = 2 if 0 < high - low < 1 else 1
+        return f"{cell.value:.2f} [{low:.{digits}f}, {high:.{digits}f}]"
+    if cell is None or isinstance(cell, str):
+        return cell or "–"
+    return f"{cell:.2f}"
+
+
+def _number(value: float) -> str:
+    digits = 2 if abs(value) >= 1 else 3
+    return f"{round(value, digits) + 0.0:.{digits}f}"  # no "-0.000"
+
+
+def _cells(table: Table, row: int, plain: Callable[[str], str], bold: str) -> list[str]:
+    """Return the cells of a row; `bold` is the format of those that are best."""
+    texts = [plain(text_of(cell)) for cell in table.rows[row][1]]
+    return [bold.format(text) if table.is_best(row, column) else text for column, text in enumerate(texts)]
+
+
+def as_markdown(tables: Sequence[Table], *, lead: Sequence[str] = ()) -> str:
+    """Return tables as Markdown, below the paragraphs `lead`."""
+    parts = list(lead)
+    for table in tables:
+        head = f"| | {' | '.join(table.columns)} |\n{'|---' * (len(table.columns) + 1)}|"
+        lines = [
+            f"| {name} | {' | '.join(_cells(table, row, str, '**{}**'))} |" for row, (name, _) in enumerate(table.rows)
+        ]
+        parts.append("\n".join([f"## {table.title}\n\n{table.about}\n\n{head}", *lines]))
+    return "\n\n".join(parts) + "\n"
+
+
+def as_latex(tables: Sequence[Table], *, lead: Sequence[str] = ()) -> str:
+    """Return tables as LaTeX, in the paper's form, below the paragraphs `lead`; needs no package."""
+    parts = [_latex(paragraph) for paragraph in lead]
+    for table in tables:
+        head = " & ".join(f"\\textbf{{{_latex(column)}}}" for column in ("Model", *table.columns))
+        lines = [
+            "\\begin{table*}[t]\n\\centering\n\\footnotesize",
+            f"\\caption{{{_latex(table.title)}. {_latex(table.about)}}}",
+            f"\\begin{{tabular}}{{l{'c' * len(table.columns)}}}\n\\hline\n{head}\\\\\n\\hline",
+        ]
+        for row, (name, _) in enumerate(table.rows):
+            lines.append(" & ".join((_latex(name), *_cells(table, row, _latex, "\\textbf{{{}}}"))) + " \\\\")
+        parts.append("\n".join([*lines, "\\hline\n\\end{tabular}\n\\end{table*}"]))
+    return "\n\n".join(parts) + "\n"
+
+
+def _latex(text: str) -> str:
+    special = {"\\": r"\textbackslash{}", "–": "--", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    special |= {"±": r"$\pm$", "−": "$-$"}
+    return "".join(special.get(one, f"\\{one}" if one in "&%$#_{}" else one) for one in text)
+
+
+def as_html(
+    tables: Sequence[Table], figures: Sequence[tuple[str, str]], *, title: str = "Evaluation", lead: Sequence[str] = ()
+) -> str:
+    """Return one page: paragraphs, tables, then figures, each a title and its SVG. It loads nothing from elsewhere."""
+    body = [f"<p>{escape(paragraph)}</p>" for paragraph in lead]
+    for table in tables:
+        head = "".join(f"<th>{escape(column)}</th>" for column in ("", *table.columns))
+        rows = "".join(
+            f"<tr><th>{escape(name)}</th>{''.join(f'<td>{text}</td>' for text in _cells(table, row, escape, '<b>{}</b>'))}</tr>\n"
+            for row, (name, _) in enumerate(table.rows)
+        )
+        body.append(
+            f"<h2>{escape(table.title)}</h2>\n<p>{escape(table.about)}</p>\n"
+            f"<div class=wide><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>"
+        )
+    body += [f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>" for caption, svg in figures]
+    return _PAGE.format(title=escape(title), body="\n".join(body))
+
+
+_PAGE: Final = """<!doctype html>
+<html lang="en">
+<head>
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width, initial-scale=1">
+<title>{title}</title>
+<style>
+body {{ font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; color: #1b1f24;
+background: #fff; }} .wide {{ overflow-x: auto; }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
+th, td {{ padding: .25rem .7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #d8dde3; }}
+th:first-child {{ text-align: left; font-weight: 500; }}
+figure {{ margin: 2rem 0; }} figure svg {{ max-width: 100%; height: auto; }}
+figcaption {{ color: #57606a; }}
+</style>
+</head>
+<body>
+<h1>{title}</h1>
+{body}
+</body>
+</html>
+"""

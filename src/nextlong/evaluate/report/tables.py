@@ -1,35 +1,38 @@
-"""Tables: results as rows, and rows as HTML, Markdown or LaTeX.
+"""Tables: results as rows, with the models side by side; and the paper's columns (§4.1, Tables 1 and 2).
 
-A cell that was not measured is a dash; a score is followed by its bootstrap 95 % interval, a row by its number of questions. Bold
-is a score that is greater than every other of its column and differs from each significantly (`statistics.is_better`).
+A cell that was not measured is a dash; a score is followed by its bootstrap 95 % interval, a row by its number of questions. A
+score is bold if it is greater than every other of its column and differs from each significantly (`results.is_better`).
+
+The paper's average is the mean of HELMET's five categories and RULER, each the mean over its tasks, over the lengths 8K to 128K; it
+gives the 62.58 and 65.76 of the paper from its own columns. Two columns exist in two protocols, which are never mixed.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
-from html import escape
 from typing import Final, Literal, NamedTuple
 
-import numpy as np
+from nextlong.evaluate.results import Result, Results, Score, differences, is_better
+from nextlong.evaluate.task import Probe, Task, all_probes, all_tasks, short
+from nextlong.text import Json
 
-from nextlong.evaluate.lengths import short
-from nextlong.evaluate.probes.short import TASKS as SHORT_TASKS
-from nextlong.evaluate.report import paper
-from nextlong.evaluate.results import Result, Results
-from nextlong.evaluate.statistics import Score, differences, is_better
-from nextlong.evaluate.task import Task, all_tasks
+CATEGORIES: Final = ("Recall", "RAG", "ICL", "Re-rank", "LongQA", "RULER")
+LENGTHS: Final = (8192, 16_384, 32_768, 65_536, 131_072)
+_OTHER_PROTOCOL: Final = {"ICL": "ICL 2024", "RULER": "HELMET-RULER"}
+_HELMET: Final = ("Recall", "RAG", "ICL", "Cite", "Re-rank", "LongQA", "Summ")  # all of it, in the order of its tables
+# Tasks that are scored by a metric, by a judge of the user's, or by HELMET's own.
+_SEVERAL_WAYS: Final = ("narrativeqa", "infbench_sum", "multi_lexsum", "alce_asqa", "alce_qampari")
 
 
 class Spread(NamedTuple):
-    """A mean over repeated trainings, and how far they lie apart: the standard deviation, or an error; nothing of a single one."""
+    """A mean over repeated trainings and their standard deviation, or an error; None for a single one."""
 
     mean: float
     deviation: float | None
 
 
 Cell = float | Spread | Score | str | None
-_COPYING: Final = ("with_copy_nats", "without_copy_nats")
 
 
 @dataclass(frozen=True)
@@ -43,7 +46,7 @@ class Table:
     rows_are: Literal["rivals", "parts"] = "rivals"
 
     def is_best(self, row: int, column: int) -> bool:
-        """Say whether a score is significantly greater than every other of its column."""
+        """Return whether a score is significantly greater than every other of its column."""
         cell = self.rows[row][1][column]
         if self.rows_are != "rivals" or not isinstance(cell, Score):
             return False
@@ -51,25 +54,58 @@ class Table:
         return is_better(cell, [other for other in others if isinstance(other, Score)])
 
 
-def _with_counts(table: Table) -> Table:
-    """Return a table of scores with a last column: how many questions each score of the row is the mean of."""
-    if not any(isinstance(cell, Score) for _, cells in table.rows for cell in cells):
-        return table
-    rows = tuple((name, (*cells, _count(cells))) for name, cells in table.rows)
-    about = f"{table.about} In brackets: bootstrap 95 % intervals over questions."
-    if table.rows_are == "rivals" and len(rows) > 1:
-        about += " Bold: better than every other row, p < 0.05 in paired permutation tests; not corrected for columns."
-    return replace(table, about=about, columns=(*table.columns, "n"), rows=rows)
+def tasks_of(category: str) -> list[Task]:
+    """Return the tasks of a category."""
+    return [task for task in all_tasks().values() if task.category == category]
 
 
-def _count(cells: Sequence[Cell]) -> str:
-    """Return the number of questions of a row's scores, and how many of them were refused and count as 0."""
-    scores = [cell for cell in cells if isinstance(cell, Score)]
-    if not scores:
-        return ""
-    least, most = min(score.n for score in scores), max(score.n for score in scores)
-    refused = max(score.refused for score in scores)
-    return (f"{most:,}" if least == most else f"{least:,}–{most:,}") + (f", {refused:,} refused = 0" if refused else "")
+def columns_of(results: Sequence[Results]) -> list[str]:
+    """Return the category of each of the paper's columns: the other protocol where only that was measured, by any model."""
+    measured = {one.task for result in results for one in result.finished}
+
+    def is_measured(category: str) -> bool:
+        return any(task.name in measured for task in tasks_of(category))
+
+    others = {name: other for name, other in _OTHER_PROTOCOL.items() if is_measured(other) and not is_measured(name)}
+    return [others.get(name, name) for name in CATEGORIES]
+
+
+def mean(scores: Sequence[Score | None]) -> Score | None:
+    """Return the mean of scores; None if one is missing, or there is none."""
+    known = [score for score in scores if score is not None]
+    return Score.mean(known) if known and len(known) == len(scores) else None
+
+
+def category_score(results: Results, category: str, length: int, tasks: Sequence[Task] | None = None) -> Score | None:
+    """Return the mean over a category's tasks (or some of them) at a length; None if one is missing."""
+    return mean([results.score(task.name, length) for task in (tasks_of(category) if tasks is None else tasks)])
+
+
+def shared_tasks(results: Sequence[Results], category: str) -> list[Task]:
+    """Return the tasks of a category that were measured wherever any of them was, by every model, and scored in one way."""
+    tasks = tasks_of(category)
+    names = {task.name for task in tasks}
+    measured = {
+        (one, result.length) for one in range(len(results)) for result in results[one].finished if result.task in names
+    }
+    return [
+        task
+        for task in tasks
+        if measured
+        and all(results[one].score(task.name, length) is not None for one, length in measured)
+        and (task.name not in _SEVERAL_WAYS or len({way for one in results for way in one.scored_by(task.name)}) == 1)
+    ]
+
+
+def title_of(category: str, tasks: Sequence[Task]) -> str:
+    """Return the category's name, with how many of its tasks were measured where it is not all."""
+    total = len(tasks_of(category))
+    return category if len(tasks) == total else f"{category}, {len(tasks)} of {total} tasks"
+
+
+def lengths_of(results: Sequence[Results]) -> list[int]:
+    """Return every length that was measured, ascending."""
+    return sorted({result.length for one in results for result in one.finished if result.length is not None})
 
 
 def mixed_protocols(results: Sequence[Results]) -> list[str]:
@@ -94,25 +130,39 @@ def all_tables(results: Sequence[Results]) -> Iterator[Table]:
         _whole_helmet(results),
         *_by_category(results),
         *_by_task(results),
-        *_splits(results),
-        _short(results),
-        _attention(results),
-        _copying(results),
-        _dependency(results),
+        *(_by_part(results, task) for task in all_tasks().values() if task.splits),
+        *(_of_probe(results, probe) for probe in all_probes().values()),
     ):
         if any(cell is not None for _, cells in table.rows for cell in cells):
-            counted = _with_counts(table)
             are_compared = mixed and table.rows_are == "rivals" and len(table.rows) > 1
-            more = f" Mixed protocols, so nothing of these is bold: {'; '.join(mixed)}." if are_compared else ""
+            more = f" Mixed protocols, so no score is bold: {'; '.join(mixed)}." if are_compared else ""
+            counted = _with_counts(table)
             yield replace(counted, about=counted.about + more)
+
+
+def _with_counts(table: Table) -> Table:
+    """Return a table of scores with a last column: the number of questions of each row, and how many were refused."""
+    if not any(isinstance(cell, Score) for _, cells in table.rows for cell in cells):
+        return table
+    rows = []
+    for name, cells in table.rows:
+        scores = [cell for cell in cells if isinstance(cell, Score)]
+        numbers = sorted({score.n for score in scores})
+        count = "–".join(f"{number:,}" for number in dict.fromkeys((*numbers[:1], *numbers[-1:])))
+        refused = max((score.refused for score in scores), default=0)
+        rows.append((name, (*cells, f"{count}, {refused:,} refused = 0" if refused else count)))
+    about = f"{table.about} In brackets: bootstrap 95 % intervals over questions."
+    if table.rows_are == "rivals" and len(rows) > 1:
+        about += " Bold: better than every other row, p < 0.05 in paired permutation tests; not corrected for columns."
+    return replace(table, about=about, columns=(*table.columns, "n"), rows=tuple(rows))
 
 
 def _main(results: Sequence[Results]) -> Table:
     rows = []
-    categories = paper.columns_of(results)
+    categories = columns_of(results)
     for one in results:
-        columns = {category: paper.mean_over(one, category, paper.LENGTHS) for category in categories}
-        rows.append((one.name, (paper.average(columns), *columns.values())))
+        scores = [mean([category_score(one, category, length) for length in LENGTHS]) for category in categories]
+        rows.append((one.name, (mean(scores), *scores)))
     about = "Mean over 8K, 16K, 32K, 64K and 128K; the average is over the six columns (paper, Tables 1 and 2)."
     ways = {one.name: " and ".join(sorted(one.scored_by("narrativeqa"))) for one in results}
     if any(ways.values()):
@@ -121,259 +171,89 @@ def _main(results: Sequence[Results]) -> Table:
 
 
 def _whole_helmet(results: Sequence[Results]) -> Table:
-    """Return HELMET's seven categories, a row a model and length; no row unless Cite or Summ were measured."""
+    """Return HELMET's seven categories, a row per model and length; no row unless Cite or Summ were measured."""
     rows = []
-    for length in paper.lengths_of(results):
+    for length in lengths_of(results):
         for one in results:
-            cells = [paper.category_score(one, category, length) for category in paper.HELMET]
-            if any(cell for cell, category in zip(cells, paper.HELMET, strict=True) if category in ("Cite", "Summ")):
-                rows.append((f"{one.name}, {short(length)}", (paper.mean(cells), *cells)))
-    about = "Percent; the average is HELMET's, over its seven categories. Ways to score LongQA, Cite and Summ: by task, below."
-    return _unranked(Table("HELMET, all seven categories", about, ("Avg.", *paper.HELMET), tuple(rows)))
+            scores = {category: category_score(one, category, length) for category in _HELMET}
+            if scores["Cite"] or scores["Summ"]:
+                rows.append((f"{one.name}, {short(length)}", (mean(list(scores.values())), *scores.values())))
+    about = "Percent; the average is HELMET's, over its seven categories. How LongQA, Cite and Summ are scored: by task, below."
+    return Table("HELMET, all seven categories", about, ("Avg.", *_HELMET), tuple(rows), "parts")
 
 
 def _by_category(results: Sequence[Results]) -> Iterator[Table]:
-    lengths = paper.lengths_of(results)
-    for category in dict.fromkeys((*paper.CATEGORIES, *(task.category for task in all_tasks().values()))):
-        tasks = paper.shared_tasks(results, category)
+    lengths = lengths_of(results)
+    for category in dict.fromkeys((*CATEGORIES, *(task.category for task in all_tasks().values()))):
+        tasks = shared_tasks(results, category)
         rows = tuple(
-            (one.name, tuple(paper.category_score(one, category, length, tasks) for length in lengths))
-            for one in results
+            (one.name, tuple(category_score(one, category, length, tasks) for length in lengths)) for one in results
         )
-        yield Table(
-            f"{paper.title_of(category, tasks)}, by length",
-            "Mean over the tasks, percent.",
-            tuple(map(short, lengths)),
-            rows,
-        )
+        title = f"{title_of(category, tasks)}, by length"
+        yield Table(title, "Mean over the tasks, percent.", tuple(map(short, lengths)), rows)
 
 
 def _by_task(results: Sequence[Results]) -> Iterator[Table]:
-    lengths = paper.lengths_of(results)
+    lengths = lengths_of(results)
     for one in results:
         for suite in dict.fromkeys(task.suite for task in all_tasks().values()):
-            tasks = [task for task in all_tasks().values() if task.suite == suite]
-            rows = tuple(
-                (_named(one, task), tuple(one.score(task.name, length) for length in lengths)) for task in tasks
-            )
-            rows = tuple(row for row in rows if any(cell is not None for cell in row[1]))
-            yield _unranked(Table(f"{one.name}: suite {suite}, by task", "Percent.", tuple(map(short, lengths)), rows))
+            rows = []
+            for task in (task for task in all_tasks().values() if task.suite == suite):
+                ways = sorted(one.scored_by(task.name)) if task.name in _SEVERAL_WAYS else []
+                name = f"{task.name} ({' and '.join(ways)})" if ways else task.name
+                scores = tuple(one.score(task.name, length) for length in lengths)
+                rows += [(name, scores)] if any(scores) else []
+            title = f"{one.name}: suite {suite}, by task"
+            yield Table(title, "Percent.", tuple(map(short, lengths)), tuple(rows), "parts")
 
 
-def _named(one: Results, task: Task) -> str:
-    """Return a task's name; where there are several ways to score it, with the one that was taken."""
-    ways = sorted(one.scored_by(task.name)) if task.name in paper.SEVERAL_WAYS else []
-    return f"{task.name} ({' and '.join(ways)})" if ways else task.name
-
-
-def _unranked(table: Table) -> Table:
-    return replace(table, rows_are="parts")
-
-
-def _splits(results: Sequence[Results]) -> Iterator[Table]:
-    for task in all_tasks().values():
-        parts = [(one.name, part) for one in results for part in one.finished if part.task == task.name and task.splits]
-        rows = tuple((f"{name}, {short(part.length)}", (part.measured, *_split(task, part))) for name, part in parts)
-        by = " and ".join(dict.fromkeys(detail for _, detail, _ in task.splits))
-        yield Table(
-            f"{task.name} by {by}",
-            f"{task.metric}, percent. {task.about}",
-            ("Overall", *(one[0] for one in task.splits)),
-            rows,
-        )
-
-
-def _split(task: Task, result: Result) -> Iterator[Cell]:
-    answered = [sample for sample in result.values["samples"] if not sample.get("refused")]
-    for _, key, wanted in task.splits:
-        scores = [sample["scores"][task.metric] for sample in answered if sample["details"][key] == wanted]
-        of_split = (f"{task.name} {key}={wanted}", result.length)
-        yield Score.of_outcomes(of_split, 100 * np.array(scores), result.protocol) if scores else None
-
-
-def _short(results: Sequence[Results]) -> Table:
-    rows = []
-    for one in results:
-        short_text = next((result for result in one.finished if result.task == "short"), None)
-        answers = short_text.values["answers"] if short_text else {}
-        scores = [
-            Score.of_outcomes((task, None), 100 * np.array([*answers[task]], float), {}) if task in answers else None
-            for task in SHORT_TASKS
-        ]
-        rows.append((one.name, (paper.mean(scores), *scores)))
-    columns = ("Avg.", *SHORT_TASKS.values())
-    return Table("Short text", "lm-eval, zero-shot, acc, percent (paper, Table 4).", columns, tuple(rows))
-
-
-def _attention(results: Sequence[Results]) -> Table:
-    names = ("last_third_context", "first_third_whole", "last_third_whole", "first_third_whole_without_sink")
-    rows = [
+def _by_part(results: Sequence[Results], task: Task) -> Table:
+    rows = tuple(
         (
             f"{one.name}, {short(result.length)}",
-            (result.measured, *(result.values["scores"].get(name) for name in names)),
+            (result.measured, *(_part(task, result, *part[1:]) for part in task.splits)),
         )
         for one in results
         for result in one.finished
-        if result.task == "attention"
-    ]
-    columns = ("First third", "Last third", "First, prompt", "Last, prompt", "First, prompt, no sink")
-    about = "Share of the last token's attention, percent, mean over layers and heads (paper, §5.1 and App. B.4)."
-    return _unranked(Table("Attention", about, columns, tuple(rows)))
-
-
-def _copying(results: Sequence[Results]) -> Table:
-    rows = []
-    for one in results:
-        result_of = {(result.task, result.length): result for result in one.finished}
-        for length in paper.lengths_of([one]):
-            copying, choice = result_of.get(("copying", length)), result_of.get(("key_values", length))
-            cells: tuple[Cell, ...] = (
-                copying.measured if copying else None,
-                *(copying.values["scores"].get(name) if copying else None for name in _COPYING),
-                choice.measured if choice else None,
-                choice.values["scores"].get("chance") if choice else None,
-            )
-            if copying or choice:
-                rows.append((f"{one.name}, {short(length)}", cells))
-    columns = ("Gain", "With a copy", "Without", "Value chosen", "Chance")
-    about = (
-        "Nats a token that an earlier copy of a passage saves, and its loss with and without; percent of the values that are "
-        "chosen right by their key."
+        if result.task == task.name
     )
-    return _unranked(Table("Copying, and values by key", about, columns, tuple(rows)))
+    details = " and ".join(dict.fromkeys(detail for _, detail, _ in task.splits))
+    about = f"{task.metric}, percent; refused questions count as 0 in every column. {task.about}"
+    columns = ("Overall", *(heading for heading, _, _ in task.splits))
+    return Table(f"{task.name} by {details}", about, columns, rows)
 
 
-def _dependency(results: Sequence[Results]) -> Table:
-    rows = []
+def _part(task: Task, result: Result, detail: str, value: str) -> Score | None:
+    """Return the score over the samples whose detail has a value, refused ones included."""
+    samples = [one for one in result.values["samples"] if one.get("details", {}).get(detail) == value]
+    refused = [one for one in samples if one.get("refused")]
+    outcomes = [0.0 if one in refused else 100 * one["scores"][task.metric] for one in samples]
+    key = (f"{task.name} {detail}={value}", result.length)
+    return Score.of_outcomes(key, outcomes, result.protocol, refused=len(refused)) if samples else None
+
+
+def _of_probe(results: Sequence[Results], probe: Probe) -> Table:
+    rows: list[tuple[str, tuple[Cell, ...]]] = []
     for one in results:
-        for dependency in (result for result in one.finished if result.task == "dependency"):
-            for part in dependency.values["by_distance"]:
-                name = f"{one.name}, {part['from_tokens']:,} to {part['to_tokens']:,} tokens"
-                low, high = part["interval"]
-                losses = (part[f"{kind}_earlier_nats"] for kind in ("with", "replaced", "without"))
-                gain = f"{part['gain_nats']:.3f} [{low:.3f}, {high:.3f}]"
-                rows.append((name, (*losses, gain, part["gain_over_shorter_nats"], str(part["chunks"]))))
-    about = (
-        "Loss of meta-chunks, nats a token, by the distance to the nearest earlier meta-chunk: behind the earlier meta-chunks, "
-        "behind other text of their length, and without them. Gain: of the first over the second, with its bootstrap 95 % "
-        "interval over sequences, and over the third, whose context is shorter."
+        for result in (result for result in one.finished if result.task == probe.name):
+            length = None if result.length is None else short(result.length)
+            for part, scores in probe.rows(result.values):
+                name = ", ".join(filter(None, (one.name, length, part)))
+                rows.append((name, tuple(_probe_cell(probe, result, scores, key) for key in probe.columns.values())))
+    return Table(
+        probe.category, probe.about, tuple(probe.columns), tuple(rows), "rivals" if probe.lengths is None else "parts"
     )
-    columns = ("With", "Replaced", "Without", "Gain", "Gain over shorter", "n")
-    return _unranked(Table("Dependence on earlier meta-chunks", about, columns, tuple(rows)))
 
 
-def text_of(cell: Cell) -> str:
-    """Return a number with two digits, a score with its interval, a mean with its spread, a word as it is, or a dash."""
-    if isinstance(cell, Spread):
-        return _number(cell.mean) if cell.deviation is None else f"{_number(cell.mean)} ± {_number(cell.deviation)}"
-    if isinstance(cell, Score):
-        interval = cell.interval
-        if interval is None:
-            return f"{cell.value:.2f}"
-        digits = 2 if 0 < interval[1] - interval[0] < 1 else 1
-        return f"{cell.value:.2f} [{interval[0]:.{digits}f}, {interval[1]:.{digits}f}]"
-    if cell is None or isinstance(cell, str):
-        return cell or "–"
-    return f"{cell:.2f}"
-
-
-def _number(value: float) -> str:
-    digits = 2 if abs(value) >= 1 else 3
-    return f"{round(value, digits) + 0.0:.{digits}f}"  # no "-0.000"
-
-
-def as_markdown(tables: Sequence[Table], *, lead: Sequence[str] = ()) -> str:
-    """Return tables as Markdown, below the paragraphs `lead`."""
-    parts = list(lead)
-    for table in tables:
-        lines = [
-            f"## {table.title}",
-            "",
-            table.about,
-            "",
-            "| | " + " | ".join(table.columns) + " |",
-            "|---" * (len(table.columns) + 1) + "|",
-        ]
-        for number, (name, cells) in enumerate(table.rows):
-            shown = [
-                f"**{text_of(cell)}**" if table.is_best(number, place) else text_of(cell)
-                for place, cell in enumerate(cells)
-            ]
-            lines.append(f"| {name} | " + " | ".join(shown) + " |")
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts) + "\n"
-
-
-def as_latex(tables: Sequence[Table], *, lead: Sequence[str] = ()) -> str:
-    """Return tables as LaTeX, in the paper's form, below the paragraphs `lead`; needs no package."""
-    parts = [_latex(paragraph) for paragraph in lead]
-    for table in tables:
-        head = " & ".join(f"\\textbf{{{_latex(column)}}}" for column in ("Model", *table.columns))
-        lines = [
-            "\\begin{table*}[t]\n\\centering\n\\footnotesize",
-            f"\\caption{{{_latex(table.title)}. {_latex(table.about)}}}",
-            f"\\begin{{tabular}}{{l{'c' * len(table.columns)}}}\n\\hline\n{head}\\\\\n\\hline",
-        ]
-        for number, (name, cells) in enumerate(table.rows):
-            shown = [
-                f"\\textbf{{{_latex(text_of(cell))}}}" if table.is_best(number, place) else _latex(text_of(cell))
-                for place, cell in enumerate(cells)
-            ]
-            lines.append(" & ".join((_latex(name), *shown)) + " \\\\")
-        lines.append("\\hline\n\\end{tabular}\n\\end{table*}")
-        parts.append("\n".join(lines))
-    return "\n\n".join(parts) + "\n"
-
-
-def _latex(text: str) -> str:
-    special = {"\\": r"\textbackslash{}", "–": "--", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
-    special |= {"±": r"$\pm$", "−": "$-$"}
-    return "".join(special.get(one, f"\\{one}" if one in "&%$#_{}" else one) for one in text)
-
-
-def _html_cell(table: Table, row: int, column: int) -> str:
-    text = text_of(table.rows[row][1][column])
-    return f"<td><b>{text}</b></td>" if table.is_best(row, column) else f"<td>{text}</td>"
-
-
-def as_html(
-    tables: Sequence[Table], figures: Sequence[tuple[str, str]], *, title: str = "Evaluation", lead: Sequence[str] = ()
-) -> str:
-    """Return one page: paragraphs, tables, then figures, each a title and its SVG. Nothing is fetched from elsewhere."""
-    body = [f"<p>{escape(paragraph)}</p>" for paragraph in lead]
-    for table in tables:
-        head = "".join(f"<th>{escape(column)}</th>" for column in ("", *table.columns))
-        rows = "".join(
-            f"<tr><th>{escape(name)}</th>{''.join(_html_cell(table, number, place) for place in range(len(cells)))}</tr>\n"
-            for number, (name, cells) in enumerate(table.rows)
-        )
-        body.append(
-            f"<h2>{escape(table.title)}</h2>\n<p>{escape(table.about)}</p>\n"
-            f"<div class=wide><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>"
-        )
-    body += [f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>" for caption, svg in figures]
-    return _PAGE.format(title=escape(title), body="\n".join(body))
-
-
-_PAGE: Final = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-body {{ font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; color: #1b1f24;
-background: #fff; }} .wide {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: .25rem .7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #d8dde3; }}
-th:first-child {{ text-align: left; font-weight: 500; }}
-figure {{ margin: 2rem 0; }} figure svg {{ max-width: 100%; height: auto; }}
-figcaption {{ color: #57606a; }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-{body}
-</body>
-</html>
-"""
+def _probe_cell(probe: Probe, result: Result, scores: Json, key: str) -> Cell:
+    """Return a score: with its questions where they are known, or with the interval that the probe states."""
+    value = scores.get(key)
+    if key == probe.metric and scores is result.values["scores"]:
+        return result.measured
+    answers = result.values.get("answers", {}).get(key.removesuffix(" acc"))
+    if answers:
+        return Score.of_answers(key.removesuffix(" acc"), answers)
+    if key == probe.metric and "interval" in scores:
+        low, high = scores["interval"]
+        return f"{value:.3f} [{low:.3f}, {high:.3f}]"
+    return str(value) if isinstance(value, int) else value

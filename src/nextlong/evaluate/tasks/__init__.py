@@ -1,1 +1,1 @@
-"""Tasks: a file or folder a family, found by its `TASKS` (`task.FAMILIES`)."""
+"""Tasks: a file or folder a family, found by its `TASKS` (`nextlong.plugins.TASKS`)."""

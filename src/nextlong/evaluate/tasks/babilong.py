@@ -16,19 +16,19 @@ from typing import Final
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.task import Request, Sample, Task, prompt_of
-from nextlong.evaluate.tasks.needle import HAYSTACK, Haystacks, haystack_text
+from nextlong.evaluate.texts import HAYSTACK, Haystacks, haystack_text
 
-BUDGET: Final = 20
+_BUDGET: Final = 20
 _LEAST: Final = 256  # tokens of haystack, so that the facts of a world are hidden in something
-PEOPLE: Final = ("Daniel", "John", "Mary", "Sandra")
-GIVERS: Final = ("Bill", "Fred", "Jeff", "Mary")
-PLACES: Final = ("bathroom", "bedroom", "garden", "hallway", "kitchen", "office")
-ITEMS: Final = ("apple", "football", "milk")
+_PEOPLE: Final = ("Daniel", "John", "Mary", "Sandra")
+_GIVERS: Final = ("Bill", "Fred", "Jeff", "Mary")
+_PLACES: Final = ("bathroom", "bedroom", "garden", "hallway", "kitchen", "office")
+_ITEMS: Final = ("apple", "football", "milk")
 _MOVES: Final = ("went to the", "moved to the", "journeyed to the", "travelled to the", "went back to the")
 _TAKES: Final = ("got the {} there", "grabbed the {} there", "took the {} there", "picked up the {} there")
 _DROPS: Final = ("dropped the {}", "discarded the {}", "left the {} there", "put down the {}")
 _GIVES: Final = ("gave the {} to", "handed the {} to", "passed the {} to")
-Story = tuple[list[str], str, str]  # facts in their order, question, answer
+_Story = tuple[list[str], str, str]  # facts in their order, question, answer
 
 
 def _moves(draw: random.Random, steps: int) -> tuple[list[str], dict[str, str], dict[str, list[str]]]:
@@ -38,8 +38,8 @@ def _moves(draw: random.Random, steps: int) -> tuple[list[str], dict[str, str], 
     held: dict[str, str] = {}
     been: dict[str, list[str]] = {}
     for _ in range(steps):
-        who = draw.choice(PEOPLE)
-        mine, free = [one for one in held if held[one] == who], [one for one in ITEMS if one not in held]
+        who = draw.choice(_PEOPLE)
+        mine, free = [one for one in held if held[one] == who], [one for one in _ITEMS if one not in held]
         here = [one for one in free if who in at and been.get(one, [at[who]])[-1] == at[who]]
         act = draw.random()
         if here and act < 0.3:
@@ -51,26 +51,26 @@ def _moves(draw: random.Random, steps: int) -> tuple[list[str], dict[str, str], 
             held.pop(thing := draw.choice(mine))
             facts.append(f"{who} {draw.choice(_DROPS).format(thing)}.")
         else:
-            at[who] = draw.choice([place for place in PLACES if place != at.get(who)])
+            at[who] = draw.choice([place for place in _PLACES if place != at.get(who)])
             for thing in mine:
                 been[thing].append(at[who])
             facts.append(f"{who} {draw.choice(_MOVES)} {at[who]}.")
     return facts, at, been
 
 
-def qa1(draw: random.Random) -> Story:
+def _qa1(draw: random.Random) -> _Story:
     """Where a person is."""
     facts: list[str] = []
     at: dict[str, str] = {}
     for _ in range(2 * draw.randint(1, 5)):
-        who = draw.choice(PEOPLE)
-        at[who] = draw.choice(PLACES)
+        who = draw.choice(_PEOPLE)
+        at[who] = draw.choice(_PLACES)
         facts.append(f"{who} {draw.choice(_MOVES)} {at[who]}.")
     who = draw.choice(sorted(at))
     return facts, f"Where is {who}?", at[who]
 
 
-def qa2(draw: random.Random) -> Story:
+def _qa2(draw: random.Random) -> _Story:
     """Where a thing is that somebody carried."""
     while True:
         facts, _, been = _moves(draw, draw.randint(6, 20))
@@ -79,7 +79,7 @@ def qa2(draw: random.Random) -> Story:
             return facts, f"Where is the {thing}?", been[thing][-1]
 
 
-def qa3(draw: random.Random) -> Story:
+def _qa3(draw: random.Random) -> _Story:
     """Where a thing was before it was somewhere."""
     while True:
         facts, _, been = _moves(draw, draw.randint(10, 40))
@@ -95,9 +95,9 @@ def qa3(draw: random.Random) -> Story:
             return facts, f"Where was the {thing} before the {been[thing][number]}?", been[thing][number - 1]
 
 
-def qa4(draw: random.Random) -> Story:
+def _qa4(draw: random.Random) -> _Story:
     """What lies on which side of a place."""
-    first, middle, last = draw.sample(PLACES, 3)
+    first, middle, last = draw.sample(_PLACES, 3)
     side, other = draw.choice([("east", "west"), ("west", "east"), ("north", "south"), ("south", "north")])
     facts = [f"The {first} is {side} of the {middle}.", f"The {last} is {other} of the {middle}."]
     draw.shuffle(facts)
@@ -106,36 +106,34 @@ def qa4(draw: random.Random) -> Story:
     return facts, f"What is the {middle} {side} of?", last
 
 
-def qa5(draw: random.Random) -> Story:
+def _qa5(draw: random.Random) -> _Story:
     """Who gave what to whom."""
     facts: list[str] = []
     gifts: list[tuple[str, str, str]] = []
     for _ in range(draw.randint(3, 12)):
-        who = draw.choice(GIVERS)
-        facts.append(f"{who} {draw.choice(_MOVES)} {draw.choice(PLACES)}.")
+        who = draw.choice(_GIVERS)
+        facts.append(f"{who} {draw.choice(_MOVES)} {draw.choice(_PLACES)}.")
         if draw.random() < 0.5:
-            thing, to = draw.choice(ITEMS), draw.choice([name for name in GIVERS if name != who])
+            thing, to = draw.choice(_ITEMS), draw.choice([name for name in _GIVERS if name != who])
             gifts.append((who, thing, to))
             facts += [f"{who} {draw.choice(_TAKES).format(thing)}.", f"{who} {draw.choice(_GIVES).format(thing)} {to}."]
     if not gifts:
-        return qa5(draw)
+        return _qa5(draw)
     # The last gift of its thing, and between its two people: the question then has one answer.
     who, thing, to = gifts[-1]
-    asked = [
-        (f"Who gave the {thing} to {to}?", who),
-        (f"Who did {who} give the {thing} to?", to),
-        (f"Who gave the {thing}?", who),
-    ]
-    asked += [(f"What did {who} give to {to}?", thing), (f"Who received the {thing}?", to)]
-    return facts, *draw.choice(asked)
+    questions = [f"Who gave the {thing} to {to}?", f"Who did {who} give the {thing} to?", f"Who gave the {thing}?"]
+    questions += [f"What did {who} give to {to}?", f"Who received the {thing}?"]
+    return facts, *draw.choice(list(zip(questions, (who, to, who, thing, to), strict=True)))
 
 
-_WORLDS: Final[dict[str, tuple[Callable[[random.Random], Story], frozenset[str]]]] = {
-    "qa1": (qa1, frozenset(PLACES)),
-    "qa2": (qa2, frozenset(PLACES)),
-    "qa3": (qa3, frozenset(PLACES)),
-    "qa4": (qa4, frozenset(PLACES)),
-    "qa5": (qa5, frozenset(one.lower() for one in (*GIVERS, *ITEMS))),
+_WORLDS: Final[
+    dict[str, tuple[Callable[[random.Random], _Story], tuple[str, ...]]]
+] = {  # with the labels of their answers
+    "qa1": (_qa1, _PLACES),
+    "qa2": (_qa2, _PLACES),
+    "qa3": (_qa3, _PLACES),
+    "qa4": (_qa4, _PLACES),
+    "qa5": (_qa5, tuple(one.lower() for one in (*_GIVERS, *_ITEMS))),
 }
 
 
@@ -143,7 +141,7 @@ def samples(request: Request, name: str) -> Iterator[Sample | None]:
     """Yield questions whose facts stand at random places, in their order, between the sentences of the haystack."""
     make, template = _WORLDS[name][0], prompt_of(f"babilong_{name}")
     draw = random.Random(f"{request.seed} {name}")
-    room = request.room - BUDGET - request.tokenizer.count(template)
+    room = request.room - _BUDGET - request.tokenizer.count(template)
     if room < _LEAST:
         raise EvaluateError(f"--lengths: babilong_{name} needs more than {request.length} tokens; leave the length out")
     haystack = Haystacks(request, haystack_text(request.data), room, rounds=1).of_round(0)
@@ -160,11 +158,11 @@ def samples(request: Request, name: str) -> Iterator[Sample | None]:
             parts = [around[start:end] for start, end in pairwise([0, *places, len(around)])]
             lines = [line for part, fact in zip_longest(parts, facts) for line in (*part, *([fact] if fact else []))]
             prompt = template.format(context=" ".join(lines).strip(), question=question)
-            sample = Sample(prompt, (answer,), BUDGET, details={"question": question, "facts": len(facts)})
+            sample = Sample(prompt, (answer,), _BUDGET, details={"question": question, "facts": len(facts)})
         yield sample if sample is not None and request.fits(sample) else None
 
 
-def score(answer: str, sample: Sample, labels: frozenset[str]) -> dict[str, float]:
+def score(answer: str, sample: Sample, labels: tuple[str, ...]) -> dict[str, float]:
     """Return 1 if the answer's first sentence names the right label, and no other that the question does not name."""
     question, said = str(sample.details["question"]).lower(), answer.lower().split(".")[0]
     for end in ("<context>", "<example>"):
@@ -175,14 +173,14 @@ def score(answer: str, sample: Sample, labels: frozenset[str]) -> dict[str, floa
 
 TASKS: Final = tuple(
     Task(
-        f"babilong_{name}",
-        "babilong",
-        "BABILong",
-        "accuracy",
-        partial(samples, name=name),
-        partial(score, labels=labels),
+        name=f"babilong_{name}",
+        suite="babilong",
+        category="BABILong",
+        metric="accuracy",
         samples=100,
-        max_new_tokens=BUDGET,
+        make=partial(samples, name=name),
+        score=partial(score, labels=labels),
+        max_new_tokens=_BUDGET,
         files=(HAYSTACK,),
     )
     for name, (_, labels) in _WORLDS.items()

@@ -16,14 +16,15 @@ from functools import partial
 from typing import Final
 
 from nextlong.errors import EvaluateError
-from nextlong.evaluate.shapes import GraphWalk
+from nextlong.evaluate.data import TEXT, record
 from nextlong.evaluate.task import Request, Sample, Task, prompt_of
 
-FILES: Final = ("graphwalks/graphwalks_128k_and_shorter.parquet", "graphwalks/graphwalks_256k_to_1mil.parquet")
-BUDGET: Final = 1024  # 64 nodes of ten hex digits take about 600 tokens
+_FILES: Final = ("graphwalks/graphwalks_128k_and_shorter.parquet", "graphwalks/graphwalks_256k_to_1mil.parquet")
+_BUDGET: Final = 1024  # 64 nodes of ten hex digits take about 600 tokens
 _DEGREE: Final = 4
 _FEWEST_NODES: Final = 16
 _PROMPT: Final = prompt_of("graphwalks")
+_SHAPE: Final = record(prompt=TEXT, answer_nodes=list[str], problem_type=str)
 
 
 def samples(request: Request, kind: str) -> Iterator[Sample | None]:
@@ -32,7 +33,7 @@ def samples(request: Request, kind: str) -> Iterator[Sample | None]:
     size = 4 * _FEWEST_NODES
     fixed = request.tokenizer.count(_PROMPT)
     per_node = (request.tokenizer.count(_question(kind, size, draw).prompt) - fixed) / size
-    size = int((request.room - BUDGET - fixed) / per_node)
+    size = int((request.room - _BUDGET - fixed) / per_node)
     if size < _FEWEST_NODES:
         raise EvaluateError(f"--lengths: graphwalks needs more than {request.length} tokens; leave the length out")
     while True:
@@ -58,7 +59,7 @@ def _question(kind: str, size: int, draw: random.Random) -> Sample:
         depth, operation = 1, f"Find the parents of node {names[start]}."
     edges = "\n".join(f"{names[node]} -> {names[other]}" for node in range(size) for other in targets[node])
     prompt = _PROMPT.format(edges=edges, operation=operation)
-    return Sample(prompt, tuple(names[node] for node in sorted(answer)), BUDGET, details={"depth": depth})
+    return Sample(prompt, tuple(names[node] for node in sorted(answer)), _BUDGET, details={"depth": depth})
 
 
 def _reached(targets: Sequence[Sequence[int]], start: int, depth: int) -> set[int]:
@@ -72,15 +73,13 @@ def _reached(targets: Sequence[Sequence[int]], start: int, depth: int) -> set[in
     return frontier
 
 
-def published(request: Request, kind: str) -> Iterator[Sample | None]:
+def _published(request: Request, kind: str) -> Iterator[Sample | None]:
     """Yield OpenAI's questions of one kind, in the order of the files."""
-    for row in (row for file in FILES for row in request.data.json_lines(file, GraphWalk)):
-        # A token is hardly ever over eight characters, nor under one: most rows need not be tokenized.
-        if row["problem_type"].lower() == kind and request.length / 2 < len(row["prompt"]) <= 8 * request.length:
-            answer = request.tokenizer.count(", ".join(row["answer_nodes"])) + 32
-            sample = Sample(row["prompt"], tuple(row["answer_nodes"]), answer)
-            tokens = request.tokenizer.count(row["prompt"]) + answer
-            if request.length / 2 < tokens <= request.length:
+    for row in (row for file in _FILES for row in request.data.json_lines(file, _SHAPE)):
+        if row["problem_type"].lower() == kind:
+            budget = request.tokenizer.count(", ".join(row["answer_nodes"])) + 32
+            sample = Sample(row["prompt"], tuple(row["answer_nodes"]), budget)
+            if request.is_in_band(sample):
                 yield sample if request.fits(sample) else None
 
 
@@ -94,23 +93,10 @@ def score(answer: str, sample: Sample) -> dict[str, float]:
     return {"f1": f1, "exact_match": float(said == truth)}
 
 
+_walk = partial(Task, metric="f1", score=score, max_new_tokens=_BUDGET)
+_own = partial(_walk, suite="graphwalks", category="GraphWalks", samples=100)
+_openai = partial(_walk, suite="graphwalks-openai", category="GraphWalks, OpenAI's", samples=1150, files=_FILES)
 TASKS: Final = (
-    *(
-        Task(f"graphwalks_{kind}", "graphwalks", "GraphWalks", "f1", partial(samples, kind=kind), score, 100, BUDGET)
-        for kind in ("bfs", "parents")
-    ),
-    *(
-        Task(
-            f"graphwalks_openai_{kind}",
-            "graphwalks-openai",
-            "GraphWalks, OpenAI's",
-            "f1",
-            partial(published, kind=kind),
-            score,
-            samples=1150,
-            max_new_tokens=BUDGET,
-            files=FILES,
-        )
-        for kind in ("bfs", "parents")
-    ),
+    *(_own(name=f"graphwalks_{kind}", make=partial(samples, kind=kind)) for kind in ("bfs", "parents")),
+    *(_openai(name=f"graphwalks_openai_{kind}", make=partial(_published, kind=kind)) for kind in ("bfs", "parents")),
 )

@@ -9,22 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from functools import partial
-from typing import Final
+from typing import Final, Literal
 
+from nextlong.evaluate.data import record
 from nextlong.evaluate.scores import chosen_letter
-from nextlong.evaluate.shapes import LongBench
-from nextlong.evaluate.task import JSON, Request, Sample, Task, prompt_of
+from nextlong.evaluate.task import Request, Sample, Task, prompt_of
 
-DATA: Final = "longbench-v2/data.json"
-BUDGET: Final = 128
-REASONING: Final = 1024
-MOST_TOKENS: Final = 120_000  # config/model2maxlen.json
-# A task's prompt, and the tokens of its first answer.
-_FORMS: Final = {
-    "longbench_v2": ("longbench_0shot", BUDGET),
-    "longbench_v2_cot": ("longbench_0shot_cot", REASONING),
-    "longbench_v2_no_context": ("longbench_0shot_no_context", BUDGET),
-}
+_DATA: Final = "longbench-v2/data.json"
+_BUDGET: Final = 128
+_MOST_TOKENS: Final = 120_000  # config/model2maxlen.json
+_SHAPE: Final = record(
+    **dict.fromkeys(("context", "question", "difficulty", "length", *(f"choice_{letter}" for letter in "ABCD")), str),
+    answer=Literal["A", "B", "C", "D"],
+)
 _SPLITS: Final = (
     ("Easy", "difficulty", "easy"),
     ("Hard", "difficulty", "hard"),
@@ -34,20 +31,16 @@ _SPLITS: Final = (
 )
 
 
-def samples(request: Request, name: str) -> Iterator[Sample | None]:
+def _samples(request: Request, template: str, budget: int) -> Iterator[Sample | None]:
     """Yield the questions in the order of the file."""
-    template, budget = prompt_of(_FORMS[name][0]), _FORMS[name][1]
-    for row in request.data.json_lines(DATA, LongBench):
+    for row in request.data.json_lines(_DATA, _SHAPE):
         asked = {letter: row[f"choice_{letter}"].strip() for letter in "ABCD"} | {"question": row["question"].strip()}
         # One pass over the template, so that braces in a document stay as they are.
-        prompt, ids = _truncate_middle(request, template.format(context=row["context"].strip(), **asked), budget)
-        details: dict[str, JSON] = {
-            "difficulty": row["difficulty"],
-            "length": row["length"],
-            "middle_cut": ids is not None,
-        }
-        if name == "longbench_v2_cot":
-            details["asked"] = dict(asked)
+        text = prompt_of(template).format(context=row["context"].strip(), **asked)
+        prompt, ids = _truncate_middle(request, text, budget)
+        details = {"difficulty": row["difficulty"], "length": row["length"], "middle_cut": ids is not None}
+        if template == "longbench_0shot_cot":
+            details["asked"] = asked
         sample = Sample(prompt, (row["answer"],), budget, details=details, input_ids=ids)
         yield sample if request.fits(sample) else None
 
@@ -55,20 +48,17 @@ def samples(request: Request, name: str) -> Iterator[Sample | None]:
 def _truncate_middle(request: Request, text: str, budget: int) -> tuple[str, tuple[int, ...] | None]:
     """Return the text, or its first and last tokens in equal parts (a BOS counts in the first): in characters, and as ids."""
     bounds, prefix = request.tokenizer.boundaries(text), len(request.tokenizer.prefix)
-    most = min(request.room - budget, MOST_TOKENS)
+    most = min(request.room - budget, _MOST_TOKENS)
     if len(bounds) + prefix <= most:
         return text, None
     ids, first, last = request.tokenizer.encode(text), most // 2 - prefix, most - most // 2
     return text[: bounds[first - 1][1]] + text[bounds[-last][0] :], (*ids[:first], *ids[-last:])
 
 
-def concluded(answer: str, sample: Sample) -> Sample:
+def conclusion(answer: str, sample: Sample) -> Sample:
     """Return the question for the letter, behind the model's own reasoning and without the document."""
-    asked = sample.details["asked"]
-    assert isinstance(asked, dict)
-    return Sample(
-        prompt_of("longbench_0shot_cot_ans").format(reasoning=answer.strip(), **asked), sample.references, BUDGET
-    )
+    prompt = prompt_of("longbench_0shot_cot_ans").format(reasoning=answer.strip(), **sample.details["asked"])
+    return Sample(prompt, sample.references, _BUDGET)
 
 
 def _score(answer: str, sample: Sample) -> dict[str, float]:
@@ -78,21 +68,19 @@ def _score(answer: str, sample: Sample) -> dict[str, float]:
 
 TASKS: Final = tuple(
     Task(
-        name,
-        "longbench-v2",
-        "LongBench v2"
-        if name == "longbench_v2"
-        else f"LongBench v2, {name.removeprefix('longbench_v2_').replace('_', ' ')}",
-        "accuracy",
-        partial(samples, name=name),
-        _score,
+        name=f"longbench_v2{variant}",
+        suite="longbench-v2",
+        category=f"LongBench v2{variant.replace('_', ', ', 1).replace('_', ' ')}",
+        metric="accuracy",
         samples=503,
+        make=partial(_samples, template=f"longbench_0shot{variant}", budget=budget),
+        score=_score,
         max_new_tokens=budget,
         usual_length=131_072,
-        files=(DATA,),
-        follow_up=concluded if name == "longbench_v2_cot" else None,
+        files=(_DATA,),
+        follow_up=conclusion if variant == "_cot" else None,
         splits=_SPLITS,
         about="Prompts over 120,000 tokens, or over the length, are cut in their middle; an answer without a letter is wrong.",
     )
-    for name, (_, budget) in _FORMS.items()
+    for variant, budget in (("", _BUDGET), ("_cot", 1024), ("_no_context", _BUDGET))
 )

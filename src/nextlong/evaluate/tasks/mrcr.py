@@ -21,38 +21,38 @@ from itertools import chain
 from typing import TYPE_CHECKING, Final
 
 from nextlong.errors import EvaluateError
-from nextlong.evaluate.shapes import Mrcr
+from nextlong.evaluate.data import TEXT, record
 from nextlong.evaluate.task import Request, Sample, Task
 
 if TYPE_CHECKING:
-    from nextlong.runs.opened import Sequence as RunSequence
+    from nextlong.runs.run import Sequence as RunSequence
 
-NEEDLES: Final = (2, 4, 8)
-BUDGET: Final = 1024
+_NEEDLES: Final = (2, 4, 8)
+_BUDGET: Final = 1024
 _SUBJECT_WORDS: Final = 12
 _LEAST_CHARS: Final = 100  # of a needle: a heading alone is given back without a look at the others
 _MISSES: Final = 64  # distractors too long for what is left, after which the conversation is full
 _ORDINALS: Final = {1: "1st", 2: "2nd", 3: "3rd"}
-Turn = tuple[str, str]  # role, content
+_Turn = tuple[str, str]  # role, content
 
 
-def files_of(needles: int) -> tuple[str, ...]:
-    """Return the names of OpenAI's files for so many needles."""
+_SHAPE: Final = record(prompt=TEXT, answer=TEXT, random_string_to_prepend=TEXT)  # the prompt is a conversation, as JSON
+
+
+def _files(needles: int) -> tuple[str, ...]:
     return tuple(f"mrcr/{needles}needle/{needles}needle_{part}.parquet" for part in (0, 1))
 
 
-def published(request: Request, needles: int) -> Iterator[Sample | None]:
+def _published(request: Request, needles: int) -> Iterator[Sample | None]:
     """Yield OpenAI's conversations, in the order of the files."""
-    for row in (row for file in files_of(needles) for row in request.data.json_lines(file, Mrcr)):
-        # A token is hardly ever over eight characters, nor under one: most rows need not be tokenized.
-        if request.length / 2 < len(row["prompt"]) <= 8 * request.length:
-            turns = tuple((str(turn["role"]), str(turn["content"])) for turn in json.loads(row["prompt"]))
-            sample = _asked(request, turns, row["answer"], row["random_string_to_prepend"])
-            if request.length / 2 < request.tokenizer.count(sample.prompt) + sample.max_new_tokens <= request.length:
-                yield sample if request.fits(sample) else None
+    for row in (row for file in _files(needles) for row in request.data.json_lines(file, _SHAPE)):
+        turns = tuple((str(turn["role"]), str(turn["content"])) for turn in json.loads(row["prompt"]))
+        sample = _conversation(request, turns, row["answer"], row["random_string_to_prepend"])
+        if request.is_in_band(sample):
+            yield sample if request.fits(sample) else None
 
 
-def _asked(request: Request, turns: Sequence[Turn], answer: str, mark: str) -> Sample:
+def _conversation(request: Request, turns: Sequence[_Turn], answer: str, mark: str) -> Sample:
     prompt = "\n\n".join(f"{role.capitalize()}: {content}" for role, content in turns)
     budget = request.tokenizer.count(answer) + 16
     return Sample(prompt + "\n\nAssistant:", (answer,), budget, details={"mark": mark}, turns=tuple(turns))
@@ -70,7 +70,7 @@ class Passage:
 
 def mined(request: Request, needles: int) -> Iterator[Sample | None]:
     """Yield a conversation for each sequence of a run with so many meta-chunks, in a drawn order."""
-    from nextlong.runs import opened
+    from nextlong.runs import run as opened
 
     assert request.run is not None, "it is asked for before a model is loaded"
     run = opened.Run(request.run)
@@ -84,7 +84,9 @@ def mined(request: Request, needles: int) -> Iterator[Sample | None]:
         if len(metas) == needles:
             found = True
             others = (one for rest in numbers[place + 1 :] + numbers[:place] for one in _passages(run.sequence(rest)))
-            yield _conversation(request, metas, chain((one for one in own if one.role == "negative"), others), draw)
+            yield _mined_conversation(
+                request, metas, chain((one for one in own if one.role == "negative"), others), draw
+            )
     if not found:
         raise EvaluateError(
             f"mrcr_mined_{needles}: no sequence of {request.run} has {needles} meta-chunks of {_LEAST_CHARS} characters; "
@@ -102,7 +104,7 @@ def _passages(sequence: RunSequence) -> Iterator[Passage]:
             yield Passage(span.role, span.group, text.strip(), title if span.role == "meta" else subject)
 
 
-def _conversation(
+def _mined_conversation(
     request: Request, metas: Sequence[Passage], distractors: Iterable[Passage], draw: random.Random
 ) -> Sample | None:
     mark = "".join(draw.choices(string.ascii_letters + string.digits, k=10))
@@ -131,7 +133,7 @@ def _conversation(
         behind[groups.index(one.group) if one.group in groups else draw.randrange(len(behind))].append(one)
     passages = [one for part in behind for one in part]
     asked = [(("user", f"Write a passage about {one.subject}."), ("assistant", one.text)) for one in passages]
-    sample = _asked(request, (*chain.from_iterable(asked), ("user", question)), mark + metas[number].text, mark)
+    sample = _conversation(request, (*chain.from_iterable(asked), ("user", question)), mark + metas[number].text, mark)
     return sample if request.fits(sample) else None
 
 
@@ -147,33 +149,10 @@ def score(answer: str, sample: Sample) -> dict[str, float]:
     return {"sequence_match": SequenceMatcher(None, answer.removeprefix(mark), right.removeprefix(mark)).ratio()}
 
 
+_task = partial(Task, metric="sequence_match", samples=100, score=score, max_new_tokens=_BUDGET)
+_openai = partial(_task, suite="mrcr", category="MRCR")
+_mined = partial(_task, suite="mrcr-mined", category="MRCR, mined", reads="run")
 TASKS: Final = (
-    *(
-        Task(
-            f"mrcr_{needles}",
-            "mrcr",
-            "MRCR",
-            "sequence_match",
-            partial(published, needles=needles),
-            score,
-            samples=100,
-            max_new_tokens=BUDGET,
-            files=files_of(needles),
-        )
-        for needles in NEEDLES
-    ),
-    *(
-        Task(
-            f"mrcr_mined_{needles}",
-            "mrcr-mined",
-            "MRCR, mined",
-            "sequence_match",
-            partial(mined, needles=needles),
-            score,
-            samples=100,
-            max_new_tokens=BUDGET,
-            reads="run",
-        )
-        for needles in NEEDLES
-    ),
+    *(_openai(name=f"mrcr_{n}", make=partial(_published, needles=n), files=_files(n)) for n in _NEEDLES),
+    *(_mined(name=f"mrcr_mined_{n}", make=partial(mined, needles=n)) for n in _NEEDLES),
 )

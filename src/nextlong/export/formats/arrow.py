@@ -1,57 +1,60 @@
 """Arrow: a folder that `datasets.load_from_disk` maps into memory, with the columns of the Parquet files.
 
-In:  blocks of rows. Out: `data-00000-of-00008.arrow` (Arrow stream format) a shard, and `dataset_info.json` and `state.json`,
-as the `datasets` library's own `save_to_disk` writes them. That library saves a finished table from one process and copies
-it first; written here, shards are made at the same time, from blocks, and the core needs no `datasets`.
+Files: `data-00000-of-00008.arrow` (Arrow stream format) per shard, and `dataset_info.json` and `state.json`, as
+`save_to_disk` of the `datasets` library writes them. That library saves a finished table from one process and copies
+it first; here shards are written in parallel, block by block, and the core needs no `datasets`.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any
 
 import pyarrow as pa
 import xxhash
 
-from nextlong.artefacts.resolved import Resolved
-from nextlong.export.formats.base import Format, Options, Snippet
-from nextlong.export.table import SCHEMA, to_table
-from nextlong.plain_data import Json
-from nextlong.results import ShardResult
-
-_DTYPES: Final = {pa.float32(): "float32"}  # where the name in `datasets` is not Arrow's
+from nextlong.artifacts.resolved import Resolved
+from nextlong.artifacts.results import ShardResult
+from nextlong.export.formats.base import Format, Options, Snippet, check_index
+from nextlong.export.formats.table import SCHEMA, padded_columns, rows_of, schema_of, to_table
+from nextlong.text import Json
 
 
 class ArrowShard(ShardResult):
-    """A shard, its file, and the hash of its content."""
+    """A shard, its file, the hash of its content, and the columns that padding added."""
 
     file: str
     xxh3: str
+    added_columns: tuple[str, ...] = ()
 
 
-def write(out: Path, rows: Iterable[Resolved], *, shard: int, shards: int) -> ArrowShard:
-    """Write one shard beside `out`, a record batch a block."""
-    path = out.with_name(f"data-{shard:05}-of-{shards:05}.arrow")
+def write(out: Path, rows: Iterable[Resolved], options: Options) -> ArrowShard:
+    """Write one shard beside `out`, one record batch per block."""
+    path = out.with_name(f"data-{options.shard:05}-of-{options.shards:05}.arrow")
     content, count = xxhash.xxh3_64(), 0
-    schema = SCHEMA.with_metadata({"huggingface": json.dumps({"info": {"features": features()}})})
+    added = padded_columns(options)
+    columns = schema_of((*SCHEMA.names, *added))
+    schema = columns.with_metadata({"huggingface": json.dumps({"info": {"features": _features(columns)}})})
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
         for block in rows:
-            table = to_table(block)
+            table = to_table(block, columns.names, options)
             writer.write_table(table.replace_schema_metadata(schema.metadata))
             count += len(block)
-            for buffer in _buffers(table):
-                content.update(buffer)
-    return ArrowShard(rows=count, file=path.name, xxh3=content.hexdigest())
+            for chunk in (chunk for column in table.columns for chunk in column.chunks):
+                for buffer in filter(None, chunk.buffers()):
+                    content.update(buffer)
+    return ArrowShard(rows=count, file=path.name, xxh3=content.hexdigest(), added_columns=added)
 
 
 def close(folder: Path, shards: Sequence[ArrowShard]) -> None:
-    """Write `dataset_info.json` (what the columns are) and `state.json` (which files, in which order).
+    """Write `dataset_info.json` (the columns) and `state.json` (the files, in order).
 
-    `_fingerprint` names the content: `datasets` keys its caches of `map` and `filter` by it.
+    `_fingerprint` is a hash of the content: `datasets` keys its caches of `map` and `filter` by it.
     """
-    info = {"citation": "", "description": "", "features": features(), "homepage": "", "license": ""}
+    features = _features(schema_of((*SCHEMA.names, *shards[0].added_columns)))
+    info = {"citation": "", "description": "", "features": features, "homepage": "", "license": ""}
     state: Json = {
         "_data_files": [{"filename": shard.file} for shard in shards],
         "_fingerprint": xxhash.xxh3_64_hexdigest("".join(shard.xxh3 for shard in shards).encode()),
@@ -65,9 +68,23 @@ def close(folder: Path, shards: Sequence[ArrowShard]) -> None:
         (folder / name).write_text(json.dumps(content, indent=2), encoding="utf-8")
 
 
-def features() -> Json:
-    """Return the columns as the `datasets` library describes them in JSON."""
-    return {field.name: _feature(field.type) for field in SCHEMA}
+def read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of the files that `state.json` lists. Raises ValueError where columns are not those of
+    `dataset_info.json`."""
+    state, info = (json.loads((folder / name).read_bytes()) for name in ("state.json", "dataset_info.json"))
+    check_index("state.json", [file["filename"] for file in state["_data_files"]], files)
+    features = pa.schema([(name, _arrow_type(feature)) for name, feature in info["features"].items()])
+    for name in files:
+        with pa.memory_map(str(folder / name)) as mapped, pa.ipc.open_stream(mapped) as reader:
+            if reader.schema != features:
+                raise ValueError(f"{name} has other columns than dataset_info.json says: {reader.schema.names}")
+            for batch in reader:
+                yield from rows_of(batch)
+
+
+def _features(schema: pa.Schema) -> Json:
+    """Return the columns as `datasets` describes them in JSON."""
+    return {field.name: _feature(field.type) for field in schema}
 
 
 def _feature(kind: pa.DataType) -> Json:
@@ -75,28 +92,30 @@ def _feature(kind: pa.DataType) -> Json:
         return {"feature": _feature(kind.value_type), "_type": "List"}
     if pa.types.is_struct(kind):
         return {field.name: _feature(field.type) for field in kind.fields}
-    return {"dtype": _DTYPES.get(kind, str(kind)), "_type": "Value"}
+    return {"dtype": "float32" if kind == pa.float32() else str(kind), "_type": "Value"}  # Arrow's name is "float"
 
 
-def _buffers(table: pa.Table) -> Iterable[pa.Buffer]:
-    for column in table.columns:
-        for chunk in column.chunks:
-            yield from filter(None, chunk.buffers())
-
-
-def _write_shard(out: Path, rows: Iterable[Resolved], options: Options) -> ArrowShard:
-    return write(out, rows, shard=options.shard, shards=options.shards)
+def _arrow_type(feature: Any) -> pa.DataType:
+    """Return the type that such JSON describes; raise ValueError if it describes none."""
+    if not isinstance(feature, dict):
+        raise ValueError(f"dataset_info.json describes the type of a column by {feature!r:.80}")
+    if feature.get("_type") == "List":
+        return pa.list_(_arrow_type(feature.get("feature")))
+    if feature.get("_type") == "Value":
+        return pa.type_for_alias(str(feature.get("dtype")))
+    return pa.struct([(name, _arrow_type(feature_type)) for name, feature_type in feature.items()])
 
 
 FORMAT = Format(
     name="arrow",
     layout="arrow",
     suffixes=(".arrow",),
-    write=_write_shard,
+    write=write,
     result=ArrowShard,
     close=close,
+    read=read,
     wanted="spans",
-    keys=frozenset({"boundaries"}),
+    keys=frozenset({"boundaries", "pad_documents_to"}),
     columns=tuple(SCHEMA.names),
     snippet=Snippet("from datasets import load_from_disk", "load_from_disk({place})", 'rows[0]["length"]'),
 )

@@ -1,4 +1,4 @@
-"""axolotl: Parquet with the columns by which it knows rows that are tokenized already, one sequence a row."""
+"""axolotl: Parquet with the columns by which it recognises tokenized rows, one sequence per row."""
 
 from __future__ import annotations
 
@@ -11,8 +11,9 @@ _COLUMNS = ("input_ids", "attention_mask", "labels")
 FORMAT = replace(
     parquet.FORMAT,
     name="axolotl",
-    write=parquet.writer(_COLUMNS),
+    write=parquet.with_columns(_COLUMNS),
     wanted="ids",
+    keys=parquet.FORMAT.keys - {"pad_documents_to"},  # it pads by itself, and expects no padding within a row
     columns=_COLUMNS,
     no_packing="takes a packed row for one document",
 )

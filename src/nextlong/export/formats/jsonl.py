@@ -1,86 +1,65 @@
-"""JSONL: one object a sequence, with its text and the spans that tile it, for anything that reads JSON."""
+"""JSONL: one object per sequence, with its text and the spans that tile it, for anything that reads JSON."""
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import orjson
 
-from nextlong import schemas
-from nextlong.artefacts.resolved import Resolved
+from nextlong.artifacts.resolved import Resolved
+from nextlong.artifacts.results import ShardResult
 from nextlong.export.formats.base import Format, Options, Snippet
-from nextlong.export.table import SPAN
-from nextlong.plain_data import Json
-from nextlong.results import ShardResult
+from nextlong.export.formats.table import SPAN, span_columns
 
-KEYS: Final = ("sequence_id", "method", "domain", "length", "seq_lengths", "text", "spans")
+_KEYS: Final = ("sequence_id", "method", "domain", "length", "seq_lengths", "text", "spans")
 _SPAN_KEYS: Final = tuple(field.name for field in SPAN.fields)
-_BYTES_PER_CHAR: Final = 1.2  # JSON escapes and spans, beside the text
+_BYTES_PER_CHAR: Final = 1.2  # JSON escapes and spans included
 
 
-def write(path: Path, blocks: Iterable[tuple[Resolved, Sequence[str]]]) -> int:
-    """Write blocks of rows, each with the text of its spans; return the number of rows."""
-    rows = 0
-    with path.open("wb") as file:
+def write(out: Path, blocks: Iterable[tuple[Resolved, Sequence[str]]], _options: Options) -> ShardResult:
+    """Write blocks of rows, each with the text of its spans, to `{out}.jsonl`."""
+    count = 0
+    with Path(f"{out}.jsonl").open("wb") as file:
         for block, texts in blocks:
-            for row in to_rows(block, texts):
-                file.write(orjson.dumps(row, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))
-                rows += 1
-    return rows
+            count += len(block)
+            spans = [column.to_pylist() for column in span_columns(block)]
+            spans[-1] = [round(score, 6) for score in spans[-1]]
+            for row in range(len(block)):
+                first, last = block.span_offsets[row : row + 2].tolist()
+                fields = zip(*(column[first:last] for column in spans), strict=True)
+                plain = {
+                    "sequence_id": block.sequence_ids[row],
+                    "method": block.methods[row],
+                    "domain": block.domains[row],
+                    "length": int(block.token_offsets[row + 1] - block.token_offsets[row]),
+                    "seq_lengths": block.document_lengths[slice(*block.document_offsets[row : row + 2])],
+                    "text": "".join(texts[first:last]),
+                    "spans": [dict(zip(_SPAN_KEYS, values, strict=True)) for values in fields],
+                }
+                file.write(orjson.dumps(plain, option=orjson.OPT_APPEND_NEWLINE | orjson.OPT_SERIALIZE_NUMPY))
+    return ShardResult(rows=count)
 
 
-def to_rows(block: Resolved, texts: Sequence[str]) -> Iterator[Json]:
-    """Yield one dictionary a row, with KEYS."""
-    for number in range(len(block)):
-        first, last = block.span_offsets[number : number + 2].tolist()
-        yield {
-            "sequence_id": block.sequence_ids[number],
-            "method": block.methods[number],
-            "domain": block.domains[number],
-            "length": int(block.token_offsets[number + 1] - block.token_offsets[number]),
-            "seq_lengths": block.document_lengths[slice(*block.document_offsets[number : number + 2])],
-            "text": "".join(texts[first:last]),
-            "spans": span_rows(block, slice(first, last)),
-        }
-
-
-def span_rows(block: Resolved, places: slice) -> list[Json]:
-    """Return the spans at `places` as dictionaries with the names of the Parquet columns."""
-    columns = (
-        block.chunk_ids[places].tolist(),
-        block.doc_ids[places].tolist(),
-        block.source_ids[places].tolist(),
-        block.kept[places].tolist(),
-        block.char_starts[places].tolist(),
-        block.char_ends[places].tolist(),
-        [schemas.ROLES[role] for role in block.roles[places].tolist()],
-        block.token_starts[places].tolist(),
-        block.token_ends[places].tolist(),
-        [round(score, 6) for score in block.scores[places].tolist()],
-    )
-    return [dict(zip(_SPAN_KEYS, values, strict=True)) for values in zip(*columns, strict=True)]
-
-
-def _write_shard(out: Path, rows: Iterable[tuple[Resolved, Sequence[str]]], options: Options) -> ShardResult:
-    del options
-    return ShardResult(rows=write(Path(f"{out}.jsonl"), rows))
-
-
-def _bytes_per_token(compression: str, chars_per_token: float) -> float:
-    del compression
-    return chars_per_token * _BYTES_PER_CHAR
+def read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield one mapping per line."""
+    for name in files:
+        with (folder / name).open(encoding="utf-8") as lines:
+            for row in map(json.loads, lines):
+                yield row | {"spans": {key: [span[key] for span in row["spans"]] for key in _SPAN_KEYS}}
 
 
 FORMAT = Format(
     name="jsonl",
     layout="jsonl",
     suffixes=(".jsonl",),
-    write=_write_shard,
+    write=write,
+    read=read,
     wanted="texts",
     keys=frozenset({"boundaries"}),
-    columns=KEYS,
+    columns=_KEYS,
     reader_takes="*.jsonl",
     hub="loads",
     snippet=Snippet(
@@ -88,5 +67,5 @@ FORMAT = Format(
         "load_dataset(folder, split={split})  # streaming=True: without a copy in the cache",
         "len(rows[0]['text'])",
     ),
-    bytes_per_token=_bytes_per_token,
+    bytes_per_token=lambda _compression, chars_per_token: chars_per_token * _BYTES_PER_CHAR,
 )

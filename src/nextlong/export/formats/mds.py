@@ -1,36 +1,35 @@
-"""MDS: the shards and the index of MosaicML streaming, for ProLong, its forks and whatever reads a `StreamingDataset`.
+"""MDS: the shards and the index of MosaicML streaming, for ProLong, its forks and every reader of a `StreamingDataset`.
 
-In:  blocks of rows. Out: `shard.00000.mds` (`.mds.zstd` where compressed) a shard and one `index.json`, byte for byte what
-streaming's own `MDSWriter` makes of the same rows, columns and options; that library, which pins an old NumPy, is not needed.
+Files: `shard.00000.mds` (`.mds.zstd` where compressed) per shard and one `index.json`, byte for byte what streaming's
+own `MDSWriter` makes of the same rows, columns and options. That library pins an old NumPy and is not needed.
 
-A shard is the number of its samples (uint32), the offset of each sample and of the end (uint32), a JSON header, then the
-samples; a sample is the sizes (uint32) of its columns of no fixed size, then its columns in the order of their names.
-`shard_sizes` says from lengths alone which rows belong to which shard, so that shards can be written at the same time.
+A shard is the number of its samples (uint32), the offset of each sample and of the end (uint32), a JSON header, then
+the samples; a sample is the sizes (uint32) of its columns of no fixed size, then its columns in the order of their
+names. `shard_sizes` computes from lengths alone which rows belong to which shard, so that shards can be written in
+parallel.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final
 
 import numpy as np
 import zstandard
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from nextlong.artefacts.resolved import Resolved
+from nextlong.artifacts.resolved import Resolved
+from nextlong.artifacts.results import ShardResult
 from nextlong.errors import ExportError
-from nextlong.export.formats.base import Format, Options, RowSizes, Snippet
-from nextlong.results import ShardResult
-
-Compression = Literal["zstd"] | None
+from nextlong.export.formats.base import Format, Options, RowSizes, Snippet, check_index
 
 _COLUMNS: Final = {"domain": "str", "indices": "ndarray:uint32", "input_ids": "ndarray:uint32", "length": "int"}
-_FIXED_SIZES: Final = [None, None, None, 8]
-_SIZES_BYTES: Final = 4 * _FIXED_SIZES.count(None)
 _LENGTH_BYTES: Final = 8
+_SIZES_BYTES: Final = 4 * 3  # of the three columns of no fixed size
 _UINT32_BYTES: Final = 4
 _MOST_BYTES: Final = 2**32 - 1
 _ZSTD_LEVEL: Final = 3
@@ -42,27 +41,20 @@ class MdsShard(ShardResult):
     entry: dict[str, JsonValue]
 
 
-def write(
-    out: Path, rows: Iterable[Resolved], *, shard: int, shards: int, size_limit: int, compression: Compression = None
-) -> MdsShard:
-    """Write one shard beside `out`, held in memory until it is whole.
-
-    `shards` is not needed: the name of a shard is its own number. Which rows it must hold, `shard_sizes` says.
-    """
-    del shards
+def write(out: Path, rows: Iterable[Resolved], options: Options) -> MdsShard:
+    """Write one shard beside `out`, held in memory until it is complete; `shard_sizes` says which rows it must hold."""
     samples = [sample for block in rows for sample in _samples(block)]
-    pieces = list(_pieces(samples, _header(size_limit, compression)))
-    name = f"shard.{shard:05}.mds"
+    pieces = list(_pieces(samples, json.dumps(_config(options), sort_keys=True).encode()))
+    name = f"shard.{options.shard:05}.mds"
     files: dict[str, JsonValue] = {"raw_data": _file_entry(name, sum(map(len, pieces))), "zip_data": None}
-    if compression == "zstd":
+    if options.keys["compression"] == "zstd":
         # MDSWriter compresses with worker threads: even one of them gives other bytes than none.
         pieces = [zstandard.ZstdCompressor(level=_ZSTD_LEVEL, threads=1).compress(b"".join(pieces))]
         name = f"{name}.zstd"
         files["zip_data"] = _file_entry(name, len(pieces[0]))
     with (out.parent / name).open("wb") as file:
         file.writelines(pieces)
-    entry = {"samples": len(samples), **files, **_config(size_limit, compression)}
-    return MdsShard(rows=len(samples), entry=entry)
+    return MdsShard(rows=len(samples), entry={"samples": len(samples), **files, **_config(options)})
 
 
 def close(folder: Path, shards: Sequence[MdsShard]) -> None:
@@ -71,33 +63,120 @@ def close(folder: Path, shards: Sequence[MdsShard]) -> None:
     (folder / "index.json").write_text(json.dumps(index, sort_keys=True), encoding="ascii")
 
 
-def shard_sizes(
-    row_lengths: NDArray[np.int64],
-    documents_per_row: NDArray[np.int64],
-    domains: Sequence[str],
-    *,
-    size_limit: int,
-    compression: Compression = None,
-) -> list[int]:
-    """Return how many rows each shard holds, by the rule of `MDSWriter`; row_lengths in tokens, all of shape (n,).
+def shard_sizes(rows: RowSizes, options: Options) -> list[int]:
+    """Return how many rows each shard holds, by the rule of `MDSWriter`.
 
-    A shard is closed before the row that would take it over `size_limit` bytes. So a first row that is larger than that
-    leaves an empty shard before it, as it does there.
+    A shard is closed before the row that would take it over `options.shard_bytes`. So a first row that is larger than
+    that leaves an empty shard before it, as it does there.
     """
-    empty = 2 * _UINT32_BYTES + len(_header(size_limit, compression))
-    sizes, held, rows = [], empty, 0
-    for tokens, documents, domain in zip(row_lengths.tolist(), documents_per_row.tolist(), domains, strict=True):
-        row_bytes = _sample_bytes(tokens, documents, domain) + _UINT32_BYTES
-        if held + row_bytes > size_limit:
-            sizes.append(rows)
-            held, rows = empty, 0
+    empty = 2 * _UINT32_BYTES + len(json.dumps(_config(options), sort_keys=True).encode())
+    sizes, held, count = [], empty, 0
+    for tokens, documents, domain in zip(rows.tokens.tolist(), rows.documents.tolist(), rows.domains, strict=True):
+        arrays = len(_shape(tokens)) + len(_shape(documents, 2)) + _UINT32_BYTES * (tokens + 2 * documents)
+        row_bytes = _SIZES_BYTES + len(domain.encode()) + arrays + _LENGTH_BYTES + _UINT32_BYTES
+        if held + row_bytes > options.shard_bytes:
+            sizes.append(count)
+            held, count = empty, 0
         held += row_bytes
-        rows += 1
-    return [*sizes, rows] if rows else sizes
+        count += 1
+    return [*sizes, count] if count else sizes
+
+
+def read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield the rows of the shards that `index.json` lists. Raises ValueError where index, header and shard
+    disagree."""
+    shards = shards_of(folder)
+    check_index("index.json", [shard.name for shard in shards], sorted(files))
+    for shard in shards:
+        shard.check_header()
+        for place in range(len(shard)):
+            row = shard[place]
+            yield row | {"indices": row["indices"].tolist()} if "indices" in row else row
+        shard.release()
+
+
+def shards_of(folder: Path) -> list[StoredShard]:
+    """Return the shards that `index.json` of a folder lists. Raises ValueError where it is no such index."""
+    try:
+        return [StoredShard(folder, entry) for entry in json.loads((folder / "index.json").read_bytes())["shards"]]
+    except (ValueError, KeyError, TypeError) as error:
+        raise ValueError(f"index.json is not an index of MDS shards ({error})") from None
+
+
+class StoredShard:
+    """A shard of any `MDSWriter`, by its entry in the index: a sequence of rows, mapped into memory where it is not
+    compressed."""
+
+    def __init__(self, folder: Path, entry: Mapping[str, Any]) -> None:
+        """Take the entry apart; nothing is read yet."""
+        self.entry, self._raw_bytes = entry, int(entry["raw_data"]["bytes"])
+        stored = entry["zip_data"] or entry["raw_data"]
+        self.name, self._stored_bytes = str(stored["basename"]), int(stored["bytes"])
+        self.path = folder / self.name
+        self.columns = list(zip(*(entry[f"column_{key}"] for key in ("names", "encodings", "sizes")), strict=True))
+        self._samples = int(entry["samples"])
+
+    def __len__(self) -> int:
+        return self._samples
+
+    def __getitem__(self, place: int) -> dict[str, Any]:
+        """Return the columns of one row, those of encodings that are not known here left out."""
+        first, last = np.frombuffer(self._data, "<u4", 2, 4 + 4 * place).tolist()
+        sample = self._data[first:last]
+        unsized = sum(size is None for _, _, size in self.columns)
+        sizes = iter(np.frombuffer(sample, "<u4", unsized).tolist())
+        start = 4 * unsized
+        row: dict[str, Any] = {}
+        for name, encoding, fixed in self.columns:
+            value = sample[start : (start := start + (next(sizes) if fixed is None else fixed))]
+            if encoding == "str":
+                row[name] = bytes(value).decode()
+            elif encoding == "int":
+                row[name] = int.from_bytes(value, "little", signed=True)
+            elif encoding.startswith("ndarray:"):
+                row[name] = _array(value, encoding)
+        return row
+
+    def check_header(self) -> None:
+        """Raise ValueError where the header or the offsets of the shard are not what the index says."""
+        (count,) = np.frombuffer(self._data, "<u4", 1).tolist()
+        if count != len(self):
+            raise ValueError(f"{self.name} has {count} samples, index.json says {len(self)}")
+        offsets = np.frombuffer(self._data, "<u4", count + 1, 4).tolist()
+        for key, value in json.loads(bytes(self._data[8 + 4 * count : offsets[0]])).items():
+            if self.entry[key] != value:
+                raise ValueError(f"{self.name} has {key} {value!r}, index.json says {self.entry[key]!r}")
+        if offsets[-1] != len(self._data):
+            raise ValueError(f"{self.name} ends at byte {len(self._data)}, its last sample at {offsets[-1]}")
+
+    def release(self) -> None:
+        """Free the memory of a decompressed shard; it is read again when a row is requested."""
+        self.__dict__.pop("_data", None)
+
+    @cached_property
+    def _data(self) -> memoryview:
+        data = np.memmap(self.path, np.uint8, "r").data
+        if len(data) != self._stored_bytes:
+            raise ValueError(f"{self.name} has {len(data):,} bytes, index.json says {self._stored_bytes:,}")
+        if self.entry["zip_data"]:
+            data = memoryview(zstandard.ZstdDecompressor().decompressobj().decompress(data))
+            if len(data) != self._raw_bytes:
+                raise ValueError(f"{self.name} unpacks to {len(data):,} bytes, index.json says {self._raw_bytes:,}")
+        return data
+
+
+def _array(value: memoryview, encoding: str) -> NDArray[Any]:
+    """Return an array encoded as `ndarray:DTYPE`, with its shape before the values, or as `ndarray:DTYPE:SHAPE`."""
+    _, dtype, *fixed = encoding.split(":")
+    if fixed:
+        return np.frombuffer(value, dtype).reshape([int(axis) for axis in fixed[0].split(",")])
+    axes, width = value[0] >> 2, 1 << (value[0] & 3)
+    shape = np.frombuffer(value, f"<u{width}", axes, 1)
+    return np.frombuffer(value, dtype, offset=1 + axes * width).reshape(shape.tolist())
 
 
 def _samples(block: Resolved) -> Iterator[list[bytes | memoryview]]:
-    """Yield each row as the pieces that its bytes consist of; the ids stay where they are."""
+    """Yield each row as the pieces that its bytes consist of; the ids are not copied."""
     ids = np.ascontiguousarray(block.input_ids).data.cast("B")  # int32 as uint32: no id is negative
     for row, domain in enumerate(block.domains):
         start, stop = block.token_offsets[row : row + 2].tolist()
@@ -126,60 +205,37 @@ def _pieces(samples: list[list[bytes | memoryview]], header: bytes) -> Iterator[
 
 
 def _shape(*shape: int) -> bytes:
-    """Return the shape of an array as it stands before its values: number of axes and width, then the axes."""
+    """Return the shape of an array as MDS writes it before the values: number of axes and width, then the axes."""
     width = next(width for width in range(4) if max(shape) < 1 << (8 << width))
     return bytes([len(shape) << 2 | width]) + np.array(shape, f"<u{1 << width}").tobytes()
 
 
-def _sample_bytes(tokens: int, documents: int, domain: str) -> int:
-    arrays = len(_shape(tokens)) + len(_shape(documents, 2)) + _UINT32_BYTES * (tokens + 2 * documents)
-    return _SIZES_BYTES + len(domain.encode()) + arrays + _LENGTH_BYTES
-
-
-def _config(size_limit: int, compression: Compression) -> dict[str, JsonValue]:
+def _config(options: Options) -> dict[str, JsonValue]:
     return {
         "version": 2,
         "format": "mds",
-        "compression": compression,
+        "compression": "zstd" if options.keys["compression"] == "zstd" else None,
         "hashes": [],
-        "size_limit": size_limit,
+        "size_limit": options.shard_bytes,
         "column_names": list(_COLUMNS),
         "column_encodings": list(_COLUMNS.values()),
-        "column_sizes": [*_FIXED_SIZES],
+        "column_sizes": [None, None, None, _LENGTH_BYTES],
     }
-
-
-def _header(size_limit: int, compression: Compression) -> bytes:
-    return json.dumps(_config(size_limit, compression), sort_keys=True).encode()
 
 
 def _file_entry(name: str, size_bytes: int) -> dict[str, JsonValue]:
     return {"basename": name, "bytes": size_bytes, "hashes": {}}
 
 
-def _write_shard(out: Path, rows: Iterable[Resolved], options: Options) -> MdsShard:
-    compression = _compression(options)
-    return write(
-        out, rows, shard=options.shard, shards=options.shards, size_limit=options.shard_bytes, compression=compression
-    )
-
-
-def _shard_rows(rows: RowSizes, options: Options) -> list[int]:
-    return shard_sizes(*rows, size_limit=options.shard_bytes, compression=_compression(options))
-
-
-def _compression(options: Options) -> Compression:
-    return "zstd" if options.keys["compression"] == "zstd" else None
-
-
 FORMAT = Format(
     name="mds",
     layout="mds",
     suffixes=(".mds", ".mds.zstd"),
-    write=_write_shard,
+    write=write,
     result=MdsShard,
     close=close,
-    shard_rows=_shard_rows,
+    read=read,
+    shard_rows=shard_sizes,
     wanted="domains",
     keys=frozenset({"compression"}),
     compressions=("none", "zstd"),

@@ -1,17 +1,18 @@
 """Megatron: `.bin` and `.idx` files, version 1, for Megatron-LM, GPT-NeoX and NeMo.
 
-In:  blocks of rows. Out: a pair `part-00000.bin`, `part-00000.idx` a shard, and `blend.txt`, which lists them by tokens.
+Files: a pair `part-00000.bin`, `part-00000.idx` per shard, and `blend.txt`, which lists the pairs with their tokens.
 
-The `.bin` file is nothing but ids, one synthesised document after the other: uint16 where the vocabulary fits, else int32.
-The `.idx` file is a magic word, version, dtype code, both counts, then each sequence's length (int32) and byte offset (int64)
-and the bounds of documents in sequences (int64). Here every synthesised document is one sequence and one document.
+The `.bin` file holds ids only, one synthesised document after the other: uint16 where the vocabulary fits, else int32.
+The `.idx` file is a magic word, version, dtype code, both counts, then the length (int32) and byte offset (int64) of
+each sequence, and the bounds of documents in sequences (int64). Here each synthesised document is one sequence and one
+document.
 """
 
 from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import pairwise
 from pathlib import Path
@@ -20,9 +21,9 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.artefacts.resolved import Resolved
-from nextlong.export.formats.base import Format, Options, Snippet
-from nextlong.results import ShardResult
+from nextlong.artifacts.resolved import Resolved
+from nextlong.artifacts.results import ShardResult
+from nextlong.export.formats.base import Format, Options, Snippet, check_index
 
 _MAGIC: Final = b"MMIDIDX\x00\x00"
 _VERSION: Final = 1
@@ -31,42 +32,64 @@ _UINT16_VOCABULARY: Final = 65_500  # Megatron's own bound: it leaves room for i
 
 
 class MegatronShard(ShardResult):
-    """A shard, its documents, the id put behind those that do not end in it, and the name of its files without their ends."""
+    """A shard, its documents, the id put behind those that do not end in it, and the name of its files without their
+    ends."""
 
     documents: int
     eod: int | None
     prefix: str
 
 
-def write(
-    out: Path, rows: Iterable[Resolved], *, shard: int, shards: int, vocab_size: int, eod: int | None = None
-) -> MegatronShard:
+def write(out: Path, rows: Iterable[Resolved], options: Options) -> MegatronShard:
     """Write `{out}.bin` and `{out}.idx`.
 
-    `eod` is appended to each document that does not end in it already, and counts in the document's length: T tokens become
-    T + 1. `vocab_size`, all ids included, decides the dtype. `shard` and `shards` are not needed: `out` names the pair.
+    The token `export.megatron_eod` is appended to each document that does not end in it already, and counts in the
+    document's length: T tokens become T + 1.
     """
-    del shard, shards
-    dtype = np.dtype(np.uint16 if vocab_size < _UINT16_VOCABULARY else np.int32)
+    eod = None if options.keys["megatron_eod"] is None else options.token_id(options.keys["megatron_eod"])
+    dtype = np.dtype(np.uint16 if options.vocab_size < _UINT16_VOCABULARY else np.int32)
     count = 0
     written: list[Future[NDArray[np.int32]]] = []
-    # There is often one shard only: its ids go to the disk while the next ones are looked up.
+    # There is often only one shard: its ids are written to disk while the next ones are looked up.
     with Path(f"{out}.bin").open("wb") as file, ThreadPoolExecutor(1) as disk:
         for block in rows:
             count += len(block)
             wait(written)
             written.append(disk.submit(_write_block, file, block, dtype, eod))
-    sequence_lengths = np.concatenate([np.empty(0, np.int32), *(lengths.result() for lengths in written)])
+    lengths = np.concatenate([np.empty(0, np.int32), *(each.result() for each in written)])
+    ends = np.cumsum(lengths, dtype=np.int64)
     with Path(f"{out}.idx").open("wb") as file:
-        file.writelines(_index(sequence_lengths, dtype))
-    tokens = int(sequence_lengths.sum(dtype=np.int64))
-    return MegatronShard(rows=count, documents=len(sequence_lengths), tokens=tokens, eod=eod, prefix=out.name)
+        file.write(_MAGIC + struct.pack("<QBQQ", _VERSION, _DTYPE_CODES[dtype.name], len(lengths), len(lengths) + 1))
+        file.write(lengths.astype("<i4").tobytes())
+        file.write(((ends - lengths) * dtype.itemsize).astype("<i8").tobytes())
+        file.write(np.arange(len(lengths) + 1, dtype="<i8").tobytes())
+    return MegatronShard(
+        rows=count, documents=len(lengths), tokens=int(lengths.sum(dtype=np.int64)), eod=eod, prefix=out.name
+    )
 
 
 def close(folder: Path, shards: Sequence[MegatronShard]) -> None:
-    """Write `blend.txt`: a line a shard with its tokens, as its weight, and its prefix, relative to the folder."""
+    """Write `blend.txt`: one line per shard: its tokens, which are its weight in a blend, and its prefix relative to
+    the folder."""
     lines = [f"{shard.tokens} {shard.prefix}\n" for shard in shards]
     (folder / "blend.txt").write_text("".join(lines), encoding="utf-8")
+
+
+def read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+    """Yield the documents of the `.bin` files that `blend.txt` lists, as their `.idx` files divide them."""
+    blend = [line.split(" ") for line in (folder / "blend.txt").read_text(encoding="utf-8").splitlines()]
+    check_index("blend.txt", [f"{prefix}.bin" for _, prefix in blend], files)
+    for name, (weight, _) in zip(files, blend, strict=True):
+        lengths, dtype = _read_index((folder / name).with_suffix(".idx"))
+        tokens = int(lengths.sum(dtype=np.int64))
+        size = (folder / name).stat().st_size
+        if size != tokens * dtype.itemsize:
+            raise ValueError(f"{name} holds {size:,} bytes, its index names {tokens:,} ids of {dtype}")
+        if int(weight) != tokens:
+            raise ValueError(f"{name} holds {tokens:,} tokens, blend.txt says {weight}")
+        ids = np.memmap(folder / name, dtype, "r") if tokens else np.empty(0, dtype)
+        for start, stop in pairwise([0, *np.cumsum(lengths, dtype=np.int64).tolist()]):
+            yield {"input_ids": ids[start:stop]}
 
 
 def _write_block(file: Any, block: Resolved, dtype: np.dtype[Any], eod: int | None) -> NDArray[np.int32]:
@@ -88,28 +111,31 @@ def _write_block(file: Any, block: Resolved, dtype: np.dtype[Any], eod: int | No
     return lengths
 
 
-def _index(lengths: NDArray[np.int32], dtype: np.dtype[Any]) -> Iterator[bytes]:
-    count = len(lengths)
-    yield _MAGIC
-    yield struct.pack("<QBQQ", _VERSION, _DTYPE_CODES[dtype.name], count, count + 1)
-    yield lengths.astype("<i4").tobytes()
-    yield ((np.cumsum(lengths, dtype=np.int64) - lengths) * dtype.itemsize).astype("<i8").tobytes()
-    yield np.arange(count + 1, dtype="<i8").tobytes()
-
-
-def _write_shard(out: Path, rows: Iterable[Resolved], options: Options) -> MegatronShard:
-    name = options.keys["megatron_eod"]
-    eod = None if name is None else options.token_id(name)
-    return write(out, rows, shard=options.shard, shards=options.shards, vocab_size=options.vocab_size, eod=eod)
+def _read_index(path: Path) -> tuple[NDArray[np.int32], np.dtype[Any]]:
+    """Return the lengths of the documents, shape (D,), and the type of the ids."""
+    index = path.read_bytes()
+    magic, version, code, sequences, bounds = struct.unpack_from("<9sQBQQ", index)
+    if (magic, version) != (_MAGIC, _VERSION):
+        raise ValueError(f"{path.name} begins with {magic!r}, version {version}")
+    dtype = np.dtype({code: name for name, code in _DTYPE_CODES.items()}[code])
+    lengths = np.frombuffer(index, "<i4", sequences, 34)
+    pointers = np.frombuffer(index, "<i8", sequences, 34 + 4 * sequences)
+    documents = np.frombuffer(index, "<i8", bounds, 34 + 12 * sequences)
+    if not np.array_equal(documents, np.arange(sequences + 1)):
+        raise ValueError(f"{path.name} does not make one document of every sequence")
+    if not np.array_equal(pointers, (np.cumsum(lengths, dtype=np.int64) - lengths) * dtype.itemsize):
+        raise ValueError(f"{path.name} has documents that do not begin where the one before ends")
+    return lengths, dtype
 
 
 FORMAT = Format(
     name="megatron",
     layout="megatron",
     suffixes=(".bin",),
-    write=_write_shard,
+    write=write,
     result=MegatronShard,
     close=close,
+    read=read,
     unit="documents",
     keys=frozenset({"megatron_eod"}),
     auto_shard_mb=16_000,  # its users name each file

@@ -1,11 +1,11 @@
-"""OLMo: raw token files and the places of their documents, for OLMo-core.
+"""OLMo: raw token files and the offsets of their documents, for OLMo-core.
 
-In:  blocks of rows whose documents end in EOS. Out: a pair a shard: `part-00000.npy`, which by its name is an array of NumPy but
-has no header, only ids, one synthesised document after the other; and `part-00000.csv.gz`, a line a document: where it
-starts and where it ends, in tokens.
+Files: a pair per shard. `part-00000.npy` is named like a NumPy array but has no header, only ids, one synthesised
+document after the other; `part-00000.csv.gz` has one line per document: its start and its end in tokens. Documents
+must end in EOS.
 
-Ids are uint16 where the vocabulary fits, else uint32, as OLMo-core itself chooses. It takes the ends of documents from the
-EOS tokens in the array, or from the second file, so both must say the same.
+Ids are uint16 where the vocabulary fits, else uint32, as OLMo-core itself chooses. It takes the ends of documents from
+the EOS tokens in the array or from the second file, so both must agree.
 """
 
 from __future__ import annotations
@@ -19,10 +19,10 @@ from typing import Any
 
 import numpy as np
 
-from nextlong.artefacts.resolved import Resolved
+from nextlong.artifacts.resolved import Resolved
+from nextlong.artifacts.results import ShardResult
 from nextlong.errors import ExportError
 from nextlong.export.formats.base import Format, Options, Snippet
-from nextlong.results import ShardResult
 
 _UINT16_VOCABULARY = 1 << 16
 
@@ -46,12 +46,16 @@ def write(out: Path, rows: Iterable[Resolved], options: Options) -> OlmoShard:
             count += len(block)
             ends += (ends[-1] + _document_ends(block, options.eos_id)).tolist()
             file.write(np.ascontiguousarray(block.input_ids, dtype).data)
-    _write_offsets(Path(f"{out}.csv.gz"), ends)
+    lines = "".join(f"{start},{end}\n" for start, end in pairwise(ends))
+    # No name and no time in the gzip header: the same rows give the same bytes.
+    with Path(f"{out}.csv.gz").open("wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
+        packed.write(lines.encode("ascii"))
     return OlmoShard(rows=count, documents=len(ends) - 1, tokens=ends[-1])
 
 
 def read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    """Yield the documents of the arrays by the offsets beside them. Raises ValueError where these do not tile the array."""
+    """Yield the documents of the arrays by the offsets beside them. Raises ValueError where these do not tile the
+    array."""
     for name in files:
         with gzip.open(folder / name.replace(".npy", ".csv.gz"), "rt", newline="") as lines:
             places = [(int(start), int(end)) for start, end in csv.reader(lines)]
@@ -79,13 +83,6 @@ def _document_ends(block: Resolved, eos: int | None) -> Any:
     return ends
 
 
-def _write_offsets(path: Path, ends: Sequence[int]) -> None:
-    lines = "".join(f"{start},{end}\n" for start, end in pairwise(ends))
-    # Neither name nor time in the header: the same rows are the same bytes.
-    with path.open("wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
-        packed.write(lines.encode("ascii"))
-
-
 FORMAT = Format(
     name="olmo",
     layout="raw token ids of OLMo-core",
@@ -95,7 +92,6 @@ FORMAT = Format(
     read=read,
     unit="documents",
     eos="required",
-    bytes_per_token=lambda _compression, _chars: 4.0,
     snippet=Snippet(
         "from glob import glob\n\nimport numpy as np\nfrom olmo_core.data import NumpyFSLDataset",
         "NumpyFSLDataset(*sorted(glob({place} + '/*.npy')), sequence_length={tokens}, vocab_size={vocabulary}, "

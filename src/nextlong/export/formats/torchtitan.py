@@ -1,4 +1,5 @@
-"""torchtitan: Parquet with the columns that its loader reads, of sequences one token longer, which is the last label."""
+"""torchtitan: Parquet with the columns that its loader reads, of sequences one token longer, which is the last
+label."""
 
 from __future__ import annotations
 
@@ -11,8 +12,9 @@ _COLUMNS = ("input_ids", "seq_lengths")
 FORMAT = replace(
     parquet.FORMAT,
     name="torchtitan",
-    write=parquet.writer(_COLUMNS),
+    write=parquet.with_columns(_COLUMNS),
     wanted="ids",
+    keys=parquet.FORMAT.keys - {"pad_documents_to"},  # its flex attention accepts documents of any length
     columns=_COLUMNS,
     extra_tokens=1,
 )

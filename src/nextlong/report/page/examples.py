@@ -1,6 +1,6 @@
-"""Examples: look-alikes that were left out because they repeat a text, beside what they repeat.
+"""Examples: negatives that were filtered out as near-duplicates, beside the text that they repeat.
 
-In:  runs. Out: a few pairs of texts of each run, the runs of three words that both hold marked.
+In:  a run. Out: a few pairs of texts, with the runs of three words that both hold.
 """
 
 from __future__ import annotations
@@ -8,43 +8,30 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator, Sequence
 from typing import NamedTuple
-from xml.etree.ElementTree import Element
 
 import numpy as np
 
 from nextlong import schemas
-from nextlong.artefacts import lookup
+from nextlong.artifacts import lookup
+from nextlong.artifacts.results import DraftResult
 from nextlong.picture import shared_words
-from nextlong.picture.elements import element
-from nextlong.report.page import parts
-from nextlong.results import DraftResult
-from nextlong.runs.opened import Run
+from nextlong.runs.run import Run
 
-_PAIRS = 3  # of a run
 _CHARS = 900  # of a text
-_RUN = 3  # words in a row, as near-copies are told by (docs/decisions/0005)
+_RUN = 3  # words in a row, as near-duplicates are defined by (docs/decisions/0005)
 _BEFORE = 120  # characters before the first of them
 _WORD = re.compile(r"\w+")
 
 
 class Pair(NamedTuple):
-    """A chunk that was left out, and the chunk that it repeats: source and text of each."""
+    """A chunk that was filtered out, and the chunk that it repeats: source and text of each."""
 
-    left_out: tuple[str, str]
+    filtered: tuple[str, str]
     repeated: tuple[str, str]
 
 
-def near_copies(runs: Sequence[Run]) -> Iterator[Element]:
-    """Yield the examples of each run whose drafts remember some."""
-    for letter, run in zip(parts.letters(len(runs)), runs, strict=True):
-        if pairs := list(near_copy_pairs(run, most=_PAIRS)):
-            of = "" if len(runs) == 1 else f" of {letter}"
-            heading = element("h3", f"Left out{of}, and what it repeats")
-            yield element("div", heading, *map(_shown, pairs), class_="examples")
-
-
 def near_copy_pairs(run: Run, *, most: int) -> Iterator[Pair]:
-    """Yield near-copies that the drafts left out, from different tasks before several of one."""
+    """Yield near-duplicates that drafting filtered out, from different tasks before several of one."""
     counted = [part.near_copy_examples for part in run.steps["draft"].results(DraftResult)]
     rounds = (
         of_run[turn] for turn in range(max(map(len, counted), default=0)) for of_run in counted if turn < len(of_run)
@@ -65,16 +52,12 @@ def _names(run: Run, ids: np.ndarray) -> list[str]:
     return names
 
 
-def _shown(pair: Pair) -> Element:
+def marked(pair: Pair) -> list[tuple[str, str, list[tuple[str, bool]]]]:
+    """Return a heading, the source and the pieces of each text, with whether both texts hold that piece."""
     texts = [text for _, text in pair]
     shared = set(_runs(texts[0])) & set(_runs(texts[1]))
-    cards = [
-        element(
-            "article", element("h4", heading), element("p", element("bdi", source), class_="from"), _text(text, shared)
-        )
-        for heading, (source, text) in zip(("Left out", "It repeats"), pair, strict=True)
-    ]
-    return element("div", *cards, class_="pair")
+    headings = ("Filtered out", "It repeats")
+    return [(heading, source, _pieces(text, shared)) for heading, (source, text) in zip(headings, pair, strict=True)]
 
 
 def _runs(text: str) -> dict[tuple[str, ...], list[tuple[int, int]]]:
@@ -87,20 +70,19 @@ def _runs(text: str) -> dict[tuple[str, ...], list[tuple[int, int]]]:
     return places_of
 
 
-def _text(text: str, shared: set[tuple[str, ...]]) -> Element:
-    """Return a text from a little before the first run that both hold, with what such runs cover marked."""
+def _pieces(text: str, shared: set[tuple[str, ...]]) -> list[tuple[str, bool]]:
+    """Return a text, from a little before the first run that both hold, in pieces that such runs cover or do not."""
     places = sorted(place for run, run_places in _runs(text).items() if run in shared for place in run_places)
     first = max(0, places[0][0] - _BEFORE) if places else 0
     last = min(len(text), first + _CHARS)
-    pieces: list[Element | str] = ["…"] if first else []
-    at = first
+    pieces = [("…", False)] if first else []
+    done = first
     for start, end in _joined(places):
         if start >= last:
             break
-        pieces += [text[at:start], element("mark", text[start : min(end, last)])]
-        at = min(end, last)
-    pieces += [text[at:last], "…" if last < len(text) else ""]
-    return element("p", *pieces, class_="words", tabindex="0", role="group", aria_label="A text")
+        pieces += [(text[done:start], False), (text[start : min(end, last)], True)]
+        done = min(end, last)
+    return [*pieces, (text[done:last] + ("…" if last < len(text) else ""), False)]
 
 
 def _joined(places: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:

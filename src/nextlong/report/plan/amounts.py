@@ -9,15 +9,16 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass, replace
 
+from nextlong.engine.estimate import Amounts
 from nextlong.methods.base import DocumentMethod, Need, NeighbourSearch, method_of
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import SURE_SHARE, Amounts, document_chars, fetch_of
-from nextlong.recipe.search import AUTO
+from nextlong.recipe.amounts import SURE_SHARE, document_chars, fetch_of
+from nextlong.recipe.keys import AUTO
 from nextlong.report.plan.trial import Trial
+from nextlong.retrieval.indexes import costs
+from nextlong.retrieval.indexes.base import is_built
+from nextlong.retrieval.indexes.costs import load_of
 from nextlong.schemas import Layout
-from nextlong.search import choose
-from nextlong.search.index import index_kind
-from nextlong.search.index_estimates import load_of
 
 # A quarter more documents are drawn than asked for, a sixteenth more drafts named, and some; of meta-documents no more are drafted
 # than have as many among them that are surely short enough.
@@ -138,7 +139,7 @@ def _with_drafts(recipe: Recipe, corpus: Corpus, amounts: Amounts, chars_per_tok
         queries=queries,
         drafts=drawn,
         drafted_chunks=drawn * a_draft,
-        named_chunks=named,
+        referenced_chunks=named,
         sequences=sequences,
         tokens=sequences * recipe.sequence_tokens,
     )
@@ -147,7 +148,5 @@ def _with_drafts(recipe: Recipe, corpus: Corpus, amounts: Amounts, chars_per_tok
 def _with_index(recipe: Recipe, amounts: Amounts, *, has_gpu: bool) -> Amounts:
     """Fill in which index is used, and which share of the vectors it looks into."""
     load = load_of(amounts, has_gpu=has_gpu)
-    index = choose.choose(load)[0] if recipe.search.index == AUTO else recipe.search.index
-    return (
-        replace(amounts, index=index, looked_into=choose.looked_into(load)) if index_kind(index).is_built else amounts
-    )
+    index = costs.choose(load)[0] if recipe.search.index == AUTO else recipe.search.index
+    return replace(amounts, index=index, visited_share=costs.visited_share(load)) if is_built(index) else amounts

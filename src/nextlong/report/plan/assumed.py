@@ -4,14 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from nextlong.embed.base import kind_of
+from nextlong.engine.estimate import Amounts
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import Amounts
 from nextlong.report.plan.cluster import Asked, Shape, shape_of
 from nextlong.report.plan.costs import Cost, Machines, Rate
 from nextlong.report.plan.sample import Measured
-from nextlong.search import choose
-from nextlong.search.index import index_kind
+from nextlong.retrieval.encoders.base import kind_of
+from nextlong.retrieval.indexes import costs
+from nextlong.retrieval.indexes.base import is_built
+from nextlong.retrieval.mine import read_bytes
 
 _MODEL_TOKEN_CHARS = 4.5  # characters to a token of an encoder, of English
 
@@ -29,7 +30,7 @@ def rates(recipe: Recipe, amounts: Amounts, measured: Measured, asked: Asked) ->
         "queries": Rate(None),
         "tokens": Rate(tokenizing.fast_s, start_s=tokenizing.start_s),
         "tokenizer": Rate(tokenizing.slow_s, start_s=lambda _: tokenizing.read_s),
-        "products": Rate(measured.product_s, on_gpu=choose.GPU_PRODUCT_S),
+        "products": Rate(measured.product_s, on_gpu=costs.GPU_PRODUCT_S),
     }
 
 
@@ -72,15 +73,16 @@ def lines(
             f"{asked.gpu_tflops * 1e12 / operations:,.0f} chunks/s each"
         )
     if amounts.queries:
-        pairs = 2 * amounts.queries * amounts.vectors * amounts.dimensions * amounts.looked_into
+        pairs = 2 * amounts.queries * amounts.vectors * amounts.dimensions * amounts.visited_share
         where = (
-            f"{2 / choose.GPU_PRODUCT_S / 1e12:,.0f} TFLOP/s a GPU (assumed)"
+            f"{2 / costs.GPU_PRODUCT_S / 1e12:,.0f} TFLOP/s a GPU (assumed)"
             if any(cost_of[name].on_gpus for name in ("mine", "neighbours") if name in cost_of)
             else f"{2 / measured.product_s / 1e9:,.0f} GFLOP/s a core (measured)"
         )
-        looked = f" × {amounts.looked_into:.1%} looked into" if index_kind(amounts.index).is_built else ""
+        looked = f" × {amounts.visited_share:.1%} visited" if is_built(amounts.index) else ""
         said.append(
             f"  search, {amounts.index}: 2 × {amounts.queries:,.0f} queries × {amounts.vectors:,.0f} vectors × "
-            f"{amounts.dimensions:,.0f} dimensions{looked} = {pairs:.1e} operations, at {where}"
+            f"{amounts.dimensions:,.0f} dimensions{looked} = {pairs:.1e} operations, at {where}; "
+            f"{read_bytes(amounts) / 1e9:,.1f} GB of vectors are read"
         )
     return said

@@ -14,10 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nextlong.engine.estimate import TRIED, Amount, Estimate
+from nextlong.engine.estimate import TRIED, Amount, Amounts, Estimate
 from nextlong.engine.executor import Capacity
 from nextlong.engine.step import Step
-from nextlong.recipe.amounts import Amounts
 from nextlong.report.plan.schedule import Load, schedule
 from nextlong.report.plan.trial import Tried
 

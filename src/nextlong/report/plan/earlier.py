@@ -11,10 +11,10 @@ from pathlib import Path
 from typing import Any, Final
 
 from nextlong.engine import store
+from nextlong.engine.estimate import Amounts
 from nextlong.engine.runner import find_done
 from nextlong.engine.step import Step
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import Amounts
 
 _TELLING_SECONDS: Final = 1.0  # below, an earlier step's time is start-up and says nothing of a larger one
 # Counts of a manifest that are in the unit of the step's `Estimate.work`; of other steps nothing follows from earlier times.
@@ -51,15 +51,15 @@ def shares_to_do(steps: Sequence[Step], amounts: Amounts, run_dir: Path) -> dict
     """
     by_name = {step.name: step for step in steps}
     tokens = by_name.get("tokens")
-    if tokens is None or not amounts.named_chunks:
+    if tokens is None or not amounts.referenced_chunks:
         return {}
-    inputs = {step.name: step.fingerprint for step in tokens.inputs if step.name != "named_chunks"}
+    inputs = {step.name: step.fingerprint for step in tokens.inputs if step.name != "referenced_chunks"}
     known = max(
         (_chunks_of(one) for one in _manifests(run_dir, "tokens") if inputs.items() <= one["inputs"].items()), default=0
     )
     drawn = by_name.get("meta_documents")
     if drawn is not None and find_done(drawn, run_dir) is not None:
-        return {"tokens": max(0.0, 1 - known / amounts.named_chunks)}
+        return {"tokens": max(0.0, 1 - known / amounts.referenced_chunks)}
     return {"tokens": max(0.0, 1 - known / max(1.0, amounts.chunks))}
 
 

@@ -17,21 +17,17 @@ from typing import NamedTuple
 from rich.console import Console
 
 from nextlong import pipeline
-from nextlong.artefacts.names import name_for
-from nextlong.artefacts.record import run_dir_of, store_of, variant_names
-from nextlong.corpus import steps as corpus_steps
+from nextlong.artifacts.record import name_for, run_dir_of, store_of, variant_names
 from nextlong.corpus.ingest import check_named_ids
-from nextlong.corpus.parts import whole_files
+from nextlong.corpus.splits import shard_bytes_for, shard_bytes_of, whole_files
 from nextlong.engine import runner
+from nextlong.engine.estimate import Amounts
 from nextlong.engine.step import Step
 from nextlong.errors import CorpusError, EncoderError, RunError
-from nextlong.inputs.files import InputFile
-from nextlong.inputs.remembered import check_apart, input_files, recognise_inputs
 from nextlong.methods.base import described
-from nextlong.plain_data import Json
-from nextlong.plural import counted
+from nextlong.reading.files import InputFile
+from nextlong.reading.known_files import recognise_inputs
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import Amounts
 from nextlong.report import tables
 from nextlong.report.plan import assumed, warnings
 from nextlong.report.plan import costs as plan_costs
@@ -41,8 +37,10 @@ from nextlong.report.plan.costs import Cost, Machines, Sample
 from nextlong.report.plan.earlier import earlier_rates, shares_to_do
 from nextlong.report.plan.sample import Measured, measure
 from nextlong.report.plan.trial import Trial, try_route
-from nextlong.tokens import lost
-from nextlong.tokens.enough import check_enough
+from nextlong.retrieval.encoders.base import kind_of
+from nextlong.sequences.corpus_size import check_enough
+from nextlong.sequences.token_chars import lossy_tokenizer
+from nextlong.text import Json, counted
 
 _MB = 1_000_000
 
@@ -117,10 +115,8 @@ def _plain(cost: Cost, machines: Machines) -> Json:
 def planned(recipe: Recipe, asked: Asked, *, tell: Callable[[str], None]) -> Planned:
     """Return the plan of a recipe; `tell` hears of inputs. Raises the user's errors that `run` would raise first."""
     missing = _missing_package(recipe)
-    pipeline.check_beforehand(recipe, encoder="any" if missing else "installed")
-    run_dir = run_dir_of(recipe)
-    check_apart(recipe, run_dir)
-    files = recognise_inputs(recipe, input_files(recipe), run_dir, tell=tell)
+    files, run_dir = pipeline.prepare(recipe, encoder="any" if missing else "installed"), run_dir_of(recipe)
+    files = recognise_inputs(recipe, files, run_dir, tell=tell)
     steps = pipeline.route(recipe, files)
     states = [_state(step, run_dir, store_of(recipe)) for step in steps]
     if all(state.startswith("done") for state in states) and not asked.is_elsewhere and asked.chunks is None:
@@ -137,7 +133,7 @@ def planned(recipe: Recipe, asked: Asked, *, tell: Callable[[str], None]) -> Pla
         (machines, {name: cost for name, cost in cost_of.items() if name in todo}) for machines, cost_of in plan.on
     ]
     total = plan_costs.total(steps, columns[0][1], columns[0][0])
-    loses = lost.warning(plan.measured.tokenizing.lost_share)
+    loses = lossy_tokenizer(plan.measured.tokenizing.lost_share)
     return Planned(
         recipe,
         steps,
@@ -150,7 +146,7 @@ def planned(recipe: Recipe, asked: Asked, *, tell: Callable[[str], None]) -> Pla
             *whole_files(
                 recipe.ingest.sources,
                 files,
-                shard_bytes=corpus_steps.shard_bytes_of(recipe, files),
+                shard_bytes=shard_bytes_of(recipe, files),
                 workers=asked.workers or pipeline.worker_count(recipe),
             ),
         ],
@@ -213,7 +209,8 @@ def plan_for(
         amounts_of(
             recipe,
             corpus,
-            dimensions=measured.dimensions or min(recipe.encoder.lsa.dimensions, max(1, trials[1].dimensions)),
+            dimensions=measured.dimensions
+            or min(getattr(recipe.encoder.options, "dimensions", 256), max(1, trials[1].dimensions)),
             chars_per_token=measured.tokenizing.chars_per_token,
             shards=_shards(recipe, files, corpus.text_bytes, asked),
             has_gpu=place.gpus > 0 and recipe.search.device != "cpu",
@@ -239,7 +236,7 @@ def _head_s(asked: Asked) -> float:
 def _missing_package(recipe: Recipe) -> str:
     """Say which package running needs and planning does not, "" if it is there."""
     try:
-        pipeline.check_encoder(recipe)
+        kind_of(recipe.encoder).check_installed(recipe.encoder)
     except EncoderError as error:
         return str(error)
     return ""
@@ -265,9 +262,9 @@ def _summary(recipe: Recipe, plan: Plan) -> str:
 
 def _shards(recipe: Recipe, files: Sequence[Sequence[InputFile]], text_bytes: float, asked: Asked) -> int:
     if asked.chunks is not None:
-        shard_bytes = corpus_steps.shard_bytes_for(recipe, text_bytes)
+        shard_bytes = shard_bytes_for(recipe, text_bytes)
         return max(1, math.ceil(text_bytes / shard_bytes))
-    return max(len(files), math.ceil(text_bytes / corpus_steps.shard_bytes_of(recipe, files)))
+    return max(len(files), math.ceil(text_bytes / shard_bytes_of(recipe, files)))
 
 
 def _check_writable(run_dir: Path) -> None:

@@ -23,18 +23,18 @@ import fsspec
 import numpy as np
 from threadpoolctl import threadpool_limits
 
-from nextlong.compose.steps import has_gaps
 from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.look import Look, kept_shares, look_at
-from nextlong.embed.base import Speed, kind_of
 from nextlong.errors import CorpusError, EncoderError
-from nextlong.inputs.files import InputFile
-from nextlong.inputs.record import RejectKind
-from nextlong.plural import counted
+from nextlong.reading.files import InputFile
+from nextlong.reading.records import RejectKind
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import MIN_GAP_CHUNKS
 from nextlong.report.plan.amounts import Corpus
 from nextlong.report.plan.cluster import shape_of
+from nextlong.retrieval.encoders.base import Speed, kind_of
+from nextlong.sequences.steps import has_gaps
+from nextlong.text import counted
 from nextlong.workers import preloaded
 
 _TOKENIZED_CHUNKS = 512
@@ -107,7 +107,7 @@ def measure(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Measured:
         encode_s=encoding.chunk_s,
         encode_unknown=encoding.unknown,
         rejects=_rejects(every),
-        product_s=_measure_search(encoding.dimensions or recipe.encoder.lsa.dimensions),
+        product_s=_measure_search(encoding.dimensions or int(getattr(recipe.encoder.options, "dimensions", 256))),
         start_s=_measure_start(recipe),
     )
 
@@ -234,9 +234,9 @@ def _import_s(modules: tuple[str, ...]) -> float:
 
 def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> Tokenizing:
     """Return how tokenizing goes here; a tokenizer that is yet to be trained is trained small."""
-    from nextlong.tokens.encode import TextEncoder, chars_before_loading
-    from nextlong.tokens.lost import lost_share
-    from nextlong.tokens.tokenizer import load_tokenizer, special_id, train_bpe
+    from nextlong.sequences.encode import TextEncoder, chars_before_loading
+    from nextlong.sequences.token_chars import lost_share
+    from nextlong.sequences.tokenizer import load_tokenizer, special_id, train_bpe
 
     few = list(itertools.islice(chunks[:: max(1, len(chunks) // _TOKENIZED_CHUNKS)], _TOKENIZED_CHUNKS))
     others = chunks[1 :: max(2, len(chunks) // _TOKENIZED_CHUNKS)] or few

@@ -22,21 +22,20 @@ from typing import Any
 from threadpoolctl import threadpool_limits
 
 from nextlong import pipeline
-from nextlong.embed.base import kind_of
 from nextlong.engine import store
 from nextlong.engine.estimate import TRIED
-from nextlong.engine.executor import Resources
+from nextlong.engine.executor import Resources, SerialExecutor
 from nextlong.engine.runner import run_steps
-from nextlong.engine.serial import SerialExecutor
 from nextlong.errors import NextlongError
-from nextlong.inputs.remembered import input_files
 from nextlong.methods.base import method_of
-from nextlong.methods.quest.keywords import Keywords
-from nextlong.plain_data import Json
+from nextlong.methods.keywords import Keywords
+from nextlong.reading.known_files import input_files
 from nextlong.recipe import Encoder, Recipe
-from nextlong.recipe.search import EXACT
+from nextlong.recipe.keys import EXACT
+from nextlong.retrieval.encoders.base import kind_of
 from nextlong.schemas import Layout
-from nextlong.tokens.tokenizer import END_OF_TEXT, train_bpe
+from nextlong.sequences.tokenizer import END_OF_TEXT, train_bpe
+from nextlong.text import Json
 
 _LARGE = 8_000_000  # characters; the small sample is a quarter of it
 _WARM = 200_000  # tried first and not counted: it pays for imports

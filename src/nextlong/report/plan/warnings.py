@@ -9,22 +9,22 @@ from dataclasses import replace
 from pathlib import Path
 
 from nextlong.corpus.ingest import allowing
+from nextlong.engine.estimate import Amounts
 from nextlong.engine.memory import memory_bytes
 from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import Amounts
-from nextlong.recipe.search import EXACT
+from nextlong.recipe.keys import EXACT
 from nextlong.report.plan.cluster import Asked
 from nextlong.report.plan.costs import Total
 from nextlong.report.plan.sample import Measured
+from nextlong.retrieval.indexes import costs
+from nextlong.retrieval.indexes.base import is_built
+from nextlong.retrieval.indexes.costs import load_of
+from nextlong.retrieval.sample import none_long_enough
 from nextlong.runs import warnings
 from nextlong.runs.warnings import Warned
 from nextlong.schemas import Layout
-from nextlong.search import choose
-from nextlong.search.index import index_kind
-from nextlong.search.index_estimates import load_of
-from nextlong.search.steps import none_long_enough
-from nextlong.tokens.enough import too_long, too_short, uses_a_chunk_once
+from nextlong.sequences.corpus_size import too_long, too_short, uses_a_chunk_once
 
 
 def lines(
@@ -94,7 +94,7 @@ def rejects(recipe: Recipe, measured: Measured) -> str:
     kinds = ", ".join(sorted(measured.rejects, key=lambda kind: (-measured.rejects[kind], kind))[:3])
     return (
         f"ingest would stop the run: about {share:.2%} of the records cannot be used ({kinds}), more than "
-        f"ingest.max_reject_share={recipe.ingest.max_reject_share:g} allows; mend the files, or say {allowing(share)}"
+        f"ingest.max_reject_share={recipe.ingest.max_reject_share:g} allows; correct the files, or add {allowing(share)}"
     )
 
 
@@ -126,11 +126,11 @@ def _index(recipe: Recipe, amounts: Amounts) -> str:
     """Say what an approximate index would take where the recipe asks for exact search and it takes long."""
     if recipe.search.index != EXACT or not amounts.queries:
         return ""
-    load = load_of(replace(amounts, index=EXACT), has_gpu=choose.has_gpu(recipe.search))
-    index, _ = choose.choose(load)
-    if not index_kind(index).is_built:
+    load = load_of(replace(amounts, index=EXACT), has_gpu=costs.has_gpu(recipe.search))
+    index, _ = costs.choose(load)
+    if not is_built(index):
         return ""
-    exact_s, approximate_s = choose.seconds(load)
+    exact_s, approximate_s = costs.seconds(load)
     return (
         f"an approximate index would pay: search.index=exact takes about {exact_s / 3600:,.1f} hours of one core, {index} about "
         f"{approximate_s / 3600:,.1f} to build and search; say --set search.index=auto"

@@ -1,10 +1,14 @@
-"""Config: a training recipe as a config of torchtitan's trainer, which imports this module and calls `nextlong`."""
+"""Config: a training recipe as a config of torchtitan's trainer, which imports this module and calls `nextlong`.
+
+The model is torchtitan's Llama with every size from config.json, so that models of any size can be trained.
+"""
 
 from __future__ import annotations
 
 import os
+from dataclasses import replace
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Final
 
 import torch
 from torchtitan.components.checkpointer import CheckpointManager
@@ -12,113 +16,187 @@ from torchtitan.components.loss import ChunkedLossWrapper, CrossEntropyLoss
 from torchtitan.components.optimizer import OptimizersContainer, ParamGroupConfig
 from torchtitan.config import CommConfig, CompileConfig, DebugConfig, ParallelismConfig, TrainingConfig
 from torchtitan.distributed.activation_checkpoint import FullAC
+from torchtitan.models import llama3
+from torchtitan.models.common import ComplexRoPE, Embedding, Linear, RMSNorm
 from torchtitan.trainer import Trainer
 
 from nextlong.errors import RecipeError
-from nextlong.plain_data import Json
-from nextlong.train import rope
-from nextlong.train.recipe import Training, TrainRecipe
-from nextlong.train.titan import llama, parts
-from nextlong.train.titan.versions import interface
+from nextlong.text import Json
+from nextlong.train.model import set_rope_base
+from nextlong.train.recipe import TrainRecipe
+from nextlong.train.titan import parts
+from nextlong.train.titan.launch import installed_version
 
-BLOCK_TOKENS = 128  # of flex attention, whose blocks context parallelism shares out
-TIMEOUT_SECONDS = 3600  # torchtitan's 100 s are less than a step, or a checkpoint, of half a million tokens a row
+if TYPE_CHECKING:
+    from transformers import PretrainedConfig
+
+BLOCK_TOKENS: Final = 128  # of flex attention; context parallelism distributes whole blocks
+# torchtitan's 100 s are less than a step, or a checkpoint, of rows of half a million tokens.
+TIMEOUT_SECONDS: Final = 3600
+_ARCHITECTURES: Final = ("llama", "mistral")
+# Built into torchtitan's Llama: it would silently compute a model with other values differently.
+_BUILT_IN: Final = {
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "attention_dropout": 0.0,
+    "sliding_window": None,
+}
 
 
-def nextlong() -> Any:
+def nextlong() -> Trainer.Config:
     """Return the config of the recipe that the environment variable NEXTLONG_RECIPE_JSON holds."""
     return config_of(TrainRecipe.model_validate_json(os.environ["NEXTLONG_RECIPE_JSON"]))
 
 
-def config_of(recipe: TrainRecipe) -> Any:
+def config_of(recipe: TrainRecipe) -> Trainer.Config:
     """Return the trainer's config."""
-    known, as_json = interface(), recipe.model_dump_json()
-    prepared = parts.prepared(as_json)
-    path, training, shared_by = str(recipe.model.path), recipe.training, recipe.hardware.ranks_per_row
-    row_tokens = input_tokens(prepared.row_tokens, shared_by=shared_by)
-    _check_shares(recipe, rows_per_step=prepared.plan.rows_per_step)
-    longest = prepared.rows.longest_document
-    rope.set_base(prepared.config, base=recipe.model.rope_base, max_tokens=longest, scaling=recipe.model.rope_scaling)
-    llama.check(prepared.config, path=path)
-    spec = llama.spec(prepared.config, interface=known, row_tokens=row_tokens, float8=recipe.torchtitan.float8 == "on")
+    as_json = recipe.model_dump_json()
+    ready = parts.prepared(as_json)
+    path, training, hardware = str(recipe.model.path), recipe.training, recipe.hardware
+    row_tokens = input_tokens(ready.row_tokens, ranks_per_row=hardware.ranks_per_row)
+    rows_per_step = ready.plan.rows_per_step
+    groups, rest = divmod(hardware.count, hardware.ranks_per_row)
+    if rest or rows_per_step % (groups * training.micro_batch_rows):
+        raise RecipeError(
+            f"{hardware.count} devices, {hardware.ranks_per_row} a row, cannot share {rows_per_step} rows a step, "
+            f"{training.micro_batch_rows} at once, evenly; change hardware.count, hardware.ranks_per_row, "
+            "training.micro_batch_rows or training.tokens_per_step"
+        )
+    set_rope_base(ready.config, recipe, max_tokens=ready.rows.longest_document)
+    check_llama(ready.config, path=path)
     rows: Json = {"recipe": as_json, "row_tokens": row_tokens}
-    batch = {"micro_batch_rows": training.micro_batch_rows, "rows_per_step": prepared.plan.rows_per_step}
+    if installed_version() == "main":
+        batch = {
+            "max_context_length": row_tokens,
+            "num_tokens_per_microbatch_per_dp_rank": training.micro_batch_rows * row_tokens,
+            "num_tokens_per_train_step": rows_per_step * row_tokens,
+        }
+    else:
+        sizes = {"local_batch_size": training.micro_batch_rows, "global_batch_size": rows_per_step}
+        batch = {"seq_len": row_tokens, **sizes}
+    # AdamW's options of norms, which do not decay, and of everything else.
+    options = {"lr": training.lr, "betas": (training.beta1, training.beta2), "eps": training.eps}
+    param_groups = [
+        ParamGroupConfig(pattern=pattern, optimizer_name="AdamW", optimizer_kwargs={**options, "weight_decay": decay})
+        for pattern, decay in ((r"norm\.weight$", 0.0), (".*", training.weight_decay))
+    ]
+    # Logits of at most `loss_block_tokens` tokens at a time, in chunks of equal length.
+    local_tokens = row_tokens // hardware.ranks_per_row
+    fewest = -(-local_tokens // recipe.memory.loss_block_tokens)
+    chunks = next(count for count in range(fewest, local_tokens + 1) if local_tokens % count == 0)
+    cross_entropy = CrossEntropyLoss.Config(global_vocab_size=ready.config.vocab_size)
+    has_gpu, is_bf16 = torch.cuda.is_available(), training.precision == "bf16"
     return Trainer.Config(
-        model_spec=spec,
+        model_spec=llama_spec(ready.config, row_tokens=row_tokens, float8=recipe.torchtitan.float8 == "on"),
         hf_assets_path=path,
         dump_folder=str(Path(recipe.out)),
         tokenizer=parts.NoTokenizer.Config(),
         dataloader=parts.RowsLoader.Config(**rows),
-        loss=_loss(recipe, local_tokens=row_tokens // shared_by, vocabulary=prepared.config.vocab_size),
-        optimizer=OptimizersContainer.Config(param_groups=_groups(training), implementation=_implementation()),
+        loss=ChunkedLossWrapper.Config(num_chunks=chunks, loss_fn=cross_entropy),
+        optimizer=OptimizersContainer.Config(
+            param_groups=param_groups, implementation="fused" if has_gpu else "for-loop"
+        ),
         lr_scheduler=parts.Schedule.Config(recipe=as_json, warmup_steps=training.warmup_steps),
         metrics=parts.Log.Config(recipe=as_json, log_freq=1),
         training=TrainingConfig(
-            **known.batch(row_tokens=row_tokens, **batch),
+            **batch,
             steps=training.steps,
             max_norm=training.clip or float("inf"),
-            mixed_precision_param="bfloat16" if training.precision == "bf16" else "float32",
+            mixed_precision_param="bfloat16" if is_bf16 else "float32",
             disable_cuda_graphs=True,  # they would keep the activations of a whole row allocated
         ),
         # `ptrr` balances blocks of attention work; torchtitan's default, `headtail`, is for attention without a mask.
-        parallelism=ParallelismConfig(context_parallel_degree=shared_by, context_parallel_load_balancer="ptrr"),
-        checkpoint=_checkpoint(recipe, path),
+        parallelism=ParallelismConfig(
+            context_parallel_degree=hardware.ranks_per_row, context_parallel_load_balancer="ptrr"
+        ),
+        checkpoint=CheckpointManager.Config(
+            enable=True,
+            folder="checkpoints",
+            interval=recipe.checkpoints.every_steps,
+            keep_latest_k=max(2, recipe.checkpoints.keep_last),
+            initial_load_path=path,
+            initial_load_in_hf=True,
+            last_save_in_hf=True,
+            export_dtype="bfloat16" if is_bf16 else "float32",
+            async_mode="async" if has_gpu else "disabled",
+        ),
         activation_checkpoint=FullAC.Config() if recipe.memory.checkpointing == "layers" else None,
         compile=CompileConfig(enable=recipe.compile == "on"),
         comm=CommConfig(init_timeout_seconds=TIMEOUT_SECONDS, train_timeout_seconds=TIMEOUT_SECONDS),
         debug=DebugConfig(seed=recipe.seed),
-        validator=parts.HeldOut.Config(**rows, enable=prepared.held_out_rows is not None, steps=1),
+        validator=parts.HeldOut.Config(**rows, enable=ready.held_out_rows is not None, steps=1),
     )
 
 
-def _check_shares(recipe: TrainRecipe, *, rows_per_step: int) -> None:
-    count, shared_by, at_once = recipe.hardware.count, recipe.hardware.ranks_per_row, recipe.training.micro_batch_rows
-    if count % shared_by or rows_per_step % (count // shared_by * at_once):
-        raise RecipeError(
-            f"{count} devices, {shared_by} a row, cannot share {rows_per_step} rows a step, {at_once} at once, evenly; change "
-            "hardware.count, hardware.ranks_per_row, training.micro_batch_rows or training.tokens_per_step"
-        )
+def input_tokens(row_tokens: int, *, ranks_per_row: int) -> int:
+    """Return the length that a row is padded to: whole blocks for each of 2 · `ranks_per_row` slices.
 
-
-def input_tokens(row_tokens: int, *, shared_by: int) -> int:
-    """Return how many tokens of a row the model reads: whole blocks for each of 2 · `shared_by` slices, the rest padded.
-
-    A row of one token more than that, as composed for trainers that want the label of the last input, is not padded for it.
+    A row of one token more, as composed for trainers that need the label of the last input, is not padded for it.
     """
-    unit = 2 * shared_by * BLOCK_TOKENS if shared_by > 1 else BLOCK_TOKENS
+    unit = 2 * ranks_per_row * BLOCK_TOKENS if ranks_per_row > 1 else BLOCK_TOKENS
     if row_tokens % unit == 1 and row_tokens > unit:
         return row_tokens - 1
     return -(-row_tokens // unit) * unit
 
 
-def _loss(recipe: TrainRecipe, *, local_tokens: int, vocabulary: int) -> Any:
-    wanted = -(-local_tokens // recipe.memory.loss_block_tokens)
-    chunks = next(count for count in range(wanted, local_tokens + 1) if local_tokens % count == 0)
-    return ChunkedLossWrapper.Config(num_chunks=chunks, loss_fn=CrossEntropyLoss.Config(global_vocab_size=vocabulary))
+def check_llama(config: PretrainedConfig, *, path: str) -> None:
+    """Raise RecipeError unless torchtitan's Llama computes the same as the model of a config of transformers."""
+    if config.model_type not in _ARCHITECTURES:
+        raise RecipeError(
+            f"model.path={path!r} is a {config.model_type}; the engine torchtitan trains {' and '.join(_ARCHITECTURES)}: train "
+            "it on one device with --engine nextlong, or use --emit axolotl"
+        )
+    differing = {
+        key: value for key, built_in in _BUILT_IN.items() if (value := getattr(config, key, built_in)) != built_in
+    }
+    head_dim = getattr(config, "head_dim", None)
+    if head_dim not in (None, config.hidden_size // config.num_attention_heads):
+        differing["head_dim"] = head_dim
+    scaling = config.rope_parameters["rope_type"]
+    if scaling not in ("default", "llama3"):
+        differing["rope_scaling"] = scaling
+    if differing:
+        values = ", ".join(f"{key}={value!r}" for key, value in differing.items())
+        advice = "set model.rope_scaling=replace" if "rope_scaling" in differing else "use --emit axolotl"
+        raise RecipeError(f"model.path={path!r} has {values}, which torchtitan's Llama does not support; {advice}")
 
 
-def _groups(training: Training) -> list[Any]:
-    """Return AdamW's options of norms, which do not decay, and of everything else."""
-    options = {"lr": training.lr, "betas": (training.beta1, training.beta2), "eps": training.eps}
-    return [
-        ParamGroupConfig(pattern=pattern, optimizer_name="AdamW", optimizer_kwargs={**options, "weight_decay": decay})
-        for pattern, decay in ((r"norm\.weight$", 0.0), (".*", training.weight_decay))
-    ]
-
-
-def _implementation() -> str:
-    return "fused" if torch.cuda.is_available() else "for-loop"
-
-
-def _checkpoint(recipe: TrainRecipe, path: str) -> Any:
-    return CheckpointManager.Config(
-        enable=True,
-        folder="checkpoints",
-        interval=recipe.checkpoints.every_steps,
-        keep_latest_k=max(2, recipe.checkpoints.keep_last),
-        initial_load_path=path,
-        initial_load_in_hf=True,
-        last_save_in_hf=True,
-        export_dtype="bfloat16" if recipe.training.precision == "bf16" else "float32",
-        async_mode="async" if torch.cuda.is_available() else "disabled",
+def llama_spec(config: PretrainedConfig, *, row_tokens: int, float8: bool) -> llama3.ModelSpec:
+    """Return torchtitan's ModelSpec of a checked config, for rows of up to `row_tokens` tokens."""
+    width, vocabulary, heads = config.hidden_size, config.vocab_size, config.num_attention_heads
+    parameters = config.rope_parameters
+    positions = "max_context_length" if installed_version() == "main" else "max_seq_len"
+    rope_options: Json = {"theta": float(parameters["rope_theta"]), "scaling": "none", positions: row_tokens}
+    if parameters["rope_type"] == "llama3":  # Llama 3.1 and later, with the factors of the model's own config.json
+        kept = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
+        rope_options |= {"scaling": "llama", "scaling_factor": parameters["factor"]}
+        rope_options |= {name: parameters[name] for name in kept}
+    layers = llama3._build_llama3_layers(
+        n_layers=config.num_hidden_layers,
+        dim=width,
+        n_heads=heads,
+        n_kv_heads=config.num_key_value_heads,
+        hidden_dim=config.intermediate_size,
+        rope=ComplexRoPE.Config(dim=width // heads, **rope_options),
+        attn_backend="flex",
     )
+    embedding_init = llama3._EMBEDDING_SKIP_INIT if config.tie_word_embeddings else llama3._EMBEDDING_INIT
+    model = llama3.Llama3Model.Config(
+        dim=width,
+        vocab_size=vocabulary,
+        enable_weight_tying=config.tie_word_embeddings,
+        tok_embeddings=Embedding.Config(num_embeddings=vocabulary, embedding_dim=width, param_init=embedding_init),
+        norm=RMSNorm.Config(normalized_shape=width, param_init=llama3._NORM_INIT),
+        lm_head=Linear.Config(in_features=width, out_features=vocabulary, param_init=llama3._output_linear_init(width)),
+        layers=layers,
+    )
+    for _, norm, above, name in list(model.traverse(RMSNorm.Config)):
+        setattr(above, str(name), replace(norm, eps=config.rms_norm_eps))
+    if float8:
+        from torchtitan.components.quantization import Float8LinearConverter
+
+        model = Float8LinearConverter.Config(filter_fqns=["lm_head"]).build().convert(model)
+    functions = {"parallelize_fn": llama3.parallelize_llama, "pipelining_fn": None, "post_optimizer_build_fn": None}
+    adapter = llama3.Llama3StateDictAdapter
+    return llama3.ModelSpec(name="llama3", flavor="config.json", model=model, state_dict_adapter=adapter, **functions)

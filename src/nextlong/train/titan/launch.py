@@ -1,31 +1,33 @@
-"""Launch: train on several devices by torchtitan: one process a device, started by torchrun.
+"""Launch: train on several devices with torchtitan: one process per device, started by torchrun.
 
 In:  a recipe; torchrun's environment variables, or none: then the processes are started here, on this machine.
-Out: `out/`: recipe.yaml, metrics.jsonl, held_out.jsonl, checkpoints/ (DCP), final/ (Hugging Face), as of the one-device engine.
+Out: `out/`: recipe.yaml, metrics.jsonl, held_out.jsonl, checkpoints/ (DCP), final/ (Hugging Face), as by the one-device engine.
+
+torchtitan writes the last step as Hugging Face weights: each rank its part below `step-N/sharded`, then whole files from all parts
+there, then the index. `final/` is that folder with config and tokenizer, and `trainer.json` with the recipe and data it is of.
 """
 
 from __future__ import annotations
 
+import importlib.metadata
+import importlib.util
 import json
 import os
 import shutil
 import subprocess
 import sys
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from rich.console import Console
 
 from nextlong.engine import store
 from nextlong.errors import RecipeError, RunError
 from nextlong.report import tables
-from nextlong.train import metrics
-from nextlong.train.emit import expressed
-from nextlong.train.prepare import check_same_recipe
-from nextlong.train.recipe import TrainRecipe
-from nextlong.train.titan import versions
+from nextlong.train.prepare import check_same_data, check_same_recipe
+from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported
 
-_KEYS: Final[expressed.Keys] = {
+_KEYS: Final[SupportedKeys] = {
     **dict.fromkeys(
         ("data", "seed", "attention", "model.rope_base", "model.rope_scaling", "training", "watch", "checkpoints")
     ),
@@ -33,25 +35,58 @@ _KEYS: Final[expressed.Keys] = {
     "memory.checkpointing": ("layers", "none"),
 }
 _INDEX: Final = "model.safetensors.index.json"
-_MACHINE: Final = 8  # devices of a machine, in commands that are shown
+_GPUS_PER_NODE: Final = 8  # in commands that are shown
+
+
+def installed_version() -> Literal["0.3", "main"]:
+    """Return which interface the installed torchtitan has.
+
+    main, since August 2026, counts tokens instead of rows, takes rows without a batch dimension and has moved its data loaders.
+    Raises RecipeError where torchtitan or torch is missing or not supported.
+    """
+    if importlib.util.find_spec("torchtitan") is None:
+        raise RecipeError(
+            "--engine torchtitan needs torchtitan; pip install torchtitan==0.3.0 beside a torch newer than 2.13"
+        )
+    import torch
+
+    if not hasattr(torch.distributed, "set_timeout"):
+        raise RecipeError(
+            f"torch {torch.__version__} is too old for torchtitan: it lacks torch.distributed.set_timeout, which torchtitan calls "
+            "after the first step; install a torch newer than 2.13 (torchtitan is developed against torch's nightly builds)"
+        )
+    from torchtitan.config import TrainingConfig
+
+    fields = set(TrainingConfig.__dataclass_fields__)
+    has_new_loaders = importlib.util.find_spec("torchtitan.components.data") is not None
+    if {"max_context_length", "num_tokens_per_train_step"} <= fields and has_new_loaders:
+        return "main"
+    try:
+        version = importlib.metadata.version("torchtitan")
+    except importlib.metadata.PackageNotFoundError:  # a checkout on PYTHONPATH
+        version = "of unknown version"
+    if version.startswith("0.3.") and {"seq_len", "global_batch_size"} <= fields:
+        return "0.3"
+    raise RecipeError(
+        f"torchtitan {version} is not supported; install 0.3.0, or main with training.max_context_length (since August 2026)"
+    )
 
 
 def train(recipe: TrainRecipe, console: Console) -> Path:
-    """Train as the recipe says, from the last checkpoint if there is one; return the folder of the finished model."""
-    cure = "leave these at their defaults, or train on one device with --engine nextlong"
-    expressed.check(recipe, _KEYS, trainer="--engine torchtitan", cure=cure)
-    versions.interface()
+    """Run or resume a training; return the folder of the finished model."""
+    advice = "leave these at their defaults, or train on one device with --engine nextlong"
+    check_supported(recipe, _KEYS, trainer="--engine torchtitan", advice=advice)
+    installed_version()
     recipe = _with_local_paths(recipe)
     out = Path(recipe.out)
     if _is_finished(recipe):
         tables.say(f"all {recipe.training.steps} steps are done; choose another `out` to train from the start", console)
-        return out / "final"
-    if "WORLD_SIZE" in os.environ:
-        _train_here(recipe)
+    elif "WORLD_SIZE" in os.environ:
+        _train_as_rank(recipe)
     else:
         with store.locked(out):
-            _check_same(recipe)
-            if _last_save(recipe) is None:  # else the weights are trained, and torchtitan could not resume from them
+            _check_checkpoints(recipe)
+            if _last_save(recipe) is None:  # otherwise all steps are done, and torchtitan could not resume from them
                 _start_processes(recipe, console)
             _finish(recipe)
         tables.say(f"model: {out / 'final'}", console)
@@ -63,17 +98,17 @@ def _start_processes(recipe: TrainRecipe, console: Console) -> None:
 
     from nextlong.train.titan import parts
 
-    count, here = recipe.hardware.count, torch.accelerator.device_count() if torch.accelerator.is_available() else 0
-    if count > here:
-        machines, rest = divmod(count, _MACHINE)
-        shape = (
-            f"--nnodes {machines} --nproc-per-node {_MACHINE}" if machines and not rest else f"--nproc-per-node {count}"
-        )
+    count = recipe.hardware.count
+    available = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
+    if count > available:
+        nodes, rest = divmod(count, _GPUS_PER_NODE)
+        shape = f"--nnodes {nodes} --nproc-per-node {_GPUS_PER_NODE}" if nodes and not rest else ""
         raise RecipeError(
-            f"hardware.count={count} devices, and this machine has {here}; start it on each machine with: torchrun {shape} "
-            "--rdzv-backend c10d --rdzv-endpoint FIRST_MACHINE:29500 -m nextlong train RECIPE --engine torchtitan"
+            f"hardware.count={count} devices, and this machine has {available}; start it on each machine with: torchrun "
+            f"{shape or f'--nproc-per-node {count}'} --rdzv-backend c10d --rdzv-endpoint FIRST_MACHINE:29500 -m nextlong train "
+            "RECIPE --engine torchtitan"
         )
-    for line in parts.prepared(recipe.model_dump_json()).said():
+    for line in parts.prepared(recipe.model_dump_json()).notes():
         tables.say(line, console)
     kept = Path(recipe.out) / "recipe.yaml"
     store.write_text(kept, recipe.dump())
@@ -85,7 +120,7 @@ def _start_processes(recipe: TrainRecipe, console: Console) -> None:
         )
 
 
-def _train_here(recipe: TrainRecipe) -> None:
+def _train_as_rank(recipe: TrainRecipe) -> None:
     """Train as one of torchrun's processes."""
     rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if processes != recipe.hardware.count:
@@ -93,20 +128,20 @@ def _train_here(recipe: TrainRecipe) -> None:
             f"hardware.count={recipe.hardware.count}, and torchrun started {processes} processes; make them equal"
         )
     out = Path(recipe.out)
-    _check_same(recipe)
-    if _last_save(recipe) or _is_finished(recipe):  # rank 0 may have finished it a moment ago
+    _check_checkpoints(recipe)
+    if _last_save(recipe) is None and not _is_finished(recipe):  # rank 0 may have finished it a moment ago
         if rank == 0:
-            _finish(recipe)
-        return
-    if rank == 0:
-        out.mkdir(parents=True, exist_ok=True)
-        store.write_text(out / "recipe.yaml", recipe.dump())
-    os.environ["NEXTLONG_RECIPE_JSON"] = recipe.model_dump_json()
-    own = ["--module", "nextlong.train.titan.config", "--config", "nextlong"]
-    from torchtitan.train import main
+            out.mkdir(parents=True, exist_ok=True)
+            store.write_text(out / "recipe.yaml", recipe.dump())
+            # A kill may have left parts of the last save. Parts of more ranks than now would be read as weights of this training.
+            # The other ranks wait for this one before they write.
+            shutil.rmtree(_last_step_folder(recipe), ignore_errors=True)
+        os.environ["NEXTLONG_RECIPE_JSON"] = recipe.model_dump_json()
+        from torchtitan.train import main
 
-    sys.argv = ["torchtitan", *own, *recipe.torchtitan.options]
-    main()
+        ours = ["--module", "nextlong.train.titan.config", "--config", "nextlong"]
+        sys.argv = ["torchtitan", *ours, *recipe.torchtitan.options]
+        main()
     if rank == 0:
         _finish(recipe)
 
@@ -123,7 +158,7 @@ def _with_local_paths(recipe: TrainRecipe) -> TrainRecipe:
             folder = Path(snapshot_download(recipe.model.path))
         except Exception as error:
             raise RecipeError(
-                f"model.path={recipe.model.path!r} is no folder, and cannot be had from the Hub ({error})"
+                f"model.path={recipe.model.path!r} is not a folder, and cannot be downloaded from the Hub ({error})"
             ) from None
     if not list(folder.glob("*.safetensors")):
         raise RecipeError(
@@ -133,54 +168,55 @@ def _with_local_paths(recipe: TrainRecipe) -> TrainRecipe:
     return recipe.model_copy(update={"model": model, "out": str(Path(recipe.out).expanduser().absolute())})
 
 
-def _is_finished(recipe: TrainRecipe) -> bool:
-    out = Path(recipe.out)
-    steps = metrics.read(out / metrics.STEPS) if (out / "final").is_dir() else []
-    return bool(steps) and steps[-1]["step"] >= recipe.training.steps
-
-
-def _check_same(recipe: TrainRecipe) -> None:
+def _check_checkpoints(recipe: TrainRecipe) -> None:
     """Raise RunError if the checkpoints in `out` are of another recipe; torchtitan's loader compares the data."""
     kept, saved = Path(recipe.out) / "recipe.yaml", Path(recipe.out) / "checkpoints"
     if kept.is_file() and list(saved.glob("step-*")):
         check_same_recipe(recipe, TrainRecipe.load(kept).trained_keys(), saved)
 
 
+def _last_step_folder(recipe: TrainRecipe) -> Path:
+    return Path(recipe.out) / "checkpoints" / f"step-{recipe.training.steps}"
+
+
 def _last_save(recipe: TrainRecipe) -> Path | None:
-    """Return torchtitan's last checkpoint, of weights alone, if it is there; the index is what torchtitan writes last."""
-    saved = Path(recipe.out) / "checkpoints" / f"step-{recipe.training.steps}"
-    is_there = (saved / _INDEX).is_file() and not (saved / ".metadata").exists()
-    return saved if is_there else None
+    """Return torchtitan's last save, of weights alone, if it is complete: the index is written last."""
+    saved = _last_step_folder(recipe)
+    return saved if (saved / _INDEX).is_file() and not (saved / ".metadata").exists() else None
+
+
+def _is_finished(recipe: TrainRecipe) -> bool:
+    """Return whether `final/` is of this recipe. Raises RunError if the training data have changed since."""
+    from nextlong.train import checkpoint
+    from nextlong.train.titan import parts
+
+    final = Path(recipe.out) / "final"
+    if not (final / checkpoint.RECORD).is_file():
+        return False
+    record = store.read_json(final / checkpoint.RECORD)
+    if record["recipe"] != recipe.trained_keys():
+        return False
+    check_same_data(parts.prepared(recipe.model_dump_json()).data, record["data"], final)
+    return True
 
 
 def _finish(recipe: TrainRecipe) -> None:
-    """Make torchtitan's last checkpoint `final/`: add config and tokenizer, rename it. Raises RunError if it is torn or missing."""
+    """Make torchtitan's last save `final/`: add config, tokenizer and record, rename it.
+
+    Raises RunError if a shard is missing or torn, or if there is neither the last save nor a `final/` of this recipe.
+    """
     saved, final = _last_save(recipe), Path(recipe.out) / "final"
     if saved is None:
-        if not final.is_dir():
-            raise RunError(
-                f"torchtitan has left no weights of step {recipe.training.steps} in {final.with_name('checkpoints')}; take "
-                "--checkpoint options out of torchtitan.options, then run again"
-            )
-        return
-    from nextlong.train import checkpoint, rope
+        if _is_finished(recipe):  # rank 0 has finished it
+            return
+        raise RunError(
+            f"torchtitan has left no weights of step {recipe.training.steps} in {final.with_name('checkpoints')}; remove "
+            "--checkpoint options from torchtitan.options, then run again"
+        )
+    from nextlong.train import checkpoint
+    from nextlong.train.model import set_rope_base
     from nextlong.train.titan import parts
 
-    _check_whole(saved)
-    ready = parts.prepared(recipe.model_dump_json())
-    longest = ready.rows.longest_document
-    rope.set_base(ready.config, base=recipe.model.rope_base, max_tokens=longest, scaling=recipe.model.rope_scaling)
-    ready.config.dtype = "bfloat16" if recipe.training.precision == "bf16" else "float32"
-    with checkpoint.explained(saved):
-        ready.config.save_pretrained(saved)
-        if ready.tokenizer is not None:
-            ready.tokenizer.save_pretrained(saved)
-        shutil.rmtree(saved / "sharded", ignore_errors=True)  # each rank's part of the same weights
-        checkpoint.publish(saved, final)
-
-
-def _check_whole(saved: Path) -> None:
-    """Raise RunError if a shard that the index names is missing or shorter than its own header says."""
     for name in sorted(set(store.read_json(saved / _INDEX)["weight_map"].values())):
         path = saved / name
         try:
@@ -195,3 +231,13 @@ def _check_whole(saved: Path) -> None:
             raise RunError(
                 f"{path} is missing or torn; delete {saved} and run again: training resumes from the checkpoint before"
             )
+    ready = parts.prepared(recipe.model_dump_json())
+    set_rope_base(ready.config, recipe, max_tokens=ready.rows.longest_document)
+    ready.config.dtype = "bfloat16" if recipe.training.precision == "bf16" else "float32"
+    with checkpoint.explained(saved):
+        ready.config.save_pretrained(saved)
+        if ready.tokenizer is not None:
+            ready.tokenizer.save_pretrained(saved)
+        store.write_json(saved / checkpoint.RECORD, {"recipe": recipe.trained_keys(), "data": ready.data})
+        shutil.rmtree(saved / "sharded", ignore_errors=True)  # each rank's part of the same weights
+        checkpoint.publish(saved, final)

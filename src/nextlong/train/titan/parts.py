@@ -1,4 +1,4 @@
-"""Parts: what torchtitan's trainer takes from us instead of its own: rows, learning rates, held-out loss and logs.
+"""Parts: components that replace torchtitan's own: data loader, learning rates, validation by role and distance, logs.
 
 Each part is built from the recipe as JSON, which is the same on all ranks; the data are opened once in each process.
 """
@@ -23,17 +23,21 @@ from torchtitan.components.validate import Validator
 
 from nextlong.errors import RunError
 from nextlong.train import held_out
-from nextlong.train.loop import Step
+from nextlong.train.device import learning_rate
+from nextlong.train.loop import SPIKE_WINDOW, spike_of
 from nextlong.train.loss import IGNORED
-from nextlong.train.metrics import Metrics
-from nextlong.train.prepare import Prepared, prepare
+from nextlong.train.metrics import HeldOutLoss, Metrics, Step
+from nextlong.train.prepare import Prepared, check_same_data, prepare
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import Row
-from nextlong.train.schedule import learning_rate
-from nextlong.train.titan.versions import interface
+from nextlong.train.titan.launch import installed_version
 
-_INTERFACE = interface()
-_Loader: Any = _INTERFACE.base_loader
+_IS_MAIN = installed_version() == "main"
+if _IS_MAIN:
+    from torchtitan.components.data.loader import BaseDataLoader
+else:
+    from torchtitan.components.dataloader import BaseDataLoader
+
 _RecipeJson = Annotated[str, tyro.conf.Suppress]
 Batch = tuple[dict[str, torch.Tensor], torch.Tensor]
 
@@ -59,19 +63,19 @@ def batch_of(rows: list[Row], *, row_tokens: int, targets: list[torch.Tensor]) -
         positions[place, tokens:] = torch.arange(row_tokens - tokens)
         following = target[1 : tokens + 1]
         labels[place, : len(following)] = following
-    if _INTERFACE.counts_tokens:
+    if _IS_MAIN:
         inputs, positions, labels = inputs.flatten(), positions.flatten(), labels.flatten()
     return {"input": inputs, "positions": positions}, labels
 
 
-class RowsLoader(_Loader):  # type: ignore[misc]
+class RowsLoader(BaseDataLoader):  # type: ignore[misc]
     """The rows that one data-parallel rank reads, step by step; ranks that share a row by context parallelism read the same.
 
     Its state is how many steps were read, the same on all ranks, so a training resumes on another number of them too.
     """
 
     @dataclass(kw_only=True, slots=True)
-    class Config(_Loader.Config):  # type: ignore[misc]
+    class Config(BaseDataLoader.Config):  # type: ignore[misc]
         recipe: _RecipeJson
         row_tokens: Annotated[int, tyro.conf.Suppress]
 
@@ -88,6 +92,7 @@ class RowsLoader(_Loader):  # type: ignore[misc]
     def __iter__(self) -> Iterator[Batch]:
         while True:
             step, call = divmod(self._read, self._calls_a_step)
+            # Micro-batches of a step, shape (micro-batches, rows at once), go to the ranks in turn.
             numbers = self._prepared.plan.micro_batches(step)[self._rank :: self._ranks][call]
             rows = [self._prepared.rows[number] for number in numbers.tolist()]
             batch = batch_of(rows, row_tokens=self._row_tokens, targets=[row.labels for row in rows])
@@ -99,17 +104,13 @@ class RowsLoader(_Loader):  # type: ignore[misc]
         return {"steps": self._read // self._calls_a_step, "data": self._prepared.data}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Go on after the steps of a checkpoint. Raises RunError if the data have changed since."""
-        if state_dict["data"] != self._prepared.data:
-            raise RunError(
-                "what is trained on has changed since the checkpoint was saved: the runs hold other sequences; make them as they "
-                "were, or choose another `out` to start over"
-            )
+        """Resume after the steps of a checkpoint. Raises RunError if the data have changed since."""
+        check_same_data(self._prepared.data, state_dict["data"], "the checkpoint")
         self._read = state_dict["steps"] * self._calls_a_step
 
 
 class Schedule(LRSchedulersContainer):  # type: ignore[misc]
-    """Our learning rates: torchtitan's own stay at their highest one step longer after the warm-up."""
+    """Our learning rates: torchtitan's own reach their maximum one step later and stay there one step longer."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(LRSchedulersContainer.Config):  # type: ignore[misc]
@@ -144,7 +145,7 @@ class HeldOut(Validator):  # type: ignore[misc]
 
     @torch.no_grad()  # type: ignore[untyped-decorator]
     def validate(self, model_parts: list[Any], step: int) -> None:
-        """Measure the first `held_out.rows` rows, shared by the data-parallel ranks; called by all ranks."""
+        """Measure the first `held_out.rows` rows, distributed over the data-parallel ranks; called by all ranks."""
         rows, model = self._prepared.held_out_rows, model_parts[0]
         assert rows is not None, "only built where rows are held out"
         count = min(self._prepared.recipe.held_out.rows, len(rows))
@@ -172,6 +173,7 @@ class HeldOut(Validator):  # type: ignore[misc]
         inputs_here, places_here, options = self.post_dataloading_process(inputs, following.to(device), model_parts)
         with self.validation_context():
             output = model_parts[0](inputs_here, **options)
+        # places_here: for each output of this rank the place in the row of the token that it predicts, or IGNORED.
         places_here = places_here.flatten()
         is_target = (places_here != IGNORED) & is_counted
         labels = torch.full_like(places_here, IGNORED)
@@ -184,14 +186,10 @@ class HeldOut(Validator):  # type: ignore[misc]
         return held_out.tally(replace(row, labels=masked), of_row, longest=longest)
 
     def _losses(self, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return the loss of each token, (tokens,), of which only a part has logits at a time."""
+        """Return the loss of each token, (tokens,); only a chunk has logits at a time."""
         chunked = self.loss_fn if isinstance(self.loss_fn, ChunkedLossWrapper) else None
         count = chunked.num_chunks if chunked else 1
-        parts = zip(
-            output.chunk(count),
-            labels.chunk(count),
-            strict=True,
-        )
+        parts = zip(output.chunk(count), labels.chunk(count), strict=True)
         losses = [
             torch.nn.functional.cross_entropy(
                 (chunked.lm_head(hidden) if chunked else hidden).float(), part, reduction="none", ignore_index=IGNORED
@@ -203,7 +201,7 @@ class HeldOut(Validator):  # type: ignore[misc]
 
 @dataclass
 class _Repeating:
-    """Stands where torchtitan wants a loader to copy with other options; held-out rows are read by number."""
+    """A loader for torchtitan to copy with other options; held-out rows are read by number."""
 
     infinite: bool = False
     repeat: bool = False
@@ -220,23 +218,29 @@ class Log(MetricsProcessor):  # type: ignore[misc]
         super().__init__(config, **parts)
         self._recipe = TrainRecipe.model_validate_json(config.recipe)
         self._metrics: Metrics | None = None
-        self._recent: list[float] = []
+        self._recent_losses: list[float] = []
         self._began = time.perf_counter()
 
     def log(
         self, step: int, global_avg_loss: float, global_max_loss: float, grad_norm: float, extra_metrics: Any = None
     ) -> None:
-        """Note a step; called by all ranks. Raises RunError for a loss that leaps."""
+        """Log a step; called by all ranks. Raises RunError for a spike of the loss."""
         super().log(step, global_avg_loss, global_max_loss, grad_norm, extra_metrics)
         lr = next(float(value) for name, value in (extra_metrics or {}).items() if name.startswith("lr/"))
         seconds, self._began = time.perf_counter() - self._began, time.perf_counter()
         done = Step(step, global_avg_loss, grad_norm, lr, self._recipe.training.tokens_per_step, seconds)
         if metrics := self._first_rank_metrics(step):
             metrics.step(done)
-        self._check_spike(step, global_avg_loss)
+        if reason := spike_of(self._recipe, step, global_avg_loss, self._recent_losses):
+            raise RunError(
+                f"{reason}; checkpoints in {self._recipe.out}/checkpoints are of earlier steps: choose another `out` with a lower "
+                "training.lr or a longer training.warmup_steps; or, if this is harmless, raise watch.spike and run again, which "
+                "resumes"
+            )
+        self._recent_losses = [*self._recent_losses, global_avg_loss][-SPIKE_WINDOW:]
 
-    def held_out(self, step: int, measured: held_out.HeldOutLoss) -> None:
-        """Note a measurement; called by all ranks."""
+    def held_out(self, step: int, measured: HeldOutLoss) -> None:
+        """Log a validation; called by all ranks."""
         self.log_validation(loss=measured.loss, step=step)
         if metrics := self._first_rank_metrics(step):
             metrics.held_out(step, measured)
@@ -249,26 +253,16 @@ class Log(MetricsProcessor):  # type: ignore[misc]
             self._metrics.close()
 
     def _first_rank_metrics(self, step: int) -> Metrics | None:
-        """Return the logs, on the first rank; what they hold of steps after the checkpoint that was resumed is taken out."""
+        """Return the logs, on the first rank; lines after the checkpoint that was resumed are removed from them."""
         if torch.distributed.get_rank():
             return None
         if self._metrics is None:
             self._metrics = Metrics(Path(self._recipe.out), self._recipe.watch, first_step=step - 1)
         return self._metrics
 
-    def _check_spike(self, step: int, loss: float) -> None:
-        spike, window = self._recipe.watch.spike, self._recent
-        if spike is not None and len(window) == 20 and loss > spike * float(np.median(window)):
-            raise RunError(
-                f"the loss of step {step} is {loss:.4f}, more than {spike} times the median of the 20 before; checkpoints in "
-                f"{self._recipe.out}/checkpoints are of earlier steps: choose another `out` with a lower training.lr or a longer "
-                "training.warmup_steps; or, if this does no harm, raise watch.spike and start again, which resumes"
-            )
-        self._recent = [*window, loss][-20:]
-
 
 class NoTokenizer(BaseTokenizer):  # type: ignore[misc]
-    """The tokenizer that torchtitan's trainer wants to be given. Rows hold ids already, so a call is a mistake of ours."""
+    """The tokenizer that torchtitan's trainer requires. Rows hold ids already, so each call is an error in this package."""
 
     @dataclass(kw_only=True, slots=True)
     class Config(BaseTokenizer.Config):  # type: ignore[misc]
@@ -277,11 +271,7 @@ class NoTokenizer(BaseTokenizer):  # type: ignore[misc]
     def __init__(self, config: Config, **_: Any) -> None:  # noqa: ARG002
         super().__init__()
 
-    def encode(self, *_: Any, **__: Any) -> list[int]:
+    def encode(self, *_: object, **__: object) -> list[int]:
         raise TypeError("rows hold token ids already; nothing is tokenized while training")
 
-    def decode(self, *_: Any, **__: Any) -> str:
-        raise TypeError("rows hold token ids already; nothing is tokenized while training")
-
-    def get_vocab_size(self) -> int:
-        raise TypeError("rows hold token ids already; nothing is tokenized while training")
+    decode = get_vocab_size = encode

@@ -1,10 +1,9 @@
-"""HELMET's tasks (Yen et al. 2024, arXiv 2410.02694), the five categories that the paper measures.
+"""HELMET's tasks (Yen et al. 2024, arXiv 2410.02694), all seven categories, and RULER as HELMET runs it.
 
-Prompts, shots, output budgets and scores are those of its `data.py` and configs; its data files are the user's. Where we differ:
+Prompts, shots, output budgets and scores are those of its `data.py` and configs; its data files are the user's. Differences:
 docs/evaluate/helmet.md.
 """
 
-from nextlong.evaluate.tasks.helmet import cite, icl, longqa, rag, recall, rerank, ruler, summ
+from nextlong.evaluate.tasks.helmet import icl, longqa, passages, recall
 
-_TASKS = (*recall.TASKS, *rag.TASKS, *icl.TASKS, *rerank.TASKS, *longqa.TASKS, *cite.TASKS, *summ.TASKS)
-TASKS = (*_TASKS, *ruler.TASKS, *icl.TASKS_2024)
+TASKS = (*recall.TASKS, *passages.TASKS, *icl.tasks("2025"), *longqa.TASKS, *recall.RULER.values(), *icl.tasks("2024"))

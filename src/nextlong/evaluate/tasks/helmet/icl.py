@@ -17,25 +17,21 @@ from itertools import chain
 from typing import Final, Literal
 
 from nextlong.errors import EvaluateError
-from nextlong.evaluate.data import DataFiles, origin
+from nextlong.evaluate.data import DataFiles, origin, record, several
 from nextlong.evaluate.scores import exact_match, parsed_answer
-from nextlong.evaluate.shapes import Clinc
 from nextlong.evaluate.task import Request, Sample, Task
-from nextlong.evaluate.tasks.helmet.published import fitted, shuffled
+from nextlong.evaluate.tasks.helmet.published import LENGTHS, prompted, shuffled
 
-_BUDGET: Final = 20
 _PROMPT: Final = (
     'Use the provided mapping from the text to label to assign a label to the text. Only output "label: {{label}}" and '
     "nothing else. \n\n{context}\n\n{question}"
 )
-_PREFIX: Final = "\nlabel:"
 Form = Literal["2025", "2024"]
-QUESTIONS_OF: Final[dict[Form, int]] = {"2025": 500, "2024": 100}
-_LENGTHS: Final = (8192, 16_384, 32_768, 65_536, 131_072)
-_TREC_TRAIN, _TREC_TEST = "icl/trec/train_5500.label", "icl/trec/TREC_10.label"
-_BANKING_TRAIN, _BANKING_TEST = "icl/banking77/train.csv", "icl/banking77/test.csv"
-_CLINC = "icl/clinc150/data_full.json"
-_NLU_TRAIN, _NLU_TEST = "icl/nlu/train.csv", "icl/nlu/test.csv"
+_QUESTIONS: Final[dict[Form, int]] = {"2025": 500, "2024": 100}
+_TREC: Final = ("icl/trec/train_5500.label", "icl/trec/TREC_10.label")
+_BANKING: Final = ("icl/banking77/train.csv", "icl/banking77/test.csv")
+_CLINC: Final = "icl/clinc150/data_full.json"
+_NLU: Final = ("icl/nlu/train.csv", "icl/nlu/test.csv")
 
 
 @dataclass(frozen=True)
@@ -46,10 +42,10 @@ class Labelled:
     label: str
 
 
-Split = tuple[list[Labelled], list[Labelled]]  # what examples come from, what is asked
+Split = tuple[list[Labelled], list[Labelled]]  # what examples are sampled from, and the questions
 
 
-def read_trec(data: DataFiles, *, level: str) -> Split:
+def _read_trec(data: DataFiles, *, level: str) -> Split:
     """Read TREC's questions; `level` is coarse (6 labels) or fine (50)."""
 
     def lines(name: str) -> list[Labelled]:
@@ -58,64 +54,62 @@ def read_trec(data: DataFiles, *, level: str) -> Split:
             label, space, text = line.strip().partition(" ")
             if not space or ":" not in label:
                 raise EvaluateError(
-                    f"{data.path(name)}, line {number} is {line[:60]!r}, not `LABEL:label text`; mend it, or "
-                    f"download the file again: "
-                    f"{origin(name)}"
+                    f"{data.path(name)}, line {number} is {line[:60]!r}, not `LABEL:label text`; fix it, or download the file "
+                    f"again: {origin(name)}"
                 )
             examples.append(Labelled(text, label.split(":")[0] if level == "coarse" else label))
         return examples
 
-    return lines(_TREC_TRAIN), lines(_TREC_TEST)
+    return lines(_TREC[0]), lines(_TREC[1])
 
 
-def read_banking77(data: DataFiles) -> Split:
-    """Read BANKING77: 77 intents of a bank's customers."""
-    return tuple(  # type: ignore[return-value]
-        [Labelled(row["text"], row["category"]) for row in data.rows(name, ("text", "category"))]
-        for name in (_BANKING_TRAIN, _BANKING_TEST)
+def _read_csv(data: DataFiles, *, files: tuple[str, str], label: tuple[str, ...]) -> Split:
+    """Read BANKING77 (77 intents of a bank's customers) or NLU-Evaluation-Data, whose label is scenario_intent."""
+    train, test = (
+        [Labelled(row["text"], "_".join(row[name] for name in label)) for row in data.rows(file, ("text", *label))]
+        for file in files
     )
+    return train, test
 
 
-def read_clinc150(data: DataFiles) -> Split:
+def _read_clinc150(data: DataFiles) -> Split:
     """Read CLINC150 with its out-of-scope examples as the 151st label; HELMET asks the validation part."""
-    parts = data.json(_CLINC, Clinc)
+    intents = several(tuple[str, str])
+    parts = data.json(_CLINC, record(train=intents, oos_train=intents, val=intents, oos_val=intents))
 
-    def listed(*names: str) -> list[Labelled]:
+    def joined(*names: str) -> list[Labelled]:
         return [Labelled(text, label) for name in names for text, label in parts[name]]
 
-    return listed("train", "oos_train"), listed("val", "oos_val")
+    return joined("train", "oos_train"), joined("val", "oos_val")
 
 
-def read_nlu(data: DataFiles) -> Split:
-    """Read NLU-Evaluation-Data: a label is scenario_intent."""
-    return tuple(  # type: ignore[return-value]
-        [
-            Labelled(row["text"], f"{row['scenario']}_{row['intent']}")
-            for row in data.rows(name, ("text", "scenario", "intent"))
-        ]
-        for name in (_NLU_TRAIN, _NLU_TEST)
-    )
-
-
-def samples(
+def _samples(
     request: Request, read: Callable[[DataFiles], Split], shots_at: dict[int, int], form: Form
 ) -> Iterator[Sample | None]:
     """Yield samples with HELMET's number of shots for the length, balanced over the labels."""
     train, test = read(request.data)
     labels = sorted({one.label for one in train})
     shots = shots_at.get(request.length) or max(1, shots_at[131_072] * request.length // 131_072)
-    asked = [one for one in test if one.label in set(labels)]
-    if len(asked) > QUESTIONS_OF[form]:
-        asked = shuffled(asked, seed=request.seed)
-        asked = balanced(asked, QUESTIONS_OF[form], seed=request.seed) if form == "2025" else asked
-    for one in asked[: QUESTIONS_OF[form]]:
-        seed = _seed_of(one.text, request.seed)
-        number_of = dict(zip(labels, _shuffled_numbers(len(labels), seed=seed), strict=True))
+    questions = [one for one in test if one.label in set(labels)]
+    if len(questions) > _QUESTIONS[form]:
+        questions = shuffled(questions, seed=request.seed)
+        questions = balanced(questions, _QUESTIONS[form], seed=request.seed) if form == "2025" else questions
+    for one in questions[: _QUESTIONS[form]]:
+        seed = (int(hashlib.sha256(one.text.encode("utf-8")).hexdigest(), 16) + request.seed) % 2**31
+        numbers = list(range(len(labels)))
+        random.Random(seed).shuffle(numbers)
+        number_of = dict(zip(labels, numbers, strict=True))
         demos = balanced(train, shots, seed=seed if form == "2025" else request.seed)
-        context = "\n\n".join(f"{demo.text}\nlabel: {number_of[demo.label]}" for demo in demos)
-        prompt = "".join(fitted(request, _PROMPT, _PREFIX, _BUDGET, context=context, question=one.text))
-        sample = Sample(prompt, (str(number_of[one.label]),), _BUDGET, _PREFIX, stop="\n", details={"shots": shots})
-        yield sample if request.fits(sample) else None
+        yield prompted(
+            request,
+            _PROMPT,
+            "\nlabel:",
+            20,
+            context="\n\n".join(f"{demo.text}\nlabel: {number_of[demo.label]}" for demo in demos),
+            references=[str(number_of[one.label])],
+            details={"shots": shots},
+            question=one.text,
+        )
 
 
 def balanced(train: list[Labelled], shots: int, *, seed: int) -> list[Labelled]:
@@ -140,52 +134,36 @@ def balanced(train: list[Labelled], shots: int, *, seed: int) -> list[Labelled]:
     return list(chain.from_iterable(rounds))[:shots]
 
 
-def _seed_of(text: str, seed: int) -> int:
-    return (int(hashlib.sha256(text.encode("utf-8")).hexdigest(), 16) + seed) % 2**31
-
-
-def _shuffled_numbers(count: int, *, seed: int) -> list[int]:
-    numbers = list(range(count))
-    random.Random(seed).shuffle(numbers)
-    return numbers
-
-
 def _score(answer: str, sample: Sample) -> dict[str, float]:
     parsed = parsed_answer(sample.completed(answer), "label:")
     return {"exact_match": exact_match(parsed or "", sample.references)}
 
 
-def _shots(*counts: int) -> dict[int, int]:
-    return dict(zip(_LENGTHS, counts, strict=True))
-
-
+# Name, reader, shots at 8K to 128K, files.
 _SETS: Final = (
-    ("trec_coarse", partial(read_trec, level="coarse"), _shots(400, 800, 1600, 3300, 6600), (_TREC_TRAIN, _TREC_TEST)),
-    ("trec_fine", partial(read_trec, level="fine"), _shots(400, 800, 1600, 3200, 6400), (_TREC_TRAIN, _TREC_TEST)),
-    ("nlu", read_nlu, _shots(510, 1020, 2040, 4080, 8296), (_NLU_TRAIN, _NLU_TEST)),
-    ("banking77", read_banking77, _shots(360, 720, 1450, 2900, 5900), (_BANKING_TRAIN, _BANKING_TEST)),
-    ("clinc150", read_clinc150, _shots(440, 880, 1750, 3525, 7050), (_CLINC,)),
+    ("trec_coarse", partial(_read_trec, level="coarse"), (400, 800, 1600, 3300, 6600), _TREC),
+    ("trec_fine", partial(_read_trec, level="fine"), (400, 800, 1600, 3200, 6400), _TREC),
+    ("nlu", partial(_read_csv, files=_NLU, label=("scenario", "intent")), (510, 1020, 2040, 4080, 8296), _NLU),
+    ("banking77", partial(_read_csv, files=_BANKING, label=("category",)), (360, 720, 1450, 2900, 5900), _BANKING),
+    ("clinc150", _read_clinc150, (440, 880, 1750, 3525, 7050), (_CLINC,)),
 )
 
 
-def _tasks(form: Form) -> tuple[Task, ...]:
+def tasks(form: Form) -> tuple[Task, ...]:
+    """Return the tasks in HELMET's form since 2025-01-13, or the one before."""
     is_newest = form == "2025"
     return tuple(
         Task(
-            name if is_newest else f"{name}_{form}",
-            "helmet" if is_newest else f"helmet-icl-{form}",
-            "ICL" if is_newest else f"ICL {form}",
-            "exact_match",
-            partial(samples, read=read, shots_at=shots_at, form=form),
-            _score,
-            samples=QUESTIONS_OF[form],
-            max_new_tokens=_BUDGET,
+            name=name if is_newest else f"{name}_{form}",
+            suite="helmet" if is_newest else f"helmet-icl-{form}",
+            category="ICL" if is_newest else f"ICL {form}",
+            metric="exact_match",
+            samples=_QUESTIONS[form],
+            make=partial(_samples, read=read, shots_at=dict(zip(LENGTHS, shots, strict=True)), form=form),
+            score=_score,
+            max_new_tokens=20,
             files=files,
             version=2,
         )
-        for name, read, shots_at, files in _SETS
+        for name, read, shots, files in _SETS
     )
-
-
-TASKS: Final = _tasks("2025")
-TASKS_2024: Final = _tasks("2024")

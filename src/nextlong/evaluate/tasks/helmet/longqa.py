@@ -1,26 +1,29 @@
-"""Long-document question answering: NarrativeQA, and InfiniteBench's questions and multiple choice.
+"""Long documents: questions over stories (LongQA) and summaries (Summ).
 
-In:  the data sets as published, and Llama 2's tokenizer, which HELMET counts with for every model: NarrativeQA's stories have
-more than 131,072 of its tokens, and every story is cut to the length less its answer and 200 of them. Out: short answers, scored by
-ROUGE-L F1, or by the right letter.
+In:  NarrativeQA, InfiniteBench and Multi-LexSum (Shen et al. 2022, arXiv 2206.10883) as published, HELMET's key points of the
+reference summaries, and Llama 2's tokenizer, with which HELMET counts for every model: NarrativeQA's stories have more than
+131,072 of its tokens, and every document is cut to the length less its answer and 200 of them. Out: short answers by ROUGE-L F1
+or the right letter; summaries by ROUGE-L F1 until a judge has rated them (`nextlong evaluate judge`).
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+import random
+from collections.abc import Iterable, Iterator
+from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import islice
-from typing import Final
+from typing import Annotated, Any, Final, NotRequired
 
 import tokenizers
+from annotated_types import Len
 
 from nextlong.errors import EvaluateError
-from nextlong.evaluate.data import DataFiles, origin
-from nextlong.evaluate.scores import best_of_raw_and_parsed, exact_match, rouge_l_f1, substring_exact_match
-from nextlong.evaluate.shapes import Book, Choice, Narrative
-from nextlong.evaluate.task import JSON, Request, Sample, Task
+from nextlong.evaluate.data import NAME, TEXTS, DataFiles, optional, origin, record, several
+from nextlong.evaluate.scores import best_of_raw_and_parsed, exact_match, helmet, rouge_l_f1, substring_exact_match
+from nextlong.evaluate.task import Request, Sample, Task, prompt_of
 from nextlong.evaluate.tasks.helmet.published import QUESTIONS, SHOTS, fitted, shuffled
-from nextlong.plain_data import Json
+from nextlong.text import Json
 
 LLAMA2: Final = "helmet/llama2/tokenizer.json"
 _LONG_STORY_TOKENS: Final = 131_072
@@ -30,8 +33,7 @@ _QA, _CHOICE = "infinitebench/longbook_qa_eng.jsonl", "infinitebench/longbook_ch
 _NARRATIVE, _NARRATIVE_TRAIN = "narrativeqa/test.jsonl", "narrativeqa/train.jsonl"
 _NARRATIVE_PROMPT: Final = (
     "You are given a story, which can be either a novel or a movie script, and a question. Answer the question as "
-    "concisely as you can, "
-    "using a single phrase if possible.\n\n{demo}{context}\n\nQuestion: {question}"
+    "concisely as you can, using a single phrase if possible.\n\n{demo}{context}\n\nQuestion: {question}"
 )
 _QA_PROMPT: Final = (
     "You are given a story and a question. Answer the question as concisely as you can, using a single phrase if possible.\n\n"
@@ -42,20 +44,58 @@ _CHOICE_PROMPT: Final = (
     "following options is correct, output the answer using one single letter (A, B, C, or D). Don't say anything else.\n\n"
     "{demo}{context}\n\nQuestion: {question}\nOptions:\n{options}"
 )
-Item = Json
-Read = Callable[[DataFiles, int], Iterator[tuple[Item, str]]]
+_TEXT_FIELD: Final = record(text=str)
+_NARRATIVE_SHAPE: Final = record(document=_TEXT_FIELD, question=_TEXT_FIELD, answers=several(_TEXT_FIELD))
+_BOOK_FIELDS: Final[Json] = {"id": NotRequired[Any], "context": str, "input": str, "answer": str | TEXTS}
+_BOOK: Final = record(**_BOOK_FIELDS, options=NotRequired[Any])
 
 
-def _narrative(data: DataFiles, seed: int) -> Iterator[tuple[Item, str]]:
-    examples = shuffled(list(data.json_lines(_NARRATIVE_TRAIN, Narrative)), seed=seed)[:SHOTS]
-    shots = [_question_and_answers(one) for one in examples]
+def _first(answer: str | list[str]) -> str:
+    return answer if isinstance(answer, str) else answer[0]
+
+
+def _has_its_answer(choice: Json) -> Json:
+    answer = _first(choice["answer"])
+    if answer not in choice["options"]:
+        raise ValueError(f"its answer {answer!r:.60} is not one of its four options")
+    return choice
+
+
+_CHOICE_SHAPE: Final = record(_has_its_answer, **_BOOK_FIELDS, options=Annotated[list[str], Len(4, 4)])
+
+
+@lru_cache(maxsize=1)
+def llama2(data: DataFiles) -> tokenizers.Tokenizer:
+    """Return Llama 2's tokenizer. Raises EvaluateError without its file."""
+    text = data.text(LLAMA2)
+    try:
+        return tokenizers.Tokenizer.from_str(text)
+    except Exception as error:  # the library raises a bare Exception whatever is wrong
+        raise EvaluateError(f"{data.path(LLAMA2)} is no tokenizer.json ({error}); {origin(LLAMA2)}") from None
+
+
+def _tokens(data: DataFiles, text: str) -> int:
+    return len(llama2(data).encode(text).ids)
+
+
+def _narrative(data: DataFiles, seed: int) -> Iterator[Json]:
+    def plain_row(row: Json) -> Json:
+        return {"question": row["question"]["text"], "answers": [answer["text"] for answer in row["answers"]]}
+
+    shots = map(plain_row, shuffled(list(data.json_lines(_NARRATIVE_TRAIN, _NARRATIVE_SHAPE)), seed=seed)[:SHOTS])
     shown = "\n\n".join(f"Question: {one['question']}\nAnswer: {one['answers'][0]}" for one in shots)
     demo = f"For example:\n\n{shown}\n\nNow, use the following story to answer the question:\n\n"
-    tokens_of, is_long = llama2(data), dict[str, bool]()  # many questions share a story
-    rows = shuffled(list(data.json_lines(_NARRATIVE, Narrative)), seed=seed)
-    asked = (row for row in rows if _is_long(row["document"]["text"], tokens_of, is_long))
-    for row in islice(asked, QUESTIONS):
-        yield {"context": row["document"]["text"], **_question_and_answers(row)}, demo
+    is_long = dict[str, bool]()  # many questions share a story
+    rows = shuffled(list(data.json_lines(_NARRATIVE, _NARRATIVE_SHAPE)), seed=seed)
+
+    def asks_about_a_long_story(row: Json) -> bool:
+        story = row["document"]["text"]
+        if story not in is_long:
+            is_long[story] = _tokens(data, story) > _LONG_STORY_TOKENS
+        return is_long[story]
+
+    for row in islice(filter(asks_about_a_long_story, rows), QUESTIONS):
+        yield {"context": row["document"]["text"], "demo": demo, **plain_row(row)}
     if not any(is_long.values()):
         raise EvaluateError(
             f"narrativeqa: no story of {data.path(_NARRATIVE)} has more than {_LONG_STORY_TOKENS:,} tokens of Llama 2, and "
@@ -63,65 +103,41 @@ def _narrative(data: DataFiles, seed: int) -> Iterator[tuple[Item, str]]:
         )
 
 
-@lru_cache(maxsize=1)
-def llama2(data: DataFiles) -> tokenizers.Tokenizer:
-    """Return Llama 2's tokenizer, which HELMET counts with for every model. Raises EvaluateError without its file."""
-    try:
-        return tokenizers.Tokenizer.from_str(data.text(LLAMA2))
-    except Exception as error:  # the library raises a bare Exception whatever is wrong
-        if isinstance(error, EvaluateError):
-            raise
-        raise EvaluateError(f"{data.path(LLAMA2)} is no tokenizer.json ({error}); {origin(LLAMA2)}") from None
+def _infinite(data: DataFiles, seed: int, *, file: str) -> Iterator[Json]:
+    rows = []
+    for row in data.json_lines(file, _CHOICE_SHAPE if file == _CHOICE else _BOOK):
+        answers = [row["answer"]] if isinstance(row["answer"], str) else row["answer"]
+        item = {"id": row.get("id"), "context": row["context"], "question": row["input"], "answers": answers}
+        if file == _CHOICE:
+            letter = "ABCD"[row["options"].index(answers[0])]
+            item["options"] = "\n".join(f"{name}. {one}" for name, one in zip("ABCD", row["options"], strict=True))
+            item["answers"] = [letter, f"{letter}. {answers[0]}"]
+        rows.append(item)
+
+    def shown(item: Json) -> str:
+        options = f"Options:\n{item['options']}\n" if "options" in item else ""
+        return f"[story text]\nQuestion: {item['question']}\n{options}Answer: {item['answers'][0]}"
+
+    for item, others in _with_others(rows, seed):
+        demos = "\n\n".join(map(shown, others))
+        yield {**item, "demo": f"For example:\n\n{demos}\n\nNow, read the following story:\n\n"}
 
 
-def _is_long(story: str, llama2: tokenizers.Tokenizer, known: dict[str, bool]) -> bool:
-    if story not in known:
-        known[story] = len(llama2.encode(story).ids) > _LONG_STORY_TOKENS
-    return known[story]
+def _with_others(rows: list[Json], seed: int) -> Iterator[tuple[Json, list[Json]]]:
+    """Yield the records in question, each with two of another id as examples."""
+    for row in shuffled(rows, seed=seed)[:QUESTIONS]:
+        yield row, shuffled([other for other in rows if other["id"] != row["id"]], seed=seed)[:SHOTS]
 
 
-def _question_and_answers(row: Item) -> Item:
-    return {"question": row["question"]["text"], "answers": [answer["text"] for answer in row["answers"]]}
-
-
-def _infinite(data: DataFiles, seed: int, *, file: str) -> Iterator[tuple[Item, str]]:
-    if file == _CHOICE:
-        rows = [_with_options(row) for row in data.json_lines(file, Choice)]
-    else:
-        rows = [_plain(row) for row in data.json_lines(file, Book)]
-    for item in shuffled(rows, seed=seed)[:QUESTIONS]:
-        others = shuffled([row for row in rows if row["id"] != item["id"]], seed=seed)[:SHOTS]
-        shown = "\n\n".join(_shown(one) for one in others)
-        yield item, f"For example:\n\n{shown}\n\nNow, read the following story:\n\n"
-
-
-def _plain(row: Item) -> Item:
-    answers = [row["answer"]] if isinstance(row["answer"], str) else row["answer"]
-    return {"id": row.get("id"), "context": row["context"], "question": row["input"], "answers": answers}
-
-
-def _with_options(row: Item) -> Item:
-    item, options = _plain(row), row["options"]
-    letter = "ABCD"[options.index(item["answers"][0])]
-    listed = "\n".join(f"{name}. {option}" for name, option in zip("ABCD", options, strict=True))
-    return {**item, "options": listed, "answers": [letter, f"{letter}. {item['answers'][0]}"]}
-
-
-def _shown(item: Item) -> str:
-    options = f"Options:\n{item['options']}\n" if "options" in item else ""
-    return f"[story text]\nQuestion: {item['question']}\n{options}Answer: {item['answers'][0]}"
-
-
-def samples(request: Request, read: Read, *, prompt: str, prefix: str, budget: int) -> Iterator[Sample | None]:
-    """Yield HELMET's 100 questions, each story cut to what the length leaves."""
-    tokens_of = llama2(request.data)
-    for item, demo in read(request.data, request.seed):
-        fields = {key: value for key, value in item.items() if key in ("question", "options")}
-        story = _shortened(item["context"], tokens_of, request.length - budget - _MARGIN_TOKENS)
-        before, context, behind = fitted(request, prompt, prefix, budget, context=story, demo=demo, **fields)
-        details: dict[str, JSON] = {
+def _samples(request: Request, items: Iterable[Json], prompt: str, prefix: str, budget: int) -> Iterator[Sample | None]:
+    """Yield a question per item, its document cut to what the length leaves."""
+    for item in items:
+        fields = {key: value for key, value in item.items() if key in ("demo", "question", "options")}
+        story = _shortened(item["context"], llama2(request.data), request.length - budget - _MARGIN_TOKENS)
+        before, context, behind = fitted(request, prompt, prefix, budget, context=story, **fields)
+        details = {
             "story_cut": context != item["context"],
-            "question": item["question"],  # what a judge is told
+            "question": item["question"],  # for the judge
             "chars_before": len(before),
             "chars_behind": len(behind + prefix),
         }
@@ -129,44 +145,101 @@ def samples(request: Request, read: Read, *, prompt: str, prefix: str, budget: i
         yield sample if request.fits(sample) else None
 
 
-def _shortened(story: str, llama2: tokenizers.Tokenizer, tokens: int) -> str:
-    """Return a story, or its first tokens of Llama 2 with the remark that there is more, as HELMET's `truncate_llama2`."""
-    offsets = llama2.encode(story).offsets
+def _shortened(story: str, tokenizer: tokenizers.Tokenizer, tokens: int) -> str:
+    """Return a story, or its first tokens of Llama 2 with a remark that there is more, as HELMET's `truncate_llama2`."""
+    offsets = tokenizer.encode(story).offsets
     if len(offsets) <= tokens:
         return story
-    return story[: offsets[max(tokens - len(llama2.encode(_OMITTED).ids), 0)][1]] + _OMITTED
-
-
-def _score_answer(answer: str, sample: Sample) -> dict[str, float]:
-    completed = sample.completed(answer)
-    return {
-        "rougeL_f1": best_of_raw_and_parsed(rouge_l_f1, completed, sample.references),
-        "substring_exact_match": best_of_raw_and_parsed(substring_exact_match, completed, sample.references),
-    }
+    return story[: offsets[max(tokens - len(tokenizer.encode(_OMITTED).ids), 0)][1]] + _OMITTED
 
 
 def _score_choice(answer: str, sample: Sample) -> dict[str, float]:
-    named = float(sample.references[1].lower() in answer.lower())
-    return {"exact_match": max(named, best_of_raw_and_parsed(exact_match, sample.completed(answer), sample.references))}
+    has_option = float(sample.references[1].lower() in answer.lower())
+    best = best_of_raw_and_parsed(exact_match, sample.completed(answer), sample.references)
+    return {"exact_match": max(has_option, best)}
 
 
-_STORIES: Final[dict[str, tuple[Read, str, str, int, tuple[str, ...]]]] = {
-    "narrativeqa": (_narrative, _NARRATIVE_PROMPT, "\nAnswer:", 100, (_NARRATIVE, _NARRATIVE_TRAIN)),
-    "infbench_qa": (partial(_infinite, file=_QA), _QA_PROMPT, "\n\nAnswer:", 10, (_QA,)),
-    "infbench_mc": (partial(_infinite, file=_CHOICE), _CHOICE_PROMPT, "\n\nAnswer:", 10, (_CHOICE,)),
-}
-TASKS: Final = tuple(
-    Task(
-        name,
-        "helmet",
-        "LongQA",
-        "exact_match" if name == "infbench_mc" else "rougeL_f1",
-        partial(samples, read=read, prompt=prompt, prefix=prefix, budget=budget),
-        _score_choice if name == "infbench_mc" else _score_answer,
+_BOOKS, _BOOK_POINTS = "infinitebench/longbook_sum_eng.jsonl", "helmet/infbench/longbook_sum_eng_keypoints.jsonl"
+_CASES, _CASES_TRAIN = "multi_lexsum/validation.jsonl", "multi_lexsum/train.jsonl"
+_CASE_POINTS: Final = "helmet/multi_lexsum/multi_lexsum_val.jsonl"
+_LEAST_TOKENS: Final = 65_536
+_LAWSUIT: Final = record(**{"id": NAME, "sources": TEXTS, "summary/short": str | None, "summary/long": optional(str)})
+_KEY_POINTS: Final = record(**{"id": NAME, "keypoints": NotRequired[TEXTS], "summary/short_keypoints": optional(TEXTS)})
+
+
+def _books(data: DataFiles, seed: int) -> Iterator[Json]:
+    for row, others in _with_others(list(data.json_lines(_BOOKS, _BOOK)), seed):
+        shown = "\n\n".join(f"[story text]\nSummary: {_first(one['answer']).strip()}" for one in others)
+        demo = f"For example:\n\n{shown}\n\nNow, read the following story:\n\n"
+        reference = _first(row["answer"])
+        yield {"id": row["id"], "context": row["context"], "demo": demo, "answers": [reference], "expert": reference}
+
+
+def _cases(data: DataFiles, seed: int) -> Iterator[Json]:
+    examples = [row["summary/short"] for row in data.json_lines(_CASES_TRAIN, _LAWSUIT) if row["summary/short"]]
+    rows = [row for row in data.json_lines(_CASES, _LAWSUIT) if row["summary/short"]]
+    long = [row for row in rows if _tokens(data, "\n\n".join(row["sources"])) >= _LEAST_TOKENS]
+    if not long:
+        raise EvaluateError(
+            f"multi_lexsum: no case of {data.path(_CASES)} has {_LEAST_TOKENS:,} tokens of Llama 2, and HELMET summarizes those "
+            "only; give the whole validation split"
+        )
+    draw = random.Random(seed)
+    for row in shuffled(long, seed=seed)[:QUESTIONS]:
+        shown = "\n\n".join(f"Summary: {one}" for one in draw.sample(examples, min(SHOTS, len(examples))))
+        demo = f"Example summaries:\n\n{shown}\n\nNow, write a summary of the following legal documents.\n"
+        answers, context = [row["summary/short"]], "\n\n".join(row["sources"])
+        yield {"id": row["id"], "context": context, "demo": demo, "answers": answers, "expert": row["summary/long"]}
+
+
+def _summaries(request: Request, name: str, budget: int) -> Iterator[Sample | None]:
+    """Yield HELMET's 100 documents with the key points of their summaries."""
+    read, file = (_books, _BOOK_POINTS) if name == "infbench_sum" else (_cases, _CASE_POINTS)
+    items = [item | {"question": ""} for item in read(request.data, request.seed)]
+    rows = request.data.json_lines(file, _KEY_POINTS)
+    points = {str(row["id"]): row.get("keypoints") or row.get("summary/short_keypoints") or [] for row in rows}
+    made = _samples(request, items, prompt_of(name), "\n\nSummary:", budget)
+    for item, sample in zip(items, made, strict=True):
+        about = {"keypoints": points.get(str(item["id"]), []), "expert": item["expert"]}
+        yield sample and replace(sample, details={**sample.details, **about})
+
+
+def _story_task(name: str, prompt: str, prefix: str, budget: int, *files: str) -> Task:
+    read = _narrative if name == "narrativeqa" else partial(_infinite, file=files[0])
+    is_choice = name == "infbench_mc"
+    return Task(
+        name=name,
+        suite="helmet",
+        category="LongQA",
+        metric="exact_match" if is_choice else "rougeL_f1",
         samples=QUESTIONS,
+        make=lambda request: _samples(request, read(request.data, request.seed), prompt, prefix, budget),
+        score=_score_choice if is_choice else helmet(rougeL_f1=rouge_l_f1, substring_exact_match=substring_exact_match),
         max_new_tokens=budget,
         files=(*files, LLAMA2),
         version=2,
     )
-    for name, (read, prompt, prefix, budget, files) in _STORIES.items()
+
+
+TASKS: Final = (
+    _story_task("narrativeqa", _NARRATIVE_PROMPT, "\nAnswer:", 100, _NARRATIVE, _NARRATIVE_TRAIN),
+    _story_task("infbench_qa", _QA_PROMPT, "\n\nAnswer:", 10, _QA),
+    _story_task("infbench_mc", _CHOICE_PROMPT, "\n\nAnswer:", 10, _CHOICE),
+    *(
+        Task(
+            name=name,
+            suite="helmet",
+            category="Summ",
+            metric="rougeL_f1",
+            samples=QUESTIONS,
+            make=partial(_summaries, name=name, budget=budget),
+            score=lambda answer, sample: {"rougeL_f1": rouge_l_f1(answer, sample.references)},
+            max_new_tokens=budget,
+            files=files,
+        )
+        for name, budget, files in (
+            ("infbench_sum", 1200, (_BOOKS, _BOOK_POINTS)),
+            ("multi_lexsum", 400, (_CASES, _CASES_TRAIN, _CASE_POINTS)),
+        )
+    ),
 )

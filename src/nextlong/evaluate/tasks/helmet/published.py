@@ -1,25 +1,24 @@
-"""Published: HELMET's own data files, and the questions and examples that it draws from them.
+"""Published: what HELMET's tasks share: prompts cut to the length, and the questions and examples sampled from its data files.
 
-Draws are HELMET's: questions by Python's `random` with the seed, examples by a hash of the question, as `datasets.shuffle` does.
+Sampling is HELMET's: questions by Python's `random` with the seed, examples by a hash of the question, as `datasets.shuffle` does.
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, Final, TypeVar
 
 import numpy as np
 
-from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.task import Request
-from nextlong.plain_data import Json
+from nextlong.evaluate.task import Request, Sample
+from nextlong.text import Json
 
 SHOTS: Final = 2
 QUESTIONS: Final = 100
-Row = Json
-T = TypeVar("T")
+LENGTHS: Final = (8192, 16_384, 32_768, 65_536, 131_072)
+_T = TypeVar("_T")
 
 
 def fitted(
@@ -37,25 +36,36 @@ def fitted(
     return before, context, behind
 
 
-def rows_of(data: DataFiles, file: str, shape: Any) -> list[Row]:
-    """Return the records of a file, each of a shape."""
-    return list(data.json_lines(file, shape))
+def prompted(
+    request: Request,
+    template: str,
+    prefix: str,
+    budget: int,
+    *,
+    context: str,
+    references: Sequence[str],
+    details: Json,
+    stop: str | None = "\n",
+    **fields: str,
+) -> Sample | None:
+    """Return the sample of a template, its context cut to the length; None where the rest does not fit either."""
+    prompt = "".join(fitted(request, template, prefix, budget, context=context, **fields))
+    sample = Sample(prompt, tuple(references), budget, prefix, stop, details)
+    return sample if request.fits(sample) else None
 
 
-def drawn_questions(rows: Sequence[Row], key: str, *, seed: int) -> list[Row]:
+def sampled_questions(rows: Sequence[Json], key: str, *, seed: int) -> list[Json]:
     """Return every record of 100 questions; one question has a record for each depth of its gold passage."""
     keys = sorted({row[key] for row in rows}, key=lambda name: (isinstance(name, str), name))
     chosen = set(random.Random(seed).sample(keys, min(QUESTIONS, len(keys))))
     return [row for row in rows if row[key] in chosen]
 
 
-def drawn_examples(
-    rows: Sequence[Row], key: str, question: str, *, keep: Callable[[Row], bool] = lambda _: True
-) -> list[Row]:
-    """Return the two examples of a question, always the same ones."""
-    kept = [row for row in rows if keep(row)]
+def sampled_examples(rows: Sequence[Json], key: str, question: str, excluded: set[str]) -> list[Json]:
+    """Return two examples for a question, always the same ones, of other keys than `excluded`."""
+    kept = [row for row in rows if str(row[key]) not in excluded]
     seed = int(hashlib.sha256(question.encode("utf-8")).hexdigest(), 16) % 2**31
-    first: dict[Any, Row] = {}
+    first: dict[Any, Json] = {}
     for number in np.random.default_rng(seed).permutation(len(kept)).tolist():
         first.setdefault(kept[number][key], kept[number])
         if len(first) == SHOTS:
@@ -63,6 +73,6 @@ def drawn_examples(
     return list(first.values())
 
 
-def shuffled(rows: Sequence[T], *, seed: int) -> list[T]:
+def shuffled(rows: Sequence[_T], *, seed: int) -> list[_T]:
     """Return records in the order of `datasets.shuffle(seed)`."""
     return [rows[number] for number in np.random.default_rng(seed).permutation(len(rows)).tolist()]

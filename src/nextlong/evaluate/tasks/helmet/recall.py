@@ -1,7 +1,8 @@
-"""Recall: a value in a long JSON object, and three of RULER's needles in HELMET's form.
+"""Recall: a value in a long JSON object, and needles; and RULER as HELMET runs it (suite `helmet-ruler`).
 
-In:  nothing but the seed for JSON KV; RULER's words and essays for the others. Out: JSON KV by SubEM, the needles (`helmet.ruler`)
-by the share found.
+In:  nothing but the seed for JSON KV; what RULER's tasks read for the others. Out: JSON KV by SubEM; RULER's samples in
+HELMET's templates (`load_ruler` of data.py), 100 of them, with its budgets, and SubEM for the two QA tasks. The prefix of the
+answer is scored with it, on a line of its own: these scores do not compare with NVIDIA's, and `cwe` finds words in that prefix.
 """
 
 from __future__ import annotations
@@ -10,85 +11,81 @@ import random
 import uuid
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from typing import Final
+from functools import partial
+from typing import Any, Final, NotRequired
 
 import numpy as np
 
-from nextlong.evaluate.scores import best_of_raw_and_parsed, substring_exact_match
-from nextlong.evaluate.shapes import KeyValues
-from nextlong.evaluate.task import JSON, Request, Sample, Task
-from nextlong.evaluate.tasks.helmet import ruler
-from nextlong.evaluate.tasks.helmet.published import fitted
+from nextlong.evaluate.data import NAME, TEXT, record
+from nextlong.evaluate.scores import helmet, string_match_all, substring_exact_match
+from nextlong.evaluate.task import Request, Sample, Task
+from nextlong.evaluate.tasks import ruler
+from nextlong.evaluate.tasks.helmet.published import LENGTHS, QUESTIONS, SHOTS, fitted
+from nextlong.text import Json
 
-KEYS_AT: Final = {8192: 105, 16_384: 220, 32_768: 440, 65_536: 900, 131_072: 1800}
-LENGTHS: Final = tuple(KEYS_AT)
-_SHOTS: Final = 2
+_KEYS_AT: Final = dict(zip(LENGTHS, (105, 220, 440, 900, 1800), strict=True))
 _LEAST_KEYS: Final = 4
 _DEPTHS: Final = 6
 _BUDGET: Final = 100
-_NEEDLES: Final = {
-    "ruler_mk_needle": "niah_multikey_2",
-    "ruler_mk_uuid": "niah_multikey_3",
-    "ruler_mv": "niah_multivalue",
-}
 _PROMPT: Final = (
     "{context}\n\nExtract the value corresponding to the specified key in the JSON object below.\n\n"
     "{demos}Key: {question}"
 )
 _PREFIX: Final = "\nCorresponding value:"
+_SHAPE: Final = record(context=TEXT, question=TEXT, answer=NAME, demos=list[tuple[str, str]], depth=NotRequired[Any])
 
 
 def keys_at(length: int) -> int:
-    """Return how many keys stand in the object: HELMET's number, else nine tenths of what is in proportion to its 1,800 at 128K."""
-    return KEYS_AT.get(length, max(_LEAST_KEYS, 1800 * length // 131_072 * 9 // 10))
+    """Return the keys of the object: HELMET's number, else nine tenths of what is in proportion to its 1,800 at 128K."""
+    return _KEYS_AT.get(length, max(_LEAST_KEYS, 1800 * length // 131_072 * 9 // 10))
 
 
-def json_kv(request: Request) -> Iterator[Sample | None]:
-    """Yield samples from HELMET's file for the length where the user has it, else made in the same form."""
-    file = _file_at(request.length)
-    for sample in _published(request, file) if request.data.has(file) else _made(request):
-        yield sample if request.fits(sample) else None
-
-
-def _file_at(length: int) -> str:
+def _file(length: int) -> str:
     return f"helmet/json_kv/test_k{keys_at(length)}_dep{_DEPTHS}.jsonl"
 
 
-def _published(request: Request, file: str) -> Iterator[Sample]:
-    rows = list(request.data.json_lines(file, KeyValues))
+def _json_kv(request: Request) -> Iterator[Sample | None]:
+    """Yield samples from HELMET's file for the length where the user has it, else made in the same form."""
+    made = _from_file(request) if request.data.has(_file(request.length)) else _objects(request)
+    return (sample if request.fits(sample) else None for sample in made)
+
+
+def _from_file(request: Request) -> Iterator[Sample]:
+    rows = list(request.data.json_lines(_file(request.length), _SHAPE))
     order = np.random.default_rng(request.seed).permutation(len(rows))  # as `datasets` shuffles
-    for number in order.tolist():
-        row = rows[number]
-        details: dict[str, JSON] = {"depth": row.get("depth")}
-        yield _sample(request, row["context"], (row["question"], str(row["answer"])), row["demos"][:_SHOTS], details)
+    for row in (rows[number] for number in order.tolist()):
+        pair, demos = (row["question"], str(row["answer"])), row["demos"][:SHOTS]
+        yield _sample(request, row["context"], pair, demos, {"depth": row.get("depth")})
 
 
-def _made(request: Request) -> Iterator[Sample]:
-    """Make objects whose asked key stands at one of six depths in turn."""
+def _objects(request: Request) -> Iterator[Sample]:
+    """Make objects whose key in question is at one of six depths in turn."""
     keys = keys_at(request.length)
-    if (
-        request.length not in KEYS_AT
-    ):  # HELMET's numbers are never changed; ours are, where a small vocabulary writes more tokens
+    if request.length not in _KEYS_AT:
+        # HELMET's numbers are never changed; ours are, where a small vocabulary writes more tokens.
         while keys > _LEAST_KEYS and _object(request, 0, keys).details["context_cut"]:
             keys -= 1
-    for number in range(request.samples or 100):
+    for number in range(request.samples or QUESTIONS):
         yield _object(request, number, keys)
 
 
 def _object(request: Request, number: int, keys: int) -> Sample:
     draw = random.Random(f"{request.seed} json_kv {number}")
-    pairs = {_uuid(draw): _uuid(draw) for _ in range(keys)}
+
+    def name() -> str:
+        return str(uuid.UUID(int=draw.getrandbits(128), version=4))
+
+    pairs = {name(): name() for _ in range(keys)}
     depth = number % _DEPTHS / (_DEPTHS - 1)
     names = list(pairs)
-    asked = names[round(depth * (keys - 1))]
-    shown = draw.sample([name for name in names if name != asked], _SHOTS)
+    key = names[round(depth * (keys - 1))]
+    demos = [(shown, pairs[shown]) for shown in draw.sample([name for name in names if name != key], SHOTS)]
     context = "JSON data:\n{" + ",\n ".join(f'"{name}": "{value}"' for name, value in pairs.items()) + "}"
-    demos = [(name, pairs[name]) for name in shown]
-    return _sample(request, context, (asked, pairs[asked]), demos, {"depth": depth, "keys": keys})
+    return _sample(request, context, (key, pairs[key]), demos, {"depth": depth, "keys": keys})
 
 
 def _sample(
-    request: Request, context: str, pair: Sequence[str], shown: Sequence[Sequence[str]], details: dict[str, JSON]
+    request: Request, context: str, pair: Sequence[str], shown: Sequence[Sequence[str]], details: Json
 ) -> Sample:
     demos = "".join(f"Key: {name}\nCorresponding value: {other}\n\n" for name, other in shown)
     parts = fitted(request, _PROMPT, _PREFIX, _BUDGET, context=context, demos=demos, question=pair[0])
@@ -96,35 +93,68 @@ def _sample(
     return Sample("".join(parts), (pair[1],), _BUDGET, _PREFIX, details=details)
 
 
-def _uuid(draw: random.Random) -> str:
-    return str(uuid.UUID(int=draw.getrandbits(128), version=4))
+_RULER_BUDGETS: Final = {"niah_multikey_3": 100, "niah_multiquery": 100, "cwe": 100}
+_SEPARATORS: Final = {  # NVIDIA's words around a separator, and HELMET's
+    "cwe": ("\nBelow is a numbered list", "\n\nBelow is a numbered list"),
+    "fwe": ("coded words. ", "coded words.\n"),
+}
+_SEPARATOR_TOKENS: Final = 2
 
 
-def _score_value(answer: str, sample: Sample) -> dict[str, float]:
-    return {
-        "substring_exact_match": best_of_raw_and_parsed(
-            substring_exact_match, sample.completed(answer), sample.references, prefix="corresponding value:"
+def _ruler_samples(request: Request, task: Task, *, budget: int) -> Iterator[Sample | None]:
+    """Yield RULER's samples in HELMET's templates; room is kept for these and for a greater budget."""
+    more = max(budget - task.max_new_tokens, 0) + _SEPARATOR_TOKENS
+    theirs, ours = _SEPARATORS.get(task.name, ("", ""))
+    for sample in task.make(replace(request, overhead=request.overhead + more)):
+        # The last separator, behind the example of cwe.
+        before, found, behind = sample.prompt.rpartition(theirs) if sample and theirs else ("", "", "")
+        yield sample and replace(
+            sample,
+            prompt=before + ours + behind if found else sample.prompt,
+            answer_prefix="\n" + sample.answer_prefix.strip(),
+            max_new_tokens=budget,
         )
-    }
 
 
+def _score_share(answer: str, sample: Sample) -> dict[str, float]:
+    return {"ruler_recall": string_match_all(sample.completed(answer), sample.references)}
+
+
+def _helmet_ruler(task: Task) -> Task:
+    budget, is_question = _RULER_BUDGETS.get(task.name, 50), task.name.startswith("qa_")
+    return replace(
+        task,
+        name=f"helmet_{task.name}",
+        suite="helmet-ruler",
+        category="HELMET-RULER",
+        metric="substring_exact_match" if is_question else "ruler_recall",
+        make=partial(_ruler_samples, task=task, budget=budget),
+        score=helmet(substring_exact_match=substring_exact_match) if is_question else _score_share,
+        samples=100,
+        max_new_tokens=budget,
+    )
+
+
+RULER: Final = {task.name: _helmet_ruler(task) for task in ruler.TASKS}
 TASKS: Final = (
     Task(
-        "json_kv",
-        "helmet",
-        "Recall",
-        "substring_exact_match",
-        json_kv,
-        _score_value,
-        samples=100,
+        name="json_kv",
+        suite="helmet",
+        category="Recall",
+        metric="substring_exact_match",
+        samples=QUESTIONS,
+        make=_json_kv,
+        score=helmet("corresponding value:", substring_exact_match=substring_exact_match),
         max_new_tokens=_BUDGET,
         version=2,
-        optional=lambda length: (_file_at(length),),
+        optional=lambda length: (_file(length),),
     ),
     *(
-        replace(task, name=name, suite="helmet", category="Recall", version=2)
-        for name, needles in _NEEDLES.items()
-        for task in ruler.TASKS
-        if task.name == f"helmet_{needles}"
+        replace(RULER[needles], name=name, suite="helmet", category="Recall", version=2)
+        for name, needles in (
+            ("ruler_mk_needle", "niah_multikey_2"),
+            ("ruler_mk_uuid", "niah_multikey_3"),
+            ("ruler_mv", "niah_multivalue"),
+        )
     ),
 )

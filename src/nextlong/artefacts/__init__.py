@@ -1,1 +1,0 @@
-"""Artefacts: how a finished step's files are looked up and read; below all stations."""

@@ -1,0 +1,244 @@
+"""Lookup: read CHUNKS and DOCUMENTS, and look up columns of both by id, one shard at a time.
+
+In:  ids in any order, with repeats, and the shard files that they lie in.
+Out: arrays aligned with the ids, so that memory does not grow with the corpus.
+
+Flat `.npy` files are written piece by piece (`write_header`) and opened again and again (`opened`).
+"""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Iterator, Sequence
+from functools import lru_cache
+from itertools import pairwise
+from pathlib import Path
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from nextlong import schemas
+
+Ids = NDArray[np.int64]
+
+_HELD_BYTES = 1 << 25  # of columns of DOCUMENTS, a process
+_held_tables: dict[tuple[FileVersion, tuple[str, ...]], pa.Table] = {}
+
+
+def by_shard(ids: Ids, load: Callable[[int, NDArray[np.int64]], Sequence[NDArray[Any]]]) -> list[NDArray[Any]]:
+    """Return columns aligned with `ids`, shape (n,); `load(shard, rows)` gives them for distinct sorted rows of a shard."""
+    distinct, back = np.unique(ids, return_inverse=True)
+    shards, rows = schemas.shard_of(distinct), schemas.row_of(distinct)
+    firsts = np.flatnonzero(np.diff(shards, prepend=-1))
+    bounds = pairwise([*firsts.tolist(), len(distinct)])
+    pieces = [load(int(shards[first]), rows[first:last]) for first, last in bounds]
+    return [np.concatenate(column)[back] for column in zip(*pieces, strict=True)]
+
+
+def chunk_columns(ids: Ids, chunks: Sequence[Path], names: Sequence[str]) -> list[NDArray[Any]]:
+    """Return the named CHUNKS columns of the given chunk ids."""
+
+    def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+        table = _chunk_table(file_version(chunks[shard]))
+        return [table[name][rows] for name in names]
+
+    return by_shard(ids, load)
+
+
+def chunk_ordinals(ids: Ids, chunks: Sequence[Path]) -> NDArray[np.int64]:
+    """Return the place of each chunk in its document, from 1, shape (n,): what a person is shown instead of a chunk id."""
+
+    def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+        doc_rows = _chunk_table(file_version(chunks[shard]))["doc_row"]
+        return [rows - np.searchsorted(doc_rows, doc_rows[rows]) + 1]
+
+    ordinals: NDArray[np.int64] = by_shard(ids, load)[0]
+    return ordinals
+
+
+def chunk_name(chunk_id: int, *, documents: Sequence[Path], chunks: Sequence[Path]) -> str:
+    """Return what a person is shown instead of a chunk id, such as `doc-17 · chunk 3`. Raises IndexError if there is none."""
+    ids = np.array([chunk_id])
+    (doc_rows,) = chunk_columns(ids, chunks, ("doc_row",))
+    (source_id,) = source_ids(schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows, documents)
+    return f"{source_id} · chunk {chunk_ordinals(ids, chunks)[0]}"
+
+
+def chunk_chars(ids: Ids, chunks: Sequence[Path]) -> NDArray[np.int64]:
+    """Return the length in characters of each chunk, shape (n,)."""
+    start, end = chunk_columns(ids, chunks, ("start", "end"))
+    chars: NDArray[np.int64] = end - start
+    return chars
+
+
+def source_ids(doc_ids: Ids, documents: Sequence[Path]) -> NDArray[np.object_]:
+    """Return each document's `source_id`, shape (n,), without reading any text."""
+    return document_columns(doc_ids, documents, ("source_id",))[0]
+
+
+def document_columns(doc_ids: Ids, documents: Sequence[Path], names: Sequence[str]) -> list[NDArray[Any]]:
+    """Return the named DOCUMENTS columns of the given documents; other columns are not even decompressed."""
+
+    def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+        table = _document_table(documents[shard], tuple(names)).take(pa.array(rows))
+        return [table.column(name).to_numpy() for name in names]
+
+    return by_shard(doc_ids, load)
+
+
+def document_metadata(doc_ids: Ids, documents: Sequence[Path]) -> NDArray[np.object_]:
+    """Return what each document's source keeps of it beside its text, as JSON, shape (n,); None of one that keeps nothing."""
+
+    def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+        with pa.ipc.open_file(pa.memory_map(str(documents[shard]))) as reader:
+            if "metadata" not in reader.schema.names:
+                return [np.full(len(rows), None, object)]
+        return [_document_table(documents[shard], ("metadata",)).take(pa.array(rows)).column("metadata").to_numpy()]
+
+    return by_shard(doc_ids, load)[0]
+
+
+def _document_table(documents: Path, names: tuple[str, ...]) -> pa.Table:
+    """Return columns of a DOCUMENTS file; the first of them stay in memory, for whoever looks up block after block."""
+    key = (file_version(documents), names)
+    if key in _held_tables:
+        return _held_tables[key]
+    options = pa.ipc.IpcReadOptions(
+        included_fields=[schemas.DOCUMENTS_WITH_METADATA.get_field_index(name) for name in names], use_threads=False
+    )
+    with pa.ipc.open_file(pa.memory_map(str(documents)), options=options) as reader:
+        table = reader.read_all().combine_chunks()
+    if table.nbytes + sum(held.nbytes for held in _held_tables.values()) <= _HELD_BYTES:
+        _held_tables[key] = table
+    return table
+
+
+@lru_cache(maxsize=1024)  # maps of files, which hold neither memory nor a file descriptor; opening one takes 0.2 ms
+def _chunk_table(chunks: FileVersion) -> dict[str, NDArray[Any]]:
+    return read_chunks(chunks.path)
+
+
+class FileVersion(NamedTuple):
+    """What names a file until another takes its place."""
+
+    path: Path
+    inode: int
+    mtime_ns: int
+    bytes: int
+
+
+def file_version(path: Path) -> FileVersion:
+    """Return what names the file that now lies at a path."""
+    stat = path.stat()
+    return FileVersion(path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
+
+
+def vectors(ids: Ids, paths: Sequence[Path]) -> NDArray[np.float32]:
+    """Return the vectors, shape (n, dim), of chunks (n,), read from memory-mapped shards."""
+
+    def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+        return [opened(paths[shard])[rows].astype(np.float32)]
+
+    vectors_of_ids: NDArray[np.float32] = by_shard(ids, load)[0]
+    return vectors_of_ids
+
+
+class ChunkTexts(NamedTuple):
+    """The chunks of one record batch of documents; n of them, in row order."""
+
+    rows: NDArray[np.int64]  # (n,) chunk rows within the shard
+    doc_rows: NDArray[np.int64]  # (n,) document rows within the shard
+    numbers: NDArray[np.int64]  # (n,) which chunk of its document, from 0
+    content_hashes: NDArray[np.uint64]  # (n,) of the document
+    texts: list[str]
+
+
+def iter_chunk_texts(documents: Path, chunks: Path, rows: NDArray[np.int64] | None = None) -> Iterator[ChunkTexts]:
+    """Stream the texts of a shard's chunks, or of the given sorted chunk rows, one record batch of documents at a time."""
+    table = read_chunks(chunks)
+    doc_row_of = table["doc_row"]
+    wanted = np.arange(len(doc_row_of)) if rows is None else rows
+    docs_of_wanted = doc_row_of[wanted]
+    first_doc = 0
+    # Counting a batch's rows by one narrow column leaves the text of batches that nobody wants compressed.
+    source = pa.memory_map(str(documents))
+    wide, narrow = _only("content_hash", "text"), _only("content_hash")
+    with pa.ipc.open_file(source, options=wide) as reader, pa.ipc.open_file(source, options=narrow) as counter:
+        for number in range(reader.num_record_batches):
+            last_doc = first_doc + counter.get_batch(number).num_rows
+            low, high = np.searchsorted(docs_of_wanted, [first_doc, last_doc])
+            if low < high:
+                yield _texts_of(reader.get_batch(number), first_doc, wanted[low:high], table)
+            first_doc = last_doc
+
+
+def _texts_of(
+    batch: pa.RecordBatch, first_doc: int, rows: NDArray[np.int64], table: dict[str, NDArray[Any]]
+) -> ChunkTexts:
+    doc_rows = table["doc_row"][rows]
+    numbers = rows - np.searchsorted(table["doc_row"], doc_rows)
+    distinct, which = np.unique(doc_rows - first_doc, return_inverse=True)
+    docs = (
+        batch.column("text").take(pa.array(distinct)).to_pylist()
+        if len(distinct) < batch.num_rows
+        else batch.column("text").to_pylist()
+    )
+    starts, ends = table["start"][rows].tolist(), table["end"][rows].tolist()
+    texts = [docs[doc][start:end] for doc, start, end in zip(which.tolist(), starts, ends, strict=True)]
+    hashes = batch.column("content_hash").to_numpy()[doc_rows - first_doc]
+    return ChunkTexts(rows, doc_rows.astype(np.int64), numbers, hashes, texts)
+
+
+def read_content_hashes(documents: Path) -> NDArray[np.uint64]:
+    """Return the content hash of each document of a DOCUMENTS shard, shape (documents,); its texts stay compressed."""
+    with pa.ipc.open_file(pa.memory_map(str(documents)), options=_only("content_hash")) as reader:
+        batches = [reader.get_batch(number).column(0).to_numpy() for number in range(reader.num_record_batches)]
+    return np.concatenate([np.empty(0, np.uint64), *batches])
+
+
+def _only(*columns: str) -> pa.ipc.IpcReadOptions:
+    return pa.ipc.IpcReadOptions(included_fields=[schemas.DOCUMENTS.get_field_index(column) for column in columns])
+
+
+def read_chunks(chunks: Path, names: Sequence[str] = schemas.CHUNKS.names) -> dict[str, NDArray[Any]]:
+    """Return the named columns of a CHUNKS shard as arrays, shape (rows,) each."""
+    with pa.ipc.open_file(pa.memory_map(str(chunks))) as reader:
+        table = reader.read_all()
+    return {name: table.column(name).to_numpy() for name in names}
+
+
+def count_chunks(chunks: Path) -> int:
+    """Return how many chunks a shard has."""
+    with pa.ipc.open_file(pa.memory_map(str(chunks))) as reader:
+        return sum(int(reader.get_batch(number).num_rows) for number in range(reader.num_record_batches))
+
+
+def write_header(sink: BinaryIO, dtype: np.dtype[Any], rows: int) -> None:
+    """Write the header of a flat `.npy`; NumPy pads it to one size for any number of rows, which may be put in at the end."""
+    header = {"descr": dtype.str, "fortran_order": False, "shape": (rows,)}
+    np.lib.format.write_array_header_1_0(sink, header)
+
+
+def opened(path: Path) -> NDArray[Any]:
+    """Return a `.npy` file, memory-mapped and read-only; a twentieth of the time of `np.load` for a file that was opened before.
+
+    Only what headers say is kept: the map, its memory and its file go with the array.
+    """
+    stat = path.stat()
+    dtype, shape, start = _header(path, stat.st_ino, stat.st_mtime_ns)
+    if not all(shape):
+        return np.empty(shape, dtype)
+    with path.open("rb") as file:
+        held = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
+    return np.frombuffer(held, dtype, offset=start).reshape(shape)
+
+
+@lru_cache(maxsize=4096)
+def _header(path: Path, inode: int, mtime_ns: int) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+    """Return dtype, shape and where the numbers begin, of an array in C order."""
+    del inode, mtime_ns  # part of what is kept
+    array = np.load(path, mmap_mode="r")
+    assert array.flags.c_contiguous, f"{path} is not in C order"
+    return array.dtype, array.shape, array.offset

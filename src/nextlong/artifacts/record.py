@@ -1,0 +1,382 @@
+"""Record: which variants a run directory holds, and what each is made of.
+
+In:  a run directory. Out: `variants/NAME.json`, one a variant: its recipe, the folders of its steps, how many sequences; and
+`run.json`, which names the variant that `RUN` opens: that of the recipe's own settings, never one made with --set.
+A variant is what one recipe made there; the same recipe again is the same variant. Its record is written first and `run.json`
+after it, so that a kill leaves a directory whose `RUN` opens a finished variant: the new one, or the one before.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import xxhash
+import yaml
+
+from nextlong.artifacts.finished import sequences_per_part
+from nextlong.engine import store
+from nextlong.engine.step import Finished
+from nextlong.errors import RecipeError, RunError
+from nextlong.plugins import ENCODERS, FORMATS, METHODS
+from nextlong.recipe import Recipe
+from nextlong.recipe.keys import Section, operational_keys, options_class
+from nextlong.text import Json, counted
+
+RUN_FILE: Final = "run.json"
+RECIPE_FILE: Final = "recipe.yaml"
+VARIANTS_FOLDER: Final = "variants"
+
+
+@dataclass(frozen=True)
+class Variant:
+    """One variant of a run directory, as its record has it; `steps` are folders by step name, `made` is a UTC time."""
+
+    name: str
+    record: Path
+    recipe: Json
+    steps: dict[str, str]
+    sequences_per_part: list[int]
+    made: str
+
+    @property
+    def run_dir(self) -> Path:
+        """The run directory."""
+        return self.record.parent.parent
+
+    @property
+    def named(self) -> str:
+        """What opens it: `RUN@NAME`."""
+        return f"{self.run_dir}@{self.name}"
+
+    @property
+    def sequences(self) -> int:
+        """How many sequences it has."""
+        return sum(self.sequences_per_part)
+
+
+def run_dir_of(recipe: Recipe) -> Path:
+    """Return where the recipe's run lives."""
+    return Path(recipe.run_dir).expanduser()
+
+
+def store_of(recipe: Recipe) -> Path | None:
+    """Return where the recipe's run keeps the steps that it shares with others; None: in its own directory."""
+    return None if recipe.store is None else Path(recipe.store).expanduser()
+
+
+def variants(run_dir: Path) -> list[Variant]:
+    """Return the variants of a run directory, the oldest first. Raises RunError for a record that is damaged."""
+    recorded = [_read(path) for path in sorted((run_dir / VARIANTS_FOLDER).glob("*.json")) if path.name[0] != "."]
+    return sorted(recorded, key=lambda variant: (variant.made, variant.name))
+
+
+def existing(run_dir: Path) -> list[Variant]:
+    """Return the variants as `variants` does. Raises RunError where there are none."""
+    if there := variants(run_dir):
+        return there
+    if unfinished := unfinished_steps(run_dir):
+        raise RunError(f"{run_dir} holds no finished run; {unfinished}")
+    what = "holds no finished run" if run_dir.is_dir() else "is not a folder"
+    raise RunError(f"{run_dir} {what}; `nextlong run RECIPE` makes one (its run_dir is what to open)")
+
+
+def unfinished_steps(run_dir: Path) -> str:
+    """Say which steps of a run directory were started and are not finished, "" where there are none."""
+    parts = {
+        folder.name.split("-")[1]: len(list(folder.glob(".part-*.json")))
+        for folder in sorted(run_dir.glob("[0-9][0-9]-*"))
+        if folder.is_dir() and not (folder / store.MANIFEST).exists()
+    }
+    if not parts:
+        return ""
+    steps = ", ".join(f"{name} ({counted(count, 'task')} done)" for name, count in parts.items())
+    return f"unfinished: {steps}; run its recipe again to resume"
+
+
+def variant_names(run_dir: Path) -> list[str]:
+    """Return the names of the variants of a run directory, the oldest first."""
+    return [variant.name for variant in variants(run_dir)]
+
+
+def current(run_dir: Path) -> str | None:
+    """Return the name of the variant that `RUN` opens; None where the recipe's own settings have not finished."""
+    path = run_dir / RUN_FILE
+    if not path.exists():
+        return None
+    plain = store.read_json(path)
+    if not isinstance(plain, dict) or not isinstance(plain.get("variant"), str):
+        raise RunError(f"{path} is not the record of a run; name the run_dir of a recipe, or run its recipe again")
+    return str(plain["variant"])
+
+
+def split_name(named: str | Path) -> tuple[Path, str | None]:
+    """Return the run directory and the variant that `RUN` or `RUN@NAME` names."""
+    path = Path(named).expanduser()
+    head, at, name = str(path).rpartition("@")
+    run_dir = Path(head)
+    if not (at and head and name) or "/" in name or (path.exists() and not _path(run_dir, name).is_file()):
+        return path, None
+    return run_dir, name
+
+
+def find(named: str | Path) -> Variant:
+    """Return the variant that `RUN` or `RUN@NAME` names. Raises RunError, naming those there are."""
+    run_dir, name = split_name(named)
+    own = current(run_dir)
+    known = [variant.name for variant in existing(run_dir)]
+    if name is None and own is None:
+        raise RunError(
+            f"{run_dir} opens none of these variants; run the recipe again, or name one: "
+            + ", ".join(f"{run_dir}@{variant}" for variant in known)
+        )
+    path = _path(run_dir, str(name or own))
+    if not path.is_file():
+        raise RunError(
+            f"{run_dir} has no variant {name or own!r}; it has: {', '.join(known)} (`nextlong list {run_dir}`)"
+        )
+    return _read(path)
+
+
+def _path(run_dir: Path, name: str) -> Path:
+    return run_dir / VARIANTS_FOLDER / f"{name}.json"
+
+
+def _read(path: Path) -> Variant:
+    plain = store.read_json(path)
+    keys = {"recipe": dict, "steps": dict, "sequences_per_part": list, "made": str}
+    if not isinstance(plain, dict) or any(not isinstance(plain.get(key), kind) for key, kind in keys.items()):
+        raise RunError(f"{path} is not the record of a variant; delete this file and run its recipe again")
+    return Variant(path.stem, path, *(plain[key] for key in keys))
+
+
+def write(recipe: Recipe, done: Finished, run_dir: Path, *, name: str) -> Variant:
+    """Record a finished variant; what was exported of the same sequences before stays known.
+
+    `RUN` opens it from now on if it has the recipe's own settings, and stays what it was if it has overrides.
+    """
+    path = _path(run_dir, name)
+    with store.explained(path):
+        path.parent.mkdir(exist_ok=True)
+        made = datetime.now(UTC).isoformat()
+        steps = {name: step.folder.name for name, step in done.items()}
+        if path.exists():
+            before = _read(path)
+            if before.steps.get("compose") == steps["compose"]:
+                made, steps = before.made, before.steps | steps
+        record = {
+            "made": made,
+            "steps": steps,
+            "sequences_per_part": sequences_per_part(recipe, done["compose"]),
+            "recipe": recipe.model_dump(mode="json"),
+        }
+        store.write_json(path, record)
+    variant = _read(path)
+    if not recipe.overridden:
+        with store.explained(run_dir):
+            store.write_json(run_dir / RUN_FILE, {"variant": variant.name})
+            store.write_text(run_dir / RECIPE_FILE, yaml.safe_dump(variant.recipe, sort_keys=False, width=120))
+    return variant
+
+
+def remove(variant: Variant) -> None:
+    """Forget a variant; one that `RUN` opens leaves `RUN` undefined until the recipe runs again."""
+    if current(variant.run_dir) == variant.name:
+        for name in (RUN_FILE, RECIPE_FILE):
+            store.remove_file(variant.run_dir / name)
+    store.remove_file(variant.record)
+
+
+def add_steps(variant: Variant, written: Mapping[str, str]) -> None:
+    """Add the folders of exports, by step name, to a variant's record; a validation split of other rows is forgotten."""
+    plain = store.read_json(variant.record)
+    for name in written:
+        plain["steps"].pop(f"{name}-validation", None)
+    plain["steps"] |= written
+    with store.explained(variant.record):
+        store.write_json(variant.record, plain)
+
+
+DATA: Final = "data"  # the folder of the finished rows, in a run directory
+_FIRST_NAME: Final = "base"
+_LONGEST_VALUE, _LONGEST_NAME = 40, 120  # characters of a name that is made from settings
+LONG_NAME: Final = 32  # where somebody would rather give one
+
+
+def settings_of(recipe: Mapping[str, Any]) -> Json:
+    """Return what a recipe, as plain data, makes a variant of, by dotted key."""
+    try:
+        return dict(_flat(Recipe.from_dict(recipe).identity()))  # with the defaults of keys that are new
+    except RecipeError:
+        return {key: value for key, value in _flat(recipe) if not _is_operational(key, Recipe)}
+
+
+def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
+    if isinstance(value, Mapping) and value:
+        for inner, below in value.items():
+            yield from _flat(below, f"{key}.{inner}" if key else str(inner))
+    elif isinstance(value, list) and any(isinstance(below, Mapping) for below in value):
+        for place, below in enumerate(value):
+            yield from _flat(below, f"{key}.{place}")
+    else:
+        yield key, value
+
+
+def _is_operational(key: str, section: type[Section]) -> bool:
+    """Say whether a dotted key of a section, or the section that it is in, is operational."""
+    name, _, below = key.partition(".")
+    field = section.model_fields.get(name)
+    if name in operational_keys(section) or field is None or not below:
+        return name in operational_keys(section)
+    kind = field.annotation
+    return isinstance(kind, type) and issubclass(kind, Section) and _is_operational(below, kind)
+
+
+def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> Json:
+    """Return the settings of a recipe that another does not have, by dotted key; None where only the other has the key.
+
+    The options of a method or an encoder come and go with it: where a recipe has none, they have their defaults.
+    """
+    ours, theirs = settings_of(recipe), settings_of(first)
+    defaults = _defaults_of_extensions({*ours} ^ {*theirs})
+    return {
+        key: ours.get(key)
+        for key in (*ours, *theirs)
+        if ours.get(key, defaults.get(key, _ABSENT)) != theirs.get(key, defaults.get(key, _ABSENT))
+    }
+
+
+_ABSENT: Final = object()
+
+
+def _defaults_of_extensions(keys: Iterable[str]) -> Json:
+    """Return the defaults of the options of the methods and encoders that some dotted keys belong to, by dotted key."""
+    defaults: Json = {}
+    for above in {key.rpartition(".")[0] for key in keys}:
+        registry = ENCODERS if above.startswith("encoder.") else METHODS
+        if (name := above.removeprefix("encoder.")) in registry:
+            defaults |= {f"{above}.{key}": value for key, value in _flat(options_class(registry, name)().identity())}
+    return defaults
+
+
+def name_for(recipe: Recipe, run_dir: Path) -> str:
+    """Return the name under which a recipe's variant is, or will be, recorded.
+
+    The recipe's `name`, else that of the variant with the same settings, else `base` for a recipe's own settings; where that
+    is the name of earlier settings, or the recipe has overrides, a name made of what differs. Raises RecipeError if the
+    recipe's `name` is another variant's, or that of a folder of `data/`.
+    """
+    there = variants(run_dir)
+    plain = recipe.model_dump(mode="json")
+    alike = [variant.name for variant in there if not differences(plain, variant.recipe)]
+    if recipe.name is not None:
+        _check_free(recipe.name, [variant for variant in there if variant.name not in alike], plain)
+        return recipe.name
+    if alike:
+        own = current(run_dir)
+        return own if own in alike else alike[0]
+    wanted = list(_wanted(recipe, plain, there))
+    taken = {variant.name for variant in there}
+    numbered = (f"{wanted[-1]}-{number}" for number in range(2, len(there) + 3))
+    return next(name for name in (*wanted, *numbered) if name not in taken)
+
+
+def _wanted(recipe: Recipe, plain: Json, there: Sequence[Variant]) -> Iterator[str]:
+    """Yield names for settings that have none yet, the one to prefer first."""
+    if not recipe.overridden:
+        yield _FIRST_NAME
+        differing = differences(plain, there[0].recipe) if there else {}
+    else:
+        differing = settings_of(plain) if recipe.own is None else differences(plain, recipe.own.model_dump(mode="json"))
+        asked = {
+            key: value
+            for overridden in recipe.overridden
+            for key, value in differing.items()
+            if f"{key}.".startswith(f"{overridden}.")
+        }
+        differing = asked or differing
+    if differing:
+        yield name_of(differing)
+        yield name_of(differing, keys="whole")
+
+
+def _check_free(name: str, others: Sequence[Variant], recipe: Mapping[str, Any]) -> None:
+    if name in FORMATS.names() or name == "README.md" or name.startswith("mix-"):
+        raise RecipeError(f"name={name}: {DATA}/{name} has another meaning in a run directory; choose another name")
+    for variant in others:
+        if variant.name == name:
+            changed = ", ".join(f"{key}={word(value)}" for key, value in differences(recipe, variant.recipe).items())
+            raise RecipeError(
+                f"name={name}: {variant.run_dir} has a variant of this name with other settings (now {changed}); choose another "
+                f"name, or give this one up: nextlong gc {variant.run_dir} --drop {name}"
+            )
+
+
+def name_of(settings: Mapping[str, Any], *, keys: Literal["short", "whole"] = "short") -> str:
+    """Return `key=value,key=value`, fit for a file's name, with the last parts of the keys where these differ."""
+    lasts = [key.rpartition(".")[2] for key in settings]
+    shown = lasts if len(set(lasts)) == len(lasts) and keys == "short" else list(settings)
+    pairs = [f"{key}={_short(word(value))}" for key, value in zip(shown, settings.values(), strict=True)]
+    name = re.sub(r"[^\w.+=,-]+", "-", ",".join(pairs)).lstrip(".-")
+    return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 7]}-{_digest(name)}"
+
+
+def word(value: Any) -> str:
+    """Return a value as a name or a table has it: text as it is, lists joined by +."""
+    if isinstance(value, list | tuple):
+        return "+".join(map(word, value))
+    return value if isinstance(value, str) else json.dumps(value, default=str)
+
+
+def _short(text: str) -> str:
+    tail = text.rstrip("/").rpartition("/")[2] or text  # of a path, what tells it from others
+    return text if len(text) <= _LONGEST_VALUE else f"{tail[: _LONGEST_VALUE - 7]}-{_digest(text)}"
+
+
+def _digest(text: str) -> str:
+    return xxhash.xxh3_64_hexdigest(text.encode())[:6]
+
+
+CURRENT: Final = "report.html"  # of the variant that `RUN` opens
+SWEEP: Final = "sweep.html"  # of those that a sweep made
+VARIANTS_META: Final = "nextlong-variants"  # in the head of a page: which variants it shows
+_AND: Final = "@"  # which no variant has in its name
+_MANY: Final = "variants"
+_HASH: Final = re.compile("[0-9a-f]{8}")
+HEAD_CHARS: Final = 60_000  # of a page: the style stands there, and what names its variants
+_LONGEST_BYTES: Final = 200
+
+
+def page_name(names: Sequence[str]) -> str:
+    """Return the file name of the page of some variants; of many with long names, how many and a hash stand in their place."""
+    joined = _AND.join(names)
+    if len(joined.encode()) > _LONGEST_BYTES:
+        joined = _AND.join((str(len(names)), _MANY, xxhash.xxh3_64_hexdigest(joined.encode())[:8]))
+    return f"report-{joined}.html"
+
+
+def pages_of(run_dir: Path, names: Container[str]) -> list[Path]:
+    """Return the pages that show one of these variants, and those of which neither name nor head tells."""
+    pages = {path: path.stem.removeprefix("report-").split(_AND) for path in sorted(run_dir.glob("report-*.html"))}
+    sweep = run_dir / SWEEP
+    if sweep.is_file():
+        pages[sweep] = _told(sweep)
+    return [
+        path for path, shown in pages.items() if not shown or _is_hashed(shown) or any(name in names for name in shown)
+    ]
+
+
+def _told(page: Path) -> list[str]:
+    with page.open(encoding="utf-8", errors="replace") as file:
+        head = file.read(HEAD_CHARS)
+    told = re.search(rf'name="{VARIANTS_META}" content="([^"]*)"', head)
+    return told[1].split() if told else []
+
+
+def _is_hashed(shown: Sequence[str]) -> bool:
+    return len(shown) == 3 and shown[0].isdecimal() and shown[1] == _MANY and _HASH.fullmatch(shown[2]) is not None

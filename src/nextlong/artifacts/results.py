@@ -1,0 +1,333 @@
+"""Results: what each step's tasks tell beside their files, a frozen model each; manifests keep it as `counts`.
+
+In:  what a task has counted, found or chosen. Out: JSON in the manifest of its step, and the same model when it is read back.
+A field with a default is one that earlier versions did not write, or that only some tasks have something to say in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from nextlong.engine.step import Result
+
+Examples = tuple[tuple[int, int, int], ...]
+
+
+class LineCountResult(Result):
+    """`lines` that end in a part of a file; its `bytes`, decompressed; whether the last of them `ends_line`."""
+
+    lines: int
+    bytes: int = 0
+    ends_line: bool = True
+
+
+class IngestResult(Result):
+    """Documents and rejects of one task, which writes `shards` files; `example` is the first reject, or empty.
+
+    `input_hashes` are those of the files whose beginning the task read, in order; `metadata_values` counts the documents
+    with a value in each metadata column, `without_id` those without the id that the source names; `filter_examples` are ids and
+    first characters of some documents that the source's filter removed.
+    """
+
+    documents: int
+    text_bytes: int
+    chars: int
+    rejects: int
+    reject_reasons: dict[str, int]
+    example: str
+    shards: int
+    input_hashes: tuple[str | None, ...] = ()  # None of a file that is not here
+    filtered_out: int = 0
+    filter_examples: tuple[tuple[str, str], ...] = ()
+    metadata_values: Mapping[str, int] = {}
+    without_id: int = 0
+    excluded: int = 0  # by ingest.exclude
+    excluded_examples: tuple[tuple[str, str], ...] = ()
+
+
+class Selected(Result):
+    """Documents that stay, and those that do not by reason."""
+
+    kept: int
+    duplicates: int
+    capped: int
+    weighted_out: int
+
+
+class SelectResult(Selected):
+    """The same for all sources, and for each by its label."""
+
+    sources: dict[str, Selected]
+
+
+class MinhashResult(Result):
+    """Documents that were given a signature."""
+
+    documents: int
+
+
+class SimilarPairsResult(Result):
+    """Pairs of documents that one task found to be similar."""
+
+    pairs: int
+
+
+class NearDuplicatesResult(Result):
+    """Documents left out, and the clusters of nearly equal ones that they belong to.
+
+    `examples` are rows of the corpus, of documents that go and of those that stay in their stead.
+    """
+
+    near_duplicates: int
+    clusters: int
+    largest_cluster: int
+    examples: tuple[tuple[int, int], ...] = ()
+
+
+class ChunkResult(Result):
+    """Documents that have chunks, these chunks and their characters: of chunking, and of decontaminating after it."""
+
+    documents: int
+    chunks: int
+    chars: int
+    longest_chunk_chars: int = 0
+
+
+class EvalNgramsResult(Result):
+    """Runs of words to look for, in all and by file."""
+
+    runs: int
+    files: dict[str, int]
+
+
+class ContaminatedResult(Result):
+    """Chunks looked at and contaminated, how many each file met, and one `example`, in row `example_doc_row`, or nothing."""
+
+    chunks: int
+    contaminated: int
+    files: dict[str, int]
+    example: str
+    example_doc_row: int = -1
+
+
+class LeftOutResult(Result):
+    """How many records, documents or chunks filters of the corpus left out, by reason; and how many that stay share an id."""
+
+    left_out: dict[str, int]
+    same_ids: int = 0  # that have the user's id of an earlier one
+    same_id_example: tuple[str, ...] = ()  # source, id and heads of two of them
+
+
+class ShinglesResult(Result):
+    """Runs of words of a shard."""
+
+    shingles: int
+
+
+class WeightsResult(Result):
+    """Slots whose runs are common, by the documents that were sampled."""
+
+    common_slots: int
+    sampled: int
+
+
+class FitResult(Result):
+    """An encoder fitted on `fit_chunks` of the corpus's chunks: its terms, and the width of its vectors."""
+
+    chunks: int
+    fit_chunks: int
+    terms: int
+    dimensions: int
+
+
+class ExecutionResult(Result):
+    """How a model runs (`embed.choose.Execution`), and its width."""
+
+    device: str
+    dtype: str
+    threads: int
+    call_chunks: int
+    task_chunks: int
+    chunks_per_second: float  # of one task
+    dimensions: int
+
+
+class EmbedResult(Result):
+    """Vectors of a shard, or of a slice of one, and their width."""
+
+    chunks: int
+    dimensions: int
+
+
+class DocumentVectorsResult(Result):
+    """Documents of a shard, the chunks that their vectors are made of, and the width of these."""
+
+    documents: int
+    chunks: int
+    dimensions: int
+
+
+class IndexResult(Result):
+    """The index chosen, `exact` or a FAISS factory string, and why; of a trained one what it consists of."""
+
+    index: str
+    why: str
+    vectors: int
+    factory: str = ""
+    clusters: int = 0
+    sample: int = 0
+    code_bytes: int = 0
+
+
+class ListsResult(Result):
+    """Vectors in some of the lists of an index, and their bytes."""
+
+    vectors: int
+    bytes: int
+
+
+class TuneResult(Result):
+    """How an index is searched, the `recall` that it promises with it, and what was measured on `sample` queries.
+
+    `spare` is a share of the `k` neighbours asked for. Of the sample's queries, `recall_measured` is the mean recall@k and
+    `recall_error` its standard error, `recall_p5` the 5th percentile, `recall_worst` the least; `recall_nearest` is the mean recall
+    of the nearest `nearest` of the k, which the first negatives of a gap come from.
+    """
+
+    probes: int
+    spare: float
+    recall: float
+    recall_measured: float
+    recall_error: float
+    recall_p5: float
+    recall_worst: float
+    recall_nearest: float
+    nearest: int
+    sample: int
+    k: int
+
+
+class DrawResult(Result):
+    """Documents that have chunks, those of them that may be drawn, and those that were."""
+
+    documents: int
+    eligible: int
+    drawn: int
+
+
+class MetaDocumentsResult(DrawResult):
+    """The same, and the chunks of the drawn ones."""
+
+    meta_chunks: int
+
+
+class DocumentsResult(DrawResult):
+    """The same, `drawn` being those whose neighbours are wanted; and the characters of all documents."""
+
+    chars: int
+
+
+class MineResult(Result):
+    """Queries, the neighbours of all of them, and the fewest that one of them has."""
+
+    queries: int
+    candidates: int
+    fewest: int
+
+
+class LengthsResult(Result):
+    """Characters and tokens of a shard."""
+
+    chars: int
+    tokens: int
+
+
+class KeywordsResult(Result):
+    """Documents of a shard of `source`, those that have a keyword, and what the keywords were taken from."""
+
+    documents: int
+    with_keywords: int
+    queries: str
+    source: str = ""
+
+
+class DraftResult(Result):
+    """Drafts of one task, and documents that gave none by reason.
+
+    `limited` says that there may be more, `starved` how many were given up because their neighbours ran out. `near_copies` and
+    `repeated_passages` left out of extended drafts are None where they may stay, as are `near_copy_documents` that a method of
+    whole documents leaves out, and `unshared_keywords`, those that it leaves out because no other has their keywords.
+    `dropped_examples` are a document's first chunk, chunks and tokens each; `near_copy_examples` a chunk, and the first chunk and
+    the chunks of what it repeats.
+    """
+
+    drafts: int
+    dropped: dict[str, int]
+    dropped_examples: Mapping[str, Examples] = {}
+    limited: bool = False
+    starved: int = 0
+    near_copies: int | None = None
+    repeated_passages: int | None = None
+    near_copy_documents: int | None = None
+    unshared_keywords: int | None = None
+    near_copy_examples: Examples = ()
+
+
+class ReferencedChunksResult(Result):
+    """How many drafts are taken of each file and in all, and the chunks that they name."""
+
+    take: tuple[int, ...]
+    drafts: int
+    chunks: int
+
+
+class TokenizerResult(Result):
+    """E, measured on so many chunks or given, and the ids that composing needs.
+
+    `vocab_size` is one more than the highest id; `separator_ids` are the separator's; `lost_share` of the text does not come back.
+    """
+
+    chars_per_token: float
+    measured_chunks: int
+    vocab_size: int
+    bos_id: int | None
+    eos_id: int | None
+    separator_ids: tuple[int, ...]
+    special_texts: tuple[str, str, str]  # what separator, bos and eos decode to
+    lost_share: float = 0.0
+    ordinary: tuple[str, ...] = ()  # the keys, bos and eos, that name a token which texts are made of
+
+
+class TokensResult(Result):
+    """Chunks encoded, or copied from an earlier variant of the run; `mismatches` are those with other ids than the reference."""
+
+    chunks: int
+    tokens: int
+    chars: int
+    copied_chunks: int
+    mismatches: int
+
+
+class ComposeResult(Result):
+    """Sequences in all and by file, drafts that became none by reason, and the longest of these that was too short."""
+
+    sequences: int
+    sequences_per_file: tuple[int, ...]
+    dropped: dict[str, int]
+    dropped_examples: Mapping[str, Examples] = {}
+    longest_dropped_tokens: int
+    chunks_at_max_uses: int = 0
+
+
+class ShardResult(Result):
+    """Rows of one file of an export; `tokens` only where a format adds some to those of its rows."""
+
+    rows: int
+    tokens: int | None = None
+
+
+class StatisticsResult(Result):
+    """Sequences measured, and what looks poor in them."""
+
+    sequences: int
+    warnings: int

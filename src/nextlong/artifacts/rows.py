@@ -1,0 +1,174 @@
+"""Rows: token ids of rows of sequences, from references and memory-mapped tokens; and which rank reads which rows.
+
+In:  SEQUENCES and TOKENS of one or several finished runs; which sequences make a row; seed, epoch, rank and worker.
+Out: a row's token ids and the lengths of its sequences; row numbers.
+
+No text is read and nothing is exported. Files are opened when a row first needs them; a `Rows` that travels to another
+process leaves its open files behind. Which rows a rank reads is a pure function of its arguments: ranks need no communication,
+and an interrupted epoch resumes from the number of rows that all ranks have read, whatever the number of ranks or workers then.
+"""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from nextlong import schemas
+from nextlong.artifacts.resolve import SpecialIds
+from nextlong.artifacts.tokens import TokenStore
+from nextlong.rng import keyed_hash
+
+
+@dataclass(frozen=True)
+class RowSource:
+    """What one run's rows are read from."""
+
+    sequences: tuple[Path, ...]
+    tokens: TokenStore
+    special: SpecialIds
+
+
+# Tokens [first, last) of a row came from one chunk, or are a separator or special tokens; `role` numbers schemas.ROLES.
+SPANS: Final = np.dtype(
+    [("sequence", "i4"), ("chunk_id", "i8"), ("role", "i1"), ("group", "i4"), ("first", "i8"), ("last", "i8")]
+)
+
+
+class Rows:
+    """Row i is the sequences index[offsets[i]:offsets[i + 1]] one after the other; `index` is a SEQUENCE_INDEX whose runs
+    number the sources.
+    """
+
+    def __init__(self, sources: Sequence[RowSource], *, index: NDArray[Any], offsets: NDArray[np.int64]) -> None:
+        self._sources = list(sources)
+        self.index = index
+        self._offsets = offsets
+        self._open: dict[tuple[int, int], pa.RecordBatchFileReader] = {}
+
+    def __len__(self) -> int:
+        return len(self._offsets) - 1
+
+    def __getstate__(self) -> dict[str, Any]:
+        return self.__dict__ | {"_open": {}}
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """Hash of which sequences stand in which row."""
+        state = hashlib.blake2b(np.ascontiguousarray(self.index).tobytes(), digest_size=8)
+        state.update(self._offsets.tobytes())
+        return state.hexdigest()
+
+    @property
+    def longest(self) -> int:
+        """The tokens of the longest sequence."""
+        return int(self.index["length"].max())
+
+    def lengths(self, row: int) -> NDArray[np.int64]:
+        """Return the tokens of each sequence of a row."""
+        lengths: NDArray[np.int64] = self.index["length"][self._offsets[row] : self._offsets[row + 1]]
+        return lengths
+
+    def copy_into(self, target: NDArray[np.int64], row: int) -> None:
+        """Write the token ids of a row, shape (tokens of the row,), to `target`."""
+        at = 0
+        for run, part, place, length, _ in self.index[self._offsets[row] : self._offsets[row + 1]].tolist():
+            self._read(run, part, place, target[at : at + length])
+            at += length
+
+    def spans(self, row: int) -> NDArray[Any]:
+        """Return the SPANS of a row, in order, with tokens counted from its start."""
+        spans, at = [], 0
+        for sequence, (run, part, place, length, _) in enumerate(
+            self.index[self._offsets[row] : self._offsets[row + 1]].tolist()
+        ):
+            batch = self._reader(run, part).get_batch(place)
+            columns = np.zeros(len(batch.column("role").values), SPANS)
+            columns["sequence"] = sequence
+            for name in ("chunk_id", "role", "group"):
+                columns[name] = batch.column(name).values.to_numpy()
+            columns["first"], columns["last"] = (
+                batch.column(f"token_{name}").values.to_numpy() + at for name in ("start", "end")
+            )
+            spans.append(columns)
+            at += length
+        return np.concatenate(spans)
+
+    def _read(self, run: int, part: int, place: int, target: NDArray[np.int64]) -> None:
+        source = self._sources[run]
+        batch = self._reader(run, part).get_batch(place)
+        chunk_ids, roles, starts, ends = (
+            batch.column(name).values.to_numpy() for name in ("chunk_id", "role", "token_start", "token_end")
+        )
+        is_chunk = chunk_ids != schemas.NO_CHUNK
+        lengths = ends - starts
+        named = chunk_ids[is_chunk]
+        firsts, _ = source.tokens.bounds(named)
+        source.tokens.copy_into(target, chunk_ids=named, starts=firsts, at=starts[is_chunk], lengths=lengths[is_chunk])
+        source.special.copy_into(target, roles=roles, at=starts, lengths=lengths)
+
+    def _reader(self, run: int, part: int) -> pa.RecordBatchFileReader:
+        reader = self._open.get((run, part))
+        if reader is None:
+            path = self._sources[run].sequences[part]
+            reader = self._open[run, part] = pa.ipc.open_file(pa.memory_map(str(path)))
+        return reader
+
+
+def original_lengths(lengths: NDArray[np.int64], spans: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the tokens of each original document of a row of sequences, of which `spans` (SPANS) are; an extended one is one.
+
+    What stands between two documents, such as a separator, belongs to the one before.
+    """
+    whole = spans[spans["role"] == schemas.DOCUMENT]
+    begins = (np.diff(whole["group"]) != 0) & (
+        np.diff(whole["sequence"]) == 0
+    )  # a sequence may begin with a special token
+    ends = np.cumsum(lengths)
+    starts = np.union1d(ends - lengths, whole["first"][1:][begins])
+    original: NDArray[np.int64] = np.diff(starts, append=ends[-1])
+    return original
+
+
+Order = Literal["shuffled", "arranged"]
+Remainder = Literal["keep", "drop", "repeat"]
+
+
+def epoch_order(rows: int, *, order: Order, seed: int, epoch: int) -> NDArray[np.int64]:
+    """Return the row numbers of an epoch, shape (rows,): as arranged, or shuffled by their keyed hash."""
+    numbers = np.arange(rows)
+    if order == "arranged":
+        return numbers
+    return np.argsort(keyed_hash(numbers.astype(np.uint64), seed=seed, stage=f"epoch {epoch}"))
+
+
+def rank_places(rows: int, *, start: int, rank: int, world_size: int, remainder: Remainder) -> NDArray[np.int64]:
+    """Return the places in the epoch's order that a rank reads once all ranks have read `start` rows: every world_size-th.
+
+    Rows that do not go evenly into the ranks are kept (the first ranks read one more), dropped, or filled up with the
+    epoch's first rows, so that all ranks read equally many.
+    """
+    left = rows - start
+    if remainder == "drop":
+        left -= left % world_size
+    elif remainder == "repeat":
+        left += -left % world_size
+    places = np.arange(start + rank, start + left, world_size)
+    return places % max(1, rows)
+
+
+def worker_part(places: NDArray[np.int64], *, worker: int, workers: int, batch_size: int) -> NDArray[np.int64]:
+    """Return a rank's places that one of its workers reads: every `workers`-th batch.
+
+    A DataLoader asks its workers for one batch each in turn, so it gets the batches in order, however many workers it has.
+    """
+    batches = np.arange(len(places)) // batch_size
+    worker_places: NDArray[np.int64] = places[batches % workers == worker]
+    return worker_places

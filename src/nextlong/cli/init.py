@@ -1,0 +1,408 @@
+"""The command `nextlong init`: write the first recipe for a user's files.
+
+The paths of the recipe are absolute, so that it means the same in every working directory, and its sources have names that
+tell them apart in reports. Columns, special tokens, context length, number of sequences and chunk length are proposed from the
+files: the longest context length, a power of two, for which the corpus and its documents are large enough; so many sequences
+that a chunk is used about twice; and shorter chunks if few documents have two.
+"""
+
+from __future__ import annotations
+
+import argparse
+import glob
+import math
+import os
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path, PurePosixPath
+from typing import Final
+
+import numpy as np
+
+from nextlong.cli.columns import MAX_FILES, Looks, source_notes
+from nextlong.cli.common import first_few, print_json, say, write
+from nextlong.corpus.look import look_at
+from nextlong.errors import NextlongError, RecipeError
+from nextlong.reading.formats import UNREADABLE, format_by_name
+from nextlong.reading.listing import is_document_name, is_side_file, list_files, reaches
+from nextlong.recipe import Recipe, Source, template
+from nextlong.recipe.keys import read_length
+from nextlong.recipe.read import preset
+from nextlong.runs.warnings import MOST_OF_CORPUS
+from nextlong.sequences.corpus_size import count_tokens
+from nextlong.sequences.special_tokens import Ends, find_ends_of
+from nextlong.sequences.tokenizer import check_there
+from nextlong.text import Json, counted
+
+_DATA_SUFFIXES: Final = (".jsonl", ".jsonl.zst", ".jsonl.gz", ".parquet", ".csv", ".tsv")
+_OTHER_SUFFIXES: Final = (".json", ".ndjson", ".arrow", ".txt", ".md", ".zst", ".gz")  # not part of a source's name
+# A .json file may be a recipe.
+_NEVER_RECIPES: Final = tuple({*_DATA_SUFFIXES, *_OTHER_SUFFIXES, ".html", ".htm", ".warc"} - {".json"})
+_LIKE_A_RECIPE: Final = re.compile(rb'^\s*"?(ingest|base|run_dir|tokenizer|compose)"?\s*:', re.MULTILINE)
+_RECIPE_HEAD_BYTES: Final = 1 << 16
+_VOCABULARY: Final = 32_000
+_NAMED_FILES: Final = 3  # in a sentence
+
+_MIN_TOKENS, _MAX_TOKENS = 1_024, 131_072  # of a sequence
+_MIN_EXTENDABLE: Final = 0.1  # of the documents, which have two chunks or more
+_MIN_CHUNK_CHARS: Final = 64
+_ROOM: Final = 4  # a sequence is this many times as long as the median extended document
+_USES: Final = 2.0  # of a chunk, on average
+_MAX_SEQUENCES: Final = 1_000  # of a first run
+
+
+@dataclass(frozen=True)
+class Proposal:
+    """Lengths and numbers, and the approximate number of documents and tokens that they follow from."""
+
+    target_tokens: int
+    sequences: int
+    max_chars: int
+    documents: float
+    tokens: float
+    rejects: int
+    reject_share: float
+
+    def __str__(self) -> str:
+        """Return the proposal in words, with the reason."""
+        uses = self.sequences * self.target_tokens / self.tokens
+        message = (
+            f"about {self.documents:,.0f} documents with {self.tokens:,.0f} tokens: {counted(self.sequences, 'sequence')} of "
+            f"{self.target_tokens:,} tokens, each chunk used {uses:.1f} times on average"
+        )
+        if not self.rejects:
+            return message
+        return f"{message}; {counted(self.rejects, 'record')} of those read would be rejected ({self.reject_share:.1%})"
+
+
+@dataclass(frozen=True)
+class NewRecipe:
+    """A first recipe, the proposal in it (None if the files could not be read), and the looks at its files."""
+
+    recipe: Recipe
+    proposal: Proposal | None
+    looks: Looks = field(repr=False)
+
+
+def init(args: argparse.Namespace) -> None:
+    """Write a recipe, and report what was found in its files."""
+    path: Path = args.recipe
+    check_name(path, overwrite=args.force)
+    if args.preset is not None:
+        _copy_preset(args)
+        return
+    new = new_recipe(path, args.sources, tokenizer=args.tokenizer)
+    heading = (
+        f"A recipe of nextlong. `nextlong plan {path}` estimates its cost, `nextlong run {path}` runs it.\n"
+        "Relative paths start from the working directory of these commands."
+    )
+    if args.full:
+        write(path, template.commented(new.recipe, heading=heading))
+    else:
+        heading += "\nEvery other key has its default: `nextlong init --full` writes all keys, with their meaning."
+        write(path, template.short(new.recipe, heading=heading))
+    has_documents = bool(find_sources(path, args.sources))
+    messages = list(notes(path, new, args.sources))
+    if args.json:
+        print_json(_as_json(path, new.recipe, has_documents=has_documents, notes=messages))
+    else:
+        for message in messages:
+            say(message)
+    if has_documents and not _is_readable(new):
+        raise NextlongError(
+            f"{path} was written, but `nextlong run` would refuse it: correct what is named above, or set the text column"
+        )
+    if not args.json:
+        next_step = (
+            "check ingest.sources and tokenizer"
+            if has_documents
+            else "no documents were found beside it: put the path of yours into ingest.sources"
+        )
+        say(f"wrote {path}; {next_step}, then: nextlong run {path}")
+
+
+def _copy_preset(args: argparse.Namespace) -> None:
+    if args.full or args.tokenizer:
+        option = "--full" if args.full else "--tokenizer"
+        raise NextlongError(f"--preset copies a recipe unchanged; remove {option}, and edit the copy")
+    if args.sources:
+        raise NextlongError("--preset has sources of its own; remove the files, and edit ingest.sources")
+    write(args.recipe, preset(args.preset))
+    if args.json:
+        print_json(_as_json(args.recipe, Recipe.load(args.recipe), has_documents=True, notes=()))
+    else:
+        say(f"wrote {args.recipe}; check ingest.sources and tokenizer, then: nextlong run {args.recipe}")
+
+
+def _as_json(path: Path, recipe: Recipe, *, has_documents: bool, notes: Sequence[str]) -> Json:
+    return {
+        "recipe": str(path),
+        "run_dir": recipe.run_dir,
+        "sources": [source.model_dump(include={"path", "name", "text", "id"}) for source in recipe.ingest.sources],
+        "tokenizer": recipe.tokenizer.source or recipe.tokenizer.train,
+        "has_documents": has_documents,
+        "notes": list(notes),
+    }
+
+
+def check_name(path: Path, *, overwrite: bool) -> None:
+    """Raise RecipeError for the name of a data file, or of an existing file; documents are never overwritten."""
+    if path.name.lower().endswith(_NEVER_RECIPES):
+        raise RecipeError(f"{path} is the name of a data file, not of a recipe; use: nextlong init my.yaml {path}")
+    if not path.exists():
+        return
+    if not overwrite:
+        raise RecipeError(f"{path} exists; choose another name, or add --force to overwrite it")
+    if path.is_file() and path.stat().st_size and not _LIKE_A_RECIPE.search(path.read_bytes()[:_RECIPE_HEAD_BYTES]):
+        raise RecipeError(f"{path} is not a recipe, so it is not overwritten; choose another name")
+
+
+def new_recipe(recipe_path: Path, sources: Sequence[str] = (), *, tokenizer: str | None = None) -> NewRecipe:
+    """Return a recipe for `sources`, else for the documents beside `recipe_path`, else with a folder to put files into.
+
+    `tokenizer` is a file, a folder, a hub name, or the size of a vocabulary to train; by default the tokenizer.json beside the
+    recipe. Raises CorpusError for a source that does not exist, TokenizerError for such a tokenizer.
+    """
+    looks = Looks()
+    folder = Path(_absolute(recipe_path)).parent
+    found = [path for gathered in _gathered(find_sources(recipe_path, sources)) for path in _split_up(gathered, looks)]
+    paths = list(dict.fromkeys(found)) or [str(folder / "data/*.jsonl")]
+    plain: Json = {
+        "run_dir": str(_outside(folder, paths) / "runs" / recipe_path.stem),
+        "ingest": {
+            "sources": [
+                {"path": path, "name": name} | _columns(path, looks)
+                for path, name in zip(paths, _names(paths), strict=True)
+            ]
+        },
+        "tokenizer": _tokenizer(tokenizer, folder / "tokenizer.json"),
+    }
+    recipe = Recipe.from_dict(plain)
+    check_there(recipe.tokenizer)
+    ends = find_ends_of(recipe.tokenizer) or Ends()
+    plain["tokenizer"] |= {key: token for key, token in (("bos", ends.bos), ("eos", ends.eos)) if token is not None}
+    proposal = propose(Recipe.from_dict(plain)) if found else None
+    if proposal is not None:
+        if proposal.max_chars != recipe.chunk.max_chars:
+            plain["chunk"] = {"max_chars": proposal.max_chars}
+        plain["compose"] = {"target_tokens": proposal.target_tokens, "sequences": proposal.sequences}
+    return NewRecipe(Recipe.from_dict(plain), proposal, looks)
+
+
+def propose(recipe: Recipe) -> Proposal | None:
+    """Return lengths and numbers that fit a recipe's sources, None if these are remote or cannot be read."""
+    if any("://" in source.path for source in recipe.ingest.sources):
+        return None
+    try:
+        files = [list_files(source, where="FILE") for source in recipe.ingest.sources]
+        samples = [sample for sample in look_at(recipe, files) if sample.documents]
+        tokens = count_tokens(recipe, samples) if samples else 0.0
+    except (NextlongError, *UNREADABLE):
+        return None
+    if tokens < _MIN_TOKENS:
+        return None
+    document_chars = np.array([len(text) for sample in samples for text in sample.texts])  # of the sample
+    max_chars = recipe.chunk.max_chars
+    if (document_chars > max_chars).mean() < _MIN_EXTENDABLE:
+        # The median document then has three chunks.
+        third = max(1.0, float(np.median(document_chars)) / 3)
+        max_chars = max(_MIN_CHUNK_CHARS, 1 << math.floor(math.log2(third)))
+    documents = sum(sample.scale * sample.distinct_documents for sample in samples)
+    extendable = sum(
+        sample.scale * sample.distinct_documents * float(np.mean([len(text) > max_chars for text in sample.texts]))
+        for sample in samples
+        if sample.texts
+    )
+    from_corpus = 1 << math.floor(math.log2(max(1.0, MOST_OF_CORPUS * tokens)))
+    tokens_per_char = tokens / sum(sample.scale * sample.distinct_chars for sample in samples)
+    longer = document_chars[document_chars > max_chars]
+    from_documents = _MIN_TOKENS
+    if len(longer):
+        from_documents = 1 << math.ceil(math.log2(_ROOM * tokens_per_char * float(np.median(longer))))
+    whole_corpus = 1 << math.floor(math.log2(tokens))
+    length = min(_MAX_TOKENS, max(_MIN_TOKENS, from_corpus, min(from_documents, whole_corpus)))
+    sequences = max(1, math.floor(min(_USES * tokens / length, extendable, _MAX_SEQUENCES)))
+    rejects = sum(sample.rejects.total() for sample in samples)
+    read = sum(sample.documents for sample in samples) + rejects
+    return Proposal(length, sequences, max_chars, documents, tokens, rejects, rejects / max(1, read))
+
+
+def notes(recipe_path: Path, new: NewRecipe, sources: Sequence[str]) -> Iterator[str]:
+    """Yield what was found in the sources of a new recipe, and which files in their folders, or beside it, are not used."""
+    found = find_sources(recipe_path, sources)
+    for source in new.recipe.ingest.sources if found else ():
+        yield from source_notes(source, new.looks.into(source.path))
+    for path in map(Path, found):
+        below = (file.relative_to(path) for file in sorted(path.rglob("*")) if file.is_file())
+        unknown = [
+            str(file)
+            for file in below
+            if not any(part[0] == "." for part in file.parts)
+            and not format_by_name(file.name)
+            and not is_side_file(file.name)
+        ]
+        if unknown:
+            yield f"{path}: skipped, unsupported extension: {first_few(unknown, most=_NAMED_FILES)}"
+    yield from _tokenizer_notes(new.recipe)
+    if new.proposal is not None:
+        yield str(new.proposal)
+    folder = Path(_absolute(recipe_path)).parent
+    for place in (folder, folder / "data") if not sources else ():
+        used = {*found, str(new.recipe.tokenizer.source)}
+        names = sorted(path.name for path in place.glob("*") if path.is_file() and str(path) not in used)
+        if unused := [name for name in names if is_document_name(name)]:
+            yield (
+                f"{place}: not used, because they may not be documents: {first_few(unused, most=_NAMED_FILES)}; to use them, "
+                "name them after the recipe"
+            )
+
+
+def _tokenizer_notes(recipe: Recipe) -> Iterator[str]:
+    if recipe.tokenizer.source is None:
+        return
+    ends = find_ends_of(recipe.tokenizer)
+    if ends is None:
+        source = recipe.tokenizer.source
+        yield f"tokenizer: {source} was not read, so its end-of-text token is unknown; set tokenizer.eos"
+        return
+    if ends.eos is None:
+        yield "tokenizer: no end-of-text token found, so a model will not learn where a text ends; set tokenizer.eos"
+    else:
+        yield f"tokenizer: {ends.eos} ends each sequence (known by {ends.eos_said_by})"
+    if ends.bos is not None:
+        yield f"tokenizer: {ends.bos} begins each sequence (known by {ends.bos_said_by})"
+
+
+def _is_readable(new: NewRecipe) -> bool:
+    """Return whether a run will accept the files: none is damaged, each table has a text, few records are rejected."""
+    if new.proposal is not None and new.proposal.reject_share > new.recipe.ingest.max_reject_share:
+        return False
+    for source in new.recipe.ingest.sources:
+        looks = new.looks.into(source.path)
+        tables = [look for look in looks if look.has_columns]
+        if any(look.problem for look in looks) or (tables and not any(look.text for look in tables)):
+            return False
+    return True
+
+
+def _columns(path: str, looks: Looks) -> dict[str, str]:
+    """Return the columns of text and id of a source, as far as they were found."""
+    files = looks.into(path)
+    first = next((look for look in files if look.text), next((look for look in files if look.has_columns), None))
+    if first is None:
+        return {}
+    return {key: name for key, name in (("text", first.text), ("id", first.id)) if name is not None}
+
+
+def _split_up(path: str, looks: Looks) -> list[str]:
+    """Return a path, or one per file or suffix if its files hold their texts in different columns.
+
+    Plain texts stay with their folder: only the whole of it shows which of them describe the others.
+    """
+    files = looks.into(path)  # the first of each suffix
+    if len({look.text for look in files if look.text}) < 2:
+        return [path]
+    listed = list_files(Source(path=path), where="FILE")
+    if len(listed) <= MAX_FILES:
+        return [file.path for file in listed]
+    suffixes = dict.fromkeys(look.suffix for look in files)
+    are_tables = all(look.has_columns for look in files)
+    if len(suffixes) < 2 or not are_tables or not Path(path).is_dir():
+        return [path]
+    return [f"{glob.escape(path)}/**/*{suffix}" for suffix in suffixes]
+
+
+def _tokenizer(given: str | None, beside: Path) -> dict[str, str | int]:
+    if given is None:
+        return {"source": str(beside)} if beside.is_file() else {"train": _VOCABULARY}
+    if (size := read_length(given)) is not None:
+        return {"train": size}
+    path = Path(given).expanduser()
+    return {"source": _absolute(path) if path.exists() else given}
+
+
+def find_sources(recipe_path: Path, sources: Sequence[str] = ()) -> list[str]:
+    """Return the absolute paths of `sources`, else of the documents beside `recipe_path`. Raises CorpusError."""
+    if sources:
+        absolute = [source if "://" in source else _absolute(Path(source)) for source in sources]
+        for path in absolute:
+            if "://" not in path:
+                list_files(Source(path=path), where="FILE")
+        return absolute
+    folder = Path(_absolute(recipe_path)).parent
+    beside = [
+        str(path)
+        for place in (folder, folder / "data")
+        for suffix in _DATA_SUFFIXES
+        for path in sorted(place.glob(f"*{suffix}"))
+    ]
+    below = [path for path in sorted(folder.glob("*")) if path.name != "data" and _holds_data(path, "*")]
+    below += [path for path in sorted((folder / "data").glob("*")) if _holds_data(path, "**/*")]
+    return beside + [str(path) for path in below]
+
+
+def _holds_data(folder: Path, pattern: str) -> bool:
+    if not folder.is_dir() or folder.name.startswith("."):
+        return False
+    return any(next(folder.glob(f"{pattern}{suffix}"), None) for suffix in _DATA_SUFFIXES)
+
+
+def _outside(folder: Path, sources: Sequence[str]) -> Path:
+    """Return the folder, or the nearest one above it that no source includes; a URL may need a package to be looked at."""
+    local = [path for path in sources if "://" not in path]
+    for place in (folder, *folder.parents):
+        if not any(reaches(Source(path=path), place / "runs") for path in local):
+            return place
+    return folder
+
+
+def _absolute(path: Path) -> str:
+    # Symbolic links stay: what they point to may have another name.
+    return os.path.normpath(path.expanduser().absolute())
+
+
+def _gathered(paths: Sequence[str]) -> list[str]:
+    """Return the paths; many files that are all of their suffix in a folder become one glob."""
+    kept = list(dict.fromkeys(paths))
+    if len(kept) <= MAX_FILES:
+        return kept
+    for folder in dict.fromkeys(Path(path).parent for path in kept):
+        for suffix in _DATA_SUFFIXES:
+            files = [str(path) for path in folder.glob(f"*{suffix}")]
+            if len(files) > 1 and set(files) <= set(kept):
+                kept[kept.index(min(files, key=kept.index))] = f"{glob.escape(str(folder))}/*{suffix}"
+                kept = [path for path in kept if path not in set(files)]
+    return kept
+
+
+def _names(paths: Sequence[str]) -> list[str]:
+    """Return the stem of each path, or the folder of a glob, with as many folders before it as make it unique.
+
+    If that is not enough, the end of the path, such as `books/*.jsonl`.
+    """
+    parts = [_name_parts(path) for path in paths]
+    whole = [[part for part in PurePosixPath(path).parts if part not in ("/", "**")] for path in paths]
+    return [
+        _unique_tail(stem, parts) or _unique_tail(names, whole, least=2) or path
+        for path, stem, names in zip(paths, parts, whole, strict=True)
+    ]
+
+
+def _unique_tail(parts: Sequence[str], all_parts: Sequence[Sequence[str]], *, least: int = 1) -> str:
+    """Return the fewest last parts in which only one of all paths ends, "" if there are none."""
+    tails = (parts[-length:] for length in range(least, len(parts) + 1))
+    return next(("/".join(tail) for tail in tails if sum(other[-len(tail) :] == tail for other in all_parts) == 1), "")
+
+
+def _name_parts(path: str) -> list[str]:
+    """Return the folders of a path and its name without suffixes, up to the first part with a wildcard."""
+    parts = [part for part in PurePosixPath(path.partition("://")[2] or path).parts if part != "/"]
+    wild = next((index for index, part in enumerate(parts) if glob.has_magic(part)), None)
+    if wild is not None:
+        return parts[:wild] or [path]
+    name = parts[-1]
+    suffixes = (*_DATA_SUFFIXES, *_OTHER_SUFFIXES)
+    while suffix := next((end for end in suffixes if name.endswith(end) and name != end), ""):
+        name = name.removesuffix(suffix)
+    return [*parts[:-1], name]

@@ -1,1 +1,0 @@
-"""Compose: drafts and token counts → sequences of exactly T."""

@@ -1,0 +1,279 @@
+"""Filter report: for each reason for which a record or document is not in the corpus, how many there are, with examples.
+
+In:  the counts of ingest, select, near_duplicates and contaminated, and the files in which they say which.
+Out: one JSON file for people to look at; no other step reads it. Kept documents are checked for ids that two of them share.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import Any, Final
+
+import numpy as np
+import pyarrow as pa
+import xxhash
+from numpy.typing import NDArray
+
+from nextlong import schemas
+from nextlong.artifacts import lookup
+from nextlong.artifacts.left_out import (
+    CONTAMINATED,
+    EXACT,
+    EXCLUDED,
+    FILTERED,
+    NEARLY_EQUAL,
+    NORMALIZED,
+    OVER,
+    REJECTED,
+    SUFFIX,
+    Example,
+    LeftOut,
+    write,
+)
+from nextlong.artifacts.results import (
+    ContaminatedResult,
+    IngestResult,
+    LeftOutResult,
+    NearDuplicatesResult,
+    SelectResult,
+)
+from nextlong.corpus.select import compared_suffix
+from nextlong.corpus.splits import Splits
+from nextlong.engine.estimate import Estimate
+from nextlong.engine.step import Finished, Step, Task
+from nextlong.recipe import Recipe
+
+_EXAMPLES: Final = 5
+_EXAMINED: Final = 200  # documents that were not kept, to tell duplicates from those over a cap
+_HEAD_CHARS: Final = 200
+_ID_HEAD_CHARS: Final = 60
+
+
+def filter_report_step(recipe: Recipe, splits: Splits, ingest: Step, select: Step, others: Sequence[Step]) -> Step:
+    """What each filter removed, with examples; `others` are the steps that remove near-duplicates and contaminated text."""
+    reads = tuple(step for step in others if step.name in ("near_duplicates", "contaminated"))
+    sources = [place for place, of_source in enumerate(splits) for _ in of_source]
+
+    def tasks(done: Finished) -> list[Task]:
+        ingest_done, parts = done["ingest"], done["ingest"].results(IngestResult)
+        inputs = _Inputs(
+            documents=tuple(ingest_done.files(".documents.arrow")),
+            hashes=tuple(ingest_done.files(".hashes.npy")),
+            compared=tuple(ingest_done.files(compared_suffix(recipe))),
+            source_of=[place for place, part in zip(sources, parts, strict=True) for _ in range(part.shards)],
+            rejects=tuple(ingest_done.files(".rejects.arrow") if any(part.rejects for part in parts) else ()),
+            keep=tuple(done["select"].files(".keep.npy")),
+            stay=tuple(done["near_duplicates" if "near_duplicates" in done else "select"].files(".keep.npy")),
+            ingested=parts,
+            labels=[recipe.ingest.sources[place].label for place in sources],
+            selected=done["select"].result(SelectResult),
+            near=done["near_duplicates"].result(NearDuplicatesResult) if "near_duplicates" in done else None,
+            contaminated=done["contaminated"].results(ContaminatedResult) if "contaminated" in done else (),
+        )
+        return [partial(write_filter_report, inputs=inputs)]
+
+    estimate = Estimate(
+        work=lambda amounts: amounts.documents, seconds=1e-6, memory=lambda amounts: 16 * amounts.documents
+    )
+    return Step("filter_report", 5, {}, (ingest, select, *reads), tasks, LeftOutResult, estimate=estimate)
+
+
+@dataclass(frozen=True)
+class _Inputs:
+    """The files to read, in shard order, and the results of the steps, in task order."""
+
+    documents: tuple[Path, ...]
+    hashes: tuple[Path, ...]
+    compared: tuple[Path, ...]  # the same files, or the hashes of normalized texts
+    source_of: Sequence[int]  # each shard's, by its place in the recipe
+    rejects: tuple[Path, ...]
+    keep: tuple[Path, ...]  # of select
+    stay: tuple[Path, ...]  # of the last step that removes documents
+    ingested: Sequence[IngestResult]
+    labels: Sequence[str]  # the source of each of `ingested`
+    selected: SelectResult
+    near: NearDuplicatesResult | None
+    contaminated: Sequence[ContaminatedResult]
+
+
+def write_filter_report(out: Path, *, inputs: _Inputs) -> LeftOutResult:
+    """Write `{out}.filter_report.json`; return the counts by reason, and how many kept documents share their id with another."""
+    reasons = [*_rejects(inputs), *_by_filter(inputs), *_by_select(inputs), *_near(inputs), *_contaminated(inputs)]
+    write(out.with_name(out.name + SUFFIX), [one for one in reasons if one.count])
+    count, example = same_ids(inputs.documents, inputs.stay)
+    left_out = {one.reason: one.count for one in reasons if one.count}
+    return LeftOutResult(left_out=left_out, same_ids=count, same_id_example=example)
+
+
+def _rejects(inputs: _Inputs) -> list[LeftOut]:
+    counted: Counter[str] = Counter()
+    for part in inputs.ingested:
+        counted.update(part.reject_reasons)
+    examples_of: dict[str, list[Example]] = {kind: [] for kind in counted}
+    for path in inputs.rejects:
+        with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+            for row in reader.get_batch(0).to_pylist():
+                kind, _, detail = row["reason"].partition(": ")
+                if len(examples_of.get(kind, [])) < _EXAMPLES:
+                    examples_of[kind].append(Example(f"{row['file']}:{row['line']}", "", "", detail))
+        if all(len(examples) >= min(_EXAMPLES, counted[kind]) for kind, examples in examples_of.items()):
+            break
+    return [
+        LeftOut(f"{REJECTED}{kind}", "records", counted[kind], tuple(examples_of[kind])) for kind in sorted(counted)
+    ]
+
+
+def _by_filter(inputs: _Inputs) -> list[LeftOut]:
+    """Count what the source's filter and the exclusion list removed while the files were read."""
+    parts = list(zip(inputs.ingested, inputs.labels, strict=True))
+    filtered = [Example(one, label, head, "") for part, label in parts for one, head in part.filter_examples]
+    excluded = [Example(one, label, head, "") for part, label in parts for one, head in part.excluded_examples]
+    return [
+        LeftOut(FILTERED, "documents", sum(part.filtered_out for part in inputs.ingested), _spread(filtered)),
+        LeftOut(EXCLUDED, "documents", sum(part.excluded for part in inputs.ingested), _spread(excluded)),
+    ]
+
+
+def _by_select(inputs: _Inputs) -> list[LeftOut]:
+    """Tell duplicates from documents over caps and weights: of its equals, a duplicate is not the one that is kept."""
+    dropped = _dropped(inputs.keep)
+    stays_of = _stays_of(inputs, dropped)
+    equal = [(doc, stays) for doc, stays in stays_of.items() if stays != doc]
+    capped = [doc for doc, stays in stays_of.items() if stays == doc]
+    names = _names(inputs, [stays for _, stays in equal])
+    is_exact = inputs.compared == inputs.hashes
+    same = "equals" if is_exact else "equals, but for case and white space,"
+    duplicates = _examples(inputs, [doc for doc, _ in equal], [f"{same} {name}" for name in names])
+    over = inputs.selected.capped + inputs.selected.weighted_out
+    over_caps = _examples(inputs, capped, [""] * len(capped))
+    return [
+        LeftOut(EXACT if is_exact else NORMALIZED, "documents", inputs.selected.duplicates, _spread(duplicates)),
+        LeftOut(OVER, "documents", over, _spread(over_caps)),
+    ]
+
+
+def _dropped(keep: Sequence[Path]) -> list[int]:
+    """Return the ids of some documents that select did not keep, from as many shards as there are."""
+    most = max(1, _EXAMINED // max(1, len(keep)))
+    doc_ids: list[int] = []
+    for shard, path in enumerate(keep):
+        rows = np.flatnonzero(~np.load(path, mmap_mode="r"))[:most]
+        doc_ids += schemas.pack_ids(shard, rows).tolist()
+        if len(doc_ids) >= _EXAMINED:
+            break
+    return doc_ids
+
+
+def _stays_of(inputs: _Inputs, doc_ids: Sequence[int]) -> dict[int, int]:
+    """Return for each document the one that is kept of all that are compared as equal to it, itself if it is that one."""
+    ids = np.array(doc_ids, np.int64)
+    wanted = np.empty(len(ids), np.uint64)
+    for place, doc in enumerate(doc_ids):
+        wanted[place] = np.load(inputs.compared[doc >> schemas.SHARD_BITS], mmap_mode="r")[doc & schemas.ROW_MASK]
+    stays: dict[int, tuple[int, int, int]] = {}  # by the hash compared: place of the source, hash of the content, id
+    for shard, (compared_path, hash_path) in enumerate(
+        zip(inputs.compared, inputs.hashes, strict=True) if doc_ids else ()
+    ):
+        compared: NDArray[np.uint64] = np.load(compared_path, mmap_mode="r")
+        hashes = np.load(hash_path, mmap_mode="r")
+        source = inputs.source_of[shard]
+        for row in np.flatnonzero(np.isin(compared, wanted)).tolist():
+            this = (source, int(hashes[row]), shard << schemas.SHARD_BITS | row)
+            stays[int(compared[row])] = min(this, stays.get(int(compared[row]), this))
+    return {doc: stays[value][2] for doc, value in zip(doc_ids, wanted.tolist(), strict=True)}
+
+
+def _near(inputs: _Inputs) -> list[LeftOut]:
+    if inputs.near is None:
+        return []
+    starts = np.cumsum([0, *(len(np.load(path, mmap_mode="r")) for path in inputs.keep)])
+    gone, stays = ([_doc_id(pair[side], starts) for pair in inputs.near.examples] for side in (0, 1))
+    notes = [f"near-duplicate of {name}" for name in _names(inputs, stays)]
+    return [LeftOut(NEARLY_EQUAL, "documents", inputs.near.near_duplicates, _spread(_examples(inputs, gone, notes)))]
+
+
+def _doc_id(row: int, starts: NDArray[np.int64]) -> int:
+    """Return the id of a row of the corpus, whose shards begin at `starts`."""
+    shard = int(np.searchsorted(starts, row, side="right")) - 1
+    return shard << schemas.SHARD_BITS | int(row - starts[shard])
+
+
+def _contaminated(inputs: _Inputs) -> list[LeftOut]:
+    contaminated = [
+        (shard << schemas.SHARD_BITS | part.example_doc_row, part.example)
+        for shard, part in enumerate(inputs.contaminated)
+        if part.example_doc_row >= 0
+    ]
+    count = sum(part.contaminated for part in inputs.contaminated)
+    some = _spread(contaminated)
+    examples = _examples(
+        inputs, [doc for doc, _ in some], [f"shares with {evaluation_file}" for _, evaluation_file in some]
+    )
+    return [LeftOut(CONTAMINATED, "chunks", count, tuple(examples))]
+
+
+def _examples(inputs: _Inputs, doc_ids: Sequence[int], notes: Sequence[str]) -> list[Example]:
+    """Return documents as examples, with what there is to say of each."""
+    chosen = _spread(list(zip(doc_ids, notes, strict=True)))
+    if not chosen:
+        return []
+    ids = np.array([doc for doc, _ in chosen])
+    names, sources, texts = lookup.document_columns(ids, inputs.documents, ("source_id", "source", "text"))
+    rows = zip(names.tolist(), sources.tolist(), texts.tolist(), [note for _, note in chosen], strict=True)
+    return [Example(name, source, text[:_HEAD_CHARS], note) for name, source, text, note in rows]
+
+
+def _names(inputs: _Inputs, doc_ids: Sequence[int]) -> list[str]:
+    if not doc_ids:
+        return []
+    source_ids: list[str] = lookup.source_ids(np.array(doc_ids), inputs.documents).tolist()
+    return source_ids
+
+
+def _spread(items: Sequence[Any]) -> tuple[Any, ...]:
+    """Return a few of the items, evenly spread over them."""
+    step = max(1, len(items) // _EXAMPLES)
+    return tuple(items[::step][:_EXAMPLES])
+
+
+def same_ids(documents: Sequence[Path], keep: Sequence[Path]) -> tuple[int, tuple[str, ...]]:
+    """Return how many kept documents have the id of an earlier one; and source, id, and the beginnings of two texts with one id.
+
+    Those are the first two of the id with the smallest hash.
+    """
+    shards = [hashes for _, hashes in _hashes(documents, keep)]
+    # Equal ids have equal hashes, so 16 bytes per document are held at most.
+    ordered = np.concatenate([*shards, np.empty(0, np.uint64)])
+    del shards
+    ordered.sort()
+    again = ordered[1:][ordered[1:] == ordered[:-1]]
+    if not len(again):
+        return 0, ()
+    return len(again), _first_pair(documents, keep, int(again[0]))
+
+
+def _hashes(documents: Sequence[Path], keep: Sequence[Path]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
+    """Yield for each shard the ids of the kept documents, and the hashes of their source and the user's id, shape (n,) each."""
+    for shard, kept in enumerate(keep):
+        doc_ids = schemas.pack_ids(shard, np.flatnonzero(np.load(kept, mmap_mode="r")))
+        if len(doc_ids):
+            names, sources = lookup.document_columns(doc_ids, documents, ("source_id", "source"))
+            pairs = zip(sources.tolist(), names.tolist(), strict=True)
+            hashed = (xxhash.xxh3_64_intdigest(f"{source}\0{name}".encode()) for source, name in pairs)
+            yield doc_ids, np.fromiter(hashed, np.uint64, len(doc_ids))
+
+
+def _first_pair(documents: Sequence[Path], keep: Sequence[Path], wanted: int) -> tuple[str, ...]:
+    found: list[int] = []
+    for doc_ids, hashes in _hashes(documents, keep):
+        found += doc_ids[hashes == np.uint64(wanted)].tolist()
+        if len(found) > 1:
+            break
+    ids = np.array(found[:2])
+    names, sources, texts = lookup.document_columns(ids, documents, ("source_id", "source", "text"))
+    heads = (" ".join(text[:_ID_HEAD_CHARS].split()) for text in texts.tolist())
+    return str(sources[0]), str(names[0]), *heads

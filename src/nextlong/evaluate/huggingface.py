@@ -1,0 +1,344 @@
+"""A causal language model of Hugging Face transformers, answered with greedily.
+
+Prompts are prefilled in chunks, so that no length needs more activations than another; what a prompt shares with the one before it
+stays in the key-value cache; short prompts are answered in batches of like length, padded on the left.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import inspect
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal
+
+import numpy as np
+
+from nextlong.engine import store
+from nextlong.errors import EvaluateError
+from nextlong.evaluate import required
+from nextlong.evaluate.prompts import PromptFormat, Prompts, load_tokenizer
+from nextlong.evaluate.task import Sample, TextTokenizer
+from nextlong.text import Json, first_sentence, why_no_model
+
+if TYPE_CHECKING:
+    import torch
+
+_MODEL_FILES: Final = (
+    "*.safetensors",
+    "pytorch_model*.bin",
+    "*.index.json",
+    "*config.json",
+    "tokenizer*",
+    "chat_template*",
+    "special_tokens_map.json",
+    "vocab*",
+    "merges.txt",
+)
+SHARDED: Final = "sharded"  # the device of a model whose layers are spread over all GPUs
+_SHARED: Final = 0.5  # from this share of a common prefix on, a batch is answered one by one with a shared cache
+
+
+@dataclass(frozen=True)
+class LoadOptions:
+    """How a model is loaded and asked. `thinking` are the tokens to reason in; `gpus` those that vLLM splits a model over."""
+
+    engine: Literal["transformers", "vllm"] = "transformers"
+    gpus: int = 1
+    prompt_format: PromptFormat = "completion"
+    thinking: int = 0
+    device: str = "auto"
+    dtype: str = "auto"
+    attention: str = "sdpa"
+    chunk_tokens: int = 2048
+    batch_tokens: int = 16_384
+    revision: str | None = None
+
+
+class HuggingFaceModel:
+    """A causal language model and its tokenizer, from a folder or the hub."""
+
+    def __init__(self, name: str, options: LoadOptions) -> None:
+        """Load it. Raises EvaluateError if it is none, or its tokenizer lacks what `options` asks for."""
+        self._name, self._options = name, options
+        self.config = read_config(name, revision=options.revision)
+        self.context: int | None = getattr(self.config, "max_position_embeddings", None)
+        self.hub_tokenizer = load_tokenizer(name, revision=options.revision, prompt_format=options.prompt_format)
+        self.tokenizer = TextTokenizer(self.hub_tokenizer.backend_tokenizer)
+        self.prompts = Prompts(self.tokenizer, options.prompt_format, options.thinking, self.hub_tokenizer)
+        self.engine = f"transformers {required('transformers').__version__}"
+        self.model = _load_model(name, options)
+        self.device = self.model.device
+        self.chunk_tokens = options.chunk_tokens
+        parameters = inspect.signature(self.model.forward).parameters
+        self._last_only: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
+        self._cache: Any = None
+        self._cached: list[int] = []
+
+    @cached_property
+    def end_ids(self) -> frozenset[int]:
+        """The ids that end an answer."""
+        named = [self.model.generation_config.eos_token_id, self.hub_tokenizer.eos_token_id]
+        flat = [one for value in named for one in (value if isinstance(value, list) else [value])]
+        return frozenset(one for one in flat if one is not None)
+
+    def identity(self) -> Json:
+        """Return name, revision, weights, tokenizer, type and size, and how it is asked."""
+        return {
+            "kind": "huggingface",
+            **weights_of(self._name, self._options.revision, self.config),
+            "parameters": int(sum(weight.numel() for weight in self.model.parameters())),
+            "context": self.context,
+            "dtype": str(self.model.dtype),
+            **self.prompts.identity(),
+        }
+
+    def batch(self, length: int) -> int:
+        """Return how many samples of a length are answered at a time."""
+        return max(1, self._options.batch_tokens // length)
+
+    def answers(self, samples: Sequence[Sample]) -> Iterator[str]:
+        """Yield the answers in order, greedy, cut at the sample's limits."""
+        ids = [self.prompts.ids(sample) for sample in samples]
+        shared = _common_prefix(ids)
+        if len(ids) == 1 or shared >= _SHARED * min(map(len, ids)):
+            for one, sample in zip(ids, samples, strict=True):
+                yield self._text(self._answer_one(one, sample), sample)
+            return
+        for answer, sample in zip(self._answer_batch(ids, samples), samples, strict=True):
+            yield self._text(answer, sample)
+
+    def _text(self, ids: list[int], sample: Sample) -> str:
+        return self.prompts.answer(self.hub_tokenizer.decode(ids, skip_special_tokens=True), sample)
+
+    def _answer_one(self, ids: list[int], sample: Sample) -> list[int]:
+        torch = required("torch")
+        cache = self.prefilled(ids[:-1])
+        last = torch.tensor([ids[-1:]], device=self.device)
+        answer = self._decode(last, cache, [sample], mask=None)[0]
+        if self._keeps_everything:
+            self.forget(len(ids) - 1)
+        else:
+            self._cache = None
+        return answer
+
+    def prefilled(self, ids: list[int]) -> Any:
+        """Return a cache of exactly `ids`; what it has in common with the one before is not computed again."""
+        torch = required("torch")
+        if self._cache is None:
+            self._cache, self._cached = required("transformers").DynamicCache(config=self.config), []
+        kept = _common_prefix([self._cached, ids])
+        self.forget(kept)
+        try:
+            for first in range(kept, len(ids), self.chunk_tokens):
+                chunk = torch.tensor([ids[first : first + self.chunk_tokens]], device=self.device)
+                self.forward(chunk, self._cache)
+        except BaseException:
+            self._cache = None  # some layers may hold a chunk more than others
+            raise
+        self._cached = list(ids)
+        return self._cache
+
+    def forget(self, kept: int) -> None:
+        """Keep only the first `kept` tokens of the cache."""
+        held = self._cache.get_seq_length()
+        if held > kept:
+            self._cache.crop(kept - held)
+        self._cached = self._cached[:kept]
+
+    @cached_property
+    def _keeps_everything(self) -> bool:
+        kinds = getattr(self.config, "layer_types", None) or ["full_attention"]
+        return all(kind == "full_attention" for kind in kinds) and getattr(self.config, "sliding_window", None) is None
+
+    def forward(self, ids: torch.Tensor, cache: Any, **inputs: Any) -> Any:
+        """Return the logits of the last of ids, shape (batch, n), behind a cache: shape (batch, vocabulary)."""
+        torch = required("torch")
+        with torch.inference_mode():
+            out = self.model(input_ids=ids, past_key_values=cache, use_cache=True, **self._last_only, **inputs)
+        return out.logits[:, -1]
+
+    def all_logits(self, ids: torch.Tensor, cache: Any) -> Any:
+        """Return the logits of each of ids, shape (1, n), behind a cache: shape (1, n, vocabulary)."""
+        torch = required("torch")
+        with torch.inference_mode():
+            return self.model(input_ids=ids, past_key_values=cache, use_cache=True).logits
+
+    def _answer_batch(self, ids: list[list[int]], samples: Sequence[Sample]) -> list[list[int]]:
+        torch = required("torch")
+        longest = max(map(len, ids))
+        padded = torch.zeros((len(ids), longest), dtype=torch.int64, device=self.device)
+        mask = torch.zeros_like(padded)
+        for row, one in enumerate(ids):
+            padded[row, longest - len(one) :] = torch.tensor(one)
+            mask[row, longest - len(one) :] = 1
+        cache = required("transformers").DynamicCache(config=self.config)
+        positions = (mask.cumsum(1) - 1).clamp(min=0)
+        # A batch needs no more memory for activations than one prompt.
+        step = max(1, self.chunk_tokens // len(ids))
+        for first in range(0, longest - 1, step):
+            last = min(first + step, longest - 1)
+            self.forward(
+                padded[:, first:last], cache, attention_mask=mask[:, :last], position_ids=positions[:, first:last]
+            )
+        return self._decode(padded[:, -1:], cache, samples, mask=mask)
+
+    def _decode(
+        self, last: torch.Tensor, cache: Any, samples: Sequence[Sample], *, mask: torch.Tensor | None
+    ) -> list[list[int]]:
+        torch = required("torch")
+        answers: list[list[int]] = [[] for _ in samples]
+        going = set(range(len(samples)))
+        inputs: dict[str, Any] = {}
+        while going:
+            if mask is not None:
+                inputs = {"attention_mask": mask, "position_ids": mask.sum(1, keepdim=True) - 1}
+            chosen = self.forward(last, cache, **inputs).argmax(-1)
+            for row, token in enumerate(chosen.tolist()):
+                if row in going and self._goes_on(token, answers[row], samples[row]):
+                    continue
+                going.discard(row)
+            last = chosen[:, None]
+            if mask is not None:
+                mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
+        return answers
+
+    def _goes_on(self, token: int, answer: list[int], sample: Sample) -> bool:
+        if token in self.end_ids:
+            return False
+        answer.append(token)
+        stop = self.prompts.stop(sample)
+        if stop is not None and stop in self.hub_tokenizer.decode(answer[-4:]):
+            return False
+        return len(answer) < self.prompts.budget(sample)
+
+
+def is_local(name: str, *, revision: str | None = None) -> bool:
+    """Return whether a model's configuration is on this machine, in its folder or in the hub's cache."""
+    if Path(name).expanduser().is_dir():
+        return True
+    return isinstance(required("huggingface_hub").try_to_load_from_cache(name, "config.json", revision=revision), str)
+
+
+def read_config(name: str, *, revision: str | None = None, local_files_only: bool = False) -> Any:
+    """Return a model's configuration, without its weights. Raises EvaluateError if `name` is no model."""
+    transformers = required("transformers")
+    place = Path(name).expanduser()
+    source = str(place) if place.is_dir() else name
+    if why := why_no_model(name):
+        raise EvaluateError(f"{name} {why}, or the --url of a server")
+    try:
+        config = transformers.AutoConfig.from_pretrained(source, revision=revision, local_files_only=local_files_only)
+    except (OSError, ValueError, KeyError) as error:
+        raise EvaluateError(
+            f"{name} is not a model that transformers can read ({first_sentence(error)}); name a folder with config.json and "
+            "weights, or one of the Hugging Face hub, or the --url of a server"
+        ) from None
+    if type(config) not in transformers.AutoModelForCausalLM._model_mapping:
+        raise EvaluateError(
+            f"{name} is a {config.model_type}, no causal language model; evaluate asks models to continue a text"
+        )
+    return config
+
+
+def weights_of(name: str, revision: str | None, config: Any) -> Json:
+    """Return what names a model's weights: its folder and the hash of its files, or its name on the hub and the commit."""
+    place = Path(name).expanduser()
+    return {
+        "name": str(place.resolve()) if place.is_dir() else name,
+        "revision": revision,
+        "weights": _hash_of_files(place) if place.is_dir() else getattr(config, "_commit_hash", None),
+        "model_type": str(config.model_type),
+    }
+
+
+def _hash_of_files(folder: Path) -> str:
+    """Return a hash of the name, size and content of every file that a model and its tokenizer are loaded from."""
+    paths = sorted({path for pattern in _MODEL_FILES for path in folder.glob(pattern) if path.is_file()})
+    identities = [(path.name, path.stat().st_size, store.hash_file(path)) for path in paths]
+    return hashlib.blake2b(repr(identities).encode(), digest_size=16).hexdigest()
+
+
+def _load_model(name: str, options: LoadOptions) -> Any:
+    torch, transformers = required("torch"), required("transformers")
+    required("transformers.utils.logging").disable_progress_bar()
+    device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+    spread = {"device_map": required("accelerate") and "auto"} if device == SHARDED else {}
+    try:
+        model = transformers.AutoModelForCausalLM.from_pretrained(
+            str(Path(name).expanduser()),
+            revision=options.revision,
+            dtype=options.dtype,
+            attn_implementation=options.attention,
+            **spread,
+        )
+        return (model if spread else model.to(device)).eval()
+    # torch asserts for CUDA.
+    except (OSError, ValueError, ImportError, RuntimeError, TypeError, AssertionError) as error:
+        raise EvaluateError(
+            f"{name} cannot be loaded with --device {device} --dtype {options.dtype}: {first_sentence(error)}"
+        ) from None
+
+
+def _common_prefix(lists: Sequence[list[int]]) -> int:
+    """Return the number of ids that all lists begin with."""
+    shortest = min(map(len, lists))
+    ids = np.array([one[:shortest] for one in lists])  # shape (lists, shortest)
+    differs = (ids != ids[0]).any(0)
+    return int(differs.argmax()) if differs.any() else shortest
+
+
+class VllmModel:
+    """A causal language model that vLLM runs; `longest` is the most tokens of a prompt with its answer."""
+
+    def __init__(self, name: str, options: LoadOptions, *, longest: int, context: int | None = None) -> None:
+        """Load it. Raises EvaluateError if vLLM cannot."""
+        vllm = required("vllm")
+        self._name, self._options, self._vllm = name, options, vllm
+        self.config = read_config(name, revision=options.revision)
+        self.context: int | None = context or getattr(self.config, "max_position_embeddings", None)
+        self.prompts = Prompts.read(
+            name, prompt_format=options.prompt_format, thinking=options.thinking, revision=options.revision
+        )
+        self.engine = f"vllm {vllm.__version__}"
+        needed = longest + options.thinking + len(self.prompts.tokenizer.prefix)
+        try:
+            self._llm = vllm.LLM(
+                model=str(Path(name).expanduser()),
+                revision=options.revision,
+                dtype=options.dtype,
+                tensor_parallel_size=options.gpus,
+                max_model_len=min(needed, self.context or needed),
+                enable_prefix_caching=True,
+                seed=0,
+            )
+        except (RuntimeError, ValueError, OSError, ImportError) as error:
+            raise EvaluateError(
+                f"{name} cannot be loaded by vLLM with --gpus {options.gpus} --dtype {options.dtype}: {first_sentence(error)}"
+            ) from None
+
+    def identity(self) -> Json:
+        """Return name, weights and tokenizer, and how it is asked."""
+        return {
+            "kind": "vllm",
+            **weights_of(self._name, self._options.revision, self.config),
+            "context": self.context,
+            "dtype": self._options.dtype,
+            **self.prompts.identity(),
+        }
+
+    def batch(self, length: int) -> int:  # noqa: ARG002
+        """Return how many samples are answered at a time; vLLM schedules them itself."""
+        return 64  # samples between two writes to the disk
+
+    def answers(self, samples: Sequence[Sample]) -> Iterator[str]:
+        """Yield the answers in order, greedy, cut at the sample's limits."""
+        asked: list[Any] = [{"prompt_token_ids": self.prompts.ids(sample)} for sample in samples]
+        limits = [
+            self._vllm.SamplingParams(temperature=0.0, max_tokens=self.prompts.budget(one), stop=self.prompts.stop(one))
+            for one in samples
+        ]
+        for sample, output in zip(samples, self._llm.generate(asked, limits, use_tqdm=False), strict=True):
+            yield self.prompts.answer(output.outputs[0].text, sample)

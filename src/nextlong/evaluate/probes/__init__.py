@@ -1,1 +1,0 @@
-"""Probes: attention, dependence between meta-chunks, and short text by lm-eval."""

@@ -1,0 +1,165 @@
+"""Prompts: what a model is fed for a sample, the same ids for every engine, and which part of its text is the answer.
+
+    completion   the prompt and the answer's prefix, as one text; the tokenizer's BOS precedes it once
+    chat         the model's chat template, applied here: the prompt is the user's turn, the answer's prefix begins the assistant's
+    messages     turns for a server's own template, which cannot begin an answer
+
+With `thinking` a chat template is told to let the model reason: it gets that many more tokens, its answer has no prefix, and its
+reasoning is removed before a stop string is looked for and the answer is scored.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any, Final, Literal, Protocol
+
+from nextlong.errors import EvaluateError
+from nextlong.evaluate import required
+from nextlong.evaluate.task import Sample, TextTokenizer
+from nextlong.text import Json, first_sentence
+
+PromptFormat = Literal["completion", "chat", "messages"]
+_UNKNOWN_TEMPLATE: Final = 64  # tokens kept free for a template that only the server knows
+_OPEN, _CLOSE = "<think>", "</think>"
+
+
+@dataclass(frozen=True)
+class Prompts:
+    """How samples become prompts. `template` is a tokenizer of transformers with a chat template, needed for `chat`."""
+
+    tokenizer: TextTokenizer
+    format: PromptFormat = "completion"
+    thinking: int = 0
+    template: Any = None
+
+    def __post_init__(self) -> None:
+        if self.thinking and self.format == "completion":
+            raise EvaluateError("--thinking: a base model does not reason before it answers; give --prompt-format chat")
+
+    @classmethod
+    def read(
+        cls, source: str, *, prompt_format: PromptFormat, thinking: int = 0, revision: str | None = None
+    ) -> Prompts:
+        """Read a tokenizer, and for `chat` its template. Raises EvaluateError where one is missing."""
+        if prompt_format != "chat":
+            return cls(TextTokenizer.read(source), prompt_format, thinking)
+        template = load_tokenizer(source, revision=revision, prompt_format=prompt_format)
+        return cls(TextTokenizer(template.backend_tokenizer), prompt_format, thinking, template)
+
+    @cached_property
+    def overhead(self) -> int:
+        """The tokens that a template adds to a prompt."""
+        if self.format == "chat":
+            return len(self.ids(Sample("a", (), 1))) - self.tokenizer.count("a")
+        return _UNKNOWN_TEMPLATE if self.format == "messages" else 0
+
+    @staticmethod
+    def messages(sample: Sample) -> list[dict[str, str]]:
+        """Return the turns that a chat model is asked."""
+        turns: Sequence[tuple[str, str]] = sample.turns or (("user", sample.prompt),)
+        return [{"role": role, "content": content} for role, content in turns]
+
+    def text(self, sample: Sample) -> str:
+        """Return the text that the model continues, without a BOS."""
+        if self.format != "chat":
+            return sample.text
+        asked: str = self.template.apply_chat_template(
+            self.messages(sample), add_generation_prompt=True, tokenize=False, enable_thinking=bool(self.thinking)
+        )
+        if self.tokenizer.prefix == (self.template.bos_token_id,):  # whoever tokenizes the text puts it there
+            asked = asked.removeprefix(self.template.bos_token)
+        return asked if self.thinking else asked + sample.answer_prefix.lstrip()
+
+    def ids(self, sample: Sample) -> list[int]:
+        """Return the ids that the model is fed, BOS once."""
+        if sample.input_ids is not None and self.format == "completion":
+            return self.tokenizer.with_prefix(sample.input_ids)
+        return self.tokenizer.with_prefix(self.tokenizer.encode(self.text(sample)))
+
+    def hash_of(self, sample: Sample) -> str:
+        """Return the SHA-256, in hex, of what is sent: the prompt; its ids or messages, as JSON, where those are sent."""
+        if self.format == "messages":
+            sent = json.dumps(self.messages(sample), ensure_ascii=False)
+        else:
+            is_cut = sample.input_ids is not None and self.format == "completion"
+            sent = json.dumps(self.ids(sample)) if is_cut else self.text(sample)
+        return hashlib.sha256(sent.encode("utf-8", "surrogatepass")).hexdigest()
+
+    def budget(self, sample: Sample) -> int:
+        """Return the most tokens that are generated, reasoning included."""
+        return sample.max_new_tokens + self.thinking
+
+    def stop(self, sample: Sample) -> str | None:
+        """Return what an engine may stop at: nothing where it might be a part of the reasoning."""
+        return None if self.thinking else sample.stop
+
+    def answer(self, text: str, sample: Sample) -> str:
+        """Return the answer in a generated text: behind the reasoning, up to the first stop; "" where the reasoning has no end."""
+        if self.thinking and _CLOSE in text:
+            text = text.rpartition(_CLOSE)[2].lstrip()
+        elif self.thinking and (_OPEN in text or self._opens_reasoning):
+            text = ""
+        return text if sample.stop is None else text.split(sample.stop, 1)[0]
+
+    @cached_property
+    def _opens_reasoning(self) -> bool:
+        return self.format == "chat" and self.text(Sample("a", (), 1)).rstrip().endswith(_OPEN)
+
+    def identity(self) -> Json:
+        """Return what of it names a model in results."""
+        template = getattr(self.template, "chat_template", None) if self.format == "chat" else None
+        named = None if template is None else hashlib.sha256(str(template).encode()).hexdigest()[:32]
+        return {
+            "tokenizer": self.tokenizer.hash,
+            "prompt_format": self.format,
+            "template": named,
+            "thinking": self.thinking,
+        }
+
+
+def load_tokenizer(name: str, *, revision: str | None = None, prompt_format: PromptFormat) -> Any:
+    """Return a fast tokenizer of transformers. Raises EvaluateError if there is none, or no template that `prompt_format` needs."""
+    source = Path(name).expanduser()
+    try:
+        tokenizer = required("transformers").AutoTokenizer.from_pretrained(
+            str(source.parent if source.is_file() else source), revision=revision
+        )
+    except (OSError, ValueError, KeyError, ImportError) as error:
+        raise EvaluateError(
+            f"{name} has no tokenizer that transformers can read: {first_sentence(error)}; save it beside the model"
+        ) from None
+    if not getattr(tokenizer, "is_fast", False):
+        raise EvaluateError(
+            f"{name}: its tokenizer has no tokenizer.json; `AutoTokenizer.from_pretrained(…).save_pretrained(…)` writes one"
+        )
+    if prompt_format == "chat" and not tokenizer.chat_template:
+        raise EvaluateError(
+            f"--prompt-format chat: {name} has no chat template; leave the option out for a base model, or name the folder of "
+            "an instruction-tuned one (of a server: --tokenizer FOLDER, or --prompt-format messages)"
+        )
+    return tokenizer
+
+
+class Model(Protocol):
+    """Whoever answers.
+
+    `context` is the most tokens, answer included, None where nobody says; `engine` is what runs the model, with its version.
+    """
+
+    context: int | None
+    engine: str
+    prompts: Prompts
+
+    def identity(self) -> Json:
+        """Return what names the model in results: other values are another model."""
+
+    def batch(self, length: int) -> int:
+        """Return how many samples of a length are answered at a time."""
+
+    def answers(self, samples: Sequence[Sample]) -> Iterator[str]:
+        """Yield the answers in order, greedy, cut at the sample's limits."""

@@ -1,0 +1,339 @@
+"""Tasks over passages: RAG (short answers), Re-rank (rankings), Cite (long answers with citations).
+
+In:  HELMET's files of Natural Questions, TriviaQA, HotpotQA and PopQA; of MS MARCO; of ALCE (ASQA and QAMPARI; Gao et al. 2023,
+arXiv 2305.14627) with its prompts. Out: RAG by SubEM; re-ranking by NDCG@10 as trec_eval computes it; ALCE as HELMET's
+eval_alce.py: for ASQA the share of short answers that are found, for QAMPARI the recall of a list, up to five. Citation recall
+and precision need a model that says whether passages entail a claim: `nextlong evaluate judge --nli`.
+"""
+
+from __future__ import annotations
+
+import math
+import random
+import re
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from statistics import fmean
+from typing import Annotated, Any, Final, NotRequired
+
+from annotated_types import Gt
+
+from nextlong.evaluate.data import NAME, TEXT, TEXTS, DataFiles, optional, record, several
+from nextlong.evaluate.scores import exact_match, helmet, ndcg, normalize_answer, parsed_ranking, substring_exact_match
+from nextlong.evaluate.task import Request, Sample, Task
+from nextlong.evaluate.tasks.helmet.published import (
+    LENGTHS,
+    QUESTIONS,
+    SHOTS,
+    prompted,
+    sampled_examples,
+    sampled_questions,
+    shuffled,
+)
+from nextlong.evaluate.texts import sentences
+from nextlong.text import Json
+
+# RAG: a question behind tens to a thousand passages, the gold one among them.
+
+_PASSAGE: Final = record(title=str, text=str)
+_RAG_FIELDS: Final[Json] = {
+    "question": TEXT,
+    "answers": TEXTS,
+    "ctxs": several(_PASSAGE),
+    "id": NotRequired[str | int],
+    "depth": NotRequired[Any],
+}
+_RAG_PASSAGES: Final = dict(zip(LENGTHS, (50, 105, 220, 440, 1000), strict=True))
+_RAG_PROMPT: Final = (
+    "Use the given documents to write a concise and short answer to the question. Write your answer in the following format:\n"
+    "Answer: [answer]\n\n{demos}{context}\n\nQuestion: {question}"
+)
+
+
+@dataclass(frozen=True)
+class _Files:
+    """A data set's files of questions, with {k} for the number of passages, and of examples, and how it is filtered."""
+
+    questions: str
+    examples: str
+    depths: int
+    most_popular: float | None = None  # log10 of the views a month below which PopQA's subjects are long-tail
+
+    def path(self, length: int | None = None) -> str:
+        """Return the file of the questions at a length, or of the examples."""
+        name = self.examples if length is None else self.questions.format(k=_RAG_PASSAGES[length])
+        return f"helmet/kilt/{name}.jsonl"
+
+    def rows(self, data: DataFiles, length: int | None = None) -> list[Json]:
+        if self.most_popular is None:
+            return list(data.json_lines(self.path(length), record(**_RAG_FIELDS)))
+        shape = record(**_RAG_FIELDS, s_pop=Annotated[float, Gt(0)])
+        return [r for r in data.json_lines(self.path(length), shape) if math.log10(r["s_pop"]) < self.most_popular]
+
+
+_RAG: Final = {
+    "nq": _Files("nq-dev-multikilt_1000_k{k}_dep6", "nq-train-multikilt_1000_k3_dep6", 6),
+    "triviaqa": _Files("triviaqa-dev-multikilt_1000_k{k}_dep6", "triviaqa-train-multikilt_1000_k3_dep6", 6),
+    "hotpotqa": _Files("hotpotqa-dev-multikilt_1000_k{k}_dep3", "hotpotqa-train-multikilt_1000_k3_dep3", 3),
+    "popqa": _Files("popqa_test_1000_k{k}_dep6", "popqa_test_1000_k3_dep6", 6, most_popular=3.0),
+}
+
+
+def _rag_samples(request: Request, files: _Files) -> Iterator[Sample | None]:
+    """Yield HELMET's questions for a length, two examples before each."""
+    rows, examples = files.rows(request.data, request.length), files.rows(request.data)
+    key = "id" if all("id" in row for row in (*rows, *examples)) else "question"
+    for row in sampled_questions(rows, key, seed=request.seed):
+        group = str(row[key])
+        # PopQA has one split only, so the question itself may be one of its examples.
+        excluded = {group} if files.most_popular else set()
+        demos = "".join(
+            f"{_documents(demo)}\n\nQuestion: {demo['question']}\nAnswer: {demo['answers'][0]}\n\n"
+            for demo in sampled_examples(examples, key, group, excluded)
+        )
+        yield prompted(
+            request,
+            _RAG_PROMPT,
+            "\nAnswer:",
+            20,
+            context=_documents(row),
+            references=row["answers"],
+            details={"depth": row.get("depth"), "group": group},
+            demos=demos,
+            question=row["question"],
+        )
+
+
+def _documents(row: Json) -> str:
+    return "\n\n".join(f"Document (Title: {passage['title']}): {passage['text']}" for passage in row["ctxs"])
+
+
+# Re-rank: passages with their ids, to be listed from most to least relevant as `ID3 > ID1 > …`.
+
+_RANKED_SHAPE: Final = record(
+    qid=NAME, query=TEXT, ctxs=several(record(id=NAME, text=str, label=int, title=NotRequired[str]))
+)
+_RANKED_PASSAGES: Final = dict(zip(LENGTHS, (50, 130, 285, 600, 1000), strict=True))
+_RANK_PROMPT: Final = (
+    "You are provided with a list of documents, each indicated by their ID. Rank each document based on their relevance to "
+    "the question in descending order from most relelvant to least relevant texts. Include all documents in the rankings. "
+    "Write your answer using the unique IDs, with the following format:\nRanking: ID3 > ID1 > ID2\n\n"
+    "{demos}{context}\n\nQuery: {question}"
+)
+
+
+def _ranked_file(passages: int) -> str:
+    return f"helmet/msmarco/test_reranking_data_k{passages}_dep3.jsonl"
+
+
+def _rerank_samples(request: Request) -> Iterator[Sample | None]:
+    """Yield HELMET's queries for a length, two ranked examples before each."""
+    file = _ranked_file(_RANKED_PASSAGES[request.length])
+    rows = sampled_questions(list(request.data.json_lines(file, _RANKED_SHAPE)), "qid", seed=request.seed)
+    examples = list(request.data.json_lines(_ranked_file(10), _RANKED_SHAPE))
+    are_many = len(examples) > 2 * len(rows)
+    every = {str(row["qid"]) for row in rows}
+    for row in rows:
+        query = str(row["qid"])
+        has_titles = "title" in row["ctxs"][0]
+        demos = "".join(
+            f"{_numbered(demo, has_titles=has_titles)}\n\nQuery: {demo['query']}\nRanking: {_ranking(demo)}\n\n"
+            for demo in sampled_examples(examples, "qid", query, every if are_many else {query})
+        )
+        relevance = {str(passage["id"]): int(passage["label"]) for passage in row["ctxs"]}
+        yield prompted(
+            request,
+            _RANK_PROMPT,
+            "\nRanking:",
+            200,
+            context=_numbered(row, has_titles=has_titles),
+            references=[_ranking(row)],
+            details={"judged": relevance, "group": query},
+            demos=demos,
+            question=row["query"],
+        )
+
+
+def _numbered(row: Json, *, has_titles: bool) -> str:
+    titles = [f" (Title: {passage.get('title', '')})" if has_titles else "" for passage in row["ctxs"]]
+    return "\n\n".join(
+        f"[ID: {passage['id']}] Document{title}: {passage['text']}"
+        for passage, title in zip(row["ctxs"], titles, strict=True)
+    )
+
+
+def _ranking(row: Json) -> str:
+    return " > ".join(str(one["id"]) for one in sorted(row["ctxs"], key=lambda one: int(one["label"]), reverse=True))
+
+
+def _score_ranking(answer: str, sample: Sample) -> dict[str, float]:
+    relevance = {name: int(label) for name, label in sample.details["judged"].items()}
+    return {"NDCG@10": ndcg(parsed_ranking(sample.completed(answer)), relevance, at=10)}
+
+
+# Cite: answers whose claims name passages, [3][7], from up to 700 of them.
+
+_ALCE_SHAPE: Final = record(
+    question=TEXT,
+    docs=several(_PASSAGE),
+    qa_pairs=optional(several(record(short_answers=TEXTS), least=0)),  # of ASQA
+    answers=optional(several(TEXTS, least=0)),  # of QAMPARI
+)
+_ALCE_PROMPT: Final = record(
+    instruction=TEXT, demo_prompt=TEXT, doc_prompt=TEXT, demos=several(dict[str, Any], least=SHOTS)
+)
+_ALCE_PASSAGES: Final = dict(zip(LENGTHS, (30, 75, 165, 345, 700), strict=True))
+_MOST_CITED: Final = 3
+_TOP: Final = 5
+_SHORTEST_CLAIM: Final = 5  # characters; below lie what a sentence splitter makes of "1."
+Entails = Callable[[str, str], bool]  # premise, hypothesis
+
+
+def alce_files(name: str) -> tuple[str, str]:
+    """Return the files of a task's questions with their passages, and of its prompt with its examples."""
+    return f"helmet/alce/{name}_eval_gtr_top2000.json", f"helmet/prompts/{name}_revised.json"
+
+
+def alce_passages(data: DataFiles, name: str, length: int) -> dict[str, list[Json]]:
+    """Return the passages that each question had before it at a length, by the question."""
+    rows = data.json_lines(alce_files(name)[0], _ALCE_SHAPE)
+    return {row["question"]: row["docs"][: _ALCE_PASSAGES[length]] for row in rows}
+
+
+def _alce_samples(request: Request, name: str) -> Iterator[Sample | None]:
+    """Yield HELMET's 100 questions for a length, two examples before each."""
+    questions, prompts = alce_files(name)
+    prompt = request.data.json(prompts, _ALCE_PROMPT)
+    instruction = prompt["instruction"]
+    draw = random.Random(request.seed)
+    rows = request.data.json_lines(questions, _ALCE_SHAPE)
+    with_shots = [{**row, "shots": draw.sample(prompt["demos"], SHOTS)} for row in rows]
+
+    def listed(passages: Sequence[Json]) -> str:
+        return "\n\n".join(prompt["doc_prompt"].format(**one, ID=n) for n, one in enumerate(passages, start=1))
+
+    for row in shuffled(with_shots, seed=request.seed)[:QUESTIONS]:
+        demos = [{**shot, "instruction": instruction, "context": listed(shot["docs"])} for shot in row["shots"]]
+        shown = "".join(prompt["demo_prompt"].format(**demo) + "\n\n\n" for demo in demos)
+        context = listed(row["docs"][: _ALCE_PASSAGES[request.length]])
+        groups = row["answers"] if name == "qampari" else [pair["short_answers"] for pair in row["qa_pairs"]]
+        sample = Sample(
+            f"{shown}{instruction}\n\nQuestion: {row['question']}\n\n{context}",
+            tuple(one for group in groups for one in group),
+            300,
+            "\n\nAnswer:",
+            details={"question": row["question"], "answers": groups},
+        )
+        yield sample if request.fits(sample) else None
+
+
+def _without_citations(text: str) -> str:
+    return re.sub(r"\[\d+", "", re.sub(r" \[\d+", "", text)).replace(" |", "").replace("]", "")
+
+
+def _one_line(answer: str) -> str:
+    return re.sub(r"\n+", " ", answer).replace("<|im_end|>", "")
+
+
+def _items(text: str) -> list[str]:
+    return text.rstrip().rstrip(".").rstrip(",").split(",")
+
+
+def _score_asqa(answer: str, sample: Sample) -> dict[str, float]:
+    """Return the share of questions whose short answer is in the text, and whether it is all of them."""
+    text = normalize_answer(_without_citations(_one_line(answer)))
+    found = [any(normalize_answer(one) in text for one in group) for group in sample.details["answers"]]
+    return {"str_em": fmean(found), "str_hit": float(all(found))}
+
+
+def _score_qampari(answer: str, sample: Sample) -> dict[str, float]:
+    """Return precision and recall of the listed answers, and recall where five right ones are enough."""
+    listed = [normalize_answer(one.strip()) for one in _items(_without_citations(_one_line(answer)))]
+    said = [one for one in listed if one]
+    groups = [[normalize_answer(one) for one in group] for group in sample.details["answers"]]
+    right = {one for group in groups for one in group}
+    found = sum(any(one in said for one in group) for group in groups)
+    return {
+        "qampari_rec_top5": min(_TOP, found) / min(_TOP, len(groups)),
+        "qampari_rec": found / len(groups),
+        "qampari_prec": sum(one in right for one in said) / len(said) if said else 0.0,
+    }
+
+
+def citations(
+    answer: str, asked: str, passages: Sequence[Mapping[str, Any]], entails: Entails, *, is_list: bool
+) -> dict[str, float] | None:
+    """Return the recall and precision of an answer's citations (AutoAIS); None for an answer without a claim.
+
+    A claim is a sentence, or an item of a list behind its question. Recall: the cited passages together entail it. Precision:
+    of the citations of such a claim, those that entail it alone or without which the others do not.
+    """
+    text = _one_line(answer)
+    claims = [f"{asked} {one.strip()}" for one in _items(text)] if is_list else sentences(text)
+    claims = [one for one in claims if is_list or len(one.strip()) >= _SHORTEST_CLAIM]
+    if not claims:
+        return None
+    supported = cited = needed = 0
+    for claim in claims:
+        numbers = [int(one[1:]) - 1 for one in re.findall(r"\[\d+", claim)]
+        if not numbers or max(numbers) >= len(passages):
+            continue
+        numbers = numbers[:_MOST_CITED]
+        cited += len(numbers)
+        told = _without_citations(claim).strip()
+        shown = [
+            f"Title: {passages[one]['title']}\n{passages[one].get('sent') or passages[one]['text']}" for one in numbers
+        ]
+        if not entails("\n".join(shown), told):
+            continue
+        supported += 1
+        for place, one in enumerate(shown):
+            others = "\n".join(shown[:place] + shown[place + 1 :])
+            needed += len(shown) == 1 or entails(one, told) or not entails(others, told)
+    return {"citation_rec": supported / len(claims), "citation_prec": needed / cited if cited else 0.0}
+
+
+_task = partial(Task, suite="helmet", lengths=LENGTHS)
+TASKS: Final = (
+    *(
+        _task(
+            name=name,
+            category="RAG",
+            metric="substring_exact_match",
+            samples=QUESTIONS * files.depths,
+            make=partial(_rag_samples, files=files),
+            score=helmet(substring_exact_match=substring_exact_match, exact_match=exact_match),
+            max_new_tokens=20,
+            files=(files.path(),),
+            files_at={length: (files.path(length),) for length in LENGTHS},
+            version=2,
+        )
+        for name, files in _RAG.items()
+    ),
+    _task(
+        name="msmarco",
+        category="Re-rank",
+        metric="NDCG@10",
+        samples=QUESTIONS * 3,
+        make=_rerank_samples,
+        score=_score_ranking,
+        max_new_tokens=200,
+        files=(_ranked_file(10),),
+        files_at={length: (_ranked_file(passages),) for length, passages in _RANKED_PASSAGES.items()},
+        version=2,
+    ),
+    *(
+        _task(
+            name=f"alce_{name}",
+            category="Cite",
+            metric=metric,
+            samples=QUESTIONS,
+            make=partial(_alce_samples, name=name),
+            score=score,
+            max_new_tokens=300,
+            files=alce_files(name),
+        )
+        for name, metric, score in (("asqa", "str_em", _score_asqa), ("qampari", "qampari_rec_top5", _score_qampari))
+    ),
+)

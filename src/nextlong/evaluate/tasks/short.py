@@ -1,0 +1,94 @@
+"""Short text: the paper's seven tasks, by EleutherAI's lm-eval.
+
+In:  a Hugging Face model; lm-eval's data sets, from the hub or its cache. Out: acc of each task, the answer to each question, and
+acc_norm beside it. The paper's Table 4 is acc throughout: Llama-3-8B has 60.13 on HellaSwag and 50.34 on ARC-C there.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Final
+
+from nextlong.errors import EvaluateError
+from nextlong.evaluate import required
+from nextlong.evaluate.huggingface import HuggingFaceModel
+from nextlong.evaluate.results import Score
+from nextlong.evaluate.task import ALL_SAMPLES, Probe, Request
+from nextlong.text import Json
+
+HARNESS: Final = {  # with the headings of the paper's table
+    "hellaswag": "Hel.",
+    "lambada_openai": "Lam.",
+    "arc_challenge": "AR-C.",
+    "arc_easy": "AR-E.",
+    "piqa": "PIQA",
+    "winogrande": "Win.",
+    "logiqa": "Log.",
+}
+
+
+def check_model(model: HuggingFaceModel, _: Path | None) -> None:
+    """Raise EvaluateError for a model without BOS and EOS, and where lm-eval is not installed."""
+    required("lm_eval")
+    if model.hub_tokenizer.bos_token_id is None and model.hub_tokenizer.eos_token_id is None:
+        raise EvaluateError(
+            "short: lm-eval puts BOS or EOS before a text, and the tokenizer names neither; set one and save it beside the model"
+        )
+
+
+def measure(model: HuggingFaceModel, request: Request) -> Json:
+    """Measure the seven tasks, in percent; the score is the mean of their acc."""
+    limit = None if request.samples in (None, ALL_SAMPLES) else request.samples
+    measured, answers = _harness_results(model, list(HARNESS), limit=limit)
+    scores = {f"{task} {metric}": 100 * value for task, values in measured.items() for metric, value in values.items()}
+    average = Score.mean([Score.of_answers(task, right) for task, right in answers.items()])
+    return {"scores": {"average": average.value, **scores}, "answers": answers, "n": average.n}
+
+
+def _harness_results(
+    model: HuggingFaceModel, tasks: list[str], *, limit: int | None, include: Path | None = None
+) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
+    """Return lm-eval's acc and acc_norm of each task, as shares, and its answers: a 1 or 0 per question, right or wrong.
+
+    `include` is a folder of further task definitions.
+    """
+    lm_eval = required("lm_eval")
+    harness = required("lm_eval.models.huggingface").HFLM(
+        pretrained=model.model, tokenizer=model.hub_tokenizer, batch_size=8
+    )
+    manager = required("lm_eval.tasks").TaskManager(include_path=str(include) if include else None)
+    try:
+        evaluated: Json = lm_eval.simple_evaluate(
+            harness, tasks=tasks, limit=limit, task_manager=manager, bootstrap_iters=0, log_samples=True
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        first = str(error).splitlines()[0] if str(error) else type(error).__name__
+        raise EvaluateError(
+            f"short: lm-eval could not load its data ({type(error).__name__}: {first}); it downloads them from the Hugging Face "
+            "hub on the first use: run it once where the hub can be reached, or copy its cache (HF_HOME)"
+        ) from None
+    scores = {
+        task: {metric: float(values[f"{metric},none"]) for metric in ("acc", "acc_norm") if f"{metric},none" in values}
+        for task, values in evaluated["results"].items()
+    }
+    answers = {
+        task: "".join(str(int(sample["acc"])) for sample in samples) for task, samples in evaluated["samples"].items()
+    }
+    return scores, answers
+
+
+TASKS: Final = (
+    Probe(
+        name="short",
+        suite="short",
+        category="Short text",
+        metric="average",
+        samples=ALL_SAMPLES,
+        measure=measure,
+        lengths=None,
+        version=2,
+        check_model=check_model,
+        columns={"Avg.": "average", **{heading: f"{task} acc" for task, heading in HARNESS.items()}},
+        about="lm-eval, zero-shot, acc, percent (paper, Table 4).",
+    ),
+)

@@ -1,0 +1,398 @@
+"""Keywords: the key phrases of documents in any script, by RAKE on queries that a document answers.
+
+In:  documents, a shard at a time; a doc2query model, or the extractive stand-in: a document's most central sentences.
+Out: for each document that has chunks the keywords that may stand for it, best first.
+
+RAKE (Rose, Engel, Cramer, Cowley: "Automatic Keyword Extraction from Individual Documents", 2010): a phrase is a run of words
+between stop words and punctuation; a word scores degree / frequency, its degree the sum of the lengths of the phrases that
+it is in; a phrase scores the sum of its words. A phrase of two words that are nowhere else scores 4, a lone word 1. Numbers
+stay in a phrase but score nothing, else every year would be a keyword. Without the paper's joining of phrases over inner stop
+words. RAKE is our own because of the libraries, rake-nltk (last release 2021-09), python-rake (2020-11), multi-rake and
+rake-spacy (2021) are not maintained, and RAKEkeywords (0.3.1, 2026-09) counts only ASCII letters as words and takes 4.8 ms
+for 600 characters.
+
+Chinese, Japanese, Thai, Lao, Khmer and Burmese are segmented by ICU's dictionaries (icu4py 1.2.0, October 2026, MIT, 16 MB, an
+extra): one maintained library for all of them, 1.6 million characters a second. BudouX (126 KB) gives phrases, not words, and
+lacks three of the six; jieba's last release is of 2020. Stop words of 57 languages come from stopwordsiso (July 2026, MIT, 75 KB).
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib
+import math
+import re
+import sys
+import unicodedata
+from collections import Counter
+from collections.abc import Collection, Iterable, Sequence
+from functools import lru_cache
+from itertools import groupby
+from pathlib import Path
+from typing import Annotated, Any, Final
+
+import numpy as np
+import pyarrow as pa
+from pydantic import Field
+
+from nextlong.artifacts.lookup import read_chunks
+from nextlong.artifacts.results import KeywordsResult
+from nextlong.engine.executor import Capacity, Resources, granted_gpus
+from nextlong.errors import EncoderError, RecipeError
+from nextlong.recipe import MayBePath, Named, Positive, Section
+
+_KEYWORDS = pa.schema([("keywords", pa.list_(pa.string()))])
+
+
+class Keywords(Section):
+    """How keywords are read from documents: keys of the section of each method that needs them."""
+
+    queries: Annotated[Named, MayBePath()] = Field(
+        "extractive", description="a doc2query model (name or path), or the built-in extractive stand-in"
+    )
+    min_keyword_score: Annotated[float, Field(ge=0)] = Field(3.0, description="least RAKE score of a keyword")
+    min_keyword_chars: Positive = Field(6, description="shorter keywords are uninformative")
+
+
+def extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keywords) -> KeywordsResult:
+    """Write `{out}.keywords.arrow`: for each document of a shard that has chunks the keywords that may stand for it."""
+    wanted = np.unique(read_chunks(chunks)["doc_row"])
+    model = None if options.queries == "extractive" else doc2query(options.queries)
+    first = with_keywords = 0
+    source = ""
+    with (
+        pa.ipc.open_file(pa.memory_map(str(documents))) as reader,
+        pa.OSFile(f"{out}.keywords.arrow", "wb") as sink,
+        pa.ipc.new_file(sink, _KEYWORDS) as writer,
+    ):
+        for number in range(reader.num_record_batches):
+            batch = reader.get_batch(number)
+            low, high = np.searchsorted(wanted, [first, first + batch.num_rows])
+            source = batch.column("source")[0].as_py()  # a shard's documents are of one
+            texts = batch.column("text").take(pa.array(wanted[low:high] - first)).to_pylist()
+            first += batch.num_rows
+            queries = [extract_queries(text) for text in texts] if model is None else model.queries(texts)
+            keywords = [
+                candidate_keywords(
+                    text_queries,
+                    min_keyword_score=options.min_keyword_score,
+                    min_keyword_chars=options.min_keyword_chars,
+                )
+                for text_queries in queries
+            ]
+            with_keywords += sum(map(bool, keywords))
+            writer.write_batch(pa.record_batch([pa.array(keywords, _KEYWORDS.field(0).type)], schema=_KEYWORDS))
+    return KeywordsResult(
+        documents=len(wanted),
+        with_keywords=with_keywords,
+        queries=EXTRACTIVE if model is None else options.queries,
+        source=source,
+    )
+
+
+def read_keywords(paths: Sequence[Path]) -> pa.ListArray:
+    """Return the keywords of all documents, list<string> (n,)."""
+    pieces = []
+    for path in paths:
+        with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+            pieces += [reader.get_batch(number).column("keywords") for number in range(reader.num_record_batches)]
+    return pa.concat_arrays([pa.array([], _KEYWORDS.field(0).type), *pieces])
+
+
+EXTRACTIVE: Final = "extractive stand-in"  # its name in every report: sentences of the document, not a model's queries
+
+# The paper's two, and what doc2query models and prose say as often and as emptily.
+UNINFORMATIVE: Final = frozenset(
+    [
+        "following sentence", "best way", "following statement", "following question", "following example",
+        "following table", "good idea", "main idea", "main purpose", "different types", "long time", "wide range",
+        "large number", "small number", "many people", "years ago", "first time", "read more", "learn more",
+        "see also", "table of contents", "rights reserved", "terms of service", "privacy policy",
+    ]
+)  # fmt: skip
+
+# A stop inside a word (3.14, example.org) ends nothing. Matching sentences is five times as fast as splitting at ends.
+_ENDS: Final = "。！？।॥؟۔។။"  # of Chinese and Japanese, Devanagari, Arabic and Urdu, Khmer, Burmese
+_SENTENCES: Final = re.compile(rf"[^\n.!?{_ENDS}]+(?:[.!?]+(?=\S)[^\n.!?{_ENDS}]+)*[.!?{_ENDS}]*")
+_READ_CHARS: Final = 8192  # of a document; queries are about its subject, which shows early
+_QUERY_CHARS: Final = 300  # longer sentences are cut: a query is short
+_TOLD_BY_CHARS: Final = 2000  # a text's language shows in these
+
+
+def extract_queries(text: str, *, max_queries: int = 5) -> list[str]:
+    """Return the first line and the most central sentences of a text, in reading order: the extractive stand-in.
+
+    Where its script sets no blanks between words, the sentences have them. Raises RecipeError if what finds words is not installed.
+    Central is a sentence whose words are frequent in the text: the sum of the counts of its distinct words, stop words
+    left out, over the root of their number. Deterministic; no model.
+    """
+    read = spaced(text[:_READ_CHARS])
+    stripped = (" ".join(sentence.split())[:_QUERY_CHARS] for sentence in _SENTENCES.findall(read))
+    sentences = list(dict.fromkeys(filter(None, stripped)))
+    stop_words = stop_words_of(find_words(read[:_TOLD_BY_CHARS].lower()))
+    words = [set(filter(is_word, find_words(sentence.lower()))) - stop_words for sentence in sentences]
+    counts = Counter(word for sentence_words in words for word in sentence_words)
+    central = [
+        sum(counts[word] for word in sentence_words) / math.sqrt(len(sentence_words) or 1) for sentence_words in words
+    ]
+    best = sorted(range(1, len(sentences)), key=lambda place: (-central[place], place))[: max_queries - 1]
+    return [sentences[place] for place in sorted([*best, 0])] if sentences else []
+
+
+def candidate_keywords(
+    queries: Sequence[str],
+    *,
+    min_keyword_score: float = 3.0,
+    min_keyword_chars: int = 6,
+    uninformative: Collection[str] = UNINFORMATIVE,
+) -> list[str]:
+    """Return the keywords of one document's queries that may stand for it, best first: RAKE's, less the uninformative."""
+    return [
+        phrase
+        for phrase, score in key_phrases(spaced("\n".join(queries)))
+        if score >= min_keyword_score and letters(phrase) >= min_keyword_chars and phrase not in uninformative
+    ]
+
+
+class Doc2Query:
+    """A doc2query model (a T5 such as doc2query/msmarco-t5-base-v1), loaded by transformers."""
+
+    def __init__(
+        self,
+        name: str,
+        *,
+        segment_tokens: int = 320,
+        max_segments: int = 8,
+        query_tokens: int = 64,
+        batch_size: int = 32,
+        device: str | None = None,
+    ) -> None:
+        """Load the model by its name on the hub or the path of its folder; raises EncoderError where that fails."""
+        self._segment_tokens = segment_tokens
+        self._max_segments = max_segments
+        self._query_tokens = query_tokens
+        self._batch_size = batch_size
+        self._torch, self._tokenizer, self._model = _load_t5(name, device)
+
+    def queries(self, texts: Sequence[str]) -> list[list[str]]:
+        """Return the queries of each text, one a segment of `segment_tokens` tokens, for its first `max_segments`.
+
+        Greedy decoding: the authors of docTTTTTquery sample (top-k 10), but then a run could not be repeated.
+        """
+        owners: list[int] = []
+        segments: list[list[int]] = []
+        for number, text in enumerate(texts):
+            text_segments = self._segments(text)
+            owners += [number] * len(text_segments)
+            segments += text_segments
+        queries_of: list[list[str]] = [[] for _ in texts]
+        for owner, query in zip(owners, self._generate(segments), strict=True):
+            if query and query not in queries_of[owner]:
+                queries_of[owner].append(query)
+        return queries_of
+
+    def _segments(self, text: str) -> list[list[int]]:
+        ids = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+        size = self._segment_tokens - 1
+        starts = range(0, min(len(ids), size * self._max_segments), size)
+        return [[*ids[start : start + size], self._tokenizer.eos_token_id] for start in starts]
+
+    def _generate(self, segments: Sequence[list[int]]) -> list[str]:
+        """Return one query a segment; batches hold segments of like length, so that they hold little padding."""
+        queries = [""] * len(segments)
+        longest_first = sorted(range(len(segments)), key=lambda place: (-len(segments[place]), segments[place]))
+        for start in range(0, len(segments), self._batch_size):
+            places = longest_first[start : start + self._batch_size]
+            batch = self._tokenizer.pad({"input_ids": [segments[place] for place in places]}, return_tensors="pt")
+            with self._torch.inference_mode():
+                outputs = self._model.generate(
+                    input_ids=batch["input_ids"].to(self._model.device),
+                    attention_mask=batch["attention_mask"].to(self._model.device),
+                    max_new_tokens=self._query_tokens,
+                    do_sample=False,
+                    num_beams=1,
+                )
+            for place, query in zip(
+                places, self._tokenizer.batch_decode(outputs, skip_special_tokens=True), strict=True
+            ):
+                queries[place] = query.strip()
+        return queries
+
+
+@lru_cache(maxsize=1)
+def doc2query(name: str) -> Doc2Query:
+    """Return the model, which a worker loads once for all its shards."""
+    return Doc2Query(name)
+
+
+def query_resources(queries: str, capacity: Capacity) -> Resources:
+    """Return what a task that makes queries needs: a model takes a GPU for itself, if there is one."""
+    return Resources(gpus=1) if queries != "extractive" and capacity.gpus else Resources()
+
+
+def _load_t5(name: str, device: str | None) -> tuple[Any, Any, Any]:
+    try:
+        torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
+    except ImportError as error:
+        raise EncoderError(
+            f"quest.queries={name}: {error}; pip install 'nextlong[quest]', or take "
+            "quest.queries: extractive, which needs no model"
+        ) from None
+    try:
+        tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+        model = transformers.AutoModelForSeq2SeqLM.from_pretrained(name)
+    except ImportError as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise EncoderError(f"quest.queries={name} cannot be loaded: {reason}; pip install 'nextlong[quest]'") from None
+    except (OSError, ValueError) as error:
+        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+        raise EncoderError(
+            f"quest.queries={name} cannot be loaded: {reason}; give the path of a folder with a T5 and its tokenizer, or "
+            "a name on the Hugging Face Hub (and a network), such as doc2query/msmarco-t5-base-v1"
+        ) from None
+    best = f"cuda:{next(iter(granted_gpus()), 0)}" if torch.cuda.is_available() else "cpu"
+    try:
+        return torch, tokenizer, model.to(device or best).eval()
+    except (RuntimeError, AssertionError) as error:
+        reason = str(error).strip().splitlines()[0]
+        raise EncoderError(
+            f"quest.queries={name} does not run on device={device or best!r}: {reason}; name another"
+        ) from None
+
+
+def key_phrases(text: str, *, stop_words: frozenset[str] | None = None) -> list[tuple[str, float]]:
+    """Return (phrase, score) of every distinct phrase, in lower case, descending; equal scores in alphabetical order.
+
+    Without `stop_words` those of the text's language are taken.
+    """
+    words = find_words(text.lower())
+    phrases = _phrases(words, stop_words_of(words) if stop_words is None else stop_words)
+    frequency: Counter[str] = Counter()
+    degree: Counter[str] = Counter()
+    for phrase in phrases:
+        words = [word for word in phrase if not word.isnumeric()]
+        for word in words:
+            frequency[word] += 1
+            degree[word] += len(words)
+    word_score = {word: degree[word] / frequency[word] for word in frequency}
+    scores = {" ".join(phrase): sum(word_score.get(word, 0.0) for word in phrase) for phrase in phrases}
+    return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
+
+
+def _phrases(words: Sequence[str], stop_words: frozenset[str]) -> list[tuple[str, ...]]:
+    phrases: list[tuple[str, ...]] = []
+    run: list[str] = []
+    for word in [*words, "\n"]:
+        if is_word(word) and word not in stop_words:
+            run.append(word)
+        elif run:
+            phrases.append(tuple(run))
+            run = []
+    return phrases
+
+
+_UNSPACED: Final = (
+    "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3005-\u3007\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff"
+)
+_UNSPACED_RUN: Final = re.compile(f"[{_UNSPACED}]+")
+_IS_LATIN: Final = re.compile(
+    "[\0-\u02ff\u2000-\u206f]*"
+).fullmatch  # whose words hold no marks apart from their letters
+_LATIN_TOKENS: Final = re.compile(r"\w+(?:['’\-]\w+)*|[^\w\s]|\n")
+_IDEOGRAPH: Final = re.compile("[\u3400-\u9fff\uf900-\ufaff\U00020000-\U0003ffff]")
+_LEAST_UNSPACED: Final = 0.1  # of a text's characters; below, names and quotations in another language
+_LANGUAGE_WORDS: Final = 200  # tell the language of a text
+_SURELY_ENGLISH: Final = 0.2  # of the words; no list of another language needs to be looked into
+_FEW_STOP_WORDS: Final = 2  # of them tell no language: titles, formulas, names
+_MARGIN: Final = 1.5
+_ENGLISH: Final = "en"
+# The commonest function words of languages for which stopwordsiso has none.
+_OTHER_STOP_WORDS: Final = {
+    "km": "និង ជា របស់ នៅ ក្នុង ដែល បាន មាន ពី ទៅ នេះ នោះ ដោយ ឬ ក៏ នឹង ត្រូវ ដើម្បី ជាមួយ លើ មួយ ដល់ គឺ ការ មិន",
+    "lo": "ແລະ ທີ່ ຂອງ ໃນ ເປັນ ມີ ໄດ້ ຈາກ ຢູ່ ຢູ່ໃນ ນີ້ ນັ້ນ ຫຼື ໃຫ້ ກັບ ແມ່ນ ການ ຄວາມ ຈະ ບໍ່ ໂດຍ ເພື່ອ",
+    "my": "သည် က ကို နှင့် ၏ မှ တွင် ဖြစ် များ သော တို့ ရန် မှာ ပါ သို့ ၍ ခဲ့ ရှိ လည်း တစ် ဖြင့် အား ဖြစ်သည် ရှိသည်",
+}
+
+
+def spaced(text: str) -> str:
+    """Return a text with blanks between the words of Chinese, Japanese, Thai, Lao, Khmer and Burmese, if it is written in these.
+
+    Raises RecipeError if icu4py is not installed.
+    """
+    runs = _UNSPACED_RUN.findall(text)
+    if sum(map(len, runs)) <= _LEAST_UNSPACED * len(text):
+        return text
+    try:
+        from icu4py.breakers import WordBreaker
+    except ImportError:
+        raise RecipeError(
+            f"compose.method=quest reads keywords from words, and the text {runs[0][:20]!r} … is written without blanks between "
+            "them; pip install 'nextlong[languages]'"
+        ) from None
+    return _UNSPACED_RUN.sub(lambda run: f" {' '.join(WordBreaker(run[0], 'und'))} ", text)
+
+
+def find_words(text: str) -> list[str]:
+    """Return the words of a text whose words are apart, its punctuation marks and its newlines, in order."""
+    return (_LATIN_TOKENS if _IS_LATIN(text) else _tokens()).findall(text)
+
+
+@functools.cache
+def _tokens() -> re.Pattern[str]:
+    """Words begin with a letter, a digit or an underscore; vowel signs and other marks, which `\\w` leaves out, continue them."""
+    is_mark = ((code, unicodedata.category(chr(code)).startswith("M")) for code in range(0x300, sys.maxunicode >> 3))
+    marks = [[code for code, _ in group] for found, group in groupby(is_mark, key=lambda pair: pair[1]) if found]
+    inside = "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in marks)
+    word = rf"\w[\w{inside}]*"
+    return re.compile(rf"{word}(?:['’\-]{word})*|[^\w\s]|\n")
+
+
+def is_word(token: str) -> bool:
+    """Say whether a token of `find_words` is a word."""
+    return token[0].isalnum() or token[0] == "_"
+
+
+def letters(phrase: str) -> int:
+    """Return the length of a phrase in letters; an ideograph says as much as three."""
+    return len(phrase) + 2 * len(_IDEOGRAPH.findall(phrase))
+
+
+def stop_words_of(words: Iterable[str]) -> frozenset[str]:
+    """Return the stop words of the language to which most of the words belong as stop words; of English where few do."""
+    return stop_words(
+        _language_of([word for word in words if is_word(word) and not word[0].isdigit()][:_LANGUAGE_WORDS])
+    )
+
+
+def _language_of(words: Sequence[str]) -> str:
+    if sum(word in stop_words(_ENGLISH) for word in words) > _SURELY_ENGLISH * len(words):
+        return _ENGLISH
+    counts = Counter(language for word in words for language in _languages_of().get(word, ()))
+    best = max(counts, key=lambda language: (counts[language], language), default=_ENGLISH)
+    return best if counts[best] > max(_FEW_STOP_WORDS, _MARGIN * counts[_ENGLISH]) else _ENGLISH
+
+
+@functools.cache
+def _languages_of() -> dict[str, list[str]]:
+    """Return the languages of which each word is a stop word."""
+    import stopwordsiso
+
+    languages: dict[str, list[str]] = {}
+    for language in [*stopwordsiso.langs(), *_OTHER_STOP_WORDS]:
+        for word in stop_words(language):
+            languages.setdefault(word, []).append(language)
+    return languages
+
+
+@functools.cache
+def stop_words(language: str) -> frozenset[str]:
+    """Return the stop words of a language; of English scikit-learn's 318, with contractions."""
+    import stopwordsiso
+    from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS
+
+    if language == _ENGLISH:
+        contracted = {word.replace("’", "'") for word in stopwordsiso.stopwords(_ENGLISH) if "'" in word or "’" in word}
+        return frozenset(ENGLISH_STOP_WORDS) | contracted | {word.replace("'", "’") for word in contracted}
+    if language in _OTHER_STOP_WORDS:
+        return frozenset(_OTHER_STOP_WORDS[language].split())
+    return frozenset(stopwordsiso.stopwords(language))

@@ -1,0 +1,73 @@
+"""HTML: pages from Jinja templates that escape every text where it enters.
+
+In:  texts of any origin. Out: pages and parts of pages. Templates lie beside the code that fills them and are named from
+the package's root (`picture/strip.html`).
+"""
+
+from __future__ import annotations
+
+import json
+from functools import cache
+from importlib import resources
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from nextlong.picture import palette
+from nextlong.picture.pieces import clean
+
+
+@cache
+def _environment() -> jinja2.Environment:
+    environment = jinja2.Environment(
+        loader=jinja2.PackageLoader("nextlong", ""),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+        finalize=lambda value: clean(value) if type(value) is str else value,
+    )
+    environment.filters["json"] = as_json
+    return environment
+
+
+def render(template: str, **values: Any) -> str:
+    """Return a template filled in; every value that is not `Markup` is escaped and cleaned."""
+    return _environment().get_template(template).render(values)
+
+
+def macro(template: str, name: str) -> Any:
+    """Return a macro of a template as a function that returns `Markup`."""
+    return getattr(_environment().get_template(template).module, name)
+
+
+def as_json(data: object) -> Markup:
+    """Return JSON for a script element: it ends no element and opens no comment."""
+    text = json.dumps(_cleaned(data), ensure_ascii=False, separators=(",", ":"))
+    return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
+
+
+def _cleaned(data: object) -> object:
+    if isinstance(data, str):
+        return clean(data)
+    if isinstance(data, dict):
+        return {key: _cleaned(value) for key, value in data.items()}
+    return [_cleaned(value) for value in data] if isinstance(data, list | tuple) else data
+
+
+@cache
+def style() -> str:
+    """Return the style sheet of reports and of the viewer."""
+    return palette.css() + asset(__package__, "page.css")
+
+
+@cache
+def script() -> str:
+    """Return the script of reports and of the viewer: tooltips, legends, and walking along a strip."""
+    return asset(__package__, "page.js")
+
+
+def asset(package: str, name: str) -> str:
+    """Return a text file that lies beside a package's code."""
+    return resources.files(package).joinpath(name).read_text("utf-8")

@@ -1,0 +1,158 @@
+"""Delimited text: CSV and TSV files → records.
+
+The first row names the columns. Fields may be quoted, and then hold delimiters and newlines (RFC 4180). A malformed row is
+one reject; a quote that is never closed would swallow the rest of the file, so it stops the run.
+"""
+
+from __future__ import annotations
+
+import codecs
+import csv
+import io
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any, Final
+
+import pyarrow as pa
+
+from nextlong.errors import CorpusError
+from nextlong.reading.files import InputFile, Part, read_head
+from nextlong.reading.records import InputFormat, Items, Record, Reject, RejectKind, refuse_column, source_id
+from nextlong.recipe import Source
+
+_MIN_FIELD_LIMIT_CHARS: Final = 64_000_000  # a longer field is taken for one whose quote is not closed
+_HEAD_BYTES: Final = 512
+_BYTE_ORDER_MARKS: Final = {  # UTF-32's begins with UTF-16's
+    codecs.BOM_UTF32_LE: "UTF-32",
+    codecs.BOM_UTF32_BE: "UTF-32",
+    codecs.BOM_UTF16_LE: "UTF-16",
+    codecs.BOM_UTF16_BE: "UTF-16",
+}
+_DELIMITERS: Final = ";|\t,"
+
+
+class _Delimited(InputFormat):
+    def __init__(self, name: str, delimiter: str) -> None:
+        self.name, self.suffixes = name, (f".{name}",)
+        self._delimiter = delimiter
+
+    def read(
+        self, stream: Any, part: Part, source: Source, *, max_document_chars: int, columns: Sequence[str]
+    ) -> Items:
+        """Yield the record or reject of each row, with the line on which it begins; empty fields other than the text are None."""
+        file = part.file
+        rows = self._rows(stream, file, max_field_chars=2 * max_document_chars)
+        _, header = next(rows, (1, None))
+        if header is None:
+            return
+        if isinstance(header, str):
+            raise CorpusError(
+                f"{file.path}:1: the row that should name the columns cannot be read ({header}); correct the row"
+            )
+        names = [name.strip() for name in header]
+        if names.count(source.text) != 1 and len(names) == 1:
+            self._refuse_delimiter(names[0], file)
+        for name, key in ((source.text, "text"), *((name, "metadata or filter") for name in columns)):
+            if names.count(name) != 1:
+                refuse_column(file, name, names, key=key)
+        id_index = names.index(source.id) if names.count(source.id) == 1 else None
+        text_index, *indexes = (names.index(name) for name in (source.text, *columns))
+        for line, row in rows:
+            if isinstance(row, str):
+                yield Reject(file.name, line, RejectKind.BROKEN_ROW, row)
+            elif len(row) != len(header):
+                detail = f"{len(row)} fields, the first row has {len(header)}"
+                yield Reject(file.name, line, RejectKind.BROKEN_ROW, detail)
+            elif (
+                nul := next((name for name, field in zip(header, row, strict=True) if "\0" in field), None)
+            ) is not None:
+                yield Reject(file.name, line, RejectKind.BROKEN_ROW, f"a NUL byte in the column {nul!r}")
+            elif any(not field.isascii() and any("\udc80" <= char <= "\udcff" for char in field) for field in row):
+                yield Reject(file.name, line, RejectKind.INVALID_UTF8)
+            else:
+                own_id = None if id_index is None else row[id_index]
+                values = tuple(row[index] or None for index in indexes)
+                yield Record(row[text_index], source_id(own_id, file.name, line), line, values)
+
+    def head(self, stream: Any, file: InputFile) -> Iterator[Mapping[str, Any]]:
+        """Yield the first rows. Raises CorpusError if another delimiter separates the names of the columns."""
+        rows = (row for _, row in self._rows(stream, file) if isinstance(row, list))
+        header = next(rows, [])
+        if len(header) == 1:
+            self._refuse_delimiter(header[0], file)
+        yield from (dict(zip(header, row, strict=False)) for row in rows)
+
+    def text_bytes(self, file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
+        """Return (bytes of text, bytes on disk) of a file's head; its last, cut row is assumed to be like the others."""
+        head, raw_bytes = read_head(file, head_bytes)
+        whole = head[: head.rfind(b"\n") + 1] or head
+        text_bytes = read_bytes = 0
+        text_index = -1
+        with suppress(CorpusError):  # the head may end within a quoted field
+            for _, row in self._rows(pa.BufferReader(whole), file):
+                if text_index < 0:
+                    text_index = row.index(source.text) if source.text in row else len(row)
+                elif text_index < len(row):
+                    text_bytes += len(row[text_index].encode("utf-8", "surrogateescape"))
+                    read_bytes += sum(len(field) + 1 for field in row)
+        return (len(head) * text_bytes // read_bytes if text_bytes else len(head)), raw_bytes
+
+    def _rows(self, stream: Any, file: InputFile, *, max_field_chars: int = 0) -> Iterator[tuple[int, list[str] | str]]:
+        """Yield the line on which each row begins and its fields, or what is wrong with it; blank lines are skipped.
+
+        Bytes that are not UTF-8 become lone surrogates. Raises CorpusError where a quote is not closed.
+        """
+        limit = max(_MIN_FIELD_LIMIT_CHARS, max_field_chars)
+        csv.field_size_limit(limit)  # of the whole process; Python's default is 131,072 characters
+        binary = io.BufferedReader(stream)
+        _refuse_encoding(binary.peek(_HEAD_BYTES)[:_HEAD_BYTES], file)
+        text = io.TextIOWrapper(binary, "utf-8-sig", errors="surrogateescape", newline="")
+        rows = csv.reader(text, delimiter=self._delimiter, strict=True)
+        while True:
+            line = rows.line_num + 1
+            try:
+                row = next(rows)
+            except StopIteration:
+                return
+            except csv.Error as error:
+                reason = str(error)
+                if "unexpected end" in reason or "field limit" in reason:
+                    raise CorpusError(
+                        f"{file.path}:{line}: a quote in the row that begins here is not closed (read up to line "
+                        f"{rows.line_num:,}); close it, or write a quote inside a quoted field twice"
+                    ) from None
+                yield line, reason
+                continue
+            if row:
+                yield line, row
+
+    def _refuse_delimiter(self, header: str, file: InputFile) -> None:
+        other = next((char for char in _DELIMITERS if char != self._delimiter and char in header), None)
+        if other is not None:
+            fix = {",": "set the source's format: csv", "\t": "set the source's format: tsv"}.get(other)
+            raise CorpusError(
+                f"{file.path}: its first row has {other!r} instead of {self._delimiter!r} between the names of the columns; "
+                f"{fix or 'rewrite it with commas, as in RFC 4180'}"
+            )
+
+
+def _refuse_encoding(head: bytes, file: InputFile) -> None:
+    """Raise CorpusError for UTF-16 and UTF-32, which editors and spreadsheets call Unicode text."""
+    name = next((name for mark, name in _BYTE_ORDER_MARKS.items() if head.startswith(mark)), None)
+    first_row, _, _ = head.partition(b"\n")
+    if name is None and b"\0" in first_row:
+        name = "UTF-16LE" if first_row.find(b"\0") % 2 else "UTF-16BE"
+        if first_row.count(b"\0") < len(first_row) // 3:
+            number = first_row.find(b"\0") + 1
+            raise CorpusError(
+                f"{file.path}:1: byte {number} is NUL, which CSV and TSV files cannot hold; correct or replace the file"
+            )
+    if name is not None:
+        raise CorpusError(
+            f"{file.path} is {name}, but CSV and TSV files are read as UTF-8; convert it: iconv -f {name} -t UTF-8 "
+            f"{shlex.quote(file.name)} > utf8.csv, or save it as CSV UTF-8"
+        )
+
+
+FORMAT: Final = (_Delimited("csv", ","), _Delimited("tsv", "\t"))

@@ -1,0 +1,307 @@
+"""Filter: a source's condition on its columns, an SQL expression that DuckDB evaluates.
+
+In:  `filter: language = 'en' AND score > 0.5`, and records with the values of the columns that it names.
+Out: the same records, and `FilteredOut` for those for which it is false or NULL.
+The expression must give the same answer every time and depend on nothing but its row. So DuckDB reads no file, and
+subqueries, random numbers and the present time are refused.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from functools import lru_cache
+from importlib.metadata import PackageNotFoundError, version
+from typing import Any, Final
+
+import pyarrow as pa
+
+from nextlong.errors import CorpusError, RecipeError
+from nextlong.reading.files import InputFile
+from nextlong.reading.records import FilteredOut, Items, Record, Reject
+from nextlong.recipe import Source
+
+_SETTINGS: Final[dict[str, str | bool | int | float | list[str]]] = {
+    "enable_external_access": "false",
+    "threads": "1",
+    "autoinstall_known_extensions": "false",
+}
+_BATCH_RECORDS: Final = 1024
+_BATCH_CHARS: Final = 8_000_000
+_HEAD_CHARS: Final = 200
+_ROW: Final = "nextlong row"
+_ACROSS_ROWS: Final = (  # how DuckDB's errors begin; further on they repeat the condition
+    "Binder Error: WHERE clause cannot contain aggregates",
+    "Binder Error: UNNEST ",
+    "Binder Error: GROUPING ",
+    "Binder Error: Window functions ",  # without OVER; with it they are refused by their class
+)
+_REFUSED: Final = {
+    "SUBQUERY": "a subquery",
+    "STAR": "*",
+    "POSITIONAL_REFERENCE": "#",
+    "PARAMETER": "a parameter",
+    "LAMBDA": "a lambda",
+    "WINDOW": "a window",
+}
+# Without parentheses DuckDB's parser takes these for columns.
+_TIME_KEYWORDS: Final = frozenset({"current_date", "current_time", "current_timestamp", "localtime", "localtimestamp"})
+# Functions and their number of arguments that DuckDB declares CONSISTENT, though they read the clock or DuckDB's own version.
+_FALSELY_CONSISTENT: Final = frozenset(
+    {("age", 1), ("current_localtime", 0), ("current_localtimestamp", 0), ("version", 0)}
+)
+
+_Path = tuple[str, ...]  # of a column, or of a field of a struct
+
+
+class RowFilter:
+    """A parsed condition; `columns` are those that it names, dotted where it reaches into a struct."""
+
+    def __init__(self, expression: str, *, key: str) -> None:
+        """Parse a condition; `key` is the recipe's, for errors. Raises RecipeError if it cannot serve as one."""
+        try:
+            import duckdb
+        except ImportError:
+            raise RecipeError(
+                f"{key} needs the package duckdb, which is not installed; pip install 'nextlong[filter]'"
+            ) from None
+        self._expression = expression
+        self._key = f"{key}={expression!r}"
+        self._connection = duckdb.connect(config=_SETTINGS)
+        paths = self._parse()
+        self.columns = tuple(".".join(path) for path in paths)
+        # Top-level column → the index of each of its values in a record, and its path below the column.
+        self._fields: dict[str, list[tuple[int, _Path]]] = {}
+        for index, path in enumerate(paths):
+            self._fields.setdefault(path[0], []).append((index, path[1:]))
+        for name, fields in self._fields.items():
+            wholes = {path for _, path in fields}  # a struct that is named as a whole brings its fields along
+            self._fields[name] = [
+                (index, path) for index, path in fields if not any(path[:depth] in wholes for depth in range(len(path)))
+            ]
+        self._check_row_by_row(paths)
+
+    def apply(self, items: Items, *, first_value: int, file: InputFile) -> Iterator[Record | Reject | FilteredOut]:
+        """Yield the items in order; the values of the condition's columns, from index `first_value` on, are removed."""
+        held: list[Record | Reject] = []
+        chars = 0
+        for item in items:
+            held.append(item)
+            chars += len(item.text) if isinstance(item, Record) else 0
+            if len(held) >= _BATCH_RECORDS or chars >= _BATCH_CHARS:
+                yield from self._apply_batch(held, first_value, file)
+                held, chars = [], 0
+        yield from self._apply_batch(held, first_value, file)
+
+    def _apply_batch(
+        self, items: Sequence[Record | Reject], first_value: int, file: InputFile
+    ) -> Iterator[Record | Reject | FilteredOut]:
+        import duckdb
+
+        records = [item for item in items if isinstance(item, Record)]
+        try:
+            matching = self._matching([record.values[first_value:] for record in records])
+        except duckdb.Error as error:
+            lines = f"{file.path}:{records[0].line} to {records[-1].line}"
+            raise CorpusError(
+                f"{self._key} cannot be evaluated on {lines}: {_first_line(error)}; compare values of one type: CAST(x AS "
+                "DOUBLE), or TRY_CAST where some values are of another type"
+            ) from None
+        row = 0
+        for item in items:
+            if isinstance(item, Reject):
+                yield item
+                continue
+            if row in matching:
+                yield item._replace(values=item.values[:first_value])
+            else:
+                yield FilteredOut(item.line, item.source_id, item.text[:_HEAD_CHARS])
+            row += 1
+
+    def _matching(self, values: Sequence[tuple[Any, ...]]) -> set[int]:
+        """Return the indexes of the rows of values for which the condition is true."""
+        # A column of several types would be compared as JSON, and a row decided by the rows that happen to be read with it.
+        # So rows of the same types are evaluated together; whole and other numbers count as one type.
+        types = [
+            [float if type(value) is int else type(value) for value in column] for column in zip(*values, strict=True)
+        ]
+        mixed = [column for column in types if len({*column} - {type(None)}) > 1]
+        alike: dict[tuple[type, ...], list[int]] = {}
+        for row in range(len(values)):
+            alike.setdefault(tuple(column[row] for column in mixed), []).append(row)
+        matching: set[int] = set()
+        for rows in alike.values():
+            columns = {
+                name: _array([_nested(values[row], fields) for row in rows]) for name, fields in self._fields.items()
+            }
+            matching.update(self._select(pa.table({_ROW: pa.array(rows), **columns})))
+        return matching
+
+    def _select(self, records: pa.Table) -> list[int]:
+        self._connection.register("record", records)
+        try:
+            query = f'SELECT "{_ROW}" FROM record WHERE ({self._expression}\n)'
+            return [row for (row,) in self._connection.execute(query).fetchall()]
+        finally:
+            self._connection.unregister("record")
+
+    def _parse(self) -> list[_Path]:
+        """Return the columns that the condition names. Raises RecipeError for what a condition may not hold."""
+        parsed = self._syntax_tree(f"SELECT 1 WHERE ({self._expression}\n)")
+        if parsed["error"]:
+            raise RecipeError(
+                f"{self._key} is not an SQL condition: {parsed['error_message']}; see the WHERE clause of DuckDB"
+            )
+        nodes = [statement["node"] for statement in parsed["statements"]]
+        if len(nodes) != 1 or nodes[0]["type"] != "SELECT_NODE":
+            raise RecipeError(f"{self._key} is more than one condition; join conditions with AND and OR")
+        paths: dict[_Path, None] = {}
+        for node in _expressions(nodes[0]["where_clause"]):
+            if (kind := node["class"]) in _REFUSED:
+                raise RecipeError(
+                    f"{self._key} contains {_REFUSED[kind]}; a condition can use only the columns of one document"
+                )
+            if name := self._varying(node):
+                raise RecipeError(
+                    f"{self._key}: {name} changes with every call, so the same files would give other documents; replace it "
+                    "by a constant"
+                )
+            if kind == "COLUMN_REF":
+                paths[tuple(node["column_names"])] = None
+        if not paths:
+            raise RecipeError(
+                f"{self._key} names no column, so it is the same for every document; name one, such as language = 'en'"
+            )
+        known: dict[str, str] = {}
+        for name in (".".join(path[:depth]) for path in paths for depth in range(1, len(path) + 1)):
+            if (other := known.setdefault(name.lower(), name)) != name:
+                raise RecipeError(
+                    f"{self._key} names {other!r} and {name!r}, which are one column in SQL; write it as your files do, or "
+                    "rename one of two columns"
+                )
+        return list(paths)
+
+    def _check_row_by_row(self, paths: Iterable[_Path]) -> None:
+        """Refuse what needs several rows, or makes several of one; DuckDB reports it on an empty table."""
+        import duckdb
+
+        fields: dict[str, Any] = {}
+        for path in paths:
+            below = fields
+            for part in path:
+                below = below.setdefault(part, {})
+        columns = {name: pa.array([], _type_of(below)) for name, below in fields.items()}
+        try:
+            self._select(pa.table({_ROW: pa.array([], pa.int64()), **columns}))
+        except duckdb.CatalogException as error:
+            raise RecipeError(f"{self._key}: {_first_line(error)}; see the functions of DuckDB") from None
+        except duckdb.Error as error:  # also errors about types, which nobody knows yet
+            if _first_line(error).startswith(_ACROSS_ROWS):
+                raise RecipeError(
+                    f"{self._key} contains what needs several rows, or makes several of one ({_first_line(error)}); a condition "
+                    "is evaluated on one document at a time; for lists use list_sum(x), list_contains(x, y), len(x) and similar"
+                ) from None
+
+    def _varying(self, node: Mapping[str, Any]) -> str:
+        """Return the function of an expression whose value depends on time, chance or the connection; "" if there is none."""
+        if node["class"] == "COLUMN_REF":
+            name = str(node["column_names"][0]).lower()
+            return name if len(node["column_names"]) == 1 and name in _TIME_KEYWORDS else ""
+        if node["class"] != "FUNCTION":
+            return ""
+        name = node["function_name"].lower()
+        arguments = node.get("arguments") or node.get("children") or ()  # `children` in DuckDB 1
+        if (name, len(arguments)) in _FALSELY_CONSISTENT:
+            return f"{name}()"
+        query = "SELECT stability, macro_definition FROM duckdb_functions() WHERE function_name = ?"
+        for stability, definition in self._connection.execute(query, [name]).fetchall():
+            if stability not in (None, "CONSISTENT"):
+                return f"{name}()"
+            if definition is None:
+                continue
+            used = _expressions(self._syntax_tree(f"SELECT {definition}").get("statements"))
+            # A macro of the same name as a function calls that function.
+            if any(inner.get("function_name") != name and self._varying(inner) for inner in used):
+                return f"{name}()"
+        return ""
+
+    def _syntax_tree(self, statement: str) -> Any:
+        query = "SELECT json_serialize_sql(?::VARCHAR)"
+        return json.loads(self._connection.execute(query, [statement]).fetchall()[0][0])
+
+
+def evaluator() -> str:
+    """Return the version of DuckDB, because another one may decide otherwise; "" if it is not installed."""
+    try:
+        return f"duckdb {version('duckdb')}"
+    except PackageNotFoundError:
+        return ""
+
+
+def filter_of(source: Source) -> RowFilter | None:
+    """Return a source's condition, None if it has none. Raises RecipeError."""
+    return None if source.filter is None else _row_filter(source.filter, f"ingest.sources ({source.label}): filter")
+
+
+@lru_cache(maxsize=64)
+def _row_filter(expression: str, key: str) -> RowFilter:
+    return RowFilter(expression, key=key)
+
+
+def named_columns(source: Source) -> tuple[str, ...]:
+    """Return the columns that a source's `metadata` and `filter` name, in this order."""
+    row_filter = filter_of(source)
+    return (*source.metadata, *(row_filter.columns if row_filter else ()))
+
+
+def apply_filter(items: Items, source: Source, file: InputFile) -> Iterator[Record | Reject | FilteredOut]:
+    """Return the items of a file that were read with `named_columns`, after the source's filter."""
+    row_filter = filter_of(source)
+    return items if row_filter is None else row_filter.apply(items, first_value=len(source.metadata), file=file)
+
+
+def _expressions(value: Any) -> Iterator[Mapping[str, Any]]:
+    """Yield every expression of a syntax tree."""
+    if isinstance(value, dict):
+        if "class" in value:
+            yield value
+        for below in value.values():
+            yield from _expressions(below)
+    elif isinstance(value, list):
+        for below in value:
+            yield from _expressions(below)
+
+
+def _type_of(fields: Mapping[str, Any]) -> pa.DataType:
+    """Return a struct type of the fields, each a struct of its own; NULL if there are none."""
+    return pa.struct([(name, _type_of(below)) for name, below in fields.items()]) if fields else pa.null()
+
+
+def _nested(row: tuple[Any, ...], fields: Sequence[tuple[int, _Path]]) -> Any:
+    """Return the value of a column, or a struct of the fields that are named."""
+    if not fields[0][1]:
+        return row[fields[0][0]]
+    struct: dict[str, Any] = {}
+    for index, path in fields:
+        below = struct
+        for part in path[:-1]:
+            below = below.setdefault(part, {})
+        below[path[-1]] = row[index]
+    return struct
+
+
+def _array(values: list[Any]) -> pa.Array:
+    """Return values as an array of their common type, numbers as float64; values without a common type as JSON."""
+    kinds = {type(value) for value in values} - {type(None)}
+    try:
+        if kinds == {int, float}:
+            return pa.array(values, pa.float64())
+        return pa.array(values)
+    except (pa.ArrowException, OverflowError):
+        return pa.array(
+            [value if isinstance(value, str | None) else json.dumps(value, default=str) for value in values]
+        )
+
+
+def _first_line(error: Exception) -> str:
+    return str(error).strip().partition("\n")[0]

@@ -1,0 +1,120 @@
+"""Formats: which input format a file has, and its content as a stream of records.
+
+In:  JSON lines, Parquet, Arrow, CSV, TSV, web archives, HTML or plain text, from any fsspec file system, compressed or not.
+Out: in file order a `Record` (text, the user's own id, the columns that the source names), a `Reject` for a line or row that
+holds no document, or `FilteredOut`. A malformed line is one reject. A file that cannot be read to its end stops the run: half
+a file must never pass for a whole one.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Iterator
+from contextlib import closing
+from functools import cache
+from itertools import islice
+from typing import Any, Final
+
+import pyarrow as pa
+
+from nextlong.errors import CorpusError, PluginError
+from nextlong.plugins import INPUT_FORMATS
+from nextlong.reading.files import COMPRESSIONS, InputFile, Part, check_unchanged, open_file
+from nextlong.reading.filter import apply_filter, named_columns
+from nextlong.reading.records import HEAD_RECORDS, FilteredOut, InputFormat, Items, Record, Reject, explained
+from nextlong.recipe import Source
+
+UNREADABLE: Final = (OSError, ValueError, pa.ArrowException, CorpusError)
+
+
+@cache
+def input_formats() -> dict[str, InputFormat]:
+    """Return every input format by its name in recipes. Raises PluginError for a broken one."""
+    return INPUT_FORMATS.declarations(InputFormat)
+
+
+@cache
+def _by_suffix() -> dict[str, InputFormat]:
+    by_suffix: dict[str, InputFormat] = {}
+    for one in input_formats().values():
+        for suffix in one.suffixes:
+            if (other := by_suffix.setdefault(suffix, one)) is not one:
+                raise PluginError(
+                    f"the input formats {other.name!r} and {one.name!r} both read files that end in {suffix}; uninstall the "
+                    "package that brings one of them, or have it use another suffix"
+                )
+    return by_suffix
+
+
+def known_suffixes() -> str:
+    """Return every suffix that is read, as messages list them."""
+    compressible = ", ".join(name.lstrip(".") for name, one in _by_suffix().items() if one.compression == "around")
+    return f"{', '.join(_by_suffix())} (.gz or .zst after any of {compressible})"
+
+
+def format_by_name(name: str) -> InputFormat | None:
+    """Return the format of a file name by its suffix, if any."""
+    stem, suffix = posixpath.splitext(name.lower())
+    if suffix not in COMPRESSIONS:
+        return _by_suffix().get(suffix)
+    inner = _by_suffix().get(posixpath.splitext(stem)[1])
+    return inner if inner is not None and inner.compression == "around" else None
+
+
+def known_format(name: str, source: Source) -> InputFormat | None:
+    """Return the format that the recipe gives a file, or its name; None if neither does."""
+    return format_by_name(name) if source.format == "auto" else input_formats()[source.format]
+
+
+def format_of(name: str, source: Source) -> InputFormat:
+    """Return the format of a listed file; listing keeps files of known formats only."""
+    known = known_format(name, source)
+    assert known is not None, name
+    return known
+
+
+def read_records(part: Part, source: Source, *, max_document_chars: int) -> Iterator[Record | Reject | FilteredOut]:
+    """Stream the records, rejects and filtered documents of a file in its order; memory holds one line, or one batch.
+
+    Lines too long to hold a document of `max_document_chars` characters are rejects and never held whole.
+    Raises CorpusError if the file lacks a column, cannot be read to its end, or changed since it was listed.
+    """
+
+    def items() -> Items:
+        with explained(part.file):
+            with closing(open_file(part.file, start=0 if part.skips else part.start)) as stream:
+                yield from format_of(part.file.name, source).read(
+                    stream, part, source, max_document_chars=max_document_chars, columns=named_columns(source)
+                )
+            check_unchanged(part.file)
+
+    return apply_filter(items(), source, part.file)
+
+
+def head_columns(file: InputFile, source: Source) -> dict[str, list[Any]]:
+    """Return the columns of the first records, or none for a file that cannot be read; a run reports what is wrong."""
+    try:
+        return read_head_columns(file, source)
+    except UNREADABLE:
+        return {}
+
+
+def read_head_columns(file: InputFile, source: Source) -> dict[str, list[Any]]:
+    """Return the columns of the first records with their values other than null, nested ones also under dotted names.
+
+    Raises one of `UNREADABLE` for a file that cannot be read.
+    """
+    columns: dict[str, list[Any]] = {}
+    with closing(open_file(file)) as stream:
+        for record in islice(format_of(file.name, source).head(stream, file), HEAD_RECORDS):
+            nested = {
+                f"{key}.{inner}": inner_value
+                for key, value in record.items()
+                if isinstance(value, dict)
+                for inner, inner_value in value.items()
+            }
+            for name, value in (*record.items(), *nested.items()):
+                values = columns.setdefault(name, [])
+                if value is not None:
+                    values.append(value)
+    return columns

@@ -1,0 +1,226 @@
+"""JSON lines: one object per line → records; a line that cannot be read is one reject."""
+
+from __future__ import annotations
+
+import io
+import json
+from collections.abc import Iterator, Sequence
+from typing import Any, Final
+
+import orjson
+
+from nextlong.errors import CorpusError
+from nextlong.reading.files import InputFile, Part, read_head
+from nextlong.reading.records import (
+    ABSENT,
+    BOM,
+    InputFormat,
+    Items,
+    Record,
+    Reject,
+    RejectKind,
+    conversation_text,
+    lookup,
+    refuse_column,
+    source_id,
+)
+from nextlong.recipe import Source
+from nextlong.text import Json
+
+_MAX_HEAD_LINE_BYTES: Final = 10_000_000
+_BUFFER_BYTES: Final = 1 << 20
+_COLUMN_CHECK_RECORDS: Final = 100
+# Bounds the length of a line: JSON may escape a character as twice six bytes, and other columns need room.
+_ESCAPED_CHAR_BYTES: Final = 12
+_OTHER_COLUMNS_BYTES: Final = 64_000_000
+
+
+class _JsonLines(InputFormat):
+    name = "jsonl"
+    suffixes = (".jsonl", ".ndjson", ".json")
+    is_lines = is_splittable = is_seekable = True
+
+    def read(
+        self, stream: Any, part: Part, source: Source, *, max_document_chars: int, columns: Sequence[str]
+    ) -> Items:
+        """Yield the record or reject of each line; a line too long to hold a document is never held whole."""
+        file, is_first_part = part.file, not part.start  # a later part may hold nothing but rejects
+        with_column = without_column = 0
+        keys: list[str] = []
+        max_line_bytes = _OTHER_COLUMNS_BYTES + _ESCAPED_CHAR_BYTES * max_document_chars
+        for number, line in _lines(stream, part, max_line_bytes):
+            value, problem = (
+                _parse(line, source.text) if len(line) <= max_line_bytes else ({}, (RejectKind.LINE_TOO_LONG, ""))
+            )
+            if problem:
+                if number == 1:
+                    _refuse_array(file, line)
+                yield Reject(file.name, number, *problem)
+                continue
+            text = _text(value, source)
+            if text is ABSENT:
+                without_column += 1
+                keys = keys or [
+                    *value,
+                    *(f"{key}.{inner}" for key, field in value.items() if isinstance(field, dict) for inner in field),
+                ]
+                if without_column >= _COLUMN_CHECK_RECORDS and not with_column and is_first_part:
+                    refuse_column(file, source.text, keys)
+            else:
+                with_column += 1
+            if isinstance(text, str):
+                values = tuple(None if (field := lookup(value, name)) is ABSENT else field for name in columns)
+                yield Record(text, source_id(lookup(value, source.id), file.name, number), number, values)
+            elif text is ABSENT:
+                yield Reject(file.name, number, RejectKind.NO_COLUMN)
+            else:
+                yield Reject(file.name, number, RejectKind.NULL if text is None else RejectKind.NOT_A_STRING)
+        if without_column and not with_column and is_first_part and part.stop is None:
+            refuse_column(file, source.text, keys)
+
+    def head(self, stream: Any, file: InputFile) -> Iterator[Json]:
+        """Yield the first objects; other lines are skipped.
+
+        Raises CorpusError for a file that is one JSON array, ValueError if no line is an object.
+        """
+        problem: ValueError | None = None
+        has_objects = False
+        for number, line in enumerate(_first_lines(stream)):
+            if number == 0:
+                _refuse_array(file, line)
+            try:
+                value = orjson.loads(line.removeprefix(BOM) if number == 0 else line)
+            except orjson.JSONDecodeError as error:
+                # The parser sees one line, so its own line number would mislead.
+                problem = problem or ValueError(f"broken JSON: {error.msg} at column {error.colno} of its first line")
+                continue
+            if isinstance(value, dict):
+                has_objects = True
+                yield value
+        if problem and not has_objects:
+            raise problem
+
+    def text_bytes(self, file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
+        """Return (bytes of text, bytes on disk) of a file's head; its last, cut line is assumed to be like the others."""
+        head, raw_bytes = read_head(file, head_bytes)
+        lines = head.split(b"\n")[: None if raw_bytes == file.bytes else -1]
+        text_bytes = 0
+        for line in lines:
+            try:
+                text = _text(orjson.loads(line), source)
+            except orjson.JSONDecodeError:
+                continue
+            text_bytes += len(text.encode()) if isinstance(text, str) else 0
+        line_bytes = sum(len(line) + 1 for line in lines)
+        return (round(len(head) * text_bytes / line_bytes) if text_bytes else len(head)), raw_bytes
+
+    def read_at(
+        self,
+        stream: Any,
+        file: InputFile,
+        source: Source,
+        columns: Sequence[str],
+        *,
+        position: float,
+        read_bytes: int,
+        max_document_chars: int,
+    ) -> tuple[Items, float]:
+        """Read the lines that begin in a range of bytes."""
+        start = min(int(position * file.bytes), max(0, file.bytes - read_bytes))
+        stop = min(file.bytes, start + read_bytes)
+        part = Part(file, start, stop)
+        items = self.read(stream, part, source, max_document_chars=max_document_chars, columns=columns)
+        return items, (stop - start) / max(1, file.bytes)
+
+
+FORMAT: Final = _JsonLines()
+
+
+def _lines(stream: Any, part: Part, max_line_bytes: int) -> Iterator[tuple[int, bytes]]:
+    """Yield the 1-based number and content of each line of a part, blank lines skipped; of a too long line only its head."""
+    number, offset, stop = part.lines_before, part.start, part.stop
+    if part.skips and part.start:
+        # The last line that begins above the part ends inside it, and counts as a line above.
+        number += _skip_bytes(stream, part.start - 1) + 1
+    reader = io.BufferedReader(stream, _BUFFER_BYTES)
+    if part.inside_bytes is not None:
+        offset, stop = 0, part.inside_bytes
+        if not part.begins_line:
+            offset, number = _skip_line(reader), number + 1
+    elif part.skips and part.start:
+        offset = part.start - 1 + _skip_line(reader)
+    elif part.start:
+        offset = reader.seek(part.start - 1) + _skip_line(reader)
+        number += offset > part.start  # the rest of a line that begins in the previous part
+    while (stop is None or offset < stop) and (line := reader.readline(max_line_bytes + 1)):
+        number += 1
+        offset += len(line)
+        if len(line) > max_line_bytes and not line.endswith(b"\n"):
+            offset += _skip_line(reader)
+        if number == 1:
+            line = line.removeprefix(BOM)
+        if line and not line.isspace():
+            yield number, line
+
+
+def _skip_bytes(stream: Any, size: int) -> int:
+    """Read `size` bytes, or up to the end; return the number of newlines among them."""
+    lines = 0
+    while size and (block := stream.read(min(size, _BUFFER_BYTES))):
+        lines += block.count(b"\n")
+        size -= len(block)
+    return lines
+
+
+def _skip_line(reader: io.BufferedReader) -> int:
+    """Read to the end of the line; return the number of bytes."""
+    skipped = 0
+    while block := reader.readline(_BUFFER_BYTES):
+        skipped += len(block)
+        if block.endswith(b"\n"):
+            break
+    return skipped
+
+
+def _parse(line: bytes, text_column: str) -> tuple[Json, tuple[RejectKind, str] | None]:
+    """Return (object, None) or ({}, (kind, detail))."""
+    try:
+        value = orjson.loads(line)
+    except orjson.JSONDecodeError as error:
+        try:
+            # Python's parser also takes what people write outside the text: NaN as a score, half a surrogate pair in a title.
+            value = json.loads(line.decode("utf-8"))
+            text = lookup(value, text_column)
+            if isinstance(text, str):
+                text.encode("utf-8")
+        except UnicodeDecodeError:
+            return {}, (RejectKind.INVALID_UTF8, "")
+        except UnicodeEncodeError:
+            return {}, (RejectKind.LONE_SURROGATE, "")
+        except (ValueError, RecursionError):
+            # The parser's own "line 1" would contradict the line of the file, which every reject carries.
+            return {}, (RejectKind.BROKEN_JSON, f"{error.msg} at column {error.colno}")
+    return (value, None) if isinstance(value, dict) else ({}, (RejectKind.NOT_AN_OBJECT, ""))
+
+
+def _refuse_array(file: InputFile, line: bytes) -> None:
+    if file.name.lower().endswith(".json") and line.lstrip().startswith(b"["):
+        raise CorpusError(
+            f"{file.path} is one JSON array, not JSON lines; convert it: jq -c '.[]' {file.name} > {file.name}l"
+        )
+
+
+def _text(value: Any, source: Source) -> Any:
+    """Return the value of the text column, a conversation as text, or ABSENT."""
+    found = lookup(value, source.text)
+    text = conversation_text(found)
+    return found if text is None else text
+
+
+def _first_lines(stream: Any) -> Iterator[bytes]:
+    held = b""
+    while len(held) < _MAX_HEAD_LINE_BYTES and (block := stream.read(1 << 16)):
+        *lines, held = (held + block).split(b"\n")
+        yield from filter(bytes.strip, lines)
+    if held.strip():
+        yield held

@@ -1,0 +1,225 @@
+"""Records: one document as the user's file gives it, or the reason why a line or row holds none; the base of all input formats."""
+
+from __future__ import annotations
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from enum import StrEnum
+from typing import Any, Final, Literal, NamedTuple, NoReturn
+
+import pyarrow as pa
+
+from nextlong.errors import CorpusError
+from nextlong.reading.files import InputFile, Part, check_unchanged
+from nextlong.recipe import Source
+
+BOM: Final = b"\xef\xbb\xbf"  # may begin a UTF-8 file
+HEAD_RECORDS: Final = 20  # that are read to learn the columns of a file
+# The two layouts of chat data: OpenAI and TRL, ShareGPT.
+_TURN_KEYS: Final = (("role", "content"), ("from", "value"))
+_ROLES: Final = {"human": "user", "gpt": "assistant", "bot": "assistant", "chatgpt": "assistant", "model": "assistant"}
+
+
+class Record(NamedTuple):
+    """One document; `line` is the 1-based line or row of its file.
+
+    `values` are those of the columns that the source's `metadata` and `filter` name, None where the record has none.
+    """
+
+    text: str
+    source_id: str
+    line: int
+    values: tuple[Any, ...] = ()
+
+
+class RejectKind(StrEnum):
+    """Why a line or row holds no document, as statistics and messages name it."""
+
+    BROKEN_JSON = "broken JSON"
+    BROKEN_ROW = "broken row"
+    NOT_AN_OBJECT = "not a JSON object"
+    LINE_TOO_LONG = "line too long"
+    INVALID_UTF8 = "invalid UTF-8"
+    LONE_SURROGATE = "lone surrogate in the text"
+    NO_COLUMN = "no text column"
+    NULL = "text is null"
+    NOT_A_STRING = "text is not a string"
+    EMPTY = "empty"
+    TOO_LONG = "too long"
+
+
+class Reject(NamedTuple):
+    """One line or row that holds no document."""
+
+    file: str
+    line: int
+    kind: RejectKind
+    detail: str = ""
+
+    @property
+    def reason(self) -> str:
+        """The kind with the detail of this line."""
+        return f"{self.kind}: {self.detail}" if self.detail else self.kind.value
+
+
+class FilteredOut(NamedTuple):
+    """A document that the source's `filter` removed; `head` is the beginning of its text."""
+
+    line: int
+    source_id: str
+    head: str
+
+
+Items = Iterator[Record | Reject]
+
+
+class InputFormat(ABC):
+    """A format of input files. To add one, assign an instance of a subclass to FORMAT in a module of this folder."""
+
+    name: str  # in the recipe's `format`
+    suffixes: tuple[str, ...]
+    compression: Literal["around", "inside"] = "around"  # whether .gz or .zst may follow the suffix
+    has_columns = True
+    is_lines = False  # each line is a record that can be read without the lines above
+    is_splittable = False  # several tasks can share a local file: by lines, or by `split`
+    is_seekable = False  # `read_at` reads from any position of an uncompressed file
+
+    @property
+    def extractor(self) -> str | None:
+        """Name and version of the library that extracts the text, "" if it is not installed; None if none is needed."""
+        return None
+
+    @abstractmethod
+    def read(
+        self, stream: Any, part: Part, source: Source, *, max_document_chars: int, columns: Sequence[str]
+    ) -> Items:
+        """Yield each record or reject of an open file, in file order; `columns` are those to read beside text and id."""
+
+    def head(self, stream: Any, file: InputFile) -> Iterator[Mapping[str, Any]]:
+        """Yield the first records as they are."""
+        del stream, file
+        return iter(())
+
+    @abstractmethod
+    def text_bytes(self, file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
+        """Estimate from the head of a file: return (bytes of text, bytes on disk that hold them)."""
+
+    def split(self, file: InputFile, part_bytes: int) -> list[Part]:
+        """Return the parts of a file, of about `part_bytes` each, where `is_splittable`."""
+        raise NotImplementedError  # called only where `is_splittable`
+
+    def read_at(
+        self,
+        stream: Any,
+        file: InputFile,
+        source: Source,
+        columns: Sequence[str],
+        *,
+        position: float,
+        read_bytes: int,
+        max_document_chars: int,
+    ) -> tuple[Items, float]:
+        """Read about `read_bytes` on disk from a position in [0, 1); return the records and their share of the file."""
+        raise NotImplementedError  # called only where `is_seekable`
+
+
+def text_problem(text: str, max_document_chars: int) -> tuple[RejectKind, str] | None:
+    """Return kind and detail of what keeps a text from being a document; None if it is one."""
+    if len(text) > max_document_chars:
+        return RejectKind.TOO_LONG, f"{len(text):,} characters"
+    return (RejectKind.EMPTY, "") if not text or text.isspace() else None
+
+
+@contextmanager
+def explained(file: InputFile) -> Iterator[None]:
+    """Turn errors of file systems and decoders into a CorpusError that names the file and the fix."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise CorpusError(
+            f"{file.path} has vanished since it was listed; put it back, or run again without it"
+        ) from None
+    except PermissionError as error:
+        raise CorpusError(f"{file.path} cannot be read ({error.strerror}); change its permissions") from None
+    except (OSError, pa.ArrowException) as error:
+        check_unchanged(file)
+        reason = " ".join(str(error).split())
+        raise CorpusError(
+            f"{file.path} ends early or is damaged ({reason}); re-download it, or rename it if its content is of another "
+            "format than its name says"
+        ) from None
+
+
+def source_id(value: Any, name: str, line: int) -> str:
+    """Return the user's own id as a string, else file:line."""
+    if value is None or value is ABSENT or value == "" or isinstance(value, dict | list):
+        return f"{name}:{line}"
+    return str(value).encode("utf-8", "replace").decode()
+
+
+def refuse_column(file: InputFile, column: str, known: Sequence[str], *, key: str = "text") -> NoReturn:
+    """Raise CorpusError for a column that a file does not have, or has twice; `key` is the key of the source that names it."""
+    if (count := known.count(column)) > 1:
+        raise CorpusError(
+            f"{file.path} has {count} columns {column!r}, so it is not clear which is meant by {key}; rename one"
+        )
+    near = difflib.get_close_matches(column, known, n=1)
+    choice = "the one that holds the text" if key == "text" else "one of these"
+    fix = f"did you mean {near[0]!r}?" if near else f"set the source's {key} to {choice}"
+    what = "for the text" if key == "text" else f"that {key} names"
+    raise CorpusError(f"{file.path} has no column {column!r} {what}; it has {', '.join(known[:20]) or 'none'}; {fix}")
+
+
+class _Absent:
+    """The value of a missing key; JSON can hold None."""
+
+
+ABSENT: Final = _Absent()
+
+
+def lookup(record: Any, column: str) -> Any:
+    """Return record[column], or the field that a dotted name reaches, or ABSENT."""
+    if not isinstance(record, dict):
+        return ABSENT
+    if column in record:
+        return record[column]
+    value: Any = record
+    for part in column.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return ABSENT
+        value = value[part]
+    return value
+
+
+def conversation_text(value: Any) -> str | None:
+    """Return a list of turns as one text, `role: content` per turn with a blank line between; None if it is no such list.
+
+    Turns without text, such as tool calls, are skipped. The content of a turn may be a list of parts, whose texts are joined.
+    """
+    if not isinstance(value, list) or not value:
+        return None
+    turns = []
+    for turn in value:
+        keys = next(
+            (pair for pair in _TURN_KEYS if isinstance(turn, dict) and pair[0] in turn and pair[1] in turn), None
+        )
+        if keys is None or not isinstance(role := turn[keys[0]], str):
+            return None
+        content = turn[keys[1]]
+        if isinstance(content, list):
+            parts = [part.get("text") for part in content if isinstance(part, dict)]
+            content = "\n".join(part for part in parts if isinstance(part, str))
+        if content is not None and not isinstance(content, str):
+            return None
+        if content and not content.isspace():
+            turns.append(f"{_ROLES.get(role, role)}: {content.strip()}")
+    return "\n\n".join(turns)
+
+
+def is_conversation(kind: Any) -> bool:
+    """Return whether an Arrow type is a list of turns."""
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
+        return False
+    return any(all(kind.value_type.get_field_index(key) >= 0 for key in pair) for pair in _TURN_KEYS)

@@ -1,0 +1,315 @@
+"""Tables: the rows of Parquet and Arrow files → records.
+
+A large Parquet file is shared by its row groups. Both formats can be read from any row group or record batch on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
+from typing import Any, Final
+
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
+
+from nextlong.errors import CorpusError
+from nextlong.reading.files import InputFile, Part, open_file
+from nextlong.reading.records import (
+    HEAD_RECORDS,
+    InputFormat,
+    Items,
+    Record,
+    Reject,
+    RejectKind,
+    conversation_text,
+    is_conversation,
+    refuse_column,
+    source_id,
+)
+from nextlong.recipe import Source
+
+_SLICE_ROWS: Final = 64  # converted to Python strings at a time: few, because each may hold megabytes
+_BATCH_TEXT_BYTES: Final = 4 << 20
+_BUFFER_BYTES: Final = 1 << 20
+_SAMPLE_ROWS: Final = 256  # read at a time from a position
+
+Path = tuple[str, ...]  # of a column, or of a field of a struct; () if there is none
+
+
+class _Parquet(InputFormat):
+    name = "parquet"
+    suffixes = (".parquet",)
+    compression = "inside"
+    is_splittable = is_seekable = True
+
+    def read(
+        self, stream: Any, part: Part, source: Source, *, max_document_chars: int, columns: Sequence[str]
+    ) -> Items:
+        """Yield the record or reject of each row; memory holds one batch of rows, however large their row group."""
+        del max_document_chars
+        parquet = _open_parquet(stream)
+        paths = _resolve_columns(parquet.schema_arrow, part.file, source, columns)
+        row_bytes = _text_column_bytes(parquet.metadata, source.text) // max(parquet.metadata.num_rows, 1)
+        batches = parquet.iter_batches(
+            row_groups=None if part.row_groups is None else range(*part.row_groups),
+            batch_size=min(max(_BATCH_TEXT_BYTES // (row_bytes + 1), 1), 4096),
+            columns=_names(paths),
+            use_threads=False,
+        )
+        yield from _read_batches(batches, part.file, paths, rows_before=part.lines_before)
+
+    def head(self, stream: Any, file: InputFile) -> Iterator[Mapping[str, Any]]:
+        """Yield the first rows."""
+        batches = _open_parquet(stream).iter_batches(HEAD_RECORDS, use_threads=False)
+        yield from next(batches).to_pylist() if file.bytes else ()
+
+    def text_bytes(self, file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
+        """Return (bytes of text, bytes on disk) of a file, from its footer."""
+        del head_bytes
+        with closing(open_file(file)) as stream:
+            return _text_column_bytes(pq.ParquetFile(stream).metadata, source.text), file.bytes
+
+    def split(self, file: InputFile, part_bytes: int) -> list[Part]:
+        """Return consecutive row groups of about `part_bytes` together; the whole file if its footer cannot be read."""
+        try:
+            with closing(open_file(file)) as stream:
+                footer = pq.read_metadata(stream)
+        except (OSError, pa.ArrowException):
+            return [Part(file)]  # reading it reports what is wrong
+        parts, first, rows, held_bytes, rows_before = [], 0, 0, 0, 0
+        for number in range(footer.num_row_groups):
+            group = footer.row_group(number)
+            held_bytes += sum(group.column(column).total_compressed_size for column in range(group.num_columns))
+            rows += group.num_rows
+            if held_bytes >= part_bytes or number == footer.num_row_groups - 1:
+                parts.append(Part(file, lines_before=rows_before, row_groups=(first, number + 1)))
+                first, rows_before, held_bytes = number + 1, rows, 0
+        return parts if len(parts) > 1 else [Part(file)]
+
+    def read_at(
+        self,
+        stream: Any,
+        file: InputFile,
+        source: Source,
+        columns: Sequence[str],
+        *,
+        position: float,
+        read_bytes: int,
+        max_document_chars: int,
+    ) -> tuple[Items, float]:
+        """Read rows of the row group at a position."""
+        del max_document_chars
+        parquet = _open_parquet(stream)
+        groups = parquet.metadata.num_row_groups
+        paths = _resolve_columns(parquet.schema_arrow, file, source, columns)
+        if not groups:
+            return iter(()), 1.0
+        group = min(int(position * groups), groups - 1)
+        rows = parquet.metadata.row_group(group).num_rows
+        max_rows, batches, taken = _rows_to_take(rows, read_bytes, file.bytes / groups), [], 0
+        for batch in parquet.iter_batches(
+            batch_size=max(1, min(_SAMPLE_ROWS, max_rows)), row_groups=[group], columns=_names(paths), use_threads=False
+        ):
+            batches.append(batch.slice(0, max_rows - taken))
+            taken += batches[-1].num_rows
+            if taken >= max_rows:
+                break
+        return _read_batches(batches, file, paths), taken / rows / groups if taken else 1.0
+
+
+class _Arrow(InputFormat):
+    name = "arrow"
+    suffixes = (".arrow",)
+    compression = "inside"
+    is_seekable = True
+
+    def read(
+        self, stream: Any, part: Part, source: Source, *, max_document_chars: int, columns: Sequence[str]
+    ) -> Items:
+        """Yield the record or reject of each row of an Arrow file or stream."""
+        del max_document_chars
+        paths = _resolve_columns(_open_arrow(stream).schema, part.file, source, columns)
+        reader = _open_arrow(stream, columns={path[0] for path in paths if path})
+        yield from _read_batches(_arrow_batches(reader), part.file, paths)
+
+    def head(self, stream: Any, file: InputFile) -> Iterator[Mapping[str, Any]]:
+        """Yield the first rows."""
+        del file
+        yield from next(_arrow_batches(_open_arrow(stream))).slice(0, HEAD_RECORDS).to_pylist()
+
+    def text_bytes(self, file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
+        """Return (bytes of text, bytes) of the first record batch; only its text column is read from a file."""
+        del head_bytes
+        with closing(open_file(file)) as stream:
+            path, _ = _resolve(_open_arrow(stream).schema, source.text)
+            if not path:
+                return (0, 0)
+            reader = _open_arrow(stream, columns=path[:1])
+            batch = next(_arrow_batches(reader))
+            whole = file.bytes // reader.num_record_batches if _has_footer(reader) else batch.nbytes
+            return _column(batch, path).nbytes, whole
+
+    def read_at(
+        self,
+        stream: Any,
+        file: InputFile,
+        source: Source,
+        columns: Sequence[str],
+        *,
+        position: float,
+        read_bytes: int,
+        max_document_chars: int,
+    ) -> tuple[Items, float]:
+        """Read rows of the record batch at a position; a stream is read up to there."""
+        del max_document_chars
+        reader = _open_arrow(stream)
+        paths = _resolve_columns(reader.schema, file, source, columns)
+        if _has_footer(reader):
+            reader = _open_arrow(stream, columns={path[0] for path in paths if path})
+            count = reader.num_record_batches
+            batch = reader.get_batch(min(int(position * count), count - 1)) if count else None
+        else:
+            batch = next((batch for batch in reader if stream.tell() >= position * file.bytes), None)
+            count = max(1, round(file.bytes / max(1, batch.nbytes))) if batch is not None else 0
+        if batch is None or not batch.num_rows:
+            return iter(()), 1.0
+        taken = batch.slice(0, _rows_to_take(batch.num_rows, read_bytes, file.bytes / count))
+        return _read_batches([taken], file, paths), taken.num_rows / batch.num_rows / count
+
+
+FORMAT: Final = (_Parquet(), _Arrow())
+
+
+def _open_parquet(stream: Any) -> pq.ParquetFile:
+    # Buffered and not pre-buffered: a row group may hold gigabytes.
+    return pq.ParquetFile(stream, pre_buffer=False, buffer_size=_BUFFER_BYTES)
+
+
+def _open_arrow(stream: Any, *, columns: Container[str] | None = None) -> Any:
+    """Return a reader of an Arrow IPC file or stream, whichever it is; it reads only `columns`, if given."""
+    stream.seek(0)
+    is_file = stream.read(6) == b"ARROW1"
+    stream.seek(0)
+    fields = None
+    if columns is not None:
+        fields = [index for index, name in enumerate(_open_arrow(stream).schema.names) if name in columns]
+        stream.seek(0)
+    options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=fields)
+    return pa.ipc.open_file(stream, options=options) if is_file else pa.ipc.open_stream(stream, options=options)
+
+
+def _has_footer(reader: Any) -> bool:
+    """Return whether a reader is of a file, which lists its batches, and not of a stream."""
+    return isinstance(reader, pa.ipc.RecordBatchFileReader)
+
+
+def _arrow_batches(reader: Any) -> Iterator[Any]:
+    if _has_footer(reader):
+        return (reader.get_batch(index) for index in range(reader.num_record_batches))
+    return iter(reader)
+
+
+def _read_batches(batches: Iterable[Any], file: InputFile, paths: Sequence[Path], *, rows_before: int = 0) -> Items:
+    """Yield the record or reject of each row; `paths` are those of `_resolve_columns`."""
+    text_path, id_path, *others = paths
+    line = rows_before
+    for batch in batches:
+        for start in range(0, batch.num_rows, _SLICE_ROWS):
+            rows = batch.slice(start, _SLICE_ROWS)
+            texts = _texts(_column(rows, text_path))
+            ids = _column(rows, id_path).to_pylist() if id_path else [None] * rows.num_rows
+            columns = [_column(rows, path).to_pylist() for path in others]
+            values = zip(*columns, strict=True) if columns else [()] * rows.num_rows
+            for text, own_id, row_values in zip(texts, ids, values, strict=True):
+                line += 1
+                if isinstance(text, str):
+                    yield Record(text, source_id(own_id, file.name, line), line, row_values)
+                elif isinstance(text, bytes):
+                    yield Reject(file.name, line, RejectKind.INVALID_UTF8)
+                else:
+                    yield Reject(file.name, line, RejectKind.NULL if text is None else RejectKind.NOT_A_STRING)
+
+
+def _texts(column: Any) -> list[Any]:
+    """Return the text of each row; None where it is null, bytes if they are not UTF-8, a list that is no conversation."""
+    if is_conversation(column.type):
+        return [turns if (text := conversation_text(turns)) is None else text for turns in column.to_pylist()]
+    try:
+        return list(column.to_pylist())
+    except UnicodeDecodeError:
+        if pa.types.is_dictionary(column.type):
+            column = column.dictionary_decode()
+        texts: list[Any] = []
+        for raw in column.cast(pa.large_binary()).to_pylist():
+            try:
+                texts.append(None if raw is None else raw.decode("utf-8"))
+            except UnicodeDecodeError:
+                texts.append(raw)
+        return texts
+
+
+def _resolve_columns(schema: Any, file: InputFile, source: Source, columns: Sequence[str]) -> list[Path]:
+    """Return the paths of the text, of the id (() if it is missing or not a scalar) and of other columns."""
+    structs = [field for field in schema if pa.types.is_struct(field.type)]
+    known = [*schema.names, *(f"{field.name}.{inner.name}" for field in structs for inner in field.type)]
+    text_path, text_type = _resolve(schema, source.text)
+    if text_type is None:
+        refuse_column(file, source.text, known)
+    if not _is_string(text_type) and not is_conversation(text_type):
+        raise CorpusError(
+            f"{file.path}: column {source.text!r} holds {text_type}, not strings or conversations; name another as text"
+        )
+    id_path, id_type = _resolve(schema, source.id)
+    is_scalar = id_type is not None and not pa.types.is_nested(id_type) and not pa.types.is_binary(id_type)
+    others = []
+    for name in columns:
+        path, kind = _resolve(schema, name)
+        if kind is None:
+            refuse_column(file, name, known, key="metadata or filter")
+        others.append(path)
+    return [text_path, id_path if is_scalar else (), *others]
+
+
+def _resolve(schema: Any, column: str) -> tuple[Path, Any]:
+    """Return path and type of a column, or of the struct field that a dotted name reaches; ((), None) if there is none, or two."""
+    if column in schema.names:
+        if schema.names.count(column) > 1:
+            return (), None
+        return (column,), schema.field(column).type
+    path = tuple(column.split("."))
+    kind: Any = schema.field(path[0]).type if schema.names.count(path[0]) == 1 else None
+    for part in path[1:]:
+        known = kind is not None and pa.types.is_struct(kind) and kind.get_field_index(part) >= 0
+        kind = kind.field(part).type if known else None
+    return (path, kind) if kind is not None else ((), None)
+
+
+def _is_string(kind: Any) -> bool:
+    if pa.types.is_dictionary(kind):
+        return _is_string(kind.value_type)
+    return any(is_kind(kind) for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
+
+
+def _column(batch: Any, path: Path) -> Any:
+    column = batch.column(path[0])
+    for part in path[1:]:
+        column = pc.struct_field(column, part)
+    return column
+
+
+def _names(paths: Iterable[Path]) -> list[str]:
+    return list(dict.fromkeys(".".join(path) for path in paths if path))
+
+
+def _text_column_bytes(metadata: Any, column: str) -> int:
+    """Return the uncompressed bytes of one column, or of all within a nested one, from the footer; 0 if there is none."""
+    paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
+    indexes = [index for index, path in enumerate(paths) if path == column or path.startswith(f"{column}.")]
+    groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
+    return sum(group.column(index).total_uncompressed_size for group in groups for index in indexes)
+
+
+def _rows_to_take(rows: int, read_bytes: int, mean_bytes: float) -> int:
+    """Return how many rows of a row group or batch to take: the same share of each, so that none counts for more."""
+    return max(1, round(rows * min(1.0, read_bytes / max(1.0, mean_bytes))))

@@ -1,0 +1,151 @@
+"""Figures: the charts of the report, drawn from the same numbers as its tables.
+
+In:  `Stats.as_json()` of one or several runs, and a name a run. Out: markup; "" where there is nothing to draw.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, Final
+
+from markupsafe import Markup
+
+from nextlong.picture import charts
+from nextlong.picture.charts import Point, Series
+from nextlong.report.page.numbers import source_names, spoken_bin
+from nextlong.report.page.words import Plain
+
+_MAX_SOURCES: Final = 12
+_ROLE_COLOURS: Final = {"meta": "own", "negative": "negative", "document": "plain1"}  # as in the strip
+_YIELD_COLOURS: Final = {"kept": "run0", "spare": "plain0", "untried": "plain1", "dropped": "run1"}
+_YIELD_NAMES: Final = {"spare": "unused", "untried": "not tried"}
+
+
+def by_rank(plain: Plain, names: Sequence[str]) -> Markup:
+    """Draw the mean cosine at each rank (the paper's figure on choosing negatives)."""
+    lines = [
+        [
+            Point(one["rank"], one["mean"], f"{name}rank {one['rank']:,}: {one['mean']:.4f} (n = {one['count']:,})")
+            for one in stats["similarity_by_rank"]
+        ]
+        for name, stats in _prefixed(plain, names)
+    ]
+    return charts.lines(_series(names, lines), x_label="rank", y_label="mean cosine", scale="log")
+
+
+def similarity(plain: Plain, names: Sequence[str]) -> Markup:
+    """Draw how the cosines are distributed."""
+    lines = []
+    for name, stats in _prefixed(plain, names):
+        bins = stats["similarity_histogram"]
+        total = max(1, sum(one["count"] for one in bins))
+        lines.append(
+            [
+                Point(
+                    one["least"] + 0.025,
+                    100 * one["count"] / total,
+                    f"{name}{one['least']:.2f} to {one['least'] + 0.05:.2f}: {one['count']:,}",
+                )
+                for one in bins
+            ]
+        )
+    return charts.lines(_series(names, lines), x_label="cosine, in steps of 0.05", y_label="percent")
+
+
+def histogram(
+    key: str, label: str, *, within: str = "", counts: str = "count"
+) -> Callable[[Plain, Sequence[str]], Markup]:
+    """Return what draws a histogram as percent bars; `within` is the part of the statistics that holds it."""
+
+    def drawn(plain: Plain, names: Sequence[str]) -> Markup:
+        held = [(stats[within] if within else stats)[key] for stats in plain]
+        edges = sorted({(one["least"], one["most"]) for bins in held for one in bins})
+        rows = []
+        for bins in held:
+            total = max(1, sum(one[counts] for one in bins))
+            share_of = {(one["least"], one["most"]): 100 * one[counts] / total for one in bins}
+            rows.append([share_of.get(edge, 0.0) for edge in edges])
+        return _bars(
+            names, [spoken_bin(*edge) for edge in edges], rows, label="percent", y_label=label, unit=" %", form="{:.1f}"
+        )
+
+    return drawn
+
+
+def exposure(plain: Plain, names: Sequence[str]) -> Markup:
+    """Draw the effective left context of the predicted tokens; of several attention masks the first, the recipe's own."""
+    return histogram("histogram", "tokens before the predicted one", within="first_exposure")(
+        [{"first_exposure": stats["exposure"][0] if stats["exposure"] else {"histogram": []}} for stats in plain], names
+    )
+
+
+def sources(plain: Plain, names: Sequence[str]) -> Markup:
+    """Draw which sources the tokens come from."""
+    shown = source_names(plain)[:_MAX_SOURCES]
+    rows = []
+    for stats in plain:
+        total = max(1, sum(stats["tokens_by_source"].values()))
+        rows.append([100 * stats["tokens_by_source"].get(name, 0) / total for name in shown])
+    return _bars(names, shown, rows, label="percent of the tokens", unit=" %", form="{:.1f}")
+
+
+def roles(plain: Plain, names: Sequence[str]) -> Markup:
+    """Draw what the tokens are, in the strip's colours."""
+    held = dict.fromkeys(role for stats in plain for role in stats["tokens_by_role"])
+    groups: dict[str, list[float]] = {}
+    for role in held:
+        name = role if role in _ROLE_COLOURS else "separators and special tokens"
+        shares = [100 * stats["tokens_by_role"].get(role, 0) / max(1, stats["tokens"]) for stats in plain]
+        groups[name] = [a + b for a, b in zip(groups.get(name, [0.0] * len(shares)), shares, strict=True)]
+    series = [Series(name, _ROLE_COLOURS.get(name, "between"), values) for name, values in groups.items()]
+    return charts.bars(_one_name(names), series, label="percent of the tokens", unit=" %", form="{:.2f}", stacked=True)
+
+
+def outcome(plain: Plain, names: Sequence[str]) -> Markup:
+    """Draw what became of the drafts."""
+    parts = {key: [float(stats["yields"][key]) for stats in plain] for key in ("kept", "spare", "untried")}
+    parts["dropped"] = [float(sum(stats["yields"]["dropped"].values())) for stats in plain]
+    series = [
+        Series(_YIELD_NAMES.get(key, key), _YIELD_COLOURS[key], values) for key, values in parts.items() if any(values)
+    ]
+    return charts.bars(_one_name(names), series, label="drafts of a sequence", stacked=True)
+
+
+def seconds(plain: Plain, names: Sequence[str]) -> Markup:
+    """Draw the seconds of each step."""
+    steps = list(dict.fromkeys(step["step"] for stats in plain for step in stats["steps"]))
+    rows = [
+        [{step["step"]: step["seconds"] or 0.0 for step in stats["steps"]}.get(name, 0.0) for name in steps]
+        for stats in plain
+    ]
+    return _bars(names, steps, rows, label="seconds", unit=" s", form="{:,.1f}")
+
+
+def _bars(
+    names: Sequence[str],
+    groups: Sequence[str],
+    rows: Sequence[Sequence[float]],
+    *,
+    label: str,
+    unit: str,
+    form: str,
+    y_label: str = "",
+) -> Markup:
+    series = [Series(name, f"run{number}", row) for number, (name, row) in enumerate(zip(names, rows, strict=True))]
+    return charts.bars(groups, series, label=label, y_label=y_label, unit=unit, form=form)
+
+
+def _series(names: Sequence[str], lines: Sequence[Sequence[Point]]) -> list[Series]:
+    return [
+        Series(name, f"run{number}", points=points)
+        for number, (name, points) in enumerate(zip(names, lines, strict=True))
+    ]
+
+
+def _prefixed(plain: Plain, names: Sequence[str]) -> list[tuple[str, Mapping[str, Any]]]:
+    """Return each run with what its tooltips begin with: its name, where there are several."""
+    return [(f"{name}, " if len(names) > 1 else "", stats) for name, stats in zip(names, plain, strict=True)]
+
+
+def _one_name(names: Sequence[str]) -> list[str]:
+    return [""] if len(names) == 1 else list(names)

@@ -1,0 +1,1 @@
+"""Retrieval: chunks → vectors → index → candidates; and which texts are near-duplicates."""

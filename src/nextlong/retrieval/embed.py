@@ -1,0 +1,298 @@
+"""Embed: one unit vector a chunk, and one a document.
+
+In:  DOCUMENTS and CHUNKS, and an encoder, which `prepare` may have fitted or tried.
+Out: VECTORS, float16 (rows, dimensions), row i for chunk row i; unit length, so that inner product is cosine. Half precision
+     is enough for mining: it moves a cosine by less than 0.001.
+
+A task of a transformer takes a slice of a shard: a shard may take hours. A task on the last of a shard's slices then joins them.
+Which texts are encoded together shows in the last digits, so the slices depend on the shards and on the `ExecutionResult`,
+never on the workers.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Final, Literal
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from nextlong import recipe
+from nextlong.artifacts.finished import chunks_of
+from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts, read_chunks
+from nextlong.artifacts.results import DocumentVectorsResult, EmbedResult, ExecutionResult
+from nextlong.engine.estimate import Estimate, per_shard
+from nextlong.engine.step import Config, Finished, Join, Step, Task, Work
+from nextlong.errors import EncoderError
+from nextlong.recipe import Recipe
+from nextlong.retrieval.encoders.base import Encoder, kind_of, load_encoder
+
+BLOCK_CHUNKS: Final = 4096  # encoded at once: an encoder sorts them by length, or keeps several requests under way
+LENGTH_TOLERANCE: Final = 1e-2
+_LEAST_TASKS: Final = 16  # of a small corpus cut into slices
+_SLICE_CHUNKS: Final = 1024  # about what a task encodes by a transformer, for plans
+_AVERAGED_CHUNKS: Final = 32_768  # vectors held as float32 at a time: 32 MB at 256 dimensions
+_LEAST_LENGTH: Final = 1e-3  # of a mean; below it chunks point in opposite directions and half precision is noise
+
+
+def embed_shard(
+    out: Path, *, documents: Path, chunks: Path, encoder: recipe.Encoder, fitted: Path | None
+) -> EmbedResult:
+    """Embed one shard; writes `{out}.vectors.npy`, float16 (chunks, dimensions).
+
+    Raises EncoderError, naming chunk and document, where a vector is not finite, zero or of the wrong width.
+    """
+    model = _loaded(encoder, fitted, None)
+    rows = np.arange(count_chunks(chunks))
+    blocks = encode_rows(model, documents, chunks, rows, encoder=encoder, at_once=BLOCK_CHUNKS)
+    return _write_vectors(out, blocks, chunks=len(rows), dimensions=model.dimensions)
+
+
+def _write_vectors(out: Path, blocks: Iterable[NDArray[np.float16]], *, chunks: int, dimensions: int) -> EmbedResult:
+    """Write `{out}.vectors.npy` block by block."""
+    with open(f"{out}.vectors.npy", "wb") as file:
+        header = {"descr": "<f2", "fortran_order": False, "shape": (chunks, dimensions)}
+        np.lib.format.write_array_header_1_0(file, header)
+        for block in blocks:
+            file.write(block.data)
+    return EmbedResult(chunks=chunks, dimensions=dimensions)
+
+
+@functools.lru_cache(maxsize=1)
+def _loaded(encoder: recipe.Encoder, fitted: Path | None, execution: ExecutionResult | None) -> Encoder:
+    # One worker embeds many shards or slices; the model is loaded once.
+    if execution is None:
+        return load_encoder(encoder, fitted=fitted)
+    model = load_encoder(encoder, dtype=execution.dtype, threads=execution.threads)
+    device = getattr(model, "device", execution.device)
+    if device != execution.device:
+        raise EncoderError(
+            f"encoder.model={encoder.model} was tried on {execution.device}, and this task would run it on {device}, which gives "
+            f"other vectors; run where {execution.device} is available, or set encoder.sentence_transformers.device={device}"
+        )
+    return model
+
+
+def encode_rows(
+    model: Encoder,
+    documents: Path,
+    chunks: Path,
+    rows: NDArray[np.int64],
+    *,
+    encoder: recipe.Encoder,
+    at_once: int,
+) -> Iterator[NDArray[np.float16]]:
+    """Yield the vectors of ascending chunk rows, `at_once` by `at_once`. Raises EncoderError, naming a chunk, if one is wrong."""
+    done = 0
+    waiting: list[str] = []
+
+    def encoded(texts: list[str]) -> NDArray[np.float16]:
+        vectors = model.encode(texts)
+        if wrong := _first_wrong(vectors, shape=(len(texts), model.dimensions)):
+            place, what = wrong
+            where = _name_chunk(documents, chunks, row=int(rows[done + place]))
+            raise EncoderError(f"encoder.model={encoder.model} gave {where} {what}; {kind_of(encoder).cure}")
+        return vectors.astype("<f2")
+
+    for batch in iter_chunk_texts(documents, chunks, rows):
+        waiting += batch.texts
+        while len(waiting) >= at_once:
+            yield encoded(waiting[:at_once])
+            waiting, done = waiting[at_once:], done + at_once
+    if waiting:
+        yield encoded(waiting)
+
+
+def _first_wrong(vectors: NDArray[np.float32], *, shape: tuple[int, int]) -> tuple[int, str] | None:
+    """Return the place of the first vector that cannot be right, and what is wrong with it."""
+    if vectors.shape != shape:
+        return 0, f"and those after it vectors of shape {vectors.shape}, not {shape}"
+    lengths = np.linalg.norm(vectors, axis=1)
+    wrong = np.flatnonzero(~(np.abs(lengths - 1) < LENGTH_TOLERANCE))  # so that NaN is wrong
+    if not len(wrong):
+        return None
+    place = int(wrong[0])
+    return place, f"a vector of length {lengths[place]:.4g} where it must be 1"
+
+
+def _name_chunk(documents: Path, chunks: Path, *, row: int) -> str:
+    doc_rows = read_chunks(chunks)["doc_row"]
+    doc_row = int(doc_rows[row])
+    ordinal = row - int(np.searchsorted(doc_rows, doc_row)) + 1
+    with pa.ipc.open_file(pa.memory_map(str(documents))) as reader:
+        for number in range(reader.num_record_batches):
+            batch = reader.get_batch(number)
+            if doc_row < batch.num_rows:
+                source, source_id = batch.column("source")[doc_row], batch.column("source_id")[doc_row]
+                break
+            doc_row -= batch.num_rows
+    return f"{source_id.as_py()} · chunk {ordinal} (source {source.as_py()!r})"
+
+
+def slices_of(row_counts: Sequence[int], execution: ExecutionResult) -> list[tuple[int, int, int]]:
+    """Return shard, first and last of the rows of each slice; small corpora are cut finer, to give all workers something."""
+    finest = -(-sum(row_counts) // _LEAST_TASKS)
+    finest += -finest % execution.call_chunks
+    size = max(execution.call_chunks, min(execution.task_chunks, finest))
+    return [
+        (shard, first, min(first + size, count))
+        for shard, count in enumerate(row_counts)
+        for first in range(0, count, size)
+    ]
+
+
+def embed_slice(
+    out: Path,
+    *,
+    documents: Path,
+    chunks: Path,
+    first: int,
+    last: int,
+    encoder: recipe.Encoder,
+    execution: ExecutionResult,
+) -> EmbedResult:
+    """Embed the chunk rows [first, last) of a shard; writes `{out}.slice.npy`, float16."""
+    model = _loaded(encoder, None, execution)
+    rows = np.arange(first, last)
+    parts = encode_rows(model, documents, chunks, rows, encoder=encoder, at_once=execution.call_chunks)
+    np.save(f"{out}.slice.npy", np.concatenate(list(parts)))
+    return EmbedResult(chunks=len(rows), dimensions=model.dimensions)
+
+
+def join_slices(out: Path, *, tasks: Sequence[int], chunks: int, dimensions: int) -> EmbedResult:
+    """Write `{out}.vectors.npy` of a shard of `chunks` from the slices that these tasks wrote, in their order."""
+    folder = out.parent.parent  # this task's own is inside it
+    slices = (np.load(folder / f"part-{number:05d}.slice.npy", mmap_mode="r") for number in tasks)
+    return _write_vectors(out, slices, chunks=chunks, dimensions=dimensions)
+
+
+def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean", "first"]) -> DocumentVectorsResult:
+    """Write `{out}.document_vectors.npy`, float16 (documents, dimensions): a unit vector for each document with chunks.
+
+    `of="mean"`: the mean of the document's chunk vectors at unit length. `"first"`: its first chunk's vector, which is what a
+    model that truncates long texts would have given.
+    """
+    table = read_chunks(chunks)
+    doc_rows, first, counts = np.unique(table["doc_row"], return_index=True, return_counts=True)
+    chunk_vectors = np.load(vectors, mmap_mode="r")
+    shape = (len(doc_rows), chunk_vectors.shape[1])
+    with open(f"{out}.document_vectors.npy", "wb") as file:
+        np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": shape})
+        for low, high in _document_ranges(counts):
+            if of == "first":
+                block_vectors = chunk_vectors[first[low:high]]
+            else:
+                block = chunk_vectors[first[low] : first[high - 1] + counts[high - 1]]
+                block_vectors = average(block, first[low:high] - first[low])
+            file.write(block_vectors.astype("<f2").tobytes())
+    return DocumentVectorsResult(documents=shape[0], chunks=len(chunk_vectors), dimensions=shape[1])
+
+
+def average(vectors: NDArray[np.float16], first: NDArray[np.int64]) -> NDArray[np.float32]:
+    """Return the unit mean, shape (documents, dimensions), of runs of rows that start at `first` and tile `vectors`.
+
+    Where the rows of a document cancel out, the mean has no direction and its first row stands for it.
+    """
+    rows = vectors.astype(np.float32)
+    sums = np.add.reduceat(rows, first, axis=0)
+    lengths = np.linalg.norm(sums, axis=1, keepdims=True)
+    counts = np.diff(np.append(first, len(rows)))[:, None]
+    unit: NDArray[np.float32] = np.where(
+        lengths > _LEAST_LENGTH * counts, sums / np.maximum(lengths, _LEAST_LENGTH), rows[first]
+    )
+    return unit
+
+
+def _document_ranges(counts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
+    """Yield ranges of documents that together have at most `_AVERAGED_CHUNKS` chunks, or of one that alone has more."""
+    ends = np.cumsum(counts)
+    low = 0
+    while low < len(counts):
+        begun = int(ends[low - 1]) if low else 0
+        high = max(low + 1, int(np.searchsorted(ends, begun + _AVERAGED_CHUNKS, side="right")))
+        yield low, high
+        low = high
+
+
+def encoder_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
+    """The chunks → whatever the encoder needs of them before the first is embedded; nothing for some."""
+    kind, encoder = kind_of(recipe.encoder), recipe.encoder
+
+    def tasks(done: Finished) -> list[Task]:
+        documents, chunks = done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow")
+        return kind.prepare(encoder, documents=documents, chunks=chunks, seed=recipe.seed)
+
+    config = {"model": encoder.model} | encoder.options.identity() | kind.depends_on(encoder, seed=recipe.seed)
+    resources, estimate = partial(kind.resources, encoder), kind.estimate(encoder)
+    return Step(
+        "encoder", kind.version, config, (ingest, chunk), tasks, kind.result, resources=resources, estimate=estimate
+    )
+
+
+def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step) -> Step:
+    """CHUNKS → VECTORS: by shards, or by slices of them where the encoder asks for that."""
+    kind, inputs = kind_of(recipe.encoder), (ingest, chunk, encoder)
+    estimate = Estimate(
+        work=lambda amounts: amounts.chunks,
+        seconds=6e-5,
+        disk=lambda amounts: amounts.chunks * amounts.dimensions,
+        bytes=2,
+        tasks=per_shard,
+        rate=kind.rate,
+    )
+    resources = partial(kind.resources, recipe.encoder)
+
+    def shards(done: Finished) -> list[tuple[Path, Path]]:
+        return list(zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True))
+
+    def by_shards(done: Finished) -> list[Task]:
+        fitted = done["encoder"].stem() if kind.needs_fit else None
+        embed = partial(embed_shard, encoder=recipe.encoder, fitted=fitted)
+        return [partial(embed, documents=documents, chunks=chunks) for documents, chunks in shards(done)]
+
+    def by_slices(done: Finished) -> Work:
+        execution = done["encoder"].result(ExecutionResult)
+        of_shard = shards(done)
+        counts = [count_chunks(chunks) for _, chunks in of_shard]
+        embed = partial(embed_slice, encoder=recipe.encoder, execution=execution)
+        each: list[Task] = []
+        members: list[list[int]] = [[] for _ in of_shard]  # of each shard, the numbers of its tasks
+        for number, (shard, first, last) in enumerate(slices_of(counts, execution)):
+            documents, chunks = of_shard[shard]
+            each.append(partial(embed, documents=documents, chunks=chunks, first=first, last=last))
+            members[shard].append(number)
+
+        def join(shard: int) -> Join:
+            task = partial(join_slices, tasks=members[shard], chunks=counts[shard], dimensions=execution.dimensions)
+            return Join(members[shard], lambda _: task, True)
+
+        gpu: Literal["needed", "as declared"] = "needed" if execution.device == "cuda" else "as declared"
+        return Work(each, [join(shard) for shard in range(len(of_shard))], threads=execution.threads, gpu=gpu)
+
+    if kind.embeds == "shards":
+        return Step("embed", 1, {}, inputs, by_shards, EmbedResult, resources=resources, estimate=estimate)
+    estimate = replace(estimate, tasks=lambda amounts: amounts.chunks / _SLICE_CHUNKS)
+    return Step("embed", 3, {}, inputs, by_slices, EmbedResult, resources=resources, estimate=estimate)
+
+
+def document_vectors_step(recipe: Recipe, chunk: Step, embed: Step) -> Step:
+    """VECTORS → one vector a document."""
+    config: Config = {"of": recipe.documents.vector}
+
+    def tasks(done: Finished) -> list[Task]:
+        shards = zip(chunks_of(done).files(".chunks.arrow"), done["embed"].files(".vectors.npy"), strict=True)
+        return [partial(average_shard, chunks=chunks, vectors=vectors, **config) for chunks, vectors in shards]
+
+    estimate = Estimate(
+        work=lambda amounts: amounts.chunks * amounts.dimensions,
+        seconds=2e-9,
+        disk=lambda amounts: amounts.kept_documents * (amounts.dimensions + 8),
+        bytes=2,
+        tasks=per_shard,
+    )
+    return Step("document_vectors", 2, config, (chunk, embed), tasks, DocumentVectorsResult, estimate=estimate)

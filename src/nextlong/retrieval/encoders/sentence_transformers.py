@@ -1,0 +1,352 @@
+"""Sentence-transformers: chunks → unit vectors, by any model of that library, by name or path.
+
+In:  texts. Out: float32 (n, dimensions), unit rows, in the order of the texts.
+The library sorts what one call gives it by length, so that a batch holds little padding, and puts the order back; hence
+`encode` hands over all its texts at once. bfloat16 where a GPU has it, or where `choose` found it faster: all-MiniLM-L6-v2
+then gives vectors whose cosine with its float32 ones is over 0.9999. Norms are taken in float32.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Annotated, Any, Final, Literal, Self
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, JsonValue, model_validator
+
+from nextlong import recipe
+from nextlong.artifacts.results import ExecutionResult
+from nextlong.engine import store
+from nextlong.engine.estimate import Estimate, one
+from nextlong.engine.executor import Capacity, Resources, granted_gpus
+from nextlong.engine.step import Task
+from nextlong.errors import EncoderError
+from nextlong.recipe.keys import Operational, Positive, PositiveLength, Section
+from nextlong.retrieval.encoders.base import EncoderKind, Speed
+
+_MEASURED_CHUNKS: Final = 32
+_USUAL_DIMENSIONS: Final = 1024  # of models such as the paper's
+_WHERE = "encoder.model=sentence-transformers:"
+# What a backend needs beside the library, and what installs it.
+_BACKENDS: Final = {
+    "onnx": (("optimum.onnxruntime", "onnxruntime"), "sentence-transformers[onnx]"),
+    "openvino": (("optimum.intel", "openvino"), "sentence-transformers[openvino]"),
+}
+
+
+class SentenceTransformersOptions(Section):
+    """Options of `encoder.model: sentence-transformers:<name or path>`."""
+
+    batch_size: Annotated[Positive, Operational()] = Field(64, description="chunks encoded at a time")
+    max_tokens: PositiveLength | None = Field(
+        None, description="cut chunks to this many tokens; default: the model's own limit"
+    )
+    prompt: str | None = Field(None, description="put before every chunk, for models trained with one")
+    task: str | None = Field(
+        None, description="passed on to models that take one, e.g. jina-embeddings-v3: text-matching"
+    )
+    trust_remote_code: bool = Field(
+        False, description="run Python code that comes with the model; only if you trust it"
+    )
+    revision: str | None = Field(None, description="branch, tag or commit of a hub name; default: its main branch")
+    device: str | None = Field(
+        None, description="cuda, cuda:1, cpu, mps; default: the best there is; beside dtype: auto it sets the precision"
+    )
+    dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
+        "auto", description="auto: bfloat16 on a GPU that has it, and on a processor where a trial finds it faster"
+    )
+    backend: Literal["torch", "onnx", "openvino"] = Field(
+        "torch", description="what runs the model; onnx and openvino: on a processor, in float32"
+    )
+
+    def identity(self) -> dict[str, JsonValue]:
+        """Return what sets the numbers: of the device its kind, and that only where it chooses the precision."""
+        plain = super().identity()
+        device = plain.pop("device")
+        is_chosen = isinstance(device, str) and self.dtype == "auto" and self.backend == "torch"
+        return plain | ({"device": str(device).partition(":")[0]} if is_chosen else {})
+
+    @model_validator(mode="after")
+    def _backend_suits(self) -> Self:
+        if self.backend != "torch" and (self.dtype not in ("auto", "float32") or self.device not in (None, "cpu")):
+            raise ValueError(
+                f"backend is {self.backend!r}, which runs on a processor in float32, beside dtype={self.dtype!r} and "
+                f"device={self.device!r}; leave these out, or take backend: torch"
+            )
+        return self
+
+
+class SentenceTransformersEncoder:
+    """A loaded model and the options to call it with."""
+
+    def __init__(
+        self, name: str, options: SentenceTransformersOptions, *, dtype: str | None = None, threads: int | None = None
+    ) -> None:
+        """Load the model; raises EncoderError where the package, the model or the device is missing.
+
+        `dtype` and `threads` are those of `choose`; else the recipe's dtype, float32 for `auto` on a processor, and the
+        threads that the process has.
+        """
+        self._name = name
+        self._options = options
+        self._model, self.dtype = _load(name, options, dtype=dtype)
+        if threads is not None:
+            self.use_threads(threads)
+        self._check_task()
+        self._limit_tokens(options.max_tokens)
+        self.dimensions = 0
+        self.dimensions = self.encode([name]).shape[1]
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return the vectors, shape (n, dimensions), unit length; raises EncoderError where the model refuses."""
+        if not texts:
+            return np.empty((0, self.dimensions), np.float32)
+        options = self._options
+        task = {} if options.task is None else {"task": options.task}
+        try:
+            vectors = self._model.encode(
+                list(texts), batch_size=options.batch_size, prompt=options.prompt, show_progress_bar=False, **task
+            )
+        except (ValueError, TypeError) as error:
+            raise EncoderError(
+                f"{_WHERE}{self._name} refuses prompt={options.prompt!r}, task={options.task!r}: {error}; "
+                "take what its model card names, or leave them out"
+            ) from None
+        vectors = np.asarray(vectors, dtype=np.float32)
+        # A zero vector stays zero: the stage reports it, with the chunk's id.
+        unit: NDArray[np.float32] = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+        return unit
+
+    @property
+    def device(self) -> str:
+        """The kind of device that it runs on, as torch names it."""
+        return str(self._model.device.type)
+
+    @property
+    def weight_bytes(self) -> int:
+        """What the weights take in memory."""
+        return sum(weight.nbytes for weight in self._model.parameters())
+
+    def convert(self, dtype: str) -> None:
+        """Calculate in another precision from now on; what a lower one has cut off the weights does not come back."""
+        import torch
+
+        self._model.to(getattr(torch, dtype))
+        self.dtype = dtype
+
+    def use_threads(self, count: int) -> None:
+        """Calculate on so many threads from now on, in this process; of torch's backend alone."""
+        if self._options.backend == "torch":
+            import torch
+
+            torch.set_num_threads(count)
+
+    def _check_task(self) -> None:
+        # The library itself passes over a task in silence.
+        known = getattr(self._model, "get_model_kwargs", lambda: ["task"])()
+        if self._options.task is not None and "task" not in known:
+            raise EncoderError(
+                f"encoder.sentence_transformers.task={self._options.task!r}, but {self._name} takes no task; "
+                "leave it out, or use prompt"
+            )
+
+    def _limit_tokens(self, max_tokens: int | None) -> None:
+        if max_tokens is None:
+            return
+        config = getattr(getattr(self._model[0], "auto_model", None), "config", None)
+        longest = getattr(config, "max_position_embeddings", None) or max_tokens
+        if max_tokens > longest:
+            raise EncoderError(
+                f"encoder.sentence_transformers.max_tokens={max_tokens}, but {self._name} has positions for {longest}; "
+                "lower it"
+            )
+        self._model.max_seq_length = max_tokens
+
+
+def count_gpus() -> int:
+    """Return how many CUDA devices this machine has for torch; 0 where torch is not installed."""
+    try:
+        import torch
+    except ImportError:  # loading the model says so, with the cure
+        return 0
+    return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
+
+
+def is_installed(module: str = "sentence_transformers") -> bool:
+    """Say whether the library, or a module of another, is there; it is not imported, which takes seconds."""
+    try:
+        return importlib.util.find_spec(module) is not None
+    except ModuleNotFoundError:  # not even what it is a part of
+        return False
+
+
+def check_installed(name: str) -> None:
+    """Raise EncoderError if the library is not installed."""
+    if not is_installed():
+        raise EncoderError(
+            f"{_WHERE}{name} needs the package sentence-transformers; pip install 'nextlong[sentence-transformers]'"
+        )
+
+
+def count_cpus() -> int:
+    """Return how many processors this process may use."""
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def check_backend(name: str, backend: str) -> None:
+    """Raise EncoderError if a package that the backend needs is not installed."""
+    modules, package = _BACKENDS.get(backend, ((), ""))
+    missing = [module for module in modules if not is_installed(module)]
+    if missing:
+        raise EncoderError(
+            f"encoder.sentence_transformers.backend={backend} of {name} needs {' and '.join(missing)}; pip install "
+            f"'{package}', or take backend: torch"
+        )
+
+
+def _load(name: str, options: SentenceTransformersOptions, *, dtype: str | None) -> tuple[Any, str]:
+    """Return the model and the precision that it calculates in."""
+    try:
+        import torch
+        from sentence_transformers import SentenceTransformer
+        from transformers.utils import logging
+    except ImportError as error:
+        raise EncoderError(f"{_WHERE}{name}: {error}; pip install 'nextlong[sentence-transformers]'") from None
+    logging.disable_progress_bar()  # each worker would draw its own, across the run's
+    check_backend(name, options.backend)
+    device = _device(torch, options.device)
+    dtype = dtype or options.dtype
+    try:
+        if dtype == "auto":
+            dtype = _best_dtype(torch, device)
+        model = SentenceTransformer(
+            name,
+            device=device,
+            revision=options.revision,
+            trust_remote_code=options.trust_remote_code,
+            backend=options.backend,
+            model_kwargs=_model_options(options.backend, getattr(torch, dtype)),
+        )
+        return model, dtype
+    except ImportError as error:
+        raise EncoderError(f"{_WHERE}{name} needs a package that is not installed: {error}") from None
+    except (OSError, ValueError) as error:
+        raise EncoderError(
+            f"{_WHERE}{name} cannot be loaded: {_first_line(error)}; give the path of its folder, or its name on the "
+            "Hugging Face Hub (and a network); a gated model needs `hf auth login`, one with its own code "
+            "trust_remote_code: true"
+        ) from None
+    except (RuntimeError, AssertionError) as error:
+        raise EncoderError(
+            f"{_WHERE}{name} does not run on device={device!r} with dtype={dtype}: {_first_line(error)}; "
+            "set encoder.sentence_transformers.device or dtype"
+        ) from None
+
+
+def _model_options(backend: str, dtype: Any) -> dict[str, Any]:
+    """Return what the backend is told beside the model: one thread, for parallelism comes from tasks."""
+    if backend == "onnx":
+        import onnxruntime
+
+        session = onnxruntime.SessionOptions()
+        session.intra_op_num_threads = session.inter_op_num_threads = 1
+        return {"provider": "CPUExecutionProvider", "session_options": session}
+    if backend == "openvino":
+        return {"ov_config": {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32"}}
+    return {"torch_dtype": dtype}
+
+
+def _device(torch: Any, asked: str | None) -> str:
+    """Return the device to run on; what the recipe names is never replaced by another."""
+    if asked not in (None, "cuda"):
+        return asked
+    if torch.cuda.is_available() or asked == "cuda":
+        return f"cuda:{next(iter(granted_gpus()), 0)}"
+    return "mps" if torch.backends.mps.is_available() else "cpu"
+
+
+def _best_dtype(torch: Any, device: str) -> str:
+    """Return what suits a GPU; on a processor `choose` tries what does."""
+    # From Ampere (8.0) on in hardware; earlier ones only emulate it.
+    is_new = device.startswith("cuda") and torch.cuda.get_device_capability(device) >= (8, 0)
+    return "bfloat16" if is_new else "float32"
+
+
+def _first_line(error: Exception) -> str:
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
+
+
+class SentenceTransformersKind(EncoderKind):
+    """Models of that library; each is tried before the first chunk: in which precision, on how many threads it runs best."""
+
+    Options = SentenceTransformersOptions
+    usage = "sentence-transformers:<name or path>"
+    embeds = "slices"
+    asks_for_gpus = True
+    preload = ("sentence_transformers",)
+    cure = "try encoder.sentence_transformers.dtype: float32, else another model"
+    result = ExecutionResult
+    version = 2
+
+    def load(
+        self, config: recipe.Encoder, *, fitted: Path | None, dtype: str | None, threads: int | None
+    ) -> SentenceTransformersEncoder:
+        """Return the model."""
+        del fitted
+        return SentenceTransformersEncoder(
+            config.name, config.options_as(SentenceTransformersOptions), dtype=dtype, threads=threads
+        )
+
+    def prepare(
+        self, config: recipe.Encoder, *, documents: Sequence[Path], chunks: Sequence[Path], seed: int
+    ) -> list[Task]:
+        """Return the task that tries the model."""
+        from nextlong.retrieval.encoders.execution import try_model  # which tries what stands above
+
+        del seed
+        return [partial(try_model, documents=documents, chunks=chunks, encoder=config)]
+
+    def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:
+        """Return the hashes of the files of a local model."""
+        del seed
+        folder = Path(config.name).expanduser()
+        return {"files": dict(store.hash_folder(folder))} if folder.is_dir() else {}
+
+    def check_installed(self, config: recipe.Encoder) -> None:
+        """Raise EncoderError if the library is not installed."""
+        check_installed(config.name)
+
+    def resources(self, config: recipe.Encoder, capacity: Capacity) -> Resources:
+        """Return a GPU for each task, if there is one."""
+        options = config.options_as(SentenceTransformersOptions)
+        device = options.device
+        if options.backend != "torch":
+            return Resources()
+        if (capacity.gpus and device is None) or (device == "cuda" and (capacity.gpus or capacity.grows)):
+            return Resources(gpus=1)
+        if device is not None and device.startswith("cuda"):  # the one that is named
+            return Resources(at_once=1)
+        return Resources()
+
+    def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
+        """Try the model on a few chunks, in a second or so; it is not asked either where its package is missing."""
+        from nextlong.retrieval.encoders.execution import choose_execution  # which tries what stands above
+
+        if not is_installed():
+            return Speed(unknown="needs its package", dimensions=_USUAL_DIMENSIONS)
+        few = list(chunks[:: max(1, len(chunks) // _MEASURED_CHUNKS)])[:_MEASURED_CHUNKS]
+        tried = choose_execution(config.name, config.options_as(SentenceTransformersOptions), few)
+        return Speed(tried.threads / tried.chunks_per_second, "", tried.dimensions)
+
+    def estimate(self, config: recipe.Encoder) -> Estimate:
+        """Return what loading and trying a model takes."""
+        del config
+        return Estimate(work=one, seconds=20.0, rate="")
+
+
+ENCODER = SentenceTransformersKind()

@@ -1,0 +1,111 @@
+"""Static: chunks → unit vectors, as the mean of one stored vector per token (model2vec).
+
+In:  texts. Out: float32 (n, dimensions), unit rows.
+A static model is distilled from a transformer once: it knows meanings of words, not of their order, and encodes some hundred
+times as many chunks per second on a processor. Models: any that model2vec reads, by folder or by name on the Hugging Face Hub.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+from pydantic import Field, JsonValue
+
+from nextlong import recipe
+from nextlong.engine import store
+from nextlong.errors import EncoderError
+from nextlong.recipe.keys import Positive, Section
+from nextlong.retrieval.encoders.base import EncoderKind, Speed, direction_of
+
+_MEASURED_CHUNKS = 256
+
+
+class StaticOptions(Section):
+    """Options of `encoder.model: static:<name or path>`."""
+
+    dimensions: Positive | None = Field(None, description="use only the first of the model's dimensions; default: all")
+
+
+class StaticEncoder:
+    """A loaded model of model2vec."""
+
+    def __init__(self, name: str, options: StaticOptions) -> None:
+        """Load the model; raises EncoderError where the package or the model is missing."""
+        try:
+            from model2vec import StaticModel
+        except ImportError as error:
+            raise EncoderError(f"encoder.model=static:{name}: {error}; pip install 'nextlong[static]'") from None
+        path = Path(name).expanduser()
+        try:
+            self._model: Any = StaticModel.from_pretrained(
+                path if path.exists() else name, dimensionality=options.dimensions, force_download=False
+            )
+        except (OSError, ValueError, KeyError) as error:
+            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
+            raise EncoderError(
+                f"encoder.model=static:{name} cannot be loaded: {reason}; give the folder of a model2vec model, or its name on "
+                "the Hugging Face Hub (and a network)"
+            ) from None
+        self.dimensions = int(self._model.dim)
+
+    def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
+        """Return unit vectors, shape (n, dimensions); a text without any known token gets a direction of its own."""
+        if not texts:
+            return np.empty((0, self.dimensions), np.float32)
+        # model2vec cuts at 512 tokens by default: a chunk counts as a whole.
+        vectors = self._model.encode(list(texts), max_length=None, use_multiprocessing=False)
+        vectors = np.asarray(vectors, np.float32)
+        lengths = np.linalg.norm(vectors, axis=1)
+        for row in np.flatnonzero(lengths == 0).tolist():
+            vectors[row] = direction_of(texts[row], self.dimensions)
+            lengths[row] = np.linalg.norm(vectors[row])
+        unit: NDArray[np.float32] = vectors / lengths[:, None]
+        return unit
+
+
+class StaticKind(EncoderKind):
+    """Models of model2vec, which need neither torch nor a GPU."""
+
+    Options = StaticOptions
+    usage = "static:<name or path>"
+    preload = ("model2vec",)
+    cure = "take another model"
+
+    def load(
+        self, config: recipe.Encoder, *, fitted: Path | None, dtype: str | None, threads: int | None
+    ) -> StaticEncoder:
+        """Return the model."""
+        del fitted, dtype, threads
+        return StaticEncoder(config.name, config.options_as(StaticOptions))
+
+    def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:
+        """Return the hashes of the files of a local model."""
+        del seed
+        folder = Path(config.name).expanduser()
+        return {"files": dict(store.hash_folder(folder))} if folder.is_dir() else {}
+
+    def check_installed(self, config: recipe.Encoder) -> None:
+        """Raise EncoderError if model2vec is not installed."""
+        from importlib.util import find_spec
+
+        if find_spec("model2vec") is None:
+            raise EncoderError(
+                f"encoder.model={config.model} needs the package model2vec; pip install 'nextlong[static]'"
+            )
+
+    def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
+        """Encode a few chunks."""
+        encoder = self.load(config, fitted=None, dtype=None, threads=None)
+        few = chunks[:_MEASURED_CHUNKS]
+        encoder.encode(few[:1])
+        began = time.process_time()
+        encoder.encode(few)
+        return Speed((time.process_time() - began) / max(1, len(few)), "", encoder.dimensions)
+
+
+ENCODER = StaticKind()

@@ -1,0 +1,183 @@
+"""Index: choose an index and train it, fill it shard by shard, tune it on the recipe's own queries.
+
+In:  VECTORS, the queries of a recipe and how many neighbours each gets.
+Out: a trained template, its filled shards, and the number of clusters to visit for the promised recall, which was measured.
+
+A recipe that names `exact` has none of these steps. Where `auto` chooses exact search, the step `index` records the reason, and
+the others have nothing to do. `verify`, reports and cards read the measured recall in the manifest of `tune`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Mapping
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+
+from nextlong.artifacts.results import DocumentsResult, IndexResult, ListsResult, MetaDocumentsResult, TuneResult
+from nextlong.engine.memory import memory_bytes
+from nextlong.engine.step import Config, Finished, Step, Task
+from nextlong.errors import RecipeError
+from nextlong.recipe import Recipe, Search
+from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN, document_chars
+from nextlong.recipe.keys import AUTO, EXACT
+from nextlong.retrieval.indexes import costs, ivf, tune
+from nextlong.retrieval.indexes.base import IndexFiles, is_built
+from nextlong.retrieval.sample import read_queries
+from nextlong.text import counted
+
+_TRAINED_CODES_NEED = 10_000  # vectors: 39 for each of the 256 values of a product quantizer
+
+# How many neighbours a query gets, as plain data of the recipe: {"neighbours": n}, or {"chars": c}, as many documents as hold
+# c characters, which only the corpus tells.
+NeighbourCount = Mapping[str, float]
+
+
+def document_neighbours(recipe: Recipe, *, neighbours: int | None, attempt: int) -> NeighbourCount:
+    """Return how many neighbours a document gets: a number, or (None) as many as hold enough characters.
+
+    Short documents' neighbours are short too. Each further `attempt` doubles the characters: the attempts before it ran out of
+    neighbours.
+    """
+    if neighbours is not None:
+        return {"neighbours": neighbours}
+    return {"chars": 4 * document_chars(recipe, TYPICAL_CHARS_PER_TOKEN) * 2**attempt}
+
+
+def count_neighbours(neighbours: NeighbourCount, done: Finished) -> int:
+    """Return how many neighbours each query gets in this corpus."""
+    if "neighbours" in neighbours:
+        return int(neighbours["neighbours"])
+    documents = done["documents"].result(DocumentsResult)
+    return math.ceil(neighbours["chars"] / max(1.0, documents.chars / max(1, documents.documents)))
+
+
+def vectors_of(done: Finished) -> list[Path]:
+    """Return the vectors that are searched: of documents if a method searches for these, else of chunks."""
+    if "document_vectors" in done:
+        return done["document_vectors"].files(".document_vectors.npy")
+    return done["embed"].files(".vectors.npy")
+
+
+def queries_of(done: Finished) -> Path:
+    """Return the file of queries, for `read_queries`."""
+    if "documents" in done:
+        return done["documents"].file(".queries.npy")
+    return done["meta_documents"].file(".meta_documents.npy")
+
+
+def index_steps(recipe: Recipe, vectors: Step, queries: Step, neighbours: NeighbourCount) -> list[Step]:
+    """Return the steps that build an index over `vectors` for `queries`, a step that sampled them; none for exact search."""
+    if recipe.search.index != AUTO and not is_built(recipe.search.index):
+        return []
+    search, is_auto = recipe.search, recipe.search.index == AUTO
+
+    def train(done: Finished) -> list[Task]:
+        count = k = 0
+        if is_auto and "documents" in done:
+            count, k = done["documents"].result(DocumentsResult).drawn, count_neighbours(neighbours, done)
+        elif is_auto:
+            count = done["meta_documents"].result(MetaDocumentsResult).meta_chunks
+            k = count_neighbours(neighbours, done)
+        paths = vectors_of(done)
+        return [partial(choose_and_train, vectors=paths, search=search, queries=count, k=k, seed=recipe.seed)]
+
+    def fill(done: Finished) -> list[Task]:
+        if is_exact(done):
+            return []
+        paths, template = vectors_of(done), done["index"].file(".template.faiss")
+        parts = costs.parts(done["index"].result(IndexResult).vectors, len(paths))
+        bounds = np.linspace(0, len(paths), parts + 1).astype(int).tolist()
+        return [
+            partial(ivf.fill, template=template, vectors=paths[low:high], first_shard=low)
+            for low, high in pairwise(bounds)
+        ]
+
+    def measure(done: Finished) -> list[Task]:
+        if is_exact(done):
+            return []
+        k, path, target = count_neighbours(neighbours, done), queries_of(done), search.recall
+        return [partial(tune_index, files=index_files(done), queries=path, k=k, target=target, seed=recipe.seed)]
+
+    config: Config = {"index": search.index, "seed": recipe.seed}
+    if is_auto:
+        config["neighbours"] = dict(neighbours)
+    inputs: tuple[Step, ...] = (vectors, queries) if is_auto else (vectors,)
+    index = Step("index", 3, config, inputs, train, IndexResult, estimate=costs.TRAIN)
+    shards = Step("index_shards", 1, {}, (vectors, index), fill, ListsResult, estimate=costs.FILL)
+    config = {"recall": search.recall, "neighbours": dict(neighbours), "seed": recipe.seed}
+    inputs = (vectors, queries, index, shards)
+    return [index, shards, Step("tune", 3, config, inputs, measure, TuneResult, estimate=costs.TUNE)]
+
+
+def is_exact(done: Finished) -> bool:
+    """Say whether a run searches exactly: its recipe names `exact`, or `auto` chose it."""
+    return "index" not in done or not is_built(done["index"].result(IndexResult).index)
+
+
+def index_files(done: Finished) -> IndexFiles:
+    """Return what mining opens: the index, tuned once `tune` is done, or the vectors themselves."""
+    vectors = tuple(vectors_of(done))
+    if is_exact(done):
+        return IndexFiles(EXACT, vectors)
+    stems = [
+        path.with_name(path.name.removesuffix(".bounds.npy")) for path in done["index_shards"].files(".bounds.npy")
+    ]
+    tuned = done["tune"].result(TuneResult).model_dump(include={"probes", "spare", "recall"}) if "tune" in done else {}
+    template = done["index"].file(".template.faiss")
+    return IndexFiles(done["index"].result(IndexResult).index, vectors, template, tuple(stems), **tuned)
+
+
+def describe_choice(done: Finished) -> str:
+    """Return which search a finished run chose, and why; empty where it had no choice."""
+    if "index" not in done:
+        return ""
+    return f"{EXACT if is_exact(done) else describe_recall(done)}; {done['index'].result(IndexResult).why}"
+
+
+def describe_recall(done: Finished) -> str:
+    """Return the approximate index of a finished run and its measured recall; empty if the search is exact."""
+    if is_exact(done):
+        return ""
+    built, tuned = done["index"].result(IndexResult), done["tune"].result(TuneResult)
+    short = "" if tuned.recall >= done["tune"].manifest["config"]["recall"] else ", the highest it reaches"
+    return (
+        f"{built.index}, {min(tuned.probes, built.clusters):,} of {built.clusters:,} clusters visited: recall@{tuned.k:,} "
+        f"{tuned.recall_measured:.1%} on average and recall@{tuned.nearest:,} {tuned.recall_nearest:.1%}; 5th percentile "
+        f"{tuned.recall_p5:.1%}, worst {tuned.recall_worst:.1%} (measured on {counted(tuned.sample, 'query')}{short})"
+    )
+
+
+def choose_and_train(out: Path, *, vectors: list[Path], search: Search, queries: int, k: int, seed: int) -> IndexResult:
+    """Choose between exact search and an index, if the recipe leaves it open, and train the index.
+
+    Writes `{out}.template.faiss` unless exact search is chosen. Raises RecipeError for an index that does not fit the vectors.
+    """
+    shapes = [np.load(path, mmap_mode="r").shape for path in vectors]
+    count, dimensions = sum(shape[0] for shape in shapes), max((shape[1] for shape in shapes), default=0)
+    factory, why = search.index, "set by search.index"
+    if factory == AUTO:
+        factory, why = costs.choose(costs.Load(count, queries, dimensions, k, memory_bytes(), costs.has_gpu(search)))
+    if is_built(factory) and count < (2 if factory.endswith(("Flat", "SQ8")) else _TRAINED_CODES_NEED):
+        factory, why = EXACT, f"{count:,} vectors are too few to train {factory} on"
+    if not is_built(factory):
+        return IndexResult(index=factory, why=why, vectors=count)
+    factory = ivf.fitted(factory, vectors=count)
+    try:
+        trained = ivf.train(out, vectors=vectors, factory=factory, seed=seed)
+    except RuntimeError as error:  # FAISS's only kind
+        raise RecipeError(
+            f"search.index={search.index!r} does not fit {count:,} vectors of {dimensions} dimensions: FAISS says "
+            f"{str(error).rpartition(': ')[2]!r}; name another, or auto"
+        ) from None
+    return IndexResult(index=factory, why=why, vectors=count, **trained._asdict())
+
+
+def tune_index(out: Path, *, files: IndexFiles, queries: Path, k: int, target: float, seed: int) -> TuneResult:
+    """Tune a filled index on the recipe's queries; writes no file."""
+    del out
+    ids, exclude, _ = read_queries(queries)
+    return tune.tune(files, ids=ids, exclude=exclude, k=k, target=target, seed=seed)

@@ -1,0 +1,160 @@
+"""The index contract, the files an index is opened from, and the stored vectors that it reads.
+
+Mining needs nothing but `search` and the recall that it promises, so anything that finds nearest neighbours fits: exact search
+compares every query with every vector, `ivf` only with the clusters nearest to it. An index is named as in the recipe: `exact`
+or a FAISS factory string.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from pathlib import Path
+from typing import Protocol
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong import schemas
+from nextlong.artifacts.lookup import opened
+from nextlong.engine.executor import granted_gpus
+from nextlong.plugins import INDEXES
+
+Neighbours = tuple[list[NDArray[np.int64]], list[NDArray[np.float32]]]  # of each query: ids, cosines
+
+
+class Index(Protocol):
+    """Queries in, the nearest vectors out."""
+
+    @property
+    def recall(self) -> float:
+        """The share of a query's k nearest that a search finds, on average: 1 if it is exact."""
+
+    def search(self, queries_QD: NDArray[np.float32], k: int, *, exclude: NDArray[np.int64]) -> Neighbours:
+        """Return the ids and cosines of each query's `k` nearest, outside its [first, last) of `exclude`, shape (Q, 2).
+
+        Descending by cosine, which is that of the stored vectors; equal cosines by id. Fewer only where no more are found.
+        """
+
+
+class ExactIndex(Index, Protocol):
+    """Exact search, which may skip what is known to be too far away."""
+
+    def search(
+        self,
+        queries_QD: NDArray[np.float32],
+        k: int,
+        *,
+        exclude: NDArray[np.int64],
+        least_Q: NDArray[np.float32] | None = None,
+    ) -> Neighbours:
+        """As `Index.search`, without neighbours whose cosine is below the query's `least_Q`, shape (Q,)."""
+
+
+@dataclass(frozen=True)
+class IndexFiles:
+    """What an index is opened from: the stored vectors, and what was trained, filled and tuned before."""
+
+    index: str  # exact, or a FAISS factory string
+    vectors: tuple[Path, ...]
+    template: Path | None = None
+    lists: tuple[Path, ...] = ()  # stems of the filled parts
+    probes: int = 0  # clusters that a query visits
+    spare: float = 0.0  # retrieved beyond k by rough scores, as a share of k
+    recall: float = 1.0
+
+
+class VectorShards:
+    """VECTORS of a corpus, one float16 array (rows, dim) a shard: memory-mapped whenever one is read.
+
+    With `block`, only these shards are searched, and they are loaded once, so that many queries read them from memory.
+    """
+
+    def __init__(self, paths: Sequence[Path], block: range | None = None) -> None:
+        self._paths = paths
+        self._loaded = {shard: np.load(paths[shard]) for shard in block or ()}
+        self.numbers = range(len(paths)) if block is None else block
+        self.rows = [self[shard].shape[0] for shard in self.numbers]  # of each searched shard
+
+    def __getitem__(self, shard: int) -> NDArray[np.float16]:
+        return self._loaded[shard] if shard in self._loaded else opened(self._paths[shard])
+
+    def take(self, ids: NDArray[np.int64]) -> NDArray[np.float16]:
+        """Return the stored rows, shape (n, dim), of ascending ids, shape (n,)."""
+        shards, rows = schemas.shard_of(ids), schemas.row_of(ids)
+        firsts = np.flatnonzero(np.diff(shards, prepend=-1)).tolist()
+        pieces = [self[int(shards[low])][rows[low:high]] for low, high in pairwise([*firsts, len(ids)])]
+        return np.concatenate(pieces) if pieces else np.empty((0, 0), np.float16)
+
+    def ids_at(self, places: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return the ids of ascending places, shape (n,), in the concatenation of all searched shards."""
+        ends = np.cumsum(self.rows)
+        positions = np.searchsorted(ends, places, side="right")
+        shards = np.asarray(self.numbers, np.int64)[positions]
+        ids: NDArray[np.int64] = shards << schemas.SHARD_BITS | (places - (ends - self.rows)[positions])
+        return ids
+
+    def blocks(self, rows: int) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        """Stream all vectors as float32 blocks that may span shards, with their ids; a block is valid until the next."""
+        ids: list[NDArray[np.int64]] = []
+        block_BD, filled = np.empty((0, 0), np.float32), 0
+        for shard in self.numbers:
+            stored, start = self[shard], 0
+            while start < len(stored):
+                if not block_BD.size:
+                    block_BD = np.empty((rows, stored.shape[1]), np.float32)
+                stop = min(len(stored), start + rows - filled)
+                block_BD[filled : filled + stop - start] = stored[start:stop]
+                ids.append(schemas.pack_ids(shard, np.arange(start, stop)))
+                filled, start = filled + stop - start, stop
+                if filled == rows:
+                    yield np.concatenate(ids), block_BD
+                    ids, filled = [], 0
+        if filled:
+            yield np.concatenate(ids), block_BD[:filled]
+
+
+@dataclass(frozen=True, kw_only=True)
+class IndexKind:
+    """A kind of index, as its file declares it (`INDEX`).
+
+    `takes` is a regular expression for the values of `search.index` that name it, and `usage` what messages say of them. `open`
+    returns the index. `is_built`: FAISS trains, fills and tunes it before it is searched, and its recall is measured; any other
+    searches the vectors as they are stored and finds exactly the nearest. Raise `version` when it finds others.
+    """
+
+    name: str
+    takes: str
+    usage: str
+    open: Callable[[IndexFiles], Index]
+    is_built: bool = False
+    version: int = 1
+
+
+def index_kind(index: str) -> IndexKind:
+    """Return the kind of index that a value of `search.index`, which the recipe has checked, names."""
+    kinds: dict[str, IndexKind] = INDEXES.declarations(IndexKind)
+    return next(kind for kind in kinds.values() if re.fullmatch(kind.takes, index))
+
+
+def is_built(index: str) -> bool:
+    """Say whether an index is trained, filled and tuned before it is searched; any other reads the vectors alone."""
+    return index_kind(index).is_built
+
+
+def open_index(files: IndexFiles) -> Index:
+    """Return the index that `files` names; exact search uses the GPU that the task was given."""
+    return index_kind(files.index).open(files)
+
+
+def open_exact(vectors: Sequence[Path], *, block: range | None = None) -> ExactIndex:
+    """Return exact search over all shards or a block of them, on the GPU that the task was given if there is one."""
+    if granted_gpus():
+        from nextlong.retrieval.indexes.exact_torch import ExactTorch
+
+        return ExactTorch(VectorShards(vectors, block))
+    from nextlong.retrieval.indexes.exact import Exact
+
+    return Exact(VectorShards(vectors, block))

@@ -1,0 +1,183 @@
+"""Costs: what exact search and an index take, which of them to choose, and what plans show of them.
+
+In:  numbers of vectors, queries, dimensions and neighbours; memory, and whether there is a GPU.
+Out: `exact`, or a FAISS factory string, and the reason; the estimates of the steps that build an index.
+
+Exact search takes one multiplication a query, vector and dimension; an index is built first, and a query then visits a small
+part of it. The rates are those of one core (`bench/search.py` measures them), so both sides shrink alike with more cores.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import math
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+from nextlong.engine.estimate import Amounts, Estimate
+from nextlong.engine.memory import memory_bytes
+from nextlong.recipe import Search
+from nextlong.recipe.keys import EXACT
+from nextlong.retrieval.indexes import ivf, tune
+from nextlong.retrieval.indexes.base import is_built
+from nextlong.retrieval.indexes.ivf import GRAPH_AS_DEAR, GRAPH_FROM, ITERATIONS, clusters_for, sample_of
+from nextlong.text import counted
+
+_FLOP_PER_S = 6e10  # a core of 2023, matrix products in float32
+PRODUCT_S = 2 / _FLOP_PER_S  # a multiplication and an addition
+_GPU_FLOP_PER_S = 3e13  # matrix products in half precision, with the transfers
+GPU_PRODUCT_S = 2 / _GPU_FLOP_PER_S
+_BUILD = 1.0  # k-means and assigning take no longer than such products, since theirs are of the fastest kind
+_QUERY_S = 1.5e-4  # beside the products: finding clusters, keeping the best …
+FOUND_S = 8e-7  # … and each neighbour
+_SPREAD = 4.0  # of 300,000 LSA vectors a quarter for k = 1,088, an eighth for k = 200
+_WORTH = 0.5  # an approximation must take less than half, since it is one
+_LEAST_VECTORS = 100_000  # below, exact search is a matter of seconds
+
+
+_PARTS = 32  # files, so that a cluster is found in a few of them, …
+_PART_VECTORS = 1 << 21  # … but of no more vectors each, so that very large indexes are filled by many tasks
+
+
+@dataclass(frozen=True)
+class Load:
+    """A search: its size, and the hardware."""
+
+    vectors: int
+    queries: int
+    dimensions: int
+    k: int
+    memory_bytes: int
+    has_gpu: bool = False
+
+
+def choose(load: Load) -> tuple[str, str]:
+    """Return `exact` or a factory string, and why in a sentence."""
+    exact_s, approximate_s = seconds(load)
+    where = "on the GPU" if load.has_gpu else "a core"
+    search = f"{counted(load.queries, 'query')} over {load.vectors:,} vectors of {load.dimensions} dimensions"
+    if load.vectors < _LEAST_VECTORS:
+        return EXACT, f"exact search of {load.vectors:,} vectors takes about {exact_s:,.1f} s {where}"
+    if approximate_s > _WORTH * exact_s:
+        return EXACT, (
+            f"{search}: exact search takes about {exact_s:,.0f} s {where}, "
+            f"an index would take {approximate_s:,.0f} s a core to build and search"
+        )
+    return factory_for(load), (
+        f"{search}: exact search would take about {exact_s:,.0f} s {where}, "
+        f"an index {approximate_s:,.0f} s a core to build and search"
+    )
+
+
+def seconds(load: Load) -> tuple[float, float]:
+    """Return about how long exact search takes, and to build and search an index."""
+    pairs = float(load.queries) * load.vectors * 2 * load.dimensions
+    keeping = load.queries * load.k * FOUND_S
+    exact = pairs / (_GPU_FLOP_PER_S if load.has_gpu else _FLOP_PER_S) + keeping
+    train, fill = build_seconds(load)
+    search = pairs / _FLOP_PER_S * visited_share(load) + load.queries * _QUERY_S + keeping
+    return exact, train + fill + search
+
+
+def visited_share(load: Load) -> float:
+    """Return about which share of the vectors a query is compared with at a recall of 0.95; it grows with k."""
+    return min(1.0, _SPREAD * math.sqrt(load.k / max(1, load.vectors)))
+
+
+def build_seconds(load: Load) -> tuple[float, float]:
+    """Return about how long it takes to train an index and to fill it."""
+    clusters = clusters_for(load.vectors)
+    product = _BUILD * 2.0 * load.dimensions / _FLOP_PER_S
+    train = product * ITERATIONS * sample_of(clusters) * clusters
+    return train, product * load.vectors * (GRAPH_AS_DEAR if clusters >= GRAPH_FROM else clusters)
+
+
+def factory_for(load: Load) -> str:
+    """Return the codes that fit the memory, so that what a query visits stays in it: as stored, a byte, a quarter of one."""
+    values = load.vectors * load.dimensions
+    if 2 * values <= load.memory_bytes // 2:
+        return "IVF,Flat"
+    if values <= load.memory_bytes * 2 // 3 or load.dimensions % 4:
+        return "IVF,SQ8"
+    return f"OPQ{load.dimensions // 4},IVF,PQ{load.dimensions // 4}"
+
+
+def code_bytes(factory: str, dimensions: int) -> float:
+    """Return the bytes of a vector's code, its id left out."""
+    coded = re.search(r"PQ(\d+)(?:x(\d+))?$", factory)
+    if coded is not None:
+        return int(coded[1]) * int(coded[2] or 8) / 8
+    bits = {"SQ4": 4, "SQ6": 6, "SQ8": 8}.get(factory.rpartition(",")[2], 16)
+    return dimensions * bits / 8
+
+
+def has_driver() -> bool:
+    """Say whether the driver of an NVIDIA GPU is loaded; nothing is imported for it."""
+    return Path("/dev/nvidiactl").exists()
+
+
+def has_gpu(search: Search) -> bool:
+    """Say whether exact search will run on a GPU: torch, a driver, and a recipe that does not refuse it."""
+    return search.device != "cpu" and has_driver() and importlib.util.find_spec("torch") is not None
+
+
+def parts(vectors: float, shards: int) -> int:
+    """Return in how many files, each by one task, an index over so many vectors and shards of them is filled."""
+    return max(1, min(shards, max(_PARTS, math.ceil(vectors / _PART_VECTORS))))
+
+
+def load_of(amounts: Amounts, *, has_gpu: bool = False) -> Load:
+    """Return what is to be searched, as `choose` weighs it."""
+    return Load(
+        vectors=round(amounts.vectors),
+        queries=round(amounts.queries),
+        dimensions=max(1, round(amounts.dimensions)),
+        k=round(min(amounts.neighbours, amounts.vectors)),
+        memory_bytes=memory_bytes(),
+        has_gpu=has_gpu,
+    )
+
+
+def _if_built(amount: Callable[[Amounts], float]) -> Callable[[Amounts], float]:
+    """Return an amount that is 0 for exact search, which has nothing to train, fill or tune."""
+    return lambda amounts: amount(amounts) if is_built(amounts.index) else 0.0
+
+
+def _clusters(amounts: Amounts) -> int:
+    return ivf.clusters_of(ivf.fitted(amounts.index, vectors=round(amounts.vectors)))
+
+
+def _list_bytes(amounts: Amounts) -> float:
+    return amounts.vectors * (code_bytes(amounts.index, round(amounts.dimensions)) + 8)
+
+
+def _parts(amounts: Amounts) -> float:
+    return parts(amounts.vectors, round(amounts.shards))
+
+
+def _tuning(amounts: Amounts) -> float:
+    """Return the products of an exact search for the sample that recall is measured on, and of the settings tried."""
+    sample = min(tune.SAMPLE, amounts.queries) * amounts.vectors * amounts.dimensions
+    return sample * (1 + 2 * amounts.visited_share)  # each trial visits twice as many clusters as the one before
+
+
+TRAIN = Estimate(
+    work=_if_built(lambda amounts: build_seconds(load_of(amounts))[0] / PRODUCT_S),
+    seconds=PRODUCT_S,
+    disk=_if_built(lambda amounts: 4 * _clusters(amounts) * amounts.dimensions),
+    bytes=1,
+    memory=_if_built(lambda amounts: 8 * amounts.dimensions * ivf.sample_of(_clusters(amounts))),  # float32, and a copy
+    rate="products",
+)
+FILL = Estimate(
+    work=_if_built(lambda amounts: build_seconds(load_of(amounts))[1] / PRODUCT_S),
+    seconds=PRODUCT_S,
+    disk=_if_built(_list_bytes),
+    bytes=1,
+    tasks=_parts,
+    memory=_if_built(lambda amounts: 2 * _list_bytes(amounts) / _parts(amounts)),  # codes, and a copy by cluster
+    rate="products",
+)
+TUNE = Estimate(work=_if_built(_tuning), seconds=PRODUCT_S, rate="products")

@@ -1,0 +1,316 @@
+"""IVF: vectors in clusters, and every query against the clusters nearest to it alone.
+
+In:  a random sample of all vectors → one trained template (FAISS, any factory string with inverted lists).
+     Shards of vectors → their codes, ordered by cluster, one set of files for a run of shards.
+Out: the k nearest among the clusters that are looked into, with the exact cosines of the stored vectors.
+
+Centres are trained and looked up by `clusters.py`; FAISS trains codes and graphs, encodes and decodes. The search goes through
+the clusters, not through the queries: a cluster's codes are decoded once and multiplied with all queries that look into it,
+which a processor does ten times as fast as it compares codes one query at a time. What is found is a little more than k, by
+rough scores; the exact ones order it.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong import schemas
+from nextlong.artifacts.results import ListsResult
+from nextlong.retrieval.indexes import codes
+from nextlong.retrieval.indexes.base import IndexFiles, IndexKind, Neighbours, VectorShards
+from nextlong.retrieval.indexes.exact import exact_cosines, exclude_ranges, rounding_error
+from nextlong.retrieval.indexes.kmeans import nearest_centres, train_centres
+from nextlong.retrieval.indexes.top_k import Best, cells
+from nextlong.rng import rng_for
+
+_SAMPLE_PER_CLUSTER = 40  # vectors that FAISS wants at least to place a cluster; it warns below 39
+_MOST_SAMPLED = 1 << 20
+_POINTS_PER_CODE = 64  # vectors that a value of a product quantizer is trained on at most
+ITERATIONS = 8  # of k-means; recall hardly grows with more
+GRAPH_FROM = 1 << 16  # clusters from which their graph is searched, not their list
+GRAPH_AS_DEAR = 50_000  # measured: searching a graph takes as long as comparing with so many
+_HELD = 1 << 24  # scores and ids of the best held at a time: 200 MB
+_ENCODED_ROWS = 65_536
+_FIRST_SHARE = 8  # one eighth of its clusters, the nearest, are what a query first looks into
+
+_CLUSTERS = re.compile(r"(?<![A-Za-z])IVF(\d*)")
+
+
+def clusters_for(vectors: int) -> int:
+    """Return how many clusters suit so many vectors: about twice the square root, a power of two, each with 40 to train on."""
+    fitting = 2 ** round(np.log2(max(1.0, 2 * vectors**0.5)))
+    return int(max(1, min(fitting, vectors // _SAMPLE_PER_CLUSTER)))
+
+
+def sample_of(clusters: int) -> int:
+    """Return how many vectors so many clusters are trained on, where there are as many."""
+    return min(_MOST_SAMPLED, _SAMPLE_PER_CLUSTER * clusters)
+
+
+def fitted(factory: str, *, vectors: int) -> str:
+    """Return the factory string with its clusters fitted to the corpus: filled in where it names none, never too many."""
+    match = _CLUSTERS.search(factory)
+    if match is None:
+        raise ValueError(f"{factory!r} names no inverted lists (IVF)")
+    most = max(1, min(vectors, _MOST_SAMPLED) // _SAMPLE_PER_CLUSTER)
+    clusters = min(int(match[1]), most) if match[1] else clusters_for(vectors)
+    graph = "_HNSW32" if clusters >= GRAPH_FROM and "_HNSW" not in factory else ""
+    return f"{factory[: match.start()]}IVF{clusters}{graph}{factory[match.end() :]}"
+
+
+class Trained(NamedTuple):
+    """What an index consists of that was trained on `sample` vectors."""
+
+    factory: str
+    clusters: int
+    sample: int
+    code_bytes: int  # of a vector
+
+
+def train(out: Path, *, vectors: Sequence[Path], factory: str, seed: int) -> Trained:
+    """Train the template on a random sample drawn across all shards; writes `{out}.template.faiss`."""
+    import faiss
+
+    for_clusters = _SAMPLE_PER_CLUSTER * clusters_of(factory)
+    for_codes = 256 * _POINTS_PER_CODE if "PQ" in factory else 0
+    sample_ND = draw_sample(vectors, most=_MOST_SAMPLED, per=max(for_clusters, for_codes), seed=seed)
+    index = faiss.index_factory(sample_ND.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
+    lists: Any = faiss.downcast_index(faiss.extract_index_ivf(index))
+    rotations = _rotations_of(index)
+    for rotation in rotations:
+        _train_rotation(rotation, lists, sample_ND, seed=seed)
+        sample_ND = rotation.apply(sample_ND)
+    centres_CD = train_centres(sample_ND[:for_clusters], count=lists.nlist, iterations=ITERATIONS, seed=seed)
+    lists.quantizer.add(centres_CD)
+    if hasattr(lists, "pq"):
+        _train_codes(lists, sample_ND, centres_CD, seed=seed)
+    else:
+        lists.train(sample_ND)  # the codes: clusters that are there already stay
+    index.is_trained = True
+    faiss.write_index(index, f"{out}.template.faiss")
+    return Trained(factory, lists.nlist, len(sample_ND), lists.code_size)
+
+
+def _train_rotation(rotation: Any, lists: Any, sample_ND: NDArray[np.float32], *, seed: int) -> None:
+    """Train a rotation; OPQ that keeps the width by ours, others by FAISS."""
+    import faiss
+
+    if not isinstance(rotation, faiss.OPQMatrix) or rotation.d_in != rotation.d_out:
+        if hasattr(rotation, "niter"):  # with FAISS's 50 rounds it takes longer than all else
+            rotation.niter, rotation.max_train_points = ITERATIONS, 256 * _POINTS_PER_CODE
+        rotation.train(sample_ND)
+        return
+    values = 1 << int(lists.pq.nbits) if hasattr(lists, "pq") else 256
+    rows_ND = sample_ND[: values * _POINTS_PER_CODE]
+    rotation_DD = codes.train_rotation(rows_ND, parts=rotation.M, values=values, seed=seed)
+    faiss.copy_array_to_vector(rotation_DD.ravel(), rotation.A)
+    rotation.is_trained = rotation.is_orthonormal = True
+
+
+def _train_codes(lists: Any, rows_ND: NDArray[np.float32], centres_CD: NDArray[np.float32], *, seed: int) -> None:
+    """Train a product quantizer on what the rows differ by from the centre that they are nearest to."""
+    import faiss
+
+    values = int(lists.pq.ksub)
+    rows_ND = rows_ND[: values * _POINTS_PER_CODE]
+    residuals_ND = rows_ND - centres_CD[nearest_centres(rows_ND, centres_CD, count=1)[:, 0]]
+    books = codes.first_codebooks(residuals_ND, parts=int(lists.pq.M), values=values, seed=seed)
+    faiss.copy_array_to_vector(codes.train_codebooks(residuals_ND, books).ravel(), lists.pq.centroids)
+    lists.is_trained = True
+
+
+def _rotations_of(index: Any) -> list[Any]:
+    import faiss
+
+    chain: Any = getattr(index, "chain", None)
+    return [] if chain is None else [faiss.downcast_VectorTransform(chain.at(place)) for place in range(chain.size())]
+
+
+def clusters_of(factory: str) -> int:
+    """Return how many clusters a fitted factory string names."""
+    match = _CLUSTERS.search(factory)
+    assert match is not None
+    return int(match[1])
+
+
+def draw_sample(vectors: Sequence[Path], *, most: int, per: int, seed: int) -> NDArray[np.float32]:
+    """Return up to min(most, per) vectors, shape (n, dim), drawn from all shards alike, in random order, as float32."""
+    shards = VectorShards(vectors)
+    total = sum(shards.rows)
+    places = np.sort(rng_for(seed, "index.sample").choice(total, min(most, per, total), replace=False))
+    sample_ND = shards.take(shards.ids_at(places)).astype(np.float32)
+    return sample_ND[rng_for(seed, "index.order").permutation(len(sample_ND))]  # any head of it is a fair sample
+
+
+def fill(out: Path, *, template: Path, vectors: Sequence[Path], first_shard: int) -> ListsResult:
+    """Encode the vectors of the shards from `first_shard` on, ordered by cluster.
+
+    Writes `{out}.codes.npy` uint8 (n, code bytes), `{out}.members.npy` int64 ids (n,), ascending within a cluster, and
+    `{out}.bounds.npy` int64 (clusters + 1,): where each cluster begins.
+    """
+    index = _Template(template)
+    counts = [np.load(path, mmap_mode="r").shape[0] for path in vectors]
+    codes = np.empty((sum(counts), index.code_bytes), np.uint8)
+    cluster, ids = np.empty(len(codes), np.int64), np.empty(len(codes), np.int64)
+    for place, (shard, path) in enumerate(enumerate(vectors, first_shard)):
+        rows_ND, above = np.load(path, mmap_mode="r"), sum(counts[:place])
+        for first in range(0, len(rows_ND), _ENCODED_ROWS):
+            block = index.rotated(rows_ND[first : first + _ENCODED_ROWS].astype(np.float32))
+            here = slice(above + first, above + first + len(block))
+            cluster[here] = index.nearest_clusters(block, 1)[:, 0]
+            codes[here] = index.encode(block, cluster[here])
+            ids[here] = schemas.pack_ids(shard, np.arange(first, first + len(block)))
+    order = np.argsort(cluster, kind="stable")
+    np.save(f"{out}.codes.npy", codes[order])
+    np.save(f"{out}.members.npy", ids[order])
+    np.save(f"{out}.bounds.npy", np.searchsorted(cluster[order], np.arange(index.clusters + 1)))
+    return ListsResult(vectors=len(cluster), bytes=len(cluster) * (index.code_bytes + 8))
+
+
+class Ivf:
+    """A trained template and its filled parts, searched cluster by cluster."""
+
+    def __init__(self, files: IndexFiles) -> None:
+        assert files.template is not None
+        self.recall = files.recall
+        self._files = files
+        self._vectors = VectorShards(files.vectors)
+        self._template = _Template(files.template)
+        self._parts = [_Part(stem) for stem in files.lists]
+        self.is_lossless, self.clusters = self._template.is_lossless, self._template.clusters
+
+    def search(self, queries_QD: NDArray[np.float32], k: int, *, exclude: NDArray[np.int64]) -> Neighbours:
+        """See `Index.search`; the exact cosines are of what the nearest clusters hold."""
+        ids: list[NDArray[np.int64]] = []
+        scores: list[NDArray[np.float32]] = []
+        wide = min(k + int(np.ceil(k * self._files.spare)), sum(len(part.members) for part in self._parts))
+        most = max(1, _HELD // cells(wide))
+        for first in range(0, len(queries_QD) if wide else 0, most):
+            for neighbours, cosines in self._pass(
+                queries_QD[first : first + most], wide, exclude[first : first + most]
+            ):
+                ids.append(neighbours[:k])
+                scores.append(cosines[:k])
+        return ids, scores
+
+    def _pass(
+        self, queries_QD: NDArray[np.float32], wide: int, exclude_Q2: NDArray[np.int64]
+    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
+        def exact(queries: NDArray[np.int64], ids: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float32]]:
+            return exact_cosines(queries_QD[queries], ids, self._vectors)
+
+        is_lossless = self._template.is_lossless
+        error = 0.0 if is_lossless else rounding_error(queries_QD.shape[1])
+        best = Best(len(queries_QD), k=wide, error=error, exact=None if is_lossless else exact)
+        rotated_QD = self._template.rotated(queries_QD)
+        clusters_QP = self._template.nearest_clusters(rotated_QD, self._files.probes)
+        first = -(
+            -clusters_QP.shape[1] // _FIRST_SHARE
+        )  # the nearest raise the bar, so that little of the others counts
+        for clusters in (clusters_QP[:, :first], clusters_QP[:, first:]):
+            for cluster, queries in _visits(clusters):
+                ids, vectors_ND = self._cluster(cluster)
+                if len(ids):
+                    scores_QN = rotated_QD[queries] @ vectors_ND.T
+                    exclude_ranges(scores_QN, ids, exclude_Q2[queries])
+                    best.add(scores_QN, ids, queries)
+        return best.finish()
+
+    def _cluster(self, cluster: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return the ids of a cluster, ascending, and their decoded vectors."""
+        pieces = [(part, *part.bounds[cluster : cluster + 2].tolist()) for part in self._parts]
+        ids = np.concatenate([part.members[low:high] for part, low, high in pieces])
+        return ids, self._template.decode(np.concatenate([part.codes[low:high] for part, low, high in pieces]), cluster)
+
+
+def _visits(clusters_QP: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
+    """Yield each cluster that some query looks into, and those queries; -1 is none."""
+    flat = clusters_QP.ravel()
+    order = np.argsort(flat, kind="stable")
+    order = order[flat[order] >= 0]
+    names, firsts = np.unique(flat[order], return_index=True)
+    for name, places in zip(names.tolist(), np.split(order, firsts)[1:], strict=True):
+        yield name, places // clusters_QP.shape[1]
+
+
+class _Part:
+    """The files that `fill` wrote, memory-mapped."""
+
+    def __init__(self, stem: Path) -> None:
+        self.codes, self.members = (
+            np.asarray(np.load(f"{stem}{suffix}", mmap_mode="r")) for suffix in (".codes.npy", ".members.npy")
+        )
+        self.bounds = np.load(f"{stem}.bounds.npy")
+
+
+class _Template:
+    """A trained FAISS index without vectors: where the clusters lie and how vectors are coded."""
+
+    def __init__(self, path: Path) -> None:
+        import faiss
+
+        self._swig_ptr: Any = faiss.swig_ptr
+        index: Any = faiss.read_index(str(path))
+        self._index = index  # owns the lists
+        self._lists: Any = faiss.downcast_index(faiss.extract_index_ivf(index))
+        self._rotations = _rotations_of(index)
+        lists: Any = self._lists
+        self.clusters = int(lists.nlist)
+        quantizer = faiss.downcast_index(lists.quantizer)
+        self._graph: Any = quantizer if hasattr(quantizer, "hnsw") else None
+        if self._graph is None:
+            self._centres_CD: NDArray[np.float32] = quantizer.reconstruct_n(0, self.clusters)
+        self.is_lossless = isinstance(lists, faiss.IndexIVFFlat) and not self._rotations  # then kept as they are stored
+        self.code_bytes = 2 * int(lists.d) if self.is_lossless else int(lists.code_size)
+
+    def rotated(self, rows_ND: NDArray[np.float32]) -> NDArray[np.float32]:
+        """Return the rows as the index stores them: rotated or projected, where the factory string says so."""
+        for rotation in self._rotations:
+            rows_ND = rotation.apply(np.ascontiguousarray(rows_ND))
+        return np.ascontiguousarray(rows_ND)
+
+    def nearest_clusters(self, rows_ND: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+        """Return the `count` clusters nearest to each row, shape (n, min(count, clusters)); -1 where a graph finds fewer."""
+        if self._graph is None:
+            return nearest_centres(rows_ND, self._centres_CD, count=count)
+        self._graph.hnsw.efSearch = max(64, 2 * count)
+        clusters: NDArray[np.int64] = self._graph.search(rows_ND, min(count, self.clusters))[1]
+        return clusters
+
+    def encode(self, rows_ND: NDArray[np.float32], clusters: NDArray[np.int64]) -> NDArray[np.uint8]:
+        """Return the codes, shape (n, code bytes), of rows in the given clusters."""
+        if self.is_lossless:
+            return rows_ND.astype(np.float16).view(np.uint8)
+        codes = np.empty((len(rows_ND), self.code_bytes), np.uint8)
+        pointer = self._swig_ptr
+        self._lists.encode_vectors(len(rows_ND), pointer(rows_ND), pointer(clusters), pointer(codes))
+        return codes
+
+    def decode(self, codes: NDArray[np.uint8], cluster: int) -> NDArray[np.float32]:
+        """Return the vectors, shape (n, dim), that the codes of a cluster stand for."""
+        if self.is_lossless:
+            return codes.view(np.float16).astype(np.float32)
+        rows_ND = np.empty((len(codes), self._lists.d), np.float32)
+        pointer = self._swig_ptr
+        clusters = np.full(len(codes), cluster, np.int64)
+        if len(codes):
+            self._lists.decode_vectors(
+                len(codes), pointer(np.ascontiguousarray(codes)), pointer(clusters), pointer(rows_ND)
+            )
+        return rows_ND
+
+
+INDEX = IndexKind(
+    name="ivf",
+    takes=r"((OPQ|PCA|PCAR|RR|ITQ)\d+(_\d+)?,)?IVF\d*(_HNSW\d*)?,(Flat|SQ4|SQ6|SQ8|SQfp16|SQbf16|PQ\d+(x(4|6|8))?)",
+    usage="a FAISS factory string with inverted lists and plain codes, such as IVF,Flat, IVF4096,SQ8 or OPQ64,IVF,PQ64 "
+    "(a number after IVF is the number of clusters; none: fitted)",
+    open=Ivf,
+    is_built=True,
+)

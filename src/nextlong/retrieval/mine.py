@@ -1,0 +1,309 @@
+"""Mine: find the chunks nearest to each chunk of the sampled documents, or the documents nearest to a document.
+
+In:  META_DOCUMENTS or ids of documents, VECTORS (unit length, so inner product is cosine), an index over them.
+Out: CANDIDATES, descending by cosine. The own document, which would be nearest, is excluded (paper §3.1.2).
+
+A small corpus is searched by one task for each range of queries, which reads all vectors. Exact search of a large one reads
+them once: `find_least_scores` bounds each query's k-th best cosine by a sample, `scan_block` searches one block of the corpus
+for all queries and keeps what reaches the bound, and `mine_block` merges what the blocks gave. The result is the same.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from nextlong import schemas
+from nextlong.artifacts import lookup
+from nextlong.artifacts.lookup import opened
+from nextlong.artifacts.results import MineResult
+from nextlong.engine.estimate import Amounts, Estimate
+from nextlong.engine.executor import Capacity, Resources
+from nextlong.engine.step import Finished, Result, Step, Task, Work
+from nextlong.recipe import Recipe
+from nextlong.recipe.amounts import MOST_QUERIES, blocks
+from nextlong.recipe.keys import AUTO, EXACT
+from nextlong.retrieval.index import NeighbourCount, count_neighbours, index_files, is_exact, queries_of, vectors_of
+from nextlong.retrieval.indexes import costs
+from nextlong.retrieval.indexes.base import (
+    IndexFiles,
+    Neighbours,
+    VectorShards,
+    index_kind,
+    is_built,
+    open_exact,
+    open_index,
+)
+from nextlong.retrieval.indexes.exact import guess_kth, rounding_error, sampled_rank
+from nextlong.retrieval.indexes.exact_torch import ROUNDING
+from nextlong.retrieval.sample import query_ranges, read_queries
+
+_BATCH = 8192  # queries searched for at a time, so that a document of a million chunks stays within memory
+_BLOCK_BYTES = 1 << 31  # of vectors that a task of a large exact search holds in memory
+_SAMPLE_AT_LEAST, _SAMPLE_AT_MOST = 1 << 14, 1 << 20
+# Of a query's k, in a sample: with 6 standard deviations' margin some 4 k vectors reach the bound. The sample of more than
+# _SAMPLE_AT_MOST / 8 · k vectors has fewer of them, so that the margin is larger: `_scanned`.
+_SAMPLED_NEIGHBOURS = 8
+
+
+class Scans(NamedTuple):
+    """What `find_least_scores` and `scan_block` wrote: files in the order of queries, and stems of the blocks."""
+
+    least: tuple[Path, ...]
+    blocks: tuple[Path, ...]
+
+
+def corpus_blocks(vectors: Sequence[Path]) -> list[range]:
+    """Return the shards of each block that one task searches for all queries; none where one block holds all."""
+    blocks, first, held = [], 0, 0
+    for shard, path in enumerate(vectors):
+        size = path.stat().st_size
+        if shard > first and held + size > _BLOCK_BYTES:
+            blocks.append(range(first, shard))
+            first, held = shard, 0
+        held += size
+    return [*blocks, range(first, len(vectors))] if blocks else []
+
+
+def _sample_size(k: float, total: float) -> int:
+    return int(np.clip(_SAMPLED_NEIGHBOURS * total // k, _SAMPLE_AT_LEAST, _SAMPLE_AT_MOST))
+
+
+def find_least_scores(out: Path, *, queries: Path, first: int, last: int, vectors: Sequence[Path], k: int) -> Result:
+    """Write `{out}.least.npy`, float32 (queries,): for each query a cosine that some more than `k` vectors reach."""
+    shards = VectorShards(vectors)
+    ids, exclude, _ = read_queries(queries, first, last)
+    guess_Q = None
+    if len(ids):
+        sample = _sample_size(k, sum(shards.rows))
+        guess_Q = guess_kth(lookup.vectors(ids, vectors), shards, k=k, exclude_Q2=exclude, sample=sample)
+    np.save(f"{out}.least.npy", np.full(len(ids), -np.inf, np.float32) if guess_Q is None else guess_Q)
+    return Result()
+
+
+def scan_block(
+    out: Path, *, queries: Path, least: Sequence[Path], vectors: Sequence[Path], block: range, k: int
+) -> MineResult:
+    """Search one block of the corpus, which is read into memory once, for all queries.
+
+    Writes `{out}.ids.npy` int64 and `{out}.scores.npy` float32, the neighbours of all queries one after the other, and
+    `{out}.ends.npy` int64 (queries + 1,): those of query q are [ends[q], ends[q + 1]).
+    """
+    index = open_exact(vectors, block=block)
+    query_ids, exclude, _ = read_queries(queries)
+    least_Q = np.concatenate([np.load(path) for path in least])
+    ids = [np.empty(0, np.int64)]
+    scores = [np.empty(0, np.float32)]
+    for low in range(0, len(query_ids), _BATCH):
+        part = slice(low, low + _BATCH)
+        queries_QD = lookup.vectors(query_ids[part], vectors)
+        found = index.search(queries_QD, k, exclude=exclude[part], least_Q=least_Q[part])
+        ids += found[0]
+        scores += found[1]
+    counts = [*map(len, ids[1:])]
+    np.save(f"{out}.ids.npy", np.concatenate(ids))
+    np.save(f"{out}.scores.npy", np.concatenate(scores))
+    np.save(f"{out}.ends.npy", np.cumsum([0, *counts]))
+    return MineResult(queries=len(query_ids), candidates=sum(counts), fewest=min(counts, default=0))
+
+
+def mine_block(
+    out: Path, *, queries: Path, first: int, last: int, index: IndexFiles, k: int, scans: Scans | None = None
+) -> MineResult:
+    """Find the candidates of the queries of rows [first, last), by merging `scans` if given; writes `{out}.candidates.arrow`."""
+    ids, exclude, before = read_queries(queries, first, last)
+    opened_index = open_index(index)
+    candidates, fewest = 0, k if len(ids) else 0
+    with pa.OSFile(f"{out}.candidates.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.CANDIDATES) as writer:
+        for low in range(0, len(ids), _BATCH):
+            part = slice(low, low + _BATCH)
+            queries_QD = lookup.vectors(ids[part], index.vectors)
+            if scans is None:
+                neighbours, scores = opened_index.search(queries_QD, k, exclude=exclude[part])
+            else:
+                (neighbours, scores), again = _merge(scans, before + low, queries_QD, k)
+                # The sample bounded these too high, about one in a billion.
+                redone = opened_index.search(queries_QD[again], k, exclude=exclude[part][again])
+                for query, row_ids, row_scores in zip(again.tolist(), *redone, strict=True):
+                    neighbours[query], scores[query] = row_ids, row_scores
+            columns = [pa.array(ids[part]), _lists(neighbours, pa.int64()), _lists(scores, pa.float32())]
+            writer.write_batch(pa.record_batch(columns, schema=schemas.CANDIDATES))
+            candidates += sum(map(len, neighbours))
+            fewest = min(fewest, *map(len, neighbours))
+    return MineResult(queries=len(ids), candidates=candidates, fewest=fewest)
+
+
+def _merge(scans: Scans, first: int, queries_QD: NDArray[np.float32], k: int) -> tuple[Neighbours, NDArray[np.int64]]:
+    """Return the k best of the queries from `first` on over all blocks, and the queries whose bound may have hidden some."""
+    count, dimensions = queries_QD.shape
+    least_Q = np.concatenate([np.load(path) for path in scans.least])[first : first + count]
+    parts = []  # of each block: where its neighbours of each query end, their ids and scores
+    for stem in scans.blocks:
+        ends = np.load(f"{stem}.ends.npy", mmap_mode="r")[first : first + count + 1]
+        ids, scores = (
+            opened(stem.with_name(f"{stem.name}.{name}.npy"))[ends[0] : ends[-1]] for name in ("ids", "scores")
+        )
+        parts.append((ends - ends[0], ids, scores))
+    neighbours, cosines, again = [], [], []
+    for query in range(count):
+        bounds = [ends[query : query + 2] for ends, _, _ in parts]
+        ids = np.concatenate([ids[low:high] for (low, high), (_, ids, _) in zip(bounds, parts, strict=True)])
+        scores = np.concatenate([scores[low:high] for (low, high), (_, _, scores) in zip(bounds, parts, strict=True)])
+        best = np.lexsort((ids, -scores))[:k]
+        neighbours.append(ids[best])
+        cosines.append(scores[best])
+        # A block compared rough scores with the bound: certain is only what lies above it by more than their error.
+        kth = scores[best[-1]] if len(best) == k else -np.inf
+        if kth - ROUNDING * rounding_error(dimensions) < least_Q[query] and least_Q[query] > -np.inf:
+            again.append(query)
+    return (neighbours, cosines), np.array(again, np.int64)
+
+
+def _lists(rows: Sequence[NDArray[Any]], kind: pa.DataType) -> pa.ListArray:
+    offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int32)
+    values = np.concatenate(rows) if rows else np.empty(0)
+    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, kind))
+
+
+def _is_blocked(amounts: Amounts) -> bool:
+    """Say whether the corpus is so large that exact search goes block by block."""
+    return amounts.index == EXACT and 2 * amounts.vectors * amounts.dimensions > _BLOCK_BYTES
+
+
+def _block_count(amounts: Amounts) -> float:
+    return max(1.0, min(amounts.shards, 2 * amounts.vectors * amounts.dimensions / _BLOCK_BYTES))
+
+
+def _scanned(amounts: Amounts) -> float:
+    """Return how many neighbours the blocks keep: what reaches the bounds, at most k of each query in each block."""
+    k = min(amounts.neighbours, amounts.vectors)
+    if not k or not _is_blocked(amounts):
+        return 0.0
+    sample = _sample_size(k, amounts.vectors)
+    rank = sampled_rank(k, amounts.vectors, sample=sample)
+    reached = amounts.vectors * (rank / sample if rank else 1.0)
+    return amounts.queries * min(reached, k * _block_count(amounts))
+
+
+def read_bytes(amounts: Amounts) -> float:
+    """Return the bytes of vectors that a search reads: all of them for each range of queries, or once, block by block."""
+    vectors, queries = (2 * count * amounts.dimensions for count in (amounts.vectors, amounts.queries))
+    if _is_blocked(amounts):
+        return vectors + queries * _block_count(amounts)  # each block's task reads the queries' own vectors
+    return vectors * amounts.visited_share * blocks(amounts.queries, amounts.queries)
+
+
+def _products(amounts: Amounts) -> float:
+    """Return the products of a search; keeping a neighbour takes as long as some of them."""
+    products = amounts.queries * amounts.vectors * amounts.dimensions * amounts.visited_share
+    return products + amounts.all_neighbours * costs.FOUND_S / costs.PRODUCT_S
+
+
+def _search_memory(amounts: Amounts) -> float:
+    """Return the bytes that a task holds: the best so far of as many queries as `Best` holds at most, scores, candidates."""
+    queries = min(amounts.queries, MOST_QUERIES)
+    return min(36 * amounts.neighbours * queries, 200e6) + 12 * amounts.neighbours * queries + 64e6
+
+
+_LEAST = Estimate(
+    work=lambda amounts: _SAMPLE_AT_MOST * amounts.queries * amounts.dimensions if _is_blocked(amounts) else 0.0,
+    seconds=costs.PRODUCT_S,
+    disk=lambda amounts: amounts.queries if _is_blocked(amounts) else 0.0,
+    bytes=4,
+    tasks=lambda amounts: blocks(amounts.queries, amounts.queries),
+    memory=lambda amounts: 6.0 * _SAMPLE_AT_MOST * amounts.dimensions if _is_blocked(amounts) else 0.0,
+    rate="products",
+)
+_SCAN = Estimate(
+    work=lambda amounts: _products(amounts) if _is_blocked(amounts) else 0.0,
+    seconds=costs.PRODUCT_S,
+    disk=_scanned,
+    bytes=12,
+    tasks=_block_count,
+    memory=lambda amounts: _search_memory(amounts) + _BLOCK_BYTES if _is_blocked(amounts) else 0.0,
+    rate="products",
+)
+_MINE = Estimate(
+    work=lambda amounts: (
+        _scanned(amounts) * costs.FOUND_S / costs.PRODUCT_S if _is_blocked(amounts) else _products(amounts)
+    ),
+    seconds=costs.PRODUCT_S,
+    disk=lambda amounts: amounts.all_neighbours,
+    bytes=12,
+    tasks=lambda amounts: blocks(amounts.queries, amounts.queries),
+    memory=_search_memory,
+    rate="products",
+)
+
+
+def search_resources(recipe: Recipe, capacity: Capacity) -> Resources:
+    """Return what a task of exact search needs: a GPU, where there is one and the recipe does not refuse it."""
+    return Resources(gpus=1) if recipe.search.device != "cpu" and capacity.gpus else Resources()
+
+
+def mine_steps(
+    recipe: Recipe, name: str, vectors: Step, queries: Step, index: Sequence[Step], neighbours: NeighbourCount
+) -> list[Step]:
+    """VECTORS → CANDIDATES of the queries, by the index that the steps `index` built, or exactly; the last step is `name`.
+
+    The steps before it are of exact search by blocks of the corpus; a corpus of one block leaves them without tasks.
+    """
+    given = (vectors, queries, *index)
+    config: dict[str, Any] = dict(neighbours)
+    unbuilt = None  # an index of another package, which reads the vectors as they are stored
+    if recipe.search.index not in (AUTO, EXACT) and not is_built(recipe.search.index):
+        unbuilt = recipe.search.index
+        config |= {"index": unbuilt, "version": index_kind(unbuilt).version}
+
+    def is_whole(done: Finished) -> bool:
+        return not is_exact(done) or not corpus_blocks(vectors_of(done))
+
+    def least_tasks(done: Finished) -> Work:
+        path, paths, k = queries_of(done), vectors_of(done), count_neighbours(neighbours, done)
+        ranges = [] if is_whole(done) else query_ranges(path)
+        # Each task reads the whole sample, at most 2 GB at 1,024 dimensions, and multiplies it for minutes: of 16 tasks each took
+        # an hour at 10^8 chunks and 200,000 sequences, three quarters of the time of 64 nodes (bench/simulate.py).
+        each = [
+            partial(find_least_scores, queries=path, first=first, last=last, vectors=paths, k=k)
+            for first, last in ranges
+        ]
+        return Work(each, gpu="unused")
+
+    def scan_tasks(done: Finished) -> list[Task]:
+        if is_whole(done):
+            return []
+        path, paths, k = queries_of(done), vectors_of(done), count_neighbours(neighbours, done)
+        least = done["least_scores"].files(".least.npy")
+        return [
+            partial(scan_block, queries=path, least=least, vectors=paths, block=block, k=k)
+            for block in corpus_blocks(paths)
+        ]
+
+    def tasks(done: Finished) -> Work:
+        path, files, k = queries_of(done), index_files(done), count_neighbours(neighbours, done)
+        files = files if unbuilt is None else replace(files, index=unbuilt)
+        scans = None
+        if "scan" in done and not is_whole(done):
+            ends = done["scan"].files(".ends.npy")
+            stems = tuple(file.with_name(file.name.removesuffix(".ends.npy")) for file in ends)
+            scans = Scans(tuple(done["least_scores"].files(".least.npy")), stems)
+        each = [
+            partial(mine_block, queries=path, first=first, last=last, index=files, k=k, scans=scans)
+            for first, last in query_ranges(path)
+        ]
+        return Work(each, gpu="unused" if is_built(files.index) or scans else "as declared")
+
+    resources = partial(search_resources, recipe)
+    before: list[Step] = []
+    if recipe.search.index in (AUTO, EXACT):
+        least = Step("least_scores", 2, config, given, least_tasks, estimate=_LEAST)
+        scan = Step("scan", 1, config, (*given, least), scan_tasks, MineResult, resources=resources, estimate=_SCAN)
+        before = [least, scan]
+    return [*before, Step(name, 4, config, (*given, *before), tasks, MineResult, resources=resources, estimate=_MINE)]

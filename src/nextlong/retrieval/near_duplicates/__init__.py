@@ -1,0 +1,1 @@
+"""Similarity: runs of words, one rule for near-duplicates and rarity."""

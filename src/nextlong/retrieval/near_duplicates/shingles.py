@@ -1,0 +1,274 @@
+"""Shingles: the runs of three words of every chunk, and how much each run weighs; near-duplicates are measured with both.
+
+In:  DOCUMENTS and CHUNKS. Out: SHINGLES, one 64-bit number a run, memory-mapped afterwards, so that drafting reads no text
+of candidates; WEIGHTS, by the lowest 22 bits of a run's number. 1.3 bytes a byte of text, in one pass over it.
+
+Runs that stand in many documents (licence notes, page footers) weigh little: `limit / documents`. Weights are whole numbers,
+so that sums of them are exact and whoever adds them decides alike. The rule is docs/decisions/0005-near-copies.md.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import partial
+from itertools import pairwise
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong import schemas
+from nextlong.artifacts.finished import chunks_of
+from nextlong.artifacts.lookup import iter_chunk_texts, opened, read_chunks, write_header
+from nextlong.artifacts.results import ChunkResult, ShinglesResult, WeightsResult
+from nextlong.artifacts.tokens import SHARDS_KEPT
+from nextlong.engine.estimate import Estimate, one, per_shard
+from nextlong.engine.step import Finished, Step, Task
+from nextlong.recipe import Recipe
+from nextlong.retrieval.near_duplicates.words import U64, bounds_of, hash_words, ngrams, runs_on
+from nextlong.rng import keyed_hash, threshold_for
+
+Offsets = NDArray[np.int64]
+Weights = NDArray[np.uint16]
+
+SHINGLE_WORDS: Final = 3
+LEAST_WORDS: Final = 10  # of a text that may be a copy in part
+SAMPLED_CHARS: Final = 48_000_000  # of text that rarity is measured on: about two shingles a slot
+FULL_WEIGHT: Final = 1024  # so that a chunk of nothing but stock, at least 1 a word, is a copy of the same stock
+SLOTS: Final = 1 << 22
+_COUNTED_AT_ONCE: Final = 1 << 20  # shingles
+_COMMON_SHARE: Final = 1000  # a shingle in more than one in so many of the documents is stock, and weighs less
+_COMMON_LEAST: Final = 16  # … but never one in as few as these, which versions of one page may share
+
+
+class Shingles(NamedTuple):
+    """The shingles of m texts, in reading order; those of text i are hashes[offsets[i]:offsets[i + 1]].
+
+    A text of fewer than ten words is too short to have a share of its words changed: it has one number, that of its words
+    as a whole, which no run and no other text has. A text without words has none.
+    """
+
+    hashes: U64
+    offsets: Offsets  # (m + 1,)
+
+    def picked(self, texts: Offsets) -> Shingles:
+        """Return those of some texts, by their places."""
+        sizes = np.diff(self.offsets)[texts]
+        ends = np.cumsum(sizes)
+        places = np.repeat(self.offsets[texts] - ends + sizes, sizes) + np.arange(sizes.sum())
+        return Shingles(self.hashes[places], np.append(0, ends))
+
+    @property
+    def is_short(self) -> NDArray[np.bool_]:
+        """Which texts have fewer than ten words, but any, shape (m,)."""
+        short: NDArray[np.bool_] = np.diff(self.offsets) == 1
+        return short
+
+
+class Document(NamedTuple):
+    """A meta-document as candidates are compared with it."""
+
+    runs: U64  # of its whole text, in reading order: no chunk border parts them; none if it has fewer than ten words
+    wholes: U64  # the numbers of those of its chunks, and of itself, that have fewer than ten words
+
+
+def shingles(texts: Sequence[str]) -> Shingles:
+    """Return the shingles of texts."""
+    words = hash_words("\n".join(texts))
+    bounds = bounds_of(words, texts)
+    counts = np.diff(bounds)
+    is_long = counts >= LEAST_WORDS
+    sizes = np.where(is_long, counts - SHINGLE_WORDS + 1, counts > 0)
+    offsets = np.concatenate([[0], np.cumsum(sizes)])
+    hashes = np.empty(offsets[-1], np.uint64)
+    runs = runs_on(bounds, SHINGLE_WORDS) & np.repeat(is_long, counts)
+    rolled = ngrams(words.hashes, SHINGLE_WORDS)
+    hashes[np.repeat(is_long, sizes)] = rolled[runs[: len(rolled)]]
+    for count in range(1, LEAST_WORDS):
+        if len(those := np.flatnonzero(counts == count)):
+            hashes[offsets[those]] = ~ngrams(words.hashes, count)[bounds[those]]
+    return Shingles(hashes, offsets)
+
+
+def document_of(chunk_texts: Sequence[str]) -> Document:
+    """Return a document of which these are the chunks, in order."""
+    return documents_of([chunk_texts])[0]
+
+
+def documents_of(chunk_texts: Sequence[Sequence[str]]) -> list[Document]:
+    """Return documents of which these are the chunks, in order."""
+    chunks = shingles([text for texts in chunk_texts for text in texts])
+    wholes = shingles(["".join(texts) for texts in chunk_texts])
+    ends = np.cumsum([len(texts) for texts in chunk_texts]).tolist()
+    documents = []
+    for number, (first, last) in enumerate(pairwise([0, *ends])):
+        shorts = chunks.hashes[chunks.offsets[first:last][chunks.is_short[first:last]]]
+        whole = wholes.hashes[wholes.offsets[number] : wholes.offsets[number + 1]]
+        own = int(wholes.is_short[number])
+        documents.append(Document(whole[own:], np.append(shorts, whole[:own])))
+    return documents
+
+
+def shingle_shard(out: Path, *, documents: Path, chunks: Path) -> ShinglesResult:
+    """Shingle every chunk of a shard; writes `{out}.shingles.npy`, uint64, and `{out}.offsets.npy`, (chunks + 1,)."""
+    sizes = [np.zeros(1, np.int64)]
+    with open(f"{out}.shingles.npy", "wb") as sink:
+        write_header(sink, np.dtype(np.uint64), 0)
+        for batch in iter_chunk_texts(documents, chunks):
+            batch_shingles = shingles(batch.texts)
+            sink.write(batch_shingles.hashes.data)
+            sizes.append(np.diff(batch_shingles.offsets))
+        offsets = np.cumsum(np.concatenate(sizes))
+        sink.seek(0)
+        write_header(sink, np.dtype(np.uint64), int(offsets[-1]))
+    np.save(f"{out}.offsets.npy", offsets)
+    return ShinglesResult(shingles=int(offsets[-1]))
+
+
+class ShingleStore:
+    """The shingles of every chunk, memory-mapped; one file of each kind a shard, in shard order."""
+
+    def __init__(self, *, hashes: Sequence[Path], offsets: Sequence[Path]) -> None:
+        self._paths = list(zip(hashes, offsets, strict=True))
+        self._open: dict[int, tuple[U64, Offsets]] = {}
+
+    def of(self, chunk_ids: NDArray[np.int64]) -> Shingles:
+        """Return the shingles of chunks (m,), in their order."""
+        order = np.argsort(chunk_ids)
+        shards, rows = schemas.shard_of(chunk_ids)[order], schemas.row_of(chunk_ids)[order]
+        firsts = np.flatnonzero(np.diff(shards, prepend=-1)).tolist()
+        pieces = [np.empty(0, np.uint64)] * len(order)
+        for first, last in pairwise([*firsts, len(order)]):
+            hashes, offsets = self.shard(int(shards[first]))
+            bounds = offsets[rows[first:last]].tolist(), offsets[rows[first:last] + 1].tolist()
+            for place, start, end in zip(order[first:last].tolist(), *bounds, strict=True):
+                pieces[place] = hashes[start:end]
+        ends = np.cumsum([0, *map(len, pieces)])
+        return Shingles(np.concatenate([np.empty(0, np.uint64), *pieces]), ends)
+
+    def shard(self, number: int) -> tuple[U64, Offsets]:
+        """Return the hashes and offsets of a shard, which stay mapped for the next time."""
+        shard = self._open.get(number)
+        if shard is None:
+            shard = self.opened(number)
+            if len(self._open) >= SHARDS_KEPT:
+                self._open.clear()
+            self._open[number] = shard
+        return shard
+
+    def opened(self, number: int) -> tuple[U64, Offsets]:
+        """Return the hashes and offsets of a shard, mapped as long as they are held."""
+        hashes, offsets = map(opened, self._paths[number])
+        return hashes, offsets
+
+
+def weigh_shingles(
+    out: Path, *, store: ShingleStore, chunks: Sequence[Path], hashes: Sequence[Path], share: float, seed: int
+) -> WeightsResult:
+    """Weigh shingles by how many of a sample of the documents have them in one of their chunks.
+
+    Writes `{out}.weights.npy`, uint16 (2^22,), and `{out}.counted.npy`, the ids of the documents that were counted.
+    `share` of the documents are sampled, by hash of their content: min(1, SAMPLED_CHARS / characters of the corpus).
+    `hashes`: of each document row's content, a file a shard.
+    """
+    counts = np.zeros(SLOTS, np.uint32)
+    counted = [np.empty(0, np.int64)]
+    for shard, (chunk_path, hash_path) in enumerate(zip(chunks, hashes, strict=True)):
+        doc_rows = read_chunks(chunk_path)["doc_row"]
+        firsts = np.flatnonzero(np.diff(doc_rows, prepend=-1))
+        keys = keyed_hash(np.load(hash_path)[doc_rows[firsts]], seed=seed, stage="shingles")
+        chosen = keys <= threshold_for(share)
+        _count_documents(counts, store.opened(shard), firsts[chosen], np.append(firsts[1:], len(doc_rows))[chosen])
+        counted.append(schemas.pack_ids(shard, doc_rows[firsts[chosen]].astype(np.int64)))
+    sampled = sum(map(len, counted))
+    weights = weights_from(counts, sampled)
+    np.save(f"{out}.weights.npy", weights)
+    np.save(f"{out}.counted.npy", np.concatenate(counted))
+    return WeightsResult(common_slots=int((weights < FULL_WEIGHT).sum()), sampled=sampled)
+
+
+def _count_documents(
+    counts: NDArray[np.uint32], shard: tuple[U64, Offsets], first_chunks: Offsets, last_chunks: Offsets
+) -> None:
+    """Count documents of the chunks [first_chunks[i], last_chunks[i]) of a shard, some at a time."""
+    hashes, offsets = shard
+    if not len(first_chunks):
+        return
+    sizes = np.diff(offsets)
+    ends = np.cumsum(offsets[last_chunks] - offsets[first_chunks])
+    parts = np.searchsorted(ends, np.arange(0, ends[-1], _COUNTED_AT_ONCE))
+    for first, last in pairwise([*np.unique(parts).tolist(), len(first_chunks)]):
+        pieces = []
+        for a, b in zip(first_chunks[first:last].tolist(), last_chunks[first:last].tolist(), strict=True):
+            piece, piece_sizes = hashes[offsets[a] : offsets[b]], sizes[a:b]
+            if (piece_sizes == 1).any():  # a short chunk has no runs
+                piece = piece[np.repeat(piece_sizes != 1, piece_sizes)]
+            pieces.append(piece)
+        add_counts(counts, Shingles(np.concatenate(pieces), np.cumsum([0, *map(len, pieces)])))
+
+
+def add_counts(counts: NDArray[np.uint32], shingles: Shingles) -> None:
+    """Add to `counts`, shape (2^k,), in place: one to the slot of each shingle of each text, once a text."""
+    texts = np.repeat(np.arange(len(shingles.offsets) - 1, dtype=np.uint64), np.diff(shingles.offsets))
+    keys = np.sort(texts << np.uint64(32) | shingles.hashes & np.uint64(len(counts) - 1))
+    once = keys[np.flatnonzero(np.diff(keys, prepend=~keys[:1]))] & np.uint64(0xFFFFFFFF)
+    np.add.at(counts, once.astype(np.int64), np.uint32(1))
+
+
+def weights_from(counts: NDArray[np.uint32], sampled: int) -> Weights:
+    """Return the weights of shingles by slot, (2^k,) in 1 … 1024, of which `counts` of `sampled` documents have one.
+
+    1024 · limit / count, rounded down, where limit is 16 documents or a thousandth of them.
+    """
+    limit = max(_COMMON_LEAST * _COMMON_SHARE, sampled)  # in thousandths of a document
+    weights = np.full(len(counts), FULL_WEIGHT, np.uint16)
+    common = np.flatnonzero(counts > limit // _COMMON_SHARE)
+    weights[common] = np.maximum(FULL_WEIGHT * limit // (_COMMON_SHARE * counts[common].astype(np.int64)), 1)
+    return weights
+
+
+def shingles_step(ingest: Step, chunk: Step) -> Step:
+    """DOCUMENTS and CHUNKS → SHINGLES of every chunk."""
+
+    def tasks(done: Finished) -> list[Task]:
+        shards = zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)
+        return [partial(shingle_shard, documents=documents, chunks=chunks) for documents, chunks in shards]
+
+    estimate = Estimate(
+        work=lambda amounts: amounts.kept_chars,
+        seconds=2e-8,
+        disk=lambda amounts: amounts.kept_chars,
+        bytes=0.66,
+        tasks=per_shard,
+    )
+    return Step("shingles", 3, {}, (ingest, chunk), tasks, ShinglesResult, estimate=estimate)
+
+
+def weights_step(recipe: Recipe, ingest: Step, chunk: Step, shingles: Step) -> Step:
+    """SHINGLES → their weights, by how many of a sample of the documents hold them."""
+
+    def tasks(done: Finished) -> list[Task]:
+        chunked = chunks_of(done)
+        return [
+            partial(
+                weigh_shingles,
+                store=shingle_store(done),
+                chunks=chunked.files(".chunks.arrow"),
+                hashes=done["ingest"].files(".hashes.npy"),
+                share=min(1.0, SAMPLED_CHARS / max(1, sum(shard.chars for shard in chunked.results(ChunkResult)))),
+                seed=recipe.seed,
+            )
+        ]
+
+    config = {"sampled_chars": SAMPLED_CHARS, "seed": recipe.seed}
+    estimate = Estimate(
+        work=lambda amounts: min(amounts.kept_chars, SAMPLED_CHARS), seconds=6e-9, disk=one, bytes=8.4e6
+    )
+    return Step("weights", 3, config, (ingest, chunk, shingles), tasks, WeightsResult, estimate=estimate)
+
+
+def shingle_store(done: Finished) -> ShingleStore:
+    """Return the shingles of every chunk."""
+    shingles = done["shingles"]
+    return ShingleStore(hashes=shingles.files(".shingles.npy"), offsets=shingles.files(".offsets.npy"))

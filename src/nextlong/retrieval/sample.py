@@ -1,0 +1,208 @@
+"""Sample: which documents are extended or searched for, and which ranges of them one task takes.
+
+In:  CHUNKS, content hashes and lengths of all documents. Out: META_DOCUMENTS, or all documents and the ids of queries.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong import schemas
+from nextlong.artifacts.finished import chunks_of
+from nextlong.artifacts.lookup import read_chunks
+from nextlong.artifacts.results import DocumentsResult, MetaDocumentsResult
+from nextlong.engine.estimate import Estimate
+from nextlong.engine.step import Config, Done, Finished, Step, Task
+from nextlong.errors import CorpusError
+from nextlong.recipe import Recipe
+from nextlong.recipe.amounts import BLOCKS, MOST_QUERIES, draws
+from nextlong.rng import keyed_hash, shuffled
+from nextlong.schemas import META_DOCUMENTS
+
+_MOST_DOCUMENTS = 256  # documents drafted at a time
+
+
+def sample_meta_documents(
+    out: Path,
+    *,
+    chunks: Sequence[Path],
+    hashes: Sequence[Path],
+    chars: Sequence[Path],
+    draws: int | None,
+    min_meta_chunks: int,
+    seed: int,
+) -> MetaDocumentsResult:
+    """Sample documents of at least `min_meta_chunks` chunks by keyed hash (`draws=None`: all); writes `{out}.meta_documents.npy`.
+
+    A document that lost a chunk to `decontaminate` is not sampled: the dependency that it would teach has a hole. Its chunks
+    then have fewer characters than `chars`, by document row, says.
+    """
+    drawn = np.empty(0, META_DOCUMENTS)
+    eligible = documents = 0
+    for shard, (chunk_path, hash_path, chars_path) in enumerate(zip(chunks, hashes, chars, strict=True)):
+        documents_of = document_rows(shard, chunk_path, hash_path, seed=seed)
+        documents += len(documents_of)
+        documents_of = documents_of[(documents_of["chunks"] >= min_meta_chunks) & _is_whole(chunk_path, chars_path)]
+        eligible += len(documents_of)
+        drawn = np.concatenate([drawn, documents_of])
+        if draws is not None and len(drawn) > draws:
+            drawn = drawn[np.argpartition(drawn["key"], draws - 1)[:draws]]
+    drawn = np.sort(drawn, order=["key", "first_chunk"])
+    np.save(f"{out}.meta_documents.npy", drawn)
+    return MetaDocumentsResult(
+        documents=documents, eligible=eligible, drawn=len(drawn), meta_chunks=int(drawn["chunks"].sum())
+    )
+
+
+def _is_whole(chunks: Path, chars: Path) -> NDArray[np.bool_]:
+    """Return whether each document of a shard that has chunks has them all, in the shard's order."""
+    table = read_chunks(chunks)
+    doc_rows, first = np.unique(table["doc_row"], return_index=True)
+    if not len(first):
+        return np.empty(0, np.bool_)
+    whole: NDArray[np.bool_] = np.add.reduceat(table["end"] - table["start"], first) == np.load(chars)[doc_rows]
+    return whole
+
+
+def document_rows(shard: int, chunks: Path, hashes: Path, *, seed: int) -> NDArray[Any]:
+    """Return a META_DOCUMENTS row for every document of a shard that has chunks, in the shard's order."""
+    table, hash_of = read_chunks(chunks), np.load(hashes, mmap_mode="r")
+    doc_rows, first, count = np.unique(table["doc_row"], return_index=True, return_counts=True)
+    documents = np.empty(len(doc_rows), META_DOCUMENTS)
+    documents["content_hash"] = hash_of[doc_rows]
+    documents["key"] = keyed_hash(documents["content_hash"], seed=seed, stage="meta")
+    documents["first_chunk"] = schemas.pack_ids(shard, first)
+    documents["chunks"] = count
+    documents["chars"] = table["end"][first + count - 1]
+    return documents
+
+
+def chunk_ids_of(documents: NDArray[Any]) -> NDArray[np.int64]:
+    """Return the chunk ids of the given META_DOCUMENTS rows, one after the other, shape (sum of chunks,)."""
+    counts = documents["chunks"]
+    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
+    ids: NDArray[np.int64] = np.repeat(documents["first_chunk"], counts) + within
+    return ids
+
+
+def list_documents(
+    out: Path, *, chunks: Sequence[Path], hashes: Sequence[Path], seeds: int | None, seed: int
+) -> DocumentsResult:
+    """Write `{out}.docs.npy`, META_DOCUMENTS of every document with chunks in shard order, and `{out}.queries.npy`.
+
+    The queries are the documents whose neighbours a method uses, by their ids among the document vectors: `seeds` of them,
+    or all (None).
+    """
+    of_shards = [
+        document_rows(shard, *paths, seed=seed) for shard, paths in enumerate(zip(chunks, hashes, strict=True))
+    ]
+    docs = np.concatenate([np.empty(0, META_DOCUMENTS), *of_shards])
+    rows = np.concatenate([np.empty(0, np.int64), *(np.arange(len(of_shard)) for of_shard in of_shards)])
+    ids = schemas.shard_of(docs["first_chunk"]) << schemas.SHARD_BITS | rows
+    order = np.arange(len(docs))
+    if seeds is not None:  # in the order in which they start sequences
+        order = shuffled(docs["content_hash"], seed=seed, stage="queries")[:seeds]
+    np.save(f"{out}.docs.npy", docs)
+    np.save(f"{out}.queries.npy", ids[order])
+    chars = int(docs["chars"].sum())
+    return DocumentsResult(documents=len(docs), drawn=len(order), eligible=len(docs), chars=chars)
+
+
+class Queries(NamedTuple):
+    """What is searched for: ids (n,), the range [first, last) of ids each excludes (n, 2), how many queries come before."""
+
+    ids: NDArray[np.int64]
+    exclude: NDArray[np.int64]
+    before: int
+
+
+def read_queries(path: Path, first: int = 0, last: int | None = None) -> Queries:
+    """Return the queries of rows [first, last): all chunks of META_DOCUMENTS, or documents by their ids.
+
+    Document ids are those of the document vectors: shard << 32 | row among the shard's document vectors.
+    """
+    stored = np.load(path, mmap_mode="r")
+    rows: NDArray[Any] = np.asarray(stored[first:last])
+    if rows.dtype == np.int64:
+        return Queries(rows, np.stack([rows, rows + 1], axis=1), first)
+    starts, counts = (np.repeat(rows[name], rows["chunks"]) for name in ("first_chunk", "chunks"))
+    exclude = np.stack([starts, starts + counts], axis=1)
+    return Queries(chunk_ids_of(rows), exclude, int(stored["chunks"][:first].sum()))
+
+
+def query_ranges(path: Path) -> list[tuple[int, int]]:
+    """Return the ranges of rows of META_DOCUMENTS or document ids that one task takes, of about as many queries each.
+
+    They depend on the rows alone. A document's chunks are never divided.
+    """
+    rows = np.load(path, mmap_mode="r")
+    is_documents = rows.dtype == np.int64
+    ends = np.arange(1, len(rows) + 1) if is_documents else np.cumsum(rows["chunks"])
+    total = int(ends[-1]) if len(ends) else 0
+    most = min(max(1, math.ceil(total / BLOCKS)), MOST_QUERIES)
+    ranges, first = [], 0
+    while first < len(ends):
+        before = int(ends[first - 1]) if first else 0
+        last = max(first + 1, int(np.searchsorted(ends, before + most, side="right")))
+        ranges.append((first, last if is_documents else min(last, first + _MOST_DOCUMENTS)))
+        first = ranges[-1][1]
+    return ranges
+
+
+def meta_documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: int) -> Step:
+    """CHUNKS → the sampled meta-documents."""
+    config: Config = {
+        "draws": draws(recipe, attempt),
+        "min_meta_chunks": recipe.compose.min_meta_chunks,
+        "seed": recipe.compose_seed,
+    }
+
+    def tasks(done: Finished) -> list[Task]:
+        chunks = chunks_of(done).files(".chunks.arrow")
+        hashes, chars = (done["ingest"].files(suffix) for suffix in (".hashes.npy", ".chars.npy"))
+        return [partial(sample_meta_documents, chunks=chunks, hashes=hashes, chars=chars, **config)]
+
+    def check(done: Done) -> None:
+        sampled = done.result(MetaDocumentsResult)
+        if not sampled.drawn:
+            raise CorpusError(none_long_enough(recipe, f"{sampled.documents:,} documents"))
+
+    estimate = Estimate(
+        work=lambda amounts: amounts.chunks, seconds=6e-8, disk=lambda amounts: amounts.drafts, bytes=40
+    )
+    return Step(
+        "meta_documents", 1, config, (ingest, chunk), tasks, MetaDocumentsResult, check=check, estimate=estimate
+    )
+
+
+def none_long_enough(recipe: Recipe, documents: str) -> str:
+    """Return the message for a corpus in which no document has enough chunks to be extended."""
+    return (
+        f"none of the {documents} has compose.min_meta_chunks={recipe.compose.min_meta_chunks} chunks of at most "
+        f"chunk.max_chars={recipe.chunk.max_chars} characters; lower either, or add longer documents"
+    )
+
+
+def documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, queries: int | None) -> Step:
+    """CHUNKS → DOCS: every document that has chunks, and the queries, so many of them or (None) all."""
+    config: Config = {"seeds": queries, "seed": recipe.compose_seed}
+
+    def tasks(done: Finished) -> list[Task]:
+        chunks, hashes = chunks_of(done).files(".chunks.arrow"), done["ingest"].files(".hashes.npy")
+        return [partial(list_documents, chunks=chunks, hashes=hashes, **config)]
+
+    estimate = Estimate(
+        work=lambda amounts: amounts.chunks,
+        seconds=6e-8,
+        disk=lambda amounts: amounts.kept_documents,
+        bytes=48,
+        memory=lambda amounts: 100 * amounts.kept_documents,
+    )
+    return Step("documents", 2, config, (ingest, chunk), tasks, DocumentsResult, estimate=estimate)

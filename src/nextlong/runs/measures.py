@@ -1,0 +1,163 @@
+"""Measures: parts of a run's statistics that need more than its spans.
+
+In:  a run, and counts over its sequences. Out: reuse of chunks, tokens cut off at sequence ends, lengths of documents, costs.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from dataclasses import dataclass
+from typing import Any, Final
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong import schemas
+from nextlong.artifacts import lookup
+from nextlong.artifacts.finished import special_ids
+from nextlong.artifacts.lookup import read_chunks
+from nextlong.methods.documents import separator_follows
+from nextlong.runs.run import Run
+from nextlong.runs.tally import Tally
+
+_HUBS: Final = 10
+_OVERUSED: Final = 16  # uses of a chunk beyond which it teaches hardly anything (docs/warnings.md)
+_WEIGHED_SEQUENCES: Final = 16  # at most
+
+
+@dataclass(frozen=True)
+class Uses:
+    """`chunks` chunks were used between `least` and `most` times."""
+
+    least: int
+    most: int
+    chunks: int
+
+
+@dataclass(frozen=True)
+class Hub:
+    """A chunk that many sequences share, and its document; `ordinal` is its place in the document, from 1."""
+
+    chunk_id: int
+    source_id: str
+    ordinal: int
+    uses: int
+
+    @property
+    def name(self) -> str:
+        """The chunk as reports name it."""
+        return f"{self.source_id} · chunk {self.ordinal}"
+
+
+@dataclass(frozen=True)
+class Reuse:
+    """How often a chunk serves, as a negative or in a document, over all sequences; meta-chunks are not counted.
+
+    `overused_share` is the share of all uses that goes to chunks used more than 16 times.
+    """
+
+    distinct_chunks: int
+    mean: float | None
+    max: int | None
+    overused_share: float | None
+    histogram: tuple[Uses, ...]
+    hubs: tuple[Hub, ...]
+
+
+@dataclass(frozen=True)
+class CutOff:
+    """`tokens` of the `of_tokens` of the documents in sequences are cut off; a document counts once per sequence."""
+
+    tokens: int
+    of_tokens: int
+
+    @property
+    def share(self) -> float:
+        """The share of the documents' tokens that is cut off."""
+        return self.tokens / max(1, self.of_tokens)
+
+
+@dataclass(frozen=True)
+class StepCost:
+    """What a step of the run took: seconds, bytes on disk, and the peak memory of its largest task where it was measured."""
+
+    step: str
+    seconds: float
+    bytes: int
+    peak_bytes: int | None
+
+
+def measure_reuse(run: Run, counted: Tally) -> Reuse:
+    """Return how often the chunks of a run serve, from how often each was counted."""
+    chunk_ids, uses = counted.counted()
+    if not len(uses):
+        return Reuse(0, None, None, None, (), ())
+    edges = [0, *(1 << power for power in range(max(0, int(uses.max()) - 1).bit_length() + 1))]
+    histogram = tuple(
+        Uses(low + 1, high, int(((uses > low) & (uses <= high)).sum())) for low, high in itertools.pairwise(edges)
+    )
+    overused = float(uses[uses > _OVERUSED].sum() / uses.sum())
+    return Reuse(len(uses), float(uses.mean()), int(uses.max()), overused, histogram, _hubs(run, chunk_ids, uses))
+
+
+def _hubs(run: Run, chunk_ids: NDArray[np.int64], uses: NDArray[np.int64]) -> tuple[Hub, ...]:
+    top = np.lexsort((chunk_ids, -uses))[:_HUBS]
+    top = top[uses[top] > 1]
+    if not len(top):
+        return ()
+    ids = chunk_ids[top]
+    (doc_rows,) = lookup.chunk_columns(ids, run.corpus.chunks, ("doc_row",))
+    names = lookup.source_ids(schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows, run.corpus.documents)
+    ordinals = lookup.chunk_ordinals(ids, run.corpus.chunks)
+    return tuple(map(Hub, ids.tolist(), names.tolist(), ordinals.tolist(), uses[top].tolist()))
+
+
+def measure_cut_off(run: Run, taken: Tally, *, tokens: int) -> CutOff | None:
+    """Return what is cut off where `tokens` tokens of documents are in sequences; None if the method counted no documents.
+
+    `taken` counts each document, by its id, once for every sequence that it is in.
+    """
+    doc_ids, uses = taken.counted()
+    if "lengths" not in run.steps or not len(doc_ids):
+        return None
+    lengths, separator_tokens = run.steps["lengths"].files(".lengths.npy"), len(special_ids(run.steps).separator)
+
+    def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+        table = read_chunks(run.corpus.chunks[shard])
+        chunk_tokens = np.load(lengths[shard]) - separator_tokens * separator_follows(table)
+        return [np.bincount(table["doc_row"], weights=chunk_tokens)[rows]]
+
+    (document_tokens,) = lookup.by_shard(doc_ids, load)
+    of_tokens = int(document_tokens @ uses)
+    return CutOff(of_tokens - tokens, of_tokens)
+
+
+def document_chars(run: Run) -> Tally:
+    """Count the characters of every document's chunks, a shard at a time."""
+    lengths = Tally()
+    for path in run.corpus.chunks:
+        columns = read_chunks(path, ("doc_row", "start", "end"))
+        rows = columns["doc_row"]
+        if len(rows):
+            firsts = np.flatnonzero(np.diff(rows, prepend=rows[0] - 1))
+            lengths.add(np.add.reduceat(columns["end"] - columns["start"], firsts))
+    return lengths
+
+
+def bytes_per_token(run: Run) -> float:
+    """Return UTF-8 bytes per token of up to 16 sequences spread over a run; their text is read."""
+    spread = map(run.sequence, range(0, len(run), math.ceil(len(run) / _WEIGHED_SEQUENCES)))
+    sizes = [(len(sequence.text.encode()), len(sequence.input_ids)) for sequence in spread]
+    text_bytes, tokens = map(sum, zip(*sizes, strict=True))
+    return text_bytes / tokens
+
+
+def step_costs(run: Run) -> tuple[StepCost, ...]:
+    """Return what the steps of a run took, in the order of the route."""
+    costs = []
+    for name, done in run.steps.items():
+        manifest = done.manifest
+        peaks = [part["peak_bytes"] for part in manifest["parts"] if part.get("peak_bytes") is not None]
+        costs.append(StepCost(name, manifest["seconds"], manifest["bytes"], max(peaks, default=None)))
+    return tuple(costs)

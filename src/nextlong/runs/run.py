@@ -1,0 +1,292 @@
+"""Opened: a finished run as Python objects.
+
+    import nextlong
+
+    run = nextlong.open("runs/my")
+    for sequence in run.sequences():
+        sequence.input_ids, sequence.spans, sequence.text
+
+Sequences are looked up as you ask for them; nothing of the corpus is held in memory.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from collections.abc import Sequence as SequenceOf
+from dataclasses import dataclass, field
+from functools import cached_property
+from math import isfinite
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Literal
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong import schemas
+from nextlong.artifacts import finished, record
+from nextlong.artifacts.resolve import Corpus, Truncation, resolve
+from nextlong.artifacts.resolved import Resolved, span_texts
+from nextlong.engine.runner import open_done
+from nextlong.engine.step import Done
+from nextlong.errors import RecipeError, RunError
+from nextlong.export import steps as export_steps
+from nextlong.export.formats.base import format_of
+from nextlong.recipe import Recipe
+from nextlong.runs import data_folder, notebook
+from nextlong.text import Json
+
+if TYPE_CHECKING:
+    import datasets
+    from tokenizers import Tokenizer
+
+
+@dataclass(frozen=True)
+class Span:
+    """Tokens [token_start, token_end) of a sequence and the characters of a document that they came from.
+
+    `role` is meta, negative, document, separator, bos or eos. The last three belong to no document: their ids and
+    character offsets are -1 and their `source_id` is empty. `metadata` holds the columns that the source names as metadata;
+    {} if it keeps none. `score` is the cosine to the meta-chunk of the same `group`.
+    """
+
+    chunk_id: int
+    doc_id: int
+    source_id: str
+    metadata: Json
+    char_start: int
+    char_end: int
+    role: str
+    group: int
+    token_start: int
+    token_end: int
+    score: float
+
+
+@dataclass(frozen=True, eq=False)
+class Sequence:
+    """One long sequence. `input_ids` has shape (target_tokens,); `spans` tile it."""
+
+    id: str
+    method: str
+    input_ids: NDArray[np.int32]
+    spans: tuple[Span, ...]
+    _run: Run = field(repr=False, compare=False)
+    _block: Resolved = field(repr=False, compare=False)
+    _number: int = field(repr=False, compare=False)
+
+    @property
+    def texts(self) -> list[str]:
+        """The text of each span, from the documents themselves."""
+        spans = slice(*self._block.span_offsets[self._number : self._number + 2].tolist())
+        run = self._run
+        return span_texts(self._block, spans, text_of=run.corpus.texts, special_text=run.special_texts)
+
+    def texts_of(self, places: SequenceOf[int]) -> list[str]:
+        """Return the text of some spans, by their places among `spans`; the others are not read."""
+        spans = np.asarray(places, np.int64) + self._block.span_offsets[self._number]
+        run = self._run
+        return span_texts(self._block, spans, text_of=run.corpus.texts, special_text=run.special_texts)
+
+    @property
+    def text(self) -> str:
+        """The text of the whole sequence."""
+        return "".join(self.texts)
+
+    def _repr_html_(self) -> str:
+        return notebook.sequence_html(self)
+
+
+def _stored_recipe(stored: Json, index: Path) -> Recipe:
+    try:
+        return Recipe.from_dict(stored, origin=str(index))
+    except RecipeError as error:
+        raise RunError(
+            f"{error}\nThis run was made by another version of nextlong, whose recipes this one does not read; run the recipe "
+            "again, with the key corrected: what has not changed is kept"
+        ) from None
+
+
+class Run:
+    """A finished run directory. `len(run)` is its number of sequences."""
+
+    def __init__(self, run_dir: str | Path) -> None:
+        """Open a run directory, or one of its variants, `RUN@NAME`; `RUN` alone is the recipe's own settings.
+
+        Raises RunError if there is no finished run, or one of its files is missing or has another size. Their bytes are
+        not read: that is for `nextlong verify`.
+        """
+        self.variant = record.find(run_dir)
+        self.path, self.record = self.variant.run_dir, self.variant.record
+        self.is_named = record.split_name(run_dir)[1] is not None
+        self.recipe = _stored_recipe(self.variant.recipe, self.record)
+        self.steps: dict[str, Done] = {
+            name: open_done(name, self.path / folder, trust="size") for name, folder in self.variant.steps.items()
+        }
+        self.sequences_per_part = self.variant.sequences_per_part
+
+    def __str__(self) -> str:
+        """Return what opens it: the run directory, with the variant's name where there is more than one."""
+        return self.variant.named if self.is_named or self.other_variants() else str(self.path)
+
+    def _repr_html_(self) -> str:
+        return notebook.run_html(self)
+
+    def other_variants(self) -> list[str]:
+        """Return the names of the run directory's other variants, the oldest first."""
+        return [name for name in record.variant_names(self.path) if name != self.variant.name]
+
+    def __len__(self) -> int:
+        return sum(self.sequences_per_part)
+
+    def sequences(self) -> Iterator[Sequence]:
+        """Yield every sequence, in draw order."""
+        for path, take in zip(finished.sequence_files(self.steps), self.sequences_per_part, strict=True):
+            yield from self._read(path, 0, take)
+
+    def sequence(self, number: int) -> Sequence:
+        """Return sequence `number`, counted from 0. Raises IndexError."""
+        if not 0 <= number < len(self):
+            raise IndexError(f"sequence {number} of {len(self)}")
+        for path, take in zip(finished.sequence_files(self.steps), self.sequences_per_part, strict=True):
+            if number < take:
+                return next(self._read(path, number, number + 1))
+            number -= take
+        raise AssertionError("unreachable: number < len(self)")
+
+    @property
+    def data(self) -> Path:
+        """The folder of its finished rows, a folder a format, with a data card."""
+        return data_folder.folder_of(self.variant)
+
+    def exported(self, name: str, *, split: Literal["train", "validation"] = "train") -> list[Path]:
+        """Return the exported files of a format and split, in order. Raises RunError if the run did not export it."""
+        step = export_steps.step_name(name, split)
+        if step not in self.steps:
+            more = "" if split == "train" else " --set export.validation=0.01"
+            raise RunError(f"{self} holds no {step} files; say nextlong export {self} --to {name}{more}")
+        return self.steps[step].files(format_of(name).suffixes)
+
+    def to_datasets(self) -> datasets.Dataset:
+        """Return the rows as a `datasets.Dataset`, mapped from the files; `.with_format("torch")` gives tensors.
+
+        Raises RunError if the run exported neither arrow nor parquet, or the package is missing.
+        """
+        try:
+            import datasets
+        except ImportError:
+            raise RunError("to_datasets needs the package datasets (pip install datasets)") from None
+        if "arrow" in self.steps:
+            return datasets.load_from_disk(str(self.exported("arrow")[0].parent))
+        return datasets.Dataset.from_parquet([str(path) for path in self.exported("parquet")])
+
+    @cached_property
+    def corpus(self) -> Corpus:
+        """The documents and chunks that spans refer to."""
+        return finished.corpus(self.steps)
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The tokenizer that made `input_ids`."""
+        from nextlong.sequences.encode import read_tokenizer
+
+        return read_tokenizer(self.steps["tokenizer"].file(".tokenizer.json"))
+
+    @cached_property
+    def special_texts(self) -> dict[int, str]:
+        """The text of separators and special tokens, by role."""
+        return finished.special_texts(self.steps)
+
+    def _read(self, path: Path, first: int, last: int) -> Iterator[Sequence]:
+        blocks = resolve(
+            path,
+            first=first,
+            take=last,
+            corpus=self.corpus,
+            tokens=finished.token_store(self.steps),
+            special=finished.special_ids(self.steps),
+            truncation=Truncation(self.steps["tokenizer"].file(".tokenchars.npy"), lambda: self.tokenizer),
+        )
+        for block in blocks:
+            yield from (self._sequence(block, number) for number in range(len(block)))
+
+    def _sequence(self, block: Resolved, number: int) -> Sequence:
+        first, last = block.span_offsets[number : number + 2].tolist()
+        ids = block.input_ids[block.token_offsets[number] : block.token_offsets[number + 1]]
+        of_sequence = slice(first, last)
+        columns = (
+            block.chunk_ids[of_sequence],
+            block.doc_ids[of_sequence],
+            block.source_ids[of_sequence],
+            _parsed(block.metadata[of_sequence]),
+            block.char_starts[of_sequence],
+            block.char_ends[of_sequence],
+            np.array(schemas.ROLES, object)[block.roles[of_sequence]],
+            block.groups[of_sequence],
+            block.token_starts[of_sequence],
+            block.token_ends[of_sequence],
+            block.scores[of_sequence],
+        )
+        spans = tuple(map(Span, *(column.tolist() for column in columns)))
+        return Sequence(block.sequence_ids[number], block.methods[number], ids, spans, self, block, number)
+
+
+def _parsed(metadata: NDArray[np.object_]) -> NDArray[np.object_]:
+    """Return metadata, JSON or None, as dictionaries."""
+    parsed = np.empty(len(metadata), object)
+    parsed[:] = [json.loads(line) if line else {} for line in metadata]
+    return parsed
+
+
+def check_mix(runs: SequenceOf[Run], proportions: SequenceOf[float] | None, *, by: str = "sequences") -> None:
+    """Raise a user's error if runs do not mix: token ids that mean other things, a run twice, wrong proportions."""
+    if not runs:
+        raise RecipeError("no run is named; name at least one run directory")
+    if proportions and len(proportions) != len(runs):
+        raise RecipeError(f"the mix has {len(proportions)} proportions for {len(runs)} runs; give one for each")
+    for number, share in enumerate(proportions or ()):
+        if not (isfinite(share) and share > 0):
+            raise RecipeError(f"proportion {number} of the mix is {share}; give a number above 0")
+    if by != "sequences" and not proportions:
+        raise RecipeError(
+            f"by={by!r} says what the proportions of a mix count, but there are none; give a mix such as 1,2"
+        )
+    if twice := [
+        run for place, run in enumerate(runs) if any(_composed(run) == _composed(earlier) for earlier in runs[:place])
+    ]:
+        raise RecipeError(f"{twice[0]} stands in the mix twice, with the same sequences; name each run once")
+    for run in runs[1:]:
+        for what in ("tokenizer", "bos or eos"):
+            if _ids_of(runs[0], what) != _ids_of(run, what):
+                raise RunError(
+                    f"{runs[0]} and {run} do not have the same {what}, so their token ids do not mix; run one of "
+                    "them again with the other's `tokenizer`, which keeps its vectors and candidates"
+                )
+        _check_lengths(runs[0], run)
+
+
+def _check_lengths(first: Run, other: Run) -> None:
+    """Raise RunError unless both have what is asked, or both what some formats want beside: in a row, one token is a gap."""
+    if first.recipe.export.extra_tokens == other.recipe.export.extra_tokens:
+        return
+    lengths = " and ".join(
+        f"{run.recipe.sequence_tokens:,} tokens of {run} (for {', '.join(run.recipe.export.formats)})"
+        for run in (first, other)
+    )
+    raise RunError(
+        f"sequences of {lengths} do not mix: one of them has a token more than compose.target_tokens; run it again with the "
+        "formats of the other (--set export.formats=…), which keeps vectors and candidates"
+    )
+
+
+def _composed(run: Run) -> tuple[str, int]:
+    return run.steps["compose"].manifest["fingerprint"], len(run)
+
+
+def _ids_of(run: Run, what: str) -> Any:
+    if what == "bos or eos":
+        special = finished.special_ids(run.steps)
+        return special.bos, special.eos
+    step = run.steps["tokenizer"]
+    name = step.file(".tokenizer.json").name
+    return [part["files"][name]["xxh3"] for part in step.manifest["parts"] if name in part["files"]]

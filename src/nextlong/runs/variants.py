@@ -1,0 +1,271 @@
+"""Listed: the variants of a run directory, one a row: what tells them apart, what they hold, and what they weigh.
+
+In:  a run directory. Out: one `Listed` a variant, the oldest first. A folder that several variants need counts for each of
+them; `alone_bytes` is what dropping the one variant would free.
+"""
+
+from __future__ import annotations
+
+import shutil
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal
+
+from nextlong.artifacts import record
+from nextlong.artifacts.record import CURRENT, Variant, pages_of
+from nextlong.engine import step_store, store
+from nextlong.errors import RunError
+from nextlong.runs import data_folder
+from nextlong.runs.run import Run
+from nextlong.sequences.shortfall import why_fewer
+from nextlong.text import Json
+
+
+@dataclass(frozen=True)
+class Listed:
+    """One variant; `differs` are the settings that differ from those that `RUN` opens, else from the oldest variant's.
+
+    `exports` are folders by format and split; `why_fewer` says why it has fewer sequences than `asked`, else it is empty.
+    """
+
+    name: str
+    is_current: bool
+    differs: Json
+    sequences: int
+    asked: int | Literal["all"]
+    why_fewer: str
+    tokens_each: int | None
+    exports: dict[str, str]
+    bytes: int
+    alone_bytes: int
+    made: str
+
+
+def list_variants(run_dir: Path) -> list[Listed]:
+    """Return the variants of a run directory, the oldest first. Raises RunError if nothing has finished there."""
+    current, there = record.current(run_dir), record.existing(run_dir)
+    base = next((variant for variant in there if variant.name == current), there[0])
+    holders = Counter(folder for variant in there for folder in set(variant.steps.values()))
+    sizes = {folder: bytes_of(run_dir / folder) for folder in holders}
+    return [
+        Listed(
+            name=variant.name,
+            is_current=variant.name == current,
+            differs=record.differences(variant.recipe, base.recipe),
+            sequences=variant.sequences,
+            asked=variant.recipe["compose"]["sequences"],
+            why_fewer=_why_fewer(variant),
+            tokens_each=_tokens_each(variant),
+            exports={step: folder for step, folder in variant.steps.items() if "rows" in inputs_of(run_dir / folder)},
+            bytes=sum(sizes[folder] for folder in set(variant.steps.values())),
+            alone_bytes=sum(sizes[folder] for folder in set(variant.steps.values()) if holders[folder] == 1),
+            made=variant.made,
+        )
+        for variant in there
+    ]
+
+
+def _why_fewer(variant: Variant) -> str:
+    asked = variant.recipe["compose"]["sequences"]
+    if not isinstance(asked, int) or variant.sequences >= asked:
+        return ""
+    try:
+        run = Run(variant.named)
+        return "; ".join(why_fewer(run.recipe, run.steps))
+    except (RunError, KeyError):  # a step is damaged, of which `verify` tells
+        return "unknown: its steps cannot be read"
+
+
+def _tokens_each(variant: Variant) -> int | None:
+    config = manifest_of(variant.run_dir / variant.steps.get("compose", "")).get("config", {})
+    return config.get("target_tokens") if isinstance(config, Mapping) else None
+
+
+def manifest_of(folder: Path) -> Json:
+    """Return a step's manifest, {} where it has none that can be read: it is not finished, or damaged."""
+    try:
+        manifest = store.read_json(folder / store.MANIFEST)
+    except RunError:
+        return {}
+    return manifest if isinstance(manifest, dict) else {}
+
+
+def inputs_of(folder: Path) -> dict[str, str]:
+    """Return the fingerprints of the steps that a folder was made from, by name."""
+    inputs: dict[str, str] = manifest_of(folder).get("inputs", {})
+    return inputs
+
+
+def bytes_of(folder: Path) -> int:
+    """Return how much the files in a folder, or one file, hold."""
+    if not folder.is_dir():
+        return folder.lstat().st_size
+    return sum(path.lstat().st_size for path in folder.rglob("*") if not path.is_dir())
+
+
+_LEFTOVERS = (".work-*", ".*.tmp")
+
+
+@dataclass(frozen=True)
+class Waste:
+    """A folder or file that no kept variant needs, and what it is."""
+
+    path: Path
+    bytes: int
+    why: str
+
+
+def choose(run_dir: Path, *, keep: Sequence[str] = (), drop: Sequence[str] = ()) -> tuple[list[Variant], list[Variant]]:
+    """Return the variants that stay and those that go; both empty means all stay. Raises RunError for a name that is none."""
+    there = record.existing(run_dir)
+    known = [variant.name for variant in there]
+    for name in (*keep, *drop):
+        if name not in known:
+            raise RunError(f"{run_dir} has no variant {name!r}; it has: {', '.join(known)} (`nextlong list {run_dir}`)")
+    kept = [variant for variant in there if (not keep or variant.name in keep) and variant.name not in drop]
+    if not kept:
+        raise RunError(f"this leaves {run_dir} without a variant; delete the folder itself if nothing of it is needed")
+    return kept, [variant for variant in there if variant not in kept]
+
+
+def find_waste(run_dir: Path, kept: Sequence[Variant], dropped: Sequence[Variant] = ()) -> list[Waste]:
+    """Return what can go, in the order of the route."""
+    needed = _needed(run_dir, kept, dropped)
+    waste = []
+    for folder in sorted(run_dir.glob("[0-9][0-9]-*")):
+        if folder.is_symlink():
+            if folder.name not in needed:
+                waste.append(Waste(folder, 0, f"a link; its files stay in {folder.readlink().parent}"))
+            continue
+        if folder.name not in needed:
+            waste.append(Waste(folder, bytes_of(folder), _why(folder, dropped)))
+            continue
+        left = [path for pattern in _LEFTOVERS for path in sorted(folder.glob(pattern))]
+        waste += [Waste(path, bytes_of(path), "left by a killed run") for path in left]
+    return waste
+
+
+def _needed(run_dir: Path, kept: Sequence[Variant], dropped: Sequence[Variant]) -> set[str]:
+    named = {folder for variant in kept for folder in variant.steps.values()}
+    given_up = {folder for variant in dropped for folder in variant.steps.values()} - named
+    composed = {_fingerprint(variant.steps["compose"]) for variant in kept}
+    for folder in run_dir.glob("[0-9][0-9]-*"):
+        if inputs_of(folder).get("compose") in composed and folder.name not in given_up:
+            named.add(folder.name)
+    rows = {inputs_of(run_dir / folder).get("rows") for folder in named}
+    return named | {path.name for path in run_dir.glob("[0-9][0-9]-rows-*") if _fingerprint(path.name) in rows}
+
+
+def _fingerprint(folder: str) -> str:
+    return folder.rpartition("-")[2]
+
+
+def _why(folder: Path, dropped: Sequence[Variant]) -> str:
+    owners = [variant.name for variant in dropped if folder.name in variant.steps.values()]
+    if owners:
+        return f"of {', '.join(owners)}"
+    return "of no variant" if manifest_of(folder) else "not finished"
+
+
+def find_pages(run_dir: Path, dropped: Sequence[Variant]) -> list[Waste]:
+    """Return the pages of reports that go with the variants that are dropped."""
+    gone = {variant.name for variant in dropped}
+    pages = dict.fromkeys(pages_of(run_dir, gone) if gone else [], "shows a variant that goes")
+    if record.current(run_dir) in gone:
+        pages[run_dir / CURRENT] = "shows a variant that goes"
+    return [Waste(page, page.stat().st_size, why) for page, why in pages.items() if page.exists()]
+
+
+def remove(run_dir: Path, dropped: Sequence[Variant], waste: Sequence[Waste]) -> None:
+    """Remove variants with their pages, then folders; the caller holds the run directory's lock."""
+    with store.explained(run_dir):
+        pages = find_pages(run_dir, dropped)
+        removed = {one.path for one in waste}
+        rows = {_fingerprint(path.name) for path in run_dir.glob("[0-9][0-9]-rows-*") if path not in removed}
+        gone = {variant.name for variant in dropped}
+        kept = {name for name in record.variant_names(run_dir) if name not in gone}
+        data_folder.remove(data_folder.stale(run_dir, kept=kept, rows=rows))
+        for variant in dropped:
+            record.remove(variant)
+        for page in pages:
+            store.remove_file(page.path)
+        for path in _set_aside(run_dir, waste):
+            shutil.rmtree(path)
+        data_folder.write_index(run_dir)
+
+
+@dataclass(frozen=True)
+class Stored:
+    """A step of a store, and the run directories that link to it."""
+
+    name: str
+    bytes: int
+    run_dirs: list[str]
+
+
+def list_store(path: Path) -> list[Stored]:
+    """Return the steps of a store, in the order of the route."""
+    users = step_store.users(path)
+    return [
+        Stored(
+            folder.name, bytes_of(folder), [str(run_dir) for run_dir, names in users.items() if folder.name in names]
+        )
+        for folder in sorted(path.glob("[0-9][0-9]-*"))
+    ]
+
+
+def check_users(path: Path, *, forget: Sequence[Path] = ()) -> None:
+    """Take note that the run directories `forget` need nothing of a store any more.
+
+    Raises RunError if one of those is there, or another is not: one that was moved, or is not mounted, still has its links.
+    """
+    users = step_store.users(path)
+    known = {run_dir.expanduser().absolute() for run_dir in forget}
+    for run_dir in sorted(known):
+        if run_dir not in users:
+            raise RunError(f"--forget {run_dir}: {path} knows no such run directory; it knows {_listed(users)}")
+        if run_dir.is_dir():
+            raise RunError(f"--forget {run_dir}: it is still there; delete it first, or leave it out")
+    missing = [run_dir for run_dir in users if not run_dir.is_dir() and run_dir not in known]
+    if missing:
+        raise RunError(
+            f"{_listed(missing)} used {path} and cannot be found, so nothing was removed: one that was moved needs its steps; "
+            f"move it back or mount it, or, once it is of no use, say nextlong gc {path} "
+            + " ".join(f"--forget {run_dir}" for run_dir in missing)
+        )
+
+
+def _listed(run_dirs: Iterable[Path]) -> str:
+    return ", ".join(map(str, run_dirs)) or "none"
+
+
+def find_unshared(path: Path) -> list[Waste]:
+    """Return the steps of a store that no run directory links to."""
+    unused = [one for one in list_store(path) if not one.run_dirs]
+    why = {True: "of no run directory", False: "not finished, of no run directory"}
+    return [Waste(path / one.name, one.bytes, why[bool(manifest_of(path / one.name))]) for one in unused]
+
+
+def remove_unshared(path: Path, waste: Sequence[Waste], *, forget: Sequence[Path] = ()) -> None:
+    """Remove steps of a store, and what it knows of run directories; the caller holds its lock, alone."""
+    with store.explained(path):
+        for run_dir in forget:
+            step_store.forget(path, run_dir.expanduser())
+        for aside in _set_aside(path, waste):
+            shutil.rmtree(aside)
+        for lock in path.glob(".*.lock"):
+            if not next(path.glob(f"[0-9][0-9]-{lock.name[1:].removesuffix('.lock')}"), None):
+                lock.unlink(missing_ok=True)
+
+
+def _set_aside(run_dir: Path, waste: Sequence[Waste]) -> Iterator[Path]:
+    """Rename each to what `store.locked` takes for a killed task's folder, and yield it."""
+    for one in waste:
+        if one.path.is_symlink() or not one.path.is_dir():
+            one.path.unlink(missing_ok=True)
+            continue
+        aside = run_dir / f".work-removed-{one.path.name}"
+        one.path.rename(aside)
+        yield aside

@@ -1,0 +1,361 @@
+"""Fit: lay chunks of known token counts into sequences of exactly T tokens.
+
+In:  for each meta-chunk its candidates, or a list of documents; only their lengths in tokens matter.
+Out: spans that tile [0, T), or the reason why there are none.
+
+`fit="exact"`: every meta-chunk first takes its nearest negatives up to `min_gap_tokens`, so that no gap between two
+meta-chunks is empty; then the rest of the token budget is shared evenly, and what one meta-chunk leaves over goes to the
+next. Negatives are whole, and only the last one of the sequence is cut, so every meta-chunk is present and the length is T.
+`fit="paper"`: concatenate, cut at T, drop what is shorter (paper §3.1.2). The other methods do the same with documents.
+
+A separator follows each chunk that does not end in a newline, so that no two texts run into each other. A `Cutter` decides
+where a chunk may be cut: by lengths alone here, by the text in `truncate.py`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Container, Mapping, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+from types import MappingProxyType
+from typing import Final, Literal, NamedTuple
+
+import numpy as np
+
+from nextlong import schemas
+from nextlong.schemas import DropReason
+
+Fit = Literal["exact", "paper"]
+Position = Literal["head", "tail", "random"]
+
+_MOST_CUTS: Final = 16  # candidates whose beginning is checked before the other groups fill the rest
+
+
+class Piece(NamedTuple):
+    """A chunk as composing sees it; `closed`: its text ends in a newline or its document continues right behind it.
+
+    `fill`: separator tokens behind it beside the one that any open chunk has, where it was cut between two characters.
+    """
+
+    chunk: int
+    tokens: int
+    closed: bool = False
+    score: float = 1.0
+    fill: int = 0
+
+    def cost(self, separator_tokens: int) -> int:
+        """Return the tokens that it takes with its separators."""
+        return self.tokens + self.fill + (0 if self.closed else separator_tokens)
+
+
+class Group(NamedTuple):
+    """A meta-chunk and the candidates for its negatives, best first."""
+
+    meta: Piece
+    candidates: Sequence[Piece]
+
+
+class Span(NamedTuple):
+    """Tokens [start, end) of a sequence: the first end - start tokens of `chunk`, or a separator or special token."""
+
+    chunk: int
+    role: int
+    group: int
+    start: int
+    end: int
+    score: float
+
+
+class Cut(NamedTuple):
+    """How many of its tokens a negative keeps; `closed`: no separator follows them."""
+
+    tokens: int
+    closed: bool
+
+
+@dataclass(frozen=True)
+class Dropped:
+    """Why a draft became no sequence, and how many tokens it would have had."""
+
+    reason: DropReason
+    tokens: int
+
+
+@dataclass(frozen=True, kw_only=True)
+class Rules:
+    """How chunks become a sequence: the recipe's choices, and the tokens of separators and special tokens.
+
+    `reuse="free"` lets a chunk serve as a negative more than once in a sequence (the ablation that repeats meta-chunks).
+    """
+
+    target_tokens: int
+    fit: Fit = "exact"
+    min_gap_tokens: int = 1
+    position: Position = "head"
+    reuse: Literal["never", "free"] = "never"
+    separator_tokens: int = 0
+    bos_tokens: int = 0
+    eos_tokens: int = 0
+
+
+class Cutter:
+    """Decides where chunks may be cut, by their lengths alone."""
+
+    trimmed_tokens: int = 0  # by which a cut may be shorter than the budget
+
+    def __init__(self, separator_tokens: int = 0) -> None:
+        self.separator_tokens = separator_tokens
+
+    def negative(self, piece: Piece, budget: int, placed: Sequence[int]) -> Cut | None:  # noqa: ARG002
+        """Return how a negative fills a budget of tokens beside the chunks that are placed, None if it does not."""
+        with_separator = budget - self.separator_tokens
+        if 1 <= with_separator < piece.tokens or (with_separator == piece.tokens and not piece.closed):
+            return Cut(with_separator, closed=False)
+        return Cut(budget, closed=True) if budget <= piece.tokens else None
+
+    def end(self, piece: Piece, tokens: int) -> int:  # noqa: ARG002
+        """Return how many of its first `tokens` tokens the last chunk of a sequence keeps; separators fill the rest."""
+        return tokens
+
+
+def compose_spans(
+    groups: Sequence[Group],
+    rules: Rules,
+    *,
+    rng: np.random.Generator | None = None,
+    blocked: Container[int] = (),
+    near_copies: Mapping[int, Sequence[int]] = MappingProxyType({}),
+    cutter: Cutter | None = None,
+) -> list[Span] | Dropped:
+    """Return spans that tile exactly `rules.target_tokens` tokens, or why there are none (arXiv 2501.12766 §3.1.2).
+
+    `rng` places the meta-chunks if `position="random"`. A chunk serves as a negative once unless `reuse="free"`, never if it
+    is `blocked`, and not where one of its `near_copies` has served. Under `fit="exact"` each meta-chunk has at least
+    `min_gap_tokens` tokens of negatives, and so has the gap between each two, whatever the position.
+    """
+    cutter = cutter or Cutter(rules.separator_tokens)
+    used: set[int] | None = set() if rules.reuse == "never" else None
+    walkers = [_Walker(group.candidates, used, blocked, near_copies, cutter) for group in groups]
+    if rules.fit == "exact":
+        dropped = _share_budget(groups, walkers, rules, used, trimmed_tokens=cutter.trimmed_tokens)
+        if dropped is not None:
+            return dropped
+    else:
+        for walker in walkers:
+            walker.take_whole(None)
+    negatives = [walker.taken for walker in walkers]
+    return _tile(_arranged(groups, negatives, rules, rng), rules, cutter, if_short=DropReason.TOO_FEW_NEGATIVES)
+
+
+def concatenate_spans(
+    pieces: Sequence[Piece], groups: Sequence[int], rules: Rules, *, cutter: Cutter | None = None
+) -> list[Span] | Dropped:
+    """Return spans of documents one after the other, cut at T; `groups` says which document a chunk is of.
+
+    A chunk whose document continues right behind it is `closed`, so that no separator parts what belongs together.
+    """
+    ordered = [(piece, schemas.DOCUMENT, group) for piece, group in zip(pieces, groups, strict=True)]
+    cutter = cutter or Cutter(rules.separator_tokens)
+    return _tile(ordered, rules, cutter, if_short=DropReason.TOO_FEW_DOCUMENTS)
+
+
+class _Walker:
+    """Walks a group's candidates in order, past those that any group has used; `taken` are its negatives so far.
+
+    `used` is shared by the groups of a sequence: the chunks taken so far, and their near-duplicates (None: all may serve
+    again). `tokens` and `cost` count the negatives taken, without and with their separators.
+    """
+
+    def __init__(
+        self,
+        candidates: Sequence[Piece],
+        used: set[int] | None,
+        blocked: Container[int],
+        near_copies: Mapping[int, Sequence[int]],
+        cutter: Cutter,
+    ) -> None:
+        self.taken: list[Piece] = []
+        self.tokens = self.cost = 0
+        self._candidates, self._used, self._blocked, self._near_copies = candidates, used, blocked, near_copies
+        self._cutter = cutter
+        self._places: list[int] = []  # of `taken` among the candidates
+        self._next = 0
+
+    def free(self) -> Piece | None:
+        """Return the next candidate that may serve, None if there is none."""
+        used = self._used or ()
+        while self._next < len(self._candidates):
+            piece = self._candidates[self._next]
+            if piece.chunk not in used and piece.chunk not in self._blocked:
+                return piece
+            self._next += 1
+        return None
+
+    def take_whole(self, budget: int | None) -> int:
+        """Take free candidates up to the first that does not fit; return what is left of the budget (None: no bound)."""
+        left = budget or 0
+        while (piece := self.free()) is not None:
+            cost = piece.cost(self._cutter.separator_tokens)
+            if budget is not None and cost > left:
+                break
+            self._take(piece)
+            left -= cost
+        return left
+
+    def take_least(self, tokens: int) -> bool:
+        """Take free candidates until they hold this many tokens; say whether they do."""
+        while self.tokens < tokens and (piece := self.free()) is not None:
+            self._take(piece)
+        return self.tokens >= tokens
+
+    def take_truncated(self, budget: int, placed: Sequence[int]) -> bool:
+        """Take the first free candidate that fills the budget when cut, with separators behind it; say whether one does."""
+        before, tries = self._next, 0
+        while tries < _MOST_CUTS and (piece := self.free()) is not None:
+            cut = self._cutter.negative(piece, budget, placed)
+            if cut is not None:
+                fill = 0 if cut.closed else budget - cut.tokens - self._cutter.separator_tokens
+                self._take(piece._replace(tokens=cut.tokens, closed=cut.closed, fill=fill))
+                return True
+            tries += piece.tokens >= budget
+            self._next += 1
+        self._next = before
+        return False
+
+    def keep(self, count: int) -> None:
+        """Put all but the first `count` of its negatives back, and continue from there."""
+        self.taken, self._places = self.taken[:count], self._places[:count]
+        self._next = self._places[-1] + 1 if count else 0
+        self.tokens = sum(piece.tokens for piece in self.taken)
+        self.cost = sum(piece.cost(self._cutter.separator_tokens) for piece in self.taken)
+
+    def mark_used(self, pieces: Sequence[Piece]) -> None:
+        """Mark negatives, and their near-duplicates, as used."""
+        if self._used is not None:
+            for piece in pieces:
+                self._used.add(piece.chunk)
+                self._used.update(self._near_copies.get(piece.chunk, ()))
+
+    def _take(self, piece: Piece) -> None:
+        self.mark_used([piece])
+        self.taken.append(piece)
+        self._places.append(self._next)
+        self.tokens += piece.tokens
+        self.cost += piece.cost(self._cutter.separator_tokens)
+        self._next += 1
+
+
+def _share_budget(
+    groups: Sequence[Group], walkers: Sequence[_Walker], rules: Rules, used: set[int] | None, *, trimmed_tokens: int
+) -> Dropped | None:
+    """Take the negatives of each group that fill the sequence exactly beside the meta-chunks; return why none do."""
+    room = rules.target_tokens - rules.bos_tokens - rules.eos_tokens
+    separator_tokens, least = rules.separator_tokens, rules.min_gap_tokens
+    meta_tokens = sum(group.meta.cost(separator_tokens) for group in groups)
+    left = room - meta_tokens
+    if left < 1:
+        return Dropped(DropReason.TOO_LONG, meta_tokens)
+    if left < least * len(groups):
+        return Dropped(DropReason.TOO_LITTLE_ROOM, meta_tokens)
+    *others, last = walkers
+    if not all(walker.take_least(least) for walker in others):
+        return Dropped(DropReason.NO_NEGATIVES, meta_tokens)
+    if left - sum(walker.cost for walker in others) < least:
+        return Dropped(DropReason.TOO_LITTLE_ROOM, meta_tokens)
+    # What the groups behind have taken already, and what the cut negative needs, is not for this group to take.
+    reserve = least + separator_tokens + trimmed_tokens
+    for place, walker in enumerate(others):
+        share = left // (len(groups) - place)  # an even share of what is left carries over what others did not use
+        later = sum(other.cost for other in others[place + 1 :]) + reserve
+        walker.take_whole(min(share, left - later) - walker.cost)
+        left -= walker.cost
+    left = last.take_whole(left)
+    if others and left and not last.taken and last.free() is None:
+        return Dropped(DropReason.NO_NEGATIVES, meta_tokens)
+    left = _fill_up(last, others, left, used, least)
+    if left:
+        return Dropped(DropReason.TOO_FEW_NEGATIVES, room - left)
+    return Dropped(DropReason.TOO_LITTLE_ROOM, meta_tokens) if last.tokens < least else None
+
+
+def _fill_up(last: _Walker, others: Sequence[_Walker], left: int, used: set[int] | None, least: int) -> int:
+    """Fill what is left of the budget; return what could not be filled. The cut negative is the last of the last group.
+
+    The last group's next candidate is cut. Where none of its candidates fills the rest, others take whole ones before; then
+    the last group's own last negative, or one behind it, is cut.
+    """
+
+    def cut(budget: int) -> bool:
+        placed = [piece.chunk for walker in (*others, last) for piece in walker.taken]
+        return budget == 0 or last.take_truncated(budget, placed)
+
+    def others_take(budget: int) -> int:
+        for walker in reversed(others):
+            budget = walker.take_whole(budget)
+        return budget
+
+    counts = [len(walker.taken) for walker in others]
+    short = left
+    if cut(left) or cut(short := others_take(left)):
+        return 0
+    if not last.taken:
+        return short
+    back = last.cost
+    for walker, count in zip((*others, last), (*counts, len(last.taken) - 1), strict=True):
+        walker.keep(count)
+    if used is not None:
+        used.clear()
+        for walker in (*others, last):
+            walker.mark_used(walker.taken)
+    kept = max(1, least - last.tokens)
+    return 0 if cut(kept + others_take(left + back - last.cost - kept)) else short
+
+
+def _arranged(
+    groups: Sequence[Group], negatives: Sequence[list[Piece]], rules: Rules, rng: np.random.Generator | None
+) -> list[tuple[Piece, int, int]]:
+    """Return (piece, role, group) in reading order; any two meta-chunks have `min_gap_tokens` tokens between them."""
+    least = rules.min_gap_tokens if rules.fit == "exact" else 0
+    ordered = []
+    behind = least  # tokens of negatives since the last meta-chunk
+    for number, (group, group_negatives) in enumerate(zip(groups, negatives, strict=True)):
+        placed = [(piece, schemas.NEGATIVE, number) for piece in group_negatives]
+        before = list(accumulate((piece.tokens for piece in group_negatives), initial=0))
+        if rules.position == "random":
+            assert rng is not None
+            first = next(place for place, tokens in enumerate(before) if behind + tokens >= least)
+            meta_place = first + int(rng.integers(len(before) - first))
+        else:
+            meta_place = 0 if rules.position == "head" else len(group_negatives)
+        behind = before[-1] - before[meta_place]
+        placed.insert(meta_place, (group.meta, schemas.META, number))
+        ordered += placed
+    return ordered
+
+
+def _tile(
+    ordered: Sequence[tuple[Piece, int, int]], rules: Rules, cutter: Cutter, *, if_short: DropReason
+) -> list[Span] | Dropped:
+    """Lay BOS, pieces with separators, and EOS one after the other; the piece that crosses the end is cut."""
+    spans = [Span(schemas.NO_CHUNK, schemas.BOS, -1, 0, rules.bos_tokens, 0.0)] if rules.bos_tokens else []
+    reached, end = rules.bos_tokens, rules.target_tokens - rules.eos_tokens
+    for piece, role, group in ordered:
+        tokens, separators = piece.tokens, piece.cost(cutter.separator_tokens) - piece.tokens
+        if piece.tokens > end - reached:
+            tokens = cutter.end(piece, end - reached)
+            separators = end - reached - tokens
+        if tokens:
+            spans.append(Span(piece.chunk, role, group, reached, reached + tokens, piece.score))
+        reached += tokens
+        stop = min(reached + separators, end)
+        while reached < stop:
+            length = min(cutter.separator_tokens, stop - reached)
+            spans.append(Span(schemas.NO_CHUNK, schemas.SEPARATOR, group, reached, reached + length, 0.0))
+            reached += length
+        if reached == end:
+            break
+    if reached < end:
+        return Dropped(if_short, reached)
+    if rules.eos_tokens:
+        spans.append(Span(schemas.NO_CHUNK, schemas.EOS, -1, end, rules.target_tokens, 0.0))
+    return spans

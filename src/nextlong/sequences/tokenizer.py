@@ -1,0 +1,275 @@
+"""Tokenizer: load it or train it once, and measure the characters per token.
+
+In:  the recipe's `tokenizer` section; DOCUMENTS and CHUNKS of the corpus.
+Out: one tokenizer.json that every later step reads, TOKEN_CHARS, and E, the paper's characters per token (§3.1.2): measured
+on a random sample of chunks rather than assumed, since it differs between corpora as much as between tokenizers.
+Samples are drawn by keyed hash of a document's content and the chunk's start: sharding and file order do not matter.
+"""
+
+from __future__ import annotations
+
+import difflib
+import itertools
+import json
+import os
+import re
+from collections.abc import Iterable, Iterator, Sequence
+from functools import lru_cache
+from pathlib import Path
+from typing import Final
+
+import numpy as np
+import tokenizers
+from numpy.typing import NDArray
+from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+
+from nextlong import recipe
+from nextlong.artifacts.lookup import iter_chunk_texts, read_chunks, read_content_hashes
+from nextlong.artifacts.results import TokenizerResult
+from nextlong.errors import CorpusError, TokenizerError
+from nextlong.rng import keyed_hash, threshold_for
+from nextlong.sequences.encode import TextEncoder, for_corpus
+from nextlong.sequences.token_chars import lost_share, token_chars
+
+END_OF_TEXT: Final = "<|endoftext|>"
+LLAMA3_PATTERN: Final = (
+    r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
+    r"|\s*[\r\n]+|\s+(?!\S)|\s+"
+)
+MEASURED_CHUNKS: Final = 2048
+_DECODED_CHUNKS: Final = 256
+TRAINING_CHARS: Final = 20_000_000
+
+
+def load_tokenizer(config: recipe.Tokenizer) -> tokenizers.Tokenizer:
+    """Return the tokenizer of `config.source`: a tokenizer.json, a folder with one, or a name on the Hugging Face hub.
+
+    Truncation, padding and BPE dropout that the file asks for are switched off. Raises TokenizerError.
+    """
+    check_there(config)
+    source = config.source or ""
+    path = local_path(source)
+    return for_corpus(_from_file(path) if path.is_file() else _from_hub(source, config.revision))
+
+
+def check_there(config: recipe.Tokenizer) -> None:
+    """Raise TokenizerError if `config.source` is no file, no folder with one, and no name that the hub could know."""
+    source = config.source
+    if source is None or (path := local_path(source)).is_file():
+        return
+    if path != Path(source) or not _is_hub_name(source):
+        raise TokenizerError(
+            f"tokenizer.source={source!r}: {path} does not exist; "
+            "give a tokenizer.json, a folder with one, or a hub name such as 'gpt2'"
+        )
+
+
+def local_path(source: str) -> Path:
+    """Return the file that a local source names, there or not: `~` is expanded, a folder means its tokenizer.json."""
+    given = Path(os.path.expanduser(source))  # noqa: PTH111 (Path's own raises where there is no such home)
+    return given / "tokenizer.json" if given.is_dir() else given
+
+
+def _from_file(path: Path) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_file(str(path))
+    except Exception as error:  # the library raises a bare Exception whatever is wrong with a file
+        raise TokenizerError(
+            f"tokenizer.source: {path} is not a tokenizer.json of Hugging Face tokenizers: {error}; "
+            "`AutoTokenizer.from_pretrained(…).save_pretrained(…)` of transformers writes one"
+        ) from None
+
+
+def _is_hub_name(source: str) -> bool:
+    return re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", source) is not None and not source.endswith(".json")
+
+
+def _from_hub(name: str, revision: str) -> tokenizers.Tokenizer:
+    try:
+        return tokenizers.Tokenizer.from_pretrained(name, revision=revision)
+    except Exception as error:  # offline, not found, gated and malformed each come as another library's exception
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise TokenizerError(
+            f"tokenizer.source={name!r} is not a local path, and the Hugging Face hub did not give it at revision "
+            f"{revision!r}: {reason.rstrip('.')}; check the name, log in with `hf auth login` if it is gated, "
+            "or give a local tokenizer.json"
+        ) from None
+
+
+def special_id(tokenizer: tokenizers.Tokenizer, name: str | None, *, key: str) -> int | None:
+    """Return the id of a special token, None for None; `key` is the recipe's, for the error. Raises TokenizerError."""
+    if name is None:
+        return None
+    known_id: int | None = tokenizer.token_to_id(name)
+    if known_id is None:
+        added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
+        near = difflib.get_close_matches(name, added, n=3, cutoff=0.3) or added[:3]
+        advice = f"nearest of its special tokens: {', '.join(near)}" if near else "it has no special tokens"
+        raise TokenizerError(f"{key}={name!r} is not in the tokenizer; {advice}")
+    return known_id
+
+
+def train_bpe(texts: Iterable[str], *, vocab_size: int) -> tokenizers.Tokenizer:
+    """Train a byte-level BPE with Llama 3's splitting and the special token <|endoftext|>; same texts, same bytes.
+
+    The vocabulary is smaller than `vocab_size` where the texts hold no more pairs to merge.
+    """
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
+        [
+            pre_tokenizers.Split(Regex(LLAMA3_PATTERN), "isolated"),
+            pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
+        ]
+    )
+    tokenizer.decoder = decoders.ByteLevel()
+    trainer = trainers.BpeTrainer(
+        vocab_size=vocab_size,
+        special_tokens=[END_OF_TEXT],
+        initial_alphabet=sorted(pre_tokenizers.ByteLevel.alphabet()),
+        show_progress=False,
+    )
+    tokenizer.train_from_iterator(texts, trainer)
+    return tokenizer
+
+
+def prepare_tokenizer(
+    out: Path,
+    *,
+    tokenizer: recipe.Tokenizer,
+    documents: Sequence[Path],
+    chunks: Sequence[Path],
+    seed: int,
+    separator: str = "\n",
+) -> TokenizerResult:
+    """Write `{out}.tokenizer.json`, loaded or trained, and `{out}.tokenchars.npy` (TOKEN_CHARS); return E and ids for composing.
+
+    `separator` is the separator between chunks. Raises TokenizerError, and CorpusError if there is nothing to measure.
+    """
+    corpus = list(zip(documents, chunks, strict=True))
+    if tokenizer.train is None:
+        loaded = load_tokenizer(tokenizer)
+        _require_pieces_alone(loaded, source=tokenizer.source or "")
+    else:
+        loaded = train_bpe(_training_texts(corpus, seed=seed), vocab_size=tokenizer.train)
+    bos_id = special_id(loaded, tokenizer.bos, key="tokenizer.bos")
+    eos_id = special_id(loaded, tokenizer.eos, key="tokenizer.eos")
+    separator_ids = tuple(loaded.encode(separator, add_special_tokens=False).ids)
+    # `separator` was encoded before: the encoder makes a special token's name text, and a separator may be such a token.
+    # Not `save`: it reports a full disk as a bare Exception.
+    Path(f"{out}.tokenizer.json").write_text(loaded.to_str(), encoding="utf-8")
+    characters = token_chars(loaded)
+    np.save(f"{out}.tokenchars.npy", characters)
+    encoder = TextEncoder(loaded, engine="reference")
+    texts = list(itertools.chain.from_iterable(_drawn_texts(corpus, seed=seed)))
+    chars_per_token, measured_chunks = tokenizer.chars_per_token, 0
+    if chars_per_token == "auto":
+        chars_per_token, measured_chunks = _measure_chars_per_token(encoder, texts)
+    specials = (separator_ids, *([] if special is None else [special] for special in (bos_id, eos_id)))
+    separator_text, bos_text, eos_text = (loaded.decode(list(ids), skip_special_tokens=False) for ids in specials)
+    added = loaded.get_added_tokens_decoder()
+    ordinary = tuple(
+        key for key, token in (("bos", bos_id), ("eos", eos_id)) if token is not None and token not in added
+    )
+    lost = lost_share(loaded, texts[:: max(1, len(texts) // _DECODED_CHUNKS)])
+    return TokenizerResult(
+        chars_per_token=chars_per_token,
+        measured_chunks=measured_chunks,
+        vocab_size=len(characters),
+        bos_id=bos_id,
+        eos_id=eos_id,
+        separator_ids=separator_ids,
+        special_texts=(separator_text, bos_text, eos_text),
+        lost_share=lost,
+        ordinary=ordinary,
+    )
+
+
+# A chunk ends behind a newline or a blank: no tokenizer joins the two parts of such a pair into one word.
+_NEIGHBOURS: Final = (("word.\n", "Word"), ("a b ", "c"))
+_BLANKS: Final = str.maketrans("", "", " \u2581\u0120")  # and what stands for one: of Metaspace, of ByteLevel
+_CURES: Final = {
+    "prepend_scheme": 'set "prepend_scheme": "never" in its pre_tokenizer and decoder',
+    "Prepend": 'take the normalizer of type "Prepend" and the decoder of type "Strip" out',
+    "add_prefix_space": 'set "add_prefix_space": false in its pre_tokenizer',
+}
+
+
+def _require_pieces_alone(tokenizer: tokenizers.Tokenizer, *, source: str) -> None:
+    """Refuse a tokenizer that puts a blank before each text: every chunk would get one that its document lacks."""
+    for left, right in _NEIGHBOURS:
+        apart = _text_of(tokenizer, left, right)
+        whole = _text_of(tokenizer, left + right)
+        if apart != whole and apart.translate(_BLANKS) == whole.translate(_BLANKS):
+            parts = json.loads(tokenizer.to_str())
+            blanks = json.dumps([parts["normalizer"], parts["pre_tokenizer"]])
+            cures = " and ".join(cure for name, cure in _CURES.items() if f'"{name}"' in blanks)
+            raise TokenizerError(
+                f"tokenizer.source={source!r} puts a blank before every text, so each chunk would get one that its "
+                f"document does not have; {cures or 'switch that off'} in a copy of its tokenizer.json, and name that copy"
+            )
+
+
+def _text_of(tokenizer: tokenizers.Tokenizer, *texts: str) -> str:
+    """Return what the tokens of texts that were encoded one by one say when they stand in a row."""
+    tokens = [token for text in texts for token in tokenizer.encode(text, add_special_tokens=False).tokens]
+    return "".join(tokens) if tokenizer.decoder is None else str(tokenizer.decoder.decode(tokens))
+
+
+def _measure_chars_per_token(encoder: TextEncoder, texts: Sequence[str]) -> tuple[float, int]:
+    tokens = len(encoder.encode_batch(texts)[0])
+    if not tokens:
+        raise CorpusError("the corpus has no text to measure tokenizer.chars_per_token on; check ingest.sources")
+    return sum(map(len, texts)) / tokens, len(texts)
+
+
+def _drawn_texts(corpus: Sequence[tuple[Path, Path]], *, seed: int) -> Iterator[list[str]]:
+    """Yield the texts of the `MEASURED_CHUNKS` chunks with the smallest keys, shard by shard."""
+    drawn = np.empty((3, 0), np.uint64)  # key, shard, row
+    for shard, (documents, chunks) in enumerate(corpus):
+        keys = _chunk_keys(documents, chunks, seed=seed, stage="tokenizer-measure")
+        rows = np.argsort(keys, kind="stable")[:MEASURED_CHUNKS]
+        here = np.stack([keys[rows], np.full(len(rows), shard, np.uint64), rows.astype(np.uint64)])
+        drawn = np.concatenate([drawn, here], axis=1)
+        drawn = drawn[:, np.argsort(drawn[0], kind="stable")[:MEASURED_CHUNKS]]
+    for shard, (documents, chunks) in enumerate(corpus):
+        rows = np.sort(drawn[2, drawn[1] == shard]).astype(np.int64)
+        yield from (batch.texts for batch in iter_chunk_texts(documents, chunks, rows))
+
+
+def _training_texts(corpus: Sequence[tuple[Path, Path]], *, seed: int) -> Iterator[str]:
+    """Yield the texts of random chunks, about `TRAINING_CHARS` characters in all."""
+    total_chars = sum(_total_chars(chunks) for _, chunks in corpus)
+    bound = threshold_for(TRAINING_CHARS / max(total_chars, 1))
+    for documents, chunks in corpus:
+        rows = np.flatnonzero(_chunk_keys(documents, chunks, seed=seed, stage="tokenizer-train") <= bound)
+        for batch in iter_chunk_texts(documents, chunks, rows):
+            yield from batch.texts
+
+
+def _total_chars(chunks: Path) -> int:
+    table = read_chunks(chunks)
+    return int((table["end"] - table["start"]).sum())
+
+
+def _chunk_keys(documents: Path, chunks: Path, *, seed: int, stage: str) -> NDArray[np.uint64]:
+    """Return a random key per chunk, shape (rows,), from its document's content and its start alone."""
+    table = read_chunks(chunks)
+    of_document = keyed_hash(read_content_hashes(documents), seed=seed, stage=stage)[table["doc_row"]]
+    return keyed_hash(of_document + table["start"].astype(np.uint64), seed=seed, stage=f"{stage}-chunk")
+
+
+def token_id(name: str, *, tokenizer: Path, key: str = "") -> int:
+    """Return the id of a token, which the recipe names by `key`. Raises TokenizerError if it is none of the tokenizer."""
+    token: int | None = tokenizer_of(tokenizer).token_to_id(name)
+    if token is None:
+        asked = f"{key}={name!r}" if key else repr(name)
+        raise TokenizerError(f"{asked} is not a token of the tokenizer; name one, such as its end of text")
+    return token
+
+
+@lru_cache(maxsize=2)
+def tokenizer_of(path: Path) -> tokenizers.Tokenizer:
+    """Return the tokenizer of a run, read once a process."""
+    from nextlong.sequences.encode import read_tokenizer
+
+    return read_tokenizer(path)

@@ -1,1 +1,0 @@
-"""Similarity: runs of words, one rule for near-copies and rarity."""

@@ -1,0 +1,50 @@
+"""Text: what messages and tables are made of (counts in words, lines for a terminal, model names), and plain data."""
+
+from __future__ import annotations
+
+import textwrap
+from pathlib import Path
+from typing import Any, Final
+
+# An object whose keys users, plug-ins, trainers or other libraries choose; what we choose has a model or a TypedDict.
+Json = dict[str, Any]
+
+
+HANGING: Final = "  "  # before what goes on below a message's first line
+
+
+def wrapped(text: str, cells: int, *, indent: str = "") -> list[str]:
+    """Return the lines of a text in parts of at most so many characters; words that are longer stay whole.
+
+    `indent` stands before all but the first part of a line.
+    """
+    return [part for line in text.split("\n") for part in _parts(line, cells, indent)]
+
+
+def _parts(line: str, cells: int, indent: str) -> list[str]:
+    return textwrap.wrap(line, cells, subsequent_indent=indent, break_long_words=False, break_on_hyphens=False) or [""]
+
+
+def counted(count: int, noun: str) -> str:
+    """Return `1 chunk`, `2 chunks`, `1,000 chunks`, `2 queries`, `2 keys`."""
+    if count == 1:
+        return f"1 {noun}"
+    return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{count:,} {noun}s"
+
+
+def why_no_model(name: str) -> str:
+    """Return why a name is neither a model's folder nor a name on the Hugging Face hub, with the cure; "" if it may be one."""
+    path = Path(name).expanduser()
+    cure = "name a folder with config.json and weights, as `save_pretrained` writes it, or one of the Hugging Face hub (org/name)"
+    if path.is_dir():
+        return "" if (path / "config.json").is_file() else f"is not a model: it has no config.json; {cure}"
+    if path.exists():
+        return f"is not a model but a file; {cure}"
+    is_path = name.startswith((".", "~", "/")) or name.endswith("/") or name.count("/") > 1
+    return f"is not there; {cure}" if is_path else ""
+
+
+def first_sentence(error: BaseException) -> str:
+    """Return the first line of a library's message, without its last dot; never empty."""
+    lines = (line.strip() for line in str(error).splitlines())
+    return next((line for line in lines if line), type(error).__name__).rstrip(".")

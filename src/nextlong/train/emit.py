@@ -1,0 +1,427 @@
+"""Emit: the same training for another trainer: its config, its data set, its launch script.
+
+In:  a training recipe over finished runs; axolotl, prolong or megatron.
+Out: a folder with `data/` (the exported rows), the trainer's config and `launch.sh`.
+
+`TRAINER` declares each trainer: the format that it reads, the recipe's keys that it supports, and the function that
+renders its files from `Settings`.
+"""
+
+from __future__ import annotations
+
+import json
+import shlex
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Final, NamedTuple
+
+import yaml
+from rich.console import Console
+
+from nextlong.engine import store
+from nextlong.errors import RecipeError
+from nextlong.plugins import TRAINERS
+from nextlong.report import tables
+from nextlong.runs import export
+from nextlong.runs.run import Run
+from nextlong.text import Json
+from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported
+
+_GPUS_PER_NODE: Final = 8
+_DATA_KEYS: Final[SupportedKeys] = dict.fromkeys(
+    ("data.runs", "data.mix", "data.by", "data.pack", "data.validation", "data.shared_chunks", "data.split_seed")
+)
+_COMMON_KEYS: Final[SupportedKeys] = {
+    **dict.fromkeys(("seed", "training", "model.rope_base", "model.rope_scaling", "checkpoints.every_steps")),
+    "attention": ("sequence", "row"),
+    "training.micro_batch_rows": (1,),
+    "memory.checkpointing": ("layers", "none"),
+}
+# What Megatron-LM has built in of Llama 3.1's RoPE scaling; it takes the factor as an argument.
+_MEGATRON_SCALING: Final = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
+
+
+@dataclass(frozen=True)
+class Settings:
+    """A recipe, the folder of its files, and the tokens of its longest sequence and row."""
+
+    recipe: TrainRecipe
+    folder: Path
+    sequence_tokens: int
+    row_tokens: int
+
+    @property
+    def data(self) -> Path:
+        """The folder of the exported rows."""
+        return self.folder / "data"
+
+    @property
+    def rows_per_step(self) -> int:
+        """Rows of all ranks in a step."""
+        return max(1, self.recipe.training.tokens_per_step // self.row_tokens)
+
+    @property
+    def accumulation(self) -> int:
+        """Micro-batches of a step on each rank."""
+        return self.rows_per_step * self.recipe.hardware.ranks_per_row // self.recipe.hardware.count
+
+    @property
+    def keeps_sequences_apart(self) -> bool:
+        """Whether rows hold several sequences that do not attend to each other."""
+        return self.recipe.data.pack is not None and self.recipe.attention == "sequence"
+
+    @cached_property
+    def model_config(self) -> Json:
+        """The model's config.json. Raises RecipeError if `model.path` is no local folder."""
+        path = Path(self.recipe.model.path or "") / "config.json"
+        if not path.is_file():
+            raise RecipeError(
+                f"model.path={self.recipe.model.path!r}: this trainer needs the model's sizes and RoPE; name a local folder"
+            )
+        config: Json = json.loads(path.read_text(encoding="utf-8"))
+        return config
+
+    @property
+    def rope_base(self) -> float:
+        """The RoPE base to train with: the recipe's, or the model's own."""
+        if self.recipe.model.rope_base is not None:
+            return self.recipe.model.rope_base
+        config = self.model_config
+        return float(config.get("rope_theta") or (config.get("rope_parameters") or {}).get("rope_theta", 10_000.0))
+
+    def llama3_scaling(self) -> Json | None:
+        """Return the model's RoPE scaling of Llama 3.1, if it is kept. Raises RecipeError for another kind that would be kept."""
+        if self.recipe.model.rope_scaling == "replace":
+            return None
+        scaling = dict(self.model_config.get("rope_scaling") or self.model_config.get("rope_parameters") or {})
+        kind = scaling.setdefault("rope_type", scaling.pop("type", "default"))
+        if kind in ("default", "llama3"):
+            return scaling if kind == "llama3" else None
+        raise RecipeError(
+            f"model.rope_scaling=keep: this trainer does not know {kind} scaling; set model.rope_scaling=replace"
+        )
+
+    def launch_options(self) -> str:
+        """Return the options of torchrun for the number of machines and their rendezvous."""
+        count = self.recipe.hardware.count
+        nodes, per_node = -(-count // _GPUS_PER_NODE), min(_GPUS_PER_NODE, count)
+        options = f"--nnodes {nodes} --nproc-per-node {per_node}"
+        if nodes > 1:
+            options += ' --rdzv-backend c10d --rdzv-endpoint "${HEAD_NODE:?address:port of the first machine}"'
+        return options
+
+
+class Trainer(NamedTuple):
+    """A trainer: its name, the export format that it reads, whether we pack its rows, the keys it supports, and its files by name.
+
+    `attends_across`: whether it can attend across the sequences of a packed row.
+    """
+
+    name: str
+    format: str
+    packs: bool
+    keys: SupportedKeys
+    files: Callable[[Settings], Mapping[str, str]]
+    attends_across: bool = False
+
+
+def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None:
+    """Write `folder` for the trainer `name`. Raises RecipeError for an unknown trainer, and for settings it does not support."""
+    trainers: dict[str, Trainer] = TRAINERS.declarations(Trainer)
+    if name not in trainers:
+        engine = "; torchtitan is an engine: --engine torchtitan" if name == "torchtitan" else ""
+        raise RecipeError(f"--emit {name!r} is not known; choose from {', '.join(trainers)}{engine}")
+    trainer, settings, data = trainers[name], _settings(recipe, folder.absolute()), recipe.data
+    advice = "leave these at the values shown, or use another trainer"
+    check_supported(recipe, {**_DATA_KEYS, **trainer.keys}, trainer=f"--emit {name}", advice=advice)
+    if recipe.attention == "row" and data.pack and not trainer.attends_across:
+        others = " or ".join(other for other, one in trainers.items() if one.attends_across)
+        raise RecipeError(
+            f"attention=row with data.pack is not supported by {name}; use attention=sequence, or {others}"
+        )
+    _check_devices(settings)
+    overrides = [f"export.push={json.dumps(str(settings.data))}"]
+    if data.pack and trainer.packs:
+        overrides.append(f"export.pack={data.pack}")
+    if data.validation:
+        overrides += [f"export.validation={data.validation}", f"export.shared_chunks={data.shared_chunks}"]
+        overrides.append(f"export.split_seed={data.split_seed}")
+    folder.mkdir(parents=True, exist_ok=True)
+    export.export(
+        data.runs,
+        formats=[trainer.format],
+        overrides=overrides,
+        mix=data.mix or (),
+        by=data.by if data.mix else "sequences",
+        stale="replace",
+    )
+    for file, text in trainer.files(settings).items():
+        with store.explained(folder / file):
+            store.write_text(folder / file, text)
+    (folder / "launch.sh").chmod(0o755)
+    store.write_text(folder / "recipe.yaml", recipe.dump())
+    tables.say(f"wrote {folder}; inspect launch.sh, then run it there", console)
+
+
+def _settings(recipe: TrainRecipe, folder: Path) -> Settings:
+    if not recipe.data.runs:
+        raise RecipeError("--emit exports finished runs; name them under data.runs")
+    if recipe.model.path is None:
+        raise RecipeError("--emit needs a model that other trainers can load; set model.path instead of model.scratch")
+    local = Path(recipe.model.path).expanduser()
+    if local.exists():  # launch.sh runs in a folder of its own
+        model = recipe.model.model_copy(update={"path": str(local.absolute())})
+        recipe = recipe.model_copy(update={"model": model})
+    longest = max(Run(run).recipe.sequence_tokens for run in recipe.data.runs)
+    return Settings(recipe, folder, sequence_tokens=longest, row_tokens=recipe.data.pack or longest)
+
+
+def _check_devices(settings: Settings) -> None:
+    """Raise RecipeError if the devices do not fill machines, or cannot share a step's rows evenly."""
+    hardware, rows = settings.recipe.hardware, settings.rows_per_step
+    if hardware.count % min(_GPUS_PER_NODE, hardware.count):
+        raise RecipeError(
+            f"hardware.count={hardware.count} does not fill machines of {_GPUS_PER_NODE} devices; use a multiple of that"
+        )
+    if hardware.count % hardware.ranks_per_row or rows * hardware.ranks_per_row % hardware.count:
+        raise RecipeError(
+            f"hardware: {hardware.count} devices, {hardware.ranks_per_row} a row, cannot share {rows} rows a step evenly; "
+            "change hardware.count, hardware.ranks_per_row or training.tokens_per_step"
+        )
+
+
+def _shell(*lines: str) -> str:
+    """Return a bash script that stops at the first error, in its own folder."""
+    return "\n".join(["#!/usr/bin/env bash", "set -euo pipefail", 'cd "$(dirname "$0")"', *lines]) + "\n"
+
+
+def _torchrun(settings: Settings, *arguments: str) -> list[str]:
+    """Return the lines of a torchrun command."""
+    *lines, last = arguments
+    return [f"torchrun {settings.launch_options()} \\", *(f"    {line} \\" for line in lines), f"    {last}"]
+
+
+def _axolotl(settings: Settings) -> Mapping[str, str]:
+    """Return axolotl's config, with names as in axolotl 0.21. Sequences are exported unpacked; axolotl packs them itself."""
+    recipe, training = settings.recipe, settings.recipe.training
+    if training.schedule != "cosine" and training.min_lr_ratio:
+        raise RecipeError(
+            f"--emit axolotl does not support training.min_lr_ratio={training.min_lr_ratio} with training.schedule="
+            f"{training.schedule}; set it to 0, or use the schedule cosine"
+        )
+    scaling = settings.llama3_scaling() or {"rope_type": "default"}
+    is_packed = settings.row_tokens > settings.sequence_tokens or recipe.data.pack is not None
+    config: Json = {
+        "base_model": recipe.model.path,
+        "model_config": {
+            "rope_parameters": scaling | {"rope_theta": settings.rope_base},
+            "max_position_embeddings": settings.sequence_tokens,
+        },
+        "datasets": [{"path": str(settings.data), "split": "train", "type": None}],  # no type: already tokenized
+        "sequence_len": settings.row_tokens,
+        "excess_length_strategy": "raise",
+        "sample_packing": is_packed,
+        "pad_to_sequence_len": is_packed,
+        "attn_implementation": "flash_attention_2",
+        "fsdp_version": 2,
+        "fsdp_config": {
+            "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "reshard_after_forward": True,
+            "state_dict_type": "FULL_STATE_DICT",
+            "activation_checkpointing": recipe.memory.checkpointing != "none",
+        },
+        "dp_shard_size": recipe.hardware.count // recipe.hardware.ranks_per_row,
+        "context_parallel_size": recipe.hardware.ranks_per_row,
+        "ring_attn_func": "varlen_llama3",  # batch_ring gave loss × 1.83; 0.21 warns that it chooses by itself now
+        "micro_batch_size": 1,
+        "gradient_accumulation_steps": settings.accumulation,
+        "max_steps": training.steps,
+        "learning_rate": training.lr,
+        "lr_scheduler": "constant_with_warmup" if training.schedule == "constant" else training.schedule,
+        "warmup_steps": training.warmup_steps,
+        "optimizer": "adamw_torch_fused",
+        "adam_beta1": training.beta1,
+        "adam_beta2": training.beta2,
+        "adam_epsilon": training.eps,
+        "weight_decay": training.weight_decay,
+        "max_grad_norm": training.clip or 0.0,  # 0: no clipping
+        "bf16": training.precision == "bf16",
+        "save_steps": recipe.checkpoints.every_steps,
+        "save_total_limit": recipe.checkpoints.keep_last,
+        "seed": recipe.seed,
+        "output_dir": str(settings.folder / "out"),
+    }
+    if training.schedule == "cosine" and training.min_lr_ratio:
+        config["cosine_min_lr_ratio"] = training.min_lr_ratio
+    if recipe.data.validation:
+        config["test_datasets"] = [{"path": str(settings.data), "split": "validation", "type": None}]
+    launch = _shell("axolotl train axolotl.yaml --launcher torchrun -- " + settings.launch_options())
+    return {"axolotl.yaml": yaml.safe_dump(config, sort_keys=False, width=120), "launch.sh": launch}
+
+
+def _prolong(settings: Settings) -> Mapping[str, str]:
+    """Return a script for ProLong's train_language_model, with arguments as in its train_512K.sh; PROLONG names a checkout.
+
+    It reads MDS; `indices` keep the sequences of packed rows apart.
+    """
+    recipe, training = settings.recipe, settings.recipe.training
+    if settings.llama3_scaling():
+        raise RecipeError(
+            "model.rope_scaling=keep: ProLong computes RoPE from its base alone; use axolotl or torchtitan"
+        )
+    model = shlex.quote(str(recipe.model.path))
+    data = "$here/data/train" if recipe.data.validation else "$here/data"
+    arguments = [
+        "--do_train --report_to wandb --run_name nextlong",
+        f"--model_name {model} --tokenizer_name {model}",
+        '--output_dir "$here/out"',
+        f'--config_overrides "rope_theta={settings.rope_base:.0f}"',
+        f"--per_device_train_batch_size 1 --gradient_accumulation_steps {settings.accumulation}",
+        f"--per_device_max_tokens {settings.row_tokens} --seq_parallel_size {recipe.hardware.ranks_per_row}",
+        *(["--bf16"] if training.precision == "bf16" else []),
+        f"--learning_rate {training.lr} --min_lr_ratio {training.min_lr_ratio} --lr_scheduler_type {training.schedule}",
+        f"--warmup_steps {training.warmup_steps} --max_steps {training.steps}",
+        f"--adam_beta1 {training.beta1} --adam_beta2 {training.beta2} --weight_decay {training.weight_decay}",
+        f"--max_grad_norm {training.clip or 1e9} --optim adamw_torch --seed {recipe.seed}",
+        f"--save_steps {recipe.checkpoints.every_steps} --logging_steps 1 --disable_tqdm true",
+        "--dataloader_num_workers 1 --remove_unused_columns false --ddp_find_unused_parameters false",
+        '--fsdp "auto_wrap" --gradient_checkpointing --cuda_empty_cache',
+        f'--tokenized_mds_train "{data}@1.0"',
+    ]
+    launch = _shell(
+        ': "${PROLONG:?a checkout of princeton-nlp/ProLong}"',
+        'here=$PWD; cd "$PROLONG"',
+        "export LOGIT_BLOCK_SIZE=2048 WANDB_MODE=offline TOKENIZERS_PARALLELISM=true",
+        "export FSDP_SHARDING_STRATEGY=1 FSDP_STATE_DICT_TYPE=FULL_STATE_DICT",
+        *_torchrun(settings, "-m training.train_language_model", *arguments),
+    )
+    return {"launch.sh": launch}
+
+
+def _megatron(settings: Settings) -> Mapping[str, str]:
+    """Return a script for Megatron-LM's pretrain_gpt.py (MEGATRON names a checkout), and `neox.yaml` for GPT-NeoX.
+
+    Both read the same .bin/.idx files; the paper trained with GPT-NeoX.
+    """
+    recipe, training, sizes = settings.recipe, settings.recipe.training, settings.model_config
+    ranks = recipe.hardware.ranks_per_row
+    if settings.sequence_tokens % (2 * ranks):  # context parallelism gives each rank two slices of a document
+        raise RecipeError(
+            f"sequences of {settings.sequence_tokens:,} tokens do not divide evenly into the {2 * ranks} slices of context "
+            f"parallelism over {ranks} ranks; change hardware.ranks_per_row or the length"
+        )
+    scaling, scaling_arguments = settings.llama3_scaling(), []
+    if scaling is not None:
+        other = {key: scaling.get(key) for key, value in _MEGATRON_SCALING.items() if scaling.get(key) != value}
+        if other:
+            raise RecipeError(
+                f"model.rope_scaling=keep: Megatron-LM has {_MEGATRON_SCALING} built in, and the model has {other}; set "
+                "model.rope_scaling=replace, or use axolotl"
+            )
+        scaling_arguments = [f"--use-rope-scaling --rope-scaling-factor {scaling['factor']}"]
+    recomputed = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
+    arguments = [
+        f"--train-data-path {shlex.join(_prefixes(settings, 'train'))}",
+        *([f"--valid-data-path {shlex.join(_prefixes(settings, 'validation'))}"] if recipe.data.validation else []),
+        f"--tokenizer-type HuggingFaceTokenizer --tokenizer-model {shlex.quote(str(recipe.model.path))}",
+        f"--seq-length {settings.row_tokens} --max-position-embeddings {settings.row_tokens}",
+        f"--position-embedding-type rope --rotary-base {settings.rope_base:.0f} --use-rotary-position-embeddings",
+        *scaling_arguments,
+        f"--num-layers {sizes['num_hidden_layers']} --hidden-size {sizes['hidden_size']}",
+        f"--ffn-hidden-size {sizes['intermediate_size']} --num-attention-heads {sizes['num_attention_heads']}",
+        f"--group-query-attention --num-query-groups {sizes['num_key_value_heads']}",
+        f"--normalization RMSNorm --norm-epsilon {sizes['rms_norm_eps']} --swiglu --disable-bias-linear",
+        *([] if sizes.get("tie_word_embeddings") else ["--untie-embeddings-and-output-weights"]),
+        f"--context-parallel-size {ranks} --micro-batch-size 1 --global-batch-size {settings.rows_per_step}",
+        "--use-distributed-optimizer --attention-backend flash --attention-dropout 0.0 --hidden-dropout 0.0",  # default 0.1
+        # Megatron's `--recompute-activations` recomputes attention only.
+        *([recomputed] if recipe.memory.checkpointing != "none" else []),
+        f"--train-iters {training.steps} --lr {training.lr} --min-lr {training.lr * training.min_lr_ratio}",
+        f"--lr-decay-style {training.schedule} --lr-decay-iters {training.steps} --lr-warmup-iters {training.warmup_steps}",
+        f"--adam-beta1 {training.beta1} --adam-beta2 {training.beta2} --adam-eps {training.eps}",
+        f"--weight-decay {training.weight_decay} --clip-grad {training.clip or 0.0} --seed {recipe.seed} --eod-mask-loss",
+        *(["--bf16"] if training.precision == "bf16" else []),
+        *(["--reset-position-ids --reset-attention-mask"] if settings.keeps_sequences_apart else []),
+        f'--load "$CHECKPOINT" --finetune --save out --save-interval {recipe.checkpoints.every_steps}',
+    ]
+    launch = _shell(
+        ': "${MEGATRON:?a checkout of NVIDIA/Megatron-LM}" "${CHECKPOINT:?the model, converted to Megatron}"',
+        *_torchrun(settings, '"$MEGATRON/pretrain_gpt.py"', *arguments),
+    )
+    if scaling is not None:  # GPT-NeoX has none
+        return {"launch.sh": launch}
+    return {"launch.sh": launch, "neox.yaml": yaml.safe_dump(_neox(settings), sort_keys=False, width=120)}
+
+
+def _neox(settings: Settings) -> Json:
+    recipe, training, sizes = settings.recipe, settings.recipe.training, settings.model_config
+    train = _prefixes(settings, "train")
+    held_out = _prefixes(settings, "validation") if recipe.data.validation else train
+    return {
+        "train_data_paths": train,
+        "valid_data_paths": held_out,
+        "test_data_paths": held_out,
+        "data_impl": "mmap",
+        "tokenizer_type": "HFTokenizer",
+        "vocab_file": f"{recipe.model.path}/tokenizer.json",
+        "seq_length": settings.row_tokens,
+        "max_position_embeddings": settings.row_tokens,
+        "eod_mask_loss": True,
+        "reset_attention_mask": settings.keeps_sequences_apart,
+        "reset_position_ids": settings.keeps_sequences_apart,
+        "pos_emb": "rotary",
+        "rotary_pct": 1.0,
+        "rotary_emb_base": int(settings.rope_base),
+        "num_layers": sizes["num_hidden_layers"],
+        "hidden_size": sizes["hidden_size"],
+        "intermediate_size": sizes["intermediate_size"],
+        "num_attention_heads": sizes["num_attention_heads"],
+        "num_kv_heads": sizes["num_key_value_heads"],
+        "norm": "rmsnorm",
+        "rms_norm_epsilon": sizes["rms_norm_eps"],
+        "activation": "swiglu",
+        "no_weight_tying": not sizes.get("tie_word_embeddings", False),
+        **dict.fromkeys(("use_bias_in_attn_linear", "use_bias_in_mlp", "use_bias_in_norms"), False),
+        "attention_config": [[["flash"], sizes["num_hidden_layers"]]],
+        "attention_dropout": 0.0,  # default 0.1, as the next
+        "hidden_dropout": 0.0,
+        "optimizer": {
+            "type": "Adam",
+            "params": {"lr": training.lr, "betas": [training.beta1, training.beta2], "eps": training.eps},
+        },
+        "min_lr": training.lr * training.min_lr_ratio,
+        "lr_decay_style": training.schedule,
+        "lr_decay_iters": training.steps,
+        "train_iters": training.steps,
+        "warmup": training.warmup_steps / training.steps,
+        "gradient_clipping": training.clip or 0.0,
+        "weight_decay": training.weight_decay,
+        "precision": "bfloat16" if training.precision == "bf16" else "fp32",
+        "train_micro_batch_size_per_gpu": 1,
+        "gradient_accumulation_steps": settings.accumulation,
+        "checkpoint_activations": recipe.memory.checkpointing != "none",
+        "save": "out",
+        "checkpoint_factor": recipe.checkpoints.every_steps,
+        "seed": recipe.seed,
+    }
+
+
+def _prefixes(settings: Settings, split: str) -> list[str]:
+    """Return the paths of the exported .bin files of a split, without their extension."""
+    folder = settings.data / split if settings.recipe.data.validation else settings.data
+    return [str(path.with_suffix("")) for path in sorted(folder.glob("*.bin"))]
+
+
+_PROLONG_KEYS: Final[SupportedKeys] = {
+    **_COMMON_KEYS,
+    "training.eps": (1e-8,),
+    "training.schedule": ("cosine", "linear"),
+    "memory.checkpointing": ("layers",),
+}
+TRAINER: Final = (
+    Trainer("axolotl", "axolotl", False, {**_COMMON_KEYS, "checkpoints.keep_last": None}, _axolotl),
+    Trainer("prolong", "prolong", True, _PROLONG_KEYS, _prolong),
+    Trainer("megatron", "megatron", True, _COMMON_KEYS, _megatron, attends_across=True),
+)

@@ -1,0 +1,516 @@
+"""Run files: a finished run as its files have it, read without the code that wrote them.
+
+In:  a run directory, or one of its variants, RUN@NAME. Out: its manifests, columns looked up by chunk id, and sequences.
+
+Ids are looked up shard by shard, so that memory holds the columns of a few shards and one block of sequences, however large
+the corpus is. A chunk id is `shard << SHARD_BITS | row`.
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import re
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final, Literal, NotRequired, TypedDict
+
+import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
+
+from nextlong.errors import RunError
+from nextlong.recipe.keys import NEGATIVES, NegativeChoice
+from nextlong.schemas import BOS, DOCUMENT, EOS, META, NEGATIVE, NO_CHUNK, ROLES, ROW_MASK, SEPARATOR, SHARD_BITS
+from nextlong.text import Json
+from nextlong.verify.outcome import MARK, Outcome, chunk_name
+
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
+
+Ids = NDArray[np.int64]
+Columns = dict[str, NDArray[Any]]
+
+UNKNOWN: Final = NO_CHUNK  # in place of what cannot be found
+_BLOCK_SEQUENCE_TOKENS: Final = 1 << 22
+# Shards whose CHUNKS, about 2 MB each, stay in memory: each block of sequences refers to nearly all shards.
+_KEPT_SHARDS: Final = 64
+_MIN_GAP_CHUNKS: Final = 0.5
+
+
+class FileEntry(TypedDict):
+    """A file's size and XXH3 128-bit hash, as recorded."""
+
+    bytes: int
+    xxh3: str
+
+
+class Part(TypedDict):
+    """What one task wrote and counted."""
+
+    files: dict[str, FileEntry]
+    counts: NotRequired[Json]
+
+
+class Manifest(TypedDict):
+    """The manifest of a step."""
+
+    parts: list[Part]
+    inputs: dict[str, str]
+    fingerprint: str
+    config: NotRequired[Json]
+
+
+_NO_MANIFEST: Final[Manifest] = {"parts": [], "inputs": {}, "fingerprint": ""}
+
+
+@dataclass(frozen=True)
+class StepFiles:
+    """The folder of a step and its manifest; `damage` says why the manifest could not be read, and is empty otherwise."""
+
+    name: str
+    folder: Path
+    manifest: Manifest
+    damage: str = ""
+
+    @property
+    def entries(self) -> dict[str, FileEntry]:
+        """Size and hash of every file, by name."""
+        return {name: entry for part in self.manifest["parts"] for name, entry in part["files"].items()}
+
+    def files(self, suffix: str) -> list[Path]:
+        """Return the files that end in `suffix`, in the order of the numbers in their names."""
+        names = [name for name in self.entries if name.endswith(suffix)]
+        return [self.folder / name for name in sorted(names, key=lambda name: [*map(int, re.findall(r"\d+", name))])]
+
+
+def open_step(name: str, folder: Path) -> StepFiles:
+    """Return the step in a folder, with `damage` where its manifest cannot be read."""
+    try:
+        manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
+        if {"fingerprint", "inputs"} <= manifest.keys() and all("files" in part for part in manifest["parts"]):
+            return StepFiles(name, folder, manifest)
+        return StepFiles(name, folder, _NO_MANIFEST, "is not the manifest of a step")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        return StepFiles(name, folder, _NO_MANIFEST, f"cannot be read ({error})")
+
+
+@dataclass(frozen=True)
+class Stored:
+    """One sequence as SEQUENCES has it; all arrays have shape (spans,)."""
+
+    number: int
+    id: str
+    key: int
+    method: str
+    layout: str
+    chunk: Ids
+    role: NDArray[np.int8]
+    group: NDArray[np.int32]
+    start: NDArray[np.int32]
+    end: NDArray[np.int32]
+    score: NDArray[np.float32]
+
+
+@dataclass(frozen=True)
+class Composed(Stored):
+    """One sequence with what CHUNKS and TOKENS say; UNKNOWN where a span names no chunk, or a missing one."""
+
+    doc: Ids
+    doc_first: Ids  # the document's chunks are [doc_first, doc_stop)
+    doc_stop: Ids
+    char_start: Ids
+    char_end: Ids
+    open_ended: NDArray[np.bool_]  # the chunk does not end in a newline
+    tokens: Ids  # of the whole chunk
+
+    @property
+    def is_chunk(self) -> NDArray[np.bool_]:
+        """Which spans are chunks, not separators or special tokens."""
+        return np.isin(self.role, (META, NEGATIVE, DOCUMENT))
+
+    @property
+    def is_truncated(self) -> NDArray[np.bool_]:
+        """Which spans hold only the beginning of a chunk."""
+        truncated: NDArray[np.bool_] = self.is_chunk & (self.end - self.start < self.tokens)
+        return truncated
+
+    def where(self, span: int) -> str:
+        """Name a span for a person."""
+        role = ROLES[self.role[span]] if 0 <= self.role[span] < len(ROLES) else f"role {self.role[span]}"
+        chunk = f" {chunk_name(self.chunk[span])}" if self.chunk[span] != NO_CHUNK else ""
+        return f"sequence {self.number} span {span} ({role}{chunk}, tokens {self.start[span]}–{self.end[span]})"
+
+
+def stored(reader: pa.RecordBatchFileReader, place: int, number: int) -> Stored:
+    """Return the sequence at a place of a SEQUENCES file, whose batches hold one each, as number `number` of the data set."""
+    batch = reader.get_batch(place)
+    if batch.num_rows != 1:
+        raise ValueError(f"a SEQUENCES file has {batch.num_rows} sequences in batch {place}, should have one")
+    lists = ("chunk_id", "role", "group", "token_start", "token_end", "score")
+    columns = [batch.column(name)[0].values.to_numpy(zero_copy_only=False) for name in lists]
+    names = [batch.column(name)[0].as_py() for name in ("sequence_id", "key", "method", "layout")]
+    return Stored(number, *names, *columns)
+
+
+class RunFiles:
+    """A run as its files have it."""
+
+    def __init__(self, named: Path) -> None:
+        """Read the record and the manifests. Raises RunError if there is no finished run."""
+        self.path, index = _locate(named.expanduser())
+        if not index.is_file():
+            if made := sorted(path.stem for path in (self.path / "variants").glob("[!.]*.json")):
+                raise RunError(
+                    f"{named} is not one of the variants of this run directory; run the recipe again, or name one: "
+                    + ", ".join(f"{self.path}@{name}" for name in made)
+                )
+            raise RunError(
+                f"{named} holds no finished run; name the run_dir of a finished recipe, or a variant of it (`nextlong list RUN`)"
+            )
+        try:
+            record = json.loads(index.read_text(encoding="utf-8"))
+            self.recipe: Json = record["recipe"]
+            self.takes: list[int] = record["sequences_per_part"]
+            self.steps = {name: open_step(name, self.path / folder) for name, folder in record["steps"].items()}
+        except (ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RunError(f"{index} is not the record of a run ({error!r}); `nextlong run` rewrites it") from None
+
+    def files(self, step: str, suffix: str) -> list[Path]:
+        """Return a step's files, none if the run has no such step."""
+        return self.steps[step].files(suffix) if step in self.steps else []
+
+    @cached_property
+    def rows_steps(self) -> dict[str, StepFiles]:
+        """The steps that arranged rows, by fingerprint: an export's may be earlier ones than the last, which the record names."""
+        recorded = {step.manifest["fingerprint"]: step for name, step in self.steps.items() if name == "rows"}
+        named = dict.fromkeys(step.manifest["inputs"].get("rows") for step in self.steps.values())
+        others = [fingerprint for fingerprint in named if fingerprint is not None and fingerprint not in recorded]
+        for fingerprint in others:
+            folder = next(iter(sorted(self.path.glob(f"*-rows-{fingerprint}"))), self.path / f"rows-{fingerprint}")
+            recorded[fingerprint] = open_step("rows", folder)
+        return recorded
+
+    def setting(self, section: str, key: str, default: Any = None) -> Any:
+        """Return a key of the recipe, the default where this recipe is from before there was one."""
+        value = (self.recipe.get(section) or {}).get(key)
+        return default if value is None else value
+
+    @property
+    def method(self) -> str:
+        """The recipe's `compose.method`."""
+        return str(self.setting("compose", "method", "nextlong"))
+
+    @property
+    def layout(self) -> str:
+        """How the documents of a sequence stand in it, as the step that drafted promised."""
+        return str(self._promised("layout"))
+
+    @property
+    def repeats_documents(self) -> bool:
+        """Whether a document may make up several sequences, as the step that drafted promised."""
+        return bool(self._promised("repeats_documents"))
+
+    def _promised(self, key: str) -> Any:
+        return self.steps["draft"].manifest["config"][key]
+
+    @property
+    def negatives(self) -> NegativeChoice:
+        """What the recipe's `compose.negatives` means."""
+        return NEGATIVES[self.setting("compose", "negatives", "top")]
+
+    @cached_property
+    def extra_tokens(self) -> int:
+        """How many tokens more than asked its sequences have, because an export of them wants that."""
+        return max((step.manifest.get("config", {}).get("extra_tokens", 0) for step in self.steps.values()), default=0)
+
+    @cached_property
+    def min_gap_tokens(self) -> int:
+        """The recipe's `compose.min_gap_tokens`; auto: half of the tokens of a mean chunk, counted from CHUNKS."""
+        asked = self.setting("compose", "min_gap_tokens", "auto")
+        if asked != "auto":
+            return int(asked)
+        tables = [self.chunks(shard) for shard in range(len(self.shards))]
+        chars = sum(int((table["end"] - table["start"]).sum()) for table in tables)
+        (part,) = self.steps["tokenizer"].manifest["parts"]
+        chunks = max(1, sum(len(table["start"]) for table in tables))
+        chunk_tokens = chars / chunks / float(part["counts"]["chars_per_token"])
+        return max(1, math.ceil(_MIN_GAP_CHUNKS * chunk_tokens))
+
+    @property
+    def is_filtered(self) -> bool:
+        """Whether candidates may be passed over for another reason than being used already."""
+        return self.setting("mine", "max_similarity") is not None or self.setting("compose", "max_uses") is not None
+
+    @cached_property
+    def tokenizer(self) -> Tokenizer:
+        """The reference tokenizer, from the run's own file."""
+        from tokenizers import Tokenizer
+
+        (path,) = self.files("tokenizer", ".tokenizer.json")
+        try:
+            tokenizer = Tokenizer.from_file(str(path))
+        except Exception as error:  # the library raises a bare Exception whatever is wrong with a file
+            raise ValueError(f"{path} is not a tokenizer.json: {error}") from None
+        tokenizer.encode_special_tokens = True  # a special token spelled in a document is text
+        tokenizer.no_truncation()
+        tokenizer.no_padding()
+        return tokenizer
+
+    @cached_property
+    def special_ids(self) -> dict[int, list[int]]:
+        """The ids that stand for the separator, bos and eos, found by the reference tokenizer from the recipe."""
+        self.tokenizer.encode_special_tokens = False  # a separator that spells a special token is that token
+        ids_of = {
+            SEPARATOR: self.tokenizer.encode(self.setting("compose", "separator", ""), add_special_tokens=False).ids
+        }
+        self.tokenizer.encode_special_tokens = True
+        for role, key in ((BOS, "bos"), (EOS, "eos")):
+            name = self.setting("tokenizer", key)
+            known = None if name is None else self.tokenizer.token_to_id(name)
+            ids_of[role] = [] if known is None else [known]
+        return ids_of
+
+    # documents and chunks
+
+    @cached_property
+    def shards(self) -> list[tuple[Path, Path]]:
+        """DOCUMENTS and the CHUNKS in use of each shard."""
+        chunks = self.files("decontaminate" if "decontaminate" in self.steps else "chunk", ".chunks.arrow")
+        return list(zip(self.files("ingest", ".documents.arrow"), chunks, strict=True))
+
+    @cached_property
+    def chunks(self) -> Callable[[int], Columns]:
+        """Return the CHUNKS of a shard, by its number, as arrays, shape (rows,)."""
+        return lru_cache(maxsize=_KEPT_SHARDS)(lambda shard: _read_chunks(self.shards[shard][1]))
+
+    def chunks_before_cleaning(self, shard: int) -> Columns:
+        """Return the CHUNKS of a shard as they were cut, before any were left out."""
+        return _read_chunks(self.files("chunk", ".chunks.arrow")[shard])
+
+    def keeps(self, shard: int) -> bool:
+        """Whether the documents of a shard have other columns beside their text."""
+        with pa.ipc.open_file(pa.memory_map(str(self.shards[shard][0]))) as reader:
+            return "metadata" in reader.schema.names
+
+    def documents(self, shard: int, *names: str) -> Iterator[tuple[int, pa.RecordBatch]]:
+        """Yield (first row, batch) of a shard's DOCUMENTS with the named columns."""
+        with pa.ipc.open_file(pa.memory_map(str(self.shards[shard][0]))) as reader:
+            fields = [reader.schema.get_field_index(name) for name in names]
+        options = pa.ipc.IpcReadOptions(included_fields=fields)
+        first = 0
+        with pa.ipc.open_file(pa.memory_map(str(self.shards[shard][0])), options=options) as reader:
+            for number in range(reader.num_record_batches):
+                batch = reader.get_batch(number)
+                yield first, batch
+                first += batch.num_rows
+
+    def chunk_texts(self, shard: int, rows: Ids) -> Iterator[tuple[Ids, list[str]]]:
+        """Yield (rows, texts) of the given chunk rows, distinct and ascending, a batch of documents at a time."""
+        table = self.chunks(shard)
+        doc_rows = table["doc_row"][rows]
+        for first, batch in self.documents(shard, "text"):
+            low, high = np.searchsorted(doc_rows, [first, first + batch.num_rows])
+            if low == high:
+                continue
+            wanted, back = np.unique(doc_rows[low:high], return_inverse=True)
+            texts = batch.column("text").take(pa.array(wanted - first)).to_pylist()
+            starts, ends = table["start"][rows[low:high]].tolist(), table["end"][rows[low:high]].tolist()
+            places = zip(back.tolist(), starts, ends, strict=True)
+            yield rows[low:high], [texts[text][start:end] for text, start, end in places]
+
+    def texts_of(self, ids: Ids) -> dict[int, str]:
+        """Return the text of each chunk id that is there."""
+        text_of: dict[int, str] = {}
+        for shard, rows in self.by_shard(ids):
+            for part, texts in self.chunk_texts(shard, rows):
+                text_of.update(zip((part | (shard << SHARD_BITS)).tolist(), texts, strict=True))
+        return text_of
+
+    def names_of(self, doc_ids: Ids, column: Literal["source", "source_id", "metadata"]) -> dict[int, str]:
+        """Return one column of each document id; of `metadata` only those of sources that keep something."""
+        name_of: dict[int, str] = {}
+        for shard, rows in self.by_shard(doc_ids):
+            if column == "metadata" and not self.keeps(shard):
+                continue
+            for first, batch in self.documents(shard, column):
+                batch_rows = rows[(rows >= first) & (rows < first + batch.num_rows)]
+                names = batch.column(column).take(pa.array(batch_rows - first)).to_pylist()
+                name_of.update(zip((batch_rows | (shard << SHARD_BITS)).tolist(), names, strict=True))
+        return name_of
+
+    def hashes_of(self, doc_ids: Ids) -> dict[int, int]:
+        """Return the content hash of each document id."""
+        paths = self.files("ingest", ".hashes.npy")
+        hash_of: dict[int, int] = {}
+        for shard, rows in self.by_shard(doc_ids):
+            hashes = np.load(paths[shard], mmap_mode="r")[rows]
+            hash_of.update(zip((rows | (shard << SHARD_BITS)).tolist(), hashes.tolist(), strict=True))
+        return hash_of
+
+    def by_shard(self, ids: Ids) -> Iterator[tuple[int, Ids]]:
+        """Yield (shard, rows) of distinct ids, rows ascending; ids of no shard are left out."""
+        distinct = np.unique(ids[ids >= 0])
+        for shard in np.unique(distinct >> SHARD_BITS).tolist():
+            if shard < len(self.shards):
+                yield shard, distinct[distinct >> SHARD_BITS == shard] & ROW_MASK
+
+    def vectors_of(self, ids: Ids) -> NDArray[np.float32]:
+        """Return the stored vectors, shape (n, dimensions), of chunk ids that are there."""
+        paths = self.files("embed", ".vectors.npy")
+        distinct = np.unique(ids)
+        rows = [np.load(paths[shard], mmap_mode="r")[rows] for shard, rows in self.by_shard(distinct)]
+        if not rows:
+            return np.empty((0, 0), np.float32)
+        vectors: NDArray[np.float32] = np.concatenate(rows)[np.searchsorted(distinct, ids)].astype(np.float32)
+        return vectors
+
+    # tokens
+
+    def token_shard(self, shard: int) -> tuple[Ids, Ids, NDArray[np.uint32]]:
+        """Return rows (n,), offsets (n + 1,) and ids of a shard's TOKENS, memory-mapped."""
+        rows, offsets = self._token_index(shard)
+        ids = np.load(self.files("tokens", ".ids.npy")[shard], mmap_mode="r")
+        return rows, offsets, np.asarray(ids)  # slices of a plain array take a third of the time of those of a memmap
+
+    @cached_property
+    def _token_index(self) -> Callable[[int], list[Ids]]:
+        rows_step = next((name for name in self.steps if self.files(name, ".rows.npy")), "referenced_chunks")
+        paths = list(zip(self.files(rows_step, ".rows.npy"), self.files("tokens", ".offsets.npy"), strict=True))
+        return lru_cache(maxsize=_KEPT_SHARDS)(lambda shard: [np.load(path, mmap_mode="r") for path in paths[shard]])
+
+    # sequences
+
+    def blocks(self, numbers: range | None = None) -> Iterator[list[Composed]]:
+        """Yield the sequences, or those of some numbers, in order, in blocks of about four million tokens, chunks looked up."""
+        block: list[Stored] = []
+        held = 0
+        for sequence in self.bare_sequences(numbers):
+            block.append(sequence)
+            held += int(sequence.end[-1]) if len(sequence.end) else 0
+            if held >= _BLOCK_SEQUENCE_TOKENS:
+                yield self._looked_up(block)
+                block, held = [], 0
+        if block:
+            yield self._looked_up(block)
+
+    def bare_sequences(self, numbers: range | None = None) -> Iterator[Stored]:
+        """Yield the sequences of the data set, or those of some numbers, in order, without looking anything up."""
+        chosen = range(sum(self.takes)) if numbers is None else numbers
+        first = 0
+        for path, take in zip(self.files("compose", ".sequences.arrow"), self.takes, strict=True):
+            if of_file := range(max(chosen.start, first), min(chosen.stop, first + take)):
+                with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+                    for number in of_file:
+                        yield stored(reader, number - first, number)
+            first += take
+
+    def sequences_at(self, parts: Ids, places: Ids) -> list[Composed]:
+        """Return the sequences at `places` of the SEQUENCES files `parts`, shape (n,) each, with their chunks looked up."""
+        firsts = np.cumsum([0, *self.takes])
+        paths = self.files("compose", ".sequences.arrow")
+        sequences: dict[int, Stored] = {}
+        for part in np.unique(parts).tolist():
+            with pa.ipc.open_file(pa.memory_map(str(paths[part]))) as reader:
+                for row in np.flatnonzero(parts == part).tolist():
+                    sequences[row] = stored(reader, int(places[row]), int(firsts[part] + places[row]))
+        return self._looked_up([sequences[row] for row in range(len(parts))])
+
+    def _looked_up(self, block: Sequence[Stored]) -> list[Composed]:
+        ids = np.concatenate([sequence.chunk for sequence in block])
+        columns = self._describe(ids)
+        cuts = np.cumsum([len(sequence.chunk) for sequence in block])[:-1]
+        pieces = {name: np.split(column, cuts) for name, column in columns.items()}
+        looked_up = []
+        for place, sequence in enumerate(block):
+            known: dict[str, Any] = {name: piece[place] for name, piece in pieces.items()}
+            looked_up.append(Composed(**vars(sequence), **known))
+        return looked_up
+
+    def _describe(self, ids: Ids) -> Columns:
+        """Return what CHUNKS and TOKENS say of each chunk id, shape (n,)."""
+        names = ("doc", "doc_first", "doc_stop", "char_start", "char_end", "open_ended", "tokens")
+        columns: Columns = {name: np.full(len(ids), UNKNOWN, np.int64) for name in names}
+        columns["open_ended"] = np.zeros(len(ids), np.bool_)
+        shards = ids >> SHARD_BITS
+        for shard, _ in self.by_shard(ids):
+            table = self.chunks(shard)
+            places = np.flatnonzero((shards == shard) & (ids >= 0))
+            places = places[(ids[places] & ROW_MASK) < len(table["start"])]
+            rows, base = ids[places] & ROW_MASK, shard << SHARD_BITS
+            docs = table["doc_row"][rows].astype(np.int64)
+            columns["doc"][places] = docs | base
+            columns["doc_first"][places] = np.searchsorted(table["doc_row"], docs, "left") + base
+            columns["doc_stop"][places] = np.searchsorted(table["doc_row"], docs, "right") + base
+            columns["char_start"][places], columns["char_end"][places] = table["start"][rows], table["end"][rows]
+            columns["open_ended"][places] = table["separator"][rows]
+            named, offsets = self._token_index(shard)
+            at = np.searchsorted(named, rows)
+            there = at < len(named)
+            there[there] = named[at[there]] == rows[there]
+            columns["tokens"][places[there]] = offsets[at[there] + 1] - offsets[at[there]]
+        return columns
+
+    def used_rows(self, asked: NDArray[np.bool_] | None = None) -> list[NDArray[np.bool_]]:
+        """Return for each shard which chunk rows the sequences `asked`, shape (sequences,), name, or any: one byte a chunk."""
+        used = [np.zeros(len(self.chunks(shard)["start"]), np.bool_) for shard in range(len(self.shards))]
+        for sequence in self.bare_sequences():
+            if asked is not None and not asked[sequence.number]:
+                continue
+            for shard, rows in self.by_shard(sequence.chunk):
+                used[shard][rows[rows < len(used[shard])]] = True
+        return used
+
+
+def _read_chunks(path: Path) -> Columns:
+    with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+        table = reader.read_all()
+    return {name: table.column(name).to_numpy() for name in ("doc_row", "start", "end", "separator")}
+
+
+def _locate(named: Path) -> tuple[Path, Path]:
+    """Return the run directory and the record of the variant that `RUN` or `RUN@NAME` means, whether they exist or not."""
+    head, at_sign, variant = str(named).rpartition("@")
+    record = Path(head) / "variants" / f"{variant}.json"
+    if at_sign and record.is_file():
+        return Path(head), record
+    index = named / "run.json"
+    try:
+        variant = json.loads(index.read_text(encoding="utf-8"))["variant"]
+    except FileNotFoundError:
+        return named, index
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise RunError(f"{index} is not the record of a run ({error!r}); `nextlong run` rewrites it") from None
+    return named, named / "variants" / f"{variant}.json"
+
+
+def with_names(run: RunFiles, outcomes: Iterable[Outcome]) -> list[Outcome]:
+    """Replace the marks of chunks and documents in the examples of outcomes by names, in place.
+
+    Only the few examples that are kept cost a look-up, however many breaches are counted.
+    """
+    named = list(outcomes)
+    marks = {match.groups() for outcome in named for example in outcome.examples for match in MARK.finditer(example)}
+    name_of = {mark: _name(run, *mark) for mark in marks}
+    for outcome in named:
+        outcome.examples = [MARK.sub(lambda match: name_of[match.groups()], example) for example in outcome.examples]
+    return named
+
+
+def _name(run: RunFiles, kind: str, digits: str) -> str:
+    """Return `doc-17 · chunk 3` or `doc-17`; of an id that the run does not have, its shard and row."""
+    number = int(digits)
+    if number < 0:
+        return f"no {kind}"
+    shard, row = number >> SHARD_BITS, number & ROW_MASK
+    try:
+        if kind == "document":
+            return run.names_of(np.array([number]), "source_id")[number]
+        doc_rows = run.chunks(shard)["doc_row"]
+        doc = int(doc_rows[row]) | shard << SHARD_BITS
+        ordinal = row - int(np.searchsorted(doc_rows, doc_rows[row])) + 1
+        return f"{run.names_of(np.array([doc]), 'source_id')[doc]} · chunk {ordinal}"
+    except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
+        return f"unknown {kind} (shard {shard}, row {row:,})"

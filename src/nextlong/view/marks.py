@@ -1,0 +1,77 @@
+"""Marks: what a reader of the data marked as bad, with a note, in one file of the run directory.
+
+In:  a mark of a sequence, a document or a source. Out: `RUN/marks.jsonl`, one JSON object a line: `source`, and `id` unless
+the whole source is meant; `note`; `sequence` where a sequence was marked, which stands for the document that it is about.
+`ingest.exclude: RUN/marks.jsonl` in a recipe excludes these documents from the next run.
+"""
+
+from __future__ import annotations
+
+import json
+from contextlib import AbstractContextManager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Final
+
+from nextlong.engine import store
+from nextlong.errors import RunError
+
+FILE: Final = "marks.jsonl"
+_LOCK: Final = ".marks.lock"
+
+
+@dataclass(frozen=True)
+class Mark:
+    """One mark; `id` is "" for a whole source, `sequence` is VARIANT/NUMBER or ""."""
+
+    source: str
+    id: str = ""
+    note: str = ""
+    sequence: str = ""
+
+    @property
+    def kind(self) -> str:
+        """What was marked."""
+        return "sequence" if self.sequence else "document" if self.id else "source"
+
+
+def read(run_dir: Path) -> list[Mark]:
+    """Return the marks of a run directory, the oldest first. Raises RunError for a line that is no mark."""
+    path = run_dir / FILE
+    marks = []
+    # Not `splitlines`: what JSON has in its strings unescaped may be U+2028, which ends a line there.
+    for number, line in enumerate(path.read_text(encoding="utf-8").split("\n") if path.is_file() else (), start=1):
+        if not line.strip():
+            continue
+        try:
+            marks.append(Mark(**json.loads(line)))
+        except (ValueError, TypeError) as error:
+            raise RunError(f"{path}:{number}: not a mark ({error}); correct or delete the line") from None
+    return marks
+
+
+def add(run_dir: Path, mark: Mark) -> None:
+    """Add a mark, or replace the note of the same one."""
+    with _alone(run_dir):
+        _write(run_dir, [*(one for one in read(run_dir) if not _same(one, mark)), mark])
+
+
+def remove(run_dir: Path, mark: Mark) -> None:
+    """Remove a mark, whatever its note says."""
+    with _alone(run_dir):
+        _write(run_dir, [one for one in read(run_dir) if not _same(one, mark)])
+
+
+def _alone(run_dir: Path) -> AbstractContextManager[None]:
+    """Wait until no other viewer of the run directory changes its marks, then keep others waiting. A run does not count."""
+    return store.waited_for(run_dir / _LOCK)
+
+
+def _same(one: Mark, other: Mark) -> bool:
+    return (one.source, one.id, one.sequence) == (other.source, other.id, other.sequence)
+
+
+def _write(run_dir: Path, marks: list[Mark]) -> None:
+    lines = [{key: value for key, value in asdict(mark).items() if value} for mark in marks]
+    with store.explained(run_dir / FILE):
+        store.write_text(run_dir / FILE, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))

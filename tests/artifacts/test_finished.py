@@ -1,0 +1,118 @@
+"""What a finished run holds, from hand-made results and from the files of a small run."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+import nextlong
+from nextlong import pipeline, schemas
+from nextlong.artifacts import finished
+from nextlong.artifacts.finished import read_references
+from nextlong.artifacts.resolve import SpecialIds
+from nextlong.artifacts.results import ComposeResult, TokenizerResult
+from nextlong.errors import RunError
+
+
+def composed(*parts):
+    """A finished step of so many sequences a file, part by part."""
+    results = [
+        ComposeResult(sequences=sum(part), sequences_per_file=part, dropped={}, longest_dropped_tokens=0)
+        for part in parts
+    ]
+    return SimpleNamespace(results=lambda kind: results)
+
+
+def asking(sequences):
+    return SimpleNamespace(compose=SimpleNamespace(sequences=sequences))
+
+
+@pytest.mark.parametrize(
+    ("sequences", "take"),
+    [("all", [3, 0, 4]), (7, [3, 0, 4]), (9, [3, 0, 4]), (5, [3, 0, 2]), (3, [3, 0, 0]), (2, [2, 0, 0])],
+)
+def test_the_first_sequences_that_were_asked_for_belong_to_the_data_set(sequences, take):
+    assert finished.sequences_per_part(asking(sequences), composed((3, 0), (4,))) == take
+
+
+def tokenizer(**ids):
+    result = TokenizerResult(
+        chars_per_token=4.0,
+        measured_chunks=1,
+        vocab_size=9,
+        **{"bos_id": None, "eos_id": None, "separator_ids": (5, 6), **ids},
+        special_texts=("\n\n", "", "<end>"),
+    )
+    return {"tokenizer": SimpleNamespace(result=lambda kind: result)}
+
+
+def test_an_id_of_zero_is_put_between_chunks_and_none_is_not():
+    assert finished.special_ids(tokenizer(bos_id=0)) == SpecialIds(separator=(5, 6), bos=(0,), eos=())
+    assert finished.special_ids(tokenizer(eos_id=7)) == SpecialIds(separator=(5, 6), bos=(), eos=(7,))
+    assert finished.special_texts(tokenizer()) == {schemas.SEPARATOR: "\n\n", schemas.BOS: "", schemas.EOS: "<end>"}
+
+
+def test_cleaned_chunks_are_read_where_there_are_any():
+    assert finished.chunks_of({"chunk": "all", "decontaminate": "cleaned"}) == "cleaned"
+    assert finished.chunks_of({"chunk": "all"}) == "all"
+
+
+def test_tokens_and_references_are_those_of_the_sequences(shared_run):
+    run = nextlong.open(shared_run)
+    store = finished.token_store(run.steps)
+    whole = [
+        (span, sequence.input_ids[span.token_start : span.token_end])
+        for sequence in run.sequences()
+        for span in sequence.spans
+        if span.role == "meta"
+    ]
+    assert whole
+    counts = store.counts(np.array([span.chunk_id for span, _ in whole]))
+    assert counts.tolist() == [len(ids) for _, ids in whole]  # of a meta-document nothing is cut
+    references = finished.references(run.steps, [2, 1])
+    assert references.take == (2, 1)
+    assert references.corpus == run.steps["chunk"].manifest["fingerprint"]
+    assert list(references.sequences) == finished.sequence_files(run.steps)
+
+
+def test_sequences_of_a_version_with_other_columns_are_refused(own_run):
+    steps = nextlong.open(own_run).steps
+    path = finished.sequence_files(steps)[0]
+    with pa.ipc.open_file(str(path)) as reader:
+        table = reader.read_all().drop_columns(["score"])
+    with pa.ipc.new_file(str(path), table.schema) as writer:
+        writer.write_table(table)
+    with pytest.raises(RunError, match="column score"):
+        finished.sequence_files(steps)
+
+
+@pytest.fixture(scope="module")
+def run(shared_run):
+    return nextlong.open(shared_run)
+
+
+def test_the_index_of_a_run_names_every_sequence(run):
+    index = finished.references(run.steps, run.sequences_per_part).read_index(run=3)
+    ids = [f"nextlong-{key:016x}" for key in index["key"].tolist()]
+    assert ids == [sequence.id for sequence in run.sequences()]
+    assert set(index["run"].tolist()) == {3}
+    assert index["length"].tolist() == [2048] * 12
+    places = [(part, place) for part, count in enumerate(run.sequences_per_part) for place in range(count)]
+    assert [(row["part"], row["place"]) for row in index] == places
+
+
+def test_the_references_of_a_run_are_its_chunks(run):
+    ids, offsets = read_references(run.steps["compose"].files(".sequences.arrow"), take=run.sequences_per_part)
+    for number, sequence in enumerate(run.sequences()):
+        expected = [span.chunk_id for span in sequence.spans if span.chunk_id != -1]
+        assert ids[offsets[number] : offsets[number + 1]].tolist() == expected
+
+
+def test_without_a_meta_document_the_key_is_the_first_documents_hash(recipe_for, own_run):
+    pipeline.run(recipe_for(own_run, "compose.method=standard", "export.formats=[jsonl]"))
+    run = nextlong.open(own_run)
+    hashes = [np.load(path) for path in run.steps["ingest"].files(".hashes.npy")]
+    firsts = [next(span.doc_id for span in sequence.spans if span.doc_id >= 0) for sequence in run.sequences()]
+    index = finished.references(run.steps, run.sequences_per_part).read_index()
+    assert index["key"].tolist() == [hashes[doc_id >> 32][doc_id & 0xFFFFFFFF] for doc_id in firsts]

@@ -1,0 +1,15 @@
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nextlong.artifacts.left_out import Example, LeftOut, read, write
+
+WORDS = st.text(st.characters(codec="utf-8"), max_size=8)
+EXAMPLES = st.builds(Example, *[WORDS] * 4)
+REASONS = st.builds(LeftOut, WORDS, WORDS, st.integers(0, 2**40), st.lists(EXAMPLES, max_size=2).map(tuple))
+
+
+@given(reasons=st.lists(REASONS, max_size=3))
+def test_what_is_written_is_read(tmp_path_factory, reasons):
+    path = tmp_path_factory.mktemp("left") / "a.json"
+    write(path, reasons)
+    assert read(path) == tuple(reasons)

@@ -1,0 +1,206 @@
+"""Look-ups by id: aligned with the ids whatever their order, shards and repeats."""
+
+import io
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from hypothesis.extra import numpy as arrays
+
+import nextlong
+from nextlong import schemas
+from nextlong.artifacts import lookup
+from nextlong.artifacts.lookup import iter_chunk_texts, opened, read_chunks, write_header
+from nextlong.corpus.chunk import chunk_shard
+
+
+def chunk_id(shard, row):
+    return (shard << 32) + row
+
+
+@pytest.fixture
+def chunks(tmp_path):
+    paths = []
+    for shard, rows in enumerate([[(0, 0, 5, False), (0, 5, 7, True)], [(3, 0, 4, True)], []]):
+        paths.append(tmp_path / f"{shard}.chunks.arrow")
+        columns = [list(column) for column in zip(*rows, strict=True)] or [[]] * 4
+        batch = pa.RecordBatch.from_pydict(dict(zip(schemas.CHUNKS.names, columns, strict=True)), schema=schemas.CHUNKS)
+        with pa.OSFile(str(paths[-1]), "wb") as sink, pa.ipc.new_file(sink, schemas.CHUNKS) as writer:
+            writer.write_batch(batch)
+    return paths
+
+
+@pytest.fixture
+def documents(tmp_path):
+    paths = []
+    for shard, batches in enumerate([[["a", "b"], ["c"]], [["d"]]]):
+        paths.append(tmp_path / f"{shard}.documents.arrow")
+        options = pa.ipc.IpcWriteOptions(compression="zstd")
+        with (
+            pa.OSFile(str(paths[-1]), "wb") as sink,
+            pa.ipc.new_file(sink, schemas.DOCUMENTS, options=options) as writer,
+        ):
+            for ids in batches:
+                hashes = [ord(name) for name in ids]
+                columns = {
+                    "text": ["long"] * len(ids),
+                    "content_hash": hashes,
+                    "source": ["s"] * len(ids),
+                    "source_id": ids,
+                }
+                writer.write_batch(pa.RecordBatch.from_pydict(columns, schema=schemas.DOCUMENTS))
+    return paths
+
+
+def test_ids_pack_a_shard_and_a_row():
+    ids = schemas.pack_ids(3, np.array([0, 7]))
+    assert ids.tolist() == [3 * 2**32, 3 * 2**32 + 7]
+    assert schemas.shard_of(ids).tolist() == [3, 3]
+    assert schemas.row_of(ids).tolist() == [0, 7]
+
+
+def test_by_shard_asks_each_shard_once_for_distinct_sorted_rows():
+    asked = []
+
+    def load(shard, rows):
+        asked.append((shard, rows.tolist()))
+        return [rows * 10, rows + shard]
+
+    ids = np.array([chunk_id(2, 5), chunk_id(0, 1), chunk_id(2, 5), chunk_id(2, 3)])
+    tens, sums = lookup.by_shard(ids, load)
+    assert asked == [(0, [1]), (2, [3, 5])]
+    assert tens.tolist() == [50, 10, 50, 30]
+    assert sums.tolist() == [7, 1, 7, 5]
+
+
+def test_chunk_columns_and_lengths(chunks):
+    ids = np.array([chunk_id(1, 0), chunk_id(0, 1), chunk_id(0, 0), chunk_id(0, 1)])
+    doc_row, separator = lookup.chunk_columns(ids, chunks, ("doc_row", "separator"))
+    assert doc_row.tolist() == [3, 0, 0, 0]
+    assert separator.tolist() == [True, True, False, True]
+    assert lookup.chunk_chars(ids, chunks).tolist() == [4, 2, 5, 2]
+
+
+def test_document_columns_across_record_batches(documents):
+    ids = np.array([chunk_id(1, 0), chunk_id(0, 2), chunk_id(0, 0), chunk_id(0, 2)])
+    assert lookup.source_ids(ids, documents).tolist() == ["d", "c", "a", "c"]
+    hashes, names = lookup.document_columns(ids, documents, ("content_hash", "source_id"))
+    assert hashes.tolist() == [100, 99, 97, 99]
+    assert names.tolist() == ["d", "c", "a", "c"]
+
+
+def test_document_columns_come_in_the_order_asked_for(documents):
+    names, hashes = lookup.document_columns(np.array([chunk_id(0, 1)]), documents, ("source_id", "content_hash"))
+    assert (names.tolist(), hashes.tolist()) == (["b"], [98])
+
+
+def test_documents_that_were_written_anew_are_read_anew(documents):
+    ids = np.array([chunk_id(1, 0)])
+    assert lookup.source_ids(ids, documents).tolist() == ["d"]
+    documents[0].replace(documents[1])
+    assert lookup.source_ids(ids, documents).tolist() == ["a"]
+
+
+def test_columns_that_are_not_held_are_read_again(documents, monkeypatch):
+    monkeypatch.setattr(lookup, "_HELD_BYTES", 0)
+    monkeypatch.setattr(lookup, "_held_tables", {})
+    assert lookup.source_ids(np.array([2, 0, 2]), documents).tolist() == ["c", "a", "c"]
+    assert lookup._held_tables == {}
+
+
+def test_vectors_are_read_as_float32(tmp_path):
+    for shard in range(2):
+        np.save(tmp_path / f"{shard}.npy", np.array([[shard, 1], [shard, 2]], np.float16))
+    found = lookup.vectors(np.array([chunk_id(1, 1), chunk_id(0, 0)]), [tmp_path / "0.npy", tmp_path / "1.npy"])
+    assert found.dtype == np.float32
+    assert found.tolist() == [[1, 2], [0, 1]]
+
+
+def test_the_place_of_a_chunk_in_its_document_counts_from_one(shared_run):
+    corpus = nextlong.open(shared_run).corpus
+    for shard, path in enumerate(corpus.chunks):
+        doc_rows = read_chunks(path)["doc_row"]
+        ids = schemas.pack_ids(shard, np.arange(len(doc_rows)))
+        counted, expected = {}, []
+        for doc in doc_rows.tolist():
+            counted[doc] = counted.get(doc, 0) + 1
+            expected.append(counted[doc])
+        assert lookup.chunk_ordinals(ids[::-1], corpus.chunks).tolist() == expected[::-1]
+        assert max(expected) > 1
+
+
+def test_a_person_is_shown_the_document_and_the_ordinal_of_a_chunk(chunks, documents):
+    assert lookup.chunk_name(1, documents=documents, chunks=chunks) == "a · chunk 2"
+    with pytest.raises(IndexError):
+        lookup.chunk_name(chunk_id(1, 7), documents=documents, chunks=chunks)
+
+
+def write_documents(path, batches):
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schemas.DOCUMENTS) as writer:
+        for texts in batches:
+            columns = {"text": texts, "content_hash": range(len(texts)), "source": texts, "source_id": texts}
+            writer.write_batch(pa.RecordBatch.from_pydict(columns, schema=schemas.DOCUMENTS))
+
+
+@pytest.fixture
+def shard(tmp_path):
+    write_documents(tmp_path / "d.arrow", [["aa\nbb\ncc", "dropped"], ["🎉🎉\nמה", "e\n"]])
+    np.save(tmp_path / "keep.npy", np.array([True, False, True, True]))
+    options = {"max_chars": 4, "length": "slice", "oversize": "split"}
+    counts = chunk_shard(tmp_path / "s", documents=tmp_path / "d.arrow", keep=tmp_path / "keep.npy", **options)
+    return tmp_path / "d.arrow", tmp_path / "s.chunks.arrow", counts
+
+
+def test_iter_chunk_texts_streams_batches_of_documents(shard):
+    documents, chunks, _ = shard
+    first, second = iter_chunk_texts(documents, chunks)
+    assert first.texts == ["aa\n", "bb\n", "cc"]
+    assert second.texts == ["🎉🎉\n", "מה", "e\n"]
+    assert second.rows.tolist() == [3, 4, 5]
+    assert second.doc_rows.tolist() == [2, 2, 3]
+    assert second.numbers.tolist() == [0, 1, 0]
+    assert second.content_hashes.tolist() == [0, 0, 1]
+
+
+def test_iter_chunk_texts_of_some_rows(shard):
+    documents, chunks, _ = shard
+    found = list(iter_chunk_texts(documents, chunks, np.array([1, 4])))
+    assert [batch.texts for batch in found] == [["bb\n"], ["מה"]]
+    assert [batch.numbers.tolist() for batch in found] == [[1], [1]]
+    assert list(iter_chunk_texts(documents, chunks, np.array([], np.int64))) == []
+
+
+@given(
+    stored=arrays.arrays(
+        st.sampled_from([np.int64, np.uint32, np.float16]), arrays.array_shapes(min_dims=1, max_dims=2, min_side=0)
+    )
+)
+def test_an_array_is_opened_as_numpy_loads_it(tmp_path_factory, stored):
+    path = tmp_path_factory.mktemp("npy") / "a.npy"
+    np.save(path, stored)
+    for _ in range(2):  # the second time its header is known
+        array = opened(path)
+        assert (array.dtype, array.shape, array.tobytes()) == (stored.dtype, stored.shape, stored.tobytes())
+    assert not stored.size or not array.flags.writeable
+
+
+def test_a_file_that_took_anothers_place_is_read_anew(tmp_path):
+    path = tmp_path / "a.npy"
+    np.save(path, np.arange(3))
+    first = opened(path)
+    np.save(tmp_path / "new.npy", np.arange(5.0))
+    (tmp_path / "new.npy").replace(path)
+    assert opened(path).tolist() == [0, 1, 2, 3, 4]
+    assert first.tolist() == [0, 1, 2]
+
+
+@pytest.mark.parametrize("rows", [0, 1, 2**40])
+def test_a_header_is_as_long_for_any_number_of_rows(rows):
+    sink, none = io.BytesIO(), io.BytesIO()
+    write_header(sink, np.dtype(np.uint32), rows)
+    write_header(none, np.dtype(np.uint32), 0)
+    assert len(sink.getvalue()) == len(none.getvalue())
+    sink.seek(6 + 2)
+    assert np.lib.format.read_array_header_1_0(sink) == ((rows,), False, np.dtype(np.uint32))

@@ -1,0 +1,173 @@
+"""Which variant a name means, and what a directory stands for."""
+
+import re
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nextlong
+from nextlong.artifacts import record
+from nextlong.artifacts.record import SWEEP, VARIANTS_META, page_name, pages_of
+from nextlong.engine.step import Done
+from nextlong.errors import RecipeError, RunError
+from nextlong.recipe import Recipe
+
+
+def test_a_name_is_split_off_only_where_it_is_one(tmp_path):
+    assert record.split_name(tmp_path / "run") == (tmp_path / "run", None)
+    assert record.split_name(f"{tmp_path}/run@a=1,b.c=2") == (tmp_path / "run", "a=1,b.c=2")
+    assert record.split_name("mail@home/run") == (Path("mail@home/run"), None)
+    (tmp_path / "run@home").mkdir()
+    assert record.split_name(tmp_path / "run@home") == (tmp_path / "run@home", None)
+    (tmp_path / "run" / "variants").mkdir(parents=True)
+    (tmp_path / "run" / "variants" / "home.json").write_text("{}")
+    assert record.split_name(tmp_path / "run@home") == (tmp_path / "run", "home")
+
+
+def test_a_variant_opens_by_its_name_and_alone_by_the_directory(own_run):
+    run = nextlong.open(own_run)
+    assert (run.variant.name, str(run)) == ("base", str(own_run))
+    assert str(nextlong.open(f"{own_run}@base")) == f"{own_run}@base"
+    with pytest.raises(RunError, match=r"has no variant 'best'; it has: base \(`nextlong list "):
+        nextlong.open(f"{own_run}@best")
+
+
+@pytest.mark.parametrize("text", ["[]", "{}", '{"recipe": {}, "steps": [], "sequences_per_part": [], "made": ""}'])
+def test_a_record_that_is_none(own_run, text):
+    (own_run / "variants" / "base.json").write_text(text)
+    with pytest.raises(RunError, match=r"base\.json is not the record of a variant"):
+        nextlong.open(own_run)
+
+
+COMPOSED = {
+    "counts": {"sequences": 4, "sequences_per_file": [4], "dropped": {}, "longest_dropped_tokens": 0},
+    "index": 0,
+    "files": {},
+}
+
+
+def finish(recipe, run_dir):
+    """Record a variant as if the recipe had run, and return its name."""
+    name = record.name_for(recipe, run_dir)
+    folder = run_dir / f"01-compose-{abs(hash(str(record.settings_of(recipe.model_dump(mode='json'))))):x}"
+    record.write(recipe, {"compose": Done("compose", folder, {"parts": [COMPOSED]})}, run_dir, name=name)
+    return name
+
+
+@pytest.fixture
+def named(recipe_for, tmp_path):
+    """A function of overrides that records a variant and returns its name."""
+    return lambda *overrides: finish(recipe_for(tmp_path, *overrides), tmp_path)
+
+
+def test_the_first_is_base_and_others_say_what_differs(named):
+    assert named() == "base"
+    assert named("chunk.max_chars=512") == "max_chars=512"
+    assert named("export.formats=[torchtitan]", "compose.position=tail") == "position=tail,formats=torchtitan"
+    assert named("export.formats=[mds,arrow]") == "formats=mds+arrow"
+    assert named("mine.near_copies=null") == "near_copies=null"
+
+
+def test_the_same_settings_are_the_same_variant_whatever_ran_between(named, tmp_path):
+    asked = [(), ("chunk.max_chars=512",), ("compose.seed=3",)]
+    first = [named(*overrides) for overrides in asked]
+    assert [named(*overrides, "workers=7") for overrides in reversed(asked)] == first[::-1]
+    assert record.variant_names(tmp_path) == first
+
+
+def test_how_to_work_is_no_setting(named):
+    assert named() == "base"
+    for override in (
+        "workers=9",
+        "export.push=/elsewhere",
+        "encoder.openai.batch_size=3",
+        "tokenizer.engine=reference",
+        "search.device=cpu",
+    ):
+        assert named(override) == "base"
+
+
+def test_keys_with_one_ending_are_whole_and_names_stay_unique(named):
+    named()
+    assert named("compose.seed=1", "seed=1") == "seed=1,compose.seed=1"
+    assert named("compose.separator='/ '") == "separator=-"
+    assert named("compose.separator='* '") == "compose.separator=-"
+    assert named("compose.separator='% '") == "compose.separator=--2"
+    assert named("compose.separator='* '") == "compose.separator=-"
+
+
+def test_a_name_that_was_given_is_the_name(named, tmp_path):
+    assert named("name=first") == "first"
+    assert named() == "first"
+    assert named("seed=1", "name=second") == "second"
+    assert named("seed=1", "name=also") == "also"
+    assert record.variant_names(tmp_path) == ["first", "second", "also"]
+    with pytest.raises(
+        RecipeError, match=r"name=second: .* has a variant of this name with other settings \(now seed=2\)"
+    ):
+        named("seed=2", "name=second")
+
+
+@pytest.mark.parametrize("name", ["a/b", "a@b", "", ".hidden", "-x", "two words", "x" * 121])
+def test_a_name_that_none_can_have(recipe_for, tmp_path, name):
+    with pytest.raises(RecipeError, match="name"):
+        recipe_for(tmp_path, f"name='{name}'")
+
+
+def test_a_variant_is_named_by_the_keys_that_were_set(recipe_for, tmp_path):
+    run_dir, path = tmp_path / "run", tmp_path / "r.yaml"
+    run_dir.mkdir()
+    path.write_text(recipe_for(run_dir).dump())
+
+    def name(*overrides):
+        return finish(Recipe.load(path, overrides=overrides), run_dir)
+
+    assert name("chunk.max_chars=512") == "max_chars=512"
+    assert record.current(run_dir) is None
+    assert name("compose.method=knn") == "method=knn"
+    assert name("workers=3", "chunk={max_chars: 700}") == "max_chars=700"
+    assert name("workers=3") == name() == "base"
+    assert record.current(run_dir) == "base"
+    path.write_text(path.read_text().replace("max_chars: 256", "max_chars: 512"))
+    assert (name(), record.current(run_dir)) == ("max_chars=512", "max_chars=512")
+    assert name("seed=1") == "seed=1"
+    path.write_text(path.read_text().replace("max_chars: 512", "max_chars: 900"))
+    assert name("seed=1") == "seed=1-2"
+
+
+@given(
+    st.dictionaries(
+        st.text(min_size=1), st.one_of(st.text(), st.integers(), st.none(), st.lists(st.text())), min_size=1
+    )
+)
+def test_any_settings_make_a_name_that_a_recipe_could_give(settings):
+    name = record.name_of(settings)
+    assert re.fullmatch(r"[\w+=,][\w.+=,-]*", name)
+    assert len(name) <= 120
+
+
+def test_pages_are_found_by_the_variants_that_they_show(tmp_path):
+    for names in (["a"], ["a", "b"], ["b=1,c=x+y"], [f"s{n}" * 50 for n in range(6)]):
+        (tmp_path / page_name(names)).touch()
+    (tmp_path / "report.html").touch()
+    many = page_name([f"s{n}" * 50 for n in range(6)])
+    assert len(many) < 255
+    assert {path.name for path in pages_of(tmp_path, {"b"})} == {"report-a@b.html", many}
+    assert {path.name for path in pages_of(tmp_path, {"b=1,c=x+y"})} == {"report-b=1,c=x+y.html", many}
+
+
+def test_a_sweep_s_page_is_found_by_what_its_head_names(tmp_path):
+    page = tmp_path / SWEEP
+    page.write_text(f'<head><meta name="{VARIANTS_META}" content="a=1 a=2"></head>')
+    assert pages_of(tmp_path, {"a=2"}) == [page]
+    assert pages_of(tmp_path, {"a"}) == []
+    page.write_text("<head></head>")  # as earlier versions wrote it
+    assert pages_of(tmp_path, {"a"}) == [page]
+
+
+def test_a_variant_called_variants_is_one_like_any_other(tmp_path):
+    for names in (["variants"], ["a", "variants"], ["a", "variants", "b"], ["2", "variants"], ["2", "variants", "b"]):
+        (tmp_path / page_name(names)).touch()
+    assert pages_of(tmp_path, {"other"}) == []

@@ -1,0 +1,327 @@
+"""References turned into tokens, text and names, on a real run over texts of many scripts."""
+
+import json
+import random
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tokenizers
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
+
+import nextlong
+from nextlong import pipeline
+from nextlong.artifacts import finished
+from nextlong.artifacts import resolve as stage
+from nextlong.artifacts.resolve import SpecialIds, Truncation, kept_chars, resolve, resolve_table
+from nextlong.recipe import Recipe
+from nextlong.sequences.token_chars import token_chars
+from nextlong.sequences.tokenizer import train_bpe
+
+WORDS = [
+    "tide harbour anchor gull deck rope storm reef",
+    "今日は 港に 船が 帰る 魚を 売る 市場の 朝",
+    "🌊 👨‍👩‍👧 ⚓️ 🐟 👍🏽 é̱ naïve señor",
+    "שלום ים סירה גל عربي بحر سفينة ميناء",
+    "море гавань якорь чайка палуба канат шторм риф",
+]
+
+
+def documents(count=60):
+    draw = random.Random(3)
+    texts = {}
+    for number in range(count):
+        words = WORDS[number % len(WORDS)].split()
+        lines = [" ".join(draw.choices(words, k=draw.randint(3, 9))) for _ in range(draw.randint(3, 12))]
+        texts[f"doc-{number}"] = draw.choice(["\n", "\r\n"]).join(lines) + draw.choice(["", "\n"])
+    return texts
+
+
+@pytest.fixture(scope="module")
+def texts():
+    return documents()
+
+
+@pytest.fixture(scope="module")
+def run(texts, tmp_path_factory):
+    return made(tmp_path_factory.mktemp("resolve"), texts)
+
+
+def made(folder, texts, **compose):
+    lines = [json.dumps({"id": name, "text": text}) + "\n" for name, text in texts.items()]
+    (folder / "corpus.jsonl").write_text("".join(lines), encoding="utf-8")
+    recipe = {
+        "run_dir": str(folder / "run"),
+        "executor": "serial",
+        "ingest": {"sources": [{"path": str(folder / "corpus.jsonl")}], "shard_mb": 0.006},
+        "chunk": {"max_chars": 64},
+        "encoder": {"lsa": {"dimensions": 8}},
+        "tokenizer": {"train": 330, "bos": "<|endoftext|>", "eos": "<|endoftext|>"},
+        "compose": {"sequences": "all", "target_tokens": 700, "position": "random"} | compose,
+        "export": {"formats": ["parquet", "jsonl"]},
+    }
+    pipeline.run(Recipe.from_dict(recipe))
+    return nextlong.open(folder / "run")
+
+
+def test_the_run_spans_shards_and_makes_sequences(run):
+    assert len(run.corpus.documents) > 2
+    assert len(run) >= 20
+
+
+def test_every_span_decodes_to_its_document(run, texts):
+    for sequence in run.sequences():
+        for span in sequence.spans:
+            if span.chunk_id >= 0:
+                decoded = run.tokenizer.decode(sequence.input_ids[span.token_start : span.token_end].tolist())
+                assert decoded.rstrip("\ufffd") == texts[span.source_id][span.char_start : span.char_end]
+
+
+def test_a_cut_falls_between_two_characters_and_separators_fill_the_rest(run):
+    filled = 0
+    for sequence in run.sequences():
+        assert "\ufffd" not in run.tokenizer.decode(sequence.input_ids.tolist())
+        roles = [span.role for span in sequence.spans]
+        filled += any(pair == ("separator", "separator") for pair in pairwise(roles))
+    assert filled > 3
+
+
+def test_a_cut_span_ends_with_its_last_whole_character(texts, tmp_path):
+    run, parted = made(tmp_path, texts, separator=""), 0  # nothing to fill what a cut between characters would leave
+    for sequence in run.sequences():
+        for span in sequence.spans:
+            if span.chunk_id < 0:
+                continue
+            ids = sequence.input_ids[span.token_start : span.token_end].tolist()
+            text = texts[span.source_id][span.char_start : span.char_end]
+            held_bytes = sum(len(run.tokenizer.id_to_token(token)) for token in ids)  # one letter a byte
+            missing = held_bytes - len(text.encode())
+            following = texts[span.source_id][span.char_end : span.char_end + 1]
+            assert 0 <= missing < max(1, len(following.encode()))
+            assert span.char_start < span.char_end
+            parted += missing > 0
+    assert parted > 3
+
+
+def test_spans_without_a_document(run):
+    for sequence in run.sequences():
+        first, last = sequence.spans[0], sequence.spans[-1]
+        assert (first.role, last.role) == ("bos", "eos")
+        for span in sequence.spans:
+            if span.chunk_id < 0:
+                assert (span.doc_id, span.source_id, span.char_start, span.char_end) == (-1, "", -1, -1)
+                assert span.role in ("bos", "eos", "separator")
+                expected = {"separator": run.tokenizer.encode("\n").ids}.get(span.role, [0])
+                assert sequence.input_ids[span.token_start : span.token_end].tolist() == expected
+
+
+def test_no_negative_is_of_the_own_document(run):
+    for sequence in run.sequences():
+        (own,) = {span.doc_id for span in sequence.spans if span.role == "meta"}
+        assert own not in {span.doc_id for span in sequence.spans if span.role == "negative"}
+
+
+def test_meta_chunks_rebuild_the_document(run, texts):
+    for sequence in run.sequences():
+        metas = [span for span in sequence.spans if span.role == "meta"]
+        whole = "".join(texts[span.source_id][span.char_start : span.char_end] for span in metas)
+        assert whole == texts[metas[0].source_id]
+
+
+def options(run):
+    return {
+        "corpus": run.corpus,
+        "tokens": finished.token_store(run.steps),
+        "special": finished.special_ids(run.steps),
+        "truncation": Truncation(run.steps["tokenizer"].file(".tokenchars.npy"), lambda: run.tokenizer),
+    }
+
+
+def test_blocks_do_not_show_in_what_comes_out(run, monkeypatch):
+    path = run.steps["compose"].files(".sequences.arrow")[0]
+    (whole,) = resolve(path, take=None, **options(run))
+    monkeypatch.setattr(stage, "_FIRST_BLOCK_TOKENS", 1)
+    monkeypatch.setattr(stage, "_BLOCK_TOKENS", 1)
+    blocks = list(resolve(path, take=None, **options(run)))
+    assert len(blocks) == len(whole) > 1
+    assert np.concatenate([block.input_ids for block in blocks]).tolist() == whole.input_ids.tolist()
+    assert [block.sequence_ids[0] for block in blocks] == whole.sequence_ids
+    for name in ("chunk_ids", "doc_ids", "source_ids", "char_starts", "char_ends", "roles", "groups", "token_ends"):
+        assert np.concatenate([getattr(block, name) for block in blocks]).tolist() == getattr(whole, name).tolist()
+
+
+def test_ids_and_domains_without_the_spans(run):
+    def never():
+        raise AssertionError("nothing of the text is needed")
+
+    path = run.steps["compose"].files(".sequences.arrow")[0]
+    (whole,) = resolve(path, take=None, **options(run))
+    with pa.ipc.open_file(str(path)) as reader:
+        table = reader.read_all()
+    parts = options(run) | {"truncation": Truncation(Path("nowhere.npy"), never)}
+    for wanted, domains in (("ids", [""] * len(whole)), ("domains", whole.domains)):
+        block = resolve_table(table, **parts, wanted=wanted)
+        assert block.input_ids.tolist() == whole.input_ids.tolist()
+        assert block.chunk_ids.tolist() == whole.chunk_ids.tolist()
+        assert block.domains == domains
+        assert set(block.char_ends.tolist()) == {-1}
+
+
+def test_some_of_the_sequences(run):
+    path = run.steps["compose"].files(".sequences.arrow")[0]
+    (whole,) = resolve(path, take=None, **options(run))
+    (second,) = resolve(path, first=1, take=2, **options(run))
+    assert second.sequence_ids == whole.sequence_ids[1:2]
+    assert second.input_ids.tolist() == whole.input_ids[700:1400].tolist()
+    assert list(resolve(path, take=0, **options(run))) == []
+
+
+def test_texts_of_chunks_come_in_the_order_of_their_ids(run):
+    ids = np.array([(1 << 32) + 1, 0, 1, 0])
+    found = run.corpus.texts(ids)
+    assert found[1] == found[3]
+    assert [run.corpus.texts(ids[place : place + 1])[0] for place in range(4)] == found.tolist()
+
+
+def test_ids_by_role_leave_out_chunks():
+    special = SpecialIds(separator=(5,), eos=(2,))
+    assert {role: ids.tolist() for role, ids in special.by_role().items()} == {3: [5], 4: [], 5: [2]}
+
+
+def wordpiece():
+    vocab = {"[UNK]": 0, "hello": 1, "wor": 2, "##ld": 3, ",": 4}
+    tokenizer = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
+    tokenizer.normalizer = normalizers.BertNormalizer(lowercase=True)
+    tokenizer.pre_tokenizer = pre_tokenizers.BertPreTokenizer()
+    return tokenizer
+
+
+def bytes_only(*, trim):
+    tokenizer = train_bpe([], vocab_size=257)
+    if trim:
+        tokenizer.post_processor = processors.ByteLevel(trim_offsets=True)
+    return tokenizer
+
+
+def characters():
+    tokenizer = tokenizers.Tokenizer(models.BPE({"▁": 0, "a": 1, "é": 2, "b": 3}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.Metaspace(prepend_scheme="always")
+    tokenizer.decoder = decoders.Metaspace()
+    return tokenizer
+
+
+def under_nfc():
+    tokenizer = train_bpe(["the cat sat on the mat", "e\u0301e\u0301"], vocab_size=300)
+    tokenizer.normalizer = normalizers.NFC()
+    return tokenizer
+
+
+def mixed_scripts(normalizer=None):
+    # Without a pattern that splits, so that tokens begin and end within characters.
+    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False)
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    trainer = tokenizers.trainers.BpeTrainer(vocab_size=420, initial_alphabet=alphabet, show_progress=False)
+    texts = [
+        "the cat sat on the mat",
+        "日本の港に船が帰る",
+        "🌊🌊 👍🏽 🐟🐟",
+        "שלום ים סירה",
+        "море гавань якорь",
+        "naïve señor",
+    ]
+    tokenizer.train_from_iterator(texts * 3, trainer)
+    tokenizer.add_tokens(["    ", "  "])
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    return tokenizer
+
+
+def every_cut(tokenizer, *texts, table=None):
+    """Return the characters kept by 1, 2, … all but one tokens of each text, and how many cuts were left to the offsets."""
+    encoded = [(text, tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
+    cuts = [(text, ids, count) for text, ids in encoded for count in range(1, len(ids))]
+    asked = []
+
+    def texts_of(places):
+        asked.extend(places.tolist())
+        return [cuts[place][0] for place in places]
+
+    kept = kept_chars(
+        np.array([token for _, ids, _ in cuts for token in ids], np.int32),
+        offsets=np.cumsum([0, *(len(ids) for _, ids, _ in cuts)]),
+        tokens=np.array([count for *_, count in cuts], np.int64),
+        chars=np.array([len(text) for text, *_ in cuts], np.int64),
+        token_chars=token_chars(tokenizer) if table is None else table,
+        texts_of=texts_of,
+        tokenizer=lambda: tokenizer,
+    )
+    return kept.tolist(), len(asked)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "text", "expected"),
+    [
+        (bytes_only(trim=False), "aé🎉b", [1, 1, 2, 2, 2, 2, 3]),
+        (bytes_only(trim=False), " a\nb", [1, 2, 3]),
+        (bytes_only(trim=True), "ab  cde", [1, 2, 3, 4, 5, 6]),
+        (bytes_only(trim=False), "e\u0301日x", [1, 1, 2, 2, 2, 3]),
+        (bytes_only(trim=False), "\ufffdx", [1, 1, 1]),  # a part of the only character is that character's
+        (under_nfc(), "\u212ax1", [1, 2]),
+    ],
+)
+def test_whole_characters_are_told_from_the_ids_alone(tokenizer, text, expected):
+    assert every_cut(tokenizer, text) == (expected, 0)
+
+
+@pytest.mark.parametrize(
+    ("tokenizer", "text", "expected"),
+    [
+        (wordpiece(), "Hello,  WORLD,", [5, 6, 11, 13]),
+        (characters(), "aéb", [1, 1, 2]),
+        (under_nfc(), "ae\u0301b", [1, 1, 2]),  # of \u00e9 the reference knows that it came from the e
+    ],
+)
+def test_offsets_tell_of_what_ids_do_not(tokenizer, text, expected):
+    assert every_cut(tokenizer, text) == (expected, len(expected))
+
+
+def test_ids_that_lost_a_character_are_not_trusted():
+    tokenizer = bytes_only(trim=False)
+    tokenizer.add_tokens([tokenizers.AddedToken("<x>", lstrip=True)])
+    assert every_cut(tokenizer, "a  <x>b") == ([1, 6], 2)
+
+
+def test_chunks_of_one_block_are_told_apart():
+    assert every_cut(under_nfc(), "abx", "é1", "cd") == ([1, 2, 1, 1, 1], 2)
+
+
+MIXED, MIXED_NFC = mixed_scripts(), mixed_scripts(normalizers.NFC())
+TABLE, TABLE_NFC = token_chars(MIXED), token_chars(MIXED_NFC)
+UNREADABLE = np.zeros_like(TABLE)
+TEXTS = st.text(st.sampled_from("the cat 日本の港🌊👍🏽שלוםморе ïñ\n") | st.characters(codec="utf-8"), min_size=1)
+
+
+@given(st.lists(TEXTS, min_size=1, max_size=3))
+def test_ids_and_offsets_agree(texts):
+    by_ids, asked = every_cut(MIXED, *texts, table=TABLE)
+    by_offsets, asked_anew = every_cut(MIXED, *texts, table=UNREADABLE)
+    assert by_ids == by_offsets
+    assert asked == 0
+    assert asked_anew == len(by_offsets)
+
+
+@given(st.lists(TEXTS | st.text(st.sampled_from("the e\u0301\u0327é港が\u212a\u0958한")), min_size=1, max_size=3))
+def test_ids_and_offsets_agree_under_nfc(texts):
+    by_ids, _ = every_cut(MIXED_NFC, *texts, table=TABLE_NFC)
+    by_offsets, _ = every_cut(MIXED_NFC, *texts, table=UNREADABLE)
+    assert by_ids == by_offsets
+
+
+def test_tokens_of_mixed_scripts_end_within_characters():
+    ends_within = TABLE["goes_on"] & (TABLE["begun"] > 0)
+    assert ends_within.any()

@@ -1,0 +1,21 @@
+"""Files that commands write."""
+
+import pytest
+
+from nextlong.cli.common import write
+from nextlong.errors import NextlongError
+
+
+def test_text_is_written_as_utf_8_and_bytes_as_they_are(tmp_path):
+    write(tmp_path / "a", "代码\n")
+    write(tmp_path / "b", b"\xff")
+    assert (tmp_path / "a").read_bytes() == "代码\n".encode()
+    assert (tmp_path / "b").read_bytes() == b"\xff"
+
+
+def test_a_place_that_cannot_be_is_told_with_its_cure(tmp_path):
+    with pytest.raises(NextlongError, match="none is not a folder; create it, or choose another path"):
+        write(tmp_path / "none" / "a", "")
+    (tmp_path / "folder").mkdir()
+    with pytest.raises(NextlongError, match="folder cannot be written: Is a directory; choose another path"):
+        write(tmp_path / "folder", "")

@@ -1,0 +1,386 @@
+"""`init`: which sources, columns, names and lengths, and what is reported of the files."""
+
+import gzip
+import json
+import os
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers, trainers
+
+from nextlong.cli.columns import Looks, id_column, source_notes, text_column
+from nextlong.cli.common import first_few
+from nextlong.cli.init import new_recipe, notes
+from nextlong.errors import CorpusError
+from nextlong.reading import pages
+from nextlong.recipe import Source
+
+
+@pytest.fixture
+def folder(tmp_path, monkeypatch):
+    """An empty folder that is the working directory."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+def touch(folder, *names):
+    for name in names:
+        (folder / name).parent.mkdir(parents=True, exist_ok=True)
+        (folder / name).touch()
+
+
+def sources_of(folder, *asked):
+    """Return name → path below the folder of the sources in a recipe for `asked`."""
+    recipe = new_recipe(type(folder)("my.yaml"), asked).recipe
+    return {source.label: os.path.relpath(source.path, folder) for source in recipe.ingest.sources}
+
+
+def test_it_finds_what_lies_beside_it(folder):
+    touch(folder, "a.jsonl", "data/b.parquet", "data/c.jsonl.zst", "notes.txt", "tokenizer.json")
+    assert sources_of(folder) == {"a": "a.jsonl", "c": "data/c.jsonl.zst", "b": "data/b.parquet"}
+    recipe = new_recipe(type(folder)("my.yaml")).recipe
+    assert recipe.tokenizer.source == str(folder / "tokenizer.json")
+    assert recipe.run_dir == str(folder / "runs/my")
+
+
+def test_with_nothing_beside_it_there_is_a_place_to_put_files(folder):
+    assert sources_of(folder) == {"data": "data/*.jsonl"}
+    assert new_recipe(type(folder)("my.yaml")).recipe.tokenizer.train == 32_000
+
+
+def test_every_path_is_absolute(folder):
+    touch(folder, "sub/a.jsonl")
+    recipe = new_recipe(type(folder)("sub/../sub/my.yaml")).recipe
+    assert recipe.run_dir == str(folder / "sub/runs/my")
+    assert [source.path for source in recipe.ingest.sources] == [str(folder / "sub/a.jsonl")]
+
+
+def test_files_folders_and_globs_have_the_names_that_a_reader_expects(folder):
+    touch(folder, "web/crawl.2024.jsonl.zst", "books/part-0.parquet", "books/part-1.parquet", "notes/a.md")
+    assert sources_of(folder, "web/crawl.2024.jsonl.zst") == {"crawl.2024": "web/crawl.2024.jsonl.zst"}
+    assert sources_of(folder, "books", "notes/") == {"books": "books", "notes": "notes"}
+    assert sources_of(folder, "books/*.parquet", "**/a.md") == {"books": "books/*.parquet", folder.name: "**/a.md"}
+
+
+def test_a_url_stays_as_it_is(folder):
+    recipe = new_recipe(folder / "my.yaml", ["s3://bucket/web/*.jsonl", "hf://datasets/owner/books"]).recipe
+    assert [(source.label, source.path) for source in recipe.ingest.sources] == [
+        ("web", "s3://bucket/web/*.jsonl"), ("books", "hf://datasets/owner/books"),
+    ]  # fmt: skip
+
+
+def test_equal_stems_are_told_apart_by_their_folders_and_formats(folder):
+    touch(folder, "en/web.jsonl", "de/web.jsonl", "x/y.jsonl", "x/y.parquet")
+    assert sources_of(folder, "en/web.jsonl", "de/web.jsonl", "en/web.jsonl") == {
+        "en/web": "en/web.jsonl", "de/web": "de/web.jsonl",
+    }  # fmt: skip
+    assert list(sources_of(folder, "x/y.jsonl", "x/y.parquet")) == ["x/y.jsonl", "x/y.parquet"]
+
+
+def test_many_files_of_a_folder_are_one_source(folder):
+    shards = [f"web/part-{number}.jsonl" for number in range(9)]
+    touch(folder, *shards, "a.jsonl")
+    assert sources_of(folder, "a.jsonl", *shards) == {"a": "a.jsonl", "web": "web/*.jsonl"}
+    assert len(sources_of(folder, *shards[1:])) == 8
+    touch(folder, "web/more.jsonl")
+    assert len(sources_of(folder, *shards)) == 9  # not all that the folder holds
+
+
+def test_a_source_that_is_not_there_is_refused(folder):
+    with pytest.raises(CorpusError, match=r"^FILE='.*/none/\*\.jsonl' matches no file; check the pattern"):
+        new_recipe(folder / "my.yaml", ["none/*.jsonl"])
+
+
+def test_columns_are_found_and_defaults_stay_where_they_are_not(folder):
+    (folder / "a.csv").write_text("doc_id,content\n1,a text\n2,another\n")
+    touch(folder, "empty.jsonl")
+    first, second = new_recipe(folder / "my.yaml", ["a.csv", "empty.jsonl"]).recipe.ingest.sources
+    assert (first.text, first.id) == ("content", "doc_id")
+    assert (second.text, second.id) == ("text", "id")
+
+
+def test_files_of_other_columns_are_sources_of_their_own(folder):
+    for name, text in {"few/a.jsonl": "text", "few/b.jsonl": "body"}.items():
+        touch(folder, name)
+        (folder / name).write_text(f'{{"{text}": "a text"}}\n')
+    few = new_recipe(folder / "my.yaml", ["few"]).recipe.ingest.sources
+    assert [(source.label, source.text) for source in few] == [("a", "text"), ("b", "body")]
+    (folder / "few/c.csv").write_text("content\na text\n")
+    for number in range(9):
+        (folder / f"few/{number}.jsonl").write_text('{"text": "a text"}\n')
+    (folder / "few/b.jsonl").unlink()
+    many = new_recipe(folder / "my.yaml", ["few"]).recipe.ingest.sources
+    assert [(os.path.relpath(source.path, folder), source.text) for source in many] == [
+        ("few/**/*.jsonl", "text"), ("few/**/*.csv", "content"),
+    ]  # fmt: skip
+    assert [source.label for source in many] == ["few/*.jsonl", "few/*.csv"]
+
+
+@pytest.mark.parametrize("beside", [(), ("many/0.csv", "many/notes.txt", "many/README.txt")])
+def test_no_file_of_many_is_left_out(folder, beside):
+    touch(folder, *beside)
+    for number in range(12):
+        touch(folder, f"many/{number}.jsonl")
+        (folder / f"many/{number}.jsonl").write_text(f'{{"{"body" if number == 3 else "text"}": "a text"}}\n')
+    (source,) = new_recipe(folder / "my.yaml", ["many"]).recipe.ingest.sources
+    assert source.path == str(folder / "many")
+    assert any("make them a separate source" in note for note in notes_of(folder, "many"))
+
+
+def notes_of(folder, *asked):
+    """Return what is said of the sources of a recipe for `asked`, without the folder's name."""
+    path = folder / "my.yaml"
+    return [
+        note.replace(f"{folder}/", "").replace(str(folder), ".") for note in notes(path, new_recipe(path, asked), asked)
+    ]
+
+
+def test_what_was_found_and_what_not_is_said(folder):
+    touch(folder, "in/empty.jsonl", "in/notes.txt", "in/old.doc", "beside.txt", "README.md", "tokenizer.json")
+    (folder / "in/a.jsonl").write_text('{"id": "x", "text": "one"}\n{"id": "x", "text": "two"}\n')
+    assert notes_of(folder, "in", "s3://bucket/x.jsonl") == [
+        "in: text column 'text', id column 'id' with duplicates ('x' occurs twice): make the ids unique, or name another column",
+        "in: notes.txt: each file or page is one document",
+        "in: in/empty.jsonl cannot be read: it holds no records; repair or remove it",
+        "x: remote, not read; text column 'text' and id column 'id' are guesses",
+        "in: skipped, unsupported extension: old.doc",
+        "tokenizer: tokenizer.json was not read, so its end-of-text token is unknown; set tokenizer.eos",
+    ]
+    assert notes_of(folder)[-1:] == [
+        ".: not used, because they may not be documents: beside.txt; to use them, name them after the recipe"
+    ]
+
+
+@pytest.mark.parametrize(
+    ("asked", "source", "train"),
+    [
+        ("32000", None, 32_000),
+        ("32k", None, 32_768),
+        ("gpt2", "gpt2", None),
+        ("owner/model", "owner/model", None),
+    ],
+)
+def test_the_tokenizer_that_was_asked_for(folder, asked, source, train):
+    touch(folder, "tokenizer.json")
+    tokenizer = new_recipe(folder / "my.yaml", tokenizer=asked).recipe.tokenizer
+    assert (tokenizer.source, tokenizer.train) == (source, train)
+
+
+def test_a_tokenizer_that_is_a_file_is_named_absolutely(folder):
+    touch(folder, "tok/tokenizer.json")
+    assert new_recipe(folder / "my.yaml", tokenizer="tok/tokenizer.json").recipe.tokenizer.source == str(
+        folder / "tok/tokenizer.json"
+    )
+
+
+def test_sources_below_data_and_beside_the_recipe_are_found(folder):
+    touch(
+        folder,
+        "data/en/deep/a.jsonl",
+        "data/de/b.parquet",
+        "books/c.jsonl",
+        ".cache/d.jsonl",
+        "src/x/e.jsonl",
+        "data/f.csv",
+    )
+    assert sources_of(folder) == {"f": "data/f.csv", "books": "books", "de": "data/de", "en": "data/en"}
+
+
+def test_the_end_of_text_of_the_tokenizer_is_set_and_said(folder):
+    write_tokenizer(folder / "tokenizer.json", ["<|begin_of_text|>", "<|end_of_text|>"])
+    (folder / "tokenizer_config.json").write_text(
+        '{"add_bos_token": true, "bos_token": {"content": "<|begin_of_text|>"}}'
+    )
+    tokenizer = new_recipe(folder / "my.yaml").recipe.tokenizer
+    assert (tokenizer.bos, tokenizer.eos) == ("<|begin_of_text|>", "<|end_of_text|>")
+    assert notes_of(folder)[:2] == [
+        "tokenizer: <|end_of_text|> ends each sequence (known by its name)",
+        "tokenizer: <|begin_of_text|> begins each sequence (known by tokenizer_config.json)",
+    ]
+    write_tokenizer(folder / "tokenizer.json", [])
+    assert new_recipe(folder / "my.yaml").recipe.tokenizer.eos is None
+    assert notes_of(folder)[0].startswith("tokenizer: no end-of-text token found")
+    assert new_recipe(folder / "my.yaml", tokenizer="400").recipe.tokenizer.eos == "<|endoftext|>"
+
+
+def test_lengths_and_numbers_are_proposed_from_the_documents(folder):
+    text = " ".join(f"{word} of the {word}" for word in ("harbour", "tide", "anchor", "sail"))
+    rows = [json.dumps({"id": n, "text": f"{text} {n} " * size}) for n, size in enumerate([4] * 300 + [90] * 100)]
+    (folder / "a.jsonl").write_text("\n".join(rows))
+    new = new_recipe(folder / "my.yaml", ["a.jsonl"], tokenizer="400")
+    recipe, proposed = new.recipe, new.proposal
+    assert recipe.chunk.max_chars == 2048
+    assert recipe.compose.target_tokens == proposed.target_tokens
+    assert 0.05 < proposed.target_tokens / proposed.tokens <= 0.1
+    assert recipe.compose.sequences == proposed.sequences
+    assert 1.5 < proposed.sequences * proposed.target_tokens / proposed.tokens <= 2
+    (folder / "short.jsonl").write_text("\n".join(rows[:300] * 3))
+    new = new_recipe(folder / "my.yaml", ["short.jsonl"], tokenizer="400")
+    shorter, proposed = new.recipe, new.proposal
+    assert proposed.documents == 300  # each three times
+    assert shorter.chunk.max_chars == 64
+    (folder / "long.jsonl").write_text("\n".join(rows[300:330]))
+    new = new_recipe(folder / "my.yaml", ["long.jsonl"], tokenizer="400")
+    long, proposed = new.recipe, new.proposal
+    assert 4 <= long.compose.target_tokens * 30 / proposed.tokens < 8  # room for a document's negatives
+    (folder / "few.jsonl").write_text(rows[0])
+    assert new_recipe(folder / "my.yaml", ["few.jsonl"], tokenizer="400").proposal is None
+
+
+def write_tokenizer(path, special):
+    made = Tokenizer(models.BPE())
+    made.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    made.train_from_iterator(["a text"], trainers.BpeTrainer(special_tokens=special, initial_alphabet=alphabet))
+    made.save(str(path))
+
+
+@pytest.mark.parametrize(
+    ("count", "said"),
+    [(0, ""), (1, "a"), (3, "a, b, c"), (4, "a, b, c, d"), (5, "a, b, c and 2 more"), (7, "a, b, c and 4 more")],
+)
+def test_so_many_names_are_listed_that_none_is_hidden_for_nothing(count, said):
+    assert first_few(list("abcdefg")[:count], most=3) == said
+
+
+def of(path, **keys):
+    return list(source_notes(Source(path=str(path), name="s", **keys), Looks().into(str(path))))
+
+
+def test_what_is_far_away_is_a_guess():
+    assert of("s3://bucket/a.jsonl", text="body", id="key") == [
+        "s: remote, not read; text column 'body' and id column 'key' are guesses"
+    ]
+
+
+def test_columns_come_first_and_what_speaks_against_them_after(tmp_path):
+    (tmp_path / "a.jsonl").write_text(
+        '{"key": "a", "text": "one text of words"}\n{"key": "b", "text": "another text"}\n'
+    )
+    (tmp_path / "b.jsonl").write_text('{"key": "c", "body": "a text of several words"}\n')
+    (tmp_path / "c.txt").write_text("a whole document\n")
+    (tmp_path / "d.parquet").write_bytes(b"no parquet")
+    first, *others = of(tmp_path, id="key")
+    assert first == "s: text column 'text', id column 'key'"
+    assert others[0] == "s: c.txt: each file or page is one document"
+    assert others[1].startswith(f"s: {tmp_path / 'd.parquet'} cannot be read: ")
+    assert others[1].endswith("; repair or remove it")
+    assert others[2:] == ["s: b.jsonl: the text seems to be in 'body'; make them a separate source"]
+
+
+def test_what_is_wrong_is_said_once_for_files_alike_with_the_cure_that_a_run_gives(tmp_path, monkeypatch):
+    monkeypatch.setattr(pages._Pages, "extractor", "")
+    for name in "abcdef":
+        (tmp_path / f"{name}.html").write_text("<p>A page.</p>")
+        (tmp_path / f"{name}.json").write_text('[\n{"text": "one"}]')
+    (tmp_path / "a.csv").write_text("id;text\n1;a text of several words, and of more than forty letters\n")
+    first, *others = of(tmp_path)
+    assert first == "s: no file could be read; text column 'text' is a guess"
+    assert others == [
+        "s: a.html, b.html, c.html and 3 more: each file or page is one document",
+        f"s: {tmp_path}/a.csv: its first row has ';' instead of ',' between the names of the columns; "
+        "rewrite it with commas, as in RFC 4180",
+        f"s: {tmp_path}/a.html needs the package resiliparse, which is not installed; pip install 'nextlong[web]' "
+        "(also b.html, c.html, d.html and 2 more)",
+        f"s: {tmp_path}/a.json is one JSON array, not JSON lines; convert it: jq -c '.[]' a.json > a.jsonl "
+        "(also b.json, c.json, d.json and 2 more)",
+    ]
+
+
+def test_pages_are_documents_as_they_are(tmp_path):
+    (tmp_path / "a.html").write_text("<p>A page.</p>")
+    assert of(tmp_path) == ["s: each file or page is one document"]
+
+
+def test_ids_that_repeat_are_none(tmp_path):
+    (tmp_path / "a.jsonl").write_text('{"id": "x", "text": "one text of words"}\n' * 2)
+    (said,) = of(tmp_path / "a.jsonl")
+    assert "id column 'id' with duplicates ('x' occurs twice)" in said
+    (tmp_path / "b.jsonl").write_text('{"text": "one text of words"}\n{"text": "another text of words"}\n')
+    assert of(tmp_path / "b.jsonl") == ["s: text column 'text', no id column: documents are named file:line"]
+
+
+def test_plain_texts_have_no_columns(tmp_path):
+    (tmp_path / "a.txt").write_text("a text\n")
+    assert of(tmp_path) == ["s: each file or page is one document"]
+
+
+def test_files_that_no_format_is_known_for_and_those_that_were_not_taken(tmp_path):
+    for name in ("a.jsonl", "b.csv", ".hidden.csv", "README.md", "c.docx", "in/d.docx", "in/.git/e.docx"):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).touch()
+    (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
+    told = list(notes(tmp_path / "my.yaml", new_recipe(tmp_path / "my.yaml", [str(tmp_path)]), [str(tmp_path)]))
+    assert f"{tmp_path}: skipped, unsupported extension: c.docx, in/d.docx" in told
+
+
+ROWS = [
+    {"doc_id": "a1", "title": "One", "content": "A text that is longer than its title.", "meta": {"lang": "en"}},
+    {"doc_id": "a2", "title": "Two", "content": "Another.", "meta": {"lang": "de"}},
+]
+
+
+def written(folder, kind):
+    path = folder / f"a.{kind}"
+    if kind.startswith("jsonl"):
+        content = b"".join(json.dumps(row).encode() + b"\n" for row in ROWS)
+        path.write_bytes(gzip.compress(content) if kind.endswith("gz") else content)
+    elif kind == "parquet":
+        pq.write_table(pa.Table.from_pylist(ROWS), path)
+    elif kind == "arrow":
+        table = pa.Table.from_pylist(ROWS)
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_stream(sink, table.schema) as writer:
+            writer.write_table(table)
+    else:
+        path.write_text("doc_id,title,content\n" + "".join(f"{row['doc_id']},x,{row['content']}\n" for row in ROWS))
+    return path
+
+
+@pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet", "arrow", "csv"])
+def test_every_format_is_looked_into(tmp_path, kind):
+    (look,) = Looks().into(str(written(tmp_path, kind)))
+    assert (look.text, look.id, look.suffix) == ("content", "doc_id", f".{kind}")
+
+
+@pytest.mark.parametrize(
+    ("columns", "text", "own_id"),
+    [
+        ({"text": ["x"], "content": ["long " * 50], "id": [1]}, "text", "id"),
+        ({"text": [3], "body": ["x"], "url": ["u"]}, "body", "url"),
+        ({"Headline": ["short"], "Prose": ["many words " * 9]}, "Prose", None),
+        ({"label": ["yes", "no"], "n": [1, 2]}, None, None),
+        (
+            {"data.text": ["x"], "data": [{"text": "x"}], "meta.id": ["i"], "meta": [{"id": "i"}]},
+            "data.text",
+            "meta.id",
+        ),
+        ({"text": ["x", "y"], "id": ["same", "same"], "uuid": ["a", "b"]}, "text", "uuid"),
+        ({"text": [], "TEXT": ["x"], "ID": ["1"]}, "TEXT", "ID"),
+        ({}, None, None),
+    ],
+)
+def test_names_come_before_lengths_and_ids_differ(columns, text, own_id):
+    assert (text_column(columns), id_column(columns)) == (text, own_id)
+
+
+@pytest.mark.parametrize("content", [b"", b"\x00\xff", b"[1]\n", b"{", b"\n\n"])
+@pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow", "csv", "jsonl.gz"])
+def test_what_cannot_be_read_tells_nothing(tmp_path, kind, content):
+    (tmp_path / f"a.{kind}").write_bytes(content)
+    (look,) = Looks().into(str(tmp_path / f"a.{kind}"))
+    assert look.id is None
+    assert look.text is None
+    assert look.problem or kind == "csv"  # of which any text may be the heading
+
+
+def test_the_first_files_of_each_kind_are_looked_into(tmp_path):
+    for number in range(9):
+        (tmp_path / f"{number}.jsonl").write_text('{"url": "u", "text": "t"}\n' * 2)
+    written(tmp_path, "csv")
+    (tmp_path / "a.txt").write_text("a document")
+    looks = Looks().into(str(tmp_path))
+    assert [look.suffix for look in looks] == [".jsonl"] * 8 + [".csv", ".txt"]
+    assert [look.text for look in looks[7:]] == ["text", "content", None]
+    assert looks[0].repeating == ("url", "u")
+    assert not looks[-1].has_columns

@@ -1,0 +1,141 @@
+"""The dependency probe: its losses are those of plain forward passes, and it finds a dependence that was put there."""
+
+import io
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from rich.console import Console
+
+from nextlong.errors import EvaluateError
+from nextlong.evaluate.huggingface import HuggingFaceModel, LoadOptions
+from nextlong.evaluate.tasks import dependency
+
+pytestmark = pytest.mark.heavy
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model):
+    return HuggingFaceModel(str(tiny_model), LoadOptions(chunk_tokens=50))
+
+
+def sequence(*parts, seed=1):
+    """Return a sequence of spans (role, tokens), random ids."""
+    spans, end = [], 0
+    for role, tokens in parts:
+        spans.append(SimpleNamespace(role=role, token_start=end, token_end=end + tokens))
+        end += tokens
+    ids = np.random.default_rng(seed).integers(2, 300, end)
+    return SimpleNamespace(id="s", input_ids=ids, spans=spans)
+
+
+def mean_loss(model, before, chunk):
+    """Return the mean loss of a chunk behind other ids, by one plain forward pass."""
+    import torch
+
+    ids = torch.tensor([[*before, *chunk]])
+    with torch.inference_mode():
+        logits = model.model(ids).logits[0, len(before) - 1 : -1]
+    return float(torch.nn.functional.cross_entropy(logits, torch.tensor(chunk)))
+
+
+def test_losses_are_those_of_plain_forward_passes(model):
+    one = sequence(
+        ("meta", 40), ("negative", 60), ("separator", 1), ("meta", 30), ("negative", 80), ("meta", 20), ("negative", 9)
+    )
+    ids = one.input_ids.tolist()
+    other = np.arange(2, 25)  # shorter than what it stands for, so it is repeated
+    second, third = dependency.chunk_losses(model, one, other)
+    assert (second.distance, second.earlier, third.distance, third.earlier) == (61, 1, 80, 2)
+    assert second.with_earlier == pytest.approx(mean_loss(model, ids[:101], ids[101:131]), abs=1e-4)
+    assert third.with_earlier == pytest.approx(mean_loss(model, ids[:211], ids[211:231]), abs=1e-4)
+    # Of the control of equal length, each place holds the same token of the other text, repeated.
+    stand_in = np.resize(other, len(ids)).tolist()
+    replaced = [ids[0], *stand_in[1:40], *ids[40:101]]
+    assert second.replaced_earlier == pytest.approx(mean_loss(model, replaced, ids[101:131]), abs=1e-4)
+    replaced += [*stand_in[101:131], *ids[131:211]]
+    assert len(replaced) == 211
+    assert third.replaced_earlier == pytest.approx(mean_loss(model, replaced, ids[211:231]), abs=1e-4)
+    # The first chunk's first token stays: something has to stand before every chunk.
+    negatives = [ids[0], *ids[40:101]]
+    assert second.without_earlier == pytest.approx(mean_loss(model, negatives, ids[101:131]), abs=1e-4)
+    assert third.without_earlier == pytest.approx(mean_loss(model, [*negatives, *ids[131:211]], ids[211:231]), abs=1e-4)
+
+
+def test_chunks_that_touch_are_one(model):
+    one = sequence(("bos", 1), ("meta", 40), ("meta", 10), ("negative", 30), ("meta", 20))
+    (loss,) = dependency.chunk_losses(model, one, np.arange(9))
+    assert (loss.earlier, loss.distance, loss.tokens) == (1, 30, 20)
+
+
+def test_a_sequence_without_two_meta_chunks_has_no_losses(model):
+    assert list(dependency.chunk_losses(model, sequence(("document", 50)), np.arange(9))) == []
+    assert list(dependency.chunk_losses(model, sequence(("meta", 50), ("negative", 50)), np.arange(9))) == []
+
+
+def test_gains_are_binned_by_distance():
+    losses = [
+        dependency.ChunkLoss("s", 10, distance, 1, 2.0, 2.0 + gain, 2.0 + 2 * gain)
+        for distance, gain in ((70, 0.5), (100, 0.1), (5000, 0.0))
+    ]
+    near, far = dependency._binned(losses)
+    assert (near["from_tokens"], near["to_tokens"], near["chunks"]) == (64, 128, 2)
+    assert near["gain_nats"] == pytest.approx(0.3)
+    assert near["gain_over_shorter_nats"] == pytest.approx(0.6)
+    assert near["interval"] == pytest.approx((0.3, 0.3))  # both are of one sequence
+    assert (far["from_tokens"], far["chunks"], far["gain_nats"]) == (4096, 1, 0.0)
+
+
+def test_other_text_is_of_another_document_and_without_one_nothing_is_measured(model):
+    def of(doc_id, first):
+        spans = [SimpleNamespace(role="meta", doc_id=doc_id, token_start=0, token_end=3)]
+        return SimpleNamespace(input_ids=np.arange(first, first + 5), spans=spans)
+
+    assert dependency._other_text(of(1, 0), [of(1, 10), of(2, 20)]).tolist() == [20, 21, 22]
+    nothing = dependency._other_text(of(1, 0), [of(1, 10)])
+    with pytest.raises(EvaluateError, match="no second document whose meta-chunks"):
+        list(dependency.chunk_losses(model, sequence(("meta", 50), ("negative", 50), ("meta", 5)), nothing))
+
+
+def test_a_run_is_measured_with_a_model_of_its_tokenizer(shared_run, tmp_path):
+    import nextlong
+    from nextlong.evaluate.data import DataFiles
+    from nextlong.evaluate.plan import Settings
+    from nextlong.evaluate.run import Progress, evaluate
+    from nextlong.evaluate.task import all_probes
+
+    run = nextlong.open(shared_run)
+    folder = save_model(tmp_path / "model", run.tokenizer)
+    probe = all_probes()["dependency"]
+    asked = Settings([probe], [8192], tmp_path / "results", DataFiles(None), samples=3, run=shared_run)
+    console = Console(file=io.StringIO())
+    found = evaluate(lambda: HuggingFaceModel(str(folder), LoadOptions()), asked, progress=Progress(console))
+    (result,) = found.finished
+    assert (result.task, result.length, result.values["n"]) == ("dependency", None, 3)
+    low, high = result.values["interval"]
+    assert low - 1e-4 <= result.score <= high + 1e-4  # bounds are written with four digits
+    assert result.values["scores"]["with_earlier_nats"] > 3  # random weights: about the log of the vocabulary
+    assert sum(part["chunks"] for part in result.values["by_distance"]) == len(result.values["chunks"])
+    metas = [sum(span.role == "meta" for span in run.sequence(number).spans) for number in range(3)]
+    assert len(result.values["chunks"]) == sum(metas) - 3
+
+
+def test_another_tokenizer_is_refused(shared_run, model):
+    with pytest.raises(EvaluateError, match="the model's tokenizer is not that of"):
+        dependency.check_model(model, shared_run)
+
+
+def save_model(folder, tokenizer):
+    from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
+
+    config = LlamaConfig(
+        vocab_size=tokenizer.get_vocab_size(),
+        hidden_size=16,
+        intermediate_size=16,
+        num_hidden_layers=1,
+        num_attention_heads=2,
+        max_position_embeddings=2048,
+    )
+    LlamaForCausalLM(config).save_pretrained(folder)
+    PreTrainedTokenizerFast(tokenizer_object=tokenizer).save_pretrained(folder)
+    return folder

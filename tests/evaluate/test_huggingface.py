@@ -1,0 +1,185 @@
+"""A Hugging Face model: its answers are those of `generate`, however they are chunked, batched or cached."""
+
+import io
+import shutil
+from dataclasses import replace
+
+import pytest
+from rich.console import Console
+
+from nextlong.errors import EvaluateError
+from nextlong.evaluate import plan
+from nextlong.evaluate.data import DataFiles
+from nextlong.evaluate.huggingface import HuggingFaceModel, LoadOptions
+from nextlong.evaluate.plan import Settings
+from nextlong.evaluate.run import Progress, evaluate
+from nextlong.evaluate.task import Sample, all_tasks
+
+pytestmark = pytest.mark.heavy
+TEXTS = [
+    "Harbour tide " * 90,
+    "Harbour tide " * 90 + "turns the storm",
+    "Oven dough crust. " * 40,
+    "Captain Moss said 12345 ",
+]
+
+
+@pytest.fixture(scope="module")
+def model(tiny_model):
+    return HuggingFaceModel(str(tiny_model), LoadOptions(chunk_tokens=64, batch_tokens=1))
+
+
+def sample(text, *, tokens=12, stop=None):
+    return Sample(text, ("x",), tokens, stop=stop)
+
+
+def by_generate(model, text, tokens=12):
+    import torch
+
+    ids = torch.tensor([model.prompts.ids(sample(text))])
+    out = model.model.generate(ids, attention_mask=torch.ones_like(ids), max_new_tokens=tokens, do_sample=False)
+    return model.hub_tokenizer.decode(out[0, ids.shape[1] :], skip_special_tokens=True)
+
+
+def test_answers_are_those_of_generate(model):
+    expected = [by_generate(model, text) for text in TEXTS]
+    assert len(set(expected)) > 1
+    one_by_one = [answer for text in TEXTS for answer in model.answers([sample(text)])]
+    assert one_by_one == expected
+    assert list(model.answers([sample(text) for text in TEXTS])) == expected  # a padded batch
+    assert list(model.answers([sample(text) for text in TEXTS[:2]])) == expected[:2]  # a shared prefix
+
+
+@pytest.mark.parametrize("chunk_tokens", [1, 7, 4096])
+def test_chunks_change_nothing(tiny_model, model, chunk_tokens):
+    other = HuggingFaceModel(str(tiny_model), LoadOptions(chunk_tokens=chunk_tokens))
+    assert [*other.answers([sample(TEXTS[2])])] == [by_generate(model, TEXTS[2])]
+
+
+def test_what_prompts_share_is_read_once(model, monkeypatch):
+    read = []
+    forward = model.forward
+    monkeypatch.setattr(
+        model, "forward", lambda ids, cache, **inputs: read.append(ids.shape[1]) or forward(ids, cache, **inputs)
+    )
+    list(model.answers([sample(TEXTS[2], tokens=1)]))
+    read.clear()
+    list(model.answers([sample(TEXTS[0], tokens=1)]))
+    first = sum(read)
+    read.clear()
+    list(model.answers([sample(TEXTS[1], tokens=1)]))
+    assert sum(read) < first / 10
+
+
+def test_a_batch_reads_no_more_tokens_at_a_time_than_one_prompt(tiny_model, model, monkeypatch):
+    small = HuggingFaceModel(str(tiny_model), LoadOptions(chunk_tokens=64))
+    read = []
+    forward = small.forward
+    monkeypatch.setattr(
+        small, "forward", lambda ids, cache, **inputs: read.append(ids.numel()) or forward(ids, cache, **inputs)
+    )
+    asked = [sample(text) for text in (TEXTS[0], TEXTS[2], TEXTS[3])]
+    assert list(small.answers(asked)) == [by_generate(model, one.prompt) for one in asked]
+    assert max(read) <= 64
+    assert sum(read) > 2 * 64
+
+
+def test_the_planned_cache_is_the_one_that_stands(model):
+    ids = model.prompts.ids(sample(TEXTS[0]))
+    cache = model.prefilled(ids)
+    held = sum(part.nbytes for layer in cache.layers for part in (layer.keys, layer.values))
+    assert held == plan.cache_bytes(model.config, len(ids), bytes_per_value=4)
+    assert plan.weight_bytes(model.identity()["name"]) == pytest.approx(
+        sum(weight.nbytes for weight in model.model.parameters()), rel=0.2
+    )
+
+
+def test_bos_stands_once(model):
+    plain = model.prompts.ids(sample("Harbour"))
+    assert plain[0] == 0
+    assert plain[1] != 0
+    assert model.prompts.ids(sample("<bos>Harbour")) == plain
+    assert model.prompts.ids(replace(sample("Harbour"), input_ids=tuple(plain[1:]))) == plain
+
+
+def test_answers_end_at_their_limit_and_at_a_stop(model):
+    (answer,) = model.answers([sample(TEXTS[3], tokens=30)])
+    assert answer == by_generate(model, TEXTS[3], tokens=30)
+    letter = answer[5]
+    (stopped,) = model.answers([sample(TEXTS[3], tokens=30, stop=letter)])
+    assert stopped == answer.split(letter)[0]
+
+
+def test_layers_can_be_spread_over_devices(tiny_model, monkeypatch):
+    """On a machine without GPUs accelerate puts them all onto the CPU; the answers are the same."""
+    from transformers import AutoModelForCausalLM
+
+    asked, load = [], AutoModelForCausalLM.from_pretrained
+    monkeypatch.setattr(
+        AutoModelForCausalLM,
+        "from_pretrained",
+        lambda *args, **how: asked.append(how.get("device_map")) or load(*args, **how),
+    )
+    plain, spread = (HuggingFaceModel(str(tiny_model), LoadOptions(device=device)) for device in ("cpu", "sharded"))
+    assert asked == [None, "auto"]
+    assert list(spread.answers([sample(TEXTS[0])])) == list(plain.answers([sample(TEXTS[0])]))
+
+
+def test_what_is_no_model_is_refused(tmp_path):
+    with pytest.raises(EvaluateError, match=r"is not a model: it has no config\.json"):
+        HuggingFaceModel(str(tmp_path), LoadOptions())
+    (tmp_path / "config.json").write_text('{"model_type": "no-such-type"}')
+    with pytest.raises(EvaluateError, match="is not a model that transformers can read"):
+        HuggingFaceModel(str(tmp_path), LoadOptions())
+    (tmp_path / "config.json").write_text('{"model_type": "clip"}')
+    with pytest.raises(EvaluateError, match="is a clip, no causal language model"):
+        HuggingFaceModel(str(tmp_path), LoadOptions())
+
+
+def test_a_device_that_is_not_there_is_told(tiny_model, monkeypatch):
+    import torch
+
+    def to(*_):
+        raise AssertionError("Torch not compiled with CUDA enabled")
+
+    monkeypatch.setattr(torch.nn.Module, "to", to)
+    with pytest.raises(EvaluateError, match="cannot be loaded with --device cuda --dtype auto: Torch not compiled"):
+        HuggingFaceModel(str(tiny_model), LoadOptions(device="cuda"))
+
+
+def test_other_weights_and_another_tokenizer_are_another_model(tiny_model, tmp_path):
+    import torch
+    from transformers import AutoModelForCausalLM
+
+    folder = tmp_path / "m"
+    shutil.copytree(tiny_model, folder)
+    first = HuggingFaceModel(str(folder), LoadOptions()).identity()
+    (folder / "README.md").write_text("no part of the model")
+    assert HuggingFaceModel(str(folder), LoadOptions()).identity() == first
+    trained = AutoModelForCausalLM.from_pretrained(folder)
+    with torch.no_grad():
+        trained.lm_head.weight[0, 0] += 1
+    trained.save_pretrained(folder)
+    second = HuggingFaceModel(str(folder), LoadOptions()).identity()
+    assert {key for key in first if first[key] != second[key]} == {"weights"}
+    text = (folder / "tokenizer.json").read_text()
+    (folder / "tokenizer.json").write_text(text.replace('"<eos>"', '"<end>"'))
+    (folder / "tokenizer_config.json").write_text(
+        (folder / "tokenizer_config.json").read_text().replace('"<eos>"', '"<end>"')
+    )
+    third = HuggingFaceModel(str(folder), LoadOptions()).identity()
+    assert {key for key in second if second[key] != third[key]} == {"weights", "tokenizer"}
+
+
+def test_no_memory_left_is_told_with_its_cures(model, tmp_path, monkeypatch):
+    import torch
+
+    def full(*_, **__):
+        raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 2.00 GiB.")
+
+    monkeypatch.setattr(model, "forward", full)
+    task = replace(all_tasks()["json_kv"], make=lambda _: iter([sample("Harbour")]))
+    asked = Settings([task], (4096,), tmp_path / "r", DataFiles(None), samples=1)
+    cures = r"json_kv at 4,096 tokens: .*--chunk-tokens or --batch-tokens, give --dtype bfloat16.*CUDA out of memory$"
+    with pytest.raises(EvaluateError, match=cures):
+        evaluate(lambda: model, asked, progress=Progress(Console(file=io.StringIO())))

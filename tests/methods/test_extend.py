@@ -1,0 +1,318 @@
+"""Drafts as files: rows by hand, what is dropped, and which chunks they name."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from tokenizers import Tokenizer, models, pre_tokenizers
+
+from nextlong import schemas
+from nextlong.artifacts.results import DraftResult, ReferencedChunksResult
+from nextlong.methods.extend import DraftRules, draft_block, filter_near_copies
+from nextlong.methods.nextlong import Candidates, read_candidates
+from nextlong.retrieval.near_duplicates.shingles import ShingleStore, document_of, shingles
+from nextlong.schemas import META_DOCUMENTS, DropReason
+from nextlong.sequences.encode import TextEncoder
+from nextlong.sequences.tokenize import list_referenced_chunks
+
+SECOND = 1 << 32  # chunk 0 of shard 1
+
+
+def write(path, schema, columns):
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_pydict(dict(zip(schema.names, columns, strict=True)), schema=schema))
+    return path
+
+
+@pytest.fixture
+def mined(tmp_path):
+    """Two shards of 6 and 4 chunks of 10 characters; documents of chunks 0-1 and of chunks 2-4 are drawn."""
+    chunks = []
+    for shard, rows in enumerate((6, 4)):
+        starts = np.arange(rows) * 10
+        columns = [np.zeros(rows), starts, starts + 10, np.zeros(rows, bool)]
+        chunks.append(write(tmp_path / f"{shard}.chunks.arrow", schemas.CHUNKS, columns))
+    metas = np.array([(1, 0xAB, 0, 2, 20), (2, 0xCD, 2, 3, 30)], META_DOCUMENTS)
+    np.save(tmp_path / "metas.npy", metas)
+    neighbours = [[2, 3, SECOND], [3, 4, SECOND + 1], [0, 1], [1, SECOND + 3], [0]]
+    scores = [[0.9, 0.8, 0.7], [0.6, 0.5, 0.4], [0.3, 0.2], [0.1, 0.0], [-0.5]]
+    candidates = write(tmp_path / "c.candidates.arrow", schemas.CANDIDATES, [[0, 1, 2, 3, 4], neighbours, scores])
+    documents = [
+        write(tmp_path / f"{shard}.documents.arrow", schemas.DOCUMENTS, [["x" * 10 * rows], [shard], ["s"], ["i"]])
+        for shard, rows in enumerate((6, 4))
+    ]
+    pairs = Tokenizer(models.BPE(vocab={"x": 0, "xx": 1}, merges=[("x", "x")]))  # two characters a token
+    pairs.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    pairs.save(str(tmp_path / "t.tokenizer.json"))
+    return {
+        "meta_documents": tmp_path / "metas.npy",
+        "first": 0,
+        "last": 2,
+        "candidates": candidates,
+        "documents": documents,
+        "chunks": chunks,
+        "tokenizer": tmp_path / "t.tokenizer.json",
+    }
+
+
+def settings(**changed):
+    plain = {
+        "target_tokens": 20, "chars_per_token": 2.0, "draft_factor": 1.5, "fit": "exact", "max_chars": 10,
+        "negatives": "top", "pool": 512, "near_copies": None, "max_similarity": None, "seed": 0,
+    }  # fmt: skip
+    return {"vectors": [], "measure": None, "rules": DraftRules(**plain | changed)}
+
+
+def read(path):
+    with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+        assert reader.schema == schemas.DRAFTS
+        return reader.read_all().to_pylist()
+
+
+def test_candidates_come_one_meta_document_at_a_time(mined):
+    first, second = read_candidates(mined["candidates"], np.array([2, 3]), mined["chunks"])
+    assert [ids.tolist() for ids in first.ids] == [[2, 3, SECOND], [3, 4, SECOND + 1]]
+    assert [ids.tolist() for ids in second.ids] == [[0, 1], [1, SECOND + 3], [0]]
+    assert second.scores[0] == pytest.approx([0.3, 0.2])
+    assert [chars.tolist() for chars in first.chars] == [[10, 10, 10], [10, 10, 10]]
+
+
+def test_a_draft_is_each_meta_chunk_and_a_prefix_of_its_candidates(mined, tmp_path):
+    # 40 characters for T; 60 drafted less the document's 20: 20 for each of two meta-chunks, of which 10 will be used.
+    counts = draft_block(tmp_path / "d", **mined, **settings())
+    first, second = read(tmp_path / "d.drafts.arrow")
+    assert counts == DraftResult(drafts=2, dropped={DropReason.TOO_LONG: 0}, dropped_examples={DropReason.TOO_LONG: ()})
+    assert first["sequence_id"] == "nextlong-00000000000000ab"
+    assert first["chunk_id"] == [0, 2, 3, 1, 3, 4]
+    assert first["role"] == [0, 1, 1, 0, 1, 1]
+    assert first["group"] == [0, 0, 0, 1, 1, 1]
+    assert first["score"] == pytest.approx([1, 0.9, 0.8, 1, 0.6, 0.5])
+    # 10 characters for each of three; 0 is presumably used by the first.
+    assert second["chunk_id"] == [2, 0, 3, 1, 4, 0]
+    assert second["group"] == [0, 0, 1, 1, 2, 2]
+
+
+def test_a_paper_draft_takes_k_negatives(mined, tmp_path):
+    # k = (60 - 20) / (2 · 10) = 2 and (60 - 30) / (3 · 10) = 1
+    draft_block(tmp_path / "d", **mined, **settings(fit="paper"))
+    first, second = read(tmp_path / "d.drafts.arrow")
+    assert first["chunk_id"] == [0, 2, 3, 1, 3, 4, SECOND + 1]
+    assert second["chunk_id"] == [2, 0, 3, 1, 4, 0]
+
+
+def test_a_document_that_is_surely_too_long_is_dropped_here(mined, tmp_path):
+    # The documents have 10 and 15 tokens.
+    counts = draft_block(tmp_path / "d", **mined, **settings(target_tokens=12))
+    assert counts == DraftResult(
+        drafts=1, dropped={DropReason.TOO_LONG: 1}, dropped_examples={DropReason.TOO_LONG: ((2, 3, 15),)}
+    )
+    assert [row["sequence_id"] for row in read(tmp_path / "d.drafts.arrow")] == ["nextlong-00000000000000ab"]
+
+
+def test_a_document_in_few_tokens_drafts_more_text(mined, tmp_path):
+    # The corpus has half a character a token, these documents two: their own count.
+    draft_block(tmp_path / "scarce", **mined, **settings(chars_per_token=0.5))
+    draft_block(tmp_path / "plain", **mined, **settings())
+    assert read(tmp_path / "scarce.drafts.arrow") == read(tmp_path / "plain.drafts.arrow")
+
+
+def test_a_block_may_be_part_of_the_draw(mined, tmp_path):
+    write(tmp_path / "one.arrow", schemas.CANDIDATES, [[2, 3, 4], [[0], [], [1]], [[0.5], [], [0.25]]])
+    block = mined | {"first": 1, "candidates": tmp_path / "one.arrow"}
+    draft_block(tmp_path / "d", **block, **settings())
+    (row,) = read(tmp_path / "d.drafts.arrow")
+    assert row["sequence_id"] == "nextlong-00000000000000cd"
+    assert row["chunk_id"] == [2, 0, 3, 4, 1]
+
+
+def test_the_tokenizers_engine_is_the_recipes(mined, tmp_path, monkeypatch):
+    asked = []
+    plain = TextEncoder.from_file
+
+    def from_file(path, *, engine="auto"):
+        asked.append(engine)
+        return plain(path, engine=engine)
+
+    monkeypatch.setattr(TextEncoder, "from_file", from_file)
+    for engine in ("reference", "auto"):
+        draft_block(tmp_path / engine, **mined, **settings(), engine=engine)
+    assert asked == ["reference", "auto"]
+
+
+@pytest.mark.parametrize(
+    ("limit", "take", "rows"),
+    [(None, [2, 1], [[0, 1, 2, 3, 4], [3]]), (2, [2, 0], [[0, 1, 2, 3, 4], []]), (1, [1, 0], [[0, 1, 2, 3, 4], []])],
+)
+def test_refer_lists_the_chunks_that_the_chosen_drafts_name(mined, tmp_path, limit, take, rows):
+    draft_block(tmp_path / "d", **mined, **settings())
+    write(
+        tmp_path / "e.arrow",
+        schemas.DRAFTS,
+        [["x"], [7], ["extended"], [[SECOND + 3, 0]], [[0, 1]], [[0, 0]], [[1, 0.5]], [[]]],
+    )
+    drafts = [tmp_path / "d.drafts.arrow", tmp_path / "e.arrow"]
+    counts = list_referenced_chunks(tmp_path / "r", drafts=drafts, chunks=mined["chunks"], limit=limit)
+    assert counts == ReferencedChunksResult(take=tuple(take), drafts=sum(take), chunks=sum(map(len, rows)))
+    assert [np.load(tmp_path / f"r.{shard:05d}.rows.npy").tolist() for shard in range(2)] == rows
+
+
+def test_no_candidate_scores_above_the_ceiling(mined, tmp_path):
+    draft_block(tmp_path / "d", **mined, **settings(max_similarity=0.8))
+    first, _ = read(tmp_path / "d.drafts.arrow")
+    assert first["chunk_id"] == [0, 3, SECOND, 1, 3, 4, SECOND + 1]
+    assert first["score"] == pytest.approx([1, 0.8, 0.7, 1, 0.6, 0.5, 0.4])
+
+
+def test_near_copies_are_left_out_or_paired_and_counted(mined, tmp_path):
+    # Chunk 2 is a copy of chunk 0, hence of the first meta-document, chunk 4 one of chunk 3; the others are their own.
+    for shard, blanks in enumerate(([1, 2, 1, 3, 3, 4], [5, 6, 7, 8])):
+        texts = ["x" * blank + " " + "x" * (8 - blank) + "\n" for blank in blanks]
+        columns = [["".join(texts)], [shard], ["s"], ["i"]]
+        mined["documents"][shard] = write(tmp_path / f"{shard}.texts.arrow", schemas.DOCUMENTS, columns)
+        found = shingles(texts)
+        np.save(tmp_path / f"{shard}.shingles.npy", found.hashes)
+        np.save(tmp_path / f"{shard}.offsets.npy", found.offsets)
+    store = ShingleStore(
+        hashes=[tmp_path / f"{shard}.shingles.npy" for shard in range(2)],
+        offsets=[tmp_path / f"{shard}.offsets.npy" for shard in range(2)],
+    )
+    np.save(tmp_path / "w.npy", np.full(1 << 10, 1024, np.uint16))
+    given = settings(near_copies=0.8) | {"measure": (store, tmp_path / "w.npy")}
+    counts = draft_block(tmp_path / "d", **mined, **given)
+    first, second = read(tmp_path / "d.drafts.arrow")
+    assert first["chunk_id"] == [0, 3, SECOND, 1, 3, 4, SECOND + 1]
+    assert first["near_copies"] == [3, 4]
+    assert second["chunk_id"] == [2, 1, 3, 1, SECOND + 3, 4]
+    assert second["near_copies"] == []
+    assert counts == DraftResult(
+        drafts=2,
+        dropped={DropReason.TOO_LONG: 0},
+        dropped_examples={DropReason.TOO_LONG: ()},
+        near_copies=2 + 1,
+        repeated_passages=0,
+        near_copy_examples=((2, 0, 2), (4, 3, 1), (0, 2, 3)),
+    )
+
+
+WEIGHTS = np.full(1 << 16, 1024, np.uint16)
+
+
+def words(number, *, count=40, changed=0):
+    """A text of its own; `changed` of its words, far apart, are others."""
+    own = [f"w{number}x{place}" for place in range(count)]
+    for place in range(changed):
+        own[place * (count // changed)] += "other"
+    return " ".join(own)
+
+
+@pytest.fixture
+def stored(tmp_path):
+    """A function of texts that returns them, and the store of their shingles, one chunk a text."""
+
+    def store(texts):
+        found = shingles(texts)
+        np.save(tmp_path / "h.npy", found.hashes)
+        np.save(tmp_path / "o.npy", found.offsets)
+        return texts, ShingleStore(hashes=[tmp_path / "h.npy"], offsets=[tmp_path / "o.npy"])
+
+    return store
+
+
+def offers(*lists):
+    return Candidates(
+        [np.array(own, np.int64) for own in lists],
+        [np.linspace(0.9, 0.1, len(own), dtype=np.float32) for own in lists],
+        [np.full(len(own), 100) for own in lists],
+    )
+
+
+def take(length):
+    """A draft of as much of each list as holds `length` candidates that will serve."""
+
+    def draft(offered):
+        served = [np.cumsum(chars > 0) for chars in offered.chars]
+        return [min(len(own), int(np.searchsorted(own, length)) + 1) if len(own) else 0 for own in served]
+
+    return draft
+
+
+def filtered(store, offered, *, chunks=1, length=2):
+    """Screen for a meta-document of the first chunks."""
+    texts, shingles = store
+    document = document_of(texts[:chunks])
+    found = filter_near_copies(
+        offered, take(length), document=document, shingles=shingles, weights=WEIGHTS, threshold=0.8
+    )
+    return [ids[:length].tolist() for ids, length in zip(found.candidates.ids, found.prefixes, strict=True)], found
+
+
+def test_a_copy_of_the_meta_document_gives_way_to_the_next(stored):
+    store = stored([words(0), words(1), words(0, changed=2), words(2), words(3)])
+    drafted, found = filtered(store, offers([2, 1, 3, 4]))
+    assert drafted == [[1, 3]]
+    assert found.near_copies == 1
+    assert found.pairs.tolist() == []
+    assert found.candidates.scores[0] == pytest.approx(np.linspace(0.9, 0.1, 4)[1:])
+
+
+def test_a_copy_of_another_meta_chunk_falls_out_too(stored):
+    drafted, _ = filtered(stored([words(0), words(1), words(1, changed=1), words(2)]), offers([2, 3], [3]), chunks=2)
+    assert drafted == [[3], [3]]
+
+
+def test_copies_among_candidates_stay_paired_and_the_later_one_counts_nothing(stored):
+    texts = [words(0), words(1), words(2), words(2, changed=1), words(3)]
+    drafted, found = filtered(stored(texts), offers([1, 3], [2, 4]))
+    assert drafted == [[1, 3], [2, 4]]
+    assert found.pairs.tolist() == [[3, 2]]
+    drafted, found = filtered(stored(texts), offers([2, 3, 1, 4]))
+    assert drafted == [[2, 3, 1]]
+    assert found.pairs.tolist() == [[2, 3]]
+    assert found.near_copies == 1
+
+
+def test_a_copy_of_what_counts_nothing_counts(stored):
+    # The second repeats the first, the third the second but not the first, which is what will be placed.
+    own = words(1, count=60).split()
+    second = [*own[:5], *words(8, count=9).split(), *own[14:]]
+    third = [*second[:40], *words(9, count=9).split(), *second[49:]]
+    texts = [words(0), " ".join(own), " ".join(second), " ".join(third), words(2)]
+    drafted, found = filtered(stored(texts), offers([1, 2, 3, 4]))
+    assert drafted == [[1, 2, 3]]
+    assert found.pairs.tolist() == [[1, 2], [2, 3]]
+
+
+def test_pairs_outside_the_draft_are_left_out(stored):
+    drafted, found = filtered(stored([words(0), words(1), words(2), words(3), words(3)]), offers([1, 2, 3, 4]))
+    assert drafted == [[1, 2]]
+    assert found.pairs.tolist() == []
+
+
+def test_half_a_copy_stays(stored):
+    drafted, found = filtered(
+        stored([words(0), words(0, count=20) + " " + words(1, count=20), words(2)]), offers([1, 2])
+    )
+    assert drafted == [[1, 2]]
+    assert found.near_copies == 0
+
+
+def test_it_looks_on_where_everything_so_far_falls_out(stored):
+    copies = [words(0, changed=1 + number % 3) for number in range(50)]
+    drafted, found = filtered(stored([words(0), *copies, words(1), words(2), words(0)]), offers(range(1, 54)))
+    assert drafted == [[51, 52]]
+    assert found.near_copies == 50
+
+
+def test_a_list_of_nothing_but_copies_drafts_nothing(stored):
+    drafted, found = filtered(stored([words(0), *(words(0) for _ in range(30))]), offers(range(1, 31)))
+    assert drafted == [[]]
+    assert found.near_copies == 30
+
+
+def test_what_falls_out_for_a_passage_alone_is_counted(stored):
+    passage = words(7, count=100)
+    texts = [words(0, count=200) + " " + passage, passage + " " + words(1, count=200), words(2)]
+    texts += [words(number, count=300) + " " + words(8, count=120) for number in (3, 4)]
+    drafted, found = filtered(stored(texts), offers([1, 2, 3, 4]), length=3)
+    assert drafted == [[2, 3, 4]]
+    assert found.pairs.tolist() == [[3, 4]]
+    assert (found.near_copies, found.by_passage) == (2, 2)

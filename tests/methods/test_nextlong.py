@@ -1,0 +1,221 @@
+"""NExtLong's drafts, in hand-written integers."""
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nextlong import schemas
+from nextlong.methods import nextlong
+from nextlong.methods.nextlong import Candidates, ordered_candidates, read_candidates
+from nextlong.recipe.keys import NEGATIVES
+from stored_vectors import save_shards, unit_rows
+
+
+@pytest.mark.parametrize(
+    ("document_chars", "meta_chunks", "expected"),
+    [
+        (200, 2, 4),  # (600 - 200) / (2 · 50) = 4
+        (199, 2, 5),  # 4.01, rounded up
+        (210, 2, 4),  # 3.9
+        (580, 1, 1),  # 0.4
+        (600, 3, 1),  # 0: at least 1
+        (5000, 9, 1),  # negative: at least 1
+    ],
+)
+def test_k_is_what_is_drafted_beyond_the_document_per_meta_chunk(document_chars, meta_chunks, expected):
+    k = nextlong.negatives_per_meta_chunk(
+        target_tokens=100,
+        chars_per_token=4.0,
+        draft_factor=1.5,  # Q = 600 characters
+        document_chars=document_chars,
+        meta_chunks=meta_chunks,
+        max_chars=50,
+    )
+    assert k == expected
+
+
+def test_k_of_the_papers_setting():
+    # 131,072 tokens of 4 characters, w = 1.5, s = 2,048; a document of 5 chunks and 9,000 characters
+    k = nextlong.negatives_per_meta_chunk(
+        target_tokens=131_072,
+        chars_per_token=4.0,
+        draft_factor=1.5,
+        document_chars=9_000,
+        meta_chunks=5,
+        max_chars=2048,
+    )
+    assert k == 76  # (786,432 - 9,000) / 10,240 = 75.92
+
+
+def draft(ids, chars=None, *, fit, needed=0.0, drafted=0.0, negatives=0):
+    ids = [np.array(row, np.int64) for row in ids]
+    chars = [np.full(len(row), 10) if chars is None else np.array([chars[i] for i in row.tolist()]) for row in ids]
+    return nextlong.draft_prefixes(ids, chars, fit=fit, needed_chars=needed, drafted_chars=drafted, negatives=negatives)
+
+
+@pytest.mark.parametrize(
+    ("candidates", "negatives", "expected"),
+    [
+        ([[1, 2, 3, 4], [5, 6, 7]], 2, [2, 2]),
+        ([[1, 2, 3, 4], [2, 1, 5, 6]], 2, [2, 4]),  # 2 and 1 are taken
+        ([[1, 2, 3], [1, 2, 3], [1, 2, 3, 4]], 1, [1, 2, 3]),
+        ([[1, 2], [2, 1]], 2, [2, 2]),  # none left: the whole list
+        ([[1], [2]], 5, [1, 1]),
+        ([[], [1]], 1, [0, 1]),
+    ],
+)
+def test_paper_prefixes_hold_k_that_no_earlier_meta_chunk_has(candidates, negatives, expected):
+    assert draft(candidates, fit="paper", negatives=negatives) == expected
+
+
+@pytest.mark.parametrize(
+    ("candidates", "needed", "drafted", "expected"),
+    [
+        # Each of two needs 20 characters and drafts 30; all candidates have 10.
+        ([[1, 2, 3, 4], [5, 6, 7, 8]], 40, 60, [3, 3]),
+        # The first will presumably use 1 and 2, so the second looks past them; 3 may be free.
+        ([[1, 2, 3, 4], [2, 1, 5, 6, 7, 8]], 40, 60, [3, 5]),
+        ([[1, 2, 3, 4], [3, 1, 5, 6, 7, 8]], 40, 60, [3, 4]),
+        # 25 of 50 each are 3 candidates, rounded up.
+        ([[1, 2, 3, 4], [5, 6, 7, 8]], 50, 50, [3, 3]),
+        ([[1, 2], [1, 2, 3]], 40, 60, [2, 3]),  # too few: the whole list
+        ([[], []], 40, 60, [0, 0]),
+        # The document alone nearly fills the sequence: one candidate to cut from.
+        ([[1, 2], [3, 4]], 1, 2, [1, 1]),
+    ],
+)
+def test_exact_prefixes_hold_the_drafted_characters(candidates, needed, drafted, expected):
+    assert draft(candidates, fit="exact", needed=needed, drafted=drafted) == expected
+
+
+def test_exact_prefixes_count_characters_not_chunks():
+    chars = {1: 100, 2: 3, 3: 3, 4: 100}
+    assert draft([[2, 3, 1, 4]], chars, fit="exact", needed=50, drafted=75) == [3]
+    assert draft([[1, 2, 3, 4]], chars, fit="exact", needed=50, drafted=75) == [1]
+
+
+@given(
+    candidates=st.lists(st.lists(st.integers(0, 30), unique=True, max_size=20), min_size=1, max_size=6),
+    negatives=st.integers(1, 8),
+    needed=st.integers(1, 400),
+    more=st.integers(0, 300),
+    fit=st.sampled_from(["exact", "paper"]),
+)
+def test_prefixes_are_as_short_as_they_may_be(candidates, negatives, needed, more, fit):
+    lengths = draft(candidates, fit=fit, needed=needed, drafted=needed + more, negatives=negatives)
+    taken = set()
+    for ids, length in zip(candidates, lengths, strict=True):
+        free = [number for number in ids[:length] if number not in taken]
+        enough = negatives if fit == "paper" else -(-(needed + more) // len(candidates)) / 10
+        assert length == len(ids) or len(free) >= enough
+        assert length == 0 or len([number for number in ids[: length - 1] if number not in taken]) < enough
+        used = negatives if fit == "paper" else -(-needed // len(candidates)) / 10
+        for number in ids:
+            if len([one for one in free if one in taken]) >= used:
+                break
+            taken.add(number)
+
+
+SECOND = 1 << schemas.SHARD_BITS  # chunk 0 of shard 1
+META = np.array([(1, 0xAB, 0, 2, 30)], schemas.META_DOCUMENTS)[0]  # chunks 0 and 1, of 10 and 20 characters
+
+
+def write(path, schema, columns):
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        writer.write_batch(pa.RecordBatch.from_pydict(dict(zip(schema.names, columns, strict=True)), schema=schema))
+    return path
+
+
+@pytest.fixture
+def corpus(tmp_path):
+    """Shards of 6 and 4 chunks, the n-th of 10 · (n + 1) characters, with a vector each."""
+    chunks = []
+    for shard, rows in enumerate((6, 4)):
+        sizes = 10 * np.arange(1, rows + 1)
+        ends = np.cumsum(sizes)
+        columns = [np.zeros(rows), ends - sizes, ends, np.zeros(rows, bool)]
+        chunks.append(write(tmp_path / f"{shard}.chunks.arrow", schemas.CHUNKS, columns))
+    vectors = unit_rows(10)
+    return {"chunks": chunks, "vectors": save_shards(tmp_path, vectors[:6], vectors[6:])}
+
+
+RETRIEVED = Candidates(
+    [np.array([2, 3, SECOND, SECOND + 1]), np.array([4, 5])],
+    [np.array([0.9, 0.7, 0.5, 0.3], np.float32), np.array([0.8, 0.2], np.float32)],
+    [np.array([30, 40, 10, 20]), np.array([50, 60])],
+)
+
+
+def ordered(corpus, negatives, *, pool=3, max_similarity=None, seed=0):
+    return ordered_candidates(
+        META,
+        RETRIEVED,
+        negatives=NEGATIVES[negatives],
+        pool=pool,
+        max_similarity=max_similarity,
+        drafted_chars=120.0,
+        rng=np.random.default_rng(seed),
+        **corpus,
+    )
+
+
+def test_lists_are_divided_among_meta_documents_and_measured(corpus, tmp_path):
+    lists = [[0, 1, 2], [[2, SECOND + 3], [3], [0, 1]], [[0.9, 0.7], [0.5], [0.4, 0.3]]]
+    path = write(tmp_path / "candidates.arrow", schemas.CANDIDATES, lists)
+    first, second = read_candidates(path, np.array([1, 2]), corpus["chunks"])
+    assert [ids.tolist() for ids in first.ids] == [[2, SECOND + 3]]
+    assert [chars.tolist() for chars in first.chars] == [[30, 40]]
+    assert [ids.tolist() for ids in second.ids] == [[3], [0, 1]]
+    assert second.scores[1] == pytest.approx([0.4, 0.3])
+
+
+def test_the_nearest_come_as_they_were_retrieved(corpus):
+    found = ordered(corpus, "top")
+    for mine, theirs in zip(found, RETRIEVED, strict=True):
+        assert [one.tolist() for one in mine] == [one.tolist() for one in theirs]
+
+
+def test_of_a_pool_the_farthest_come_first_and_the_others_behind_it(corpus):
+    found = ordered(corpus, "tail")
+    assert [ids.tolist() for ids in found.ids] == [[SECOND, 3, 2, SECOND + 1], [5, 4]]
+    assert [chars.tolist() for chars in found.chars] == [[10, 40, 30, 20], [60, 50]]
+
+
+def test_a_pool_is_shuffled_by_the_seed_alone(corpus):
+    drawn = {tuple(ordered(corpus, "random-retrieved", seed=seed).ids[0].tolist()) for seed in range(40)}
+    assert {frozenset(ids[:3]) for ids in drawn} == {frozenset([2, 3, SECOND])}
+    assert {ids[3] for ids in drawn} == {SECOND + 1}
+    assert len(drawn) == 6  # every order of three
+
+
+@pytest.mark.parametrize("negatives", ["top", "tail", "random-retrieved", "random-corpus"])
+def test_none_is_nearer_than_the_most_that_is_allowed(corpus, negatives):
+    found = ordered(corpus, negatives, max_similarity=0.1)
+    assert all((scores <= 0.1).all() for scores in found.scores)
+    assert all((scores <= 0.5).all() for scores in ordered(corpus, negatives, max_similarity=0.5).scores)
+
+
+def test_random_chunks_are_of_other_documents_with_their_true_cosines(corpus):
+    stored = np.concatenate([np.load(path) for path in corpus["vectors"]]).astype(np.float32)
+    for seed in range(20):
+        found = ordered(corpus, "random-corpus", seed=seed)
+        for meta_chunk, (ids, scores, chars) in enumerate(zip(*found, strict=True)):
+            assert len(set(ids.tolist())) == len(ids) == len(RETRIEVED.ids[meta_chunk])
+            assert not {0, 1} & set(ids.tolist())
+            rows = np.where(ids < SECOND, ids, ids - SECOND + 6)
+            assert scores == pytest.approx(stored[rows] @ stored[meta_chunk], abs=1e-6)
+            assert chars.tolist() == np.where(ids < SECOND, 10 * (ids + 1), 10 * (ids - SECOND + 1)).tolist()
+
+
+def test_a_meta_chunk_repeats_itself_often_enough(corpus):
+    found = ordered(corpus, "self-repeat")
+    assert [set(ids.tolist()) for ids in found.ids] == [{0}, {1}]
+    assert [int(chars.sum()) >= 60 for chars in found.chars] == [True, True]  # half of 120 each
+    assert all((scores == 1).all() for scores in found.scores)
+
+
+def test_what_will_not_serve_has_no_characters(corpus):
+    found = RETRIEVED.emptied([np.array([False, True, False, False]), np.array([True, True])])
+    assert [chars.tolist() for chars in found.chars] == [[30, 0, 10, 20], [0, 0]]

@@ -1,0 +1,174 @@
+"""Records, rejects and columns, whatever the format; conversations as text."""
+
+import orjson
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+
+from nextlong.errors import CorpusError
+from nextlong.reading.files import Part
+from nextlong.reading.formats import read_records
+from nextlong.reading.listing import list_files
+from nextlong.reading.records import (
+    ABSENT,
+    Record,
+    Reject,
+    RejectKind,
+    conversation_text,
+    explained,
+    refuse_column,
+    source_id,
+    text_problem,
+)
+from nextlong.reading.sampling import estimate_text_bytes
+from nextlong.recipe import Source
+
+
+@pytest.fixture
+def file(tmp_path):
+    (tmp_path / "a.jsonl").write_text("{}\n")
+    (file,) = list_files(Source(path=str(tmp_path / "a.jsonl")), where="path")
+    return file
+
+
+@pytest.mark.parametrize(
+    ("text", "found"),
+    [
+        ("a tide", None),
+        ("x" * 10, None),
+        ("x" * 11, (RejectKind.TOO_LONG, "11 characters")),
+        ("", (RejectKind.EMPTY, "")),
+        (" \n\u3000\t", (RejectKind.EMPTY, "")),
+    ],
+)
+def test_a_text_is_too_long_or_empty_or_a_document(text, found):
+    assert text_problem(text, 10) == found
+
+
+def test_a_reject_says_its_kind_and_what_there_is_to_say_of_it():
+    assert Reject("a", 1, RejectKind.NULL).reason == "text is null"
+    assert Reject("a", 1, RejectKind.TOO_LONG, "11 characters").reason == "too long: 11 characters"
+
+
+@pytest.mark.parametrize(
+    ("value", "told"),
+    [
+        ("k", "k"),
+        (0, "0"),
+        (False, "False"),
+        (1.5, "1.5"),
+        ("\ud800", "?"),
+        *((no, "a:3") for no in (None, ABSENT, "", [], {})),
+    ],
+)
+def test_an_id_is_a_scalar_as_text_or_the_place(value, told):
+    assert source_id(value, "a", 3) == told
+
+
+@pytest.mark.parametrize(
+    ("column", "known", "key", "message"),
+    [
+        ("text", ["txet", "id"], "text", "has no column 'text' for the text; it has txet, id; did you mean 'txet'?"),
+        ("text", ["a", "b"], "text", "it has a, b; set the source's text to the one that holds the text"),
+        (
+            "lang",
+            ["a"],
+            "metadata",
+            "has no column 'lang' that metadata names; it has a; set the source's metadata to one of these",
+        ),
+        ("text", [], "text", "it has none; set the source's text"),
+        (
+            "body",
+            ["body", "body"],
+            "text",
+            "has 2 columns 'body', so it is not clear which is meant by text; rename one",
+        ),
+    ],
+)
+def test_a_column_that_is_not_there_is_refused_with_the_cure(file, column, known, key, message):
+    with pytest.raises(CorpusError) as caught:
+        refuse_column(file, column, known, key=key)
+    assert str(caught.value).startswith(f"{file.path} has ")
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("error", "message"),
+    [
+        (
+            FileNotFoundError(2, "No such file"),
+            "has vanished since it was listed; put it back, or run again without it",
+        ),
+        (PermissionError(13, "Permission denied"), "cannot be read (Permission denied); change its permissions"),
+        (OSError("bad\n block"), "ends early or is damaged (bad block); re-download it"),
+        (pa.ArrowInvalid("no magic"), "ends early or is damaged (no magic); re-download it"),
+    ],
+)
+def test_errors_of_files_and_decoders_name_the_file_and_the_cure(file, error, message):
+    with pytest.raises(CorpusError) as caught, explained(file):
+        raise error
+    assert str(caught.value).startswith(f"{file.path} {message}")
+
+
+def test_of_a_file_that_changed_that_is_what_is_said(file, tmp_path):
+    (tmp_path / "a.jsonl").write_text("{}\n{}\n")
+    with pytest.raises(CorpusError, match="changed while it was read"), explained(file):
+        raise OSError("half a line")
+
+
+ROLES = [
+    {"role": "system", "content": "Be brief."},
+    {"role": "user", "content": "Why?\n"},
+    {"role": "assistant", "content": "So."},
+]
+SHARED = [{"from": "human", "value": "Why?"}, {"from": "gpt", "value": "So."}]
+TEXT = "system: Be brief.\n\nuser: Why?\n\nassistant: So."
+
+
+def test_turns_stand_one_below_the_other_under_their_roles():
+    assert conversation_text(ROLES) == TEXT
+    assert conversation_text(SHARED) == "user: Why?\n\nassistant: So."
+    parts = [{"type": "text", "text": "See"}, {"type": "image_url"}, {"type": "text", "text": "this."}]
+    assert conversation_text([{"role": "user", "content": parts}]) == "user: See\nthis."
+    assert (
+        conversation_text([*ROLES[:2], {"role": "assistant", "content": None, "tool_calls": [1]}])
+        == TEXT.rpartition("\n\n")[0]
+    )
+
+
+@pytest.mark.parametrize(
+    "value",
+    [[], "text", ["text"], [{"role": "user"}], [{"role": 1, "content": "x"}], [{"role": "user", "content": 3}], None],
+)
+def test_what_is_no_conversation_has_no_text(value):
+    assert conversation_text(value) is None
+
+
+def records(path, text):
+    source = Source(path=str(path), text=text)
+    (file,) = list_files(source, where="FILE")
+    assert estimate_text_bytes([file], source) > 0
+    return list(read_records(Part(file), source, max_document_chars=1000))
+
+
+def test_json_lines_of_conversations_are_documents_and_other_lists_are_rejected(tmp_path):
+    rows = [{"id": "a", "messages": ROLES}, {"id": "b", "messages": [1, 2]}, {"id": "c", "messages": SHARED}]
+    (tmp_path / "chat.jsonl").write_bytes(b"".join(orjson.dumps(row) + b"\n" for row in rows))
+    first, second, third = records(tmp_path / "chat.jsonl", "messages")
+    assert first == Record(TEXT, "a", 1)
+    assert second == Reject("chat.jsonl", 2, RejectKind.NOT_A_STRING)
+    assert (third.text, third.source_id) == ("user: Why?\n\nassistant: So.", "c")
+
+
+@pytest.mark.parametrize("suffix", ["parquet", "arrow"])
+def test_tables_of_conversations_are_documents(tmp_path, suffix):
+    table = pa.table({"id": ["a", "b"], "conversations": [SHARED, None]})
+    path = tmp_path / f"chat.{suffix}"
+    if suffix == "parquet":
+        pq.write_table(table, path)
+    else:
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+            writer.write_table(table)
+    first, second = records(path, "conversations")
+    assert first == Record("user: Why?\n\nassistant: So.", "a", 1)
+    assert second == Reject(path.name, 2, RejectKind.NULL)

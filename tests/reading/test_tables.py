@@ -1,0 +1,206 @@
+"""Parquet and Arrow files: columns of every type, row groups, record batches."""
+
+import os
+import subprocess
+import sys
+
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+import nextlong
+from files_read import ITEMS, TABLE, arrow_file, read, summary
+from nextlong import pipeline
+from nextlong.errors import CorpusError
+from nextlong.reading.files import Part
+from nextlong.reading.formats import read_records
+from nextlong.reading.listing import list_files
+from nextlong.reading.parts import split_inputs
+from nextlong.reading.records import Record, Reject
+from nextlong.recipe import Recipe, Source
+
+
+def test_table_without_the_text_column_names_the_nearest(tmp_path):
+    pq.write_table(pa.table({"texts": ["x"], "meta": [{"lang": "en"}]}), tmp_path / "a.parquet")
+    with pytest.raises(CorpusError, match=r"it has texts, meta, meta\.lang; did you mean 'texts'"):
+        read(tmp_path / "a.parquet")
+
+
+def test_text_column_of_another_type_is_refused(tmp_path):
+    pq.write_table(pa.table({"text": [1, 2]}), tmp_path / "a.parquet")
+    with pytest.raises(CorpusError, match="column 'text' holds int64, not strings"):
+        read(tmp_path / "a.parquet")
+
+
+@pytest.mark.parametrize("kind", [pa.large_string(), pa.string_view(), pa.dictionary(pa.int32(), pa.string())])
+def test_every_arrow_string_type_is_text(tmp_path, kind):
+    column = (
+        pa.array(["one", None, "one"]).cast(kind)
+        if not pa.types.is_dictionary(kind)
+        else pa.array(["one", None, "one"]).dictionary_encode()
+    )
+    items = read(arrow_file(tmp_path / "a.arrow", pa.table({"text": column})))
+    assert [getattr(item, "text", None) for item in items] == ["one", None, "one"]
+
+
+@pytest.mark.parametrize("name", ["a.parquet", "a.arrow"])
+def test_dotted_name_reads_a_struct_field(tmp_path, name):
+    table = pa.table({"doc": [{"body": "one", "lang": "en"}, None], "meta": [{"key": 3}, {"key": 4}]})
+    if name == "a.arrow":
+        arrow_file(tmp_path / name, table)
+    else:
+        pq.write_table(table, tmp_path / name)
+    assert read(tmp_path / name, text="doc.body", id="meta.key") == [
+        Record("one", "3", 1),
+        Reject(name, 2, "text is null"),
+    ]
+
+
+def test_string_column_that_is_not_utf8_costs_one_row(tmp_path):
+    raw = pa.array([b"one", b"\xff", None, b"four"], pa.binary())
+    text = pa.StringArray.from_buffers(4, raw.buffers()[1], raw.buffers()[2], raw.buffers()[0], null_count=1)
+    items = read(arrow_file(tmp_path / "a.arrow", pa.table({"text": text})))
+    assert summary(items) == [("one", ":1"), "invalid UTF-8", "text is null", ("four", ":4")]
+
+
+def written(path, rows, row_group_size):
+    texts = [f"row {n} of a file that holds {rows} of them" if n % 7 else None for n in range(rows)]
+    pq.write_table(
+        pa.table({"text": pa.array(texts, pa.string()), "n": range(rows)}), path, row_group_size=row_group_size
+    )
+    source = Source(path=str(path), metadata=["n"])
+    return source, list_files(source, where="path")
+
+
+@given(rows=st.integers(0, 200), row_group_size=st.integers(1, 60), part_bytes=st.integers(1, 4000))
+def test_parts_hold_every_row_once_under_its_own_number(tmp_path_factory, rows, row_group_size, part_bytes):
+    source, files = written(tmp_path_factory.mktemp("parts") / "a.parquet", rows, row_group_size)
+    tasks = split_inputs(files, source, shard_bytes=part_bytes, part_bytes=part_bytes)
+    items = [item for task in tasks for part in task for item in read_records(part, source, max_document_chars=1000)]
+    assert items == list(read_records(Part(files[0]), source, max_document_chars=1000))
+    assert sum(part.begins_file for task in tasks for part in task) == 1
+
+
+def test_a_large_file_is_parted_and_one_of_a_single_row_group_is_not(tmp_path):
+    source, files = written(tmp_path / "a.parquet", 400, 50)
+    tasks = split_inputs(files, source, shard_bytes=1000, part_bytes=1000)
+    assert len(tasks) > 2
+    assert [part.lines_before for (part,) in tasks] == [50 * part.row_groups[0] for (part,) in tasks]
+    source, files = written(tmp_path / "b.parquet", 400, 400)
+    assert split_inputs(files, source, shard_bytes=1000, part_bytes=1000) == [(Part(files[0]),)]
+
+
+def test_a_footer_that_cannot_be_read_leaves_the_file_whole(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(b"x" * 9000)
+    source = Source(path=str(tmp_path / "a.parquet"))
+    files = list_files(source, where="path")
+    assert split_inputs(files, source, shard_bytes=1000, part_bytes=1000) == [(Part(files[0]),)]
+
+
+def test_a_run_names_documents_by_their_rows(tmp_path):
+    texts = ["\n".join(f"Line {n}.{k} about tides and gulls and ropes." for k in range(20)) for n in range(120)]
+    pq.write_table(pa.table({"text": texts}), tmp_path / "a.parquet", row_group_size=10, compression="none")
+    plain = {
+        "run_dir": str(tmp_path / "run"),
+        "executor": "serial",
+        "ingest": {"sources": [{"path": str(tmp_path / "a.parquet")}], "shard_mb": 0.01},
+        "chunk": {"max_chars": 256},
+        "encoder": {"lsa": {"dimensions": 8}},
+        "mine": {"near_copies": None},
+        "tokenizer": {"train": 300},
+        "compose": {"sequences": 3, "target_tokens": 1024},
+    }
+    done = pipeline.run(Recipe.from_dict(plain))
+    assert len(done["ingest"].manifest["parts"]) > 3
+    for sequence in nextlong.open(tmp_path / "run").sequences():
+        for span, text in zip(sequence.spans, sequence.texts, strict=True):
+            if span.doc_id >= 0:
+                name, _, row = span.source_id.partition(":")
+                assert name == "a.parquet"
+                assert texts[int(row) - 1][span.char_start : span.char_end] == text
+
+
+def test_parquet(tmp_path):
+    pq.write_table(TABLE, tmp_path / "a.parquet", row_group_size=3)
+    items = read(tmp_path / "a.parquet")
+    assert summary(items) == ITEMS
+    assert [item.line for item in items] == [1, 2, 3, 4]
+
+
+def test_a_parquet_column_that_stands_there_twice_is_refused_where_it_is_wanted(tmp_path):
+    columns = [pa.array(column) for column in (["one"], ["two"], ["x"], ["y"])]
+    pq.write_table(pa.Table.from_arrays(columns, names=["text", "body", "body", "id"]), tmp_path / "a.parquet")
+    assert read(tmp_path / "a.parquet") == [Record("one", "y", 1)]
+    assert read(tmp_path / "a.parquet", id="body") == [Record("one", "a.parquet:1", 1)]
+    for key, wanted in (("text", {"text": "body"}), ("metadata", {"metadata": ["body"]})):
+        with pytest.raises(CorpusError, match=rf"a.parquet has 2 columns 'body', .* meant by .*{key}.*; rename one"):
+            read(tmp_path / "a.parquet", **wanted)
+
+
+@pytest.mark.parametrize("fraction", [0.3, 0.9])
+def test_cut_parquet_file_stops(tmp_path, fraction):
+    path = tmp_path / "a.parquet"
+    pq.write_table(pa.table({"text": [os.urandom(50).hex() for _ in range(2000)]}), path)
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * fraction)])
+    with pytest.raises(CorpusError, match="ends early or is damaged"):
+        read(path)
+
+
+def test_parquet_damaged_in_its_middle_stops(tmp_path):
+    path = tmp_path / "a.parquet"
+    pq.write_table(
+        pa.table({"text": [os.urandom(50).hex() for _ in range(5000)]}), path, compression="zstd", use_dictionary=False
+    )
+    content = bytearray(path.read_bytes())
+    content[200:400] = bytes(200)
+    path.write_bytes(content)
+    with pytest.raises(CorpusError, match="ends early or is damaged"):
+        read(path)
+
+
+CUT_WHILE_READ = """
+import os, sys
+from nextlong.errors import CorpusError
+from nextlong.reading.files import Part
+from nextlong.reading.listing import list_files
+from nextlong.reading.formats import read_records
+from nextlong.recipe import Source
+
+source = Source(path=sys.argv[1])
+(file,) = list_files(source, where="path")
+records = read_records(Part(file), source, max_document_chars=99)
+next(records)
+os.truncate(file.path, 0)
+try:
+    print(sum(1 for _ in records))
+except CorpusError as error:
+    print(error)
+"""
+
+
+@pytest.mark.parametrize("layout", ["file", "stream"])
+def test_an_arrow_file_that_is_cut_while_it_is_read_kills_no_process(tmp_path, layout):
+    path = arrow_file(tmp_path / "a.arrow", pa.table({"text": ["line"] * 4_000, "n": range(4_000)}), layout=layout)
+    ended = subprocess.run([sys.executable, "-c", CUT_WHILE_READ, path], check=False, capture_output=True, text=True)
+    assert (ended.returncode, ended.stderr) == (0, "")
+    assert "a.arrow changed while it was read" in ended.stdout
+
+
+@pytest.mark.parametrize("layout", ["file", "stream"])
+def test_arrow_file_and_stream(tmp_path, layout):
+    assert summary(read(arrow_file(tmp_path / "a.arrow", TABLE, layout=layout))) == ITEMS
+
+
+def test_saved_dataset_folder(tmp_path):
+    folder = tmp_path / "ds"
+    folder.mkdir()
+    arrow_file(folder / "data-00000-of-00001.arrow", TABLE, layout="stream")
+    (folder / "state.json").write_text(
+        '{"_data_files": [{"filename": "data-00000-of-00001.arrow"}], "_fingerprint": "f"}'
+    )
+    (folder / "dataset_info.json").write_text("{}")
+    items = read(folder)
+    assert [item.text for item in items if isinstance(item, Record)] == ["one", "two", "four"]
+    assert items[1].source_id == "data-00000-of-00001.arrow:2"

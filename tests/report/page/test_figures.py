@@ -1,0 +1,41 @@
+"""Charts of the report show the numbers of the statistics, in the colours of the strip."""
+
+from nextlong.report.page import figures
+
+NAMES = ["this run"]
+
+
+def test_the_meta_document_is_orange_and_negatives_are_blue():
+    plain = [{"tokens": 100, "tokens_by_role": {"meta": 20, "negative": 75, "separator": 4, "eos": 1}}]
+    chart = figures.roles(plain, NAMES)
+    assert '<rect class="own"' in chart
+    assert "meta: 20.00 %" in chart
+    assert "negative: 75.00 %" in chart
+    assert "separators and special tokens: 5.00 %" in chart
+
+
+def test_hovering_a_rank_says_how_many_chunks_are_behind_it():
+    ranks = [{"rank": 1, "mean": 0.5, "count": 411}, {"rank": 50, "mean": 0.25, "count": 19}]
+    chart = figures.by_rank([{"similarity_by_rank": ranks}], NAMES)
+    assert "rank 50: 0.2500 (n = 19)" in chart
+
+
+def test_runs_are_called_by_their_names():
+    plain = [{"tokens_by_source": {"a": 3, "b": 1}}, {"tokens_by_source": {"a": 1}}]
+    chart = figures.sources(plain, ["base", "tail"])
+    assert all(f"<bdi>{name}</bdi>" in chart for name in ("base", "tail"))
+    assert "<title>base, a: 75.0 %</title>" in chart
+    assert "<title>tail, b: 0.0 %</title>" in chart
+
+
+def test_only_what_happened_to_drafts_is_in_the_legend():
+    yields = {"kept": 5, "spare": 0, "untried": 2, "dropped": {"too long": 1, "too short": 2}}
+    chart = figures.outcome([{"yields": yields}], NAMES)
+    assert [name in chart for name in ("kept: 5", "unused", "not tried: 2", "dropped: 3")] == [True, False, True, True]
+
+
+def test_a_run_without_an_exposure_leaves_its_bars_empty():
+    histogram = [{"least": 1, "most": 7, "count": 1}, {"least": 8, "most": 15, "count": 3}]
+    chart = figures.exposure([{"exposure": [{"histogram": histogram}]}, {"exposure": []}], ["a", "b"])
+    assert "a, 8–15: 75.0 %" in chart
+    assert "b, 8–15: 0.0 %" in chart

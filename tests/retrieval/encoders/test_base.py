@@ -1,0 +1,56 @@
+"""The contract of encoders: each file keeps it, and no other file knows an encoder's name."""
+
+import ast
+from pathlib import Path
+
+import pytest
+
+import nextlong
+from nextlong.engine.executor import Capacity, Resources
+from nextlong.errors import EncoderError
+from nextlong.plugins import ENCODERS
+from nextlong.recipe import Encoder
+from nextlong.retrieval.encoders.base import EncoderKind, kind_of
+
+SOURCE = Path(nextlong.__file__).parent
+MODELS = {
+    "lsa": "lsa",
+    "sentence_transformers": "sentence-transformers:some/model",
+    "openai": "openai:some-model",
+    "static": "static:some/model",
+}
+
+
+@pytest.mark.parametrize("section", MODELS)
+def test_each_section_of_the_recipe_has_an_encoder_that_keeps_the_contract(section):
+    config = Encoder(model=MODELS[section])
+    kind = kind_of(config)
+    assert isinstance(kind, EncoderKind)
+    assert type(kind).__module__ == f"nextlong.retrieval.encoders.{section}"
+    assert kind.cure
+    assert kind.needs_fit <= bool(kind.prepare(config, documents=[], chunks=[], seed=0))
+    assert kind.resources(config, Capacity(cpus=2)) in (Resources(), Resources(at_once=1))
+
+
+def test_every_section_is_tested_here():
+    assert set(ENCODERS.built_in) == MODELS.keys()
+
+
+def test_lsa_without_its_fit_is_refused():
+    config = Encoder()
+    with pytest.raises(EncoderError, match="is fitted on the corpus"):
+        kind_of(config).load(config, fitted=None, dtype=None, threads=None)
+
+
+def _compared_words(path):
+    """Yield every string that a file compares something with."""
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        if isinstance(node, ast.Compare):
+            for side in (node.left, *node.comparators):
+                yield from (leaf.value for leaf in ast.walk(side) if isinstance(leaf, ast.Constant))
+
+
+def test_no_file_branches_on_an_encoders_name():
+    names = {*MODELS, "sentence-transformers"}
+    for path in SOURCE.rglob("*.py"):
+        assert names.isdisjoint(_compared_words(path)), path

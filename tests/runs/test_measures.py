@@ -1,0 +1,104 @@
+from collections import Counter
+from itertools import pairwise
+from statistics import fmean
+
+import numpy as np
+import pytest
+
+import nextlong
+from nextlong import pipeline
+from nextlong.runs import stats
+from nextlong.runs.measures import CutOff, measure_cut_off
+from nextlong.runs.tally import Tally
+
+
+def test_reuse(measured, sequences):
+    uses = Counter(span.chunk_id for spans in sequences for span in spans if span.role == "negative")
+    names = {span.chunk_id: span.source_id for spans in sequences for span in spans}
+    reuse = measured.reuse
+    assert (reuse.distinct_chunks, reuse.max) == (len(uses), max(uses.values()))
+    assert reuse.mean == pytest.approx(fmean(uses.values()))
+    assert [(own.least, own.most) for own in reuse.histogram][:4] == [(1, 1), (2, 2), (3, 4), (5, 8)]
+    for own in reuse.histogram:
+        assert own.chunks == sum(own.least <= count <= own.most for count in uses.values())
+    best = sorted(uses, key=lambda chunk: (-uses[chunk], chunk))[:10]
+    assert [(hub.chunk_id, hub.source_id, hub.uses) for hub in reuse.hubs] == [
+        (chunk, names[chunk], uses[chunk]) for chunk in best
+    ]
+
+
+def test_the_cap_on_uses_shows_in_the_reuse(recipe_for, own_run, measured):
+    pipeline.run(recipe_for(own_run, "compose.max_uses=2"))
+    capped = stats.measure(nextlong.open(own_run))
+    assert measured.reuse.max > 2
+    assert (capped.reuse.max, capped.max_uses) == (2, 2)
+    assert [(own.least, own.most) for own in capped.reuse.histogram] == [(1, 1), (2, 2)]
+
+
+def test_similarity(measured, sequences):
+    negatives = [span.score for spans in sequences for span in spans if span.role == "negative"]
+    assert measured.similarity.count == len(negatives)
+    assert measured.similarity.mean == pytest.approx(fmean(negatives), rel=1e-9)
+    assert measured.similarity.max == pytest.approx(max(negatives), abs=6e-5)
+    expected = np.quantile(negatives, [0.1, 0.5, 0.9], method="inverted_cdf")
+    own = [measured.similarity.p10, measured.similarity.p50, measured.similarity.p90]
+    assert own == pytest.approx(expected.tolist(), abs=6e-5)
+
+
+def test_similarity_by_rank(measured, sequences):
+    by_rank = {}
+    for spans in sequences:
+        for group in range(spans[-1].group + 1):
+            own = [span.score for span in spans if span.group == group and span.role == "negative"]
+            for rank, score in enumerate(own, start=1):
+                by_rank.setdefault(rank, []).append(score)
+    assert [one.rank for one in measured.similarity_by_rank] == [rank for rank in (1, 2, 5, 10, 20) if rank in by_rank]
+    for one in measured.similarity_by_rank:
+        assert one.count == len(by_rank[one.rank])
+        assert one.mean == pytest.approx(fmean(by_rank[one.rank]), rel=1e-9)
+
+
+def test_distance(measured, sequences):
+    gaps = []
+    for spans in sequences:
+        metas = [span for span in spans if span.role == "meta"]
+        gaps += [after.token_start - before.token_end for before, after in pairwise(metas)]
+    own = measured.distance_tokens
+    assert (own.count, own.max) == (len(gaps), max(gaps))
+    assert own.mean == pytest.approx(fmean(gaps))
+    assert own.p50 == sorted(gaps)[(len(gaps) - 1) // 2]
+
+
+def test_a_share_is_of_all_that_was_taken():
+    assert CutOff(3, 12).share == 0.25
+    assert CutOff(0, 0).share == 0
+
+
+def test_a_method_that_counts_no_whole_documents_cuts_none_off(shared_run):
+    taken = Tally()
+    taken.add([1, 2])
+    assert measure_cut_off(nextlong.open(shared_run), taken, tokens=5) is None
+
+
+def test_histograms_count_every_span_once(measured, sequences):
+    lengths = [span.token_end - span.token_start for spans in sequences for span in spans]
+    assert (measured.chunk_tokens.count, measured.chunk_tokens.max) == (len(lengths), max(lengths))
+    metas = [[span for span in spans if span.role == "meta"] for spans in sequences]
+    gaps = [after.token_start - before.token_end for own in metas for before, after in pairwise(own)]
+    for values, bins in ((lengths, measured.chunk_tokens_histogram), (gaps, measured.distance_histogram)):
+        assert [sum(own.least <= value <= own.most for value in values) for own in bins] == [own.count for own in bins]
+        assert sum(own.count for own in bins) == len(values)
+    cosines = [span.score for spans in sequences for span in spans if span.role == "negative"]
+    bins = measured.similarity_histogram
+    assert [sum(own.least - 5e-5 <= score < own.most + 5e-5 for score in cosines) for own in bins] == [
+        own.count for own in bins
+    ]
+    assert sum(own.count for own in bins) == len(cosines)
+
+
+def test_steps_took_what_their_manifests_say(run, measured):
+    assert [own.step for own in measured.steps] == list(run.steps)
+    manifest = run.steps["draft"].manifest
+    (draft,) = [own for own in measured.steps if own.step == "draft"]
+    assert (draft.seconds, draft.bytes) == (manifest["seconds"], manifest["bytes"])
+    assert draft.peak_bytes == max(part["peak_bytes"] for part in manifest["parts"]) > 10**7

@@ -1,0 +1,208 @@
+"""Composing for a notebook, and of drafts in files."""
+
+from dataclasses import replace
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from nextlong import schemas
+from nextlong.artifacts.resolve import Corpus
+from nextlong.artifacts.results import ComposeResult
+from nextlong.artifacts.tokens import TokenStore
+from nextlong.schemas import EOS, META, NEGATIVE, SEPARATOR, DropReason, Layout
+from nextlong.sequences.compose import Composed, compose, compose_drafts
+from nextlong.sequences.fit import Dropped, Rules
+from nextlong.sequences.token_chars import TOKEN_CHARS
+from nextlong.sequences.truncate import ComposeInputs
+
+# for a notebook
+
+
+def test_compose_of_plain_token_ids():
+    result = compose(
+        [[1, 2], [3]], [[[10, 11], [12]], [[12], [13, 14, 15]]], target_tokens=12, separator=[0], bos=[7], eos=[8]
+    )
+    assert isinstance(result, Composed)
+    # room 10: 2 + 1 + 1 + 1 for the meta-chunks and separators, 5 left: 3 for the first, which has to have one, 2 for the last
+    assert result.input_ids == [7, 1, 2, 0, 10, 11, 0, 3, 0, 12, 0, 8]
+    assert [(span.chunk, schemas.ROLES[span.role]) for span in result.spans] == [
+        (-1, "bos"), (0, "meta"), (-1, "separator"), (2, "negative"), (-1, "separator"),
+        (1, "meta"), (-1, "separator"), (3, "negative"), (-1, "separator"), (-1, "eos"),
+    ]  # fmt: skip
+
+
+def test_compose_counts_equal_negatives_as_one_chunk():
+    result = compose([[1], [2]], [[[9, 9]], [[9, 9], [8, 8]]], target_tokens=6)
+    assert result.input_ids == [1, 9, 9, 2, 8, 8]
+
+
+def test_compose_says_why_there_is_no_sequence():
+    assert compose([[1, 2]], [[[3]]], target_tokens=9) == Dropped(DropReason.TOO_FEW_NEGATIVES, 3)
+    with pytest.raises(ValueError, match="2 meta-chunks but negatives for 1"):
+        compose([[1], [2]], [[[3]]], target_tokens=9)
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        (
+            {"bos": [0], "eos": [9], "target_tokens": 1},
+            "target_tokens=1 leaves no room beside 1 tokens of bos and 1 of",
+        ),
+        ({"bos": [0], "eos": [9], "target_tokens": 2}, "target_tokens=2 leaves no room"),
+        ({"target_tokens": 0}, "target_tokens=0 leaves no room"),
+        ({"fit": "papper"}, "fit='papper' is unknown; it must be one of exact, paper"),
+        ({"min_gap_tokens": 0}, "min_gap_tokens=0 would leave gaps empty; give 1 or more"),
+        ({"position": "middle"}, "position='middle' is unknown; it must be one of head, tail, random"),
+    ],
+)
+@pytest.mark.parametrize("fit", ["exact", "paper"])
+def test_compose_refuses_what_fits_no_sequence(fit, changed, message):
+    with pytest.raises(ValueError, match=message):
+        compose([[1]], [[[2, 3]]], **({"target_tokens": 3, "fit": fit} | changed))
+
+
+def test_compose_of_nothing():
+    with pytest.raises(ValueError, match="meta_chunks is empty"):
+        compose([], [], target_tokens=5)
+
+
+def test_a_meta_chunk_is_never_a_negative():
+    result = compose([[1, 2], [3]], [[[3], [1, 2], [7, 7]], [[1, 2], [8, 8]]], target_tokens=7)
+    assert result.input_ids == [1, 2, 7, 7, 3, 8, 8]
+    assert [span.chunk for span in result.spans] == [0, 2, 1, 3]
+
+
+def test_compose_draws_random_positions_from_its_seed():
+    negatives = [[[number] * 2 for number in range(2, 9)]]
+    results = [
+        tuple(compose([[1, 1]], negatives, target_tokens=16, position="random", seed=seed).input_ids)
+        for seed in range(20)
+    ]
+    assert len(set(results)) > 3
+    assert results[4] == tuple(compose([[1, 1]], negatives, target_tokens=16, position="random", seed=4).input_ids)
+
+
+# files
+
+
+def write(path, schema, *batches):
+    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
+        for columns in batches:
+            writer.write_batch(pa.RecordBatch.from_pydict(dict(zip(schema.names, columns, strict=True)), schema=schema))
+    return path
+
+
+@pytest.fixture
+def drafted(tmp_path):
+    """Six chunks of 3, 4, 5, 2, 2 and 1 letters, a token each; 0 and 3 end in a newline. One draft fits 17 tokens, two do not."""
+    bounds = [0, 3, 7, 12, 14, 16, 17]
+    columns = [[0] * 6, bounds[:-1], bounds[1:], [False, True, True, False, True, True]]
+    corpus = Corpus(
+        (write(tmp_path / "documents.arrow", schemas.DOCUMENTS, [["ab\ndefghijklm\nopq"], [7], ["s"], ["i"]]),),
+        (write(tmp_path / "chunks.arrow", schemas.CHUNKS, columns),),
+    )
+    np.save(tmp_path / "chars.npy", np.array([(1, False, True)] * 17, TOKEN_CHARS))
+    tokens = {
+        "rows": np.arange(6),
+        "offsets": np.array([0, 3, 7, 12, 14, 16, 17]),
+        "ids": np.arange(17, dtype=np.uint32),
+    }
+    for name, array in tokens.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    drafts = [
+        [["a"], [7], [Layout.EXTENDED], [[0, 1, 3, 2]], [[0, 1, 0, 1]], [[0, 0, 1, 1]], [[1.0, 0.5, 1.0, 0.25]], [[]]],
+        [["b"], [7], [Layout.EXTENDED], [[5, 4]], [[0, 1]], [[0, 0]], [[1.0, 0.5]], [[]]],
+        [["c"], [7], [Layout.EXTENDED], [[1, 2, 0]], [[0, 0, 0]], [[0, 1, 2]], [[1.0, 1.0, 1.0]], [[]]],
+    ]
+    return {
+        "drafts": write(tmp_path / "drafts.arrow", schemas.DRAFTS, *drafts),
+        "inputs": ComposeInputs(
+            tokens=TokenStore(**{name: [tmp_path / f"{name}.npy"] for name in tokens}),
+            corpus=corpus,
+            token_chars=tmp_path / "chars.npy",
+            tokenizer=tmp_path / "none",
+        ),
+    }
+
+
+def block(drafted, out, **changed):
+    take = changed.pop("take", 3)
+    plain = {
+        "target_tokens": 17, "fit": "exact", "min_gap_tokens": 1, "position": "head",
+        "reuse": "never", "separator_tokens": 1, "bos_tokens": 0, "eos_tokens": 1,
+    }  # fmt: skip
+    named = {"method": changed.pop("method", "nextlong"), "seed": changed.pop("seed", 0)}
+    inputs = {"drafts": [drafted["drafts"]], "inputs": drafted["inputs"]}
+    counts = compose_drafts(out, **inputs, take=[take], rules=Rules(**(plain | changed)), **named)
+    with pa.ipc.open_file(pa.memory_map(f"{out}.sequences.arrow")) as reader:
+        assert reader.schema == schemas.SEQUENCES
+        return counts, reader.read_all().to_pylist()
+
+
+def test_compose_drafts_writes_sequences_and_counts_what_it_drops(drafted, tmp_path):
+    counts, rows = block(drafted, tmp_path / "out")
+    # 16 for text: 3 + 2 for the meta-chunks, 11 left: 4 and a separator for the first, 5 and a separator for the last.
+    assert rows == [
+        {
+            "sequence_id": "a",
+            "key": 7,
+            "method": "nextlong",
+            "layout": "extended",
+            "chunk_id": [0, 1, -1, 3, 2, -1, -1],
+            "role": [META, NEGATIVE, SEPARATOR, META, NEGATIVE, SEPARATOR, EOS],
+            "group": [0, 0, 0, 1, 1, 1, -1],
+            "token_start": [0, 3, 7, 8, 10, 15, 16],
+            "token_end": [3, 7, 8, 10, 15, 16, 17],
+            "score": [1.0, 0.5, 0.0, 1.0, 0.25, 0.0, 0.0],
+        }
+    ]
+    assert counts == ComposeResult(
+        sequences=1,
+        sequences_per_file=(1,),
+        dropped={DropReason.TOO_FEW_NEGATIVES: 1, DropReason.TOO_LITTLE_ROOM: 1},
+        dropped_examples={DropReason.TOO_FEW_NEGATIVES: ((5, 1, 5),), DropReason.TOO_LITTLE_ROOM: ((1, 3, 14),)},
+        longest_dropped_tokens=5,
+    )
+
+
+def test_compose_drafts_takes_only_the_chosen_drafts(drafted, tmp_path):
+    assert block(drafted, tmp_path / "one", take=1)[0] == ComposeResult(
+        sequences=1, sequences_per_file=(1,), dropped={}, longest_dropped_tokens=0
+    )
+    assert block(drafted, tmp_path / "none", take=0) == (
+        ComposeResult(sequences=0, sequences_per_file=(0,), dropped={}, longest_dropped_tokens=0),
+        [],
+    )
+
+
+def test_random_positions_belong_to_seed_and_sequence(drafted, tmp_path):
+    runs = [block(drafted, tmp_path / f"{seed}", position="random", seed=seed)[1][0]["chunk_id"] for seed in range(8)]
+    assert len({tuple(chunks) for chunks in runs}) > 1
+    assert block(drafted, tmp_path / "again", position="random", seed=3, take=1)[1][0]["chunk_id"] == runs[3]
+
+
+def test_random_positions_of_equal_drafts_differ(drafted, tmp_path):
+    drafts = [
+        [[f"a{key}"], [key], [Layout.EXTENDED], [[0, 1, 3, 2]], [[0, 1, 0, 1]], [[0, 0, 1, 1]], [[1.0] * 4], [[]]]
+        for key in range(12)
+    ]
+    drafted["drafts"] = write(tmp_path / "equal.arrow", schemas.DRAFTS, *drafts)
+    _, rows = block(drafted, tmp_path / "out", position="random", take=12)
+    assert len({tuple(row["chunk_id"]) for row in rows}) > 1
+
+
+def test_a_separator_closes_the_gap_that_decontaminating_left_in_a_document(drafted, tmp_path):
+    # Chunk 0 ends in a newline; 1 and 2 go on where the chunk before ends; before 3 characters were left out.
+    starts, ends = [0, 1, 2, 7, 8, 9], [1, 2, 3, 8, 9, 10]
+    columns = [[0] * 6, starts, ends, [False, True, True, True, True, True]]
+    corpus = drafted["inputs"].corpus
+    holed = replace(corpus, chunks=(write(tmp_path / "holed.arrow", schemas.CHUNKS, columns),))
+    drafted["inputs"] = replace(drafted["inputs"], corpus=holed)
+    whole = [["d"], [8], [Layout.CONCATENATED], [[0, 1, 2, 3]], [[schemas.DOCUMENT] * 4], [[0] * 4], [[1.0] * 4], [[]]]
+    drafted["drafts"] = write(tmp_path / "whole.arrow", schemas.DRAFTS, whole)
+    _, (row,) = block(drafted, tmp_path / "out", method="standard", target_tokens=16, take=1)
+    assert row["chunk_id"] == [0, 1, 2, -1, 3, -1]
+    assert row["role"][3] == schemas.SEPARATOR
+    assert row["token_end"] == [3, 7, 12, 13, 15, 16]

@@ -1,0 +1,370 @@
+"""Loading, training and measuring a tokenizer, and what a user reads when it cannot be had."""
+
+import json
+import os
+import random
+import subprocess
+import sys
+import threading
+from http.server import BaseHTTPRequestHandler, HTTPServer
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import tokenizers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+
+from nextlong import recipe, schemas
+from nextlong.artifacts.results import TokenizerResult
+from nextlong.corpus.chunk import chunk_shard
+from nextlong.errors import CorpusError, TokenizerError
+from nextlong.sequences import tokenizer as stage
+from nextlong.sequences.encode import read_tokenizer
+from nextlong.sequences.token_chars import token_chars
+from nextlong.sequences.tokenizer import load_tokenizer, local_path, prepare_tokenizer, special_id, train_bpe
+
+SENTENCES = ["The first star of the night.\n", "It's 1234 parsecs away, isn't it?\n", "Zoë counts 東京 and café.\n"]
+
+
+DOCUMENTS = [(10 + number, SENTENCES[number % 3] * (1 + number % 4)) for number in range(24)]
+
+
+def byte_tokenizer():
+    """One id per UTF-8 byte: a tokenizer whose E can be counted by hand."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    tokenizer = tokenizers.Tokenizer(models.BPE({char: number for number, char in enumerate(alphabet)}, []))
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.add_special_tokens(["<|begin_of_text|>", "<|end_of_text|>"])
+    return tokenizer
+
+
+def write_shards(folder, shards, *, max_chars=64):
+    """Write (content_hash, text) pairs as DOCUMENTS and CHUNKS shards; two documents a record batch."""
+    folder.mkdir()
+    documents, chunks = [], []
+    for number, pairs in enumerate(shards):
+        path = folder / f"{number}.documents.arrow"
+        with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schemas.DOCUMENTS) as writer:
+            for first in range(0, len(pairs), 2):
+                hashes, texts = zip(*pairs[first : first + 2], strict=True)
+                columns = {"text": texts, "content_hash": hashes, "source": ["s"] * len(texts), "source_id": texts}
+                writer.write_batch(pa.RecordBatch.from_pydict(columns, schema=schemas.DOCUMENTS))
+        np.save(folder / "keep.npy", np.ones(len(pairs), bool))
+        out = folder / str(number)
+        chunk_shard(
+            out, documents=path, keep=folder / "keep.npy", max_chars=max_chars, length="slice", oversize="split"
+        )
+        documents.append(path)
+        chunks.append(folder / f"{number}.chunks.arrow")
+    return {"documents": documents, "chunks": chunks}
+
+
+def test_loads_a_file_or_its_folder_without_truncation_and_padding(tmp_path):
+    saved = byte_tokenizer()
+    saved.enable_truncation(2)
+    saved.enable_padding(length=9)
+    saved.save(str(tmp_path / "tokenizer.json"))
+    for source in (tmp_path, tmp_path / "tokenizer.json"):
+        loaded = load_tokenizer(recipe.Tokenizer(source=str(source)))
+        assert len(loaded.encode("four").ids) == 4
+
+
+@pytest.mark.parametrize("source", ["missing/tokenizer.json", "./missing", "/nowhere/at/all", "my.json", "~/tok"])
+def test_a_path_that_does_not_exist(source):
+    with pytest.raises(TokenizerError, match=r"does not exist; give a tokenizer\.json, a folder") as caught:
+        load_tokenizer(recipe.Tokenizer(source=source))
+    assert f"tokenizer.source={source!r}" in str(caught.value)
+
+
+def test_a_folder_without_a_tokenizer(tmp_path):
+    with pytest.raises(TokenizerError, match=r"tokenizer\.json does not exist"):
+        load_tokenizer(recipe.Tokenizer(source=str(tmp_path)))
+
+
+@pytest.mark.parametrize("content", ["", "{", '{"model": {"type": "BPE"}}', "\x00\x01"])
+def test_a_file_that_is_no_tokenizer(tmp_path, content):
+    path = tmp_path / "tokenizer.json"
+    path.write_text(content, encoding="utf-8")
+    with pytest.raises(
+        TokenizerError, match=r"is not a tokenizer\.json of Hugging Face tokenizers: .+; `AutoTokenizer"
+    ):
+        load_tokenizer(recipe.Tokenizer(source=str(path)))
+
+
+LOAD_FROM_HUB = """
+import sys
+from nextlong import recipe
+from nextlong.errors import TokenizerError
+from nextlong.sequences.tokenizer import load_tokenizer
+try:
+    print(load_tokenizer(recipe.Tokenizer(source="some/model", revision="v1")).get_vocab_size())
+except TokenizerError as error:
+    print(error)
+"""
+
+
+def load_from_hub(tmp_path, **environment):
+    # A process of its own: huggingface_hub reads its settings once, when it is imported.
+    environment = {**os.environ, "HF_HOME": str(tmp_path), "HF_HUB_DISABLE_TELEMETRY": "1", **environment}
+    done = subprocess.run(
+        [sys.executable, "-c", LOAD_FROM_HUB], env=environment, capture_output=True, text=True, check=True
+    )
+    return done.stdout.strip()
+
+
+def test_hub_offline(tmp_path):
+    message = load_from_hub(tmp_path, HF_HUB_OFFLINE="1")
+    assert message.startswith(
+        "tokenizer.source='some/model' is not a local path, and the Hugging Face hub did not give it"
+    )
+    assert message.endswith("log in with `hf auth login` if it is gated, or give a local tokenizer.json")
+    assert "'v1'" in message
+
+
+class GatedHub(BaseHTTPRequestHandler):
+    def do_HEAD(self):
+        self.send_response(403)
+        self.send_header("X-Error-Code", "GatedRepo")
+        self.send_header("Content-Length", "0")
+        self.end_headers()
+
+    do_GET = do_HEAD  # noqa: N815
+
+    def log_message(self, *args):
+        pass
+
+
+def test_hub_gated(tmp_path):
+    server = HTTPServer(("127.0.0.1", 0), GatedHub)
+    threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01}, daemon=True).start()
+    try:
+        message = load_from_hub(tmp_path, HF_ENDPOINT=f"http://127.0.0.1:{server.server_port}", no_proxy="127.0.0.1")
+    finally:
+        server.shutdown()
+        server.server_close()
+    assert message.startswith(
+        "tokenizer.source='some/model' is not a local path, and the Hugging Face hub did not give it"
+    )
+    assert "hf auth login" in message
+
+
+def test_special_ids():
+    tokenizer = byte_tokenizer()
+    assert special_id(tokenizer, None, key="tokenizer.bos") is None
+    assert special_id(tokenizer, "<|begin_of_text|>", key="tokenizer.bos") == 256
+
+
+def test_an_unknown_special_token_names_the_nearest():
+    with pytest.raises(TokenizerError) as caught:
+        special_id(byte_tokenizer(), "<|end_of_txt|>", key="tokenizer.eos")
+    assert str(caught.value).startswith(
+        "tokenizer.eos='<|end_of_txt|>' is not in the tokenizer; nearest of its special tokens: <|end_of_text|>"
+    )
+
+
+def test_an_unknown_special_token_of_a_tokenizer_without_any():
+    with pytest.raises(TokenizerError, match="it has no special tokens"):
+        special_id(tokenizers.Tokenizer(models.BPE()), "</s>", key="tokenizer.eos")
+
+
+def test_training_gives_a_lossless_tokenizer_of_the_asked_size():
+    tokenizer = train_bpe(SENTENCES * 3, vocab_size=300)
+    assert tokenizer.get_vocab_size() == 300
+    assert tokenizer.token_to_id("<|endoftext|>") == 0
+    text = "Unseen:\x00 it's 🤗\r\n  déjà 12345"
+    assert tokenizer.decode(tokenizer.encode(text).ids) == text
+
+
+def test_training_is_the_same_in_any_order_and_process():
+    script = (
+        "import sys, json; from nextlong.sequences.tokenizer import train_bpe; "
+        "print(train_bpe(json.load(sys.stdin), vocab_size=400).to_str())"
+    )
+    texts = [text for _, text in DOCUMENTS]
+    shuffled = random.Random(1).sample(texts, len(texts))
+    done = subprocess.run(
+        [sys.executable, "-c", script], input=json.dumps(shuffled), capture_output=True, text=True, check=True
+    )
+    assert done.stdout.strip() == train_bpe(texts, vocab_size=400).to_str()
+
+
+def prepare(out, *, shards, seed=0, separator="\n", **config):
+    return prepare_tokenizer(out, tokenizer=recipe.Tokenizer(**config), seed=seed, separator=separator, **shards)
+
+
+def test_prepare_counts_characters_per_token(tmp_path):
+    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    shards = write_shards(tmp_path / "corpus", [[(1, "abcé\n"), (2, "東京\n")], [(3, "x" * 64 + "\n")]])
+    result = prepare(tmp_path / "out", shards=shards, source=str(tmp_path), bos="<|begin_of_text|>", separator=" \n")
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    assert result == TokenizerResult(
+        chars_per_token=(5 + 3 + 65) / (6 + 7 + 65),
+        vocab_size=258,
+        bos_id=256,
+        eos_id=None,
+        separator_ids=(alphabet.index("Ġ"), alphabet.index("Ċ")),
+        special_texts=("Ġ Ċ", "<|begin_of_text|>", ""),
+        measured_chunks=4,
+        lost_share=0.0,
+    )
+    written = tokenizers.Tokenizer.from_file(str(tmp_path / "out.tokenizer.json"))
+    assert written.to_str() == byte_tokenizer().to_str()
+    assert np.load(tmp_path / "out.tokenchars.npy")["begun"].tolist() == token_chars(written)["begun"].tolist()
+
+
+def test_prepare_takes_a_given_number(tmp_path):
+    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    shards = write_shards(tmp_path / "corpus", [[(1, "abc\n")]])
+    result = prepare(tmp_path / "out", shards=shards, source=str(tmp_path), chars_per_token=4.5)
+    assert (result.chars_per_token, result.measured_chunks) == (4.5, 0)
+
+
+def test_prepare_draws_the_same_chunks_however_the_corpus_is_sharded(tmp_path, monkeypatch):
+    monkeypatch.setattr(stage, "MEASURED_CHUNKS", 7)
+    monkeypatch.setattr(stage, "TRAINING_CHARS", 600)
+    backwards = DOCUMENTS[::-1]
+    one = write_shards(tmp_path / "one", [DOCUMENTS])
+    four = write_shards(tmp_path / "four", [backwards[:5], backwards[5:6], backwards[6:20], backwards[20:]])
+    results = [
+        prepare(tmp_path / "a", shards=one, train=300),
+        prepare(tmp_path / "b", shards=four, train=300),
+    ]
+    assert results[0] == results[1]
+    assert results[0].measured_chunks == 7
+    trained = [(tmp_path / f"{name}.tokenizer.json").read_bytes() for name in "ab"]
+    assert trained[0] == trained[1]
+
+
+def test_another_seed_draws_other_chunks(tmp_path, monkeypatch):
+    monkeypatch.setattr(stage, "MEASURED_CHUNKS", 7)
+    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    shards = write_shards(tmp_path / "corpus", [DOCUMENTS])
+    measured = {
+        prepare(tmp_path / "out", shards=shards, source=str(tmp_path), seed=seed).chars_per_token for seed in range(4)
+    }
+    assert len(measured) > 1
+
+
+def test_prepare_without_any_text(tmp_path):
+    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    shards = write_shards(tmp_path / "corpus", [[]])
+    with pytest.raises(CorpusError, match=r"no text to measure tokenizer\.chars_per_token"):
+        prepare(tmp_path / "out", shards=shards, source=str(tmp_path))
+
+
+def test_a_local_source_is_one_path_however_it_is_written(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    (tmp_path / "tok").mkdir()
+    byte_tokenizer().save(str(tmp_path / "tok" / "tokenizer.json"))
+    for source in ("~/tok", "~/tok/tokenizer.json", str(tmp_path / "tok")):
+        assert local_path(source) == tmp_path / "tok" / "tokenizer.json"
+        assert load_tokenizer(recipe.Tokenizer(source=source)).get_vocab_size() == 258
+
+
+def test_a_runs_tokenizer_is_read_for_corpus_text(tmp_path):
+    saved = byte_tokenizer()
+    saved.enable_truncation(4)
+    saved.enable_padding(length=9)
+    saved.save(str(tmp_path / "tokenizer.json"))
+    ids = read_tokenizer(tmp_path / "tokenizer.json").encode("a<|end_of_text|>", add_special_tokens=False).ids
+    assert len(ids) == 16
+    assert 257 not in ids
+
+
+def test_a_separator_may_be_a_special_token(tmp_path):
+    byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
+    shards = write_shards(tmp_path / "corpus", [[(1, "a <|end_of_text|> b\n")]])
+    result = prepare(tmp_path / "out", shards=shards, source=str(tmp_path), separator="<|end_of_text|>")
+    assert result.separator_ids == (257,)
+    assert result.chars_per_token == 1.0  # in the corpus its name is 15 characters, each a byte
+
+
+def trained(*, normalizer=None, pre_tokenizer=None, decoder=None, model=None, trainer=None):
+    tokenizer = tokenizers.Tokenizer(model or models.BPE(unk_token="<unk>", fuse_unk=True))
+    for part, value in (("normalizer", normalizer), ("pre_tokenizer", pre_tokenizer), ("decoder", decoder)):
+        if value is not None:
+            setattr(tokenizer, part, value)
+    options = {"vocab_size": 120, "show_progress": False}
+    trainer = trainer or trainers.BpeTrainer(special_tokens=["<unk>"], **options)
+    tokenizer.train_from_iterator([*SENTENCES, "word.\nWord a b c", "W o r d"] * 3, trainer)
+    return tokenizer
+
+
+METASPACE, BYTE_LEVEL = pre_tokenizers.Metaspace, pre_tokenizers.ByteLevel
+
+
+LLAMA2_DECODER = decoders.Sequence([decoders.Replace("▁", " "), decoders.Fuse(), decoders.Strip(" ", 1, 0)])
+
+
+LLAMA2_NORMALIZER = normalizers.Sequence([normalizers.Prepend("▁"), normalizers.Replace(" ", "▁")])
+
+
+REFUSED = {
+    "always": (
+        {"pre_tokenizer": METASPACE(prepend_scheme="always"), "decoder": decoders.Metaspace(prepend_scheme="always")},
+        '"prepend_scheme": "never"',
+    ),
+    "first": (
+        {"pre_tokenizer": METASPACE(prepend_scheme="first", split=False), "decoder": decoders.Metaspace()},
+        '"prepend_scheme": "never"',
+    ),
+    "no-decoder": ({"pre_tokenizer": METASPACE()}, '"prepend_scheme": "never"'),
+    "llama2": ({"normalizer": LLAMA2_NORMALIZER, "decoder": LLAMA2_DECODER}, 'normalizer of type "Prepend"'),
+    "byte-level": (
+        {"pre_tokenizer": BYTE_LEVEL(add_prefix_space=True), "decoder": decoders.ByteLevel()},
+        '"add_prefix_space": false',
+    ),
+}
+
+
+TAKEN = {
+    "metaspace": {
+        "pre_tokenizer": METASPACE(prepend_scheme="never"),
+        "decoder": decoders.Metaspace(prepend_scheme="never"),
+    },
+    "byte-level": {"pre_tokenizer": BYTE_LEVEL(add_prefix_space=False)},
+    "wordpiece": {
+        "normalizer": normalizers.BertNormalizer(),
+        "pre_tokenizer": pre_tokenizers.BertPreTokenizer(),
+        "decoder": decoders.WordPiece(),
+        "model": models.WordPiece(unk_token="<unk>"),
+        "trainer": trainers.WordPieceTrainer(vocab_size=120, special_tokens=["<unk>"], show_progress=False),
+    },
+}
+
+
+@pytest.mark.parametrize(("parts", "cure"), REFUSED.values(), ids=list(REFUSED))
+def test_a_tokenizer_that_puts_a_blank_before_each_chunk_is_refused(tmp_path, parts, cure):
+    trained(**parts).save(str(tmp_path / "tokenizer.json"))
+    shards = write_shards(tmp_path / "corpus", [DOCUMENTS])
+    with pytest.raises(TokenizerError) as caught:
+        prepare(tmp_path / "out", shards=shards, source=str(tmp_path))
+    assert str(caught.value).startswith(f"tokenizer.source={str(tmp_path)!r} puts a blank before every text")
+    assert cure in str(caught.value)
+
+
+@pytest.mark.parametrize("parts", TAKEN.values(), ids=list(TAKEN))
+def test_a_tokenizer_that_keeps_chunks_apart_is_taken_even_if_it_loses_blanks(tmp_path, parts):
+    trained(**parts).save(str(tmp_path / "tokenizer.json"))
+    shards = write_shards(tmp_path / "corpus", [DOCUMENTS])
+    assert prepare(tmp_path / "out", shards=shards, source=str(tmp_path)).measured_chunks > 0
+
+
+def test_the_share_of_text_that_a_tokenizer_loses_is_measured(tmp_path):
+    trained(**TAKEN["wordpiece"]).save(str(tmp_path / "tokenizer.json"))
+    shards = write_shards(tmp_path / "corpus", [[(1, "The Star É.\n"), (2, "the star\n")]])
+    result = prepare(tmp_path / "out", shards=shards, source=str(tmp_path))
+    # T, S, the accented capital and the newline of the first, the newline of the second.
+    assert result.lost_share == pytest.approx(5 / 21)
+
+
+def test_dropout_is_switched_off(tmp_path):
+    tokenizer = train_bpe(SENTENCES * 3, vocab_size=300)
+    plain = tokenizer.encode(SENTENCES[0]).ids
+    tokenizer.model.dropout = 0.9
+    tokenizer.save(str(tmp_path / "tokenizer.json"))
+    shards = write_shards(tmp_path / "corpus", [DOCUMENTS])
+    result = prepare(tmp_path / "out", shards=shards, source=str(tmp_path))
+    assert prepare(tmp_path / "again", shards=shards, source=str(tmp_path)) == result
+    written = tokenizers.Tokenizer.from_file(str(tmp_path / "out.tokenizer.json"))
+    assert [written.encode(SENTENCES[0]).ids for _ in range(3)] == [plain] * 3

@@ -1,0 +1,339 @@
+"""No key of a recipe is dropped silently by an emitter: it is in the emitted files, or it is refused."""
+
+import argparse
+import json
+import shlex
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from llama_config import LLAMA
+from nextlong.errors import RecipeError
+from nextlong.plugins import TRAINERS
+from nextlong.train.emit import _DATA_KEYS, Settings, Trainer, emit
+from nextlong.train.presets import recipe_from
+from nextlong.train.recipe import TrainRecipe, check_supported, leaves
+
+
+@pytest.fixture
+def recipe(ended_run, tmp_path):
+    (tmp_path / "llama").mkdir()
+    (tmp_path / "llama" / "config.json").write_text(json.dumps(LLAMA))
+
+    def make(*overrides):
+        changes = ["training.tokens_per_step=65536", "hardware.count=16", "hardware.ranks_per_row=4", *overrides]
+        return recipe_from(
+            "paper-128k",
+            out=str(tmp_path / "out"),
+            data={"runs": [str(ended_run)]},
+            model=str(tmp_path / "llama"),
+            overrides=tuple(changes),
+        )
+
+    return make
+
+
+EVERY = TRAINERS.declarations(Trainer)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_scripts_are_well_formed_and_data_lies_beside(recipe, quiet, tmp_path, name):
+    emit(recipe(), name, tmp_path / name, quiet)
+    subprocess.run(["bash", "-n", tmp_path / name / "launch.sh"], check=True)
+    assert list((tmp_path / name / "data").rglob("*.*"))
+    assert (tmp_path / name / "launch.sh").stat().st_mode & 0o111
+    assert yaml.safe_load((tmp_path / name / "recipe.yaml").read_text())["training"]["lr"] == 4e-5
+
+
+@pytest.mark.parametrize("name", ["prolong", "megatron"])
+def test_paths_with_spaces_and_quotes_stay_whole(recipe, quiet, tmp_path, name):
+    named = tmp_path / "my 'best' $model"
+    named.mkdir()
+    (named / "config.json").write_text(json.dumps(LLAMA))
+    made = recipe()
+    made = made.model_copy(update={"model": made.model.model_copy(update={"path": str(named)})})
+    emit(made, name, tmp_path / "my runs" / name, quiet)
+    lines = (tmp_path / "my runs" / name / "launch.sh").read_text().split("torchrun ", 1)[1]
+    words = shlex.split(lines.replace("\\\n", " "))
+    assert str(named) in words
+    if name == "megatron":
+        assert str(tmp_path / "my runs" / name / "data" / "part-00000") in words
+
+
+def test_a_relative_model_is_found_from_the_launch_folder(recipe, quiet, tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    emit(recipe("model.path=llama"), "axolotl", Path("a"), quiet)
+    assert yaml.safe_load((tmp_path / "a" / "axolotl.yaml").read_text())["base_model"] == str(tmp_path / "llama")
+
+
+OTHER = {  # another value of each key that may differ
+    "seed": 5, "attention": "document", "attention_kernel": "sdpa", "compile": "on", "loss_kernel": "blocks",
+    "model.rope_base": 5e6, "model.rope_scaling": "replace", "model.lora_rank": 8, "model.lora_alpha": 16, "training.steps": 777,
+    "training.tokens_per_step": 131_072, "training.micro_batch_rows": 2, "training.lr": 3e-4, "training.min_lr_ratio": 0.3,
+    "training.schedule": "constant", "training.warmup_steps": 7, "training.beta1": 0.8, "training.beta2": 0.99,
+    "training.eps": 1e-6, "training.weight_decay": 0.3, "training.clip": 0.7, "training.precision": "fp32",
+    "memory.checkpointing": "none", "memory.optimizer": "adamw-8bit", "memory.loss_block_tokens": 1024,
+    "checkpoints.every_steps": 13, "checkpoints.keep_last": 7, "held_out.every_steps": 3, "held_out.rows": 3,
+    "watch.tensorboard": "on", "watch.wandb": "offline", "watch.spike": 9.0, "hardware.count": 32, "hardware.ranks_per_row": 8,
+    "torchtitan.float8": "on", "torchtitan.options": ["--compile.enable"],
+}  # fmt: skip
+
+
+def text_of(recipe, name, folder):
+    check_supported(recipe, {**_DATA_KEYS, **EVERY[name].keys}, trainer=name, advice="")
+    settings = Settings(recipe=recipe, folder=folder, sequence_tokens=2048, row_tokens=2048)
+    return EVERY[name].files(settings)
+
+
+def with_key(recipe, key, value):
+    plain = recipe.model_dump(mode="json")
+    section, _, name = key.rpartition(".")
+    (plain[section] if section else plain)[name] = value
+    return TrainRecipe.from_dict(plain)
+
+
+def test_another_value_stands_here_for_each_key(recipe):
+    elsewhere = (
+        "out",
+        "hardware.device",
+        "data.",
+        "model.path",
+        "model.scratch",
+    )  # where it goes, planned for, exported
+    known = {key for key, _, _ in leaves(recipe()) if not key.startswith(elsewhere)}
+    assert known <= set(OTHER)
+
+
+@pytest.mark.parametrize("name", EVERY)
+@pytest.mark.parametrize("key", sorted(set(OTHER) - {"model.rope_scaling"}))  # for a model that has one: test_facts.py
+def test_a_key_is_emitted_or_refused(recipe, tmp_path, name, key):
+    before, after = text_of(recipe(), name, tmp_path), with_key(recipe(), key, OTHER[key])
+    try:
+        text = text_of(after, name, tmp_path)
+    except RecipeError as error:
+        text, said = None, str(error)
+    assert key in said if text is None else text != before
+
+
+@pytest.mark.parametrize(
+    ("overrides", "name", "told"),
+    [
+        ((), "deepspeed", "--emit 'deepspeed' is not known; choose from axolotl, prolong, megatron"),
+        ((), "torchtitan", "torchtitan is an engine: --engine torchtitan"),
+        (("attention=document",), "prolong", r"does not support attention=document \(only sequence or row\)"),
+        (
+            ("model.lora_rank=8", "training.eps=1e-6"),
+            "prolong",
+            r"model.lora_rank=8 \(only null\); training.eps=1e-06 \(only",
+        ),
+        (("memory.optimizer=adamw-8bit",), "axolotl", "--emit axolotl does not support memory.optimizer=adamw-8bit"),
+        (("watch.spike=3",), "megatron", "--emit megatron does not support watch.spike=3.0"),
+        (
+            ("training.min_lr_ratio=0.1", "training.schedule=linear"),
+            "axolotl",
+            "min_lr_ratio=0.1 with training.schedule=linear",
+        ),
+        (("model.path=somewhere/else",), "megatron", "needs the model's sizes and RoPE; name a local folder"),
+        (("hardware.count=24", "hardware.ranks_per_row=24"), "megatron", "do not divide evenly into the 48 slices"),
+        (("hardware.count=33",), "axolotl", "hardware.count=33 does not fill machines of 8 devices"),
+        (("training.tokens_per_step=4096",), "axolotl", "16 devices, 4 a row, cannot share 2 rows a step evenly"),
+        (("attention=row", "data.pack=8192"), "axolotl", "attention=row with data.pack is not supported by axolotl"),
+        (("data.runs=[]", "data.parquet=[rows]"), "prolong", "exports finished runs"),
+        (("model.path=null", "model.scratch={}"), "prolong", r"set model\.path instead of model\.scratch"),
+    ],
+)
+def test_what_a_trainer_cannot_do(recipe, quiet, tmp_path, overrides, name, told):
+    with pytest.raises(RecipeError, match=told):
+        emit(recipe(*overrides), name, tmp_path / "x", quiet)
+
+
+LLAMA3_SCALING = {
+    "rope_type": "llama3", "factor": 8.0, "low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192,
+}  # fmt: skip
+
+
+def rescale(tmp_path, **changes):
+    scaling = {**LLAMA3_SCALING, **changes}
+    (tmp_path / "llama" / "config.json").write_text(json.dumps({**LLAMA, "rope_scaling": scaling}))
+
+
+def test_the_scaling_of_the_source_model_is_kept(recipe, quiet, tmp_path):
+    made = recipe()
+    rescale(tmp_path)
+    emit(made, "axolotl", tmp_path / "a", quiet)
+    config = yaml.safe_load((tmp_path / "a" / "axolotl.yaml").read_text())
+    assert config["model_config"]["rope_parameters"] == {**LLAMA3_SCALING, "rope_theta": 200_000_000.0}
+    emit(made, "megatron", tmp_path / "m", quiet)
+    assert "--use-rope-scaling --rope-scaling-factor 8.0" in (tmp_path / "m" / "launch.sh").read_text()
+    assert not (tmp_path / "m" / "neox.yaml").exists()
+    with pytest.raises(RecipeError, match="ProLong computes RoPE from its base alone"):
+        emit(made, "prolong", tmp_path / "p", quiet)
+    rescale(tmp_path, high_freq_factor=8.0)
+    with pytest.raises(RecipeError, match=r"the model has \{'high_freq_factor': 8.0\}"):
+        emit(made, "megatron", tmp_path / "m", quiet)
+
+
+def test_axolotl(recipe, quiet, tmp_path):
+    emit(recipe("data.validation=0.3", "training.min_lr_ratio=0.1"), "axolotl", tmp_path / "a", quiet)
+    launch = (tmp_path / "a" / "launch.sh").read_text()
+    assert '--nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint "${HEAD_NODE:?' in launch
+    config = yaml.safe_load((tmp_path / "a" / "axolotl.yaml").read_text())
+    assert config["model_config"]["rope_parameters"] == {"rope_type": "default", "rope_theta": 200_000_000.0}
+    assert (config["fsdp_version"], config["dp_shard_size"], config["context_parallel_size"]) == (2, 4, 4)
+    assert config["gradient_accumulation_steps"] * 16 // 4 == 65_536 // 2048
+    assert (config["learning_rate"], config["warmup_steps"], config["max_steps"]) == (4e-5, 200, 1000)
+    assert config["cosine_min_lr_ratio"] == 0.1
+    assert config["sample_packing"] is False
+    assert list((tmp_path / "a" / "data" / "validation").iterdir())
+
+
+def test_packed_rows_are_packed_by_axolotl_itself(recipe, quiet, tmp_path):
+    emit(recipe("data.pack=8192"), "axolotl", tmp_path / "a", quiet)
+    config = yaml.safe_load((tmp_path / "a" / "axolotl.yaml").read_text())
+    assert (config["sample_packing"], config["sequence_len"]) == (True, 8192)
+
+
+def test_megatron_and_neox(recipe, quiet, tmp_path):
+    emit(recipe("data.pack=8192"), "megatron", tmp_path / "m", quiet)
+    launch = (tmp_path / "m" / "launch.sh").read_text()
+    for words in (
+        "--rotary-base 200000000",
+        "--reset-position-ids --reset-attention-mask",
+        "--context-parallel-size 4",
+        "--lr 4e-05",
+    ):
+        assert words in launch
+    neox = yaml.safe_load((tmp_path / "m" / "neox.yaml").read_text())
+    assert (neox["rotary_emb_base"], neox["reset_attention_mask"], neox["train_iters"], neox["warmup"]) == (
+        200_000_000,
+        True,
+        1000,
+        0.2,
+    )
+    assert all((tmp_path / "m" / "data").glob("*.idx"))
+    assert all(path in launch for path in neox["train_data_paths"])
+
+
+def test_prolong(recipe, quiet, tmp_path):
+    emit(recipe(), "prolong", tmp_path / "p", quiet)
+    launch = (tmp_path / "p" / "launch.sh").read_text()
+    for words in (
+        '"rope_theta=200000000"',
+        "--seq_parallel_size 4",
+        "--learning_rate 4e-05",
+        "--per_device_max_tokens 2048",
+    ):
+        assert words in launch
+    assert (tmp_path / "p" / "data" / "index.json").exists()
+
+
+# Only arguments that trainers know, for those that no package installs. Names and defaults are taken from NVIDIA/Megatron-LM,
+# megatron/training/arguments.py; EleutherAI/gpt-neox, configs/neox_arguments.md and megatron/neox_arguments/neox_args.py;
+# princeton-nlp/ProLong, training/train_language_model.py, training/trainer.py and train_512K.sh. A new argument of ours fails here
+# until it was looked up there.
+SWITCHES = [
+    "use-rotary-position-embeddings", "use-rope-scaling", "group-query-attention", "swiglu", "disable-bias-linear",
+    "untie-embeddings-and-output-weights", "use-distributed-optimizer", "eod-mask-loss", "bf16", "reset-position-ids",
+    "reset-attention-mask", "finetune",
+]  # fmt: skip
+MEGATRON = {
+    "train-data-path": "+", "valid-data-path": "+", "tokenizer-type": {"HuggingFaceTokenizer"}, "tokenizer-model": str,
+    "seq-length": int, "max-position-embeddings": int, "position-embedding-type": {"rope"}, "rotary-base": int,
+    "rope-scaling-factor": float, "num-layers": int, "hidden-size": int, "ffn-hidden-size": int, "num-attention-heads": int,
+    "num-query-groups": int, "normalization": {"LayerNorm", "RMSNorm"}, "norm-epsilon": float, "context-parallel-size": int,
+    "micro-batch-size": int, "global-batch-size": int, "attention-backend": {"flash", "fused", "unfused", "local", "auto"},
+    "attention-dropout": float, "hidden-dropout": float, "recompute-granularity": {"full", "selective"},
+    "recompute-method": {"uniform", "block"}, "recompute-num-layers": int, "train-iters": int, "lr": float, "min-lr": float,
+    "lr-decay-style": {"constant", "linear", "cosine", "inverse-square-root", "WSD"}, "lr-decay-iters": int,
+    "lr-warmup-iters": int, "adam-beta1": float, "adam-beta2": float, "adam-eps": float, "weight-decay": float,
+    "clip-grad": float, "seed": int, "load": str, "save": str, "save-interval": int,
+}  # fmt: skip
+PROLONG_SWITCHES = ["do_train", "bf16", "gradient_checkpointing", "cuda_empty_cache"]
+PROLONG = {
+    "report_to": str, "run_name": str, "model_name": str, "tokenizer_name": str, "output_dir": str, "config_overrides": str,
+    "per_device_train_batch_size": int, "gradient_accumulation_steps": int, "per_device_max_tokens": int,
+    "seq_parallel_size": int, "learning_rate": float, "min_lr_ratio": float, "lr_scheduler_type": {"cosine", "linear", "constant"},
+    "warmup_steps": int, "max_steps": int, "adam_beta1": float, "adam_beta2": float, "weight_decay": float, "max_grad_norm": float,
+    "optim": {"adamw_torch"}, "seed": int, "save_steps": int, "logging_steps": int, "disable_tqdm": {"true"},
+    "dataloader_num_workers": int, "remove_unused_columns": {"false"}, "ddp_find_unused_parameters": {"false"},
+    "fsdp": {"auto_wrap"}, "tokenized_mds_train": "+",
+}  # fmt: skip
+NEOX = [
+    "train_data_paths", "valid_data_paths", "test_data_paths", "data_impl", "tokenizer_type", "vocab_file", "seq_length",
+    "max_position_embeddings", "eod_mask_loss", "reset_attention_mask", "reset_position_ids", "pos_emb", "rotary_pct",
+    "rotary_emb_base", "num_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_kv_heads", "norm",
+    "rms_norm_epsilon", "activation", "no_weight_tying", "use_bias_in_attn_linear", "use_bias_in_norms", "use_bias_in_mlp",
+    "attention_config", "attention_dropout", "hidden_dropout", "optimizer", "min_lr", "lr_decay_style", "lr_decay_iters",
+    "train_iters", "warmup", "gradient_clipping", "weight_decay", "precision", "train_micro_batch_size_per_gpu",
+    "gradient_accumulation_steps", "checkpoint_activations", "save", "checkpoint_factor", "seed",
+]  # fmt: skip
+
+
+def parser(switches, options):
+    found = argparse.ArgumentParser(allow_abbrev=False, exit_on_error=False)
+    for name in switches:
+        found.add_argument(f"--{name}", action="store_true")
+    for name, kind in options.items():
+        how = {"nargs": "+"} if kind == "+" else {"choices": kind} if isinstance(kind, set) else {"type": kind}
+        found.add_argument(f"--{name}", **how)
+    return found
+
+
+def read(script, program, switches, options):
+    """Parse what the launch script hands to a program, as a shell would cut it."""
+    words = shlex.split(script.read_text().split(program, 1)[1].replace("\\\n", " "))
+    return vars(parser(switches, options).parse_args(words))
+
+
+@pytest.fixture
+def emitted(recipe, quiet, tmp_path):
+    """A function that emits a recipe for a trainer; returns the folder."""
+
+    def write(name, *overrides):
+        emit(recipe(*overrides), name, tmp_path / name, quiet)
+        return tmp_path / name
+
+    return write
+
+
+EVERYTHING = ("data.pack=8192", "data.validation=0.3", "training.min_lr_ratio=0.1")
+
+
+@pytest.mark.parametrize("overrides", [(), EVERYTHING])
+def test_megatron(emitted, overrides):
+    given = read(emitted("megatron", *overrides) / "launch.sh", 'pretrain_gpt.py"', SWITCHES, MEGATRON)
+    assert (given["attention_dropout"], given["hidden_dropout"]) == (0.0, 0.0)  # 0.1 where it is left out
+    assert (given["recompute_granularity"], given["recompute_method"], given["recompute_num_layers"]) == (
+        "full",
+        "uniform",
+        1,
+    )
+    assert (given["lr"], given["adam_beta2"], given["adam_eps"], given["clip_grad"]) == (4e-5, 0.95, 1e-8, 1.0)
+    assert (given["rotary_base"], given["num_query_groups"], given["norm_epsilon"]) == (200_000_000, 8, 1e-5)
+    assert given["reset_attention_mask"] == given["reset_position_ids"] == bool(overrides)
+
+
+def test_megatron_with_every_layer_kept(emitted):
+    launch = emitted("megatron", "memory.checkpointing=none") / "launch.sh"
+    assert read(launch, 'pretrain_gpt.py"', SWITCHES, MEGATRON)["recompute_granularity"] is None
+
+
+@pytest.mark.parametrize("overrides", [(), EVERYTHING])
+def test_prolong_arguments(emitted, overrides):
+    given = read(emitted("prolong", *overrides) / "launch.sh", "train_language_model", PROLONG_SWITCHES, PROLONG)
+    assert (given["learning_rate"], given["adam_beta2"], given["max_steps"]) == (4e-5, 0.95, 1000)
+    assert given["bf16"]
+    assert given["gradient_checkpointing"]
+
+
+@pytest.mark.parametrize("overrides", [(), EVERYTHING])
+def test_neox(emitted, overrides):
+    given = yaml.safe_load((emitted("megatron", *overrides) / "neox.yaml").read_text())
+    assert set(given) <= set(NEOX)
+    assert (given["attention_dropout"], given["hidden_dropout"]) == (0.0, 0.0)  # 0.1 where it is left out
+    biases = [given[f"use_bias_in_{place}"] for place in ("attn_linear", "norms", "mlp")]
+    assert biases == [False] * 3  # Llama has none, and NeoX has them where it is not told
+    assert (given["norm"], given["activation"], given["pos_emb"]) == ("rmsnorm", "swiglu", "rotary")
+    assert given["optimizer"]["params"] == {"lr": 4e-5, "betas": [0.9, 0.95], "eps": 1e-8}

@@ -1,0 +1,134 @@
+"""The dry run gives the paper's hours, and the table of machines the memory of each length."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from llama_config import llama_3_8b
+
+pytestmark = pytest.mark.heavy
+
+
+K = 1024
+
+
+SEQUENCES_512K = [[512 * K], [64 * K] * 8, [64 * K] * 8]  # 1 : 2
+
+
+def recipe(preset, *overrides):
+    from nextlong.train.presets import recipe_from
+
+    runs = ["a", "b"] if "512k" in preset else ["a"]
+    return recipe_from(preset, out="out", data={"runs": runs}, model="llama", overrides=overrides)
+
+
+@pytest.mark.parametrize(
+    ("preset", "documents", "hours"), [("paper-128k", [[128 * K]], 15), ("paper-512k", SEQUENCES_512K, 20)]
+)
+def test_the_papers_hours_within_a_quarter(preset, documents, hours):
+
+    from nextlong.train.forecast import estimate
+
+    found = estimate(recipe(preset), llama_3_8b(), documents)
+    assert found.sizes.parameters == 8_030_261_248
+    assert found.seconds / 3600 == pytest.approx(hours, rel=0.25)
+
+
+def test_devices_that_cannot_share_a_step():
+    from nextlong.errors import RecipeError
+    from nextlong.train.forecast import estimate
+
+    with pytest.raises(RecipeError, match="cannot share 32 rows a step evenly"):
+        estimate(recipe("paper-128k", "hardware.count=60"), llama_3_8b(), [[128 * K]])
+
+
+def test_nothing_is_loaded(train_recipe, quiet):
+    """The dry run reads config and index: a model folder without weights will do."""
+    from nextlong.train import forecast
+
+    forecast.show(train_recipe(), quiet)
+    assert not Path(train_recipe().out).exists()
+
+
+def test_the_command_prints_the_plan(train_recipe, command, tmp_path):
+    path = tmp_path / "recipe.yaml"
+    path.write_text(train_recipe().dump())
+    said = command("train", path, "--dry-run").stdout
+    for word in (
+        "parameters:",
+        "memory:",
+        "one layer:",
+        "LlamaMLP",
+        "operations:",
+        "time:",
+        "measured here",
+        "64 × H100",
+    ):
+        assert word in said
+    assert json.dumps(said).isascii() or said
+
+
+def test_steps_that_training_refuses_are_refused(train_recipe):
+    from nextlong.errors import RecipeError
+    from nextlong.train import forecast
+
+    with pytest.raises(RecipeError, match=r"tokens_per_step=5,000 is not a multiple of a row's 2,048 tokens; use 4096"):
+        forecast.forecast(train_recipe({"training.tokens_per_step": 5000}))
+
+
+def test_many_passes_over_the_data_are_warned_of(train_recipe):
+    from nextlong.train import forecast
+
+    few = forecast.forecast(train_recipe())
+    assert few.epochs == 6 / (few.rows // 2)
+    assert f"the data are read {few.epochs:g} times" in dict(forecast.facts(few))["rows"]
+    assert few.warning == ""
+    many = forecast.forecast(train_recipe({"training.steps": 6000}))
+    assert many.epochs == 1000 * few.epochs
+    assert dict(forecast.facts(many))["warning"] == many.warning == many.as_json()["notes"][-1]
+    assert many.warning.startswith(f"the data are read {many.epochs:g} times")
+
+
+@pytest.fixture(scope="module")
+def planned():
+    """A recipe and config of a small model that 1M tokens do not fit on one GPU with, and its table."""
+    from transformers import LlamaConfig
+
+    from nextlong.train import forecast
+    from nextlong.train.presets import recipe_from
+
+    sizes = {"hidden_size": 2048, "intermediate_size": 8192, "num_attention_heads": 16, "num_key_value_heads": 4}
+    config = LlamaConfig(vocab_size=2048, num_hidden_layers=2, **sizes)
+    recipe = recipe_from("paper-128k", out="out", data={"runs": ["a"]}, model="llama")
+    return recipe, config, {(one.count, one.row_tokens): one for one in forecast.cases(recipe, config)}
+
+
+def test_a_length_that_is_not_run_lies_on_the_line(planned):
+    from nextlong.train import costs
+
+    recipe, config, cases = planned
+    for tokens in (1 << 17, 1 << 19):
+        assert cases[1, tokens].memory.total == pytest.approx(
+            costs.peak_memory(recipe, config, [tokens]).total, rel=0.02
+        )
+
+
+def test_what_does_not_fit_is_said_and_shared_rows_take_less(planned):
+    _, _, cases = planned
+    assert [cases[1, 1 << power].fits for power in (16, 17, 19, 20)] == [True, True, True, False]
+    assert cases[1, 1 << 20].memory.total > 0.95 * 141e9
+    assert cases[8, 1 << 20].ranks_per_row == 4  # the fewest that fit
+    assert cases[64, 1 << 20].ranks_per_row == 16  # 4 rows of 1M tokens a step keep no more than 4 groups busy
+    for case in cases.values():
+        gigabytes = {"H200": 141, "H100": 80}[case.device]
+        assert case.fits == (case.memory.total <= 0.95e9 * gigabytes)
+
+
+def test_states_are_sharded_and_hours_fall_with_the_devices(planned):
+    from nextlong.train import costs
+
+    _, config, cases = planned
+    parameters = costs.sizes_of(config).parameters
+    assert cases[64, 1 << 16].memory.parts["states"] == 8 * parameters / 64
+    assert cases[64, 1 << 16].hours == pytest.approx(cases[8, 1 << 16].hours / 8)

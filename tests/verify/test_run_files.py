@@ -1,0 +1,178 @@
+"""Names of chunks and documents in examples; `damage.outcomes` asserts that no check of a damaged run says an internal id."""
+
+import itertools
+import json
+import shutil
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from damage import breaches, files, rehash
+from damage import chunk_name as told
+from damage import document_name as told_document
+from exported_runs import record_of
+from nextlong.cli.main import main
+from nextlong.errors import RunError
+from nextlong.schemas import META, NEGATIVE, NO_CHUNK, SEPARATOR, SHARD_BITS
+from nextlong.verify import run_files
+from nextlong.verify.checks import verify
+from nextlong.verify.outcome import Outcome, chunk_name, document_name
+from nextlong.verify.run_files import Composed, RunFiles, _locate, open_step, with_names
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """A copy to damage."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))
+
+
+@pytest.mark.parametrize("parts", [1, 3, 8, 40])
+def test_the_parts_of_the_sequences_make_the_whole_and_parse_each_once(exported_run, monkeypatch, parts):
+    run, parsed, stored = RunFiles(exported_run), [], run_files.stored
+    assert max(run.takes) > 1  # so that parts end within a file, too
+    whole = [(sequence.number, sequence.id) for sequence in run.bare_sequences()]
+    monkeypatch.setattr(run_files, "stored", lambda *row: parsed.append(row[-1]) or stored(*row))
+    count = sum(run.takes)
+    bounds = [count * part // parts for part in range(parts + 1)]
+    blocks = [block for low, high in itertools.pairwise(bounds) for block in run.blocks(range(low, high))]
+    assert [(sequence.number, sequence.id) for block in blocks for sequence in block] == whole
+    assert parsed == list(range(count))
+
+
+def test_files_that_hold_none_of_the_sequences_asked_for_are_not_opened(run):
+    artefacts, paths = RunFiles(run), files(run, "compose", ".sequences.arrow")
+    assert artefacts.takes[:4] == [1, 1, 1, 1]
+    for path in [paths[0], *paths[3:]]:
+        path.write_bytes(b"not an Arrow file")
+    assert [sequence.number for sequence in artefacts.bare_sequences(range(1, 3))] == [1, 2]
+
+
+def test_a_file_that_cannot_be_read_is_a_breach_and_no_error(run):
+    files(run, "embed", ".vectors.npy")[0].write_bytes(b"not an array")
+    found = breaches(run)
+    assert "bytes" in found["hashes"]
+    assert "could not be checked" in found["vectors"]
+
+
+@pytest.mark.parametrize("damaged", [b"{", b'{"version": "1.0"}', b""])
+def test_a_damaged_tokenizer_is_a_breach_and_no_error(run, capsys, damaged):
+    (path,) = files(run, "tokenizer", ".tokenizer.json")
+    path.write_bytes(damaged)
+    rehash(path)
+    assert "is not a tokenizer.json" in breaches(run)["tokens"]
+    assert main(["verify", str(run), "--sample", "5"]) == 1
+    assert "is not a tokenizer.json" in capsys.readouterr().out
+
+
+def test_a_variant_is_verified_by_its_name(run):
+    shutil.move(record_of(run), run / "variants" / "top.json")
+    (run / "run.json").unlink()
+    assert all(outcome.result == "pass" for outcome in verify(Path(f"{run}@top")))
+    with pytest.raises(RunError, match="holds no finished run"):
+        list(verify(Path(f"{run}@tail")))
+
+
+def composed(spans):
+    """Spans are (chunk, role, tokens placed, tokens of the whole chunk)."""
+    chunk, role, placed, tokens = (np.array(column) for column in zip(*spans, strict=True))
+    end, zeros = np.cumsum(placed), np.zeros(len(spans), np.int64)
+    return Composed(
+        number=4, id="s", key=7, method="nextlong", layout="extended",
+        chunk=chunk, role=role, group=zeros, start=end - placed, end=end, score=zeros,
+        doc=zeros, doc_first=zeros, doc_stop=zeros, char_start=zeros, char_end=zeros, open_ended=zeros > 0, tokens=tokens,
+    )  # fmt: skip
+
+
+def test_a_chunk_with_fewer_tokens_than_it_has_is_truncated_and_nothing_else_is():
+    sequence = composed([(5, META, 4, 4), (NO_CHUNK, SEPARATOR, 1, NO_CHUNK), (9, NEGATIVE, 2, 3)])
+    assert sequence.is_chunk.tolist() == [True, False, True]
+    assert sequence.is_truncated.tolist() == [False, False, True]
+
+
+def test_a_span_is_named_by_its_place_role_and_tokens_whatever_its_role():
+    sequence = composed([(5, META, 4, 4), (NO_CHUNK, SEPARATOR, 1, NO_CHUNK), (6, 99, 2, 2)])
+    assert [sequence.where(span) for span in range(3)] == [
+        "sequence 4 span 0 (meta ⟦chunk 5⟧, tokens 0–4)",
+        "sequence 4 span 1 (separator, tokens 4–5)",
+        "sequence 4 span 2 (role 99 ⟦chunk 6⟧, tokens 5–7)",
+    ]
+
+
+def said(run, example):
+    outcome = Outcome("check", "things")
+    outcome.breach(example)
+    (named,) = with_names(RunFiles(run), [outcome])
+    (example,) = named.examples
+    return example
+
+
+def test_a_mark_becomes_the_name_whatever_its_shard(finished):
+    shard = len(files(finished, "chunk", ".chunks.arrow")) - 1
+    assert shard > 0
+    for chunk in (3, (shard << SHARD_BITS) + 4):
+        assert said(finished, f"{chunk_name(chunk)} is long") == f"{told(finished, chunk)} is long"
+    wanted = told_document(finished, 2, shard=shard)
+    assert said(finished, f"document {document_name((shard << SHARD_BITS) + 2)}") == f"document {wanted}"
+
+
+def test_an_id_that_the_run_does_not_have_is_told_by_its_place(finished):
+    assert said(finished, chunk_name(1 << 40)) == "unknown chunk (shard 256, row 0)"
+    assert said(finished, chunk_name((1 << 32) - 1)) == "unknown chunk (shard 0, row 4,294,967,295)"
+    assert said(finished, document_name(10**6)) == "unknown document (shard 0, row 1,000,000)"
+    assert said(finished, chunk_name(NO_CHUNK)) == "no chunk"
+
+
+def test_files_that_cannot_be_read_cost_the_name_only(finished, monkeypatch):
+    monkeypatch.setattr(RunFiles, "names_of", lambda *_: (_ for _ in ()).throw(OSError("torn")))
+    assert said(finished, chunk_name(3)) == "unknown chunk (shard 0, row 3)"
+
+
+ENTRY = {"bytes": 1, "xxh3": "0"}
+
+
+def manifest(*names):
+    parts = [{"files": dict.fromkeys(names, ENTRY)}]
+    return {"fingerprint": "f", "inputs": {}, "parts": parts}
+
+
+def test_files_stand_in_the_order_of_their_numbers(tmp_path):
+    names = ["part-2.10.npy", "part-10.1.npy", "part-2.9.npy", "part-1.json"]
+    (tmp_path / "manifest.json").write_text(json.dumps(manifest(*names)))
+    step = open_step("a", tmp_path)
+    assert step.damage == ""
+    assert [path.name for path in step.files(".npy")] == ["part-2.9.npy", "part-2.10.npy", "part-10.1.npy"]
+
+
+@pytest.mark.parametrize(
+    ("text", "damage"),
+    [
+        (None, "cannot be read"),
+        ("{", "cannot be read"),
+        ("[]", "cannot be read"),
+        ("{}", "is not the manifest of a step"),
+        ('{"fingerprint": "f", "inputs": {}, "parts": [{}]}', "is not the manifest of a step"),
+    ],
+)
+def test_a_damaged_manifest_is_told_and_no_error(tmp_path, text, damage):
+    if text is not None:
+        (tmp_path / "manifest.json").write_text(text)
+    step = open_step("a", tmp_path)
+    assert step.damage.startswith(damage)
+    assert step.files("") == []
+
+
+def test_a_run_is_its_current_variant_and_a_name_another(tmp_path):
+    (tmp_path / "variants").mkdir()
+    (tmp_path / "variants" / "b.json").write_text("{}")
+    (tmp_path / "run.json").write_text('{"variant": "a"}')
+    assert _locate(tmp_path) == (tmp_path, tmp_path / "variants" / "a.json")
+    assert _locate(tmp_path.with_name(f"{tmp_path.name}@b")) == (tmp_path, tmp_path / "variants" / "b.json")
+    odd = tmp_path / "a@c"  # a folder of that name, no variant
+    assert _locate(odd) == (odd, odd / "run.json")
+
+
+def test_a_damaged_record_is_the_users_to_mend(tmp_path):
+    (tmp_path / "run.json").write_text("[]")
+    with pytest.raises(RunError, match=r"run\.json is not the record of a run .*`nextlong run` rewrites it"):
+        _locate(tmp_path)
