@@ -152,7 +152,7 @@ def _spread(values: Sequence[float], *, digits: int = 0) -> str:
 
 def composing(recipe: Recipe, run: Run, rounds: int) -> Step:
     """Return a step that composes a run's sequences `rounds` times."""
-    tasks = compose_step(recipe, *[_NO_INPUT] * 5, draft=_NO_INPUT, near_copy_steps=[_NO_INPUT]).tasks(run.steps)
+    tasks = compose_step(recipe, *[_NO_INPUT] * 5, draft=_NO_INPUT, near_duplicate_steps=[_NO_INPUT]).tasks(run.steps)
     return Step("compose", 0, {}, (), lambda _: tasks * rounds)
 
 

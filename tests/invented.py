@@ -235,7 +235,7 @@ def recipe_of(seed: int, folder: Path, tokenizer: Path) -> dict[str, Any]:
             "oversize": draw.choice(("split", "split", "split", "keep")),
         },
         "encoder": {"lsa": {"dimensions": 8}},
-        "mine": {"near_copies": draw.choice((0.8, 0.8, 0.8, 0.5, 0.65, 0.95, 1.0, 0.3))},
+        "mine": {"near_duplicates": draw.choice((0.8, 0.8, 0.8, 0.5, 0.65, 0.95, 1.0, 0.3))},
         "tokenizer": {"source": str(tokenizer)},
         "compose": {
             "sequences": draw.choice((2, 5)),

@@ -302,7 +302,7 @@ def route(
     named = referenced_chunks_step(recipe, chunk, draft, attempt=attempt)
     tokens = tokens_step(recipe, ingest, chunk, tokenizer, named)
     measured = [step for step in drafted if step.name in ("shingles", "weights")]
-    compose = compose_step(recipe, ingest, chunk, tokenizer, named, tokens, draft=draft, near_copy_steps=measured)
+    compose = compose_step(recipe, ingest, chunk, tokenizer, named, tokens, draft=draft, near_duplicate_steps=measured)
     writing = export_steps.export_steps(recipe, (ingest, chunk, tokenizer, named, tokens, compose))
     return [
         *line_counts,

@@ -67,7 +67,7 @@ def test_the_first_is_base_and_others_say_what_differs(named):
     assert named("chunk.max_chars=512") == "max_chars=512"
     assert named("export.formats=[torchtitan]", "compose.position=tail") == "position=tail,formats=torchtitan"
     assert named("export.formats=[mds,arrow]") == "formats=mds+arrow"
-    assert named("mine.near_copies=null") == "near_copies=null"
+    assert named("mine.near_duplicates=null") == "near_duplicates=null"
 
 
 def test_the_same_settings_are_the_same_variant_whatever_ran_between(named, tmp_path):

@@ -36,7 +36,7 @@ def test_results_cannot_be_changed():
 
 def test_counts_of_earlier_versions_are_read():
     drafted = DraftResult.model_validate({"drafts": 3, "dropped": {}})
-    assert (drafted.starved, drafted.near_copies, drafted.dropped_examples) == (0, None, {})
+    assert (drafted.starved, drafted.near_duplicates, drafted.dropped_examples) == (0, None, {})
     ingested = {
         "documents": 1,
         "text_bytes": 2,

@@ -108,7 +108,7 @@ def test_a_run_names_documents_by_their_rows(tmp_path):
         "ingest": {"sources": [{"path": str(tmp_path / "a.parquet")}], "shard_mb": 0.01},
         "chunk": {"max_chars": 256},
         "encoder": {"lsa": {"dimensions": 8}},
-        "mine": {"near_copies": None},
+        "mine": {"near_duplicates": None},
         "tokenizer": {"train": 300},
         "compose": {"sequences": 3, "target_tokens": 1024},
     }

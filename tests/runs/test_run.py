@@ -33,7 +33,7 @@ def recipe_in(folder, **changed):
         "ingest": {"sources": [{"path": str(folder / "corpus.jsonl"), "name": "harbour"}], "shard_mb": 0.01},
         "chunk": {"max_chars": 128},
         "encoder": {"lsa": {"dimensions": 8}},
-        "mine": {"near_copies": None},  # its lines are few and much alike
+        "mine": {"near_duplicates": None},  # its lines are few and much alike
         "tokenizer": {"train": 300, "eos": "<|endoftext|>"},
         "compose": {"sequences": COUNT, "target_tokens": 512},
         "export": {"formats": ["parquet", "jsonl"]},

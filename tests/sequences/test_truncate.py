@@ -58,12 +58,12 @@ def store(tmp_path_factory):
         corpus=corpus,
         token_chars=folder / "chars.npy",
         tokenizer=folder / "tokenizer.json",
-        near_copies=(shingle_store, folder / "weights.npy", 0.8),
+        near_duplicates=(shingle_store, folder / "weights.npy", 0.8),
     )
 
 
-def cutter(store, *, separator_tokens=1, near_copies=True):
-    inputs = store if near_copies else replace(store, near_copies=None)
+def cutter(store, *, separator_tokens=1, near_duplicates=True):
+    inputs = store if near_duplicates else replace(store, near_duplicates=None)
     return TextCutter(inputs, [0], separator_tokens=separator_tokens)
 
 
@@ -100,7 +100,7 @@ def test_no_separator_follows_what_ends_in_a_newline(store, budget, cut):
 def test_what_is_left_of_a_chunk_repeats_neither_the_meta_document_nor_what_is_placed(store):
     whole = piece(3)
     assert cutter(store).negative(whole, len(STOCK) + 1, []) is None
-    assert cutter(store, near_copies=False).negative(whole, len(STOCK) + 1, []) is not None
+    assert cutter(store, near_duplicates=False).negative(whole, len(STOCK) + 1, []) is not None
     assert cutter(store).negative(whole, whole.tokens - 2, []) == Cut(whole.tokens - 3, closed=False)
     assert cutter(store).negative(piece(4), 22, [3]) == Cut(21, closed=False)
     assert cutter(store).negative(piece(4), 31, [4]) is None  # fewer than ten words: only the same ones

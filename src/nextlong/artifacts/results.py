@@ -254,11 +254,11 @@ class KeywordsResult(Result):
 class DraftResult(Result):
     """Drafts of one task, and documents that gave none by reason.
 
-    `limited` says that there may be more, `starved` how many were given up because their neighbours ran out. `near_copies` and
-    `repeated_passages` left out of extended drafts are None where they may stay, as are `near_copy_documents` that a method of
-    whole documents leaves out, and `unshared_keywords`, those that it leaves out because no other has their keywords.
-    `dropped_examples` are a document's first chunk, chunks and tokens each; `near_copy_examples` a chunk, and the first chunk and
-    the chunks of what it repeats.
+    `limited` says that there may be more, `starved` how many were given up because their neighbours ran out. `near_duplicates`
+    and `repeated_passages` count negatives filtered out of extended drafts, None where they may stay; `near_duplicate_documents`
+    and `unshared_keywords` (of documents whose keywords no other has) those that a method of whole documents filters out.
+    `dropped_examples` are a document's first chunk, chunks and tokens each; `near_duplicate_examples` a chunk, and the first
+    chunk and the chunks of what it repeats.
     """
 
     drafts: int
@@ -266,11 +266,11 @@ class DraftResult(Result):
     dropped_examples: Mapping[str, Examples] = {}
     limited: bool = False
     starved: int = 0
-    near_copies: int | None = None
+    near_duplicates: int | None = None
     repeated_passages: int | None = None
-    near_copy_documents: int | None = None
+    near_duplicate_documents: int | None = None
     unshared_keywords: int | None = None
-    near_copy_examples: Examples = ()
+    near_duplicate_examples: Examples = ()
 
 
 class ReferencedChunksResult(Result):

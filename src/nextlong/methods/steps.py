@@ -49,17 +49,17 @@ def extension_steps(recipe: Recipe, upstream: Upstream, *, attempt: int) -> list
     neighbours = {"neighbours": candidates_of(recipe)}
     index = index_steps(recipe, embed, meta_documents, neighbours)
     mining = mine_steps(recipe, "mine", embed, meta_documents, index, neighbours)
-    near_copy_steps = _near_copy_steps(recipe, ingest, chunk)
+    near_duplicate_steps = _near_duplicate_steps(recipe, ingest, chunk)
     draft = draft_step(
-        recipe, ingest, chunk, embed, meta_documents, mining[-1], tokenizer, near_copy_steps, attempt=attempt
+        recipe, ingest, chunk, embed, meta_documents, mining[-1], tokenizer, near_duplicate_steps, attempt=attempt
     )
-    # Near-copies before vectors: their weights are one task, which then runs beside those that embed.
-    return [meta_documents, encoder, *near_copy_steps, embed, *index, *mining, draft]
+    # Near-duplicates before vectors: their weights are one task, which then runs beside those that embed.
+    return [meta_documents, encoder, *near_duplicate_steps, embed, *index, *mining, draft]
 
 
-def _near_copy_steps(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
-    """Return the steps that near-copies are measured with; none where they may stay."""
-    if recipe.mine.near_copies_for(recipe.compose.negatives) is None:
+def _near_duplicate_steps(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
+    """Return the steps that near-duplicates are measured with; none where they may stay."""
+    if recipe.mine.near_duplicates_for(recipe.compose.negatives) is None:
         return []
     shingled = shingles_step(ingest, chunk)
     return [shingled, weights_step(recipe, ingest, chunk, shingled)]
@@ -73,11 +73,11 @@ def draft_step(
     meta_documents: Step,
     mine: Step,
     tokenizer: Step,
-    near_copy_steps: Sequence[Step],
+    near_duplicate_steps: Sequence[Step],
     *,
     attempt: int,
 ) -> Step:
-    """CANDIDATES → DRAFTS of extended documents; `near_copy_steps`, shingles and their weights, finds near-copies."""
+    """CANDIDATES → DRAFTS of extended documents; `near_duplicate_steps`, shingles and their weights, finds near-duplicates."""
     compose, choice = recipe.compose, NEGATIVES[recipe.compose.negatives]
     config: Config = {
         "target_tokens": recipe.sequence_tokens,
@@ -85,7 +85,7 @@ def draft_step(
         "fit": compose.fit,
         "negatives": compose.negatives,
         "reorder_top": recipe.mine.reorder_top if choice.are_reordered else 0,
-        "near_copies": recipe.mine.near_copies_for(compose.negatives),
+        "near_duplicates": recipe.mine.near_duplicates_for(compose.negatives),
         "max_similarity": None if choice.repeat_meta_chunk else recipe.mine.max_similarity,
         "seed": recipe.compose_seed if choice.are_random else 0,
         "max_chars": recipe.chunk.max_chars,
@@ -100,7 +100,7 @@ def draft_step(
         rules = DraftRules(chars_per_token=chars_per_token, **config)
         sure_chars = SURE_SHARE * recipe.compose.target_tokens * chars_per_token
         drafted = _surely_enough(np.load(meta_documents)["chars"], enough=enough, sure_chars=sure_chars)
-        measure = (shingle_store(done), done["weights"].file(".weights.npy")) if near_copy_steps else None
+        measure = (shingle_store(done), done["weights"].file(".weights.npy")) if near_duplicate_steps else None
         return [
             partial(
                 draft_block,
@@ -120,7 +120,7 @@ def draft_step(
             if first < drafted
         ]
 
-    inputs = (ingest, chunk, embed, meta_documents, mine, tokenizer, *near_copy_steps)
+    inputs = (ingest, chunk, embed, meta_documents, mine, tokenizer, *near_duplicate_steps)
     promises = _promises(method_of(recipe), recipe)
     whole = {**promises, **config, "engine": recipe.tokenizer.engine, "enough": enough}
     return Step("draft", 5, whole, inputs, tasks, DraftResult, estimate=_DRAFT)

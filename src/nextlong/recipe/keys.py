@@ -303,7 +303,7 @@ class Mine(Section):
     reorder_top: Positive = Field(
         512, description="how many of the nearest candidates compose.negatives: random-retrieved and tail reorder"
     )
-    near_copies: Annotated[float, Field(ge=1e-6, le=1)] | None = Field(
+    near_duplicates: Annotated[float, Field(ge=1e-6, le=1)] | None = Field(
         0.8,
         description="no negative shares this much of its words with its meta-document or another negative; null: as they come",
     )
@@ -311,9 +311,9 @@ class Mine(Section):
         None, description="no negative has a higher cosine to its meta-chunk"
     )
 
-    def near_copies_for(self, negatives: str) -> float | None:
-        """Return `near_copies`, None where repeating is the point."""
-        return None if NEGATIVES[negatives].repeat_meta_chunk else self.near_copies
+    def near_duplicates_for(self, negatives: str) -> float | None:
+        """Return `near_duplicates`, None where repeating is the point."""
+        return None if NEGATIVES[negatives].repeat_meta_chunk else self.near_duplicates
 
 
 class Tokenizer(Section):

@@ -49,10 +49,10 @@ def lines(recipe: Recipe, done: Finished, *, folder: Path) -> list[tuple[str, st
     if chosen := describe_choice(done):
         facts.append(("search", chosen))
     if "weights" in done:
-        near_copies = sum(part.near_copies or 0 for part in done["draft"].results(DraftResult))
-        facts.append(("near-duplicates", f"{near_copies:,} candidate chunks skipped"))
+        near_duplicates = sum(part.near_duplicates or 0 for part in done["draft"].results(DraftResult))
+        facts.append(("near-duplicates", f"{near_duplicates:,} candidate chunks skipped"))
     if left_out := [
-        part.near_copy_documents for part in done["draft"].results(DraftResult) if part.near_copy_documents
+        part.near_duplicate_documents for part in done["draft"].results(DraftResult) if part.near_duplicate_documents
     ]:
         facts.append(("near-duplicates", f"{counted(sum(left_out), 'document')} left out by the method"))
     facts += _keywords(done)

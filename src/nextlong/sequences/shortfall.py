@@ -120,7 +120,7 @@ def gives_nothing(done: Finished) -> bool:
 
 def is_mostly_copies(done: Finished) -> bool:
     """Say whether drafts passed over more near-duplicates than they have chunks."""
-    passed_over = sum(part.near_copies or 0 for part in done["draft"].results(DraftResult))
+    passed_over = sum(part.near_duplicates or 0 for part in done["draft"].results(DraftResult))
     return passed_over > done["referenced_chunks"].result(ReferencedChunksResult).chunks
 
 
@@ -185,5 +185,5 @@ def refuse_nothing(recipe: Recipe, done: Finished) -> None:
 def _or_allow_copies(recipe: Recipe) -> str:
     if not is_extended(recipe):
         return ""
-    threshold = recipe.mine.near_copies_for(recipe.compose.negatives)
-    return "" if threshold is None else f", or raise mine.near_copies={threshold:g} (null keeps them all)"
+    threshold = recipe.mine.near_duplicates_for(recipe.compose.negatives)
+    return "" if threshold is None else f", or raise mine.near_duplicates={threshold:g} (null keeps them all)"

@@ -206,9 +206,9 @@ def compose_step(
     tokens: Step,
     *,
     draft: Step,
-    near_copy_steps: Sequence[Step],
+    near_duplicate_steps: Sequence[Step],
 ) -> Step:
-    """DRAFTS and token counts → SEQUENCES; with `near_copy_steps`, negatives are compared again where they are cut."""
+    """DRAFTS and token counts → SEQUENCES; with `near_duplicate_steps`, negatives are compared again where they are cut."""
     compose = recipe.compose
     max_uses = compose.max_uses if is_extended(recipe) else None
     config: Config = {
@@ -234,10 +234,10 @@ def compose_step(
             bos_tokens=len(special.bos),
             eos_tokens=len(special.eos),
         )
-        threshold = recipe.mine.near_copies_for(compose.negatives)
-        near_copies = None
-        if near_copy_steps and threshold is not None and compose.fit == "exact":
-            near_copies = (shingle_store(done), done["weights"].file(".weights.npy"), threshold)
+        threshold = recipe.mine.near_duplicates_for(compose.negatives)
+        near_duplicates = None
+        if near_duplicate_steps and threshold is not None and compose.fit == "exact":
+            near_duplicates = (shingle_store(done), done["weights"].file(".weights.npy"), threshold)
         task = partial(
             compose_drafts,
             inputs=ComposeInputs(
@@ -245,7 +245,7 @@ def compose_step(
                 corpus=corpus(done),
                 token_chars=done["tokenizer"].file(".tokenchars.npy"),
                 tokenizer=done["tokenizer"].file(".tokenizer.json"),
-                near_copies=near_copies,
+                near_duplicates=near_duplicates,
             ),
             rules=rules,
             method=compose.method,
@@ -266,7 +266,7 @@ def compose_step(
         # With max_uses, what a sequence may take depends on the sequences before it.
         tasks=one if max_uses is not None else lambda amounts: blocks(amounts.drafts, amounts.queries),
     )
-    inputs = (ingest, chunk, tokenizer, draft, referenced, tokens, *near_copy_steps)
+    inputs = (ingest, chunk, tokenizer, draft, referenced, tokens, *near_duplicate_steps)
     return Step("compose", 6, config, inputs, tasks, ComposeResult, estimate=estimate)
 
 

@@ -12,7 +12,7 @@ import pyarrow as pa
 from nextlong.verify.corpus import check_corpus
 from nextlong.verify.exports import check_exports
 from nextlong.verify.files import check_files, check_mixes, other_variants
-from nextlong.verify.near_duplicates import check_near_copies, check_weights, find_copies
+from nextlong.verify.near_duplicates import check_near_duplicates, check_weights, find_copies
 from nextlong.verify.outcome import Outcome, in_words
 from nextlong.verify.processes import side_by_side
 from nextlong.verify.run_files import RunFiles, with_names
@@ -25,7 +25,7 @@ from nextlong.verify.vectors import check_vectors
 _UNREADABLE = (OSError, ValueError, KeyError, IndexError, EOFError, pa.ArrowException)
 _WORTH_PROCESSES_BYTES = 64_000_000  # of a run's files: checked one after the other in some three seconds
 
-_COPIES = "near-copies"
+_COPIES = "near-duplicates"
 _CHECKS: dict[str, Callable[[RunFiles, int, int], list[Outcome]]] = {
     "documents and chunks": lambda run, _sample, _seed: check_corpus(run),
     "tokens": lambda run, sample, seed: check_tokens(run, sample=sample, seed=seed),
@@ -33,7 +33,7 @@ _CHECKS: dict[str, Callable[[RunFiles, int, int], list[Outcome]]] = {
     "cuts": lambda run, _sample, _seed: check_cuts(run),
     "vectors": lambda run, sample, seed: check_vectors(run, sample=sample, seed=seed),
     "search": lambda run, sample, seed: check_search(run, sample=sample, seed=seed),
-    _COPIES: lambda run, _sample, _seed: check_near_copies(run),
+    _COPIES: lambda run, _sample, _seed: check_near_duplicates(run),
     "weights": lambda run, _sample, _seed: check_weights(run),
     "exports": lambda run, _sample, _seed: check_exports(run),
     "mixes": lambda run, _sample, _seed: check_mixes(run),
@@ -109,7 +109,7 @@ def _side_by_side(
                 yield from outcomes_of(call_of[name])[name]
             else:
                 found = (outcome for part in parts for outcome in outcomes_of(str(part))[name])
-                yield from _guarded(run, name, partial(check_near_copies, run, found))
+                yield from _guarded(run, name, partial(check_near_duplicates, run, found))
 
 
 def _carry_out(run_dir: Path, names: Sequence[str], *, sample: int, seed: int) -> Outcomes:

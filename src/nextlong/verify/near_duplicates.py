@@ -1,6 +1,6 @@
-"""Near-copies: does a negative repeat the meta-document, or another negative, instead of distracting from it?
+"""Near-duplicates: does a negative repeat the meta-document, or another negative, instead of distracting from it?
 
-In:  the texts of a sequence, and the run's table of weights. The rule is docs/decisions/0005-near-copies.md; `repeats.py` has
+In:  the texts of a sequence, and the run's table of weights. The rule is docs/decisions/0005-near-duplicates.md; `repeats.py` has
 it. Every negative is compared with the whole meta-document and with every other negative, and there is no margin.
 
 The weights are counted again, from the texts of all documents that the run says it counted.
@@ -20,7 +20,7 @@ from nextlong.verify.repeats import LEAST_WORDS, Numbers, Texts, runs_within, wo
 from nextlong.verify.run_files import UNKNOWN, Composed, Ids, RunFiles
 from nextlong.verify.tokens import Tokenized, is_exact, texts_of_cuts
 
-_CHECK = "near-copies among negatives"
+_CHECK = "near-duplicates among negatives"
 _THRESHOLD = 0.8  # of a count where the recipe asked for none
 _SLOTS = 1 << 22
 _FULL_WEIGHT = 1024
@@ -47,16 +47,16 @@ class Words(NamedTuple):
         return [self.of_document[sequence.number], *(words for words in chunks if len(words) < LEAST_WORDS)]
 
 
-def check_near_copies(run: RunFiles, found: Iterable[Outcome] | None = None) -> list[Outcome]:
+def check_near_duplicates(run: RunFiles, found: Iterable[Outcome] | None = None) -> list[Outcome]:
     """Compare every negative, or take what was `found` of all sequences: a breach where the recipe asked for none, else a count."""
     outcome = Outcome(_CHECK, "negatives", not_needed=_not_meant(run))
     if outcome.not_needed:
         return [outcome]
     for part in [find_copies(run, range(sum(run.takes)))] if found is None else found:
         outcome.add(part)
-    if run.setting("mine", "near_copies") is None:
+    if run.setting("mine", "near_duplicates") is None:
         count = f"{outcome.breaches:,} found, stock passages included"
-        note = f"{count}; mine.near_copies is not set, so they are only counted"
+        note = f"{count}; mine.near_duplicates is not set, so they are only counted"
         return [Outcome(_CHECK, "negatives", checked=outcome.checked, note=note)]
     return [outcome]
 
@@ -75,7 +75,7 @@ def find_copies(run: RunFiles, numbers: range) -> Outcome:
 
 
 def _not_meant(run: RunFiles) -> str:
-    """Say why sequences are not meant to be free of near-copies, "" if they are."""
+    """Say why sequences are not meant to be free of near-duplicates, "" if they are."""
     if run.layout == Layout.EXTENDED and not run.negatives.repeat_meta_chunk:
         return ""
     of = "repeated meta-chunks" if run.layout == Layout.EXTENDED else f"{run.layout} sequences"
@@ -130,8 +130,8 @@ def _copies(
 
 
 def _texts(run: RunFiles, words: Sequence[Numbers]) -> Texts:
-    is_asked = run.setting("mine", "near_copies") is not None
-    threshold = float(run.setting("mine", "near_copies", _THRESHOLD))
+    is_asked = run.setting("mine", "near_duplicates") is not None
+    threshold = float(run.setting("mine", "near_duplicates", _THRESHOLD))
     return Texts(words, weights=_weights(run) if is_asked else None, threshold=threshold)
 
 

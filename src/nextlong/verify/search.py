@@ -288,7 +288,7 @@ def _nearer(run: RunFiles, passed_over: list[PassedOver]) -> Iterator[str]:
     for chosen in passed_over:
         number = chosen.meta.sequence
         by_sequence[number] = np.union1d(by_sequence.get(number, chosen.chunks), chosen.chunks)
-    if run.setting("mine", "near_copies") is not None:
+    if run.setting("mine", "near_duplicates") is not None:
         by_sequence = without_cause(run, by_sequence)
     for meta, farthest, chunks, scores in passed_over:
         for place in np.flatnonzero(np.isin(chunks, by_sequence[meta.sequence]))[:1].tolist():

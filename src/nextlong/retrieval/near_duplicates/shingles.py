@@ -4,7 +4,7 @@ In:  DOCUMENTS and CHUNKS. Out: SHINGLES, one 64-bit number a run, memory-mapped
 of candidates; WEIGHTS, by the lowest 22 bits of a run's number. 1.3 bytes a byte of text, in one pass over it.
 
 Runs that stand in many documents (licence notes, page footers) weigh little: `limit / documents`. Weights are whole numbers,
-so that sums of them are exact and whoever adds them decides alike. The rule is docs/decisions/0005-near-copies.md.
+so that sums of them are exact and whoever adds them decides alike. The rule is docs/decisions/0005-near-duplicates.md.
 """
 
 from __future__ import annotations
