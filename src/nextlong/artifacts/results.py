@@ -152,8 +152,31 @@ class ExecutionResult(Result):
     dimensions: int
 
 
+class ShortlistWordsResult(Result):
+    """Chunks of the corpus, the sampled ones with their characters, the words counted, and how many a chunk has on average."""
+
+    chunks: int
+    sampled: int
+    chars: int
+    words: int
+    mean_words: float
+
+    @property
+    def chunk_chars(self) -> float:
+        """Characters of a chunk, on average."""
+        return self.chars / max(1, self.sampled)
+
+
+class ShortlistResult(Result):
+    """Chunks of a shard, those on the shortlist, and those embedded to measure what it misses."""
+
+    chunks: int
+    shortlisted: int
+    control: int
+
+
 class EmbedResult(Result):
-    """Vectors of a shard, or of a slice of one, and their width."""
+    """Chunks of a shard, or of a slice of one, that were embedded, and the width of their vectors."""
 
     chunks: int
     dimensions: int
@@ -228,11 +251,17 @@ class DocumentsResult(DrawResult):
 
 
 class MineResult(Result):
-    """Queries, the neighbours of all of them, and the fewest that one of them has."""
+    """Queries, the neighbours of all of them, and the fewest that one of them has.
+
+    With a shortlist, `nearest_shortlisted` and `nearest_control` count as many of the nearest as a draft
+    has for each query, by why they were embedded.
+    """
 
     queries: int
     candidates: int
     fewest: int
+    nearest_shortlisted: int = 0
+    nearest_control: int = 0
 
 
 class LengthsResult(Result):

@@ -20,6 +20,7 @@ class Amounts:
     kept_documents: float = 0.0  # what select leaves, and from here on
     kept_chars: float = 0.0
     chunks: float = 0.0
+    embedded: float = 0.0  # chunks that are encoded: all of them without a shortlist
     evaluation_bytes: float = 0.0
     dimensions: float = 0.0
     vectors: float = 0.0  # what is searched: chunks or documents

@@ -25,11 +25,12 @@ from nextlong.plugins import METHODS
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import SURE_SHARE, TOKENIZER_BYTES, blocks, candidates_of, sequence_limit
 from nextlong.recipe.keys import NEGATIVES
-from nextlong.retrieval.embed import document_vectors_step
+from nextlong.retrieval.embed import document_vectors_step, embed_step
 from nextlong.retrieval.index import document_neighbours, index_steps
 from nextlong.retrieval.mine import mine_steps
 from nextlong.retrieval.near_duplicates.shingles import shingle_store, shingles_step, weights_step
 from nextlong.retrieval.sample import documents_step, meta_documents_step, query_ranges
+from nextlong.retrieval.shortlist import shortlist_steps
 
 _DRAFT = Estimate(
     work=lambda amounts: amounts.drafted_chunks,
@@ -47,14 +48,18 @@ def extension_steps(recipe: Recipe, upstream: Upstream, *, attempt: int) -> list
     ingest, chunk, tokenizer, encoder, embed = upstream
     meta_documents = meta_documents_step(recipe, ingest, chunk, attempt=attempt)
     neighbours = {"neighbours": candidates_of(recipe)}
+    shortlisting: list[Step] = []
+    if recipe.mine.shortlist is not None:
+        shortlisting = shortlist_steps(recipe, ingest, chunk, meta_documents)
+        embed = embed_step(recipe, ingest, chunk, encoder, shortlisting[-1])
     index = index_steps(recipe, embed, meta_documents, neighbours)
-    mining = mine_steps(recipe, "mine", embed, meta_documents, index, neighbours)
+    mining = mine_steps(recipe, "mine", embed, meta_documents, index, neighbours, shortlist=shortlisting)
     near_duplicate_steps = _near_duplicate_steps(recipe, ingest, chunk)
     draft = draft_step(
         recipe, ingest, chunk, embed, meta_documents, mining[-1], tokenizer, near_duplicate_steps, attempt=attempt
     )
     # Near-duplicates before vectors: their weights are one task, which then runs beside those that embed.
-    return [meta_documents, encoder, *near_duplicate_steps, embed, *index, *mining, draft]
+    return [meta_documents, *shortlisting, encoder, *near_duplicate_steps, embed, *index, *mining, draft]
 
 
 def _near_duplicate_steps(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:

@@ -11,6 +11,7 @@ _FEWEST_CANDIDATES = (
 )
 TYPICAL_CHARS_PER_TOKEN = 4.5  # of English; only bounds how many neighbours may be needed
 _DOCUMENT_MARGIN = 1.2
+_SHORTLISTED = 2  # times the chunks of a draft: docs/search.md has what fewer and more find
 MIN_GAP_CHUNKS = 0.5  # of a mean chunk, that compose.min_gap_tokens: auto asks for (docs/decisions/0003-exact-fit.md)
 SURE_SHARE = 0.5  # of T·E: a document of so few characters hardly turns out to be too long, whatever its language
 TOKENIZER_BYTES = 150e6  # a tokenizer and its cache
@@ -32,8 +33,21 @@ def candidates_of(recipe: Recipe) -> int:
     """
     if recipe.mine.candidates != "auto":
         return recipe.mine.candidates
-    drafted_chars = recipe.compose.target_tokens * TYPICAL_CHARS_PER_TOKEN * recipe.compose.draft_factor
-    return max(_FEWEST_CANDIDATES, 2 << math.ceil(math.log2(max(1.0, drafted_chars / recipe.chunk.max_chars))))
+    fewest = max(1.0, draft_chunks(recipe, recipe.chunk.max_chars))
+    return max(_FEWEST_CANDIDATES, 2 << math.ceil(math.log2(fewest)))
+
+
+def shortlist_chunks(recipe: Recipe, chunk_chars: float) -> int:
+    """Return how many chunks, of so many characters on average, the shortlist has for each meta-document."""
+    if recipe.mine.shortlist_chunks != "auto":
+        return recipe.mine.shortlist_chunks
+    return math.ceil(_SHORTLISTED * draft_chunks(recipe, chunk_chars))
+
+
+def draft_chunks(recipe: Recipe, chunk_chars: float) -> float:
+    """Return how many chunks, of so many characters on average, the draft of a sequence has."""
+    chars = recipe.compose.target_tokens * TYPICAL_CHARS_PER_TOKEN * recipe.compose.draft_factor
+    return chars / max(1.0, chunk_chars)
 
 
 def sequence_limit(recipe: Recipe, attempt: int = 0) -> int | None:

@@ -311,6 +311,15 @@ class Mine(Section):
         None, description="no negative has a higher cosine to its meta-chunk"
     )
 
+    shortlist: Literal["bm25"] | None = Field(
+        None,
+        description="bm25: embed only the meta-documents and the chunks that share words with them; null: every chunk",
+    )
+    shortlist_chunks: Positive | Auto = Field(
+        "auto",
+        description="chunks that the shortlist has for each meta-document; auto: twice what its draft has",
+    )
+
     def near_duplicates_for(self, negatives: str) -> float | None:
         """Return `near_duplicates`, None where repeating is the point."""
         return None if NEGATIVES[negatives].repeat_meta_chunk else self.near_duplicates

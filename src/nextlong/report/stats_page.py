@@ -62,6 +62,7 @@ def _what(stats: Stats) -> Rows:
         ("chunks", f"at most {stats.max_chars:,} characters"),
         ("encoder", stats.encoder or ""),
         ("search", stats.search or ""),
+        ("shortlist", stats.shortlist or ""),
         ("queries", stats.queries or ""),
         ("tokens", f"{stats.tokens:,}"),
         ("characters per token", "" if stats.chars_per_token is None else f"{stats.chars_per_token:.3f}"),

@@ -22,6 +22,7 @@ from nextlong.export.arrange import FEWER_LEFT_OUT, RowsResult, fill, percent
 from nextlong.methods.base import described
 from nextlong.recipe import Recipe
 from nextlong.retrieval.index import describe_choice
+from nextlong.retrieval.shortlist import describe_shortlist
 from nextlong.runs import stats
 from nextlong.runs.warnings import of_rows
 from nextlong.sequences.shortfall import dropped, why_fewer
@@ -46,6 +47,8 @@ def lines(recipe: Recipe, done: Finished, *, folder: Path) -> list[tuple[str, st
     ]
     if "contaminated" in done:
         facts.insert(2, ("contaminated", _contamination(done)))
+    if shortlisted := describe_shortlist(done):
+        facts.append(("shortlist", shortlisted))
     if chosen := describe_choice(done):
         facts.append(("search", chosen))
     if "weights" in done:

@@ -2,7 +2,7 @@
 
 In:  DOCUMENTS and CHUNKS, and an encoder, which `prepare` may have fitted or tried.
 Out: VECTORS, float16 (rows, dimensions), row i for chunk row i; unit length, so that inner product is cosine. Half precision
-     is enough for mining: it moves a cosine by less than 0.001.
+     is enough for mining: it moves a cosine by less than 0.001. With a shortlist, the vectors of all other chunks are zero.
 
 A task of a transformer takes a slice of a shard: a shard may take hours. A task on the last of a shard's slices then joins them.
 Which texts are encoded together shows in the last digits, so the slices depend on the shards and on the `ExecutionResult`,
@@ -31,6 +31,7 @@ from nextlong.engine.step import Config, Finished, Join, Step, Task, Work
 from nextlong.errors import EncoderError
 from nextlong.recipe import Recipe
 from nextlong.retrieval.encoders.base import Encoder, kind_of, load_encoder
+from nextlong.retrieval.shortlist import embedded_rows
 
 BLOCK_CHUNKS: Final = 4096  # encoded at once: an encoder sorts them by length, or keeps several requests under way
 LENGTH_TOLERANCE: Final = 1e-2
@@ -41,26 +42,34 @@ _LEAST_LENGTH: Final = 1e-3  # of a mean; below it chunks point in opposite dire
 
 
 def embed_shard(
-    out: Path, *, documents: Path, chunks: Path, encoder: recipe.Encoder, fitted: Path | None
+    out: Path, *, documents: Path, chunks: Path, encoder: recipe.Encoder, fitted: Path | None, shortlist: Path | None
 ) -> EmbedResult:
-    """Embed one shard; writes `{out}.vectors.npy`, float16 (chunks, dimensions).
+    """Embed one shard; writes `{out}.vectors.npy`, float16 (chunks, dimensions). Only chunks on the `shortlist`, if there is one.
 
     Raises EncoderError, naming chunk and document, where a vector is not finite, zero or of the wrong width.
     """
     model = _loaded(encoder, fitted, None)
-    rows = np.arange(count_chunks(chunks))
+    rows = embedded_rows(chunks, shortlist)
     blocks = encode_rows(model, documents, chunks, rows, encoder=encoder, at_once=BLOCK_CHUNKS)
-    return _write_vectors(out, blocks, chunks=len(rows), dimensions=model.dimensions)
+    return _write_vectors(out, blocks, rows=rows, chunks=count_chunks(chunks), dimensions=model.dimensions)
 
 
-def _write_vectors(out: Path, blocks: Iterable[NDArray[np.float16]], *, chunks: int, dimensions: int) -> EmbedResult:
-    """Write `{out}.vectors.npy` block by block."""
+def _write_vectors(
+    out: Path, blocks: Iterable[NDArray[np.float16]], *, rows: NDArray[np.int64], chunks: int, dimensions: int
+) -> EmbedResult:
+    """Write `{out}.vectors.npy` block by block: the vectors of ascending chunk `rows`, and zero for all others."""
+    written = done = 0
     with open(f"{out}.vectors.npy", "wb") as file:
         header = {"descr": "<f2", "fortran_order": False, "shape": (chunks, dimensions)}
         np.lib.format.write_array_header_1_0(file, header)
         for block in blocks:
-            file.write(block.data)
-    return EmbedResult(chunks=chunks, dimensions=dimensions)
+            places = rows[done : done + len(block)] - written
+            spread = np.zeros((int(places[-1]) + 1, dimensions), "<f2")
+            spread[places] = block
+            file.write(spread.data)
+            written, done = written + len(spread), done + len(block)
+        file.truncate(file.tell() + 2 * dimensions * (chunks - written))  # zeros
+    return EmbedResult(chunks=done, dimensions=dimensions)
 
 
 @functools.lru_cache(maxsize=1)
@@ -155,20 +164,24 @@ def embed_slice(
     last: int,
     encoder: recipe.Encoder,
     execution: ExecutionResult,
+    shortlist: Path | None = None,
 ) -> EmbedResult:
-    """Embed the chunk rows [first, last) of a shard; writes `{out}.slice.npy`, float16."""
+    """Embed [first, last) of the rows of a shard that are embedded; writes `{out}.slice.npy`, float16."""
     model = _loaded(encoder, None, execution)
-    rows = np.arange(first, last)
+    rows = embedded_rows(chunks, shortlist)[first:last]
     parts = encode_rows(model, documents, chunks, rows, encoder=encoder, at_once=execution.call_chunks)
     np.save(f"{out}.slice.npy", np.concatenate(list(parts)))
     return EmbedResult(chunks=len(rows), dimensions=model.dimensions)
 
 
-def join_slices(out: Path, *, tasks: Sequence[int], chunks: int, dimensions: int) -> EmbedResult:
+def join_slices(
+    out: Path, *, tasks: Sequence[int], chunks: Path, shortlist: Path | None, dimensions: int
+) -> EmbedResult:
     """Write `{out}.vectors.npy` of a shard of `chunks` from the slices that these tasks wrote, in their order."""
     folder = out.parent.parent  # this task's own is inside it
     slices = (np.load(folder / f"part-{number:05d}.slice.npy", mmap_mode="r") for number in tasks)
-    return _write_vectors(out, slices, chunks=chunks, dimensions=dimensions)
+    rows = embedded_rows(chunks, shortlist)
+    return _write_vectors(out, slices, rows=rows, chunks=count_chunks(chunks), dimensions=dimensions)
 
 
 def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean", "first"]) -> DocumentVectorsResult:
@@ -234,11 +247,12 @@ def encoder_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
     )
 
 
-def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step) -> Step:
-    """CHUNKS → VECTORS: by shards, or by slices of them where the encoder asks for that."""
-    kind, inputs = kind_of(recipe.encoder), (ingest, chunk, encoder)
+def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step, shortlist: Step | None = None) -> Step:
+    """CHUNKS, all or those on the shortlist → VECTORS: by shards, or by slices of them where the encoder asks for that."""
+    kind = kind_of(recipe.encoder)
+    inputs = (ingest, chunk, encoder) if shortlist is None else (ingest, chunk, encoder, shortlist)
     estimate = Estimate(
-        work=lambda amounts: amounts.chunks,
+        work=lambda amounts: amounts.embedded,
         seconds=6e-5,
         disk=lambda amounts: amounts.chunks * amounts.dimensions,
         bytes=2,
@@ -247,28 +261,36 @@ def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step) -> Step
     )
     resources = partial(kind.resources, recipe.encoder)
 
-    def shards(done: Finished) -> list[tuple[Path, Path]]:
-        return list(zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True))
+    def shards(done: Finished) -> list[tuple[Path, Path, Path | None]]:
+        documents, chunks = done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow")
+        marks = [None] * len(chunks) if shortlist is None else done["shortlist"].files(".shortlist.npy")
+        return list(zip(documents, chunks, marks, strict=True))
 
     def by_shards(done: Finished) -> list[Task]:
         fitted = done["encoder"].stem() if kind.needs_fit else None
         embed = partial(embed_shard, encoder=recipe.encoder, fitted=fitted)
-        return [partial(embed, documents=documents, chunks=chunks) for documents, chunks in shards(done)]
+        return [
+            partial(embed, documents=documents, chunks=chunks, shortlist=marks)
+            for documents, chunks, marks in shards(done)
+        ]
 
     def by_slices(done: Finished) -> Work:
         execution = done["encoder"].result(ExecutionResult)
         of_shard = shards(done)
-        counts = [count_chunks(chunks) for _, chunks in of_shard]
+        counts = [len(embedded_rows(chunks, marks)) for _, chunks, marks in of_shard]
         embed = partial(embed_slice, encoder=recipe.encoder, execution=execution)
         each: list[Task] = []
         members: list[list[int]] = [[] for _ in of_shard]  # of each shard, the numbers of its tasks
         for number, (shard, first, last) in enumerate(slices_of(counts, execution)):
-            documents, chunks = of_shard[shard]
-            each.append(partial(embed, documents=documents, chunks=chunks, first=first, last=last))
+            documents, chunks, marks = of_shard[shard]
+            each.append(partial(embed, documents=documents, chunks=chunks, first=first, last=last, shortlist=marks))
             members[shard].append(number)
 
         def join(shard: int) -> Join:
-            task = partial(join_slices, tasks=members[shard], chunks=counts[shard], dimensions=execution.dimensions)
+            _, chunks, marks = of_shard[shard]
+            task = partial(
+                join_slices, tasks=members[shard], chunks=chunks, shortlist=marks, dimensions=execution.dimensions
+            )
             return Join(members[shard], lambda _: task, True)
 
         gpu: Literal["needed", "as declared"] = "needed" if execution.device == "cuda" else "as declared"
@@ -276,7 +298,7 @@ def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step) -> Step
 
     if kind.embeds == "shards":
         return Step("embed", 1, {}, inputs, by_shards, EmbedResult, resources=resources, estimate=estimate)
-    estimate = replace(estimate, tasks=lambda amounts: amounts.chunks / _SLICE_CHUNKS)
+    estimate = replace(estimate, tasks=lambda amounts: amounts.embedded / _SLICE_CHUNKS)
     return Step("embed", 3, {}, inputs, by_slices, EmbedResult, resources=resources, estimate=estimate)
 
 

@@ -10,6 +10,7 @@ for all queries and keeps what reaches the bound, and `mine_block` merges what t
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -23,12 +24,12 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.lookup import opened
-from nextlong.artifacts.results import MineResult
+from nextlong.artifacts.results import MineResult, ShortlistWordsResult
 from nextlong.engine.estimate import Amounts, Estimate
 from nextlong.engine.executor import Capacity, Resources
 from nextlong.engine.step import Finished, Result, Step, Task, Work
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import MOST_QUERIES, blocks
+from nextlong.recipe.amounts import MOST_QUERIES, blocks, draft_chunks
 from nextlong.recipe.keys import AUTO, EXACT
 from nextlong.retrieval.index import NeighbourCount, count_neighbours, index_files, is_exact, queries_of, vectors_of
 from nextlong.retrieval.indexes import costs
@@ -44,6 +45,7 @@ from nextlong.retrieval.indexes.base import (
 from nextlong.retrieval.indexes.exact import guess_kth, rounding_error, sampled_rank
 from nextlong.retrieval.indexes.exact_torch import ROUNDING
 from nextlong.retrieval.sample import query_ranges, read_queries
+from nextlong.retrieval.shortlist import CONTROL, SHORTLISTED
 
 _BATCH = 8192  # queries searched for at a time, so that a document of a million chunks stays within memory
 _BLOCK_BYTES = 1 << 31  # of vectors that a task of a large exact search holds in memory
@@ -115,12 +117,25 @@ def scan_block(
 
 
 def mine_block(
-    out: Path, *, queries: Path, first: int, last: int, index: IndexFiles, k: int, scans: Scans | None = None
+    out: Path,
+    *,
+    queries: Path,
+    first: int,
+    last: int,
+    index: IndexFiles,
+    k: int,
+    scans: Scans | None = None,
+    shortlist: Sequence[Path] = (),
+    draft_chunks: float = 0.0,
 ) -> MineResult:
-    """Find the candidates of the queries of rows [first, last), by merging `scans` if given; writes `{out}.candidates.arrow`."""
+    """Find the candidates of the queries of rows [first, last), by merging `scans` if given; writes `{out}.candidates.arrow`.
+
+    With a `shortlist`, candidates have a positive cosine, because the vectors of all chunks that were not embedded are zero. A
+    sequence takes about `draft_chunks`; as many of the nearest of its meta-chunks are counted by why they were embedded.
+    """
     ids, exclude, before = read_queries(queries, first, last)
     opened_index = open_index(index)
-    candidates, fewest = 0, k if len(ids) else 0
+    candidates, fewest, marked = 0, k if len(ids) else 0, Counter[int]()
     with pa.OSFile(f"{out}.candidates.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.CANDIDATES) as writer:
         for low in range(0, len(ids), _BATCH):
             part = slice(low, low + _BATCH)
@@ -133,11 +148,32 @@ def mine_block(
                 redone = opened_index.search(queries_QD[again], k, exclude=exclude[part][again])
                 for query, row_ids, row_scores in zip(again.tolist(), *redone, strict=True):
                     neighbours[query], scores[query] = row_ids, row_scores
+            if shortlist:
+                counts = [int(np.count_nonzero(row > 0)) for row in scores]  # descending
+                neighbours = [row[:count] for row, count in zip(neighbours, counts, strict=True)]
+                scores = [row[:count] for row, count in zip(scores, counts, strict=True)]
+                used = np.ceil(draft_chunks / (exclude[part, 1] - exclude[part, 0])).astype(int).tolist()
+                nearest = [row[:count] for row, count in zip(neighbours, used, strict=True)]
+                marked.update(_marks(np.concatenate(nearest), shortlist).tolist())
             columns = [pa.array(ids[part]), _lists(neighbours, pa.int64()), _lists(scores, pa.float32())]
             writer.write_batch(pa.record_batch(columns, schema=schemas.CANDIDATES))
             candidates += sum(map(len, neighbours))
             fewest = min(fewest, *map(len, neighbours))
-    return MineResult(queries=len(ids), candidates=candidates, fewest=fewest)
+    return MineResult(
+        queries=len(ids),
+        candidates=candidates,
+        fewest=fewest,
+        nearest_shortlisted=marked[SHORTLISTED],
+        nearest_control=marked[CONTROL],
+    )
+
+
+def _marks(ids: NDArray[np.int64], shortlist: Sequence[Path]) -> NDArray[np.uint8]:
+    """Return why each chunk was embedded, shape (n,)."""
+    if not len(ids):
+        return np.empty(0, np.uint8)
+    marks: NDArray[np.uint8] = lookup.by_shard(ids, lambda shard, rows: [opened(shortlist[shard])[rows]])[0]
+    return marks
 
 
 def _merge(scans: Scans, first: int, queries_QD: NDArray[np.float32], k: int) -> tuple[Neighbours, NDArray[np.int64]]:
@@ -249,13 +285,21 @@ def search_resources(recipe: Recipe, capacity: Capacity) -> Resources:
 
 
 def mine_steps(
-    recipe: Recipe, name: str, vectors: Step, queries: Step, index: Sequence[Step], neighbours: NeighbourCount
+    recipe: Recipe,
+    name: str,
+    vectors: Step,
+    queries: Step,
+    index: Sequence[Step],
+    neighbours: NeighbourCount,
+    *,
+    shortlist: Sequence[Step] = (),
 ) -> list[Step]:
     """VECTORS → CANDIDATES of the queries, by the index that the steps `index` built, or exactly; the last step is `name`.
 
+    `shortlist` are the steps that chose the chunks with vectors, if they did.
     The steps before it are of exact search by blocks of the corpus; a corpus of one block leaves them without tasks.
     """
-    given = (vectors, queries, *index)
+    given = (vectors, queries, *index, *shortlist)
     config: dict[str, Any] = dict(neighbours)
     unbuilt = None  # an index of another package, which reads the vectors as they are stored
     if recipe.search.index not in (AUTO, EXACT) and not is_built(recipe.search.index):
@@ -294,10 +338,14 @@ def mine_steps(
             ends = done["scan"].files(".ends.npy")
             stems = tuple(file.with_name(file.name.removesuffix(".ends.npy")) for file in ends)
             scans = Scans(tuple(done["least_scores"].files(".least.npy")), stems)
-        each = [
-            partial(mine_block, queries=path, first=first, last=last, index=files, k=k, scans=scans)
-            for first, last in query_ranges(path)
-        ]
+        mine = partial(mine_block, queries=path, index=files, k=k, scans=scans)
+        if shortlist:
+            marks, words = (
+                done["shortlist"].files(".shortlist.npy"),
+                done["shortlist_words"].result(ShortlistWordsResult),
+            )
+            mine = partial(mine, shortlist=marks, draft_chunks=draft_chunks(recipe, words.chunk_chars))
+        each = [partial(mine, first=first, last=last) for first, last in query_ranges(path)]
         return Work(each, gpu="unused" if is_built(files.index) or scans else "as declared")
 
     resources = partial(search_resources, recipe)

@@ -244,6 +244,7 @@ def card_numbers(stats: Stats) -> dict[str, str]:
         "characters per token": f"{stats.chars_per_token:.3f}" if stats.chars_per_token else "",
         "encoder": _model_name(stats.encoder) if stats.encoder else "",
         "search": stats.search or "",
+        "shortlist": stats.shortlist or "",
     }
     return {label: value for label, value in numbers.items() if value}
 

@@ -39,6 +39,7 @@ from nextlong.export.steps import read_steps
 from nextlong.methods.base import method_of
 from nextlong.recipe.keys import NEGATIVES
 from nextlong.retrieval.index import describe_recall
+from nextlong.retrieval.shortlist import describe_shortlist
 from nextlong.runs import spans
 from nextlong.runs.attention import AttentionCounter, Exposure, RankWork, document_lengths
 from nextlong.runs.measures import (
@@ -157,6 +158,7 @@ class Stats:
     max_uses: int | None
     encoder: str | None
     search: str | None  # the approximate index and its measured recall; None if the search was exact
+    shortlist: str | None  # the share of chunks embedded, and what that misses; None if all were
     queries: str | None
     max_chars: int
     target_tokens: int
@@ -211,7 +213,7 @@ def statistics_step(run: Run) -> Step:
     """Return the step that measures a run, whose record is written."""
     config = {"sequences": run.recipe.compose.sequences}
     tasks = [partial(measure_to, named=run.variant.named)]
-    return Step(STATISTICS, 6, config, read_steps(run.steps), lambda _: tasks, StatisticsResult)
+    return Step(STATISTICS, 7, config, read_steps(run.steps), lambda _: tasks, StatisticsResult)
 
 
 def measure_to(out: Path, *, named: str) -> StatisticsResult:
@@ -347,6 +349,7 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         max_uses=compose.max_uses if is_extended else None,
         encoder=run.recipe.encoder.model if "embed" in run.steps else None,
         search=describe_recall(run.steps) or None,
+        shortlist=describe_shortlist(run.steps) or None,
         queries=keyword_shards[0].queries if keyword_shards else None,
         max_chars=run.recipe.chunk.max_chars,
         target_tokens=run.recipe.sequence_tokens,

@@ -244,6 +244,13 @@ class RunFiles:
         """Whether candidates may be passed over for another reason than being used already."""
         return self.setting("mine", "max_similarity") is not None or self.setting("compose", "max_uses") is not None
 
+    def is_embedded(self, shard: int) -> NDArray[np.bool_]:
+        """Return for each chunk of a shard whether it was embedded: with a shortlist, only those that are marked."""
+        if "shortlist" not in self.steps:
+            return np.ones(len(self.chunks(shard)["start"]), np.bool_)
+        marked: NDArray[np.bool_] = np.load(self.files("shortlist", ".shortlist.npy")[shard]) > 0
+        return marked
+
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The reference tokenizer, from the run's own file."""

@@ -212,14 +212,18 @@ def _candidates_of(run: RunFiles, chunks: list[int]) -> dict[int, Candidates]:
 
 
 def _brute_force(run: RunFiles, meta_chunks: list[MetaChunk], k: int) -> tuple[list[Ids], list[Scores]]:
-    """Return for each query the ids and cosines of the `k` nearest chunks of other documents, descending."""
+    """Return for each query the ids and cosines of the `k` nearest chunks of other documents, descending.
+
+    With a shortlist, only embedded chunks are searched, and those with a positive cosine count.
+    """
+    farthest = _TOLERANCE if "shortlist" in run.steps else -np.inf  # a cosine near 0 may be stored or not
     queries = run.vectors_of(np.array([meta.chunk for meta in meta_chunks], np.int64))
     best_ids = [np.empty(0, np.int64) for _ in meta_chunks]
     best = [np.empty(0, np.float32) for _ in meta_chunks]
     for ids, vectors in _vector_blocks(run):
         scores = queries @ vectors.T
         for query, meta in enumerate(meta_chunks):
-            others = (ids < meta.own_first) | (ids >= meta.own_stop)
+            others = ((ids < meta.own_first) | (ids >= meta.own_stop)) & (scores[query] > farthest)
             all_ids = np.concatenate([best_ids[query], ids[others]])
             all_scores = np.concatenate([best[query], scores[query][others]])
             if len(all_ids) > k:
@@ -235,10 +239,10 @@ def _brute_force(run: RunFiles, meta_chunks: list[MetaChunk], k: int) -> tuple[l
 
 def _vector_blocks(run: RunFiles) -> Iterator[tuple[Ids, Scores]]:
     for shard, path in enumerate(run.files("embed", ".vectors.npy")):
-        stored = np.load(path, mmap_mode="r")
-        for first in range(0, len(stored), _BLOCK_ROWS):
-            vectors = stored[first : first + _BLOCK_ROWS].astype(np.float32)
-            yield (shard << SHARD_BITS) | np.arange(first, first + len(vectors)), vectors
+        stored, embedded = np.load(path, mmap_mode="r"), np.flatnonzero(run.is_embedded(shard))
+        for first in range(0, len(embedded), _BLOCK_ROWS):
+            rows = embedded[first : first + _BLOCK_ROWS]
+            yield (shard << SHARD_BITS) | rows, stored[rows].astype(np.float32)
 
 
 def _candidate_problems(

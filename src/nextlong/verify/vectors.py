@@ -28,32 +28,37 @@ _AT_ONCE = 4096
 
 
 def check_vectors(run: RunFiles, *, sample: int, seed: int) -> list[Outcome]:
-    """Check the shape and length of all vectors, and encode `sample` random chunks again."""
+    """Check the shape and length of all vectors, and encode `sample` random chunks again.
+
+    With a shortlist, the vectors of chunks that are not on it must be zero.
+    """
     if "embed" not in run.steps:
         return [Outcome("vectors", "vectors", not_needed="this run has none")]
     lengths, again = Outcome("vectors have unit length", "vectors"), Outcome("vectors encoded again", "vectors")
-    sizes: list[int] = []
+    embedded: list[Ids] = []
     for shard, path in enumerate(run.files("embed", ".vectors.npy")):
-        rows = len(run.chunks(shard)["start"])
-        sizes.append(rows)
-        _check_lengths(path, shard, rows, lengths)
+        is_embedded = run.is_embedded(shard)
+        embedded.append(np.flatnonzero(is_embedded))
+        _check_lengths(path, shard, is_embedded, lengths)
+    sizes = [*map(len, embedded)]
     drawn = np.sort(np.random.default_rng(seed).permutation(sum(sizes))[:sample])
-    stops = np.cumsum(sizes)
-    shards = np.searchsorted(stops, drawn, side="right")
-    ids = (shards << SHARD_BITS) + drawn - (stops - np.array(sizes, np.int64))[shards]
+    shards = np.searchsorted(np.cumsum(sizes), drawn, side="right")
+    ids = (shards << SHARD_BITS) + np.concatenate([np.empty(0, np.int64), *embedded])[drawn]
     if len(ids):
         _encode_again(run, ids, again)
     return [lengths, again]
 
 
-def _check_lengths(path: Path, shard: int, rows: int, outcome: Outcome) -> None:
+def _check_lengths(path: Path, shard: int, is_embedded: NDArray[np.bool_], outcome: Outcome) -> None:
     stored = np.load(path, mmap_mode="r")
     outcome.checked += len(stored)
-    if len(stored) != rows:
-        outcome.breach(f"shard {shard} has {len(stored)} vectors for {rows} chunks")
-    for first in range(0, len(stored), _BLOCK_ROWS):
+    if len(stored) != len(is_embedded):
+        outcome.breach(f"shard {shard} has {len(stored)} vectors for {len(is_embedded)} chunks")
+    for first in range(0, min(len(stored), len(is_embedded)), _BLOCK_ROWS):
         lengths = np.linalg.norm(stored[first : first + _BLOCK_ROWS].astype(np.float32), axis=1)
-        for row in np.flatnonzero(~(np.abs(lengths - 1) < _LENGTH_TOLERANCE)).tolist():
+        wanted = is_embedded[first : first + len(lengths)]
+        wrong = ~(np.abs(lengths[: len(wanted)] - wanted) < _LENGTH_TOLERANCE * wanted + 1e-9)
+        for row in np.flatnonzero(wrong).tolist():
             outcome.breach(
                 f"the vector of {chunk_name(shard << SHARD_BITS | first + row)} has the length {lengths[row]:.4f}"
             )

@@ -12,12 +12,13 @@ from dataclasses import dataclass, replace
 from nextlong.engine.estimate import Amounts
 from nextlong.methods.base import DocumentMethod, Need, NeighbourSearch, method_of
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import SURE_SHARE, candidates_of, document_chars
+from nextlong.recipe.amounts import SURE_SHARE, candidates_of, document_chars, shortlist_chunks
 from nextlong.recipe.keys import AUTO
 from nextlong.report.plan.trial import Trial
 from nextlong.retrieval.indexes import costs
 from nextlong.retrieval.indexes.base import is_built
 from nextlong.retrieval.indexes.costs import load_of
+from nextlong.retrieval.shortlist import CONTROL_SHARE
 from nextlong.schemas import Layout
 
 # A quarter more documents are drawn than asked for, a sixteenth more drafts named, and some; of meta-documents no more are drafted
@@ -63,6 +64,7 @@ def amounts_of(
         kept_documents=corpus.kept_documents,
         kept_chars=corpus.kept_chars,
         chunks=corpus.chunks,
+        embedded=corpus.chunks,
         evaluation_bytes=corpus.evaluation_bytes,
         dimensions=dimensions,
         vectors=corpus.chunks if is_chunks else corpus.kept_documents,
@@ -134,8 +136,14 @@ def _with_drafts(recipe: Recipe, corpus: Corpus, amounts: Amounts, chars_per_tok
     # Drafts share chunks: so many different ones if each were drawn from all.
     named = corpus.chunks * -math.expm1(-named_drafts * a_draft / max(1.0, corpus.chunks))
     sequences = min(asked, most)
+    embedded = amounts.chunks
+    if is_extended and recipe.mine.shortlist is not None:
+        wanted = queries + drawn * shortlist_chunks(recipe, amounts.chunk_chars)
+        shortlisted = amounts.chunks * -math.expm1(-wanted / max(1.0, amounts.chunks))  # as above
+        embedded = shortlisted + CONTROL_SHARE * (amounts.chunks - shortlisted)
     return replace(
         amounts,
+        embedded=embedded,
         queries=queries,
         drafts=drawn,
         drafted_chunks=drawn * a_draft,

@@ -23,14 +23,15 @@ from numpy.typing import NDArray
 from pydantic import Field, JsonValue
 
 from nextlong import recipe
-from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts, read_chunks, read_content_hashes
+from nextlong.artifacts.lookup import count_chunks
 from nextlong.artifacts.results import FitResult
+from nextlong.artifacts.sample import sample_texts
 from nextlong.engine.estimate import TRIED, Amounts, Estimate
 from nextlong.engine.step import Task
 from nextlong.errors import EncoderError
 from nextlong.recipe.keys import Positive, Section
 from nextlong.retrieval.encoders.base import EncoderKind, direction_of
-from nextlong.rng import keyed_hash, rng_for, threshold_for
+from nextlong.rng import rng_for
 
 _BATCH_CHARS: Final = 1 << 22  # each batch makes a hash table of all terms
 _CUT_CHARS: Final = 1 << 18  # cut at a time; its arrays stay in cache
@@ -234,33 +235,6 @@ def _batches(texts: Sequence[str], *, chars: int) -> Iterator[tuple[int, int]]:
         held += len(text)
     if first < len(texts):
         yield first, len(texts)
-
-
-def sample_texts(documents: Sequence[Path], chunks: Sequence[Path], *, fraction: float, seed: int) -> list[str]:
-    """Return about this fraction of the chunks of all shards.
-
-    Sampled by keyed hash of a document's content and a chunk's place in it, and ordered by that hash, so that another sharding
-    or order of files fits the same encoder.
-    """
-    keys: list[NDArray[np.uint64]] = []
-    texts: list[str] = []
-    for documents_path, chunks_path in zip(documents, chunks, strict=True):
-        key_of_row = _sample_keys(documents_path, chunks_path, seed=seed)
-        rows = np.flatnonzero(key_of_row < threshold_for(fraction)) if fraction < 1 else np.arange(len(key_of_row))
-        keys.append(key_of_row[rows])
-        for batch in iter_chunk_texts(documents_path, chunks_path, rows):
-            texts += batch.texts
-    order = np.argsort(np.concatenate([np.empty(0, np.uint64), *keys]), kind="stable")
-    return [texts[place] for place in order]
-
-
-def _sample_keys(documents: Path, chunks: Path, *, seed: int) -> NDArray[np.uint64]:
-    """Return one key a chunk, shape (rows,), from its document's content and its number there, never from its shard."""
-    doc_rows = read_chunks(chunks)["doc_row"]
-    content_hashes = read_content_hashes(documents)[doc_rows]
-    numbers = (np.arange(len(doc_rows)) - np.searchsorted(doc_rows, doc_rows)).astype(np.uint64)
-    mixed = content_hashes ^ keyed_hash(numbers, seed=seed, stage="embed.number")
-    return keyed_hash(mixed, seed=seed, stage="embed.fit")
 
 
 def fit_on_chunks(
