@@ -12,8 +12,10 @@ from __future__ import annotations
 
 import argparse
 import sys
+from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nextlong import pipeline
 from nextlong.artifacts import lookup
@@ -47,7 +49,9 @@ def main() -> int:
     return 0
 
 
-def _row(path, sequences, factor, drafted_chars, vectors, embedded) -> str:
+def _row(
+    path: str, sequences: int, factor: float, drafted_chars: float, vectors: NDArray[np.float32], embedded: list[Path]
+) -> str:
     with pipeline.session(Recipe.load(path)) as session:
         chunk = session.run_steps(session.route(), only={"ingest", "select", "chunk"})["chunk"]
     counts = [part["counts"] for part in chunk.manifest["parts"]]
@@ -64,7 +68,7 @@ def _row(path, sequences, factor, drafted_chars, vectors, embedded) -> str:
     marks = np.concatenate([np.load(file) for file in done["shortlist"].files(".shortlist.npy")])
     starts = np.cumsum([0, *(result.chunks for result in done["shortlist"].results(ShortlistResult))])
 
-    def places(ids):
+    def places(ids: NDArray[np.int64]) -> NDArray[np.int64]:
         return starts[ids >> 32] + (ids & 0xFFFFFFFF)
 
     ids, exclude, _ = read_queries(done["meta_documents"].file(".meta_documents.npy"))

@@ -68,10 +68,32 @@ def test_joined_slices_are_the_shards_vectors(tmp_path, monkeypatch):
     for shard in range(3):
         tasks = [number for number, own in enumerate(cut) if own[0] == shard]
         out = tmp_path / ".work" / f"part-{90 + shard}"
-        counts = join_slices(out, tasks=tasks, chunks=rows[shard], dimensions=8)
+        counts = join_slices(out, tasks=tasks, chunks=shards[shard][1], shortlist=None, dimensions=8)
         assert counts == EmbedResult(chunks=rows[shard], dimensions=8)
         joined = Path(f"{out}.vectors.npy")
         assert joined.read_bytes() == (tmp_path / f"whole-{shard}.vectors.npy").read_bytes()
+
+
+def test_of_a_shortlist_slices_hold_only_its_chunks_and_all_others_are_zero(tmp_path, monkeypatch):
+    documents, chunks = write_shard(tmp_path, "a", texts_of(25))
+    fit(tmp_path / "fit", [(documents, chunks)])
+    every = np.load(whole(tmp_path / "every", (documents, chunks), 0))
+    monkeypatch.setattr(embed, "_loaded", lambda *_: Lsa.load(tmp_path / "fit"))
+    marks = np.random.default_rng(0).integers(0, 3, len(every)).astype(np.uint8)
+    np.save(tmp_path / "marks.npy", marks)
+    shard = {"documents": documents, "chunks": chunks, "shortlist": tmp_path / "marks.npy"}
+    counts = embed_shard(tmp_path / "whole", encoder=LSA, fitted=tmp_path / "fit", **shard)
+    assert counts == EmbedResult(chunks=np.count_nonzero(marks), dimensions=8)
+    np.testing.assert_array_equal(np.load(tmp_path / "whole.vectors.npy"), np.where(marks[:, None] > 0, every, 0))
+    how = execution(7, 14)
+    cut = slices_of([np.count_nonzero(marks)], how)
+    for number, (_, first, last) in enumerate(cut):
+        stem = tmp_path / f"part-{number:05d}"
+        embed_slice(stem, first=first, last=last, encoder=LSA, execution=how, **shard)
+    (tmp_path / ".work").mkdir()
+    out, tasks = tmp_path / ".work" / "part-90", range(len(cut))
+    join_slices(out, tasks=tasks, chunks=chunks, shortlist=tmp_path / "marks.npy", dimensions=8)
+    assert Path(f"{out}.vectors.npy").read_bytes() == (tmp_path / "whole.vectors.npy").read_bytes()
 
 
 def whole(out: Path, shard: tuple[Path, Path], number: int) -> Path:

@@ -44,6 +44,31 @@ def test_a_vector_that_is_too_short(run):
     assert float(told) == pytest.approx(0.5, abs=0.001)
 
 
+@pytest.fixture(scope="module")
+def shortlisted(recipe_for, tmp_path_factory):
+    """A run that embeds a part of its chunks; read-only."""
+    folder = tmp_path_factory.mktemp("shortlisted") / "run"
+    short = ("mine.shortlist=bm25", "mine.shortlist_chunks=12", "compose.sequences=2", "compose.target_tokens=512")
+    pipeline.run(recipe_for(folder, *short))
+    return folder
+
+
+def test_a_run_with_a_shortlist_is_as_it_must_be(shortlisted):
+    assert breaches(shortlisted, sample=ALL) == {}
+
+
+def test_a_vector_of_a_chunk_that_is_not_on_the_shortlist(shortlisted, tmp_path):
+    run = Path(shutil.copytree(shortlisted, tmp_path / "run"))
+    row = int(np.flatnonzero(np.load(files(run, "shortlist", ".shortlist.npy")[0]) == 0)[0])
+
+    def alter(vectors):
+        vectors[row] = np.eye(len(vectors[row]))[0]
+
+    change_array(files(run, "embed", ".vectors.npy")[0], alter)
+    found = breaches(run, "vectors", sample=0)
+    assert f"the vector of {chunk_name(run, row)} has the length 1.0000" in found["vectors have unit length"]
+
+
 SIZES = (
     "compose.method=splice",
     "compose.sequences=3",

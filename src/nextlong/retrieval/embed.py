@@ -42,7 +42,13 @@ _LEAST_LENGTH: Final = 1e-3  # of a mean; below it chunks point in opposite dire
 
 
 def embed_shard(
-    out: Path, *, documents: Path, chunks: Path, encoder: recipe.Encoder, fitted: Path | None, shortlist: Path | None
+    out: Path,
+    *,
+    documents: Path,
+    chunks: Path,
+    encoder: recipe.Encoder,
+    fitted: Path | None,
+    shortlist: Path | None = None,
 ) -> EmbedResult:
     """Embed one shard; writes `{out}.vectors.npy`, float16 (chunks, dimensions). Only chunks on the `shortlist`, if there is one.
 

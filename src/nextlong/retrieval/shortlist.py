@@ -66,7 +66,7 @@ def count_words(
     """Count the words of a sample of all chunks.
 
     Writes `{out}.words.npy` and `{out}.idf.npy`, a Vocabulary, and the BM25 weights of the sample as CSR (V, sampled chunks):
-    `{out}.starts.npy`, `{out}.rows.npy`, `{out}.weights.npy`.
+    `{out}.sample_starts.npy`, `{out}.sample_rows.npy`, `{out}.sample_weights.npy`.
     """
     total = sum(map(count_chunks, chunks))
     texts = sample_texts(documents, chunks, fraction=sampled / max(1, total), seed=seed)
@@ -81,7 +81,7 @@ def count_words(
     np.save(f"{out}.words.npy", vocabulary.hashes)
     np.save(f"{out}.idf.npy", vocabulary.idf)
     for name, array in (("starts", weights.indptr), ("rows", weights.indices), ("weights", weights.data)):
-        np.save(f"{out}.{name}.npy", array)
+        np.save(f"{out}.sample_{name}.npy", array)
     chars = sum(map(len, texts))
     return ShortlistWordsResult(
         chunks=total, sampled=len(texts), chars=chars, words=len(several), mean_words=vocabulary.mean_words
@@ -112,7 +112,7 @@ def choose_words(
     hashes, bounds = _hashed(texts)
     queries = _chosen(_looked_up(hashes, bounds, vocabulary), vocabulary.idf)
     shape = (len(vocabulary.hashes), summary.sampled)
-    arrays = [np.load(f"{words}.{name}.npy") for name in ("weights", "rows", "starts")]
+    arrays = [np.load(f"{words}.sample_{name}.npy") for name in ("weights", "rows", "starts")]
     sample = sparse.csr_matrix(tuple(arrays), shape=shape)
     # A document's own chunks are the best of each of its chunks, but not among those that it gets.
     own = np.repeat(metas["chunks"], metas["chunks"])

@@ -1,0 +1,100 @@
+"""The shortlist: BM25 by hand, and runs that embed only what is on it. What verify finds in them is in tests/verify."""
+
+import math
+from collections import Counter
+
+import numpy as np
+import pytest
+
+from counted import counts_of, total
+from nextlong import pipeline
+from nextlong.artifacts.lookup import iter_chunk_texts
+from nextlong.errors import RecipeError
+from nextlong.retrieval.near_duplicates.words import hash_words
+from nextlong.retrieval.sample import read_queries
+from nextlong.retrieval.shortlist import CONTROL, SHORTLISTED, describe_shortlist
+
+SHORT = ("mine.shortlist=bm25", "mine.shortlist_chunks=12", "compose.sequences=2", "compose.target_tokens=512")
+
+
+@pytest.fixture(scope="module")
+def made(recipe_for, tmp_path_factory):
+    """The finished steps of a run with a shortlist, by name; read-only."""
+    return pipeline.run(recipe_for(tmp_path_factory.mktemp("short") / "run", *SHORT))
+
+
+def marks_of(done):
+    return np.concatenate([np.load(path) for path in done["shortlist"].files(".shortlist.npy")])
+
+
+def texts_of(done):
+    shards = zip(done["ingest"].files(".documents.arrow"), done["chunk"].files(".chunks.arrow"), strict=True)
+    return [text for shard in shards for batch in iter_chunk_texts(*shard) for text in batch.texts]
+
+
+def bm25(texts, queries):
+    """Return Lucene's BM25 of each text for some of them as queries, (q, n), written out word by word."""
+    words = [Counter(hash_words(text).hashes.tolist()) for text in texts]
+    mean = np.mean([counts.total() for counts in words])
+    frequency = Counter(word for counts in words for word in counts)
+    scores = np.zeros((len(queries), len(texts)))
+    for place, query in enumerate(queries):
+        for row, counts in enumerate(words):
+            norm = 1.2 * (0.25 + 0.75 * counts.total() / mean)
+            for word in words[query].keys() & counts.keys():
+                idf = math.log(1 + (len(texts) - frequency[word] + 0.5) / (frequency[word] + 0.5))
+                scores[place, row] += words[query][word] * idf * counts[word] / (counts[word] + norm)
+    return scores
+
+
+def test_marked_are_the_best_chunks_by_bm25_and_the_meta_documents(made):
+    texts, marks = texts_of(made), marks_of(made)
+    starts = np.cumsum([0, *(len(np.load(path)) for path in made["shortlist"].files(".shortlist.npy"))])
+    ids, exclude, _ = read_queries(made["meta_documents"].file(".meta_documents.npy"))
+    rows = starts[ids >> 32] + (ids & 0xFFFFFFFF)
+    own = exclude[:, 1] - exclude[:, 0]
+    scores = bm25(texts, rows.tolist())
+    ranks = np.ceil(12 / own + own).astype(int)
+    least = np.array([np.sort(row)[-rank] for row, rank in zip(scores, ranks, strict=True)])[:, None]
+    assert len(np.unique(own)) > 1
+    assert (marks[(scores > least * (1 + 1e-5)).any(axis=0)] == SHORTLISTED).all()
+    assert (marks[rows] == SHORTLISTED).all()
+    others = np.setdiff1d(np.flatnonzero(marks == SHORTLISTED), rows)
+    assert (scores[:, others] >= least * (1 - 1e-5)).any(axis=0).all()
+
+
+def test_only_marked_chunks_have_vectors_and_are_candidates(made):
+    marks = marks_of(made)
+    vectors = np.concatenate([np.load(path) for path in made["embed"].files(".vectors.npy")])
+    np.testing.assert_array_equal(np.abs(vectors).max(axis=1) > 0, marks > 0)
+    assert total(made["embed"], "chunks") == np.count_nonzero(marks) < len(marks) / 2
+    assert {SHORTLISTED, CONTROL} < set(marks.tolist())
+    assert max(counts["fewest"] for counts in counts_of(made["mine"])) < np.count_nonzero(marks)
+    assert total(made["mine"], "nearest_shortlisted") > 0
+
+
+def test_a_run_says_how_much_was_embedded(made):
+    marks = marks_of(made)
+    share = f"bm25: {np.count_nonzero(marks)} of {len(marks):,} chunks embedded ({np.mean(marks > 0):.1%})"
+    assert describe_shortlist(made).startswith(share)
+    assert describe_shortlist({}) == ""
+
+
+def test_workers_write_the_same_bytes(made, recipe_for, hashes_of, tmp_path):
+    pipeline.run(recipe_for(tmp_path / "run", *SHORT, "executor=local"))
+    assert hashes_of(tmp_path / "run") == hashes_of(made["ingest"].folder.parent)
+
+
+@pytest.mark.parametrize(
+    ("setting", "message"),
+    [
+        (
+            "compose.sequences=all",
+            "compose.sequences=all, which extends every document; give compose.sequences a number",
+        ),
+        ("compose.negatives=random-corpus", "compose.negatives=random-corpus takes; remove mine.shortlist"),
+    ],
+)
+def test_what_a_shortlist_cannot_serve_is_refused(recipe_for, tmp_path, setting, message):
+    with pytest.raises(RecipeError, match=message):
+        recipe_for(tmp_path / "run", *SHORT, setting)
