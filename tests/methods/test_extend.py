@@ -57,7 +57,7 @@ def mined(tmp_path):
 def settings(**changed):
     plain = {
         "target_tokens": 20, "chars_per_token": 2.0, "draft_factor": 1.5, "fit": "exact", "max_chars": 10,
-        "negatives": "top", "pool": 512, "near_duplicates": None, "max_similarity": None, "seed": 0,
+        "negatives": "top", "reorder_top": 512, "near_duplicates": None, "max_similarity": None, "seed": 0,
     }  # fmt: skip
     return {"vectors": [], "measure": None, "rules": DraftRules(**plain | changed)}
 

@@ -108,9 +108,9 @@ def test_an_arm_is_called_by_its_value(value, name):
 
 
 def test_settings_reach_into_sections(recipe):
-    keys = {"mine": {"fetch": 8}, "run_dir": "r"}
+    keys = {"mine": {"candidates": 8}, "run_dir": "r"}
     made = data._with_settings(recipe, keys)
-    assert made["mine"] == {"fetch": 8, "near_duplicates": None}
+    assert made["mine"] == {"candidates": 8, "near_duplicates": None}
     assert made["executor"] == "serial"
     assert json.loads(json.dumps(made)) == made
 

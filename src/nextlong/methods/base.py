@@ -224,7 +224,7 @@ def stretches(
 class NeighbourSearch(NamedTuple):
     """Which documents' neighbours are wanted, and how many of each."""
 
-    fetch: int | None = None  # None: as many as fill a sequence
+    neighbours: int | None = None  # of each; None: as many as fill a sequence
     queries: int | None = None  # of so many documents, in random order; None: of all
 
 

@@ -64,7 +64,7 @@ class DraftRules:
     fit: Literal["exact", "paper"]
     max_chars: int
     negatives: str
-    pool: int
+    reorder_top: int
     near_duplicates: float | None
     max_similarity: float | None
     seed: int
@@ -126,7 +126,7 @@ def draft_block(
                 meta,
                 retrieved,
                 negatives=NEGATIVES[rules.negatives],
-                pool=rules.pool,
+                reorder_top=rules.reorder_top,
                 max_similarity=rules.max_similarity,
                 drafted_chars=target_chars * rules.draft_factor,
                 chunks=chunks,

@@ -81,7 +81,7 @@ class IclmMethod(DocumentMethod[Iclm]):
 
     def search(self, recipe: Recipe, options: Iclm, *, attempt: int) -> NeighbourSearch:  # noqa: ARG002
         """Return that every document needs k neighbours, and some to spare."""
-        return NeighbourSearch(fetch=options.neighbours + _NEAR_DUPLICATE_SPARES)
+        return NeighbourSearch(neighbours=options.neighbours + _NEAR_DUPLICATE_SPARES)
 
     def draft(self, documents: Documents, options: Iclm, request: Request) -> Drafted:
         """Return stretches of the path, in random order."""

@@ -23,7 +23,7 @@ from nextlong.methods.extend import DraftRules, draft_block
 from nextlong.methods.keywords import Keywords, extract_keywords, query_resources
 from nextlong.plugins import METHODS
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import SURE_SHARE, TOKENIZER_BYTES, blocks, fetch_of, sequence_limit
+from nextlong.recipe.amounts import SURE_SHARE, TOKENIZER_BYTES, blocks, candidates_of, sequence_limit
 from nextlong.recipe.keys import NEGATIVES
 from nextlong.retrieval.embed import document_vectors_step
 from nextlong.retrieval.index import document_neighbours, index_steps
@@ -47,7 +47,7 @@ def extension_steps(recipe: Recipe, upstream: Upstream, *, attempt: int) -> list
     """Return the steps of Negative Document Extension."""
     ingest, chunk, tokenizer, encoder, embed = upstream
     meta_documents = meta_documents_step(recipe, ingest, chunk, attempt=attempt)
-    neighbours = {"neighbours": fetch_of(recipe)}
+    neighbours = {"neighbours": candidates_of(recipe)}
     index = index_steps(recipe, embed, meta_documents, neighbours)
     mining = mine_steps(recipe, "mine", embed, meta_documents, index, neighbours)
     near_duplicate_steps = _near_duplicate_steps(recipe, ingest, chunk)
@@ -85,7 +85,7 @@ def draft_step(
         "draft_factor": compose.draft_factor,
         "fit": compose.fit,
         "negatives": compose.negatives,
-        "pool": recipe.mine.pool if choice.are_reordered else 0,
+        "reorder_top": recipe.mine.reorder_top if choice.are_reordered else 0,
         "near_duplicates": recipe.mine.near_duplicates_for(compose.negatives),
         "max_similarity": None if choice.repeat_meta_chunk else recipe.mine.max_similarity,
         "seed": recipe.compose_seed if choice.are_random else 0,
@@ -156,7 +156,7 @@ def document_steps(method: DocumentMethod[Any], recipe: Recipe, upstream: Upstre
     on_the_way = []
     if Need.DOCUMENT_NEIGHBOURS in method.needs:
         vectors = document_vectors_step(recipe, chunk, embed)
-        neighbours = document_neighbours(recipe, neighbours=search.fetch, attempt=attempt)
+        neighbours = document_neighbours(recipe, neighbours=search.neighbours, attempt=attempt)
         index = index_steps(recipe, vectors, documents, neighbours)
         *scanning, mine = mine_steps(recipe, "neighbours", vectors, documents, index, neighbours)
         on_the_way = [encoder, embed, vectors, *index, *scanning]

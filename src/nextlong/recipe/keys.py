@@ -296,12 +296,12 @@ class Decontaminate(Section):
 class Mine(Section):
     """meta-chunks → candidates."""
 
-    fetch: Positive | Auto = Field(
+    candidates: Positive | Auto = Field(
         "auto",
-        description="neighbours kept for each meta-chunk (the paper fetches 512); auto: enough for target_tokens, at least 1024",
+        description="nearest chunks kept for each meta-chunk (512 in the paper); auto: enough for target_tokens, at least 1024",
     )
-    pool: Positive = Field(
-        512, description="the nearest among which compose.negatives: random-retrieved and tail choose"
+    reorder_top: Positive = Field(
+        512, description="how many of the nearest candidates compose.negatives: random-retrieved and tail reorder"
     )
     near_duplicates: Annotated[float, Field(ge=1e-6, le=1)] | None = Field(
         0.8,

@@ -186,8 +186,8 @@ def _searched_again(
     for first in range(0, len(meta_chunks), _QUERIES_AT_ONCE):
         some = meta_chunks[first : first + _QUERIES_AT_ONCE]
         stored = _candidates_of(run, [meta.chunk for meta in some])
-        fetch = max((len(neighbours.ids) for neighbours in stored.values()), default=0)
-        for meta, ids, true in zip(some, *_brute_force(run, some, fetch), strict=True):
+        k = max((len(neighbours.ids) for neighbours in stored.values()), default=0)
+        for meta, ids, true in zip(some, *_brute_force(run, some, k), strict=True):
             yield meta, stored.get(meta.chunk), ids, true
 
 
@@ -213,8 +213,8 @@ def _candidates_of(run: RunFiles, chunks: list[int]) -> dict[int, StoredCandidat
     return candidates
 
 
-def _brute_force(run: RunFiles, meta_chunks: list[MetaChunk], fetch: int) -> tuple[list[Ids], list[Scores]]:
-    """Return for each query the ids and cosines of the `fetch` nearest chunks of other documents, descending."""
+def _brute_force(run: RunFiles, meta_chunks: list[MetaChunk], k: int) -> tuple[list[Ids], list[Scores]]:
+    """Return for each query the ids and cosines of the `k` nearest chunks of other documents, descending."""
     queries = run.vectors_of(np.array([meta.chunk for meta in meta_chunks], np.int64))
     best_ids = [np.empty(0, np.int64) for _ in meta_chunks]
     best = [np.empty(0, np.float32) for _ in meta_chunks]
@@ -224,8 +224,8 @@ def _brute_force(run: RunFiles, meta_chunks: list[MetaChunk], fetch: int) -> tup
             others = (ids < meta.own_first) | (ids >= meta.own_stop)
             all_ids = np.concatenate([best_ids[query], ids[others]])
             all_scores = np.concatenate([best[query], scores[query][others]])
-            if len(all_ids) > fetch:
-                kept = np.argpartition(-all_scores, max(fetch - 1, 0))[:fetch]
+            if len(all_ids) > k:
+                kept = np.argpartition(-all_scores, max(k - 1, 0))[:k]
                 all_ids, all_scores = all_ids[kept], all_scores[kept]
             best_ids[query], best[query] = all_ids, all_scores
     orders = [np.argsort(-scores, kind="stable") for scores in best]
