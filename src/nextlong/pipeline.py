@@ -37,12 +37,11 @@ from nextlong.engine.step import Artifact, Artifacts, Step
 from nextlong.engine.step_store import StepStore
 from nextlong.errors import ExportError
 from nextlong.export import steps as export_steps
-from nextlong.methods.base import Need, Upstream, method_of
+from nextlong.methods.base import Need, method_of
 from nextlong.reading import file_systems, known_files
 from nextlong.reading.files import InputFile
 from nextlong.reading.filter import filter_of
 from nextlong.recipe import Recipe
-from nextlong.retrieval.embed import embed_step, encoder_step
 from nextlong.retrieval.encoders.base import kind_of
 from nextlong.retrieval.encoders.sentence_transformers import count_gpus
 from nextlong.retrieval.indexes.costs import has_driver
@@ -290,14 +289,14 @@ def route(
     line_counts = line_counts_steps(splits)
     ingest = ingest_step(recipe, files, splits, line_counts, shard_bytes=shard_bytes, when_ingested=when_ingested)
     select = select_step(recipe, ingest, splits)
-    deduplicating = _deduplicating(recipe, ingest, select)
+    deduplicating = minhash_steps(recipe, ingest, select) if recipe.ingest.dedup == "minhash" else []
     keep = deduplicating[-1] if deduplicating else select
     all_chunks = chunk_step(recipe, ingest, keep)
     cleaning = decontaminate_steps(recipe, ingest, all_chunks)
     chunk = cleaning[-1] if cleaning else all_chunks  # what every step below sees
     filter_report = filter_report_step(recipe, splits, ingest, select, [*deduplicating, *cleaning])
     tokenizer = tokenizer_step(recipe, ingest, chunk)  # before the long steps, whose work a typo would waste
-    drafted = _draft(recipe, ingest, chunk, tokenizer, attempt)
+    drafted = method_of(recipe).steps(recipe, ingest, chunk, tokenizer, attempt=attempt)
     draft = drafted[-1]
     named = referenced_chunks_step(recipe, chunk, draft, attempt=attempt)
     tokens = tokens_step(recipe, ingest, chunk, tokenizer, named)
@@ -319,17 +318,3 @@ def route(
         compose,
         *writing,
     ]
-
-
-def _deduplicating(recipe: Recipe, ingest: Step, select: Step) -> list[Step]:
-    """Return the steps that leave nearly equal documents out; none where only equal ones are."""
-    if recipe.ingest.dedup != "minhash":
-        return []
-    return minhash_steps(recipe, ingest, select)
-
-
-def _draft(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, attempt: int) -> list[Step]:
-    """Return the steps between the chunks and the drafts, which are the method's own; the last one drafts."""
-    encoder = encoder_step(recipe, ingest, chunk)
-    upstream = Upstream(ingest, chunk, tokenizer, encoder, embed_step(recipe, ingest, chunk, encoder))
-    return method_of(recipe).steps(recipe, upstream, attempt=attempt)
