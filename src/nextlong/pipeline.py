@@ -104,10 +104,13 @@ class Session:
         recipe, name = self.recipe, name_for(self.recipe, self.run_dir)
         done = self._compose()
         refuse_nothing(recipe, done)
-        export_steps.check_names(recipe, done)
+        export_steps.check_names(recipe.export.formats, done)
         if recipe.export.push is not None:
             export_steps.check_read(done, self.run_dir, trust="hash")
-        done = self.run_steps(export_steps.export_steps(recipe, export_steps.read_steps(done)), known=done)
+        writing = export_steps.export_steps(
+            recipe.export, export_steps.read_steps(done), sequences=recipe.compose.sequences
+        )
+        done = self.run_steps(writing, known=done)
         return done, record.write(recipe, done, self.run_dir, name=name)
 
     def _compose(self) -> dict[str, Artifact]:
@@ -285,16 +288,20 @@ def route(
     More is drafted than asked for, because a few drafts do not fit T; each further `attempt` drafts twice as much.
     """
     shard_bytes = shard_bytes_of(recipe, files)
-    splits = splits_of(recipe, files, shard_bytes=shard_bytes)
+    splits = splits_of(recipe.ingest.sources, files, shard_bytes=shard_bytes)
     line_counts = line_counts_steps(splits)
-    ingest = ingest_step(recipe, files, splits, line_counts, shard_bytes=shard_bytes, when_ingested=when_ingested)
-    select = select_step(recipe, ingest, splits)
-    deduplicating = minhash_steps(recipe, ingest, select) if recipe.ingest.dedup == "minhash" else []
+    ingest = ingest_step(
+        recipe.ingest, files, splits, line_counts, shard_bytes=shard_bytes, when_ingested=when_ingested
+    )
+    select = select_step(recipe.ingest, ingest, splits, seed=recipe.seed)
+    deduplicating = []
+    if recipe.ingest.dedup == "minhash":
+        deduplicating = minhash_steps(ingest, select, threshold=recipe.ingest.dedup_threshold)
     keep = deduplicating[-1] if deduplicating else select
-    all_chunks = chunk_step(recipe, ingest, keep)
-    cleaning = decontaminate_steps(recipe, ingest, all_chunks)
+    all_chunks = chunk_step(recipe.chunk, ingest, keep)
+    cleaning = decontaminate_steps(recipe.decontaminate, ingest, all_chunks)
     chunk = cleaning[-1] if cleaning else all_chunks  # what every step below sees
-    filter_report = filter_report_step(recipe, splits, ingest, select, [*deduplicating, *cleaning])
+    filter_report = filter_report_step(recipe.ingest, splits, ingest, select, [*deduplicating, *cleaning])
     tokenizer = tokenizer_step(recipe, ingest, chunk)  # before the long steps, whose work a typo would waste
     drafted = method_of(recipe).steps(recipe, ingest, chunk, tokenizer, attempt=attempt)
     draft = drafted[-1]
@@ -302,7 +309,8 @@ def route(
     tokens = tokens_step(recipe, ingest, chunk, tokenizer, named)
     measured = [step for step in drafted if step.name in ("shingles", "weights")]
     compose = compose_step(recipe, ingest, chunk, tokenizer, named, tokens, draft=draft, near_duplicate_steps=measured)
-    writing = export_steps.export_steps(recipe, (ingest, chunk, tokenizer, named, tokens, compose))
+    written_from = (ingest, chunk, tokenizer, named, tokens, compose)
+    writing = export_steps.export_steps(recipe.export, written_from, sequences=recipe.compose.sequences)
     return [
         *line_counts,
         ingest,
