@@ -42,6 +42,7 @@ from nextlong.reading import file_systems, known_files
 from nextlong.reading.files import InputFile
 from nextlong.reading.filter import filter_of
 from nextlong.recipe import Recipe
+from nextlong.recipe.amounts import sequence_limit
 from nextlong.retrieval.encoders.base import kind_of
 from nextlong.retrieval.encoders.sentence_transformers import count_gpus
 from nextlong.retrieval.indexes.costs import has_driver
@@ -305,8 +306,8 @@ def route(
     tokenizer = tokenizer_step(recipe, ingest, chunk)  # before the long steps, whose work a typo would waste
     drafted = method_of(recipe).steps(recipe, ingest, chunk, tokenizer, attempt=attempt)
     draft = drafted[-1]
-    named = referenced_chunks_step(recipe, chunk, draft, attempt=attempt)
-    tokens = tokens_step(recipe, ingest, chunk, tokenizer, named)
+    named = referenced_chunks_step(chunk, draft, limit=sequence_limit(recipe, attempt))
+    tokens = tokens_step(ingest, chunk, tokenizer, named, engine=recipe.tokenizer.engine)
     measured = [step for step in drafted if step.name in ("shingles", "weights")]
     compose = compose_step(recipe, ingest, chunk, tokenizer, named, tokens, draft=draft, near_duplicate_steps=measured)
     written_from = (ingest, chunk, tokenizer, named, tokens, compose)

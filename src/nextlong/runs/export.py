@@ -241,7 +241,7 @@ def _check(recipe: Recipe, runs: Sequence[Run], stale: str) -> None:
         raise RecipeError(
             f"export.validation={recipe.export.validation:g} but there is one sequence, which cannot be split; make more"
         )
-    check_eod(recipe, runs[0].steps["tokenizer"].file(".tokenizer.json"))
+    check_eod(recipe.export.megatron_eod, runs[0].steps["tokenizer"].file(".tokenizer.json"))
 
 
 def _check_destinations(recipe: Recipe, steps: Sequence[Step], run_dir: Path) -> None:

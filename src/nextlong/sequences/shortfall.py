@@ -183,7 +183,7 @@ def refuse_nothing(recipe: Recipe, done: Artifacts) -> None:
 
 
 def _or_allow_copies(recipe: Recipe) -> str:
-    if not is_extended(recipe):
+    if not is_extended(recipe.compose):
         return ""
     threshold = recipe.mine.near_duplicates_for(recipe.compose.negatives)
     return "" if threshold is None else f", or raise mine.near_duplicates={threshold:g} (null keeps them all)"
