@@ -14,7 +14,6 @@ Array jobs share one step's tasks between processes that a scheduler starts on m
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Literal
@@ -29,7 +28,7 @@ from nextlong.corpus.ingest import check_named_ids, ingest_step
 from nextlong.corpus.select import select_step
 from nextlong.corpus.splits import line_counts_steps, shard_bytes_of, splits_of, whole_files
 from nextlong.engine import step_store, store
-from nextlong.engine.executor import Capacity, Executor, SerialExecutor
+from nextlong.engine.executor import Capacity, Executor, SerialExecutor, usable_cpus
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
 from nextlong.engine.progress import Quiet, Reporter
 from nextlong.engine.runner import run_array_job, run_steps, steps_before
@@ -268,13 +267,6 @@ def capacity_here(recipe: Recipe) -> Capacity:
 def worker_count(recipe: Recipe) -> int:
     """Return how many processes the recipe asks for; `auto` is one per core that this process may use."""
     return usable_cpus() if recipe.workers == "auto" else recipe.workers
-
-
-def usable_cpus() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # Linux: those that this process is bound to
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
 
 
 def route(

@@ -285,9 +285,9 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _outcomes(args: argparse.Namespace, sample: int, starting: Callable[[str], None]) -> Iterator[CheckOutcome]:
+    from nextlong.engine.executor import usable_cpus
     from nextlong.reading import file_systems
     from nextlong.verify import checks, delivered
-    from nextlong.verify.processes import available
 
     if "://" in args.run or delivered.is_delivered(Path(args.run)):
         fs, root = file_systems.reach(args.run, where=repr(args.run), error=NextlongError)
@@ -295,7 +295,7 @@ def _outcomes(args: argparse.Namespace, sample: int, starting: Callable[[str], N
         return
     if args.made_by is not None:
         raise NextlongError(f"--run {args.made_by} needs the folder of a delivered export, which {args.run} is not")
-    workers = args.workers or available()
+    workers = args.workers or usable_cpus()
     yield from checks.verify(Path(args.run), sample=sample, seed=args.seed, workers=workers, starting=starting)
 
 
