@@ -17,6 +17,7 @@ from typing import IO
 
 from nextlong.engine import store
 from nextlong.engine.step import Step
+from nextlong.engine.store import Mode
 
 USERS: str = "runs"  # a file in it for each run directory that has used the store
 _FOLDERS: str = "[0-9][0-9]-*"
@@ -57,7 +58,7 @@ class StepStore:
             )
             (self.run_dir / target.name).symlink_to(to, target_is_directory=True)
 
-    def claim(self, step: Step, *, mode: store.Mode = "alone") -> IO[str] | str:
+    def claim(self, step: Step, *, mode: Mode = "alone") -> IO[str] | str:
         """Return what holds the step's lock until it is closed, or who holds it."""
         return store.hold(self.store / f".{step.folder_suffix}.lock", mode=mode)
 
