@@ -10,7 +10,6 @@ from nextlong.recipe.keys import NEGATIVES
 from nextlong.runs.run import Span
 from nextlong.runs.stats import NEAR_IDENTICAL_COSINE
 from nextlong.runs.warnings import (
-    CHECKS,
     LEAST_BYTES_PER_TOKEN,
     LEAST_DISTANCE,
     LEAST_IN_PARTS,
@@ -89,7 +88,6 @@ _CHECKED: Final = {
     "repeated-chunks": "No sequence contains the same chunk twice.",
     "fewer-sequences": "The run produced as many sequences as the recipe asks for.",
     "many-dropped": f"At most {MOST_DROPPED:.0%} of the drafts were dropped.",
-    "one-source": f"No source gives {SOURCE_SHARE:.0%} of the negatives and {SOURCE_LIFT:g} times its share of the meta-documents.",
     "heavy-reuse": f"A chunk is used at most {MOST_USES:g} times on average, and at most {MOST_OVERUSED:.0%} of the uses go to "
     "chunks used more than 16 times.",
     "small-corpus": f"A sequence takes text from at most {MOST_OF_CORPUS:.0%} of the documents.",
@@ -107,6 +105,7 @@ _CHECKED_EXTENDED: Final = {
     "low-meta-share": f"Meta-documents have at least {LEAST_META_SHARE:.2%} of the tokens.",
     "high-meta-share": f"Meta-documents have at most {MOST_META_SHARE:.0%} of the tokens.",
     "short-distances": f"Nine in ten distances between consecutive meta-chunks are at least {LEAST_DISTANCE:.0%} of a sequence.",
+    "one-source": f"No source gives {SOURCE_SHARE:.0%} of the negatives and {SOURCE_LIFT:g} times its share of the meta-documents.",
     "near-identical-negatives": f"At most {MOST_NEAR_IDENTICAL:.0%} of the negatives have a cosine of {NEAR_IDENTICAL_COSINE} or "
     "more to their meta-chunk.",
 }
@@ -254,8 +253,7 @@ def verdict(stats: Mapping[str, Any]) -> Verdict:
     """Return whether to train on a run, and why."""
     layout = _CHECKED_EXTENDED if stats["layout"] == Layout.EXTENDED else _CHECKED_DOCUMENTS
     found = {warned["name"] for warned in stats["warnings"]}
-    checked = {name: told for name, told in (layout | _CHECKED).items() if name in CHECKS}
-    passed = tuple(told for name, told in checked.items() if name not in found)
+    passed = tuple(told for name, told in (layout | _CHECKED).items() if name not in found)
     messages = tuple(f"{warned['message'][:1].upper()}{warned['message'][1:]}." for warned in stats["warnings"])
     if not found.isdisjoint(_FATAL):
         return Verdict("stop", "Do not train on this data.", messages, passed)
