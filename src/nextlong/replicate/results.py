@@ -257,7 +257,8 @@ def _listed(values: Iterable[Any]) -> str:
 
 def _verdicts(results: Results) -> Iterator[str]:
     yield (
-        f"Each was written before its arms were run, about the mean recall across {_listed(results.many)} negatives, which no short row holds. "
+        f"Each was written before its arms were run, about the mean recall across {_listed(results.many)} negatives, which no "
+        "short row holds. "
         "Paired t-test over the seeds, 95 %, two-sided, not corrected for the number of tests."
     )
     yield "\n".join(_tested(results, results.many))
