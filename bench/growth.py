@@ -3,7 +3,7 @@
 In:  JSONL(.zst) files.
 Out: eight part files of the same mix (document i goes to part i mod 8); size n is the first n parts. Sizes over 8 need
      copies: in each copy every word stands for another one of about its frequency, throughout. Lengths, repetitions and
-     the frequencies of words stay those of real text, while copies have nothing in common that makes them near-copies.
+     the frequencies of words stay those of real text, while copies have nothing in common that makes them near-duplicates.
 """
 
 from __future__ import annotations

@@ -30,7 +30,7 @@ from tokenizers import Tokenizer
 
 MAX_CHARS = 2048  # s
 DRAFT_FACTOR = 1.5  # w
-FETCHED = 512
+CANDIDATES = 512
 DIMENSIONS = 256
 SEED = 0
 TUNED_TERMS = 50_000
@@ -82,7 +82,7 @@ def main() -> None:
         drawn = [queue.pop() for _ in range(min(batch, len(queue), options.sequences - len(kept)))]
         with timed(seconds, "search"):
             ranges = [(int(first_chunk[document]), int(first_chunk[document + 1])) for document in drawn]
-            _, neighbours = index.search(np.concatenate([vectors[first:last] for first, last in ranges]), FETCHED)
+            _, neighbours = index.search(np.concatenate([vectors[first:last] for first, last in ranges]), CANDIDATES)
             texts = []
             for first, last in ranges:
                 texts.append(draft(first, last, chunks, neighbours[: last - first], draft_chars=draft_chars))

@@ -17,7 +17,7 @@ import numpy as np
 from measure import measure
 from nextlong.methods import iclm
 
-NEIGHBOURS = 32  # found for each document, to have 10 left when near-copies fall out
+NEIGHBOURS = 32  # found for each document, to have 10 left when near-duplicates fall out
 K = 10
 
 

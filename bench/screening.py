@@ -1,4 +1,4 @@
-"""Screening, measured: how long a draft takes to find the near-copies among its candidates, by this tree and by another.
+"""Screening, measured: how long a draft takes to find the near-duplicates among its candidates, by this tree and by another.
 
 In:  a finished run of the method `nextlong`, and with --baseline the folder `src` of another checkout of nextlong.
 Out: a Markdown table: processor seconds a draft, and whether both judge all candidates alike (exit code 1 if not).
@@ -74,7 +74,7 @@ def store(run: Any, count: int, path: Path) -> tuple[float, float]:
         chunks, roles = (rows[number].column(name).values.to_numpy() for name in ("chunk_id", "role"))
         document = document_of(run.corpus.texts(chunks[roles == META]).tolist())
         drafts.append((*shingles.of(np.unique(chunks[roles == NEGATIVE])), *document))
-    threshold = run.recipe.mine.near_copies_for(run.recipe.compose.negatives)
+    threshold = run.recipe.mine.near_duplicates_for(run.recipe.compose.negatives)
     path.write_bytes(pickle.dumps((weights, threshold, drafts)))
     sizes = [(len(offsets) - 1, len(hashes)) for hashes, offsets, *_ in drafts]
     return float(np.mean([size[0] for size in sizes])), float(np.mean([size[1] for size in sizes]))

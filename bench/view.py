@@ -67,7 +67,7 @@ def recipe_of(folder: Path, tokens: int) -> Recipe:
         "name": "real",
         "ingest": {"sources": [{"path": str(folder / "corpus.jsonl"), "name": "invented"}], "shard_mb": 2},
         "encoder": {"lsa": {"dimensions": 64}},
-        "mine": {"near_copies": None},
+        "mine": {"near_duplicates": None},
         "tokenizer": {"train": 8192},
         "compose": {"sequences": _REAL, "target_tokens": tokens},
         "export": {"formats": ["jsonl"]},

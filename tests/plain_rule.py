@@ -1,4 +1,4 @@
-"""The rule of docs/decisions/0005-near-copies.md, word for word: slow, in plain Python, and shared by nothing under src/."""
+"""The rule of docs/decisions/0005-near-duplicates.md, word for word: slow, in plain Python, and shared by nothing under src/."""
 
 from fractions import Fraction
 from functools import cache

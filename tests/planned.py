@@ -25,7 +25,7 @@ def recipe_in(folder, *overrides):
         "ingest": {"sources": [{"path": str(folder / "c.jsonl")}]},
         "chunk": {"max_chars": 128},
         "encoder": {"lsa": {"dimensions": 8}},
-        "mine": {"near_copies": 1.0},  # the texts are much the same
+        "mine": {"near_duplicates": 1.0},  # the texts are much the same
         "tokenizer": {"train": 300},
         "compose": {"sequences": 5, "target_tokens": 512},
     }

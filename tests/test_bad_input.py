@@ -255,7 +255,7 @@ def test_a_line_of_many_mb(bench, megabytes):
     changed = {
         "tokenizer": {"source": str(bench.folder / "tokenizer.json"), "chars_per_token": 3.0},
         "chunk__max_chars": 2048,
-        "mine": {"near_copies": None},
+        "mine": {"near_duplicates": None},
         "encoder": {"lsa": {"dimensions": 4, "fit_chunks": 100, "max_terms": 100}},
     }
     most = megabytes * 800_000

@@ -55,7 +55,7 @@ CANDIDATES: Final = pa.schema(
 )
 
 # One row a draft; the first four lists run in parallel. `key` is the content hash of the meta-document or first document,
-# `layout` a Layout; `group` counts meta-chunks (extended) or documents. `near_copies` lists chunk ids two by two: the two
+# `layout` a Layout; `group` counts meta-chunks (extended) or documents. `near_duplicates` lists chunk ids two by two: the two
 # repeat each other, so that only one of them may be a negative.
 DRAFTS: Final = pa.schema(
     [
@@ -66,7 +66,7 @@ DRAFTS: Final = pa.schema(
         pa.field("role", pa.list_(pa.int8()), nullable=False),
         pa.field("group", pa.list_(pa.int32()), nullable=False),
         pa.field("score", pa.list_(pa.float32()), nullable=False),
-        pa.field("near_copies", pa.list_(pa.int64()), nullable=False),
+        pa.field("near_duplicates", pa.list_(pa.int64()), nullable=False),
     ]
 )
 
@@ -81,7 +81,7 @@ class DraftRow(TypedDict):
     role: NDArray[Any]
     group: NDArray[Any]
     score: NDArray[Any]
-    near_copies: NDArray[Any] | list[int]
+    near_duplicates: NDArray[Any] | list[int]
 
 
 # One row a sequence; the lists run in parallel and tile [0, T): span j holds tokens [skip_j, skip_j + length_j) of its

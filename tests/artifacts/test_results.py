@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from nextlong.artifacts import results
 from nextlong.artifacts.results import DraftResult, IngestResult
-from nextlong.engine.step import Result
+from nextlong.engine.step import TaskResult
 from nextlong.export.arrange import RowsResult, SplitResult
 
-KINDS = [kind for kind in vars(results).values() if isinstance(kind, type) and issubclass(kind, Result)]
+KINDS = [kind for kind in vars(results).values() if isinstance(kind, type) and issubclass(kind, TaskResult)]
 KINDS += [SplitResult, RowsResult]
 NUMBERS = {float: st.floats(allow_nan=False, allow_infinity=False)}
 
@@ -36,7 +36,7 @@ def test_results_cannot_be_changed():
 
 def test_counts_of_earlier_versions_are_read():
     drafted = DraftResult.model_validate({"drafts": 3, "dropped": {}})
-    assert (drafted.starved, drafted.near_copies, drafted.dropped_examples) == (0, None, {})
+    assert (drafted.starved, drafted.near_duplicates, drafted.dropped_examples) == (0, None, {})
     ingested = {
         "documents": 1,
         "text_bytes": 2,

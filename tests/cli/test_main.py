@@ -37,7 +37,7 @@ def folder(tmp_path_factory):
         "ingest": {"sources": [{"path": str(folder / "c.jsonl")}]},
         "chunk": {"max_chars": 128},
         "encoder": {"lsa": {"dimensions": 8}},
-        "mine": {"near_copies": None},  # its lines are few and much alike
+        "mine": {"near_duplicates": None},  # its lines are few and much alike
         "tokenizer": {"train": 300},
         "compose": {"sequences": 5, "target_tokens": 512},
     }
@@ -341,7 +341,7 @@ def test_verify_says_on_a_terminal_what_it_is_checking_and_nothing_elsewhere(cal
     environment = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
     script = ["script", "-qec", " ".join(command), "/dev/null"]
     shown = subprocess.run(script, env=environment, capture_output=True, text=True, check=True).stdout
-    assert {"hashes", "tokens", "near-copies"} <= set(re.findall(r"checking ([\w-]+)", shown))
+    assert {"hashes", "tokens", "near-duplicates"} <= set(re.findall(r"checking ([\w-]+)", shown))
     code, out, err = call("verify", folder / "run")
     assert (code, err) == (0, "")
     assert "checking" not in out

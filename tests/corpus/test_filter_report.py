@@ -36,7 +36,7 @@ def text_of(number, length=60):
 
 @pytest.fixture(scope="module")
 def run(tmp_path_factory):
-    """A run over 80 documents of which some are wrong, left out by `filter`, copies, near-copies, contaminated or too many."""
+    """A run over 80 documents of which some are wrong, left out by `filter`, copies, near-duplicates, contaminated or too many."""
     tmp_path = tmp_path_factory.mktemp("left_out")
     rows = [{"id": f"d{n}", "text": text_of(n), "lang": "en"} for n in range(80)]
     rows.insert(9, {"id": "copy", "text": text_of(3), "lang": "en"})
@@ -114,7 +114,7 @@ def test_stats_show_them_and_the_record_holds_the_same(run, capfd):
     assert cli_main.main(["verify", str(run.path)]) == 0
 
 
-def test_ids_of_near_copies_that_are_left_out_are_no_two(tmp_path):
+def test_ids_of_near_duplicates_that_are_left_out_are_no_two(tmp_path):
     rows = [{"id": f"d{n}", "text": text_of(n)} for n in range(80)]
     rows += [{"id": f"d{n}", "text": f"{text_of(n)} more"} for n in (8, 9, 12)]  # of each pair, one goes
     rows[41]["id"] = "d40"

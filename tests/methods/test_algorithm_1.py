@@ -66,7 +66,7 @@ def test_fit_paper_is_algorithm_1(recipe_for, small_corpus, tmp_path, chars_per_
         tmp_path / "run",
         f"ingest.sources.0.path={small_corpus}/{'[01]' if chars_per_token == 'auto' else '*'}.jsonl",
         "compose.fit=paper",
-        "mine.near_copies=null",
+        "mine.near_duplicates=null",
         "compose.sequences=all",
         f"tokenizer.chars_per_token={chars_per_token}",
     )

@@ -7,7 +7,7 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 
 from nextlong import schemas
 from nextlong.artifacts.results import DraftResult, ReferencedChunksResult
-from nextlong.methods.extend import DraftRules, draft_block, filter_near_copies
+from nextlong.methods.extend import DraftRules, draft_block, filter_near_duplicates
 from nextlong.methods.nextlong import Candidates, read_candidates
 from nextlong.retrieval.near_duplicates.shingles import ShingleStore, document_of, shingles
 from nextlong.schemas import META_DOCUMENTS, DropReason
@@ -57,7 +57,7 @@ def mined(tmp_path):
 def settings(**changed):
     plain = {
         "target_tokens": 20, "chars_per_token": 2.0, "draft_factor": 1.5, "fit": "exact", "max_chars": 10,
-        "negatives": "top", "pool": 512, "near_copies": None, "max_similarity": None, "seed": 0,
+        "negatives": "top", "reorder_top": 512, "near_duplicates": None, "max_similarity": None, "seed": 0,
     }  # fmt: skip
     return {"vectors": [], "measure": None, "rules": DraftRules(**plain | changed)}
 
@@ -162,7 +162,7 @@ def test_no_candidate_scores_above_the_ceiling(mined, tmp_path):
     assert first["score"] == pytest.approx([1, 0.8, 0.7, 1, 0.6, 0.5, 0.4])
 
 
-def test_near_copies_are_left_out_or_paired_and_counted(mined, tmp_path):
+def test_near_duplicates_are_left_out_or_paired_and_counted(mined, tmp_path):
     # Chunk 2 is a copy of chunk 0, hence of the first meta-document, chunk 4 one of chunk 3; the others are their own.
     for shard, blanks in enumerate(([1, 2, 1, 3, 3, 4], [5, 6, 7, 8])):
         texts = ["x" * blank + " " + "x" * (8 - blank) + "\n" for blank in blanks]
@@ -176,20 +176,20 @@ def test_near_copies_are_left_out_or_paired_and_counted(mined, tmp_path):
         offsets=[tmp_path / f"{shard}.offsets.npy" for shard in range(2)],
     )
     np.save(tmp_path / "w.npy", np.full(1 << 10, 1024, np.uint16))
-    given = settings(near_copies=0.8) | {"measure": (store, tmp_path / "w.npy")}
+    given = settings(near_duplicates=0.8) | {"measure": (store, tmp_path / "w.npy")}
     counts = draft_block(tmp_path / "d", **mined, **given)
     first, second = read(tmp_path / "d.drafts.arrow")
     assert first["chunk_id"] == [0, 3, SECOND, 1, 3, 4, SECOND + 1]
-    assert first["near_copies"] == [3, 4]
+    assert first["near_duplicates"] == [3, 4]
     assert second["chunk_id"] == [2, 1, 3, 1, SECOND + 3, 4]
-    assert second["near_copies"] == []
+    assert second["near_duplicates"] == []
     assert counts == DraftResult(
         drafts=2,
         dropped={DropReason.TOO_LONG: 0},
         dropped_examples={DropReason.TOO_LONG: ()},
-        near_copies=2 + 1,
+        near_duplicates=2 + 1,
         repeated_passages=0,
-        near_copy_examples=((2, 0, 2), (4, 3, 1), (0, 2, 3)),
+        near_duplicate_examples=((2, 0, 2), (4, 3, 1), (0, 2, 3)),
     )
 
 
@@ -239,7 +239,7 @@ def filtered(store, offered, *, chunks=1, length=2):
     """Screen for a meta-document of the first chunks."""
     texts, shingles = store
     document = document_of(texts[:chunks])
-    found = filter_near_copies(
+    found = filter_near_duplicates(
         offered, take(length), document=document, shingles=shingles, weights=WEIGHTS, threshold=0.8
     )
     return [ids[:length].tolist() for ids, length in zip(found.candidates.ids, found.prefixes, strict=True)], found
@@ -249,7 +249,7 @@ def test_a_copy_of_the_meta_document_gives_way_to_the_next(stored):
     store = stored([words(0), words(1), words(0, changed=2), words(2), words(3)])
     drafted, found = filtered(store, offers([2, 1, 3, 4]))
     assert drafted == [[1, 3]]
-    assert found.near_copies == 1
+    assert found.near_duplicates == 1
     assert found.pairs.tolist() == []
     assert found.candidates.scores[0] == pytest.approx(np.linspace(0.9, 0.1, 4)[1:])
 
@@ -267,7 +267,7 @@ def test_copies_among_candidates_stay_paired_and_the_later_one_counts_nothing(st
     drafted, found = filtered(stored(texts), offers([2, 3, 1, 4]))
     assert drafted == [[2, 3, 1]]
     assert found.pairs.tolist() == [[2, 3]]
-    assert found.near_copies == 1
+    assert found.near_duplicates == 1
 
 
 def test_a_copy_of_what_counts_nothing_counts(stored):
@@ -292,20 +292,20 @@ def test_half_a_copy_stays(stored):
         stored([words(0), words(0, count=20) + " " + words(1, count=20), words(2)]), offers([1, 2])
     )
     assert drafted == [[1, 2]]
-    assert found.near_copies == 0
+    assert found.near_duplicates == 0
 
 
 def test_it_looks_on_where_everything_so_far_falls_out(stored):
     copies = [words(0, changed=1 + number % 3) for number in range(50)]
     drafted, found = filtered(stored([words(0), *copies, words(1), words(2), words(0)]), offers(range(1, 54)))
     assert drafted == [[51, 52]]
-    assert found.near_copies == 50
+    assert found.near_duplicates == 50
 
 
 def test_a_list_of_nothing_but_copies_drafts_nothing(stored):
     drafted, found = filtered(stored([words(0), *(words(0) for _ in range(30))]), offers(range(1, 31)))
     assert drafted == [[]]
-    assert found.near_copies == 30
+    assert found.near_duplicates == 30
 
 
 def test_what_falls_out_for_a_passage_alone_is_counted(stored):
@@ -315,4 +315,4 @@ def test_what_falls_out_for_a_passage_alone_is_counted(stored):
     drafted, found = filtered(stored(texts), offers([1, 2, 3, 4]), length=3)
     assert drafted == [[2, 3, 4]]
     assert found.pairs.tolist() == [[3, 4]]
-    assert (found.near_copies, found.by_passage) == (2, 2)
+    assert (found.near_duplicates, found.by_passage) == (2, 2)

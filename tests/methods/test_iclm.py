@@ -1,4 +1,4 @@
-"""ICLM: near-copies, the graph, and walks that can be followed by hand."""
+"""ICLM: near-duplicates, the graph, and walks that can be followed by hand."""
 
 import numpy as np
 from hypothesis import given
@@ -104,14 +104,14 @@ def test_k_counts_the_neighbours_that_stay():
         assert graph.targets[: graph.offsets[1]].tolist() == expected
 
 
-def test_of_near_copies_the_first_in_keyed_order_stays():
+def test_of_near_duplicates_the_first_in_keyed_order_stays():
     neighbours, cosines = table([(1, 0.99)], [(2, 0.97)], [(1, 0.97)], [(2, 0.9)])
     ranks = np.arange(4)
-    kept = iclm.drop_near_copies(neighbours, cosines, ranks, max_similarity=0.95)
+    kept = iclm.drop_near_duplicates(neighbours, cosines, ranks, max_similarity=0.95)
     assert kept.tolist() == [True, False, True, True]  # 2 is a copy of 1 only, and 1 is gone
-    turned = iclm.drop_near_copies(neighbours, cosines, ranks[::-1], max_similarity=0.95)
+    turned = iclm.drop_near_duplicates(neighbours, cosines, ranks[::-1], max_similarity=0.95)
     assert turned.tolist() == [True, False, True, True]
-    middle = iclm.drop_near_copies(neighbours, cosines, np.array([1, 0, 2, 3]), max_similarity=0.95)
+    middle = iclm.drop_near_duplicates(neighbours, cosines, np.array([1, 0, 2, 3]), max_similarity=0.95)
     assert middle.tolist() == [False, True, False, True]
 
 

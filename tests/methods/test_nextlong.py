@@ -148,12 +148,12 @@ RETRIEVED = Candidates(
 )
 
 
-def ordered(corpus, negatives, *, pool=3, max_similarity=None, seed=0):
+def ordered(corpus, negatives, *, reorder_top=3, max_similarity=None, seed=0):
     return ordered_candidates(
         META,
         RETRIEVED,
         negatives=NEGATIVES[negatives],
-        pool=pool,
+        reorder_top=reorder_top,
         max_similarity=max_similarity,
         drafted_chars=120.0,
         rng=np.random.default_rng(seed),

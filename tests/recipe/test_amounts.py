@@ -5,7 +5,7 @@ from hypothesis import strategies as st
 
 from nextlong.engine.estimate import Amounts
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import BLOCKS, MOST_QUERIES, blocks, draws, fetch_of, sequence_limit
+from nextlong.recipe.amounts import BLOCKS, MOST_QUERIES, blocks, candidates_of, draws, sequence_limit
 
 
 def recipe(**compose):
@@ -29,9 +29,9 @@ def test_all_is_no_number():
 @given(tokens=st.integers(1024, 2**22))
 def test_a_meta_chunk_gets_candidates_for_a_whole_sequence(tokens):
     asked = recipe(target_tokens=tokens)
-    fetch = fetch_of(asked)
-    assert fetch >= tokens * asked.compose.draft_factor * 4 / asked.chunk.max_chars
-    assert math.log2(fetch).is_integer()
+    candidates = candidates_of(asked)
+    assert candidates >= tokens * asked.compose.draft_factor * 4 / asked.chunk.max_chars
+    assert math.log2(candidates).is_integer()
 
 
 @given(documents=st.floats(0, 1e9), queries=st.floats(0, 1e9))

@@ -102,7 +102,7 @@ def test_a_wrong_value_is_named_with_its_key_and_what_it_must_be(override, messa
         ("encoder.lsa.dimension=4", "unknown key 'encoder.lsa.dimension'; did you mean 'dimensions'?"),
         ("ingest.sources.0.pth=b", "unknown key 'ingest.sources[0].pth'; did you mean 'path'?"),
         ("decontaminate.file=a", "unknown key 'decontaminate.file'; did you mean 'files'?"),
-        ("mine.xyz=1", "unknown key 'mine.xyz'; known here: fetch, max_similarity, near_copies, pool"),
+        ("mine.xyz=1", "unknown key 'mine.xyz'; known here: candidates, max_similarity, near_duplicates, reorder_top"),
     ],
 )
 def test_an_unknown_key_is_named_with_the_nearest_known_one(override, message):

@@ -16,7 +16,7 @@ from nextlong.replicate.recipe import KEYS, Corpus, Replication
 @pytest.fixture
 def recipe(small_replication, tmp_path):
     keys = small_replication(tmp_path, experiments=["methods", "granularity"])
-    keys["data"]["settings"] = {"executor": "serial", "mine.near_copies": None}
+    keys["data"]["settings"] = {"executor": "serial", "mine.near_duplicates": None}
     return Replication.from_dict(keys)
 
 
@@ -69,7 +69,7 @@ def test_every_experiment_is_a_sweep_over_its_key(recipe, documents, swept, tmp_
         assert made.compose.sequences == recipe.data.sequences
         assert made.decontaminate.files == (str(documents.folder / "held-out.jsonl"),)
         assert [source.path for source in made.ingest.sources] == [str(documents.folder / "train.jsonl")]
-        assert (made.executor, made.mine.near_copies) == ("serial", None)  # data.settings
+        assert (made.executor, made.mine.near_duplicates) == ("serial", None)  # data.settings
 
 
 def test_held_out_documents_are_not_held_against_themselves(recipe, documents, swept, tmp_path):
@@ -108,9 +108,9 @@ def test_an_arm_is_called_by_its_value(value, name):
 
 
 def test_settings_reach_into_sections(recipe):
-    keys = {"mine": {"fetch": 8}, "run_dir": "r"}
+    keys = {"mine": {"candidates": 8}, "run_dir": "r"}
     made = data._with_settings(recipe, keys)
-    assert made["mine"] == {"fetch": 8, "near_copies": None}
+    assert made["mine"] == {"candidates": 8, "near_duplicates": None}
     assert made["executor"] == "serial"
     assert json.loads(json.dumps(made)) == made
 

@@ -26,7 +26,10 @@ RECALL = "recall of the approximate index"
 def approximate(recipe_for, tmp_path_factory):
     """(recipe, finished steps) of a run whose index finds four fifths of the nearest."""
     recipe = recipe_for(
-        tmp_path_factory.mktemp("approximate") / "run", "search.index=IVF16,SQ8", "search.recall=0.8", "mine.fetch=40"
+        tmp_path_factory.mktemp("approximate") / "run",
+        "search.index=IVF16,SQ8",
+        "search.recall=0.8",
+        "mine.candidates=40",
     )
     return recipe, pipeline.run(recipe)
 
@@ -74,7 +77,7 @@ def test_verify_notices_a_promise_that_is_not_kept(approximate, tmp_path):
 def test_another_number_of_workers_gives_the_same_bytes(approximate, recipe_for, tmp_path, hashes_of):
     recipe, _ = approximate
     again = recipe_for(
-        tmp_path / "run", "search.index=IVF16,SQ8", "search.recall=0.8", "mine.fetch=40", "executor=local"
+        tmp_path / "run", "search.index=IVF16,SQ8", "search.recall=0.8", "mine.candidates=40", "executor=local"
     )
     pipeline.run(again)
     assert hashes_of(tmp_path / "run") == hashes_of(run_dir_of(recipe))
@@ -98,7 +101,7 @@ def test_more_neighbours_are_another_promise(recipe_for, tmp_path, method):
         recipe = recipe_for(tmp_path / "run", *asked)
         return {step.name: step.fingerprint for step in pipeline.route(recipe, input_files(recipe))}
 
-    more = ["mine.fetch=2048"] if method == "nextlong" else ["compose.target_tokens=16384"]
+    more = ["mine.candidates=2048"] if method == "nextlong" else ["compose.target_tokens=16384"]
     for index, of_neighbours in (("IVF16,SQ8", {"tune"}), ("auto", {"index", "index_shards", "tune"})):
         before, after = fingerprints(index, []), fingerprints(index, more)
         changed = {name for name in ("embed", "index", "index_shards", "tune") if before[name] != after[name]}

@@ -38,16 +38,16 @@ def breaches(run_dir):
     return {outcome.check: outcome.examples[0] for outcome in verify(run_dir) if outcome.breaches}
 
 
-def test_near_copies_of_the_meta_document_are_no_negatives(recipe_for, small_corpus, tmp_path):
+def test_near_duplicates_of_the_meta_document_are_no_negatives(recipe_for, small_corpus, tmp_path):
     sources = write(tmp_path / "corpus", copied(rows_of(small_corpus)[:130]))
-    plain = nextlong.run(recipe_for(tmp_path / "run", sources, "mine.near_copies=null"))
+    plain = nextlong.run(recipe_for(tmp_path / "run", sources, "mine.near_duplicates=null"))
     planted = own_copies(plain)
-    assert measure(plain).near_copies is None
-    screened = nextlong.run(recipe_for(tmp_path / "run", sources, "mine.near_copies=0.8"))
+    assert measure(plain).near_duplicates is None
+    screened = nextlong.run(recipe_for(tmp_path / "run", sources, "mine.near_duplicates=0.8"))
     left = own_copies(screened)
     assert planted > 20
     assert left <= planted // 20
-    assert measure(screened).near_copies >= planted - left
+    assert measure(screened).near_duplicates >= planted - left
     assert "near-duplicates among negatives" not in breaches(tmp_path / "run")
 
 

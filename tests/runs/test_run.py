@@ -12,7 +12,7 @@ import nextlong
 from nextlong import pipeline
 from nextlong.artifacts.record import RECIPE_FILE
 from nextlong.cli.main import main
-from nextlong.engine.step import Result
+from nextlong.engine.step import TaskResult
 from nextlong.errors import RunError
 from nextlong.recipe import Recipe
 from nextlong.runs import export as runs_export
@@ -33,7 +33,7 @@ def recipe_in(folder, **changed):
         "ingest": {"sources": [{"path": str(folder / "corpus.jsonl"), "name": "harbour"}], "shard_mb": 0.01},
         "chunk": {"max_chars": 128},
         "encoder": {"lsa": {"dimensions": 8}},
-        "mine": {"near_copies": None},  # its lines are few and much alike
+        "mine": {"near_duplicates": None},  # its lines are few and much alike
         "tokenizer": {"train": 300, "eos": "<|endoftext|>"},
         "compose": {"sequences": COUNT, "target_tokens": 512},
         "export": {"formats": ["parquet", "jsonl"]},
@@ -239,7 +239,7 @@ def test_a_run_of_an_earlier_version_is_told_as_such(own_run, capsys, step, suff
         )
 
 
-class Surprises(Result):
+class Surprises(TaskResult):
     surprises: int
 
 

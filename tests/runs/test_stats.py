@@ -97,7 +97,7 @@ def test_many_blocks_give_what_one_gives(run, measured, monkeypatch):
 
 
 def test_sequences_too_short_are_counted(recipe_for, own_run):
-    pipeline.run(recipe_for(own_run, "mine.fetch=12", "compose.sequences=all", "compose.target_tokens=4096"))
+    pipeline.run(recipe_for(own_run, "mine.candidates=12", "compose.sequences=all", "compose.target_tokens=4096"))
     run = nextlong.open(own_run)
     told = stats.measure(run).yields
     assert told.asked == "all"

@@ -85,7 +85,11 @@ def test_other_keys_are_settings():
         (TEXTS, {"num_sequences": 0}, "num_sequences must be greater than 0 or 'all'"),
         (TEXTS, {"seq_len": "long"}, "nextlong.synthesize: seq_len must be"),
         (["", " "], {}, r"every text is empty \(there are 2\); give texts with words in them"),
-        (TEXTS, {"settings": ["nonsense"]}, r"settings has 'nonsense', .*; write settings=\['mine.near_copies=0.9'\]"),
+        (
+            TEXTS,
+            {"settings": ["nonsense"]},
+            r"settings has 'nonsense', .*; write settings=\['mine.near_duplicates=0.9'\]",
+        ),
         (TEXTS, {"settings": "nonsense"}, "settings has 'nonsense'"),
         (TEXTS, {"settings": ["compose.target_tokens=long"]}, "compose.target_tokens must be"),
         (TEXTS, {"tokenizer": 5}, "tokenizer is int; give a path, a hub name, or a fast tokenizer"),

@@ -308,8 +308,10 @@ def test_a_corpus_of_which_a_method_leaves_most_out_as_copies(measured):
     texts = Writer(12).documents(60)
     altered = [f"{text}\nAltered {number}." for number in range(4) for text in texts]
     found = measured({"one": texts + altered}, "compose.method=iclm", "compose.sequences=all")
-    assert 180 < found.near_copy_documents < 300
-    assert said(found, "many-near-copies").startswith(f"{found.near_copy_documents} of the corpus's 300 documents")
+    assert 180 < found.near_duplicate_documents < 300
+    assert said(found, "many-near-duplicates").startswith(
+        f"{found.near_duplicate_documents} of the corpus's 300 documents"
+    )
 
 
 def test_documents_without_keywords_by_source_and_none_of_chinese(measured):

@@ -210,7 +210,7 @@ def test_a_corpus_of_few_texts_ends_with_the_reason_and_not_with_every_document(
             "chunk": {"max_chars": 256},
             "encoder": {"lsa": {"dimensions": 16}},
             "tokenizer": {"train": 512},
-            "mine": {"fetch": 64},
+            "mine": {"candidates": 64},
             "compose": {"sequences": 100, "target_tokens": 2048},
         }
     )

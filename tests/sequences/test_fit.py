@@ -22,8 +22,8 @@ def groups(*own):
     ]
 
 
-def compose_spans(groups, *, rng=None, blocked=(), near_copies=MappingProxyType({}), **rules):
-    return fit.compose_spans(groups, Rules(**rules), rng=rng, blocked=blocked, near_copies=near_copies)
+def compose_spans(groups, *, rng=None, blocked=(), near_duplicates=MappingProxyType({}), **rules):
+    return fit.compose_spans(groups, Rules(**rules), rng=rng, blocked=blocked, near_duplicates=near_duplicates)
 
 
 def gaps_of(spans):
@@ -57,15 +57,15 @@ def test_exact_shares_the_budget_and_carries_over():
     ]  # fmt: skip
 
 
-def test_of_near_copies_the_one_that_comes_first_is_placed():
+def test_of_near_duplicates_the_one_that_comes_first_is_placed():
     # 15 to fill, 7 for the first group: 1 (4) and 2 (2); 4 and 6 repeat them, so 5 (3) and then 3 (5) and 7 (1 of 2) serve.
     some = groups((3, {1: 4, 2: 2, 3: 5}), (2, {4: 5, 5: 3, 6: 6, 3: 5, 7: 2}))
-    placed = laid(some, 20, near_copies={1: [4], 4: [1], 2: [6], 6: [2]})
+    placed = laid(some, 20, near_duplicates={1: [4], 4: [1], 2: [6], 6: [2]})
     assert [chunk for chunk, _, _ in placed] == [100, 1, 2, 101, 5, 3, 7]
 
 
 def test_what_repeats_a_chunk_that_is_not_placed_may_serve():
-    blocked = laid(TWO, 20, near_copies={1: [4], 4: [1]}, blocked={1})
+    blocked = laid(TWO, 20, near_duplicates={1: [4], 4: [1]}, blocked={1})
     assert [chunk for chunk, _, _ in blocked] == [100, 2, 3, 101, 4, 5]
 
 

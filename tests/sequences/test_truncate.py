@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from nextlong import schemas
-from nextlong.artifacts.resolve import Corpus
+from nextlong.artifacts.resolve import CorpusFiles
 from nextlong.artifacts.tokens import TokenStore
 from nextlong.retrieval.near_duplicates.shingles import ShingleStore, shingles
 from nextlong.sequences.fit import Cut, Dropped, Group, Piece, Rules, compose_spans, concatenate_spans
@@ -48,7 +48,7 @@ def store(tmp_path_factory):
     np.save(folder / "weights.npy", np.full(1 << 10, 1024, np.uint16))
     documents = [list(TEXTS), range(count), ["s"] * count, ["i"] * count]
     chunks = [range(count), [0] * count, [*map(len, TEXTS)], [not text.endswith("\n") for text in TEXTS]]
-    corpus = Corpus(
+    corpus = CorpusFiles(
         (write(folder / "documents.arrow", schemas.DOCUMENTS, documents),),
         (write(folder / "chunks.arrow", schemas.CHUNKS, chunks),),
     )
@@ -58,12 +58,12 @@ def store(tmp_path_factory):
         corpus=corpus,
         token_chars=folder / "chars.npy",
         tokenizer=folder / "tokenizer.json",
-        near_copies=(shingle_store, folder / "weights.npy", 0.8),
+        near_duplicates=(shingle_store, folder / "weights.npy", 0.8),
     )
 
 
-def cutter(store, *, separator_tokens=1, near_copies=True):
-    inputs = store if near_copies else replace(store, near_copies=None)
+def cutter(store, *, separator_tokens=1, near_duplicates=True):
+    inputs = store if near_duplicates else replace(store, near_duplicates=None)
     return TextCutter(inputs, [0], separator_tokens=separator_tokens)
 
 
@@ -100,7 +100,7 @@ def test_no_separator_follows_what_ends_in_a_newline(store, budget, cut):
 def test_what_is_left_of_a_chunk_repeats_neither_the_meta_document_nor_what_is_placed(store):
     whole = piece(3)
     assert cutter(store).negative(whole, len(STOCK) + 1, []) is None
-    assert cutter(store, near_copies=False).negative(whole, len(STOCK) + 1, []) is not None
+    assert cutter(store, near_duplicates=False).negative(whole, len(STOCK) + 1, []) is not None
     assert cutter(store).negative(whole, whole.tokens - 2, []) == Cut(whole.tokens - 3, closed=False)
     assert cutter(store).negative(piece(4), 22, [3]) == Cut(21, closed=False)
     assert cutter(store).negative(piece(4), 31, [4]) is None  # fewer than ten words: only the same ones

@@ -60,6 +60,11 @@ def packed(packed_run, tmp_path):
 def finished(recipe_for, tmp_path_factory):
     """A run whose candidates are fewer than its chunks; read-only."""
     run_dir = tmp_path_factory.mktemp("verify") / "run"
-    overrides = ["mine.fetch=100", "compose.sequences=4", "compose.target_tokens=1024", "compose.min_meta_chunks=3"]
+    overrides = [
+        "mine.candidates=100",
+        "compose.sequences=4",
+        "compose.target_tokens=1024",
+        "compose.min_meta_chunks=3",
+    ]
     pipeline.run(recipe_for(run_dir, *overrides, "tokenizer.eos=<|endoftext|>"))
     return run_dir

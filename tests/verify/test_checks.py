@@ -62,7 +62,7 @@ def test_a_run_of_another_kind_passes_what_applies_to_it(recipe_for, tmp_path, o
     pipeline.run(recipe_for(tmp_path / "run", "compose.sequences=4", override))
     outcomes = list(verify(tmp_path / "run"))
     assert {outcome.check: outcome.examples for outcome in outcomes if outcome.breaches} == {}
-    assert {outcome.check for outcome in outcomes if outcome.not_needed} >= {"near-copies among negatives"}
+    assert {outcome.check for outcome in outcomes if outcome.not_needed} >= {"near-duplicates among negatives"}
 
 
 def test_a_shifted_border_between_spans(run):
@@ -249,17 +249,17 @@ def plant_copy(run, *, changed_words):
 
 
 @pytest.mark.parametrize(("changed_words", "is_copy"), [(1000, True), (20, True), (4, False)])
-def test_a_near_copy_is_a_breach_where_the_recipe_asked_for_none(run, changed_words, is_copy):
+def test_a_near_duplicate_is_a_breach_where_the_recipe_asked_for_none(run, changed_words, is_copy):
     plant_copy(run, changed_words=changed_words)
-    change_recipe(run, "mine", "near_copies", 0.8)
-    found = breaches(run, "near-copies").get("near-copies among negatives", "")
+    change_recipe(run, "mine", "near_duplicates", 0.8)
+    found = breaches(run, "near-duplicates").get("near-duplicates among negatives", "")
     assert ("the meta-document" in found) == is_copy
 
 
-def test_near_copies_are_counted_where_the_recipe_did_not_ask(run):
+def test_near_duplicates_are_counted_where_the_recipe_did_not_ask(run):
     plant_copy(run, changed_words=1000)
-    change_recipe(run, "mine", "near_copies", None)
-    outcome = outcomes(run, "near-copies")["near-copies among negatives"]
+    change_recipe(run, "mine", "near_duplicates", None)
+    outcome = outcomes(run, "near-duplicates")["near-duplicates among negatives"]
     assert outcome.breaches == 0
     assert outcome.note.startswith("1 found")
 
@@ -267,16 +267,16 @@ def test_near_copies_are_counted_where_the_recipe_did_not_ask(run):
 @pytest.mark.parametrize("asked", [0.8, None])
 def test_processes_find_together_what_one_finds(run, monkeypatch, asked):
     plant_copy(run, changed_words=1000)
-    change_recipe(run, "mine", "near_copies", asked)
+    change_recipe(run, "mine", "near_duplicates", asked)
     one_by_one = list(verify(run))
-    (copies,) = (found for found in one_by_one if found.check == "near-copies among negatives")
+    (copies,) = (found for found in one_by_one if found.check == "near-duplicates among negatives")
     assert (copies.breaches == 1) == (asked is not None)
     monkeypatch.setattr(checks, "_WORTH_PROCESSES_BYTES", 0)
     assert list(verify(run, workers=3)) == one_by_one
     files(run, "weights", ".weights.npy")[0].write_bytes(b"torn")
     torn = {outcome.check: outcome.examples for outcome in verify(run, workers=2) if outcome.unit == "files"}
     assert torn == {outcome.check: outcome.examples for outcome in verify(run) if outcome.unit == "files"}
-    assert ("near-copies" in torn) == (asked is not None)
+    assert ("near-duplicates" in torn) == (asked is not None)
 
 
 def test_the_same_sample_for_the_same_seed(run):

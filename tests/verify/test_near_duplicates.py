@@ -1,4 +1,4 @@
-"""Near-copies in a finished run: a sound one passes, and every planted fault is found."""
+"""Near-duplicates in a finished run: a sound one passes, and every planted fault is found."""
 
 import json
 import shutil
@@ -16,7 +16,7 @@ from nextlong.verify.checks import verify
 from nextlong.verify.run_files import RunFiles
 
 COPIES, WEIGHTS, NEAREST = (
-    "near-copies among negatives",
+    "near-duplicates among negatives",
     "weights of runs counted again",
     "negatives are the nearest free",
 )
@@ -93,13 +93,13 @@ def test_a_copy_of_the_meta_document_that_was_placed(run):
     copies = copies_of_metas(run)
     span = spans_of(first_sequence(run), NEGATIVE)[1]
     change_sequence(run, lambda row: row["chunk_id"].__setitem__(span, copies[0]))
-    assert any("the meta-document" in problem for problem in found(run, "near-copies")[COPIES])
+    assert any("the meta-document" in problem for problem in found(run, "near-duplicates")[COPIES])
 
 
 def test_a_copy_of_another_negative_that_was_placed(run):
     first, second = spans_of(first_sequence(run), NEGATIVE)[:2]
     change_sequence(run, lambda row: row["chunk_id"].__setitem__(second, row["chunk_id"][first]))
-    assert any(f"span {second}" in problem for problem in found(run, "near-copies")[COPIES])
+    assert any(f"span {second}" in problem for problem in found(run, "near-duplicates")[COPIES])
 
 
 def test_a_chunk_that_was_passed_over_without_cause(run):
@@ -139,5 +139,6 @@ def test_what_a_sequence_shows_of_its_cut_negative_is_judged(finished, monkeypat
         lambda _, block: dict.fromkeys(np.concatenate([one.chunk for one in block]).tolist(), shown),
     )
     assert any(
-        ", as cut," in problem and "the meta-document" in problem for problem in found(finished, "near-copies")[COPIES]
+        ", as cut," in problem and "the meta-document" in problem
+        for problem in found(finished, "near-duplicates")[COPIES]
     )

@@ -178,13 +178,13 @@ class Draft(NamedTuple):
 class Drafted:
     """Drafts in the order in which they are to serve, and how many were given up because neighbours ran out before T.
 
-    `near_copies` says how many documents the method left out as near-copies of others, None if it leaves out none;
+    `near_duplicates` says how many documents the method left out as near-duplicates of others, None if it leaves out none;
     `unshared_keywords` how many because no other document has a keyword of theirs, None if it looks at none.
     """
 
     drafts: Sequence[Draft] = field(default_factory=list)
     starved: int = 0
-    near_copies: int | None = None
+    near_duplicates: int | None = None
     unshared_keywords: int | None = None
 
 
@@ -224,7 +224,7 @@ def stretches(
 class NeighbourSearch(NamedTuple):
     """Which documents' neighbours are wanted, and how many of each."""
 
-    fetch: int | None = None  # None: as many as fill a sequence
+    neighbours: int | None = None  # of each; None: as many as fill a sequence
     queries: int | None = None  # of so many documents, in random order; None: of all
 
 

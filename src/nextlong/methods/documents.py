@@ -84,7 +84,7 @@ def draft_documents(
         dropped={},
         limited=len(drafted.drafts) == request.sequences,
         starved=drafted.starved if searched < len(rows) - 1 else 0,
-        near_copy_documents=drafted.near_copies,
+        near_duplicate_documents=drafted.near_duplicates,
         unshared_keywords=drafted.unshared_keywords,
     )
 
@@ -157,7 +157,7 @@ def _row(method: DocumentMethod[Section], rows: NDArray[Any], draft: Draft) -> s
         "role": np.full(len(ids), schemas.DOCUMENT, np.int8),
         "group": np.repeat(groups.astype(np.int32), sizes),
         "score": np.repeat(draft.scores.astype(np.float32), sizes),
-        "near_copies": [],
+        "near_duplicates": [],
     }
 
 

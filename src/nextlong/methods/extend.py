@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts.lookup import opened
-from nextlong.artifacts.resolve import Corpus
+from nextlong.artifacts.resolve import CorpusFiles
 from nextlong.artifacts.results import DraftResult
 from nextlong.methods.nextlong import (
     Candidates,
@@ -64,8 +64,8 @@ class DraftRules:
     fit: Literal["exact", "paper"]
     max_chars: int
     negatives: str
-    pool: int
-    near_copies: float | None
+    reorder_top: int
+    near_duplicates: float | None
     max_similarity: float | None
     seed: int
 
@@ -76,7 +76,7 @@ class Filtered(NamedTuple):
     candidates: Candidates
     prefixes: list[int]
     pairs: Ids  # (n, 2) chunks in the prefixes that repeat each other
-    near_copies: int = 0  # distinct chunks that were passed over
+    near_duplicates: int = 0  # distinct chunks that were passed over
     by_passage: int = 0  # … of these, because of a shared 100-word passage alone
     # Some of these, each with the candidate that it repeats; None: the meta-document.
     examples: tuple[tuple[int, int | None], ...] = ()
@@ -99,7 +99,7 @@ def draft_block(
 ) -> DraftResult:
     """Draft the meta-documents [first, last); writes `{out}.drafts.arrow` and counts those that cannot fit.
 
-    `measure`, SHINGLES and WEIGHTS, is needed if `rules.near_copies` is set; near-duplicates are counted too.
+    `measure`, SHINGLES and WEIGHTS, is needed if `rules.near_duplicates` is set; near-duplicates are counted too.
     """
     # The n meta-documents of the block, sorted as sampled. Flat arrays over their chunks hold one document after the other;
     # those of document i are [bounds[i], bounds[i + 1]).
@@ -107,13 +107,13 @@ def draft_block(
     bounds = np.concatenate([[0], np.cumsum(metas["chunks"])])  # (n + 1,)
     own_tokens, fits, compared = np.zeros(0, np.int64), np.zeros(0, np.bool_), []  # (n,) tokens; whether they fit T
     if len(metas):
-        texts = Corpus(tuple(documents), tuple(chunks)).texts(chunk_ids_of(metas)).tolist()  # (chunks of all n,)
+        texts = CorpusFiles(tuple(documents), tuple(chunks)).texts(chunk_ids_of(metas)).tolist()  # (chunks of all n,)
         own_tokens = np.add.reduceat(kept_encoder(tokenizer, engine).encode_batch(texts)[1], bounds[:-1])
         fits = own_tokens < rules.target_tokens
         if measure is not None:  # documents that do not fit are compared with nothing
             own_texts = [texts[a:b] if fit else [] for (a, b), fit in zip(pairwise(bounds.tolist()), fits, strict=True)]
             compared = documents_of(own_texts)
-    near_copies = by_passage = 0
+    near_duplicates = by_passage = 0
     examples: list[tuple[int, int, int]] = []
     with pa.OSFile(f"{out}.drafts.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.DRAFTS) as writer:
         # CANDIDATES has a row for each meta-chunk, in the order of `metas`: also those of documents that do not fit are read.
@@ -126,7 +126,7 @@ def draft_block(
                 meta,
                 retrieved,
                 negatives=NEGATIVES[rules.negatives],
-                pool=rules.pool,
+                reorder_top=rules.reorder_top,
                 max_similarity=rules.max_similarity,
                 drafted_chars=target_chars * rules.draft_factor,
                 chunks=chunks,
@@ -134,19 +134,19 @@ def draft_block(
                 rng=rng_for(rules.seed, f"negatives.{rules.negatives}", int(meta["content_hash"])),
             )
             prefixes_of = partial(_prefixes, rules, meta, target_chars)
-            if measure is None or rules.near_copies is None:
+            if measure is None or rules.near_duplicates is None:
                 drafted = Filtered(ordered, prefixes_of(ordered), np.empty((0, 2), np.int64))
             else:
-                drafted = filter_near_copies(
+                drafted = filter_near_duplicates(
                     ordered,
                     prefixes_of,
                     document=compared[place],
                     shingles=measure[0],
                     weights=opened(measure[1]),
-                    threshold=rules.near_copies,
+                    threshold=rules.near_duplicates,
                 )
             writer.write_batch(pa.RecordBatch.from_pylist([_draft_row(meta, drafted)], schema=schemas.DRAFTS))
-            near_copies += drafted.near_copies
+            near_duplicates += drafted.near_duplicates
             by_passage += drafted.by_passage
             own = int(meta["first_chunk"]), int(meta["chunks"])
             examples += [(chunk, *(own if other is None else (other, 1))) for chunk, other in drafted.examples]
@@ -158,9 +158,9 @@ def draft_block(
         drafts=int(fits.sum()),
         dropped={DropReason.TOO_LONG: int((~fits).sum())},
         dropped_examples={DropReason.TOO_LONG: too_long},
-        near_copies=None if measure is None else near_copies,
+        near_duplicates=None if measure is None else near_duplicates,
         repeated_passages=None if measure is None else by_passage,
-        near_copy_examples=tuple(examples[:_EXAMPLES]),
+        near_duplicate_examples=tuple(examples[:_EXAMPLES]),
     )
 
 
@@ -210,11 +210,11 @@ def _draft_row(meta: NDArray[Any], drafted: Filtered) -> schemas.DraftRow:
         "role": np.concatenate(roles),
         "group": np.concatenate(groups),
         "score": np.concatenate(scores),
-        "near_copies": drafted.pairs.ravel(),
+        "near_duplicates": drafted.pairs.ravel(),
     }
 
 
-def filter_near_copies(
+def filter_near_duplicates(
     candidates: Candidates,
     draft: Callable[[Candidates], list[int]],
     *,

@@ -5,7 +5,7 @@ Out: sequences that are stretches of one path; no document twice.
 
 The paper's algorithm (its §2.2, Algorithm 1) is a greedy tour of maximum similarity:
 
-1. Near-copies fall out first: of two documents whose cosine is above `max_similarity` only the one that comes first in
+1. Near-duplicates fall out first: of two documents whose cosine is above `max_similarity` only the one that comes first in
    keyed order stays.
 2. An undirected edge joins two documents where either is among the other's `k` nearest that remain; its weight is their
    cosine, the larger one if the two searches differ.
@@ -43,7 +43,7 @@ from nextlong.methods.base import (
 from nextlong.recipe import Positive, Recipe, Section
 from nextlong.rng import rng_for, shuffled
 
-_NEAR_COPY_SPARES = 7  # neighbours searched beyond k, so that k remain where near-copies fall out
+_NEAR_DUPLICATE_SPARES = 7  # neighbours searched beyond k, so that k remain where near-duplicates fall out
 
 
 class Iclm(Section):
@@ -81,7 +81,7 @@ class IclmMethod(DocumentMethod[Iclm]):
 
     def search(self, recipe: Recipe, options: Iclm, *, attempt: int) -> NeighbourSearch:  # noqa: ARG002
         """Return that every document needs k neighbours, and some to spare."""
-        return NeighbourSearch(fetch=options.neighbours + _NEAR_COPY_SPARES)
+        return NeighbourSearch(neighbours=options.neighbours + _NEAR_DUPLICATE_SPARES)
 
     def draft(self, documents: Documents, options: Iclm, request: Request) -> Drafted:
         """Return stretches of the path, in random order."""
@@ -90,14 +90,14 @@ class IclmMethod(DocumentMethod[Iclm]):
         order = shuffled(documents.content_hashes, seed=request.seed, stage=self.name)
         ranks = np.empty(len(order), np.int64)
         ranks[order] = np.arange(len(order))
-        kept = drop_near_copies(neighbours, cosines, ranks, max_similarity=options.max_similarity)
+        kept = drop_near_duplicates(neighbours, cosines, ranks, max_similarity=options.max_similarity)
         path, weights = walk(build_graph(neighbours, cosines, ranks, kept=kept, k=options.neighbours), ranks, kept=kept)
         places = stretches(np.arange(len(path)), documents.tokens[path], enough=request.target_tokens)
         shuffle = rng_for(request.seed, "iclm.stretches").permutation(len(places))[: request.sequences]
         pieces = [places[place] for place in shuffle.tolist()]
         left_out = None if options.max_similarity is None else int((~kept).sum())
         drafts = [Draft(path[piece], _without_first(weights[piece])) for piece in pieces]
-        return Drafted(drafts=drafts, near_copies=left_out)
+        return Drafted(drafts=drafts, near_duplicates=left_out)
 
 
 def _without_first(weights: NDArray[np.float32]) -> NDArray[np.float32]:
@@ -105,17 +105,17 @@ def _without_first(weights: NDArray[np.float32]) -> NDArray[np.float32]:
     return np.concatenate([np.array([np.nan], np.float32), weights[1:]])
 
 
-def drop_near_copies(
+def drop_near_duplicates(
     neighbours: NDArray[np.int64],
     cosines: NDArray[np.float32],
     ranks: NDArray[np.int64],
     *,
     max_similarity: float | None,
 ) -> NDArray[np.bool_]:
-    """Return which documents stay, shape (n,): no two of them are near-copies, the lowest rank of each group stays.
+    """Return which documents stay, shape (n,): no two of them are near-duplicates, the lowest rank of each group stays.
 
     `neighbours` and `cosines`, shape (n, K), descending, own document excluded, -1 where there are fewer; K above k
-    leaves each document k neighbours when near-copies fall out.
+    leaves each document k neighbours when near-duplicates fall out.
     """
     above = np.inf if max_similarity is None else max_similarity  # of half-precision vectors a cosine may exceed 1
     rows, columns = np.nonzero((cosines > above) & (neighbours >= 0))

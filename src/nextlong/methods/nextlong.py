@@ -75,16 +75,16 @@ def serving_order(
     count: int,
     *,
     by: Literal["nearest", "random", "farthest"],
-    pool: int,
+    reorder_top: int,
     rng: np.random.Generator,
 ) -> NDArray[np.int64]:
     """Return in which order the `count` candidates of a meta-chunk serve, as positions (the paper's ablation, §4.4).
 
-    The nearest first; or the `pool` nearest in random order, or the farthest of these first. The others follow, nearest
+    The nearest first; or the `reorder_top` nearest in random order, or the farthest of these first. The others follow, nearest
     first, for sequences that need more.
     """
     positions = np.arange(count)
-    nearest, others = positions[:pool], positions[pool:]
+    nearest, others = positions[:reorder_top], positions[reorder_top:]
     if by == "random":
         nearest = rng.permutation(nearest)
     elif by == "farthest":
@@ -149,7 +149,7 @@ def ordered_candidates(
     retrieved: Candidates,
     *,
     negatives: NegativeChoice,
-    pool: int,
+    reorder_top: int,
     max_similarity: float | None,
     drafted_chars: float,
     chunks: Sequence[Path],
@@ -165,7 +165,7 @@ def ordered_candidates(
         retrieved = retrieved.picked([scores <= max_similarity for scores in retrieved.scores])
     if negatives.origin == "corpus":
         return retrieved
-    orders = [serving_order(len(ids), by=negatives.order, pool=pool, rng=rng) for ids in retrieved.ids]
+    orders = [serving_order(len(ids), by=negatives.order, reorder_top=reorder_top, rng=rng) for ids in retrieved.ids]
     return retrieved.picked(orders)
 
 

@@ -58,7 +58,7 @@ class SpliceMethod(DocumentMethod[Splice]):
 
     def search(self, recipe: Recipe, options: Splice, *, attempt: int) -> NeighbourSearch:  # noqa: ARG002
         """Return that every document is given enough neighbours that k of them are free."""
-        return NeighbourSearch(fetch=max(_SEARCHED, 4 * options.neighbours))
+        return NeighbourSearch(neighbours=max(_SEARCHED, 4 * options.neighbours))
 
     def draft(self, documents: Documents, options: Splice, request: Request) -> Drafted:
         """Return trees until nothing is left that fills a sequence."""

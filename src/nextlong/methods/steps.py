@@ -15,7 +15,7 @@ from nextlong.artifacts.finished import chunks_of, special_ids
 from nextlong.artifacts.results import DraftResult, KeywordsResult, LengthsResult, TokenizerResult
 from nextlong.engine import store
 from nextlong.engine.estimate import TRIED, Estimate, one, per_shard
-from nextlong.engine.step import Config, Done, Finished, Step, Task
+from nextlong.engine.step import Artifact, Artifacts, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.methods.base import DocumentMethod, Method, Need, NeighbourSearch, Request, Upstream, method_of
 from nextlong.methods.documents import count_tokens, draft_documents
@@ -23,13 +23,14 @@ from nextlong.methods.extend import DraftRules, draft_block
 from nextlong.methods.keywords import Keywords, extract_keywords, query_resources
 from nextlong.plugins import METHODS
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import SURE_SHARE, TOKENIZER_BYTES, blocks, fetch_of, sequence_limit
+from nextlong.recipe.amounts import SURE_SHARE, TOKENIZER_BYTES, blocks, candidates_of, sequence_limit
 from nextlong.recipe.keys import NEGATIVES
 from nextlong.retrieval.embed import document_vectors_step
 from nextlong.retrieval.index import document_neighbours, index_steps
 from nextlong.retrieval.mine import mine_steps
 from nextlong.retrieval.near_duplicates.shingles import shingle_store, shingles_step, weights_step
 from nextlong.retrieval.sample import documents_step, meta_documents_step, query_ranges
+from nextlong.text import Json
 
 _DRAFT = Estimate(
     work=lambda amounts: amounts.drafted_chunks,
@@ -46,20 +47,20 @@ def extension_steps(recipe: Recipe, upstream: Upstream, *, attempt: int) -> list
     """Return the steps of Negative Document Extension."""
     ingest, chunk, tokenizer, encoder, embed = upstream
     meta_documents = meta_documents_step(recipe, ingest, chunk, attempt=attempt)
-    neighbours = {"neighbours": fetch_of(recipe)}
+    neighbours = {"neighbours": candidates_of(recipe)}
     index = index_steps(recipe, embed, meta_documents, neighbours)
     mining = mine_steps(recipe, "mine", embed, meta_documents, index, neighbours)
-    near_copy_steps = _near_copy_steps(recipe, ingest, chunk)
+    near_duplicate_steps = _near_duplicate_steps(recipe, ingest, chunk)
     draft = draft_step(
-        recipe, ingest, chunk, embed, meta_documents, mining[-1], tokenizer, near_copy_steps, attempt=attempt
+        recipe, ingest, chunk, embed, meta_documents, mining[-1], tokenizer, near_duplicate_steps, attempt=attempt
     )
-    # Near-copies before vectors: their weights are one task, which then runs beside those that embed.
-    return [meta_documents, encoder, *near_copy_steps, embed, *index, *mining, draft]
+    # Near-duplicates before vectors: their weights are one task, which then runs beside those that embed.
+    return [meta_documents, encoder, *near_duplicate_steps, embed, *index, *mining, draft]
 
 
-def _near_copy_steps(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
-    """Return the steps that near-copies are measured with; none where they may stay."""
-    if recipe.mine.near_copies_for(recipe.compose.negatives) is None:
+def _near_duplicate_steps(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
+    """Return the steps that near-duplicates are measured with; none where they may stay."""
+    if recipe.mine.near_duplicates_for(recipe.compose.negatives) is None:
         return []
     shingled = shingles_step(ingest, chunk)
     return [shingled, weights_step(recipe, ingest, chunk, shingled)]
@@ -73,19 +74,19 @@ def draft_step(
     meta_documents: Step,
     mine: Step,
     tokenizer: Step,
-    near_copy_steps: Sequence[Step],
+    near_duplicate_steps: Sequence[Step],
     *,
     attempt: int,
 ) -> Step:
-    """CANDIDATES → DRAFTS of extended documents; `near_copy_steps`, shingles and their weights, finds near-copies."""
+    """CANDIDATES → DRAFTS of extended documents; `near_duplicate_steps`, shingles and their weights, finds near-duplicates."""
     compose, choice = recipe.compose, NEGATIVES[recipe.compose.negatives]
-    config: Config = {
+    config: Json = {
         "target_tokens": recipe.sequence_tokens,
         "draft_factor": compose.draft_factor,
         "fit": compose.fit,
         "negatives": compose.negatives,
-        "pool": recipe.mine.pool if choice.are_reordered else 0,
-        "near_copies": recipe.mine.near_copies_for(compose.negatives),
+        "reorder_top": recipe.mine.reorder_top if choice.are_reordered else 0,
+        "near_duplicates": recipe.mine.near_duplicates_for(compose.negatives),
         "max_similarity": None if choice.repeat_meta_chunk else recipe.mine.max_similarity,
         "seed": recipe.compose_seed if choice.are_random else 0,
         "max_chars": recipe.chunk.max_chars,
@@ -93,14 +94,14 @@ def draft_step(
 
     enough = sequence_limit(recipe, attempt)
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         meta_documents = done["meta_documents"].file(".meta_documents.npy")
         ranges = zip(query_ranges(meta_documents), done["mine"].files(".candidates.arrow"), strict=True)
         chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
         rules = DraftRules(chars_per_token=chars_per_token, **config)
         sure_chars = SURE_SHARE * recipe.compose.target_tokens * chars_per_token
         drafted = _surely_enough(np.load(meta_documents)["chars"], enough=enough, sure_chars=sure_chars)
-        measure = (shingle_store(done), done["weights"].file(".weights.npy")) if near_copy_steps else None
+        measure = (shingle_store(done), done["weights"].file(".weights.npy")) if near_duplicate_steps else None
         return [
             partial(
                 draft_block,
@@ -120,7 +121,7 @@ def draft_step(
             if first < drafted
         ]
 
-    inputs = (ingest, chunk, embed, meta_documents, mine, tokenizer, *near_copy_steps)
+    inputs = (ingest, chunk, embed, meta_documents, mine, tokenizer, *near_duplicate_steps)
     promises = _promises(method_of(recipe), recipe)
     whole = {**promises, **config, "engine": recipe.tokenizer.engine, "enough": enough}
     return Step("draft", 5, whole, inputs, tasks, DraftResult, estimate=_DRAFT)
@@ -132,7 +133,7 @@ def _surely_enough(chars: NDArray[np.int64], *, enough: int | None, sure_chars: 
     return len(chars) if enough is None or len(sure) <= enough else int(sure[enough])
 
 
-def _promises(method: Method[Any], recipe: Recipe) -> Config:
+def _promises(method: Method[Any], recipe: Recipe) -> Json:
     """Return what a method says of its drafts, which `verify` holds them to."""
     return {
         "method": method.name,
@@ -155,7 +156,7 @@ def document_steps(method: DocumentMethod[Any], recipe: Recipe, upstream: Upstre
     on_the_way = []
     if Need.DOCUMENT_NEIGHBOURS in method.needs:
         vectors = document_vectors_step(recipe, chunk, embed)
-        neighbours = document_neighbours(recipe, neighbours=search.fetch, attempt=attempt)
+        neighbours = document_neighbours(recipe, neighbours=search.neighbours, attempt=attempt)
         index = index_steps(recipe, vectors, documents, neighbours)
         *scanning, mine = mine_steps(recipe, "neighbours", vectors, documents, index, neighbours)
         on_the_way = [encoder, embed, vectors, *index, *scanning]
@@ -171,7 +172,7 @@ def document_steps(method: DocumentMethod[Any], recipe: Recipe, upstream: Upstre
 def lengths_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step) -> Step:
     """CHUNKS → how many tokens each takes."""
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         shards = zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)
         given: dict[str, Any] = {
             "tokenizer": done["tokenizer"].file(".tokenizer.json"),
@@ -210,14 +211,14 @@ def keywords_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
             "they are read",
         )
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         shards = zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)
         return [
             partial(extract_keywords, documents=documents, chunks=chunks, options=options)
             for documents, chunks in shards
         ]
 
-    config: Config = options.model_dump(include=set(Keywords.model_fields))
+    config: Json = options.model_dump(include=set(Keywords.model_fields))
     model = Path(options.queries).expanduser()
     if options.queries != "extractive" and model.is_dir():
         config["files"] = store.hash_folder(model)
@@ -238,7 +239,7 @@ def draft_documents_step(
 ) -> Step:
     """Documents, their lengths, neighbours or keywords (`needed`) → DRAFTS."""
     limit = sequence_limit(recipe, attempt)
-    config: Config = {
+    config: Json = {
         **_promises(method, recipe),
         "version": method.version,
         "target_tokens": recipe.sequence_tokens,
@@ -247,10 +248,10 @@ def draft_documents_step(
         "options": recipe.options.identity(),
     }
 
-    def files(done: Finished, name: str, suffix: str) -> Any:
+    def files(done: Artifacts, name: str, suffix: str) -> Any:
         return done[name].files(suffix) if name in {step.name for step in needed} else None
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         special = special_ids(done)
         room = recipe.sequence_tokens - len(special.bos) - len(special.eos)
         return [
@@ -267,7 +268,7 @@ def draft_documents_step(
             )
         ]
 
-    def check(done: Done) -> None:
+    def check(done: Artifact) -> None:
         drafted = done.result(DraftResult)
         if not drafted.drafts and not drafted.starved:
             raise CorpusError(

@@ -6,7 +6,7 @@ import math
 
 from nextlong.recipe import Recipe
 
-_LEAST_FETCH = (
+_FEWEST_CANDIDATES = (
     1024  # covers target_tokens up to 131,072 at 2,048 characters a chunk, so shorter targets mine nothing anew
 )
 TYPICAL_CHARS_PER_TOKEN = 4.5  # of English; only bounds how many neighbours may be needed
@@ -24,16 +24,16 @@ def draws(recipe: Recipe, attempt: int = 0) -> int | None:
     return None if count == "all" else (count + count // 4 + 8) << attempt
 
 
-def fetch_of(recipe: Recipe) -> int:
+def candidates_of(recipe: Recipe) -> int:
     """Return how many candidates each meta-chunk gets.
 
     One meta-chunk may need as many as the whole sequence holds. `auto` doubles the paper's count for chunks that are
     shorter than s, as most are, and rounds to a power of two.
     """
-    if recipe.mine.fetch != "auto":
-        return recipe.mine.fetch
+    if recipe.mine.candidates != "auto":
+        return recipe.mine.candidates
     drafted_chars = recipe.compose.target_tokens * TYPICAL_CHARS_PER_TOKEN * recipe.compose.draft_factor
-    return max(_LEAST_FETCH, 2 << math.ceil(math.log2(max(1.0, drafted_chars / recipe.chunk.max_chars))))
+    return max(_FEWEST_CANDIDATES, 2 << math.ceil(math.log2(max(1.0, drafted_chars / recipe.chunk.max_chars))))
 
 
 def sequence_limit(recipe: Recipe, attempt: int = 0) -> int | None:

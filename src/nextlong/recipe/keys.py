@@ -296,14 +296,14 @@ class Decontaminate(Section):
 class Mine(Section):
     """meta-chunks → candidates."""
 
-    fetch: Positive | Auto = Field(
+    candidates: Positive | Auto = Field(
         "auto",
-        description="neighbours kept for each meta-chunk (the paper fetches 512); auto: enough for target_tokens, at least 1024",
+        description="nearest chunks kept for each meta-chunk (512 in the paper); auto: enough for target_tokens, at least 1024",
     )
-    pool: Positive = Field(
-        512, description="the nearest among which compose.negatives: random-retrieved and tail choose"
+    reorder_top: Positive = Field(
+        512, description="how many of the nearest candidates compose.negatives: random-retrieved and tail reorder"
     )
-    near_copies: Annotated[float, Field(ge=1e-6, le=1)] | None = Field(
+    near_duplicates: Annotated[float, Field(ge=1e-6, le=1)] | None = Field(
         0.8,
         description="no negative shares this much of its words with its meta-document or another negative; null: as they come",
     )
@@ -311,9 +311,9 @@ class Mine(Section):
         None, description="no negative has a higher cosine to its meta-chunk"
     )
 
-    def near_copies_for(self, negatives: str) -> float | None:
-        """Return `near_copies`, None where repeating is the point."""
-        return None if NEGATIVES[negatives].repeat_meta_chunk else self.near_copies
+    def near_duplicates_for(self, negatives: str) -> float | None:
+        """Return `near_duplicates`, None where repeating is the point."""
+        return None if NEGATIVES[negatives].repeat_meta_chunk else self.near_duplicates
 
 
 class Tokenizer(Section):

@@ -62,7 +62,7 @@ class Data(Section):
     sequences: Positive = Field(64, description="sequences of each method, of extend.tokens tokens")
     encoder: str = Field("lsa", description="as encoder.model of a data recipe")
     settings: Mapping[str, Any] = Field(
-        {}, description="further keys of every data recipe, dotted, such as {mine.near_copies: 0.8}"
+        {}, description="further keys of every data recipe, dotted, such as {mine.near_duplicates: 0.8}"
     )
 
 

@@ -65,7 +65,7 @@ def row(stats: Stats) -> Json:
         "distinct_chunks": stats.reuse.distinct_chunks,
         "reuse_mean": stats.reuse.mean,
         "reuse_max": stats.reuse.max,
-        "near_copies": stats.near_copies,
+        "near_duplicates": stats.near_duplicates,
         "own_document_negatives": stats.own_document_negatives,
         "repeated_chunks": stats.repeated_chunks,
         "meta_share": stats.meta_share,

@@ -94,11 +94,13 @@ def _yield(stats: Stats) -> Rows:
         rows.append(("dropped", "0"))
     if stats.cut_off is not None:
         rows.append(("cut off", f"{stats.cut_off.tokens:,} tokens of documents ({stats.cut_off.share:.1%})"))
-    if stats.near_copies is not None:
+    if stats.near_duplicates is not None:
         passages = f"{stats.repeated_passages or 0:,} of them only because of a shared 100-word passage"
-        rows.append(("near-duplicates", f"{stats.near_copies:,} candidate chunks skipped, {passages}"))
-    if stats.near_copy_documents is not None:
-        rows.append(("near-duplicates", f"{counted(stats.near_copy_documents, 'document')} left out by the method"))
+        rows.append(("near-duplicates", f"{stats.near_duplicates:,} candidate chunks skipped, {passages}"))
+    if stats.near_duplicate_documents is not None:
+        rows.append(
+            ("near-duplicates", f"{counted(stats.near_duplicate_documents, 'document')} left out by the method")
+        )
     rows += _keywords(stats)
     if stats.in_parts is not None:
         split = stats.in_parts

@@ -33,7 +33,7 @@ from nextlong.artifacts.results import (
     StatisticsResult,
 )
 from nextlong.engine import store
-from nextlong.engine.step import Done, Step
+from nextlong.engine.step import Artifact, Step
 from nextlong.errors import RunError
 from nextlong.export.steps import read_steps
 from nextlong.methods.base import method_of
@@ -141,7 +141,7 @@ class Stats:
     `run` is what `nextlong.open` takes; a setting that the method does not use is None; `method_name` is the method as
     reports name it, `scores` what its cosines are to, `queries` the model that made the queries for keywords.
     `document_chars` counts every document of the corpus that has chunks; `chars_per_token` is over whole chunks.
-    `near_copies` is what the run's steps counted, None if they did not look; `repeated_passages` are those of them that
+    `near_duplicates` is what the run's steps counted, None if they did not look; `repeated_passages` are those of them that
     count only because of a shared 100-word passage; `contaminated` says how many chunks each evaluation file removed.
     `chunk_tokens` counts every chunk as it is in the sequences, cut ones too.
     """
@@ -174,9 +174,9 @@ class Stats:
     own_document_negatives: int | None
     repeated_chunks: int
     cut_off: CutOff | None
-    near_copies: int | None
+    near_duplicates: int | None
     repeated_passages: int | None
-    near_copy_documents: int | None  # documents that the method itself filtered out as near-duplicates
+    near_duplicate_documents: int | None  # documents that the method itself filtered out as near-duplicates
     keywords: dict[str, WithKeywords] | None  # by source
     unshared_keywords: int | None  # documents without a keyword that another document has
     in_parts: InParts | None
@@ -223,7 +223,7 @@ def measure_to(out: Path, *, named: str) -> StatisticsResult:
     return StatisticsResult(sequences=len(run), warnings=len(measured.warnings))
 
 
-def read(done: Done) -> Stats:
+def read(done: Artifact) -> Stats:
     """Return what the step `statistics` measured. Raises RunError for a damaged file."""
     path = done.file(_SUFFIX)
     try:
@@ -364,9 +364,9 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         own_document_negatives=counting.own_document if is_extended else None,
         repeated_chunks=counting.repeated,
         cut_off=measure_cut_off(run, counting.taken, tokens=by_role["document"]),
-        near_copies=_sum(part.near_copies for part in drafted),
+        near_duplicates=_sum(part.near_duplicates for part in drafted),
         repeated_passages=_sum(part.repeated_passages for part in drafted),
-        near_copy_documents=_sum(part.near_copy_documents for part in drafted),
+        near_duplicate_documents=_sum(part.near_duplicate_documents for part in drafted),
         keywords=with_keywords(keyword_shards) if keyword_shards else None,
         unshared_keywords=_sum(part.unshared_keywords for part in drafted),
         in_parts=InParts(counting.in_parts, counting.in_sequences)

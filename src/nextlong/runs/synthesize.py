@@ -64,7 +64,7 @@ def synthesize(
         seq_len: tokens of each sequence, exactly; "128k" counts 1,024s.
         num_sequences: how many; "all": one from each text that can be extended.
         folder: where texts and run are kept; by default `nextlong-runs/`, in the working directory, and a hash of the texts.
-        settings: other recipe keys, as `--set` takes them: "mine.near_copies=0.9".
+        settings: other recipe keys, as `--set` takes them: "mine.near_duplicates=0.9".
         progress: show the steps, as bars on a terminal and as lines elsewhere.
 
     Raises:
@@ -107,7 +107,9 @@ def _checked(settings: Iterable[str]) -> list[str]:
     given = [settings] if isinstance(settings, str) else list(settings)
     for one in given:
         if not isinstance(one, str) or "=" not in one:
-            raise RecipeError(f"settings has {one!r}, which is not KEY=VALUE; write settings=['mine.near_copies=0.9']")
+            raise RecipeError(
+                f"settings has {one!r}, which is not KEY=VALUE; write settings=['mine.near_duplicates=0.9']"
+            )
     return given
 
 

@@ -40,7 +40,7 @@ MOST_USES: Final = 4.0  # of a chunk, on average
 MOST_OVERUSED: Final = 0.1
 MOST_OF_CORPUS: Final = 0.1  # documents that one sequence takes chunks from, of all
 LEAST_BYTES_PER_TOKEN: Final = 2.0
-MOST_NEAR_COPIES: Final = 0.5  # of all documents
+MOST_NEAR_DUPLICATES: Final = 0.5  # of all documents
 MOST_WITHOUT_KEYWORDS: Final = 0.05  # of a source's documents
 LEAST_IN_PARTS: Final = 0.05  # of the documents in the sequences
 
@@ -334,9 +334,9 @@ def _mostly_too_long(seen: Seen) -> bool:
     return 2 * longer > sum(dropped.values())
 
 
-def _many_near_copies(seen: Seen) -> str:
-    left_out, documents = seen.stats.near_copy_documents, seen.stats.yields.documents
-    if not left_out or left_out <= MOST_NEAR_COPIES * documents:
+def _many_near_duplicates(seen: Seen) -> str:
+    left_out, documents = seen.stats.near_duplicate_documents, seen.stats.yields.documents
+    if not left_out or left_out <= MOST_NEAR_DUPLICATES * documents:
         return ""
     return (
         f"{left_out:,} of the corpus's {documents:,} documents were filtered out as near-duplicates: the corpus is full of "
@@ -382,7 +382,7 @@ CHECKS: Final[Mapping[str, Callable[[Seen], str]]] = {
     "fewer-sequences": _fewer_sequences,
     "many-dropped": _many_dropped,
     "much-cut-off": _much_cut_off,
-    "many-near-copies": _many_near_copies,
+    "many-near-duplicates": _many_near_duplicates,
     "no-keywords": _no_keywords,
     "hardly-in-parts": _hardly_in_parts,
     "low-meta-share": _low_meta_share,

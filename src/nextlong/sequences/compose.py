@@ -186,7 +186,9 @@ def _compose_draft(
         return concatenate_spans(pieces, draft.column("group").values.to_pylist(), rules, cutter=cutter)
     groups = [Group(pieces[a], pieces[a + 1 : b]) for a, b in zip(starts, [*starts[1:], len(pieces)], strict=True)]
     rng = rng_for(seed, "position", draft.column("sequence_id")[0].as_py())
-    return compose_spans(groups, rules, rng=rng, blocked=blocked, near_copies=_near_copies(draft), cutter=cutter)
+    return compose_spans(
+        groups, rules, rng=rng, blocked=blocked, near_duplicates=_near_duplicates(draft), cutter=cutter
+    )
 
 
 def _roles(draft: pa.RecordBatch) -> list[int]:
@@ -194,10 +196,10 @@ def _roles(draft: pa.RecordBatch) -> list[int]:
     return roles
 
 
-def _near_copies(draft: pa.RecordBatch) -> dict[int, list[int]]:
+def _near_duplicates(draft: pa.RecordBatch) -> dict[int, list[int]]:
     """Return the near-duplicates of each chunk of a draft that has any."""
     # (2n,) each: every pair in both directions, then sorted by the first chunk, so that a chunk's partners are consecutive.
-    pairs = draft.column("near_copies").values.to_numpy().reshape(-1, 2)
+    pairs = draft.column("near_duplicates").values.to_numpy().reshape(-1, 2)
     one, others = np.concatenate([pairs, pairs[:, ::-1]]).T
     order = np.argsort(one, kind="stable")
     firsts = np.flatnonzero(np.diff(one[order], prepend=schemas.NO_CHUNK))

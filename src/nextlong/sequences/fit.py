@@ -124,18 +124,18 @@ def compose_spans(
     *,
     rng: np.random.Generator | None = None,
     blocked: Container[int] = (),
-    near_copies: Mapping[int, Sequence[int]] = MappingProxyType({}),
+    near_duplicates: Mapping[int, Sequence[int]] = MappingProxyType({}),
     cutter: Cutter | None = None,
 ) -> list[Span] | Dropped:
     """Return spans that tile exactly `rules.target_tokens` tokens, or why there are none (arXiv 2501.12766 §3.1.2).
 
     `rng` places the meta-chunks if `position="random"`. A chunk serves as a negative once unless `reuse="free"`, never if it
-    is `blocked`, and not where one of its `near_copies` has served. Under `fit="exact"` each meta-chunk has at least
+    is `blocked`, and not where one of its `near_duplicates` has served. Under `fit="exact"` each meta-chunk has at least
     `min_gap_tokens` tokens of negatives, and so has the gap between each two, whatever the position.
     """
     cutter = cutter or Cutter(rules.separator_tokens)
     used: set[int] | None = set() if rules.reuse == "never" else None
-    walkers = [_Walker(group.candidates, used, blocked, near_copies, cutter) for group in groups]
+    walkers = [_Walker(group.candidates, used, blocked, near_duplicates, cutter) for group in groups]
     if rules.fit == "exact":
         dropped = _share_budget(groups, walkers, rules, used, trimmed_tokens=cutter.trimmed_tokens)
         if dropped is not None:
@@ -171,12 +171,12 @@ class _Walker:
         candidates: Sequence[Piece],
         used: set[int] | None,
         blocked: Container[int],
-        near_copies: Mapping[int, Sequence[int]],
+        near_duplicates: Mapping[int, Sequence[int]],
         cutter: Cutter,
     ) -> None:
         self.taken: list[Piece] = []
         self.tokens = self.cost = 0
-        self._candidates, self._used, self._blocked, self._near_copies = candidates, used, blocked, near_copies
+        self._candidates, self._used, self._blocked, self._near_duplicates = candidates, used, blocked, near_duplicates
         self._cutter = cutter
         self._places: list[int] = []  # of `taken` among the candidates
         self._next = 0
@@ -234,7 +234,7 @@ class _Walker:
         if self._used is not None:
             for piece in pieces:
                 self._used.add(piece.chunk)
-                self._used.update(self._near_copies.get(piece.chunk, ()))
+                self._used.update(self._near_duplicates.get(piece.chunk, ()))
 
     def _take(self, piece: Piece) -> None:
         self.mark_used([piece])

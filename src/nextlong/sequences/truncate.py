@@ -2,7 +2,7 @@
 
 In:  the ids and text of chunks; SHINGLES and WEIGHTS where near-duplicates are filtered out.
 Out: a `Cutter`. A cut falls between two characters where one is near, leaves at least a character of a negative, and what it
-leaves repeats neither the meta-document nor another negative (docs/decisions/0005-near-copies.md).
+leaves repeats neither the meta-document nor another negative (docs/decisions/0005-near-duplicates.md).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from nextlong.artifacts.lookup import opened
-from nextlong.artifacts.resolve import Corpus, Cuts, cuts_of
+from nextlong.artifacts.resolve import CorpusFiles, Cuts, cuts_of
 from nextlong.artifacts.tokens import TokenStore
 from nextlong.retrieval.near_duplicates.rule import find_near_duplicates
 from nextlong.retrieval.near_duplicates.shingles import Document, Shingles, ShingleStore, document_of, shingles
@@ -28,13 +28,13 @@ TRIMMED_TOKENS: Final = 4  # a character has at most four bytes, hence byte-leve
 
 @dataclass(frozen=True, kw_only=True)
 class ComposeInputs:
-    """What composing looks chunks up in; `near_copies`: (SHINGLES, WEIGHTS, threshold), None where they may stay."""
+    """What composing looks chunks up in; `near_duplicates`: (SHINGLES, WEIGHTS, threshold), None where they may stay."""
 
     tokens: TokenStore
-    corpus: Corpus
+    corpus: CorpusFiles
     token_chars: Path
     tokenizer: Path
-    near_copies: tuple[ShingleStore, Path, float] | None = None
+    near_duplicates: tuple[ShingleStore, Path, float] | None = None
 
 
 class TextCutter(Cutter):
@@ -92,9 +92,9 @@ class TextCutter(Cutter):
 
     def _repeats(self, visible: str, placed: Sequence[int]) -> bool:
         """Say whether what is left of a chunk is a near-duplicate of the meta-document or of a chunk that is placed."""
-        if self._inputs.near_copies is None:
+        if self._inputs.near_duplicates is None:
             return False
-        store, weights, threshold = self._inputs.near_copies
+        store, weights, threshold = self._inputs.near_duplicates
         own, others = shingles([visible]), store.of(np.array(placed, np.int64))
         # Only placed chunks that share a shingle with the text are compared: text 0 is the cut one, then these.
         owners = np.repeat(np.arange(len(placed)), np.diff(others.offsets))

@@ -1,4 +1,4 @@
-"""Repeats: which of some texts repeat which others, each compared with all; the rule is docs/decisions/0005-near-copies.md.
+"""Repeats: which of some texts repeat which others, each compared with all; the rule is docs/decisions/0005-near-duplicates.md.
 
 In:  texts. Out: their words, one 64-bit number per word (equal for equal words whatever their case), and the pairs (a, b) of which
 a repeats b. This is a second implementation of the rule: it shares no code with `nextlong.retrieval`.
@@ -34,7 +34,7 @@ class Repeat(NamedTuple):
     how: str
 
 
-class Texts:
+class ComparedTexts:
     """Some texts that are compared with each other; n of them, r runs of three words in those of ten words or more."""
 
     def __init__(self, words: Sequence[Numbers], *, weights: NDArray[np.uint16] | None, threshold: float) -> None:

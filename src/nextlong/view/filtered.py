@@ -54,7 +54,7 @@ class Kind:
 
 def kinds(run: Run) -> list[Kind]:
     """Return the reasons for which this run left anything out, in the order of the route."""
-    all_kinds = [*_of_corpus(run), *_near_copies(run), *_drafts(run)]
+    all_kinds = [*_of_corpus(run), *_near_duplicates(run), *_drafts(run)]
     return [kind for kind in all_kinds if kind.count]
 
 
@@ -131,15 +131,15 @@ def _of_chunks(run: Run, ids: np.ndarray, chunks: Sequence[Path]) -> Iterator[En
         yield Entry(name, doc_id, f"characters {first:,} to {last:,}")
 
 
-def _near_copies(run: Run) -> Iterator[Kind]:
+def _near_duplicates(run: Run) -> Iterator[Kind]:
     drafted = run.steps["draft"].results(DraftResult)
-    pairs = [pair for part in drafted for pair in part.near_copy_examples]
+    pairs = [pair for part in drafted for pair in part.near_duplicate_examples]
     reason = "repeats the document it would stand among, or another look-alike there"
     yield Kind(
-        "near-copies",
+        "near-duplicates",
         "look-alikes",
         reason,
-        sum(part.near_copies or 0 for part in drafted),
+        sum(part.near_duplicates or 0 for part in drafted),
         partial(_pairs, run, pairs),
         True,
     )

@@ -1,4 +1,4 @@
-"""Near-copies beside what they repeat: the marked stretches are those that both hold."""
+"""Near-duplicates beside what they repeat: the marked stretches are those that both hold."""
 
 import re
 
@@ -40,8 +40,8 @@ def run(shared_run):
 
 
 def test_examples_of_a_run_share_runs_of_words(run):
-    remembered = [own for part in run.steps["draft"].results(DraftResult) for own in part.near_copy_examples]
-    pairs = list(examples.near_copy_pairs(run, most=3))
+    remembered = [own for part in run.steps["draft"].results(DraftResult) for own in part.near_duplicate_examples]
+    pairs = list(examples.near_duplicate_pairs(run, most=3))
     assert len(pairs) == min(3, len(remembered))
     for pair in pairs:
         words = [re.findall(r"\w+", text.lower()) for _, text in pair]

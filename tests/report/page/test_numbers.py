@@ -63,7 +63,14 @@ def test_reasons_of_all_runs_stand_once_each_in_the_order_in_which_they_come():
 
 
 def test_rows_that_say_nothing_of_any_run_are_left_out():
-    plain = [{"near_copies": None, "repeated_passages": 2, "contaminated": {"q.json": 7}, "near_copy_documents": None}]
+    plain = [
+        {
+            "near_duplicates": None,
+            "repeated_passages": 2,
+            "contaminated": {"q.json": 7},
+            "near_duplicate_documents": None,
+        }
+    ]
     plain[0]["keywords"] = None
     plain[0] |= {"own_document_negatives": None, "repeated_chunks": 0}
     assert [(row.name, row.cells[0].text) for row in numbers.filtered(plain)] == [

@@ -55,11 +55,11 @@ def test_only_terms_that_a_run_has_a_use_for_are_explained():
         "meta_share": None,
         "negatives": None,
         "similarity": None,
-        "near_copies": None,
-        "near_copy_documents": None,
+        "near_duplicates": None,
+        "near_duplicate_documents": None,
     }
     assert list(words.glossary([nothing])) == ["token", "sequence", "chunk", "draft"]
-    assert "near-duplicate" in words.glossary([nothing, {**nothing, "near_copy_documents": 0}])
+    assert "near-duplicate" in words.glossary([nothing, {**nothing, "near_duplicate_documents": 0}])
     assert words.glossary([{**nothing, "negatives": "top"}])["negative"] == words._GLOSSARY["negative"][0]
 
 

@@ -94,7 +94,13 @@ def test_every_number_is_that_of_the_statistics(shared_run, text):
     assert {("steps", place, key) for place in range(len(plain["steps"])) for key in ("seconds", "bytes")} <= paths
     assert {("steps", 0, "peak_bytes"), ("distance_tokens", "p50")} <= paths
     assert {("tokens_by_source", name) for name in plain["tokens_by_source"]} <= paths
-    assert {("yields", "kept"), ("near_copies",), ("chars_per_token",), ("meta_share",), ("repeated_chunks",)} <= paths
+    assert {
+        ("yields", "kept"),
+        ("near_duplicates",),
+        ("chars_per_token",),
+        ("meta_share",),
+        ("repeated_chunks",),
+    } <= paths
 
 
 def test_runs_stand_side_by_side(shared_run, other_run):

@@ -128,7 +128,7 @@ def weights_of(texts):
     return weights_from(counts, len(texts))
 
 
-def test_a_licence_in_every_document_makes_no_pair_a_near_copy():
+def test_a_licence_in_every_document_makes_no_pair_a_near_duplicate():
     texts = corpus_with_a_licence()
     assert similarity(texts[0], texts[1]) > 0.8
     weights = weights_of(texts)

@@ -30,9 +30,9 @@ class Pair(NamedTuple):
     repeated: tuple[str, str]
 
 
-def near_copy_pairs(run: Run, *, most: int) -> Iterator[Pair]:
+def near_duplicate_pairs(run: Run, *, most: int) -> Iterator[Pair]:
     """Yield near-duplicates that drafting filtered out, from different tasks before several of one."""
-    counted = [part.near_copy_examples for part in run.steps["draft"].results(DraftResult)]
+    counted = [part.near_duplicate_examples for part in run.steps["draft"].results(DraftResult)]
     rounds = (
         of_run[turn] for turn in range(max(map(len, counted), default=0)) for of_run in counted if turn < len(of_run)
     )

@@ -223,9 +223,9 @@ def filtered(plain: Plain) -> list[Row]:
     keyword_sources = dict.fromkeys(source for stats in plain for source in stats["keywords"] or {})
     return _filled(
         [
-            row("near-duplicate negatives", plain, ("near_copies",)),
+            row("near-duplicate negatives", plain, ("near_duplicates",)),
             row("of these, because of a shared 100-word passage", plain, ("repeated_passages",)),
-            row("near-duplicate documents, by the method", plain, ("near_copy_documents",)),
+            row("near-duplicate documents, by the method", plain, ("near_duplicate_documents",)),
             *(
                 row(f"documents of {source} with keywords", plain, ("keywords", source, "with_keywords"))
                 for source in keyword_sources

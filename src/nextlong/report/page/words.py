@@ -73,7 +73,10 @@ _GLOSSARY: Final = {
         ("similarity",),
     ),
     "draft": ("the planned order of chunks in a sequence, before its tokens are counted.", ()),
-    "near-duplicate": ("a text most of whose words repeat another text.", ("near_copies", "near_copy_documents")),
+    "near-duplicate": (
+        "a text most of whose words repeat another text.",
+        ("near_duplicates", "near_duplicate_documents"),
+    ),
 }  # the fields of the statistics that a run must have for the term to be of use
 
 

@@ -154,7 +154,7 @@ def _run(run: Run, of_run: Mapping[str, Any], name: str) -> dict[str, Any]:
         "sources": ", ".join(sources),
         "verdict": words.verdict(of_run),
         "summary": summary.lines(run.recipe, run.steps, folder=run.data),
-        "examples": [examples.marked(pair) for pair in examples.near_copy_pairs(run, most=_EXAMPLES)],
+        "examples": [examples.marked(pair) for pair in examples.near_duplicate_pairs(run, most=_EXAMPLES)],
     }
 
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 from nextlong.engine.estimate import Amounts
 from nextlong.methods.base import DocumentMethod, Need, NeighbourSearch, method_of
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import SURE_SHARE, document_chars, fetch_of
+from nextlong.recipe.amounts import SURE_SHARE, candidates_of, document_chars
 from nextlong.recipe.keys import AUTO
 from nextlong.report.plan.trial import Trial
 from nextlong.retrieval.indexes import costs
@@ -66,7 +66,7 @@ def amounts_of(
         evaluation_bytes=corpus.evaluation_bytes,
         dimensions=dimensions,
         vectors=corpus.chunks if is_chunks else corpus.kept_documents,
-        neighbours=fetch_of(recipe) if is_chunks else _fetch(recipe, corpus, chars_per_token),
+        neighbours=candidates_of(recipe) if is_chunks else _document_neighbours(recipe, corpus, chars_per_token),
     )
     return _with_index(recipe, _with_drafts(recipe, corpus, amounts, chars_per_token), has_gpu=has_gpu)
 
@@ -93,13 +93,13 @@ def _search_of(recipe: Recipe) -> NeighbourSearch:
     method = method_of(recipe)
     if isinstance(method, DocumentMethod) and Need.DOCUMENT_NEIGHBOURS in method.needs:
         return method.search(recipe, recipe.options, attempt=0)
-    return NeighbourSearch(fetch=0, queries=0)
+    return NeighbourSearch(neighbours=0, queries=0)
 
 
-def _fetch(recipe: Recipe, corpus: Corpus, chars_per_token: float) -> float:
-    fetch = _search_of(recipe).fetch
-    if fetch is not None:
-        return fetch
+def _document_neighbours(recipe: Recipe, corpus: Corpus, chars_per_token: float) -> float:
+    neighbours = _search_of(recipe).neighbours
+    if neighbours is not None:
+        return neighbours
     mean_chars = corpus.kept_chars / max(1.0, corpus.kept_documents)
     return math.ceil(4 * document_chars(recipe, chars_per_token) / max(1.0, mean_chars))
 

@@ -3,7 +3,7 @@
 In:  SHINGLES of some candidates, their meta-document, and WEIGHTS, which say how rare each shingle is.
 Out: which candidates repeat the meta-document, and which pairs of the others repeat each other.
 
-The rule is docs/decisions/0005-near-copies.md. A text repeats another if `threshold` of its words, by weight, stand in runs of
+The rule is docs/decisions/0005-near-duplicates.md. A text repeats another if `threshold` of its words, by weight, stand in runs of
 three that the other has too; or if both have the same 100 words in a row; or, of fewer than ten words, if the other has the
 same. It is asymmetric: a part is a copy of the whole.
 

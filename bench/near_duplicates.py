@@ -1,4 +1,4 @@
-"""Near-copies: how many are found, and what else is taken for one, on labelled pairs and on planted copies.
+"""Near-duplicates: how many are found, and what else is taken for one, on labelled pairs and on planted copies.
 
 In:  JSONL files (plain, .gz or .zst) with `id` and `text`: corpora, pages with a `group` each (versions of one page), and
      pairs {a, b} of documents of the corpora that are near-duplicates.
