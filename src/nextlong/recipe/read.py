@@ -16,7 +16,7 @@ from nextlong.errors import RecipeError
 from nextlong.recipe.text import UniqueKeys, copied, in_full
 from nextlong.text import Json, did_you_mean
 
-_YAML_NAMES: Final = {list: "list", str: "text"}
+_YAML_NAMES: Final[dict[type, str]] = {list: "list", str: "text"}
 
 
 def preset(name: str) -> str:
