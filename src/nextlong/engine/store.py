@@ -38,7 +38,8 @@ _FULL = (
     "the disk is full, or your quota used up: {where} could not be written; free space (`nextlong plan` says how much), "
     "then run again: finished steps are kept"
 )
-_NOT_WRITABLE = "{where} cannot be written ({reason}); give run_dir a folder that you may write to"
+_OTHER_FOLDER = "set run_dir to a folder that you can write to"
+_NOT_WRITABLE = "{where} cannot be written ({reason}); " + _OTHER_FOLDER
 _REFUSALS = {
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
@@ -48,8 +49,8 @@ _REFUSALS = {
     errno.EACCES: _NOT_WRITABLE,
     errno.EPERM: _NOT_WRITABLE,
     errno.EROFS: _NOT_WRITABLE,
-    errno.ENOTDIR: _NOT_WRITABLE,
-    errno.EEXIST: _NOT_WRITABLE,
+    errno.ENOTDIR: "{where} cannot be created, because a part of this path is a file; " + _OTHER_FOLDER,
+    errno.EEXIST: "{where} is a file; " + _OTHER_FOLDER,
 }
 # NumPy says so in words, without an errno.
 _NUMPY_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written|Not enough free space")
@@ -243,7 +244,11 @@ def remove_leftovers(folder: Path) -> None:
 def locked(run_dir: Path, *, mode: Mode = "alone") -> Iterator[None]:
     """Hold the run directory for this process. Raises RunError if another holds it or it cannot be written."""
     with explained(run_dir):
-        run_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError as error:
+            # The kernel's word for a folder in which nothing can be created, such as /proc.
+            raise RunError(f"{error.filename} cannot be created; {_OTHER_FOLDER}") from None
         lock = hold(run_dir / ".lock", mode=mode)
     if isinstance(lock, str):
         raise RunError(f"{run_dir} is in use by {lock}; wait for it, or stop it first")
