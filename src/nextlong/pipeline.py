@@ -33,7 +33,7 @@ from nextlong.engine.executor import Capacity, Executor, SerialExecutor
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
 from nextlong.engine.progress import Quiet, Reporter
 from nextlong.engine.runner import run_array_job, run_steps, steps_before
-from nextlong.engine.step import Done, Finished, Step
+from nextlong.engine.step import Artifact, Artifacts, Step
 from nextlong.engine.step_store import StepStore
 from nextlong.errors import ExportError
 from nextlong.export import steps as export_steps
@@ -74,7 +74,7 @@ class Session:
     def route(self, *, attempt: int = 0) -> list[Step]:
         """Return the steps as `route` does; once the inputs are ingested, the run directory remembers them."""
 
-        def remember(ingested: Done) -> None:
+        def remember(ingested: Artifact) -> None:
             # Only now, so that a file that was refused may be mended.
             known_files.remember(
                 ingested,
@@ -87,8 +87,8 @@ class Session:
         return route(self.recipe, self._files, attempt=attempt, when_ingested=remember)
 
     def run_steps(
-        self, steps: Sequence[Step], *, known: Finished | None = None, only: Container[str] | None = None
-    ) -> dict[str, Done]:
+        self, steps: Sequence[Step], *, known: Artifacts | None = None, only: Container[str] | None = None
+    ) -> dict[str, Artifact]:
         """Finish steps as `engine.runner.run_steps` does."""
         return run_steps(
             steps,
@@ -100,7 +100,7 @@ class Session:
             step_store=self._step_store,
         )
 
-    def make_variant(self) -> tuple[dict[str, Done], record.Variant]:
+    def make_variant(self) -> tuple[dict[str, Artifact], record.Variant]:
         """Run the whole route and record the variant; return the finished steps by name, and the variant."""
         recipe, name = self.recipe, name_for(self.recipe, self.run_dir)
         done = self._compose()
@@ -111,9 +111,9 @@ class Session:
         done = self.run_steps(export_steps.export_steps(recipe, export_steps.read_steps(done)), known=done)
         return done, record.write(recipe, done, self.run_dir, name=name)
 
-    def _compose(self) -> dict[str, Done]:
+    def _compose(self) -> dict[str, Artifact]:
         """Run the steps up to composing, with more drafted each time, until there are enough sequences."""
-        done: dict[str, Done] = {}
+        done: dict[str, Artifact] = {}
         for attempt in itertools.count():
             steps = self.route(attempt=attempt)
             steps = steps[: 1 + [step.name for step in steps].index("compose")]
@@ -203,7 +203,7 @@ def check_corpus(recipe: Recipe, files: list[list[InputFile]]) -> list[str]:
 
 def run(
     recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: Literal["refuse", "accept"] = "refuse"
-) -> dict[str, Done]:
+) -> dict[str, Artifact]:
     """Make the recipe's variant of the run directory; return the finished steps by name. What is finished is reused.
 
     Raises a NextlongError for every mistake that a user can mend.
@@ -279,7 +279,7 @@ def route(
     files: Sequence[Sequence[InputFile]],
     *,
     attempt: int = 0,
-    when_ingested: Callable[[Done], None] = lambda _: None,
+    when_ingested: Callable[[Artifact], None] = lambda _: None,
 ) -> list[Step]:
     """Return the steps of the recipe in the order in which they run.
 

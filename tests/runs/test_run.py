@@ -12,7 +12,7 @@ import nextlong
 from nextlong import pipeline
 from nextlong.artifacts.record import RECIPE_FILE
 from nextlong.cli.main import main
-from nextlong.engine.step import Result
+from nextlong.engine.step import TaskResult
 from nextlong.errors import RunError
 from nextlong.recipe import Recipe
 from nextlong.runs import export as runs_export
@@ -237,7 +237,7 @@ def test_a_run_of_an_earlier_version_is_told_as_such(own_run, capsys, step, suff
         )
 
 
-class Surprises(Result):
+class Surprises(TaskResult):
     surprises: int
 
 

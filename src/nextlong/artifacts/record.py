@@ -21,7 +21,7 @@ import yaml
 
 from nextlong.artifacts.finished import sequences_per_part
 from nextlong.engine import store
-from nextlong.engine.step import Finished
+from nextlong.engine.step import Artifacts
 from nextlong.errors import RecipeError, RunError
 from nextlong.plugins import ENCODERS, FORMATS, METHODS
 from nextlong.recipe import Recipe
@@ -155,7 +155,7 @@ def _read(path: Path) -> Variant:
     return Variant(path.stem, path, *(plain[key] for key in keys))
 
 
-def write(recipe: Recipe, done: Finished, run_dir: Path, *, name: str) -> Variant:
+def write(recipe: Recipe, done: Artifacts, run_dir: Path, *, name: str) -> Variant:
     """Record a finished variant; what was exported of the same sequences before stays known.
 
     `RUN` opens it from now on if it has the recipe's own settings, and stays what it was if it has overrides.

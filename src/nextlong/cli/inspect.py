@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from nextlong.runs.run import Sequence
-    from nextlong.verify.outcome import Outcome
+    from nextlong.verify.outcome import CheckOutcome
 
 _FAILED = 1
 
@@ -284,7 +284,7 @@ def _verify(args: argparse.Namespace) -> int:
     return 0 if passed(outcomes) else _FAILED
 
 
-def _outcomes(args: argparse.Namespace, sample: int, starting: Callable[[str], None]) -> Iterator[Outcome]:
+def _outcomes(args: argparse.Namespace, sample: int, starting: Callable[[str], None]) -> Iterator[CheckOutcome]:
     from nextlong.reading import file_systems
     from nextlong.verify import checks, delivered
     from nextlong.verify.processes import available

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from nextlong.corpus.ingest import content_hash, normalized_hash
-from nextlong.reading.files import InputFile, Part
+from nextlong.reading.files import FilePart, InputFile
 from nextlong.reading.formats import read_records
 from nextlong.reading.records import Record, RejectKind
 from nextlong.reading.sampling import can_be_entered, estimate_text_bytes, reject_kind, sample_at, sample_from_start
@@ -181,7 +181,7 @@ def _sample(
 
 
 def _texts(file: InputFile, source: Source, max_document_chars: int, rejects: Counter[RejectKind]) -> Iterator[bytes]:
-    for item in read_records(Part(file), source, max_document_chars=max_document_chars):
+    for item in read_records(FilePart(file), source, max_document_chars=max_document_chars):
         kind = reject_kind(item, max_document_chars)
         if kind is not None:
             rejects[kind] += 1

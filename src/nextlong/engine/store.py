@@ -54,7 +54,7 @@ _REFUSALS = {
 _NUMPY_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written|Not enough free space")
 
 
-class FileEntry(TypedDict):
+class RecordedFile(TypedDict):
     """What a marker or manifest says of a file."""
 
     bytes: int
@@ -62,11 +62,11 @@ class FileEntry(TypedDict):
     mtime_ns: NotRequired[int]
 
 
-class Part(TypedDict):
+class TaskPart(TypedDict):
     """What one task wrote and returned; `closes` marks the task that came after all others."""
 
     index: int
-    files: dict[str, FileEntry]
+    files: dict[str, RecordedFile]
     counts: Json
     seconds: float
     peak_bytes: NotRequired[int]
@@ -136,15 +136,15 @@ def _known_hash(path: Path, mtime_ns: int) -> str:  # noqa: ARG001 (of a change 
 
 def commit_part(
     work: Path, folder: Path, index: int, counts: Mapping[str, Any], seconds: float, *, peak_bytes: int | None = None
-) -> Part:
+) -> TaskPart:
     """Move a task's files from its private folder `work` into the step's `folder`; the marker, written last, is returned."""
-    files: dict[str, FileEntry] = {}
+    files: dict[str, RecordedFile] = {}
     for path in sorted(work.iterdir()):
         sync(path)
         stat = path.stat()
         files[path.name] = {"bytes": stat.st_size, "xxh3": hash_file(path), "mtime_ns": stat.st_mtime_ns}
         path.replace(folder / path.name)
-    marker: Part = {"index": index, "files": files, "counts": dict(counts), "seconds": round(seconds, 3)}
+    marker: TaskPart = {"index": index, "files": files, "counts": dict(counts), "seconds": round(seconds, 3)}
     if peak_bytes is not None:
         marker["peak_bytes"] = peak_bytes
     temporary = work / "marker"
@@ -154,16 +154,16 @@ def commit_part(
     return marker
 
 
-def confirmed_parts(folder: Path, *, among: Iterable[int] | None = None) -> dict[int, Part]:
+def confirmed_parts(folder: Path, *, among: Iterable[int] | None = None) -> dict[int, TaskPart]:
     """Return the markers of an unfinished step whose files are all there as they were written, by task index.
 
     A file counts as it was written if it has its recorded size and time of change, else if it has its recorded hash: what
     hundreds of terabytes hold is not read again to resume. Only the tasks `among` are looked at, if they are given.
     """
 
-    def confirmed(path: Path) -> Part | None:
+    def confirmed(path: Path) -> TaskPart | None:
         try:
-            marker: Part = json.loads(path.read_text(encoding="utf-8"))
+            marker: TaskPart = json.loads(path.read_text(encoding="utf-8"))
             is_whole = all(_is_intact(folder / name, record, trust="time") for name, record in marker["files"].items())
         except (ValueError, KeyError, OSError):
             return None  # torn by a power cut: the task simply runs again
@@ -215,7 +215,7 @@ def _at_once(check: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> Itera
         return list(pool.map(check, items))
 
 
-def _is_intact(path: Path, record: FileEntry, *, trust: Trust) -> bool:
+def _is_intact(path: Path, record: RecordedFile, *, trust: Trust) -> bool:
     try:
         stat = path.stat()
     except FileNotFoundError:

@@ -21,12 +21,13 @@ from numpy.typing import NDArray
 
 from nextlong.artifacts.results import ClustersResult, DocumentsResult, DraftResult
 from nextlong.engine.estimate import Amounts, Estimate, per_shard
-from nextlong.engine.step import Config, Finished, Result, Step, Task
+from nextlong.engine.step import Artifacts, Step, Task, TaskResult
 from nextlong.recipe import Recipe
 from nextlong.retrieval.index import NeighbourCount, count_neighbours
 from nextlong.retrieval.indexes.base import VectorShards
 from nextlong.retrieval.indexes.costs import PRODUCT_S
 from nextlong.retrieval.indexes.kmeans import nearest_centres, train_centres
+from nextlong.text import Json
 
 _CLUSTERS_OF_A_PART = 64  # so that parts are of about the same size, whatever the sizes of the clusters
 _SAMPLED_OF_A_CLUSTER = 256  # vectors that k-means sees
@@ -88,7 +89,7 @@ def train_clusters(out: Path, *, vectors: Sequence[Path], parts: int, seed: int)
     return ClustersResult(parts=parts, clusters=count)
 
 
-def assign_clusters(out: Path, *, vectors: Path, centres: Path) -> Result:
+def assign_clusters(out: Path, *, vectors: Path, centres: Path) -> TaskResult:
     """Write `{out}.clusters.npy`, uint16 (documents,): the cluster whose centre is nearest to each document of a shard."""
     stored, centres_CD = np.load(vectors, mmap_mode="r"), np.load(centres)
     numbers = np.empty(len(stored), np.uint16)
@@ -96,7 +97,7 @@ def assign_clusters(out: Path, *, vectors: Path, centres: Path) -> Result:
         block_ND = stored[first : first + _ASSIGNED_AT_ONCE].astype(np.float32)
         numbers[first : first + len(block_ND)] = nearest_centres(block_ND, centres_CD, count=1)[:, 0]
     np.save(f"{out}.clusters.npy", numbers)
-    return Result()
+    return TaskResult()
 
 
 def count_parts(recipe: Recipe, *, queries: float, neighbours: float) -> int:
@@ -104,7 +105,7 @@ def count_parts(recipe: Recipe, *, queries: float, neighbours: float) -> int:
     return max(1, math.ceil(queries * neighbours / recipe.documents.partition_size))
 
 
-def parts_of(done: Finished) -> list[Part]:
+def parts_of(done: Artifacts) -> list[Part]:
     """Return the parts that a finished run's documents were put into; none where they are drafted together."""
     if "partition" not in done or not done["partition"].manifest["parts"]:
         return []
@@ -113,7 +114,7 @@ def parts_of(done: Finished) -> list[Part]:
     return [Part(number, trained.parts, centres, clusters) for number in range(trained.parts)]
 
 
-def describe_partition(done: Finished) -> str:
+def describe_partition(done: Artifacts) -> str:
     """Return how the documents of a finished run were partitioned, as summaries and cards say it; "" if they were not."""
     sizes = [part.documents for part in done["draft"].results(DraftResult) if part.documents is not None]
     if not sizes:
@@ -127,17 +128,17 @@ def describe_partition(done: Finished) -> str:
 def partition_steps(recipe: Recipe, documents: Step, vectors: Step, neighbours: NeighbourCount) -> list[Step]:
     """Return the steps that put the documents into parts; without tasks where one part holds all."""
 
-    def parts(done: Finished) -> int:
+    def parts(done: Artifacts) -> int:
         drawn = done["documents"].result(DocumentsResult).drawn
         return count_parts(recipe, queries=drawn, neighbours=count_neighbours(neighbours, done))
 
-    def train(done: Finished) -> list[Task]:
+    def train(done: Artifacts) -> list[Task]:
         if parts(done) == 1:
             return []
         paths = done["document_vectors"].files(".document_vectors.npy")
         return [partial(train_clusters, vectors=paths, parts=parts(done), seed=recipe.seed)]
 
-    def assign(done: Finished) -> list[Task]:
+    def assign(done: Artifacts) -> list[Task]:
         if parts(done) == 1:
             return []
         centres = done["clusters"].file(".centres.npy")
@@ -148,7 +149,7 @@ def partition_steps(recipe: Recipe, documents: Step, vectors: Step, neighbours: 
         count = count_parts(recipe, queries=amounts.queries, neighbours=min(amounts.neighbours, amounts.vectors))
         return 0.0 if count == 1 else min(_CLUSTERS_OF_A_PART * count, amounts.vectors)
 
-    config: Config = {
+    config: Json = {
         "partition_size": recipe.documents.partition_size,
         "neighbours": dict(neighbours),
         "seed": recipe.seed,

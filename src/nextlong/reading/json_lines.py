@@ -10,7 +10,7 @@ from typing import Any, Final
 import orjson
 
 from nextlong.errors import CorpusError
-from nextlong.reading.files import InputFile, Part, read_head
+from nextlong.reading.files import FilePart, InputFile, read_head
 from nextlong.reading.records import (
     ABSENT,
     BOM,
@@ -41,7 +41,7 @@ class _JsonLines(InputFormat):
     is_lines = is_splittable = is_seekable = True
 
     def read(
-        self, stream: Any, part: Part, source: Source, *, max_document_chars: int, columns: Sequence[str]
+        self, stream: Any, part: FilePart, source: Source, *, max_document_chars: int, columns: Sequence[str]
     ) -> Items:
         """Yield the record or reject of each line; a line too long to hold a document is never held whole."""
         file, is_first_part = part.file, not part.start  # a later part may hold nothing but rejects
@@ -128,7 +128,7 @@ class _JsonLines(InputFormat):
         """Read the lines that begin in a range of bytes."""
         start = min(int(position * file.bytes), max(0, file.bytes - read_bytes))
         stop = min(file.bytes, start + read_bytes)
-        part = Part(file, start, stop)
+        part = FilePart(file, start, stop)
         items = self.read(stream, part, source, max_document_chars=max_document_chars, columns=columns)
         return items, (stop - start) / max(1, file.bytes)
 
@@ -136,7 +136,7 @@ class _JsonLines(InputFormat):
 FORMAT: Final = _JsonLines()
 
 
-def _lines(stream: Any, part: Part, max_line_bytes: int) -> Iterator[tuple[int, bytes]]:
+def _lines(stream: Any, part: FilePart, max_line_bytes: int) -> Iterator[tuple[int, bytes]]:
     """Yield the 1-based number and content of each line of a part, blank lines skipped; of a too long line only its head."""
     number, offset, stop = part.lines_before, part.start, part.stop
     if part.skips and part.start:

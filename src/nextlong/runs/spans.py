@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.resolve import Corpus
+from nextlong.artifacts.resolve import CorpusFiles
 
 CHUNK_ROLES = (schemas.META, schemas.NEGATIVE, schemas.DOCUMENT)  # of spans that hold a document's text
 ABOUT_ROLES = (schemas.META, schemas.DOCUMENT)  # … of documents that a sequence is about
@@ -54,7 +54,7 @@ class Block(NamedTuple):
         return self.sequence << 32 | self.groups
 
 
-def read_blocks(path: Path, take: int, corpus: Corpus, *, first: int = 0) -> Iterator[Block]:
+def read_blocks(path: Path, take: int, corpus: CorpusFiles, *, first: int = 0) -> Iterator[Block]:
     """Yield the sequences [first, take) of a SEQUENCES file."""
     with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
         batches: list[pa.RecordBatch] = []
@@ -67,7 +67,7 @@ def read_blocks(path: Path, take: int, corpus: Corpus, *, first: int = 0) -> Ite
                 batches, held = [], 0
 
 
-def _block(table: pa.Table, corpus: Corpus) -> Block:
+def _block(table: pa.Table, corpus: CorpusFiles) -> Block:
     lists = {name: table.column(name).combine_chunks() for name in schemas.SPAN_COLUMNS}
     sizes = np.diff(lists["role"].offsets.to_numpy())
     chunk_ids = lists["chunk_id"].values.to_numpy()

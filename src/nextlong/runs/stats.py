@@ -33,7 +33,7 @@ from nextlong.artifacts.results import (
     StatisticsResult,
 )
 from nextlong.engine import store
-from nextlong.engine.step import Done, Step
+from nextlong.engine.step import Artifact, Step
 from nextlong.errors import RunError
 from nextlong.export.steps import read_steps
 from nextlong.methods.base import method_of
@@ -223,7 +223,7 @@ def measure_to(out: Path, *, named: str) -> StatisticsResult:
     return StatisticsResult(sequences=len(run), warnings=len(measured.warnings))
 
 
-def read(done: Done) -> Stats:
+def read(done: Artifact) -> Stats:
     """Return what the step `statistics` measured. Raises RunError for a damaged file."""
     path = done.file(_SUFFIX)
     try:

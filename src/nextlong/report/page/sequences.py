@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from nextlong.picture import pieces, shared_words, strip
-from nextlong.picture.strip import Texts
+from nextlong.picture.strip import StripTexts
 from nextlong.report.page import chunk_map, words
 from nextlong.report.page.chunk_map import ChunkMap
 from nextlong.runs import find
@@ -119,7 +119,7 @@ def _after(one: _Chosen, scale: tuple[float, float], limit: int, *, alone: bool)
     return Drawn(heading, words.sequence(spans, lead=one.lead, tokens=tokens), legend, drawn, document)
 
 
-def _texts(run: Run, sequence: OneSequence, limit: int) -> Texts | None:
+def _texts(run: Run, sequence: OneSequence, limit: int) -> StripTexts | None:
     """Return texts of at most `limit` characters each; None where that would be too little to read."""
     if limit < _FEWEST_CHARS:
         return None
@@ -130,4 +130,4 @@ def _texts(run: Run, sequence: OneSequence, limit: int) -> Texts | None:
         shared_words.shared(text, texts[other], known) if other >= 0 else []
         for text, other in zip(texts, pieces.partners(sequence.spans), strict=True)
     ]
-    return Texts(texts=texts, words=shared, shortened_to=limit if any(len(text) > limit for text in whole) else 0)
+    return StripTexts(texts=texts, words=shared, shortened_to=limit if any(len(text) > limit for text in whole) else 0)
