@@ -17,7 +17,7 @@ import itertools
 import os
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Final, Literal
 
 from nextlong.artifacts import record
 from nextlong.artifacts.record import name_for, run_dir_of, store_of
@@ -51,6 +51,44 @@ from nextlong.sequences.shortfall import gives_nothing, is_enough, refuse_nothin
 from nextlong.sequences.steps import compose_step, referenced_chunks_step, tokenizer_step, tokens_step
 from nextlong.sequences.tokenizer import check_there
 from nextlong.workers import EXPORT_STEPS, preloaded
+
+# What each step does, as progress shows it.
+STEP_TITLES: Final = {
+    "line_counts": "count the lines of large files",
+    "ingest": "read the documents, remove exact duplicates",
+    "select": "apply the limits and weights of the sources",
+    "minhash": "compute MinHash signatures",
+    "similar_pairs": "find pairs of similar documents",
+    "near_duplicates": "remove near-duplicate documents",
+    "chunk": "split the documents into chunks",
+    "eval_ngrams": "read the evaluation texts",
+    "contaminated": "find evaluation texts in the corpus",
+    "decontaminate": "remove contaminated documents",
+    "filter_report": "record what was filtered out",
+    "tokenizer": "load or train the tokenizer",
+    "lengths": "count the tokens of each chunk",
+    "meta_documents": "sample the meta-documents",
+    "documents": "list the documents",
+    "encoder": "prepare the encoder",
+    "embed": "encode the chunks as vectors",
+    "document_vectors": "average the vectors of each document",
+    "shingles": "hash runs of words to detect near-duplicates",
+    "weights": "weight words by rarity",
+    "index": "choose and train the search index",
+    "index_shards": "add the vectors to the index",
+    "tune": "tune the search to the requested recall",
+    "least_scores": "find the score that a neighbor must exceed",
+    "scan": "search the corpus block by block",
+    "mine": "find hard negatives",
+    "neighbours": "find the nearest neighbors",
+    "keywords": "extract keywords",
+    "draft": "choose the chunks of each sequence",
+    "referenced_chunks": "list the chunks in use",
+    "tokens": "tokenize the chunks in use",
+    "compose": "build sequences of exactly T tokens",
+    "rows": "arrange the rows of the export",
+    "statistics": "compute the statistics",
+}
 
 
 class Session:

@@ -37,7 +37,8 @@ _FULL = (
     "the disk is full, or your quota used up: {where} could not be written; free space (`nextlong plan` says how much), "
     "then run again: finished steps are kept"
 )
-_NOT_WRITABLE = "{where} cannot be written ({reason}); give run_dir a folder that you may write to"
+_OTHER_FOLDER = "set run_dir to a folder that you can write to"
+_NOT_WRITABLE = "{where} cannot be written ({reason}); " + _OTHER_FOLDER
 _REFUSALS = {
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
@@ -47,8 +48,8 @@ _REFUSALS = {
     errno.EACCES: _NOT_WRITABLE,
     errno.EPERM: _NOT_WRITABLE,
     errno.EROFS: _NOT_WRITABLE,
-    errno.ENOTDIR: _NOT_WRITABLE,
-    errno.EEXIST: _NOT_WRITABLE,
+    errno.ENOTDIR: "{where} cannot be created, because a part of this path is a file; " + _OTHER_FOLDER,
+    errno.EEXIST: "{where} is a file; " + _OTHER_FOLDER,
 }
 # NumPy says so in words, without an errno.
 _NUMPY_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written|Not enough free space")
@@ -245,7 +246,12 @@ def locked(run_dir: Path, *, mode: Literal["alone", "together"] = "alone") -> It
     Those that hold it "together" (array jobs) leave everything as it is that is not their own.
     """
     with explained(run_dir):
-        run_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+        except (
+            FileNotFoundError
+        ) as error:  # the kernel's word for a folder in which nothing can be created, such as /proc
+            raise RunError(f"{error.filename} cannot be created; {_OTHER_FOLDER}") from None
         file = (run_dir / ".lock").open("a+", encoding="utf-8")
     with file:
         _lock(file, run_dir, fcntl.LOCK_EX if mode == "alone" else fcntl.LOCK_SH)
