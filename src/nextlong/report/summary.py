@@ -20,6 +20,7 @@ from nextlong.engine.step import Artifacts
 from nextlong.export import steps as export_steps
 from nextlong.export.arrange import FEWER_LEFT_OUT, RowsResult, fill, percent
 from nextlong.methods.base import described
+from nextlong.methods.partition import describe_partition
 from nextlong.recipe import Recipe
 from nextlong.retrieval.index import describe_choice
 from nextlong.runs import stats
@@ -55,6 +56,8 @@ def lines(recipe: Recipe, done: Artifacts, *, folder: Path) -> list[tuple[str, s
         part.near_duplicate_documents for part in done["draft"].results(DraftResult) if part.near_duplicate_documents
     ]:
         facts.append(("near-duplicates", f"{counted(sum(left_out), 'document')} left out by the method"))
+    if partitioned := describe_partition(done):
+        facts.append(("partitions", partitioned))
     facts += _keywords(done)
     facts += exported(recipe, done, folder=folder)
     facts += warned(done)
