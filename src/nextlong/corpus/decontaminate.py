@@ -30,10 +30,10 @@ from nextlong import schemas
 from nextlong.artifacts.lookup import read_chunks
 from nextlong.artifacts.results import ChunkResult, ContaminatedResult, EvalNgramsResult
 from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Finished, Step, Task
+from nextlong.engine.step import Artifacts, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.reading.file_systems import open_binary
-from nextlong.recipe import Recipe
+from nextlong.recipe import Decontaminate
 from nextlong.retrieval.near_duplicates.words import Words, bounds_of, hash_words, ngrams, runs_on
 
 _LEAST_WORDS: Final = 8
@@ -51,20 +51,20 @@ GRAMS = np.dtype([("hash", "u8"), ("file", "u2"), ("words", "u1")])
 _EXAMPLE_CHARS: Final = 200
 
 
-def decontaminate_steps(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
+def decontaminate_steps(settings: Decontaminate, ingest: Step, chunk: Step) -> list[Step]:
     """Return the steps from all chunks to the decontaminated ones; none if there is no evaluation file."""
-    if not recipe.decontaminate.files:
+    if not settings.files:
         return []
-    eval_ngrams = _eval_ngrams_step(recipe)
-    contaminated = _contaminated_step(recipe.decontaminate.files, ingest, chunk, eval_ngrams)
+    eval_ngrams = _eval_ngrams_step(settings)
+    contaminated = _contaminated_step(settings.files, ingest, chunk, eval_ngrams)
     return [eval_ngrams, contaminated, _decontaminate_step(chunk, contaminated)]
 
 
-def _eval_ngrams_step(recipe: Recipe) -> Step:
+def _eval_ngrams_step(settings: Decontaminate) -> Step:
     """Evaluation files → the runs of words to look for; the files' content is part of the fingerprint."""
-    files, ngram = recipe.decontaminate.files, recipe.decontaminate.ngram
+    files, ngram = settings.files, settings.ngram
 
-    def tasks(_: Finished) -> list[Task]:
+    def tasks(_: Artifacts) -> list[Task]:
         return [partial(evaluation_grams, files=files, ngram=ngram)]
 
     config = {"files": [[file, _content_hash(file)] for file in files], "ngram": ngram}
@@ -93,7 +93,7 @@ def _content_hash(file: str) -> str:
 def _contaminated_step(files: Sequence[str], ingest: Step, chunk: Step, eval_ngrams: Step) -> Step:
     """CHUNKS → which of them share a run of words with an evaluation file."""
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         heads, grams = (done["eval_ngrams"].file(suffix) for suffix in (".heads.npy", ".grams.npy"))
         shards = zip(done["ingest"].files(".documents.arrow"), done["chunk"].files(".chunks.arrow"), strict=True)
         return [
@@ -115,7 +115,7 @@ def _contaminated_step(files: Sequence[str], ingest: Step, chunk: Step, eval_ngr
 def _decontaminate_step(chunk: Step, contaminated: Step) -> Step:
     """CHUNKS → CHUNKS without these."""
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         shards = zip(done["chunk"].files(".chunks.arrow"), done["contaminated"].files(".contaminated.npy"), strict=True)
         return [partial(decontaminate_shard, chunks=chunks, contaminated=which) for chunks, which in shards]
 

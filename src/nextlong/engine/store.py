@@ -28,6 +28,7 @@ from nextlong.text import Json
 
 MANIFEST = "manifest.json"
 Trust = Literal["size", "time", "hash"]
+Mode = Literal["alone", "together"]  # how a lock is held
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 _HASH_BLOCK_BYTES = 1 << 22
@@ -37,7 +38,8 @@ _FULL = (
     "the disk is full, or your quota used up: {where} could not be written; free space (`nextlong plan` says how much), "
     "then run again: finished steps are kept"
 )
-_NOT_WRITABLE = "{where} cannot be written ({reason}); give run_dir a folder that you may write to"
+_OTHER_FOLDER = "set run_dir to a folder that you can write to"
+_NOT_WRITABLE = "{where} cannot be written ({reason}); " + _OTHER_FOLDER
 _REFUSALS = {
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
@@ -47,14 +49,14 @@ _REFUSALS = {
     errno.EACCES: _NOT_WRITABLE,
     errno.EPERM: _NOT_WRITABLE,
     errno.EROFS: _NOT_WRITABLE,
-    errno.ENOTDIR: _NOT_WRITABLE,
-    errno.EEXIST: _NOT_WRITABLE,
+    errno.ENOTDIR: "{where} cannot be created, because a part of this path is a file; " + _OTHER_FOLDER,
+    errno.EEXIST: "{where} is a file; " + _OTHER_FOLDER,
 }
 # NumPy says so in words, without an errno.
 _NUMPY_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written|Not enough free space")
 
 
-class FileEntry(TypedDict):
+class RecordedFile(TypedDict):
     """What a marker or manifest says of a file."""
 
     bytes: int
@@ -62,11 +64,11 @@ class FileEntry(TypedDict):
     mtime_ns: NotRequired[int]
 
 
-class Part(TypedDict):
+class TaskPart(TypedDict):
     """What one task wrote and returned; `closes` marks the task that came after all others."""
 
     index: int
-    files: dict[str, FileEntry]
+    files: dict[str, RecordedFile]
     counts: Json
     seconds: float
     peak_bytes: NotRequired[int]
@@ -136,15 +138,15 @@ def _known_hash(path: Path, mtime_ns: int) -> str:  # noqa: ARG001 (of a change 
 
 def commit_part(
     work: Path, folder: Path, index: int, counts: Mapping[str, Any], seconds: float, *, peak_bytes: int | None = None
-) -> Part:
+) -> TaskPart:
     """Move a task's files from its private folder `work` into the step's `folder`; the marker, written last, is returned."""
-    files: dict[str, FileEntry] = {}
+    files: dict[str, RecordedFile] = {}
     for path in sorted(work.iterdir()):
         sync(path)
         stat = path.stat()
         files[path.name] = {"bytes": stat.st_size, "xxh3": hash_file(path), "mtime_ns": stat.st_mtime_ns}
         path.replace(folder / path.name)
-    marker: Part = {"index": index, "files": files, "counts": dict(counts), "seconds": round(seconds, 3)}
+    marker: TaskPart = {"index": index, "files": files, "counts": dict(counts), "seconds": round(seconds, 3)}
     if peak_bytes is not None:
         marker["peak_bytes"] = peak_bytes
     temporary = work / "marker"
@@ -154,16 +156,16 @@ def commit_part(
     return marker
 
 
-def confirmed_parts(folder: Path, *, among: Iterable[int] | None = None) -> dict[int, Part]:
+def confirmed_parts(folder: Path, *, among: Iterable[int] | None = None) -> dict[int, TaskPart]:
     """Return the markers of an unfinished step whose files are all there as they were written, by task index.
 
     A file counts as it was written if it has its recorded size and time of change, else if it has its recorded hash: what
     hundreds of terabytes hold is not read again to resume. Only the tasks `among` are looked at, if they are given.
     """
 
-    def confirmed(path: Path) -> Part | None:
+    def confirmed(path: Path) -> TaskPart | None:
         try:
-            marker: Part = json.loads(path.read_text(encoding="utf-8"))
+            marker: TaskPart = json.loads(path.read_text(encoding="utf-8"))
             is_whole = all(_is_intact(folder / name, record, trust="time") for name, record in marker["files"].items())
         except (ValueError, KeyError, OSError):
             return None  # torn by a power cut: the task simply runs again
@@ -215,7 +217,7 @@ def _at_once(check: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> Itera
         return list(pool.map(check, items))
 
 
-def _is_intact(path: Path, record: FileEntry, *, trust: Trust) -> bool:
+def _is_intact(path: Path, record: RecordedFile, *, trust: Trust) -> bool:
     try:
         stat = path.stat()
     except FileNotFoundError:
@@ -239,20 +241,18 @@ def remove_leftovers(folder: Path) -> None:
 
 
 @contextmanager
-def locked(run_dir: Path, *, mode: Literal["alone", "together"] = "alone") -> Iterator[None]:
-    """Hold the run directory for this process. Raises RunError if another holds it or it cannot be written.
-
-    Those that hold it "together" (array jobs) leave everything as it is that is not their own.
-    """
+def locked(run_dir: Path, *, mode: Mode = "alone") -> Iterator[None]:
+    """Hold the run directory for this process. Raises RunError if another holds it or it cannot be written."""
     with explained(run_dir):
-        run_dir.mkdir(parents=True, exist_ok=True)
-        file = (run_dir / ".lock").open("a+", encoding="utf-8")
-    with file:
-        _lock(file, run_dir, fcntl.LOCK_EX if mode == "alone" else fcntl.LOCK_SH)
-        with explained(run_dir):
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-            file.flush()
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+        except FileNotFoundError as error:
+            # The kernel's word for a folder in which nothing can be created, such as /proc.
+            raise RunError(f"{error.filename} cannot be created; {_OTHER_FOLDER}") from None
+        lock = hold(run_dir / ".lock", mode=mode)
+    if isinstance(lock, str):
+        raise RunError(f"{run_dir} is in use by {lock}; wait for it, or stop it first")
+    with lock:
         if mode == "alone":
             remove_leftovers(run_dir)
         yield
@@ -262,27 +262,38 @@ def locked(run_dir: Path, *, mode: Literal["alone", "together"] = "alone") -> It
 def waited_for(path: Path) -> Iterator[None]:
     """Hold the lock file `path` for this thread, once every other holder has let it go: for what takes moments."""
     with explained(path):
-        file = path.open("a+", encoding="utf-8")
-    with file:
-        _lock(file, path.parent, fcntl.LOCK_EX, waits=True)
+        lock = hold(path, waits=True)
+    assert not isinstance(lock, str)
+    with lock:
         yield
 
 
-def _lock(file: IO[str], run_dir: Path, kind: int, *, waits: bool = False) -> None:
-    # The kernel frees the lock when its holder dies, however it dies.
+def hold(path: Path, *, mode: Mode = "alone", waits: bool = False) -> IO[str] | str:
+    """Return the lock file `path`, which is held until it is closed; or who holds it, unless this call `waits` for them.
+
+    Those that hold it "together" (array jobs) leave everything as it is that is not their own. The kernel frees the lock when
+    its holder dies, however it dies. Raises RunError where the file system has no locks.
+    """
+    file = path.open("a+", encoding="utf-8")
+    kind = fcntl.LOCK_EX if mode == "alone" else fcntl.LOCK_SH
     try:
         fcntl.flock(file, kind if waits else kind | fcntl.LOCK_NB)
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
     except BlockingIOError:
         file.seek(0)
-        holder = file.read().strip() or "another run"
-        raise RunError(f"{run_dir} is in use by {holder}; wait for it, or stop it first") from None
+        with file:
+            return file.read().strip() or "another run"
     except OSError as error:
+        file.close()
         if error.errno not in _NO_LOCKS:
             raise
         raise RunError(
-            f"{run_dir} lies on a file system without file locks ({error.strerror}); mount it with them (Lustre: -o flock), "
-            "or choose another run_dir"
+            f"{path.parent} lies on a file system without file locks ({error.strerror}); mount it with them (Lustre: -o "
+            "flock), or choose another run_dir"
         ) from None
+    return file
 
 
 @contextmanager
@@ -300,6 +311,12 @@ def explained(path: Path) -> Iterator[None]:
         if refusal is None:
             raise
         raise RunError(refusal.format(where=error.filename or path, reason=error.strerror)) from None
+
+
+def step_folder(within: Path, folder_suffix: str) -> Path | None:
+    """Return the folder of a step, started or finished; None if there is none."""
+    # The number before the name is the place on the route that made the folder first; another method's route may differ.
+    return next(iter(sorted(within.glob(f"[0-9][0-9]-{folder_suffix}"))), None)
 
 
 def _marker_name(index: int) -> str:

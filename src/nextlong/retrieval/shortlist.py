@@ -26,17 +26,17 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts, opened
-from nextlong.artifacts.resolve import Corpus
+from nextlong.artifacts.resolve import CorpusFiles
 from nextlong.artifacts.results import MineResult, ShortlistResult, ShortlistWordsResult
 from nextlong.artifacts.sample import chunk_keys, sample_texts
 from nextlong.engine.estimate import Amounts, Estimate, per_shard
-from nextlong.engine.step import Config, Finished, Result, Step, Task
+from nextlong.engine.step import Artifacts, Step, Task, TaskResult
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import blocks, shortlist_chunks
 from nextlong.retrieval.near_duplicates.words import bounds_of, hash_words
 from nextlong.retrieval.sample import chunk_ids_of, query_ranges
 from nextlong.rng import threshold_for
-from nextlong.text import counted
+from nextlong.text import Json, counted
 
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
@@ -94,11 +94,11 @@ def choose_words(
     meta_documents: Path,
     first: int,
     last: int,
-    corpus: Corpus,
+    corpus: CorpusFiles,
     words: Path,
     summary: ShortlistWordsResult,
     chunks_per_document: int,
-) -> Result:
+) -> TaskResult:
     """Choose the words that the meta-chunks of the META_DOCUMENTS [first, last) are looked up by, and the score to reach.
 
     Writes `{out}.ends.npy` int64 (queries + 1,), `{out}.columns.npy` int32 and `{out}.counts.npy` float32: the words of query q and
@@ -129,7 +129,7 @@ def choose_words(
     np.save(f"{out}.columns.npy", queries.indices)
     np.save(f"{out}.counts.npy", queries.data)
     np.save(f"{out}.least.npy", least)
-    return Result()
+    return TaskResult()
 
 
 def mark_shard(
@@ -177,7 +177,7 @@ def embedded_rows(chunks: Path, shortlist: Path | None) -> NDArray[np.int64]:
     return np.arange(count_chunks(chunks)) if shortlist is None else np.flatnonzero(opened(shortlist))
 
 
-def describe_shortlist(done: Finished) -> str:
+def describe_shortlist(done: Artifacts) -> str:
     """Return how much of a finished run was embedded, and what a search of all chunks would have found more; empty without one."""
     if "shortlist" not in done:
         return ""
@@ -264,16 +264,18 @@ def shortlist_steps(recipe: Recipe, ingest: Step, chunk: Step, meta_documents: S
     """CHUNKS and META_DOCUMENTS → SHORTLIST; the last step is `shortlist`."""
     seed = recipe.seed
 
-    def sources(done: Finished) -> Corpus:
-        return Corpus(tuple(done["ingest"].files(".documents.arrow")), tuple(chunks_of(done).files(".chunks.arrow")))
+    def sources(done: Artifacts) -> CorpusFiles:
+        return CorpusFiles(
+            tuple(done["ingest"].files(".documents.arrow")), tuple(chunks_of(done).files(".chunks.arrow"))
+        )
 
-    def count(done: Finished) -> list[Task]:
+    def count(done: Artifacts) -> list[Task]:
         corpus = sources(done)
         return [
             partial(count_words, documents=corpus.documents, chunks=corpus.chunks, sampled=_SAMPLED, seed=seed),
         ]
 
-    def choose(done: Finished) -> list[Task]:
+    def choose(done: Artifacts) -> list[Task]:
         summary, path = (
             done["shortlist_words"].result(ShortlistWordsResult),
             done["meta_documents"].file(".meta_documents.npy"),
@@ -288,7 +290,7 @@ def shortlist_steps(recipe: Recipe, ingest: Step, chunk: Step, meta_documents: S
         )
         return [partial(each, first=first, last=last) for first, last in query_ranges(path)]
 
-    def mark(done: Finished) -> list[Task]:
+    def mark(done: Artifacts) -> list[Task]:
         corpus, ends = sources(done), done["shortlist_queries"].files(".ends.npy")
         each = partial(
             mark_shard,
@@ -305,7 +307,7 @@ def shortlist_steps(recipe: Recipe, ingest: Step, chunk: Step, meta_documents: S
         ]
 
     words = Step("shortlist_words", 1, {"seed": seed}, (ingest, chunk), count, ShortlistWordsResult, estimate=_WORDS)
-    asked: Config = {
+    asked: Json = {
         "chunks": recipe.mine.shortlist_chunks,
         "target_tokens": recipe.compose.target_tokens,
         "draft_factor": recipe.compose.draft_factor,

@@ -181,7 +181,7 @@ def _chars_between(recipe: Recipe, chunk_chars: float, chars_per_token: float) -
 
     All but the last negative are whole chunks, and one is seldom enough only where `compose.min_gap_tokens` asks for more.
     """
-    if not has_gaps(recipe):
+    if not has_gaps(recipe.compose):
         return lambda _: 0.0
     asked = recipe.compose.min_gap_tokens
     gap = MIN_GAP_CHUNKS * chunk_chars if asked == "auto" else asked * chars_per_token
