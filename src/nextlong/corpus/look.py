@@ -11,15 +11,15 @@ import bisect
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Final
 
 from nextlong.corpus.exclude import exclusions_of
 from nextlong.corpus.ingest import content_hash, normalized_hash
-from nextlong.reading.files import InputFile, Part
+from nextlong.reading.files import FilePart, InputFile
 from nextlong.reading.formats import read_records
-from nextlong.reading.records import RejectKind
+from nextlong.reading.records import FilteredOut, Record, Reject, RejectKind
 from nextlong.reading.sampling import (
     Limits,
     can_be_entered,
@@ -35,6 +35,7 @@ _LEAST_READ_BYTES: Final = 1_000_000  # of a source that is small beside the oth
 _KEPT_BYTES: Final = 8_000_000  # what the steps are tried on
 _LEAST_KEPT_BYTES: Final = 100_000  # some dozens of documents
 _WHOLE_FILES: Final = 1000  # more take long to open
+_FIRST_REJECTS: Final = 3  # that a message names
 _PLACES: Final = 128  # of a source that is too large to be read whole
 _LEAST_STRETCH: Final = 4_096  # bytes read at a place
 _MOST_THROUGH: Final = 256_000_000  # of a source's compressed files, which can only be read from their beginnings …
@@ -45,7 +46,8 @@ _LEAST_THROUGH: Final = 1_000_000  # … and of each of them
 class Look:
     """What was read of one source; `texts` are some of the distinct ones, which no earlier document equals.
 
-    `rejects` counts what was read and is no document. What `ingest.exclude` names is not there.
+    `rejects` counts what was read and is no document; `first_rejects` are the first ones of a source that was read whole. What
+    `ingest.exclude` names is not there.
     """
 
     source: Source
@@ -57,6 +59,7 @@ class Look:
     distinct_chars: int
     texts: list[str]
     rejects: Counter[RejectKind]
+    first_rejects: Sequence[Reject] = ()
 
     @property
     def text_bytes(self) -> float:
@@ -128,14 +131,12 @@ def _look_at_source(
     seen: set[int],
 ) -> Look:
     rejects = Counter[RejectKind]()
+    first_rejects: list[Reject] = []
     is_whole = estimate <= most_bytes and len(files) <= _WHOLE_FILES
     if is_whole:
-        texts: Iterable[bytes] = itertools.chain.from_iterable(
-            documents_in(
-                read_records(Part(file), source, max_document_chars=limits.max_document_chars), limits, rejects
-            )
-            for file in files
-        )
+        parts = (read_records(FilePart(file), source, max_document_chars=limits.max_document_chars) for file in files)
+        items = _noting(itertools.chain.from_iterable(parts), first_rejects)
+        texts: Iterable[bytes] = documents_in(items, limits, rejects)
         scale = 1.0
     else:
         share = min(1.0, most_bytes / max(1, estimate))
@@ -156,7 +157,7 @@ def _look_at_source(
         if digest % keep_every == 0 or not kept:
             kept.append(text)
     kept_all = is_whole and len(kept) == distinct
-    return Look(source, kept_all, scale, documents, read_bytes, distinct, distinct_chars, kept, rejects)
+    return Look(source, kept_all, scale, documents, read_bytes, distinct, distinct_chars, kept, rejects, first_rejects)
 
 
 def _sample(
@@ -190,3 +191,13 @@ def _sample(
         rejects += sampled.rejects
         covered += sampled.share * file.bytes
     return texts, ends[-1] / covered if covered else 1.0, rejects
+
+
+def _noting(
+    items: Iterable[Record | Reject | FilteredOut], first_rejects: list[Reject]
+) -> Iterator[Record | Reject | FilteredOut]:
+    """Yield the items; keep the first rejects."""
+    for item in items:
+        if isinstance(item, Reject) and len(first_rejects) < _FIRST_REJECTS:
+            first_rejects.append(item)
+        yield item

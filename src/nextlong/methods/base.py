@@ -120,10 +120,11 @@ class Neighbours:
 
 
 class Vectors:
-    """The unit vectors of all n documents, in float16 files of one shard each, read block by block."""
+    """The unit vectors of n documents, in float16 files of one shard each, read block by block."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        """Map the .npy files, whose rows one after the other are the documents."""
+    def __init__(self, paths: Sequence[Path], members: NDArray[np.int64]) -> None:
+        """Map the .npy files; the documents are those of their rows, one after the other, that `members` (n,), ascending, names."""
+        self._members = members
         self._shards = [np.load(path, mmap_mode="r") for path in paths]
         self._starts = np.cumsum([0, *map(len, self._shards)])
 
@@ -141,9 +142,10 @@ class Vectors:
 
     def _rows(self, documents: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return vectors of ascending documents."""
-        bounds = np.searchsorted(documents, self._starts)
+        rows = self._members[documents]
+        bounds = np.searchsorted(rows, self._starts)
         pieces = [
-            shard[documents[low:high] - start]
+            shard[rows[low:high] - start]
             for shard, start, low, high in zip(self._shards, self._starts, bounds[:-1], bounds[1:], strict=False)
             if low < high
         ]

@@ -14,13 +14,14 @@ from numpy.typing import NDArray
 from nextlong.artifacts.finished import chunks_of, special_ids
 from nextlong.artifacts.results import DraftResult, KeywordsResult, LengthsResult, TokenizerResult
 from nextlong.engine import store
-from nextlong.engine.estimate import TRIED, Estimate, one, per_shard
-from nextlong.engine.step import Config, Done, Finished, Step, Task
+from nextlong.engine.estimate import TRIED, Amounts, Estimate, per_shard
+from nextlong.engine.step import Artifact, Artifacts, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.methods.base import DocumentMethod, Method, Need, NeighbourSearch, Request, Upstream, method_of
 from nextlong.methods.documents import count_tokens, draft_documents
 from nextlong.methods.extend import DraftRules, draft_block
 from nextlong.methods.keywords import Keywords, extract_keywords, query_resources
+from nextlong.methods.partition import count_parts, partition_steps, parts_of
 from nextlong.plugins import METHODS
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import SURE_SHARE, TOKENIZER_BYTES, blocks, candidates_of, sequence_limit
@@ -30,6 +31,7 @@ from nextlong.retrieval.index import document_neighbours, index_steps
 from nextlong.retrieval.mine import mine_steps
 from nextlong.retrieval.near_duplicates.shingles import shingle_store, shingles_step, weights_step
 from nextlong.retrieval.sample import documents_step, meta_documents_step, query_ranges
+from nextlong.text import Json
 
 _DRAFT = Estimate(
     work=lambda amounts: amounts.drafted_chunks,
@@ -79,7 +81,7 @@ def draft_step(
 ) -> Step:
     """CANDIDATES → DRAFTS of extended documents; `near_duplicate_steps`, shingles and their weights, finds near-duplicates."""
     compose, choice = recipe.compose, NEGATIVES[recipe.compose.negatives]
-    config: Config = {
+    config: Json = {
         "target_tokens": recipe.sequence_tokens,
         "draft_factor": compose.draft_factor,
         "fit": compose.fit,
@@ -93,7 +95,7 @@ def draft_step(
 
     enough = sequence_limit(recipe, attempt)
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         meta_documents = done["meta_documents"].file(".meta_documents.npy")
         ranges = zip(query_ranges(meta_documents), done["mine"].files(".candidates.arrow"), strict=True)
         chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
@@ -132,7 +134,7 @@ def _surely_enough(chars: NDArray[np.int64], *, enough: int | None, sure_chars: 
     return len(chars) if enough is None or len(sure) <= enough else int(sure[enough])
 
 
-def _promises(method: Method[Any], recipe: Recipe) -> Config:
+def _promises(method: Method[Any], recipe: Recipe) -> Json:
     """Return what a method says of its drafts, which `verify` holds them to."""
     return {
         "method": method.name,
@@ -158,8 +160,9 @@ def document_steps(method: DocumentMethod[Any], recipe: Recipe, upstream: Upstre
         neighbours = document_neighbours(recipe, neighbours=search.neighbours, attempt=attempt)
         index = index_steps(recipe, vectors, documents, neighbours)
         *scanning, mine = mine_steps(recipe, "neighbours", vectors, documents, index, neighbours)
-        on_the_way = [encoder, embed, vectors, *index, *scanning]
-        needed.append(mine)
+        parts = partition_steps(recipe, documents, vectors, neighbours)
+        on_the_way = [encoder, embed, vectors, *parts, *index, *scanning]
+        needed += [*parts, mine]
         if Need.DOCUMENT_VECTORS in method.needs:
             needed.append(vectors)
     if Need.KEYWORDS in method.needs:
@@ -171,7 +174,7 @@ def document_steps(method: DocumentMethod[Any], recipe: Recipe, upstream: Upstre
 def lengths_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step) -> Step:
     """CHUNKS → how many tokens each takes."""
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         shards = zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)
         given: dict[str, Any] = {
             "tokenizer": done["tokenizer"].file(".tokenizer.json"),
@@ -210,14 +213,14 @@ def keywords_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
             "they are read",
         )
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         shards = zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)
         return [
             partial(extract_keywords, documents=documents, chunks=chunks, options=options)
             for documents, chunks in shards
         ]
 
-    config: Config = options.model_dump(include=set(Keywords.model_fields))
+    config: Json = options.model_dump(include=set(Keywords.model_fields))
     model = Path(options.queries).expanduser()
     if options.queries != "extractive" and model.is_dir():
         config["files"] = store.hash_folder(model)
@@ -238,7 +241,7 @@ def draft_documents_step(
 ) -> Step:
     """Documents, their lengths, neighbours or keywords (`needed`) → DRAFTS."""
     limit = sequence_limit(recipe, attempt)
-    config: Config = {
+    config: Json = {
         **_promises(method, recipe),
         "version": method.version,
         "target_tokens": recipe.sequence_tokens,
@@ -247,41 +250,52 @@ def draft_documents_step(
         "options": recipe.options.identity(),
     }
 
-    def files(done: Finished, name: str, suffix: str) -> Any:
+    def files(done: Artifacts, name: str, suffix: str) -> Any:
         return done[name].files(suffix) if name in {step.name for step in needed} else None
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         special = special_ids(done)
         room = recipe.sequence_tokens - len(special.bos) - len(special.eos)
-        return [
-            partial(
-                draft_documents,
-                method=method.name,
-                options=recipe.options,
-                docs=done["documents"].file(".docs.npy"),
-                lengths=done["lengths"].files(".lengths.npy"),
-                neighbours=files(done, "neighbours", ".candidates.arrow"),
-                vectors=files(done, "document_vectors", ".document_vectors.npy"),
-                keywords=files(done, "keywords", ".keywords.arrow"),
-                request=Request(target_tokens=room, sequences=limit, seed=recipe.compose_seed),
-            )
-        ]
+        draft = partial(
+            draft_documents,
+            method=method.name,
+            options=recipe.options,
+            docs=done["documents"].file(".docs.npy"),
+            lengths=done["lengths"].files(".lengths.npy"),
+            neighbours=files(done, "neighbours", ".candidates.arrow"),
+            vectors=files(done, "document_vectors", ".document_vectors.npy"),
+            keywords=files(done, "keywords", ".keywords.arrow"),
+            request=Request(target_tokens=room, sequences=limit, seed=recipe.compose_seed),
+        )
+        parts = parts_of(done)
+        if not parts:
+            return [draft]
+        # Sequences are taken from the first task on, so spare ones would displace those of the last parts.
+        asked = None if recipe.compose.sequences == "all" else recipe.compose.sequences << attempt
+        request = Request(target_tokens=room, sequences=asked, seed=recipe.compose_seed)
+        return [partial(draft, request=request, part=part) for part in parts]
 
-    def check(done: Done) -> None:
-        drafted = done.result(DraftResult)
-        if not drafted.drafts and not drafted.starved:
+    def check(done: Artifact) -> None:
+        drafted = done.results(DraftResult)
+        if not any(part.drafts or part.starved for part in drafted):
             raise CorpusError(
                 f"compose.method={method.name} finds no sequence of compose.target_tokens="
                 f"{recipe.compose.target_tokens:,}: the documents that it puts together are too few or too short; add "
                 "documents or lower it"
             )
 
+    def parts(amounts: Amounts) -> int:
+        return count_parts(recipe, queries=amounts.queries, neighbours=min(amounts.neighbours, amounts.vectors))
+
     estimate = replace(
         _DRAFT,
         work=lambda amounts: amounts.chunks + amounts.drafted_chunks,
         seconds=1e-6,
-        tasks=one,
-        # Lengths and documents, and the neighbours as a graph and as what it is made from.
-        memory=lambda amounts: 12 * amounts.chunks + 100 * amounts.kept_documents + 60 * amounts.all_neighbours,
+        tasks=parts,
+        # Lengths and documents, and the neighbours as a graph and as what it is made from; of all documents, rows and places.
+        memory=lambda amounts: (
+            50 * amounts.kept_documents
+            + (12 * amounts.chunks + 50 * amounts.kept_documents + 60 * amounts.all_neighbours) / parts(amounts)
+        ),
     )
     return Step("draft", 4, config, (*needed, tokenizer), tasks, DraftResult, check=check, estimate=estimate)

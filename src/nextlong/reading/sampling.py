@@ -17,7 +17,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from nextlong.reading.file_systems import open_binary
-from nextlong.reading.files import InputFile, Part, compression_of, open_file
+from nextlong.reading.files import FilePart, InputFile, compression_of, open_file
 from nextlong.reading.filter import apply_filter, named_columns
 from nextlong.reading.formats import format_of, read_records
 from nextlong.reading.records import FilteredOut, Record, Reject, RejectKind, explained, text_problem
@@ -73,7 +73,7 @@ class Limits:
     is_excluded: Callable[[str], bool] = lambda _: False
 
 
-class Sampled(NamedTuple):
+class SampledTexts(NamedTuple):
     """Texts of a file in UTF-8, the share of the file that they stand for, and the rejects that were met."""
 
     texts: list[bytes]
@@ -86,7 +86,7 @@ def can_be_entered(file: InputFile, source: Source) -> bool:
     return not compression_of(file.name) and format_of(file.name, source).is_seekable
 
 
-def sample_at(file: InputFile, source: Source, *, position: float, read_bytes: int, limits: Limits) -> Sampled:
+def sample_at(file: InputFile, source: Source, *, position: float, read_bytes: int, limits: Limits) -> SampledTexts:
     """Return the texts of about `read_bytes` on disk from a position in [0, 1) of a file that can be entered.
 
     Raises CorpusError if the file cannot be read, or lacks a column.
@@ -102,12 +102,12 @@ def sample_at(file: InputFile, source: Source, *, position: float, read_bytes: i
             max_document_chars=limits.max_document_chars,
         )
         texts, rejects = _texts(apply_filter(items, source, file), limits)
-        return Sampled(texts, share, rejects)
+        return SampledTexts(texts, share, rejects)
 
 
 def sample_from_start(
     file: InputFile, source: Source, *, share: float, max_bytes: int, limits: Limits, rng: random.Random
-) -> Sampled:
+) -> SampledTexts:
     """Return about a `share` of the texts in the first `max_bytes` of a file, spread over all of them.
 
     Raises CorpusError as `sample_at` does.
@@ -118,7 +118,7 @@ def sample_from_start(
     texts: list[bytes] = []
     read, rejects = 0, Counter[RejectKind]()
     for text in documents_in(
-        read_records(Part(file), source, max_document_chars=limits.max_document_chars), limits, rejects
+        read_records(FilePart(file), source, max_document_chars=limits.max_document_chars), limits, rejects
     ):
         read += len(text)
         if rng.random() < share:
@@ -128,12 +128,12 @@ def sample_from_start(
     else:
         total = read
     sampled = Counter({kind: sum(rng.random() < share for _ in range(count)) for kind, count in rejects.items()})
-    return Sampled(texts, sum(map(len, texts)) / total if read else share, +sampled)
+    return SampledTexts(texts, sum(map(len, texts)) / total if read else share, +sampled)
 
 
 def _sample_lines(
     file: InputFile, source: Source, share: float, max_bytes: int, limits: Limits, rng: random.Random
-) -> Sampled:
+) -> SampledTexts:
     """Sample lines before they are parsed, which takes most of the time."""
     kept: list[bytes] = []
     seen, read_share = 0, 1.0
@@ -144,13 +144,13 @@ def _sample_lines(
                 kept.append(line)
     items = format_of(file.name, source).read(
         pa.BufferReader(b"\n".join(kept)),
-        Part(file),
+        FilePart(file),
         source,
         max_document_chars=limits.max_document_chars,
         columns=named_columns(source),
     )
     texts, rejects = _texts(apply_filter(items, source, file), limits)
-    return Sampled(texts, read_share * sum(map(len, kept)) / max(1, seen), rejects)
+    return SampledTexts(texts, read_share * sum(map(len, kept)) / max(1, seen), rejects)
 
 
 def _lines(file: InputFile, max_bytes: int) -> Iterator[tuple[bytes, float]]:

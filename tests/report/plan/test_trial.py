@@ -75,10 +75,8 @@ def test_seconds_are_added_up_by_step():
 
 
 def test_a_trial_is_counted_as_its_steps_counted_it(tmp_path):
-    less, more = (
-        trial.try_route(recipe_in(tmp_path, "compose.method=standard"), TEXTS[:count], chars_per_token=3.0)
-        for count in (20, 80)
-    )
+    recipe = recipe_in(tmp_path, "compose.method=standard")
+    less, more = (trial.try_route(recipe, TEXTS[:count], chars_per_token=3.0) for count in (20, 80))
     assert (more.amounts.documents, more.amounts.text_bytes) == (80, sum(map(len, TEXTS)))
     assert less.amounts.documents < more.amounts.documents
     assert less.amounts.chunks < more.amounts.chunks

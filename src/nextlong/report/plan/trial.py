@@ -30,7 +30,7 @@ from nextlong.artifacts.results import ChunkResult, MetaDocumentsResult
 from nextlong.engine.estimate import TRIED, Amounts
 from nextlong.engine.executor import Resources, SerialExecutor
 from nextlong.engine.runner import find_done, run_steps
-from nextlong.engine.step import Done
+from nextlong.engine.step import Artifact
 from nextlong.errors import EncoderError, NextlongError
 from nextlong.methods.base import method_of
 from nextlong.methods.keywords import Keywords
@@ -130,7 +130,7 @@ def try_route(recipe: Recipe, texts: Sequence[str], *, chars_per_token: float) -
         )
 
 
-def _documents_share(done: Mapping[str, Done]) -> float:
+def _documents_share(done: Mapping[str, Artifact]) -> float:
     """Return `Trial.documents_share`: below 1 where sequences take several chunks of a document, as search makes them."""
     if "compose" not in done or not (parts := sequence_files(done)):
         return 1.0
@@ -176,7 +176,7 @@ def recipe_for(recipe: Recipe, texts: Sequence[str], folder: Path, *, chars_per_
     return Recipe.from_dict(plain)
 
 
-def _amounts(recipe: Recipe, done: Mapping[str, Done]) -> Amounts:
+def _amounts(recipe: Recipe, done: Mapping[str, Artifact]) -> Amounts:
     """Return how much there was to do, by the same formulas as for the corpus."""
     if "chunk" not in done:
         return Amounts()
