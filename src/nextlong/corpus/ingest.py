@@ -33,7 +33,7 @@ from nextlong.reading.filter import evaluator
 from nextlong.reading.formats import format_of, head_columns, read_records
 from nextlong.reading.known_files import hash_of
 from nextlong.reading.records import FilteredOut, Record, Reject, RejectKind, text_problem
-from nextlong.recipe import Recipe, Source
+from nextlong.recipe import Ingest, Source
 from nextlong.schemas import DOCUMENTS, DOCUMENTS_WITH_METADATA, REJECTS
 
 _BATCH_TEXT_BYTES: Final = 1_000_000
@@ -52,7 +52,7 @@ _LOWER_AND_BLANK: Final = bytes(
 
 
 def ingest_step(
-    recipe: Recipe,
+    ingest: Ingest,
     files: Sequence[Sequence[InputFile]],
     splits: Splits,
     line_counts: Sequence[Step],
@@ -61,7 +61,6 @@ def ingest_step(
     when_ingested: Callable[[Artifact], None],
 ) -> Step:
     """files → DOCUMENTS, refused at the end if there are too many rejects; `line_counts` are the `line_counts_steps`."""
-    ingest = recipe.ingest
     hash_normalized = ingest.dedup == "normalized"
     exclusions, elsewhere = exclusions_of(ingest.exclude, ingest.sources)
 

@@ -66,7 +66,7 @@ class Sample:
         longest = recipe.sequence_tokens * chars_per_token
         is_long = (self.chunks >= recipe.compose.min_meta_chunks) & (self.chars >= longest)
         needed = np.zeros(len(self.chars))
-        if has_gaps(recipe):
+        if has_gaps(recipe.compose):
             # All but the last negative are whole chunks, so a gap takes one of them, or more if min_gap_tokens asks for more.
             mean_chunk, asked = self.chars.sum() / max(1, self.chunks.sum()), recipe.compose.min_gap_tokens
             gap = MIN_GAP_CHUNKS * mean_chunk if asked == "auto" else asked * chars_per_token
