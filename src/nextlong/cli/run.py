@@ -15,6 +15,7 @@ import math
 import re
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -97,7 +98,8 @@ def _plan(args: argparse.Namespace) -> None:
     from nextlong.recipe import Recipe
     from nextlong.recipe.read import preset_path
     from nextlong.report.plan import page
-    from nextlong.report.plan.cluster import GPU_TFLOP_PER_S, Asked
+    from nextlong.report.plan.elsewhere import GPU_TFLOP_PER_S, Asked
+    from nextlong.workers import import_preloaded
 
     if (args.recipe is None) == (args.preset is None):
         raise NextlongError(
@@ -111,10 +113,13 @@ def _plan(args: argparse.Namespace) -> None:
         gpu_tflops=args.gpu_tflops or GPU_TFLOP_PER_S,
     )
     recipe = Recipe.load(args.recipe or preset_path(args.preset), overrides=args.overrides)
+    import_preloaded(recipe)
+    start_s = time.process_time()  # of this process so far, which has imported what a run imports
     if args.json:
-        print_json(page.planned(recipe, cluster, tell=lambda line: print(line, file=sys.stderr)).as_json())
+        plan = page.planned(recipe, cluster, tell=lambda line: print(line, file=sys.stderr), start_s=start_s)
+        print_json(plan.as_json())
     else:
-        page.show(recipe, console(), cluster)
+        page.show(recipe, console(), cluster, start_s=start_s)
 
 
 def _run(args: argparse.Namespace) -> None:
