@@ -176,8 +176,8 @@ def test_without_scripts_charts_and_numbers_are_there(chromium, one):
     page.goto(one)
     assert page.locator(".chart svg").count() > 8
     expect(page.locator("#chunks rect title").first).to_have_count(1)
-    page.locator("#sources summary").click()
-    expect(page.locator("#sources data").first).to_be_visible()
+    page.locator("#chunks summary").click()
+    expect(page.locator("#chunks data").first).to_be_visible()
     context.close()
 
 
