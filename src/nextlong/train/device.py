@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -45,6 +45,11 @@ def learning_rate(step: int, training: Training) -> float:
     done = (step - training.warmup_steps) / (training.steps - training.warmup_steps)
     left = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}[training.schedule]
     return training.lr * (training.min_lr_ratio + (1 - training.min_lr_ratio) * left)
+
+
+def lr_factor(training: Training) -> Callable[[int], float]:
+    """Return the share of `lr` for the step after `done` steps, as PyTorch's LambdaLR takes it."""
+    return lambda done: learning_rate(min(done + 1, training.steps), training) / training.lr
 
 
 def optimizer_for(model: torch.nn.Module, recipe: TrainRecipe) -> torch.optim.Optimizer:

@@ -22,7 +22,6 @@ _SECTION_4: Final = "paper, section 4.2"
 _APPENDIX: Final = "paper, appendix C.2"
 SCRIPT: Final = "the authors' released script for 512K"
 _PROLONG: Final = "ProLong's train_sft.sh, which the paper follows (section 5.2)"
-_OURS: Final = "ours: what the engine needs"
 _DEMO: Final = "ours: two minutes on two cores"
 _COMMENT_COLUMN: Final = 46
 
