@@ -27,14 +27,11 @@ if TYPE_CHECKING:
 
 FOLDER: Final = "checkpoints"
 _OPTIMIZER: Final = "optimizer.pt"
-_NAME: Final = re.compile(r"step-(\d+)")
 
 
 def finished(out: Path) -> list[Path]:
     """Return the checkpoints, that of the highest step first."""
-    checkpoints = [
-        path for path in (out / FOLDER).glob("step-*") if _NAME.fullmatch(path.name) and (path / RECORD).exists()
-    ]
+    checkpoints = (path for path in (out / FOLDER).glob("step-[0-9]*") if (path / RECORD).exists())
     return sorted(checkpoints, key=lambda path: int(path.name[5:]), reverse=True)
 
 
@@ -49,13 +46,6 @@ def damage(checkpoint: Path) -> str | None:
         if not path.exists() or path.stat().st_size != file["bytes"] or store.hash_file(path) != file["xxh3"]:
             return f"{path} is missing or was altered since it was saved"
     return None
-
-
-def set_aside(checkpoint: Path) -> Path:
-    """Rename a damaged checkpoint, so that training can save that step again; return where it is."""
-    aside = checkpoint.with_name(f"damaged-{checkpoint.name}")
-    shutil.rmtree(aside, ignore_errors=True)
-    return checkpoint.replace(aside)
 
 
 def save(

@@ -135,9 +135,19 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
     if name not in trainers:
         engine = "; torchtitan is an engine: --engine torchtitan" if name == "torchtitan" else ""
         raise RecipeError(f"--emit {name!r} is not known; choose from {', '.join(trainers)}{engine}")
-    trainer, settings, data = trainers[name], _settings(recipe, folder.absolute()), recipe.data
+    trainer, data = trainers[name], recipe.data
+    if not data.runs:
+        raise RecipeError("--emit exports finished runs; name them under data.runs")
+    if recipe.model.path is None:
+        raise RecipeError("--emit needs a model that other trainers can load; set model.path instead of model.scratch")
     advice = "leave these at the values shown, or use another trainer"
     check_supported(recipe, {**_DATA_KEYS, **trainer.keys}, trainer=f"--emit {name}", advice=advice)
+    local = Path(recipe.model.path).expanduser()
+    if local.exists():  # launch.sh runs in a folder of its own
+        model = recipe.model.model_copy(update={"path": str(local.absolute())})
+        recipe = recipe.model_copy(update={"model": model})
+    longest = max(Run(run).recipe.sequence_tokens for run in data.runs)
+    settings = Settings(recipe, folder.absolute(), sequence_tokens=longest, row_tokens=data.pack or longest)
     overrides = [f"export.push={json.dumps(str(settings.data))}"]
     if data.pack and trainer.packs:
         overrides.append(f"export.pack={data.pack}")
@@ -159,19 +169,6 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
     (folder / "launch.sh").chmod(0o755)
     store.write_text(folder / "recipe.yaml", recipe.dump())
     tables.say(f"wrote {folder}; inspect launch.sh, then run it there", console)
-
-
-def _settings(recipe: TrainRecipe, folder: Path) -> Settings:
-    if not recipe.data.runs:
-        raise RecipeError("--emit exports finished runs; name them under data.runs")
-    if recipe.model.path is None:
-        raise RecipeError("--emit needs a model that other trainers can load; set model.path instead of model.scratch")
-    local = Path(recipe.model.path).expanduser()
-    if local.exists():  # launch.sh runs in a folder of its own
-        model = recipe.model.model_copy(update={"path": str(local.absolute())})
-        recipe = recipe.model_copy(update={"model": model})
-    longest = max(Run(run).recipe.sequence_tokens for run in recipe.data.runs)
-    return Settings(recipe, folder, sequence_tokens=longest, row_tokens=recipe.data.pack or longest)
 
 
 def _shell(*lines: str) -> str:

@@ -42,7 +42,6 @@ _ANCHORS: Final = (1 << 16, 1 << 17)  # row lengths that are run; longer ones ar
 _LOSS_CHUNKS: Final = 8  # torchtitan's ChunkedLossWrapper
 _GATHERED_LAYERS: Final = 2  # the one that computes and the next, which FSDP2 prefetches
 _SAMPLED_STEPS: Final = 200
-_MOST_MEASURED_SECONDS: Final = 10.0  # of each model that is timed
 _MOST_EPOCHS: Final = 4  # as good as new data: Muennighoff et al. 2023, Scaling Data-Constrained Language Models
 _SAMPLED_ROWS: Final = 64
 
@@ -158,8 +157,8 @@ def measure_row(recipe: TrainRecipe, config: PretrainedConfig, lengths: Sequence
 
     def seconds(layers: int) -> float:
         network = costs.model_of_layers(recipe, config, layers=layers).to(here)
-        times: list[float] = []
-        while not times or (sum(times) < _MOST_MEASURED_SECONDS and len(times) < 4):
+        times = []
+        for _ in range(2):  # the first warms up
             started = time.perf_counter()
             with device.autocast(recipe, here):
                 result = network(**batch).loss
@@ -167,8 +166,7 @@ def measure_row(recipe: TrainRecipe, config: PretrainedConfig, lengths: Sequence
             if here.type == "cuda":
                 torch.cuda.synchronize()
             times.append(time.perf_counter() - started)
-        timed = sorted(times[1:] or times)  # the first warms up
-        return timed[len(timed) // 2]
+        return min(times)
 
     one, two = seconds(1), seconds(2)
     layers: int = config.num_hidden_layers

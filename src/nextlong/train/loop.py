@@ -12,6 +12,8 @@ the same number of threads).
 from __future__ import annotations
 
 import math
+import os
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -23,14 +25,13 @@ import torch
 from rich.console import Console
 
 from nextlong.engine import store
-from nextlong.errors import RunError
+from nextlong.errors import RecipeError, RunError
 from nextlong.report import tables
 from nextlong.train import checkpoint, costs, held_out, metrics
 from nextlong.train.check import check_model
 from nextlong.train.device import (
     accelerator,
     autocast,
-    check_single,
     explained_memory_errors,
     learning_rate,
     optimizer_for,
@@ -69,7 +70,13 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    check_single(recipe)
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if processes > 1 or recipe.hardware.count > 1:
+        setting = f"WORLD_SIZE={processes}" if processes > 1 else f"hardware.count={recipe.hardware.count}"
+        raise RecipeError(
+            f"{setting}: nextlong's own loop trains on one device; use --engine torchtitan for several, or set "
+            "hardware.count=1 and start one process"
+        )
     out = Path(recipe.out).expanduser()
     with store.locked(out), explained_memory_errors(recipe):
         engine = _make_engine(recipe, console)
@@ -120,8 +127,10 @@ def _resume(engine: Engine, console: Console) -> int:
         if damage := checkpoint.damage(folder):
             if folder == folders[-1]:
                 raise RunError(f"{damage}, and there is no other checkpoint; delete {folder.parent} to start over")
-            renamed = checkpoint.set_aside(folder).name
-            tables.say(f"{damage}; it is now {renamed}, and training resumes from the checkpoint before", console)
+            aside = folder.with_name(f"damaged-{folder.name}")  # so that training can save that step again
+            shutil.rmtree(aside, ignore_errors=True)
+            folder.replace(aside)
+            tables.say(f"{damage}; it is now {aside.name}, and training resumes from the checkpoint before", console)
             continue
         checkpoint.load(folder, model=engine.model, optimizer=engine.optimizer)
         step: int = store.read_json(folder / RECORD)["step"]

@@ -70,7 +70,13 @@ class Metrics:
                     store.write_text(out / name, "".join(json.dumps(row) + "\n" for row in kept))
         self._recent_losses = [row["loss"] for row in read(out / STEPS)][-_SPIKE_WINDOW:]
         self._spike = watch.spike
-        self._writer = _writer_of(out, first_step) if watch.tensorboard == "on" else None
+        self._writer: SummaryWriter | None = None
+        if watch.tensorboard == "on":
+            try:
+                from torch.utils.tensorboard import SummaryWriter
+            except ImportError:
+                raise RecipeError("watch.tensorboard=on needs tensorboard: pip install tensorboard") from None
+            self._writer = SummaryWriter(str(out / "tensorboard"), purge_step=first_step + 1)
 
     def step(self, step: Step) -> None:
         """Log a step."""
@@ -127,15 +133,6 @@ def read(path: Path) -> list[Json]:
         return []
     lines = path.read_text(encoding="utf-8").splitlines()
     return [json.loads(line) for line in lines if line.endswith("}")]  # a kill may have torn the last
-
-
-def _writer_of(out: Path, first_step: int) -> SummaryWriter:
-    """Return the writer of TensorBoard's logs. Raises RecipeError where tensorboard is missing."""
-    try:
-        from torch.utils.tensorboard import SummaryWriter
-    except ImportError:
-        raise RecipeError("watch.tensorboard=on needs tensorboard; pip install tensorboard, or set it to off") from None
-    return SummaryWriter(str(out / "tensorboard"), purge_step=first_step + 1)
 
 
 class Progress:
