@@ -35,7 +35,7 @@ import nextlong
 from nextlong import pipeline
 from nextlong.engine.local import LocalExecutor
 from nextlong.engine.runner import run_steps
-from nextlong.engine.step import Finished, Result, Step, Task
+from nextlong.engine.step import Artifacts, Step, Task, TaskResult
 from nextlong.export.steps import export_steps, read_steps
 from nextlong.recipe import Recipe
 from nextlong.runs.run import Run
@@ -165,7 +165,7 @@ def writing(run: Run, asked: str, rounds: int) -> list[Step]:
     return [replace(rows, tasks=lambda done: [partial(_repeated, *rows.tasks(done), rounds)]), write]
 
 
-def _repeated(task: Task, rounds: int, out: Path) -> Result:
+def _repeated(task: Task, rounds: int, out: Path) -> TaskResult:
     result = task(out)
     index = np.tile(np.load(f"{out}.train.index.npy"), rounds)
     np.save(f"{out}.train.index.npy", index)
@@ -173,7 +173,7 @@ def _repeated(task: Task, rounds: int, out: Path) -> Result:
     return result
 
 
-def carried_out(planned: Sequence[Step], executor: LocalExecutor, *, known: Finished, out: Path, mb: float) -> Taken:
+def carried_out(planned: Sequence[Step], executor: LocalExecutor, *, known: Artifacts, out: Path, mb: float) -> Taken:
     """Run steps in a folder of their own: hashes, fsync and manifests included."""
     timed = [
         replace(step, tasks=lambda done, step=step: [partial(_with_cpu, task) for task in step.tasks(done)])
@@ -189,7 +189,7 @@ def carried_out(planned: Sequence[Step], executor: LocalExecutor, *, known: Fini
         return Taken(seconds, cpu, own[-1].manifest["bytes"])
 
 
-def _with_cpu(task: Task, out: Path) -> Result:
+def _with_cpu(task: Task, out: Path) -> TaskResult:
     start = time.process_time()
     result = task(out)
     Path(f"{out}.cpu").write_text(str(time.process_time() - start), encoding="utf-8")

@@ -3,7 +3,7 @@
 import pyarrow as pa
 import zstandard
 
-from nextlong.reading.files import Part
+from nextlong.reading.files import FilePart
 from nextlong.reading.formats import read_records
 from nextlong.reading.listing import list_files
 from nextlong.reading.records import Reject
@@ -15,7 +15,7 @@ zstd = zstandard.ZstdCompressor().compress
 def read(path, **options):
     source = Source(path=str(path), **options)
     files = list_files(source, where="ingest.sources[0].path")
-    return [item for file in files for item in read_records(Part(file), source, max_document_chars=1000)]
+    return [item for file in files for item in read_records(FilePart(file), source, max_document_chars=1000)]
 
 
 def lines(path, *rows, **options):

@@ -20,7 +20,7 @@ from nextlong import pipeline
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe
 from nextlong.verify.checks import verify
-from nextlong.verify.outcome import Outcome
+from nextlong.verify.outcome import CheckOutcome
 
 # Letters of many scripts, those whose cases are odd first: İ and ı, ß and ẞ, Σ σ ς, titles, Cherokee, Deseret, ligatures.
 SCRIPTS = (
@@ -272,7 +272,7 @@ def write_tokenizer(path: Path) -> Path:
     return path
 
 
-def run_and_verify(plain: dict[str, Any]) -> list[Outcome]:
+def run_and_verify(plain: dict[str, Any]) -> list[CheckOutcome]:
     """Carry out a recipe and check the run; no outcomes where the corpus gives no sequence."""
     try:
         pipeline.run(Recipe.from_dict(plain))
@@ -281,12 +281,12 @@ def run_and_verify(plain: dict[str, Any]) -> list[Outcome]:
     return list(verify(Path(plain["run_dir"]), sample=10_000))
 
 
-def counted(outcomes: Sequence[Outcome]) -> dict[str, int]:
+def counted(outcomes: Sequence[CheckOutcome]) -> dict[str, int]:
     """Return how many negatives, gaps between meta-chunks and cuts were checked."""
     units = ("negatives", "gaps", "cuts")
     return {unit: max((own.checked for own in outcomes if own.unit == unit), default=0) for unit in units}
 
 
-def breaches(outcomes: Sequence[Outcome]) -> list[str]:
+def breaches(outcomes: Sequence[CheckOutcome]) -> list[str]:
     """Return what was found wrong, a line each."""
     return [f"{outcome.check}: {example}" for outcome in outcomes for example in outcome.examples]

@@ -85,7 +85,7 @@ def test_its_options_are_a_section_of_the_recipe(bring):
     assert recipe().options.least_tokens == 0
     with pytest.raises(RecipeError, match=r"unknown key 'longest.least_token'; did you mean 'least_tokens'\?"):
         recipe("longest.least_token=7")
-    with pytest.raises(RecipeError, match="longest.least_tokens must be a valid integer"):
+    with pytest.raises(RecipeError, match="longest.least_tokens must be an integer"):
         recipe("longest.least_tokens=many")
     assert "  least_tokens: 0" in commented(recipe(), heading="")
     assert "longest" in METHODS.names()

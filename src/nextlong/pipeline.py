@@ -17,7 +17,7 @@ import itertools
 import os
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
-from typing import Literal
+from typing import Final, Literal
 
 from nextlong.artifacts import record
 from nextlong.artifacts.record import name_for, run_dir_of, store_of
@@ -33,7 +33,7 @@ from nextlong.engine.executor import Capacity, Executor, SerialExecutor
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
 from nextlong.engine.progress import Quiet, Reporter
 from nextlong.engine.runner import run_array_job, run_steps, steps_before
-from nextlong.engine.step import Done, Finished, Step
+from nextlong.engine.step import Artifact, Artifacts, Step
 from nextlong.engine.step_store import StepStore
 from nextlong.errors import ExportError
 from nextlong.export import steps as export_steps
@@ -51,6 +51,44 @@ from nextlong.sequences.shortfall import gives_nothing, is_enough, refuse_nothin
 from nextlong.sequences.steps import compose_step, referenced_chunks_step, tokenizer_step, tokens_step
 from nextlong.sequences.tokenizer import check_there
 from nextlong.workers import EXPORT_STEPS, preloaded
+
+# What each step does, as progress shows it.
+STEP_TITLES: Final = {
+    "line_counts": "count the lines of large files",
+    "ingest": "read the documents, remove exact duplicates",
+    "select": "apply the limits and weights of the sources",
+    "minhash": "compute MinHash signatures",
+    "similar_pairs": "find pairs of similar documents",
+    "near_duplicates": "remove near-duplicate documents",
+    "chunk": "split the documents into chunks",
+    "eval_ngrams": "read the evaluation texts",
+    "contaminated": "find evaluation texts in the corpus",
+    "decontaminate": "remove contaminated documents",
+    "filter_report": "record what was filtered out",
+    "tokenizer": "load or train the tokenizer",
+    "lengths": "count the tokens of each chunk",
+    "meta_documents": "sample the meta-documents",
+    "documents": "list the documents",
+    "encoder": "prepare the encoder",
+    "embed": "encode the chunks as vectors",
+    "document_vectors": "average the vectors of each document",
+    "shingles": "hash runs of words to detect near-duplicates",
+    "weights": "weight words by rarity",
+    "index": "choose and train the search index",
+    "index_shards": "add the vectors to the index",
+    "tune": "tune the search to the requested recall",
+    "least_scores": "find the score that a neighbor must exceed",
+    "scan": "search the corpus block by block",
+    "mine": "find hard negatives",
+    "neighbours": "find the nearest neighbors",
+    "keywords": "extract keywords",
+    "draft": "choose the chunks of each sequence",
+    "referenced_chunks": "list the chunks in use",
+    "tokens": "tokenize the chunks in use",
+    "compose": "build sequences of exactly T tokens",
+    "rows": "arrange the rows of the export",
+    "statistics": "compute the statistics",
+}
 
 
 class Session:
@@ -74,7 +112,7 @@ class Session:
     def route(self, *, attempt: int = 0) -> list[Step]:
         """Return the steps as `route` does; once the inputs are ingested, the run directory remembers them."""
 
-        def remember(ingested: Done) -> None:
+        def remember(ingested: Artifact) -> None:
             # Only now, so that a file that was refused may be mended.
             known_files.remember(
                 ingested,
@@ -87,8 +125,8 @@ class Session:
         return route(self.recipe, self._files, attempt=attempt, when_ingested=remember)
 
     def run_steps(
-        self, steps: Sequence[Step], *, known: Finished | None = None, only: Container[str] | None = None
-    ) -> dict[str, Done]:
+        self, steps: Sequence[Step], *, known: Artifacts | None = None, only: Container[str] | None = None
+    ) -> dict[str, Artifact]:
         """Finish steps as `engine.runner.run_steps` does."""
         return run_steps(
             steps,
@@ -100,7 +138,7 @@ class Session:
             step_store=self._step_store,
         )
 
-    def make_variant(self) -> tuple[dict[str, Done], record.Variant]:
+    def make_variant(self) -> tuple[dict[str, Artifact], record.Variant]:
         """Run the whole route and record the variant; return the finished steps by name, and the variant."""
         recipe, name = self.recipe, name_for(self.recipe, self.run_dir)
         done = self._compose()
@@ -111,9 +149,9 @@ class Session:
         done = self.run_steps(export_steps.export_steps(recipe, export_steps.read_steps(done)), known=done)
         return done, record.write(recipe, done, self.run_dir, name=name)
 
-    def _compose(self) -> dict[str, Done]:
+    def _compose(self) -> dict[str, Artifact]:
         """Run the steps up to composing, with more drafted each time, until there are enough sequences."""
-        done: dict[str, Done] = {}
+        done: dict[str, Artifact] = {}
         for attempt in itertools.count():
             steps = self.route(attempt=attempt)
             steps = steps[: 1 + [step.name for step in steps].index("compose")]
@@ -203,7 +241,7 @@ def check_corpus(recipe: Recipe, files: list[list[InputFile]]) -> list[str]:
 
 def run(
     recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: Literal["refuse", "accept"] = "refuse"
-) -> dict[str, Done]:
+) -> dict[str, Artifact]:
     """Make the recipe's variant of the run directory; return the finished steps by name. What is finished is reused.
 
     Raises a NextlongError for every mistake that a user can mend.
@@ -279,7 +317,7 @@ def route(
     files: Sequence[Sequence[InputFile]],
     *,
     attempt: int = 0,
-    when_ingested: Callable[[Done], None] = lambda _: None,
+    when_ingested: Callable[[Artifact], None] = lambda _: None,
 ) -> list[Step]:
     """Return the steps of the recipe in the order in which they run.
 

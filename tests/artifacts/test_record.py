@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import nextlong
 from nextlong.artifacts import record
 from nextlong.artifacts.record import SWEEP, VARIANTS_META, page_name, pages_of
-from nextlong.engine.step import Done
+from nextlong.engine.step import Artifact
 from nextlong.errors import RecipeError, RunError
 from nextlong.recipe import Recipe
 
@@ -52,7 +52,7 @@ def finish(recipe, run_dir):
     """Record a variant as if the recipe had run, and return its name."""
     name = record.name_for(recipe, run_dir)
     folder = run_dir / f"01-compose-{abs(hash(str(record.settings_of(recipe.model_dump(mode='json'))))):x}"
-    record.write(recipe, {"compose": Done("compose", folder, {"parts": [COMPOSED]})}, run_dir, name=name)
+    record.write(recipe, {"compose": Artifact("compose", folder, {"parts": [COMPOSED]})}, run_dir, name=name)
     return name
 
 

@@ -9,10 +9,10 @@ from pydantic import ValidationError
 
 from nextlong.artifacts import results
 from nextlong.artifacts.results import DraftResult, IngestResult
-from nextlong.engine.step import Result
+from nextlong.engine.step import TaskResult
 from nextlong.export.arrange import RowsResult, SplitResult
 
-KINDS = [kind for kind in vars(results).values() if isinstance(kind, type) and issubclass(kind, Result)]
+KINDS = [kind for kind in vars(results).values() if isinstance(kind, type) and issubclass(kind, TaskResult)]
 KINDS += [SplitResult, RowsResult]
 NUMBERS = {float: st.floats(allow_nan=False, allow_infinity=False)}
 

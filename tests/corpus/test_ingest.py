@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from nextlong.artifacts.results import IngestResult
 from nextlong.corpus.ingest import allowing, check_rejects, content_hash, ingest_split, normalized_hash
 from nextlong.errors import CorpusError
-from nextlong.reading.files import Part
+from nextlong.reading.files import FilePart
 from nextlong.reading.listing import list_files
 from nextlong.recipe import Source
 from nextlong.schemas import DOCUMENTS, REJECTS
@@ -24,7 +24,7 @@ def ingest(folder, lines, *, shard_bytes=1_000_000, max_document_chars=1000, own
     (folder / "in").mkdir(exist_ok=True)
     (folder / "in" / "a.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     source = Source(path=str(folder / "in"), name="mine", id=own_id)
-    parts = tuple(map(Part, list_files(source, where="ingest.sources[0].path")))
+    parts = tuple(map(FilePart, list_files(source, where="ingest.sources[0].path")))
     return ingest_split(
         folder / "out", parts=parts, source=source, shard_bytes=shard_bytes, max_document_chars=max_document_chars
     )

@@ -11,7 +11,7 @@ from nextlong import pipeline
 from nextlong.corpus.splits import task_bytes, whole_files
 from nextlong.engine.executor import SerialExecutor
 from nextlong.engine.runner import run_steps
-from nextlong.reading.files import InputFile, Part
+from nextlong.reading.files import FilePart, InputFile
 from nextlong.reading.known_files import input_files
 from nextlong.reading.listing import list_files
 from nextlong.recipe import Recipe, Source
@@ -33,9 +33,13 @@ def test_a_part_counts_as_much_as_it_is_of_its_file():
     packed = InputFile("c.jsonl.gz", 300, "v", "c.jsonl.gz")
     table = InputFile("b.parquet", 800, "v", "b.parquet")
     splits = [
-        [(Part(lines, 0, 600),), (Part(lines, 600),)],
-        [(Part(table, row_groups=(0, 3)),), (Part(table, row_groups=(3, 4)),), (Part(lines), Part(table))],
-        [(Part(packed, 0, 5000, skips=True),), (Part(packed, 5000, skips=True),)],
+        [(FilePart(lines, 0, 600),), (FilePart(lines, 600),)],
+        [
+            (FilePart(table, row_groups=(0, 3)),),
+            (FilePart(table, row_groups=(3, 4)),),
+            (FilePart(lines), FilePart(table)),
+        ],
+        [(FilePart(packed, 0, 5000, skips=True),), (FilePart(packed, 5000, skips=True),)],
     ]
     assert task_bytes(splits) == [600, 400, 600, 200, 1800, 150, 150]
 

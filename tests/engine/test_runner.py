@@ -16,15 +16,15 @@ from counted import counts_of, total
 from nextlong.engine import runner, store
 from nextlong.engine.executor import Resources, SerialExecutor
 from nextlong.engine.progress import Quiet
-from nextlong.engine.step import Join, Result, Step, Work
+from nextlong.engine.step import Join, Step, TaskResult, Work
 from nextlong.errors import CorpusError, RunError
 
 
-class Number(Result):
+class Number(TaskResult):
     number: int
 
 
-class Closed(Result):
+class Closed(TaskResult):
     closed: int
 
 

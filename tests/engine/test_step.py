@@ -1,13 +1,13 @@
-"""Done: what a finished step tells, checked where it is read."""
+"""Artifact: what a finished step tells, checked where it is read."""
 
 import pytest
 from pydantic import Field
 
-from nextlong.engine.step import Done, Result
+from nextlong.engine.step import Artifact, TaskResult
 from nextlong.errors import RunError
 
 
-class Sum(Result):
+class Sum(TaskResult):
     total: int
     by_letter: dict[str, int] = Field(default_factory=dict)
 
@@ -16,7 +16,7 @@ def done(folder, *counts, closing=None):
     parts = [{"counts": one, "files": {}} for one in counts]
     if closing is not None:
         parts.append({"counts": closing, "files": {}, "closes": True})
-    return Done("sum", folder, {"parts": parts, "versions": {"nextlong": "0.0.1"}})
+    return Artifact("sum", folder, {"parts": parts, "versions": {"nextlong": "0.0.1"}})
 
 
 def test_results_are_in_task_order_without_that_of_the_task_that_closed_the_step(tmp_path):

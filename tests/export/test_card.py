@@ -8,7 +8,7 @@ import yaml
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong.export.card import Facts, Source, Split, card, front_matter
+from nextlong.export.card import CardSource, Facts, Split, card, front_matter
 from nextlong.export.formats.base import format_of
 from nextlong.schemas import Layout
 
@@ -26,8 +26,8 @@ FACTS = Facts(
     vocabulary=128_256,
     eos=None,
     sources=(
-        Source("wiki", "wiki/*.jsonl", "CC-BY-SA-4.0", 80_000),
-        Source("books", "s3://key:secret@host/b", "CC-BY-SA-4.0", 22_400),
+        CardSource("wiki", "wiki/*.jsonl", "CC-BY-SA-4.0", 80_000),
+        CardSource("books", "s3://key:secret@host/b", "CC-BY-SA-4.0", 22_400),
     ),
     recipes=["run_dir: x\ningest:\n  sources:\n  - path: s3://key:secret@host/b\n"],
     version="0.3.0",
@@ -113,7 +113,7 @@ def test_passwords_in_urls_are_left_out():
 
 
 def test_tables_hold_together_whatever_stands_in_them():
-    odd = replace(FACTS, sources=(Source("a | b\nc", "x`y", "", 1),))
+    odd = replace(FACTS, sources=(CardSource("a | b\nc", "x`y", "", 1),))
     row = next(line for line in card(odd).splitlines() if line.startswith("| a"))
     assert row == "| a \\| b c | `` x`y `` | not given | 1 |"
 

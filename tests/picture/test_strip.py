@@ -34,7 +34,9 @@ def test_no_text_ends_the_data():
         span("meta", 1, 1, 0, 5, score=1.0, source=f"</script>{HOSTILE}<!--"),
         span("negative", 9, 2, 5, 9, score=math.nan),
     ]
-    texts = strip.Texts(texts=["</script><script>alert(1)</script>", "\u2028\x00\ud800"], words=[["</script>"], []])
+    texts = strip.StripTexts(
+        texts=["</script><script>alert(1)</script>", "\u2028\x00\ud800"], words=[["</script>"], []]
+    )
     page = strip.explorer(spans, tokens=9, lead=1, scale=(0, 1), name="n", label="x", texts=texts)
     assert page.count("<script") == page.count("</script") == 1
     assert "<!--" not in page

@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.errors import CorpusError
-from nextlong.reading.files import Part
+from nextlong.reading.files import FilePart
 from nextlong.reading.formats import read_records
 from nextlong.reading.listing import list_files
 from nextlong.reading.records import Record, Reject, RejectKind
@@ -23,7 +23,7 @@ def read(path, content, **options):
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     source = Source(path=str(path), **options)
     (file,) = list_files(source, where="ingest.sources[0].path")
-    return list(read_records(Part(file), source, max_document_chars=1000))
+    return list(read_records(FilePart(file), source, max_document_chars=1000))
 
 
 def refusal(path, content, **options):

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from nextlong import pipeline
 from nextlong.errors import CorpusError, RecipeError
 from nextlong.reading import filter as conditions
-from nextlong.reading.files import Part
+from nextlong.reading.files import FilePart
 from nextlong.reading.filter import filter_of
 from nextlong.reading.formats import read_records
 from nextlong.reading.listing import list_files
@@ -44,7 +44,7 @@ def written(folder, kind, rows=ROWS):
 def read(path, **options):
     source = Source(path=str(path), name="a", **options)
     (file,) = list_files(source, where="path")
-    return list(read_records(Part(file), source, max_document_chars=1000))
+    return list(read_records(FilePart(file), source, max_document_chars=1000))
 
 
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow"])

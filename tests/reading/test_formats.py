@@ -14,7 +14,7 @@ from pydantic import ValidationError
 
 from files_read import TABLE, arrow_file, read, zstd
 from nextlong.errors import CorpusError
-from nextlong.reading.files import COMPRESSIONS, Part
+from nextlong.reading.files import COMPRESSIONS, FilePart
 from nextlong.reading.formats import (
     format_by_name,
     format_of,
@@ -123,7 +123,7 @@ def test_other_file_systems_are_read_alike():
 def open_listed(path):
     source = Source(path=str(path))
     (file,) = list_files(source, where="ingest.sources[0].path")
-    return read_records(Part(file), source, max_document_chars=1000)
+    return read_records(FilePart(file), source, max_document_chars=1000)
 
 
 def test_file_that_vanished_after_listing_stops(tmp_path):

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from files_read import lines, read, zstd
 from nextlong.errors import CorpusError
-from nextlong.reading.files import Part
+from nextlong.reading.files import FilePart
 from nextlong.reading.formats import read_records
 from nextlong.reading.listing import list_files
 from nextlong.reading.parts import count_lines
@@ -59,6 +59,13 @@ def test_bad_line_is_a_reject_with_its_line_and_reason(tmp_path, row, reason):
     good, bad, after = lines(tmp_path / "a.jsonl", '{"text":"fine"}', row, '{"text":"after"}')
     assert (bad.file, bad.line, bad.kind) == ("a.jsonl", 2, reason)
     assert (good.text, after.text, after.line) == ("fine", "after", 3)
+
+
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_the_column_of_a_cut_line_is_its_last_one(tmp_path, end):
+    (tmp_path / "a.jsonl").write_text('{"text": "cut"' + end)
+    (reject,) = read(tmp_path)
+    assert reject.reason.endswith("unexpected end of data at column 15")
 
 
 def test_oddities_outside_the_text_do_not_cost_the_document(tmp_path):
@@ -124,11 +131,11 @@ def test_parts_of_a_file_give_its_records_once_with_their_line_numbers(tmp_path_
     bounds = [0, *sorted({cut for cut in cuts if cut < file.bytes}), file.bytes]
     items, above = [], 0
     for start, stop in itertools.pairwise(bounds):
-        part = Part(file, start, stop, above)
+        part = FilePart(file, start, stop, above)
         items += read_records(part, source, max_document_chars=1000)
         above += count_lines(part).lines
-    assert items == list(read_records(Part(file), source, max_document_chars=1000))
-    assert above == count_lines(Part(file)).lines == path.read_bytes().count(b"\n")
+    assert items == list(read_records(FilePart(file), source, max_document_chars=1000))
+    assert above == count_lines(FilePart(file)).lines == path.read_bytes().count(b"\n")
 
 
 def test_only_the_head_of_a_file_says_whether_it_has_the_column(tmp_path):
@@ -136,7 +143,7 @@ def test_only_the_head_of_a_file_says_whether_it_has_the_column(tmp_path):
     path.write_bytes(b'{"text":"one"}\n' + b'{"other":1}\n' * 200)
     source = Source(path=str(path))
     (file,) = list_files(source, where="ingest.sources[0].path")
-    rest = list(read_records(Part(file, 15, file.bytes, 1), source, max_document_chars=1000))
+    rest = list(read_records(FilePart(file, 15, file.bytes, 1), source, max_document_chars=1000))
     assert rest == [Reject("a.jsonl", line, "no text column") for line in range(2, 202)]
 
 
@@ -146,4 +153,4 @@ def test_file_that_cannot_be_counted_is_named(tmp_path):
     (file,) = list_files(Source(path=str(path)), where="ingest.sources[0].path")
     path.unlink()
     with pytest.raises(CorpusError, match=r"a\.jsonl has vanished since it was listed"):
-        count_lines(Part(file))
+        count_lines(FilePart(file))

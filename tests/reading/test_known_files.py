@@ -7,7 +7,7 @@ from pathlib import Path
 import fsspec
 import pytest
 
-from nextlong.engine.step import Done
+from nextlong.engine.step import Artifact
 from nextlong.reading import known_files
 from nextlong.reading.listing import list_files
 from nextlong.recipe import Source
@@ -31,7 +31,7 @@ def remember(source, run_dir, files=None):
     files = files or listed(source)
     told = {"documents": 1, "text_bytes": 1, "chars": 1, "rejects": 0, "reject_reasons": {}, "example": "", "shards": 1}
     parts = [{"counts": told | {"input_hashes": [known_files.hash_of(file)]}} for own in files for file in own]
-    done = Done("ingest", run_dir, {"parts": parts})
+    done = Artifact("ingest", run_dir, {"parts": parts})
     known_files.remember(done, sources=[source], files=files, run_dir=run_dir)
 
 

@@ -6,7 +6,7 @@ import pytest
 
 from files_read import read as read_folder
 from nextlong.errors import CorpusError
-from nextlong.reading.files import Part
+from nextlong.reading.files import FilePart
 from nextlong.reading.formats import read_records
 from nextlong.reading.listing import list_files
 from nextlong.reading.records import Record, Reject, RejectKind
@@ -47,7 +47,7 @@ ARCHIVE = [
 def read(path, **options):
     source = Source(path=str(path), name="w", **options)
     (file,) = list_files(source, where="path")
-    return list(read_records(Part(file), source, max_document_chars=10_000))
+    return list(read_records(FilePart(file), source, max_document_chars=10_000))
 
 
 @pytest.mark.parametrize(

@@ -20,7 +20,7 @@ from nextlong.artifacts.results import LineCountResult
 from nextlong.corpus.splits import numbered, whole_files
 from nextlong.errors import CorpusError
 from nextlong.reading import parts as parts_module
-from nextlong.reading.files import InputFile, Part
+from nextlong.reading.files import FilePart, InputFile
 from nextlong.reading.formats import read_records
 from nextlong.reading.listing import list_files
 from nextlong.reading.parts import count_lines, frame_bounds, split_inputs
@@ -85,7 +85,7 @@ def in_parts(folder, content, *, suffix, part_bytes):
         patched.setattr(parts_module, "_SKIPPING_PART_BYTES", part_bytes)
         parts = [part for task in split_inputs([file], source, shard_bytes=1, part_bytes=1) for part in task]
     read = [item for part in parts for item in read_records(part, source, max_document_chars=1000)]
-    assert read == list(read_records(Part(file), source, max_document_chars=1000))
+    assert read == list(read_records(FilePart(file), source, max_document_chars=1000))
     return read, parts
 
 
@@ -121,7 +121,7 @@ def test_file_that_cannot_be_decompressed_is_one_part(tmp_path):
     path.write_bytes(b"no gzip at all" * 99)
     source = Source(path=str(path))
     assert split_inputs(list_files(source, where="path"), source, shard_bytes=1, part_bytes=1) == [
-        (Part(list_files(source, where="path")[0]),)
+        (FilePart(list_files(source, where="path")[0]),)
     ]
 
 
@@ -264,7 +264,7 @@ def test_parts_hold_every_line_once_under_its_own_number(tmp_path_factory, lines
     counted = [LineCountResult(**count_lines(part)._asdict()) for part in framed_parts]
     parts = [part for (part,) in numbered(splits, iter(counted))]
     items = [item for part in parts for item in read_records(part, source, max_document_chars=1000)]
-    assert items == list(read_records(Part(file), source, max_document_chars=1000))
+    assert items == list(read_records(FilePart(file), source, max_document_chars=1000))
     assert sum(part.begins_file for part in parts) == 1
 
 

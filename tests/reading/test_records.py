@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from nextlong.errors import CorpusError
-from nextlong.reading.files import Part
+from nextlong.reading.files import FilePart
 from nextlong.reading.formats import read_records
 from nextlong.reading.listing import list_files
 from nextlong.reading.records import (
@@ -148,7 +148,7 @@ def records(path, text):
     source = Source(path=str(path), text=text)
     (file,) = list_files(source, where="FILE")
     assert estimate_text_bytes([file], source) > 0
-    return list(read_records(Part(file), source, max_document_chars=1000))
+    return list(read_records(FilePart(file), source, max_document_chars=1000))
 
 
 def test_json_lines_of_conversations_are_documents_and_other_lists_are_rejected(tmp_path):

@@ -12,7 +12,7 @@ import nextlong
 from nextlong import pipeline
 from nextlong.artifacts.record import RECIPE_FILE
 from nextlong.cli.main import main
-from nextlong.engine.step import Result
+from nextlong.engine.step import TaskResult
 from nextlong.errors import RunError
 from nextlong.recipe import Recipe
 from nextlong.runs import export as runs_export
@@ -157,9 +157,11 @@ def test_run_returns_the_opened_run_each_time(folder):
 # what is no run
 
 
-@pytest.mark.parametrize("name", ["nowhere", "corpus.jsonl"])
-def test_no_folder(folder, name):
-    with pytest.raises(RunError, match=rf"{name} is not a folder; `nextlong run RECIPE` makes one"):
+@pytest.mark.parametrize(
+    ("name", "reason"), [("nowhere", "does not exist; name the run_dir"), ("corpus.jsonl", "is a file, not a run")]
+)
+def test_no_folder(folder, name, reason):
+    with pytest.raises(RunError, match=rf"{name} {reason}"):
         nextlong.open(folder / name)
 
 
@@ -237,7 +239,7 @@ def test_a_run_of_an_earlier_version_is_told_as_such(own_run, capsys, step, suff
         )
 
 
-class Surprises(Result):
+class Surprises(TaskResult):
     surprises: int
 
 

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from nextlong import schemas
-from nextlong.artifacts.resolve import Corpus
+from nextlong.artifacts.resolve import CorpusFiles
 from nextlong.artifacts.results import ComposeResult
 from nextlong.artifacts.tokens import TokenStore
 from nextlong.schemas import EOS, META, NEGATIVE, SEPARATOR, DropReason, Layout
@@ -99,7 +99,7 @@ def drafted(tmp_path):
     """Six chunks of 3, 4, 5, 2, 2 and 1 letters, a token each; 0 and 3 end in a newline. One draft fits 17 tokens, two do not."""
     bounds = [0, 3, 7, 12, 14, 16, 17]
     columns = [[0] * 6, bounds[:-1], bounds[1:], [False, True, True, False, True, True]]
-    corpus = Corpus(
+    corpus = CorpusFiles(
         (write(tmp_path / "documents.arrow", schemas.DOCUMENTS, [["ab\ndefghijklm\nopq"], [7], ["s"], ["i"]]),),
         (write(tmp_path / "chunks.arrow", schemas.CHUNKS, columns),),
     )

@@ -19,7 +19,7 @@ from nextlong.artifacts.lookup import iter_chunk_texts
 from nextlong.artifacts.results import TokensResult
 from nextlong.corpus.chunk import chunk_shard
 from nextlong.engine.runner import open_done
-from nextlong.engine.step import Done, Step
+from nextlong.engine.step import Artifact, Step
 from nextlong.errors import RunError
 from nextlong.sequences import encode
 from nextlong.sequences import tokenize as stage
@@ -249,9 +249,9 @@ def test_differences_stop_the_run_and_name_the_tasks(recipe_for, tmp_path):
     step = tokens_step(recipe_for(tmp_path), *inputs)
     encoded = TokensResult(chunks=9, tokens=30, chars=90, copied_chunks=0, mismatches=0).model_dump()
     parts = [{"counts": encoded | {"mismatches": count}} for count in (0, 3, 0, 1)]
-    step.check(Done("tokens", tmp_path, {"parts": parts[:1]}))
+    step.check(Artifact("tokens", tmp_path, {"parts": parts[:1]}))
     with pytest.raises(RunError, match=r"\(3 of task 1, 1 of task 3\); .* --set tokenizer\.engine=reference"):
-        step.check(Done("tokens", tmp_path, {"parts": parts}))
+        step.check(Artifact("tokens", tmp_path, {"parts": parts}))
 
 
 SHARDS = (5, 0, 3)  # chunks of each

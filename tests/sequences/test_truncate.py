@@ -7,7 +7,7 @@ import pyarrow as pa
 import pytest
 
 from nextlong import schemas
-from nextlong.artifacts.resolve import Corpus
+from nextlong.artifacts.resolve import CorpusFiles
 from nextlong.artifacts.tokens import TokenStore
 from nextlong.retrieval.near_duplicates.shingles import ShingleStore, shingles
 from nextlong.sequences.fit import Cut, Dropped, Group, Piece, Rules, compose_spans, concatenate_spans
@@ -48,7 +48,7 @@ def store(tmp_path_factory):
     np.save(folder / "weights.npy", np.full(1 << 10, 1024, np.uint16))
     documents = [list(TEXTS), range(count), ["s"] * count, ["i"] * count]
     chunks = [range(count), [0] * count, [*map(len, TEXTS)], [not text.endswith("\n") for text in TEXTS]]
-    corpus = Corpus(
+    corpus = CorpusFiles(
         (write(folder / "documents.arrow", schemas.DOCUMENTS, documents),),
         (write(folder / "chunks.arrow", schemas.CHUNKS, chunks),),
     )

@@ -8,14 +8,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 from rich.console import Console
 
-from nextlong.verify.outcome import Outcome, as_json, in_words, passed, show
+from nextlong.verify.outcome import CheckOutcome, as_json, in_words, passed, show
 
 WHY = st.sampled_from(["", "there are none"])
 
 
 @given(examples=st.lists(st.text(), max_size=9), skipped=WHY, not_needed=WHY)
 def test_every_breach_counts_and_the_first_five_are_told(examples, skipped, not_needed):
-    outcome = Outcome("c", "things", skipped=skipped, not_needed=not_needed)
+    outcome = CheckOutcome("c", "things", skipped=skipped, not_needed=not_needed)
     for example in examples:
         outcome.breach(example)
     assert (outcome.breaches, outcome.examples) == (len(examples), examples[:5])
@@ -29,16 +29,16 @@ def test_an_error_names_its_file_or_its_kind():
     assert in_words(ValueError()) == "ValueError"
 
 
-SOUND = Outcome("hashes", "files", checked=12_345)
+SOUND = CheckOutcome("hashes", "files", checked=12_345)
 
 
-SKIPPED = Outcome("vectors", "vectors", skipped="openai:x cannot be asked twice")
+SKIPPED = CheckOutcome("vectors", "vectors", skipped="openai:x cannot be asked twice")
 
 
-NOT_NEEDED = Outcome("candidates", "meta-chunks", not_needed="this run mined none")
+NOT_NEEDED = CheckOutcome("candidates", "meta-chunks", not_needed="this run mined none")
 
 
-BROKEN = Outcome("spans", "sequences", checked=3, breaches=7, examples=["one [bold]", "two"])
+BROKEN = CheckOutcome("spans", "sequences", checked=3, breaches=7, examples=["one [bold]", "two"])
 
 
 def test_a_breach_is_no_pass_and_a_skipped_check_is_no_breach():

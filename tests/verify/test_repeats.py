@@ -12,7 +12,7 @@ import plain_rule
 from invented import GAPS, SCRIPTS, Corpus
 from nextlong.retrieval.near_duplicates.words import hash_words, ngrams
 from nextlong.verify import repeats
-from nextlong.verify.repeats import Texts, runs_of, words_of
+from nextlong.verify.repeats import ComparedTexts, runs_of, words_of
 
 
 @pytest.fixture(scope="module", params=[1, 50, repeats._ROWS_AT_ONCE])
@@ -36,7 +36,7 @@ def test_invented_texts_are_judged_by_the_rule(seed):
     threshold = draw.choice([0.3, 0.8, 0.95, 1.0])
     those = draw.sample(range(len(texts)), draw.randint(1, len(texts)))
     others = draw.sample(range(len(texts)), draw.randint(1, len(texts)))
-    compared = Texts(words_of(texts), weights=weights, threshold=threshold)
+    compared = ComparedTexts(words_of(texts), weights=weights, threshold=threshold)
     found = {(a, b) for a, b, _ in compared.repeated(those, others)}
     assert found == {
         (a, b)
@@ -48,7 +48,7 @@ def test_invented_texts_are_judged_by_the_rule(seed):
 
 
 def test_texts_without_runs_repeat_nothing_but_the_same_words():
-    texts = Texts(words_of(["", "?!", "one two", "One, two.", "one"]), weights=None, threshold=0.8)
+    texts = ComparedTexts(words_of(["", "?!", "one two", "One, two.", "one"]), weights=None, threshold=0.8)
     assert {(a, b) for a, b, _ in texts.repeated(range(5), range(5))} == {(2, 3), (3, 2)}
 
 

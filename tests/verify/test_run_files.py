@@ -17,8 +17,8 @@ from nextlong.errors import RunError
 from nextlong.schemas import META, NEGATIVE, NO_CHUNK, SEPARATOR, SHARD_BITS
 from nextlong.verify import run_files
 from nextlong.verify.checks import verify
-from nextlong.verify.outcome import Outcome, chunk_name, document_name
-from nextlong.verify.run_files import Composed, RunFiles, _locate, open_step, with_names
+from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name
+from nextlong.verify.run_files import ResolvedSequence, RunFiles, _locate, open_step, with_names
 
 
 @pytest.fixture
@@ -77,7 +77,7 @@ def composed(spans):
     """Spans are (chunk, role, tokens placed, tokens of the whole chunk)."""
     chunk, role, placed, tokens = (np.array(column) for column in zip(*spans, strict=True))
     end, zeros = np.cumsum(placed), np.zeros(len(spans), np.int64)
-    return Composed(
+    return ResolvedSequence(
         number=4, id="s", key=7, method="nextlong", layout="extended",
         chunk=chunk, role=role, group=zeros, start=end - placed, end=end, score=zeros,
         doc=zeros, doc_first=zeros, doc_stop=zeros, char_start=zeros, char_end=zeros, open_ended=zeros > 0, tokens=tokens,
@@ -100,7 +100,7 @@ def test_a_span_is_named_by_its_place_role_and_tokens_whatever_its_role():
 
 
 def said(run, example):
-    outcome = Outcome("check", "things")
+    outcome = CheckOutcome("check", "things")
     outcome.breach(example)
     (named,) = with_names(RunFiles(run), [outcome])
     (example,) = named.examples

@@ -8,7 +8,7 @@ import pytest
 from damage import breaches, change_recipe, outcomes
 from nextlong.recipe.keys import NEGATIVES
 from nextlong.schemas import BOS, DOCUMENT, EOS, META, NEGATIVE, SEPARATOR, Layout
-from nextlong.verify.run_files import Composed
+from nextlong.verify.run_files import ResolvedSequence
 from nextlong.verify.sequences import gaps, order_problems, repeat_problems, separator_problems, span_problems
 
 TOKENS = {0: 4, 1: 3, 2: 2, 3: 5, 4: 6, -1: -1}
@@ -34,7 +34,7 @@ def sequence(*spans, layout=Layout.CONCATENATED):
     chunk, role, group, length = (np.array(column) for column in zip(*spans, strict=True))
     docs = np.array([DOCS[one] for one in chunk])
     end = np.cumsum(length)
-    return Composed(
+    return ResolvedSequence(
         number=0,
         id="s",
         key=7,

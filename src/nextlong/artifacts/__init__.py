@@ -1,1 +1,1 @@
-"""RunFiles: how a finished step's files are looked up and read; below all stations."""
+"""Artifacts: the files of finished steps: their typed results, look-ups, rows, and the variants of a run directory."""

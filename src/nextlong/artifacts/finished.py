@@ -1,4 +1,4 @@
-"""Finished: the files of a finished run, as the objects that reading it needs."""
+"""Finished: the artifacts of a finished run, as the objects that reading it needs."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.lookup import opened
-from nextlong.artifacts.resolve import Corpus, SpecialIds
+from nextlong.artifacts.resolve import CorpusFiles, SpecialIds
 from nextlong.artifacts.results import ComposeResult, TokenizerResult
 from nextlong.artifacts.rows import RowSource
 from nextlong.artifacts.tokens import TokenStore
-from nextlong.engine.step import Done, Finished
+from nextlong.engine.step import Artifact, Artifacts
 from nextlong.recipe import Recipe
 from nextlong.schemas import SEQUENCE_INDEX
 
@@ -81,7 +81,7 @@ class References(NamedTuple):
         return read_index(self.sequences, take=self.take, run=run)
 
 
-def token_store(done: Finished) -> TokenStore:
+def token_store(done: Artifacts) -> TokenStore:
     """Return the tokens of a finished run."""
     tokens, text = done["tokens"], corpus(done)
     return TokenStore(
@@ -93,30 +93,30 @@ def token_store(done: Finished) -> TokenStore:
     )
 
 
-def chunks_of(done: Finished) -> Done:
+def chunks_of(done: Artifacts) -> Artifact:
     """Return the step whose CHUNKS everything below reads: the cleaned ones, where there are any."""
     return done["decontaminate"] if "decontaminate" in done else done["chunk"]
 
 
-def corpus(done: Finished) -> Corpus:
+def corpus(done: Artifacts) -> CorpusFiles:
     """Return the text of a finished run."""
-    return Corpus(tuple(done["ingest"].files(".documents.arrow")), tuple(chunks_of(done).files(".chunks.arrow")))
+    return CorpusFiles(tuple(done["ingest"].files(".documents.arrow")), tuple(chunks_of(done).files(".chunks.arrow")))
 
 
-def special_ids(done: Finished) -> SpecialIds:
+def special_ids(done: Artifacts) -> SpecialIds:
     """Return the ids that a finished run puts between chunks."""
     tokenizer = done["tokenizer"].result(TokenizerResult)
     bos, eos = ((special,) if special is not None else () for special in (tokenizer.bos_id, tokenizer.eos_id))
     return SpecialIds(separator=tokenizer.separator_ids, bos=bos, eos=eos)
 
 
-def special_texts(done: Finished) -> dict[int, str]:
+def special_texts(done: Artifacts) -> dict[int, str]:
     """Return what stands between chunks of a finished run as text, by role."""
     separator, bos, eos = done["tokenizer"].result(TokenizerResult).special_texts
     return {schemas.SEPARATOR: separator, schemas.BOS: bos, schemas.EOS: eos}
 
 
-def sequences_per_part(recipe: Recipe, compose: Done) -> list[int]:
+def sequences_per_part(recipe: Recipe, compose: Artifact) -> list[int]:
     """Return how many sequences of each SEQUENCES file belong to the data set: the first `compose.sequences` in draw order."""
     composed = [count for part in compose.results(ComposeResult) for count in part.sequences_per_file]
     left = sum(composed) if recipe.compose.sequences == "all" else recipe.compose.sequences
@@ -127,7 +127,7 @@ def sequences_per_part(recipe: Recipe, compose: Done) -> list[int]:
     return take
 
 
-def sequence_files(done: Finished) -> list[Path]:
+def sequence_files(done: Artifacts) -> list[Path]:
     """Return the SEQUENCES files of a finished run. Raises RunError if they are of a version that had other columns."""
     files = done["compose"].files(".sequences.arrow")
     for path in files[:1]:
@@ -137,7 +137,7 @@ def sequence_files(done: Finished) -> list[Path]:
     return files
 
 
-def references(done: Finished, take: Sequence[int]) -> References:
+def references(done: Artifacts, take: Sequence[int]) -> References:
     """Return where the sequences of a data set lie: the first `take[i]` of each SEQUENCES file."""
     return References(
         sequences=tuple(sequence_files(done)),
@@ -148,6 +148,6 @@ def references(done: Finished, take: Sequence[int]) -> References:
     )
 
 
-def row_source(done: Finished) -> RowSource:
+def row_source(done: Artifacts) -> RowSource:
     """Return what the rows of a finished run are read from."""
     return RowSource(tuple(sequence_files(done)), token_store(done), special_ids(done))

@@ -101,7 +101,7 @@ Wanted = Literal["ids", "domains", "spans"]
 
 
 @dataclass(frozen=True)
-class Corpus:
+class CorpusFiles:
     """Where the text lies: DOCUMENTS and CHUNKS, one file a shard, in shard order."""
 
     documents: tuple[Path, ...]
@@ -160,7 +160,7 @@ def resolve(
     *,
     first: int = 0,
     take: int | None,
-    corpus: Corpus,
+    corpus: CorpusFiles,
     tokens: TokenStore,
     special: SpecialIds,
     truncation: Truncation,
@@ -180,7 +180,7 @@ def resolve(
 
 def resolve_table(
     table: pa.Table,
-    corpus: Corpus,
+    corpus: CorpusFiles,
     tokens: TokenStore,
     special: SpecialIds,
     truncation: Truncation,
@@ -261,7 +261,7 @@ def _locate(
     is_chunk: NDArray[np.bool_],
     lengths: NDArray[np.int64],
     tokens: _Tokens,
-    corpus: Corpus,
+    corpus: CorpusFiles,
     truncation: Truncation,
 ) -> None:
     """Fill in the places of the spans that are chunks, whose `tokens` these are."""
@@ -289,7 +289,7 @@ def _locate(
 
 
 def domains_of(
-    chunk_ids: NDArray[np.int64], roles: NDArray[np.int8], span_offsets: NDArray[np.int64], corpus: Corpus
+    chunk_ids: NDArray[np.int64], roles: NDArray[np.int8], span_offsets: NDArray[np.int64], corpus: CorpusFiles
 ) -> list[str]:
     """Return the source of each sequence's meta-document, or of its first document; arguments as in `Resolved`."""
     ids = chunk_ids[_leading_spans(chunk_ids, roles, span_offsets)]

@@ -8,12 +8,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from nextlong.engine.step import Result
+from nextlong.engine.step import TaskResult
 
 Examples = tuple[tuple[int, int, int], ...]
 
 
-class LineCountResult(Result):
+class LineCountResult(TaskResult):
     """`lines` that end in a part of a file; its `bytes`, decompressed; whether the last of them `ends_line`."""
 
     lines: int
@@ -21,7 +21,7 @@ class LineCountResult(Result):
     ends_line: bool = True
 
 
-class IngestResult(Result):
+class IngestResult(TaskResult):
     """Documents and rejects of one task, which writes `shards` files; `example` is the first reject, or empty.
 
     `input_hashes` are those of the files whose beginning the task read, in order; `metadata_values` counts the documents
@@ -45,7 +45,7 @@ class IngestResult(Result):
     excluded_examples: tuple[tuple[str, str], ...] = ()
 
 
-class Selected(Result):
+class Selected(TaskResult):
     """Documents that stay, and those that do not by reason."""
 
     kept: int
@@ -60,19 +60,19 @@ class SelectResult(Selected):
     sources: dict[str, Selected]
 
 
-class MinhashResult(Result):
+class MinhashResult(TaskResult):
     """Documents that were given a signature."""
 
     documents: int
 
 
-class SimilarPairsResult(Result):
+class SimilarPairsResult(TaskResult):
     """Pairs of documents that one task found to be similar."""
 
     pairs: int
 
 
-class NearDuplicatesResult(Result):
+class NearDuplicatesResult(TaskResult):
     """Documents left out, and the clusters of nearly equal ones that they belong to.
 
     `examples` are rows of the corpus, of documents that go and of those that stay in their stead.
@@ -84,7 +84,7 @@ class NearDuplicatesResult(Result):
     examples: tuple[tuple[int, int], ...] = ()
 
 
-class ChunkResult(Result):
+class ChunkResult(TaskResult):
     """Documents that have chunks, these chunks and their characters: of chunking, and of decontaminating after it."""
 
     documents: int
@@ -93,14 +93,14 @@ class ChunkResult(Result):
     longest_chunk_chars: int = 0
 
 
-class EvalNgramsResult(Result):
+class EvalNgramsResult(TaskResult):
     """Runs of words to look for, in all and by file."""
 
     runs: int
     files: dict[str, int]
 
 
-class ContaminatedResult(Result):
+class ContaminatedResult(TaskResult):
     """Chunks looked at and contaminated, how many each file met, and one `example`, in row `example_doc_row`, or nothing."""
 
     chunks: int
@@ -110,7 +110,7 @@ class ContaminatedResult(Result):
     example_doc_row: int = -1
 
 
-class LeftOutResult(Result):
+class LeftOutResult(TaskResult):
     """How many records, documents or chunks filters of the corpus left out, by reason; and how many that stay share an id."""
 
     left_out: dict[str, int]
@@ -118,20 +118,20 @@ class LeftOutResult(Result):
     same_id_example: tuple[str, ...] = ()  # source, id and heads of two of them
 
 
-class ShinglesResult(Result):
+class ShinglesResult(TaskResult):
     """Runs of words of a shard."""
 
     shingles: int
 
 
-class WeightsResult(Result):
+class WeightsResult(TaskResult):
     """Slots whose runs are common, by the documents that were sampled."""
 
     common_slots: int
     sampled: int
 
 
-class FitResult(Result):
+class FitResult(TaskResult):
     """An encoder fitted on `fit_chunks` of the corpus's chunks: its terms, and the width of its vectors."""
 
     chunks: int
@@ -140,7 +140,7 @@ class FitResult(Result):
     dimensions: int
 
 
-class ExecutionResult(Result):
+class ExecutionResult(TaskResult):
     """How a model runs (`embed.choose.Execution`), and its width."""
 
     device: str
@@ -152,14 +152,14 @@ class ExecutionResult(Result):
     dimensions: int
 
 
-class EmbedResult(Result):
+class EmbedResult(TaskResult):
     """Vectors of a shard, or of a slice of one, and their width."""
 
     chunks: int
     dimensions: int
 
 
-class DocumentVectorsResult(Result):
+class DocumentVectorsResult(TaskResult):
     """Documents of a shard, the chunks that their vectors are made of, and the width of these."""
 
     documents: int
@@ -167,7 +167,7 @@ class DocumentVectorsResult(Result):
     dimensions: int
 
 
-class IndexResult(Result):
+class IndexResult(TaskResult):
     """The index chosen, `exact` or a FAISS factory string, and why; of a trained one what it consists of."""
 
     index: str
@@ -179,14 +179,14 @@ class IndexResult(Result):
     code_bytes: int = 0
 
 
-class ListsResult(Result):
+class ListsResult(TaskResult):
     """Vectors in some of the lists of an index, and their bytes."""
 
     vectors: int
     bytes: int
 
 
-class TuneResult(Result):
+class TuneResult(TaskResult):
     """How an index is searched, the `recall` that it promises with it, and what was measured on `sample` queries.
 
     `spare` is a share of the `k` neighbours asked for. Of the sample's queries, `recall_measured` is the mean recall@k and
@@ -207,7 +207,7 @@ class TuneResult(Result):
     k: int
 
 
-class DrawResult(Result):
+class DrawResult(TaskResult):
     """Documents that have chunks, those of them that may be drawn, and those that were."""
 
     documents: int
@@ -227,7 +227,7 @@ class DocumentsResult(DrawResult):
     chars: int
 
 
-class MineResult(Result):
+class MineResult(TaskResult):
     """Queries, the neighbours of all of them, and the fewest that one of them has."""
 
     queries: int
@@ -235,14 +235,14 @@ class MineResult(Result):
     fewest: int
 
 
-class LengthsResult(Result):
+class LengthsResult(TaskResult):
     """Characters and tokens of a shard."""
 
     chars: int
     tokens: int
 
 
-class KeywordsResult(Result):
+class KeywordsResult(TaskResult):
     """Documents of a shard of `source`, those that have a keyword, and what the keywords were taken from."""
 
     documents: int
@@ -251,7 +251,7 @@ class KeywordsResult(Result):
     source: str = ""
 
 
-class DraftResult(Result):
+class DraftResult(TaskResult):
     """Drafts of one task, and documents that gave none by reason.
 
     `limited` says that there may be more, `starved` how many were given up because their neighbours ran out. `near_duplicates`
@@ -273,7 +273,7 @@ class DraftResult(Result):
     near_duplicate_examples: Examples = ()
 
 
-class ReferencedChunksResult(Result):
+class ReferencedChunksResult(TaskResult):
     """How many drafts are taken of each file and in all, and the chunks that they name."""
 
     take: tuple[int, ...]
@@ -281,7 +281,7 @@ class ReferencedChunksResult(Result):
     chunks: int
 
 
-class TokenizerResult(Result):
+class TokenizerResult(TaskResult):
     """E, measured on so many chunks or given, and the ids that composing needs.
 
     `vocab_size` is one more than the highest id; `separator_ids` are the separator's; `lost_share` of the text does not come back.
@@ -298,7 +298,7 @@ class TokenizerResult(Result):
     ordinary: tuple[str, ...] = ()  # the keys, bos and eos, that name a token which texts are made of
 
 
-class TokensResult(Result):
+class TokensResult(TaskResult):
     """Chunks encoded, or copied from an earlier variant of the run; `mismatches` are those with other ids than the reference."""
 
     chunks: int
@@ -308,7 +308,7 @@ class TokensResult(Result):
     mismatches: int
 
 
-class ComposeResult(Result):
+class ComposeResult(TaskResult):
     """Sequences in all and by file, drafts that became none by reason, and the longest of these that was too short."""
 
     sequences: int
@@ -319,14 +319,14 @@ class ComposeResult(Result):
     chunks_at_max_uses: int = 0
 
 
-class ShardResult(Result):
+class ShardResult(TaskResult):
     """Rows of one file of an export; `tokens` only where a format adds some to those of its rows."""
 
     rows: int
     tokens: int | None = None
 
 
-class StatisticsResult(Result):
+class StatisticsResult(TaskResult):
     """Sequences measured, and what looks poor in them."""
 
     sequences: int

@@ -26,7 +26,7 @@ from nextlong.errors import RunError
 SHARDS_KEPT = max(8, min(512, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 12))
 
 
-class _Shard(NamedTuple):
+class TokenShard(NamedTuple):
     rows: NDArray[np.int64]
     offsets: NDArray[np.int64]
     ids: NDArray[np.uint32]
@@ -97,7 +97,7 @@ class TokenStore:
         self.copy_into(ids, chunk_ids=chunk_ids, starts=starts, at=offsets[:-1], lengths=lengths)
         return ids, offsets
 
-    def _shard(self, number: int) -> _Shard:
+    def _shard(self, number: int) -> TokenShard:
         return _open(*(lookup.file_version(path) for path in self._paths[number]))
 
     def _never_tokenized(self, chunk_id: int) -> RunError:
@@ -111,6 +111,6 @@ class TokenStore:
 
 
 @lru_cache(maxsize=SHARDS_KEPT)
-def _open(*files: FileVersion) -> _Shard:
+def _open(*files: FileVersion) -> TokenShard:
     """Return the rows, offsets and ids of a shard, by what names these very files."""
-    return _Shard(*(np.load(file.path, mmap_mode="r").view(np.ndarray) for file in files))
+    return TokenShard(*(np.load(file.path, mmap_mode="r").view(np.ndarray) for file in files))

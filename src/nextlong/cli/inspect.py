@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from nextlong.runs.run import Sequence
-    from nextlong.verify.outcome import Outcome
+    from nextlong.verify.outcome import CheckOutcome
 
 _FAILED = 1
 
@@ -284,7 +284,8 @@ def _verify(args: argparse.Namespace) -> int:
     return 0 if passed(outcomes) else _FAILED
 
 
-def _outcomes(args: argparse.Namespace, sample: int, starting: Callable[[str], None]) -> Iterator[Outcome]:
+def _outcomes(args: argparse.Namespace, sample: int, starting: Callable[[str], None]) -> Iterator[CheckOutcome]:
+    from nextlong.artifacts import record
     from nextlong.reading import file_systems
     from nextlong.verify import checks, delivered
     from nextlong.verify.processes import available
@@ -295,6 +296,9 @@ def _outcomes(args: argparse.Namespace, sample: int, starting: Callable[[str], N
         return
     if args.made_by is not None:
         raise NextlongError(f"--run {args.made_by} needs the folder of a delivered export, which {args.run} is not")
+    run_dir, _ = record.split_name(args.run)
+    if not (run_dir / record.VARIANTS_FOLDER).is_dir():
+        record.existing(run_dir)  # says at which step a run was left
     workers = args.workers or available()
     yield from checks.verify(Path(args.run), sample=sample, seed=args.seed, workers=workers, starting=starting)
 

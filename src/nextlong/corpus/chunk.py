@@ -23,7 +23,7 @@ import pyarrow as pa
 from nextlong import schemas
 from nextlong.artifacts.results import ChunkResult
 from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Finished, Step, Task
+from nextlong.engine.step import Artifacts, Step, Task
 from nextlong.recipe import Recipe
 
 Span = tuple[int, int]
@@ -102,7 +102,7 @@ def _split_paragraph(text: str, start: int, end: int) -> int:
 def chunk_step(recipe: Recipe, ingest: Step, keep: Step) -> Step:
     """DOCUMENTS → CHUNKS; `keep` is the step that says which documents are kept."""
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         shards = zip(done["ingest"].files(".documents.arrow"), done[keep.name].files(".keep.npy"), strict=True)
         return [
             partial(chunk_shard, documents=documents, keep=keep, **recipe.chunk.model_dump())

@@ -30,7 +30,7 @@ from nextlong import schemas
 from nextlong.artifacts.lookup import read_chunks
 from nextlong.artifacts.results import ChunkResult, ContaminatedResult, EvalNgramsResult
 from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Finished, Step, Task
+from nextlong.engine.step import Artifacts, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.reading.file_systems import open_binary
 from nextlong.recipe import Recipe
@@ -64,7 +64,7 @@ def _eval_ngrams_step(recipe: Recipe) -> Step:
     """Evaluation files → the runs of words to look for; the files' content is part of the fingerprint."""
     files, ngram = recipe.decontaminate.files, recipe.decontaminate.ngram
 
-    def tasks(_: Finished) -> list[Task]:
+    def tasks(_: Artifacts) -> list[Task]:
         return [partial(evaluation_grams, files=files, ngram=ngram)]
 
     config = {"files": [[file, _content_hash(file)] for file in files], "ngram": ngram}
@@ -93,7 +93,7 @@ def _content_hash(file: str) -> str:
 def _contaminated_step(files: Sequence[str], ingest: Step, chunk: Step, eval_ngrams: Step) -> Step:
     """CHUNKS → which of them share a run of words with an evaluation file."""
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         heads, grams = (done["eval_ngrams"].file(suffix) for suffix in (".heads.npy", ".grams.npy"))
         shards = zip(done["ingest"].files(".documents.arrow"), done["chunk"].files(".chunks.arrow"), strict=True)
         return [
@@ -115,7 +115,7 @@ def _contaminated_step(files: Sequence[str], ingest: Step, chunk: Step, eval_ngr
 def _decontaminate_step(chunk: Step, contaminated: Step) -> Step:
     """CHUNKS → CHUNKS without these."""
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         shards = zip(done["chunk"].files(".chunks.arrow"), done["contaminated"].files(".contaminated.npy"), strict=True)
         return [partial(decontaminate_shard, chunks=chunks, contaminated=which) for chunks, which in shards]
 

@@ -24,10 +24,11 @@ from numpy.typing import NDArray
 
 from nextlong.artifacts.results import MinhashResult, NearDuplicatesResult, SimilarPairsResult
 from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Config, Finished, Step, Task
+from nextlong.engine.step import Artifacts, Step, Task
 from nextlong.errors import RecipeError
 from nextlong.recipe import Recipe
 from nextlong.retrieval.near_duplicates.words import bounds_of, hash_words, ngrams, runs_on
+from nextlong.text import Json
 
 PERMUTATIONS: Final = 128  # the estimate's standard error at Jaccard 0.8 is 0.035
 _SHINGLE_WORDS: Final = 5
@@ -50,7 +51,7 @@ def minhash_steps(recipe: Recipe, ingest: Step, select: Step) -> list[Step]:
 
 
 def _minhash_step(ingest: Step, select: Step, *, width: int) -> Step:
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         shards = zip(done["ingest"].files(".documents.arrow"), done["select"].files(".keep.npy"), strict=True)
         return [partial(minhash_shard, documents=documents, keep=keep, width=width) for documents, keep in shards]
 
@@ -67,7 +68,7 @@ def _minhash_step(ingest: Step, select: Step, *, width: int) -> Step:
 def _similar_pairs_step(ingest: Step, minhash: Step, threshold: float) -> Step:
     bands = PERMUTATIONS // band_width(threshold)
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         own = done["minhash"]
         passes = passes_for(sum(part.documents for part in own.results(MinhashResult)))
         files = Signatures(
@@ -90,12 +91,12 @@ def _similar_pairs_step(ingest: Step, minhash: Step, threshold: float) -> Step:
         tasks=lambda amounts: bands * passes_for(round(amounts.documents)),
         memory=lambda amounts: 60 * amounts.documents / passes_for(round(amounts.documents)),
     )
-    config: Config = {"threshold": threshold}
+    config: Json = {"threshold": threshold}
     return Step("similar_pairs", 1, config, (ingest, minhash), tasks, SimilarPairsResult, estimate=estimate)
 
 
 def _near_duplicates_step(ingest: Step, select: Step, pairs: Step) -> Step:
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         return [
             partial(
                 near_duplicates,

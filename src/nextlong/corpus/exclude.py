@@ -15,7 +15,7 @@ from typing import Any, Final, NamedTuple
 import fsspec
 import xxhash
 
-from nextlong.engine.step import Done
+from nextlong.engine.step import Artifact
 from nextlong.errors import CorpusError
 from nextlong.recipe import Source
 
@@ -103,7 +103,7 @@ def write_met(out: Path, source: Source, entries: set[str]) -> None:
     _write(f"{out}{MET}", {"source": source.label, "entries": sorted(entries)})
 
 
-def met_none(ingested: Done) -> tuple[int, int]:
+def met_none(ingested: Artifact) -> tuple[int, int]:
     """Return how many entries of the list named no document when the corpus was ingested, and how many there were."""
     elsewhere = int(ingested.manifest["config"].get(ELSEWHERE, 0))
     named = {
@@ -119,6 +119,6 @@ def _write(path: str, value: Any) -> None:
     Path(path).write_text(json.dumps(value), encoding="utf-8")
 
 
-def _read(ingested: Done, suffix: str) -> Iterator[Any]:
+def _read(ingested: Artifact, suffix: str) -> Iterator[Any]:
     names = [name for part in ingested.manifest["parts"] for name in part["files"] if name.endswith(suffix)]
     return (json.loads((ingested.folder / name).read_text(encoding="utf-8")) for name in names)

@@ -44,7 +44,7 @@ from nextlong.artifacts.results import (
 from nextlong.corpus.select import compared_suffix
 from nextlong.corpus.splits import Splits
 from nextlong.engine.estimate import Estimate
-from nextlong.engine.step import Finished, Step, Task
+from nextlong.engine.step import Artifacts, Step, Task
 from nextlong.recipe import Recipe
 
 _EXAMPLES: Final = 5
@@ -58,7 +58,7 @@ def filter_report_step(recipe: Recipe, splits: Splits, ingest: Step, select: Ste
     reads = tuple(step for step in others if step.name in ("near_duplicates", "contaminated"))
     sources = [place for place, of_source in enumerate(splits) for _ in of_source]
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         ingest_done, parts = done["ingest"], done["ingest"].results(IngestResult)
         inputs = _Inputs(
             documents=tuple(ingest_done.files(".documents.arrow")),

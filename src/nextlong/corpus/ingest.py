@@ -26,9 +26,9 @@ from nextlong.artifacts.results import IngestResult, LineCountResult
 from nextlong.corpus.exclude import ELSEWHERE, Exclusion, exclusions_of, write_kept, write_met
 from nextlong.corpus.splits import Splits, numbered, split_config, task_bytes
 from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Done, Finished, Step, Task
+from nextlong.engine.step import Artifact, Artifacts, Step, Task
 from nextlong.errors import CorpusError
-from nextlong.reading.files import InputFile, Part
+from nextlong.reading.files import FilePart, InputFile
 from nextlong.reading.filter import evaluator
 from nextlong.reading.formats import format_of, head_columns, read_records
 from nextlong.reading.known_files import hash_of
@@ -58,14 +58,14 @@ def ingest_step(
     line_counts: Sequence[Step],
     *,
     shard_bytes: int,
-    when_ingested: Callable[[Done], None],
+    when_ingested: Callable[[Artifact], None],
 ) -> Step:
     """files → DOCUMENTS, refused at the end if there are too many rejects; `line_counts` are the `line_counts_steps`."""
     ingest = recipe.ingest
     hash_normalized = ingest.dedup == "normalized"
     exclusions, elsewhere = exclusions_of(ingest.exclude, ingest.sources)
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         counts = iter([part for step in done.values() for part in step.results(LineCountResult)])
         return [
             partial(
@@ -83,7 +83,7 @@ def ingest_step(
             for place, parts in enumerate(numbered(of_source, counts))
         ]
 
-    def check(done: Done) -> None:
+    def check(done: Artifact) -> None:
         results = done.results(IngestResult)
         check_rejects(
             results,
@@ -142,7 +142,7 @@ def _extractor(source: Source, files: Sequence[InputFile]) -> dict[str, str]:
 def ingest_split(
     out: Path,
     *,
-    parts: tuple[Part, ...],
+    parts: tuple[FilePart, ...],
     source: Source,
     shard_bytes: int,
     max_document_chars: int,

@@ -16,9 +16,9 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from nextlong.corpus.ingest import content_hash, normalized_hash
-from nextlong.reading.files import InputFile, Part
+from nextlong.reading.files import FilePart, InputFile
 from nextlong.reading.formats import read_records
-from nextlong.reading.records import Record, RejectKind
+from nextlong.reading.records import Record, Reject, RejectKind
 from nextlong.reading.sampling import can_be_entered, estimate_text_bytes, reject_kind, sample_at, sample_from_start
 from nextlong.recipe import Recipe, Source
 
@@ -27,6 +27,7 @@ _LEAST_READ_BYTES: Final = 1_000_000  # of a source that is small beside the oth
 _KEPT_BYTES: Final = 8_000_000  # what the steps are tried on
 _LEAST_KEPT_BYTES: Final = 100_000  # some dozens of documents
 _WHOLE_FILES: Final = 1000  # more take long to open
+_FIRST_REJECTS: Final = 3  # that a message names
 _PLACES: Final = 128  # of a source that is too large to be read whole
 _LEAST_STRETCH: Final = 4_096  # bytes read at a place
 _MOST_THROUGH: Final = 256_000_000  # of a source's compressed files, which can only be read from their beginnings …
@@ -37,7 +38,7 @@ _LEAST_THROUGH: Final = 1_000_000  # … and of each of them
 class Look:
     """What was read of one source; `texts` are some of the distinct ones, which no earlier document equals.
 
-    `rejects` counts what was read and is no document.
+    `rejects` counts what was read and is no document; `first_rejects` are the first ones of a source that was read whole.
     """
 
     source: Source
@@ -49,6 +50,7 @@ class Look:
     distinct_chars: int
     texts: list[str]
     rejects: Counter[RejectKind]
+    first_rejects: Sequence[Reject] = ()
 
     @property
     def text_bytes(self) -> float:
@@ -118,10 +120,11 @@ def _look_at_source(
     seen: set[int],
 ) -> Look:
     rejects = Counter[RejectKind]()
+    first_rejects: list[Reject] = []
     is_whole = estimate <= most_bytes and len(files) <= _WHOLE_FILES
     if is_whole:
         texts: Iterable[bytes] = itertools.chain.from_iterable(
-            _texts(file, source, max_document_chars, rejects) for file in files
+            _texts(file, source, max_document_chars, rejects, first_rejects) for file in files
         )
         scale = 1.0
     else:
@@ -143,7 +146,7 @@ def _look_at_source(
         if digest % keep_every == 0 or not kept:
             kept.append(text)
     kept_all = is_whole and len(kept) == distinct
-    return Look(source, kept_all, scale, documents, read_bytes, distinct, distinct_chars, kept, rejects)
+    return Look(source, kept_all, scale, documents, read_bytes, distinct, distinct_chars, kept, rejects, first_rejects)
 
 
 def _sample(
@@ -180,10 +183,18 @@ def _sample(
     return texts, ends[-1] / covered if covered else 1.0, rejects
 
 
-def _texts(file: InputFile, source: Source, max_document_chars: int, rejects: Counter[RejectKind]) -> Iterator[bytes]:
-    for item in read_records(Part(file), source, max_document_chars=max_document_chars):
+def _texts(
+    file: InputFile,
+    source: Source,
+    max_document_chars: int,
+    rejects: Counter[RejectKind],
+    first_rejects: list[Reject],
+) -> Iterator[bytes]:
+    for item in read_records(FilePart(file), source, max_document_chars=max_document_chars):
         kind = reject_kind(item, max_document_chars)
         if kind is not None:
             rejects[kind] += 1
+            if isinstance(item, Reject) and len(first_rejects) < _FIRST_REJECTS:
+                first_rejects.append(item)
         elif isinstance(item, Record):
             yield item.text.encode()

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from nextlong.artifacts.results import IngestResult, Selected, SelectResult
 from nextlong.corpus.splits import Splits
 from nextlong.engine.estimate import Estimate
-from nextlong.engine.step import Finished, Step, Task
+from nextlong.engine.step import Artifacts, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe, Source
 from nextlong.rng import keyed_hash
@@ -44,7 +44,7 @@ def select_step(recipe: Recipe, ingest: Step, splits: Splits) -> Step:
     sources = recipe.ingest.sources
     source_of_split = [place for place, of_source in enumerate(splits) for _ in of_source]
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         shard_sources = [
             place
             for place, part in zip(source_of_split, done["ingest"].results(IngestResult), strict=True)

@@ -11,15 +11,16 @@ from typing import Final
 
 from nextlong.artifacts.results import LineCountResult
 from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Config, Step
-from nextlong.reading.files import InputFile, Part, compression_of
+from nextlong.engine.step import Step
+from nextlong.reading.files import FilePart, InputFile, compression_of
 from nextlong.reading.parts import can_be_shared, count_lines, max_tasks, split_inputs
 from nextlong.reading.sampling import auto_shard_bytes, estimate_text_bytes
 from nextlong.recipe import Recipe, Source
+from nextlong.text import Json
 
 _WORTH_TELLING_BYTES: Final = 16_000_000  # compressed: reads in a second or two
 
-Splits = Sequence[Sequence[tuple[Part, ...]]]  # of each source, of each task
+Splits = Sequence[Sequence[tuple[FilePart, ...]]]  # of each source, of each task
 
 
 def shard_bytes_of(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> int:
@@ -51,12 +52,12 @@ def splits_of(recipe: Recipe, files: Sequence[Sequence[InputFile]], *, shard_byt
     return splits
 
 
-def all_parts(splits: Splits) -> list[Part]:
+def all_parts(splits: Splits) -> list[FilePart]:
     """Return the parts of all tasks in task order."""
     return [part for of_source in splits for split in of_source for part in split]
 
 
-def split_config(splits: Splits) -> Config:
+def split_config(splits: Splits) -> Json:
     """Return how Parquet files and files compressed as a whole are divided, for the fingerprint; empty if none is."""
     parts = all_parts(splits)
     row_groups = [[part.file.name, *part.row_groups] for part in parts if part.row_groups]
@@ -73,7 +74,7 @@ def task_bytes(splits: Splits) -> list[float]:
         elif part.skips:
             pieces[part.file.path] += 1
 
-    def bytes_of(part: Part) -> float:
+    def bytes_of(part: FilePart) -> float:
         if part.row_groups is not None:
             return part.file.bytes * (part.row_groups[1] - part.row_groups[0]) / pieces[part.file.path]
         if part.skips:
@@ -103,7 +104,9 @@ def whole_files(
     return messages
 
 
-def numbered(splits: Sequence[tuple[Part, ...]], counts: Iterator[LineCountResult]) -> Iterator[tuple[Part, ...]]:
+def numbered(
+    splits: Sequence[tuple[FilePart, ...]], counts: Iterator[LineCountResult]
+) -> Iterator[tuple[FilePart, ...]]:
     """Yield the splits of a source with the number of lines above each part; `counts` has a result for each counted part."""
     lines_above, begins_line = 0, True
     for parts in splits:
@@ -120,7 +123,7 @@ def numbered(splits: Sequence[tuple[Part, ...]], counts: Iterator[LineCountResul
         begins_line = count.ends_line if count.bytes else begins_line
 
 
-def _is_counted(part: Part) -> bool:
+def _is_counted(part: FilePart) -> bool:
     return part.stop is not None and not part.skips
 
 
@@ -135,5 +138,5 @@ def line_counts_steps(splits: Splits) -> list[Step]:
     return [Step("line_counts", 1, {"parts": config}, (), lambda _: tasks, LineCountResult, estimate=estimate)]
 
 
-def _count(_: Path, *, part: Part) -> LineCountResult:
+def _count(_: Path, *, part: FilePart) -> LineCountResult:
     return LineCountResult(**count_lines(part)._asdict())

@@ -23,7 +23,7 @@ from typing import NamedTuple
 from nextlong.engine import memory, store
 from nextlong.engine.executor import Capacity, Executor, Resources
 from nextlong.engine.progress import Clock, Quiet, Reporter
-from nextlong.engine.step import Done, Finished, Step, Task, Work
+from nextlong.engine.step import Artifact, Artifacts, Step, Task, Work
 from nextlong.engine.step_store import StepStore, unlink_unfinished
 from nextlong.errors import RunError
 
@@ -39,10 +39,10 @@ def run_steps(
     run_dir: Path,
     executor: Executor,
     reporter: Reporter | None = None,
-    known: Finished | None = None,
+    known: Artifacts | None = None,
     only: Container[str] | None = None,
     step_store: StepStore | None = None,
-) -> dict[str, Done]:
+) -> dict[str, Artifact]:
     """Bring every step to its finished state; return them by name in the order given, after those `known` to be.
 
     `only` names those of the steps to carry out, if not all: their places on the route, which number their folders, stay.
@@ -66,7 +66,7 @@ class _Route:
     def __init__(
         self,
         steps: Mapping[int, Step],
-        known: dict[str, Done],
+        known: dict[str, Artifact],
         run_dir: Path,
         executor: Executor,
         reporter: Reporter,
@@ -83,7 +83,7 @@ class _Route:
         self._kept: list[str] = []  # and not yet told
         self._versions = _versions()
 
-    def carry_out(self) -> dict[str, Done]:
+    def carry_out(self) -> dict[str, Artifact]:
         """Finish every step."""
         with ExitStack() as endings:
             while self._waiting or self._running:
@@ -152,7 +152,7 @@ class _Route:
         self._waited_for.discard(step.name)
         return claim
 
-    def _keep(self, step: Step, there: Done) -> None:
+    def _keep(self, step: Step, there: Artifact) -> None:
         store.check_files(there.folder, there.manifest)
         store.remove_leftovers(there.folder)
         self._kept.append(step.name)
@@ -174,18 +174,18 @@ class _Route:
         _accept(running.step, done, self._finished)
 
 
-def _accept(step: Step, there: Done, finished: dict[str, Done]) -> None:
+def _accept(step: Step, there: Artifact, finished: dict[str, Artifact]) -> None:
     if step.check is not None:
         step.check(there)
     finished[step.name] = there
 
 
-def find_done(step: Step, run_dir: Path) -> Done | None:
+def find_done(step: Step, run_dir: Path) -> Artifact | None:
     """Return the finished step if the run directory holds it."""
     folder = _folder_of(step, run_dir)
     if folder is None or not (folder / store.MANIFEST).exists():
         return None
-    return Done(step.name, folder, store.read_json(folder / store.MANIFEST))
+    return Artifact(step.name, folder, store.read_json(folder / store.MANIFEST))
 
 
 def begun_tasks(step: Step, run_dir: Path) -> int:
@@ -194,11 +194,11 @@ def begun_tasks(step: Step, run_dir: Path) -> int:
     return 0 if folder is None else sum(1 for _ in folder.glob(".part-*.json"))
 
 
-def open_done(name: str, folder: Path, *, trust: store.Trust = "time") -> Done:
+def open_done(name: str, folder: Path, *, trust: store.Trust = "time") -> Artifact:
     """Return a finished step by its folder, with its files checked as `store.check_files` does. Raises RunError."""
     manifest = store.read_json(folder / store.MANIFEST)
     store.check_files(folder, manifest, trust=trust)
-    return Done(name, folder, manifest)
+    return Artifact(name, folder, manifest)
 
 
 def folder_for(step: Step, run_dir: Path, place: int) -> Path:
@@ -224,7 +224,7 @@ class _Running:
     """A step under way; `parts` are those of its tasks that are done, by index. Joins have the numbers after those of its tasks."""
 
     def __init__(
-        self, step: Step, folder: Path, work: Work, parts: dict[int, store.Part], resources: Resources
+        self, step: Step, folder: Path, work: Work, parts: dict[int, store.TaskPart], resources: Resources
     ) -> None:
         self.step = step
         self.in_flight = 0
@@ -304,7 +304,7 @@ class _Running:
         self._left.popleft()
         self.in_flight += 1
 
-    def add(self, part: store.Part) -> None:
+    def add(self, part: store.TaskPart) -> None:
         """Take note of a task that is done."""
         self.in_flight -= 1
         index = part["index"]
@@ -318,7 +318,7 @@ class _Running:
         self._advance(part["seconds"])
         self._clock.advance(part["seconds"])
 
-    def finish(self, versions: dict[str, str]) -> Done:
+    def finish(self, versions: dict[str, str]) -> Artifact:
         """Write the manifest, with the versions of Python and packages."""
         self.ending.close()
         step, parts = self.step, self._parts
@@ -337,10 +337,10 @@ class _Running:
             "versions": versions,
         }
         store.finish(self._folder, manifest)
-        return Done(step.name, self._folder, manifest)
+        return Artifact(step.name, self._folder, manifest)
 
 
-def _open_step(step: Step, run_dir: Path, place: int, finished: Finished, capacity: Capacity) -> _Running:
+def _open_step(step: Step, run_dir: Path, place: int, finished: Artifacts, capacity: Capacity) -> _Running:
     folder = folder_for(step, run_dir, place)
     store.remove_leftovers(folder)
     work = step.work(finished)
@@ -348,7 +348,7 @@ def _open_step(step: Step, run_dir: Path, place: int, finished: Finished, capaci
     return _Running(step, folder, work, parts, step.needs(work, capacity))
 
 
-def run_task(task: Task, folder: Path, index: int) -> store.Part:
+def run_task(task: Task, folder: Path, index: int) -> store.TaskPart:
     """Run one task in a private folder beside its destination, then move its files into place; runs in a worker."""
     began = time.monotonic()
     work = folder / f".work-{index:05d}-{uuid.uuid4().hex[:8]}"
@@ -458,7 +458,7 @@ def _step_of(steps: Sequence[Step], name: str) -> tuple[int, Step]:
     )
 
 
-def _done(step: Step, run_dir: Path, *, needed_by: str) -> Done:
+def _done(step: Step, run_dir: Path, *, needed_by: str) -> Artifact:
     there = find_done(step, run_dir)
     if there is None:
         raise RunError(

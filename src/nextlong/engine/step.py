@@ -23,15 +23,14 @@ from nextlong.engine.executor import Capacity, Resources
 from nextlong.errors import RunError
 
 
-class Result(BaseModel):
-    """What one task tells; of a task that has only files to show, nothing."""
+class TaskResult(BaseModel):
+    """What one task returns beside its files, kept in the manifest; nothing of a task that only writes files."""
 
     model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
 
-ResultT = TypeVar("ResultT", bound=Result)
-Task = Callable[[Path], Result]  # takes the stem of its output files
-Config = dict[str, Any]  # plain data: what a step's fingerprint is made of, beside its name, version and inputs
+ResultT = TypeVar("ResultT", bound=TaskResult)
+Task = Callable[[Path], TaskResult]  # takes the stem of its output files
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Work:
         return len(self.tasks) + len(self.joins)
 
 
-TaskMaker = Callable[["Finished"], Sequence[Task] | Work]
+TaskMaker = Callable[["Artifacts"], Sequence[Task] | Work]
 
 
 @dataclass(frozen=True)
@@ -79,8 +78,8 @@ class Step:
     config: Mapping[str, Any]
     inputs: tuple[Step, ...]
     tasks: TaskMaker = field(compare=False)
-    result: type[Result] = field(default=Result, compare=False)
-    check: Callable[[Done], None] | None = field(default=None, compare=False)
+    result: type[TaskResult] = field(default=TaskResult, compare=False)
+    check: Callable[[Artifact], None] | None = field(default=None, compare=False)
     # Says, when the step starts, what each task needs of what the executor has.
     resources: Callable[[Capacity], Resources] = field(default=lambda _: Resources(), compare=False)
     # Of its tasks, where they differ: the largest begin first, so that none is left alone at the end.
@@ -90,7 +89,7 @@ class Step:
     known_fingerprint: str | None = None
 
     @classmethod
-    def of(cls, done: Done) -> Step:
+    def of(cls, done: Artifact) -> Step:
         """Return the step that is done, to build on; it cannot run again."""
         manifest = done.manifest
         return cls(
@@ -102,7 +101,7 @@ class Step:
             known_fingerprint=manifest["fingerprint"],
         )
 
-    def work(self, done: Finished) -> Work:
+    def work(self, done: Artifacts) -> Work:
         """Return the tasks, given the finished inputs."""
         made = self.tasks({before.name: done[before.name] for before in self.inputs})
         return made if isinstance(made, Work) else Work(made)
@@ -137,8 +136,8 @@ class Step:
 
 
 @dataclass(frozen=True)
-class Done:
-    """A finished step: its folder and its manifest."""
+class Artifact:
+    """The files of a finished step: its folder, and the manifest that names them and holds what the tasks returned."""
 
     name: str
     folder: Path
@@ -190,7 +189,7 @@ class Done:
         )
 
 
-Finished = Mapping[str, Done]  # by step name
+Artifacts = Mapping[str, Artifact]  # by step name
 
 
 def _by_numbers(name: str) -> list[int]:

@@ -37,7 +37,8 @@ _FULL = (
     "the disk is full, or your quota used up: {where} could not be written; free space (`nextlong plan` says how much), "
     "then run again: finished steps are kept"
 )
-_NOT_WRITABLE = "{where} cannot be written ({reason}); give run_dir a folder that you may write to"
+_OTHER_FOLDER = "set run_dir to a folder that you can write to"
+_NOT_WRITABLE = "{where} cannot be written ({reason}); " + _OTHER_FOLDER
 _REFUSALS = {
     errno.ENOSPC: _FULL,
     errno.EDQUOT: _FULL,
@@ -47,14 +48,14 @@ _REFUSALS = {
     errno.EACCES: _NOT_WRITABLE,
     errno.EPERM: _NOT_WRITABLE,
     errno.EROFS: _NOT_WRITABLE,
-    errno.ENOTDIR: _NOT_WRITABLE,
-    errno.EEXIST: _NOT_WRITABLE,
+    errno.ENOTDIR: "{where} cannot be created, because a part of this path is a file; " + _OTHER_FOLDER,
+    errno.EEXIST: "{where} is a file; " + _OTHER_FOLDER,
 }
 # NumPy says so in words, without an errno.
 _NUMPY_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written|Not enough free space")
 
 
-class FileEntry(TypedDict):
+class RecordedFile(TypedDict):
     """What a marker or manifest says of a file."""
 
     bytes: int
@@ -62,11 +63,11 @@ class FileEntry(TypedDict):
     mtime_ns: NotRequired[int]
 
 
-class Part(TypedDict):
+class TaskPart(TypedDict):
     """What one task wrote and returned; `closes` marks the task that came after all others."""
 
     index: int
-    files: dict[str, FileEntry]
+    files: dict[str, RecordedFile]
     counts: Json
     seconds: float
     peak_bytes: NotRequired[int]
@@ -136,15 +137,15 @@ def _known_hash(path: Path, mtime_ns: int) -> str:  # noqa: ARG001 (of a change 
 
 def commit_part(
     work: Path, folder: Path, index: int, counts: Mapping[str, Any], seconds: float, *, peak_bytes: int | None = None
-) -> Part:
+) -> TaskPart:
     """Move a task's files from its private folder `work` into the step's `folder`; the marker, written last, is returned."""
-    files: dict[str, FileEntry] = {}
+    files: dict[str, RecordedFile] = {}
     for path in sorted(work.iterdir()):
         sync(path)
         stat = path.stat()
         files[path.name] = {"bytes": stat.st_size, "xxh3": hash_file(path), "mtime_ns": stat.st_mtime_ns}
         path.replace(folder / path.name)
-    marker: Part = {"index": index, "files": files, "counts": dict(counts), "seconds": round(seconds, 3)}
+    marker: TaskPart = {"index": index, "files": files, "counts": dict(counts), "seconds": round(seconds, 3)}
     if peak_bytes is not None:
         marker["peak_bytes"] = peak_bytes
     temporary = work / "marker"
@@ -154,16 +155,16 @@ def commit_part(
     return marker
 
 
-def confirmed_parts(folder: Path, *, among: Iterable[int] | None = None) -> dict[int, Part]:
+def confirmed_parts(folder: Path, *, among: Iterable[int] | None = None) -> dict[int, TaskPart]:
     """Return the markers of an unfinished step whose files are all there as they were written, by task index.
 
     A file counts as it was written if it has its recorded size and time of change, else if it has its recorded hash: what
     hundreds of terabytes hold is not read again to resume. Only the tasks `among` are looked at, if they are given.
     """
 
-    def confirmed(path: Path) -> Part | None:
+    def confirmed(path: Path) -> TaskPart | None:
         try:
-            marker: Part = json.loads(path.read_text(encoding="utf-8"))
+            marker: TaskPart = json.loads(path.read_text(encoding="utf-8"))
             is_whole = all(_is_intact(folder / name, record, trust="time") for name, record in marker["files"].items())
         except (ValueError, KeyError, OSError):
             return None  # torn by a power cut: the task simply runs again
@@ -215,7 +216,7 @@ def _at_once(check: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> Itera
         return list(pool.map(check, items))
 
 
-def _is_intact(path: Path, record: FileEntry, *, trust: Trust) -> bool:
+def _is_intact(path: Path, record: RecordedFile, *, trust: Trust) -> bool:
     try:
         stat = path.stat()
     except FileNotFoundError:
@@ -245,7 +246,12 @@ def locked(run_dir: Path, *, mode: Literal["alone", "together"] = "alone") -> It
     Those that hold it "together" (array jobs) leave everything as it is that is not their own.
     """
     with explained(run_dir):
-        run_dir.mkdir(parents=True, exist_ok=True)
+        try:
+            run_dir.mkdir(parents=True, exist_ok=True)
+        except (
+            FileNotFoundError
+        ) as error:  # the kernel's word for a folder in which nothing can be created, such as /proc
+            raise RunError(f"{error.filename} cannot be created; {_OTHER_FOLDER}") from None
         file = (run_dir / ".lock").open("a+", encoding="utf-8")
     with file:
         _lock(file, run_dir, fcntl.LOCK_EX if mode == "alone" else fcntl.LOCK_SH)

@@ -23,7 +23,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.artifacts.finished import References, document_hashes, read_references
-from nextlong.engine.step import Result
+from nextlong.engine.step import TaskResult
 from nextlong.errors import CorpusError, RecipeError
 from nextlong.rng import keyed_hash, threshold_for
 
@@ -274,7 +274,7 @@ def percent(share: float) -> str:
     return f"{int(share * 1000) / 10:.1f} %"
 
 
-class SplitResult(Result):
+class SplitResult(TaskResult):
     """Rows of a split and what is in them; of each run of a mix its sequences and tokens; rows that are not full."""
 
     rows: int
@@ -287,7 +287,7 @@ class SplitResult(Result):
     chunks_in_train: int = 0  # of these, in validation
 
 
-class RowsResult(Result):
+class RowsResult(TaskResult):
     """The splits, and the sequences that are in neither because they share chunks."""
 
     left_out: int

@@ -71,7 +71,7 @@ _MADE: Final = {
 
 
 @dataclass(frozen=True, slots=True)
-class Source:
+class CardSource:
     """Where documents came from: `licence` as the user gives it, `tokens` of the export that are from there."""
 
     name: str
@@ -124,7 +124,7 @@ class Facts:
     tokenizer: str
     vocabulary: int
     eos: int | None  # the id of the EOS token
-    sources: Sequence[Source]
+    sources: Sequence[CardSource]
     recipes: Sequence[str]
     version: str
     languages: Sequence[str] = ()

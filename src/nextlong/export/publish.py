@@ -55,14 +55,14 @@ class Published:
 
 
 @dataclass(frozen=True, slots=True)
-class Plan:
+class Push:
     """What a push will do: files to send, names to delete before, and what the record says before and after the
     deleting."""
 
     due: list[ExportFile]
     stale: list[str]
-    before: dict[str, Entry]
-    record: dict[str, Entry]
+    before: dict[str, PublishedFile]
+    record: dict[str, PublishedFile]
 
 
 def publish(
@@ -115,11 +115,11 @@ def check_destination(destination: str, steps: Mapping[str, str] | None = None) 
 def plan_push(
     files: Sequence[ExportFile],
     at_destination: Mapping[str, int],
-    record: Mapping[str, Entry],
+    record: Mapping[str, PublishedFile],
     *,
     destination: str,
     others: Literal["refuse", "replace"],
-) -> Plan:
+) -> Push:
     """Return what is to be done so that exactly `files` lie at the destination, which has `found` and was told
     `record`.
 
@@ -134,10 +134,10 @@ def plan_push(
     due = [file for file in files if file.name in stale or not _is_whole(file, at_destination, known)]
     names_due = {file.name for file in due}
     whole = {file.name: _entry(file, whole=file.name not in names_due) for file in files}
-    return Plan(due, stale, {**{name: known[name] for name in stale}, **whole}, whole)
+    return Push(due, stale, {**{name: known[name] for name in stale}, **whole}, whole)
 
 
-def _known(at_destination: Mapping[str, int], record: Mapping[str, Entry]) -> dict[str, Entry]:
+def _known(at_destination: Mapping[str, int], record: Mapping[str, PublishedFile]) -> dict[str, PublishedFile]:
     return {name: entry for name, entry in record.items() if name in at_destination or entry["whole"] is False}
 
 
@@ -149,7 +149,10 @@ def _another(destination: str, other: Sequence[str]) -> ExportError:
 
 
 def _stale(
-    files: Sequence[ExportFile], at_destination: Mapping[str, int], known: Mapping[str, Entry], other: Sequence[str]
+    files: Sequence[ExportFile],
+    at_destination: Mapping[str, int],
+    known: Mapping[str, PublishedFile],
+    other: Sequence[str],
 ) -> list[str]:
     """Return what is to be deleted, in this order.
 
@@ -162,7 +165,7 @@ def _stale(
     return sorted(({*other} | ends) - kept, key=lambda name: (not _comes_last(name), name))
 
 
-def _clear(place: Destination, plan: Plan) -> None:
+def _clear(place: Destination, plan: Push) -> None:
     """Delete what is stale, with the record telling first what is about to change."""
     place.write_record(plan.before)
     for name in plan.stale:
@@ -187,7 +190,7 @@ class _Push:
     def __init__(
         self,
         place: Destination,
-        whole: dict[str, Entry],
+        whole: dict[str, PublishedFile],
         *,
         attempts: int,
         first_pause_s: float,
@@ -251,11 +254,11 @@ def _check_source(file: ExportFile) -> None:
         raise RunError(f"{file.path} is not what was exported (its hash is {digest}, not {file.xxh3}); export again")
 
 
-def _entry(file: ExportFile, *, whole: bool) -> Entry:
-    return Entry(bytes=file.bytes, xxh3=file.xxh3, whole=whole)
+def _entry(file: ExportFile, *, whole: bool) -> PublishedFile:
+    return PublishedFile(bytes=file.bytes, xxh3=file.xxh3, whole=whole)
 
 
-def _is_whole(file: ExportFile, at_destination: Mapping[str, int], known: Mapping[str, Entry]) -> bool:
+def _is_whole(file: ExportFile, at_destination: Mapping[str, int], known: Mapping[str, PublishedFile]) -> bool:
     return at_destination.get(file.name) == file.bytes and known.get(file.name) == _entry(file, whole=True)
 
 
@@ -264,7 +267,7 @@ def _comes_last(name: str) -> bool:
 
 
 def _refuse_strangers(
-    files: Iterable[ExportFile], at_destination: Mapping[str, int], known: Mapping[str, Entry], destination: str
+    files: Iterable[ExportFile], at_destination: Mapping[str, int], known: Mapping[str, PublishedFile], destination: str
 ) -> None:
     """Raise ExportError if the destination holds files that no push put there, whatever their names."""
     strangers = sorted(name for name in at_destination.keys() - known.keys() if name not in _ALLOWED)
@@ -277,7 +280,7 @@ def _refuse_strangers(
 
 
 def _of_another(
-    files: Sequence[ExportFile], at_destination: Mapping[str, int], known: Mapping[str, Entry]
+    files: Sequence[ExportFile], at_destination: Mapping[str, int], known: Mapping[str, PublishedFile]
 ) -> list[str]:
     """Return what earlier pushes put there that is not of these files; a card may be told anew."""
     exported_hashes = {file.name: file.xxh3 for file in files}
@@ -320,7 +323,7 @@ _COMMITS: Final = frozenset({"hf"})
 _ATOMIC: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az", "hf"})
 
 
-class Entry(TypedDict):
+class PublishedFile(TypedDict):
     """What the record says of a file: its size, its XXH3 128-bit hash in hex, and whether it has arrived."""
 
     bytes: int
@@ -365,12 +368,12 @@ class Destination:
             if not any(part.startswith(".") for part in name.split("/"))
         }
 
-    def read_record(self) -> dict[str, Entry]:
+    def read_record(self) -> dict[str, PublishedFile]:
         """Return name → bytes, xxh3 and whether it arrived, of what earlier pushes sent; empty where there was none."""
         try:
             files = json.loads(self.fs.cat_file(self.at(RECORD)))["files"]
             return {
-                str(name): Entry(bytes=entry["bytes"], xxh3=entry["xxh3"], whole=entry["whole"])
+                str(name): PublishedFile(bytes=entry["bytes"], xxh3=entry["xxh3"], whole=entry["whole"])
                 for name, entry in files.items()
             }
         except FileNotFoundError:
@@ -411,7 +414,7 @@ class Destination:
             folder = self.fs._parent(folder)
         return folder
 
-    def write_record(self, files: Mapping[str, Entry]) -> None:
+    def write_record(self, files: Mapping[str, PublishedFile]) -> None:
         text = json.dumps({"files": dict(sorted(files.items()))}, indent=1, ensure_ascii=False) + "\n"
         if self.is_local:
             target = Path(self.at(RECORD))

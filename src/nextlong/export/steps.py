@@ -14,7 +14,7 @@ from nextlong.artifacts.finished import chunks_of, corpus, references, sequences
 from nextlong.artifacts.results import TokenizerResult
 from nextlong.engine import store
 from nextlong.engine.estimate import Estimate
-from nextlong.engine.step import Config, Done, Finished, Join, Step, Task, Work
+from nextlong.engine.step import Artifact, Artifacts, Join, Step, Task, Work
 from nextlong.errors import RecipeError, RunError
 from nextlong.export.arrange import SPLITS, Arrangement, RowsResult, arrange_rows
 from nextlong.export.formats.base import Options, format_of
@@ -22,6 +22,7 @@ from nextlong.export.write import Origin, close_export, divide_into_shards, expo
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
 from nextlong.sequences.tokenizer import token_id
+from nextlong.text import Json
 
 _SHARDS = 16  # so that small data sets are written in parallel too, …
 _LEAST_SHARD_MB, _MOST_SHARD_MB = 8, 256  # … in files of a size that readers like
@@ -32,7 +33,7 @@ class Other(NamedTuple):
     """A finished run that is mixed with the recipe's own."""
 
     recipe: Recipe
-    finished: Finished
+    finished: Artifacts
 
 
 class Mix(NamedTuple):
@@ -42,7 +43,7 @@ class Mix(NamedTuple):
     proportions: tuple[float, ...] | None = None
     by: Literal["sequences", "tokens"] = "sequences"
 
-    def runs(self, recipe: Recipe, done: Finished) -> list[Other]:
+    def runs(self, recipe: Recipe, done: Artifacts) -> list[Other]:
         """Return every run of the mix."""
         return [Other(recipe, done), *self.others]
 
@@ -64,7 +65,7 @@ def export_steps(recipe: Recipe, read: Sequence[Step], *, mix: Mix = ALONE) -> l
     ]
 
 
-def check_names(recipe: Recipe, known: Finished) -> None:
+def check_names(recipe: Recipe, known: Artifacts) -> None:
     """Raise RecipeError for a format that is called as a step of the run is, whose place in the record it would
     take."""
     for name in recipe.export.formats:
@@ -75,19 +76,19 @@ def check_names(recipe: Recipe, known: Finished) -> None:
             )
 
 
-def read_steps(done: Finished) -> tuple[Step, ...]:
+def read_steps(done: Artifacts) -> tuple[Step, ...]:
     """Return the steps of a finished run whose files exporting needs."""
     names = ("ingest", chunks_of(done).name, "tokenizer", "referenced_chunks", "tokens", "compose")
     return tuple(Step.of(done[name]) for name in names)
 
 
-def check_read(done: Finished, run_dir: Path, *, trust: store.Trust) -> None:
+def check_read(done: Artifacts, run_dir: Path, *, trust: store.Trust) -> None:
     """Raise RunError if a file that exporting reads is not what was written; the error names the exports made from it.
 
     What is published is hashed (`trust="hash"`): a bit that flipped on the disk changes neither size nor time.
     """
 
-    def check(step: Done) -> None:
+    def check(step: Artifact) -> None:
         try:
             store.check_files(step.folder, step.manifest, trust=trust)
         except RunError as error:
@@ -118,7 +119,7 @@ def _rows_step(recipe: Recipe, read: Sequence[Step], mix: Mix) -> Step:
     """SEQUENCES → rows."""
     export = recipe.export
     is_split, is_mixed = export.validation > 0, bool(mix.others)
-    arrangement: Config = {
+    arrangement: Json = {
         "mix": mix.proportions if is_mixed else None,
         "by": mix.by if is_mixed else "sequences",
         "validation": export.validation,
@@ -129,7 +130,7 @@ def _rows_step(recipe: Recipe, read: Sequence[Step], mix: Mix) -> Step:
     others = [[step.fingerprint for step in read_steps(other.finished)] for other in mix.others]
     takes = [run.recipe.compose.sequences for run in mix.runs(recipe, {})]
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         runs = [
             references(run.finished, sequences_per_part(run.recipe, run.finished["compose"]))
             for run in mix.runs(recipe, done)
@@ -148,7 +149,7 @@ def _format_step(recipe: Recipe, name: str, split: str, rows: Step, read: Sequen
     export = recipe.export
     keys = _keys(recipe, name)
     extra = {"extra_tokens": format_of(name).extra_tokens} if format_of(name).extra_tokens else {}
-    config: Config = {
+    config: Json = {
         "format": name,
         "split": split,
         "shard_mb": recipe.export.shard_mb,
@@ -157,7 +158,7 @@ def _format_step(recipe: Recipe, name: str, split: str, rows: Step, read: Sequen
         **extra,
     }
 
-    def tasks(done: Finished) -> Work:
+    def tasks(done: Artifacts) -> Work:
         index, offsets = (done["rows"].file(f".{split}.{kind}.npy") for kind in ("index", "offsets"))
         id_bytes = _ID_BYTES * int(np.load(index)["length"].sum())
         options = _options(done, keys, shard_bytes=_shard_bytes(recipe, name, id_bytes))
@@ -185,7 +186,7 @@ def _shards_of(id_bytes: float) -> float:
     return max(1.0, min(_SHARDS, megabytes / _LEAST_SHARD_MB), megabytes / _MOST_SHARD_MB)
 
 
-def _options(done: Finished, keys: Mapping[str, Any], *, shard_bytes: int) -> Options:
+def _options(done: Artifacts, keys: Mapping[str, Any], *, shard_bytes: int) -> Options:
     tokenizer = done["tokenizer"].result(TokenizerResult)
     return Options(
         keys=keys,
@@ -197,7 +198,7 @@ def _options(done: Finished, keys: Mapping[str, Any], *, shard_bytes: int) -> Op
     )
 
 
-def _keys(recipe: Recipe, name: str) -> Config:
+def _keys(recipe: Recipe, name: str) -> Json:
     """Return the keys of `export` that a format takes, and how it compresses: its own word, which is its first for
     `auto`."""
     accepted = format_of(name)
@@ -216,7 +217,7 @@ def _shard_bytes(recipe: Recipe, name: str, total_bytes: int) -> int:
     return min(max(total_bytes // _SHARDS, _LEAST_SHARD_MB * 1_000_000), _MOST_SHARD_MB * 1_000_000)
 
 
-def _origin(done: Finished) -> Origin:
+def _origin(done: Artifacts) -> Origin:
     return Origin(
         tuple(done["compose"].files(".sequences.arrow")),
         corpus(done),

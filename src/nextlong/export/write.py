@@ -20,12 +20,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nextlong.artifacts.resolve import Corpus, SpecialIds, Truncation, Wanted, domains_of, resolve_table
+from nextlong.artifacts.resolve import CorpusFiles, SpecialIds, Truncation, Wanted, domains_of, resolve_table
 from nextlong.artifacts.resolved import Resolved, joined, joined_names, of_documents, packed, sliced
 from nextlong.artifacts.resolved import span_texts as texts_of_spans
 from nextlong.artifacts.results import ShardResult
 from nextlong.artifacts.tokens import TokenStore
-from nextlong.engine.step import Result
+from nextlong.engine.step import TaskResult
 from nextlong.export.formats.base import Options, RowSizes, format_of
 from nextlong.plugins import FORMATS
 from nextlong.sequences.tokenizer import tokenizer_of
@@ -39,7 +39,7 @@ class Origin(NamedTuple):
     """What the references of one run refer to."""
 
     sequences: tuple[Path, ...]
-    corpus: Corpus
+    corpus: CorpusFiles
     tokens: TokenStore
     special: SpecialIds
     tokenizer: Path
@@ -114,12 +114,12 @@ def export_shard(
     return written
 
 
-def close_export(out: Path, *, name: str, shards: Sequence[ShardResult]) -> Result:
+def close_export(out: Path, *, name: str, shards: Sequence[ShardResult]) -> TaskResult:
     """Write what stands once beside all shards of a format, from what `write` returned for each of them."""
     close = format_of(name).close
     if close is not None:
         close(out.parent, shards)
-    return Result()
+    return TaskResult()
 
 
 def _domains(index: NDArray[Any], origins: Sequence[Origin]) -> list[str]:

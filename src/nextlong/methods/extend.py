@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts.lookup import opened
-from nextlong.artifacts.resolve import Corpus
+from nextlong.artifacts.resolve import CorpusFiles
 from nextlong.artifacts.results import DraftResult
 from nextlong.methods.nextlong import (
     Candidates,
@@ -107,7 +107,7 @@ def draft_block(
     bounds = np.concatenate([[0], np.cumsum(metas["chunks"])])  # (n + 1,)
     own_tokens, fits, compared = np.zeros(0, np.int64), np.zeros(0, np.bool_), []  # (n,) tokens; whether they fit T
     if len(metas):
-        texts = Corpus(tuple(documents), tuple(chunks)).texts(chunk_ids_of(metas)).tolist()  # (chunks of all n,)
+        texts = CorpusFiles(tuple(documents), tuple(chunks)).texts(chunk_ids_of(metas)).tolist()  # (chunks of all n,)
         own_tokens = np.add.reduceat(kept_encoder(tokenizer, engine).encode_batch(texts)[1], bounds[:-1])
         fits = own_tokens < rules.target_tokens
         if measure is not None:  # documents that do not fit are compared with nothing

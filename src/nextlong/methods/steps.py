@@ -15,7 +15,7 @@ from nextlong.artifacts.finished import chunks_of, special_ids
 from nextlong.artifacts.results import DraftResult, KeywordsResult, LengthsResult, TokenizerResult
 from nextlong.engine import store
 from nextlong.engine.estimate import TRIED, Estimate, one, per_shard
-from nextlong.engine.step import Config, Done, Finished, Step, Task
+from nextlong.engine.step import Artifact, Artifacts, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.methods.base import DocumentMethod, Method, Need, NeighbourSearch, Request, Upstream, method_of
 from nextlong.methods.documents import count_tokens, draft_documents
@@ -30,6 +30,7 @@ from nextlong.retrieval.index import document_neighbours, index_steps
 from nextlong.retrieval.mine import mine_steps
 from nextlong.retrieval.near_duplicates.shingles import shingle_store, shingles_step, weights_step
 from nextlong.retrieval.sample import documents_step, meta_documents_step, query_ranges
+from nextlong.text import Json
 
 _DRAFT = Estimate(
     work=lambda amounts: amounts.drafted_chunks,
@@ -79,7 +80,7 @@ def draft_step(
 ) -> Step:
     """CANDIDATES → DRAFTS of extended documents; `near_duplicate_steps`, shingles and their weights, finds near-duplicates."""
     compose, choice = recipe.compose, NEGATIVES[recipe.compose.negatives]
-    config: Config = {
+    config: Json = {
         "target_tokens": recipe.sequence_tokens,
         "draft_factor": compose.draft_factor,
         "fit": compose.fit,
@@ -93,7 +94,7 @@ def draft_step(
 
     enough = sequence_limit(recipe, attempt)
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         meta_documents = done["meta_documents"].file(".meta_documents.npy")
         ranges = zip(query_ranges(meta_documents), done["mine"].files(".candidates.arrow"), strict=True)
         chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
@@ -132,7 +133,7 @@ def _surely_enough(chars: NDArray[np.int64], *, enough: int | None, sure_chars: 
     return len(chars) if enough is None or len(sure) <= enough else int(sure[enough])
 
 
-def _promises(method: Method[Any], recipe: Recipe) -> Config:
+def _promises(method: Method[Any], recipe: Recipe) -> Json:
     """Return what a method says of its drafts, which `verify` holds them to."""
     return {
         "method": method.name,
@@ -171,7 +172,7 @@ def document_steps(method: DocumentMethod[Any], recipe: Recipe, upstream: Upstre
 def lengths_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step) -> Step:
     """CHUNKS → how many tokens each takes."""
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         shards = zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)
         given: dict[str, Any] = {
             "tokenizer": done["tokenizer"].file(".tokenizer.json"),
@@ -210,14 +211,14 @@ def keywords_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
             "they are read",
         )
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         shards = zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)
         return [
             partial(extract_keywords, documents=documents, chunks=chunks, options=options)
             for documents, chunks in shards
         ]
 
-    config: Config = options.model_dump(include=set(Keywords.model_fields))
+    config: Json = options.model_dump(include=set(Keywords.model_fields))
     model = Path(options.queries).expanduser()
     if options.queries != "extractive" and model.is_dir():
         config["files"] = store.hash_folder(model)
@@ -238,7 +239,7 @@ def draft_documents_step(
 ) -> Step:
     """Documents, their lengths, neighbours or keywords (`needed`) → DRAFTS."""
     limit = sequence_limit(recipe, attempt)
-    config: Config = {
+    config: Json = {
         **_promises(method, recipe),
         "version": method.version,
         "target_tokens": recipe.sequence_tokens,
@@ -247,10 +248,10 @@ def draft_documents_step(
         "options": recipe.options.identity(),
     }
 
-    def files(done: Finished, name: str, suffix: str) -> Any:
+    def files(done: Artifacts, name: str, suffix: str) -> Any:
         return done[name].files(suffix) if name in {step.name for step in needed} else None
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         special = special_ids(done)
         room = recipe.sequence_tokens - len(special.bos) - len(special.eos)
         return [
@@ -267,7 +268,7 @@ def draft_documents_step(
             )
         ]
 
-    def check(done: Done) -> None:
+    def check(done: Artifact) -> None:
         drafted = done.result(DraftResult)
         if not drafted.drafts and not drafted.starved:
             raise CorpusError(

@@ -23,7 +23,7 @@ _ARC_FOOT, _TALL, _LOW = 44, (46, 100), (54, 92)  # y of arcs' feet, of the docu
 
 
 @dataclass(frozen=True, kw_only=True)
-class Texts:
+class StripTexts:
     """The texts of a sequence: one a piece, and the words each shares with its partner's; or the address that returns them."""
 
     texts: Sequence[str] = ()
@@ -68,7 +68,7 @@ def explorer(
     scale: tuple[float, float],
     name: str,
     label: str,
-    texts: Texts | None = None,
+    texts: StripTexts | None = None,
     opens: Literal["at once", "when chosen"] = "at once",
 ) -> Markup:
     """Return the bar with a slider, buttons and the place for texts; `name` tells it from others on the page.
@@ -90,7 +90,7 @@ def legend(pieces: Pieces, *, lead: int, scale: tuple[float, float]) -> Markup:
     return cast(Markup, drawn(what, scale, shades, has_plain, bool(neighbours_before(pieces, lead))))
 
 
-def _data(pieces: Pieces, tokens: int, texts: Texts | None) -> dict[str, object]:
+def _data(pieces: Pieces, tokens: int, texts: StripTexts | None) -> dict[str, object]:
     sources = list(dict.fromkeys(piece.source_id for piece in pieces))
     number = {source: place for place, source in enumerate(sources)}
     is_scored = [piece.role in ("negative", "document") and isfinite(piece.score) for piece in pieces]

@@ -17,7 +17,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from nextlong.errors import CorpusError
-from nextlong.reading.files import InputFile, Part, read_head
+from nextlong.reading.files import FilePart, InputFile, read_head
 from nextlong.reading.records import InputFormat, Items, Record, Reject, RejectKind, refuse_column, source_id
 from nextlong.recipe import Source
 
@@ -38,7 +38,7 @@ class _Delimited(InputFormat):
         self._delimiter = delimiter
 
     def read(
-        self, stream: Any, part: Part, source: Source, *, max_document_chars: int, columns: Sequence[str]
+        self, stream: Any, part: FilePart, source: Source, *, max_document_chars: int, columns: Sequence[str]
     ) -> Items:
         """Yield the record or reject of each row, with the line on which it begins; empty fields other than the text are None."""
         file = part.file

@@ -46,7 +46,7 @@ class InputFile:
 
 
 @dataclass(frozen=True, slots=True)
-class Part:
+class FilePart:
     """What a task reads of a file: all of it, the JSON lines that begin in bytes [start, stop), or the Parquet `row_groups`.
 
     `lines_before` is the number of lines or rows above the part. Bytes of a file of several zstd frames are those of whole

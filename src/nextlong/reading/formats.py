@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from nextlong.errors import CorpusError, PluginError
 from nextlong.plugins import INPUT_FORMATS
-from nextlong.reading.files import COMPRESSIONS, InputFile, Part, check_unchanged, open_file
+from nextlong.reading.files import COMPRESSIONS, FilePart, InputFile, check_unchanged, open_file
 from nextlong.reading.filter import apply_filter, named_columns
 from nextlong.reading.records import HEAD_RECORDS, FilteredOut, InputFormat, Items, Record, Reject, explained
 from nextlong.recipe import Source
@@ -73,7 +73,7 @@ def format_of(name: str, source: Source) -> InputFormat:
     return known
 
 
-def read_records(part: Part, source: Source, *, max_document_chars: int) -> Iterator[Record | Reject | FilteredOut]:
+def read_records(part: FilePart, source: Source, *, max_document_chars: int) -> Iterator[Record | Reject | FilteredOut]:
     """Stream the records, rejects and filtered documents of a file in its order; memory holds one line, or one batch.
 
     Lines too long to hold a document of `max_document_chars` characters are rejects and never held whole.

@@ -20,7 +20,7 @@ import fsspec
 
 from nextlong.artifacts.results import IngestResult
 from nextlong.engine import store
-from nextlong.engine.step import Done
+from nextlong.engine.step import Artifact
 from nextlong.engine.step_store import alone
 from nextlong.errors import CorpusError, RunError
 from nextlong.reading.file_systems import is_local
@@ -135,7 +135,7 @@ def recognise(
 
 
 def remember(
-    ingested: Done,
+    ingested: Artifact,
     *,
     sources: Sequence[Source],
     files: Sequence[Sequence[InputFile]],

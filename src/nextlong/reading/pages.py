@@ -15,7 +15,7 @@ from typing import Any, Final
 import pyarrow as pa
 
 from nextlong.errors import CorpusError
-from nextlong.reading.files import InputFile, Part, read_head
+from nextlong.reading.files import FilePart, InputFile, read_head
 from nextlong.reading.records import BOM, InputFormat, Items, Record, Reject, RejectKind, refuse_column, source_id
 from nextlong.recipe import Source
 
@@ -46,7 +46,9 @@ class _Pages(InputFormat):
         head, raw_bytes = read_head(file, head_bytes)
         text_bytes = 0
         with suppress(CorpusError, OSError, EOFError):  # the head may end within a record
-            for item in self.read(pa.BufferReader(head), Part(file), source, max_document_chars=len(head), columns=()):
+            for item in self.read(
+                pa.BufferReader(head), FilePart(file), source, max_document_chars=len(head), columns=()
+            ):
                 text_bytes += len(item.text.encode()) if isinstance(item, Record) else 0
         return text_bytes or len(head), raw_bytes
 
@@ -72,7 +74,7 @@ class _Html(_Pages):
     columns = ("title", "language")
 
     def read(
-        self, stream: Any, part: Part, source: Source, *, max_document_chars: int, columns: Sequence[str]
+        self, stream: Any, part: FilePart, source: Source, *, max_document_chars: int, columns: Sequence[str]
     ) -> Items:
         """Yield the one page of a file, or why it is no document."""
         file = part.file
@@ -93,7 +95,7 @@ class _Warc(_Pages):
     columns = ("url", "record_id", "date", "content_type", "title", "language")
 
     def read(
-        self, stream: Any, part: Part, source: Source, *, max_document_chars: int, columns: Sequence[str]
+        self, stream: Any, part: FilePart, source: Source, *, max_document_chars: int, columns: Sequence[str]
     ) -> Items:
         """Yield the pages of an archive; `line` counts its records, whether pages or not."""
         file = part.file
@@ -168,7 +170,7 @@ class _PlainText(InputFormat):
     has_columns = False
 
     def read(
-        self, stream: Any, part: Part, source: Source, *, max_document_chars: int, columns: Sequence[str]
+        self, stream: Any, part: FilePart, source: Source, *, max_document_chars: int, columns: Sequence[str]
     ) -> Items:
         """Yield the file as one document, or why it is none."""
         del source

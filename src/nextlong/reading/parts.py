@@ -20,7 +20,7 @@ import pyarrow as pa
 import zstandard
 
 from nextlong.reading.file_systems import is_local
-from nextlong.reading.files import InputFile, Part, check_unchanged, compression_of, read_head
+from nextlong.reading.files import FilePart, InputFile, check_unchanged, compression_of, read_head
 from nextlong.reading.formats import format_of
 from nextlong.reading.records import explained
 from nextlong.recipe import Source
@@ -40,12 +40,12 @@ _CHECKSUM_BYTES: Final = 4
 
 def split_inputs(
     files: Iterable[InputFile], source: Source, *, shard_bytes: int, part_bytes: int
-) -> list[tuple[Part, ...]]:
+) -> list[tuple[FilePart, ...]]:
     """Group consecutive files into tasks of at most about `shard_bytes`.
 
     A larger file is a task of its own, or several of about `part_bytes` if tasks can share it (`can_be_shared`).
     """
-    tasks: list[list[Part]] = []
+    tasks: list[list[FilePart]] = []
     held_bytes = full = shard_bytes + 1
     for file in files:
         if file.bytes > _MIN_PARTS * part_bytes and can_be_shared(file, source):
@@ -55,7 +55,7 @@ def split_inputs(
         if held_bytes + file.bytes > shard_bytes:
             tasks.append([])
             held_bytes = 0
-        tasks[-1].append(Part(file))
+        tasks[-1].append(FilePart(file))
         held_bytes += file.bytes
     return [tuple(parts) for parts in tasks]
 
@@ -74,7 +74,7 @@ def max_tasks(file: InputFile, source: Source) -> int | None:
     return len(_skipping_parts(file)) if compression and not is_framed else None
 
 
-def _parts_of(file: InputFile, source: Source, part_bytes: int) -> list[Part]:
+def _parts_of(file: InputFile, source: Source, part_bytes: int) -> list[FilePart]:
     """Return a file in parts of about `part_bytes`; whole if it is one row group or cannot be read."""
     file_format = format_of(file.name, source)
     if not file_format.is_lines:
@@ -84,31 +84,31 @@ def _parts_of(file: InputFile, source: Source, part_bytes: int) -> list[Part]:
         return parts or _skipping_parts(file)
     count = -(-file.bytes // part_bytes)
     bounds = [file.bytes * number // count for number in range(count + 1)]
-    return [Part(file, start, stop) for start, stop in pairwise(bounds)]
+    return [FilePart(file, start, stop) for start, stop in pairwise(bounds)]
 
 
-def _frame_parts(file: InputFile, part_bytes: int) -> list[Part]:
+def _frame_parts(file: InputFile, part_bytes: int) -> list[FilePart]:
     """Return consecutive zstd frames of about `part_bytes` together; none if the file is one frame."""
     _, *ends = _frame_bounds(file) or (0,)
     parts, start = [], 0
     for end in ends:
         if end - start >= part_bytes or end == ends[-1]:
-            parts.append(Part(file, start, end))
+            parts.append(FilePart(file, start, end))
             start = end
     return parts if len(parts) > 1 else []
 
 
-def _skipping_parts(file: InputFile) -> list[Part]:
+def _skipping_parts(file: InputFile) -> list[FilePart]:
     """Return parts of about equal decompressed size; the file itself if that is small."""
     try:
         size = _decompressed_bytes(file.path, file.bytes, file.name, version=file.version)
     except OSError:
-        return [Part(file)]  # reading it reports what is wrong
+        return [FilePart(file)]  # reading it reports what is wrong
     count = min(_MAX_SKIPPING_PARTS[compression_of(file.name)], size // _SKIPPING_PART_BYTES)
     if count < 2:
-        return [Part(file)]
+        return [FilePart(file)]
     starts = [size * number // count for number in range(count)]
-    return [Part(file, start, stop, skips=True) for start, stop in zip(starts, [*starts[1:], None], strict=True)]
+    return [FilePart(file, start, stop, skips=True) for start, stop in zip(starts, [*starts[1:], None], strict=True)]
 
 
 @lru_cache(maxsize=64)
@@ -192,7 +192,7 @@ class PartCounts(NamedTuple):
     ends_line: bool
 
 
-def count_lines(part: Part) -> PartCounts:
+def count_lines(part: FilePart) -> PartCounts:
     """Return what a part of a local file holds. Raises CorpusError if it cannot be read."""
     lines, size, last = 0, 0, b""
     compression = compression_of(part.file.name)

@@ -12,7 +12,7 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn
 import pyarrow as pa
 
 from nextlong.errors import CorpusError
-from nextlong.reading.files import InputFile, Part, check_unchanged
+from nextlong.reading.files import FilePart, InputFile, check_unchanged
 from nextlong.recipe import Source
 
 BOM: Final = b"\xef\xbb\xbf"  # may begin a UTF-8 file
@@ -93,7 +93,7 @@ class InputFormat(ABC):
 
     @abstractmethod
     def read(
-        self, stream: Any, part: Part, source: Source, *, max_document_chars: int, columns: Sequence[str]
+        self, stream: Any, part: FilePart, source: Source, *, max_document_chars: int, columns: Sequence[str]
     ) -> Items:
         """Yield each record or reject of an open file, in file order; `columns` are those to read beside text and id."""
 
@@ -106,7 +106,7 @@ class InputFormat(ABC):
     def text_bytes(self, file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
         """Estimate from the head of a file: return (bytes of text, bytes on disk that hold them)."""
 
-    def split(self, file: InputFile, part_bytes: int) -> list[Part]:
+    def split(self, file: InputFile, part_bytes: int) -> list[FilePart]:
         """Return the parts of a file, of about `part_bytes` each, where `is_splittable`."""
         raise NotImplementedError  # called only where `is_splittable`
 

@@ -16,7 +16,7 @@ from typing import Final, NamedTuple
 import pyarrow as pa
 
 from nextlong.reading.file_systems import open_binary
-from nextlong.reading.files import InputFile, Part, compression_of, open_file
+from nextlong.reading.files import FilePart, InputFile, compression_of, open_file
 from nextlong.reading.filter import apply_filter, named_columns
 from nextlong.reading.formats import format_of, read_records
 from nextlong.reading.records import FilteredOut, Record, Reject, RejectKind, explained, text_problem
@@ -64,7 +64,7 @@ def _measured(file: InputFile, source: Source, head_bytes: int) -> tuple[int, in
     return format_of(file.name, source).text_bytes(file, source, head_bytes)
 
 
-class Sampled(NamedTuple):
+class SampledTexts(NamedTuple):
     """Texts of a file in UTF-8, the share of the file that they stand for, and the rejects that were met."""
 
     texts: list[bytes]
@@ -77,7 +77,9 @@ def can_be_entered(file: InputFile, source: Source) -> bool:
     return not compression_of(file.name) and format_of(file.name, source).is_seekable
 
 
-def sample_at(file: InputFile, source: Source, *, position: float, read_bytes: int, max_document_chars: int) -> Sampled:
+def sample_at(
+    file: InputFile, source: Source, *, position: float, read_bytes: int, max_document_chars: int
+) -> SampledTexts:
     """Return the texts of about `read_bytes` on disk from a position in [0, 1) of a file that can be entered.
 
     Raises CorpusError if the file cannot be read, or lacks a column.
@@ -93,12 +95,12 @@ def sample_at(file: InputFile, source: Source, *, position: float, read_bytes: i
             max_document_chars=max_document_chars,
         )
         texts, rejects = _texts(apply_filter(items, source, file), max_document_chars)
-        return Sampled(texts, share, rejects)
+        return SampledTexts(texts, share, rejects)
 
 
 def sample_from_start(
     file: InputFile, source: Source, *, share: float, max_bytes: int, max_document_chars: int, rng: random.Random
-) -> Sampled:
+) -> SampledTexts:
     """Return about a `share` of the texts in the first `max_bytes` of a file, spread over all of them.
 
     Raises CorpusError as `sample_at` does.
@@ -107,7 +109,7 @@ def sample_from_start(
         return _sample_lines(file, source, share, max_bytes, max_document_chars, rng)
     total = max(1, estimate_text_bytes([file], source))
     texts, read, rejects = [], 0, Counter[RejectKind]()
-    for item in read_records(Part(file), source, max_document_chars=max_document_chars):
+    for item in read_records(FilePart(file), source, max_document_chars=max_document_chars):
         kind = reject_kind(item, max_document_chars)
         if kind is not None:
             rejects[kind] += rng.random() < share
@@ -116,13 +118,13 @@ def sample_from_start(
             if rng.random() < share:
                 texts.append(item.text.encode())
         if read > max_bytes:
-            return Sampled(texts, sum(map(len, texts)) / total, +rejects)
-    return Sampled(texts, sum(map(len, texts)) / read if read else share, +rejects)
+            return SampledTexts(texts, sum(map(len, texts)) / total, +rejects)
+    return SampledTexts(texts, sum(map(len, texts)) / read if read else share, +rejects)
 
 
 def _sample_lines(
     file: InputFile, source: Source, share: float, max_bytes: int, max_document_chars: int, rng: random.Random
-) -> Sampled:
+) -> SampledTexts:
     """Sample lines before they are parsed, which takes most of the time."""
     kept: list[bytes] = []
     seen, read_share = 0, 1.0
@@ -133,13 +135,13 @@ def _sample_lines(
                 kept.append(line)
     items = format_of(file.name, source).read(
         pa.BufferReader(b"\n".join(kept)),
-        Part(file),
+        FilePart(file),
         source,
         max_document_chars=max_document_chars,
         columns=named_columns(source),
     )
     texts, rejects = _texts(apply_filter(items, source, file), max_document_chars)
-    return Sampled(texts, read_share * sum(map(len, kept)) / max(1, seen), rejects)
+    return SampledTexts(texts, read_share * sum(map(len, kept)) / max(1, seen), rejects)
 
 
 def _lines(file: InputFile, max_bytes: int) -> Iterator[tuple[bytes, float]]:

@@ -14,7 +14,7 @@ import pyarrow.compute as pc
 import pyarrow.parquet as pq
 
 from nextlong.errors import CorpusError
-from nextlong.reading.files import InputFile, Part, open_file
+from nextlong.reading.files import FilePart, InputFile, open_file
 from nextlong.reading.records import (
     HEAD_RECORDS,
     InputFormat,
@@ -44,7 +44,7 @@ class _Parquet(InputFormat):
     is_splittable = is_seekable = True
 
     def read(
-        self, stream: Any, part: Part, source: Source, *, max_document_chars: int, columns: Sequence[str]
+        self, stream: Any, part: FilePart, source: Source, *, max_document_chars: int, columns: Sequence[str]
     ) -> Items:
         """Yield the record or reject of each row; memory holds one batch of rows, however large their row group."""
         del max_document_chars
@@ -70,22 +70,22 @@ class _Parquet(InputFormat):
         with closing(open_file(file)) as stream:
             return _text_column_bytes(pq.ParquetFile(stream).metadata, source.text), file.bytes
 
-    def split(self, file: InputFile, part_bytes: int) -> list[Part]:
+    def split(self, file: InputFile, part_bytes: int) -> list[FilePart]:
         """Return consecutive row groups of about `part_bytes` together; the whole file if its footer cannot be read."""
         try:
             with closing(open_file(file)) as stream:
                 footer = pq.read_metadata(stream)
         except (OSError, pa.ArrowException):
-            return [Part(file)]  # reading it reports what is wrong
+            return [FilePart(file)]  # reading it reports what is wrong
         parts, first, rows, held_bytes, rows_before = [], 0, 0, 0, 0
         for number in range(footer.num_row_groups):
             group = footer.row_group(number)
             held_bytes += sum(group.column(column).total_compressed_size for column in range(group.num_columns))
             rows += group.num_rows
             if held_bytes >= part_bytes or number == footer.num_row_groups - 1:
-                parts.append(Part(file, lines_before=rows_before, row_groups=(first, number + 1)))
+                parts.append(FilePart(file, lines_before=rows_before, row_groups=(first, number + 1)))
                 first, rows_before, held_bytes = number + 1, rows, 0
-        return parts if len(parts) > 1 else [Part(file)]
+        return parts if len(parts) > 1 else [FilePart(file)]
 
     def read_at(
         self,
@@ -125,7 +125,7 @@ class _Arrow(InputFormat):
     is_seekable = True
 
     def read(
-        self, stream: Any, part: Part, source: Source, *, max_document_chars: int, columns: Sequence[str]
+        self, stream: Any, part: FilePart, source: Source, *, max_document_chars: int, columns: Sequence[str]
     ) -> Items:
         """Yield the record or reject of each row of an Arrow file or stream."""
         del max_document_chars

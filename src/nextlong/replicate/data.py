@@ -27,7 +27,7 @@ import numpy as np
 from nextlong.corpus.ingest import normalized_hash
 from nextlong.engine import store
 from nextlong.errors import CorpusError
-from nextlong.reading.files import Part
+from nextlong.reading.files import FilePart
 from nextlong.reading.formats import read_records
 from nextlong.reading.listing import list_files
 from nextlong.reading.records import FilteredOut, Reject, RejectKind
@@ -143,7 +143,7 @@ def _documents(corpus: Corpus, rejected: Counter[str]) -> Iterator[Json]:
     """Yield the documents; count in `rejected` the records that hold none, by reason."""
     for place, source in enumerate(corpus.sources):
         for file in list_files(source, where=f"corpus.sources[{place}].path"):
-            for item in read_records(Part(file), source, max_document_chars=_MOST_CHARS):
+            for item in read_records(FilePart(file), source, max_document_chars=_MOST_CHARS):
                 if isinstance(item, FilteredOut):
                     continue
                 if isinstance(item, Reject):

@@ -39,7 +39,7 @@ class Hypothesis(NamedTuple):
     theirs: tuple[str, ...]
 
 
-# Written before the experiment was run; not to be changed afterwards.
+# Each was written before the arms that it is about were run; not to be changed afterwards.
 HYPOTHESES: Final = (
     Hypothesis(
         "Across hard negatives, hard negatives teach more than random ones.", "hard", "nextlong", ("random negatives",)
@@ -82,6 +82,38 @@ HYPOTHESES: Final = (
     ),
     Hypothesis(
         "Self-repeat teaches less than hard negatives, across hard negatives.", "hard", "nextlong", ("self-repeat",)
+    ),
+    Hypothesis(
+        "Self-repeat teaches copying only: across hard negatives, random ones teach more.",
+        "hard",
+        "random negatives",
+        ("self-repeat",),
+    ),
+    Hypothesis("Across hard negatives, knn teaches more than the standard method.", "hard", "knn", ("standard",)),
+    Hypothesis("Across hard negatives, iclm teaches more than the standard method.", "hard", "iclm", ("standard",)),
+    Hypothesis(
+        "Across hard negatives, NExtLong teaches more than natural long documents.",
+        "hard",
+        "nextlong",
+        ("long documents",),
+    ),
+    Hypothesis(
+        "Across random negatives, NExtLong teaches more than natural long documents.",
+        "random",
+        "nextlong",
+        ("long documents",),
+    ),
+    Hypothesis(
+        "Without replay too, hard negatives teach more than random ones across hard negatives.",
+        "hard",
+        "nextlong, no replay",
+        ("random negatives, no replay",),
+    ),
+    Hypothesis(
+        "Without replay, random negatives teach at least as much as hard ones across random negatives.",
+        "random",
+        "random negatives, no replay",
+        ("nextlong, no replay",),
     ),
 )
 
@@ -225,7 +257,8 @@ def _listed(values: Iterable[Any]) -> str:
 
 def _verdicts(results: Results) -> Iterator[str]:
     yield (
-        f"Written before the runs, about the mean recall across {_listed(results.many)} negatives, which no short row holds. "
+        f"Each was written before its arms were run, about the mean recall across {_listed(results.many)} negatives, which no "
+        "short row holds. "
         "Paired t-test over the seeds, 95 %, two-sided, not corrected for the number of tests."
     )
     yield "\n".join(_tested(results, results.many))

@@ -16,7 +16,7 @@ from nextlong.artifacts.results import (
     NearDuplicatesResult,
     SelectResult,
 )
-from nextlong.engine.step import Finished
+from nextlong.engine.step import Artifacts
 from nextlong.export import steps as export_steps
 from nextlong.export.arrange import FEWER_LEFT_OUT, RowsResult, fill, percent
 from nextlong.methods.base import described
@@ -28,7 +28,7 @@ from nextlong.sequences.shortfall import dropped, why_fewer
 from nextlong.text import counted
 
 
-def lines(recipe: Recipe, done: Finished, *, folder: Path) -> list[tuple[str, str]]:
+def lines(recipe: Recipe, done: Artifacts, *, folder: Path) -> list[tuple[str, str]]:
     """Return what a run made, as (name, value), from the counts of its steps; its rows lie in `folder`."""
     ingested = done["ingest"].results(IngestResult)
     read = sum(part.documents + part.rejects + part.filtered_out + part.excluded for part in ingested)
@@ -61,7 +61,7 @@ def lines(recipe: Recipe, done: Finished, *, folder: Path) -> list[tuple[str, st
     return facts
 
 
-def _keywords(done: Finished) -> list[tuple[str, str]]:
+def _keywords(done: Artifacts) -> list[tuple[str, str]]:
     """Say how many documents are left out because they have no keyword, by source, or none that another one has."""
     if "keywords" not in done:
         return []
@@ -79,7 +79,7 @@ def _keywords(done: Finished) -> list[tuple[str, str]]:
 
 
 def exported(
-    recipe: Recipe, done: Finished, *, folder: Path, longest: int | None = None, runs: Sequence[str] = ()
+    recipe: Recipe, done: Artifacts, *, folder: Path, longest: int | None = None, runs: Sequence[str] = ()
 ) -> list[tuple[str, str]]:
     """Return what was exported to `folder`, as (name, value); `longest` is the longest sequence of a mix of `runs`."""
     rows = done["rows"].result(RowsResult)
@@ -105,7 +105,7 @@ def exported(
     return facts
 
 
-def warned(done: Finished) -> list[tuple[str, str]]:
+def warned(done: Artifacts) -> list[tuple[str, str]]:
     """Return what looks poor in what a run made, as (name, value), or that nothing does; nothing if it was not measured."""
     if stats.STATISTICS not in done:
         return []
@@ -123,7 +123,7 @@ def _left_out(rows: RowsResult) -> str:
     return f"{neither}; few are left to train on: {FEWER_LEFT_OUT}" if left_out > train else neither
 
 
-def _contamination(done: Finished) -> str:
+def _contamination(done: Artifacts) -> str:
     """Say how many chunks share text with the evaluation files, and with which."""
     by_file: Counter[str] = Counter()
     shards = done["contaminated"].results(ContaminatedResult)
@@ -133,7 +133,7 @@ def _contamination(done: Finished) -> str:
     return f"{counted(sum(shard.contaminated for shard in shards), 'chunk')} left out ({files})"
 
 
-def _why_less(recipe: Recipe, done: Finished) -> str:
+def _why_less(recipe: Recipe, done: Artifacts) -> str:
     selected = done["select"].result(SelectResult)
     ingested = done["ingest"].results(IngestResult)
     near = done["near_duplicates"].results(NearDuplicatesResult) if "near_duplicates" in done else []
@@ -154,7 +154,7 @@ def _why_less(recipe: Recipe, done: Finished) -> str:
     return f" ({', '.join(parts)})" if parts else ""
 
 
-def _shortfall(recipe: Recipe, done: Finished, sequences: int) -> str:
+def _shortfall(recipe: Recipe, done: Artifacts, sequences: int) -> str:
     """Say why there are fewer than were asked for, or, of all, than there were drafts."""
     asked, causes = recipe.compose.sequences, "; ".join(why_fewer(recipe, done))
     if asked == "all":

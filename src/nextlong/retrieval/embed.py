@@ -27,10 +27,11 @@ from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts, read_chunks
 from nextlong.artifacts.results import DocumentVectorsResult, EmbedResult, ExecutionResult
 from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Config, Finished, Join, Step, Task, Work
+from nextlong.engine.step import Artifacts, Join, Step, Task, Work
 from nextlong.errors import EncoderError
 from nextlong.recipe import Recipe
 from nextlong.retrieval.encoders.base import Encoder, kind_of, load_encoder
+from nextlong.text import Json
 
 BLOCK_CHUNKS: Final = 4096  # encoded at once: an encoder sorts them by length, or keeps several requests under way
 LENGTH_TOLERANCE: Final = 1e-2
@@ -223,7 +224,7 @@ def encoder_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
     """The chunks → whatever the encoder needs of them before the first is embedded; nothing for some."""
     kind, encoder = kind_of(recipe.encoder), recipe.encoder
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         documents, chunks = done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow")
         return kind.prepare(encoder, documents=documents, chunks=chunks, seed=recipe.seed)
 
@@ -247,15 +248,15 @@ def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step) -> Step
     )
     resources = partial(kind.resources, recipe.encoder)
 
-    def shards(done: Finished) -> list[tuple[Path, Path]]:
+    def shards(done: Artifacts) -> list[tuple[Path, Path]]:
         return list(zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True))
 
-    def by_shards(done: Finished) -> list[Task]:
+    def by_shards(done: Artifacts) -> list[Task]:
         fitted = done["encoder"].stem() if kind.needs_fit else None
         embed = partial(embed_shard, encoder=recipe.encoder, fitted=fitted)
         return [partial(embed, documents=documents, chunks=chunks) for documents, chunks in shards(done)]
 
-    def by_slices(done: Finished) -> Work:
+    def by_slices(done: Artifacts) -> Work:
         execution = done["encoder"].result(ExecutionResult)
         of_shard = shards(done)
         counts = [count_chunks(chunks) for _, chunks in of_shard]
@@ -282,9 +283,9 @@ def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step) -> Step
 
 def document_vectors_step(recipe: Recipe, chunk: Step, embed: Step) -> Step:
     """VECTORS → one vector a document."""
-    config: Config = {"of": recipe.documents.vector}
+    config: Json = {"of": recipe.documents.vector}
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         shards = zip(chunks_of(done).files(".chunks.arrow"), done["embed"].files(".vectors.npy"), strict=True)
         return [partial(average_shard, chunks=chunks, vectors=vectors, **config) for chunks, vectors in shards]
 

@@ -19,7 +19,7 @@ import numpy as np
 
 from nextlong.artifacts.results import DocumentsResult, IndexResult, ListsResult, MetaDocumentsResult, TuneResult
 from nextlong.engine.memory import memory_bytes
-from nextlong.engine.step import Config, Finished, Step, Task
+from nextlong.engine.step import Artifacts, Step, Task
 from nextlong.errors import RecipeError
 from nextlong.recipe import Recipe, Search
 from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN, document_chars
@@ -27,7 +27,7 @@ from nextlong.recipe.keys import AUTO, EXACT
 from nextlong.retrieval.indexes import costs, ivf, tune
 from nextlong.retrieval.indexes.base import IndexFiles, is_built
 from nextlong.retrieval.sample import read_queries
-from nextlong.text import counted
+from nextlong.text import Json, counted
 
 _TRAINED_CODES_NEED = 10_000  # vectors: 39 for each of the 256 values of a product quantizer
 
@@ -47,7 +47,7 @@ def document_neighbours(recipe: Recipe, *, neighbours: int | None, attempt: int)
     return {"chars": 4 * document_chars(recipe, TYPICAL_CHARS_PER_TOKEN) * 2**attempt}
 
 
-def count_neighbours(neighbours: NeighbourCount, done: Finished) -> int:
+def count_neighbours(neighbours: NeighbourCount, done: Artifacts) -> int:
     """Return how many neighbours each query gets in this corpus."""
     if "neighbours" in neighbours:
         return int(neighbours["neighbours"])
@@ -55,14 +55,14 @@ def count_neighbours(neighbours: NeighbourCount, done: Finished) -> int:
     return math.ceil(neighbours["chars"] / max(1.0, documents.chars / max(1, documents.documents)))
 
 
-def vectors_of(done: Finished) -> list[Path]:
+def vectors_of(done: Artifacts) -> list[Path]:
     """Return the vectors that are searched: of documents if a method searches for these, else of chunks."""
     if "document_vectors" in done:
         return done["document_vectors"].files(".document_vectors.npy")
     return done["embed"].files(".vectors.npy")
 
 
-def queries_of(done: Finished) -> Path:
+def queries_of(done: Artifacts) -> Path:
     """Return the file of queries, for `read_queries`."""
     if "documents" in done:
         return done["documents"].file(".queries.npy")
@@ -75,7 +75,7 @@ def index_steps(recipe: Recipe, vectors: Step, queries: Step, neighbours: Neighb
         return []
     search, is_auto = recipe.search, recipe.search.index == AUTO
 
-    def train(done: Finished) -> list[Task]:
+    def train(done: Artifacts) -> list[Task]:
         count = k = 0
         if is_auto and "documents" in done:
             count, k = done["documents"].result(DocumentsResult).drawn, count_neighbours(neighbours, done)
@@ -85,7 +85,7 @@ def index_steps(recipe: Recipe, vectors: Step, queries: Step, neighbours: Neighb
         paths = vectors_of(done)
         return [partial(choose_and_train, vectors=paths, search=search, queries=count, k=k, seed=recipe.seed)]
 
-    def fill(done: Finished) -> list[Task]:
+    def fill(done: Artifacts) -> list[Task]:
         if is_exact(done):
             return []
         paths, template = vectors_of(done), done["index"].file(".template.faiss")
@@ -96,13 +96,13 @@ def index_steps(recipe: Recipe, vectors: Step, queries: Step, neighbours: Neighb
             for low, high in pairwise(bounds)
         ]
 
-    def measure(done: Finished) -> list[Task]:
+    def measure(done: Artifacts) -> list[Task]:
         if is_exact(done):
             return []
         k, path, target = count_neighbours(neighbours, done), queries_of(done), search.recall
         return [partial(tune_index, files=index_files(done), queries=path, k=k, target=target, seed=recipe.seed)]
 
-    config: Config = {"index": search.index, "seed": recipe.seed}
+    config: Json = {"index": search.index, "seed": recipe.seed}
     if is_auto:
         config["neighbours"] = dict(neighbours)
     inputs: tuple[Step, ...] = (vectors, queries) if is_auto else (vectors,)
@@ -113,12 +113,12 @@ def index_steps(recipe: Recipe, vectors: Step, queries: Step, neighbours: Neighb
     return [index, shards, Step("tune", 3, config, inputs, measure, TuneResult, estimate=costs.TUNE)]
 
 
-def is_exact(done: Finished) -> bool:
+def is_exact(done: Artifacts) -> bool:
     """Say whether a run searches exactly: its recipe names `exact`, or `auto` chose it."""
     return "index" not in done or not is_built(done["index"].result(IndexResult).index)
 
 
-def index_files(done: Finished) -> IndexFiles:
+def index_files(done: Artifacts) -> IndexFiles:
     """Return what mining opens: the index, tuned once `tune` is done, or the vectors themselves."""
     vectors = tuple(vectors_of(done))
     if is_exact(done):
@@ -131,14 +131,14 @@ def index_files(done: Finished) -> IndexFiles:
     return IndexFiles(done["index"].result(IndexResult).index, vectors, template, tuple(stems), **tuned)
 
 
-def describe_choice(done: Finished) -> str:
+def describe_choice(done: Artifacts) -> str:
     """Return which search a finished run chose, and why; empty where it had no choice."""
     if "index" not in done:
         return ""
     return f"{EXACT if is_exact(done) else describe_recall(done)}; {done['index'].result(IndexResult).why}"
 
 
-def describe_recall(done: Finished) -> str:
+def describe_recall(done: Artifacts) -> str:
     """Return the approximate index of a finished run and its measured recall; empty if the search is exact."""
     if is_exact(done):
         return ""

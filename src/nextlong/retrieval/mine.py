@@ -26,7 +26,7 @@ from nextlong.artifacts.lookup import opened
 from nextlong.artifacts.results import MineResult
 from nextlong.engine.estimate import Amounts, Estimate
 from nextlong.engine.executor import Capacity, Resources
-from nextlong.engine.step import Finished, Result, Step, Task, Work
+from nextlong.engine.step import Artifacts, Step, Task, TaskResult, Work
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import MOST_QUERIES, blocks
 from nextlong.recipe.keys import AUTO, EXACT
@@ -76,7 +76,9 @@ def _sample_size(k: float, total: float) -> int:
     return int(np.clip(_SAMPLED_NEIGHBOURS * total // k, _SAMPLE_AT_LEAST, _SAMPLE_AT_MOST))
 
 
-def find_least_scores(out: Path, *, queries: Path, first: int, last: int, vectors: Sequence[Path], k: int) -> Result:
+def find_least_scores(
+    out: Path, *, queries: Path, first: int, last: int, vectors: Sequence[Path], k: int
+) -> TaskResult:
     """Write `{out}.least.npy`, float32 (queries,): for each query a cosine that some more than `k` vectors reach."""
     shards = VectorShards(vectors)
     ids, exclude, _ = read_queries(queries, first, last)
@@ -85,7 +87,7 @@ def find_least_scores(out: Path, *, queries: Path, first: int, last: int, vector
         sample = _sample_size(k, sum(shards.rows))
         guess_Q = guess_kth(lookup.vectors(ids, vectors), shards, k=k, exclude_Q2=exclude, sample=sample)
     np.save(f"{out}.least.npy", np.full(len(ids), -np.inf, np.float32) if guess_Q is None else guess_Q)
-    return Result()
+    return TaskResult()
 
 
 def scan_block(
@@ -262,10 +264,10 @@ def mine_steps(
         unbuilt = recipe.search.index
         config |= {"index": unbuilt, "version": index_kind(unbuilt).version}
 
-    def is_whole(done: Finished) -> bool:
+    def is_whole(done: Artifacts) -> bool:
         return not is_exact(done) or not corpus_blocks(vectors_of(done))
 
-    def least_tasks(done: Finished) -> Work:
+    def least_tasks(done: Artifacts) -> Work:
         path, paths, k = queries_of(done), vectors_of(done), count_neighbours(neighbours, done)
         ranges = [] if is_whole(done) else query_ranges(path)
         # Each task reads the whole sample, at most 2 GB at 1,024 dimensions, and multiplies it for minutes: of 16 tasks each took
@@ -276,7 +278,7 @@ def mine_steps(
         ]
         return Work(each, gpu="unused")
 
-    def scan_tasks(done: Finished) -> list[Task]:
+    def scan_tasks(done: Artifacts) -> list[Task]:
         if is_whole(done):
             return []
         path, paths, k = queries_of(done), vectors_of(done), count_neighbours(neighbours, done)
@@ -286,7 +288,7 @@ def mine_steps(
             for block in corpus_blocks(paths)
         ]
 
-    def tasks(done: Finished) -> Work:
+    def tasks(done: Artifacts) -> Work:
         path, files, k = queries_of(done), index_files(done), count_neighbours(neighbours, done)
         files = files if unbuilt is None else replace(files, index=unbuilt)
         scans = None

@@ -19,12 +19,13 @@ from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import read_chunks
 from nextlong.artifacts.results import DocumentsResult, MetaDocumentsResult
 from nextlong.engine.estimate import Estimate
-from nextlong.engine.step import Config, Done, Finished, Step, Task
+from nextlong.engine.step import Artifact, Artifacts, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import BLOCKS, MOST_QUERIES, draws
 from nextlong.rng import keyed_hash, shuffled
 from nextlong.schemas import META_DOCUMENTS
+from nextlong.text import Json
 
 _MOST_DOCUMENTS = 256  # documents drafted at a time
 
@@ -158,18 +159,18 @@ def query_ranges(path: Path) -> list[tuple[int, int]]:
 
 def meta_documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: int) -> Step:
     """CHUNKS → the sampled meta-documents."""
-    config: Config = {
+    config: Json = {
         "draws": draws(recipe, attempt),
         "min_meta_chunks": recipe.compose.min_meta_chunks,
         "seed": recipe.compose_seed,
     }
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         chunks = chunks_of(done).files(".chunks.arrow")
         hashes, chars = (done["ingest"].files(suffix) for suffix in (".hashes.npy", ".chars.npy"))
         return [partial(sample_meta_documents, chunks=chunks, hashes=hashes, chars=chars, **config)]
 
-    def check(done: Done) -> None:
+    def check(done: Artifact) -> None:
         sampled = done.result(MetaDocumentsResult)
         if not sampled.drawn:
             raise CorpusError(none_long_enough(recipe, f"{sampled.documents:,} documents"))
@@ -192,9 +193,9 @@ def none_long_enough(recipe: Recipe, documents: str) -> str:
 
 def documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, queries: int | None) -> Step:
     """CHUNKS → DOCS: every document that has chunks, and the queries, so many of them or (None) all."""
-    config: Config = {"seeds": queries, "seed": recipe.compose_seed}
+    config: Json = {"seeds": queries, "seed": recipe.compose_seed}
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         chunks, hashes = chunks_of(done).files(".chunks.arrow"), done["ingest"].files(".hashes.npy")
         return [partial(list_documents, chunks=chunks, hashes=hashes, **config)]
 

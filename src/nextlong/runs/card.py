@@ -16,10 +16,10 @@ import xxhash
 import yaml
 
 from nextlong.artifacts.results import ShardResult, TokenizerResult
-from nextlong.engine.step import Done, Finished
+from nextlong.engine.step import Artifact, Artifacts
 from nextlong.export import steps as export_steps
 from nextlong.export.arrange import RowsResult
-from nextlong.export.card import Facts, Source, Split, public_name
+from nextlong.export.card import CardSource, Facts, Split, public_name
 from nextlong.export.formats.base import format_of
 from nextlong.export.publish import ExportFile
 from nextlong.methods.base import NEXTLONG, Citation, method_of
@@ -39,7 +39,7 @@ _NOT_PUBLISHED: Final = "(not published)"
 def facts(
     recipe: Recipe,
     runs: Sequence[Run],
-    done: Finished,
+    done: Artifacts,
     *,
     name: str,
     below: Mapping[str, str],
@@ -94,7 +94,7 @@ def _citation(run: Run) -> Citation | None:
     return citation if isinstance(citation, Citation) else None
 
 
-def _lost_text(done: Finished) -> dict[str, str]:
+def _lost_text(done: Artifacts) -> dict[str, str]:
     """Return the share of the text that its tokens do not say, where there is any."""
     share = done["tokenizer"].result(TokenizerResult).lost_share
     return {"text lost by the tokenizer": f"{share:.1%} of the characters"} if share else {}
@@ -157,10 +157,10 @@ def _shares(runs: Sequence[Run], rows: RowsResult, names: Iterable[str]) -> list
     ]
 
 
-def _sources(runs: Sequence[Run]) -> list[Source]:
+def _sources(runs: Sequence[Run]) -> list[CardSource]:
     """Return the sources of all runs, each once."""
     sources = [
-        Source(source.name or public_name(source.path), public_name(source.path), source.license)
+        CardSource(source.name or public_name(source.path), public_name(source.path), source.license)
         for run in runs
         for source in run.recipe.ingest.sources
     ]
@@ -170,7 +170,7 @@ def _sources(runs: Sequence[Run]) -> list[Source]:
 def delivered_record(
     recipe: Recipe,
     runs: Sequence[Run],
-    done: Finished,
+    done: Artifacts,
     *,
     name: str,
     below: Mapping[str, str],
@@ -212,7 +212,7 @@ def _run(run: Run) -> Json:
     }
 
 
-def _split(step: Done, rows: Done, split: str) -> Json:
+def _split(step: Artifact, rows: Artifact, split: str) -> Json:
     """Return what one split holds; of a format that adds tokens, as it counted them itself."""
     arranged = rows.result(RowsResult).splits[split]
     counted = [shard.tokens for shard in step.results(ShardResult) if shard.tokens is not None]

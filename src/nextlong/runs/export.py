@@ -25,7 +25,7 @@ from nextlong.artifacts.record import name_for
 from nextlong.engine import store
 from nextlong.engine.progress import Reporter
 from nextlong.engine.runner import find_done, run_steps
-from nextlong.engine.step import Done, Finished, Step
+from nextlong.engine.step import Artifact, Artifacts, Step
 from nextlong.errors import RecipeError, RunError
 from nextlong.export import steps as export_steps
 from nextlong.export.arrange import RowsResult
@@ -48,7 +48,7 @@ class Exported(NamedTuple):
 
     recipe: Recipe
     runs: Sequence[Run]
-    done: Finished
+    done: Artifacts
 
     @property
     def folder(self) -> Path:
@@ -92,7 +92,7 @@ def make(
         return _with_data(Exported(recipe, [run], done), session.run_steps)
 
 
-def _with_data(written: Exported, carry_out: Callable[..., dict[str, Done]]) -> Exported:
+def _with_data(written: Exported, carry_out: Callable[..., dict[str, Artifact]]) -> Exported:
     """Put exports into `data/`, with the run's statistics where it is one run; return them with that step."""
     if len(written.runs) == 1:
         (run,) = written.runs
@@ -252,7 +252,7 @@ def _check_destinations(recipe: Recipe, steps: Sequence[Step], run_dir: Path) ->
             check_destination(_destination(recipe, name), {split: step.fingerprint for split, step in made.items()})
 
 
-def _describe_mix(rows: Done, runs: Sequence[Run], mix: Sequence[float], by: str) -> None:
+def _describe_mix(rows: Artifact, runs: Sequence[Run], mix: Sequence[float], by: str) -> None:
     """Write beside the rows of a mix which runs they are of, and what each of them gives to each split."""
     splits = rows.result(RowsResult).splits
     described = {

@@ -25,10 +25,10 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import finished, record
-from nextlong.artifacts.resolve import Corpus, Truncation, resolve
+from nextlong.artifacts.resolve import CorpusFiles, Truncation, resolve
 from nextlong.artifacts.resolved import Resolved, span_texts
 from nextlong.engine.runner import open_done
-from nextlong.engine.step import Done
+from nextlong.engine.step import Artifact
 from nextlong.errors import RecipeError, RunError
 from nextlong.export import steps as export_steps
 from nextlong.export.formats.base import format_of
@@ -120,7 +120,7 @@ class Run:
         self.path, self.record = self.variant.run_dir, self.variant.record
         self.is_named = record.split_name(run_dir)[1] is not None
         self.recipe = _stored_recipe(self.variant.recipe, self.record)
-        self.steps: dict[str, Done] = {
+        self.steps: dict[str, Artifact] = {
             name: open_done(name, self.path / folder, trust="size") for name, folder in self.variant.steps.items()
         }
         self.sequences_per_part = self.variant.sequences_per_part
@@ -181,7 +181,7 @@ class Run:
         return datasets.Dataset.from_parquet([str(path) for path in self.exported("parquet")])
 
     @cached_property
-    def corpus(self) -> Corpus:
+    def corpus(self) -> CorpusFiles:
         """The documents and chunks that spans refer to."""
         return finished.corpus(self.steps)
 

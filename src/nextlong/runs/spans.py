@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.resolve import Corpus
+from nextlong.artifacts.resolve import CorpusFiles
 
 CHUNK_ROLES = (schemas.META, schemas.NEGATIVE, schemas.DOCUMENT)  # of spans that hold a document's text
 ABOUT_ROLES = (schemas.META, schemas.DOCUMENT)  # … of documents that a sequence is about
@@ -54,7 +54,7 @@ class Block(NamedTuple):
         return self.sequence << 32 | self.groups
 
 
-def read_blocks(path: Path, take: int, corpus: Corpus, *, first: int = 0) -> Iterator[Block]:
+def read_blocks(path: Path, take: int, corpus: CorpusFiles, *, first: int = 0) -> Iterator[Block]:
     """Yield the sequences [first, take) of a SEQUENCES file."""
     with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
         batches: list[pa.RecordBatch] = []
@@ -67,7 +67,7 @@ def read_blocks(path: Path, take: int, corpus: Corpus, *, first: int = 0) -> Ite
                 batches, held = [], 0
 
 
-def _block(table: pa.Table, corpus: Corpus) -> Block:
+def _block(table: pa.Table, corpus: CorpusFiles) -> Block:
     lists = {name: table.column(name).combine_chunks() for name in schemas.SPAN_COLUMNS}
     sizes = np.diff(lists["role"].offsets.to_numpy())
     chunk_ids = lists["chunk_id"].values.to_numpy()
@@ -84,14 +84,20 @@ def _block(table: pa.Table, corpus: Corpus) -> Block:
     return Block(np.repeat(np.arange(len(sizes)), sizes), chunk_ids, doc_ids, roles, groups, starts, ends, scores)
 
 
-def ranked_scores(block: Block) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return rank, from 1, and cosine of each negative, and of each document but the first of its sequence, that has one."""
-    negatives, documents = block.of(schemas.NEGATIVE), block.of(schemas.DOCUMENT)
+def ranked_scores(block: Block) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+    """Return rank, from 1, cosine and doc_id of each negative, and of each document but its sequence's first, that has one.
+
+    The doc_id is that of the meta-document of a negative, and of the document itself.
+    """
+    negatives, documents, meta_spans = (block.of(role) for role in (schemas.NEGATIVE, schemas.DOCUMENT, schemas.META))
     firsts = np.flatnonzero(_run_places(documents.group_keys) == 0)
     ranks = np.concatenate([_run_places(negatives.group_keys) + 1, _run_places(documents.sequence[firsts])])
     scores = np.concatenate([negatives.scores, documents.scores[firsts]])
+    meta_documents = np.full(int(block.sequence[-1]) + 1, schemas.NO_CHUNK)  # (sequences,)
+    meta_documents[meta_spans.sequence] = meta_spans.doc_ids
+    owners = np.concatenate([meta_documents[negatives.sequence], documents.doc_ids[firsts]])
     known = np.isfinite(scores) & (ranks > 0)
-    return ranks[known], scores[known]
+    return ranks[known], scores[known], owners[known]
 
 
 def distances(block: Block) -> NDArray[np.int64]:

@@ -197,7 +197,7 @@ def remove(run_dir: Path, dropped: Sequence[Variant], waste: Sequence[Waste]) ->
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredStep:
     """A step of a store, and the run directories that link to it."""
 
     name: str
@@ -205,11 +205,11 @@ class Stored:
     run_dirs: list[str]
 
 
-def list_store(path: Path) -> list[Stored]:
+def list_store(path: Path) -> list[StoredStep]:
     """Return the steps of a store, in the order of the route."""
     users = step_store.users(path)
     return [
-        Stored(
+        StoredStep(
             folder.name, bytes_of(folder), [str(run_dir) for run_dir, names in users.items() if folder.name in names]
         )
         for folder in sorted(path.glob("[0-9][0-9]-*"))

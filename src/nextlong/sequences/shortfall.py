@@ -19,7 +19,7 @@ from nextlong.artifacts.results import (
     DrawResult,
     ReferencedChunksResult,
 )
-from nextlong.engine.step import Finished
+from nextlong.engine.step import Artifacts
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import draws
@@ -32,7 +32,7 @@ _HOPELESS_COPIES = 20  # … where most candidates repeat the document or each o
 _HOPELESS = 100  # documents that gave no sequence: of the rest hardly one in thirty would, with 95 in 100 certainty
 
 
-def is_enough(recipe: Recipe, done: Finished) -> bool:
+def is_enough(recipe: Recipe, done: Artifacts) -> bool:
     """Say whether another attempt could give no more sequences, or no fairer ones."""
     if not _may_give_more(done):
         return True
@@ -42,7 +42,7 @@ def is_enough(recipe: Recipe, done: Finished) -> bool:
     return is_fair and (wanted == "all" or sum(sequences_per_part(recipe, done["compose"])) == wanted)
 
 
-def _may_give_more(done: Finished) -> bool:
+def _may_give_more(done: Artifacts) -> bool:
     draw, drafted = draw_of(done), done["draft"].results(DraftResult)
     return (
         draw.drawn < draw.eligible
@@ -52,17 +52,17 @@ def _may_give_more(done: Finished) -> bool:
     )
 
 
-def draw_of(done: Finished) -> DrawResult:
+def draw_of(done: Artifacts) -> DrawResult:
     """Return how many of the eligible documents were sampled."""
     return done["meta_documents" if "meta_documents" in done else "documents"].result(DrawResult)
 
 
-def composed_sequences(done: Finished) -> int:
+def composed_sequences(done: Artifacts) -> int:
     """Return how many sequences were composed, spare ones included."""
     return sum(part.sequences for part in done["compose"].results(ComposeResult))
 
 
-def too_few(recipe: Recipe, done: Finished, *, attempt: int) -> str:
+def too_few(recipe: Recipe, done: Artifacts, *, attempt: int) -> str:
     """Return the message about an attempt that gave too few sequences: why, and what the next one does."""
     drawn, eligible = draw_of(done).drawn, draw_of(done).eligible
     lost = dropped(done)
@@ -80,7 +80,7 @@ def too_few(recipe: Recipe, done: Finished, *, attempt: int) -> str:
     )
 
 
-def dropped(done: Finished) -> dict[str, int]:
+def dropped(done: Artifacts) -> dict[str, int]:
     """Return how many drafts were dropped, by reason."""
     reasons = Counter[str]()
     for drafted in done["draft"].results(DraftResult):
@@ -90,7 +90,7 @@ def dropped(done: Finished) -> dict[str, int]:
     return dict(+reasons)  # without those that never occurred
 
 
-def dropped_examples(done: Finished) -> dict[str, tuple[str, ...]]:
+def dropped_examples(done: Artifacts) -> dict[str, tuple[str, ...]]:
     """Return examples of dropped documents by reason, each with its chunks and tokens."""
     by_reason: dict[str, list[tuple[int, int, int]]] = {}
     drafted, composed = done["draft"].results(DraftResult), done["compose"].results(ComposeResult)
@@ -112,19 +112,19 @@ def dropped_examples(done: Finished) -> dict[str, tuple[str, ...]]:
     return named
 
 
-def gives_nothing(done: Finished) -> bool:
+def gives_nothing(done: Artifacts) -> bool:
     """Say whether enough documents were dropped, without any sequence, that sampling more is hopeless."""
     enough = _HOPELESS_COPIES if is_mostly_copies(done) else _HOPELESS
     return not composed_sequences(done) and sum(dropped(done).values()) >= enough
 
 
-def is_mostly_copies(done: Finished) -> bool:
+def is_mostly_copies(done: Artifacts) -> bool:
     """Say whether drafts passed over more near-duplicates than they have chunks."""
     passed_over = sum(part.near_duplicates or 0 for part in done["draft"].results(DraftResult))
     return passed_over > done["referenced_chunks"].result(ReferencedChunksResult).chunks
 
 
-def why_fewer(recipe: Recipe, done: Finished) -> list[str]:
+def why_fewer(recipe: Recipe, done: Artifacts) -> list[str]:
     """Return the reasons for few sequences, from the corpus to the drafts; never empty."""
     documents, reasons = sum(shard.documents for shard in done["chunk"].results(ChunkResult)), []
     if "meta_documents" in done:
@@ -150,7 +150,7 @@ def why_fewer(recipe: Recipe, done: Finished) -> list[str]:
     return reasons
 
 
-def refuse_nothing(recipe: Recipe, done: Finished) -> None:
+def refuse_nothing(recipe: Recipe, done: Artifacts) -> None:
     """Raise CorpusError, with the reasons and the cure, if the recipe gave no sequence at all."""
     if composed_sequences(done):
         return

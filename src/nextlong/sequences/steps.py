@@ -21,7 +21,7 @@ from nextlong.artifacts.results import (
 from nextlong.engine import store
 from nextlong.engine.estimate import TRIED, Amounts, Estimate, one
 from nextlong.engine.runner import open_done
-from nextlong.engine.step import Config, Done, Finished, Step, Task
+from nextlong.engine.step import Artifact, Artifacts, Step, Task
 from nextlong.errors import RunError
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import MIN_GAP_CHUNKS, TOKENIZER_BYTES, blocks, sequence_limit
@@ -33,6 +33,7 @@ from nextlong.sequences.fit import Rules
 from nextlong.sequences.tokenize import Known, Wanted, list_referenced_chunks, tokenize_shards
 from nextlong.sequences.tokenizer import MEASURED_CHUNKS, TRAINING_CHARS, local_path, prepare_tokenizer, token_id
 from nextlong.sequences.truncate import ComposeInputs
+from nextlong.text import Json
 
 # A worker keeps fastokens, which loads in the time that it takes to encode 200 MB, from task to task. Of less, several idle
 # workers are done sooner than one.
@@ -48,7 +49,7 @@ def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
         # Before anything runs; of a tokenizer that is fetched or trained, as soon as it is there.
         check_eod(recipe, path)
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         return [
             partial(
                 prepare_tokenizer,
@@ -60,7 +61,7 @@ def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
             )
         ]
 
-    def check(done: Done) -> None:
+    def check(done: Artifact) -> None:
         check_eod(recipe, done.file(".tokenizer.json"))
 
     estimate = Estimate(
@@ -83,7 +84,7 @@ def referenced_chunks_step(recipe: Recipe, chunk: Step, draft: Step, *, attempt:
     """DRAFTS → the chunks that they name."""
     limit = sequence_limit(recipe, attempt)
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         drafts, chunks = done["draft"].files(".drafts.arrow"), chunks_of(done).files(".chunks.arrow")
         return [partial(list_referenced_chunks, drafts=drafts, chunks=chunks, limit=limit)]
 
@@ -104,7 +105,7 @@ def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, name
     version = 3
     config = {"engine": recipe.tokenizer.engine}
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         inputs = {step.name: step.fingerprint for step in (ingest, chunk, tokenizer)}
         earlier = _earlier_tokens(done["tokenizer"].folder.parent, inputs, version=version, config=config)
         shards = zip(
@@ -125,7 +126,7 @@ def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, name
             for group in _groups(wanted, chunks=together)
         ]
 
-    def check(done: Done) -> None:
+    def check(done: Artifact) -> None:
         encoded = enumerate(done.results(TokensResult))
         wrong = {number: task.mismatches for number, task in encoded if task.mismatches}
         if wrong:
@@ -211,7 +212,7 @@ def compose_step(
     """DRAFTS and token counts → SEQUENCES; with `near_duplicate_steps`, negatives are compared again where they are cut."""
     compose = recipe.compose
     max_uses = compose.max_uses if is_extended(recipe) else None
-    config: Config = {
+    config: Json = {
         "method": compose.method,
         "target_tokens": recipe.sequence_tokens,
         "fit": compose.fit,
@@ -222,7 +223,7 @@ def compose_step(
         "max_uses": max_uses,
     }
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         special = special_ids(done)
         rules = Rules(
             target_tokens=recipe.sequence_tokens,
@@ -275,7 +276,7 @@ def has_gaps(recipe: Recipe) -> bool:
     return is_extended(recipe) and recipe.compose.fit == "exact"
 
 
-def min_gap_tokens(recipe: Recipe, done: Finished) -> int:
+def min_gap_tokens(recipe: Recipe, done: Artifacts) -> int:
     """Return `compose.min_gap_tokens`; auto: half of the tokens of a mean chunk of the corpus, by E."""
     if not has_gaps(recipe):
         return 0
@@ -284,7 +285,7 @@ def min_gap_tokens(recipe: Recipe, done: Finished) -> int:
     return max(1, math.ceil(MIN_GAP_CHUNKS * _mean_chunk_tokens(done)))
 
 
-def _mean_chunk_tokens(done: Finished) -> float:
+def _mean_chunk_tokens(done: Artifacts) -> float:
     shards = chunks_of(done).results(ChunkResult)
     chars = sum(shard.chars for shard in shards) / max(1, sum(shard.chunks for shard in shards))
     return chars / done["tokenizer"].result(TokenizerResult).chars_per_token

@@ -16,7 +16,7 @@ from typing import Final
 import numpy as np
 
 from nextlong.artifacts.lookup import opened
-from nextlong.artifacts.resolve import Corpus, Cuts, cuts_of
+from nextlong.artifacts.resolve import CorpusFiles, Cuts, cuts_of
 from nextlong.artifacts.tokens import TokenStore
 from nextlong.retrieval.near_duplicates.rule import find_near_duplicates
 from nextlong.retrieval.near_duplicates.shingles import Document, Shingles, ShingleStore, document_of, shingles
@@ -31,7 +31,7 @@ class ComposeInputs:
     """What composing looks chunks up in; `near_duplicates`: (SHINGLES, WEIGHTS, threshold), None where they may stay."""
 
     tokens: TokenStore
-    corpus: Corpus
+    corpus: CorpusFiles
     token_chars: Path
     tokenizer: Path
     near_duplicates: tuple[ShingleStore, Path, float] | None = None

@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from nextlong.export.formats.base import UNREADABLE
 from nextlong.schemas import DOCUMENT, META, NO_CHUNK, ROW_MASK, SHARD_BITS
-from nextlong.verify.outcome import Outcome, chunk_name, in_words
-from nextlong.verify.run_files import Composed, Ids, RunFiles, StepFiles
+from nextlong.verify.outcome import CheckOutcome, chunk_name, in_words
+from nextlong.verify.run_files import Ids, ResolvedSequence, RunFiles, StepFiles
 
 _FIELDS = ("run", "part", "place", "length", "key")
 _BLOCK_TOKENS = 1 << 22
@@ -56,7 +56,7 @@ def splits_of(step: StepFiles) -> tuple[str, ...]:
     return ("train", "validation") if step.manifest["config"]["validation"] else ("train",)
 
 
-def blocks_of_rows(run: RunFiles, split: SplitRows) -> Iterator[list[list[Composed]]]:
+def blocks_of_rows(run: RunFiles, split: SplitRows) -> Iterator[list[list[ResolvedSequence]]]:
     """Yield the sequences of each row, chunks looked up, in blocks of whole rows of about four million tokens."""
     ends = np.cumsum(split.row_tokens)
     first = 0
@@ -71,10 +71,10 @@ def blocks_of_rows(run: RunFiles, split: SplitRows) -> Iterator[list[list[Compos
         first = last
 
 
-def check_rows(run: RunFiles, rows: Sequence[StepFiles]) -> list[Outcome]:
+def check_rows(run: RunFiles, rows: Sequence[StepFiles]) -> list[CheckOutcome]:
     """Check every arrangement that an export was written from: nothing where there is none, apart only if there is a split."""
-    once = Outcome("rows hold each sequence once", "sequences")
-    apart = Outcome("train and validation apart", "sequences")
+    once = CheckOutcome("rows hold each sequence once", "sequences")
+    apart = CheckOutcome("train and validation apart", "sequences")
     steps = [step for step in rows if step.damage or not step.manifest["config"]["others"]]
     if not steps:
         return []
@@ -134,7 +134,7 @@ class _Truth:
         return numbers
 
 
-def _check_once(step: StepFiles, splits: dict[str, SplitRows], truth: _Truth, outcome: Outcome) -> None:
+def _check_once(step: StepFiles, splits: dict[str, SplitRows], truth: _Truth, outcome: CheckOutcome) -> None:
     config, (part,) = step.manifest["config"], step.manifest["parts"]
     times = np.zeros(len(truth.lengths), np.int64)
     for name, split in splits.items():
@@ -206,7 +206,9 @@ def disorder(split: SplitRows, numbers: Ids) -> str:
     )
 
 
-def _check_apart(run: RunFiles, step: StepFiles, splits: dict[str, SplitRows], truth: _Truth, outcome: Outcome) -> None:
+def _check_apart(
+    run: RunFiles, step: StepFiles, splits: dict[str, SplitRows], truth: _Truth, outcome: CheckOutcome
+) -> None:
     """Check by content hash, and where shared chunks are left out by every chunk, that nothing of validation is in train."""
     numbers = {name: truth.numbers(split.index[truth.is_known(split.index)]) for name, split in splits.items()}
     train, validation = (np.zeros(len(truth.lengths), np.bool_) for _ in range(2))

@@ -13,7 +13,7 @@ from nextlong.verify.corpus import check_corpus
 from nextlong.verify.exports import check_exports
 from nextlong.verify.files import check_files, check_mixes, other_variants
 from nextlong.verify.near_duplicates import check_near_duplicates, check_weights, find_copies
-from nextlong.verify.outcome import Outcome, in_words
+from nextlong.verify.outcome import CheckOutcome, in_words
 from nextlong.verify.processes import side_by_side
 from nextlong.verify.run_files import RunFiles, with_names
 from nextlong.verify.search import check_search
@@ -26,7 +26,7 @@ _UNREADABLE = (OSError, ValueError, KeyError, IndexError, EOFError, pa.ArrowExce
 _WORTH_PROCESSES_BYTES = 64_000_000  # of a run's files: checked one after the other in some three seconds
 
 _COPIES = "near-duplicates"
-_CHECKS: dict[str, Callable[[RunFiles, int, int], list[Outcome]]] = {
+_CHECKS: dict[str, Callable[[RunFiles, int, int], list[CheckOutcome]]] = {
     "documents and chunks": lambda run, _sample, _seed: check_corpus(run),
     "tokens": lambda run, sample, seed: check_tokens(run, sample=sample, seed=seed),
     "sequences": lambda run, _sample, _seed: check_sequences(run),
@@ -49,7 +49,7 @@ _TOGETHER = (
 )
 _IMPORTED_ONCE = (__name__, "tokenizers", "fastokens")
 
-Outcomes = dict[str, list[Outcome]]  # of checks, by their names
+Outcomes = dict[str, list[CheckOutcome]]  # of checks, by their names
 
 
 def verify(
@@ -59,7 +59,7 @@ def verify(
     seed: int = 0,
     workers: int = 1,
     starting: Callable[[str], None] = lambda _: None,
-) -> Iterator[Outcome]:
+) -> Iterator[CheckOutcome]:
     """Yield the outcome of each check of a finished run.
 
     `sample` random meta-chunks are searched for again, as many random vectors encoded again; if it is EVERYTHING, every chunk is
@@ -89,7 +89,7 @@ def _stored_bytes(run: RunFiles) -> int:
 
 def _side_by_side(
     run: RunFiles, run_dir: Path, *, sample: int, seed: int, workers: int, starting: Callable[[str], None]
-) -> Iterator[Outcome]:
+) -> Iterator[CheckOutcome]:
     """Yield the outcomes of all checks in their order."""
     count = sum(run.takes)
     parts = [range(count * part // workers, count * (part + 1) // workers) for part in range(workers)]
@@ -122,15 +122,15 @@ def _find_copies(run_dir: Path, numbers: range) -> Outcomes:
     return {_COPIES: [find_copies(RunFiles(run_dir), numbers)]}
 
 
-def _check_other(variant: RunFiles, run: RunFiles) -> list[Outcome]:
+def _check_other(variant: RunFiles, run: RunFiles) -> list[CheckOutcome]:
     """Check another variant's files that are not this run's too, and its exports; its sequences are for `verify RUN@NAME`."""
     return [*check_files(variant, known={step.folder for step in run.steps.values()}), *check_exports(variant)]
 
 
-def _guarded(run: RunFiles, name: str, check: Callable[[], list[Outcome]]) -> list[Outcome]:
+def _guarded(run: RunFiles, name: str, check: Callable[[], list[CheckOutcome]]) -> list[CheckOutcome]:
     try:
         return with_names(run, check())
     except _UNREADABLE as error:
-        broken = Outcome(name, "files")
+        broken = CheckOutcome(name, "files")
         broken.breach(f"could not be checked, the files are not as they should be: {in_words(error)}")
         return [broken]

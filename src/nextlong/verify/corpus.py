@@ -13,15 +13,15 @@ import xxhash
 
 from nextlong.schemas import SHARD_BITS
 from nextlong.text import counted
-from nextlong.verify.outcome import Outcome, document_name
+from nextlong.verify.outcome import CheckOutcome, document_name
 from nextlong.verify.run_files import Columns, RunFiles
 
 _HELD_DOCUMENTS: Final = 4_000_000
 
 
-def check_corpus(run: RunFiles) -> list[Outcome]:
+def check_corpus(run: RunFiles) -> list[CheckOutcome]:
     """Read every document once."""
-    documents, chunks = Outcome("documents", "documents"), Outcome("chunks tile documents", "chunks")
+    documents, chunks = CheckOutcome("documents", "documents"), CheckOutcome("chunks tile documents", "chunks")
     hashes, chars, keeps = (run.files("ingest", ".hashes.npy"), run.files("ingest", ".chars.npy"), _keep_files(run))
     is_normalized = run.recipe["ingest"].get("dedup") == "normalized"
     compared = run.files("ingest", ".normalized.npy") if is_normalized else hashes
@@ -60,9 +60,9 @@ def check_corpus(run: RunFiles) -> list[Outcome]:
     return [documents, _check_distinct(compared, keeps), chunks, *_check_excluded(run)]
 
 
-def _check_excluded(run: RunFiles) -> list[Outcome]:
+def _check_excluded(run: RunFiles) -> list[CheckOutcome]:
     """Find documents of the corpus that the exclusion list named when it was ingested; what it names by now is a note."""
-    outcome, path = Outcome("excluded documents", "documents"), run.recipe["ingest"].get("exclude")
+    outcome, path = CheckOutcome("excluded documents", "documents"), run.recipe["ingest"].get("exclude")
     if not path:
         return []
     kept = [json.loads(file.read_text(encoding="utf-8")) for file in run.files("ingest", ".excluded.json")]
@@ -106,9 +106,9 @@ def _normalized_hash(text: str) -> int:
     return xxhash.xxh3_64_intdigest(" ".join(text.lower().split()).encode())
 
 
-def _check_distinct(compared: list[Path], keeps: list[Path]) -> Outcome:
+def _check_distinct(compared: list[Path], keeps: list[Path]) -> CheckOutcome:
     """Find kept documents that `ingest.dedup` compares as equal, a range of hashes at a time."""
-    outcome = Outcome("kept documents differ", "documents")
+    outcome = CheckOutcome("kept documents differ", "documents")
     outcome.checked = sum(int(np.count_nonzero(np.load(path, mmap_mode="r"))) for path in keeps)
     passes = outcome.checked // _HELD_DOCUMENTS + 1
     for step in range(passes):
@@ -129,7 +129,7 @@ def _check_distinct(compared: list[Path], keeps: list[Path]) -> Outcome:
     return outcome
 
 
-def _check_kept(outcome: Outcome, run: RunFiles, shard: int) -> None:
+def _check_kept(outcome: CheckOutcome, run: RunFiles, shard: int) -> None:
     """Find documents whose kept columns are not those that the recipe names for their source."""
     wanted = {
         source.get("name") or source["path"]: list(source.get("metadata") or ())

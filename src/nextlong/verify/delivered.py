@@ -23,7 +23,7 @@ from nextlong.export.formats.base import UNREADABLE, Format
 from nextlong.text import Json
 from nextlong.verify.exports import Comparison, compare, no_reader, readable, rows_in
 from nextlong.verify.files import content_problem
-from nextlong.verify.outcome import Outcome, in_words
+from nextlong.verify.outcome import CheckOutcome, in_words
 from nextlong.verify.run_files import FileEntry, Manifest, RunFiles, StepFiles, open_step, with_names
 
 RECORD: Final = "manifest.json"
@@ -52,7 +52,7 @@ class RecordedSplit(TypedDict):
     folder: NotRequired[str]
 
 
-class Record(TypedDict):
+class DeliveredRecord(TypedDict):
     """The record that came with an export."""
 
     format: str
@@ -74,7 +74,7 @@ def is_delivered(folder: Path) -> bool:
 
 def verify_delivered(
     fs: Any, root: str, run_dir: Path | None = None, *, starting: Callable[[str], None] = lambda _: None
-) -> Iterator[Outcome]:
+) -> Iterator[CheckOutcome]:
     """Yield the outcome of each check of the exports in the folder `root` of an fsspec file system.
 
     Raises RunError if there is none, if it cannot be listed, or if it is not an export of the run `run_dir`.
@@ -103,7 +103,7 @@ def verify_delivered(
 
 def _verify_one(
     fs: Any, place: str, sizes: Mapping[str, int], run_dir: Path | None, starting: Callable[[str], None]
-) -> Iterator[Outcome]:
+) -> Iterator[CheckOutcome]:
     starting("record")
     record, outcome = _read_record(lambda: fs.cat_file(place + RECORD))
     if record is not None and "parts" in record:
@@ -119,7 +119,7 @@ def _verify_one(
     is_local = "file" in (fs.protocol if isinstance(fs.protocol, tuple | list) else (fs.protocol,))
     for split in record["splits"]:
         starting(f"{record['format']} {split}")
-        outcome = Outcome(f"{record['format']} {split} rows", "rows")
+        outcome = CheckOutcome(f"{record['format']} {split} rows", "rows")
         if is_local:
             _check_rows(Path(place), record, split, run, outcome)
         else:
@@ -127,9 +127,9 @@ def _verify_one(
         yield outcome
 
 
-def _read_record(read: Callable[[], bytes]) -> tuple[Record | None, Outcome]:
+def _read_record(read: Callable[[], bytes]) -> tuple[DeliveredRecord | None, CheckOutcome]:
     """Return the record, None where it cannot be read, and whether it is the one that was written."""
-    outcome = Outcome("record", "files", checked=1)
+    outcome = CheckOutcome("record", "files", checked=1)
     try:
         record = json.loads(read())
         if "parts" in record:
@@ -148,7 +148,7 @@ def _read_record(read: Callable[[], bytes]) -> tuple[Record | None, Outcome]:
     return record, outcome
 
 
-def _run_of(record: Record, run_dir: Path) -> RunFiles:
+def _run_of(record: DeliveredRecord, run_dir: Path) -> RunFiles:
     """Return the run that an export is of. Raises RunError if it is another one's, or of several runs."""
     if len(record["runs"]) != 1:
         names = ", ".join(run["name"] for run in record["runs"])
@@ -166,9 +166,9 @@ def _run_of(record: Record, run_dir: Path) -> RunFiles:
     return run
 
 
-def _check_hashes(fs: Any, place: str, sizes: Mapping[str, int], record: Record) -> Outcome:
+def _check_hashes(fs: Any, place: str, sizes: Mapping[str, int], record: DeliveredRecord) -> CheckOutcome:
     """Hash every file that the record names, and find others that a reader would load as part of the data set."""
-    outcome = Outcome("hashes", "files")
+    outcome = CheckOutcome("hashes", "files")
 
     def problem_of(name: str) -> str:
         if name not in sizes:
@@ -190,7 +190,7 @@ def _check_hashes(fs: Any, place: str, sizes: Mapping[str, int], record: Record)
     return outcome
 
 
-def _check_rows(folder: Path, record: Record, split: str, run: RunFiles | None, outcome: Outcome) -> None:
+def _check_rows(folder: Path, record: DeliveredRecord, split: str, run: RunFiles | None, outcome: CheckOutcome) -> None:
     """Compare the rows of one split with those of the run, or count them where it is not at hand."""
     made, recorded = readable(record["format"]), record["splits"][split]
     if made is None:
@@ -210,7 +210,7 @@ def _check_rows(folder: Path, record: Record, split: str, run: RunFiles | None, 
     with_names(run, [outcome])
 
 
-def _as_step(folder: Path, record: Record, split: str) -> StepFiles:
+def _as_step(folder: Path, record: DeliveredRecord, split: str) -> StepFiles:
     """Return the files of one split as if they were in the folder of the step that wrote them."""
     recorded = record["splits"][split]
     below = recorded.get("folder", "")
@@ -224,7 +224,7 @@ def _as_step(folder: Path, record: Record, split: str) -> StepFiles:
     return StepFiles(f"{record['format']} {split}", folder / below, manifest)
 
 
-def _count(step: StepFiles, recorded: RecordedSplit, made: Format, outcome: Outcome, *, note: str) -> None:
+def _count(step: StepFiles, recorded: RecordedSplit, made: Format, outcome: CheckOutcome, *, note: str) -> None:
     """Read every row, and compare the numbers of rows and of tokens without padding with the record."""
     tokens = 0
     try:

@@ -21,8 +21,8 @@ from nextlong.export.formats.base import UNREADABLE, Format, format_of
 from nextlong.schemas import DOCUMENT, EOS, META, NO_CHUNK, ROLES, SHARD_BITS
 from nextlong.verify.arrangement import blocks_of_rows, check_rows, read_split
 from nextlong.verify.files import earlier_exports, is_export, rows_of_data_set
-from nextlong.verify.outcome import Outcome, chunk_name, document_name, in_words
-from nextlong.verify.run_files import Composed, RunFiles, StepFiles
+from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name, in_words
+from nextlong.verify.run_files import ResolvedSequence, RunFiles, StepFiles
 from nextlong.verify.tokens import Tokenized
 
 Row = Mapping[str, Any]  # columns by name; `spans` has one list per field
@@ -31,16 +31,16 @@ _VALIDATION = "-validation"
 _IGNORED = -100  # the label of a token that no context predicts, such as the first of a document
 
 
-def check_exports(run: RunFiles) -> list[Outcome]:
+def check_exports(run: RunFiles) -> list[CheckOutcome]:
     """Check which sequences make up which row, then every exported row, those of earlier exports of the data set included."""
-    outcomes: dict[str, Outcome] = {}
+    outcomes: dict[str, CheckOutcome] = {}
     comparisons: dict[tuple[str, str], list[Comparison]] = {}
     rows = rows_of_data_set(run)
     recorded = {name: step for name, step in run.steps.items() if _is_recorded(run, name, step)}
     for name, step in (recorded | {step.folder.name: step for step in earlier_exports(run)}).items():
         layout = step.manifest.get("config", {}).get("format", name.removesuffix(_VALIDATION))
         made = readable(layout)
-        outcome = outcomes[name] = Outcome(f"{name} rows", made.unit if made else "rows")
+        outcome = outcomes[name] = CheckOutcome(f"{name} rows", made.unit if made else "rows")
         made_from = step.manifest["inputs"].get("rows")
         if step.damage:
             outcome.breach(f"its manifest {step.damage}")
@@ -53,7 +53,7 @@ def check_exports(run: RunFiles) -> list[Outcome]:
             comparisons.setdefault((made_from, step.manifest["config"]["split"]), []).append(comparison)
     for name in run.setting("export", "formats", ()):
         if name not in outcomes:
-            outcomes[name] = Outcome(f"{name} rows", "rows")
+            outcomes[name] = CheckOutcome(f"{name} rows", "rows")
             outcomes[name].breach(f"the recipe asks for {name}, but the record names no such export")
     for (fingerprint, split), together in comparisons.items():
         compare(run, rows[fingerprint], split, together)
@@ -91,7 +91,7 @@ def _is_recorded(run: RunFiles, name: str, step: StepFiles) -> bool:
 class Comparison:
     """The rows of one export, each compared with what it should hold."""
 
-    def __init__(self, run: RunFiles, step: StepFiles, made: Format, outcome: Outcome) -> None:
+    def __init__(self, run: RunFiles, step: StepFiles, made: Format, outcome: CheckOutcome) -> None:
         """Start to read; the token that should end each document is looked up in the reference tokenizer."""
         config = step.manifest["config"]
         self.step, self.made, self.outcome, self.number = step, made, outcome, 0
@@ -181,7 +181,7 @@ def compare(run: RunFiles, rows: StepFiles, split: str, comparisons: Sequence[Co
 class Expected:
     """The rows of a block of sequences, composed again; `parts`: whether `spans` and `text` are needed."""
 
-    def __init__(self, run: RunFiles, block: Sequence[Composed], *, parts: frozenset[str]) -> None:
+    def __init__(self, run: RunFiles, block: Sequence[ResolvedSequence], *, parts: frozenset[str]) -> None:
         """Look up what the block refers to."""
         self._run, self._parts = run, parts
         chunks, docs = (np.concatenate([getattr(sequence, name) for sequence in block]) for name in ("chunk", "doc"))
@@ -200,7 +200,9 @@ class Expected:
             firsts = offsets[np.searchsorted(named, rows)]
             self._first.update(zip((rows | (shard << SHARD_BITS)).tolist(), firsts.tolist(), strict=True))
 
-    def row(self, sequences: Sequence[Composed], boundaries: str = "sequence", multiple: int = 1) -> dict[str, Any]:
+    def row(
+        self, sequences: Sequence[ResolvedSequence], boundaries: str = "sequence", multiple: int = 1
+    ) -> dict[str, Any]:
         """Return the row of these sequences with every column of any format; its documents end at multiples of `multiple`."""
         pieces = [self.input_ids(sequence) for sequence in sequences]
         firsts = [0, *accumulate(map(len, pieces))]
@@ -241,14 +243,14 @@ class Expected:
             else None,
         }
 
-    def domain(self, sequence: Composed) -> str:
+    def domain(self, sequence: ResolvedSequence) -> str:
         """Return the source of the meta-document or first document, or of the first chunk if the cut left neither."""
         chunks = np.flatnonzero(sequence.is_chunk)
         leading = np.flatnonzero(np.isin(sequence.role, (META, DOCUMENT)))
         first = leading[0] if len(leading) else chunks[0]
         return self._sources.get(int(sequence.doc[first]), "")
 
-    def input_ids(self, sequence: Composed) -> NDArray[np.int32]:
+    def input_ids(self, sequence: ResolvedSequence) -> NDArray[np.int32]:
         """Return the ids of a sequence, shape (T,)."""
         pieces: list[Any] = []
         columns = (column.tolist() for column in (sequence.chunk, sequence.role, sequence.end - sequence.start))
@@ -260,7 +262,7 @@ class Expected:
             pieces.append(self._stored_ids[chunk >> SHARD_BITS][start : start + length])
         return np.concatenate(pieces).astype(np.int32)
 
-    def _char_ends(self, sequence: Composed) -> list[int]:
+    def _char_ends(self, sequence: ResolvedSequence) -> list[int]:
         """Return where in its document each span ends."""
         ends: list[int] = sequence.char_end.tolist()
         for span in np.flatnonzero(sequence.is_truncated).tolist():
@@ -269,7 +271,7 @@ class Expected:
             ends[span] = int(sequence.char_start[span]) + len(visible)
         return ends
 
-    def _spans(self, sequence: Composed, places: NDArray[np.int64]) -> dict[str, list[Any]]:
+    def _spans(self, sequence: ResolvedSequence, places: NDArray[np.int64]) -> dict[str, list[Any]]:
         """Return the fields of the spans of a sequence whose token t stands at places[t] of its row."""
         if "spans" not in self._parts:
             return {}
@@ -286,7 +288,7 @@ class Expected:
             "score": sequence.score.tolist(),
         }
 
-    def _text(self, sequence: Composed) -> str:
+    def _text(self, sequence: ResolvedSequence) -> str:
         """Return the text of a sequence, cut from the documents."""
         sizes = (np.array(self._char_ends(sequence)) - sequence.char_start).tolist()
         return "".join(
@@ -295,7 +297,7 @@ class Expected:
         )
 
 
-def _later_documents(sequence: Composed) -> list[int]:
+def _later_documents(sequence: ResolvedSequence) -> list[int]:
     """Return the token at which each document of a concatenation begins, but the first."""
     documents = np.flatnonzero(sequence.role == DOCUMENT)
     begins = documents[1:][np.diff(sequence.group[documents]) != 0]

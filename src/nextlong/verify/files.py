@@ -14,16 +14,16 @@ from typing import Any, Final
 import xxhash
 
 from nextlong.text import Json
-from nextlong.verify.outcome import Outcome
+from nextlong.verify.outcome import CheckOutcome
 from nextlong.verify.run_files import FileEntry, RunFiles, StepFiles, open_step
 
 _READ_BYTES: Final = 1 << 22
 _MIX: Final = "mix.json"  # beside the rows of a mix: which runs it is of
 
 
-def check_files(run: RunFiles, *, known: Collection[Path] = ()) -> list[Outcome]:
+def check_files(run: RunFiles, *, known: Collection[Path] = ()) -> list[CheckOutcome]:
     """Hash every file that a manifest names, except those in the folders that are `known` already."""
-    files, manifests = Outcome("hashes", "files"), Outcome("manifests", "steps")
+    files, manifests = CheckOutcome("hashes", "files"), CheckOutcome("manifests", "steps")
     rows = rows_of_data_set(run)
     hashed: set[tuple[int, int]] = set()  # device and inode
     for step in {step.folder: step for step in (*run.steps.values(), *rows.values(), *earlier_exports(run))}.values():
@@ -51,7 +51,7 @@ def check_files(run: RunFiles, *, known: Collection[Path] = ()) -> list[Outcome]
     return [manifests, files]
 
 
-def _check_step(step: StepFiles, outcome: Outcome) -> None:
+def _check_step(step: StepFiles, outcome: CheckOutcome) -> None:
     for name, entry in step.entries.items():
         outcome.checked += 1
         if problem := _problem_of(step.folder / name, entry):
@@ -154,14 +154,14 @@ def is_export(step: StepFiles) -> bool:
     return {"format", "split"} <= set(step.manifest.get("config", {}))
 
 
-def check_mixes(run: RunFiles) -> list[Outcome]:
+def check_mixes(run: RunFiles) -> list[CheckOutcome]:
     """Hash every file of each mix of runs in this run directory, and say that its rows were not checked."""
     steps = list(_all_steps(run))
     outcomes = []
     for rows in steps:
         if not rows.manifest.get("config", {}).get("others") and not (rows.folder / _MIX).exists():
             continue
-        outcome = Outcome(f"mix {rows.folder.name}", "files")
+        outcome = CheckOutcome(f"mix {rows.folder.name}", "files")
         if rows.damage:
             outcome.breach(f"{rows.folder.name}/manifest.json {rows.damage}")
         fingerprint = rows.folder.name.rpartition("-")[2]  # which a damaged manifest would not tell

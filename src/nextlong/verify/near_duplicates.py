@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.schemas import META, NEGATIVE, SHARD_BITS, Layout
-from nextlong.verify.outcome import Outcome, chunk_name
-from nextlong.verify.repeats import LEAST_WORDS, Numbers, Texts, runs_within, words_of
-from nextlong.verify.run_files import UNKNOWN, Composed, Ids, RunFiles
+from nextlong.verify.outcome import CheckOutcome, chunk_name
+from nextlong.verify.repeats import LEAST_WORDS, ComparedTexts, Numbers, runs_within, words_of
+from nextlong.verify.run_files import UNKNOWN, Ids, ResolvedSequence, RunFiles
 from nextlong.verify.tokens import Tokenized, is_exact, texts_of_cuts
 
 _CHECK = "near-duplicates among negatives"
@@ -30,7 +30,7 @@ _ALL_COUNTED_CHARS = 48_000_000  # a corpus of no more than these is counted who
 _COUNTED_AT_ONCE = 1 << 20  # runs
 
 
-class Words(NamedTuple):
+class SequenceWords(NamedTuple):
     """The words of chunks, by their ids, and of whole meta-documents, by the numbers of their sequences."""
 
     of_chunk: dict[int, Numbers]
@@ -41,15 +41,15 @@ class Words(NamedTuple):
         """Return the words of each chunk."""
         return [self.of_chunk[chunk] for chunk in ids.tolist()]
 
-    def document(self, sequence: Composed) -> list[Numbers]:
+    def document(self, sequence: ResolvedSequence) -> list[Numbers]:
         """Return the words of the whole meta-document, and of each of its chunks that has few."""
         chunks = self.chunks(self.own_chunks[sequence.number])
         return [self.of_document[sequence.number], *(words for words in chunks if len(words) < LEAST_WORDS)]
 
 
-def check_near_duplicates(run: RunFiles, found: Iterable[Outcome] | None = None) -> list[Outcome]:
+def check_near_duplicates(run: RunFiles, found: Iterable[CheckOutcome] | None = None) -> list[CheckOutcome]:
     """Compare every negative, or take what was `found` of all sequences: a breach where the recipe asked for none, else a count."""
-    outcome = Outcome(_CHECK, "negatives", not_needed=_not_meant(run))
+    outcome = CheckOutcome(_CHECK, "negatives", not_needed=_not_meant(run))
     if outcome.not_needed:
         return [outcome]
     for part in [find_copies(run, range(sum(run.takes)))] if found is None else found:
@@ -57,13 +57,13 @@ def check_near_duplicates(run: RunFiles, found: Iterable[Outcome] | None = None)
     if run.setting("mine", "near_duplicates") is None:
         count = f"{outcome.breaches:,} found, stock passages included"
         note = f"{count}; mine.near_duplicates is not set, so they are only counted"
-        return [Outcome(_CHECK, "negatives", checked=outcome.checked, note=note)]
+        return [CheckOutcome(_CHECK, "negatives", checked=outcome.checked, note=note)]
     return [outcome]
 
 
-def find_copies(run: RunFiles, numbers: range) -> Outcome:
+def find_copies(run: RunFiles, numbers: range) -> CheckOutcome:
     """Compare every negative of the sequences of some numbers, and count those that repeat something, as breaches."""
-    outcome = Outcome(_CHECK, "negatives")
+    outcome = CheckOutcome(_CHECK, "negatives")
     for block in () if _not_meant(run) else run.blocks(numbers):
         words = _words_of(run, block)
         cuts = texts_of_cuts(run, block) if is_exact(run) else {}
@@ -108,7 +108,7 @@ def without_cause(run: RunFiles, passed_over: Mapping[int, Ids]) -> dict[int, Id
 
 
 def _copies(
-    run: RunFiles, sequence: Composed, words: Words, cuts: Mapping[int, Tokenized]
+    run: RunFiles, sequence: ResolvedSequence, words: SequenceWords, cuts: Mapping[int, Tokenized]
 ) -> Iterator[tuple[int, str]]:
     """Yield the spans of negatives that repeat the meta-document or another negative, and what each repeats.
 
@@ -129,18 +129,18 @@ def _copies(
         yield span, f"{what} {how} {other}"
 
 
-def _texts(run: RunFiles, words: Sequence[Numbers]) -> Texts:
+def _texts(run: RunFiles, words: Sequence[Numbers]) -> ComparedTexts:
     is_asked = run.setting("mine", "near_duplicates") is not None
     threshold = float(run.setting("mine", "near_duplicates", _THRESHOLD))
-    return Texts(words, weights=_weights(run) if is_asked else None, threshold=threshold)
+    return ComparedTexts(words, weights=_weights(run) if is_asked else None, threshold=threshold)
 
 
-def _negatives(sequence: Composed) -> Ids:
+def _negatives(sequence: ResolvedSequence) -> Ids:
     negatives: Ids = np.flatnonzero((sequence.role == NEGATIVE) & (sequence.doc != UNKNOWN))
     return negatives
 
 
-def _own_chunks(sequence: Composed) -> Ids:
+def _own_chunks(sequence: ResolvedSequence) -> Ids:
     """Return all chunks of the meta-document, whether the sequence has them or not."""
     meta_spans = np.flatnonzero((sequence.role == META) & (sequence.doc != UNKNOWN))[:1]
     return (
@@ -150,7 +150,7 @@ def _own_chunks(sequence: Composed) -> Ids:
     )
 
 
-def _words_of(run: RunFiles, block: Sequence[Composed], *further: Ids) -> Words:
+def _words_of(run: RunFiles, block: Sequence[ResolvedSequence], *further: Ids) -> SequenceWords:
     """Return the words of the negatives and meta-documents of some sequences, and of further chunks, each read once."""
     own_chunks = {sequence.number: _own_chunks(sequence) for sequence in block}
     negatives = (sequence.chunk[_negatives(sequence)] for sequence in block)
@@ -164,7 +164,7 @@ def _words_of(run: RunFiles, block: Sequence[Composed], *further: Ids) -> Words:
             own_texts.update((name, text) for name, text in zip(names, texts, strict=True) if name in of_documents)
     documents = ("".join(own_texts[chunk] for chunk in chunks.tolist()) for chunks in own_chunks.values())
     of_document = {number: words_of([text])[0] for number, text in zip(own_chunks, documents, strict=True)}
-    return Words(of_chunk, of_document, own_chunks)
+    return SequenceWords(of_chunk, of_document, own_chunks)
 
 
 # the table of weights
@@ -176,11 +176,11 @@ def _weights(run: RunFiles) -> NDArray[np.uint16]:
     return weights
 
 
-def check_weights(run: RunFiles) -> list[Outcome]:
+def check_weights(run: RunFiles) -> list[CheckOutcome]:
     """Count again, from the texts, in how many of the counted documents the runs of each slot stand."""
     if "weights" not in run.steps:
         return []
-    outcome = Outcome("weights of runs counted again", "slots", checked=_SLOTS)
+    outcome = CheckOutcome("weights of runs counted again", "slots", checked=_SLOTS)
     (path,) = run.files("weights", ".counted.npy")
     counted, stored = np.load(path), _weights(run)
     if len(np.unique(counted)) != len(counted):

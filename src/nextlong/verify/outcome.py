@@ -25,7 +25,7 @@ def in_words(error: BaseException) -> str:
 
 
 @dataclass
-class Outcome:
+class CheckOutcome:
     """One check: `checked` things of a kind, `breaches` of them wrong, the first few of these in words."""
 
     check: str
@@ -43,7 +43,7 @@ class Outcome:
         if len(self.examples) < _KEPT_EXAMPLES:
             self.examples.append(example)
 
-    def add(self, part: Outcome) -> None:
+    def add(self, part: CheckOutcome) -> None:
         """Count what another one of the same kind looked at and found, too."""
         self.checked += part.checked
         self.breaches += part.breaches
@@ -75,12 +75,12 @@ def document_name(doc_id: int) -> str:
 _STYLES = {"pass": "green", "breach": "bold red", "skipped": "yellow", "not needed": "dim"}
 
 
-def passed(outcomes: Sequence[Outcome]) -> bool:
+def passed(outcomes: Sequence[CheckOutcome]) -> bool:
     """Say whether no check found a breach."""
     return not any(outcome.breaches for outcome in outcomes)
 
 
-def show(outcomes: Sequence[Outcome], run_dir: str | Path, console: Console) -> None:
+def show(outcomes: Sequence[CheckOutcome], run_dir: str | Path, console: Console) -> None:
     """Print one line a check, then the first breaches of each."""
     tables.show_title(f"verify {run_dir}", console)
     table = tables.table()
@@ -106,7 +106,7 @@ def show(outcomes: Sequence[Outcome], run_dir: str | Path, console: Console) -> 
     console.print(f"{breaches}{left_out}", highlight=False)
 
 
-def as_json(outcomes: Sequence[Outcome], run_dir: str | Path) -> str:
+def as_json(outcomes: Sequence[CheckOutcome], run_dir: str | Path) -> str:
     """Return what was found as one JSON object."""
     checks = [asdict(outcome) | {"result": outcome.result} for outcome in outcomes]
     return json.dumps({"run": str(run_dir), "passed": passed(outcomes), "checks": checks}, indent=1, ensure_ascii=False)

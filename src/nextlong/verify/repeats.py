@@ -34,7 +34,7 @@ class Repeat(NamedTuple):
     how: str
 
 
-class Texts:
+class ComparedTexts:
     """Some texts that are compared with each other; n of them, r runs of three words in those of ten words or more."""
 
     def __init__(self, words: Sequence[Numbers], *, weights: NDArray[np.uint16] | None, threshold: float) -> None:

@@ -25,7 +25,7 @@ from nextlong.errors import RunError
 from nextlong.recipe.keys import NEGATIVES, NegativeChoice
 from nextlong.schemas import BOS, DOCUMENT, EOS, META, NEGATIVE, NO_CHUNK, ROLES, ROW_MASK, SEPARATOR, SHARD_BITS
 from nextlong.text import Json
-from nextlong.verify.outcome import MARK, Outcome, chunk_name
+from nextlong.verify.outcome import MARK, CheckOutcome, chunk_name
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -98,7 +98,7 @@ def open_step(name: str, folder: Path) -> StepFiles:
 
 
 @dataclass(frozen=True)
-class Stored:
+class StoredSequence:
     """One sequence as SEQUENCES has it; all arrays have shape (spans,)."""
 
     number: int
@@ -115,7 +115,7 @@ class Stored:
 
 
 @dataclass(frozen=True)
-class Composed(Stored):
+class ResolvedSequence(StoredSequence):
     """One sequence with what CHUNKS and TOKENS say; UNKNOWN where a span names no chunk, or a missing one."""
 
     doc: Ids
@@ -144,7 +144,7 @@ class Composed(Stored):
         return f"sequence {self.number} span {span} ({role}{chunk}, tokens {self.start[span]}–{self.end[span]})"
 
 
-def stored(reader: pa.RecordBatchFileReader, place: int, number: int) -> Stored:
+def stored(reader: pa.RecordBatchFileReader, place: int, number: int) -> StoredSequence:
     """Return the sequence at a place of a SEQUENCES file, whose batches hold one each, as number `number` of the data set."""
     batch = reader.get_batch(place)
     if batch.num_rows != 1:
@@ -152,7 +152,7 @@ def stored(reader: pa.RecordBatchFileReader, place: int, number: int) -> Stored:
     lists = ("chunk_id", "role", "group", "token_start", "token_end", "score")
     columns = [batch.column(name)[0].values.to_numpy(zero_copy_only=False) for name in lists]
     names = [batch.column(name)[0].as_py() for name in ("sequence_id", "key", "method", "layout")]
-    return Stored(number, *names, *columns)
+    return StoredSequence(number, *names, *columns)
 
 
 class RunFiles:
@@ -383,9 +383,9 @@ class RunFiles:
 
     # sequences
 
-    def blocks(self, numbers: range | None = None) -> Iterator[list[Composed]]:
+    def blocks(self, numbers: range | None = None) -> Iterator[list[ResolvedSequence]]:
         """Yield the sequences, or those of some numbers, in order, in blocks of about four million tokens, chunks looked up."""
-        block: list[Stored] = []
+        block: list[StoredSequence] = []
         held = 0
         for sequence in self.bare_sequences(numbers):
             block.append(sequence)
@@ -396,7 +396,7 @@ class RunFiles:
         if block:
             yield self._looked_up(block)
 
-    def bare_sequences(self, numbers: range | None = None) -> Iterator[Stored]:
+    def bare_sequences(self, numbers: range | None = None) -> Iterator[StoredSequence]:
         """Yield the sequences of the data set, or those of some numbers, in order, without looking anything up."""
         chosen = range(sum(self.takes)) if numbers is None else numbers
         first = 0
@@ -407,18 +407,18 @@ class RunFiles:
                         yield stored(reader, number - first, number)
             first += take
 
-    def sequences_at(self, parts: Ids, places: Ids) -> list[Composed]:
+    def sequences_at(self, parts: Ids, places: Ids) -> list[ResolvedSequence]:
         """Return the sequences at `places` of the SEQUENCES files `parts`, shape (n,) each, with their chunks looked up."""
         firsts = np.cumsum([0, *self.takes])
         paths = self.files("compose", ".sequences.arrow")
-        sequences: dict[int, Stored] = {}
+        sequences: dict[int, StoredSequence] = {}
         for part in np.unique(parts).tolist():
             with pa.ipc.open_file(pa.memory_map(str(paths[part]))) as reader:
                 for row in np.flatnonzero(parts == part).tolist():
                     sequences[row] = stored(reader, int(places[row]), int(firsts[part] + places[row]))
         return self._looked_up([sequences[row] for row in range(len(parts))])
 
-    def _looked_up(self, block: Sequence[Stored]) -> list[Composed]:
+    def _looked_up(self, block: Sequence[StoredSequence]) -> list[ResolvedSequence]:
         ids = np.concatenate([sequence.chunk for sequence in block])
         columns = self._describe(ids)
         cuts = np.cumsum([len(sequence.chunk) for sequence in block])[:-1]
@@ -426,7 +426,7 @@ class RunFiles:
         looked_up = []
         for place, sequence in enumerate(block):
             known: dict[str, Any] = {name: piece[place] for name, piece in pieces.items()}
-            looked_up.append(Composed(**vars(sequence), **known))
+            looked_up.append(ResolvedSequence(**vars(sequence), **known))
         return looked_up
 
     def _describe(self, ids: Ids) -> Columns:
@@ -486,7 +486,7 @@ def _locate(named: Path) -> tuple[Path, Path]:
     return named, named / "variants" / f"{variant}.json"
 
 
-def with_names(run: RunFiles, outcomes: Iterable[Outcome]) -> list[Outcome]:
+def with_names(run: RunFiles, outcomes: Iterable[CheckOutcome]) -> list[CheckOutcome]:
     """Replace the marks of chunks and documents in the examples of outcomes by names, in place.
 
     Only the few examples that are kept cost a look-up, however many breaches are counted.

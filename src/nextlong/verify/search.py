@@ -16,8 +16,8 @@ from numpy.typing import NDArray
 
 from nextlong.schemas import META, NEGATIVE, SHARD_BITS, Layout
 from nextlong.verify.near_duplicates import without_cause
-from nextlong.verify.outcome import Outcome, chunk_name
-from nextlong.verify.run_files import UNKNOWN, Composed, Ids, RunFiles
+from nextlong.verify.outcome import CheckOutcome, chunk_name
+from nextlong.verify.run_files import UNKNOWN, Ids, ResolvedSequence, RunFiles
 from nextlong.verify.vectors import check_document_scores
 
 _TOLERANCE = 1e-3
@@ -40,7 +40,7 @@ class MetaChunk(NamedTuple):
     in_sequence: Ids
 
 
-class Candidates(NamedTuple):
+class StoredCandidates(NamedTuple):
     """The stored neighbours of a meta-chunk, their stored scores, and the cosines of their stored vectors to its own."""
 
     ids: Ids
@@ -57,16 +57,16 @@ class PassedOver(NamedTuple):
     scores: Scores
 
 
-def check_search(run: RunFiles, *, sample: int, seed: int) -> list[Outcome]:
+def check_search(run: RunFiles, *, sample: int, seed: int) -> list[CheckOutcome]:
     """Check the scores of all negatives, or documents, and search again for `sample` random meta-chunks."""
     if run.layout != Layout.EXTENDED:
-        none = Outcome("candidates searched again", "meta-chunks", not_needed=f"{run.layout} sequences have none")
+        none = CheckOutcome("candidates searched again", "meta-chunks", not_needed=f"{run.layout} sequences have none")
         return [check_document_scores(run), none]
-    scores = Outcome("scores are cosines", "negatives")
+    scores = CheckOutcome("scores are cosines", "negatives")
     meta_chunks = _check_scores_and_draw(run, scores, sample=sample, seed=seed)
     candidates, nearest = (
-        Outcome("candidates searched again", "meta-chunks"),
-        Outcome("negatives are the nearest free", "meta-chunks"),
+        CheckOutcome("candidates searched again", "meta-chunks"),
+        CheckOutcome("negatives are the nearest free", "meta-chunks"),
     )
     if "mine" not in run.steps:
         candidates.not_needed = nearest.not_needed = "this run mined no candidates"
@@ -75,7 +75,7 @@ def check_search(run: RunFiles, *, sample: int, seed: int) -> list[Outcome]:
         asked = "compose.negatives asks for others than the nearest"
         nearest.not_needed = "some of the nearest were passed over" if run.negatives.are_nearest else asked
     promised = _promised_recall(run)
-    recall = Outcome("recall of the approximate index", "meta-chunks")
+    recall = CheckOutcome("recall of the approximate index", "meta-chunks")
     if promised is not None:
         nearest.not_needed = nearest.not_needed or f"the index is approximate: held to its recall of {promised:g}"
     if not meta_chunks:
@@ -104,14 +104,14 @@ def _promised_recall(run: RunFiles) -> float | None:
     return float(parts[0]["counts"]["recall"]) if parts else None
 
 
-def _recall(stored: Candidates, true_ids: Ids, true: Scores) -> float:
+def _recall(stored: StoredCandidates, true_ids: Ids, true: Scores) -> float:
     """Return the share of the nearest by brute force that are among the stored, or as near as the farthest of them."""
     if not len(true):
         return 1.0
     return min(1.0, float((np.isin(stored.ids, true_ids) | (stored.scores >= true[-1])).sum()) / len(true))
 
 
-def _judged(outcome: Outcome, recalls: list[float], promised: float) -> Outcome:
+def _judged(outcome: CheckOutcome, recalls: list[float], promised: float) -> CheckOutcome:
     """Breach the outcome if the mean recall lies below the promised one by more than chance allows."""
     outcome.checked = len(recalls)
     mean, error = float(np.mean(recalls)), float(np.std(recalls)) / max(1, len(recalls)) ** 0.5
@@ -121,7 +121,7 @@ def _judged(outcome: Outcome, recalls: list[float], promised: float) -> Outcome:
     return outcome
 
 
-def _check_scores_and_draw(run: RunFiles, outcome: Outcome, *, sample: int, seed: int) -> list[MetaChunk]:
+def _check_scores_and_draw(run: RunFiles, outcome: CheckOutcome, *, sample: int, seed: int) -> list[MetaChunk]:
     """Check the scores of all negatives; return `sample` random meta-chunks of the data set."""
     total = sum(int((sequence.role == META).sum()) for sequence in run.bare_sequences())
     drawn = set(np.random.default_rng(seed).permutation(total)[:sample].tolist())
@@ -136,7 +136,7 @@ def _check_scores_and_draw(run: RunFiles, outcome: Outcome, *, sample: int, seed
     return meta_chunks
 
 
-def _check_scores(run: RunFiles, block: list[Composed], outcome: Outcome) -> None:
+def _check_scores(run: RunFiles, block: list[ResolvedSequence], outcome: CheckOutcome) -> None:
     """Compare each negative's score with the cosine to its group's meta-chunk, and see that the nearest come first."""
     spans, queries = zip(*map(_negatives_and_queries, block), strict=True)
     chunks = np.concatenate([sequence.chunk[places] for sequence, places in zip(block, spans, strict=True)])
@@ -157,7 +157,7 @@ def _check_scores(run: RunFiles, block: list[Composed], outcome: Outcome) -> Non
                 )
 
 
-def _negatives_and_queries(sequence: Composed) -> tuple[Ids, Ids]:
+def _negatives_and_queries(sequence: ResolvedSequence) -> tuple[Ids, Ids]:
     """Return the spans of the negatives whose group has a meta-chunk, and that meta-chunk of each."""
     meta_spans = np.flatnonzero(sequence.role == META)
     meta_chunks = dict(zip(sequence.group[meta_spans].tolist(), sequence.chunk[meta_spans].tolist(), strict=True))
@@ -167,7 +167,7 @@ def _negatives_and_queries(sequence: Composed) -> tuple[Ids, Ids]:
     return spans, np.array([meta_chunks[group] for group in sequence.group[spans].tolist()], np.int64)
 
 
-def _meta_chunk(sequence: Composed, span: int) -> MetaChunk:
+def _meta_chunk(sequence: ResolvedSequence, span: int) -> MetaChunk:
     negatives = (sequence.role == NEGATIVE) & (sequence.group == sequence.group[span]) & ~sequence.is_truncated
     return MetaChunk(
         sequence.number,
@@ -181,7 +181,7 @@ def _meta_chunk(sequence: Composed, span: int) -> MetaChunk:
 
 def _searched_again(
     run: RunFiles, meta_chunks: list[MetaChunk]
-) -> Iterator[tuple[MetaChunk, Candidates | None, Ids, Scores]]:
+) -> Iterator[tuple[MetaChunk, StoredCandidates | None, Ids, Scores]]:
     """Yield each meta-chunk with its stored candidates, and the ids and cosines of as many found by brute force."""
     for first in range(0, len(meta_chunks), _QUERIES_AT_ONCE):
         some = meta_chunks[first : first + _QUERIES_AT_ONCE]
@@ -191,9 +191,9 @@ def _searched_again(
             yield meta, stored.get(meta.chunk), ids, true
 
 
-def _candidates_of(run: RunFiles, chunks: list[int]) -> dict[int, Candidates]:
+def _candidates_of(run: RunFiles, chunks: list[int]) -> dict[int, StoredCandidates]:
     """Return the stored neighbours of the given meta-chunks."""
-    candidates: dict[int, Candidates] = {}
+    candidates: dict[int, StoredCandidates] = {}
     for path in run.files("mine", ".candidates.arrow"):
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
             for number in range(reader.num_record_batches):
@@ -207,7 +207,9 @@ def _candidates_of(run: RunFiles, chunks: list[int]) -> dict[int, Candidates]:
                     )
                     vectors = np.split(run.vectors_of(np.concatenate(ids)), np.cumsum([*map(len, ids)])[:-1])
                     cosines = map(np.matmul, vectors, run.vectors_of(names[some]))
-                    candidates.update(zip(names[some].tolist(), map(Candidates, ids, scores, cosines), strict=True))
+                    candidates.update(
+                        zip(names[some].tolist(), map(StoredCandidates, ids, scores, cosines), strict=True)
+                    )
     return candidates
 
 
@@ -242,7 +244,7 @@ def _vector_blocks(run: RunFiles) -> Iterator[tuple[Ids, Scores]]:
 
 
 def _candidate_problems(
-    meta: MetaChunk, stored: Candidates | None, true_ids: Ids, true: Scores, *, is_exact: bool
+    meta: MetaChunk, stored: StoredCandidates | None, true_ids: Ids, true: Scores, *, is_exact: bool
 ) -> Iterator[str]:
     """Yield what is wrong with the stored candidates of one meta-chunk."""
     where = f"meta-chunk {chunk_name(meta.chunk)} of sequence {meta.sequence}"

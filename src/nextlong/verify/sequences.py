@@ -23,18 +23,21 @@ from nextlong.schemas import (
     SHARD_BITS,
     Layout,
 )
-from nextlong.verify.outcome import Outcome, chunk_name, document_name
-from nextlong.verify.run_files import UNKNOWN, Composed, RunFiles
+from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name
+from nextlong.verify.run_files import UNKNOWN, ResolvedSequence, RunFiles
 from nextlong.verify.tokens import MOST_TRIMMED, is_exact
 
 
-def check_sequences(run: RunFiles) -> list[Outcome]:
+def check_sequences(run: RunFiles) -> list[CheckOutcome]:
     """Check every sequence by itself, and all of them together."""
-    spans, separators = Outcome("spans tile the sequence", "spans"), Outcome("separators, bos, eos", "sequences")
-    order = Outcome("order and completeness", "sequences")
-    repeats = Outcome("no chunk twice", "sequences")
-    negatives_outcome = Outcome("negatives of other documents", "negatives")
-    between = Outcome("negatives between meta-chunks", "gaps")
+    spans, separators = (
+        CheckOutcome("spans tile the sequence", "spans"),
+        CheckOutcome("separators, bos, eos", "sequences"),
+    )
+    order = CheckOutcome("order and completeness", "sequences")
+    repeats = CheckOutcome("no chunk twice", "sequences")
+    negatives_outcome = CheckOutcome("negatives of other documents", "negatives")
+    between = CheckOutcome("negatives between meta-chunks", "gaps")
     across = _Across(run)
     for block in run.blocks():
         for sequence in block:
@@ -64,12 +67,12 @@ def check_sequences(run: RunFiles) -> list[Outcome]:
     return outcomes
 
 
-def _collect(outcome: Outcome, problems: Iterator[str]) -> None:
+def _collect(outcome: CheckOutcome, problems: Iterator[str]) -> None:
     for problem in problems:
         outcome.breach(problem)
 
 
-def span_problems(run: RunFiles, sequence: Composed) -> Iterator[str]:
+def span_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield where spans do not tile exactly [0, T), or hold what their chunk does not have."""
     target = int(run.setting("compose", "target_tokens", 0))
     target += run.extra_tokens
@@ -90,7 +93,7 @@ def span_problems(run: RunFiles, sequence: Composed) -> Iterator[str]:
         yield f"{sequence.where(int(truncated[0]))} and {len(truncated) - 1} more are cut; at most one chunk may be"
 
 
-def separator_problems(run: RunFiles, sequence: Composed) -> Iterator[str]:
+def separator_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield separators that are missing, too many or too long, and bos and eos out of place."""
     special = run.special_ids
     lengths = sequence.end - sequence.start
@@ -122,7 +125,7 @@ def separator_problems(run: RunFiles, sequence: Composed) -> Iterator[str]:
             yield f"{sequence.where(int(missing[0]))} does not end in a newline but no separator follows it"
 
 
-def _wants_separator(sequence: Composed) -> NDArray[np.bool_]:
+def _wants_separator(sequence: ResolvedSequence) -> NDArray[np.bool_]:
     """Return which chunks, when whole, take a separator: those that end without a newline and their document not going on."""
     goes_on = np.zeros(len(sequence.role), np.bool_)
     chunks = np.flatnonzero(sequence.role == DOCUMENT)
@@ -136,7 +139,7 @@ def _wants_separator(sequence: Composed) -> NDArray[np.bool_]:
     return wants
 
 
-def order_problems(run: RunFiles, sequence: Composed) -> Iterator[str]:
+def order_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield what is missing or out of order: meta-chunks and their groups, or the documents' chunks."""
     roles = set(np.unique(sequence.role[sequence.is_chunk]).tolist())
     expected = {META, NEGATIVE} if run.layout == Layout.EXTENDED else {DOCUMENT}
@@ -154,7 +157,7 @@ def order_problems(run: RunFiles, sequence: Composed) -> Iterator[str]:
         yield from _document_problems(sequence)
 
 
-def _meta_problems(run: RunFiles, sequence: Composed) -> Iterator[str]:
+def _meta_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
     is_exact = run.setting("compose", "fit", "exact") == "exact"
     meta_spans = np.flatnonzero(sequence.role == META)
     if not len(meta_spans):
@@ -187,14 +190,14 @@ def _meta_problems(run: RunFiles, sequence: Composed) -> Iterator[str]:
                 yield f"{sequence.where(int(chunk_spans[place]))} stands at the {position} of its group, no meta-chunk"
 
 
-def gaps(sequence: Composed) -> list[tuple[int, int]]:
+def gaps(sequence: ResolvedSequence) -> list[tuple[int, int]]:
     """Return the span of each meta-chunk but the first, and the tokens of negatives between it and the one before."""
     metas = np.flatnonzero(sequence.role == META)
     tokens = np.append(0, np.cumsum((sequence.end - sequence.start) * (sequence.role == NEGATIVE)))
     return list(zip(metas[1:].tolist(), np.diff(tokens[metas]).tolist(), strict=True))
 
 
-def _document_problems(sequence: Composed) -> Iterator[str]:
+def _document_problems(sequence: ResolvedSequence) -> Iterator[str]:
     spans = np.flatnonzero(sequence.is_chunk)
     groups, docs, chunks = sequence.group[spans], sequence.doc[spans], sequence.chunk[spans]
     for at, span in enumerate(spans.tolist()):
@@ -214,7 +217,7 @@ def _document_problems(sequence: Composed) -> Iterator[str]:
         yield f"sequence {sequence.number} holds document {document_name(doc)} twice"
 
 
-def _part_problems(sequence: Composed) -> Iterator[str]:
+def _part_problems(sequence: ResolvedSequence) -> Iterator[str]:
     """Yield parts of a document that do not go on where the one before ended, whatever stands between them."""
     spans = np.flatnonzero(sequence.is_chunk)
     reached: dict[int, int] = {}
@@ -231,7 +234,7 @@ def _part_problems(sequence: Composed) -> Iterator[str]:
         reached[doc] = chunk + 1
 
 
-def repeat_problems(run: RunFiles, sequence: Composed) -> Iterator[str]:
+def repeat_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield chunks that stand twice; negatives may where they repeat their meta-chunk."""
     looked_at = sequence.is_chunk & ((sequence.role != NEGATIVE) | (not run.negatives.repeat_meta_chunk))
     chunks, counts = np.unique(sequence.chunk[looked_at], return_counts=True)
@@ -240,7 +243,7 @@ def repeat_problems(run: RunFiles, sequence: Composed) -> Iterator[str]:
         yield f"sequence {sequence.number} holds {chunk_name(chunk)} at spans {at}"
 
 
-def own_document_problems(run: RunFiles, sequence: Composed) -> Iterator[str]:
+def own_document_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield negatives of the meta-document, or, where they repeat their meta-chunk, those of any other."""
     meta_spans = sequence.doc[sequence.role == META]
     wants_own = run.negatives.repeat_meta_chunk
@@ -254,9 +257,9 @@ class _Across:
 
     def __init__(self, run: RunFiles) -> None:
         self._run = run
-        self._documents = Outcome("documents across sequences", "sequences")
-        self._keys = Outcome("sequence ids and keys", "sequences")
-        self._uses = Outcome("uses of a negative", "chunks")
+        self._documents = CheckOutcome("documents across sequences", "sequences")
+        self._keys = CheckOutcome("sequence ids and keys", "sequences")
+        self._uses = CheckOutcome("uses of a negative", "chunks")
         self._limit = run.setting("compose", "max_uses")
         self._ids: set[str] = set()
         sizes = [len(run.chunks(shard)["start"]) for shard in range(len(run.shards))]
@@ -267,7 +270,7 @@ class _Across:
         if run.repeats_documents:
             self._documents.not_needed = f"method {run.method} may repeat documents across sequences"
 
-    def add(self, sequence: Composed) -> None:
+    def add(self, sequence: ResolvedSequence) -> None:
         """Count the documents that this sequence is made of, and its negatives."""
         made_of = META if self._run.layout == Layout.EXTENDED else DOCUMENT
         if not self._run.repeats_documents:
@@ -282,7 +285,7 @@ class _Across:
         for shard, rows in self._run.by_shard(sequence.chunk[known]):
             self._used[shard][rows] += self._used[shard][rows] < np.iinfo(np.uint16).max
 
-    def check_keys(self, block: list[Composed]) -> None:
+    def check_keys(self, block: list[ResolvedSequence]) -> None:
         """Compare keys with the content hash of the meta-document or first document."""
         self._keys.checked += len(block)
         leading = {sequence.number: np.flatnonzero(np.isin(sequence.role, (META, DOCUMENT))) for sequence in block}
@@ -304,7 +307,7 @@ class _Across:
             if sequence.layout == Layout.EXTENDED and sequence.id != f"{sequence.method}-{sequence.key:016x}":
                 self._keys.breach(f"sequence {sequence.number} is called {sequence.id}, its key is {sequence.key:016x}")
 
-    def outcomes(self) -> list[Outcome]:
+    def outcomes(self) -> list[CheckOutcome]:
         """Return what was found, with the largest number of uses as a note."""
         self._uses.checked = sum(int(np.count_nonzero(used)) for used in self._used)
         most = max((int(used.max()) for used in self._used if len(used)), default=0)

@@ -19,8 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.schemas import BOS, EOS, NEGATIVE, ROW_MASK, SEPARATOR, SHARD_BITS, Layout
-from nextlong.verify.outcome import Outcome, chunk_name
-from nextlong.verify.run_files import Composed, Ids, RunFiles
+from nextlong.verify.outcome import CheckOutcome, chunk_name
+from nextlong.verify.run_files import Ids, ResolvedSequence, RunFiles
 
 if TYPE_CHECKING:
     from fastokens import Tokenizer as FastTokenizer  # type: ignore[import-untyped]
@@ -33,7 +33,7 @@ _DOUBTFUL = "\u017f\u212a\u180e"  # the two classify these otherwise: the refere
 Bools = NDArray[np.bool_]
 
 
-class Chunks(NamedTuple):
+class TokenizedChunks(NamedTuple):
     """Some chunks, and the ids that are stored for each."""
 
     names: list[int]
@@ -46,15 +46,15 @@ class Chunks(NamedTuple):
         rows: Ids = np.array(self.names, np.int64) & ROW_MASK
         return rows
 
-    def at(self, places: list[int]) -> Chunks:
+    def at(self, places: list[int]) -> TokenizedChunks:
         """Return some of them."""
         names, texts, ids = self
-        return Chunks([names[at] for at in places], [texts[at] for at in places], [ids[at] for at in places])
+        return TokenizedChunks([names[at] for at in places], [texts[at] for at in places], [ids[at] for at in places])
 
 
-def check_tokens(run: RunFiles, *, sample: int, seed: int) -> list[Outcome]:
+def check_tokens(run: RunFiles, *, sample: int, seed: int) -> list[CheckOutcome]:
     """Tokenize every chunk that a sequence names, all by the reference if the sample is EVERYTHING, and decode what is stored."""
-    ids, texts = Outcome("token ids", "chunks"), Outcome("decoded text", "chunks")
+    ids, texts = CheckOutcome("token ids", "chunks"), CheckOutcome("decoded text", "chunks")
     used = run.used_rows()
     share = 1.0 if sample == EVERYTHING else _SAMPLE_CHARS / max(1, _chars(run, used))
     suspects = _suspects(run, used) if share < 1 else None
@@ -83,7 +83,7 @@ def _chars(run: RunFiles, used: list[Bools]) -> int:
     return sum(int((table["end"] - table["start"])[rows].sum()) for table, rows in tables)
 
 
-def _chunks(run: RunFiles, shard: int, wanted: Ids) -> Iterator[Chunks]:
+def _chunks(run: RunFiles, shard: int, wanted: Ids) -> Iterator[TokenizedChunks]:
     """Yield the chunks of those of some rows of a shard that have tokens, a few hundred at a time."""
     named, offsets, stored = run.token_shard(shard)
     for part, texts in run.chunk_texts(shard, wanted[np.isin(wanted, named)]):
@@ -91,7 +91,7 @@ def _chunks(run: RunFiles, shard: int, wanted: Ids) -> Iterator[Chunks]:
             rows = part[start : start + _BATCH_CHUNKS]
             places = np.searchsorted(named, rows).tolist()
             ids = [stored[offsets[place] : offsets[place + 1]] for place in places]
-            yield Chunks((rows | (shard << SHARD_BITS)).tolist(), texts[start : start + _BATCH_CHUNKS], ids)
+            yield TokenizedChunks((rows | (shard << SHARD_BITS)).tolist(), texts[start : start + _BATCH_CHUNKS], ids)
 
 
 def _suspects(run: RunFiles, used: list[Bools]) -> list[Bools] | None:
@@ -114,7 +114,7 @@ def _suspects(run: RunFiles, used: list[Bools]) -> list[Bools] | None:
     return suspects
 
 
-def differs(fast: FastTokenizer, chunks: Chunks) -> Bools:
+def differs(fast: FastTokenizer, chunks: TokenizedChunks) -> Bools:
     """Return of which chunks fastokens does not give the stored ids, or would not be believed."""
     try:
         flat, stops = fast.encode_batch_flat(chunks.texts, add_special_tokens=False, split_special_tokens=True)
@@ -127,7 +127,7 @@ def differs(fast: FastTokenizer, chunks: Chunks) -> Bools:
     )
 
 
-def _compare_ids(run: RunFiles, chunks: Chunks, outcome: Outcome) -> None:
+def _compare_ids(run: RunFiles, chunks: TokenizedChunks, outcome: CheckOutcome) -> None:
     encodings = run.tokenizer.encode_batch_fast(chunks.texts, add_special_tokens=False)
     for name, encoding, stored_ids in zip(chunks.names, encodings, chunks.ids, strict=True):
         true = np.array(encoding.ids, np.int64)
@@ -142,7 +142,7 @@ def _first_difference(stored: Ids, true: Ids) -> str:
     return f"token {place} is {stored[place]}, the reference tokenizer gives {true[place]}"
 
 
-def _compare_texts(run: RunFiles, bytes_of_id: NDArray[Any], chunks: Chunks, outcome: Outcome) -> None:
+def _compare_texts(run: RunFiles, bytes_of_id: NDArray[Any], chunks: TokenizedChunks, outcome: CheckOutcome) -> None:
     outcome.checked += len(chunks.names)
     normalizer = run.tokenizer.normalizer
     for name, text, ids in zip(*chunks, strict=True):
@@ -188,7 +188,7 @@ def _bytes_of_ids(run: RunFiles) -> NDArray[Any] | None:
     return bytes_of_id
 
 
-def _check_special(run: RunFiles, outcome: Outcome) -> None:
+def _check_special(run: RunFiles, outcome: CheckOutcome) -> None:
     """Compare the ids that the run put between chunks with the reference tokenizer's."""
     (part,) = run.steps["tokenizer"].manifest["parts"]
     said = part["counts"]
@@ -232,15 +232,15 @@ def is_exact(run: RunFiles) -> bool:
     return run.layout == Layout.EXTENDED and run.setting("compose", "fit", "exact") == "exact"
 
 
-def texts_of_cuts(run: RunFiles, block: Iterable[Composed]) -> dict[int, Tokenized]:
+def texts_of_cuts(run: RunFiles, block: Iterable[ResolvedSequence]) -> dict[int, Tokenized]:
     """Return the chunks that the sequences of a block hold only the beginning of."""
     cut = np.concatenate([np.empty(0, np.int64), *(sequence.chunk[sequence.is_truncated] for sequence in block)])
     return {chunk: Tokenized(run, text) for chunk, text in run.texts_of(cut).items()}
 
 
-def check_cuts(run: RunFiles) -> list[Outcome]:
+def check_cuts(run: RunFiles) -> list[CheckOutcome]:
     """Check every cut."""
-    outcome = Outcome("cuts between characters", "cuts")
+    outcome = CheckOutcome("cuts between characters", "cuts")
     for block in run.blocks():
         texts = texts_of_cuts(run, block)
         for sequence in block:
@@ -250,7 +250,7 @@ def check_cuts(run: RunFiles) -> list[Outcome]:
     return [outcome]
 
 
-def cut_problems(run: RunFiles, sequence: Composed, texts: dict[int, Tokenized]) -> Iterator[str]:
+def cut_problems(run: RunFiles, sequence: ResolvedSequence, texts: dict[int, Tokenized]) -> Iterator[str]:
     """Yield cuts that part a character though one near would not, or leave none, and separators behind a newline."""
     separator_tokens = len(run.special_ids[SEPARATOR])
     for span in np.flatnonzero(sequence.is_truncated).tolist():

@@ -18,8 +18,8 @@ from nextlong.errors import NextlongError
 from nextlong.plugins import METHODS
 from nextlong.retrieval.encoders.base import Encoder, kind_of, load_encoder
 from nextlong.schemas import DOCUMENT, SHARD_BITS
-from nextlong.verify.outcome import Outcome, chunk_name
-from nextlong.verify.run_files import UNKNOWN, Composed, Ids, RunFiles
+from nextlong.verify.outcome import CheckOutcome, chunk_name
+from nextlong.verify.run_files import UNKNOWN, Ids, ResolvedSequence, RunFiles
 
 _LEAST_COSINE = 0.999  # half precision moves a cosine by less than 0.001
 _LENGTH_TOLERANCE = 0.01
@@ -27,11 +27,14 @@ _BLOCK_ROWS = 32_768
 _AT_ONCE = 4096
 
 
-def check_vectors(run: RunFiles, *, sample: int, seed: int) -> list[Outcome]:
+def check_vectors(run: RunFiles, *, sample: int, seed: int) -> list[CheckOutcome]:
     """Check the shape and length of all vectors, and encode `sample` random chunks again."""
     if "embed" not in run.steps:
-        return [Outcome("vectors", "vectors", not_needed="this run has none")]
-    lengths, again = Outcome("vectors have unit length", "vectors"), Outcome("vectors encoded again", "vectors")
+        return [CheckOutcome("vectors", "vectors", not_needed="this run has none")]
+    lengths, again = (
+        CheckOutcome("vectors have unit length", "vectors"),
+        CheckOutcome("vectors encoded again", "vectors"),
+    )
     sizes: list[int] = []
     for shard, path in enumerate(run.files("embed", ".vectors.npy")):
         rows = len(run.chunks(shard)["start"])
@@ -46,7 +49,7 @@ def check_vectors(run: RunFiles, *, sample: int, seed: int) -> list[Outcome]:
     return [lengths, again]
 
 
-def _check_lengths(path: Path, shard: int, rows: int, outcome: Outcome) -> None:
+def _check_lengths(path: Path, shard: int, rows: int, outcome: CheckOutcome) -> None:
     stored = np.load(path, mmap_mode="r")
     outcome.checked += len(stored)
     if len(stored) != rows:
@@ -59,7 +62,7 @@ def _check_lengths(path: Path, shard: int, rows: int, outcome: Outcome) -> None:
             )
 
 
-def _encode_again(run: RunFiles, ids: Ids, outcome: Outcome) -> None:
+def _encode_again(run: RunFiles, ids: Ids, outcome: CheckOutcome) -> None:
     encoder = recipe.Encoder.from_dict(run.recipe["encoder"])
     kind = kind_of(encoder)
     if kind.not_repeatable:
@@ -98,9 +101,9 @@ _FIRST, _BEFORE = "the first of the sequence", "the one before"  # in the words 
 _FOUND_FOR, _EARLIER = "the document that they were found for", "an earlier one of the sequence"
 
 
-def check_document_scores(run: RunFiles) -> Outcome:
+def check_document_scores(run: RunFiles) -> CheckOutcome:
     """Check the score of every document of every sequence."""
-    outcome = Outcome("scores are cosines", "documents")
+    outcome = CheckOutcome("scores are cosines", "documents")
     if run.method not in METHODS:
         outcome.skipped = f"the method {run.method} is not installed here"
         return outcome
@@ -125,7 +128,7 @@ def _scored_to(run: RunFiles) -> str:
     return _BEFORE if run.setting(run.method, "neighbours", 1) == 1 else _EARLIER
 
 
-def _problems(run: RunFiles, sequence: Composed, spans: Ids, begins: Ids, scored_to: str) -> Iterator[str]:
+def _problems(run: RunFiles, sequence: ResolvedSequence, spans: Ids, begins: Ids, scored_to: str) -> Iterator[str]:
     """Yield the documents, which begin at the places `begins` of `spans`, whose score is not what it should be."""
     said = sequence.score[spans[begins]]
     document_of = np.searchsorted(np.sort(sequence.doc[spans[begins]]), sequence.doc[spans])
@@ -164,7 +167,7 @@ def _document_cosines(vectors: NDArray[np.float32], said: NDArray[np.float32], s
     return true
 
 
-def _vectors(run: RunFiles, sequence: Composed, spans: Ids) -> NDArray[np.float32]:
+def _vectors(run: RunFiles, sequence: ResolvedSequence, spans: Ids) -> NDArray[np.float32]:
     """Return the unit vectors, rounded as they are stored, of the documents that begin at the given spans."""
     firsts, counts = sequence.doc_first[spans], sequence.doc_stop[spans] - sequence.doc_first[spans]
     if run.setting("documents", "vector", "mean") == "first":

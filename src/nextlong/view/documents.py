@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.lookup import read_chunks
-from nextlong.artifacts.resolve import Corpus
+from nextlong.artifacts.resolve import CorpusFiles
 from nextlong.text import Json
 from nextlong.view import terms
 
@@ -60,7 +60,7 @@ class MatchingDocuments(NamedTuple):
     share: float
 
 
-def search(corpus: Corpus, query: Query, *, first: Place, most: int, seconds: float) -> MatchingDocuments:
+def search(corpus: CorpusFiles, query: Query, *, first: Place, most: int, seconds: float) -> MatchingDocuments:
     """Return at most `most` documents from `first` on that fit, found in about so many seconds."""
     until = time.monotonic() + seconds
     documents: list[Document] = []
@@ -146,7 +146,7 @@ class Chunks(NamedTuple):
     texts: list[str]
 
 
-def read(corpus: Corpus, doc_id: int) -> Chunks | None:
+def read(corpus: CorpusFiles, doc_id: int) -> Chunks | None:
     """Return a document; None if there is none of that number."""
     shard, row = doc_id >> schemas.SHARD_BITS, doc_id & schemas.ROW_MASK
     if not 0 <= shard < len(corpus.documents):
@@ -166,7 +166,7 @@ def read(corpus: Corpus, doc_id: int) -> Chunks | None:
     return Chunks(source, source_id, json.loads(metadata) if metadata else {}, ids, texts)
 
 
-def sources(corpus: Corpus, *, most: int) -> Iterator[str]:
+def sources(corpus: CorpusFiles, *, most: int) -> Iterator[str]:
     """Yield names of sources, from the first batch of each of the first shards."""
     seen: set[str] = set()
     for path in corpus.documents[:most]:

@@ -16,7 +16,7 @@ import numpy as np
 
 from nextlong.artifacts import lookup
 from nextlong.picture import html, pieces, shared_words, strip
-from nextlong.picture.strip import Texts
+from nextlong.picture.strip import StripTexts
 from nextlong.report.page import words
 from nextlong.runs.card import card_numbers
 from nextlong.runs.run import Sequence as OneSequence
@@ -202,7 +202,7 @@ def sequence(
     texts = (
         _static_texts(variant, one)
         if site.is_static
-        else Texts(url=f"/{quote(name, safe='')}/sequence/{number}/pairs/{{place}}")
+        else StripTexts(url=f"/{quote(name, safe='')}/sequence/{number}/pairs/{{place}}")
     )
     fitting = [
         (place, span) for place, span in enumerate(spans) if span.role in pieces.CHUNK_ROLES and _fits(span, chosen)
@@ -260,13 +260,13 @@ def _fits(span: Span, chosen: ChunkFilter) -> bool:
     return chosen.most is None or span.score <= chosen.most
 
 
-def _static_texts(variant: OpenVariant, one: OneSequence) -> Texts:
+def _static_texts(variant: OpenVariant, one: OneSequence) -> StripTexts:
     texts, partners = one.texts, pieces.partners(one.spans)
     shared = [
         shared_words.shared(text, texts[partner], variant.frequencies) if partner >= 0 else []
         for text, partner in zip(texts, partners, strict=True)
     ]
-    return Texts(texts=texts, words=shared)
+    return StripTexts(texts=texts, words=shared)
 
 
 def _names(variant: OpenVariant, doc_id: int) -> tuple[str, str]:
@@ -375,7 +375,7 @@ def _side(site: Site, variant: OpenVariant, name: str, doc_id: int | None) -> di
                 **options,
                 name=f"sequence-{name}",
                 label=f"Sequence {number} of {name}",
-                texts=Texts(url=f"/{quote(name, safe='')}/sequence/{number}/pairs/{{place}}"),
+                texts=StripTexts(url=f"/{quote(name, safe='')}/sequence/{number}/pairs/{{place}}"),
             ),
             "legend": strip.legend(one.spans, lead=doc_id, scale=options["scale"]),
         }

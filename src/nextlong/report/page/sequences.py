@@ -11,10 +11,10 @@ from dataclasses import dataclass, replace
 from markupsafe import Markup
 
 from nextlong.picture import pieces, shared_words, strip
-from nextlong.picture.strip import Texts
+from nextlong.picture.strip import StripTexts
 from nextlong.report.page import chunk_map, words
 from nextlong.report.page.chunk_map import ChunkMap
-from nextlong.runs import find
+from nextlong.runs import find, measures
 from nextlong.runs.run import Run, Span
 from nextlong.runs.run import Sequence as OneSequence
 from nextlong.text import counted
@@ -119,15 +119,15 @@ def _after(one: _Chosen, scale: tuple[float, float], limit: int, *, alone: bool)
     return Drawn(heading, words.sequence(spans, lead=one.lead, tokens=tokens), legend, drawn, document)
 
 
-def _texts(run: Run, sequence: OneSequence, limit: int) -> Texts | None:
+def _texts(run: Run, sequence: OneSequence, limit: int) -> StripTexts | None:
     """Return texts of at most `limit` characters each; None where that would be too little to read."""
     if limit < _FEWEST_CHARS:
         return None
     whole = sequence.texts
     texts = [text[:limit] for text in whole]
-    known = shared_words.frequencies(run.corpus.texts(chunk_map.sample_chunks(run, SAMPLED_TEXTS)).tolist())
+    known = shared_words.frequencies(run.corpus.texts(measures.sample_chunks(run, SAMPLED_TEXTS)).tolist())
     shared = [
         shared_words.shared(text, texts[other], known) if other >= 0 else []
         for text, other in zip(texts, pieces.partners(sequence.spans), strict=True)
     ]
-    return Texts(texts=texts, words=shared, shortened_to=limit if any(len(text) > limit for text in whole) else 0)
+    return StripTexts(texts=texts, words=shared, shortened_to=limit if any(len(text) > limit for text in whole) else 0)

@@ -20,7 +20,7 @@ from pydantic import JsonValue
 from nextlong import recipe
 from nextlong.engine.estimate import Estimate, one
 from nextlong.engine.executor import Capacity, Resources
-from nextlong.engine.step import Result, Task
+from nextlong.engine.step import Task, TaskResult
 from nextlong.plugins import ENCODERS
 from nextlong.rng import rng_for
 
@@ -70,7 +70,7 @@ class EncoderKind(ABC):
     preload: tuple[str, ...] = ()
     rate: str = "encoder"
     cure: str
-    result: type[Result] = Result  # of the preparation
+    result: type[TaskResult] = TaskResult  # of the preparation
     version: int = 1  # of the preparation; to be raised whenever the same options give other vectors
     not_repeatable: str = ""  # why the same text may be given other vectors another time, if it may
 

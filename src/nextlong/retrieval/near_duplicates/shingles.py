@@ -24,7 +24,7 @@ from nextlong.artifacts.lookup import iter_chunk_texts, opened, read_chunks, wri
 from nextlong.artifacts.results import ChunkResult, ShinglesResult, WeightsResult
 from nextlong.artifacts.tokens import SHARDS_KEPT
 from nextlong.engine.estimate import Estimate, one, per_shard
-from nextlong.engine.step import Finished, Step, Task
+from nextlong.engine.step import Artifacts, Step, Task
 from nextlong.recipe import Recipe
 from nextlong.retrieval.near_duplicates.words import U64, bounds_of, hash_words, ngrams, runs_on
 from nextlong.rng import keyed_hash, threshold_for
@@ -231,7 +231,7 @@ def weights_from(counts: NDArray[np.uint32], sampled: int) -> Weights:
 def shingles_step(ingest: Step, chunk: Step) -> Step:
     """DOCUMENTS and CHUNKS → SHINGLES of every chunk."""
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         shards = zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)
         return [partial(shingle_shard, documents=documents, chunks=chunks) for documents, chunks in shards]
 
@@ -248,7 +248,7 @@ def shingles_step(ingest: Step, chunk: Step) -> Step:
 def weights_step(recipe: Recipe, ingest: Step, chunk: Step, shingles: Step) -> Step:
     """SHINGLES → their weights, by how many of a sample of the documents hold them."""
 
-    def tasks(done: Finished) -> list[Task]:
+    def tasks(done: Artifacts) -> list[Task]:
         chunked = chunks_of(done)
         return [
             partial(
@@ -268,7 +268,7 @@ def weights_step(recipe: Recipe, ingest: Step, chunk: Step, shingles: Step) -> S
     return Step("weights", 3, config, (ingest, chunk, shingles), tasks, WeightsResult, estimate=estimate)
 
 
-def shingle_store(done: Finished) -> ShingleStore:
+def shingle_store(done: Artifacts) -> ShingleStore:
     """Return the shingles of every chunk."""
     shingles = done["shingles"]
     return ShingleStore(hashes=shingles.files(".shingles.npy"), offsets=shingles.files(".offsets.npy"))
