@@ -39,7 +39,7 @@ def test_devices_that_cannot_share_a_step():
     from nextlong.errors import RecipeError
     from nextlong.train.forecast import estimate
 
-    with pytest.raises(RecipeError, match="cannot share 32 rows a step evenly"):
+    with pytest.raises(RecipeError, match="cannot share 32 rows a step, 1 at once, evenly"):
         estimate(recipe("paper-128k", "hardware.count=60"), llama_3_8b(), [[128 * K]])
 
 

@@ -152,8 +152,7 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
     if data.pack and trainer.packs:
         overrides.append(f"export.pack={data.pack}")
     if data.validation:
-        overrides += [f"export.validation={data.validation}", f"export.shared_chunks={data.shared_chunks}"]
-        overrides.append(f"export.split_seed={data.split_seed}")
+        overrides += [f"export.{key}={getattr(data, key)}" for key in ("validation", "shared_chunks", "split_seed")]
     folder.mkdir(parents=True, exist_ok=True)
     export.export(
         data.runs,

@@ -86,9 +86,8 @@ class ParquetRows:
             self._open = group, self._read_group(group, "input_ids", "seq_lengths", "spans")
         columns = {name: self._open[1].column(name)[place] for name in self._open[1].column_names}
         ids = columns["input_ids"].values.to_numpy().astype(np.int64)
-        lengths = np.array([len(ids)])
-        if "seq_lengths" in columns:
-            lengths = columns["seq_lengths"].values.to_numpy().astype(np.int64)
+        sequences = columns["seq_lengths"].values.to_numpy() if "seq_lengths" in columns else [len(ids)]
+        lengths = np.array(sequences, np.int64)
         if "spans" not in columns:
             return SourceRow(ids, lengths)
         spans = columns["spans"].as_py()

@@ -69,6 +69,10 @@ class Prepared:
 
     def check_record(self, folder: Path) -> None:
         """Raise RunError if the weights in `folder` were trained with other keys than the recipe's, or on other data."""
+        if not (folder / RECORD).is_file():
+            raise RunError(
+                f"{folder} has checkpoints without {RECORD}, so of which training is unknown; choose another `out`"
+            )
         record = store.read_json(folder / RECORD)
         then, now = _flat(record["recipe"]), _flat(self.recipe.trained_keys())
         if changed := [key for key in now if then.get(key) != now[key]]:

@@ -170,7 +170,7 @@ class Hardware(Section):
 class Torchtitan(Section):
     """Further options of the engine torchtitan."""
 
-    float8: Switch = Field("off", description="on: matrix products in float8 (needs torchao, H100 or later)")
+    float8: Switch = Field("off", description="on: products in float8 (needs torchao, an H100)")
     options: tuple[str, ...] = Field(
         (), description='options of its command line, such as ["--profiler.enable_profiling"]; they override the recipe'
     )
@@ -210,15 +210,13 @@ class TrainRecipe(RecipeFile):
     model: Model
     attention: Attention = Field(
         "sequence",
-        description="document mask: tokens attend within a sequence (the paper's setting), within an original document, or "
-        "within the whole row; a NExtLong sequence counts as one document",
+        description="document mask: attend within a sequence (the paper's setting), an original document (a NExtLong sequence "
+        "is one), or the whole row",
     )
     attention_kernel: Literal["auto", "sdpa", "varlen"] = Field(
         "auto", description="auto: varlen attention for packed rows in bf16 on a GPU, else sdpa per document"
     )
-    compile: Switch = Field(
-        "off", description="on: torch.compile of the layers; faster steps on a GPU after minutes of compilation"
-    )
+    compile: Switch = Field("off", description="on: torch.compile of the layers, for a GPU")
     training: Training = Training()
     memory: Memory = Memory()
     checkpoints: Checkpoints = Checkpoints()
