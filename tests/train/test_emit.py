@@ -138,7 +138,11 @@ def test_a_key_is_emitted_or_refused(recipe, tmp_path, name, key):
         (("model.path=somewhere/else",), "megatron", "needs the model's sizes and RoPE; name a local folder"),
         (("hardware.count=24", "hardware.ranks_per_row=24"), "megatron", "do not divide evenly into the 48 slices"),
         (("hardware.count=33",), "axolotl", "hardware.count=33 does not fill machines of 8 devices"),
-        (("training.tokens_per_step=4096",), "axolotl", "16 devices, 4 a row, cannot share 2 rows a step, 1 at once, evenly"),
+        (
+            ("training.tokens_per_step=4096",),
+            "axolotl",
+            "16 devices, 4 a row, cannot share 2 rows a step, 1 at once, evenly",
+        ),
         (("attention=row", "data.pack=8192"), "axolotl", r"does not support attention=row \(only sequence\)"),
         (("data.runs=[]", "data.parquet=[rows]"), "prolong", "exports finished runs"),
         (("model.path=null", "model.scratch={}"), "prolong", r"set model\.path instead of model\.scratch"),

@@ -67,13 +67,13 @@ def _train(recipe: TrainRecipe, out: Path, console: Console, *, is_first: bool) 
         row for step in range(recipe.training.steps) for row in ready.plan.micro_batches(step).flatten().tolist()
     ]
 
-    class Trainer(SFTTrainer):  # type: ignore[misc]
+    class RowsTrainer(SFTTrainer):  # type: ignore[misc]
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:  # noqa: ARG002
             """Use our learning rates: transformers' own lag by one step and know no linear schedule that ends above 0."""
             self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lr_factor(recipe.training))
             return self.lr_scheduler
 
-    trainer = Trainer(
+    trainer = RowsTrainer(
         model=load_weights(recipe, ready.config),
         args=_arguments(recipe, ready, out),
         train_dataset=Dataset.from_dict({"row": numbers}),
