@@ -183,7 +183,7 @@ def test_a_corpus_too_small_for_the_target(bench):
     assert 100 < longest < 590
     code, out, _ = bench.again(f"compose.target_tokens={longest}")
     assert code == 0
-    assert re.search(r"^kept: .*\bembed\b", out, re.MULTILINE)
+    assert re.search(r"^reused: .*\bembed\b", out, re.MULTILINE)
     assert bench.opened(out).sequence(0).input_ids.shape == (longest,)
 
 
@@ -311,7 +311,7 @@ def test_an_unknown_special_token_costs_nothing_but_the_message(kept):
     assert err == "error: tokenizer.eos='</s>' is not in the tokenizer; nearest of its special tokens: <|endoftext|>\n"
     code, out, _ = kept.again("tokenizer.eos=<|endoftext|>")
     assert code == 0
-    assert re.search(r"^kept: .*\bmine\b", out, re.MULTILINE)
+    assert re.search(r"^reused: .*\bmine\b", out, re.MULTILINE)
     assert kept.opened(out).sequence(0).spans[-1].role == "eos"
 
 
@@ -339,10 +339,8 @@ def test_unknown_keys_and_wrong_values_are_all_told(kept):
 def test_a_run_dir_that_cannot_be_written(kept):
     file = kept.folder / "corpus.jsonl"
     err = told(kept, f"run_dir={file}/below")
-    assert (
-        err == f"error: {file}/below cannot be written (Not a directory); give run_dir a folder that you may write to\n"
-    )
-    assert f"{file} cannot be written (File exists)" in told(kept, f"run_dir={file}")
+    assert f"error: {file}/below cannot be created, because a part of this path is a file; set run_dir" in err
+    assert f"{file} is a file; set run_dir" in told(kept, f"run_dir={file}")
 
 
 def test_a_source_that_does_not_exist(kept):
@@ -356,8 +354,8 @@ def test_a_source_that_does_not_exist(kept):
     ("content", "message"),
     [
         ("a: [", ":1: not YAML: expected the node content"),
-        ("- a\n", " holds a list, not the keys of a recipe; `nextlong init` writes one"),
-        ("", " holds nothing, not the keys of a recipe"),
+        ("- a\n", " is a YAML list, not a mapping of keys; `nextlong init` writes a recipe"),
+        ("", " is empty; `nextlong init` writes a recipe"),
         (None, " does not exist; `nextlong init "),
     ],
 )
@@ -373,11 +371,9 @@ def test_a_recipe_that_is_none(bench, command, content, message):
 def test_peek_of_what_is_no_run(kept):
     code, _, err = kept.call("peek", kept.folder)
     assert code == 2
-    assert err == (
-        f"error: {kept.folder} holds no finished run; `nextlong run RECIPE` makes one (its run_dir is what to open)\n"
-    )
-    assert "is not a folder" in kept.call("peek", kept.folder / "corpus.jsonl")[2]
-    assert "is not a folder" in kept.call("peek", kept.folder / "nowhere")[2]
+    assert err.startswith(f"error: {kept.folder} holds no finished run; it has these below it: {kept.folder}")
+    assert "is a file, not a run directory" in kept.call("peek", kept.folder / "corpus.jsonl")[2]
+    assert "nowhere does not exist; name the run_dir" in kept.call("peek", kept.folder / "nowhere")[2]
 
 
 def test_a_sequence_that_does_not_exist(kept):

@@ -8,7 +8,7 @@ import pytest
 
 from nextlong import pipeline
 from nextlong.engine import step_store, store
-from nextlong.engine.executor import SerialExecutor
+from nextlong.engine.executor import SerialExecutor, usable_cpus
 from nextlong.engine.local import LocalExecutor
 from nextlong.engine.step import Step
 from nextlong.engine.step_store import StepStore
@@ -69,7 +69,7 @@ def test_auto_is_a_worker_a_core_that_this_process_may_use(recipe_for, tmp_path,
 def test_where_no_process_is_bound_to_cores_all_count(monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert pipeline.usable_cpus() == 1
+    assert usable_cpus() == 1
 
 
 def test_gpus_are_counted_for_a_model_and_not_for_what_needs_none(recipe_for, tmp_path, monkeypatch):

@@ -232,7 +232,7 @@ def test_inputs_that_were_copied_anew_are_known_by_their_bytes(recipe_for, own_c
     pipeline.run(recipe, reporter=Lines(Console(file=told)))
     first, *others = told.getvalue().splitlines()
     assert first.startswith("inputs: hashing 4 files with a new modification time (")
-    assert sorted(name for line in others for name in line.removeprefix("kept: ").split(", ")) == sorted(STEPS)
+    assert sorted(name for line in others for name in line.removeprefix("reused: ").split(", ")) == sorted(STEPS)
     assert redone(recipe) == []
 
 

@@ -1,8 +1,10 @@
 """None"""
 
+from pathlib import Path
+
 import pytest
 
-from nextlong.text import counted, first_sentence, why_no_model, wrapped
+from nextlong.text import counted, did_you_mean, first_sentence, why_no_model, wrapped
 
 
 @pytest.mark.parametrize(
@@ -63,3 +65,13 @@ def test_of_a_message_the_first_line_is_told_whole():
         "We could not connect to 'https://x.y' to load it"
     )
     assert first_sentence(OSError("\n")) == "OSError"
+
+
+def test_the_path_most_like_one_that_does_not_exist_is_proposed(tmp_path):
+    (tmp_path / "runs" / "books").mkdir(parents=True)
+    (tmp_path / "my.yaml").touch()
+    assert did_you_mean(tmp_path / "my.yml") == f"; did you mean {tmp_path / 'my.yaml'}?"
+    wanted = f"; did you mean {tmp_path / 'runs' / 'books'}?"
+    assert did_you_mean(tmp_path / "run" / "boks", accepts=Path.is_dir) == wanted
+    assert did_you_mean(tmp_path / "run" / "boks") == ""
+    assert did_you_mean(tmp_path / "unlike") == ""

@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Final
 
@@ -42,6 +44,21 @@ def why_no_model(name: str) -> str:
         return f"is not a model but a file; {cure}"
     is_path = name.startswith((".", "~", "/")) or name.endswith("/") or name.count("/") > 1
     return f"is not there; {cure}" if is_path else ""
+
+
+def did_you_mean(path: Path, *, accepts: Callable[[Path], bool] = Path.is_file) -> str:
+    """Return "; did you mean …?" with the accepted path most like one that does not exist, "" if there is none."""
+    found = Path(path.anchor)
+    for part in path.parts[1:] if path.is_absolute() else path.parts:
+        below = found / part
+        if not below.exists():
+            names = sorted(other.name for other in found.iterdir()) if found.is_dir() else []
+            near = difflib.get_close_matches(part, [name for name in names if name[0] != "."], n=1)
+            if not near:
+                return ""
+            below = found / near[0]
+        found = below
+    return f"; did you mean {found}?" if accepts(found) else ""
 
 
 def first_sentence(error: BaseException) -> str:

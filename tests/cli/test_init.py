@@ -195,8 +195,8 @@ def test_the_end_of_text_of_the_tokenizer_is_set_and_said(folder):
     tokenizer = new_recipe(folder / "my.yaml").recipe.tokenizer
     assert (tokenizer.bos, tokenizer.eos) == ("<|begin_of_text|>", "<|end_of_text|>")
     assert notes_of(folder)[:2] == [
-        "tokenizer: <|end_of_text|> ends each sequence (known by its name)",
-        "tokenizer: <|begin_of_text|> begins each sequence (known by tokenizer_config.json)",
+        "tokenizer: <|end_of_text|> ends each sequence (according to its name)",
+        "tokenizer: <|begin_of_text|> begins each sequence (according to tokenizer_config.json)",
     ]
     write_tokenizer(folder / "tokenizer.json", [])
     assert new_recipe(folder / "my.yaml").recipe.tokenizer.eos is None
@@ -384,3 +384,23 @@ def test_the_first_files_of_each_kind_are_looked_into(tmp_path):
     assert [look.text for look in looks[7:]] == ["text", "content", None]
     assert looks[0].repeating == ("url", "u")
     assert not looks[-1].has_columns
+
+
+def test_rejected_records_are_named_with_their_reason(folder):
+    rows = [json.dumps({"id": n, "text": f"{n} tide and anchor " * 60}) for n in range(200)]
+    rows[3], rows[7] = '{"text": "cut', '{"text": 5}'
+    (folder / "a.jsonl").write_text("\n".join(rows))
+    told = notes_of(folder, "a.jsonl")[-1]
+    assert "; 2 records would be rejected (1.0%): a.jsonl:4 (broken JSON: " in told
+    assert told.endswith("a.jsonl:8 (text is not a string)")
+
+
+def test_a_file_without_a_readable_line_says_which_and_why(folder):
+    (folder / "a.jsonl").write_text('\n{"text": "cut"\n[1]\n')
+    told = notes_of(folder, "a.jsonl")[1]
+    assert "line 2: broken JSON: unexpected end of data at column 15; 2 lines read, none of them a JSON object" in told
+
+
+def test_a_tokenizer_to_train_is_said(folder):
+    (folder / "a.jsonl").write_text('{"text": "one text of words"}\n')
+    assert any(note.startswith("tokenizer: trained on these documents (32,000 tokens)") for note in notes_of(folder))

@@ -233,9 +233,9 @@ def test_run_tells_what_it_made(call, folder):
     assert (code, err) == (0, "")
     lines = out.splitlines()
     steps = nextlong.open(folder / "run").steps
-    kept = list(itertools.takewhile(lambda line: line.startswith("kept: "), lines))
+    kept = list(itertools.takewhile(lambda line: line.startswith("reused: "), lines))
     assert len(kept) < 5  # one before each step that may have to be made
-    assert [name for line in kept for name in line.removeprefix("kept: ").split(", ")] == list(steps)
+    assert [name for line in kept for name in line.removeprefix("reused: ").split(", ")] == list(steps)
     told = dict(line.split(":", 1) for line in lines[len(kept) :])
     assert told["documents"].strip() == "80 kept of 80"
     assert told["sequences"].strip() == "5 of exactly 512 tokens"

@@ -126,7 +126,17 @@ def test_list_of_an_interrupted_run_names_its_unfinished_steps(tmp_path, call):
         (tmp_path / "04-chunk-abc" / f".part-{number:05d}.json").write_text("{}")
     code, _, err = call("list", tmp_path)
     assert code == 2
-    assert "unfinished: chunk (2 tasks done); run its recipe again to resume" in " ".join(err.split())
+    assert "stopped in chunk (2 tasks done); `nextlong run RECIPE` resumes it" in " ".join(err.split())
+    assert call("verify", tmp_path) == (2, "", err)
+
+
+def test_what_a_failed_attempt_left_is_not_listed(three, call):
+    folder = three / "05-tokenizer-0123456789ab"
+    folder.mkdir()
+    code, out, _ = call("list", three)
+    folder.rmdir()
+    assert code == 0
+    assert "stopped in" not in out
 
 
 # named, everywhere a run goes

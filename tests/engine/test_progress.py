@@ -28,12 +28,23 @@ def told(reporter_class, *, done, total, terminal, kept=()):
 
 def test_log_gets_one_line_a_step():
     text = told(Lines, done=0, total=3, terminal=False, kept=["ingest", "select"])
-    assert re.fullmatch(r"kept: ingest, select\nembed: done in \d+\.\d s\n", text)
+    assert re.fullmatch(r"reused: ingest, select\nembed: done in \d+\.\d s\n", text)
 
 
 def test_log_says_what_an_earlier_run_had_done():
     text = told(Lines, done=2, total=3, terminal=False)
     assert re.fullmatch(r"embed: 2 of 3 tasks were done already\nembed: done in \d+\.\d s\n", text)
+
+
+@pytest.mark.parametrize(
+    ("reporter_class", "line"), [(Lines, r"embed \(encode\): done"), (Bars, r"✓ embed .* encode\n")]
+)
+def test_a_step_is_told_with_its_title(reporter_class, line):
+    sink = io.StringIO()
+    reporter = reporter_class(console_to(sink, terminal=reporter_class is Bars), {"embed": "encode"})
+    with reporter.step("embed", done=0, total=1):
+        pass
+    assert re.search(line, sink.getvalue())
 
 
 PATIENCE_S = 60
@@ -79,14 +90,14 @@ def test_terminal_shows_the_time_spent_on_a_single_task():
         advance(0.0)
     assert "left" not in sink.getvalue()
     assert "-:--:--" not in sink.getvalue()
-    assert re.search(r"✓ encoder +\d+\.\d s\n$", sink.getvalue())
+    assert re.search(r"✓ encoder +\d+\.\d s *\n$", sink.getvalue())
 
 
 def test_terminal_shows_a_bar_and_leaves_one_line_a_step():
     text = told(Bars, done=1, total=3, terminal=True, kept=["ingest", "select"])
-    assert re.match(r"✓ kept: ingest, select\n", text)
+    assert re.match(r"✓ reused: ingest, select\n", text)
     assert "1/3" in text
-    assert re.search(r"✓ embed +\d+\.\d s\n$", text)
+    assert re.search(r"✓ embed +\d+\.\d s *\n$", text)
 
 
 @pytest.mark.parametrize("reporter_class", [Lines, Bars])
@@ -138,4 +149,4 @@ def test_terminal_shows_the_bars_of_steps_side_by_side():
         advance_encoder(0.0)
     text = re.sub(r"\x1b\[[\d;?]*[A-Za-z]|\r", "", sink.getvalue())
     assert re.search(r"encoder +━+ +\d:\d\d:\d\d *\n +shingles +[━ ]+ *\d/4", text)
-    assert re.findall(r"✓ (\w+) +\d+\.\d s\n", text) == ["shingles", "encoder"]
+    assert re.findall(r"✓ (\w+) +\d+\.\d s *\n", text) == ["shingles", "encoder"]

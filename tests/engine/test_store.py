@@ -296,12 +296,14 @@ def test_full_disk_is_told_with_the_place(tmp_path, fill):
 def test_run_dir_below_a_file_is_told(tmp_path):
     (tmp_path / "file").write_text("")
     with (
-        pytest.raises(RunError, match=r"file/run cannot be written \(Not a directory\); give run_dir a folder"),
+        pytest.raises(
+            RunError, match=r"file/run cannot be created, because a part of this path is a file; set run_dir"
+        ),
         store.locked(tmp_path / "file" / "run"),
     ):
         pass
     with (
-        pytest.raises(RunError, match=r"file cannot be written \(File exists\); give run_dir a folder"),
+        pytest.raises(RunError, match=r"file is a file; set run_dir to a folder"),
         store.locked(tmp_path / "file"),
     ):
         pass
@@ -321,7 +323,7 @@ def test_folder_without_write_permission_is_told(tmp_path, request):
     tmp_path.chmod(0o555)
     request.getfixturevalue("without_rights")
     with (
-        pytest.raises(RunError, match=r"cannot be written \(Permission denied\); give run_dir a folder"),
+        pytest.raises(RunError, match=r"cannot be written \(Permission denied\); set run_dir to a folder"),
         store.locked(tmp_path / "run"),
     ):
         pass

@@ -61,6 +61,13 @@ def test_bad_line_is_a_reject_with_its_line_and_reason(tmp_path, row, reason):
     assert (good.text, after.text, after.line) == ("fine", "after", 3)
 
 
+@pytest.mark.parametrize("end", ["", "\n", "\r\n"])
+def test_the_column_of_a_cut_line_is_its_last_one(tmp_path, end):
+    (tmp_path / "a.jsonl").write_text('{"text": "cut"' + end)
+    (reject,) = read(tmp_path)
+    assert reject.reason.endswith("unexpected end of data at column 15")
+
+
 def test_oddities_outside_the_text_do_not_cost_the_document(tmp_path):
     items = lines(tmp_path / "a.jsonl", '{"text":"one","score":NaN}', '{"text":"two","title":"\\ud800"}')
     assert [item.text for item in items] == ["one", "two"]

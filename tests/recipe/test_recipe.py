@@ -32,9 +32,9 @@ def test_the_least_recipe_has_the_papers_defaults():
     ("override", "message"),
     [
         ("workers=0", "recipe: workers must be greater than 0 or 'auto' (it is 0)"),
-        ("workers=many", "recipe: workers must be a valid integer or 'auto' (it is 'many')"),
-        ("seed=x", "recipe: seed must be a valid integer (it is 'x')"),
-        ("run_dir=", "recipe: run_dir must be a valid string (it is None)"),
+        ("workers=many", "recipe: workers must be an integer or 'auto' (it is 'many')"),
+        ("seed=x", "recipe: seed must be an integer (it is 'x')"),
+        ("run_dir=", "recipe: run_dir must be a string (it is None)"),
         ("run_dir=''", "recipe: run_dir must have at least 1 character (it is '')"),
         ("ingest=null", "recipe: ingest must be a section of keys (it is None)"),
         (
@@ -62,7 +62,7 @@ def test_the_least_recipe_has_the_papers_defaults():
         ("chunk.length=words", "recipe: chunk.length must be 'slice' or 'paper' (it is 'words')"),
         ("compose.fit=exakt", "recipe: compose.fit must be 'exact' or 'paper' (it is 'exakt')"),
         ("compose.position=1", "recipe: compose.position must be 'head', 'tail' or 'random' (it is 1)"),
-        ("compose.sequences=some", "recipe: compose.sequences must be a valid integer or 'all' (it is 'some')"),
+        ("compose.sequences=some", "recipe: compose.sequences must be an integer or 'all' (it is 'some')"),
         ("compose.draft_factor=.inf", "recipe: compose.draft_factor must be a finite number (it is inf)"),
         (
             "compose.target_tokens=10000000000",
@@ -111,7 +111,7 @@ def test_an_unknown_key_is_named_with_the_nearest_known_one(override, message):
 
 def test_every_mistake_is_told_at_once():
     assert refusal("workers=0", "chunk.max_char=3", "seed=x").splitlines() == [
-        "recipe: seed must be a valid integer (it is 'x')",
+        "recipe: seed must be an integer (it is 'x')",
         "recipe: workers must be greater than 0 or 'auto' (it is 0)",
         "recipe: unknown key 'chunk.max_char'; did you mean 'max_chars'?",
     ]
@@ -153,7 +153,7 @@ def test_special_tokens_must_leave_room(special, target_tokens, allowed):
 
 
 def test_values_that_only_python_can_hold_are_refused_too(tmp_path):
-    assert refusal(run_dir=tmp_path).startswith("recipe: run_dir must be a valid string")
+    assert refusal(run_dir=tmp_path).startswith("recipe: run_dir must be a string")
 
 
 # --set
@@ -234,9 +234,9 @@ def test_load_names_file_key_and_value(tmp_path):
         ("compose: {fit: exact, fit: paper}\n", r"r\.yaml:1: not YAML: key 'fit' stands twice"),
         ("a: \x00\n", r"r\.yaml is not YAML: unacceptable character"),
         ("run_dir: 2024-13-45\n", r"r\.yaml is not YAML: month must be in 1\.\.12"),
-        ("- a\n", r"r\.yaml holds a list, not the keys of a recipe; `nextlong init` writes one"),
-        ("just text", r"r\.yaml holds a str, not the keys of a recipe"),
-        ("", r"r\.yaml holds nothing, not the keys of a recipe"),
+        ("- a\n", r"r\.yaml is a YAML list, not a mapping of keys; `nextlong init` writes a recipe"),
+        ("just text", r"r\.yaml is a YAML text, not a mapping of keys"),
+        ("", r"r\.yaml is empty; `nextlong init` writes a recipe"),
         ("1: 2\n", r"r\.yaml: 1 is not a key; keys are words"),
     ],
 )

@@ -104,7 +104,7 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, sequences
             {"formats": ["parkett"]},
             r"^--to parkett: export\.formats: there is no format 'parkett'; did you mean 'parquet'\? there are: arrow, ",
         ),
-        ({"overrides": ["export.pack=many"]}, r"^--set export\.pack=many: export\.pack must be a valid integer"),
+        ({"overrides": ["export.pack=many"]}, r"^--set export\.pack=many: export\.pack must be an integer"),
         (
             {"formats": ["jsonl"], "overrides": ["export.pack=4096", "export.pck=1"]},
             r"^--set export\.pck=1: unknown key 'export\.pck'; did you mean 'pack'\?$",

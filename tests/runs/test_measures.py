@@ -7,8 +7,9 @@ import pytest
 
 import nextlong
 from nextlong import pipeline
-from nextlong.runs import stats
-from nextlong.runs.measures import CutOff, measure_cut_off
+from nextlong.artifacts.lookup import read_chunks
+from nextlong.runs import measures, stats
+from nextlong.runs.measures import CutOff, measure_cut_off, measure_random_similarity, sample_chunks
 from nextlong.runs.tally import Tally
 
 
@@ -102,3 +103,22 @@ def test_steps_took_what_their_manifests_say(run, measured):
     (draft,) = [own for own in measured.steps if own.step == "draft"]
     assert (draft.seconds, draft.bytes) == (manifest["seconds"], manifest["bytes"])
     assert draft.peak_bytes == max(part["peak_bytes"] for part in manifest["parts"]) > 10**7
+
+
+def test_samples_are_distinct_chunks_and_no_more_than_wanted(run):
+    ids = sample_chunks(run, 20)
+    assert len(set(ids.tolist())) == len(ids)
+    assert 0 < len(ids) <= 20 + len(run.corpus.chunks)
+    assert all(run.corpus.texts(ids))
+
+
+def test_random_pairs_are_of_different_documents_and_their_cosines_those_of_the_vectors(run, measured, monkeypatch):
+    monkeypatch.setattr(measures, "_RANDOM_CHUNKS", 1_000_000)  # every chunk of the corpus
+    vectors = [np.load(path).astype(float) for path in run.steps["embed"].files(".vectors.npy")]
+    documents = [(shard, row) for shard, path in enumerate(run.corpus.chunks) for row in read_chunks(path)["doc_row"]]
+    products = np.concatenate(vectors) @ np.concatenate(vectors).T
+    cosines = [products[i, j] for j in range(len(documents)) for i in range(j) if documents[i] != documents[j]]
+    told = measure_random_similarity(run)
+    assert (told.count, told.mean) == (len(cosines), pytest.approx(fmean(cosines), abs=1e-4))
+    assert told.max == pytest.approx(max(cosines), abs=1e-4)
+    assert measured.random_similarity.mean == pytest.approx(told.mean, abs=0.02)

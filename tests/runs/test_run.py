@@ -157,9 +157,11 @@ def test_run_returns_the_opened_run_each_time(folder):
 # what is no run
 
 
-@pytest.mark.parametrize("name", ["nowhere", "corpus.jsonl"])
-def test_no_folder(folder, name):
-    with pytest.raises(RunError, match=rf"{name} is not a folder; `nextlong run RECIPE` makes one"):
+@pytest.mark.parametrize(
+    ("name", "reason"), [("nowhere", "does not exist; name the run_dir"), ("corpus.jsonl", "is a file, not a run")]
+)
+def test_no_folder(folder, name, reason):
+    with pytest.raises(RunError, match=rf"{name} {reason}"):
         nextlong.open(folder / name)
 
 

@@ -45,7 +45,7 @@ CONCATENATED = block(
 
 
 def ranked(rows):
-    ranks, scores = spans.ranked_scores(rows)
+    ranks, scores, _ = spans.ranked_scores(rows)
     return list(zip(ranks.tolist(), scores.tolist(), strict=True))
 
 

@@ -83,7 +83,14 @@ def test_sources_are_told_apart_the_largest_first(recipe_for, small_corpus, tmp_
         for span in sequence.spans:
             if span.doc_id >= 0:
                 tokens[letters[span.source_id]] += span.token_end - span.token_start
-    assert list(stats.measure(run).tokens_by_source.items()) == tokens.most_common()
+    measured = stats.measure(run)
+    assert list(measured.tokens_by_source.items()) == tokens.most_common()
+    cosines = {name: [] for name in "abcd"}  # of the negatives of each source's meta-documents
+    for sequence in run.sequences():
+        (owner,) = {span.source_id for span in sequence.spans if span.role == "meta"}
+        cosines[letters[owner]] += [span.score for span in sequence.spans if span.role == "negative"]
+    told = {name: (one.mean, one.count) for name, one in measured.similarity_by_source.items()}
+    assert told == {name: (pytest.approx(fmean(own), abs=1e-4), len(own)) for name, own in cosines.items() if own}
 
 
 def test_many_blocks_give_what_one_gives(run, measured, monkeypatch):

@@ -105,7 +105,7 @@ def test_a_script_needs_no_guard_and_shows_progress(tmp_path):
     done = subprocess.run([sys.executable, "-W", "error", "script.py"], capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     assert done.stdout.splitlines()[-1] == "2 [96, 96]"
-    assert "compose: done in " in done.stdout
+    assert "compose (build sequences of exactly T tokens): done in " in done.stdout
 
 
 @pytest.mark.heavy

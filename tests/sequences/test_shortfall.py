@@ -27,7 +27,7 @@ def run(recipe):
     """Return the finished steps and the lines that were told, without those of steps that were kept."""
     sink = io.StringIO()
     done = pipeline.run(recipe, reporter=Lines(Console(file=sink)))
-    return done, [line for line in sink.getvalue().splitlines() if not line.startswith("kept: ")]
+    return done, [line for line in sink.getvalue().splitlines() if not line.startswith("reused: ")]
 
 
 def test_more_documents_are_drawn_and_only_what_they_give_is_exported(recipe_for, run_dir):

@@ -39,7 +39,7 @@ def test_chat_needs_a_length():
     ("text", "told"),
     [
         ("a: [", r"recipe\.yaml:2: not YAML"),
-        ("- 1", "holds a list, not the keys of a recipe; `nextlong train init` writes one"),
+        ("- 1", "is a YAML list, not a mapping of keys; `nextlong train init` writes a recipe"),
         ("out: a\nout: b", "stands twice"),
     ],
 )

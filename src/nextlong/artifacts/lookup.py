@@ -47,6 +47,14 @@ def chunk_columns(ids: Ids, chunks: Sequence[Path], names: Sequence[str]) -> lis
     return by_shard(ids, load)
 
 
+def documents_of(ids: Ids, chunks: Sequence[Path]) -> NDArray[np.int64]:
+    """Return the doc_id of each chunk, shape (n,)."""
+    doc_ids: NDArray[np.int64] = (
+        schemas.shard_of(ids) << schemas.SHARD_BITS | chunk_columns(ids, chunks, ("doc_row",))[0]
+    )
+    return doc_ids
+
+
 def chunk_ordinals(ids: Ids, chunks: Sequence[Path]) -> NDArray[np.int64]:
     """Return the place of each chunk in its document, from 1, shape (n,): what a person is shown instead of a chunk id."""
 
@@ -61,8 +69,7 @@ def chunk_ordinals(ids: Ids, chunks: Sequence[Path]) -> NDArray[np.int64]:
 def chunk_name(chunk_id: int, *, documents: Sequence[Path], chunks: Sequence[Path]) -> str:
     """Return what a person is shown instead of a chunk id, such as `doc-17 · chunk 3`. Raises IndexError if there is none."""
     ids = np.array([chunk_id])
-    (doc_rows,) = chunk_columns(ids, chunks, ("doc_row",))
-    (source_id,) = source_ids(schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows, documents)
+    (source_id,) = source_ids(documents_of(ids, chunks), documents)
     return f"{source_id} · chunk {chunk_ordinals(ids, chunks)[0]}"
 
 

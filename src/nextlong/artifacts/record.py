@@ -26,11 +26,12 @@ from nextlong.errors import RecipeError, RunError
 from nextlong.plugins import ENCODERS, FORMATS, METHODS
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import Section, operational_keys, options_class
-from nextlong.text import Json, counted
+from nextlong.text import Json, counted, did_you_mean
 
 RUN_FILE: Final = "run.json"
 RECIPE_FILE: Final = "recipe.yaml"
 VARIANTS_FOLDER: Final = "variants"
+_STEP_FOLDERS: Final = "[0-9][0-9]-*"
 
 
 @dataclass(frozen=True)
@@ -80,23 +81,37 @@ def existing(run_dir: Path) -> list[Variant]:
     """Return the variants as `variants` does. Raises RunError where there are none."""
     if there := variants(run_dir):
         return there
-    if unfinished := unfinished_steps(run_dir):
-        raise RunError(f"{run_dir} holds no finished run; {unfinished}")
-    what = "holds no finished run" if run_dir.is_dir() else "is not a folder"
-    raise RunError(f"{run_dir} {what}; `nextlong run RECIPE` makes one (its run_dir is what to open)")
+    if any(run_dir.glob(_STEP_FOLDERS)):
+        raise RunError(f"{run_dir} holds no finished run: {unfinished_steps(run_dir)}")
+    fix = f"name the run_dir of a finished recipe{did_you_mean(run_dir, accepts=_holds_run)}"
+    if run_dir.is_file():
+        raise RunError(f"{run_dir} is a file, not a run directory; name the run_dir of the recipe")
+    if not run_dir.exists():
+        raise RunError(f"{run_dir} does not exist; {fix}")
+    below = ", ".join(str(path) for path in sorted(run_dir.iterdir()) if _holds_run(path))
+    raise RunError(f"{run_dir} holds no finished run; {f'it has these below it: {below}' if below else fix}")
+
+
+def _holds_run(path: Path) -> bool:
+    return any(path.glob(f"{VARIANTS_FOLDER}/[!.]*.json")) or any(path.glob(_STEP_FOLDERS))
 
 
 def unfinished_steps(run_dir: Path) -> str:
-    """Say which steps of a run directory were started and are not finished, "" where there are none."""
-    parts = {
+    """Say at which step a run directory was left, and that it can be resumed; "" if no step with finished tasks was left."""
+    folders = sorted(path for path in run_dir.glob(_STEP_FOLDERS) if path.is_dir())
+    tasks = {
         folder.name.split("-")[1]: len(list(folder.glob(".part-*.json")))
-        for folder in sorted(run_dir.glob("[0-9][0-9]-*"))
-        if folder.is_dir() and not (folder / store.MANIFEST).exists()
+        for folder in folders
+        if not (folder / store.MANIFEST).exists()
     }
-    if not parts:
-        return ""
-    steps = ", ".join(f"{name} ({counted(count, 'task')} done)" for name, count in parts.items())
-    return f"unfinished: {steps}; run its recipe again to resume"
+    begun = [f"{name} ({counted(count, 'task')} done)" for name, count in tasks.items() if count]
+    resume = "`nextlong run RECIPE` resumes it"
+    if begun:
+        return f"stopped in {', '.join(begun)}; {resume}"
+    if variants(run_dir):
+        return ""  # what a failed attempt left holds no work
+    where = " and ".join(tasks) or f"the step after {folders[-1].name.split('-')[1]}"
+    return f"stopped in {where}, with {counted(len(folders) - len(tasks), 'step')} finished; {resume}"
 
 
 def variant_names(run_dir: Path) -> list[str]:
@@ -172,7 +187,7 @@ def write(recipe: Recipe, done: Artifacts, run_dir: Path, *, name: str) -> Varia
         record = {
             "made": made,
             "steps": steps,
-            "sequences_per_part": sequences_per_part(recipe, done["compose"]),
+            "sequences_per_part": sequences_per_part(recipe.compose.sequences, done["compose"]),
             "recipe": recipe.model_dump(mode="json"),
         }
         store.write_json(path, record)

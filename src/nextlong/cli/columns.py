@@ -32,6 +32,7 @@ _IDS: Final = (
     "key", "url", "uri",
 )  # fmt: skip
 _CONVERSATIONS: Final = ("messages", "conversations", "conversation", "turns", "dialogue", "dialog", "chat")
+_KINDS: Final = ((bool, "a boolean"), (int | float, "a number"), (list, "a list"), (dict, "an object"))
 _EXAMPLE_CHARS: Final = 40
 _MIN_MEAN_CHARS: Final = 40  # of a column with an unknown name that may be the text
 _NAMED_FILES: Final = 3  # in a sentence
@@ -99,7 +100,7 @@ def _look_at(file: InputFile, source: Source) -> FileLook:
     }
     most = {name: Counter(values).most_common(1)[0] for name, values in scalars.items()}
     repeated = _first_named({name: value for name, (value, count) in most.items() if count > 1}, _IDS)
-    texts = {name: " ".join(str(values[0]).split()) if values else "null" for name, values in columns.items()}
+    texts = {name: _example(values[0]) if values else "null" for name, values in columns.items()}
     return FileLook(
         file,
         text=text_column(columns),
@@ -111,11 +112,16 @@ def _look_at(file: InputFile, source: Source) -> FileLook:
     )
 
 
+def _example(value: Any) -> str:
+    """Return a value in one line, with its type if it is no string."""
+    kind = next((name for types, name in _KINDS if isinstance(value, types)), None)
+    return " ".join(str(value).split()) if kind is None else f"{kind}, {value}"
+
+
 def text_column(columns: Mapping[str, Sequence[Any]]) -> str | None:
     """Return the column with the name of a text, else one of conversations, else the one with the longest strings."""
-    strings = {
-        name: values for name, values in columns.items() if values and all(isinstance(value, str) for value in values)
-    }
+    strings = {name: [value for value in values if isinstance(value, str)] for name, values in columns.items()}
+    strings = {name: values for name, values in strings.items() if 2 * len(values) > len(columns[name])}  # most of them
     named = _first_named(strings, _TEXTS)
     if named is not None:
         return named

@@ -13,6 +13,8 @@ from nextlong.errors import NextlongError
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from nextlong.engine.progress import Reporter
+
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 RUN_HELP = "a run directory, or one of its variants: RUN@NAME"
@@ -41,6 +43,14 @@ def console(*, stderr: bool = False) -> Console:
     from nextlong.report.tables import PipeConsole
 
     return PipeConsole(stderr=stderr)
+
+
+def reporter(*, stderr: bool = False) -> Reporter:
+    """Return the reporter of the progress of a run."""
+    from nextlong.engine.progress import reporter_for
+    from nextlong.pipeline import STEP_TITLES
+
+    return reporter_for(console(stderr=stderr), STEP_TITLES)
 
 
 def say(message: str) -> None:

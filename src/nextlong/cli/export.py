@@ -6,7 +6,7 @@ import argparse
 import json
 from pathlib import Path
 
-from nextlong.cli.common import Commands, add_json, add_set, console, print_json, words
+from nextlong.cli.common import Commands, add_json, add_set, console, print_json, reporter, words
 from nextlong.errors import NextlongError
 from nextlong.plugins import FORMATS
 
@@ -48,7 +48,6 @@ def add(commands: Commands) -> None:
 
 
 def _export(args: argparse.Namespace) -> None:
-    from nextlong.engine.progress import reporter_for
     from nextlong.report import as_json, summary, tables
     from nextlong.runs import export as runs_export
 
@@ -71,7 +70,7 @@ def _export(args: argparse.Namespace) -> None:
         by=args.by or "sequences",
         stale="replace" if args.replace else "refuse",
         short_tokens=args.short_tokens,
-        reporter=reporter_for(shown),
+        reporter=reporter(stderr=args.json),
     )
     if args.json:
         print_json(as_json.export_of(written))

@@ -26,6 +26,7 @@ from nextlong.corpus.look import look_at
 from nextlong.errors import NextlongError, RecipeError
 from nextlong.reading.formats import UNREADABLE, format_by_name
 from nextlong.reading.listing import is_document_name, is_side_file, list_files, reaches
+from nextlong.reading.records import Reject
 from nextlong.recipe import Recipe, Source, template
 from nextlong.recipe.keys import read_length
 from nextlong.recipe.read import preset
@@ -42,7 +43,7 @@ _NEVER_RECIPES: Final = tuple({*_DATA_SUFFIXES, *_OTHER_SUFFIXES, ".html", ".htm
 _LIKE_A_RECIPE: Final = re.compile(rb'^\s*"?(ingest|base|run_dir|tokenizer|compose)"?\s*:', re.MULTILINE)
 _RECIPE_HEAD_BYTES: Final = 1 << 16
 _VOCABULARY: Final = 32_000
-_NAMED_FILES: Final = 3  # in a sentence
+_NAMED_FILES: Final = 3  # in a sentence, and rejected records
 
 _MIN_TOKENS, _MAX_TOKENS = 1_024, 131_072  # of a sequence
 _MIN_EXTENDABLE: Final = 0.1  # of the documents, which have two chunks or more
@@ -63,6 +64,7 @@ class Proposal:
     tokens: float
     rejects: int
     reject_share: float
+    first_rejects: Sequence[Reject] = ()
 
     def __str__(self) -> str:
         """Return the proposal in words, with the reason."""
@@ -73,7 +75,10 @@ class Proposal:
         )
         if not self.rejects:
             return message
-        return f"{message}; {counted(self.rejects, 'record')} of those read would be rejected ({self.reject_share:.1%})"
+        examples = ", ".join(f"{reject.file}:{reject.line} ({reject.reason})" for reject in self.first_rejects)
+        such_as = f", such as {examples}" if self.rejects > len(self.first_rejects) else f": {examples}"
+        rejected = f"{counted(self.rejects, 'record')} would be rejected ({self.reject_share:.1%})"
+        return f"{message}; {rejected}{such_as if examples else ''}"
 
 
 @dataclass(frozen=True)
@@ -225,7 +230,8 @@ def propose(recipe: Recipe) -> Proposal | None:
     sequences = max(1, math.floor(min(_USES * tokens / length, extendable, _MAX_SEQUENCES)))
     rejects = sum(sample.rejects.total() for sample in samples)
     read = sum(sample.documents for sample in samples) + rejects
-    return Proposal(length, sequences, max_chars, documents, tokens, rejects, rejects / max(1, read))
+    first_rejects = [reject for sample in samples for reject in sample.first_rejects][:_NAMED_FILES]
+    return Proposal(length, sequences, max_chars, documents, tokens, rejects, rejects / max(1, read), first_rejects)
 
 
 def notes(recipe_path: Path, new: NewRecipe, sources: Sequence[str]) -> Iterator[str]:
@@ -260,6 +266,10 @@ def notes(recipe_path: Path, new: NewRecipe, sources: Sequence[str]) -> Iterator
 
 def _tokenizer_notes(recipe: Recipe) -> Iterator[str]:
     if recipe.tokenizer.source is None:
+        yield (
+            f"tokenizer: trained on these documents ({recipe.tokenizer.train:,} tokens), so its ids fit no pretrained model; to "
+            "continue the pretraining of a model, pass its tokenizer with --tokenizer"
+        )
         return
     ends = find_ends_of(recipe.tokenizer)
     if ends is None:
@@ -269,9 +279,9 @@ def _tokenizer_notes(recipe: Recipe) -> Iterator[str]:
     if ends.eos is None:
         yield "tokenizer: no end-of-text token found, so a model will not learn where a text ends; set tokenizer.eos"
     else:
-        yield f"tokenizer: {ends.eos} ends each sequence (known by {ends.eos_said_by})"
+        yield f"tokenizer: {ends.eos} ends each sequence (according to {ends.eos_said_by})"
     if ends.bos is not None:
-        yield f"tokenizer: {ends.bos} begins each sequence (known by {ends.bos_said_by})"
+        yield f"tokenizer: {ends.bos} begins each sequence (according to {ends.bos_said_by})"
 
 
 def _is_readable(new: NewRecipe) -> bool:

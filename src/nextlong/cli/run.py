@@ -15,10 +15,11 @@ import math
 import re
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from nextlong.cli.common import Commands, add_json, add_set, check_folder_of, console, print_json, write
+from nextlong.cli.common import Commands, add_json, add_set, check_folder_of, console, print_json, reporter, write
 from nextlong.errors import NextlongError
 
 if TYPE_CHECKING:
@@ -97,7 +98,8 @@ def _plan(args: argparse.Namespace) -> None:
     from nextlong.recipe import Recipe
     from nextlong.recipe.read import preset_path
     from nextlong.report.plan import page
-    from nextlong.report.plan.cluster import GPU_TFLOP_PER_S, Asked
+    from nextlong.report.plan.elsewhere import GPU_TFLOP_PER_S, Asked
+    from nextlong.workers import import_preloaded
 
     if (args.recipe is None) == (args.preset is None):
         raise NextlongError(
@@ -111,10 +113,13 @@ def _plan(args: argparse.Namespace) -> None:
         gpu_tflops=args.gpu_tflops or GPU_TFLOP_PER_S,
     )
     recipe = Recipe.load(args.recipe or preset_path(args.preset), overrides=args.overrides)
+    import_preloaded(recipe)
+    start_s = time.process_time()  # of this process so far, which has imported what a run imports
     if args.json:
-        print_json(page.planned(recipe, cluster, tell=lambda line: print(line, file=sys.stderr)).as_json())
+        plan = page.planned(recipe, cluster, tell=lambda line: print(line, file=sys.stderr), start_s=start_s)
+        print_json(plan.as_json())
     else:
-        page.show(recipe, console(), cluster)
+        page.show(recipe, console(), cluster, start_s=start_s)
 
 
 def _run(args: argparse.Namespace) -> None:
@@ -147,12 +152,13 @@ def _run(args: argparse.Namespace) -> None:
 
 def _run_array_job(recipe: Recipe, args: argparse.Namespace, changed_inputs: Literal["accept", "refuse"]) -> None:
     from nextlong import pipeline
-    from nextlong.engine.progress import reporter_for
     from nextlong.text import counted
 
     shown = console(stderr=args.json)
     if args.before:
-        needed = pipeline.run_before(recipe, args.before, reporter=reporter_for(shown), changed_inputs=changed_inputs)
+        needed = pipeline.run_before(
+            recipe, args.before, reporter=reporter(stderr=args.json), changed_inputs=changed_inputs
+        )
         if args.json:
             print_json({"step": args.before, "needed": needed})
         else:
@@ -163,7 +169,7 @@ def _run_array_job(recipe: Recipe, args: argparse.Namespace, changed_inputs: Lit
     if match is None or not 1 <= int(match[1]) <= int(match[2]):
         raise NextlongError(f"--tasks {given} is not a share; use K/N, such as 3/64: the third of 64, counted from 1")
     part = (int(match[1]), int(match[2]))
-    ran, total = pipeline.run_share(recipe, args.only_step, part=part, reporter=reporter_for(shown))
+    ran, total = pipeline.run_share(recipe, args.only_step, part=part, reporter=reporter(stderr=args.json))
     if args.json:
         print_json({"step": args.only_step, "ran": ran, "tasks": total})
     elif total:
@@ -181,14 +187,18 @@ def run_recipe(
 ) -> None:
     """Run or resume a recipe, print what it wrote and where, and leave a report; with JSON, progress goes to standard error."""
     from nextlong.artifacts import record
-    from nextlong.engine.progress import reporter_for
     from nextlong.report import as_json, summary, tables
     from nextlong.report.page import write as write_page
     from nextlong.runs.export import run
 
     shown = console(stderr=form == "json")
-    before = record.current(record.run_dir_of(recipe))
-    written = run(recipe, reporter=reporter_for(shown), changed_inputs=changed_inputs)
+    run_dir = record.run_dir_of(recipe)
+    before, name = record.current(run_dir), record.name_for(recipe, run_dir)
+    if not recipe.overridden and before not in (None, name):
+        tables.say(
+            f"{run_dir} opens the variant {before} until this run is finished, then {name}", console(stderr=True)
+        )
+    written = run(recipe, reporter=reporter(stderr=form == "json"), changed_inputs=changed_inputs)
     (made,) = written.runs
     if form == "json":
         write_page.leave([made])
@@ -224,7 +234,6 @@ def _variant(recipe: Recipe, made: Run, before: str | None) -> str:
 
 
 def _sweep(args: argparse.Namespace) -> None:
-    from nextlong.engine.progress import reporter_for
     from nextlong.report import compare, sweep, tables
     from nextlong.report.page import write as write_page
     from nextlong.runs import export as runs_export
@@ -237,7 +246,7 @@ def _sweep(args: argparse.Namespace) -> None:
             check_folder_of(path)  # now, and not after hours of work
     progress = console(stderr=True)
     sweep.show_ahead(variants, progress)
-    ran = sweep.run_variants(variants, reporter=reporter_for(progress), make=runs_export.make)
+    ran = sweep.run_variants(variants, reporter=reporter(stderr=True), make=runs_export.make)
     outcomes = []
     for number, variant in enumerate(variants, start=1):
         tables.say(f"{number} of {len(variants)} variants: {variant.name}", progress)

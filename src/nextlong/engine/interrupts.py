@@ -7,6 +7,7 @@ it, would end the process on the spot and leave its semaphores behind; here it r
 from __future__ import annotations
 
 import signal
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -44,6 +45,15 @@ def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
+def start_tracker() -> None:
+    """Start the process that removes the semaphores of a killed run, without its warning that it had to."""
+    sys.warnoptions.append("ignore::UserWarning:multiprocessing.resource_tracker")
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        sys.warnoptions.pop()
+
+
 @contextmanager
 def held_back() -> Iterator[None]:
     """Let both wait while processes start: a half-started one would outlive its pool and print tracebacks.
@@ -52,7 +62,7 @@ def held_back() -> Iterator[None]:
     enough, because a library's thread may receive the signal in this one's stead. SIGTERM is not blocked: it is what ends
     the workers.
     """
-    resource_tracker.ensure_running()  # beforehand, because starting it unblocks the signal
+    start_tracker()  # beforehand, because starting it unblocks the signal
     caught: list[int] = []
     interrupted = _SIGNALS if _in_main_thread() else ()  # no other thread ever is
     handlers = {number: signal.signal(number, lambda number, _: caught.append(number)) for number in interrupted}

@@ -1,16 +1,17 @@
 """Progress: what the terminal or the log shows while steps run. Nothing here touches the data.
 
-A reporter has three methods: `kept(labels)` for steps that were there already, `step(label, done=…, total=…)`, a context
+A reporter has three methods: `kept(labels)` for steps whose results are reused, `step(label, done=…, total=…)`, a context
 that yields a function to call once per finished task with the seconds that it took, and `tell(text)` for why a run does
-more than its steps.
+more than its steps. `titles` says in words what a step does, by its name.
 """
 
 from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from types import MappingProxyType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -20,6 +21,7 @@ from nextlong.text import HANGING, wrapped
 
 Advance = Callable[[float], None]
 _LINE_EVERY_S = 30.0
+_NO_TITLES: Mapping[str, str] = MappingProxyType({})
 
 
 class Clock:
@@ -58,12 +60,13 @@ class Quiet:
 class Lines:
     """Plain lines for a log: one when a step ends, and one every half minute while it lasts, also of a single task."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, titles: Mapping[str, str] = _NO_TITLES) -> None:
         self._console = console
+        self._titles = titles
 
     def kept(self, labels: Sequence[str]) -> None:
-        """Print which steps were there already, in one line."""
-        self.tell(f"kept: {', '.join(labels)}")
+        """Print which steps are reused, in one line."""
+        self.tell(f"reused: {', '.join(labels)}")
 
     def tell(self, text: str) -> None:
         """Print a line."""
@@ -96,16 +99,18 @@ class Lines:
         finally:
             ended.set()
             speaking.join()
-        self._console.print(f"{label}: done in {clock.spent():.1f} s", highlight=False)
+        name = f"{label} ({title})" if (title := self._titles.get(label)) else label
+        self._console.print(f"{name}: done in {clock.spent():.1f} s", highlight=False)
 
 
 class Bars:
     """One live bar a step, for a terminal."""
 
-    def __init__(self, console: Console) -> None:
+    def __init__(self, console: Console, titles: Mapping[str, str] = _NO_TITLES) -> None:
         self._console = console
+        self._titles = titles
         self._live = Progress(
-            TextColumn("  {task.description:<16}"),
+            TextColumn("  {task.description:<17}"),
             BarColumn(bar_width=32),
             _Count(),
             _Rate(),
@@ -116,8 +121,8 @@ class Bars:
         )
 
     def kept(self, labels: Sequence[str]) -> None:
-        """Print which steps were there already, in one paragraph."""
-        self.tell(f"✓ kept: {', '.join(labels)}")
+        """Print which steps are reused, in one paragraph."""
+        self.tell(f"✓ reused: {', '.join(labels)}")
 
     def tell(self, text: str) -> None:
         """Print a line."""
@@ -145,7 +150,8 @@ class Bars:
             self._live.refresh()  # else the line below is printed above the bar as it was
             if not self._live.tasks:
                 self._live.stop()
-        self._console.print(f"[green]✓[/] {label:<16} {clock.spent():6.1f} s", highlight=False)
+        title = self._titles.get(label, "")
+        self._console.print(f"[green]✓[/] {label:<17} {clock.spent():6.1f} s  [dim]{title}[/]", highlight=False)
 
 
 class _Count(ProgressColumn):
@@ -166,6 +172,6 @@ class _Left(TimeRemainingColumn):
 Reporter = Quiet | Lines | Bars
 
 
-def reporter_for(console: Console) -> Reporter:
-    """Return bars on a terminal, lines elsewhere."""
-    return Bars(console) if console.is_terminal else Lines(console)
+def reporter_for(console: Console, titles: Mapping[str, str] = _NO_TITLES) -> Reporter:
+    """Return bars on a terminal, lines elsewhere; `titles` says what steps do, by name."""
+    return Bars(console, titles) if console.is_terminal else Lines(console, titles)

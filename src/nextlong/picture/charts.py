@@ -15,15 +15,12 @@ from markupsafe import Markup
 from nextlong.picture import html
 from nextlong.picture.pieces import clean
 
-_WIDTH, _TOP, _RIGHT, _FOOT = (
-    360.0,
-    6.0,
-    14.0,
-    36.0,
-)  # about a telephone's width, so that 11 units of text stay readable
+_WIDTH = 320.0  # the width of a card on a telephone and in three columns, so that 11 units of text stay readable
+_TOP, _RIGHT, _FOOT = 6.0, 14.0, 36.0
 _CHAR = 6.1  # width of a character of a label, in these units
 _LONGEST_LABEL = 22
 _HEIGHT = 170.0
+_LABEL_HEIGHT = 18.0  # of the label of the y axis, above the chart
 _RADIUS = 3.2
 
 
@@ -82,7 +79,7 @@ def bars(
     step = (thick if stacked else thick * len(series)) + 6
     marks: list[Markup] = []
     starts = [0.0] * len(names)
-    top = _TOP + (12 if y_label else 0)
+    top = _TOP + (_LABEL_HEIGHT if y_label else 0)
     for number, one in enumerate(series):
         for row, value in enumerate(one.values):
             y = top + row * step + (0 if stacked else number * thick)
@@ -116,7 +113,7 @@ def lines(
     bend = math.log if scale == "log" else float
     first, last = bend(places[0]), bend(places[-1])
     left = 12 + _CHAR * max(len(f"{value:g}") for value in ys)
-    foot = _TOP + 12 + _HEIGHT
+    foot = _TOP + _LABEL_HEIGHT + _HEIGHT
 
     def to_x(value: float) -> float:
         return left + 6 + (bend(value) - first) / ((last - first) or 1) * (_WIDTH - _RIGHT - left - 6)
@@ -181,7 +178,7 @@ def _drawn(
         list(_apart(along)),
         up,
         size,
-        (left, _TOP, _WIDTH - _RIGHT, foot),
+        (left, _TOP + (_LABEL_HEIGHT if y_label else 0), _WIDTH - _RIGHT, foot),
         rules,
         x_label,
         y_label,

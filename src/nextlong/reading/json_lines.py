@@ -25,7 +25,7 @@ from nextlong.reading.records import (
     source_id,
 )
 from nextlong.recipe import Source
-from nextlong.text import Json
+from nextlong.text import Json, counted
 
 _MAX_HEAD_LINE_BYTES: Final = 10_000_000
 _BUFFER_BYTES: Final = 1 << 20
@@ -83,22 +83,22 @@ class _JsonLines(InputFormat):
 
         Raises CorpusError for a file that is one JSON array, ValueError if no line is an object.
         """
-        problem: ValueError | None = None
-        has_objects = False
-        for number, line in enumerate(_first_lines(stream)):
-            if number == 0:
+        problem, lines, has_objects = "", 0, False
+        for number, line in _first_lines(stream):
+            lines += 1
+            if number == 1:
                 _refuse_array(file, line)
             try:
-                value = orjson.loads(line.removeprefix(BOM) if number == 0 else line)
+                value = orjson.loads(line.removeprefix(BOM) if number == 1 else line)
             except orjson.JSONDecodeError as error:
-                # The parser sees one line, so its own line number would mislead.
-                problem = problem or ValueError(f"broken JSON: {error.msg} at column {error.colno} of its first line")
+                problem = problem or f"line {number}: {RejectKind.BROKEN_JSON}: {_broken_at(error)}"
                 continue
             if isinstance(value, dict):
                 has_objects = True
                 yield value
-        if problem and not has_objects:
-            raise problem
+            problem = problem or f"line {number}: {RejectKind.NOT_AN_OBJECT}"
+        if lines and not has_objects:
+            raise ValueError(f"{problem}; {counted(lines, 'line')} read, none of them a JSON object")
 
     def text_bytes(self, file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
         """Return (bytes of text, bytes on disk) of a file's head; its last, cut line is assumed to be like the others."""
@@ -199,8 +199,14 @@ def _parse(line: bytes, text_column: str) -> tuple[Json, tuple[RejectKind, str] 
             return {}, (RejectKind.LONE_SURROGATE, "")
         except (ValueError, RecursionError):
             # The parser's own "line 1" would contradict the line of the file, which every reject carries.
-            return {}, (RejectKind.BROKEN_JSON, f"{error.msg} at column {error.colno}")
+            return {}, (RejectKind.BROKEN_JSON, _broken_at(error))
     return (value, None) if isinstance(value, dict) else ({}, (RejectKind.NOT_AN_OBJECT, ""))
+
+
+def _broken_at(error: orjson.JSONDecodeError) -> str:
+    """Return the parser's reason and the column; after the newline of a cut line, it counts columns from 1 again."""
+    column = min(error.pos, len(error.doc.rstrip("\r\n"))) + 1
+    return f"{error.msg} at column {column}"
 
 
 def _refuse_array(file: InputFile, line: bytes) -> None:
@@ -217,10 +223,12 @@ def _text(value: Any, source: Source) -> Any:
     return found if text is None else text
 
 
-def _first_lines(stream: Any) -> Iterator[bytes]:
-    held = b""
+def _first_lines(stream: Any) -> Iterator[tuple[int, bytes]]:
+    """Yield the 1-based number and content of each line that is not blank."""
+    held, number = b"", 1
     while len(held) < _MAX_HEAD_LINE_BYTES and (block := stream.read(1 << 16)):
         *lines, held = (held + block).split(b"\n")
-        yield from filter(bytes.strip, lines)
+        yield from ((place, line) for place, line in enumerate(lines, start=number) if line.strip())
+        number += len(lines)
     if held.strip():
-        yield held
+        yield number, held

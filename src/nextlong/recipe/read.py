@@ -8,13 +8,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any
+from typing import Any, Final
 
 import yaml
 
 from nextlong.errors import RecipeError
 from nextlong.recipe.text import UniqueKeys, copied, in_full
-from nextlong.text import Json
+from nextlong.text import Json, did_you_mean
+
+_YAML_NAMES: Final[dict[type, str]] = {list: "list", str: "text"}
 
 
 def preset(name: str) -> str:
@@ -98,7 +100,8 @@ def _read_yaml(path: Path, *, init: str) -> Json:
     try:
         data = yaml.load(path.read_text(encoding="utf-8"), UniqueKeys)
     except FileNotFoundError:
-        raise RecipeError(f"{path} does not exist; `{init.format(path)}` writes a commented recipe there") from None
+        fix = did_you_mean(path) or f"; `{init.format(path)}` writes a commented recipe there"
+        raise RecipeError(f"{path} does not exist{fix}") from None
     except OSError as error:
         raise RecipeError(f"{path} cannot be read: {error.strerror}; name a recipe file") from None
     except UnicodeDecodeError as error:
@@ -111,6 +114,8 @@ def _read_yaml(path: Path, *, init: str) -> Json:
     except (yaml.YAMLError, ValueError) as error:
         raise RecipeError(f"{path} is not YAML: {' '.join(str(error).split())}; correct it") from None
     if not isinstance(data, dict):
-        held = "nothing" if data is None else f"a {type(data).__name__}"
-        raise RecipeError(f"{path} holds {held}, not the keys of a recipe; `{init.partition(' {')[0]}` writes one")
+        held = (
+            "is empty" if data is None else f"is a YAML {_YAML_NAMES.get(type(data), 'value')}, not a mapping of keys"
+        )
+        raise RecipeError(f"{path} {held}; `{init.partition(' {')[0]}` writes a recipe")
     return data

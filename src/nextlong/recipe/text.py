@@ -172,6 +172,7 @@ def _explain_one(where: str, items: Sequence[Any], root: type[BaseModel], method
         return f"{where}: {wrong['ctx']['error']}{value}".removeprefix(": ")
     reasons = [_PLAIN_WORDS.get(item["type"]) or item["msg"].partition(", unable")[0] for item in items]
     reasons = [reason.replace("Input should", "must").replace("String should", "must") for reason in reasons]
+    reasons = [reason.replace("a valid", "an" if "valid integer" in reason else "a") for reason in reasons]
     problem = (
         f"{where} {' or '.join([reasons[0], *(reason.removeprefix('must be ') for reason in reasons[1:])])}{value}"
     )

@@ -84,8 +84,8 @@ def _yield(stats: Stats) -> Rows:
     if _is_extended(stats):
         counts.append(("eligible", yields.eligible))
     rows = [(name, f"{value:,}" if isinstance(value, int) else value) for name, value in counts]
-    rows.append(("drawn" if _is_extended(stats) else "drafts", f"{yields.drafts:,}, which are"))
-    parts = [("kept", yields.kept), ("spare", yields.spare), ("untried", yields.untried)]
+    rows.append(("sampled" if _is_extended(stats) else "drafts", f"{yields.drafts:,}, of which"))
+    parts = [("kept", yields.kept), ("unused", yields.spare), ("not tried", yields.untried)]
     rows += [(name, f"{count:,}") for name, count in parts]
     for reason, count in yields.dropped.items():
         examples = yields.dropped_examples.get(reason, ())

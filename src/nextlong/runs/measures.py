@@ -1,6 +1,7 @@
 """Measures: parts of a run's statistics that need more than its spans.
 
-In:  a run, and counts over its sequences. Out: reuse of chunks, tokens cut off at sequence ends, lengths of documents, costs.
+In:  a run, and counts over its sequences. Out: reuse of chunks, tokens cut off at sequence ends, lengths of documents, costs,
+the cosine of random chunks.
 """
 
 from __future__ import annotations
@@ -19,8 +20,11 @@ from nextlong.artifacts.finished import special_ids
 from nextlong.artifacts.lookup import read_chunks
 from nextlong.methods.documents import separator_follows
 from nextlong.runs.run import Run
-from nextlong.runs.tally import Tally
+from nextlong.runs.tally import Spread, Tally
 
+COSINE_UNIT: Final = 1e-4  # quantiles of cosines are exact to half of this
+_RANDOM_CHUNKS: Final = 500  # whose pairs are the baseline of cosines: the mean is exact to about 0.005
+_SAMPLED_SHARDS: Final = 48
 _HUBS: Final = 10
 _OVERUSED: Final = 16  # uses of a chunk beyond which it teaches hardly anything (docs/warnings.md)
 _WEIGHED_SEQUENCES: Final = 16  # at most
@@ -107,8 +111,7 @@ def _hubs(run: Run, chunk_ids: NDArray[np.int64], uses: NDArray[np.int64]) -> tu
     if not len(top):
         return ()
     ids = chunk_ids[top]
-    (doc_rows,) = lookup.chunk_columns(ids, run.corpus.chunks, ("doc_row",))
-    names = lookup.source_ids(schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows, run.corpus.documents)
+    names = lookup.source_ids(lookup.documents_of(ids, run.corpus.chunks), run.corpus.documents)
     ordinals = lookup.chunk_ordinals(ids, run.corpus.chunks)
     return tuple(map(Hub, ids.tolist(), names.tolist(), ordinals.tolist(), uses[top].tolist()))
 
@@ -143,6 +146,34 @@ def document_chars(run: Run) -> Tally:
             firsts = np.flatnonzero(np.diff(rows, prepend=rows[0] - 1))
             lengths.add(np.add.reduceat(columns["end"] - columns["start"], firsts))
     return lengths
+
+
+def sample_chunks(run: Run, most: int) -> NDArray[np.int64]:
+    """Return the sorted ids of about `most` chunks, shape (n,), from at most 48 evenly spaced shards."""
+    shards = np.unique(np.linspace(0, len(run.corpus.chunks) - 1, min(_SAMPLED_SHARDS, len(run.corpus.chunks))))
+    rng = np.random.default_rng(0)
+    ids = []
+    for shard in shards.astype(int).tolist():
+        count = len(read_chunks(run.corpus.chunks[shard], ("doc_row",))["doc_row"])
+        rows = rng.choice(count, min(count, -(-most // len(shards))), replace=False)
+        ids.append(schemas.pack_ids(shard, np.sort(rows)))
+    return np.concatenate(ids)
+
+
+def measure_random_similarity(run: Run) -> Spread | None:
+    """Return the cosines of all pairs of 500 sampled chunks of different documents; None if the run has no vectors."""
+    if "embed" not in run.steps:
+        return None
+    ids = sample_chunks(run, _RANDOM_CHUNKS)
+    vectors = lookup.vectors(ids, run.steps["embed"].files(".vectors.npy")).astype(
+        np.float64
+    )  # sums of any order round to the same multiple of COSINE_UNIT
+    documents = lookup.documents_of(ids, run.corpus.chunks)
+    one, other = np.triu_indices(len(ids), 1)
+    is_pair = documents[one] != documents[other]
+    cosines = Tally()
+    cosines.add(np.rint((vectors @ vectors.T)[one[is_pair], other[is_pair]] / COSINE_UNIT).astype(np.int64))
+    return cosines.spread(unit=COSINE_UNIT)
 
 
 def bytes_per_token(run: Run) -> float:

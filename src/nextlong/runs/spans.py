@@ -84,14 +84,20 @@ def _block(table: pa.Table, corpus: CorpusFiles) -> Block:
     return Block(np.repeat(np.arange(len(sizes)), sizes), chunk_ids, doc_ids, roles, groups, starts, ends, scores)
 
 
-def ranked_scores(block: Block) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-    """Return rank, from 1, and cosine of each negative, and of each document but the first of its sequence, that has one."""
-    negatives, documents = block.of(schemas.NEGATIVE), block.of(schemas.DOCUMENT)
+def ranked_scores(block: Block) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
+    """Return rank, from 1, cosine and doc_id of each negative, and of each document but its sequence's first, that has one.
+
+    The doc_id is that of the meta-document of a negative, and of the document itself.
+    """
+    negatives, documents, meta_spans = (block.of(role) for role in (schemas.NEGATIVE, schemas.DOCUMENT, schemas.META))
     firsts = np.flatnonzero(_run_places(documents.group_keys) == 0)
     ranks = np.concatenate([_run_places(negatives.group_keys) + 1, _run_places(documents.sequence[firsts])])
     scores = np.concatenate([negatives.scores, documents.scores[firsts]])
+    meta_documents = np.full(int(block.sequence[-1]) + 1, schemas.NO_CHUNK)  # (sequences,)
+    meta_documents[meta_spans.sequence] = meta_spans.doc_ids
+    owners = np.concatenate([meta_documents[negatives.sequence], documents.doc_ids[firsts]])
     known = np.isfinite(scores) & (ranks > 0)
-    return ranks[known], scores[known]
+    return ranks[known], scores[known], owners[known]
 
 
 def distances(block: Block) -> NDArray[np.int64]:

@@ -42,11 +42,13 @@ from nextlong.retrieval.index import describe_recall
 from nextlong.runs import spans
 from nextlong.runs.attention import AttentionCounter, Exposure, RankWork, document_lengths
 from nextlong.runs.measures import (
+    COSINE_UNIT,
     CutOff,
     Reuse,
     StepCost,
     document_chars,
     measure_cut_off,
+    measure_random_similarity,
     measure_reuse,
     step_costs,
 )
@@ -61,7 +63,6 @@ from nextlong.text import Json
 STATISTICS: Final = "statistics"  # the step
 NEAR_IDENTICAL_COSINE: Final = 0.95  # docs/warnings.md has what corpora show
 _SUFFIX: Final = ".statistics.json"
-_COSINE_UNIT = 1e-4  # quantiles of cosines are exact to half of this
 _COSINE_EDGES = np.arange(-10_000, 10_501, 500)  # bins of 0.05, in units of a cosine
 _TOKEN_EDGES = np.array([0, 1, *(1 << power for power in range(6, 41))])  # 0, 1-63, 64-127, 128-255 …
 _SHORT = (DropReason.TOO_FEW_NEGATIVES, DropReason.TOO_FEW_DOCUMENTS)
@@ -124,6 +125,14 @@ class RankMean:
 
 
 @dataclass(frozen=True)
+class SourceMean:
+    """The mean cosine of the `count` negatives of a source's meta-documents (or of a source's documents)."""
+
+    mean: float
+    count: int
+
+
+@dataclass(frozen=True)
 class NearIdentical:
     """How many negatives have a cosine of at least `cosine`; `sequence`, from 0, holds the most of them, `most`."""
 
@@ -166,6 +175,8 @@ class Stats:
     similarity: Spread | None
     similarity_by_rank: tuple[RankMean, ...]
     similarity_histogram: tuple[Bin, ...]
+    similarity_by_source: dict[str, SourceMean]
+    random_similarity: Spread | None  # of pairs of random chunks, the baseline; None without vectors or negatives
     distance_tokens: Spread | None
     distance_histogram: tuple[Bin, ...]
     chunk_tokens: Spread | None
@@ -211,7 +222,8 @@ def statistics_step(run: Run) -> Step:
     """Return the step that measures a run, whose record is written."""
     config = {"sequences": run.recipe.compose.sequences}
     tasks = [partial(measure_to, named=run.variant.named)]
-    return Step(STATISTICS, 6, config, read_steps(run.steps), lambda _: tasks, StatisticsResult)
+    embed = [Step.of(run.steps["embed"])] if "embed" in run.steps else []
+    return Step(STATISTICS, 7, config, (*read_steps(run.steps), *embed), lambda _: tasks, StatisticsResult)
 
 
 def measure_to(out: Path, *, named: str) -> StatisticsResult:
@@ -269,6 +281,7 @@ class _Counting:
         self.cosines, self.gaps, self.uses, self.documents = Tally(), Tally(), Tally(), Tally()
         self.tokens_of_document, self.chunk_tokens, self.taken = Tally(), Tally(), Tally()
         self.negative_tokens_of_document = Tally()
+        self.cosines_of_document, self.scores_of_document = Tally(), Tally()  # their sums, in units; how many there are
         self.rank_sums, self.rank_counts = np.zeros(0), np.zeros(0, np.int64)  # (ranks + 1,) by rank, from 1
         self.role_tokens = np.zeros(len(schemas.ROLES), np.int64)
         self.own_document = self.repeated = self.in_parts = self.in_sequences = 0
@@ -278,8 +291,11 @@ class _Counting:
 
     def add(self, block: Block) -> None:
         self.attention.add(document_lengths(block))
-        ranks, scores = spans.ranked_scores(block)
-        self.cosines.add(np.rint(scores / _COSINE_UNIT).astype(np.int64))
+        ranks, scores, owners = spans.ranked_scores(block)
+        cosines = np.rint(scores / COSINE_UNIT).astype(np.int64)
+        self.cosines.add(cosines)
+        self.cosines_of_document.add(owners, cosines)
+        self.scores_of_document.add(owners)
         self.rank_sums = _padded_sum(self.rank_sums, np.bincount(ranks, weights=scores))
         self.rank_counts = _padded_sum(self.rank_counts, np.bincount(ranks))
         self.gaps.add(spans.distances(block))
@@ -323,7 +339,7 @@ def _stats(run: Run, counting: _Counting) -> Stats:
     is_extended = method.layout == schemas.Layout.EXTENDED
     drafted, lengths = run.steps["draft"].results(DraftResult), document_chars(run)
     keyword_shards = run.steps["keywords"].results(KeywordsResult) if "keywords" in run.steps else []
-    similarity = counting.cosines.spread(unit=_COSINE_UNIT)
+    similarity = counting.cosines.spread(unit=COSINE_UNIT)
     if similarity is not None:  # the quantiles are rounded, the mean is not
         similarity = replace(similarity, mean=float(counting.rank_sums.sum()) / similarity.count)
     near_identical = None
@@ -355,7 +371,9 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         yields=_yield(run),
         similarity=similarity,
         similarity_by_rank=_by_rank(counting),
-        similarity_histogram=counting.cosines.histogram(edges=_COSINE_EDGES, unit=_COSINE_UNIT),
+        similarity_histogram=counting.cosines.histogram(edges=_COSINE_EDGES, unit=COSINE_UNIT),
+        similarity_by_source=_similarity_by_source(run, counting),
+        random_similarity=measure_random_similarity(run) if is_extended and similarity is not None else None,
         distance_tokens=counting.gaps.spread(),
         distance_histogram=counting.gaps.histogram(edges=_TOKEN_EDGES),
         chunk_tokens=counting.chunk_tokens.spread(),
@@ -451,14 +469,22 @@ def _by_rank(counting: _Counting) -> tuple[RankMean, ...]:
     )
 
 
+def _similarity_by_source(run: Run, counting: _Counting) -> dict[str, SourceMean]:
+    sums = _by_source(run, counting.cosines_of_document)
+    return {
+        source: SourceMean(sums[source] * COSINE_UNIT / count, count)
+        for source, count in _by_source(run, counting.scores_of_document).items()
+    }
+
+
 def _by_source(run: Run, by_document: Tally) -> dict[str, int]:
-    """Return tokens by source, the largest first; one shard's documents at a time."""
-    doc_ids, tokens = by_document.counted()
+    """Return what is counted of documents, by source, the largest first; one shard's documents at a time."""
+    doc_ids, counts = by_document.counted()
     total: Counter[str] = Counter()
     shards = schemas.shard_of(doc_ids)
     for shard in np.unique(shards).tolist():
         of_shard = shards == shard
         (sources,) = lookup.document_columns(doc_ids[of_shard], run.corpus.documents, ("source",))
-        for source, count in zip(sources.tolist(), tokens[of_shard].tolist(), strict=True):
+        for source, count in zip(sources.tolist(), counts[of_shard].tolist(), strict=True):
             total[source] += count
     return dict(sorted(total.items(), key=lambda item: (-item[1], item[0])))

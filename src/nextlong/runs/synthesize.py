@@ -26,6 +26,7 @@ from rich.console import Console
 from nextlong.engine import store
 from nextlong.engine.progress import Quiet, reporter_for
 from nextlong.errors import CorpusError, NextlongError, RecipeError
+from nextlong.pipeline import STEP_TITLES
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
 from nextlong.runs import export
@@ -80,7 +81,7 @@ def synthesize(
     }
     # A notebook's kernel asks for colours, but shows what a bar has overwritten.
     console = Console(force_jupyter=False, force_terminal=sys.stdout.isatty())
-    reporter = reporter_for(console) if progress else Quiet()
+    reporter = reporter_for(console, STEP_TITLES) if progress else Quiet()
     with _arguments_named():
         asked = Recipe.from_dict(plain, origin="nextlong.synthesize")
     chunk = f"chunk.max_chars={_chunk_chars(chars, asked.compose.target_tokens)}"

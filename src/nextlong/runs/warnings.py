@@ -212,7 +212,7 @@ def _no_eos(seen: Seen) -> str:
         return ""
     return (
         f"no sequence ends with an end-of-text token (tokenizer.eos is null), so a model trained on these data never learns to "
-        f"stop; the tokenizer has {ends.eos} (known by {ends.eos_said_by}): set tokenizer.eos"
+        f"stop; the tokenizer has {ends.eos} (according to {ends.eos_said_by}): set tokenizer.eos"
     )
 
 

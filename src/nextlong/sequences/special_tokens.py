@@ -57,13 +57,13 @@ def find_ends(tokenizer: Tokenizer, beside: Path | None = None) -> Ends:
     added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     named = [
         *_named(beside, "eos", tokenizer),
-        *((token, "it appends this token to a text") for token in _placed(tokenizer)[1]),
+        *((token, "its post-processor") for token in _placed(tokenizer)[1]),
     ]
     known = [(token, "its name") for token in _DOCUMENT_ENDS if token in added]
     found = [(token, said_by) for token, said_by in named if tokenizer.token_to_id(token) is not None]
     chosen = next(((token, said_by) for token, said_by in found if token not in _TURN_ENDS), None)
     eos = chosen or next(iter([*known, *found]), (None, ""))
-    before = [(token, "it prepends this token to a text") for token in _placed(tokenizer)[0]]
+    before = [(token, "its post-processor") for token in _placed(tokenizer)[0]]
     if not before and _config(beside, "tokenizer_config.json").get("add_bos_token") is True:
         before = list(_named(beside, "bos", tokenizer))
     bos = next(iter(before), (None, ""))

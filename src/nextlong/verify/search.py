@@ -18,7 +18,7 @@ from nextlong.schemas import META, NEGATIVE, SHARD_BITS, Layout
 from nextlong.verify.near_duplicates import without_cause
 from nextlong.verify.outcome import CheckOutcome, chunk_name
 from nextlong.verify.run_files import UNKNOWN, Ids, ResolvedSequence, RunFiles
-from nextlong.verify.vectors import check_document_scores
+from nextlong.verify.vectors import check_document_scores, check_partitions
 
 _TOLERANCE = 1e-3
 _LISTS = ("neighbour_ids", "scores")
@@ -61,7 +61,7 @@ def check_search(run: RunFiles, *, sample: int, seed: int) -> list[CheckOutcome]
     """Check the scores of all negatives, or documents, and search again for `sample` random meta-chunks."""
     if run.layout != Layout.EXTENDED:
         none = CheckOutcome("candidates searched again", "meta-chunks", not_needed=f"{run.layout} sequences have none")
-        return [check_document_scores(run), none]
+        return [check_document_scores(run), *check_partitions(run), none]
     scores = CheckOutcome("scores are cosines", "negatives")
     meta_chunks = _check_scores_and_draw(run, scores, sample=sample, seed=seed)
     candidates, nearest = (

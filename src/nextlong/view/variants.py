@@ -10,8 +10,8 @@ from functools import cached_property
 
 from nextlong.artifacts import record
 from nextlong.picture import pieces, shared_words
-from nextlong.report.page.chunk_map import sample_chunks
 from nextlong.report.page.sequences import SAMPLED_TEXTS
+from nextlong.runs.measures import sample_chunks
 from nextlong.runs.run import Run, Sequence
 from nextlong.text import Json
 from nextlong.view.documents import sources

@@ -3,6 +3,7 @@
 import re
 
 import nextlong
+from nextlong.picture.charts import Point
 from nextlong.picture.pieces import CHUNK_ROLES, lead_document
 from nextlong.report.page import chunk_map
 
@@ -19,9 +20,13 @@ def test_every_chunk_of_the_sequence_is_marked(shared_run):
     assert made.sampled == len(re.findall('<circle class="map', made.chart))
 
 
-def test_samples_are_distinct_chunks_and_no_more_than_wanted(shared_run):
-    run = nextlong.open(shared_run)
-    ids = chunk_map.sample_chunks(run, 20)
-    assert len(set(ids.tolist())) == len(ids)
-    assert 0 < len(ids) <= 20 + len(run.corpus.chunks)
-    assert all(run.corpus.texts(ids))
+def test_the_largest_of_several_sources_have_colours_and_one_source_is_grey():
+    points = [Point(0, 0, "")] * 10
+    shown = chunk_map._by_source(list("aaabbbccde"), points)
+    assert [(one.name, one.colour, len(one.points)) for one in shown] == [
+        ("a", "map run2", 3),
+        ("b", "map run3", 3),
+        ("c", "map run4", 2),
+        ("2 more sources", "map plain1", 2),
+    ]
+    assert [one.colour for one in chunk_map._by_source(["a"] * 10, points)] == ["map plain1"]

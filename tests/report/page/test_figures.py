@@ -9,15 +9,31 @@ def test_the_meta_document_is_orange_and_negatives_are_blue():
     plain = [{"tokens": 100, "tokens_by_role": {"meta": 20, "negative": 75, "separator": 4, "eos": 1}}]
     chart = figures.roles(plain, NAMES)
     assert '<rect class="own"' in chart
-    assert "meta: 20.00 %" in chart
-    assert "negative: 75.00 %" in chart
+    assert "meta-document: 20.00 %" in chart
+    assert "negatives: 75.00 %" in chart
     assert "separators and special tokens: 5.00 %" in chart
 
 
 def test_hovering_a_rank_says_how_many_chunks_are_behind_it():
     ranks = [{"rank": 1, "mean": 0.5, "count": 411}, {"rank": 50, "mean": 0.25, "count": 19}]
-    chart = figures.by_rank([{"similarity_by_rank": ranks}], NAMES)
+    plain = {"layout": "extended", "similarity_by_rank": ranks, "random_similarity": {"mean": 0.0625}}
+    chart = figures.by_rank([plain], NAMES)
     assert "rank 50: 0.2500 (n = 19)" in chart
+    assert chart.count("<title>random pairs of chunks: 0.0625</title>") == 2  # the ends of a line
+    assert "random pairs" not in figures.by_rank([plain | {"random_similarity": None}], NAMES)
+    assert figures.by_rank([plain | {"similarity_by_rank": []}], NAMES) == ""
+
+
+def test_similarity_by_source_is_drawn_where_a_run_has_several_sources():
+    means = {"a": {"mean": 0.5, "count": 4}, "b": {"mean": 0.125, "count": 9}}
+    plain = {"tokens_by_source": {"b": 2, "a": 1}, "similarity_by_source": means}
+    assert "<title>b: 0.1250</title>" in figures.by_source([plain], NAMES)
+    assert figures.by_source([plain | {"similarity_by_source": {"a": means["a"]}}], NAMES) == ""
+
+
+def test_one_source_of_one_run_is_no_chart():
+    assert figures.sources([{"tokens_by_source": {"a": 3}}], NAMES) == ""
+    assert figures.sources([{"tokens_by_source": {"a": 3}}] * 2, ["base", "tail"])
 
 
 def test_runs_are_called_by_their_names():

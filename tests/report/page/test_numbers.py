@@ -117,7 +117,7 @@ def test_reuse_and_hubs_point_at_their_own_entries():
 
 
 def test_negatives_are_named_only_where_documents_are_extended():
-    keys = {"sequences": 1, "target_tokens": 2, "tokens": 2, "distinct_documents": 1}
+    keys = {"sequences": 1, "target_tokens": 2, "tokens": 2, "distinct_documents": 1, "random_similarity": None}
     spread = {"distance_tokens": None, "similarity": {"mean": 0.5}}
     names = [
         {row.name for row in numbers.first([stats(layout=layout, **keys, **spread)])}
@@ -126,3 +126,17 @@ def test_negatives_are_named_only_where_documents_are_extended():
     assert "mean cosine of the negatives" in names[0]
     assert "mean cosine of the documents" in names[1]
     assert not [name for name in names[0] if name.startswith("tokens between")]
+
+
+def test_a_mean_cosine_stands_beside_that_of_random_pairs():
+    keys = {"similarity": {"mean": 0.5}, "random_similarity": {"mean": 0.0625}}
+    names = [row.name for row in numbers.first([stats(**keys)])]
+    assert "mean cosine of the negatives (random pairs: 0.06)" in names
+
+
+def test_words_of_a_recipe_are_explained_and_their_values_stay_as_they_are():
+    (row,) = numbers.settings([{"negatives": "tail"}, {"negatives": "of tomorrow"}])
+    assert row.cells == (
+        Cell("tail: the most similar chunks, least similar first", "tail", ("negatives",)),
+        Cell("of tomorrow", "of tomorrow", ("negatives",)),
+    )

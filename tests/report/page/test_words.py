@@ -31,7 +31,13 @@ def plain(layout, **more):
         "warnings": [],
         "negatives": "top",
         "own_document_negatives": 0,
-        "yields": {"asked": 4},
+        "yields": {"asked": 4, "documents": 200, "drafts": 10},
+        "similarity": {"mean": 0.5, "count": 60},
+        "random_similarity": {"mean": 0.125, "p90": 0.25},
+        "distance_tokens": {"p50": 1234.0},
+        "near_duplicates": 5,
+        "near_duplicate_documents": None,
+        "sequences": 4,
         **more,
     }
 
@@ -44,10 +50,32 @@ def test_every_layout_has_an_opening_of_its_own(layout):
 
 def test_a_page_without_an_extended_run_is_read_otherwise_where_that_matters():
     extended, concatenated = plain(Layout.EXTENDED), plain(Layout.CONCATENATED)
-    assert "negatives" in words.reading("rank", [concatenated, extended])
-    assert words.reading("cost", [concatenated]) == words.reading("cost", [extended])
-    of_documents = {name: words.reading(name, [concatenated]) for name in words._READ}
+    assert "negatives" in words.reading("rank", [concatenated, extended], ["a", "b"])
+    assert words.reading("cost", [concatenated], ["a"]) == words.reading("cost", [extended], ["a"])
+    concatenated |= {"near_duplicates": None, "random_similarity": None}
+    of_documents = {name: words.reading(name, [concatenated], ["a"]) for name in words._READ}
     assert not [name for name, said in of_documents.items() if "negative" in said or "meta-" in said]
+
+
+def test_numbers_stand_beside_what_they_are_to_be_compared_to():
+    extended = plain(Layout.EXTENDED)
+    told = words.reading("near", [extended], ["a"])
+    assert told.endswith(
+        "Filtered out: 5 chunks in 10 drafts, 0.5 per draft. A sequence has 15.0 negatives on average."
+    )
+    documents = plain(Layout.CONCATENATED, near_duplicates=None, near_duplicate_documents=3)
+    assert words.reading("near", [documents], ["a"]).endswith("Filtered out: 3 of 200 documents (1.5%).")
+    random = "Random pairs of chunks have a mean cosine of 0.12 (90th percentile 0.25)."
+    assert words.reading("similarity", [extended], ["a"]).endswith(random)
+    assert f"base: {random} tail: {random}" in words.reading("source-cosine", [extended, extended], ["base", "tail"])
+
+
+def test_every_check_is_said_once_and_only_of_the_layouts_that_it_is_made_for():
+    groups = (words._CHECKED, words._CHECKED_EXTENDED, words._CHECKED_DOCUMENTS)
+    assert sorted(name for group in groups for name in group) == sorted(CHECKS)
+    of_documents = " ".join(words.verdict(plain(Layout.CONCATENATED, negatives=None)).passed)
+    assert "negative" not in of_documents
+    assert "meta-" not in of_documents
 
 
 def test_only_terms_that_a_run_has_a_use_for_are_explained():
@@ -65,16 +93,23 @@ def test_only_terms_that_a_run_has_a_use_for_are_explained():
 
 def test_the_decision_is_said_with_its_reasons():
     warned = plain(Layout.EXTENDED, warnings=[{"name": "x", "message": "the corpus is small"}])
-    assert words.verdict(warned) == ("look", "Probably, but check one point first.", ("The corpus is small.",))
+    assert words.verdict(warned)[:3] == ("look", "Probably, but check one point first.", ("The corpus is small.",))
     leak = {"name": "repeated-chunks", "message": "1 chunk occurs twice"}
     assert words.verdict(plain(Layout.EXTENDED, warnings=[*warned["warnings"], leak])).level == "stop"
-    level, decision, reasons = words.verdict(plain(Layout.EXTENDED))
+    assert (
+        "No sequence contains the same chunk twice."
+        not in words.verdict(plain(Layout.EXTENDED, warnings=[leak])).passed
+    )
+    level, decision, reasons, passed = words.verdict(plain(Layout.EXTENDED))
     assert (level, decision) == ("good", "Yes, train on it.")
-    assert f"All {len(CHECKS)} data-quality checks passed." in reasons
-    assert "No negative comes from the document that it interrupts." in reasons
+    assert f"All {len(passed)} data-quality checks passed." in reasons
+    assert "Negatives are similar to their meta-chunk: mean cosine 0.50. Random pairs of chunks have 0.12." in reasons
+    assert "Neighboring chunks of a document are 1,234 tokens apart (median)." in reasons
+    assert "No negative comes from the document that it interrupts." in passed
     assert "The run produced as many sequences as the recipe asks for." in reasons
-    documents = plain(Layout.CONCATENATED, negatives=None, own_document_negatives=None, yields={"asked": "all"})
-    assert len(words.verdict(documents).reasons) == 2
+    documents = plain(Layout.CONCATENATED, negatives=None, random_similarity=None, distance_tokens=None)
+    documents["yields"] = {"asked": "all"}
+    assert len(words.verdict(documents).reasons) == 1
 
 
 def test_what_forbids_training_is_a_check_that_exists():

@@ -7,24 +7,21 @@ components of the sample (numpy's SVD), so the map is deterministic; its caption
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 from markupsafe import Markup
-from numpy.typing import NDArray
 
-from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.lookup import read_chunks
 from nextlong.picture import charts
 from nextlong.picture.charts import Point, Series
 from nextlong.picture.pieces import CHUNK_ROLES
+from nextlong.runs.measures import sample_chunks
 from nextlong.runs.run import Run, Span
+from nextlong.text import counted
 
 _SAMPLE: Final = 1000  # chunks of the corpus
-_SHARDS: Final = 48  # that they are sampled from
-_SOURCES: Final = 4  # with a colour of their own
-_SOURCE_COLOURS: Final = ("run0", "run2", "run3", "run4")  # not the meta-document's orange
+_SOURCE_COLOURS: Final = ("run2", "run3", "run4")  # neither the meta-document's orange nor the negatives' blue
 
 
 class ChunkMap(NamedTuple):
@@ -35,18 +32,6 @@ class ChunkMap(NamedTuple):
     variance: float
 
 
-def sample_chunks(run: Run, most: int) -> NDArray[np.int64]:
-    """Return the sorted ids of at most `most` chunks, shape (n,), from at most 48 evenly spaced shards."""
-    shards = np.unique(np.linspace(0, len(run.corpus.chunks) - 1, min(_SHARDS, len(run.corpus.chunks))).astype(int))
-    rng = np.random.default_rng(0)
-    ids = []
-    for shard in shards.tolist():
-        count = len(read_chunks(run.corpus.chunks[shard], ("doc_row",))["doc_row"])
-        rows = rng.choice(count, min(count, -(-most // len(shards))), replace=False)
-        ids.append(schemas.pack_ids(shard, np.sort(rows)))
-    return np.concatenate(ids)
-
-
 def draw(run: Run, spans: Sequence[Span], *, lead: int) -> ChunkMap | None:
     """Return the map with the chunks of a sequence about document `lead`; None where the run has no vectors."""
     if "embed" not in run.steps:
@@ -54,15 +39,13 @@ def draw(run: Run, spans: Sequence[Span], *, lead: int) -> ChunkMap | None:
     of_sequence = {span.chunk_id: span for span in spans if span.role in CHUNK_ROLES}
     sampled = sample_chunks(run, _SAMPLE)
     ids = np.concatenate([sampled, np.array(sorted(of_sequence), np.int64)])
-    vectors = _vectors(run, ids)
+    vectors = lookup.vectors(ids, run.steps["embed"].files(".vectors.npy"))
     center = vectors[: len(sampled)].mean(axis=0)
     _, singular, axes = np.linalg.svd(vectors[: len(sampled)] - center, full_matrices=False)
     if len(singular) < 2 or not singular.any():
         return None
     places = (vectors - center) @ axes[:2].T  # float32 (n, 2)
-    documents = (
-        schemas.shard_of(ids) << schemas.SHARD_BITS | lookup.chunk_columns(ids, run.corpus.chunks, ("doc_row",))[0]
-    )
+    documents = lookup.documents_of(ids, run.corpus.chunks)
     sources, names = lookup.document_columns(documents, run.corpus.documents, ("source", "source_id"))
     points = [
         Point(float(x), float(y), f"{source}: {name}")
@@ -91,19 +74,10 @@ def draw(run: Run, spans: Sequence[Span], *, lead: int) -> ChunkMap | None:
     return ChunkMap(charts.scatter(series, height=240), len(sampled), variance)
 
 
-def _vectors(run: Run, ids: NDArray[np.int64]) -> NDArray[np.float32]:
-    files = run.steps["embed"].files(".vectors.npy")
-
-    def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
-        return [np.load(files[shard], mmap_mode="r")[rows]]
-
-    return lookup.by_shard(ids, load)[0].astype(np.float32)
-
-
 def _by_source(sources: Sequence[str], points: Sequence[Point]) -> list[Series]:
-    """Return the sampled chunks by source: the largest sources with a colour each, all others together."""
+    """Return the sampled chunks by source: the largest of several sources with a colour each, all others in grey."""
     counts = {name: sources.count(name) for name in dict.fromkeys(sources)}
-    largest = sorted(counts, key=lambda name: -counts[name])[:_SOURCES]
+    largest = sorted(counts, key=lambda name: -counts[name])[: len(_SOURCE_COLOURS) if len(counts) > 1 else 0]
     colours = dict(zip(largest, _SOURCE_COLOURS, strict=False))
     small = [point._replace(radius=2) for point in points]
     shown = [
@@ -115,7 +89,8 @@ def _by_source(sources: Sequence[str], points: Sequence[Point]) -> list[Series]:
         for name, colour in colours.items()
     ]
     rest = [point for source, point in zip(sources, small, strict=True) if source not in colours]
-    return [*shown, Series(f"{len(counts) - len(colours)} more sources", "map plain1", points=rest)] if rest else shown
+    name = counted(len(counts) - len(colours), "more source") if colours else "other chunks of the corpus"
+    return [*shown, Series(name, "map plain1", points=rest)] if rest else shown
 
 
 def _larger(point: Point, span: Span, radius: float = 4) -> Point:

@@ -11,7 +11,6 @@ from typing import NamedTuple
 
 import numpy as np
 
-from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.results import DraftResult
 from nextlong.picture import shared_words
@@ -41,15 +40,9 @@ def near_duplicate_pairs(run: Run, *, most: int) -> Iterator[Pair]:
         texts = run.corpus.texts(ids).tolist()
         words = shared_words.words_of(texts[0])
         nearest = max(range(1, len(ids)), key=lambda place: len(words & shared_words.words_of(texts[place])))
-        names = _names(run, ids[[0, nearest]])
+        documents = lookup.documents_of(ids[[0, nearest]], run.corpus.chunks)
+        names = lookup.source_ids(documents, run.corpus.documents).tolist()
         yield Pair((names[0], texts[0]), (names[1], texts[nearest]))
-
-
-def _names(run: Run, ids: np.ndarray) -> list[str]:
-    (doc_rows,) = lookup.chunk_columns(ids, run.corpus.chunks, ("doc_row",))
-    docs = schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows
-    names: list[str] = lookup.source_ids(docs, run.corpus.documents).tolist()
-    return names
 
 
 def marked(pair: Pair) -> list[tuple[str, str, list[tuple[str, bool]]]]:

@@ -13,16 +13,21 @@ from markupsafe import Markup
 from nextlong.picture import charts
 from nextlong.picture.charts import Point, Series
 from nextlong.report.page.numbers import source_names, spoken_bin
-from nextlong.report.page.words import Plain
+from nextlong.report.page.words import Plain, is_extended
 
 _MAX_SOURCES: Final = 12
-_ROLE_COLOURS: Final = {"meta": "own", "negative": "negative", "document": "plain1"}  # as in the strip
+_ROLES: Final = {  # name and colour, as in the strip
+    "meta": ("meta-document", "own"),
+    "negative": ("negatives", "negative"),
+    "document": ("documents", "plain1"),
+    "separator": ("separators and special tokens", "between"),
+}
 _YIELD_COLOURS: Final = {"kept": "run0", "spare": "plain0", "untried": "plain1", "dropped": "run1"}
 _YIELD_NAMES: Final = {"spare": "unused", "untried": "not tried"}
 
 
 def by_rank(plain: Plain, names: Sequence[str]) -> Markup:
-    """Draw the mean cosine at each rank (the paper's figure on choosing negatives)."""
+    """Draw the mean cosine at each rank (the paper's figure on choosing negatives), above that of random pairs."""
     lines = [
         [
             Point(one["rank"], one["mean"], f"{name}rank {one['rank']:,}: {one['mean']:.4f} (n = {one['count']:,})")
@@ -30,7 +35,29 @@ def by_rank(plain: Plain, names: Sequence[str]) -> Markup:
         ]
         for name, stats in _prefixed(plain, names)
     ]
-    return charts.lines(_series(names, lines), x_label="rank", y_label="mean cosine", scale="log")
+    series = _series(names if len(names) > 1 else ["negatives" if is_extended(plain) else "documents"], lines)
+    ranks = [point.x for line in lines for point in line]
+    means = dict.fromkeys(stats["random_similarity"]["mean"] for stats in plain if stats["random_similarity"])
+    series += [
+        Series(
+            "random pairs of chunks",
+            "plain1",
+            points=[Point(rank, mean, f"random pairs of chunks: {mean:.4f}") for rank in (min(ranks), max(ranks))],
+        )
+        for mean in means
+        if ranks
+    ]
+    return charts.lines(series, x_label="rank", y_label="mean cosine", scale="log")
+
+
+def by_source(plain: Plain, names: Sequence[str]) -> Markup:
+    """Draw the mean cosine of each source; nothing where no run has several."""
+    held = [stats["similarity_by_source"] for stats in plain]
+    if max(map(len, held)) < 2:
+        return Markup()
+    shown = [name for name in source_names(plain) if any(name in of_run for of_run in held)][:_MAX_SOURCES]
+    rows = [[max(0.0, of_run[name]["mean"]) if name in of_run else 0.0 for name in shown] for of_run in held]
+    return _bars(names, shown, rows, label="mean cosine", unit="", form="{:.4f}")
 
 
 def similarity(plain: Plain, names: Sequence[str]) -> Markup:
@@ -49,13 +76,14 @@ def similarity(plain: Plain, names: Sequence[str]) -> Markup:
                 for one in bins
             ]
         )
-    return charts.lines(_series(names, lines), x_label="cosine, in steps of 0.05", y_label="percent")
+    what = "negatives" if is_extended(plain) else "documents"
+    return charts.lines(_series(names, lines), x_label="cosine, in steps of 0.05", y_label=f"percent of the {what}")
 
 
 def histogram(
-    key: str, label: str, *, within: str = "", counts: str = "count"
+    key: str, label: str, *, of: str, within: str = "", counts: str = "count"
 ) -> Callable[[Plain, Sequence[str]], Markup]:
-    """Return what draws a histogram as percent bars; `within` is the part of the statistics that holds it."""
+    """Return what draws a histogram as bars, in percent `of` what it counts, from the part `within` of the statistics."""
 
     def drawn(plain: Plain, names: Sequence[str]) -> Markup:
         held = [(stats[within] if within else stats)[key] for stats in plain]
@@ -65,23 +93,24 @@ def histogram(
             total = max(1, sum(one[counts] for one in bins))
             share_of = {(one["least"], one["most"]): 100 * one[counts] / total for one in bins}
             rows.append([share_of.get(edge, 0.0) for edge in edges])
-        return _bars(
-            names, [spoken_bin(*edge) for edge in edges], rows, label="percent", y_label=label, unit=" %", form="{:.1f}"
-        )
+        bins = [spoken_bin(*edge) for edge in edges]
+        return _bars(names, bins, rows, label=f"percent of the {of}", y_label=label, unit=" %", form="{:.1f}")
 
     return drawn
 
 
 def exposure(plain: Plain, names: Sequence[str]) -> Markup:
     """Draw the effective left context of the predicted tokens; of several attention masks the first, the recipe's own."""
-    return histogram("histogram", "tokens before the predicted one", within="first_exposure")(
+    return histogram("histogram", "tokens that it can attend to", of="predicted tokens", within="first_exposure")(
         [{"first_exposure": stats["exposure"][0] if stats["exposure"] else {"histogram": []}} for stats in plain], names
     )
 
 
 def sources(plain: Plain, names: Sequence[str]) -> Markup:
-    """Draw which sources the tokens come from."""
+    """Draw which sources the tokens come from; nothing if one run has one source."""
     shown = source_names(plain)[:_MAX_SOURCES]
+    if len(shown) == len(plain) == 1:
+        return Markup()
     rows = []
     for stats in plain:
         total = max(1, sum(stats["tokens_by_source"].values()))
@@ -94,10 +123,10 @@ def roles(plain: Plain, names: Sequence[str]) -> Markup:
     held = dict.fromkeys(role for stats in plain for role in stats["tokens_by_role"])
     groups: dict[str, list[float]] = {}
     for role in held:
-        name = role if role in _ROLE_COLOURS else "separators and special tokens"
+        name = role if role in _ROLES else "separator"
         shares = [100 * stats["tokens_by_role"].get(role, 0) / max(1, stats["tokens"]) for stats in plain]
         groups[name] = [a + b for a, b in zip(groups.get(name, [0.0] * len(shares)), shares, strict=True)]
-    series = [Series(name, _ROLE_COLOURS.get(name, "between"), values) for name, values in groups.items()]
+    series = [Series(*_ROLES[role], values) for role, values in groups.items()]
     return charts.bars(_one_name(names), series, label="percent of the tokens", unit=" %", form="{:.2f}", stacked=True)
 
 

@@ -6,10 +6,10 @@ In:  `Stats.as_json()` of one or several runs. Out: rows of a name and a cell a 
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
-from nextlong.report.page.words import Plain, is_extended
+from nextlong.report.page.words import SETTINGS, Plain, is_extended
 
 Path = tuple[str | int, ...]
 _NOTHING = "–"
@@ -58,9 +58,11 @@ def _filled(rows: Iterable[Row]) -> list[Row]:
 
 
 def first(plain: Plain) -> list[Row]:
-    """Return the few numbers of the first screen."""
+    """Return the few numbers of the first screen of one run."""
     what = "negatives" if is_extended(plain) else "documents"
     apart = "tokens between neighboring chunks of a document, median"
+    random = plain[0]["random_similarity"]
+    of_random = f" (random pairs: {random['mean']:.2f})" if random else ""
     return _filled(
         [
             row("sequences", plain, ("sequences",)),
@@ -68,13 +70,13 @@ def first(plain: Plain) -> list[Row]:
             row("tokens in total", plain, ("tokens",)),
             row("documents used", plain, ("distinct_documents",)),
             row(apart, plain, ("distance_tokens", "p50"), "{:,.0f}"),
-            row(f"mean cosine of the {what}", plain, ("similarity", "mean"), "{:.2f}"),
+            row(f"mean cosine of the {what}{of_random}", plain, ("similarity", "mean"), "{:.2f}"),
         ]
     )
 
 
 def settings(plain: Plain) -> list[Row]:
-    """Return what distinguishes the runs."""
+    """Return what distinguishes the runs; words of the recipe are explained."""
     names = {
         "method_name": "method",
         "negatives": "choice of negatives",
@@ -90,9 +92,13 @@ def settings(plain: Plain) -> list[Row]:
         "distinct_documents": "documents used",
         "chars_per_token": "characters per token",
     }
-    return _filled(
-        row(name, plain, (key,), "{:.3f}" if key == "chars_per_token" else "{:,}") for key, name in names.items()
-    )
+    rows = (row(name, plain, (key,), "{:.3f}" if key == "chars_per_token" else "{:,}") for key, name in names.items())
+    return _filled(Row(one.name, tuple(map(_explained, one.cells))) for one in rows)
+
+
+def _explained(cell: Cell) -> Cell:
+    meaning = SETTINGS.get(str(cell.path[0]), {}).get(cell.value) if cell.path else None
+    return replace(cell, text=f"{cell.text}: {meaning}") if meaning else cell
 
 
 def yields(plain: Plain) -> list[Row]:
@@ -129,6 +135,19 @@ def by_rank(plain: Plain) -> list[Row]:
         for found in (
             _row_where(f"rank {rank:,}", plain, ("similarity_by_rank",), {"rank": rank}, "mean", "{:.4f}"),
             _row_where(f"rank {rank:,}: n", plain, ("similarity_by_rank",), {"rank": rank}, "count", "{:,}"),
+        )
+    ]
+
+
+def by_source(plain: Plain) -> list[Row]:
+    """Return the mean cosine of each source and the number of chunks behind it."""
+    names = [name for name in source_names(plain) if any(name in stats["similarity_by_source"] for stats in plain)]
+    return [
+        found
+        for name in names[:_SHOWN_SOURCES]
+        for found in (
+            row(name, plain, ("similarity_by_source", name, "mean"), "{:.4f}"),
+            row(f"{name}: n", plain, ("similarity_by_source", name, "count")),
         )
     ]
 

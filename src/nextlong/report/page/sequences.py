@@ -14,7 +14,7 @@ from nextlong.picture import pieces, shared_words, strip
 from nextlong.picture.strip import StripTexts
 from nextlong.report.page import chunk_map, words
 from nextlong.report.page.chunk_map import ChunkMap
-from nextlong.runs import find
+from nextlong.runs import find, measures
 from nextlong.runs.run import Run, Span
 from nextlong.runs.run import Sequence as OneSequence
 from nextlong.text import counted
@@ -125,7 +125,7 @@ def _texts(run: Run, sequence: OneSequence, limit: int) -> StripTexts | None:
         return None
     whole = sequence.texts
     texts = [text[:limit] for text in whole]
-    known = shared_words.frequencies(run.corpus.texts(chunk_map.sample_chunks(run, SAMPLED_TEXTS)).tolist())
+    known = shared_words.frequencies(run.corpus.texts(measures.sample_chunks(run, SAMPLED_TEXTS)).tolist())
     shared = [
         shared_words.shared(text, texts[other], known) if other >= 0 else []
         for text, other in zip(texts, pieces.partners(sequence.spans), strict=True)

@@ -103,7 +103,7 @@ def page(runs: Sequence[Run]) -> str:
     policy = f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'; form-action 'none'"
     return html.render(
         "report/page/page.html",
-        title=f"{plain[0]['sequences']:,} long sequences" if len(runs) == 1 else f"{len(runs)} data sets side by side",
+        title=words.title(plain),
         policy=policy,
         style=Markup(style),  # our own files, which hold no text of a corpus
         script=Markup(script),
@@ -164,7 +164,12 @@ def _hardness(plain: Plain) -> list[tuple[str, str, Figure, list[Row]]]:
     compared = "; ".join(dict.fromkeys(map(words.compared, plain)))
     part = "chunk" if is_extended else "part"
     return [
-        ("rank", f"Similarity by rank: {compared}", figures.by_rank, numbers.by_rank(plain)),
+        (
+            "rank",
+            f"Mean cosine by rank: {compared}",
+            figures.by_rank,
+            [*numbers.by_rank(plain), *numbers.spread(plain, "random_similarity", "{:.4f}", of="random pairs: ")],
+        ),
         (
             "similarity",
             f"Distribution of the cosine: {compared}",
@@ -172,9 +177,15 @@ def _hardness(plain: Plain) -> list[tuple[str, str, Figure, list[Row]]]:
             [*numbers.spread(plain, "similarity", "{:.4f}"), *numbers.bins(plain, "similarity_histogram", of="")],
         ),
         (
+            "source-cosine",
+            f"Mean cosine by source of the {'meta-document' if is_extended else 'document'}",
+            figures.by_source,
+            numbers.by_source(plain),
+        ),
+        (
             "distance",
             f"Tokens from a {part} to the next {part} of its document",
-            figures.histogram("distance_histogram", "tokens in between"),
+            figures.histogram("distance_histogram", "tokens in between", of="distances"),
             [
                 *numbers.spread(plain, "distance_tokens", "{:,.0f}"),
                 *numbers.bins(plain, "distance_histogram", of="tokens"),
@@ -182,7 +193,7 @@ def _hardness(plain: Plain) -> list[tuple[str, str, Figure, list[Row]]]:
         ),
         (
             "exposure",
-            "Effective left context",
+            "Effective left context of a predicted token",
             figures.exposure,
             numbers.bins(plain, "exposure", 0, "histogram", of="tokens before"),
         ),
@@ -196,14 +207,14 @@ def _content(plain: Plain) -> list[tuple[str, str, Figure, list[Row]]]:
         ("roles", "Tokens by role", figures.roles, numbers.roles(plain)),
         (
             "reuse",
-            "Uses of a chunk",
-            figures.histogram("histogram", "times that a chunk is used", within="reuse", counts="chunks"),
+            f"How often a chunk is used{' as a negative' if words.is_extended(plain) else ''}",
+            figures.histogram("histogram", "uses of a chunk", of="chunks used", within="reuse", counts="chunks"),
             numbers.reuse(plain),
         ),
         (
             "chunks",
             "Length of the chunks",
-            figures.histogram("chunk_tokens_histogram", "tokens of a chunk"),
+            figures.histogram("chunk_tokens_histogram", "tokens of a chunk", of="chunks"),
             [
                 *numbers.spread(plain, "chunk_tokens", "{:,.0f}"),
                 *numbers.bins(plain, "chunk_tokens_histogram", of="tokens"),
@@ -212,7 +223,7 @@ def _content(plain: Plain) -> list[tuple[str, str, Figure, list[Row]]]:
         (
             "documents",
             "Length of the documents",
-            figures.histogram("document_chars_histogram", "characters of a document"),
+            figures.histogram("document_chars_histogram", "characters of a document", of="documents"),
             [
                 *numbers.spread(plain, "document_chars", "{:,.0f}"),
                 *numbers.bins(plain, "document_chars_histogram", of="characters"),
@@ -231,11 +242,11 @@ def _removal(plain: Plain) -> list[tuple[str, str, Figure, list[Row]]]:
 
 
 def _cards(wanted: Sequence[tuple[str, str, Figure, list[Row]]], plain: Plain, names: Sequence[str]) -> list[Card]:
-    """Return the cards of the charts that hold a value of at least one run."""
+    """Return the cards of the charts that hold a value of at least one run; a mean of one source is that of all."""
     return [
-        Card(name, heading, figure(plain, names), words.reading(name, plain), [Table(heading, names, rows)])
+        Card(name, heading, figure(plain, names), words.reading(name, plain, names), [Table(heading, names, rows)])
         for name, heading, figure, rows in wanted
-        if any(cell.path for row in rows for cell in row.cells)
+        if any(cell.path for row in rows for cell in row.cells) and (name != "source-cosine" or len(rows) > 2)
     ]
 
 
@@ -246,5 +257,9 @@ def _costs(plain: Plain, names: Sequence[str]) -> Card:
         for name, one in zip(names, plain, strict=True)
     ]
     return Card(
-        "cost", "Time, memory and disk by step", figures.seconds(plain, names), words.reading("cost", plain), tables
+        "cost",
+        "Time, memory and disk by step",
+        figures.seconds(plain, names),
+        words.reading("cost", plain, names),
+        tables,
     )

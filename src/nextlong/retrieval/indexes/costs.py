@@ -56,18 +56,18 @@ class Load:
 def choose(load: Load) -> tuple[str, str]:
     """Return `exact` or a factory string, and why in a sentence."""
     exact_s, approximate_s = seconds(load)
-    where = "on the GPU" if load.has_gpu else "a core"
+    unit = "seconds on the GPU" if load.has_gpu else "core-seconds"
     search = f"{counted(load.queries, 'query')} over {load.vectors:,} vectors of {load.dimensions} dimensions"
     if load.vectors < _LEAST_VECTORS:
-        return EXACT, f"exact search of {load.vectors:,} vectors takes about {exact_s:,.1f} s {where}"
+        return EXACT, f"{load.vectors:,} vectors, about {exact_s:,.1f} {unit}"
     if approximate_s > _WORTH * exact_s:
         return EXACT, (
-            f"{search}: exact search takes about {exact_s:,.0f} s {where}, "
-            f"an index would take {approximate_s:,.0f} s a core to build and search"
+            f"{search}: exact search takes about {exact_s:,.0f} {unit}, "
+            f"building and searching an index would take {approximate_s:,.0f} core-seconds"
         )
     return factory_for(load), (
-        f"{search}: exact search would take about {exact_s:,.0f} s {where}, "
-        f"an index {approximate_s:,.0f} s a core to build and search"
+        f"{search}: exact search would take about {exact_s:,.0f} {unit}, "
+        f"building and searching an index {approximate_s:,.0f} core-seconds"
     )
 
 
