@@ -32,7 +32,7 @@ _STDOUT = Path("-")
 def add(commands: Commands) -> None:
     """Add plan and run to the parser."""
     plan = commands.add_parser("plan", help="Show the steps of a recipe, and their time, disk space and memory")
-    plan.add_argument("recipe", type=Path, nargs="?")
+    plan.add_argument("recipe", type=Path, nargs="?", metavar="RECIPE", help="a recipe (YAML)")
     add_set(plan)
     add_json(plan)
     plan.add_argument("--preset", metavar="NAME", help="plan a preset of the package, as for init")
@@ -46,7 +46,7 @@ def add(commands: Commands) -> None:
     plan.set_defaults(command=_plan)
 
     run = commands.add_parser("run", help="Run or resume a recipe")
-    run.add_argument("recipe", type=Path)
+    run.add_argument("recipe", type=Path, metavar="RECIPE", help="a recipe (YAML)")
     add_set(run)
     add_json(run)
     run.add_argument("--name", help="name of the variant, which RUN@NAME opens (the recipe's `name`)")
@@ -62,7 +62,7 @@ def add(commands: Commands) -> None:
 def add_sweep(commands: Commands) -> None:
     """Add sweep to the parser."""
     sweep = commands.add_parser("sweep", help="Run a recipe over a grid of values; shared steps run once")
-    sweep.add_argument("recipe", type=Path)
+    sweep.add_argument("recipe", type=Path, metavar="RECIPE", help="a recipe (YAML)")
     add_set(sweep)
     sweep.add_argument(
         "--over",
