@@ -87,7 +87,7 @@ def every_command(folder, shared_run, recipe_for, monkeypatch):
             "--dry-run",
         ],
         "replicate": ["replicate", "init", "e.yaml", "--preset", "smoke", "--force"],
-        "replicate --dry-run": ["replicate", "--preset", "paper", "--dry-run"],
+        "replicate --dry-run": ["replicate", "--preset", "smoke", "--dry-run"],
         "verify": ["verify", "run", "--sample", "2"],
         "doctor": ["doctor"],
         "completion": ["completion", "bash"],
