@@ -161,6 +161,7 @@ def test_the_probe_sees_a_leak():
 
     def run_on(**given):
         given["cu_seq_lens_q"] = given["cu_seq_lens_q"][[0, -1]]
+        given["document_bounds"] = (0, BOUNDS[-1])
         return forward(**given)
 
     whole.model.forward = run_on
