@@ -24,20 +24,24 @@ _PIECES = re.compile(r"\w+|\W+")
 _ALIKE = 256  # words that stand for one another
 
 
-def write_parts(files: Sequence[Path], *, copies: int, out: Path) -> list[Path]:
-    """Write PARTS * copies files to `out` and return them; the first PARTS hold the documents unchanged."""
-    parts = [out / f"part-{number:03d}.jsonl" for number in range(PARTS * copies)]
-    frequencies = (
-        Counter(word for document in _documents(files) for word in _WORD.findall(document)) if copies > 1 else {}
-    )
-    for copy in range(copies):
+def write_parts(files: Sequence[Path], *, copies: range, out: Path) -> list[Path]:
+    """Write PARTS files to `out` for each of the copies and return them; those of copy 0 hold the documents unchanged."""
+    texts = list(_documents(files))
+    # Cut into words and what stands between them once, not for each copy; equal pieces are one string.
+    known: dict[str, str] = {}
+    cut = [[known.setdefault(piece, piece) for piece in _PIECES.findall(text)] for text in texts] if copies[-1] else []
+    frequencies = Counter(piece for pieces in cut for piece in pieces if _WORD.fullmatch(piece))
+    parts: list[Path] = []
+    for copy in copies:
         exchange = exchanged_words(frequencies, copy=copy) if copy else {}
+        of_copy = [out / f"part-{copy * PARTS + number:03d}.jsonl" for number in range(PARTS)]
         with ExitStack() as stack:
-            opened = [stack.enter_context(parts[copy * PARTS + n].open("w", encoding="utf-8")) for n in range(PARTS)]
-            for row, document in enumerate(_documents(files)):
-                text = rewritten(document, exchange) if copy else document
-                line = json.dumps({"id": f"{copy}-{row}", "text": text}, ensure_ascii=False)
+            opened = [stack.enter_context(part.open("w", encoding="utf-8")) for part in of_copy]
+            for row, text in enumerate(texts):
+                rewritten = "".join(map(exchange.get, cut[row], cut[row])) if copy else text
+                line = json.dumps({"id": f"{copy}-{row}", "text": rewritten}, ensure_ascii=False)
                 opened[row % PARTS].write(line + "\n")
+        parts += of_copy
     return parts
 
 
@@ -51,11 +55,6 @@ def exchanged_words(frequencies: Mapping[str, int], *, copy: int) -> dict[str, s
         random.Random(f"{copy}:{first}").shuffle(others)
         exchange.update(zip(sorted(band, key=len), sorted(others, key=len), strict=True))
     return exchange
-
-
-def rewritten(document: str, exchange: Mapping[str, str]) -> str:
-    """Return the document with every word exchanged; all else stays."""
-    return "".join(exchange.get(piece, piece) for piece in _PIECES.findall(document))
 
 
 def _documents(files: Sequence[Path]) -> Iterator[str]:

@@ -80,7 +80,7 @@ def grow(files: Sequence[Path], *, order: Order, sizes: Sequence[int], copies: i
     taken: dict[int, Route] = {}
     corpus_mb: dict[int, float] = {}
     with tempfile.TemporaryDirectory(prefix="corpora-", dir=out) as folder:
-        parts = write_parts(files, copies=copies, out=Path(folder))
+        parts = write_parts(files, copies=range(copies), out=Path(folder))
         for size in sorted(sizes):
             print(f"nextlong, size {size}x", file=sys.stderr)
             corpus_mb[size] = sum(part.stat().st_size for part in parts[:size]) / 1e6

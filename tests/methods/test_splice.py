@@ -100,7 +100,7 @@ def test_no_document_twice_each_long_enough_and_the_order_of_documents_does_not_
                 documents=near.ravel(),
                 cosines=own.ravel(),
             ),
-            vectors=Vectors([]),  # every document is a neighbour of each
+            vectors=Vectors([], np.arange(count)),  # every document is a neighbour of each
         )
         options = splice.Splice(neighbours=k, order=order)
         drafts = splice.METHOD.draft(documents, options, Request(target_tokens=enough, sequences=None, seed=5)).drafts
@@ -157,7 +157,7 @@ def test_short_lists_of_neighbours_give_the_sequences_of_the_papers_algorithm(tm
             documents=listed.ravel(),
             cosines=np.take_along_axis(similarity, listed, axis=1).ravel(),
         ),
-        vectors=Vectors(paths),
+        vectors=Vectors(paths, np.arange(count)),
     )
     drafts = splice.METHOD.draft(
         documents, splice.Splice(neighbours=k), Request(target_tokens=100, sequences=None, seed=3)

@@ -251,6 +251,13 @@ class KeywordsResult(TaskResult):
     source: str = ""
 
 
+class ClustersResult(TaskResult):
+    """In how many parts documents are drafted, and how many clusters make these up."""
+
+    parts: int
+    clusters: int
+
+
 class DraftResult(TaskResult):
     """Drafts of one task, and documents that gave none by reason.
 
@@ -271,6 +278,7 @@ class DraftResult(TaskResult):
     near_duplicate_documents: int | None = None
     unshared_keywords: int | None = None
     near_duplicate_examples: Examples = ()
+    documents: int | None = None
 
 
 class ReferencedChunksResult(TaskResult):

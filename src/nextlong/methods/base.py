@@ -42,16 +42,6 @@ class Need(StrEnum):
     KEYWORDS = "keywords of each document"
 
 
-class Upstream(NamedTuple):
-    """The steps that every route has before the method's own; those of vectors run only if a step of the method wants them."""
-
-    ingest: Step
-    chunk: Step
-    tokenizer: Step
-    encoder: Step
-    embed: Step
-
-
 class Method(Protocol[OptionsT_contra]):
     """Which documents make one sequence, in what order.
 
@@ -72,7 +62,7 @@ class Method(Protocol[OptionsT_contra]):
     def repeats_documents(self, options: OptionsT_contra) -> bool:
         """Say whether a document (of extended sequences: a meta-document) may make up several sequences."""
 
-    def steps(self, recipe: Recipe, upstream: Upstream, *, attempt: int) -> list[Step]:
+    def steps(self, recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:
         """Return the steps from the chunks to the drafts, in order; the last one drafts.
 
         The n-th `attempt` (from 0) drafts more than those before it: they gave too few sequences.
@@ -120,10 +110,11 @@ class Neighbours:
 
 
 class Vectors:
-    """The unit vectors of all n documents, in float16 files of one shard each, read block by block."""
+    """The unit vectors of n documents, in float16 files of one shard each, read block by block."""
 
-    def __init__(self, paths: Sequence[Path]) -> None:
-        """Map the .npy files, whose rows one after the other are the documents."""
+    def __init__(self, paths: Sequence[Path], members: NDArray[np.int64]) -> None:
+        """Map the .npy files; the documents are those of their rows, one after the other, that `members` (n,), ascending, names."""
+        self._members = members
         self._shards = [np.load(path, mmap_mode="r") for path in paths]
         self._starts = np.cumsum([0, *map(len, self._shards)])
 
@@ -141,9 +132,10 @@ class Vectors:
 
     def _rows(self, documents: NDArray[np.int64]) -> NDArray[np.float32]:
         """Return vectors of ascending documents."""
-        bounds = np.searchsorted(documents, self._starts)
+        rows = self._members[documents]
+        bounds = np.searchsorted(rows, self._starts)
         pieces = [
-            shard[documents[low:high] - start]
+            shard[rows[low:high] - start]
             for shard, start, low, high in zip(self._shards, self._starts, bounds[:-1], bounds[1:], strict=False)
             if low < high
         ]
@@ -254,11 +246,11 @@ class DocumentMethod(ABC, Generic[OptionsT]):
     def draft(self, documents: Documents, options: OptionsT, request: Request) -> Drafted:
         """Return the sequences, drawn by content (`nextlong.rng`) so that file order and shards do not matter."""
 
-    def steps(self, recipe: Recipe, upstream: Upstream, *, attempt: int) -> list[Step]:
+    def steps(self, recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:
         """Return the steps that give the method what it needs, and the one that drafts."""
         from nextlong.methods.steps import document_steps  # what searches is not loaded to read a recipe
 
-        return document_steps(self, recipe, upstream, attempt=attempt)
+        return document_steps(self, recipe, ingest, chunk, tokenizer, attempt=attempt)
 
 
 @dataclass(frozen=True)

@@ -13,6 +13,7 @@ follow to within 20 % of a document.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,10 +25,12 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts.lookup import iter_chunk_texts, read_chunks
 from nextlong.artifacts.results import DraftResult, LengthsResult
-from nextlong.methods.base import DocumentMethod, Documents, Draft, Neighbours, Request, Vectors
+from nextlong.methods.base import DocumentMethod, Documents, Draft, Drafted, Neighbours, Request, Vectors
 from nextlong.methods.keywords import read_keywords
+from nextlong.methods.partition import Part
 from nextlong.plugins import METHODS
 from nextlong.recipe import Section
+from nextlong.retrieval.sample import chunk_ids_of
 from nextlong.sequences.encode import Engine, kept_encoder
 
 _ROWS_PER_FILE = 64
@@ -66,71 +69,106 @@ def draft_documents(
     vectors: Sequence[Path] | None,
     keywords: Sequence[Path] | None,
     request: Request,
+    part: Part | None = None,
 ) -> DraftResult:
-    """Draft all sequences of a method; writes `{out}.{n:05d}.drafts.arrow`, in draw order.
+    """Draft all sequences of a method, or those of one part of the documents; writes `{out}.{n:05d}.drafts.arrow`, in draw order.
 
     The result says whether there may be more: `limited` if the method stopped at as many as were asked for, `starved` how
     many it gave up for want of neighbours that there are.
     """
     rows = np.load(docs)
     document_method: DocumentMethod[Section] = METHODS.load(method, DocumentMethod)
-    documents = _documents(rows, lengths, neighbours, vectors, keywords)
-    drafted = document_method.draft(documents, options, request)
-    _write(out, document_method, rows, drafted.drafts)
-    near = documents.neighbours
-    searched = 0 if near is None else int(np.diff(near.offsets).max(initial=0))
+    members = np.arange(len(rows))
+    if part is not None:
+        members, share = part.choose(rows, request.sequences)
+        request = replace(request, sequences=share)
+    near, searched = (None, 0) if neighbours is None else _read_neighbours(neighbours, rows, members)
+    documents = _documents(rows, members, lengths, near, vectors, keywords)
+    nothing = not len(members) or request.sequences == 0
+    drafted = Drafted() if nothing else document_method.draft(documents, options, request)
+    _write(out, document_method, rows[members], drafted.drafts)
     return DraftResult(
         drafts=len(drafted.drafts),
         dropped={},
         limited=len(drafted.drafts) == request.sequences,
-        starved=drafted.starved if searched < len(rows) - 1 else 0,
+        # More neighbours make more and smaller partitions, which would starve more of them.
+        starved=drafted.starved if part is None and searched < len(rows) - 1 else 0,
         near_duplicate_documents=drafted.near_duplicates,
         unshared_keywords=drafted.unshared_keywords,
+        documents=None if part is None else len(members),
     )
 
 
 def _documents(
     rows: NDArray[Any],
+    members: NDArray[np.int64],
     lengths: Sequence[Path],
-    neighbours: Sequence[Path] | None,
+    near: Neighbours | None,
     vectors: Sequence[Path] | None,
     keywords: Sequence[Path] | None,
 ) -> Documents:
-    chunk_tokens = np.concatenate([np.empty(0, np.int32), *(np.load(path) for path in lengths)])
-    offsets = np.concatenate([[0], np.cumsum(rows["chunks"])])
+    """Return the documents at the positions `members` of META_DOCUMENTS `rows`, ascending, and what is known of them."""
+    counts = rows["chunks"][members]
+    offsets = np.concatenate([[0], np.cumsum(counts)])
+    chunk_tokens = _tokens_of_chunks(rows, members, lengths)
     filled = np.concatenate([[0], np.cumsum(chunk_tokens, dtype=np.int64)])
     return Documents(
-        content_hashes=rows["content_hash"],
+        content_hashes=rows["content_hash"][members],
         tokens=np.diff(filled[offsets]),
         chunk_offsets=offsets,
         chunk_tokens=chunk_tokens,
-        neighbours=None if neighbours is None else _read_neighbours(neighbours, rows),
-        vectors=None if vectors is None else Vectors(vectors),
+        neighbours=near,
+        vectors=None if vectors is None else Vectors(vectors, members),
         keywords=None if keywords is None else read_keywords(keywords),
     )
 
 
-def _read_neighbours(paths: Sequence[Path], rows: NDArray[Any]) -> Neighbours:
-    """Return the queries and their neighbours, ids turned into positions among the documents `rows`."""
+def _tokens_of_chunks(rows: NDArray[Any], members: NDArray[np.int64], lengths: Sequence[Path]) -> NDArray[Any]:
+    """Return the tokens of all chunks of the documents at the positions `members`, one after the other; a shard at a time."""
+    firsts = np.searchsorted(schemas.shard_of(rows["first_chunk"]), np.arange(len(lengths) + 1))
+    of_shards = [np.empty(0, np.int32)]
+    for path, low, high in zip(lengths, *np.searchsorted(members, [firsts[:-1], firsts[1:]]), strict=True):
+        of_shard = rows[members[low:high]]
+        of_shards.append(np.load(path)[schemas.row_of(chunk_ids_of(of_shard))])
+    return np.concatenate(of_shards)
+
+
+def _read_neighbours(paths: Sequence[Path], rows: NDArray[Any], members: NDArray[np.int64]) -> tuple[Neighbours, int]:
+    """Return the neighbours of those queries that are among `members`, and how many the queries had at most before.
+
+    Ids become positions among the members, and neighbours that are no members are left out.
+    """
     shards = schemas.shard_of(rows["first_chunk"])
     first_of_shard = np.searchsorted(shards, np.arange(shards.max(initial=0) + 2))
+    place = np.full(len(rows), -1, np.int32)  # of each document among the members
+    place[members] = np.arange(len(members))
 
-    def positions(ids: NDArray[np.int64]) -> NDArray[np.int64]:
-        document_positions: NDArray[np.int64] = first_of_shard[schemas.shard_of(ids)] + schemas.row_of(ids)
-        return document_positions
+    def places(ids: NDArray[np.int64]) -> NDArray[np.int32]:
+        found: NDArray[np.int32] = place[first_of_shard[schemas.shard_of(ids)] + schemas.row_of(ids)]
+        return found
 
-    tables = []
+    queries, counts, documents, cosines = ([np.empty(0, kind)] for kind in (np.int64, np.int64, np.int64, np.float32))
+    searched = 0
     for path in paths:
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-            tables.append(reader.read_all())
-    candidates = pa.concat_tables([pa.Table.from_batches([], schemas.CANDIDATES), *tables]).combine_chunks()
-    lists = candidates.column("neighbour_ids").combine_chunks()
+            for number in range(reader.num_record_batches):
+                batch = reader.get_batch(number)
+                offsets = batch.column("neighbour_ids").offsets.to_numpy()
+                query = places(batch.column("chunk_id").to_numpy())
+                near = places(batch.column("neighbour_ids").values.to_numpy())
+                of_query = np.repeat(np.arange(len(query)), np.diff(offsets))
+                stays = (near >= 0) & (query[of_query] >= 0)
+                queries.append(query[query >= 0])
+                counts.append(np.bincount(of_query[stays], minlength=len(query))[query >= 0])
+                documents.append(near[stays])
+                cosines.append(batch.column("scores").values.to_numpy()[stays])
+                searched = max(searched, int(np.diff(offsets).max(initial=0)))
     return Neighbours(
-        queries=positions(candidates.column("chunk_id").to_numpy()),
-        offsets=lists.offsets.to_numpy().astype(np.int64),
-        documents=positions(lists.values.to_numpy()),
-        cosines=candidates.column("scores").combine_chunks().values.to_numpy(),
-    )
+        queries=np.concatenate(queries),
+        offsets=np.concatenate([[0], np.cumsum(np.concatenate(counts))]),
+        documents=np.concatenate(documents),
+        cosines=np.concatenate(cosines),
+    ), searched
 
 
 def _write(out: Path, method: DocumentMethod[Section], rows: NDArray[Any], drafts: Sequence[Draft]) -> None:

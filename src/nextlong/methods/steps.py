@@ -14,18 +14,19 @@ from numpy.typing import NDArray
 from nextlong.artifacts.finished import chunks_of, special_ids
 from nextlong.artifacts.results import DraftResult, KeywordsResult, LengthsResult, TokenizerResult
 from nextlong.engine import store
-from nextlong.engine.estimate import TRIED, Estimate, one, per_shard
+from nextlong.engine.estimate import TRIED, Amounts, Estimate, per_shard
 from nextlong.engine.step import Artifact, Artifacts, Step, Task
 from nextlong.errors import CorpusError
-from nextlong.methods.base import DocumentMethod, Method, Need, NeighbourSearch, Request, Upstream, method_of
+from nextlong.methods.base import DocumentMethod, Method, Need, NeighbourSearch, Request, method_of
 from nextlong.methods.documents import count_tokens, draft_documents
 from nextlong.methods.extend import DraftRules, draft_block
 from nextlong.methods.keywords import Keywords, extract_keywords, query_resources
+from nextlong.methods.partition import count_parts, partition_steps, parts_of
 from nextlong.plugins import METHODS
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import SURE_SHARE, TOKENIZER_BYTES, blocks, candidates_of, sequence_limit
 from nextlong.recipe.keys import NEGATIVES
-from nextlong.retrieval.embed import document_vectors_step
+from nextlong.retrieval.embed import document_vectors_step, embed_step, encoder_step
 from nextlong.retrieval.index import document_neighbours, index_steps
 from nextlong.retrieval.mine import mine_steps
 from nextlong.retrieval.near_duplicates.shingles import shingle_store, shingles_step, weights_step
@@ -43,9 +44,10 @@ _DRAFT = Estimate(
 # methods that extend a meta-document
 
 
-def extension_steps(recipe: Recipe, upstream: Upstream, *, attempt: int) -> list[Step]:
+def extension_steps(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:
     """Return the steps of Negative Document Extension."""
-    ingest, chunk, tokenizer, encoder, embed = upstream
+    encoder = encoder_step(recipe, ingest, chunk)
+    embed = embed_step(recipe, ingest, chunk, encoder)
     meta_documents = meta_documents_step(recipe, ingest, chunk, attempt=attempt)
     neighbours = {"neighbours": candidates_of(recipe)}
     index = index_steps(recipe, embed, meta_documents, neighbours)
@@ -145,9 +147,10 @@ def _promises(method: Method[Any], recipe: Recipe) -> Json:
 # methods that put documents, or parts of them, together
 
 
-def document_steps(method: DocumentMethod[Any], recipe: Recipe, upstream: Upstream, *, attempt: int) -> list[Step]:
+def document_steps(
+    method: DocumentMethod[Any], recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int
+) -> list[Step]:
     """Return the steps that give a method what it needs, and the one that drafts."""
-    ingest, chunk, tokenizer, encoder, embed = upstream
     search = NeighbourSearch()
     if Need.DOCUMENT_NEIGHBOURS in method.needs:
         search = method.search(recipe, recipe.options, attempt=attempt)
@@ -155,12 +158,15 @@ def document_steps(method: DocumentMethod[Any], recipe: Recipe, upstream: Upstre
     needed = [documents, lengths_step(recipe, ingest, chunk, tokenizer)]
     on_the_way = []
     if Need.DOCUMENT_NEIGHBOURS in method.needs:
+        encoder = encoder_step(recipe, ingest, chunk)
+        embed = embed_step(recipe, ingest, chunk, encoder)
         vectors = document_vectors_step(recipe, chunk, embed)
         neighbours = document_neighbours(recipe, neighbours=search.neighbours, attempt=attempt)
         index = index_steps(recipe, vectors, documents, neighbours)
         *scanning, mine = mine_steps(recipe, "neighbours", vectors, documents, index, neighbours)
-        on_the_way = [encoder, embed, vectors, *index, *scanning]
-        needed.append(mine)
+        parts = partition_steps(recipe, documents, vectors, neighbours)
+        on_the_way = [encoder, embed, vectors, *parts, *index, *scanning]
+        needed += [*parts, mine]
         if Need.DOCUMENT_VECTORS in method.needs:
             needed.append(vectors)
     if Need.KEYWORDS in method.needs:
@@ -254,35 +260,46 @@ def draft_documents_step(
     def tasks(done: Artifacts) -> list[Task]:
         special = special_ids(done)
         room = recipe.sequence_tokens - len(special.bos) - len(special.eos)
-        return [
-            partial(
-                draft_documents,
-                method=method.name,
-                options=recipe.options,
-                docs=done["documents"].file(".docs.npy"),
-                lengths=done["lengths"].files(".lengths.npy"),
-                neighbours=files(done, "neighbours", ".candidates.arrow"),
-                vectors=files(done, "document_vectors", ".document_vectors.npy"),
-                keywords=files(done, "keywords", ".keywords.arrow"),
-                request=Request(target_tokens=room, sequences=limit, seed=recipe.compose_seed),
-            )
-        ]
+        draft = partial(
+            draft_documents,
+            method=method.name,
+            options=recipe.options,
+            docs=done["documents"].file(".docs.npy"),
+            lengths=done["lengths"].files(".lengths.npy"),
+            neighbours=files(done, "neighbours", ".candidates.arrow"),
+            vectors=files(done, "document_vectors", ".document_vectors.npy"),
+            keywords=files(done, "keywords", ".keywords.arrow"),
+            request=Request(target_tokens=room, sequences=limit, seed=recipe.compose_seed),
+        )
+        parts = parts_of(done)
+        if not parts:
+            return [draft]
+        # Sequences are taken from the first task on, so spare ones would displace those of the last parts.
+        asked = None if recipe.compose.sequences == "all" else recipe.compose.sequences << attempt
+        request = Request(target_tokens=room, sequences=asked, seed=recipe.compose_seed)
+        return [partial(draft, request=request, part=part) for part in parts]
 
     def check(done: Artifact) -> None:
-        drafted = done.result(DraftResult)
-        if not drafted.drafts and not drafted.starved:
+        drafted = done.results(DraftResult)
+        if not any(part.drafts or part.starved for part in drafted):
             raise CorpusError(
                 f"compose.method={method.name} finds no sequence of compose.target_tokens="
                 f"{recipe.compose.target_tokens:,}: the documents that it puts together are too few or too short; add "
                 "documents or lower it"
             )
 
+    def parts(amounts: Amounts) -> int:
+        return count_parts(recipe, queries=amounts.queries, neighbours=min(amounts.neighbours, amounts.vectors))
+
     estimate = replace(
         _DRAFT,
         work=lambda amounts: amounts.chunks + amounts.drafted_chunks,
         seconds=1e-6,
-        tasks=one,
-        # Lengths and documents, and the neighbours as a graph and as what it is made from.
-        memory=lambda amounts: 12 * amounts.chunks + 100 * amounts.kept_documents + 60 * amounts.all_neighbours,
+        tasks=parts,
+        # Lengths and documents, and the neighbours as a graph and as what it is made from; of all documents, rows and places.
+        memory=lambda amounts: (
+            50 * amounts.kept_documents
+            + (12 * amounts.chunks + 50 * amounts.kept_documents + 60 * amounts.all_neighbours) / parts(amounts)
+        ),
     )
     return Step("draft", 4, config, (*needed, tokenizer), tasks, DraftResult, check=check, estimate=estimate)

@@ -403,6 +403,11 @@ class Documents(Section):
     """Vectors of whole documents, for methods that look for similar documents."""
 
     vector: Literal["mean", "first"] = Field("mean", description="of the chunks' vectors: their mean, or the first")
+    partition_size: Positive = Field(
+        1 << 28,
+        description="neighbours of all documents that one task holds at most, 60 bytes each; above it documents are drafted in "
+        "partitions of similar ones, and no sequence spans two",
+    )
 
 
 AUTO: Final = "auto"  # index: chosen by what either takes

@@ -20,6 +20,7 @@ from nextlong.engine.step import Artifacts
 from nextlong.export import steps as export_steps
 from nextlong.export.arrange import FEWER_LEFT_OUT, RowsResult, fill, percent
 from nextlong.methods.base import described
+from nextlong.methods.partition import describe_partition
 from nextlong.recipe import Recipe
 from nextlong.retrieval.index import describe_choice
 from nextlong.runs import stats
@@ -34,7 +35,7 @@ def lines(recipe: Recipe, done: Artifacts, *, folder: Path) -> list[tuple[str, s
     read = sum(part.documents + part.rejects + part.filtered_out + part.excluded for part in ingested)
     chunked = done["chunk"].results(ChunkResult)
     chunks, chars = sum(shard.chunks for shard in chunked), sum(shard.chars for shard in chunked)
-    sequences = sum(sequences_per_part(recipe, done["compose"]))
+    sequences = sum(sequences_per_part(recipe.compose.sequences, done["compose"]))
     facts = [
         ("documents", f"{sum(shard.documents for shard in chunked):,} kept of {read:,}{_why_less(recipe, done)}"),
         ("chunks", f"{chunks:,}, {chars / max(1, chunks):,.0f} characters each on average"),
@@ -55,6 +56,8 @@ def lines(recipe: Recipe, done: Artifacts, *, folder: Path) -> list[tuple[str, s
         part.near_duplicate_documents for part in done["draft"].results(DraftResult) if part.near_duplicate_documents
     ]:
         facts.append(("near-duplicates", f"{counted(sum(left_out), 'document')} left out by the method"))
+    if partitioned := describe_partition(done):
+        facts.append(("partitions", partitioned))
     facts += _keywords(done)
     facts += exported(recipe, done, folder=folder)
     facts += warned(done)
@@ -85,7 +88,7 @@ def exported(
     rows = done["rows"].result(RowsResult)
     room = recipe.export.pack or longest or recipe.sequence_tokens
     facts = []
-    for split in export_steps.splits_of(recipe):
+    for split in export_steps.splits_of(recipe.export):
         arranged = rows.splits[split]
         short = f", {arranged.short_rows:,} of them not full" if arranged.short_rows else ""
         filled = percent(fill(arranged.tokens, rows=arranged.rows, room=room))

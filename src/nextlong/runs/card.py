@@ -23,6 +23,7 @@ from nextlong.export.card import CardSource, Facts, Split, public_name
 from nextlong.export.formats.base import format_of
 from nextlong.export.publish import ExportFile
 from nextlong.methods.base import NEXTLONG, Citation, method_of
+from nextlong.methods.partition import describe_partition
 from nextlong.recipe import MayBePath, Recipe, Section
 from nextlong.recipe.keys import MayBePrivate
 from nextlong.runs.run import Run
@@ -78,7 +79,7 @@ def facts(
         recipes=[public_recipe(recipe_made) for recipe_made in (recipe, *(run.recipe for run in runs[1:]))],
         runs=_shares(runs, rows, below),
         version=done["rows"].manifest["versions"].get("nextlong", "not installed as a package"),
-        statistics=(card_numbers(stats) if stats else {}) | _lost_text(done),
+        statistics=(card_numbers(stats) if stats else {}) | _lost_text(done) | _partitions(runs),
         warnings=[
             warned.message
             for warned in (
@@ -98,6 +99,12 @@ def _lost_text(done: Artifacts) -> dict[str, str]:
     """Return the share of the text that its tokens do not say, where there is any."""
     share = done["tokenizer"].result(TokenizerResult).lost_share
     return {"text lost by the tokenizer": f"{share:.1%} of the characters"} if share else {}
+
+
+def _partitions(runs: Sequence[Run]) -> dict[str, str]:
+    """Return how the documents were partitioned, which the papers of the methods do not do, where they were."""
+    told = dict.fromkeys(filter(None, (describe_partition(run.steps) for run in runs)))
+    return {"partitions": "; ".join(told)} if told else {}
 
 
 def public_recipe(recipe: Recipe) -> str:

@@ -167,6 +167,51 @@ def _document_cosines(vectors: NDArray[np.float32], said: NDArray[np.float32], s
     return true
 
 
+def check_partitions(run: RunFiles) -> list[CheckOutcome]:
+    """Check that the documents of each sequence belong to one partition, by the centres nearest to their vectors.
+
+    There is nothing to tell of a run that drafted from all documents together.
+    """
+    if "partition" not in run.steps or not run.steps["partition"].manifest["parts"]:
+        return []
+    outcome = CheckOutcome("partitions", "sequences")
+    centres_CD = np.load(run.files("clusters", ".centres.npy")[0]).astype(np.float64)
+    part_of = _parts_of_clusters(run, centres_CD)
+    outcome.note = f"{part_of.max() + 1} partitions"
+    for block in run.blocks():
+        for sequence in block:
+            spans = np.flatnonzero((sequence.role == DOCUMENT) & (sequence.doc != UNKNOWN))
+            begins = spans[np.unique(sequence.doc[spans], return_index=True)[1]]
+            cosines_NC = _vectors(run, sequence, begins) @ centres_CD.T
+            # Of two centres that are about as near either may be the one that was found.
+            nearest_NC = cosines_NC >= cosines_NC.max(axis=1, keepdims=True) - _TOLERANCE
+            may_be = [set(part_of[clusters].tolist()) for clusters in nearest_NC]
+            outcome.checked += 1
+            if not set.intersection(*may_be):
+                outcome.breach(
+                    f"sequence {sequence.number} has documents of the partitions {sorted(set.union(*may_be))}"
+                )
+    return [outcome]
+
+
+def _parts_of_clusters(run: RunFiles, centres_CD: NDArray[np.float64]) -> Ids:
+    """Return the partition of each cluster: the nearest that is left stands next, and the row is cut into equal shares."""
+    parts = run.steps["clusters"].manifest["parts"][0]["counts"]["parts"]
+    sizes = np.zeros(len(centres_CD))
+    for path in run.files("partition", ".clusters.npy"):
+        np.add.at(sizes, np.load(path), 1)
+    row, left = [0], set(range(1, len(centres_CD)))
+    while left:
+        cosines = centres_CD @ centres_CD[row[-1]]
+        row.append(max(left, key=lambda cluster: (cosines[cluster], -cluster)))
+        left.remove(row[-1])
+    part_of, before = np.zeros(len(row), np.int64), 0.0
+    for cluster in row:
+        part_of[cluster] = min(parts - 1, parts * (before + sizes[cluster] / 2) // max(1, sizes.sum()))
+        before += sizes[cluster]
+    return part_of
+
+
 def _vectors(run: RunFiles, sequence: ResolvedSequence, spans: Ids) -> NDArray[np.float32]:
     """Return the unit vectors, rounded as they are stored, of the documents that begin at the given spans."""
     firsts, counts = sequence.doc_first[spans], sequence.doc_stop[spans] - sequence.doc_first[spans]

@@ -1,0 +1,175 @@
+"""Partition: the documents of a large corpus in parts of similar ones, so that no task holds the neighbours of all.
+
+In:  the vectors of all documents. Out: for each document the number of its cluster, and from these the number of its part.
+
+A method that walks along neighbours holds them all, 60 bytes each: 300 GB at 10^9 chunks. Above `documents.partition_size`
+neighbours, documents are put into parts by spherical k-means, some `_CLUSTERS_OF_A_PART` clusters to a part, clusters whose centres
+are near each other in the same one; each part is drafted as if it were the corpus. That is ours. The authors of In-Context
+Pretraining hold every neighbour on one machine (sort/sort.py), and end a path after 21 documents.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from functools import partial
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+from numpy.typing import NDArray
+
+from nextlong.artifacts.results import ClustersResult, DocumentsResult, DraftResult
+from nextlong.engine.estimate import Amounts, Estimate, per_shard
+from nextlong.engine.step import Artifacts, Step, Task, TaskResult
+from nextlong.recipe import Recipe
+from nextlong.retrieval.index import NeighbourCount, count_neighbours
+from nextlong.retrieval.indexes.base import VectorShards
+from nextlong.retrieval.indexes.costs import PRODUCT_S
+from nextlong.retrieval.indexes.kmeans import nearest_centres, train_centres
+from nextlong.text import Json
+
+_CLUSTERS_OF_A_PART = 64  # so that parts are of about the same size, whatever the sizes of the clusters
+_SAMPLED_OF_A_CLUSTER = 256  # vectors that k-means sees
+_ITERATIONS = 10
+_ASSIGNED_AT_ONCE = 65_536  # vectors, held as float32
+
+
+class Part(NamedTuple):
+    """One of several parts: its number, how many there are, the centres of all clusters and the documents' clusters by shard."""
+
+    number: int
+    parts: int
+    centres: Path
+    clusters: Sequence[Path]
+
+    def choose(self, rows: NDArray[Any], sequences: int | None) -> tuple[NDArray[np.int64], int | None]:
+        """Return the positions of the part's documents among META_DOCUMENTS `rows`, and its share of `sequences` by characters."""
+        of_cluster = parts_of_clusters(np.load(self.centres), _counts(self.clusters), parts=self.parts)
+        part_of = of_cluster[np.concatenate([np.load(path) for path in self.clusters])]
+        chars = np.bincount(part_of, weights=rows["chars"], minlength=self.parts)
+        ends = np.concatenate([[0.0], np.cumsum(chars) / max(1.0, chars.sum())])
+        share = None
+        if sequences is not None:
+            share = math.floor(sequences * ends[self.number + 1]) - math.floor(sequences * ends[self.number])
+        return np.flatnonzero(part_of == self.number), share
+
+
+def _counts(clusters: Sequence[Path]) -> NDArray[np.int64]:
+    """Return how many documents each cluster has, without those after the last that has one."""
+    return np.bincount(np.concatenate([np.empty(0, np.uint16), *(np.load(path) for path in clusters)]))
+
+
+def parts_of_clusters(centres_CD: NDArray[np.float32], counts: NDArray[np.int64], *, parts: int) -> NDArray[np.int64]:
+    """Return the part of each cluster, shape (clusters,): clusters near each other share one, and parts have like `counts`.
+
+    The clusters stand in a row, each followed by the nearest that is left; the row is cut where a part's share is full.
+    """
+    counts = np.pad(counts, (0, len(centres_CD) - len(counts)))
+    cosines_CC = centres_CD.astype(np.float64) @ centres_CD.T
+    row, here = [], 0
+    for _ in range(len(centres_CD)):
+        row.append(here)
+        cosines_CC[:, here] = -np.inf
+        here = int(cosines_CC[here].argmax())
+    middles = np.cumsum(counts[row]) - counts[row] / 2
+    part_of = np.empty(len(row), np.int64)
+    part_of[row] = np.minimum(parts * middles // max(1, counts.sum()), parts - 1)
+    return part_of
+
+
+def train_clusters(out: Path, *, vectors: Sequence[Path], parts: int, seed: int) -> ClustersResult:
+    """Write `{out}.centres.npy`, float32 (clusters, dimensions), trained on a sample of the documents' vectors."""
+    shards = VectorShards(vectors)
+    total = sum(shards.rows)
+    count = min(_CLUSTERS_OF_A_PART * parts, total, np.iinfo(np.uint16).max)
+    sample = min(total, _SAMPLED_OF_A_CLUSTER * count)
+    sample_SD = shards.take(shards.ids_at(np.arange(sample) * total // sample)).astype(np.float32)
+    np.save(f"{out}.centres.npy", train_centres(sample_SD, count=count, iterations=_ITERATIONS, seed=seed))
+    return ClustersResult(parts=parts, clusters=count)
+
+
+def assign_clusters(out: Path, *, vectors: Path, centres: Path) -> TaskResult:
+    """Write `{out}.clusters.npy`, uint16 (documents,): the cluster whose centre is nearest to each document of a shard."""
+    stored, centres_CD = np.load(vectors, mmap_mode="r"), np.load(centres)
+    numbers = np.empty(len(stored), np.uint16)
+    for first in range(0, len(stored), _ASSIGNED_AT_ONCE):
+        block_ND = stored[first : first + _ASSIGNED_AT_ONCE].astype(np.float32)
+        numbers[first : first + len(block_ND)] = nearest_centres(block_ND, centres_CD, count=1)[:, 0]
+    np.save(f"{out}.clusters.npy", numbers)
+    return TaskResult()
+
+
+def count_parts(recipe: Recipe, *, queries: float, neighbours: float) -> int:
+    """Return in how many parts the neighbours of so many documents are drafted from."""
+    return max(1, math.ceil(queries * neighbours / recipe.documents.partition_size))
+
+
+def parts_of(done: Artifacts) -> list[Part]:
+    """Return the parts that a finished run's documents were put into; none where they are drafted together."""
+    if "partition" not in done or not done["partition"].manifest["parts"]:
+        return []
+    trained = done["clusters"].result(ClustersResult)
+    centres, clusters = done["clusters"].file(".centres.npy"), done["partition"].files(".clusters.npy")
+    return [Part(number, trained.parts, centres, clusters) for number in range(trained.parts)]
+
+
+def describe_partition(done: Artifacts) -> str:
+    """Return how the documents of a finished run were partitioned, as summaries and cards say it; "" if they were not."""
+    sizes = [part.documents for part in done["draft"].results(DraftResult) if part.documents is not None]
+    if not sizes:
+        return ""
+    return (
+        f"{len(sizes):,} partitions of similar documents, {min(sizes):,} to {max(sizes):,} each; neighbours in another partition "
+        "are not used (documents.partition_size), which the method's paper does not do"
+    )
+
+
+def partition_steps(recipe: Recipe, documents: Step, vectors: Step, neighbours: NeighbourCount) -> list[Step]:
+    """Return the steps that put the documents into parts; without tasks where one part holds all."""
+
+    def parts(done: Artifacts) -> int:
+        drawn = done["documents"].result(DocumentsResult).drawn
+        return count_parts(recipe, queries=drawn, neighbours=count_neighbours(neighbours, done))
+
+    def train(done: Artifacts) -> list[Task]:
+        if parts(done) == 1:
+            return []
+        paths = done["document_vectors"].files(".document_vectors.npy")
+        return [partial(train_clusters, vectors=paths, parts=parts(done), seed=recipe.seed)]
+
+    def assign(done: Artifacts) -> list[Task]:
+        if parts(done) == 1:
+            return []
+        centres = done["clusters"].file(".centres.npy")
+        paths = done["document_vectors"].files(".document_vectors.npy")
+        return [partial(assign_clusters, vectors=path, centres=centres) for path in paths]
+
+    def clusters(amounts: Amounts) -> float:
+        count = count_parts(recipe, queries=amounts.queries, neighbours=min(amounts.neighbours, amounts.vectors))
+        return 0.0 if count == 1 else min(_CLUSTERS_OF_A_PART * count, amounts.vectors)
+
+    config: Json = {
+        "partition_size": recipe.documents.partition_size,
+        "neighbours": dict(neighbours),
+        "seed": recipe.seed,
+    }
+    training = Estimate(
+        work=lambda amounts: _ITERATIONS * _SAMPLED_OF_A_CLUSTER * clusters(amounts) ** 2 * amounts.dimensions,
+        seconds=PRODUCT_S,
+        disk=lambda amounts: clusters(amounts) * amounts.dimensions,
+        bytes=4,
+        memory=lambda amounts: 6.0 * _SAMPLED_OF_A_CLUSTER * clusters(amounts) * amounts.dimensions,
+        rate="products",
+    )
+    assigning = Estimate(
+        work=lambda amounts: clusters(amounts) * amounts.vectors * amounts.dimensions,
+        seconds=PRODUCT_S,
+        disk=lambda amounts: amounts.vectors if clusters(amounts) else 0.0,
+        bytes=2,
+        tasks=per_shard,
+        memory=lambda amounts: 4.0 * _ASSIGNED_AT_ONCE * amounts.dimensions if clusters(amounts) else 0.0,
+        rate="products",
+    )
+    trained = Step("clusters", 1, config, (documents, vectors), train, ClustersResult, estimate=training)
+    return [trained, Step("partition", 1, {}, (documents, vectors, trained), assign, estimate=assigning)]
