@@ -13,7 +13,7 @@ from nextlong.engine.local import LocalExecutor
 from nextlong.engine.step import Step
 from nextlong.engine.step_store import StepStore
 from nextlong.errors import EncoderError, ExportError, RunError
-from nextlong.plugins import METHODS
+from nextlong.plugins import FORMATS, METHODS
 from nextlong.reading.known_files import input_files
 
 EVERY = pytest.mark.parametrize("method", METHODS.built_in)
@@ -34,6 +34,7 @@ def test_every_step_stands_behind_what_it_reads(recipe_for, tmp_path, method):
     for place, step in enumerate(steps):
         assert {one.name for one in step.inputs} <= set(names[:place]), step.name
     assert names[:2] == ["ingest", "select"]
+    assert {*names} <= {*pipeline.STEP_TITLES, *FORMATS.names()}
     # What was cleaned is what every later step sees, the tokenizer's training, too.
     assert {step.name for step in steps if "chunk" in {one.name for one in step.inputs}} <= {
         "contaminated",

@@ -80,6 +80,8 @@ STEP_TITLES: Final = {
     "scan": "search the corpus block by block",
     "mine": "find hard negatives",
     "neighbours": "find the nearest neighbors",
+    "clusters": "find the clusters of similar documents",
+    "partition": "assign the documents to partitions",
     "keywords": "extract keywords",
     "draft": "choose the chunks of each sequence",
     "referenced_chunks": "list the chunks in use",

@@ -68,7 +68,7 @@ def add(commands: Commands) -> None:
         "--output",
         type=Path,
         metavar="FILE",
-        help="(default: RUN/report.html; report.html in the working directory for several run directories)",
+        help="file to write (default: RUN/report.html; report.html in the working directory for several run directories)",
     )
     add_json(report, about="print JSON: the path of the report; stats --json prints the statistics")
     report.set_defaults(command=_report)

@@ -23,7 +23,7 @@ import pyarrow as pa
 import xxhash
 
 from nextlong.artifacts.results import IngestResult, LineCountResult
-from nextlong.corpus.exclude import ELSEWHERE, Exclusion, exclusions_of, write_kept, write_met
+from nextlong.corpus.exclude import ELSEWHERE, Exclusion, all_excluded, exclusions_of, write_kept, write_met
 from nextlong.corpus.splits import Splits, numbered, split_config, task_bytes
 from nextlong.engine.estimate import Estimate, per_shard
 from nextlong.engine.step import Artifact, Artifacts, Step, Task
@@ -264,7 +264,7 @@ def check_rejects(results: Sequence[IngestResult], *, max_reject_share: float, r
     example = next((result.example for result in results if result.example), "")
     evidence = f"{worst}; the first: {example}; all of them: {rejects_path}"
     if not documents and (excluded := sum(result.excluded for result in results)):
-        raise CorpusError(f"ingest.exclude excludes all {excluded:,} documents; delete lines of it, or set it to null")
+        raise all_excluded(f"{excluded:,} documents")
     if filtered_out and not documents:
         raise CorpusError(
             f"ingest.sources[].filter matches none of {filtered_out:,} documents; look at the values of its columns (a column "
