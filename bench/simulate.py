@@ -13,7 +13,6 @@ input steps once, which is an upper bound, because several steps read a part.
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -29,7 +28,6 @@ from nextlong.report.plan.costs import Cost
 from nextlong.report.plan.sample import measure
 from nextlong.report.plan.schedule import Load, schedule
 from nextlong.report.plan.trial import try_route
-from nextlong.retrieval.encoders.execution import _TASK_S as TASK_SECONDS
 
 
 def main() -> int:
@@ -66,7 +64,7 @@ def show(
     workers, gpus = nodes * options.workers, nodes * options.gpus
     bytes_read = {step.name: sum(costs[one.name].disk_bytes for one in step.inputs) for step in steps}
     loads = [
-        with_storage(in_slices(load), bytes_read[load.name] + costs[load.name].disk_bytes, options, nodes=nodes)
+        with_storage(load, bytes_read[load.name] + costs[load.name].disk_bytes, options, nodes=nodes)
         for load in plan_costs.loads(steps, costs)
     ]
     when = schedule(loads, workers=workers, gpus=gpus, head_s=options.head_ms / 1e3)
@@ -92,13 +90,6 @@ def show(
             f"| {load.seconds / load.tasks:,.1f} s | {costs[load.name].memory_bytes / 1e9:.1f} GB | {load.seconds / 3600:,.2f} h "
             f"| {last - first:,.0f} s | {(last - first) / end:.1%} |"
         )
-
-
-def in_slices(load: Load) -> Load:
-    """Return `embed` on GPUs in tasks as long as the run makes them once it has tried the model (`choose_execution`)."""
-    if load.name != "embed" or not load.on_gpus:
-        return load
-    return replace(load, tasks=math.ceil(load.seconds / TASK_SECONDS))
 
 
 def with_storage(load: Load, task_bytes: float, options: argparse.Namespace, *, nodes: int) -> Load:

@@ -110,10 +110,12 @@ def costs(
     for step in steps:
         estimate, resources = step.estimate, step.resources(capacity)
         on_gpus = resources.gpus > 0
-        tasks = max(1, round(estimate.tasks(amounts)))
         rate = rates.get(estimate.rate)
         work = estimate.work(amounts) * (to_do or {}).get(step.name, 1.0)
+        tasks = max(1, round(estimate.tasks(amounts)))
         if rate is not None:
+            if estimate.task_s and (all_s := _seconds(rate, work, on_gpus=on_gpus)):
+                tasks = max(tasks, math.ceil(all_s / estimate.task_s))
             start_s, seconds = _by_rate(rate, work, min(tasks, machines.workers), on_gpus=on_gpus)
         else:
             start_s, seconds = _tried(step.name, estimate, amounts, samples)
@@ -178,8 +180,12 @@ def _by_rate(rate: Rate, work: float, parallel_tasks: int, *, on_gpus: bool) -> 
     """Return what a step takes on each worker to begin with, and in all, at a rate that was measured apart."""
     if not work:
         return 0.0, 0.0
+    return rate.start_s(work / parallel_tasks), _seconds(rate, work, on_gpus=on_gpus)
+
+
+def _seconds(rate: Rate, work: float, *, on_gpus: bool) -> float | None:
     unit = rate.on_gpu if on_gpus else rate.seconds
-    return rate.start_s(work / parallel_tasks), None if unit is None else unit * work
+    return None if unit is None else unit * work
 
 
 def _tried(name: str, estimate: Estimate, amounts: Amounts, samples: tuple[Sample, Sample]) -> tuple[float, float]:
