@@ -211,7 +211,7 @@ def test_what_is_not_there_is_told(address, path, status):
 
 
 def test_a_mark_is_kept_in_the_run_directory_and_taken_back(address, run):
-    form = urlencode({"source": HOSTILE, "id": "d1", "note": "<b>", "action": "add"}).encode()
+    form = urlencode({"mark": json.dumps({"source": HOSTILE, "id": "d1"}), "note": "<b>", "action": "add"}).encode()
     answer, _ = ask(address, "/first/marks", method="POST", body=form)
     assert (answer.status, answer.headers["location"]) == (303, "/first/marks")
     (mark,) = marks.read(run)
@@ -238,7 +238,7 @@ def test_a_mark_is_kept_in_the_run_directory_and_taken_back(address, run):
     ],
 )
 def test_a_whole_source_is_marked_only_by_its_kind(address, run, form):
-    body = urlencode(form | {"action": "add"}).encode()
+    body = urlencode({"mark": json.dumps(form), "action": "add"}).encode()
     answer, text = ask(address, "/first/marks", method="POST", body=body)
     assert (answer.status, "kind=source without an id" in text) == (400, True)
     assert marks.read(run) == []
@@ -251,9 +251,18 @@ def test_the_viewers_own_form_marks_a_source_and_removes_it(address, run):
         fields = [
             {one["name"]: one["value"] for tag, one in Page(form).tags if one.get("type") == "hidden"} for form in forms
         ]
-        (source,) = [form for form in fields if form["kind"] == "source"]
+        (source,) = [form for form in fields if json.loads(form["mark"])["kind"] == "source"]
         ask(address, "/first/marks", method="POST", body=urlencode(source | {"action": action}).encode())
         assert [mark.kind for mark in marks.read(run)] == (["source"] if action == "add" else [])
+
+
+def test_an_id_with_control_characters_is_marked_as_it_is(address, run):
+    mark = marks.Mark("s", "a\nb\r\x01\x00c")
+    marks.add(run, mark)
+    (form,) = re.findall(r'<form class="plain".*?</form>', ask(address, "/first/marks")[1], re.DOTALL)
+    (field,) = [one["value"] for tag, one in Page(form).tags if one.get("type") == "hidden"]
+    ask(address, "/first/marks", method="POST", body=urlencode({"mark": field, "action": "remove"}).encode())
+    assert marks.read(run) == []
 
 
 def test_a_random_sequence_is_one_of_the_run(address):

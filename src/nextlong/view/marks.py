@@ -34,6 +34,10 @@ class Mark:
         """What was marked."""
         return "sequence" if self.sequence else "document" if self.id else "source"
 
+    def as_form(self) -> str:
+        """Return the mark without its note as ASCII JSON, which no form and no page changes, whatever an id holds."""
+        return json.dumps({"kind": self.kind, "source": self.source, "id": self.id, "sequence": self.sequence})
+
 
 def read(run_dir: Path) -> list[Mark]:
     """Return the marks of a run directory, the oldest first. Raises RunError for a line that is no mark."""

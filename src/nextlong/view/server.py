@@ -178,10 +178,12 @@ def _filtered(variants: Variants, variant: str, request: Request) -> str:
 
 def _mark(variants: Variants, form: dict[str, str]) -> None:
     """Add or remove the mark of a form."""
-    mark = Mark(*(form.get(name, "") for name in ("source", "id", "note", "sequence")))
-    if not mark.source or form.get("action") not in ("add", "remove"):
+    plain = json.loads(form.get("mark", "{}"))
+    known = {name: str(plain.get(name, "")) for name in ("source", "id", "sequence")} if isinstance(plain, dict) else {}
+    if not known.get("source") or form.get("action") not in ("add", "remove"):
         raise ValueError("a mark needs a source, and an action: add or remove")
-    if (kind := form.get("kind", mark.kind if mark.id.strip() else "")) != mark.kind:
+    mark = Mark(**known, note=form.get("note", ""))
+    if (kind := plain.get("kind", mark.kind if mark.id.strip() else "")) != mark.kind:
         raise ValueError(
             f"kind={kind} with id={mark.id} and sequence={mark.sequence}: give the id of a document, or mark the whole source by "
             "kind=source without an id"
