@@ -161,7 +161,7 @@ def writing(run: Run, asked: str, rounds: int) -> list[Step]:
     name, _, compression = asked.partition(":")
     changes = [f"export.formats=[{name}]", *([f"export.compression={compression}"] if compression else [])]
     recipe = Recipe.from_dict(run.recipe.model_dump(mode="json"), overrides=changes)
-    rows, write = export_steps(recipe, read_steps(run.steps))
+    rows, write = export_steps(recipe.export, read_steps(run.steps), sequences=recipe.compose.sequences)
     return [replace(rows, tasks=lambda done: [partial(_repeated, *rows.tasks(done), rounds)]), write]
 
 

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import argparse
 import ast
+import inspect
 import io
 import json
 import sys
@@ -111,22 +112,21 @@ def circles(graph: dict[str, set[str]]) -> list[list[str]]:
     return found
 
 
-def rooms(graph: dict[str, set[str]]) -> dict[str, set[str]]:
-    """Return the same imports between folders."""
-    between: dict[str, set[str]] = defaultdict(set)
-    for module, others in graph.items():
-        here = room_of(module)
-        between[here] |= {room_of(other) for other in others} - {here}
-    return {room: {other for other in others if other in between} for room, others in between.items()}
+def siblings(graph: dict[str, set[str]]) -> Iterator[dict[str, set[str]]]:
+    """Yield the same imports between the files and folders of each folder; `__init__.py` stands for its folder."""
+    folders = {module.rpartition(".")[0] for module in graph} - {""}
+    for folder in sorted(folders):
+        between: dict[str, set[str]] = defaultdict(set)
+        for module, others in graph.items():
+            if (here := _within(folder, module)) is not None:
+                between[here] |= {there for other in others if (there := _within(folder, other)) not in (None, here)}
+        yield {one: {other for other in others if other in between} for one, others in between.items()}
 
 
-def room_of(module: str) -> str:
-    """Return the folder of a module, by its name."""
-    path = modules()[module]
-    folder = path.parent
-    return (
-        ".".join(folder.relative_to(SRC).parts) if path.name != "__init__.py" or folder.name == "nextlong" else module
-    )
+def _within(folder: str, module: str) -> str | None:
+    """Return the child of a folder that a module is, or is in; None if it is in none."""
+    inside = module.removeprefix(f"{folder}.")
+    return None if inside == module else f"{folder}.{inside.partition('.')[0]}"
 
 
 def passed_by_a_small_run() -> int:
@@ -137,8 +137,11 @@ def passed_by_a_small_run() -> int:
     seen: set[Any] = set()
 
     def profile(frame: Any, event: str, _: object) -> None:
-        if event == "call" and f"{SRC}/nextlong" in frame.f_code.co_filename:
-            seen.add(frame.f_code)
+        code = frame.f_code
+        # Until Python 3.12, comprehensions are functions too; the bodies of modules and classes have no fast locals.
+        is_function = code.co_flags & inspect.CO_OPTIMIZED and (code.co_name[0] != "<" or code.co_name == "<lambda>")
+        if event == "call" and is_function and f"{SRC}/nextlong" in code.co_filename:
+            seen.add(code)
 
     with tempfile.TemporaryDirectory() as folder:
         corpus = Path(folder) / "corpus.jsonl"
@@ -180,7 +183,7 @@ def measure() -> tuple[dict[str, float | int | str], dict[str, list[str]]]:
         if node.end_lineno is not None
     )
     graph = {module: imports_of(module, known[module], tree, known) for module, tree in trees.items()}
-    found = [*circles(graph), *circles(rooms(graph))]
+    found = [*circles(graph), *(circle for between in siblings(graph) for circle in circles(between))]
     any_words = sum(
         isinstance(node, ast.Name) and node.id == "Any" for tree in trees.values() for node in ast.walk(tree)
     )

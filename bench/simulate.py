@@ -23,11 +23,10 @@ from nextlong.engine.step import Step
 from nextlong.recipe import Recipe
 from nextlong.report.plan import costs as plan_costs
 from nextlong.report.plan import page
-from nextlong.report.plan.cluster import GPU_TFLOP_PER_S, Asked
-from nextlong.report.plan.costs import Cost
-from nextlong.report.plan.sample import measure
-from nextlong.report.plan.schedule import Load, schedule
-from nextlong.report.plan.trial import try_route
+from nextlong.report.plan.costs import Cost, Machines, schedule
+from nextlong.report.plan.elsewhere import GPU_TFLOP_PER_S, Asked
+from nextlong.report.plan.sample import sample
+from nextlong.report.plan.trial import measure
 
 
 def main() -> int:
@@ -46,14 +45,13 @@ def main() -> int:
     recipe = Recipe.load(options.recipe, overrides=options.overrides)
     files = pipeline.prepare(recipe, encoder="any")
     steps = pipeline.route(recipe, files)
-    measured = measure(recipe, files)
-    trials = try_route(recipe, measured.texts, chars_per_token=measured.tokenizing.chars_per_token)
+    measured = measure(recipe, sample(recipe, files))
     for chunks in options.chunks:
         for nodes in options.nodes:
             asked = Asked(
                 nodes=nodes, workers=options.workers, gpus=options.gpus, gpu_tflops=options.gpu_tflops, chunks=chunks
             )
-            _, costs = page.plan_for(recipe, files, steps, measured, trials, asked).on[-1]
+            _, costs = page.plan_for(recipe, files, steps, measured, asked).on[-1]
             show(steps, costs, options, chunks=chunks, nodes=nodes)
     return 0
 
@@ -63,42 +61,43 @@ def show(
 ) -> None:
     workers, gpus = nodes * options.workers, nodes * options.gpus
     bytes_read = {step.name: sum(costs[one.name].disk_bytes for one in step.inputs) for step in steps}
-    loads = [
-        with_storage(load, bytes_read[load.name] + costs[load.name].disk_bytes, options, nodes=nodes)
-        for load in plan_costs.loads(steps, costs)
-    ]
-    when = schedule(loads, workers=workers, gpus=gpus, head_s=options.head_ms / 1e3)
+    stored = {
+        name: with_storage(cost, bytes_read[name] + cost.disk_bytes, options, nodes=nodes)
+        for name, cost in costs.items()
+    }
+    when = schedule(steps, stored, Machines(workers, gpus, head_s=options.head_ms / 1e3))
     end = max(last for _, last in when.values())
     print(
         f"\n{chunks:.0e} chunks, {nodes} nodes, {workers:,} processors, {gpus} GPUs: {end / 3600:.2f} h in all.",
         end=" ",
     )
-    for load in loads:
-        if load.on_gpus and load.name == "embed":
-            first, last = when[load.name]
-            busy = (load.seconds + load.start_s * min(gpus, load.tasks)) / (gpus * max(last - first, 1e-9))
-            print(f"While `embed` runs ({(last - first) / 3600:.2f} h), {busy:.0%} of the GPU-hours are busy.", end="")
+    embed = stored.get("embed")
+    if embed is not None and embed.on_gpus:
+        first, last = when["embed"]
+        busy = ((embed.seconds or 0.0) + embed.start_s * min(gpus, embed.tasks)) / (gpus * max(last - first, 1e-9))
+        print(f"While `embed` runs ({(last - first) / 3600:.2f} h), {busy:.0%} of the GPU-hours are busy.", end="")
     print(
         "\n\n| step | tasks | read, at most | written | a task | memory of a task | all tasks | begin to end | of the total |\n"
         "|---|---:|---:|---:|---:|---:|---:|---:|---:|"
     )
-    for load in loads:
-        first, last = when[load.name]
-        name = f"**{load.name}** (one process)" if load.tasks == 1 and load.seconds > 60 else load.name
+    for name, cost in stored.items():
+        first, last = when[name]
+        seconds = cost.seconds or 0.0
+        shown = f"**{name}** (one process)" if cost.tasks == 1 and seconds > 60 else name
         print(
-            f"| {name} | {load.tasks:,} | {bytes_read[load.name] / 1e9:,.1f} GB | {costs[load.name].disk_bytes / 1e9:,.1f} GB "
-            f"| {load.seconds / load.tasks:,.1f} s | {costs[load.name].memory_bytes / 1e9:.1f} GB | {load.seconds / 3600:,.2f} h "
+            f"| {shown} | {cost.tasks:,} | {bytes_read[name] / 1e9:,.1f} GB | {cost.disk_bytes / 1e9:,.1f} GB "
+            f"| {seconds / cost.tasks:,.1f} s | {cost.memory_bytes / 1e9:.1f} GB | {seconds / 3600:,.2f} h "
             f"| {last - first:,.0f} s | {(last - first) / end:.1%} |"
         )
 
 
-def with_storage(load: Load, task_bytes: float, options: argparse.Namespace, *, nodes: int) -> Load:
+def with_storage(cost: Cost, task_bytes: float, options: argparse.Namespace, *, nodes: int) -> Cost:
     """Return a step that takes no less time than its bytes at the bandwidth of the nodes it runs on and of the storage."""
-    per_node = options.gpus if load.on_gpus else options.workers
-    at_once = min(load.tasks, nodes * per_node, load.at_once or load.tasks)
+    per_node = options.gpus if cost.on_gpus else options.workers
+    at_once = min(cost.tasks, nodes * per_node, cost.at_once or cost.tasks)
     # Tasks spread over the nodes, so even few of them have many nodes' bandwidth.
     bandwidth = 1e9 * min(options.storage_gb_s, min(at_once, nodes) * options.node_gb_s)
-    return replace(load, seconds=max(load.seconds, at_once * task_bytes / bandwidth))
+    return replace(cost, seconds=max(cost.seconds or 0.0, at_once * task_bytes / bandwidth))
 
 
 if __name__ == "__main__":

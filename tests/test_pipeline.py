@@ -8,12 +8,12 @@ import pytest
 
 from nextlong import pipeline
 from nextlong.engine import step_store, store
-from nextlong.engine.executor import SerialExecutor
+from nextlong.engine.executor import SerialExecutor, usable_cpus
 from nextlong.engine.local import LocalExecutor
 from nextlong.engine.step import Step
 from nextlong.engine.step_store import StepStore
 from nextlong.errors import EncoderError, ExportError, RunError
-from nextlong.plugins import METHODS
+from nextlong.plugins import FORMATS, METHODS
 from nextlong.reading.known_files import input_files
 
 EVERY = pytest.mark.parametrize("method", METHODS.built_in)
@@ -34,6 +34,7 @@ def test_every_step_stands_behind_what_it_reads(recipe_for, tmp_path, method):
     for place, step in enumerate(steps):
         assert {one.name for one in step.inputs} <= set(names[:place]), step.name
     assert names[:2] == ["ingest", "select"]
+    assert {*names} <= {*pipeline.STEP_TITLES, *FORMATS.names()}
     # What was cleaned is what every later step sees, the tokenizer's training, too.
     assert {step.name for step in steps if "chunk" in {one.name for one in step.inputs}} <= {
         "contaminated",
@@ -69,7 +70,7 @@ def test_auto_is_a_worker_a_core_that_this_process_may_use(recipe_for, tmp_path,
 def test_where_no_process_is_bound_to_cores_all_count(monkeypatch):
     monkeypatch.delattr(os, "sched_getaffinity", raising=False)
     monkeypatch.setattr(os, "cpu_count", lambda: None)
-    assert pipeline.usable_cpus() == 1
+    assert usable_cpus() == 1
 
 
 def test_gpus_are_counted_for_a_model_and_not_for_what_needs_none(recipe_for, tmp_path, monkeypatch):

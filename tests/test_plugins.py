@@ -12,7 +12,7 @@ from nextlong.errors import PluginError, RecipeError
 from nextlong.plugins import METHODS
 from nextlong.recipe import Recipe
 from nextlong.recipe.template import commented
-from nextlong.report.plan.trial import try_route
+from nextlong.report.plan.trial import recipe_for, try_route
 
 # The example of the documentation, as it stands there.
 PAGE = Path(__file__).parents[1] / "docs" / "methods.md"
@@ -74,9 +74,9 @@ def test_its_options_are_planned_for_as_they_are(bring, tmp_path):
         "lengthy.queries=7",
         "compose.target_tokens=1024",
     ]  # no queries that a model writes
-    less, more = try_route(Recipe.from_dict(PLAIN, overrides=settings), texts, chars_per_token=4.0)
-    assert less.recipe.options.queries == more.recipe.options.queries == 7
-    assert "draft" in more.steps
+    asked = Recipe.from_dict(PLAIN, overrides=settings)
+    assert recipe_for(asked, texts, tmp_path, chars_per_token=4.0).options.queries == 7
+    assert "draft" in try_route(asked, texts, chars_per_token=4.0).seconds
 
 
 def test_its_options_are_a_section_of_the_recipe(bring):

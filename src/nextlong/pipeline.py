@@ -14,7 +14,6 @@ Array jobs share one step's tasks between processes that a scheduler starts on m
 from __future__ import annotations
 
 import itertools
-import os
 from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Final, Literal
@@ -29,7 +28,7 @@ from nextlong.corpus.ingest import check_named_ids, ingest_step
 from nextlong.corpus.select import select_step
 from nextlong.corpus.splits import line_counts_steps, shard_bytes_of, splits_of, whole_files
 from nextlong.engine import step_store, store
-from nextlong.engine.executor import Capacity, Executor, SerialExecutor
+from nextlong.engine.executor import Capacity, Executor, SerialExecutor, usable_cpus
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
 from nextlong.engine.progress import Quiet, Reporter
 from nextlong.engine.runner import run_array_job, run_steps, steps_before
@@ -37,12 +36,12 @@ from nextlong.engine.step import Artifact, Artifacts, Step
 from nextlong.engine.step_store import StepStore
 from nextlong.errors import ExportError
 from nextlong.export import steps as export_steps
-from nextlong.methods.base import Need, Upstream, method_of
+from nextlong.methods.base import Need, method_of
 from nextlong.reading import file_systems, known_files
 from nextlong.reading.files import InputFile
 from nextlong.reading.filter import filter_of
 from nextlong.recipe import Recipe
-from nextlong.retrieval.embed import embed_step, encoder_step
+from nextlong.recipe.amounts import sequence_limit
 from nextlong.retrieval.encoders.base import kind_of
 from nextlong.retrieval.encoders.sentence_transformers import count_gpus
 from nextlong.retrieval.indexes.costs import has_driver
@@ -81,6 +80,8 @@ STEP_TITLES: Final = {
     "scan": "search the corpus block by block",
     "mine": "find hard negatives",
     "neighbours": "find the nearest neighbors",
+    "clusters": "find the clusters of similar documents",
+    "partition": "assign the documents to partitions",
     "keywords": "extract keywords",
     "draft": "choose the chunks of each sequence",
     "referenced_chunks": "list the chunks in use",
@@ -143,10 +144,13 @@ class Session:
         recipe, name = self.recipe, name_for(self.recipe, self.run_dir)
         done = self._compose()
         refuse_nothing(recipe, done)
-        export_steps.check_names(recipe, done)
+        export_steps.check_names(recipe.export.formats, done)
         if recipe.export.push is not None:
             export_steps.check_read(done, self.run_dir, trust="hash")
-        done = self.run_steps(export_steps.export_steps(recipe, export_steps.read_steps(done)), known=done)
+        writing = export_steps.export_steps(
+            recipe.export, export_steps.read_steps(done), sequences=recipe.compose.sequences
+        )
+        done = self.run_steps(writing, known=done)
         return done, record.write(recipe, done, self.run_dir, name=name)
 
     def _compose(self) -> dict[str, Artifact]:
@@ -305,13 +309,6 @@ def worker_count(recipe: Recipe) -> int:
     return usable_cpus() if recipe.workers == "auto" else recipe.workers
 
 
-def usable_cpus() -> int:
-    """Return how many cores this process may use."""
-    if hasattr(os, "sched_getaffinity"):  # Linux: those that this process is bound to
-        return len(os.sched_getaffinity(0))
-    return os.cpu_count() or 1
-
-
 def route(
     recipe: Recipe,
     files: Sequence[Sequence[InputFile]],
@@ -324,24 +321,29 @@ def route(
     More is drafted than asked for, because a few drafts do not fit T; each further `attempt` drafts twice as much.
     """
     shard_bytes = shard_bytes_of(recipe, files)
-    splits = splits_of(recipe, files, shard_bytes=shard_bytes)
+    splits = splits_of(recipe.ingest.sources, files, shard_bytes=shard_bytes)
     line_counts = line_counts_steps(splits)
-    ingest = ingest_step(recipe, files, splits, line_counts, shard_bytes=shard_bytes, when_ingested=when_ingested)
-    select = select_step(recipe, ingest, splits)
-    deduplicating = _deduplicating(recipe, ingest, select)
+    ingest = ingest_step(
+        recipe.ingest, files, splits, line_counts, shard_bytes=shard_bytes, when_ingested=when_ingested
+    )
+    select = select_step(recipe.ingest, ingest, splits, seed=recipe.seed)
+    deduplicating = []
+    if recipe.ingest.dedup == "minhash":
+        deduplicating = minhash_steps(ingest, select, threshold=recipe.ingest.dedup_threshold)
     keep = deduplicating[-1] if deduplicating else select
-    all_chunks = chunk_step(recipe, ingest, keep)
-    cleaning = decontaminate_steps(recipe, ingest, all_chunks)
+    all_chunks = chunk_step(recipe.chunk, ingest, keep)
+    cleaning = decontaminate_steps(recipe.decontaminate, ingest, all_chunks)
     chunk = cleaning[-1] if cleaning else all_chunks  # what every step below sees
-    filter_report = filter_report_step(recipe, splits, ingest, select, [*deduplicating, *cleaning])
+    filter_report = filter_report_step(recipe.ingest, splits, ingest, select, [*deduplicating, *cleaning])
     tokenizer = tokenizer_step(recipe, ingest, chunk)  # before the long steps, whose work a typo would waste
-    drafted = _draft(recipe, ingest, chunk, tokenizer, attempt)
+    drafted = method_of(recipe).steps(recipe, ingest, chunk, tokenizer, attempt=attempt)
     draft = drafted[-1]
-    named = referenced_chunks_step(recipe, chunk, draft, attempt=attempt)
-    tokens = tokens_step(recipe, ingest, chunk, tokenizer, named)
+    named = referenced_chunks_step(chunk, draft, limit=sequence_limit(recipe, attempt))
+    tokens = tokens_step(ingest, chunk, tokenizer, named, engine=recipe.tokenizer.engine)
     measured = [step for step in drafted if step.name in ("shingles", "weights")]
     compose = compose_step(recipe, ingest, chunk, tokenizer, named, tokens, draft=draft, near_duplicate_steps=measured)
-    writing = export_steps.export_steps(recipe, (ingest, chunk, tokenizer, named, tokens, compose))
+    written_from = (ingest, chunk, tokenizer, named, tokens, compose)
+    writing = export_steps.export_steps(recipe.export, written_from, sequences=recipe.compose.sequences)
     return [
         *line_counts,
         ingest,
@@ -357,17 +359,3 @@ def route(
         compose,
         *writing,
     ]
-
-
-def _deduplicating(recipe: Recipe, ingest: Step, select: Step) -> list[Step]:
-    """Return the steps that leave nearly equal documents out; none where only equal ones are."""
-    if recipe.ingest.dedup != "minhash":
-        return []
-    return minhash_steps(recipe, ingest, select)
-
-
-def _draft(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, attempt: int) -> list[Step]:
-    """Return the steps between the chunks and the drafts, which are the method's own; the last one drafts."""
-    encoder = encoder_step(recipe, ingest, chunk)
-    upstream = Upstream(ingest, chunk, tokenizer, encoder, embed_step(recipe, ingest, chunk, encoder))
-    return method_of(recipe).steps(recipe, upstream, attempt=attempt)

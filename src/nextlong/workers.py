@@ -6,6 +6,9 @@ Imports nothing of the pipeline itself, so that the server imports it while the 
 
 from __future__ import annotations
 
+from contextlib import suppress
+from importlib import import_module
+
 from nextlong.engine import local
 from nextlong.recipe import Recipe
 from nextlong.retrieval.encoders.base import kind_of
@@ -19,6 +22,13 @@ def preloaded(recipe: Recipe) -> list[str]:
     """Return the modules that workers of this machine have imported before their first task."""
     # Where pandas is installed, pyarrow imports it for the first array that it gives to NumPy: a quarter of a second a worker.
     return [*_ALL_STEPS, *kind_of(recipe.encoder).preload, "pandas"]
+
+
+def import_preloaded(recipe: Recipe) -> None:
+    """Import those modules here, as far as they are installed."""
+    for module in preloaded(recipe):
+        with suppress(ImportError):
+            import_module(module)
 
 
 def start_server(recipe: Recipe) -> None:

@@ -24,16 +24,12 @@ def composed(*parts):
     return SimpleNamespace(results=lambda kind: results)
 
 
-def asking(sequences):
-    return SimpleNamespace(compose=SimpleNamespace(sequences=sequences))
-
-
 @pytest.mark.parametrize(
     ("sequences", "take"),
     [("all", [3, 0, 4]), (7, [3, 0, 4]), (9, [3, 0, 4]), (5, [3, 0, 2]), (3, [3, 0, 0]), (2, [2, 0, 0])],
 )
 def test_the_first_sequences_that_were_asked_for_belong_to_the_data_set(sequences, take):
-    assert finished.sequences_per_part(asking(sequences), composed((3, 0), (4,))) == take
+    assert finished.sequences_per_part(sequences, composed((3, 0), (4,))) == take
 
 
 def tokenizer(**ids):

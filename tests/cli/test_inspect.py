@@ -14,8 +14,8 @@ from installed import REQUIRES, installed
 from nextlong.artifacts import record
 from nextlong.cli import inspect
 from nextlong.cli.main import main
+from nextlong.engine.executor import usable_cpus
 from nextlong.errors import NextlongError
-from nextlong.pipeline import usable_cpus
 from nextlong.report import installation
 from nextlong.report.page import write
 from nextlong.report.tables import PipeConsole

@@ -99,7 +99,7 @@ def test_init_passes_over_a_bad_line_and_refuses_more_than_a_run_takes(call, tmp
     code, out, _ = call("init", tmp_path / "my.yaml", tmp_path / "a.jsonl", "--tokenizer", "400")
     assert code == 0
     assert "text column 'body', id column 'uid'" in out
-    assert "1 record of those read would be rejected (0.2%)" in " ".join(out.split())
+    assert "1 record would be rejected (0.2%)" in " ".join(out.split())
     (tmp_path / "b.jsonl").write_text("\n".join([*lines, *["{broken"] * 20]))
     assert call("init", tmp_path / "b.yaml", tmp_path / "b.jsonl", "--tokenizer", "400")[0] == 2
 
@@ -418,7 +418,7 @@ def test_errors_are_one_line_however_long(call, tmp_path):
 def test_brackets_in_a_message_are_no_markup(call, tmp_path):
     code, _, err = call("peek", tmp_path / "[red]x[/]")
     assert code == 2
-    assert "[red]x[/] is not a folder" in err
+    assert "[red]x[/] does not exist" in err
 
 
 def test_ctrl_c_says_that_nothing_is_lost(call, folder, monkeypatch):

@@ -189,7 +189,7 @@ def recipe():
 
 def made(recipe, *others):
     return filter_report_step(
-        recipe, [["a", "b"], ["c"]], step("ingest"), step("select"), [step(name) for name in others]
+        recipe.ingest, [["a", "b"], ["c"]], step("ingest"), step("select"), [step(name) for name in others]
     )
 
 

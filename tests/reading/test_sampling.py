@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 
 from nextlong.reading.listing import list_files
 from nextlong.reading.sampling import (
+    Limits,
     auto_shard_bytes,
     can_be_entered,
     estimate_text_bytes,
@@ -124,7 +125,7 @@ def files(tmp_path_factory):
 def test_a_place_holds_records_of_the_file_and_says_their_share(files, name, position, read_bytes):
     file, source = files[name]
     assert can_be_entered(file, source)
-    sampled = sample_at(file, source, position=position, read_bytes=read_bytes, max_document_chars=MOST)
+    sampled = sample_at(file, source, position=position, read_bytes=read_bytes, limits=Limits(max_document_chars=MOST))
     numbers = [TEXTS.index(text.decode()) for text in sampled.texts]
     assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
     assert 0 < sampled.share <= 1
@@ -137,8 +138,10 @@ def test_a_compressed_file_is_read_through_and_a_share_of_it_kept(files):
     file, source = files["a.jsonl.gz"]
     assert not can_be_entered(file, source)
     draw = random.Random(7)
-    some = sample_from_start(file, source, share=0.5, max_bytes=10**9, max_document_chars=MOST, rng=draw)
+    some = sample_from_start(file, source, share=0.5, max_bytes=10**9, limits=Limits(max_document_chars=MOST), rng=draw)
     assert {text.decode() for text in some.texts} < set(TEXTS)
     assert len(some.texts) / len(TEXTS) == pytest.approx(some.share, abs=0.01)
-    whole = sample_from_start(file, source, share=1.0, max_bytes=10**9, max_document_chars=MOST, rng=draw)
+    whole = sample_from_start(
+        file, source, share=1.0, max_bytes=10**9, limits=Limits(max_document_chars=MOST), rng=draw
+    )
     assert ([text.decode() for text in whole.texts], whole.share) == (TEXTS, 1.0)

@@ -163,14 +163,14 @@ def test_parquet_damaged_in_its_middle_stops(tmp_path):
 CUT_WHILE_READ = """
 import os, sys
 from nextlong.errors import CorpusError
-from nextlong.reading.files import Part
+from nextlong.reading.files import FilePart
 from nextlong.reading.listing import list_files
 from nextlong.reading.formats import read_records
 from nextlong.recipe import Source
 
 source = Source(path=sys.argv[1])
 (file,) = list_files(source, where="path")
-records = read_records(Part(file), source, max_document_chars=99)
+records = read_records(FilePart(file), source, max_document_chars=99)
 next(records)
 os.truncate(file.path, 0)
 try:

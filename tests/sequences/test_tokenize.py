@@ -244,9 +244,9 @@ def test_another_tokenizer_copies_nothing(recipe_for, own_run):
         assert (folder / path.name).read_bytes() == path.read_bytes()
 
 
-def test_differences_stop_the_run_and_name_the_tasks(recipe_for, tmp_path):
+def test_differences_stop_the_run_and_name_the_tasks(tmp_path):
     inputs = [Step(name, 1, {}, (), lambda done: []) for name in ("ingest", "chunk", "tokenizer", "referenced_chunks")]
-    step = tokens_step(recipe_for(tmp_path), *inputs)
+    step = tokens_step(*inputs, engine="auto")
     encoded = TokensResult(chunks=9, tokens=30, chars=90, copied_chunks=0, mismatches=0).model_dump()
     parts = [{"counts": encoded | {"mismatches": count}} for count in (0, 3, 0, 1)]
     step.check(Artifact("tokens", tmp_path, {"parts": parts[:1]}))

@@ -1,7 +1,6 @@
 """Checks side by side: results by name, errors as they are, a killed process in words."""
 
 import os
-import signal
 import subprocess
 import sys
 from functools import partial
@@ -9,7 +8,7 @@ from functools import partial
 import pytest
 
 from nextlong.errors import RunError
-from nextlong.verify.processes import _ctrl_c_held_back, side_by_side
+from nextlong.verify.processes import side_by_side
 
 
 def test_results_are_had_in_any_order():
@@ -45,17 +44,3 @@ with side_by_side({"blocked": blocked}, processes=1) as result_of:
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True False\n"
-
-
-def test_ctrl_c_while_processes_start_comes_afterwards():
-    reached = []
-
-    def start():
-        with _ctrl_c_held_back():
-            signal.raise_signal(signal.SIGINT)
-            reached.append("the end")
-
-    with pytest.raises(KeyboardInterrupt):
-        start()
-    assert reached == ["the end"]
-    assert signal.getsignal(signal.SIGINT) == signal.default_int_handler

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Hashable, Sequence
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -18,7 +18,6 @@ from nextlong.artifacts.results import ComposeResult, TokenizerResult
 from nextlong.artifacts.rows import RowSource
 from nextlong.artifacts.tokens import TokenStore
 from nextlong.engine.step import Artifact, Artifacts
-from nextlong.recipe import Recipe
 from nextlong.schemas import SEQUENCE_INDEX
 
 
@@ -116,10 +115,10 @@ def special_texts(done: Artifacts) -> dict[int, str]:
     return {schemas.SEPARATOR: separator, schemas.BOS: bos, schemas.EOS: eos}
 
 
-def sequences_per_part(recipe: Recipe, compose: Artifact) -> list[int]:
-    """Return how many sequences of each SEQUENCES file belong to the data set: the first `compose.sequences` in draw order."""
+def sequences_per_part(sequences: int | Literal["all"], compose: Artifact) -> list[int]:
+    """Return how many sequences of each SEQUENCES file belong to the data set: the first `sequences` in draw order."""
     composed = [count for part in compose.results(ComposeResult) for count in part.sequences_per_file]
-    left = sum(composed) if recipe.compose.sequences == "all" else recipe.compose.sequences
+    left = sum(composed) if sequences == "all" else sequences
     take = []
     for there in composed:
         take.append(min(left, there))

@@ -187,7 +187,7 @@ def write(recipe: Recipe, done: Artifacts, run_dir: Path, *, name: str) -> Varia
         record = {
             "made": made,
             "steps": steps,
-            "sequences_per_part": sequences_per_part(recipe, done["compose"]),
+            "sequences_per_part": sequences_per_part(recipe.compose.sequences, done["compose"]),
             "recipe": recipe.model_dump(mode="json"),
         }
         store.write_json(path, record)

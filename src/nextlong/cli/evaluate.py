@@ -91,7 +91,7 @@ def _add_what(sub: argparse.ArgumentParser) -> None:
 
 
 def _add_how(sub: argparse.ArgumentParser) -> None:
-    how = sub.add_argument_group("how the model is args")
+    how = sub.add_argument_group("how the model is run")
     how.add_argument(
         "--prompt-format",
         choices=("completion", "chat", "messages"),

@@ -250,7 +250,8 @@ def notes(recipe_path: Path, new: NewRecipe, sources: Sequence[str]) -> Iterator
         ]
         if unknown:
             yield f"{path}: skipped, unsupported extension: {first_few(unknown, most=_NAMED_FILES)}"
-    yield from _tokenizer_notes(new.recipe)
+    if found or new.recipe.tokenizer.source is not None:
+        yield from _tokenizer_notes(new.recipe)
     if new.proposal is not None:
         yield str(new.proposal)
     folder = Path(_absolute(recipe_path)).parent

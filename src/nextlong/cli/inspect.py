@@ -68,7 +68,7 @@ def add(commands: Commands) -> None:
         "--output",
         type=Path,
         metavar="FILE",
-        help="(default: RUN/report.html; report.html in the working directory for several run directories)",
+        help="file to write (default: RUN/report.html; report.html in the working directory for several run directories)",
     )
     add_json(report, about="print JSON: the path of the report; stats --json prints the statistics")
     report.set_defaults(command=_report)
@@ -286,9 +286,9 @@ def _verify(args: argparse.Namespace) -> int:
 
 def _outcomes(args: argparse.Namespace, sample: int, starting: Callable[[str], None]) -> Iterator[CheckOutcome]:
     from nextlong.artifacts import record
+    from nextlong.engine.executor import usable_cpus
     from nextlong.reading import file_systems
     from nextlong.verify import checks, delivered
-    from nextlong.verify.processes import available
 
     if "://" in args.run or delivered.is_delivered(Path(args.run)):
         fs, root = file_systems.reach(args.run, where=repr(args.run), error=NextlongError)
@@ -299,7 +299,7 @@ def _outcomes(args: argparse.Namespace, sample: int, starting: Callable[[str], N
     run_dir, _ = record.split_name(args.run)
     if not (run_dir / record.VARIANTS_FOLDER).is_dir():
         record.existing(run_dir)  # says at which step a run was left
-    workers = args.workers or available()
+    workers = args.workers or usable_cpus()
     yield from checks.verify(Path(args.run), sample=sample, seed=args.seed, workers=workers, starting=starting)
 
 

@@ -117,6 +117,9 @@ def _parser() -> argparse.ArgumentParser:
     replicate.add(commands)
     inspect.add_checks(commands)
     _add_completion(commands)
+    for listed in commands._choices_actions:
+        command = commands.choices[listed.dest]
+        command.description = command.description or f"{listed.help}."
     return parser
 
 
@@ -129,7 +132,7 @@ def _add_demo_and_init(commands: Commands) -> None:
     demo.set_defaults(command=_demo)
 
     init = commands.add_parser("init", help="Write a commented recipe for your files")
-    init.add_argument("recipe", type=Path)
+    init.add_argument("recipe", type=Path, metavar="RECIPE", help="the YAML file to write")
     init.add_argument(
         "sources",
         nargs="*",

@@ -15,6 +15,7 @@ import math
 import re
 import shlex
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
@@ -31,7 +32,7 @@ _STDOUT = Path("-")
 def add(commands: Commands) -> None:
     """Add plan and run to the parser."""
     plan = commands.add_parser("plan", help="Show the steps of a recipe, and their time, disk space and memory")
-    plan.add_argument("recipe", type=Path, nargs="?")
+    plan.add_argument("recipe", type=Path, nargs="?", metavar="RECIPE", help="a recipe (YAML)")
     add_set(plan)
     add_json(plan)
     plan.add_argument("--preset", metavar="NAME", help="plan a preset of the package, as for init")
@@ -45,7 +46,7 @@ def add(commands: Commands) -> None:
     plan.set_defaults(command=_plan)
 
     run = commands.add_parser("run", help="Run or resume a recipe")
-    run.add_argument("recipe", type=Path)
+    run.add_argument("recipe", type=Path, metavar="RECIPE", help="a recipe (YAML)")
     add_set(run)
     add_json(run)
     run.add_argument("--name", help="name of the variant, which RUN@NAME opens (the recipe's `name`)")
@@ -61,7 +62,7 @@ def add(commands: Commands) -> None:
 def add_sweep(commands: Commands) -> None:
     """Add sweep to the parser."""
     sweep = commands.add_parser("sweep", help="Run a recipe over a grid of values; shared steps run once")
-    sweep.add_argument("recipe", type=Path)
+    sweep.add_argument("recipe", type=Path, metavar="RECIPE", help="a recipe (YAML)")
     add_set(sweep)
     sweep.add_argument(
         "--over",
@@ -97,7 +98,8 @@ def _plan(args: argparse.Namespace) -> None:
     from nextlong.recipe import Recipe
     from nextlong.recipe.read import preset_path
     from nextlong.report.plan import page
-    from nextlong.report.plan.cluster import GPU_TFLOP_PER_S, Asked
+    from nextlong.report.plan.elsewhere import GPU_TFLOP_PER_S, Asked
+    from nextlong.workers import import_preloaded
 
     if (args.recipe is None) == (args.preset is None):
         raise NextlongError(
@@ -111,10 +113,13 @@ def _plan(args: argparse.Namespace) -> None:
         gpu_tflops=args.gpu_tflops or GPU_TFLOP_PER_S,
     )
     recipe = Recipe.load(args.recipe or preset_path(args.preset), overrides=args.overrides)
+    import_preloaded(recipe)
+    start_s = time.process_time()  # of this process so far, which has imported what a run imports
     if args.json:
-        print_json(page.planned(recipe, cluster, tell=lambda line: print(line, file=sys.stderr)).as_json())
+        plan = page.planned(recipe, cluster, tell=lambda line: print(line, file=sys.stderr), start_s=start_s)
+        print_json(plan.as_json())
     else:
-        page.show(recipe, console(), cluster)
+        page.show(recipe, console(), cluster, start_s=start_s)
 
 
 def _run(args: argparse.Namespace) -> None:

@@ -24,7 +24,7 @@ from nextlong import schemas
 from nextlong.artifacts.results import ChunkResult
 from nextlong.engine.estimate import Estimate, per_shard
 from nextlong.engine.step import Artifacts, Step, Task
-from nextlong.recipe import Recipe
+from nextlong.recipe import Chunk
 
 Span = tuple[int, int]
 
@@ -99,14 +99,13 @@ def _split_paragraph(text: str, start: int, end: int) -> int:
     return end
 
 
-def chunk_step(recipe: Recipe, ingest: Step, keep: Step) -> Step:
+def chunk_step(settings: Chunk, ingest: Step, keep: Step) -> Step:
     """DOCUMENTS → CHUNKS; `keep` is the step that says which documents are kept."""
 
     def tasks(done: Artifacts) -> list[Task]:
         shards = zip(done["ingest"].files(".documents.arrow"), done[keep.name].files(".keep.npy"), strict=True)
         return [
-            partial(chunk_shard, documents=documents, keep=keep, **recipe.chunk.model_dump())
-            for documents, keep in shards
+            partial(chunk_shard, documents=documents, keep=keep, **settings.model_dump()) for documents, keep in shards
         ]
 
     estimate = Estimate(
@@ -116,7 +115,7 @@ def chunk_step(recipe: Recipe, ingest: Step, keep: Step) -> Step:
         bytes=21,  # 4 + 8 + 8 and a bit
         tasks=per_shard,
     )
-    return Step("chunk", 1, recipe.chunk.identity(), (ingest, keep), tasks, ChunkResult, estimate=estimate)
+    return Step("chunk", 1, settings.identity(), (ingest, keep), tasks, ChunkResult, estimate=estimate)
 
 
 def chunk_shard(

@@ -33,7 +33,7 @@ from nextlong.engine.estimate import Estimate, per_shard
 from nextlong.engine.step import Artifacts, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.reading.file_systems import open_binary
-from nextlong.recipe import Recipe
+from nextlong.recipe import Decontaminate
 from nextlong.retrieval.near_duplicates.words import Words, bounds_of, hash_words, ngrams, runs_on
 
 _LEAST_WORDS: Final = 8
@@ -51,18 +51,18 @@ GRAMS = np.dtype([("hash", "u8"), ("file", "u2"), ("words", "u1")])
 _EXAMPLE_CHARS: Final = 200
 
 
-def decontaminate_steps(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:
+def decontaminate_steps(settings: Decontaminate, ingest: Step, chunk: Step) -> list[Step]:
     """Return the steps from all chunks to the decontaminated ones; none if there is no evaluation file."""
-    if not recipe.decontaminate.files:
+    if not settings.files:
         return []
-    eval_ngrams = _eval_ngrams_step(recipe)
-    contaminated = _contaminated_step(recipe.decontaminate.files, ingest, chunk, eval_ngrams)
+    eval_ngrams = _eval_ngrams_step(settings)
+    contaminated = _contaminated_step(settings.files, ingest, chunk, eval_ngrams)
     return [eval_ngrams, contaminated, _decontaminate_step(chunk, contaminated)]
 
 
-def _eval_ngrams_step(recipe: Recipe) -> Step:
+def _eval_ngrams_step(settings: Decontaminate) -> Step:
     """Evaluation files → the runs of words to look for; the files' content is part of the fingerprint."""
-    files, ngram = recipe.decontaminate.files, recipe.decontaminate.ngram
+    files, ngram = settings.files, settings.ngram
 
     def tasks(_: Artifacts) -> list[Task]:
         return [partial(evaluation_grams, files=files, ngram=ngram)]

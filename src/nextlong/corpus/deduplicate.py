@@ -26,7 +26,6 @@ from nextlong.artifacts.results import MinhashResult, NearDuplicatesResult, Simi
 from nextlong.engine.estimate import Estimate, per_shard
 from nextlong.engine.step import Artifacts, Step, Task
 from nextlong.errors import RecipeError
-from nextlong.recipe import Recipe
 from nextlong.retrieval.near_duplicates.words import bounds_of, hash_words, ngrams, runs_on
 from nextlong.text import Json
 
@@ -42,9 +41,8 @@ _EXAMPLES: Final = 5
 Pairs = NDArray[np.int64]  # (p, 2) rows of the corpus: rows of all shards, numbered one after the other
 
 
-def minhash_steps(recipe: Recipe, ingest: Step, select: Step) -> list[Step]:
+def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]:
     """Selected documents → which are kept: of near-duplicates the longest. Signatures, similar pairs, clusters."""
-    threshold = recipe.ingest.dedup_threshold
     minhash = _minhash_step(ingest, select, width=band_width(threshold))
     pairs = _similar_pairs_step(ingest, minhash, threshold)
     return [minhash, pairs, _near_duplicates_step(ingest, select, pairs)]

@@ -93,6 +93,11 @@ def exclusions_of(path: str | None, sources: Sequence[Source]) -> Exclusions:
     return Exclusions(each, elsewhere)
 
 
+def all_excluded(documents: str) -> CorpusError:
+    """Return the error that the list leaves nothing of these documents."""
+    return CorpusError(f"ingest.exclude excludes all {documents}; delete lines of it, or set it to null")
+
+
 def write_kept(out: Path, source: Source, exclusion: Exclusion) -> None:
     """Write `{out}.excluded.json`: what is excluded of a source."""
     _write(f"{out}{KEPT}", {"source": source.label, "whole": exclusion.is_whole, "ids": sorted(exclusion.ids)})

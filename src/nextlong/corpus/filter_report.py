@@ -45,7 +45,7 @@ from nextlong.corpus.select import compared_suffix
 from nextlong.corpus.splits import Splits
 from nextlong.engine.estimate import Estimate
 from nextlong.engine.step import Artifacts, Step, Task
-from nextlong.recipe import Recipe
+from nextlong.recipe import Ingest
 
 _EXAMPLES: Final = 5
 _EXAMINED: Final = 200  # documents that were not kept, to tell duplicates from those over a cap
@@ -53,7 +53,7 @@ _HEAD_CHARS: Final = 200
 _ID_HEAD_CHARS: Final = 60
 
 
-def filter_report_step(recipe: Recipe, splits: Splits, ingest: Step, select: Step, others: Sequence[Step]) -> Step:
+def filter_report_step(settings: Ingest, splits: Splits, ingest: Step, select: Step, others: Sequence[Step]) -> Step:
     """What each filter removed, with examples; `others` are the steps that remove near-duplicates and contaminated text."""
     reads = tuple(step for step in others if step.name in ("near_duplicates", "contaminated"))
     sources = [place for place, of_source in enumerate(splits) for _ in of_source]
@@ -63,13 +63,13 @@ def filter_report_step(recipe: Recipe, splits: Splits, ingest: Step, select: Ste
         inputs = _Inputs(
             documents=tuple(ingest_done.files(".documents.arrow")),
             hashes=tuple(ingest_done.files(".hashes.npy")),
-            compared=tuple(ingest_done.files(compared_suffix(recipe))),
+            compared=tuple(ingest_done.files(compared_suffix(settings.dedup))),
             source_of=[place for place, part in zip(sources, parts, strict=True) for _ in range(part.shards)],
             rejects=tuple(ingest_done.files(".rejects.arrow") if any(part.rejects for part in parts) else ()),
             keep=tuple(done["select"].files(".keep.npy")),
             stay=tuple(done["near_duplicates" if "near_duplicates" in done else "select"].files(".keep.npy")),
             ingested=parts,
-            labels=[recipe.ingest.sources[place].label for place in sources],
+            labels=[settings.sources[place].label for place in sources],
             selected=done["select"].result(SelectResult),
             near=done["near_duplicates"].result(NearDuplicatesResult) if "near_duplicates" in done else None,
             contaminated=done["contaminated"].results(ContaminatedResult) if "contaminated" in done else (),

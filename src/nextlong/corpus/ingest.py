@@ -23,7 +23,7 @@ import pyarrow as pa
 import xxhash
 
 from nextlong.artifacts.results import IngestResult, LineCountResult
-from nextlong.corpus.exclude import ELSEWHERE, Exclusion, exclusions_of, write_kept, write_met
+from nextlong.corpus.exclude import ELSEWHERE, Exclusion, all_excluded, exclusions_of, write_kept, write_met
 from nextlong.corpus.splits import Splits, numbered, split_config, task_bytes
 from nextlong.engine.estimate import Estimate, per_shard
 from nextlong.engine.step import Artifact, Artifacts, Step, Task
@@ -33,7 +33,7 @@ from nextlong.reading.filter import evaluator
 from nextlong.reading.formats import format_of, head_columns, read_records
 from nextlong.reading.known_files import hash_of
 from nextlong.reading.records import FilteredOut, Record, Reject, RejectKind, text_problem
-from nextlong.recipe import Recipe, Source
+from nextlong.recipe import Ingest, Source
 from nextlong.schemas import DOCUMENTS, DOCUMENTS_WITH_METADATA, REJECTS
 
 _BATCH_TEXT_BYTES: Final = 1_000_000
@@ -52,7 +52,7 @@ _LOWER_AND_BLANK: Final = bytes(
 
 
 def ingest_step(
-    recipe: Recipe,
+    ingest: Ingest,
     files: Sequence[Sequence[InputFile]],
     splits: Splits,
     line_counts: Sequence[Step],
@@ -61,7 +61,6 @@ def ingest_step(
     when_ingested: Callable[[Artifact], None],
 ) -> Step:
     """files → DOCUMENTS, refused at the end if there are too many rejects; `line_counts` are the `line_counts_steps`."""
-    ingest = recipe.ingest
     hash_normalized = ingest.dedup == "normalized"
     exclusions, elsewhere = exclusions_of(ingest.exclude, ingest.sources)
 
@@ -265,7 +264,7 @@ def check_rejects(results: Sequence[IngestResult], *, max_reject_share: float, r
     example = next((result.example for result in results if result.example), "")
     evidence = f"{worst}; the first: {example}; all of them: {rejects_path}"
     if not documents and (excluded := sum(result.excluded for result in results)):
-        raise CorpusError(f"ingest.exclude excludes all {excluded:,} documents; delete lines of it, or set it to null")
+        raise all_excluded(f"{excluded:,} documents")
     if filtered_out and not documents:
         raise CorpusError(
             f"ingest.sources[].filter matches none of {filtered_out:,} documents; look at the values of its columns (a column "

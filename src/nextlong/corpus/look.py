@@ -13,13 +13,21 @@ import random
 from collections import Counter
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
+from nextlong.corpus.exclude import exclusions_of
 from nextlong.corpus.ingest import content_hash, normalized_hash
 from nextlong.reading.files import FilePart, InputFile
 from nextlong.reading.formats import read_records
-from nextlong.reading.records import Record, Reject, RejectKind
-from nextlong.reading.sampling import can_be_entered, estimate_text_bytes, reject_kind, sample_at, sample_from_start
+from nextlong.reading.records import FilteredOut, Record, Reject, RejectKind
+from nextlong.reading.sampling import (
+    Limits,
+    can_be_entered,
+    documents_in,
+    estimate_text_bytes,
+    sample_at,
+    sample_from_start,
+)
 from nextlong.recipe import Recipe, Source
 
 _READ_BYTES: Final = 64_000_000  # of text, in a second
@@ -38,7 +46,8 @@ _LEAST_THROUGH: Final = 1_000_000  # … and of each of them
 class Look:
     """What was read of one source; `texts` are some of the distinct ones, which no earlier document equals.
 
-    `rejects` counts what was read and is no document; `first_rejects` are the first ones of a source that was read whole.
+    `rejects` counts what was read and is no document; `first_rejects` are the first ones of a source that was read whole. What
+    `ingest.exclude` names is not there.
     """
 
     source: Source
@@ -72,14 +81,16 @@ def look_at(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> list[Look]:
     total = max(1, sum(estimates))
     seen: set[int] = set()
     looks = []
-    for source, source_files, estimate in zip(recipe.ingest.sources, files, estimates, strict=True):
+    exclusions = exclusions_of(recipe.ingest.exclude, recipe.ingest.sources).each
+    sources = zip(recipe.ingest.sources, files, estimates, exclusions, strict=True)
+    for source, source_files, estimate, exclusion in sources:
         look = _look_at_source(
             source,
             source_files,
             estimate=estimate,
             most_bytes=max(_LEAST_READ_BYTES, _READ_BYTES * estimate // total),
             kept_bytes=max(_LEAST_KEPT_BYTES, _KEPT_BYTES * estimate // total),
-            max_document_chars=recipe.ingest.max_document_chars,
+            limits=Limits(max_document_chars=recipe.ingest.max_document_chars, is_excluded=exclusion.holds),
             digest_of=normalized_hash if recipe.ingest.dedup == "normalized" else content_hash,
             seen=seen,
         )
@@ -115,7 +126,7 @@ def _look_at_source(
     estimate: int,
     most_bytes: int,
     kept_bytes: int,
-    max_document_chars: int,
+    limits: Limits,
     digest_of: Callable[[bytes], int],
     seen: set[int],
 ) -> Look:
@@ -123,13 +134,13 @@ def _look_at_source(
     first_rejects: list[Reject] = []
     is_whole = estimate <= most_bytes and len(files) <= _WHOLE_FILES
     if is_whole:
-        texts: Iterable[bytes] = itertools.chain.from_iterable(
-            _texts(file, source, max_document_chars, rejects, first_rejects) for file in files
-        )
+        parts = (read_records(FilePart(file), source, max_document_chars=limits.max_document_chars) for file in files)
+        items = _noting(itertools.chain.from_iterable(parts), first_rejects)
+        texts: Iterable[bytes] = documents_in(items, limits, rejects)
         scale = 1.0
     else:
         share = min(1.0, most_bytes / max(1, estimate))
-        texts, scale, rejects = _sample(source, files, share, max_document_chars)
+        texts, scale, rejects = _sample(source, files, share, limits)
     keep_every = max(1, round(min(estimate, most_bytes) / kept_bytes))
     documents = read_bytes = distinct = distinct_chars = 0
     kept: list[str] = []
@@ -150,7 +161,7 @@ def _look_at_source(
 
 
 def _sample(
-    source: Source, files: Sequence[InputFile], share: float, max_document_chars: int
+    source: Source, files: Sequence[InputFile], share: float, limits: Limits
 ) -> tuple[list[bytes], float, Counter[RejectKind]]:
     """Return about a `share` of a source's texts, from random places, how much more there is in all, and rejects.
 
@@ -168,33 +179,25 @@ def _sample(
         file = files[index]
         if index in through or not file.bytes:
             continue
-        limits: dict[str, Any] = {"max_document_chars": max_document_chars}
         if can_be_entered(file, source):
             place = (at - ends[index] + file.bytes) / file.bytes
             stretch = max(_LEAST_STRETCH, int(share * ends[-1] / _PLACES))
-            sampled = sample_at(file, source, position=place, read_bytes=stretch, **limits)
+            sampled = sample_at(file, source, position=place, read_bytes=stretch, limits=limits)
         else:
             through.add(index)
             most_through = max(_LEAST_THROUGH, int(_MOST_THROUGH * file.bytes / ends[-1]))
-            sampled = sample_from_start(file, source, share=share, max_bytes=most_through, rng=draw, **limits)
+            sampled = sample_from_start(file, source, share=share, max_bytes=most_through, limits=limits, rng=draw)
         texts += sampled.texts
         rejects += sampled.rejects
         covered += sampled.share * file.bytes
     return texts, ends[-1] / covered if covered else 1.0, rejects
 
 
-def _texts(
-    file: InputFile,
-    source: Source,
-    max_document_chars: int,
-    rejects: Counter[RejectKind],
-    first_rejects: list[Reject],
-) -> Iterator[bytes]:
-    for item in read_records(FilePart(file), source, max_document_chars=max_document_chars):
-        kind = reject_kind(item, max_document_chars)
-        if kind is not None:
-            rejects[kind] += 1
-            if isinstance(item, Reject) and len(first_rejects) < _FIRST_REJECTS:
-                first_rejects.append(item)
-        elif isinstance(item, Record):
-            yield item.text.encode()
+def _noting(
+    items: Iterable[Record | Reject | FilteredOut], first_rejects: list[Reject]
+) -> Iterator[Record | Reject | FilteredOut]:
+    """Yield the items; keep the first rejects."""
+    for item in items:
+        if isinstance(item, Reject) and len(first_rejects) < _FIRST_REJECTS:
+            first_rejects.append(item)
+        yield item

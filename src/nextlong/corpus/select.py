@@ -25,7 +25,7 @@ from nextlong.corpus.splits import Splits
 from nextlong.engine.estimate import Estimate
 from nextlong.engine.step import Artifacts, Step, Task
 from nextlong.errors import CorpusError
-from nextlong.recipe import Recipe, Source
+from nextlong.recipe import Ingest, Source
 from nextlong.rng import keyed_hash
 
 _STAGE: Final = "select"
@@ -34,14 +34,14 @@ _BIN_BITS: Final = 12
 _EVERY_KEY: Final = 2**64 - 1
 
 
-def compared_suffix(recipe: Recipe) -> str:
+def compared_suffix(dedup: str) -> str:
     """Return the suffix of ingest's files whose equal values are duplicates."""
-    return ".normalized.npy" if recipe.ingest.dedup == "normalized" else ".hashes.npy"
+    return ".normalized.npy" if dedup == "normalized" else ".hashes.npy"
 
 
-def select_step(recipe: Recipe, ingest: Step, splits: Splits) -> Step:
+def select_step(settings: Ingest, ingest: Step, splits: Splits, *, seed: int) -> Step:
     """Which documents are kept: no duplicates, within caps and weights."""
-    sources = recipe.ingest.sources
+    sources = settings.sources
     source_of_split = [place for place, of_source in enumerate(splits) for _ in of_source]
 
     def tasks(done: Artifacts) -> list[Task]:
@@ -54,11 +54,11 @@ def select_step(recipe: Recipe, ingest: Step, splits: Splits) -> Step:
             partial(
                 select_documents,
                 hashes=done["ingest"].files(".hashes.npy"),
-                compared=done["ingest"].files(compared_suffix(recipe)),
+                compared=done["ingest"].files(compared_suffix(settings.dedup)),
                 chars=done["ingest"].files(".chars.npy"),
                 shard_sources=shard_sources,
                 sources=sources,
-                seed=recipe.seed,
+                seed=seed,
             )
         ]
 
@@ -67,7 +67,7 @@ def select_step(recipe: Recipe, ingest: Step, splits: Splits) -> Step:
     estimate = Estimate(
         work=lambda amounts: amounts.documents, seconds=2e-7, disk=lambda amounts: amounts.documents, bytes=1.0
     )
-    config = {"sources": caps, "seed": recipe.seed if is_sampled else None}
+    config = {"sources": caps, "seed": seed if is_sampled else None}
     return Step("select", 2, config, (ingest,), tasks, SelectResult, estimate=estimate)
 
 

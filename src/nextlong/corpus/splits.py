@@ -41,10 +41,10 @@ def shard_bytes_for(recipe: Recipe, text_bytes: float) -> int:
     return auto_shard_bytes(int(text_bytes))
 
 
-def splits_of(recipe: Recipe, files: Sequence[Sequence[InputFile]], *, shard_bytes: int) -> Splits:
+def splits_of(sources: Sequence[Source], files: Sequence[Sequence[InputFile]], *, shard_bytes: int) -> Splits:
     """Return what each task reads, of each source; a part of a file holds about as much text as a shard."""
     splits = []
-    for source, source_files in zip(recipe.ingest.sources, files, strict=True):
+    for source, source_files in zip(sources, files, strict=True):
         large = [file for file in source_files if file.bytes > shard_bytes and can_be_shared(file, source)]
         text_bytes = estimate_text_bytes(large, source)
         part_bytes = shard_bytes * sum(file.bytes for file in large) // text_bytes if text_bytes else shard_bytes

@@ -7,7 +7,7 @@ in where a sample is too small to tell, and for what no sample can (a server, ev
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -20,6 +20,8 @@ class Amounts:
     kept_documents: float = 0.0  # what select leaves, and from here on
     kept_chars: float = 0.0
     chunks: float = 0.0
+    eligible: float = 0.0  # documents with at least compose.min_meta_chunks chunks …
+    meta_chunks: float = 0.0  # … and their chunks
     evaluation_bytes: float = 0.0
     dimensions: float = 0.0
     vectors: float = 0.0  # what is searched: chunks or documents
@@ -32,6 +34,11 @@ class Amounts:
     referenced_chunks: float = 0.0  # those of them that are different
     sequences: float = 0.0
     tokens: float = 0.0  # of all sequences
+
+    def times(self, factor: float) -> Amounts:
+        """Return the size of a corpus like this one, `factor` times as large."""
+        grown = ("text_bytes", "documents", "kept_documents", "kept_chars", "chunks", "eligible", "meta_chunks")
+        return replace(self, **{name: factor * getattr(self, name) for name in grown})
 
     @property
     def chunk_chars(self) -> float:

@@ -52,6 +52,13 @@ class Capacity:
         return self._count_gpus()
 
 
+def usable_cpus() -> int:
+    """Return how many cores this process may use."""
+    if hasattr(os, "sched_getaffinity"):  # Linux: those that this process is bound to
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
 class Executor(Protocol):
     """Where tasks run. Used as a context: leaving it in an error stops what still runs."""
 

@@ -182,7 +182,7 @@ def _accept(step: Step, there: Artifact, finished: dict[str, Artifact]) -> None:
 
 def find_done(step: Step, run_dir: Path) -> Artifact | None:
     """Return the finished step if the run directory holds it."""
-    folder = _folder_of(step, run_dir)
+    folder = store.step_folder(run_dir, step.folder_suffix)
     if folder is None or not (folder / store.MANIFEST).exists():
         return None
     return Artifact(step.name, folder, store.read_json(folder / store.MANIFEST))
@@ -190,7 +190,7 @@ def find_done(step: Step, run_dir: Path) -> Artifact | None:
 
 def begun_tasks(step: Step, run_dir: Path) -> int:
     """Return how many tasks of an unfinished step have left their marker; a run confirms their files before it trusts them."""
-    folder = _folder_of(step, run_dir)
+    folder = store.step_folder(run_dir, step.folder_suffix)
     return 0 if folder is None else sum(1 for _ in folder.glob(".part-*.json"))
 
 
@@ -203,12 +203,7 @@ def open_done(name: str, folder: Path, *, trust: store.Trust = "time") -> Artifa
 
 def folder_for(step: Step, run_dir: Path, place: int) -> Path:
     """Return the folder of a step: the one that there is, or that which its place on the route names."""
-    return _folder_of(step, run_dir) or run_dir / f"{place:02d}-{step.folder_suffix}"
-
-
-def _folder_of(step: Step, run_dir: Path) -> Path | None:
-    # The number before the name is the place on the route that made the folder first; another method's route may differ.
-    return next(iter(sorted(run_dir.glob(f"[0-9][0-9]-{step.folder_suffix}"))), None)
+    return store.step_folder(run_dir, step.folder_suffix) or run_dir / f"{place:02d}-{step.folder_suffix}"
 
 
 class _Numbered(NamedTuple):

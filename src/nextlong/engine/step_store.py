@@ -7,18 +7,17 @@ kernel frees the lock of a process that dies, and the next one goes on with the 
 
 from __future__ import annotations
 
-import fcntl
 import hashlib
 import os
-import socket
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO, Literal
+from typing import IO
 
 from nextlong.engine import store
 from nextlong.engine.step import Step
+from nextlong.engine.store import Mode
 
 USERS: str = "runs"  # a file in it for each run directory that has used the store
 _FOLDERS: str = "[0-9][0-9]-*"
@@ -40,10 +39,12 @@ class StepStore:
         """Let the run directory have the step's folder, by a link into the store; one of its own, or that is done, stays."""
         # Runs on other routes would number it otherwise; array jobs of one run would link it twice.
         with alone(self.store / "folders"):
-            there = _folder_of(step, self.run_dir)
+            there = store.step_folder(self.run_dir, step.folder_suffix)
             if there is not None and (not there.is_symlink() or (there / store.MANIFEST).exists()):
                 return
-            target = _folder_of(step, self.store) or self.store / f"{place:02d}-{step.folder_suffix}"
+            target = (
+                store.step_folder(self.store, step.folder_suffix) or self.store / f"{place:02d}-{step.folder_suffix}"
+            )
             target.mkdir(exist_ok=True)
             if there is not None and there.name == target.name and there.resolve() == target.resolve():
                 return
@@ -57,23 +58,9 @@ class StepStore:
             )
             (self.run_dir / target.name).symlink_to(to, target_is_directory=True)
 
-    def claim(self, step: Step, *, mode: Literal["alone", "together"] = "alone") -> IO[str] | str:
-        """Return what holds the step's lock until it is closed, or who holds it.
-
-        Those that hold it "together" (array jobs) leave everything as it is that is not their own.
-        """
-        file = (self.store / f".{step.folder_suffix}.lock").open("a+", encoding="utf-8")
-        try:
-            fcntl.flock(file, (fcntl.LOCK_EX if mode == "alone" else fcntl.LOCK_SH) | fcntl.LOCK_NB)
-        except BlockingIOError:
-            file.seek(0)
-            holder = file.read().strip()
-            file.close()
-            return holder or "another run"
-        file.truncate(0)
-        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-        file.flush()
-        return file
+    def claim(self, step: Step, *, mode: Mode = "alone") -> IO[str] | str:
+        """Return what holds the step's lock until it is closed, or who holds it."""
+        return store.hold(self.store / f".{step.folder_suffix}.lock", mode=mode)
 
 
 @contextmanager
@@ -91,27 +78,20 @@ def opened(path: Path | None, run_dir: Path) -> Iterator[StepStore | None]:
         yield StepStore(path, run_dir)
 
 
-@contextmanager
-def alone(path: Path) -> Iterator[None]:
+def alone(path: Path) -> AbstractContextManager[None]:
     """Hold a small file beside others that write it, waiting for them."""
-    with path.with_name(f".{path.name}.lock").open("a", encoding="utf-8") as file:
-        fcntl.flock(file, fcntl.LOCK_EX)
-        yield
+    return store.waited_for(path.with_name(f".{path.name}.lock"))
 
 
 def unlink_unfinished(step: Step, run_dir: Path) -> None:
     """Let a run without a store make the step in its own directory, not through a link into a store that others write."""
-    there = _folder_of(step, run_dir)
+    there = store.step_folder(run_dir, step.folder_suffix)
     if there is not None and there.is_symlink() and not (there / store.MANIFEST).exists():
         try:
             there.unlink()
         except OSError:  # another array job was first, and may have made its folder already
             if there.is_symlink():
                 raise
-
-
-def _folder_of(step: Step, within: Path) -> Path | None:
-    return next(iter(sorted(within.glob(f"{_FOLDERS[:-1]}{step.folder_suffix}"))), None)
 
 
 def is_store(folder: Path) -> bool:

@@ -28,6 +28,7 @@ from nextlong.text import Json
 
 MANIFEST = "manifest.json"
 Trust = Literal["size", "time", "hash"]
+Mode = Literal["alone", "together"]  # how a lock is held
 ItemT = TypeVar("ItemT")
 ResultT = TypeVar("ResultT")
 _HASH_BLOCK_BYTES = 1 << 22
@@ -240,25 +241,18 @@ def remove_leftovers(folder: Path) -> None:
 
 
 @contextmanager
-def locked(run_dir: Path, *, mode: Literal["alone", "together"] = "alone") -> Iterator[None]:
-    """Hold the run directory for this process. Raises RunError if another holds it or it cannot be written.
-
-    Those that hold it "together" (array jobs) leave everything as it is that is not their own.
-    """
+def locked(run_dir: Path, *, mode: Mode = "alone") -> Iterator[None]:
+    """Hold the run directory for this process. Raises RunError if another holds it or it cannot be written."""
     with explained(run_dir):
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
-        except (
-            FileNotFoundError
-        ) as error:  # the kernel's word for a folder in which nothing can be created, such as /proc
+        except FileNotFoundError as error:
+            # The kernel's word for a folder in which nothing can be created, such as /proc.
             raise RunError(f"{error.filename} cannot be created; {_OTHER_FOLDER}") from None
-        file = (run_dir / ".lock").open("a+", encoding="utf-8")
-    with file:
-        _lock(file, run_dir, fcntl.LOCK_EX if mode == "alone" else fcntl.LOCK_SH)
-        with explained(run_dir):
-            file.truncate(0)
-            file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
-            file.flush()
+        lock = hold(run_dir / ".lock", mode=mode)
+    if isinstance(lock, str):
+        raise RunError(f"{run_dir} is in use by {lock}; wait for it, or stop it first")
+    with lock:
         if mode == "alone":
             remove_leftovers(run_dir)
         yield
@@ -268,27 +262,38 @@ def locked(run_dir: Path, *, mode: Literal["alone", "together"] = "alone") -> It
 def waited_for(path: Path) -> Iterator[None]:
     """Hold the lock file `path` for this thread, once every other holder has let it go: for what takes moments."""
     with explained(path):
-        file = path.open("a+", encoding="utf-8")
-    with file:
-        _lock(file, path.parent, fcntl.LOCK_EX, waits=True)
+        lock = hold(path, waits=True)
+    assert not isinstance(lock, str)
+    with lock:
         yield
 
 
-def _lock(file: IO[str], run_dir: Path, kind: int, *, waits: bool = False) -> None:
-    # The kernel frees the lock when its holder dies, however it dies.
+def hold(path: Path, *, mode: Mode = "alone", waits: bool = False) -> IO[str] | str:
+    """Return the lock file `path`, which is held until it is closed; or who holds it, unless this call `waits` for them.
+
+    Those that hold it "together" (array jobs) leave everything as it is that is not their own. The kernel frees the lock when
+    its holder dies, however it dies. Raises RunError where the file system has no locks.
+    """
+    file = path.open("a+", encoding="utf-8")
+    kind = fcntl.LOCK_EX if mode == "alone" else fcntl.LOCK_SH
     try:
         fcntl.flock(file, kind if waits else kind | fcntl.LOCK_NB)
+        file.truncate(0)
+        file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
+        file.flush()
     except BlockingIOError:
         file.seek(0)
-        holder = file.read().strip() or "another run"
-        raise RunError(f"{run_dir} is in use by {holder}; wait for it, or stop it first") from None
+        with file:
+            return file.read().strip() or "another run"
     except OSError as error:
+        file.close()
         if error.errno not in _NO_LOCKS:
             raise
         raise RunError(
-            f"{run_dir} lies on a file system without file locks ({error.strerror}); mount it with them (Lustre: -o flock), "
-            "or choose another run_dir"
+            f"{path.parent} lies on a file system without file locks ({error.strerror}); mount it with them (Lustre: -o "
+            "flock), or choose another run_dir"
         ) from None
+    return file
 
 
 @contextmanager
@@ -306,6 +311,12 @@ def explained(path: Path) -> Iterator[None]:
         if refusal is None:
             raise
         raise RunError(refusal.format(where=error.filename or path, reason=error.strerror)) from None
+
+
+def step_folder(within: Path, folder_suffix: str) -> Path | None:
+    """Return the folder of a step, started or finished; None if there is none."""
+    # The number before the name is the place on the route that made the folder first; another method's route may differ.
+    return next(iter(sorted(within.glob(f"[0-9][0-9]-{folder_suffix}"))), None)
 
 
 def _marker_name(index: int) -> str:

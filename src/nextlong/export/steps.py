@@ -19,7 +19,7 @@ from nextlong.errors import RecipeError, RunError
 from nextlong.export.arrange import SPLITS, Arrangement, RowsResult, arrange_rows
 from nextlong.export.formats.base import Options, format_of
 from nextlong.export.write import Origin, close_export, divide_into_shards, export_shard
-from nextlong.recipe import Recipe
+from nextlong.recipe import Export
 from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
 from nextlong.sequences.tokenizer import token_id
 from nextlong.text import Json
@@ -30,9 +30,9 @@ _ID_BYTES = 4
 
 
 class Other(NamedTuple):
-    """A finished run that is mixed with the recipe's own."""
+    """A finished run that rows are made of, and how many of its sequences belong to its data set."""
 
-    recipe: Recipe
+    sequences: int | Literal["all"]
     finished: Artifacts
 
 
@@ -43,32 +43,28 @@ class Mix(NamedTuple):
     proportions: tuple[float, ...] | None = None
     by: Literal["sequences", "tokens"] = "sequences"
 
-    def runs(self, recipe: Recipe, done: Artifacts) -> list[Other]:
-        """Return every run of the mix."""
-        return [Other(recipe, done), *self.others]
-
 
 ALONE = Mix()
 
 
-def export_steps(recipe: Recipe, read: Sequence[Step], *, mix: Mix = ALONE) -> list[Step]:
-    """Return the steps that write every format of `recipe.export`; `read` are those whose files they need, as
-    `read_steps`."""
-    rows = _rows_step(recipe, read, mix)
+def export_steps(
+    export: Export, read: Sequence[Step], *, sequences: int | Literal["all"], mix: Mix = ALONE
+) -> list[Step]:
+    """Return the steps that write every format; `read` are those whose files they need, as `read_steps`.
+
+    `sequences` is the recipe's own `compose.sequences`.
+    """
+    rows = _rows_step(export, read, sequences, mix)
     return [
         rows,
-        *(
-            _format_step(recipe, name, split, rows, read, mix)
-            for name in recipe.export.formats
-            for split in splits_of(recipe)
-        ),
+        *(_format_step(export, name, split, rows, read, mix) for name in export.formats for split in splits_of(export)),
     ]
 
 
-def check_names(recipe: Recipe, known: Artifacts) -> None:
+def check_names(formats: Sequence[str], known: Artifacts) -> None:
     """Raise RecipeError for a format that is called as a step of the run is, whose place in the record it would
     take."""
-    for name in recipe.export.formats:
+    for name in formats:
         if name in known and "format" not in known[name].manifest["config"]:
             raise RecipeError(
                 f"export.formats: {name} is the name of a step of the run, so no format can be called so; give the format, and its "
@@ -105,9 +101,9 @@ def check_read(done: Artifacts, run_dir: Path, *, trust: store.Trust) -> None:
         list(pool.map(check, [done[step.name] for step in read_steps(done)]))
 
 
-def splits_of(recipe: Recipe) -> tuple[str, ...]:
+def splits_of(export: Export) -> tuple[str, ...]:
     """Return the splits that the recipe asks for."""
-    return SPLITS if recipe.export.validation else SPLITS[:1]
+    return SPLITS if export.validation else SPLITS[:1]
 
 
 def step_name(name: str, split: str) -> str:
@@ -115,9 +111,8 @@ def step_name(name: str, split: str) -> str:
     return name if split == "train" else f"{name}-{split}"
 
 
-def _rows_step(recipe: Recipe, read: Sequence[Step], mix: Mix) -> Step:
+def _rows_step(export: Export, read: Sequence[Step], sequences: int | Literal["all"], mix: Mix) -> Step:
     """SEQUENCES → rows."""
-    export = recipe.export
     is_split, is_mixed = export.validation > 0, bool(mix.others)
     arrangement: Json = {
         "mix": mix.proportions if is_mixed else None,
@@ -128,15 +123,15 @@ def _rows_step(recipe: Recipe, read: Sequence[Step], mix: Mix) -> Step:
         "seed": export.split_seed if is_split else 0,
     }
     others = [[step.fingerprint for step in read_steps(other.finished)] for other in mix.others]
-    takes = [run.recipe.compose.sequences for run in mix.runs(recipe, {})]
 
     def tasks(done: Artifacts) -> list[Task]:
         runs = [
-            references(run.finished, sequences_per_part(run.recipe, run.finished["compose"]))
-            for run in mix.runs(recipe, done)
+            references(run.finished, sequences_per_part(run.sequences, run.finished["compose"]))
+            for run in (Other(sequences, done), *mix.others)
         ]
         return [partial(arrange_rows, runs=runs, arrangement=Arrangement(**arrangement))]
 
+    takes = [sequences, *(other.sequences for other in mix.others)]
     config = arrangement | {"sequences": takes, "others": others}
     estimate = Estimate(
         work=lambda amounts: amounts.sequences, seconds=2e-5, disk=lambda amounts: amounts.sequences, bytes=36
@@ -144,15 +139,14 @@ def _rows_step(recipe: Recipe, read: Sequence[Step], mix: Mix) -> Step:
     return Step("rows", 2, config, tuple(read), tasks, RowsResult, estimate=estimate)
 
 
-def _format_step(recipe: Recipe, name: str, split: str, rows: Step, read: Sequence[Step], mix: Mix) -> Step:
+def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequence[Step], mix: Mix) -> Step:
     """Rows → the files of one split in one format."""
-    export = recipe.export
-    keys = _keys(recipe, name)
+    keys = _keys(export, name)
     extra = {"extra_tokens": format_of(name).extra_tokens} if format_of(name).extra_tokens else {}
     config: Json = {
         "format": name,
         "split": split,
-        "shard_mb": recipe.export.shard_mb,
+        "shard_mb": export.shard_mb,
         **{key: value for key, value in keys.items() if key != "compression"},
         **({"compression": keys["compression"]} if keys["compression"] != format_of(name).compressions[0] else {}),
         **extra,
@@ -161,8 +155,8 @@ def _format_step(recipe: Recipe, name: str, split: str, rows: Step, read: Sequen
     def tasks(done: Artifacts) -> Work:
         index, offsets = (done["rows"].file(f".{split}.{kind}.npy") for kind in ("index", "offsets"))
         id_bytes = _ID_BYTES * int(np.load(index)["length"].sum())
-        options = _options(done, keys, shard_bytes=_shard_bytes(recipe, name, id_bytes))
-        origins = [_origin(run.finished) for run in mix.runs(recipe, done)]
+        options = _options(done, keys, shard_bytes=_shard_bytes(export, name, id_bytes))
+        origins = [_origin(run) for run in (done, *(other.finished for other in mix.others))]
         shards = divide_into_shards(np.load(index), np.load(offsets), origins, name=name, options=options)
         shared: dict[str, Any] = {"index": index, "offsets": offsets, "origins": origins, "options": options}
         each = [partial(export_shard, name=name, shard=shard, **shared) for shard in shards]
@@ -198,20 +192,20 @@ def _options(done: Artifacts, keys: Mapping[str, Any], *, shard_bytes: int) -> O
     )
 
 
-def _keys(recipe: Recipe, name: str) -> Json:
+def _keys(export: Export, name: str) -> Json:
     """Return the keys of `export` that a format takes, and how it compresses: its own word, which is its first for
     `auto`."""
     accepted = format_of(name)
-    asked = recipe.export.compression
-    keys = {key: getattr(recipe.export, key) for key in sorted(accepted.keys - {"compression"})}
+    asked = export.compression
+    keys = {key: getattr(export, key) for key in sorted(accepted.keys - {"compression"})}
     for key, default in (("boundaries", "sequence"), ("pad_documents_to", None)):
         if keys.get(key) == default:
             keys.pop(key, None)  # what does not change the files is not part of the fingerprint
     return keys | {"compression": asked if asked in accepted.compressions else accepted.compressions[0]}
 
 
-def _shard_bytes(recipe: Recipe, name: str, total_bytes: int) -> int:
-    asked = recipe.export.shard_mb if recipe.export.shard_mb != "auto" else format_of(name).auto_shard_mb
+def _shard_bytes(export: Export, name: str, total_bytes: int) -> int:
+    asked = export.shard_mb if export.shard_mb != "auto" else format_of(name).auto_shard_mb
     if asked is not None:
         return int(asked * 1_000_000)
     return min(max(total_bytes // _SHARDS, _LEAST_SHARD_MB * 1_000_000), _MOST_SHARD_MB * 1_000_000)

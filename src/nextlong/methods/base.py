@@ -42,16 +42,6 @@ class Need(StrEnum):
     KEYWORDS = "keywords of each document"
 
 
-class Upstream(NamedTuple):
-    """The steps that every route has before the method's own; those of vectors run only if a step of the method wants them."""
-
-    ingest: Step
-    chunk: Step
-    tokenizer: Step
-    encoder: Step
-    embed: Step
-
-
 class Method(Protocol[OptionsT_contra]):
     """Which documents make one sequence, in what order.
 
@@ -72,7 +62,7 @@ class Method(Protocol[OptionsT_contra]):
     def repeats_documents(self, options: OptionsT_contra) -> bool:
         """Say whether a document (of extended sequences: a meta-document) may make up several sequences."""
 
-    def steps(self, recipe: Recipe, upstream: Upstream, *, attempt: int) -> list[Step]:
+    def steps(self, recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:
         """Return the steps from the chunks to the drafts, in order; the last one drafts.
 
         The n-th `attempt` (from 0) drafts more than those before it: they gave too few sequences.
@@ -256,11 +246,11 @@ class DocumentMethod(ABC, Generic[OptionsT]):
     def draft(self, documents: Documents, options: OptionsT, request: Request) -> Drafted:
         """Return the sequences, drawn by content (`nextlong.rng`) so that file order and shards do not matter."""
 
-    def steps(self, recipe: Recipe, upstream: Upstream, *, attempt: int) -> list[Step]:
+    def steps(self, recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:
         """Return the steps that give the method what it needs, and the one that drafts."""
         from nextlong.methods.steps import document_steps  # what searches is not loaded to read a recipe
 
-        return document_steps(self, recipe, upstream, attempt=attempt)
+        return document_steps(self, recipe, ingest, chunk, tokenizer, attempt=attempt)
 
 
 @dataclass(frozen=True)

@@ -24,7 +24,7 @@ from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.lookup import opened
 from nextlong.engine.step import Step
-from nextlong.methods.base import Need, Upstream
+from nextlong.methods.base import Need
 from nextlong.recipe import Recipe, Section
 from nextlong.recipe.keys import NegativeChoice
 from nextlong.schemas import Layout
@@ -47,11 +47,11 @@ class Nextlong:
         """Say that each meta-document makes one sequence."""
         return False
 
-    def steps(self, recipe: Recipe, upstream: Upstream, *, attempt: int) -> list[Step]:
+    def steps(self, recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:
         """Return the steps from the chunks to the drafts."""
         from nextlong.methods.steps import extension_steps  # what searches is not loaded to read a recipe
 
-        return extension_steps(recipe, upstream, attempt=attempt)
+        return extension_steps(recipe, ingest, chunk, tokenizer, attempt=attempt)
 
 
 METHOD = Nextlong()

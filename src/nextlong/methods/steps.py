@@ -17,7 +17,7 @@ from nextlong.engine import store
 from nextlong.engine.estimate import TRIED, Amounts, Estimate, per_shard
 from nextlong.engine.step import Artifact, Artifacts, Step, Task
 from nextlong.errors import CorpusError
-from nextlong.methods.base import DocumentMethod, Method, Need, NeighbourSearch, Request, Upstream, method_of
+from nextlong.methods.base import DocumentMethod, Method, Need, NeighbourSearch, Request, method_of
 from nextlong.methods.documents import count_tokens, draft_documents
 from nextlong.methods.extend import DraftRules, draft_block
 from nextlong.methods.keywords import Keywords, extract_keywords, query_resources
@@ -26,7 +26,7 @@ from nextlong.plugins import METHODS
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import SURE_SHARE, TOKENIZER_BYTES, blocks, candidates_of, sequence_limit
 from nextlong.recipe.keys import NEGATIVES
-from nextlong.retrieval.embed import document_vectors_step
+from nextlong.retrieval.embed import document_vectors_step, embed_step, encoder_step
 from nextlong.retrieval.index import document_neighbours, index_steps
 from nextlong.retrieval.mine import mine_steps
 from nextlong.retrieval.near_duplicates.shingles import shingle_store, shingles_step, weights_step
@@ -44,9 +44,10 @@ _DRAFT = Estimate(
 # methods that extend a meta-document
 
 
-def extension_steps(recipe: Recipe, upstream: Upstream, *, attempt: int) -> list[Step]:
+def extension_steps(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:
     """Return the steps of Negative Document Extension."""
-    ingest, chunk, tokenizer, encoder, embed = upstream
+    encoder = encoder_step(recipe, ingest, chunk)
+    embed = embed_step(recipe, ingest, chunk, encoder)
     meta_documents = meta_documents_step(recipe, ingest, chunk, attempt=attempt)
     neighbours = {"neighbours": candidates_of(recipe)}
     index = index_steps(recipe, embed, meta_documents, neighbours)
@@ -146,9 +147,10 @@ def _promises(method: Method[Any], recipe: Recipe) -> Json:
 # methods that put documents, or parts of them, together
 
 
-def document_steps(method: DocumentMethod[Any], recipe: Recipe, upstream: Upstream, *, attempt: int) -> list[Step]:
+def document_steps(
+    method: DocumentMethod[Any], recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int
+) -> list[Step]:
     """Return the steps that give a method what it needs, and the one that drafts."""
-    ingest, chunk, tokenizer, encoder, embed = upstream
     search = NeighbourSearch()
     if Need.DOCUMENT_NEIGHBOURS in method.needs:
         search = method.search(recipe, recipe.options, attempt=attempt)
@@ -156,6 +158,8 @@ def document_steps(method: DocumentMethod[Any], recipe: Recipe, upstream: Upstre
     needed = [documents, lengths_step(recipe, ingest, chunk, tokenizer)]
     on_the_way = []
     if Need.DOCUMENT_NEIGHBOURS in method.needs:
+        encoder = encoder_step(recipe, ingest, chunk)
+        embed = embed_step(recipe, ingest, chunk, encoder)
         vectors = document_vectors_step(recipe, chunk, embed)
         neighbours = document_neighbours(recipe, neighbours=search.neighbours, attempt=attempt)
         index = index_steps(recipe, vectors, documents, neighbours)

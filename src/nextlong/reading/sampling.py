@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import random
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import closing
+from dataclasses import dataclass
 from functools import lru_cache
 from typing import Final, NamedTuple
 
@@ -64,6 +65,14 @@ def _measured(file: InputFile, source: Source, head_bytes: int) -> tuple[int, in
     return format_of(file.name, source).text_bytes(file, source, head_bytes)
 
 
+@dataclass(frozen=True, kw_only=True)
+class Limits:
+    """What is no document of a source: a text that is too long, and a record whose id `is_excluded`."""
+
+    max_document_chars: int
+    is_excluded: Callable[[str], bool] = lambda _: False
+
+
 class SampledTexts(NamedTuple):
     """Texts of a file in UTF-8, the share of the file that they stand for, and the rejects that were met."""
 
@@ -77,9 +86,7 @@ def can_be_entered(file: InputFile, source: Source) -> bool:
     return not compression_of(file.name) and format_of(file.name, source).is_seekable
 
 
-def sample_at(
-    file: InputFile, source: Source, *, position: float, read_bytes: int, max_document_chars: int
-) -> SampledTexts:
+def sample_at(file: InputFile, source: Source, *, position: float, read_bytes: int, limits: Limits) -> SampledTexts:
     """Return the texts of about `read_bytes` on disk from a position in [0, 1) of a file that can be entered.
 
     Raises CorpusError if the file cannot be read, or lacks a column.
@@ -92,38 +99,40 @@ def sample_at(
             named_columns(source),
             position=position,
             read_bytes=read_bytes,
-            max_document_chars=max_document_chars,
+            max_document_chars=limits.max_document_chars,
         )
-        texts, rejects = _texts(apply_filter(items, source, file), max_document_chars)
+        texts, rejects = _texts(apply_filter(items, source, file), limits)
         return SampledTexts(texts, share, rejects)
 
 
 def sample_from_start(
-    file: InputFile, source: Source, *, share: float, max_bytes: int, max_document_chars: int, rng: random.Random
+    file: InputFile, source: Source, *, share: float, max_bytes: int, limits: Limits, rng: random.Random
 ) -> SampledTexts:
     """Return about a `share` of the texts in the first `max_bytes` of a file, spread over all of them.
 
     Raises CorpusError as `sample_at` does.
     """
     if format_of(file.name, source).is_lines:
-        return _sample_lines(file, source, share, max_bytes, max_document_chars, rng)
+        return _sample_lines(file, source, share, max_bytes, limits, rng)
     total = max(1, estimate_text_bytes([file], source))
-    texts, read, rejects = [], 0, Counter[RejectKind]()
-    for item in read_records(FilePart(file), source, max_document_chars=max_document_chars):
-        kind = reject_kind(item, max_document_chars)
-        if kind is not None:
-            rejects[kind] += rng.random() < share
-        elif isinstance(item, Record):
-            read += len(item.text)
-            if rng.random() < share:
-                texts.append(item.text.encode())
+    texts: list[bytes] = []
+    read, rejects = 0, Counter[RejectKind]()
+    for text in documents_in(
+        read_records(FilePart(file), source, max_document_chars=limits.max_document_chars), limits, rejects
+    ):
+        read += len(text)
+        if rng.random() < share:
+            texts.append(text)
         if read > max_bytes:
-            return SampledTexts(texts, sum(map(len, texts)) / total, +rejects)
-    return SampledTexts(texts, sum(map(len, texts)) / read if read else share, +rejects)
+            break
+    else:
+        total = read
+    sampled = Counter({kind: sum(rng.random() < share for _ in range(count)) for kind, count in rejects.items()})
+    return SampledTexts(texts, sum(map(len, texts)) / total if read else share, +sampled)
 
 
 def _sample_lines(
-    file: InputFile, source: Source, share: float, max_bytes: int, max_document_chars: int, rng: random.Random
+    file: InputFile, source: Source, share: float, max_bytes: int, limits: Limits, rng: random.Random
 ) -> SampledTexts:
     """Sample lines before they are parsed, which takes most of the time."""
     kept: list[bytes] = []
@@ -137,10 +146,10 @@ def _sample_lines(
         pa.BufferReader(b"\n".join(kept)),
         FilePart(file),
         source,
-        max_document_chars=max_document_chars,
+        max_document_chars=limits.max_document_chars,
         columns=named_columns(source),
     )
-    texts, rejects = _texts(apply_filter(items, source, file), max_document_chars)
+    texts, rejects = _texts(apply_filter(items, source, file), limits)
     return SampledTexts(texts, read_share * sum(map(len, kept)) / max(1, seen), rejects)
 
 
@@ -159,22 +168,20 @@ def _lines(file: InputFile, max_bytes: int) -> Iterator[tuple[bytes, float]]:
             yield rest, 1.0
 
 
-def _texts(
-    items: Iterable[Record | Reject | FilteredOut], max_document_chars: int
-) -> tuple[list[bytes], Counter[RejectKind]]:
-    texts, rejects = [], Counter[RejectKind]()
+def _texts(items: Iterable[Record | Reject | FilteredOut], limits: Limits) -> tuple[list[bytes], Counter[RejectKind]]:
+    rejects = Counter[RejectKind]()
+    return list(documents_in(items, limits, rejects)), rejects
+
+
+def documents_in(
+    items: Iterable[Record | Reject | FilteredOut], limits: Limits, rejects: Counter[RejectKind]
+) -> Iterator[bytes]:
+    """Yield the texts of those items that are documents, as ingest judges it; count the others in `rejects`, by kind."""
     for item in items:
-        kind = reject_kind(item, max_document_chars)
-        if kind is not None:
-            rejects[kind] += 1
-        elif isinstance(item, Record):
-            texts.append(item.text.encode())
-    return texts, rejects
-
-
-def reject_kind(item: Record | Reject | FilteredOut, max_document_chars: int) -> RejectKind | None:
-    """Return why an item is no document; None for a document, and for one that was filtered out."""
-    if isinstance(item, Reject):
-        return item.kind
-    problem = text_problem(item.text, max_document_chars) if isinstance(item, Record) else None
-    return problem and problem[0]
+        if isinstance(item, Reject):
+            rejects[item.kind] += 1
+        elif isinstance(item, Record) and not limits.is_excluded(item.source_id):
+            if problem := text_problem(item.text, limits.max_document_chars):
+                rejects[problem[0]] += 1
+            else:
+                yield item.text.encode()

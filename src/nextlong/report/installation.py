@@ -18,8 +18,8 @@ from packaging.requirements import Requirement
 from rich.console import Console
 
 import nextlong
+from nextlong.engine.executor import usable_cpus
 from nextlong.engine.memory import memory_bytes
-from nextlong.pipeline import usable_cpus
 from nextlong.report import tables
 
 FEATURES: Final = {

@@ -35,7 +35,7 @@ def lines(recipe: Recipe, done: Artifacts, *, folder: Path) -> list[tuple[str, s
     read = sum(part.documents + part.rejects + part.filtered_out + part.excluded for part in ingested)
     chunked = done["chunk"].results(ChunkResult)
     chunks, chars = sum(shard.chunks for shard in chunked), sum(shard.chars for shard in chunked)
-    sequences = sum(sequences_per_part(recipe, done["compose"]))
+    sequences = sum(sequences_per_part(recipe.compose.sequences, done["compose"]))
     facts = [
         ("documents", f"{sum(shard.documents for shard in chunked):,} kept of {read:,}{_why_less(recipe, done)}"),
         ("chunks", f"{chunks:,}, {chars / max(1, chunks):,.0f} characters each on average"),
@@ -88,7 +88,7 @@ def exported(
     rows = done["rows"].result(RowsResult)
     room = recipe.export.pack or longest or recipe.sequence_tokens
     facts = []
-    for split in export_steps.splits_of(recipe):
+    for split in export_steps.splits_of(recipe.export):
         arranged = rows.splits[split]
         short = f", {arranged.short_rows:,} of them not full" if arranged.short_rows else ""
         filled = percent(fill(arranged.tokens, rows=arranged.rows, room=room))

@@ -31,7 +31,7 @@ from nextlong.export import steps as export_steps
 from nextlong.export.arrange import RowsResult
 from nextlong.export.card import Facts, card
 from nextlong.export.publish import DELIVERED, ExportFile, check_destination, publish
-from nextlong.recipe import Recipe
+from nextlong.recipe import Export, Recipe
 from nextlong.recipe.export import unused_keys
 from nextlong.recipe.text import merge
 from nextlong.runs import card as runs_card
@@ -74,7 +74,7 @@ def run(
     run_dir = record.run_dir_of(recipe)
     if recipe.export.push is not None and name_for(recipe, run_dir) not in record.variant_names(run_dir):
         for name in recipe.export.formats:
-            check_destination(_destination(recipe, name))
+            check_destination(_destination(recipe.export, name))
     written = make(recipe, reporter=reporter, changed_inputs=changed_inputs)
     push(written)
     return written
@@ -132,10 +132,13 @@ def export(
         _check(recipe, opened, stale)
         for run in opened:
             export_steps.check_read(run.steps, run.path, trust="time" if recipe.export.push is None else "hash")
-        export_steps.check_names(recipe, first.steps)
-        others = tuple(export_steps.Other(run.recipe, run.steps) for run in opened[1:])
+        export_steps.check_names(recipe.export.formats, first.steps)
+        others = tuple(export_steps.Other(run.recipe.compose.sequences, run.steps) for run in opened[1:])
         steps = export_steps.export_steps(
-            recipe, export_steps.read_steps(first.steps), mix=export_steps.Mix(others, tuple(mix) or None, by)
+            recipe.export,
+            export_steps.read_steps(first.steps),
+            sequences=recipe.compose.sequences,
+            mix=export_steps.Mix(others, tuple(mix) or None, by),
         )
         if stale == "refuse":
             _check_destinations(recipe, steps, first.path)
@@ -238,7 +241,7 @@ def _check(recipe: Recipe, runs: Sequence[Run], stale: str) -> None:
         raise RecipeError(
             f"export.validation={recipe.export.validation:g} but there is one sequence, which cannot be split; make more"
         )
-    check_eod(recipe, runs[0].steps["tokenizer"].file(".tokenizer.json"))
+    check_eod(recipe.export.megatron_eod, runs[0].steps["tokenizer"].file(".tokenizer.json"))
 
 
 def _check_destinations(recipe: Recipe, steps: Sequence[Step], run_dir: Path) -> None:
@@ -247,9 +250,11 @@ def _check_destinations(recipe: Recipe, steps: Sequence[Step], run_dir: Path) ->
         return
     by_name = {step.name: step for step in steps}
     for name in recipe.export.formats:
-        made = {split: by_name[export_steps.step_name(name, split)] for split in export_steps.splits_of(recipe)}
+        made = {split: by_name[export_steps.step_name(name, split)] for split in export_steps.splits_of(recipe.export)}
         if not all(find_done(step, run_dir) for step in made.values()):
-            check_destination(_destination(recipe, name), {split: step.fingerprint for split, step in made.items()})
+            check_destination(
+                _destination(recipe.export, name), {split: step.fingerprint for split, step in made.items()}
+            )
 
 
 def _describe_mix(rows: Artifact, runs: Sequence[Run], mix: Sequence[float], by: str) -> None:
@@ -327,12 +332,12 @@ def _push(written: Exported, name: str, measurements: Stats | None, stale: Liter
         record = Path(folder) / DELIVERED
         record.write_text(runs_card.delivered_record(*written, name=name, below=below, files=files), encoding="utf-8")
         files.append(_as_file(record))
-        publish(files, _destination(written.recipe, name), others=stale)
+        publish(files, _destination(written.recipe.export, name), others=stale)
 
 
 def _below(written: Exported) -> dict[str, str]:
     """Return the folder of each split below that of its format: its own where there are several."""
-    splits = export_steps.splits_of(written.recipe)
+    splits = export_steps.splits_of(written.recipe.export)
     return {split: f"{split}/" if len(splits) > 1 else "" for split in splits}
 
 
@@ -347,10 +352,10 @@ def _files(written: Exported, name: str) -> list[ExportFile]:
     ]
 
 
-def _destination(recipe: Recipe, name: str) -> str:
+def _destination(export: Export, name: str) -> str:
     """Return where the files of a format are to be published."""
-    folder = str(recipe.export.push).rstrip("/")
-    return f"{folder}/{name}" if len(recipe.export.formats) > 1 else folder
+    folder = str(export.push).rstrip("/")
+    return f"{folder}/{name}" if len(export.formats) > 1 else folder
 
 
 def _as_file(path: Path) -> ExportFile:

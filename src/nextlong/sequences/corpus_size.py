@@ -21,7 +21,7 @@ from nextlong.plugins import METHODS
 from nextlong.reading.files import InputFile
 from nextlong.reading.formats import head_columns
 from nextlong.reading.sampling import estimate_text_bytes
-from nextlong.recipe import Recipe
+from nextlong.recipe import Compose, Recipe
 from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
 from nextlong.recipe.keys import NEGATIVES
 from nextlong.schemas import Layout
@@ -77,7 +77,7 @@ def mostly_too_long(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> str
 
 def too_long(recipe: Recipe, longer: float, documents: float, *, of: str) -> str:
     """Return the message that this many documents do not fit a sequence, "" if most do or the method accepts them."""
-    if not is_extended(recipe) or longer <= MOST_DROPPED * documents:
+    if not is_extended(recipe.compose) or longer <= MOST_DROPPED * documents:
         return ""
     return (
         f"about {longer:,.0f} of the {documents:,.0f} {of} ({longer / documents:.0%}) are too long for "
@@ -87,14 +87,14 @@ def too_long(recipe: Recipe, longer: float, documents: float, *, of: str) -> str
     )
 
 
-def is_extended(recipe: Recipe) -> bool:
-    """Say whether the recipe's method extends meta-documents by negatives."""
-    return getattr(METHODS.load(recipe.compose.method, object), "layout", None) == Layout.EXTENDED
+def is_extended(compose: Compose) -> bool:
+    """Say whether the method extends meta-documents by negatives."""
+    return getattr(METHODS.load(compose.method, object), "layout", None) == Layout.EXTENDED
 
 
 def uses_a_chunk_once(recipe: Recipe) -> bool:
     """Say whether a chunk is used at most once in a sequence."""
-    return not (is_extended(recipe) and NEGATIVES[recipe.compose.negatives].repeat_meta_chunk)
+    return not (is_extended(recipe.compose) and NEGATIVES[recipe.compose.negatives].repeat_meta_chunk)
 
 
 def too_short(recipe: Recipe, tokens: float) -> str:

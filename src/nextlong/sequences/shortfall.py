@@ -39,7 +39,7 @@ def is_enough(recipe: Recipe, done: Artifacts) -> bool:
     wanted = recipe.compose.sequences
     # Those whose neighbours ran out would have stood among the others: without them the data favour what has many.
     is_fair = not any(part.starved for part in done["draft"].results(DraftResult))
-    return is_fair and (wanted == "all" or sum(sequences_per_part(recipe, done["compose"])) == wanted)
+    return is_fair and (wanted == "all" or sum(sequences_per_part(wanted, done["compose"])) == wanted)
 
 
 def _may_give_more(done: Artifacts) -> bool:
@@ -183,7 +183,7 @@ def refuse_nothing(recipe: Recipe, done: Artifacts) -> None:
 
 
 def _or_allow_copies(recipe: Recipe) -> str:
-    if not is_extended(recipe):
+    if not is_extended(recipe.compose):
         return ""
     threshold = recipe.mine.near_duplicates_for(recipe.compose.negatives)
     return "" if threshold is None else f", or raise mine.near_duplicates={threshold:g} (null keeps them all)"

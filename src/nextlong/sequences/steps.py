@@ -6,7 +6,7 @@ import math
 from collections.abc import Mapping, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 
@@ -23,8 +23,8 @@ from nextlong.engine.estimate import TRIED, Amounts, Estimate, one
 from nextlong.engine.runner import open_done
 from nextlong.engine.step import Artifact, Artifacts, Step, Task
 from nextlong.errors import RunError
-from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import MIN_GAP_CHUNKS, TOKENIZER_BYTES, blocks, sequence_limit
+from nextlong.recipe import Compose, Recipe
+from nextlong.recipe.amounts import MIN_GAP_CHUNKS, TOKENIZER_BYTES, blocks
 from nextlong.recipe.keys import NEGATIVES
 from nextlong.retrieval.near_duplicates.shingles import shingle_store
 from nextlong.sequences.compose import compose_drafts
@@ -47,7 +47,7 @@ def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
     if source is not None and (path := local_path(source)).is_file():
         config |= {"source": store.hash_file(path), "revision": None}
         # Before anything runs; of a tokenizer that is fetched or trained, as soon as it is there.
-        check_eod(recipe, path)
+        check_eod(recipe.export.megatron_eod, path)
 
     def tasks(done: Artifacts) -> list[Task]:
         return [
@@ -62,7 +62,7 @@ def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
         ]
 
     def check(done: Artifact) -> None:
-        check_eod(recipe, done.file(".tokenizer.json"))
+        check_eod(recipe.export.megatron_eod, done.file(".tokenizer.json"))
 
     estimate = Estimate(
         work=lambda amounts: min(amounts.kept_chars, TRAINING_CHARS if source is None else _measured_chars(amounts)),
@@ -80,9 +80,8 @@ def _measured_chars(amounts: Amounts) -> float:
     return MEASURED_CHUNKS * amounts.chunk_chars
 
 
-def referenced_chunks_step(recipe: Recipe, chunk: Step, draft: Step, *, attempt: int) -> Step:
-    """DRAFTS → the chunks that they name."""
-    limit = sequence_limit(recipe, attempt)
+def referenced_chunks_step(chunk: Step, draft: Step, *, limit: int | None) -> Step:
+    """The first `limit` DRAFTS, None for all → the chunks that they name."""
 
     def tasks(done: Artifacts) -> list[Task]:
         drafts, chunks = done["draft"].files(".drafts.arrow"), chunks_of(done).files(".chunks.arrow")
@@ -102,10 +101,12 @@ def referenced_chunks_step(recipe: Recipe, chunk: Step, draft: Step, *, attempt:
     )
 
 
-def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, named: Step) -> Step:
+def tokens_step(
+    ingest: Step, chunk: Step, tokenizer: Step, named: Step, *, engine: Literal["auto", "reference"]
+) -> Step:
     """Referenced chunks → TOKENS; what earlier drafts of the run directory named is copied."""
     version = 3
-    config = {"engine": recipe.tokenizer.engine}
+    config = {"engine": engine}
 
     def tasks(done: Artifacts) -> list[Task]:
         inputs = {step.name: step.fingerprint for step in (ingest, chunk, tokenizer)}
@@ -124,7 +125,7 @@ def tokens_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, name
         together = _CHARS_OF_A_TASK * chunks // max(1, chars)
         path = done["tokenizer"].file(".tokenizer.json")
         return [
-            partial(tokenize_shards, wanted=group, tokenizer=path, engine=recipe.tokenizer.engine)
+            partial(tokenize_shards, wanted=group, tokenizer=path, engine=engine)
             for group in _groups(wanted, chunks=together)
         ]
 
@@ -194,10 +195,10 @@ def _earlier_tokens(
     return earlier
 
 
-def check_eod(recipe: Recipe, tokenizer: Path) -> None:
+def check_eod(megatron_eod: str | None, tokenizer: Path) -> None:
     """Raise TokenizerError if `export.megatron_eod` is not a token of the tokenizer."""
-    if recipe.export.megatron_eod is not None:
-        token_id(recipe.export.megatron_eod, tokenizer=tokenizer, key="export.megatron_eod")
+    if megatron_eod is not None:
+        token_id(megatron_eod, tokenizer=tokenizer, key="export.megatron_eod")
 
 
 def compose_step(
@@ -213,12 +214,12 @@ def compose_step(
 ) -> Step:
     """DRAFTS and token counts → SEQUENCES; with `near_duplicate_steps`, negatives are compared again where they are cut."""
     compose = recipe.compose
-    max_uses = compose.max_uses if is_extended(recipe) else None
+    max_uses = compose.max_uses if is_extended(compose) else None
     config: Json = {
         "method": compose.method,
         "target_tokens": recipe.sequence_tokens,
         "fit": compose.fit,
-        "min_gap_tokens": compose.min_gap_tokens if has_gaps(recipe) else None,
+        "min_gap_tokens": compose.min_gap_tokens if has_gaps(compose) else None,
         "position": compose.position,
         "reuse": "free" if NEGATIVES[compose.negatives].repeat_meta_chunk else "never",
         "seed": recipe.compose_seed,
@@ -230,7 +231,7 @@ def compose_step(
         rules = Rules(
             target_tokens=recipe.sequence_tokens,
             fit=compose.fit,
-            min_gap_tokens=min_gap_tokens(recipe, done),
+            min_gap_tokens=min_gap_tokens(compose, done),
             position=compose.position,
             reuse=config["reuse"],
             separator_tokens=len(special.separator),
@@ -273,17 +274,17 @@ def compose_step(
     return Step("compose", 6, config, inputs, tasks, ComposeResult, estimate=estimate)
 
 
-def has_gaps(recipe: Recipe) -> bool:
+def has_gaps(compose: Compose) -> bool:
     """Say whether each gap between two meta-chunks must hold negatives; the paper's Algorithm 1 does not ask for it."""
-    return is_extended(recipe) and recipe.compose.fit == "exact"
+    return is_extended(compose) and compose.fit == "exact"
 
 
-def min_gap_tokens(recipe: Recipe, done: Artifacts) -> int:
+def min_gap_tokens(compose: Compose, done: Artifacts) -> int:
     """Return `compose.min_gap_tokens`; auto: half of the tokens of a mean chunk of the corpus, by E."""
-    if not has_gaps(recipe):
+    if not has_gaps(compose):
         return 0
-    if recipe.compose.min_gap_tokens != "auto":
-        return recipe.compose.min_gap_tokens
+    if compose.min_gap_tokens != "auto":
+        return compose.min_gap_tokens
     return max(1, math.ceil(MIN_GAP_CHUNKS * _mean_chunk_tokens(done)))
 
 

@@ -2,12 +2,13 @@
 
 import pytest
 
+from nextlong.engine.estimate import Amounts
 from nextlong.recipe.amounts import candidates_of
-from nextlong.report.plan.amounts import Corpus, amounts_of, of_trial
-from nextlong.report.plan.trial import Trial
+from nextlong.report.plan.amounts import amounts_of
 
-CORPUS = Corpus(
-    is_whole=True,
+CORPUS = Amounts(
+    shards=2,
+    dimensions=16,
     documents=1200,
     text_bytes=1.1e6,
     kept_documents=1000,
@@ -22,14 +23,13 @@ CORPUS = Corpus(
 def amounts(recipe_for, tmp_path):
     def made(*overrides, corpus=CORPUS):
         recipe = recipe_for(tmp_path / "run", *overrides)
-        return amounts_of(recipe, corpus, dimensions=16, chars_per_token=4.0, shards=2)
+        return amounts_of(recipe, corpus, chars_per_token=4.0)
 
     return made
 
 
-def test_a_corpus_so_many_times_as_large_is_no_longer_known_whole():
+def test_a_corpus_so_many_times_as_large_has_as_many_evaluation_files():
     larger = CORPUS.times(10)
-    assert not larger.is_whole
     assert (larger.documents, larger.kept_chars, larger.meta_chunks) == (12_000, 1e7, 30_000)
     assert larger.evaluation_bytes == CORPUS.evaluation_bytes
 
@@ -60,7 +60,7 @@ def test_drafts_name_no_chunk_that_is_not_there(amounts):
 
 
 def test_more_documents_are_drafted_where_many_are_longer_than_a_sequence(amounts):
-    longer = Corpus(**{**vars(CORPUS), "kept_chars": 8e6})
+    longer = Amounts(**{**vars(CORPUS), "kept_chars": 8e6})
     short, long = amounts(), amounts(corpus=longer)
     assert short.drafts < long.drafts <= CORPUS.eligible
 
@@ -71,21 +71,3 @@ def test_an_index_that_is_named_is_looked_into_in_part_and_an_exact_one_wholly(a
     built = amounts("search.index='IVF4096,SQ8'", corpus=CORPUS.times(1000))
     assert built.index == "IVF4096,SQ8"
     assert 0 < built.visited_share < 1
-
-
-def test_a_trial_is_counted_as_its_corpus_would_be(recipe_for, tmp_path):
-    trial = Trial(
-        recipe=recipe_for(tmp_path / "run", "compose.sequences=8"),
-        documents=100,
-        chars=50_000,
-        chunks=200,
-        eligible=60,
-        drawn=20,
-        meta_chunks=80,
-        dimensions=16,
-        chars_per_token=4.0,
-        steps={},
-    )
-    amounts = of_trial(trial)
-    assert (amounts.documents, amounts.chunks, amounts.shards) == (100, 200, 1)
-    assert amounts.queries == pytest.approx(18 * 80 / 20)  # 8 + 2 + 8 drawn, of four chunks each

@@ -1,13 +1,11 @@
-"""Costs: what follows from two samples and from declared rates, worked out by hand."""
+"""Costs: what follows from a trial and from declared rates, and how long steps take together, worked out by hand."""
 
 import pytest
 
 from nextlong.engine.estimate import Amounts, Estimate, per_shard
 from nextlong.engine.step import Step
-from nextlong.report.plan.costs import Machines, Rate, Sample, costs, line, total
-from nextlong.report.plan.trial import Tried
+from nextlong.report.plan.costs import Cost, Machines, Rate, Trial, costs, schedule, total
 
-SMALL, LARGE = Amounts(chunks=100), Amounts(chunks=400)
 WHOLE = Amounts(chunks=10_000, shards=8)
 
 
@@ -21,53 +19,56 @@ def step(name, *inputs, **estimate):
     return Step(name, 1, {}, inputs, lambda _: [], estimate=Estimate(**{**given, **estimate}))
 
 
-def told(one, small, large, rates=None, machines=Machines(2)):  # noqa: B008
-    samples = (Sample(SMALL, {one.name: small} if small else {}), Sample(LARGE, {one.name: large} if large else {}))
-    return costs([one], WHOLE, samples, rates or {}, machines=machines)[one.name]
+def told(one, seconds=None, size=0, rates=None, machines=Machines(2)):  # noqa: B008
+    trial = Trial(
+        Amounts(chunks=400), {} if seconds is None else {"a": seconds}, {} if seconds is None else {"a": size}
+    )
+    return costs([one], WHOLE, trial, rates or {}, machines=machines)["a"]
 
 
-def test_start_and_slope_come_from_the_two_samples():
-    cost = told(step("a"), Tried(1.0, 2_000), Tried(1.6, 5_000))
-    assert (cost.start_s, cost.seconds) == (pytest.approx(0.8), pytest.approx(20.0))
-    assert cost.disk_bytes == pytest.approx(1_000 + 10 * 10_000)
+def test_a_step_takes_as_much_a_unit_of_work_as_in_the_trial():
+    cost = told(step("a"), 1.6, 5_000)
+    assert (cost.start_s, cost.seconds) == (0.0, pytest.approx(1.6 / 400 * 10_000))
+    assert cost.disk_bytes == pytest.approx(5_000 / 400 * 10_000)
 
 
-def test_what_did_not_run_on_a_sample_is_taken_as_declared():
-    cost = told(step("a"), None, None)
+def test_what_did_not_run_in_the_trial_is_taken_as_declared():
+    cost = told(step("a"))
     assert (cost.start_s, cost.seconds, cost.disk_bytes) == (0.0, pytest.approx(10.0), pytest.approx(50_000))
 
 
-def test_a_difference_too_small_to_tell_leaves_the_declared_rate_but_no_more_than_was_seen():
-    assert line([(100, 0.001), (400, 0.001)], declared=1e-9, telling=0.01) == (pytest.approx(0.001, rel=1e-3), 1e-9)
-    start, slope = line([(100, 0.001), (400, 0.002)], declared=1.0, telling=0.01)
-    assert (start, slope) == (pytest.approx(0), pytest.approx(0.002 / 400))
+def test_a_step_too_short_to_tell_takes_what_is_declared_but_no_more_than_was_seen():
+    assert told(step("a", seconds=1e-6), 0.02).seconds == pytest.approx(0.01)
+    assert told(step("a", seconds=1.0), 0.02).seconds == pytest.approx(0.5)
+    assert told(step("a", seconds=0.0), 0.02).seconds == pytest.approx(0.5)  # declares nothing
 
 
-def test_a_rate_measured_apart_beats_the_samples_and_may_be_unknown():
+def test_a_rate_measured_apart_beats_the_trial_and_may_be_unknown():
     one = step("a", rate="encoder")
-    assert told(one, Tried(1, 1), Tried(2, 2), {"encoder": Rate(0.5)}).seconds == pytest.approx(5_000)
-    unknown = told(one, None, None, {"encoder": Rate(None, "the endpoint's")})
+    cost = told(one, 1, 1, {"encoder": Rate(0.5, start_s=lambda work: work / 1000)})
+    assert (cost.seconds, cost.start_s) == (pytest.approx(5_000), pytest.approx(10))
+    unknown = told(one, None, 0, {"encoder": Rate(None, "the endpoint's")})
     assert (unknown.seconds, unknown.unknown) == (None, "the endpoint's")
 
 
 def test_one_task_keeps_one_worker_busy_and_shards_share():
-    whole, shared = told(step("a"), None, None), told(step("a", tasks=per_shard), None, None)
+    whole, shared = told(step("a")), told(step("a", tasks=per_shard))
     assert (whole.wall(Machines(4)), shared.wall(Machines(4))) == (pytest.approx(10.0), pytest.approx(2.5))
     assert shared.wall(Machines(64)) == pytest.approx(10 / 8)
 
 
 def test_a_step_that_sizes_its_tasks_by_time_has_as_many_as_its_rate_says():
     one = step("a", rate="encoder", tasks=lambda _: 16, task_s=30.0)
-    assert told(one, None, None, {"encoder": Rate(0.5)}).tasks == 167  # 5,000 s
-    assert told(one, None, None, {"encoder": Rate(0.01)}).tasks == 16
-    assert told(one, None, None, {"encoder": Rate(None, "the endpoint's")}).tasks == 16
+    assert told(one, rates={"encoder": Rate(0.5)}).tasks == 167  # 5,000 s
+    assert told(one, rates={"encoder": Rate(0.01)}).tasks == 16
+    assert told(one, rates={"encoder": Rate(None, "the endpoint's")}).tasks == 16
 
 
 def test_totals_add_disk_and_what_runs_at_once():
     first = step("a", memory=lambda _: 1e9, tasks=per_shard)
     second = step("b", first, memory=lambda _: 3e9)
     machines = Machines(2, head_s=0.0)
-    both = costs([first, second], WHOLE, (Sample(SMALL, {}), Sample(LARGE, {})), {}, machines=machines)
+    both = costs([first, second], WHOLE, Trial(Amounts(), {}, {}), {}, machines=machines)
     whole = total([first, second], both, machines)
     assert whole.seconds == pytest.approx(5 + 10)
     assert whole.disk_bytes == pytest.approx(100_000)
@@ -76,6 +77,47 @@ def test_totals_add_disk_and_what_runs_at_once():
 
 def test_the_start_of_workers_is_in_the_total_once_where_anything_is_to_do():
     one, machines = step("a"), Machines(2, head_s=0.0, start_s=3.0)
-    cost = told(one, None, None, machines=machines)
+    cost = told(one, machines=machines)
     assert total([one], {"a": cost}, machines).seconds == pytest.approx(13.0)
     assert total([one], {}, machines).seconds == 0.0
+
+
+def scheduled(*named, workers, gpus=0, head_s=0.0):
+    """Return when steps run; each is its name, tasks, seconds, the names of those it needs, and more of its cost."""
+    steps, cost_of = {}, {}
+    for name, tasks, seconds, *needs in named:
+        more = needs.pop() if needs and isinstance(needs[-1], dict) else {}
+        steps[name] = step(name, *(steps[one] for one in needs))
+        cost_of[name] = Cost(seconds=seconds, tasks=tasks, disk_bytes=0.0, **more)
+    return schedule(list(steps.values()), cost_of, Machines(workers, gpus, head_s))
+
+
+def test_tasks_share_the_workers_and_steps_wait_for_those_they_need():
+    when = scheduled(("a", 4, 8.0), ("b", 1, 3.0, "a"), workers=2)
+    assert when == {"a": (0.0, 4.0), "b": (4.0, 7.0)}
+
+
+def test_a_step_that_waits_for_nothing_runs_beside_others():
+    assert scheduled(("a", 1, 5.0), ("b", 3, 3.0), workers=2) == {"a": (0.0, 5.0), "b": (0.0, 3.0)}
+
+
+def test_gpus_are_no_workers():
+    when = scheduled(("a", 4, 8.0, {"on_gpus": True}), ("b", 2, 2.0), workers=1, gpus=2)
+    assert when == {"a": (0.0, 4.0), "b": (0.0, 2.0)}
+
+
+def test_no_more_at_once_than_a_step_allows():
+    assert scheduled(("a", 4, 4.0, {"at_once": 1}), workers=8)["a"] == (0.0, 4.0)
+
+
+def test_each_worker_pays_the_start_once():
+    assert scheduled(("a", 4, 4.0, {"start_s": 2.0}), workers=2)["a"] == (0.0, 4.0)
+
+
+def test_more_workers_than_the_head_can_serve_are_idle():
+    when = scheduled(("a", 1000, 1.0), workers=512, head_s=0.01)
+    assert when["a"][1] == pytest.approx(10.0, rel=0.01)
+
+
+def test_steps_without_work_end_at_once():
+    assert scheduled(("a", 1, 0.0), ("b", 1, 0.0, "a"), workers=1) == {"a": (0.0, 0.0), "b": (0.0, 0.0)}

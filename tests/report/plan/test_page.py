@@ -16,7 +16,7 @@ from nextlong.corpus import look as plan_look
 from nextlong.errors import CorpusError, ExportError, RunError, TokenizerError
 from nextlong.reading.known_files import input_files
 from nextlong.report.plan import page
-from nextlong.report.plan.cluster import Asked
+from nextlong.report.plan.elsewhere import Asked
 from nextlong.sequences.corpus_size import count_tokens
 from nextlong.sequences.tokenizer import train_bpe
 from planned import STEPS, TEXTS, recipe_in, shown, written
@@ -210,9 +210,9 @@ def test_what_a_plan_says_of_sizes_is_what_the_run_writes(recipe_for, tmp_path):
     plan = page.make(asked, files, pipeline.route(asked, files))
     ((_, costs),) = plan.on
     done = pipeline.run(asked)
-    assert plan.corpus.documents == total(done["ingest"], "documents")
-    assert plan.corpus.kept_documents == pytest.approx(total(done["chunk"], "documents"))
-    assert plan.corpus.chunks == pytest.approx(total(done["chunk"], "chunks"), rel=0.3)
+    assert plan.amounts.documents == total(done["ingest"], "documents")
+    assert plan.amounts.kept_documents == pytest.approx(total(done["chunk"], "documents"))
+    assert plan.amounts.chunks == pytest.approx(total(done["chunk"], "chunks"), rel=0.3)
     for name in ("ingest", "chunk", "embed", "shingles", "tokens"):
         assert costs[name].disk_bytes == pytest.approx(done[name].manifest["bytes"], rel=0.5), name
 

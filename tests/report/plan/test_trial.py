@@ -4,29 +4,29 @@ import pytest
 
 from nextlong.engine.executor import Resources
 from nextlong.report.plan import trial
-from nextlong.report.plan.trial import Timed, Tried, try_route
+from nextlong.report.plan.trial import Timed
 from planned import TEXTS, recipe_in
 
 
 def test_texts_are_taken_from_everywhere_and_two_at_least():
     texts = [f"{number:03}-" + "x" * 96 for number in range(100)]
-    few = trial._first(texts, 1000)
+    few = trial._spread(texts, 1000)
     assert sum(map(len, few)) == 1000
     assert [text[:3] for text in few] == [f"{number:03}" for number in range(0, 100, 10)]
-    assert trial._first(texts, 10**9) == texts
-    assert trial._first(texts, 1) == texts[:2]
-    assert sorted(trial._first(texts[:7], 350)) == sorted({*trial._first(texts[:7], 350)})
+    assert trial._spread(texts, 10**9) == texts
+    assert trial._spread(texts, 1) == texts[:2]
+    assert len({*trial._spread(texts[:7], 350)}) == 3
 
 
 @pytest.fixture
 def tried(tmp_path):
     """A function of overrides that returns the recipe of a trial of 40,000 characters."""
-    corpus = tmp_path / "sample.jsonl"
-    corpus.write_text('{"text": "a text about tides and gulls"}\n' * 50)
+    texts = ["a text about tides and gulls, " * 40] * 33 + ["x" * 400]
+    (tmp_path / "sample.jsonl").write_text('{"text": "a text about tides and gulls"}\n' * 50)
 
     def changed(*overrides):
         recipe = recipe_in(tmp_path, *overrides)
-        return trial._recipe_for(recipe, corpus, chars=40_000, chars_per_token=4.0), recipe
+        return trial.recipe_for(recipe, texts, tmp_path, chars_per_token=4.0), recipe
 
     return changed
 
@@ -74,13 +74,30 @@ def test_seconds_are_added_up_by_step():
     assert all(seconds >= 0 for seconds in executor.seconds.values())
 
 
-def test_a_sample_is_counted_as_its_steps_counted_it(tmp_path):
-    less, more = try_route(recipe_in(tmp_path, "compose.method=standard"), TEXTS, chars_per_token=3.0)
-    assert (more.documents, more.chars) == (80, sum(map(len, TEXTS)))
-    assert less.documents < more.documents
-    assert less.chunks < more.chunks
-    assert {"ingest", "chunk", "tokens", "compose", "parquet"} <= more.steps.keys()
-    assert more.steps["ingest"].bytes > less.steps["ingest"].bytes > 0
-    assert "embed" not in more.steps
-    assert isinstance(more.steps["chunk"], Tried)
+def test_a_trial_is_counted_as_its_steps_counted_it(tmp_path):
+    recipe = recipe_in(tmp_path, "compose.method=standard")
+    less, more = (trial.try_route(recipe, TEXTS[:count], chars_per_token=3.0) for count in (20, 80))
+    assert (more.amounts.documents, more.amounts.text_bytes) == (80, sum(map(len, TEXTS)))
+    assert less.amounts.documents < more.amounts.documents
+    assert less.amounts.chunks < more.amounts.chunks
+    assert {"ingest", "chunk", "tokens", "compose", "parquet"} <= more.seconds.keys()
+    assert more.bytes["ingest"] > less.bytes["ingest"] > 0
+    assert "embed" not in more.seconds
     assert not list(tmp_path.glob("runs/*"))
+
+
+def test_a_trial_that_ends_early_tells_of_the_steps_that_have_finished(tmp_path):
+    ended = trial.try_route(recipe_in(tmp_path, "compose.min_meta_chunks=50"), TEXTS, chars_per_token=3.0)
+    assert {"ingest", "chunk", "meta_documents"} <= ended.seconds.keys()
+    assert "compose" not in ended.seconds
+    assert ended.amounts.documents == 80
+
+
+def test_chunks_that_come_from_few_documents_lower_the_share(tmp_path):
+    shares = []
+    for method in ("standard", "nextlong"):
+        recipe = recipe_in(tmp_path, f"compose.method={method}", "mine.near_duplicates=null")
+        shares.append(trial.try_route(recipe, TEXTS, chars_per_token=3.0).documents_share)
+    whole, mixed = shares  # standard puts all chunks of a document into one sequence
+    assert 0 < whole < 0.8
+    assert whole < mixed <= 1.1

@@ -5,12 +5,11 @@ from types import SimpleNamespace
 
 import pytest
 
-import nextlong
 from nextlong import pipeline
 from nextlong.corpus import look
 from nextlong.errors import CorpusError
-from nextlong.report.plan import sample, warnings
-from nextlong.report.plan.cluster import Asked
+from nextlong.report.plan import warnings
+from nextlong.report.plan.elsewhere import Asked
 from nextlong.runs import warnings as run_warnings
 from planned import recipe_in, written
 
@@ -77,24 +76,3 @@ def test_documents_of_one_chunk_are_refused_as_by_the_run_and_in_a_sample_warned
     told = written(asked)
     assert re.search(r"the run is likely to stop: none of the \d+ documents of a sample has compose.min_meta_ch", told)
     assert "likely to stop" not in written(recipe_in(tmp_path, "compose.method=standard", "chunk.max_chars=100000"))
-
-
-def test_documents_without_room_for_negatives_are_foreseen():
-    recipe = nextlong.Recipe.from_dict(
-        {
-            "run_dir": "r",
-            "ingest": {"sources": [{"path": "p"}]},
-            "tokenizer": {"train": 300},
-            "compose": {"target_tokens": 1000},
-        }
-    )
-    between = sample._chars_between(recipe, 400.0, 4.0)
-    assert between(5) == 4 * 400 + 200  # whole chunks, and half of one in the end
-    assert (
-        sample._chars_between(
-            recipe.model_copy(update={"compose": recipe.compose.model_copy(update={"min_gap_tokens": 200})}), 400.0, 4.0
-        )(2)
-        == 800 + 800
-    )
-    paper = recipe.model_copy(update={"compose": recipe.compose.model_copy(update={"fit": "paper"})})
-    assert sample._chars_between(paper, 400.0, 4.0)(5) == 0

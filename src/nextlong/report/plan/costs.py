@@ -1,30 +1,40 @@
-"""Costs: what each step will take, from what it declares, what it took on a sample, and how much there is to do.
+"""Costs: what each step will take, from what it declares, what it took in a trial, and how much there is to do.
 
-In:  steps with their estimates, the `Amounts` of the corpus and of two trials, rates that were measured apart.
-Out: a `Cost` a step; and what all of them take together, on so many workers and GPUs.
+In:  steps with their estimates, the `Amounts` of the corpus, a `Trial` on a sample of it, rates that were measured apart.
+Out: a `Cost` a step, when each step runs on so many workers and GPUs, and what all of them take together.
 
-A step takes `start_s` on each worker that takes part (what it took on a sample however small) and `seconds` of one worker in
-all. Times assume that every worker is as fast as one core was on the sample.
+Times assume that every worker is as fast as one core was on the trial.
 """
 
 from __future__ import annotations
 
+import heapq
 import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nextlong.engine.estimate import TRIED, Amount, Amounts, Estimate
+from nextlong.engine.estimate import TRIED, Amounts
 from nextlong.engine.executor import Capacity
 from nextlong.engine.step import Step
-from nextlong.report.plan.schedule import Load, schedule
-from nextlong.report.plan.trial import Tried
 
-_WORKER_BYTES = 130e6  # a worker with its libraries, measured (bench/README.md)
-_TELLING_SECONDS = 0.01  # by which a larger sample must take longer, for the difference to say anything
-_TELLING_GROWTH = 1.3
+WORKER_BYTES = 130e6  # a worker with its libraries, measured (bench/README.md)
+_TELLING_SECONDS = (
+    0.03  # a step that takes less in a trial tells little: part of it is the same however much there is to do
+)
 HEAD_S = 0.004  # a task, assumed: handing it over and taking it back is 0.5 ms (docs/scale.md), the rest is its files
 RAY_HEAD_S = 0.01  # through Ray 3.6 ms
+
+
+@dataclass(frozen=True)
+class Trial:
+    """How much there was to do in a trial, and what each step that finished took, by name: processor seconds, bytes written."""
+
+    amounts: Amounts
+    seconds: Mapping[str, float]
+    bytes: Mapping[str, float]
+    # Documents of a sequence, over those that it would have if every chunk of the trial were as likely as any other.
+    documents_share: float = 1.0
 
 
 class Rate(NamedTuple):
@@ -39,21 +49,26 @@ class Rate(NamedTuple):
     start_s: Callable[[float], float] = lambda _: 0.0
 
 
-@dataclass(frozen=True)
-class Sample:
-    """How much there was to do in a trial, and what each step took."""
+class Machines(NamedTuple):
+    """What a plan is for: so many worker processes, and GPUs, in all; `start_s` passes before the first task."""
 
-    amounts: Amounts
-    steps: Mapping[str, Tried]
+    workers: int
+    gpus: int = 0
+    head_s: float = HEAD_S
+    start_s: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
 class Cost:
-    """What a step takes: `seconds` of one worker, or GPU, all tasks together; None: unknown, for the reason given."""
+    """What a step takes: `seconds` of one worker, or GPU, all tasks together, and `start_s` more for each worker that takes part.
+
+    `seconds` is None where they are unknown, for the reason given. `memory_bytes` are those of one task, beyond what each
+    worker holds.
+    """
 
     seconds: float | None
     disk_bytes: float
-    memory_bytes: float = 0.0  # of one task, beyond what each worker holds
+    memory_bytes: float = 0.0
     start_s: float = 0.0
     tasks: int = 1
     on_gpus: bool = False
@@ -71,14 +86,9 @@ class Cost:
             return None
         return self.start_s + self.seconds * math.ceil(self.tasks / self.parallel_tasks(machines)) / self.tasks
 
-
-class Machines(NamedTuple):
-    """What a plan is for: so many worker processes, and GPUs, in all; `start_s` passes before the first task."""
-
-    workers: int
-    gpus: int = 0
-    head_s: float = HEAD_S
-    start_s: float = 0.0
+    def held_bytes(self, machines: Machines) -> float:
+        """Return the bytes that its tasks hold at once, with the workers themselves."""
+        return WORKER_BYTES * (machines.workers + 1) + self.memory_bytes * self.parallel_tasks(machines)
 
 
 class Total(NamedTuple):
@@ -94,40 +104,39 @@ class Total(NamedTuple):
 def costs(
     steps: Sequence[Step],
     amounts: Amounts,
-    samples: tuple[Sample, Sample],
+    trial: Trial,
     rates: Mapping[str, Rate],
     *,
     machines: Machines,
-    earlier: Mapping[str, float] | None = None,
-    to_do: Mapping[str, float] | None = None,
 ) -> dict[str, Cost]:
-    """Return what each step will take; `earlier` (seconds a unit of work, by step, in this run directory) beats the samples.
-
-    `to_do` is the share of a step's work that is left, where earlier runs did some of it.
-    """
+    """Return what each step will take: at the rate it names where that is in `rates`, else as much a unit as in the trial."""
     capacity = Capacity(cpus=machines.workers, count_gpus=lambda: machines.gpus)
     cost_of = {}
     for step in steps:
         estimate, resources = step.estimate, step.resources(capacity)
-        on_gpus = resources.gpus > 0
-        rate = rates.get(estimate.rate)
-        work = estimate.work(amounts) * (to_do or {}).get(step.name, 1.0)
         tasks = max(1, round(estimate.tasks(amounts)))
+        work, rate, start_s = estimate.work(amounts), rates.get(estimate.rate), 0.0
+        seconds: float | None = estimate.seconds * work
         if rate is not None:
-            if estimate.task_s and (all_s := _seconds(rate, work, on_gpus=on_gpus)):
-                tasks = max(tasks, math.ceil(all_s / estimate.task_s))
-            start_s, seconds = _by_rate(rate, work, min(tasks, machines.workers), on_gpus=on_gpus)
-        else:
-            start_s, seconds = _tried(step.name, estimate, amounts, samples)
-        if earlier and step.name in earlier:
-            seconds = earlier[step.name] * work
+            unit = rate.on_gpu if resources.gpus else rate.seconds
+            start_s = rate.start_s(work / min(tasks, machines.workers)) if work else 0.0
+            seconds = 0.0 if not work else None if unit is None else unit * work
+            if estimate.task_s and seconds:
+                tasks = max(tasks, math.ceil(seconds / estimate.task_s))
+        elif estimate.rate == TRIED and (tried := estimate.work(trial.amounts)) and step.name in trial.seconds:
+            unit_s = trial.seconds[step.name] / tried
+            is_telling = trial.seconds[step.name] > _TELLING_SECONDS or not estimate.seconds
+            seconds = work * (unit_s if is_telling else min(unit_s, estimate.seconds))
+        unit_bytes = estimate.bytes
+        if (tried := estimate.disk(trial.amounts)) and step.name in trial.bytes:
+            unit_bytes = trial.bytes[step.name] / tried
         cost_of[step.name] = Cost(
             seconds=seconds,
             start_s=start_s,
-            disk_bytes=_disk_bytes(step.name, estimate, amounts, samples),
+            disk_bytes=unit_bytes * estimate.disk(amounts),
             memory_bytes=estimate.memory(amounts),
             tasks=tasks,
-            on_gpus=on_gpus,
+            on_gpus=resources.gpus > 0,
             at_once=resources.at_once,
             unknown=rate.unknown if rate is not None else "",
         )
@@ -135,90 +144,58 @@ def costs(
 
 
 def total(steps: Sequence[Step], cost_of: Mapping[str, Cost], machines: Machines) -> Total:
-    """Return what the steps in `told` take together, of which those run side by side that need not wait for each other."""
+    """Return what the steps in `cost_of` take together, of which those run side by side that need not wait for each other."""
     unknown = [cost.unknown for cost in cost_of.values() if cost.seconds is None]
-    when = schedule(loads(steps, cost_of), workers=machines.workers, gpus=machines.gpus, head_s=machines.head_s)
-    at_once = {name: cost.memory_bytes * cost.parallel_tasks(machines) for name, cost in cost_of.items()}
+    when = schedule(steps, cost_of, machines)
+    memory = {name: cost.memory_bytes * cost.parallel_tasks(machines) for name, cost in cost_of.items()}
     peak = max(
-        (sum(at_once[name] for name, (low, high) in when.items() if low <= begin < high) for begin, _ in when.values()),
+        (sum(memory[name] for name, (low, high) in when.items() if low <= begin < high) for begin, _ in when.values()),
         default=0.0,
     )
+    end = machines.start_s * bool(when) + max((end for _, end in when.values()), default=0.0)
     return Total(
-        seconds=None
-        if unknown
-        else machines.start_s * bool(when) + max((end for _, end in when.values()), default=0.0),
+        seconds=None if unknown else end,
         disk_bytes=sum(cost.disk_bytes for cost in cost_of.values()),
-        memory_bytes=_WORKER_BYTES * (machines.workers + 1) + peak,
+        memory_bytes=WORKER_BYTES * (machines.workers + 1) + peak,
         gpu_seconds=sum(cost.seconds or 0.0 for cost in cost_of.values() if cost.on_gpus),
         unknown=unknown[0] if unknown else "",
     )
 
 
-def loads(steps: Sequence[Step], cost_of: Mapping[str, Cost]) -> list[Load]:
-    """Return the steps that are to do as the schedule wants them."""
-    return [
-        Load(
-            name=step.name,
-            needs=frozenset(before.name for before in step.inputs if before.name in cost_of),
-            tasks=cost.tasks,
-            seconds=cost.seconds or 0.0,
-            start_s=cost.start_s,
-            on_gpus=cost.on_gpus,
-            at_once=cost.at_once,
-        )
-        for step in steps
-        if (cost := cost_of.get(step.name)) is not None
-    ]
+def schedule(steps: Sequence[Step], cost_of: Mapping[str, Cost], machines: Machines) -> dict[str, tuple[float, float]]:
+    """Return (begin, end) of each step in `cost_of`, in seconds.
 
-
-def memory_of(cost: Cost, machines: Machines) -> float:
-    """Return the bytes that a step holds, with the workers themselves."""
-    return _WORKER_BYTES * (machines.workers + 1) + cost.memory_bytes * cost.parallel_tasks(machines)
-
-
-def _by_rate(rate: Rate, work: float, parallel_tasks: int, *, on_gpus: bool) -> tuple[float, float | None]:
-    """Return what a step takes on each worker to begin with, and in all, at a rate that was measured apart."""
-    if not work:
-        return 0.0, 0.0
-    return rate.start_s(work / parallel_tasks), _seconds(rate, work, on_gpus=on_gpus)
-
-
-def _seconds(rate: Rate, work: float, *, on_gpus: bool) -> float | None:
-    unit = rate.on_gpu if on_gpus else rate.seconds
-    return None if unit is None else unit * work
-
-
-def _tried(name: str, estimate: Estimate, amounts: Amounts, samples: tuple[Sample, Sample]) -> tuple[float, float]:
-    """Return the same from what it took on the samples."""
-    work = estimate.work(amounts)
-    if estimate.rate != TRIED or any(name not in sample.steps for sample in samples):
-        return 0.0, estimate.seconds * work
-    points = [(estimate.work(sample.amounts), sample.steps[name].seconds) for sample in samples]
-    start_s, unit = line(points, declared=estimate.seconds, telling=_TELLING_SECONDS)
-    return start_s, unit * work
-
-
-def _disk_bytes(name: str, estimate: Estimate, amounts: Amounts, samples: tuple[Sample, Sample]) -> float:
-    units = estimate.disk(amounts)
-    if any(name not in sample.steps for sample in samples) or not _grows(estimate.disk, samples):
-        return estimate.bytes * units
-    points = [(estimate.disk(sample.amounts), sample.steps[name].bytes) for sample in samples]
-    start, unit = line(points, declared=estimate.bytes, telling=1.0)
-    return start + unit * units
-
-
-def _grows(amount: Amount, samples: tuple[Sample, Sample]) -> bool:
-    return amount(samples[1].amounts) > 0
-
-
-def line(points: Sequence[tuple[float, float]], *, declared: float, telling: float) -> tuple[float, float]:
-    """Return the start and the slope of a line through two points (amount, taken), neither below 0.
-
-    Where they are too near each other to tell, the slope is the declared one, or what the second takes a unit where that is less.
+    As the runner does it: a step starts when the steps that it needs are done; what is free takes the next task, those of the
+    first step first; handing tasks over takes the head a moment each, one after the other, and that is what ends scaling at last.
     """
-    (less, taken_less), (more, taken_more) = points
-    if more > _TELLING_GROWTH * less and taken_more - taken_less > telling:
-        slope = min((taken_more - taken_less) / (more - less), taken_more / more)
-    else:
-        slope = min(declared, taken_more / more) if more and declared else taken_more / more if more else declared
-    return max(0.0, taken_more - slope * more), slope
+    waiting = {step.name: {one.name for one in step.inputs} & cost_of.keys() for step in steps if step.name in cost_of}
+    begins: dict[str, float] = {}
+    ended: dict[str, tuple[float, float]] = {}
+    left, running, begun = (dict.fromkeys(waiting, 0) for _ in range(3))  # tasks of each step
+    free = {False: machines.workers, True: machines.gpus}
+    now = head = 0.0
+    events: list[tuple[float, int, str]] = []  # end of a task, its number, its step
+    number = 0
+    while waiting or begins:
+        for name in [name for name, needs in waiting.items() if needs <= ended.keys()]:
+            del waiting[name]
+            begins[name], left[name] = now, cost_of[name].tasks
+        for name in begins:
+            cost = cost_of[name]
+            while left[name] and free[cost.on_gpus] and running[name] < (cost.at_once or math.inf):
+                head = max(head, now) + machines.head_s
+                is_first = begun[name] < machines.workers  # of its worker, which takes the start
+                taken = (cost.seconds or 0.0) / cost.tasks + (cost.start_s if is_first else 0.0)
+                heapq.heappush(events, (head + taken, number, name))
+                number += 1
+                left[name] -= 1
+                running[name] += 1
+                begun[name] += 1
+                free[cost.on_gpus] -= 1
+        assert events, f"no worker or GPU for {', '.join(begins)}"
+        now, _, name = heapq.heappop(events)
+        running[name] -= 1
+        free[cost_of[name].on_gpus] += 1
+        if not left[name] and not running[name]:
+            ended[name] = (begins.pop(name), now)
+    return ended

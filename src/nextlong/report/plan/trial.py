@@ -1,135 +1,164 @@
-"""Trial: the route itself, carried out on a few megabytes of the user's own texts, to see what each step takes here.
+"""Trial: run the recipe's own route on two megabytes of the user's texts, to measure what each step takes here.
 
-In:  a recipe, texts that stand for its corpus. Out: what each step took on a small and on a larger sample of them: processor
-     seconds, bytes, and how much there was to do.
+In:  a recipe, a sample of its corpus. Out: the seconds and bytes of each step on the trial, and how much there was to do; and the
+     rates that no trial can tell.
 
-From the two follows what a step takes however little there is to do, and what each unit of work adds. Another distribution's
-method or format is tried like those of the house. What a sample cannot stand for is left out: the encoder where it is a
-model or a server (LSA takes its place), evaluation files, an approximate index; they are measured or assumed apart.
+In a trial, LSA stands for an encoder that is a model or a server, exact search for an index, a small tokenizer for one that takes
+a second to load, and no evaluation files are read: the rates of these are measured apart, or declared.
 """
 
 from __future__ import annotations
 
-import itertools
 import json
+import math
 import tempfile
 import time
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import NamedTuple
 
+import numpy as np
+import pyarrow as pa
 from threadpoolctl import threadpool_limits
 
 from nextlong import pipeline
-from nextlong.engine import store
-from nextlong.engine.estimate import TRIED
+from nextlong.artifacts.finished import chunks_of, sequence_files
+from nextlong.artifacts.lookup import read_chunks
+from nextlong.artifacts.results import ChunkResult, MetaDocumentsResult
+from nextlong.engine.estimate import TRIED, Amounts
 from nextlong.engine.executor import Resources, SerialExecutor
-from nextlong.engine.runner import run_steps
-from nextlong.errors import NextlongError
+from nextlong.engine.runner import find_done, run_steps
+from nextlong.engine.step import Artifact
+from nextlong.errors import EncoderError, NextlongError
 from nextlong.methods.base import method_of
 from nextlong.methods.keywords import Keywords
 from nextlong.reading.known_files import input_files
 from nextlong.recipe import Encoder, Recipe
 from nextlong.recipe.keys import EXACT
-from nextlong.retrieval.encoders.base import kind_of
-from nextlong.schemas import Layout
-from nextlong.sequences.tokenizer import END_OF_TEXT, train_bpe
+from nextlong.report.plan.amounts import amounts_of
+from nextlong.report.plan.costs import Trial
+from nextlong.report.plan.elsewhere import shape_of
+from nextlong.report.plan.sample import Sample
+from nextlong.retrieval.encoders.base import Speed, kind_of
+from nextlong.schemas import NO_CHUNK, Layout
+from nextlong.sequences.encode import SPEED_UP, TextEncoder, chars_before_loading, is_known_to_be_fast
+from nextlong.sequences.token_chars import lost_share
+from nextlong.sequences.tokenizer import END_OF_TEXT, load_tokenizer, special_id, train_bpe
 from nextlong.text import Json
 
-_LARGE = 8_000_000  # characters; the small sample is a quarter of it
-_WARM = 200_000  # tried first and not counted: it pays for imports
-_ENTRIES, _TRAINED_TEXTS, _TRAINED_CHARS = 2048, 64, 4_000  # of the tokenizer that stands for the user's
-_ROOM = 3  # times the characters of a draft that a sample must hold
+_CHARS = 2_000_000  # of a trial
+_MEASURED_CHUNKS = 128  # that the tokenizer is timed on
+_MEASURED_ENTRIES = 4096  # of a tokenizer yet to be trained: within a tenth of the characters per token of 32,000
+_TRIED_ENTRIES, _TRIED_TEXTS, _TRIED_CHARS = 2048, 64, 4_000  # of the tokenizer of a trial
+_ROOM = 3  # times the characters of a draft that a trial must hold
+_SEARCH_ROWS, _SEARCH_QUERIES = 8192, 256
+_SEARCH_OVERHEAD = 1.25  # of exact search over its products (bench/search.py)
 
 
-@dataclass(frozen=True)
-class Tried:
-    """What a step took on a sample: processor seconds and bytes written."""
+class Tokenizing(NamedTuple):
+    """What the recipe's tokenizer takes. A worker with at least `worth_chars` loads fastokens, any other uses the reference."""
 
-    seconds: float
-    bytes: float
-
-
-@dataclass(frozen=True)
-class Trial:
-    """One sample: the recipe that ran on it, its size, and what each step that finished took, by name."""
-
-    recipe: Recipe
-    documents: int
-    chars: int
-    chunks: int
-    eligible: int  # documents that may be drawn, …
-    drawn: int  # … those that were (0: a method that draws none), …
-    meta_chunks: int  # … and their chunks
-    dimensions: int
     chars_per_token: float
-    steps: Mapping[str, Tried]
+    lost_share: float  # of the characters, by the tokenizer
+    read_s: float  # to read its file
+    slow_s: float  # a character, by the reference
+    worth_chars: float  # math.inf: never
+
+    @property
+    def char_s(self) -> float:
+        """Seconds a character of a large corpus."""
+        return self.slow_s if math.isinf(self.worth_chars) else self.slow_s / SPEED_UP
+
+    def start_s(self, chars: float) -> float:
+        """Return the seconds beyond `char_s` of a worker that tokenizes this many characters."""
+        # fastokens is loaded where that takes no longer than the reference takes for `worth_chars`.
+        return self.read_s + min(chars, self.worth_chars) * (self.slow_s - self.char_s)
 
 
-def try_route(recipe: Recipe, texts: Sequence[str], *, chars_per_token: float) -> tuple[Trial, Trial]:
-    """Return what the steps of a recipe took on a small and on a larger part of `texts`."""
-    large = min(sum(map(len, texts)), _LARGE)
-    sizes = (large // 4, large) if large < _WARM else (_WARM, large // 4, large)
-    *_, less, more = [_try(recipe, _first(texts, chars), chars_per_token) for chars in sizes]
-    return less, more
+@dataclass(frozen=True)
+class Measured:
+    """A sample of the corpus, a trial on it, and what is measured apart from the steps."""
+
+    sample: Sample
+    trial: Trial
+    tokenizing: Tokenizing
+    encoding: Speed
+    dimensions: int
+    product_s: float  # of a multiplication and addition of exact search
 
 
-def _first(texts: Sequence[str], chars: int) -> list[str]:
-    """Return so many characters of the texts, spread over them, two texts at least."""
-    every = max(1, sum(map(len, texts)) // chars)
-    taken: list[str] = []
-    held = 0
-    for text in [text for first in range(every) for text in texts[first::every]]:
-        if held + len(text) > chars and len(taken) > 1:
-            break
-        taken.append(text)
-        held += len(text)
-    return taken
+def measure(recipe: Recipe, sample: Sample) -> Measured:
+    """Run the trial, and measure what it cannot tell. Raises a NextlongError for a tokenizer that cannot be used."""
+    chunks = sample.some_chunks(recipe.chunk, _MEASURED_CHUNKS)
+    tokenizing = _measure_tokenizer(recipe, chunks)
+    encoding = _measure_encoder(recipe, chunks)
+    trial = try_route(recipe, _spread(sample.mixed(), _CHARS), chars_per_token=tokenizing.chars_per_token)
+    dimensions = encoding.dimensions or max(1, round(trial.amounts.dimensions))  # those that LSA found in the trial
+    return Measured(sample, trial, tokenizing, encoding, dimensions, _measure_search(dimensions))
 
 
-def _try(recipe: Recipe, texts: Sequence[str], chars_per_token: float) -> Trial:
-    with tempfile.TemporaryDirectory(prefix="nextlong-plan-") as folder:
-        corpus = Path(folder) / "sample.jsonl"
-        with corpus.open("w", encoding="utf-8") as lines:
-            lines.writelines(json.dumps({"text": text}) + "\n" for text in texts)
-        tried = _recipe_for(recipe, corpus, chars=sum(map(len, texts)), chars_per_token=chars_per_token)
+def _spread(texts: Sequence[str], chars: int) -> list[str]:
+    """Return texts of about so many characters, spread over all of them; at least two."""
+    every = max(1, sum(map(len, texts)) // max(1, chars))
+    ordered = [text for first in range(every) for text in texts[first::every]]
+    ends = np.cumsum([len(text) for text in ordered])
+    return ordered[: max(2, int(np.searchsorted(ends, chars, side="right")))]
+
+
+def try_route(recipe: Recipe, texts: Sequence[str], *, chars_per_token: float) -> Trial:
+    """Run the route on `texts` in a temporary folder; steps that the trial is too small for are missing from what it took."""
+    with tempfile.TemporaryDirectory(prefix="nextlong-plan-") as name, threadpool_limits(1):
+        folder = Path(name)
+        run_dir = folder / "run"
+        run_dir.mkdir()
+        lines = [json.dumps({"text": text}) + "\n" for text in texts]
+        (folder / "sample.jsonl").write_text("".join(lines), encoding="utf-8")
+        tried = recipe_for(recipe, texts, folder, chars_per_token=chars_per_token)
+        steps = pipeline.route(tried, input_files(tried))
         executor = Timed()
-        with threadpool_limits(1):
-            try:
-                route = pipeline.route(tried, input_files(tried))
-                run_steps(route, run_dir=_run_dir(folder), executor=executor)
-            except NextlongError:
-                pass  # a sample may be too small for what the corpus can do; what has run by then still tells
-        return _summed_up(tried, _run_dir(folder), executor.seconds)
+        # A sample may be too small for what the corpus can do; the steps that have finished still tell.
+        with suppress(NextlongError):
+            run_steps(steps, run_dir=run_dir, executor=executor)
+        done = {step.name: found for step in steps if (found := find_done(step, run_dir)) is not None}
+        return Trial(
+            amounts=_amounts(tried, done),
+            seconds={name: executor.seconds.get(name, 0.0) for name in done},
+            bytes={name: step.manifest["bytes"] for name, step in done.items()},
+            documents_share=_documents_share(done),
+        )
 
 
-def _run_dir(folder: str) -> Path:
-    """Return the run directory of a trial, made if it is not there."""
-    run_dir = Path(folder) / "run"
-    run_dir.mkdir(exist_ok=True)
-    return run_dir
+def _documents_share(done: Mapping[str, Artifact]) -> float:
+    """Return `Trial.documents_share`: below 1 where sequences take several chunks of a document, as search makes them."""
+    if "compose" not in done or not (parts := sequence_files(done)):
+        return 1.0
+    (chunks,) = chunks_of(done).files(".chunks.arrow")  # of one shard, so ids of chunks are its rows
+    documents = read_chunks(chunks, ("doc_row",))["doc_row"]  # shape (chunks,)
+    chunks_of_document = np.unique(documents, return_counts=True)[1]
+    found = expected = 0.0
+    for part in parts:
+        for ids in pa.ipc.open_file(part).read_all().column("chunk_id"):
+            rows = np.unique(ids.values.to_numpy())
+            rows = rows[rows != NO_CHUNK]
+            found += len(np.unique(documents[rows]))
+            expected += float((1 - (1 - len(rows) / len(documents)) ** chunks_of_document).sum())
+    return found / expected if expected else 1.0
 
 
-def _train(corpus: Path) -> Path:
-    """Return a small tokenizer, trained on the sample."""
-    path = corpus.with_name("tokenizer.json")
-    with corpus.open(encoding="utf-8") as lines:
-        texts = [json.loads(line)["text"][:_TRAINED_CHARS] for line in itertools.islice(lines, _TRAINED_TEXTS)]
-    path.write_text(train_bpe(texts, vocab_size=_ENTRIES).to_str(), encoding="utf-8")
-    return path
-
-
-def _recipe_for(recipe: Recipe, corpus: Path, *, chars: int, chars_per_token: float) -> Recipe:
-    """Return the recipe for a sample: as it is, but for what depends on the size of the corpus."""
+def recipe_for(recipe: Recipe, texts: Sequence[str], folder: Path, *, chars_per_token: float) -> Recipe:
+    """Return the recipe of a trial on `texts`, which lie in `folder`/sample.jsonl."""
     plain: Json = recipe.model_dump(mode="json")
-    plain |= {"run_dir": str(corpus.parent / "run"), "executor": "serial", "workers": 1, "name": None}
-    plain["ingest"] |= {"sources": [{"path": str(corpus)}], "shard_mb": 1_000}
+    plain |= {"run_dir": str(folder / "run"), "executor": "serial", "workers": 1, "name": None}
+    plain["ingest"] |= {"sources": [{"path": str(folder / "sample.jsonl")}], "shard_mb": 1_000, "exclude": None}
     plain["decontaminate"] |= {"files": []}
     plain["search"] |= {"index": EXACT, "device": "cpu"}
     plain["export"] |= {"push": None}
-    if recipe.tokenizer.train is None:  # a small one, because to read a large one thrice takes longer than all else
-        plain["tokenizer"] |= {"source": str(_train(corpus)), "chars_per_token": "auto"}
+    if recipe.tokenizer.train is None:
+        tokenizer = train_bpe([text[:_TRIED_CHARS] for text in texts[:_TRIED_TEXTS]], vocab_size=_TRIED_ENTRIES)
+        (folder / "tokenizer.json").write_text(tokenizer.to_str(), encoding="utf-8")
+        plain["tokenizer"] |= {"source": str(folder / "tokenizer.json"), "chars_per_token": chars_per_token}
         plain["tokenizer"] |= {key: END_OF_TEXT for key in ("bos", "eos") if plain["tokenizer"][key] is not None}
     if plain["export"].get("megatron_eod") is not None:
         plain["export"] |= {"megatron_eod": END_OF_TEXT}
@@ -137,59 +166,105 @@ def _recipe_for(recipe: Recipe, corpus: Path, *, chars: int, chars_per_token: fl
         plain["encoder"] |= {"model": Encoder().model}
     if isinstance(recipe.options, Keywords):  # a model that writes queries has a rate of its own
         plain[recipe.compose.method] |= {"queries": "extractive"}
-    tokens = chars / chars_per_token
+    chars = sum(map(len, texts))
     is_extended = method_of(recipe).layout == Layout.EXTENDED
     room = _ROOM * recipe.compose.draft_factor if is_extended else _ROOM
-    target = max(256, min(recipe.compose.target_tokens, int(tokens / room)))
-    sequences = max(2, chars // 500_000) if is_extended else max(1, int(tokens / target / 2))
-    if recipe.compose.sequences != "all":
-        sequences = min(sequences, recipe.compose.sequences)
-    plain["compose"] |= {"target_tokens": target, "sequences": max(2, sequences)}
+    target = max(256, min(recipe.compose.target_tokens, int(chars / chars_per_token / room)))
+    sequences = chars // 200_000 if is_extended else int(chars / chars_per_token / target / 2)
+    most = sequences if recipe.compose.sequences == "all" else recipe.compose.sequences
+    plain["compose"] |= {"target_tokens": target, "sequences": max(2, min(sequences, most))}
     return Recipe.from_dict(plain)
 
 
+def _amounts(recipe: Recipe, done: Mapping[str, Artifact]) -> Amounts:
+    """Return how much there was to do, by the same formulas as for the corpus."""
+    if "chunk" not in done:
+        return Amounts()
+    chunked = chunks_of(done).result(ChunkResult)
+    eligible, meta_chunks = float(chunked.documents), float(chunked.chunks)
+    if "meta_documents" in done:
+        drawn = done["meta_documents"].result(MetaDocumentsResult)
+        eligible, meta_chunks = drawn.eligible, drawn.meta_chunks * drawn.eligible / max(1, drawn.drawn)
+    fitted = done["encoder"].manifest["parts"] if "encoder" in done else []
+    corpus = Amounts(
+        text_bytes=chunked.chars,
+        documents=chunked.documents,
+        kept_documents=chunked.documents,
+        kept_chars=chunked.chars,
+        chunks=chunked.chunks,
+        eligible=eligible,
+        meta_chunks=meta_chunks,
+        dimensions=max((part["counts"].get("dimensions", 0) for part in fitted), default=0),
+    )
+    told = (
+        [part["counts"]["chars_per_token"] for part in done["tokenizer"].manifest["parts"]]
+        if "tokenizer" in done
+        else []
+    )
+    return amounts_of(recipe, corpus, chars_per_token=next(iter(told), 4.0))
+
+
 class Timed(SerialExecutor):
-    """Carries tasks out one after the other, and adds up the processor seconds of each step."""
+    """Runs tasks one after the other, and adds up the processor seconds of each step."""
 
     def __init__(self) -> None:
         super().__init__()
         self.seconds: dict[str, float] = {}
         self._step = ""
 
-    def submit(self, key: int, call: Any, *arguments: Any, resources: Resources, label: str) -> None:
+    def submit(
+        self, key: int, call: Callable[..., object], *arguments: object, resources: Resources, label: str
+    ) -> None:
         """Note what to do next, and of which step it is."""
         self._step = label.rpartition(" task ")[0]
         super().submit(key, call, *arguments, resources=resources, label=label)
 
-    def ended(self) -> Iterator[tuple[int, Any]]:
-        """Do it, timed."""
+    def ended(self) -> Iterator[tuple[int, object]]:
+        """Run the task, timed."""
         began = time.process_time()
         ended = list(super().ended())
         self.seconds[self._step] = self.seconds.get(self._step, 0.0) + time.process_time() - began
         yield from ended
 
 
-def _summed_up(recipe: Recipe, run_dir: Path, seconds: Mapping[str, float]) -> Trial:
-    manifests = {path.parent.name.split("-", 1)[1]: store.read_json(path) for path in run_dir.glob("*/manifest.json")}
-    by_name = {manifest["step"]: manifest for manifest in manifests.values()}
+def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> Tokenizing:
+    """Measure the recipe's tokenizer; one that is yet to be trained is trained on these chunks."""
+    began = time.process_time()
+    if recipe.tokenizer.train is None:
+        tokenizer = load_tokenizer(recipe.tokenizer)
+        read_s = time.process_time() - began
+    else:
+        tokenizer = train_bpe(chunks, vocab_size=min(recipe.tokenizer.train, _MEASURED_ENTRIES))
+        read_s = 0.0
+    for key in ("bos", "eos"):
+        special_id(tokenizer, getattr(recipe.tokenizer, key), key=f"tokenizer.{key}")
+    chars = max(1, sum(map(len, chunks)))
+    began = time.process_time()
+    ids, _ = TextEncoder(tokenizer, engine="reference").encode_batch(chunks)
+    slow_s = (time.process_time() - began) / chars
+    is_fast = recipe.tokenizer.engine == "auto" and is_known_to_be_fast(tokenizer)
+    worth_chars = chars_before_loading(tokenizer) if is_fast else math.inf
+    return Tokenizing(chars / max(1, len(ids)), lost_share(tokenizer, chunks), read_s, slow_s, worth_chars)
 
-    def total(step: str, count: str) -> int:
-        return sum(part["counts"].get(count, 0) for part in by_name[step]["parts"]) if step in by_name else 0
 
-    documents = total("chunk", "documents")
-    return Trial(
-        recipe=recipe,
-        documents=documents,
-        chars=total("chunk", "chars"),
-        chunks=total("chunk", "chunks"),
-        eligible=total("meta_documents", "eligible") or documents,
-        drawn=total("meta_documents", "drawn"),
-        meta_chunks=total("meta_documents", "meta_chunks"),
-        dimensions=max(
-            (part["counts"].get("dimensions", 0) for part in by_name.get("encoder", {}).get("parts", ())), default=0
-        ),
-        chars_per_token=next(
-            (part["counts"]["chars_per_token"] for part in by_name.get("tokenizer", {}).get("parts", ())), 4.0
-        ),
-        steps={name: Tried(seconds.get(name, 0.0), manifest["bytes"]) for name, manifest in by_name.items()},
-    )
+def _measure_encoder(recipe: Recipe, chunks: Sequence[str]) -> Speed:
+    """Return how fast chunks are encoded; a model whose shape is known may be missing here."""
+    try:
+        return kind_of(recipe.encoder).measure(recipe.encoder, chunks)
+    except EncoderError:
+        if (shape := shape_of(recipe.encoder)) is None:
+            raise
+        return Speed(None, "no model here", shape.width)
+
+
+def _measure_search(dimensions: int) -> float:
+    """Return the seconds of a multiplication and addition of exact search, with its share of keeping the best."""
+    with threadpool_limits(1):
+        random = np.random.default_rng(0)
+        stored = random.standard_normal((_SEARCH_ROWS, dimensions), dtype=np.float32).astype(np.float16)
+        queries = stored[:_SEARCH_QUERIES].astype(np.float32)
+        queries @ queries.T
+        began = time.process_time()
+        queries @ stored.astype(np.float32).T
+        seconds = time.process_time() - began
+    return _SEARCH_OVERHEAD * seconds / (_SEARCH_QUERIES * _SEARCH_ROWS * dimensions)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,14 +12,14 @@ from nextlong.corpus.ingest import allowing
 from nextlong.engine.estimate import Amounts
 from nextlong.engine.memory import memory_bytes
 from nextlong.methods.base import method_of
+from nextlong.reading.records import RejectKind
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import EXACT
-from nextlong.report.plan.cluster import Asked
+from nextlong.report.plan.amounts import different
 from nextlong.report.plan.costs import Total
-from nextlong.report.plan.sample import Measured
+from nextlong.report.plan.sample import Sample
 from nextlong.retrieval.indexes import costs
 from nextlong.retrieval.indexes.base import is_built
-from nextlong.retrieval.indexes.costs import load_of
 from nextlong.retrieval.sample import none_long_enough
 from nextlong.runs import warnings
 from nextlong.runs.warnings import Warned
@@ -27,111 +27,111 @@ from nextlong.schemas import Layout
 from nextlong.sequences.corpus_size import too_long, too_short, uses_a_chunk_once
 
 
-def lines(
-    recipe: Recipe, amounts: Amounts, measured: Measured, total: Total, run_dir: Path, *, asked: Asked
-) -> list[str]:
-    """Return the warnings of a plan, none if there is nothing to warn of."""
-    is_checked = asked.chunks is None and measured.corpus.is_whole  # as a run does, before this
-    not_enough = "" if is_checked else _not_enough(recipe, amounts, measured)
-    said = [rejects(recipe, measured), none_extended(recipe, measured), not_enough, _index(recipe, amounts)]
-    if not asked.is_elsewhere:
-        said += [_disk(total, run_dir), _memory(recipe, total)]
-    foreseen = [] if not_enough else of_the_data(recipe, amounts, chars_per_token=measured.tokenizing.chars_per_token)
-    corpus = measured.corpus
-    if longer := too_long(
-        recipe, corpus.too_long + corpus.too_little_room, corpus.eligible, of="documents that may be extended"
-    ):
-        foreseen.insert(0, Warned("many-dropped", longer))
-    return [*(line for line in said if line), *map(str, foreseen)]
+def of_the_sample(recipe: Recipe, sample: Sample) -> list[str]:
+    """Return why the run is likely to stop, as far as the sample tells."""
+    return [
+        line
+        for line in (_rejects(recipe, sample.rejects, sample.size.documents), _none_extended(recipe, sample))
+        if line
+    ]
 
 
-def of_the_data(recipe: Recipe, amounts: Amounts, *, chars_per_token: float) -> list[Warned]:
-    """Return what the run will say against its data, as far as it follows from the size of the corpus.
-
-    As if every chunk served as often as any other: a real run takes from somewhat fewer documents, and some chunks more often.
-    """
-    messages = {"stand-in-tokenizer": warnings.stand_in_tokenizer(recipe, recipe.compose.target_tokens)}
-    if uses_a_chunk_once(recipe):
-        chunks = recipe.compose.target_tokens * chars_per_token / max(1.0, amounts.chunk_chars)
-        if method_of(recipe).scores:
-            in_sequence = _different(amounts.kept_documents, chunks)
-            messages["small-corpus"] = warnings.small_corpus(in_sequence, amounts.kept_documents)
-        uses = amounts.sequences * chunks
-        mean = uses / max(1.0, _different(amounts.chunks, uses))
-        if mean > warnings.MOST_USES and recipe.compose.max_uses is None:
-            messages["heavy-reuse"] = warnings.heavy_reuse(f"about {mean:,.1f} times on average", recipe)
-    return [Warned(name, message) for name, message in messages.items() if message]
-
-
-def _different(among: float, drawn: float) -> float:
-    """Return how many different ones there are of so many that are drawn, with replacement."""
-    return among * -math.expm1(-drawn / max(1.0, among))
-
-
-def _not_enough(recipe: Recipe, amounts: Amounts, measured: Measured) -> str:
-    """Say so where all documents together are shorter than one sequence; an estimate, as everything here."""
-    tokens, asked = amounts.kept_chars / measured.tokenizing.chars_per_token, recipe.compose.target_tokens
-    if tokens >= asked or not uses_a_chunk_once(recipe):
+def none_extended(recipe: Recipe, sample: Sample) -> str:
+    """Return the message that no document has the chunks that the method extends it by, "" if one has."""
+    if method_of(recipe).layout != Layout.EXTENDED or sample.size.eligible:
         return ""
-    return too_short(recipe, tokens)
+    return none_long_enough(
+        recipe,
+        f"{sample.size.kept_documents:,.0f} documents"
+        if sample.is_whole
+        else f"{len(sample.looked_at):,} documents of a sample",
+    )
 
 
-def none_extended(recipe: Recipe, measured: Measured) -> str:
-    """Say so where no document that was seen has the chunks that the method extends it by, which would stop the run."""
-    if method_of(recipe).layout != Layout.EXTENDED or measured.corpus.eligible:
-        return ""
-    if measured.corpus.is_whole:
-        return none_long_enough(recipe, f"{measured.corpus.kept_documents:,.0f} documents")
-    return f"the run is likely to stop: {none_long_enough(recipe, f'{len(measured.texts):,} documents of a sample')}"
+def _none_extended(recipe: Recipe, sample: Sample) -> str:
+    message = none_extended(recipe, sample)
+    return f"the run is likely to stop: {message}" if message else ""
 
 
-def rejects(recipe: Recipe, measured: Measured) -> str:
-    """Say so where the share of records that are no documents will end the run, as far as a sample tells."""
-    count = sum(measured.rejects.values())
-    share = count / max(1.0, count + measured.corpus.documents)
+def _rejects(recipe: Recipe, rejects: Mapping[RejectKind, float], documents: float) -> str:
+    """Say so where the share of records that are no documents will end the run."""
+    count = sum(rejects.values())
+    share = count / max(1.0, count + documents)
     if share <= recipe.ingest.max_reject_share:
         return ""
-    kinds = ", ".join(sorted(measured.rejects, key=lambda kind: (-measured.rejects[kind], kind))[:3])
+    kinds = ", ".join(sorted(rejects, key=lambda kind: (-rejects[kind], kind))[:3])
     return (
         f"ingest would stop the run: about {share:.2%} of the records cannot be used ({kinds}), more than "
         f"ingest.max_reject_share={recipe.ingest.max_reject_share:g} allows; correct the files, or add {allowing(share)}"
     )
 
 
-def _disk(total: Total, run_dir: Path) -> str:
-    there = next(path for path in (run_dir.absolute(), *run_dir.absolute().parents) if path.exists())
-    free = shutil.disk_usage(there).free
-    if total.disk_bytes <= free:
-        return ""
-    return (
-        f"this does not fit the disk: about {total.disk_bytes / 1e9:,.1f} GB are to be written to {run_dir}, where "
-        f"{free / 1e9:,.1f} GB are free; give run_dir a folder on another disk, or free space"
-    )
+def of_the_data(
+    recipe: Recipe,
+    amounts: Amounts,
+    sample: Sample,
+    dropped: float,
+    *,
+    chars_per_token: float,
+    documents_share: float,
+) -> list[str]:
+    """Return what the run will warn of, as far as it follows from the size of the corpus.
+
+    `documents_share` is the trial's. As if every chunk served as often as any other: in a real run some serve more often.
+    """
+    is_checked = (
+        sample.is_whole and amounts.chunks == sample.size.chunks
+    )  # exactly, as a run does before its first step
+    tokens = amounts.kept_chars / chars_per_token
+    if not is_checked and uses_a_chunk_once(recipe) and tokens < recipe.compose.target_tokens:
+        return [too_short(recipe, tokens)]
+    messages = {
+        "many-dropped": too_long(recipe, dropped, amounts.eligible, of="documents that may be extended"),
+        "stand-in-tokenizer": warnings.stand_in_tokenizer(recipe, recipe.compose.target_tokens),
+    }
+    if uses_a_chunk_once(recipe):
+        chunks = recipe.compose.target_tokens * chars_per_token / max(1.0, amounts.chunk_chars)
+        if method_of(recipe).scores:
+            factor = amounts.chunks / max(1.0, sample.size.chunks)  # of the corpus asked for over the one that is there
+            in_sequence = documents_share * factor * sample.documents_of(chunks / max(1e-9, factor))
+            messages["small-corpus"] = warnings.small_corpus(in_sequence, amounts.kept_documents)
+        uses = amounts.sequences * chunks
+        mean = uses / max(1.0, different(amounts.chunks, uses))
+        if mean > warnings.MOST_USES and recipe.compose.max_uses is None:
+            messages["heavy-reuse"] = warnings.heavy_reuse(f"about {mean:,.1f} times on average", recipe)
+    return [str(Warned(name, message)) for name, message in messages.items() if message]
 
 
-def _memory(recipe: Recipe, total: Total) -> str:
+def of_this_machine(recipe: Recipe, total: Total, run_dir: Path) -> list[str]:
+    """Return what does not fit the disk or the memory here."""
+    said = []
+    parent = next(path for path in (run_dir.absolute(), *run_dir.absolute().parents) if path.exists())
+    free = shutil.disk_usage(parent).free
+    if total.disk_bytes > free:
+        said.append(
+            f"this does not fit the disk: about {total.disk_bytes / 1e9:,.1f} GB are to be written to {run_dir}, where "
+            f"{free / 1e9:,.1f} GB are free; give run_dir a folder on another disk, or free space"
+        )
     memory = memory_bytes()
-    if total.memory_bytes <= memory:
-        return ""
-    cure = "use fewer workers (--set workers=1), or a larger machine"
-    if recipe.workers == 1 or (os.cpu_count() or 1) == 1:
-        cure = "use a larger machine"
-    return (
-        f"this does not fit the memory: about {total.memory_bytes / 1e9:,.1f} GB are needed at once, and this machine has "
-        f"{memory / 1e9:,.1f} GB; {cure}"
-    )
+    if total.memory_bytes > memory:
+        is_one = recipe.workers == 1 or (os.cpu_count() or 1) == 1
+        said.append(
+            f"this does not fit the memory: about {total.memory_bytes / 1e9:,.1f} GB are needed at once, and this machine has "
+            f"{memory / 1e9:,.1f} GB; use {'' if is_one else 'fewer workers (--set workers=1), or '}a larger machine"
+        )
+    return said
 
 
-def _index(recipe: Recipe, amounts: Amounts) -> str:
-    """Say what an approximate index would take where the recipe asks for exact search and it takes long."""
+def of_the_index(recipe: Recipe, amounts: Amounts) -> list[str]:
+    """Return what an approximate index would take where the recipe asks for exact search and it takes long."""
     if recipe.search.index != EXACT or not amounts.queries:
-        return ""
-    load = load_of(replace(amounts, index=EXACT), has_gpu=costs.has_gpu(recipe.search))
+        return []
+    load = costs.load_of(replace(amounts, index=EXACT), has_gpu=costs.has_gpu(recipe.search))
     index, _ = costs.choose(load)
     if not is_built(index):
-        return ""
+        return []
     exact_s, approximate_s = costs.seconds(load)
-    return (
+    return [
         f"an approximate index would pay: search.index=exact takes about {exact_s / 3600:,.1f} hours of one core, {index} about "
         f"{approximate_s / 3600:,.1f} to build and search; say --set search.index=auto"
-    )
+    ]

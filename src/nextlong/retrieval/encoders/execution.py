@@ -23,11 +23,11 @@ from numpy.typing import NDArray
 from nextlong import recipe
 from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts
 from nextlong.artifacts.results import ExecutionResult
+from nextlong.engine.executor import usable_cpus
 from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S
 from nextlong.retrieval.encoders.sentence_transformers import (
     SentenceTransformersEncoder,
     SentenceTransformersOptions,
-    count_cpus,
 )
 
 _TRIAL_S: Final = 0.7  # of float32 on one thread
@@ -68,12 +68,12 @@ def choose_execution(name: str, options: SentenceTransformersOptions, texts: Seq
         if half_rate > _CLEARLY * rate and np.einsum("nd,nd->n", vectors, half_vectors).min() >= _LEAST_COSINE:
             dtype, rate = "bfloat16", half_rate
         encoder.convert(dtype)
-    if options.backend == "torch" and count_cpus() > 1:
-        encoder.use_threads(count_cpus())
+    if options.backend == "torch" and usable_cpus() > 1:
+        encoder.use_threads(usable_cpus())
         encoder.encode(few[:1])
         all_rate, _ = _timed(encoder, few)
         if all_rate > _CLEARLY * rate or not _fits(encoder.weight_bytes):
-            threads, rate = count_cpus(), all_rate
+            threads, rate = usable_cpus(), all_rate
         encoder.use_threads(1)
     return _execution(encoder, dtype, threads, rate * threads, call_chunks=_CALL_CHUNKS)
 
@@ -114,4 +114,4 @@ def _timed(encoder: SentenceTransformersEncoder, texts: Sequence[str]) -> tuple[
 def _fits(weight_bytes: int) -> bool:
     """Say whether a copy of the model for each processor takes at most half of the memory that is free."""
     free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if "SC_AVPHYS_PAGES" in os.sysconf_names else 0
-    return not free or weight_bytes * count_cpus() <= free / 2
+    return not free or weight_bytes * usable_cpus() <= free / 2

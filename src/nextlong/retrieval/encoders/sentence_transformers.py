@@ -9,7 +9,6 @@ then gives vectors whose cosine with its float32 ones is over 0.9999. Norms are 
 from __future__ import annotations
 
 import importlib.util
-import os
 from collections.abc import Sequence
 from functools import partial
 from pathlib import Path
@@ -191,11 +190,6 @@ def check_installed(name: str) -> None:
         raise EncoderError(
             f"{_WHERE}{name} needs the package sentence-transformers; pip install 'nextlong[sentence-transformers]'"
         )
-
-
-def count_cpus() -> int:
-    """Return how many processors this process may use."""
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def check_backend(name: str, backend: str) -> None:

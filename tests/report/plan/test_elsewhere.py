@@ -1,23 +1,26 @@
-"""What a plan says that its figures rest on: nothing where all was measured here, and the sums worked out elsewhere."""
+"""Other machines, a transformer on their GPUs, and what a plan says that its figures rest on."""
 
+import math
+import re
 from types import SimpleNamespace
 
 import pytest
 
 from nextlong.engine.estimate import Amounts
-from nextlong.report.plan import assumed
-from nextlong.report.plan.cluster import Asked, Shape
+from nextlong.report.plan import page
 from nextlong.report.plan.costs import Cost, Machines
-from nextlong.report.plan.sample import Tokenizing
+from nextlong.report.plan.elsewhere import Asked, Shape, assumed
+from nextlong.report.plan.trial import Tokenizing
+from nextlong.retrieval.encoders import sentence_transformers
+from nextlong.retrieval.encoders.base import Speed
 from nextlong.retrieval.indexes import costs
-from planned import recipe_in
+from planned import recipe_in, written
 
 JINA = "encoder.model='sentence-transformers:jinaai/jina-embeddings-v3'"
 AMOUNTS = Amounts(kept_chars=45e6, chunks=1e5, queries=2000, vectors=1e5, dimensions=1024, visited_share=0.25)
 MEASURED = SimpleNamespace(
-    tokenizing=Tokenizing(4.0, 0.0, read_s=0.5, worth_chars=1e6, slow_s=2e-6, load_s=3.0, fast_s=1e-6),
-    encode_s=0.02,
-    encode_unknown="why",
+    tokenizing=Tokenizing(4.0, 0.0, read_s=0.5, slow_s=4e-6, worth_chars=1e6),
+    encoding=Speed(0.02, "why"),
     product_s=1e-10,
 )
 
@@ -27,21 +30,15 @@ def lines(recipe, asked, amounts=AMOUNTS, **cost):
         "embed": Cost(seconds=1.0, disk_bytes=3e9, on_gpus=True),
         "mine": Cost(seconds=1.0, disk_bytes=1e9, **cost),
     }
-    on = [(Machines(2), {}), (Machines(workers=8, gpus=4), costs)]
-    return assumed.lines(recipe, amounts, on, MEASURED, asked)
-
-
-def test_of_this_machine_and_this_corpus_nothing_is_assumed(tmp_path):
-    assert lines(recipe_in(tmp_path), Asked()) == []
-    assert lines(recipe_in(tmp_path), Asked(chunks=1e5))[1] == "assumed:"
+    return assumed(recipe, amounts, (Machines(workers=8, gpus=4), costs), asked, product_s=1e-10)
 
 
 def test_workers_are_told_by_the_node(tmp_path):
     (_, _, nodes, *_) = lines(recipe_in(tmp_path), Asked(nodes=2))
     assert nodes.startswith("  2 nodes of 4 workers and 0 GPUs, ")
     assert "takes 4 GB meanwhile" in nodes
-    (_, _, one, *_) = lines(recipe_in(tmp_path), Asked(workers=3))
-    assert one.startswith("  1 node of 3 workers and 0 GPUs, ")
+    (_, _, one, *_) = lines(recipe_in(tmp_path), Asked(workers=8))
+    assert one.startswith("  1 node of 8 workers and 0 GPUs, ")
 
 
 def test_the_operations_of_a_search_are_a_product_of_what_is_told(tmp_path):
@@ -76,16 +73,45 @@ def test_a_transformer_is_told_by_its_shape_where_gpus_are_asked_for(tmp_path):
 
 @pytest.mark.parametrize(("gpus", "on_gpu"), [(0, 0.02), (4, None)])
 def test_rates_are_those_that_were_measured(tmp_path, gpus, on_gpu):
-    rates = assumed.rates(recipe_in(tmp_path), AMOUNTS, MEASURED, Asked(gpus=gpus))
+    rates = page._rates(recipe_in(tmp_path), AMOUNTS, MEASURED, Asked(gpus=gpus))
     assert rates["encoder"][:3] == (0.02, "why", on_gpu)  # LSA has no shape, so nothing is known of it on a GPU
     assert (rates["products"].seconds, rates["products"].on_gpu) == (1e-10, costs.GPU_PRODUCT_S)
     assert rates["queries"].seconds is None
-    assert rates["tokens"].seconds == 1e-6
-    assert rates["tokens"].start_s(2e6) == 0.5 + 3.0
-    assert rates["tokens"].start_s(1e5) == pytest.approx(0.5 + 1e5 * 1e-6)
+    assert rates["tokens"].seconds == 1e-7  # fastokens, forty times as fast
+    assert rates["tokens"].start_s(2e6) == pytest.approx(
+        0.5 + 1e6 * 3.9e-6
+    )  # loaded for as long as the reference needs
+    assert rates["tokens"].start_s(1e5) == pytest.approx(
+        0.5 + 1e5 * 3.9e-6
+    )  # not loaded: each character takes 4e-6 in all
     assert rates["tokenizer"].start_s(2e6) == 0.5
+    slow = MEASURED.tokenizing._replace(worth_chars=math.inf)  # fastokens does not know the tokenizer
+    assert (slow.char_s, slow.start_s(2e6)) == (4e-6, 0.5)
 
 
 def test_a_transformer_on_gpus_takes_its_operations_at_their_speed(tmp_path):
-    rate = assumed.rates(recipe_in(tmp_path, JINA), AMOUNTS, MEASURED, Asked(gpus=1, gpu_tflops=100))["encoder"]
+    rate = page._rates(recipe_in(tmp_path, JINA), AMOUNTS, MEASURED, Asked(gpus=1, gpu_tflops=100))["encoder"]
     assert rate.on_gpu == pytest.approx(Shape(24, 1024, 4096).operations(100.0) / 1e14)
+
+
+def test_other_machines_and_a_larger_corpus(recipe):
+    elsewhere = Asked(workers=16, nodes=4, chunks=1e6)
+    told = written(recipe, elsewhere)
+    assert " 1,000,000 chunks of " in told
+    assert "64 workers" in told
+    assert "4 nodes of 16 workers and 0 GPUs" in told
+    assert "search, exact: 2 × " in told
+
+
+def test_a_transformer_on_gpus_by_its_formula(recipe, tmp_path, monkeypatch):
+    monkeypatch.setattr(sentence_transformers, "is_installed", lambda: False)
+    model = "encoder.model='sentence-transformers:jinaai/jina-embeddings-v3'"
+    told = written(recipe_in(tmp_path, model), Asked(nodes=2, gpus=4, chunks=1e8, gpu_tflops=1))
+    assert "(2 × 302 M parameters + 4 × 24 layers × 1,024 × " in told
+    row = next(line for line in told.splitlines() if line.startswith("embed "))
+    tokens = float(re.search(r"100,000,000 chunks × ([\d,]+) tokens", told)[1])
+    hours = 1e8 * Shape(24, 1024, 4096).operations(tokens) / 1e12 / 3600
+    here, there, gpu_hours = re.search(r"embed +(.*?) {2,}([\d.,]+) (?:h|days) +([\d.,]+)  ", row).groups()
+    assert here == "needs its package"
+    assert float(gpu_hours.replace(",", "")) == pytest.approx(hours, rel=0.05)
+    assert float(there.replace(",", "")) * (24 if "days" in row else 1) == pytest.approx(hours / 8, rel=0.05)
