@@ -16,7 +16,7 @@ from nextlong.replicate.recipe import recipe_from
     [
         ([], "replicate needs either a recipe or a preset"),
         (["r.yaml", "--preset", "smoke"], "replicate needs either a recipe or a preset"),
-        (["--preset", "smok"], "--preset 'smok' is not known; choose from smoke, cpu-night, one-gpu, paper, mechanism"),
+        (["--preset", "smok"], "--preset 'smok' is not known; choose from smoke, mechanism, cpu-night, one-gpu"),
         (
             ["r.yaml"],
             "r.yaml does not exist; `nextlong replicate init r.yaml --preset smoke` writes a commented recipe there",
@@ -79,17 +79,11 @@ def test_documents_are_the_users_or_pythons_own_written_once(tmp_path, monkeypat
     path = tmp_path / "python-documentation.jsonl"
     assert written == [path]
     assert [(source.path, source.label) for source in recipe.corpus.sources] == [(str(path), "python-documentation")]
-    assert recipe.corpus.held_out_chars == users.corpus.held_out_chars
+    assert recipe.corpus.vocabulary == users.corpus.vocabulary
     assert told.getvalue().count("the documentation of Python (use --corpus FILE for yours)") == 2
 
 
-def test_ablations_are_compared_beside_what_the_recipe_compares(tmp_path):
-    recipe = recipe_from("smoke", out=str(tmp_path))
-    both = replicate._with_ablations(recipe, ["position", "granularity", "position"])
-    assert both.experiments == ("methods", "position", "granularity")
-    assert replicate._with_ablations(recipe, []) == recipe
-
-
+@pytest.mark.heavy  # a plan measures a step
 def test_the_mechanism_experiment_is_planned_from_a_preset_and_from_its_recipe(tmp_path, capsys):
     path = tmp_path / "m.yaml"
     assert main(["replicate", "init", str(path), "--preset", "mechanism", "--set", "seeds=[7, 8]"]) == 0

@@ -9,6 +9,7 @@ torch = pytest.importorskip("torch")
 from nextlong.replicate import invented, recall  # noqa: E402
 
 pytestmark = pytest.mark.heavy
+MAKE = invented.Invented().probe(None)
 
 
 @pytest.fixture(scope="module")
@@ -22,7 +23,7 @@ def words(tokenizer, ids):
 
 @pytest.mark.parametrize("kind", recall.KINDS)
 def test_a_question_is_answered_once_before_it_and_nowhere_else(kind, tokenizer):
-    asked = recall.probes(kind, negatives=5, count=6, seed=3, tokenizer=tokenizer)
+    asked = recall.probes(MAKE, kind, negatives=5, count=6, seed=3)
     for ids, places, length in zip(asked.ids, asked.places, asked.lengths, strict=True):
         text = words(tokenizer, ids[:length])
         for place in places:
@@ -36,7 +37,7 @@ def test_a_question_is_answered_once_before_it_and_nowhere_else(kind, tokenizer)
 
 def test_hard_negatives_share_the_topic_and_random_ones_do_not(tokenizer):
     for kind, is_shared in (("hard", True), ("random", False)):
-        asked = recall.probes(kind, negatives=8, count=4, seed=0, tokenizer=tokenizer)
+        asked = recall.probes(MAKE, kind, negatives=8, count=4, seed=0)
         for ids, length in zip(asked.ids, asked.lengths, strict=True):
             text = words(tokenizer, ids[:length])
             answers = {text[place] for place in asked.places[0]} if ids is asked.ids[0] else set()
@@ -49,6 +50,8 @@ def test_hard_negatives_share_the_topic_and_random_ones_do_not(tokenizer):
 
 class Reader:
     """A stand-in for a model whose likeliest token is `answer(ids, place)`; hidden states are one-hot."""
+
+    device = "cpu"
 
     def __init__(self, answer, vocabulary):
         self.answer, self.vocabulary = answer, vocabulary
@@ -82,7 +85,7 @@ STOPS = {invented.tokenizer().token_to_id(stop) for stop in (". ", ".\n")}
 
 
 def test_recall_is_whole_for_a_reader_of_names_and_not_for_one_of_places(tokenizer):
-    asked = {k: recall.probes(k, negatives=6, count=6, seed=0, tokenizer=tokenizer) for k in recall.KINDS}
+    asked = {k: recall.probes(MAKE, k, negatives=6, count=6, seed=0) for k in recall.KINDS}
     size = tokenizer.get_vocab_size()
     for probes in asked.values():
         assert recall.recalled(Reader(first_match, size), probes).all()
@@ -90,10 +93,12 @@ def test_recall_is_whole_for_a_reader_of_names_and_not_for_one_of_places(tokeniz
     assert recall.recalled(Reader(latest_value, size), asked["hard"]).mean() < 0.5
 
 
-def test_thirds_of_attention_are_those_of_what_stands_before(tokenizer):
-    asked = recall.probes("random", negatives=2, count=2, seed=0, tokenizer=tokenizer)
+def test_thirds_of_attention_are_those_of_what_stands_before():
+    asked = recall.probes(MAKE, "random", negatives=2, count=2, seed=0)
 
     class Even:
+        device = "cpu"
+
         def __call__(self, *, input_ids, output_attentions, use_cache):
             tokens = input_ids.shape[1]
             even = torch.tril(torch.ones(tokens, tokens)) / torch.arange(1, tokens + 1)[:, None]
@@ -108,6 +113,8 @@ def test_thirds_of_attention_are_those_of_what_stands_before(tokenizer):
 
 def test_losses_are_by_position_and_a_mean_over_rows():
     class Knows:
+        device = "cpu"
+
         def __call__(self, *, input_ids, use_cache):
             logits = torch.zeros(1, input_ids.shape[1], 4)
             logits[0, 1, 2] = 100.0  # certain of token 2 at position 2

@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 from nextlong.engine import store
 from nextlong.errors import RunError
 from nextlong.replicate import results
-from nextlong.replicate.mechanism_recipe import Mechanism
+from nextlong.replicate.recipe import Replication
 from nextlong.replicate.results import Results, interval
 
 pytestmark = pytest.mark.heavy
@@ -30,8 +30,8 @@ def model(arm, seed, shift):
 
 @pytest.fixture
 def made():
-    keys = {"out": "out", "seeds": [0, 1, 2], "arms": ARMS, "measure": {"negatives": [2, 16]}}
-    recipe = Mechanism.from_dict(keys).model_dump(mode="json", exclude={"out", "workers"})
+    keys = {"out": "out", "preset": "mechanism", "seeds": [0, 1, 2], "arms": ARMS, "measure": {"negatives": [2, 16]}}
+    recipe = Replication.from_dict(keys).model_dump(mode="json", exclude={"out", "workers"})
     shifts = {"base": 0.0, "nextlong": 30.0, "random negatives": 30.1, "standard": 10.0}
     models = [model(arm, seed, shift) for seed in (0, 1, 2) for arm, shift in shifts.items()]
     models[3 * 4 - 2]["measured"]["recall"]["hard"]["16"] += (
@@ -41,7 +41,7 @@ def made():
 
 
 def test_a_table_holds_means_and_intervals_over_the_seeds(made):
-    page = results.page(Results(made, origin="x"))
+    page = results.page([Results(made, origin="x")])
     recalled = page.split("## Recall across hard")[1].split("##")[0]
     assert re.search(r"\| nextlong \| 99\.00 ± 0\.000 \| 81\.00 ± 2\.48 \|", recalled)  # t(0.975, 2) / sqrt(3) = 2.484
     assert "3 of the recipe's 5" not in page
@@ -49,7 +49,7 @@ def test_a_table_holds_means_and_intervals_over_the_seeds(made):
 
 
 def test_a_verdict_is_what_the_seeds_say(made):
-    page = results.page(Results(made, origin="x"))
+    page = results.page([Results(made, origin="x")])
     lines = {line.split(" **")[0][2:]: line.split("**")[1] for line in page.splitlines() if "points" in line}
     holds = lines["Across hard negatives, NExtLong teaches more than the standard method."]
     assert holds.startswith("Holds (nextlong 81.0 %, standard 61.0 %: +20.0 points, standard error")
@@ -59,7 +59,7 @@ def test_a_verdict_is_what_the_seeds_say(made):
         if one["arm"] == "nextlong":
             one["measured"]["recall"]["hard"]["16"] -= 60
     assert "Fails, the opposite holds (nextlong 21.0 %, standard 61.0 %: -40.0 points" in results.page(
-        Results(worse, origin="x")
+        [Results(worse, origin="x")]
     )
 
 
@@ -67,7 +67,7 @@ def test_a_seed_that_is_not_finished_for_every_arm_is_not_shown(made):
     del made["models"][-1]
     shown = Results(made, origin="x")
     assert shown.seeds == [0, 1]
-    assert "2 of the recipe's 3 are shown (0, 1)" in results.page(shown)
+    assert "2 of the recipe's 3 are shown (0, 1)" in results.page([shown])
     made["models"] = made["models"][:2]
     with pytest.raises(RunError, match="no seed is finished for every arm; resume the experiment"):
         Results(made, origin="x")
@@ -75,7 +75,7 @@ def test_a_seed_that_is_not_finished_for_every_arm_is_not_shown(made):
 
 def test_one_seed_has_no_interval_and_no_verdict(made):
     made["models"] = made["models"][:4]
-    page = results.page(Results(made, origin="x"))
+    page = results.page([Results(made, origin="x")])
     assert "One seed, so not tested (nextlong 80.0 %, standard 60.0 %: +20.0 points)" in page
     assert interval([4.0]) == (4.0, None)
 
@@ -90,32 +90,51 @@ def test_hypotheses_are_about_more_negatives_than_a_short_row_holds(made):
 
 
 def test_a_base_model_that_all_seeds_share_has_no_interval(made):
-    assert "| base | 99.00 ± 0.000 | 51.00 ± 2.48 |" in results.page(Results(made, origin="x"))
+    assert "| base | 99.00 ± 0.000 | 51.00 ± 2.48 |" in results.page([Results(made, origin="x")])
     made["recipe"]["pretrain"]["models"] = "one"
-    assert "| base | 99.00 | 50.00 |" in results.page(Results(made, origin="x"))
+    assert "| base | 99.00 | 50.00 |" in results.page([Results(made, origin="x")])
 
 
 def test_the_command_names_what_differs_from_the_preset(made):
     made["recipe"]["pretrain"]["models"] = "one"
-    page = results.page(Results(made, origin="x"))
+    page = results.page([Results(made, origin="x")])
     assert "--set 'seeds=[0, 1, 2]'" in page
     assert "--set 'pretrain.models=\"one\"'" in page
     assert "--set 'measure.negatives=[2, 16]'" in page
     assert "extend." not in page.split("## How to repeat it")[1]
 
 
-def test_the_page_in_the_documentation_is_what_its_json_says(tmp_path):
-    source = DOCS / "results" / "mechanism.json"
-    written = results.write(source, tmp_path)
-    assert (tmp_path / "results.md").read_bytes() == (DOCS / "results.md").read_bytes()
-    for path in written:
+def test_the_page_in_the_documentation_is_what_its_json_files_say(tmp_path):
+    names = re.findall(r"from which this page is generated|\(results/(\S+\.json)\)", (DOCS / "results.md").read_text())
+    sources = [DOCS / "results" / name for name in names if name]
+    assert {path.name for path in (DOCS / "results").glob("*.json")} == {path.name for path in sources}
+    for path in results.write(sources, tmp_path):
         assert path.read_bytes() == (DOCS / path.relative_to(tmp_path)).read_bytes()
-    plain = store.read_json(source)
-    shown = Results(plain, origin="x")
-    values = [
-        one["measured"]["recall"]["hard"]["8"]
-        for one in plain["models"]
-        if one["arm"] == "nextlong" and one["seed"] in shown.seeds
-    ]
+    shown = Results(store.read_json(DOCS / "results" / "mechanism.json"), origin="x")
     row = re.search(r"\| nextlong \|(.*)", (DOCS / "results.md").read_text().split("## Recall across hard")[1]).group(1)
-    assert row.split("|")[shown.negatives.index(8)].strip().startswith(f"{fmean(values):.2f}")
+    cell = row.split("|")[shown.negatives.index(8)].strip()
+    assert cell.startswith(f"{fmean(shown.recall('nextlong', 'hard', 8)):.2f}")
+
+
+def real(made):
+    """Return the same results of real documents."""
+    corpus = {"kind": "documents", "sources": [{"path": "a.jsonl", "name": None}], "held_out": 0.1, "vocabulary": 512}
+    return {**made, "recipe": {**made["recipe"], "preset": "cpu-night", "corpus": corpus}}
+
+
+def test_real_text_is_a_section_of_its_own_with_its_own_command(made):
+    page = results.page([Results(made, origin="x"), Results(real(made), origin="y")])
+    assert page.count("\n## ") == 2
+    mechanism, text = page.split("\n## Real text")
+    assert "(cpu-night.json)" not in mechanism
+    assert "the documents of a.jsonl, 10 % of them held out" in text
+    assert "nextlong replicate --preset cpu-night --out OUT \\\n      --corpus a.jsonl \\\n" in text
+    assert "--set corpus.vocabulary=512" in text
+    assert "sources=" not in text
+    assert "### Recall across hard negatives (text with another fact)" in text
+
+
+def test_hypotheses_about_real_text_count_its_own_tokens(made):
+    made["recipe"]["measure"]["negatives"] = [2, 8, 10, 16]
+    assert Results(made, origin="x").many == [16]  # of 24 tokens each; a short row has 256
+    assert Results(real(made), origin="x").many == [10, 16]  # of 32

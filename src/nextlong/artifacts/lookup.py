@@ -29,6 +29,7 @@ _held_tables: dict[tuple[FileVersion, tuple[str, ...]], pa.Table] = {}
 
 def by_shard(ids: Ids, load: Callable[[int, NDArray[np.int64]], Sequence[NDArray[Any]]]) -> list[NDArray[Any]]:
     """Return columns aligned with `ids`, shape (n,); `load(shard, rows)` gives them for distinct sorted rows of a shard."""
+    # Sorting by id sorts by shard, then row: each shard is opened once, and `back` puts its rows where they were asked for.
     distinct, back = np.unique(ids, return_inverse=True)
     shards, rows = schemas.shard_of(distinct), schemas.row_of(distinct)
     firsts = np.flatnonzero(np.diff(shards, prepend=-1))

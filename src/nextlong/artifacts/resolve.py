@@ -194,7 +194,7 @@ def resolve_table(
         lists[name].values.to_numpy() for name in ("chunk_id", "role", "group", "token_start", "token_end", "score")
     )
     token_offsets = np.concatenate([[0], np.cumsum(ends[span_offsets[1:] - 1].astype(np.int64))])
-    at = starts + np.repeat(token_offsets[:-1], np.diff(span_offsets))
+    at = starts + np.repeat(token_offsets[:-1], np.diff(span_offsets))  # (P,) where each span begins in input_ids
     is_chunk = chunk_ids != schemas.NO_CHUNK
     input_ids = np.empty(token_offsets[-1], np.int32)
     chunk_starts, chunk_stops = tokens.bounds(chunk_ids[is_chunk])
@@ -304,6 +304,7 @@ def _leading_spans(
 ) -> NDArray[np.int64]:
     """Return the span of each sequence that names its domain."""
     firsts = span_offsets[:-1]
+    # (n,) of each sequence the first meta-chunk or document, else its first chunk.
     chunks = np.flatnonzero(chunk_ids != schemas.NO_CHUNK)
     leading = np.flatnonzero(np.isin(roles, (schemas.META, schemas.DOCUMENT)))
     leaders = chunks[np.searchsorted(chunks, firsts)]  # of a sequence that was cut before its first meta-chunk

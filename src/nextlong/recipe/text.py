@@ -129,14 +129,30 @@ def explain(
     """Return one line a mistake: where, which value, what to do. `methods` names those that may have a section."""
     mistakes: dict[str, list[Any]] = {}
     for item in error.errors():
-        # A part such as literal['auto'] names a branch of a union, not a key: all branches tell of one mistake.
-        keys = [
-            part
-            for part in item["loc"]
-            if isinstance(part, int) or not any(mark in part for mark in ("[", "constrained-"))
-        ]
-        mistakes.setdefault(key_of(keys), []).append(item)
+        mistakes.setdefault(key_of(_keys_in(item["loc"], root)), []).append(item)
     return [_explain_one(where, items, root, methods) for where, items in mistakes.items()]
+
+
+def _keys_in(loc: Sequence[int | str], root: type[BaseModel]) -> list[int | str]:
+    """Return the parts that are keys; others name a branch of a union: literal['auto'], or the `kind` of a section."""
+    keys: list[int | str] = []
+    model: Any = root
+    for part in loc:
+        is_branch = isinstance(part, str) and any(mark in part for mark in ("[", "constrained-"))
+        if not is_branch and part not in _kinds(model):
+            keys.append(part)
+        if isinstance(part, str):
+            model = _section_below(model, part) if part in {**_kinds(model), **_fields(model)} else None
+    return keys
+
+
+def _fields(model: Any) -> Mapping[str, Any]:
+    return getattr(model, "model_fields", {})
+
+
+def _kinds(model: Any) -> Mapping[str, Any]:
+    """Return the sections that a union of sections chooses from, by the `kind` that tells them apart."""
+    return {_fields(one)["kind"].default: one for one in get_args(model) if "kind" in _fields(one)}
 
 
 def key_of(parts: Sequence[int | str]) -> str:
@@ -192,7 +208,7 @@ def _explain_unknown(loc: tuple[int | str, ...], root: type[BaseModel], methods:
         lasts = difflib.get_close_matches(key, {dotted.rpartition(".")[2] for dotted in below}, n=1)
         near = [dotted for dotted in below if dotted.rpartition(".")[2] in lasts]
     advice = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known here: {', '.join(known)}"
-    return f"unknown key {key_of(loc)!r}; {advice}"
+    return f"unknown key {key_of(_keys_in(loc, root))!r}; {advice}"
 
 
 def _keys_below(model: Any, above: str = "") -> list[str]:
@@ -210,5 +226,7 @@ def _section_below(model: Any, part: int | str) -> Any:
     """Return the model that key `part` of `model` holds; an index stays at the list's element model."""
     if isinstance(part, int):
         return model
+    if (branch := _kinds(model).get(part)) is not None:
+        return branch
     annotation = model.model_fields[part].annotation
     return get_args(annotation)[0] if get_origin(annotation) is tuple else annotation

@@ -1,11 +1,9 @@
-"""Replicate: the paper on a small scale, from a corpus to its tables and figures.
+"""Replicate: the paper on a small scale: which sequences teach small models to look back.
 
-In:  a recipe, and the user's documents.
-Out: `OUT/report.html`, `.md`, `.tex`, the figures as SVG and PNG, and everything that they are made from.
+In:  a recipe, and the user's documents or an invented corpus.
+Out: `OUT/results.md` and its figures, and everything that they are made from.
 
-    recipe.py   settings and presets                       data.py      documents → training and held-out runs
-    run.py      runs → models → results, resumable         scores.py    results → scores with their spread, and the paper's
-    report.py, figures.py   scores → page and figures      plan.py      models, hours and disk before anything runs
-    mechanism.py   the controlled experiment on an invented corpus (with mechanism_recipe, invented, initial, recall)
-    results.py     its page
+    recipe.py   settings, arms and presets         run.py      corpus → runs → models → measurements, resumable
+    invented.py, documents.py   the two corpora    recall.py   what is measured of a model
+    initial.py  models before any training         results.py  the page
 """

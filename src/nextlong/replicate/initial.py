@@ -17,9 +17,17 @@ _SHARPNESS: Final = 8.0  # of that head: it gives over 0.9 of its attention to t
 
 
 def save(
-    folder: Path, *, vocabulary: int, seed: int, hidden_size: int, intermediate_size: int, layers: int, heads: int
+    folder: Path,
+    *,
+    vocabulary: int,
+    row_tokens: int,
+    seed: int,
+    hidden_size: int,
+    intermediate_size: int,
+    layers: int,
+    heads: int,
 ) -> None:
-    """Write the model into a folder that `from_pretrained` loads."""
+    """Write the model into a folder that `from_pretrained` loads; `row_tokens` are those of the longest row."""
     from transformers import LlamaConfig, LlamaForCausalLM
 
     torch.manual_seed(seed)
@@ -33,7 +41,7 @@ def save(
         tie_word_embeddings=True,
         attention_bias=True,
         initializer_range=hidden_size**-0.5,
-        max_position_embeddings=4096,
+        max_position_embeddings=row_tokens,
         rope_parameters={"rope_type": "default", "rope_theta": ROPE_BASE},
     )
     model = LlamaForCausalLM(config)

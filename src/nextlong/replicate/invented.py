@@ -12,11 +12,11 @@ name tells which one is meant. In text of other topics the possible values alone
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 import numpy as np
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
@@ -24,6 +24,7 @@ from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers
 from nextlong.engine import store
 from nextlong.recipe.keys import Positive, Section
 from nextlong.rng import rng_for
+from nextlong.text import Json
 
 TOPICS: Final = 12
 NAMES: Final = 640
@@ -39,14 +40,62 @@ _ECHO_WORDS: Final = (4, 24)  # of a span, uniform in its logarithm
 _ECHO_TOKENS: Final = 96  # a span is repeated until its document has as many, at least once
 
 
+Negatives = Literal["hard", "random"]
+# (kind, number of negatives, rng) → a probe's tokens, and the places of the values that are asked for.
+Probe = Callable[[Negatives, int, np.random.Generator], tuple[list[int], list[int]]]
+
+
 class Invented(Section):
     """Sizes of the invented corpus."""
 
+    kind: Literal["invented"] = "invented"
     documents: Positive = 10_000
     held_out: Positive = 500
     long: Positive = 1_000
     echoes: Positive = 6_000
     seed: int = 0
+
+    @property
+    def about(self) -> str:
+        """What the documents are, in a few words."""
+        return f"{self.documents:,} invented documents"
+
+    @property
+    def negative_tokens(self) -> int:
+        """Tokens of a negative of the probes, on average."""
+        return PARAGRAPH_TOKENS
+
+    @property
+    def first_echoes(self) -> str:
+        """The file that the first leg of a base model is trained on."""
+        return "echoes"
+
+    @property
+    def vocabulary(self) -> int:
+        """Entries of the tokenizer."""
+        return len(WORDS.all) + 3
+
+    @property
+    def chunk_chars(self) -> int:
+        """The chunk size of the methods: a paragraph."""
+        return 160
+
+    def identity(self) -> Json:
+        """Return what determines the corpus."""
+        return self.model_dump(mode="json", exclude={"kind"})
+
+    def data_keys(self, folder: Path, source: str) -> Json:  # noqa: ARG002 (of one form with those of `Documents`)
+        """Return the keys of a data recipe over one file of the corpus."""
+        return {"encoder": {"model": "lsa"}}
+
+    def write(self, folder: Path) -> Json:
+        """Write the corpus and its tokenizer; return the number of documents."""
+        write(self, folder)
+        return {"documents": self.documents}
+
+    def probe(self, folder: Path) -> Probe:  # noqa: ARG002 (its tokenizer is the same for every corpus)
+        """Return the maker of probes."""
+        return partial(_probe, tokenizer())
 
 
 @dataclass(frozen=True)
@@ -137,6 +186,24 @@ def paragraph(rng: np.random.Generator, topic: int, facts: Sequence[Fact]) -> tu
     for fact in facts:
         words += [*map(str, rng.choice(WORDS.fillers(topic), int(rng.integers(*_FILLERS_BETWEEN)))), *fact.words()]
     return tuple(words)
+
+
+def _probe(
+    tokenizer: Tokenizer, kind: Negatives, negatives: int, rng: np.random.Generator
+) -> tuple[list[int], list[int]]:
+    asked = document(rng)
+    avoid = frozenset(fact.name for fact in asked.facts)
+    again = paragraph(rng, asked.topic, [asked.facts[place] for place in rng.permutation(len(asked.facts))])
+    paragraphs = [asked.paragraphs[0], *(_negative(kind, asked, avoid, rng) for _ in range(negatives)), again]
+    ids = tokenizer.encode("".join(map(line, paragraphs))).ids
+    first = len(ids) - len(again)
+    return ids, [first + place + 1 for place, word in enumerate(again) if word in avoid]
+
+
+def _negative(kind: Negatives, asked: Document, avoid: frozenset[str], rng: np.random.Generator) -> tuple[str, ...]:
+    others = [topic for topic in range(TOPICS) if topic != asked.topic]
+    made = document(rng, topic=asked.topic if kind == "hard" else int(rng.choice(others)), avoid=avoid)
+    return made.paragraphs[int(rng.integers(len(made.paragraphs)))]
 
 
 def _echo(rng: np.random.Generator) -> str:

@@ -1,7 +1,6 @@
-"""Replication recipe: corpus, data, model, training, measurements, seeds; and presets of it.
+"""Replication recipe: corpus, arms, model, training, measurements, seeds; and presets of it.
 
-YAML in, frozen models out; unknown keys are refused. Each preset says what a replication of its size can and cannot show; the
-report repeats both.
+YAML in, frozen models out; unknown keys are refused.
 """
 
 from __future__ import annotations
@@ -13,80 +12,91 @@ from typing import Annotated, Any, ClassVar, Final, Literal, Self
 from pydantic import Field, model_validator
 
 from nextlong.errors import RecipeError
-from nextlong.recipe.keys import Compose, Named, Positive, PositiveLength, Section, Source
-from nextlong.train.recipe import RecipeFile, Scratch
+from nextlong.recipe.keys import Named, Positive, PositiveLength, Section
+from nextlong.replicate.documents import Documents
+from nextlong.replicate.invented import Invented
+from nextlong.train.recipe import RecipeFile
 
-Experiment = Literal["methods", "granularity", "position", "negatives"]
-PresetName = Literal["smoke", "cpu-night", "one-gpu", "paper"]
-# What an experiment changes of the data recipe.
-KEYS: Final[Mapping[Experiment, str]] = {
-    "methods": "compose.method",
-    "granularity": "chunk.max_chars",
-    "position": "compose.position",
-    "negatives": "compose.negatives",
+CRITERION_NEGATIVES: Final = 2  # of the probes that end the training of a base model; they fit a short row
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What a model is extended on: `compose` keys of the data recipe, and what differs from the other arms.
+
+    `replay`: share of short rows. `chunks`: the corpus's chunk size is multiplied by it. `source`: the file of the corpus.
+    """
+
+    compose: Mapping[str, str]
+    replay: float | None = None
+    lengths: tuple[int, ...] | None = None
+    chunks: int = 1
+    source: str = "train"
+
+
+def _method(name: str, **compose: str) -> Mapping[str, str]:
+    return {"method": name, **compose}
+
+
+ARMS: Final[Mapping[str, Arm]] = {
+    "nextlong": Arm(_method("nextlong")),
+    "random negatives": Arm(_method("nextlong", negatives="random-corpus")),
+    "standard": Arm(_method("standard")),
+    "knn": Arm(_method("knn")),
+    "iclm": Arm(_method("iclm")),
+    "quest": Arm(_method("quest")),
+    "splice": Arm(_method("splice")),
+    "self-repeat": Arm(_method("nextlong", negatives="self-repeat")),
+    "nextlong, no replay": Arm(_method("nextlong"), replay=0.0),
+    "random negatives, no replay": Arm(_method("nextlong", negatives="random-corpus"), replay=0.0),
+    "short rows only": Arm(_method("standard"), replay=1.0),
+    "long documents": Arm(_method("standard"), source="long"),
+    # OLMo 3's recipe (arXiv 2512.13961, section 3.6): the middle of the compression ratios, 34 % long to 66 % short.
+    "long documents, gzip-filtered": Arm(_method("standard"), replay=0.66, source="long-gzip"),
+    "nextlong, 2K only": Arm(_method("nextlong"), lengths=(2048,)),
+    "nextlong, chunks of 2 paragraphs": Arm(_method("nextlong"), chunks=2),
 }
 
 
-class Corpus(Section):
-    """The documents, and the share that is held out."""
+class Model(Section):
+    """The sizes of a Llama with biases of queries and keys."""
 
-    sources: tuple[Source, ...] = Field(
-        (), description="as ingest.sources of a data recipe; none: Python's own documentation"
+    hidden_size: Positive = 64
+    intermediate_size: Positive = 64
+    layers: Positive = 2
+    heads: Positive = 2
+
+
+class Pretrain(Section):
+    """Short rows until retrieval has formed: legs of `steps` steps, the first of echoes, until a leg ends with the recall."""
+
+    echo_tokens: PositiveLength = Field(64, description="of a row of the first leg")
+    tokens: PositiveLength = Field(256, description="of a row")
+    tokens_per_step: PositiveLength = 1024
+    models: Literal["one", "seed"] = Field("seed", description="seed: one a seed; one: that of the first seed for all")
+    steps: Positive = Field(600, description="of a leg")
+    constant_legs: Annotated[int, Field(ge=0)] = Field(2, description="of constant lr; those after them end at a tenth")
+    most_legs: Positive = 12
+    recall: Annotated[float, Field(ge=0, le=1)] = Field(
+        0.95, description=f"of values across {CRITERION_NEGATIVES} hard negatives"
     )
-    held_out: Annotated[float, Field(gt=0, lt=1)] = Field(
-        0.1, description="share of the documents that no model sees, sampled by their content"
+    lr: Annotated[float, Field(gt=0)] = 5e-3
+
+
+class Extend(Section):
+    """Long rows."""
+
+    row_tokens: PositiveLength = Field(
+        2048, description="of a row, which packs sequences of the lengths and short ones"
     )
-    held_out_chars: Positive = Field(
-        4_000_000, description="keep at most this many characters of them; the rest is dropped"
+    lengths: tuple[PositiveLength, ...] = Field((512, 1024, 2048), description="of sequences, equal tokens of each")
+    replay: Annotated[float, Field(ge=0, lt=1)] = Field(0.5, description="share of short rows, in tokens")
+    steps: Positive = 1600
+    tokens_per_step: PositiveLength = 2048
+    data_tokens: PositiveLength = Field(
+        1_638_400, description="of the sequences made for each arm, before they are mixed"
     )
-
-    @model_validator(mode="after")
-    def _whole_sources(self) -> Self:
-        for source in self.sources:
-            for key in ("weight", "max_documents", "max_chars"):
-                if getattr(source, key) is not None:
-                    raise ValueError(
-                        f"sources: {source.label} has {key}, but all its documents are taken; leave it out"
-                    )
-        return self
-
-
-class Data(Section):
-    """Training documents → sequences."""
-
-    vocabulary: Annotated[int, Field(ge=300)] = Field(
-        4096, description="entries of the BPE that is trained on the corpus"
-    )
-    tokenizer: str | None = Field(None, description="instead: a tokenizer.json, a folder with one, or a hub name")
-    max_chars: PositiveLength = Field(2048, description="granularity s of the methods (chunk.max_chars)")
-    sequences: Positive = Field(64, description="sequences of each method, of extend.tokens tokens")
-    encoder: str = Field("lsa", description="as encoder.model of a data recipe")
-    settings: Mapping[str, Any] = Field(
-        {}, description="further keys of every data recipe, dotted, such as {mine.near_duplicates: 0.8}"
-    )
-
-
-class Phase(Section):
-    """A training on rows of `tokens` tokens."""
-
-    tokens: PositiveLength = Field(512, description="tokens of a row")
-    steps: Positive = 100
-    tokens_per_step: PositiveLength = 16_384
-    lr: Annotated[float, Field(gt=0)] = 1e-3
-    min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = 0.1
-    warmup_steps: Annotated[int, Field(ge=0)] = 10
-    rope_base: Annotated[float, Field(gt=1)] = 10_000.0
-    micro_batch_rows: Positive = Field(1, description="rows computed at once; the result is the same")
-
-    @model_validator(mode="after")
-    def _whole_rows(self) -> Self:
-        if self.tokens_per_step % self.tokens:
-            raise ValueError(
-                f"tokens_per_step={self.tokens_per_step} is not a multiple of tokens={self.tokens}; make it one"
-            )
-        if self.warmup_steps >= self.steps:
-            raise ValueError(f"warmup_steps={self.warmup_steps} is not less than steps={self.steps}; lower it")
-        return self
+    lr: Annotated[float, Field(gt=0)] = 3e-3
 
     @property
     def trained_tokens(self) -> int:
@@ -95,16 +105,13 @@ class Phase(Section):
 
 
 class Measure(Section):
-    """Models → results."""
+    """What is measured of each model."""
 
-    tasks: tuple[str, ...] = Field(
-        ("needle", "json_kv", "niah_single_1", "vt", "key_values", "copying", "attention"),
-        description="tasks and probes of `nextlong evaluate`, measured at each length",
+    negatives: tuple[Annotated[int, Field(ge=0)], ...] = Field(
+        (2, 4, 8, 16, 32, 60), description="paragraphs between the facts and the questions"
     )
-    lengths: tuple[PositiveLength, ...] = Field((1024, 2048), description="tokens, answer included")
-    samples: Positive = Field(20, description="samples of a task and length")
-    sequences: Positive = Field(16, description="held-out sequences of the dependency probe")
-    batch_tokens: Positive = Field(16_384, description="tokens that are answered together, at most")
+    probes: Positive = Field(64, description="of each kind and number of negatives; each asks for four values")
+    rows: Positive = Field(8, description="held-out rows whose loss is measured")
 
 
 class Replication(RecipeFile):
@@ -112,222 +119,89 @@ class Replication(RecipeFile):
 
     INIT: ClassVar[str] = "nextlong replicate init {} --preset smoke"
 
-    out: Named = Field(description="folder of all results")
-    preset: PresetName | None = Field(
-        None, description="preset that this was made from; the report says what it can show"
-    )
-    seeds: tuple[int, ...] = Field(
-        (0, 1, 2), description="seeds of initial weights and row order; the spread is over them"
-    )
-    experiments: tuple[Experiment, ...] = Field(
-        ("methods",), description="methods, and the ablations granularity, position, negatives"
-    )
-    methods: tuple[str, ...] = ("standard", "knn", "iclm", "quest", "nextlong")
-    granularity: tuple[PositiveLength, ...] = Field(
-        (512, 1024, 2048, 8192, 32_768), description="chunk.max_chars; the paper's five"
-    )
-    position: tuple[str, ...] = ("head", "tail", "random")
-    negatives: tuple[str, ...] = ("top", "random-retrieved", "tail", "random-corpus", "self-repeat")
-    corpus: Corpus = Corpus()
-    data: Data = Data()
-    model: Scratch = Scratch()
-    pretrain: Phase = Phase()
-    extend: Phase = Phase(tokens=2048, rope_base=200_000.0)
-    precision: Literal["bf16", "fp32"] = Field(
-        "bf16", description="of the computation; weights and optimizer states are float32"
-    )
+    out: Named = Field(description="where everything goes")
+    preset: str | None = Field(None, description="preset that this was made from")
+    seeds: tuple[int, ...] = Field((0, 1, 2, 3, 4), description="of weights and of the order of rows")
+    arms: tuple[str, ...] = Field(tuple(ARMS), description="what is compared")
+    corpus: Annotated[Invented | Documents, Field(discriminator="kind")] = Invented()
+    model: Model = Model()
+    pretrain: Pretrain = Pretrain()
+    extend: Extend = Extend()
     measure: Measure = Measure()
-
-    def usual_value(self, experiment: Experiment) -> Any:
-        """Return nextlong's default value of an experiment's key; every experiment includes it."""
-        return (
-            self.data.max_chars if experiment == "granularity" else getattr(Compose(), KEYS[experiment].split(".")[1])
-        )
-
-    def values(self, experiment: Experiment) -> tuple[Any, ...]:
-        """Return the values that an experiment compares."""
-        values: tuple[Any, ...] = getattr(self, experiment)
-        return values
+    workers: Positive = Field(2, description="processes, a seed each, of one thread; does not change the results")
 
     @model_validator(mode="after")
-    def _comparable(self) -> Self:
-        for name in ("seeds", "experiments", *self.experiments):
-            values = getattr(self, name)
+    def _known(self) -> Self:
+        for name, values in (("seeds", self.seeds), ("arms", self.arms)):
             if not values or len(set(values)) < len(values):
                 raise ValueError(f"{name}={list(values)} is empty or names one twice; name each once")
-        if self.extend.tokens <= self.pretrain.tokens:
-            raise ValueError(
-                f"extend.tokens={self.extend.tokens} is no longer than pretrain.tokens={self.pretrain.tokens}; raise it"
-            )
-        if longer := [length for length in self.measure.lengths if length > self.extend.tokens]:
-            raise ValueError(
-                f"measure.lengths holds {longer[0]}, longer than extend.tokens={self.extend.tokens}; leave it out"
-            )
+        if unknown := [name for name in self.arms if name not in ARMS]:
+            raise ValueError(f"arms: {unknown[0]!r} is not known; choose from {', '.join(ARMS)}")
+        if self.extend.row_tokens < max(*self.extend.lengths, self.pretrain.tokens):
+            raise ValueError(f"extend.row_tokens={self.extend.row_tokens} is shorter than a sequence; raise it")
+        for phase, row in ((self.pretrain, self.pretrain.tokens), (self.extend, self.extend.row_tokens)):
+            if phase.tokens_per_step % row:
+                raise ValueError(
+                    f"tokens_per_step={phase.tokens_per_step} is not a multiple of a row's {row}; make it one"
+                )
         return self
 
 
-@dataclass(frozen=True)
-class Preset:
-    """The keys of a recipe, and what a replication of this size can and cannot show.
-
-    `hardware`: what its time is planned for. `is_plan`: this command only prints the plan and the commands.
-    """
-
-    keys: Mapping[str, Any]
-    shows: str
-    cannot: str
-    hardware: Literal["here", "H100"] = "here"
-    is_plan: bool = False
-
-
-_SMOKE: Final = Preset(
-    keys={
-        "data": {"max_chars": 512, "sequences": 16, "settings": {"executor": "serial"}},
-        "model": {"hidden_size": 64, "intermediate_size": 160, "layers": 2, "heads": 2, "key_value_heads": 1},
-        "pretrain": {
-            "tokens": 256,
-            "steps": 24,
-            "tokens_per_step": 4096,
-            "lr": 5e-3,
-            "warmup_steps": 4,
-            "micro_batch_rows": 4,
-        },
-        "extend": {
-            "tokens": 2048,
-            "steps": 6,
-            "tokens_per_step": 4096,
-            "lr": 2e-3,
-            "warmup_steps": 2,
-            "rope_base": 80_000.0,
-            "micro_batch_rows": 2,
-        },
-        "precision": "fp32",
-        "granularity": [256, 512, 1024],
-        "corpus": {"held_out_chars": 400_000},
-        "measure": {
-            "tasks": ["needle", "json_kv", "niah_single_1", "key_values", "copying", "attention"],
-            "lengths": [1024, 2048],
-            "samples": 3,
-            "sequences": 4,
-        },
+_PAPER_METHODS: Final = ["nextlong", "standard", "quest", "knn", "iclm"]
+PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
+    "smoke": {  # that every part works; its differences are noise
+        "seeds": [0],
+        "arms": ["nextlong", "standard"],
+        "corpus": {"kind": "documents", "vocabulary": 1024, "echoes": 200},
+        "model": {"hidden_size": 32, "intermediate_size": 32},
+        "pretrain": {"steps": 20, "recall": 0.0, "most_legs": 2},
+        "extend": {"steps": 8, "lengths": [512, 1024], "row_tokens": 1024, "data_tokens": 16_384},
+        "measure": {"negatives": [2, 16], "probes": 4, "rows": 2},
     },
-    shows="that every part works: data, training, measuring, resuming and reporting, with the numbers of this very run.",
-    cannot="which method is better. A model of some 0.4 million parameters that has read 0.1 million tokens cannot answer "
-    "questions; differences between its rows are noise.",
-)
-
-_CPU_NIGHT: Final = Preset(
-    keys={
-        "data": {"max_chars": 1024, "sequences": 768},
-        "model": {"hidden_size": 256, "intermediate_size": 688, "layers": 4, "heads": 4, "key_value_heads": 2},
-        "pretrain": {
-            "tokens": 512,
-            "steps": 500,
-            "tokens_per_step": 16_384,
+    "mechanism": {"corpus": {"kind": "invented"}},
+    "cpu-night": {
+        "seeds": [0, 1, 2],
+        "arms": _PAPER_METHODS,
+        "corpus": {"kind": "documents"},
+        "model": {"hidden_size": 128, "intermediate_size": 384, "layers": 4, "heads": 4},
+        "pretrain": {"models": "one", "tokens_per_step": 4096, "lr": 3e-3, "recall": 0.9},
+        "extend": {
+            "row_tokens": 4096,
+            "lengths": [1024, 2048, 4096],
+            "steps": 2000,
+            "tokens_per_step": 4096,
+            "data_tokens": 4_194_304,
             "lr": 2e-3,
-            "warmup_steps": 50,
-            "micro_batch_rows": 4,
         },
-        "extend": {
-            "tokens": 4096,
-            "steps": 192,
-            "tokens_per_step": 16_384,
-            "lr": 1e-3,
-            "warmup_steps": 20,
-            "rope_base": 200_000.0,
-        },
-        "granularity": [256, 512, 1024, 2048, 4096],
-        "measure": {"lengths": [1024, 2048, 4096], "samples": 40, "sequences": 40},
+        "measure": {"negatives": [2, 4, 8, 16, 32, 64, 120], "probes": 100, "rows": 16},
     },
-    shows="whether the methods differ in what models of this size can do: the loss of meta-chunks by the distance to the "
-    "previous one, copying a distant passage, and choosing a value by its key.",
-    cannot="benchmark scores: models of four million parameters are too small for needles, JSON KV and RULER, so scores of "
-    "zero there are not evidence about the data. Nor does it show that an order found here holds at 8 "
-    "billion parameters and 128K tokens.",
-)
-
-_ONE_GPU: Final = Preset(
-    keys={
-        "data": {"vocabulary": 16_384, "max_chars": 1024, "sequences": 1024},
-        "model": {"hidden_size": 512, "intermediate_size": 1408, "layers": 8, "heads": 8, "key_value_heads": 4},
-        "pretrain": {
-            "tokens": 1024,
-            "steps": 600,
-            "tokens_per_step": 65_536,
-            "lr": 1.5e-3,
-            "warmup_steps": 60,
-            "micro_batch_rows": 32,
-        },
+    "one-gpu": {
+        "seeds": [0, 1, 2],
+        "arms": _PAPER_METHODS,
+        "corpus": {"kind": "documents", "vocabulary": 16_384, "chunk_chars": 1024},
+        "model": {"hidden_size": 512, "intermediate_size": 1408, "layers": 8, "heads": 8},
+        "pretrain": {"models": "one", "tokens_per_step": 32_768, "lr": 1e-3, "recall": 0.9},
         "extend": {
-            "tokens": 8192,
-            "steps": 128,
-            "tokens_per_step": 65_536,
+            "row_tokens": 8192,
+            "lengths": [2048, 4096, 8192],
+            "steps": 400,
+            "tokens_per_step": 32_768,
+            "data_tokens": 6_553_600,
             "lr": 8e-4,
-            "warmup_steps": 12,
-            "rope_base": 500_000.0,
-            "micro_batch_rows": 4,
         },
-        "granularity": [512, 1024, 2048, 4096, 8192],
-        "measure": {"lengths": [2048, 4096, 8192], "samples": 50, "sequences": 50, "batch_tokens": 262_144},
+        "measure": {"negatives": [2, 4, 8, 16, 32, 64, 128, 250], "probes": 100, "rows": 16},
+        "workers": 1,
     },
-    shows="the order of the methods on copying, on choosing a value by its key and on the loss by distance, at 8K tokens; whether "
-    "needles and RULER's simplest tasks rise above 0 in models of this size, its report says.",
-    cannot="the paper's table: a model of some 30 million parameters that has read 40 million tokens has learned too little "
-    "to answer its questions. The preset is sized for 30 minutes of one modern GPU by its count of operations, and has not "
-    "been run on one yet.",
-    hardware="H100",
-)
-
-_PAPER: Final = Preset(
-    keys={
-        "data": {"tokenizer": "meta-llama/Meta-Llama-3-8B", "max_chars": 2048, "sequences": 32_000},
-        "model": {
-            "hidden_size": 4096,
-            "intermediate_size": 14_336,
-            "layers": 32,
-            "heads": 32,
-            "key_value_heads": 8,
-            "vocabulary": 128_256,
-        },
-        "pretrain": {"tokens": 8192, "steps": 1, "tokens_per_step": 8192, "warmup_steps": 0, "rope_base": 500_000.0},
-        "extend": {
-            "tokens": 131_072,
-            "steps": 1000,
-            "tokens_per_step": 4_194_304,
-            "lr": 4e-5,
-            "min_lr_ratio": 0.0,
-            "warmup_steps": 200,
-            "rope_base": 200_000_000.0,
-        },
-        "measure": {"lengths": [8192, 16_384, 32_768, 65_536, 131_072], "samples": 100, "sequences": 100},
-    },
-    shows="the paper's own comparison (Table 1), at its size.",
-    cannot="be run by this command: it prints the plan, and the commands that carry it out on a cluster.",
-    hardware="H100",
-    is_plan=True,
-)
-
-PRESETS: Final[Mapping[str, Preset]] = {"smoke": _SMOKE, "cpu-night": _CPU_NIGHT, "one-gpu": _ONE_GPU, "paper": _PAPER}
-
-
-def preset_of(recipe: Replication) -> Preset | None:
-    """Return the preset that a recipe was made from."""
-    return PRESETS.get(recipe.preset or "")
-
-
-def is_only_planned(recipe: Replication) -> bool:
-    """Return whether this command only prints the plan of a recipe, and the commands to run it elsewhere."""
-    preset = preset_of(recipe)
-    return preset is not None and preset.is_plan
+}
 
 
 def recipe_from(name: str, *, out: str, sources: Sequence[str] = (), overrides: Sequence[str] = ()) -> Replication:
-    """Return the recipe of a preset over the user's files (none: Python's own documentation).
-
-    Raises RecipeError for an unknown preset.
-    """
+    """Return the recipe of a preset over the user's files. Raises RecipeError for an unknown preset."""
     if name not in PRESETS:
-        raise RecipeError(f"--preset {name!r} is not known; choose from {', '.join(PRESETS)}, mechanism")
-    keys = {**PRESETS[name].keys, "out": out, "preset": name}
-    corpus = {**keys.get("corpus", {}), "sources": [{"path": path} for path in sources]}
-    return Replication.from_dict({**keys, "corpus": corpus}, overrides=overrides, origin=f"--preset {name}")
+        raise RecipeError(f"--preset {name!r} is not known; choose from {', '.join(PRESETS)}")
+    keys = {**PRESETS[name], "out": out, "preset": name}
+    if sources:
+        if keys["corpus"]["kind"] == "invented":
+            raise RecipeError(f"--preset {name} invents its corpus; remove --corpus")
+        keys["corpus"] = {**keys["corpus"], "sources": [{"path": path} for path in sources]}
+    return Replication.from_dict(keys, overrides=overrides, origin=f"--preset {name}")

@@ -1,6 +1,6 @@
-"""Results: `results.json` of the mechanism experiment → `results.md` and its figures as SVG.
+"""Results: `results.json` of experiments → `results.md` and its figures as SVG.
 
-Every number on the page is computed from the JSON file; the page is the same to the byte when it is written again.
+Every number on the page is computed from the JSON files; the page is the same to the byte when it is written again.
 Hypotheses were written before the runs; each is followed by what a paired t-test over the seeds says about it.
 """
 
@@ -20,14 +20,17 @@ from nextlong.errors import RunError
 from nextlong.evaluate.report.figures import drawn, style
 from nextlong.evaluate.report.show import as_markdown
 from nextlong.evaluate.report.tables import Spread, Table
+from nextlong.replicate.documents import NEGATIVE_TOKENS
 from nextlong.replicate.invented import FACTS, NAMES, PARAGRAPH_TOKENS, TOPICS, VALUES
-from nextlong.replicate.mechanism_recipe import CRITERION_NEGATIVES, Mechanism
-from nextlong.replicate.scores import difference, is_decided
+from nextlong.replicate.recipe import CRITERION_NEGATIVES, recipe_from
 from nextlong.text import Json
 
 PAGE: Final = "results.md"
 FOLDER: Final = "results"
-_KINDS: Final = {"hard": "hard negatives (same topic)", "random": "random negatives (other topics)"}
+_KINDS: Final = {
+    "invented": {"hard": "hard negatives (same topic)", "random": "random negatives (other topics)"},
+    "documents": {"hard": "hard negatives (text with another fact)", "random": "random negatives (text without facts)"},
+}
 
 
 class Hypothesis(NamedTuple):
@@ -124,6 +127,9 @@ class Results:
     def __init__(self, results: Json, *, origin: str) -> None:
         self.json = results
         self.recipe = results["recipe"]
+        self.is_invented = "sources" not in self.recipe["corpus"]
+        self.kinds = _KINDS["invented" if self.is_invented else "documents"]
+        self.negative_tokens = PARAGRAPH_TOKENS if self.is_invented else NEGATIVE_TOKENS
         self.arms = ["base", *self.recipe["arms"]]
         done: dict[tuple[str, int], Json] = {(model["arm"], model["seed"]): model for model in results["models"]}
         self.seeds = [seed for seed in self.recipe["seeds"] if all((arm, seed) in done for arm in self.arms)]
@@ -141,6 +147,11 @@ class Results:
         return [float(model["measured"]["recall"][kind][str(negatives)]) for model in self.models(arm)]
 
     @property
+    def name(self) -> str:
+        """The preset, which the files are named after."""
+        return str(self.recipe["preset"])
+
+    @property
     def negatives(self) -> list[int]:
         """Numbers of negatives that recall was measured across."""
         return sorted(self.recipe["measure"]["negatives"])
@@ -148,7 +159,7 @@ class Results:
     @property
     def many(self) -> list[int]:
         """The numbers of negatives that a short row cannot hold: those that the hypotheses are about."""
-        return [count for count in self.negatives if count * PARAGRAPH_TOKENS > self.recipe["pretrain"]["tokens"]]
+        return [count for count in self.negatives if count * self.negative_tokens > self.recipe["pretrain"]["tokens"]]
 
     @property
     def few(self) -> list[int]:
@@ -161,6 +172,21 @@ class Results:
         return [fmean(values) for values in zip(*columns, strict=True)]
 
 
+def difference(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
+    """Return the mean difference of the same seeds and its standard error."""
+    each = [one - other for one, other in zip(ours, theirs, strict=True)]
+    return Spread(fmean(each), stdev(each) / sqrt(len(each)) if len(each) > 1 else None)
+
+
+def is_decided(gap: Spread, *, seeds: int) -> bool:
+    """Return whether a mean difference is beyond chance: a paired t-test over the seeds, 95 %, two-sided."""
+    from scipy.stats import t
+
+    if gap.deviation is None:
+        return False
+    return abs(gap.mean) > float(t.ppf(0.975, seeds - 1)) * gap.deviation
+
+
 def interval(values: Sequence[float]) -> Spread:
     """Return the mean and half the width of its 95 % interval over seeds (t distribution)."""
     from scipy.stats import t
@@ -170,84 +196,119 @@ def interval(values: Sequence[float]) -> Spread:
     return Spread(fmean(values), float(t.ppf(0.975, len(values) - 1)) * stdev(values) / sqrt(len(values)))
 
 
-def write(source: Path, folder: Path) -> list[Path]:
-    """Write `results.md`, and `results/` with the JSON and the figures, into a folder; return what was written."""
-    plain = store.read_json(source)
-    results = Results(plain, origin=str(source))
-    files = {f"{FOLDER}/{name}.svg": svg for name, svg in _figures(results)}
-    files[PAGE] = page(results)
+def write(sources: Sequence[Path], folder: Path) -> list[Path]:
+    """Write `results.md`, and `results/` with the JSON files and the figures, into a folder; return what was written."""
+    results = [Results(store.read_json(source), origin=str(source)) for source in sources]
+    files = {PAGE: page(results)}
+    files |= {f"{FOLDER}/{one.name}-{name}.svg": svg for one in results for name, svg in _figures(one)}
     with store.explained(folder):
         (folder / FOLDER).mkdir(parents=True, exist_ok=True)
-        store.write_json(folder / FOLDER / "mechanism.json", plain)
+        for one in results:
+            store.write_json(folder / FOLDER / f"{one.name}.json", one.json)
         for name, text in files.items():
             store.write_text(folder / name, text)
-    return [folder / name for name in (PAGE, f"{FOLDER}/mechanism.json", *files) if (folder / name).is_file()]
+    return [folder / name for name in (*files, *(f"{FOLDER}/{one.name}.json" for one in results))]
 
 
-def page(results: Results) -> str:
-    """Return the page as Markdown."""
-    lead = ["# Results: does it work?", *_setup(results), "## Hypotheses", *_verdicts(results)]
-    shown = "\n\n".join(f"![{title}]({FOLDER}/{name}.svg)" for name, title in _TITLES.items())
-    return (
-        as_markdown(list(_tables(results)), lead=[*lead, "## Figures", shown])
-        + "\n"
-        + "\n\n".join(_commands(results))
-        + "\n"
-    )
+def page(results: Sequence[Results]) -> str:
+    """Return the page as Markdown: the experiments one after the other."""
+    return "# Results: does it work?\n\n" + "\n".join(map(_experiment, results))
 
 
-_TITLES: Final = {
-    "recall-hard": "Recall by the number of hard negatives",
-    "recall-random": "Recall by the number of random negatives",
-    "loss": "Loss by position",
-    "attention": "Attention on the first and last third",
-}
+def _experiment(results: Results) -> str:
+    titles = {
+        "recall-hard": "Recall by the number of hard negatives",
+        "recall-random": "Recall by the number of random negatives",
+        "loss": "Loss by position",
+        "attention": "Attention on the first and last third",
+    }
+    shown = "\n\n".join(f"![{title}]({FOLDER}/{results.name}-{name}.svg)" for name, title in titles.items())
+    about = _INVENTED if results.is_invented else _DOCUMENTS
+    lead = [*about, _setup(results), "### Hypotheses", *_verdicts(results), "### Figures", shown]
+    tables = as_markdown(list(_tables(results)), lead=lead).replace("\n## ", "\n### ")
+    return "\n\n".join([tables.rstrip(), *_commands(results)]) + "\n"
 
 
-def _setup(results: Results) -> Iterator[str]:
+_INVENTED: Final = (
+    "## The mechanism, on an invented corpus",
+    "A controlled experiment on an invented corpus where the truth is known: "
+    "`nextlong replicate --preset mechanism`. Small models, synthetic text: it shows the mechanism, not a benchmark score, "
+    "and says nothing about models of other sizes.",
+)
+_DOCUMENTS: Final = (
+    "## Real text",
+    "The same experiment on real documents, with facts inserted into held-out text as probes: `nextlong replicate --preset "
+    "cpu-night`. Small models: it shows what models of this size learn from each method, not a benchmark score.",
+)
+
+
+def _setup(results: Results) -> str:
     recipe, base = results.recipe, results.models("base")
-    corpus, model, extend, measure = (recipe[key] for key in ("corpus", "model", "extend", "measure"))
+    model, extend, measure, pretrain = (recipe[key] for key in ("model", "extend", "measure", "pretrain"))
     legs = [model["legs"] for model in base]
-    yield (
-        "A controlled experiment on an invented corpus where the truth is known: "
-        "`nextlong replicate --preset mechanism`. Small models, synthetic text: it shows the mechanism, not a benchmark score, "
-        "and says nothing about models of other sizes."
-    )
-    leg = recipe["pretrain"]["tokens_per_step"] * recipe["pretrain"]["steps"] / 1e6
+    leg = pretrain["tokens_per_step"] * pretrain["steps"] / 1e6
     seeds = f"{len(results.seeds)} of the recipe's {len(recipe['seeds'])} are shown ({_listed(results.seeds)})"
-    yield "\n".join(
+    is_each = pretrain["models"] == "seed"
+    corpus, echoes, tokens, probe, limits = _invented(recipe) if results.is_invented else _documents(recipe)
+    return "\n".join(
         [
-            f"- **Corpus**: {corpus['documents']:,} documents of {TOPICS} topics. The first paragraph states {FACTS} facts "
-            f"(`name value .`); each of 3 to 7 later paragraphs restates {FACTS}, drawn with replacement, among words of the "
-            f"topic. Names are drawn from all {NAMES}, values from the {VALUES} of the topic, so documents of one topic are hard "
-            "negatives of each other: only the name tells which value is meant.",
+            f"- **Corpus**: {corpus}",
             f"- **Model**: Llama, {model['layers']} layers of width {model['hidden_size']}, {model['heads']} heads, "
-            "a token a word, float32, trained by `nextlong train`'s loop on one thread. Queries and keys have biases; in the "
+            f"{tokens}, float32, trained by `nextlong train`'s loop on one thread. Queries and keys have biases; in the "
             "first layer those of one head start at values that make it look one token back, which spares most of the training "
             "that retrieval needs to form.",
-            f"- **Base model**: one {'a seed' if recipe['pretrain']['models'] == 'seed' else 'for all seeds'}, on rows of "
-            f"{recipe['pretrain']['echo_tokens']} tokens of random words repeated verbatim, then on rows of "
-            f"{recipe['pretrain']['tokens']}, half of them documents and half such repetitions, until it recalls "
-            f"{100 * recipe['pretrain']['recall']:.0f} % of the values across two hard negatives: "
+            f"- **Base model**: one {'a seed' if is_each else 'for all seeds'}, on rows of {pretrain['echo_tokens']} tokens of "
+            f"{echoes} repeated verbatim, then on rows of {pretrain['tokens']}, half of them documents and half such "
+            f"repetitions, until it recalls {100 * pretrain['recall']:.0f} % of the values across two hard negatives: "
             f"{_listed(dict.fromkeys(f'{count * leg:.1f}' for count in sorted(legs)))} million tokens.",
             f"- **Arms**: each extends the base model by {extend['steps'] * extend['tokens_per_step']:,} tokens in packed rows of "
             f"{extend['row_tokens']:,}: sequences of {_listed(extend['lengths'])} tokens in equal shares and, where not stated "
             f"otherwise, {100 * extend['replay']:.0f} % short rows (replay). Ordinary runs (`nextlong.run`) make all sequences.",
-            "- **Recall**: the first paragraph of a new document, *n* paragraphs of other documents (negatives, about "
-            f"{PARAGRAPH_TOKENS} tokens each), then each of its facts again; a value is recalled if it is the likeliest of all "
-            f"tokens. {measure['probes']} probes of {FACTS} values for each *n*. No arm trains on this form. A guess among the "
-            f"values of the topic is right in {100 / VALUES:.0f} %.",
+            f"- **Recall**: {probe} A value is recalled if it is the likeliest of all tokens. {measure['probes']} probes of "
+            f"{FACTS} values for each *n*. No arm trains on this form.",
             "- **Loss by position**: held-out documents concatenated at random, nats a token. **Attention**: from the tokens that "
             f"predict a value across {max(results.negatives)} negatives, mean over heads and layers.",
-            f"- **Seeds**: {seeds}: of {'weights and ' if recipe['pretrain']['models'] == 'seed' else ''}the order of rows. "
+            f"- **Seeds**: {seeds}: of {'weights and ' if is_each else ''}the order of rows. "
             "Corpus and sequences were sampled once. A seed is left out, before any arm is trained, if its base model does not "
-            f"reach that recall within {recipe['pretrain']['most_legs'] * leg:.1f} million tokens. "
+            f"reach that recall within {pretrain['most_legs'] * leg:.1f} million tokens. "
             "± is half of a 95 % interval over seeds.",
-            "- **Limits**: one size, one invented corpus, few tokens. Where recall is near that of a guess, differences are noise. "
-            "Designs of the corpus with which no retrieval formed in the base model were discarded before any arm was compared. A "
-            "first run of the experiment gave each arm a twentieth of the preset's tokens and left most hypotheses undecided; the "
-            "tokens were raised once, and the hypotheses stayed as they were.",
+            f"- **Limits**: {limits}",
         ]
+    )
+
+
+def _invented(recipe: Json) -> tuple[str, str, str, str, str]:
+    """Return what the setup says about the invented corpus: documents, echoes, tokens, probes, limits."""
+    return (
+        f"{recipe['corpus']['documents']:,} documents of {TOPICS} topics. The first paragraph states {FACTS} facts "
+        f"(`name value .`); each of 3 to 7 later paragraphs restates {FACTS}, drawn with replacement, among words of the "
+        f"topic. Names are drawn from all {NAMES}, values from the {VALUES} of the topic, so documents of one topic are hard "
+        "negatives of each other: only the name tells which value is meant.",
+        "random words",
+        "a token a word",
+        "the first paragraph of a new document, *n* paragraphs of other documents (negatives, about "
+        f"{PARAGRAPH_TOKENS} tokens each), then each of its facts again. A guess among the values of the topic is right in "
+        f"{100 / VALUES:.0f} %.",
+        "one size, one invented corpus, few tokens. Where recall is near that of a guess, differences are noise. "
+        "Designs of the corpus with which no retrieval formed in the base model were discarded before any arm was compared. A "
+        "first run of the experiment gave each arm a twentieth of the preset's tokens and left most hypotheses undecided; the "
+        "tokens were raised once, and the hypotheses stayed as they were.",
+    )
+
+
+def _documents(recipe: Json) -> tuple[str, str, str, str, str]:
+    """Return what the setup says about real documents: documents, echoes, tokens, probes, limits."""
+    corpus = recipe["corpus"]
+    names = _listed(source["name"] or Path(source["path"]).name for source in corpus["sources"])
+    return (
+        f"the documents of {names}, {100 * corpus['held_out']:.0f} % of them held out.",
+        "random spans of documents",
+        f"a BPE of {corpus['vocabulary']:,} entries trained on the corpus",
+        f"{FACTS} lines `key value` in held-out text, *n* pieces of held-out text (negatives, {NEGATIVE_TOKENS} tokens each; "
+        "hard ones hold a line of this form with another key), then each line again. Keys and values are words that the text "
+        "does not hold.",
+        "one size, one corpus, few tokens. Facts are inserted, so recall says nothing about facts that are told in prose. Where "
+        "recall is near 0, differences are noise.",
     )
 
 
@@ -280,7 +341,6 @@ def _tested(results: Results, counts: Sequence[int]) -> Iterator[str]:
 def _verdict(results: Results, claim: Hypothesis, other: str, counts: Sequence[int]) -> str:
     ours, theirs = (results.mean_recall(arm, claim.kind, counts) for arm in (claim.ours, other))
     gap = difference(ours, theirs)
-    assert gap is not None, "every arm shown has every seed"
     said = f"{claim.ours} {fmean(ours):.1f} %, {other} {fmean(theirs):.1f} %: {gap.mean:+.1f} points"
     if gap.deviation is None:
         return f"One seed, so not tested ({said})."
@@ -290,7 +350,7 @@ def _verdict(results: Results, claim: Hypothesis, other: str, counts: Sequence[i
 
 
 def _tables(results: Results) -> Iterator[Table]:
-    for kind, words in _KINDS.items():
+    for kind, words in results.kinds.items():
         rows = tuple(
             (arm, tuple(interval(results.recall(arm, kind, count)) for count in results.negatives))
             for arm in results.arms
@@ -303,7 +363,7 @@ def _tables(results: Results) -> Iterator[Table]:
         for arm in results.arms
     )
     yield Table("Loss by position", "Nats a token, up to this position.", tuple(bins), losses, rows_are="parts")
-    cells = [(kind, third) for kind in _KINDS for third in ("first", "last")]
+    cells = [(kind, third) for kind in results.kinds for third in ("first", "last")]
     attention = tuple(
         (
             arm,
@@ -368,7 +428,7 @@ def _draw_recall(figure: Any, *, results: Results, kind: str) -> bool:
     axes.set_xscale("symlog", base=2, linthresh=2)
     axes.set_xticks(results.negatives, list(map(str, results.negatives)))
     axes.minorticks_off()
-    axes.set(xlabel=_KINDS[kind], ylabel="recalled, percent", ylim=(0, 102))
+    axes.set(xlabel=results.kinds[kind], ylabel="recalled, percent", ylim=(0, 102))
     figure.legend(loc="outside right upper", fontsize=7)
     return True
 
@@ -403,10 +463,11 @@ def _draw_attention(figure: Any, *, results: Results) -> bool:
 
 
 def _commands(results: Results) -> Iterator[str]:
-    yield "## How to repeat it"
+    yield "### How to repeat it"
+    corpus = "".join(f" \\\n      --corpus {source['path']}" for source in results.recipe["corpus"].get("sources", ()))
     settings = "".join(f" \\\n      --set {shlex.quote(one)}" for one in _settings(results.recipe))
     yield (
-        f"    nextlong replicate --preset mechanism --out OUT{settings}\n"
+        f"    nextlong replicate --preset {results.name} --out OUT{corpus}{settings}\n"
         "    nextlong replicate report OUT/results.json --to docs"
     )
     if settings:
@@ -416,15 +477,19 @@ def _commands(results: Results) -> Iterator[str]:
     yield (
         f"Made by nextlong {results.json['version']}, corpus {results.json['corpus']}; {len(models)} models, "
         f"{seconds / 60:.0f} minutes of training steps on one thread each. The recipe, the measurements and the SHA-256 of each "
-        f"model's weights are in [mechanism.json]({FOLDER}/mechanism.json), from which this page is generated."
+        f"model's weights are in [{results.name}.json]({FOLDER}/{results.name}.json), from which this page is generated."
     )
 
 
 def _settings(recipe: Json) -> Iterator[str]:
     """Yield what differs from the preset, as `--set` takes it."""
-    usual = Mechanism(out="OUT").model_dump(mode="json")
+    usual = recipe_from(recipe["preset"], out="OUT").model_dump(mode="json")
     for key, value in recipe.items():
         if isinstance(value, dict):
-            yield from (f"{key}.{name}={json.dumps(one)}" for name, one in value.items() if one != usual[key].get(name))
+            yield from (
+                f"{key}.{name}={json.dumps(one)}"
+                for name, one in value.items()
+                if name != "sources" and one != usual[key].get(name)
+            )
         elif value != usual[key]:
             yield f"{key}={json.dumps(value)}"

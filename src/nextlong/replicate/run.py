@@ -1,270 +1,502 @@
-"""Run: a replication from its documents to measured models. Finished stages are reused; a killed one resumes.
+"""Run: which sequences teach retrieval across distance and among negatives? From a recipe to measured models.
 
-OUT/models/                      one model pretrained on short rows per seed; extended from it, one on every run
-OUT/results/tasks-…/             tasks and probes at each length
-OUT/results/dependency-SIDE-…/   the dependency probe over the held-out runs
+In:  a recipe. Out: `OUT/results.json`, which `nextlong replicate report` draws, and every run, model and measurement below OUT.
 
-All extensions have the same tokens, steps and learning rates; those of a seed start from the same weights. The runs, the trainer
-and the evaluation are the package's own.
+One base model learns retrieval on short rows; from it, one model an arm is extended on that arm's sequences, made by ordinary
+runs of the package, with equal tokens. All are measured on probes of a form that no arm trains on (`recall.py`). A killed
+experiment resumes at the first model that is not finished. Seeds are the outer loop, so the seeds that are finished compare all
+arms.
 """
 
 from __future__ import annotations
 
-import os
+import hashlib
+import json
+import multiprocessing
 import shutil
 import time
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import lru_cache
-from itertools import islice
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from concurrent.futures import ProcessPoolExecutor, as_completed
+from dataclasses import dataclass, field
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
-from rich.console import Console
+import numpy as np
 
+import nextlong
 from nextlong.engine import store
-from nextlong.errors import EvaluateError, RecipeError
-from nextlong.evaluate.command import chosen
-from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.huggingface import HuggingFaceModel, LoadOptions
-from nextlong.evaluate.plan import Settings
-from nextlong.evaluate.results import Results, read_results
-from nextlong.evaluate.run import Progress, evaluate
-from nextlong.evaluate.task import Probe, Request, TextTokenizer
-from nextlong.replicate import data
-from nextlong.replicate.data import Arm, Runs, Stage
-from nextlong.replicate.recipe import Phase, Replication
+from nextlong.errors import RecipeError, RunError
+from nextlong.recipe import Recipe
+from nextlong.replicate import initial, recall
+from nextlong.replicate.invented import Probe
+from nextlong.replicate.recipe import ARMS, CRITERION_NEGATIVES, Arm, Replication
+from nextlong.runs.run import Run
 from nextlong.text import Json
-from nextlong.train import checkpoint, metrics
 from nextlong.train.recipe import TrainRecipe
 
-RECIPE: Final = "replicate.yaml"
-_PROBE: Final = "dependency"
+RESULTS: Final = "results.json"
+_RECORD: Final = "stage.json"
 
 
 @dataclass(frozen=True)
-class Model:
-    """A model to train: its stage, its seed, the arm that it is extended on (None: pretrained only), and its recipe."""
+class Stage:
+    """A folder `ABOVE/NAME-<fingerprint>`, named after everything that determines its content, as plain data.
+
+    `stage.json` is written last: a stage without it is not finished. Another recipe makes other folders and keeps these.
+    """
+
+    above: Path
+    name: str
+    depends_on: Mapping[str, Any]
+
+    @cached_property
+    def fingerprint(self) -> str:
+        """The hash of `depends_on`."""
+        depends_on = json.dumps(self.depends_on, sort_keys=True, default=str)
+        return hashlib.blake2b(depends_on.encode(), digest_size=6).hexdigest()
+
+    @property
+    def folder(self) -> Path:
+        """The folder of the stage."""
+        return self.above / f"{self.name}-{self.fingerprint}"
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the stage is complete."""
+        return (self.folder / _RECORD).is_file()
+
+    @property
+    def record(self) -> Json:
+        """What `finish` recorded. Raises RunError if the stage is not finished, or the file is damaged."""
+        made: Json = store.read_json(self.folder / _RECORD)["made"]
+        return made
+
+    def finish(self, made: Mapping[str, Any]) -> None:
+        """Record that the stage is complete, and its results."""
+        with store.explained(self.folder):
+            self.folder.mkdir(parents=True, exist_ok=True)
+            plain = json.loads(json.dumps(self.depends_on, default=str))
+            store.write_json(self.folder / _RECORD, {"depends_on": plain, "made": dict(made)})
+
+
+@dataclass(frozen=True)
+class Trained:
+    """A training: its stage, and the keys of its recipe."""
 
     stage: Stage
-    seed: int
-    arm: Arm | None
-    recipe: TrainRecipe
+    keys: Json
 
     @property
     def final(self) -> Path:
         """The folder that `from_pretrained` loads."""
         return self.stage.folder / "final"
 
-    @property
-    def name(self) -> str:
-        """The name in progress messages."""
-        about = "pretrained" if self.arm is None else f"{self.arm.experiment}={self.arm.name}"
-        return f"{about}, seed {self.seed}"
 
-
-@dataclass(frozen=True)
-class Measurement:
-    """A measurement of a model: its stage, which holds a results folder, and the evaluation."""
-
-    stage: Stage
-    settings: Settings
-
-    @property
-    def results(self) -> Results:
-        """The results on disk."""
-        return read_results(self.settings.out)
-
-
-@dataclass(frozen=True)
-class Replicated:
-    """A finished replication: its recipe, its folder, and everything in it."""
+@dataclass
+class Experiment:
+    """A recipe and where its parts lie. Everything is made when it is asked for, and found again later."""
 
     recipe: Replication
-    out: Path
-    documents: Stage
-    runs: Runs
-    models: tuple[Model, ...]
+    report: Callable[[str], None]
+    composed: dict[str, str] = field(default_factory=dict)  # by run, the fingerprint of its sequences
 
-    def model_of(self, arm: Arm | None, seed: int) -> Model:
-        """Return the model of an arm and seed; of no arm, the pretrained one."""
-        return model_of(self.recipe, arm, self.runs, self.out, seed)
+    @cached_property
+    def out(self) -> Path:
+        """Where everything goes."""
+        return Path(self.recipe.out).expanduser().absolute()
 
-    def measurements(self, model: Model) -> list[Measurement]:
-        """Return the measurements of a model: the tasks, then the dependency probe over each held-out run."""
-        return list(_measurements(self, model))
+    @cached_property
+    def corpus(self) -> Stage:
+        """The documents and the tokenizer."""
+        corpus = self.recipe.corpus
+        stage = Stage(self.out / "corpus", corpus.kind, corpus.identity())
+        if not stage.is_finished:
+            with store.explained(stage.folder):
+                stage.finish(corpus.write(stage.folder))
+        return stage
 
+    def run(self, source: str, compose: Mapping[str, Any], *, chunks: int = 1) -> str:
+        """Return the run, `FOLDER@NAME`, of a data recipe over one file of the corpus, made by `nextlong.run`."""
+        corpus, folder = self.recipe.corpus, self.corpus.folder
+        max_chars = chunks * corpus.chunk_chars
+        name = "-".join(map(str, [*compose.values(), *([max_chars] if chunks > 1 else [])]))
+        run_dir = self.out / "runs" / f"{source}-{self.corpus.fingerprint}"
+        named = f"{run_dir}@{name}"
+        if named not in self.composed:
+            if not self.corpus.record.get(source, 1):
+                raise RecipeError(f"corpus: no document for arms of {source!r} documents; lower corpus.long_chars")
+            keys = {
+                "run_dir": str(run_dir),
+                "name": name,
+                "executor": "serial",
+                "ingest": {"sources": [{"path": str(folder / f"{source}.jsonl"), "name": source}]},
+                "tokenizer": {"source": str(folder / "tokenizer.json")},
+                "chunk": {"max_chars": max_chars},
+                "compose": dict(compose),
+                **corpus.data_keys(folder, source),
+            }
+            nextlong.run(Recipe.from_dict(keys, origin=f"data of {name}"))
+            self.composed[named] = str(Run(named).steps["compose"].manifest["fingerprint"])
+        return named
 
-def replicate(recipe: Replication, *, report: Callable[[str], None]) -> Replicated:
-    """Run or resume everything of the recipe but the report; `report` gets a line per stage."""
-    if not recipe.corpus.sources:
-        raise RecipeError("corpus.sources is empty; name files with your documents")
-    check_tasks(recipe)
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
-    out = Path(recipe.out).expanduser()
-    with store.locked(out):
-        with store.explained(out):
-            store.write_text(out / RECIPE, recipe.dump())
-        documents = data.split_stage(recipe.corpus, out)
-        if not documents.is_finished:
-            data.split_documents(recipe.corpus, documents)
-        counts, rejected = documents.record["documents"], documents.record["rejected"]
-        rejects = f"; rejected: {data.reject_counts(rejected)}" if rejected else ""
-        report(f"documents: {counts['train']:,} to train on, {counts['held-out']:,} held out{rejects}")
-        began = time.monotonic()
-        runs = data.make_runs(recipe, documents, out)
-        seconds = time.monotonic() - began
-        report(f"data: {len(runs.arms)} runs to compare, {len(runs.held_out)} held out ({seconds:.0f} s)")
-        for arm in runs.arms:
-            if (count := arm.stats.sequences) < recipe.data.sequences:
-                epochs = recipe.extend.trained_tokens / (count * recipe.extend.tokens)
-                report(
-                    f"{arm.experiment}={arm.name}: the corpus yields {count:,} of {recipe.data.sequences:,} sequences, which are "
-                    f"read {epochs:.2g} times; add documents, or lower data.sequences"
+    def short_runs(self) -> list[str]:
+        """Return the runs of short rows: documents, and echoes."""
+        compose = {"method": "standard", "target_tokens": self.recipe.pretrain.tokens, "sequences": "all"}
+        return [self.run(source, compose) for source in ("train", "echoes")]
+
+    def first_run(self) -> str:
+        """Return the run of the first leg: echoes alone."""
+        compose = {"method": "standard", "target_tokens": self.recipe.pretrain.echo_tokens, "sequences": "all"}
+        return self.run(self.recipe.corpus.first_echoes, compose)
+
+    def make_runs(self) -> None:
+        """Make the runs of every arm, which the processes that train then find in `composed`."""
+        for name in self.recipe.arms:
+            began = time.monotonic()
+            self.data_of(ARMS[name])
+            self.report(f"data of {name}: {time.monotonic() - began:.0f} s")
+
+    def data_of(self, arm: Arm) -> Json:
+        """Return the `data` section of the training recipe of an arm, its runs made."""
+        extend = self.recipe.extend
+        lengths = arm.lengths or extend.lengths
+        replay = extend.replay if arm.replay is None else arm.replay
+        wanted = [-(-extend.data_tokens // (len(lengths) * length)) for length in lengths]
+        runs = []
+        for length, count in zip(lengths, wanted, strict=True) if replay < 1 else ():
+            compose = {**arm.compose, "target_tokens": length, "sequences": count}
+            runs.append(self.run(arm.source, compose, chunks=arm.chunks))
+        mix = [(1 - replay) / len(lengths)] * len(runs)
+        if replay:
+            runs, mix = [*runs, *self.short_runs()], [*mix, replay / 2, replay / 2]
+        return {"runs": runs, "mix": mix, "by": "tokens", "pack": extend.row_tokens}
+
+    def base_seed(self, seed: int) -> int:
+        """Return the seed of the base model that a seed's models are extended from."""
+        return seed if self.recipe.pretrain.models == "seed" else self.recipe.seeds[0]
+
+    def base(self, seed: int) -> Trained | None:
+        """Return the base model of a seed, trained leg by leg until retrieval has formed; None if it does not form."""
+        legs: list[Trained] = []
+        while not (legs and legs[-1].stage.record["recall"] >= self.recipe.pretrain.recall):
+            if len(legs) == self.recipe.pretrain.most_legs:
+                self.report(
+                    f"seed {seed}: after {len(legs)} legs of {self.recipe.pretrain.steps} steps the base model recalls "
+                    f"{100 * legs[-1].stage.record['recall']:.0f} % of the values, not {100 * self.recipe.pretrain.recall:.0f} %; "
+                    "the seed is left out"
                 )
-        _check_samples(recipe, documents, runs.tokenizer)
-        models = all_models(recipe, runs, out)
-        replicated = Replicated(recipe, out, documents, runs, models)
-        for number, model in enumerate(models, start=1):
-            train_and_measure(replicated, model, report, label=f"[{number}/{len(models)}] {model.name}")
-    return replicated
+                return None
+            legs.append(self._leg(seed, legs))
+            self.train(legs[-1], criterion=True)
+        return legs[-1]
 
+    def _leg(self, seed: int, before: Sequence[Trained]) -> Trained:
+        """Return the leg that follows those before; the first is of echoes alone, in shorter rows."""
+        asked, runs, row = self.recipe.pretrain, self.short_runs(), self.recipe.pretrain.tokens
+        if not before:
+            runs, row = [self.first_run()], asked.echo_tokens
+        keys: Json = {
+            "seed": 1000 * seed + len(before),  # a leg reads the rows in another order
+            "data": {"runs": runs, "by": "tokens", "mix": [1.0] * len(runs)},
+            "model": {"path": str(before[-1].final if before else self.initial(seed))},
+            "training": _training(asked.steps, asked.tokens_per_step, row, asked.lr)
+            | {"schedule": "constant" if len(before) < asked.constant_legs else "cosine"},
+        }
+        return self._trained(f"base-seed{seed}-leg{len(before) + 1}", keys, before[-1] if before else None)
 
-def all_models(recipe: Replication, runs: Runs, out: Path) -> tuple[Model, ...]:
-    """Return every model, pretrained ones before those extended from them; arms with the same sequences share one."""
-    models = [model_of(recipe, arm, runs, out, seed) for seed in recipe.seeds for arm in (None, *runs.arms)]
-    return tuple({model.stage.folder: model for model in reversed(models)}.values())[::-1]
+    def finished_base(self, seed: int) -> tuple[Trained, int] | None:
+        """Return the base model of a seed and its number of legs, None if it is not finished; trains nothing."""
+        legs: list[Trained] = []
+        while len(legs) < self.recipe.pretrain.most_legs:
+            legs.append(self._leg(seed, legs))
+            if not legs[-1].stage.is_finished:
+                return None
+            if legs[-1].stage.record["recall"] >= self.recipe.pretrain.recall:
+                return legs[-1], len(legs)
+        return None
 
+    def initial(self, seed: int) -> Path:
+        """Return the folder of a seed's model before any training."""
+        keys = self.recipe.model.model_dump()
+        stage = Stage(self.out / "models", f"initial-seed{seed}", {"model": keys, "seed": seed})
+        if not stage.is_finished:
+            vocabulary, row = self.tokenizer.get_vocab_size(), self.recipe.extend.row_tokens
+            initial.save(stage.folder / "final", vocabulary=vocabulary, row_tokens=row, seed=seed, **keys)
+            stage.finish({})
+        return stage.folder / "final"
 
-def model_of(recipe: Replication, arm: Arm | None, runs: Runs, out: Path, seed: int) -> Model:
-    """Return the model of an arm and seed; of no arm, the pretrained one."""
-    base = _pretrained(recipe, runs, out, seed)
-    return base if arm is None else _extended(recipe, arm, base, out)
-
-
-def train_and_measure(done: Replicated, model: Model, report: Callable[[str], None], *, label: str) -> None:
-    """Train a model and measure it, each from where it was interrupted."""
-    recipe, folder = done.recipe, model.stage.folder
-    pending = [one for one in done.measurements(model) if not one.stage.is_finished]
-    if model.stage.is_finished and not pending:
-        report(f"{label}: cached")
-        return
-    if not model.stage.is_finished:
-        from nextlong.train import loop
-
-        loop.train(model.recipe, Console(quiet=True))
-        steps = metrics.read(folder / metrics.STEPS)
-        tokens, seconds = (sum(step[name] for step in steps) for name in ("tokens", "seconds"))
-        model.stage.finish({"loss": steps[-1]["loss"], "tokens": tokens, "seconds": seconds})
-        shutil.rmtree(folder / checkpoint.FOLDER, ignore_errors=True)
-        report(f"{label}: loss {steps[-1]['loss']:.3f} after {tokens:,} tokens, {seconds:.0f} s")
-
-    @lru_cache(maxsize=1)
-    def load() -> HuggingFaceModel:
-        options = LoadOptions(dtype="float32", batch_tokens=recipe.measure.batch_tokens)
-        loaded = HuggingFaceModel(str(model.final), options)
-        loaded.context = recipe.extend.tokens  # of the pretrained one, too: how it performs there is the question
-        return loaded
-
-    began = time.monotonic()
-    for one in pending:
-        measured = evaluate(load, one.settings, progress=Progress(Console(quiet=True)))
-        one.stage.finish({"results": len(measured.finished)})
-    report(f"{label}: measured in {time.monotonic() - began:.0f} s")
-
-
-def _pretrained(recipe: Replication, runs: Runs, out: Path, seed: int) -> Model:
-    depends_on = {
-        "run": runs.composed,
-        "model": recipe.model.model_dump(mode="json"),
-        "training": recipe.pretrain.model_dump(mode="json"),
-        "precision": recipe.precision,
-        "seed": seed,
-    }
-    stage = Stage(out / "models", f"pretrained-seed{seed}", depends_on)
-    model = {"scratch": recipe.model.model_dump(), "rope_base": recipe.pretrain.rope_base}
-    return Model(stage, seed, None, _train_recipe(recipe, stage, seed, recipe.pretrain, runs.pretraining, model))
-
-
-def _extended(recipe: Replication, arm: Arm, base: Model, out: Path) -> Model:
-    depends_on = {
-        "run": arm.composed,
-        "from": base.stage.fingerprint,
-        "training": recipe.extend.model_dump(mode="json"),
-        "precision": recipe.precision,
-        "seed": base.seed,
-    }
-    stage = Stage(out / "models", f"extended-seed{base.seed}", depends_on)
-    model = {"path": str(base.final), "rope_base": recipe.extend.rope_base}
-    return Model(stage, base.seed, arm, _train_recipe(recipe, stage, base.seed, recipe.extend, arm.run, model))
-
-
-def _train_recipe(recipe: Replication, stage: Stage, seed: int, phase: Phase, run: str, model: Json) -> TrainRecipe:
-    keys = {"steps", "tokens_per_step", "lr", "min_lr_ratio", "warmup_steps", "micro_batch_rows"}
-    return TrainRecipe.from_dict(
-        {
-            "out": str(stage.folder),
+    def extended(self, seed: int, name: str, base: Trained) -> Trained:
+        """Return the model of a seed that is extended on an arm; trains nothing."""
+        extend = self.recipe.extend
+        keys = {
             "seed": seed,
-            "data": {"runs": [run], "validation": 0.0},
-            "model": model,
-            "training": {**phase.model_dump(include=keys), "precision": recipe.precision},
-            "memory": {"checkpointing": "none"},
-            "checkpoints": {"every_steps": max(1, phase.steps // 4), "keep_last": 1},
+            "data": self.data_of(ARMS[name]),
+            "model": {"path": str(base.final)},
+            "training": _training(extend.steps, extend.tokens_per_step, extend.row_tokens, extend.lr),
+        }
+        return self._trained(f"{name.replace(', ', '-').replace(' ', '-')}-seed{seed}", keys, base)
+
+    def _trained(self, name: str, keys: Json, before: Trained | None) -> Trained:
+        """Return a training, known by what it is trained on and from, and not by where these lie."""
+        composed = [self.composed[run] for run in keys["data"]["runs"]]
+        origin = before.stage.fingerprint if before else self.recipe.model.model_dump()
+        about = {**keys, "data": {**keys["data"], "runs": composed}, "model": origin}
+        return Trained(Stage(self.out / "models", name, about), keys)
+
+    def train(self, model: Trained, *, criterion: bool = False) -> None:
+        """Train a model if it is not finished; measure what ends the training of a base model if asked to."""
+        if model.stage.is_finished:
+            return
+        made = _train(model)
+        said = f"{model.stage.name}: loss {made['loss']:.3f}, {made['seconds']:.0f} s"
+        if criterion:
+            probes = recall.probes(
+                self.probe,
+                "hard",
+                negatives=CRITERION_NEGATIVES,
+                count=self.recipe.measure.probes,
+                seed=self.recipe.corpus.seed + 1,
+            )
+            made["recall"] = float(recall.recalled(_loaded(model), probes).mean())
+            said += f", recall {100 * made['recall']:.1f} %"
+        model.stage.finish(made)
+        self.report(said)
+
+    @cached_property
+    def probe(self) -> Probe:
+        """The maker of probes."""
+        return self.recipe.corpus.probe(self.corpus.folder)
+
+    @cached_property
+    def tokenizer(self) -> Any:
+        """The tokenizer of the corpus."""
+        from tokenizers import Tokenizer
+
+        return Tokenizer.from_file(str(self.corpus.folder / "tokenizer.json"))
+
+    @cached_property
+    def probes(self) -> dict[tuple[str, int], recall.Probes]:
+        """Every probe, by kind and number of negatives."""
+        asked = self.recipe.measure
+        return {
+            (kind, count): recall.probes(
+                self.probe, kind, negatives=count, count=asked.probes, seed=self.recipe.corpus.seed
+            )
+            for kind in recall.KINDS
+            for count in asked.negatives
+        }
+
+    def held_out_run(self) -> str:
+        """Return the run of held-out documents, as the standard method lays them."""
+        compose = {
+            "method": "standard",
+            "target_tokens": self.recipe.extend.row_tokens,
+            "sequences": self.recipe.measure.rows,
+        }
+        return self.run("held-out", compose)
+
+    @cached_property
+    def held_out_rows(self) -> Any:
+        """Rows of held-out documents, (rows, T)."""
+        run = Run(self.held_out_run())
+        return np.array([np.asarray(sequence.input_ids, np.int64) for sequence in run.sequences()])
+
+    def measured(self, model: Trained) -> Stage:
+        """Return the stage of what is measured of a model."""
+        about = {"model": model.stage.fingerprint, "measure": self.recipe.measure.model_dump(mode="json")}
+        return Stage(self.out / "measured", model.stage.name, about | {"corpus": self.corpus.fingerprint})
+
+    def measure(self, model: Trained) -> None:
+        """Measure a trained model if that is not done."""
+        stage = self.measured(model)
+        if stage.is_finished:
+            return
+        loaded, longest = _loaded(model), max(self.recipe.measure.negatives)
+        curves: Json = {kind: {} for kind in recall.KINDS}
+        for (kind, count), probes in self.probes.items():
+            curves[kind][str(count)] = round(100 * float(recall.recalled(loaded, probes).mean()), 3)
+        losses, bins = recall.losses(loaded, self.held_out_rows), {}
+        edges = [1, *(length for length in (256, 512, 1024, 2048) if length < self.recipe.extend.row_tokens)]
+        for first, last in zip(edges, [*edges[1:], self.recipe.extend.row_tokens], strict=True):
+            bins[str(last)] = round(float(losses[first - 1 : last - 1].mean()), 5)
+        eager = _loaded(model, attention="eager")
+        thirds = {kind: recall.attention_thirds(eager, self.probes[kind, longest]) for kind in recall.KINDS}
+        attention = {
+            kind: {"first": round(100 * first, 3), "last": round(100 * last, 3)}
+            for kind, (first, last) in thirds.items()
+        }
+        stage.finish({"recall": curves, "loss": bins, "attention": attention})
+
+
+def _train(model: Trained) -> Json:
+    """Train a model and return its last loss, tokens, seconds and the hash of its weights."""
+    import torch
+    from rich.console import Console
+
+    from nextlong.train import checkpoint, loop, metrics
+
+    torch.set_num_threads(1)
+    keys, stage = model.keys, model.stage
+    recipe = TrainRecipe.from_dict(
+        {
+            **keys,
+            "data": {**keys["data"], "validation": 0.0},
+            "out": str(stage.folder),
+            "memory": {"checkpointing": "none", "loss_block_tokens": keys["training"]["tokens_per_step"]},
+            "checkpoints": {"every_steps": keys["training"]["steps"], "keep_last": 1},
             "watch": {"spike": None},
         },
         origin=stage.name,
     )
+    loop.train(recipe, Console(quiet=True))
+    steps = metrics.read(stage.folder / metrics.STEPS)
+    shutil.rmtree(stage.folder / checkpoint.FOLDER, ignore_errors=True)
+    return {
+        "loss": float(np.mean([step["loss"] for step in steps[-10:]])),
+        "tokens": sum(step["tokens"] for step in steps),
+        "seconds": round(sum(step["seconds"] for step in steps), 1),
+        "sha256": hashlib.sha256((model.final / "model.safetensors").read_bytes()).hexdigest(),
+    }
 
 
-def check_tasks(recipe: Replication) -> None:
-    """Raise RecipeError for an unknown task or one without lengths, before anything is made."""
-    try:
-        tasks = chosen([], recipe.measure.tasks)
-    except EvaluateError as error:
-        raise RecipeError(f"measure.tasks: {str(error).removeprefix('--tasks ')}") from None
-    if without_lengths := [task.name for task in tasks if task.lengths is None]:
-        raise RecipeError(
-            f"measure.tasks: {without_lengths[0]} is not measured at lengths; leave it out ({_PROBE} is always measured)"
-        )
+def _training(steps: int, tokens: int, row: int, lr: float) -> Json:
+    return {
+        "steps": steps,
+        "tokens_per_step": tokens,
+        "micro_batch_rows": tokens // row,
+        "lr": lr,
+        "min_lr_ratio": 0.1,
+        "schedule": "cosine",
+        "warmup_steps": steps // 20,
+        "precision": "fp32",
+    }
 
 
-def _check_samples(recipe: Replication, documents: Stage, tokenizer: Path) -> None:
-    """Raise a user's error for a task without its files, or a length that is too short for a task, before anything is trained."""
-    counts, files = TextTokenizer.read(tokenizer), DataFiles(documents.folder / "data")
-    for task in chosen([], recipe.measure.tasks):
-        for length in recipe.measure.lengths:
-            request = Request(length, counts, files, recipe.measure.samples)
-            try:
-                if isinstance(task, Probe):
-                    task.check(request)
-                elif all(sample is None for sample in islice(task.make(request), request.samples)):
-                    raise EvaluateError(
-                        f"no sample of {task.name} fits {length:,} tokens of this tokenizer; leave the task or the length out"
-                    )
-            except EvaluateError as error:
-                raise RecipeError(f"measure: {str(error).removeprefix('--lengths: ')}") from None
+def _loaded(model: Trained, *, attention: str = "sdpa") -> Any:
+    import torch
+    from transformers import AutoModelForCausalLM
+    from transformers.utils import logging
+
+    from nextlong.train import device
+
+    logging.disable_progress_bar()
+    loaded = AutoModelForCausalLM.from_pretrained(str(model.final), attn_implementation=attention, dtype=torch.float32)
+    return loaded.to(device.accelerator()).eval()
 
 
-def _measurements(done: Replicated, model: Model) -> Iterator[Measurement]:
-    measure, arm = done.recipe.measure, model.arm
-    files = DataFiles(done.documents.folder / "data")
-    depends_on = {"model": model.stage.fingerprint, "documents": done.documents.fingerprint}
-    tasks = chosen([], measure.tasks)
-    versions = {"tasks": {task.name: task.version for task in tasks}, "lengths": list(measure.lengths)}
-    stage = Stage(done.out / "results", "tasks", {**depends_on, **versions, "samples": measure.samples})
-    label = None if arm is None else f"{arm.experiment}={arm.value}"
-    cosine = arm.stats.similarity if arm else None
-    settings = Settings(
-        tasks=tasks,
-        lengths=measure.lengths,
-        out=stage.folder / "results",
-        data=files,
-        samples=measure.samples,
-        label=label or "pretrained",
-        negatives_cosine=None if cosine is None else cosine.p50,
+def plan(recipe: Replication) -> Iterator[tuple[str, str]]:
+    """Yield what the experiment will take, as facts."""
+    seeds, arms = len(recipe.seeds), len(recipe.arms)
+    leg = recipe.pretrain.steps * recipe.pretrain.tokens_per_step
+    bases = seeds if recipe.pretrain.models == "seed" else 1
+    yield "models", f"{bases} base models and {seeds * arms} extended ones: {', '.join(recipe.arms)}"
+    yield (
+        "training",
+        f"legs of {leg:,} tokens until a base model recalls {100 * recipe.pretrain.recall:.0f} % of the values, "
+        f"then {recipe.extend.trained_tokens:,} tokens an arm",
     )
-    yield Measurement(stage, settings)
-    for side in done.runs.held_out:
-        stage = Stage(done.out / "results", f"{_PROBE}-{side.value}", {**depends_on, "run": side.composed})
-        folder, probe, samples = stage.folder / "results", chosen([], [_PROBE]), measure.sequences
-        yield Measurement(stage, Settings(probe, [], folder, files, samples, label=label, run=Path(side.run)))
+    lengths = ", ".join(map(str, recipe.extend.lengths))
+    yield "runs", f"sequences of {lengths} tokens an arm, from {recipe.corpus.about}"
+    yield (
+        "time",
+        f"{seconds(recipe) / 3600:.1f} core-hours of training steps, measured here; runs and measurements come on top",
+    )
+    yield "out", recipe.out
+
+
+def seconds(recipe: Replication) -> float:
+    """Return the seconds of all training steps on one worker here, if each base model takes three legs; measured on a row."""
+    from transformers import LlamaConfig
+
+    from nextlong.train import forecast
+
+    model, pretrain, extend = recipe.model, recipe.pretrain, recipe.extend
+    config = LlamaConfig(
+        vocab_size=recipe.corpus.vocabulary,
+        hidden_size=model.hidden_size,
+        intermediate_size=model.intermediate_size,
+        num_hidden_layers=model.layers,
+        num_attention_heads=model.heads,
+        max_position_embeddings=extend.row_tokens,
+        tie_word_embeddings=True,
+    )
+    timed = TrainRecipe.from_dict(
+        {
+            "out": "none",
+            "data": {"runs": ["none"]},
+            "model": {"path": "none"},
+            "training": {"precision": "fp32"},
+            "memory": {"checkpointing": "none"},
+        }
+    )
+    bases = len(recipe.seeds) if pretrain.models == "seed" else 1
+    short = 3 * pretrain.steps * pretrain.tokens_per_step / pretrain.tokens
+    long = extend.trained_tokens / extend.row_tokens
+    models = len(recipe.seeds) * len(recipe.arms)
+    of_short, of_long = (forecast.measure_row(timed, config, [row]) for row in (pretrain.tokens, extend.row_tokens))
+    return bases * short * of_short + models * long * of_long
+
+
+def replicate(recipe: Replication, *, report: Callable[[str], None]) -> Json:
+    """Run or resume the experiment; write and return `results.json`, anew after each seed."""
+    experiment = Experiment(recipe, report)
+    with store.locked(experiment.out):
+        with store.explained(experiment.out):
+            store.write_text(experiment.out / "replicate.yaml", recipe.dump())
+        experiment.first_run(), experiment.short_runs(), experiment.held_out_run()
+        context = multiprocessing.get_context("spawn")
+        with ProcessPoolExecutor(min(recipe.workers, len(recipe.seeds)), mp_context=context) as processes:
+            of_bases = dict.fromkeys(map(experiment.base_seed, recipe.seeds))
+            bases = [processes.submit(_base, recipe, dict(experiment.composed), seed) for seed in of_bases]
+            experiment.make_runs()  # beside the training of the base models
+            formed = {seed for seed, base in zip(of_bases, bases, strict=True) if base.result()}
+            usable = [seed for seed in recipe.seeds if experiment.base_seed(seed) in formed]
+            if not usable:
+                raise RunError("retrieval formed in no base model; raise pretrain.most_legs, or choose other seeds")
+            seeds = [processes.submit(_seed, recipe, dict(experiment.composed), seed) for seed in usable]
+            for done in as_completed(seeds):
+                done.result()
+                results = collect(experiment)
+                store.write_json(experiment.out / RESULTS, results)
+    return results
+
+
+def _base(recipe: Replication, composed: dict[str, str], seed: int) -> bool:
+    """Train the base model of a seed, in a process of its own; return whether retrieval formed."""
+    return Experiment(recipe, partial(print, flush=True), composed).base(seed) is not None
+
+
+def _seed(recipe: Replication, composed: dict[str, str], seed: int) -> None:
+    """Train and measure the other models of a seed, in a process of its own."""
+    experiment = Experiment(recipe, partial(print, flush=True), composed)
+    base = experiment.base(experiment.base_seed(seed))
+    assert base is not None  # only seeds with a base model get here
+    if seed == experiment.base_seed(seed):
+        experiment.measure(base)
+    for name in recipe.arms:
+        model = experiment.extended(seed, name, base)
+        experiment.train(model)
+        experiment.measure(model)
+
+
+def collect(experiment: Experiment) -> Json:
+    """Return the finished models, and what they were made from; trains nothing."""
+    models: list[Json] = []
+    for seed in experiment.recipe.seeds:
+        if (base := experiment.finished_base(experiment.base_seed(seed))) is None:
+            continue
+        arms = {name: experiment.extended(seed, name, base[0]) for name in experiment.recipe.arms}
+        for name, model in {"base": base[0], **arms}.items():
+            measured = experiment.measured(model)
+            if measured.is_finished:
+                models.append({"arm": name, "seed": seed, **model.stage.record, "measured": measured.record})
+                if name == "base":
+                    models[-1]["legs"] = base[1]
+    recipe = experiment.recipe.model_dump(mode="json", exclude={"out", "workers"})
+    return {
+        "version": nextlong.__version__,
+        "recipe": recipe,
+        "corpus": experiment.corpus.fingerprint,
+        "models": models,
+    }

@@ -97,6 +97,7 @@ def measure_reuse(run: Run, counted: Tally) -> Reuse:
     chunk_ids, uses = counted.counted()
     if not len(uses):
         return Reuse(0, None, None, None, (), ())
+    # Uses 1, 2, 3-4, 5-8 …: bins that double.
     edges = [0, *(1 << power for power in range(max(0, int(uses.max()) - 1).bit_length() + 1))]
     histogram = tuple(
         Uses(low + 1, high, int(((uses > low) & (uses <= high)).sum())) for low, high in itertools.pairwise(edges)

@@ -90,6 +90,7 @@ def ranked_scores(block: Block) -> tuple[NDArray[np.int64], NDArray[np.float64],
     The doc_id is that of the meta-document of a negative, and of the document itself.
     """
     negatives, documents, meta_spans = (block.of(role) for role in (schemas.NEGATIVE, schemas.DOCUMENT, schemas.META))
+    # The first span of each document or part; the first of a sequence has rank 0 and is left out below.
     firsts = np.flatnonzero(_run_places(documents.group_keys) == 0)
     ranks = np.concatenate([_run_places(negatives.group_keys) + 1, _run_places(documents.sequence[firsts])])
     scores = np.concatenate([negatives.scores, documents.scores[firsts]])
@@ -112,6 +113,7 @@ def _between_parts(documents: Block) -> NDArray[np.int64]:
     owner = documents.group_keys  # the documents of a sequence are its groups
     begins_part = np.diff(owner, prepend=owner[:1] - 1) != 0
     order = np.lexsort((documents.starts, owner))
+    # Between consecutive spans of one document. Inside a part that is a separator at most; gaps before a new part are kept.
     gaps = documents.starts[order][1:] - documents.ends[order][:-1]
     parts: NDArray[np.int64] = gaps[(np.diff(owner[order]) == 0) & begins_part[order][1:]]
     return parts
@@ -164,5 +166,5 @@ def documents_in_parts(block: Block) -> tuple[int, int]:
 
 
 def _pair_keys(sequence: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    _, dense = np.unique(ids, return_inverse=True)
+    _, dense = np.unique(ids, return_inverse=True)  # ids have up to 63 bits; their ranks fit into the lower 32
     return sequence << 32 | dense

@@ -124,7 +124,7 @@ class _Truth:
         known: NDArray[np.bool_] = (
             (index["run"] == 0) & (index["part"] >= 0) & (index["part"] < parts) & (index["place"] >= 0)
         )
-        takes = np.diff(self.firsts)
+        takes = np.diff(self.firsts)  # (parts,) sequences of each SEQUENCES file that belong to the data set
         known[known] = index["place"][known] < takes[index["part"][known]]
         return known
 
@@ -192,7 +192,7 @@ def row_problems(split: SplitRows, pack: int | None) -> Iterator[str]:
 
 def disorder(split: SplitRows, numbers: Ids) -> str:
     """Say where rows, or sequences within one, do not stand in the order in which sequences were drawn; else ""."""
-    starts = np.zeros(len(numbers), np.bool_)
+    starts = np.zeros(len(numbers), np.bool_)  # whether a sequence is the first of its row
     starts[split.offsets[:-1]] = True
     back = np.flatnonzero((np.diff(numbers) <= 0) & ~starts[1:])
     if len(back):

@@ -31,7 +31,7 @@ _COUNTED_AT_ONCE = 1 << 20  # runs
 
 
 class SequenceWords(NamedTuple):
-    """The words of chunks, by their ids, and of whole meta-documents, by the numbers of their sequences."""
+    """The words of chunks, by chunk id, and of whole meta-documents, by sequence number."""
 
     of_chunk: dict[int, Numbers]
     of_document: dict[int, Numbers]
@@ -99,6 +99,7 @@ def without_cause(run: RunFiles, passed_over: Mapping[int, Ids]) -> dict[int, Id
             texts = [*document, *words.chunks(sequence.chunk[negatives]), *words.chunks(candidate_chunks)]
             placed, first = range(len(document), len(document) + len(negatives)), len(document) + len(negatives)
             others = range(first, len(texts))
+            # In `texts`: the meta-document and its short chunks, the negatives, then the chunks that were passed over.
             compared = _texts(run, texts)
             repeats = compared.repeating(others, range(first))
             left = [text for text in others if text not in repeats]
@@ -190,6 +191,7 @@ def check_weights(run: RunFiles) -> list[CheckOutcome]:
     counts = np.zeros(_SLOTS, np.int64)
     for shard, rows in run.by_shard(counted):
         _count(run, shard, rows, counts)
+    # A run of words in up to 1 of 1,000 documents (at least 16) has full weight; beyond, its weight falls as 1 / count.
     limit = max(_COMMON_LEAST * _COMMON_SHARE, len(counted))
     by_count = _FULL_WEIGHT * limit // (_COMMON_SHARE * np.maximum(np.arange(counts.max() + 1), 1))
     weights = np.clip(by_count, 1, _FULL_WEIGHT)[counts]
@@ -223,6 +225,7 @@ def _count(run: RunFiles, shard: int, doc_rows: Ids, counts: NDArray[np.int64]) 
     for part, texts in run.chunk_texts(shard, rows):
         words = [text if len(text) >= LEAST_WORDS else text[:0] for text in words_of(texts)]
         numbers, chunk = runs_within(words)
+        # Document and slot in one number, so that sorting makes a run that a document has twice count once.
         pieces.append(numbers % np.uint64(_SLOTS) | (owners[part][chunk].astype(np.uint64) << np.uint64(SHARD_BITS)))
         # No document is parted: a batch holds whole ones.
         if sum(map(len, pieces)) >= _COUNTED_AT_ONCE:

@@ -360,7 +360,7 @@ class RunFiles:
     def vectors_of(self, ids: Ids) -> NDArray[np.float32]:
         """Return the stored vectors, shape (n, dimensions), of chunk ids that are there."""
         paths = self.files("embed", ".vectors.npy")
-        distinct = np.unique(ids)
+        distinct = np.unique(ids)  # sorted by shard, then row, as the pieces below are
         rows = [np.load(paths[shard], mmap_mode="r")[rows] for shard, rows in self.by_shard(distinct)]
         if not rows:
             return np.empty((0, 0), np.float32)
@@ -446,6 +446,7 @@ class RunFiles:
             columns["doc_stop"][places] = np.searchsorted(table["doc_row"], docs, "right") + base
             columns["char_start"][places], columns["char_end"][places] = table["start"][rows], table["end"][rows]
             columns["open_ended"][places] = table["separator"][rows]
+            # `named` are the chunk rows that were tokenized, sorted; a row that is missing there stays UNKNOWN.
             named, offsets = self._token_index(shard)
             at = np.searchsorted(named, rows)
             there = at < len(named)

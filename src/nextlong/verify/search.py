@@ -1,7 +1,7 @@
-"""Search: scores from the stored vectors, and on a sample of meta-chunks the neighbours found again by brute force.
+"""Search: recompute the scores from the stored vectors, and search again by brute force for a sample of meta-chunks.
 
 In:  VECTORS, CANDIDATES, SEQUENCES. NumPy's float32 product of each sampled query with every stored vector, a block at a
-time, is the truth; equal cosines may come in any order. An approximate index is held to the recall that its manifest
+time, is the reference; equal cosines may come in any order. An approximate index is held to the recall that its manifest
 promises: the mean over the sample may lie below it by no more than three of its standard errors.
 """
 
@@ -30,7 +30,7 @@ Scores = NDArray[np.float32]
 
 
 class MetaChunk(NamedTuple):
-    """A sampled query, and what its sequence holds."""
+    """A sampled query: a meta-chunk, its document, and the chunks of its sequence."""
 
     sequence: int
     chunk: int
@@ -49,7 +49,7 @@ class StoredCandidates(NamedTuple):
 
 
 class PassedOver(NamedTuple):
-    """Chunks nearer to a meta-chunk than `farthest`, the cosine of its farthest negative, that its sequence has not."""
+    """Chunks that are not in the sequence, though nearer to the meta-chunk than its farthest negative (cosine `farthest`)."""
 
     meta: MetaChunk
     farthest: float
@@ -105,14 +105,15 @@ def _promised_recall(run: RunFiles) -> float | None:
 
 
 def _recall(stored: StoredCandidates, true_ids: Ids, true: Scores) -> float:
-    """Return the share of the nearest by brute force that are among the stored, or as near as the farthest of them."""
+    """Return recall@k: the share of the k nearest by brute force that the index found too."""
     if not len(true):
         return 1.0
+    # true[-1] is the k-th best cosine: a stored neighbour that is as near counts, whichever of several equal ones it is.
     return min(1.0, float((np.isin(stored.ids, true_ids) | (stored.scores >= true[-1])).sum()) / len(true))
 
 
 def _judged(outcome: CheckOutcome, recalls: list[float], promised: float) -> CheckOutcome:
-    """Breach the outcome if the mean recall lies below the promised one by more than chance allows."""
+    """Record a breach if the mean recall is more than three standard errors below the promised recall."""
     outcome.checked = len(recalls)
     mean, error = float(np.mean(recalls)), float(np.std(recalls)) / max(1, len(recalls)) ** 0.5
     outcome.note = f"{mean:.3f}, promised {promised:g}"
@@ -140,6 +141,8 @@ def _check_scores(run: RunFiles, block: list[ResolvedSequence], outcome: CheckOu
     """Compare each negative's score with the cosine to its group's meta-chunk, and see that the nearest come first."""
     spans, queries = zip(*map(_negatives_and_queries, block), strict=True)
     chunks = np.concatenate([sequence.chunk[places] for sequence, places in zip(block, spans, strict=True)])
+    # Each query vector is read once: `distinct` (q,) are the meta-chunks of the block, of_chunk[n] is the place in it of the
+    # meta-chunk that negative n was found for.
     distinct, of_chunk = np.unique(np.concatenate(queries), return_inverse=True)
     vectors = run.vectors_of(np.concatenate([distinct, chunks]))
     cosines = np.einsum("nd,nd->n", vectors[len(distinct) :], vectors[of_chunk])
@@ -158,7 +161,7 @@ def _check_scores(run: RunFiles, block: list[ResolvedSequence], outcome: CheckOu
 
 
 def _negatives_and_queries(sequence: ResolvedSequence) -> tuple[Ids, Ids]:
-    """Return the spans of the negatives whose group has a meta-chunk, and that meta-chunk of each."""
+    """Return the spans of the negatives whose group has a meta-chunk, shape (n,), and the id of that meta-chunk, (n,)."""
     meta_spans = np.flatnonzero(sequence.role == META)
     meta_chunks = dict(zip(sequence.group[meta_spans].tolist(), sequence.chunk[meta_spans].tolist(), strict=True))
     spans = np.flatnonzero(
@@ -215,11 +218,12 @@ def _candidates_of(run: RunFiles, chunks: list[int]) -> dict[int, StoredCandidat
 
 def _brute_force(run: RunFiles, meta_chunks: list[MetaChunk], k: int) -> tuple[list[Ids], list[Scores]]:
     """Return for each query the ids and cosines of the `k` nearest chunks of other documents, descending."""
-    queries = run.vectors_of(np.array([meta.chunk for meta in meta_chunks], np.int64))
+    queries = run.vectors_of(np.array([meta.chunk for meta in meta_chunks], np.int64))  # (q, dimensions)
+    # The best so far of each query, unordered, at most `fetch`: the corpus is read once, block by block.
     best_ids = [np.empty(0, np.int64) for _ in meta_chunks]
     best = [np.empty(0, np.float32) for _ in meta_chunks]
     for ids, vectors in _vector_blocks(run):
-        scores = queries @ vectors.T
+        scores = queries @ vectors.T  # (q, rows of the block)
         for query, meta in enumerate(meta_chunks):
             others = (ids < meta.own_first) | (ids >= meta.own_stop)
             all_ids = np.concatenate([best_ids[query], ids[others]])
@@ -276,7 +280,7 @@ def _candidate_problems(
 
 
 def _passed_over(meta: MetaChunk, true_ids: Ids, true: Scores) -> PassedOver:
-    """Return the chunks nearer than the farthest negative of the group that stand nowhere in the sequence."""
+    """Return the chunks that are nearer than the farthest whole negative of the group, but are not in the sequence."""
     known = np.isin(true_ids, meta.whole_negatives)
     farthest = float(true[known].min()) if known.any() else np.inf
     skipped = (true > farthest + _TOLERANCE) & ~np.isin(true_ids, meta.in_sequence)
@@ -284,7 +288,7 @@ def _passed_over(meta: MetaChunk, true_ids: Ids, true: Scores) -> PassedOver:
 
 
 def _nearer(run: RunFiles, passed_over: list[PassedOver]) -> Iterator[str]:
-    """Yield for each meta-chunk the first chunk that was passed over though it repeats nothing of its sequence."""
+    """Yield for each meta-chunk the nearest chunk that was passed over without being a near-duplicate."""
     passed_over = [chosen for chosen in passed_over if len(chosen.chunks)]
     by_sequence: dict[int, Ids] = {}
     for chosen in passed_over:

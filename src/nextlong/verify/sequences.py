@@ -1,4 +1,4 @@
-"""Sequences: spans tile [0, T), stand in the right order, are complete, and repeat nothing.
+"""Sequences: check that spans tile [0, T), are in order and complete, and that no chunk occurs twice.
 
 In:  SEQUENCES with what CHUNKS and TOKENS say of each chunk. Checks go by role, so that a sequence of meta-chunks and
 negatives and one of whole documents are each held to its own rules.
@@ -79,7 +79,7 @@ def span_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
     if not len(sequence.start) or sequence.end[-1] != target:
         reached = int(sequence.end[-1]) if len(sequence.end) else 0
         yield f"sequence {sequence.number} has {reached:,} tokens, compose.target_tokens is {target:,}"
-    before = np.concatenate([[0], sequence.end[:-1]])
+    before = np.concatenate([[0], sequence.end[:-1]])  # (spans,) where each span should start
     for span in np.flatnonzero((sequence.start != before) | (sequence.end <= sequence.start)).tolist():
         yield f"{sequence.where(span)} should begin at {before[span]} and hold at least one token"
     for span in np.flatnonzero(sequence.is_chunk & (sequence.doc == UNKNOWN)).tolist():
@@ -182,6 +182,7 @@ def _meta_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
         return
     position = run.setting("compose", "position", "head")
     if position in ("head", "tail"):
+        # The first or the last chunk of each group, as places among the chunks of the sequence.
         edges = np.flatnonzero(np.diff(groups))
         places = np.append(0, edges + 1) if position == "head" else np.append(edges, len(groups) - 1)
         chunk_spans = np.flatnonzero(sequence.is_chunk)
@@ -193,6 +194,7 @@ def _meta_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
 def gaps(sequence: ResolvedSequence) -> list[tuple[int, int]]:
     """Return the span of each meta-chunk but the first, and the tokens of negatives between it and the one before."""
     metas = np.flatnonzero(sequence.role == META)
+    # (spans + 1,) tokens of negatives before each span; their differences at the meta-chunks are the gaps.
     tokens = np.append(0, np.cumsum((sequence.end - sequence.start) * (sequence.role == NEGATIVE)))
     return list(zip(metas[1:].tolist(), np.diff(tokens[metas]).tolist(), strict=True))
 
@@ -211,7 +213,7 @@ def _document_problems(sequence: ResolvedSequence) -> Iterator[str]:
             yield f"{sequence.where(int(spans[at - 1]))} is not the last chunk of its document"
         if sequence.is_truncated[span] and at != len(spans) - 1:
             yield f"{sequence.where(span)} is cut before the end of the sequence"
-    starts = docs[np.flatnonzero(np.diff(groups, prepend=-1))]
+    starts = docs[np.flatnonzero(np.diff(groups, prepend=-1))]  # the document of each group
     values, counts = np.unique(starts, return_counts=True)
     for doc in values[counts > 1].tolist():
         yield f"sequence {sequence.number} holds document {document_name(doc)} twice"
@@ -220,8 +222,8 @@ def _document_problems(sequence: ResolvedSequence) -> Iterator[str]:
 def _part_problems(sequence: ResolvedSequence) -> Iterator[str]:
     """Yield parts of a document that do not go on where the one before ended, whatever stands between them."""
     spans = np.flatnonzero(sequence.is_chunk)
-    reached: dict[int, int] = {}
-    group_of: dict[int, int] = {}
+    reached: dict[int, int] = {}  # by document: the chunk that its next part must begin with
+    group_of: dict[int, int] = {}  # by document: its number in the sequence
     for at, span in enumerate(spans.tolist()):
         doc, chunk, group = int(sequence.doc[span]), int(sequence.chunk[span]), int(sequence.group[span])
         expected = reached.get(doc, int(sequence.doc_first[span]))
@@ -253,7 +255,7 @@ def own_document_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator
 
 
 class _Across:
-    """What sequences share: one byte a document and two a chunk, and the sequences' names."""
+    """What all sequences share. Memory: one byte a document, two bytes a chunk, and the ids of the sequences."""
 
     def __init__(self, run: RunFiles) -> None:
         self._run = run
@@ -263,8 +265,8 @@ class _Across:
         self._limit = run.setting("compose", "max_uses")
         self._ids: set[str] = set()
         sizes = [len(run.chunks(shard)["start"]) for shard in range(len(run.shards))]
-        self._used = [np.zeros(size, np.uint16) for size in sizes]
-        self._taken = [
+        self._used = [np.zeros(size, np.uint16) for size in sizes]  # of each shard, by chunk row: uses as a negative
+        self._taken = [  # of each shard, by document row: whether a sequence is made of it
             np.zeros(len(np.load(path, mmap_mode="r")), np.bool_) for path in run.files("ingest", ".hashes.npy")
         ]
         if run.repeats_documents:
