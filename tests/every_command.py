@@ -9,7 +9,7 @@ from pathlib import Path
 from nextlong.cli import demo, main
 from nextlong.evaluate import results
 
-NEEDS_EXTRA = ("report", "train --dry-run", "train --check-attention", "evaluate --dry-run", "replicate --dry-run")
+NEEDS_EXTRA = ("report", "train --dry-run", "evaluate --dry-run", "replicate --dry-run")
 _PAGE = (Path(__file__).parents[1] / "docs/reference/json.md").read_text("utf-8")
 SERVES = "view"  # until it is stopped
 
@@ -73,7 +73,6 @@ def every_command(folder, shared_run, recipe_for, monkeypatch):
         "sweep": ["sweep", "r.yaml", "--over", "compose.position=head,tail"],
         "export": ["export", "run", "--to", "jsonl"],
         "train": ["train", "init", "t.yaml", "--data", "run@base", "--preset", "tiny", "--force"],
-        "train --check-attention": ["train", "t.yaml", "--check-attention", "--set", "data.pack=4096"],
         "train --dry-run": ["train", "t.yaml", "--dry-run"],
         "evaluate": ["evaluate", "report", "results"],
         "evaluate --dry-run": [

@@ -146,6 +146,23 @@ def test_the_decision_and_the_contents_are_in_the_first_screen(open_page, one):
     expect(page.locator("#content data[data-path]").first).to_be_visible()
 
 
+def test_the_checks_are_listed_on_request(open_page, one, both):
+    page = open_page(one)
+    checks = page.locator(".verdict ol li")
+    expect(checks.first).to_be_hidden()
+    page.locator(".verdict summary").click()
+    expect(checks.first).to_be_visible()
+    expect(page.get_by_text("was not run for this page")).to_be_visible()
+    page = open_page(both)
+    assert page.locator(".verdict").last.bounding_box()["y"] < 300  # side by side, and closed
+
+
+def test_rows_of_a_table_in_a_card_are_read_as_words(open_page, both):
+    page = open_page(both, width=1440)
+    for head in page.locator("#near tbody th").all():
+        assert head.bounding_box()["width"] > 100
+
+
 def test_no_table_is_a_tab_stop_by_itself(open_page, one):
     page = open_page(one)
     page.evaluate("for (const one of document.querySelectorAll('details')) one.open = true")
@@ -158,9 +175,9 @@ def test_without_scripts_charts_and_numbers_are_there(chromium, one):
     page = context.new_page()
     page.goto(one)
     assert page.locator(".chart svg").count() > 8
-    expect(page.locator("#sources rect title").first).to_have_count(1)
-    page.locator("#sources summary").click()
-    expect(page.locator("#sources data").first).to_be_visible()
+    expect(page.locator("#chunks rect title").first).to_have_count(1)
+    page.locator("#chunks summary").click()
+    expect(page.locator("#chunks data").first).to_be_visible()
     context.close()
 
 

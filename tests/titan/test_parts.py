@@ -140,19 +140,19 @@ def test_another_version_is_named(monkeypatch):
         launch.installed_version()
 
 
-def test_more_devices_than_there_are(tmp_path, monkeypatch):
+def test_more_devices_than_there_are(saved, tmp_path, monkeypatch):
+    import shutil
+
     import torch
     from rich.console import Console
-    from transformers import AutoModelForCausalLM
 
-    from nextlong.train.recipe import TrainRecipe
     from nextlong.train.titan.launch import train
 
+    recipe, folder, _ = saved
+    shutil.rmtree(folder.parents[1])
+    recipe = recipe.model_copy(update={"hardware": recipe.hardware.model_copy(update={"count": 16})})
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     monkeypatch.setattr(torch.accelerator, "is_available", lambda: False)
-    AutoModelForCausalLM.from_config(llama_config()).save_pretrained(tmp_path / "llama")
-    plain = {"out": str(tmp_path / "out"), "data": {"runs": ["run"]}, "model": {"path": str(tmp_path / "llama")}}
-    recipe = TrainRecipe.from_dict({**plain, "hardware": {"count": 16}})
     with pytest.raises(
         RecipeError, match="hardware.count=16 devices, and this machine has 0; .* --nnodes 2 --nproc-per-node 8"
     ):
@@ -169,7 +169,6 @@ def test_an_export_of_one_token_more_is_read_as_it_is(recipe_for, tmp_path):
     from transformers import AutoModelForCausalLM
 
     from nextlong import pipeline
-    from nextlong.errors import RunError
     from nextlong.train.recipe import TrainRecipe
     from nextlong.train.titan import parts
     from nextlong.train.titan.config import input_tokens
@@ -200,20 +199,20 @@ def test_an_export_of_one_token_more_is_read_as_it_is(recipe_for, tmp_path):
     resumed.load_state_dict(alone.state_dict())
     next(expected)
     assert torch.equal(next(iter(resumed))[1], next(expected)[1])
-    with pytest.raises(RunError, match="the training data have changed"):
-        resumed.load_state_dict({**alone.state_dict(), "data": "other"})
 
 
 @pytest.fixture
 def saved(tmp_path, monkeypatch):
     """A recipe, and the folder of torchtitan's last save of it: two shards, their index, and each rank's part of them."""
     import json
+    from dataclasses import replace
 
     import torch
     from safetensors.torch import save_file
     from transformers import AutoModelForCausalLM
 
     from nextlong.train import metrics
+    from nextlong.train.prepare import Prepared
     from nextlong.train.recipe import TrainRecipe
     from nextlong.train.titan import parts
 
@@ -229,11 +228,35 @@ def saved(tmp_path, monkeypatch):
     save_file({"part": torch.zeros(3)}, folder / "sharded/shard-00001.safetensors")
     (folder / "model.safetensors.index.json").write_text(json.dumps({"metadata": {}, "weight_map": names}))
     (tmp_path / "out" / metrics.STEPS).write_text('{"step": 4}\n')
-    (tmp_path / "out" / "recipe.yaml").write_text(recipe.dump())
-    rows = SimpleNamespace(longest_document=8)
-    ready = SimpleNamespace(config=llama_config(), tokenizer=None, rows=rows, data="a")
-    monkeypatch.setattr(parts, "prepared", lambda _: ready)
+    ready = Prepared(recipe, llama_config(), [], None, None, None, 8, None, "a")
+    ready.begin(resumes=False)
+    prepared = lambda text: replace(ready, recipe=TrainRecipe.model_validate_json(text))  # noqa: E731
+    monkeypatch.setattr(parts, "prepared", prepared)
     return recipe, folder, weights
+
+
+def prepared(recipe):
+    from nextlong.train.titan import parts
+
+    return parts.prepared(recipe.model_dump_json())
+
+
+def test_checkpoints_of_another_recipe_are_refused(saved, monkeypatch):
+    from rich.console import Console
+
+    from nextlong.errors import RunError
+    from nextlong.train.titan import launch
+
+    recipe, folder, _ = saved
+    other = recipe.model_copy(update={"seed": 5})
+    monkeypatch.delenv("WORLD_SIZE", raising=False)
+    with pytest.raises(RunError, match="is of another recipe: seed was 0 and is 5"):
+        launch.train(other, Console(quiet=True))
+    (folder / "model.safetensors.index.json").unlink()
+    for name, value in {"WORLD_SIZE": "1", "RANK": "0"}.items():
+        monkeypatch.setenv(name, value)
+    with pytest.raises(RunError, match="is of another recipe: seed was 0 and is 5"):
+        launch.train(other, Console(quiet=True))
 
 
 def check_final(recipe, folder, weights):
@@ -272,10 +295,10 @@ def test_a_kill_while_finishing_loses_no_weight(saved, monkeypatch, renames):
     with monkeypatch.context() as patched:
         patched.setattr(Path, "replace", killed)
         with pytest.raises(KeyboardInterrupt):
-            launch._finish(recipe)
-    launch._finish(recipe)
+            launch._finish(prepared(recipe))
+    launch._finish(prepared(recipe))
     check_final(recipe, folder, weights)
-    launch._finish(recipe)  # as the process that started torchtitan's does after them
+    launch._finish(prepared(recipe))  # as the process that started torchtitan's does after them
     check_final(recipe, folder, weights)
 
 
@@ -305,13 +328,13 @@ def test_weights_that_are_missing_or_torn_are_named(saved):
     shard = folder / "model-00002-of-00002.safetensors"
     shard.write_bytes(shard.read_bytes()[:-1])
     with pytest.raises(RunError, match=r"model-00002-of-00002\.safetensors is missing or torn; delete .*step-4"):
-        launch._finish(recipe)
+        launch._finish(prepared(recipe))
     shard.unlink()
     with pytest.raises(RunError, match="is missing or torn"):
-        launch._finish(recipe)
+        launch._finish(prepared(recipe))
     (folder / "model.safetensors.index.json").unlink()
     with pytest.raises(RunError, match="has left no weights of step 4"):
-        launch._finish(recipe)
+        launch._finish(prepared(recipe))
     assert (folder / "model-00001-of-00002.safetensors").exists()
 
 

@@ -26,6 +26,7 @@ def counting_optimizer(parameters):
 
 def test_states_that_are_no_tensors_and_tables_that_are_shared_come_back(tmp_path):
     import torch
+    from transformers import LlamaConfig, LlamaForCausalLM
 
     from nextlong.train import checkpoint
 
@@ -38,10 +39,15 @@ def test_states_that_are_no_tensors_and_tables_that_are_shared_come_back(tmp_pat
         optimizer.zero_grad()
         return model, optimizer
 
+    def small():
+        return LlamaForCausalLM(
+            LlamaConfig(vocab_size=8, hidden_size=8, intermediate_size=8, num_hidden_layers=1, num_attention_heads=2)
+        )
+
     _, optimizer = stepped(3)
-    checkpoint._write_optimizer(tmp_path / "optimizer.safetensors", optimizer.state_dict())
+    checkpoint.save(tmp_path, 3, model=small(), optimizer=optimizer, tokenizer=None)
     other, restored = stepped(0)
-    restored.load_state_dict(checkpoint._read_optimizer(tmp_path / "optimizer.safetensors"))
+    checkpoint.load(checkpoint.finished(tmp_path)[0], model=small(), optimizer=restored)
     for one in other.parameters():
         assert restored.state[one]["step"] == 3
         assert type(restored.state[one]["step"]) is int
@@ -56,13 +62,13 @@ def test_the_same_step_again_replaces_only_the_record(train_recipe, quiet, monke
     from nextlong.train import checkpoint, loop
     from nextlong.train.loop import train
 
-    monkeypatch.setattr(loop, "_divergence", lambda _engine, number, *_: "first" if number == 3 else None)
+    monkeypatch.setattr(loop, "_not_finite", lambda _engine, number, *_: "first" if number == 3 else None)
     recipe = train_recipe()
     with pytest.raises(RunError, match="first; stopped .*choose another `out` with a lower training.lr"):
         train(recipe, quiet)
     kept = Path(recipe.out) / "checkpoints" / "step-000002"
     before = {path.name: path.stat().st_ino for path in kept.iterdir()}
-    monkeypatch.setattr(loop, "_divergence", lambda _engine, number, *_: "second" if number == 3 else None)
+    monkeypatch.setattr(loop, "_not_finite", lambda _engine, number, *_: "second" if number == 3 else None)
     with pytest.raises(RunError, match="second"):
         train(recipe, quiet)
     after = {path.name: path.stat().st_ino for path in kept.iterdir()}
@@ -77,6 +83,7 @@ def test_more_than_a_million_steps_are_pruned_in_order(tmp_path):
 
     for step in (999_999, 1_000_000, 1_000_001):
         (tmp_path / "checkpoints" / f"step-{step:06d}").mkdir(parents=True)
-    checkpoint._prune(tmp_path, keep_last=2)
+        (tmp_path / "checkpoints" / f"step-{step:06d}" / checkpoint.RECORD).touch()
+    checkpoint.remove_old(tmp_path, keep_last=2)
     names = {path.name for path in (tmp_path / "checkpoints").iterdir()}
     assert names == {"step-1000000", "step-1000001"}

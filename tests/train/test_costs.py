@@ -27,18 +27,17 @@ def measured(recipe, config, lengths):
     import torch
     from transformers import AutoModelForCausalLM
 
-    from nextlong.train import attention, loss
-    from nextlong.train.costs import random_batch
+    from nextlong.train import attention
     from nextlong.train.device import autocast, optimizer_for
-    from nextlong.train.model import enable_checkpointing
+    from nextlong.train.model import ready_to_train
+    from nextlong.train.rows import packed_batch
 
     config.use_cache = False
     model = AutoModelForCausalLM.from_config(config, attn_implementation=attention.register())
-    loss.install(model, block_tokens=recipe.memory.loss_block_tokens)
-    if recipe.memory.checkpointing != "none":
-        enable_checkpointing(model, offload=False)
+    model = ready_to_train(model, recipe)
     optimizer = optimizer_for(model.train(), recipe)
-    batch = random_batch(list(itertools.accumulate([0, *lengths])))
+    bounds = list(itertools.accumulate([0, *lengths]))
+    batch = packed_batch(torch.randint(config.vocab_size, (1, bounds[-1])), bounds)
 
     def step():
         with autocast(recipe, torch.device("cpu")):

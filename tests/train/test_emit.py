@@ -69,14 +69,14 @@ def test_a_relative_model_is_found_from_the_launch_folder(recipe, quiet, tmp_pat
 
 
 OTHER = {  # another value of each key that may differ
-    "seed": 5, "attention": "document", "attention_kernel": "sdpa", "compile": "on", "loss_kernel": "blocks",
+    "seed": 5, "attention": "document", "attention_kernel": "sdpa", "compile": "on",
     "model.rope_base": 5e6, "model.rope_scaling": "replace", "model.lora_rank": 8, "model.lora_alpha": 16, "training.steps": 777,
     "training.tokens_per_step": 131_072, "training.micro_batch_rows": 2, "training.lr": 3e-4, "training.min_lr_ratio": 0.3,
     "training.schedule": "constant", "training.warmup_steps": 7, "training.beta1": 0.8, "training.beta2": 0.99,
     "training.eps": 1e-6, "training.weight_decay": 0.3, "training.clip": 0.7, "training.precision": "fp32",
     "memory.checkpointing": "none", "memory.optimizer": "adamw-8bit", "memory.loss_block_tokens": 1024,
     "checkpoints.every_steps": 13, "checkpoints.keep_last": 7, "held_out.every_steps": 3, "held_out.rows": 3,
-    "watch.tensorboard": "on", "watch.wandb": "offline", "watch.spike": 9.0, "hardware.count": 32, "hardware.ranks_per_row": 8,
+    "watch.tensorboard": "on", "watch.spike": 9.0, "hardware.count": 32, "hardware.ranks_per_row": 8,
     "torchtitan.float8": "on", "torchtitan.options": ["--compile.enable"],
 }  # fmt: skip
 
@@ -122,7 +122,7 @@ def test_a_key_is_emitted_or_refused(recipe, tmp_path, name, key):
     [
         ((), "deepspeed", "--emit 'deepspeed' is not known; choose from axolotl, prolong, megatron"),
         ((), "torchtitan", "torchtitan is an engine: --engine torchtitan"),
-        (("attention=document",), "prolong", r"does not support attention=document \(only sequence or row\)"),
+        (("attention=document",), "prolong", r"does not support attention=document \(only sequence\)"),
         (
             ("model.lora_rank=8", "training.eps=1e-6"),
             "prolong",
@@ -138,8 +138,12 @@ def test_a_key_is_emitted_or_refused(recipe, tmp_path, name, key):
         (("model.path=somewhere/else",), "megatron", "needs the model's sizes and RoPE; name a local folder"),
         (("hardware.count=24", "hardware.ranks_per_row=24"), "megatron", "do not divide evenly into the 48 slices"),
         (("hardware.count=33",), "axolotl", "hardware.count=33 does not fill machines of 8 devices"),
-        (("training.tokens_per_step=4096",), "axolotl", "16 devices, 4 a row, cannot share 2 rows a step evenly"),
-        (("attention=row", "data.pack=8192"), "axolotl", "attention=row with data.pack is not supported by axolotl"),
+        (
+            ("training.tokens_per_step=4096",),
+            "axolotl",
+            "16 devices, 4 a row, cannot share 2 rows a step, 1 at once, evenly",
+        ),
+        (("attention=row", "data.pack=8192"), "axolotl", r"does not support attention=row \(only sequence\)"),
         (("data.runs=[]", "data.parquet=[rows]"), "prolong", "exports finished runs"),
         (("model.path=null", "model.scratch={}"), "prolong", r"set model\.path instead of model\.scratch"),
     ],
@@ -167,7 +171,6 @@ def test_the_scaling_of_the_source_model_is_kept(recipe, quiet, tmp_path):
     assert config["model_config"]["rope_parameters"] == {**LLAMA3_SCALING, "rope_theta": 200_000_000.0}
     emit(made, "megatron", tmp_path / "m", quiet)
     assert "--use-rope-scaling --rope-scaling-factor 8.0" in (tmp_path / "m" / "launch.sh").read_text()
-    assert not (tmp_path / "m" / "neox.yaml").exists()
     with pytest.raises(RecipeError, match="ProLong computes RoPE from its base alone"):
         emit(made, "prolong", tmp_path / "p", quiet)
     rescale(tmp_path, high_freq_factor=8.0)
@@ -195,7 +198,7 @@ def test_packed_rows_are_packed_by_axolotl_itself(recipe, quiet, tmp_path):
     assert (config["sample_packing"], config["sequence_len"]) == (True, 8192)
 
 
-def test_megatron_and_neox(recipe, quiet, tmp_path):
+def test_megatron_launches(recipe, quiet, tmp_path):
     emit(recipe("data.pack=8192"), "megatron", tmp_path / "m", quiet)
     launch = (tmp_path / "m" / "launch.sh").read_text()
     for words in (
@@ -205,15 +208,7 @@ def test_megatron_and_neox(recipe, quiet, tmp_path):
         "--lr 4e-05",
     ):
         assert words in launch
-    neox = yaml.safe_load((tmp_path / "m" / "neox.yaml").read_text())
-    assert (neox["rotary_emb_base"], neox["reset_attention_mask"], neox["train_iters"], neox["warmup"]) == (
-        200_000_000,
-        True,
-        1000,
-        0.2,
-    )
     assert all((tmp_path / "m" / "data").glob("*.idx"))
-    assert all(path in launch for path in neox["train_data_paths"])
 
 
 def test_prolong(recipe, quiet, tmp_path):
@@ -230,7 +225,7 @@ def test_prolong(recipe, quiet, tmp_path):
 
 
 # Only arguments that trainers know, for those that no package installs. Names and defaults are taken from NVIDIA/Megatron-LM,
-# megatron/training/arguments.py; EleutherAI/gpt-neox, configs/neox_arguments.md and megatron/neox_arguments/neox_args.py;
+# megatron/training/arguments.py;
 # princeton-nlp/ProLong, training/train_language_model.py, training/trainer.py and train_512K.sh. A new argument of ours fails here
 # until it was looked up there.
 SWITCHES = [
@@ -260,15 +255,6 @@ PROLONG = {
     "dataloader_num_workers": int, "remove_unused_columns": {"false"}, "ddp_find_unused_parameters": {"false"},
     "fsdp": {"auto_wrap"}, "tokenized_mds_train": "+",
 }  # fmt: skip
-NEOX = [
-    "train_data_paths", "valid_data_paths", "test_data_paths", "data_impl", "tokenizer_type", "vocab_file", "seq_length",
-    "max_position_embeddings", "eod_mask_loss", "reset_attention_mask", "reset_position_ids", "pos_emb", "rotary_pct",
-    "rotary_emb_base", "num_layers", "hidden_size", "intermediate_size", "num_attention_heads", "num_kv_heads", "norm",
-    "rms_norm_epsilon", "activation", "no_weight_tying", "use_bias_in_attn_linear", "use_bias_in_norms", "use_bias_in_mlp",
-    "attention_config", "attention_dropout", "hidden_dropout", "optimizer", "min_lr", "lr_decay_style", "lr_decay_iters",
-    "train_iters", "warmup", "gradient_clipping", "weight_decay", "precision", "train_micro_batch_size_per_gpu",
-    "gradient_accumulation_steps", "checkpoint_activations", "save", "checkpoint_factor", "seed",
-]  # fmt: skip
 
 
 def parser(switches, options):
@@ -326,14 +312,3 @@ def test_prolong_arguments(emitted, overrides):
     assert (given["learning_rate"], given["adam_beta2"], given["max_steps"]) == (4e-5, 0.95, 1000)
     assert given["bf16"]
     assert given["gradient_checkpointing"]
-
-
-@pytest.mark.parametrize("overrides", [(), EVERYTHING])
-def test_neox(emitted, overrides):
-    given = yaml.safe_load((emitted("megatron", *overrides) / "neox.yaml").read_text())
-    assert set(given) <= set(NEOX)
-    assert (given["attention_dropout"], given["hidden_dropout"]) == (0.0, 0.0)  # 0.1 where it is left out
-    biases = [given[f"use_bias_in_{place}"] for place in ("attn_linear", "norms", "mlp")]
-    assert biases == [False] * 3  # Llama has none, and NeoX has them where it is not told
-    assert (given["norm"], given["activation"], given["pos_emb"]) == ("rmsnorm", "swiglu", "rotary")
-    assert given["optimizer"]["params"] == {"lr": 4e-5, "betas": [0.9, 0.95], "eps": 1e-8}

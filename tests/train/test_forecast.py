@@ -39,7 +39,7 @@ def test_devices_that_cannot_share_a_step():
     from nextlong.errors import RecipeError
     from nextlong.train.forecast import estimate
 
-    with pytest.raises(RecipeError, match="cannot share 32 rows a step evenly"):
+    with pytest.raises(RecipeError, match="cannot share 32 rows a step, 1 at once, evenly"):
         estimate(recipe("paper-128k", "hardware.count=60"), llama_3_8b(), [[128 * K]])
 
 
@@ -47,7 +47,7 @@ def test_nothing_is_loaded(train_recipe, quiet):
     """The dry run reads config and index: a model folder without weights will do."""
     from nextlong.train import forecast
 
-    forecast.show(train_recipe(), quiet)
+    forecast.show(forecast.forecast(train_recipe()), quiet)
     assert not Path(train_recipe().out).exists()
 
 
@@ -81,13 +81,14 @@ def test_many_passes_over_the_data_are_warned_of(train_recipe):
     from nextlong.train import forecast
 
     few = forecast.forecast(train_recipe())
-    assert few.epochs == 6 / (few.rows // 2)
-    assert f"the data are read {few.epochs:g} times" in dict(forecast.facts(few))["rows"]
+    epochs = few.ready.epochs
+    assert epochs == 6 / (len(few.ready.rows) // 2)
+    assert f"read {epochs:g} times" in " ".join(few.ready.notes())
     assert few.warning == ""
     many = forecast.forecast(train_recipe({"training.steps": 6000}))
-    assert many.epochs == 1000 * few.epochs
+    assert many.ready.epochs == 1000 * epochs
     assert dict(forecast.facts(many))["warning"] == many.warning == many.as_json()["notes"][-1]
-    assert many.warning.startswith(f"the data are read {many.epochs:g} times")
+    assert many.warning.startswith(f"the data are read {many.ready.epochs:g} times")
 
 
 @pytest.fixture(scope="module")

@@ -142,7 +142,7 @@ def test_a_training_that_goes_wrong_stops_with_a_checkpoint_and_a_reason(train_r
     with pytest.raises(RunError, match=told):
         train(recipe, quiet)
     last = checkpoint.finished(Path(recipe.out))[0]
-    record = json.loads((last / "trainer.json").read_text())["progress"]
+    record = json.loads((last / "trainer.json").read_text())
     assert record["stopped_because"]
     assert record["step"] == logged(Path(recipe.out))[-1]["step"]
 
@@ -185,11 +185,11 @@ def test_a_bare_on_or_off_of_yaml_is_a_word(train_recipe):
     from nextlong.train.recipe import TrainRecipe
 
     made = TrainRecipe.from_dict(
-        train_recipe().model_dump(mode="json"), overrides=["watch.tensorboard=on", "watch.wandb=off"]
+        train_recipe().model_dump(mode="json"), overrides=["watch.tensorboard=on", "compile=off"]
     )
-    assert (made.watch.tensorboard, made.watch.wandb) == ("on", "off")
-    with pytest.raises(RecipeError, match="watch.wandb must be 'off' or 'offline'"):
-        TrainRecipe.from_dict(train_recipe().model_dump(mode="json"), overrides=["watch.wandb=on"])
+    assert (made.watch.tensorboard, made.compile) == ("on", "off")
+    with pytest.raises(RecipeError, match="compile must be 'off' or 'on'"):
+        TrainRecipe.from_dict(train_recipe().model_dump(mode="json"), overrides=["compile=offline"])
 
 
 def test_what_is_not_installed_is_named(train_recipe, quiet, monkeypatch):

@@ -1,10 +1,7 @@
 """The loss in blocks is the loss: in value, in gradients, and however rows are shared out."""
 
-import importlib.util
-
 import pytest
 
-from nextlong.errors import RecipeError
 from packed_llama import BOUNDS, llama, packed
 
 pytestmark = pytest.mark.heavy
@@ -76,10 +73,10 @@ def test_losses_of_single_tokens_sum_to_the_loss():
         hidden = model.model(
             **{key: row[key] for key in ("input_ids", "position_ids", "cu_seq_lens_q")}
         ).last_hidden_state
-        each = loss.token_losses(hidden, row["labels"], head=model.lm_head, block_tokens=100)
-        total = loss.sum_of_losses(hidden, row["labels"], head=model.lm_head)
+        (each,) = loss.token_losses(hidden, row["labels"], head=model.lm_head, block_tokens=100)
+        expected = model(**row).loss * loss.count_labels(row["labels"])  # by the stock forward pass
     assert (each[row["labels"][0] == -100] == 0).all()
-    assert each.sum().item() == pytest.approx(total.item(), rel=1e-5)
+    assert each.sum().item() == pytest.approx(expected.item(), rel=1e-5)
 
 
 def test_logits_never_stand_whole():
@@ -112,72 +109,3 @@ def test_bent_logits_are_refused():
     model.config.final_logit_softcapping = 30.0
     with pytest.raises(ValueError, match="final_logit_softcapping"):
         loss.logit_scale(model)
-
-
-def choose(kernel, model):
-    import torch
-
-    from nextlong.train import loss
-
-    return loss.choose(kernel, model, device=torch.device("cpu"), dtype=torch.float32)
-
-
-@pytest.fixture
-def installed(monkeypatch):
-    """A function that says whether liger-kernel is there, whatever is installed here."""
-    real = importlib.util.find_spec
-
-    def pretend(is_there):
-        found = importlib.util.find_spec("json") if is_there else None
-        monkeypatch.setattr(importlib.util, "find_spec", lambda name: found if name == "liger_kernel" else real(name))
-        monkeypatch.delenv("TRITON_INTERPRET", raising=False)
-
-    return pretend
-
-
-def test_not_installed(installed):
-    from nextlong.train import loss
-
-    installed(False)
-    choice = choose("auto", llama("sdpa"))
-    assert choice == (loss.sum_of_losses, "loss: in blocks (liger-kernel is not installed)")
-    with pytest.raises(RecipeError, match="loss_kernel=liger: liger-kernel is not installed; set loss_kernel=auto"):
-        choose("liger", llama("sdpa"))
-
-
-def test_not_on_a_processor(installed):
-    installed(True)
-    assert "Liger's kernels do not run on a cpu device" in choose("auto", llama("sdpa"))[1]
-    assert choose("blocks", llama("sdpa"))[1] == "loss: in blocks (loss_kernel=blocks)"
-
-
-def test_not_where_logits_are_scaled(installed, monkeypatch):
-    installed(True)
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    model = llama("sdpa")
-    model.config.logits_scaling = 4.0
-    assert "computes its logits in another way" in choose("auto", model)[1]
-
-
-def test_a_checkout_that_is_no_installed_package(installed, monkeypatch):
-    from importlib.metadata import PackageNotFoundError
-
-    from nextlong.train import loss
-
-    def version(name):
-        raise PackageNotFoundError(name)
-
-    installed(True)
-    monkeypatch.setenv("TRITON_INTERPRET", "1")
-    monkeypatch.setattr(loss, "version", version)
-    monkeypatch.setattr(loss, "liger_sum_of_losses", loss.sum_of_losses)
-    assert "liger-kernel of unknown version, on 64 tokens" in choose("auto", llama("sdpa"))[1]
-
-
-def test_a_training_says_which(train_recipe, tmp_path, capsys):
-    from rich.console import Console
-
-    from nextlong.train.loop import train
-
-    train(train_recipe({"loss_kernel": "blocks", "training.steps": 3}), Console(width=200))
-    assert "loss: in blocks (loss_kernel=blocks)" in capsys.readouterr().out

@@ -17,7 +17,7 @@ PLAIN = {"out": "out", "data": {"runs": ["run"]}, "model": {"path": "model"}}
         ("training.warmup_steps=100", r"training\.warmup_steps=100 is not less than training\.steps=100"),
         (
             "data.parquet=[rows]",
-            r"name one of data\.runs, data\.parquet, data\.mds and data\.chat \(set: data\.runs and data\.parquet\)",
+            r"name one of data\.runs, data\.parquet and data\.chat \(set: data\.runs and data\.parquet\)",
         ),
         ("data.mix=[1,2]", r"data\.mix has 2 proportions for 1 runs"),
         ("model.scratch={}", r"name either model\.path .* or model\.scratch"),

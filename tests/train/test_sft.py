@@ -68,14 +68,14 @@ def test_checkpoints_of_another_recipe_or_other_data_are_refused(conversations, 
     before, weights = (out / "recipe.yaml").read_bytes(), (final / "model.safetensors").read_bytes()
     with store.locked(out), pytest.raises(RunError, match="is in use by process"):
         sft.train(conversations(changes), quiet)
-    with pytest.raises(RunError, match=r"checkpoint-2 is of another recipe: training\.lr was 0\.003 and is 0\.5"):
+    with pytest.raises(RunError, match=r"trained is of another recipe: training\.lr was 0\.003 and is 0\.5"):
         sft.train(conversations({**changes, "training.lr": 0.5}), quiet)
     assert (out / "recipe.yaml").read_bytes() == before
     assert sft.train(conversations(changes), quiet) == final
     assert (final / "model.safetensors").read_bytes() == weights
     chat = Path(conversations().data.chat)
     chat.write_text(chat.read_text().replace("harbour", "garden"))
-    with pytest.raises(RunError, match="the training data have changed since .*checkpoint-2 was saved"):
+    with pytest.raises(RunError, match="the training data have changed since .*trained was saved"):
         sft.train(conversations(changes), quiet)
 
 

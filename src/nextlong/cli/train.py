@@ -6,7 +6,6 @@ import argparse
 import importlib.util
 import os
 from collections.abc import Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -25,7 +24,7 @@ def add(commands: Commands) -> None:
     train = commands.add_parser(
         "train",
         help="Train a model on the sequences of finished runs",
-        usage="nextlong train RECIPE [--engine NAME] [--dry-run | --check-attention | --emit TRAINER DIR] [--set KEY=VALUE]…\n"
+        usage="nextlong train RECIPE [--engine NAME] [--dry-run | --emit TRAINER DIR] [--set KEY=VALUE]…\n"
         "       nextlong train init RECIPE --data RUN [--model PATH] [--preset NAME] [--force]",
     )
     train.add_argument("words", nargs="+", metavar="RECIPE", help="a training recipe; or: init RECIPE")
@@ -39,11 +38,6 @@ def add(commands: Commands) -> None:
     instead = train.add_mutually_exclusive_group()
     instead.add_argument(
         "--dry-run", action="store_true", help="print parameters, memory, FLOPs and hours without training"
-    )
-    instead.add_argument(
-        "--check-attention",
-        action="store_true",
-        help="check that documents in a packed row do not attend to each other, without training",
     )
     instead.add_argument(
         "--emit",
@@ -93,20 +87,11 @@ def _train(args: argparse.Namespace) -> None:
     if args.dry_run:
         from nextlong.train import forecast
 
+        made = forecast.forecast(recipe)
         if args.json:
-            print_json(forecast.forecast(recipe).as_json())
+            print_json(made.as_json())
         else:
-            forecast.show(recipe, console())
-        return
-    if args.check_attention:
-        from nextlong.train import check
-
-        if args.json:
-            leaks = list(check.measure_leaks(recipe))
-            print_json([asdict(one) for one in leaks])
-            check.check_leaks(recipe, leaks)
-        else:
-            check.show_leaks(recipe, console())
+            forecast.show(made, console())
         return
     engine = _engine(args, recipe)
     if engine == "torchtitan":
@@ -139,9 +124,8 @@ def _init(args: argparse.Namespace, path: Path) -> None:
     from nextlong.engine import store
     from nextlong.train import presets
 
-    given = [f"--{name}" for name in ("dry-run", "check-attention") if getattr(args, name.replace("-", "_"))]
-    if given or args.emit:
-        option = given[0] if given else f"--emit {' '.join(args.emit)}"
+    if args.dry_run or args.emit:
+        option = "--dry-run" if args.dry_run else f"--emit {' '.join(args.emit)}"
         raise NextlongError(f"init only writes the recipe; remove {option}, then run nextlong train {path} {option}")
     if path.exists() and not args.force:
         raise NextlongError(f"{path} exists; choose another name, or add --force to overwrite it")

@@ -36,7 +36,7 @@ DARK: Final = _named(
     plain=("#5b6571", "#8a95a1"),
     between="#c3ccd6",
     shades=("#17324b", "#1d4468", "#245785", "#2f6ca3", "#4285c0", "#5f9fd6", "#86baea", "#b5d8fb"),
-    runs=("#3f9bdc", "#f07f35", "#1fb98c", "#e09ac3", "#d9b83a", "#8fd0f5"),
+    runs=("#3f9bdc", "#f07f35", "#1fb98c", "#e09ac3", "#e8d04a", "#8fd0f5"),
 )
 
 

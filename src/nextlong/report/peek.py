@@ -84,9 +84,7 @@ def show_sequence(sequence: Sequence, console: Console) -> None:
         console.print(_strip(sequence, min(_STRIP_CELLS, console.width)))
         console.print(_legend(sequence))
     table = tables.table()
-    is_narrow = (
-        console.is_terminal and console.width < _WIDE
-    )  # then names of documents come before what can be worked out
+    is_narrow = _is_narrow(console)  # then names of documents come before what can be worked out
     source_cells = console.width - _NARROW_CELLS if is_narrow else min(_SOURCE_CELLS, console.width // 3)
     for name in ("tokens",) if is_narrow else ("tokens", "length"):
         table.add_column(name, justify="right", no_wrap=True)

@@ -21,6 +21,7 @@ from itertools import pairwise
 from typing import Any, Final, Literal
 
 import torch
+from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
 
@@ -36,11 +37,11 @@ def register(kernel: _Kernel = "auto") -> str:
     name = NAME if kernel == "auto" else f"{NAME}_{kernel}"
 
     def attend(
-        module: torch.nn.Module, query: torch.Tensor, key: torch.Tensor, value: torch.Tensor, _: object, **given: Any
-    ) -> tuple[torch.Tensor, None]:
+        module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, _: object, **given: Any
+    ) -> tuple[Tensor, None]:
         return _attend(kernel, module, query, key, value, **given), None
 
-    def no_mask(*, q_length: int, kv_length: int, attention_mask: torch.Tensor | None = None, **_: object) -> None:
+    def no_mask(*, q_length: int, kv_length: int, attention_mask: Tensor | None = None, **_: object) -> None:
         """Return None, transformers' "no mask"; refuse inputs that would need one."""
         if attention_mask is not None and not bool(attention_mask.all()):
             raise ValueError("a padding mask was given, but packed documents have no padding; leave the mask out")
@@ -55,17 +56,17 @@ def register(kernel: _Kernel = "auto") -> str:
 def _attend(
     kernel: _Kernel,
     module: torch.nn.Module,
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
+    query: Tensor,
+    key: Tensor,
+    value: Tensor,
     *,
     scaling: float | None = None,
     dropout: float = 0.0,
-    cu_seq_lens_q: torch.Tensor | None = None,
+    cu_seq_lens_q: Tensor | None = None,
     document_bounds: Sequence[int] | None = None,
     sliding_window: int | None = None,
     **_: object,
-) -> torch.Tensor:
+) -> Tensor:
     """Return the output, shape (1, T, heads, head size), of queries (1, heads, T, size), keys and values (1, groups, T, size)."""
     if cu_seq_lens_q is None:
         raise ValueError("cu_seq_lens_q is missing: give the boundaries of the row's documents, [0, …, T]")
@@ -85,54 +86,40 @@ def _attend(
         query, key, value = (part.to(torch.get_autocast_dtype(device)) for part in (query, key, value))
     is_packed = len(bounds) > 2
     if kernel == "varlen" or (kernel == "auto" and is_packed and query.is_cuda and query.dtype != torch.float32):
-        return _varlen(query, key, value, cu_seq_lens_q, longest, scaling, dropout)
-    return _sdpa(query, key, value, bounds, scaling, dropout)
+        return _varlen(query, key, value, cu_seq_lens_q, longest=longest, scale=scaling, dropout_p=dropout)
+    return _sdpa(query, key, value, bounds, scale=scaling, dropout_p=dropout)
 
 
 def _sdpa(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    bounds: Sequence[int],
-    scaling: float | None,
-    dropout: float,
-) -> torch.Tensor:
+    query: Tensor, key: Tensor, value: Tensor, bounds: Sequence[int], *, scale: float | None, dropout_p: float
+) -> Tensor:
     groups = query.shape[1] // key.shape[1]
     # Kernels without a T × T matrix cannot share key-value heads in float32.
     if groups > 1 and query.is_cuda and query.dtype == torch.float32:
         key, value, groups = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1), 1
     # One call per document, shape (1, heads, its tokens, head size): `is_causal` then needs no mask.
     with sdpa_kernel(_NO_SQUARE) if query.is_cuda else nullcontext():
-        outputs = [
-            scaled_dot_product_attention(
-                query[:, :, first:last],
-                key[:, :, first:last],
-                value[:, :, first:last],
-                is_causal=True,
-                scale=scaling,
-                dropout_p=dropout,
-                enable_gqa=groups > 1,
-            ).transpose(1, 2)
-            for first, last in pairwise(bounds)
-        ]
+        outputs = []
+        for first, last in pairwise(bounds):
+            q, k, v = (part[:, :, first:last] for part in (query, key, value))
+            out = scaled_dot_product_attention(
+                q, k, v, is_causal=True, scale=scale, dropout_p=dropout_p, enable_gqa=groups > 1
+            )
+            outputs.append(out.transpose(1, 2))
     return torch.cat(outputs, dim=1) if len(outputs) > 1 else outputs[0]
 
 
 def _varlen(
-    query: torch.Tensor,
-    key: torch.Tensor,
-    value: torch.Tensor,
-    bounds: torch.Tensor,
-    longest: int,
-    scaling: float | None,
-    dropout: float,
-) -> torch.Tensor:
+    query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, *, longest: int, scale: float | None, dropout_p: float
+) -> Tensor:
     from torch.nn.attention.varlen import varlen_attn
 
-    if dropout:
-        raise ValueError(f"varlen attention has no dropout, and this model's is {dropout}; set attention_dropout to 0")
+    if dropout_p:
+        raise ValueError(
+            f"varlen attention has no dropout, and this model's is {dropout_p}; set attention_dropout to 0"
+        )
     tokens = (part[0].transpose(0, 1) for part in (query, key, value))
     causal = (-1, 0)
-    out = varlen_attn(*tokens, bounds, bounds, longest, longest, scale=scaling, window_size=causal, enable_gqa=True)
-    assert isinstance(out, torch.Tensor)
+    out = varlen_attn(*tokens, bounds, bounds, longest, longest, scale=scale, window_size=causal, enable_gqa=True)
+    assert isinstance(out, Tensor)
     return out[None]

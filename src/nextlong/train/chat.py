@@ -19,9 +19,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.errors import CorpusError, RecipeError, TokenizerError
-from nextlong.rng import keyed_hash, threshold_for
 from nextlong.train.recipe import Data
-from nextlong.train.rows import SourceRow
+from nextlong.train.rows import SourceRow, is_on_side
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
@@ -42,8 +41,7 @@ class ChatRows:
         self._rows: list[list[tuple[NDArray[np.int64], NDArray[np.bool_]]]] = [[]]
         room = data.pack
         for number, messages in enumerate(_conversations(Path(data.chat).expanduser())):
-            key = keyed_hash(np.array([number], np.uint64), seed=data.split_seed, stage="validation")[0]
-            if (key < threshold_for(data.validation)) != (split == "validation"):
+            if not is_on_side(np.array([number]), data, split=split)[0]:
                 continue
             ids, is_answer = render(messages, tokenizer)
             if len(ids) > data.pack:

@@ -1,4 +1,4 @@
-"""Check: faults of a model that would stay silent, found before the first step, or by `nextlong train RECIPE --check-attention`.
+"""Check: faults of a model that would stay silent, found before the first step.
 
 A small packed batch goes through the model. No document may change the outputs of another (convolutions and state-space layers
 read across borders): the first and last token of a document are changed, and every output of the other documents must stay the
@@ -8,40 +8,27 @@ logits or add an auxiliary loss that a training loop does not know).
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
 from itertools import pairwise
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import torch
-from rich.console import Console
 
-from nextlong.errors import RecipeError, RunError
-from nextlong.report import tables
-from nextlong.train.device import accelerator, autocast
-from nextlong.train.loss import IGNORED
-from nextlong.train.model import make_model, tokenizer_of
-from nextlong.train.prepare import run_tokenizer_of, vocabulary_of
+from nextlong.errors import RecipeError
+from nextlong.train.device import autocast
 from nextlong.train.recipe import TrainRecipe
-from nextlong.train.rows import TrainingRows, source_of
+from nextlong.train.rows import on_device, packed_batch
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
 _BOUNDS: Final = (0, 24, 64)
 _TOLERANCES: Final = {torch.float32: 1e-4, torch.bfloat16: 2e-2}  # relative, of the loss
-_SEARCHED_ROWS: Final = 64  # for one of several documents
-_CHANGED_DOCUMENTS: Final = 4  # spread over the row
 
 
-@dataclass(frozen=True)
-class Leak:
-    """A changed document of a row (its number from 1), and the outputs that moved: its own, which should, and those of others."""
+class Leak(NamedTuple):
+    """The outputs that moved when a document was changed: its own, which should, and those of others, which must not."""
 
-    document: int
-    documents: int
-    token_start: int
-    token_end: int
     moved_inside: int
     moved_outside: int
 
@@ -67,7 +54,9 @@ def check_model(model: PreTrainedModel, recipe: TrainRecipe, *, device: torch.de
                 )
         bare.eval()
         with torch.no_grad():
-            ours, own = _packed_loss(bare, ids, bounds), _own_loss(bare, ids, bounds)
+            # The mean over the predicted tokens of the packed row, by the forward pass that trains.
+            ours = float(bare(**on_device(packed_batch(ids, bounds), device)).loss)
+            own = _own_loss(bare, ids, bounds)
         bare.train()
     except ValueError as error:  # attention or loss that cannot do what this model needs
         raise RecipeError(f"{error}; train another model, or with another engine") from None
@@ -80,20 +69,6 @@ def check_model(model: PreTrainedModel, recipe: TrainRecipe, *, device: torch.de
         )
     leaks = "no leak between documents, " if is_packed else ""
     return f"check: {leaks}relative difference to the loss of the model's own forward pass {difference:.0e}"
-
-
-def _packed_inputs(ids: torch.Tensor, bounds: Sequence[int]) -> dict[str, torch.Tensor]:
-    positions = torch.cat([torch.arange(last - first) for first, last in pairwise(bounds)])[None].to(ids.device)
-    return {"input_ids": ids, "position_ids": positions, "cu_seq_lens_q": torch.tensor(bounds, dtype=torch.int32)}
-
-
-def _packed_loss(model: PreTrainedModel, ids: torch.Tensor, bounds: Sequence[int]) -> float:
-    """Return the mean loss over the predicted tokens of the packed row, by the forward pass that trains."""
-    labels = ids.clone()
-    labels[0, list(bounds[:-1])] = IGNORED
-    inputs = _packed_inputs(ids, bounds)
-    inputs["cu_seq_lens_q"] = inputs["cu_seq_lens_q"].to(ids.device)
-    return float(model(**inputs, labels=labels, document_bounds=bounds).loss)
 
 
 def _own_loss(model: PreTrainedModel, ids: torch.Tensor, bounds: Sequence[int]) -> float:
@@ -119,60 +94,15 @@ def measure_leak(model: PreTrainedModel, input_ids: torch.Tensor, bounds: Sequen
     changed[0, ends] = (changed[0, ends] + 1) % model.config.vocab_size
     was_training = model.training
     model.eval()
+
+    def outputs(ids: torch.Tensor) -> torch.Tensor:
+        batch = on_device(packed_batch(ids, bounds), ids.device)
+        del batch["labels"]
+        states: torch.Tensor = model.get_decoder()(**batch, use_cache=False).last_hidden_state
+        return states
+
     with torch.no_grad():
-        before, after = (
-            model.get_decoder()(**_packed_inputs(ids, bounds), use_cache=False).last_hidden_state
-            for ids in (input_ids, changed)
-        )
+        moved = (outputs(input_ids) != outputs(changed)).any(dim=-1)[0]  # (T,)
     model.train(was_training)
-    moved = (before != after).any(dim=-1)[0]
     inside = int(moved[first:last].sum())
-    return Leak(document + 1, len(bounds) - 1, first, last, inside, int(moved.sum()) - inside)
-
-
-def measure_leaks(recipe: TrainRecipe) -> Iterator[Leak]:
-    """Change some documents of a packed row of the recipe, one after the other; yield nothing where every row is one document."""
-    run_tokenizer = run_tokenizer_of(recipe.data)
-    tokenizer = tokenizer_of(recipe, run_tokenizer=run_tokenizer) if recipe.data.chat else None
-    rows = TrainingRows(source_of(recipe.data, split="train", tokenizer=tokenizer), attention=recipe.attention)
-    searched = (rows[number] for number in range(min(len(rows), _SEARCHED_ROWS)))
-    row = next((one for one in searched if len(one.bounds) > 2), None)
-    if row is None:
-        return
-    device, bounds = accelerator(), row.bounds.tolist()
-    model, _ = make_model(recipe, longest=rows.longest_document, vocabulary=vocabulary_of(run_tokenizer), device=device)
-    model, ids = model.to(device), row.input_ids[None].to(device)
-    last = len(bounds) - 2
-    with autocast(recipe, device):
-        for document in sorted({place * last // (_CHANGED_DOCUMENTS - 1) for place in range(_CHANGED_DOCUMENTS)}):
-            yield measure_leak(model, ids, bounds, document=document)
-
-
-def show_leaks(recipe: TrainRecipe, console: Console) -> None:
-    """Print what moves in a packed row of the recipe when a document is changed. Raises RunError if another document does."""
-    leaks = []
-    for one in measure_leaks(recipe):
-        leaks.append(one)
-        tables.say(
-            f"document {one.document} of {one.documents}, tokens {one.token_start:,} to {one.token_end:,}, first and last changed: "
-            f"{one.moved_inside:,} outputs of its own moved, {one.moved_outside:,} of the others",
-            console,
-        )
-    if not leaks:
-        tables.say(
-            "each row is one document here (attention, data.pack), so no other document can leak into it", console
-        )
-    check_leaks(recipe, leaks)
-
-
-def check_leaks(recipe: TrainRecipe, leaks: Sequence[Leak]) -> None:
-    """Raise RunError if another document moved, or the changed one did not."""
-    if not any(one.moved_outside or not one.moved_inside for one in leaks):
-        return
-    kernel = recipe.attention_kernel
-    is_sdpa = kernel == "sdpa" or (kernel == "auto" and accelerator().type != "cuda")
-    advice = "do not train with it" if is_sdpa else "set attention_kernel=sdpa"
-    raise RunError(
-        f"attention ({'sdpa' if is_sdpa else kernel}) does not keep documents apart here; {advice}, and please report it with the "
-        "training recipe, the lines above and what `nextlong doctor` prints"
-    )
+    return Leak(inside, int(moved.sum()) - inside)

@@ -1,20 +1,18 @@
 """Checkpoint: everything that a training needs to resume, in a folder that `from_pretrained` loads.
 
-`checkpoints/step-000050` has the layout of transformers, float32, and two more files: `optimizer.safetensors`, and
-`trainer.json`, written last, with the step, the recipe, the data and every file's hash. The folder gets its name when all of it is
-on the disk, so a kill leaves the checkpoints before it untouched.
+`checkpoints/step-000050` has the layout of transformers, float32, and two more files: `optimizer.pt`, and `trainer.json`,
+written last, with the step and every file's hash. The folder gets its name when all of it is on the disk, so a kill leaves the
+checkpoints before it untouched.
 """
 
 from __future__ import annotations
 
 import errno
-import json
 import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
@@ -22,34 +20,18 @@ import torch
 
 from nextlong.engine import store
 from nextlong.errors import RunError
-from nextlong.text import Json
+from nextlong.train.prepare import RECORD
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 FOLDER: Final = "checkpoints"
-RECORD: Final = "trainer.json"
-_OPTIMIZER: Final = "optimizer.safetensors"
-_NAME: Final = re.compile(r"step-(\d+)")
-
-
-@dataclass(frozen=True)
-class Progress:
-    """The state of a training after `step` steps; `recent_losses` detect spikes, `recipe` and `data` another training."""
-
-    step: int
-    tokens: int
-    recent_losses: list[float]
-    recipe: Json
-    data: str
-    stopped_because: str | None = None
+_OPTIMIZER: Final = "optimizer.pt"
 
 
 def finished(out: Path) -> list[Path]:
     """Return the checkpoints, that of the highest step first."""
-    checkpoints = [
-        path for path in (out / FOLDER).glob("step-*") if _NAME.fullmatch(path.name) and (path / RECORD).exists()
-    ]
+    checkpoints = (path for path in (out / FOLDER).glob("step-[0-9]*") if (path / RECORD).exists())
     return sorted(checkpoints, key=lambda path: int(path.name[5:]), reverse=True)
 
 
@@ -66,50 +48,43 @@ def damage(checkpoint: Path) -> str | None:
     return None
 
 
-def set_aside(checkpoint: Path) -> Path:
-    """Rename a damaged checkpoint, so that training can save that step again; return where it is."""
-    aside = checkpoint.with_name(f"damaged-{checkpoint.name}")
-    shutil.rmtree(aside, ignore_errors=True)
-    return checkpoint.replace(aside)
-
-
 def save(
     out: Path,
-    progress: Progress,
+    step: int,
     *,
     model: PreTrainedModel,
     optimizer: torch.optim.Optimizer,
     tokenizer: PreTrainedTokenizerBase | None,
-    keep_last: int,
+    stopped_because: str | None = None,
 ) -> None:
-    """Write a checkpoint and delete those beyond the last `keep_last`.
-
-    Raises RunError where the disk refuses; the checkpoints before it stay.
-    """
-    folder = out / FOLDER / f"step-{progress.step:06d}"
+    """Write the checkpoint of `step` steps done. Raises RunError where the disk refuses; the checkpoints before it stay."""
+    folder = out / FOLDER / f"step-{step:06d}"
     if (folder / RECORD).exists():  # training resumed from it and stopped before the next step: only the reason is new
         with explained(folder):
-            files = store.read_json(folder / RECORD)["files"]
-            store.write_json(folder / RECORD, {"progress": asdict(progress), "files": files})
+            record = store.read_json(folder / RECORD)
+            store.write_json(folder / RECORD, record | {"stopped_because": stopped_because})
         return
-    work = folder.with_name(f".{folder.name}.tmp")
-    with explained(folder):
+    with new_folder(folder) as work:
+        write_model(work, model=model, weights=model.state_dict(), tokenizer=tokenizer)
+        with (work / _OPTIMIZER).open("wb") as file:
+            torch.save(optimizer.state_dict(), file)
+        files = {path.name: {"bytes": path.stat().st_size, "xxh3": store.hash_file(path)} for path in work.iterdir()}
+        store.write_json(work / RECORD, {"step": step, "stopped_because": stopped_because, "files": files})
+
+
+@contextmanager
+def new_folder(final: Path) -> Iterator[Path]:
+    """Yield an empty folder that becomes `final` at the end, whole or not at all. Raises RunError where the disk refuses."""
+    work = final.with_name(f".{final.name}.tmp")
+    with explained(final):
         shutil.rmtree(work, ignore_errors=True)
         work.mkdir(parents=True)
         try:
-            write_model(work, model=model, weights=model.state_dict(), tokenizer=tokenizer)
-            _write_optimizer(work / _OPTIMIZER, optimizer.state_dict())
-            files = {}
-            for path in sorted(work.iterdir()):
-                _sync(path)
-                files[path.name] = {"bytes": path.stat().st_size, "xxh3": store.hash_file(path)}
-            store.write_json(work / RECORD, {"progress": asdict(progress), "files": files})
+            yield work
         except BaseException:
             shutil.rmtree(work, ignore_errors=True)
             raise
-        work.replace(folder)
-        _sync(folder.parent)
-    _prune(out, keep_last=keep_last)
+        publish(work, final)
 
 
 def write_model(
@@ -127,11 +102,10 @@ def write_model(
         tokenizer.save_pretrained(folder)
 
 
-def load(checkpoint: Path, *, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> Progress:
-    """Restore weights and optimizer states; return the state of the training."""
+def load(checkpoint: Path, *, model: PreTrainedModel, optimizer: torch.optim.Optimizer) -> None:
+    """Restore weights and optimizer states."""
     from safetensors.torch import load_file
 
-    record = store.read_json(checkpoint / RECORD)
     weights = {
         name: tensor
         for path in sorted(checkpoint.glob("*model*.safetensors"))
@@ -141,8 +115,7 @@ def load(checkpoint: Path, *, model: PreTrainedModel, optimizer: torch.optim.Opt
         rename = re.compile(r"(lora_[AB])\.weight$")
         weights = {rename.sub(r"\1.default.weight", name): tensor for name, tensor in weights.items()}
     model.load_state_dict(weights, strict=False)
-    optimizer.load_state_dict(_read_optimizer(checkpoint / _OPTIMIZER))
-    return Progress(**record["progress"])
+    optimizer.load_state_dict(torch.load(checkpoint / _OPTIMIZER, weights_only=True, mmap=True))
 
 
 def publish(work: Path, final: Path) -> None:
@@ -159,8 +132,10 @@ def publish(work: Path, final: Path) -> None:
     shutil.rmtree(replaced, ignore_errors=True)
 
 
-def remove_leftovers(out: Path) -> None:
-    """Remove checkpoints that a kill left half written."""
+def remove_old(out: Path, *, keep_last: int) -> None:
+    """Remove all checkpoints but the last ones, and those that a kill left half written or half removed."""
+    for path in finished(out)[keep_last:]:
+        path.replace(path.with_name(f".{path.name}.old.tmp"))  # a kill while deleting leaves no half checkpoint
     for path in (out / FOLDER).glob(".step-*.tmp"):
         shutil.rmtree(path, ignore_errors=True)
 
@@ -183,50 +158,6 @@ def explained(where: Path) -> Iterator[None]:
         if error.errno == errno.EIO:
             raise RunError(f"{where}: the disk fails ({error.strerror}); choose another `out`") from None
         raise
-
-
-def _write_optimizer(path: Path, states: Json) -> None:
-    from safetensors.torch import save_file
-
-    held = {f"{name}/{key}": value for name, state in states["state"].items() for key, value in state.items()}
-    tensors: dict[str, torch.Tensor] = {}
-    storages: set[int] = set()
-    for name, value in held.items():
-        if isinstance(value, torch.Tensor):
-            # bitsandbytes' tables of 8-bit values share memory, which safetensors refuses: all but the first are copied.
-            storage = value.untyped_storage().data_ptr()
-            is_shared = storage in storages
-            tensors[name] = value.clone(memory_format=torch.contiguous_format) if is_shared else value.contiguous()
-            storages.add(storage)
-    others = {name: value for name, value in held.items() if name not in tensors}  # bitsandbytes counts steps in an int
-    groups = [{key: value for key, value in group.items() if key != "lr"} for group in states["param_groups"]]
-    save_file(tensors, path, metadata={"param_groups": json.dumps(groups), "others": json.dumps(others)})
-
-
-def _read_optimizer(path: Path) -> Json:
-    from safetensors import safe_open
-
-    state: dict[int, Json] = {}
-    with safe_open(path, framework="pt") as file:
-        groups = json.loads(file.metadata()["param_groups"])
-        held = {name: file.get_tensor(name) for name in file.keys()}  # noqa: SIM118
-        held |= json.loads(file.metadata().get("others", "{}"))
-    for name, value in held.items():
-        parameter, _, key = name.rpartition("/")
-        state.setdefault(int(parameter), {})[key] = value
-    for group in groups:
-        group["lr"] = 0.0  # set at every step
-        group["betas"] = tuple(group["betas"])
-    return {"state": state, "param_groups": groups}
-
-
-def _prune(out: Path, *, keep_last: int) -> None:
-    checkpoints = [path for path in (out / FOLDER).glob("step-*") if _NAME.fullmatch(path.name)]
-    for path in sorted(checkpoints, key=lambda path: int(path.name[5:]))[:-keep_last]:
-        gone = path.with_name(f".{path.name}.old.tmp")  # a kill while deleting leaves no half checkpoint
-        shutil.rmtree(gone, ignore_errors=True)
-        path.replace(gone)
-    remove_leftovers(out)
 
 
 def _sync(path: Path) -> None:

@@ -13,16 +13,17 @@ from __future__ import annotations
 import copy
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Any, Final
+from itertools import accumulate
+from typing import TYPE_CHECKING, Final
 
 import torch
 
 from nextlong.errors import RecipeError
 from nextlong.train import attention, loss
 from nextlong.train.device import autocast, optimizer_for
-from nextlong.train.model import enable_checkpointing, install_loss, with_adapters
+from nextlong.train.model import ready_to_train
 from nextlong.train.recipe import TrainRecipe
+from nextlong.train.rows import packed_batch
 
 if TYPE_CHECKING:
     from torch.distributed._tools.mem_tracker import MemTracker
@@ -105,11 +106,11 @@ def peak_flops(device: torch.device) -> float | None:
 def peak_memory(
     recipe: TrainRecipe, config: PretrainedConfig, lengths: Sequence[int], *, dtype: torch.dtype = torch.float32
 ) -> PeakMemory:
-    """Return the peak memory of a step over rows whose documents have these lengths, `micro_batch_rows` rows at once.
+    """Return the peak memory of a step over documents of these lengths, computed at once.
 
     `dtype` is that of the weights. Raises RecipeError for a model whose operations have no fake implementation.
     """
-    bounds = [0, *accumulate(list(lengths) * recipe.training.micro_batch_rows)]
+    bounds = [0, *accumulate(lengths)]
     layers = config.num_hidden_layers
     try:
         if layers <= _MOST_RUN_LAYERS or len(set(getattr(config, "layer_types", None) or ())) > 1:
@@ -120,9 +121,7 @@ def peak_memory(
             )
             steps = (layers - _FEWER_LAYERS[0]) / (_FEWER_LAYERS[1] - _FEWER_LAYERS[0])
             moments = [interpolate(one, other, steps) for one, other in zip(few, more, strict=True)]
-    except (
-        RuntimeError
-    ) as error:  # an operation without a fake implementation, such as those of some mixtures of experts
+    except RuntimeError as error:  # an operation has no fake implementation, as in some mixtures of experts
         raise RecipeError(
             f"the memory of a {config.model_type} cannot be forecast ({str(error).splitlines()[0][:120]}); train without --dry-run"
         ) from None
@@ -135,42 +134,20 @@ def interpolate(first: Mapping[str, float], second: Mapping[str, float], share: 
 
 
 def model_of_layers(
-    recipe: TrainRecipe,
-    config: PretrainedConfig,
-    *,
-    layers: int,
-    dtype: torch.dtype = torch.float32,
-    device: torch.device | None = None,
+    recipe: TrainRecipe, config: PretrainedConfig, *, layers: int, dtype: torch.dtype = torch.float32
 ) -> PreTrainedModel:
-    """Return the model as `model.make_model` makes it, with random weights and this many layers.
-
-    `device` None: for FakeTensorMode, where activations are never offloaded and the loss is always ours.
-    """
+    """Return the model as `model.make_model` makes it, with random weights and this many layers; nothing is offloaded."""
     from transformers import AutoModelForCausalLM
 
     smaller = copy.deepcopy(config)
     smaller.num_hidden_layers, smaller.use_cache = layers, False
     if getattr(smaller, "layer_types", None):
         smaller.layer_types = smaller.layer_types[:layers]
-    is_adapted = recipe.model.lora_rank is not None and recipe.training.precision == "bf16"
+    if recipe.model.lora_rank is not None and recipe.training.precision == "bf16":
+        dtype = torch.bfloat16  # of frozen weights
     name = attention.register(recipe.attention_kernel)
-    weights_dtype = torch.bfloat16 if is_adapted else dtype
-    model = AutoModelForCausalLM.from_config(smaller, attn_implementation=name, dtype=weights_dtype)
-    if device is None:
-        loss.install(model, block_tokens=recipe.memory.loss_block_tokens)
-    else:
-        install_loss(recipe, model.to(device), device=device)
-    if recipe.memory.checkpointing != "none":
-        enable_checkpointing(model, offload=False)  # `_run_step` subtracts what is offloaded
-    return (with_adapters(model, recipe) if recipe.model.lora_rank is not None else model).train()
-
-
-def random_batch(bounds: Sequence[int], *, vocabulary: int = 1) -> dict[str, Any]:
-    """Return a batch as `rows.flat` makes it, of random ids, for documents between these bounds."""
-    ids = torch.randint(vocabulary, (1, bounds[-1]))
-    positions = torch.cat([torch.arange(last - first) for first, last in pairwise(bounds)])[None]
-    columns = {"input_ids": ids, "labels": ids.clone(), "position_ids": positions}
-    return {**columns, "cu_seq_lens_q": torch.tensor(bounds, dtype=torch.int32), "document_bounds": tuple(bounds)}
+    model = AutoModelForCausalLM.from_config(smaller, attn_implementation=name, dtype=dtype)
+    return ready_to_train(model, recipe).train()
 
 
 def _run_step(
@@ -188,27 +165,20 @@ def _run_step(
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
         optimizer.step()
         optimizer.zero_grad(set_to_none=True)
-        batch = random_batch(bounds)
+        batch = packed_batch(torch.zeros(1, bounds[-1], dtype=torch.int64), bounds)
         tracker = MemTracker()
         tracker.track_external(model, optimizer, *(one for one in batch.values() if isinstance(one, torch.Tensor)))
         bare = model.get_base_model() if hasattr(model, "peft_config") else model
         decoder_layers = loss.layers_of(bare)
-        offloaded = 0
-
-        def count_input(_: Any, inputs: tuple[torch.Tensor, ...]) -> None:
-            nonlocal offloaded
-            if torch._C._current_graph_task_id() < 0:  # not again where the backward pass recomputes
-                offloaded += inputs[0].numel() * inputs[0].element_size()
-
-        if recipe.memory.checkpointing == "offload":
-            for layer in decoder_layers[:-1]:
-                layer.register_forward_pre_hook(count_input)
         with tracker:
             with autocast(recipe, torch.device("cpu")):
                 result = model(**batch, num_items_in_batch=bounds[-1]).loss
             result.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.training.clip or float("inf"))
             optimizer.step()
+        # Checkpointed inputs that are in main memory: of all layers but the last, which the backward pass needs at once.
+        is_offloaded = recipe.memory.checkpointing == "offload"
+        offloaded = is_offloaded * (layers - 1) * bounds[-1] * config.hidden_size * dtype.itemsize
         shrink = _8BIT_STATES if recipe.memory.optimizer == "adamw-8bit" else 1.0
         moments = _moments(tracker, decoder_layers, state_share=shrink, offloaded=offloaded)
         return moments, _layer_kinds(tracker, decoder_layers[-1])

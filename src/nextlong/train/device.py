@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import math
-import os
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 
 import torch
@@ -17,17 +16,6 @@ def accelerator() -> torch.device:
     """Return the accelerator of this process, or the CPU where there is none."""
     device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
     return device or torch.device("cpu")
-
-
-def check_single(recipe: TrainRecipe) -> None:
-    """Raise RecipeError if this process is one of several, or the recipe asks for more than one device."""
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    if processes > 1 or recipe.hardware.count > 1:
-        setting = f"WORLD_SIZE={processes}" if processes > 1 else f"hardware.count={recipe.hardware.count}"
-        raise RecipeError(
-            f"{setting}: nextlong's own loop trains on one device; use --engine torchtitan for several, or set "
-            "hardware.count=1 and start one process"
-        )
 
 
 def autocast(recipe: TrainRecipe, device: torch.device) -> torch.autocast:
@@ -45,6 +33,11 @@ def learning_rate(step: int, training: Training) -> float:
     done = (step - training.warmup_steps) / (training.steps - training.warmup_steps)
     left = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}[training.schedule]
     return training.lr * (training.min_lr_ratio + (1 - training.min_lr_ratio) * left)
+
+
+def lr_factor(training: Training) -> Callable[[int], float]:
+    """Return the share of `lr` for the step after `done` steps, as PyTorch's LambdaLR takes it."""
+    return lambda done: learning_rate(min(done + 1, training.steps), training) / training.lr
 
 
 def optimizer_for(model: torch.nn.Module, recipe: TrainRecipe) -> torch.optim.Optimizer:
@@ -74,13 +67,12 @@ def explained_memory_errors(recipe: TrainRecipe) -> Iterator[None]:
     """Turn an out-of-memory error into a RunError that names the next settings to change."""
     try:
         yield
-    except torch.OutOfMemoryError as error:
-        raise RunError(f"out of GPU memory ({str(error).split('.')[0]}); {memory_advice(recipe)}") from None
-    except RuntimeError as error:
-        if "can't allocate memory" not in str(error):
+    except RuntimeError as error:  # OutOfMemoryError is one; the CPU's allocator raises a plain one
+        is_of_gpu = isinstance(error, torch.OutOfMemoryError)
+        if not is_of_gpu and "can't allocate memory" not in str(error):
             raise
-        message = str(error).splitlines()[0][:120]
-        raise RunError(f"out of memory ({message}); {memory_advice(recipe)}") from None
+        memory, message = "GPU memory" if is_of_gpu else "memory", str(error).split(". ")[0][:120]
+        raise RunError(f"out of {memory} ({message}); {memory_advice(recipe)}") from None
 
 
 def memory_advice(recipe: TrainRecipe) -> str:

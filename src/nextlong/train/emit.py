@@ -27,7 +27,7 @@ from nextlong.report import tables
 from nextlong.runs import export
 from nextlong.runs.run import Run
 from nextlong.text import Json
-from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported
+from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported, micro_batches
 
 _GPUS_PER_NODE: Final = 8
 _DATA_KEYS: Final[SupportedKeys] = dict.fromkeys(
@@ -35,7 +35,6 @@ _DATA_KEYS: Final[SupportedKeys] = dict.fromkeys(
 )
 _COMMON_KEYS: Final[SupportedKeys] = {
     **dict.fromkeys(("seed", "training", "model.rope_base", "model.rope_scaling", "checkpoints.every_steps")),
-    "attention": ("sequence", "row"),
     "training.micro_batch_rows": (1,),
     "memory.checkpointing": ("layers", "none"),
 }
@@ -45,12 +44,23 @@ _MEGATRON_SCALING: Final = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "or
 
 @dataclass(frozen=True)
 class Settings:
-    """A recipe, the folder of its files, and the tokens of its longest sequence and row."""
+    """A recipe, the folder of its files, and the tokens of its longest sequence and row.
+
+    Raises RecipeError if the devices do not fill machines, or cannot share a step's rows evenly.
+    """
 
     recipe: TrainRecipe
     folder: Path
     sequence_tokens: int
     row_tokens: int
+
+    def __post_init__(self) -> None:
+        count = self.recipe.hardware.count
+        if count % min(_GPUS_PER_NODE, count):
+            raise RecipeError(
+                f"hardware.count={count} does not fill machines of {_GPUS_PER_NODE} devices; use a multiple of that"
+            )
+        _ = self.accumulation
 
     @property
     def data(self) -> Path:
@@ -65,12 +75,8 @@ class Settings:
     @property
     def accumulation(self) -> int:
         """Micro-batches of a step on each rank."""
-        return self.rows_per_step * self.recipe.hardware.ranks_per_row // self.recipe.hardware.count
-
-    @property
-    def keeps_sequences_apart(self) -> bool:
-        """Whether rows hold several sequences that do not attend to each other."""
-        return self.recipe.data.pack is not None and self.recipe.attention == "sequence"
+        count, ranks = self.recipe.hardware.count, self.recipe.hardware.ranks_per_row
+        return micro_batches(self.recipe, rows_per_step=self.rows_per_step, devices=count, ranks_per_row=ranks)
 
     @cached_property
     def model_config(self) -> Json:
@@ -114,17 +120,13 @@ class Settings:
 
 
 class Trainer(NamedTuple):
-    """A trainer: its name, the export format that it reads, whether we pack its rows, the keys it supports, and its files by name.
-
-    `attends_across`: whether it can attend across the sequences of a packed row.
-    """
+    """A trainer: the export format that it reads, whether we pack its rows, the keys it supports, and its files by name."""
 
     name: str
     format: str
     packs: bool
     keys: SupportedKeys
     files: Callable[[Settings], Mapping[str, str]]
-    attends_across: bool = False
 
 
 def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None:
@@ -133,21 +135,24 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
     if name not in trainers:
         engine = "; torchtitan is an engine: --engine torchtitan" if name == "torchtitan" else ""
         raise RecipeError(f"--emit {name!r} is not known; choose from {', '.join(trainers)}{engine}")
-    trainer, settings, data = trainers[name], _settings(recipe, folder.absolute()), recipe.data
+    trainer, data = trainers[name], recipe.data
+    if not data.runs:
+        raise RecipeError("--emit exports finished runs; name them under data.runs")
+    if recipe.model.path is None:
+        raise RecipeError("--emit needs a model that other trainers can load; set model.path instead of model.scratch")
     advice = "leave these at the values shown, or use another trainer"
     check_supported(recipe, {**_DATA_KEYS, **trainer.keys}, trainer=f"--emit {name}", advice=advice)
-    if recipe.attention == "row" and data.pack and not trainer.attends_across:
-        others = " or ".join(other for other, one in trainers.items() if one.attends_across)
-        raise RecipeError(
-            f"attention=row with data.pack is not supported by {name}; use attention=sequence, or {others}"
-        )
-    _check_devices(settings)
+    local = Path(recipe.model.path).expanduser()
+    if local.exists():  # launch.sh runs in a folder of its own
+        model = recipe.model.model_copy(update={"path": str(local.absolute())})
+        recipe = recipe.model_copy(update={"model": model})
+    longest = max(Run(run).recipe.sequence_tokens for run in data.runs)
+    settings = Settings(recipe, folder.absolute(), sequence_tokens=longest, row_tokens=data.pack or longest)
     overrides = [f"export.push={json.dumps(str(settings.data))}"]
     if data.pack and trainer.packs:
         overrides.append(f"export.pack={data.pack}")
     if data.validation:
-        overrides += [f"export.validation={data.validation}", f"export.shared_chunks={data.shared_chunks}"]
-        overrides.append(f"export.split_seed={data.split_seed}")
+        overrides += [f"export.{key}={getattr(data, key)}" for key in ("validation", "shared_chunks", "split_seed")]
     folder.mkdir(parents=True, exist_ok=True)
     export.export(
         data.runs,
@@ -163,33 +168,6 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
     (folder / "launch.sh").chmod(0o755)
     store.write_text(folder / "recipe.yaml", recipe.dump())
     tables.say(f"wrote {folder}; inspect launch.sh, then run it there", console)
-
-
-def _settings(recipe: TrainRecipe, folder: Path) -> Settings:
-    if not recipe.data.runs:
-        raise RecipeError("--emit exports finished runs; name them under data.runs")
-    if recipe.model.path is None:
-        raise RecipeError("--emit needs a model that other trainers can load; set model.path instead of model.scratch")
-    local = Path(recipe.model.path).expanduser()
-    if local.exists():  # launch.sh runs in a folder of its own
-        model = recipe.model.model_copy(update={"path": str(local.absolute())})
-        recipe = recipe.model_copy(update={"model": model})
-    longest = max(Run(run).recipe.sequence_tokens for run in recipe.data.runs)
-    return Settings(recipe, folder, sequence_tokens=longest, row_tokens=recipe.data.pack or longest)
-
-
-def _check_devices(settings: Settings) -> None:
-    """Raise RecipeError if the devices do not fill machines, or cannot share a step's rows evenly."""
-    hardware, rows = settings.recipe.hardware, settings.rows_per_step
-    if hardware.count % min(_GPUS_PER_NODE, hardware.count):
-        raise RecipeError(
-            f"hardware.count={hardware.count} does not fill machines of {_GPUS_PER_NODE} devices; use a multiple of that"
-        )
-    if hardware.count % hardware.ranks_per_row or rows * hardware.ranks_per_row % hardware.count:
-        raise RecipeError(
-            f"hardware: {hardware.count} devices, {hardware.ranks_per_row} a row, cannot share {rows} rows a step evenly; "
-            "change hardware.count, hardware.ranks_per_row or training.tokens_per_step"
-        )
 
 
 def _shell(*lines: str) -> str:
@@ -301,12 +279,9 @@ def _prolong(settings: Settings) -> Mapping[str, str]:
 
 
 def _megatron(settings: Settings) -> Mapping[str, str]:
-    """Return a script for Megatron-LM's pretrain_gpt.py (MEGATRON names a checkout), and `neox.yaml` for GPT-NeoX.
-
-    Both read the same .bin/.idx files; the paper trained with GPT-NeoX.
-    """
+    """Return a script for Megatron-LM's pretrain_gpt.py; MEGATRON names a checkout."""
     recipe, training, sizes = settings.recipe, settings.recipe.training, settings.model_config
-    ranks = recipe.hardware.ranks_per_row
+    ranks, is_masked = recipe.hardware.ranks_per_row, recipe.data.pack and recipe.attention == "sequence"
     if settings.sequence_tokens % (2 * ranks):  # context parallelism gives each rank two slices of a document
         raise RecipeError(
             f"sequences of {settings.sequence_tokens:,} tokens do not divide evenly into the {2 * ranks} slices of context "
@@ -343,69 +318,14 @@ def _megatron(settings: Settings) -> Mapping[str, str]:
         f"--adam-beta1 {training.beta1} --adam-beta2 {training.beta2} --adam-eps {training.eps}",
         f"--weight-decay {training.weight_decay} --clip-grad {training.clip or 0.0} --seed {recipe.seed} --eod-mask-loss",
         *(["--bf16"] if training.precision == "bf16" else []),
-        *(["--reset-position-ids --reset-attention-mask"] if settings.keeps_sequences_apart else []),
+        *(["--reset-position-ids --reset-attention-mask"] if is_masked else []),
         f'--load "$CHECKPOINT" --finetune --save out --save-interval {recipe.checkpoints.every_steps}',
     ]
     launch = _shell(
         ': "${MEGATRON:?a checkout of NVIDIA/Megatron-LM}" "${CHECKPOINT:?the model, converted to Megatron}"',
         *_torchrun(settings, '"$MEGATRON/pretrain_gpt.py"', *arguments),
     )
-    if scaling is not None:  # GPT-NeoX has none
-        return {"launch.sh": launch}
-    return {"launch.sh": launch, "neox.yaml": yaml.safe_dump(_neox(settings), sort_keys=False, width=120)}
-
-
-def _neox(settings: Settings) -> Json:
-    recipe, training, sizes = settings.recipe, settings.recipe.training, settings.model_config
-    train = _prefixes(settings, "train")
-    held_out = _prefixes(settings, "validation") if recipe.data.validation else train
-    return {
-        "train_data_paths": train,
-        "valid_data_paths": held_out,
-        "test_data_paths": held_out,
-        "data_impl": "mmap",
-        "tokenizer_type": "HFTokenizer",
-        "vocab_file": f"{recipe.model.path}/tokenizer.json",
-        "seq_length": settings.row_tokens,
-        "max_position_embeddings": settings.row_tokens,
-        "eod_mask_loss": True,
-        "reset_attention_mask": settings.keeps_sequences_apart,
-        "reset_position_ids": settings.keeps_sequences_apart,
-        "pos_emb": "rotary",
-        "rotary_pct": 1.0,
-        "rotary_emb_base": int(settings.rope_base),
-        "num_layers": sizes["num_hidden_layers"],
-        "hidden_size": sizes["hidden_size"],
-        "intermediate_size": sizes["intermediate_size"],
-        "num_attention_heads": sizes["num_attention_heads"],
-        "num_kv_heads": sizes["num_key_value_heads"],
-        "norm": "rmsnorm",
-        "rms_norm_epsilon": sizes["rms_norm_eps"],
-        "activation": "swiglu",
-        "no_weight_tying": not sizes.get("tie_word_embeddings", False),
-        **dict.fromkeys(("use_bias_in_attn_linear", "use_bias_in_mlp", "use_bias_in_norms"), False),
-        "attention_config": [[["flash"], sizes["num_hidden_layers"]]],
-        "attention_dropout": 0.0,  # default 0.1, as the next
-        "hidden_dropout": 0.0,
-        "optimizer": {
-            "type": "Adam",
-            "params": {"lr": training.lr, "betas": [training.beta1, training.beta2], "eps": training.eps},
-        },
-        "min_lr": training.lr * training.min_lr_ratio,
-        "lr_decay_style": training.schedule,
-        "lr_decay_iters": training.steps,
-        "train_iters": training.steps,
-        "warmup": training.warmup_steps / training.steps,
-        "gradient_clipping": training.clip or 0.0,
-        "weight_decay": training.weight_decay,
-        "precision": "bfloat16" if training.precision == "bf16" else "fp32",
-        "train_micro_batch_size_per_gpu": 1,
-        "gradient_accumulation_steps": settings.accumulation,
-        "checkpoint_activations": recipe.memory.checkpointing != "none",
-        "save": "out",
-        "checkpoint_factor": recipe.checkpoints.every_steps,
-        "seed": recipe.seed,
-    }
+    return {"launch.sh": launch}
 
 
 def _prefixes(settings: Settings, split: str) -> list[str]:
@@ -423,5 +343,5 @@ _PROLONG_KEYS: Final[SupportedKeys] = {
 TRAINER: Final = (
     Trainer("axolotl", "axolotl", False, {**_COMMON_KEYS, "checkpoints.keep_last": None}, _axolotl),
     Trainer("prolong", "prolong", True, _PROLONG_KEYS, _prolong),
-    Trainer("megatron", "megatron", True, _COMMON_KEYS, _megatron, attends_across=True),
+    Trainer("megatron", "megatron", True, {**_COMMON_KEYS, "attention": ("sequence", "row")}, _megatron),
 )

@@ -47,7 +47,7 @@ def measure(model: PreTrainedModel, rows: TrainingRows, *, most: int, device: to
     with torch.no_grad():
         for number in range(min(most, len(rows))):
             row = rows[number]
-            losses = model(**on_device(flat([row]), device), per_token=True).loss.double().cpu().numpy()
+            losses = model(**on_device(flat([row]), device), per_token=True).loss[0].double().cpu().numpy()
             totals += tally(row, losses, longest=rows.source.row_tokens)
     model.train()
     return means(totals, longest=rows.source.row_tokens)

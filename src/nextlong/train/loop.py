@@ -11,26 +11,27 @@ the same number of threads).
 
 from __future__ import annotations
 
+import math
+import os
+import shutil
 import time
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
 from typing import TYPE_CHECKING, Any, Final
 
 import torch
 from rich.console import Console
 
 from nextlong.engine import store
-from nextlong.errors import RunError
+from nextlong.errors import RecipeError, RunError
 from nextlong.report import tables
 from nextlong.train import checkpoint, costs, held_out, metrics
 from nextlong.train.check import check_model
 from nextlong.train.device import (
     accelerator,
     autocast,
-    check_single,
     explained_memory_errors,
     learning_rate,
     optimizer_for,
@@ -38,38 +39,30 @@ from nextlong.train.device import (
 from nextlong.train.loss import IGNORED
 from nextlong.train.metrics import Metrics, Step
 from nextlong.train.model import make_model, not_finite
-from nextlong.train.prepare import Prepared, check_same_data, check_same_recipe, prepare
+from nextlong.train.prepare import RECORD, Prepared, prepare
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import flat, on_device
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
 
-SPIKE_WINDOW: Final = 20
 _SEARCHED_ROWS: Final = 16  # for one of several documents
 Batch = dict[str, Any]  # what `flat` makes of the rows of a micro batch
 
 
 @dataclass
 class Engine:
-    """What a step needs: the prepared data, the model and its optimizer; the losses and tokens so far."""
+    """What a step needs: the prepared data, the model and its optimizer."""
 
     ready: Prepared
     device: torch.device
     model: PreTrainedModel
     optimizer: torch.optim.Optimizer
-    recent_losses: list[float] = field(default_factory=list)
-    tokens: int = 0
 
     @property
     def recipe(self) -> TrainRecipe:
         """The recipe that is trained."""
         return self.ready.recipe
-
-    @property
-    def out(self) -> Path:
-        """The folder of everything that is written."""
-        return Path(self.recipe.out).expanduser()
 
 
 def train(recipe: TrainRecipe, console: Console) -> Path:
@@ -77,13 +70,17 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
     from transformers.utils import logging
 
     logging.disable_progress_bar()
-    check_single(recipe)
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
+    if processes > 1 or recipe.hardware.count > 1:
+        setting = f"WORLD_SIZE={processes}" if processes > 1 else f"hardware.count={recipe.hardware.count}"
+        raise RecipeError(
+            f"{setting}: nextlong's own loop trains on one device; use --engine torchtitan for several, or set "
+            "hardware.count=1 and start one process"
+        )
     out = Path(recipe.out).expanduser()
     with store.locked(out), explained_memory_errors(recipe):
         engine = _make_engine(recipe, console)
         done = _resume(engine, console)
-        checkpoint.remove_leftovers(out)
-        store.write_text(out / "recipe.yaml", recipe.dump())
         steps = recipe.training.steps
         if done >= steps:
             tables.say(f"all {done} steps are done; choose another `out` to train from the start", console)
@@ -109,14 +106,13 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
 def _make_engine(recipe: TrainRecipe, console: Console) -> Engine:
     """Prepare data, model and optimizer, check them, and print what they are."""
     ready, device = prepare(recipe), accelerator()
-    rows, vocabulary = ready.rows, ready.config.vocab_size
-    model, notes = make_model(recipe, longest=rows.longest_document, vocabulary=vocabulary, device=device)
-    model = model.to(device)
+    ready.begin(resumes=bool(checkpoint.finished(ready.out)))
+    rows, model = ready.rows, make_model(recipe, ready.config).to(device)
     first_rows = (rows[row] for row in range(min(len(rows), _SEARCHED_ROWS)))
     is_packed = recipe.training.micro_batch_rows > 1 or any(len(row.bounds) > 2 for row in first_rows)
     checked = check_model(model, recipe, device=device, is_packed=is_packed)
     parameters = costs.sizes_of(ready.config).parameters
-    for line in [f"model: {parameters:,} parameters", *notes, *ready.notes(), f"device: {device}", checked]:
+    for line in [f"model: {parameters:,} parameters", *ready.notes(), f"device: {device}", checked]:
         tables.say(line, console)
     return Engine(ready, device, model, optimizer_for(model, recipe))
 
@@ -124,22 +120,21 @@ def _make_engine(recipe: TrainRecipe, console: Console) -> Engine:
 def _resume(engine: Engine, console: Console) -> int:
     """Load the latest undamaged checkpoint, if there is one; return how many steps are done.
 
-    Damaged ones are renamed. Raises RunError if none is whole, or it is of another recipe, or of data that have changed.
+    Damaged ones are renamed. Raises RunError if none is whole.
     """
-    folders = checkpoint.finished(engine.out)
+    folders = checkpoint.finished(engine.ready.out)
     for folder in folders:
         if damage := checkpoint.damage(folder):
             if folder == folders[-1]:
                 raise RunError(f"{damage}, and there is no other checkpoint; delete {folder.parent} to start over")
-            renamed = checkpoint.set_aside(folder).name
-            tables.say(f"{damage}; it is now {renamed}, and training resumes from the checkpoint before", console)
+            aside = folder.with_name(f"damaged-{folder.name}")  # so that training can save that step again
+            shutil.rmtree(aside, ignore_errors=True)
+            folder.replace(aside)
+            tables.say(f"{damage}; it is now {aside.name}, and training resumes from the checkpoint before", console)
             continue
-        before = store.read_json(folder / checkpoint.RECORD)["progress"]
-        check_same_recipe(engine.recipe, before["recipe"], folder)
-        check_same_data(engine.ready.data, before["data"], folder)
-        progress = checkpoint.load(folder, model=engine.model, optimizer=engine.optimizer)
-        engine.recent_losses, engine.tokens = list(progress.recent_losses), progress.tokens
-        return progress.step
+        checkpoint.load(folder, model=engine.model, optimizer=engine.optimizer)
+        step: int = store.read_json(folder / RECORD)["step"]
+        return step
     return 0
 
 
@@ -157,7 +152,7 @@ def _run_steps(engine: Engine, logs: Metrics, *, first_step: int, progress: metr
     if first_step == 0:
         measure(0)
     for number, batches in _prefetched(engine, first_step):
-        done = _step(engine, number, batches)
+        done = _step(engine, logs, number, batches)
         logs.step(done)
         progress.show(done)
         is_last = number == recipe.training.steps
@@ -190,7 +185,7 @@ def _prefetched(engine: Engine, first_step: int) -> Iterator[tuple[int, list[Bat
             yield number, batches
 
 
-def _step(engine: Engine, number: int, batches: Sequence[Batch]) -> Step:
+def _step(engine: Engine, logs: Metrics, number: int, batches: Sequence[Batch]) -> Step:
     started, training = time.perf_counter(), engine.recipe.training
     torch.manual_seed(engine.recipe.seed * 1_000_003 + number * 1009)  # of dropout
     lr = learning_rate(number, training)
@@ -198,18 +193,16 @@ def _step(engine: Engine, number: int, batches: Sequence[Batch]) -> Step:
         group["lr"] = lr
     loss, tokens = _gradients(engine, batches)
     norm = float(torch.nn.utils.clip_grad_norm_(engine.model.parameters(), training.clip or float("inf")))
-    if reason := _divergence(engine, number, loss, norm):
+    if reason := _not_finite(engine, number, loss, norm) or logs.spike(number, loss):
         engine.optimizer.zero_grad(set_to_none=True)
         _save(engine, number - 1, reason=reason)
         raise RunError(
             f"{reason}; stopped before the weights were updated, checkpoint of step {number - 1} saved in "
-            f"{engine.out / checkpoint.FOLDER}; choose another `out` with a lower training.lr or a longer "
+            f"{engine.ready.out / checkpoint.FOLDER}; choose another `out` with a lower training.lr or a longer "
             "training.warmup_steps; or, if this is harmless, raise watch.spike and resume"
         )
     engine.optimizer.step()
     engine.optimizer.zero_grad(set_to_none=True)
-    engine.recent_losses = [*engine.recent_losses, loss][-SPIKE_WINDOW:]
-    engine.tokens += tokens
     return Step(number, loss, norm, lr, tokens, time.perf_counter() - started)
 
 
@@ -226,54 +219,31 @@ def _gradients(engine: Engine, batches: Sequence[Batch]) -> tuple[float, int]:
     return float(total), sum(batch["labels"].shape[1] for batch in batches)
 
 
-def _divergence(engine: Engine, number: int, loss: float, norm: float) -> str | None:
-    """Return why a step must not be applied, if it must not: a loss or gradient that is not finite, or a spike."""
+def _not_finite(engine: Engine, number: int, loss: float, norm: float) -> str | None:
+    """Return in words that the loss or the gradient of a step is not finite, or None."""
     for name, value in (("loss", loss), ("norm of the gradient", norm)):
-        if value != value or value in (float("inf"), float("-inf")):
+        if not math.isfinite(value):
             broken = not_finite(engine.model)
             weight = f", and the weight {broken} is not finite" if broken else ""
             return f"the {name} of step {number} is {value}{weight}"
-    return spike_of(engine.recipe, number, loss, engine.recent_losses)
-
-
-def spike_of(recipe: TrainRecipe, number: int, loss: float, recent_losses: Sequence[float]) -> str | None:
-    """Return in words that the loss of a step is a spike (`watch.spike`) against the recent ones, or None."""
-    spike = recipe.watch.spike
-    if spike is None or len(recent_losses) < SPIKE_WINDOW or loss <= spike * median(recent_losses):
-        return None
-    return f"the loss of step {number} is {loss:.3f}, more than {spike:g} times the median of the last {SPIKE_WINDOW}"
+    return None
 
 
 def _save(engine: Engine, step: int, *, reason: str | None = None) -> None:
-    """Write a checkpoint of `step` steps done."""
-    progress = checkpoint.Progress(
-        step=step,
-        tokens=engine.tokens,
-        recent_losses=engine.recent_losses,
-        recipe=engine.recipe.trained_keys(),
-        data=engine.ready.data,
-        stopped_because=reason,
-    )
-    checkpoint.save(
-        engine.out,
-        progress,
-        model=engine.model,
-        optimizer=engine.optimizer,
-        tokenizer=engine.ready.tokenizer,
-        keep_last=engine.recipe.checkpoints.keep_last,
-    )
+    """Write a checkpoint of `step` steps done, and remove old ones."""
+    parts = {"model": engine.model, "optimizer": engine.optimizer, "tokenizer": engine.ready.tokenizer}
+    checkpoint.save(engine.ready.out, step, **parts, stopped_because=reason)
+    checkpoint.remove_old(engine.ready.out, keep_last=engine.recipe.checkpoints.keep_last)
 
 
 def _write_final(engine: Engine) -> None:
     """Write `final/`: the weights in the precision they were trained for, adapters merged, ready for vLLM and lm-eval."""
-    final, work, model = engine.out / "final", engine.out / ".work-final", engine.model
+    model = engine.model
     if hasattr(model, "peft_config"):
         model = model.merge_and_unload()
     dtype = torch.bfloat16 if engine.recipe.training.precision == "bf16" else torch.float32
-    with checkpoint.explained(final):
-        work.mkdir()
+    with checkpoint.new_folder(engine.ready.out / "final") as work:
         rounded = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
         checkpoint.write_model(work, model=model, weights=rounded, tokenizer=engine.ready.tokenizer)
         config = store.read_json(work / "config.json")  # save_pretrained wrote the precision of the weights in memory
         store.write_json(work / "config.json", config | {"dtype": str(dtype).removeprefix("torch.")})
-        checkpoint.publish(work, final)

@@ -1,11 +1,11 @@
 """Model: load or make what is trained, with its RoPE base set for the rows, our attention and our loss.
 
 In:  the recipe, the longest document, the tokenizer of the runs.
-Out: a causal model of transformers in float32 (autocast does the rest), and notes on what was changed.
+Out: a causal model of transformers in float32 (autocast does the rest).
 
 transformers 5 keeps the RoPE base in `config.rope_parameters["rope_theta"]` and silently ignores `config.rope_theta = …` and
-`from_pretrained(rope_theta=…)`. So the base is set there before the model is made, and the model's own `inv_freq` is compared
-with it afterwards: the base of the recipe is the one that the model computes with, is saved with, and is loaded with.
+`from_pretrained(rope_theta=…)`. So the base is set there before the model is made: the base of the recipe is the one that the
+model computes with, is saved with, and is loaded with.
 """
 
 from __future__ import annotations
@@ -108,40 +108,27 @@ def set_rope_base(config: PretrainedConfig, recipe: TrainRecipe, *, max_tokens: 
     return notes
 
 
-def check_rope_base(model: PreTrainedModel) -> None:
-    """Assert that the frequencies of the model are those of its config's base."""
-    parameters = getattr(model.config, "rope_parameters", None)
-    rotary = getattr(model.get_decoder(), "rotary_emb", None)
-    if rotary is None or not isinstance(parameters, dict) or parameters.get("rope_type") != "default":
-        return
-    computed, _ = rotary.compute_default_rope_parameters(model.config)
-    held = rotary.inv_freq.float().cpu()
-    assert torch.equal(held, computed.float().cpu()), (
-        f"inv_freq is not that of base {parameters['rope_theta']}: {held[1]:.3e} against {computed[1]:.3e}"
-    )
+def make_model(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedModel:
+    """Return the model that a config describes, its RoPE base set, ready to train in main memory.
 
-
-def make_model(
-    recipe: TrainRecipe, *, longest: int, vocabulary: int | None, device: torch.device
-) -> tuple[PreTrainedModel, list[str]]:
-    """Return the model for documents of up to `longest` tokens, and notes on what was changed.
-
-    The weights are those of `model.path`, or random ones from the seed for `model.scratch`. They stay in main memory; `device`
-    is where they will train. Raises RecipeError.
+    The weights are those of `model.path`, or random ones from the seed for `model.scratch`. Raises RecipeError.
     """
-    config = config_of(recipe, vocabulary=vocabulary)
-    notes = set_rope_base(config, recipe, max_tokens=longest)
     model = load_weights(recipe, config)
-    check_rope_base(model)
-    notes.append(install_loss(recipe, model, device=device))
-    if recipe.memory.checkpointing != "none":
-        enable_checkpointing(model, offload=recipe.memory.checkpointing == "offload")
     if recipe.compile == "on":
         for layer in loss.layers_of(model):
             layer.compile(backend=COMPILER)
-    if recipe.model.lora_rank is not None:
-        model = with_adapters(model, recipe)
-    return model, notes
+    return ready_to_train(model, recipe, offload=recipe.memory.checkpointing == "offload")
+
+
+def ready_to_train(model: PreTrainedModel, recipe: TrainRecipe, *, offload: bool = False) -> PreTrainedModel:
+    """Return the model with our loss, and with the recipe's activation checkpointing and adapters.
+
+    `offload`: the inputs of layers, which activation checkpointing keeps for the backward pass, are kept in main memory.
+    """
+    loss.install(model, block_tokens=recipe.memory.loss_block_tokens)
+    if recipe.memory.checkpointing != "none":
+        model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False}, offload=offload)
+    return model if recipe.model.lora_rank is None else _with_adapters(model, recipe)
 
 
 def load_weights(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedModel:
@@ -183,20 +170,7 @@ def not_finite(model: torch.nn.Module) -> str | None:
     return next((name for name, one in model.named_parameters() if not bool(torch.isfinite(one).all())), None)
 
 
-def install_loss(recipe: TrainRecipe, model: PreTrainedModel, *, device: torch.device) -> str:
-    """Give the model the loss of the recipe; return which it is and why. Raises RecipeError."""
-    dtype = torch.bfloat16 if recipe.training.precision == "bf16" else torch.float32
-    summed_by, why = loss.choose(recipe.loss_kernel, model, device=device, dtype=dtype)
-    loss.install(model, block_tokens=recipe.memory.loss_block_tokens, summed_by=summed_by)
-    return why
-
-
-def enable_checkpointing(model: PreTrainedModel, *, offload: bool) -> None:
-    """Keep only the inputs of the model's layers for the backward pass, in main memory where `offload`."""
-    model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False}, offload=offload)
-
-
-def with_adapters(model: PreTrainedModel, recipe: TrainRecipe) -> PreTrainedModel:
+def _with_adapters(model: PreTrainedModel, recipe: TrainRecipe) -> PreTrainedModel:
     """Return the model with LoRA adapters, which alone are trained. Raises RecipeError where PEFT is missing."""
     try:
         from peft import LoraConfig, get_peft_model

@@ -9,25 +9,34 @@ import hashlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Final
 
+from tokenizers import Tokenizer
+
+from nextlong.engine import store
 from nextlong.errors import CorpusError, RecipeError, RunError
 from nextlong.runs.run import Run
 from nextlong.text import Json
 from nextlong.train import model
-from nextlong.train.recipe import Data, TrainRecipe
+from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import BatchPlan, TrainingRows, plan_batches, source_of
 
 if TYPE_CHECKING:
     from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
+RECORD: Final = "trainer.json"
+
 
 @dataclass(frozen=True)
 class Prepared:
-    """`config` and `tokenizer` of transformers, `row_tokens` of the longest row, `data` the fingerprint of the training data."""
+    """`config` and `tokenizer` of transformers, the RoPE base set; `row_tokens` of the longest row; `data`: a fingerprint.
+
+    `changes` says how the model's positions were changed for the rows.
+    """
 
     recipe: TrainRecipe
     config: PretrainedConfig
+    changes: list[str]
     tokenizer: PreTrainedTokenizerBase | None
     rows: TrainingRows
     held_out_rows: TrainingRows | None
@@ -35,21 +44,62 @@ class Prepared:
     plan: BatchPlan
     data: str
 
+    @property
+    def out(self) -> Path:
+        """The folder of everything that is written."""
+        return Path(self.recipe.out).expanduser()
+
+    @property
+    def epochs(self) -> float:
+        """How many times the training reads the data, rounded up to hundredths."""
+        return math.ceil(self.plan.epoch(self.recipe.training.steps) * 100) / 100
+
     def notes(self) -> list[str]:
-        """Return the data in words."""
-        plan, held_out = self.plan, self.held_out_rows
-        epochs = math.ceil(plan.epoch(self.recipe.training.steps) * 100) / 100
-        rows = f"{len(self.rows):,} rows of up to {self.row_tokens:,} tokens"
+        """Return the changes and the data in words."""
+        rows, held_out = f"{len(self.rows):,} rows of up to {self.row_tokens:,} tokens", self.held_out_rows
         return [
-            f"data: {rows}, {plan.rows_per_step} a step, read {epochs:g} times",
+            *self.changes,
+            f"data: {rows}, {self.plan.rows_per_step} a step, read {self.epochs:g} times",
             f"held out: {len(held_out):,} rows" if held_out else "held out: nothing (data.validation=0)",
         ]
+
+    def write_record(self, folder: Path) -> None:
+        """Write which training the weights in `folder` are of: `trainer.json`, for `check_record`."""
+        store.write_json(folder / RECORD, {"recipe": self.recipe.trained_keys(), "data": self.data})
+
+    def check_record(self, folder: Path) -> None:
+        """Raise RunError if the weights in `folder` were trained with other keys than the recipe's, or on other data."""
+        if not (folder / RECORD).is_file():
+            raise RunError(
+                f"{folder} has checkpoints without {RECORD}, so of which training is unknown; choose another `out`"
+            )
+        record = store.read_json(folder / RECORD)
+        then, now = _flat(record["recipe"]), _flat(self.recipe.trained_keys())
+        if changed := [key for key in now if then.get(key) != now[key]]:
+            differences = "; ".join(f"{key} was {then.get(key)!r} and is {now[key]!r}" for key in changed[:3])
+            raise RunError(f"{folder} is of another recipe: {differences}; restore that, or choose another `out`")
+        if record["data"] != self.data:
+            raise RunError(
+                f"the training data have changed since {folder} was saved: the runs hold other sequences; restore them, or choose "
+                "another `out` to start over"
+            )
+
+    def begin(self, *, resumes: bool) -> None:
+        """Write recipe and record to `out`. Raises RunError if training `resumes` from checkpoints of another training."""
+        self.out.mkdir(parents=True, exist_ok=True)
+        if resumes:
+            self.check_record(self.out)
+        self.write_record(self.out)
+        store.write_text(self.out / "recipe.yaml", self.recipe.dump())
 
 
 def prepare(recipe: TrainRecipe) -> Prepared:
     """Open the data and check them against the model. Raises NextlongError."""
-    data, run_tokenizer = recipe.data, run_tokenizer_of(recipe.data)
-    config = model.config_of(recipe, vocabulary=vocabulary_of(run_tokenizer))
+    data, run_tokenizer, vocabulary = recipe.data, None, None
+    if data.runs:
+        run_tokenizer = Run(data.runs[0]).steps["tokenizer"].file(".tokenizer.json")
+        vocabulary = int(Tokenizer.from_file(str(run_tokenizer)).get_vocab_size())
+    config = model.config_of(recipe, vocabulary=vocabulary)
     tokenizer = model.tokenizer_of(recipe, run_tokenizer=run_tokenizer)
     if run_tokenizer is not None:
         name = recipe.model.path or "model.scratch"
@@ -68,41 +118,10 @@ def prepare(recipe: TrainRecipe) -> Prepared:
     rows = TrainingRows(source, attention=recipe.attention, vocabulary=config.vocab_size)
     row_tokens = data.pack or source.row_tokens
     plan = plan_batches(recipe, rows=len(rows), row_tokens=row_tokens)
+    changes = model.set_rope_base(config, recipe, max_tokens=rows.longest_document)
     composed = [Run(run).steps["compose"].manifest["fingerprint"] for run in data.runs]
     fingerprint = hashlib.blake2b(" ".join([*composed, source.fingerprint]).encode(), digest_size=8).hexdigest()
-    return Prepared(recipe, config, tokenizer, rows, held_out, row_tokens, plan, fingerprint)
-
-
-def run_tokenizer_of(data: Data) -> Path | None:
-    """Return the tokenizer file of the first run. Raises RunError for a folder that is no finished run."""
-    return Run(data.runs[0]).steps["tokenizer"].file(".tokenizer.json") if data.runs else None
-
-
-def vocabulary_of(run_tokenizer: Path | None) -> int | None:
-    """Return how many ids a tokenizer has."""
-    if run_tokenizer is None:
-        return None
-    from tokenizers import Tokenizer
-
-    return int(Tokenizer.from_file(str(run_tokenizer)).get_vocab_size())
-
-
-def check_same_data(data: str, before: str, saved: object) -> None:
-    """Raise RunError if the fingerprint of the training data is not the one `before`, when `saved` was written."""
-    if data != before:
-        raise RunError(
-            f"the training data have changed since {saved} was saved: the runs hold other sequences; restore them, or choose "
-            "another `out` to start over"
-        )
-
-
-def check_same_recipe(recipe: TrainRecipe, before: Json, saved: Path) -> None:
-    """Raise RunError if what was `saved` was trained with other keys than the recipe's `trained_keys()`."""
-    then, now = _flat(before), _flat(recipe.trained_keys())
-    changed = [key for key in now if then.get(key) != now[key]]
-    if changed:
-        differences = "; ".join(f"{key} was {then.get(key)!r} and is {now[key]!r}" for key in changed[:3])
-        raise RunError(f"{saved} is of another recipe: {differences}; restore that, or choose another `out`")
+    return Prepared(recipe, config, changes, tokenizer, rows, held_out, row_tokens, plan, fingerprint)
 
 
 def _flat(nested: Json, above: str = "") -> Json:

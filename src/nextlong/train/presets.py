@@ -13,7 +13,6 @@ import yaml
 from pydantic import BaseModel
 
 from nextlong.errors import RecipeError
-from nextlong.text import Json
 from nextlong.train.recipe import TrainRecipe
 
 TABLE_128K: Final = "paper, table of the 128K training setting"
@@ -22,7 +21,6 @@ _SECTION_4: Final = "paper, section 4.2"
 _APPENDIX: Final = "paper, appendix C.2"
 SCRIPT: Final = "the authors' released script for 512K"
 _PROLONG: Final = "ProLong's train_sft.sh, which the paper follows (section 5.2)"
-_OURS: Final = "ours: what the engine needs"
 _DEMO: Final = "ours: two minutes on two cores"
 _COMMENT_COLUMN: Final = 46
 
@@ -121,31 +119,16 @@ def preset(name: str) -> Mapping[str, Sourced]:
     return PRESETS[name]
 
 
-def filled(keys: Mapping[str, Sourced]) -> Json:
-    """Return the keys of a preset as nested sections, for `TrainRecipe.from_dict`."""
-    sections: Json = {}
-    for key, sourced in keys.items():
-        *above, last = key.split(".")
-        section = sections
-        for part in above:
-            section = section.setdefault(part, {})
-        section[last] = sourced.value
-    return sections
-
-
 def recipe_from(
     name: str | None, *, out: str, data: Mapping[str, Any], model: str | None, overrides: tuple[str, ...] = ()
 ) -> TrainRecipe:
     """Return the recipe of a preset, or of the defaults, over the user's data and model."""
-    sections = filled(preset(name) if name else {})
-    if len(data.get("runs", ())) == 1:
-        sections.get("data", {}).pop("mix", None)
-        sections.get("data", {}).pop("by", None)
-    sections["data"] = {**sections.get("data", {}), **data}
-    if model is not None:
-        sections["model"] = {key: value for key, value in sections.get("model", {}).items() if key != "scratch"}
-        sections["model"] |= {"path": model}
-    return TrainRecipe.from_dict({"out": out, **sections}, overrides=overrides)
+    unused = {"data.mix", "data.by"} if len(data.get("runs", ())) == 1 else set()
+    unused |= {"model.scratch"} if model is not None else set()
+    keys = preset(name) if name else {}
+    of_preset = [f"{key}={_yaml(sourced.value)}" for key, sourced in keys.items() if key not in unused]
+    plain = {"out": out, "data": data, **({} if model is None else {"model": {"path": model}})}
+    return TrainRecipe.from_dict(plain, overrides=[*of_preset, *overrides])
 
 
 def commented_yaml(recipe: BaseModel, *, sources: Mapping[str, Sourced], heading: str) -> str:

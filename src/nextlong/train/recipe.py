@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveFloat, ValidationError, model_validator
 
 from nextlong.errors import RecipeError
 from nextlong.recipe.keys import PositiveLength
@@ -22,7 +22,14 @@ from nextlong.text import Json
 Positive = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Attention = Literal["sequence", "document", "row"]
-_Checkpointing = Literal["none", "layers", "offload"]
+
+
+def _switch(value: Any) -> Any:
+    """Return the word that YAML 1.1 read as a Boolean: a bare `on` or `off`."""
+    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
+
+
+Switch = Annotated[Literal["off", "on"], BeforeValidator(_switch)]
 
 
 class Section(BaseModel):
@@ -34,13 +41,8 @@ class Data(Section):
 
     runs: tuple[str, ...] = Field((), description="run directories; no export is needed")
     parquet: tuple[str, ...] = Field((), description="instead of runs: exported Parquet files or folders")
-    mds: tuple[str, ...] = Field((), description="instead of runs: folders of exported MDS shards")
-    chat: str | None = Field(
-        None, description="instead of runs: JSON Lines with `messages`, for fine-tuning on answers"
-    )
-    mix: tuple[Annotated[float, Field(gt=0)], ...] | None = Field(
-        None, description="data mixture: proportions of several runs; null: use everything"
-    )
+    chat: str | None = Field(None, description="instead of runs: JSON Lines with `messages`, to fine-tune on answers")
+    mix: tuple[PositiveFloat, ...] | None = Field(None, description="proportions of several runs; null: use everything")
     by: Literal["sequences", "tokens"] = Field("sequences", description="unit of the mix")
     pack: PositiveLength | None = Field(
         None, description="sequence packing: tokens of a row that holds several whole sequences; for chat: of each row"
@@ -49,21 +51,19 @@ class Data(Section):
     shared_chunks: Literal["keep", "leave-out"] = Field(
         "keep", description="leave-out: do not train on sequences that share a chunk with the held-out ones"
     )
-    split_seed: int = Field(
-        0, description="of the train-validation split; keep it equal between trainings on the same documents"
-    )
+    split_seed: int = Field(0, description="of the train-validation split; keep it equal on the same documents")
 
     @model_validator(mode="after")
     def _one_kind(self) -> Self:
-        given = [key for key in ("runs", "parquet", "mds", "chat") if getattr(self, key)]
+        given = [key for key in ("runs", "parquet", "chat") if getattr(self, key)]
         if len(given) != 1:
             held = " and ".join(f"data.{key}" for key in given) or "none of them"
-            raise ValueError(f"name one of data.runs, data.parquet, data.mds and data.chat (set: {held})")
+            raise ValueError(f"name one of data.runs, data.parquet and data.chat (set: {held})")
         if self.chat and not self.pack:
             raise ValueError("data.chat needs data.pack, the tokens of a row of conversations, such as 65536")
         if self.mix and len(self.mix) != len(self.runs):
             raise ValueError(f"data.mix has {len(self.mix)} proportions for {len(self.runs)} runs; give one for each")
-        if (self.parquet or self.mds) and (self.pack or self.mix):
+        if self.parquet and (self.pack or self.mix):
             raise ValueError("data.pack and data.mix arrange runs; the rows of an export are fixed when it is written")
         return self
 
@@ -85,14 +85,12 @@ class Model(Section):
     path: str | None = Field(None, description="a folder (or Hub name) that from_pretrained loads")
     scratch: Scratch | None = Field(None, description="instead of path: a small Llama with random weights")
     rope_base: Annotated[float, Field(gt=1)] | None = Field(
-        None, description="RoPE base to train with; null: that of the model"
+        None, description="RoPE base to train with; null: the model's"
     )
     rope_scaling: Literal["keep", "replace"] = Field(
         "keep", description="keep or drop the YaRN, linear or llama3 scaling of the source model"
     )
-    lora_rank: Positive | None = Field(
-        None, description="train LoRA adapters of this rank instead of the weights (needs peft)"
-    )
+    lora_rank: Positive | None = Field(None, description="train LoRA adapters of this rank instead (needs peft)")
     lora_alpha: Positive = 32
 
     @model_validator(mode="after")
@@ -110,20 +108,16 @@ class Training(Section):
     steps: Positive = 100
     tokens_per_step: PositiveLength = Field(131_072, description="batch size in tokens, over all devices")
     micro_batch_rows: Positive = Field(1, description="rows computed at once; the result is the same")
-    lr: Annotated[float, Field(gt=0)] = 1e-5
+    lr: PositiveFloat = 1e-5
     min_lr_ratio: Annotated[float, Field(ge=0, le=1)] = Field(0.0, description="share of lr at the end of the schedule")
     schedule: Literal["cosine", "linear", "constant"] = "cosine"
     warmup_steps: Annotated[int, Field(ge=0)] = 0
     beta1: Share = 0.9
     beta2: Share = 0.95
-    eps: Annotated[float, Field(gt=0)] = 1e-8
+    eps: PositiveFloat = 1e-8
     weight_decay: Annotated[float, Field(ge=0)] = Field(0.1, description="of matrices; norms and biases never decay")
-    clip: Annotated[float, Field(gt=0)] | None = Field(
-        1.0, description="maximum norm of the gradient; null: no clipping"
-    )
-    precision: Literal["bf16", "fp32"] = Field(
-        "bf16", description="of the computation; weights and optimizer states are float32"
-    )
+    clip: PositiveFloat | None = Field(1.0, description="maximum norm of the gradient; null: no clipping")
+    precision: Literal["bf16", "fp32"] = Field("bf16", description="of the computation; weights and states are float32")
 
     @model_validator(mode="after")
     def _warms_up(self) -> Self:
@@ -137,11 +131,11 @@ class Training(Section):
 class Memory(Section):
     """Settings that reduce peak memory."""
 
-    checkpointing: _Checkpointing = Field(
+    checkpointing: Literal["none", "layers", "offload"] = Field(
         "layers", description="activation checkpointing: keep only each layer's input; offload: in main memory"
     )
     optimizer: Literal["adamw", "adamw-8bit"] = Field(
-        "adamw", description="adamw-8bit: optimizer states in 8 bits (needs bitsandbytes)"
+        "adamw", description="adamw-8bit: states in 8 bits (needs bitsandbytes)"
     )
     loss_block_tokens: PositiveLength = Field(2048, description="tokens whose logits are in memory at a time")
 
@@ -156,14 +150,8 @@ class HeldOut(Section):
     rows: Positive = Field(16, description="number of held-out rows to measure, at most")
 
 
-def _switch(value: Any) -> Any:
-    """Return the word that YAML 1.1 read as a Boolean: a bare `on` or `off`."""
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
-
-
 class Watch(Section):
-    tensorboard: Annotated[Literal["off", "on"], BeforeValidator(_switch)] = "off"
-    wandb: Annotated[Literal["off", "offline"], BeforeValidator(_switch)] = "off"
+    tensorboard: Switch = "off"
     spike: Annotated[float, Field(gt=1)] | None = Field(
         2.0, description="stop when the loss of a step exceeds this multiple of the median of the last 20; null: never"
     )
@@ -173,7 +161,7 @@ class Hardware(Section):
     """Devices: --dry-run plans for them, and more than one are trained on by torchtitan."""
 
     device: Literal["this", "H100", "H200", "A100", "B200"] = Field(
-        "this", description="for --dry-run; this: measured on this machine"
+        "this", description="for --dry-run; this: time is measured here"
     )
     count: Positive = Field(1, description="number of devices; more than one: --engine torchtitan")
     ranks_per_row: Positive = Field(1, description="devices that share a row (context or sequence parallelism)")
@@ -182,9 +170,7 @@ class Hardware(Section):
 class Torchtitan(Section):
     """Further options of the engine torchtitan."""
 
-    float8: Annotated[Literal["off", "on"], BeforeValidator(_switch)] = Field(
-        "off", description="on: matrix products in float8 (needs torchao, H100 or later)"
-    )
+    float8: Switch = Field("off", description="on: products in float8 (needs torchao, an H100)")
     options: tuple[str, ...] = Field(
         (), description='options of its command line, such as ["--profiler.enable_profiling"]; they override the recipe'
     )
@@ -224,19 +210,13 @@ class TrainRecipe(RecipeFile):
     model: Model
     attention: Attention = Field(
         "sequence",
-        description="document mask: tokens attend within a sequence (the paper's setting), within an original document, or "
-        "within the whole row; a NExtLong sequence counts as one document",
+        description="document mask: attend within a sequence (the paper's setting), an original document (a NExtLong sequence "
+        "is one), or the whole row",
     )
     attention_kernel: Literal["auto", "sdpa", "varlen"] = Field(
         "auto", description="auto: varlen attention for packed rows in bf16 on a GPU, else sdpa per document"
     )
-    compile: Annotated[Literal["off", "on"], BeforeValidator(_switch)] = Field(
-        "off", description="on: torch.compile of the layers; faster steps on a GPU after minutes of compilation"
-    )
-    loss_kernel: Literal["auto", "blocks", "liger"] = Field(
-        "auto",
-        description="auto: Liger's fused loss if it is installed, runs here and equals ours; else ours, in blocks",
-    )
+    compile: Switch = Field("off", description="on: torch.compile of the layers, for a GPU")
     training: Training = Training()
     memory: Memory = Memory()
     checkpoints: Checkpoints = Checkpoints()
@@ -279,6 +259,20 @@ def leaves(section: BaseModel, *, above: str = "") -> Iterator[tuple[str, object
             yield from leaves(value, above=f"{above}{name}.")
         else:
             yield f"{above}{name}", value, default
+
+
+def micro_batches(recipe: TrainRecipe, *, rows_per_step: int, devices: int, ranks_per_row: int) -> int:
+    """Return the micro-batches of a step on each group of `ranks_per_row` devices.
+
+    Raises RecipeError if the groups cannot share the step's rows evenly.
+    """
+    (groups, rest), at_once = divmod(devices, ranks_per_row), recipe.training.micro_batch_rows
+    if rest or rows_per_step % (groups * at_once):
+        raise RecipeError(
+            f"{devices} devices, {ranks_per_row} a row, cannot share {rows_per_step} rows a step, {at_once} at once, evenly; "
+            "change hardware.count, hardware.ranks_per_row, training.micro_batch_rows or training.tokens_per_step"
+        )
+    return rows_per_step // (groups * at_once)
 
 
 def nearest_multiple(tokens_per_step: int, *, row_tokens: int) -> int:

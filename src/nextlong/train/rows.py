@@ -1,6 +1,6 @@
 """Rows: what a training step reads, with the boundaries of its documents, and which rows each step reads.
 
-In:  finished runs (nothing is exported), exported Parquet or MDS, or conversations; which tokens see each other.
+In:  finished runs (nothing is exported), exported Parquet, or conversations; which tokens see each other.
 Out: `Row`s: ids, labels (−100 at the first token of a document), positions from 0 in each document, and its boundaries.
 
 The rows of a step are a function of the seed and the step alone. So an interrupted training resumes at the very next row, and
@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 import numpy as np
@@ -20,6 +21,7 @@ from numpy.typing import NDArray
 
 from nextlong.artifacts.rows import epoch_order, original_lengths
 from nextlong.errors import CorpusError, RecipeError, TokenizerError
+from nextlong.rng import keyed_hash, threshold_for
 from nextlong.torch import SequenceDataset
 from nextlong.train.loss import IGNORED
 from nextlong.train.recipe import Attention, Data, TrainRecipe, nearest_multiple
@@ -69,9 +71,16 @@ def source_of(data: Data, *, split: str, tokenizer: PreTrainedTokenizerBase | No
         from nextlong.train.chat import ChatRows
 
         return ChatRows(data, split=split, tokenizer=tokenizer)
-    from nextlong.train.exported import MdsRows, ParquetRows
+    from nextlong.train.exported import ParquetRows
 
-    return (ParquetRows if data.parquet else MdsRows)(data, split=split)
+    return ParquetRows(data, split=split)
+
+
+def is_on_side(numbers: NDArray[np.int64], data: Data, *, split: str) -> NDArray[np.bool_]:
+    """Return which of the numbered rows, or conversations, are on one side of the split: sampled by keyed hash."""
+    keys = keyed_hash(numbers.astype(np.uint64), seed=data.split_seed, stage="validation")
+    is_held_out: NDArray[np.bool_] = keys < threshold_for(data.validation)
+    return is_held_out if split == "validation" else ~is_held_out
 
 
 class RunRows:
@@ -154,21 +163,25 @@ class TrainingRows:
 
 
 def flat(rows: Sequence[Row]) -> dict[str, Any]:
-    """Lay rows end to end: columns (1, all tokens), and where the documents begin and end, counting through all rows.
+    """Lay rows end to end; return a batch as `packed_batch` does."""
+    bounds = [0]
+    for row in rows:
+        bounds += (row.bounds[1:] + bounds[-1]).tolist()
+    batch = packed_batch(torch.cat([row.input_ids for row in rows])[None], bounds)
+    return batch | {"labels": torch.cat([row.labels for row in rows])[None]}
 
-    The boundaries are given as Python integers, too (`document_bounds`), so that no layer waits for the device to read them.
+
+def packed_batch(input_ids: torch.Tensor, bounds: Sequence[int]) -> dict[str, Any]:
+    """Return what a model call takes of ids (1, T) whose documents lie between `bounds`, [0, …, T].
+
+    Columns (1, T), and where the documents begin and end, also as Python integers (`document_bounds`), so that no layer waits
+    for the device to read them.
     """
-    # Where each row begins in the flat batch, (rows + 1,).
-    firsts = np.cumsum([0, *(len(row.input_ids) for row in rows)]).tolist()
-    bounds = [row.bounds[1:] + first for row, first in zip(rows, firsts, strict=False)]
-    ends = torch.cat([torch.zeros(1, dtype=torch.int32), *bounds]).to(torch.int32)
-    return {
-        "input_ids": torch.cat([row.input_ids for row in rows])[None],
-        "labels": torch.cat([row.labels for row in rows])[None],
-        "position_ids": torch.cat([row.position_ids for row in rows])[None],
-        "cu_seq_lens_q": ends,
-        "document_bounds": tuple(ends.tolist()),
-    }
+    labels = input_ids.clone()
+    labels[0, list(bounds[:-1])] = IGNORED
+    positions = torch.cat([torch.arange(last - first) for first, last in pairwise(bounds)])[None]
+    columns = {"input_ids": input_ids, "labels": labels, "position_ids": positions}
+    return {**columns, "cu_seq_lens_q": torch.tensor(bounds, dtype=torch.int32), "document_bounds": tuple(bounds)}
 
 
 def on_device(batch: Mapping[str, Any], device: torch.device) -> dict[str, Any]:

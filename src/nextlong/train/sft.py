@@ -21,9 +21,11 @@ from rich.console import Console
 from nextlong.engine import store
 from nextlong.errors import RecipeError
 from nextlong.report import tables
-from nextlong.train import checkpoint, model
-from nextlong.train.prepare import Prepared, check_same_data, check_same_recipe, prepare
-from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported
+from nextlong.train import checkpoint
+from nextlong.train.device import lr_factor
+from nextlong.train.model import load_weights
+from nextlong.train.prepare import Prepared, prepare
+from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported, micro_batches
 from nextlong.train.rows import flat
 
 _KEYS: Final[SupportedKeys] = {
@@ -52,30 +54,32 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
 
 def _train(recipe: TrainRecipe, out: Path, console: Console, *, is_first: bool) -> None:
     from datasets import Dataset
+    from torch.optim.lr_scheduler import LambdaLR
     from trl import SFTTrainer
 
     ready, last = prepare(recipe), _last_checkpoint(out)
-    if is_first and last is not None:
-        record = store.read_json(out / checkpoint.RECORD)
-        check_same_recipe(recipe, record["recipe"], last)
-        check_same_data(ready.data, record["data"], last)
-    notes = model.set_rope_base(ready.config, recipe, max_tokens=ready.rows.longest_document)
-    for line in [*notes, *ready.notes()] if is_first else []:
-        tables.say(line, console)
+    if is_first:
+        ready.begin(resumes=last is not None)
+        for line in ready.notes():
+            tables.say(line, console)
     # TRL's dataset is the numbers of the rows, in the order in which the steps of nextlong's loop read them.
     numbers = [
         row for step in range(recipe.training.steps) for row in ready.plan.micro_batches(step).flatten().tolist()
     ]
-    trainer = SFTTrainer(
-        model=model.load_weights(recipe, ready.config),
+
+    class RowsTrainer(SFTTrainer):  # type: ignore[misc]
+        def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:  # noqa: ARG002
+            """Use our learning rates: transformers' own lag by one step and know no linear schedule that ends above 0."""
+            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lr_factor(recipe.training))
+            return self.lr_scheduler
+
+    trainer = RowsTrainer(
+        model=load_weights(recipe, ready.config),
         args=_arguments(recipe, ready, out),
         train_dataset=Dataset.from_dict({"row": numbers}),
         data_collator=lambda batch: flat([ready.rows[one["row"]] for one in batch]),
         processing_class=ready.tokenizer,
     )
-    if is_first:
-        store.write_json(out / checkpoint.RECORD, {"recipe": recipe.trained_keys(), "data": ready.data})
-        store.write_text(out / "recipe.yaml", recipe.dump())
     trainer.train(resume_from_checkpoint=last and str(last))
     work = out / ".work-final"
     trainer.save_model(str(work))
@@ -95,21 +99,14 @@ def _arguments(recipe: TrainRecipe, ready: Prepared, out: Path) -> Any:
     import torch
     from trl import SFTConfig
 
-    training, ranks = recipe.training, int(os.environ.get("WORLD_SIZE", "1"))
-    accumulation, rest = divmod(ready.plan.rows_per_step, ranks * training.micro_batch_rows)
-    if rest:
-        raise RecipeError(
-            f"{ranks} processes with training.micro_batch_rows={training.micro_batch_rows} cannot share a step of "
-            f"{ready.plan.rows_per_step} rows evenly; change training.tokens_per_step or the number of processes"
-        )
+    training, processes = recipe.training, int(os.environ.get("WORLD_SIZE", "1"))
+    accumulation = micro_batches(recipe, rows_per_step=ready.plan.rows_per_step, devices=processes, ranks_per_row=1)
     return SFTConfig(
         output_dir=str(out),
         max_steps=training.steps,
         per_device_train_batch_size=training.micro_batch_rows,
         gradient_accumulation_steps=accumulation,
         learning_rate=training.lr,
-        warmup_steps=training.warmup_steps,
-        **_schedule(recipe),
         adam_beta1=training.beta1,
         adam_beta2=training.beta2,
         adam_epsilon=training.eps,
@@ -131,19 +128,3 @@ def _arguments(recipe: TrainRecipe, ready: Prepared, out: Path) -> Any:
         seed=recipe.seed,
         use_cpu=not torch.accelerator.is_available(),
     )
-
-
-def _schedule(recipe: TrainRecipe) -> dict[str, Any]:
-    """Return transformers' name of the schedule; its learning rate of a step is ours of the step before."""
-    training = recipe.training
-    if training.schedule == "cosine":
-        return {
-            "lr_scheduler_type": "cosine_with_min_lr",
-            "lr_scheduler_kwargs": {"min_lr_rate": training.min_lr_ratio},
-        }
-    if training.schedule == "linear" and training.min_lr_ratio:
-        raise RecipeError(
-            f"--engine trl: training.schedule=linear with training.min_lr_ratio={training.min_lr_ratio} is not known to "
-            "transformers; use cosine, or set training.min_lr_ratio=0"
-        )
-    return {"lr_scheduler_type": {"linear": "linear", "constant": "constant_with_warmup"}[training.schedule]}

@@ -27,6 +27,6 @@ def test_the_largest_of_several_sources_have_colours_and_one_source_is_grey():
         ("a", "map run2", 3),
         ("b", "map run3", 3),
         ("c", "map run4", 2),
-        ("2 more sources", "map plain1", 2),
+        ("2 more sources", "map plain0", 2),
     ]
-    assert [one.colour for one in chunk_map._by_source(["a"] * 10, points)] == ["map plain1"]
+    assert [one.colour for one in chunk_map._by_source(["a"] * 10, points)] == ["map plain0"]

@@ -31,6 +31,14 @@ def test_similarity_by_source_is_drawn_where_a_run_has_several_sources():
     assert figures.by_source([plain | {"similarity_by_source": {"a": means["a"]}}], NAMES) == ""
 
 
+def test_steps_that_take_no_time_are_not_drawn():
+    steps = [{"step": "ingest", "seconds": 99.5}, {"step": "rows", "seconds": 0.5}, {"step": "embed", "seconds": None}]
+    chart = figures.seconds([{"steps": steps}], NAMES)
+    assert "ingest: 99.5 s" in chart
+    assert "rows" not in chart
+    assert "embed" not in chart
+
+
 def test_one_source_of_one_run_is_no_chart():
     assert figures.sources([{"tokens_by_source": {"a": 3}}], NAMES) == ""
     assert figures.sources([{"tokens_by_source": {"a": 3}}] * 2, ["base", "tail"])

@@ -16,7 +16,6 @@ pytestmark = pytest.mark.heavy
         ("memory.optimizer", "adamw-8bit", "memory.optimizer=adamw-8bit"),
         ("memory.checkpointing", "offload", r"memory\.checkpointing=offload \(only layers or none\)"),
         ("attention_kernel", "sdpa", r"attention_kernel=sdpa \(only auto\)"),
-        ("loss_kernel", "liger", "loss_kernel=liger"),
     ],
 )
 def test_a_key_that_it_cannot_express(train_recipe, quiet, key, value, told):

@@ -18,10 +18,9 @@ from nextlong.picture.charts import Point, Series
 from nextlong.picture.pieces import CHUNK_ROLES
 from nextlong.runs.measures import sample_chunks
 from nextlong.runs.run import Run, Span
-from nextlong.text import counted
 
 _SAMPLE: Final = 1000  # chunks of the corpus
-_SOURCE_COLOURS: Final = ("run2", "run3", "run4")  # neither the meta-document's orange nor the negatives' blue
+SOURCE_COLOURS: Final = ("run2", "run3", "run4")  # neither the meta-document's orange nor the negatives' blue
 
 
 class ChunkMap(NamedTuple):
@@ -77,8 +76,8 @@ def draw(run: Run, spans: Sequence[Span], *, lead: int) -> ChunkMap | None:
 def _by_source(sources: Sequence[str], points: Sequence[Point]) -> list[Series]:
     """Return the sampled chunks by source: the largest of several sources with a colour each, all others in grey."""
     counts = {name: sources.count(name) for name in dict.fromkeys(sources)}
-    largest = sorted(counts, key=lambda name: -counts[name])[: len(_SOURCE_COLOURS) if len(counts) > 1 else 0]
-    colours = dict(zip(largest, _SOURCE_COLOURS, strict=False))
+    largest = sorted(counts, key=lambda name: -counts[name])[: len(SOURCE_COLOURS) if len(counts) > 1 else 0]
+    colours = dict(zip(largest, SOURCE_COLOURS, strict=False))
     small = [point._replace(radius=2) for point in points]
     shown = [
         Series(
@@ -89,8 +88,15 @@ def _by_source(sources: Sequence[str], points: Sequence[Point]) -> list[Series]:
         for name, colour in colours.items()
     ]
     rest = [point for source, point in zip(sources, small, strict=True) if source not in colours]
-    name = counted(len(counts) - len(colours), "more source") if colours else "other chunks of the corpus"
-    return [*shown, Series(name, "map plain1", points=rest)] if rest else shown
+    others = [name for name in counts if name not in colours]
+    name = (
+        "other chunks of the corpus"
+        if not colours
+        else f"{len(others)} more sources"
+        if len(others) > 1
+        else "".join(others)
+    )
+    return [*shown, Series(name, "map plain0", points=rest)] if rest else shown
 
 
 def _larger(point: Point, span: Span, radius: float = 4) -> Point:

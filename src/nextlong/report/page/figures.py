@@ -16,6 +16,7 @@ from nextlong.report.page.numbers import source_names, spoken_bin
 from nextlong.report.page.words import Plain, is_extended
 
 _MAX_SOURCES: Final = 12
+_LEAST_SHARE: Final = 0.01  # of the seconds of a run, of a step that is drawn
 _ROLES: Final = {  # name and colour, as in the strip
     "meta": ("meta-document", "own"),
     "negative": ("negatives", "negative"),
@@ -141,12 +142,14 @@ def outcome(plain: Plain, names: Sequence[str]) -> Markup:
 
 
 def seconds(plain: Plain, names: Sequence[str]) -> Markup:
-    """Draw the seconds of each step."""
-    steps = list(dict.fromkeys(step["step"] for stats in plain for step in stats["steps"]))
-    rows = [
-        [{step["step"]: step["seconds"] or 0.0 for step in stats["steps"]}.get(name, 0.0) for name in steps]
-        for stats in plain
-    ]
+    """Draw the seconds of the steps that take at least 1 % of the time of a run."""
+    held = [{step["step"]: step["seconds"] or 0.0 for step in stats["steps"]} for stats in plain]
+    steps = list(
+        dict.fromkeys(
+            name for of_run in held for name, taken in of_run.items() if taken >= _LEAST_SHARE * sum(of_run.values())
+        )
+    )
+    rows = [[of_run.get(name, 0.0) for name in steps] for of_run in held]
     return _bars(names, steps, rows, label="seconds", unit=" s", form="{:,.1f}")
 
 

@@ -92,8 +92,12 @@ def settings(plain: Plain) -> list[Row]:
         "distinct_documents": "documents used",
         "chars_per_token": "characters per token",
     }
+    compared = [
+        row("mean cosine", plain, ("similarity", "mean"), "{:.4f}"),
+        row("tokens between neighboring chunks of a document, median", plain, ("distance_tokens", "p50"), "{:,.0f}"),
+    ]
     rows = (row(name, plain, (key,), "{:.3f}" if key == "chars_per_token" else "{:,}") for key, name in names.items())
-    return _filled(Row(one.name, tuple(map(_explained, one.cells))) for one in rows)
+    return _filled([*(Row(one.name, tuple(map(_explained, one.cells))) for one in rows), *compared])
 
 
 def _explained(cell: Cell) -> Cell:

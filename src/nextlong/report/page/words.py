@@ -69,8 +69,8 @@ _READ: Final = {
     "near": "A negative that repeats the text gives the answer away, so it is filtered out and the next similar chunk is used.",
     "yield": "Check that you accept each reason for dropping a document. Many dropped documents mean that the corpus is too small, "
     "or its documents too short for this sequence length.",
-    "cost": "Seconds from the start of the first task to the end of the last; cached steps show their original time. Memory is "
-    "the peak of one task, including memory-mapped files.",
+    "cost": "Steps that take at least 1% of the time; the numbers have all. Seconds from the start of the first task to the end of "
+    "the last; cached steps show their original time. Memory is the peak of one task, including memory-mapped files.",
 }
 _READ_DOCUMENTS: Final = {  # where no sequence of the page extends a document
     "rank": "Higher means that a document has more in common with what it is compared to; a line near 0 means random neighbors. "

@@ -161,7 +161,7 @@ def _run(run: Run, of_run: Mapping[str, Any], name: str) -> dict[str, Any]:
 def _hardness(plain: Plain) -> list[tuple[str, str, Figure, list[Row]]]:
     """Return the charts about similarity and distance: name, heading, what draws it, its numbers."""
     is_extended = words.is_extended(plain)
-    compared = "; ".join(dict.fromkeys(map(words.compared, plain)))
+    compared = "; ".join(dict.fromkeys(words.compared(stats) for stats in plain if stats["scores"]))
     part = "chunk" if is_extended else "part"
     return [
         (

@@ -22,8 +22,7 @@ from torchtitan.trainer import Trainer
 
 from nextlong.errors import RecipeError
 from nextlong.text import Json
-from nextlong.train.model import set_rope_base
-from nextlong.train.recipe import TrainRecipe
+from nextlong.train.recipe import TrainRecipe, micro_batches
 from nextlong.train.titan import parts
 from nextlong.train.titan.launch import installed_version
 
@@ -54,16 +53,9 @@ def config_of(recipe: TrainRecipe) -> Trainer.Config:
     as_json = recipe.model_dump_json()
     ready = parts.prepared(as_json)
     path, training, hardware = str(recipe.model.path), recipe.training, recipe.hardware
-    row_tokens = input_tokens(ready.row_tokens, ranks_per_row=hardware.ranks_per_row)
-    rows_per_step = ready.plan.rows_per_step
-    groups, rest = divmod(hardware.count, hardware.ranks_per_row)
-    if rest or rows_per_step % (groups * training.micro_batch_rows):
-        raise RecipeError(
-            f"{hardware.count} devices, {hardware.ranks_per_row} a row, cannot share {rows_per_step} rows a step, "
-            f"{training.micro_batch_rows} at once, evenly; change hardware.count, hardware.ranks_per_row, "
-            "training.micro_batch_rows or training.tokens_per_step"
-        )
-    set_rope_base(ready.config, recipe, max_tokens=ready.rows.longest_document)
+    ranks, rows_per_step = hardware.ranks_per_row, ready.plan.rows_per_step
+    row_tokens = input_tokens(ready.row_tokens, ranks_per_row=ranks)
+    micro_batches(recipe, rows_per_step=rows_per_step, devices=hardware.count, ranks_per_row=ranks)
     check_llama(ready.config, path=path)
     rows: Json = {"recipe": as_json, "row_tokens": row_tokens}
     if installed_version() == "main":
@@ -82,7 +74,7 @@ def config_of(recipe: TrainRecipe) -> Trainer.Config:
         for pattern, decay in ((r"norm\.weight$", 0.0), (".*", training.weight_decay))
     ]
     # Logits of at most `loss_block_tokens` tokens at a time, in chunks of equal length.
-    local_tokens = row_tokens // hardware.ranks_per_row
+    local_tokens = row_tokens // ranks
     fewest = -(-local_tokens // recipe.memory.loss_block_tokens)
     chunks = next(count for count in range(fewest, local_tokens + 1) if local_tokens % count == 0)
     cross_entropy = CrossEntropyLoss.Config(global_vocab_size=ready.config.vocab_size)
@@ -107,9 +99,7 @@ def config_of(recipe: TrainRecipe) -> Trainer.Config:
             disable_cuda_graphs=True,  # they would keep the activations of a whole row allocated
         ),
         # `ptrr` balances blocks of attention work; torchtitan's default, `headtail`, is for attention without a mask.
-        parallelism=ParallelismConfig(
-            context_parallel_degree=hardware.ranks_per_row, context_parallel_load_balancer="ptrr"
-        ),
+        parallelism=ParallelismConfig(context_parallel_degree=ranks, context_parallel_load_balancer="ptrr"),
         checkpoint=CheckpointManager.Config(
             enable=True,
             folder="checkpoints",

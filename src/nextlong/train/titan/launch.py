@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
-import json
 import os
 import shutil
 import subprocess
@@ -19,12 +18,15 @@ import sys
 from pathlib import Path
 from typing import Final, Literal
 
+import torch
 from rich.console import Console
+from safetensors import SafetensorError, safe_open
 
 from nextlong.engine import store
 from nextlong.errors import RecipeError, RunError
 from nextlong.report import tables
-from nextlong.train.prepare import check_same_data, check_same_recipe
+from nextlong.train import checkpoint
+from nextlong.train.prepare import RECORD, Prepared
 from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported
 
 _KEYS: Final[SupportedKeys] = {
@@ -35,7 +37,6 @@ _KEYS: Final[SupportedKeys] = {
     "memory.checkpointing": ("layers", "none"),
 }
 _INDEX: Final = "model.safetensors.index.json"
-_GPUS_PER_NODE: Final = 8  # in commands that are shown
 
 
 def installed_version() -> Literal["0.3", "main"]:
@@ -48,8 +49,6 @@ def installed_version() -> Literal["0.3", "main"]:
         raise RecipeError(
             "--engine torchtitan needs torchtitan; pip install torchtitan==0.3.0 beside a torch newer than 2.13"
         )
-    import torch
-
     if not hasattr(torch.distributed, "set_timeout"):
         raise RecipeError(
             f"torch {torch.__version__} is too old for torchtitan: it lacks torch.distributed.set_timeout, which torchtitan calls "
@@ -78,61 +77,55 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
     check_supported(recipe, _KEYS, trainer="--engine torchtitan", advice=advice)
     installed_version()
     recipe = _with_local_paths(recipe)
-    out = Path(recipe.out)
-    if _is_finished(recipe):
-        tables.say(f"all {recipe.training.steps} steps are done; choose another `out` to train from the start", console)
-    elif "WORLD_SIZE" in os.environ:
-        _train_as_rank(recipe)
-    else:
-        with store.locked(out):
-            _check_checkpoints(recipe)
-            if _last_save(recipe) is None:  # otherwise all steps are done, and torchtitan could not resume from them
-                _start_processes(recipe, console)
-            _finish(recipe)
-        tables.say(f"model: {out / 'final'}", console)
-    return out / "final"
-
-
-def _start_processes(recipe: TrainRecipe, console: Console) -> None:
-    import torch
-
     from nextlong.train.titan import parts
 
-    count = recipe.hardware.count
+    ready, final = parts.prepared(recipe.model_dump_json()), Path(recipe.out) / "final"
+    if _is_finished(ready):
+        tables.say(f"all {recipe.training.steps} steps are done; choose another `out` to train from the start", console)
+    elif "WORLD_SIZE" in os.environ:
+        _train_as_rank(ready)
+    else:
+        with store.locked(final.parent):
+            if _last_save(recipe) is None:
+                _start_processes(ready, console)
+            else:  # all steps are done, and torchtitan could not resume from weights alone
+                ready.check_record(final.parent)
+            _finish(ready)
+        tables.say(f"model: {final}", console)
+    return final
+
+
+def _start_processes(ready: Prepared, console: Console) -> None:
+    count, out = ready.recipe.hardware.count, Path(ready.recipe.out)
     available = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
     if count > available:
-        nodes, rest = divmod(count, _GPUS_PER_NODE)
-        shape = f"--nnodes {nodes} --nproc-per-node {_GPUS_PER_NODE}" if nodes and not rest else ""
         raise RecipeError(
-            f"hardware.count={count} devices, and this machine has {available}; start it on each machine with: torchrun "
-            f"{shape or f'--nproc-per-node {count}'} --rdzv-backend c10d --rdzv-endpoint FIRST_MACHINE:29500 -m nextlong train "
-            "RECIPE --engine torchtitan"
+            f"hardware.count={count} devices, and this machine has {available}; start it on each machine with torchrun, as for 2 "
+            "machines of 8 devices: torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint "
+            "FIRST_MACHINE:29500 -m nextlong train RECIPE --engine torchtitan"
         )
-    for line in parts.prepared(recipe.model_dump_json()).notes():
+    _begin(ready)
+    for line in ready.notes():
         tables.say(line, console)
-    kept = Path(recipe.out) / "recipe.yaml"
-    store.write_text(kept, recipe.dump())
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
-    command = [sys.executable, *torchrun, "-m", "nextlong", "train", str(kept), "--engine", "torchtitan"]
+    command = [sys.executable, *torchrun, "-m", "nextlong", "train", str(out / "recipe.yaml"), "--engine", "torchtitan"]
     if (status := subprocess.run(command, check=False).returncode) != 0:
         raise RunError(
             f"torchtitan stopped with exit code {status}; its messages are above, and the same command resumes"
         )
 
 
-def _train_as_rank(recipe: TrainRecipe) -> None:
+def _train_as_rank(ready: Prepared) -> None:
     """Train as one of torchrun's processes."""
-    rank, processes = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
+    recipe, rank, processes = ready.recipe, int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
     if processes != recipe.hardware.count:
         raise RecipeError(
             f"hardware.count={recipe.hardware.count}, and torchrun started {processes} processes; make them equal"
         )
-    out = Path(recipe.out)
-    _check_checkpoints(recipe)
-    if _last_save(recipe) is None and not _is_finished(recipe):  # rank 0 may have finished it a moment ago
+    if rank == 0:
+        _begin(ready)
+    if _last_save(recipe) is None and not _is_finished(ready):  # rank 0 may have finished it a moment ago
         if rank == 0:
-            out.mkdir(parents=True, exist_ok=True)
-            store.write_text(out / "recipe.yaml", recipe.dump())
             # A kill may have left parts of the last save. Parts of more ranks than now would be read as weights of this training.
             # The other ranks wait for this one before they write.
             shutil.rmtree(_last_step_folder(recipe), ignore_errors=True)
@@ -143,7 +136,11 @@ def _train_as_rank(recipe: TrainRecipe) -> None:
         sys.argv = ["torchtitan", *ours, *recipe.torchtitan.options]
         main()
     if rank == 0:
-        _finish(recipe)
+        _finish(ready)
+
+
+def _begin(ready: Prepared) -> None:
+    ready.begin(resumes=any((ready.out / "checkpoints").glob("step-*")))
 
 
 def _with_local_paths(recipe: TrainRecipe) -> TrainRecipe:
@@ -168,13 +165,6 @@ def _with_local_paths(recipe: TrainRecipe) -> TrainRecipe:
     return recipe.model_copy(update={"model": model, "out": str(Path(recipe.out).expanduser().absolute())})
 
 
-def _check_checkpoints(recipe: TrainRecipe) -> None:
-    """Raise RunError if the checkpoints in `out` are of another recipe; torchtitan's loader compares the data."""
-    kept, saved = Path(recipe.out) / "recipe.yaml", Path(recipe.out) / "checkpoints"
-    if kept.is_file() and list(saved.glob("step-*")):
-        check_same_recipe(recipe, TrainRecipe.load(kept).trained_keys(), saved)
-
-
 def _last_step_folder(recipe: TrainRecipe) -> Path:
     return Path(recipe.out) / "checkpoints" / f"step-{recipe.training.steps}"
 
@@ -185,59 +175,41 @@ def _last_save(recipe: TrainRecipe) -> Path | None:
     return saved if (saved / _INDEX).is_file() and not (saved / ".metadata").exists() else None
 
 
-def _is_finished(recipe: TrainRecipe) -> bool:
+def _is_finished(ready: Prepared) -> bool:
     """Return whether `final/` is of this recipe. Raises RunError if the training data have changed since."""
-    from nextlong.train import checkpoint
-    from nextlong.train.titan import parts
-
-    final = Path(recipe.out) / "final"
-    if not (final / checkpoint.RECORD).is_file():
+    final = Path(ready.recipe.out) / "final"
+    if not (final / RECORD).is_file() or store.read_json(final / RECORD)["recipe"] != ready.recipe.trained_keys():
         return False
-    record = store.read_json(final / checkpoint.RECORD)
-    if record["recipe"] != recipe.trained_keys():
-        return False
-    check_same_data(parts.prepared(recipe.model_dump_json()).data, record["data"], final)
+    ready.check_record(final)
     return True
 
 
-def _finish(recipe: TrainRecipe) -> None:
+def _finish(ready: Prepared) -> None:
     """Make torchtitan's last save `final/`: add config, tokenizer and record, rename it.
 
     Raises RunError if a shard is missing or torn, or if there is neither the last save nor a `final/` of this recipe.
     """
-    saved, final = _last_save(recipe), Path(recipe.out) / "final"
+    recipe, saved = ready.recipe, _last_save(ready.recipe)
     if saved is None:
-        if _is_finished(recipe):  # rank 0 has finished it
+        if _is_finished(ready):  # rank 0 has finished it
             return
         raise RunError(
-            f"torchtitan has left no weights of step {recipe.training.steps} in {final.with_name('checkpoints')}; remove "
+            f"torchtitan has left no weights of step {recipe.training.steps} in {recipe.out}/checkpoints; remove "
             "--checkpoint options from torchtitan.options, then run again"
         )
-    from nextlong.train import checkpoint
-    from nextlong.train.model import set_rope_base
-    from nextlong.train.titan import parts
-
     for name in sorted(set(store.read_json(saved / _INDEX)["weight_map"].values())):
-        path = saved / name
         try:
-            with path.open("rb") as file:
-                size = int.from_bytes(file.read(8), "little")
-                header = json.loads(file.read(size))
-        except (FileNotFoundError, ValueError):
-            header, size = {}, 0
-        header.pop("__metadata__", None)
-        end = max((tensor["data_offsets"][1] for tensor in header.values()), default=None)
-        if end is None or path.stat().st_size != 8 + size + end:
+            with safe_open(saved / name, framework="pt"):  # reads the header, and compares it with the size of the file
+                pass
+        except (FileNotFoundError, SafetensorError):
             raise RunError(
-                f"{path} is missing or torn; delete {saved} and run again: training resumes from the checkpoint before"
-            )
-    ready = parts.prepared(recipe.model_dump_json())
-    set_rope_base(ready.config, recipe, max_tokens=ready.rows.longest_document)
+                f"{saved / name} is missing or torn; delete {saved} and run again: training resumes from the checkpoint before"
+            ) from None
     ready.config.dtype = "bfloat16" if recipe.training.precision == "bf16" else "float32"
     with checkpoint.explained(saved):
         ready.config.save_pretrained(saved)
         if ready.tokenizer is not None:
             ready.tokenizer.save_pretrained(saved)
-        store.write_json(saved / checkpoint.RECORD, {"recipe": recipe.trained_keys(), "data": ready.data})
+        ready.write_record(saved)
         shutil.rmtree(saved / "sharded", ignore_errors=True)  # each rank's part of the same weights
-        checkpoint.publish(saved, final)
+        checkpoint.publish(saved, Path(recipe.out) / "final")

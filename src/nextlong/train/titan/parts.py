@@ -23,11 +23,10 @@ from torchtitan.components.validate import Validator
 
 from nextlong.errors import RunError
 from nextlong.train import held_out
-from nextlong.train.device import learning_rate
-from nextlong.train.loop import SPIKE_WINDOW, spike_of
+from nextlong.train.device import lr_factor
 from nextlong.train.loss import IGNORED
 from nextlong.train.metrics import HeldOutLoss, Metrics, Step
-from nextlong.train.prepare import Prepared, check_same_data, prepare
+from nextlong.train.prepare import Prepared, prepare
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import Row
 from nextlong.train.titan.launch import installed_version
@@ -100,12 +99,11 @@ class RowsLoader(BaseDataLoader):  # type: ignore[misc]
             yield batch
 
     def state_dict(self) -> dict[str, Any]:
-        """Return how many steps were read, of which data."""
-        return {"steps": self._read // self._calls_a_step, "data": self._prepared.data}
+        """Return how many steps were read; `launch` checks that the data are the same."""
+        return {"steps": self._read // self._calls_a_step}
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """Resume after the steps of a checkpoint. Raises RunError if the data have changed since."""
-        check_same_data(self._prepared.data, state_dict["data"], "the checkpoint")
+        """Resume after the steps of a checkpoint."""
         self._read = state_dict["steps"] * self._calls_a_step
 
 
@@ -120,10 +118,7 @@ class Schedule(LRSchedulersContainer):  # type: ignore[misc]
             """Return the schedule for the optimizers, whose own learning rate is the highest."""
             training = TrainRecipe.model_validate_json(self.recipe).training
 
-            def factor(done: int) -> float:
-                return learning_rate(min(done + 1, training.steps), training) / training.lr
-
-            return LRSchedulersContainer(optimizers, factor)
+            return LRSchedulersContainer(optimizers, lr_factor(training))
 
 
 class HeldOut(Validator):  # type: ignore[misc]
@@ -218,7 +213,6 @@ class Log(MetricsProcessor):  # type: ignore[misc]
         super().__init__(config, **parts)
         self._recipe = TrainRecipe.model_validate_json(config.recipe)
         self._metrics: Metrics | None = None
-        self._recent_losses: list[float] = []
         self._began = time.perf_counter()
 
     def log(
@@ -229,15 +223,17 @@ class Log(MetricsProcessor):  # type: ignore[misc]
         lr = next(float(value) for name, value in (extra_metrics or {}).items() if name.startswith("lr/"))
         seconds, self._began = time.perf_counter() - self._began, time.perf_counter()
         done = Step(step, global_avg_loss, grad_norm, lr, self._recipe.training.tokens_per_step, seconds)
-        if metrics := self._first_rank_metrics(step):
-            metrics.step(done)
-        if reason := spike_of(self._recipe, step, global_avg_loss, self._recent_losses):
+        metrics = self._first_rank_metrics(step)
+        if metrics is None:
+            return
+        reason = metrics.spike(step, global_avg_loss)
+        metrics.step(done)
+        if reason:  # torchrun then ends the other ranks
             raise RunError(
                 f"{reason}; checkpoints in {self._recipe.out}/checkpoints are of earlier steps: choose another `out` with a lower "
                 "training.lr or a longer training.warmup_steps; or, if this is harmless, raise watch.spike and run again, which "
                 "resumes"
             )
-        self._recent_losses = [*self._recent_losses, global_avg_loss][-SPIKE_WINDOW:]
 
     def held_out(self, step: int, measured: HeldOutLoss) -> None:
         """Log a validation; called by all ranks."""
