@@ -112,7 +112,7 @@ def test_auto_is_exact_where_there_is_little_to_search_and_says_so(recipe_for, s
     recipe = recipe_for(shared_run)
     done = Run(shared_run).steps
     assert counts_of(done["index"])[0]["index"] == "exact"
-    assert "exact search of" in dict(summary.lines(recipe, done, folder=Path("data")))["search"]
+    assert "core-seconds" in dict(summary.lines(recipe, done, folder=Path("data")))["search"]
     assert measure(Run(shared_run)).search is None
 
 

@@ -115,7 +115,7 @@ def test_sequences_too_short_are_counted(recipe_for, own_run):
     block = page.partition("Yield\n")[2].splitlines()
     rows = dict(line.strip().split("  ", 1) for line in block[: 7 + len(told.dropped)])
     dropped = [f"dropped: {reason}" for reason in told.dropped]
-    assert list(rows) == ["asked", "documents", "eligible", "drawn", "kept", "spare", "untried", *dropped]
+    assert list(rows) == ["asked", "documents", "eligible", "sampled", "kept", "unused", "not tried", *dropped]
     examples = told.dropped_examples[DropReason.TOO_FEW_NEGATIVES]
     assert rows[f"dropped: {DropReason.TOO_FEW_NEGATIVES}"].endswith(f", such as {'; '.join(examples)}")
     drawn, *parts = [int(value.split(",")[0]) for value in list(rows.values())[3:]]
@@ -174,7 +174,7 @@ def test_methods_of_whole_documents(recipe_for, own_run, method):
     assert measured.similarity is None or measured.similarity.count == neighbours
     told = measured.yields
     assert told.drafts == told.kept + told.spare + told.untried + sum(told.dropped.values())
-    assert f"drafts {told.drafts}, which are" in " ".join(printed(measured, terminal=False).split())
+    assert f"drafts {told.drafts}, of which" in " ".join(printed(measured, terminal=False).split())
     json.dumps(measured.as_json(), allow_nan=False)
     page = printed(measured, terminal=False)
     assert "Tokens between" not in page
