@@ -13,7 +13,6 @@ input steps once, which is an upper bound, because several steps read a part.
 from __future__ import annotations
 
 import argparse
-import math
 import sys
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -28,7 +27,6 @@ from nextlong.report.plan.costs import Cost, Machines, schedule
 from nextlong.report.plan.elsewhere import GPU_TFLOP_PER_S, Asked
 from nextlong.report.plan.sample import sample
 from nextlong.report.plan.trial import measure
-from nextlong.retrieval.encoders.execution import _TASK_S as TASK_SECONDS
 
 
 def main() -> int:
@@ -64,7 +62,7 @@ def show(
     workers, gpus = nodes * options.workers, nodes * options.gpus
     bytes_read = {step.name: sum(costs[one.name].disk_bytes for one in step.inputs) for step in steps}
     stored = {
-        name: with_storage(in_slices(name, cost), bytes_read[name] + cost.disk_bytes, options, nodes=nodes)
+        name: with_storage(cost, bytes_read[name] + cost.disk_bytes, options, nodes=nodes)
         for name, cost in costs.items()
     }
     when = schedule(steps, stored, Machines(workers, gpus, head_s=options.head_ms / 1e3))
@@ -91,13 +89,6 @@ def show(
             f"| {seconds / cost.tasks:,.1f} s | {cost.memory_bytes / 1e9:.1f} GB | {seconds / 3600:,.2f} h "
             f"| {last - first:,.0f} s | {(last - first) / end:.1%} |"
         )
-
-
-def in_slices(name: str, cost: Cost) -> Cost:
-    """Return `embed` on GPUs in tasks as long as the run makes them once it has tried the model (`choose_execution`)."""
-    if name != "embed" or not cost.on_gpus or not cost.seconds:
-        return cost
-    return replace(cost, tasks=math.ceil(cost.seconds / TASK_SECONDS))
 
 
 def with_storage(cost: Cost, task_bytes: float, options: argparse.Namespace, *, nodes: int) -> Cost:

@@ -236,7 +236,7 @@ def check_corpus(recipe: Recipe, files: list[list[InputFile]]) -> list[str]:
         *whole_files(
             recipe.ingest.sources,
             files,
-            shard_bytes=shard_bytes_of(recipe, files),
+            shard_bytes=shard_bytes_of(recipe.ingest, files),
             workers=worker_count(recipe),
         ),
     )
@@ -320,7 +320,7 @@ def route(
 
     More is drafted than asked for, because a few drafts do not fit T; each further `attempt` drafts twice as much.
     """
-    shard_bytes = shard_bytes_of(recipe, files)
+    shard_bytes = shard_bytes_of(recipe.ingest, files)
     splits = splits_of(recipe.ingest.sources, files, shard_bytes=shard_bytes)
     line_counts = line_counts_steps(splits)
     ingest = ingest_step(
@@ -338,7 +338,7 @@ def route(
     tokenizer = tokenizer_step(recipe, ingest, chunk)  # before the long steps, whose work a typo would waste
     drafted = method_of(recipe).steps(recipe, ingest, chunk, tokenizer, attempt=attempt)
     draft = drafted[-1]
-    named = referenced_chunks_step(chunk, draft, limit=sequence_limit(recipe, attempt))
+    named = referenced_chunks_step(chunk, draft, limit=sequence_limit(recipe.compose, attempt))
     tokens = tokens_step(ingest, chunk, tokenizer, named, engine=recipe.tokenizer.engine)
     measured = [step for step in drafted if step.name in ("shingles", "weights")]
     compose = compose_step(recipe, ingest, chunk, tokenizer, named, tokens, draft=draft, near_duplicate_steps=measured)

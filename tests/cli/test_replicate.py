@@ -91,5 +91,5 @@ def test_the_mechanism_experiment_is_planned_from_a_preset_and_from_its_recipe(t
     capsys.readouterr()
     assert main(["replicate", str(path), "--set", "arms=[nextlong, quest]", "--dry-run"]) == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "2 base models and 4 extended ones: nextlong, quest" in told
+    assert "2 pretrained, 4 extended: nextlong, quest" in told
     assert not (tmp_path / "nextlong-replicate-mechanism").exists()

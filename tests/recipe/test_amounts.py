@@ -16,14 +16,14 @@ def recipe(**compose):
 @given(count=st.integers(1, 10**7), attempt=st.integers(0, 5))
 def test_each_attempt_draws_and_drafts_twice_as_many_and_more_than_asked(count, attempt):
     asked = recipe(sequences=count)
-    assert draws(asked, attempt) == 2**attempt * draws(asked) > 2**attempt * count
-    assert sequence_limit(asked, attempt) == 2**attempt * sequence_limit(asked) > 2**attempt * count
-    assert sequence_limit(asked) <= draws(asked)
+    assert draws(asked.compose, attempt) == 2**attempt * draws(asked.compose) > 2**attempt * count
+    assert sequence_limit(asked.compose, attempt) == 2**attempt * sequence_limit(asked.compose) > 2**attempt * count
+    assert sequence_limit(asked.compose) <= draws(asked.compose)
 
 
 def test_all_is_no_number():
-    assert draws(recipe(sequences="all")) is None
-    assert sequence_limit(recipe(sequences="all"), 3) is None
+    assert draws(recipe(sequences="all").compose) is None
+    assert sequence_limit(recipe(sequences="all").compose, 3) is None
 
 
 @given(tokens=st.integers(1024, 2**22))

@@ -134,7 +134,7 @@ def test_real_documents_are_extended_and_measured_alike(small_corpus, tmp_path):
 
 def test_a_plan_counts_models_tokens_and_hours_and_makes_nothing(tmp_path):
     facts = dict(plan(small(tmp_path / "out", seeds=[0, 1], extend={**SMALL["extend"], "steps": 3})))
-    assert facts["models"] == "2 base models and 4 extended ones: nextlong, standard"
+    assert facts["models"] == "2 pretrained, 4 extended: nextlong, standard"
     assert "then 3,072 tokens an arm" in facts["training"]
     assert "core-hours" in facts["time"]
     assert not (tmp_path / "out").exists()

@@ -201,7 +201,7 @@ def propose(recipe: Recipe) -> Proposal | None:
         return None
     try:
         files = [list_files(source, where="FILE") for source in recipe.ingest.sources]
-        samples = [sample for sample in look_at(recipe, files) if sample.documents]
+        samples = [sample for sample in look_at(recipe.ingest, files) if sample.documents]
         tokens = count_tokens(recipe, samples) if samples else 0.0
     except (NextlongError, *UNREADABLE):
         return None

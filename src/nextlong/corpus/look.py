@@ -1,6 +1,6 @@
 """Look at the user's files before anything runs: how many documents and how much text they hold, and some of the texts.
 
-In:  a recipe and its files. Out: a `Look` a source.
+In:  the recipe's section `ingest` and its files. Out: a `Look` a source.
 Files of a source may be unlike each other, and so may the beginning and the end of one; so all is read that can be read in
 some seconds, and of larger corpora random places of files spread over each source, of large files more than of small ones.
 """
@@ -28,7 +28,8 @@ from nextlong.reading.sampling import (
     sample_at,
     sample_from_start,
 )
-from nextlong.recipe import Recipe, Source
+from nextlong.recipe import Source
+from nextlong.recipe.keys import Ingest
 
 _READ_BYTES: Final = 64_000_000  # of text, in a second
 _LEAST_READ_BYTES: Final = 1_000_000  # of a source that is small beside the others
@@ -72,17 +73,16 @@ class Look:
         return self.scale * self.distinct_chars / max(1, sum(map(len, self.texts)))
 
 
-def look_at(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> list[Look]:
+def look_at(ingest: Ingest, files: Sequence[Sequence[InputFile]]) -> list[Look]:
     """Return a look at each source that has a document to show, or a record that is none."""
     estimates = [
-        estimate_text_bytes(source_files, source)
-        for source_files, source in zip(files, recipe.ingest.sources, strict=True)
+        estimate_text_bytes(source_files, source) for source_files, source in zip(files, ingest.sources, strict=True)
     ]
     total = max(1, sum(estimates))
     seen: set[int] = set()
     looks = []
-    exclusions = exclusions_of(recipe.ingest.exclude, recipe.ingest.sources).each
-    sources = zip(recipe.ingest.sources, files, estimates, exclusions, strict=True)
+    exclusions = exclusions_of(ingest.exclude, ingest.sources).each
+    sources = zip(ingest.sources, files, estimates, exclusions, strict=True)
     for source, source_files, estimate, exclusion in sources:
         look = _look_at_source(
             source,
@@ -90,8 +90,8 @@ def look_at(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> list[Look]:
             estimate=estimate,
             most_bytes=max(_LEAST_READ_BYTES, _READ_BYTES * estimate // total),
             kept_bytes=max(_LEAST_KEPT_BYTES, _KEPT_BYTES * estimate // total),
-            limits=Limits(max_document_chars=recipe.ingest.max_document_chars, is_excluded=exclusion.holds),
-            digest_of=normalized_hash if recipe.ingest.dedup == "normalized" else content_hash,
+            limits=Limits(max_document_chars=ingest.max_document_chars, is_excluded=exclusion.holds),
+            digest_of=normalized_hash if ingest.dedup == "normalized" else content_hash,
             seen=seen,
         )
         if look.documents or look.rejects:

@@ -15,7 +15,8 @@ from nextlong.engine.step import Step
 from nextlong.reading.files import FilePart, InputFile, compression_of
 from nextlong.reading.parts import can_be_shared, count_lines, max_tasks, split_inputs
 from nextlong.reading.sampling import auto_shard_bytes, estimate_text_bytes
-from nextlong.recipe import Recipe, Source
+from nextlong.recipe import Source
+from nextlong.recipe.keys import Ingest
 from nextlong.text import Json
 
 _WORTH_TELLING_BYTES: Final = 16_000_000  # compressed: reads in a second or two
@@ -23,21 +24,21 @@ _WORTH_TELLING_BYTES: Final = 16_000_000  # compressed: reads in a second or two
 Splits = Sequence[Sequence[tuple[FilePart, ...]]]  # of each source, of each task
 
 
-def shard_bytes_of(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> int:
+def shard_bytes_of(ingest: Ingest, files: Sequence[Sequence[InputFile]]) -> int:
     """Return the text bytes of a shard; with `auto`, the heads of a few files decide."""
-    if recipe.ingest.shard_mb != "auto":
-        return int(recipe.ingest.shard_mb * 1_000_000)
-    sources = recipe.ingest.sources
+    if ingest.shard_mb != "auto":
+        return int(ingest.shard_mb * 1_000_000)
+    sources = ingest.sources
     return shard_bytes_for(
-        recipe,
+        ingest,
         sum(estimate_text_bytes(source_files, source) for source_files, source in zip(files, sources, strict=True)),
     )
 
 
-def shard_bytes_for(recipe: Recipe, text_bytes: float) -> int:
+def shard_bytes_for(ingest: Ingest, text_bytes: float) -> int:
     """Return the text bytes of a shard of a corpus with `text_bytes` in all."""
-    if recipe.ingest.shard_mb != "auto":
-        return int(recipe.ingest.shard_mb * 1_000_000)
+    if ingest.shard_mb != "auto":
+        return int(ingest.shard_mb * 1_000_000)
     return auto_shard_bytes(int(text_bytes))
 
 

@@ -81,7 +81,8 @@ class Estimate:
     """`work` is counted in units of about `seconds` of one core, `disk` in units of about `bytes`.
 
     `tasks` is how many tasks share the work; `memory` the bytes that one of them holds beyond what every worker does. `rate`
-    names the rate that plan measures apart where it is not tried on the sample; "": what is declared counts.
+    names the rate that plan measures apart where it is not tried on the sample; "": what is declared counts. A step that
+    divides its work into tasks of about `task_s` seconds has at least so many.
     """
 
     work: Amount
@@ -91,6 +92,7 @@ class Estimate:
     tasks: Amount = one
     memory: Amount = none
     rate: str = TRIED
+    task_s: float = 0.0
 
 
 # Of a step that declares nothing, as another distribution's may be.

@@ -152,7 +152,7 @@ class Documents:
     chunk_tokens: NDArray[np.int64]  # (chunks,)
     neighbours: Neighbours | None = None
     vectors: Vectors | None = None
-    keywords: pa.ListArray | None = None  # list<string> (n,)
+    keywords: pa.LargeListArray | None = None  # large_list<large_string> (n,)
 
 
 class Draft(NamedTuple):

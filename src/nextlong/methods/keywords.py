@@ -90,13 +90,16 @@ def extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keywo
     )
 
 
-def read_keywords(paths: Sequence[Path]) -> pa.ListArray:
-    """Return the keywords of all documents, list<string> (n,)."""
-    pieces = []
+def read_keywords(paths: Sequence[Path]) -> pa.LargeListArray:
+    """Return the keywords of all documents, large_list<large_string> (n,): those of 10 million documents have over 2 GB."""
+    large = pa.large_list(pa.large_string())
+    pieces = [pa.array([], large)]
     for path in paths:
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-            pieces += [reader.get_batch(number).column("keywords") for number in range(reader.num_record_batches)]
-    return pa.concat_arrays([pa.array([], _KEYWORDS.field(0).type), *pieces])
+            pieces += [
+                reader.get_batch(number).column("keywords").cast(large) for number in range(reader.num_record_batches)
+            ]
+    return pa.concat_arrays(pieces)
 
 
 EXTRACTIVE: Final = "extractive stand-in"  # its name in every report: sentences of the document, not a model's queries

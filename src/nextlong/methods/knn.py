@@ -44,7 +44,7 @@ class KnnMethod(DocumentMethod[Knn]):
 
     def search(self, recipe: Recipe, options: Knn, *, attempt: int) -> NeighbourSearch:  # noqa: ARG002
         """Return that only documents drawn to start a sequence need neighbours."""
-        return NeighbourSearch(queries=draws(recipe, attempt))
+        return NeighbourSearch(queries=draws(recipe.compose, attempt))
 
     def draft(self, documents: Documents, options: Knn, request: Request) -> Drafted:
         """Return a sequence for each seed whose neighbours fill it."""

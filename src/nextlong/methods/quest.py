@@ -97,7 +97,7 @@ class Index(NamedTuple):
 
 
 def draw_keywords(
-    candidates: pa.ListArray,
+    candidates: pa.ListArray | pa.LargeListArray,
     content_hashes: NDArray[np.uint64],
     *,
     seed: int,

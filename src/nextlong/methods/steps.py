@@ -97,7 +97,7 @@ def draft_step(
         "max_chars": recipe.chunk.max_chars,
     }
 
-    enough = sequence_limit(recipe, attempt)
+    enough = sequence_limit(recipe.compose, attempt)
 
     def tasks(done: Artifacts) -> list[Task]:
         meta_documents = done["meta_documents"].file(".meta_documents.npy")
@@ -247,7 +247,7 @@ def draft_documents_step(
     method: DocumentMethod[Any], recipe: Recipe, needed: Sequence[Step], tokenizer: Step, *, attempt: int
 ) -> Step:
     """Documents, their lengths, neighbours or keywords (`needed`) → DRAFTS."""
-    limit = sequence_limit(recipe, attempt)
+    limit = sequence_limit(recipe.compose, attempt)
     config: Json = {
         **_promises(method, recipe),
         "version": method.version,

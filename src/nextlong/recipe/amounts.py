@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from nextlong.recipe import Recipe
+from nextlong.recipe.keys import Compose
 
 _FEWEST_CANDIDATES = (
     1024  # covers target_tokens up to 131,072 at 2,048 characters a chunk, so shorter targets mine nothing anew
@@ -19,9 +20,9 @@ BLOCKS = 16  # tasks, enough that small data sets parallelise …
 MOST_QUERIES = 8_192  # … each of which stays within memory: their neighbours are some 100 MB
 
 
-def draws(recipe: Recipe, attempt: int = 0) -> int | None:
+def draws(compose: Compose, attempt: int = 0) -> int | None:
     """Return how many documents to draw: a quarter more than sequences at first, for those that turn out not to fit."""
-    count = recipe.compose.sequences
+    count = compose.sequences
     return None if count == "all" else (count + count // 4 + 8) << attempt
 
 
@@ -50,9 +51,9 @@ def draft_chunks(recipe: Recipe, chunk_chars: float) -> float:
     return chars / max(1.0, chunk_chars)
 
 
-def sequence_limit(recipe: Recipe, attempt: int = 0) -> int | None:
+def sequence_limit(compose: Compose, attempt: int = 0) -> int | None:
     """Return how many drafts to make: a few to spare for those that do not fit T after all; None for as many as there are."""
-    count = recipe.compose.sequences
+    count = compose.sequences
     return None if count == "all" else (count + count // 16 + 4) << attempt
 
 

@@ -390,7 +390,7 @@ def plan(recipe: Replication) -> Iterator[tuple[str, str]]:
     seeds, arms = len(recipe.seeds), len(recipe.arms)
     leg = recipe.pretrain.steps * recipe.pretrain.tokens_per_step
     bases = seeds if recipe.pretrain.models == "seed" else 1
-    yield "models", f"{bases} base models and {seeds * arms} extended ones: {', '.join(recipe.arms)}"
+    yield "models", f"{bases} pretrained, {seeds * arms} extended: {', '.join(recipe.arms)}"
     yield (
         "training",
         f"legs of {leg:,} tokens until a base model recalls {100 * recipe.pretrain.recall:.0f} % of the values, "

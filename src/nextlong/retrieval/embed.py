@@ -30,14 +30,13 @@ from nextlong.engine.estimate import Estimate, per_shard
 from nextlong.engine.step import Artifacts, Join, Step, Task, Work
 from nextlong.errors import EncoderError
 from nextlong.recipe import Recipe
-from nextlong.retrieval.encoders.base import Encoder, kind_of, load_encoder
+from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, Encoder, kind_of, load_encoder
 from nextlong.retrieval.shortlist import embedded_rows
 from nextlong.text import Json
 
 BLOCK_CHUNKS: Final = 4096  # encoded at once: an encoder sorts them by length, or keeps several requests under way
 LENGTH_TOLERANCE: Final = 1e-2
 _LEAST_TASKS: Final = 16  # of a small corpus cut into slices
-_SLICE_CHUNKS: Final = 1024  # about what a task encodes by a transformer, for plans
 _AVERAGED_CHUNKS: Final = 32_768  # vectors held as float32 at a time: 32 MB at 256 dimensions
 _LEAST_LENGTH: Final = 1e-3  # of a mean; below it chunks point in opposite directions and half precision is noise
 
@@ -305,7 +304,9 @@ def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step, shortli
 
     if kind.embeds == "shards":
         return Step("embed", 1, {}, inputs, by_shards, EmbedResult, resources=resources, estimate=estimate)
-    estimate = replace(estimate, tasks=lambda amounts: amounts.embedded / _SLICE_CHUNKS)
+    estimate = replace(
+        estimate, tasks=lambda amounts: max(_LEAST_TASKS, amounts.embedded / SLICE_CHUNKS), task_s=SLICE_S
+    )
     return Step("embed", 3, {}, inputs, by_slices, EmbedResult, resources=resources, estimate=estimate)
 
 

@@ -160,7 +160,7 @@ def query_ranges(path: Path) -> list[tuple[int, int]]:
 def meta_documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: int) -> Step:
     """CHUNKS → the sampled meta-documents."""
     config: Json = {
-        "draws": draws(recipe, attempt),
+        "draws": draws(recipe.compose, attempt),
         "min_meta_chunks": recipe.compose.min_meta_chunks,
         "seed": recipe.compose_seed,
     }

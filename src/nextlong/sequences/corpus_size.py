@@ -46,9 +46,9 @@ def check_enough(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> None:
         min(estimate_text_bytes(source_files, source), _MOST_BYTES_PER_CHAR * (source.max_chars or math.inf))
         for source_files, source in zip(files, sources, strict=True)
     )
-    if text_bytes > _PLENTY_BYTES_PER_TOKEN * asked or not uses_a_chunk_once(recipe):
+    if text_bytes > _PLENTY_BYTES_PER_TOKEN * asked or not uses_a_chunk_once(recipe.compose):
         return
-    looks = [look for look in look_at(recipe, files) if look.documents]
+    looks = [look for look in look_at(recipe.ingest, files) if look.documents]
     if not looks or not all(look.is_whole for look in looks):
         return
     if count_tokens(recipe, looks) >= _MARGIN * asked:
@@ -92,9 +92,9 @@ def is_extended(compose: Compose) -> bool:
     return getattr(METHODS.load(compose.method, object), "layout", None) == Layout.EXTENDED
 
 
-def uses_a_chunk_once(recipe: Recipe) -> bool:
+def uses_a_chunk_once(compose: Compose) -> bool:
     """Say whether a chunk is used at most once in a sequence."""
-    return not (is_extended(recipe.compose) and NEGATIVES[recipe.compose.negatives].repeat_meta_chunk)
+    return not (is_extended(compose) and NEGATIVES[compose.negatives].repeat_meta_chunk)
 
 
 def too_short(recipe: Recipe, tokens: float) -> str:

@@ -70,7 +70,7 @@ def too_few(recipe: Recipe, done: Artifacts, *, attempt: int) -> str:
     starved = sum(part.starved for part in done["draft"].results(DraftResult))
     reasons = "".join(f"; {count:,} dropped: {reason}" for reason, count in lost.items())
     reasons += f"; {starved:,} ran out of neighbours" if starved else ""
-    more = min(draws(recipe, attempt + 1) or eligible, eligible)
+    more = min(draws(recipe.compose, attempt + 1) or eligible, eligible)
     goes_on = f"sampling {more:,} of {eligible:,}" if more > drawn else "drafting more of the sampled documents"
     asked = recipe.compose.sequences
     shown = f"{composed:,}" if asked == "all" else f"{min(composed, asked):,} of {asked:,}"

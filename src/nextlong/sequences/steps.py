@@ -88,11 +88,13 @@ def referenced_chunks_step(chunk: Step, draft: Step, *, limit: int | None) -> St
         return [partial(list_referenced_chunks, drafts=drafts, chunks=chunks, limit=limit)]
 
     estimate = Estimate(
-        work=lambda amounts: amounts.chunks + amounts.drafted_chunks,
-        seconds=1e-8,
+        # 0.03 ms a draft of 400 chunks, 0.1 ms a shard: a sample, whose milliseconds are mostly start-up, cannot tell.
+        work=lambda amounts: amounts.drafted_chunks + amounts.chunks / 40,
+        seconds=8e-8,
         disk=lambda amounts: amounts.referenced_chunks,
         bytes=8,
         memory=lambda amounts: amounts.chunks,
+        rate="",
     )
     return Step(
         "referenced_chunks", 1, {"limit": limit}, (chunk, draft), tasks, ReferencedChunksResult, estimate=estimate

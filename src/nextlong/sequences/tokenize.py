@@ -10,6 +10,7 @@ Rows that earlier drafts of the same run wanted are copied: another length or me
 from __future__ import annotations
 
 from collections.abc import Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import NamedTuple
 
@@ -145,21 +146,21 @@ def list_referenced_chunks(
 
     Memory: one byte a chunk.
     """
-    named = [np.zeros(_chunk_count(path), np.bool_) for path in chunks]
+    starts = np.cumsum([0, *map(_chunk_count, chunks)])  # of each shard's chunks among those of all
+    named = np.zeros(starts[-1], np.bool_)
     take, left = [], limit
     for path in drafts:
         taken = 0
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
             for number in range(reader.num_record_batches if left is None else min(left, reader.num_record_batches)):
-                ids = np.unique(reader.get_batch(number).column("chunk_id").values.to_numpy())
-                for shard in np.unique(schemas.shard_of(ids)).tolist():
-                    named[shard][schemas.row_of(ids[schemas.shard_of(ids) == shard])] = True
+                ids = reader.get_batch(number).column("chunk_id").values.to_numpy()
+                named[starts[schemas.shard_of(ids)] + schemas.row_of(ids)] = True
                 taken += 1
         take.append(taken)
         left = None if left is None else left - taken
-    for shard, rows in enumerate(named):
-        np.save(f"{out}.{shard:05d}.rows.npy", np.flatnonzero(rows))
-    return ReferencedChunksResult(take=tuple(take), drafts=sum(take), chunks=sum(int(rows.sum()) for rows in named))
+    for shard, (first, last) in enumerate(pairwise(starts.tolist())):
+        np.save(f"{out}.{shard:05d}.rows.npy", np.flatnonzero(named[first:last]))
+    return ReferencedChunksResult(take=tuple(take), drafts=sum(take), chunks=int(np.count_nonzero(named)))
 
 
 def _chunk_count(chunks: Path) -> int:

@@ -57,6 +57,13 @@ def test_one_task_keeps_one_worker_busy_and_shards_share():
     assert shared.wall(Machines(64)) == pytest.approx(10 / 8)
 
 
+def test_a_step_that_sizes_its_tasks_by_time_has_as_many_as_its_rate_says():
+    one = step("a", rate="encoder", tasks=lambda _: 16, task_s=30.0)
+    assert told(one, rates={"encoder": Rate(0.5)}).tasks == 167  # 5,000 s
+    assert told(one, rates={"encoder": Rate(0.01)}).tasks == 16
+    assert told(one, rates={"encoder": Rate(None, "the endpoint's")}).tasks == 16
+
+
 def test_totals_add_disk_and_what_runs_at_once():
     first = step("a", memory=lambda _: 1e9, tasks=per_shard)
     second = step("b", first, memory=lambda _: 3e9)

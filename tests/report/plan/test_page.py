@@ -73,7 +73,7 @@ def test_a_sequence_too_long_for_the_corpus_is_refused_by_plan_and_run_alike(rec
     (tmp_path / "tokenizer.json").write_text(train_bpe(TEXTS, vocab_size=300).to_str())
     sets = (CHEAP, f"tokenizer.source={tmp_path}/tokenizer.json", "tokenizer.train=null")
     files = input_files(recipe)
-    looks = plan_look.look_at(recipe, files)
+    looks = plan_look.look_at(recipe.ingest, files)
     tokens = count_tokens(recipe_in(tmp_path, *sets), looks, of="all")
     for share, is_enough in ((0.97, True), (1.03, False)):
         asked = recipe_in(tmp_path, *sets, f"compose.target_tokens={int(share * tokens)}")
@@ -231,7 +231,7 @@ def test_a_source_read_whole_of_which_some_texts_are_kept_has_its_documents_coun
     monkeypatch.setattr(plan_look, "_LEAST_KEPT_BYTES", 2000)
     (summary,), _ = shown(recipe)
     assert summary.startswith("about 80 documents, ")
-    (look,) = plan_look.look_at(recipe, input_files(recipe))
+    (look,) = plan_look.look_at(recipe.ingest, input_files(recipe))
     assert (look.documents, look.text_bytes) == (80, sum(map(len, TEXTS)))
     assert 0 < len(look.texts) < 80
     assert look.text_scale * sum(map(len, look.texts)) == pytest.approx(sum(map(len, TEXTS)))

@@ -59,8 +59,8 @@ def _with_drafts(recipe: Recipe, amounts: Amounts, *, sequence_chars: float) -> 
     if method.layout == Layout.EXTENDED:
         most = amounts.eligible
         meta_chunks = amounts.meta_chunks / max(1.0, amounts.eligible)  # of a document
-        drawn = min(most, draws(recipe) or math.inf)
-        queries, named = drawn * meta_chunks, min(drawn, sequence_limit(recipe) or math.inf)
+        drawn = min(most, draws(recipe.compose) or math.inf)
+        queries, named = drawn * meta_chunks, min(drawn, sequence_limit(recipe.compose) or math.inf)
         # More are drafted than named, until enough are surely short enough; as if lengths fell off exponentially.
         sure = -math.expm1(-SURE_SHARE * sequence_chars / max(1.0, amounts.chunk_chars * meta_chunks))
         drafts = min(drawn, named / max(1e-9, sure))
@@ -70,8 +70,8 @@ def _with_drafts(recipe: Recipe, amounts: Amounts, *, sequence_chars: float) -> 
         most = amounts.kept_documents if is_repeating else amounts.kept_chars / sequence_chars
         limit = _search_of(recipe).queries
         queries = min(math.inf if limit is None else limit, amounts.kept_documents)
-        drafts = min(most, draws(recipe) or math.inf)
-        named = min(drafts, sequence_limit(recipe) or math.inf)
+        drafts = min(most, draws(recipe.compose) or math.inf)
+        named = min(drafts, sequence_limit(recipe.compose) or math.inf)
         draft_chars = sequence_chars + amounts.kept_chars / kept_documents
     draft_chunks = min(amounts.chunks, draft_chars / max(1.0, amounts.chunk_chars))
     sequences = most if recipe.compose.sequences == "all" else min(most, recipe.compose.sequences)

@@ -121,6 +121,8 @@ def costs(
             unit = rate.on_gpu if resources.gpus else rate.seconds
             start_s = rate.start_s(work / min(tasks, machines.workers)) if work else 0.0
             seconds = 0.0 if not work else None if unit is None else unit * work
+            if estimate.task_s and seconds:
+                tasks = max(tasks, math.ceil(seconds / estimate.task_s))
         elif estimate.rate == TRIED and (tried := estimate.work(trial.amounts)) and step.name in trial.seconds:
             unit_s = trial.seconds[step.name] / tried
             is_telling = trial.seconds[step.name] > _TELLING_SECONDS or not estimate.seconds

@@ -135,7 +135,7 @@ def planned(recipe: Recipe, asked: Asked, *, tell: Callable[[str], None], start_
     columns = [(machines, {name: cost for name, cost in of.items() if name in todo}) for machines, of in plan.on]
     tokenizing, seen = plan.measured.tokenizing, plan.measured.sample
     is_other = asked.is_elsewhere or asked.chunks is not None
-    shard_bytes, workers = shard_bytes_of(recipe, files), asked.workers or pipeline.worker_count(recipe)
+    shard_bytes, workers = shard_bytes_of(recipe.ingest, files), asked.workers or pipeline.worker_count(recipe)
     loses = lossy_tokenizer(tokenizing.lost_share)
     return Planned(
         recipe,
@@ -279,8 +279,8 @@ def _summary(recipe: Recipe, plan: Plan) -> str:
 
 def _shards(recipe: Recipe, files: Sequence[Sequence[InputFile]], text_bytes: float, asked: Asked) -> int:
     if asked.chunks is not None:
-        return max(1, math.ceil(text_bytes / shard_bytes_for(recipe, text_bytes)))
-    return max(len(files), math.ceil(text_bytes / shard_bytes_of(recipe, files)))
+        return max(1, math.ceil(text_bytes / shard_bytes_for(recipe.ingest, text_bytes)))
+    return max(len(files), math.ceil(text_bytes / shard_bytes_of(recipe.ingest, files)))
 
 
 def _check_writable(run_dir: Path) -> None:

@@ -82,7 +82,7 @@ class Sample:
 
 def sample(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Sample:
     """Look at every source. Raises CorpusError if no document is found."""
-    every = look_at(recipe, files)
+    every = look_at(recipe.ingest, files)
     looks = [look for look in every if look.documents]
     rejects: dict[RejectKind, float] = {}
     for look in every:

@@ -83,13 +83,13 @@ def of_the_data(
         sample.is_whole and amounts.chunks == sample.size.chunks
     )  # exactly, as a run does before its first step
     tokens = amounts.kept_chars / chars_per_token
-    if not is_checked and uses_a_chunk_once(recipe) and tokens < recipe.compose.target_tokens:
+    if not is_checked and uses_a_chunk_once(recipe.compose) and tokens < recipe.compose.target_tokens:
         return [too_short(recipe, tokens)]
     messages = {
         "many-dropped": too_long(recipe, dropped, amounts.eligible, of="documents that may be extended"),
         "stand-in-tokenizer": warnings.stand_in_tokenizer(recipe, recipe.compose.target_tokens),
     }
-    if uses_a_chunk_once(recipe):
+    if uses_a_chunk_once(recipe.compose):
         chunks = recipe.compose.target_tokens * chars_per_token / max(1.0, amounts.chunk_chars)
         if method_of(recipe).scores:
             factor = amounts.chunks / max(1.0, sample.size.chunks)  # of the corpus asked for over the one that is there

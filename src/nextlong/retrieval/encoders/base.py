@@ -11,7 +11,7 @@ import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Literal, NamedTuple, Protocol
+from typing import Final, Literal, NamedTuple, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,11 @@ from nextlong.engine.executor import Capacity, Resources
 from nextlong.engine.step import Task, TaskResult
 from nextlong.plugins import ENCODERS
 from nextlong.rng import rng_for
+
+# What a slice of a shard holds at most: half a minute is what a kill costs a worker, and how long the others may wait for the
+# last one; so many chunks keep the folders of a large corpus small. Plans count the tasks by the same two.
+SLICE_S: Final = 30.0
+SLICE_CHUNKS: Final = 1 << 16
 
 
 class Encoder(Protocol):

@@ -24,6 +24,7 @@ from nextlong import recipe
 from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts
 from nextlong.artifacts.results import ExecutionResult
 from nextlong.engine.executor import usable_cpus
+from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S
 from nextlong.retrieval.encoders.sentence_transformers import (
     SentenceTransformersEncoder,
     SentenceTransformersOptions,
@@ -34,10 +35,8 @@ _FEWEST, _MOST = 2, 32  # chunks tried
 _CLEARLY: Final = 1.2  # times as fast, so that noise does not choose
 _LEAST_COSINE: Final = 0.999  # to the vectors in float32
 _TRIED_CHUNKS: Final = 32
-_TASK_S: Final = 30.0  # what a kill costs a worker at most, and how long the others may wait for the last
 _CALL_CHUNKS: Final = 128  # on a processor
 _GPU_CALL_CHUNKS: Final = 4096
-_MOST_CHUNKS: Final = 1 << 16  # of a task: folders of a large corpus stay small
 
 
 def try_model(
@@ -82,7 +81,7 @@ def choose_execution(name: str, options: SentenceTransformersOptions, texts: Seq
 def _execution(
     encoder: SentenceTransformersEncoder, dtype: str, threads: int, rate: float, *, call_chunks: int
 ) -> ExecutionResult:
-    task_chunks = max(1, min(_MOST_CHUNKS, int(rate * _TASK_S)))
+    task_chunks = max(1, min(SLICE_CHUNKS, int(rate * SLICE_S)))
     if task_chunks >= call_chunks:
         task_chunks -= task_chunks % call_chunks
     else:
