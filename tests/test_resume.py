@@ -53,8 +53,8 @@ def redone(recipe, **options):
     told = io.StringIO()
     pipeline.run(recipe, reporter=Lines(Console(file=told)), **options)
     lines = [line.partition(": ")[::2] for line in told.getvalue().splitlines()]
-    kept = [name for label, names in lines if label == "kept" for name in names.split(", ")]
-    ran = [label for label, _ in lines if label != "kept"]
+    kept = [name for label, names in lines if label == "reused" for name in names.split(", ")]
+    ran = [label for label, _ in lines if label != "reused"]
     assert len({*kept, *ran}) == len(kept) + len(ran)
     return sorted(ran, key=STEPS.index)  # steps run side by side: which ends first is chance
 
