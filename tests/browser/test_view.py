@@ -123,7 +123,7 @@ def test_a_sequence_is_walked_through_and_its_rows_choose_in_the_bar(open_page, 
 def test_two_variants_are_compared(open_page, address, opened):
     page = open_page(f"{address}/extended/sequence/0")
     page.get_by_role("link", name="Compare with another variant").click()
-    expect(page.locator("#results h3")).to_have_count(2)
+    expect(page.locator("#results > section > h3")).to_have_count(2)
     expect(page.locator("[data-searching]")).to_have_count(0)
     expect(page.locator("#results svg.strip")).to_have_count(2)
     expect(page.locator("#results article")).to_have_count(4)
