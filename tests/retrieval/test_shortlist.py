@@ -73,6 +73,10 @@ def test_only_marked_chunks_have_vectors_and_are_candidates(made):
     assert total(made["mine"], "nearest_shortlisted") > 0
 
 
+def test_the_search_of_vectors_that_are_mostly_empty_is_exact(made):
+    assert "index" not in made
+
+
 def test_a_run_says_how_much_was_embedded(made):
     marks = marks_of(made)
     share = f"bm25: {np.count_nonzero(marks)} of {len(marks):,} chunks embedded ({np.mean(marks > 0):.1%})"
@@ -93,6 +97,7 @@ def test_workers_write_the_same_bytes(made, recipe_for, hashes_of, tmp_path):
             "compose.sequences=all, which extends every document; give compose.sequences a number",
         ),
         ("compose.negatives=random-corpus", "compose.negatives=random-corpus takes; remove mine.shortlist"),
+        ("search.index=IVF,Flat", "search.index=IVF,Flat would cluster badly; set search.index=exact"),
     ],
 )
 def test_what_a_shortlist_cannot_serve_is_refused(recipe_for, tmp_path, setting, message):

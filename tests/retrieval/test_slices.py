@@ -74,12 +74,13 @@ def test_joined_slices_are_the_shards_vectors(tmp_path, monkeypatch):
         assert joined.read_bytes() == (tmp_path / f"whole-{shard}.vectors.npy").read_bytes()
 
 
-def test_of_a_shortlist_slices_hold_only_its_chunks_and_all_others_are_zero(tmp_path, monkeypatch):
+@pytest.mark.parametrize("marks_up_to", [3, 1], ids=["some", "none"])
+def test_of_a_shortlist_slices_hold_only_its_chunks_and_all_others_are_zero(tmp_path, monkeypatch, marks_up_to):
     documents, chunks = write_shard(tmp_path, "a", texts_of(25))
     fit(tmp_path / "fit", [(documents, chunks)])
     every = np.load(whole(tmp_path / "every", (documents, chunks), 0))
     monkeypatch.setattr(embed, "_loaded", lambda *_: Lsa.load(tmp_path / "fit"))
-    marks = np.random.default_rng(0).integers(0, 3, len(every)).astype(np.uint8)
+    marks = np.random.default_rng(0).integers(0, marks_up_to, len(every)).astype(np.uint8)
     np.save(tmp_path / "marks.npy", marks)
     shard = {"documents": documents, "chunks": chunks, "shortlist": tmp_path / "marks.npy"}
     counts = embed_shard(tmp_path / "whole", encoder=LSA, fitted=tmp_path / "fit", **shard)

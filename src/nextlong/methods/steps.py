@@ -53,7 +53,8 @@ def extension_steps(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, 
     is_short = recipe.mine.shortlist is not None
     shortlisting = shortlist_steps(recipe, ingest, chunk, meta_documents) if is_short else []
     embed = embed_step(recipe, ingest, chunk, encoder, shortlisting[-1] if is_short else None)
-    index = index_steps(recipe, embed, meta_documents, neighbours)
+    # Most vectors are zero with a shortlist, and an index of them would have poor clusters: the search is exact.
+    index = [] if is_short else index_steps(recipe, embed, meta_documents, neighbours)
     mining = mine_steps(recipe, "mine", embed, meta_documents, index, neighbours, shortlist=shortlisting)
     near_duplicate_steps = _near_duplicate_steps(recipe, ingest, chunk)
     draft = draft_step(

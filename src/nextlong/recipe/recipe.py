@@ -19,6 +19,8 @@ from nextlong.plugins import ENCODERS, METHODS
 from nextlong.recipe.encoder import Encoder, encoder_with, encoders_named
 from nextlong.recipe.export import Export
 from nextlong.recipe.keys import (
+    AUTO,
+    EXACT,
     NEGATIVES,
     Auto,
     Chunk,
@@ -103,6 +105,11 @@ class Recipe(Section):
             raise ValueError(
                 "mine.shortlist=bm25 embeds every chunk with compose.sequences=all, which extends every document; give "
                 "compose.sequences a number, or remove mine.shortlist"
+            )
+        if self.search.index not in (AUTO, EXACT):
+            raise ValueError(
+                f"mine.shortlist=bm25 leaves most vectors empty, which search.index={self.search.index} would cluster badly; "
+                "set search.index=exact, or remove mine.shortlist"
             )
         if NEGATIVES[self.compose.negatives].origin == "corpus":
             raise ValueError(

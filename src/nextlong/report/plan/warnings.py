@@ -124,7 +124,7 @@ def of_this_machine(recipe: Recipe, total: Total, run_dir: Path) -> list[str]:
 
 def of_the_index(recipe: Recipe, amounts: Amounts) -> list[str]:
     """Return what an approximate index would take where the recipe asks for exact search and it takes long."""
-    if recipe.search.index != EXACT or not amounts.queries:
+    if recipe.search.index != EXACT or recipe.mine.shortlist is not None or not amounts.queries:
         return []
     load = costs.load_of(replace(amounts, index=EXACT), has_gpu=costs.has_gpu(recipe.search))
     index, _ = costs.choose(load)
