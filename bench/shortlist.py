@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from nextlong import pipeline
 from nextlong.artifacts import lookup
 from nextlong.artifacts.results import ShortlistResult
-from nextlong.engine.step import Done
+from nextlong.engine.step import Artifact
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
 from nextlong.retrieval.sample import read_queries
@@ -64,7 +64,7 @@ def _row(
     with pipeline.session(Recipe.load(path, overrides=settings)) as session:
         route = session.route()
         until = {step.name for step in route[: 1 + [step.name for step in route].index("shortlist")]}
-        done: dict[str, Done] = session.run_steps(route, only=until)
+        done: dict[str, Artifact] = session.run_steps(route, only=until)
     marks = np.concatenate([np.load(file) for file in done["shortlist"].files(".shortlist.npy")])
     starts = np.cumsum([0, *(result.chunks for result in done["shortlist"].results(ShortlistResult))])
 

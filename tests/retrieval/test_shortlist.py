@@ -96,10 +96,18 @@ def test_workers_write_the_same_bytes(made, recipe_for, hashes_of, tmp_path):
             "compose.sequences=all",
             "compose.sequences=all, which extends every document; give compose.sequences a number",
         ),
-        ("compose.negatives=random-corpus", "compose.negatives=random-corpus takes; remove mine.shortlist"),
+        (
+            "compose.negatives=random-corpus",
+            "compose.negatives=random-corpus takes; take other negatives, or remove mine.shortlist",
+        ),
         ("search.index=IVF,Flat", "search.index=IVF,Flat would cluster badly; set search.index=exact"),
     ],
 )
 def test_what_a_shortlist_cannot_serve_is_refused(recipe_for, tmp_path, setting, message):
     with pytest.raises(RecipeError, match=message):
-        recipe_for(tmp_path / "run", *SHORT, setting)
+        pipeline.run(recipe_for(tmp_path / "run", *SHORT, setting))
+
+
+def test_methods_without_a_search_of_chunks_ignore_a_shortlist(recipe_for, tmp_path):
+    done = pipeline.run(recipe_for(tmp_path / "run", *SHORT, "compose.method=standard", "compose.sequences=all"))
+    assert "shortlist" not in done

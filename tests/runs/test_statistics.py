@@ -1,9 +1,11 @@
 import dataclasses
 import json
+import shutil
 
 import pytest
 
 import nextlong
+from nextlong.artifacts import record
 from nextlong.errors import RunError
 from nextlong.runs import export as runs_export
 from nextlong.runs import stats
@@ -39,6 +41,16 @@ def test_what_the_step_keeps_is_what_a_new_count_gives_and_nothing_is_counted_tw
     computed = stats.compute(run)
     monkeypatch.setattr(stats, "compute", lambda _: pytest.fail("counted again"))
     assert stats.measure(run) == computed
+
+
+def test_a_run_measured_by_an_earlier_version_is_reported_by_the_new_statistics(own_run):
+    written = runs_export.export([own_run], formats=["parquet"])
+    folder = written.done["statistics"].folder
+    earlier = folder.with_name("99-statistics-000000000000")
+    shutil.copytree(folder, earlier)
+    record.add_steps(written.runs[0].variant, {"statistics": earlier.name})
+    again = runs_export.export([own_run], formats=["parquet"])
+    assert again.runs[0].steps["statistics"].folder == folder
 
 
 def test_statistics_of_another_form_name_the_file(own_run):

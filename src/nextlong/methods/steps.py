@@ -16,7 +16,7 @@ from nextlong.artifacts.results import DraftResult, KeywordsResult, LengthsResul
 from nextlong.engine import store
 from nextlong.engine.estimate import TRIED, Amounts, Estimate, per_shard
 from nextlong.engine.step import Artifact, Artifacts, Step, Task
-from nextlong.errors import CorpusError
+from nextlong.errors import CorpusError, RecipeError
 from nextlong.methods.base import DocumentMethod, Method, Need, NeighbourSearch, Request, method_of
 from nextlong.methods.documents import count_tokens, draft_documents
 from nextlong.methods.extend import DraftRules, draft_block
@@ -25,7 +25,7 @@ from nextlong.methods.partition import count_parts, partition_steps, parts_of
 from nextlong.plugins import METHODS
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import SURE_SHARE, TOKENIZER_BYTES, blocks, candidates_of, sequence_limit
-from nextlong.recipe.keys import NEGATIVES
+from nextlong.recipe.keys import AUTO, EXACT, NEGATIVES
 from nextlong.retrieval.embed import document_vectors_step, embed_step, encoder_step
 from nextlong.retrieval.index import document_neighbours, index_steps
 from nextlong.retrieval.mine import mine_steps
@@ -50,7 +50,8 @@ def extension_steps(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, 
     encoder = encoder_step(recipe, ingest, chunk)
     meta_documents = meta_documents_step(recipe, ingest, chunk, attempt=attempt)
     neighbours = {"neighbours": candidates_of(recipe)}
-    is_short = recipe.mine.shortlist is not None
+    if is_short := recipe.mine.shortlist is not None:
+        _check_shortlist(recipe)
     shortlisting = shortlist_steps(recipe, ingest, chunk, meta_documents) if is_short else []
     embed = embed_step(recipe, ingest, chunk, encoder, shortlisting[-1] if is_short else None)
     # Most vectors are zero with a shortlist, and an index of them would have poor clusters: the search is exact.
@@ -62,6 +63,20 @@ def extension_steps(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, 
     )
     # Near-duplicates before vectors: their weights are one task, which then runs beside those that embed.
     return [meta_documents, *shortlisting, encoder, *near_duplicate_steps, embed, *index, *mining, draft]
+
+
+def _check_shortlist(recipe: Recipe) -> None:
+    """Raise RecipeError for what needs the vectors of chunks that are not on a shortlist."""
+    compose, index = recipe.compose, recipe.search.index
+    if compose.sequences == "all":
+        why = "embeds every chunk with compose.sequences=all, which extends every document; give compose.sequences a number"
+    elif index not in (AUTO, EXACT):
+        why = f"leaves most vectors empty, which search.index={index} would cluster badly; set search.index=exact"
+    elif NEGATIVES[compose.negatives].origin == "corpus":
+        why = f"does not embed the random chunks that compose.negatives={compose.negatives} takes; take other negatives"
+    else:
+        return
+    raise RecipeError(f"mine.shortlist=bm25 {why}, or remove mine.shortlist")
 
 
 def _near_duplicate_steps(recipe: Recipe, ingest: Step, chunk: Step) -> list[Step]:

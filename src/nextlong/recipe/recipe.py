@@ -19,9 +19,6 @@ from nextlong.plugins import ENCODERS, METHODS
 from nextlong.recipe.encoder import Encoder, encoder_with, encoders_named
 from nextlong.recipe.export import Export
 from nextlong.recipe.keys import (
-    AUTO,
-    EXACT,
-    NEGATIVES,
     Auto,
     Chunk,
     Compose,
@@ -95,27 +92,6 @@ class Recipe(Section):
                     f"store={self.store} and run_dir={self.run_dir} lie in each other; give the store a folder of its own beside "
                     "the run directories that share it"
                 )
-        return self
-
-    @model_validator(mode="after")
-    def _shortlist_saves(self) -> Self:
-        if self.mine.shortlist is None:
-            return self
-        if self.compose.sequences == "all":
-            raise ValueError(
-                "mine.shortlist=bm25 embeds every chunk with compose.sequences=all, which extends every document; give "
-                "compose.sequences a number, or remove mine.shortlist"
-            )
-        if self.search.index not in (AUTO, EXACT):
-            raise ValueError(
-                f"mine.shortlist=bm25 leaves most vectors empty, which search.index={self.search.index} would cluster badly; "
-                "set search.index=exact, or remove mine.shortlist"
-            )
-        if NEGATIVES[self.compose.negatives].origin == "corpus":
-            raise ValueError(
-                f"mine.shortlist=bm25 does not embed the random chunks that compose.negatives={self.compose.negatives} takes; "
-                "remove mine.shortlist"
-            )
         return self
 
     @model_validator(mode="after")

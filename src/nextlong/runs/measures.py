@@ -161,9 +161,14 @@ def sample_chunks(run: Run, most: int) -> NDArray[np.int64]:
     return np.concatenate(ids)
 
 
+def has_every_vector(run: Run) -> bool:
+    """Say whether the run embedded its chunks, and all of them: with a shortlist, the vectors of most are zero."""
+    return "embed" in run.steps and "shortlist" not in run.steps
+
+
 def measure_random_similarity(run: Run) -> Spread | None:
-    """Return the cosines of all pairs of 500 sampled chunks of different documents; None if the run has no vectors."""
-    if "embed" not in run.steps:
+    """Return the cosines of all pairs of 500 sampled chunks of different documents; None unless the run embedded all chunks."""
+    if not has_every_vector(run):
         return None
     ids = sample_chunks(run, _RANDOM_CHUNKS)
     vectors = lookup.vectors(ids, run.steps["embed"].files(".vectors.npy")).astype(

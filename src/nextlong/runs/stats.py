@@ -225,7 +225,7 @@ def statistics_step(run: Run) -> Step:
     config = {"sequences": run.recipe.compose.sequences}
     tasks = [partial(measure_to, named=run.variant.named)]
     embed = [Step.of(run.steps["embed"])] if "embed" in run.steps else []
-    return Step(STATISTICS, 8, config, (*read_steps(run.steps), *embed), lambda _: tasks, StatisticsResult)
+    return Step(STATISTICS, 9, config, (*read_steps(run.steps), *embed), lambda _: tasks, StatisticsResult)
 
 
 def measure_to(out: Path, *, named: str) -> StatisticsResult:

@@ -16,7 +16,7 @@ from nextlong.artifacts import lookup
 from nextlong.picture import charts
 from nextlong.picture.charts import Point, Series
 from nextlong.picture.pieces import CHUNK_ROLES
-from nextlong.runs.measures import sample_chunks
+from nextlong.runs.measures import has_every_vector, sample_chunks
 from nextlong.runs.run import Run, Span
 
 _SAMPLE: Final = 1000  # chunks of the corpus
@@ -32,8 +32,8 @@ class ChunkMap(NamedTuple):
 
 
 def draw(run: Run, spans: Sequence[Span], *, lead: int) -> ChunkMap | None:
-    """Return the map with the chunks of a sequence about document `lead`; None where the run has no vectors."""
-    if "embed" not in run.steps:
+    """Return the map with the chunks of a sequence about document `lead`; None unless the run embedded all chunks."""
+    if not has_every_vector(run):
         return None
     of_sequence = {span.chunk_id: span for span in spans if span.role in CHUNK_ROLES}
     sampled = sample_chunks(run, _SAMPLE)
