@@ -78,7 +78,7 @@ def complaint(capsys, recipe, folder):
     """Run the command line in this process; return what it says of the user's mistake."""
     assert main(["run", str(written(recipe, folder))]) == 2
     message = capsys.readouterr().err
-    assert message.startswith("error: ")
+    assert "\nerror: " in f"\n{message}"  # maybe after a note on which variant the folder opens
     assert "Traceback" not in message
     return message
 

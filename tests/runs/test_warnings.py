@@ -237,7 +237,7 @@ def test_a_tokenizer_whose_end_of_text_is_not_used(sound, tokenizer, tmp_path):
     made.add_special_tokens(["<|end_of_text|>"])
     made.save(str(tmp_path / "tokenizer.json"))
     source = f"tokenizer.source={tmp_path / 'tokenizer.json'}"
-    assert "the tokenizer has <|end_of_text|> (known by its name)" in said(sound(source), "no-eos")
+    assert "the tokenizer has <|end_of_text|> (according to its name)" in said(sound(source), "no-eos")
     assert "no-eos" not in names(sound(source, "tokenizer.eos=<|end_of_text|>"))
 
 

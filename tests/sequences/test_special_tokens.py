@@ -27,13 +27,9 @@ def test_a_token_that_is_called_an_end_is_one(name):
 
 def test_what_it_puts_around_a_text_counts():
     llama = tokenizer("<|begin_of_text|>", "<|end_of_text|>", before=["<|begin_of_text|>"])
-    assert find_ends(llama) == Ends(
-        "<|begin_of_text|>", "<|end_of_text|>", "it prepends this token to a text", "its name"
-    )
+    assert find_ends(llama) == Ends("<|begin_of_text|>", "<|end_of_text|>", "its post-processor", "its name")
     bert = tokenizer("[CLS]", "[SEP]", before=["[CLS]"], behind=["[SEP]"])
-    assert find_ends(bert) == Ends(
-        "[CLS]", "[SEP]", "it prepends this token to a text", "it appends this token to a text"
-    )
+    assert find_ends(bert) == Ends("[CLS]", "[SEP]", "its post-processor", "its post-processor")
 
 
 @pytest.mark.parametrize(

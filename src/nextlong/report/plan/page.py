@@ -77,7 +77,7 @@ class Planned:
         """Return everything as plain dictionaries and lists; costs are those of this machine first."""
         plan, amounts = self.plan, self.plan and self.plan.amounts
         notes = (self.loses, *self.warnings, self.missing)
-        sizes = ("documents", "kept_documents", "chunks", "eligible", "text_bytes")
+        sizes = ("documents", "kept_documents", "chunks", "eligible")
         return {
             "run_dir": self.recipe.run_dir,
             "method": described(self.recipe),
@@ -86,6 +86,7 @@ class Planned:
             **{name: amounts and getattr(amounts, name) for name in sizes},
             "too_long": plan and plan.too_long,
             "too_little_room": plan and plan.too_little_room,
+            "text_bytes": amounts and amounts.text_bytes,
             "chars_per_token": plan and plan.measured.tokenizing.chars_per_token,
             "steps": [
                 {
