@@ -143,8 +143,8 @@ def _near_identical(seen: Seen) -> str:
         return ""
     return (
         f"{near.share:.0%} of the negatives have a cosine of {near.cosine} or more to their meta-chunk, as in tables and "
-        f"forms that differ only in names and numbers: such negatives teach little; see `nextlong peek RUN {near.sequence}`, "
-        f"which has {near.most:,} of them; set mine.max_similarity, or filter such pages out of the corpus"
+        f"forms that differ only in names and numbers: such negatives teach little; sequence {near.sequence} has {near.most:,} of "
+        f"them: `nextlong peek RUN {near.sequence}`; set mine.max_similarity, or filter such pages out of the corpus"
     )
 
 
