@@ -73,9 +73,11 @@ def test_no_mask_is_built():
 @pytest.mark.parametrize("documents", [1, 8])
 def test_a_step_at_524288_tokens_makes_no_tensor_of_t_times_t(train_recipe, kernel, documents):
     """Forward and backward pass on fake tensors, of one document and of packed ones; the largest tensor grows with T alone."""
+    import torch
     from torch._subclasses.fake_tensor import FakeTensorMode
 
     from nextlong.train import costs, model
+    from nextlong.train.rows import packed_batch
 
     recipe = train_recipe(
         {"attention_kernel": kernel, "memory.checkpointing": "layers", "model.scratch.vocabulary": 512}
@@ -83,7 +85,7 @@ def test_a_step_at_524288_tokens_makes_no_tensor_of_t_times_t(train_recipe, kern
     tokens = 524_288
     with FakeTensorMode():
         made = costs.model_of_layers(recipe, model.config_of(recipe, vocabulary=None), layers=2)
-        batch = costs.random_batch(range(0, tokens + 1, tokens // documents))
+        batch = packed_batch(torch.zeros(1, tokens, dtype=torch.int64), range(0, tokens + 1, tokens // documents))
         with largest_of() as ours:
             made(**batch, num_items_in_batch=tokens).loss.backward()
     assert tokens <= ours.elements <= tokens * 64  # the feed-forward layers have 64 outputs a token
@@ -144,9 +146,9 @@ def test_queries_keys_and_values_have_one_precision_under_autocast(monkeypatch):
     seen = []
     kernel = attention._sdpa
 
-    def watched(query, key, value, *rest):
+    def watched(query, key, value, *rest, **options):
         seen.append({query.dtype, key.dtype, value.dtype})
-        return kernel(query, key, value, *rest)
+        return kernel(query, key, value, *rest, **options)
 
     monkeypatch.setattr(attention, "_sdpa", watched)
     model = llama("auto")
