@@ -10,7 +10,7 @@ pytest.importorskip("torch")
 from nextlong.cli.main import main
 from nextlong.errors import RecipeError, RunError
 from nextlong.replicate.recipe import ARMS, Replication
-from nextlong.replicate.results import HYPOTHESES
+from nextlong.replicate.results import HYPOTHESES, HYPOTHESES_ON_REAL_TEXT
 from nextlong.replicate.run import Experiment, Stage, collect, plan, replicate
 from nextlong.runs.run import Run
 from nextlong.train.recipe import Data
@@ -48,7 +48,9 @@ def rows_of(experiment, arm):
 
 
 def test_every_hypothesis_is_about_arms_that_there_are():
-    assert {name for claim in HYPOTHESES for name in (claim.ours, *claim.theirs)} <= set(ARMS)
+    assert {name for claim in (*HYPOTHESES, *HYPOTHESES_ON_REAL_TEXT) for name in (claim.ours, *claim.theirs)} <= set(
+        ARMS
+    )
 
 
 def test_half_of_the_tokens_are_short_rows_unless_the_arm_has_none(experiment):

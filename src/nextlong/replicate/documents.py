@@ -1,28 +1,33 @@
-"""Documents: the user's own text as the corpus of an experiment, with facts inserted into held-out text as probes.
+"""Documents: the user's own text as the corpus of an experiment, with facts inserted into it.
 
-In:  any input files. Out: `train.jsonl` and `held-out.jsonl`, `long.jsonl` (the long documents of the first), `long-gzip.jsonl`
-(those of them whose compression ratio is in the middle), `first-echoes.jsonl` and `echoes.jsonl` (random spans of it, repeated
-verbatim, at once and with other text between), `tokenizer.json` (trained on it).
+In:  any input files. Out: `train.jsonl` and `held-out.jsonl` (short documents of 3 to 6 paragraphs, cut from the input's),
+`long.jsonl` (the input's long documents, whole), `long-gzip.jsonl` (those of them whose compression ratio is in the middle),
+`echoes.jsonl` (random words, repeated verbatim), `held-out-text.jsonl` (what probes are made of), `tokenizer.json` (trained on
+the text).
 
-A document goes to one part by its content alone, so copies stay together, and files may come in any order. Of a probe, `key
-value` on a line of its own states a fact: two words that do not occur in the probe's text. A hard negative is text with a fact
-of another key, a random one is text alone.
+Real documents seldom restate facts, so small models learn no retrieval from them. Here every document states facts, as those of
+the invented corpus do, among its own words: a fact is `NAME value.`, its name an invented word, its value a word that is
+typical of the input document. The first paragraph states each fact once, later ones restate facts drawn with replacement.
+Short documents cut from one input document share its values and not its names: they are hard negatives of each other. Every
+method makes its sequences from these documents.
+
+An input document goes to one part by its content alone, so copies stay together, and files may come in any order.
 """
 
 from __future__ import annotations
 
-import gzip
 import json
 from collections import Counter
-from collections.abc import Iterator
-from functools import cached_property
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from functools import partial
+from math import log
 from pathlib import Path
 from typing import Annotated, Final, Literal, Self
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field, model_validator
-from tokenizers import Tokenizer
+from tokenizers import AddedToken, Tokenizer
 
 from nextlong.corpus.ingest import normalized_hash
 from nextlong.engine import store
@@ -31,24 +36,16 @@ from nextlong.reading.files import FilePart
 from nextlong.reading.formats import read_records
 from nextlong.reading.listing import list_files
 from nextlong.reading.records import FilteredOut, Reject, RejectKind
-from nextlong.recipe.keys import Positive, PositiveLength, Section, Source
-from nextlong.replicate.invented import FACTS, Negatives, Probe
+from nextlong.recipe.keys import Positive, Section, Source
+from nextlong.replicate.invented import FACTS, WORDS, Negatives, Probe, echo, of_middling_compression
 from nextlong.rng import keyed_hash, rng_for, threshold_for
 from nextlong.sequences.tokenizer import TRAINING_CHARS, train_bpe
 from nextlong.text import Json
 
-NEGATIVE_TOKENS: Final = 32  # of a negative, its fact included
-_FACT_TOKENS: Final = 4  # a line feed, the key, the value, a line feed
-_BETWEEN_TOKENS: Final = 6  # of text before a fact that is asked for, and before a question
-_MOST_CHARS: Final = 10_000_000  # of a document, as ingest.max_document_chars
-_ECHO_WORDS: Final = (4, 24)  # of a span, uniform in its logarithm
-_ECHO_GAP_WORDS: Final = (
-    64  # of other text behind a span, at most; without gaps no model learns to look back beyond a span
-)
-_ECHO_TOTAL_WORDS: Final = 96  # a span is repeated until its document has as many, at least once
-_GZIP_DROPPED: Final = (
-    0.2  # of the long documents at either end of the compression ratio (arXiv 2512.13961, section 3.6)
-)
+VALUES: Final = 12  # of an input document: the most typical (tf-idf) of its words that are one token
+NAMES: Final = tuple(name.upper() for name in WORDS.names[:320])  # each is one token
+_MOST_CHARS: Final = 10_000_000  # of an input document, as ingest.max_document_chars
+_PARAGRAPHS: Final = (3, 7)  # of a document, from 3 to 6
 
 
 class Documents(Section):
@@ -59,14 +56,14 @@ class Documents(Section):
         (), description="as ingest.sources of a data recipe; none: Python's own documentation"
     )
     held_out: Annotated[float, Field(gt=0, lt=1)] = Field(
-        0.05, description="share of the documents that no model sees, sampled by their content"
+        0.1, description="share of the documents that no model sees, sampled by their content"
     )
     vocabulary: Annotated[int, Field(ge=300)] = Field(
-        4096, description="entries of the BPE that is trained on the corpus"
+        1024, description="entries of the BPE that is trained on the corpus; names come on top"
     )
-    chunk_chars: PositiveLength = Field(512, description="granularity s of the methods (chunk.max_chars)")
-    long_chars: Positive = Field(16_000, description="a document of as many characters is a natural long document")
-    echoes: Positive = Field(20_000, description="documents that repeat a random span verbatim")
+    fact_every_words: Annotated[int, Field(ge=2)] = Field(4, description="words of text before each fact, on average")
+    long_chars: Positive = Field(4_000, description="a document of as many characters is a natural long document")
+    echoes: Positive = Field(6_000, description="documents that repeat random words verbatim")
     encoder: str = Field("lsa", description="as encoder.model of a data recipe")
     seed: int = 0
 
@@ -86,14 +83,14 @@ class Documents(Section):
         return "the documents of " + (", ".join(source.label for source in self.sources) or "Python's documentation")
 
     @property
-    def first_echoes(self) -> str:
-        """The file that the first leg of a base model is trained on; from repetitions far apart no retrieval forms at first."""
-        return "first-echoes"
+    def negative_tokens(self) -> int:
+        """Tokens of a paragraph, on average, if a word has two."""
+        return FACTS * (2 * self.fact_every_words + 3)
 
     @property
-    def negative_tokens(self) -> int:
-        """Tokens of a negative of the probes, on average."""
-        return NEGATIVE_TOKENS
+    def chunk_chars(self) -> int:
+        """The chunk size of the methods: one paragraph fits, two do not."""
+        return round(1.5 * FACTS * (6 * self.fact_every_words + 13))
 
     def identity(self) -> Json:
         """Return what determines the corpus: the keys, and the files with their sizes and versions."""
@@ -129,18 +126,52 @@ class Documents(Section):
                 f"(corpus.held_out={self.held_out:g}){f'; rejected: {reasons}' if reasons else ''}; add documents, correct "
                 "corpus.sources, or change the share"
             )
-        train = texts["train"]
-        texts["long"] = [text for text in train if len(text) >= self.long_chars]
-        texts["long-gzip"] = _of_middling_compression(texts["long"])
-        for name, gap_words in ((self.first_echoes, 0), ("echoes", _ECHO_GAP_WORDS)):
-            rngs = (rng_for(self.seed, f"document-{name}", place) for place in range(self.echoes))
-            texts[name] = [_echo(rng, train, gap_words=gap_words) for rng in rngs]
         folder.mkdir(parents=True, exist_ok=True)
-        for part, found in texts.items():
+        tokenizer = train_bpe(self._sample(texts["train"]), vocab_size=self.vocabulary)
+        tokenizer.add_tokens([AddedToken(f" {name}", normalized=False) for name in NAMES])
+        store.write_text(folder / "tokenizer.json", tokenizer.to_str())
+        counts = Counter(word for text in texts["train"] for word in set(text.split()))
+        words = {word: log(len(texts["train"]) / counts[word]) for word in _words(tokenizer) if word in counts}
+        store.write_json(folder / "words.json", words)
+        made: dict[str, list[str]] = {"held-out-text": texts["held-out"], "train": [], "held-out": [], "long": []}
+        for part in ("train", "held-out"):
+            for place, text in enumerate(texts[part]):
+                source, rng = Text.of(text, words), rng_for(self.seed, f"facts-{part}", place)
+                if source is None:
+                    continue
+                if part == "train" and len(text) >= self.long_chars:
+                    made["long"].append("".join(self._paragraphs(rng, source, most=len(text))[0]))
+                first = 0
+                while first < len(source.words):
+                    paragraphs, first = self._paragraphs(rng, source, first=first, most=int(rng.integers(*_PARAGRAPHS)))
+                    if len(paragraphs) >= _PARAGRAPHS[0]:
+                        made[part].append("".join(paragraphs))
+        made["long-gzip"] = of_middling_compression(made["long"])
+        rngs = (rng_for(self.seed, "document-echo", place) for place in range(self.echoes))
+        made["echoes"] = [_echoes(rng, [*NAMES, *words]) for rng in rngs]
+        for part, found in made.items():
             rows = (json.dumps({"id": f"{part}-{place}", "text": text}) for place, text in enumerate(found))
             store.write_text(folder / f"{part}.jsonl", "".join(row + "\n" for row in rows))
-        store.write_text(folder / "tokenizer.json", train_bpe(self._sample(train), vocab_size=self.vocabulary).to_str())
-        return {part: len(found) for part, found in texts.items()} | {"rejected": dict(rejected)}
+        return {part: len(found) for part, found in made.items()} | {"rejected": dict(rejected)}
+
+    def _paragraphs(
+        self, rng: np.random.Generator, source: Text, *, first: int = 0, most: int
+    ) -> tuple[list[str], int]:
+        """Return up to `most` paragraphs that state facts among the words from `first` on, and where the next words begin."""
+        facts, paragraphs = source.facts(rng), list[str]()
+        while len(paragraphs) < most:
+            order = rng.integers(FACTS, size=FACTS) if paragraphs else rng.permutation(FACTS)
+            counts = self._counts(rng)
+            if (end := first + sum(counts)) > len(source.words):
+                return paragraphs, len(source.words)
+            paragraphs.append(_paragraph(source.words[first:end], [facts[fact] for fact in order], counts))
+            first = end
+        return paragraphs, first
+
+    def _counts(self, rng: np.random.Generator) -> list[int]:
+        """Return how many words stand before each fact of a paragraph."""
+        half = self.fact_every_words // 2
+        return [int(rng.integers(self.fact_every_words - half, self.fact_every_words + half + 1)) for _ in range(FACTS)]
 
     def _texts(self, rejected: Counter[str]) -> Iterator[str]:
         """Yield the documents; count in `rejected` the records that hold none, by reason."""
@@ -167,88 +198,85 @@ class Documents(Section):
 
     def probe(self, folder: Path) -> Probe:
         """Return the maker of probes from held-out text."""
-        return HeldOut(folder).probe
+        tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
+        words = store.read_json(folder / "words.json")
+        rows = (folder / "held-out-text.jsonl").read_text(encoding="utf-8").splitlines()
+        found = (Text.of(json.loads(row)["text"], words) for row in rows)
+        long = FACTS * 2 * self.fact_every_words
+        sources = [source for source in found if source and len(source.words) >= long]
+        if len(sources) < 2:
+            raise CorpusError("corpus: fewer than two held-out documents can be made into probes; add documents")
+        return partial(self._probe, tokenizer, sources)
 
+    def _probe(
+        self, tokenizer: Tokenizer, sources: Sequence[Text], kind: Negatives, negatives: int, rng: np.random.Generator
+    ) -> tuple[list[int], list[int]]:
+        """Return the tokens of a probe, and the places of the values that are asked for."""
+        own = int(rng.integers(len(sources)))
+        others = [place for place in range(len(sources)) if place != own]
+        facts = sources[own].facts(rng)
+        asked = frozenset(fact.split()[0] for fact in facts)
+        lines = [self._stated(rng, sources[own], facts)]
+        for _ in range(negatives):
+            source = sources[own if kind == "hard" else int(rng.choice(others))]
+            lines.append(self._stated(rng, source, source.facts(rng, avoid=asked)))
+        head = tokenizer.encode("".join(lines)).ids
+        again = tokenizer.encode(self._stated(rng, sources[own], facts)).ids
+        names = {tokenizer.token_to_id(f" {name}") for name in asked}
+        return head + again, [len(head) + place + 1 for place, token in enumerate(again) if token in names]
 
-class HeldOut:
-    """The tokens of held-out documents, and the words that facts are made of."""
-
-    def __init__(self, folder: Path) -> None:
-        self.tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
-        self._path = folder / "held-out.jsonl"
-
-    @cached_property
-    def ids(self) -> NDArray[np.int64]:
-        """The tokens of all held-out documents, in their order: (tokens,)."""
-        texts = [json.loads(row)["text"] for row in self._path.read_text(encoding="utf-8").splitlines()]
-        return np.concatenate([np.array(one.ids, np.int64) for one in self.tokenizer.encode_batch(texts)])
-
-    @cached_property
-    def words(self) -> NDArray[np.int64]:
-        """Tokens that are a space and a word: (words,)."""
-        vocabulary = self.tokenizer.get_vocab()
-        return np.array(
-            sorted(
-                number
-                for token, number in vocabulary.items()
-                if token[0] in "Ġ▁" and len(token) > 3 and token[1:].isascii() and token[1:].isalpha()
-            ),
-            np.int64,
+    def _stated(self, rng: np.random.Generator, source: Text, facts: Sequence[str]) -> str:
+        """Return a paragraph that states all facts in random order among words of a random place."""
+        counts = self._counts(rng)
+        first = int(rng.integers(len(source.words) - sum(counts) + 1))
+        return _paragraph(
+            source.words[first : first + sum(counts)], [facts[fact] for fact in rng.permutation(FACTS)], counts
         )
 
-    def probe(self, kind: Negatives, negatives: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
-        """Return the tokens of a probe, and the places of the values that are asked for."""
-        between = [self._text(_BETWEEN_TOKENS, rng) for _ in range(2 * FACTS)]
-        text_tokens = NEGATIVE_TOKENS - (_FACT_TOKENS if kind == "hard" else 0)
-        texts = [self._text(text_tokens, rng) for _ in range(negatives)]
-        free = np.setdiff1d(self.words, np.concatenate([*between, *texts]))
-        needed = 2 * FACTS + (2 * negatives if kind == "hard" else 0)
-        if len(free) < needed:
-            raise CorpusError(
-                f"corpus: {len(free)} words of the vocabulary do not occur in a probe, and {needed} are needed; raise "
-                "corpus.vocabulary, or lower measure.negatives"
-            )
-        pairs = rng.permutation(free)[:needed].reshape(-1, 2)
-        facts, others = pairs[:FACTS], pairs[FACTS:]
-        newline = self.tokenizer.encode("\n").ids
-        ids: list[int] = []
-        for text, (key, value) in zip(between[:FACTS], facts, strict=True):
-            ids += [*text, *newline, key, value, *newline]
-        for place, text in enumerate(texts):
-            half = text_tokens // 2
-            fact = [*newline, *others[place], *newline] if kind == "hard" else []
-            ids += [*text[:half], *fact, *text[half:]]
-        places = []
-        for text, fact in zip(between[FACTS:], rng.permutation(FACTS), strict=True):
-            ids += [*text, *newline, *facts[fact], *newline]
-            places.append(len(ids) - len(newline) - 1)
-        return [int(one) for one in ids], places
 
-    def _text(self, tokens: int, rng: np.random.Generator) -> NDArray[np.int64]:
-        first = int(rng.integers(len(self.ids) - tokens))
-        return self.ids[first : first + tokens]
+@dataclass(frozen=True)
+class Text:
+    """An input document: its words in order, and those of them that its facts have as values."""
+
+    words: list[str]
+    values: list[str]
+
+    @classmethod
+    def of(cls, text: str, weights: Mapping[str, float]) -> Text | None:
+        """Return a document, None if it has too few words for values; `weights`: of words that are a token, by rarity."""
+        words = text.split()
+        counts = Counter(word for word in words if word in weights)
+        typical = sorted(counts, key=lambda word: (counts[word] * weights[word], word))[-VALUES:]
+        return cls(words, typical) if len(typical) == VALUES else None
+
+    def facts(self, rng: np.random.Generator, *, avoid: frozenset[str] = frozenset()) -> list[str]:
+        """Return new facts, without the names in `avoid`."""
+        names = rng.choice([name for name in NAMES if name not in avoid], FACTS, replace=False)
+        values = rng.choice(self.values, FACTS, replace=False)
+        return [f"{name} {value}." for name, value in zip(names, values, strict=True)]
 
 
-def _of_middling_compression(texts: list[str]) -> list[str]:
-    """Return the texts but those at either end of the compression ratio, in their order."""
-    if not texts:
-        return []
-    ratios = np.array([len(gzip.compress(raw, mtime=0)) / len(raw) for raw in (text.encode("utf-8") for text in texts)])
-    low, high = np.quantile(ratios, [_GZIP_DROPPED, 1 - _GZIP_DROPPED])
-    return [text for text, ratio in zip(texts, ratios, strict=True) if low <= ratio <= high]
+def _words(tokenizer: Tokenizer) -> list[str]:
+    """Return the words of lower case that are a token with the blank before them."""
+    words = (token[1:] for token in tokenizer.get_vocab() if token[0] == "Ġ")
+    return sorted(word for word in words if len(word) > 2 and word.isascii() and word.isalpha() and word.islower())
 
 
-def _echo(rng: np.random.Generator, texts: list[str], *, gap_words: int) -> str:
-    """Return a random span of a text that is repeated, each time with up to `gap_words` words of another text before it."""
-    least, most = _ECHO_WORDS
-    span = _span(rng, texts, round(least * (most / least) ** rng.random()))
-    lines = [span]
-    while len(lines) < 3 or sum(map(len, map(str.split, lines))) < _ECHO_TOTAL_WORDS:
-        lines += [_span(rng, texts, int(rng.integers(gap_words + 1))), span]
-    return "\n".join(filter(None, lines)) + "\n"
+def _echoes(rng: np.random.Generator, words: Sequence[str]) -> str:
+    """Return the end of one echo and a whole one, each line behind a blank.
+
+    Rows begin with a document. If it began with the first copy of a span, a model would learn to continue the third copy alone.
+    """
+    first, second = (echo(rng, words).splitlines() for _ in range(2))
+    span = first[0].split()
+    copies, begun = divmod(int(rng.integers(len(first) * len(span))), len(span))
+    return "".join(f" {row}\n" for row in (" ".join(span[begun:]), *first[copies + 1 :], *second))
 
 
-def _span(rng: np.random.Generator, texts: list[str], count: int) -> str:
-    words = texts[int(rng.integers(len(texts)))].split()
-    first = int(rng.integers(max(1, len(words) - count + 1)))
-    return " ".join(words[first : first + count])
+def _paragraph(words: Sequence[str], facts: Sequence[str], counts: Sequence[int]) -> str:
+    """Return a line that states facts, each behind the next `counts` words."""
+    parts, first = list[str](), 0
+    for fact, count in zip(facts, counts, strict=True):
+        parts += [*words[first : first + count], fact]
+        first += count
+    return " ".join(parts) + "\n"

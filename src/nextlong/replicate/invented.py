@@ -11,8 +11,9 @@ name tells which one is meant. In text of other topics the possible values alone
 
 from __future__ import annotations
 
+import gzip
 import json
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
 from pathlib import Path
@@ -38,7 +39,9 @@ _LONG_PARAGRAPHS: Final = (16, 81)  # of a long document
 _FILLERS_BETWEEN: Final = (2, 5)  # before a fact, from 2 to 4
 _ECHO_WORDS: Final = (4, 24)  # of a span, uniform in its logarithm
 _ECHO_TOKENS: Final = 96  # a span is repeated until its document has as many, at least once
-
+_GZIP_DROPPED: Final = (
+    0.2  # of the long documents at either end of the compression ratio (arXiv 2512.13961, section 3.6)
+)
 
 Negatives = Literal["hard", "random"]
 # (kind, number of negatives, rng) → a probe's tokens, and the places of the values that are asked for.
@@ -64,11 +67,6 @@ class Invented(Section):
     def negative_tokens(self) -> int:
         """Tokens of a negative of the probes, on average."""
         return PARAGRAPH_TOKENS
-
-    @property
-    def first_echoes(self) -> str:
-        """The file that the first leg of a base model is trained on."""
-        return "echoes"
 
     @property
     def vocabulary(self) -> int:
@@ -206,10 +204,11 @@ def _negative(kind: Negatives, asked: Document, avoid: frozenset[str], rng: np.r
     return made.paragraphs[int(rng.integers(len(made.paragraphs)))]
 
 
-def _echo(rng: np.random.Generator) -> str:
+def echo(rng: np.random.Generator, words: Sequence[str]) -> str:
+    """Return a span of random words, repeated verbatim, each time as a line."""
     least, most = _ECHO_WORDS
     count = round(least * (most / least) ** rng.random())
-    span = [*map(str, rng.choice(WORDS.all, count)), STOP]
+    span = [*map(str, rng.choice(words, count)), STOP]
     return line(span) * max(2, -(-_ECHO_TOKENS // len(span)))
 
 
@@ -229,12 +228,23 @@ def write(sizes: Invented, folder: Path) -> None:
         texts = (document(rng_for(sizes.seed, f"invented-{name}", place)).text for place in range(count))
         _write_jsonl(folder / f"{name}.jsonl", texts)
     rngs = (rng_for(sizes.seed, "invented-long", place) for place in range(sizes.long))
-    _write_jsonl(folder / "long.jsonl", (document(rng, paragraphs=_LONG_PARAGRAPHS).text for rng in rngs))
-    echoes = (_echo(rng_for(sizes.seed, "invented-echo", place)) for place in range(sizes.echoes))
+    long = [document(rng, paragraphs=_LONG_PARAGRAPHS).text for rng in rngs]
+    _write_jsonl(folder / "long.jsonl", long)
+    _write_jsonl(folder / "long-gzip.jsonl", of_middling_compression(long))
+    echoes = (echo(rng_for(sizes.seed, "invented-echo", place), WORDS.all) for place in range(sizes.echoes))
     _write_jsonl(folder / "echoes.jsonl", echoes)
     store.write_text(folder / "tokenizer.json", tokenizer().to_str())
 
 
-def _write_jsonl(path: Path, texts: Iterator[str]) -> None:
+def _write_jsonl(path: Path, texts: Iterable[str]) -> None:
     lines = (json.dumps({"id": f"{path.stem}-{place}", "text": text}) + "\n" for place, text in enumerate(texts))
     store.write_text(path, "".join(lines))
+
+
+def of_middling_compression(texts: Sequence[str]) -> list[str]:
+    """Return the texts but those at either end of the compression ratio, in their order."""
+    if not texts:
+        return []
+    ratios = np.array([len(gzip.compress(raw, mtime=0)) / len(raw) for raw in (text.encode("utf-8") for text in texts)])
+    low, high = np.quantile(ratios, [_GZIP_DROPPED, 1 - _GZIP_DROPPED])
+    return [text for text, ratio in zip(texts, ratios, strict=True) if low <= ratio <= high]

@@ -147,12 +147,12 @@ class Replication(RecipeFile):
         return self
 
 
-_PAPER_METHODS: Final = ["nextlong", "standard", "quest", "knn", "iclm"]
+_ON_REAL_TEXT: Final = ["nextlong", "random negatives", "standard", "quest", "knn", "iclm", "short rows only"]
 PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
     "smoke": {  # that every part works; its differences are noise
         "seeds": [0],
         "arms": ["nextlong", "standard"],
-        "corpus": {"kind": "documents", "vocabulary": 1024, "echoes": 200},
+        "corpus": {"kind": "documents", "echoes": 200},
         "model": {"hidden_size": 32, "intermediate_size": 32},
         "pretrain": {"steps": 20, "recall": 0.0, "most_legs": 2},
         "extend": {"steps": 8, "lengths": [512, 1024], "row_tokens": 1024, "data_tokens": 16_384},
@@ -161,26 +161,19 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
     "mechanism": {"corpus": {"kind": "invented"}},
     "cpu-night": {
         "seeds": [0, 1, 2],
-        "arms": _PAPER_METHODS,
+        "arms": _ON_REAL_TEXT,
         "corpus": {"kind": "documents"},
-        "model": {"hidden_size": 128, "intermediate_size": 384, "layers": 4, "heads": 4},
-        "pretrain": {"models": "one", "tokens_per_step": 4096, "lr": 3e-3, "recall": 0.9},
-        "extend": {
-            "row_tokens": 4096,
-            "lengths": [1024, 2048, 4096],
-            "steps": 2000,
-            "tokens_per_step": 4096,
-            "data_tokens": 4_194_304,
-            "lr": 2e-3,
-        },
-        "measure": {"negatives": [2, 4, 8, 16, 32, 64, 120], "probes": 100, "rows": 16},
+        "pretrain": {"models": "one", "recall": 0.7},
+        "extend": {"steps": 800, "data_tokens": 819_200},
+        "measure": {"negatives": [2, 4, 8, 16, 24, 40]},
+        "workers": 1,
     },
     "one-gpu": {
         "seeds": [0, 1, 2],
-        "arms": _PAPER_METHODS,
-        "corpus": {"kind": "documents", "vocabulary": 16_384, "chunk_chars": 1024},
+        "arms": _ON_REAL_TEXT,
+        "corpus": {"kind": "documents", "vocabulary": 16_384, "fact_every_words": 8},
         "model": {"hidden_size": 512, "intermediate_size": 1408, "layers": 8, "heads": 8},
-        "pretrain": {"models": "one", "tokens_per_step": 32_768, "lr": 1e-3, "recall": 0.9},
+        "pretrain": {"models": "one", "tokens": 512, "tokens_per_step": 32_768, "lr": 1e-3, "recall": 0.9},
         "extend": {
             "row_tokens": 8192,
             "lengths": [2048, 4096, 8192],
@@ -189,7 +182,7 @@ PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
             "data_tokens": 6_553_600,
             "lr": 8e-4,
         },
-        "measure": {"negatives": [2, 4, 8, 16, 32, 64, 128, 250], "probes": 100, "rows": 16},
+        "measure": {"negatives": [2, 4, 8, 16, 32, 64, 100], "probes": 100, "rows": 16},
         "workers": 1,
     },
 }

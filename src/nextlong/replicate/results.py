@@ -20,7 +20,7 @@ from nextlong.errors import RunError
 from nextlong.evaluate.report.figures import drawn, style
 from nextlong.evaluate.report.show import as_markdown
 from nextlong.evaluate.report.tables import Spread, Table
-from nextlong.replicate.documents import NEGATIVE_TOKENS
+from nextlong.replicate.documents import Documents
 from nextlong.replicate.invented import FACTS, NAMES, PARAGRAPH_TOKENS, TOPICS, VALUES
 from nextlong.replicate.recipe import CRITERION_NEGATIVES, recipe_from
 from nextlong.text import Json
@@ -130,15 +130,52 @@ HYPOTHESES: Final = (
 )
 
 
+# On real text: written once the page had the results of the invented corpus, before any arm was trained on real text.
+HYPOTHESES_ON_REAL_TEXT: Final = (
+    Hypothesis(
+        "Across hard negatives, NExtLong teaches more than methods of whole documents.",
+        "hard",
+        "nextlong",
+        ("standard", "quest", "knn", "iclm"),
+    ),
+    Hypothesis(
+        "Across random negatives, NExtLong teaches more than methods of whole documents.",
+        "random",
+        "nextlong",
+        ("standard", "quest", "knn", "iclm"),
+    ),
+    Hypothesis(
+        "Across hard negatives, hard negatives teach more than random ones.", "hard", "nextlong", ("random negatives",)
+    ),
+    Hypothesis(
+        "Across random negatives too, hard negatives teach more than random ones.",
+        "random",
+        "nextlong",
+        ("random negatives",),
+    ),
+    Hypothesis(
+        "Across hard negatives, NExtLong teaches more than short rows alone.", "hard", "nextlong", ("short rows only",)
+    ),
+    Hypothesis(
+        "Across hard negatives, the standard method teaches more than short rows alone.",
+        "hard",
+        "standard",
+        ("short rows only",),
+    ),
+)
+
+
 class Results:
     """The finished models of an experiment, those seeds only for which every arm is finished."""
 
     def __init__(self, results: Json, *, origin: str) -> None:
         self.json = results
         self.recipe = results["recipe"]
-        self.is_invented = "sources" not in self.recipe["corpus"]
+        self.is_invented = self.recipe["corpus"]["kind"] == "invented"
         self.kinds = _KINDS["invented" if self.is_invented else "documents"]
-        self.negative_tokens = PARAGRAPH_TOKENS if self.is_invented else NEGATIVE_TOKENS
+        self.negative_tokens = (
+            PARAGRAPH_TOKENS if self.is_invented else Documents(**self.recipe["corpus"]).negative_tokens
+        )
         self.arms = ["base", *self.recipe["arms"]]
         done: dict[tuple[str, int], Json] = {(model["arm"], model["seed"]): model for model in results["models"]}
         self.seeds = [seed for seed in self.recipe["seeds"] if all((arm, seed) in done for arm in self.arms)]
@@ -207,7 +244,12 @@ def interval(values: Sequence[float]) -> Spread:
 
 def write(sources: Sequence[Path], folder: Path) -> list[Path]:
     """Write `results.md`, and `results/` with the JSON files and the figures, into a folder; return what was written."""
-    results = [Results(store.read_json(source), origin=str(source)) for source in sources]
+    parts: dict[str, Json] = {}
+    for source in sources:
+        read = store.read_json(source)
+        name = read["recipe"]["preset"]
+        parts[name] = joined(parts[name], read, origin=str(source)) if name in parts else read
+    results = [Results(part, origin=name) for name, part in parts.items()]
     files = {PAGE: page(results)}
     files |= {f"{FOLDER}/{one.name}-{name}.svg": svg for one in results for name, svg in _figures(one)}
     with store.explained(folder):
@@ -217,6 +259,24 @@ def write(sources: Sequence[Path], folder: Path) -> list[Path]:
         for name, text in files.items():
             store.write_text(folder / name, text)
     return [folder / name for name in (*files, *(f"{FOLDER}/{one.name}.json" for one in results))]
+
+
+def joined(one: Json, other: Json, *, origin: str) -> Json:
+    """Return two parts of one experiment, which differ in arms and seeds alone, as one; models of both must be the same.
+
+    Raises RunError if their recipes or corpora differ, they share no model, or a model has other weights in each.
+    """
+    recipes = [{**part["recipe"], "arms": None, "seeds": None, "corpus of": part["corpus"]} for part in (one, other)]
+    if differing := [key for key in recipes[0] if recipes[0][key] != recipes[1].get(key)]:
+        raise RunError(f"{origin}: its {differing[0]!r} differs from that of the results before it; report them apart")
+    models = {(model["arm"], model["seed"]): model for model in one["models"]}
+    again = {(model["arm"], model["seed"]): model for model in other["models"]}
+    differing_weights = [key for key in models.keys() & again.keys() if models[key]["sha256"] != again[key]["sha256"]]
+    if differing_weights or not models.keys() & again.keys():
+        about = f"{differing_weights[0]} has other weights" if differing_weights else "no model is the same"
+        raise RunError(f"{origin}: {about} than in the results before it; report them apart")
+    union = {key: list(dict.fromkeys([*one["recipe"][key], *other["recipe"][key]])) for key in ("arms", "seeds")}
+    return {**one, "recipe": {**one["recipe"], **union}, "models": [*{**again, **models}.values()]}
 
 
 def page(results: Sequence[Results]) -> str:
@@ -316,7 +376,7 @@ def _documents(recipe: Json) -> tuple[str, str, str, str, str]:
         f"the documents of {names}, {100 * corpus['held_out']:.0f} % of them held out.",
         "random spans of documents",
         f"a BPE of {corpus['vocabulary']:,} entries trained on the corpus",
-        f"{FACTS} lines `key value` in held-out text, *n* pieces of held-out text (negatives, {NEGATIVE_TOKENS} tokens each; "
+        f"{FACTS} lines `key value` in held-out text, *n* pieces of held-out text (negatives, tokens each; "
         "hard ones hold a line of this form with another key), then each line again. Keys and values are words that the text "
         "does not hold.",
         "one size, one corpus, few tokens. Facts are inserted, so recall says nothing about facts that are told in prose. Where "
@@ -344,7 +404,7 @@ def _verdicts(results: Results) -> Iterator[str]:
 
 
 def _tested(results: Results, counts: Sequence[int]) -> Iterator[str]:
-    for claim in HYPOTHESES:
+    for claim in HYPOTHESES if results.is_invented else HYPOTHESES_ON_REAL_TEXT:
         for other in claim.theirs:
             if claim.ours in results.arms and other in results.arms:
                 yield f"- {claim.text} **{_verdict(results, claim, other, counts)}**"

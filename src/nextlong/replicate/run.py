@@ -148,7 +148,7 @@ class Experiment:
     def first_run(self) -> str:
         """Return the run of the first leg: echoes alone."""
         compose = {"method": "standard", "target_tokens": self.recipe.pretrain.echo_tokens, "sequences": "all"}
-        return self.run(self.recipe.corpus.first_echoes, compose)
+        return self.run("echoes", compose)
 
     def make_runs(self) -> None:
         """Make the runs of every arm, which the processes that train then find in `composed`."""
