@@ -1,17 +1,17 @@
-"""Real documents as a corpus: no text is trained on and held out, and every question of a probe has one answer."""
+"""Real documents as a corpus: facts are restated among their words, no text is trained on and held out, a probe has one answer."""
 
 import json
+import re
+from collections import Counter
 
 import numpy as np
 import pytest
+from tokenizers import Tokenizer
 
 from nextlong.errors import CorpusError
-from nextlong.replicate import documents
-from nextlong.replicate.documents import Documents, HeldOut
-from nextlong.replicate.invented import FACTS
+from nextlong.replicate.documents import NAMES, Documents
+from nextlong.replicate.invented import FACTS, of_middling_compression
 from nextlong.rng import rng_for
-
-NEWLINE = "\n"
 
 
 @pytest.fixture(scope="module")
@@ -38,24 +38,44 @@ def texts(folder, name):
 
 def test_each_document_goes_to_one_part_and_the_counts_are_those_of_the_files(corpus, folder, tmp_path):
     counts = corpus.write(tmp_path)
-    for name in ("train", "held-out", "long", "long-gzip", "first-echoes", "echoes"):
+    for name in ("train", "held-out", "held-out-text", "long", "long-gzip", "echoes"):
         assert counts[name] == len(texts(folder, name)) > 0
         assert (tmp_path / f"{name}.jsonl").read_bytes() == (folder / f"{name}.jsonl").read_bytes()
     assert not set(texts(folder, "train")) & set(texts(folder, "held-out"))
-    assert set(texts(folder, "long")) == {text for text in texts(folder, "train") if len(text) >= 1000}
+    assert {len(stated(text.splitlines()[-1])) for text in texts(folder, "long")} == {FACTS}
 
 
-@pytest.mark.parametrize(("name", "is_at_once"), [("first-echoes", True), ("echoes", False)])
-def test_an_echo_repeats_a_span_of_a_training_document(folder, name, is_at_once):
-    train = [" ".join(text.split()) for text in texts(folder, "train")]
-    for text in texts(folder, name):
-        lines = text.splitlines()
-        assert lines.count(lines[0]) >= 2
-        assert lines[-1] == lines[0]
-        assert all(any(line in document for document in train) for line in lines)
-        assert (set(lines) == {lines[0]}) or not is_at_once
-    if not is_at_once:
-        assert any(len(set(text.splitlines())) > 1 for text in texts(folder, name))
+def stated(line):
+    """Return the facts that a paragraph states."""
+    return [tuple(pair.split()) for pair in re.findall(r"([A-Z]{4} [a-z]+)\.", line)]
+
+
+def test_a_document_states_each_fact_first_and_restates_them_among_its_own_words(folder):
+    plain = [text.split() for text in texts(folder, "held-out-text")]
+    for made in texts(folder, "held-out"):
+        first, *later = map(stated, made.splitlines())
+        assert 2 <= len(later) <= 5
+        assert len({name for name, _ in first}) == len({value for _, value in first}) == len(first) == FACTS
+        assert all(len(facts) == FACTS and set(facts) <= set(first) for facts in later)
+        words = re.sub(r"[A-Z]{4} [a-z]+\.", "", made).split()
+        assert any(words == whole[at : at + len(words)] for whole in plain for at in range(len(whole)))
+
+
+def test_documents_cut_from_one_share_its_values_and_not_its_names(folder):
+    by_pool = Counter(frozenset(name for name, _ in stated(made.splitlines()[0])) for made in texts(folder, "train"))
+    assert max(by_pool.values()) == 1
+    assert set(NAMES) >= {name for names in by_pool for name in names}
+
+
+def test_an_echo_repeats_words_and_begins_anywhere_in_them(folder):
+    begun = []
+    for text in texts(folder, "echoes"):
+        first, *lines = text.splitlines()
+        assert all(line.startswith(" ") for line in (first, *lines))
+        assert lines.count(lines[-1]) >= 2
+        assert lines[0].endswith(first) or lines[0] == lines[-1]
+        begun.append(len(first.split()) < len(lines[0].split()))
+    assert 0.3 < np.mean(begun) <= 1
 
 
 def test_the_compression_ratio_filters_both_ends():
@@ -63,53 +83,42 @@ def test_the_compression_ratio_filters_both_ends():
     words = ["".join(chr(97 + one) for one in rng.integers(26, size=5)) for _ in range(150)]
     ordinary = [" ".join(rng.choice(words, 400)) for _ in range(3)]
     plain, random = "all the same " * 300, "".join(chr(33 + one) for one in rng.integers(90, size=3000))
-    assert documents._of_middling_compression([plain, *ordinary, random]) == ordinary
-    assert documents._of_middling_compression([]) == []
+    assert of_middling_compression([plain, *ordinary, random]) == ordinary
+    assert of_middling_compression([]) == []
 
 
 @pytest.mark.parametrize("kind", ["hard", "random"])
-def test_a_question_is_answered_once_before_it_and_nowhere_else(folder, kind):
-    made = HeldOut(folder)
-    newline = made.tokenizer.encode(NEWLINE).ids
+def test_a_question_is_answered_once_before_it_and_nowhere_else(corpus, folder, kind):
+    make, tokenizer = corpus.probe(folder), Tokenizer.from_file(str(folder / "tokenizer.json"))
     for place in range(5):
-        ids, places = made.probe(kind, 6, rng_for(1, kind, place))
+        ids, places = make(kind, 6, rng_for(1, kind, place))
         assert len(places) == FACTS
         for at in places:
-            key, value = ids[at - 1 : at + 1]
-            assert [ids[one + 1] for one in range(at - 1) if ids[one] == key] == [value]
-            assert ids[at + 1 : at + 1 + len(newline)] == newline
-            assert ids.count(value) == 2
-            assert {key, value} <= set(made.words.tolist())
+            name, value = ids[at - 1 : at + 1]
+            assert tokenizer.decode([name]).strip() in NAMES
+            assert tokenizer.decode([value]).strip().islower()
+            assert [ids[one + 1] for one in range(at - 1) if ids[one] == name] == [value]
 
 
-def test_hard_negatives_hold_a_fact_and_all_have_the_same_length(folder):
-    made = HeldOut(folder)
-    lengths = {
-        (kind, count): len(made.probe(kind, count, rng_for(0, kind, count))[0])
-        for kind in ("hard", "random")
-        for count in (0, 5)
-    }
-    assert lengths["hard", 0] == lengths["random", 0]
-    assert {lengths[kind, 5] - lengths[kind, 0] for kind in ("hard", "random")} == {5 * documents.NEGATIVE_TOKENS}
-    words = set(made.words.tolist())
-    newline = made.tokenizer.encode(NEWLINE).ids[0]
-
-    def facts(kind):
-        ids, _ = made.probe(kind, 5, rng_for(2, kind, 0))
-        return sum(
-            ids[at] == newline == ids[at + 3] and ids[at + 1] in words and ids[at + 2] in words
-            for at in range(len(ids) - 3)
-        )
-
-    assert facts("hard") >= 2 * FACTS + 5
-    assert facts("random") < 2 * FACTS + 5
+def test_hard_negatives_share_the_values_of_what_is_asked_for(corpus, folder):
+    make, tokenizer = corpus.probe(folder), Tokenizer.from_file(str(folder / "tokenizer.json"))
+    shared = dict.fromkeys(("hard", "random"), 0.0)
+    for kind in shared:
+        for place in range(8):
+            ids, places = make(kind, 6, rng_for(2, kind, place))
+            facts = stated(tokenizer.decode(ids))
+            assert len(facts) == FACTS * 8, "those asked for twice, and those of six negatives"
+            asked = {tokenizer.decode([ids[at]]).strip() for at in places}
+            shared[kind] += np.mean([value in asked for _, value in facts[FACTS:-FACTS]])
+    assert shared["hard"] > 2 * shared["random"]
 
 
-def test_too_few_words_for_a_probe_are_told(folder):
-    made = HeldOut(folder)
-    made.words = np.arange(300, 310)
-    with pytest.raises(CorpusError, match="raise corpus.vocabulary, or lower measure.negatives"):
-        made.probe("hard", 20, rng_for(0, "x", 0))
+def test_too_few_documents_for_probes_are_told(corpus, folder, tmp_path):
+    for name in ("tokenizer.json", "words.json"):
+        (tmp_path / name).write_bytes((folder / name).read_bytes())
+    (tmp_path / "held-out-text.jsonl").write_text(json.dumps({"text": "too short"}))
+    with pytest.raises(CorpusError, match="fewer than two held-out documents"):
+        corpus.probe(tmp_path)
 
 
 def test_records_without_a_document_are_told_by_reason(tmp_path):

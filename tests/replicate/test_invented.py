@@ -67,7 +67,10 @@ def test_the_same_seed_writes_the_same_files_and_held_out_documents_are_others(t
     for name in ("a", "b"):
         invented.write(sizes, tmp_path / name)
     files = sorted(path.name for path in (tmp_path / "a").iterdir())
-    assert files == ["echoes.jsonl", "held-out.jsonl", "long.jsonl", "tokenizer.json", "train.jsonl"]
+    assert files == [f"{name}.jsonl" for name in ("echoes", "held-out", "long-gzip", "long")] + [
+        "tokenizer.json",
+        "train.jsonl",
+    ]
     assert all((tmp_path / "a" / name).read_bytes() == (tmp_path / "b" / name).read_bytes() for name in files)
     texts = {
         name: {json.loads(row)["text"] for row in (tmp_path / "a" / f"{name}.jsonl").read_text().splitlines()}

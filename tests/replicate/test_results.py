@@ -118,7 +118,13 @@ def test_the_page_in_the_documentation_is_what_its_json_files_say(tmp_path):
 
 def real(made):
     """Return the same results of real documents."""
-    corpus = {"kind": "documents", "sources": [{"path": "a.jsonl", "name": None}], "held_out": 0.1, "vocabulary": 512}
+    corpus = {
+        "kind": "documents",
+        "sources": [{"path": "a.jsonl", "name": None}],
+        "held_out": 0.2,
+        "vocabulary": 512,
+        "fact_every_words": 4,
+    }
     return {**made, "recipe": {**made["recipe"], "preset": "cpu-night", "corpus": corpus}}
 
 
@@ -127,14 +133,15 @@ def test_real_text_is_a_section_of_its_own_with_its_own_command(made):
     assert page.count("\n## ") == 2
     mechanism, text = page.split("\n## Real text")
     assert "(cpu-night.json)" not in mechanism
-    assert "the documents of a.jsonl, 10 % of them held out" in text
+    assert "the documents of a.jsonl, 20 % of them held out" in text
     assert "nextlong replicate --preset cpu-night --out OUT \\\n      --corpus a.jsonl \\\n" in text
     assert "--set corpus.vocabulary=512" in text
+    assert "values from the 12 words most typical" in text
     assert "sources=" not in text
-    assert "### Recall across hard negatives (text with another fact)" in text
+    assert "### Recall across hard negatives (same input document)" in text
 
 
 def test_hypotheses_about_real_text_count_its_own_tokens(made):
-    made["recipe"]["measure"]["negatives"] = [2, 8, 10, 16]
+    made["recipe"]["measure"]["negatives"] = [2, 4, 8, 16]
     assert Results(made, origin="x").many == [16]  # of 24 tokens each; a short row has 256
-    assert Results(real(made), origin="x").many == [10, 16]  # of 32
+    assert Results(real(made), origin="x").many == [8, 16]  # of 44

@@ -120,7 +120,7 @@ def test_real_documents_are_extended_and_measured_alike(small_corpus, tmp_path):
         "corpus": {"kind": "documents", "sources": sources, "vocabulary": 900, "held_out": 0.3, "echoes": 200},
         "pretrain": {**SMALL["pretrain"], "models": "one"},
     }
-    keys["corpus"] |= {"chunk_chars": 200, "long_chars": 1000}
+    keys["corpus"] |= {"long_chars": 1000}
     replicate(Replication.from_dict({**keys, "out": str(out), "seeds": [0, 1]}), report=lambda line: None)
     models = json.loads((out / "results.json").read_text())["models"]
     assert [(model["arm"], model["seed"]) for model in models] == [
