@@ -152,7 +152,7 @@ def test_the_checks_are_listed_on_request(open_page, one, both):
     expect(checks.first).to_be_hidden()
     page.locator(".verdict summary").click()
     expect(checks.first).to_be_visible()
-    expect(page.get_by_text("was not run for this page")).to_be_visible()
+    expect(page.get_by_text("checks every file with independent code")).to_be_visible()
     page = open_page(both)
     assert page.locator(".verdict").last.bounding_box()["y"] < 300  # side by side, and closed
 

@@ -102,8 +102,8 @@ def _stored_recipe(stored: Json, index: Path) -> Recipe:
         return Recipe.from_dict(stored, origin=str(index))
     except RecipeError as error:
         raise RunError(
-            f"{error}\nThis run was made by another version of nextlong, whose recipes this one does not read; run the recipe "
-            "again, with the key corrected: what has not changed is kept"
+            f"{index} was made by an earlier version of nextlong ({str(error).splitlines()[0]}); "
+            "run the recipe again into a new folder (run_dir)"
         ) from None
 
 
