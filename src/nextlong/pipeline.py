@@ -28,7 +28,7 @@ from nextlong.corpus.ingest import check_named_ids, ingest_step
 from nextlong.corpus.select import select_step
 from nextlong.corpus.splits import line_counts_steps, shard_bytes_of, splits_of, whole_files
 from nextlong.engine import step_store, store
-from nextlong.engine.executor import Capacity, Executor, SerialExecutor, usable_cpus
+from nextlong.engine.executor import Executor, SerialExecutor, usable_cpus
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
 from nextlong.engine.progress import Quiet, Reporter
 from nextlong.engine.runner import run_array_job, run_steps, steps_before
@@ -289,19 +289,17 @@ def executor_for(
 
         workers, retries = worker_count(recipe), recipe.ray.retries
         return RayExecutor(recipe.ray.address, workers=workers, retries=retries, tell=tell)
-    if work == "export":
-        return LocalExecutor(capacity_here(recipe), preload=EXPORT_STEPS)
-    return LocalExecutor(capacity_here(recipe), preload=preloaded(recipe))
+    preload = EXPORT_STEPS if work == "export" else preloaded(recipe)
+    return LocalExecutor(worker_count(recipe), count_gpus=lambda: count_gpus_for(recipe), preload=preload)
 
 
-def capacity_here(recipe: Recipe) -> Capacity:
-    """Return what this machine has for the recipe.
+def count_gpus_for(recipe: Recipe) -> int:
+    """Return how many GPUs this machine has for the recipe.
 
     Counting GPUs imports torch, which takes seconds: only where a model runs on them, or a driver is loaded.
     """
     is_model = kind_of(recipe.encoder).asks_for_gpus or Need.KEYWORDS in method_of(recipe).needs
-    asks = is_model or (recipe.search.device != "cpu" and has_driver())
-    return Capacity(cpus=worker_count(recipe), count_gpus=count_gpus if asks else lambda: 0)
+    return count_gpus() if is_model or (recipe.search.device != "cpu" and has_driver()) else 0
 
 
 def worker_count(recipe: Recipe) -> int:

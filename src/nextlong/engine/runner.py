@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nextlong.engine import memory, store
-from nextlong.engine.executor import Capacity, Executor, Resources
+from nextlong.engine.executor import Executor, Resources
 from nextlong.engine.progress import Clock, Quiet, Reporter
 from nextlong.engine.step import Artifact, Artifacts, Step, Task, Work
 from nextlong.engine.step_store import StepStore, unlink_unfinished
@@ -124,7 +124,7 @@ class _Route:
                     names.discard(step.name)
                     continue
                 endings.push(claim)
-                running = _open_step(step, self._run_dir, place, self._finished, self._executor.capacity)
+                running = _open_step(step, self._run_dir, place, self._finished, self._executor)
                 self._running[place] = running
                 running.claim = claim
                 self._tell_kept()
@@ -335,12 +335,12 @@ class _Running:
         return Artifact(step.name, self._folder, manifest)
 
 
-def _open_step(step: Step, run_dir: Path, place: int, finished: Artifacts, capacity: Capacity) -> _Running:
+def _open_step(step: Step, run_dir: Path, place: int, finished: Artifacts, executor: Executor) -> _Running:
     folder = folder_for(step, run_dir, place)
     store.remove_leftovers(folder)
     work = step.work(finished)
     parts = {index: part for index, part in store.confirmed_parts(folder).items() if index < len(work)}
-    return _Running(step, folder, work, parts, step.needs(work, capacity))
+    return _Running(step, folder, work, parts, step.needs(work, executor))
 
 
 def run_task(task: Task, folder: Path, index: int) -> store.TaskPart:
@@ -413,7 +413,7 @@ def _run_tasks(
     with store.explained(run_dir):
         confirmed = store.confirmed_parts(folder, among=mine)
     missing = [index for index in mine if index not in confirmed]
-    resources = step.needs(work, executor.capacity)
+    resources = step.needs(work, executor)
     waiting, running = list(missing), 0
     with store.explained(run_dir):
         folder.mkdir(parents=True, exist_ok=True)

@@ -15,12 +15,13 @@ from nextlong.artifacts.finished import chunks_of, special_ids
 from nextlong.artifacts.results import DraftResult, KeywordsResult, LengthsResult, TokenizerResult
 from nextlong.engine import store
 from nextlong.engine.estimate import TRIED, Amounts, Estimate, per_shard
+from nextlong.engine.executor import Resources
 from nextlong.engine.step import Artifact, Artifacts, Step, Task
 from nextlong.errors import CorpusError, RecipeError
 from nextlong.methods.base import DocumentMethod, Method, Need, NeighbourSearch, Request, method_of
 from nextlong.methods.documents import count_tokens, draft_documents
 from nextlong.methods.extend import DraftRules, draft_block
-from nextlong.methods.keywords import Keywords, extract_keywords, query_resources
+from nextlong.methods.keywords import Keywords, extract_keywords
 from nextlong.methods.partition import count_parts, partition_steps, parts_of
 from nextlong.plugins import METHODS
 from nextlong.recipe import Recipe
@@ -247,7 +248,7 @@ def keywords_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
     model = Path(options.queries).expanduser()
     if options.queries != "extractive" and model.is_dir():
         config["files"] = store.hash_folder(model)
-    needs = partial(query_resources, options.queries)
+    needs = Resources(gpu="unused" if options.queries == "extractive" else "optional")  # a model takes one for itself
     estimate = Estimate(
         work=lambda amounts: amounts.kept_chars,
         seconds=5e-8,

@@ -247,7 +247,7 @@ def encoder_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
         return kind.prepare(encoder, documents=documents, chunks=chunks, seed=recipe.seed)
 
     config = {"model": encoder.model} | encoder.options.identity() | kind.depends_on(encoder, seed=recipe.seed)
-    resources, estimate = partial(kind.resources, encoder), kind.estimate(encoder)
+    resources, estimate = kind.resources(encoder), kind.estimate(encoder)
     return Step(
         "encoder", kind.version, config, (ingest, chunk), tasks, kind.result, resources=resources, estimate=estimate
     )
@@ -265,7 +265,7 @@ def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step, shortli
         tasks=per_shard,
         rate=kind.rate,
     )
-    resources = partial(kind.resources, recipe.encoder)
+    resources = kind.resources(recipe.encoder)
 
     def shards(done: Artifacts) -> list[tuple[Path, Path, Path | None]]:
         documents, chunks = done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow")
@@ -299,8 +299,8 @@ def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step, shortli
             )
             return Join(members[shard], lambda _: task, True)
 
-        gpu: Literal["needed", "as declared"] = "needed" if execution.device == "cuda" else "as declared"
-        return Work(each, [join(shard) for shard in range(len(of_shard))], threads=execution.threads, gpu=gpu)
+        joins = [join(shard) for shard in range(len(of_shard))]
+        return Work(each, joins, threads=execution.threads, gpu="needed" if execution.device == "cuda" else None)
 
     if kind.embeds == "shards":
         return Step("embed", 1, {}, inputs, by_shards, EmbedResult, resources=resources, estimate=estimate)

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from nextlong.engine.estimate import TRIED, Amounts
-from nextlong.engine.executor import Capacity
 from nextlong.engine.step import Step
 
 WORKER_BYTES = 130e6  # a worker with its libraries, measured (bench/README.md)
@@ -110,15 +109,15 @@ def costs(
     machines: Machines,
 ) -> dict[str, Cost]:
     """Return what each step will take: at the rate it names where that is in `rates`, else as much a unit as in the trial."""
-    capacity = Capacity(cpus=machines.workers, count_gpus=lambda: machines.gpus)
     cost_of = {}
     for step in steps:
-        estimate, resources = step.estimate, step.resources(capacity)
+        estimate, resources = step.estimate, step.resources
+        on_gpus = machines.gpus > 0 and resources.gpu != "unused"
         tasks = max(1, round(estimate.tasks(amounts)))
         work, rate, start_s = estimate.work(amounts), rates.get(estimate.rate), 0.0
         seconds: float | None = estimate.seconds * work
         if rate is not None:
-            unit = rate.on_gpu if resources.gpus else rate.seconds
+            unit = rate.on_gpu if on_gpus else rate.seconds
             start_s = rate.start_s(work / min(tasks, machines.workers)) if work else 0.0
             seconds = 0.0 if not work else None if unit is None else unit * work
             if estimate.task_s and seconds:
@@ -136,7 +135,7 @@ def costs(
             disk_bytes=unit_bytes * estimate.disk(amounts),
             memory_bytes=estimate.memory(amounts),
             tasks=tasks,
-            on_gpus=resources.gpus > 0,
+            on_gpus=on_gpus,
             at_once=resources.at_once,
             unknown=rate.unknown if rate is not None else "",
         )

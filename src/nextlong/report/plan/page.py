@@ -223,7 +223,7 @@ def plan_for(
         shards=_shards(recipe, files, corpus.text_bytes, asked),
     )
     workers = pipeline.worker_count(recipe)
-    machines = [Machines(workers, pipeline.capacity_here(recipe).gpus, start_s=start_s)]
+    machines = [Machines(workers, pipeline.count_gpus_for(recipe), start_s=start_s)]
     if asked.is_elsewhere:
         head_s = RAY_HEAD_S if asked.nodes > 1 else HEAD_S
         machines.append(Machines(asked.nodes * (asked.workers or workers), asked.nodes * asked.gpus, head_s, start_s))
