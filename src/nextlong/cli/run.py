@@ -116,7 +116,7 @@ def _plan(args: argparse.Namespace) -> None:
     import_preloaded(recipe)
     start_s = time.process_time()  # of this process so far, which has imported what a run imports
     if args.json:
-        plan = page.planned(recipe, cluster, tell=lambda line: print(line, file=sys.stderr), start_s=start_s)
+        plan = page.plan(recipe, cluster, tell=lambda line: print(line, file=sys.stderr), start_s=start_s)
         print_json(plan.as_json())
     else:
         page.show(recipe, console(), cluster, start_s=start_s)

@@ -206,8 +206,7 @@ def test_a_cap_is_told(recipe, tmp_path):
 
 def test_what_a_plan_says_of_sizes_is_what_the_run_writes(recipe_for, tmp_path):
     asked = recipe_for(tmp_path / "run", "ingest.sources.0.max_documents=200")
-    files = input_files(asked)
-    plan = page.make(asked, files, pipeline.route(asked, files))
+    plan = page.plan(asked)
     ((_, costs),) = plan.on
     done = pipeline.run(asked)
     assert plan.amounts.documents == total(done["ingest"], "documents")

@@ -26,7 +26,7 @@ from threadpoolctl import threadpool_limits
 from nextlong import pipeline
 from nextlong.artifacts.finished import chunks_of, sequence_files
 from nextlong.artifacts.lookup import read_chunks
-from nextlong.artifacts.results import ChunkResult, MetaDocumentsResult
+from nextlong.artifacts.results import ChunkResult, MetaDocumentsResult, TokenizerResult
 from nextlong.engine.estimate import TRIED, Amounts
 from nextlong.engine.executor import Resources, SerialExecutor
 from nextlong.engine.runner import find_done, run_steps
@@ -196,12 +196,8 @@ def _amounts(recipe: Recipe, done: Mapping[str, Artifact]) -> Amounts:
         meta_chunks=meta_chunks,
         dimensions=max((part["counts"].get("dimensions", 0) for part in fitted), default=0),
     )
-    told = (
-        [part["counts"]["chars_per_token"] for part in done["tokenizer"].manifest["parts"]]
-        if "tokenizer" in done
-        else []
-    )
-    return amounts_of(recipe, corpus, chars_per_token=next(iter(told), 4.0))
+    chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token if "tokenizer" in done else 4.0
+    return amounts_of(recipe, corpus, chars_per_token=chars_per_token)
 
 
 class Timed(SerialExecutor):
