@@ -103,7 +103,7 @@ def compare(corpus: Path, method: str, folder: Path, options: argparse.Namespace
         method,
         f"{seconds:.1f} s, {written / 1e6:.0f} MB",
         f"{total.seconds / seconds:.2f}",
-        f"{(total.memory_bytes - plan_costs.WORKER_BYTES) / taken['memory_bytes']:.2f}",
+        f"{total.memory_bytes / taken['memory_bytes']:.2f}",
         f"{total.disk_bytes / written:.2f}",
         f"{plan.amounts.chunks / chunks:.2f}",
         f"{plan.amounts.sequences / sequences:.2f}",

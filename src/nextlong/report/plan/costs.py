@@ -49,12 +49,16 @@ class Rate(NamedTuple):
 
 
 class Machines(NamedTuple):
-    """What a plan is for: so many worker processes, and GPUs, in all; `start_s` passes before the first task."""
+    """What a plan is for: so many worker processes, and GPUs, in all; `start_s` passes before the first task.
+
+    All processes together hold `process_bytes` beside what tasks hold.
+    """
 
     workers: int
     gpus: int = 0
     head_s: float = HEAD_S
     start_s: float = 0.0
+    process_bytes: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -87,7 +91,7 @@ class Cost:
 
     def held_bytes(self, machines: Machines) -> float:
         """Return the bytes that its tasks hold at once, with the workers themselves."""
-        return WORKER_BYTES * (machines.workers + 1) + self.memory_bytes * self.parallel_tasks(machines)
+        return machines.process_bytes + self.memory_bytes * self.parallel_tasks(machines)
 
 
 class Total(NamedTuple):
@@ -155,7 +159,7 @@ def total(steps: Sequence[Step], cost_of: Mapping[str, Cost], machines: Machines
     return Total(
         seconds=None if unknown else end,
         disk_bytes=sum(cost.disk_bytes for cost in cost_of.values()),
-        memory_bytes=WORKER_BYTES * (machines.workers + 1) + peak,
+        memory_bytes=machines.process_bytes + peak,
         gpu_seconds=sum(cost.seconds or 0.0 for cost in cost_of.values() if cost.on_gpus),
         unknown=unknown[0] if unknown else "",
     )

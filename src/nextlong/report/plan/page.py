@@ -30,7 +30,7 @@ from nextlong.recipe import Recipe
 from nextlong.report import tables
 from nextlong.report.plan import warnings
 from nextlong.report.plan.amounts import amounts_of
-from nextlong.report.plan.costs import HEAD_S, RAY_HEAD_S, Cost, Machines, Rate, Total, costs, total
+from nextlong.report.plan.costs import HEAD_S, RAY_HEAD_S, WORKER_BYTES, Cost, Machines, Rate, Total, costs, total
 from nextlong.report.plan.elsewhere import Asked, assumed, operations_of, shape_of
 from nextlong.report.plan.sample import sample
 from nextlong.report.plan.trial import Measured, measure
@@ -199,10 +199,15 @@ def costs_on(
     else:
         shards = max(1, math.ceil(corpus.text_bytes / shard_bytes_for(recipe.ingest, corpus.text_bytes)))
     corpus = replace(corpus, dimensions=measured.dimensions, shards=shards)
-    places = [Machines(workers, pipeline.count_gpus_for(recipe), start_s=start_s)]
+
+    def machines_of(workers: int, gpus: int, *, head_s: float = HEAD_S) -> Machines:
+        process_bytes = measured.process_bytes + WORKER_BYTES * (0 if recipe.executor == "serial" else workers)
+        return Machines(workers, gpus, head_s, start_s, process_bytes)
+
+    places = [machines_of(workers, pipeline.count_gpus_for(recipe))]
     if asked.is_elsewhere:
         head_s = RAY_HEAD_S if asked.nodes > 1 else HEAD_S
-        places.append(Machines(asked.nodes * (asked.workers or workers), asked.nodes * asked.gpus, head_s, start_s))
+        places.append(machines_of(asked.nodes * (asked.workers or workers), asked.nodes * asked.gpus, head_s=head_s))
     on = []
     for machines in places:
         has_gpu = machines.gpus > 0 and recipe.search.device != "cpu"

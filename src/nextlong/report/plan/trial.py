@@ -27,6 +27,7 @@ from nextlong import pipeline
 from nextlong.artifacts.finished import chunks_of, sequence_files
 from nextlong.artifacts.lookup import read_chunks
 from nextlong.artifacts.results import ChunkResult, MetaDocumentsResult, TokenizerResult
+from nextlong.engine import memory
 from nextlong.engine.estimate import TRIED, Amounts
 from nextlong.engine.executor import Resources, SerialExecutor
 from nextlong.engine.runner import find_done, run_steps
@@ -38,7 +39,7 @@ from nextlong.reading.known_files import input_files
 from nextlong.recipe import Encoder, Recipe
 from nextlong.recipe.keys import EXACT
 from nextlong.report.plan.amounts import amounts_of
-from nextlong.report.plan.costs import Trial
+from nextlong.report.plan.costs import WORKER_BYTES, Trial
 from nextlong.report.plan.elsewhere import shape_of
 from nextlong.report.plan.sample import Sample
 from nextlong.retrieval.encoders.base import Speed, kind_of
@@ -87,6 +88,7 @@ class Measured:
     encoding: Speed
     dimensions: int
     product_s: float  # of a multiplication and addition of exact search
+    process_bytes: float = WORKER_BYTES  # of a process that has run every step: its libraries, and what they keep
 
 
 def measure(recipe: Recipe, sample: Sample) -> Measured:
@@ -96,7 +98,8 @@ def measure(recipe: Recipe, sample: Sample) -> Measured:
     encoding = _measure_encoder(recipe, chunks)
     trial = try_route(recipe, _spread(sample.mixed(), _CHARS), chars_per_token=tokenizing.chars_per_token)
     dimensions = encoding.dimensions or max(1, round(trial.amounts.dimensions))  # those that LSA found in the trial
-    return Measured(sample, trial, tokenizing, encoding, dimensions, _measure_search(dimensions))
+    process_bytes = memory.resident_bytes() or WORKER_BYTES
+    return Measured(sample, trial, tokenizing, encoding, dimensions, _measure_search(dimensions), process_bytes)
 
 
 def _spread(texts: Sequence[str], chars: int) -> list[str]:
