@@ -56,7 +56,7 @@ def main() -> int:
 def run(plain: dict[str, Any], out: Path) -> None:
     """Run a recipe in this process; write the seconds of each step and the most memory."""
     recipe, timed = Recipe.from_dict(plain), Timed()
-    import_preloaded(recipe)
+    import_preloaded(recipe.encoder)
     pipeline.executor_for = lambda *_, **__: timed
     pipeline.run(recipe)
     memory_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -74,7 +74,7 @@ def compare(corpus: Path, method: str, folder: Path, options: argparse.Namespace
         "compose": {"sequences": options.sequences, "target_tokens": options.target_tokens, "method": method},
     }
     recipe = Recipe.from_dict(plain)
-    import_preloaded(recipe)  # in neither figure
+    import_preloaded(recipe.encoder)  # in neither figure
     began = time.process_time()
     plan = page.plan(recipe)
     planning = time.process_time() - began

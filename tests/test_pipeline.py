@@ -21,7 +21,7 @@ FILTERS = ("ingest.dedup=minhash", "decontaminate=[{}]")
 
 
 def route_of(recipe, **options):
-    return pipeline.route(recipe, input_files(recipe), **options)
+    return pipeline.route(recipe, input_files(recipe.ingest), **options)
 
 
 @EVERY

@@ -19,7 +19,7 @@ from contextlib import contextmanager
 from typing import Final, Literal
 
 from nextlong.artifacts import record
-from nextlong.artifacts.record import name_for, run_dir_of, store_of
+from nextlong.artifacts.record import name_for
 from nextlong.corpus.chunk import chunk_step
 from nextlong.corpus.decontaminate import decontaminate_steps
 from nextlong.corpus.deduplicate import minhash_class, minhash_steps
@@ -104,7 +104,7 @@ class Session:
         step_store: StepStore | None,
     ) -> None:
         self.recipe = recipe
-        self.run_dir = run_dir_of(recipe)
+        self.run_dir = recipe.run_path
         self._files = files
         self._executor = executor
         self._reporter = reporter
@@ -120,7 +120,7 @@ class Session:
                 sources=self.recipe.ingest.sources,
                 files=self._files,
                 run_dir=self.run_dir,
-                stored=store_of(self.recipe),
+                stored=self.recipe.store_path,
             )
 
         return route(self.recipe, self._files, attempt=attempt, when_ingested=remember)
@@ -198,9 +198,16 @@ def session(
     Raises a NextlongError for every mistake that can be found before the first step.
     """
     reporter = reporter or Quiet()
-    files, run_dir = prepare(recipe), run_dir_of(recipe)
-    with store.locked(run_dir, mode=mode), step_store.opened(store_of(recipe), run_dir) as stored:
-        files = known_files.recognise_inputs(recipe, files, run_dir, changed_inputs=changed_inputs, tell=reporter.tell)
+    files, run_dir = prepare(recipe), recipe.run_path
+    with store.locked(run_dir, mode=mode), step_store.opened(recipe.store_path, run_dir) as stored:
+        files = known_files.recognise_inputs(
+            recipe.ingest.sources,
+            files,
+            run_dir,
+            stored=recipe.store_path,
+            changed_inputs=changed_inputs,
+            tell=reporter.tell,
+        )
         if mode == "alone" and name_for(recipe, run_dir) not in record.variant_names(run_dir):
             for note in check_corpus(recipe, files):
                 reporter.tell(note)
@@ -223,8 +230,8 @@ def prepare(recipe: Recipe, *, encoder: Literal["installed", "any"] = "installed
         kind_of(recipe.encoder).check_installed(recipe.encoder)
     if recipe.export.push is not None:
         file_systems.reach(recipe.export.push, where=f"export.push={recipe.export.push!r}", error=ExportError)
-    known_files.check_apart(recipe, run_dir_of(recipe))
-    return known_files.input_files(recipe)
+    known_files.check_apart(recipe.ingest.sources, run_dir=recipe.run_dir, store=recipe.store)
+    return known_files.input_files(recipe.ingest)
 
 
 def check_corpus(recipe: Recipe, files: list[list[InputFile]]) -> list[str]:
@@ -289,7 +296,7 @@ def executor_for(
 
         workers, retries = worker_count(recipe), recipe.ray.retries
         return RayExecutor(recipe.ray.address, workers=workers, retries=retries, tell=tell)
-    preload = EXPORT_STEPS if work == "export" else preloaded(recipe)
+    preload = EXPORT_STEPS if work == "export" else preloaded(recipe.encoder)
     return LocalExecutor(worker_count(recipe), count_gpus=lambda: count_gpus_for(recipe), preload=preload)
 
 

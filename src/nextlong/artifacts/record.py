@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +25,7 @@ from nextlong.engine.step import Artifacts
 from nextlong.errors import RecipeError, RunError
 from nextlong.plugins import ENCODERS, FORMATS, METHODS
 from nextlong.recipe import Recipe
-from nextlong.recipe.keys import Section, operational_keys, options_class
+from nextlong.recipe.keys import options_class
 from nextlong.text import Json, counted, did_you_mean
 
 RUN_FILE: Final = "run.json"
@@ -59,16 +59,6 @@ class Variant:
     def sequences(self) -> int:
         """How many sequences it has."""
         return sum(self.sequences_per_part)
-
-
-def run_dir_of(recipe: Recipe) -> Path:
-    """Return where the recipe's run lives."""
-    return Path(recipe.run_dir).expanduser()
-
-
-def store_of(recipe: Recipe) -> Path | None:
-    """Return where the recipe's run keeps the steps that it shares with others; None: in its own directory."""
-    return None if recipe.store is None else Path(recipe.store).expanduser()
 
 
 def variants(run_dir: Path) -> list[Variant]:
@@ -227,8 +217,8 @@ def settings_of(recipe: Mapping[str, Any]) -> Json:
     """Return what a recipe, as plain data, makes a variant of, by dotted key."""
     try:
         return dict(_flat(Recipe.from_dict(recipe).identity()))  # with the defaults of keys that are new
-    except RecipeError:
-        return {key: value for key, value in _flat(recipe) if not _is_operational(key, Recipe)}
+    except RecipeError:  # of another version, or with an extension that is no longer installed
+        return dict(_flat(recipe))
 
 
 def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -240,16 +230,6 @@ def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
             yield from _flat(below, f"{key}.{place}")
     else:
         yield key, value
-
-
-def _is_operational(key: str, section: type[Section]) -> bool:
-    """Say whether a dotted key of a section, or the section that it is in, is operational."""
-    name, _, below = key.partition(".")
-    field = section.model_fields.get(name)
-    if name in operational_keys(section) or field is None or not below:
-        return name in operational_keys(section)
-    kind = field.annotation
-    return isinstance(kind, type) and issubclass(kind, Section) and _is_operational(below, kind)
 
 
 def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> Json:
@@ -360,38 +340,24 @@ def _digest(text: str) -> str:
 CURRENT: Final = "report.html"  # of the variant that `RUN` opens
 SWEEP: Final = "sweep.html"  # of those that a sweep made
 VARIANTS_META: Final = "nextlong-variants"  # in the head of a page: which variants it shows
-_AND: Final = "@"  # which no variant has in its name
-_MANY: Final = "variants"
-_HASH: Final = re.compile("[0-9a-f]{8}")
 HEAD_CHARS: Final = 60_000  # of a page: the style stands there, and what names its variants
 _LONGEST_BYTES: Final = 200
 
 
 def page_name(names: Sequence[str]) -> str:
     """Return the file name of the page of some variants; of many with long names, how many and a hash stand in their place."""
-    joined = _AND.join(names)
+    joined = "@".join(names)  # which no variant has in its name
     if len(joined.encode()) > _LONGEST_BYTES:
-        joined = _AND.join((str(len(names)), _MANY, xxhash.xxh3_64_hexdigest(joined.encode())[:8]))
+        joined = f"{len(names)}@variants@{xxhash.xxh3_64_hexdigest(joined.encode())[:8]}"
     return f"report-{joined}.html"
 
 
-def pages_of(run_dir: Path, names: Container[str]) -> list[Path]:
-    """Return the pages that show one of these variants, and those of which neither name nor head tells."""
-    pages = {path: path.stem.removeprefix("report-").split(_AND) for path in sorted(run_dir.glob("report-*.html"))}
-    sweep = run_dir / SWEEP
-    if sweep.is_file():
-        pages[sweep] = _told(sweep)
-    return [
-        path for path, shown in pages.items() if not shown or _is_hashed(shown) or any(name in names for name in shown)
-    ]
-
-
-def _told(page: Path) -> list[str]:
-    with page.open(encoding="utf-8", errors="replace") as file:
-        head = file.read(HEAD_CHARS)
-    told = re.search(rf'name="{VARIANTS_META}" content="([^"]*)"', head)
-    return told[1].split() if told else []
-
-
-def _is_hashed(shown: Sequence[str]) -> bool:
-    return len(shown) == 3 and shown[0].isdecimal() and shown[1] == _MANY and _HASH.fullmatch(shown[2]) is not None
+def pages_of(run_dir: Path, names: Collection[str]) -> list[Path]:
+    """Return the pages whose head names one of these variants, or does not say what they show."""
+    pages = []
+    for page in [*sorted(run_dir.glob("report-*.html")), *run_dir.glob(SWEEP)]:
+        with page.open(encoding="utf-8", errors="replace") as file:
+            told = re.search(rf'name="{VARIANTS_META}" content="([^"]*)"', file.read(HEAD_CHARS))
+        if told is None or not told[1] or {*told[1].split()} & {*names}:
+            pages.append(page)
+    return pages

@@ -71,7 +71,7 @@ def run(
     recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: Literal["refuse", "accept"] = "refuse"
 ) -> Exported:
     """Carry out a recipe, and complete its exports. Raises NextlongError."""
-    run_dir = record.run_dir_of(recipe)
+    run_dir = recipe.run_path
     if recipe.export.push is not None and name_for(recipe, run_dir) not in record.variant_names(run_dir):
         for name in recipe.export.formats:
             check_destination(_destination(recipe.export, name))

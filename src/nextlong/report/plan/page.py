@@ -17,7 +17,7 @@ from functools import partial
 from rich.console import Console
 
 from nextlong import pipeline
-from nextlong.artifacts.record import name_for, run_dir_of, store_of, variant_names
+from nextlong.artifacts.record import name_for, variant_names
 from nextlong.corpus.splits import shard_bytes_for, shard_bytes_of, whole_files
 from nextlong.engine import runner
 from nextlong.engine.estimate import Amounts
@@ -128,8 +128,8 @@ def plan(
         kind_of(recipe.encoder).check_installed(recipe.encoder)
     except EncoderError as error:
         missing = str(error)
-    files, run_dir = pipeline.prepare(recipe, encoder="any"), run_dir_of(recipe)
-    files = recognise_inputs(recipe, files, run_dir, tell=tell)
+    files, run_dir = pipeline.prepare(recipe, encoder="any"), recipe.run_path
+    files = recognise_inputs(recipe.ingest.sources, files, run_dir, stored=recipe.store_path, tell=tell)
     steps = pipeline.route(recipe, files)
     is_other_corpus = asked.chunks is not None
     states = ["" if is_other_corpus else _state(step, recipe) for step in steps]
@@ -233,7 +233,7 @@ def rates_of(recipe: Recipe, amounts: Amounts, measured: Measured, asked: Asked)
 
 
 def _state(step: Step, recipe: Recipe) -> str:
-    run_dir, stored = run_dir_of(recipe), store_of(recipe)
+    run_dir, stored = recipe.run_path, recipe.store_path
     done = runner.find_done(step, run_dir)
     if done is None and stored is not None and (done := runner.find_done(step, stored)) is not None:
         return f"done, {done.manifest['bytes'] / _MB:,.1f} MB in the store"

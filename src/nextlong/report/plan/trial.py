@@ -119,7 +119,7 @@ def try_route(recipe: Recipe, texts: Sequence[str], *, chars_per_token: float) -
         lines = [json.dumps({"text": text}) + "\n" for text in texts]
         (folder / "sample.jsonl").write_text("".join(lines), encoding="utf-8")
         tried = recipe_for(recipe, texts, folder, chars_per_token=chars_per_token)
-        steps = pipeline.route(tried, input_files(tried))
+        steps = pipeline.route(tried, input_files(tried.ingest))
         executor = Timed()
         # A sample may be too small for what the corpus can do; the steps that have finished still tell.
         with suppress(NextlongError):
