@@ -21,7 +21,6 @@ import fsspec
 from nextlong.artifacts.results import IngestResult
 from nextlong.engine import store
 from nextlong.engine.step import Artifact
-from nextlong.engine.step_store import alone
 from nextlong.errors import CorpusError, RunError
 from nextlong.reading.file_systems import is_local
 from nextlong.reading.files import InputFile, check_unchanged
@@ -146,7 +145,7 @@ def remember(
     for folder in (run_dir, stored):
         if folder is not None:
             path = folder / _INPUTS_FILE
-            with alone(path) if folder == stored else nullcontext():  # a run directory is locked already
+            with store.alone(path) if folder == stored else nullcontext():  # a run directory is locked already
                 store.write_json(path, {**_read_known(folder), **now})
 
 
