@@ -178,25 +178,17 @@ def iter_chunk_texts(documents: Path, chunks: Path, rows: NDArray[np.int64] | No
             last_doc = first_doc + counter.get_batch(number).num_rows
             low, high = np.searchsorted(docs_of_wanted, [first_doc, last_doc])
             if low < high:
-                yield _texts_of(reader.get_batch(number), first_doc, wanted[low:high], table)
+                batch, these, doc_rows = reader.get_batch(number), wanted[low:high], docs_of_wanted[low:high]
+                numbers = these - np.searchsorted(doc_row_of, doc_rows)
+                # (n,) the text of each chunk's document, of which only those that are wanted become Python strings
+                distinct, which = np.unique(doc_rows - first_doc, return_inverse=True)
+                column = batch.column("text")
+                docs = (column.take(pa.array(distinct)) if len(distinct) < batch.num_rows else column).to_pylist()
+                bounds = zip(which.tolist(), table["start"][these].tolist(), table["end"][these].tolist(), strict=True)
+                texts = [docs[doc][start:end] for doc, start, end in bounds]
+                hashes = batch.column("content_hash").to_numpy()[doc_rows - first_doc]
+                yield ChunkTexts(these, doc_rows.astype(np.int64), numbers, hashes, texts)
             first_doc = last_doc
-
-
-def _texts_of(
-    batch: pa.RecordBatch, first_doc: int, rows: NDArray[np.int64], table: dict[str, NDArray[Any]]
-) -> ChunkTexts:
-    doc_rows = table["doc_row"][rows]
-    numbers = rows - np.searchsorted(table["doc_row"], doc_rows)
-    distinct, which = np.unique(doc_rows - first_doc, return_inverse=True)
-    docs = (
-        batch.column("text").take(pa.array(distinct)).to_pylist()
-        if len(distinct) < batch.num_rows
-        else batch.column("text").to_pylist()
-    )
-    starts, ends = table["start"][rows].tolist(), table["end"][rows].tolist()
-    texts = [docs[doc][start:end] for doc, start, end in zip(which.tolist(), starts, ends, strict=True)]
-    hashes = batch.column("content_hash").to_numpy()[doc_rows - first_doc]
-    return ChunkTexts(rows, doc_rows.astype(np.int64), numbers, hashes, texts)
 
 
 def read_content_hashes(documents: Path) -> NDArray[np.uint64]:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -238,7 +238,11 @@ def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> Json:
     The options of a method or an encoder come and go with it: where a recipe has none, they have their defaults.
     """
     ours, theirs = settings_of(recipe), settings_of(first)
-    defaults = _defaults_of_extensions({*ours} ^ {*theirs})
+    defaults: Json = {}
+    for above in {key.rpartition(".")[0] for key in {*ours} ^ {*theirs}}:
+        registry = ENCODERS if above.startswith("encoder.") else METHODS
+        if (name := above.removeprefix("encoder.")) in registry:
+            defaults |= {f"{above}.{key}": value for key, value in _flat(options_class(registry, name)().identity())}
     return {
         key: ours.get(key)
         for key in (*ours, *theirs)
@@ -247,16 +251,6 @@ def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> Json:
 
 
 _ABSENT: Final = object()
-
-
-def _defaults_of_extensions(keys: Iterable[str]) -> Json:
-    """Return the defaults of the options of the methods and encoders that some dotted keys belong to, by dotted key."""
-    defaults: Json = {}
-    for above in {key.rpartition(".")[0] for key in keys}:
-        registry = ENCODERS if above.startswith("encoder.") else METHODS
-        if (name := above.removeprefix("encoder.")) in registry:
-            defaults |= {f"{above}.{key}": value for key, value in _flat(options_class(registry, name)().identity())}
-    return defaults
 
 
 def name_for(recipe: Recipe, run_dir: Path) -> str:
@@ -269,9 +263,16 @@ def name_for(recipe: Recipe, run_dir: Path) -> str:
     there = variants(run_dir)
     plain = recipe.model_dump(mode="json")
     alike = [variant.name for variant in there if not differences(plain, variant.recipe)]
-    if recipe.name is not None:
-        _check_free(recipe.name, [variant for variant in there if variant.name not in alike], plain)
-        return recipe.name
+    if (name := recipe.name) is not None:
+        if name in FORMATS.names() or name == "README.md" or name.startswith("mix-"):
+            raise RecipeError(f"name={name}: {DATA}/{name} has another meaning in a run directory; choose another name")
+        if name not in alike and (of_name := next((one for one in there if one.name == name), None)):
+            changed = ", ".join(f"{key}={word(value)}" for key, value in differences(plain, of_name.recipe).items())
+            raise RecipeError(
+                f"name={name}: {run_dir} has a variant of this name with other settings (now {changed}); choose another "
+                f"name, or give this one up: nextlong gc {run_dir} --drop {name}"
+            )
+        return name
     if alike:
         own = current(run_dir)
         return own if own in alike else alike[0]
@@ -298,18 +299,6 @@ def _wanted(recipe: Recipe, plain: Json, there: Sequence[Variant]) -> Iterator[s
     if differing:
         yield name_of(differing)
         yield name_of(differing, keys="whole")
-
-
-def _check_free(name: str, others: Sequence[Variant], recipe: Mapping[str, Any]) -> None:
-    if name in FORMATS.names() or name == "README.md" or name.startswith("mix-"):
-        raise RecipeError(f"name={name}: {DATA}/{name} has another meaning in a run directory; choose another name")
-    for variant in others:
-        if variant.name == name:
-            changed = ", ".join(f"{key}={word(value)}" for key, value in differences(recipe, variant.recipe).items())
-            raise RecipeError(
-                f"name={name}: {variant.run_dir} has a variant of this name with other settings (now {changed}); choose another "
-                f"name, or give this one up: nextlong gc {variant.run_dir} --drop {name}"
-            )
 
 
 def name_of(settings: Mapping[str, Any], *, keys: Literal["short", "whole"] = "short") -> str:

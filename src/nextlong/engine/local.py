@@ -208,14 +208,9 @@ def _with_growth(gpus: tuple[int, ...], call: Callable[..., Any], arguments: tup
     result = call_with_gpus(gpus, call, *arguments)
     grown_mb = _peak_mb() - _mb_at_start
     if grown_mb > _CARRIED_MB:
-        _trim()
+        with suppress(AttributeError):  # glibc keeps freed memory unless it is told to give it back; others do not
+            ctypes.CDLL(None).malloc_trim(0)
     return result, grown_mb
-
-
-def _trim() -> None:
-    """Give freed memory back to the system where the C library is one that keeps it (glibc)."""
-    with suppress(AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _peak_mb() -> float:

@@ -109,7 +109,9 @@ class RayExecutor:
                     "correct the address, or leave it out to start one here"
                 ) from None
         self._task, self._actor_class = ray.remote(_call), ray.remote(_GpuWorker)
-        self._environment = {"env_vars": ONE_THREAD | _import_path()}
+        # A worker can import what this process can, where it runs from a checkout.
+        path = {key: os.environ[key] for key in ("PYTHONPATH",) if key in os.environ}
+        self._environment = {"env_vars": ONE_THREAD | path}
         return self
 
     def __exit__(
@@ -314,11 +316,6 @@ def _handlers_kept() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
-
-
-def _import_path() -> dict[str, str]:
-    """Return what lets a worker import what this process can, where it runs from a checkout."""
-    return {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
 
 
 def _first_line(error: Exception) -> str:

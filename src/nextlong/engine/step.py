@@ -148,7 +148,9 @@ class Artifact:
         names = [name for part in self.manifest["parts"] for name in part["files"] if name.endswith(suffix)]
         if self.manifest["parts"] and not names:
             raise self.of_earlier_version(suffix if isinstance(suffix, str) else " or ".join(suffix))
-        return [self.folder / name for name in sorted(names, key=_by_numbers)]
+        # By the numbers in the names, however many digits these have.
+        in_order = sorted(names, key=lambda name: [int(number) for number in re.findall(r"\d+", name)])
+        return [self.folder / name for name in in_order]
 
     def file(self, suffix: str) -> Path:
         """Return the one file that ends in `suffix`."""
@@ -187,8 +189,3 @@ class Artifact:
 
 
 Artifacts = Mapping[str, Artifact]  # by step name
-
-
-def _by_numbers(name: str) -> list[int]:
-    """Order file names of one suffix by the numbers in them, however many digits these have."""
-    return [int(number) for number in re.findall(r"\d+", name)]

@@ -103,18 +103,15 @@ def measure_reuse(run: Run, counted: Tally) -> Reuse:
         Uses(low + 1, high, int(((uses > low) & (uses <= high)).sum())) for low, high in itertools.pairwise(edges)
     )
     overused = float(uses[uses > _OVERUSED].sum() / uses.sum())
-    return Reuse(len(uses), float(uses.mean()), int(uses.max()), overused, histogram, _hubs(run, chunk_ids, uses))
-
-
-def _hubs(run: Run, chunk_ids: NDArray[np.int64], uses: NDArray[np.int64]) -> tuple[Hub, ...]:
     top = np.lexsort((chunk_ids, -uses))[:_HUBS]
     top = top[uses[top] > 1]
-    if not len(top):
-        return ()
-    ids = chunk_ids[top]
-    names = lookup.source_ids(lookup.documents_of(ids, run.corpus.chunks), run.corpus.documents)
-    ordinals = lookup.chunk_ordinals(ids, run.corpus.chunks)
-    return tuple(map(Hub, ids.tolist(), names.tolist(), ordinals.tolist(), uses[top].tolist()))
+    hubs: tuple[Hub, ...] = ()
+    if len(top):
+        ids = chunk_ids[top]
+        names = lookup.source_ids(lookup.documents_of(ids, run.corpus.chunks), run.corpus.documents)
+        ordinals = lookup.chunk_ordinals(ids, run.corpus.chunks)
+        hubs = tuple(map(Hub, ids.tolist(), names.tolist(), ordinals.tolist(), uses[top].tolist()))
+    return Reuse(len(uses), float(uses.mean()), int(uses.max()), overused, histogram, hubs)
 
 
 def measure_cut_off(run: Run, taken: Tally, *, tokens: int) -> CutOff | None:
