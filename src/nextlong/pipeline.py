@@ -14,8 +14,9 @@ Array jobs share one step's tasks between processes that a scheduler starts on m
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Final, Literal
 
 from nextlong.artifacts import record
@@ -32,7 +33,7 @@ from nextlong.engine.executor import Executor, SerialExecutor, usable_cpus
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
 from nextlong.engine.progress import Quiet, Reporter
 from nextlong.engine.runner import run_array_job, run_steps, steps_before
-from nextlong.engine.step import Artifact, Artifacts, Step
+from nextlong.engine.step import Artifact, Step
 from nextlong.engine.step_store import StepStore
 from nextlong.errors import ExportError
 from nextlong.export import steps as export_steps
@@ -106,9 +107,13 @@ class Session:
         self.recipe = recipe
         self.run_dir = recipe.run_path
         self._files = files
-        self._executor = executor
         self._reporter = reporter
-        self._step_store = step_store
+        self.run_steps = partial(
+            run_steps, run_dir=self.run_dir, executor=executor, reporter=reporter, step_store=step_store
+        )
+        self.run_array_job = partial(
+            run_array_job, run_dir=self.run_dir, executor=executor, reporter=reporter, step_store=step_store
+        )
 
     def route(self, *, attempt: int = 0) -> list[Step]:
         """Return the steps as `route` does; once the inputs are ingested, the run directory remembers them."""
@@ -124,20 +129,6 @@ class Session:
             )
 
         return route(self.recipe, self._files, attempt=attempt, when_ingested=remember)
-
-    def run_steps(
-        self, steps: Sequence[Step], *, known: Artifacts | None = None, only: Container[str] | None = None
-    ) -> dict[str, Artifact]:
-        """Finish steps as `engine.runner.run_steps` does."""
-        return run_steps(
-            steps,
-            run_dir=self.run_dir,
-            executor=self._executor,
-            reporter=self._reporter,
-            known=known,
-            only=only,
-            step_store=self._step_store,
-        )
 
     def make_variant(self) -> tuple[dict[str, Artifact], record.Variant]:
         """Run the whole route and record the variant; return the finished steps by name, and the variant."""
@@ -170,18 +161,6 @@ class Session:
                 return done
             self._reporter.tell(too_few(self.recipe, done, attempt=attempt))
         raise AssertionError("unreachable: attempts end with the documents")
-
-    def run_array_job(self, step: str, *, job: tuple[int, int]) -> tuple[int, int]:
-        """Run the tasks of one step that belong to array job k of n; return how many, of how many."""
-        return run_array_job(
-            self.route(),
-            step,
-            job=job,
-            run_dir=self.run_dir,
-            executor=self._executor,
-            reporter=self._reporter,
-            step_store=self._step_store,
-        )
 
 
 @contextmanager
@@ -282,7 +261,7 @@ def run_share(recipe: Recipe, step: str, *, part: tuple[int, int], reporter: Rep
     Raises RunError if a step that it needs is not done, and every other NextlongError of a run.
     """
     with session(recipe, reporter=reporter, mode="together") as opened:
-        return opened.run_array_job(step, job=part)
+        return opened.run_array_job(opened.route(), step, job=part)
 
 
 def executor_for(

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.artifacts.finished import References, document_hashes, read_references
+from nextlong.artifacts.finished import References
 from nextlong.engine.step import TaskResult
 from nextlong.errors import CorpusError, RecipeError
 from nextlong.rng import keyed_hash, threshold_for
@@ -182,7 +182,7 @@ def _contents(
     hashes_of: dict[str, list[NDArray[np.uint64]]] = {name: [] for name in splits}
     chunks_of: dict[str, _Chunks] = {name: {} for name in splits}
     for number, run in enumerate(runs):
-        ids, offsets = read_references(run.sequences, take=run.take)
+        ids, offsets = run.chunk_ids()
         firsts = np.cumsum([0, *run.take])
         for name, index in splits.items():
             of_run = index[index["run"] == number]
@@ -192,7 +192,7 @@ def _contents(
             before = chunks_of[name].get(run.corpus, chunk_ids)
             chunks_of[name][run.corpus] = np.union1d(before, chunk_ids)
             if len(chunk_ids):
-                hashes_of[name].append(document_hashes(chunk_ids, run.chunks, run.hashes))
+                hashes_of[name].append(run.document_hashes(chunk_ids))
     documents = {name: len(np.unique(np.concatenate(hashes))) if hashes else 0 for name, hashes in hashes_of.items()}
     return documents, chunks_of
 
@@ -218,7 +218,7 @@ def _split(
     if arrangement.shared_chunks == "keep":
         train, validation = split(index, validation=share, seed=seed)
         return {"train": train, "validation": validation}, 0
-    references = [read_references(run.sequences, take=run.take) for run in runs]
+    references = [run.chunk_ids() for run in runs]
     sizes = np.concatenate([np.diff(offsets) for _, offsets in references])
     train, validation, left_out = split_apart(
         index,
