@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.lookup import opened
+from nextlong.artifacts.lookup import Column, opened
 from nextlong.artifacts.resolve import CorpusFiles, SpecialIds
 from nextlong.artifacts.results import ComposeResult, TokenizerResult
 from nextlong.artifacts.rows import RowSource
@@ -60,7 +60,7 @@ class References(NamedTuple):
     def document_hashes(self, chunk_ids: NDArray[np.int64]) -> NDArray[np.uint64]:
         """Return the content hash of the document of each chunk, shape (n,)."""
 
-        def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+        def load(shard: int, rows: NDArray[np.int64]) -> list[Column]:
             return [opened(self.hashes[shard])[rows]]
 
         hashes: NDArray[np.uint64] = lookup.by_shard(lookup.documents_of(chunk_ids, self.chunks), load)[0]

@@ -22,12 +22,13 @@ from numpy.typing import NDArray
 from nextlong import schemas
 
 Ids = NDArray[np.int64]
+Column = NDArray[Any]  # of a table, one value a row
 
 _HELD_BYTES = 1 << 25  # of columns of DOCUMENTS, a process
 _held_tables: dict[tuple[FileVersion, tuple[str, ...]], pa.Table] = {}
 
 
-def by_shard(ids: Ids, load: Callable[[int, NDArray[np.int64]], Sequence[NDArray[Any]]]) -> list[NDArray[Any]]:
+def by_shard(ids: Ids, load: Callable[[int, NDArray[np.int64]], Sequence[Column]]) -> list[Column]:
     """Return columns aligned with `ids`, shape (n,); `load(shard, rows)` gives them for distinct sorted rows of a shard."""
     # Sorting by id sorts by shard, then row: each shard is opened once, and `back` puts its rows where they were asked for.
     distinct, back = np.unique(ids, return_inverse=True)
@@ -38,10 +39,10 @@ def by_shard(ids: Ids, load: Callable[[int, NDArray[np.int64]], Sequence[NDArray
     return [np.concatenate(column)[back] for column in zip(*pieces, strict=True)]
 
 
-def chunk_columns(ids: Ids, chunks: Sequence[Path], names: Sequence[str]) -> list[NDArray[Any]]:
+def chunk_columns(ids: Ids, chunks: Sequence[Path], names: Sequence[str]) -> list[Column]:
     """Return the named CHUNKS columns of the given chunk ids."""
 
-    def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+    def load(shard: int, rows: NDArray[np.int64]) -> list[Column]:
         table = _chunk_table(file_version(chunks[shard]))
         return [table[name][rows] for name in names]
 
@@ -59,7 +60,7 @@ def documents_of(ids: Ids, chunks: Sequence[Path]) -> NDArray[np.int64]:
 def chunk_ordinals(ids: Ids, chunks: Sequence[Path]) -> NDArray[np.int64]:
     """Return the place of each chunk in its document, from 1, shape (n,): what a person is shown instead of a chunk id."""
 
-    def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+    def load(shard: int, rows: NDArray[np.int64]) -> list[Column]:
         doc_rows = _chunk_table(file_version(chunks[shard]))["doc_row"]
         return [rows - np.searchsorted(doc_rows, doc_rows[rows]) + 1]
 
@@ -86,10 +87,10 @@ def source_ids(doc_ids: Ids, documents: Sequence[Path]) -> NDArray[np.object_]:
     return document_columns(doc_ids, documents, ("source_id",))[0]
 
 
-def document_columns(doc_ids: Ids, documents: Sequence[Path], names: Sequence[str]) -> list[NDArray[Any]]:
+def document_columns(doc_ids: Ids, documents: Sequence[Path], names: Sequence[str]) -> list[Column]:
     """Return the named DOCUMENTS columns of the given documents; other columns are not even decompressed."""
 
-    def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+    def load(shard: int, rows: NDArray[np.int64]) -> list[Column]:
         table = _document_table(documents[shard], tuple(names)).take(pa.array(rows))
         return [table.column(name).to_numpy() for name in names]
 
@@ -99,7 +100,7 @@ def document_columns(doc_ids: Ids, documents: Sequence[Path], names: Sequence[st
 def document_metadata(doc_ids: Ids, documents: Sequence[Path]) -> NDArray[np.object_]:
     """Return what each document's source keeps of it beside its text, as JSON, shape (n,); None of one that keeps nothing."""
 
-    def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+    def load(shard: int, rows: NDArray[np.int64]) -> list[Column]:
         with pa.ipc.open_file(pa.memory_map(str(documents[shard]))) as reader:
             if "metadata" not in reader.schema.names:
                 return [np.full(len(rows), None, object)]
@@ -124,7 +125,7 @@ def _document_table(documents: Path, names: tuple[str, ...]) -> pa.Table:
 
 
 @lru_cache(maxsize=1024)  # maps of files, which hold neither memory nor a file descriptor; opening one takes 0.2 ms
-def _chunk_table(chunks: FileVersion) -> dict[str, NDArray[Any]]:
+def _chunk_table(chunks: FileVersion) -> dict[str, Column]:
     return read_chunks(chunks.path)
 
 
@@ -146,7 +147,7 @@ def file_version(path: Path) -> FileVersion:
 def vectors(ids: Ids, paths: Sequence[Path]) -> NDArray[np.float32]:
     """Return the vectors, shape (n, dim), of chunks (n,), read from memory-mapped shards."""
 
-    def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+    def load(shard: int, rows: NDArray[np.int64]) -> list[Column]:
         return [opened(paths[shard])[rows].astype(np.float32)]
 
     vectors_of_ids: NDArray[np.float32] = by_shard(ids, load)[0]
@@ -202,7 +203,7 @@ def _only(*columns: str) -> pa.ipc.IpcReadOptions:
     return pa.ipc.IpcReadOptions(included_fields=[schemas.DOCUMENTS.get_field_index(column) for column in columns])
 
 
-def read_chunks(chunks: Path, names: Sequence[str] = schemas.CHUNKS.names) -> dict[str, NDArray[Any]]:
+def read_chunks(chunks: Path, names: Sequence[str] = schemas.CHUNKS.names) -> dict[str, Column]:
     """Return the named columns of a CHUNKS shard as arrays, shape (rows,) each."""
     with pa.ipc.open_file(pa.memory_map(str(chunks))) as reader:
         table = reader.read_all()

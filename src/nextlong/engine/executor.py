@@ -62,7 +62,9 @@ class Executor(Protocol):
     def has_room(self, resources: Resources) -> bool:
         """Say whether a task that needs so much would be begun at once, or is worth handing over already."""
 
-    def submit(self, key: int, call: Callable[..., Any], *arguments: Any, resources: Resources, label: str) -> None:
+    def submit(
+        self, key: int, call: Callable[..., object], *arguments: object, resources: Resources, label: str
+    ) -> None:
         """Begin `call(*arguments)`; its result comes out of `ended` beside `key`. Errors name the task by its label."""
 
     def ended(self) -> Iterator[tuple[int, Any]]:
@@ -101,7 +103,7 @@ def granted_gpus() -> tuple[int, ...]:
     return _granted_gpus
 
 
-def call_with_gpus(gpus: tuple[int, ...], call: Callable[..., Any], *arguments: Any) -> Any:
+def call_with_gpus(gpus: tuple[int, ...], call: Callable[..., object], *arguments: object) -> Any:
     """Return `call(*arguments)`, during which `granted_gpus` says `gpus`; runs where the task does."""
     global _granted_gpus
     before, _granted_gpus = _granted_gpus, gpus
@@ -117,7 +119,7 @@ class SerialExecutor:
     cpus, gpus, grows = 1, 0, False
 
     def __init__(self) -> None:
-        self._next: list[tuple[int, Callable[..., Any], tuple[Any, ...]]] = []
+        self._next: list[tuple[int, Callable[..., object], tuple[object, ...]]] = []
 
     def has_room(self, resources: Resources) -> bool:  # noqa: ARG002
         """Say whether no task is waiting."""
@@ -126,8 +128,8 @@ class SerialExecutor:
     def submit(
         self,
         key: int,
-        call: Callable[..., Any],
-        *arguments: Any,
+        call: Callable[..., object],
+        *arguments: object,
         resources: Resources,  # noqa: ARG002
         label: str,  # noqa: ARG002
     ) -> None:

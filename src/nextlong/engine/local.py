@@ -100,7 +100,9 @@ class LocalExecutor:
         taken = {gpu for under in self._running.values() for gpu in under.gpus}
         return [gpu for gpu in range(self.gpus) if gpu not in taken]
 
-    def submit(self, key: int, call: Callable[..., Any], *arguments: Any, resources: Resources, label: str) -> None:
+    def submit(
+        self, key: int, call: Callable[..., object], *arguments: object, resources: Resources, label: str
+    ) -> None:
         """Hand a task to the next worker that is free."""
         gpus = tuple(self._free_gpus()[:1]) if resources.gpu == "needed" else ()
         with interrupts.held_back(), self._explained():
@@ -203,7 +205,9 @@ class _Under(NamedTuple):
     gpus: tuple[int, ...]
 
 
-def _with_growth(gpus: tuple[int, ...], call: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, float]:
+def _with_growth(
+    gpus: tuple[int, ...], call: Callable[..., object], arguments: tuple[object, ...]
+) -> tuple[Any, float]:
     """Return the task's result, and by how many MB this worker's peak has grown since it started."""
     result = call_with_gpus(gpus, call, *arguments)
     grown_mb = _peak_mb() - _mb_at_start

@@ -46,8 +46,8 @@ class _Submitted:
 
     key: int
     label: str
-    call: Callable[..., Any]
-    arguments: tuple[Any, ...]
+    call: Callable[..., object]
+    arguments: tuple[object, ...]
     tries: int
     actor: _Actor | None = None
 
@@ -184,7 +184,9 @@ class RayExecutor:
             if self._failed_starts > self._retries:
                 raise RunError(_lost("a process for tasks on a GPU", error)) from None
 
-    def submit(self, key: int, call: Callable[..., Any], *arguments: Any, resources: Resources, label: str) -> None:
+    def submit(
+        self, key: int, call: Callable[..., object], *arguments: object, resources: Resources, label: str
+    ) -> None:
         """Hand a task to the cluster."""
         task = _Submitted(key, label, call, arguments, self._retries)
         if resources.gpu == "needed":
@@ -251,7 +253,7 @@ class _ActorLostError(Exception):
     """An actor, or its node, was lost with the task that it ran."""
 
 
-def _call(folder: str, call: Callable[..., Any], *arguments: Any) -> Any:
+def _call(folder: str, call: Callable[..., object], *arguments: object) -> Any:
     """Run a task on a node, in the folder that the head was called in, from which relative paths count.
 
     Ray shows a worker its own GPUs alone, as number 0 and on.
@@ -268,7 +270,7 @@ class _GpuWorker:
     def begin(self) -> None:
         """Return once the actor runs."""
 
-    def run(self, folder: str, call: Callable[..., Any], *arguments: Any) -> Any:
+    def run(self, folder: str, call: Callable[..., object], *arguments: object) -> Any:
         """Run a task as `_call` does."""
         return _call(folder, call, *arguments)
 

@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import special_ids
-from nextlong.artifacts.lookup import read_chunks
+from nextlong.artifacts.lookup import Column, read_chunks
 from nextlong.methods.documents import separator_follows
 from nextlong.runs.run import Run
 from nextlong.runs.tally import Spread, Tally
@@ -124,7 +124,7 @@ def measure_cut_off(run: Run, taken: Tally, *, tokens: int) -> CutOff | None:
         return None
     lengths, separator_tokens = run.steps["lengths"].files(".lengths.npy"), len(special_ids(run.steps).separator)
 
-    def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+    def load(shard: int, rows: NDArray[np.int64]) -> list[Column]:
         table = read_chunks(run.corpus.chunks[shard])
         chunk_tokens = np.load(lengths[shard]) - separator_tokens * separator_follows(table)
         return [np.bincount(table["doc_row"], weights=chunk_tokens)[rows]]
