@@ -3,7 +3,8 @@
 In:  ids in any order, with repeats, and the shard files that they lie in.
 Out: arrays aligned with the ids, so that memory does not grow with the corpus.
 
-Flat `.npy` files are written piece by piece (`write_header`) and opened again and again (`opened`).
+`sample_texts` are a random part of all chunks, the same whatever the shards and the order of files. Flat `.npy` files are
+written piece by piece (`write_header`) and opened again and again (`opened`).
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.rng import keyed_hash, threshold_for
 
 Ids = NDArray[np.int64]
 Column = NDArray[Any]  # of a table, one value a row
@@ -201,6 +203,29 @@ def read_content_hashes(documents: Path) -> NDArray[np.uint64]:
 
 def _only(*columns: str) -> pa.ipc.IpcReadOptions:
     return pa.ipc.IpcReadOptions(included_fields=[schemas.DOCUMENTS.get_field_index(column) for column in columns])
+
+
+def sample_texts(documents: Sequence[Path], chunks: Sequence[Path], *, fraction: float, seed: int) -> list[str]:
+    """Return the texts of about this fraction of the chunks of all shards, ordered by key."""
+    keys: list[NDArray[np.uint64]] = []
+    texts: list[str] = []
+    for documents_path, chunks_path in zip(documents, chunks, strict=True):
+        key_of_row = chunk_keys(documents_path, chunks_path, seed=seed, stage="embed.fit")
+        rows = np.flatnonzero(key_of_row < threshold_for(fraction)) if fraction < 1 else np.arange(len(key_of_row))
+        keys.append(key_of_row[rows])
+        for batch in iter_chunk_texts(documents_path, chunks_path, rows):
+            texts += batch.texts
+    order = np.argsort(np.concatenate([np.empty(0, np.uint64), *keys]), kind="stable")
+    return [texts[place] for place in order]
+
+
+def chunk_keys(documents: Path, chunks: Path, *, seed: int, stage: str) -> NDArray[np.uint64]:
+    """Return a random number for each chunk, shape (rows,), by its document's content and its place there, never its shard."""
+    doc_rows = read_chunks(chunks)["doc_row"]
+    content_hashes = read_content_hashes(documents)[doc_rows]
+    numbers = (np.arange(len(doc_rows)) - np.searchsorted(doc_rows, doc_rows)).astype(np.uint64)
+    mixed = content_hashes ^ keyed_hash(numbers, seed=seed, stage="embed.number")
+    return keyed_hash(mixed, seed=seed, stage=stage)
 
 
 def read_chunks(chunks: Path, names: Sequence[str] = schemas.CHUNKS.names) -> dict[str, Column]:

@@ -25,10 +25,9 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts.finished import chunks_of
-from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts, opened
+from nextlong.artifacts.lookup import chunk_keys, count_chunks, iter_chunk_texts, opened, sample_texts
 from nextlong.artifacts.resolve import CorpusFiles
 from nextlong.artifacts.results import MineResult, ShortlistResult, ShortlistWordsResult
-from nextlong.artifacts.sample import chunk_keys, sample_texts
 from nextlong.engine.estimate import Amounts, Estimate, per_shard
 from nextlong.engine.step import Artifacts, Step, Task, TaskResult
 from nextlong.recipe import Recipe
