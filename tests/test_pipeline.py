@@ -139,16 +139,16 @@ def stored(recipe_for, folder, name, *overrides):
 def test_array_jobs_of_one_run_that_link_at_once_find_one_link(tmp_path, monkeypatch):
     (tmp_path / "store").mkdir()
     step, job = Step("one", 1, {}, (), lambda _: []), StepStore(tmp_path / "store", tmp_path / "run")
-    known = step_store.alone
+    known = store.alone
 
     @contextmanager
     def alone_after_another_job(path):
-        monkeypatch.setattr(step_store, "alone", known)
+        monkeypatch.setattr(store, "alone", known)
         job.link(step, 1)
         with known(path):
             yield
 
-    monkeypatch.setattr(step_store, "alone", alone_after_another_job)
+    monkeypatch.setattr(store, "alone", alone_after_another_job)
     job.link(step, 1)
     (link,) = step_store.links(job.run_dir)
     assert link.resolve().parent == tmp_path / "store"

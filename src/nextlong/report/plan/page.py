@@ -74,7 +74,7 @@ class Plan:
     def as_json(self) -> Json:
         """Return everything as plain dictionaries and lists."""
         amounts = self.amounts
-        sizes = ("documents", "kept_documents", "chunks", "eligible", "text_bytes")
+        sizes = ("documents", "kept_documents", "chunks", "eligible")
         return {
             "run_dir": self.recipe.run_dir,
             "method": described(self.recipe),
@@ -83,6 +83,7 @@ class Plan:
             **{name: amounts and getattr(amounts, name) for name in sizes},
             "too_long": self.lost.get(_TOO_LONG),
             "too_little_room": self.lost.get(_TOO_LITTLE_ROOM),
+            "text_bytes": amounts and amounts.text_bytes,
             "chars_per_token": self.measured and self.measured.tokenizing.chars_per_token,
             "steps": [
                 {
