@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 
 from nextlong.artifacts.results import MinhashResult, NearDuplicatesResult, SimilarPairsResult
 from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Artifacts, Step, Task
+from nextlong.engine.step import Artifacts, Step, Task, each_shard
 from nextlong.errors import RecipeError
 from nextlong.retrieval.near_duplicates.words import bounds_of, hash_words, ngrams, runs_on
 from nextlong.text import Json
@@ -49,17 +49,10 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
 
 
 def _minhash_step(ingest: Step, select: Step, *, width: int) -> Step:
-    def tasks(done: Artifacts) -> list[Task]:
-        shards = zip(done["ingest"].files(".documents.arrow"), done["select"].files(".keep.npy"), strict=True)
-        return [partial(minhash_shard, documents=documents, keep=keep, width=width) for documents, keep in shards]
-
-    estimate = Estimate(
-        work=lambda amounts: amounts.kept_chars,
-        seconds=5e-8,
-        disk=lambda amounts: amounts.documents,
-        bytes=512 + 12 * (PERMUTATIONS // width),
-        tasks=per_shard,
-    )
+    files = {"documents": (ingest, ".documents.arrow"), "keep": (select, ".keep.npy")}
+    tasks = each_shard(partial(minhash_shard, width=width), **files)
+    bytes_a_document = 512 + 12 * (PERMUTATIONS // width)
+    estimate = Estimate(work="kept_chars", seconds=5e-8, disk="documents", bytes=bytes_a_document, tasks=per_shard)
     return Step("minhash", 2, {"width": width}, (ingest, select), tasks, MinhashResult, estimate=estimate)
 
 
@@ -82,9 +75,9 @@ def _similar_pairs_step(ingest: Step, minhash: Step, threshold: float) -> Step:
         ]
 
     estimate = Estimate(
-        work=lambda amounts: amounts.documents,
+        work="documents",
         seconds=2e-5,
-        disk=lambda amounts: amounts.documents,
+        disk="documents",
         bytes=16.0,
         tasks=lambda amounts: bands * passes_for(round(amounts.documents)),
         memory=lambda amounts: 60 * amounts.documents / passes_for(round(amounts.documents)),
@@ -106,11 +99,7 @@ def _near_duplicates_step(ingest: Step, select: Step, pairs: Step) -> Step:
         ]
 
     estimate = Estimate(
-        work=lambda amounts: amounts.documents,
-        seconds=1e-6,
-        disk=lambda amounts: amounts.documents,
-        bytes=1.0,
-        memory=lambda amounts: 40 * amounts.documents,
+        work="documents", seconds=1e-6, disk="documents", bytes=1.0, memory=lambda amounts: 40 * amounts.documents
     )
     inputs = (ingest, select, pairs)
     return Step("near_duplicates", 2, {}, inputs, tasks, NearDuplicatesResult, estimate=estimate)

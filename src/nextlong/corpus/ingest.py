@@ -111,13 +111,7 @@ def ingest_step(
         **({ELSEWHERE: elsewhere} if elsewhere else {}),
         **split_config(splits),
     }
-    estimate = Estimate(
-        work=lambda amounts: amounts.text_bytes,
-        seconds=6e-9,
-        disk=lambda amounts: amounts.text_bytes,
-        bytes=0.4,
-        tasks=per_shard,
-    )
+    estimate = Estimate(work="text_bytes", seconds=6e-9, disk="text_bytes", bytes=0.4, tasks=per_shard)
     return Step(
         "ingest",
         5,

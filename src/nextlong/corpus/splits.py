@@ -135,7 +135,7 @@ def line_counts_steps(splits: Splits) -> list[Step]:
         return []
     config = [[part.file.name, part.file.identity, part.start, part.stop] for part in parts]
     tasks = [partial(_count, part=part) for part in parts]
-    estimate = Estimate(work=lambda amounts: amounts.text_bytes, seconds=3e-10, tasks=per_shard, rate="")
+    estimate = Estimate(work="text_bytes", seconds=3e-10, tasks=per_shard, rate="")
     return [Step("line_counts", 1, {"parts": config}, (), lambda _: tasks, LineCountResult, estimate=estimate)]
 
 

@@ -133,9 +133,7 @@ def _rows_step(export: Export, read: Sequence[Step], sequences: int | Literal["a
 
     takes = [sequences, *(other.sequences for other in mix.others)]
     config = arrangement | {"sequences": takes, "others": others}
-    estimate = Estimate(
-        work=lambda amounts: amounts.sequences, seconds=2e-5, disk=lambda amounts: amounts.sequences, bytes=36
-    )
+    estimate = Estimate(work="sequences", seconds=2e-5, disk="sequences", bytes=36)
     return Step("rows", 2, config, tuple(read), tasks, RowsResult, estimate=estimate)
 
 

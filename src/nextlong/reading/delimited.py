@@ -10,15 +10,24 @@ import codecs
 import csv
 import io
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 import pyarrow as pa
 
 from nextlong.errors import CorpusError
-from nextlong.reading.files import FilePart, InputFile, read_head
-from nextlong.reading.records import InputFormat, Items, Record, Reject, RejectKind, refuse_column, source_id
+from nextlong.reading.files import InputFile, read_head
+from nextlong.reading.records import (
+    InputFormat,
+    Items,
+    ReadRequest,
+    Record,
+    Reject,
+    RejectKind,
+    refuse_column,
+    source_id,
+)
 from nextlong.recipe import Source
 
 _MIN_FIELD_LIMIT_CHARS: Final = 64_000_000  # a longer field is taken for one whose quote is not closed
@@ -37,12 +46,10 @@ class _Delimited(InputFormat):
         self.name, self.suffixes = name, (f".{name}",)
         self._delimiter = delimiter
 
-    def read(
-        self, stream: Any, part: FilePart, source: Source, *, max_document_chars: int, columns: Sequence[str]
-    ) -> Items:
+    def read(self, stream: Any, request: ReadRequest) -> Items:
         """Yield the record or reject of each row, with the line on which it begins; empty fields other than the text are None."""
-        file = part.file
-        rows = self._rows(stream, file, max_field_chars=2 * max_document_chars)
+        file, source, columns = request.part.file, request.source, request.columns
+        rows = self._rows(stream, file, max_field_chars=2 * request.max_document_chars)
         _, header = next(rows, (1, None))
         if header is None:
             return

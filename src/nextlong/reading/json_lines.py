@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import orjson
@@ -16,6 +17,7 @@ from nextlong.reading.records import (
     BOM,
     InputFormat,
     Items,
+    ReadRequest,
     Record,
     Reject,
     RejectKind,
@@ -40,14 +42,13 @@ class _JsonLines(InputFormat):
     suffixes = (".jsonl", ".ndjson", ".json")
     is_lines = is_splittable = is_seekable = True
 
-    def read(
-        self, stream: Any, part: FilePart, source: Source, *, max_document_chars: int, columns: Sequence[str]
-    ) -> Items:
+    def read(self, stream: Any, request: ReadRequest) -> Items:
         """Yield the record or reject of each line; a line too long to hold a document is never held whole."""
+        part, source = request.part, request.source
         file, is_first_part = part.file, not part.start  # a later part may hold nothing but rejects
         with_column = without_column = 0
         keys: list[str] = []
-        max_line_bytes = _OTHER_COLUMNS_BYTES + _ESCAPED_CHAR_BYTES * max_document_chars
+        max_line_bytes = _OTHER_COLUMNS_BYTES + _ESCAPED_CHAR_BYTES * request.max_document_chars
         for number, line in _lines(stream, part, max_line_bytes):
             value, problem = (
                 _parse(line, source.text) if len(line) <= max_line_bytes else ({}, (RejectKind.LINE_TOO_LONG, ""))
@@ -69,7 +70,7 @@ class _JsonLines(InputFormat):
             else:
                 with_column += 1
             if isinstance(text, str):
-                values = tuple(None if (field := lookup(value, name)) is ABSENT else field for name in columns)
+                values = tuple(None if (field := lookup(value, name)) is ABSENT else field for name in request.columns)
                 yield Record(text, source_id(lookup(value, source.id), file.name, number), number, values)
             elif text is ABSENT:
                 yield Reject(file.name, number, RejectKind.NO_COLUMN)
@@ -114,22 +115,12 @@ class _JsonLines(InputFormat):
         line_bytes = sum(len(line) + 1 for line in lines)
         return (round(len(head) * text_bytes / line_bytes) if text_bytes else len(head)), raw_bytes
 
-    def read_at(
-        self,
-        stream: Any,
-        file: InputFile,
-        source: Source,
-        columns: Sequence[str],
-        *,
-        position: float,
-        read_bytes: int,
-        max_document_chars: int,
-    ) -> tuple[Items, float]:
+    def read_at(self, stream: Any, request: ReadRequest, *, position: float, read_bytes: int) -> tuple[Items, float]:
         """Read the lines that begin in a range of bytes."""
+        file = request.part.file
         start = min(int(position * file.bytes), max(0, file.bytes - read_bytes))
         stop = min(file.bytes, start + read_bytes)
-        part = FilePart(file, start, stop)
-        items = self.read(stream, part, source, max_document_chars=max_document_chars, columns=columns)
+        items = self.read(stream, replace(request, part=FilePart(file, start, stop)))
         return items, (stop - start) / max(1, file.bytes)
 
 

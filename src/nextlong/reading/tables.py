@@ -19,6 +19,7 @@ from nextlong.reading.records import (
     HEAD_RECORDS,
     InputFormat,
     Items,
+    ReadRequest,
     Record,
     Reject,
     RejectKind,
@@ -43,14 +44,11 @@ class _Parquet(InputFormat):
     compression = "inside"
     is_splittable = is_seekable = True
 
-    def read(
-        self, stream: Any, part: FilePart, source: Source, *, max_document_chars: int, columns: Sequence[str]
-    ) -> Items:
+    def read(self, stream: Any, request: ReadRequest) -> Items:
         """Yield the record or reject of each row; memory holds one batch of rows, however large their row group."""
-        del max_document_chars
-        parquet = _open_parquet(stream)
-        paths = _resolve_columns(parquet.schema_arrow, part.file, source, columns)
-        row_bytes = _text_column_bytes(parquet.metadata, source.text) // max(parquet.metadata.num_rows, 1)
+        parquet, part = _open_parquet(stream), request.part
+        paths = _resolve_columns(parquet.schema_arrow, request)
+        row_bytes = _text_column_bytes(parquet.metadata, request.source.text) // max(parquet.metadata.num_rows, 1)
         batches = parquet.iter_batches(
             row_groups=None if part.row_groups is None else range(*part.row_groups),
             batch_size=min(max(_BATCH_TEXT_BYTES // (row_bytes + 1), 1), 4096),
@@ -87,22 +85,11 @@ class _Parquet(InputFormat):
                 first, rows_before, held_bytes = number + 1, rows, 0
         return parts if len(parts) > 1 else [FilePart(file)]
 
-    def read_at(
-        self,
-        stream: Any,
-        file: InputFile,
-        source: Source,
-        columns: Sequence[str],
-        *,
-        position: float,
-        read_bytes: int,
-        max_document_chars: int,
-    ) -> tuple[Items, float]:
+    def read_at(self, stream: Any, request: ReadRequest, *, position: float, read_bytes: int) -> tuple[Items, float]:
         """Read rows of the row group at a position."""
-        del max_document_chars
-        parquet = _open_parquet(stream)
+        parquet, file = _open_parquet(stream), request.part.file
         groups = parquet.metadata.num_row_groups
-        paths = _resolve_columns(parquet.schema_arrow, file, source, columns)
+        paths = _resolve_columns(parquet.schema_arrow, request)
         if not groups:
             return iter(()), 1.0
         group = min(int(position * groups), groups - 1)
@@ -124,14 +111,11 @@ class _Arrow(InputFormat):
     compression = "inside"
     is_seekable = True
 
-    def read(
-        self, stream: Any, part: FilePart, source: Source, *, max_document_chars: int, columns: Sequence[str]
-    ) -> Items:
+    def read(self, stream: Any, request: ReadRequest) -> Items:
         """Yield the record or reject of each row of an Arrow file or stream."""
-        del max_document_chars
-        paths = _resolve_columns(_open_arrow(stream).schema, part.file, source, columns)
+        paths = _resolve_columns(_open_arrow(stream).schema, request)
         reader = _open_arrow(stream, columns={path[0] for path in paths if path})
-        yield from _read_batches(_arrow_batches(reader), part.file, paths)
+        yield from _read_batches(_arrow_batches(reader), request.part.file, paths)
 
     def head(self, stream: Any, file: InputFile) -> Iterator[Mapping[str, Any]]:
         """Yield the first rows."""
@@ -150,21 +134,10 @@ class _Arrow(InputFormat):
             whole = file.bytes // reader.num_record_batches if _has_footer(reader) else batch.nbytes
             return _column(batch, path).nbytes, whole
 
-    def read_at(
-        self,
-        stream: Any,
-        file: InputFile,
-        source: Source,
-        columns: Sequence[str],
-        *,
-        position: float,
-        read_bytes: int,
-        max_document_chars: int,
-    ) -> tuple[Items, float]:
+    def read_at(self, stream: Any, request: ReadRequest, *, position: float, read_bytes: int) -> tuple[Items, float]:
         """Read rows of the record batch at a position; a stream is read up to there."""
-        del max_document_chars
-        reader = _open_arrow(stream)
-        paths = _resolve_columns(reader.schema, file, source, columns)
+        reader, file = _open_arrow(stream), request.part.file
+        paths = _resolve_columns(reader.schema, request)
         if _has_footer(reader):
             reader = _open_arrow(stream, columns={path[0] for path in paths if path})
             count = reader.num_record_batches
@@ -249,8 +222,9 @@ def _texts(column: Any) -> list[Any]:
         return texts
 
 
-def _resolve_columns(schema: Any, file: InputFile, source: Source, columns: Sequence[str]) -> list[Path]:
+def _resolve_columns(schema: pa.Schema, request: ReadRequest) -> list[Path]:
     """Return the paths of the text, of the id (() if it is missing or not a scalar) and of other columns."""
+    file, source = request.part.file, request.source
     structs = [field for field in schema if pa.types.is_struct(field.type)]
     known = [*schema.names, *(f"{field.name}.{inner.name}" for field in structs for inner in field.type)]
     text_path, text_type = _resolve(schema, source.text)
@@ -263,7 +237,7 @@ def _resolve_columns(schema: Any, file: InputFile, source: Source, columns: Sequ
     id_path, id_type = _resolve(schema, source.id)
     is_scalar = id_type is not None and not pa.types.is_nested(id_type) and not pa.types.is_binary(id_type)
     others = []
-    for name in columns:
+    for name in request.columns:
         path, kind = _resolve(schema, name)
         if kind is None:
             refuse_column(file, name, known, key="metadata or filter")

@@ -91,9 +91,9 @@ def referenced_chunks_step(chunk: Step, draft: Step, *, limit: int | None) -> St
         # 0.03 ms a draft of 400 chunks, 0.1 ms a shard: a sample, whose milliseconds are mostly start-up, cannot tell.
         work=lambda amounts: amounts.drafted_chunks + amounts.chunks / 40,
         seconds=8e-8,
-        disk=lambda amounts: amounts.referenced_chunks,
+        disk="referenced_chunks",
         bytes=8,
-        memory=lambda amounts: amounts.chunks,
+        memory="chunks",
         rate="",
     )
     return Step(
@@ -140,9 +140,9 @@ def tokens_step(
             )
 
     estimate = Estimate(
-        work=lambda amounts: amounts.referenced_chars,
+        work="referenced_chars",
         seconds=1.3e-8,
-        disk=lambda amounts: amounts.referenced_chars,
+        disk="referenced_chars",
         bytes=0.9,
         tasks=lambda amounts: max(1.0, amounts.referenced_chars / _CHARS_OF_A_TASK),
         memory=lambda _: TOKENIZER_BYTES,
@@ -263,9 +263,9 @@ def compose_step(
         return [partial(task, drafts=[path], take=[take]) for path, take in zip(drafts, takes, strict=True)]
 
     estimate = Estimate(
-        work=lambda amounts: amounts.drafted_chunks,
+        work="drafted_chunks",
         seconds=1e-5,
-        disk=lambda amounts: amounts.drafted_chunks,
+        disk="drafted_chunks",
         bytes=30,
         # With max_uses, what a sequence may take depends on the sequences before it.
         tasks=one if max_uses is not None else lambda amounts: blocks(amounts.drafts, amounts.queries),
