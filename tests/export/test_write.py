@@ -13,7 +13,7 @@ from nextlong.artifacts import finished
 from nextlong.errors import PluginError
 from nextlong.export import write
 from nextlong.export.formats.base import Options, format_of
-from nextlong.export.write import Origin, Shard, divide_into_shards, read_rows, read_rows_and_texts, shards_of
+from nextlong.export.write import Origin, Shard, divide_into_shards, read_rows, shards_of
 
 
 def test_a_file_takes_as_many_rows_as_it_has_room_for_and_one_at_least():
@@ -86,7 +86,9 @@ def test_small_blocks_give_the_rows_that_large_ones_give(runs, monkeypatch):
     offsets = np.array([0, 2, 3, 7, len(index)])
 
     def rows():
-        return [(block.input_ids.tolist(), texts) for block, texts in read_rows_and_texts(index, offsets, origins)]
+        return [
+            (block.input_ids.tolist(), texts) for block, texts in read_rows(index, offsets, origins, wanted="texts")
+        ]
 
     (large,) = rows()
     monkeypatch.setattr(write, "_BLOCK_TOKENS", 5000)
@@ -98,7 +100,8 @@ def test_small_blocks_give_the_rows_that_large_ones_give(runs, monkeypatch):
 
 def test_rows_of_two_runs_hold_the_sequences_of_both(runs):
     index = index_of(*runs)
-    (block,) = read_rows(index, np.arange(len(index) + 1), [origin(run) for run in runs])
+    ((block, texts),) = read_rows(index, np.arange(len(index) + 1), [origin(run) for run in runs], wanted="spans")
+    assert texts == []
     of_runs = [[sequence.input_ids.tolist() for sequence in run.sequences()] for run in runs]
     left = [iter(own) for own in of_runs]
     assert block.input_ids.tolist() == [token for row in index for token in next(left[row["run"]])]

@@ -13,12 +13,13 @@ from collections.abc import Iterable
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import fsspec
 import pyarrow as pa
 import zstandard
 
+from nextlong.artifacts.results import LineCountResult
 from nextlong.reading.file_systems import is_local
 from nextlong.reading.files import FilePart, InputFile, check_unchanged, compression_of, read_head
 from nextlong.reading.formats import format_of
@@ -184,15 +185,7 @@ def _frame_end(file: int, head: bytes, offset: int) -> int | None:
     return offset + _CHECKSUM_BYTES * has_checksum
 
 
-class PartCounts(NamedTuple):
-    """What a part holds: `lines` that end in it, its bytes (of zstd frames, decompressed), and whether it ends with a newline."""
-
-    lines: int
-    bytes: int
-    ends_line: bool
-
-
-def count_lines(part: FilePart) -> PartCounts:
+def count_lines(part: FilePart) -> LineCountResult:
     """Return what a part of a local file holds. Raises CorpusError if it cannot be read."""
     lines, size, last = 0, 0, b""
     compression = compression_of(part.file.name)
@@ -205,7 +198,7 @@ def count_lines(part: FilePart) -> PartCounts:
         while block := stream.read(_COUNT_BUFFER_BYTES):
             lines, size, last = lines + block.count(b"\n"), size + len(block), block[-1:]
         check_unchanged(part.file)
-    return PartCounts(lines, size, last == b"\n")
+    return LineCountResult(lines=lines, bytes=size, ends_line=last == b"\n")
 
 
 class _Limited(io.RawIOBase):

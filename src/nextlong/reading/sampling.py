@@ -26,7 +26,6 @@ from nextlong.recipe import Source
 _HEAD_BYTES: Final = 256 << 10
 _HEAD_FILES: Final = 4
 _BLOCK_BYTES: Final = 1 << 20
-_MB: Final = 1_000_000
 
 
 def estimate_text_bytes(files: Sequence[InputFile], source: Source, *, head_bytes: int = _HEAD_BYTES) -> int:
@@ -39,11 +38,6 @@ def estimate_text_bytes(files: Sequence[InputFile], source: Source, *, head_byte
     for file in files:
         groups.setdefault((format_of(file.name, source).name, compression_of(file.name)), []).append(file)
     return sum(int(sum(f.bytes for f in group) * _text_share(group, source, head_bytes)) for group in groups.values())
-
-
-def auto_shard_bytes(total_text_bytes: int) -> int:
-    """Return the shard size of `ingest.shard_mb: auto`: total / 32, between 1 MB and 128 MB."""
-    return min(max(total_text_bytes // 32, _MB), 128 * _MB)
 
 
 def _text_share(group: Sequence[InputFile], source: Source, head_bytes: int) -> float:
