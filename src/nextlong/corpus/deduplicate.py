@@ -27,7 +27,6 @@ from nextlong.engine.estimate import Estimate, per_shard
 from nextlong.engine.step import Artifacts, Step, Task, each_shard
 from nextlong.errors import RecipeError
 from nextlong.retrieval.near_duplicates.words import bounds_of, hash_words, ngrams, runs_on
-from nextlong.text import Json
 
 PERMUTATIONS: Final = 128  # the estimate's standard error at Jaccard 0.8 is 0.035
 _SHINGLE_WORDS: Final = 5
@@ -43,23 +42,23 @@ Pairs = NDArray[np.int64]  # (p, 2) rows of the corpus: rows of all shards, numb
 
 def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]:
     """Selected documents → which are kept: of near-duplicates the longest. Signatures, similar pairs, clusters."""
-    minhash = _minhash_step(ingest, select, width=band_width(threshold))
-    pairs = _similar_pairs_step(ingest, minhash, threshold)
-    return [minhash, pairs, _near_duplicates_step(ingest, select, pairs)]
+    width = band_width(threshold)
+    bands = PERMUTATIONS // width
+    minhash = Step(
+        "minhash",
+        2,
+        {"width": width},
+        (ingest, select),
+        each_shard(
+            partial(minhash_shard, width=width),
+            documents=(ingest, ".documents.arrow"),
+            keep=(select, ".keep.npy"),
+        ),
+        MinhashResult,
+        estimate=Estimate(work="kept_chars", seconds=5e-8, disk="documents", bytes=512 + 12 * bands, tasks=per_shard),
+    )
 
-
-def _minhash_step(ingest: Step, select: Step, *, width: int) -> Step:
-    files = {"documents": (ingest, ".documents.arrow"), "keep": (select, ".keep.npy")}
-    tasks = each_shard(partial(minhash_shard, width=width), **files)
-    bytes_a_document = 512 + 12 * (PERMUTATIONS // width)
-    estimate = Estimate(work="kept_chars", seconds=5e-8, disk="documents", bytes=bytes_a_document, tasks=per_shard)
-    return Step("minhash", 2, {"width": width}, (ingest, select), tasks, MinhashResult, estimate=estimate)
-
-
-def _similar_pairs_step(ingest: Step, minhash: Step, threshold: float) -> Step:
-    bands = PERMUTATIONS // band_width(threshold)
-
-    def tasks(done: Artifacts) -> list[Task]:
+    def find_pairs(done: Artifacts) -> list[Task]:
         own = done["minhash"]
         passes = passes_for(sum(part.documents for part in own.results(MinhashResult)))
         files = Signatures(
@@ -74,35 +73,44 @@ def _similar_pairs_step(ingest: Step, minhash: Step, threshold: float) -> Step:
             for step in range(passes)
         ]
 
-    estimate = Estimate(
-        work="documents",
-        seconds=2e-5,
-        disk="documents",
-        bytes=16.0,
-        tasks=lambda amounts: bands * passes_for(round(amounts.documents)),
-        memory=lambda amounts: 60 * amounts.documents / passes_for(round(amounts.documents)),
+    pairs = Step(
+        "similar_pairs",
+        1,
+        {"threshold": threshold},
+        (ingest, minhash),
+        find_pairs,
+        SimilarPairsResult,
+        estimate=Estimate(
+            work="documents",
+            seconds=2e-5,
+            disk="documents",
+            bytes=16.0,
+            tasks=lambda amounts: bands * passes_for(round(amounts.documents)),
+            memory=lambda amounts: 60 * amounts.documents / passes_for(round(amounts.documents)),
+        ),
     )
-    config: Json = {"threshold": threshold}
-    return Step("similar_pairs", 1, config, (ingest, minhash), tasks, SimilarPairsResult, estimate=estimate)
 
+    def cluster(done: Artifacts) -> list[Task]:
+        files = {
+            "pairs": done["similar_pairs"].files(".pairs.npy"),
+            "keep": done["select"].files(".keep.npy"),
+            "hashes": done["ingest"].files(".hashes.npy"),
+            "chars": done["ingest"].files(".chars.npy"),
+        }
+        return [partial(near_duplicates, **files)]
 
-def _near_duplicates_step(ingest: Step, select: Step, pairs: Step) -> Step:
-    def tasks(done: Artifacts) -> list[Task]:
-        return [
-            partial(
-                near_duplicates,
-                pairs=done["similar_pairs"].files(".pairs.npy"),
-                keep=done["select"].files(".keep.npy"),
-                hashes=done["ingest"].files(".hashes.npy"),
-                chars=done["ingest"].files(".chars.npy"),
-            )
-        ]
-
-    estimate = Estimate(
-        work="documents", seconds=1e-6, disk="documents", bytes=1.0, memory=lambda amounts: 40 * amounts.documents
+    clusters = Step(
+        "near_duplicates",
+        2,
+        {},
+        (ingest, select, pairs),
+        cluster,
+        NearDuplicatesResult,
+        estimate=Estimate(
+            work="documents", seconds=1e-6, disk="documents", bytes=1.0, memory=lambda amounts: 40 * amounts.documents
+        ),
     )
-    inputs = (ingest, select, pairs)
-    return Step("near_duplicates", 2, {}, inputs, tasks, NearDuplicatesResult, estimate=estimate)
+    return [minhash, pairs, clusters]
 
 
 def minhash_shard(out: Path, *, documents: Path, keep: Path, width: int) -> MinhashResult:
@@ -208,6 +216,7 @@ def similar_pairs(
     matter.
     """
     first, last = np.uint64(2**64 * step // passes), np.uint64(2**64 * (step + 1) // passes - 1)
+    # (n,) each, of the documents whose hash of this band is in the range: the hash, and the row of the corpus.
     corpus = _Columns(files.signatures)
     keys, rows = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     for start, hashes_path, rows_path in zip(corpus.starts, files.band_hashes, files.band_rows, strict=False):
@@ -259,7 +268,10 @@ def near_duplicates(
     select and ingest write them. Duplicates of duplicates count: the pairs' connected components are the clusters.
     """
     members, clusters = _components(np.concatenate([np.empty((0, 2), np.int64), *map(np.load, pairs)]))
-    losers = _losers(members, clusters, _Columns(chars).gather(members), _Columns(hashes).gather(members))
+    # Members of a cluster, the longest first (of equally long ones that with the smallest hash): the first alone stays.
+    order = np.lexsort((_Columns(hashes).gather(members), -_Columns(chars).gather(members), clusters))
+    of_member = clusters[order]
+    losers = np.sort(members[order][1:][of_member[1:] == of_member[:-1]])
     starts = _Columns(keep).starts
     for shard, path in enumerate(keep):
         kept = np.load(path)
@@ -332,12 +344,3 @@ def _components(pairs: Pairs) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     ends = ends.reshape(-1, 2)
     graph = coo_matrix((np.ones(len(ends), np.int8), (ends[:, 0], ends[:, 1])), shape=(len(rows), len(rows)))
     return rows, connected_components(graph, directed=False)[1].astype(np.int64)
-
-
-def _losers(
-    rows: NDArray[np.int64], clusters: NDArray[np.int64], chars: NDArray[np.int64], hashes: NDArray[np.uint64]
-) -> NDArray[np.int64]:
-    """Return the rows, ascending, that are not the longest of their cluster."""
-    order = np.lexsort((hashes, -chars, clusters))
-    sorted_clusters = clusters[order]
-    return np.sort(rows[order][1:][sorted_clusters[1:] == sorted_clusters[:-1]])

@@ -20,11 +20,12 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from nextlong.artifacts import finished
 from nextlong.artifacts.resolve import CorpusFiles, SpecialIds, Truncation, domains_of, resolve_table
 from nextlong.artifacts.resolved import Resolved, joined, joined_names, of_documents, packed, sliced, span_texts
 from nextlong.artifacts.results import ShardResult
 from nextlong.artifacts.tokens import TokenStore
-from nextlong.engine.step import TaskResult
+from nextlong.engine.step import Artifacts, TaskResult
 from nextlong.export.formats.base import Options, RowSizes, format_of
 from nextlong.plugins import FORMATS
 from nextlong.sequences.tokenizer import tokenizer_of
@@ -41,8 +42,22 @@ class Origin(NamedTuple):
     corpus: CorpusFiles
     tokens: TokenStore
     special: SpecialIds
+    special_texts: dict[int, str]  # by role
     tokenizer: Path
     token_chars: Path
+
+    @classmethod
+    def of(cls, done: Artifacts) -> Origin:
+        """Return what the references of a finished run refer to."""
+        return cls(
+            sequences=tuple(finished.sequence_files(done)),
+            corpus=finished.corpus(done),
+            tokens=finished.token_store(done),
+            special=finished.special_ids(done),
+            special_texts=finished.special_texts(done),
+            tokenizer=done["tokenizer"].file(".tokenizer.json"),
+            token_chars=done["tokenizer"].file(".tokenchars.npy"),
+        )
 
 
 class Shard(NamedTuple):
@@ -154,21 +169,18 @@ def read_rows(
         of_runs, texts_of_runs = {}, {}
         for run in np.unique(runs).tolist():
             origin = origins[run]
-            tokenizer = partial(tokenizer_of, origin.tokenizer)
             of_runs[run] = resolve_table(
                 _table(sequences[runs == run], origin),
                 origin.corpus,
                 origin.tokens,
                 origin.special,
-                Truncation(origin.token_chars, tokenizer),
+                Truncation(origin.token_chars, partial(tokenizer_of, origin.tokenizer)),
                 wanted="spans" if wanted == "texts" else wanted,
             )
             if wanted == "texts":
-                special = {
-                    role: tokenizer().decode(ids.tolist(), skip_special_tokens=False)
-                    for role, ids in origin.special.by_role().items()
-                }
-                texts_of_runs[run] = span_texts(of_runs[run], text_of=origin.corpus.texts, special_text=special)
+                texts_of_runs[run] = span_texts(
+                    of_runs[run], text_of=origin.corpus.texts, special_text=origin.special_texts
+                )
         order = _order(runs)
         texts = [
             text

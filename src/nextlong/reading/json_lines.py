@@ -132,7 +132,9 @@ def _lines(stream: Any, part: FilePart, max_line_bytes: int) -> Iterator[tuple[i
     number, offset, stop = part.lines_before, part.start, part.stop
     if part.skips and part.start:
         # The last line that begins above the part ends inside it, and counts as a line above.
-        number += _skip_bytes(stream, part.start - 1) + 1
+        number, left = number + 1, part.start - 1
+        while left and (block := stream.read(min(left, _BUFFER_BYTES))):
+            number, left = number + block.count(b"\n"), left - len(block)
     reader = io.BufferedReader(stream, _BUFFER_BYTES)
     if part.inside_bytes is not None:
         offset, stop = 0, part.inside_bytes
@@ -152,15 +154,6 @@ def _lines(stream: Any, part: FilePart, max_line_bytes: int) -> Iterator[tuple[i
             line = line.removeprefix(BOM)
         if line and not line.isspace():
             yield number, line
-
-
-def _skip_bytes(stream: Any, size: int) -> int:
-    """Read `size` bytes, or up to the end; return the number of newlines among them."""
-    lines = 0
-    while size and (block := stream.read(min(size, _BUFFER_BYTES))):
-        lines += block.count(b"\n")
-        size -= len(block)
-    return lines
 
 
 def _skip_line(reader: io.BufferedReader) -> int:

@@ -12,8 +12,6 @@ import math
 from collections.abc import Sequence
 from typing import Final, Literal
 
-from tokenizers import Tokenizer
-
 from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.look import Look, kept_shares, look_at
 from nextlong.errors import CorpusError
@@ -119,17 +117,14 @@ def count_tokens(recipe: Recipe, looks: Sequence[Look], *, of: Literal["a sample
     else:
         sample = list(itertools.chain.from_iterable(heads))
         tokenizer = train_bpe(sample, vocab_size=min(recipe.tokenizer.train, _TRAINED_ENTRIES))
-    counted = heads if of == "a sample" else [look.texts for look in looks]
-    return sum(
-        share * source_chars * _tokens_per_char(recipe, tokenizer, texts)
-        for share, source_chars, texts in zip(shares, chars, counted, strict=True)
-    )
-
-
-def _tokens_per_char(recipe: Recipe, tokenizer: Tokenizer, texts: Sequence[str]) -> float:
-    """Return the tokens of texts that are cut into chunks, with a separator behind each, per character."""
-    options = recipe.chunk.model_dump()
-    chunks = [text[start:end] for text in texts for start, end in chunk_text(text, **options)]
-    ids = sum(len(encoded.ids) for encoded in tokenizer.encode_batch(chunks, add_special_tokens=False))
     separator = len(tokenizer.encode(recipe.compose.separator, add_special_tokens=False).ids)
-    return (ids + separator * len(chunks)) / max(1, sum(map(len, chunks)))
+    options = recipe.chunk.model_dump()
+    total = 0.0
+    for share, source_chars, texts in zip(
+        shares, chars, heads if of == "a sample" else [look.texts for look in looks], strict=True
+    ):
+        chunks = [text[start:end] for text in texts for start, end in chunk_text(text, **options)]
+        ids = sum(len(encoded.ids) for encoded in tokenizer.encode_batch(chunks, add_special_tokens=False))
+        tokens_per_char = (ids + separator * len(chunks)) / max(1, sum(map(len, chunks)))
+        total += share * source_chars * tokens_per_char
+    return total

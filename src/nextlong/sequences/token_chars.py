@@ -14,7 +14,7 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Encoding, Tokenizer, decoders, models, normalizers
+from tokenizers import Tokenizer, decoders, models, normalizers
 from tokenizers.pre_tokenizers import ByteLevel
 
 # How many characters begin in a token's bytes; whether its first byte goes on with a character that began before; whether
@@ -92,10 +92,14 @@ def lost_share(tokenizer: Tokenizer, texts: Sequence[str]) -> float:
     decoder = tokenizer.decoder
     if decoder is None and token_chars(tokenizer)["readable"].any():
         decoder = decoders.ByteLevel()
+    model = tokenizer.model
+    unknown = model.unk_token if isinstance(model, models.BPE | models.WordPiece | models.WordLevel) else None
     total = lost = 0
     for text, encoding in zip(texts, tokenizer.encode_batch(texts, add_special_tokens=False), strict=True):
+        tokens = [token for token in encoding.tokens if token != unknown]
+        decoded = " ".join(tokens) if decoder is None else str(decoder.decode(tokens))
         characters = Counter(unicodedata.normalize("NFC", text))
-        characters.subtract(Counter(unicodedata.normalize("NFC", _decoded(tokenizer, encoding, decoder))))
+        characters.subtract(Counter(unicodedata.normalize("NFC", decoded)))
         total += len(text)
         lost += sum(count for count in characters.values() if count > 0)
     return lost / max(1, total)
@@ -109,13 +113,3 @@ def lossy_tokenizer(share: float) -> str:
         f"loses {share:.1%} of the text's characters (capitals, accents, newlines, or what it does not know): no model can learn "
         "what its tokens do not say; a byte-level tokenizer loses nothing"
     )
-
-
-def _decoded(tokenizer: Tokenizer, encoding: Encoding, decoder: decoders.Decoder | None) -> str:
-    unknown = (
-        tokenizer.model.unk_token
-        if isinstance(tokenizer.model, models.BPE | models.WordPiece | models.WordLevel)
-        else None
-    )
-    tokens = [token for token in encoding.tokens if token != unknown]
-    return " ".join(tokens) if decoder is None else str(decoder.decode(tokens))
