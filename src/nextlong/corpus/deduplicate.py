@@ -91,13 +91,15 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
     )
 
     def cluster(done: Artifacts) -> list[Task]:
-        files = {
-            "pairs": done["similar_pairs"].files(".pairs.npy"),
-            "keep": done["select"].files(".keep.npy"),
-            "hashes": done["ingest"].files(".hashes.npy"),
-            "chars": done["ingest"].files(".chars.npy"),
-        }
-        return [partial(near_duplicates, **files)]
+        return [
+            partial(
+                near_duplicates,
+                pairs=done["similar_pairs"].files(".pairs.npy"),
+                keep=done["select"].files(".keep.npy"),
+                hashes=done["ingest"].files(".hashes.npy"),
+                chars=done["ingest"].files(".chars.npy"),
+            )
+        ]
 
     clusters = Step(
         "near_duplicates",

@@ -305,7 +305,7 @@ class _DocumentShards:
         self._source = source
         self._shard_bytes = shard_bytes
         self._schema = DOCUMENTS_WITH_METADATA if source.metadata else DOCUMENTS
-        self._writer: Any = None
+        self._writer: pa.ipc.RecordBatchFileWriter | None = None
         # Of the record batch: texts, ids and metadata as UTF-8 JSON.
         self._texts: list[bytes] = []
         self._ids: list[str] = []
@@ -388,7 +388,7 @@ class _RejectFile:
 
     def __init__(self, out: Path) -> None:
         self._out = out
-        self._writer: Any = None
+        self._writer: pa.ipc.RecordBatchFileWriter | None = None
         self._rows: list[Reject] = []
         self.kinds: Counter[RejectKind] = Counter()
         self.example = ""
@@ -415,6 +415,6 @@ class _RejectFile:
         self._rows = []
 
 
-def _open_writer(path: str, schema: pa.Schema) -> Any:
+def _open_writer(path: str, schema: pa.Schema) -> pa.ipc.RecordBatchFileWriter:
     codec = pa.Codec("zstd", compression_level=1)
     return pa.ipc.new_file(path, schema, options=pa.ipc.IpcWriteOptions(compression=codec, use_threads=False))

@@ -46,7 +46,7 @@ class _Delimited(InputFormat):
         self.name, self.suffixes = name, (f".{name}",)
         self._delimiter = delimiter
 
-    def read(self, stream: Any, request: ReadRequest) -> Items:
+    def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the record or reject of each row, with the line on which it begins; empty fields other than the text are None."""
         file, source, columns = request.part.file, request.source, request.columns
         rows = self._rows(stream, file, max_field_chars=2 * request.max_document_chars)
@@ -82,7 +82,7 @@ class _Delimited(InputFormat):
                 values = tuple(row[index] or None for index in indexes)
                 yield Record(row[text_index], source_id(own_id, file.name, line), line, values)
 
-    def head(self, stream: Any, file: InputFile) -> Iterator[Mapping[str, Any]]:
+    def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:
         """Yield the first rows. Raises CorpusError if another delimiter separates the names of the columns."""
         rows = (row for _, row in self._rows(stream, file) if isinstance(row, list))
         header = next(rows, [])
@@ -105,7 +105,9 @@ class _Delimited(InputFormat):
                     read_bytes += sum(len(field) + 1 for field in row)
         return (len(head) * text_bytes // read_bytes if text_bytes else len(head)), raw_bytes
 
-    def _rows(self, stream: Any, file: InputFile, *, max_field_chars: int = 0) -> Iterator[tuple[int, list[str] | str]]:
+    def _rows(
+        self, stream: pa.NativeFile, file: InputFile, *, max_field_chars: int = 0
+    ) -> Iterator[tuple[int, list[str] | str]]:
         """Yield the line on which each row begins and its fields, or what is wrong with it; blank lines are skipped.
 
         Bytes that are not UTF-8 become lone surrogates. Raises CorpusError where a quote is not closed.

@@ -9,6 +9,7 @@ from dataclasses import replace
 from typing import Any, Final
 
 import orjson
+import pyarrow as pa
 
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart, InputFile, read_head
@@ -42,7 +43,7 @@ class _JsonLines(InputFormat):
     suffixes = (".jsonl", ".ndjson", ".json")
     is_lines = is_splittable = is_seekable = True
 
-    def read(self, stream: Any, request: ReadRequest) -> Items:
+    def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the record or reject of each line; a line too long to hold a document is never held whole."""
         part, source = request.part, request.source
         file, is_first_part = part.file, not part.start  # a later part may hold nothing but rejects
@@ -79,7 +80,7 @@ class _JsonLines(InputFormat):
         if without_column and not with_column and is_first_part and part.stop is None:
             refuse_column(file, source.text, keys)
 
-    def head(self, stream: Any, file: InputFile) -> Iterator[Json]:
+    def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Json]:
         """Yield the first objects; other lines are skipped.
 
         Raises CorpusError for a file that is one JSON array, ValueError if no line is an object.
@@ -115,7 +116,9 @@ class _JsonLines(InputFormat):
         line_bytes = sum(len(line) + 1 for line in lines)
         return (round(len(head) * text_bytes / line_bytes) if text_bytes else len(head)), raw_bytes
 
-    def read_at(self, stream: Any, request: ReadRequest, *, position: float, read_bytes: int) -> tuple[Items, float]:
+    def read_at(
+        self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int
+    ) -> tuple[Items, float]:
         """Read the lines that begin in a range of bytes."""
         file = request.part.file
         start = min(int(position * file.bytes), max(0, file.bytes - read_bytes))
@@ -127,7 +130,7 @@ class _JsonLines(InputFormat):
 FORMAT: Final = _JsonLines()
 
 
-def _lines(stream: Any, part: FilePart, max_line_bytes: int) -> Iterator[tuple[int, bytes]]:
+def _lines(stream: pa.NativeFile, part: FilePart, max_line_bytes: int) -> Iterator[tuple[int, bytes]]:
     """Yield the 1-based number and content of each line of a part, blank lines skipped; of a too long line only its head."""
     number, offset, stop = part.lines_before, part.start, part.stop
     if part.skips and part.start:
@@ -207,7 +210,7 @@ def _text(value: Any, source: Source) -> Any:
     return found if text is None else text
 
 
-def _first_lines(stream: Any) -> Iterator[tuple[int, bytes]]:
+def _first_lines(stream: pa.NativeFile) -> Iterator[tuple[int, bytes]]:
     """Yield the 1-based number and content of each line that is not blank."""
     held, number = b"", 1
     while len(held) < _MAX_HEAD_LINE_BYTES and (block := stream.read(1 << 16)):

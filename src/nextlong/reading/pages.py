@@ -46,7 +46,7 @@ class _Pages(InputFormat):
         except PackageNotFoundError:
             return ""
 
-    def head(self, stream: Any, file: InputFile) -> Iterator[Mapping[str, Any]]:
+    def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:
         """Yield nothing. Raises CorpusError if the packages are missing."""
         self._check_installed(file)
         return super().head(stream, file)
@@ -83,7 +83,7 @@ class _Html(_Pages):
     suffixes = (".html", ".htm")
     columns = ("title", "language")
 
-    def read(self, stream: Any, request: ReadRequest) -> Items:
+    def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the one page of a file, or why it is no document."""
         file = self._check(request)
         limit = _MARKUP * request.max_document_chars
@@ -101,7 +101,7 @@ class _Warc(_Pages):
     suffixes = (".warc", ".wet")
     columns = ("url", "record_id", "date", "content_type", "title", "language")
 
-    def read(self, stream: Any, request: ReadRequest) -> Items:
+    def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the pages of an archive; `line` counts its records, whether pages or not."""
         file = self._check(request)
         from fastwarc.warc import ArchiveIterator, WarcRecordType
@@ -145,7 +145,7 @@ class _Warc(_Pages):
 class _WarcStream:
     """A stream for FastWARC, which needs `tell` and panics where a read fails: instead it gets the end of the file."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: pa.NativeFile) -> None:
         self._stream = stream
         self._position = 0
         self._last = b""
@@ -174,7 +174,7 @@ class _PlainText(InputFormat):
     suffixes = (".txt", ".md")
     has_columns = False
 
-    def read(self, stream: Any, request: ReadRequest) -> Items:
+    def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the file as one document, or why it is none."""
         file = request.part.file
         if request.columns:

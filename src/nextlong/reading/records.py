@@ -103,10 +103,10 @@ class InputFormat(ABC):
         return None
 
     @abstractmethod
-    def read(self, stream: Any, request: ReadRequest) -> Items:
+    def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield each record or reject of an open file, in file order."""
 
-    def head(self, stream: Any, file: InputFile) -> Iterator[Mapping[str, Any]]:
+    def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:
         """Yield the first records as they are."""
         del stream, file
         return iter(())
@@ -119,7 +119,9 @@ class InputFormat(ABC):
         """Return the parts of a file, of about `part_bytes` each, where `is_splittable`."""
         raise NotImplementedError  # called only where `is_splittable`
 
-    def read_at(self, stream: Any, request: ReadRequest, *, position: float, read_bytes: int) -> tuple[Items, float]:
+    def read_at(
+        self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int
+    ) -> tuple[Items, float]:
         """Read about `read_bytes` on disk from a position in [0, 1); return the records and their share of the file."""
         raise NotImplementedError  # called only where `is_seekable`
 
@@ -217,7 +219,7 @@ def conversation_text(value: Any) -> str | None:
     return "\n\n".join(turns)
 
 
-def is_conversation(kind: Any) -> bool:
+def is_conversation(kind: pa.DataType) -> bool:
     """Return whether an Arrow type is a list of turns."""
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
         return False

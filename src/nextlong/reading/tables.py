@@ -44,7 +44,7 @@ class _Parquet(InputFormat):
     compression = "inside"
     is_splittable = is_seekable = True
 
-    def read(self, stream: Any, request: ReadRequest) -> Items:
+    def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the record or reject of each row; memory holds one batch of rows, however large their row group."""
         parquet, part = _open_parquet(stream), request.part
         paths = _resolve_columns(parquet.schema_arrow, request)
@@ -57,7 +57,7 @@ class _Parquet(InputFormat):
         )
         yield from _read_batches(batches, part.file, paths, rows_before=part.lines_before)
 
-    def head(self, stream: Any, file: InputFile) -> Iterator[Mapping[str, Any]]:
+    def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:
         """Yield the first rows."""
         batches = _open_parquet(stream).iter_batches(HEAD_RECORDS, use_threads=False)
         yield from next(batches).to_pylist() if file.bytes else ()
@@ -85,7 +85,9 @@ class _Parquet(InputFormat):
                 first, rows_before, held_bytes = number + 1, rows, 0
         return parts if len(parts) > 1 else [FilePart(file)]
 
-    def read_at(self, stream: Any, request: ReadRequest, *, position: float, read_bytes: int) -> tuple[Items, float]:
+    def read_at(
+        self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int
+    ) -> tuple[Items, float]:
         """Read rows of the row group at a position."""
         parquet, file = _open_parquet(stream), request.part.file
         groups = parquet.metadata.num_row_groups
@@ -111,13 +113,13 @@ class _Arrow(InputFormat):
     compression = "inside"
     is_seekable = True
 
-    def read(self, stream: Any, request: ReadRequest) -> Items:
+    def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the record or reject of each row of an Arrow file or stream."""
         paths = _resolve_columns(_open_arrow(stream).schema, request)
         reader = _open_arrow(stream, columns={path[0] for path in paths if path})
         yield from _read_batches(_arrow_batches(reader), request.part.file, paths)
 
-    def head(self, stream: Any, file: InputFile) -> Iterator[Mapping[str, Any]]:
+    def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:
         """Yield the first rows."""
         del file
         yield from next(_arrow_batches(_open_arrow(stream))).slice(0, HEAD_RECORDS).to_pylist()
@@ -134,7 +136,9 @@ class _Arrow(InputFormat):
             whole = file.bytes // reader.num_record_batches if _has_footer(reader) else batch.nbytes
             return _column(batch, path).nbytes, whole
 
-    def read_at(self, stream: Any, request: ReadRequest, *, position: float, read_bytes: int) -> tuple[Items, float]:
+    def read_at(
+        self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int
+    ) -> tuple[Items, float]:
         """Read rows of the record batch at a position; a stream is read up to there."""
         reader, file = _open_arrow(stream), request.part.file
         paths = _resolve_columns(reader.schema, request)
@@ -154,12 +158,12 @@ class _Arrow(InputFormat):
 FORMAT: Final = (_Parquet(), _Arrow())
 
 
-def _open_parquet(stream: Any) -> pq.ParquetFile:
+def _open_parquet(stream: pa.NativeFile) -> pq.ParquetFile:
     # Buffered and not pre-buffered: a row group may hold gigabytes.
     return pq.ParquetFile(stream, pre_buffer=False, buffer_size=_BUFFER_BYTES)
 
 
-def _open_arrow(stream: Any, *, columns: Container[str] | None = None) -> Any:
+def _open_arrow(stream: pa.NativeFile, *, columns: Container[str] | None = None) -> Any:
     """Return a reader of an Arrow IPC file or stream, whichever it is; it reads only `columns`, if given."""
     stream.seek(0)
     is_file = stream.read(6) == b"ARROW1"
@@ -172,18 +176,20 @@ def _open_arrow(stream: Any, *, columns: Container[str] | None = None) -> Any:
     return pa.ipc.open_file(stream, options=options) if is_file else pa.ipc.open_stream(stream, options=options)
 
 
-def _has_footer(reader: Any) -> bool:
+def _has_footer(reader: pa.ipc.RecordBatchReader) -> bool:
     """Return whether a reader is of a file, which lists its batches, and not of a stream."""
     return isinstance(reader, pa.ipc.RecordBatchFileReader)
 
 
-def _arrow_batches(reader: Any) -> Iterator[Any]:
+def _arrow_batches(reader: pa.ipc.RecordBatchReader) -> Iterator[pa.RecordBatch]:
     if _has_footer(reader):
         return (reader.get_batch(index) for index in range(reader.num_record_batches))
     return iter(reader)
 
 
-def _read_batches(batches: Iterable[Any], file: InputFile, paths: Sequence[Path], *, rows_before: int = 0) -> Items:
+def _read_batches(
+    batches: Iterable[pa.RecordBatch], file: InputFile, paths: Sequence[Path], *, rows_before: int = 0
+) -> Items:
     """Yield the record or reject of each row; `paths` are those of `_resolve_columns`."""
     text_path, id_path, *others = paths
     line = rows_before
@@ -204,7 +210,7 @@ def _read_batches(batches: Iterable[Any], file: InputFile, paths: Sequence[Path]
                     yield Reject(file.name, line, RejectKind.NULL if text is None else RejectKind.NOT_A_STRING)
 
 
-def _texts(column: Any) -> list[Any]:
+def _texts(column: pa.Array) -> list[Any]:
     """Return the text of each row; None where it is null, bytes if they are not UTF-8, a list that is no conversation."""
     if is_conversation(column.type):
         return [turns if (text := conversation_text(turns)) is None else text for turns in column.to_pylist()]
@@ -245,27 +251,27 @@ def _resolve_columns(schema: pa.Schema, request: ReadRequest) -> list[Path]:
     return [text_path, id_path if is_scalar else (), *others]
 
 
-def _resolve(schema: Any, column: str) -> tuple[Path, Any]:
+def _resolve(schema: pa.Schema, column: str) -> tuple[Path, pa.DataType | None]:
     """Return path and type of a column, or of the struct field that a dotted name reaches; ((), None) if there is none, or two."""
     if column in schema.names:
         if schema.names.count(column) > 1:
             return (), None
         return (column,), schema.field(column).type
     path = tuple(column.split("."))
-    kind: Any = schema.field(path[0]).type if schema.names.count(path[0]) == 1 else None
+    kind: pa.DataType = schema.field(path[0]).type if schema.names.count(path[0]) == 1 else None
     for part in path[1:]:
         known = kind is not None and pa.types.is_struct(kind) and kind.get_field_index(part) >= 0
         kind = kind.field(part).type if known else None
     return (path, kind) if kind is not None else ((), None)
 
 
-def _is_string(kind: Any) -> bool:
+def _is_string(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         return _is_string(kind.value_type)
     return any(is_kind(kind) for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
 
 
-def _column(batch: Any, path: Path) -> Any:
+def _column(batch: pa.RecordBatch, path: Path) -> Any:
     column = batch.column(path[0])
     for part in path[1:]:
         column = pc.struct_field(column, part)
@@ -276,7 +282,7 @@ def _names(paths: Iterable[Path]) -> list[str]:
     return list(dict.fromkeys(".".join(path) for path in paths if path))
 
 
-def _text_column_bytes(metadata: Any, column: str) -> int:
+def _text_column_bytes(metadata: pq.FileMetaData, column: str) -> int:
     """Return the uncompressed bytes of one column, or of all within a nested one, from the footer; 0 if there is none."""
     paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
     indexes = [index for index, path in enumerate(paths) if path == column or path.startswith(f"{column}.")]

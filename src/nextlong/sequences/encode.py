@@ -182,7 +182,8 @@ def _load_fast(reference: Tokenizer) -> fastokens.Tokenizer | None:
         if key not in _verdicts:
             texts = list(trial_texts(reference))
             true = _joined(_reference_ids(reference, text) for text in texts)
-            _verdicts[key] = all(map(np.array_equal, _encode_fast(fast, reference, texts), true))
+            encoded = _encode_fast(fast, reference, texts)
+            _verdicts[key] = np.array_equal(encoded[0], true[0]) and np.array_equal(encoded[1], true[1])
     except ValueError:  # what it knows nothing of
         return None
     return fast if _verdicts[key] else None

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,7 +92,7 @@ def read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
             yield {"input_ids": ids[start:stop]}
 
 
-def _write_block(file: Any, block: Resolved, dtype: np.dtype[Any], eod: int | None) -> NDArray[np.int32]:
+def _write_block(file: BinaryIO, block: Resolved, dtype: np.dtype[Any], eod: int | None) -> NDArray[np.int32]:
     """Write the ids of a block; return the lengths of its documents in the file, shape (D,)."""
     ids = np.ascontiguousarray(block.input_ids, dtype)
     if eod is None:
