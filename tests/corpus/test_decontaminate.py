@@ -12,6 +12,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nextlong
+from altered_corpora import breaches, rows_of, write_source
 from counted import total
 from nextlong import pipeline
 from nextlong.artifacts.lookup import read_chunks
@@ -21,7 +22,6 @@ from nextlong.recipe import Decontaminate
 from nextlong.report import summary
 from nextlong.runs.stats import measure
 from nextlong.schemas import CHUNKS, DOCUMENTS
-from nextlong.verify.checks import verify
 
 LONG = "The quick brown fox jumps over the lazy dog while seven old sailors watch from the pier"  # 17 words
 QUESTION = "What is the airspeed of an unladen swallow?"
@@ -241,20 +241,6 @@ def test_a_shard_of_which_nothing_stays_is_empty(tmp_path, documents):
 HARBOUR = "Which of the seven captains of the northern harbour kept a brass telescope beside the tide tables in winter?"
 
 
-def rows_of(corpus):
-    return [json.loads(line) for path in sorted(corpus.glob("*.jsonl")) for line in path.read_text().splitlines()]
-
-
-def write(folder, rows):
-    folder.mkdir()
-    (folder / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return f"ingest.sources=[{{path: {folder}, name: small}}]"
-
-
-def breaches(run_dir):
-    return {outcome.check: outcome.examples[0] for outcome in verify(run_dir) if outcome.breaches}
-
-
 @pytest.fixture(scope="module")
 def contaminated(recipe_for, small_corpus, tmp_path_factory):
     """A recipe whose corpus holds a question in the middle of three documents and alone in a fourth, and a clean run of it."""
@@ -263,7 +249,7 @@ def contaminated(recipe_for, small_corpus, tmp_path_factory):
     for row in rows[:3]:
         lines = row["text"].split("\n")
         row["text"] = "\n".join([*lines[:3], HARBOUR, *lines[3:]])
-    sources = write(tmp_path / "corpus", [*rows, {"id": "alone", "text": HARBOUR}])
+    sources = write_source(tmp_path / "corpus", [*rows, {"id": "alone", "text": HARBOUR}])
     (tmp_path / "eval.jsonl").write_text(json.dumps({"question": HARBOUR}) + "\n")
     return recipe_for(
         tmp_path / "run",

@@ -339,7 +339,7 @@ def _matches(
         runs = words.hashes[at[:, None] + np.arange(length)].ravel()
         rows = _find(wanted.hashes, ngrams(runs, length)[::length])
         at, rows = at[rows >= 0], rows[rows >= 0]
-        while len(at):  # a run may stand in several files: its rows follow each other
+        while len(at):  # a run that occurs in several files has consecutive rows
             columns.append((words.starts[at], words.ends[at + length - 1], wanted.files[rows]))
             more = rows + 1 < len(wanted.hashes)
             at, rows = at[more], rows[more] + 1

@@ -203,7 +203,7 @@ class Signatures:
 
 
 def passes_for(documents: int, *, held_documents: int = _HELD_DOCUMENTS) -> int:
-    """Return in how many ranges of hashes each band is gone through, about so many documents at a time."""
+    """Return into how many ranges of hashes each band is divided, so that a task holds about `held_documents` of them."""
     return max(1, -(-documents // held_documents))
 
 
@@ -212,9 +212,9 @@ def similar_pairs(
 ) -> SimilarPairsResult:
     """Write `{out}.pairs.npy`, int64 (pairs, 2): documents that agree on a band, in a range of its hashes, and are similar.
 
-    The range is number `step` of `passes`. Rows are those of all shards, numbered through. A document is compared with the first
-    of those that share its hash and with the one before it, not with each of them, which would be a square; what these leave
-    out, transitivity and the other bands find. Those that share a hash are in order of content hash, so that sharding does not
+    The range is number `step` of `passes`. Rows count the documents of all shards. A document is compared with the first of those
+    that share its hash and with the one before it, not with each of them, which would take quadratic time; transitivity and
+    the other bands find the pairs that this misses. Those that share a hash are in order of content hash, so that sharding does not
     matter.
     """
     first, last = np.uint64(2**64 * step // passes), np.uint64(2**64 * (step + 1) // passes - 1)
@@ -292,7 +292,7 @@ def near_duplicates(
 def _some_losers(
     losers: NDArray[np.int64], members: NDArray[np.int64], clusters: NDArray[np.int64]
 ) -> tuple[tuple[int, int], ...]:
-    """Return a few rows that go, spread over the corpus, each with the row that stays in its stead."""
+    """Return a few removed rows, spread over the corpus, each with the row that was kept instead."""
     some = losers[:: max(1, len(losers) // _EXAMPLES)][:_EXAMPLES]
     is_loser = np.isin(members, losers)
     stays = np.empty(int(clusters.max(initial=-1)) + 1, np.int64)

@@ -45,7 +45,9 @@ def mix(
         if not (isfinite(weight) and weight > 0):
             raise RecipeError(f"proportion {place} of the mix is {weight}; give a number above 0")
         if not len(index):
-            raise CorpusError(f"run {place} of the mix has no sequence to give; leave it out, or make it again")
+            raise CorpusError(
+                f"run {place} of the mix has no sequence to give; remove it from the mix, or run its recipe again"
+            )
     # Of each run, (n,): the sequences or tokens up to and including each of its sequences.
     ends = [np.cumsum(index["length"] if by == "tokens" else np.ones(len(index), np.int64)) for index in indexes]
     shares = [Fraction(str(weight)) for weight in weights]  # 0.1 as it was written
@@ -54,7 +56,7 @@ def mix(
     for index, end, share in zip(indexes, ends, shares, strict=True):
         count = int(np.searchsorted(end, int(scale * share), side="right"))
         chosen.append(index[:count])
-        # A sequence stands where its middle lies on its own run's way from 0 to 1.
+        # Order by the position of each sequence's middle within its own run, from 0 to 1.
         middles = end[:count] - np.diff(end[:count], prepend=0) / 2
         moments.append(middles / end[count - 1] if count else middles)
     order = np.argsort(np.concatenate(moments), kind="stable")
@@ -147,14 +149,16 @@ def arrange_rows(out: Path, *, runs: Sequence[References], arrangement: Arrangem
 
 
 def _refuse_empty(splits: Mapping[str, NDArray[Any]], left_out: int, arrangement: Arrangement) -> None:
-    """Raise CorpusError if one of two splits is empty; why a run has no sequence at all is told elsewhere."""
+    """Raise CorpusError if one of two splits is empty; `refuse_nothing` explains why a run has no sequence at all."""
     total = left_out + sum(map(len, splits.values()))
     empty = [name for name, index in splits.items() if not len(index)]
     if not total or not arrangement.validation or not empty:
         return
     problem = f"export.validation={arrangement.validation:g} leaves no sequence for {empty[0]} of {total:,}"
     if left_out:
-        raise CorpusError(f"{problem}: {left_out:,} share a chunk with validation and are left out; {FEWER_LEFT_OUT}")
+        raise CorpusError(
+            f"{problem}: {left_out:,} share a chunk with validation and are filtered out; {FEWER_LEFT_OUT}"
+        )
     raise CorpusError(f"{problem}; make more sequences, or choose another share")
 
 

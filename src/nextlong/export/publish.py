@@ -32,11 +32,11 @@ from nextlong.text import counted
 
 RECORD: Final = ".nextlong-push.json"
 DELIVERED: Final = "manifest.json"  # says what the files are of
-_TOLD_ANEW: Final = frozenset({"README.md", DELIVERED})  # the same data may be told with other words
+_TOLD_ANEW: Final = frozenset({"README.md", DELIVERED})  # the same data may be described in other words
 # A reader that finds one of these takes the files beside it for complete.
 _LAST_NAMES: Final = frozenset({"README.md", "index.json", DELIVERED, "dataset_info.json", "state.json"})
 _LAST_SUFFIXES: Final = (".idx",)
-# What people and hubs put beside data; hidden files besides.
+# What people and hubs put beside data, in addition to hidden files.
 _ALLOWED: Final = frozenset({"LICENSE", "LICENSE.md", "LICENSE.txt"})
 # Trying again does not help against these.
 _LASTING: Final = (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError, ImportError, MemoryError)
@@ -95,7 +95,7 @@ def publish(
 
     `others` says what to do about files of earlier pushes that are not among `files`: refuse, or delete them. Files
     that no push put there are never deleted. A failed transfer is tried `attempts` times, `first_pause_s` apart and
-    twice as long each time. `progress` is told after each file how many files and bytes were sent.
+    twice as long each time. `progress` gets the number of files and bytes sent so far, after each file.
 
     Raises ExportError naming the destination and the cure; RunError if a file is not what the run recorded.
     """
@@ -103,7 +103,7 @@ def publish(
     with _refusals(destination):
         sizes, known = place.held()
         _refuse_strangers(files, sizes, known, destination)
-        # Of earlier pushes, what is not of these files; a card may be told anew.
+        # Of earlier pushes, what is not of these files; a card may differ.
         hashes = {file.name: file.xxh3 for file in files}
         other = sorted(
             name
@@ -126,7 +126,7 @@ def publish(
         ]
         names_due = {file.name for file in due}
         record = {file.name: file.entry(whole=file.name not in names_due) for file in files}
-        if due or stale:  # the record tells what is about to change before anything is deleted
+        if due or stale:  # the record names what is about to change before anything is deleted
             place.write_record({name: known[name] for name in stale} | record)
             for name in stale:
                 place.delete(name)
@@ -276,7 +276,7 @@ class Destination:
         self.is_atomic = bool(file_systems.protocols(self.fs) & _ATOMIC)
 
     def sizes(self) -> dict[str, int]:
-        """Return name → bytes of every file that is there, hidden ones left out."""
+        """Return name → bytes of every file that is there, without hidden ones."""
         self.fs.invalidate_cache()
         if self.fs.isfile(self.root):
             raise ExportError(f"the destination {self.url!r} is a file; name a folder")
@@ -312,10 +312,10 @@ class Destination:
             ) from None
 
     def pushed_steps(self) -> dict[str, str] | None:
-        """Return split → fingerprint of the step that made it, as the last push tells; None where it got not so far."""
+        """Return split → fingerprint of the step that made it, as the last push recorded it; None if it did not get that far."""
         try:
             splits = json.loads(self.fs.cat_file(self.at(DELIVERED)))["splits"]
-            return {str(split): str(told["step"]) for split, told in splits.items()}
+            return {str(name): str(split["step"]) for name, split in splits.items()}
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
             return None
 

@@ -179,7 +179,7 @@ def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequen
 
 
 def _shards_of(id_bytes: float) -> float:
-    """Return about how many shards so many bytes of ids are written in, by a format that has no rule of its own."""
+    """Return about how many shards `id_bytes` bytes of ids make in a format that has no rule of its own."""
     megabytes = id_bytes / 1e6
     return max(1.0, min(_SHARDS, megabytes / _LEAST_SHARD_MB), megabytes / _MOST_SHARD_MB)
 

@@ -1,8 +1,8 @@
 """Export: write rows of sequences as files that trainers read.
 
 In:  rows (`export/arrange.py`), and per run SEQUENCES (references) and what they refer to.
-Out: the files of one shard in the asked format, and once all are there the format's index over them; each format is a
-room under `formats/`. A row of several sequences is resolved run by run and joined, in blocks of about eight million
+Out: the files of one shard in the requested format and, once all are written, the format's index over them; each format is
+a module of `formats/`. A row of several sequences is resolved run by run and joined, in blocks of about eight million
 tokens.
 """
 
@@ -113,7 +113,7 @@ def export_shard(
     origins: Sequence[Origin],
     options: Options,
 ) -> ShardResult:
-    """Write one shard of the rows of `index` and `offsets`; files stand beside `out`."""
+    """Write one shard of the rows of `index` and `offsets`; files are named beside `out`."""
     made = format_of(name)
     bounded = of_documents if options.keys.get("boundaries") == "document" else lambda block: block
     row_offsets = np.load(offsets)[shard.first : shard.last + 1]
@@ -126,7 +126,7 @@ def export_shard(
 
 
 def close_export(out: Path, *, name: str, shards: Sequence[ShardResult]) -> TaskResult:
-    """Write what stands once beside all shards of a format, from what `write` returned for each of them."""
+    """Write the files that a format has once for all shards, from what `write` returned for each of them."""
     close = format_of(name).close
     if close is not None:
         close(out.parent, shards)

@@ -1,6 +1,6 @@
 """Corpus size: check before a run that the corpus has enough tokens for a sequence, and documents that fit into one.
 
-In:  a recipe and its files. Out: nothing, or an error. Where the files hold plenty, nothing but their heads is read; the text
+In:  a recipe and its files. Out: nothing, or an error. Where the files hold plenty of text, only their heads are read; the text
 of a corpus that is small beside one sequence is read whole, which takes well under a second, and a sample of it tokenized. Where
 that does not hold clearly more than one sequence, all of it is, which takes some seconds for a million tokens.
 """
@@ -29,7 +29,7 @@ MOST_DROPPED: Final = 0.5  # of the documents that may be extended
 LONGER: Final = "raise compose.target_tokens, or cut the documents into shorter ones first"  # the cure
 _PLENTY_BYTES_PER_TOKEN: Final = 16  # no language takes as many, so a look would find nothing
 _MOST_BYTES_PER_CHAR: Final = 4  # of UTF-8
-_SAMPLE_TEXTS, _SAMPLE_CHARS = 512, 2048  # the heads of so many documents are tokenized
+_SAMPLE_TEXTS, _SAMPLE_CHARS = 512, 2048  # how many documents are tokenized, and how much of each
 _TRAINED_ENTRIES: Final = 4096  # of a tokenizer that is yet to be trained; the real one makes fewer tokens
 _MARGIN: Final = 1.25  # from which on the estimate of a sample is believed that there is enough
 _EXACT_MARGIN: Final = 1.01  # for caps and weights, which choose documents that are a bit longer or shorter

@@ -107,7 +107,7 @@ class TextEncoder:
         return cls(read_tokenizer(path), engine=engine)
 
     def expect(self, chars: int) -> None:
-        """Load fastokens now where texts of so many characters are worth it."""
+        """Load fastokens now if encoding `chars` characters is worth the time that this takes."""
         if chars >= self._chars_before_loading:
             self.settle()
 

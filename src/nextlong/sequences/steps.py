@@ -158,7 +158,7 @@ def tokens_step(
 
 
 def _groups(wanted: Sequence[Wanted], *, chunks: int) -> list[list[Wanted]]:
-    """Return neighbouring shards together, of which at most so many chunks are wanted where they are several."""
+    """Group consecutive shards, at most `chunks` wanted chunks in a group of several."""
     groups: list[list[Wanted]] = [[]]
     room = chunks
     for shard in wanted:

@@ -1,7 +1,7 @@
 """Byte level: which characters the tokens of a byte-level BPE stand for.
 
 In:  a `tokenizers.Tokenizer`.
-Out: TOKEN_CHARS, from which NumPy tells how many characters stay of a chunk that is shortened (`artefacts/truncated.py`): a
+Out: TOKEN_CHARS, from which NumPy computes how many characters remain of a chunk that is cut (`artifacts/resolve.py`): a
 process that exports need not load the tokenizer, which takes half a second for a vocabulary of 128,000.
 """
 
@@ -17,8 +17,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer, decoders, models, normalizers
 from tokenizers.pre_tokenizers import ByteLevel
 
-# How many characters begin in a token's bytes; whether its first byte goes on with a character that began before; whether
-# its bytes stand in the text wherever its id stands for a part of it.
+# How many characters begin in a token's bytes; whether its first byte continues a character that began before; whether its
+# bytes are those of the text wherever its id encodes a part of it.
 TOKEN_CHARS: Final = np.dtype([("begun", "i4"), ("goes_on", "?"), ("readable", "?")])
 
 _CONTINUATION_BYTES: Final = bytes(range(0x80, 0xC0))  # of UTF-8: every other byte begins a character

@@ -205,7 +205,7 @@ def _require_pieces_alone(tokenizer: tokenizers.Tokenizer, *, source: str) -> No
 
 
 def _text_of(tokenizer: tokenizers.Tokenizer, *texts: str) -> str:
-    """Return what the tokens of texts that were encoded one by one say when they stand in a row."""
+    """Return the decoded tokens of texts that were encoded one by one, as one text."""
     tokens = [token for text in texts for token in tokenizer.encode(text, add_special_tokens=False).tokens]
     return "".join(tokens) if tokenizer.decoder is None else str(tokenizer.decoder.decode(tokens))
 
