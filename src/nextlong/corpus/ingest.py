@@ -305,7 +305,7 @@ class _DocumentShards:
         self._source = source
         self._shard_bytes = shard_bytes
         self._schema = DOCUMENTS_WITH_METADATA if source.metadata else DOCUMENTS
-        self._writer: pa.ipc.RecordBatchFileWriter | None = None
+        self._writer: Any = None
         # Of the record batch: texts, ids and metadata as UTF-8 JSON.
         self._texts: list[bytes] = []
         self._ids: list[str] = []
@@ -388,7 +388,7 @@ class _RejectFile:
 
     def __init__(self, out: Path) -> None:
         self._out = out
-        self._writer: pa.ipc.RecordBatchFileWriter | None = None
+        self._writer: Any = None
         self._rows: list[Reject] = []
         self.kinds: Counter[RejectKind] = Counter()
         self.example = ""
