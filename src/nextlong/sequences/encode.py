@@ -136,7 +136,7 @@ class TextEncoder:
         return ids, lengths
 
     def _check(self, texts: Sequence[str], ids: NDArray[np.uint32], lengths: NDArray[np.int64]) -> None:
-        stops = np.cumsum(lengths)
+        stops = np.cumsum(lengths)  # where the ids of each text end in `ids`
         for place, text in enumerate(texts):
             number = self._checkable_texts + place
             is_due = number < _ALWAYS_CHECKED or number % _CHECK_EVERY == 0
@@ -200,6 +200,7 @@ def _encode_fast(
     ids, offsets = np.frombuffer(ids_bytes, np.uint32), np.frombuffer(offsets_bytes, np.uint64).astype(np.int64)
     if not doubtful:
         return ids, np.diff(offsets)
+    # Of doubtful texts fastokens was given "", so each has an empty piece to replace.
     parts = np.split(ids, offsets[1:-1])
     for place in doubtful:
         parts[place] = _reference_ids(reference, texts[place])
