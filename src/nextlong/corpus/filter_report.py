@@ -74,7 +74,7 @@ def filter_report_step(settings: Ingest, splits: Splits, ingest: Step, select: S
             near=done["near_duplicates"].result(NearDuplicatesResult) if "near_duplicates" in done else None,
             contaminated=done["decontaminate"].results(DecontaminateResult) if "decontaminate" in done else (),
         )
-        return [partial(write_filter_report, inputs=inputs)]
+        return [partial(_write_filter_report, inputs=inputs)]
 
     estimate = Estimate(work="documents", seconds=1e-6, memory=lambda amounts: 16 * amounts.documents)
     return Step("filter_report", 5, {}, (ingest, select, *reads), tasks, LeftOutResult, estimate=estimate)
@@ -98,7 +98,7 @@ class _Inputs:
     contaminated: Sequence[DecontaminateResult]
 
 
-def write_filter_report(out: Path, *, inputs: _Inputs) -> LeftOutResult:
+def _write_filter_report(out: Path, *, inputs: _Inputs) -> LeftOutResult:
     """Write `{out}.filter_report.json`; return the counts by reason, and how many kept documents share their id with another."""
     reasons = [*_rejects(inputs), *_by_filter(inputs), *_by_select(inputs), *_near(inputs), *_contaminated(inputs)]
     write(out.with_name(out.name + SUFFIX), [one for one in reasons if one.count])

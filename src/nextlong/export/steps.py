@@ -44,11 +44,11 @@ class Mix(NamedTuple):
     by: Literal["sequences", "tokens"] = "sequences"
 
 
-ALONE = Mix()
+_ALONE = Mix()
 
 
 def export_steps(
-    export: Export, read: Sequence[Step], *, sequences: int | Literal["all"], mix: Mix = ALONE
+    export: Export, read: Sequence[Step], *, sequences: int | Literal["all"], mix: Mix = _ALONE
 ) -> list[Step]:
     """Return the steps that write every format; `read` are those whose files they need, as `read_steps`.
 

@@ -42,7 +42,6 @@ _MAX_CHECKED_CHARS: Final = 2**17
 _CHARS_WORTH_AN_ENTRY: Final = 40
 SPEED_UP: Final = 40.0  # of fastokens over the reference
 
-Settled = Literal["fastokens", "reference"]
 Engine = Literal["auto", "reference"]
 
 _TRIED_ADDED_TOKENS: Final = 200
@@ -115,7 +114,7 @@ class TextEncoder:
         """Encode the next texts both ways again, as the first ones."""
         self._checkable_texts = 0
 
-    def settle(self) -> Settled:
+    def settle(self) -> Literal["fastokens", "reference"]:
         """Load fastokens now, if its ids are the reference's, however few texts there are; return what encodes from now on."""
         if not self._is_settled:
             self._is_settled = True
