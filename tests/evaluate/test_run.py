@@ -12,22 +12,15 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from answering_models import Blind, Oracle
+from answering_models import Blind, Oracle, asked
 from evaluation_data import word_tokenizer, write
 from killed import kill_at
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import results
-from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.plan import Settings
 from nextlong.evaluate.run import Progress, evaluate
-from nextlong.evaluate.task import Sample, all_probes, all_tasks
+from nextlong.evaluate.task import Probe, Sample, all_tasks, registered
 
 TIMES = {"seconds"}
-
-
-def asked(out, *names, lengths=(8192,), samples=4, data=None, **more):
-    tasks = [all_tasks()[name] for name in names]
-    return Settings(tasks=tasks, lengths=lengths, out=out, data=DataFiles(data), samples=samples, **more)
 
 
 def run(model, what):
@@ -74,6 +67,17 @@ def test_what_is_finished_is_kept(tmp_path):
     _, lines = run(model, asked(tmp_path / "r", "json_kv"))
     assert len(model.asked) == before
     assert lines[0].endswith("cached")
+
+
+def test_a_probe_that_is_measured_already_is_not_checked_again(tmp_path, monkeypatch):
+    looked = []
+    measured = lambda *_: {"scores": {"score": 1.0}, "n": 1}  # noqa: E731
+    probe = Probe("mine", "mine", "Probes", "score", 5, measured, check=lambda _: looked.append("length"))
+    probe = replace(probe, check_model=lambda *_: looked.append("model"))
+    monkeypatch.setattr("nextlong.evaluate.run.local", lambda model, _: model)
+    for _ in range(2):
+        run(Oracle(word_tokenizer()), replace(asked(tmp_path / "r"), tasks=[probe]))
+        assert looked == ["model", "length"]
 
 
 def test_a_label_is_kept_and_changes_nothing_that_is_measured(tmp_path):
@@ -219,7 +223,7 @@ def test_a_task_that_cannot_be_asked_is_told_and_the_others_are_measured(tmp_pat
 @pytest.mark.parametrize(
     ("task", "length", "why"),
     [
-        ("vt", 512, "vt needs at least 1024 tokens, not 512; leave"),
+        ("vt", 512, "vt needs at least 1,024 tokens, not 512; leave"),
         ("qa_1", 2048, r"squad\.json is not JSON .*download it"),
     ],
 )
@@ -234,7 +238,7 @@ def test_a_length_without_room_and_a_damaged_file_stop_their_task_alone(task, le
 def test_what_probes_need_is_told_before_anything_is_asked(tmp_path):
     probes = {
         name: replace(asked(tmp_path / "r", "json_kv"), tasks=[all_tasks()["json_kv"], probe])
-        for name, probe in all_probes().items()
+        for name, probe in registered().items()
     }
     model = Oracle(word_tokenizer())
     with pytest.raises(EvaluateError, match="dependency: add --run RUN, the run whose sequences are read"):

@@ -17,10 +17,13 @@ from rich.console import Console
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from nextlong.engine import store
-from nextlong.evaluate import command, required
+from nextlong.evaluate import required
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.plan import Settings
+from nextlong.evaluate.prompts import ModelOptions
 from nextlong.evaluate.report import show
+from nextlong.evaluate.run import Progress, evaluate, opened
+from nextlong.evaluate.task import chosen
 
 _CONTEXT = 16_384
 _TASKS = ("niah_single_1", "needle", "attention")
@@ -37,15 +40,15 @@ def main(arguments: Sequence[str]) -> int:
     if not (folder / "model" / "config.json").is_file():
         _save_model(folder / "model", _tokenizer(text))
     settings = Settings(
-        model=str(folder / "model"),
-        tasks=command.chosen([], _TASKS),
+        model=ModelOptions(str(folder / "model")),
+        tasks=chosen([], _TASKS),
         lengths=[1024, 2048],
         out=folder / "results",
         samples=11,
         data=DataFiles(folder / "data"),
         label="random tiny Llama",
     )
-    command.measure(settings, console=console)
+    show.tables([evaluate(lambda: opened(settings), settings, progress=Progress(console))], console)
     show.report([folder / "results"], outputs=[folder / "report.html"], figures=folder / "figures", console=console)
     return 0
 

@@ -9,19 +9,18 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
-from nextlong.evaluate.prompts import PromptFormat, Prompts, load_tokenizer
+from nextlong.evaluate.prompts import ModelOptions, Prompts, load_tokenizer
 from nextlong.evaluate.task import Sample, TextTokenizer
-from nextlong.text import Json, first_sentence, why_no_model
+from nextlong.text import Json, first_sentence
 
 if TYPE_CHECKING:
     import torch
@@ -41,35 +40,19 @@ SHARDED: Final = "sharded"  # the device of a model whose layers are spread over
 _SHARED: Final = 0.5  # from this share of a common prefix on, a batch is answered one by one with a shared cache
 
 
-@dataclass(frozen=True)
-class LoadOptions:
-    """How a model is loaded and asked. `thinking` are the tokens to reason in; `gpus` those that vLLM splits a model over."""
-
-    engine: Literal["transformers", "vllm"] = "transformers"
-    gpus: int = 1
-    prompt_format: PromptFormat = "completion"
-    thinking: int = 0
-    device: str = "auto"
-    dtype: str = "auto"
-    attention: str = "sdpa"
-    chunk_tokens: int = 2048
-    batch_tokens: int = 16_384
-    revision: str | None = None
-
-
 class HuggingFaceModel:
     """A causal language model and its tokenizer, from a folder or the hub."""
 
-    def __init__(self, name: str, options: LoadOptions) -> None:
+    def __init__(self, options: ModelOptions) -> None:
         """Load it. Raises EvaluateError if it is none, or its tokenizer lacks what `options` asks for."""
-        self._name, self._options = name, options
-        self.config = read_config(name, revision=options.revision)
-        self.context: int | None = getattr(self.config, "max_position_embeddings", None)
-        self.hub_tokenizer = load_tokenizer(name, revision=options.revision, prompt_format=options.prompt_format)
+        self._options = options
+        self.config = read_config(options)
+        self.context = context_of(self.config, options)
+        self.hub_tokenizer = load_tokenizer(options.name, options)
         self.tokenizer = TextTokenizer(self.hub_tokenizer.backend_tokenizer)
         self.prompts = Prompts(self.tokenizer, options.prompt_format, options.thinking, self.hub_tokenizer)
         self.engine = f"transformers {required('transformers').__version__}"
-        self.model = _load_model(name, options)
+        self.model = _load_model(options)
         self.device = self.model.device
         self.chunk_tokens = options.chunk_tokens
         parameters = inspect.signature(self.model.forward).parameters
@@ -88,7 +71,7 @@ class HuggingFaceModel:
         """Return name, revision, weights, tokenizer, type and size, and how it is asked."""
         return {
             "kind": "huggingface",
-            **weights_of(self._name, self._options.revision, self.config),
+            **_weights_of(self.config, self._options),
             "parameters": int(sum(weight.numel() for weight in self.model.parameters())),
             "context": self.context,
             "dtype": str(self.model.dtype),
@@ -215,22 +198,26 @@ class HuggingFaceModel:
         return len(answer) < self.prompts.budget(sample)
 
 
-def is_local(name: str, *, revision: str | None = None) -> bool:
+def is_local(options: ModelOptions) -> bool:
     """Return whether a model's configuration is on this machine, in its folder or in the hub's cache."""
-    if Path(name).expanduser().is_dir():
+    if Path(options.name).expanduser().is_dir():
         return True
-    return isinstance(required("huggingface_hub").try_to_load_from_cache(name, "config.json", revision=revision), str)
+    cached = required("huggingface_hub").try_to_load_from_cache(options.name, "config.json", revision=options.revision)
+    return isinstance(cached, str)
 
 
-def read_config(name: str, *, revision: str | None = None, local_files_only: bool = False) -> Any:
-    """Return a model's configuration, without its weights. Raises EvaluateError if `name` is no model."""
-    transformers = required("transformers")
-    place = Path(name).expanduser()
-    source = str(place) if place.is_dir() else name
-    if why := why_no_model(name):
-        raise EvaluateError(f"{name} {why}, or the --url of a server")
+def context_of(config: Any, options: ModelOptions) -> int | None:
+    """Return the most tokens of a prompt with its answer; None where neither the user nor the configuration says."""
+    return options.context or getattr(config, "max_position_embeddings", None)
+
+
+def read_config(options: ModelOptions, *, local_files_only: bool = False) -> Any:
+    """Return a model's configuration, without its weights. Raises EvaluateError if it is no causal language model."""
+    transformers, name = required("transformers"), options.name
     try:
-        config = transformers.AutoConfig.from_pretrained(source, revision=revision, local_files_only=local_files_only)
+        config = transformers.AutoConfig.from_pretrained(
+            str(Path(name).expanduser()), revision=options.revision, local_files_only=local_files_only
+        )
     except (OSError, ValueError, KeyError) as error:
         raise EvaluateError(
             f"{name} is not a model that transformers can read ({first_sentence(error)}); name a folder with config.json and "
@@ -243,32 +230,29 @@ def read_config(name: str, *, revision: str | None = None, local_files_only: boo
     return config
 
 
-def weights_of(name: str, revision: str | None, config: Any) -> Json:
+def _weights_of(config: Any, options: ModelOptions) -> Json:
     """Return what names a model's weights: its folder and the hash of its files, or its name on the hub and the commit."""
-    place = Path(name).expanduser()
+    place, weights = Path(options.name).expanduser(), getattr(config, "_commit_hash", None)
+    if place.is_dir():
+        paths = sorted({path for pattern in _MODEL_FILES for path in place.glob(pattern) if path.is_file()})
+        identities = [(path.name, path.stat().st_size, store.hash_file(path)) for path in paths]
+        weights = hashlib.blake2b(repr(identities).encode(), digest_size=16).hexdigest()
     return {
-        "name": str(place.resolve()) if place.is_dir() else name,
-        "revision": revision,
-        "weights": _hash_of_files(place) if place.is_dir() else getattr(config, "_commit_hash", None),
+        "name": str(place.resolve()) if place.is_dir() else options.name,
+        "revision": options.revision,
+        "weights": weights,
         "model_type": str(config.model_type),
     }
 
 
-def _hash_of_files(folder: Path) -> str:
-    """Return a hash of the name, size and content of every file that a model and its tokenizer are loaded from."""
-    paths = sorted({path for pattern in _MODEL_FILES for path in folder.glob(pattern) if path.is_file()})
-    identities = [(path.name, path.stat().st_size, store.hash_file(path)) for path in paths]
-    return hashlib.blake2b(repr(identities).encode(), digest_size=16).hexdigest()
-
-
-def _load_model(name: str, options: LoadOptions) -> Any:
+def _load_model(options: ModelOptions) -> Any:
     torch, transformers = required("torch"), required("transformers")
     required("transformers.utils.logging").disable_progress_bar()
     device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     spread = {"device_map": required("accelerate") and "auto"} if device == SHARDED else {}
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(
-            str(Path(name).expanduser()),
+            str(Path(options.name).expanduser()),
             revision=options.revision,
             dtype=options.dtype,
             attn_implementation=options.attention,
@@ -278,7 +262,7 @@ def _load_model(name: str, options: LoadOptions) -> Any:
     # torch asserts for CUDA.
     except (OSError, ValueError, ImportError, RuntimeError, TypeError, AssertionError) as error:
         raise EvaluateError(
-            f"{name} cannot be loaded with --device {device} --dtype {options.dtype}: {first_sentence(error)}"
+            f"{options.name} cannot be loaded with --device {device} --dtype {options.dtype}: {first_sentence(error)}"
         ) from None
 
 
@@ -293,20 +277,18 @@ def _common_prefix(lists: Sequence[list[int]]) -> int:
 class VllmModel:
     """A causal language model that vLLM runs; `longest` is the most tokens of a prompt with its answer."""
 
-    def __init__(self, name: str, options: LoadOptions, *, longest: int, context: int | None = None) -> None:
+    def __init__(self, options: ModelOptions, *, longest: int) -> None:
         """Load it. Raises EvaluateError if vLLM cannot."""
         vllm = required("vllm")
-        self._name, self._options, self._vllm = name, options, vllm
-        self.config = read_config(name, revision=options.revision)
-        self.context: int | None = context or getattr(self.config, "max_position_embeddings", None)
-        self.prompts = Prompts.read(
-            name, prompt_format=options.prompt_format, thinking=options.thinking, revision=options.revision
-        )
+        self._options, self._vllm = options, vllm
+        self.config = read_config(options)
+        self.context = context_of(self.config, options)
+        self.prompts = Prompts.read(options)
         self.engine = f"vllm {vllm.__version__}"
         needed = longest + options.thinking + len(self.prompts.tokenizer.prefix)
         try:
             self._llm = vllm.LLM(
-                model=str(Path(name).expanduser()),
+                model=str(Path(options.name).expanduser()),
                 revision=options.revision,
                 dtype=options.dtype,
                 tensor_parallel_size=options.gpus,
@@ -316,14 +298,15 @@ class VllmModel:
             )
         except (RuntimeError, ValueError, OSError, ImportError) as error:
             raise EvaluateError(
-                f"{name} cannot be loaded by vLLM with --gpus {options.gpus} --dtype {options.dtype}: {first_sentence(error)}"
+                f"{options.name} cannot be loaded by vLLM with --gpus {options.gpus} --dtype {options.dtype}: "
+                f"{first_sentence(error)}"
             ) from None
 
     def identity(self) -> Json:
         """Return name, weights and tokenizer, and how it is asked."""
         return {
             "kind": "vllm",
-            **weights_of(self._name, self._options.revision, self.config),
+            **_weights_of(self.config, self._options),
             "context": self.context,
             "dtype": self._options.dtype,
             **self.prompts.identity(),

@@ -141,7 +141,7 @@ def differences(one: Json, other: Json) -> list[str]:
     return [f"{name} {one[name]} and {other[name]}" for name in one if name in other and one[name] != other[name]]
 
 
-def p_value(one: Score, other: Score) -> float | None:
+def _p_value(one: Score, other: Score) -> float | None:
     """Return the probability of a difference this great if the two do not differ, two-sided.
 
     None where they cannot be compared: other tasks, lengths or protocols, or unknown outcomes.
@@ -165,7 +165,7 @@ def p_value(one: Score, other: Score) -> float | None:
 def is_better(one: Score, others: Sequence[Score]) -> bool:
     """Return whether a score is significantly greater than each of the others."""
     return bool(others) and all(
-        one.value > other.value and (p := p_value(one, other)) is not None and p < _SIGNIFICANT for other in others
+        one.value > other.value and (p := _p_value(one, other)) is not None and p < _SIGNIFICANT for other in others
     )
 
 

@@ -21,9 +21,11 @@ import nextlong
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import results
-from nextlong.evaluate.data import STAND_INS, DataFiles
-from nextlong.evaluate.plan import Settings, check, check_probes, local, pairs
-from nextlong.evaluate.prompts import Model
+from nextlong.evaluate.data import STAND_INS
+from nextlong.evaluate.huggingface import HuggingFaceModel, VllmModel
+from nextlong.evaluate.plan import Settings, check, local, pairs
+from nextlong.evaluate.prompts import Model, Prompts
+from nextlong.evaluate.server import ServerModel
 from nextlong.evaluate.task import Probe, Request, Sample, Task
 from nextlong.report.tables import say
 from nextlong.text import Json
@@ -44,7 +46,8 @@ class _NoSampleError(EvaluateError):
 def evaluate(open_model: Callable[[], Model], settings: Settings, *, progress: Progress) -> results.Results:
     """Answer what is missing and return all results. Files are looked for before the model is loaded.
 
-    Raises IncompleteError at the end for tasks that no sample could be made for; the others are measured.
+    Raises EvaluateError, before the first task begins, for a probe that cannot be measured on this model, and IncompleteError at
+    the end for tasks that no sample could be made for; the others are measured.
     """
     check(settings, context=None)
     model = open_model()
@@ -52,7 +55,11 @@ def evaluate(open_model: Callable[[], Model], settings: Settings, *, progress: P
     todo = pairs(settings)
     if model.prompts.format == "completion" and getattr(model.prompts.template, "chat_template", None):
         progress.note("the model has a chat template, but is given plain text; add --prompt-format chat to use it")
-    check_probes(settings, model)
+    for task, length in todo:
+        if isinstance(task, Probe) and not settings.place(task, length).exists():
+            task.check_model(local(model, task), settings.run)
+            if length is not None:
+                task.check(settings.request(task, length, model))
     with store.explained(settings.out):
         settings.out.mkdir(parents=True, exist_ok=True)
     with store.locked(settings.out):
@@ -72,6 +79,17 @@ def evaluate(open_model: Callable[[], Model], settings: Settings, *, progress: P
         rest = f"; the others: nextlong evaluate report {settings.out}" if len(failed) < len(todo) else ""
         raise IncompleteError(f"{len(failed)} of {len(todo)} not measured: {failed[0]}{more}{rest}", measured)
     return measured
+
+
+def opened(settings: Settings) -> Model:
+    """Load the model, or connect to its server."""
+    options = settings.model
+    assert options is not None, "the command names one"
+    if options.url is not None:
+        return ServerModel(options, Prompts.read(options))
+    if options.engine == "vllm":
+        return VllmModel(options, longest=max(settings.lengths))
+    return HuggingFaceModel(options)
 
 
 def _tokens(task: Task | Probe, length: int | None, settings: Settings) -> int:
@@ -153,6 +171,9 @@ def _one(model: Model, task: Task | Probe, length: int | None, settings: Setting
 
 
 def _depends_on(task: Task | Probe, length: int | None, settings: Settings, identity: Json) -> Json:
+    """Return what a result depends on: among others the hash of every file that is read, of a stand-in where one is missing."""
+    data, names = settings.data, (*task.needs(length), *task.optional(length or 0))
+    read = {name if data.has(name) else STAND_INS.get(name, name) for name in names}
     run = {}
     if settings.run and (isinstance(task, Probe) or task.reads == "run"):
         from nextlong.runs import run as opened
@@ -165,15 +186,9 @@ def _depends_on(task: Task | Probe, length: int | None, settings: Settings, iden
         "samples": settings.samples or task.samples,
         "seed": settings.seed,
         "model": identity,
-        "data": _hashes((*task.needs(length), *task.optional(length or 0)), settings.data),
+        "data": {name: store.hash_file(data.path(name)) for name in sorted(read) if data.has(name)},
         **run,
     }
-
-
-def _hashes(names: Sequence[str], data: DataFiles) -> dict[str, str]:
-    """Return the hash of every file that is read, by its name; of a stand-in where the file is missing."""
-    read = {name if data.has(name) else STAND_INS.get(name, name) for name in names}
-    return {name: store.hash_file(data.path(name)) for name in sorted(read) if data.has(name)}
 
 
 def _answered(model: Model, task: Task, request: Request, samples: int, *, skip: int) -> Iterator[list[Json]]:
@@ -185,10 +200,8 @@ def _answered(model: Model, task: Task, request: Request, samples: int, *, skip:
         if task.follow_up is not None and answers:
             questions = [task.follow_up(answer, sample) for answer, sample in zip(answers, fitting, strict=True)]
             answers = list(model.answers(questions))
-        lines = {
-            id(sample): _line(model, task, sample, answer) for sample, answer in zip(fitting, answers, strict=True)
-        }
-        yield [lines.get(id(sample)) or _refusal(sample) for sample in group]
+        lines = iter([_line(model, task, sample, answer) for sample, answer in zip(fitting, answers, strict=True)])
+        yield [next(lines) if sample in fitting else _refusal(sample) for sample in group]
 
 
 def _made(task: Task, request: Request, skip: int, samples: int) -> Iterator[Sample | None]:

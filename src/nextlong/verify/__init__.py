@@ -2,7 +2,7 @@
 
 In:  a run directory: run.json, manifests, and the files they name; or a delivered export. Out: one `Outcome` per check.
 
-    checks.py          all checks in order, in one process or several (processes.py); outcome.py: what one check found
+    checks.py          all checks in order, in one process or several; outcome.py: what one check found
     run_files.py       the files of a run, read independently
     files.py           every file against its hash; delivered.py: an export outside its run
     corpus.py          documents and the chunks that tile them

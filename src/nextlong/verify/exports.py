@@ -160,7 +160,7 @@ def compare(run: RunFiles, rows: StepFiles, split: str, comparisons: Sequence[Co
     layouts = {comparison.layout for comparison in comparisons}
     try:
         for block in blocks_of_rows(run, read_split(rows, split)):
-            expected = Expected(run, [sequence for row in block for sequence in row], parts=parts)
+            expected = _Expected(run, [sequence for row in block for sequence in row], parts=parts)
             for sequences in block:
                 true = {layout: expected.row(sequences, *layout) for layout in layouts}
                 for comparison in comparisons:
@@ -178,7 +178,7 @@ def compare(run: RunFiles, rows: StepFiles, split: str, comparisons: Sequence[Co
 # what a row should hold
 
 
-class Expected:
+class _Expected:
     """The rows of a block of sequences, composed again; `parts`: whether `spans` and `text` are needed."""
 
     def __init__(self, run: RunFiles, block: Sequence[ResolvedSequence], *, parts: frozenset[str]) -> None:

@@ -114,15 +114,14 @@ def check_document_scores(run: RunFiles) -> CheckOutcome:
         return outcome
     scored_to = _scored_to(run)
     if scored_to not in ("", _FIRST, _BEFORE, _EARLIER):
-        outcome.skipped = f"only its drafts say which is {scored_to}"
+        outcome.skipped = f"not checked: only the drafts record {scored_to}"
         return outcome
     for block in run.blocks():
         for sequence in block:
             spans = np.flatnonzero((sequence.role == DOCUMENT) & (sequence.doc != UNKNOWN))
             docs, begins = np.unique(sequence.doc[spans], return_index=True)
             outcome.checked += len(docs)
-            for problem in _problems(run, sequence, spans, np.sort(begins), scored_to):
-                outcome.breach(problem)
+            outcome.breach_each(_problems(run, sequence, spans, np.sort(begins), scored_to))
     return outcome
 
 

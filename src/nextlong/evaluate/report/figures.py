@@ -38,7 +38,7 @@ def all_figures(results: Sequence[Results]) -> Iterator[Figure]:
         if figure := drawn(lambda page, draw=draw: draw(page, results)):  # type: ignore[misc]
             yield Figure(name, title, *figure)
     for one in results:
-        if figure := drawn(partial(needle_map, results=[one])):
+        if figure := drawn(partial(_needle_map, results=[one])):
             name = re.sub(r"[^\w.-]+", "-", one.name)
             yield Figure(f"needle-{name}", f"Needle in a haystack: {one.name}", *figure)
 
@@ -83,7 +83,7 @@ def _by_length(figure: Any, results: Sequence[Results]) -> bool:
             _draw_line(axes, [(length, _value(one, category, length, tasks)) for length in lengths], one.name, number)
         axes.set_title(title_of(category, tasks), fontsize=10)
         axes.set_ylim(-2, 102)
-        lengths_axis(axes, lengths)
+        _lengths_axis(axes, lengths)
     grid[0][0].set_ylabel("percent")
     _legend(figure, grid[0][0], results)
     return True
@@ -105,7 +105,7 @@ def _task_types(figure: Any, results: Sequence[Results]) -> bool:
     for number, (name, row) in enumerate(means.items()):
         places = np.arange(len(categories)) + (number - (len(results) - 1) / 2) * width
         heights = [row[category] or 0.0 for category in categories]
-        bars = axes.bar(places, heights, width * 0.94, label=name, color=COLOURS[number % len(COLOURS)])
+        bars = axes.bar(places, heights, width * 0.94, label=name, color=_COLOURS[number % len(_COLOURS)])
         axes.bar_label(bars, [f"{height:.1f}" for height in heights], fontsize=8, padding=2)
     labels = [title_of(category, shared[category]).replace(", ", "\n") for category in categories]
     axes.set_xticks(range(len(categories)), labels)
@@ -169,12 +169,12 @@ def _bars_and_line(figure: Any, rows: Sequence[tuple[str, float, float | None]],
         return False
     axes = figure.subplots()
     names, heights, scores = zip(*rows, strict=True)
-    axes.bar_label(axes.bar(names, heights, color=COLOURS[5], width=0.55), fmt="%.2f", label_type="center", fontsize=9)
+    axes.bar_label(axes.bar(names, heights, color=_COLOURS[5], width=0.55), fmt="%.2f", label_type="center", fontsize=9)
     axes.set_ylabel(bars)
     if any(score is not None for score in scores):
         right = axes.twinx()
         _draw_line(right, list(enumerate(scores)), line, 1)
-        right.set_ylabel(line, color=COLOURS[1])
+        right.set_ylabel(line, color=_COLOURS[1])
         right.spines.right.set_visible(True)
     return True
 
@@ -186,7 +186,7 @@ def _dependence(figure: Any, results: Sequence[Results]) -> bool:
         for parts in (result.values["by_distance"] for result in one.finished if result.task == "dependency"):
             x = [float((max(part["from_tokens"], 1) * part["to_tokens"]) ** 0.5) for part in parts]
             gains, errors = ([part[name] for part in parts] for name in ("gain_nats", "gain_standard_error"))
-            colour = COLOURS[number % len(COLOURS)]
+            colour = _COLOURS[number % len(_COLOURS)]
             axes.errorbar(x, gains, errors, marker="o", capsize=3, color=colour, label=one.name)
             has_lines = True
     axes.axhline(0, color="#57606a", linewidth=0.8)
@@ -219,7 +219,7 @@ def _by_setting(figure: Any, results: Sequence[Results]) -> bool:
     return True
 
 
-COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS: Final = "osD^vPX"
 
 
@@ -252,7 +252,7 @@ def drawn(draw: Callable[[Any], bool]) -> tuple[str, bytes] | None:
     return text[text.index("<svg") :], png.getvalue()
 
 
-def lengths_axis(axes: Any, lengths: Sequence[int]) -> None:
+def _lengths_axis(axes: Any, lengths: Sequence[int]) -> None:
     """Give axes a logarithmic scale of lengths in tokens."""
     axes.set_xscale("log", base=2)
     axes.set_xticks(list(lengths), [short(length) for length in lengths])
@@ -262,7 +262,7 @@ def lengths_axis(axes: Any, lengths: Sequence[int]) -> None:
 
 def style(number: int) -> dict[str, Any]:
     """Return colour, marker and width of the line of model `number`."""
-    look = {"color": COLOURS[number % len(COLOURS)], "marker": _MARKERS[number % len(_MARKERS)]}
+    look = {"color": _COLOURS[number % len(_COLOURS)], "marker": _MARKERS[number % len(_MARKERS)]}
     return {**look, "markersize": 4, "linewidth": 1.6}
 
 
@@ -272,7 +272,7 @@ def _draw_line(axes: Any, points: Sequence[tuple[float, float | None]], name: st
     axes.plot([x for x, _ in there], [y for _, y in there], label=name, **style(number))
 
 
-def needle_map(figure: Any, results: Sequence[Results]) -> bool:
+def _needle_map(figure: Any, results: Sequence[Results]) -> bool:
     """Draw how often the needle was found, depth × length, over the samples of all results (paper, App. A)."""
     scores_at: dict[tuple[float, int], list[float]] = {}
     for result in (result for one in results for result in one.finished if result.task in ("needle", "needle_35")):

@@ -14,7 +14,7 @@ from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple
 
 from nextlong.evaluate.results import Result, Results, Score, differences, is_better
-from nextlong.evaluate.task import Probe, Task, all_probes, all_tasks, short
+from nextlong.evaluate.task import Probe, Task, all_tasks, registered, short
 from nextlong.text import Json
 
 CATEGORIES: Final = ("Recall", "RAG", "ICL", "Re-rank", "LongQA", "RULER")
@@ -59,7 +59,7 @@ def tasks_of(category: str) -> list[Task]:
     return [task for task in all_tasks().values() if task.category == category]
 
 
-def columns_of(results: Sequence[Results]) -> list[str]:
+def _columns_of(results: Sequence[Results]) -> list[str]:
     """Return the category of each of the paper's columns: the other protocol where only that was measured, by any model."""
     measured = {one.task for result in results for one in result.finished}
 
@@ -131,7 +131,7 @@ def all_tables(results: Sequence[Results]) -> Iterator[Table]:
         *_by_category(results),
         *_by_task(results),
         *(_by_part(results, task) for task in all_tasks().values() if task.splits),
-        *(_of_probe(results, probe) for probe in all_probes().values()),
+        *(_of_probe(results, probe) for probe in registered().values() if isinstance(probe, Probe)),
     ):
         if any(cell is not None for _, cells in table.rows for cell in cells):
             are_compared = mixed and table.rows_are == "rivals" and len(table.rows) > 1
@@ -159,7 +159,7 @@ def _with_counts(table: Table) -> Table:
 
 def _main(results: Sequence[Results]) -> Table:
     rows = []
-    categories = columns_of(results)
+    categories = _columns_of(results)
     for one in results:
         scores = [mean([category_score(one, category, length) for length in LENGTHS]) for category in categories]
         rows.append((one.name, (mean(scores), *scores)))

@@ -58,7 +58,7 @@ def measure(model: HuggingFaceModel, request: Request) -> Json:
     for sample in islice(_prompts(request), request.samples):
         if sample is None:
             continue
-        weights = attention_of(model, model.prompts.ids(sample))
+        weights = _attention_of(model, model.prompts.ids(sample))
         rows.append(shares(weights, *_context_bounds(model, sample)))
         request.advance(1)
     mean = {name: np.mean([row[name] for row in rows], axis=0) for name in rows[0]}
@@ -76,7 +76,7 @@ def _prompts(request: Request) -> Iterator[Sample | None]:
         yield from needle.samples(request)
 
 
-def attention_of(model: HuggingFaceModel, ids: list[int]) -> NDArray[np.float32]:
+def _attention_of(model: HuggingFaceModel, ids: list[int]) -> NDArray[np.float32]:
     """Return the attention of the last of `ids`, shape (layers, tokens)."""
     torch = required("torch")
     cache = model.prefilled(ids[:-1])

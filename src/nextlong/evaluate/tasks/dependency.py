@@ -36,7 +36,7 @@ _BINS: Final = tuple(2**power for power in range(6, 21))
 
 
 @dataclass(frozen=True)
-class ChunkLoss:
+class _ChunkLoss:
     """A meta-chunk's mean loss in nats per token: behind the meta-chunks before it, behind other text in their place, and without.
 
     `distance` is the tokens from the end of the nearest earlier meta-chunk, `earlier` how many there are.
@@ -77,11 +77,11 @@ def measure(model: HuggingFaceModel, request: Request) -> Json:
 
     assert request.run is not None, "checked before a model is loaded"
     run = opened.Run(request.run)
-    losses: list[ChunkLoss] = []
+    losses: list[_ChunkLoss] = []
     # One more than is measured, so that a single one has another beside it.
     read = list(islice(run.sequences(), (request.samples or _SAMPLES) + 1))
     for number, sequence in enumerate(read[: request.samples or _SAMPLES]):
-        losses += chunk_losses(model, sequence, _other_text(sequence, [*read[number + 1 :], *read[:number]]))
+        losses += _chunk_losses(model, sequence, _other_text(sequence, [*read[number + 1 :], *read[:number]]))
         request.advance(1)
     if not losses:
         raise EvaluateError(
@@ -110,7 +110,9 @@ def _other_text(sequence: RunSequence, others: Sequence[RunSequence]) -> NDArray
     return np.empty(0, np.int64)
 
 
-def chunk_losses(model: HuggingFaceModel, sequence: RunSequence, other_text: NDArray[np.int64]) -> Iterator[ChunkLoss]:
+def _chunk_losses(
+    model: HuggingFaceModel, sequence: RunSequence, other_text: NDArray[np.int64]
+) -> Iterator[_ChunkLoss]:
     """Yield the losses of a sequence's second and later meta-chunks; `other_text`, repeated, stands for the earlier ones."""
     ids = np.asarray(sequence.input_ids, np.int64)
     spans = [(span.token_start, span.token_end) for span in sequence.spans if span.role == "meta"]
@@ -134,7 +136,7 @@ def chunk_losses(model: HuggingFaceModel, sequence: RunSequence, other_text: NDA
             # The loss of token t stands at t - 1.
             with_earlier = float(whole[start - 1 : end - 1].mean())
             losses = (with_earlier, float(other.mean()), float(without.mean()))
-            yield ChunkLoss(sequence.id, end - start, distance, number, *losses)
+            yield _ChunkLoss(sequence.id, end - start, distance, number, *losses)
 
 
 def _joined(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -192,14 +194,14 @@ def _behind_others(
         yield np.concatenate([last_loss, inside])
 
 
-def _interval(losses: Sequence[ChunkLoss]) -> tuple[float, float]:
+def _interval(losses: Sequence[_ChunkLoss]) -> tuple[float, float]:
     """Return the bootstrap 95 % interval of the gain over sequences."""
     numbers = {name: number for number, name in enumerate(dict.fromkeys(loss.sequence for loss in losses))}
     gains, tokens = np.array([(loss.gain, loss.tokens) for loss in losses]).T
     return weighted_interval(gains, tokens, np.array([numbers[loss.sequence] for loss in losses]))
 
 
-def _means(losses: Sequence[ChunkLoss]) -> dict[str, float]:
+def _means(losses: Sequence[_ChunkLoss]) -> dict[str, float]:
     # A row per chunk: its tokens, which weigh the means, and its losses in nats per token; shape (chunks,) each.
     tokens, whole, replaced, without = np.array(
         [(loss.tokens, loss.with_earlier, loss.replaced_earlier, loss.without_earlier) for loss in losses]
@@ -216,7 +218,7 @@ def _means(losses: Sequence[ChunkLoss]) -> dict[str, float]:
     return {**weighted, "gain_standard_error": error}
 
 
-def _binned(losses: Sequence[ChunkLoss]) -> Iterator[dict[str, Any]]:
+def _binned(losses: Sequence[_ChunkLoss]) -> Iterator[dict[str, Any]]:
     """Yield the mean gain of the chunks whose distance lies in [low, high), for bins that are not empty."""
     for low, high in zip((0, *_BINS), (*_BINS, 1 << 62), strict=True):
         inside = [loss for loss in losses if low <= loss.distance < high]

@@ -71,7 +71,7 @@ def llama2(data: DataFiles) -> tokenizers.Tokenizer:
     try:
         return tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # the library raises a bare Exception whatever is wrong
-        raise EvaluateError(f"{data.path(LLAMA2)} is no tokenizer.json ({error}); {origin(LLAMA2)}") from None
+        raise EvaluateError(f"{data.path(LLAMA2)} is not a tokenizer.json ({error}); {origin(LLAMA2)}") from None
 
 
 def _tokens(data: DataFiles, text: str) -> int:
@@ -142,7 +142,7 @@ def _samples(request: Request, items: Iterable[Json], prompt: str, prefix: str, 
             "chars_behind": len(behind + prefix),
         }
         sample = Sample(before + context + behind, tuple(item["answers"]), budget, prefix, details=details)
-        yield sample if request.fits(sample) else None
+        yield request.fitting(sample)
 
 
 def _shortened(story: str, tokenizer: tokenizers.Tokenizer, tokens: int) -> str:

@@ -50,8 +50,7 @@ def prompted(
 ) -> Sample | None:
     """Return the sample of a template, its context cut to the length; None where the rest does not fit either."""
     prompt = "".join(fitted(request, template, prefix, budget, context=context, **fields))
-    sample = Sample(prompt, tuple(references), budget, prefix, stop, details)
-    return sample if request.fits(sample) else None
+    return request.fitting(Sample(prompt, tuple(references), budget, prefix, stop, details))
 
 
 def sampled_questions(rows: Sequence[Json], key: str, *, seed: int) -> list[Json]:

@@ -35,19 +35,19 @@ _PREFIX: Final = "\nCorresponding value:"
 _SHAPE: Final = record(context=TEXT, question=TEXT, answer=NAME, demos=list[tuple[str, str]], depth=NotRequired[Any])
 
 
-def keys_at(length: int) -> int:
+def _keys_at(length: int) -> int:
     """Return the keys of the object: HELMET's number, else nine tenths of what is in proportion to its 1,800 at 128K."""
     return _KEYS_AT.get(length, max(_LEAST_KEYS, 1800 * length // 131_072 * 9 // 10))
 
 
 def _file(length: int) -> str:
-    return f"helmet/json_kv/test_k{keys_at(length)}_dep{_DEPTHS}.jsonl"
+    return f"helmet/json_kv/test_k{_keys_at(length)}_dep{_DEPTHS}.jsonl"
 
 
 def _json_kv(request: Request) -> Iterator[Sample | None]:
     """Yield samples from HELMET's file for the length where the user has it, else made in the same form."""
     made = _from_file(request) if request.data.has(_file(request.length)) else _objects(request)
-    return (sample if request.fits(sample) else None for sample in made)
+    return map(request.fitting, made)
 
 
 def _from_file(request: Request) -> Iterator[Sample]:
@@ -60,7 +60,7 @@ def _from_file(request: Request) -> Iterator[Sample]:
 
 def _objects(request: Request) -> Iterator[Sample]:
     """Make objects whose key in question is at one of six depths in turn."""
-    keys = keys_at(request.length)
+    keys = _keys_at(request.length)
     if request.length not in _KEYS_AT:
         # HELMET's numbers are never changed; ours are, where a small vocabulary writes more tokens.
         while keys > _LEAST_KEYS and _object(request, 0, keys).details["context_cut"]:
