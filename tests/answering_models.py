@@ -6,21 +6,21 @@ from collections import Counter
 from rich.console import Console
 
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.plan import Settings
+from nextlong.evaluate.plan import EvaluationSettings
 from nextlong.evaluate.prompts import Prompts
-from nextlong.evaluate.run import Progress, evaluate
+from nextlong.evaluate.run import TaskProgress, evaluate
 from nextlong.evaluate.task import TextTokenizer, registered
 
 
 def asked(out, *names, lengths=(8192,), samples=4, data=None, **more):
     """Return the settings of an evaluation of some tasks, by name."""
     tasks = [registered()[name] for name in names]
-    return Settings(tasks=tasks, lengths=lengths, out=out, data=DataFiles(data), samples=samples, **more)
+    return EvaluationSettings(tasks=tasks, lengths=lengths, out=out, data=DataFiles(data), samples=samples, **more)
 
 
 def evaluated(model, settings):
     """Evaluate a model and print nothing; return its results."""
-    return evaluate(lambda: model, settings, progress=Progress(Console(quiet=True)))
+    return evaluate(lambda: model, settings, progress=TaskProgress(Console(quiet=True)))
 
 
 class Oracle:

@@ -10,7 +10,7 @@ from answering_models import Oracle
 from evaluation_data import word_tokenizer
 from nextlong.cli.main import main
 from nextlong.evaluate import run
-from nextlong.evaluate.results import Results
+from nextlong.evaluate.results import ModelResults
 from nextlong.runs import stats
 
 
@@ -61,7 +61,9 @@ def test_the_missing_files_of_all_tasks_are_told(capsys):
 
 def test_what_was_asked_reaches_the_measurement(tmp_path, capsys, monkeypatch, shared_run):
     seen = []
-    monkeypatch.setattr(run, "evaluate", lambda _, asked, progress: seen.append(asked) or Results(tmp_path, {}, ()))
+    monkeypatch.setattr(
+        run, "evaluate", lambda _, asked, progress: seen.append(asked) or ModelResults(tmp_path, {}, ())
+    )
     asked = ["m", "--tasks", "vt", "--lengths", "2k,1k", "--samples", "3", "--seed", "5", "--label", "x", "--json"]
     asked += ["--url", "http://127.0.0.1:9/v1", "--thinking", "9", "--context", "100", "--trained-on", str(shared_run)]
     assert main(["evaluate", *asked]) == 0

@@ -11,9 +11,9 @@ from nextlong.errors import EvaluateError
 from nextlong.evaluate import plan
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.huggingface import HuggingFaceModel
-from nextlong.evaluate.plan import Settings
+from nextlong.evaluate.plan import EvaluationSettings
 from nextlong.evaluate.prompts import ModelOptions
-from nextlong.evaluate.run import Progress, evaluate
+from nextlong.evaluate.run import TaskProgress, evaluate
 from nextlong.evaluate.task import Sample, all_tasks
 
 pytestmark = pytest.mark.heavy
@@ -185,7 +185,7 @@ def test_no_memory_left_is_told_with_its_cures(model, tmp_path, monkeypatch):
 
     monkeypatch.setattr(model, "forward", full)
     task = replace(all_tasks()["json_kv"], make=lambda _: iter([sample("Harbour")]))
-    asked = Settings([task], (4096,), tmp_path / "r", DataFiles(None), samples=1)
+    asked = EvaluationSettings([task], (4096,), tmp_path / "r", DataFiles(None), samples=1)
     cures = r"json_kv at 4,096 tokens: .*--chunk-tokens or --batch-tokens, give --dtype bfloat16.*CUDA out of memory$"
     with pytest.raises(EvaluateError, match=cures):
-        evaluate(lambda: model, asked, progress=Progress(Console(file=io.StringIO())))
+        evaluate(lambda: model, asked, progress=TaskProgress(Console(file=io.StringIO())))

@@ -9,7 +9,7 @@ import pytest
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.plan import Settings, _device_memory, check, local, pairs
+from nextlong.evaluate.plan import EvaluationSettings, _device_memory, check, local, pairs
 from nextlong.evaluate.task import Probe, all_tasks
 
 
@@ -82,7 +82,7 @@ ANY_LENGTH = all_tasks()["vt"]
 
 
 def asking(*tasks, lengths=(4096, 1024), folder=None, **more):
-    return Settings(tasks, lengths, Path("results"), DataFiles(folder), **more)
+    return EvaluationSettings(tasks, lengths, Path("results"), DataFiles(folder), **more)
 
 
 def test_short_lengths_come_first_and_what_has_none_last():

@@ -19,7 +19,7 @@ from nextlong.errors import EvaluateError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from nextlong.evaluate.plan import Settings
+    from nextlong.evaluate.plan import EvaluationSettings
     from nextlong.evaluate.prompts import ModelOptions
 
 
@@ -215,7 +215,7 @@ def _measure(args: argparse.Namespace, shown: Console) -> None:
 
     from nextlong.evaluate import plan
     from nextlong.evaluate.report import show
-    from nextlong.evaluate.run import IncompleteError, Progress, evaluate, opened
+    from nextlong.evaluate.run import IncompleteError, TaskProgress, evaluate, opened
 
     settings = _settings(args)
     if args.dry_run:
@@ -227,7 +227,7 @@ def _measure(args: argparse.Namespace, shown: Console) -> None:
         plan.check(settings, context=context)
         return
     try:
-        measured = evaluate(lambda: opened(settings), settings, progress=Progress(shown))
+        measured = evaluate(lambda: opened(settings), settings, progress=TaskProgress(shown))
     except IncompleteError as error:
         if args.json:
             print_json(show.as_json([error.measured]))
@@ -238,9 +238,9 @@ def _measure(args: argparse.Namespace, shown: Console) -> None:
         show.tables([measured], shown)
 
 
-def _settings(args: argparse.Namespace) -> Settings:
+def _settings(args: argparse.Namespace) -> EvaluationSettings:
     from nextlong.evaluate.data import DataFiles
-    from nextlong.evaluate.plan import Settings
+    from nextlong.evaluate.plan import EvaluationSettings
     from nextlong.evaluate.task import chosen, parse_lengths
 
     similarity = None
@@ -248,7 +248,7 @@ def _settings(args: argparse.Namespace) -> Settings:
         from nextlong.runs import run, stats
 
         similarity = stats.measure(run.Run(args.trained_on)).similarity
-    return Settings(
+    return EvaluationSettings(
         tasks=chosen(args.suite or ([] if args.tasks else ["ruler"]), args.tasks),
         lengths=parse_lengths(args.lengths or "8k..128k"),
         names_lengths=args.lengths is not None,

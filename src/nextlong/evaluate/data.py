@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Final, NotRequired
+from typing import Annotated, Any, Final, NotRequired, TypeAlias
 
 from annotated_types import Len
 from pyarrow import ArrowException, parquet
@@ -33,36 +33,37 @@ from nextlong.evaluate import required
 from nextlong.report import tables
 from nextlong.text import Json, first_sentence
 
-# Shapes of records are values that pydantic checks; the files of the tasks declare them.
+# A type that pydantic checks a record against, made at run time; the files of the tasks declare the shapes that they read.
+Shape: TypeAlias = Any
 _TypedDict: Any = TypedDict
 _Annotated: Any = Annotated
 _NotRequired: Any = NotRequired
 _list: Any = list
-TEXT: Final[Any] = _Annotated[str, StringConstraints(min_length=1)]
-NAME: Final[Any] = str | int
+TEXT: Final[Shape] = _Annotated[str, StringConstraints(min_length=1)]
+NAME: Final[Shape] = str | int
 
 
-def record(check: Callable[[Json], Json] | None = None, /, **fields: Any) -> Any:
+def record(check: Callable[[Json], Json] | None = None, /, **fields: Shape) -> Shape:
     """Return the shape of an object with these fields; `check` may raise ValueError for a record of that shape."""
     shape = _TypedDict("Record", fields)
     return shape if check is None else _Annotated[shape, AfterValidator(check)]
 
 
-def several(shape: Any, *, least: int = 1) -> Any:
+def several(shape: Shape, *, least: int = 1) -> Shape:
     """Return the shape of a list of `least` values or more."""
     return _Annotated[_list[shape], Len(least)]
 
 
-def optional(shape: Any) -> Any:
+def optional(shape: Shape) -> Shape:
     """Return the shape of a field that may be missing, or null."""
     return _NotRequired[shape | None]
 
 
-TEXTS: Final[Any] = several(str)
+TEXTS: Final[Shape] = several(str)
 
 
 @cache
-def _adapter(shape: Any) -> TypeAdapter[Any]:
+def _adapter(shape: Shape) -> TypeAdapter[Any]:
     return TypeAdapter(shape)
 
 
@@ -226,7 +227,7 @@ class DataFiles:
         except UnicodeDecodeError:
             return raw.decode("latin-1")
 
-    def json(self, name: str, shape: Any = Any) -> Any:
+    def json(self, name: str, shape: Shape = Any) -> Any:
         """Return a file's JSON value, checked for a shape. Raises EvaluateError if it is another."""
         try:
             value = json.loads(self.text(name))
@@ -234,13 +235,14 @@ class DataFiles:
             raise EvaluateError(f"{self.path(name)} is not JSON ({error}); download it again: {origin(name)}") from None
         return self._checked(value, shape, name)
 
-    def json_lines(self, name: str, shape: Any = Any) -> Iterator[Any]:
+    def json_lines(self, name: str, shape: Shape = Any) -> Iterator[Any]:
         """Yield the value of each line, checked for a shape; a file that is a JSON list, or has one in `data`, gives its items."""
         if name.endswith(".parquet"):
             yield from self._parquet(name, shape)
             return
         text = self.text(name)
         first = text.lstrip()[:1]
+        # One JSON value over the whole file, rather than one a line: an object there is followed by no second one.
         if first == "[" or (first == "{" and "\n{" not in text.strip()):
             value = self.json(name)
             items = value.get("data", [value]) if isinstance(value, dict) else value
@@ -262,7 +264,7 @@ class DataFiles:
                     ) from None
                 yield self._checked(value, shape, name, place=f", line {number}")
 
-    def _parquet(self, name: str, shape: Any) -> Iterator[Any]:
+    def _parquet(self, name: str, shape: Shape) -> Iterator[Any]:
         path = self.path(name)
         try:
             for batch in parquet.ParquetFile(path).iter_batches(batch_size=16):
@@ -297,7 +299,7 @@ class DataFiles:
             raise EvaluateError(f"{self.path(name)} holds no row below its header; download it again: {origin(name)}")
         return rows
 
-    def _checked(self, value: Any, shape: Any, name: str, *, place: str = "") -> Any:
+    def _checked(self, value: Any, shape: Shape, name: str, *, place: str = "") -> Any:
         try:
             return value if shape is Any else _adapter(shape).validate_python(value)
         except ValidationError as error:

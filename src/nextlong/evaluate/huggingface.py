@@ -24,6 +24,7 @@ from nextlong.text import Json, first_sentence
 
 if TYPE_CHECKING:
     import torch
+    from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 
 _MODEL_FILES: Final = (
     "*.safetensors",
@@ -98,16 +99,18 @@ class HuggingFaceModel:
 
     def _answer_one(self, ids: list[int], sample: Sample) -> list[int]:
         torch = required("torch")
+        # The last token is fed by the decoder, whose first logits are those of the answer.
         cache = self.prefilled(ids[:-1])
         last = torch.tensor([ids[-1:]], device=self.device)
         answer = self._decode(last, cache, [sample], mask=None)[0]
+        # A layer with a sliding window has dropped the oldest tokens, so its cache cannot be cut back to the prompt.
         if self._keeps_everything:
             self.forget(len(ids) - 1)
         else:
             self._cache = None
         return answer
 
-    def prefilled(self, ids: list[int]) -> Any:
+    def prefilled(self, ids: list[int]) -> DynamicCache:
         """Return a cache of exactly `ids`; what it has in common with the one before is not computed again."""
         torch = required("torch")
         if self._cache is None:
@@ -136,14 +139,14 @@ class HuggingFaceModel:
         kinds = getattr(self.config, "layer_types", None) or ["full_attention"]
         return all(kind == "full_attention" for kind in kinds) and getattr(self.config, "sliding_window", None) is None
 
-    def forward(self, ids: torch.Tensor, cache: Any, **inputs: Any) -> Any:
+    def forward(self, ids: torch.Tensor, cache: DynamicCache, **inputs: torch.Tensor) -> torch.Tensor:
         """Return the logits of the last of ids, shape (batch, n), behind a cache: shape (batch, vocabulary)."""
         torch = required("torch")
         with torch.inference_mode():
             out = self.model(input_ids=ids, past_key_values=cache, use_cache=True, **self._last_only, **inputs)
         return out.logits[:, -1]
 
-    def all_logits(self, ids: torch.Tensor, cache: Any) -> Any:
+    def all_logits(self, ids: torch.Tensor, cache: DynamicCache) -> torch.Tensor:
         """Return the logits of each of ids, shape (1, n), behind a cache: shape (1, n, vocabulary)."""
         torch = required("torch")
         with torch.inference_mode():
@@ -151,6 +154,7 @@ class HuggingFaceModel:
 
     def _answer_batch(self, ids: list[list[int]], samples: Sequence[Sample]) -> list[list[int]]:
         torch = required("torch")
+        # Padded on the left, so that every prompt ends in the last column and its answer begins in the next.
         longest = max(map(len, ids))
         padded = torch.zeros((len(ids), longest), dtype=torch.int64, device=self.device)
         mask = torch.zeros_like(padded)
@@ -169,12 +173,13 @@ class HuggingFaceModel:
         return self._decode(padded[:, -1:], cache, samples, mask=mask)
 
     def _decode(
-        self, last: torch.Tensor, cache: Any, samples: Sequence[Sample], *, mask: torch.Tensor | None
+        self, last: torch.Tensor, cache: DynamicCache, samples: Sequence[Sample], *, mask: torch.Tensor | None
     ) -> list[list[int]]:
         torch = required("torch")
         answers: list[list[int]] = [[] for _ in samples]
         going = set(range(len(samples)))
-        inputs: dict[str, Any] = {}
+        inputs: dict[str, torch.Tensor] = {}
+        # A row that has ended is fed on, so that the batch keeps its shape; what it generates is ignored.
         while going:
             if mask is not None:
                 inputs = {"attention_mask": mask, "position_ids": mask.sum(1, keepdim=True) - 1}
@@ -193,6 +198,7 @@ class HuggingFaceModel:
             return False
         answer.append(token)
         stop = self.prompts.stop(sample)
+        # A stop string may span several tokens; four hold every one that the tasks have.
         if stop is not None and stop in self.hub_tokenizer.decode(answer[-4:]):
             return False
         return len(answer) < self.prompts.budget(sample)
@@ -206,12 +212,12 @@ def is_local(options: ModelOptions) -> bool:
     return isinstance(cached, str)
 
 
-def context_of(config: Any, options: ModelOptions) -> int | None:
+def context_of(config: PreTrainedConfig | None, options: ModelOptions) -> int | None:
     """Return the most tokens of a prompt with its answer; None where neither the user nor the configuration says."""
     return options.context or getattr(config, "max_position_embeddings", None)
 
 
-def read_config(options: ModelOptions, *, local_files_only: bool = False) -> Any:
+def read_config(options: ModelOptions, *, local_files_only: bool = False) -> PreTrainedConfig:
     """Return a model's configuration, without its weights. Raises EvaluateError if it is no causal language model."""
     transformers, name = required("transformers"), options.name
     try:
@@ -230,7 +236,7 @@ def read_config(options: ModelOptions, *, local_files_only: bool = False) -> Any
     return config
 
 
-def _weights_of(config: Any, options: ModelOptions) -> Json:
+def _weights_of(config: PreTrainedConfig, options: ModelOptions) -> Json:
     """Return what names a model's weights: its folder and the hash of its files, or its name on the hub and the commit."""
     place, weights = Path(options.name).expanduser(), getattr(config, "_commit_hash", None)
     if place.is_dir():
@@ -245,7 +251,7 @@ def _weights_of(config: Any, options: ModelOptions) -> Json:
     }
 
 
-def _load_model(options: ModelOptions) -> Any:
+def _load_model(options: ModelOptions) -> PreTrainedModel:
     torch, transformers = required("torch"), required("transformers")
     required("transformers.utils.logging").disable_progress_bar()
     device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
@@ -318,7 +324,7 @@ class VllmModel:
 
     def answers(self, samples: Sequence[Sample]) -> Iterator[str]:
         """Yield the answers in order, greedy, cut at the sample's limits."""
-        asked: list[Any] = [{"prompt_token_ids": self.prompts.ids(sample)} for sample in samples]
+        asked = [{"prompt_token_ids": self.prompts.ids(sample)} for sample in samples]
         limits = [
             self._vllm.SamplingParams(temperature=0.0, max_tokens=self.prompts.budget(one), stop=self.prompts.stop(one))
             for one in samples

@@ -1,4 +1,4 @@
-"""Judge: answers that no metric scores well, rated by another model, with HELMET's prompts and on its scales.
+"""Judge: answers that no metric scores well are rated by another model, with HELMET's prompts and scales.
 
 In:  a results directory. Out: the same files, their score now the judge's, in percent; the metric's stays among the scores.
 
@@ -6,7 +6,7 @@ In:  a results directory. Out: the same files, their score now the judge's, in p
     infbench_sum, multi_lexsum   the same: fluency × F1 of the key points found and of the sentences that the reference supports
     alce_asqa, alce_qampari      an entailment model: mean of answers found, citation recall and precision
 
-HELMET asks gpt-4o-2024-05-13; the results and the tables name the judge that was asked.
+HELMET's judge is gpt-4o-2024-05-13; results and tables name the judge that was used.
 """
 
 from __future__ import annotations
@@ -184,6 +184,7 @@ def _judge(result: Result, judge: Json, needs: str, rate: Rate, step: int) -> st
             f"the first with {partial_file.samples[0]['judgement'][-80:]!r}; take a model that follows "
             f"instructions (delete {partial_file.path})"
         )
+    # Refused samples were not judged: the judgements belong to the others, in order.
     judged = iter(partial_file.samples)
     samples = [
         dict(sample) if sample.get("refused") else {**sample, "judged": next(judged)}

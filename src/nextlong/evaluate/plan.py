@@ -1,11 +1,11 @@
-"""Plan: the settings of an evaluation, what would fail, and a dry run: tasks, files and memory, before a model is loaded."""
+"""Plan: the settings of an evaluation, their validation, and the dry run: tasks, missing files and memory, without a model."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 
@@ -14,10 +14,13 @@ from nextlong.errors import EvaluateError
 from nextlong.evaluate import required, results
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.huggingface import SHARDED, HuggingFaceModel, context_of, is_local, read_config
-from nextlong.evaluate.prompts import Model, ModelOptions
+from nextlong.evaluate.prompts import AnsweringModel, ModelOptions
 from nextlong.evaluate.task import ALL_SAMPLES, Probe, Request, Task, short
 from nextlong.report import tables
 from nextlong.text import first_sentence
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 _UNKNOWN: Final = (
     "{0} is no local folder and not in the cache of the Hugging Face hub, which a dry run does not contact: whether it exists, its "
@@ -27,7 +30,7 @@ _BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True)
-class Settings:
+class EvaluationSettings:
     """The settings of an evaluation.
 
     `samples` is the most per task, None for what its benchmark defines; `names_lengths` says whether the user named the lengths.
@@ -50,13 +53,13 @@ class Settings:
         """Return the result file of a task at a length."""
         return results.place_of(self.out, task.name, length)
 
-    def request(self, task: Task | Probe, length: int | None, model: Model) -> Request:
+    def request(self, task: Task | Probe, length: int | None, model: AnsweringModel) -> Request:
         """Return the request to a task or probe."""
         samples, prompts = self.samples or task.samples, model.prompts
         return Request(length or 0, prompts.tokenizer, self.data, samples, self.seed, prompts.overhead, self.run)
 
 
-def pairs(settings: Settings) -> list[tuple[Task | Probe, int | None]]:
+def pairs(settings: EvaluationSettings) -> list[tuple[Task | Probe, int | None]]:
     """Return the tasks with their lengths, short lengths first. Raises EvaluateError for a task defined at none of the lengths."""
     for task in settings.tasks:
         if task.lengths and not set(task.lengths) & set(settings.lengths):
@@ -76,8 +79,8 @@ def pairs(settings: Settings) -> list[tuple[Task | Probe, int | None]]:
     return [*each, *((task, None) for task in settings.tasks if task.lengths is None)]
 
 
-def check(settings: Settings, *, context: int | None) -> None:
-    """Raise EvaluateError for what would fail later: no run to read, a length beyond the model, a missing file."""
+def check(settings: EvaluationSettings, *, context: int | None) -> None:
+    """Raise EvaluateError for a missing run, a probe of a server, a length beyond the model's context, or missing files."""
     missing: dict[str, None] = {}
     for task in settings.tasks:
         if task.reads == "run" and settings.run is None:
@@ -95,7 +98,7 @@ def check(settings: Settings, *, context: int | None) -> None:
         raise settings.data.missing(list(missing))
 
 
-def local(model: Model, probe: Probe) -> HuggingFaceModel:
+def local(model: AnsweringModel, probe: Probe) -> HuggingFaceModel:
     """Return the model that a probe looks into. Raises EvaluateError for one behind a server."""
     if isinstance(model, HuggingFaceModel):
         return model
@@ -130,7 +133,7 @@ class Plan:
     memory: str | None
 
 
-def planned(settings: Settings) -> tuple[Plan, int | None]:
+def planned(settings: EvaluationSettings) -> tuple[Plan, int | None]:
     """Return the plan of an evaluation, and the context of its model where it is known; nothing is downloaded."""
     options = settings.model
     assert options is not None, "the command names one"
@@ -146,7 +149,9 @@ def planned(settings: Settings) -> tuple[Plan, int | None]:
     return Plan(options.name, tasks, sum(one.tokens for one in tasks), memory), context
 
 
-def _planned_task(settings: Settings, task: Task | Probe, length: int | None, context: int | None) -> PlannedTask:
+def _planned_task(
+    settings: EvaluationSettings, task: Task | Probe, length: int | None, context: int | None
+) -> PlannedTask:
     gone = [name for name in task.needs(length) if not settings.data.can_read(name)]
     if settings.place(task, length).is_file():
         state = "done"
@@ -177,7 +182,7 @@ def show(plan: Plan, console: Console) -> None:
         tables.say(plan.memory, console)
 
 
-def _memory(config: Any, options: ModelOptions, lengths: Sequence[int]) -> str:
+def _memory(config: PreTrainedConfig, options: ModelOptions, lengths: Sequence[int]) -> str:
     """Return in words the memory of weights, cache and activations at the length that takes most."""
     # Short prompts are answered together, so the longest need not take the most memory.
     length = max(lengths, key=lambda length: (max(options.batch_tokens // length, 1) * length, length))
@@ -214,7 +219,7 @@ def _device_memory(device: str) -> tuple[str, int]:
     return "this machine", memory_bytes()
 
 
-def cache_bytes(config: Any, tokens: int, *, bytes_per_value: int) -> int:
+def cache_bytes(config: PreTrainedConfig, tokens: int, *, bytes_per_value: int) -> int:
     """Return the bytes of the key-value cache of some tokens: 2 × layers × key-value heads × head size × tokens."""
     heads = config.num_attention_heads
     key_value_heads = getattr(config, "num_key_value_heads", None) or heads

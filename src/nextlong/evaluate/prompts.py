@@ -1,4 +1,4 @@
-"""Prompts: what a model is fed for a sample, the same ids for every engine, and which part of its text is the answer.
+"""Prompts: the token ids of a sample, equal for every engine, and the part of the generated text that is the answer.
 
     completion   the prompt and the answer's prefix, as one text; the tokenizer's BOS precedes it once
     chat         the model's chat template, applied here: the prompt is the user's turn, the answer's prefix begins the assistant's
@@ -188,10 +188,10 @@ def load_tokenizer(name: str, options: ModelOptions) -> Any:
     return tokenizer
 
 
-class Model(Protocol):
-    """Whoever answers.
+class AnsweringModel(Protocol):
+    """A model that answers samples: of transformers, of vLLM, or behind a server.
 
-    `context` is the most tokens, answer included, None where nobody says; `engine` is what runs the model, with its version.
+    `context` is the most tokens, answer included, None where it is unknown; `engine` is what runs the model, with its version.
     """
 
     context: int | None

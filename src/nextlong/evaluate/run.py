@@ -23,8 +23,8 @@ from nextlong.errors import EvaluateError
 from nextlong.evaluate import results
 from nextlong.evaluate.data import STAND_INS
 from nextlong.evaluate.huggingface import HuggingFaceModel, VllmModel
-from nextlong.evaluate.plan import Settings, check, local, pairs
-from nextlong.evaluate.prompts import Model, Prompts
+from nextlong.evaluate.plan import EvaluationSettings, check, local, pairs
+from nextlong.evaluate.prompts import AnsweringModel, Prompts
 from nextlong.evaluate.server import ServerModel
 from nextlong.evaluate.task import Probe, Request, Sample, Task
 from nextlong.report.tables import say
@@ -34,7 +34,7 @@ from nextlong.text import Json
 class IncompleteError(EvaluateError):
     """No sample could be made for some tasks; `measured` holds the results of the others."""
 
-    def __init__(self, message: str, measured: results.Results) -> None:
+    def __init__(self, message: str, measured: results.ModelResults) -> None:
         super().__init__(message)
         self.measured = measured
 
@@ -43,12 +43,15 @@ class _NoSampleError(EvaluateError):
     """A task's data, or a length without room for it, give no samples; other tasks are not affected."""
 
 
-def evaluate(open_model: Callable[[], Model], settings: Settings, *, progress: Progress) -> results.Results:
+def evaluate(
+    open_model: Callable[[], AnsweringModel], settings: EvaluationSettings, *, progress: TaskProgress
+) -> results.ModelResults:
     """Answer what is missing and return all results. Files are looked for before the model is loaded.
 
     Raises EvaluateError, before the first task begins, for a probe that cannot be measured on this model, and IncompleteError at
     the end for tasks that no sample could be made for; the others are measured.
     """
+    # First without the model, which may take minutes to load, then with its context.
     check(settings, context=None)
     model = open_model()
     check(settings, context=model.context)
@@ -81,7 +84,7 @@ def evaluate(open_model: Callable[[], Model], settings: Settings, *, progress: P
     return measured
 
 
-def opened(settings: Settings) -> Model:
+def opened(settings: EvaluationSettings) -> AnsweringModel:
     """Load the model, or connect to its server."""
     options = settings.model
     assert options is not None, "the command names one"
@@ -92,7 +95,7 @@ def opened(settings: Settings) -> Model:
     return HuggingFaceModel(options)
 
 
-def _tokens(task: Task | Probe, length: int | None, settings: Settings) -> int:
+def _tokens(task: Task | Probe, length: int | None, settings: EvaluationSettings) -> int:
     final = settings.place(task, length)
     left = (settings.samples or task.samples) - results.answered(final)
     return 0 if final.is_file() else max(left, 0) * (length or 0)
@@ -112,9 +115,10 @@ def _memory_explained(task: Task | Probe, length: int | None) -> Iterator[None]:
         ) from None
 
 
-def _claim(settings: Settings, identity: Json) -> None:
+def _claim(settings: EvaluationSettings, identity: Json) -> None:
     """Write whose results the folder holds. Raises EvaluateError if it holds another model's."""
     index = settings.out / results.INDEX
+    # These are for reports alone: with another label the results are still those of the same model.
     about = {"label": settings.label, "negatives_cosine": settings.negatives_cosine}
     if index.is_file():
         before = store.read_json(index)
@@ -130,7 +134,9 @@ def _claim(settings: Settings, identity: Json) -> None:
     )
 
 
-def _one(model: Model, task: Task | Probe, length: int | None, settings: Settings, progress: Progress) -> None:
+def _one(
+    model: AnsweringModel, task: Task | Probe, length: int | None, settings: EvaluationSettings, progress: TaskProgress
+) -> None:
     final = settings.place(task, length)
     depends_on = _depends_on(task, length, settings, model.identity())
     mark = results.fingerprint(depends_on)
@@ -144,6 +150,7 @@ def _one(model: Model, task: Task | Probe, length: int | None, settings: Setting
         return
     samples = settings.samples or task.samples
     request = replace(settings.request(task, length, model), advance=progress.advance)
+    # The time of this session alone: of a resumed task the earlier part is not counted.
     began = time.monotonic()
     partial = results.Partial(final.with_suffix(".partial.jsonl"), mark)
     try:
@@ -170,7 +177,7 @@ def _one(model: Model, task: Task | Probe, length: int | None, settings: Setting
         partial.close()
 
 
-def _depends_on(task: Task | Probe, length: int | None, settings: Settings, identity: Json) -> Json:
+def _depends_on(task: Task | Probe, length: int | None, settings: EvaluationSettings, identity: Json) -> Json:
     """Return what a result depends on: among others the hash of every file that is read, of a stand-in where one is missing."""
     data, names = settings.data, (*task.needs(length), *task.optional(length or 0))
     read = {name if data.has(name) else STAND_INS.get(name, name) for name in names}
@@ -191,7 +198,7 @@ def _depends_on(task: Task | Probe, length: int | None, settings: Settings, iden
     }
 
 
-def _answered(model: Model, task: Task, request: Request, samples: int, *, skip: int) -> Iterator[list[Json]]:
+def _answered(model: AnsweringModel, task: Task, request: Request, samples: int, *, skip: int) -> Iterator[list[Json]]:
     """Yield the lines of the samples behind the first `skip`, a batch at a time."""
     made = _made(task, request, skip, samples)
     while group := list(islice(made, model.batch(request.length))):
@@ -211,7 +218,7 @@ def _made(task: Task, request: Request, skip: int, samples: int) -> Iterator[Sam
         raise _NoSampleError(str(error).removeprefix("--lengths: ")) from None
 
 
-def fits(model: Model, sample: Sample, request: Request) -> bool:
+def fits(model: AnsweringModel, sample: Sample, request: Request) -> bool:
     """Return whether a sample with its answer fits the length, and the model's context.
 
     Lengths count no BOS, as RULER's, and no reasoning; the last token of an answer is never read, which leaves room for a BOS.
@@ -224,7 +231,7 @@ def _refusal(sample: Sample | None) -> Json:
     return {"refused": True, **({"details": sample.details} if sample is not None and sample.details else {})}
 
 
-def _line(model: Model, task: Task, sample: Sample, answer: str) -> Json:
+def _line(model: AnsweringModel, task: Task, sample: Sample, answer: str) -> Json:
     if model.prompts.thinking:  # its answer follows its reasoning, not the prefix that other models continue
         sample = replace(sample, answer_prefix="")
     return {
@@ -254,7 +261,7 @@ def _summary(task: Task, lines: Sequence[Json], length: int) -> Json:
 _SILENCE_S: Final = 60.0  # at most, where there is no terminal
 
 
-class Progress:
+class TaskProgress:
     """Print what is measured: a moving line on a terminal; else a line per task, and one a minute for those that take longer.
 
     The time left for all tasks is estimated from tokens at the pace so far: longer prompts take longer per token, and refused

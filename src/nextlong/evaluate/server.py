@@ -54,6 +54,7 @@ class ServerModel:
             try:
                 for one in asked:
                     yield one.result()
+            # After an error, requests that have not been sent are not worth sending.
             finally:
                 for one in asked:
                     one.cancel()

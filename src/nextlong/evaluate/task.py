@@ -78,6 +78,7 @@ class TextTokenizer:
     @cached_property
     def prefix(self) -> tuple[int, ...]:
         """The special ids that the tokenizer puts before a text."""
+        # Whatever precedes the ids of the text itself; what follows them (EOS) would end the prompt, so it is left out.
         with_special, plain = self.backend.encode("a").ids, self.encode("a")
         starts = (n for n in range(len(with_special)) if with_special[n : n + len(plain)] == plain)
         return tuple(with_special[: next(starts, 0)])
@@ -264,6 +265,7 @@ def parse_lengths(text: str) -> list[int]:
             raise EvaluateError(f"--lengths: {part.strip()!r} is not a length; write 8192, 8k, 8k,32k or 8k..128k")
         if high < low:
             raise EvaluateError(f"--lengths {part.strip()}: the second is smaller than the first; write 8k..128k")
+        # A range holds its first length and every doubling up to its last.
         while low <= high:
             lengths.add(low)
             low *= 2

@@ -1,4 +1,4 @@
-"""Texts: the haystacks that needles are hidden in, and the word lists that RULER samples from.
+"""Texts: the haystacks of the needle tasks, and RULER's word lists.
 
 In:  the user's essays or any long text; wonderwords' lists, which come with the extra. Out: words, sentences, and haystacks of an
 exact number of tokens.

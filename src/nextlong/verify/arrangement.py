@@ -1,4 +1,4 @@
-"""Arrangement: does what exports are written from hold each sequence of the data set once, and are its splits apart?
+"""Arrangement: check that the rows of an export hold each sequence of the data set once, and that its splits share nothing.
 
 In:  the SEQUENCE_INDEX and offsets of each split, as `arrange` left them; SEQUENCES, CHUNKS and content hashes. Out: what
 stands in which row, for the checks of the exports, and two `Outcome`s.
@@ -144,6 +144,7 @@ def _check_once(step: StepFiles, splits: dict[str, _SplitRows], truth: _Truth, o
             place, file = split.index["place"][at], split.index["part"][at]
             outcome.breach(f"{where}: index[{at}] names sequence {place} of part {file}, which is not of the data set")
         numbers = truth.numbers(split.index[known])
+        # How often each sequence is in a row, shape (sequences,), over all splits.
         times += np.bincount(numbers, minlength=len(times))
         for field, true in (("length", truth.lengths[numbers]), ("key", truth.keys[numbers])):
             shown = "016x" if field == "key" else ","
@@ -220,6 +221,7 @@ def _check_apart(
         )
     if step.manifest["config"].get("shared_chunks") != "leave-out":
         return
+    # One byte a chunk: whether a sequence of validation holds it.
     withheld = run.used_rows(validation)
     for sequence in run.bare_sequences():
         if validation[sequence.number]:

@@ -106,6 +106,7 @@ def _side_by_side(
     run: RunFiles, run_dir: Path, *, sample: int, seed: int, workers: int, starting: Callable[[str], None]
 ) -> Iterator[CheckOutcome]:
     """Yield the outcomes of all checks in their order."""
+    # Near-duplicates are compared within a sequence, so each process can take a part of the sequences.
     count = sum(run.takes)
     parts = [range(count * part // workers, count * (part + 1) // workers) for part in range(workers)]
     calls: dict[str, Callable[[], _Outcomes]] = {}
@@ -115,6 +116,7 @@ def _side_by_side(
         else:
             calls |= {names[0]: partial(_check, run_dir, names, sample=sample, seed=seed)}
     call_of = {name: names[0] for names in _TOGETHER for name in names}
+    # Files are hashed in this process while the others check.
     with side_by_side(calls, processes=workers) as outcomes_of:
         starting("hashes")
         yield from check_files(run)

@@ -1,4 +1,4 @@
-"""Corpus: each document's hashes made again from its text, no two kept ones are equal, the chunks of each kept one tile it."""
+"""Corpus: recompute each document's hashes; check that kept documents differ and that their chunks tile them."""
 
 from __future__ import annotations
 

@@ -81,6 +81,7 @@ def verify_delivered(
     """
     root = root.rstrip("/")
     try:
+        # Object stores cache listings; a file that was replaced a moment ago must be seen.
         fs.invalidate_cache()
         found = fs.find(root, detail=True)
     except Exception as error:  # every file system has errors of its own

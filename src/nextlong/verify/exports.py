@@ -55,6 +55,7 @@ def check_exports(run: RunFiles) -> list[CheckOutcome]:
         if name not in outcomes:
             outcomes[name] = CheckOutcome(f"{name} rows", "rows")
             outcomes[name].breach(f"the recipe asks for {name}, but the record names no such export")
+    # Exports of the same rows are read in step, so that each expected row is composed once.
     for (fingerprint, split), together in comparisons.items():
         compare(run, rows[fingerprint], split, together)
     for name, outcome in outcomes.items():
@@ -110,6 +111,7 @@ class Comparison:
             return
         for first, last in true["indices"]:
             ids = true["input_ids"][first:last]
+            # Megatron-LM wants every document to end in the token; the writer appends it where a document has another last one.
             if self._eod is not None and ids[-1] != self._eod:
                 ids = np.append(ids, np.int32(self._eod))
             self._compare({"input_ids": ids})

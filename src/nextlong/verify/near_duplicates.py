@@ -1,4 +1,4 @@
-"""Near-duplicates: does a negative repeat the meta-document, or another negative, instead of distracting from it?
+"""Near-duplicates: find negatives that repeat their meta-document or another negative of their sequence.
 
 In:  the texts of a sequence, and the run's table of weights. The rule is docs/decisions/0005-near-duplicates.md; `repeats.py` has
 it. Every negative is compared with the whole meta-document and with every other negative, and there is no margin.

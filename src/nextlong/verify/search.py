@@ -182,6 +182,7 @@ def _searched_again(
     for first in range(0, len(meta_chunks), _QUERIES_AT_ONCE):
         some = meta_chunks[first : first + _QUERIES_AT_ONCE]
         stored = _candidates_of(run, [meta.chunk for meta in some])
+        # Brute force returns as many as were stored, so that the two lists can be compared rank by rank.
         k = max((len(neighbours.ids) for neighbours in stored.values()), default=0)
         for meta, ids, true in zip(some, *_brute_force(run, some, k), strict=True):
             yield meta, stored.get(meta.chunk), ids, true

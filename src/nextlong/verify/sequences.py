@@ -38,6 +38,7 @@ def check_sequences(run: RunFiles) -> list[CheckOutcome]:
     repeats = CheckOutcome("no chunk twice", "sequences")
     negatives_outcome = CheckOutcome("negatives of other documents", "negatives")
     between = CheckOutcome("negatives between meta-chunks", "gaps")
+    # What only shows across sequences is gathered while each is looked at once.
     across = _Across(run)
     for block in run.blocks():
         for sequence in block:

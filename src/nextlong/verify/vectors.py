@@ -1,6 +1,6 @@
-"""Vectors: one per chunk, of unit length; a sample is encoded again; and the scores of whole documents are recomputed.
+"""Vectors: check that each chunk has a unit vector, encode a sample again, and recompute the scores of whole documents.
 
-To which other document the score of a document is the cosine is declared by its method; where only the drafts tell, nothing is
+A method declares to which other document the score of a document is the cosine; where only the drafts record it, nothing is
 checked. SPLiCe's scores are those to an earlier document of the sequence: the previous one where each document retrieves one
 (k = 1), unless trees are put into another order than that of retrieval.
 """

@@ -13,8 +13,8 @@ from rich.console import Console
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.report import figures as drawn
-from nextlong.evaluate.report.tables import Cell, Spread, Table, all_tables, mixed_protocols
-from nextlong.evaluate.results import Results, Score, read_results
+from nextlong.evaluate.report.tables import Cell, MeanStd, ScoreTable, all_tables, mixed_protocols
+from nextlong.evaluate.results import ModelResults, Score, read_results
 from nextlong.picture import html
 from nextlong.report import tables as console_tables
 from nextlong.text import Json
@@ -22,7 +22,7 @@ from nextlong.text import Json
 _SUFFIXES: Final = (".html", ".md", ".tex", ".json")
 
 
-def tables(results: Sequence[Results], console: Console) -> None:
+def tables(results: Sequence[ModelResults], console: Console) -> None:
     """Print every table."""
     for table in all_tables(results):
         console_tables.show_title(table.title, console)
@@ -31,7 +31,7 @@ def tables(results: Sequence[Results], console: Console) -> None:
         console_tables.say(f"{table.about}\n", console, style="dim")
 
 
-def as_json(results: Sequence[Results]) -> list[Json]:
+def as_json(results: Sequence[ModelResults]) -> list[Json]:
     """Return every finished task as a plain dictionary."""
     return [
         {"model": one.name, "task": result.task, "length": result.length, "score": result.score}
@@ -48,7 +48,7 @@ def report(
     figures: Path | None,
     console: Console,
     protocols: Literal["same", "mixed"] = "same",
-) -> list[Results]:
+) -> list[ModelResults]:
     """Write the tables of some results to files by their suffix, and the figures into a folder; return the results.
 
     Raises EvaluateError for results that were measured with another n, seed, data or prompt format, unless `protocols` is mixed.
@@ -102,7 +102,7 @@ def report(
 
 def text_of(cell: Cell) -> str:
     """Return a number with two digits, a score with its interval, a mean with its spread, a word as it is, or a dash."""
-    if isinstance(cell, Spread):
+    if isinstance(cell, MeanStd):
         return _number(cell.mean) if cell.deviation is None else f"{_number(cell.mean)} ± {_number(cell.deviation)}"
     if isinstance(cell, Score):
         if cell.interval is None:
@@ -120,13 +120,13 @@ def _number(value: float) -> str:
     return f"{round(value, digits) + 0.0:.{digits}f}"  # no "-0.000"
 
 
-def _cells(table: Table, row: int, plain: Callable[[str], str], bold: str) -> list[str]:
+def _cells(table: ScoreTable, row: int, plain: Callable[[str], str], bold: str) -> list[str]:
     """Return the cells of a row; `bold` is the format of those that are best."""
     texts = [plain(text_of(cell)) for cell in table.rows[row][1]]
     return [bold.format(text) if table.is_best(row, column) else text for column, text in enumerate(texts)]
 
 
-def as_markdown(tables: Sequence[Table], *, lead: Sequence[str] = ()) -> str:
+def as_markdown(tables: Sequence[ScoreTable], *, lead: Sequence[str] = ()) -> str:
     """Return tables as Markdown, below the paragraphs `lead`."""
     parts = list(lead)
     for table in tables:
@@ -138,7 +138,7 @@ def as_markdown(tables: Sequence[Table], *, lead: Sequence[str] = ()) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def _as_latex(tables: Sequence[Table]) -> str:
+def _as_latex(tables: Sequence[ScoreTable]) -> str:
     """Return tables as LaTeX, in the paper's form; needs no package."""
     parts = []
     for table in tables:
@@ -160,7 +160,7 @@ def _latex(text: str) -> str:
     return "".join(special.get(one, f"\\{one}" if one in "&%$#_{}" else one) for one in text)
 
 
-def _as_html(tables: Sequence[Table], figures: Sequence[drawn.Figure]) -> str:
+def _as_html(tables: Sequence[ScoreTable], figures: Sequence[drawn.Figure]) -> str:
     """Return one page of tables, then figures. It loads nothing from elsewhere."""
     drawings = [(figure.title, Markup(figure.svg)) for figure in figures]
     return html.render("evaluate/report/page.html", tables=tables, text_of=text_of, figures=drawings)

@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,9 @@ from nextlong.evaluate.tasks import needle
 from nextlong.evaluate.tasks.helmet.longqa import LLAMA2
 from nextlong.evaluate.texts import HAYSTACK
 from nextlong.text import Json
+
+if TYPE_CHECKING:
+    import torch
 
 _NAME: Final = "nextlong_last_token"
 _METRIC: Final = "first_third_context"
@@ -83,6 +86,7 @@ def _attention_of(model: HuggingFaceModel, ids: list[int]) -> NDArray[np.float32
     by_layer: _ByLayer = {}
     with _recorded(model, by_layer):
         model.forward(torch.tensor([ids[-1:]], device=model.device), cache)
+    # The next question of the same story shares all but its last tokens, which stay in the cache.
     model.forget(len(ids) - 1)
     return np.stack([by_layer[layer] for layer in sorted(by_layer)])
 
@@ -94,8 +98,14 @@ def _recorded(model: HuggingFaceModel, by_layer: _ByLayer) -> Iterator[None]:
     masks = required("transformers.masking_utils")
 
     def attention(
-        module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: float | None = None, **_: Any
-    ) -> tuple[Any, Any]:
+        module: torch.nn.Module,
+        query: torch.Tensor,
+        key: torch.Tensor,
+        value: torch.Tensor,
+        attention_mask: torch.Tensor | None,
+        scaling: float | None = None,
+        **_: object,
+    ) -> tuple[torch.Tensor, torch.Tensor]:
         """Attend from one token; shapes: query (1, heads, 1, size), key and value (1, key-value heads, tokens, size)."""
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)

@@ -1,12 +1,11 @@
-"""Copying and recall by choice: what a small model can show of looking back, without an instruction.
+"""Copying and recall by choice: two probes of long-range attention that small models can pass, without an instruction.
 
-`copying`: what an earlier copy of a passage is worth when the same passage is read again, far behind it: nats per token that
-the second reading costs less because the first precedes it. A model that can look back copies: this is what long contexts need
-first (Olsson et al. 2022, arXiv 2209.11895). Both readings have the same position and the same text directly before them; only
-the head differs, the passage itself or another of the same length.
+`copying`: how much an earlier copy of a passage lowers the loss of the passage when it occurs again far behind it, in nats per
+token. Copying is the first ability that long contexts need (Olsson et al. 2022, arXiv 2209.11895). Both contexts have the passage
+at the same position behind the same text; only their heads differ: the passage itself, or another one of the same length.
 
-`key_values`: whether the value behind a key is the likeliest of all values in the context when the key comes again, in percent;
-chance is one of the number of pairs. It asks what JSON KV asks, without instruction or identifiers of dozens of tokens: keys
+`key_values`: how often the value of a key is the most likely of all values in the context when the key occurs again, in percent;
+chance is 1 / the number of pairs. This is JSON KV without an instruction and without identifiers of dozens of tokens: keys
 and values are single tokens, and only the values of the context are compared.
 
 In:  a Hugging Face model and any text, the haystack.
@@ -42,7 +41,7 @@ def _check_copying(request: Request) -> None:
 
 
 def _measure_copying(model: HuggingFaceModel, request: Request) -> Json:
-    """Measure the samples, each a passage, `length` − 2 passages of other text, and the passage again."""
+    """Measure the samples: a passage, other text (`length` less the two passages), and the passage again."""
     _check_copying(request)
     losses = []
     for number in range(request.samples or _SAMPLES):
@@ -136,7 +135,7 @@ TASKS: Final = (
         optional=lambda _: (HAYSTACK,),
         check=_check_copying,
         columns={"Gain": "gain_nats", "With a copy": "with_copy_nats", "Without": "without_copy_nats"},
-        about="Nats per token that an earlier copy of a passage saves, and its loss with and without the copy.",
+        about="Loss of a passage in nats per token, with and without an earlier copy, and the difference.",
     ),
     Probe(
         name="key_values",
@@ -148,6 +147,6 @@ TASKS: Final = (
         optional=lambda _: (HAYSTACK,),
         check=_check_key_values,
         columns={"Value chosen": "accuracy", "Chance": "chance"},
-        about="Percent of the values that are the likeliest behind their key.",
+        about="Percent of the keys whose value is the most likely of the values in the context.",
     ),
 )

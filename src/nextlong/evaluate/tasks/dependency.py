@@ -1,13 +1,12 @@
-"""Dependency probe: what the earlier meta-chunks of a sequence are worth to the later ones, by distance.
+"""Dependency probe: how much the earlier meta-chunks of a sequence lower the loss of the later ones, by distance.
 
-In:  a run, and any causal language model with the run's tokenizer. Out: nats per token that a meta-chunk costs less because
-the earlier meta-chunks of its document stand before it, by the distance to the nearest and by position; against two controls:
-the same sequence with other text of the same length in their place (`gain_nats`), and without them (`gain_over_shorter_nats`),
-whose context is shorter as well.
+In:  a run, and any causal language model with the run's tokenizer. Out: the gain of each meta-chunk from the earlier ones of its
+document in nats per token, by the distance to the nearest, against two controls: the same sequence with other text of the same
+length in their place (`gain_nats`), and without them (`gain_over_shorter_nats`), whose context is shorter as well.
 
-It judges the data before a week of GPUs is spent: where a model gains nothing from the earlier chunks, there is no dependence to
-learn, or the model is too weak to see it. The other text is the meta-chunks of another document of the run. A sequence is read
-three times: with all of it, and twice in parts between which each meta-chunk is scored and taken back; 3T tokens in all.
+The probe evaluates the data before a model is trained on them: where a model gains nothing from the earlier chunks, there is no
+dependence to learn, or the model is too weak to use it. The other text is the meta-chunks of another document of the run. A
+sequence is read three times: as a whole, and twice in parts, between which each meta-chunk is scored and removed; 3T tokens in all.
 """
 
 from __future__ import annotations
@@ -52,7 +51,7 @@ class _ChunkLoss:
 
     @property
     def gain(self) -> float:
-        """What the earlier meta-chunks are worth more than other text of their length, in nats per token."""
+        """The loss with other text in place of the earlier meta-chunks minus the loss with them, in nats per token."""
         return self.replaced_earlier - self.with_earlier
 
 
@@ -127,6 +126,7 @@ def _chunk_losses(
         raise EvaluateError(
             "dependency: the run has no second document whose meta-chunks could replace a document's own; give a longer run"
         )
+    # Three readings: with everything, with other text in the earlier meta-chunks' places, and without them.
     whole = token_losses(model, ids.tolist())
     replaced = _behind_others(model, ids, meta_spans, np.resize(other_text, len(ids)))
     alone = _behind_others(model, ids, meta_spans, None)

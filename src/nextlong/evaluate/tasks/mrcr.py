@@ -107,6 +107,7 @@ def _passages(sequence: RunSequence) -> Iterator[Passage]:
 def _mined_conversation(
     request: Request, metas: Sequence[Passage], distractors: Iterable[Passage], draw: random.Random
 ) -> Sample | None:
+    # The random string shows that the question was read; without it an answer scores 0.
     mark = "".join(draw.choices(string.ascii_letters + string.digits, k=10))
     number = draw.randrange(len(metas))
     subject, groups = metas[0].subject, [one.group for one in metas]

@@ -95,6 +95,7 @@ def _samples(
         questions = shuffled(questions, seed=request.seed)
         questions = _balanced(questions, _QUESTIONS[form], seed=request.seed) if form == "2025" else questions
     for one in questions[: _QUESTIONS[form]]:
+        # A seed of its own for each question, as in HELMET: its labels are numbered anew, whatever was asked before.
         seed = (int(hashlib.sha256(one.text.encode("utf-8")).hexdigest(), 16) + request.seed) % 2**31
         numbers = list(range(len(labels)))
         random.Random(seed).shuffle(numbers)

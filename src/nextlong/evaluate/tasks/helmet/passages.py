@@ -279,6 +279,7 @@ def citations(
         numbers = [int(one[1:]) - 1 for one in re.findall(r"\[\d+", claim)]
         if not numbers or max(numbers) >= len(passages):
             continue
+        # ALCE reads only the first three citations of a claim.
         numbers = numbers[:_MOST_CITED]
         cited += len(numbers)
         told = _without_citations(claim).strip()

@@ -30,6 +30,7 @@ def fitted(
     """
     before, behind = (part.format(**fields) for part in template.split("{context}"))
     room = request.room - budget - len(request.tokenizer.prefix)
+    # Cutting may merge tokens at the edge, so the count is taken again until it fits.
     while context and (over := request.tokenizer.count(before + context + behind + prefix) - room) > 0:
         bounds = request.tokenizer.boundaries(context)
         context = context[: bounds[-over][0]] if over <= len(bounds) else ""
