@@ -145,7 +145,7 @@ def test_the_prompt_and_the_scores_are_helmets():
     """Recorded from scripts/eval_gpt4_longqa.py at the commit of the recording."""
     reference = json.loads((Path(__file__).parent / "reference/helmet_summ.json").read_text())["longqa"]
     sample = {name: reference[name] for name in ("references", "answer", "answer_prefix")}
-    (prompt,) = judge.RUBRICS["narrativeqa"].prompts({**sample, "details": {"question": reference["question"]}})
+    (prompt,) = judge._RUBRICS["narrativeqa"].prompts({**sample, "details": {"question": reference["question"]}})
     assert hashlib.sha256(prompt.encode()).hexdigest() == reference["prompt_sha256"]
     for one in reference["judgements"]:
         assert judge._longqa_scores(one["said"])["share"] == one["share"], one

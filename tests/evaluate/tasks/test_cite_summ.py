@@ -120,10 +120,10 @@ def test_prompts_and_judgements_of_summ_are_the_references(name, folder):
     prompt = prompt_of(name).format(demo=reference["demo"], context=reference["context"])
     assert sha(prompt) == reference["prompt_sha256"][name]
     details = {"keypoints": reference["keypoints"], "expert": reference["expert"]}
-    asked = judge.RUBRICS[name].prompts({"answer": reference["summary"], "details": details})
+    asked = judge._RUBRICS[name].prompts({"answer": reference["summary"], "details": details})
     assert [sha(one) for one in asked] == reference["judge_sha256"][name]
     for one in reference["judgements"]:
-        found = judge.RUBRICS[name].read({"details": details}, one["said"])["share"]
+        found = judge._RUBRICS[name].read({"details": details}, one["said"])["share"]
         assert found == (None if one["f1"] is None else pytest.approx(one["f1"])), one
     for sample in made(name, folder, 2048):
         assert sample.details["keypoints"]
