@@ -208,7 +208,8 @@ def _answered(model: AnsweringModel, task: Task, request: Request, samples: int,
             questions = [task.follow_up(answer, sample) for answer, sample in zip(answers, fitting, strict=True)]
             answers = list(model.answers(questions))
         lines = iter([_line(model, task, sample, answer) for sample, answer in zip(fitting, answers, strict=True)])
-        yield [next(lines) if sample in fitting else _refusal(sample) for sample in group]
+        refusals = ({"refused": True, **_details(sample)} for sample in group if sample not in fitting)
+        yield [next(lines if sample in fitting else refusals) for sample in group]
 
 
 def _made(task: Task, request: Request, skip: int, samples: int) -> Iterator[Sample | None]:
@@ -227,8 +228,8 @@ def fits(model: AnsweringModel, sample: Sample, request: Request) -> bool:
     return request.fits(sample) and (model.context is None or fed <= model.context)
 
 
-def _refusal(sample: Sample | None) -> Json:
-    return {"refused": True, **({"details": sample.details} if sample is not None and sample.details else {})}
+def _details(sample: Sample | None) -> Json:
+    return {"details": sample.details} if sample is not None and sample.details else {}
 
 
 def _line(model: AnsweringModel, task: Task, sample: Sample, answer: str) -> Json:
@@ -240,7 +241,7 @@ def _line(model: AnsweringModel, task: Task, sample: Sample, answer: str) -> Jso
         "answer": answer,
         "references": list(sample.references),
         "scores": task.score(answer, sample),
-        **({"details": sample.details} if sample.details else {}),
+        **_details(sample),
     }
 
 

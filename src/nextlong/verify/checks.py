@@ -84,7 +84,8 @@ def verify(
     """
     run = RunFiles(run_dir)
     whole = run.path == run_dir.expanduser()  # the run directory, not one variant of it
-    if workers > 1 and _stored_bytes(run) > _WORTH_PROCESSES_BYTES:
+    stored = (path for step in run.steps.values() for path in step.folder.glob("*") if path.is_file())
+    if workers > 1 and sum(path.stat().st_size for path in stored) > _WORTH_PROCESSES_BYTES:
         yield from _side_by_side(run, run_dir, sample=sample, seed=seed, workers=workers, starting=starting)
     else:
         starting("hashes")
@@ -96,10 +97,6 @@ def verify(
         starting(f"exports of {name}")
         for outcome in _guarded(variant, "exports", partial(_check_other, variant, run)):
             yield replace(outcome, check=f"{name}: {outcome.check}")
-
-
-def _stored_bytes(run: RunFiles) -> int:
-    return sum(path.stat().st_size for step in run.steps.values() for path in step.folder.glob("*") if path.is_file())
 
 
 def _side_by_side(

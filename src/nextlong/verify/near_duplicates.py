@@ -140,19 +140,13 @@ def _negatives(sequence: ResolvedSequence) -> Ids:
     return negatives
 
 
-def _own_chunks(sequence: ResolvedSequence) -> Ids:
-    """Return all chunks of the meta-document, whether the sequence has them or not."""
-    meta_spans = np.flatnonzero((sequence.role == META) & (sequence.doc != UNKNOWN))[:1]
-    return (
-        np.arange(*(int(column[meta_spans[0]]) for column in (sequence.doc_first, sequence.doc_stop)))
-        if len(meta_spans)
-        else meta_spans
-    )
-
-
 def _words_of(run: RunFiles, block: Sequence[ResolvedSequence], *further: Ids) -> _SequenceWords:
     """Return the words of the negatives and meta-documents of some sequences, and of further chunks, each read once."""
-    own_chunks = {sequence.number: _own_chunks(sequence) for sequence in block}
+    own_chunks: dict[int, Ids] = {}  # all chunks of the meta-document, whether the sequence has them or not
+    for sequence in block:
+        (metas,) = np.nonzero((sequence.role == META) & (sequence.doc != UNKNOWN))
+        bounds = (sequence.doc_first[metas[0]], sequence.doc_stop[metas[0]]) if len(metas) else (0, 0)
+        own_chunks[sequence.number] = np.arange(*map(int, bounds))
     negatives = (sequence.chunk[_negatives(sequence)] for sequence in block)
     of_documents = set(np.concatenate([*own_chunks.values()]).tolist())
     own_texts: dict[int, str] = {}

@@ -220,29 +220,25 @@ def _brute_force(run: RunFiles, meta_chunks: list[_MetaChunk], k: int) -> tuple[
     # The best so far of each query, unordered, at most k: the corpus is read once, block by block.
     best_ids = [np.empty(0, np.int64) for _ in meta_chunks]
     best = [np.empty(0, np.float32) for _ in meta_chunks]
-    for ids, vectors in _vector_blocks(run):
-        scores = queries @ vectors.T  # (q, rows of the block)
-        for query, meta in enumerate(meta_chunks):
-            others = ((ids < meta.own_first) | (ids >= meta.own_stop)) & (scores[query] > farthest)
-            all_ids = np.concatenate([best_ids[query], ids[others]])
-            all_scores = np.concatenate([best[query], scores[query][others]])
-            if len(all_ids) > k:
-                kept = np.argpartition(-all_scores, max(k - 1, 0))[:k]
-                all_ids, all_scores = all_ids[kept], all_scores[kept]
-            best_ids[query], best[query] = all_ids, all_scores
+    for shard, path in enumerate(run.files("embed", ".vectors.npy")):
+        stored, embedded = np.load(path, mmap_mode="r"), np.flatnonzero(run.is_embedded(shard))
+        for first in range(0, len(embedded), _BLOCK_ROWS):
+            rows = embedded[first : first + _BLOCK_ROWS]
+            ids = (shard << SHARD_BITS) | rows
+            scores = queries @ stored[rows].astype(np.float32).T  # (q, rows of the block)
+            for query, meta in enumerate(meta_chunks):
+                others = ((ids < meta.own_first) | (ids >= meta.own_stop)) & (scores[query] > farthest)
+                all_ids = np.concatenate([best_ids[query], ids[others]])
+                all_scores = np.concatenate([best[query], scores[query][others]])
+                if len(all_ids) > k:
+                    kept = np.argpartition(-all_scores, max(k - 1, 0))[:k]
+                    all_ids, all_scores = all_ids[kept], all_scores[kept]
+                best_ids[query], best[query] = all_ids, all_scores
     orders = [np.argsort(-scores, kind="stable") for scores in best]
     return (
         [ids[order] for ids, order in zip(best_ids, orders, strict=True)],
         [scores[order] for scores, order in zip(best, orders, strict=True)],
     )
-
-
-def _vector_blocks(run: RunFiles) -> Iterator[tuple[Ids, Scores]]:
-    for shard, path in enumerate(run.files("embed", ".vectors.npy")):
-        stored, embedded = np.load(path, mmap_mode="r"), np.flatnonzero(run.is_embedded(shard))
-        for first in range(0, len(embedded), _BLOCK_ROWS):
-            rows = embedded[first : first + _BLOCK_ROWS]
-            yield (shard << SHARD_BITS) | rows, stored[rows].astype(np.float32)
 
 
 def _candidate_problems(

@@ -83,7 +83,10 @@ def _by_length(figure: Any, results: Sequence[ModelResults]) -> bool:
             _draw_line(axes, [(length, _value(one, category, length, tasks)) for length in lengths], one.name, number)
         axes.set_title(title_of(category, tasks), fontsize=10)
         axes.set_ylim(-2, 102)
-        _lengths_axis(axes, lengths)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(list(lengths), [short(length) for length in lengths])
+        axes.minorticks_off()
+        axes.set_xlabel("length in tokens")
     grid[0][0].set_ylabel("percent")
     _legend(figure, grid[0][0], results)
     return True
@@ -251,14 +254,6 @@ def drawn(draw: Callable[[Any], bool]) -> tuple[str, bytes] | None:
         figure.savefig(png, format="png", dpi=144, metadata={"Software": None})
     text = svg.getvalue()
     return text[text.index("<svg") :], png.getvalue()
-
-
-def _lengths_axis(axes: Any, lengths: Sequence[int]) -> None:
-    """Give axes a logarithmic scale of lengths in tokens."""
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(list(lengths), [short(length) for length in lengths])
-    axes.minorticks_off()
-    axes.set_xlabel("length in tokens")
 
 
 def style(number: int) -> dict[str, Any]:
