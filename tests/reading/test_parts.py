@@ -16,7 +16,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong import pipeline
-from nextlong.artifacts.results import LineCountResult
 from nextlong.corpus.splits import numbered, whole_files
 from nextlong.errors import CorpusError
 from nextlong.reading import parts as parts_module
@@ -261,7 +260,7 @@ def test_parts_hold_every_line_once_under_its_own_number(tmp_path_factory, lines
     source, file = listed(path)
     splits = split_inputs([file], source, shard_bytes=part_bytes, part_bytes=part_bytes)
     framed_parts = [part for (part,) in splits if part.stop is not None and not part.skips]
-    counted = [LineCountResult(**count_lines(part)._asdict()) for part in framed_parts]
+    counted = [count_lines(part) for part in framed_parts]
     parts = [part for (part,) in numbered(splits, iter(counted))]
     items = [item for part in parts for item in read_records(part, source, max_document_chars=1000)]
     assert items == list(read_records(FilePart(file), source, max_document_chars=1000))

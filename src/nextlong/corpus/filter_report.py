@@ -35,7 +35,7 @@ from nextlong.artifacts.left_out import (
     write,
 )
 from nextlong.artifacts.results import (
-    ContaminatedResult,
+    DecontaminateResult,
     IngestResult,
     LeftOutResult,
     NearDuplicatesResult,
@@ -55,7 +55,7 @@ _ID_HEAD_CHARS: Final = 60
 
 def filter_report_step(settings: Ingest, splits: Splits, ingest: Step, select: Step, others: Sequence[Step]) -> Step:
     """What each filter removed, with examples; `others` are the steps that remove near-duplicates and contaminated text."""
-    reads = tuple(step for step in others if step.name in ("near_duplicates", "contaminated"))
+    reads = tuple(step for step in others if step.name in ("near_duplicates", "decontaminate"))
     sources = [place for place, of_source in enumerate(splits) for _ in of_source]
 
     def tasks(done: Artifacts) -> list[Task]:
@@ -72,13 +72,11 @@ def filter_report_step(settings: Ingest, splits: Splits, ingest: Step, select: S
             labels=[settings.sources[place].label for place in sources],
             selected=done["select"].result(SelectResult),
             near=done["near_duplicates"].result(NearDuplicatesResult) if "near_duplicates" in done else None,
-            contaminated=done["contaminated"].results(ContaminatedResult) if "contaminated" in done else (),
+            contaminated=done["decontaminate"].results(DecontaminateResult) if "decontaminate" in done else (),
         )
         return [partial(write_filter_report, inputs=inputs)]
 
-    estimate = Estimate(
-        work=lambda amounts: amounts.documents, seconds=1e-6, memory=lambda amounts: 16 * amounts.documents
-    )
+    estimate = Estimate(work="documents", seconds=1e-6, memory=lambda amounts: 16 * amounts.documents)
     return Step("filter_report", 5, {}, (ingest, select, *reads), tasks, LeftOutResult, estimate=estimate)
 
 
@@ -97,7 +95,7 @@ class _Inputs:
     labels: Sequence[str]  # the source of each of `ingested`
     selected: SelectResult
     near: NearDuplicatesResult | None
-    contaminated: Sequence[ContaminatedResult]
+    contaminated: Sequence[DecontaminateResult]
 
 
 def write_filter_report(out: Path, *, inputs: _Inputs) -> LeftOutResult:

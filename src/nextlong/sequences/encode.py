@@ -46,9 +46,8 @@ Settled = Literal["fastokens", "reference"]
 Engine = Literal["auto", "reference"]
 
 _TRIED_ADDED_TOKENS: Final = 200
-_verdicts: dict[
-    int, bool
-] = {}  # by hash of the tokenizer.json: of several runs, or of a plan, in one process the first tries it
+# By hash of the tokenizer.json: of several runs, or of a plan, in one process the first tries it.
+_verdicts: dict[int, bool] = {}
 # Contractions, blanks and control characters, numbers, what normalizers change, scripts, emoji, unassigned characters.
 _AWKWARD: Final = (
     "'s", "'S", "'ſ", "'t", "'rE", "'ve", "'LL", "'d", "’s", "ſ", "\u212a", " ", "  ", "    ", "\n", "\r\n", "\n\n", "\r", "\t",
@@ -108,7 +107,7 @@ class TextEncoder:
         return cls(read_tokenizer(path), engine=engine)
 
     def expect(self, chars: int) -> None:
-        """Load fastokens now where texts of so many characters are worth it."""
+        """Load fastokens now if encoding `chars` characters is worth the time that this takes."""
         if chars >= self._chars_before_loading:
             self.settle()
 
@@ -181,17 +180,13 @@ def _load_fast(reference: Tokenizer) -> fastokens.Tokenizer | None:
     try:
         fast = fastokens.Tokenizer.from_json_str(written)
         if key not in _verdicts:
-            _verdicts[key] = _agrees(fast, reference)
+            texts = list(trial_texts(reference))
+            true = _joined(_reference_ids(reference, text) for text in texts)
+            encoded = _encode_fast(fast, reference, texts)
+            _verdicts[key] = np.array_equal(encoded[0], true[0]) and np.array_equal(encoded[1], true[1])
     except ValueError:  # what it knows nothing of
         return None
     return fast if _verdicts[key] else None
-
-
-def _agrees(fast: fastokens.Tokenizer, reference: Tokenizer) -> bool:
-    texts = list(trial_texts(reference))
-    encoded = _encode_fast(fast, reference, texts)
-    true = _joined(_reference_ids(reference, text) for text in texts)
-    return np.array_equal(encoded[0], true[0]) and np.array_equal(encoded[1], true[1])
 
 
 def _encode_fast(

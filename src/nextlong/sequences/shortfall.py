@@ -34,22 +34,20 @@ _HOPELESS = 100  # documents that gave no sequence: of the rest hardly one in th
 
 def is_enough(recipe: Recipe, done: Artifacts) -> bool:
     """Say whether another attempt could give no more sequences, or no fairer ones."""
-    if not _may_give_more(done):
+    draw, drafted = draw_of(done), done["draft"].results(DraftResult)
+    drafts = sum(part.drafts for part in drafted)
+    may_give_more = (
+        draw.drawn < draw.eligible
+        or ("meta_documents" in done and drafts + sum(sum(part.dropped.values()) for part in drafted) < draw.drawn)
+        or done["referenced_chunks"].result(ReferencedChunksResult).drafts < drafts
+        or any(part.limited or part.starved for part in drafted)
+    )
+    if not may_give_more:
         return True
     wanted = recipe.compose.sequences
     # Those whose neighbours ran out would have stood among the others: without them the data favour what has many.
-    is_fair = not any(part.starved for part in done["draft"].results(DraftResult))
+    is_fair = not any(part.starved for part in drafted)
     return is_fair and (wanted == "all" or sum(sequences_per_part(wanted, done["compose"])) == wanted)
-
-
-def _may_give_more(done: Artifacts) -> bool:
-    draw, drafted = draw_of(done), done["draft"].results(DraftResult)
-    return (
-        draw.drawn < draw.eligible
-        or ("meta_documents" in done and sum(part.drafts + sum(part.dropped.values()) for part in drafted) < draw.drawn)
-        or done["referenced_chunks"].result(ReferencedChunksResult).drafts < sum(part.drafts for part in drafted)
-        or any(part.limited or part.starved for part in drafted)
-    )
 
 
 def draw_of(done: Artifacts) -> DrawResult:

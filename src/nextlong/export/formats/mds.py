@@ -120,7 +120,7 @@ class StoredShard:
         return self._samples
 
     def __getitem__(self, place: int) -> dict[str, Any]:
-        """Return the columns of one row, those of encodings that are not known here left out."""
+        """Return the columns of one row, without those of unknown encodings."""
         first, last = np.frombuffer(self._data, "<u4", 2, 4 + 4 * place).tolist()
         sample = self._data[first:last]
         unsized = sum(size is None for _, _, size in self.columns)
