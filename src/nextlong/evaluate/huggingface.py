@@ -24,6 +24,7 @@ from nextlong.text import Json, first_sentence
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
     from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 
 _MODEL_FILES: Final = (
@@ -178,7 +179,7 @@ class HuggingFaceModel:
         torch = required("torch")
         answers: list[list[int]] = [[] for _ in samples]
         going = set(range(len(samples)))
-        inputs: dict[str, torch.Tensor] = {}
+        inputs: dict[str, Tensor] = {}
         # A row that has ended is fed on, so that the batch keeps its shape; what it generates is ignored.
         while going:
             if mask is not None:

@@ -30,7 +30,8 @@ from nextlong.evaluate.texts import HAYSTACK
 from nextlong.text import Json
 
 if TYPE_CHECKING:
-    import torch
+    from torch import Tensor
+    from torch.nn import Module
 
 _NAME: Final = "nextlong_last_token"
 _METRIC: Final = "first_third_context"
@@ -98,14 +99,14 @@ def _recorded(model: HuggingFaceModel, by_layer: _ByLayer) -> Iterator[None]:
     masks = required("transformers.masking_utils")
 
     def attention(
-        module: torch.nn.Module,
-        query: torch.Tensor,
-        key: torch.Tensor,
-        value: torch.Tensor,
-        attention_mask: torch.Tensor | None,
+        module: Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
         scaling: float | None = None,
         **_: object,
-    ) -> tuple[torch.Tensor, torch.Tensor]:
+    ) -> tuple[Tensor, torch.Tensor]:
         """Attend from one token; shapes: query (1, heads, 1, size), key and value (1, key-value heads, tokens, size)."""
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
