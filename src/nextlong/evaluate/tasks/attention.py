@@ -106,7 +106,7 @@ def _recorded(model: HuggingFaceModel, by_layer: _ByLayer) -> Iterator[None]:
         attention_mask: Tensor | None,
         scaling: float | None = None,
         **_: object,
-    ) -> tuple[Tensor, torch.Tensor]:
+    ) -> tuple[Tensor, Tensor]:
         """Attend from one token; shapes: query (1, heads, 1, size), key and value (1, key-value heads, tokens, size)."""
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
