@@ -177,6 +177,7 @@ def _shingles(texts: Sequence[str], content: NDArray[np.uint64]) -> tuple[NDArra
     """
     words = hash_words("\n".join(texts))
     bounds = bounds_of(words, texts)
+    # (m,) of m texts; `sizes` are the shingles of each, whose hashes follow each other text by text.
     is_long = np.diff(bounds) >= _SHINGLE_WORDS
     sizes = np.where(is_long, np.diff(bounds) - _SHINGLE_WORDS + 1, 1)
     of_long = np.repeat(is_long, sizes)
@@ -223,6 +224,7 @@ def similar_pairs(
     keys, rows = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     for start, hashes_path, rows_path in zip(corpus.starts, files.band_hashes, files.band_rows, strict=False):
         shard_hashes = np.load(hashes_path, mmap_mode="r")[band]
+        # Each band is ascending, so the range is one slice [low, high) of it.
         low, high = np.searchsorted(shard_hashes, first), np.searchsorted(shard_hashes, last, side="right")
         keys.append(np.asarray(shard_hashes[low:high]))
         rows.append(start + np.load(rows_path, mmap_mode="r")[band, low:high].astype(np.int64))

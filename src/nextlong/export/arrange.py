@@ -188,8 +188,7 @@ def _contents(
 
 
 def arranged(runs: Sequence[References], arrangement: Arrangement) -> tuple[dict[str, NDArray[Any]], int]:
-    """Return the SEQUENCE_INDEX of each split, its runs mixed, and how many sequences are in none because they share
-    chunks."""
+    """Return the SEQUENCE_INDEX of each split, its runs mixed, and how many sequences were filtered out for shared chunks."""
     index = np.concatenate([run.read_index(run=number) for number, run in enumerate(runs)])
     if not arrangement.validation:
         return {"train": _mixed(index, "train", len(runs), arrangement)}, 0
@@ -210,8 +209,7 @@ def arranged(runs: Sequence[References], arrangement: Arrangement) -> tuple[dict
 
 
 def _mixed(index: NDArray[Any], split: str, runs: int, arrangement: Arrangement) -> NDArray[Any]:
-    """Return the sequences of a split, given run by run, in the proportions asked; without any all, evenly
-    interleaved."""
+    """Mix the sequences of a split, given run by run, in the requested proportions; without any, interleave all evenly."""
     if runs == 1 or not len(index):
         return index
     of_runs = [index[index["run"] == number] for number in range(runs)]

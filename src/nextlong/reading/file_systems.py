@@ -25,7 +25,7 @@ _TRIES: Final = 6
 _PAUSE_S: Final = 0.5  # before the second try, twice as long before each further one: 15 s in all
 _FINAL: Final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
 def reach(path: str, *, where: str, error: type[NextlongError]) -> tuple[AbstractFileSystem, str]:
@@ -58,7 +58,7 @@ def is_local(fs: AbstractFileSystem) -> bool:
     return "file" in protocols(fs)
 
 
-def retried(call: Callable[[], T], *, fs: AbstractFileSystem) -> T:
+def retried(call: Callable[[], _T], *, fs: AbstractFileSystem) -> _T:
     """Return the result of a call to a file system; retry OSErrors of a remote one, and raise the last of them."""
     for attempt in range(0 if is_local(fs) else _TRIES - 1):
         try:

@@ -173,11 +173,7 @@ def refuse_column(file: InputFile, column: str, known: Sequence[str], *, key: st
     raise CorpusError(f"{file.path} has no column {column!r} {what}; it has {', '.join(known[:20]) or 'none'}; {fix}")
 
 
-class _Absent:
-    """The value of a missing key; JSON can hold None."""
-
-
-ABSENT: Final = _Absent()
+ABSENT: Final = object()  # the value of a missing key; JSON can hold None
 
 
 def lookup(record: Any, column: str) -> Any:

@@ -194,6 +194,7 @@ def _read_batches(
     text_path, id_path, *others = paths
     line = rows_before
     for batch in batches:
+        # Columns become Python objects a few rows at a time: `texts`, `ids` and each of `columns` have one value per row.
         for start in range(0, batch.num_rows, _SLICE_ROWS):
             rows = batch.slice(start, _SLICE_ROWS)
             texts = _texts(_column(rows, text_path))

@@ -42,7 +42,6 @@ _MAX_CHECKED_CHARS: Final = 2**17
 _CHARS_WORTH_AN_ENTRY: Final = 40
 SPEED_UP: Final = 40.0  # of fastokens over the reference
 
-Settled = Literal["fastokens", "reference"]
 Engine = Literal["auto", "reference"]
 
 _TRIED_ADDED_TOKENS: Final = 200
@@ -115,7 +114,7 @@ class TextEncoder:
         """Encode the next texts both ways again, as the first ones."""
         self._checkable_texts = 0
 
-    def settle(self) -> Settled:
+    def settle(self) -> Literal["fastokens", "reference"]:
         """Load fastokens now, if its ids are the reference's, however few texts there are; return what encodes from now on."""
         if not self._is_settled:
             self._is_settled = True
@@ -136,7 +135,7 @@ class TextEncoder:
         return ids, lengths
 
     def _check(self, texts: Sequence[str], ids: NDArray[np.uint32], lengths: NDArray[np.int64]) -> None:
-        stops = np.cumsum(lengths)
+        stops = np.cumsum(lengths)  # where the ids of each text end in `ids`
         for place, text in enumerate(texts):
             number = self._checkable_texts + place
             is_due = number < _ALWAYS_CHECKED or number % _CHECK_EVERY == 0
@@ -200,6 +199,7 @@ def _encode_fast(
     ids, offsets = np.frombuffer(ids_bytes, np.uint32), np.frombuffer(offsets_bytes, np.uint64).astype(np.int64)
     if not doubtful:
         return ids, np.diff(offsets)
+    # Of doubtful texts fastokens was given "", so each has an empty piece to replace.
     parts = np.split(ids, offsets[1:-1])
     for place in doubtful:
         parts[place] = _reference_ids(reference, texts[place])

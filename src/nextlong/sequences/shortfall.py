@@ -112,11 +112,11 @@ def dropped_examples(done: Artifacts) -> dict[str, tuple[str, ...]]:
 
 def gives_nothing(done: Artifacts) -> bool:
     """Say whether enough documents were dropped, without any sequence, that sampling more is hopeless."""
-    enough = _HOPELESS_COPIES if is_mostly_copies(done) else _HOPELESS
+    enough = _HOPELESS_COPIES if _is_mostly_copies(done) else _HOPELESS
     return not composed_sequences(done) and sum(dropped(done).values()) >= enough
 
 
-def is_mostly_copies(done: Artifacts) -> bool:
+def _is_mostly_copies(done: Artifacts) -> bool:
     """Say whether drafts passed over more near-duplicates than they have chunks."""
     passed_over = sum(part.near_duplicates or 0 for part in done["draft"].results(DraftResult))
     return passed_over > done["referenced_chunks"].result(ReferencedChunksResult).chunks
@@ -155,7 +155,7 @@ def refuse_nothing(recipe: Recipe, done: Artifacts) -> None:
     reasons = dropped(done)
     corpus_has = "; ".join(why_fewer(recipe, done))
     asked = f"compose.target_tokens={recipe.compose.target_tokens:,}"
-    if is_mostly_copies(done) and recipe.ingest.dedup != "minhash":
+    if _is_mostly_copies(done) and recipe.ingest.dedup != "minhash":
         raise CorpusError(
             f"{asked} cannot be reached: most candidates for negatives repeat the document or each other, so the corpus consists "
             f"mostly of near-identical documents ({corpus_has}); set ingest.dedup: minhash to keep one of each (pip install "

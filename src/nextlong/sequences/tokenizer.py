@@ -212,7 +212,7 @@ def _text_of(tokenizer: tokenizers.Tokenizer, *texts: str) -> str:
 
 def _drawn_texts(corpus: Sequence[tuple[Path, Path]], *, seed: int) -> Iterator[list[str]]:
     """Yield the texts of the `MEASURED_CHUNKS` chunks with the smallest keys, shard by shard."""
-    drawn = np.empty((3, 0), np.uint64)  # key, shard, row
+    drawn = np.empty((3, 0), np.uint64)  # rows: key, shard, row of the chunk; columns ascending by key
     for shard, (documents, chunks) in enumerate(corpus):
         keys = _chunk_keys(documents, chunks, seed=seed, stage="tokenizer-measure")
         rows = np.argsort(keys, kind="stable")[:MEASURED_CHUNKS]
