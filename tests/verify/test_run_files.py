@@ -21,12 +21,6 @@ from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name
 from nextlong.verify.run_files import ResolvedSequence, RunFiles, _locate, open_step
 
 
-@pytest.fixture
-def run(finished, tmp_path):
-    """A copy to damage."""
-    return Path(shutil.copytree(finished, tmp_path / "run"))
-
-
 @pytest.mark.parametrize("parts", [1, 3, 8, 40])
 def test_the_parts_of_the_sequences_make_the_whole_and_parse_each_once(exported_run, monkeypatch, parts):
     run, parsed, stored = RunFiles(exported_run), [], run_files.stored
