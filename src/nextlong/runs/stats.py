@@ -26,7 +26,7 @@ from nextlong.artifacts import finished, left_out, lookup
 from nextlong.artifacts.left_out import LeftOut
 from nextlong.artifacts.results import (
     ChunkResult,
-    ContaminatedResult,
+    DecontaminateResult,
     DraftResult,
     KeywordsResult,
     ReferencedChunksResult,
@@ -342,7 +342,7 @@ def _stats(run: Run, counting: _Counting) -> Stats:
     drafted, lengths = run.steps["draft"].results(DraftResult), document_chars(run)
     keyword_shards = run.steps["keywords"].results(KeywordsResult) if "keywords" in run.steps else []
     contaminated = Counter[str]()  # chunks by evaluation file
-    for shard in run.steps["contaminated"].results(ContaminatedResult) if "contaminated" in run.steps else ():
+    for shard in run.steps["decontaminate"].results(DecontaminateResult) if "decontaminate" in run.steps else ():
         contaminated.update(shard.files)
     similarity = counting.cosines.spread(unit=COSINE_UNIT)
     if similarity is not None:  # the quantiles are rounded, the mean is not
@@ -396,7 +396,7 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         in_parts=InParts(counting.in_parts, counting.in_sequences)
         if method.layout == schemas.Layout.INTERLEAVED
         else None,
-        contaminated=dict(contaminated) if "contaminated" in run.steps else None,
+        contaminated=dict(contaminated) if "decontaminate" in run.steps else None,
         left_out=left_out.read(run.steps["filter_report"].file(left_out.SUFFIX))
         if "filter_report" in run.steps
         else (),
