@@ -27,7 +27,7 @@ from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts, read_chunks
 from nextlong.artifacts.results import DocumentVectorsResult, EmbedResult, ExecutionResult
 from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Artifacts, Join, Step, Task, Work
+from nextlong.engine.step import Artifacts, Join, Step, Task, Work, each_shard
 from nextlong.errors import EncoderError
 from nextlong.recipe import Recipe
 from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, Encoder, kind_of, load_encoder
@@ -258,7 +258,7 @@ def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step, shortli
     kind = kind_of(recipe.encoder)
     inputs = (ingest, chunk, encoder) if shortlist is None else (ingest, chunk, encoder, shortlist)
     estimate = Estimate(
-        work=lambda amounts: amounts.embedded,
+        work="embedded",
         seconds=6e-5,
         disk=lambda amounts: amounts.chunks * amounts.dimensions,
         bytes=2,
@@ -313,11 +313,8 @@ def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step, shortli
 def document_vectors_step(recipe: Recipe, chunk: Step, embed: Step) -> Step:
     """VECTORS → one vector a document."""
     config: Json = {"of": recipe.documents.vector}
-
-    def tasks(done: Artifacts) -> list[Task]:
-        shards = zip(chunks_of(done).files(".chunks.arrow"), done["embed"].files(".vectors.npy"), strict=True)
-        return [partial(average_shard, chunks=chunks, vectors=vectors, **config) for chunks, vectors in shards]
-
+    files = {"chunks": (chunk, ".chunks.arrow"), "vectors": (embed, ".vectors.npy")}
+    tasks = each_shard(partial(average_shard, **config), **files)
     estimate = Estimate(
         work=lambda amounts: amounts.chunks * amounts.dimensions,
         seconds=2e-9,

@@ -273,7 +273,7 @@ _MINE = Estimate(
         _scanned(amounts) * costs.FOUND_S / costs.PRODUCT_S if _is_blocked(amounts) else _products(amounts)
     ),
     seconds=costs.PRODUCT_S,
-    disk=lambda amounts: amounts.all_neighbours,
+    disk="all_neighbours",
     bytes=12,
     tasks=lambda amounts: blocks(amounts.queries, amounts.queries),
     memory=_search_memory,
