@@ -1,6 +1,8 @@
 """The contract of encoders: each file keeps it, and no other file knows an encoder's name."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -54,3 +56,9 @@ def test_no_file_branches_on_an_encoders_name():
     names = {*MODELS, "sentence-transformers"}
     for path in SOURCE.rglob("*.py"):
         assert names.isdisjoint(_compared_words(path)), path
+
+
+@pytest.mark.parametrize("section", MODELS)
+def test_the_module_of_an_encoder_may_be_imported_first_as_a_worker_does(section):
+    code = f"import nextlong.retrieval.encoders.{section}"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
