@@ -116,6 +116,38 @@ def test_the_page_in_the_documentation_is_what_its_json_files_say(tmp_path):
     assert cell.startswith(f"{fmean(shown.recall('nextlong', 'hard', 8)):.2f}")
 
 
+def test_arms_of_a_later_session_join_those_before_if_their_common_models_are_the_same(made, tmp_path):
+    earlier, later = (copy.deepcopy(made) for _ in range(2))
+    earlier["recipe"]["arms"], later["recipe"]["arms"] = ARMS[:2], ARMS[2:]
+    earlier["models"] = [one for one in made["models"] if one["arm"] != "standard"]
+    later["models"] = [one for one in made["models"] if one["arm"] in ("base", "standard")]
+    sources = [tmp_path / "a.json", tmp_path / "b.json"]
+    for path, part in zip(sources, (earlier, later), strict=True):
+        store.write_json(path, part)
+    page, *_ = results.write(sources, tmp_path)
+    assert "| standard | 99.00 ± 0.000 | 61.00 ± 2.48 |" in page.read_text()
+    assert "later session than the other arms: standard. 3 models were trained again" in page.read_text()
+    page_alone, *_ = results.write([tmp_path / "results" / "mechanism.json"], tmp_path / "again")
+    assert page_alone.read_text() == page.read_text()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda part: part["models"][0].update(sha256="other"), "not those of the results before it"),
+        (lambda part: part.update(models=part["models"][1:2]), "not those of the results before it"),
+        (lambda part: part["recipe"]["extend"].update(steps=1), "its extend differs"),
+        (lambda part: part.update(corpus="other"), "its corpus made differs"),
+    ],
+)
+def test_results_of_other_experiments_are_not_joined(made, change, told):
+    other = copy.deepcopy(made)
+    change(other)
+    earlier = {**made, "models": made["models"][:1]}
+    with pytest.raises(RunError, match=told):
+        results.joined(earlier, other, origin="b.json")
+
+
 def real(made):
     """Return the same results of real documents."""
     corpus = {

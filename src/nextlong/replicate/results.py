@@ -19,7 +19,7 @@ from nextlong.engine import store
 from nextlong.errors import RunError
 from nextlong.evaluate.report.figures import drawn, style
 from nextlong.evaluate.report.show import as_markdown
-from nextlong.evaluate.report.tables import Spread, Table
+from nextlong.evaluate.report.tables import MeanStd, ScoreTable
 from nextlong.replicate.documents import NAMES as FACT_NAMES
 from nextlong.replicate.documents import VALUES as TYPICAL
 from nextlong.replicate.documents import Documents
@@ -211,13 +211,13 @@ class Results:
         return [fmean(values) for values in zip(*columns, strict=True)]
 
 
-def difference(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
+def difference(ours: Sequence[float], theirs: Sequence[float]) -> MeanStd:
     """Return the mean difference of the same seeds and its standard error."""
     each = [one - other for one, other in zip(ours, theirs, strict=True)]
-    return Spread(fmean(each), stdev(each) / sqrt(len(each)) if len(each) > 1 else None)
+    return MeanStd(fmean(each), stdev(each) / sqrt(len(each)) if len(each) > 1 else None)
 
 
-def is_decided(gap: Spread, *, seeds: int) -> bool:
+def is_decided(gap: MeanStd, *, seeds: int) -> bool:
     """Return whether a mean difference is beyond chance: a paired t-test over the seeds, 95 %, two-sided."""
     from scipy.stats import t
 
@@ -226,13 +226,13 @@ def is_decided(gap: Spread, *, seeds: int) -> bool:
     return abs(gap.mean) > float(t.ppf(0.975, seeds - 1)) * gap.deviation
 
 
-def interval(values: Sequence[float]) -> Spread:
+def interval(values: Sequence[float]) -> MeanStd:
     """Return the mean and half the width of its 95 % interval over seeds (t distribution)."""
     from scipy.stats import t
 
     if len(values) < 2:
-        return Spread(fmean(values), None)
-    return Spread(fmean(values), float(t.ppf(0.975, len(values) - 1)) * stdev(values) / sqrt(len(values)))
+        return MeanStd(fmean(values), None)
+    return MeanStd(fmean(values), float(t.ppf(0.975, len(values) - 1)) * stdev(values) / sqrt(len(values)))
 
 
 def write(sources: Sequence[Path], folder: Path) -> list[Path]:
@@ -255,21 +255,21 @@ def write(sources: Sequence[Path], folder: Path) -> list[Path]:
 
 
 def joined(one: Json, other: Json, *, origin: str) -> Json:
-    """Return two parts of one experiment, which differ in arms and seeds alone, as one; models of both must be the same.
+    """Return two parts of one experiment, whose recipes differ in arms and seeds alone, as one.
 
-    Raises RunError if their recipes or corpora differ, they share no model, or a model has other weights in each.
+    Raises RunError if anything else of the recipes or the corpora differ, or if the models that both have are not the same.
     """
-    recipes = [{**part["recipe"], "arms": None, "seeds": None, "corpus of": part["corpus"]} for part in (one, other)]
+    recipes = [{**part["recipe"], "arms": None, "seeds": None, "corpus made": part["corpus"]} for part in (one, other)]
     if differing := [key for key in recipes[0] if recipes[0][key] != recipes[1].get(key)]:
-        raise RunError(f"{origin}: its {differing[0]!r} differs from that of the results before it; report them apart")
-    models = {(model["arm"], model["seed"]): model for model in one["models"]}
-    again = {(model["arm"], model["seed"]): model for model in other["models"]}
-    differing_weights = [key for key in models.keys() & again.keys() if models[key]["sha256"] != again[key]["sha256"]]
-    if differing_weights or not models.keys() & again.keys():
-        about = f"{differing_weights[0]} has other weights" if differing_weights else "no model is the same"
-        raise RunError(f"{origin}: {about} than in the results before it; report them apart")
-    union = {key: list(dict.fromkeys([*one["recipe"][key], *other["recipe"][key]])) for key in ("arms", "seeds")}
-    return {**one, "recipe": {**one["recipe"], **union}, "models": [*{**again, **models}.values()]}
+        raise RunError(f"{origin}: its {differing[0]} differs from that of the results before it; report them apart")
+    models, again = ({(model["arm"], model["seed"]): model for model in part["models"]} for part in (one, other))
+    common = models.keys() & again.keys()
+    if not common or any(models[key]["sha256"] != again[key]["sha256"] for key in common):
+        raise RunError(f"{origin}: its models are not those of the results before it (by SHA-256); report them apart")
+    both = {key: [*dict.fromkeys([*one["recipe"][key], *other["recipe"][key]])] for key in ("arms", "seeds")}
+    added = [arm for arm in other["recipe"]["arms"] if arm not in one["recipe"]["arms"]]
+    later = [*one.get("later", []), {"arms": added, "same": len(common)}]
+    return {**one, "recipe": {**one["recipe"], **both}, "models": [*{**again, **models}.values()], "later": later}
 
 
 def page(results: Sequence[Results]) -> str:
@@ -377,7 +377,9 @@ def _documents(recipe: Json) -> tuple[str, str, str, str, str]:
         "random ones of others), then a paragraph that states the first facts again. A guess among the values of the document is "
         f"right in {100 / TYPICAL:.0f} %.",
         "one size, one corpus, few tokens. Facts are inserted into the text, and the base model and the replay hold the same "
-        "form within short rows: this says which sequences extend retrieval to longer distances among real text, not whether "
+        "form within short rows. Methods of whole documents put no other text between two paragraphs of one, so their rows ask for "
+        "no fact beyond the length of a document, and a row of NExtLong is built like a probe. This says which sequences "
+        "extend retrieval to longer distances among real text, not whether "
         "facts told in prose are found. Where recall is near that of a guess, differences are noise. Before any arm was trained, "
         "designs of the corpus with which no retrieval formed were discarded (docs/decisions/0022).",
     )
@@ -420,20 +422,20 @@ def _verdict(results: Results, claim: Hypothesis, other: str, counts: Sequence[i
     return f"{'Holds' if gap.mean > 0 else 'Fails, the opposite holds'} ({said}, standard error {gap.deviation:.1f})."
 
 
-def _tables(results: Results) -> Iterator[Table]:
+def _tables(results: Results) -> Iterator[ScoreTable]:
     for kind, words in results.kinds.items():
         rows = tuple(
             (arm, tuple(interval(results.recall(arm, kind, count)) for count in results.negatives))
             for arm in results.arms
         )
         about = "Percent of values recalled, by the number of negatives between a fact and its question."
-        yield Table(f"Recall across {words}", about, tuple(map(str, results.negatives)), rows, rows_are="parts")
+        yield ScoreTable(f"Recall across {words}", about, tuple(map(str, results.negatives)), rows, rows_are="parts")
     bins = list(results.models("base")[0]["measured"]["loss"])
     losses = tuple(
         (arm, tuple(interval([m["measured"]["loss"][part] for m in results.models(arm)]) for part in bins))
         for arm in results.arms
     )
-    yield Table("Loss by position", "Nats a token, up to this position.", tuple(bins), losses, rows_are="parts")
+    yield ScoreTable("Loss by position", "Nats a token, up to this position.", tuple(bins), losses, rows_are="parts")
     cells = [(kind, third) for kind in results.kinds for third in ("first", "last")]
     attention = tuple(
         (
@@ -446,7 +448,7 @@ def _tables(results: Results) -> Iterator[Table]:
     about = (
         "Percent of the attention. The facts are in the first third, the questions before the asked one in the last."
     )
-    yield Table("Attention by thirds", about, titles, attention, rows_are="parts")
+    yield ScoreTable("Attention by thirds", about, titles, attention, rows_are="parts")
     cost = tuple(
         (
             arm,
@@ -461,7 +463,7 @@ def _tables(results: Results) -> Iterator[Table]:
     about = (
         "Means over seeds. Base: the last leg only. Seconds: of the training steps, on one thread of a shared machine."
     )
-    yield Table("Cost", about, ("Tokens", "Seconds", "Training loss at the end"), cost, rows_are="parts")
+    yield ScoreTable("Cost", about, ("Tokens", "Seconds", "Training loss at the end"), cost, rows_are="parts")
 
 
 def _figures(results: Results) -> Iterator[tuple[str, str]]:
@@ -477,7 +479,7 @@ def _figures(results: Results) -> Iterator[tuple[str, str]]:
         yield name, made[0] + "\n"
 
 
-def _line(axes: Any, places: Sequence[float], spreads: Sequence[Spread], name: str, number: int) -> None:
+def _line(axes: Any, places: Sequence[float], spreads: Sequence[MeanStd], name: str, number: int) -> None:
     errors = [spread.deviation or 0.0 for spread in spreads]
     axes.errorbar(
         places,
@@ -545,6 +547,11 @@ def _commands(results: Results) -> Iterator[str]:
         yield "The settings are what differs from the preset; without them the command trains more."
     models = {model["sha256"]: model for model in results.json["models"]}  # a base model that seeds share, once
     seconds = sum(model["seconds"] for model in models.values())
+    for part in results.json.get("later", []):
+        yield (
+            f"Trained in a later session than the other arms: {_listed(part['arms'])}. {part['same']} models were trained again "
+            "there, and their weights have the same SHA-256."
+        )
     yield (
         f"Made by nextlong {results.json['version']}, corpus {results.json['corpus']}; {len(models)} models, "
         f"{seconds / 60:.0f} minutes of training steps on one thread each. The recipe, the measurements and the SHA-256 of each "
