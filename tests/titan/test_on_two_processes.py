@@ -52,9 +52,6 @@ def recipe(recipe_for, folder):
         "training": {"steps": STEPS, "tokens_per_step": 4096, "lr": 0.01, "warmup_steps": 2, "precision": "fp32"},
         "checkpoints": {"every_steps": 2},
         "held_out": {"every_steps": 4, "rows": 3},
-        "torchtitan": {
-            "options": ["--parallelism.spmd_backend", "partial_dtensor"]
-        },  # torch 2.13 cannot do the default
     }
     (folder / "T.yaml").write_text(yaml.safe_dump(plain))
     return folder / "T.yaml"
