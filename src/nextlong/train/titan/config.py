@@ -61,8 +61,8 @@ def config_of(recipe: TrainRecipe) -> Trainer.Config:
     if installed_version() == "main":
         if ranks > 1 and not any("spmd_backend" in option for option in recipe.torchtitan.options):
             raise RecipeError(
-                f"hardware.ranks_per_row={ranks}: context parallelism of torchtitan's main branch needs its backend spmd_types, which "
-                "nextlong was not tested with; install torchtitan==0.3.0, or try it with "
+                f"hardware.ranks_per_row={ranks}: context parallelism of torchtitan's main branch needs its backend "
+                "spmd_types, which nextlong was not tested with; install torchtitan==0.3.0, or try it with "
                 'torchtitan.options=["--parallelism.spmd_backend", "spmd_types"]'
             )
         batch = {
