@@ -121,5 +121,5 @@ def test_a_score_of_no_other_document_is_found(spliced, tmp_path, recipe_for):
 def test_trees_in_another_order_are_not_judged(spliced):
     assert (
         judged(spliced["reverse"], "reverse").skipped
-        == "only its drafts say which is the document that they were found for"
+        == "not checked: only the drafts record the document that they were found for"
     )

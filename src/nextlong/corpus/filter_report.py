@@ -35,7 +35,7 @@ from nextlong.artifacts.left_out import (
     write,
 )
 from nextlong.artifacts.results import (
-    ContaminatedResult,
+    DecontaminateResult,
     IngestResult,
     LeftOutResult,
     NearDuplicatesResult,
@@ -55,7 +55,7 @@ _ID_HEAD_CHARS: Final = 60
 
 def filter_report_step(settings: Ingest, splits: Splits, ingest: Step, select: Step, others: Sequence[Step]) -> Step:
     """What each filter removed, with examples; `others` are the steps that remove near-duplicates and contaminated text."""
-    reads = tuple(step for step in others if step.name in ("near_duplicates", "contaminated"))
+    reads = tuple(step for step in others if step.name in ("near_duplicates", "decontaminate"))
     sources = [place for place, of_source in enumerate(splits) for _ in of_source]
 
     def tasks(done: Artifacts) -> list[Task]:
@@ -72,13 +72,11 @@ def filter_report_step(settings: Ingest, splits: Splits, ingest: Step, select: S
             labels=[settings.sources[place].label for place in sources],
             selected=done["select"].result(SelectResult),
             near=done["near_duplicates"].result(NearDuplicatesResult) if "near_duplicates" in done else None,
-            contaminated=done["contaminated"].results(ContaminatedResult) if "contaminated" in done else (),
+            contaminated=done["decontaminate"].results(DecontaminateResult) if "decontaminate" in done else (),
         )
-        return [partial(write_filter_report, inputs=inputs)]
+        return [partial(_write_filter_report, inputs=inputs)]
 
-    estimate = Estimate(
-        work=lambda amounts: amounts.documents, seconds=1e-6, memory=lambda amounts: 16 * amounts.documents
-    )
+    estimate = Estimate(work="documents", seconds=1e-6, memory=lambda amounts: 16 * amounts.documents)
     return Step("filter_report", 5, {}, (ingest, select, *reads), tasks, LeftOutResult, estimate=estimate)
 
 
@@ -97,10 +95,10 @@ class _Inputs:
     labels: Sequence[str]  # the source of each of `ingested`
     selected: SelectResult
     near: NearDuplicatesResult | None
-    contaminated: Sequence[ContaminatedResult]
+    contaminated: Sequence[DecontaminateResult]
 
 
-def write_filter_report(out: Path, *, inputs: _Inputs) -> LeftOutResult:
+def _write_filter_report(out: Path, *, inputs: _Inputs) -> LeftOutResult:
     """Write `{out}.filter_report.json`; return the counts by reason, and how many kept documents share their id with another."""
     reasons = [*_rejects(inputs), *_by_filter(inputs), *_by_select(inputs), *_near(inputs), *_contaminated(inputs)]
     write(out.with_name(out.name + SUFFIX), [one for one in reasons if one.count])
@@ -170,6 +168,7 @@ def _dropped(keep: Sequence[Path]) -> list[int]:
 
 def _stays_of(inputs: _Inputs, doc_ids: Sequence[int]) -> dict[int, int]:
     """Return for each document the one that is kept of all that are compared as equal to it, itself if it is that one."""
+    # The compared hash of each document, (n,); then all shards are searched for others that have one of them.
     ids = np.array(doc_ids, np.int64)
     wanted = np.empty(len(ids), np.uint64)
     for place, doc in enumerate(doc_ids):
@@ -190,16 +189,13 @@ def _stays_of(inputs: _Inputs, doc_ids: Sequence[int]) -> dict[int, int]:
 def _near(inputs: _Inputs) -> list[LeftOut]:
     if inputs.near is None:
         return []
+    # Examples are pairs of rows of the corpus, whose shards begin at `starts`: (e, 2) ids of documents.
     starts = np.cumsum([0, *(len(np.load(path, mmap_mode="r")) for path in inputs.keep)])
-    gone, stays = ([_doc_id(pair[side], starts) for pair in inputs.near.examples] for side in (0, 1))
+    rows = np.array(inputs.near.examples, np.int64).reshape(-1, 2)
+    shards = np.searchsorted(starts, rows, side="right") - 1
+    gone, stays = (shards << schemas.SHARD_BITS | rows - starts[shards]).T.tolist()
     notes = [f"near-duplicate of {name}" for name in _names(inputs, stays)]
     return [LeftOut(NEARLY_EQUAL, "documents", inputs.near.near_duplicates, _spread(_examples(inputs, gone, notes)))]
-
-
-def _doc_id(row: int, starts: NDArray[np.int64]) -> int:
-    """Return the id of a row of the corpus, whose shards begin at `starts`."""
-    shard = int(np.searchsorted(starts, row, side="right")) - 1
-    return shard << schemas.SHARD_BITS | int(row - starts[shard])
 
 
 def _contaminated(inputs: _Inputs) -> list[LeftOut]:
@@ -253,7 +249,14 @@ def same_ids(documents: Sequence[Path], keep: Sequence[Path]) -> tuple[int, tupl
     again = ordered[1:][ordered[1:] == ordered[:-1]]
     if not len(again):
         return 0, ()
-    return len(again), _first_pair(documents, keep, int(again[0]))
+    found: list[int] = []
+    for doc_ids, hashes in _hashes(documents, keep):
+        found += doc_ids[hashes == again[0]].tolist()
+        if len(found) > 1:
+            break
+    names, sources, texts = lookup.document_columns(np.array(found[:2]), documents, ("source_id", "source", "text"))
+    heads = (" ".join(text[:_ID_HEAD_CHARS].split()) for text in texts.tolist())
+    return len(again), (str(sources[0]), str(names[0]), *heads)
 
 
 def _hashes(documents: Sequence[Path], keep: Sequence[Path]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
@@ -265,15 +268,3 @@ def _hashes(documents: Sequence[Path], keep: Sequence[Path]) -> Iterator[tuple[N
             pairs = zip(sources.tolist(), names.tolist(), strict=True)
             hashed = (xxhash.xxh3_64_intdigest(f"{source}\0{name}".encode()) for source, name in pairs)
             yield doc_ids, np.fromiter(hashed, np.uint64, len(doc_ids))
-
-
-def _first_pair(documents: Sequence[Path], keep: Sequence[Path], wanted: int) -> tuple[str, ...]:
-    found: list[int] = []
-    for doc_ids, hashes in _hashes(documents, keep):
-        found += doc_ids[hashes == np.uint64(wanted)].tolist()
-        if len(found) > 1:
-            break
-    ids = np.array(found[:2])
-    names, sources, texts = lookup.document_columns(ids, documents, ("source_id", "source", "text"))
-    heads = (" ".join(text[:_ID_HEAD_CHARS].split()) for text in texts.tolist())
-    return str(sources[0]), str(names[0]), *heads

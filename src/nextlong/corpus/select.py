@@ -64,9 +64,7 @@ def select_step(settings: Ingest, ingest: Step, splits: Splits, *, seed: int) ->
 
     caps = [source.model_dump(include={"weight", "max_documents", "max_chars"}) for source in sources]
     is_sampled = any(value is not None for cap in caps for value in cap.values())
-    estimate = Estimate(
-        work=lambda amounts: amounts.documents, seconds=2e-7, disk=lambda amounts: amounts.documents, bytes=1.0
-    )
+    estimate = Estimate(work="documents", seconds=2e-7, disk="documents", bytes=1.0)
     config = {"sources": caps, "seed": seed if is_sampled else None}
     return Step("select", 2, config, (ingest,), tasks, SelectResult, estimate=estimate)
 
@@ -194,7 +192,7 @@ def _histogram(shards: _Shards, source: int, seed: int) -> _Histogram:
     bins = 1 << _BIN_BITS
     documents, chars = np.zeros(bins, np.int64), np.zeros(bins, np.int64)
     for shard_hashes, shard_chars, keep in shards.of(source):
-        kept = np.flatnonzero(keep)
+        kept = np.flatnonzero(keep)  # rows of the shard
         bin_of = _bins(keyed_hash(shard_hashes[kept], seed=seed, stage=_STAGE))
         documents += np.bincount(bin_of, minlength=bins)
         np.add.at(chars, bin_of, shard_chars[kept])
@@ -219,6 +217,7 @@ def _prefix(
         int(documents[split] - histogram.documents[split]),
         int(chars[split] - histogram.chars[split]),
     )
+    # (n,) each, ascending by key, of the documents in that bin: `running` counts characters from the start of the prefix.
     keys, key_chars = _members(shards, source, split, seed)
     running = before.chars + np.cumsum(key_chars)
     fitting = min(int(np.searchsorted(running, max_chars, side="right")), max_documents - before.documents)

@@ -12,7 +12,7 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
 from typing import Any, ClassVar, Literal, TypeVar
 
@@ -63,6 +63,19 @@ class Work:
 
 
 TaskMaker = Callable[["Artifacts"], Sequence[Task] | Work]
+
+
+def each_shard(task: Callable[..., TaskResult], **files: tuple[Step, str]) -> TaskMaker:
+    """Return the tasks of a step that has one for each shard.
+
+    `files` are keywords of `task`, each with the step whose file of the shard it gets, and the suffix of that file.
+    """
+
+    def tasks(done: Artifacts) -> list[Task]:
+        shards = zip(*(done[step.name].files(suffix) for step, suffix in files.values()), strict=True)
+        return [partial(task, **dict(zip(files, shard, strict=True))) for shard in shards]
+
+    return tasks
 
 
 @dataclass(frozen=True)

@@ -26,7 +26,7 @@ from nextlong.artifacts import finished, left_out, lookup
 from nextlong.artifacts.left_out import LeftOut
 from nextlong.artifacts.results import (
     ChunkResult,
-    ContaminatedResult,
+    DecontaminateResult,
     DraftResult,
     KeywordsResult,
     ReferencedChunksResult,
@@ -450,10 +450,10 @@ def with_keywords(shards: Sequence[KeywordsResult]) -> dict[str, WithKeywords]:
 
 
 def _contaminated(run: Run) -> dict[str, int] | None:
-    if "contaminated" not in run.steps:
+    if "decontaminate" not in run.steps:
         return None
     by_file: Counter[str] = Counter()
-    for shard in run.steps["contaminated"].results(ContaminatedResult):
+    for shard in run.steps["decontaminate"].results(DecontaminateResult):
         by_file.update(shard.files)
     return dict(by_file)
 

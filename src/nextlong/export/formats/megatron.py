@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -92,18 +92,18 @@ def read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
             yield {"input_ids": ids[start:stop]}
 
 
-def _write_block(file: Any, block: Resolved, dtype: np.dtype[Any], eod: int | None) -> NDArray[np.int32]:
+def _write_block(file: BinaryIO, block: Resolved, dtype: np.dtype[Any], eod: int | None) -> NDArray[np.int32]:
     """Write the ids of a block; return the lengths of its documents in the file, shape (D,)."""
     ids = np.ascontiguousarray(block.input_ids, dtype)
     if eod is None:
-        file.write(ids)
+        file.write(ids.data)
         os.fsync(file.fileno())
         return block.document_lengths
     ends = np.cumsum(block.document_lengths, dtype=np.int64)
     is_open = ids[ends - 1] != eod
     last = np.array([eod], dtype).tobytes()
     for (start, stop), takes_eod in zip(pairwise([0, *ends.tolist()]), is_open.tolist(), strict=True):
-        file.write(ids[start:stop])
+        file.write(ids[start:stop].data)
         if takes_eod:
             file.write(last)
     os.fsync(file.fileno())

@@ -110,6 +110,7 @@ def _padded(block: Resolved, multiple: int, *, pad_id: int) -> tuple[Resolved, N
     """Return the block with padding behind each document, and the tokens that each then occupies, shape (D,)."""
     lengths = block.document_lengths.astype(np.int64)
     room = -(-lengths // multiple) * multiple
+    # (D,) where each document starts among all tokens of the block, before and after padding.
     starts, new_starts = np.cumsum(lengths) - lengths, np.cumsum(room) - room
     ids = np.full(room.sum(), pad_id, np.int32)
     ids[np.arange(lengths.sum()) + np.repeat(new_starts - starts, lengths)] = block.input_ids

@@ -114,8 +114,8 @@ def costs(
     cost_of = {}
     for step in steps:
         estimate, resources = step.estimate, step.resources(capacity)
-        tasks = max(1, round(estimate.tasks(amounts)))
-        work, rate, start_s = estimate.work(amounts), rates.get(estimate.rate), 0.0
+        tasks = max(1, round(amounts.of(estimate.tasks)))
+        work, rate, start_s = amounts.of(estimate.work), rates.get(estimate.rate), 0.0
         seconds: float | None = estimate.seconds * work
         if rate is not None:
             unit = rate.on_gpu if resources.gpus else rate.seconds
@@ -123,18 +123,18 @@ def costs(
             seconds = 0.0 if not work else None if unit is None else unit * work
             if estimate.task_s and seconds:
                 tasks = max(tasks, math.ceil(seconds / estimate.task_s))
-        elif estimate.rate == TRIED and (tried := estimate.work(trial.amounts)) and step.name in trial.seconds:
+        elif estimate.rate == TRIED and (tried := trial.amounts.of(estimate.work)) and step.name in trial.seconds:
             unit_s = trial.seconds[step.name] / tried
             is_telling = trial.seconds[step.name] > _TELLING_SECONDS or not estimate.seconds
             seconds = work * (unit_s if is_telling else min(unit_s, estimate.seconds))
         unit_bytes = estimate.bytes
-        if (tried := estimate.disk(trial.amounts)) and step.name in trial.bytes:
+        if (tried := trial.amounts.of(estimate.disk)) and step.name in trial.bytes:
             unit_bytes = trial.bytes[step.name] / tried
         cost_of[step.name] = Cost(
             seconds=seconds,
             start_s=start_s,
-            disk_bytes=unit_bytes * estimate.disk(amounts),
-            memory_bytes=estimate.memory(amounts),
+            disk_bytes=unit_bytes * amounts.of(estimate.disk),
+            memory_bytes=amounts.of(estimate.memory),
             tasks=tasks,
             on_gpus=resources.gpus > 0,
             at_once=resources.at_once,
