@@ -28,13 +28,7 @@ from nextlong.errors import RecipeError, RunError
 from nextlong.report import tables
 from nextlong.train import checkpoint, costs, held_out, metrics
 from nextlong.train.check import check_model
-from nextlong.train.device import (
-    accelerator,
-    autocast,
-    explained_memory_errors,
-    learning_rate,
-    optimizer_for,
-)
+from nextlong.train.device import accelerator, autocast, explained_memory_errors, learning_rate, optimizer_for
 from nextlong.train.loss import IGNORED
 from nextlong.train.metrics import Metrics, Step
 from nextlong.train.model import make_model, not_finite
