@@ -51,7 +51,7 @@ def main() -> int:
             asked = Asked(
                 nodes=nodes, workers=options.workers, gpus=options.gpus, gpu_tflops=options.gpu_tflops, chunks=chunks
             )
-            _, costs = page.plan_for(recipe, files, steps, measured, asked).on[-1]
+            _, _, costs = page.costs_on(recipe, files, steps, measured, asked)[-1]
             show(steps, costs, options, chunks=chunks, nodes=nodes)
     return 0
 

@@ -21,7 +21,6 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 import nextlong
 from executing import carry_out
 from nextlong import pipeline
-from nextlong.engine.executor import Capacity
 from nextlong.engine.local import LocalExecutor
 from nextlong.recipe import Recipe
 
@@ -90,7 +89,7 @@ def small_corpus(tmp_path_factory):
 def warm_workers():
     """The server that workers are forked from, with what a fit needs as well: a run would import it each time anew."""
     preload = ["nextlong.pipeline", "nextlong.retrieval.encoders.lsa", "faiss", "pyarrow.parquet"]
-    with LocalExecutor(Capacity(cpus=1), preload=preload) as executor:
+    with LocalExecutor(1, preload=preload) as executor:
         assert list(carry_out(executor, len, [("warm",)])) == [4]
 
 

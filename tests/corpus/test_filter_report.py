@@ -285,7 +285,7 @@ def test_no_more_is_held_than_plan_says(recipe_for, tmp_path, monkeypatch):
     hashed = ((None, np.arange(first, shards * rows, shards, np.uint64)) for first in range(shards))
     monkeypatch.setattr(filter_report, "_hashes", lambda *_: hashed)
     recipe = recipe_for(tmp_path)
-    (step,) = [step for step in pipeline.route(recipe, input_files(recipe)) if step.name == "filter_report"]
+    (step,) = [step for step in pipeline.route(recipe, input_files(recipe.ingest)) if step.name == "filter_report"]
     tracemalloc.start()
     try:
         assert same_ids([], []) == (0, ())

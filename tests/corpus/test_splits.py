@@ -80,7 +80,7 @@ def ingested(folder, files, *, sources):
             "compose": {"target_tokens": 1024},
         }
     )
-    route = pipeline.route(recipe, input_files(recipe))
+    route = pipeline.route(recipe, input_files(recipe.ingest))
     steps = route[: 1 + [step.name for step in route].index("select")]
     (folder / "run").mkdir()
     done = run_steps(steps, run_dir=folder / "run", executor=SerialExecutor())

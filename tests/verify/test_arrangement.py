@@ -16,6 +16,11 @@ from nextlong.schemas import SEQUENCE_INDEX
 from nextlong.verify.arrangement import _disorder, _row_problems, _SplitRows
 
 
+@pytest.fixture(scope="session")
+def finished(exported_run):
+    return exported_run
+
+
 def change_rows(run, change, split="train"):
     """Alter index and offsets of a split of the recorded rows; `change` gets both and returns both."""
     paths = [folder_of(run, "rows") / f"part-00000.{split}.{kind}.npy" for kind in ("index", "offsets")]

@@ -2,11 +2,9 @@ import itertools
 import json
 import os
 import re
-import shutil
 import subprocess
 import sys
 from functools import partial
-from pathlib import Path
 
 import numpy as np
 import pyarrow as pa
@@ -37,12 +35,6 @@ ALL = 100_000  # a sample of everything
 
 
 LISTS = ("chunk_id", "role", "group", "token_start", "token_end", "score")
-
-
-@pytest.fixture
-def run(finished, tmp_path):
-    """A copy to damage."""
-    return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
 def test_checks_side_by_side_find_what_they_find_one_by_one(finished, monkeypatch):

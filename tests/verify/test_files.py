@@ -1,21 +1,11 @@
 """Tests."""
 
 import json
-import shutil
-from pathlib import Path
-
-import pytest
 
 from damage import breaches, files
 from exported_runs import exported
 from nextlong.verify.files import check_mixes
 from nextlong.verify.run_files import RunFiles
-
-
-@pytest.fixture
-def run(finished, tmp_path):
-    """A copy to damage."""
-    return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
 def test_a_changed_byte_and_a_missing_file_are_found_by_their_hashes(run):

@@ -1,19 +1,9 @@
-import shutil
-from pathlib import Path
-
 import numpy as np
-import pytest
 
 from damage import breaches, change_rows, change_sequence, chunk_name, files, first_sequence, read_batches, spans_of
 from nextlong.schemas import META, NEGATIVE, SHARD_BITS
 
 ALL = 100_000  # a sample of everything
-
-
-@pytest.fixture
-def run(finished, tmp_path):
-    """A copy to damage."""
-    return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
 def test_a_wrong_score(run):

@@ -2,8 +2,6 @@
 
 import itertools
 import json
-import shutil
-from pathlib import Path
 from types import SimpleNamespace
 
 import fastokens
@@ -20,12 +18,6 @@ from nextlong.sequences.tokenizer import train_bpe
 from nextlong.verify import tokens
 from nextlong.verify.outcome import CheckOutcome
 from nextlong.verify.tokens import Tokenized, _cut_problems
-
-
-@pytest.fixture
-def run(finished, tmp_path):
-    """A copy to damage."""
-    return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
 @pytest.fixture

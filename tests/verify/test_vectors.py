@@ -16,12 +16,6 @@ from nextlong.verify.vectors import check_document_scores
 ALL = 100_000  # a sample of everything
 
 
-@pytest.fixture
-def run(finished, tmp_path):
-    """A copy to damage."""
-    return Path(shutil.copytree(finished, tmp_path / "run"))
-
-
 def test_a_vector_that_is_not_the_encoders(run):
     def alter(vectors):
         vectors[3] = -vectors[3]

@@ -147,12 +147,18 @@ class Request:
         """Return a sample that fits with its answer; None, which counts as refused, for another."""
         return sample if self.fits(sample) else None
 
-    def too_short(self, task: str, *, least: int | None = None) -> EvaluateError:
-        """Return the error of a length that leaves a task no room; `least` is the smallest that does, where it is known."""
-        needed = (
-            f"more than {self.length:,} tokens" if least is None else f"at least {least:,} tokens, not {self.length:,}"
+    def require(self, least: int, task: str) -> None:
+        """Raise EvaluateError for a length below the least that a task needs."""
+        if self.length < least:
+            raise EvaluateError(
+                f"--lengths: {task} needs at least {least:,} tokens, not {self.length:,}; leave the length or the task out"
+            )
+
+    def too_short(self, task: str) -> EvaluateError:
+        """Return the error of a length that leaves a task no room."""
+        return EvaluateError(
+            f"--lengths: {task} needs more than {self.length:,} tokens; leave the length or the task out"
         )
-        return EvaluateError(f"--lengths: {task} needs {needed}; leave the length or the task out")
 
     def is_in_band(self, sample: Sample) -> bool:
         """Return whether the tokens of a published sample, answer included, lie in (length / 2, length]."""

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.artifacts.finished import References, document_hashes, read_references
+from nextlong.artifacts.finished import References
 from nextlong.engine.step import TaskResult
 from nextlong.errors import CorpusError, RecipeError
 from nextlong.rng import keyed_hash, threshold_for
@@ -172,7 +172,7 @@ def _contents(
     hashes_of: dict[str, list[NDArray[np.uint64]]] = {name: [] for name in splits}
     chunks_of: dict[str, _Chunks] = {name: {} for name in splits}
     for number, run in enumerate(runs):
-        ids, offsets = read_references(run.sequences, take=run.take)
+        ids, offsets = run.chunk_ids()
         firsts = np.cumsum([0, *run.take])
         for name, index in splits.items():
             of_run = index[index["run"] == number]
@@ -182,21 +182,20 @@ def _contents(
             before = chunks_of[name].get(run.corpus, chunk_ids)
             chunks_of[name][run.corpus] = np.union1d(before, chunk_ids)
             if len(chunk_ids):
-                hashes_of[name].append(document_hashes(chunk_ids, run.chunks, run.hashes))
+                hashes_of[name].append(run.document_hashes(chunk_ids))
     documents = {name: len(np.unique(np.concatenate(hashes))) if hashes else 0 for name, hashes in hashes_of.items()}
     return documents, chunks_of
 
 
 def arranged(runs: Sequence[References], arrangement: Arrangement) -> tuple[dict[str, NDArray[Any]], int]:
-    """Return the SEQUENCE_INDEX of each split, its runs mixed, and how many sequences are in none because they share
-    chunks."""
+    """Return the SEQUENCE_INDEX of each split, its runs mixed, and how many sequences were filtered out for shared chunks."""
     index = np.concatenate([run.read_index(run=number) for number, run in enumerate(runs)])
     if not arrangement.validation:
         return {"train": _mixed(index, "train", len(runs), arrangement)}, 0
     held_out = is_validation(index, share=arrangement.validation, seed=arrangement.seed)
     is_shared = np.zeros(len(index), np.bool_)
     if arrangement.shared_chunks == "leave-out":
-        references = [read_references(run.sequences, take=run.take) for run in runs]
+        references = [run.chunk_ids() for run in runs]
         corpora = [run.corpus for run in runs]
         is_shared = shares_chunks(
             held_out,
@@ -210,8 +209,7 @@ def arranged(runs: Sequence[References], arrangement: Arrangement) -> tuple[dict
 
 
 def _mixed(index: NDArray[Any], split: str, runs: int, arrangement: Arrangement) -> NDArray[Any]:
-    """Return the sequences of a split, given run by run, in the proportions asked; without any all, evenly
-    interleaved."""
+    """Mix the sequences of a split, given run by run, in the requested proportions; without any, interleave all evenly."""
     if runs == 1 or not len(index):
         return index
     of_runs = [index[index["run"] == number] for number in range(runs)]

@@ -98,8 +98,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """One format: what its splits hold, how many tokens a row can hold, and its folder below the card, "" for the
-    card's."""
+    """One format: its splits, the tokens that a row can hold, and its folder below the card's ("": the same folder)."""
 
     format: Format
     splits: Sequence[Split]

@@ -51,8 +51,7 @@ _ATOMIC: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az", "hf"})
 
 @dataclass(frozen=True, slots=True)
 class ExportFile:
-    """A finished file: where it lies, its name below the destination (with /), its size and XXH3 128-bit hash in
-    hex."""
+    """A finished file: its path, its name below the destination (with /), its size, and its XXH3 128-bit hash in hex."""
 
     path: Path
     name: str
@@ -336,8 +335,7 @@ class Destination:
                 self.fs.rm_file(marker)
 
     def _nearest(self) -> str:
-        """Return the folder, or the nearest one above it that is there; object stores have no folders that could be
-        missing."""
+        """Return the folder, or the nearest existing one above it; in object stores no folder can be missing."""
         folder = self.root
         while not self.is_atomic and folder != self.fs._parent(folder) and not self.fs.exists(folder):
             folder = self.fs._parent(folder)

@@ -62,12 +62,11 @@ def export_steps(
 
 
 def check_names(formats: Sequence[str], known: Artifacts) -> None:
-    """Raise RecipeError for a format that is called as a step of the run is, whose place in the record it would
-    take."""
+    """Raise RecipeError for a format with the name of a step of the run, which it would replace in the record."""
     for name in formats:
         if name in known and "format" not in known[name].manifest["config"]:
             raise RecipeError(
-                f"export.formats: {name} is the name of a step of the run, so no format can be called so; give the format, and its "
+                f"export.formats: {name} is the name of a step of the run, so a format cannot have it; give the format, and its "
                 "entry point, another name"
             )
 
@@ -185,8 +184,7 @@ def _shards_of(id_bytes: float) -> float:
 
 
 def _keys(export: Export, name: str) -> Json:
-    """Return the keys of `export` that a format takes, and how it compresses: its own word, which is its first for
-    `auto`."""
+    """Return the keys of `export` that a format takes, and its compression, which is its first for `auto`."""
     accepted = format_of(name)
     asked = export.compression
     keys = {key: getattr(export, key) for key in sorted(accepted.keys - {"compression"})}

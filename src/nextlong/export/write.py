@@ -77,8 +77,7 @@ def divide_into_shards(
     name: str,
     options: Options,
 ) -> list[Shard]:
-    """Return which rows make one file: by the format's own rule, else as many as `options.shard_bytes` hold, at least
-    one."""
+    """Return which rows make one file: by the format's rule, else as many as `options.shard_bytes` hold, at least one."""
     shard_rows = format_of(name).shard_rows
     # (rows,) tokens of each row: the index has the tokens of its sequences, the offsets say which sequences make a row.
     row_tokens = np.diff(np.concatenate([[0], np.cumsum(index["length"])])[offsets])

@@ -341,6 +341,9 @@ def _stats(run: Run, counting: _Counting) -> Stats:
     is_extended = method.layout == schemas.Layout.EXTENDED
     drafted, lengths = run.steps["draft"].results(DraftResult), document_chars(run)
     keyword_shards = run.steps["keywords"].results(KeywordsResult) if "keywords" in run.steps else []
+    contaminated = Counter[str]()  # chunks by evaluation file
+    for shard in run.steps["decontaminate"].results(DecontaminateResult) if "decontaminate" in run.steps else ():
+        contaminated.update(shard.files)
     similarity = counting.cosines.spread(unit=COSINE_UNIT)
     if similarity is not None:  # the quantiles are rounded, the mean is not
         similarity = replace(similarity, mean=float(counting.rank_sums.sum()) / similarity.count)
@@ -393,7 +396,7 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         in_parts=InParts(counting.in_parts, counting.in_sequences)
         if method.layout == schemas.Layout.INTERLEAVED
         else None,
-        contaminated=_contaminated(run),
+        contaminated=dict(contaminated) if "decontaminate" in run.steps else None,
         left_out=left_out.read(run.steps["filter_report"].file(left_out.SUFFIX))
         if "filter_report" in run.steps
         else (),
@@ -447,15 +450,6 @@ def with_keywords(shards: Sequence[KeywordsResult]) -> dict[str, WithKeywords]:
         documents[shard.source] += shard.documents
         found[shard.source] += shard.with_keywords
     return {source: WithKeywords(count, found[source]) for source, count in documents.items() if count}
-
-
-def _contaminated(run: Run) -> dict[str, int] | None:
-    if "decontaminate" not in run.steps:
-        return None
-    by_file: Counter[str] = Counter()
-    for shard in run.steps["decontaminate"].results(DecontaminateResult):
-        by_file.update(shard.files)
-    return dict(by_file)
 
 
 def _by_rank(counting: _Counting) -> tuple[RankMean, ...]:

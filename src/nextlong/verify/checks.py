@@ -5,7 +5,7 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
@@ -14,17 +14,19 @@ from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
+import numpy as np
 import pyarrow as pa
 from threadpoolctl import threadpool_limits
 
 from nextlong.engine import interrupts
 from nextlong.errors import RunError
+from nextlong.schemas import ROW_MASK, SHARD_BITS
 from nextlong.verify.corpus import check_corpus
 from nextlong.verify.exports import check_exports
 from nextlong.verify.files import check_files, check_mixes, other_variants
 from nextlong.verify.near_duplicates import check_near_duplicates, check_weights, find_copies
-from nextlong.verify.outcome import CheckOutcome, in_words
-from nextlong.verify.run_files import RunFiles, with_names
+from nextlong.verify.outcome import MARK, CheckOutcome, in_words
+from nextlong.verify.run_files import RunFiles
 from nextlong.verify.search import check_search
 from nextlong.verify.sequences import check_sequences
 from nextlong.verify.tokens import check_cuts, check_tokens
@@ -148,6 +150,36 @@ def _guarded(run: RunFiles, name: str, check: Callable[[], list[CheckOutcome]]) 
         broken = CheckOutcome(name, "files")
         broken.breach(f"could not be checked, the files are not as they should be: {in_words(error)}")
         return [broken]
+
+
+def with_names(run: RunFiles, outcomes: Iterable[CheckOutcome]) -> list[CheckOutcome]:
+    """Replace the marks of chunks and documents in the examples of outcomes by names, in place.
+
+    Only the few examples that are kept cost a look-up, however many breaches are counted.
+    """
+    named = list(outcomes)
+    marks = {match.groups() for outcome in named for example in outcome.examples for match in MARK.finditer(example)}
+    name_of = {mark: _name(run, *mark) for mark in marks}
+    for outcome in named:
+        outcome.examples = [MARK.sub(lambda match: name_of[match.groups()], example) for example in outcome.examples]
+    return named
+
+
+def _name(run: RunFiles, kind: str, digits: str) -> str:
+    """Return `doc-17 · chunk 3` or `doc-17`; of an id that the run does not have, its shard and row."""
+    number = int(digits)
+    if number < 0:
+        return f"no {kind}"
+    shard, row = number >> SHARD_BITS, number & ROW_MASK
+    try:
+        if kind == "document":
+            return run.names_of(np.array([number]), "source_id")[number]
+        doc_rows = run.chunks(shard)["doc_row"]
+        doc = int(doc_rows[row]) | shard << SHARD_BITS
+        ordinal = row - int(np.searchsorted(doc_rows, doc_rows[row])) + 1
+        return f"{run.names_of(np.array([doc]), 'source_id')[doc]} · chunk {ordinal}"
+    except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
+        return f"unknown {kind} (shard {shard}, row {row:,})"
 
 
 @contextmanager

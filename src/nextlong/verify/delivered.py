@@ -21,10 +21,11 @@ import xxhash
 from nextlong.errors import RunError
 from nextlong.export.formats.base import UNREADABLE, Format
 from nextlong.text import Json
+from nextlong.verify.checks import with_names
 from nextlong.verify.exports import Comparison, compare, no_reader, readable, rows_in
 from nextlong.verify.files import content_problem
 from nextlong.verify.outcome import CheckOutcome, in_words
-from nextlong.verify.run_files import FileEntry, Manifest, RunFiles, StepFiles, open_step, with_names
+from nextlong.verify.run_files import FileEntry, Manifest, RunFiles, StepFiles, open_step
 
 RECORD: Final = "manifest.json"
 _ALLOWED: Final = frozenset({RECORD, "LICENSE", "LICENSE.md", "LICENSE.txt"})  # what users and hubs put beside data

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -25,7 +25,7 @@ from nextlong.errors import RunError
 from nextlong.recipe.keys import NEGATIVES, NegativeChoice
 from nextlong.schemas import BOS, DOCUMENT, EOS, META, NEGATIVE, NO_CHUNK, ROLES, ROW_MASK, SEPARATOR, SHARD_BITS
 from nextlong.text import Json
-from nextlong.verify.outcome import MARK, CheckOutcome, chunk_name
+from nextlong.verify.outcome import chunk_name
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -489,33 +489,3 @@ def _locate(named: Path) -> tuple[Path, Path]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{index} is not the record of a run ({error!r}); `nextlong run` rewrites it") from None
     return named, named / "variants" / f"{variant}.json"
-
-
-def with_names(run: RunFiles, outcomes: Iterable[CheckOutcome]) -> list[CheckOutcome]:
-    """Replace the marks of chunks and documents in the examples of outcomes by names, in place.
-
-    Only the few examples that are kept cost a look-up, however many breaches are counted.
-    """
-    named = list(outcomes)
-    marks = {match.groups() for outcome in named for example in outcome.examples for match in MARK.finditer(example)}
-    name_of = {mark: _name(run, *mark) for mark in marks}
-    for outcome in named:
-        outcome.examples = [MARK.sub(lambda match: name_of[match.groups()], example) for example in outcome.examples]
-    return named
-
-
-def _name(run: RunFiles, kind: str, digits: str) -> str:
-    """Return `doc-17 · chunk 3` or `doc-17`; of an id that the run does not have, its shard and row."""
-    number = int(digits)
-    if number < 0:
-        return f"no {kind}"
-    shard, row = number >> SHARD_BITS, number & ROW_MASK
-    try:
-        if kind == "document":
-            return run.names_of(np.array([number]), "source_id")[number]
-        doc_rows = run.chunks(shard)["doc_row"]
-        doc = int(doc_rows[row]) | shard << SHARD_BITS
-        ordinal = row - int(np.searchsorted(doc_rows, doc_rows[row])) + 1
-        return f"{run.names_of(np.array([doc]), 'source_id')[doc]} · chunk {ordinal}"
-    except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
-        return f"unknown {kind} (shard {shard}, row {row:,})"

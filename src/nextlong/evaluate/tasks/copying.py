@@ -35,8 +35,7 @@ _LEAST_LETTERS: Final = 3
 
 def _check_copying(request: Request) -> None:
     """Raise EvaluateError for a length without room for the passages, and for a text that is too short."""
-    if request.length < 4 * _PASSAGE_TOKENS:
-        raise request.too_short("copying", least=4 * _PASSAGE_TOKENS)
+    request.require(4 * _PASSAGE_TOKENS, "copying")
     haystack_ids(request, request.length + _PASSAGE_TOKENS, part=0)
 
 
@@ -67,8 +66,7 @@ def _measure_copying(model: HuggingFaceModel, request: Request) -> Json:
 
 def _check_key_values(request: Request) -> None:
     """Raise EvaluateError for a length without room for the pairs, a tokenizer without words, and a text that is too short."""
-    if request.length < 16 * _PAIRS:
-        raise request.too_short("key_values", least=16 * _PAIRS)
+    request.require(16 * _PAIRS, "key_values")
     _words(request.tokenizer)
     haystack_ids(request, request.length, part=0)
 

@@ -119,8 +119,7 @@ _FORMS: Final = {
 
 
 def _needle_samples(request: Request, form: Form) -> Iterator[Sample | None]:
-    if request.length < _LEAST_NEEDLE_TOKENS:
-        raise request.too_short("a needle", least=_LEAST_NEEDLE_TOKENS)
+    request.require(_LEAST_NEEDLE_TOKENS, "a needle")
     draw = random.Random(request.seed)
     essay = texts.essay_words(request.data) if form.haystack == "essay" else []
     build = partial(_needle_question, form=form, draw=draw, seed=request.seed, essay=essay)
@@ -211,8 +210,7 @@ class _Draws:
 
 
 def _variable_samples(request: Request) -> Iterator[Sample | None]:
-    if request.length < _LEAST_TOKENS:
-        raise request.too_short("vt", least=_LEAST_TOKENS)
+    request.require(_LEAST_TOKENS, "vt")
     draws = _Draws(request.seed)
     example = _worked_example(request, draws)
     build = partial(_chain_question, draws=draws)
@@ -269,8 +267,7 @@ _LISTED: Final = " Answer: The top 10 words that appear most often in the list a
 
 
 def _common_words_samples(request: Request) -> Iterator[Sample | None]:
-    if request.length < _LEAST_TOKENS:
-        raise request.too_short("cwe", least=_LEAST_TOKENS)
+    request.require(_LEAST_TOKENS, "cwe")
     few = sorted({one for kind in ("noun", "adjective", "verb") for one in texts.wonderwords(kind)})
     random.Random(request.seed).shuffle(few)
     many = list(request.data.json(_ENGLISH_WORDS, _WORDS).values()) if request.data.has(_ENGLISH_WORDS) else []
@@ -320,8 +317,7 @@ _DECODED: Final = " Answer: According to the coded text above, the three most fr
 
 def _frequent_words_samples(request: Request) -> Iterator[Sample | None]:
     """Yield fwe's samples; the answer's tokens are taken from the length first, and all else follows from the rest."""
-    if request.length < _LEAST_TOKENS:
-        raise request.too_short("fwe", least=_LEAST_TOKENS)
+    request.require(_LEAST_TOKENS, "fwe")
     draw, room = random.Random(request.seed), request.room - _CODED_BUDGET
     vocabulary, words = _vocabulary(request, draw), room // _LETTERS
     step = room // 32
@@ -426,8 +422,7 @@ def _read_hotpotqa(data: DataFiles) -> Questions:
 
 
 def _qa_samples(request: Request, read: Callable[[DataFiles], Questions]) -> Iterator[Sample | None]:
-    if request.length < _LEAST_TOKENS:
-        raise request.too_short("qa", least=_LEAST_TOKENS)
+    request.require(_LEAST_TOKENS, "qa")
     questions, documents = read(request.data)
     if not questions:
         raise EvaluateError(f"{_SQUAD} or {_HOTPOTQA}: no question in it can be answered; {origin(_SQUAD)}")

@@ -83,8 +83,7 @@ def shard_sizes(rows: RowSizes, options: Options) -> list[int]:
 
 
 def read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of the shards that `index.json` lists. Raises ValueError where index, header and shard
-    disagree."""
+    """Yield the rows of the shards in `index.json`. Raises ValueError where index, header and shard disagree."""
     shards = shards_of(folder)
     check_index("index.json", [shard.name for shard in shards], sorted(files))
     for shard in shards:
@@ -104,8 +103,7 @@ def shards_of(folder: Path) -> list[StoredShard]:
 
 
 class StoredShard:
-    """A shard of any `MDSWriter`, by its entry in the index: a sequence of rows, mapped into memory where it is not
-    compressed."""
+    """A shard of any `MDSWriter`, by its index entry: a sequence of rows, memory-mapped unless it is compressed."""
 
     def __init__(self, folder: Path, entry: Mapping[str, Any]) -> None:
         """Take the entry apart; nothing is read yet."""

@@ -32,8 +32,7 @@ _UINT16_VOCABULARY: Final = 65_500  # Megatron's own bound: it leaves room for i
 
 
 class MegatronShard(ShardResult):
-    """A shard, its documents, the id put behind those that do not end in it, and the name of its files without their
-    ends."""
+    """A shard: its documents, the id appended to those that do not end in it, and its file names without suffixes."""
 
     documents: int
     eod: int | None
@@ -69,8 +68,7 @@ def write(out: Path, rows: Iterable[Resolved], options: Options) -> MegatronShar
 
 
 def close(folder: Path, shards: Sequence[MegatronShard]) -> None:
-    """Write `blend.txt`: one line per shard: its tokens, which are its weight in a blend, and its prefix relative to
-    the folder."""
+    """Write `blend.txt`: for each shard a line with its tokens, which are its weight, and its prefix below the folder."""
     lines = [f"{shard.tokens} {shard.prefix}\n" for shard in shards]
     (folder / "blend.txt").write_text("".join(lines), encoding="utf-8")
 

@@ -55,8 +55,7 @@ def write(out: Path, rows: Iterable[Resolved], options: Options) -> OlmoShard:
 
 
 def read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    """Yield the documents of the arrays by the offsets beside them. Raises ValueError where these do not tile the
-    array."""
+    """Yield the documents of the arrays by the offsets beside them. Raises ValueError unless these tile the array."""
     for name in files:
         with gzip.open(folder / name.replace(".npy", ".csv.gz"), "rt", newline="") as lines:
             places = [(int(start), int(end)) for start, end in csv.reader(lines)]

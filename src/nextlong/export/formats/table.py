@@ -132,8 +132,7 @@ def _padded(block: Resolved, multiple: int, *, pad_id: int) -> tuple[Resolved, N
 
 
 def _labels(block: Resolved, room: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the ids, with -100 at the first token of each document (no context predicts it) and at padding, shape
-    (S,)."""
+    """Return the ids, (S,), with -100 at padding and at the first token of each document, which no context predicts."""
     labels = block.input_ids.copy()
     starts = np.cumsum(room, dtype=np.int64) - room
     labels[starts] = _IGNORED
