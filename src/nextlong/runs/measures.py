@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from dataclasses import dataclass
 from typing import Final
 
@@ -134,16 +135,18 @@ def measure_cut_off(run: Run, taken: Tally, *, tokens: int) -> CutOff | None:
     return CutOff(of_tokens - tokens, of_tokens)
 
 
-def document_chars(run: Run) -> Tally:
-    """Count the characters of every document's chunks, a shard at a time."""
-    lengths = Tally()
-    for path in run.corpus.chunks:
+def corpus_chars(run: Run) -> tuple[Tally, dict[str, int]]:
+    """Count the characters of every document's chunks, and those of each source, the largest first; a shard at a time."""
+    lengths, of_source = Tally(), Counter[str]()
+    for shard, path in enumerate(run.corpus.chunks):
         columns = read_chunks(path, ("doc_row", "start", "end"))
-        rows = columns["doc_row"]
+        rows, chars = columns["doc_row"], columns["end"] - columns["start"]
         if len(rows):
-            firsts = np.flatnonzero(np.diff(rows, prepend=rows[0] - 1))
-            lengths.add(np.add.reduceat(columns["end"] - columns["start"], firsts))
-    return lengths
+            lengths.add(np.add.reduceat(chars, np.flatnonzero(np.diff(rows, prepend=rows[0] - 1))))
+            first = schemas.pack_ids(shard, rows[:1])  # the documents of a shard are of one source
+            (names,) = lookup.document_columns(first, run.corpus.documents, ("source",))
+            of_source[str(names[0])] += int(chars.sum())
+    return lengths, dict(sorted(of_source.items(), key=lambda item: (-item[1], item[0])))
 
 
 def sample_chunks(run: Run, most: int) -> NDArray[np.int64]:

@@ -113,8 +113,8 @@ class Run:
             self.recipe = Recipe.from_dict(self.variant.recipe, origin=str(self.record))
         except RecipeError as error:
             raise RunError(
-                f"{error}\nThis run was made by another version of nextlong, whose recipes this one does not read; run the recipe "
-                "again, with the key corrected: what has not changed is kept"
+                f"{self.record} was made by an earlier version of nextlong ({str(error).splitlines()[0]}); "
+                "run the recipe again into a new folder (run_dir)"
             ) from None
         self.steps: dict[str, Artifact] = {
             name: open_done(name, self.path / folder, trust="size") for name, folder in self.variant.steps.items()
