@@ -62,12 +62,13 @@ class Machines(NamedTuple):
 class Cost:
     """What a step takes: `seconds` of one worker, or GPU, all tasks together, and `start_s` more for each worker that takes part.
 
-    `seconds` is None where they are unknown, for the reason given. `memory_bytes` are those of one task, beyond what each
-    worker holds.
+    `seconds` is None where they are unknown, for the reason given. `read_bytes` of its input files, `disk_bytes` are written;
+    `memory_bytes` are those of one task, beyond what each worker holds.
     """
 
     seconds: float | None
     disk_bytes: float
+    read_bytes: float = 0.0
     memory_bytes: float = 0.0
     start_s: float = 0.0
     tasks: int = 1
@@ -111,7 +112,7 @@ def costs(
 ) -> dict[str, Cost]:
     """Return what each step will take: at the rate it names where that is in `rates`, else as much a unit as in the trial."""
     capacity = Capacity(cpus=machines.workers, count_gpus=lambda: machines.gpus)
-    cost_of = {}
+    cost_of: dict[str, Cost] = {}
     for step in steps:
         estimate, resources = step.estimate, step.resources(capacity)
         tasks = max(1, round(estimate.tasks(amounts)))
@@ -134,6 +135,11 @@ def costs(
             seconds=seconds,
             start_s=start_s,
             disk_bytes=unit_bytes * estimate.disk(amounts),
+            read_bytes=(
+                sum(cost_of[one.name].disk_bytes for one in step.inputs)
+                if estimate.reads is None
+                else estimate.reads(amounts)
+            ),
             memory_bytes=estimate.memory(amounts),
             tasks=tasks,
             on_gpus=resources.gpus > 0,
