@@ -106,7 +106,7 @@ def measured(method: str, options: argparse.Namespace) -> Measured:
     found = Measured(f"{len(run):,}" + (f", {rounds} times" if rounds > 1 else ""), mb, [], {}, {}, [])
     for _ in range(options.repeats):
         with LocalExecutor(
-            pipeline.capacity_here(recipe), preload=["nextlong.pipeline", "pyarrow.parquet", "tokenizers"]
+            pipeline.worker_count(recipe), preload=["nextlong.pipeline", "pyarrow.parquet", "tokenizers"]
         ) as executor:
             ids = run.steps["tokens"].files(".ids.npy")
             found.composed.append(

@@ -24,7 +24,6 @@ from typing import Any
 import nextlong
 from nextlong import pipeline
 from nextlong.artifacts.results import ChunkResult, ComposeResult
-from nextlong.reading.known_files import input_files
 from nextlong.recipe import Recipe
 from nextlong.report.plan import costs as plan_costs
 from nextlong.report.plan import page
@@ -57,7 +56,7 @@ def main() -> int:
 def run(plain: dict[str, Any], out: Path) -> None:
     """Run a recipe in this process; write the seconds of each step and the most memory."""
     recipe, timed = Recipe.from_dict(plain), Timed()
-    import_preloaded(recipe)
+    import_preloaded(recipe.encoder)
     pipeline.executor_for = lambda *_, **__: timed
     pipeline.run(recipe)
     memory_bytes = 1024 * resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -75,14 +74,14 @@ def compare(corpus: Path, method: str, folder: Path, options: argparse.Namespace
         "compose": {"sequences": options.sequences, "target_tokens": options.target_tokens, "method": method},
     }
     recipe = Recipe.from_dict(plain)
-    files = input_files(recipe)
-    steps = pipeline.route(recipe, files)
-    import_preloaded(recipe)  # in neither figure
+    import_preloaded(recipe.encoder)  # in neither figure
     began = time.process_time()
-    plan = page.make(recipe, files, steps)
+    plan = page.plan(recipe)
     planning = time.process_time() - began
+    assert plan.measured is not None
+    assert plan.amounts is not None
     ((machines, told),) = plan.on
-    total = plan_costs.total(steps, told, machines._replace(head_s=0.0))
+    total = plan_costs.total(plan.steps, told, machines._replace(head_s=0.0))
     process = multiprocessing.get_context("spawn").Process(target=run, args=(plain, folder / "taken.json"))
     process.start()
     process.join()
@@ -104,7 +103,7 @@ def compare(corpus: Path, method: str, folder: Path, options: argparse.Namespace
         method,
         f"{seconds:.1f} s, {written / 1e6:.0f} MB",
         f"{total.seconds / seconds:.2f}",
-        f"{(total.memory_bytes - plan_costs.WORKER_BYTES) / taken['memory_bytes']:.2f}",
+        f"{total.memory_bytes / taken['memory_bytes']:.2f}",
         f"{total.disk_bytes / written:.2f}",
         f"{plan.amounts.chunks / chunks:.2f}",
         f"{plan.amounts.sequences / sequences:.2f}",
@@ -113,7 +112,7 @@ def compare(corpus: Path, method: str, folder: Path, options: argparse.Namespace
     )
     print(f"| {' | '.join(cells)} |", flush=True)
     if options.steps:
-        for step in steps:
+        for step in plan.steps:
             cost, real = told[step.name], taken["seconds"].get(step.name, 0.0)
             planned = cost.start_s + (cost.seconds or 0.0)
             size = done[step.name].manifest["bytes"] / 1e6

@@ -113,7 +113,8 @@ def _failed(taken: Measurement) -> Route:
 
 
 def _finished(taken: Measurement, *, stage_seconds: dict[str, float], out: Path, target_tokens: int) -> Route:
-    lengths = _sequence_lengths(out)
+    # A run's rows lie in `data/` and, as links, in the folder of the step that wrote them.
+    lengths = _sequence_lengths(out / "data" if (out / "data").is_dir() else out)
     exact = lengths.count(target_tokens)
     return Route(
         seconds=taken.seconds,

@@ -54,7 +54,7 @@ def main() -> int:
     by_machines: dict[tuple[int, int], list[Simulated]] = {}
     for chunks, nodes, workers in itertools.product(options.chunks, options.nodes, options.workers):
         asked = Asked(nodes=nodes, workers=workers, gpus=options.gpus, gpu_tflops=options.gpu_tflops, chunks=chunks)
-        _, costs = page.plan_for(recipe, files, steps, measured, asked).on[-1]
+        _, _, costs = page.costs_on(recipe, files, steps, measured, asked)[-1]
         machines = Machines(nodes * workers, nodes * options.gpus, head_s=options.head_ms / 1e3)
         stored = {name: with_storage(cost, options, nodes=nodes, workers=workers) for name, cost in costs.items()}
         simulated = Simulated(chunks, machines, stored, schedule(steps, stored, machines))

@@ -1,10 +1,26 @@
-"""Models that need no weights: one reads the context and answers right, one answers blindly."""
+"""Models that need no weights: one reads the context and answers right, one answers blindly; and a run of an evaluation."""
 
 import re
 from collections import Counter
 
+from rich.console import Console
+
+from nextlong.evaluate.data import DataFiles
+from nextlong.evaluate.plan import EvaluationSettings
 from nextlong.evaluate.prompts import Prompts
-from nextlong.evaluate.task import TextTokenizer
+from nextlong.evaluate.run import TaskProgress, evaluate
+from nextlong.evaluate.task import TextTokenizer, registered
+
+
+def asked(out, *names, lengths=(8192,), samples=4, data=None, **more):
+    """Return the settings of an evaluation of some tasks, by name."""
+    tasks = [registered()[name] for name in names]
+    return EvaluationSettings(tasks=tasks, lengths=lengths, out=out, data=DataFiles(data), samples=samples, **more)
+
+
+def evaluated(model, settings):
+    """Evaluate a model and print nothing; return its results."""
+    return evaluate(lambda: model, settings, progress=TaskProgress(Console(quiet=True)))
 
 
 class Oracle:

@@ -18,9 +18,9 @@ from hypothesis import settings
 # Before NumPy and FAISS are loaded: on small arrays, threads of two test processes wait for each other more than they compute.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+import nextlong
 from executing import carry_out
 from nextlong import pipeline
-from nextlong.engine.executor import Capacity
 from nextlong.engine.local import LocalExecutor
 from nextlong.recipe import Recipe
 
@@ -89,7 +89,7 @@ def small_corpus(tmp_path_factory):
 def warm_workers():
     """The server that workers are forked from, with what a fit needs as well: a run would import it each time anew."""
     preload = ["nextlong.pipeline", "nextlong.retrieval.encoders.lsa", "faiss", "pyarrow.parquet"]
-    with LocalExecutor(Capacity(cpus=1), preload=preload) as executor:
+    with LocalExecutor(1, preload=preload) as executor:
         assert list(carry_out(executor, len, [("warm",)])) == [4]
 
 
@@ -134,6 +134,12 @@ def shared_run(recipe_for, tmp_path_factory):
     run_dir = tmp_path_factory.mktemp("shared") / "run"
     pipeline.run(recipe_for(run_dir))
     return run_dir
+
+
+@pytest.fixture(scope="session")
+def shared_ids(shared_run):
+    """The token ids of each sequence of the shared run, by its id."""
+    return {sequence.id: sequence.input_ids.tolist() for sequence in nextlong.open(shared_run).sequences()}
 
 
 @pytest.fixture

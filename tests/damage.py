@@ -10,7 +10,7 @@ import xxhash
 
 from exported_runs import change_json, folder_of, record_of
 from nextlong.schemas import ROW_MASK, SHARD_BITS
-from nextlong.verify.checks import _CHECKS, _guarded, verify
+from nextlong.verify.checks import _checks, _guarded, verify
 from nextlong.verify.run_files import RunFiles
 
 
@@ -19,7 +19,8 @@ def outcomes(run, *names, sample=100, seed=0):
     if not names:
         return _named({outcome.check: outcome for outcome in verify(run, sample=sample, seed=seed)})
     artefacts = RunFiles(run)
-    checked = [_guarded(artefacts, name, partial(_CHECKS[name], artefacts, sample, seed)) for name in names]
+    checks = _checks(sample, seed)
+    checked = [_guarded(artefacts, name, partial(checks[name], artefacts)) for name in names]
     return _named({outcome.check: outcome for of_group in checked for outcome in of_group})
 
 

@@ -2,6 +2,9 @@
 
 import json
 
+import pyarrow.parquet as pq
+
+from nextlong.runs import export as runs_export
 from nextlong.verify.exports import check_exports
 from nextlong.verify.run_files import RunFiles
 
@@ -33,3 +36,13 @@ def change_json(path, change):
     found = json.loads(path.read_text())
     change(found)
     path.write_text(json.dumps(found))
+
+
+def exported(runs, **options):
+    """Export and return the finished steps."""
+    return runs_export.export(runs, **options).done
+
+
+def parquet_rows(folder):
+    """Return the rows of the Parquet files in a folder."""
+    return [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]

@@ -21,7 +21,7 @@ FILTERS = ("ingest.dedup=minhash", "decontaminate=[{}]")
 
 
 def route_of(recipe, **options):
-    return pipeline.route(recipe, input_files(recipe), **options)
+    return pipeline.route(recipe, input_files(recipe.ingest), **options)
 
 
 @EVERY
@@ -37,7 +37,6 @@ def test_every_step_stands_behind_what_it_reads(recipe_for, tmp_path, method):
     assert {*names} <= {*pipeline.STEP_TITLES, *FORMATS.names()}
     # What was cleaned is what every later step sees, the tokenizer's training, too.
     assert {step.name for step in steps if "chunk" in {one.name for one in step.inputs}} <= {
-        "contaminated",
         "decontaminate",
     }
     # A typo in the tokenizer must not waste hours: what draws, embeds and searches comes after it.
@@ -64,7 +63,8 @@ def test_auto_is_a_worker_a_core_that_this_process_may_use(recipe_for, tmp_path,
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: {0, 2, 7}, raising=False)
     recipe = recipe_for(tmp_path / "run", f"workers={asked}")
     assert pipeline.worker_count(recipe) == workers
-    assert pipeline.capacity_here(recipe).cpus == workers
+    with pipeline.executor_for(recipe.model_copy(update={"executor": "local"})) as executor:
+        assert executor.cpus == workers
 
 
 def test_where_no_process_is_bound_to_cores_all_count(monkeypatch):
@@ -77,11 +77,26 @@ def test_gpus_are_counted_for_a_model_and_not_for_what_needs_none(recipe_for, tm
     monkeypatch.setattr(pipeline, "count_gpus", lambda: 4)
     monkeypatch.setattr(pipeline, "has_driver", lambda: False)
     model = "encoder.model='sentence-transformers:m'"
-    assert pipeline.capacity_here(recipe_for(tmp_path / "run")).gpus == 0
-    assert pipeline.capacity_here(recipe_for(tmp_path / "run", model)).gpus == 4
+    assert pipeline.count_gpus_for(recipe_for(tmp_path / "run")) == 0
+    assert pipeline.count_gpus_for(recipe_for(tmp_path / "run", model)) == 4
     monkeypatch.setattr(pipeline, "has_driver", lambda: True)
-    assert pipeline.capacity_here(recipe_for(tmp_path / "run")).gpus == 4
-    assert pipeline.capacity_here(recipe_for(tmp_path / "run", "search.device=cpu")).gpus == 0
+    assert pipeline.count_gpus_for(recipe_for(tmp_path / "run")) == 4
+    assert pipeline.count_gpus_for(recipe_for(tmp_path / "run", "search.device=cpu")) == 0
+
+
+@pytest.mark.parametrize(
+    ("override", "step", "gpu"),
+    [
+        ("search.device=auto", "mine", "optional"),
+        ("search.device=cpu", "mine", "unused"),
+        ("quest.queries=a/model", "keywords", "optional"),
+        ("quest.queries=extractive", "keywords", "unused"),
+    ],
+)
+def test_a_search_and_a_model_of_queries_use_a_gpu_where_there_is_one(recipe_for, tmp_path, override, step, gpu):
+    method = "quest" if step == "keywords" else "nextlong"
+    steps = route_of(recipe_for(tmp_path / "run", f"compose.method={method}", override))
+    assert {one.name: one.resources.gpu for one in steps}[step] == gpu
 
 
 def test_the_executor_is_the_one_that_the_recipe_names(recipe_for, tmp_path):
@@ -123,16 +138,16 @@ def stored(recipe_for, folder, name, *overrides):
 def test_array_jobs_of_one_run_that_link_at_once_find_one_link(tmp_path, monkeypatch):
     (tmp_path / "store").mkdir()
     step, job = Step("one", 1, {}, (), lambda _: []), StepStore(tmp_path / "store", tmp_path / "run")
-    known = step_store.alone
+    known = store.alone
 
     @contextmanager
     def alone_after_another_job(path):
-        monkeypatch.setattr(step_store, "alone", known)
+        monkeypatch.setattr(store, "alone", known)
         job.link(step, 1)
         with known(path):
             yield
 
-    monkeypatch.setattr(step_store, "alone", alone_after_another_job)
+    monkeypatch.setattr(store, "alone", alone_after_another_job)
     job.link(step, 1)
     (link,) = step_store.links(job.run_dir)
     assert link.resolve().parent == tmp_path / "store"

@@ -9,29 +9,23 @@ from multiprocessing import forkserver
 import pytest
 
 from nextlong import workers
-from nextlong.recipe import Recipe
-
-
-def recipe(**keys):
-    common = {"ingest": {"sources": [{"path": "corpus"}]}, "tokenizer": {"source": "t.json"}, "run_dir": "run"}
-    return Recipe.from_dict({**common, **keys})
+from nextlong.engine import local
+from nextlong.recipe import Encoder
 
 
 @pytest.mark.parametrize("model", ["lsa", "sentence-transformers:m", "openai:x"])
 def test_what_is_preloaded_can_be_imported(model):
-    names = workers.preloaded(recipe(encoder={"model": model}))
+    names = workers.preloaded(Encoder(model=model))
     assert "nextlong.pipeline" in names
     assert all(importlib.util.find_spec(name) for name in names if name.startswith("nextlong"))
 
 
-@pytest.mark.parametrize(("executor", "starts"), [("local", True), ("serial", False)])
-def test_the_server_is_started_where_workers_are_forked_from_it(monkeypatch, executor, starts):
+def test_the_server_that_workers_are_forked_from_has_one_thread(monkeypatch):
     given = []
     monkeypatch.setattr(forkserver, "set_forkserver_preload", given.append)
     monkeypatch.setattr(forkserver, "ensure_running", lambda: given.append(os.environ["OMP_NUM_THREADS"]))
-    asked = recipe(executor=executor)
-    workers.start_server(asked)
-    assert given == ([workers.preloaded(asked), "1"] if starts else [])
+    local.start_server(["pyarrow"])
+    assert given == [["pyarrow"], "1"]
 
 
 def test_naming_what_workers_import_does_not_import_the_pipeline():

@@ -14,12 +14,13 @@ Array jobs share one step's tasks between processes that a scheduler starts on m
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Container, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Final, Literal
 
 from nextlong.artifacts import record
-from nextlong.artifacts.record import name_for, run_dir_of, store_of
+from nextlong.artifacts.record import name_for
 from nextlong.corpus.chunk import chunk_step
 from nextlong.corpus.decontaminate import decontaminate_steps
 from nextlong.corpus.deduplicate import minhash_class, minhash_steps
@@ -28,11 +29,11 @@ from nextlong.corpus.ingest import check_named_ids, ingest_step
 from nextlong.corpus.select import select_step
 from nextlong.corpus.splits import line_counts_steps, shard_bytes_of, splits_of, whole_files
 from nextlong.engine import step_store, store
-from nextlong.engine.executor import Capacity, Executor, SerialExecutor, usable_cpus
+from nextlong.engine.executor import Executor, SerialExecutor, usable_cpus
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
 from nextlong.engine.progress import Quiet, Reporter
 from nextlong.engine.runner import run_array_job, run_steps, steps_before
-from nextlong.engine.step import Artifact, Artifacts, Step
+from nextlong.engine.step import Artifact, Step
 from nextlong.engine.step_store import StepStore
 from nextlong.errors import ExportError
 from nextlong.export import steps as export_steps
@@ -61,8 +62,7 @@ STEP_TITLES: Final = {
     "near_duplicates": "remove near-duplicate documents",
     "chunk": "split the documents into chunks",
     "eval_ngrams": "read the evaluation texts",
-    "contaminated": "find evaluation texts in the corpus",
-    "decontaminate": "remove contaminated documents",
+    "decontaminate": "remove chunks with evaluation texts",
     "filter_report": "record what was filtered out",
     "tokenizer": "load or train the tokenizer",
     "lengths": "count the tokens of each chunk",
@@ -104,11 +104,15 @@ class Session:
         step_store: StepStore | None,
     ) -> None:
         self.recipe = recipe
-        self.run_dir = run_dir_of(recipe)
+        self.run_dir = recipe.run_path
         self._files = files
-        self._executor = executor
         self._reporter = reporter
-        self._step_store = step_store
+        self.run_steps = partial(
+            run_steps, run_dir=self.run_dir, executor=executor, reporter=reporter, step_store=step_store
+        )
+        self.run_array_job = partial(
+            run_array_job, run_dir=self.run_dir, executor=executor, reporter=reporter, step_store=step_store
+        )
 
     def route(self, *, attempt: int = 0) -> list[Step]:
         """Return the steps as `route` does; once the inputs are ingested, the run directory remembers them."""
@@ -120,24 +124,10 @@ class Session:
                 sources=self.recipe.ingest.sources,
                 files=self._files,
                 run_dir=self.run_dir,
-                stored=store_of(self.recipe),
+                stored=self.recipe.store_path,
             )
 
         return route(self.recipe, self._files, attempt=attempt, when_ingested=remember)
-
-    def run_steps(
-        self, steps: Sequence[Step], *, known: Artifacts | None = None, only: Container[str] | None = None
-    ) -> dict[str, Artifact]:
-        """Finish steps as `engine.runner.run_steps` does."""
-        return run_steps(
-            steps,
-            run_dir=self.run_dir,
-            executor=self._executor,
-            reporter=self._reporter,
-            known=known,
-            only=only,
-            step_store=self._step_store,
-        )
 
     def make_variant(self) -> tuple[dict[str, Artifact], record.Variant]:
         """Run the whole route and record the variant; return the finished steps by name, and the variant."""
@@ -171,18 +161,6 @@ class Session:
             self._reporter.tell(too_few(self.recipe, done, attempt=attempt))
         raise AssertionError("unreachable: attempts end with the documents")
 
-    def run_array_job(self, step: str, *, job: tuple[int, int]) -> tuple[int, int]:
-        """Run the tasks of one step that belong to array job k of n; return how many, of how many."""
-        return run_array_job(
-            self.route(),
-            step,
-            job=job,
-            run_dir=self.run_dir,
-            executor=self._executor,
-            reporter=self._reporter,
-            step_store=self._step_store,
-        )
-
 
 @contextmanager
 def session(
@@ -198,9 +176,16 @@ def session(
     Raises a NextlongError for every mistake that can be found before the first step.
     """
     reporter = reporter or Quiet()
-    files, run_dir = prepare(recipe), run_dir_of(recipe)
-    with store.locked(run_dir, mode=mode), step_store.opened(store_of(recipe), run_dir) as stored:
-        files = known_files.recognise_inputs(recipe, files, run_dir, changed_inputs=changed_inputs, tell=reporter.tell)
+    files, run_dir = prepare(recipe), recipe.run_path
+    with store.locked(run_dir, mode=mode), step_store.opened(recipe.store_path, run_dir) as stored:
+        files = known_files.recognise_inputs(
+            recipe.ingest.sources,
+            files,
+            run_dir,
+            stored=recipe.store_path,
+            changed_inputs=changed_inputs,
+            tell=reporter.tell,
+        )
         if mode == "alone" and name_for(recipe, run_dir) not in record.variant_names(run_dir):
             for note in check_corpus(recipe, files):
                 reporter.tell(note)
@@ -223,8 +208,8 @@ def prepare(recipe: Recipe, *, encoder: Literal["installed", "any"] = "installed
         kind_of(recipe.encoder).check_installed(recipe.encoder)
     if recipe.export.push is not None:
         file_systems.reach(recipe.export.push, where=f"export.push={recipe.export.push!r}", error=ExportError)
-    known_files.check_apart(recipe, run_dir_of(recipe))
-    return known_files.input_files(recipe)
+    known_files.check_apart(recipe.ingest.sources, run_dir=recipe.run_dir, store=recipe.store)
+    return known_files.input_files(recipe.ingest)
 
 
 def check_corpus(recipe: Recipe, files: list[list[InputFile]]) -> list[str]:
@@ -275,7 +260,7 @@ def run_share(recipe: Recipe, step: str, *, part: tuple[int, int], reporter: Rep
     Raises RunError if a step that it needs is not done, and every other NextlongError of a run.
     """
     with session(recipe, reporter=reporter, mode="together") as opened:
-        return opened.run_array_job(step, job=part)
+        return opened.run_array_job(opened.route(), step, job=part)
 
 
 def executor_for(
@@ -289,19 +274,17 @@ def executor_for(
 
         workers, retries = worker_count(recipe), recipe.ray.retries
         return RayExecutor(recipe.ray.address, workers=workers, retries=retries, tell=tell)
-    if work == "export":
-        return LocalExecutor(capacity_here(recipe), preload=EXPORT_STEPS)
-    return LocalExecutor(capacity_here(recipe), preload=preloaded(recipe))
+    preload = EXPORT_STEPS if work == "export" else preloaded(recipe.encoder)
+    return LocalExecutor(worker_count(recipe), count_gpus=lambda: count_gpus_for(recipe), preload=preload)
 
 
-def capacity_here(recipe: Recipe) -> Capacity:
-    """Return what this machine has for the recipe.
+def count_gpus_for(recipe: Recipe) -> int:
+    """Return how many GPUs this machine has for the recipe.
 
     Counting GPUs imports torch, which takes seconds: only where a model runs on them, or a driver is loaded.
     """
     is_model = kind_of(recipe.encoder).asks_for_gpus or Need.KEYWORDS in method_of(recipe).needs
-    asks = is_model or (recipe.search.device != "cpu" and has_driver())
-    return Capacity(cpus=worker_count(recipe), count_gpus=count_gpus if asks else lambda: 0)
+    return count_gpus() if is_model or (recipe.search.device != "cpu" and has_driver()) else 0
 
 
 def worker_count(recipe: Recipe) -> int:

@@ -9,7 +9,7 @@ import pytest
 import nextlong
 from nextlong import pipeline, schemas
 from nextlong.artifacts import finished
-from nextlong.artifacts.finished import read_references
+from nextlong.artifacts.finished import references
 from nextlong.artifacts.resolve import SpecialIds
 from nextlong.artifacts.results import ComposeResult, TokenizerResult
 from nextlong.errors import RunError
@@ -99,7 +99,7 @@ def test_the_index_of_a_run_names_every_sequence(run):
 
 
 def test_the_references_of_a_run_are_its_chunks(run):
-    ids, offsets = read_references(run.steps["compose"].files(".sequences.arrow"), take=run.sequences_per_part)
+    ids, offsets = references(run.steps, run.sequences_per_part).chunk_ids()
     for number, sequence in enumerate(run.sequences()):
         expected = [span.chunk_id for span in sequence.spans if span.chunk_id != -1]
         assert ids[offsets[number] : offsets[number + 1]].tolist() == expected

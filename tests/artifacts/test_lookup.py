@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from hypothesis.extra import numpy as arrays
 
 import nextlong
+from arrow_files import write_documents
 from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.lookup import iter_chunk_texts, opened, read_chunks, write_header
@@ -135,13 +136,6 @@ def test_a_person_is_shown_the_document_and_the_ordinal_of_a_chunk(chunks, docum
     assert lookup.chunk_name(1, documents=documents, chunks=chunks) == "a · chunk 2"
     with pytest.raises(IndexError):
         lookup.chunk_name(chunk_id(1, 7), documents=documents, chunks=chunks)
-
-
-def write_documents(path, batches):
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schemas.DOCUMENTS) as writer:
-        for texts in batches:
-            columns = {"text": texts, "content_hash": range(len(texts)), "source": texts, "source_id": texts}
-            writer.write_batch(pa.RecordBatch.from_pydict(columns, schema=schemas.DOCUMENTS))
 
 
 @pytest.fixture

@@ -148,26 +148,14 @@ def test_any_settings_make_a_name_that_a_recipe_could_give(settings):
     assert len(name) <= 120
 
 
-def test_pages_are_found_by_the_variants_that_they_show(tmp_path):
-    for names in (["a"], ["a", "b"], ["b=1,c=x+y"], [f"s{n}" * 50 for n in range(6)]):
-        (tmp_path / page_name(names)).touch()
-    (tmp_path / "report.html").touch()
-    many = page_name([f"s{n}" * 50 for n in range(6)])
-    assert len(many) < 255
-    assert {path.name for path in pages_of(tmp_path, {"b"})} == {"report-a@b.html", many}
-    assert {path.name for path in pages_of(tmp_path, {"b=1,c=x+y"})} == {"report-b=1,c=x+y.html", many}
-
-
-def test_a_sweep_s_page_is_found_by_what_its_head_names(tmp_path):
-    page = tmp_path / SWEEP
-    page.write_text(f'<head><meta name="{VARIANTS_META}" content="a=1 a=2"></head>')
-    assert pages_of(tmp_path, {"a=2"}) == [page]
-    assert pages_of(tmp_path, {"a"}) == []
-    page.write_text("<head></head>")  # as earlier versions wrote it
-    assert pages_of(tmp_path, {"a"}) == [page]
-
-
-def test_a_variant_called_variants_is_one_like_any_other(tmp_path):
-    for names in (["variants"], ["a", "variants"], ["a", "variants", "b"], ["2", "variants"], ["2", "variants", "b"]):
-        (tmp_path / page_name(names)).touch()
-    assert pages_of(tmp_path, {"other"}) == []
+def test_pages_are_found_by_the_variants_that_their_heads_name(tmp_path):
+    many = [f"s{n}" * 50 for n in range(6)]
+    pages = {page_name(names): names for names in (["a"], ["a", "b"], ["b=1,c=x+y"], ["a", "variants", "b"], many)}
+    for page, names in (pages | {"report.html": ["b"], SWEEP: ["a=1", "b"]}).items():
+        (tmp_path / page).write_text(f'<head><meta name="{VARIANTS_META}" content="{" ".join(names)}"></head>')
+    assert all(len(page) < 255 for page in pages)
+    assert {path.name for path in pages_of(tmp_path, {"b"})} == {"report-a@b.html", "report-a@variants@b.html", SWEEP}
+    assert {path.name for path in pages_of(tmp_path, {"b=1,c=x+y"})} == {"report-b=1,c=x+y.html"}
+    assert {path.name for path in pages_of(tmp_path, {many[3], "other"})} == {page_name(many)}
+    (tmp_path / SWEEP).write_text("<head></head>")  # which does not say what it shows
+    assert {path.name for path in pages_of(tmp_path, {"other"})} == {SWEEP}

@@ -5,10 +5,13 @@ import socket
 
 import pytest
 
+import nextlong
 from answering_models import Oracle
 from evaluation_data import word_tokenizer
 from nextlong.cli.main import main
-from nextlong.evaluate import command
+from nextlong.evaluate import run
+from nextlong.evaluate.results import ModelResults
+from nextlong.runs import stats
 
 
 def refused(capsys, *arguments):
@@ -34,6 +37,14 @@ def refused(capsys, *arguments):
         (["report"], "no results are named"),
         (["report", "no-such-folder"], "no-such-folder is not a folder"),
         (["import"], "run nextlong evaluate import HELMET-RESULT.json… --out RESULTS"),
+        (["judge"], "run nextlong evaluate judge RESULTS… --judge MODEL --url http://HOST:PORT/v1"),
+        (
+            ["judge", "r", "--judge", "m"],
+            "run nextlong evaluate judge RESULTS… --judge MODEL --url http://HOST:PORT/v1",
+        ),
+        (["m", "--url", "localhost:8000"], "--url localhost:8000: give http://HOST:PORT/v1"),
+        (["m", "--prompt-format", "messages"], "--prompt-format messages is for a server (--url)"),
+        (["m", "--gpus", "2"], "--gpus 2 is for --engine vllm"),
     ],
 )
 def test_a_mistake_is_told_with_its_cure(arguments, told, capsys, monkeypatch, tmp_path):
@@ -46,6 +57,23 @@ def test_the_missing_files_of_all_tasks_are_told(capsys):
     told = refused(capsys, "m", "--url", "http://127.0.0.1:9/v1", "--tasks", "qa_1,qa_2")
     assert "is missing; it comes from SQuAD 2.0's" in told
     assert "is missing; it comes from HotpotQA's" in told
+
+
+def test_what_was_asked_reaches_the_measurement(tmp_path, capsys, monkeypatch, shared_run):
+    seen = []
+    monkeypatch.setattr(
+        run, "evaluate", lambda _, asked, progress: seen.append(asked) or ModelResults(tmp_path, {}, ())
+    )
+    asked = ["m", "--tasks", "vt", "--lengths", "2k,1k", "--samples", "3", "--seed", "5", "--label", "x", "--json"]
+    asked += ["--url", "http://127.0.0.1:9/v1", "--thinking", "9", "--context", "100", "--trained-on", str(shared_run)]
+    assert main(["evaluate", *asked]) == 0
+    (found,) = seen
+    assert ([task.name for task in found.tasks], found.lengths) == (["vt"], [1024, 2048])
+    assert (found.samples, found.seed, found.label) == (3, 5, "x")
+    assert (found.model.name, found.model.url) == ("m", "http://127.0.0.1:9/v1")
+    assert (found.model.thinking, found.model.context, found.model.max_attempts) == (9, 100, 8)
+    assert found.negatives_cosine == stats.measure(nextlong.open(shared_run)).similarity.p50
+    assert json.loads(capsys.readouterr().out) == []
 
 
 def test_helmets_results_become_a_table(tmp_path, capsys):
@@ -89,7 +117,7 @@ def test_a_dry_run_says_what_is_missing_and_the_memory(tmp_path, capsys):
 
 
 def test_json_of_a_run_with_a_task_that_cannot_be_asked_has_the_others(tmp_path, capsys, monkeypatch):
-    monkeypatch.setattr(command, "opened", lambda _: Oracle(word_tokenizer()))
+    monkeypatch.setattr(run, "opened", lambda _: Oracle(word_tokenizer()))
     asked = ["evaluate", "m", "--tasks", "vt,json_kv", "--lengths", "512", "--samples", "2", "--json"]
     assert main([*asked, "--out", str(tmp_path / "out")]) == 2
     said = capsys.readouterr()

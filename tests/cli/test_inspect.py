@@ -82,9 +82,9 @@ def test_a_picture_is_drawn_by_the_ending_of_its_name(shared_run, tmp_path, monk
     sequence = nextlong.open(shared_run).sequence(0)
     monkeypatch.setattr("nextlong.picture.before_after.png", lambda spans, *, tokens, name: f"{name} {tokens}".encode())
     for name in ("a.PNG", "b.png"):
-        inspect._draw(sequence, tmp_path / name)
+        assert main(["peek", str(shared_run), "0", "--svg", str(tmp_path / name)]) == 0
         assert (tmp_path / name).read_text() == f"{sequence.id} 2048"
-    inspect._draw(sequence, tmp_path / "c.svg")
+    assert main(["peek", str(shared_run), "0", "--svg", str(tmp_path / "c.svg")]) == 0
     assert (tmp_path / "c.svg").read_text().startswith("<svg ")
 
 

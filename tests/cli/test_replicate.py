@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from nextlong.cli import replicate
+from nextlong.cli import common, replicate
 from nextlong.cli.main import main
 from nextlong.errors import NextlongError
 from nextlong.replicate.recipe import recipe_from
@@ -58,13 +58,13 @@ def test_a_wrong_command_ends_with_2(arguments, told, capsys, tmp_path, monkeypa
 
 def test_packages_that_are_missing_are_named_together(monkeypatch):
     monkeypatch.setattr(
-        replicate.importlib.util, "find_spec", lambda name: None if name in ("torch", "transformers") else 1
+        common.importlib.util, "find_spec", lambda name: None if name in ("torch", "transformers") else 1
     )
     with pytest.raises(
         NextlongError, match=r"replicate needs torch, transformers; pip install 'nextlong\[train,evaluate\]'"
     ):
-        replicate._check_installed(replicate._NEEDED)
-    replicate._check_installed(("matplotlib",))
+        common.check_installed("replicate", replicate._NEEDED, extra="train,evaluate")
+    common.check_installed("replicate", ("matplotlib",), extra="train,evaluate")
 
 
 def test_documents_are_the_users_or_pythons_own_written_once(tmp_path, monkeypatch):

@@ -403,14 +403,10 @@ def test_the_pages_of_a_variant_go_with_it(own, call):
     names = [variant.name for variant in record.variants(own)]
     current = record.current(own)
     other = next(name for name in names if name != current)
-    for page in (
-        "report.html",
-        f"report-{other}.html",
-        f"report-{other}@{current}.html",
-        "report-2@variants@0123abcd.html",
-        "sweep.html",
-    ):
-        (own / page).write_text(page)
+    pages = ("report.html", f"report-{other}.html", f"report-{other}@{current}.html", "report-2@variants@0123abcd.html")
+    for page in (*pages, "sweep.html"):
+        shown = current if page == "report.html" else f"{current} {other}"
+        (own / page).write_text(f'<meta name="{record.VARIANTS_META}" content="{shown}">')
     assert call("gc", own, "--drop", other, "--yes")[0] == 0
     assert [path.name for path in own.glob("*.html")] == ["report.html"]
 
@@ -419,7 +415,8 @@ def test_without_the_variant_that_run_dir_opens_run_dir_opens_none(own, call):
     current = record.current(own)
     stays = next(variant.name for variant in record.variants(own) if variant.name != current)
     for page in ("report.html", f"report-{stays}.html"):
-        (own / page).write_text(page)
+        shown = current if page == "report.html" else stays
+        (own / page).write_text(f'<meta name="{record.VARIANTS_META}" content="{shown}">')
     told = json.loads(call("gc", own, "--keep", stays, "--json")[1])["folders"]
     assert (told[-1]["path"], told[-1]["why"]) == (str(own / "report.html"), "shows a variant that goes")
     code, out, _ = call("gc", own, "--keep", stays, "--yes")

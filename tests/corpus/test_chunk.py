@@ -1,10 +1,9 @@
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong import schemas
+from arrow_files import write_documents
 from nextlong.artifacts.lookup import iter_chunk_texts, read_chunks
 from nextlong.artifacts.results import ChunkResult
 from nextlong.corpus.chunk import chunk_shard, chunk_text
@@ -183,13 +182,6 @@ def test_a_line_of_50_mb(line):
     assert tiles(spans, line)
     assert max(end - start for start, end in spans) <= 2048
     assert len(spans) < 25_000
-
-
-def write_documents(path, batches):
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schemas.DOCUMENTS) as writer:
-        for texts in batches:
-            columns = {"text": texts, "content_hash": range(len(texts)), "source": texts, "source_id": texts}
-            writer.write_batch(pa.RecordBatch.from_pydict(columns, schema=schemas.DOCUMENTS))
 
 
 @pytest.fixture

@@ -12,17 +12,17 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import nextlong
+from altered_corpora import breaches, rows_of, write_source
 from counted import total
 from nextlong import pipeline
 from nextlong.artifacts.lookup import read_chunks
-from nextlong.artifacts.results import ChunkResult
-from nextlong.corpus.decontaminate import contaminated_shard, decontaminate_shard, evaluation_grams, read_evaluation
+from nextlong.corpus.decontaminate import decontaminate_shard, evaluation_grams
+from nextlong.engine.runner import open_done
 from nextlong.errors import CorpusError
 from nextlong.recipe import Decontaminate
 from nextlong.report import summary
 from nextlong.runs.stats import measure
 from nextlong.schemas import CHUNKS, DOCUMENTS
-from nextlong.verify.checks import verify
 
 LONG = "The quick brown fox jumps over the lazy dog while seven old sailors watch from the pier"  # 17 words
 QUESTION = "What is the airspeed of an unladen swallow?"
@@ -58,19 +58,19 @@ def decontaminate(folder, files, documents, *, ngram=13):
     """Return which chunks are contaminated, document by document, and the counts."""
     files = [str(file) for file in files]
     evaluation_grams(folder / "grams", files=files, ngram=ngram)
-    write_shard(folder / "0", documents)
-    counts = contaminated_shard(
+    write_shard(folder / "all", documents)
+    counts = decontaminate_shard(
         folder / "0",
-        documents=folder / "0.documents.arrow",
-        chunks=folder / "0.chunks.arrow",
+        documents=folder / "all.documents.arrow",
+        chunks=folder / "all.chunks.arrow",
         heads=folder / "grams.heads.npy",
         grams=folder / "grams.grams.npy",
         files=files,
     )
     found = np.load(folder / "0.contaminated.npy")
     assert found.dtype == np.bool_
-    assert counts.chunks == len(found)
     assert counts.contaminated == found.sum()
+    assert counts.chunks == len(found) - found.sum()
     ends = np.cumsum([len(chunks) for chunks in documents])
     return [part.tolist() for part in np.split(found, ends[:-1])], counts
 
@@ -217,49 +217,29 @@ def test_the_chunks_found_are_those_of_a_plain_loop(tmp_path_factory, evaluation
 
 
 def test_clean_chunks_are_the_others_in_their_order(tmp_path):
-    write_shard(tmp_path / "0", [["one\n", "two\n", "three"], ["four"], ["five\n", "six"]])
-    np.save(tmp_path / "which.npy", np.array([False, True, False, True, True, False]))
-    counts = decontaminate_shard(
-        tmp_path / "1", chunks=tmp_path / "0.chunks.arrow", contaminated=tmp_path / "which.npy"
-    )
-    assert counts == ChunkResult(documents=2, chunks=3, chars=4 + 5 + 3, longest_chunk_chars=5)
-    kept = read_chunks(tmp_path / "1.chunks.arrow")
+    (tmp_path / "a.json").write_text(json.dumps([QUESTION]))
+    documents = [["one\n", QUESTION, "\nthree"], [QUESTION], [QUESTION, "\nsix"]]
+    _, counts = decontaminate(tmp_path, [tmp_path / "a.json"], documents)
+    assert (counts.documents, counts.chunks, counts.chars, counts.longest_chunk_chars) == (2, 3, 4 + 6 + 4, 6)
+    kept = read_chunks(tmp_path / "0.chunks.arrow")
+    size = len(QUESTION)
     assert {name: column.tolist() for name, column in kept.items()} == {
         "doc_row": [0, 0, 2],
-        "start": [0, 8, 5],
-        "end": [4, 13, 8],
+        "start": [0, 4 + size, size],
+        "end": [4, 10 + size, size + 4],
         "separator": [False, False, False],
     }
 
 
-@pytest.mark.parametrize("which", [[True, True], []])
-def test_a_shard_of_which_nothing_stays_is_empty(tmp_path, which):
-    write_shard(tmp_path / "0", [["one"]] * len(which))
-    np.save(tmp_path / "which.npy", np.array(which, np.bool_))
-    counts = decontaminate_shard(
-        tmp_path / "1", chunks=tmp_path / "0.chunks.arrow", contaminated=tmp_path / "which.npy"
-    )
-    assert counts == ChunkResult(documents=0, chunks=0, chars=0)
-    assert len(read_chunks(tmp_path / "1.chunks.arrow")["start"]) == 0
+@pytest.mark.parametrize("documents", [[[QUESTION], [QUESTION]], []])
+def test_a_shard_of_which_nothing_stays_is_empty(tmp_path, documents):
+    (tmp_path / "a.json").write_text(json.dumps([QUESTION]))
+    _, counts = decontaminate(tmp_path, [tmp_path / "a.json"], documents)
+    assert (counts.documents, counts.chunks, counts.chars, counts.longest_chunk_chars) == (0, 0, 0, 0)
+    assert len(read_chunks(tmp_path / "0.chunks.arrow")["start"]) == 0
 
 
-DECONTAMINATE_STEPS_QUESTION = (
-    "Which of the seven captains of the northern harbour kept a brass telescope beside the tide tables in winter?"
-)
-
-
-def rows_of(corpus):
-    return [json.loads(line) for path in sorted(corpus.glob("*.jsonl")) for line in path.read_text().splitlines()]
-
-
-def write(folder, rows):
-    folder.mkdir()
-    (folder / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return f"ingest.sources=[{{path: {folder}, name: small}}]"
-
-
-def breaches(run_dir):
-    return {outcome.check: outcome.examples[0] for outcome in verify(run_dir) if outcome.breaches}
+HARBOUR = "Which of the seven captains of the northern harbour kept a brass telescope beside the tide tables in winter?"
 
 
 @pytest.fixture(scope="module")
@@ -269,9 +249,9 @@ def contaminated(recipe_for, small_corpus, tmp_path_factory):
     rows = [row for row in rows_of(small_corpus) if len(row["text"]) > 600][:60]
     for row in rows[:3]:
         lines = row["text"].split("\n")
-        row["text"] = "\n".join([*lines[:3], DECONTAMINATE_STEPS_QUESTION, *lines[3:]])
-    sources = write(tmp_path / "corpus", [*rows, {"id": "alone", "text": DECONTAMINATE_STEPS_QUESTION}])
-    (tmp_path / "eval.jsonl").write_text(json.dumps({"question": DECONTAMINATE_STEPS_QUESTION}) + "\n")
+        row["text"] = "\n".join([*lines[:3], HARBOUR, *lines[3:]])
+    sources = write_source(tmp_path / "corpus", [*rows, {"id": "alone", "text": HARBOUR}])
+    (tmp_path / "eval.jsonl").write_text(json.dumps({"question": HARBOUR}) + "\n")
     return recipe_for(
         tmp_path / "run",
         sources,
@@ -302,7 +282,7 @@ def test_a_document_that_lost_a_chunk_is_no_meta_document(contaminated):
     assert metas[0] < metas[1]
 
 
-@pytest.mark.parametrize("method", ["standard", "knn", "iclm", "quest"])
+@pytest.mark.parametrize("method", ["standard", "quest"])  # documents, and keywords of chunks
 def test_other_methods_never_see_them_either(contaminated, method):
     changed = {"method": method, "sequences": 3}
     compose = contaminated.compose.model_copy(update=changed)
@@ -312,15 +292,13 @@ def test_other_methods_never_see_them_either(contaminated, method):
 
 
 def test_an_evaluation_file_that_changed_is_read_again(contaminated, tmp_path):
-    evaluation = tmp_path / "eval.jsonl"
-    recipe = contaminated.model_copy(update={"decontaminate": Decontaminate(files=(str(evaluation),))})
-    evaluation.write_text(json.dumps({"question": DECONTAMINATE_STEPS_QUESTION}))
-    first = pipeline.run(recipe)
-    evaluation.write_text(json.dumps({"question": "Nothing of this kind stands in any document here."}))
-    second = pipeline.run(recipe)
-    assert first["eval_ngrams"].folder != second["eval_ngrams"].folder
-    assert total(first["contaminated"], "contaminated") == 4
-    assert total(second["contaminated"], "contaminated") == 0
+    evaluation, run_dir = tmp_path / "eval.jsonl", tmp_path / "run"
+    changed = {"run_dir": str(run_dir), "decontaminate": Decontaminate(files=(str(evaluation),))}
+    for text, contaminated_chunks in ((HARBOUR, [4]), ("Nothing of this kind stands in any document here.", [0, 4])):
+        evaluation.write_text(json.dumps({"question": text}))
+        pipeline.run_before(contaminated.model_copy(update=changed), "tokenizer")
+        done = [open_done("decontaminate", folder) for folder in run_dir.glob("*-decontaminate-*")]
+        assert sorted(total(step, "contaminated") for step in done) == contaminated_chunks
 
 
 def test_an_evaluation_file_that_is_missing_is_told_before_anything_runs(contaminated, tmp_path):
@@ -338,10 +316,10 @@ def test_an_evaluation_file_that_is_missing_is_told_before_anything_runs(contami
     [
         ("a.parquet", b"", "is of no known format; name files that end in json, jsonl"),
         ("a", b"", "is of no known format"),
-        ("a.json", b'{"x": ', "cannot be read as json"),
-        ("a.jsonl", b'{"x": 1}\n{', "cannot be read as jsonl"),
-        ("a.txt", b"\xff\xfe", "cannot be read as txt"),
-        ("a.txt.gz", b"no gzip", "cannot be read as txt"),
+        ("a.json", b'{"x": ', "cannot be read: "),
+        ("a.jsonl", b'{"x": 1}\n{', "cannot be read: "),
+        ("a.txt", b"\xff\xfe", "cannot be read: "),
+        ("a.txt.gz", b"no gzip", "cannot be read: "),
         ("a.json", b'["short text"]', "holds no text of 8 words or more and no question of 3"),
         ("a.csv", b"", "so there is nothing to look for"),
     ],
@@ -350,11 +328,11 @@ def test_a_file_that_cannot_serve_is_refused(tmp_path, name, content, words):
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(CorpusError) as error:
-        read_evaluation([str(path)], ngram=13)
+        evaluation_grams(tmp_path / "grams", files=[str(path)], ngram=13)
     assert str(path) in str(error.value)
     assert words in str(error.value)
 
 
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(CorpusError, match=r"nowhere\.json does not exist; correct the path"):
-        read_evaluation([str(tmp_path / "nowhere.json")], ngram=13)
+        evaluation_grams(tmp_path / "grams", files=[str(tmp_path / "nowhere.json")], ngram=13)

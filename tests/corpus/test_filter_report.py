@@ -193,8 +193,8 @@ def made(recipe, *others):
 
 
 def test_it_reads_what_leaves_documents_out_and_no_other_step(recipe):
-    of = made(recipe, "minhash", "similar_pairs", "near_duplicates", "eval_ngrams", "contaminated", "clean")
-    assert [one.name for one in of.inputs] == ["ingest", "select", "near_duplicates", "contaminated"]
+    of = made(recipe, "minhash", "similar_pairs", "near_duplicates", "eval_ngrams", "decontaminate")
+    assert [one.name for one in of.inputs] == ["ingest", "select", "near_duplicates", "decontaminate"]
     assert of.result is LeftOutResult
     assert [one.name for one in made(recipe).inputs] == ["ingest", "select"]
     assert of.fingerprint != made(recipe).fingerprint
@@ -221,10 +221,10 @@ def test_what_stays_is_what_the_last_filter_of_documents_says(recipe):
     plain = looks(recipe, [])
     assert plain.stay == plain.keep == (Path("select.keep.npy"),)
     assert (plain.near, plain.contaminated) == (None, ())
-    filtered = looks(recipe, ["near_duplicates", "contaminated"])
+    filtered = looks(recipe, ["near_duplicates", "decontaminate"])
     assert filtered.stay == (Path("near_duplicates.keep.npy"),)
     assert filtered.keep == (Path("select.keep.npy"),)
-    assert (filtered.near, filtered.contaminated) == ("near_duplicates told", ["contaminated told"])
+    assert (filtered.near, filtered.contaminated) == ("near_duplicates told", ["decontaminate told"])
 
 
 def test_each_shard_has_the_name_of_its_source_and_rejects_are_read_where_there_are_any(recipe):
@@ -288,7 +288,7 @@ def test_no_more_is_held_than_plan_says(recipe_for, tmp_path):
         np.save(hashes, np.arange(shard, shards * rows, shards, np.uint64))
         np.save(keep, np.ones(rows, np.bool_))
     recipe = recipe_for(tmp_path)
-    (step,) = [step for step in pipeline.route(recipe, input_files(recipe)) if step.name == "filter_report"]
+    (step,) = [step for step in pipeline.route(recipe, input_files(recipe.ingest)) if step.name == "filter_report"]
     tracemalloc.start()
     try:
         assert same_ids([], *zip(*paths, strict=True)) == (0, ())

@@ -23,7 +23,7 @@ def test_files_sorted_by_length_are_seen_in_all_places(tmp_path, monkeypatch, ki
     source = sources_in(tmp_path, (f"c.{kind}", {}))
     monkeypatch.setattr(plan_look, "_READ_BYTES", 300_000)
     monkeypatch.setattr(plan_look, "_LEAST_READ_BYTES", 100)
-    (look,) = plan_look.look_at(source.ingest, input_files(source))
+    (look,) = plan_look.look_at(source.ingest, input_files(source.ingest))
     assert not look.is_whole
     assert look.read_bytes < sum(map(len, texts)) * 0.7  # less than half, and once more at places that meet
     assert look.text_bytes == pytest.approx(sum(map(len, texts)), rel=0.2)
@@ -54,7 +54,7 @@ def test_files_unlike_each_other_weigh_by_their_size(tmp_path, monkeypatch):
     source = sources_in(tmp_path, ("c", {}))
     monkeypatch.setattr(plan_look, "_READ_BYTES", 400_000)
     monkeypatch.setattr(plan_look, "_LEAST_READ_BYTES", 100)
-    (look,) = plan_look.look_at(source.ingest, input_files(source))
+    (look,) = plan_look.look_at(source.ingest, input_files(source.ingest))
     assert not look.is_whole
     assert look.read_bytes < 1_000_000
     assert look.documents * look.scale == pytest.approx(440, rel=0.25)
@@ -73,6 +73,6 @@ def test_a_sampled_source_of_nothing_but_rejects_counts_by_its_size(tmp_path, mo
     source = sources_in(tmp_path, ("good.jsonl", {}), (f"bad.{kind}", {}))
     monkeypatch.setattr(plan_look, "_READ_BYTES", 400_000)
     monkeypatch.setattr(plan_look, "_LEAST_READ_BYTES", 100)
-    good, bad = plan_look.look_at(source.ingest, input_files(source))
+    good, bad = plan_look.look_at(source.ingest, input_files(source.ingest))
     assert (good.is_whole, bad.documents) == (False, 0)
     assert bad.rejects.total() * bad.scale == pytest.approx(2000, rel=0.25)

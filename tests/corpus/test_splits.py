@@ -8,13 +8,22 @@ import pytest
 
 from counted import counts_of
 from nextlong import pipeline
-from nextlong.corpus.splits import task_bytes, whole_files
+from nextlong.corpus.splits import shard_bytes_for, task_bytes, whole_files
 from nextlong.engine.executor import SerialExecutor
 from nextlong.engine.runner import run_steps
 from nextlong.reading.files import FilePart, InputFile
 from nextlong.reading.known_files import input_files
 from nextlong.reading.listing import list_files
-from nextlong.recipe import Recipe, Source
+from nextlong.recipe import Ingest, Recipe, Source
+
+
+@pytest.mark.parametrize(
+    ("total", "shard"), [(0, 1_000_000), (32_000_000, 1_000_000), (320_000_000, 10_000_000), (10**12, 128_000_000)]
+)
+def test_an_automatic_shard_is_a_32nd_between_1_and_128_mb(total, shard):
+    ingest = Ingest(sources=[Source(path="a")])
+    assert shard_bytes_for(ingest, total) == shard
+    assert shard_bytes_for(ingest.model_copy(update={"shard_mb": 2.5}), total) == 2_500_000
 
 
 def test_a_large_compressed_file_is_said_to_be_read_by_one_task(tmp_path, monkeypatch):
@@ -71,7 +80,7 @@ def ingested(folder, files, *, sources):
             "compose": {"target_tokens": 1024},
         }
     )
-    route = pipeline.route(recipe, input_files(recipe))
+    route = pipeline.route(recipe, input_files(recipe.ingest))
     steps = route[: 1 + [step.name for step in route].index("select")]
     (folder / "run").mkdir()
     done = run_steps(steps, run_dir=folder / "run", executor=SerialExecutor())

@@ -27,14 +27,14 @@ def test_there_is_a_task_for_each_shard_and_one_of_less():
 
 
 def test_a_step_that_declares_its_work_alone_is_one_task_that_writes_nothing_and_is_tried():
-    estimate = Estimate(work=lambda amounts: amounts.documents, seconds=0.5)
-    assert (estimate.work(AMOUNTS), estimate.tasks(AMOUNTS)) == (900.0, 1.0)
-    assert (estimate.disk(AMOUNTS), estimate.memory(AMOUNTS), estimate.bytes) == (0.0, 0.0, 0.0)
+    estimate = Estimate(work="documents", seconds=0.5)
+    assert (AMOUNTS.of(estimate.work), AMOUNTS.of(estimate.tasks)) == (900.0, 1.0)
+    assert (AMOUNTS.of(estimate.disk), AMOUNTS.of(estimate.memory), estimate.bytes) == (0.0, 0.0, 0.0)
     assert estimate.rate == TRIED
 
 
 def test_what_declares_nothing_grows_with_the_chunks():
-    assert (BY_CHUNKS.work(AMOUNTS), BY_CHUNKS.disk(AMOUNTS)) == (5000.0, 5000.0)
+    assert (AMOUNTS.of(BY_CHUNKS.work), AMOUNTS.of(BY_CHUNKS.disk)) == (5000.0, 5000.0)
     assert (BY_CHUNKS.rate, BY_CHUNKS.seconds) == (TRIED, 0.0)
 
 

@@ -1,18 +1,20 @@
-"""None"""
+"""Where tasks run: in this process, with one thread and the GPUs that they were given; what a step gets of an executor."""
 
 import os
+from types import SimpleNamespace
 
 import pytest
 
 from nextlong.engine.executor import (
     ONE_THREAD,
-    Capacity,
     Resources,
     SerialExecutor,
     call_with_gpus,
     environment,
     granted_gpus,
 )
+from nextlong.engine.local import LocalExecutor
+from nextlong.engine.step import Step, Work
 
 
 def fail_after(call):
@@ -42,11 +44,31 @@ def test_a_task_has_its_gpus_while_it_runs_and_no_longer():
     assert granted_gpus() == ()
 
 
-def test_gpus_are_counted_when_they_are_asked_for_and_once():
+def test_gpus_are_counted_when_a_step_uses_them_and_once():
     asked = []
-    capacity = Capacity(cpus=1, count_gpus=lambda: asked.append("") or 3)
+    executor, work = LocalExecutor(1, count_gpus=lambda: asked.append("") or 3), Work([])
+    assert Step("a", 1, {}, (), list).needs(work, executor) == NOTHING
     assert asked == []
-    assert (capacity.gpus, capacity.gpus, asked) == (3, 3, [""])
+    on_gpu = Step("a", 1, {}, (), list, resources=Resources(gpu="optional"))
+    assert on_gpu.needs(work, executor) == on_gpu.needs(work, executor) == Resources(gpu="needed")
+    assert on_gpu.needs(Work([], gpu="unused"), executor) == NOTHING
+    assert asked == [""]
+
+
+@pytest.mark.parametrize(
+    ("gpu", "grows", "given"),
+    [
+        ("optional", False, "unused"),
+        ("optional", True, "unused"),
+        ("needed", False, "unused"),
+        ("needed", True, "needed"),
+    ],
+)
+def test_a_cluster_is_waited_for_until_it_has_the_gpu_that_is_needed(gpu, grows, given):
+    executor = SimpleNamespace(cpus=4, gpus=0, grows=grows)
+    step = Step("a", 1, {}, (), list, resources=Resources(gpu=gpu))
+    assert step.needs(Work([]), executor).gpu == given
+    assert Step("a", 1, {}, (), list).needs(Work([], gpu=gpu), executor).gpu == given
 
 
 NOTHING = Resources()

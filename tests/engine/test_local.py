@@ -14,7 +14,7 @@ import pytest
 
 from executing import carry_out
 from nextlong.engine import local
-from nextlong.engine.executor import Capacity, Resources
+from nextlong.engine.executor import Resources
 from nextlong.engine.local import LocalExecutor
 from nextlong.errors import CorpusError, RunError
 
@@ -23,11 +23,10 @@ PATIENCE_S = 60
 PARENT = """
 import sys
 from executing import carry_out
-from nextlong.engine.executor import Capacity
 from nextlong.engine.local import LocalExecutor
 from test_local import say_pid_and_wait
 if __name__ == "__main__":
-    with LocalExecutor(Capacity(cpus=2)) as executor:
+    with LocalExecutor(2) as executor:
         list(carry_out(executor, say_pid_and_wait, [(sys.argv[1], number) for number in range(2)]))
 """
 
@@ -106,7 +105,7 @@ def is_alive(pid):
 
 
 def test_every_result_comes_once_from_other_processes():
-    with LocalExecutor(Capacity(cpus=2)) as executor:
+    with LocalExecutor(2) as executor:
         results = list(carry_out(executor, square, [(number,) for number in range(40)]))
         assert list(carry_out(executor, square, [])) == []
     assert sorted(result[:2] for result in results) == [(number, number * number) for number in range(40)]
@@ -116,13 +115,13 @@ def test_every_result_comes_once_from_other_processes():
 
 def test_executor_that_maps_nothing_starts_nothing():
     before = multiprocessing.active_children()
-    with LocalExecutor(Capacity(cpus=2)) as executor:
+    with LocalExecutor(2) as executor:
         assert list(carry_out(executor, square, [])) == []
         assert multiprocessing.active_children() == before
 
 
 def test_worker_serves_the_next_step_until_it_has_grown():
-    with LocalExecutor(Capacity(cpus=1)) as executor:
+    with LocalExecutor(1) as executor:
         first, second, third = (list(carry_out(executor, hold_mb, [(megabytes,)])) for megabytes in (1, 300, 1))
     assert first == second
     assert second != third
@@ -131,14 +130,14 @@ def test_worker_serves_the_next_step_until_it_has_grown():
 @pytest.mark.parametrize("name", ["OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS"])
 def test_workers_have_one_thread_and_the_parent_keeps_its_own(name, monkeypatch):
     monkeypatch.setenv(name, "7")
-    with LocalExecutor(Capacity(cpus=1)) as executor:
+    with LocalExecutor(1) as executor:
         assert list(carry_out(executor, read_environment, [(name,)])) == ["1"]
     assert os.environ[name] == "7"
 
 
 @pytest.mark.parametrize("at_once", [1, 2])
 def test_no_more_tasks_at_once_than_asked(tmp_path, at_once):
-    with LocalExecutor(Capacity(cpus=3)) as executor:
+    with LocalExecutor(3) as executor:
         list(
             carry_out(executor, meet, [(tmp_path, number, 3) for number in range(3)])
         )  # so that three workers are there
@@ -152,7 +151,7 @@ def test_no_more_tasks_at_once_than_asked(tmp_path, at_once):
 
 
 def test_first_error_ends_it_and_leaves_no_worker(tmp_path):
-    with pytest.raises(CorpusError, match="the corpus is at fault"), LocalExecutor(Capacity(cpus=3)) as executor:
+    with pytest.raises(CorpusError, match="the corpus is at fault"), LocalExecutor(3) as executor:
         list(carry_out(executor, fail_when_others_wait, [(tmp_path, number) for number in range(3)]))
     pids = pids_in(tmp_path)
     assert len(pids) == 2
@@ -164,7 +163,7 @@ def test_killed_worker_is_told_with_its_cure(workers, cure):
     ballast = "x" * 1_000_000  # more than a pipe holds, as the tasks of a large corpus are
     with (
         pytest.raises(RunError, match=rf"a worker process was killed.*{cure}.*finished steps are kept"),
-        LocalExecutor(Capacity(cpus=workers)) as executor,
+        LocalExecutor(workers) as executor,
     ):
         list(carry_out(executor, die, [(ballast,)] * 6))
 
@@ -178,7 +177,7 @@ class Unreadable:
 
 def test_a_worker_that_fails_before_its_task_begins_is_not_told_as_killed():
     told = r"ended by an error of its own, which it wrote above, while these ran: embed task 7; mend that \(nextlong doctor"
-    with LocalExecutor(Capacity(cpus=1)) as executor:
+    with LocalExecutor(1) as executor:
         executor.submit(0, len, Unreadable(), resources=Resources(), label="embed task 7")
         with pytest.raises(RunError, match=told):
             list(executor.ended())
@@ -191,7 +190,7 @@ def test_a_worker_that_the_system_killed_for_its_memory_is_told_as_such(tmp_path
     counters = tmp_path / "vmstat"
     counters.write_text("nr_free_pages 17\noom_kill 3\n")
     monkeypatch.setattr(local, "_VMSTAT", counters)
-    with LocalExecutor(Capacity(cpus=1)) as executor:
+    with LocalExecutor(1) as executor:
         executor.submit(0, die, "", resources=Resources(), label="embed task 7")
         counters.write_text(f"nr_free_pages 17\noom_kill {kills}\n")
         with pytest.raises(RunError, match=rf"a worker process was killed, .*{cause}, while these ran: embed task 7"):

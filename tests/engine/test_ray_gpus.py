@@ -4,16 +4,17 @@ import os
 import time
 from collections import defaultdict
 from pathlib import Path
+from types import SimpleNamespace
 
 import pytest
 
 from nextlong.engine import ray as engine_ray
-from nextlong.engine.executor import Capacity, Resources, granted_gpus
+from nextlong.engine.executor import Resources, granted_gpus
 from nextlong.engine.step import Step, Work
 from nextlong.errors import RunError
 
 pytestmark = pytest.mark.heavy
-ON_GPU, ON_CPU = Resources(gpus=1), Resources()
+ON_GPU, ON_CPU = Resources(gpu="needed"), Resources()
 
 
 @pytest.fixture
@@ -87,7 +88,7 @@ def test_a_cluster_that_grows_and_shrinks_is_used_as_it_is(cluster, tmp_path):
     calls, seen, told = [(on_gpu, gate)] * 6, [], []
     cluster.add_node(num_cpus=1)
     with executor_on(cluster, tell=told.append) as executor:
-        assert (executor.capacity.cpus, executor.capacity.gpus, executor.capacity.grows) == (1, 0, True)
+        assert (executor.cpus, executor.gpus, executor.grows) == (1, 0, True)
         assert not executor.has_room(ON_GPU)  # an actor waits for the first GPU
         first = cluster.add_node(num_cpus=1, num_gpus=1)
         while not executor.has_room(ON_GPU):
@@ -98,7 +99,7 @@ def test_a_cluster_that_grows_and_shrinks_is_used_as_it_is(cluster, tmp_path):
         while len(executor._running) < 3:
             hand_over(executor, calls, ON_GPU, "embed")
             time.sleep(0.01)
-        assert executor.capacity.gpus == 3
+        assert executor.gpus == 3
         cluster.remove_node(first, allow_graceful=False)
         while len(executor._running) == 3:
             assert list(executor.ended()) == []
@@ -161,5 +162,5 @@ def test_an_idle_gpu_is_given_back(cluster, monkeypatch):
 
 def test_tasks_of_several_threads_are_bounded_where_processors_are_not_counted():
     step, work = Step("embed", 1, {}, (), list), Work([], threads=3)
-    assert step.needs(work, Capacity(cpus=8)) == Resources(cpus=3, at_once=2)
-    assert step.needs(work, Capacity(cpus=8, grows=True)) == Resources(cpus=3)
+    assert step.needs(work, SimpleNamespace(cpus=8, grows=False)) == Resources(cpus=3, at_once=2)
+    assert step.needs(work, SimpleNamespace(cpus=8, grows=True)) == Resources(cpus=3)

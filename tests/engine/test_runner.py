@@ -113,10 +113,7 @@ def test_order_of_keys_does_not_matter_and_everything_else_does():
     top = Step("ingest", 1, {"a": 1}, (), tuple)
     other = Step("ingest", 1, {"a": 2}, (), tuple)
     base = Step("x", 1, {"p": 1, "q": [1, 2]}, (top, other), tuple).fingerprint
-    assert (
-        Step("x", 1, {"q": [1, 2], "p": 1}, (top, other), list, resources=lambda _: Resources(at_once=1)).fingerprint
-        == base
-    )
+    assert Step("x", 1, {"q": [1, 2], "p": 1}, (top, other), list, resources=Resources(at_once=1)).fingerprint == base
     changed = [
         Step("y", 1, {"p": 1, "q": [1, 2]}, (top, other), tuple),
         Step("x", 2, {"p": 1, "q": [1, 2]}, (top, other), tuple),
@@ -506,7 +503,7 @@ def test_a_step_starts_when_its_own_inputs_are_done(log, run_dir):
 
 
 def test_no_more_tasks_of_a_step_at_once_than_its_resources_say(log, run_dir):
-    narrow = Step("narrow", 1, {}, (), numbers_step(log).tasks, resources=lambda _: Resources(at_once=1))
+    narrow = Step("narrow", 1, {}, (), numbers_step(log).tasks, resources=Resources(at_once=1))
     beside = Step("beside", 1, {}, (), numbers_step(log, count=2).tasks)
     executor = Together()
     runner.run_steps([narrow, beside], run_dir=run_dir, executor=executor)

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import Field
 
-from nextlong.engine.step import Artifact, TaskResult
+from nextlong.engine.step import Artifact, Step, TaskResult, each_shard
 from nextlong.errors import RunError
 
 
@@ -39,3 +39,20 @@ def test_what_is_not_as_it_must_be_is_told_with_its_place(tmp_path, counts, lack
         RunError, match=rf"has no count of {lacks}: its step sum is of an earlier version \(.* 0\.0\.1\)"
     ):
         done(tmp_path, {"total": 1}, counts).results(Sum)
+
+
+def test_a_task_for_each_shard_gets_the_files_of_that_shard_in_numerical_order(tmp_path):
+    def step(name, *files):
+        parts = [{"counts": {}, "files": dict.fromkeys(files)}]
+        return Step(name, 1, {}, (), lambda _: []), Artifact(name, tmp_path, {"parts": parts})
+
+    (texts, of_texts), (bounds, of_bounds) = (
+        step("texts", "10.txt", "9.txt"),
+        step("bounds", "10.npy", "9.npy", "x.json"),
+    )
+    tasks = each_shard(print, text=(texts, ".txt"), ends=(bounds, ".npy"))({"texts": of_texts, "bounds": of_bounds})
+    assert [task.keywords for task in tasks] == [
+        {"text": tmp_path / f"{number}.txt", "ends": tmp_path / f"{number}.npy"} for number in (9, 10)
+    ]
+    with pytest.raises(ValueError, match="shorter"):
+        each_shard(print, text=(texts, ".txt"), ends=(bounds, ".json"))({"texts": of_texts, "bounds": of_bounds})

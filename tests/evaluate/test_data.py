@@ -16,7 +16,7 @@ from evaluation_data import word_tokenizer, write
 from nextlong.cli.main import main
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import data
-from nextlong.evaluate.data import DataFiles, HubFile
+from nextlong.evaluate.data import DataFiles, _HubFile
 from nextlong.evaluate.task import Request, TextTokenizer, all_tasks
 
 ODD = "one\u2028two\u2029three\u0085four\x0bfive\x0csix"  # str.splitlines ends a line at each
@@ -194,7 +194,7 @@ def test_a_record_of_another_form_is_told_with_its_file(data_folder, tmp_path, t
             ", line 2 is 'no label', not `LABEL:label text`",
         ),
         ("icl/nlu/train.csv", "text,scenario,intent\nhello,a,b\nhi,a\n", "line 3: no 'intent' (it has text, scenario)"),
-        ("icl/nlu/train.csv", 'text,scenario,intent\n"hello,a,b\n', "no CSV (unexpected end of data)"),
+        ("icl/nlu/train.csv", 'text,scenario,intent\n"hello,a,b\n', "not valid CSV (unexpected end of data)"),
         ("icl/nlu/train.csv", "text,scenario,intent\n", "holds no row below its header"),
         (
             "longbench-v2/data.json",
@@ -349,8 +349,8 @@ def hub(monkeypatch):
 
 
 def publish(monkeypatch, **fields):
-    file = HubFile("ocean/tides", "raw/tides.jsonl", COMMIT, **fields)
-    monkeypatch.setitem(data.HUB, "longbench-v2/data.json", file)
+    file = _HubFile("ocean/tides", "raw/tides.jsonl", COMMIT, **fields)
+    monkeypatch.setitem(data._HUB, "longbench-v2/data.json", file)
 
 
 def fetched(folder, suite="longbench-v2"):
@@ -371,7 +371,7 @@ def test_a_public_file_is_fetched_once_and_checked(sha256, hub, tmp_path, monkey
     asked = len(hub.asked)
     assert main(["evaluate", "data", "longbench-v2", "--out", str(tmp_path), "--json"]) == 0
     assert len(hub.asked) == asked
-    assert json.loads(capsys.readouterr().out) == [{"file": "longbench-v2/data.json", "state": "there"}]
+    assert json.loads(capsys.readouterr().out) == [{"file": "longbench-v2/data.json", "state": "present"}]
 
 
 @pytest.mark.parametrize("sha256", ["0" * 64, None])
@@ -386,17 +386,17 @@ def test_a_file_of_another_hash_never_gets_its_place(sha256, hub, tmp_path, monk
 
 def test_what_cannot_be_fetched_is_told_with_its_place(hub, tmp_path, monkeypatch, capsys):
     publish(monkeypatch)
-    monkeypatch.setitem(data.HUB, "longbench-v2/data.json", HubFile("ocean/gone", "raw/tides.jsonl"))
+    monkeypatch.setitem(data._HUB, "longbench-v2/data.json", _HubFile("ocean/gone", "raw/tides.jsonl"))
     assert fetched(tmp_path) == 2
     told = " ".join(capsys.readouterr().err.split())
-    assert "of ocean/gone cannot be fetched" in told
+    assert "of ocean/gone cannot be downloaded" in told
     assert str(tmp_path / "longbench-v2/data.json") in told
 
 
 def test_what_is_not_on_the_hub_is_named_with_its_source(tmp_path, capsys):
     assert fetched(tmp_path, "ruler,needle") == 0
     told = " ".join(capsys.readouterr().out.split())
-    assert "by hand" in told
+    assert "manual" in told
     assert "rajpurkar.github.io/SQuAD-explorer" in told
     assert not leftovers(tmp_path)
 
@@ -414,7 +414,7 @@ def test_every_file_of_the_hub_belongs_to_a_task():
     from nextlong.evaluate.task import all_tasks
 
     named = {name for task in all_tasks().values() for name in task.files}
-    assert set(data.HUB) - named <= {"infinitebench/longbook_sum_eng.jsonl"}
-    pinned = [file for file in data.HUB.values() if file.repo.startswith("openai/")]
+    assert set(data._HUB) - named <= {"infinitebench/longbook_sum_eng.jsonl"}
+    pinned = [file for file in data._HUB.values() if file.repo.startswith("openai/")]
     assert len(pinned) == 8
     assert all(len(file.sha256) == 64 and len(file.revision) == 40 for file in pinned)

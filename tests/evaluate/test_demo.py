@@ -38,12 +38,13 @@ def test_a_model_that_is_there_is_measured_again_and_not_made_anew(tmp_path, mon
         made.append(folder)
 
     monkeypatch.setattr(demo, "_save_model", save)
-    monkeypatch.setattr(demo.command, "measure", lambda settings, *, console: measured.append(settings))
+    monkeypatch.setattr(demo, "evaluate", lambda _, settings, *, progress: measured.append(settings))
+    monkeypatch.setattr(demo.show, "tables", lambda results, console: None)
     monkeypatch.setattr(demo.show, "report", lambda folders, **where: reported.append((folders, where["outputs"])))
     for _ in range(2):
         assert demo.main([str(tmp_path / "d")]) == 0
     assert made == [tmp_path / "d/model"]
-    assert [(one.model, one.data.folder, one.out) for one in measured] == [
+    assert [(one.model.name, one.data.folder, one.out) for one in measured] == [
         (str(tmp_path / "d/model"), tmp_path / "d/data", tmp_path / "d/results")
     ] * 2
     assert max(measured[0].lengths) < demo._CONTEXT

@@ -10,9 +10,10 @@ from rich.console import Console
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import plan
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.huggingface import HuggingFaceModel, LoadOptions
-from nextlong.evaluate.plan import Settings
-from nextlong.evaluate.run import Progress, evaluate
+from nextlong.evaluate.huggingface import HuggingFaceModel
+from nextlong.evaluate.plan import EvaluationSettings
+from nextlong.evaluate.prompts import ModelOptions
+from nextlong.evaluate.run import TaskProgress, evaluate
 from nextlong.evaluate.task import Sample, all_tasks
 
 pytestmark = pytest.mark.heavy
@@ -26,7 +27,7 @@ TEXTS = [
 
 @pytest.fixture(scope="module")
 def model(tiny_model):
-    return HuggingFaceModel(str(tiny_model), LoadOptions(chunk_tokens=64, batch_tokens=1))
+    return HuggingFaceModel(ModelOptions(str(tiny_model), chunk_tokens=64, batch_tokens=1))
 
 
 def sample(text, *, tokens=12, stop=None):
@@ -52,7 +53,7 @@ def test_answers_are_those_of_generate(model):
 
 @pytest.mark.parametrize("chunk_tokens", [1, 7, 4096])
 def test_chunks_change_nothing(tiny_model, model, chunk_tokens):
-    other = HuggingFaceModel(str(tiny_model), LoadOptions(chunk_tokens=chunk_tokens))
+    other = HuggingFaceModel(ModelOptions(str(tiny_model), chunk_tokens=chunk_tokens))
     assert [*other.answers([sample(TEXTS[2])])] == [by_generate(model, TEXTS[2])]
 
 
@@ -72,7 +73,7 @@ def test_what_prompts_share_is_read_once(model, monkeypatch):
 
 
 def test_a_batch_reads_no_more_tokens_at_a_time_than_one_prompt(tiny_model, model, monkeypatch):
-    small = HuggingFaceModel(str(tiny_model), LoadOptions(chunk_tokens=64))
+    small = HuggingFaceModel(ModelOptions(str(tiny_model), chunk_tokens=64))
     read = []
     forward = small.forward
     monkeypatch.setattr(
@@ -120,20 +121,25 @@ def test_layers_can_be_spread_over_devices(tiny_model, monkeypatch):
         "from_pretrained",
         lambda *args, **how: asked.append(how.get("device_map")) or load(*args, **how),
     )
-    plain, spread = (HuggingFaceModel(str(tiny_model), LoadOptions(device=device)) for device in ("cpu", "sharded"))
+    plain, spread = (HuggingFaceModel(ModelOptions(str(tiny_model), device=device)) for device in ("cpu", "sharded"))
     assert asked == [None, "auto"]
     assert list(spread.answers([sample(TEXTS[0])])) == list(plain.answers([sample(TEXTS[0])]))
 
 
+def test_the_context_is_the_configurations_unless_the_user_names_one(tiny_model):
+    assert HuggingFaceModel(ModelOptions(str(tiny_model))).context == 4096
+    assert HuggingFaceModel(ModelOptions(str(tiny_model), context=100)).context == 100
+
+
 def test_what_is_no_model_is_refused(tmp_path):
     with pytest.raises(EvaluateError, match=r"is not a model: it has no config\.json"):
-        HuggingFaceModel(str(tmp_path), LoadOptions())
+        HuggingFaceModel(ModelOptions(str(tmp_path)))
     (tmp_path / "config.json").write_text('{"model_type": "no-such-type"}')
     with pytest.raises(EvaluateError, match="is not a model that transformers can read"):
-        HuggingFaceModel(str(tmp_path), LoadOptions())
+        HuggingFaceModel(ModelOptions(str(tmp_path)))
     (tmp_path / "config.json").write_text('{"model_type": "clip"}')
     with pytest.raises(EvaluateError, match="is a clip, no causal language model"):
-        HuggingFaceModel(str(tmp_path), LoadOptions())
+        HuggingFaceModel(ModelOptions(str(tmp_path)))
 
 
 def test_a_device_that_is_not_there_is_told(tiny_model, monkeypatch):
@@ -144,7 +150,7 @@ def test_a_device_that_is_not_there_is_told(tiny_model, monkeypatch):
 
     monkeypatch.setattr(torch.nn.Module, "to", to)
     with pytest.raises(EvaluateError, match="cannot be loaded with --device cuda --dtype auto: Torch not compiled"):
-        HuggingFaceModel(str(tiny_model), LoadOptions(device="cuda"))
+        HuggingFaceModel(ModelOptions(str(tiny_model), device="cuda"))
 
 
 def test_other_weights_and_another_tokenizer_are_another_model(tiny_model, tmp_path):
@@ -153,21 +159,21 @@ def test_other_weights_and_another_tokenizer_are_another_model(tiny_model, tmp_p
 
     folder = tmp_path / "m"
     shutil.copytree(tiny_model, folder)
-    first = HuggingFaceModel(str(folder), LoadOptions()).identity()
+    first = HuggingFaceModel(ModelOptions(str(folder))).identity()
     (folder / "README.md").write_text("no part of the model")
-    assert HuggingFaceModel(str(folder), LoadOptions()).identity() == first
+    assert HuggingFaceModel(ModelOptions(str(folder))).identity() == first
     trained = AutoModelForCausalLM.from_pretrained(folder)
     with torch.no_grad():
         trained.lm_head.weight[0, 0] += 1
     trained.save_pretrained(folder)
-    second = HuggingFaceModel(str(folder), LoadOptions()).identity()
+    second = HuggingFaceModel(ModelOptions(str(folder))).identity()
     assert {key for key in first if first[key] != second[key]} == {"weights"}
     text = (folder / "tokenizer.json").read_text()
     (folder / "tokenizer.json").write_text(text.replace('"<eos>"', '"<end>"'))
     (folder / "tokenizer_config.json").write_text(
         (folder / "tokenizer_config.json").read_text().replace('"<eos>"', '"<end>"')
     )
-    third = HuggingFaceModel(str(folder), LoadOptions()).identity()
+    third = HuggingFaceModel(ModelOptions(str(folder))).identity()
     assert {key for key in second if second[key] != third[key]} == {"weights", "tokenizer"}
 
 
@@ -179,7 +185,7 @@ def test_no_memory_left_is_told_with_its_cures(model, tmp_path, monkeypatch):
 
     monkeypatch.setattr(model, "forward", full)
     task = replace(all_tasks()["json_kv"], make=lambda _: iter([sample("Harbour")]))
-    asked = Settings([task], (4096,), tmp_path / "r", DataFiles(None), samples=1)
+    asked = EvaluationSettings([task], (4096,), tmp_path / "r", DataFiles(None), samples=1)
     cures = r"json_kv at 4,096 tokens: .*--chunk-tokens or --batch-tokens, give --dtype bfloat16.*CUDA out of memory$"
     with pytest.raises(EvaluateError, match=cures):
-        evaluate(lambda: model, asked, progress=Progress(Console(file=io.StringIO())))
+        evaluate(lambda: model, asked, progress=TaskProgress(Console(file=io.StringIO())))

@@ -8,15 +8,11 @@ from pathlib import Path
 
 import pytest
 
-from answering_models import Oracle
+from answering_models import Oracle, asked, evaluated
 from evaluation_data import bpe_tokenizer
 from nextlong.cli.main import main
 from nextlong.evaluate import judge, results
-from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.plan import Settings
 from nextlong.evaluate.report import tables
-from nextlong.evaluate.run import Progress, evaluate
-from nextlong.evaluate.task import all_tasks
 
 pytestmark = pytest.mark.heavy  # ROUGE is in the extra
 
@@ -31,12 +27,9 @@ class Reader(Oracle):
 @pytest.fixture
 def measured(data_folder, tmp_path, served, monkeypatch):
     """A results directory with NarrativeQA at one length, and the server that judges."""
-    from rich.console import Console
-
     served.answer = lambda body: {"choices": [{"message": {"content": judged(body["messages"][0]["content"])}}]}
     out = tmp_path / "results"
-    asked = Settings([all_tasks()["narrativeqa"]], [2048], out, DataFiles(data_folder), samples=6)
-    evaluate(lambda: Reader(bpe_tokenizer()), asked, progress=Progress(Console(quiet=True)))
+    evaluated(Reader(bpe_tokenizer()), asked(out, "narrativeqa", lengths=[2048], samples=6, data=data_folder))
     return out
 
 
@@ -107,11 +100,9 @@ def test_a_judge_that_never_scores_is_told(measured, served, capsys):
 
 
 def test_judged_and_rouge_are_not_one_column(measured, served, tmp_path, data_folder):
-    from rich.console import Console
 
     other = tmp_path / "other"
-    asked = Settings([all_tasks()["narrativeqa"]], [2048], other, DataFiles(data_folder), samples=6)
-    evaluate(lambda: Oracle(bpe_tokenizer()), asked, progress=Progress(Console(quiet=True)))
+    evaluated(Oracle(bpe_tokenizer()), asked(other, "narrativeqa", lengths=[2048], samples=6, data=data_folder))
     both = [measured, other]
     assert [task.name for task in tables.shared_tasks([results.read_results(one) for one in both], "LongQA")] == [
         "narrativeqa"
@@ -147,14 +138,14 @@ def test_mistakes_are_told(measured, served, tmp_path, capsys):
     ],
 )
 def test_the_last_scores_in_the_scale_count(text, scores):
-    assert tuple(judge.longqa_scores(text).values())[:2] == scores
+    assert tuple(judge._longqa_scores(text).values())[:2] == scores
 
 
 def test_the_prompt_and_the_scores_are_helmets():
     """Recorded from scripts/eval_gpt4_longqa.py at the commit of the recording."""
     reference = json.loads((Path(__file__).parent / "reference/helmet_summ.json").read_text())["longqa"]
     sample = {name: reference[name] for name in ("references", "answer", "answer_prefix")}
-    (prompt,) = judge.RUBRICS["narrativeqa"].prompts({**sample, "details": {"question": reference["question"]}})
+    (prompt,) = judge._RUBRICS["narrativeqa"].prompts({**sample, "details": {"question": reference["question"]}})
     assert hashlib.sha256(prompt.encode()).hexdigest() == reference["prompt_sha256"]
     for one in reference["judgements"]:
-        assert judge.longqa_scores(one["said"])["share"] == one["share"], one
+        assert judge._longqa_scores(one["said"])["share"] == one["share"], one

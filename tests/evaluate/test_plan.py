@@ -8,9 +8,8 @@ from types import SimpleNamespace
 import pytest
 
 from nextlong.errors import EvaluateError
-from nextlong.evaluate import results
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.plan import Settings, _device_memory, check, check_probes, pairs
+from nextlong.evaluate.plan import EvaluationSettings, _device_memory, check, local, pairs
 from nextlong.evaluate.task import Probe, all_tasks
 
 
@@ -83,7 +82,7 @@ ANY_LENGTH = all_tasks()["vt"]
 
 
 def asking(*tasks, lengths=(4096, 1024), folder=None, **more):
-    return Settings(tasks, lengths, Path("results"), DataFiles(folder), **more)
+    return EvaluationSettings(tasks, lengths, Path("results"), DataFiles(folder), **more)
 
 
 def test_short_lengths_come_first_and_what_has_none_last():
@@ -139,17 +138,10 @@ def test_a_file_may_have_another_in_its_place(tmp_path):
     assert not data.can_read("ruler/squad.json")
 
 
-def test_what_is_measured_already_is_not_looked_into_again(tmp_path):
-    looked = []
-    mine = probe("mine", check_model=lambda model, run: looked.append("model"), check=looked.append)
-    of = Settings([mine], [1024], tmp_path, DataFiles(None))
-    with pytest.raises(EvaluateError, match="mine: a server gives no access to the inside of its model"):
-        check_probes(of, SimpleNamespace(prompts=SimpleNamespace(tokenizer=None, overhead=0)))
-    place = results.place_of(tmp_path, "mine", 1024)
-    place.parent.mkdir(parents=True)
-    place.write_text("{}")
-    check_probes(of, SimpleNamespace(prompts=SimpleNamespace(tokenizer=None, overhead=0)))
-    assert looked == []
+def test_a_probe_of_a_server_is_refused_before_any_task(tmp_path):
+    model = SimpleNamespace(prompts=SimpleNamespace(tokenizer=None))
+    with pytest.raises(EvaluateError, match="each: a server gives no access to the inside of its model"):
+        local(model, EACH)
 
 
 @pytest.mark.parametrize(("samples", "expected"), [(None, ANY_LENGTH.samples), (7, 7)])

@@ -12,9 +12,9 @@ from tokenizers import processors
 
 from evaluation_data import bpe_tokenizer, byte_tokenizer, word_tokenizer
 from nextlong.errors import EvaluateError
-from nextlong.evaluate.huggingface import HuggingFaceModel, LoadOptions, VllmModel
-from nextlong.evaluate.prompts import Prompts
-from nextlong.evaluate.server import ServerModel, ServerOptions
+from nextlong.evaluate.huggingface import HuggingFaceModel, VllmModel
+from nextlong.evaluate.prompts import ModelOptions, Prompts
+from nextlong.evaluate.server import ServerModel
 from nextlong.evaluate.task import Sample, TextTokenizer
 
 TEMPLATE = (
@@ -53,7 +53,7 @@ def asked_of_vllm(monkeypatch, folder, samples, **options):
     limits = lambda **given: SimpleNamespace(**{name: given[name] for name in parameters})  # noqa: E731
     stand_in = SimpleNamespace(LLM=LLM, SamplingParams=limits, __version__="0")
     monkeypatch.setitem(sys.modules, "vllm", stand_in)
-    model = VllmModel(str(folder), LoadOptions(engine="vllm", gpus=2, **options), longest=256)
+    model = VllmModel(ModelOptions(str(folder), engine="vllm", gpus=2, **options), longest=256)
     return model, given, list(model.answers(samples))
 
 
@@ -61,9 +61,9 @@ def asked_of_vllm(monkeypatch, folder, samples, **options):
 @pytest.mark.parametrize("prompt_format", ["completion", "chat"])
 def test_every_route_reads_the_same_ids(prompt_format, chat_folder, served, monkeypatch):
     """A server puts its BOS before a text, as vLLM and llama.cpp do."""
-    local = HuggingFaceModel(str(chat_folder), LoadOptions(prompt_format=prompt_format))
-    prompts = Prompts.read(str(chat_folder), prompt_format=prompt_format)
-    remote = ServerModel("m", prompts, ServerOptions(url=served.url, prompt_format=prompt_format))
+    local = HuggingFaceModel(ModelOptions(str(chat_folder), prompt_format=prompt_format))
+    prompts = Prompts.read(ModelOptions(str(chat_folder), prompt_format))
+    remote = ServerModel(ModelOptions("m", url=served.url, prompt_format=prompt_format), prompts)
     samples = [QUESTION, TURNS, Sample("<bos>tide", ("x",), 5)]
     list(remote.answers(samples))
     sent = {body["prompt"] for body in served.asked}
@@ -82,7 +82,7 @@ def test_every_route_reads_the_same_ids(prompt_format, chat_folder, served, monk
 
 @pytest.mark.heavy
 def test_a_template_is_applied_once_and_counted(chat_folder):
-    model = HuggingFaceModel(str(chat_folder), LoadOptions(prompt_format="chat"))
+    model = HuggingFaceModel(ModelOptions(str(chat_folder), prompt_format="chat"))
     shown = model.hub_tokenizer.decode(model.prompts.ids(QUESTION))
     assert shown == "<bos>user: Harbour and tide<eos>assistant: <think></think>Answer:"
     shown = model.hub_tokenizer.decode(model.prompts.ids(TURNS))
@@ -96,7 +96,7 @@ def test_a_template_is_applied_once_and_counted(chat_folder):
 
 @pytest.mark.heavy
 def test_a_model_that_reasons_is_told_so_and_its_answer_is_not_begun(chat_folder, monkeypatch):
-    prompts = Prompts.read(str(chat_folder), prompt_format="chat", thinking=64)
+    prompts = Prompts.read(ModelOptions(str(chat_folder), "chat", 64))
     assert prompts.text(QUESTION) == "user: Harbour and tide<eos>assistant: "
     model, given, answers = asked_of_vllm(
         monkeypatch, chat_folder, [Sample("a", ("x",), 5, stop="\n")], prompt_format="chat", thinking=64
@@ -108,9 +108,9 @@ def test_a_model_that_reasons_is_told_so_and_its_answer_is_not_begun(chat_folder
 
 @pytest.mark.heavy
 def test_chat_needs_a_template(tiny_model):
-    for load in (lambda **o: HuggingFaceModel(str(tiny_model), LoadOptions(prompt_format="chat")), Prompts.read):
+    for load in (HuggingFaceModel, Prompts.read):
         with pytest.raises(EvaluateError, match="has no chat template; leave the option out for a base model"):
-            load(source=str(tiny_model), prompt_format="chat")
+            load(ModelOptions(str(tiny_model), "chat"))
 
 
 def test_a_base_model_does_not_reason():
@@ -147,7 +147,7 @@ def test_a_cut_prompt_is_sent_as_ids(served):
     prompts = Prompts(TOKENIZER)
     cut = Sample("tide", ("x",), 5, input_ids=(7, 8, 9))
     served.answer = lambda body: {"choices": [{"text": "x"}]}
-    list(ServerModel("m", prompts, ServerOptions(url=served.url)).answers([cut]))
+    list(ServerModel(ModelOptions("m", url=served.url), prompts).answers([cut]))
     assert served.asked[0]["prompt"] == prompts.ids(cut) == [0, 7, 8, 9]
     assert prompts.hash_of(cut) == hashlib.sha256(b"[0, 7, 8, 9]").hexdigest()
 

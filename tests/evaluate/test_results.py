@@ -1,6 +1,5 @@
 """Intervals against scipy's bootstrap, and the test of differences against all sign patterns."""
 
-import io
 from dataclasses import replace
 from itertools import product
 from types import SimpleNamespace
@@ -9,29 +8,13 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
-from answering_models import Oracle
+from answering_models import Oracle, asked, evaluated
 from evaluation_data import word_tokenizer
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import results
-from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.huggingface import HuggingFaceModel
-from nextlong.evaluate.plan import Settings
-from nextlong.evaluate.results import JUDGED, Sampled, Score, _outcomes, is_better, p_value
-from nextlong.evaluate.run import Progress, evaluate
-from nextlong.evaluate.task import all_tasks
-
-
-def asked(out, *names, lengths=(8192,), samples=4, data=None, **more):
-    tasks = [all_tasks()[name] for name in names]
-    return Settings(tasks=tasks, lengths=lengths, out=out, data=DataFiles(data), samples=samples, **more)
-
-
-def run(model, what):
-    sink = io.StringIO()
-    found = evaluate(lambda: model, what, progress=Progress(Console(file=sink, width=120)))
-    return found, sink.getvalue().splitlines()
+from nextlong.evaluate.results import JUDGED, Sampled, Score, _outcomes, _p_value, is_better
 
 
 def test_answers_with_any_line_separator_are_kept(tmp_path):
@@ -60,14 +43,16 @@ def test_a_run_counts_by_its_sequences_not_by_its_place(tmp_path, monkeypatch):
         return steps
 
     monkeypatch.setattr(opened, "Run", run_at)
-    probe = Probe("p", "p", "P", "x", 1, lambda *_: {"scores": {"x": 1.0}, "n": 1}, lengths=None)
+    measured = []
+    measure = lambda *_: measured.append("once") or {"scores": {"x": 1.0}, "n": 1}  # noqa: E731
+    probe = Probe("p", "p", "P", "x", 1, measure, lengths=None)
     what = replace(asked(tmp_path / "r", run=tmp_path / "one"), tasks=[probe])
-    run(Local(word_tokenizer()), what)
-    _, lines = run(Local(word_tokenizer()), replace(what, run=tmp_path / "two"))
-    assert lines[0].endswith("cached")
+    evaluated(Local(word_tokenizer()), what)
+    evaluated(Local(word_tokenizer()), replace(what, run=tmp_path / "two"))
+    assert measured == ["once"]
     composed["value"] = "def"
     with pytest.raises(EvaluateError, match="was measured with other settings, samples or data"):
-        run(Local(word_tokenizer()), what)
+        evaluated(Local(word_tokenizer()), what)
 
 
 def test_what_is_no_results_directory_is_told(tmp_path):
@@ -120,7 +105,7 @@ def test_the_p_value_is_the_share_of_sign_patterns_that_are_as_extreme(differenc
             for signs in product((-1, 1), repeat=len(differences))
         ]
     )
-    ours = p_value(score([max(one, 0) for one in differences]), score([max(-one, 0) for one in differences]))
+    ours = _p_value(score([max(one, 0) for one in differences]), score([max(-one, 0) for one in differences]))
     assert ours == pytest.approx(exact, abs=0.05)
 
 
@@ -135,7 +120,7 @@ def test_five_right_answers_against_five_wrong_ones_are_not_significant_and_fift
     "other", [score([0.0] * 40), score([0.0] * 50, task="cwe"), score([0.0] * 50, seed=1), Score(0.0)]
 )
 def test_other_numbers_tasks_and_protocols_are_not_compared(other):
-    assert p_value(score([100.0] * 50, seed=2), other) is None
+    assert _p_value(score([100.0] * 50, seed=2), other) is None
     assert not is_better(score([100.0] * 50, seed=2), [other])
 
 
@@ -148,5 +133,5 @@ def test_judgements_that_cannot_be_read_never_shift_the_pairs():
         return Score.of(Sampled(("narrativeqa", 1024), float(outcomes.mean()), outcomes, groups, len(outcomes)))
 
     assert judged([1.0, None, 0.5]).parts[0][1].groups.tolist() == [0, 2]
-    assert p_value(judged([1.0, None, 0.5, 0.0]), judged([None, 1.0, 0.5, 0.0])) is None
-    assert p_value(judged([1.0, None, 0.5]), judged([0.5, None, 0.0])) is not None
+    assert _p_value(judged([1.0, None, 0.5, 0.0]), judged([None, 1.0, 0.5, 0.0])) is None
+    assert _p_value(judged([1.0, None, 0.5]), judged([0.5, None, 0.0])) is not None

@@ -12,27 +12,20 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from answering_models import Blind, Oracle
+from answering_models import Blind, Oracle, asked
 from evaluation_data import word_tokenizer, write
 from killed import kill_at
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import results
-from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.plan import Settings
-from nextlong.evaluate.run import Progress, evaluate
-from nextlong.evaluate.task import Sample, all_probes, all_tasks
+from nextlong.evaluate.run import TaskProgress, evaluate
+from nextlong.evaluate.task import Probe, Sample, all_tasks, registered
 
 TIMES = {"seconds"}
 
 
-def asked(out, *names, lengths=(8192,), samples=4, data=None, **more):
-    tasks = [all_tasks()[name] for name in names]
-    return Settings(tasks=tasks, lengths=lengths, out=out, data=DataFiles(data), samples=samples, **more)
-
-
 def run(model, what):
     sink = io.StringIO()
-    found = evaluate(lambda: model, what, progress=Progress(Console(file=sink, width=120)))
+    found = evaluate(lambda: model, what, progress=TaskProgress(Console(file=sink, width=120)))
     return found, sink.getvalue().splitlines()
 
 
@@ -74,6 +67,17 @@ def test_what_is_finished_is_kept(tmp_path):
     _, lines = run(model, asked(tmp_path / "r", "json_kv"))
     assert len(model.asked) == before
     assert lines[0].endswith("cached")
+
+
+def test_a_probe_that_is_measured_already_is_not_checked_again(tmp_path, monkeypatch):
+    looked = []
+    measured = lambda *_: {"scores": {"score": 1.0}, "n": 1}  # noqa: E731
+    probe = Probe("mine", "mine", "Probes", "score", 5, measured, check=lambda _: looked.append("length"))
+    probe = replace(probe, check_model=lambda *_: looked.append("model"))
+    monkeypatch.setattr("nextlong.evaluate.run.local", lambda model, _: model)
+    for _ in range(2):
+        run(Oracle(word_tokenizer()), replace(asked(tmp_path / "r"), tasks=[probe]))
+        assert looked == ["model", "length"]
 
 
 def test_a_label_is_kept_and_changes_nothing_that_is_measured(tmp_path):
@@ -123,7 +127,7 @@ def test_what_is_answered_of_later_tasks_takes_no_time_any_more(tmp_path):
     with pytest.raises(EvaluateError, match="gone"):
         run(model, replace(what, tasks=what.tasks[1:]))
     begun = []
-    progress = Progress(Console(quiet=True))
+    progress = TaskProgress(Console(quiet=True))
     progress.begin = lambda tokens: begun.extend(tokens)
     with pytest.raises(EvaluateError, match="gone"):
         evaluate(lambda: model, what, progress=progress)
@@ -193,7 +197,9 @@ def test_lengths_beyond_the_model_and_missing_files_are_told_before_it_is_asked(
         run(model, asked(tmp_path / "r", "json_kv"))
     with pytest.raises(EvaluateError, match=r"ruler/hotpotqa\.json .*is missing; it comes from HotpotQA"):
         evaluate(
-            lambda: pytest.fail("loaded"), asked(tmp_path / "r", "qa_2"), progress=Progress(Console(file=io.StringIO()))
+            lambda: pytest.fail("loaded"),
+            asked(tmp_path / "r", "qa_2"),
+            progress=TaskProgress(Console(file=io.StringIO())),
         )
     with pytest.raises(EvaluateError, match=r"nq is defined at 8192, 16384, 32768, 65536, 131072 only"):
         run(model, asked(tmp_path / "r", "nq", lengths=(4096,)))
@@ -219,7 +225,7 @@ def test_a_task_that_cannot_be_asked_is_told_and_the_others_are_measured(tmp_pat
 @pytest.mark.parametrize(
     ("task", "length", "why"),
     [
-        ("vt", 512, "vt needs at least 1024 tokens, not 512; leave"),
+        ("vt", 512, "vt needs at least 1,024 tokens, not 512; leave"),
         ("qa_1", 2048, r"squad\.json is not JSON .*download it"),
     ],
 )
@@ -234,11 +240,13 @@ def test_a_length_without_room_and_a_damaged_file_stop_their_task_alone(task, le
 def test_what_probes_need_is_told_before_anything_is_asked(tmp_path):
     probes = {
         name: replace(asked(tmp_path / "r", "json_kv"), tasks=[all_tasks()["json_kv"], probe])
-        for name, probe in all_probes().items()
+        for name, probe in registered().items()
     }
     model = Oracle(word_tokenizer())
     with pytest.raises(EvaluateError, match="dependency: add --run RUN, the run whose sequences are read"):
-        evaluate(lambda: pytest.fail("loaded"), probes["dependency"], progress=Progress(Console(file=io.StringIO())))
+        evaluate(
+            lambda: pytest.fail("loaded"), probes["dependency"], progress=TaskProgress(Console(file=io.StringIO()))
+        )
     for name in ("attention", "copying", "key_values", "short"):
         with pytest.raises(
             EvaluateError, match=r"a server gives no access to the inside of its model; name the model's folder"
@@ -300,7 +308,7 @@ def test_a_tiny_llama_end_to_end_killed_and_resumed(tiny_model, data_folder, tmp
 def test_a_score_erases_the_moving_line_on_a_terminal_alone(is_terminal):
     sink = io.StringIO()
     console = Console(file=sink, force_terminal=is_terminal, width=100, color_system=None, _environ={"TERM": "xterm"})
-    progress = Progress(console)
+    progress = TaskProgress(console)
     progress.begin([4 * 8192])
     progress.start("vt", 8192, 4, done=0)
     progress.advance(4)
@@ -314,7 +322,7 @@ def test_a_score_erases_the_moving_line_on_a_terminal_alone(is_terminal):
 def told(*, begin, steps):
     """Return the lines told without a terminal, the clock put forward before each step."""
     sink, now = io.StringIO(), [0.0]
-    progress = Progress(Console(file=sink, width=120), clock=lambda: now[0])
+    progress = TaskProgress(Console(file=sink, width=120), clock=lambda: now[0])
     progress.begin(begin)
     for seconds, step in steps:
         now[0] += seconds

@@ -4,17 +4,17 @@ from types import SimpleNamespace
 
 import pytest
 
-from answering_models import Oracle
+from answering_models import Oracle, asked, evaluated
 from evaluation_data import bpe_tokenizer, word_tokenizer
 from nextlong.errors import EvaluateError
-from nextlong.evaluate.prompts import Prompts
-from nextlong.evaluate.server import ServerModel, ServerOptions
+from nextlong.evaluate.prompts import ModelOptions, Prompts
+from nextlong.evaluate.server import ServerModel
 from nextlong.evaluate.task import Sample, TextTokenizer
 
 
 def model(served, *, prompt_format="completion", thinking=0, **options):
     prompts = Prompts(TextTokenizer(bpe_tokenizer()), prompt_format, thinking)
-    return ServerModel("m", prompts, ServerOptions(url=served.url, first_wait_s=0.001, **options))
+    return ServerModel(ModelOptions("m", url=served.url, first_wait_s=0.001, **options), prompts)
 
 
 def samples(count):
@@ -108,27 +108,18 @@ def test_what_is_no_url_is_refused():
 
 
 def test_a_whole_run_over_a_server(served, tmp_path):
-    from rich.console import Console
-
-    from evaluation_data import word_tokenizer
-    from nextlong.evaluate.data import DataFiles
-    from nextlong.evaluate.plan import Settings
-    from nextlong.evaluate.run import Progress, evaluate
-    from nextlong.evaluate.task import all_tasks
-
     oracle = Oracle(word_tokenizer())
     served.answer = lambda body: {"choices": [{"text": oracle.read(body["prompt"])}]}
     served.fails = lambda number: 429 if number % 2 else None
-    asking = ServerModel("m", oracle.prompts, ServerOptions(url=served.url, first_wait_s=0.001, max_attempts=20))
-    asked = Settings([all_tasks()["json_kv"]], [8192], tmp_path / "r", DataFiles(None), samples=6)
-    found = evaluate(lambda: asking, asked, progress=Progress(Console(quiet=True)))
+    asking = ServerModel(ModelOptions("m", url=served.url, first_wait_s=0.001, max_attempts=20), oracle.prompts)
+    found = evaluated(asking, asked(tmp_path / "r", "json_kv", samples=6))
     assert found.score("json_kv", 8192).value == 100.0
 
 
 def test_another_tokenizer_is_another_model(served):
-    options = ServerOptions(url=served.url)
+    options = ModelOptions("m", url=served.url)
     one, other = (
-        ServerModel("m", Prompts(TextTokenizer(made())), options).identity() for made in (bpe_tokenizer, word_tokenizer)
+        ServerModel(options, Prompts(TextTokenizer(made()))).identity() for made in (bpe_tokenizer, word_tokenizer)
     )
     assert {key for key in one if one[key] != other[key]} == {"tokenizer"}
-    assert ServerModel("m", Prompts(TextTokenizer(bpe_tokenizer())), options).identity() == one
+    assert ServerModel(options, Prompts(TextTokenizer(bpe_tokenizer()))).identity() == one

@@ -7,18 +7,24 @@ from types import SimpleNamespace
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from rich.console import Console
 
-from answering_models import Oracle
+from answering_models import Oracle, asked, evaluated
 from evaluation_data import bpe_tokenizer
 from nextlong.errors import EvaluateError, PluginError
 from nextlong.evaluate import required
-from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.plan import Settings
 from nextlong.evaluate.report import tables
 from nextlong.evaluate.report.show import text_of
-from nextlong.evaluate.run import Progress, evaluate
-from nextlong.evaluate.task import Request, Sample, Task, all_probes, all_tasks, parse_lengths, registered, short
+from nextlong.evaluate.task import (
+    Probe,
+    Request,
+    Sample,
+    Task,
+    all_tasks,
+    chosen,
+    parse_lengths,
+    registered,
+    short,
+)
 
 WORDS = SimpleNamespace(count=lambda text: len(text.split()))
 
@@ -79,7 +85,7 @@ def test_lengths_are_written_as_people_do():
 
 
 def test_each_probe_is_a_suite():
-    probes = all_probes()
+    probes = {name: one for name, one in registered().items() if isinstance(one, Probe)}
     assert {probe.suite for probe in probes.values()} == {name.replace("_", "-") for name in probes}
     assert {"attention", "copying", "key_values", "dependency", "short"} == set(probes)
 
@@ -125,8 +131,7 @@ def bring(tmp_path, monkeypatch):
 
 def test_it_is_measured_and_has_its_tables(bring, tmp_path):
     bring(ECHO)
-    asked = Settings([all_tasks()["echo"]], [64], tmp_path / "results", DataFiles(None), label="polly")
-    measured = evaluate(lambda: Parrot(bpe_tokenizer()), asked, progress=Progress(Console(quiet=True)))
+    measured = evaluated(Parrot(bpe_tokenizer()), asked(tmp_path / "results", "echo", lengths=[64], label="polly"))
     found = {table.title: table for table in tables.all_tables([measured])}
     shown = {title: [(name, *map(text_of, cells)) for name, cells in found[title].rows] for title in found}
     assert shown["Parrots, by length"] == [("polly", "75.00 [25.0, 100.0]", "4")]
@@ -161,3 +166,29 @@ def test_one_that_is_missing_is_named_with_its_extra(name, extra, monkeypatch):
     monkeypatch.setitem(__import__("sys").modules, name, None)
     with pytest.raises(EvaluateError, match=rf"is not installed; run: pip install 'nextlong\[{extra}\]'"):
         required(name)
+
+
+def names(suites=(), tasks=()):
+    return [one.name for one in chosen(suites, tasks)]
+
+
+def test_without_a_choice_every_task_and_probe_is_meant_in_the_order_of_the_report():
+    assert names() == list(registered())
+    ruler = names(["ruler"])
+    assert ruler == [name for name, task in all_tasks().items() if task.suite == "ruler"]
+    assert set(names(["ruler", "attention"])) == {*ruler, "attention"}
+    assert names(tasks=["vt", "needle"]) == [name for name in names() if name in ("vt", "needle")]
+
+
+@pytest.mark.parametrize(
+    ("suites", "tasks", "told"),
+    [
+        (["rulers"], [], "--suite rulers: there is no such suite; choose from attention, "),
+        (["ruler"], ["needle"], "--tasks needle: there is no such task; choose from niah_single_1, "),
+        ([], ["vts"], "--tasks vts: there is no such task; choose from "),
+    ],
+)
+def test_a_name_that_is_neither_is_told_with_those_there_are(suites, tasks, told):
+    with pytest.raises(EvaluateError) as error:
+        chosen(suites, tasks)
+    assert str(error.value).startswith(told)

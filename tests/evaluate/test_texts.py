@@ -24,4 +24,4 @@ def test_essays_are_repeated_where_they_are_too_short(tmp_path):
 @pytest.mark.heavy
 def test_hyphenated_words_are_those_of_a_sorted_set():
     adjectives, nouns = ["self", "self-made", "a", "a-b", "zealous"], ["made-up", "b-c", "c", "c", "up", "made"]
-    assert list(texts.Hyphenated(adjectives, nouns)) == sorted({f"{one}-{two}" for one in adjectives for two in nouns})
+    assert list(texts._Hyphenated(adjectives, nouns)) == sorted({f"{one}-{two}" for one in adjectives for two in nouns})

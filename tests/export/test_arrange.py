@@ -5,9 +5,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-import nextlong
 from nextlong.errors import CorpusError, RecipeError
-from nextlong.export.arrange import RowsResult, SplitResult, mix, pack, split, split_apart
+from nextlong.export.arrange import RowsResult, SplitResult, is_validation, mix, pack, shares_chunks
 from nextlong.schemas import SEQUENCE_INDEX
 
 
@@ -20,6 +19,11 @@ def index_of(lengths, *, run=0, keys=None):
 
 def names(index):
     return list(zip(index["run"].tolist(), index["place"].tolist(), strict=True))
+
+
+def split(index, *, validation, seed):
+    held_out = is_validation(index, share=validation, seed=seed)
+    return index[~held_out], index[held_out]
 
 
 def test_one_to_two_by_sequences():
@@ -118,36 +122,21 @@ def test_a_share_that_is_none(validation):
         split(index_of([1]), validation=validation, seed=0)
 
 
-def seed_that_holds_out_the_first(index):
-    seeds = (seed for seed in range(999) if names(split(index, validation=0.5, seed=seed)[1]) == [(0, 0)])
-    return next(seeds)
-
-
-@pytest.mark.parametrize(("corpora", "left_out"), [(["a", "a"], [(0, 2), (1, 0)]), (["a", "b"], [(0, 2)])])
-def test_a_split_apart_leaves_out_what_shares_a_chunk(corpora, left_out):
-    index = np.concatenate([index_of([1] * 4, keys=[1, 2, 3, 4]), index_of([1] * 2, run=1, keys=[5, 6])])
-    seed = seed_that_holds_out_the_first(index)
+@pytest.mark.parametrize(("corpora", "shared"), [([0, 0, 0, 0, 0, 0], [2, 4]), ([0, 0, 0, 0, 1, 1], [2])])
+def test_what_shares_a_chunk_of_one_corpus_with_validation_is_found(corpora, shared):
     references = [[10, 11], [12], [13, 11], [14], [10], [15]]
-    train, held_out, count = split_apart(
-        index,
-        validation=0.5,
-        seed=seed,
+    found = shares_chunks(
+        np.array([True, False, False, False, False, False]),
         chunk_ids=np.concatenate(references),
         offsets=np.cumsum([0, *map(len, references)]),
-        corpora=corpora,
+        corpora=np.array(corpora),
     )
-    assert names(held_out) == [(0, 0)]
-    assert names(train) == [name for name in names(index)[1:] if name not in left_out]
-    assert count == len(left_out)
-
-
-@pytest.fixture(scope="module")
-def run(shared_run):
-    return nextlong.open(shared_run)
+    assert np.flatnonzero(found).tolist() == shared
 
 
 def rows_of(packed):
-    return [part.tolist() for part in np.split(packed.order, packed.offsets[1:-1])]
+    order, offsets = packed
+    return [part.tolist() for part in np.split(order, offsets[1:-1])]
 
 
 def test_eight_of_65536_fill_a_row():
@@ -171,8 +160,8 @@ def test_a_sequence_longer_than_a_row():
 
 
 def test_nothing_to_pack():
-    packed = pack(np.empty(0, np.int64), row_tokens=10)
-    assert (packed.order.tolist(), packed.offsets.tolist()) == ([], [0])
+    order, offsets = pack(np.empty(0, np.int64), row_tokens=10)
+    assert (order.tolist(), offsets.tolist()) == ([], [0])
 
 
 @given(st.lists(st.integers(1, 40), max_size=60), st.integers(40, 90))

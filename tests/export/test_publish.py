@@ -28,13 +28,17 @@ class FlakyFileSystem(MemoryFileSystem):
 
     protocol = "flaky"
     store, pseudo_dirs = {}, [""]
-    arrived, failures = [], []
+    arrived, deleted, failures = [], [], []
 
     def put_file(self, lpath, rpath, **kwargs):
         failure = self.failures.pop(0) if self.failures else None
         if failure:
             raise failure
         super().put_file(lpath, rpath, **kwargs)
+
+    def rm_file(self, path):
+        super().rm_file(path)
+        self.deleted.append(path.rpartition("/")[2])
 
     def mv(self, path1, path2, **kwargs):
         super().mv(path1, path2, **kwargs)
@@ -44,7 +48,7 @@ class FlakyFileSystem(MemoryFileSystem):
 @pytest.fixture
 def flaky():
     fsspec.register_implementation("flaky", FlakyFileSystem, clobber=True)
-    for held in (FlakyFileSystem.store, FlakyFileSystem.arrived, FlakyFileSystem.failures):
+    for held in (FlakyFileSystem.store, FlakyFileSystem.arrived, FlakyFileSystem.deleted, FlakyFileSystem.failures):
         held.clear()
     FlakyFileSystem.pseudo_dirs[:] = [""]
     return FlakyFileSystem()
@@ -128,10 +132,11 @@ def test_a_card_told_anew_is_sent_again(destination, tmp_path):
 def test_replacing_that_is_cut_short_leaves_nothing_that_looks_whole(flaky, tmp_path):
     url = "flaky://bucket/there"
     publish(export(tmp_path), url)
-    changed = {name: content + b"!" for name, content in CONTENTS.items()}
+    changed = {name: content + b"!" for name, content in CONTENTS.items() if "00002" not in name}
     flaky.failures[:] = [None, *[ConnectionError("gone")] * 3]
     with pytest.raises(ExportError, match="gone; try again"):
         publish(export(tmp_path, changed), url, others="replace", threads=1, attempts=1)
+    assert [name for name in flaky.deleted if name[0] != "."] == ["README.md", "part-00002.parquet"]  # in this order
     assert "README.md" not in data_at(url)
     flaky.failures.clear()
     publish(export(tmp_path, changed), url, others="replace")

@@ -2,23 +2,12 @@ import json
 from itertools import pairwise
 
 import numpy as np
-import pyarrow.parquet as pq
-import pytest
 
 import nextlong
 from counted import counts_of
-from nextlong.runs import export as runs_export
+from exported_runs import exported, parquet_rows
 
 T = 2048
-
-
-def export(runs, **asked):
-    """Export and return the finished steps."""
-    return runs_export.export(runs, **asked).done
-
-
-def rows_of(folder):
-    return [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
 
 
 def ids_by_name(rows):
@@ -30,25 +19,20 @@ def ids_by_name(rows):
     return found
 
 
-@pytest.fixture(scope="module")
-def sequences(shared_run):
-    return {sequence.id: sequence.input_ids.tolist() for sequence in nextlong.open(shared_run).sequences()}
-
-
-def test_packed_rows_hold_whole_sequences_and_say_where_they_lie(own_run, sequences):
-    done = export([own_run], formats=["parquet"], overrides=["export.pack=6144", "workers=1"])
-    rows = rows_of(done["parquet"].folder)
+def test_packed_rows_hold_whole_sequences_and_say_where_they_lie(own_run, shared_ids):
+    done = exported([own_run], formats=["parquet"], overrides=["export.pack=6144", "workers=1"])
+    rows = parquet_rows(done["parquet"].folder)
     assert [row["seq_lengths"] for row in rows] == [[T, T, T]] * 4
     assert [row["length"] for row in rows] == [3 * T] * 4
-    assert ids_by_name(rows) == sequences
+    assert ids_by_name(rows) == shared_ids
     spans = rows[0]["spans"]
     assert (spans[0]["token_start"], spans[-1]["token_end"]) == (0, 3 * T)
     assert all(a["token_end"] == b["token_start"] for a, b in pairwise(spans))
     assert nextlong.open(own_run).exported("parquet")[0].parent == done["parquet"].folder
 
 
-def test_a_row_that_cannot_be_filled_is_short_and_counted(own_run, sequences):
-    done = export([own_run], formats=["jsonl"], overrides=["export.pack=10240", "workers=1"])
+def test_a_row_that_cannot_be_filled_is_short_and_counted(own_run, shared_ids):
+    done = exported([own_run], formats=["jsonl"], overrides=["export.pack=10240", "workers=1"])
     (path,) = done["jsonl"].files(".jsonl")
     rows = [json.loads(line) for line in path.read_text("utf-8").splitlines()]
     assert [len(row["seq_lengths"]) for row in rows] == [5, 5, 2]
@@ -67,22 +51,22 @@ def test_a_row_that_cannot_be_filled_is_short_and_counted(own_run, sequences):
     assert rows[0]["text"] == "".join(texts[name] for name in rows[0]["sequence_id"].split())
 
 
-def test_a_split_parts_meta_documents_the_same_way_in_every_run(own_run, shorter_run, sequences):
+def test_a_split_parts_meta_documents_the_same_way_in_every_run(own_run, shorter_run, shared_ids):
     split = ["export.validation=0.4", "workers=1"]
-    done = export([own_run], formats=["parquet"], overrides=split)
-    train, validation = (ids_by_name(rows_of(done[name].folder)) for name in ("parquet", "parquet-validation"))
+    done = exported([own_run], formats=["parquet"], overrides=split)
+    train, validation = (ids_by_name(parquet_rows(done[name].folder)) for name in ("parquet", "parquet-validation"))
     assert train
     assert validation
-    assert train | validation == sequences
+    assert train | validation == shared_ids
     held, read = (
-        {span["chunk_id"] for row in rows_of(done[name].folder) for span in row["spans"]} - {-1}
+        {span["chunk_id"] for row in parquet_rows(done[name].folder) for span in row["spans"]} - {-1}
         for name in ("parquet-validation", "parquet")
     )
     counted = counts_of(done["rows"])[0]["validation"]
     assert (counted["chunks"], counted["chunks_in_train"]) == (len(held), len(held & read))
     assert held & read
-    done = export([shorter_run], formats=["parquet"], overrides=split)
-    shorter = ids_by_name(rows_of(done["parquet-validation"].folder))
-    common = sequences.keys() & (shorter | ids_by_name(rows_of(done["parquet"].folder))).keys()
+    done = exported([shorter_run], formats=["parquet"], overrides=split)
+    shorter = ids_by_name(parquet_rows(done["parquet-validation"].folder))
+    common = shared_ids.keys() & (shorter | ids_by_name(parquet_rows(done["parquet"].folder))).keys()
     assert common
     assert all((name in validation) == (name in shorter) for name in common)

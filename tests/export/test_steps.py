@@ -7,11 +7,6 @@ from nextlong.errors import NextlongError
 from nextlong.runs import export as runs_export
 
 
-def export(runs, **asked):
-    """Export and return the finished steps."""
-    return runs_export.export(runs, **asked).done
-
-
 def test_keys_of_the_recipe_for_formats_that_are_not_written_now_are_no_mistake(own_run):
     changed = {"compression": "lz4", "row_group_mb": 1.0}
     change_json(record_of(own_run), lambda record: record["recipe"]["export"].update(changed))

@@ -9,11 +9,10 @@ from hypothesis import strategies as st
 
 import nextlong
 from nextlong import schemas
-from nextlong.artifacts import finished
 from nextlong.errors import PluginError
 from nextlong.export import write
 from nextlong.export.formats.base import Options, format_of
-from nextlong.export.write import Origin, Shard, divide_into_shards, read_rows, read_rows_and_texts, shards_of
+from nextlong.export.write import Origin, Shard, divide_into_shards, read_rows, shards_of
 
 
 def test_a_file_takes_as_many_rows_as_it_has_room_for_and_one_at_least():
@@ -44,17 +43,6 @@ def test_sequences_of_several_runs_are_counted_run_by_run():
     assert write._order(np.array([0, 0, 1, 0, 1, 1], np.int32)) == [(0, 0, 2), (1, 0, 1), (0, 2, 3), (1, 1, 3)]
 
 
-def origin(run):
-    return Origin(
-        sequences=tuple(finished.sequence_files(run.steps)),
-        corpus=finished.corpus(run.steps),
-        tokens=finished.token_store(run.steps),
-        special=finished.special_ids(run.steps),
-        tokenizer=run.steps["tokenizer"].file(".tokenizer.json"),
-        token_chars=run.steps["tokenizer"].file(".tokenchars.npy"),
-    )
-
-
 def index_of(*runs):
     """A SEQUENCE_INDEX of all sequences of some runs, one of each run in turn."""
     places = [
@@ -82,11 +70,13 @@ def runs(shared_run, shorter_run):
 
 
 def test_small_blocks_give_the_rows_that_large_ones_give(runs, monkeypatch):
-    index, origins = index_of(*runs), [origin(run) for run in runs]
+    index, origins = index_of(*runs), [Origin.of(run.steps) for run in runs]
     offsets = np.array([0, 2, 3, 7, len(index)])
 
     def rows():
-        return [(block.input_ids.tolist(), texts) for block, texts in read_rows_and_texts(index, offsets, origins)]
+        return [
+            (block.input_ids.tolist(), texts) for block, texts in read_rows(index, offsets, origins, wanted="texts")
+        ]
 
     (large,) = rows()
     monkeypatch.setattr(write, "_BLOCK_TOKENS", 5000)
@@ -98,7 +88,10 @@ def test_small_blocks_give_the_rows_that_large_ones_give(runs, monkeypatch):
 
 def test_rows_of_two_runs_hold_the_sequences_of_both(runs):
     index = index_of(*runs)
-    (block,) = read_rows(index, np.arange(len(index) + 1), [origin(run) for run in runs])
+    ((block, texts),) = read_rows(
+        index, np.arange(len(index) + 1), [Origin.of(run.steps) for run in runs], wanted="spans"
+    )
+    assert texts == []
     of_runs = [[sequence.input_ids.tolist() for sequence in run.sequences()] for run in runs]
     left = [iter(own) for own in of_runs]
     assert block.input_ids.tolist() == [token for row in index for token in next(left[row["run"]])]
@@ -107,7 +100,7 @@ def test_rows_of_two_runs_hold_the_sequences_of_both(runs):
 def test_a_format_without_a_rule_of_its_own_has_files_of_so_many_bytes(runs):
     index = index_of(runs[0])
     offsets = np.arange(len(index) + 1)
-    shards = divide_into_shards(index, offsets, [origin(runs[0])], name="jsonl", options=options(3 * 2048 * 4))
+    shards = divide_into_shards(index, offsets, [Origin.of(runs[0].steps)], name="jsonl", options=options(3 * 2048 * 4))
     assert [(shard.first, shard.last) for shard in shards] == [(0, 3), (3, 6), (6, 9), (9, 12)]
 
 
@@ -123,6 +116,6 @@ def test_a_format_that_returns_no_result_is_named(runs, tmp_path, monkeypatch):
             shard=Shard(0, 1, 0, 2),
             index=tmp_path / "index.npy",
             offsets=tmp_path / "offsets.npy",
-            origins=[origin(runs[0])],
+            origins=[Origin.of(runs[0].steps)],
             options=options(1),
         )

@@ -5,6 +5,7 @@ import pyarrow as pa
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers
 
+from arrow_files import write_arrow
 from nextlong import schemas
 from nextlong.artifacts.results import DraftResult, ReferencedChunksResult
 from nextlong.methods.extend import DraftRules, draft_block, filter_near_duplicates
@@ -17,12 +18,6 @@ from nextlong.sequences.tokenize import list_referenced_chunks
 SECOND = 1 << 32  # chunk 0 of shard 1
 
 
-def write(path, schema, columns):
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        writer.write_batch(pa.RecordBatch.from_pydict(dict(zip(schema.names, columns, strict=True)), schema=schema))
-    return path
-
-
 @pytest.fixture
 def mined(tmp_path):
     """Two shards of 6 and 4 chunks of 10 characters; documents of chunks 0-1 and of chunks 2-4 are drawn."""
@@ -30,14 +25,16 @@ def mined(tmp_path):
     for shard, rows in enumerate((6, 4)):
         starts = np.arange(rows) * 10
         columns = [np.zeros(rows), starts, starts + 10, np.zeros(rows, bool)]
-        chunks.append(write(tmp_path / f"{shard}.chunks.arrow", schemas.CHUNKS, columns))
+        chunks.append(write_arrow(tmp_path / f"{shard}.chunks.arrow", schemas.CHUNKS, columns))
     metas = np.array([(1, 0xAB, 0, 2, 20), (2, 0xCD, 2, 3, 30)], META_DOCUMENTS)
     np.save(tmp_path / "metas.npy", metas)
     neighbours = [[2, 3, SECOND], [3, 4, SECOND + 1], [0, 1], [1, SECOND + 3], [0]]
     scores = [[0.9, 0.8, 0.7], [0.6, 0.5, 0.4], [0.3, 0.2], [0.1, 0.0], [-0.5]]
-    candidates = write(tmp_path / "c.candidates.arrow", schemas.CANDIDATES, [[0, 1, 2, 3, 4], neighbours, scores])
+    candidates = write_arrow(tmp_path / "c.candidates.arrow", schemas.CANDIDATES, [[0, 1, 2, 3, 4], neighbours, scores])
     documents = [
-        write(tmp_path / f"{shard}.documents.arrow", schemas.DOCUMENTS, [["x" * 10 * rows], [shard], ["s"], ["i"]])
+        write_arrow(
+            tmp_path / f"{shard}.documents.arrow", schemas.DOCUMENTS, [["x" * 10 * rows], [shard], ["s"], ["i"]]
+        )
         for shard, rows in enumerate((6, 4))
     ]
     pairs = Tokenizer(models.BPE(vocab={"x": 0, "xx": 1}, merges=[("x", "x")]))  # two characters a token
@@ -116,7 +113,7 @@ def test_a_document_in_few_tokens_drafts_more_text(mined, tmp_path):
 
 
 def test_a_block_may_be_part_of_the_draw(mined, tmp_path):
-    write(tmp_path / "one.arrow", schemas.CANDIDATES, [[2, 3, 4], [[0], [], [1]], [[0.5], [], [0.25]]])
+    write_arrow(tmp_path / "one.arrow", schemas.CANDIDATES, [[2, 3, 4], [[0], [], [1]], [[0.5], [], [0.25]]])
     block = mined | {"first": 1, "candidates": tmp_path / "one.arrow"}
     draft_block(tmp_path / "d", **block, **settings())
     (row,) = read(tmp_path / "d.drafts.arrow")
@@ -144,7 +141,7 @@ def test_the_tokenizers_engine_is_the_recipes(mined, tmp_path, monkeypatch):
 )
 def test_refer_lists_the_chunks_that_the_chosen_drafts_name(mined, tmp_path, limit, take, rows):
     draft_block(tmp_path / "d", **mined, **settings())
-    write(
+    write_arrow(
         tmp_path / "e.arrow",
         schemas.DRAFTS,
         [["x"], [7], ["extended"], [[SECOND + 3, 0]], [[0, 1]], [[0, 0]], [[1, 0.5]], [[]]],
@@ -167,7 +164,7 @@ def test_near_duplicates_are_left_out_or_paired_and_counted(mined, tmp_path):
     for shard, blanks in enumerate(([1, 2, 1, 3, 3, 4], [5, 6, 7, 8])):
         texts = ["x" * blank + " " + "x" * (8 - blank) + "\n" for blank in blanks]
         columns = [["".join(texts)], [shard], ["s"], ["i"]]
-        mined["documents"][shard] = write(tmp_path / f"{shard}.texts.arrow", schemas.DOCUMENTS, columns)
+        mined["documents"][shard] = write_arrow(tmp_path / f"{shard}.texts.arrow", schemas.DOCUMENTS, columns)
         found = shingles(texts)
         np.save(tmp_path / f"{shard}.shingles.npy", found.hashes)
         np.save(tmp_path / f"{shard}.offsets.npy", found.offsets)

@@ -5,7 +5,6 @@ import sys
 import pyarrow as pa
 import pytest
 
-from nextlong.engine.executor import Capacity, Resources
 from nextlong.errors import EncoderError, RecipeError
 from nextlong.methods import keywords as keywords_module
 from nextlong.methods.keywords import find_words, key_phrases, letters, spaced, stop_words, stop_words_of
@@ -104,13 +103,6 @@ def test_a_worker_loads_a_model_once_for_all_shards(tiny_t5, monkeypatch):
     monkeypatch.setattr(keywords_module, "_load_t5", lambda *_: pytest.fail("loaded again"))
     assert keywords_module.doc2query(tiny_t5) is loaded
     keywords_module.doc2query.cache_clear()
-
-
-def test_a_model_takes_a_gpu_for_itself_where_there_is_one():
-    none, two = (Capacity(cpus=4, count_gpus=lambda count=count: count) for count in (0, 2))
-    assert keywords_module.query_resources("doc2query/model", two) == Resources(gpus=1)
-    assert keywords_module.query_resources("doc2query/model", none) == Resources()
-    assert keywords_module.query_resources("extractive", two) == Resources()
 
 
 def test_rake_scores_by_hand():

@@ -1,11 +1,11 @@
 """NExtLong's drafts, in hand-written integers."""
 
 import numpy as np
-import pyarrow as pa
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from arrow_files import write_arrow
 from nextlong import schemas
 from nextlong.methods import nextlong
 from nextlong.methods.nextlong import Candidates, ordered_candidates, read_candidates
@@ -122,12 +122,6 @@ SECOND = 1 << schemas.SHARD_BITS  # chunk 0 of shard 1
 META = np.array([(1, 0xAB, 0, 2, 30)], schemas.META_DOCUMENTS)[0]  # chunks 0 and 1, of 10 and 20 characters
 
 
-def write(path, schema, columns):
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        writer.write_batch(pa.RecordBatch.from_pydict(dict(zip(schema.names, columns, strict=True)), schema=schema))
-    return path
-
-
 @pytest.fixture
 def corpus(tmp_path):
     """Shards of 6 and 4 chunks, the n-th of 10 · (n + 1) characters, with a vector each."""
@@ -136,7 +130,7 @@ def corpus(tmp_path):
         sizes = 10 * np.arange(1, rows + 1)
         ends = np.cumsum(sizes)
         columns = [np.zeros(rows), ends - sizes, ends, np.zeros(rows, bool)]
-        chunks.append(write(tmp_path / f"{shard}.chunks.arrow", schemas.CHUNKS, columns))
+        chunks.append(write_arrow(tmp_path / f"{shard}.chunks.arrow", schemas.CHUNKS, columns))
     vectors = unit_rows(10)
     return {"chunks": chunks, "vectors": save_shards(tmp_path, vectors[:6], vectors[6:])}
 
@@ -163,7 +157,7 @@ def ordered(corpus, negatives, *, reorder_top=3, max_similarity=None, seed=0):
 
 def test_lists_are_divided_among_meta_documents_and_measured(corpus, tmp_path):
     lists = [[0, 1, 2], [[2, SECOND + 3], [3], [0, 1]], [[0.9, 0.7], [0.5], [0.4, 0.3]]]
-    path = write(tmp_path / "candidates.arrow", schemas.CANDIDATES, lists)
+    path = write_arrow(tmp_path / "candidates.arrow", schemas.CANDIDATES, lists)
     first, second = read_candidates(path, np.array([1, 2]), corpus["chunks"])
     assert [ids.tolist() for ids in first.ids] == [[2, SECOND + 3]]
     assert [chars.tolist() for chars in first.chars] == [[30, 40]]

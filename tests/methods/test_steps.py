@@ -202,7 +202,7 @@ def test_steps_of_a_method_are_its_own():
             },
             overrides=[f"compose.method={method}"],
         )
-        return [step.name for step in pipeline.route(recipe, input_files(recipe))]
+        return [step.name for step in pipeline.route(recipe, input_files(recipe.ingest))]
 
     assert "embed" not in names("standard") + names("quest")
     assert {"document_vectors", "neighbours"} <= set(names("iclm")) & set(names("knn"))

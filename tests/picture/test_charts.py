@@ -39,13 +39,16 @@ def test_lines_rise_with_their_values_and_log_axes_are_even_in_factors():
 
 def test_a_map_keeps_its_points_inside():
     points = [Point(x, y, "p") for x, y in [(-5, 2), (3, 1000), (0.5, -7)]]
-    chart = charts.scatter([Series("x", "run0", points=points)], height=240)
+    chart = charts.scatter([Series("x", "run0", points=points)], height=240, x_label="a", y_label="b")
     assert all(0 <= float(place) <= 360 for place in re.findall(r'c[xy]="([\d.-]+)"', chart))
 
 
 def test_names_of_a_corpus_stay_texts():
     series = [Series(HOSTILE, "run0", [1]), Series("y", "run1", [1], points=[Point(0, 0, HOSTILE)])]
-    for chart in (charts.bars([HOSTILE], series, label="n"), charts.scatter(series, height=9)):
+    for chart in (
+        charts.bars([HOSTILE], series, label="n"),
+        charts.scatter(series, height=40, x_label="a", y_label="b"),
+    ):
         assert "<script>" not in chart
         assert "\x1b" not in chart
 
@@ -53,7 +56,7 @@ def test_names_of_a_corpus_stay_texts():
 def test_nothing_is_drawn_of_nothing():
     assert charts.bars(["a"], [Series("x", "run0", [0])], label="n") == ""
     assert charts.lines([Series("x", "run0")], x_label="x", y_label="y") == ""
-    assert charts.scatter([Series("x", "run0")], height=9) == ""
+    assert charts.scatter([Series("x", "run0")], height=40, x_label="a", y_label="b") == ""
 
 
 @given(st.floats(-1e6, 1e6), st.floats(1e-3, 1e6))

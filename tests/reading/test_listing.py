@@ -256,10 +256,10 @@ def test_a_recipe_that_init_writes_into_its_corpus_runs_elsewhere(tmp_path, caps
     capsys.readouterr()
     recipe = Recipe.load(corpus / "my.yaml")
     assert recipe.run_dir == str(tmp_path / "runs" / "my")
-    check_apart(recipe, tmp_path / "runs" / "my")
-    assert len(input_files(recipe)[0]) == 1
+    check_apart(recipe.ingest.sources, run_dir=str(tmp_path / "runs" / "my"))
+    assert len(input_files(recipe.ingest)[0]) == 1
     with pytest.raises(RunError, match="is inside"):
-        check_apart(recipe, corpus / "runs")
+        check_apart(recipe.ingest.sources, run_dir=str(corpus / "runs"))
 
 
 def test_identity_changes_with_content_of_equal_size(tmp_path):

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from dataclasses import replace
 from itertools import pairwise
+from pathlib import Path
 
 import pyarrow as pa
 import pytest
@@ -16,8 +17,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong import pipeline
-from nextlong.artifacts.results import LineCountResult
 from nextlong.corpus.splits import numbered, whole_files
+from nextlong.engine.runner import open_done
 from nextlong.errors import CorpusError
 from nextlong.reading import parts as parts_module
 from nextlong.reading.files import FilePart, InputFile
@@ -261,7 +262,7 @@ def test_parts_hold_every_line_once_under_its_own_number(tmp_path_factory, lines
     source, file = listed(path)
     splits = split_inputs([file], source, shard_bytes=part_bytes, part_bytes=part_bytes)
     framed_parts = [part for (part,) in splits if part.stop is not None and not part.skips]
-    counted = [LineCountResult(**count_lines(part)._asdict()) for part in framed_parts]
+    counted = [count_lines(part) for part in framed_parts]
     parts = [part for (part,) in numbered(splits, iter(counted))]
     items = [item for part in parts for item in read_records(part, source, max_document_chars=1000)]
     assert items == list(read_records(FilePart(file), source, max_document_chars=1000))
@@ -279,14 +280,16 @@ def documents_of(tmp_path, name, frames, *, executor="serial", **conditions):
         "ingest": {"sources": [{"path": str(tmp_path / name), "name": "tides", **conditions}], "shard_mb": 0.01},
         "chunk": {"max_chars": 256},
         "tokenizer": {"train": 300},
-        "compose": {"method": "standard", "sequences": 3, "target_tokens": 1024},  # any: what is read is the matter
+        "compose": {"target_tokens": 1024},
     }
-    done = pipeline.run(Recipe.from_dict(plain))["ingest"]
+    pipeline.run_before(Recipe.from_dict(plain), "chunk")
+    (folder,) = Path(plain["run_dir"]).glob("*-ingest-*")
+    done = open_done("ingest", folder)
     rows = [row for path in done.files(".documents.arrow") for row in pa.ipc.open_file(path).read_all().to_pylist()]
     return len(done.manifest["parts"]), rows
 
 
-def test_a_run_gives_the_documents_of_one_frame(tmp_path, monkeypatch):
+def test_parts_give_the_documents_of_one_frame(tmp_path, monkeypatch):
     monkeypatch.setattr("nextlong.reading.parts._SKIPPING_PART_BYTES", 1000)
     draw = random.Random(1)
     texts = ["\n".join(f"Line {n}.{k} {draw.random()} about tides and ropes." for k in range(20)) for n in range(80)]

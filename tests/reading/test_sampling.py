@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from nextlong.reading.listing import list_files
 from nextlong.reading.sampling import (
     Limits,
-    auto_shard_bytes,
     can_be_entered,
     estimate_text_bytes,
     sample_at,
@@ -34,13 +33,6 @@ def write(path, content="{}\n"):
     path.parent.mkdir(parents=True, exist_ok=True)
     path.write_bytes(content if isinstance(content, bytes) else content.encode())
     return path
-
-
-@pytest.mark.parametrize(
-    ("total", "shard"), [(0, 1_000_000), (32_000_000, 1_000_000), (320_000_000, 10_000_000), (10**12, 128_000_000)]
-)
-def test_auto_shard_is_a_32nd_between_1_and_128_mb(total, shard):
-    assert auto_shard_bytes(total) == shard
 
 
 def lines_of(count):

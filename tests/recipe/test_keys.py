@@ -60,7 +60,7 @@ def fingerprints(tmp_path):
             "tokenizer": {"train": 300},
         }
         recipe = Recipe.from_dict(plain, overrides=overrides)
-        return {step.name: step.fingerprint for step in pipeline.route(recipe, input_files(recipe))}
+        return {step.name: step.fingerprint for step in pipeline.route(recipe, input_files(recipe.ingest))}
 
     return fingerprints
 

@@ -1,28 +1,13 @@
 """The summary tells what was left out as nearly equal, and the run is sound."""
 
-import json
 from pathlib import Path
 
 import pytest
 
+from altered_corpora import breaches, rows_of, write_source
 from counted import total
 from nextlong import pipeline
 from nextlong.report import summary
-from nextlong.verify.checks import verify
-
-
-def rows_of(corpus):
-    return [json.loads(line) for path in sorted(corpus.glob("*.jsonl")) for line in path.read_text().splitlines()]
-
-
-def write(folder, rows):
-    folder.mkdir()
-    (folder / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return f"ingest.sources=[{{path: {folder}, name: small}}]"
-
-
-def breaches(run_dir):
-    return {outcome.check: outcome.examples[0] for outcome in verify(run_dir) if outcome.breaches}
 
 
 def test_of_nearly_equal_documents_one_stays(recipe_for, small_corpus, tmp_path):
@@ -30,7 +15,7 @@ def test_of_nearly_equal_documents_one_stays(recipe_for, small_corpus, tmp_path)
     rows = [row for row in rows_of(small_corpus) if len(row["text"]) > 500][:60]
     # With one word in a hundred changed, a document keeps about 95 % of its five-word runs.
     near = [row | {"id": f"{row['id']}-copy", "text": row["text"] + " other"} for row in rows]
-    recipe = recipe_for(tmp_path / "run", write(tmp_path / "corpus", [*rows, *near]), "ingest.dedup=minhash")
+    recipe = recipe_for(tmp_path / "run", write_source(tmp_path / "corpus", [*rows, *near]), "ingest.dedup=minhash")
     done = pipeline.run(recipe)
     told = dict(summary.lines(recipe, done, folder=Path("data")))["documents"]
     assert total(done["near_duplicates"], "near_duplicates") >= len(rows)

@@ -122,10 +122,10 @@ def test_what_will_run_is_counted_before_it_does(recipe, own_run, tmp_path):
 def test_inputs_are_recognised_once_for_all_variants(recipe, monkeypatch):
     recognised, asked = sweep.recognise_inputs, []
 
-    def counted(recipe, *given, tell):
-        asked.append(recipe)
+    def counted(sources, *given, tell, **more):
+        asked.append(sources)
         tell("looked")
-        return recognised(recipe, *given, tell=tell)
+        return recognised(sources, *given, tell=tell, **more)
 
     monkeypatch.setattr(sweep, "recognise_inputs", counted)
     told: list[str] = []

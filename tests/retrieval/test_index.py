@@ -9,7 +9,6 @@ import pytest
 
 from counted import counts_of, total
 from nextlong import pipeline
-from nextlong.artifacts.record import run_dir_of
 from nextlong.engine import store
 from nextlong.errors import RecipeError
 from nextlong.reading.known_files import input_files
@@ -56,7 +55,7 @@ def test_pages_say_which_index_and_what_it_finds(approximate):
 
 def test_verify_holds_it_to_its_promise(approximate):
     recipe, _ = approximate
-    outcomes = {outcome.check: outcome for outcome in verify(run_dir_of(recipe))}
+    outcomes = {outcome.check: outcome for outcome in verify(recipe.run_path)}
     assert {outcome.check for outcome in outcomes.values() if outcome.breaches} == set()
     assert outcomes[RECALL].checked > 10
     assert outcomes["negatives are the nearest free"].result == "not needed"
@@ -65,7 +64,7 @@ def test_verify_holds_it_to_its_promise(approximate):
 def test_verify_notices_a_promise_that_is_not_kept(approximate, tmp_path):
     recipe, done = approximate
     run = tmp_path / "run"
-    shutil.copytree(run_dir_of(recipe), run)
+    shutil.copytree(recipe.run_path, run)
     path = run / done["tune"].folder.name / store.MANIFEST
     manifest = json.loads(path.read_text())
     manifest["parts"][0]["counts"]["recall"] = 0.9999
@@ -80,7 +79,7 @@ def test_another_number_of_workers_gives_the_same_bytes(approximate, recipe_for,
         tmp_path / "run", "search.index=IVF16,SQ8", "search.recall=0.8", "mine.candidates=40", "executor=local"
     )
     pipeline.run(again)
-    assert hashes_of(tmp_path / "run") == hashes_of(run_dir_of(recipe))
+    assert hashes_of(tmp_path / "run") == hashes_of(recipe.run_path)
 
 
 def test_documents_are_searched_for_in_an_index_too(recipe_for, tmp_path):
@@ -99,7 +98,7 @@ def test_more_neighbours_are_another_promise(recipe_for, tmp_path, method):
     def fingerprints(index, more):
         asked = [f"search.index={index}", f"compose.method={method}", *more]
         recipe = recipe_for(tmp_path / "run", *asked)
-        return {step.name: step.fingerprint for step in pipeline.route(recipe, input_files(recipe))}
+        return {step.name: step.fingerprint for step in pipeline.route(recipe, input_files(recipe.ingest))}
 
     more = ["mine.candidates=2048"] if method == "nextlong" else ["compose.target_tokens=16384"]
     for index, of_neighbours in (("IVF16,SQ8", {"tune"}), ("auto", {"index", "index_shards", "tune"})):

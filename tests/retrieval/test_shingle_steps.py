@@ -1,18 +1,6 @@
-import json
-
 import nextlong
+from altered_corpora import breaches, rows_of, write_source
 from nextlong.runs.stats import measure
-from nextlong.verify.checks import verify
-
-
-def rows_of(corpus):
-    return [json.loads(line) for path in sorted(corpus.glob("*.jsonl")) for line in path.read_text().splitlines()]
-
-
-def write(folder, rows):
-    folder.mkdir()
-    (folder / "c.jsonl").write_text("".join(json.dumps(row) + "\n" for row in rows))
-    return f"ingest.sources=[{{path: {folder}, name: small}}]"
 
 
 def copied(rows):
@@ -34,12 +22,8 @@ def own_copies(run):
     return found
 
 
-def breaches(run_dir):
-    return {outcome.check: outcome.examples[0] for outcome in verify(run_dir) if outcome.breaches}
-
-
 def test_near_duplicates_of_the_meta_document_are_no_negatives(recipe_for, small_corpus, tmp_path):
-    sources = write(tmp_path / "corpus", copied(rows_of(small_corpus)[:130]))
+    sources = write_source(tmp_path / "corpus", copied(rows_of(small_corpus)[:130]))
     plain = nextlong.run(recipe_for(tmp_path / "run", sources, "mine.near_duplicates=null"))
     planted = own_copies(plain)
     assert measure(plain).near_duplicates is None

@@ -5,13 +5,13 @@ import os
 from pathlib import Path
 
 import numpy as np
-import pyarrow.parquet as pq
 import pytest
 import yaml
 from tokenizers import Tokenizer
 
 import nextlong
 from counted import counts_of
+from exported_runs import exported, parquet_rows
 from nextlong import pipeline
 from nextlong.cli.main import main
 from nextlong.errors import NextlongError, RecipeError, RunError
@@ -20,35 +20,21 @@ from nextlong.runs import export as runs_export
 T = 2048
 
 
-def export(runs, **asked):
-    """Export and return the finished steps."""
-    return runs_export.export(runs, **asked).done
-
-
-def rows_of(folder):
-    return [row for path in sorted(folder.glob("*.parquet")) for row in pq.read_table(path).to_pylist()]
-
-
-@pytest.fixture(scope="module")
-def sequences(shared_run):
-    return {sequence.id: sequence.input_ids.tolist() for sequence in nextlong.open(shared_run).sequences()}
-
-
 def test_what_a_run_exported_is_not_written_again(own_run):
-    export([own_run], formats=["parquet"])
+    exported([own_run], formats=["parquet"])
     before = {path.name for path in own_run.iterdir()}
-    export([own_run], formats=["parquet"])
+    exported([own_run], formats=["parquet"])
     assert {path.name for path in own_run.iterdir()} == before
 
 
 def test_chunks_of_validation_are_left_out_of_train(own_run):
-    done = export(
+    done = exported(
         [own_run],
         formats=["parquet"],
         overrides=["export.validation=0.15", "export.shared_chunks=leave-out", "workers=1"],
     )
     used = [
-        {span["chunk_id"] for row in rows_of(done[name].folder) for span in row["spans"]} - {-1}
+        {span["chunk_id"] for row in parquet_rows(done[name].folder) for span in row["spans"]} - {-1}
         for name in ("parquet", "parquet-validation")
     ]
     assert used[0]
@@ -63,10 +49,12 @@ def test_chunks_of_validation_are_left_out_of_train(own_run):
         assert f"{told} are in neither split, because they share a chunk with validation" in page
 
 
-def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, sequences):
+def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, shared_ids):
     shorter = {sequence.id: sequence.input_ids.tolist() for sequence in nextlong.open(shorter_run).sequences()}
-    done = export([own_run, shorter_run], formats=["parquet"], mix=[1, 2], overrides=["export.pack=4096", "workers=1"])
-    rows = rows_of(done["parquet"].folder)
+    done = exported(
+        [own_run, shorter_run], formats=["parquet"], mix=[1, 2], overrides=["export.pack=4096", "workers=1"]
+    )
+    rows = parquet_rows(done["parquet"].folder)
     pieces = [
         (name, piece.tolist())
         for row in rows
@@ -79,11 +67,11 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, sequences
     long = [(name, ids) for name, ids in pieces if len(ids) == T]
     short = [(name, ids) for name, ids in pieces if len(ids) == 1024]
     assert (len(long), len(short), len(pieces)) == (12, 24, 36)
-    assert all(sequences[name] == ids for name, ids in long)
+    assert all(shared_ids[name] == ids for name, ids in long)
     assert all(shorter[name] == ids for name, ids in short)
     assert all(row["length"] <= 4096 for row in rows)
     assert "mixed" not in nextlong.open(own_run).steps
-    by_tokens = export([own_run, shorter_run], formats=["jsonl"], mix=[2, 1], by="tokens", overrides=["workers=1"])
+    by_tokens = exported([own_run, shorter_run], formats=["jsonl"], mix=[2, 1], by="tokens", overrides=["workers=1"])
     assert counts_of(by_tokens["rows"])[0]["train"]["sequences"] == 24
     texts = {
         (sequence.id, len(sequence.input_ids)): sequence.text
@@ -131,7 +119,7 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, sequences
         ({"by": "tokens"}, "by='tokens' says what the proportions of a mix count"),
         (
             {"overrides": ["export.validation=0.95", "export.shared_chunks=leave-out"]},
-            r"leaves no sequence for train of 12(: \d share a chunk with validation and are left out; compose.max_uses|;)",
+            r"leaves no sequence for train of 12(: \d share a chunk with validation and are filtered out; compose.max_uses|;)",
         ),
         ({"overrides": ["compose.target_tokens=4"]}, "changes more than the export; say `nextlong run RECIPE"),
         ({"overrides": ["export.pack=1000"]}, "export.pack=1000 tokens a row cannot hold a sequence, which has 2048"),
@@ -145,7 +133,7 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, sequences
 def test_a_mistake_is_told_with_its_cure(own_run, asked, message):
     before = sorted(own_run.rglob("*"))
     with pytest.raises(NextlongError, match=message):
-        export([own_run], **asked)
+        exported([own_run], **asked)
     assert sorted(own_run.rglob("*")) == before
 
 
@@ -153,7 +141,7 @@ def test_runs_of_two_tokenizers_do_not_mix(own_run, recipe_for, tmp_path):
     other = tmp_path / "other"
     pipeline.run(recipe_for(other, "tokenizer.train=600", "compose.sequences=2", "workers=1"))
     with pytest.raises(NextlongError, match="do not have the same tokenizer, so their token ids do not mix"):
-        export([own_run, other])
+        exported([own_run, other])
 
 
 def test_every_export_has_a_card_that_says_where_it_comes_from(own_run):
@@ -174,7 +162,7 @@ def test_every_export_has_a_card_that_says_where_it_comes_from(own_run):
 def test_a_push_puts_every_split_and_one_card_to_the_destination(own_run, tmp_path):
     there = tmp_path / "there"
     asked = {"formats": ["parquet"], "overrides": ["export.validation=0.4", f"export.push={there}", "workers=1"]}
-    done = export([own_run], **asked)
+    done = exported([own_run], **asked)
     assert sorted(path.name for path in there.iterdir()) == [
         ".nextlong-push.json",
         "README.md",
@@ -192,20 +180,20 @@ def test_a_push_puts_every_split_and_one_card_to_the_destination(own_run, tmp_pa
         ("validation", "validation/*.parquet"),
     ]
     (there / "train" / done["parquet"].files(".parquet")[0].name).unlink()
-    export([own_run], **asked)
+    exported([own_run], **asked)
     assert (there / "train" / done["parquet"].files(".parquet")[0].name).exists()
     with pytest.raises(NextlongError, match=r"holds \d+ files of another export"):
-        export([own_run], formats=["jsonl"], overrides=[f"export.push={there}", "workers=1"])
+        exported([own_run], formats=["jsonl"], overrides=[f"export.push={there}", "workers=1"])
 
 
 @pytest.mark.parametrize("mixed", [False, True])
 def test_a_destination_of_another_export_is_refused_before_anything_is_made(own_run, shorter_run, tmp_path, mixed):
     runs = [own_run, shorter_run] if mixed else [own_run]
     there = [f"export.push={tmp_path / 'there'}", "export.validation=0.4", "export.split_seed=7", "workers=1"]
-    export(runs, formats=["parquet"], overrides=there)
+    exported(runs, formats=["parquet"], overrides=there)
     before = sorted(Path(own_run).iterdir())
     with pytest.raises(NextlongError, match=r"holds \d+ files of another export"):
-        export(runs, formats=["jsonl"], overrides=there)
+        exported(runs, formats=["jsonl"], overrides=there)
     assert sorted(Path(own_run).iterdir()) == before
 
 
@@ -220,7 +208,7 @@ def test_a_run_whose_destination_cannot_be_written_is_refused_before_the_first_s
 
 
 def test_a_mix_says_of_which_runs_it_is(own_run, shorter_run):
-    done = export([own_run, shorter_run], formats=["parquet"], mix=[2, 1], overrides=["workers=1"])
+    done = exported([own_run, shorter_run], formats=["parquet"], mix=[2, 1], overrides=["workers=1"])
     mix = json.loads((done["rows"].folder / "mix.json").read_text())
     assert (mix["proportions"], mix["by"]) == ([2, 1], "sequences")
     assert [run["run"] for run in mix["runs"]] == [f"{own_run}@base", f"{shorter_run}@base"]
@@ -231,7 +219,7 @@ def test_a_mix_says_of_which_runs_it_is(own_run, shorter_run):
     ]
     composed = [nextlong.open(run).steps["compose"].manifest["fingerprint"] for run in (own_run, shorter_run)]
     assert [run["steps"]["compose"] for run in mix["runs"]] == composed
-    keys = {span["doc_id"] for row in rows_of(done["parquet"].folder) for span in row["spans"]} - {-1}
+    keys = {span["doc_id"] for row in parquet_rows(done["parquet"].folder) for span in row["spans"]} - {-1}
     assert counts_of(done["rows"])[0]["train"]["documents"] == len(keys)
 
 
@@ -266,7 +254,7 @@ def test_a_flipped_bit_that_changes_neither_size_nor_time_is_not_delivered(own_r
     parquet = nextlong.open(own_run).exported("parquet")[0].parent
     flip(path)
     with pytest.raises(RunError) as caught:
-        export([own_run], formats=["jsonl"], overrides=[f"export.push={tmp_path / 'there'}", "workers=1"])
+        exported([own_run], formats=["jsonl"], overrides=[f"export.push={tmp_path / 'there'}", "workers=1"])
     assert f"{path} was altered" in str(caught.value)
     assert f"delete what was exported from it, too: {parquet}" in str(caught.value)
     assert not (tmp_path / "there").exists()

@@ -5,6 +5,7 @@ import shutil
 import pytest
 
 import nextlong
+from exported_runs import exported
 from nextlong.artifacts import record
 from nextlong.errors import RunError
 from nextlong.runs import export as runs_export
@@ -14,21 +15,11 @@ from nextlong.verify.files import check_files
 from nextlong.verify.run_files import RunFiles
 
 
-def export(runs, **asked):
-    """Export and return the finished steps."""
-    return runs_export.export(runs, **asked).done
-
-
-@pytest.fixture(scope="module")
-def sequences(shared_run):
-    return {sequence.id: sequence.input_ids.tolist() for sequence in nextlong.open(shared_run).sequences()}
-
-
 def test_statistics_are_measured_once_for_a_data_set_and_told_by_every_card(own_run):
-    done = export([own_run], formats=["parquet"])
+    done = exported([own_run], formats=["parquet"])
     told = card_numbers(stats.read(done["statistics"]))
     assert told["sequences"] == "12 of 2,048 tokens"
-    again = export([own_run], formats=["mds"], overrides=["export.pack=4096"])
+    again = exported([own_run], formats=["mds"], overrides=["export.pack=4096"])
     assert again["statistics"].folder == done["statistics"].folder
     for name in (".", "parquet", "mds"):
         assert f"| uses of a chunk | {told['uses of a chunk']} |" in (own_run / "data" / name / "README.md").read_text()
@@ -36,7 +27,7 @@ def test_statistics_are_measured_once_for_a_data_set_and_told_by_every_card(own_
 
 
 def test_what_the_step_keeps_is_what_a_new_count_gives_and_nothing_is_counted_twice(own_run, monkeypatch):
-    export([own_run], formats=["parquet"])
+    exported([own_run], formats=["parquet"])
     run = nextlong.open(own_run)
     computed = stats.compute(run)
     monkeypatch.setattr(stats, "compute", lambda _: pytest.fail("counted again"))
@@ -54,7 +45,7 @@ def test_a_run_measured_by_an_earlier_version_is_reported_by_the_new_statistics(
 
 
 def test_statistics_of_another_form_name_the_file(own_run):
-    done = export([own_run], formats=["parquet"])
+    done = exported([own_run], formats=["parquet"])
     (path,) = done["statistics"].files(".statistics.json")
     path.write_text(json.dumps({"method": "nextlong"}))
     with pytest.raises(RunError, match=rf"{path} is not what the step statistics writes"):
@@ -62,7 +53,7 @@ def test_statistics_of_another_form_name_the_file(own_run):
 
 
 def test_a_flipped_card_and_cut_off_statistics_are_noticed(own_run):
-    done = export([own_run], formats=["parquet"])
+    done = exported([own_run], formats=["parquet"])
     manifests, hashes = check_files(RunFiles(own_run))
     assert (manifests.examples, hashes.examples) == ([], [])
     card = own_run / "data" / "parquet" / "README.md"

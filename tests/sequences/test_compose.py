@@ -6,6 +6,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from arrow_files import write_arrow
 from nextlong import schemas
 from nextlong.artifacts.resolve import CorpusFiles
 from nextlong.artifacts.results import ComposeResult
@@ -87,21 +88,14 @@ def test_compose_draws_random_positions_from_its_seed():
 # files
 
 
-def write(path, schema, *batches):
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        for columns in batches:
-            writer.write_batch(pa.RecordBatch.from_pydict(dict(zip(schema.names, columns, strict=True)), schema=schema))
-    return path
-
-
 @pytest.fixture
 def drafted(tmp_path):
     """Six chunks of 3, 4, 5, 2, 2 and 1 letters, a token each; 0 and 3 end in a newline. One draft fits 17 tokens, two do not."""
     bounds = [0, 3, 7, 12, 14, 16, 17]
     columns = [[0] * 6, bounds[:-1], bounds[1:], [False, True, True, False, True, True]]
     corpus = CorpusFiles(
-        (write(tmp_path / "documents.arrow", schemas.DOCUMENTS, [["ab\ndefghijklm\nopq"], [7], ["s"], ["i"]]),),
-        (write(tmp_path / "chunks.arrow", schemas.CHUNKS, columns),),
+        (write_arrow(tmp_path / "documents.arrow", schemas.DOCUMENTS, [["ab\ndefghijklm\nopq"], [7], ["s"], ["i"]]),),
+        (write_arrow(tmp_path / "chunks.arrow", schemas.CHUNKS, columns),),
     )
     np.save(tmp_path / "chars.npy", np.array([(1, False, True)] * 17, TOKEN_CHARS))
     tokens = {
@@ -117,7 +111,7 @@ def drafted(tmp_path):
         [["c"], [7], [Layout.EXTENDED], [[1, 2, 0]], [[0, 0, 0]], [[0, 1, 2]], [[1.0, 1.0, 1.0]], [[]]],
     ]
     return {
-        "drafts": write(tmp_path / "drafts.arrow", schemas.DRAFTS, *drafts),
+        "drafts": write_arrow(tmp_path / "drafts.arrow", schemas.DRAFTS, *drafts),
         "inputs": ComposeInputs(
             tokens=TokenStore(**{name: [tmp_path / f"{name}.npy"] for name in tokens}),
             corpus=corpus,
@@ -188,7 +182,7 @@ def test_random_positions_of_equal_drafts_differ(drafted, tmp_path):
         [[f"a{key}"], [key], [Layout.EXTENDED], [[0, 1, 3, 2]], [[0, 1, 0, 1]], [[0, 0, 1, 1]], [[1.0] * 4], [[]]]
         for key in range(12)
     ]
-    drafted["drafts"] = write(tmp_path / "equal.arrow", schemas.DRAFTS, *drafts)
+    drafted["drafts"] = write_arrow(tmp_path / "equal.arrow", schemas.DRAFTS, *drafts)
     _, rows = block(drafted, tmp_path / "out", position="random", take=12)
     assert len({tuple(row["chunk_id"]) for row in rows}) > 1
 
@@ -198,10 +192,10 @@ def test_a_separator_closes_the_gap_that_decontaminating_left_in_a_document(draf
     starts, ends = [0, 1, 2, 7, 8, 9], [1, 2, 3, 8, 9, 10]
     columns = [[0] * 6, starts, ends, [False, True, True, True, True, True]]
     corpus = drafted["inputs"].corpus
-    holed = replace(corpus, chunks=(write(tmp_path / "holed.arrow", schemas.CHUNKS, columns),))
+    holed = replace(corpus, chunks=(write_arrow(tmp_path / "holed.arrow", schemas.CHUNKS, columns),))
     drafted["inputs"] = replace(drafted["inputs"], corpus=holed)
     whole = [["d"], [8], [Layout.CONCATENATED], [[0, 1, 2, 3]], [[schemas.DOCUMENT] * 4], [[0] * 4], [[1.0] * 4], [[]]]
-    drafted["drafts"] = write(tmp_path / "whole.arrow", schemas.DRAFTS, whole)
+    drafted["drafts"] = write_arrow(tmp_path / "whole.arrow", schemas.DRAFTS, whole)
     _, (row,) = block(drafted, tmp_path / "out", method="standard", target_tokens=16, take=1)
     assert row["chunk_id"] == [0, 1, 2, -1, 3, -1]
     assert row["role"][3] == schemas.SEPARATOR

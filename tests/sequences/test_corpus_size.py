@@ -35,36 +35,36 @@ def test_a_target_that_the_whole_corpus_lacks_is_refused_before_the_first_step(r
 def test_what_can_be_made_is_not_refused(recipe_for, tmp_path):
     for tokens in (64, 2048, 30_000):
         recipe = recipe_for(tmp_path, f"compose.target_tokens={tokens}")
-        check_enough(recipe, input_files(recipe))
+        check_enough(recipe, input_files(recipe.ingest))
 
 
 def test_a_chunk_that_may_stand_twice_makes_any_length(recipe_for, tmp_path):
     recipe = recipe_for(tmp_path, "compose.target_tokens=2000000", "compose.negatives=self-repeat")
-    check_enough(recipe, input_files(recipe))
+    check_enough(recipe, input_files(recipe.ingest))
     recipe = recipe_for(
         tmp_path, "compose.target_tokens=2000000", "compose.negatives=self-repeat", "compose.method=knn"
     )
     with pytest.raises(nextlong.NextlongError, match="no sequence can be made"):
-        check_enough(recipe, input_files(recipe))
+        check_enough(recipe, input_files(recipe.ingest))
 
 
 def test_documents_that_are_mostly_longer_than_a_sequence_are_told(recipe_for, tmp_path):
     (tmp_path / "c.jsonl").write_text("".join(json.dumps({"text": "x" * size}) + "\n" for size in (200, 400, 400)))
     path = f"ingest.sources.0.path={tmp_path / 'c.jsonl'}"
     recipe = recipe_for(tmp_path, path, "compose.target_tokens=64")
-    assert mostly_too_long(recipe, input_files(recipe)).startswith(
+    assert mostly_too_long(recipe, input_files(recipe.ingest)).startswith(
         "about 2 of the 3 documents that come first in the sources (67%) are too long for compose.target_tokens=64 with "
         "negatives between their chunks, so they"
     )
     for other in ("compose.target_tokens=128", "compose.method=knn", "ingest.sources.0.filter=length(text) < 300"):
         recipe = recipe_for(tmp_path, path, "compose.target_tokens=64", other)
-        assert mostly_too_long(recipe, input_files(recipe)) == ""
+        assert mostly_too_long(recipe, input_files(recipe.ingest)) == ""
 
 
 def test_caps_count(recipe_for, tmp_path):
     recipe = recipe_for(tmp_path, "compose.target_tokens=4000", "ingest.sources.0.max_chars=8000")
     with pytest.raises(nextlong.NextlongError, match="all documents together are about"):
-        check_enough(recipe, input_files(recipe))
+        check_enough(recipe, input_files(recipe.ingest))
 
 
 def recipe_of(folder, texts, *overrides):
@@ -88,7 +88,7 @@ def recipe_of(folder, texts, *overrides):
 
 def is_refused(recipe):
     try:
-        check_enough(recipe, input_files(recipe))
+        check_enough(recipe, input_files(recipe.ingest))
     except CorpusError as error:
         return "no sequence can be made" in str(error)
     return False

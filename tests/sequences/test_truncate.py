@@ -3,9 +3,9 @@
 from dataclasses import replace
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
+from arrow_files import write_arrow
 from nextlong import schemas
 from nextlong.artifacts.resolve import CorpusFiles
 from nextlong.artifacts.tokens import TokenStore
@@ -23,12 +23,6 @@ TEXTS = (
     STOCK + "and then of tides, harbours, reefs and the ships that lie there at anchor in a storm",
     "of anchors and reefs and tides",
 )
-
-
-def write(path, schema, columns):
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        writer.write_batch(pa.RecordBatch.from_pydict(dict(zip(schema.names, columns, strict=True)), schema=schema))
-    return path
 
 
 @pytest.fixture(scope="module")
@@ -49,8 +43,8 @@ def store(tmp_path_factory):
     documents = [list(TEXTS), range(count), ["s"] * count, ["i"] * count]
     chunks = [range(count), [0] * count, [*map(len, TEXTS)], [not text.endswith("\n") for text in TEXTS]]
     corpus = CorpusFiles(
-        (write(folder / "documents.arrow", schemas.DOCUMENTS, documents),),
-        (write(folder / "chunks.arrow", schemas.CHUNKS, chunks),),
+        (write_arrow(folder / "documents.arrow", schemas.DOCUMENTS, documents),),
+        (write_arrow(folder / "chunks.arrow", schemas.CHUNKS, chunks),),
     )
     shingle_store = ShingleStore(hashes=[folder / "runs.npy"], offsets=[folder / "run_offsets.npy"])
     return ComposeInputs(

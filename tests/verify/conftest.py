@@ -45,12 +45,6 @@ def titan(titan_run, tmp_path):
 
 
 @pytest.fixture
-def run(exported_run, tmp_path):
-    """A copy of the rows of one sequence to damage."""
-    return Path(shutil.copytree(exported_run, tmp_path / "run"))
-
-
-@pytest.fixture
 def packed(packed_run, tmp_path):
     """A copy of the packed and divided rows to damage."""
     return Path(shutil.copytree(packed_run, tmp_path / "packed"))
@@ -68,3 +62,9 @@ def finished(recipe_for, tmp_path_factory):
     ]
     pipeline.run(recipe_for(run_dir, *overrides, "tokenizer.eos=<|endoftext|>"))
     return run_dir
+
+
+@pytest.fixture
+def run(finished, tmp_path):
+    """A copy of the run `finished` of a test file, or of the one above, to damage."""
+    return Path(shutil.copytree(finished, tmp_path / "run"))

@@ -13,7 +13,12 @@ from exported_runs import FORMATS, SEQUENCES, breaches, change_json, folder_of
 from nextlong.export.arrange import packed as packed_rows
 from nextlong.runs import export as runs_export
 from nextlong.schemas import SEQUENCE_INDEX
-from nextlong.verify.arrangement import SplitRows, disorder, row_problems
+from nextlong.verify.arrangement import _disorder, _row_problems, _SplitRows
+
+
+@pytest.fixture(scope="session")
+def finished(exported_run):
+    return exported_run
 
 
 def change_rows(run, change, split="train"):
@@ -50,9 +55,9 @@ def test_a_sequence_twice_and_one_in_no_row(run):
 
     change_rows(run, change)
     found = "\n".join(row_breaches(run))
-    assert "sequence 0 stands in the rows 2 times" in found
-    assert "1 sequences stand in no row, its manifest says 0" in found
-    assert ": sequence 1 stands in no row" in found
+    assert "sequence 0 is in the rows 2 times" in found
+    assert "1 sequences are in no row, its manifest says 0" in found
+    assert ": sequence 1 is in no row" in found
     assert len(breaches(run)) == 1 + len(FORMATS)  # and every export has another second row
 
 
@@ -72,7 +77,7 @@ def test_rows_packed_too_full_or_not_full_enough(packed):
     change_rows(packed, lambda index, offsets: (index, np.concatenate([[0, 1, 2, 3, 4], offsets[2:]])))
     found = "\n".join(row_breaches(packed))
     assert "rows 0 and 1 have 512 and 512 tokens, which fit into one of 1,024" in found
-    assert "its manifest tells of {'rows'" in found
+    assert "its manifest records {'rows'" in found
 
 
 def test_offsets_that_are_none(run):
@@ -129,13 +134,13 @@ def test_what_shares_a_chunk_is_left_out_and_nothing_else(parted):
 def test_a_split_that_keeps_shared_chunks_leaves_nothing_out(parted):
     path = folder_of(parted, "rows") / "manifest.json"
     change_json(path, lambda manifest: manifest["config"].update(shared_chunks="keep"))
-    assert row_breaches(parted)[0].endswith("stands in no row")
+    assert row_breaches(parted)[0].endswith("is in no row")
 
 
 @given(st.lists(st.integers(1, 100), min_size=1, max_size=60))
 def test_rows_packed_best_fit_are_sound_whatever_the_lengths(lengths):
     index = np.zeros(len(lengths), SEQUENCE_INDEX)
     index["length"], index["place"] = lengths, np.arange(len(lengths))
-    split = SplitRows(*packed_rows(index, row_tokens=100))
-    assert list(row_problems(split, 100)) == []
-    assert disorder(split, split.index["place"].astype(np.int64)) == ""
+    split = _SplitRows(*packed_rows(index, row_tokens=100))
+    assert list(_row_problems(split, 100)) == []
+    assert _disorder(split, split.index["place"].astype(np.int64)) == ""

@@ -1,16 +1,6 @@
-import shutil
-from pathlib import Path
-
 import numpy as np
-import pytest
 
 from damage import breaches, change_rows, document_name, files
-
-
-@pytest.fixture
-def run(finished, tmp_path):
-    """A copy to damage."""
-    return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
 def test_an_altered_document(run):

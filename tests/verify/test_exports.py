@@ -20,6 +20,11 @@ from nextlong.verify.run_files import RunFiles
 from nextlong.verify.sequences import check_sequences
 
 
+@pytest.fixture(scope="session")
+def finished(exported_run):
+    return exported_run
+
+
 def test_every_format_passes_as_written(exported_run):
     outcomes = outcomes_of(exported_run)
     assert breaches(exported_run) == {}

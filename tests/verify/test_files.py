@@ -1,21 +1,11 @@
 """Tests."""
 
 import json
-import shutil
-from pathlib import Path
-
-import pytest
 
 from damage import breaches, files
-from nextlong.runs import export as runs_export
+from exported_runs import exported
 from nextlong.verify.files import check_mixes
 from nextlong.verify.run_files import RunFiles
-
-
-@pytest.fixture
-def run(finished, tmp_path):
-    """A copy to damage."""
-    return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
 def test_a_changed_byte_and_a_missing_file_are_found_by_their_hashes(run):
@@ -36,14 +26,9 @@ def test_a_step_that_was_made_from_others_is_found(run):
     assert "made from draft 000000000000" in breaches(run)["manifests"]
 
 
-def export(runs, **asked):
-    """Export and return the finished steps."""
-    return runs_export.export(runs, **asked).done
-
-
 def test_a_mix_is_verified_by_its_hashes(own_run, shorter_run):
     assert check_mixes(RunFiles(own_run)) == []
-    done = export([own_run, shorter_run], formats=["parquet"], overrides=["workers=1"])
+    done = exported([own_run, shorter_run], formats=["parquet"], overrides=["workers=1"])
     (outcome,) = check_mixes(RunFiles(own_run))
     assert (outcome.result, outcome.checked) == ("pass", 3)  # index and offsets of the rows, one file of Parquet
     assert "only hashes are checked" in outcome.note

@@ -1,8 +1,6 @@
 """Near-duplicates in a finished run: a sound one passes, and every planted fault is found."""
 
 import json
-import shutil
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -43,12 +41,6 @@ def finished(recipe_for, small_corpus, tmp_path_factory):
         )
     )
     return folder / "run"
-
-
-@pytest.fixture
-def run(finished, tmp_path):
-    """A copy to damage."""
-    return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
 def found(run, name):

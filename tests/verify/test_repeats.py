@@ -12,7 +12,7 @@ import plain_rule
 from invented import GAPS, SCRIPTS, Corpus
 from nextlong.retrieval.near_duplicates.words import hash_words, ngrams
 from nextlong.verify import repeats
-from nextlong.verify.repeats import ComparedTexts, runs_of, words_of
+from nextlong.verify.repeats import ComparedTexts, _runs_of, words_of
 
 
 @pytest.fixture(scope="module", params=[1, 50, repeats._ROWS_AT_ONCE])
@@ -59,8 +59,8 @@ def assert_same_words(text):
     (words,) = words_of([text])
     assert words.tolist() == hash_words(text).hashes.tolist()
     assert words.tolist() == [plain_rule.word_number(word) for word in plain_rule.words_of(text)]
-    assert runs_of(words).tolist() == ngrams(hash_words(text).hashes, 3).tolist()
-    assert runs_of(words).tolist() == [
+    assert _runs_of(words).tolist() == ngrams(hash_words(text).hashes, 3).tolist()
+    assert _runs_of(words).tolist() == [
         plain_rule.run_number(run) for run in plain_rule.runs_of(plain_rule.words_of(text))
     ]
 

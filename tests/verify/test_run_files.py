@@ -16,15 +16,9 @@ from nextlong.cli.main import main
 from nextlong.errors import RunError
 from nextlong.schemas import META, NEGATIVE, NO_CHUNK, SEPARATOR, SHARD_BITS
 from nextlong.verify import run_files
-from nextlong.verify.checks import verify
+from nextlong.verify.checks import verify, with_names
 from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name
-from nextlong.verify.run_files import ResolvedSequence, RunFiles, _locate, open_step, with_names
-
-
-@pytest.fixture
-def run(finished, tmp_path):
-    """A copy to damage."""
-    return Path(shutil.copytree(finished, tmp_path / "run"))
+from nextlong.verify.run_files import ResolvedSequence, RunFiles, _locate, open_step
 
 
 @pytest.mark.parametrize("parts", [1, 3, 8, 40])

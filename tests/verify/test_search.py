@@ -1,19 +1,9 @@
-import shutil
-from pathlib import Path
-
 import numpy as np
-import pytest
 
 from damage import breaches, change_rows, change_sequence, chunk_name, files, first_sequence, read_batches, spans_of
 from nextlong.schemas import META, NEGATIVE, SHARD_BITS
 
 ALL = 100_000  # a sample of everything
-
-
-@pytest.fixture
-def run(finished, tmp_path):
-    """A copy to damage."""
-    return Path(shutil.copytree(finished, tmp_path / "run"))
 
 
 def test_a_wrong_score(run):
@@ -35,24 +25,37 @@ def true_neighbours(run, meta, own):
     return ids[order], scores[order]
 
 
+def breach_of_candidates(run, meta, chunk, score, *, place):
+    """Drop the nearest candidate of a meta-chunk and insert another at a place; return what the check says."""
+
+    def alter(rows):
+        for row in (row for row in rows if row["chunk_id"] == meta):
+            row["neighbour_ids"], row["scores"] = row["neighbour_ids"][1:], row["scores"][1:]
+            row["neighbour_ids"].insert(place, int(chunk))
+            row["scores"].insert(place, float(score))
+
+    for path in files(run, "mine", ".candidates.arrow"):
+        if meta in [chunk for batch in read_batches(path)[0] for chunk in batch.column("chunk_id").to_pylist()]:
+            change_rows(path, alter)
+    found = breaches(run, sample=ALL)
+    assert set(found) == {"candidates searched again"}
+    return found["candidates searched again"]
+
+
 def test_a_candidate_replaced_by_a_farther_one(run):
     row = first_sequence(run)
     own = [row["chunk_id"][span] for span in spans_of(row, META)]
     ids, scores = true_neighbours(run, own[0], own)
+    said = breach_of_candidates(run, own[0], ids[100], scores[100], place=ALL)
+    assert f"the nearest by brute force is {chunk_name(run, ids[0])}" in said
 
-    def alter(rows):
-        (candidates,) = (candidates for candidates in rows if candidates["chunk_id"] == own[0])
-        candidates["neighbour_ids"] = [*candidates["neighbour_ids"][1:], int(ids[100])]
-        candidates["scores"] = [*candidates["scores"][1:], float(scores[100])]
 
-    for path in files(run, "mine", ".candidates.arrow"):
-        if own[0] in [
-            candidates for batch in read_batches(path)[0] for candidates in batch.column("chunk_id").to_pylist()
-        ]:
-            change_rows(path, alter)
-    found = breaches(run, sample=ALL)
-    assert set(found) == {"candidates searched again"}
-    assert f"the nearest by brute force is {chunk_name(run, ids[0])}" in found["candidates searched again"]
+def test_a_candidate_of_the_own_document(run):
+    row = first_sequence(run)
+    own = [row["chunk_id"][span] for span in spans_of(row, META)]
+    ids, scores = true_neighbours(run, own[0], own[:1])
+    said = breach_of_candidates(run, own[0], own[1], scores[ids == own[1]][0], place=0)
+    assert f"has the candidate {chunk_name(run, own[1])}, of its own document" in said
 
 
 def test_a_negative_that_is_not_the_nearest_free_one(run):

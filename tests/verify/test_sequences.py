@@ -9,7 +9,7 @@ from damage import breaches, change_recipe, outcomes
 from nextlong.recipe.keys import NEGATIVES
 from nextlong.schemas import BOS, DOCUMENT, EOS, META, NEGATIVE, SEPARATOR, Layout
 from nextlong.verify.run_files import ResolvedSequence
-from nextlong.verify.sequences import gaps, order_problems, repeat_problems, separator_problems, span_problems
+from nextlong.verify.sequences import _order_problems, _repeat_problems, _separator_problems, _span_problems, gaps
 
 TOKENS = {0: 4, 1: 3, 2: 2, 3: 5, 4: 6, -1: -1}
 DOCS = {0: 0, 1: 0, 2: 0, 3: 1, 4: 1, -1: -1}
@@ -65,7 +65,7 @@ SOUND = (A, B, C, JOIN, D, E)
 def problems(*spans, run=None):
     run = run or run_of()
     one = sequence(*spans, layout=run.layout)
-    checks = (span_problems, separator_problems, order_problems, repeat_problems)
+    checks = (_span_problems, _separator_problems, _order_problems, _repeat_problems)
     return [problem for check in checks for problem in check(run, one)]
 
 
@@ -81,11 +81,11 @@ def test_the_last_document_may_be_cut_in_a_chunk_or_between_two():
 @pytest.mark.parametrize(
     ("spans", "problem"),
     [
-        ((B, A, C, JOIN, D, E), "stands where ⟦chunk 0⟧ should"),
-        ((A, C, JOIN, (-1, SEPARATOR, 0, 3), D, E), "stands where ⟦chunk 1⟧ should"),
+        ((B, A, C, JOIN, D, E), "is in the place of ⟦chunk 0⟧"),
+        ((A, C, JOIN, (-1, SEPARATOR, 0, 3), D, E), "is in the place of ⟦chunk 1⟧"),
         ((A, B, (-1, SEPARATOR, 0, 3), D, E), "is not the last chunk of its document"),
         ((A, (1, DOCUMENT, 0, 2), C, JOIN, D, E), "is cut before the end"),
-        ((A, B, C, JOIN, D, (4, DOCUMENT, 2, 6)), "stands where ⟦chunk 3⟧ should"),
+        ((A, B, C, JOIN, D, (4, DOCUMENT, 2, 6)), "is in the place of ⟦chunk 3⟧"),
         (
             (A, B, C, JOIN, (0, DOCUMENT, 1, 4), (1, DOCUMENT, 1, 3), (2, DOCUMENT, 1, 2)),
             "holds document ⟦document 0⟧ twice",
@@ -101,10 +101,10 @@ def test_documents_out_of_order_incomplete_or_repeated(spans, problem):
 def test_two_separators_missing():
     one = sequence(A, B, C, D, E)
     assert (
-        list(separator_problems(run_of(), one)) == []
+        list(_separator_problems(run_of(), one)) == []
     )  # one chunk may lack its separator where it just fills the budget
     twice = sequence(A, B, C, D, E, A)
-    assert any("no separator follows it" in found for found in separator_problems(run_of(), twice))
+    assert any("no separator follows it" in found for found in _separator_problems(run_of(), twice))
 
 
 def test_bos_and_eos_stand_at_the_ends_and_nowhere_else():
@@ -126,8 +126,8 @@ def test_parts_of_documents_may_stand_between_each_other_in_their_order():
 @pytest.mark.parametrize(
     ("spans", "problem"),
     [
-        ((A, JOIN, D, JOIN, C, JOIN, B), "stands where ⟦chunk 1⟧ should"),
-        ((A, JOIN, E, JOIN, D), "stands where ⟦chunk 3⟧ should"),
+        ((A, JOIN, D, JOIN, C, JOIN, B), "is in the place of ⟦chunk 1⟧"),
+        ((A, JOIN, E, JOIN, D), "is in the place of ⟦chunk 3⟧"),
         ((A, JOIN, (3, DOCUMENT, 0, 5), JOIN, B), "has group 0, its document is number 1"),
         ((A, JOIN, (3, DOCUMENT, 1, 2), JOIN, B), "is cut before the end of the sequence"),
     ],
@@ -138,7 +138,7 @@ def test_parts_out_of_order_or_of_the_wrong_group(spans, problem):
 
 def test_a_sequence_must_have_the_layout_of_its_run():
     one = sequence(*SOUND, layout=Layout.INTERLEAVED)
-    assert list(order_problems(run_of(), one)) == ["sequence 0 says it is interleaved, the run's are concatenated"]
+    assert list(_order_problems(run_of(), one)) == ["sequence 0 says it is interleaved, the run's are concatenated"]
 
 
 # meta-chunks and negatives: document 0 is extended by chunks of document 1
@@ -161,19 +161,19 @@ def test_gaps_count_the_negatives_between_two_meta_chunks():
 
 def test_only_the_last_negative_may_be_cut():
     run, cut_first = extended(M0, JOIN, (3, NEGATIVE, 0, 2), JOIN, M1, JOIN, M2, JOIN, (4, NEGATIVE, 2, 6))
-    assert any("is cut, but is not the last negative" in found for found in order_problems(run, cut_first))
+    assert any("is cut, but is not the last negative" in found for found in _order_problems(run, cut_first))
     run, cut_last = extended(M0, JOIN, N3, JOIN, M1, JOIN, M2, JOIN, (4, NEGATIVE, 2, 3))
-    assert list(order_problems(run, cut_last)) == []
+    assert list(_order_problems(run, cut_last)) == []
 
 
 def test_separators_fill_what_a_cut_between_characters_leaves_and_no_more():
     cut = (4, NEGATIVE, 0, 3)
     run, filled = extended(M0, JOIN, N3, JOIN, cut, *[JOIN] * 5)
-    assert list(separator_problems(run, filled)) == []
+    assert list(_separator_problems(run, filled)) == []
     run, overfull = extended(M0, JOIN, N3, JOIN, cut, *[JOIN] * 6)
-    assert any("more separators than a cut" in found for found in separator_problems(run, overfull))
+    assert any("more separators than a cut" in found for found in _separator_problems(run, overfull))
     run, whole = extended(M0, JOIN, N3, JOIN, JOIN, cut)
-    assert any("does not follow a chunk that needs one" in found for found in separator_problems(run, whole))
+    assert any("does not follow a chunk that needs one" in found for found in _separator_problems(run, whole))
 
 
 def test_a_gap_below_the_minimum_is_found(own_run):

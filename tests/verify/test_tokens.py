@@ -2,8 +2,6 @@
 
 import itertools
 import json
-import shutil
-from pathlib import Path
 from types import SimpleNamespace
 
 import fastokens
@@ -19,13 +17,7 @@ from nextlong.schemas import META, NEGATIVE, NO_CHUNK, ROW_MASK, SEPARATOR, SHAR
 from nextlong.sequences.tokenizer import train_bpe
 from nextlong.verify import tokens
 from nextlong.verify.outcome import CheckOutcome
-from nextlong.verify.tokens import Tokenized, cut_problems
-
-
-@pytest.fixture
-def run(finished, tmp_path):
-    """A copy to damage."""
-    return Path(shutil.copytree(finished, tmp_path / "run"))
+from nextlong.verify.tokens import Tokenized, _cut_problems
 
 
 @pytest.fixture
@@ -169,7 +161,7 @@ def test_texts_that_the_two_class_differently_go_to_the_reference():
     fast = fastokens.Tokenizer.from_json_str(tokenizer.to_str())
     texts = ["plain", "", "long \u017f", "kelvin \u212a", "\u180e"]
     stored = [np.array(tokenizer.encode(text).ids, np.uint32) for text in texts]
-    chunks = tokens.TokenizedChunks([*range(5)], texts, stored)
+    chunks = tokens._TokenizedChunks([*range(5)], texts, stored)
     assert tokens.differs(fast, chunks).tolist() == [False, False, True, True, True]
     stored[0][0] += 1
     assert tokens.differs(fast, chunks).tolist() == [True, False, True, True, True]
@@ -212,7 +204,7 @@ def test_decoded_text_is_judged_as_the_tokenizer_decodes_it(tokenizer, data):
     text = data.draw(st.sampled_from([decoded, decoded[::-1], decoded + "\ufffd"]) | st.text(max_size=4))
     expected = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
     outcome = CheckOutcome("decoded text", "chunks")
-    tokens._compare_texts(run, table, tokens.TokenizedChunks([7], [text], [np.array(ids, np.uint32)]), outcome)
+    tokens._compare_texts(run, table, tokens._TokenizedChunks([7], [text], [np.array(ids, np.uint32)]), outcome)
     assert outcome.breaches == (decoded != expected)
 
 
@@ -240,7 +232,7 @@ def found(tokens, *, separators, role=NEGATIVE, separator=(9,)):
         is_truncated=roles != SEPARATOR,
         where=lambda span: f"span {span}",
     )
-    return list(cut_problems(run, one, {5: Tokenized(RUN, TEXT)}))
+    return list(_cut_problems(run, one, {5: Tokenized(RUN, TEXT)}))
 
 
 @pytest.mark.parametrize(

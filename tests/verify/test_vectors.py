@@ -16,12 +16,6 @@ from nextlong.verify.vectors import check_document_scores
 ALL = 100_000  # a sample of everything
 
 
-@pytest.fixture
-def run(finished, tmp_path):
-    """A copy to damage."""
-    return Path(shutil.copytree(finished, tmp_path / "run"))
-
-
 def test_a_vector_that_is_not_the_encoders(run):
     def alter(vectors):
         vectors[3] = -vectors[3]
@@ -121,5 +115,5 @@ def test_a_score_of_no_other_document_is_found(spliced, tmp_path, recipe_for):
 def test_trees_in_another_order_are_not_judged(spliced):
     assert (
         judged(spliced["reverse"], "reverse").skipped
-        == "only its drafts say which is the document that they were found for"
+        == "not checked: only the drafts record the document that they were found for"
     )

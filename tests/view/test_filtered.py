@@ -62,7 +62,7 @@ def test_copies(run, kinds):
 def test_contaminated_chunks(run, kinds):
     kind = kinds["shares words with an evaluation text"]
     entries, following = kind.page(0, 1000)
-    assert len(entries) == kind.count == total(run.steps["contaminated"], "contaminated") > 0
+    assert len(entries) == kind.count == total(run.steps["decontaminate"], "contaminated") > 0
     assert following is None
 
 

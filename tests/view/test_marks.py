@@ -17,7 +17,7 @@ def test_marks_are_added_replaced_and_removed(tmp_path):
     assert marks.read(tmp_path) == [source, Mark("web", "d1", "a form letter")]
     marks.remove(tmp_path, document)
     assert marks.read(tmp_path) == [source]
-    assert sorted(path.name for path in tmp_path.iterdir()) == [".marks.lock", marks.FILE]
+    assert sorted(path.name for path in tmp_path.iterdir()) == [".marks.jsonl.lock", marks.FILE]
 
 
 def test_a_line_separator_within_a_mark_ends_no_line(tmp_path):

@@ -3,7 +3,8 @@
 In:  ids in any order, with repeats, and the shard files that they lie in.
 Out: arrays aligned with the ids, so that memory does not grow with the corpus.
 
-Flat `.npy` files are written piece by piece (`write_header`) and opened again and again (`opened`).
+`sample_texts` are a random part of all chunks, the same whatever the shards and the order of files. Flat `.npy` files are
+written piece by piece (`write_header`) and opened again and again (`opened`).
 """
 
 from __future__ import annotations
@@ -20,14 +21,16 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.rng import keyed_hash, threshold_for
 
 Ids = NDArray[np.int64]
+Column = NDArray[Any]  # of a table, one value a row
 
 _HELD_BYTES = 1 << 25  # of columns of DOCUMENTS, a process
 _held_tables: dict[tuple[FileVersion, tuple[str, ...]], pa.Table] = {}
 
 
-def by_shard(ids: Ids, load: Callable[[int, NDArray[np.int64]], Sequence[NDArray[Any]]]) -> list[NDArray[Any]]:
+def by_shard(ids: Ids, load: Callable[[int, NDArray[np.int64]], Sequence[Column]]) -> list[Column]:
     """Return columns aligned with `ids`, shape (n,); `load(shard, rows)` gives them for distinct sorted rows of a shard."""
     # Sorting by id sorts by shard, then row: each shard is opened once, and `back` puts its rows where they were asked for.
     distinct, back = np.unique(ids, return_inverse=True)
@@ -38,10 +41,10 @@ def by_shard(ids: Ids, load: Callable[[int, NDArray[np.int64]], Sequence[NDArray
     return [np.concatenate(column)[back] for column in zip(*pieces, strict=True)]
 
 
-def chunk_columns(ids: Ids, chunks: Sequence[Path], names: Sequence[str]) -> list[NDArray[Any]]:
+def chunk_columns(ids: Ids, chunks: Sequence[Path], names: Sequence[str]) -> list[Column]:
     """Return the named CHUNKS columns of the given chunk ids."""
 
-    def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+    def load(shard: int, rows: NDArray[np.int64]) -> list[Column]:
         table = _chunk_table(file_version(chunks[shard]))
         return [table[name][rows] for name in names]
 
@@ -59,7 +62,7 @@ def documents_of(ids: Ids, chunks: Sequence[Path]) -> NDArray[np.int64]:
 def chunk_ordinals(ids: Ids, chunks: Sequence[Path]) -> NDArray[np.int64]:
     """Return the place of each chunk in its document, from 1, shape (n,): what a person is shown instead of a chunk id."""
 
-    def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+    def load(shard: int, rows: NDArray[np.int64]) -> list[Column]:
         doc_rows = _chunk_table(file_version(chunks[shard]))["doc_row"]
         return [rows - np.searchsorted(doc_rows, doc_rows[rows]) + 1]
 
@@ -86,10 +89,10 @@ def source_ids(doc_ids: Ids, documents: Sequence[Path]) -> NDArray[np.object_]:
     return document_columns(doc_ids, documents, ("source_id",))[0]
 
 
-def document_columns(doc_ids: Ids, documents: Sequence[Path], names: Sequence[str]) -> list[NDArray[Any]]:
+def document_columns(doc_ids: Ids, documents: Sequence[Path], names: Sequence[str]) -> list[Column]:
     """Return the named DOCUMENTS columns of the given documents; other columns are not even decompressed."""
 
-    def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+    def load(shard: int, rows: NDArray[np.int64]) -> list[Column]:
         table = _document_table(documents[shard], tuple(names)).take(pa.array(rows))
         return [table.column(name).to_numpy() for name in names]
 
@@ -99,7 +102,7 @@ def document_columns(doc_ids: Ids, documents: Sequence[Path], names: Sequence[st
 def document_metadata(doc_ids: Ids, documents: Sequence[Path]) -> NDArray[np.object_]:
     """Return what each document's source keeps of it beside its text, as JSON, shape (n,); None of one that keeps nothing."""
 
-    def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+    def load(shard: int, rows: NDArray[np.int64]) -> list[Column]:
         with pa.ipc.open_file(pa.memory_map(str(documents[shard]))) as reader:
             if "metadata" not in reader.schema.names:
                 return [np.full(len(rows), None, object)]
@@ -124,7 +127,7 @@ def _document_table(documents: Path, names: tuple[str, ...]) -> pa.Table:
 
 
 @lru_cache(maxsize=1024)  # maps of files, which hold neither memory nor a file descriptor; opening one takes 0.2 ms
-def _chunk_table(chunks: FileVersion) -> dict[str, NDArray[Any]]:
+def _chunk_table(chunks: FileVersion) -> dict[str, Column]:
     return read_chunks(chunks.path)
 
 
@@ -146,7 +149,7 @@ def file_version(path: Path) -> FileVersion:
 def vectors(ids: Ids, paths: Sequence[Path]) -> NDArray[np.float32]:
     """Return the vectors, shape (n, dim), of chunks (n,), read from memory-mapped shards."""
 
-    def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+    def load(shard: int, rows: NDArray[np.int64]) -> list[Column]:
         return [opened(paths[shard])[rows].astype(np.float32)]
 
     vectors_of_ids: NDArray[np.float32] = by_shard(ids, load)[0]
@@ -178,25 +181,17 @@ def iter_chunk_texts(documents: Path, chunks: Path, rows: NDArray[np.int64] | No
             last_doc = first_doc + counter.get_batch(number).num_rows
             low, high = np.searchsorted(docs_of_wanted, [first_doc, last_doc])
             if low < high:
-                yield _texts_of(reader.get_batch(number), first_doc, wanted[low:high], table)
+                batch, these, doc_rows = reader.get_batch(number), wanted[low:high], docs_of_wanted[low:high]
+                numbers = these - np.searchsorted(doc_row_of, doc_rows)
+                # (n,) the text of each chunk's document, of which only those that are wanted become Python strings
+                distinct, which = np.unique(doc_rows - first_doc, return_inverse=True)
+                column = batch.column("text")
+                docs = (column.take(pa.array(distinct)) if len(distinct) < batch.num_rows else column).to_pylist()
+                bounds = zip(which.tolist(), table["start"][these].tolist(), table["end"][these].tolist(), strict=True)
+                texts = [docs[doc][start:end] for doc, start, end in bounds]
+                hashes = batch.column("content_hash").to_numpy()[doc_rows - first_doc]
+                yield ChunkTexts(these, doc_rows.astype(np.int64), numbers, hashes, texts)
             first_doc = last_doc
-
-
-def _texts_of(
-    batch: pa.RecordBatch, first_doc: int, rows: NDArray[np.int64], table: dict[str, NDArray[Any]]
-) -> ChunkTexts:
-    doc_rows = table["doc_row"][rows]
-    numbers = rows - np.searchsorted(table["doc_row"], doc_rows)
-    distinct, which = np.unique(doc_rows - first_doc, return_inverse=True)
-    docs = (
-        batch.column("text").take(pa.array(distinct)).to_pylist()
-        if len(distinct) < batch.num_rows
-        else batch.column("text").to_pylist()
-    )
-    starts, ends = table["start"][rows].tolist(), table["end"][rows].tolist()
-    texts = [docs[doc][start:end] for doc, start, end in zip(which.tolist(), starts, ends, strict=True)]
-    hashes = batch.column("content_hash").to_numpy()[doc_rows - first_doc]
-    return ChunkTexts(rows, doc_rows.astype(np.int64), numbers, hashes, texts)
 
 
 def read_content_hashes(documents: Path) -> NDArray[np.uint64]:
@@ -210,7 +205,30 @@ def _only(*columns: str) -> pa.ipc.IpcReadOptions:
     return pa.ipc.IpcReadOptions(included_fields=[schemas.DOCUMENTS.get_field_index(column) for column in columns])
 
 
-def read_chunks(chunks: Path, names: Sequence[str] = schemas.CHUNKS.names) -> dict[str, NDArray[Any]]:
+def sample_texts(documents: Sequence[Path], chunks: Sequence[Path], *, fraction: float, seed: int) -> list[str]:
+    """Return the texts of about this fraction of the chunks of all shards, ordered by key."""
+    keys: list[NDArray[np.uint64]] = []
+    texts: list[str] = []
+    for documents_path, chunks_path in zip(documents, chunks, strict=True):
+        key_of_row = chunk_keys(documents_path, chunks_path, seed=seed, stage="embed.fit")
+        rows = np.flatnonzero(key_of_row < threshold_for(fraction)) if fraction < 1 else np.arange(len(key_of_row))
+        keys.append(key_of_row[rows])
+        for batch in iter_chunk_texts(documents_path, chunks_path, rows):
+            texts += batch.texts
+    order = np.argsort(np.concatenate([np.empty(0, np.uint64), *keys]), kind="stable")
+    return [texts[place] for place in order]
+
+
+def chunk_keys(documents: Path, chunks: Path, *, seed: int, stage: str) -> NDArray[np.uint64]:
+    """Return a random number for each chunk, shape (rows,), by its document's content and its place there, never its shard."""
+    doc_rows = read_chunks(chunks)["doc_row"]
+    content_hashes = read_content_hashes(documents)[doc_rows]
+    numbers = (np.arange(len(doc_rows)) - np.searchsorted(doc_rows, doc_rows)).astype(np.uint64)
+    mixed = content_hashes ^ keyed_hash(numbers, seed=seed, stage="embed.number")
+    return keyed_hash(mixed, seed=seed, stage=stage)
+
+
+def read_chunks(chunks: Path, names: Sequence[str] = schemas.CHUNKS.names) -> dict[str, Column]:
     """Return the named columns of a CHUNKS shard as arrays, shape (rows,) each."""
     with pa.ipc.open_file(pa.memory_map(str(chunks))) as reader:
         table = reader.read_all()

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -25,7 +25,7 @@ from nextlong.engine.step import Artifacts
 from nextlong.errors import RecipeError, RunError
 from nextlong.plugins import ENCODERS, FORMATS, METHODS
 from nextlong.recipe import Recipe
-from nextlong.recipe.keys import Section, operational_keys, options_class
+from nextlong.recipe.keys import options_class
 from nextlong.text import Json, counted, did_you_mean
 
 RUN_FILE: Final = "run.json"
@@ -59,16 +59,6 @@ class Variant:
     def sequences(self) -> int:
         """How many sequences it has."""
         return sum(self.sequences_per_part)
-
-
-def run_dir_of(recipe: Recipe) -> Path:
-    """Return where the recipe's run lives."""
-    return Path(recipe.run_dir).expanduser()
-
-
-def store_of(recipe: Recipe) -> Path | None:
-    """Return where the recipe's run keeps the steps that it shares with others; None: in its own directory."""
-    return None if recipe.store is None else Path(recipe.store).expanduser()
 
 
 def variants(run_dir: Path) -> list[Variant]:
@@ -227,8 +217,8 @@ def settings_of(recipe: Mapping[str, Any]) -> Json:
     """Return what a recipe, as plain data, makes a variant of, by dotted key."""
     try:
         return dict(_flat(Recipe.from_dict(recipe).identity()))  # with the defaults of keys that are new
-    except RecipeError:
-        return {key: value for key, value in _flat(recipe) if not _is_operational(key, Recipe)}
+    except RecipeError:  # of another version, or with an extension that is no longer installed
+        return dict(_flat(recipe))
 
 
 def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
@@ -242,23 +232,17 @@ def _flat(value: Any, key: str = "") -> Iterator[tuple[str, Any]]:
         yield key, value
 
 
-def _is_operational(key: str, section: type[Section]) -> bool:
-    """Say whether a dotted key of a section, or the section that it is in, is operational."""
-    name, _, below = key.partition(".")
-    field = section.model_fields.get(name)
-    if name in operational_keys(section) or field is None or not below:
-        return name in operational_keys(section)
-    kind = field.annotation
-    return isinstance(kind, type) and issubclass(kind, Section) and _is_operational(below, kind)
-
-
 def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> Json:
     """Return the settings of a recipe that another does not have, by dotted key; None where only the other has the key.
 
     The options of a method or an encoder come and go with it: where a recipe has none, they have their defaults.
     """
     ours, theirs = settings_of(recipe), settings_of(first)
-    defaults = _defaults_of_extensions({*ours} ^ {*theirs})
+    defaults: Json = {}
+    for above in {key.rpartition(".")[0] for key in {*ours} ^ {*theirs}}:
+        registry = ENCODERS if above.startswith("encoder.") else METHODS
+        if (name := above.removeprefix("encoder.")) in registry:
+            defaults |= {f"{above}.{key}": value for key, value in _flat(options_class(registry, name)().identity())}
     return {
         key: ours.get(key)
         for key in (*ours, *theirs)
@@ -267,16 +251,6 @@ def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> Json:
 
 
 _ABSENT: Final = object()
-
-
-def _defaults_of_extensions(keys: Iterable[str]) -> Json:
-    """Return the defaults of the options of the methods and encoders that some dotted keys belong to, by dotted key."""
-    defaults: Json = {}
-    for above in {key.rpartition(".")[0] for key in keys}:
-        registry = ENCODERS if above.startswith("encoder.") else METHODS
-        if (name := above.removeprefix("encoder.")) in registry:
-            defaults |= {f"{above}.{key}": value for key, value in _flat(options_class(registry, name)().identity())}
-    return defaults
 
 
 def name_for(recipe: Recipe, run_dir: Path) -> str:
@@ -289,9 +263,16 @@ def name_for(recipe: Recipe, run_dir: Path) -> str:
     there = variants(run_dir)
     plain = recipe.model_dump(mode="json")
     alike = [variant.name for variant in there if not differences(plain, variant.recipe)]
-    if recipe.name is not None:
-        _check_free(recipe.name, [variant for variant in there if variant.name not in alike], plain)
-        return recipe.name
+    if (name := recipe.name) is not None:
+        if name in FORMATS.names() or name == "README.md" or name.startswith("mix-"):
+            raise RecipeError(f"name={name}: {DATA}/{name} has another meaning in a run directory; choose another name")
+        if name not in alike and (of_name := next((one for one in there if one.name == name), None)):
+            changed = ", ".join(f"{key}={word(value)}" for key, value in differences(plain, of_name.recipe).items())
+            raise RecipeError(
+                f"name={name}: {run_dir} has a variant of this name with other settings (now {changed}); choose another "
+                f"name, or give this one up: nextlong gc {run_dir} --drop {name}"
+            )
+        return name
     if alike:
         own = current(run_dir)
         return own if own in alike else alike[0]
@@ -318,18 +299,6 @@ def _wanted(recipe: Recipe, plain: Json, there: Sequence[Variant]) -> Iterator[s
     if differing:
         yield name_of(differing)
         yield name_of(differing, keys="whole")
-
-
-def _check_free(name: str, others: Sequence[Variant], recipe: Mapping[str, Any]) -> None:
-    if name in FORMATS.names() or name == "README.md" or name.startswith("mix-"):
-        raise RecipeError(f"name={name}: {DATA}/{name} has another meaning in a run directory; choose another name")
-    for variant in others:
-        if variant.name == name:
-            changed = ", ".join(f"{key}={word(value)}" for key, value in differences(recipe, variant.recipe).items())
-            raise RecipeError(
-                f"name={name}: {variant.run_dir} has a variant of this name with other settings (now {changed}); choose another "
-                f"name, or give this one up: nextlong gc {variant.run_dir} --drop {name}"
-            )
 
 
 def name_of(settings: Mapping[str, Any], *, keys: Literal["short", "whole"] = "short") -> str:
@@ -360,38 +329,24 @@ def _digest(text: str) -> str:
 CURRENT: Final = "report.html"  # of the variant that `RUN` opens
 SWEEP: Final = "sweep.html"  # of those that a sweep made
 VARIANTS_META: Final = "nextlong-variants"  # in the head of a page: which variants it shows
-_AND: Final = "@"  # which no variant has in its name
-_MANY: Final = "variants"
-_HASH: Final = re.compile("[0-9a-f]{8}")
 HEAD_CHARS: Final = 60_000  # of a page: the style stands there, and what names its variants
 _LONGEST_BYTES: Final = 200
 
 
 def page_name(names: Sequence[str]) -> str:
     """Return the file name of the page of some variants; of many with long names, how many and a hash stand in their place."""
-    joined = _AND.join(names)
+    joined = "@".join(names)  # which no variant has in its name
     if len(joined.encode()) > _LONGEST_BYTES:
-        joined = _AND.join((str(len(names)), _MANY, xxhash.xxh3_64_hexdigest(joined.encode())[:8]))
+        joined = f"{len(names)}@variants@{xxhash.xxh3_64_hexdigest(joined.encode())[:8]}"
     return f"report-{joined}.html"
 
 
-def pages_of(run_dir: Path, names: Container[str]) -> list[Path]:
-    """Return the pages that show one of these variants, and those of which neither name nor head tells."""
-    pages = {path: path.stem.removeprefix("report-").split(_AND) for path in sorted(run_dir.glob("report-*.html"))}
-    sweep = run_dir / SWEEP
-    if sweep.is_file():
-        pages[sweep] = _told(sweep)
-    return [
-        path for path, shown in pages.items() if not shown or _is_hashed(shown) or any(name in names for name in shown)
-    ]
-
-
-def _told(page: Path) -> list[str]:
-    with page.open(encoding="utf-8", errors="replace") as file:
-        head = file.read(HEAD_CHARS)
-    told = re.search(rf'name="{VARIANTS_META}" content="([^"]*)"', head)
-    return told[1].split() if told else []
-
-
-def _is_hashed(shown: Sequence[str]) -> bool:
-    return len(shown) == 3 and shown[0].isdecimal() and shown[1] == _MANY and _HASH.fullmatch(shown[2]) is not None
+def pages_of(run_dir: Path, names: Collection[str]) -> list[Path]:
+    """Return the pages whose head names one of these variants, or does not say what they show."""
+    pages = []
+    for page in [*sorted(run_dir.glob("report-*.html")), *run_dir.glob(SWEEP)]:
+        with page.open(encoding="utf-8", errors="replace") as file:
+            told = re.search(rf'name="{VARIANTS_META}" content="([^"]*)"', file.read(HEAD_CHARS))
+        if told is None or not told[1] or {*told[1].split()} & {*names}:
+            pages.append(page)
+    return pages

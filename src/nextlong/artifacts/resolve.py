@@ -208,7 +208,25 @@ def resolve_table(
     if wanted == "domains":
         domains = domains_of(chunk_ids, roles, span_offsets, corpus)
     elif wanted == "spans":
-        _locate(places, chunk_ids, is_chunk, lengths, _Tokens(tokens, chunk_starts, chunk_stops), corpus, truncation)
+        ids, kept = chunk_ids[is_chunk], lengths[is_chunk]
+        doc_rows, start, end = lookup.chunk_columns(ids, corpus.chunks, ("doc_row", "start", "end"))
+        docs = schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows
+        sources, source_ids = lookup.document_columns(docs, corpus.documents, ("source", "source_id"))
+        beside = lookup.document_metadata(docs, corpus.documents)
+        cut = np.flatnonzero(kept < chunk_stops - chunk_starts)
+        if len(cut):
+            all_ids, offsets = tokens.ids(ids[cut], starts=chunk_starts[cut], stops=chunk_stops[cut])
+            end[cut] = start[cut] + kept_chars(
+                all_ids,
+                offsets=offsets,
+                tokens=kept[cut],
+                chars=(end - start)[cut],
+                token_chars=np.load(truncation.token_chars, mmap_mode="r"),
+                texts_of=lambda those: corpus.texts(ids[cut[those]]).tolist(),
+                tokenizer=truncation.tokenizer,
+            )
+        for column, chunk_places in zip(places, (docs, sources, source_ids, beside, start, end), strict=True):
+            column[is_chunk] = chunk_places
         domains = places.sources[_leading_spans(chunk_ids, roles, span_offsets)].tolist()
     return Resolved(
         table.column("sequence_id").to_pylist(),
@@ -233,14 +251,6 @@ def resolve_table(
     )
 
 
-class _Tokens(NamedTuple):
-    """The tokens of n chunks: those of chunk j are [starts[j], stops[j]) of its shard's."""
-
-    store: TokenStore
-    starts: NDArray[np.int64]
-    stops: NDArray[np.int64]
-
-
 class _Places(NamedTuple):
     """Where the text of P spans lies, shape (P,) each; -1 and "" for separators and special tokens."""
 
@@ -253,39 +263,6 @@ class _Places(NamedTuple):
 
 
 _BLANKS = ((-1, np.int64), ("", object), ("", object), (None, object), (-1, np.int64), (-1, np.int64))
-
-
-def _locate(
-    places: _Places,
-    chunk_ids: NDArray[np.int64],
-    is_chunk: NDArray[np.bool_],
-    lengths: NDArray[np.int64],
-    tokens: _Tokens,
-    corpus: CorpusFiles,
-    truncation: Truncation,
-) -> None:
-    """Fill in the places of the spans that are chunks, whose `tokens` these are."""
-    ids, kept = chunk_ids[is_chunk], lengths[is_chunk]
-    doc_rows, start, end = lookup.chunk_columns(ids, corpus.chunks, ("doc_row", "start", "end"))
-    docs = schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows
-    sources, source_ids = lookup.document_columns(docs, corpus.documents, ("source", "source_id"))
-    beside = lookup.document_metadata(docs, corpus.documents)
-    truncated = np.flatnonzero(kept < tokens.stops - tokens.starts)
-    if len(truncated):
-        all_ids, offsets = tokens.store.ids(
-            ids[truncated], starts=tokens.starts[truncated], stops=tokens.stops[truncated]
-        )
-        end[truncated] = start[truncated] + kept_chars(
-            all_ids,
-            offsets=offsets,
-            tokens=kept[truncated],
-            chars=(end - start)[truncated],
-            token_chars=np.load(truncation.token_chars, mmap_mode="r"),
-            texts_of=lambda those: corpus.texts(ids[truncated[those]]).tolist(),
-            tokenizer=truncation.tokenizer,
-        )
-    for column, chunk_places in zip(places, (docs, sources, source_ids, beside, start, end), strict=True):
-        column[is_chunk] = chunk_places
 
 
 def domains_of(

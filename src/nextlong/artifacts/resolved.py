@@ -104,22 +104,32 @@ def packed(block: Resolved, row_offsets: NDArray[np.int64]) -> Resolved:
     )
 
 
-def of_documents(block: Resolved) -> Resolved:
-    """Return the rows with the original documents of concatenations as their documents; an extended sequence stays one.
+def document_starts(
+    lengths: NDArray[Any], *, roles: NDArray[Any], groups: NDArray[Any], starts: NDArray[Any]
+) -> NDArray[np.int64]:
+    """Return where the original documents of sequences begin, in tokens from the first; an extended sequence is one document.
 
-    What stands between two documents, such as a separator, belongs to the one before.
+    `lengths` are those of the sequences; the role, group and start of each span have shape (P,). What stands between two
+    documents, such as a separator, belongs to the one before; a sequence may begin with a special token.
     """
+    sequence_starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    whole = roles == DOCUMENT
+    sequences = np.searchsorted(sequence_starts, starts[whole], side="right")
+    begins = (np.diff(groups[whole]) != 0) & (np.diff(sequences) == 0)
+    document_starts: NDArray[np.int64] = np.union1d(sequence_starts, starts[whole][1:][begins])
+    return document_starts
+
+
+def of_documents(block: Resolved) -> Resolved:
+    """Return the rows with the original documents of concatenations as their documents; an extended sequence stays one."""
     first_of_row = np.repeat(block.token_offsets[:-1], np.diff(block.span_offsets))
-    is_whole = block.roles == DOCUMENT
-    starts, groups = (first_of_row + block.token_starts)[is_whole], block.groups[is_whole]
-    sequence_starts = np.cumsum(block.document_lengths, dtype=np.int64) - block.document_lengths
-    sequences = np.searchsorted(sequence_starts, starts, side="right")
-    begins = (np.diff(groups) != 0) & (np.diff(sequences) == 0)
-    document_starts = np.union1d(sequence_starts, starts[1:][begins])
+    starts = document_starts(
+        block.document_lengths, roles=block.roles, groups=block.groups, starts=first_of_row + block.token_starts
+    )
     return replace(
         block,
-        document_offsets=np.searchsorted(document_starts, block.token_offsets),
-        document_lengths=np.diff(document_starts, append=block.token_offsets[-1]).astype(np.int32),
+        document_offsets=np.searchsorted(starts, block.token_offsets),
+        document_lengths=np.diff(starts, append=block.token_offsets[-1]).astype(np.int32),
     )
 
 

@@ -85,7 +85,7 @@ class NearDuplicatesResult(TaskResult):
 
 
 class ChunkResult(TaskResult):
-    """Documents that have chunks, these chunks and their characters: of chunking, and of decontaminating after it."""
+    """Documents that have chunks, these chunks and their characters."""
 
     documents: int
     chunks: int
@@ -100,13 +100,12 @@ class EvalNgramsResult(TaskResult):
     files: dict[str, int]
 
 
-class ContaminatedResult(TaskResult):
-    """Chunks looked at and contaminated, how many each file met, and one `example`, in row `example_doc_row`, or nothing."""
+class DecontaminateResult(ChunkResult):
+    """The same of the chunks that stay; those that do not, how many each file met, and one `example`, in row `example_doc_row`."""
 
-    chunks: int
     contaminated: int
     files: dict[str, int]
-    example: str
+    example: str  # "" where nothing was met
     example_doc_row: int = -1
 
 

@@ -23,6 +23,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts.resolve import SpecialIds
+from nextlong.artifacts.resolved import document_starts
 from nextlong.artifacts.tokens import TokenStore
 from nextlong.rng import keyed_hash
 
@@ -123,17 +124,9 @@ class Rows:
 
 
 def original_lengths(lengths: NDArray[np.int64], spans: NDArray[Any]) -> NDArray[np.int64]:
-    """Return the tokens of each original document of a row of sequences, of which `spans` (SPANS) are; an extended one is one.
-
-    What stands between two documents, such as a separator, belongs to the one before.
-    """
-    whole = spans[spans["role"] == schemas.DOCUMENT]
-    begins = (np.diff(whole["group"]) != 0) & (
-        np.diff(whole["sequence"]) == 0
-    )  # a sequence may begin with a special token
-    ends = np.cumsum(lengths)
-    starts = np.union1d(ends - lengths, whole["first"][1:][begins])
-    original: NDArray[np.int64] = np.diff(starts, append=ends[-1])
+    """Return the tokens of each original document of a row of sequences, of which `spans` (SPANS) are; an extended one is one."""
+    starts = document_starts(lengths, roles=spans["role"], groups=spans["group"], starts=spans["first"])
+    original: NDArray[np.int64] = np.diff(starts, append=lengths.sum())
     return original
 
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import importlib.util
 import json
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeAlias
 
@@ -19,6 +20,23 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 RUN_HELP = "a run directory, or one of its variants: RUN@NAME"
 RUNS_HELP = "run directories or variants (RUN@NAME); RUN@*: all variants, or those that match"
+
+
+def imported(name: str) -> Callable[[argparse.Namespace], int | None]:
+    """Return a command, `module:function` of this folder, that is imported when it runs."""
+    module, _, function = name.partition(":")
+
+    def command(args: argparse.Namespace) -> int | None:
+        code: int | None = getattr(importlib.import_module(f"nextlong.cli.{module}"), function)(args)
+        return code
+
+    return command
+
+
+def check_installed(command: str, names: Sequence[str], *, extra: str) -> None:
+    """Raise NextlongError, with the extra that brings them, if packages are missing; none of them is imported."""
+    if missing := [name for name in names if importlib.util.find_spec(name) is None]:
+        raise NextlongError(f"{command} needs {', '.join(missing)}; pip install 'nextlong[{extra}]'")
 
 
 def add_set(sub: argparse.ArgumentParser, *, example: str = "compose.target_tokens=65536") -> None:

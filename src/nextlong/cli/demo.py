@@ -8,6 +8,7 @@ tokenizer a BPE trained on the corpus, the result sequences of 16,384 tokens. Th
 
 from __future__ import annotations
 
+import argparse
 import ast
 import json
 import os
@@ -19,7 +20,7 @@ import warnings
 from collections.abc import Iterator
 from contextlib import suppress
 from pathlib import Path
-from typing import Final, Literal
+from typing import Final
 
 from nextlong.cli.common import console
 from nextlong.cli.run import run_recipe
@@ -57,9 +58,10 @@ def demo_recipe(folder: Path) -> Recipe:
     )
 
 
-def run_demo(folder: Path, *, form: Literal["text", "json"] = "text") -> None:
-    """Write corpus and recipe to `folder`, run or resume the recipe, and print the next commands."""
-    shown = console(stderr=form == "json")
+def run_demo(args: argparse.Namespace) -> None:
+    """Write corpus and recipe to the folder, run or resume the recipe, and print the next commands."""
+    folder: Path = args.dir
+    shown = console(stderr=args.json)
     corpus, recipe_path = folder / "corpus.jsonl", folder / "demo.yaml"
     if not corpus.exists():
         documents, chars = write_demo_corpus(corpus)
@@ -70,8 +72,8 @@ def run_demo(folder: Path, *, form: Literal["text", "json"] = "text") -> None:
         "The recipe of `nextlong demo`. Replace the files and the tokenizer by yours, and `nextlong run` this file."
     )
     recipe_path.write_text(template.commented(recipe, heading=heading), encoding="utf-8")
-    run_recipe(recipe, form=form)
-    if form == "text":
+    run_recipe(recipe, form="json" if args.json else "text")
+    if not args.json:
         places = {"run": shlex.quote(recipe.run_dir), "recipe": shlex.quote(str(recipe_path))}
         tables.show_facts([*_first(), *((name, command.format(**places)) for name, command in _NEXT)], shown)
 

@@ -11,14 +11,16 @@ from __future__ import annotations
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Literal
+from typing import TYPE_CHECKING
 
-from nextlong.cli.common import Commands, add_json, console, words
+from nextlong.cli.common import Commands, add_json, console, print_json, words
 from nextlong.errors import EvaluateError
 
 if TYPE_CHECKING:
-    from nextlong.evaluate.plan import Settings
-    from nextlong.evaluate.server import ServerOptions
+    from rich.console import Console
+
+    from nextlong.evaluate.plan import EvaluationSettings
+    from nextlong.evaluate.prompts import ModelOptions
 
 
 def add(commands: Commands) -> None:
@@ -52,6 +54,7 @@ def add(commands: Commands) -> None:
     )
     sub.add_argument(
         "--mixed",
+        dest="protocols",
         action="store_const",
         const="mixed",
         default="same",
@@ -154,69 +157,99 @@ def _add_server(sub: argparse.ArgumentParser) -> None:
 
 
 def _evaluate(args: argparse.Namespace) -> None:
-    from nextlong.evaluate import command
-
     if args.model not in ("report", "judge", "import", "data") and args.files:
         raise EvaluateError(f"{args.files[0]} follows the model; evaluate one model at a time")
     for name in ("samples", "chunk_tokens", "batch_tokens", "concurrency", "max_attempts", "context", "gpus"):
         value = getattr(args, name)
         if value is not None and value < 1:
             raise EvaluateError(f"--{name.replace('_', '-')} {value} is below 1; give a positive number")
-    shown = console(stderr=args.json)
-    form: Literal["text", "json"] = "json" if args.json else "text"
-    if args.model == "report":
-        from nextlong.evaluate.report import show
-
-        outputs, figures, protocols = args.output, args.figures, args.mixed
-        reported = show.report(
-            args.files, outputs=outputs, figures=figures, console=shown, form=form, protocols=protocols
-        )
-        if args.json:
-            command.print_json(show.as_json(reported))
-    elif args.model == "judge":
-        from nextlong.evaluate import judge
-
-        server = _server(args)
-        judged = judge.run(args.files, name=args.judge, server=server, nli=args.nli, data=args.data, console=shown)
-        if args.json:
-            command.print_json([{"file": str(path), "score": score} for path, score in judged])
-    elif args.model == "data":
-        suites = [suite for listed in args.files for suite in words(str(listed))]
-        command.data(suites, out=args.out, console=shown, form=form)
-    elif args.model == "import":
-        from nextlong.evaluate import import_helmet
-        from nextlong.evaluate.report import show
-
-        results = import_helmet.read_into(args.files, out=args.out, label=args.label, console=shown)
-        if args.json:
-            command.print_json(show.as_json([results]))
-    elif args.dry_run:
-        command.dry_run(_settings(args), console=shown, form=form)
-    else:
-        command.measure(_settings(args), console=shown, form=form)
+    command = {"report": _report, "judge": _judge, "import": _import, "data": _data}.get(args.model, _measure)
+    command(args, console(stderr=args.json))
 
 
-def _settings(args: argparse.Namespace) -> Settings:
-    from nextlong.evaluate import command
-    from nextlong.evaluate.data import DataFiles
-    from nextlong.evaluate.huggingface import LoadOptions
-    from nextlong.evaluate.plan import Settings
-    from nextlong.evaluate.task import parse_lengths
+def _report(args: argparse.Namespace, shown: Console) -> None:
+    from nextlong.evaluate.report import show
 
-    load = LoadOptions(
-        engine=args.engine,
-        gpus=args.gpus,
-        prompt_format=args.prompt_format,
-        thinking=args.thinking,
-        device=args.device,
-        dtype=args.dtype,
-        attention=args.attention,
-        chunk_tokens=args.chunk_tokens,
-        batch_tokens=args.batch_tokens,
-        revision=args.revision,
+    results = show.report(
+        args.files, outputs=args.output, figures=args.figures, console=shown, protocols=args.protocols
     )
-    return Settings(
-        tasks=command.chosen(args.suite or ([] if args.tasks else ["ruler"]), args.tasks),
+    if args.json:
+        print_json(show.as_json(results))
+    elif not args.output and args.figures is None:
+        show.tables(results, shown)
+
+
+def _judge(args: argparse.Namespace, shown: Console) -> None:
+    from nextlong.evaluate import judge
+
+    model = _model(args, args.judge) if args.judge and args.url else None
+    judged = judge.run(args.files, model=model, nli=args.nli, data=args.data, console=shown)
+    if args.json:
+        print_json([{"file": str(path), "score": score} for path, score in judged])
+
+
+def _import(args: argparse.Namespace, shown: Console) -> None:
+    from nextlong.evaluate import import_helmet
+    from nextlong.evaluate.report import show
+
+    results = import_helmet.read_into(args.files, out=args.out, label=args.label, console=shown)
+    if args.json:
+        print_json(show.as_json([results]))
+
+
+def _data(args: argparse.Namespace, shown: Console) -> None:
+    from nextlong.evaluate.data import download
+    from nextlong.evaluate.task import chosen
+
+    suites = [suite for listed in args.files for suite in words(str(listed))]
+    if not suites or args.out is None:
+        raise EvaluateError("data: run nextlong evaluate data SUITE… --out FOLDER, the folder that --data then names")
+    names = [name for task in chosen(suites, []) for files in (task.files, *task.files_at.values()) for name in files]
+    done = download(list(dict.fromkeys(names)), args.out, shown)
+    if args.json:
+        print_json(done)
+
+
+def _measure(args: argparse.Namespace, shown: Console) -> None:
+    from dataclasses import asdict
+
+    from nextlong.evaluate import plan
+    from nextlong.evaluate.report import show
+    from nextlong.evaluate.run import IncompleteError, TaskProgress, evaluate, opened
+
+    settings = _settings(args)
+    if args.dry_run:
+        planned, context = plan.planned(settings)
+        if args.json:
+            print_json(asdict(planned))
+        else:
+            plan.show(planned, shown)
+        plan.check(settings, context=context)
+        return
+    try:
+        measured = evaluate(lambda: opened(settings), settings, progress=TaskProgress(shown))
+    except IncompleteError as error:
+        if args.json:
+            print_json(show.as_json([error.measured]))
+        raise
+    if args.json:
+        print_json(show.as_json([measured]))
+    else:
+        show.tables([measured], shown)
+
+
+def _settings(args: argparse.Namespace) -> EvaluationSettings:
+    from nextlong.evaluate.data import DataFiles
+    from nextlong.evaluate.plan import EvaluationSettings
+    from nextlong.evaluate.task import chosen, parse_lengths
+
+    similarity = None
+    if args.trained_on is not None:
+        from nextlong.runs import run, stats
+
+        similarity = stats.measure(run.Run(args.trained_on)).similarity
+    return EvaluationSettings(
+        tasks=chosen(args.suite or ([] if args.tasks else ["ruler"]), args.tasks),
         lengths=parse_lengths(args.lengths or "8k..128k"),
         names_lengths=args.lengths is not None,
         out=args.out or Path(f"evaluation-{Path(args.model.rstrip('/')).name}"),
@@ -225,26 +258,16 @@ def _settings(args: argparse.Namespace) -> Settings:
         seed=args.seed,
         label=args.label,
         run=args.run,
-        negatives_cosine=command.negatives_cosine(args.trained_on),
-        model=args.model,
-        load=load,
-        context=args.context,
-        tokenizer=args.tokenizer,
-        server=_server(args),
+        negatives_cosine=None if similarity is None else similarity.p50,
+        model=_model(args, args.model),
     )
 
 
-def _server(args: argparse.Namespace) -> ServerOptions | None:
-    from nextlong.evaluate.server import ServerOptions
+def _model(args: argparse.Namespace, name: str) -> ModelOptions:
+    """Return the options of a model: its fields are the options of the command."""
+    from dataclasses import fields
 
-    if not args.url:
-        return None
-    return ServerOptions(
-        url=args.url,
-        context=args.context,
-        prompt_format=args.prompt_format,
-        thinking=args.thinking,
-        api_key_env=args.api_key_env,
-        concurrency=args.concurrency,
-        max_attempts=args.max_attempts,
-    )
+    from nextlong.evaluate.prompts import ModelOptions
+
+    given = {field.name: getattr(args, field.name) for field in fields(ModelOptions) if hasattr(args, field.name)}
+    return ModelOptions(**{**given, "name": name})

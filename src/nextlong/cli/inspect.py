@@ -31,7 +31,6 @@ from nextlong.errors import NextlongError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from nextlong.runs.run import Sequence
     from nextlong.verify.outcome import CheckOutcome
 
 _FAILED = 1
@@ -155,7 +154,10 @@ def _peek(args: argparse.Namespace) -> None:
         raise NextlongError(f"--svg {args.svg} is not the name of a picture; let it end in .svg or .png")
     sequence = run.sequence(args.number)
     if args.svg:
-        _draw(sequence, args.svg)
+        from nextlong.picture import before_after
+
+        draw = before_after.png if args.svg.suffix.lower() == ".png" else before_after.svg
+        write(args.svg, draw(sequence.spans, tokens=len(sequence.input_ids), name=sequence.id))
         say(f"wrote {args.svg}")
     elif args.json:
         print_json(as_json.sequence_of(args.number, sequence))
@@ -164,13 +166,6 @@ def _peek(args: argparse.Namespace) -> None:
             peek.show_text(sequence, shown)
     else:
         peek.show_sequence(sequence, shown)
-
-
-def _draw(sequence: Sequence, path: Path) -> None:
-    from nextlong.picture import before_after
-
-    draw = before_after.png if path.suffix.lower() == ".png" else before_after.svg
-    write(path, draw(sequence.spans, tokens=len(sequence.input_ids), name=sequence.id))
 
 
 @contextmanager

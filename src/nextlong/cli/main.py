@@ -18,7 +18,7 @@ from typing import Any, NoReturn
 
 import nextlong
 from nextlong.cli import evaluate, export, inspect, replicate, run, train
-from nextlong.cli.common import Commands, add_json, print_json
+from nextlong.cli.common import Commands, add_json, imported, print_json
 from nextlong.errors import NextlongError
 
 _USER_MISTAKE, _INTERRUPTED, _UNREAD, _TERMINATED = 2, 130, 141, 143
@@ -129,7 +129,7 @@ def _add_demo_and_init(commands: Commands) -> None:
         "--dir", type=Path, default=Path("nextlong-demo"), help="output directory (default: nextlong-demo)"
     )
     add_json(demo, about="print JSON, as run does")
-    demo.set_defaults(command=_demo)
+    demo.set_defaults(command=imported("demo:run_demo"))
 
     init = commands.add_parser("init", help="Write a commented recipe for your files")
     init.add_argument("recipe", type=Path, metavar="RECIPE", help="the YAML file to write")
@@ -146,7 +146,7 @@ def _add_demo_and_init(commands: Commands) -> None:
     init.add_argument("--force", action="store_true", help="overwrite an existing recipe")
     init.add_argument("--preset", metavar="NAME", help="copy a preset: quickstart, paper-64k, paper-128k or paper-512k")
     add_json(init)
-    init.set_defaults(command=_init)
+    init.set_defaults(command=imported("init:init"))
 
 
 def _add_variants(commands: Commands) -> None:
@@ -154,7 +154,7 @@ def _add_variants(commands: Commands) -> None:
     listing = commands.add_parser("list", help="List the variants of a run, their settings, size and age")
     listing.add_argument("run", type=Path, metavar="RUN", help=run_or_store)
     add_json(listing)
-    listing.set_defaults(command=_list)
+    listing.set_defaults(command=imported("variants:list_command"))
 
     cleaning = commands.add_parser("gc", help="Clean up: delete files that no variant needs, after confirmation")
     cleaning.add_argument("run", type=Path, metavar="RUN", help=run_or_store)
@@ -171,7 +171,7 @@ def _add_variants(commands: Commands) -> None:
     )
     cleaning.add_argument("--yes", action="store_true", help="delete without confirmation")
     add_json(cleaning, about="print JSON; without --yes nothing is deleted")
-    cleaning.set_defaults(command=_gc)
+    cleaning.set_defaults(command=imported("variants:gc_command"))
 
 
 def _add_completion(commands: Commands) -> None:
@@ -185,30 +185,6 @@ def _add_completion(commands: Commands) -> None:
     completion.add_argument("shell", choices=("bash", "zsh", "fish"))
     add_json(completion, about="print the script within JSON")
     completion.set_defaults(command=_completion)
-
-
-def _demo(args: argparse.Namespace) -> None:
-    from nextlong.cli.demo import run_demo
-
-    run_demo(args.dir, form="json" if args.json else "text")
-
-
-def _init(args: argparse.Namespace) -> None:
-    from nextlong.cli.init import init
-
-    init(args)
-
-
-def _list(args: argparse.Namespace) -> None:
-    from nextlong.cli.variants import list_command
-
-    list_command(args)
-
-
-def _gc(args: argparse.Namespace) -> None:
-    from nextlong.cli.variants import gc_command
-
-    gc_command(args)
 
 
 def _completion(args: argparse.Namespace) -> None:

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nextlong.cli.common import Commands, add_json, add_set, console, print_json, say, write
+from nextlong.cli.common import Commands, add_json, add_set, check_installed, console, print_json, say, write
 from nextlong.errors import NextlongError
 
 if TYPE_CHECKING:
@@ -63,7 +62,7 @@ def _replicate(args: argparse.Namespace) -> None:
     if args.force:
         raise NextlongError("--force belongs to `nextlong replicate init`")
     recipe, shown = _recipe(args), console(stderr=args.json)
-    _check_installed(_NEEDED)
+    check_installed("replicate", _NEEDED, extra="train,evaluate")
     from nextlong.replicate.run import RESULTS, plan, replicate
 
     if args.dry_run:
@@ -80,7 +79,7 @@ def _replicate(args: argparse.Namespace) -> None:
 
 def _report(args: argparse.Namespace, *sources: Path) -> None:
     """Draw the results of an experiment."""
-    _check_installed(_NEEDED[-1:])
+    check_installed("replicate", _NEEDED[-1:], extra="train,evaluate")
     from nextlong.replicate import results
 
     for source in sources:
@@ -120,11 +119,6 @@ def _with_corpus(recipe: Replication, shown: Console) -> Replication:
     sources = [{"path": str(path), "name": "python-documentation"}]
     plain = corpus.model_dump(mode="json") | {"sources": sources}
     return recipe.from_dict({**recipe.model_dump(mode="json"), "corpus": plain})
-
-
-def _check_installed(names: tuple[str, ...]) -> None:
-    if missing := [name for name in names if importlib.util.find_spec(name) is None]:
-        raise NextlongError(f"replicate needs {', '.join(missing)}; pip install 'nextlong[train,evaluate]'")
 
 
 def _init(args: argparse.Namespace, path: Path) -> None:

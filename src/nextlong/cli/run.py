@@ -113,10 +113,10 @@ def _plan(args: argparse.Namespace) -> None:
         gpu_tflops=args.gpu_tflops or GPU_TFLOP_PER_S,
     )
     recipe = Recipe.load(args.recipe or preset_path(args.preset), overrides=args.overrides)
-    import_preloaded(recipe)
+    import_preloaded(recipe.encoder)
     start_s = time.process_time()  # of this process so far, which has imported what a run imports
     if args.json:
-        plan = page.planned(recipe, cluster, tell=lambda line: print(line, file=sys.stderr), start_s=start_s)
+        plan = page.plan(recipe, cluster, tell=lambda line: print(line, file=sys.stderr), start_s=start_s)
         print_json(plan.as_json())
     else:
         page.show(recipe, console(), cluster, start_s=start_s)
@@ -140,11 +140,13 @@ def _run(args: argparse.Namespace) -> None:
     if args.before or args.only_step:
         _run_array_job(recipe, args, changed_inputs)
         return
-    from nextlong import workers
+    from nextlong.engine import local
+    from nextlong.workers import preloaded
 
     with held_back():  # Python may report a Ctrl-C that cuts an import short as one that nobody handled
         # Started even if no step has to run: workers import beside this process, which has imports of half a second left.
-        workers.start_server(recipe)
+        if recipe.executor == "local":
+            local.start_server(preloaded(recipe.encoder))
         import nextlong.runs.export  # noqa: F401
 
     run_recipe(recipe, form="json" if args.json else "text", changed_inputs=changed_inputs)
@@ -192,7 +194,7 @@ def run_recipe(
     from nextlong.runs.export import run
 
     shown = console(stderr=form == "json")
-    run_dir = record.run_dir_of(recipe)
+    run_dir = recipe.run_path
     before, name = record.current(run_dir), record.name_for(recipe, run_dir)
     if not recipe.overridden and before not in (None, name):
         tables.say(

@@ -3,20 +3,17 @@
 from __future__ import annotations
 
 import argparse
-import importlib.util
 import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nextlong.cli.common import Commands, add_json, add_set, console, print_json, say
+from nextlong.cli.common import Commands, add_json, add_set, check_installed, console, print_json, say
 from nextlong.errors import NextlongError
 from nextlong.text import why_no_model
 
 if TYPE_CHECKING:
     from nextlong.train.recipe import TrainRecipe
-
-_NEEDED = ("torch", "transformers")
 
 
 def add(commands: Commands) -> None:
@@ -83,7 +80,8 @@ def _train(args: argparse.Namespace) -> None:
         if args.json:
             print_json({"trainer": args.emit[0], "folder": args.emit[1]})
         return
-    _check_installed()
+    check_installed("training", ("torch", "transformers"), extra="train")
+    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
     if args.dry_run:
         from nextlong.train import forecast
 
@@ -93,7 +91,8 @@ def _train(args: argparse.Namespace) -> None:
         else:
             forecast.show(made, console())
         return
-    engine = _engine(args, recipe)
+    several = int(os.environ.get("WORLD_SIZE", "1")) > 1 or recipe.hardware.count > 1
+    engine = args.engine or ("torchtitan" if several else "nextlong")
     if engine == "torchtitan":
         from nextlong.train.titan.launch import train
     elif engine == "trl":
@@ -104,20 +103,6 @@ def _train(args: argparse.Namespace) -> None:
     final = train(recipe, console(stderr=args.json))
     if args.json and os.environ.get("RANK", "0") == "0":
         print_json({"model": str(final), "steps": recipe.training.steps})
-
-
-def _engine(args: argparse.Namespace, recipe: TrainRecipe) -> str:
-    """Return the engine: the one args for, or torchtitan for more than one device."""
-    several = int(os.environ.get("WORLD_SIZE", "1")) > 1 or recipe.hardware.count > 1
-    engine: str = args.engine or ("torchtitan" if several else "nextlong")
-    return engine
-
-
-def _check_installed() -> None:
-    missing = [name for name in _NEEDED if importlib.util.find_spec(name) is None]
-    if missing:
-        raise NextlongError(f"training needs {', '.join(missing)}; pip install 'nextlong[train]'")
-    os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
 
 
 def _init(args: argparse.Namespace, path: Path) -> None:
@@ -141,7 +126,8 @@ def _init(args: argparse.Namespace, path: Path) -> None:
         args.preset,
         out=_absolute(args.out or str(path.with_suffix(""))),
         data=data,
-        model=args.model and _absolute_if_there(args.model),
+        # A name that is not a path here is one on the Hub.
+        model=_absolute(args.model) if args.model and Path(args.model).expanduser().exists() else args.model,
         overrides=tuple(args.overrides),
     )
     recipe, changed = _with_whole_rows(recipe, args.overrides)
@@ -177,7 +163,3 @@ def _with_whole_rows(recipe: TrainRecipe, overrides: Sequence[str]) -> tuple[Tra
 
 def _absolute(path: str) -> str:
     return os.path.normpath(Path(path).expanduser().absolute())
-
-
-def _absolute_if_there(path: str) -> str:
-    return _absolute(path) if Path(path).expanduser().exists() else path  # else a name on the Hub

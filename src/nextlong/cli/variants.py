@@ -8,6 +8,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from datetime import UTC, datetime, timedelta
+from functools import partial
 from pathlib import Path
 from typing import Literal
 
@@ -124,65 +125,53 @@ def _age(since: timedelta) -> str:
     return f"{seconds} s"
 
 
-def _gc_store(path: Path, args: argparse.Namespace) -> None:
-    if args.keep or args.drop:
+def gc_command(args: argparse.Namespace) -> None:
+    """Delete what no variant of a run directory, or no run directory of a store, needs, after confirmation."""
+    path = _run_dir(args.run)
+    is_store = step_store.is_store(path)
+    if is_store and (args.keep or args.drop):
         raise NextlongError(
             f"{path} is a store, which has no variants; name a run directory, or remove --keep and --drop"
         )
+    if not is_store:
+        if args.forget:
+            raise NextlongError(f"--forget is for a store, which {path} is not; remove it")
+        variants.choose(path, keep=args.keep, drop=args.drop)  # before the lock, which would make the folder
     with store.locked(path):
-        variants.check_users(path, forget=args.forget)
-        waste = variants.find_unshared(path)
+        kept: list[Variant] = []
+        dropped: list[Variant] = []
+        pages: list[variants.Waste] = []
+        if is_store:
+            variants.check_users(path, forget=args.forget)
+            waste = variants.find_unshared(path)
+            remove = partial(variants.remove_unshared, path, waste, forget=args.forget)
+        else:
+            kept, dropped = variants.choose(path, keep=args.keep, drop=args.drop)
+            waste, pages = variants.find_waste(path, kept, dropped), variants.find_pages(path, dropped)
+            remove = partial(variants.remove, path, dropped, waste)
         if args.json:
             if args.yes:
-                variants.remove_unshared(path, waste, forget=args.forget)
-            print_json(_as_json([], [], waste, removed=args.yes))
-            return
-        if not waste:
-            variants.remove_unshared(path, (), forget=args.forget)
-            line = f"{path}: nothing to clean up"
-            say(line)
-            return
-        _show_waste(waste)
-        if not (args.yes or _agrees(path, *_options(args))):
-            say("nothing was removed")
-            return
-        variants.remove_unshared(path, waste, forget=args.forget)
-    say("removed")
-
-
-def gc_command(args: argparse.Namespace) -> None:
-    """Delete what no variant of a run directory needs, after confirmation."""
-    run_dir = _run_dir(args.run)
-    if step_store.is_store(run_dir):
-        _gc_store(run_dir, args)
-        return
-    if args.forget:
-        raise NextlongError(f"--forget is for a store, which {run_dir} is not; remove it")
-    variants.choose(run_dir, keep=args.keep, drop=args.drop)  # before the lock, which would make the folder
-    with store.locked(run_dir):
-        kept, dropped = variants.choose(run_dir, keep=args.keep, drop=args.drop)
-        waste, pages = variants.find_waste(run_dir, kept, dropped), variants.find_pages(run_dir, dropped)
-        if args.json:
-            if args.yes:
-                variants.remove(run_dir, dropped, waste)
+                remove()
             print_json(_as_json(kept, dropped, [*waste, *pages], removed=args.yes))
             return
         if not waste and not dropped:
-            say(f"{run_dir}: nothing to clean up")
+            if is_store:
+                remove()  # what it knows of the run directories that are gone
+            say(f"{path}: nothing to clean up")
             return
         _show_waste([*waste, *pages])
-        line = f"{_size(sum(one.bytes for one in waste))} in {counted(len(waste), 'folder')}"
-        if pages:
-            line += f", {counted(len(pages), 'page')}"
-        if dropped:
-            names = first_few([variant.name for variant in dropped], most=_SHOWN_NAMES)
-            line += f", and the variant{'s' if len(dropped) > 1 else ''} {names}"
-        line += f"; kept: {first_few([variant.name for variant in kept], most=_SHOWN_NAMES)}"
-        say(line)
-        if not (args.yes or _agrees(run_dir, *_options(args))):
+        if not is_store:
+            line = f"{_size(sum(one.bytes for one in waste))} in {counted(len(waste), 'folder')}"
+            if pages:
+                line += f", {counted(len(pages), 'page')}"
+            if dropped:
+                names = first_few([variant.name for variant in dropped], most=_SHOWN_NAMES)
+                line += f", and the variant{'s' if len(dropped) > 1 else ''} {names}"
+            say(f"{line}; kept: {first_few([variant.name for variant in kept], most=_SHOWN_NAMES)}")
+        if not (args.yes or _agrees(path, *_options(args))):
             say("nothing was removed")
             return
-        variants.remove(run_dir, dropped, waste)
+        remove()
     say("removed")
 
 

@@ -23,7 +23,7 @@ import pyarrow as pa
 from nextlong import schemas
 from nextlong.artifacts.results import ChunkResult
 from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Artifacts, Step, Task
+from nextlong.engine.step import Step, each_shard
 from nextlong.recipe import Chunk
 
 Span = tuple[int, int]
@@ -102,16 +102,12 @@ def _split_paragraph(text: str, start: int, end: int) -> int:
 def chunk_step(settings: Chunk, ingest: Step, keep: Step) -> Step:
     """DOCUMENTS → CHUNKS; `keep` is the step that says which documents are kept."""
 
-    def tasks(done: Artifacts) -> list[Task]:
-        shards = zip(done["ingest"].files(".documents.arrow"), done[keep.name].files(".keep.npy"), strict=True)
-        return [
-            partial(chunk_shard, documents=documents, keep=keep, **settings.model_dump()) for documents, keep in shards
-        ]
-
+    files = {"documents": (ingest, ".documents.arrow"), "keep": (keep, ".keep.npy")}
+    tasks = each_shard(partial(chunk_shard, **settings.model_dump()), **files)
     estimate = Estimate(
-        work=lambda amounts: amounts.kept_chars,
+        work="kept_chars",
         seconds=3e-9,
-        disk=lambda amounts: amounts.chunks,
+        disk="chunks",
         bytes=21,  # 4 + 8 + 8 and a bit
         tasks=per_shard,
     )

@@ -15,7 +15,8 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from functools import partial
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
@@ -28,135 +29,104 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts.lookup import read_chunks
-from nextlong.artifacts.results import ChunkResult, ContaminatedResult, EvalNgramsResult
+from nextlong.artifacts.results import DecontaminateResult, EvalNgramsResult
 from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Artifacts, Step, Task
+from nextlong.engine.step import Artifacts, Step, Task, Work, each_shard
 from nextlong.errors import CorpusError
 from nextlong.reading.file_systems import open_binary
+from nextlong.reading.files import COMPRESSIONS
 from nextlong.recipe import Decontaminate
 from nextlong.retrieval.near_duplicates.words import Words, bounds_of, hash_words, ngrams, runs_on
 
 _LEAST_WORDS: Final = 8
 _LEAST_QUESTION_WORDS: Final = 3
-HEAD_WORDS: Final = 5
+_HEAD_WORDS: Final = 5
 _BATCH_CHARS: Final = 1_000_000
+_EXAMPLE_CHARS: Final = 200
 _LONGEST_FIELD_CHARS: Final = 64_000_000
-_COMPRESSIONS: Final = {".gz": "gzip", ".zst": "zstd"}
 _KNOWN: Final = "json, jsonl, ndjson, csv, tsv, txt or md, plain or with .gz or .zst after it"
 
 # One row per distinct head: the first five words of a run, or all if it has fewer; ascending by words, then hash.
-HEADS = np.dtype([("hash", "u8"), ("words", "u1")])
+_HEADS = np.dtype([("hash", "u8"), ("words", "u1")])
 # One row per distinct run of words and file that contains it, ascending.
-GRAMS = np.dtype([("hash", "u8"), ("file", "u2"), ("words", "u1")])
-_EXAMPLE_CHARS: Final = 200
+_GRAMS = np.dtype([("hash", "u8"), ("file", "u2"), ("words", "u1")])
 
 
 def decontaminate_steps(settings: Decontaminate, ingest: Step, chunk: Step) -> list[Step]:
-    """Return the steps from all chunks to the decontaminated ones; none if there is no evaluation file."""
-    if not settings.files:
-        return []
-    eval_ngrams = _eval_ngrams_step(settings)
-    contaminated = _contaminated_step(settings.files, ingest, chunk, eval_ngrams)
-    return [eval_ngrams, contaminated, _decontaminate_step(chunk, contaminated)]
-
-
-def _eval_ngrams_step(settings: Decontaminate) -> Step:
-    """Evaluation files → the runs of words to look for; the files' content is part of the fingerprint."""
+    """Return the steps from all chunks to those without evaluation text; none if there is no evaluation file."""
     files, ngram = settings.files, settings.ngram
-
-    def tasks(_: Artifacts) -> list[Task]:
-        return [partial(evaluation_grams, files=files, ngram=ngram)]
-
-    config = {"files": [[file, _content_hash(file)] for file in files], "ngram": ngram}
-    estimate = Estimate(
-        work=lambda amounts: amounts.evaluation_bytes,
-        seconds=1e-7,
-        disk=lambda amounts: amounts.evaluation_bytes,
-        bytes=0.8,
-        memory=lambda amounts: 4 * amounts.evaluation_bytes,
-        rate="",
+    if not files:
+        return []
+    eval_ngrams = Step(
+        "eval_ngrams",
+        1,
+        {"files": [[file, _content_hash(file)] for file in files], "ngram": ngram},
+        (),
+        lambda _: [partial(evaluation_grams, files=files, ngram=ngram)],
+        EvalNgramsResult,
+        estimate=Estimate(
+            work="evaluation_bytes",
+            seconds=1e-7,
+            disk="evaluation_bytes",
+            bytes=0.8,
+            memory=lambda amounts: 4 * amounts.evaluation_bytes,
+            rate="",
+        ),
     )
-    return Step("eval_ngrams", 1, config, (), tasks, EvalNgramsResult, estimate=estimate)
+
+    def tasks(done: Artifacts) -> Sequence[Task] | Work:
+        heads, grams = (done["eval_ngrams"].file(suffix) for suffix in (".heads.npy", ".grams.npy"))
+        task = partial(decontaminate_shard, heads=heads, grams=grams, files=files)
+        return each_shard(task, documents=(ingest, ".documents.arrow"), chunks=(chunk, ".chunks.arrow"))(done)
+
+    estimate = Estimate(
+        work="kept_chars", seconds=5e-8, disk="chunks", bytes=22, tasks=per_shard, memory="evaluation_bytes"
+    )
+    inputs = (ingest, chunk, eval_ngrams)
+    return [eval_ngrams, Step("decontaminate", 3, {}, inputs, tasks, DecontaminateResult, estimate=estimate)]
 
 
 def _content_hash(file: str) -> str:
+    with _explained(file), open_binary(file) as stream:
+        return str(xxhash.xxh3_128_hexdigest(stream.read()))
+
+
+@contextmanager
+def _explained(file: str) -> Iterator[None]:
+    """Turn what reading an evaluation file raises into a CorpusError that names it."""
     try:
-        with open_binary(file) as stream:
-            return str(xxhash.xxh3_128_hexdigest(stream.read()))
+        yield
     except FileNotFoundError:
         raise CorpusError(f"decontaminate: {file} does not exist; correct the path or remove it") from None
-    except (OSError, ValueError, ImportError) as error:
+    except (OSError, EOFError, ValueError, ImportError, csv.Error) as error:
         reason = " ".join(str(error).split())
         raise CorpusError(f"decontaminate: {file} cannot be read: {reason}; repair or remove it") from None
 
 
-def _contaminated_step(files: Sequence[str], ingest: Step, chunk: Step, eval_ngrams: Step) -> Step:
-    """CHUNKS → which of them share a run of words with an evaluation file."""
+def evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> EvalNgramsResult:
+    """Write the runs of words of evaluation files (paths or URLs) as `{out}.heads.npy` and `{out}.grams.npy`.
 
-    def tasks(done: Artifacts) -> list[Task]:
-        heads, grams = (done["eval_ngrams"].file(suffix) for suffix in (".heads.npy", ".grams.npy"))
-        shards = zip(done["ingest"].files(".documents.arrow"), done["chunk"].files(".chunks.arrow"), strict=True)
-        return [
-            partial(contaminated_shard, documents=documents, chunks=chunks, heads=heads, grams=grams, files=files)
-            for documents, chunks in shards
-        ]
-
-    estimate = Estimate(
-        work=lambda amounts: amounts.kept_chars,
-        seconds=5e-8,
-        disk=lambda amounts: amounts.chunks,
-        bytes=1.0,
-        tasks=per_shard,
-        memory=lambda amounts: amounts.evaluation_bytes,
-    )
-    return Step("contaminated", 1, {}, (ingest, chunk, eval_ngrams), tasks, ContaminatedResult, estimate=estimate)
-
-
-def _decontaminate_step(chunk: Step, contaminated: Step) -> Step:
-    """CHUNKS → CHUNKS without these."""
-
-    def tasks(done: Artifacts) -> list[Task]:
-        shards = zip(done["chunk"].files(".chunks.arrow"), done["contaminated"].files(".contaminated.npy"), strict=True)
-        return [partial(decontaminate_shard, chunks=chunks, contaminated=which) for chunks, which in shards]
-
-    estimate = Estimate(
-        work=lambda amounts: amounts.chunks,
-        seconds=1e-8,
-        disk=lambda amounts: amounts.chunks,
-        bytes=21,
-        tasks=per_shard,
-    )
-    return Step("decontaminate", 2, {}, (chunk, contaminated), tasks, ChunkResult, estimate=estimate)
-
-
-class EvaluationGrams(NamedTuple):
-    """The runs to find. A position whose next words are not a head starts no run, which settles nearly all positions at once."""
-
-    heads: NDArray[Any]  # (h,) HEADS
-    grams: NDArray[Any]  # (g,) GRAMS
-
-
-def read_evaluation(files: Sequence[str], *, ngram: int) -> EvaluationGrams:
-    """Return the runs of words of evaluation files (paths or URLs).
-
-    Raises CorpusError for a file that is missing, unreadable, of unknown format, or without a text long enough to look for.
+    A position whose next words are not a head starts no run, which settles nearly all positions at once. Raises CorpusError
+    for a file that is missing, unreadable, of unknown format, or without a text long enough to look for.
     """
-    heads, grams = [np.empty(0, HEADS)], [np.empty(0, GRAMS)]
+    heads, grams = [np.empty(0, _HEADS)], [np.empty(0, _GRAMS)]
     for number, file in enumerate(files):
         file_runs = 0
         for texts in _batches(_texts_of(file)):
             for length, starts, hashes in _runs_of(texts, ngram):
-                heads.append(_rows(HEADS, hash=starts, words=min(length, HEAD_WORDS)))
-                grams.append(_rows(GRAMS, hash=hashes, file=number, words=length))
+                heads.append(_rows(_HEADS, hash=starts, words=min(length, _HEAD_WORDS)))
+                grams.append(_rows(_GRAMS, hash=hashes, file=number, words=length))
                 file_runs += len(hashes)
         if not file_runs:
             raise CorpusError(
                 f"decontaminate: {file} holds no text of {min(ngram, _LEAST_WORDS)} words or more and no question of "
                 f"{min(ngram, _LEAST_QUESTION_WORDS)}, so there is nothing to look for; remove it from the list"
             )
-    return EvaluationGrams(
-        _distinct(np.concatenate(heads), "words", "hash"), _distinct(np.concatenate(grams), "hash", "file")
-    )
+    all_grams = _distinct(np.concatenate(grams), "hash", "file")
+    np.save(f"{out}.heads.npy", _distinct(np.concatenate(heads), "words", "hash"))
+    np.save(f"{out}.grams.npy", all_grams)
+    runs = np.bincount(all_grams["file"], minlength=len(files)).tolist()
+    return EvalNgramsResult(runs=len(all_grams), files=dict(zip(files, runs, strict=True)))
 
 
 def _rows(kind: Any, **columns: Any) -> NDArray[Any]:
@@ -174,15 +144,6 @@ def _distinct(rows: NDArray[Any], major: str, minor: str) -> NDArray[Any]:
     return rows[is_new]
 
 
-def evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> EvalNgramsResult:
-    """Write what `read_evaluation` finds as `{out}.heads.npy` and `{out}.grams.npy`; return the runs of each file."""
-    evaluation = read_evaluation(files, ngram=ngram)
-    np.save(f"{out}.heads.npy", evaluation.heads)
-    np.save(f"{out}.grams.npy", evaluation.grams)
-    runs = np.bincount(evaluation.grams["file"], minlength=len(files)).tolist()
-    return EvalNgramsResult(runs=len(evaluation.grams), files=dict(zip(files, runs, strict=True)))
-
-
 def _runs_of(texts: list[str], ngram: int) -> Iterator[tuple[int, NDArray[np.uint64], NDArray[np.uint64]]]:
     """Yield the runs to look for, by their length in words: the hashes of their heads and of the whole."""
     words = hash_words("\n".join(texts))
@@ -194,7 +155,7 @@ def _runs_of(texts: list[str], ngram: int) -> Iterator[tuple[int, NDArray[np.uin
         else:
             at = bounds[:-1][(np.diff(bounds) == length) & (is_question | (length >= _LEAST_WORDS))]
         if len(at):
-            yield length, ngrams(words.hashes, min(length, HEAD_WORDS))[at], ngrams(words.hashes, length)[at]
+            yield length, ngrams(words.hashes, min(length, _HEAD_WORDS))[at], ngrams(words.hashes, length)[at]
 
 
 def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
@@ -213,31 +174,16 @@ def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
 def _texts_of(file: str) -> Iterator[str]:
     """Yield every string of a file, keys of JSON objects aside."""
     path = PurePosixPath(file)
-    compression = _COMPRESSIONS.get(path.suffix)
+    compression = COMPRESSIONS.get(path.suffix)
     kind = path.with_suffix("").suffix if compression else path.suffix
-    readers = {
-        ".json": _json, ".jsonl": _json_lines, ".ndjson": _json_lines,
-        ".csv": _csv, ".tsv": _tsv, ".txt": _plain, ".md": _plain,
-    }  # fmt: skip
-    if kind not in readers:
+    if kind not in _READERS:
         raise CorpusError(f"decontaminate: {file} is of no known format; name files that end in {_KNOWN}")
-    try:
-        with (
-            fsspec.open(file, "rb", compression=compression) as raw,
-            io.TextIOWrapper(raw, "utf-8-sig", newline="") as text,
-        ):
-            yield from readers[kind](text)
-    except FileNotFoundError:
-        raise CorpusError(f"decontaminate: {file} does not exist; correct the path or remove it") from None
-    except (OSError, EOFError, ValueError, csv.Error) as error:
-        reason = " ".join(str(error).split())
-        raise CorpusError(
-            f"decontaminate: {file} cannot be read as {kind[1:]}: {reason}; repair or remove it"
-        ) from None
-
-
-def _json(stream: io.TextIOWrapper) -> Iterator[str]:
-    yield from _strings(json.load(stream))
+    with (
+        _explained(file),
+        fsspec.open(file, "rb", compression=compression) as raw,
+        io.TextIOWrapper(raw, "utf-8-sig", newline="") as text,
+    ):
+        yield from _READERS[kind](text)
 
 
 def _json_lines(stream: io.TextIOWrapper) -> Iterator[str]:
@@ -267,10 +213,6 @@ def _csv(stream: io.TextIOWrapper, delimiter: str = ",") -> Iterator[str]:
         yield from row
 
 
-def _tsv(stream: io.TextIOWrapper) -> Iterator[str]:
-    return _csv(stream, "\t")
-
-
 def _plain(stream: io.TextIOWrapper) -> Iterator[str]:
     """Yield each line, which may be a question, and each paragraph, whose lines may be one text."""
     for paragraph in stream.read().replace("\r\n", "\n").split("\n\n"):
@@ -280,20 +222,30 @@ def _plain(stream: io.TextIOWrapper) -> Iterator[str]:
             yield paragraph
 
 
-def contaminated_shard(
+_READERS: Final[Mapping[str, Callable[[io.TextIOWrapper], Iterator[str]]]] = {
+    ".json": lambda stream: _strings(json.load(stream)),
+    **dict.fromkeys((".jsonl", ".ndjson"), _json_lines),
+    ".csv": _csv,
+    ".tsv": partial(_csv, delimiter="\t"),
+    **dict.fromkeys((".txt", ".md"), _plain),
+}
+
+
+def decontaminate_shard(
     out: Path, *, documents: Path, chunks: Path, heads: Path, grams: Path, files: Sequence[str]
-) -> ContaminatedResult:
-    """Write `{out}.contaminated.npy`, one bool a chunk row of the shard; return how many chunks each file met.
+) -> DecontaminateResult:
+    """Write `{out}.contaminated.npy`, one bool a chunk row of the shard, and the other rows as `{out}.chunks.arrow`.
 
     `heads` and `grams` are what `evaluation_grams` wrote for `files`. `example` shows the first match.
     """
-    wanted = _Wanted.of(EvaluationGrams(np.load(heads), np.load(grams)))
+    wanted = _Wanted.read(heads, grams)
     table = read_chunks(chunks)
-    met = np.zeros((len(files), len(table["doc_row"])), np.bool_)
+    met = np.zeros((len(files), len(table["doc_row"])), np.bool_)  # which chunks share a run with which file
     example, example_doc_row, first_doc = "", -1, 0
     with pa.ipc.open_file(pa.memory_map(str(documents))) as reader:
         for number in range(reader.num_record_batches):
             batch = reader.get_batch(number)
+            # The chunks of the batch are rows [low, high); only documents that have chunks are looked at, as one text.
             low, high = np.searchsorted(table["doc_row"], [first_doc, first_doc + batch.num_rows])
             if low < high:
                 rows, text_of_chunk = np.unique(table["doc_row"][low:high] - first_doc, return_inverse=True)
@@ -309,29 +261,20 @@ def contaminated_shard(
             first_doc += batch.num_rows
     contaminated: NDArray[np.bool_] = np.logical_or.reduce(met, axis=0)
     np.save(f"{out}.contaminated.npy", contaminated)
-    return ContaminatedResult(
-        chunks=len(contaminated),
-        contaminated=int(contaminated.sum()),
-        files=dict(zip(files, met.sum(axis=1).tolist(), strict=True)),
-        example=example,
-        example_doc_row=example_doc_row,
-    )
-
-
-def decontaminate_shard(out: Path, *, chunks: Path, contaminated: Path) -> ChunkResult:
-    """Write `{out}.chunks.arrow`: the CHUNKS of a shard without the contaminated rows."""
-    wanted = ~np.load(contaminated)
-    table = read_chunks(chunks)
-    kept = {name: np.ascontiguousarray(column[wanted]) for name, column in table.items()}
+    kept = {name: np.ascontiguousarray(column[~contaminated]) for name, column in table.items()}
     batch = pa.record_batch([pa.array(kept[name]) for name in schemas.CHUNKS.names], schema=schemas.CHUNKS)
     with pa.OSFile(f"{out}.chunks.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.CHUNKS) as writer:
         writer.write_batch(batch)
     sizes = kept["end"] - kept["start"]
-    return ChunkResult(
+    return DecontaminateResult(
         documents=len(np.unique(kept["doc_row"])),
         chunks=batch.num_rows,
         chars=int(sizes.sum()),
         longest_chunk_chars=int(sizes.max(initial=0)),
+        contaminated=int(contaminated.sum()),
+        files=dict(zip(files, met.sum(axis=1).tolist(), strict=True)),
+        example=example,
+        example_doc_row=example_doc_row,
     )
 
 
@@ -364,19 +307,20 @@ def _slots(hashes: NDArray[np.uint64], bloom: NDArray[np.bool_]) -> tuple[NDArra
 
 
 class _Wanted(NamedTuple):
-    """EvaluationGrams, laid out for looking up."""
+    """What `evaluation_grams` wrote, laid out for looking up."""
 
     heads: dict[int, _Hashes]  # by their words
-    hashes: NDArray[np.uint64]
-    files: NDArray[np.uint16]
+    hashes: NDArray[np.uint64]  # (g,) of runs, ascending
+    files: NDArray[np.uint16]  # (g,)
     lengths: list[int]  # of the runs, in words
 
     @classmethod
-    def of(cls, evaluation: EvaluationGrams) -> _Wanted:
-        words = evaluation.heads["words"]
-        heads = {size: _Hashes.of(evaluation.heads["hash"][words == size]) for size in np.unique(words).tolist()}
-        hashes, files = (np.ascontiguousarray(evaluation.grams[name]) for name in ("hash", "file"))
-        return cls(heads, hashes, files, np.unique(evaluation.grams["words"]).tolist())
+    def read(cls, heads_path: Path, grams_path: Path) -> _Wanted:
+        heads, grams = np.load(heads_path), np.load(grams_path)
+        of_words = {size: heads["hash"][heads["words"] == size] for size in np.unique(heads["words"]).tolist()}
+        hashes, files = (np.ascontiguousarray(grams[name]) for name in ("hash", "file"))
+        by_words = {size: _Hashes.of(head_hashes) for size, head_hashes in of_words.items()}
+        return cls(by_words, hashes, files, np.unique(grams["words"]).tolist())
 
 
 def _matches(
@@ -387,13 +331,15 @@ def _matches(
     columns = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint16))]
     places = {size: heads.places_in(ngrams(words.hashes, size)) for size, heads in wanted.heads.items()}
     for length in wanted.lengths:
-        at = places[min(length, HEAD_WORDS)]
+        at = places[min(length, _HEAD_WORDS)]
         at = at[at + length <= len(words.hashes)]
         text_ends = text_starts[np.searchsorted(text_starts, words.starts[at], side="right")]
         at = at[words.ends[at + length - 1] <= text_ends]
-        rows = _find(wanted.hashes, _grams_at(words.hashes, at, length))
+        # The `length` words from each place on, one run behind the other; of their n-grams every `length`-th is a run.
+        runs = words.hashes[at[:, None] + np.arange(length)].ravel()
+        rows = _find(wanted.hashes, ngrams(runs, length)[::length])
         at, rows = at[rows >= 0], rows[rows >= 0]
-        while len(at):  # a run may stand in several files: its rows follow each other
+        while len(at):  # a run that occurs in several files has consecutive rows
             columns.append((words.starts[at], words.ends[at + length - 1], wanted.files[rows]))
             more = rows + 1 < len(wanted.hashes)
             at, rows = at[more], rows[more] + 1
@@ -410,13 +356,6 @@ def _find(ascending: NDArray[np.uint64], values: NDArray[np.uint64]) -> NDArray[
     held: NDArray[np.bool_] = np.less(rows, len(ascending))
     held[held] = ascending[rows[held]] == values[held]
     return np.where(held, rows, -1)
-
-
-def _grams_at(word_hashes: NDArray[np.uint64], places: NDArray[np.int64], length: int) -> NDArray[np.uint64]:
-    if not len(places):
-        return np.empty(0, np.uint64)
-    runs = word_hashes[places[:, None] + np.arange(length)].ravel()
-    return ngrams(runs, length)[::length]
 
 
 def _chunks_met(

@@ -24,10 +24,9 @@ from numpy.typing import NDArray
 
 from nextlong.artifacts.results import MinhashResult, NearDuplicatesResult, SimilarPairsResult
 from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Artifacts, Step, Task
+from nextlong.engine.step import Artifacts, Step, Task, each_shard
 from nextlong.errors import RecipeError
 from nextlong.retrieval.near_duplicates.words import bounds_of, hash_words, ngrams, runs_on
-from nextlong.text import Json
 
 PERMUTATIONS: Final = 128  # the estimate's standard error at Jaccard 0.8 is 0.035
 _SHINGLE_WORDS: Final = 5
@@ -43,30 +42,23 @@ Pairs = NDArray[np.int64]  # (p, 2) rows of the corpus: rows of all shards, numb
 
 def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]:
     """Selected documents → which are kept: of near-duplicates the longest. Signatures, similar pairs, clusters."""
-    minhash = _minhash_step(ingest, select, width=band_width(threshold))
-    pairs = _similar_pairs_step(ingest, minhash, threshold)
-    return [minhash, pairs, _near_duplicates_step(ingest, select, pairs)]
-
-
-def _minhash_step(ingest: Step, select: Step, *, width: int) -> Step:
-    def tasks(done: Artifacts) -> list[Task]:
-        shards = zip(done["ingest"].files(".documents.arrow"), done["select"].files(".keep.npy"), strict=True)
-        return [partial(minhash_shard, documents=documents, keep=keep, width=width) for documents, keep in shards]
-
-    estimate = Estimate(
-        work=lambda amounts: amounts.kept_chars,
-        seconds=5e-8,
-        disk=lambda amounts: amounts.documents,
-        bytes=512 + 12 * (PERMUTATIONS // width),
-        tasks=per_shard,
+    width = band_width(threshold)
+    bands = PERMUTATIONS // width
+    minhash = Step(
+        "minhash",
+        2,
+        {"width": width},
+        (ingest, select),
+        each_shard(
+            partial(minhash_shard, width=width),
+            documents=(ingest, ".documents.arrow"),
+            keep=(select, ".keep.npy"),
+        ),
+        MinhashResult,
+        estimate=Estimate(work="kept_chars", seconds=5e-8, disk="documents", bytes=512 + 12 * bands, tasks=per_shard),
     )
-    return Step("minhash", 2, {"width": width}, (ingest, select), tasks, MinhashResult, estimate=estimate)
 
-
-def _similar_pairs_step(ingest: Step, minhash: Step, threshold: float) -> Step:
-    bands = PERMUTATIONS // band_width(threshold)
-
-    def tasks(done: Artifacts) -> list[Task]:
+    def find_pairs(done: Artifacts) -> list[Task]:
         own = done["minhash"]
         passes = passes_for(sum(part.documents for part in own.results(MinhashResult)))
         files = Signatures(
@@ -81,20 +73,24 @@ def _similar_pairs_step(ingest: Step, minhash: Step, threshold: float) -> Step:
             for step in range(passes)
         ]
 
-    estimate = Estimate(
-        work=lambda amounts: amounts.documents,
-        seconds=2e-5,
-        disk=lambda amounts: amounts.documents,
-        bytes=16.0,
-        tasks=lambda amounts: bands * passes_for(round(amounts.documents)),
-        memory=lambda amounts: 60 * amounts.documents / passes_for(round(amounts.documents)),
+    pairs = Step(
+        "similar_pairs",
+        1,
+        {"threshold": threshold},
+        (ingest, minhash),
+        find_pairs,
+        SimilarPairsResult,
+        estimate=Estimate(
+            work="documents",
+            seconds=2e-5,
+            disk="documents",
+            bytes=16.0,
+            tasks=lambda amounts: bands * passes_for(round(amounts.documents)),
+            memory=lambda amounts: 60 * amounts.documents / passes_for(round(amounts.documents)),
+        ),
     )
-    config: Json = {"threshold": threshold}
-    return Step("similar_pairs", 1, config, (ingest, minhash), tasks, SimilarPairsResult, estimate=estimate)
 
-
-def _near_duplicates_step(ingest: Step, select: Step, pairs: Step) -> Step:
-    def tasks(done: Artifacts) -> list[Task]:
+    def cluster(done: Artifacts) -> list[Task]:
         return [
             partial(
                 near_duplicates,
@@ -105,15 +101,18 @@ def _near_duplicates_step(ingest: Step, select: Step, pairs: Step) -> Step:
             )
         ]
 
-    estimate = Estimate(
-        work=lambda amounts: amounts.documents,
-        seconds=1e-6,
-        disk=lambda amounts: amounts.documents,
-        bytes=1.0,
-        memory=lambda amounts: 40 * amounts.documents,
+    clusters = Step(
+        "near_duplicates",
+        2,
+        {},
+        (ingest, select, pairs),
+        cluster,
+        NearDuplicatesResult,
+        estimate=Estimate(
+            work="documents", seconds=1e-6, disk="documents", bytes=1.0, memory=lambda amounts: 40 * amounts.documents
+        ),
     )
-    inputs = (ingest, select, pairs)
-    return Step("near_duplicates", 2, {}, inputs, tasks, NearDuplicatesResult, estimate=estimate)
+    return [minhash, pairs, clusters]
 
 
 def minhash_shard(out: Path, *, documents: Path, keep: Path, width: int) -> MinhashResult:
@@ -178,6 +177,7 @@ def _shingles(texts: Sequence[str], content: NDArray[np.uint64]) -> tuple[NDArra
     """
     words = hash_words("\n".join(texts))
     bounds = bounds_of(words, texts)
+    # (m,) of m texts; `sizes` are the shingles of each, whose hashes follow each other text by text.
     is_long = np.diff(bounds) >= _SHINGLE_WORDS
     sizes = np.where(is_long, np.diff(bounds) - _SHINGLE_WORDS + 1, 1)
     of_long = np.repeat(is_long, sizes)
@@ -204,7 +204,7 @@ class Signatures:
 
 
 def passes_for(documents: int, *, held_documents: int = _HELD_DOCUMENTS) -> int:
-    """Return in how many ranges of hashes each band is gone through, about so many documents at a time."""
+    """Return into how many ranges of hashes each band is divided, so that a task holds about `held_documents` of them."""
     return max(1, -(-documents // held_documents))
 
 
@@ -213,16 +213,18 @@ def similar_pairs(
 ) -> SimilarPairsResult:
     """Write `{out}.pairs.npy`, int64 (pairs, 2): documents that agree on a band, in a range of its hashes, and are similar.
 
-    The range is number `step` of `passes`. Rows are those of all shards, numbered through. A document is compared with the first
-    of those that share its hash and with the one before it, not with each of them, which would be a square; what these leave
-    out, transitivity and the other bands find. Those that share a hash are in order of content hash, so that sharding does not
+    The range is number `step` of `passes`. Rows count the documents of all shards. A document is compared with the first of those
+    that share its hash and with the one before it, not with each of them, which would take quadratic time; transitivity and
+    the other bands find the pairs that this misses. Those that share a hash are in order of content hash, so that sharding does not
     matter.
     """
     first, last = np.uint64(2**64 * step // passes), np.uint64(2**64 * (step + 1) // passes - 1)
+    # (n,) each, of the documents whose hash of this band is in the range: the hash, and the row of the corpus.
     corpus = _Columns(files.signatures)
     keys, rows = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     for start, hashes_path, rows_path in zip(corpus.starts, files.band_hashes, files.band_rows, strict=False):
         shard_hashes = np.load(hashes_path, mmap_mode="r")[band]
+        # Each band is ascending, so the range is one slice [low, high) of it.
         low, high = np.searchsorted(shard_hashes, first), np.searchsorted(shard_hashes, last, side="right")
         keys.append(np.asarray(shard_hashes[low:high]))
         rows.append(start + np.load(rows_path, mmap_mode="r")[band, low:high].astype(np.int64))
@@ -270,7 +272,10 @@ def near_duplicates(
     select and ingest write them. Duplicates of duplicates count: the pairs' connected components are the clusters.
     """
     members, clusters = _components(np.concatenate([np.empty((0, 2), np.int64), *map(np.load, pairs)]))
-    losers = _losers(members, clusters, _Columns(chars).gather(members), _Columns(hashes).gather(members))
+    # Members of a cluster, the longest first (of equally long ones that with the smallest hash): the first alone stays.
+    order = np.lexsort((_Columns(hashes).gather(members), -_Columns(chars).gather(members), clusters))
+    of_member = clusters[order]
+    losers = np.sort(members[order][1:][of_member[1:] == of_member[:-1]])
     starts = _Columns(keep).starts
     for shard, path in enumerate(keep):
         kept = np.load(path)
@@ -289,7 +294,7 @@ def near_duplicates(
 def _some_losers(
     losers: NDArray[np.int64], members: NDArray[np.int64], clusters: NDArray[np.int64]
 ) -> tuple[tuple[int, int], ...]:
-    """Return a few rows that go, spread over the corpus, each with the row that stays in its stead."""
+    """Return a few removed rows, spread over the corpus, each with the row that was kept instead."""
     some = losers[:: max(1, len(losers) // _EXAMPLES)][:_EXAMPLES]
     is_loser = np.isin(members, losers)
     stays = np.empty(int(clusters.max(initial=-1)) + 1, np.int64)
@@ -343,12 +348,3 @@ def _components(pairs: Pairs) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     ends = ends.reshape(-1, 2)
     graph = coo_matrix((np.ones(len(ends), np.int8), (ends[:, 0], ends[:, 1])), shape=(len(rows), len(rows)))
     return rows, connected_components(graph, directed=False)[1].astype(np.int64)
-
-
-def _losers(
-    rows: NDArray[np.int64], clusters: NDArray[np.int64], chars: NDArray[np.int64], hashes: NDArray[np.uint64]
-) -> NDArray[np.int64]:
-    """Return the rows, ascending, that are not the longest of their cluster."""
-    order = np.lexsort((hashes, -chars, clusters))
-    sorted_clusters = clusters[order]
-    return np.sort(rows[order][1:][sorted_clusters[1:] == sorted_clusters[:-1]])

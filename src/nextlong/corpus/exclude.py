@@ -19,8 +19,8 @@ from nextlong.engine.step import Artifact
 from nextlong.errors import CorpusError
 from nextlong.recipe import Source
 
-KEPT: Final = ".excluded.json"  # of each source's first task: what was excluded of it
-MET: Final = ".excluded_met.json"  # of each task: the entries that it met
+_KEPT: Final = ".excluded.json"  # of each source's first task: what was excluded of it
+_MET: Final = ".excluded_met.json"  # of each task: the entries that it met
 ELSEWHERE: Final = "excluded_elsewhere"  # in the step's configuration: how many entries are of other sources
 
 
@@ -100,12 +100,12 @@ def all_excluded(documents: str) -> CorpusError:
 
 def write_kept(out: Path, source: Source, exclusion: Exclusion) -> None:
     """Write `{out}.excluded.json`: what is excluded of a source."""
-    _write(f"{out}{KEPT}", {"source": source.label, "whole": exclusion.is_whole, "ids": sorted(exclusion.ids)})
+    _write(f"{out}{_KEPT}", {"source": source.label, "whole": exclusion.is_whole, "ids": sorted(exclusion.ids)})
 
 
 def write_met(out: Path, source: Source, entries: set[str]) -> None:
     """Write `{out}.excluded_met.json`: the entries for a source that name a document which one task met."""
-    _write(f"{out}{MET}", {"source": source.label, "entries": sorted(entries)})
+    _write(f"{out}{_MET}", {"source": source.label, "entries": sorted(entries)})
 
 
 def met_none(ingested: Artifact) -> tuple[int, int]:
@@ -113,10 +113,10 @@ def met_none(ingested: Artifact) -> tuple[int, int]:
     elsewhere = int(ingested.manifest["config"].get(ELSEWHERE, 0))
     named = {
         (kept["source"], entry)
-        for kept in _read(ingested, KEPT)
+        for kept in _read(ingested, _KEPT)
         for entry in (*kept["ids"], *([""] if kept["whole"] else []))
     }
-    met = {(task["source"], entry) for task in _read(ingested, MET) for entry in task["entries"]}
+    met = {(task["source"], entry) for task in _read(ingested, _MET) for entry in task["entries"]}
     return len(named - met) + elsewhere, len(named) + elsewhere
 
 

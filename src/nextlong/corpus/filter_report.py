@@ -34,7 +34,7 @@ from nextlong.artifacts.left_out import (
     write,
 )
 from nextlong.artifacts.results import (
-    ContaminatedResult,
+    DecontaminateResult,
     IngestResult,
     LeftOutResult,
     NearDuplicatesResult,
@@ -54,7 +54,7 @@ _ID_HEAD_CHARS: Final = 60
 
 def filter_report_step(settings: Ingest, splits: Splits, ingest: Step, select: Step, others: Sequence[Step]) -> Step:
     """What each filter removed, with examples; `others` are the steps that remove near-duplicates and contaminated text."""
-    reads = tuple(step for step in others if step.name in ("near_duplicates", "contaminated"))
+    reads = tuple(step for step in others if step.name in ("near_duplicates", "decontaminate"))
     sources = [place for place, of_source in enumerate(splits) for _ in of_source]
 
     def tasks(done: Artifacts) -> list[Task]:
@@ -72,12 +72,12 @@ def filter_report_step(settings: Ingest, splits: Splits, ingest: Step, select: S
             labels=[settings.sources[place].label for place in sources],
             selected=done["select"].result(SelectResult),
             near=done["near_duplicates"].result(NearDuplicatesResult) if "near_duplicates" in done else None,
-            contaminated=done["contaminated"].results(ContaminatedResult) if "contaminated" in done else (),
+            contaminated=done["decontaminate"].results(DecontaminateResult) if "decontaminate" in done else (),
         )
-        return [partial(write_filter_report, inputs=inputs)]
+        return [partial(_write_filter_report, inputs=inputs)]
 
     estimate = Estimate(
-        work=lambda amounts: amounts.documents,
+        work="documents",
         seconds=1e-7,
         memory=lambda amounts: 8 * amounts.documents,
         reads=lambda amounts: 26 * amounts.documents,  # three hashes and two marks of each
@@ -101,10 +101,10 @@ class _Inputs:
     labels: Sequence[str]  # the source of each of `ingested`
     selected: SelectResult
     near: NearDuplicatesResult | None
-    contaminated: Sequence[ContaminatedResult]
+    contaminated: Sequence[DecontaminateResult]
 
 
-def write_filter_report(out: Path, *, inputs: _Inputs) -> LeftOutResult:
+def _write_filter_report(out: Path, *, inputs: _Inputs) -> LeftOutResult:
     """Write `{out}.filter_report.json`; return the counts by reason, and how many kept documents share their id with another."""
     reasons = [*_rejects(inputs), *_by_filter(inputs), *_by_select(inputs), *_near(inputs), *_contaminated(inputs)]
     write(out.with_name(out.name + SUFFIX), [one for one in reasons if one.count])
@@ -174,6 +174,7 @@ def _dropped(keep: Sequence[Path]) -> list[int]:
 
 def _stays_of(inputs: _Inputs, doc_ids: Sequence[int]) -> dict[int, int]:
     """Return for each document the one that is kept of all that are compared as equal to it, itself if it is that one."""
+    # The compared hash of each document, (n,); then all shards are searched for others that have one of them.
     ids = np.array(doc_ids, np.int64)
     wanted = np.empty(len(ids), np.uint64)
     for place, doc in enumerate(doc_ids):
@@ -194,16 +195,13 @@ def _stays_of(inputs: _Inputs, doc_ids: Sequence[int]) -> dict[int, int]:
 def _near(inputs: _Inputs) -> list[LeftOut]:
     if inputs.near is None:
         return []
+    # Examples are pairs of rows of the corpus, whose shards begin at `starts`: (e, 2) ids of documents.
     starts = np.cumsum([0, *(len(np.load(path, mmap_mode="r")) for path in inputs.keep)])
-    gone, stays = ([_doc_id(pair[side], starts) for pair in inputs.near.examples] for side in (0, 1))
+    rows = np.array(inputs.near.examples, np.int64).reshape(-1, 2)
+    shards = np.searchsorted(starts, rows, side="right") - 1
+    gone, stays = (shards << schemas.SHARD_BITS | rows - starts[shards]).T.tolist()
     notes = [f"near-duplicate of {name}" for name in _names(inputs, stays)]
     return [LeftOut(NEARLY_EQUAL, "documents", inputs.near.near_duplicates, _spread(_examples(inputs, gone, notes)))]
-
-
-def _doc_id(row: int, starts: NDArray[np.int64]) -> int:
-    """Return the id of a row of the corpus, whose shards begin at `starts`."""
-    shard = int(np.searchsorted(starts, row, side="right")) - 1
-    return shard << schemas.SHARD_BITS | int(row - starts[shard])
 
 
 def _contaminated(inputs: _Inputs) -> list[LeftOut]:

@@ -100,7 +100,7 @@ def ingest_step(
             {"format": source.format, "id": source.id, "label": source.label, "text": source.text}
             | {key: value for key in ("filter", "metadata") if (value := getattr(source, key))}
             | ({"evaluator": evaluator()} if source.filter else {})
-            | _extractor(source, source_files)
+            | ({"extractor": extractor} if (extractor := _extractor(source, source_files)) else {})
             | ({"excluded": exclusion.identity} if exclusion.identity else {})
             | {"files": [[file.name, file.identity] for file in source_files]}
             for source, source_files, exclusion in zip(ingest.sources, files, exclusions, strict=True)
@@ -111,13 +111,7 @@ def ingest_step(
         **({ELSEWHERE: elsewhere} if elsewhere else {}),
         **split_config(splits),
     }
-    estimate = Estimate(
-        work=lambda amounts: amounts.text_bytes,
-        seconds=6e-9,
-        disk=lambda amounts: amounts.text_bytes,
-        bytes=0.4,
-        tasks=per_shard,
-    )
+    estimate = Estimate(work="text_bytes", seconds=6e-9, disk="text_bytes", bytes=0.4, tasks=per_shard)
     return Step(
         "ingest",
         6,
@@ -131,11 +125,9 @@ def ingest_step(
     )
 
 
-def _extractor(source: Source, files: Sequence[InputFile]) -> dict[str, str]:
+def _extractor(source: Source, files: Sequence[InputFile]) -> str | None:
     """Return the version of the library that extracts the text of a source's files, if one does."""
-    extractors = (format_of(file.name, source).extractor for file in files)
-    extractor = next(filter(None, extractors), None)
-    return {} if extractor is None else {"extractor": extractor}
+    return next(filter(None, (format_of(file.name, source).extractor for file in files)), None)
 
 
 def ingest_split(
@@ -294,21 +286,17 @@ def content_hash(utf8: bytes) -> int:
 
 
 def normalized_hash(utf8: bytes) -> int:
-    """Return xxh3-64 of a text in lower case, stripped, with runs of white space as one blank."""
-    return xxhash.xxh3_64_intdigest(_normalized(utf8))
-
-
-def _normalized(utf8: bytes) -> bytes:
-    """Return `" ".join(text.lower().split())` as UTF-8.
+    """Return xxh3-64 of `" ".join(text.lower().split())`: a text in lower case, with runs of white space as one blank.
 
     If nothing outside ASCII changes case or is white space (nearly all English text), bytes do it four times faster.
     """
     if not utf8.isascii():
         others = utf8.translate(None, _ASCII).decode("utf-8")
         if others.lower() != others or others.split() != [others]:
-            return " ".join(utf8.decode("utf-8").lower().split()).encode("utf-8")
+            return content_hash(" ".join(utf8.decode("utf-8").lower().split()).encode("utf-8"))
     # Splitting at double blanks, which are few, is fast; the odd blank of a longer run is stripped off the next piece.
-    return b" ".join(filter(None, map(bytes.strip, utf8.translate(_LOWER_AND_BLANK).split(b"  "))))
+    pieces = map(bytes.strip, utf8.translate(_LOWER_AND_BLANK).split(b"  "))
+    return content_hash(b" ".join(filter(None, pieces)))
 
 
 class _DocumentShards:
@@ -432,6 +420,6 @@ class _RejectFile:
         self._rows = []
 
 
-def _open_writer(path: str, schema: pa.Schema) -> Any:
+def _open_writer(path: str, schema: pa.Schema) -> pa.ipc.RecordBatchFileWriter:
     codec = pa.Codec("zstd", compression_level=1)
     return pa.ipc.new_file(path, schema, options=pa.ipc.IpcWriteOptions(compression=codec, use_threads=False))

@@ -65,9 +65,9 @@ def select_step(settings: Ingest, ingest: Step, splits: Splits, *, seed: int) ->
     caps = [source.model_dump(include={"weight", "max_documents", "max_chars"}) for source in sources]
     is_sampled = any(value is not None for cap in caps for value in cap.values())
     estimate = Estimate(
-        work=lambda amounts: amounts.documents,
+        work="documents",
         seconds=2e-7,
-        disk=lambda amounts: amounts.documents,
+        disk="documents",
         bytes=1.0,
         # Hashes in each pass over a range of them, and lengths.
         reads=lambda amounts: amounts.documents * (16 * max(1.0, amounts.documents / _HELD_DOCUMENTS) + 8),
@@ -199,7 +199,7 @@ def _histogram(shards: _Shards, source: int, seed: int) -> _Histogram:
     bins = 1 << _BIN_BITS
     documents, chars = np.zeros(bins, np.int64), np.zeros(bins, np.int64)
     for shard_hashes, shard_chars, keep in shards.of(source):
-        kept = np.flatnonzero(keep)
+        kept = np.flatnonzero(keep)  # rows of the shard
         bin_of = _bins(keyed_hash(shard_hashes[kept], seed=seed, stage=_STAGE))
         documents += np.bincount(bin_of, minlength=bins)
         np.add.at(chars, bin_of, shard_chars[kept])
@@ -224,6 +224,7 @@ def _prefix(
         int(documents[split] - histogram.documents[split]),
         int(chars[split] - histogram.chars[split]),
     )
+    # (n,) each, ascending by key, of the documents in that bin: `running` counts characters from the start of the prefix.
     keys, key_chars = _members(shards, source, split, seed)
     running = before.chars + np.cumsum(key_chars)
     fitting = min(int(np.searchsorted(running, max_chars, side="right")), max_documents - before.documents)

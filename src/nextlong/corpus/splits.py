@@ -14,7 +14,7 @@ from nextlong.engine.estimate import Estimate, per_shard
 from nextlong.engine.step import Step
 from nextlong.reading.files import FilePart, InputFile, compression_of
 from nextlong.reading.parts import can_be_shared, count_lines, max_tasks, split_inputs
-from nextlong.reading.sampling import auto_shard_bytes, estimate_text_bytes
+from nextlong.reading.sampling import estimate_text_bytes
 from nextlong.recipe import Source
 from nextlong.recipe.keys import Ingest
 from nextlong.text import Json
@@ -27,19 +27,15 @@ Splits = Sequence[Sequence[tuple[FilePart, ...]]]  # of each source, of each tas
 def shard_bytes_of(ingest: Ingest, files: Sequence[Sequence[InputFile]]) -> int:
     """Return the text bytes of a shard; with `auto`, the heads of a few files decide."""
     if ingest.shard_mb != "auto":
-        return int(ingest.shard_mb * 1_000_000)
-    sources = ingest.sources
-    return shard_bytes_for(
-        ingest,
-        sum(estimate_text_bytes(source_files, source) for source_files, source in zip(files, sources, strict=True)),
-    )
+        return shard_bytes_for(ingest, 0)
+    return shard_bytes_for(ingest, sum(map(estimate_text_bytes, files, ingest.sources)))
 
 
 def shard_bytes_for(ingest: Ingest, text_bytes: float) -> int:
-    """Return the text bytes of a shard of a corpus with `text_bytes` in all."""
+    """Return the text bytes of a shard of a corpus with `text_bytes` in all; `auto`: a 32nd, between 1 MB and 128 MB."""
     if ingest.shard_mb != "auto":
         return int(ingest.shard_mb * 1_000_000)
-    return auto_shard_bytes(int(text_bytes))
+    return min(max(int(text_bytes) // 32, 1_000_000), 128_000_000)
 
 
 def splits_of(sources: Sequence[Source], files: Sequence[Sequence[InputFile]], *, shard_bytes: int) -> Splits:
@@ -134,10 +130,10 @@ def line_counts_steps(splits: Splits) -> list[Step]:
     if not parts:
         return []
     config = [[part.file.name, part.file.identity, part.start, part.stop] for part in parts]
-    tasks = [partial(_count, part=part) for part in parts]
-    estimate = Estimate(work=lambda amounts: amounts.text_bytes, seconds=3e-10, tasks=per_shard, rate="")
+    tasks = [partial(_task, part=part) for part in parts]
+    estimate = Estimate(work="text_bytes", seconds=3e-10, tasks=per_shard, rate="")
     return [Step("line_counts", 1, {"parts": config}, (), lambda _: tasks, LineCountResult, estimate=estimate)]
 
 
-def _count(_: Path, *, part: FilePart) -> LineCountResult:
-    return LineCountResult(**count_lines(part)._asdict())
+def _task(_: Path, *, part: FilePart) -> LineCountResult:
+    return count_lines(part)

@@ -36,6 +36,10 @@ class Amounts:
     sequences: float = 0.0
     tokens: float = 0.0  # of all sequences
 
+    def of(self, amount: Amount) -> float:
+        """Return one of the amounts by its name, or what a function makes of them."""
+        return float(getattr(self, amount)) if isinstance(amount, str) else amount(self)
+
     def times(self, factor: float) -> Amounts:
         """Return the size of a corpus like this one, `factor` times as large."""
         grown = ("text_bytes", "documents", "kept_documents", "kept_chars", "chunks", "eligible", "meta_chunks")
@@ -57,7 +61,7 @@ class Amounts:
         return self.queries * min(self.neighbours, self.vectors)
 
 
-Amount = Callable[[Amounts], float]
+Amount = str | Callable[[Amounts], float]  # the name of one of the amounts, or a function of all
 TRIED = "tried"  # on the sample
 
 
@@ -98,4 +102,4 @@ class Estimate:
 
 
 # Of a step that declares nothing, as another distribution's may be.
-BY_CHUNKS = Estimate(work=lambda amounts: amounts.chunks, seconds=0.0, disk=lambda amounts: amounts.chunks)
+BY_CHUNKS = Estimate(work="chunks", seconds=0.0, disk="chunks")

@@ -10,9 +10,8 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import cached_property
 from types import TracebackType
-from typing import Any, Protocol, Self
+from typing import Any, Literal, Protocol, Self
 
 from threadpoolctl import threadpool_limits
 
@@ -26,30 +25,16 @@ ONE_THREAD = {
 }
 
 
+Gpu = Literal["unused", "optional", "needed"]  # optional: used where the executor has one
+
+
 @dataclass(frozen=True, kw_only=True)
 class Resources:
     """What one task needs; `at_once` bounds how many tasks of the step run together, wherever there is room for more."""
 
     cpus: float = 1.0
-    gpus: float = 0.0
+    gpu: Gpu = "unused"
     at_once: int | None = None
-
-
-class Capacity:
-    """What an executor has in all. GPUs are counted when a step asks, because that may import a framework.
-
-    What `grows` may have GPUs later: a cluster that nodes join.
-    """
-
-    def __init__(self, *, cpus: int, count_gpus: Callable[[], int] = lambda: 0, grows: bool = False) -> None:
-        self.cpus = cpus
-        self.grows = grows
-        self._count_gpus = count_gpus
-
-    @cached_property
-    def gpus(self) -> int:
-        """How many GPUs there are."""
-        return self._count_gpus()
 
 
 def usable_cpus() -> int:
@@ -63,13 +48,23 @@ class Executor(Protocol):
     """Where tasks run. Used as a context: leaving it in an error stops what still runs."""
 
     @property
-    def capacity(self) -> Capacity:
-        """What there is in all; asked for when a step starts."""
+    def cpus(self) -> int:
+        """The processors that there are in all."""
+
+    @property
+    def gpus(self) -> int:
+        """The GPUs that there are in all; read only for steps that use them, because counting may import a framework."""
+
+    @property
+    def grows(self) -> bool:
+        """Whether GPUs may be added later, as to a cluster that nodes join."""
 
     def has_room(self, resources: Resources) -> bool:
         """Say whether a task that needs so much would be begun at once, or is worth handing over already."""
 
-    def submit(self, key: int, call: Callable[..., Any], *arguments: Any, resources: Resources, label: str) -> None:
+    def submit(
+        self, key: int, call: Callable[..., object], *arguments: object, resources: Resources, label: str
+    ) -> None:
         """Begin `call(*arguments)`; its result comes out of `ended` beside `key`. Errors name the task by its label."""
 
     def ended(self) -> Iterator[tuple[int, Any]]:
@@ -108,7 +103,7 @@ def granted_gpus() -> tuple[int, ...]:
     return _granted_gpus
 
 
-def call_with_gpus(gpus: tuple[int, ...], call: Callable[..., Any], *arguments: Any) -> Any:
+def call_with_gpus(gpus: tuple[int, ...], call: Callable[..., object], *arguments: object) -> Any:
     """Return `call(*arguments)`, during which `granted_gpus` says `gpus`; runs where the task does."""
     global _granted_gpus
     before, _granted_gpus = _granted_gpus, gpus
@@ -121,10 +116,10 @@ def call_with_gpus(gpus: tuple[int, ...], call: Callable[..., Any], *arguments: 
 class SerialExecutor:
     """Carries out a task when its result is asked for."""
 
-    capacity = Capacity(cpus=1)
+    cpus, gpus, grows = 1, 0, False
 
     def __init__(self) -> None:
-        self._next: list[tuple[int, Callable[..., Any], tuple[Any, ...]]] = []
+        self._next: list[tuple[int, Callable[..., object], tuple[object, ...]]] = []
 
     def has_room(self, resources: Resources) -> bool:  # noqa: ARG002
         """Say whether no task is waiting."""
@@ -133,8 +128,8 @@ class SerialExecutor:
     def submit(
         self,
         key: int,
-        call: Callable[..., Any],
-        *arguments: Any,
+        call: Callable[..., object],
+        *arguments: object,
         resources: Resources,  # noqa: ARG002
         label: str,  # noqa: ARG002
     ) -> None:

@@ -10,7 +10,6 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import math
 import multiprocessing
 import os
 import resource
@@ -21,13 +20,14 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager, suppress
+from functools import cached_property
 from multiprocessing import forkserver
 from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
 from nextlong.engine import interrupts
-from nextlong.engine.executor import ONE_THREAD, Capacity, Resources, call_with_gpus, environment
+from nextlong.engine.executor import ONE_THREAD, Resources, call_with_gpus, environment
 from nextlong.errors import RunError
 
 # What a worker may carry into the next step. Starting new ones and reading a tokenizer again takes a small corpus longer
@@ -43,20 +43,27 @@ _GUARD = "in a script, nextlong.run must be called under `if __name__ == '__main
 
 
 class LocalExecutor:
-    """Processes on this machine, as many as `capacity` has processors; `preload` names the modules that each will need.
+    """`cpus` processes on this machine; `preload` names the modules that each will need.
 
     A GPU is handed to one task at a time.
     """
 
-    def __init__(self, capacity: Capacity, *, preload: Sequence[str] = ()) -> None:
-        self.capacity = capacity
-        self.workers = capacity.cpus
+    grows = False
+
+    def __init__(self, cpus: int, *, count_gpus: Callable[[], int] = lambda: 0, preload: Sequence[str] = ()) -> None:
+        self.cpus = cpus
+        self._count_gpus = count_gpus
         self._preload = list(preload)
         self._pool: ProcessPoolExecutor | None = None
         self._pools_of_gpus: dict[int, ProcessPoolExecutor] = {}  # one process each, which keeps its model loaded
         self._grown_mb = 0.0  # the worker that has grown most since it started
         self._running: dict[Future[tuple[Any, float]], _Under] = {}
         self._kills_before = _kills_for_memory()
+
+    @cached_property
+    def gpus(self) -> int:
+        """How many GPUs this machine has."""
+        return self._count_gpus()
 
     def __enter__(self) -> LocalExecutor:
         return self
@@ -84,19 +91,20 @@ class LocalExecutor:
 
         A task that needs a GPU, or of which only so many may run, is no spare: it would run at once where it must not.
         """
-        if resources.gpus:
-            return len(self._free_gpus()) >= resources.gpus
+        if resources.gpu == "needed":
+            return bool(self._free_gpus())
         on_processors = sum(not under.gpus for under in self._running.values())
-        return on_processors < self.workers + (resources.at_once is None)
+        return on_processors < self.cpus + (resources.at_once is None)
 
     def _free_gpus(self) -> list[int]:
         taken = {gpu for under in self._running.values() for gpu in under.gpus}
-        return [gpu for gpu in range(self.capacity.gpus) if gpu not in taken]
+        return [gpu for gpu in range(self.gpus) if gpu not in taken]
 
-    def submit(self, key: int, call: Callable[..., Any], *arguments: Any, resources: Resources, label: str) -> None:
+    def submit(
+        self, key: int, call: Callable[..., object], *arguments: object, resources: Resources, label: str
+    ) -> None:
         """Hand a task to the next worker that is free."""
-        assert resources.gpus <= self.capacity.gpus, f"{label} can never have {resources.gpus:g} GPUs"
-        gpus = tuple(self._free_gpus()[: math.ceil(resources.gpus)]) if resources.gpus else ()
+        gpus = tuple(self._free_gpus()[:1]) if resources.gpu == "needed" else ()
         with interrupts.held_back(), self._explained():
             future = self._started(gpus).submit(_with_growth, gpus, call, arguments)
         self._running[future] = _Under(key, label, gpus)
@@ -128,7 +136,7 @@ class LocalExecutor:
                     "says which package is missing) and run again: finished steps are kept"
                 ) from None
             cause = "because the system had no memory left" if _kills_for_memory() > self._kills_before else _LIKELY
-            cure = f"fewer workers (--set workers={self.workers // 2})" if self.workers > 1 else "more memory"
+            cure = f"fewer workers (--set workers={self.cpus // 2})" if self.cpus > 1 else "more memory"
             raise RunError(
                 f"a worker process was killed, {cause}{at_work}; run again with {cure}: finished steps are kept"
             ) from None
@@ -151,7 +159,7 @@ class LocalExecutor:
                 self._pools_of_gpus[gpus[0]] = self._start(1)
             return self._pools_of_gpus[gpus[0]]
         if self._pool is None:
-            self._pool = self._start(self.workers)
+            self._pool = self._start(self.cpus)
         return self._pool
 
     def _start(self, processes: int) -> ProcessPoolExecutor:
@@ -197,19 +205,16 @@ class _Under(NamedTuple):
     gpus: tuple[int, ...]
 
 
-def _with_growth(gpus: tuple[int, ...], call: Callable[..., Any], arguments: tuple[Any, ...]) -> tuple[Any, float]:
+def _with_growth(
+    gpus: tuple[int, ...], call: Callable[..., object], arguments: tuple[object, ...]
+) -> tuple[Any, float]:
     """Return the task's result, and by how many MB this worker's peak has grown since it started."""
     result = call_with_gpus(gpus, call, *arguments)
     grown_mb = _peak_mb() - _mb_at_start
     if grown_mb > _CARRIED_MB:
-        _trim()
+        with suppress(AttributeError):  # glibc keeps freed memory unless it is told to give it back; others do not
+            ctypes.CDLL(None).malloc_trim(0)
     return result, grown_mb
-
-
-def _trim() -> None:
-    """Give freed memory back to the system where the C library is one that keeps it (glibc)."""
-    with suppress(AttributeError):
-        ctypes.CDLL(None).malloc_trim(0)
 
 
 def _peak_mb() -> float:

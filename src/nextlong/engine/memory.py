@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Final
+from typing import Final, Literal
 
 from nextlong.errors import RunError
 
@@ -40,13 +40,15 @@ def peak() -> Iterator[Callable[[], int | None]]:
         return
     highest: list[int | None] = [None]
     yield lambda: highest[0]
-    highest[0] = _highest()
+    highest[0] = resident_bytes(of="VmHWM")
 
 
-def _highest() -> int | None:
-    """Return VmHWM in bytes."""
+def resident_bytes(*, of: Literal["VmRSS", "VmHWM"] = "VmRSS") -> int | None:
+    """Return what this process holds in memory now, or at most since its peak was set back; None where it is not known."""
+    if not _STATUS.exists():
+        return None
     lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
-    sizes = [line.split()[1] for line in lines if line.startswith("VmHWM:")]
+    sizes = [line.split()[1] for line in lines if line.startswith(f"{of}:")]
     return int(sizes[0]) * 1024 if sizes else None
 
 

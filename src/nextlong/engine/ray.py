@@ -25,7 +25,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any
 
-from nextlong.engine.executor import ONE_THREAD, Capacity, Resources, call_with_gpus
+from nextlong.engine.executor import ONE_THREAD, Resources, call_with_gpus
 from nextlong.errors import RunError
 
 _WAITING_PER_CPU = 2  # tasks handed over beyond what runs: enough that no worker idles, few enough to stop soon
@@ -46,9 +46,8 @@ class _Submitted:
 
     key: int
     label: str
-    call: Callable[..., Any]
-    arguments: tuple[Any, ...]
-    resources: Resources
+    call: Callable[..., object]
+    arguments: tuple[object, ...]
     tries: int
     actor: _Actor | None = None
 
@@ -80,7 +79,9 @@ class RayExecutor:
         self._queue: list[_Submitted] = []  # for the next actor that idles: tasks whose own was lost
         self._failed_starts = 0  # of actors, one after the other: nodes that were lost, or lack a package
         self._waits_for_gpu = False
-        self._capacity, self._looked_s = Capacity(cpus=1), -math.inf
+        self.grows = address is not None
+        self._total: dict[str, float] = {}  # of the cluster, by kind of resource
+        self._looked_s = -math.inf
 
     def __enter__(self) -> RayExecutor:
         import ray
@@ -108,7 +109,9 @@ class RayExecutor:
                     "correct the address, or leave it out to start one here"
                 ) from None
         self._task, self._actor_class = ray.remote(_call), ray.remote(_GpuWorker)
-        self._environment = {"env_vars": ONE_THREAD | _import_path()}
+        # A worker can import what this process can, where it runs from a checkout.
+        path = {key: os.environ[key] for key in ("PYTHONPATH",) if key in os.environ}
+        self._environment = {"env_vars": ONE_THREAD | path}
         return self
 
     def __exit__(
@@ -127,36 +130,40 @@ class RayExecutor:
             ray.shutdown()
 
     @property
-    def capacity(self) -> Capacity:
-        """What the cluster has now; it may have grown or shrunk since the last look."""
+    def cpus(self) -> int:
+        """How many processors the cluster has now; it may have grown or shrunk since the last look."""
+        return max(1, self._count("CPU"))
+
+    @property
+    def gpus(self) -> int:
+        """How many GPUs the cluster has now."""
+        return self._count("GPU")
+
+    def _count(self, kind: str) -> int:
         import ray
 
         if time.monotonic() - self._looked_s > _LOOK_AGAIN_S:
-            total, self._looked_s = ray.cluster_resources(), time.monotonic()
-            gpus = int(total.get("GPU", 0))
-            self._capacity = Capacity(
-                cpus=max(1, int(total.get("CPU", 1))), count_gpus=lambda: gpus, grows=self._address is not None
-            )
-        return self._capacity
+            self._total, self._looked_s = ray.cluster_resources(), time.monotonic()
+        return int(self._total.get(kind, 0))
 
     def has_room(self, resources: Resources) -> bool:
         """Say whether few enough tasks wait at the cluster, or a GPU is free; Ray finds it a processor."""
-        if resources.gpus:
+        if resources.gpu == "needed":
             self._start_queued()
-            return not self._queue and self._free_actor(resources) is not None
+            return not self._queue and self._free_actor() is not None
         on_processors = sum(task.actor is None for task in self._running.values())
-        return on_processors < max(1.0, self.capacity.cpus / max(resources.cpus, 1e-9)) * _WAITING_PER_CPU
+        return on_processors < max(1.0, self.cpus / max(resources.cpus, 1e-9)) * _WAITING_PER_CPU
 
-    def _free_actor(self, resources: Resources) -> _Actor | None:
+    def _free_actor(self) -> _Actor | None:
         """Return an actor that idles. There is one for each GPU of the cluster; where it has none, one waits for the first."""
         import ray
 
-        wanted = max(1, int(self.capacity.gpus / resources.gpus))
-        if not self.capacity.gpus and not self._waits_for_gpu:
+        wanted = max(1, self.gpus)
+        if not self.gpus and not self._waits_for_gpu:
             self._tell("the Ray cluster has no GPU yet; waiting for a node that has one (`ray status` lists the nodes)")
-        self._waits_for_gpu = not self.capacity.gpus
+        self._waits_for_gpu = not self.gpus
         while len(self._actors) < wanted:
-            options = {"num_gpus": resources.gpus, "num_cpus": 0, "runtime_env": self._environment}
+            options = {"num_gpus": 1, "num_cpus": 0, "runtime_env": self._environment}
             handle = self._actor_class.options(**options).remote()
             self._actors.append(_Actor(handle, handle.begin.remote()))
         for actor in list(self._actors):
@@ -177,10 +184,12 @@ class RayExecutor:
             if self._failed_starts > self._retries:
                 raise RunError(_lost("a process for tasks on a GPU", error)) from None
 
-    def submit(self, key: int, call: Callable[..., Any], *arguments: Any, resources: Resources, label: str) -> None:
+    def submit(
+        self, key: int, call: Callable[..., object], *arguments: object, resources: Resources, label: str
+    ) -> None:
         """Hand a task to the cluster."""
-        task = _Submitted(key, label, call, arguments, resources, self._retries)
-        if resources.gpus:
+        task = _Submitted(key, label, call, arguments, self._retries)
+        if resources.gpu == "needed":
             self._queue.append(task)
             self._start_queued()
             return
@@ -192,7 +201,7 @@ class RayExecutor:
 
     def _start_queued(self) -> None:
         """Give the tasks that wait for a GPU to the actors that idle."""
-        while self._queue and (actor := self._free_actor(self._queue[0].resources)) is not None:
+        while self._queue and (actor := self._free_actor()) is not None:
             task = self._queue.pop(0)
             actor.is_busy, task.actor = True, actor
             with _explained(task.label):
@@ -244,7 +253,7 @@ class _ActorLostError(Exception):
     """An actor, or its node, was lost with the task that it ran."""
 
 
-def _call(folder: str, call: Callable[..., Any], *arguments: Any) -> Any:
+def _call(folder: str, call: Callable[..., object], *arguments: object) -> Any:
     """Run a task on a node, in the folder that the head was called in, from which relative paths count.
 
     Ray shows a worker its own GPUs alone, as number 0 and on.
@@ -261,7 +270,7 @@ class _GpuWorker:
     def begin(self) -> None:
         """Return once the actor runs."""
 
-    def run(self, folder: str, call: Callable[..., Any], *arguments: Any) -> Any:
+    def run(self, folder: str, call: Callable[..., object], *arguments: object) -> Any:
         """Run a task as `_call` does."""
         return _call(folder, call, *arguments)
 
@@ -309,11 +318,6 @@ def _handlers_kept() -> Iterator[None]:
     finally:
         if threading.current_thread() is threading.main_thread():
             signal.signal(signal.SIGTERM, before)
-
-
-def _import_path() -> dict[str, str]:
-    """Return what lets a worker import what this process can, where it runs from a checkout."""
-    return {"PYTHONPATH": os.environ["PYTHONPATH"]} if "PYTHONPATH" in os.environ else {}
 
 
 def _first_line(error: Exception) -> str:

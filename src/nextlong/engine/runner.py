@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import NamedTuple
 
 from nextlong.engine import memory, store
-from nextlong.engine.executor import Capacity, Executor, Resources
+from nextlong.engine.executor import Executor, Resources
 from nextlong.engine.progress import Clock, Quiet, Reporter
 from nextlong.engine.step import Artifact, Artifacts, Step, Task, Work
 from nextlong.engine.step_store import StepStore, unlink_unfinished
@@ -124,9 +124,12 @@ class _Route:
                     names.discard(step.name)
                     continue
                 endings.push(claim)
-                running = _open_step(step, self._run_dir, place, self._finished, self._executor.capacity)
+                folder, work = folder_for(step, self._run_dir, place), step.work(self._finished)
+                store.remove_leftovers(folder)
+                parts = store.confirmed_parts(folder)
+                parts = {index: part for index, part in parts.items() if index < len(work)}
+                running = _Running(step, folder, work, parts, step.needs(work, self._executor), claim)
                 self._running[place] = running
-                running.claim = claim
                 self._tell_kept()
                 running.start(self._reporter)
                 endings.push(running.ending)
@@ -219,13 +222,19 @@ class _Running:
     """A step under way; `parts` are those of its tasks that are done, by index. Joins have the numbers after those of its tasks."""
 
     def __init__(
-        self, step: Step, folder: Path, work: Work, parts: dict[int, store.TaskPart], resources: Resources
+        self,
+        step: Step,
+        folder: Path,
+        work: Work,
+        parts: dict[int, store.TaskPart],
+        resources: Resources,
+        claim: ExitStack,
     ) -> None:
         self.step = step
         self.in_flight = 0
         self._at_once = resources.at_once
         self.ending = ExitStack()  # of what goes on beside the tasks
-        self.claim = ExitStack()  # of a step that several runs share
+        self.claim = claim  # of a step that several runs share
         self._folder = folder
         self._parts = parts
         self._joins = dict(enumerate(work.joins, start=len(work.tasks)))  # by task index
@@ -335,14 +344,6 @@ class _Running:
         return Artifact(step.name, self._folder, manifest)
 
 
-def _open_step(step: Step, run_dir: Path, place: int, finished: Artifacts, capacity: Capacity) -> _Running:
-    folder = folder_for(step, run_dir, place)
-    store.remove_leftovers(folder)
-    work = step.work(finished)
-    parts = {index: part for index, part in store.confirmed_parts(folder).items() if index < len(work)}
-    return _Running(step, folder, work, parts, step.needs(work, capacity))
-
-
 def run_task(task: Task, folder: Path, index: int) -> store.TaskPart:
     """Run one task in a private folder beside its destination, then move its files into place; runs in a worker."""
     began = time.monotonic()
@@ -386,36 +387,37 @@ def run_array_job(
     Raises RunError if there is no such step, or one of its inputs is not done, or another run makes it in the store.
     """
     place, step = _step_of(steps, name)
-    if step_store is None or not step_store.holds(step):
-        unlink_unfinished(step, run_dir)
-        return _run_tasks(place, step, job, run_dir, executor, reporter)
-    for number, earlier in enumerate(steps, start=1):
-        if earlier is step or earlier.name in steps_before(steps, name):
-            step_store.link(earlier, number)
-    held = step_store.claim(step, mode="together")
-    if isinstance(held, str):
-        raise RunError(f"{name} is being made in {step_store.store} by {held}; wait for it, then run the recipe")
-    with held:
-        return _run_tasks(place, step, job, run_dir, executor, reporter)
-
-
-def _run_tasks(
-    place: int, step: Step, job: tuple[int, int], run_dir: Path, executor: Executor, reporter: Reporter | None
-) -> tuple[int, int]:
-    name = step.name
-    inputs = {before.name: _done(before, run_dir, needed_by=name) for before in step.inputs}
-    if find_done(step, run_dir) is not None:
-        return 0, 0
-    work = step.work(inputs)
-    tasks = work.tasks
-    folder = folder_for(step, run_dir, place)
-    mine = range(job[0] - 1, len(tasks), job[1])
-    with store.explained(run_dir):
+    with ExitStack() as claim:
+        if step_store is None or not step_store.holds(step):
+            unlink_unfinished(step, run_dir)
+        else:
+            for number, earlier in enumerate(steps, start=1):
+                if earlier is step or earlier.name in steps_before(steps, name):
+                    step_store.link(earlier, number)
+            held = step_store.claim(step, mode="together")
+            if isinstance(held, str):
+                raise RunError(
+                    f"{name} is being made in {step_store.store} by {held}; wait for it, then run the recipe"
+                )
+            claim.enter_context(held)
+        inputs = {before.name: find_done(before, run_dir) for before in step.inputs}
+        finished = {before: there for before, there in inputs.items() if there is not None}
+        if lacking := [before for before in inputs if before not in finished]:
+            raise RunError(
+                f"{name} needs the step {lacking[0]}, which {run_dir} does not hold yet; say `nextlong run RECIPE --before "
+                f"{name}` first, with the same settings"
+            )
+        if find_done(step, run_dir) is not None:
+            return 0, 0
+        work = step.work(finished)
+        tasks = work.tasks
+        folder = folder_for(step, run_dir, place)
+        mine = range(job[0] - 1, len(tasks), job[1])
+        claim.enter_context(store.explained(run_dir))
         confirmed = store.confirmed_parts(folder, among=mine)
-    missing = [index for index in mine if index not in confirmed]
-    resources = step.needs(work, executor.capacity)
-    waiting, running = list(missing), 0
-    with store.explained(run_dir):
+        missing = [index for index in mine if index not in confirmed]
+        resources = step.needs(work, executor)
+        waiting, running = list(missing), 0
         folder.mkdir(parents=True, exist_ok=True)
         with (reporter or Quiet()).step(name, done=len(mine) - len(missing), total=len(mine)) as advance:
             while waiting or running:
@@ -451,13 +453,3 @@ def _step_of(steps: Sequence[Step], name: str) -> tuple[int, Step]:
     raise RunError(
         f"--only-step: this recipe has no step {name!r}; choose one of {', '.join(step.name for step in steps)}"
     )
-
-
-def _done(step: Step, run_dir: Path, *, needed_by: str) -> Artifact:
-    there = find_done(step, run_dir)
-    if there is None:
-        raise RunError(
-            f"{needed_by} needs the step {step.name}, which {run_dir} does not hold yet; say `nextlong run RECIPE --before "
-            f"{needed_by}` first, with the same settings"
-        )
-    return there

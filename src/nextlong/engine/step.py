@@ -12,14 +12,14 @@ import json
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, Literal, TypeVar
+from typing import Any, ClassVar, TypeVar
 
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from nextlong.engine.estimate import BY_CHUNKS, Estimate
-from nextlong.engine.executor import Capacity, Resources
+from nextlong.engine.executor import Executor, Gpu, Resources
 from nextlong.errors import RunError
 
 
@@ -51,18 +51,32 @@ class Work:
     """The tasks of a step whose inputs are done. Each runs on `threads`; joins, which only move bytes, on one.
 
     `gpu` says what only the inputs tell: the tasks cannot use one, or need one, so that a cluster that has none is waited for.
+    None: what the step declares holds.
     """
 
     tasks: Sequence[Task]
     joins: Sequence[Join] = ()
     threads: int = 1
-    gpu: Literal["as declared", "unused", "needed"] = "as declared"
+    gpu: Gpu | None = None
 
     def __len__(self) -> int:
         return len(self.tasks) + len(self.joins)
 
 
 TaskMaker = Callable[["Artifacts"], Sequence[Task] | Work]
+
+
+def each_shard(task: Callable[..., TaskResult], **files: tuple[Step, str]) -> TaskMaker:
+    """Return the tasks of a step that has one for each shard.
+
+    `files` are keywords of `task`, each with the step whose file of the shard it gets, and the suffix of that file.
+    """
+
+    def tasks(done: Artifacts) -> list[Task]:
+        shards = zip(*(done[step.name].files(suffix) for step, suffix in files.values()), strict=True)
+        return [partial(task, **dict(zip(files, shard, strict=True))) for shard in shards]
+
+    return tasks
 
 
 @dataclass(frozen=True)
@@ -80,8 +94,7 @@ class Step:
     tasks: TaskMaker = field(compare=False)
     result: type[TaskResult] = field(default=TaskResult, compare=False)
     check: Callable[[Artifact], None] | None = field(default=None, compare=False)
-    # Says, when the step starts, what each task needs of what the executor has.
-    resources: Callable[[Capacity], Resources] = field(default=lambda _: Resources(), compare=False)
+    resources: Resources = field(default=Resources(), compare=False)  # of each task
     # Of its tasks, where they differ: the largest begin first, so that none is left alone at the end.
     sizes: Sequence[float] | None = field(default=None, compare=False)
     # How its time, disk and memory grow, for plans.
@@ -106,18 +119,15 @@ class Step:
         made = self.tasks({before.name: done[before.name] for before in self.inputs})
         return made if isinstance(made, Work) else Work(made)
 
-    def needs(self, work: Work, capacity: Capacity) -> Resources:
-        """Return what each of the tasks needs of what the executor has."""
-        needs = self.resources(capacity)
-        if work.gpu == "unused":
-            needs = replace(needs, gpus=0)
-        if work.gpu == "needed" and capacity.grows:
-            needs = replace(needs, gpus=max(1, needs.gpus))
+    def needs(self, work: Work, executor: Executor) -> Resources:
+        """Return what each of the tasks gets of what the executor has; `gpu` is "unused" or "needed"."""
+        gpu = work.gpu or self.resources.gpu
+        is_there = gpu != "unused" and (executor.gpus > 0 or (gpu == "needed" and executor.grows))
+        needs = replace(self.resources, gpu="needed" if is_there else "unused")
         if work.threads == 1:
             return needs
-        at_once = (
-            None if capacity.grows else max(1, capacity.cpus // work.threads)
-        )  # a cluster counts processors itself
+        # A cluster counts processors itself.
+        at_once = None if executor.grows else max(1, executor.cpus // work.threads)
         return replace(needs, cpus=work.threads, at_once=at_once)
 
     @cached_property
@@ -151,7 +161,9 @@ class Artifact:
         names = [name for part in self.manifest["parts"] for name in part["files"] if name.endswith(suffix)]
         if self.manifest["parts"] and not names:
             raise self.of_earlier_version(suffix if isinstance(suffix, str) else " or ".join(suffix))
-        return [self.folder / name for name in sorted(names, key=_by_numbers)]
+        # By the numbers in the names, however many digits these have.
+        in_order = sorted(names, key=lambda name: [int(number) for number in re.findall(r"\d+", name)])
+        return [self.folder / name for name in in_order]
 
     def file(self, suffix: str) -> Path:
         """Return the one file that ends in `suffix`."""
@@ -190,8 +202,3 @@ class Artifact:
 
 
 Artifacts = Mapping[str, Artifact]  # by step name
-
-
-def _by_numbers(name: str) -> list[int]:
-    """Order file names of one suffix by the numbers in them, however many digits these have."""
-    return [int(number) for number in re.findall(r"\d+", name)]

@@ -10,7 +10,7 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, contextmanager
+from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO
@@ -38,7 +38,7 @@ class StepStore:
     def link(self, step: Step, place: int) -> None:
         """Let the run directory have the step's folder, by a link into the store; one of its own, or that is done, stays."""
         # Runs on other routes would number it otherwise; array jobs of one run would link it twice.
-        with alone(self.store / "folders"):
+        with store.alone(self.store / "folders"):
             there = store.step_folder(self.run_dir, step.folder_suffix)
             if there is not None and (not there.is_symlink() or (there / store.MANIFEST).exists()):
                 return
@@ -51,11 +51,8 @@ class StepStore:
             if there is not None:
                 there.unlink()
             self.run_dir.mkdir(exist_ok=True)
-            to = (
-                target
-                if self.store.is_absolute()
-                else Path(os.path.relpath(target.absolute(), self.run_dir.absolute()))
-            )
+            relative = os.path.relpath(target.absolute(), self.run_dir.absolute())
+            to = target if self.store.is_absolute() else relative
             (self.run_dir / target.name).symlink_to(to, target_is_directory=True)
 
     def claim(self, step: Step, *, mode: Mode = "alone") -> IO[str] | str:
@@ -76,11 +73,6 @@ def opened(path: Path | None, run_dir: Path) -> Iterator[StepStore | None]:
             if not user.exists():
                 store.write_json(user, {"run_dir": str(run_dir.absolute())})
         yield StepStore(path, run_dir)
-
-
-def alone(path: Path) -> AbstractContextManager[None]:
-    """Hold a small file beside others that write it, waiting for them."""
-    return store.waited_for(path.with_name(f".{path.name}.lock"))
 
 
 def unlink_unfinished(step: Step, run_dir: Path) -> None:

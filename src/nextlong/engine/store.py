@@ -259,10 +259,10 @@ def locked(run_dir: Path, *, mode: Mode = "alone") -> Iterator[None]:
 
 
 @contextmanager
-def waited_for(path: Path) -> Iterator[None]:
-    """Hold the lock file `path` for this thread, once every other holder has let it go: for what takes moments."""
+def alone(path: Path) -> Iterator[None]:
+    """Hold a small file beside others that write it, waiting for them."""
     with explained(path):
-        lock = hold(path, waits=True)
+        lock = hold(path.with_name(f".{path.name}.lock"), waits=True)
     assert not isinstance(lock, str)
     with lock:
         yield

@@ -4,12 +4,11 @@ In:  a model (Hugging Face, vLLM, or an OpenAI-compatible server), and the user'
 length with every answer; tables and figures as in the paper (§4 and §5, arXiv 2501.12766).
 
     task.py       Task, Probe, Sample, Request and the registry    tasks/       one file per family of tasks or probes
-    data.py       the user's files; downloads                      shapes.py    the records they hold
-    texts.py      haystacks and word lists                         scores.py    answer and references → score
-    prompts.py    sample → prompt, for every engine                huggingface.py, server.py    the engines
+    data.py       the user's files, their shapes; downloads        texts.py     haystacks and word lists
+    prompts.py    options of a model; sample → prompt              huggingface.py, server.py    the engines
     plan.py       settings, checks, dry run                        run.py       tasks × lengths → results; resumes
-    results.py    result files, intervals, paired tests            judge.py     answers rated by another model
-    report/       results → tables and figures                     command.py   `nextlong evaluate`
+    scores.py     answer and references → score                    judge.py     answers rated by another model
+    results.py    result files, intervals, paired tests            report/      results → tables and figures
 
 torch, transformers and matplotlib come with the extra `nextlong[evaluate]`, lm-eval with `nextlong[short-text]`, vLLM with
 `nextlong[vllm]`; they are imported where they are used.

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 from tempfile import TemporaryDirectory
-from typing import Annotated, Any, Final, NotRequired
+from typing import Annotated, Any, Final, NotRequired, TypeAlias
 
 from annotated_types import Len
 from pyarrow import ArrowException, parquet
@@ -33,36 +33,37 @@ from nextlong.evaluate import required
 from nextlong.report import tables
 from nextlong.text import Json, first_sentence
 
-# Shapes of records are values that pydantic checks; the files of the tasks declare them.
+# A type that pydantic checks a record against, made at run time; the files of the tasks declare the shapes that they read.
+Shape: TypeAlias = Any
 _TypedDict: Any = TypedDict
 _Annotated: Any = Annotated
 _NotRequired: Any = NotRequired
 _list: Any = list
-TEXT: Final[Any] = _Annotated[str, StringConstraints(min_length=1)]
-NAME: Final[Any] = str | int
+TEXT: Final[Shape] = _Annotated[str, StringConstraints(min_length=1)]
+NAME: Final[Shape] = str | int
 
 
-def record(check: Callable[[Json], Json] | None = None, /, **fields: Any) -> Any:
+def record(check: Callable[[Json], Json] | None = None, /, **fields: Shape) -> Shape:
     """Return the shape of an object with these fields; `check` may raise ValueError for a record of that shape."""
     shape = _TypedDict("Record", fields)
     return shape if check is None else _Annotated[shape, AfterValidator(check)]
 
 
-def several(shape: Any, *, least: int = 1) -> Any:
+def several(shape: Shape, *, least: int = 1) -> Shape:
     """Return the shape of a list of `least` values or more."""
     return _Annotated[_list[shape], Len(least)]
 
 
-def optional(shape: Any) -> Any:
+def optional(shape: Shape) -> Shape:
     """Return the shape of a field that may be missing, or null."""
     return _NotRequired[shape | None]
 
 
-TEXTS: Final[Any] = several(str)
+TEXTS: Final[Shape] = several(str)
 
 
 @cache
-def _adapter(shape: Any) -> TypeAdapter[Any]:
+def _adapter(shape: Shape) -> TypeAdapter[Any]:
     return TypeAdapter(shape)
 
 
@@ -116,7 +117,7 @@ _SOURCES: Final = {
 
 
 @dataclass(frozen=True)
-class HubFile:
+class _HubFile:
     """A file of a data set on the Hugging Face hub; where no hash is pinned, the one that the hub names is checked."""
 
     repo: str
@@ -143,25 +144,25 @@ _NOLIMA_BOOKS: Final = {
 }
 
 
-def _of_openai(suite: str, revision: str, digests: Mapping[str, str]) -> dict[str, HubFile]:
+def _of_openai(suite: str, revision: str, digests: Mapping[str, str]) -> dict[str, _HubFile]:
     return {
-        f"{suite}/{name}.parquet": HubFile(f"openai/{suite}", f"{name}.parquet", revision, digest, "MIT")
+        f"{suite}/{name}.parquet": _HubFile(f"openai/{suite}", f"{name}.parquet", revision, digest, "MIT")
         for name, digest in digests.items()
     }
 
 
-HUB: Final = {
+_HUB: Final = {
     **_of_openai("mrcr", "f4c69fae7cf81f7ca26b9fee34b392a50f6b8a1d", _MRCR),
     **_of_openai("graphwalks", "f338bb265735a56a79f4b0f5def722c9c3268ead", _GRAPHWALKS),
     **{
-        f"nolima/{name}": HubFile("amodaresi/NoLiMa", path, licence="noncommercial research only")
+        f"nolima/{name}": _HubFile("amodaresi/NoLiMa", path, licence="noncommercial research only")
         for name, path in {"needle_set.json": "needlesets/needle_set.json", **_NOLIMA_BOOKS}.items()
     },
     # Llama 1's and 2's, with which HELMET counts the tokens of a story for every model; Meta's own copy is gated.
-    "helmet/llama2/tokenizer.json": HubFile("hf-internal-testing/llama-tokenizer", "tokenizer.json"),
-    "longbench-v2/data.json": HubFile("THUDM/LongBench-v2", "data.json"),
+    "helmet/llama2/tokenizer.json": _HubFile("hf-internal-testing/llama-tokenizer", "tokenizer.json"),
+    "longbench-v2/data.json": _HubFile("THUDM/LongBench-v2", "data.json"),
     **{
-        f"infinitebench/{name}": HubFile("xinrongzhang2022/InfiniteBench", name)
+        f"infinitebench/{name}": _HubFile("xinrongzhang2022/InfiniteBench", name)
         for name in (f"longbook_{part}_eng.jsonl" for part in ("qa", "choice", "sum"))
     },
 }
@@ -177,6 +178,13 @@ class DataFiles:
     """The folder of the user's files; None where he named none."""
 
     folder: Path | None
+
+    def __post_init__(self) -> None:
+        """Raise EvaluateError for a folder that is none."""
+        if self.folder is not None and not self.folder.is_dir():
+            raise EvaluateError(
+                f"--data {self.folder} is not a folder; docs/evaluate/data.md lists the files that it holds"
+            )
 
     def path(self, name: str) -> Path:
         """Return where a file is, as itself or compressed (.gz). Raises EvaluateError if it is missing."""
@@ -219,7 +227,7 @@ class DataFiles:
         except UnicodeDecodeError:
             return raw.decode("latin-1")
 
-    def json(self, name: str, shape: Any = Any) -> Any:
+    def json(self, name: str, shape: Shape = Any) -> Any:
         """Return a file's JSON value, checked for a shape. Raises EvaluateError if it is another."""
         try:
             value = json.loads(self.text(name))
@@ -227,18 +235,21 @@ class DataFiles:
             raise EvaluateError(f"{self.path(name)} is not JSON ({error}); download it again: {origin(name)}") from None
         return self._checked(value, shape, name)
 
-    def json_lines(self, name: str, shape: Any = Any) -> Iterator[Any]:
+    def json_lines(self, name: str, shape: Shape = Any) -> Iterator[Any]:
         """Yield the value of each line, checked for a shape; a file that is a JSON list, or has one in `data`, gives its items."""
         if name.endswith(".parquet"):
             yield from self._parquet(name, shape)
             return
         text = self.text(name)
         first = text.lstrip()[:1]
+        # One JSON value over the whole file, rather than one a line: an object there is followed by no second one.
         if first == "[" or (first == "{" and "\n{" not in text.strip()):
             value = self.json(name)
             items = value.get("data", [value]) if isinstance(value, dict) else value
             if not isinstance(items, list):
-                raise EvaluateError(f"{self.path(name)}: data is {items!r:.60}, no list of records; {origin(name)}")
+                raise EvaluateError(
+                    f"{self.path(name)}: data is {items!r:.60}, which is not a list of records; {origin(name)}"
+                )
             for number, item in enumerate(items, start=1):
                 yield self._checked(item, shape, name, place=f", record {number}")
             return
@@ -253,7 +264,7 @@ class DataFiles:
                     ) from None
                 yield self._checked(value, shape, name, place=f", line {number}")
 
-    def _parquet(self, name: str, shape: Any) -> Iterator[Any]:
+    def _parquet(self, name: str, shape: Shape) -> Iterator[Any]:
         path = self.path(name)
         try:
             for batch in parquet.ParquetFile(path).iter_batches(batch_size=16):
@@ -282,13 +293,13 @@ class DataFiles:
                 rows.append({column: row[column] for column in columns})
         except csv.Error as error:
             raise EvaluateError(
-                f"{self.path(name)}, line {reader.line_num}: no CSV ({error}); {origin(name)}"
+                f"{self.path(name)}, line {reader.line_num}: not valid CSV ({error}); {origin(name)}"
             ) from None
         if not rows:
             raise EvaluateError(f"{self.path(name)} holds no row below its header; download it again: {origin(name)}")
         return rows
 
-    def _checked(self, value: Any, shape: Any, name: str, *, place: str = "") -> Any:
+    def _checked(self, value: Any, shape: Shape, name: str, *, place: str = "") -> Any:
         try:
             return value if shape is Any else _adapter(shape).validate_python(value)
         except ValidationError as error:
@@ -302,10 +313,11 @@ class DataFiles:
 
 def origin(name: str) -> str:
     """Say where a file comes from."""
-    if name in HUB:
-        file = HUB[name]
+    if name in _HUB:
+        file = _HUB[name]
         licence = f"; its licence: {file.licence}" if file.licence else ""
-        return f"it comes from {file.repo} on the Hugging Face hub ({file.path}{licence}); nextlong evaluate data SUITE fetches it"
+        place = f"{file.repo} on the Hugging Face hub ({file.path}{licence})"
+        return f"it comes from {place}; nextlong evaluate data SUITE downloads it"
     if name in _SOURCES:
         return f"it comes from {_SOURCES[name]}" if not _SOURCES[name].startswith("any") else f"give {_SOURCES[name]}"
     return f"it comes with {_HELMET}" if name.startswith("helmet/") else "put it there"
@@ -315,24 +327,24 @@ _SHA256_DIGITS: Final = 64
 
 
 def download(names: Sequence[str], out: Path, console: Console) -> list[Json]:
-    """Download files into a folder; return a record of each: fetched, there already, or to be fetched by hand."""
+    """Download files into a folder; return a record of each: downloaded, present already, or to be downloaded manually."""
     with store.explained(out):
         out.mkdir(parents=True, exist_ok=True)
     done: list[Json] = []
     for name in names:
         if DataFiles(out).can_read(name):
-            done.append({"file": name, "state": "there"})
-        elif name in HUB:
-            digest = _download(HUB[name], out / name)
-            done.append({"file": name, "state": "fetched", "sha256": digest, "from": HUB[name].repo})
+            done.append({"file": name, "state": "present"})
+        elif name in _HUB:
+            digest = _download(_HUB[name], out / name)
+            done.append({"file": name, "state": "downloaded", "sha256": digest, "from": _HUB[name].repo})
         else:
-            done.append({"file": name, "state": "by hand", "from": origin(name)})
+            done.append({"file": name, "state": "manual", "from": origin(name)})
         source = f": {done[-1]['from']}" if "from" in done[-1] else ""
-        tables.say(f"{done[-1]['state']:<8} {out / name}{source}", console)
+        tables.say(f"{done[-1]['state']:<10} {out / name}{source}", console)
     return done
 
 
-def _download(file: HubFile, place: Path) -> str:
+def _download(file: _HubFile, place: Path) -> str:
     """Download a file and return its SHA-256. Raises EvaluateError if that fails, or if the hash is not the publisher's."""
     hub = required("huggingface_hub")
     # The library reads HF_ENDPOINT when it is imported; here it is read at each call.
@@ -344,7 +356,7 @@ def _download(file: HubFile, place: Path) -> str:
             fetched = Path(hub.hf_hub_download(file.repo, file.path, local_dir=temporary, **where))
         except (OSError, ValueError) as error:  # the library's errors are both, and requests' are OSError
             raise EvaluateError(
-                f"{file.path} of {file.repo} cannot be fetched ({first_sentence(error)}); try again, or put your copy at {place}"
+                f"{file.path} of {file.repo} cannot be downloaded ({first_sentence(error)}); try again, or put your copy at {place}"
             ) from None
         with fetched.open("rb") as content:
             digest = hashlib.file_digest(content, "sha256").hexdigest()

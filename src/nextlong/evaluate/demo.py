@@ -1,9 +1,8 @@
-"""Demo: a tiny random Llama, made on the spot, measured from end to end on 2 cores in less than a minute.
+"""Demo: evaluate a tiny random Llama from end to end; takes less than a minute on 2 cores.
 
     python -m nextlong.evaluate.demo FOLDER
 
-It shows what an evaluation writes, not what a model can do: random weights know nothing. The help pages inside Python are its
-haystack.
+It shows what an evaluation writes; the scores of random weights mean nothing. The haystack is Python's built-in help.
 """
 
 from __future__ import annotations
@@ -17,10 +16,13 @@ from rich.console import Console
 from tokenizers import decoders, models, pre_tokenizers, trainers
 
 from nextlong.engine import store
-from nextlong.evaluate import command, required
+from nextlong.evaluate import required
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.plan import Settings
+from nextlong.evaluate.plan import EvaluationSettings
+from nextlong.evaluate.prompts import ModelOptions
 from nextlong.evaluate.report import show
+from nextlong.evaluate.run import TaskProgress, evaluate, opened
+from nextlong.evaluate.task import chosen
 
 _CONTEXT = 16_384
 _TASKS = ("niah_single_1", "needle", "attention")
@@ -36,16 +38,16 @@ def main(arguments: Sequence[str]) -> int:
     store.write_text(folder / "data" / "needle" / "haystack.txt", text)
     if not (folder / "model" / "config.json").is_file():
         _save_model(folder / "model", _tokenizer(text))
-    settings = Settings(
-        model=str(folder / "model"),
-        tasks=command.chosen([], _TASKS),
+    settings = EvaluationSettings(
+        model=ModelOptions(str(folder / "model")),
+        tasks=chosen([], _TASKS),
         lengths=[1024, 2048],
         out=folder / "results",
         samples=11,
         data=DataFiles(folder / "data"),
         label="random tiny Llama",
     )
-    command.measure(settings, console=console)
+    show.tables([evaluate(lambda: opened(settings), settings, progress=TaskProgress(console))], console)
     show.report([folder / "results"], outputs=[folder / "report.html"], figures=folder / "figures", console=console)
     return 0
 

@@ -9,22 +9,23 @@ from __future__ import annotations
 import hashlib
 import inspect
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
-from nextlong.evaluate.prompts import PromptFormat, Prompts, load_tokenizer
+from nextlong.evaluate.prompts import ModelOptions, Prompts, load_tokenizer
 from nextlong.evaluate.task import Sample, TextTokenizer
-from nextlong.text import Json, first_sentence, why_no_model
+from nextlong.text import Json, first_sentence
 
 if TYPE_CHECKING:
     import torch
+    from torch import Tensor
+    from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 
 _MODEL_FILES: Final = (
     "*.safetensors",
@@ -41,35 +42,19 @@ SHARDED: Final = "sharded"  # the device of a model whose layers are spread over
 _SHARED: Final = 0.5  # from this share of a common prefix on, a batch is answered one by one with a shared cache
 
 
-@dataclass(frozen=True)
-class LoadOptions:
-    """How a model is loaded and asked. `thinking` are the tokens to reason in; `gpus` those that vLLM splits a model over."""
-
-    engine: Literal["transformers", "vllm"] = "transformers"
-    gpus: int = 1
-    prompt_format: PromptFormat = "completion"
-    thinking: int = 0
-    device: str = "auto"
-    dtype: str = "auto"
-    attention: str = "sdpa"
-    chunk_tokens: int = 2048
-    batch_tokens: int = 16_384
-    revision: str | None = None
-
-
 class HuggingFaceModel:
     """A causal language model and its tokenizer, from a folder or the hub."""
 
-    def __init__(self, name: str, options: LoadOptions) -> None:
+    def __init__(self, options: ModelOptions) -> None:
         """Load it. Raises EvaluateError if it is none, or its tokenizer lacks what `options` asks for."""
-        self._name, self._options = name, options
-        self.config = read_config(name, revision=options.revision)
-        self.context: int | None = getattr(self.config, "max_position_embeddings", None)
-        self.hub_tokenizer = load_tokenizer(name, revision=options.revision, prompt_format=options.prompt_format)
+        self._options = options
+        self.config = read_config(options)
+        self.context = context_of(self.config, options)
+        self.hub_tokenizer = load_tokenizer(options.name, options)
         self.tokenizer = TextTokenizer(self.hub_tokenizer.backend_tokenizer)
         self.prompts = Prompts(self.tokenizer, options.prompt_format, options.thinking, self.hub_tokenizer)
         self.engine = f"transformers {required('transformers').__version__}"
-        self.model = _load_model(name, options)
+        self.model = _load_model(options)
         self.device = self.model.device
         self.chunk_tokens = options.chunk_tokens
         parameters = inspect.signature(self.model.forward).parameters
@@ -88,7 +73,7 @@ class HuggingFaceModel:
         """Return name, revision, weights, tokenizer, type and size, and how it is asked."""
         return {
             "kind": "huggingface",
-            **weights_of(self._name, self._options.revision, self.config),
+            **_weights_of(self.config, self._options),
             "parameters": int(sum(weight.numel() for weight in self.model.parameters())),
             "context": self.context,
             "dtype": str(self.model.dtype),
@@ -115,16 +100,18 @@ class HuggingFaceModel:
 
     def _answer_one(self, ids: list[int], sample: Sample) -> list[int]:
         torch = required("torch")
+        # The last token is fed by the decoder, whose first logits are those of the answer.
         cache = self.prefilled(ids[:-1])
         last = torch.tensor([ids[-1:]], device=self.device)
         answer = self._decode(last, cache, [sample], mask=None)[0]
+        # A layer with a sliding window has dropped the oldest tokens, so its cache cannot be cut back to the prompt.
         if self._keeps_everything:
             self.forget(len(ids) - 1)
         else:
             self._cache = None
         return answer
 
-    def prefilled(self, ids: list[int]) -> Any:
+    def prefilled(self, ids: list[int]) -> DynamicCache:
         """Return a cache of exactly `ids`; what it has in common with the one before is not computed again."""
         torch = required("torch")
         if self._cache is None:
@@ -153,14 +140,14 @@ class HuggingFaceModel:
         kinds = getattr(self.config, "layer_types", None) or ["full_attention"]
         return all(kind == "full_attention" for kind in kinds) and getattr(self.config, "sliding_window", None) is None
 
-    def forward(self, ids: torch.Tensor, cache: Any, **inputs: Any) -> Any:
+    def forward(self, ids: torch.Tensor, cache: DynamicCache, **inputs: torch.Tensor) -> torch.Tensor:
         """Return the logits of the last of ids, shape (batch, n), behind a cache: shape (batch, vocabulary)."""
         torch = required("torch")
         with torch.inference_mode():
             out = self.model(input_ids=ids, past_key_values=cache, use_cache=True, **self._last_only, **inputs)
         return out.logits[:, -1]
 
-    def all_logits(self, ids: torch.Tensor, cache: Any) -> Any:
+    def all_logits(self, ids: torch.Tensor, cache: DynamicCache) -> torch.Tensor:
         """Return the logits of each of ids, shape (1, n), behind a cache: shape (1, n, vocabulary)."""
         torch = required("torch")
         with torch.inference_mode():
@@ -168,6 +155,7 @@ class HuggingFaceModel:
 
     def _answer_batch(self, ids: list[list[int]], samples: Sequence[Sample]) -> list[list[int]]:
         torch = required("torch")
+        # Padded on the left, so that every prompt ends in the last column and its answer begins in the next.
         longest = max(map(len, ids))
         padded = torch.zeros((len(ids), longest), dtype=torch.int64, device=self.device)
         mask = torch.zeros_like(padded)
@@ -186,12 +174,13 @@ class HuggingFaceModel:
         return self._decode(padded[:, -1:], cache, samples, mask=mask)
 
     def _decode(
-        self, last: torch.Tensor, cache: Any, samples: Sequence[Sample], *, mask: torch.Tensor | None
+        self, last: torch.Tensor, cache: DynamicCache, samples: Sequence[Sample], *, mask: torch.Tensor | None
     ) -> list[list[int]]:
         torch = required("torch")
         answers: list[list[int]] = [[] for _ in samples]
         going = set(range(len(samples)))
-        inputs: dict[str, Any] = {}
+        inputs: dict[str, Tensor] = {}
+        # A row that has ended is fed on, so that the batch keeps its shape; what it generates is ignored.
         while going:
             if mask is not None:
                 inputs = {"attention_mask": mask, "position_ids": mask.sum(1, keepdim=True) - 1}
@@ -210,27 +199,32 @@ class HuggingFaceModel:
             return False
         answer.append(token)
         stop = self.prompts.stop(sample)
+        # A stop string may span several tokens; four hold every one that the tasks have.
         if stop is not None and stop in self.hub_tokenizer.decode(answer[-4:]):
             return False
         return len(answer) < self.prompts.budget(sample)
 
 
-def is_local(name: str, *, revision: str | None = None) -> bool:
+def is_local(options: ModelOptions) -> bool:
     """Return whether a model's configuration is on this machine, in its folder or in the hub's cache."""
-    if Path(name).expanduser().is_dir():
+    if Path(options.name).expanduser().is_dir():
         return True
-    return isinstance(required("huggingface_hub").try_to_load_from_cache(name, "config.json", revision=revision), str)
+    cached = required("huggingface_hub").try_to_load_from_cache(options.name, "config.json", revision=options.revision)
+    return isinstance(cached, str)
 
 
-def read_config(name: str, *, revision: str | None = None, local_files_only: bool = False) -> Any:
-    """Return a model's configuration, without its weights. Raises EvaluateError if `name` is no model."""
-    transformers = required("transformers")
-    place = Path(name).expanduser()
-    source = str(place) if place.is_dir() else name
-    if why := why_no_model(name):
-        raise EvaluateError(f"{name} {why}, or the --url of a server")
+def context_of(config: PreTrainedConfig | None, options: ModelOptions) -> int | None:
+    """Return the most tokens of a prompt with its answer; None where neither the user nor the configuration says."""
+    return options.context or getattr(config, "max_position_embeddings", None)
+
+
+def read_config(options: ModelOptions, *, local_files_only: bool = False) -> PreTrainedConfig:
+    """Return a model's configuration, without its weights. Raises EvaluateError if it is no causal language model."""
+    transformers, name = required("transformers"), options.name
     try:
-        config = transformers.AutoConfig.from_pretrained(source, revision=revision, local_files_only=local_files_only)
+        config = transformers.AutoConfig.from_pretrained(
+            str(Path(name).expanduser()), revision=options.revision, local_files_only=local_files_only
+        )
     except (OSError, ValueError, KeyError) as error:
         raise EvaluateError(
             f"{name} is not a model that transformers can read ({first_sentence(error)}); name a folder with config.json and "
@@ -243,32 +237,29 @@ def read_config(name: str, *, revision: str | None = None, local_files_only: boo
     return config
 
 
-def weights_of(name: str, revision: str | None, config: Any) -> Json:
+def _weights_of(config: PreTrainedConfig, options: ModelOptions) -> Json:
     """Return what names a model's weights: its folder and the hash of its files, or its name on the hub and the commit."""
-    place = Path(name).expanduser()
+    place, weights = Path(options.name).expanduser(), getattr(config, "_commit_hash", None)
+    if place.is_dir():
+        paths = sorted({path for pattern in _MODEL_FILES for path in place.glob(pattern) if path.is_file()})
+        identities = [(path.name, path.stat().st_size, store.hash_file(path)) for path in paths]
+        weights = hashlib.blake2b(repr(identities).encode(), digest_size=16).hexdigest()
     return {
-        "name": str(place.resolve()) if place.is_dir() else name,
-        "revision": revision,
-        "weights": _hash_of_files(place) if place.is_dir() else getattr(config, "_commit_hash", None),
+        "name": str(place.resolve()) if place.is_dir() else options.name,
+        "revision": options.revision,
+        "weights": weights,
         "model_type": str(config.model_type),
     }
 
 
-def _hash_of_files(folder: Path) -> str:
-    """Return a hash of the name, size and content of every file that a model and its tokenizer are loaded from."""
-    paths = sorted({path for pattern in _MODEL_FILES for path in folder.glob(pattern) if path.is_file()})
-    identities = [(path.name, path.stat().st_size, store.hash_file(path)) for path in paths]
-    return hashlib.blake2b(repr(identities).encode(), digest_size=16).hexdigest()
-
-
-def _load_model(name: str, options: LoadOptions) -> Any:
+def _load_model(options: ModelOptions) -> PreTrainedModel:
     torch, transformers = required("torch"), required("transformers")
     required("transformers.utils.logging").disable_progress_bar()
     device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
     spread = {"device_map": required("accelerate") and "auto"} if device == SHARDED else {}
     try:
         model = transformers.AutoModelForCausalLM.from_pretrained(
-            str(Path(name).expanduser()),
+            str(Path(options.name).expanduser()),
             revision=options.revision,
             dtype=options.dtype,
             attn_implementation=options.attention,
@@ -278,7 +269,7 @@ def _load_model(name: str, options: LoadOptions) -> Any:
     # torch asserts for CUDA.
     except (OSError, ValueError, ImportError, RuntimeError, TypeError, AssertionError) as error:
         raise EvaluateError(
-            f"{name} cannot be loaded with --device {device} --dtype {options.dtype}: {first_sentence(error)}"
+            f"{options.name} cannot be loaded with --device {device} --dtype {options.dtype}: {first_sentence(error)}"
         ) from None
 
 
@@ -293,20 +284,18 @@ def _common_prefix(lists: Sequence[list[int]]) -> int:
 class VllmModel:
     """A causal language model that vLLM runs; `longest` is the most tokens of a prompt with its answer."""
 
-    def __init__(self, name: str, options: LoadOptions, *, longest: int, context: int | None = None) -> None:
+    def __init__(self, options: ModelOptions, *, longest: int) -> None:
         """Load it. Raises EvaluateError if vLLM cannot."""
         vllm = required("vllm")
-        self._name, self._options, self._vllm = name, options, vllm
-        self.config = read_config(name, revision=options.revision)
-        self.context: int | None = context or getattr(self.config, "max_position_embeddings", None)
-        self.prompts = Prompts.read(
-            name, prompt_format=options.prompt_format, thinking=options.thinking, revision=options.revision
-        )
+        self._options, self._vllm = options, vllm
+        self.config = read_config(options)
+        self.context = context_of(self.config, options)
+        self.prompts = Prompts.read(options)
         self.engine = f"vllm {vllm.__version__}"
         needed = longest + options.thinking + len(self.prompts.tokenizer.prefix)
         try:
             self._llm = vllm.LLM(
-                model=str(Path(name).expanduser()),
+                model=str(Path(options.name).expanduser()),
                 revision=options.revision,
                 dtype=options.dtype,
                 tensor_parallel_size=options.gpus,
@@ -316,14 +305,15 @@ class VllmModel:
             )
         except (RuntimeError, ValueError, OSError, ImportError) as error:
             raise EvaluateError(
-                f"{name} cannot be loaded by vLLM with --gpus {options.gpus} --dtype {options.dtype}: {first_sentence(error)}"
+                f"{options.name} cannot be loaded by vLLM with --gpus {options.gpus} --dtype {options.dtype}: "
+                f"{first_sentence(error)}"
             ) from None
 
     def identity(self) -> Json:
         """Return name, weights and tokenizer, and how it is asked."""
         return {
             "kind": "vllm",
-            **weights_of(self._name, self._options.revision, self.config),
+            **_weights_of(self.config, self._options),
             "context": self.context,
             "dtype": self._options.dtype,
             **self.prompts.identity(),
@@ -335,7 +325,7 @@ class VllmModel:
 
     def answers(self, samples: Sequence[Sample]) -> Iterator[str]:
         """Yield the answers in order, greedy, cut at the sample's limits."""
-        asked: list[Any] = [{"prompt_token_ids": self.prompts.ids(sample)} for sample in samples]
+        asked = [{"prompt_token_ids": self.prompts.ids(sample)} for sample in samples]
         limits = [
             self._vllm.SamplingParams(temperature=0.0, max_tokens=self.prompts.budget(one), stop=self.prompts.stop(one))
             for one in samples

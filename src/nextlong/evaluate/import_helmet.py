@@ -51,7 +51,7 @@ _ALSO_RULER: Final = {
 }
 
 
-def read_into(files: Sequence[Path], *, out: Path | None, label: str | None, console: Console) -> results.Results:
+def read_into(files: Sequence[Path], *, out: Path | None, label: str | None, console: Console) -> results.ModelResults:
     """Read files of one model into `out`; return its results. Raises EvaluateError."""
     if not files or out is None:
         raise EvaluateError("import: run nextlong evaluate import HELMET-RESULT.json… --out RESULTS")

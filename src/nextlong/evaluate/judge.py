@@ -1,4 +1,4 @@
-"""Judge: answers that no metric scores well, rated by another model, with HELMET's prompts and on its scales.
+"""Judge: answers that no metric scores well are rated by another model, with HELMET's prompts and scales.
 
 In:  a results directory. Out: the same files, their score now the judge's, in percent; the metric's stays among the scores.
 
@@ -6,14 +6,14 @@ In:  a results directory. Out: the same files, their score now the judge's, in p
     infbench_sum, multi_lexsum   the same: fluency × F1 of the key points found and of the sentences that the reference supports
     alce_asqa, alce_qampari      an entailment model: mean of answers found, citation recall and precision
 
-HELMET asks gpt-4o-2024-05-13; the results and the tables name the judge that was asked.
+HELMET's judge is gpt-4o-2024-05-13; results and tables name the judge that was used.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -21,16 +21,18 @@ from pathlib import Path
 from statistics import fmean
 from typing import Any, Final
 
+import tokenizers
 from rich.console import Console
 
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required, results
 from nextlong.evaluate.data import DataFiles
+from nextlong.evaluate.prompts import ModelOptions, Prompts
 from nextlong.evaluate.results import JUDGED, Partial, Result
 from nextlong.evaluate.scores import parsed_answer
-from nextlong.evaluate.server import Server, ServerOptions
-from nextlong.evaluate.task import Sample, prompt_of
+from nextlong.evaluate.server import ServerModel
+from nextlong.evaluate.task import Sample, TextTokenizer, prompt_of
 from nextlong.evaluate.tasks.helmet.passages import Entails, alce_passages, citations
 from nextlong.report import tables
 from nextlong.text import Json, first_sentence
@@ -38,6 +40,7 @@ from nextlong.text import Json, first_sentence
 _VERSION: Final = 3
 _BUDGET: Final = 4096
 _BATCHES: Final = 4  # rounds of requests between two writes to the disk
+_NO_TOKENIZER: Final = TextTokenizer(tokenizers.Tokenizer(tokenizers.models.BPE()))  # messages are not tokenized here
 Rate = Callable[[Result, Sequence[Json]], list[Json]]
 
 
@@ -54,36 +57,62 @@ class _Rubric:
 
 
 def run(
-    folders: Sequence[Path],
-    *,
-    name: str | None,
-    server: ServerOptions | None,
-    nli: str | None,
-    data: Path | None,
-    console: Console,
+    folders: Sequence[Path], *, model: ModelOptions | None, nli: str | None, data: Path | None, console: Console
 ) -> list[tuple[Path, float]]:
-    """Judge the answers in some results directories that this judge has not rated yet; return all scores."""
+    """Rate the answers in some results directories that this judge has not rated yet; return all scores.
+
+    `model` rates answers and summaries, the entailment model `nli` citations.
+    """
     if folders and nli is not None:
-        needed, rate = {"alce_asqa": "question", "alce_qampari": "question"}, _entailment_rating(nli, DataFiles(data))
-        return _rated(folders, needed, {"name": nli, "url": None}, rate, console, step=1)
-    if not folders or name is None or server is None:
+        # The tasks, each with the detail of a sample that a rating needs.
+        needed, judge, step = {"alce_asqa": "question", "alce_qampari": "question"}, {"name": nli, "url": None}, 1
+        rate = _entailment_rating(nli, DataFiles(data))
+    elif folders and model is not None:
+        needed, judge = (
+            {task: rubric.needs for task, rubric in _RUBRICS.items()},
+            {"name": model.name, "url": model.url},
+        )
+        rate, step = (
+            _server_rating(ServerModel(model, Prompts(_NO_TOKENIZER, "messages"))),
+            model.concurrency * _BATCHES,
+        )
+    else:
         raise EvaluateError(
             "judge: run nextlong evaluate judge RESULTS… --judge MODEL --url http://HOST:PORT/v1, or for citations --nli MODEL "
             "--data FOLDER"
         )
-    needed, judge = {task: rubric.needs for task, rubric in RUBRICS.items()}, Server(name, server)
-    rate = partial(_server_rating, judge)
-    return _rated(folders, needed, {"name": name, "url": server.url}, rate, console, step=server.concurrency * _BATCHES)
+    found = [one for folder in folders for one in results.read_results(folder).finished if one.task in needed]
+    if not found:
+        tasks = list(needed)
+        raise EvaluateError(
+            f"{folders[0]} holds no result of {' or '.join(tasks)}; run nextlong evaluate MODEL --tasks {tasks[0]} --out "
+            f"{folders[0]} first"
+        )
+    scores = []
+    for result in found:
+        before = result.values.get("judge") or {}
+        is_judged = (before.get("name"), before.get("version")) == (judge["name"], _VERSION)
+        outcome = "cached" if is_judged else _judge(result, judge, needed[result.task], rate, step)
+        score = results.read_finished(result.path).score
+        tables.say(f"{result.path}: {score:.2f}  {outcome}", console)
+        scores.append((result.path, score))
+    return scores
 
 
-def _server_rating(server: Server, result: Result, samples: Sequence[Json]) -> list[Json]:
-    rubric = RUBRICS[result.task]
-    prompts = [rubric.prompts(sample) for sample in samples]
-    texts = server.answers([Sample(prompt, (), _BUDGET) for several in prompts for prompt in several])
-    said = [list(islice(texts, len(several))) for several in prompts]
-    return [
-        {"judgement": "\n\n".join(one), **rubric.read(sample, one)} for sample, one in zip(samples, said, strict=True)
-    ]
+def _server_rating(server: ServerModel) -> Rate:
+    """Return a rating by a model behind a server, with the prompts of a task's rubric."""
+
+    def rate(result: Result, samples: Sequence[Json]) -> list[Json]:
+        rubric = _RUBRICS[result.task]
+        prompts = [rubric.prompts(sample) for sample in samples]
+        texts = server.answers([Sample(prompt, (), _BUDGET) for several in prompts for prompt in several])
+        said = [list(islice(texts, len(several))) for several in prompts]
+        return [
+            {"judgement": "\n\n".join(one), **rubric.read(sample, one)}
+            for sample, one in zip(samples, said, strict=True)
+        ]
+
+    return rate
 
 
 def _entailment_rating(nli: str, data: DataFiles) -> Rate:
@@ -133,28 +162,6 @@ def entailment(name: str) -> Entails:
     return entails
 
 
-def _rated(
-    folders: Sequence[Path], needed: Mapping[str, str], judge: Json, rate: Rate, console: Console, *, step: int
-) -> list[tuple[Path, float]]:
-    """Rate what this judge has not rated yet. `needed` are the tasks, each with the detail of a sample that a rating needs."""
-    found = [one for folder in folders for one in results.read_results(folder).finished if one.task in needed]
-    if not found:
-        tasks = list(needed)
-        raise EvaluateError(
-            f"{folders[0]} holds no result of {' or '.join(tasks)}; run nextlong evaluate MODEL --tasks {tasks[0]} --out "
-            f"{folders[0]} first"
-        )
-    scores = []
-    for result in found:
-        before = result.values.get("judge") or {}
-        is_judged = (before.get("name"), before.get("version")) == (judge["name"], _VERSION)
-        outcome = "cached" if is_judged else _judge(result, judge, needed[result.task], rate, step)
-        score = results.read_finished(result.path).score
-        tables.say(f"{result.path}: {score:.2f}  {outcome}", console)
-        scores.append((result.path, score))
-    return scores
-
-
 def _judge(result: Result, judge: Json, needs: str, rate: Rate, step: int) -> str:
     """Rate the answers of a result and write it anew; return what was done."""
     answered = [sample for sample in result.values["samples"] if not sample.get("refused")]
@@ -177,6 +184,7 @@ def _judge(result: Result, judge: Json, needs: str, rate: Rate, step: int) -> st
             f"the first with {partial_file.samples[0]['judgement'][-80:]!r}; take a model that follows "
             f"instructions (delete {partial_file.path})"
         )
+    # Refused samples were not judged: the judgements belong to the others, in order.
     judged = iter(partial_file.samples)
     samples = [
         dict(sample) if sample.get("refused") else {**sample, "judged": next(judged)}
@@ -205,7 +213,7 @@ def _longqa_prompt(sample: Json) -> tuple[str, ...]:
     return (prompt_of("narrativeqa_judge").format(question=question, references=references, answer=answer),)
 
 
-def longqa_scores(said: str) -> Json:
+def _longqa_scores(said: str) -> Json:
     """Return the scores of a judgement: of the last JSON object with both in their scales; None where there is none."""
     for braces in reversed(re.findall(r"\{[^{}]*\}", said)):
         try:
@@ -250,8 +258,8 @@ def _last_json(text: str) -> Any:
     return None
 
 
-RUBRICS: Final = {
-    "narrativeqa": _Rubric("question", _longqa_prompt, lambda _, said: longqa_scores(said[0])),
+_RUBRICS: Final = {
+    "narrativeqa": _Rubric("question", _longqa_prompt, lambda _, said: _longqa_scores(said[0])),
     **{
         task: _Rubric("keypoints", partial(_summary_prompts, task), _summary_scores)
         for task in ("infbench_sum", "multi_lexsum")

@@ -1,11 +1,11 @@
-"""Plan: the settings of an evaluation, what would fail, and a dry run: tasks, files and memory, before a model is loaded."""
+"""Plan: the settings of an evaluation, their validation, and the dry run: tasks, missing files and memory, without a model."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass, field
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 
@@ -13,12 +13,14 @@ from nextlong.engine.memory import memory_bytes
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required, results
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.huggingface import SHARDED, HuggingFaceModel, LoadOptions, is_local, read_config
-from nextlong.evaluate.prompts import Model
-from nextlong.evaluate.server import ServerOptions
+from nextlong.evaluate.huggingface import SHARDED, HuggingFaceModel, context_of, is_local, read_config
+from nextlong.evaluate.prompts import AnsweringModel, ModelOptions
 from nextlong.evaluate.task import ALL_SAMPLES, Probe, Request, Task, short
 from nextlong.report import tables
-from nextlong.text import Json, first_sentence
+from nextlong.text import first_sentence
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
 
 _UNKNOWN: Final = (
     "{0} is no local folder and not in the cache of the Hugging Face hub, which a dry run does not contact: whether it exists, its "
@@ -28,7 +30,7 @@ _BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
 
 
 @dataclass(frozen=True)
-class Settings:
+class EvaluationSettings:
     """The settings of an evaluation.
 
     `samples` is the most per task, None for what its benchmark defines; `names_lengths` says whether the user named the lengths.
@@ -45,23 +47,19 @@ class Settings:
     run: Path | None = None
     negatives_cosine: float | None = None
     names_lengths: bool = True
-    model: str = ""
-    load: LoadOptions = field(default_factory=LoadOptions)
-    context: int | None = None
-    tokenizer: str | None = None
-    server: ServerOptions | None = None
+    model: ModelOptions | None = None
 
     def place(self, task: Task | Probe, length: int | None) -> Path:
         """Return the result file of a task at a length."""
         return results.place_of(self.out, task.name, length)
 
-    def request(self, task: Task | Probe, length: int | None, model: Model) -> Request:
+    def request(self, task: Task | Probe, length: int | None, model: AnsweringModel) -> Request:
         """Return the request to a task or probe."""
         samples, prompts = self.samples or task.samples, model.prompts
         return Request(length or 0, prompts.tokenizer, self.data, samples, self.seed, prompts.overhead, self.run)
 
 
-def pairs(settings: Settings) -> list[tuple[Task | Probe, int | None]]:
+def pairs(settings: EvaluationSettings) -> list[tuple[Task | Probe, int | None]]:
     """Return the tasks with their lengths, short lengths first. Raises EvaluateError for a task defined at none of the lengths."""
     for task in settings.tasks:
         if task.lengths and not set(task.lengths) & set(settings.lengths):
@@ -81,13 +79,13 @@ def pairs(settings: Settings) -> list[tuple[Task | Probe, int | None]]:
     return [*each, *((task, None) for task in settings.tasks if task.lengths is None)]
 
 
-def check(settings: Settings, *, context: int | None) -> None:
-    """Raise EvaluateError for what would fail later: no run to read, a length beyond the model, a missing file."""
+def check(settings: EvaluationSettings, *, context: int | None) -> None:
+    """Raise EvaluateError for a missing run, a probe of a server, a length beyond the model's context, or missing files."""
     missing: dict[str, None] = {}
     for task in settings.tasks:
         if task.reads == "run" and settings.run is None:
             raise EvaluateError(f"{task.name}: add --run RUN, the run whose sequences are read")
-        if isinstance(task, Probe) and settings.server is not None:
+        if isinstance(task, Probe) and settings.model is not None and settings.model.url:
             raise _behind_a_server(task)
     for task, length in pairs(settings):
         if context is not None and length is not None and length > context:
@@ -100,16 +98,7 @@ def check(settings: Settings, *, context: int | None) -> None:
         raise settings.data.missing(list(missing))
 
 
-def check_probes(settings: Settings, model: Model) -> None:
-    """Raise EvaluateError for a probe that cannot be measured on this model or at its length, before the first task begins."""
-    for task, length in pairs(settings):
-        if isinstance(task, Probe) and not settings.place(task, length).exists():
-            task.check_model(local(model, task), settings.run)
-            if length is not None:
-                task.check(settings.request(task, length, model))
-
-
-def local(model: Model, probe: Probe) -> HuggingFaceModel:
+def local(model: AnsweringModel, probe: Probe) -> HuggingFaceModel:
     """Return the model that a probe looks into. Raises EvaluateError for one behind a server."""
     if isinstance(model, HuggingFaceModel):
         return model
@@ -124,8 +113,8 @@ def _behind_a_server(probe: Probe) -> EvaluateError:
 
 
 @dataclass(frozen=True)
-class Planned:
-    """One task at one length: its samples (None: all), the tokens that remain to be read at most, and its state."""
+class PlannedTask:
+    """One task at one length: its samples (None: all), its state, and the tokens that remain to be read at most."""
 
     task: str
     length: int | None
@@ -134,90 +123,78 @@ class Planned:
     tokens: int
 
 
-def planned(settings: Settings) -> tuple[list[Planned], str]:
-    """Return the tasks, and the memory at the greatest length in words; "" for a server."""
-    config = _config(settings)
-    tasks = list(_tasks(settings, _context(settings, config)))
-    if settings.server is not None:
-        return tasks, ""
-    if config is None:
-        _device_memory(settings.load.device)  # refuses a device that does not exist
-        return tasks, _UNKNOWN.format(settings.model)
-    # Short prompts are answered together, so the longest need not take the most memory.
-    greatest = max(settings.lengths, key=lambda length: (max(settings.load.batch_tokens // length, 1) * length, length))
-    return tasks, _memory(config, settings, greatest)
+@dataclass(frozen=True)
+class Plan:
+    """What an evaluation would read, and in words the memory that it takes at the greatest length; None for a server."""
+
+    model: str
+    tasks: list[PlannedTask]
+    tokens: int
+    memory: str | None
 
 
-def _config(settings: Settings) -> Any:
-    """Return the model's configuration; None for one that is not on this machine, since a plan does not use the network."""
-    name, revision = settings.model, settings.load.revision
-    if settings.server is not None or not is_local(name, revision=revision):
-        return None
-    return read_config(name, revision=revision, local_files_only=True)
+def planned(settings: EvaluationSettings) -> tuple[Plan, int | None]:
+    """Return the plan of an evaluation, and the context of its model where it is known; nothing is downloaded."""
+    options = settings.model
+    assert options is not None, "the command names one"
+    config = read_config(options, local_files_only=True) if options.url is None and is_local(options) else None
+    context = context_of(config, options)
+    tasks = [_planned_task(settings, task, length, context) for task, length in pairs(settings)]
+    memory = None
+    if options.url is None and config is None:
+        _device_memory(options.device)  # refuses a device that does not exist
+        memory = _UNKNOWN.format(options.name)
+    elif options.url is None:
+        memory = _memory(config, options, settings.lengths)
+    return Plan(options.name, tasks, sum(one.tokens for one in tasks), memory), context
 
 
-def _context(settings: Settings, config: Any) -> int | None:
-    return settings.context or getattr(config, "max_position_embeddings", None)
+def _planned_task(
+    settings: EvaluationSettings, task: Task | Probe, length: int | None, context: int | None
+) -> PlannedTask:
+    gone = [name for name in task.needs(length) if not settings.data.can_read(name)]
+    if settings.place(task, length).is_file():
+        state = "done"
+    elif task.reads == "run" and settings.run is None:
+        state = "missing: --run RUN"
+    elif context is not None and (length or 0) > context:
+        state = f"too long: the model's context is {context:,}"
+    else:
+        state = f"missing: {', '.join(gone)}" if gone else "to do"
+    samples = settings.samples or task.samples
+    if samples == ALL_SAMPLES:
+        return PlannedTask(task.name, length, None, state, 0)
+    return PlannedTask(task.name, length, samples, state, 0 if state == "done" else samples * (length or 0))
 
 
-def _tasks(settings: Settings, context: int | None) -> Iterator[Planned]:
-    for task, length in pairs(settings):
-        gone = [name for name in task.needs(length) if not settings.data.can_read(name)]
-        if settings.place(task, length).is_file():
-            state = "done"
-        elif task.reads == "run" and settings.run is None:
-            state = "missing: --run RUN"
-        elif context is not None and (length or 0) > context:
-            state = f"too long: the model's context is {context:,}"
-        else:
-            state = f"missing: {', '.join(gone)}" if gone else "to do"
-        samples = settings.samples or task.samples
-        tokens = 0 if samples == ALL_SAMPLES else samples * (length or 0)
-        yield Planned(task.name, length, None if samples == ALL_SAMPLES else samples, state, tokens)
-
-
-def as_json(settings: Settings) -> Json:
-    """Return the plan as plain dictionaries and lists."""
-    tasks, memory = planned(settings)
-    rows = [asdict(one) | {"tokens": 0 if one.state == "done" else one.tokens} for one in tasks]
-    tokens = sum(row["tokens"] for row in rows)
-    return {"model": settings.model, "tasks": rows, "tokens": tokens, "memory": memory or None}
-
-
-def show(settings: Settings, console: Console) -> None:
+def show(plan: Plan, console: Console) -> None:
     """Print the tasks with their samples and tokens, what is missing, and the memory at the greatest length."""
-    tasks, memory = planned(settings)
     table = tables.table()
-    for heading in ("task", "length", "samples", "tokens read", "state"):
+    for heading in ("task", "length", "samples", "tokens to read", "state"):
         table.add_column(heading, justify="left" if heading in ("task", "state") else "right", overflow="fold")
-    for one in tasks:
+    for one in plan.tasks:
         tokens = f"{one.tokens:,}" if one.length else "–"
         samples = "all" if one.samples is None else f"{one.samples:,}"
         table.add_row(one.task, short(one.length), samples, tokens, tables.cell(one.state))
     tables.show(table, console)
-    read = sum(one.tokens for one in tasks if one.state != "done")
-    tables.say(f"to read: {read:,} tokens at most; shared prefixes are read once", console)
-    if memory:
-        tables.say(memory, console)
+    tables.say(f"to read: {plan.tokens:,} tokens at most; shared prefixes are read once", console)
+    if plan.memory:
+        tables.say(plan.memory, console)
 
 
-def check_plan(settings: Settings) -> None:
-    """Raise EvaluateError for what would fail later, after the plan was shown."""
-    check(settings, context=_context(settings, _config(settings)))
-
-
-def _memory(config: Any, settings: Settings, length: int) -> str:
-    """Return in words the memory of weights, cache and activations at a length."""
+def _memory(config: PreTrainedConfig, options: ModelOptions, lengths: Sequence[int]) -> str:
+    """Return in words the memory of weights, cache and activations at the length that takes most."""
+    # Short prompts are answered together, so the longest need not take the most memory.
+    length = max(lengths, key=lambda length: (max(options.batch_tokens // length, 1) * length, length))
     saved = str(getattr(config, "dtype", None) or "float32").split(".")[-1]
-    dtype = settings.load.dtype if settings.load.dtype in _BYTES else saved
+    dtype = options.dtype if options.dtype in _BYTES else saved
     size, saved_size = _BYTES.get(dtype, 4), _BYTES.get(saved, 4)
-    on_disk = weight_bytes(settings.model)
+    on_disk = weight_bytes(options.name)
     weights = None if on_disk is None else on_disk * size // saved_size
-    together = max(1, settings.load.batch_tokens // length)
-    cache = cache_bytes(config, length, bytes_per_value=size) * together
-    activations = f"the activations of {settings.load.chunk_tokens:,} tokens"
+    cache = cache_bytes(config, max(1, options.batch_tokens // length) * length, bytes_per_value=size)
+    activations = f"the activations of {options.chunk_tokens:,} tokens"
     total = "" if weights is None else f", together {_gib(weights + cache)} and {activations}"
-    place, capacity = _device_memory(settings.load.device)
+    place, capacity = _device_memory(options.device)
     beside = f"; {place} has {_gib(capacity)}"
     if (weights or 0) + cache > capacity:
         beside += ", which is too little: lower --batch-tokens, give --dtype bfloat16, or leave the length out"
@@ -242,12 +219,12 @@ def _device_memory(device: str) -> tuple[str, int]:
     return "this machine", memory_bytes()
 
 
-def cache_bytes(config: Any, length: int, *, bytes_per_value: int) -> int:
-    """Return the bytes of the key-value cache of one prompt: 2 × layers × key-value heads × head size × length."""
+def cache_bytes(config: PreTrainedConfig, tokens: int, *, bytes_per_value: int) -> int:
+    """Return the bytes of the key-value cache of some tokens: 2 × layers × key-value heads × head size × tokens."""
     heads = config.num_attention_heads
     key_value_heads = getattr(config, "num_key_value_heads", None) or heads
     head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
-    return int(2 * config.num_hidden_layers * key_value_heads * head_size * length * bytes_per_value)
+    return int(2 * config.num_hidden_layers * key_value_heads * head_size * tokens * bytes_per_value)
 
 
 def weight_bytes(name: str) -> int | None:

@@ -1,4 +1,4 @@
-"""Prompts: what a model is fed for a sample, the same ids for every engine, and which part of its text is the answer.
+"""Prompts: the token ids of a sample, equal for every engine, and the part of the generated text that is the answer.
 
     completion   the prompt and the answer's prefix, as one text; the tokenizer's BOS precedes it once
     chat         the model's chat template, applied here: the prompt is the user's turn, the answer's prefix begins the assistant's
@@ -21,11 +21,55 @@ from typing import Any, Final, Literal, Protocol
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
 from nextlong.evaluate.task import Sample, TextTokenizer
-from nextlong.text import Json, first_sentence
+from nextlong.text import Json, first_sentence, why_no_model
 
 PromptFormat = Literal["completion", "chat", "messages"]
 _UNKNOWN_TEMPLATE: Final = 64  # tokens kept free for a template that only the server knows
 _OPEN, _CLOSE = "<think>", "</think>"
+
+
+@dataclass(frozen=True)
+class ModelOptions:
+    """Which model is evaluated, where it runs, and how it is prompted.
+
+    With `url` it runs on a server, whose prompts are counted by `tokenizer` (default: `name`). `thinking` is the number of tokens
+    to reason in; `context` replaces the context of the model's configuration; vLLM splits a model over `gpus`.
+    """
+
+    name: str
+    prompt_format: PromptFormat = "completion"
+    thinking: int = 0
+    context: int | None = None
+    revision: str | None = None
+    engine: Literal["transformers", "vllm"] = "transformers"
+    gpus: int = 1
+    device: str = "auto"
+    dtype: str = "auto"
+    attention: str = "sdpa"
+    chunk_tokens: int = 2048
+    batch_tokens: int = 16_384
+    url: str | None = None
+    tokenizer: str | None = None
+    api_key_env: str = "OPENAI_API_KEY"
+    concurrency: int = 8
+    max_attempts: int = 8
+    timeout_s: float = 600.0
+    first_wait_s: float = 0.5
+
+    def __post_init__(self) -> None:
+        """Raise EvaluateError for options that do not fit together, and for a name that is no model's."""
+        if self.url is not None and not self.url.startswith(("http://", "https://")):
+            raise EvaluateError(f"--url {self.url}: give http://HOST:PORT/v1 or https://…")
+        if self.url is None and (why := why_no_model(self.name)):
+            raise EvaluateError(f"{self.name} {why}, or the --url of a server")
+        if self.url is None and self.prompt_format == "messages":
+            raise EvaluateError(
+                "--prompt-format messages is for a server (--url); give chat, or completion for a base model"
+            )
+        if self.url is None and self.engine != "vllm" and self.gpus > 1:
+            raise EvaluateError(
+                f"--gpus {self.gpus} is for --engine vllm; --device sharded spreads a model of transformers"
+            )
 
 
 @dataclass(frozen=True)
@@ -42,14 +86,13 @@ class Prompts:
             raise EvaluateError("--thinking: a base model does not reason before it answers; give --prompt-format chat")
 
     @classmethod
-    def read(
-        cls, source: str, *, prompt_format: PromptFormat, thinking: int = 0, revision: str | None = None
-    ) -> Prompts:
-        """Read a tokenizer, and for `chat` its template. Raises EvaluateError where one is missing."""
-        if prompt_format != "chat":
-            return cls(TextTokenizer.read(source), prompt_format, thinking)
-        template = load_tokenizer(source, revision=revision, prompt_format=prompt_format)
-        return cls(TextTokenizer(template.backend_tokenizer), prompt_format, thinking, template)
+    def read(cls, options: ModelOptions) -> Prompts:
+        """Read a model's tokenizer, and for `chat` its template. Raises EvaluateError where one is missing."""
+        source = (options.url and options.tokenizer) or options.name
+        if options.prompt_format != "chat":
+            return cls(TextTokenizer.read(source), options.prompt_format, options.thinking)
+        template = load_tokenizer(source, options)
+        return cls(TextTokenizer(template.backend_tokenizer), "chat", options.thinking, template)
 
     @cached_property
     def overhead(self) -> int:
@@ -122,12 +165,12 @@ class Prompts:
         }
 
 
-def load_tokenizer(name: str, *, revision: str | None = None, prompt_format: PromptFormat) -> Any:
-    """Return a fast tokenizer of transformers. Raises EvaluateError if there is none, or no template that `prompt_format` needs."""
+def load_tokenizer(name: str, options: ModelOptions) -> Any:
+    """Return a fast tokenizer of transformers. Raises EvaluateError if there is none, or no chat template that the format needs."""
     source = Path(name).expanduser()
     try:
         tokenizer = required("transformers").AutoTokenizer.from_pretrained(
-            str(source.parent if source.is_file() else source), revision=revision
+            str(source.parent if source.is_file() else source), revision=options.revision
         )
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise EvaluateError(
@@ -137,7 +180,7 @@ def load_tokenizer(name: str, *, revision: str | None = None, prompt_format: Pro
         raise EvaluateError(
             f"{name}: its tokenizer has no tokenizer.json; `AutoTokenizer.from_pretrained(…).save_pretrained(…)` writes one"
         )
-    if prompt_format == "chat" and not tokenizer.chat_template:
+    if options.prompt_format == "chat" and not tokenizer.chat_template:
         raise EvaluateError(
             f"--prompt-format chat: {name} has no chat template; leave the option out for a base model, or name the folder of "
             "an instruction-tuned one (of a server: --tokenizer FOLDER, or --prompt-format messages)"
@@ -145,10 +188,10 @@ def load_tokenizer(name: str, *, revision: str | None = None, prompt_format: Pro
     return tokenizer
 
 
-class Model(Protocol):
-    """Whoever answers.
+class AnsweringModel(Protocol):
+    """A model that answers samples: of transformers, of vLLM, or behind a server.
 
-    `context` is the most tokens, answer included, None where nobody says; `engine` is what runs the model, with its version.
+    `context` is the most tokens, answer included, None where it is unknown; `engine` is what runs the model, with its version.
     """
 
     context: int | None

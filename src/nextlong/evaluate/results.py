@@ -122,6 +122,7 @@ class Score:
         """The bootstrap 95 % interval; None where the outcomes of a part are unknown."""
         if not self.parts or any(not len(part.outcomes) for _, part in self.parts):
             return None
+        # Parts are resampled independently: replicate i of the mean is the mean of their replicates i.
         low, high = np.quantile(sum(weight * part.replicates for weight, part in self.parts), _QUANTILES)
         return float(low), float(high)
 
@@ -141,7 +142,7 @@ def differences(one: Json, other: Json) -> list[str]:
     return [f"{name} {one[name]} and {other[name]}" for name in one if name in other and one[name] != other[name]]
 
 
-def p_value(one: Score, other: Score) -> float | None:
+def _p_value(one: Score, other: Score) -> float | None:
     """Return the probability of a difference this great if the two do not differ, two-sided.
 
     None where they cannot be compared: other tasks, lengths or protocols, or unknown outcomes.
@@ -159,13 +160,14 @@ def p_value(one: Score, other: Score) -> float | None:
         signs = rng_for(0, "permutation", str(ours.key)).integers(2, size=(_FLIPS, len(by_group))) * 2 - 1
         observed += float(by_group.sum())
         flipped += signs @ by_group
+    # The observed signs are one of the flips, so p is never 0; 1e-9 lets rounding break no tie.
     return float((1 + np.count_nonzero(np.abs(flipped) >= abs(observed) - 1e-9)) / (1 + _FLIPS))
 
 
 def is_better(one: Score, others: Sequence[Score]) -> bool:
     """Return whether a score is significantly greater than each of the others."""
     return bool(others) and all(
-        one.value > other.value and (p := p_value(one, other)) is not None and p < _SIGNIFICANT for other in others
+        one.value > other.value and (p := _p_value(one, other)) is not None and p < _SIGNIFICANT for other in others
     )
 
 
@@ -221,7 +223,7 @@ class Result:
 
 
 @dataclass(frozen=True)
-class Results:
+class ModelResults:
     """A results directory: the model, and every finished file."""
 
     path: Path
@@ -313,7 +315,7 @@ def check_format(values: Json, path: Path) -> None:
         )
 
 
-def read_results(folder: Path) -> Results:
+def read_results(folder: Path) -> ModelResults:
     """Read a results directory. Raises EvaluateError if it is none."""
     index = folder / INDEX
     if not index.is_file():
@@ -322,7 +324,7 @@ def read_results(folder: Path) -> Results:
     record = store.read_json(index)
     check_format(record, index)
     finished = tuple(read_finished(path) for path in sorted(folder.glob("*/*.json")))
-    return Results(folder, record["model"], finished)
+    return ModelResults(folder, record["model"], finished)
 
 
 class Partial:

@@ -21,9 +21,11 @@ import nextlong
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import results
-from nextlong.evaluate.data import STAND_INS, DataFiles
-from nextlong.evaluate.plan import Settings, check, check_probes, local, pairs
-from nextlong.evaluate.prompts import Model
+from nextlong.evaluate.data import STAND_INS
+from nextlong.evaluate.huggingface import HuggingFaceModel, VllmModel
+from nextlong.evaluate.plan import EvaluationSettings, check, local, pairs
+from nextlong.evaluate.prompts import AnsweringModel, Prompts
+from nextlong.evaluate.server import ServerModel
 from nextlong.evaluate.task import Probe, Request, Sample, Task
 from nextlong.report.tables import say
 from nextlong.text import Json
@@ -32,7 +34,7 @@ from nextlong.text import Json
 class IncompleteError(EvaluateError):
     """No sample could be made for some tasks; `measured` holds the results of the others."""
 
-    def __init__(self, message: str, measured: results.Results) -> None:
+    def __init__(self, message: str, measured: results.ModelResults) -> None:
         super().__init__(message)
         self.measured = measured
 
@@ -41,18 +43,26 @@ class _NoSampleError(EvaluateError):
     """A task's data, or a length without room for it, give no samples; other tasks are not affected."""
 
 
-def evaluate(open_model: Callable[[], Model], settings: Settings, *, progress: Progress) -> results.Results:
+def evaluate(
+    open_model: Callable[[], AnsweringModel], settings: EvaluationSettings, *, progress: TaskProgress
+) -> results.ModelResults:
     """Answer what is missing and return all results. Files are looked for before the model is loaded.
 
-    Raises IncompleteError at the end for tasks that no sample could be made for; the others are measured.
+    Raises EvaluateError, before the first task begins, for a probe that cannot be measured on this model, and IncompleteError at
+    the end for tasks that no sample could be made for; the others are measured.
     """
+    # First without the model, which may take minutes to load, then with its context.
     check(settings, context=None)
     model = open_model()
     check(settings, context=model.context)
     todo = pairs(settings)
     if model.prompts.format == "completion" and getattr(model.prompts.template, "chat_template", None):
         progress.note("the model has a chat template, but is given plain text; add --prompt-format chat to use it")
-    check_probes(settings, model)
+    for task, length in todo:
+        if isinstance(task, Probe) and not settings.place(task, length).exists():
+            task.check_model(local(model, task), settings.run)
+            if length is not None:
+                task.check(settings.request(task, length, model))
     with store.explained(settings.out):
         settings.out.mkdir(parents=True, exist_ok=True)
     with store.locked(settings.out):
@@ -74,7 +84,18 @@ def evaluate(open_model: Callable[[], Model], settings: Settings, *, progress: P
     return measured
 
 
-def _tokens(task: Task | Probe, length: int | None, settings: Settings) -> int:
+def opened(settings: EvaluationSettings) -> AnsweringModel:
+    """Load the model, or connect to its server."""
+    options = settings.model
+    assert options is not None, "the command names one"
+    if options.url is not None:
+        return ServerModel(options, Prompts.read(options))
+    if options.engine == "vllm":
+        return VllmModel(options, longest=max(settings.lengths))
+    return HuggingFaceModel(options)
+
+
+def _tokens(task: Task | Probe, length: int | None, settings: EvaluationSettings) -> int:
     final = settings.place(task, length)
     left = (settings.samples or task.samples) - results.answered(final)
     return 0 if final.is_file() else max(left, 0) * (length or 0)
@@ -94,9 +115,10 @@ def _memory_explained(task: Task | Probe, length: int | None) -> Iterator[None]:
         ) from None
 
 
-def _claim(settings: Settings, identity: Json) -> None:
+def _claim(settings: EvaluationSettings, identity: Json) -> None:
     """Write whose results the folder holds. Raises EvaluateError if it holds another model's."""
     index = settings.out / results.INDEX
+    # These are for reports alone: with another label the results are still those of the same model.
     about = {"label": settings.label, "negatives_cosine": settings.negatives_cosine}
     if index.is_file():
         before = store.read_json(index)
@@ -112,7 +134,9 @@ def _claim(settings: Settings, identity: Json) -> None:
     )
 
 
-def _one(model: Model, task: Task | Probe, length: int | None, settings: Settings, progress: Progress) -> None:
+def _one(
+    model: AnsweringModel, task: Task | Probe, length: int | None, settings: EvaluationSettings, progress: TaskProgress
+) -> None:
     final = settings.place(task, length)
     depends_on = _depends_on(task, length, settings, model.identity())
     mark = results.fingerprint(depends_on)
@@ -126,6 +150,7 @@ def _one(model: Model, task: Task | Probe, length: int | None, settings: Setting
         return
     samples = settings.samples or task.samples
     request = replace(settings.request(task, length, model), advance=progress.advance)
+    # The time of this session alone: of a resumed task the earlier part is not counted.
     began = time.monotonic()
     partial = results.Partial(final.with_suffix(".partial.jsonl"), mark)
     try:
@@ -152,7 +177,10 @@ def _one(model: Model, task: Task | Probe, length: int | None, settings: Setting
         partial.close()
 
 
-def _depends_on(task: Task | Probe, length: int | None, settings: Settings, identity: Json) -> Json:
+def _depends_on(task: Task | Probe, length: int | None, settings: EvaluationSettings, identity: Json) -> Json:
+    """Return what a result depends on: among others the hash of every file that is read, of a stand-in where one is missing."""
+    data, names = settings.data, (*task.needs(length), *task.optional(length or 0))
+    read = {name if data.has(name) else STAND_INS.get(name, name) for name in names}
     run = {}
     if settings.run and (isinstance(task, Probe) or task.reads == "run"):
         from nextlong.runs import run as opened
@@ -165,18 +193,12 @@ def _depends_on(task: Task | Probe, length: int | None, settings: Settings, iden
         "samples": settings.samples or task.samples,
         "seed": settings.seed,
         "model": identity,
-        "data": _hashes((*task.needs(length), *task.optional(length or 0)), settings.data),
+        "data": {name: store.hash_file(data.path(name)) for name in sorted(read) if data.has(name)},
         **run,
     }
 
 
-def _hashes(names: Sequence[str], data: DataFiles) -> dict[str, str]:
-    """Return the hash of every file that is read, by its name; of a stand-in where the file is missing."""
-    read = {name if data.has(name) else STAND_INS.get(name, name) for name in names}
-    return {name: store.hash_file(data.path(name)) for name in sorted(read) if data.has(name)}
-
-
-def _answered(model: Model, task: Task, request: Request, samples: int, *, skip: int) -> Iterator[list[Json]]:
+def _answered(model: AnsweringModel, task: Task, request: Request, samples: int, *, skip: int) -> Iterator[list[Json]]:
     """Yield the lines of the samples behind the first `skip`, a batch at a time."""
     made = _made(task, request, skip, samples)
     while group := list(islice(made, model.batch(request.length))):
@@ -185,10 +207,9 @@ def _answered(model: Model, task: Task, request: Request, samples: int, *, skip:
         if task.follow_up is not None and answers:
             questions = [task.follow_up(answer, sample) for answer, sample in zip(answers, fitting, strict=True)]
             answers = list(model.answers(questions))
-        lines = {
-            id(sample): _line(model, task, sample, answer) for sample, answer in zip(fitting, answers, strict=True)
-        }
-        yield [lines.get(id(sample)) or _refusal(sample) for sample in group]
+        lines = iter([_line(model, task, sample, answer) for sample, answer in zip(fitting, answers, strict=True)])
+        refusals = ({"refused": True, **_details(sample)} for sample in group if sample not in fitting)
+        yield [next(lines if sample in fitting else refusals) for sample in group]
 
 
 def _made(task: Task, request: Request, skip: int, samples: int) -> Iterator[Sample | None]:
@@ -198,7 +219,7 @@ def _made(task: Task, request: Request, skip: int, samples: int) -> Iterator[Sam
         raise _NoSampleError(str(error).removeprefix("--lengths: ")) from None
 
 
-def fits(model: Model, sample: Sample, request: Request) -> bool:
+def fits(model: AnsweringModel, sample: Sample, request: Request) -> bool:
     """Return whether a sample with its answer fits the length, and the model's context.
 
     Lengths count no BOS, as RULER's, and no reasoning; the last token of an answer is never read, which leaves room for a BOS.
@@ -207,11 +228,11 @@ def fits(model: Model, sample: Sample, request: Request) -> bool:
     return request.fits(sample) and (model.context is None or fed <= model.context)
 
 
-def _refusal(sample: Sample | None) -> Json:
-    return {"refused": True, **({"details": sample.details} if sample is not None and sample.details else {})}
+def _details(sample: Sample | None) -> Json:
+    return {"details": sample.details} if sample is not None and sample.details else {}
 
 
-def _line(model: Model, task: Task, sample: Sample, answer: str) -> Json:
+def _line(model: AnsweringModel, task: Task, sample: Sample, answer: str) -> Json:
     if model.prompts.thinking:  # its answer follows its reasoning, not the prefix that other models continue
         sample = replace(sample, answer_prefix="")
     return {
@@ -220,7 +241,7 @@ def _line(model: Model, task: Task, sample: Sample, answer: str) -> Json:
         "answer": answer,
         "references": list(sample.references),
         "scores": task.score(answer, sample),
-        **({"details": sample.details} if sample.details else {}),
+        **_details(sample),
     }
 
 
@@ -241,7 +262,7 @@ def _summary(task: Task, lines: Sequence[Json], length: int) -> Json:
 _SILENCE_S: Final = 60.0  # at most, where there is no terminal
 
 
-class Progress:
+class TaskProgress:
     """Print what is measured: a moving line on a terminal; else a line per task, and one a minute for those that take longer.
 
     The time left for all tasks is estimated from tokens at the pace so far: longer prompts take longer per token, and refused

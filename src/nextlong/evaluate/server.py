@@ -20,11 +20,10 @@ import urllib.error
 import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from typing import Final
 
 from nextlong.errors import EvaluateError
-from nextlong.evaluate.prompts import PromptFormat, Prompts
+from nextlong.evaluate.prompts import ModelOptions, Prompts
 from nextlong.evaluate.task import Sample
 from nextlong.text import Json
 
@@ -32,28 +31,21 @@ _LONGEST_WAIT_S: Final = 30.0
 _PASSING: Final = (408, 429)
 
 
-@dataclass(frozen=True)
-class ServerOptions:
-    """Where the server is and how it is asked."""
+class ServerModel:
+    """A model behind an OpenAI-compatible server; the tokenizer and its template are the user's."""
 
-    url: str
-    context: int | None = None
-    prompt_format: PromptFormat = "completion"
-    thinking: int = 0
-    api_key_env: str = "OPENAI_API_KEY"
-    concurrency: int = 8
-    max_attempts: int = 8
-    timeout_s: float = 600.0
-    first_wait_s: float = 0.5
+    def __init__(self, options: ModelOptions, prompts: Prompts) -> None:
+        self.options, self.prompts, self.context = options, prompts, options.context
+        self.engine = f"server {options.url}"
 
+    def identity(self) -> Json:
+        """Return name, place and tokenizer, and how it is prompted. Which weights the server holds, it alone knows."""
+        named = {"kind": "server", "name": self.options.name, "url": self.options.url, "context": self.context}
+        return {**named, **self.prompts.identity()}
 
-class Server:
-    """A model behind an OpenAI-compatible server, that answers; prompts of the format `messages` need no tokenizer."""
-
-    def __init__(self, name: str, options: ServerOptions, prompts: Prompts | None = None) -> None:
-        self.name, self.options, self._prompts = name, options, prompts
-        if not options.url.startswith(("http://", "https://")):
-            raise EvaluateError(f"--url {options.url}: give http://HOST:PORT/v1 or https://…")
+    def batch(self, length: int) -> int:
+        """Return how many requests make a batch: a few rounds of those that are sent concurrently."""
+        return self.options.concurrency * (4 if length <= 16_384 else 1)
 
     def answers(self, samples: Sequence[Sample]) -> Iterator[str]:
         """Yield the answers in order, greedy, cut at the sample's limits. Raises EvaluateError when the server gives up."""
@@ -62,34 +54,31 @@ class Server:
             try:
                 for one in asked:
                     yield one.result()
+            # After an error, requests that have not been sent are not worth sending.
             finally:
                 for one in asked:
                     one.cancel()
 
     def _answer(self, sample: Sample) -> str:
-        prompts = self._prompts
-        budget = sample.max_new_tokens if prompts is None else prompts.budget(sample)
-        body: Json = {"model": self.name, "max_tokens": budget, "temperature": 0}
-        if (stop := sample.stop if prompts is None else prompts.stop(sample)) is not None:
+        prompts = self.prompts
+        body: Json = {"model": self.options.name, "max_tokens": prompts.budget(sample), "temperature": 0}
+        if (stop := prompts.stop(sample)) is not None:
             body["stop"] = [stop]
-        if prompts is None or prompts.format == "messages":
+        if prompts.format == "messages":
             place = "/chat/completions"
-            body["messages"] = Prompts.messages(sample)
+            body["messages"] = prompts.messages(sample)
             if sample.answer_prefix:
                 raise EvaluateError(
                     f"--prompt-format messages: the task begins the model's answer ({sample.answer_prefix.strip()!r:.60}), and a "
                     "server's own template cannot; give --prompt-format chat with --tokenizer FOLDER, or leave the task out"
                 )
-            if prompts is not None and prompts.thinking:
+            if prompts.thinking:
                 body["chat_template_kwargs"] = {"enable_thinking": True}
         else:
             place = "/completions"
             is_cut = sample.input_ids is not None and prompts.format == "completion"
             body["prompt"] = prompts.ids(sample) if is_cut else prompts.text(sample)
-        text = self._text_of(self._post(place, json.dumps(body).encode()))
-        return text if prompts is None else prompts.answer(text, sample)
-
-    def _text_of(self, received: bytes) -> str:
+        received = self._post(place, json.dumps(body).encode())
         try:
             choice = json.loads(received)["choices"][0]
             text = choice["message"]["content"] if "message" in choice else choice["text"]
@@ -100,7 +89,7 @@ class Server:
             raise self._error(
                 f"answered without content{reason}: a model that reasons needs --thinking with more tokens than it takes"
             )
-        return text
+        return prompts.answer(text, sample)
 
     def _post(self, place: str, body: bytes) -> bytes:
         headers = {"Content-Type": "application/json"}
@@ -111,7 +100,7 @@ class Server:
             if attempt:
                 time.sleep(self._wait_s(attempt))
             try:
-                request = urllib.request.Request(self.options.url.rstrip("/") + place, body, headers)
+                request = urllib.request.Request(str(self.options.url).rstrip("/") + place, body, headers)
                 with urllib.request.urlopen(request, timeout=self.options.timeout_s) as answer:
                     received: bytes = answer.read()
                     return received
@@ -133,26 +122,7 @@ class Server:
         return min(self.options.first_wait_s * 2.0 ** (attempt - 1), _LONGEST_WAIT_S) * random.uniform(0.5, 1.0)
 
     def _error(self, what: str) -> EvaluateError:
-        return EvaluateError(f"--url {self.options.url}, model {self.name}: the server {what}")
-
-
-class ServerModel(Server):
-    """The same, measured; the tokenizer and its template are the user's."""
-
-    def __init__(self, name: str, prompts: Prompts, options: ServerOptions) -> None:
-        super().__init__(name, options, prompts)
-        self.prompts = prompts
-        self.context = options.context
-        self.engine = f"server {options.url}"
-
-    def identity(self) -> Json:
-        """Return name, place and tokenizer, and how it is asked. Which weights the server holds, it alone knows."""
-        named = {"kind": "server", "name": self.name, "url": self.options.url, "context": self.context}
-        return {**named, **self.prompts.identity()}
-
-    def batch(self, length: int) -> int:
-        """Return how many requests make a batch: a few rounds of those that are under way at a time."""
-        return self.options.concurrency * (4 if length <= 16_384 else 1)
+        return EvaluateError(f"--url {self.options.url}, model {self.options.name}: the server {what}")
 
 
 def _message(error: urllib.error.HTTPError) -> str:

@@ -48,7 +48,7 @@ class TextTokenizer:
             )
         except Exception as error:  # the library raises a bare Exception whatever is wrong
             raise EvaluateError(
-                f"--tokenizer {source}: no tokenizer.json there, and the hub gives none of that name ({error})"
+                f"--tokenizer {source}: no tokenizer.json there, and the hub has no tokenizer of that name ({error})"
             ) from None
         return cls(backend)
 
@@ -78,6 +78,7 @@ class TextTokenizer:
     @cached_property
     def prefix(self) -> tuple[int, ...]:
         """The special ids that the tokenizer puts before a text."""
+        # Whatever precedes the ids of the text itself; what follows them (EOS) would end the prompt, so it is left out.
         with_special, plain = self.backend.encode("a").ids, self.encode("a")
         starts = (n for n in range(len(with_special)) if with_special[n : n + len(plain)] == plain)
         return tuple(with_special[: next(starts, 0)])
@@ -142,6 +143,23 @@ class Request:
         tokens = self.tokenizer.count(sample.text) if sample.input_ids is None else len(sample.input_ids)
         return tokens + sample.max_new_tokens <= self.room
 
+    def fitting(self, sample: Sample) -> Sample | None:
+        """Return a sample that fits with its answer; None, which counts as refused, for another."""
+        return sample if self.fits(sample) else None
+
+    def require(self, least: int, task: str) -> None:
+        """Raise EvaluateError for a length below the least that a task needs."""
+        if self.length < least:
+            raise EvaluateError(
+                f"--lengths: {task} needs at least {least:,} tokens, not {self.length:,}; leave the length or the task out"
+            )
+
+    def too_short(self, task: str) -> EvaluateError:
+        """Return the error of a length that leaves a task no room."""
+        return EvaluateError(
+            f"--lengths: {task} needs more than {self.length:,} tokens; leave the length or the task out"
+        )
+
     def is_in_band(self, sample: Sample) -> bool:
         """Return whether the tokens of a published sample, answer included, lie in (length / 2, length]."""
         # A token is hardly ever over eight characters, nor under one: most samples need not be tokenized.
@@ -151,7 +169,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Measurement:
+class _Measurement:
     """What tasks and probes declare alike. Reports have one table per suite and one per category.
 
     `metric` names the score that counts. `lengths` are those that the benchmark defines: () for any, None for a measurement without
@@ -180,7 +198,7 @@ class Measurement:
 
 
 @dataclass(frozen=True)
-class Task(Measurement):
+class Task(_Measurement):
     """A generator of samples with its scorer.
 
     `make` yields the samples that fit, and None for each one that does not: these are refused and score 0. `follow_up` turns an
@@ -197,7 +215,7 @@ class Task(Measurement):
 
 
 @dataclass(frozen=True)
-class Probe(Measurement):
+class Probe(_Measurement):
     """A measurement inside a model. `measure` returns `scores`, `n`, and whatever else its result file holds.
 
     `check` raises EvaluateError for a request that `measure` would refuse, without a model; `check_model` for a model, or for a run
@@ -229,9 +247,18 @@ def all_tasks() -> dict[str, Task]:
     return {name: one for name, one in registered().items() if isinstance(one, Task)}
 
 
-def all_probes() -> dict[str, Probe]:
-    """Return every probe by name."""
-    return {name: one for name, one in registered().items() if isinstance(one, Probe)}
+def chosen(suites: Sequence[str], names: Sequence[str]) -> list[Task | Probe]:
+    """Return the tasks and probes of some suites, or the named ones. Raises EvaluateError for an unknown name."""
+    every = registered().values()
+    known = {one.suite for one in every}
+    for suite in suites:
+        if suite not in known:
+            raise EvaluateError(f"--suite {suite}: there is no such suite; choose from {', '.join(sorted(known))}")
+    within = {one.name: one for one in every if not suites or one.suite in suites}
+    for name in names:
+        if name not in within:
+            raise EvaluateError(f"--tasks {name}: there is no such task; choose from {', '.join(within)}")
+    return [one for name, one in within.items() if not names or name in names]
 
 
 def parse_lengths(text: str) -> list[int]:
@@ -244,6 +271,7 @@ def parse_lengths(text: str) -> list[int]:
             raise EvaluateError(f"--lengths: {part.strip()!r} is not a length; write 8192, 8k, 8k,32k or 8k..128k")
         if high < low:
             raise EvaluateError(f"--lengths {part.strip()}: the second is smaller than the first; write 8k..128k")
+        # A range holds its first length and every doubling up to its last.
         while low <= high:
             lengths.add(low)
             low *= 2

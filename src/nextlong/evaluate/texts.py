@@ -1,4 +1,4 @@
-"""Texts: the haystacks that needles are hidden in, and the word lists that RULER samples from.
+"""Texts: the haystacks of the needle tasks, and RULER's word lists.
 
 In:  the user's essays or any long text; wonderwords' lists, which come with the extra. Out: words, sentences, and haystacks of an
 exact number of tokens.
@@ -36,7 +36,7 @@ def wonderwords(name: str) -> tuple[str, ...]:
     return tuple(line.rstrip() for line in lines)
 
 
-class Hyphenated:
+class _Hyphenated:
     """Every adjective-noun once, in the order of `sorted`: six million strings that are computed on access.
 
     Those of one adjective are contiguous, unless another adjective begins with it and a hyphen: only such groups are expanded and
@@ -72,9 +72,9 @@ class Hyphenated:
 
 
 @cache
-def hyphenated() -> Hyphenated:
+def hyphenated() -> _Hyphenated:
     """Return every adjective-noun: the keys of RULER's needles."""
-    return Hyphenated(wonderwords("adjective"), wonderwords("noun"))
+    return _Hyphenated(wonderwords("adjective"), wonderwords("noun"))
 
 
 def essay_words(data: DataFiles) -> list[str]:

@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.artifacts.finished import References, document_hashes, read_references
+from nextlong.artifacts.finished import References
 from nextlong.engine.step import TaskResult
 from nextlong.errors import CorpusError, RecipeError
 from nextlong.rng import keyed_hash, threshold_for
@@ -39,7 +39,16 @@ def mix(
     serve, in their order, as many as its share holds. Raises RecipeError or CorpusError if there are no such
     proportions.
     """
-    _check_weights(indexes, weights)
+    if len(indexes) != len(weights):
+        raise RecipeError(f"mix has {len(weights)} weights for {len(indexes)} runs; give one weight for each run")
+    for place, (index, weight) in enumerate(zip(indexes, weights, strict=True)):
+        if not (isfinite(weight) and weight > 0):
+            raise RecipeError(f"proportion {place} of the mix is {weight}; give a number above 0")
+        if not len(index):
+            raise CorpusError(
+                f"run {place} of the mix has no sequence to give; remove it from the mix, or run its recipe again"
+            )
+    # Of each run, (n,): the sequences or tokens up to and including each of its sequences.
     ends = [np.cumsum(index["length"] if by == "tokens" else np.ones(len(index), np.int64)) for index in indexes]
     shares = [Fraction(str(weight)) for weight in weights]  # 0.1 as it was written
     scale = min(int(end[-1]) / share for end, share in zip(ends, shares, strict=True))
@@ -47,7 +56,7 @@ def mix(
     for index, end, share in zip(indexes, ends, shares, strict=True):
         count = int(np.searchsorted(end, int(scale * share), side="right"))
         chosen.append(index[:count])
-        # A sequence stands where its middle lies on its own run's way from 0 to 1.
+        # Order by the position of each sequence's middle within its own run, from 0 to 1.
         middles = end[:count] - np.diff(end[:count], prepend=0) / 2
         moments.append(middles / end[count - 1] if count else middles)
     order = np.argsort(np.concatenate(moments), kind="stable")
@@ -55,60 +64,37 @@ def mix(
     return mixed
 
 
-def _check_weights(indexes: Sequence[NDArray[Any]], weights: Sequence[float]) -> None:
-    if len(indexes) != len(weights):
-        raise RecipeError(f"mix has {len(weights)} weights for {len(indexes)} runs; give one weight for each run")
-    for place, (index, weight) in enumerate(zip(indexes, weights, strict=True)):
-        if not (isfinite(weight) and weight > 0):
-            raise RecipeError(f"proportion {place} of the mix is {weight}; give a number above 0")
-        if not len(index):
-            raise CorpusError(f"run {place} of the mix has no sequence to give; leave it out, or make it again")
-
-
 # split
 
 
-def split(index: NDArray[Any], *, validation: float, seed: int) -> tuple[NDArray[Any], NDArray[Any]]:
-    """Return (train, validation) sequences, each in the order of `index`; about the share `validation` is validation.
+def is_validation(index: NDArray[Any], *, share: float, seed: int) -> NDArray[np.bool_]:
+    """Return which sequences of an index are held out for validation, about a `share` of them, shape (n,).
 
     Each key is asked by itself, so that a meta-document lies on the same side whatever the run, length or method.
-    Raises RecipeError unless 0 < validation < 1.
+    Raises RecipeError unless 0 < share < 1.
     """
-    held_out = _is_validation(index, validation, seed)
-    return index[~held_out], index[held_out]
+    if not 0 < share < 1:
+        raise RecipeError(f"validation={share} is not a share; give a number between 0 and 1, such as 0.01")
+    held_out: NDArray[np.bool_] = keyed_hash(index["key"], seed=seed, stage="split") < threshold_for(share)
+    return held_out
 
 
-def split_apart(
-    index: NDArray[Any],
-    *,
-    validation: float,
-    seed: int,
-    chunk_ids: NDArray[np.int64],
-    offsets: NDArray[np.int64],
-    corpora: Sequence[Hashable],
-) -> tuple[NDArray[Any], NDArray[Any], int]:
-    """Split as `split` does, and leave out of train, and count, what shares a chunk with validation.
+def shares_chunks(
+    held_out: NDArray[np.bool_], *, chunk_ids: NDArray[np.int64], offsets: NDArray[np.int64], corpora: NDArray[np.int64]
+) -> NDArray[np.bool_]:
+    """Return which sequences that are not held out share a chunk with one that is, shape (n,).
 
-    Sequence i names chunk_ids[offsets[i]:offsets[i+1]]. `corpora[run]` says of which CHUNKS a run's ids speak (their
-    fingerprint): ids of two runs are compared where it is equal. Where it is not, only the split by key holds.
+    Sequence i names chunk_ids[offsets[i]:offsets[i+1]] of the CHUNKS with number `corpora[i]`: ids are compared within one
+    number, and where runs have different CHUNKS only the split by key holds.
     """
-    held_out = _is_validation(index, validation, seed)
-    owners = np.repeat(np.arange(len(index)), np.diff(offsets))
-    corpus_of_run = np.array([list(corpora).index(corpus) for corpus in corpora])
-    corpus = corpus_of_run[index["run"]][owners]
-    is_shared = np.zeros(len(index), np.bool_)
+    # (m,) each, by place in `chunk_ids`: the sequence that names the chunk, and the number of its CHUNKS.
+    owners = np.repeat(np.arange(len(held_out)), np.diff(offsets))
+    corpus = corpora[owners]
+    is_shared = np.zeros(len(held_out), np.bool_)
     for number in np.unique(corpus):
         train, withheld = ((corpus == number) & (held_out[owners] == side) for side in (False, True))
-        shared = np.isin(chunk_ids[train], chunk_ids[withheld])
-        is_shared[owners[train][shared]] = True
-    return index[~held_out & ~is_shared], index[held_out], int(is_shared.sum())
-
-
-def _is_validation(index: NDArray[Any], validation: float, seed: int) -> NDArray[np.bool_]:
-    if not 0 < validation < 1:
-        raise RecipeError(f"validation={validation} is not a share; give a number between 0 and 1, such as 0.01")
-    held_out: NDArray[np.bool_] = keyed_hash(index["key"], seed=seed, stage="split") < threshold_for(validation)
-    return held_out
+        is_shared[owners[train][np.isin(chunk_ids[train], chunk_ids[withheld])]] = True
+    return is_shared
 
 
 # pack
@@ -140,6 +126,8 @@ def arrange_rows(out: Path, *, runs: Sequence[References], arrangement: Arrangem
     splits, left_out = arranged(runs, arrangement)
     _refuse_empty(splits, left_out, arrangement)
     documents, chunks = _contents(splits, runs)
+    both = ((some, chunks["train"][corpus]) for corpus, some in chunks.get("validation", {}).items())
+    shared = sum(len(np.intersect1d(*pair, assume_unique=True)) for pair in both)
     written = {}
     for name, index in splits.items():
         index, offsets = packed(index, row_tokens=arrangement.pack)
@@ -153,22 +141,24 @@ def arrange_rows(out: Path, *, runs: Sequence[References], arrangement: Arrangem
             documents=documents[name],
             tokens=int(index["length"].sum()),
             of_runs=tuple((len(lengths), int(lengths.sum())) for lengths in of_runs) if len(runs) > 1 else (),
-            short_rows=int((row_tokens(index, offsets) < full).sum()),
+            short_rows=int((np.diff(np.append(0, np.cumsum(index["length"]))[offsets]) < full).sum()),
             chunks=sum(map(len, chunks[name].values())),
-            chunks_in_train=0 if name == "train" else _in_both(chunks[name], chunks["train"]),
+            chunks_in_train=0 if name == "train" else shared,
         )
     return RowsResult(left_out=left_out, **written)
 
 
 def _refuse_empty(splits: Mapping[str, NDArray[Any]], left_out: int, arrangement: Arrangement) -> None:
-    """Raise CorpusError if one of two splits is empty; why a run has no sequence at all is told elsewhere."""
+    """Raise CorpusError if one of two splits is empty; `refuse_nothing` explains why a run has no sequence at all."""
     total = left_out + sum(map(len, splits.values()))
     empty = [name for name, index in splits.items() if not len(index)]
     if not total or not arrangement.validation or not empty:
         return
     problem = f"export.validation={arrangement.validation:g} leaves no sequence for {empty[0]} of {total:,}"
     if left_out:
-        raise CorpusError(f"{problem}: {left_out:,} share a chunk with validation and are left out; {FEWER_LEFT_OUT}")
+        raise CorpusError(
+            f"{problem}: {left_out:,} share a chunk with validation and are filtered out; {FEWER_LEFT_OUT}"
+        )
     raise CorpusError(f"{problem}; make more sequences, or choose another share")
 
 
@@ -182,7 +172,7 @@ def _contents(
     hashes_of: dict[str, list[NDArray[np.uint64]]] = {name: [] for name in splits}
     chunks_of: dict[str, _Chunks] = {name: {} for name in splits}
     for number, run in enumerate(runs):
-        ids, offsets = read_references(run.sequences, take=run.take)
+        ids, offsets = run.chunk_ids()
         firsts = np.cumsum([0, *run.take])
         for name, index in splits.items():
             of_run = index[index["run"] == number]
@@ -192,48 +182,34 @@ def _contents(
             before = chunks_of[name].get(run.corpus, chunk_ids)
             chunks_of[name][run.corpus] = np.union1d(before, chunk_ids)
             if len(chunk_ids):
-                hashes_of[name].append(document_hashes(chunk_ids, run.chunks, run.hashes))
+                hashes_of[name].append(run.document_hashes(chunk_ids))
     documents = {name: len(np.unique(np.concatenate(hashes))) if hashes else 0 for name, hashes in hashes_of.items()}
     return documents, chunks_of
 
 
-def _in_both(some: _Chunks, others: _Chunks) -> int:
-    return sum(len(np.intersect1d(some[corpus], others[corpus], assume_unique=True)) for corpus in some)
-
-
 def arranged(runs: Sequence[References], arrangement: Arrangement) -> tuple[dict[str, NDArray[Any]], int]:
-    """Return the SEQUENCE_INDEX of each split, its runs mixed, and how many sequences are in none because they share
-    chunks."""
+    """Return the SEQUENCE_INDEX of each split, its runs mixed, and how many sequences were filtered out for shared chunks."""
     index = np.concatenate([run.read_index(run=number) for number, run in enumerate(runs)])
-    splits, left_out = _split(index, runs, arrangement)
-    return {name: _mixed(of_runs, name, len(runs), arrangement) for name, of_runs in splits.items()}, left_out
-
-
-def _split(
-    index: NDArray[Any], runs: Sequence[References], arrangement: Arrangement
-) -> tuple[dict[str, NDArray[Any]], int]:
-    share, seed = arrangement.validation, arrangement.seed
-    if not share:
-        return {"train": index}, 0
-    if arrangement.shared_chunks == "keep":
-        train, validation = split(index, validation=share, seed=seed)
-        return {"train": train, "validation": validation}, 0
-    references = [read_references(run.sequences, take=run.take) for run in runs]
-    sizes = np.concatenate([np.diff(offsets) for _, offsets in references])
-    train, validation, left_out = split_apart(
-        index,
-        validation=share,
-        seed=seed,
-        chunk_ids=np.concatenate([ids for ids, _ in references]),
-        offsets=np.concatenate([[0], np.cumsum(sizes)]),
-        corpora=[run.corpus for run in runs],
-    )
-    return {"train": train, "validation": validation}, left_out
+    if not arrangement.validation:
+        return {"train": _mixed(index, "train", len(runs), arrangement)}, 0
+    held_out = is_validation(index, share=arrangement.validation, seed=arrangement.seed)
+    is_shared = np.zeros(len(index), np.bool_)
+    if arrangement.shared_chunks == "leave-out":
+        references = [run.chunk_ids() for run in runs]
+        corpora = [run.corpus for run in runs]
+        is_shared = shares_chunks(
+            held_out,
+            chunk_ids=np.concatenate([ids for ids, _ in references]),
+            offsets=np.concatenate([[0], np.cumsum(np.concatenate([np.diff(ends) for _, ends in references]))]),
+            corpora=np.array([corpora.index(corpus) for corpus in corpora])[index["run"]],
+        )
+    splits = {"train": index[~held_out & ~is_shared], "validation": index[held_out]}
+    mixed = {name: _mixed(of_runs, name, len(runs), arrangement) for name, of_runs in splits.items()}
+    return mixed, int(is_shared.sum())
 
 
 def _mixed(index: NDArray[Any], split: str, runs: int, arrangement: Arrangement) -> NDArray[Any]:
-    """Return the sequences of a split, given run by run, in the proportions asked; without any all, evenly
-    interleaved."""
+    """Mix the sequences of a split, given run by run, in the requested proportions; without any, interleave all evenly."""
     if runs == 1 or not len(index):
         return index
     of_runs = [index[index["run"] == number] for number in range(runs)]
@@ -253,15 +229,8 @@ def packed(index: NDArray[Any], *, row_tokens: int | None) -> tuple[NDArray[Any]
     """Return the index in row order, and the offsets of the rows, shape (rows + 1,)."""
     if row_tokens is None:
         return index, np.arange(len(index) + 1)
-    rows = pack(index["length"], row_tokens=row_tokens)
-    return index[rows.order], rows.offsets
-
-
-def row_tokens(index: NDArray[Any], offsets: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return how many tokens each row has, shape (rows,)."""
-    ends = np.concatenate([[0], np.cumsum(index["length"])])
-    tokens: NDArray[np.int64] = np.diff(ends[offsets])
-    return tokens
+    order, offsets = pack(index["length"], row_tokens=row_tokens)
+    return index[order], offsets
 
 
 def fill(tokens: int, *, rows: int, room: int) -> float:
@@ -300,21 +269,12 @@ class RowsResult(TaskResult):
         return {"train": self.train} | ({} if self.validation is None else {"validation": self.validation})
 
 
-@dataclass(frozen=True)
-class Packed:
-    """Rows of whole sequences: row i holds sequences order[offsets[i]:offsets[i + 1]], ascending.
-
-    Rows stand in the order of their first sequence.
-    """
-
-    order: NDArray[np.int64]
-    offsets: NDArray[np.int64]
-
-
-def pack(lengths: NDArray[np.int64], *, row_tokens: int) -> Packed:
+def pack(lengths: NDArray[np.int64], *, row_tokens: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Put each sequence, lengths (n,), whole into a row of at most `row_tokens`: the longest first, where it fits best.
 
-    Sequences of one length come out in order. Raises RecipeError for a sequence that is longer than a row.
+    Return (order, offsets): row i holds sequences order[offsets[i]:offsets[i + 1]], ascending, and rows stand in the order
+    of their first sequence. Sequences of one length come out in order. Raises RecipeError for a sequence that is longer
+    than a row.
     """
     if len(lengths) and lengths.max() > row_tokens:
         longest = int(np.argmax(lengths))
@@ -322,7 +282,7 @@ def pack(lengths: NDArray[np.int64], *, row_tokens: int) -> Packed:
             f"pack={row_tokens} tokens a row cannot hold sequence {longest}, which has {int(lengths[longest])}; "
             "raise it to at least that (a multiple leaves no gap)"
         )
-    row_of = np.empty(len(lengths), np.int64)
+    row_of = np.empty(len(lengths), np.int64)  # the row of each sequence, by when it was opened
     rooms: list[int] = []  # tokens that some row has left, ascending and distinct, at most row_tokens of them
     rows_with: dict[int, list[int]] = {}
     count = 0
@@ -343,9 +303,10 @@ def pack(lengths: NDArray[np.int64], *, row_tokens: int) -> Packed:
             if not rows:
                 insort(rooms, left)
             rows.append(row)
+    # (rows,) each: the first sequence of a row, and the place of the row among all by that sequence.
     _, first = np.unique(row_of, return_index=True)
     place_of = np.empty(len(first), np.int64)
     place_of[np.argsort(first)] = np.arange(len(first))
     row_of = place_of[row_of]
     offsets = np.concatenate([[0], np.cumsum(np.bincount(row_of, minlength=len(first)))])
-    return Packed(np.argsort(row_of, kind="stable"), offsets)
+    return np.argsort(row_of, kind="stable"), offsets

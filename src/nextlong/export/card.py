@@ -51,7 +51,7 @@ _MEANINGS: Final = {
     "spans": _SPANS,
 }
 
-# What these columns hold instead where documents are padded, which the column `_PADDED` tells.
+# What these columns hold instead where documents are padded: in formats with the column `_PADDED`.
 _PADDED: Final = "seq_lengths_padded"
 _PADDED_MEANINGS: Final = {
     "input_ids": "token ids, each document with its padding behind it",
@@ -98,8 +98,7 @@ class Split:
 
 @dataclass(frozen=True, slots=True)
 class Laid:
-    """One format: what its splits hold, how many tokens a row can hold, and its folder below the card, "" for the
-    card's."""
+    """One format: its splits, the tokens that a row can hold, and its folder below the card's ("": the same folder)."""
 
     format: Format
     splits: Sequence[Split]
@@ -109,7 +108,7 @@ class Laid:
 
 @dataclass(frozen=True, slots=True)
 class Facts:
-    """What a card tells. `statistics` are label → value in the order of the page; `recipes` are YAML, one a run.
+    """The facts that a card states. `statistics` are label → value in the order of the page; `recipes` are YAML, one a run.
 
     `left_out`: the number of sequences that are in no split because they share a chunk with validation, and of all.
     `runs` of a mix: name, sequences and tokens of each.

@@ -11,38 +11,64 @@ arrived, so a resumed push reads nothing back.
 from __future__ import annotations
 
 import errno
-import hashlib
+import itertools
 import json
-import os
 import posixpath
 import shutil
 import tempfile
 import time
 import uuid
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import Future, ThreadPoolExecutor, as_completed
+from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, Literal, TypedDict
+from typing import Final, Literal, TypedDict
 
-import xxhash
-
+from nextlong.engine import store
 from nextlong.errors import ExportError, RunError
 from nextlong.reading import file_systems
 from nextlong.text import counted
 
+RECORD: Final = ".nextlong-push.json"
+DELIVERED: Final = "manifest.json"  # says what the files are of
+_TOLD_ANEW: Final = frozenset({"README.md", DELIVERED})  # the same data may be described in other words
 # A reader that finds one of these takes the files beside it for complete.
-_TOLD_ANEW: Final = frozenset({"README.md", "manifest.json"})  # the same data may be told with other words
-_LAST_NAMES: Final = frozenset({"README.md", "index.json", "manifest.json", "dataset_info.json", "state.json"})
+_LAST_NAMES: Final = frozenset({"README.md", "index.json", DELIVERED, "dataset_info.json", "state.json"})
 _LAST_SUFFIXES: Final = (".idx",)
-# What people and hubs put beside data; hidden files besides.
+# What people and hubs put beside data, in addition to hidden files.
 _ALLOWED: Final = frozenset({"LICENSE", "LICENSE.md", "LICENSE.txt"})
 # Trying again does not help against these.
 _LASTING: Final = (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError, ImportError, MemoryError)
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _RECORD_EVERY_S: Final = 10.0  # on the Hugging Face hub each write is a commit
 _LONGEST_PAUSE_S: Final = 30.0
+_MARKER: Final = ".nextlong-push-check"
+_COMMITS: Final = frozenset({"hf"})
+# Object stores show an upload when it is complete; elsewhere a file is sent under another name first.
+_ATOMIC: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az", "hf"})
+
+
+@dataclass(frozen=True, slots=True)
+class ExportFile:
+    """A finished file: its path, its name below the destination (with /), its size, and its XXH3 128-bit hash in hex."""
+
+    path: Path
+    name: str
+    bytes: int
+    xxh3: str
+
+    def entry(self, *, whole: bool) -> PublishedFile:
+        """Return what the record says of the file."""
+        return PublishedFile(bytes=self.bytes, xxh3=self.xxh3, whole=whole)
+
+
+class PublishedFile(TypedDict):
+    """What the record says of a file: its size, its XXH3 128-bit hash in hex, and whether it has arrived."""
+
+    bytes: int
+    xxh3: str
+    whole: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -52,17 +78,6 @@ class Published:
     sent: int
     sent_bytes: int
     kept: int
-
-
-@dataclass(frozen=True, slots=True)
-class Push:
-    """What a push will do: files to send, names to delete before, and what the record says before and after the
-    deleting."""
-
-    due: list[ExportFile]
-    stale: list[str]
-    before: dict[str, PublishedFile]
-    record: dict[str, PublishedFile]
 
 
 def publish(
@@ -79,19 +94,46 @@ def publish(
 
     `others` says what to do about files of earlier pushes that are not among `files`: refuse, or delete them. Files
     that no push put there are never deleted. A failed transfer is tried `attempts` times, `first_pause_s` apart and
-    twice as long each time. `progress` is told after each file how many files and bytes were sent.
+    twice as long each time. `progress` gets the number of files and bytes sent so far, after each file.
 
     Raises ExportError naming the destination and the cure; RunError if a file is not what the run recorded.
     """
     place = Destination(destination)
     with _refusals(destination):
-        plan = plan_push(files, place.sizes(), place.read_record(), destination=destination, others=others)
-        if plan.due or plan.stale:
-            _clear(place, plan)
-        push = _Push(place, plan.record, attempts=attempts, first_pause_s=first_pause_s, progress=progress)
+        sizes, known = place.held()
+        _refuse_strangers(files, sizes, known, destination)
+        # Of earlier pushes, what is not of these files; a card may differ.
+        hashes = {file.name: file.xxh3 for file in files}
+        other = sorted(
+            name
+            for name, entry in known.items()
+            if name in sizes
+            and hashes.get(name) != entry["xxh3"]
+            and (name not in hashes or posixpath.basename(name) not in _TOLD_ANEW)
+        )
+        if other and others == "refuse":
+            raise _another(destination, other)
+        # Replacing begins with what says that the rest is there, so that no reader ever takes a mixture for whole.
+        ends = {name for name in sizes if _comes_last(name) and name in known} if other else set()
+        stale = sorted(ends | (set(other) - hashes.keys()), key=lambda name: (not _comes_last(name), name))
+        due = [
+            file
+            for file in files
+            if file.name in stale
+            or sizes.get(file.name) != file.bytes
+            or known.get(file.name) != file.entry(whole=True)
+        ]
+        names_due = {file.name for file in due}
+        record = {file.name: file.entry(whole=file.name not in names_due) for file in files}
+        if due or stale:  # the record names what is about to change before anything is deleted
+            place.write_record({name: known[name] for name in stale} | record)
+            for name in stale:
+                place.delete(name)
+            place.write_record(record)
+        push = _Push(place, record, attempts=attempts, first_pause_s=first_pause_s, progress=progress)
         for is_last in (False, True):
-            push.send([file for file in plan.due if _comes_last(file.name) is is_last], threads=threads)
-    return Published(len(plan.due), sum(file.bytes for file in plan.due), len(files) - len(plan.due))
+            push.send([file for file in due if _comes_last(file.name) is is_last], threads=threads)
+    return Published(len(due), sum(file.bytes for file in due), len(files) - len(due))
 
 
 def check_destination(destination: str, steps: Mapping[str, str] | None = None) -> None:
@@ -103,42 +145,12 @@ def check_destination(destination: str, steps: Mapping[str, str] | None = None) 
     """
     place = Destination(destination)
     with _refusals(destination):
-        at_destination, record = place.sizes(), place.read_record()
-        known = _known(at_destination, record)
-        _refuse_strangers((), at_destination, known, destination)
-        there = sorted(known.keys() & at_destination.keys())
-        if there and steps is not None and place.pushed_steps() not in (None, steps):
-            raise _another(destination, there)
+        sizes, known = place.held()
+        _refuse_strangers((), sizes, known, destination)
+        pushed = sorted(known.keys() & sizes.keys())
+        if pushed and steps is not None and place.pushed_steps() not in (None, steps):
+            raise _another(destination, pushed)
         place.try_writing()
-
-
-def plan_push(
-    files: Sequence[ExportFile],
-    at_destination: Mapping[str, int],
-    record: Mapping[str, PublishedFile],
-    *,
-    destination: str,
-    others: Literal["refuse", "replace"],
-) -> Push:
-    """Return what is to be done so that exactly `files` lie at the destination, which has `found` and was told
-    `record`.
-
-    Raises ExportError if that would take what no push put there, or another export without leave.
-    """
-    known = _known(at_destination, record)
-    _refuse_strangers(files, at_destination, known, destination)
-    other = _of_another(files, at_destination, known)
-    if other and others == "refuse":
-        raise _another(destination, other)
-    stale = _stale(files, at_destination, known, other)
-    due = [file for file in files if file.name in stale or not _is_whole(file, at_destination, known)]
-    names_due = {file.name for file in due}
-    whole = {file.name: _entry(file, whole=file.name not in names_due) for file in files}
-    return Push(due, stale, {**{name: known[name] for name in stale}, **whole}, whole)
-
-
-def _known(at_destination: Mapping[str, int], record: Mapping[str, PublishedFile]) -> dict[str, PublishedFile]:
-    return {name: entry for name, entry in record.items() if name in at_destination or entry["whole"] is False}
 
 
 def _another(destination: str, other: Sequence[str]) -> ExportError:
@@ -148,34 +160,26 @@ def _another(destination: str, other: Sequence[str]) -> ExportError:
     )
 
 
-def _stale(
-    files: Sequence[ExportFile],
-    at_destination: Mapping[str, int],
-    known: Mapping[str, PublishedFile],
-    other: Sequence[str],
-) -> list[str]:
-    """Return what is to be deleted, in this order.
-
-    Replacing begins with what says that the rest is there, so that no reader ever takes a mixture for whole.
-    """
-    if not other:
-        return []
-    ends = {name for name in at_destination if _comes_last(name) and name in known}
-    kept = {file.name for file in files} - ends
-    return sorted(({*other} | ends) - kept, key=lambda name: (not _comes_last(name), name))
+def _refuse_strangers(
+    files: Iterable[ExportFile], sizes: Mapping[str, int], known: Mapping[str, PublishedFile], destination: str
+) -> None:
+    """Raise ExportError if the destination holds files that no push put there, whatever their names."""
+    strangers = sorted(name for name in sizes.keys() - known.keys() if name not in _ALLOWED)
+    if strangers:
+        clash = " and would be overwritten" if strangers[0] in {file.name for file in files} else ""
+        raise ExportError(
+            f"{destination} holds {counted(len(strangers), 'file')} that no push put there, such as {strangers[0]!r}, which a "
+            f"reader would take for the data set's{clash}; choose an empty destination or remove them"
+        )
 
 
-def _clear(place: Destination, plan: Push) -> None:
-    """Delete what is stale, with the record telling first what is about to change."""
-    place.write_record(plan.before)
-    for name in plan.stale:
-        place.delete(name)
-    place.write_record(plan.record)
+def _comes_last(name: str) -> bool:
+    return posixpath.basename(name) in _LAST_NAMES or name.endswith(_LAST_SUFFIXES)
 
 
 @contextmanager
 def _refusals(url: str) -> Iterator[None]:
-    """Tell the errors of file systems, of which each has its own, as ExportError."""
+    """Turn the errors of file systems, of which each has its own, into ExportError."""
     try:
         yield
     except (ExportError, RunError):
@@ -185,18 +189,18 @@ def _refusals(url: str) -> Iterator[None]:
 
 
 class _Push:
-    """A push under way: what arrived, told to the destination's record every few seconds and at the end."""
+    """A push under way: what arrived is written to the destination's record every few seconds and at the end."""
 
     def __init__(
         self,
         place: Destination,
-        whole: dict[str, PublishedFile],
+        record: dict[str, PublishedFile],
         *,
         attempts: int,
         first_pause_s: float,
         progress: Callable[[int, int], None],
     ) -> None:
-        self.place, self.record = place, whole
+        self.place, self.record = place, record
         self.attempts, self.first_pause_s, self.progress = attempts, first_pause_s, progress
         self.files = self.bytes = 0
 
@@ -209,92 +213,38 @@ class _Push:
         try:
             for done in as_completed(under_way):
                 done.result()
-                self._arrived(under_way[done])
+                self.files, self.bytes = self.files + 1, self.bytes + under_way[done].bytes
+                self.progress(self.files, self.bytes)
                 if time.monotonic() - written > _RECORD_EVERY_S:
                     self.place.write_record(self.record)
                     written = time.monotonic()
         finally:
             executor.shutdown(cancel_futures=True)
-            self._note_stragglers(under_way)
             self.place.write_record(self.record)
 
-    def _arrived(self, file: ExportFile) -> None:
-        self.record[file.name] = _entry(file, whole=True)
-        self.files, self.bytes = self.files + 1, self.bytes + file.bytes
-        self.progress(self.files, self.bytes)
-
-    def _note_stragglers(self, under_way: Mapping[Future[None], ExportFile]) -> None:
-        """Note what other threads finished while one of them failed."""
-        for done, file in under_way.items():
-            if done.done() and not done.cancelled() and done.exception() is None:
-                self.record[file.name] = _entry(file, whole=True)
-
     def _send_one(self, file: ExportFile) -> None:
-        _check_source(file)
+        """Send a file and note that it arrived, in a thread. Raises RunError if it is not what the run recorded."""
+        try:
+            digest = store.hash_file(file.path)
+        except OSError as error:
+            raise RunError(f"{file.path} cannot be read ({error.strerror}); export again") from None
+        if digest != file.xxh3:
+            raise RunError(
+                f"{file.path} is not what was exported (its hash is {digest}, not {file.xxh3}); export again"
+            )
         pause_s = self.first_pause_s
-        for attempt in range(1, self.attempts + 1):
+        for attempt in itertools.count(1):
             try:
-                return self.place.put(file)
+                self.place.put(file)
             except Exception as error:
-                if attempt == self.attempts or _lasts(error):
+                lasts = isinstance(error, _LASTING) or (isinstance(error, OSError) and error.errno in _FULL)
+                if attempt == self.attempts or lasts:
                     raise _refusal(self.place.url, error, file.name) from None
+            else:
+                self.record[file.name] = file.entry(whole=True)
+                return
             time.sleep(pause_s)
             pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
-        raise AssertionError("unreachable: the last attempt returns or raises")
-
-
-def _check_source(file: ExportFile) -> None:
-    """Raise RunError unless a file is what the run recorded; what is published must be what was verified."""
-    try:
-        with file.path.open("rb") as opened:
-            digest = hashlib.file_digest(opened, xxhash.xxh3_128).hexdigest()
-    except OSError as error:
-        raise RunError(f"{file.path} cannot be read ({error.strerror}); export again") from None
-    if digest != file.xxh3:
-        raise RunError(f"{file.path} is not what was exported (its hash is {digest}, not {file.xxh3}); export again")
-
-
-def _entry(file: ExportFile, *, whole: bool) -> PublishedFile:
-    return PublishedFile(bytes=file.bytes, xxh3=file.xxh3, whole=whole)
-
-
-def _is_whole(file: ExportFile, at_destination: Mapping[str, int], known: Mapping[str, PublishedFile]) -> bool:
-    return at_destination.get(file.name) == file.bytes and known.get(file.name) == _entry(file, whole=True)
-
-
-def _comes_last(name: str) -> bool:
-    return posixpath.basename(name) in _LAST_NAMES or name.endswith(_LAST_SUFFIXES)
-
-
-def _refuse_strangers(
-    files: Iterable[ExportFile], at_destination: Mapping[str, int], known: Mapping[str, PublishedFile], destination: str
-) -> None:
-    """Raise ExportError if the destination holds files that no push put there, whatever their names."""
-    strangers = sorted(name for name in at_destination.keys() - known.keys() if name not in _ALLOWED)
-    if strangers:
-        clash = " and would be overwritten" if strangers[0] in {file.name for file in files} else ""
-        raise ExportError(
-            f"{destination} holds {counted(len(strangers), 'file')} that no push put there, such as {strangers[0]!r}, which a "
-            f"reader would take for the data set's{clash}; choose an empty destination or remove them"
-        )
-
-
-def _of_another(
-    files: Sequence[ExportFile], at_destination: Mapping[str, int], known: Mapping[str, PublishedFile]
-) -> list[str]:
-    """Return what earlier pushes put there that is not of these files; a card may be told anew."""
-    exported_hashes = {file.name: file.xxh3 for file in files}
-    return sorted(
-        name
-        for name, entry in known.items()
-        if name in at_destination
-        and exported_hashes.get(name) != entry["xxh3"]
-        and (name not in exported_hashes or posixpath.basename(name) not in _TOLD_ANEW)
-    )
-
-
-def _lasts(error: Exception) -> bool:
-    return isinstance(error, _LASTING) or (isinstance(error, OSError) and error.errno in _FULL)
 
 
 def _refusal(url: str, error: Exception, name: str = "") -> ExportError:
@@ -314,34 +264,6 @@ def _refusal(url: str, error: Exception, name: str = "") -> ExportError:
     return ExportError(f"{what}: {reason}; {cure}")
 
 
-RECORD: Final = ".nextlong-push.json"
-DELIVERED: Final = "manifest.json"  # says what the files are of
-
-_MARKER: Final = ".nextlong-push-check"
-_COMMITS: Final = frozenset({"hf"})
-# Object stores show an upload when it is complete; elsewhere a file is sent under another name first.
-_ATOMIC: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az", "hf"})
-
-
-class PublishedFile(TypedDict):
-    """What the record says of a file: its size, its XXH3 128-bit hash in hex, and whether it has arrived."""
-
-    bytes: int
-    xxh3: str
-    whole: bool
-
-
-@dataclass(frozen=True, slots=True)
-class ExportFile:
-    """A finished file: where it lies, its name below the destination (with /), its size and XXH3 128-bit hash in
-    hex."""
-
-    path: Path
-    name: str
-    bytes: int
-    xxh3: str
-
-
 class Destination:
     """A folder on any file system, local or reached by a URL. Raises ExportError if it cannot be reached."""
 
@@ -353,7 +275,7 @@ class Destination:
         self.is_atomic = bool(file_systems.protocols(self.fs) & _ATOMIC)
 
     def sizes(self) -> dict[str, int]:
-        """Return name → bytes of every file that is there, hidden ones left out."""
+        """Return name → bytes of every file that is there, without hidden ones."""
         self.fs.invalidate_cache()
         if self.fs.isfile(self.root):
             raise ExportError(f"the destination {self.url!r} is a file; name a folder")
@@ -367,6 +289,11 @@ class Destination:
             for name, info in names.items()
             if not any(part.startswith(".") for part in name.split("/"))
         }
+
+    def held(self) -> tuple[dict[str, int], dict[str, PublishedFile]]:
+        """Return the sizes of all files, and what the record says of those that are there or were being sent."""
+        sizes, record = self.sizes(), self.read_record()
+        return sizes, {name: entry for name, entry in record.items() if name in sizes or not entry["whole"]}
 
     def read_record(self) -> dict[str, PublishedFile]:
         """Return name → bytes, xxh3 and whether it arrived, of what earlier pushes sent; empty where there was none."""
@@ -384,10 +311,10 @@ class Destination:
             ) from None
 
     def pushed_steps(self) -> dict[str, str] | None:
-        """Return split → fingerprint of the step that made it, as the last push tells; None where it got not so far."""
+        """Return split → fingerprint of the step that made it, as the last push recorded it; None if it did not get that far."""
         try:
             splits = json.loads(self.fs.cat_file(self.at(DELIVERED)))["splits"]
-            return {str(split): str(told["step"]) for split, told in splits.items()}
+            return {str(name): str(split["step"]) for name, split in splits.items()}
         except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
             return None
 
@@ -398,17 +325,17 @@ class Destination:
         commit, so there nothing is tried.
         """
         if self.is_local:
-            return _check_folder(Path(self.root))
-        if not file_systems.protocols(self.fs) & _COMMITS:
+            folder = Path(self.root).absolute()
+            nearest = next(path for path in (folder, *folder.parents) if path.exists())
+            tempfile.TemporaryFile(dir=nearest).close()  # one without a name
+        elif not file_systems.protocols(self.fs) & _COMMITS:
             marker = f"{self._nearest().rstrip('/')}/{_MARKER}-{uuid.uuid4().hex[:8]}"  # several runs may try at once
             self.fs.pipe_file(marker, b"")
             with suppress(Exception):  # whatever a file system raises where it may not be deleted
                 self.fs.rm_file(marker)
-        return None
 
     def _nearest(self) -> str:
-        """Return the folder, or the nearest one above it that is there; object stores have no folders that could be
-        missing."""
+        """Return the folder, or the nearest existing one above it; in object stores no folder can be missing."""
         folder = self.root
         while not self.is_atomic and folder != self.fs._parent(folder) and not self.fs.exists(folder):
             folder = self.fs._parent(folder)
@@ -419,58 +346,36 @@ class Destination:
         if self.is_local:
             target = Path(self.at(RECORD))
             target.parent.mkdir(parents=True, exist_ok=True)
-            _write_whole(target, lambda partial: partial.write_text(text, encoding="utf-8"), mark="new")
+            store.write_text(target, text)
         else:
             self.fs.pipe_file(self.at(RECORD), text.encode())
 
     def put(self, file: ExportFile) -> None:
         """Send one file; it is there under its name only when it is complete."""
         target = self.at(file.name)
+        partial = f"{posixpath.dirname(target)}/.{posixpath.basename(target)}.{file.xxh3[:8]}.part"
         if self.is_local:
             Path(target).parent.mkdir(parents=True, exist_ok=True)
-            return _write_whole(Path(target), lambda partial: shutil.copyfile(file.path, partial), mark=file.xxh3[:8])
-        if self.is_atomic:
+            try:
+                shutil.copyfile(file.path, partial)
+                store.sync(Path(partial))
+                Path(partial).replace(target)
+            except BaseException:
+                Path(partial).unlink(missing_ok=True)
+                raise
+            store.sync(Path(target).parent)
+        elif self.is_atomic:
             self.fs.put_file(str(file.path), target)
         else:
-            partial = f"{posixpath.dirname(target)}/.{posixpath.basename(target)}.{file.xxh3[:8]}.part"
             self.fs.put_file(str(file.path), partial)
             self.fs.mv(partial, target)
-        return None
 
     def delete(self, name: str) -> None:
         self.fs.rm_file(self.at(name))
-        if self.is_local:
-            _remove_empty(Path(self.at(name)).parent, below=Path(self.root))
+        folder = Path(self.at(name)).parent
+        while self.is_local and folder != Path(self.root) and not any(folder.iterdir()):
+            folder.rmdir()
+            folder = folder.parent
 
     def at(self, name: str) -> str:
         return f"{self.root.rstrip('/')}/{name}"
-
-
-def _check_folder(folder: Path) -> None:
-    there = next(path for path in (folder.absolute(), *folder.absolute().parents) if path.exists())
-    tempfile.TemporaryFile(dir=there).close()  # one without a name
-
-
-def _write_whole(target: Path, write: Callable[[Path], Any], *, mark: str) -> None:
-    """Have `write` make a file beside `target`, bring it to the disk, and give it its name."""
-    partial = target.with_name(f".{target.name}.{mark}.part")
-    try:
-        write(partial)
-        with partial.open("rb+") as file:
-            os.fsync(file.fileno())
-        partial.replace(target)
-    except BaseException:
-        partial.unlink(missing_ok=True)
-        raise
-    folder = os.open(target.parent, os.O_RDONLY)
-    try:
-        os.fsync(folder)
-    finally:
-        os.close(folder)
-
-
-def _remove_empty(folder: Path, *, below: Path) -> None:
-    """Remove a folder that nothing is left in, and those above it, down to the destination itself."""
-    while folder != below and not any(folder.iterdir()):
-        folder.rmdir()
-        folder = folder.parent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from nextlong.artifacts.finished import chunks_of, corpus, references, sequences_per_part, special_ids, token_store
+from nextlong.artifacts.finished import chunks_of, references, sequences_per_part
 from nextlong.artifacts.results import TokenizerResult
 from nextlong.engine import store
 from nextlong.engine.estimate import Estimate
@@ -44,11 +44,11 @@ class Mix(NamedTuple):
     by: Literal["sequences", "tokens"] = "sequences"
 
 
-ALONE = Mix()
+_ALONE = Mix()
 
 
 def export_steps(
-    export: Export, read: Sequence[Step], *, sequences: int | Literal["all"], mix: Mix = ALONE
+    export: Export, read: Sequence[Step], *, sequences: int | Literal["all"], mix: Mix = _ALONE
 ) -> list[Step]:
     """Return the steps that write every format; `read` are those whose files they need, as `read_steps`.
 
@@ -62,12 +62,11 @@ def export_steps(
 
 
 def check_names(formats: Sequence[str], known: Artifacts) -> None:
-    """Raise RecipeError for a format that is called as a step of the run is, whose place in the record it would
-    take."""
+    """Raise RecipeError for a format with the name of a step of the run, which it would replace in the record."""
     for name in formats:
         if name in known and "format" not in known[name].manifest["config"]:
             raise RecipeError(
-                f"export.formats: {name} is the name of a step of the run, so no format can be called so; give the format, and its "
+                f"export.formats: {name} is the name of a step of the run, so a format cannot have it; give the format, and its "
                 "entry point, another name"
             )
 
@@ -133,68 +132,59 @@ def _rows_step(export: Export, read: Sequence[Step], sequences: int | Literal["a
 
     takes = [sequences, *(other.sequences for other in mix.others)]
     config = arrangement | {"sequences": takes, "others": others}
-    estimate = Estimate(
-        work=lambda amounts: amounts.sequences, seconds=2e-5, disk=lambda amounts: amounts.sequences, bytes=36
-    )
+    estimate = Estimate(work="sequences", seconds=2e-5, disk="sequences", bytes=36)
     return Step("rows", 2, config, tuple(read), tasks, RowsResult, estimate=estimate)
 
 
 def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequence[Step], mix: Mix) -> Step:
     """Rows → the files of one split in one format."""
-    keys = _keys(export, name)
-    extra = {"extra_tokens": format_of(name).extra_tokens} if format_of(name).extra_tokens else {}
+    keys, made = _keys(export, name), format_of(name)
     config: Json = {
         "format": name,
         "split": split,
         "shard_mb": export.shard_mb,
         **{key: value for key, value in keys.items() if key != "compression"},
-        **({"compression": keys["compression"]} if keys["compression"] != format_of(name).compressions[0] else {}),
-        **extra,
+        **({"compression": keys["compression"]} if keys["compression"] != made.compressions[0] else {}),
+        **({"extra_tokens": made.extra_tokens} if made.extra_tokens else {}),
     }
 
     def tasks(done: Artifacts) -> Work:
         index, offsets = (done["rows"].file(f".{split}.{kind}.npy") for kind in ("index", "offsets"))
         id_bytes = _ID_BYTES * int(np.load(index)["length"].sum())
-        options = _options(done, keys, shard_bytes=_shard_bytes(export, name, id_bytes))
-        origins = [_origin(run) for run in (done, *(other.finished for other in mix.others))]
+        tokenizer = done["tokenizer"].result(TokenizerResult)
+        options = Options(
+            keys=keys,
+            shard_bytes=_shard_bytes(export, name, id_bytes),
+            vocab_size=tokenizer.vocab_size,
+            bos_id=tokenizer.bos_id,
+            eos_id=tokenizer.eos_id,
+            token_id=partial(token_id, tokenizer=done["tokenizer"].file(".tokenizer.json")),
+        )
+        origins = [Origin.of(run) for run in (done, *(other.finished for other in mix.others))]
         shards = divide_into_shards(np.load(index), np.load(offsets), origins, name=name, options=options)
         shared: dict[str, Any] = {"index": index, "offsets": offsets, "origins": origins, "options": options}
         each = [partial(export_shard, name=name, shard=shard, **shared) for shard in shards]
         return Work(each, [Join(range(len(each)), lambda results: partial(close_export, name=name, shards=results))])
 
-    result = format_of(name).result
     share = export.validation if split == SPLITS[-1] else 1 - export.validation
     estimate = Estimate(
         work=lambda amounts: share * amounts.tokens,
         seconds=4e-8,
         disk=lambda amounts: share * amounts.tokens,
-        bytes=format_of(name).bytes_per_token(export.compression, TYPICAL_CHARS_PER_TOKEN),
+        bytes=made.bytes_per_token(export.compression, TYPICAL_CHARS_PER_TOKEN),
         tasks=lambda amounts: _shards_of(share * amounts.tokens * _ID_BYTES),
     )
-    return Step(step_name(name, split), 5, config, (rows, *read), tasks, result, estimate=estimate)
+    return Step(step_name(name, split), 5, config, (rows, *read), tasks, made.result, estimate=estimate)
 
 
 def _shards_of(id_bytes: float) -> float:
-    """Return about how many shards so many bytes of ids are written in, by a format that has no rule of its own."""
+    """Return about how many shards `id_bytes` bytes of ids make in a format that has no rule of its own."""
     megabytes = id_bytes / 1e6
     return max(1.0, min(_SHARDS, megabytes / _LEAST_SHARD_MB), megabytes / _MOST_SHARD_MB)
 
 
-def _options(done: Artifacts, keys: Mapping[str, Any], *, shard_bytes: int) -> Options:
-    tokenizer = done["tokenizer"].result(TokenizerResult)
-    return Options(
-        keys=keys,
-        shard_bytes=shard_bytes,
-        vocab_size=tokenizer.vocab_size,
-        bos_id=tokenizer.bos_id,
-        eos_id=tokenizer.eos_id,
-        token_id=partial(token_id, tokenizer=done["tokenizer"].file(".tokenizer.json")),
-    )
-
-
 def _keys(export: Export, name: str) -> Json:
-    """Return the keys of `export` that a format takes, and how it compresses: its own word, which is its first for
-    `auto`."""
+    """Return the keys of `export` that a format takes, and its compression, which is its first for `auto`."""
     accepted = format_of(name)
     asked = export.compression
     keys = {key: getattr(export, key) for key in sorted(accepted.keys - {"compression"})}
@@ -209,14 +199,3 @@ def _shard_bytes(export: Export, name: str, total_bytes: int) -> int:
     if asked is not None:
         return int(asked * 1_000_000)
     return min(max(total_bytes // _SHARDS, _LEAST_SHARD_MB * 1_000_000), _MOST_SHARD_MB * 1_000_000)
-
-
-def _origin(done: Artifacts) -> Origin:
-    return Origin(
-        tuple(done["compose"].files(".sequences.arrow")),
-        corpus(done),
-        token_store(done),
-        special_ids(done),
-        done["tokenizer"].file(".tokenizer.json"),
-        done["tokenizer"].file(".tokenchars.npy"),
-    )

@@ -1,31 +1,31 @@
 """Export: write rows of sequences as files that trainers read.
 
 In:  rows (`export/arrange.py`), and per run SEQUENCES (references) and what they refer to.
-Out: the files of one shard in the asked format, and once all are there the format's index over them; each format is a
-room under `formats/`. A row of several sequences is resolved run by run and joined, in blocks of about eight million
+Out: the files of one shard in the requested format and, once all are written, the format's index over them; each format is
+a module of `formats/`. A row of several sequences is resolved run by run and joined, in blocks of about eight million
 tokens.
 """
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nextlong.artifacts.resolve import CorpusFiles, SpecialIds, Truncation, Wanted, domains_of, resolve_table
-from nextlong.artifacts.resolved import Resolved, joined, joined_names, of_documents, packed, sliced
-from nextlong.artifacts.resolved import span_texts as texts_of_spans
+from nextlong.artifacts import finished
+from nextlong.artifacts.resolve import CorpusFiles, SpecialIds, Truncation, domains_of, resolve_table
+from nextlong.artifacts.resolved import Resolved, joined, joined_names, of_documents, packed, sliced, span_texts
 from nextlong.artifacts.results import ShardResult
 from nextlong.artifacts.tokens import TokenStore
-from nextlong.engine.step import TaskResult
+from nextlong.engine.step import Artifacts, TaskResult
 from nextlong.export.formats.base import Options, RowSizes, format_of
 from nextlong.plugins import FORMATS
 from nextlong.sequences.tokenizer import tokenizer_of
@@ -42,8 +42,22 @@ class Origin(NamedTuple):
     corpus: CorpusFiles
     tokens: TokenStore
     special: SpecialIds
+    special_texts: dict[int, str]  # by role
     tokenizer: Path
     token_chars: Path
+
+    @classmethod
+    def of(cls, done: Artifacts) -> Origin:
+        """Return what the references of a finished run refer to."""
+        return cls(
+            sequences=tuple(finished.sequence_files(done)),
+            corpus=finished.corpus(done),
+            tokens=finished.token_store(done),
+            special=finished.special_ids(done),
+            special_texts=finished.special_texts(done),
+            tokenizer=done["tokenizer"].file(".tokenizer.json"),
+            token_chars=done["tokenizer"].file(".tokenchars.npy"),
+        )
 
 
 class Shard(NamedTuple):
@@ -63,9 +77,9 @@ def divide_into_shards(
     name: str,
     options: Options,
 ) -> list[Shard]:
-    """Return which rows make one file: by the format's own rule, else as many as `options.shard_bytes` hold, at least
-    one."""
+    """Return which rows make one file: by the format's rule, else as many as `options.shard_bytes` hold, at least one."""
     shard_rows = format_of(name).shard_rows
+    # (rows,) tokens of each row: the index has the tokens of its sequences, the offsets say which sequences make a row.
     row_tokens = np.diff(np.concatenate([[0], np.cumsum(index["length"])])[offsets])
     if shard_rows is None:
         return shards_of(_ID_BYTES * row_tokens, shard_bytes=options.shard_bytes)
@@ -99,15 +113,12 @@ def export_shard(
     origins: Sequence[Origin],
     options: Options,
 ) -> ShardResult:
-    """Write one shard of the rows of `index` and `offsets`; files stand beside `out`."""
+    """Write one shard of the rows of `index` and `offsets`; files are named beside `out`."""
     made = format_of(name)
-    asked = np.load(index), np.load(offsets)[shard.first : shard.last + 1], origins
-    bounded = of_documents if options.keys.get("boundaries") == "document" else None
-    rows: Iterable[Any]
-    if made.wanted == "texts":
-        rows = ((bounded(block) if bounded else block, texts) for block, texts in read_rows_and_texts(*asked))
-    else:
-        rows = map(bounded, read_rows(*asked)) if bounded else read_rows(*asked, wanted=made.wanted)
+    bounded = of_documents if options.keys.get("boundaries") == "document" else lambda block: block
+    row_offsets = np.load(offsets)[shard.first : shard.last + 1]
+    blocks = read_rows(np.load(index), row_offsets, origins, wanted=made.wanted)
+    rows = ((bounded(block), texts) if made.wanted == "texts" else bounded(block) for block, texts in blocks)
     written = made.write(out, rows, replace(options, shard=shard.number, shards=shard.total))
     if not isinstance(written, made.result):
         raise FORMATS.broken(name, f"returns {written!r:.80} from write, which must be its {made.result.__name__}")
@@ -115,7 +126,7 @@ def export_shard(
 
 
 def close_export(out: Path, *, name: str, shards: Sequence[ShardResult]) -> TaskResult:
-    """Write what stands once beside all shards of a format, from what `write` returned for each of them."""
+    """Write the files that a format has once for all shards, from what `write` returned for each of them."""
     close = format_of(name).close
     if close is not None:
         close(out.parent, shards)
@@ -142,59 +153,45 @@ def read_rows(
     offsets: NDArray[np.int64],
     origins: Sequence[Origin],
     *,
-    wanted: Wanted = "spans",
-) -> Iterator[Resolved]:
+    wanted: Literal["ids", "domains", "spans", "texts"],
+) -> Iterator[tuple[Resolved, list[str]]]:
     """Yield rows of sequences, index[offsets[i]:offsets[i + 1]] each (SEQUENCE_INDEX), in blocks of about eight
-    million tokens.
+    million tokens, with the texts of all spans of the block where `wanted` is "texts".
 
     What is not `wanted` is -1 or empty.
     """
-    for block in _blocks(index, offsets, origins, wanted=wanted):
-        yield block.rows()
-
-
-def read_rows_and_texts(
-    index: NDArray[Any], offsets: NDArray[np.int64], origins: Sequence[Origin]
-) -> Iterator[tuple[Resolved, list[str]]]:
-    """Yield the same with the text of every span."""
-    for block in _blocks(index, offsets, origins, wanted="spans"):
-        texts = {run: span_texts(run_rows, origins[run]) for run, run_rows in block.of_runs.items()}
-        spans = {run: run_rows.span_offsets for run, run_rows in block.of_runs.items()}
-        yield (
-            block.rows(),
-            [text for run, first, last in block.order for text in texts[run][spans[run][first] : spans[run][last]]],
-        )
-
-
-class _Block(NamedTuple):
-    """Rows whose sequences were looked up run by run: `order` names sequences [first, last) of a run, one after the
-    other."""
-
-    of_runs: Mapping[int, Resolved]
-    order: Sequence[tuple[int, int, int]]
-    row_offsets: NDArray[np.int64]
-
-    def rows(self) -> Resolved:
-        if len(self.of_runs) == 1:
-            (block,) = self.of_runs.values()
-        else:
-            block = joined([sliced(self.of_runs[run], first, last) for run, first, last in self.order])
-        return packed(block, self.row_offsets)
-
-
-def _blocks(
-    index: NDArray[Any], offsets: NDArray[np.int64], origins: Sequence[Origin], *, wanted: Wanted
-) -> Iterator[_Block]:
-    ends = np.concatenate([[0], np.cumsum(index["length"])])[offsets]
+    ends = np.concatenate([[0], np.cumsum(index["length"])])[offsets]  # (rows + 1,) in tokens
     first = 0
     while first < len(offsets) - 1:
         last = max(first + 1, int(np.searchsorted(ends, ends[first] + _BLOCK_TOKENS, side="right")) - 1)
         sequences = index[offsets[first] : offsets[last]]
         runs = sequences["run"]
-        of_runs = {
-            run: _resolve(sequences[runs == run], origins[run], wanted=wanted) for run in np.unique(runs).tolist()
-        }
-        yield _Block(of_runs, _order(runs), offsets[first : last + 1] - offsets[first])
+        of_runs, texts_of_runs = {}, {}
+        for run in np.unique(runs).tolist():
+            origin = origins[run]
+            of_runs[run] = resolve_table(
+                _table(sequences[runs == run], origin),
+                origin.corpus,
+                origin.tokens,
+                origin.special,
+                Truncation(origin.token_chars, partial(tokenizer_of, origin.tokenizer)),
+                wanted="spans" if wanted == "texts" else wanted,
+            )
+            if wanted == "texts":
+                texts_of_runs[run] = span_texts(
+                    of_runs[run], text_of=origin.corpus.texts, special_text=origin.special_texts
+                )
+        order = _order(runs)
+        texts = [
+            text
+            for run, start, stop in (order if wanted == "texts" else ())
+            for text in texts_of_runs[run][slice(*of_runs[run].span_offsets[[start, stop]])]
+        ]
+        if len(of_runs) == 1:
+            (block,) = of_runs.values()
+        else:
+            block = joined([sliced(of_runs[run], start, stop) for run, start, stop in order])
+        yield packed(block, offsets[first : last + 1] - offsets[first]), texts
         first = last
 
 
@@ -209,34 +206,10 @@ def _order(runs: NDArray[np.int32]) -> list[tuple[int, int, int]]:
     return order
 
 
-def _runs_of_equal(sequences: NDArray[Any], column: str) -> list[NDArray[Any]]:
-    return np.split(sequences, np.flatnonzero(np.diff(sequences[column])) + 1)
-
-
-def _resolve(sequences: NDArray[Any], origin: Origin, *, wanted: Wanted) -> Resolved:
-    """Look up sequences of one run."""
-    return resolve_table(
-        _table(sequences, origin),
-        origin.corpus,
-        origin.tokens,
-        origin.special,
-        Truncation(origin.token_chars, partial(tokenizer_of, origin.tokenizer)),
-        wanted=wanted,
-    )
-
-
 def _table(sequences: NDArray[Any], origin: Origin) -> pa.Table:
+    """Return the SEQUENCES of one run that an index names; each stretch of one file is read at once."""
     batches: list[pa.RecordBatch] = []
-    for part in _runs_of_equal(sequences, "part"):
+    for part in np.split(sequences, np.flatnonzero(np.diff(sequences["part"])) + 1):
         with pa.ipc.open_file(pa.memory_map(str(origin.sequences[part["part"][0]]))) as reader:
             batches += [reader.get_batch(place) for place in part["place"].tolist()]
     return pa.Table.from_batches(batches)
-
-
-def span_texts(block: Resolved, origin: Origin) -> list[str]:
-    """Return the text of every span of a block of one run."""
-    special = {
-        role: tokenizer_of(origin.tokenizer).decode(ids.tolist(), skip_special_tokens=False)
-        for role, ids in origin.special.by_role().items()
-    }
-    return texts_of_spans(block, text_of=origin.corpus.texts, special_text=special)

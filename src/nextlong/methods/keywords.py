@@ -37,7 +37,7 @@ from pydantic import Field
 
 from nextlong.artifacts.lookup import read_chunks
 from nextlong.artifacts.results import KeywordsResult
-from nextlong.engine.executor import Capacity, Resources, granted_gpus
+from nextlong.engine.executor import granted_gpus
 from nextlong.errors import EncoderError, RecipeError
 from nextlong.recipe import MayBePath, Named, Positive, Section
 
@@ -226,11 +226,6 @@ class Doc2Query:
 def doc2query(name: str) -> Doc2Query:
     """Return the model, which a worker loads once for all its shards."""
     return Doc2Query(name)
-
-
-def query_resources(queries: str, capacity: Capacity) -> Resources:
-    """Return what a task that makes queries needs: a model takes a GPU for itself, if there is one."""
-    return Resources(gpus=1) if queries != "extractive" and capacity.gpus else Resources()
 
 
 def _load_t5(name: str, device: str | None) -> tuple[Any, Any, Any]:

@@ -15,12 +15,13 @@ from nextlong.artifacts.finished import chunks_of, special_ids
 from nextlong.artifacts.results import DraftResult, KeywordsResult, LengthsResult, TokenizerResult
 from nextlong.engine import store
 from nextlong.engine.estimate import TRIED, Amounts, Estimate, per_shard
-from nextlong.engine.step import Artifact, Artifacts, Step, Task
+from nextlong.engine.executor import Resources
+from nextlong.engine.step import Artifact, Artifacts, Step, Task, each_shard
 from nextlong.errors import CorpusError, RecipeError
 from nextlong.methods.base import DocumentMethod, Method, Need, NeighbourSearch, Request, method_of
 from nextlong.methods.documents import count_tokens, draft_documents
 from nextlong.methods.extend import DraftRules, draft_block
-from nextlong.methods.keywords import Keywords, extract_keywords, query_resources
+from nextlong.methods.keywords import Keywords, extract_keywords
 from nextlong.methods.partition import count_parts, partition_steps, parts_of
 from nextlong.plugins import METHODS
 from nextlong.recipe import Recipe
@@ -35,9 +36,9 @@ from nextlong.retrieval.shortlist import shortlist_steps
 from nextlong.text import Json
 
 _DRAFT = Estimate(
-    work=lambda amounts: amounts.drafted_chunks,
+    work="drafted_chunks",
     seconds=8e-5,
-    disk=lambda amounts: amounts.drafted_chunks,
+    disk="drafted_chunks",
     bytes=21,  # id, role, group and score, and a share of the header
     tasks=lambda amounts: blocks(amounts.drafts, amounts.queries),
 )
@@ -207,9 +208,9 @@ def lengths_step(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step) -> 
         return [partial(count_tokens, documents=documents, chunks=chunks, **given) for documents, chunks in shards]
 
     estimate = Estimate(
-        work=lambda amounts: amounts.kept_chars,
+        work="kept_chars",
         seconds=1.3e-8,
-        disk=lambda amounts: amounts.chunks,
+        disk="chunks",
         bytes=4,
         tasks=per_shard,
         memory=lambda _: TOKENIZER_BYTES,
@@ -236,22 +237,17 @@ def keywords_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
             "they are read",
         )
 
-    def tasks(done: Artifacts) -> list[Task]:
-        shards = zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)
-        return [
-            partial(extract_keywords, documents=documents, chunks=chunks, options=options)
-            for documents, chunks in shards
-        ]
-
+    files = {"documents": (ingest, ".documents.arrow"), "chunks": (chunk, ".chunks.arrow")}
+    tasks = each_shard(partial(extract_keywords, options=options), **files)
     config: Json = options.model_dump(include=set(Keywords.model_fields))
     model = Path(options.queries).expanduser()
     if options.queries != "extractive" and model.is_dir():
         config["files"] = store.hash_folder(model)
-    needs = partial(query_resources, options.queries)
+    needs = Resources(gpu="unused" if options.queries == "extractive" else "optional")  # a model takes one for itself
     estimate = Estimate(
-        work=lambda amounts: amounts.kept_chars,
+        work="kept_chars",
         seconds=5e-8,
-        disk=lambda amounts: amounts.kept_documents,
+        disk="kept_documents",
         bytes=200,
         tasks=per_shard,
         rate=TRIED if options.queries == "extractive" else "queries",

@@ -134,14 +134,14 @@ def lines(
     return _drawn(series, marks, along, up, x_label=x_label, y_label=y_label, left=left, foot=foot, rules="level")
 
 
-def scatter(series: Sequence[Series], *, height: float) -> Markup:
-    """Return points without axes, later series above earlier ones; each axis is stretched to fill the chart."""
+def scatter(series: Sequence[Series], *, height: float, x_label: str, y_label: str) -> Markup:
+    """Return points without ticks, later series above earlier ones; each axis is stretched to fill the chart."""
     points = [point for one in series for point in one.points]
     if not points:
         return Markup()
     least = min(point.x for point in points), min(point.y for point in points)
     spread = max(point.x for point in points) - least[0] or 1, max(point.y for point in points) - least[1] or 1
-    unit = (_WIDTH - 20) / spread[0], (height - 20) / spread[1]
+    unit = (_WIDTH - 20) / spread[0], (height - 20 - _LABEL_HEIGHT) / spread[1]
     marks = [
         _CIRCLE.format(
             one.colour,
@@ -154,7 +154,7 @@ def scatter(series: Sequence[Series], *, height: float) -> Markup:
         for number, one in enumerate(series)
         for point in one.points
     ]
-    return _drawn(series, marks, [], [], left=0, foot=height, rules="none")
+    return _drawn(series, marks, [], [], x_label=x_label, y_label=y_label, left=0, foot=height, rules="none")
 
 
 def _drawn(
@@ -166,8 +166,8 @@ def _drawn(
     left: float,
     foot: float,
     rules: Literal["upright", "level", "none"],
-    x_label: str = "",
-    y_label: str = "",
+    x_label: str,
+    y_label: str,
 ) -> Markup:
     chart = html.macro("picture/charts.html", "chart")
     keys = [(one.name, one.colour) for one in series] if len(series) > 1 else []

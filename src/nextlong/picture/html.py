@@ -12,7 +12,7 @@ from importlib import resources
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
+from markupsafe import Markup, escape
 
 from nextlong.picture import palette
 from nextlong.picture.pieces import clean
@@ -29,6 +29,7 @@ def _environment() -> jinja2.Environment:
         finalize=lambda value: clean(value) if type(value) is str else value,
     )
     environment.filters["json"] = as_json
+    environment.filters["code"] = _with_code
     return environment
 
 
@@ -46,6 +47,14 @@ def as_json(data: object) -> Markup:
     """Return JSON for a script element: it ends no element and opens no comment."""
     text = json.dumps(_cleaned(data), ensure_ascii=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
+
+
+def _with_code(text: str) -> Markup:
+    """Return text with what stands between backticks as code."""
+    parts = (escape(clean(part)) for part in text.split("`"))
+    return Markup("").join(
+        Markup("<code>{}</code>").format(part) if odd % 2 else part for odd, part in enumerate(parts)
+    )
 
 
 def _cleaned(data: object) -> object:

@@ -72,9 +72,7 @@
       this.outlines = ["partner", "here"].map((name) => this.svg.appendChild(this.outline(name)));
       root.querySelector(".walk").hidden = false;
       this.listen();
-      if (root.dataset.opens !== "at once") return;
-      const first = this.data.roles.indexOf("negative");
-      this.choose(first >= 0 ? first : this.data.roles.findIndex((_, place) => this.data.partners[place] >= 0));
+      if (Number(root.dataset.first) >= 0) this.choose(Number(root.dataset.first));
     }
 
     outline(name) {
@@ -173,7 +171,7 @@
     }
 
     card(title, place, text, words) {
-      const shortened = this.data.shortened && text.length >= this.data.shortened ? "…" : "";
+      const shortened = /[.!?:;)\]"'»”’。！？…]\s*$/u.test(text) ? "" : "…"; // a chunk may end inside a sentence
       const body = node("p", "words", ...marked(text, words), shortened);
       body.tabIndex = 0;
       body.setAttribute("role", "group");

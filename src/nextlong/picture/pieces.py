@@ -88,6 +88,21 @@ def partners(pieces: Pieces) -> list[int]:
     return partner_of
 
 
+EXAMPLE = "Shown first: of the most similar negatives of each meta-chunk, the one with the median cosine."
+
+
+def example(pieces: Pieces) -> int:
+    """Return the place of the piece to show first: as `EXAMPLE` says, else the first that has a partner; 0 for none."""
+    nearest: dict[int, int] = {}
+    for place, piece in enumerate(pieces):
+        if piece.role == "negative" and isfinite(piece.score):
+            best = nearest.setdefault(piece.group, place)
+            nearest[piece.group] = place if piece.score > pieces[best].score else best
+    if nearest:
+        return sorted(nearest.values(), key=lambda place: pieces[place].score)[len(nearest) // 2]
+    return next((place for place, partner in enumerate(partners(pieces)) if partner >= 0), 0)
+
+
 def neighbours_before(pieces: Pieces, doc_id: int) -> list[tuple[Piece, Piece]]:
     """Return the pieces of a document two by two: those that stood one right behind the other, and no longer do."""
     document_pieces = sorted((piece for piece in pieces if piece.doc_id == doc_id), key=lambda piece: piece.chunk_id)

@@ -13,11 +13,7 @@ from typing import Final, NamedTuple
 
 _SOLO: Final = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
 _WORD: Final = re.compile(rf"[{_SOLO}]|(?:(?![{_SOLO}])[^\W_])+")
-_RARE_SHARES: Final = (
-    0.01,
-    0.05,
-    1 / 3,
-)  # of the sampled texts hold a rare word; each only where no shared word is rarer
+_RARE_SHARES: Final = (0.01, 0.03)  # of the sampled texts hold a rare word; each only where no shared word is rarer
 _FEWEST_TEXTS: Final = 20  # of a sample that can tell rare words from common ones
 _MOST_WORDS: Final = 20  # that are marked, the rarest
 

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from nextlong.picture import html
 from nextlong.picture.palette import SHADES, colour
-from nextlong.picture.pieces import Piece, Pieces, length, neighbours_before, partners, scored
+from nextlong.picture.pieces import Piece, Pieces, example, length, neighbours_before, partners, scored
 
 _FOOT, _FLAT_TOP = 102, 42  # y of the lower edge, and of the upper one where nothing is pulled apart
 _ARC_FOOT, _TALL, _LOW = 44, (46, 100), (54, 92)  # y of arcs' feet, of the document's chunks, of others
@@ -29,7 +29,6 @@ class StripTexts:
     texts: Sequence[str] = ()
     words: Sequence[Sequence[str]] = ()
     url: str = ""
-    shortened_to: int = 0  # characters of each text, if they are not whole
 
 
 def bar(
@@ -73,12 +72,17 @@ def explorer(
 ) -> Markup:
     """Return the bar with a slider, buttons and the place for texts; `name` tells it from others on the page.
 
-    `opens`: whether it shows texts "at once", those of its first negative, or only "when chosen".
+    `opens`: whether it shows texts "at once", those of the `example` of its pieces, or only "when chosen".
     """
     drawn = bar(pieces, tokens=tokens, lead=lead, scale=scale, label=label)
     data = html.as_json(_data(pieces, tokens, texts))
     last = max(0, len(pieces) - 1)
-    return cast(Markup, html.macro("picture/strip.html", "explorer")(drawn, data, name, label, last, opens))
+    return cast(
+        Markup,
+        html.macro("picture/strip.html", "explorer")(
+            drawn, data, name, label, last, example(pieces) if opens == "at once" else -1
+        ),
+    )
 
 
 def legend(pieces: Pieces, *, lead: int, scale: tuple[float, float]) -> Markup:
@@ -107,5 +111,5 @@ def _data(pieces: Pieces, tokens: int, texts: StripTexts | None) -> dict[str, ob
         "partners": partners(pieces),
     }
     if texts is not None:
-        data |= {"texts": texts.texts, "words": texts.words, "url": texts.url, "shortened": texts.shortened_to}
+        data |= {"texts": texts.texts, "words": texts.words, "url": texts.url}
     return data

@@ -10,15 +10,24 @@ import codecs
 import csv
 import io
 import shlex
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from typing import Any, Final
 
 import pyarrow as pa
 
 from nextlong.errors import CorpusError
-from nextlong.reading.files import FilePart, InputFile, read_head
-from nextlong.reading.records import InputFormat, Items, Record, Reject, RejectKind, refuse_column, source_id
+from nextlong.reading.files import InputFile, read_head
+from nextlong.reading.records import (
+    InputFormat,
+    Items,
+    ReadRequest,
+    Record,
+    Reject,
+    RejectKind,
+    refuse_column,
+    source_id,
+)
 from nextlong.recipe import Source
 
 _MIN_FIELD_LIMIT_CHARS: Final = 64_000_000  # a longer field is taken for one whose quote is not closed
@@ -37,12 +46,10 @@ class _Delimited(InputFormat):
         self.name, self.suffixes = name, (f".{name}",)
         self._delimiter = delimiter
 
-    def read(
-        self, stream: Any, part: FilePart, source: Source, *, max_document_chars: int, columns: Sequence[str]
-    ) -> Items:
+    def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the record or reject of each row, with the line on which it begins; empty fields other than the text are None."""
-        file = part.file
-        rows = self._rows(stream, file, max_field_chars=2 * max_document_chars)
+        file, source, columns = request.part.file, request.source, request.columns
+        rows = self._rows(stream, file, max_field_chars=2 * request.max_document_chars)
         _, header = next(rows, (1, None))
         if header is None:
             return
@@ -75,7 +82,7 @@ class _Delimited(InputFormat):
                 values = tuple(row[index] or None for index in indexes)
                 yield Record(row[text_index], source_id(own_id, file.name, line), line, values)
 
-    def head(self, stream: Any, file: InputFile) -> Iterator[Mapping[str, Any]]:
+    def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:
         """Yield the first rows. Raises CorpusError if another delimiter separates the names of the columns."""
         rows = (row for _, row in self._rows(stream, file) if isinstance(row, list))
         header = next(rows, [])
@@ -98,7 +105,9 @@ class _Delimited(InputFormat):
                     read_bytes += sum(len(field) + 1 for field in row)
         return (len(head) * text_bytes // read_bytes if text_bytes else len(head)), raw_bytes
 
-    def _rows(self, stream: Any, file: InputFile, *, max_field_chars: int = 0) -> Iterator[tuple[int, list[str] | str]]:
+    def _rows(
+        self, stream: pa.NativeFile, file: InputFile, *, max_field_chars: int = 0
+    ) -> Iterator[tuple[int, list[str] | str]]:
         """Yield the line on which each row begins and its fields, or what is wrong with it; blank lines are skipped.
 
         Bytes that are not UTF-8 become lone surrogates. Raises CorpusError where a quote is not closed.

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any, Final, TypeVar
 
 import fsspec
+from fsspec import AbstractFileSystem
 
 from nextlong.errors import NextlongError
 
@@ -24,10 +25,10 @@ _TRIES: Final = 6
 _PAUSE_S: Final = 0.5  # before the second try, twice as long before each further one: 15 s in all
 _FINAL: Final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
 
-T = TypeVar("T")
+_T = TypeVar("_T")
 
 
-def reach(path: str, *, where: str, error: type[NextlongError]) -> tuple[Any, str]:
+def reach(path: str, *, where: str, error: type[NextlongError]) -> tuple[AbstractFileSystem, str]:
     """Return the file system of a local path or URL, and the path within it. Nothing is contacted.
 
     Raises `error`, whose message begins with `where` (e.g. `ingest.sources[0].path='s3://…'`), if a package is missing or
@@ -47,17 +48,17 @@ def reach(path: str, *, where: str, error: type[NextlongError]) -> tuple[Any, st
     return fs, root
 
 
-def protocols(fs: Any) -> frozenset[str]:
+def protocols(fs: AbstractFileSystem) -> frozenset[str]:
     """Return the URL protocols of a file system."""
     return frozenset(fs.protocol if isinstance(fs.protocol, tuple | list) else (fs.protocol,))
 
 
-def is_local(fs: Any) -> bool:
+def is_local(fs: AbstractFileSystem) -> bool:
     """Return whether a file system is the one of this machine."""
     return "file" in protocols(fs)
 
 
-def retried(call: Callable[[], T], *, fs: Any) -> T:
+def retried(call: Callable[[], _T], *, fs: AbstractFileSystem) -> _T:
     """Return the result of a call to a file system; retry OSErrors of a remote one, and raise the last of them."""
     for attempt in range(0 if is_local(fs) else _TRIES - 1):
         try:
@@ -79,7 +80,7 @@ def open_binary(path: str) -> Any:
 class RetriedFile(io.RawIOBase):
     """A file on an fsspec file system; a failed read opens it again at the same position."""
 
-    def __init__(self, fs: Any, path: str) -> None:
+    def __init__(self, fs: AbstractFileSystem, path: str) -> None:
         self._fs, self._path = fs, path
         self._file: Any = None
         self._position = 0

@@ -93,7 +93,7 @@ def check_unchanged(file: InputFile) -> None:
         raise CorpusError(f"{file.path} changed while it was read (was {file.version}, is {version}); run again")
 
 
-def open_file(file: InputFile, *, start: int = 0) -> Any:
+def open_file(file: InputFile, *, start: int = 0) -> pa.NativeFile:
     """Open a file as an Arrow stream, decompressed by its suffix; `start` is the position of a zstd frame.
 
     Files are never memory-mapped: truncating a mapped file kills the process.

@@ -238,14 +238,10 @@ def evaluator() -> str:
         return ""
 
 
+@lru_cache(maxsize=64)
 def filter_of(source: Source) -> RowFilter | None:
     """Return a source's condition, None if it has none. Raises RecipeError."""
-    return None if source.filter is None else _row_filter(source.filter, f"ingest.sources ({source.label}): filter")
-
-
-@lru_cache(maxsize=64)
-def _row_filter(expression: str, key: str) -> RowFilter:
-    return RowFilter(expression, key=key)
+    return None if source.filter is None else RowFilter(source.filter, key=f"ingest.sources ({source.label}): filter")
 
 
 def named_columns(source: Source) -> tuple[str, ...]:

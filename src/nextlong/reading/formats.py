@@ -21,7 +21,16 @@ from nextlong.errors import CorpusError, PluginError
 from nextlong.plugins import INPUT_FORMATS
 from nextlong.reading.files import COMPRESSIONS, FilePart, InputFile, check_unchanged, open_file
 from nextlong.reading.filter import apply_filter, named_columns
-from nextlong.reading.records import HEAD_RECORDS, FilteredOut, InputFormat, Items, Record, Reject, explained
+from nextlong.reading.records import (
+    HEAD_RECORDS,
+    FilteredOut,
+    InputFormat,
+    Items,
+    ReadRequest,
+    Record,
+    Reject,
+    explained,
+)
 from nextlong.recipe import Source
 
 UNREADABLE: Final = (OSError, ValueError, pa.ArrowException, CorpusError)
@@ -83,9 +92,8 @@ def read_records(part: FilePart, source: Source, *, max_document_chars: int) -> 
     def items() -> Items:
         with explained(part.file):
             with closing(open_file(part.file, start=0 if part.skips else part.start)) as stream:
-                yield from format_of(part.file.name, source).read(
-                    stream, part, source, max_document_chars=max_document_chars, columns=named_columns(source)
-                )
+                request = ReadRequest(part, source, named_columns(source), max_document_chars)
+                yield from format_of(part.file.name, source).read(stream, request)
             check_unchanged(part.file)
 
     return apply_filter(items(), source, part.file)

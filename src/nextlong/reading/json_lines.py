@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
+from dataclasses import replace
 from typing import Any, Final
 
 import orjson
+import pyarrow as pa
 
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart, InputFile, read_head
@@ -16,6 +18,7 @@ from nextlong.reading.records import (
     BOM,
     InputFormat,
     Items,
+    ReadRequest,
     Record,
     Reject,
     RejectKind,
@@ -40,14 +43,13 @@ class _JsonLines(InputFormat):
     suffixes = (".jsonl", ".ndjson", ".json")
     is_lines = is_splittable = is_seekable = True
 
-    def read(
-        self, stream: Any, part: FilePart, source: Source, *, max_document_chars: int, columns: Sequence[str]
-    ) -> Items:
+    def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the record or reject of each line; a line too long to hold a document is never held whole."""
+        part, source = request.part, request.source
         file, is_first_part = part.file, not part.start  # a later part may hold nothing but rejects
         with_column = without_column = 0
         keys: list[str] = []
-        max_line_bytes = _OTHER_COLUMNS_BYTES + _ESCAPED_CHAR_BYTES * max_document_chars
+        max_line_bytes = _OTHER_COLUMNS_BYTES + _ESCAPED_CHAR_BYTES * request.max_document_chars
         for number, line in _lines(stream, part, max_line_bytes):
             value, problem = (
                 _parse(line, source.text) if len(line) <= max_line_bytes else ({}, (RejectKind.LINE_TOO_LONG, ""))
@@ -69,7 +71,7 @@ class _JsonLines(InputFormat):
             else:
                 with_column += 1
             if isinstance(text, str):
-                values = tuple(None if (field := lookup(value, name)) is ABSENT else field for name in columns)
+                values = tuple(None if (field := lookup(value, name)) is ABSENT else field for name in request.columns)
                 yield Record(text, source_id(lookup(value, source.id), file.name, number), number, values)
             elif text is ABSENT:
                 yield Reject(file.name, number, RejectKind.NO_COLUMN)
@@ -78,7 +80,7 @@ class _JsonLines(InputFormat):
         if without_column and not with_column and is_first_part and part.stop is None:
             refuse_column(file, source.text, keys)
 
-    def head(self, stream: Any, file: InputFile) -> Iterator[Json]:
+    def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Json]:
         """Yield the first objects; other lines are skipped.
 
         Raises CorpusError for a file that is one JSON array, ValueError if no line is an object.
@@ -115,33 +117,27 @@ class _JsonLines(InputFormat):
         return (round(len(head) * text_bytes / line_bytes) if text_bytes else len(head)), raw_bytes
 
     def read_at(
-        self,
-        stream: Any,
-        file: InputFile,
-        source: Source,
-        columns: Sequence[str],
-        *,
-        position: float,
-        read_bytes: int,
-        max_document_chars: int,
+        self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int
     ) -> tuple[Items, float]:
         """Read the lines that begin in a range of bytes."""
+        file = request.part.file
         start = min(int(position * file.bytes), max(0, file.bytes - read_bytes))
         stop = min(file.bytes, start + read_bytes)
-        part = FilePart(file, start, stop)
-        items = self.read(stream, part, source, max_document_chars=max_document_chars, columns=columns)
+        items = self.read(stream, replace(request, part=FilePart(file, start, stop)))
         return items, (stop - start) / max(1, file.bytes)
 
 
 FORMAT: Final = _JsonLines()
 
 
-def _lines(stream: Any, part: FilePart, max_line_bytes: int) -> Iterator[tuple[int, bytes]]:
+def _lines(stream: pa.NativeFile, part: FilePart, max_line_bytes: int) -> Iterator[tuple[int, bytes]]:
     """Yield the 1-based number and content of each line of a part, blank lines skipped; of a too long line only its head."""
     number, offset, stop = part.lines_before, part.start, part.stop
     if part.skips and part.start:
         # The last line that begins above the part ends inside it, and counts as a line above.
-        number += _skip_bytes(stream, part.start - 1) + 1
+        number, left = number + 1, part.start - 1
+        while left and (block := stream.read(min(left, _BUFFER_BYTES))):
+            number, left = number + block.count(b"\n"), left - len(block)
     reader = io.BufferedReader(stream, _BUFFER_BYTES)
     if part.inside_bytes is not None:
         offset, stop = 0, part.inside_bytes
@@ -161,15 +157,6 @@ def _lines(stream: Any, part: FilePart, max_line_bytes: int) -> Iterator[tuple[i
             line = line.removeprefix(BOM)
         if line and not line.isspace():
             yield number, line
-
-
-def _skip_bytes(stream: Any, size: int) -> int:
-    """Read `size` bytes, or up to the end; return the number of newlines among them."""
-    lines = 0
-    while size and (block := stream.read(min(size, _BUFFER_BYTES))):
-        lines += block.count(b"\n")
-        size -= len(block)
-    return lines
 
 
 def _skip_line(reader: io.BufferedReader) -> int:
@@ -223,7 +210,7 @@ def _text(value: Any, source: Source) -> Any:
     return found if text is None else text
 
 
-def _first_lines(stream: Any) -> Iterator[tuple[int, bytes]]:
+def _first_lines(stream: pa.NativeFile) -> Iterator[tuple[int, bytes]]:
     """Yield the 1-based number and content of each line that is not blank."""
     held, number = b"", 1
     while len(held) < _MAX_HEAD_LINE_BYTES and (block := stream.read(1 << 16)):

@@ -21,12 +21,11 @@ import fsspec
 from nextlong.artifacts.results import IngestResult
 from nextlong.engine import store
 from nextlong.engine.step import Artifact
-from nextlong.engine.step_store import alone
 from nextlong.errors import CorpusError, RunError
 from nextlong.reading.file_systems import is_local
 from nextlong.reading.files import InputFile, check_unchanged
 from nextlong.reading.listing import list_files, reaches
-from nextlong.recipe import Recipe, Source
+from nextlong.recipe import Ingest, Source
 from nextlong.text import counted
 
 _INPUTS_FILE = "inputs.json"
@@ -35,21 +34,16 @@ _HASHING_THREADS = 8  # hashing waits for the disk
 _Known = Mapping[str, Mapping[str, Mapping[str, Any]]]  # source path → file name → identity, version, xxh3
 
 
-def input_files(recipe: Recipe) -> list[list[InputFile]]:
+def input_files(ingest: Ingest) -> list[list[InputFile]]:
     """Return the files of each source. Raises CorpusError if a source has none."""
-    return [
-        list_files(source, where=f"ingest.sources[{place}].path") for place, source in enumerate(recipe.ingest.sources)
-    ]
+    return [list_files(source, where=f"ingest.sources[{place}].path") for place, source in enumerate(ingest.sources)]
 
 
-def check_apart(recipe: Recipe, run_dir: Path) -> None:
+def check_apart(sources: Sequence[Source], *, run_dir: str, store: str | None = None) -> None:
     """Raise RunError if a source includes the run directory or the store: the next run would read what this one wrote."""
-    folders = [("run_dir", recipe.run_dir, run_dir)]
-    if recipe.store is not None:
-        folders.insert(0, ("store", recipe.store, Path(recipe.store).expanduser()))
-    for place, source in enumerate(recipe.ingest.sources):
-        for key, value, folder in folders:
-            if reaches(source, folder):
+    for place, source in enumerate(sources):
+        for key, value in (("store", store), ("run_dir", run_dir)):
+            if value is not None and reaches(source, Path(value).expanduser()):
                 raise RunError(
                     f"{key}={value} is inside ingest.sources[{place}].path={source.path!r}, so a run would read its own "
                     "files; choose a folder elsewhere"
@@ -57,10 +51,11 @@ def check_apart(recipe: Recipe, run_dir: Path) -> None:
 
 
 def recognise_inputs(
-    recipe: Recipe,
+    sources: Sequence[Source],
     files: Sequence[Sequence[InputFile]],
     run_dir: Path,
     *,
+    stored: Path | None = None,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
     tell: Callable[[str], None],
 ) -> list[list[InputFile]]:
@@ -72,11 +67,8 @@ def recognise_inputs(
         if Path(file.path).is_relative_to(run_dir.resolve())
     ]
     if own_outputs:
-        raise RunError(
-            f"ingest.sources reach into run_dir={recipe.run_dir} ({own_outputs[0]}); choose a folder elsewhere"
-        )
-    stored = None if recipe.store is None else Path(recipe.store).expanduser()
-    recognised, changes = recognise(recipe.ingest.sources, files, run_dir, stored=stored, tell=tell)
+        raise RunError(f"ingest.sources reach into run_dir={run_dir} ({own_outputs[0]}); choose a folder elsewhere")
+    recognised, changes = recognise(sources, files, run_dir, stored=stored, tell=tell)
     if changes and changed_inputs != "accept":
         more = f", and {counted(len(changes) - 1, 'other file')}" if len(changes) > 1 else ""
         raise RunError(
@@ -153,7 +145,7 @@ def remember(
     for folder in (run_dir, stored):
         if folder is not None:
             path = folder / _INPUTS_FILE
-            with alone(path) if folder == stored else nullcontext():  # a run directory is locked already
+            with store.alone(path) if folder == stored else nullcontext():  # a run directory is locked already
                 store.write_json(path, {**_read_known(folder), **now})
 
 

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any, Final
 
 import orjson
+from fsspec import AbstractFileSystem
 from fsspec.utils import glob_translate
 
 from nextlong.errors import CorpusError
@@ -34,7 +35,7 @@ _FILE_KINDS: Final = {
     stat.S_IFBLK: "a device",
 }
 
-Listing = dict[str, Any]  # path → what its file system reports of it
+_Listing = dict[str, Any]  # path → what its file system reports of it
 
 
 def list_files(source: Source, *, where: str) -> list[InputFile]:
@@ -104,7 +105,7 @@ def reaches(source: Source, folder: Path) -> bool:
     return any(matches(f"{folder}{path}") for path in below) or any(matches(str(parent)) for parent in folder.parents)
 
 
-def _of_known_format(matched: Mapping[str, Any], source: Source, kind: str) -> Listing:
+def _of_known_format(matched: Mapping[str, Any], source: Source, kind: str) -> _Listing:
     """Return the files whose format is known; a format in the recipe covers every file that is named or matched."""
     if kind == "file":
         return {path: info for path, info in matched.items() if known_format(posixpath.basename(path), source)}
@@ -117,7 +118,7 @@ def _of_known_format(matched: Mapping[str, Any], source: Source, kind: str) -> L
     return kept
 
 
-def _match(fs: Any, root: str) -> tuple[str, Listing, str]:
+def _match(fs: AbstractFileSystem, root: str) -> tuple[str, _Listing, str]:
     """Return the folder that names are relative to, path → info of all files, and what the path is: file, folder or glob."""
     # A look at the literal path first, because a real file may be called data[1].jsonl.
     try:
@@ -132,7 +133,7 @@ def _match(fs: Any, root: str) -> tuple[str, Listing, str]:
         return root, {}, "file"
     parts = root.split("/")
     base = "/".join(parts[: next(i for i, part in enumerate(parts) if glob.has_magic(part))])
-    matched: Listing = {}
+    matched: _Listing = {}
     for path, listed in fs.glob(root, detail=True).items():
         info = _followed(fs, path, listed)
         if not posixpath.basename(path).startswith("."):
@@ -140,9 +141,9 @@ def _match(fs: Any, root: str) -> tuple[str, Listing, str]:
     return base or "/", matched, "glob"
 
 
-def _below(fs: Any, folder: str, above: tuple[Path, ...] = ()) -> Listing:
+def _below(fs: AbstractFileSystem, folder: str, above: tuple[Path, ...] = ()) -> _Listing:
     """Return path → info of every file below a folder that is not hidden; `above` are the folders of links on the way."""
-    files: Listing = {}
+    files: _Listing = {}
     for path, listed in fs.find(folder, detail=True).items():
         if any(part.startswith(".") for part in posixpath.relpath(path, folder).split("/")):
             continue
@@ -158,7 +159,7 @@ def _below(fs: Any, folder: str, above: tuple[Path, ...] = ()) -> Listing:
     return files
 
 
-def _followed(fs: Any, path: str, listed: Any) -> Any:
+def _followed(fs: AbstractFileSystem, path: str, listed: Any) -> Any:
     """Return what a listing says of a path; of a link what it leads to."""
     if not listed.get("islink"):
         return listed
@@ -168,7 +169,7 @@ def _followed(fs: Any, path: str, listed: Any) -> Any:
         return listed  # a broken link
 
 
-def _resolve_saved_dataset(fs: Any, state_path: str, files: Listing) -> None:
+def _resolve_saved_dataset(fs: AbstractFileSystem, state_path: str, files: _Listing) -> None:
     """Remove from `files` what is not data in a `Dataset.save_to_disk` folder: caches of later maps are there too."""
     folder = posixpath.dirname(state_path)
     try:

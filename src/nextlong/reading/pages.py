@@ -7,7 +7,7 @@ status 200 that hold HTML, and the texts of a WET file; pages without text are s
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
@@ -16,7 +16,17 @@ import pyarrow as pa
 
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart, InputFile, read_head
-from nextlong.reading.records import BOM, InputFormat, Items, Record, Reject, RejectKind, refuse_column, source_id
+from nextlong.reading.records import (
+    BOM,
+    InputFormat,
+    Items,
+    ReadRequest,
+    Record,
+    Reject,
+    RejectKind,
+    refuse_column,
+    source_id,
+)
 from nextlong.recipe import Source
 
 _HTML_TYPES: Final = ("text/html", "application/xhtml+xml")
@@ -36,7 +46,7 @@ class _Pages(InputFormat):
         except PackageNotFoundError:
             return ""
 
-    def head(self, stream: Any, file: InputFile) -> Iterator[Mapping[str, Any]]:
+    def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:
         """Yield nothing. Raises CorpusError if the packages are missing."""
         self._check_installed(file)
         return super().head(stream, file)
@@ -46,9 +56,7 @@ class _Pages(InputFormat):
         head, raw_bytes = read_head(file, head_bytes)
         text_bytes = 0
         with suppress(CorpusError, OSError, EOFError):  # the head may end within a record
-            for item in self.read(
-                pa.BufferReader(head), FilePart(file), source, max_document_chars=len(head), columns=()
-            ):
+            for item in self.read(pa.BufferReader(head), ReadRequest(FilePart(file), source, (), len(head))):
                 text_bytes += len(item.text.encode()) if isinstance(item, Record) else 0
         return text_bytes or len(head), raw_bytes
 
@@ -58,14 +66,16 @@ class _Pages(InputFormat):
                 f"{file.path} needs the package resiliparse, which is not installed; pip install 'nextlong[web]'"
             )
 
-    def _check(self, file: InputFile, columns: Sequence[str], source: Source) -> None:
-        """Raise CorpusError if the packages are missing, or the source names a column that pages do not have."""
+    def _check(self, request: ReadRequest) -> InputFile:
+        """Return the file. Raises CorpusError if packages are missing, or the source names a column that pages do not have."""
+        file, source = request.part.file, request.source
         self._check_installed(file)
-        for name in columns:
+        for name in request.columns:
             if name not in self.columns:
                 refuse_column(file, name, self.columns, key="metadata or filter")
         if source.names_ids and source.id not in self.columns:
             refuse_column(file, source.id, self.columns, key="id")
+        return file
 
 
 class _Html(_Pages):
@@ -73,20 +83,17 @@ class _Html(_Pages):
     suffixes = (".html", ".htm")
     columns = ("title", "language")
 
-    def read(
-        self, stream: Any, part: FilePart, source: Source, *, max_document_chars: int, columns: Sequence[str]
-    ) -> Items:
+    def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the one page of a file, or why it is no document."""
-        file = part.file
-        self._check(file, columns, source)
-        limit = _MARKUP * max_document_chars
+        file = self._check(request)
+        limit = _MARKUP * request.max_document_chars
         raw = stream.read(limit + 1)
         if len(raw) > limit:
             yield Reject(file.name, 1, RejectKind.TOO_LONG, f"over {limit:,} bytes")
             return
         text, values = _page(raw, None, file)
-        own_id = values.get(source.id) or file.name
-        yield Record(text, source_id(own_id, file.name, 1), 1, tuple(values.get(name) for name in columns))
+        own_id = values.get(request.source.id) or file.name
+        yield Record(text, source_id(own_id, file.name, 1), 1, tuple(values.get(name) for name in request.columns))
 
 
 class _Warc(_Pages):
@@ -94,12 +101,9 @@ class _Warc(_Pages):
     suffixes = (".warc", ".wet")
     columns = ("url", "record_id", "date", "content_type", "title", "language")
 
-    def read(
-        self, stream: Any, part: FilePart, source: Source, *, max_document_chars: int, columns: Sequence[str]
-    ) -> Items:
+    def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the pages of an archive; `line` counts its records, whether pages or not."""
-        file = part.file
-        self._check(file, columns, source)
+        file = self._check(request)
         from fastwarc.warc import ArchiveIterator, WarcRecordType
 
         archive: Any = _WarcStream(stream)
@@ -113,7 +117,7 @@ class _Warc(_Pages):
                     continue
             elif record.record_type != WarcRecordType.conversion:
                 continue
-            if record.content_length > _MARKUP * max_document_chars:
+            if record.content_length > _MARKUP * request.max_document_chars:
                 yield Reject(file.name, number, RejectKind.TOO_LONG, f"{record.content_length:,} bytes")
                 continue
             raw = record.reader.read()
@@ -129,8 +133,9 @@ class _Warc(_Pages):
                 "content_type": content_type,
             }
             if text and not text.isspace():
-                own_id = source_id(values.get(source.id) or values["url"] or values["record_id"], file.name, number)
-                yield Record(text, own_id, number, tuple(values.get(name) for name in columns))
+                own_id = values.get(request.source.id) or values["url"] or values["record_id"]
+                columns = tuple(values.get(name) for name in request.columns)
+                yield Record(text, source_id(own_id, file.name, number), number, columns)
         if archive.error is not None:
             raise archive.error
         if archive.ends_early:
@@ -140,7 +145,7 @@ class _Warc(_Pages):
 class _WarcStream:
     """A stream for FastWARC, which needs `tell` and panics where a read fails: instead it gets the end of the file."""
 
-    def __init__(self, stream: Any) -> None:
+    def __init__(self, stream: pa.NativeFile) -> None:
         self._stream = stream
         self._position = 0
         self._last = b""
@@ -169,21 +174,18 @@ class _PlainText(InputFormat):
     suffixes = (".txt", ".md")
     has_columns = False
 
-    def read(
-        self, stream: Any, part: FilePart, source: Source, *, max_document_chars: int, columns: Sequence[str]
-    ) -> Items:
+    def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the file as one document, or why it is none."""
-        del source
-        file = part.file
-        if columns:
+        file = request.part.file
+        if request.columns:
             raise CorpusError(
                 f"{file.path} is plain text and has no columns, but the source's metadata or filter names "
-                f"{columns[0]!r}; remove them for plain text"
+                f"{request.columns[0]!r}; remove them for plain text"
             )
-        limit_bytes = 4 * max_document_chars + len(BOM)
+        limit_bytes = 4 * request.max_document_chars + len(BOM)
         raw = stream.read(limit_bytes + 1)
         if len(raw) > limit_bytes:
-            yield Reject(file.name, 1, RejectKind.TOO_LONG, f"over {max_document_chars:,} characters")
+            yield Reject(file.name, 1, RejectKind.TOO_LONG, f"over {request.max_document_chars:,} characters")
             return
         try:
             yield Record(raw.removeprefix(BOM).decode("utf-8"), file.name, 1)

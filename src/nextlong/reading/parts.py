@@ -13,19 +13,20 @@ from collections.abc import Iterable
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import fsspec
 import pyarrow as pa
 import zstandard
 
+from nextlong.artifacts.results import LineCountResult
 from nextlong.reading.file_systems import is_local
 from nextlong.reading.files import FilePart, InputFile, check_unchanged, compression_of, read_head
 from nextlong.reading.formats import format_of
 from nextlong.reading.records import explained
 from nextlong.recipe import Source
 
-_MIN_PARTS: Final = 2  # a file of up to so many parts is not divided
+_MIN_PARTS: Final = 2  # a file that would make no more parts than this is not divided
 # All parts of a file that is compressed as a whole together decompress it a few times over, at most …
 _MAX_SKIPPING_PARTS: Final = {"zstd": 8, "gzip": 4}
 _SKIPPING_PART_BYTES: Final = 64_000_000  # … and parts with less decompressed content would save no second
@@ -113,7 +114,7 @@ def _skipping_parts(file: InputFile) -> list[FilePart]:
 
 @lru_cache(maxsize=64)
 def _decompressed_bytes(path: str, size: int, name: str, *, version: str) -> int:
-    """Return or estimate the decompressed size of a file; `version` tells contents of one path apart in the cache."""
+    """Return or estimate the decompressed size of a file; `version` distinguishes contents of one path in the cache."""
     if compression_of(name) == "zstd":
         with Path(path).open("rb") as file:
             head = file.read(_MAX_FRAME_HEADER_BYTES)
@@ -139,7 +140,7 @@ def frame_bounds(path: str, *, version: str) -> tuple[int, ...]:
     """Return where the frames of a zstd file begin, ascending, and where the last one ends: n + 1 numbers for n frames.
 
     Skippable frames belong to the frame before them, or to the first. Returns () if the file is not a whole number of frames;
-    reading it reports why. `version` tells contents of one path apart in the cache.
+    reading it reports why. `version` distinguishes contents of one path in the cache.
     """
     del version
     size = Path(path).stat().st_size
@@ -184,15 +185,7 @@ def _frame_end(file: int, head: bytes, offset: int) -> int | None:
     return offset + _CHECKSUM_BYTES * has_checksum
 
 
-class PartCounts(NamedTuple):
-    """What a part holds: `lines` that end in it, its bytes (of zstd frames, decompressed), and whether it ends with a newline."""
-
-    lines: int
-    bytes: int
-    ends_line: bool
-
-
-def count_lines(part: FilePart) -> PartCounts:
+def count_lines(part: FilePart) -> LineCountResult:
     """Return what a part of a local file holds. Raises CorpusError if it cannot be read."""
     lines, size, last = 0, 0, b""
     compression = compression_of(part.file.name)
@@ -205,7 +198,7 @@ def count_lines(part: FilePart) -> PartCounts:
         while block := stream.read(_COUNT_BUFFER_BYTES):
             lines, size, last = lines + block.count(b"\n"), size + len(block), block[-1:]
         check_unchanged(part.file)
-    return PartCounts(lines, size, last == b"\n")
+    return LineCountResult(lines=lines, bytes=size, ends_line=last == b"\n")
 
 
 class _Limited(io.RawIOBase):

@@ -6,6 +6,7 @@ import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Literal, NamedTuple, NoReturn
 
@@ -75,6 +76,16 @@ class FilteredOut(NamedTuple):
 Items = Iterator[Record | Reject]
 
 
+@dataclass(frozen=True, slots=True)
+class ReadRequest:
+    """What to read of a file: a part of it, with `columns` beside the text and the id that the source names."""
+
+    part: FilePart
+    source: Source
+    columns: Sequence[str]
+    max_document_chars: int  # of longer texts less may be read, or nothing
+
+
 class InputFormat(ABC):
     """A format of input files. To add one, assign an instance of a subclass to FORMAT in a module of this folder."""
 
@@ -92,12 +103,10 @@ class InputFormat(ABC):
         return None
 
     @abstractmethod
-    def read(
-        self, stream: Any, part: FilePart, source: Source, *, max_document_chars: int, columns: Sequence[str]
-    ) -> Items:
-        """Yield each record or reject of an open file, in file order; `columns` are those to read beside text and id."""
+    def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
+        """Yield each record or reject of an open file, in file order."""
 
-    def head(self, stream: Any, file: InputFile) -> Iterator[Mapping[str, Any]]:
+    def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:
         """Yield the first records as they are."""
         del stream, file
         return iter(())
@@ -111,15 +120,7 @@ class InputFormat(ABC):
         raise NotImplementedError  # called only where `is_splittable`
 
     def read_at(
-        self,
-        stream: Any,
-        file: InputFile,
-        source: Source,
-        columns: Sequence[str],
-        *,
-        position: float,
-        read_bytes: int,
-        max_document_chars: int,
+        self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int
     ) -> tuple[Items, float]:
         """Read about `read_bytes` on disk from a position in [0, 1); return the records and their share of the file."""
         raise NotImplementedError  # called only where `is_seekable`
@@ -172,11 +173,7 @@ def refuse_column(file: InputFile, column: str, known: Sequence[str], *, key: st
     raise CorpusError(f"{file.path} has no column {column!r} {what}; it has {', '.join(known[:20]) or 'none'}; {fix}")
 
 
-class _Absent:
-    """The value of a missing key; JSON can hold None."""
-
-
-ABSENT: Final = _Absent()
+ABSENT: Final = object()  # the value of a missing key; JSON can hold None
 
 
 def lookup(record: Any, column: str) -> Any:
@@ -218,7 +215,7 @@ def conversation_text(value: Any) -> str | None:
     return "\n\n".join(turns)
 
 
-def is_conversation(kind: Any) -> bool:
+def is_conversation(kind: pa.DataType) -> bool:
     """Return whether an Arrow type is a list of turns."""
     if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
         return False

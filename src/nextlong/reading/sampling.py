@@ -20,13 +20,12 @@ from nextlong.reading.file_systems import open_binary
 from nextlong.reading.files import FilePart, InputFile, compression_of, open_file
 from nextlong.reading.filter import apply_filter, named_columns
 from nextlong.reading.formats import format_of, read_records
-from nextlong.reading.records import FilteredOut, Record, Reject, RejectKind, explained, text_problem
+from nextlong.reading.records import FilteredOut, ReadRequest, Record, Reject, RejectKind, explained, text_problem
 from nextlong.recipe import Source
 
 _HEAD_BYTES: Final = 256 << 10
 _HEAD_FILES: Final = 4
 _BLOCK_BYTES: Final = 1 << 20
-_MB: Final = 1_000_000
 
 
 def estimate_text_bytes(files: Sequence[InputFile], source: Source, *, head_bytes: int = _HEAD_BYTES) -> int:
@@ -39,11 +38,6 @@ def estimate_text_bytes(files: Sequence[InputFile], source: Source, *, head_byte
     for file in files:
         groups.setdefault((format_of(file.name, source).name, compression_of(file.name)), []).append(file)
     return sum(int(sum(f.bytes for f in group) * _text_share(group, source, head_bytes)) for group in groups.values())
-
-
-def auto_shard_bytes(total_text_bytes: int) -> int:
-    """Return the shard size of `ingest.shard_mb: auto`: total / 32, between 1 MB and 128 MB."""
-    return min(max(total_text_bytes // 32, _MB), 128 * _MB)
 
 
 def _text_share(group: Sequence[InputFile], source: Source, head_bytes: int) -> float:
@@ -92,15 +86,8 @@ def sample_at(file: InputFile, source: Source, *, position: float, read_bytes: i
     Raises CorpusError if the file cannot be read, or lacks a column.
     """
     with explained(file), closing(open_file(file)) as stream:
-        items, share = format_of(file.name, source).read_at(
-            stream,
-            file,
-            source,
-            named_columns(source),
-            position=position,
-            read_bytes=read_bytes,
-            max_document_chars=limits.max_document_chars,
-        )
+        request = ReadRequest(FilePart(file), source, named_columns(source), limits.max_document_chars)
+        items, share = format_of(file.name, source).read_at(stream, request, position=position, read_bytes=read_bytes)
         texts, rejects = _texts(apply_filter(items, source, file), limits)
         return SampledTexts(texts, share, rejects)
 
@@ -142,13 +129,8 @@ def _sample_lines(
             seen += len(line)
             if rng.random() < share:
                 kept.append(line)
-    items = format_of(file.name, source).read(
-        pa.BufferReader(b"\n".join(kept)),
-        FilePart(file),
-        source,
-        max_document_chars=limits.max_document_chars,
-        columns=named_columns(source),
-    )
+    request = ReadRequest(FilePart(file), source, named_columns(source), limits.max_document_chars)
+    items = format_of(file.name, source).read(pa.BufferReader(b"\n".join(kept)), request)
     texts, rejects = _texts(apply_filter(items, source, file), limits)
     return SampledTexts(texts, read_share * sum(map(len, kept)) / max(1, seen), rejects)
 

@@ -19,6 +19,7 @@ from nextlong.reading.records import (
     HEAD_RECORDS,
     InputFormat,
     Items,
+    ReadRequest,
     Record,
     Reject,
     RejectKind,
@@ -43,14 +44,11 @@ class _Parquet(InputFormat):
     compression = "inside"
     is_splittable = is_seekable = True
 
-    def read(
-        self, stream: Any, part: FilePart, source: Source, *, max_document_chars: int, columns: Sequence[str]
-    ) -> Items:
+    def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the record or reject of each row; memory holds one batch of rows, however large their row group."""
-        del max_document_chars
-        parquet = _open_parquet(stream)
-        paths = _resolve_columns(parquet.schema_arrow, part.file, source, columns)
-        row_bytes = _text_column_bytes(parquet.metadata, source.text) // max(parquet.metadata.num_rows, 1)
+        parquet, part = _open_parquet(stream), request.part
+        paths = _resolve_columns(parquet.schema_arrow, request)
+        row_bytes = _text_column_bytes(parquet.metadata, request.source.text) // max(parquet.metadata.num_rows, 1)
         batches = parquet.iter_batches(
             row_groups=None if part.row_groups is None else range(*part.row_groups),
             batch_size=min(max(_BATCH_TEXT_BYTES // (row_bytes + 1), 1), 4096),
@@ -59,7 +57,7 @@ class _Parquet(InputFormat):
         )
         yield from _read_batches(batches, part.file, paths, rows_before=part.lines_before)
 
-    def head(self, stream: Any, file: InputFile) -> Iterator[Mapping[str, Any]]:
+    def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:
         """Yield the first rows."""
         batches = _open_parquet(stream).iter_batches(HEAD_RECORDS, use_threads=False)
         yield from next(batches).to_pylist() if file.bytes else ()
@@ -88,21 +86,12 @@ class _Parquet(InputFormat):
         return parts if len(parts) > 1 else [FilePart(file)]
 
     def read_at(
-        self,
-        stream: Any,
-        file: InputFile,
-        source: Source,
-        columns: Sequence[str],
-        *,
-        position: float,
-        read_bytes: int,
-        max_document_chars: int,
+        self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int
     ) -> tuple[Items, float]:
         """Read rows of the row group at a position."""
-        del max_document_chars
-        parquet = _open_parquet(stream)
+        parquet, file = _open_parquet(stream), request.part.file
         groups = parquet.metadata.num_row_groups
-        paths = _resolve_columns(parquet.schema_arrow, file, source, columns)
+        paths = _resolve_columns(parquet.schema_arrow, request)
         if not groups:
             return iter(()), 1.0
         group = min(int(position * groups), groups - 1)
@@ -124,16 +113,13 @@ class _Arrow(InputFormat):
     compression = "inside"
     is_seekable = True
 
-    def read(
-        self, stream: Any, part: FilePart, source: Source, *, max_document_chars: int, columns: Sequence[str]
-    ) -> Items:
+    def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the record or reject of each row of an Arrow file or stream."""
-        del max_document_chars
-        paths = _resolve_columns(_open_arrow(stream).schema, part.file, source, columns)
+        paths = _resolve_columns(_open_arrow(stream).schema, request)
         reader = _open_arrow(stream, columns={path[0] for path in paths if path})
-        yield from _read_batches(_arrow_batches(reader), part.file, paths)
+        yield from _read_batches(_arrow_batches(reader), request.part.file, paths)
 
-    def head(self, stream: Any, file: InputFile) -> Iterator[Mapping[str, Any]]:
+    def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:
         """Yield the first rows."""
         del file
         yield from next(_arrow_batches(_open_arrow(stream))).slice(0, HEAD_RECORDS).to_pylist()
@@ -151,20 +137,11 @@ class _Arrow(InputFormat):
             return _column(batch, path).nbytes, whole
 
     def read_at(
-        self,
-        stream: Any,
-        file: InputFile,
-        source: Source,
-        columns: Sequence[str],
-        *,
-        position: float,
-        read_bytes: int,
-        max_document_chars: int,
+        self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int
     ) -> tuple[Items, float]:
         """Read rows of the record batch at a position; a stream is read up to there."""
-        del max_document_chars
-        reader = _open_arrow(stream)
-        paths = _resolve_columns(reader.schema, file, source, columns)
+        reader, file = _open_arrow(stream), request.part.file
+        paths = _resolve_columns(reader.schema, request)
         if _has_footer(reader):
             reader = _open_arrow(stream, columns={path[0] for path in paths if path})
             count = reader.num_record_batches
@@ -181,12 +158,12 @@ class _Arrow(InputFormat):
 FORMAT: Final = (_Parquet(), _Arrow())
 
 
-def _open_parquet(stream: Any) -> pq.ParquetFile:
+def _open_parquet(stream: pa.NativeFile) -> pq.ParquetFile:
     # Buffered and not pre-buffered: a row group may hold gigabytes.
     return pq.ParquetFile(stream, pre_buffer=False, buffer_size=_BUFFER_BYTES)
 
 
-def _open_arrow(stream: Any, *, columns: Container[str] | None = None) -> Any:
+def _open_arrow(stream: pa.NativeFile, *, columns: Container[str] | None = None) -> Any:
     """Return a reader of an Arrow IPC file or stream, whichever it is; it reads only `columns`, if given."""
     stream.seek(0)
     is_file = stream.read(6) == b"ARROW1"
@@ -199,22 +176,25 @@ def _open_arrow(stream: Any, *, columns: Container[str] | None = None) -> Any:
     return pa.ipc.open_file(stream, options=options) if is_file else pa.ipc.open_stream(stream, options=options)
 
 
-def _has_footer(reader: Any) -> bool:
+def _has_footer(reader: pa.ipc.RecordBatchReader) -> bool:
     """Return whether a reader is of a file, which lists its batches, and not of a stream."""
     return isinstance(reader, pa.ipc.RecordBatchFileReader)
 
 
-def _arrow_batches(reader: Any) -> Iterator[Any]:
+def _arrow_batches(reader: pa.ipc.RecordBatchReader) -> Iterator[pa.RecordBatch]:
     if _has_footer(reader):
         return (reader.get_batch(index) for index in range(reader.num_record_batches))
     return iter(reader)
 
 
-def _read_batches(batches: Iterable[Any], file: InputFile, paths: Sequence[Path], *, rows_before: int = 0) -> Items:
+def _read_batches(
+    batches: Iterable[pa.RecordBatch], file: InputFile, paths: Sequence[Path], *, rows_before: int = 0
+) -> Items:
     """Yield the record or reject of each row; `paths` are those of `_resolve_columns`."""
     text_path, id_path, *others = paths
     line = rows_before
     for batch in batches:
+        # Columns become Python objects a few rows at a time: `texts`, `ids` and each of `columns` have one value per row.
         for start in range(0, batch.num_rows, _SLICE_ROWS):
             rows = batch.slice(start, _SLICE_ROWS)
             texts = _texts(_column(rows, text_path))
@@ -231,7 +211,7 @@ def _read_batches(batches: Iterable[Any], file: InputFile, paths: Sequence[Path]
                     yield Reject(file.name, line, RejectKind.NULL if text is None else RejectKind.NOT_A_STRING)
 
 
-def _texts(column: Any) -> list[Any]:
+def _texts(column: pa.Array) -> list[Any]:
     """Return the text of each row; None where it is null, bytes if they are not UTF-8, a list that is no conversation."""
     if is_conversation(column.type):
         return [turns if (text := conversation_text(turns)) is None else text for turns in column.to_pylist()]
@@ -249,8 +229,9 @@ def _texts(column: Any) -> list[Any]:
         return texts
 
 
-def _resolve_columns(schema: Any, file: InputFile, source: Source, columns: Sequence[str]) -> list[Path]:
+def _resolve_columns(schema: pa.Schema, request: ReadRequest) -> list[Path]:
     """Return the paths of the text, of the id (() if it is missing or not a scalar) and of other columns."""
+    file, source = request.part.file, request.source
     structs = [field for field in schema if pa.types.is_struct(field.type)]
     known = [*schema.names, *(f"{field.name}.{inner.name}" for field in structs for inner in field.type)]
     text_path, text_type = _resolve(schema, source.text)
@@ -263,7 +244,7 @@ def _resolve_columns(schema: Any, file: InputFile, source: Source, columns: Sequ
     id_path, id_type = _resolve(schema, source.id)
     is_scalar = id_type is not None and not pa.types.is_nested(id_type) and not pa.types.is_binary(id_type)
     others = []
-    for name in columns:
+    for name in request.columns:
         path, kind = _resolve(schema, name)
         if kind is None:
             refuse_column(file, name, known, key="metadata or filter")
@@ -271,27 +252,27 @@ def _resolve_columns(schema: Any, file: InputFile, source: Source, columns: Sequ
     return [text_path, id_path if is_scalar else (), *others]
 
 
-def _resolve(schema: Any, column: str) -> tuple[Path, Any]:
+def _resolve(schema: pa.Schema, column: str) -> tuple[Path, pa.DataType | None]:
     """Return path and type of a column, or of the struct field that a dotted name reaches; ((), None) if there is none, or two."""
     if column in schema.names:
         if schema.names.count(column) > 1:
             return (), None
         return (column,), schema.field(column).type
     path = tuple(column.split("."))
-    kind: Any = schema.field(path[0]).type if schema.names.count(path[0]) == 1 else None
+    kind: pa.DataType = schema.field(path[0]).type if schema.names.count(path[0]) == 1 else None
     for part in path[1:]:
         known = kind is not None and pa.types.is_struct(kind) and kind.get_field_index(part) >= 0
         kind = kind.field(part).type if known else None
     return (path, kind) if kind is not None else ((), None)
 
 
-def _is_string(kind: Any) -> bool:
+def _is_string(kind: pa.DataType) -> bool:
     if pa.types.is_dictionary(kind):
         return _is_string(kind.value_type)
     return any(is_kind(kind) for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
 
 
-def _column(batch: Any, path: Path) -> Any:
+def _column(batch: pa.RecordBatch, path: Path) -> Any:
     column = batch.column(path[0])
     for part in path[1:]:
         column = pc.struct_field(column, part)
@@ -302,7 +283,7 @@ def _names(paths: Iterable[Path]) -> list[str]:
     return list(dict.fromkeys(".".join(path) for path in paths if path))
 
 
-def _text_column_bytes(metadata: Any, column: str) -> int:
+def _text_column_bytes(metadata: pq.FileMetaData, column: str) -> int:
     """Return the uncompressed bytes of one column, or of all within a nested one, from the footer; 0 if there is none."""
     paths = [metadata.schema.column(i).path for i in range(metadata.num_columns)]
     indexes = [index for index, path in enumerate(paths) if path == column or path.startswith(f"{column}.")]

@@ -56,6 +56,8 @@ class Encoder(Section):
     @field_validator("model")
     @classmethod
     def _known(cls, model: str) -> str:
+        if model == cls.model_fields["model"].default:
+            return model  # unchecked: a worker may import the encoder's module first, which imports this one
         section = _section_of(model)
         if section not in ENCODERS or (":" in _usage(section)) != bool(model.partition(":")[2]):
             *others, last = (repr(_usage(name)) for name in ENCODERS.names())

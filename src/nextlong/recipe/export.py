@@ -125,7 +125,9 @@ class Export(Section):
     def _refuse_two_lengths(self) -> None:
         wanted = {name: terms_of(name).extra_tokens for name in self.formats}
         if len(set(wanted.values())) > 1:
-            lengths = ", ".join(f"{name} {_length(extra)}" for name, extra in wanted.items())
+            lengths = ", ".join(
+                f"{name} target_tokens{f' + {extra}' if extra else ''}" for name, extra in wanted.items()
+            )
             raise ValueError(
                 f"formats want sequences of different lengths ({lengths}), and one composition has one; give each length a run "
                 "of its own in the same run_dir, which shares every step before the drafts"
@@ -188,7 +190,3 @@ def _takers(formats: Iterable[str], key: str, value: Any) -> Iterable[str]:
                 yield name
         elif key in terms.keys:
             yield name
-
-
-def _length(extra: int) -> str:
-    return f"target_tokens + {extra}" if extra else "target_tokens"

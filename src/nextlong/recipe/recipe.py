@@ -207,6 +207,16 @@ class Recipe(Section):
         return self._own if self._overridden else self
 
     @property
+    def run_path(self) -> Path:
+        """Where the recipe's run lives."""
+        return Path(self.run_dir).expanduser()
+
+    @property
+    def store_path(self) -> Path | None:
+        """Where the run keeps the steps that it shares with others; None: in its own directory."""
+        return None if self.store is None else Path(self.store).expanduser()
+
+    @property
     def options(self) -> Section:
         """The section of the recipe's method, which has no keys where the method has no options."""
         name = self.compose.method

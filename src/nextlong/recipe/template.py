@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import yaml
@@ -32,10 +32,7 @@ _SHOWN = frozenset(
 
 def commented(recipe: Recipe, *, heading: str) -> str:
     """Return the recipe as YAML with a comment for each key; `Recipe.load` reads it back to an equal recipe."""
-    lines = [f"# {line}".rstrip() for line in heading.splitlines()]
-    for name, section in _sections(recipe).items():
-        lines += _section(name, section, 0) if isinstance(section, BaseModel) else _entry(recipe, name, 0)
-    return "\n".join(lines) + "\n"
+    return _headed(heading, _lines(recipe, _sections(recipe), keys="all"))
 
 
 def short(recipe: Recipe, *, heading: str) -> str:
@@ -43,48 +40,44 @@ def short(recipe: Recipe, *, heading: str) -> str:
 
     A key that matters less stands there only if it has another value than the default.
     """
-    lines = [f"# {line}".rstrip() for line in heading.splitlines()]
-    for name in type(recipe).model_fields:
-        value = getattr(recipe, name)
-        below = _matching(value, name) if isinstance(value, BaseModel) else []
-        if (
-            name in _SHOWN
-            or below
-            or (not isinstance(value, BaseModel) and value != type(recipe).model_fields[name].default)
-        ):
-            lines += [*([""] if below else []), f"{name}:", *below] if below else _entry(recipe, name, 0)
-    return "\n".join(lines) + "\n"
+    return _headed(heading, _lines(recipe, dict(recipe), keys="important"))
 
 
-def _matching(section: BaseModel, name: str, depth: int = 1, *, comments: Literal["all", "none"] = "all") -> list[str]:
-    """Return the keys of a section that matter or say something, and the sections below it that do."""
-    lines = []
-    for key, field in type(section).model_fields.items():
-        value, dotted = getattr(section, key), f"{name}.{key}"
-        if isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
-            lines += [
-                f"{'  ' * depth}{key}:",
-                *_items(value, dotted, depth + 1),
-            ]
-        elif isinstance(value, BaseModel):
-            below = _matching(value, dotted, depth + 1)
-            lines += [f"{'  ' * depth}{key}:", *below] if below else []
-        elif dotted in _SHOWN or value != field.get_default():
-            comment = f"  # {field.description}" if comments == "none" else ""
-            lines += [line.removesuffix(comment).rstrip() if comment else line for line in _entry(section, key, depth)]
+def _headed(heading: str, lines: Sequence[str]) -> str:
+    return "\n".join([*(f"# {line}".rstrip() for line in heading.splitlines()), *lines]) + "\n"
+
+
+def _lines(
+    model: BaseModel,
+    values: Mapping[str, Any],
+    *,
+    keys: Literal["all", "important"],
+    above: str = "",
+    depth: int = 0,
+    has_comments: bool = True,
+) -> list[str]:
+    """Return the `values` of a model, by key, and of the sections in it; `above` is its own dotted key, with a dot."""
+    lines: list[str] = []
+    indent = "  " * depth
+    for key, value in values.items():
+        field, dotted = type(model).model_fields.get(key), f"{above}{key}"
+        comment = field.description if field is not None and has_comments else None
+        if isinstance(value, BaseModel):
+            below = _lines(value, dict(value), keys=keys, above=f"{dotted}.", depth=depth + 1)
+            if below or keys == "all":
+                doc = (type(value).__doc__ or "").strip().splitlines()[0] if keys == "all" else None
+                lines += [*([""] if depth == 0 else []), _beside(f"{indent}{key}:", doc), *below]
+        elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
+            lines.append(_beside(f"{indent}{key}:", comment if keys == "all" else None))
+            for number, item in enumerate(value):
+                has_own = keys == "all" or number == 0  # what its keys mean stands beside the first of a short list
+                first, *others = _lines(
+                    item, dict(item), keys=keys, above=f"{dotted}.", depth=depth + 2, has_comments=has_own
+                )
+                lines += [f"{indent}  - {first.lstrip()}", *others]
+        elif keys == "all" or dotted in _SHOWN or (field is not None and value != field.get_default()):
+            lines.append(_beside(f"{indent}{key}: {_scalar(value)}", comment))
     return lines
-
-
-def _items(models: Sequence[BaseModel], name: str, depth: int) -> list[str]:
-    """Return the items of a list; what their keys mean stands beside the first."""
-    first, *others = models
-    lines = _short_item(first, name, depth, comments="all")
-    return lines + [line for model in others for line in _short_item(model, name, depth, comments="none")]
-
-
-def _short_item(model: BaseModel, name: str, depth: int, *, comments: Literal["all", "none"]) -> list[str]:
-    lines = _matching(model, name, depth + 1, comments=comments)
-    return [f"{'  ' * depth}- {lines[0].lstrip()}", *lines[1:]]
 
 
 def _sections(recipe: Recipe) -> Json:
@@ -95,30 +88,6 @@ def _sections(recipe: Recipe) -> Json:
     of_methods = {name: options_class(METHODS, name)() for name in METHODS.built_in}
     shown = {name: said.get(name, options) for name, options in of_methods.items() if type(options).model_fields}
     return said | shown | {"export": export}
-
-
-def _section(name: str, section: BaseModel, depth: int) -> list[str]:
-    doc = (type(section).__doc__ or "").strip().splitlines()[0]
-    below = [line for key in type(section).model_fields for line in _entry(section, key, depth + 1)]
-    return [*([""] if depth == 0 else []), _beside(f"{'  ' * depth}{name}:", doc), *below]
-
-
-def _entry(model: BaseModel, name: str, depth: int) -> list[str]:
-    field, value = type(model).model_fields[name], getattr(model, name)
-    indent = "  " * depth
-    if isinstance(value, BaseModel):
-        return _section(name, value, depth)
-    if isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
-        return [
-            _beside(f"{indent}{name}:", field.description),
-            *(line for item in value for line in _item(item, depth + 1)),
-        ]
-    return [_beside(f"{indent}{name}: {_scalar(value)}", field.description)]
-
-
-def _item(model: BaseModel, depth: int) -> list[str]:
-    lines = [line for key in type(model).model_fields for line in _entry(model, key, depth + 1)]
-    return [f"{'  ' * depth}- {lines[0].lstrip()}", *lines[1:]]
 
 
 def _scalar(value: Any) -> str:

@@ -19,7 +19,7 @@ from nextlong.engine import store
 from nextlong.errors import RunError
 from nextlong.evaluate.report.figures import drawn, style
 from nextlong.evaluate.report.show import as_markdown
-from nextlong.evaluate.report.tables import Spread, Table
+from nextlong.evaluate.report.tables import MeanStd, ScoreTable
 from nextlong.replicate.documents import NEGATIVE_TOKENS
 from nextlong.replicate.invented import FACTS, NAMES, PARAGRAPH_TOKENS, TOPICS, VALUES
 from nextlong.replicate.recipe import CRITERION_NEGATIVES, recipe_from
@@ -181,13 +181,13 @@ class Results:
         return [fmean(values) for values in zip(*columns, strict=True)]
 
 
-def difference(ours: Sequence[float], theirs: Sequence[float]) -> Spread:
+def difference(ours: Sequence[float], theirs: Sequence[float]) -> MeanStd:
     """Return the mean difference of the same seeds and its standard error."""
     each = [one - other for one, other in zip(ours, theirs, strict=True)]
-    return Spread(fmean(each), stdev(each) / sqrt(len(each)) if len(each) > 1 else None)
+    return MeanStd(fmean(each), stdev(each) / sqrt(len(each)) if len(each) > 1 else None)
 
 
-def is_decided(gap: Spread, *, seeds: int) -> bool:
+def is_decided(gap: MeanStd, *, seeds: int) -> bool:
     """Return whether a mean difference is beyond chance: a paired t-test over the seeds, 95 %, two-sided."""
     from scipy.stats import t
 
@@ -196,13 +196,13 @@ def is_decided(gap: Spread, *, seeds: int) -> bool:
     return abs(gap.mean) > float(t.ppf(0.975, seeds - 1)) * gap.deviation
 
 
-def interval(values: Sequence[float]) -> Spread:
+def interval(values: Sequence[float]) -> MeanStd:
     """Return the mean and half the width of its 95 % interval over seeds (t distribution)."""
     from scipy.stats import t
 
     if len(values) < 2:
-        return Spread(fmean(values), None)
-    return Spread(fmean(values), float(t.ppf(0.975, len(values) - 1)) * stdev(values) / sqrt(len(values)))
+        return MeanStd(fmean(values), None)
+    return MeanStd(fmean(values), float(t.ppf(0.975, len(values) - 1)) * stdev(values) / sqrt(len(values)))
 
 
 def write(sources: Sequence[Path], folder: Path) -> list[Path]:
@@ -361,20 +361,20 @@ def _verdict(results: Results, claim: Hypothesis, other: str, counts: Sequence[i
     return f"{'Holds' if gap.mean > 0 else 'Fails, the opposite holds'} ({said}, standard error {gap.deviation:.1f})."
 
 
-def _tables(results: Results) -> Iterator[Table]:
+def _tables(results: Results) -> Iterator[ScoreTable]:
     for kind, words in results.kinds.items():
         rows = tuple(
             (arm, tuple(interval(results.recall(arm, kind, count)) for count in results.negatives))
             for arm in results.arms
         )
         about = "Percent of values recalled, by the number of negatives between a fact and its question."
-        yield Table(f"Recall across {words}", about, tuple(map(str, results.negatives)), rows, rows_are="parts")
+        yield ScoreTable(f"Recall across {words}", about, tuple(map(str, results.negatives)), rows, rows_are="parts")
     bins = list(results.models("base")[0]["measured"]["loss"])
     losses = tuple(
         (arm, tuple(interval([m["measured"]["loss"][part] for m in results.models(arm)]) for part in bins))
         for arm in results.arms
     )
-    yield Table("Loss by position", "Nats a token, up to this position.", tuple(bins), losses, rows_are="parts")
+    yield ScoreTable("Loss by position", "Nats a token, up to this position.", tuple(bins), losses, rows_are="parts")
     cells = [(kind, third) for kind in results.kinds for third in ("first", "last")]
     attention = tuple(
         (
@@ -387,7 +387,7 @@ def _tables(results: Results) -> Iterator[Table]:
     about = (
         "Percent of the attention. The facts are in the first third, the questions before the asked one in the last."
     )
-    yield Table("Attention by thirds", about, titles, attention, rows_are="parts")
+    yield ScoreTable("Attention by thirds", about, titles, attention, rows_are="parts")
     cost = tuple(
         (
             arm,
@@ -402,7 +402,7 @@ def _tables(results: Results) -> Iterator[Table]:
     about = (
         "Means over seeds. Base: the last leg only. Seconds: of the training steps, on one thread of a shared machine."
     )
-    yield Table("Cost", about, ("Tokens", "Seconds", "Training loss at the end"), cost, rows_are="parts")
+    yield ScoreTable("Cost", about, ("Tokens", "Seconds", "Training loss at the end"), cost, rows_are="parts")
 
 
 def _figures(results: Results) -> Iterator[tuple[str, str]]:
@@ -418,7 +418,7 @@ def _figures(results: Results) -> Iterator[tuple[str, str]]:
         yield name, made[0] + "\n"
 
 
-def _line(axes: Any, places: Sequence[float], spreads: Sequence[Spread], name: str, number: int) -> None:
+def _line(axes: Any, places: Sequence[float], spreads: Sequence[MeanStd], name: str, number: int) -> None:
     errors = [spread.deviation or 0.0 for spread in spreads]
     axes.errorbar(
         places,

@@ -9,7 +9,7 @@ from pathlib import Path
 from nextlong.artifacts.finished import sequences_per_part
 from nextlong.artifacts.results import (
     ChunkResult,
-    ContaminatedResult,
+    DecontaminateResult,
     DraftResult,
     IngestResult,
     KeywordsResult,
@@ -46,7 +46,7 @@ def lines(recipe: Recipe, done: Artifacts, *, folder: Path) -> list[tuple[str, s
             f"{sequences:,} of exactly {recipe.sequence_tokens:,} tokens{_shortfall(recipe, done, sequences)}",
         ),
     ]
-    if "contaminated" in done:
+    if "decontaminate" in done:
         facts.insert(2, ("contaminated", _contamination(done)))
     if shortlisted := describe_shortlist(done):
         facts.append(("shortlist", shortlisted))
@@ -132,7 +132,7 @@ def _left_out(rows: RowsResult) -> str:
 def _contamination(done: Artifacts) -> str:
     """Say how many chunks share text with the evaluation files, and with which."""
     by_file: Counter[str] = Counter()
-    shards = done["contaminated"].results(ContaminatedResult)
+    shards = done["decontaminate"].results(DecontaminateResult)
     for shard in shards:
         by_file.update(shard.files)
     files = ", ".join(f"{count:,} of them with {file}" for file, count in by_file.items())

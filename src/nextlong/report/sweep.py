@@ -22,7 +22,7 @@ import yaml
 from rich.console import Console
 
 from nextlong import pipeline
-from nextlong.artifacts.record import name_for, run_dir_of, store_of, word
+from nextlong.artifacts.record import name_for, word
 from nextlong.engine import store
 from nextlong.engine.progress import Reporter
 from nextlong.engine.runner import find_done
@@ -135,7 +135,7 @@ def _label(settings: Json) -> str:
 
 
 def _variant(recipe: Recipe, settings: Json) -> GridPoint:
-    name = name_for(recipe, run_dir_of(recipe))
+    name = name_for(recipe, recipe.run_path)
     return GridPoint(name, settings, recipe.model_copy(update={"name": name}))
 
 
@@ -163,11 +163,13 @@ def _ahead(
     files: dict[tuple[Any, Path], list[list[InputFile]]],
     tell: Callable[[str], None],
 ) -> Ahead | NextlongError:
-    run_dir, stored = run_dir_of(recipe), store_of(recipe)
+    run_dir, stored = recipe.run_path, recipe.store_path
     read = recipe.ingest, run_dir
     try:
         if read not in files:
-            files[read] = recognise_inputs(recipe, input_files(recipe), run_dir, tell=tell)
+            files[read] = recognise_inputs(
+                recipe.ingest.sources, input_files(recipe.ingest), run_dir, stored=recipe.store_path, tell=tell
+            )
         steps = pipeline.route(recipe, files[read])
     except NextlongError as error:
         return error
@@ -205,7 +207,7 @@ def run_variants(
     `make` runs a recipe: `pipeline.run`, or `runs.export.make` with statistics and `data/`.
     """
     for variant in variants:
-        run_dir = run_dir_of(variant.recipe)
+        run_dir = variant.recipe.run_path
         there = _finished_folders(run_dir)
         try:
             make(variant.recipe, reporter=reporter, changed_inputs=changed_inputs)

@@ -27,7 +27,7 @@ from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts, read_chunks
 from nextlong.artifacts.results import DocumentVectorsResult, EmbedResult, ExecutionResult
 from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Artifacts, Join, Step, Task, Work
+from nextlong.engine.step import Artifacts, Join, Step, Task, Work, each_shard
 from nextlong.errors import EncoderError
 from nextlong.recipe import Recipe
 from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, Encoder, kind_of, load_encoder
@@ -247,7 +247,7 @@ def encoder_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
         return kind.prepare(encoder, documents=documents, chunks=chunks, seed=recipe.seed)
 
     config = {"model": encoder.model} | encoder.options.identity() | kind.depends_on(encoder, seed=recipe.seed)
-    resources, estimate = partial(kind.resources, encoder), kind.estimate(encoder)
+    resources, estimate = kind.resources(encoder), kind.estimate(encoder)
     return Step(
         "encoder", kind.version, config, (ingest, chunk), tasks, kind.result, resources=resources, estimate=estimate
     )
@@ -258,14 +258,14 @@ def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step, shortli
     kind = kind_of(recipe.encoder)
     inputs = (ingest, chunk, encoder) if shortlist is None else (ingest, chunk, encoder, shortlist)
     estimate = Estimate(
-        work=lambda amounts: amounts.embedded,
+        work="embedded",
         seconds=6e-5,
         disk=lambda amounts: amounts.chunks * amounts.dimensions,
         bytes=2,
         tasks=per_shard,
         rate=kind.rate,
     )
-    resources = partial(kind.resources, recipe.encoder)
+    resources = kind.resources(recipe.encoder)
 
     def shards(done: Artifacts) -> list[tuple[Path, Path, Path | None]]:
         documents, chunks = done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow")
@@ -299,8 +299,8 @@ def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step, shortli
             )
             return Join(members[shard], lambda _: task, True)
 
-        gpu: Literal["needed", "as declared"] = "needed" if execution.device == "cuda" else "as declared"
-        return Work(each, [join(shard) for shard in range(len(of_shard))], threads=execution.threads, gpu=gpu)
+        joins = [join(shard) for shard in range(len(of_shard))]
+        return Work(each, joins, threads=execution.threads, gpu="needed" if execution.device == "cuda" else None)
 
     if kind.embeds == "shards":
         return Step("embed", 1, {}, inputs, by_shards, EmbedResult, resources=resources, estimate=estimate)
@@ -313,11 +313,8 @@ def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step, shortli
 def document_vectors_step(recipe: Recipe, chunk: Step, embed: Step) -> Step:
     """VECTORS → one vector a document."""
     config: Json = {"of": recipe.documents.vector}
-
-    def tasks(done: Artifacts) -> list[Task]:
-        shards = zip(chunks_of(done).files(".chunks.arrow"), done["embed"].files(".vectors.npy"), strict=True)
-        return [partial(average_shard, chunks=chunks, vectors=vectors, **config) for chunks, vectors in shards]
-
+    files = {"chunks": (chunk, ".chunks.arrow"), "vectors": (embed, ".vectors.npy")}
+    tasks = each_shard(partial(average_shard, **config), **files)
     estimate = Estimate(
         work=lambda amounts: amounts.chunks * amounts.dimensions,
         seconds=2e-9,

@@ -26,7 +26,7 @@ from nextlong.artifacts import lookup
 from nextlong.artifacts.lookup import opened
 from nextlong.artifacts.results import MineResult, ShortlistWordsResult
 from nextlong.engine.estimate import Amounts, Estimate
-from nextlong.engine.executor import Capacity, Resources
+from nextlong.engine.executor import Resources
 from nextlong.engine.step import Artifacts, Step, Task, TaskResult, Work
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import MOST_QUERIES, blocks, draft_chunks
@@ -285,18 +285,13 @@ _MINE = Estimate(
         _scanned(amounts) * costs.FOUND_S / costs.PRODUCT_S if _is_blocked(amounts) else _products(amounts)
     ),
     seconds=costs.PRODUCT_S,
-    disk=lambda amounts: amounts.all_neighbours,
+    disk="all_neighbours",
     bytes=12,
     tasks=lambda amounts: blocks(amounts.queries, amounts.queries),
     memory=_search_memory,
     rate="products",
     reads=lambda amounts: 12 * _scanned(amounts) if _is_blocked(amounts) else read_bytes(amounts),
 )
-
-
-def search_resources(recipe: Recipe, capacity: Capacity) -> Resources:
-    """Return what a task of exact search needs: a GPU, where there is one and the recipe does not refuse it."""
-    return Resources(gpus=1) if recipe.search.device != "cpu" and capacity.gpus else Resources()
 
 
 def mine_steps(
@@ -359,9 +354,9 @@ def mine_steps(
             )
             mine = partial(mine, shortlist=marks, draft_chunks=draft_chunks(recipe, words.chunk_chars))
         each = [partial(mine, first=first, last=last) for first, last in query_ranges(path)]
-        return Work(each, gpu="unused" if is_built(files.index) or scans else "as declared")
+        return Work(each, gpu="unused" if is_built(files.index) or scans else None)
 
-    resources = partial(search_resources, recipe)
+    resources = Resources(gpu="unused" if recipe.search.device == "cpu" else "optional")
     before: list[Step] = []
     if recipe.search.index in (AUTO, EXACT):
         least = Step("least_scores", 2, config, given, least_tasks, estimate=_LEAST)

@@ -175,9 +175,7 @@ def meta_documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: i
         if not sampled.drawn:
             raise CorpusError(none_long_enough(recipe, f"{sampled.documents:,} documents"))
 
-    estimate = Estimate(
-        work=lambda amounts: amounts.chunks, seconds=6e-8, disk=lambda amounts: amounts.drafts, bytes=40
-    )
+    estimate = Estimate(work="chunks", seconds=6e-8, disk="drafts", bytes=40)
     return Step(
         "meta_documents", 1, config, (ingest, chunk), tasks, MetaDocumentsResult, check=check, estimate=estimate
     )
@@ -200,9 +198,9 @@ def documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, queries: int | 
         return [partial(list_documents, chunks=chunks, hashes=hashes, **config)]
 
     estimate = Estimate(
-        work=lambda amounts: amounts.chunks,
+        work="chunks",
         seconds=6e-8,
-        disk=lambda amounts: amounts.kept_documents,
+        disk="kept_documents",
         bytes=48,
         memory=lambda amounts: 100 * amounts.kept_documents,
     )

@@ -25,10 +25,9 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts.finished import chunks_of
-from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts, opened
+from nextlong.artifacts.lookup import chunk_keys, count_chunks, iter_chunk_texts, opened, sample_texts
 from nextlong.artifacts.resolve import CorpusFiles
 from nextlong.artifacts.results import MineResult, ShortlistResult, ShortlistWordsResult
-from nextlong.artifacts.sample import chunk_keys, sample_texts
 from nextlong.engine.estimate import Amounts, Estimate, per_shard
 from nextlong.engine.step import Artifacts, Step, Task, TaskResult
 from nextlong.recipe import Recipe
@@ -333,7 +332,7 @@ _WORDS = Estimate(
 _QUERIES = Estimate(
     work=lambda amounts: amounts.queries * (1 + min(amounts.chunks, _SAMPLED) / 5_000),
     seconds=2e-4,
-    disk=lambda amounts: amounts.queries,
+    disk="queries",
     bytes=8 * _QUERY_WORDS + 12,
     tasks=lambda amounts: blocks(amounts.drafts, amounts.queries),
     memory=lambda amounts: 2400 * min(amounts.chunks, _SAMPLED) + 400e6,
@@ -341,7 +340,7 @@ _QUERIES = Estimate(
 _MARKS = Estimate(
     work=lambda amounts: amounts.chunks + _postings(amounts) / 1e4,
     seconds=1e-4,
-    disk=lambda amounts: amounts.chunks,
+    disk="chunks",
     bytes=1,
     tasks=per_shard,
     memory=lambda amounts: 4e3 * amounts.chunks / max(1.0, amounts.shards) + 400e6,

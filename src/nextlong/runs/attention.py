@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong import schemas
+from nextlong.artifacts.resolved import document_starts
 from nextlong.runs.spans import Block
 from nextlong.runs.tally import Bin
 
@@ -122,11 +122,11 @@ def context_histogram(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def document_lengths(block: Block) -> list[NDArray[np.int64]]:
     """Return the tokens of each document of every sequence of a block; an extended sequence counts as one document."""
-    firsts = np.flatnonzero(np.diff(block.sequence, prepend=-1)).tolist()
-    sequences = []
-    for first, last in zip(firsts, [*firsts[1:], len(block.sequence)], strict=True):
-        whole = np.flatnonzero(block.roles[first:last] == schemas.DOCUMENT) + first
-        is_new = np.diff(block.groups[whole]) != 0
-        starts = np.concatenate([[0], block.starts[whole[1:]][is_new], block.ends[last - 1 : last]])
-        sequences.append(np.diff(starts))
-    return sequences
+    lengths = block.ends[
+        np.flatnonzero(np.diff(block.sequence, append=-1))
+    ]  # (sequences,) the end of each one's last span
+    sequence_starts = np.cumsum(lengths) - lengths
+    starts = document_starts(
+        lengths, roles=block.roles, groups=block.groups, starts=sequence_starts[block.sequence] + block.starts
+    )
+    return np.split(np.diff(starts, append=lengths.sum()), np.searchsorted(starts, sequence_starts[1:]))

@@ -63,6 +63,14 @@ def facts(
         for split, folder in below.items()
     ]
     arranged = rows.left_out + sum(split.sequences for split in rows.splits.values())
+    tokenizer = done["tokenizer"].result(TokenizerResult)
+    citations = [getattr(method_of(run.recipe), "citation", None) for run in runs]
+    statistics = card_numbers(stats) if stats else {}
+    if tokenizer.lost_share:
+        statistics["text lost by the tokenizer"] = f"{tokenizer.lost_share:.1%} of the characters"
+    # The papers of the methods do not partition the documents.
+    if partitions := dict.fromkeys(filter(None, (describe_partition(run.steps) for run in runs))):
+        statistics["partitions"] = "; ".join(partitions)
     return Facts(
         name=Path(recipe.run_dir).name,
         format=made,
@@ -72,14 +80,14 @@ def facts(
         methods={run.recipe.compose.method: method_of(run.recipe).layout for run in runs},
         target_tokens=sorted({run.recipe.sequence_tokens for run in runs}),
         tokenizer=_hub_name(recipe.tokenizer.source or "byte-level BPE trained on the corpus"),
-        vocabulary=done["tokenizer"].result(TokenizerResult).vocab_size,
-        citations=list(dict.fromkeys([NEXTLONG, *filter(None, map(_citation, runs))])),
-        eos=done["tokenizer"].result(TokenizerResult).eos_id,
+        vocabulary=tokenizer.vocab_size,
+        citations=list(dict.fromkeys([NEXTLONG, *(one for one in citations if isinstance(one, Citation))])),
+        eos=tokenizer.eos_id,
         sources=_sources(runs),
         recipes=[public_recipe(recipe_made) for recipe_made in (recipe, *(run.recipe for run in runs[1:]))],
         runs=_shares(runs, rows, below),
         version=done["rows"].manifest["versions"].get("nextlong", "not installed as a package"),
-        statistics=(card_numbers(stats) if stats else {}) | _lost_text(done) | _partitions(runs),
+        statistics=statistics,
         warnings=[
             warned.message
             for warned in (
@@ -88,23 +96,6 @@ def facts(
             )
         ],
     )
-
-
-def _citation(run: Run) -> Citation | None:
-    citation = getattr(method_of(run.recipe), "citation", None)
-    return citation if isinstance(citation, Citation) else None
-
-
-def _lost_text(done: Artifacts) -> dict[str, str]:
-    """Return the share of the text that its tokens do not say, where there is any."""
-    share = done["tokenizer"].result(TokenizerResult).lost_share
-    return {"text lost by the tokenizer": f"{share:.1%} of the characters"} if share else {}
-
-
-def _partitions(runs: Sequence[Run]) -> dict[str, str]:
-    """Return how the documents were partitioned, which the papers of the methods do not do, where they were."""
-    told = dict.fromkeys(filter(None, (describe_partition(run.steps) for run in runs)))
-    return {"partitions": "; ".join(told)} if told else {}
 
 
 def public_recipe(recipe: Recipe) -> str:
@@ -187,7 +178,16 @@ def delivered_record(
     record = {
         "format": name,
         "nextlong": done["rows"].manifest["versions"].get("nextlong", "not installed as a package"),
-        "runs": [_run(run) for run in runs],
+        "runs": [
+            {
+                "name": run.path.name,
+                "variant": run.variant.name,
+                "steps": {step.name: step.fingerprint for step in export_steps.read_steps(run.steps)},
+                "sequences": len(run),
+                "target_tokens": run.recipe.sequence_tokens,
+            }
+            for run in runs
+        ],
         "rows": done["rows"].manifest["fingerprint"],
         "splits": {
             split: _split(done[export_steps.step_name(name, split)], done["rows"], split) | {"folder": folder}
@@ -207,16 +207,6 @@ def fingerprint(record: Mapping[str, Any]) -> str:
     """Return the hash of a record without its own `xxh3`, whatever its layout as JSON."""
     plain = {key: value for key, value in record.items() if key != "xxh3"}
     return xxhash.xxh3_128_hexdigest(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
-
-
-def _run(run: Run) -> Json:
-    return {
-        "name": run.path.name,
-        "variant": run.variant.name,
-        "steps": {step.name: step.fingerprint for step in export_steps.read_steps(run.steps)},
-        "sequences": len(run),
-        "target_tokens": run.recipe.sequence_tokens,
-    }
 
 
 def _split(step: Artifact, rows: Artifact, split: str) -> Json:

@@ -25,7 +25,7 @@ from nextlong.artifacts import record
 from nextlong.artifacts.record import DATA
 from nextlong.engine import store
 from nextlong.export.card import Laid, Split
-from nextlong.export.formats.base import Format, format_of
+from nextlong.export.formats.base import format_of
 from nextlong.export.publish import DELIVERED, ExportFile
 from nextlong.text import Json
 
@@ -143,22 +143,20 @@ def laid_in(folder: Path) -> Iterator[Laid]:
     for below in _delivered(folder):
         plain = _record_of(below)
         made = format_of(plain["format"], next(iter(plain["splits"].values()))["config"])
-        splits = [_split(below.name, made, name, plain) for name in plain["splits"]]
+        splits = [
+            Split(
+                name,
+                f"{below.name}/{told['folder']}{made.reader_takes}",
+                told["rows"],
+                told["sequences"],
+                told["documents"],
+                told["tokens"],
+                sum(entry["bytes"] for file, entry in plain["files"].items() if file.startswith(told["folder"])),
+            )
+            for name, told in plain["splits"].items()
+        ]
         room = plain["settings"].get("pack") or max(run["target_tokens"] for run in plain["runs"])
         yield Laid(made, splits, room, below.name)
-
-
-def _split(folder: str, made: Format, name: str, plain: Json) -> Split:
-    told = plain["splits"][name]
-    return Split(
-        name,
-        f"{folder}/{told['folder']}{made.reader_takes}",
-        told["rows"],
-        told["sequences"],
-        told["documents"],
-        told["tokens"],
-        sum(entry["bytes"] for file, entry in plain["files"].items() if file.startswith(told["folder"])),
-    )
 
 
 def stale(run_dir: Path, *, kept: set[str], rows: set[str]) -> list[Path]:

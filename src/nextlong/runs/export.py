@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import re
 import shlex
-import tempfile
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
@@ -29,7 +28,7 @@ from nextlong.engine.step import Artifact, Artifacts, Step
 from nextlong.errors import RecipeError, RunError
 from nextlong.export import steps as export_steps
 from nextlong.export.arrange import RowsResult
-from nextlong.export.card import Facts, card
+from nextlong.export.card import card
 from nextlong.export.publish import DELIVERED, ExportFile, check_destination, publish
 from nextlong.recipe import Export, Recipe
 from nextlong.recipe.export import unused_keys
@@ -71,7 +70,7 @@ def run(
     recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: Literal["refuse", "accept"] = "refuse"
 ) -> Exported:
     """Carry out a recipe, and complete its exports. Raises NextlongError."""
-    run_dir = record.run_dir_of(recipe)
+    run_dir = recipe.run_path
     if recipe.export.push is not None and name_for(recipe, run_dir) not in record.variant_names(run_dir):
         for name in recipe.export.formats:
             check_destination(_destination(recipe.export, name))
@@ -286,7 +285,7 @@ def place_data(written: Exported) -> None:
     folder, measurements = written.folder, measured(written)
     for name in written.recipe.export.formats:
         files, below = _files(written, name), _below(written)
-        text = card(_facts(written, name, below, measurements))
+        text = card(runs_card.facts(*written, name=name, below=below, stats=measurements))
         described = ExportFile(
             folder / name / data_folder.CARD, data_folder.CARD, len(text.encode()), xxh3_128_hexdigest(text.encode())
         )
@@ -296,8 +295,8 @@ def place_data(written: Exported) -> None:
     shown = {split: f"{first}/{part}" for split, part in _below(written).items()}
     beside = [laid for laid in data_folder.laid_in(folder) if laid.format.name != first]
     preferred = written.runs[0].recipe.export.formats  # also where a later export writes others
-    facts = replace(_facts(written, first, shown, measurements), folder=first, beside=beside, preferred=preferred)
-    text = card(facts)
+    facts = runs_card.facts(*written, name=first, below=shown, stats=measurements)
+    text = card(replace(facts, folder=first, beside=beside, preferred=preferred))
     path = folder / data_folder.CARD
     with store.explained(path):
         if not path.exists() or path.read_text(encoding="utf-8") != text:
@@ -311,29 +310,21 @@ def name_of(run: Run) -> str:
 
 
 def push(written: Exported, *, stale: Literal["refuse", "replace"] = "refuse") -> None:
-    """Publish what is to be published. Raises ExportError."""
+    """Publish what is to be published, as it lies in `data/`, the card first and the record last. Raises ExportError."""
     if written.recipe.export.push is not None:
         for name in written.recipe.export.formats:
-            _push(written, name, measured(written), stale)
+            files = _files(written, name)
+            card, record = (
+                ExportFile(path, path.name, path.stat().st_size, store.hash_file(path))
+                for path in (written.folder / name / one for one in (data_folder.CARD, DELIVERED))
+            )
+            publish([card, *files, record], _destination(written.recipe.export, name), others=stale)
 
 
 def measured(written: Exported) -> Stats | None:
     """Return the statistics of the run, for its cards and its summary; None for a mix."""
     step = written.done.get(stats.STATISTICS)
     return stats.read(step) if step is not None and len(written.runs) == 1 else None
-
-
-def _push(written: Exported, name: str, measurements: Stats | None, stale: Literal["refuse", "replace"]) -> None:
-    """Publish one format: every split in a folder of its own if there are several, and one card over all."""
-    below = _below(written)
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / data_folder.CARD
-        path.write_text(card(_facts(written, name, below, measurements)), encoding="utf-8")
-        files = [_as_file(path), *_files(written, name)]
-        record = Path(folder) / DELIVERED
-        record.write_text(runs_card.delivered_record(*written, name=name, below=below, files=files), encoding="utf-8")
-        files.append(_as_file(record))
-        publish(files, _destination(written.recipe.export, name), others=stale)
 
 
 def _below(written: Exported) -> dict[str, str]:
@@ -357,15 +348,6 @@ def _destination(export: Export, name: str) -> str:
     """Return where the files of a format are to be published."""
     folder = str(export.push).rstrip("/")
     return f"{folder}/{name}" if len(export.formats) > 1 else folder
-
-
-def _as_file(path: Path) -> ExportFile:
-    return ExportFile(path, path.name, path.stat().st_size, store.hash_file(path))
-
-
-def _facts(written: Exported, name: str, below: Mapping[str, str], measurements: Stats | None) -> Facts:
-    recipe, runs, done = written
-    return runs_card.facts(recipe, runs, done, name=name, below=below, stats=measurements)
 
 
 SHORT_TOKENS: Final = 8192  # of a row, at most: the context that Llama 3 was pretrained on

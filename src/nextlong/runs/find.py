@@ -6,7 +6,7 @@ Of extended sequences those count whose meta-document it is; of others those tha
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -41,10 +41,15 @@ def common_document(runs: Sequence[Run]) -> tuple[int, dict[int, int]] | None:
 
     None if they do not share their documents, or no two have a sequence about the same one.
     """
-    alike = [place for place, run in enumerate(runs) if _documents(run) == _documents(runs[0]) and len(run)]
+    corpora = [run.steps["ingest"].manifest["fingerprint"] for run in runs]
+    alike = [place for place, run in enumerate(runs) if corpora[place] == corpora[0] and len(run)]
     if len(alike) < 2:
         return None
-    sequences_of = {place: _first_numbers(runs[place]) for place in alike}
+    sequences_of: dict[int, dict[int, int]] = {place: {} for place in alike}  # the first sequence about each document
+    for place in alike:
+        for number, doc_ids in about(runs[place]):
+            for doc in doc_ids.tolist():
+                sequences_of[place].setdefault(doc, number)
     base = min(alike, key=lambda place: len(sequences_of[place]))
     candidates = list(sequences_of[base])[:_CANDIDATES]
     best = max(
@@ -53,17 +58,3 @@ def common_document(runs: Sequence[Run]) -> tuple[int, dict[int, int]] | None:
     )
     numbers = {place: first_of[best] for place, first_of in sequences_of.items() if best in first_of}
     return (best, numbers) if len(numbers) > 1 else None
-
-
-def _first_numbers(run: Run) -> Mapping[int, int]:
-    """Return the first sequence about each document."""
-    numbers: dict[int, int] = {}
-    for number, doc_ids in about(run):
-        for doc in doc_ids.tolist():
-            numbers.setdefault(doc, number)
-    return numbers
-
-
-def _documents(run: Run) -> str:
-    fingerprint: str = run.steps["ingest"].manifest["fingerprint"]
-    return fingerprint

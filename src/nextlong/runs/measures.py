@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import itertools
 import math
+from collections import Counter
 from dataclasses import dataclass
-from typing import Any, Final
+from typing import Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -17,7 +18,7 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import special_ids
-from nextlong.artifacts.lookup import read_chunks
+from nextlong.artifacts.lookup import Column, read_chunks
 from nextlong.methods.documents import separator_follows
 from nextlong.runs.run import Run
 from nextlong.runs.tally import Spread, Tally
@@ -103,18 +104,15 @@ def measure_reuse(run: Run, counted: Tally) -> Reuse:
         Uses(low + 1, high, int(((uses > low) & (uses <= high)).sum())) for low, high in itertools.pairwise(edges)
     )
     overused = float(uses[uses > _OVERUSED].sum() / uses.sum())
-    return Reuse(len(uses), float(uses.mean()), int(uses.max()), overused, histogram, _hubs(run, chunk_ids, uses))
-
-
-def _hubs(run: Run, chunk_ids: NDArray[np.int64], uses: NDArray[np.int64]) -> tuple[Hub, ...]:
     top = np.lexsort((chunk_ids, -uses))[:_HUBS]
     top = top[uses[top] > 1]
-    if not len(top):
-        return ()
-    ids = chunk_ids[top]
-    names = lookup.source_ids(lookup.documents_of(ids, run.corpus.chunks), run.corpus.documents)
-    ordinals = lookup.chunk_ordinals(ids, run.corpus.chunks)
-    return tuple(map(Hub, ids.tolist(), names.tolist(), ordinals.tolist(), uses[top].tolist()))
+    hubs: tuple[Hub, ...] = ()
+    if len(top):
+        ids = chunk_ids[top]
+        names = lookup.source_ids(lookup.documents_of(ids, run.corpus.chunks), run.corpus.documents)
+        ordinals = lookup.chunk_ordinals(ids, run.corpus.chunks)
+        hubs = tuple(map(Hub, ids.tolist(), names.tolist(), ordinals.tolist(), uses[top].tolist()))
+    return Reuse(len(uses), float(uses.mean()), int(uses.max()), overused, histogram, hubs)
 
 
 def measure_cut_off(run: Run, taken: Tally, *, tokens: int) -> CutOff | None:
@@ -127,7 +125,7 @@ def measure_cut_off(run: Run, taken: Tally, *, tokens: int) -> CutOff | None:
         return None
     lengths, separator_tokens = run.steps["lengths"].files(".lengths.npy"), len(special_ids(run.steps).separator)
 
-    def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[Any]]:
+    def load(shard: int, rows: NDArray[np.int64]) -> list[Column]:
         table = read_chunks(run.corpus.chunks[shard])
         chunk_tokens = np.load(lengths[shard]) - separator_tokens * separator_follows(table)
         return [np.bincount(table["doc_row"], weights=chunk_tokens)[rows]]
@@ -137,16 +135,18 @@ def measure_cut_off(run: Run, taken: Tally, *, tokens: int) -> CutOff | None:
     return CutOff(of_tokens - tokens, of_tokens)
 
 
-def document_chars(run: Run) -> Tally:
-    """Count the characters of every document's chunks, a shard at a time."""
-    lengths = Tally()
-    for path in run.corpus.chunks:
+def corpus_chars(run: Run) -> tuple[Tally, dict[str, int]]:
+    """Count the characters of every document's chunks, and those of each source, the largest first; a shard at a time."""
+    lengths, of_source = Tally(), Counter[str]()
+    for shard, path in enumerate(run.corpus.chunks):
         columns = read_chunks(path, ("doc_row", "start", "end"))
-        rows = columns["doc_row"]
+        rows, chars = columns["doc_row"], columns["end"] - columns["start"]
         if len(rows):
-            firsts = np.flatnonzero(np.diff(rows, prepend=rows[0] - 1))
-            lengths.add(np.add.reduceat(columns["end"] - columns["start"], firsts))
-    return lengths
+            lengths.add(np.add.reduceat(chars, np.flatnonzero(np.diff(rows, prepend=rows[0] - 1))))
+            first = schemas.pack_ids(shard, rows[:1])  # the documents of a shard are of one source
+            (names,) = lookup.document_columns(first, run.corpus.documents, ("source",))
+            of_source[str(names[0])] += int(chars.sum())
+    return lengths, dict(sorted(of_source.items(), key=lambda item: (-item[1], item[0])))
 
 
 def sample_chunks(run: Run, most: int) -> NDArray[np.int64]:

@@ -97,16 +97,6 @@ class Sequence:
         return notebook.sequence_html(self)
 
 
-def _stored_recipe(stored: Json, index: Path) -> Recipe:
-    try:
-        return Recipe.from_dict(stored, origin=str(index))
-    except RecipeError as error:
-        raise RunError(
-            f"{error}\nThis run was made by another version of nextlong, whose recipes this one does not read; run the recipe "
-            "again, with the key corrected: what has not changed is kept"
-        ) from None
-
-
 class Run:
     """A finished run directory. `len(run)` is its number of sequences."""
 
@@ -119,7 +109,13 @@ class Run:
         self.variant = record.find(run_dir)
         self.path, self.record = self.variant.run_dir, self.variant.record
         self.is_named = record.split_name(run_dir)[1] is not None
-        self.recipe = _stored_recipe(self.variant.recipe, self.record)
+        try:
+            self.recipe = Recipe.from_dict(self.variant.recipe, origin=str(self.record))
+        except RecipeError as error:
+            raise RunError(
+                f"{self.record} was made by an earlier version of nextlong ({str(error).splitlines()[0]}); "
+                "run the recipe again into a new folder (run_dir)"
+            ) from None
         self.steps: dict[str, Artifact] = {
             name: open_done(name, self.path / folder, trust="size") for name, folder in self.variant.steps.items()
         }
@@ -215,27 +211,20 @@ class Run:
         ids = block.input_ids[block.token_offsets[number] : block.token_offsets[number + 1]]
         of_sequence = slice(first, last)
         columns = (
-            block.chunk_ids[of_sequence],
-            block.doc_ids[of_sequence],
-            block.source_ids[of_sequence],
-            _parsed(block.metadata[of_sequence]),
-            block.char_starts[of_sequence],
-            block.char_ends[of_sequence],
-            np.array(schemas.ROLES, object)[block.roles[of_sequence]],
-            block.groups[of_sequence],
-            block.token_starts[of_sequence],
-            block.token_ends[of_sequence],
-            block.scores[of_sequence],
+            block.chunk_ids[of_sequence].tolist(),
+            block.doc_ids[of_sequence].tolist(),
+            block.source_ids[of_sequence].tolist(),
+            [json.loads(line) if line else {} for line in block.metadata[of_sequence]],
+            block.char_starts[of_sequence].tolist(),
+            block.char_ends[of_sequence].tolist(),
+            [schemas.ROLES[role] for role in block.roles[of_sequence].tolist()],
+            block.groups[of_sequence].tolist(),
+            block.token_starts[of_sequence].tolist(),
+            block.token_ends[of_sequence].tolist(),
+            block.scores[of_sequence].tolist(),
         )
-        spans = tuple(map(Span, *(column.tolist() for column in columns)))
+        spans = tuple(map(Span, *columns))
         return Sequence(block.sequence_ids[number], block.methods[number], ids, spans, self, block, number)
-
-
-def _parsed(metadata: NDArray[np.object_]) -> NDArray[np.object_]:
-    """Return metadata, JSON or None, as dictionaries."""
-    parsed = np.empty(len(metadata), object)
-    parsed[:] = [json.loads(line) if line else {} for line in metadata]
-    return parsed
 
 
 def check_mix(runs: SequenceOf[Run], proportions: SequenceOf[float] | None, *, by: str = "sequences") -> None:
@@ -251,9 +240,8 @@ def check_mix(runs: SequenceOf[Run], proportions: SequenceOf[float] | None, *, b
         raise RecipeError(
             f"by={by!r} says what the proportions of a mix count, but there are none; give a mix such as 1,2"
         )
-    if twice := [
-        run for place, run in enumerate(runs) if any(_composed(run) == _composed(earlier) for earlier in runs[:place])
-    ]:
+    composed = [(run.steps["compose"].manifest["fingerprint"], len(run)) for run in runs]
+    if twice := [run for place, run in enumerate(runs) if composed[place] in composed[:place]]:
         raise RecipeError(f"{twice[0]} stands in the mix twice, with the same sequences; name each run once")
     for run in runs[1:]:
         for what in ("tokenizer", "bos or eos"):
@@ -262,25 +250,15 @@ def check_mix(runs: SequenceOf[Run], proportions: SequenceOf[float] | None, *, b
                     f"{runs[0]} and {run} do not have the same {what}, so their token ids do not mix; run one of "
                     "them again with the other's `tokenizer`, which keeps its vectors and candidates"
                 )
-        _check_lengths(runs[0], run)
-
-
-def _check_lengths(first: Run, other: Run) -> None:
-    """Raise RunError unless both have what is asked, or both what some formats want beside: in a row, one token is a gap."""
-    if first.recipe.export.extra_tokens == other.recipe.export.extra_tokens:
-        return
-    lengths = " and ".join(
-        f"{run.recipe.sequence_tokens:,} tokens of {run} (for {', '.join(run.recipe.export.formats)})"
-        for run in (first, other)
-    )
-    raise RunError(
-        f"sequences of {lengths} do not mix: one of them has a token more than compose.target_tokens; run it again with the "
-        "formats of the other (--set export.formats=…), which keeps vectors and candidates"
-    )
-
-
-def _composed(run: Run) -> tuple[str, int]:
-    return run.steps["compose"].manifest["fingerprint"], len(run)
+        if runs[0].recipe.export.extra_tokens != run.recipe.export.extra_tokens:  # in a row, one token is a gap
+            lengths = " and ".join(
+                f"{one.recipe.sequence_tokens:,} tokens of {one} (for {', '.join(one.recipe.export.formats)})"
+                for one in (runs[0], run)
+            )
+            raise RunError(
+                f"sequences of {lengths} do not mix: one of them has a token more than compose.target_tokens; run it again with "
+                "the formats of the other (--set export.formats=…), which keeps vectors and candidates"
+            )
 
 
 def _ids_of(run: Run, what: str) -> Any:

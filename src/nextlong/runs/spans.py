@@ -106,17 +106,14 @@ def distances(block: Block) -> NDArray[np.int64]:
     meta_spans = block.of(schemas.META)
     order = np.lexsort((meta_spans.starts, meta_spans.sequence))
     gaps = meta_spans.starts[order][1:] - meta_spans.ends[order][:-1]
-    return np.concatenate([gaps[np.diff(meta_spans.sequence[order]) == 0], _between_parts(block.of(schemas.DOCUMENT))])
-
-
-def _between_parts(documents: Block) -> NDArray[np.int64]:
+    of_meta_chunks = gaps[np.diff(meta_spans.sequence[order]) == 0]
+    documents = block.of(schemas.DOCUMENT)
     owner = documents.group_keys  # the documents of a sequence are its groups
     begins_part = np.diff(owner, prepend=owner[:1] - 1) != 0
     order = np.lexsort((documents.starts, owner))
     # Between consecutive spans of one document. Inside a part that is a separator at most; gaps before a new part are kept.
     gaps = documents.starts[order][1:] - documents.ends[order][:-1]
-    parts: NDArray[np.int64] = gaps[(np.diff(owner[order]) == 0) & begins_part[order][1:]]
-    return parts
+    return np.concatenate([of_meta_chunks, gaps[(np.diff(owner[order]) == 0) & begins_part[order][1:]]])
 
 
 def _run_places(keys: NDArray[np.int64]) -> NDArray[np.int64]:

@@ -26,7 +26,7 @@ from nextlong.artifacts import finished, left_out, lookup
 from nextlong.artifacts.left_out import LeftOut
 from nextlong.artifacts.results import (
     ChunkResult,
-    ContaminatedResult,
+    DecontaminateResult,
     DraftResult,
     KeywordsResult,
     ReferencedChunksResult,
@@ -47,7 +47,7 @@ from nextlong.runs.measures import (
     CutOff,
     Reuse,
     StepCost,
-    document_chars,
+    corpus_chars,
     measure_cut_off,
     measure_random_similarity,
     measure_reuse,
@@ -170,6 +170,7 @@ class Stats:
     shortlist: str | None  # the share of chunks embedded, and what that misses; None if all were
     queries: str | None
     max_chars: int
+    min_meta_chunks: int | None
     target_tokens: int
     sequences: int
     tokens: int
@@ -198,6 +199,7 @@ class Stats:
     meta_share: float | None
     tokens_by_role: dict[str, int]
     tokens_by_source: dict[str, int]
+    corpus_by_source: dict[str, int]  # characters of all chunks
     negatives_by_source: dict[str, int] | None  # tokens
     near_identical: NearIdentical | None
     chars_per_token: float | None
@@ -225,7 +227,7 @@ def statistics_step(run: Run) -> Step:
     config = {"sequences": run.recipe.compose.sequences}
     tasks = [partial(measure_to, named=run.variant.named)]
     embed = [Step.of(run.steps["embed"])] if "embed" in run.steps else []
-    return Step(STATISTICS, 9, config, (*read_steps(run.steps), *embed), lambda _: tasks, StatisticsResult)
+    return Step(STATISTICS, 10, config, (*read_steps(run.steps), *embed), lambda _: tasks, StatisticsResult)
 
 
 def measure_to(out: Path, *, named: str) -> StatisticsResult:
@@ -339,8 +341,11 @@ def _stats(run: Run, counting: _Counting) -> Stats:
     tokens = sum(by_role.values())
     method = method_of(run.recipe)
     is_extended = method.layout == schemas.Layout.EXTENDED
-    drafted, lengths = run.steps["draft"].results(DraftResult), document_chars(run)
+    drafted, (lengths, source_chars) = run.steps["draft"].results(DraftResult), corpus_chars(run)
     keyword_shards = run.steps["keywords"].results(KeywordsResult) if "keywords" in run.steps else []
+    contaminated = Counter[str]()  # chunks by evaluation file
+    for shard in run.steps["decontaminate"].results(DecontaminateResult) if "decontaminate" in run.steps else ():
+        contaminated.update(shard.files)
     similarity = counting.cosines.spread(unit=COSINE_UNIT)
     if similarity is not None:  # the quantiles are rounded, the mean is not
         similarity = replace(similarity, mean=float(counting.rank_sums.sum()) / similarity.count)
@@ -368,6 +373,7 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         shortlist=describe_shortlist(run.steps) or None,
         queries=keyword_shards[0].queries if keyword_shards else None,
         max_chars=run.recipe.chunk.max_chars,
+        min_meta_chunks=compose.min_meta_chunks if is_extended else None,
         target_tokens=run.recipe.sequence_tokens,
         sequences=len(run),
         tokens=tokens,
@@ -393,13 +399,14 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         in_parts=InParts(counting.in_parts, counting.in_sequences)
         if method.layout == schemas.Layout.INTERLEAVED
         else None,
-        contaminated=_contaminated(run),
+        contaminated=dict(contaminated) if "decontaminate" in run.steps else None,
         left_out=left_out.read(run.steps["filter_report"].file(left_out.SUFFIX))
         if "filter_report" in run.steps
         else (),
         meta_share=by_role["meta"] / max(1, tokens) if is_extended else None,
         tokens_by_role={role: count for role, count in by_role.items() if count},
         tokens_by_source=_by_source(run, counting.tokens_of_document),
+        corpus_by_source=source_chars,
         negatives_by_source=_by_source(run, counting.negative_tokens_of_document) if is_extended else None,
         near_identical=near_identical,
         chars_per_token=counting.whole_chars / counting.whole_tokens if counting.whole_tokens else None,
@@ -447,15 +454,6 @@ def with_keywords(shards: Sequence[KeywordsResult]) -> dict[str, WithKeywords]:
         documents[shard.source] += shard.documents
         found[shard.source] += shard.with_keywords
     return {source: WithKeywords(count, found[source]) for source, count in documents.items() if count}
-
-
-def _contaminated(run: Run) -> dict[str, int] | None:
-    if "contaminated" not in run.steps:
-        return None
-    by_file: Counter[str] = Counter()
-    for shard in run.steps["contaminated"].results(ContaminatedResult):
-        by_file.update(shard.files)
-    return dict(by_file)
 
 
 def _by_rank(counting: _Counting) -> tuple[RankMean, ...]:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
@@ -57,7 +57,7 @@ def list_variants(run_dir: Path) -> list[Listed]:
             sequences=variant.sequences,
             asked=variant.recipe["compose"]["sequences"],
             why_fewer=_why_fewer(variant),
-            tokens_each=_tokens_each(variant),
+            tokens_each=manifest_of(run_dir / variant.steps.get("compose", "")).get("config", {}).get("target_tokens"),
             exports={step: folder for step, folder in variant.steps.items() if "rows" in inputs_of(run_dir / folder)},
             bytes=sum(sizes[folder] for folder in set(variant.steps.values())),
             alone_bytes=sum(sizes[folder] for folder in set(variant.steps.values()) if holders[folder] == 1),
@@ -76,11 +76,6 @@ def _why_fewer(variant: Variant) -> str:
         return "; ".join(why_fewer(run.recipe, run.steps))
     except (RunError, KeyError):  # a step is damaged, of which `verify` tells
         return "unknown: its steps cannot be read"
-
-
-def _tokens_each(variant: Variant) -> int | None:
-    config = manifest_of(variant.run_dir / variant.steps.get("compose", "")).get("config", {})
-    return config.get("target_tokens") if isinstance(config, Mapping) else None
 
 
 def manifest_of(folder: Path) -> Json:
@@ -140,10 +135,12 @@ def find_waste(run_dir: Path, kept: Sequence[Variant], dropped: Sequence[Variant
                 waste.append(Waste(folder, 0, f"a link; its files stay in {folder.readlink().parent}"))
             continue
         if folder.name not in needed:
-            waste.append(Waste(folder, bytes_of(folder), _why(folder, dropped)))
+            owners = [variant.name for variant in dropped if folder.name in variant.steps.values()]
+            left = "of no variant" if manifest_of(folder) else "not finished"
+            waste.append(Waste(folder, bytes_of(folder), f"of {', '.join(owners)}" if owners else left))
             continue
-        left = [path for pattern in _LEFTOVERS for path in sorted(folder.glob(pattern))]
-        waste += [Waste(path, bytes_of(path), "left by a killed run") for path in left]
+        leftovers = [path for pattern in _LEFTOVERS for path in sorted(folder.glob(pattern))]
+        waste += [Waste(path, bytes_of(path), "left by a killed run") for path in leftovers]
     return waste
 
 
@@ -160,13 +157,6 @@ def _needed(run_dir: Path, kept: Sequence[Variant], dropped: Sequence[Variant]) 
 
 def _fingerprint(folder: str) -> str:
     return folder.rpartition("-")[2]
-
-
-def _why(folder: Path, dropped: Sequence[Variant]) -> str:
-    owners = [variant.name for variant in dropped if folder.name in variant.steps.values()]
-    if owners:
-        return f"of {', '.join(owners)}"
-    return "of no variant" if manifest_of(folder) else "not finished"
 
 
 def find_pages(run_dir: Path, dropped: Sequence[Variant]) -> list[Waste]:

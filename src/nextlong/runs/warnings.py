@@ -6,6 +6,7 @@ Out: `Warned`, in the order of `CHECKS`; none where nothing looks poor. Why each
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
@@ -19,7 +20,7 @@ from nextlong.recipe import Recipe
 from nextlong.runs.measures import bytes_per_token
 from nextlong.schemas import DropReason, Layout
 from nextlong.sequences.corpus_size import LONGER, MOST_DROPPED
-from nextlong.sequences.special_tokens import find_ends
+from nextlong.sequences.special_tokens import Ends, find_ends
 from nextlong.sequences.token_chars import lossy_tokenizer
 from nextlong.sequences.tokenizer import local_path, tokenizer_of
 from nextlong.text import counted
@@ -47,10 +48,14 @@ LEAST_IN_PARTS: Final = 0.05  # of the documents in the sequences
 
 @dataclass(frozen=True)
 class Warned:
-    """A problem of a data set, by a name that stays the same, and in words: what, why it matters, what helps."""
+    """A problem of a data set, by a name that stays the same, and in words: what, why it matters, what helps.
+
+    `change` is the setting of the recipe, KEY=VALUE, that is likely to solve it; "" where no single setting does.
+    """
 
     name: str
     message: str
+    change: str = ""
 
     def __str__(self) -> str:
         """Return the message and, for looking it up, the name."""
@@ -68,7 +73,31 @@ def warnings(stats: Stats, run: Run) -> tuple[Warned, ...]:
     """Return the data-quality warnings of a run."""
     seen = Seen(stats, run)
     messages = ((name, check(seen)) for name, check in CHECKS.items())
-    return tuple(Warned(name, message) for name, message in messages if message)
+    return tuple(Warned(name, message, _change(name, seen)) for name, message in messages if message)
+
+
+def _change(name: str, seen: Seen) -> str:
+    """Return the setting that is likely to solve a problem; a length is a power of two times the present one."""
+    stats, tokens = seen.stats, seen.stats.target_tokens
+    longer, is_extended = f"compose.target_tokens={2 * tokens}", stats.layout == Layout.EXTENDED
+    if name == "small-corpus" and stats.documents_per_sequence:
+        excess = stats.documents_per_sequence.mean / (MOST_OF_CORPUS * stats.yields.documents)
+        return f"compose.target_tokens={tokens >> math.ceil(math.log2(excess))}"
+    if name == "no-eos":
+        return f"tokenizer.eos={_ends(seen.run).eos}"
+    changes = {
+        "many-dropped": longer if _mostly_too_long(seen) else "",
+        "much-cut-off": longer,
+        "many-near-duplicates": "ingest.dedup=minhash",
+        "hardly-in-parts": f"chunk.max_chars={stats.max_chars // 2}",
+        "low-meta-share": f"compose.min_meta_chunks={2 * seen.run.recipe.compose.min_meta_chunks}",
+        "short-distances": f"compose.min_gap_tokens={math.ceil(LEAST_DISTANCE * tokens)}",
+        "high-meta-share": longer,
+        "near-identical-negatives": f"mine.max_similarity={stats.near_identical.cosine if stats.near_identical else 1}",
+        "heavy-reuse": f"compose.max_uses={MOST_USES:g}" if is_extended else "",
+        "stand-in-tokenizer": "tokenizer.source=PATH",
+    }
+    return changes.get(name, "")
 
 
 def _own_document(seen: Seen) -> str:
@@ -206,14 +235,19 @@ def _no_eos(seen: Seen) -> str:
     config = seen.run.recipe.tokenizer
     if config.source is None or config.eos is not None:
         return ""
-    path = local_path(config.source)
-    ends = find_ends(tokenizer_of(seen.run.steps["tokenizer"].file(".tokenizer.json")), path.parent)
+    ends = _ends(seen.run)
     if ends.eos is None:
         return ""
     return (
         f"no sequence ends with an end-of-text token (tokenizer.eos is null), so a model trained on these data never learns to "
         f"stop; the tokenizer has {ends.eos} (according to {ends.eos_said_by}): set tokenizer.eos"
     )
+
+
+def _ends(run: Run) -> Ends:
+    """Return the special tokens that the files of the run's tokenizer name."""
+    tokenizer = tokenizer_of(run.steps["tokenizer"].file(".tokenizer.json"))
+    return find_ends(tokenizer, local_path(run.recipe.tokenizer.source or "").parent)
 
 
 def _small_tokens(seen: Seen) -> str:

@@ -148,7 +148,7 @@ def compose_drafts(
                 if isinstance(spans, Dropped):
                     dropped[spans.reason] += 1
                     if dropped[spans.reason] <= _DROPPED_EXAMPLES:
-                        metas = sum(role == schemas.META for role in _roles(draft))
+                        metas = int((draft.column("role").values.to_numpy() == schemas.META).sum())
                         example = (pieces[0].chunk, metas or len(pieces), spans.tokens)
                         examples.setdefault(spans.reason, []).append(example)
                     longest = max(longest, spans.tokens if spans.reason in _SHORT else 0)
@@ -178,8 +178,7 @@ def _compose_draft(
     seed: int,
     blocked: Container[int],
 ) -> list[Span] | Dropped:
-    roles = np.array(_roles(draft))
-    starts = np.flatnonzero(roles == schemas.META).tolist()
+    starts = np.flatnonzero(draft.column("role").values.to_numpy() == schemas.META).tolist()
     meta_chunks = [pieces[place].chunk for place in starts]
     cutter = TextCutter(inputs, meta_chunks, separator_tokens=rules.separator_tokens)
     if draft.column("layout")[0].as_py() != Layout.EXTENDED:
@@ -189,11 +188,6 @@ def _compose_draft(
     return compose_spans(
         groups, rules, rng=rng, blocked=blocked, near_duplicates=_near_duplicates(draft), cutter=cutter
     )
-
-
-def _roles(draft: pa.RecordBatch) -> list[int]:
-    roles: list[int] = draft.column("role").values.to_pylist()
-    return roles
 
 
 def _near_duplicates(draft: pa.RecordBatch) -> dict[int, list[int]]:

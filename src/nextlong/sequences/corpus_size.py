@@ -1,6 +1,6 @@
 """Corpus size: check before a run that the corpus has enough tokens for a sequence, and documents that fit into one.
 
-In:  a recipe and its files. Out: nothing, or an error. Where the files hold plenty, nothing but their heads is read; the text
+In:  a recipe and its files. Out: nothing, or an error. Where the files hold plenty of text, only their heads are read; the text
 of a corpus that is small beside one sequence is read whole, which takes well under a second, and a sample of it tokenized. Where
 that does not hold clearly more than one sequence, all of it is, which takes some seconds for a million tokens.
 """
@@ -11,8 +11,6 @@ import itertools
 import math
 from collections.abc import Sequence
 from typing import Final, Literal
-
-from tokenizers import Tokenizer
 
 from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.look import Look, kept_shares, look_at
@@ -31,7 +29,7 @@ MOST_DROPPED: Final = 0.5  # of the documents that may be extended
 LONGER: Final = "raise compose.target_tokens, or cut the documents into shorter ones first"  # the cure
 _PLENTY_BYTES_PER_TOKEN: Final = 16  # no language takes as many, so a look would find nothing
 _MOST_BYTES_PER_CHAR: Final = 4  # of UTF-8
-_SAMPLE_TEXTS, _SAMPLE_CHARS = 512, 2048  # the heads of so many documents are tokenized
+_SAMPLE_TEXTS, _SAMPLE_CHARS = 512, 2048  # how many documents are tokenized, and how much of each
 _TRAINED_ENTRIES: Final = 4096  # of a tokenizer that is yet to be trained; the real one makes fewer tokens
 _MARGIN: Final = 1.25  # from which on the estimate of a sample is believed that there is enough
 _EXACT_MARGIN: Final = 1.01  # for caps and weights, which choose documents that are a bit longer or shorter
@@ -119,17 +117,14 @@ def count_tokens(recipe: Recipe, looks: Sequence[Look], *, of: Literal["a sample
     else:
         sample = list(itertools.chain.from_iterable(heads))
         tokenizer = train_bpe(sample, vocab_size=min(recipe.tokenizer.train, _TRAINED_ENTRIES))
-    counted = heads if of == "a sample" else [look.texts for look in looks]
-    return sum(
-        share * source_chars * _tokens_per_char(recipe, tokenizer, texts)
-        for share, source_chars, texts in zip(shares, chars, counted, strict=True)
-    )
-
-
-def _tokens_per_char(recipe: Recipe, tokenizer: Tokenizer, texts: Sequence[str]) -> float:
-    """Return the tokens of texts that are cut into chunks, with a separator behind each, per character."""
-    options = recipe.chunk.model_dump()
-    chunks = [text[start:end] for text in texts for start, end in chunk_text(text, **options)]
-    ids = sum(len(encoded.ids) for encoded in tokenizer.encode_batch(chunks, add_special_tokens=False))
     separator = len(tokenizer.encode(recipe.compose.separator, add_special_tokens=False).ids)
-    return (ids + separator * len(chunks)) / max(1, sum(map(len, chunks)))
+    options = recipe.chunk.model_dump()
+    total = 0.0
+    for share, source_chars, texts in zip(
+        shares, chars, heads if of == "a sample" else [look.texts for look in looks], strict=True
+    ):
+        chunks = [text[start:end] for text in texts for start, end in chunk_text(text, **options)]
+        ids = sum(len(encoded.ids) for encoded in tokenizer.encode_batch(chunks, add_special_tokens=False))
+        tokens_per_char = (ids + separator * len(chunks)) / max(1, sum(map(len, chunks)))
+        total += share * source_chars * tokens_per_char
+    return total

@@ -42,13 +42,11 @@ _MAX_CHECKED_CHARS: Final = 2**17
 _CHARS_WORTH_AN_ENTRY: Final = 40
 SPEED_UP: Final = 40.0  # of fastokens over the reference
 
-Settled = Literal["fastokens", "reference"]
 Engine = Literal["auto", "reference"]
 
 _TRIED_ADDED_TOKENS: Final = 200
-_verdicts: dict[
-    int, bool
-] = {}  # by hash of the tokenizer.json: of several runs, or of a plan, in one process the first tries it
+# By hash of the tokenizer.json: of several runs, or of a plan, in one process the first tries it.
+_verdicts: dict[int, bool] = {}
 # Contractions, blanks and control characters, numbers, what normalizers change, scripts, emoji, unassigned characters.
 _AWKWARD: Final = (
     "'s", "'S", "'ſ", "'t", "'rE", "'ve", "'LL", "'d", "’s", "ſ", "\u212a", " ", "  ", "    ", "\n", "\r\n", "\n\n", "\r", "\t",
@@ -108,7 +106,7 @@ class TextEncoder:
         return cls(read_tokenizer(path), engine=engine)
 
     def expect(self, chars: int) -> None:
-        """Load fastokens now where texts of so many characters are worth it."""
+        """Load fastokens now if encoding `chars` characters is worth the time that this takes."""
         if chars >= self._chars_before_loading:
             self.settle()
 
@@ -116,7 +114,7 @@ class TextEncoder:
         """Encode the next texts both ways again, as the first ones."""
         self._checkable_texts = 0
 
-    def settle(self) -> Settled:
+    def settle(self) -> Literal["fastokens", "reference"]:
         """Load fastokens now, if its ids are the reference's, however few texts there are; return what encodes from now on."""
         if not self._is_settled:
             self._is_settled = True
@@ -137,7 +135,7 @@ class TextEncoder:
         return ids, lengths
 
     def _check(self, texts: Sequence[str], ids: NDArray[np.uint32], lengths: NDArray[np.int64]) -> None:
-        stops = np.cumsum(lengths)
+        stops = np.cumsum(lengths)  # where the ids of each text end in `ids`
         for place, text in enumerate(texts):
             number = self._checkable_texts + place
             is_due = number < _ALWAYS_CHECKED or number % _CHECK_EVERY == 0
@@ -181,17 +179,13 @@ def _load_fast(reference: Tokenizer) -> fastokens.Tokenizer | None:
     try:
         fast = fastokens.Tokenizer.from_json_str(written)
         if key not in _verdicts:
-            _verdicts[key] = _agrees(fast, reference)
+            texts = list(trial_texts(reference))
+            true = _joined(_reference_ids(reference, text) for text in texts)
+            encoded = _encode_fast(fast, reference, texts)
+            _verdicts[key] = np.array_equal(encoded[0], true[0]) and np.array_equal(encoded[1], true[1])
     except ValueError:  # what it knows nothing of
         return None
     return fast if _verdicts[key] else None
-
-
-def _agrees(fast: fastokens.Tokenizer, reference: Tokenizer) -> bool:
-    texts = list(trial_texts(reference))
-    encoded = _encode_fast(fast, reference, texts)
-    true = _joined(_reference_ids(reference, text) for text in texts)
-    return np.array_equal(encoded[0], true[0]) and np.array_equal(encoded[1], true[1])
 
 
 def _encode_fast(
@@ -205,6 +199,7 @@ def _encode_fast(
     ids, offsets = np.frombuffer(ids_bytes, np.uint32), np.frombuffer(offsets_bytes, np.uint64).astype(np.int64)
     if not doubtful:
         return ids, np.diff(offsets)
+    # Of doubtful texts fastokens was given "", so each has an empty piece to replace.
     parts = np.split(ids, offsets[1:-1])
     for place in doubtful:
         parts[place] = _reference_ids(reference, texts[place])

@@ -34,22 +34,20 @@ _HOPELESS = 100  # documents that gave no sequence: of the rest hardly one in th
 
 def is_enough(recipe: Recipe, done: Artifacts) -> bool:
     """Say whether another attempt could give no more sequences, or no fairer ones."""
-    if not _may_give_more(done):
+    draw, drafted = draw_of(done), done["draft"].results(DraftResult)
+    drafts = sum(part.drafts for part in drafted)
+    may_give_more = (
+        draw.drawn < draw.eligible
+        or ("meta_documents" in done and drafts + sum(sum(part.dropped.values()) for part in drafted) < draw.drawn)
+        or done["referenced_chunks"].result(ReferencedChunksResult).drafts < drafts
+        or any(part.limited or part.starved for part in drafted)
+    )
+    if not may_give_more:
         return True
     wanted = recipe.compose.sequences
     # Those whose neighbours ran out would have stood among the others: without them the data favour what has many.
-    is_fair = not any(part.starved for part in done["draft"].results(DraftResult))
+    is_fair = not any(part.starved for part in drafted)
     return is_fair and (wanted == "all" or sum(sequences_per_part(wanted, done["compose"])) == wanted)
-
-
-def _may_give_more(done: Artifacts) -> bool:
-    draw, drafted = draw_of(done), done["draft"].results(DraftResult)
-    return (
-        draw.drawn < draw.eligible
-        or ("meta_documents" in done and sum(part.drafts + sum(part.dropped.values()) for part in drafted) < draw.drawn)
-        or done["referenced_chunks"].result(ReferencedChunksResult).drafts < sum(part.drafts for part in drafted)
-        or any(part.limited or part.starved for part in drafted)
-    )
 
 
 def draw_of(done: Artifacts) -> DrawResult:
@@ -114,11 +112,11 @@ def dropped_examples(done: Artifacts) -> dict[str, tuple[str, ...]]:
 
 def gives_nothing(done: Artifacts) -> bool:
     """Say whether enough documents were dropped, without any sequence, that sampling more is hopeless."""
-    enough = _HOPELESS_COPIES if is_mostly_copies(done) else _HOPELESS
+    enough = _HOPELESS_COPIES if _is_mostly_copies(done) else _HOPELESS
     return not composed_sequences(done) and sum(dropped(done).values()) >= enough
 
 
-def is_mostly_copies(done: Artifacts) -> bool:
+def _is_mostly_copies(done: Artifacts) -> bool:
     """Say whether drafts passed over more near-duplicates than they have chunks."""
     passed_over = sum(part.near_duplicates or 0 for part in done["draft"].results(DraftResult))
     return passed_over > done["referenced_chunks"].result(ReferencedChunksResult).chunks
@@ -157,7 +155,7 @@ def refuse_nothing(recipe: Recipe, done: Artifacts) -> None:
     reasons = dropped(done)
     corpus_has = "; ".join(why_fewer(recipe, done))
     asked = f"compose.target_tokens={recipe.compose.target_tokens:,}"
-    if is_mostly_copies(done) and recipe.ingest.dedup != "minhash":
+    if _is_mostly_copies(done) and recipe.ingest.dedup != "minhash":
         raise CorpusError(
             f"{asked} cannot be reached: most candidates for negatives repeat the document or each other, so the corpus consists "
             f"mostly of near-identical documents ({corpus_has}); set ingest.dedup: minhash to keep one of each (pip install "

@@ -72,25 +72,20 @@ def find_ends(tokenizer: Tokenizer, beside: Path | None = None) -> Ends:
 
 def find_ends_of(config: recipe.Tokenizer) -> Ends | None:
     """Return the ends of a recipe's tokenizer as far as its files are on this machine, None if they are not."""
+    from huggingface_hub import try_to_load_from_cache
+
     from nextlong.sequences.tokenizer import END_OF_TEXT, local_path
 
     if config.source is None:
         return Ends(eos=END_OF_TEXT, eos_said_by="the tokenizer that is trained")
     path = local_path(config.source)
-    if not path.is_file():
-        path = _cached(config.source, config.revision) or path
+    if not path.is_file():  # downloaded before? Nothing is asked of the hub
+        cached = try_to_load_from_cache(config.source, "tokenizer.json", revision=config.revision)
+        path = Path(cached) if isinstance(cached, str) else path
     try:
         return find_ends(Tokenizer.from_file(str(path)), path.parent)
     except Exception:  # the library raises a bare one; what is wrong with the file, `run` says
         return None
-
-
-def _cached(name: str, revision: str) -> Path | None:
-    """Return the tokenizer.json of a hub name that was downloaded before; nothing is asked of the hub."""
-    from huggingface_hub import try_to_load_from_cache
-
-    found = try_to_load_from_cache(name, "tokenizer.json", revision=revision)
-    return Path(found) if isinstance(found, str) else None
 
 
 def _named(beside: Path | None, which: str, tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:

@@ -19,7 +19,7 @@ from nextlong.artifacts.results import (
     TokensResult,
 )
 from nextlong.engine import store
-from nextlong.engine.estimate import TRIED, Amounts, Estimate, one
+from nextlong.engine.estimate import TRIED, Estimate, one
 from nextlong.engine.runner import open_done
 from nextlong.engine.step import Artifact, Artifacts, Step, Task
 from nextlong.errors import RunError
@@ -65,7 +65,9 @@ def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
         check_eod(recipe.export.megatron_eod, done.file(".tokenizer.json"))
 
     estimate = Estimate(
-        work=lambda amounts: min(amounts.kept_chars, TRAINING_CHARS if source is None else _measured_chars(amounts)),
+        work=lambda amounts: min(
+            amounts.kept_chars, TRAINING_CHARS if source is None else MEASURED_CHUNKS * amounts.chunk_chars
+        ),
         seconds=5e-8,
         disk=one,
         bytes=5e6 if source is None or not path.is_file() else path.stat().st_size,
@@ -73,11 +75,6 @@ def tokenizer_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
         rate=TRIED if source is None else "tokenizer",
     )
     return Step("tokenizer", 5, config, (ingest, chunk), tasks, TokenizerResult, check=check, estimate=estimate)
-
-
-def _measured_chars(amounts: Amounts) -> float:
-    """Return how much text E is measured on."""
-    return MEASURED_CHUNKS * amounts.chunk_chars
 
 
 def referenced_chunks_step(chunk: Step, draft: Step, *, limit: int | None) -> Step:
@@ -91,9 +88,9 @@ def referenced_chunks_step(chunk: Step, draft: Step, *, limit: int | None) -> St
         # 0.03 ms a draft of 400 chunks, 0.1 ms a shard: a sample, whose milliseconds are mostly start-up, cannot tell.
         work=lambda amounts: amounts.drafted_chunks + amounts.chunks / 40,
         seconds=8e-8,
-        disk=lambda amounts: amounts.referenced_chunks,
+        disk="referenced_chunks",
         bytes=8,
-        memory=lambda amounts: amounts.chunks,
+        memory="chunks",
         rate="",
     )
     return Step(
@@ -140,9 +137,9 @@ def tokens_step(
             )
 
     estimate = Estimate(
-        work=lambda amounts: amounts.referenced_chars,
+        work="referenced_chars",
         seconds=1.3e-8,
-        disk=lambda amounts: amounts.referenced_chars,
+        disk="referenced_chars",
         bytes=0.9,
         tasks=lambda amounts: max(1.0, amounts.referenced_chars / _CHARS_OF_A_TASK),
         memory=lambda _: TOKENIZER_BYTES,
@@ -161,7 +158,7 @@ def tokens_step(
 
 
 def _groups(wanted: Sequence[Wanted], *, chunks: int) -> list[list[Wanted]]:
-    """Return neighbouring shards together, of which at most so many chunks are wanted where they are several."""
+    """Group consecutive shards, at most `chunks` wanted chunks in a group of several."""
     groups: list[list[Wanted]] = [[]]
     room = chunks
     for shard in wanted:
@@ -263,9 +260,9 @@ def compose_step(
         return [partial(task, drafts=[path], take=[take]) for path, take in zip(drafts, takes, strict=True)]
 
     estimate = Estimate(
-        work=lambda amounts: amounts.drafted_chunks,
+        work="drafted_chunks",
         seconds=1e-5,
-        disk=lambda amounts: amounts.drafted_chunks,
+        disk="drafted_chunks",
         bytes=30,
         # With max_uses, what a sequence may take depends on the sequences before it.
         tasks=one if max_uses is not None else lambda amounts: blocks(amounts.drafts, amounts.queries),
@@ -285,10 +282,7 @@ def min_gap_tokens(compose: Compose, done: Artifacts) -> int:
         return 0
     if compose.min_gap_tokens != "auto":
         return compose.min_gap_tokens
-    return max(1, math.ceil(MIN_GAP_CHUNKS * _mean_chunk_tokens(done)))
-
-
-def _mean_chunk_tokens(done: Artifacts) -> float:
     shards = chunks_of(done).results(ChunkResult)
     chars = sum(shard.chars for shard in shards) / max(1, sum(shard.chunks for shard in shards))
-    return chars / done["tokenizer"].result(TokenizerResult).chars_per_token
+    chunk_tokens = chars / done["tokenizer"].result(TokenizerResult).chars_per_token
+    return max(1, math.ceil(MIN_GAP_CHUNKS * chunk_tokens))

@@ -1,7 +1,7 @@
 """Byte level: which characters the tokens of a byte-level BPE stand for.
 
 In:  a `tokenizers.Tokenizer`.
-Out: TOKEN_CHARS, from which NumPy tells how many characters stay of a chunk that is shortened (`artefacts/truncated.py`): a
+Out: TOKEN_CHARS, from which NumPy computes how many characters remain of a chunk that is cut (`artifacts/resolve.py`): a
 process that exports need not load the tokenizer, which takes half a second for a vocabulary of 128,000.
 """
 
@@ -14,11 +14,11 @@ from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
-from tokenizers import Encoding, Tokenizer, decoders, models, normalizers
+from tokenizers import Tokenizer, decoders, models, normalizers
 from tokenizers.pre_tokenizers import ByteLevel
 
-# How many characters begin in a token's bytes; whether its first byte goes on with a character that began before; whether
-# its bytes stand in the text wherever its id stands for a part of it.
+# How many characters begin in a token's bytes; whether its first byte continues a character that began before; whether its
+# bytes are those of the text wherever its id encodes a part of it.
 TOKEN_CHARS: Final = np.dtype([("begun", "i4"), ("goes_on", "?"), ("readable", "?")])
 
 _CONTINUATION_BYTES: Final = bytes(range(0x80, 0xC0))  # of UTF-8: every other byte begins a character
@@ -92,10 +92,14 @@ def lost_share(tokenizer: Tokenizer, texts: Sequence[str]) -> float:
     decoder = tokenizer.decoder
     if decoder is None and token_chars(tokenizer)["readable"].any():
         decoder = decoders.ByteLevel()
+    model = tokenizer.model
+    unknown = model.unk_token if isinstance(model, models.BPE | models.WordPiece | models.WordLevel) else None
     total = lost = 0
     for text, encoding in zip(texts, tokenizer.encode_batch(texts, add_special_tokens=False), strict=True):
+        tokens = [token for token in encoding.tokens if token != unknown]
+        decoded = " ".join(tokens) if decoder is None else str(decoder.decode(tokens))
         characters = Counter(unicodedata.normalize("NFC", text))
-        characters.subtract(Counter(unicodedata.normalize("NFC", _decoded(tokenizer, encoding, decoder))))
+        characters.subtract(Counter(unicodedata.normalize("NFC", decoded)))
         total += len(text)
         lost += sum(count for count in characters.values() if count > 0)
     return lost / max(1, total)
@@ -109,13 +113,3 @@ def lossy_tokenizer(share: float) -> str:
         f"loses {share:.1%} of the text's characters (capitals, accents, newlines, or what it does not know): no model can learn "
         "what its tokens do not say; a byte-level tokenizer loses nothing"
     )
-
-
-def _decoded(tokenizer: Tokenizer, encoding: Encoding, decoder: decoders.Decoder | None) -> str:
-    unknown = (
-        tokenizer.model.unk_token
-        if isinstance(tokenizer.model, models.BPE | models.WordPiece | models.WordLevel)
-        else None
-    )
-    tokens = [token for token in encoding.tokens if token != unknown]
-    return " ".join(tokens) if decoder is None else str(decoder.decode(tokens))

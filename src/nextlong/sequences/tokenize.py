@@ -19,7 +19,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts.lookup import iter_chunk_texts, read_chunks, write_header
+from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts, read_chunks, write_header
 from nextlong.artifacts.results import ReferencedChunksResult, TokensResult
 from nextlong.sequences.encode import Engine, TextEncoder, kept_encoder
 
@@ -45,7 +45,12 @@ def tokenize_shards(out: Path, *, wanted: Sequence[Wanted], tokenizer: Path, eng
     """
     encoder = kept_encoder(tokenizer, engine)
     encoder.check_anew()
-    encoder.expect(sum(map(_new_chars, wanted)))
+    new_chars = 0
+    for shard in wanted:
+        table, rows = read_chunks(shard.chunks, ("start", "end")), np.load(shard.rows)
+        new = rows[~_are_known(rows, shard)]
+        new_chars += int((table["end"][new] - table["start"][new]).sum())
+    encoder.expect(new_chars)
     shards = [_tokenize_shard(Path(f"{out}.{shard.shard:05d}"), shard, encoder) for shard in wanted]
     return TokensResult(
         chunks=sum(shard.chunks for shard in shards),
@@ -54,13 +59,6 @@ def tokenize_shards(out: Path, *, wanted: Sequence[Wanted], tokenizer: Path, eng
         copied_chunks=sum(shard.copied_chunks for shard in shards),
         mismatches=encoder.mismatches,  # those of earlier tasks too, whose ids it would have to doubt
     )
-
-
-def _new_chars(shard: Wanted) -> int:
-    """Return how many characters there are to encode."""
-    table, rows = read_chunks(shard.chunks, ("start", "end")), np.load(shard.rows)
-    new = rows[~_are_known(rows, shard)]
-    return int((table["end"][new] - table["start"][new]).sum())
 
 
 def _are_known(rows: NDArray[np.int64], shard: Wanted) -> NDArray[np.bool_]:
@@ -122,6 +120,7 @@ def _write_merged(
 
 def _write_copied(out: Path, wanted: NDArray[np.int64], *, sources: Sequence[tuple[Path, ...]]) -> None:
     """Write TOKENS of the wanted rows, each of which some source has."""
+    # Of each wanted row, (n,) each: the number of the source that has it, and where its ids begin there and how many there are.
     origin, starts, lengths = (np.zeros(len(wanted), np.int64) for _ in range(3))
     all_ids = []
     for number, (rows_path, offsets_path, ids_path) in enumerate(sources):
@@ -146,8 +145,8 @@ def list_referenced_chunks(
 
     Memory: one byte a chunk.
     """
-    starts = np.cumsum([0, *map(_chunk_count, chunks)])  # of each shard's chunks among those of all
-    named = np.zeros(starts[-1], np.bool_)
+    starts = np.cumsum([0, *map(count_chunks, chunks)])  # of each shard's chunks among those of all
+    named = np.zeros(starts[-1], np.bool_)  # whether a draft names the chunk, shard after shard
     take, left = [], limit
     for path in drafts:
         taken = 0
@@ -161,8 +160,3 @@ def list_referenced_chunks(
     for shard, (first, last) in enumerate(pairwise(starts.tolist())):
         np.save(f"{out}.{shard:05d}.rows.npy", np.flatnonzero(named[first:last]))
     return ReferencedChunksResult(take=tuple(take), drafts=sum(take), chunks=int(np.count_nonzero(named)))
-
-
-def _chunk_count(chunks: Path) -> int:
-    with pa.ipc.open_file(pa.memory_map(str(chunks))) as reader:
-        return sum(reader.get_batch(number).num_rows for number in range(reader.num_record_batches))

@@ -49,7 +49,24 @@ def load_tokenizer(config: recipe.Tokenizer) -> tokenizers.Tokenizer:
     check_there(config)
     source = config.source or ""
     path = local_path(source)
-    return for_corpus(_from_file(path) if path.is_file() else _from_hub(source, config.revision))
+    try:
+        if path.is_file():
+            return for_corpus(tokenizers.Tokenizer.from_file(str(path)))
+        return for_corpus(tokenizers.Tokenizer.from_pretrained(source, revision=config.revision))
+    # The library raises a bare Exception whatever is wrong with a file; offline, not found, gated and malformed each come
+    # as another library's.
+    except Exception as error:
+        if path.is_file():
+            raise TokenizerError(
+                f"tokenizer.source: {path} is not a tokenizer.json of Hugging Face tokenizers: {error}; "
+                "`AutoTokenizer.from_pretrained(…).save_pretrained(…)` of transformers writes one"
+            ) from None
+        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
+        raise TokenizerError(
+            f"tokenizer.source={source!r} is not a local path, and the Hugging Face hub did not give it at revision "
+            f"{config.revision!r}: {reason.rstrip('.')}; check the name, log in with `hf auth login` if it is gated, "
+            "or give a local tokenizer.json"
+        ) from None
 
 
 def check_there(config: recipe.Tokenizer) -> None:
@@ -57,7 +74,8 @@ def check_there(config: recipe.Tokenizer) -> None:
     source = config.source
     if source is None or (path := local_path(source)).is_file():
         return
-    if path != Path(source) or not _is_hub_name(source):
+    is_hub_name = re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", source) is not None and not source.endswith(".json")
+    if path != Path(source) or not is_hub_name:
         raise TokenizerError(
             f"tokenizer.source={source!r}: {path} does not exist; "
             "give a tokenizer.json, a folder with one, or a hub name such as 'gpt2'"
@@ -68,32 +86,6 @@ def local_path(source: str) -> Path:
     """Return the file that a local source names, there or not: `~` is expanded, a folder means its tokenizer.json."""
     given = Path(os.path.expanduser(source))  # noqa: PTH111 (Path's own raises where there is no such home)
     return given / "tokenizer.json" if given.is_dir() else given
-
-
-def _from_file(path: Path) -> tokenizers.Tokenizer:
-    try:
-        return tokenizers.Tokenizer.from_file(str(path))
-    except Exception as error:  # the library raises a bare Exception whatever is wrong with a file
-        raise TokenizerError(
-            f"tokenizer.source: {path} is not a tokenizer.json of Hugging Face tokenizers: {error}; "
-            "`AutoTokenizer.from_pretrained(…).save_pretrained(…)` of transformers writes one"
-        ) from None
-
-
-def _is_hub_name(source: str) -> bool:
-    return re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", source) is not None and not source.endswith(".json")
-
-
-def _from_hub(name: str, revision: str) -> tokenizers.Tokenizer:
-    try:
-        return tokenizers.Tokenizer.from_pretrained(name, revision=revision)
-    except Exception as error:  # offline, not found, gated and malformed each come as another library's exception
-        reason = next((line.strip() for line in str(error).splitlines() if line.strip()), type(error).__name__)
-        raise TokenizerError(
-            f"tokenizer.source={name!r} is not a local path, and the Hugging Face hub did not give it at revision "
-            f"{revision!r}: {reason.rstrip('.')}; check the name, log in with `hf auth login` if it is gated, "
-            "or give a local tokenizer.json"
-        ) from None
 
 
 def special_id(tokenizer: tokenizers.Tokenizer, name: str | None, *, key: str) -> int | None:
@@ -163,7 +155,10 @@ def prepare_tokenizer(
     texts = list(itertools.chain.from_iterable(_drawn_texts(corpus, seed=seed)))
     chars_per_token, measured_chunks = tokenizer.chars_per_token, 0
     if chars_per_token == "auto":
-        chars_per_token, measured_chunks = _measure_chars_per_token(encoder, texts)
+        tokens = len(encoder.encode_batch(texts)[0])
+        if not tokens:
+            raise CorpusError("the corpus has no text to measure tokenizer.chars_per_token on; check ingest.sources")
+        chars_per_token, measured_chunks = sum(map(len, texts)) / tokens, len(texts)
     specials = (separator_ids, *([] if special is None else [special] for special in (bos_id, eos_id)))
     separator_text, bos_text, eos_text = (loaded.decode(list(ids), skip_special_tokens=False) for ids in specials)
     added = loaded.get_added_tokens_decoder()
@@ -210,21 +205,14 @@ def _require_pieces_alone(tokenizer: tokenizers.Tokenizer, *, source: str) -> No
 
 
 def _text_of(tokenizer: tokenizers.Tokenizer, *texts: str) -> str:
-    """Return what the tokens of texts that were encoded one by one say when they stand in a row."""
+    """Return the decoded tokens of texts that were encoded one by one, as one text."""
     tokens = [token for text in texts for token in tokenizer.encode(text, add_special_tokens=False).tokens]
     return "".join(tokens) if tokenizer.decoder is None else str(tokenizer.decoder.decode(tokens))
 
 
-def _measure_chars_per_token(encoder: TextEncoder, texts: Sequence[str]) -> tuple[float, int]:
-    tokens = len(encoder.encode_batch(texts)[0])
-    if not tokens:
-        raise CorpusError("the corpus has no text to measure tokenizer.chars_per_token on; check ingest.sources")
-    return sum(map(len, texts)) / tokens, len(texts)
-
-
 def _drawn_texts(corpus: Sequence[tuple[Path, Path]], *, seed: int) -> Iterator[list[str]]:
     """Yield the texts of the `MEASURED_CHUNKS` chunks with the smallest keys, shard by shard."""
-    drawn = np.empty((3, 0), np.uint64)  # key, shard, row
+    drawn = np.empty((3, 0), np.uint64)  # rows: key, shard, row of the chunk; columns ascending by key
     for shard, (documents, chunks) in enumerate(corpus):
         keys = _chunk_keys(documents, chunks, seed=seed, stage="tokenizer-measure")
         rows = np.argsort(keys, kind="stable")[:MEASURED_CHUNKS]
@@ -238,17 +226,13 @@ def _drawn_texts(corpus: Sequence[tuple[Path, Path]], *, seed: int) -> Iterator[
 
 def _training_texts(corpus: Sequence[tuple[Path, Path]], *, seed: int) -> Iterator[str]:
     """Yield the texts of random chunks, about `TRAINING_CHARS` characters in all."""
-    total_chars = sum(_total_chars(chunks) for _, chunks in corpus)
+    tables = (read_chunks(chunks, ("start", "end")) for _, chunks in corpus)
+    total_chars = sum(int((table["end"] - table["start"]).sum()) for table in tables)
     bound = threshold_for(TRAINING_CHARS / max(total_chars, 1))
     for documents, chunks in corpus:
         rows = np.flatnonzero(_chunk_keys(documents, chunks, seed=seed, stage="tokenizer-train") <= bound)
         for batch in iter_chunk_texts(documents, chunks, rows):
             yield from batch.texts
-
-
-def _total_chars(chunks: Path) -> int:
-    table = read_chunks(chunks)
-    return int((table["end"] - table["start"]).sum())
 
 
 def _chunk_keys(documents: Path, chunks: Path, *, seed: int, stage: str) -> NDArray[np.uint64]:

@@ -11,7 +11,6 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache, partial
 from pathlib import Path
-from typing import Final
 
 import numpy as np
 
@@ -22,8 +21,6 @@ from nextlong.retrieval.near_duplicates.rule import find_near_duplicates
 from nextlong.retrieval.near_duplicates.shingles import Document, Shingles, ShingleStore, document_of, shingles
 from nextlong.sequences.fit import Cut, Cutter, Piece
 from nextlong.sequences.tokenizer import tokenizer_of
-
-TRIMMED_TOKENS: Final = 4  # a character has at most four bytes, hence byte-level tokens
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -40,7 +37,7 @@ class ComposeInputs:
 class TextCutter(Cutter):
     """Cuts the chunks of one sequence, whose meta-document, if it has one, consists of `meta_chunks`."""
 
-    trimmed_tokens = TRIMMED_TOKENS
+    trimmed_tokens = 4  # a character has at most four bytes, hence byte-level tokens
 
     def __init__(self, inputs: ComposeInputs, meta_chunks: Sequence[int], *, separator_tokens: int) -> None:
         """Read nothing yet: most sequences need the text of one chunk and of their meta-document only."""

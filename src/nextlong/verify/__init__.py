@@ -1,8 +1,8 @@
-"""Verify: is a finished run what it says it is?
+"""Verify: check a finished run or a delivered export with an independent implementation.
 
 In:  a run directory: run.json, manifests, and the files they name; or a delivered export. Out: one `Outcome` per check.
 
-    checks.py          all checks in order, in one process or several (processes.py); outcome.py: what one check found
+    checks.py          all checks in order, in one process or several; outcome.py: what one check found
     run_files.py       the files of a run, read independently
     files.py           every file against its hash; delivered.py: an export outside its run
     corpus.py          documents and the chunks that tile them
@@ -13,7 +13,7 @@ In:  a run directory: run.json, manifests, and the files they name; or a deliver
     arrangement.py     which sequences make up which row, and the splits
     exports.py         exported rows against rows that are composed again
 
-Nothing here imports the steps, methods or composition that made the run, or their mistakes would go unnoticed; a contract of
-import-linter holds that. Shared are the encoders, because a vector cannot be made otherwise, and the readers of formats
-(docs/decisions/0019).
+Nothing here imports the steps, methods or composition that made the run, so that their mistakes are found; a contract of
+import-linter enforces it. Two things are shared: the encoders, since only they can make a vector again, and the readers of
+formats (docs/decisions/0019).
 """

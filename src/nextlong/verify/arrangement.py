@@ -1,4 +1,4 @@
-"""Arrangement: does what exports are written from hold each sequence of the data set once, and are its splits apart?
+"""Arrangement: check that the rows of an export hold each sequence of the data set once, and that its splits share nothing.
 
 In:  the SEQUENCE_INDEX and offsets of each split, as `arrange` left them; SEQUENCES, CHUNKS and content hashes. Out: what
 stands in which row, for the checks of the exports, and two `Outcome`s.
@@ -26,7 +26,7 @@ _BLOCK_TOKENS = 1 << 22
 
 
 @dataclass(frozen=True)
-class SplitRows:
+class _SplitRows:
     """Row i of a split is the sequences index[offsets[i]:offsets[i + 1]], in this order."""
 
     index: NDArray[Any]
@@ -40,7 +40,7 @@ class SplitRows:
         return tokens
 
 
-def read_split(step: StepFiles, split: str) -> SplitRows:
+def read_split(step: StepFiles, split: str) -> _SplitRows:
     """Return one split of a rows artefact. Raises ValueError for what is none."""
     (index_path,), (offsets_path,) = (step.files(f".{split}.{kind}.npy") for kind in ("index", "offsets"))
     index, offsets = np.load(index_path), np.load(offsets_path)
@@ -48,7 +48,7 @@ def read_split(step: StepFiles, split: str) -> SplitRows:
         raise ValueError(f"{index_path.name} has the fields {index.dtype.names}, should have {_FIELDS}")
     if offsets[0] != 0 or offsets[-1] != len(index) or (np.diff(offsets) < 1).any():
         raise ValueError(f"{offsets_path.name} does not divide {len(index):,} sequences into rows")
-    return SplitRows(index, offsets)
+    return _SplitRows(index, offsets)
 
 
 def splits_of(step: StepFiles) -> tuple[str, ...]:
@@ -56,7 +56,7 @@ def splits_of(step: StepFiles) -> tuple[str, ...]:
     return ("train", "validation") if step.manifest["config"]["validation"] else ("train",)
 
 
-def blocks_of_rows(run: RunFiles, split: SplitRows) -> Iterator[list[list[ResolvedSequence]]]:
+def blocks_of_rows(run: RunFiles, split: _SplitRows) -> Iterator[list[list[ResolvedSequence]]]:
     """Yield the sequences of each row, chunks looked up, in blocks of whole rows of about four million tokens."""
     ends = np.cumsum(split.row_tokens)
     first = 0
@@ -134,7 +134,7 @@ class _Truth:
         return numbers
 
 
-def _check_once(step: StepFiles, splits: dict[str, SplitRows], truth: _Truth, outcome: CheckOutcome) -> None:
+def _check_once(step: StepFiles, splits: dict[str, _SplitRows], truth: _Truth, outcome: CheckOutcome) -> None:
     config, (part,) = step.manifest["config"], step.manifest["parts"]
     times = np.zeros(len(truth.lengths), np.int64)
     for name, split in splits.items():
@@ -144,6 +144,7 @@ def _check_once(step: StepFiles, splits: dict[str, SplitRows], truth: _Truth, ou
             place, file = split.index["place"][at], split.index["part"][at]
             outcome.breach(f"{where}: index[{at}] names sequence {place} of part {file}, which is not of the data set")
         numbers = truth.numbers(split.index[known])
+        # How often each sequence is in a row, shape (sequences,), over all splits.
         times += np.bincount(numbers, minlength=len(times))
         for field, true in (("length", truth.lengths[numbers]), ("key", truth.keys[numbers])):
             shown = "016x" if field == "key" else ","
@@ -152,29 +153,27 @@ def _check_once(step: StepFiles, splits: dict[str, SplitRows], truth: _Truth, ou
                 outcome.breach(
                     f"{where}: {field} of sequence {numbers[at]} is {exported[at]:{shown}}, should be {true[at]:{shown}}"
                 )
-        for problem in row_problems(split, config["pack"]):
+        for problem in _row_problems(split, config["pack"]):
             outcome.breach(f"{where}: {problem}")
-        if known.all() and (problem := disorder(split, numbers)):
+        if known.all() and (problem := _disorder(split, numbers)):
             outcome.breach(f"{where}: {problem}")
         recorded = {key: part["counts"][name][key] for key in ("rows", "sequences", "tokens")}
         counted = {"rows": len(split.offsets) - 1, "sequences": len(split.index), "tokens": int(split.row_tokens.sum())}
         if recorded != counted:
-            outcome.breach(f"{where}: its manifest tells of {recorded}, there are {counted}")
+            outcome.breach(f"{where}: its manifest records {recorded}, the files have {counted}")
     outcome.checked += len(times)
     for number in np.flatnonzero(times > 1).tolist():
-        outcome.breach(f"{step.folder.name}: sequence {number} stands in the rows {times[number]} times")
+        outcome.breach(f"{step.folder.name}: sequence {number} is in the rows {times[number]} times")
     missing = np.flatnonzero(times == 0)
     if len(missing) != part["counts"]["left_out"]:
         recorded = part["counts"]["left_out"]
-        outcome.breach(
-            f"{step.folder.name}: {len(missing):,} sequences stand in no row, its manifest says {recorded:,}"
-        )
+        outcome.breach(f"{step.folder.name}: {len(missing):,} sequences are in no row, its manifest says {recorded:,}")
     if not ("validation" in splits and config.get("shared_chunks") == "leave-out"):
         for number in missing.tolist():
-            outcome.breach(f"{step.folder.name}: sequence {number} stands in no row")
+            outcome.breach(f"{step.folder.name}: sequence {number} is in no row")
 
 
-def row_problems(split: SplitRows, pack: int | None) -> Iterator[str]:
+def _row_problems(split: _SplitRows, pack: int | None) -> Iterator[str]:
     """Say which rows hold too many tokens or sequences, or so few that two would make one."""
     if pack is None:
         for row in np.flatnonzero(np.diff(split.offsets) != 1).tolist():
@@ -190,7 +189,7 @@ def row_problems(split: SplitRows, pack: int | None) -> Iterator[str]:
         yield f"rows {a} and {b} have {tokens[a]:,} and {tokens[b]:,} tokens, which fit into one of {pack:,}"
 
 
-def disorder(split: SplitRows, numbers: Ids) -> str:
+def _disorder(split: _SplitRows, numbers: Ids) -> str:
     """Say where rows, or sequences within one, do not stand in the order in which sequences were drawn; else ""."""
     starts = np.zeros(len(numbers), np.bool_)  # whether a sequence is the first of its row
     starts[split.offsets[:-1]] = True
@@ -207,7 +206,7 @@ def disorder(split: SplitRows, numbers: Ids) -> str:
 
 
 def _check_apart(
-    run: RunFiles, step: StepFiles, splits: dict[str, SplitRows], truth: _Truth, outcome: CheckOutcome
+    run: RunFiles, step: StepFiles, splits: dict[str, _SplitRows], truth: _Truth, outcome: CheckOutcome
 ) -> None:
     """Check by content hash, and where shared chunks are left out by every chunk, that nothing of validation is in train."""
     numbers = {name: truth.numbers(split.index[truth.is_known(split.index)]) for name, split in splits.items()}
@@ -222,6 +221,7 @@ def _check_apart(
         )
     if step.manifest["config"].get("shared_chunks") != "leave-out":
         return
+    # One byte a chunk: whether a sequence of validation holds it.
     withheld = run.used_rows(validation)
     for sequence in run.bare_sequences():
         if validation[sequence.number]:

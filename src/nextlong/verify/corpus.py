@@ -1,4 +1,4 @@
-"""Corpus: each document's hashes made again from its text, no two kept ones are equal, the chunks of each kept one tile it."""
+"""Corpus: recompute each document's hashes; check that kept documents differ and that their chunks tile them."""
 
 from __future__ import annotations
 
@@ -22,7 +22,9 @@ _HELD_DOCUMENTS: Final = 4_000_000
 def check_corpus(run: RunFiles) -> list[CheckOutcome]:
     """Read every document once."""
     documents, chunks = CheckOutcome("documents", "documents"), CheckOutcome("chunks tile documents", "chunks")
-    hashes, chars, keeps = (run.files("ingest", ".hashes.npy"), run.files("ingest", ".chars.npy"), _keep_files(run))
+    hashes, chars = run.files("ingest", ".hashes.npy"), run.files("ingest", ".chars.npy")
+    # Which documents the chunks were made from is settled by one step or another: the last that says so counts.
+    keeps = [files for name in run.steps["chunk"].manifest["inputs"] if (files := run.files(name, ".keep.npy"))][-1]
     is_normalized = run.recipe["ingest"].get("dedup") == "normalized"
     compared = run.files("ingest", ".normalized.npy") if is_normalized else hashes
     limit = int(run.setting("chunk", "max_chars", 0))
@@ -38,7 +40,10 @@ def check_corpus(run: RunFiles) -> list[CheckOutcome]:
         if np.any(np.diff(table["doc_row"]) < 0):
             chunks.breach(f"shard {shard}: chunks are not in the order of their documents")
         if is_limited and len(long := np.flatnonzero(table["end"] - table["start"] > limit)):
-            chunks.breach(f"{_place(table, int(long[0]), shard)} is longer than chunk.max_chars={limit}")
+            doc_row = table["doc_row"][long[0]]
+            ordinal = long[0] - np.searchsorted(table["doc_row"], doc_row) + 1
+            place = f"{document_name(shard << SHARD_BITS | int(doc_row))} · chunk {ordinal}"
+            chunks.breach(f"{place} is longer than chunk.max_chars={limit}")
         _check_kept(documents, run, shard)
         columns = [table[name].tolist() for name in ("start", "end", "separator")]
         bounds = np.searchsorted(table["doc_row"], np.arange(len(own_hashes) + 1)).tolist()
@@ -50,7 +55,8 @@ def check_corpus(run: RunFiles) -> list[CheckOutcome]:
                 now = xxhash.xxh3_64_intdigest(text.encode())
                 if not now == said == own_hashes[row]:
                     documents.breach(f"{name} has the hash {now:016x}, stored are {said:016x}, {own_hashes[row]:016x}")
-                if is_normalized and _normalized_hash(text) != own_compared[row]:
+                normalized = " ".join(text.lower().split()) if is_normalized else ""
+                if is_normalized and xxhash.xxh3_64_intdigest(normalized.encode()) != own_compared[row]:
                     documents.breach(f"{name} has another normalized hash than is stored, {own_compared[row]:016x}")
                 if len(text) != own_chars[row]:
                     documents.breach(f"{name} has {len(text):,} characters, stored is {own_chars[row]:,}")
@@ -100,10 +106,6 @@ def _named_now(path: str) -> set[tuple[str, str | None]]:
         return {(line["source"], line.get("id") or None) for line in lines}
     except (OSError, ValueError, KeyError, TypeError, AttributeError):
         return set()
-
-
-def _normalized_hash(text: str) -> int:
-    return xxhash.xxh3_64_intdigest(" ".join(text.lower().split()).encode())
 
 
 def _check_distinct(compared: list[Path], keeps: list[Path]) -> CheckOutcome:
@@ -166,19 +168,6 @@ def _cleaning_problem(all_chunks: Columns, used: Columns, shard: int) -> str:
     row, start, end, _ = strange
     of = document_name(shard << SHARD_BITS | row)
     return f"the chunk [{start}, {end}) of document {of} is in use, but is not one of its chunks, or is out of order"
-
-
-def _place(table: Columns, row: int, shard: int) -> str:
-    """Name a chunk as it was cut, before any were left out."""
-    doc_row = int(table["doc_row"][row])
-    ordinal = row - int(np.searchsorted(table["doc_row"], doc_row)) + 1
-    return f"{document_name(shard << SHARD_BITS | doc_row)} · chunk {ordinal}"
-
-
-def _keep_files(run: RunFiles) -> list[Path]:
-    """Return the .keep.npy that the chunks were made from: which documents stay is settled by one step or another."""
-    keep_files = [files for name in run.steps["chunk"].manifest["inputs"] if (files := run.files(name, ".keep.npy"))]
-    return keep_files[-1]
 
 
 def _tiling_problem(text: str, tiles: list[list[int]], *, is_kept: bool) -> str:

@@ -21,10 +21,11 @@ import xxhash
 from nextlong.errors import RunError
 from nextlong.export.formats.base import UNREADABLE, Format
 from nextlong.text import Json
+from nextlong.verify.checks import with_names
 from nextlong.verify.exports import Comparison, compare, no_reader, readable, rows_in
 from nextlong.verify.files import content_problem
 from nextlong.verify.outcome import CheckOutcome, in_words
-from nextlong.verify.run_files import FileEntry, Manifest, RunFiles, StepFiles, open_step, with_names
+from nextlong.verify.run_files import FileEntry, Manifest, RunFiles, StepFiles, open_step
 
 RECORD: Final = "manifest.json"
 _ALLOWED: Final = frozenset({RECORD, "LICENSE", "LICENSE.md", "LICENSE.txt"})  # what users and hubs put beside data
@@ -34,14 +35,14 @@ _COUNTED: Final = "counted; --run RUN compares each with what it should hold"
 _COUNTED_MIX: Final = "counted; a mix of several runs, so verify each run by itself"
 
 
-class RecordedRun(TypedDict):
+class _RecordedRun(TypedDict):
     """A run that an export is of: its name, and the fingerprints of its steps."""
 
     name: str
     steps: dict[str, str]
 
 
-class RecordedSplit(TypedDict):
+class _RecordedSplit(TypedDict):
     """What one split holds, and how it was written."""
 
     step: str
@@ -52,13 +53,13 @@ class RecordedSplit(TypedDict):
     folder: NotRequired[str]
 
 
-class DeliveredRecord(TypedDict):
+class _DeliveredRecord(TypedDict):
     """The record that came with an export."""
 
     format: str
     rows: str
-    runs: list[RecordedRun]
-    splits: dict[str, RecordedSplit]
+    runs: list[_RecordedRun]
+    splits: dict[str, _RecordedSplit]
     files: dict[str, FileEntry]
     xxh3: str
 
@@ -81,6 +82,7 @@ def verify_delivered(
     """
     root = root.rstrip("/")
     try:
+        # Object stores cache listings; a file that was replaced a moment ago must be seen.
         fs.invalidate_cache()
         found = fs.find(root, detail=True)
     except Exception as error:  # every file system has errors of its own
@@ -127,7 +129,7 @@ def _verify_one(
         yield outcome
 
 
-def _read_record(read: Callable[[], bytes]) -> tuple[DeliveredRecord | None, CheckOutcome]:
+def _read_record(read: Callable[[], bytes]) -> tuple[_DeliveredRecord | None, CheckOutcome]:
     """Return the record, None where it cannot be read, and whether it is the one that was written."""
     outcome = CheckOutcome("record", "files", checked=1)
     try:
@@ -139,7 +141,7 @@ def _read_record(read: Callable[[], bytes]) -> tuple[DeliveredRecord | None, Che
         if record["xxh3"] != true:
             outcome.breach(f"{RECORD} has been altered: it records the hash {record['xxh3']}, its content has {true}")
         files = all({"bytes", "xxh3"} <= entry.keys() for entry in record["files"].values())
-        splits = all(RecordedSplit.__required_keys__ <= split.keys() for split in record["splits"].values())
+        splits = all(_RecordedSplit.__required_keys__ <= split.keys() for split in record["splits"].values())
         if not files or not splits or not {"format", "rows", "runs"} <= record.keys():
             raise ValueError("keys are missing")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
@@ -148,7 +150,7 @@ def _read_record(read: Callable[[], bytes]) -> tuple[DeliveredRecord | None, Che
     return record, outcome
 
 
-def _run_of(record: DeliveredRecord, run_dir: Path) -> RunFiles:
+def _run_of(record: _DeliveredRecord, run_dir: Path) -> RunFiles:
     """Return the run that an export is of. Raises RunError if it is another one's, or of several runs."""
     if len(record["runs"]) != 1:
         names = ", ".join(run["name"] for run in record["runs"])
@@ -166,7 +168,7 @@ def _run_of(record: DeliveredRecord, run_dir: Path) -> RunFiles:
     return run
 
 
-def _check_hashes(fs: Any, place: str, sizes: Mapping[str, int], record: DeliveredRecord) -> CheckOutcome:
+def _check_hashes(fs: Any, place: str, sizes: Mapping[str, int], record: _DeliveredRecord) -> CheckOutcome:
     """Hash every file that the record names, and find others that a reader would load as part of the data set."""
     outcome = CheckOutcome("hashes", "files")
 
@@ -190,7 +192,9 @@ def _check_hashes(fs: Any, place: str, sizes: Mapping[str, int], record: Deliver
     return outcome
 
 
-def _check_rows(folder: Path, record: DeliveredRecord, split: str, run: RunFiles | None, outcome: CheckOutcome) -> None:
+def _check_rows(
+    folder: Path, record: _DeliveredRecord, split: str, run: RunFiles | None, outcome: CheckOutcome
+) -> None:
     """Compare the rows of one split with those of the run, or count them where it is not at hand."""
     made, recorded = readable(record["format"]), record["splits"][split]
     if made is None:
@@ -210,7 +214,7 @@ def _check_rows(folder: Path, record: DeliveredRecord, split: str, run: RunFiles
     with_names(run, [outcome])
 
 
-def _as_step(folder: Path, record: DeliveredRecord, split: str) -> StepFiles:
+def _as_step(folder: Path, record: _DeliveredRecord, split: str) -> StepFiles:
     """Return the files of one split as if they were in the folder of the step that wrote them."""
     recorded = record["splits"][split]
     below = recorded.get("folder", "")
@@ -224,7 +228,7 @@ def _as_step(folder: Path, record: DeliveredRecord, split: str) -> StepFiles:
     return StepFiles(f"{record['format']} {split}", folder / below, manifest)
 
 
-def _count(step: StepFiles, recorded: RecordedSplit, made: Format, outcome: CheckOutcome, *, note: str) -> None:
+def _count(step: StepFiles, recorded: _RecordedSplit, made: Format, outcome: CheckOutcome, *, note: str) -> None:
     """Read every row, and compare the numbers of rows and of tokens without padding with the record."""
     tokens = 0
     try:

@@ -55,6 +55,7 @@ def check_exports(run: RunFiles) -> list[CheckOutcome]:
         if name not in outcomes:
             outcomes[name] = CheckOutcome(f"{name} rows", "rows")
             outcomes[name].breach(f"the recipe asks for {name}, but the record names no such export")
+    # Exports of the same rows are read in step, so that each expected row is composed once.
     for (fingerprint, split), together in comparisons.items():
         compare(run, rows[fingerprint], split, together)
     for name, outcome in outcomes.items():
@@ -110,6 +111,7 @@ class Comparison:
             return
         for first, last in true["indices"]:
             ids = true["input_ids"][first:last]
+            # Megatron-LM wants every document to end in the token; the writer appends it where a document has another last one.
             if self._eod is not None and ids[-1] != self._eod:
                 ids = np.append(ids, np.int32(self._eod))
             self._compare({"input_ids": ids})
@@ -160,7 +162,7 @@ def compare(run: RunFiles, rows: StepFiles, split: str, comparisons: Sequence[Co
     layouts = {comparison.layout for comparison in comparisons}
     try:
         for block in blocks_of_rows(run, read_split(rows, split)):
-            expected = Expected(run, [sequence for row in block for sequence in row], parts=parts)
+            expected = _Expected(run, [sequence for row in block for sequence in row], parts=parts)
             for sequences in block:
                 true = {layout: expected.row(sequences, *layout) for layout in layouts}
                 for comparison in comparisons:
@@ -178,7 +180,7 @@ def compare(run: RunFiles, rows: StepFiles, split: str, comparisons: Sequence[Co
 # what a row should hold
 
 
-class Expected:
+class _Expected:
     """The rows of a block of sequences, composed again; `parts`: whether `spans` and `text` are needed."""
 
     def __init__(self, run: RunFiles, block: Sequence[ResolvedSequence], *, parts: frozenset[str]) -> None:
@@ -319,7 +321,10 @@ def _problems(row: Row, true: Row) -> Iterator[str]:
                 yield _array_difference(name, np.asarray(value), right)
         elif name == "spans":
             yield from (
-                _span_difference(key, value[key], right[key]) for key in value if not _are_same(value[key], right[key])
+                _span_difference(key, value[key], right[key])
+                for key in value
+                if value[key] != right[key]
+                and (len(value[key]) != len(right[key]) or not all(map(_is_same, value[key], right[key])))
             )
         elif name == "text" and value != right:
             pairs = enumerate(zip(value, right, strict=False))
@@ -335,10 +340,6 @@ def _array_difference(name: str, values: NDArray[Any], true: NDArray[Any]) -> st
         return f"{len(values):,} {'ids' if name == 'input_ids' else name}, should be {len(true):,}"
     place = int(np.flatnonzero(values != true)[0])
     return f"{name}[{place}] is {values[place]}, should be {true[place]}"
-
-
-def _are_same(values: list[Any], true: list[Any]) -> bool:
-    return values == true or (len(values) == len(true) and all(map(_is_same, values, true)))
 
 
 def _is_same(value: Any, true: Any) -> bool:

@@ -38,6 +38,7 @@ def check_files(run: RunFiles, *, known: Collection[Path] = ()) -> list[CheckOut
             if made_from is not None and made_from.damage:
                 continue  # reported for that step
             present = made_from.manifest["fingerprint"] if made_from else "not among the run's steps"
+            # A step is known by the hash of its inputs, so another fingerprint means that it was made from something else.
             if present != fingerprint:
                 manifests.breach(f"{step.folder.name} was made from {name} {fingerprint}, which is now {present}")
         _check_step(step, files)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Final, Literal
@@ -43,8 +43,13 @@ class CheckOutcome:
         if len(self.examples) < _KEPT_EXAMPLES:
             self.examples.append(example)
 
+    def breach_each(self, examples: Iterable[str]) -> None:
+        """Count each description as one breach."""
+        for example in examples:
+            self.breach(example)
+
     def add(self, part: CheckOutcome) -> None:
-        """Count what another one of the same kind looked at and found, too."""
+        """Add what another check of the same kind looked at and found."""
         self.checked += part.checked
         self.breaches += part.breaches
         self.examples = [*self.examples, *part.examples][:_KEPT_EXAMPLES]

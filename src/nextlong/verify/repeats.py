@@ -26,7 +26,7 @@ _SCREEN_SLOTS = 1 << 20
 _ROWS_AT_ONCE = 1 << 18  # runs of a text that another one has
 
 
-class Repeat(NamedTuple):
+class _Repeat(NamedTuple):
     """Text `a` repeats text `b`: `how` says it in words."""
 
     a: int
@@ -52,7 +52,7 @@ class ComparedTexts:
         self._weight = self._word_weights(numbers, weights)
         self._whole = self._total(self._weight)
 
-    def repeated(self, those: Sequence[int], others: Sequence[int]) -> Iterator[Repeat]:
+    def repeated(self, those: Sequence[int], others: Sequence[int]) -> Iterator[_Repeat]:
         """Yield every pair of a text among `those` that repeats one among `others`, not itself."""
         wanted, offered = (self._mask(texts) for texts in (those, others))
         yield from self._same(wanted, offered)
@@ -88,7 +88,7 @@ class ComparedTexts:
             rarity = np.full(len(numbers), _FULL_WEIGHT, np.int64)
         else:
             rarity = weights[(numbers % np.uint64(len(weights))).astype(np.int64)].astype(np.int64)
-        return np.where(self._follow(RUN_WORDS), self._over(rarity, np.maximum), 0)
+        return np.where(self._follow(_RUN_WORDS), self._over(rarity, np.maximum), 0)
 
     def _follow(self, count: int) -> Bools:
         """Return whether `count` runs from each on are of one text, shape (r,)."""
@@ -98,7 +98,7 @@ class ComparedTexts:
     def _over(self, values: NDArray[Any], combine: np.ufunc) -> NDArray[Any]:
         """Return the values of each run and the two behind it, combined; meaningless where those are another text's."""
         combined = values.copy()
-        for step in range(1, RUN_WORDS):
+        for step in range(1, _RUN_WORDS):
             combined[:-step] = combine(combined[:-step], values[step:])
         return combined
 
@@ -111,7 +111,7 @@ class ComparedTexts:
         reaches: Bools = (whole > 0) & (shared * _MILLION >= self._millionths * whole)
         return reaches
 
-    def _same(self, wanted: Bools, offered: Bools) -> Iterator[Repeat]:
+    def _same(self, wanted: Bools, offered: Bools) -> Iterator[_Repeat]:
         """Yield the texts of fewer than ten words that have the same words."""
         short = [text for text, text_words in enumerate(self._words) if 0 < len(text_words) < LEAST_WORDS]
         by_words: defaultdict[bytes, list[int]] = defaultdict(list)
@@ -120,11 +120,11 @@ class ComparedTexts:
                 by_words[self._words[text].tobytes()].append(text)
         for a in short:
             if wanted[a]:
-                yield from (Repeat(a, b, "is the same as") for b in by_words[self._words[a].tobytes()] if a != b)
+                yield from (_Repeat(a, b, "is the same as") for b in by_words[self._words[a].tobytes()] if a != b)
 
-    def _passages(self, wanted: Bools, offered: Bools) -> Iterator[Repeat]:
+    def _passages(self, wanted: Bools, offered: Bools) -> Iterator[_Repeat]:
         """Yield the texts that have the same 100 words in a row."""
-        runs = _PASSAGE_WORDS - RUN_WORDS + 1
+        runs = _PASSAGE_WORDS - _RUN_WORDS + 1
         alone = np.append(0, np.cumsum(~self._is_met(wanted | offered, wanted | offered)))
         first = np.flatnonzero(self._follow(runs))
         first = first[alone[first + runs] == alone[first]]
@@ -138,7 +138,7 @@ class ComparedTexts:
             if offered[text]:
                 holders[passage].append(text)
         pairs = {(text, b) for text, passage in passages if wanted[text] for b in holders[passage] if text != b}
-        yield from (Repeat(a, b, "has the same 100 words in a row as") for a, b in sorted(pairs))
+        yield from (_Repeat(a, b, "has the same 100 words in a row as") for a, b in sorted(pairs))
 
     def _is_met(self, wanted: Bools, offered: Bools) -> Bools:
         """Return whether a run of a wanted text is met in another one that is offered, shape (r,)."""
@@ -149,7 +149,7 @@ class ComparedTexts:
         met[self._shared] = wanted[of_shared] & (count[self._group] > offered[of_shared])
         return met
 
-    def _shares(self, wanted: Bools, offered: Bools) -> Iterator[Repeat]:
+    def _shares(self, wanted: Bools, offered: Bools) -> Iterator[_Repeat]:
         """Yield the texts enough of whose words stand in runs that the other has."""
         met = self._is_met(wanted, offered)
         suspects = wanted & self._reaches(
@@ -167,12 +167,12 @@ class ComparedTexts:
             at = np.arange(stops[-1]) + np.repeat(firsts[groups[part]] - stops + reps, reps)
             yield from self._sharing(np.repeat(rows[part], reps), holders[at], weight_before)
 
-    def _sharing(self, rows: Ids, holders: Ids, weight_before: Ids) -> Iterator[Repeat]:
+    def _sharing(self, rows: Ids, holders: Ids, weight_before: Ids) -> Iterator[_Repeat]:
         """Yield the texts that share enough, from all rows, ascending, of theirs and which text each is met in, shape (n,)."""
         pairs = self._text[rows] * len(self._words) + holders
         order = np.argsort(pairs, kind="stable")
         rows, pairs = rows[order], pairs[order]
-        first = np.maximum(rows - RUN_WORDS + 1, 0)  # its three words, but for what the run before has
+        first = np.maximum(rows - _RUN_WORDS + 1, 0)  # its three words, but for what the run before has
         is_same = pairs[1:] == pairs[:-1]
         first[1:][is_same] = np.maximum(first[1:], rows[:-1] + 1)[is_same]
         starts = np.flatnonzero(np.append(True, ~is_same))
@@ -180,7 +180,7 @@ class ComparedTexts:
         a, b = np.divmod(pairs[starts], len(self._words))
         for place in np.flatnonzero(self._reaches(shared, a) & (a != b)).tolist():
             share = shared[place] / self._whole[a[place]]
-            yield Repeat(int(a[place]), int(b[place]), f"has {share:.0%} of its words, by weight, in common with")
+            yield _Repeat(int(a[place]), int(b[place]), f"has {share:.0%} of its words, by weight, in common with")
 
 
 def _parts(texts: Ids, sizes: Ids) -> Iterator[slice]:
@@ -198,7 +198,7 @@ def _parts(texts: Ids, sizes: Ids) -> Iterator[slice]:
 
 Numbers = NDArray[np.uint64]
 
-RUN_WORDS = 3
+_RUN_WORDS = 3
 _BASE = np.uint64(0xD1342543DE82EF95)
 _BASE_INVERSE = np.uint64(pow(int(_BASE), -1, 1 << 64))
 _BATCH_CHARS = 1 << 16
@@ -222,19 +222,19 @@ def words_of(texts: Sequence[str]) -> list[Numbers]:
     return numbers
 
 
-def runs_of(words: Numbers) -> Numbers:
+def _runs_of(words: Numbers) -> Numbers:
     """Return the number of each run of three words, shape (w − 2,)."""
-    numbers = np.zeros(max(0, len(words) - RUN_WORDS + 1), np.uint64)
-    for step in range(RUN_WORDS):
+    numbers = np.zeros(max(0, len(words) - _RUN_WORDS + 1), np.uint64)
+    for step in range(_RUN_WORDS):
         numbers = numbers * _BASE + words[step : step + len(numbers)]
-    return _mixed(numbers ^ np.uint64(RUN_WORDS))
+    return _mixed(numbers ^ np.uint64(_RUN_WORDS))
 
 
 def runs_within(words: Sequence[Numbers]) -> tuple[Numbers, NDArray[np.int64]]:
     """Return the runs of some texts, one text's after the other's, and which of the texts each is of, shape (r,) each."""
     text_of_word = np.repeat(np.arange(len(words)), [*map(len, words)])
-    is_within = text_of_word[RUN_WORDS - 1 :] == text_of_word[: -RUN_WORDS + 1]
-    numbers = runs_of(np.concatenate([np.empty(0, np.uint64), *words]))
+    is_within = text_of_word[_RUN_WORDS - 1 :] == text_of_word[: -_RUN_WORDS + 1]
+    numbers = _runs_of(np.concatenate([np.empty(0, np.uint64), *words]))
     return numbers[is_within], text_of_word[: len(is_within)][is_within]
 
 

@@ -11,7 +11,7 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
@@ -25,7 +25,7 @@ from nextlong.errors import RunError
 from nextlong.recipe.keys import NEGATIVES, NegativeChoice
 from nextlong.schemas import BOS, DOCUMENT, EOS, META, NEGATIVE, NO_CHUNK, ROLES, ROW_MASK, SEPARATOR, SHARD_BITS
 from nextlong.text import Json
-from nextlong.verify.outcome import MARK, CheckOutcome, chunk_name
+from nextlong.verify.outcome import chunk_name
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -47,7 +47,7 @@ class FileEntry(TypedDict):
     xxh3: str
 
 
-class Part(TypedDict):
+class ManifestPart(TypedDict):
     """What one task wrote and counted."""
 
     files: dict[str, FileEntry]
@@ -57,7 +57,7 @@ class Part(TypedDict):
 class Manifest(TypedDict):
     """The manifest of a step."""
 
-    parts: list[Part]
+    parts: list[ManifestPart]
     inputs: dict[str, str]
     fingerprint: str
     config: NotRequired[Json]
@@ -98,7 +98,7 @@ def open_step(name: str, folder: Path) -> StepFiles:
 
 
 @dataclass(frozen=True)
-class StoredSequence:
+class _StoredSequence:
     """One sequence as SEQUENCES has it; all arrays have shape (spans,)."""
 
     number: int
@@ -115,7 +115,7 @@ class StoredSequence:
 
 
 @dataclass(frozen=True)
-class ResolvedSequence(StoredSequence):
+class ResolvedSequence(_StoredSequence):
     """One sequence with what CHUNKS and TOKENS say; UNKNOWN where a span names no chunk, or a missing one."""
 
     doc: Ids
@@ -144,7 +144,7 @@ class ResolvedSequence(StoredSequence):
         return f"sequence {self.number} span {span} ({role}{chunk}, tokens {self.start[span]}–{self.end[span]})"
 
 
-def stored(reader: pa.RecordBatchFileReader, place: int, number: int) -> StoredSequence:
+def stored(reader: pa.RecordBatchFileReader, place: int, number: int) -> _StoredSequence:
     """Return the sequence at a place of a SEQUENCES file, whose batches hold one each, as number `number` of the data set."""
     batch = reader.get_batch(place)
     if batch.num_rows != 1:
@@ -152,7 +152,7 @@ def stored(reader: pa.RecordBatchFileReader, place: int, number: int) -> StoredS
     lists = ("chunk_id", "role", "group", "token_start", "token_end", "score")
     columns = [batch.column(name)[0].values.to_numpy(zero_copy_only=False) for name in lists]
     names = [batch.column(name)[0].as_py() for name in ("sequence_id", "key", "method", "layout")]
-    return StoredSequence(number, *names, *columns)
+    return _StoredSequence(number, *names, *columns)
 
 
 class RunFiles:
@@ -206,15 +206,12 @@ class RunFiles:
     @property
     def layout(self) -> str:
         """How the documents of a sequence stand in it, as the step that drafted promised."""
-        return str(self._promised("layout"))
+        return str(self.steps["draft"].manifest["config"]["layout"])
 
     @property
     def repeats_documents(self) -> bool:
         """Whether a document may make up several sequences, as the step that drafted promised."""
-        return bool(self._promised("repeats_documents"))
-
-    def _promised(self, key: str) -> Any:
-        return self.steps["draft"].manifest["config"][key]
+        return bool(self.steps["draft"].manifest["config"]["repeats_documents"])
 
     @property
     def negatives(self) -> NegativeChoice:
@@ -392,7 +389,7 @@ class RunFiles:
 
     def blocks(self, numbers: range | None = None) -> Iterator[list[ResolvedSequence]]:
         """Yield the sequences, or those of some numbers, in order, in blocks of about four million tokens, chunks looked up."""
-        block: list[StoredSequence] = []
+        block: list[_StoredSequence] = []
         held = 0
         for sequence in self.bare_sequences(numbers):
             block.append(sequence)
@@ -403,7 +400,7 @@ class RunFiles:
         if block:
             yield self._looked_up(block)
 
-    def bare_sequences(self, numbers: range | None = None) -> Iterator[StoredSequence]:
+    def bare_sequences(self, numbers: range | None = None) -> Iterator[_StoredSequence]:
         """Yield the sequences of the data set, or those of some numbers, in order, without looking anything up."""
         chosen = range(sum(self.takes)) if numbers is None else numbers
         first = 0
@@ -418,14 +415,14 @@ class RunFiles:
         """Return the sequences at `places` of the SEQUENCES files `parts`, shape (n,) each, with their chunks looked up."""
         firsts = np.cumsum([0, *self.takes])
         paths = self.files("compose", ".sequences.arrow")
-        sequences: dict[int, StoredSequence] = {}
+        sequences: dict[int, _StoredSequence] = {}
         for part in np.unique(parts).tolist():
             with pa.ipc.open_file(pa.memory_map(str(paths[part]))) as reader:
                 for row in np.flatnonzero(parts == part).tolist():
                     sequences[row] = stored(reader, int(places[row]), int(firsts[part] + places[row]))
         return self._looked_up([sequences[row] for row in range(len(parts))])
 
-    def _looked_up(self, block: Sequence[StoredSequence]) -> list[ResolvedSequence]:
+    def _looked_up(self, block: Sequence[_StoredSequence]) -> list[ResolvedSequence]:
         ids = np.concatenate([sequence.chunk for sequence in block])
         columns = self._describe(ids)
         cuts = np.cumsum([len(sequence.chunk) for sequence in block])[:-1]
@@ -492,33 +489,3 @@ def _locate(named: Path) -> tuple[Path, Path]:
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise RunError(f"{index} is not the record of a run ({error!r}); `nextlong run` rewrites it") from None
     return named, named / "variants" / f"{variant}.json"
-
-
-def with_names(run: RunFiles, outcomes: Iterable[CheckOutcome]) -> list[CheckOutcome]:
-    """Replace the marks of chunks and documents in the examples of outcomes by names, in place.
-
-    Only the few examples that are kept cost a look-up, however many breaches are counted.
-    """
-    named = list(outcomes)
-    marks = {match.groups() for outcome in named for example in outcome.examples for match in MARK.finditer(example)}
-    name_of = {mark: _name(run, *mark) for mark in marks}
-    for outcome in named:
-        outcome.examples = [MARK.sub(lambda match: name_of[match.groups()], example) for example in outcome.examples]
-    return named
-
-
-def _name(run: RunFiles, kind: str, digits: str) -> str:
-    """Return `doc-17 · chunk 3` or `doc-17`; of an id that the run does not have, its shard and row."""
-    number = int(digits)
-    if number < 0:
-        return f"no {kind}"
-    shard, row = number >> SHARD_BITS, number & ROW_MASK
-    try:
-        if kind == "document":
-            return run.names_of(np.array([number]), "source_id")[number]
-        doc_rows = run.chunks(shard)["doc_row"]
-        doc = int(doc_rows[row]) | shard << SHARD_BITS
-        ordinal = row - int(np.searchsorted(doc_rows, doc_rows[row])) + 1
-        return f"{run.names_of(np.array([doc]), 'source_id')[doc]} · chunk {ordinal}"
-    except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
-        return f"unknown {kind} (shard {shard}, row {row:,})"

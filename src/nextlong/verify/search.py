@@ -29,7 +29,7 @@ _BLOCK_ROWS = 32_768
 Scores = NDArray[np.float32]
 
 
-class MetaChunk(NamedTuple):
+class _MetaChunk(NamedTuple):
     """A sampled query: a meta-chunk, its document, and the chunks of its sequence."""
 
     sequence: int
@@ -40,7 +40,7 @@ class MetaChunk(NamedTuple):
     in_sequence: Ids
 
 
-class StoredCandidates(NamedTuple):
+class _StoredCandidates(NamedTuple):
     """The stored neighbours of a meta-chunk, their stored scores, and the cosines of their stored vectors to its own."""
 
     ids: Ids
@@ -48,10 +48,10 @@ class StoredCandidates(NamedTuple):
     cosines: Scores
 
 
-class PassedOver(NamedTuple):
+class _PassedOver(NamedTuple):
     """Chunks that are not in the sequence, though nearer to the meta-chunk than its farthest negative (cosine `farthest`)."""
 
-    meta: MetaChunk
+    meta: _MetaChunk
     farthest: float
     chunks: Ids
     scores: Scores
@@ -74,37 +74,30 @@ def check_search(run: RunFiles, *, sample: int, seed: int) -> list[CheckOutcome]
     if not run.negatives.are_nearest or run.is_filtered:
         asked = "compose.negatives asks for others than the nearest"
         nearest.not_needed = "some of the nearest were passed over" if run.negatives.are_nearest else asked
-    promised = _promised_recall(run)
-    recall = CheckOutcome("recall of the approximate index", "meta-chunks")
+    # The recall that the run's index was tuned to; None of an exact search.
+    parts = run.steps["tune"].manifest["parts"] if "tune" in run.steps else []
+    promised = float(parts[0]["counts"]["recall"]) if parts else None
     if promised is not None:
         nearest.not_needed = nearest.not_needed or f"the index is approximate: held to its recall of {promised:g}"
     if not meta_chunks:
         return [scores, candidates, nearest]
-    passed_over: list[PassedOver] = []
+    passed_over: list[_PassedOver] = []
     recalls: list[float] = []
     for meta, stored, ids, true in _searched_again(run, meta_chunks):
         candidates.checked += 1
-        for problem in _candidate_problems(meta, stored, ids, true, is_exact=promised is None):
-            candidates.breach(problem)
+        candidates.breach_each(_candidate_problems(meta, stored, ids, true, is_exact=promised is None))
         if stored is not None:
             recalls.append(_recall(stored, ids, true))
         if not nearest.not_needed:
             nearest.checked += 1
             passed_over.append(_passed_over(meta, ids, true))
-    for problem in _nearer(run, passed_over):
-        nearest.breach(problem)
+    nearest.breach_each(_nearer(run, passed_over))
     if promised is None:
         return [scores, candidates, nearest]
-    return [scores, candidates, _judged(recall, recalls, promised), nearest]
+    return [scores, candidates, _judged(recalls, promised), nearest]
 
 
-def _promised_recall(run: RunFiles) -> float | None:
-    """Return the recall that the run's index was tuned to; None of an exact search."""
-    parts = run.steps["tune"].manifest["parts"] if "tune" in run.steps else []
-    return float(parts[0]["counts"]["recall"]) if parts else None
-
-
-def _recall(stored: StoredCandidates, true_ids: Ids, true: Scores) -> float:
+def _recall(stored: _StoredCandidates, true_ids: Ids, true: Scores) -> float:
     """Return recall@k: the share of the k nearest by brute force that the index found too."""
     if not len(true):
         return 1.0
@@ -112,9 +105,9 @@ def _recall(stored: StoredCandidates, true_ids: Ids, true: Scores) -> float:
     return min(1.0, float((np.isin(stored.ids, true_ids) | (stored.scores >= true[-1])).sum()) / len(true))
 
 
-def _judged(outcome: CheckOutcome, recalls: list[float], promised: float) -> CheckOutcome:
-    """Record a breach if the mean recall is more than three standard errors below the promised recall."""
-    outcome.checked = len(recalls)
+def _judged(recalls: list[float], promised: float) -> CheckOutcome:
+    """Return a breach if the mean recall is more than three standard errors below the promised recall."""
+    outcome = CheckOutcome("recall of the approximate index", "meta-chunks", checked=len(recalls))
     mean, error = float(np.mean(recalls)), float(np.std(recalls)) / max(1, len(recalls)) ** 0.5
     outcome.note = f"{mean:.3f}, promised {promised:g}"
     if mean + 3 * error < promised:
@@ -122,7 +115,7 @@ def _judged(outcome: CheckOutcome, recalls: list[float], promised: float) -> Che
     return outcome
 
 
-def _check_scores_and_draw(run: RunFiles, outcome: CheckOutcome, *, sample: int, seed: int) -> list[MetaChunk]:
+def _check_scores_and_draw(run: RunFiles, outcome: CheckOutcome, *, sample: int, seed: int) -> list[_MetaChunk]:
     """Check the scores of all negatives; return `sample` random meta-chunks of the data set."""
     total = sum(int((sequence.role == META).sum()) for sequence in run.bare_sequences())
     drawn = set(np.random.default_rng(seed).permutation(total)[:sample].tolist())
@@ -156,7 +149,7 @@ def _check_scores(run: RunFiles, block: list[ResolvedSequence], outcome: CheckOu
         if run.negatives.are_nearest:
             for place in np.flatnonzero((np.diff(said) > 1e-6) & (np.diff(groups) == 0)).tolist():
                 outcome.breach(
-                    f"{sequence.where(int(places[place]))} stands before one that is nearer to its meta-chunk"
+                    f"{sequence.where(int(places[place]))} precedes a negative that is nearer to its meta-chunk"
                 )
 
 
@@ -170,9 +163,9 @@ def _negatives_and_queries(sequence: ResolvedSequence) -> tuple[Ids, Ids]:
     return spans, np.array([meta_chunks[group] for group in sequence.group[spans].tolist()], np.int64)
 
 
-def _meta_chunk(sequence: ResolvedSequence, span: int) -> MetaChunk:
+def _meta_chunk(sequence: ResolvedSequence, span: int) -> _MetaChunk:
     negatives = (sequence.role == NEGATIVE) & (sequence.group == sequence.group[span]) & ~sequence.is_truncated
-    return MetaChunk(
+    return _MetaChunk(
         sequence.number,
         int(sequence.chunk[span]),
         int(sequence.doc_first[span]),
@@ -183,20 +176,21 @@ def _meta_chunk(sequence: ResolvedSequence, span: int) -> MetaChunk:
 
 
 def _searched_again(
-    run: RunFiles, meta_chunks: list[MetaChunk]
-) -> Iterator[tuple[MetaChunk, StoredCandidates | None, Ids, Scores]]:
+    run: RunFiles, meta_chunks: list[_MetaChunk]
+) -> Iterator[tuple[_MetaChunk, _StoredCandidates | None, Ids, Scores]]:
     """Yield each meta-chunk with its stored candidates, and the ids and cosines of as many found by brute force."""
     for first in range(0, len(meta_chunks), _QUERIES_AT_ONCE):
         some = meta_chunks[first : first + _QUERIES_AT_ONCE]
         stored = _candidates_of(run, [meta.chunk for meta in some])
+        # Brute force returns as many as were stored, so that the two lists can be compared rank by rank.
         k = max((len(neighbours.ids) for neighbours in stored.values()), default=0)
         for meta, ids, true in zip(some, *_brute_force(run, some, k), strict=True):
             yield meta, stored.get(meta.chunk), ids, true
 
 
-def _candidates_of(run: RunFiles, chunks: list[int]) -> dict[int, StoredCandidates]:
+def _candidates_of(run: RunFiles, chunks: list[int]) -> dict[int, _StoredCandidates]:
     """Return the stored neighbours of the given meta-chunks."""
-    candidates: dict[int, StoredCandidates] = {}
+    candidates: dict[int, _StoredCandidates] = {}
     for path in run.files("mine", ".candidates.arrow"):
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
             for number in range(reader.num_record_batches):
@@ -211,12 +205,12 @@ def _candidates_of(run: RunFiles, chunks: list[int]) -> dict[int, StoredCandidat
                     vectors = np.split(run.vectors_of(np.concatenate(ids)), np.cumsum([*map(len, ids)])[:-1])
                     cosines = map(np.matmul, vectors, run.vectors_of(names[some]))
                     candidates.update(
-                        zip(names[some].tolist(), map(StoredCandidates, ids, scores, cosines), strict=True)
+                        zip(names[some].tolist(), map(_StoredCandidates, ids, scores, cosines), strict=True)
                     )
     return candidates
 
 
-def _brute_force(run: RunFiles, meta_chunks: list[MetaChunk], k: int) -> tuple[list[Ids], list[Scores]]:
+def _brute_force(run: RunFiles, meta_chunks: list[_MetaChunk], k: int) -> tuple[list[Ids], list[Scores]]:
     """Return for each query the ids and cosines of the `k` nearest chunks of other documents, descending.
 
     With a shortlist, only embedded chunks are searched, and those with a positive cosine count.
@@ -226,16 +220,20 @@ def _brute_force(run: RunFiles, meta_chunks: list[MetaChunk], k: int) -> tuple[l
     # The best so far of each query, unordered, at most k: the corpus is read once, block by block.
     best_ids = [np.empty(0, np.int64) for _ in meta_chunks]
     best = [np.empty(0, np.float32) for _ in meta_chunks]
-    for ids, vectors in _vector_blocks(run):
-        scores = queries @ vectors.T  # (q, rows of the block)
-        for query, meta in enumerate(meta_chunks):
-            others = ((ids < meta.own_first) | (ids >= meta.own_stop)) & (scores[query] > farthest)
-            all_ids = np.concatenate([best_ids[query], ids[others]])
-            all_scores = np.concatenate([best[query], scores[query][others]])
-            if len(all_ids) > k:
-                kept = np.argpartition(-all_scores, max(k - 1, 0))[:k]
-                all_ids, all_scores = all_ids[kept], all_scores[kept]
-            best_ids[query], best[query] = all_ids, all_scores
+    for shard, path in enumerate(run.files("embed", ".vectors.npy")):
+        stored, embedded = np.load(path, mmap_mode="r"), np.flatnonzero(run.is_embedded(shard))
+        for first in range(0, len(embedded), _BLOCK_ROWS):
+            rows = embedded[first : first + _BLOCK_ROWS]
+            ids = (shard << SHARD_BITS) | rows
+            scores = queries @ stored[rows].astype(np.float32).T  # (q, rows of the block)
+            for query, meta in enumerate(meta_chunks):
+                others = ((ids < meta.own_first) | (ids >= meta.own_stop)) & (scores[query] > farthest)
+                all_ids = np.concatenate([best_ids[query], ids[others]])
+                all_scores = np.concatenate([best[query], scores[query][others]])
+                if len(all_ids) > k:
+                    kept = np.argpartition(-all_scores, max(k - 1, 0))[:k]
+                    all_ids, all_scores = all_ids[kept], all_scores[kept]
+                best_ids[query], best[query] = all_ids, all_scores
     orders = [np.argsort(-scores, kind="stable") for scores in best]
     return (
         [ids[order] for ids, order in zip(best_ids, orders, strict=True)],
@@ -243,16 +241,8 @@ def _brute_force(run: RunFiles, meta_chunks: list[MetaChunk], k: int) -> tuple[l
     )
 
 
-def _vector_blocks(run: RunFiles) -> Iterator[tuple[Ids, Scores]]:
-    for shard, path in enumerate(run.files("embed", ".vectors.npy")):
-        stored, embedded = np.load(path, mmap_mode="r"), np.flatnonzero(run.is_embedded(shard))
-        for first in range(0, len(embedded), _BLOCK_ROWS):
-            rows = embedded[first : first + _BLOCK_ROWS]
-            yield (shard << SHARD_BITS) | rows, stored[rows].astype(np.float32)
-
-
 def _candidate_problems(
-    meta: MetaChunk, stored: StoredCandidates | None, true_ids: Ids, true: Scores, *, is_exact: bool
+    meta: _MetaChunk, stored: _StoredCandidates | None, true_ids: Ids, true: Scores, *, is_exact: bool
 ) -> Iterator[str]:
     """Yield what is wrong with the stored candidates of one meta-chunk."""
     where = f"meta-chunk {chunk_name(meta.chunk)} of sequence {meta.sequence}"
@@ -283,15 +273,15 @@ def _candidate_problems(
         )
 
 
-def _passed_over(meta: MetaChunk, true_ids: Ids, true: Scores) -> PassedOver:
+def _passed_over(meta: _MetaChunk, true_ids: Ids, true: Scores) -> _PassedOver:
     """Return the chunks that are nearer than the farthest whole negative of the group, but are not in the sequence."""
     known = np.isin(true_ids, meta.whole_negatives)
     farthest = float(true[known].min()) if known.any() else np.inf
     skipped = (true > farthest + _TOLERANCE) & ~np.isin(true_ids, meta.in_sequence)
-    return PassedOver(meta, farthest, true_ids[skipped], true[skipped])
+    return _PassedOver(meta, farthest, true_ids[skipped], true[skipped])
 
 
-def _nearer(run: RunFiles, passed_over: list[PassedOver]) -> Iterator[str]:
+def _nearer(run: RunFiles, passed_over: list[_PassedOver]) -> Iterator[str]:
     """Yield for each meta-chunk the nearest chunk that was passed over without being a near-duplicate."""
     passed_over = [chosen for chosen in passed_over if len(chosen.chunks)]
     by_sequence: dict[int, Ids] = {}

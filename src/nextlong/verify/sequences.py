@@ -38,6 +38,7 @@ def check_sequences(run: RunFiles) -> list[CheckOutcome]:
     repeats = CheckOutcome("no chunk twice", "sequences")
     negatives_outcome = CheckOutcome("negatives of other documents", "negatives")
     between = CheckOutcome("negatives between meta-chunks", "gaps")
+    # What only shows across sequences is gathered while each is looked at once.
     across = _Across(run)
     for block in run.blocks():
         for sequence in block:
@@ -45,11 +46,11 @@ def check_sequences(run: RunFiles) -> list[CheckOutcome]:
             for outcome in (separators, order, repeats):
                 outcome.checked += 1
             negatives_outcome.checked += int((sequence.role == NEGATIVE).sum())
-            _collect(spans, span_problems(run, sequence))
-            _collect(separators, separator_problems(run, sequence))
-            _collect(order, order_problems(run, sequence))
-            _collect(repeats, repeat_problems(run, sequence))
-            _collect(negatives_outcome, own_document_problems(run, sequence))
+            spans.breach_each(_span_problems(run, sequence))
+            separators.breach_each(_separator_problems(run, sequence))
+            order.breach_each(_order_problems(run, sequence))
+            repeats.breach_each(_repeat_problems(run, sequence))
+            negatives_outcome.breach_each(_own_document_problems(run, sequence))
             for span, tokens in gaps(sequence) if is_exact(run) else ():
                 between.checked += 1
                 if tokens < run.min_gap_tokens:
@@ -67,12 +68,7 @@ def check_sequences(run: RunFiles) -> list[CheckOutcome]:
     return outcomes
 
 
-def _collect(outcome: CheckOutcome, problems: Iterator[str]) -> None:
-    for problem in problems:
-        outcome.breach(problem)
-
-
-def span_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
+def _span_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield where spans do not tile exactly [0, T), or hold what their chunk does not have."""
     target = int(run.setting("compose", "target_tokens", 0))
     target += run.extra_tokens
@@ -93,7 +89,7 @@ def span_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
         yield f"{sequence.where(int(truncated[0]))} and {len(truncated) - 1} more are cut; at most one chunk may be"
 
 
-def separator_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
+def _separator_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield separators that are missing, too many or too long, and bos and eos out of place."""
     special = run.special_ids
     lengths = sequence.end - sequence.start
@@ -139,7 +135,7 @@ def _wants_separator(sequence: ResolvedSequence) -> NDArray[np.bool_]:
     return wants
 
 
-def order_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
+def _order_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield what is missing or out of order: meta-chunks and their groups, or the documents' chunks."""
     roles = set(np.unique(sequence.role[sequence.is_chunk]).tolist())
     expected = {META, NEGATIVE} if run.layout == Layout.EXTENDED else {DOCUMENT}
@@ -167,7 +163,7 @@ def _meta_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
     first, stop = int(sequence.doc_first[meta_spans[0]]), int(sequence.doc_stop[meta_spans[0]])
     for place, span in enumerate(meta_spans.tolist()):
         if sequence.chunk[span] != first + place or sequence.group[span] != place:
-            yield f"{sequence.where(span)} of group {sequence.group[span]} stands where {chunk_name(first + place)} should"
+            yield f"{sequence.where(span)} of group {sequence.group[span]} is in the place of {chunk_name(first + place)}"
             return
         if is_exact and sequence.is_truncated[span]:
             yield f"{sequence.where(span)} is cut, of {sequence.tokens[span]} tokens"
@@ -188,7 +184,7 @@ def _meta_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
         chunk_spans = np.flatnonzero(sequence.is_chunk)
         for place in places[: len(meta_spans)].tolist():
             if sequence.role[chunk_spans[place]] != META:
-                yield f"{sequence.where(int(chunk_spans[place]))} stands at the {position} of its group, no meta-chunk"
+                yield f"{sequence.where(int(chunk_spans[place]))} is at the {position} of its group but is not a meta-chunk"
 
 
 def gaps(sequence: ResolvedSequence) -> list[tuple[int, int]]:
@@ -206,7 +202,7 @@ def _document_problems(sequence: ResolvedSequence) -> Iterator[str]:
         begins = at == 0 or groups[at] != groups[at - 1]
         expected = sequence.doc_first[span] if begins else chunks[at - 1] + 1
         if chunks[at] != expected:
-            yield f"{sequence.where(span)} stands where {chunk_name(expected)} should"
+            yield f"{sequence.where(span)} is in the place of {chunk_name(expected)}"
         if begins and groups[at] != (groups[at - 1] + 1 if at else 0):
             yield f"{sequence.where(span)} has group {groups[at]} after {groups[at - 1] if at else 'none'}"
         if begins and at and chunks[at - 1] + 1 != sequence.doc_stop[spans[at - 1]]:
@@ -228,7 +224,7 @@ def _part_problems(sequence: ResolvedSequence) -> Iterator[str]:
         doc, chunk, group = int(sequence.doc[span]), int(sequence.chunk[span]), int(sequence.group[span])
         expected = reached.get(doc, int(sequence.doc_first[span]))
         if chunk != expected:
-            yield f"{sequence.where(span)} stands where {chunk_name(expected)} should"
+            yield f"{sequence.where(span)} is in the place of {chunk_name(expected)}"
         if group != group_of.setdefault(doc, len(group_of)):
             yield f"{sequence.where(span)} has group {group}, its document is number {group_of[doc]}"
         if sequence.is_truncated[span] and at != len(spans) - 1:
@@ -236,7 +232,7 @@ def _part_problems(sequence: ResolvedSequence) -> Iterator[str]:
         reached[doc] = chunk + 1
 
 
-def repeat_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
+def _repeat_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield chunks that stand twice; negatives may where they repeat their meta-chunk."""
     looked_at = sequence.is_chunk & ((sequence.role != NEGATIVE) | (not run.negatives.repeat_meta_chunk))
     chunks, counts = np.unique(sequence.chunk[looked_at], return_counts=True)
@@ -245,7 +241,7 @@ def repeat_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
         yield f"sequence {sequence.number} holds {chunk_name(chunk)} at spans {at}"
 
 
-def own_document_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
+def _own_document_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield negatives of the meta-document, or, where they repeat their meta-chunk, those of any other."""
     meta_spans = sequence.doc[sequence.role == META]
     wants_own = run.negatives.repeat_meta_chunk

@@ -1,6 +1,6 @@
-"""Vectors: one per chunk, of unit length; a sample is encoded again; and the scores of whole documents are recomputed.
+"""Vectors: check that each chunk has a unit vector, encode a sample again, and recompute the scores of whole documents.
 
-To which other document the score of a document is the cosine is declared by its method; where only the drafts tell, nothing is
+A method declares to which other document the score of a document is the cosine; where only the drafts record it, nothing is
 checked. SPLiCe's scores are those to an earlier document of the sequence: the previous one where each document retrieves one
 (k = 1), unless trees are put into another order than that of retrieval.
 """
@@ -114,15 +114,14 @@ def check_document_scores(run: RunFiles) -> CheckOutcome:
         return outcome
     scored_to = _scored_to(run)
     if scored_to not in ("", _FIRST, _BEFORE, _EARLIER):
-        outcome.skipped = f"only its drafts say which is {scored_to}"
+        outcome.skipped = f"not checked: only the drafts record {scored_to}"
         return outcome
     for block in run.blocks():
         for sequence in block:
             spans = np.flatnonzero((sequence.role == DOCUMENT) & (sequence.doc != UNKNOWN))
             docs, begins = np.unique(sequence.doc[spans], return_index=True)
             outcome.checked += len(docs)
-            for problem in _problems(run, sequence, spans, np.sort(begins), scored_to):
-                outcome.breach(problem)
+            outcome.breach_each(_problems(run, sequence, spans, np.sort(begins), scored_to))
     return outcome
 
 

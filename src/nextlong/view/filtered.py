@@ -115,7 +115,7 @@ def _named(run: Run, doc_ids: np.ndarray, *, detail: str = "") -> Iterator[Entry
 
 
 def _contaminated_chunks(run: Run) -> Iterator[Entry]:
-    flags, chunks = run.steps["contaminated"].files(".contaminated.npy"), run.steps["chunk"].files(".chunks.arrow")
+    flags, chunks = run.steps["decontaminate"].files(".contaminated.npy"), run.steps["chunk"].files(".chunks.arrow")
     for shard, path in enumerate(flags):
         ids = schemas.pack_ids(shard, np.flatnonzero(np.load(path, mmap_mode="r")))
         yield from _of_chunks(run, ids, chunks)

@@ -8,7 +8,6 @@ the whole source is meant; `note`; `sequence` where a sequence was marked, which
 from __future__ import annotations
 
 import json
-from contextlib import AbstractContextManager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Final
@@ -17,7 +16,6 @@ from nextlong.engine import store
 from nextlong.errors import RunError
 
 FILE: Final = "marks.jsonl"
-_LOCK: Final = ".marks.lock"
 
 
 @dataclass(frozen=True)
@@ -56,19 +54,14 @@ def read(run_dir: Path) -> list[Mark]:
 
 def add(run_dir: Path, mark: Mark) -> None:
     """Add a mark, or replace the note of the same one."""
-    with _alone(run_dir):
+    with store.alone(run_dir / FILE):  # other viewers wait; a run does not count
         _write(run_dir, [*(one for one in read(run_dir) if not _same(one, mark)), mark])
 
 
 def remove(run_dir: Path, mark: Mark) -> None:
     """Remove a mark, whatever its note says."""
-    with _alone(run_dir):
+    with store.alone(run_dir / FILE):  # other viewers wait; a run does not count
         _write(run_dir, [one for one in read(run_dir) if not _same(one, mark)])
-
-
-def _alone(run_dir: Path) -> AbstractContextManager[None]:
-    """Wait until no other viewer of the run directory changes its marks, then keep others waiting. A run does not count."""
-    return store.waited_for(run_dir / _LOCK)
 
 
 def _same(one: Mark, other: Mark) -> bool:

@@ -231,6 +231,7 @@ def sequence(
             texts=texts,
         ),
         chosen=chosen,
+        example=pieces.EXAMPLE if any(span.role == "negative" for span in spans) else "",
         roles=list(dict.fromkeys(span.role for span in spans if span.role in pieces.CHUNK_ROLES)),
         rows=[
             {"place": place, "span": span, "length": pieces.length(span), "cosine": _cosine(span)}

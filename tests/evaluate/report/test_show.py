@@ -37,7 +37,7 @@ def test_wrong_outputs_and_labels_are_told(two, tmp_path):
         show.report(two, outputs=[tmp_path / "table.pdf"], figures=None, console=console)
     with pytest.raises(EvaluateError, match=r"none is not a folder"):
         show.report(two, outputs=[tmp_path / "none/table.md"], figures=None, console=console)
-    with pytest.raises(EvaluateError, match=r"two results are called 'second'"):
+    with pytest.raises(EvaluateError, match=r"two results have the label 'second'"):
         show.report([two[1], two[1]], outputs=[], figures=None, console=console)
 
 

@@ -6,7 +6,8 @@ import numpy as np
 import pytest
 
 from nextlong.errors import EvaluateError
-from nextlong.evaluate.huggingface import HuggingFaceModel, LoadOptions
+from nextlong.evaluate.huggingface import HuggingFaceModel
+from nextlong.evaluate.prompts import ModelOptions
 from nextlong.evaluate.tasks import attention
 
 pytestmark = pytest.mark.heavy
@@ -16,9 +17,9 @@ def test_weights_are_those_of_eager_attention_at_2k(tiny_model):
     import torch
     from transformers import AutoModelForCausalLM
 
-    model = HuggingFaceModel(str(tiny_model), LoadOptions(chunk_tokens=300))
+    model = HuggingFaceModel(ModelOptions(str(tiny_model), chunk_tokens=300))
     ids = torch.randint(2, 300, (2048,), generator=torch.Generator().manual_seed(1)).tolist()
-    ours = attention.attention_of(model, ids)
+    ours = attention._attention_of(model, ids)
     eager = AutoModelForCausalLM.from_pretrained(tiny_model, attn_implementation="eager")
     with torch.inference_mode():
         expected = (
@@ -47,6 +48,6 @@ def test_a_chat_prompt_is_refused(tiny_model, tmp_path):
     folder = tmp_path / "chat"
     shutil.copytree(tiny_model, folder)
     (folder / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
-    model = HuggingFaceModel(str(folder), LoadOptions(prompt_format="chat"))
+    model = HuggingFaceModel(ModelOptions(str(folder), prompt_format="chat"))
     with pytest.raises(EvaluateError, match="leave --prompt-format chat out"):
         attention.check_model(model, None)

@@ -8,16 +8,13 @@ from itertools import islice
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
-from answering_models import Blind
+from answering_models import Blind, asked, evaluated
 from evaluation_data import bpe_tokenizer, word_tokenizer
 from nextlong.cli.main import main
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import judge, results
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.plan import Settings
-from nextlong.evaluate.run import Progress, evaluate
 from nextlong.evaluate.task import Request, Sample, TextTokenizer, all_tasks, prompt_of
 from nextlong.evaluate.tasks.helmet import longqa, passages
 
@@ -52,7 +49,7 @@ def folder(tmp_path, monkeypatch):
         "qampari": [{"question": f"Fish of {n}?", "answers": [[f"Fish {n}"], ["Cod"]]} for n in range(4)],
     }
     for name in rows:
-        questions, prompts = passages.alce_files(name)
+        questions, prompts = passages._alce_files(name)
         write(tmp_path / questions, [{**row, "docs": PASSAGES} for row in rows[name]])
         write(tmp_path / prompts, form)
     books = [{"id": n, "context": f"Book {n}. " * 400, "input": "", "answer": [f"About {n}."]} for n in range(4)]
@@ -81,8 +78,7 @@ def made(name, folder, length):
 
 def measured(name, folder, length):
     out = folder / "results"
-    asked = Settings([all_tasks()[name]], [length], out, DataFiles(folder), samples=3)
-    evaluate(lambda: Summarizer(bpe_tokenizer()), asked, progress=Progress(Console(quiet=True)))
+    evaluated(Summarizer(bpe_tokenizer()), asked(out, name, lengths=[length], samples=3, data=folder))
     return out
 
 
@@ -124,10 +120,10 @@ def test_prompts_and_judgements_of_summ_are_the_references(name, folder):
     prompt = prompt_of(name).format(demo=reference["demo"], context=reference["context"])
     assert sha(prompt) == reference["prompt_sha256"][name]
     details = {"keypoints": reference["keypoints"], "expert": reference["expert"]}
-    asked = judge.RUBRICS[name].prompts({"answer": reference["summary"], "details": details})
+    asked = judge._RUBRICS[name].prompts({"answer": reference["summary"], "details": details})
     assert [sha(one) for one in asked] == reference["judge_sha256"][name]
     for one in reference["judgements"]:
-        found = judge.RUBRICS[name].read({"details": details}, one["said"])["share"]
+        found = judge._RUBRICS[name].read({"details": details}, one["said"])["share"]
         assert found == (None if one["f1"] is None else pytest.approx(one["f1"])), one
     for sample in made(name, folder, 2048):
         assert sample.details["keypoints"]

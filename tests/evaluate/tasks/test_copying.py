@@ -3,7 +3,8 @@ import pytest
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.huggingface import HuggingFaceModel, LoadOptions
+from nextlong.evaluate.huggingface import HuggingFaceModel
+from nextlong.evaluate.prompts import ModelOptions
 from nextlong.evaluate.task import Request
 from nextlong.evaluate.tasks import copying
 from nextlong.evaluate.texts import haystack_ids
@@ -11,7 +12,7 @@ from nextlong.evaluate.texts import haystack_ids
 
 @pytest.fixture(scope="module")
 def model(tiny_model):
-    return HuggingFaceModel(str(tiny_model), LoadOptions(chunk_tokens=100))
+    return HuggingFaceModel(ModelOptions(str(tiny_model), chunk_tokens=100))
 
 
 def request(model, data_folder, length=512, samples=4):
@@ -23,8 +24,8 @@ def test_the_copys_worth_is_that_of_plain_forward_passes(model, data_folder):
     import torch
 
     asked = request(model, data_folder, length=300, samples=1)
-    found = copying.measure_copying(model, asked)
-    size = copying.PASSAGE_TOKENS
+    found = copying._measure_copying(model, asked)
+    size = copying._PASSAGE_TOKENS
     text = haystack_ids(asked, 300 + size, part=0).tolist()
     passage, other = text[:size], text[size : 2 * size]
     between = text[2 * size : 300 - len(model.tokenizer.prefix)]
@@ -33,10 +34,10 @@ def test_the_copys_worth_is_that_of_plain_forward_passes(model, data_folder):
         ids = torch.tensor([model.tokenizer.with_prefix([*head, *between, *passage])])
         assert ids.shape[1] == 300
         with torch.inference_mode():
-            logits = model.model(ids).logits[0, -copying.PASSAGE_TOKENS - 1 : -1]
-        losses.append(float(torch.nn.functional.cross_entropy(logits, ids[0, -copying.PASSAGE_TOKENS :])))
+            logits = model.model(ids).logits[0, -copying._PASSAGE_TOKENS - 1 : -1]
+        losses.append(float(torch.nn.functional.cross_entropy(logits, ids[0, -copying._PASSAGE_TOKENS :])))
     assert found["scores"]["gain_nats"] == pytest.approx(losses[0] - losses[1], abs=1e-3)
-    assert found["distance"] == 300 - 2 * copying.PASSAGE_TOKENS
+    assert found["distance"] == 300 - 2 * copying._PASSAGE_TOKENS
 
 
 @pytest.mark.heavy
@@ -89,16 +90,16 @@ class LooksUp(HuggingFaceModel):
 @pytest.mark.heavy
 def test_who_looks_up_chooses_every_value_and_who_does_not_one_in_eight(model, data_folder):
     asked = request(model, data_folder)
-    right = copying.measure_key_values(LooksUp(model, does="look up"), asked)
+    right = copying._measure_key_values(LooksUp(model, does="look up"), asked)
     assert right["scores"] == {"accuracy": 100.0, "chance": 12.5}
     assert right["by_depth"] == [100.0] * 8
-    assert copying.measure_key_values(LooksUp(model, does="nothing"), asked)["scores"]["accuracy"] == 12.5
+    assert copying._measure_key_values(LooksUp(model, does="nothing"), asked)["scores"]["accuracy"] == 12.5
     assert right["n"] == 4 * 8
 
 
 @pytest.mark.heavy
 def test_a_prompt_has_the_length_that_was_asked_for(model, data_folder):
     looks = LooksUp(model, does="look up")
-    copying.measure_key_values(looks, request(model, data_folder, length=300, samples=1))
+    copying._measure_key_values(looks, request(model, data_folder, length=300, samples=1))
     question = len(model.tokenizer.encode("\n")) + 1 + len(model.tokenizer.encode(":"))
     assert len(looks.read) + question == 300

@@ -1,14 +1,14 @@
 """The dependency probe: its losses are those of plain forward passes, and it finds a dependence that was put there."""
 
-import io
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from rich.console import Console
 
+from answering_models import asked, evaluated
 from nextlong.errors import EvaluateError
-from nextlong.evaluate.huggingface import HuggingFaceModel, LoadOptions
+from nextlong.evaluate.huggingface import HuggingFaceModel
+from nextlong.evaluate.prompts import ModelOptions
 from nextlong.evaluate.tasks import dependency
 
 pytestmark = pytest.mark.heavy
@@ -16,7 +16,7 @@ pytestmark = pytest.mark.heavy
 
 @pytest.fixture(scope="module")
 def model(tiny_model):
-    return HuggingFaceModel(str(tiny_model), LoadOptions(chunk_tokens=50))
+    return HuggingFaceModel(ModelOptions(str(tiny_model), chunk_tokens=50))
 
 
 def sequence(*parts, seed=1):
@@ -45,7 +45,7 @@ def test_losses_are_those_of_plain_forward_passes(model):
     )
     ids = one.input_ids.tolist()
     other = np.arange(2, 25)  # shorter than what it stands for, so it is repeated
-    second, third = dependency.chunk_losses(model, one, other)
+    second, third = dependency._chunk_losses(model, one, other)
     assert (second.distance, second.earlier, third.distance, third.earlier) == (61, 1, 80, 2)
     assert second.with_earlier == pytest.approx(mean_loss(model, ids[:101], ids[101:131]), abs=1e-4)
     assert third.with_earlier == pytest.approx(mean_loss(model, ids[:211], ids[211:231]), abs=1e-4)
@@ -64,18 +64,18 @@ def test_losses_are_those_of_plain_forward_passes(model):
 
 def test_chunks_that_touch_are_one(model):
     one = sequence(("bos", 1), ("meta", 40), ("meta", 10), ("negative", 30), ("meta", 20))
-    (loss,) = dependency.chunk_losses(model, one, np.arange(9))
+    (loss,) = dependency._chunk_losses(model, one, np.arange(9))
     assert (loss.earlier, loss.distance, loss.tokens) == (1, 30, 20)
 
 
 def test_a_sequence_without_two_meta_chunks_has_no_losses(model):
-    assert list(dependency.chunk_losses(model, sequence(("document", 50)), np.arange(9))) == []
-    assert list(dependency.chunk_losses(model, sequence(("meta", 50), ("negative", 50)), np.arange(9))) == []
+    assert list(dependency._chunk_losses(model, sequence(("document", 50)), np.arange(9))) == []
+    assert list(dependency._chunk_losses(model, sequence(("meta", 50), ("negative", 50)), np.arange(9))) == []
 
 
 def test_gains_are_binned_by_distance():
     losses = [
-        dependency.ChunkLoss("s", 10, distance, 1, 2.0, 2.0 + gain, 2.0 + 2 * gain)
+        dependency._ChunkLoss("s", 10, distance, 1, 2.0, 2.0 + gain, 2.0 + 2 * gain)
         for distance, gain in ((70, 0.5), (100, 0.1), (5000, 0.0))
     ]
     near, far = dependency._binned(losses)
@@ -94,22 +94,16 @@ def test_other_text_is_of_another_document_and_without_one_nothing_is_measured(m
     assert dependency._other_text(of(1, 0), [of(1, 10), of(2, 20)]).tolist() == [20, 21, 22]
     nothing = dependency._other_text(of(1, 0), [of(1, 10)])
     with pytest.raises(EvaluateError, match="no second document whose meta-chunks"):
-        list(dependency.chunk_losses(model, sequence(("meta", 50), ("negative", 50), ("meta", 5)), nothing))
+        list(dependency._chunk_losses(model, sequence(("meta", 50), ("negative", 50), ("meta", 5)), nothing))
 
 
 def test_a_run_is_measured_with_a_model_of_its_tokenizer(shared_run, tmp_path):
     import nextlong
-    from nextlong.evaluate.data import DataFiles
-    from nextlong.evaluate.plan import Settings
-    from nextlong.evaluate.run import Progress, evaluate
-    from nextlong.evaluate.task import all_probes
 
     run = nextlong.open(shared_run)
     folder = save_model(tmp_path / "model", run.tokenizer)
-    probe = all_probes()["dependency"]
-    asked = Settings([probe], [8192], tmp_path / "results", DataFiles(None), samples=3, run=shared_run)
-    console = Console(file=io.StringIO())
-    found = evaluate(lambda: HuggingFaceModel(str(folder), LoadOptions()), asked, progress=Progress(console))
+    what = asked(tmp_path / "results", "dependency", samples=3, run=shared_run)
+    found = evaluated(HuggingFaceModel(ModelOptions(str(folder))), what)
     (result,) = found.finished
     assert (result.task, result.length, result.values["n"]) == ("dependency", None, 3)
     low, high = result.values["interval"]

@@ -62,7 +62,7 @@ def test_the_same_request_gives_the_same_samples_and_another_seed_others(name, d
 
 @pytest.mark.parametrize("name", MADE)
 def test_a_length_without_room_is_refused(name, data_folder):
-    with pytest.raises(EvaluateError, match=r"needs more than 128 tokens; leave the length out"):
+    with pytest.raises(EvaluateError, match=r"needs more than 128 tokens; leave the length or the task out"):
         made(name, data_folder, word_tokenizer(), length=128)
 
 
@@ -162,15 +162,15 @@ def test_graphwalks_scores_are_the_references_where_it_reads_the_list():
 
 def test_nolimas_needles_and_scores_are_the_references(tmp_path):
     reference = recorded("nolima")
-    (tmp_path / needle.NEEDLES).parent.mkdir()
-    (tmp_path / needle.NEEDLES).write_text(json.dumps(reference["needle_set"]))
-    needles = list(needle._published(json.loads((tmp_path / needle.NEEDLES).read_text())))
+    (tmp_path / needle._NEEDLES).parent.mkdir()
+    (tmp_path / needle._NEEDLES).write_text(json.dumps(reference["needle_set"]))
+    needles = list(needle._published(json.loads((tmp_path / needle._NEEDLES).read_text())))
     keys = ("needle", "question", "answers", "names")
     found = [dict(zip(keys, (n.text, n.question, list(n.answers), list(n.names)), strict=True)) for n in needles]
     assert found == reference["tests"]
     for one in reference["scores"]:
         assert needle.contains(one["answer"], Sample("", tuple(one["right"]), 1))["contains"] == one["score"], one
-    for book in needle.BOOKS:
+    for book in needle._BOOKS:
         (tmp_path / book).parent.mkdir(exist_ok=True)
         (tmp_path / book).write_text("\n".join(f"Line {n} of {{a}} book." for n in range(400)))
     for sample in made("nolima", tmp_path, word_tokenizer(), length=1024, samples=20):

@@ -133,7 +133,7 @@ def test_the_needles_have_helmets_budgets(data_folder):
         (sample,) = made(name, data_folder, samples=1)
         assert sample.max_new_tokens == budget
         assert scored(name, sample, " ".join(sample.references)) == 1.0
-    assert recall.keys_at(4096) == 50
+    assert recall._keys_at(4096) == 50
 
 
 ICL = ["trec_coarse", "trec_fine", "nlu", "banking77", "clinc150"]
@@ -156,8 +156,8 @@ def test_icl_shuffles_the_labels_of_every_sample(name, data_folder):
 
 
 def test_icl_demos_hold_every_label_in_every_round():
-    train = [icl.Labelled(f"text {n}", f"label {n % 7}") for n in range(40)]
-    demos = icl.balanced(train, 40, seed=1)
+    train = [icl._Labelled(f"text {n}", f"label {n % 7}") for n in range(40)]
+    demos = icl._balanced(train, 40, seed=1)
     assert len(demos) == 40
     for first in range(0, 35, 7):
         assert {demo.label for demo in demos[first : first + 7]} == {f"label {n}" for n in range(7)}
@@ -197,7 +197,7 @@ def test_narrativeqa_asks_about_long_stories_only(data_folder, tmp_path):
         made("narrativeqa", tmp_path)
     write(tmp_path / "helmet/llama2/tokenizer.json", "{}")
     longqa.llama2.cache_clear()
-    with pytest.raises(EvaluateError, match=r"llama2/tokenizer\.json is no tokenizer\.json"):
+    with pytest.raises(EvaluateError, match=r"llama2/tokenizer\.json is not a tokenizer\.json"):
         made("narrativeqa", tmp_path)
 
 

@@ -8,13 +8,11 @@ from pathlib import Path
 from types import SimpleNamespace
 
 import pytest
-from rich.console import Console
 
-from answering_models import Oracle
+from answering_models import Oracle, asked, evaluated
 from evaluation_data import bpe_tokenizer
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.plan import Settings, pairs
-from nextlong.evaluate.run import Progress, evaluate
+from nextlong.evaluate.plan import EvaluationSettings, pairs
 from nextlong.evaluate.task import Request, Sample, TextTokenizer, all_tasks
 from nextlong.evaluate.tasks import longbench
 
@@ -111,10 +109,8 @@ class Reasoner(Oracle):
 
 
 def test_reasoning_is_asked_for_first_and_the_letter_of_the_second_answer_counts(data_folder, tmp_path):
-    task = all_tasks()["longbench_v2_cot"]
     model = Reasoner(bpe_tokenizer())
-    asked = Settings([task], [131_072], tmp_path / "r", DataFiles(data_folder), samples=4)
-    measured = evaluate(lambda: model, asked, progress=Progress(Console(quiet=True)))
+    measured = evaluated(model, asked(tmp_path / "r", "longbench_v2_cot", lengths=[131_072], data=data_folder))
     assert [("<text>" in text) for text in model.asked] == [True, True, True, False, False, False, True, False]
     (result,) = measured.finished
     assert result.values["scores"]["parsed"] == 100.0
@@ -124,7 +120,8 @@ def test_reasoning_is_asked_for_first_and_the_letter_of_the_second_answer_counts
 def test_it_is_measured_at_its_own_length_unless_lengths_are_named(tmp_path):
     lengths = [8192, 131_072]
     named, default = (
-        Settings([TASK], lengths, tmp_path, DataFiles(None), names_lengths=is_named) for is_named in (True, False)
+        EvaluationSettings([TASK], lengths, tmp_path, DataFiles(None), names_lengths=is_named)
+        for is_named in (True, False)
     )
     assert [length for _, length in pairs(named)] == lengths
     assert [length for _, length in pairs(default)] == [131_072]

@@ -17,7 +17,7 @@ from evaluation_data import TOKENIZERS, word_tokenizer, write_data
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.task import Request, Sample, TextTokenizer, all_tasks
-from nextlong.evaluate.tasks.ruler import FORMS, fitting, largest, needle_question, upper_bound
+from nextlong.evaluate.tasks.ruler import _FORMS, _needle_question, _upper_bound, fitting, largest
 
 RULER = [name for name, task in all_tasks().items() if task.suite == "ruler"]
 
@@ -60,7 +60,7 @@ def test_the_length_is_used(name, data):
 
 @pytest.mark.heavy
 def test_a_length_without_room_is_refused(data):
-    with pytest.raises(EvaluateError, match="vt needs at least 1024 tokens, not 512"):
+    with pytest.raises(EvaluateError, match="vt needs at least 1,024 tokens, not 512"):
         made("vt", data, word_tokenizer(), length=512)
 
 
@@ -84,7 +84,9 @@ def test_the_largest_context_that_fits_is_found(length, budget, upper):
 
 @given(length=st.integers(20, 4000))
 def test_the_bound_is_above_what_fits(length):
-    assert upper_bound(request(length), built, step=5) >= largest(request(length), built, lower=5, upper=length, step=5)
+    assert _upper_bound(request(length), built, step=5) >= largest(
+        request(length), built, lower=5, upper=length, step=5
+    )
 
 
 @given(size=st.integers(1, 60), step=st.integers(1, 9), length=st.integers(10, 60))
@@ -109,12 +111,12 @@ VALUES = {"numbers": r"\d{7}", "uuids": r"[0-9a-f-]{36}", "words": r"\S+"}
 
 
 @pytest.mark.heavy
-@pytest.mark.parametrize("name", FORMS)
+@pytest.mark.parametrize("name", _FORMS)
 @pytest.mark.parametrize("seed", [1, 42])
 def test_the_answers_are_the_values_of_the_keys_that_are_asked_for(name, seed, monkeypatch):
     monkeypatch.setattr("nextlong.evaluate.texts.hyphenated", lambda: [f"sea-{n}" for n in range(10_000)])
-    form = FORMS[name]
-    built = needle_question(60, form=form, draw=random.Random(seed), seed=seed, essay=ESSAY)
+    form = _FORMS[name]
+    built = _needle_question(60, form=form, draw=random.Random(seed), seed=seed, essay=ESSAY)
     context, _, question = built.prompt.rpartition("\nWhat ")
     found = re.findall(rf"special magic {form.value_kind} for (\S+) is: ({VALUES[form.value_kind]})\.", context)
     asked = [(key, value) for key, value in found if re.search(rf"\b{re.escape(key)}\b", question)]

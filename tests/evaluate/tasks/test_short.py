@@ -8,7 +8,7 @@ import pytest
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import results
 from nextlong.evaluate.tasks import short
-from nextlong.evaluate.tasks.short import HARNESS
+from nextlong.evaluate.tasks.short import _HARNESS
 
 
 class Harness:
@@ -67,7 +67,7 @@ def test_the_score_is_the_mean_of_acc_as_in_the_papers_table_with_its_interval(h
 def test_everything_is_asked_unless_there_is_a_limit(harness, samples, limit):
     short.measure(model(), request(samples))
     (asked,) = harness.asked
-    assert (asked["limit"], asked["tasks"]) == (limit, list(HARNESS))
+    assert (asked["limit"], asked["tasks"]) == (limit, list(_HARNESS))
 
 
 @pytest.mark.parametrize(

@@ -34,28 +34,39 @@ def test_similarity_by_source_is_drawn_where_a_run_has_several_sources():
 def test_steps_that_take_no_time_are_not_drawn():
     steps = [{"step": "ingest", "seconds": 99.5}, {"step": "rows", "seconds": 0.5}, {"step": "embed", "seconds": None}]
     chart = figures.seconds([{"steps": steps}], NAMES)
-    assert "ingest: 99.5 s" in chart
+    assert "(ingest): 99.5 s" in chart
     assert "rows" not in chart
     assert "embed" not in chart
 
 
 def test_one_source_of_one_run_is_no_chart():
-    assert figures.sources([{"tokens_by_source": {"a": 3}}], NAMES) == ""
-    assert figures.sources([{"tokens_by_source": {"a": 3}}] * 2, ["base", "tail"])
+    plain = {"tokens_by_source": {"a": 3}, "corpus_by_source": {"a": 9}}
+    assert figures.sources([plain], NAMES) == ""
+    assert figures.sources([plain] * 2, ["base", "tail"])
+
+
+def test_sources_stand_beside_their_shares_of_the_corpus():
+    plain = {"tokens_by_source": {"a": 3, "b": 1}, "corpus_by_source": {"a": 10, "b": 10}}
+    chart = figures.sources([plain], NAMES)
+    assert "<title>tokens of the sequences, a: 75.0 %</title>" in chart
+    assert "<title>characters of the corpus, a: 50.0 %</title>" in chart
 
 
 def test_runs_are_called_by_their_names():
-    plain = [{"tokens_by_source": {"a": 3, "b": 1}}, {"tokens_by_source": {"a": 1}}]
+    corpora = [{"corpus_by_source": {"a": 1, "b": 1}}, {"corpus_by_source": {"a": 1}}]
+    plain = [{"tokens_by_source": {"a": 3, "b": 1}} | corpora[0], {"tokens_by_source": {"a": 1}} | corpora[1]]
     chart = figures.sources(plain, ["base", "tail"])
     assert all(f"<bdi>{name}</bdi>" in chart for name in ("base", "tail"))
     assert "<title>base, a: 75.0 %</title>" in chart
     assert "<title>tail, b: 0.0 %</title>" in chart
+    assert "characters of the corpus" not in chart  # they have none in common
 
 
 def test_only_what_happened_to_drafts_is_in_the_legend():
-    yields = {"kept": 5, "spare": 0, "untried": 2, "dropped": {"too long": 1, "too short": 2}}
+    yields = {"kept": 5, "spare": 1, "untried": 2, "dropped": {"too long": 1, "too short": 2}}
     chart = figures.outcome([{"yields": yields}], NAMES)
-    assert [name in chart for name in ("kept: 5", "unused", "not tried: 2", "dropped: 3")] == [True, False, True, True]
+    assert [name in chart for name in ("kept: 5", "not needed: 3", "dropped: 3")] == [True, True, True]
+    assert "dropped" not in figures.outcome([{"yields": yields | {"dropped": {}}}], NAMES)
 
 
 def test_a_run_without_an_exposure_leaves_its_bars_empty():

@@ -38,11 +38,13 @@ def test_a_place_or_a_bin_that_one_run_lacks_is_a_dash_for_it():
     ]
     counts = [[{"least": 64, "most": 127, "count": 3}], [{"least": 1, "most": 1, "count": 2000}]]
     plain = [{"h": one} for one in counts]
-    assert [(row.name, [cell.text for cell in row.cells]) for row in numbers.bins(plain, "h", of="tokens")] == [
+    assert [(row.name, [cell.text for cell in row.cells]) for row in numbers.bins(plain, "h", form="{} tokens")] == [
         ("1 tokens", ["–", "2,000"]),
         ("64–127 tokens", ["3", "–"]),
     ]
-    assert numbers.bins([{"h": [{"least": -0.05, "most": 0.0, "count": 1}]}], "h", of="")[0].name == "from -0.05"
+    assert (
+        numbers.bins([{"h": [{"least": -0.05, "most": 0.0, "count": 1}]}], "h", form="from {}")[0].name == "from -0.05"
+    )
 
 
 def stats(**changed):
@@ -82,9 +84,13 @@ def test_rows_that_say_nothing_of_any_run_are_left_out():
 
 def test_sources_beyond_those_shown_are_added_up():
     names = [f"s{number:02}" for number in range(45)]
-    plain = [{"tokens_by_source": dict.fromkeys(names, 10)}, {"tokens_by_source": {names[0]: 7}}]
+    plain = [
+        {"tokens_by_source": dict.fromkeys(names, 10), "corpus_by_source": dict.fromkeys(names, 30)},
+        {"tokens_by_source": {names[0]: 7}, "corpus_by_source": {names[0]: 21}},
+    ]
     *shown, rest = numbers.sources(plain)
-    assert [row.name for row in shown] == names[:40]
+    assert [row.name for row in shown[::2]] == [f"{name}: tokens" for name in names[:40]]
+    assert (shown[1].name, shown[1].cells[1].value) == ("s00: characters in the corpus", 21)
     assert (rest.name, [cell.text for cell in rest.cells]) == ("5 more sources together", ["50", "0"])
 
 
@@ -98,7 +104,11 @@ def test_costs_stand_in_the_order_of_the_route_each_at_its_own_place():
     ingest, embed = numbers.costs(plain)
     assert [cell.text for cell in ingest.cells] == ["1.2 s", "4 MB", "2.5 MB"]
     assert ingest.cells[2] == Cell("2.5 MB", 2_500_000, ("steps", 0, "bytes"))
-    assert (embed.name, embed.cells[1], embed.cells[0].path) == ("embed", NOTHING, ("steps", 1, "seconds"))
+    assert (embed.name, embed.cells[1], embed.cells[0].path) == (
+        "encode the chunks as vectors (embed)",
+        NOTHING,
+        ("steps", 1, "seconds"),
+    )
 
 
 def test_reuse_and_hubs_point_at_their_own_entries():
@@ -110,7 +120,7 @@ def test_reuse_and_hubs_point_at_their_own_entries():
         "hubs": [{"source_id": "a", "chunk_id": 9, "ordinal": 2, "uses": 4}],
     }
     rows = {row.name: row.cells[0] for row in numbers.reuse([{"reuse": reuse}])}
-    assert rows["2–3 uses: chunks"] == Cell("2", 2, ("reuse", "histogram", 1, "chunks"))
+    assert rows["chunks used 2–3×"] == Cell("2", 2, ("reuse", "histogram", 1, "chunks"))
     assert rows["uses of a chunk, mean"].text == "1.50"
     (hub,) = numbers.hubs({"reuse": reuse})
     assert (hub.name, hub.cells) == ("a · chunk 2", (Cell("4", 4, ("reuse", "hubs", 0, "uses")),))

@@ -26,11 +26,12 @@ def test_a_sequence_is_told_by_its_document_the_others_and_how_far_its_chunks_li
 
 
 def plain(layout, **more):
+    is_extended = layout == Layout.EXTENDED
     return {
         "layout": layout,
         "warnings": [],
         "negatives": "top",
-        "own_document_negatives": 0,
+        "own_document_negatives": 0 if is_extended else None,
         "yields": {"asked": 4, "documents": 200, "drafts": 10},
         "similarity": {"mean": 0.5, "count": 60},
         "random_similarity": {"mean": 0.125, "p90": 0.25},
@@ -38,6 +39,19 @@ def plain(layout, **more):
         "near_duplicates": 5,
         "near_duplicate_documents": None,
         "sequences": 4,
+        "target_tokens": 32768,
+        "tokens_by_source": {"a": 1, "b": 1},
+        "negatives_by_source": {"a": 1} if is_extended else None,
+        "meta_share": 0.05 if is_extended else None,
+        "min_meta_chunks": 2 if is_extended else None,
+        "near_identical": {"share": 0.0} if is_extended else None,
+        "cut_off": None if is_extended else {"tokens": 1},
+        "keywords": None,
+        "in_parts": None,
+        "left_out": [],
+        "encoder": "lsa",
+        "chars_per_token": 4.0,
+        "max_chars": 2048,
         **more,
     }
 
@@ -66,13 +80,18 @@ def test_numbers_stand_beside_what_they_are_to_be_compared_to():
     documents = plain(Layout.CONCATENATED, near_duplicates=None, near_duplicate_documents=3)
     assert words.reading("near", [documents], ["a"]).endswith("Filtered out: 3 of 200 documents (1.5%).")
     random = "Random pairs of chunks have a mean cosine of 0.12 (90th percentile 0.25)."
-    assert words.reading("similarity", [extended], ["a"]).endswith(random)
-    assert f"base: {random} tail: {random}" in words.reading("source-cosine", [extended, extended], ["base", "tail"])
+    assert random in words.reading("similarity", [extended], ["a"])
+    assert "lsa" in words.reading("similarity", [extended], ["a"])
+    assert "lsa" not in words.reading("similarity", [plain(Layout.EXTENDED, encoder="static:x")], ["a"])
+    other = plain(Layout.EXTENDED, random_similarity={"mean": 0.5, "p90": 0.75})
+    assert words.reading("source-cosine", [extended, extended], ["base", "tail"]).endswith(f"corpus. {random}")
+    assert f"base: {random} tail: Random" in words.reading("source-cosine", [extended, other], ["base", "tail"])
+    assert "Here that is 328 tokens." in words.reading("distance", [extended], ["a"])
+    assert "at least 2 chunks" in words.reading("yield", [extended], ["a"])
 
 
 def test_every_check_is_said_once_and_only_of_the_layouts_that_it_is_made_for():
-    groups = (words._CHECKED, words._CHECKED_EXTENDED, words._CHECKED_DOCUMENTS)
-    assert sorted(name for group in groups for name in group) == sorted(CHECKS)
+    assert sorted(words._PASSED) == sorted(CHECKS)
     of_documents = " ".join(words.verdict(plain(Layout.CONCATENATED, negatives=None)).passed)
     assert "negative" not in of_documents
     assert "meta-" not in of_documents
@@ -92,24 +111,42 @@ def test_only_terms_that_a_run_has_a_use_for_are_explained():
 
 
 def test_the_decision_is_said_with_its_reasons():
-    warned = plain(Layout.EXTENDED, warnings=[{"name": "x", "message": "the corpus is small"}])
-    assert words.verdict(warned)[:3] == ("look", "Probably, but check one point first.", ("The corpus is small.",))
-    leak = {"name": "repeated-chunks", "message": "1 chunk occurs twice"}
+    warned = plain(
+        Layout.EXTENDED, warnings=[{"name": "x", "message": "the corpus is small", "change": "compose.max_uses=4"}]
+    )
+    said = words.verdict(warned)
+    assert said[:3] == ("look", "Not yet: solve this problem and build the data again.", ("The corpus is small.",))
+    assert said.settings == ("compose.max_uses=4",)
+    leak = {"name": "repeated-chunks", "message": "1 chunk occurs twice", "change": ""}
     assert words.verdict(plain(Layout.EXTENDED, warnings=[*warned["warnings"], leak])).level == "stop"
     assert (
         "No sequence contains the same chunk twice."
         not in words.verdict(plain(Layout.EXTENDED, warnings=[leak])).passed
     )
-    level, decision, reasons, passed = words.verdict(plain(Layout.EXTENDED))
+    level, decision, reasons, passed, settings = words.verdict(plain(Layout.EXTENDED))
+    assert settings is None
     assert (level, decision) == ("good", "Yes, train on it.")
     assert f"All {len(passed)} data-quality checks passed." in reasons
     assert "Negatives are similar to their meta-chunk: mean cosine 0.50. Random pairs of chunks have 0.12." in reasons
     assert "Neighboring chunks of a document are 1,234 tokens apart (median)." in reasons
     assert "No negative comes from the document that it interrupts." in passed
-    assert "The run produced as many sequences as the recipe asks for." in reasons
+    assert "The run produced as many sequences as the recipe asks for." in passed
     documents = plain(Layout.CONCATENATED, negatives=None, random_similarity=None, distance_tokens=None)
     documents["yields"] = {"asked": "all"}
     assert len(words.verdict(documents).reasons) == 1
+
+
+def test_a_check_without_anything_to_look_at_is_not_said_to_be_passed():
+    every = words.verdict(plain(Layout.EXTENDED)).passed
+    for changed, text in (
+        ({"target_tokens": 16384}, "The tokenizer is that of a model, not one trained on this corpus."),
+        ({"yields": {"asked": "all"}}, "The run produced as many sequences as the recipe asks for."),
+        ({"near_identical": None}, words._PASSED["near-identical-negatives"]),
+        ({"tokens_by_source": {"a": 1}}, words._PASSED["one-source"]),
+    ):
+        passed = words.verdict(plain(Layout.EXTENDED, **changed)).passed
+        assert text in every
+        assert set(every) - set(passed) == {text}
 
 
 def test_what_forbids_training_is_a_check_that_exists():

@@ -67,12 +67,12 @@ def test_a_step_that_sizes_its_tasks_by_time_has_as_many_as_its_rate_says():
 def test_totals_add_disk_and_what_runs_at_once():
     first = step("a", memory=lambda _: 1e9, tasks=per_shard)
     second = step("b", first, memory=lambda _: 3e9)
-    machines = Machines(2, head_s=0.0)
+    machines = Machines(2, head_s=0.0, process_bytes=4e8)
     both = costs([first, second], WHOLE, Trial(Amounts(), {}, {}), {}, machines=machines)
     whole = total([first, second], both, machines)
     assert whole.seconds == pytest.approx(5 + 10)
     assert whole.disk_bytes == pytest.approx(100_000)
-    assert whole.memory_bytes == pytest.approx(130e6 * 3 + 3e9)
+    assert whole.memory_bytes == pytest.approx(4e8 + 3e9)
 
 
 def test_the_start_of_workers_is_in_the_total_once_where_anything_is_to_do():

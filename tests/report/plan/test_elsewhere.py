@@ -73,7 +73,7 @@ def test_a_transformer_is_told_by_its_shape_where_gpus_are_asked_for(tmp_path):
 
 @pytest.mark.parametrize(("gpus", "on_gpu"), [(0, 0.02), (4, None)])
 def test_rates_are_those_that_were_measured(tmp_path, gpus, on_gpu):
-    rates = page._rates(recipe_in(tmp_path), AMOUNTS, MEASURED, Asked(gpus=gpus))
+    rates = page.rates_of(recipe_in(tmp_path), AMOUNTS, MEASURED, Asked(gpus=gpus))
     assert rates["encoder"][:3] == (0.02, "why", on_gpu)  # LSA has no shape, so nothing is known of it on a GPU
     assert (rates["products"].seconds, rates["products"].on_gpu) == (1e-10, costs.GPU_PRODUCT_S)
     assert rates["queries"].seconds is None
@@ -90,7 +90,7 @@ def test_rates_are_those_that_were_measured(tmp_path, gpus, on_gpu):
 
 
 def test_a_transformer_on_gpus_takes_its_operations_at_their_speed(tmp_path):
-    rate = page._rates(recipe_in(tmp_path, JINA), AMOUNTS, MEASURED, Asked(gpus=1, gpu_tflops=100))["encoder"]
+    rate = page.rates_of(recipe_in(tmp_path, JINA), AMOUNTS, MEASURED, Asked(gpus=1, gpu_tflops=100))["encoder"]
     assert rate.on_gpu == pytest.approx(Shape(24, 1024, 4096).operations(100.0) / 1e14)
 
 

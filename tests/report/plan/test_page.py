@@ -55,7 +55,7 @@ def test_the_steps_that_leave_something_out_are_estimated(recipe, tmp_path):
     sets = [f"decontaminate=[{tmp_path / 'eval.txt'}]", "ingest.dedup=minhash"]
     _, rows = shown(recipe_in(tmp_path, *sets))
     told = {row[0]: row[3:] for row in rows}
-    for step in ("minhash", "similar_pairs", "near_duplicates", "eval_ngrams", "contaminated", "decontaminate"):
+    for step in ("minhash", "similar_pairs", "near_duplicates", "eval_ngrams", "decontaminate"):
         assert told[step][1::2] == ["s", "MB", "MB"]
 
 
@@ -72,7 +72,7 @@ def test_a_target_that_the_whole_corpus_does_not_reach_is_flagged(recipe, tmp_pa
 def test_a_sequence_too_long_for_the_corpus_is_refused_by_plan_and_run_alike(recipe, tmp_path):
     (tmp_path / "tokenizer.json").write_text(train_bpe(TEXTS, vocab_size=300).to_str())
     sets = (CHEAP, f"tokenizer.source={tmp_path}/tokenizer.json", "tokenizer.train=null")
-    files = input_files(recipe)
+    files = input_files(recipe.ingest)
     looks = plan_look.look_at(recipe.ingest, files)
     tokens = count_tokens(recipe_in(tmp_path, *sets), looks, of="all")
     for share, is_enough in ((0.97, True), (1.03, False)):
@@ -206,8 +206,7 @@ def test_a_cap_is_told(recipe, tmp_path):
 
 def test_what_a_plan_says_of_sizes_is_what_the_run_writes(recipe_for, tmp_path):
     asked = recipe_for(tmp_path / "run", "ingest.sources.0.max_documents=200")
-    files = input_files(asked)
-    plan = page.make(asked, files, pipeline.route(asked, files))
+    plan = page.plan(asked)
     ((_, costs),) = plan.on
     done = pipeline.run(asked)
     assert plan.amounts.documents == total(done["ingest"], "documents")
@@ -231,7 +230,7 @@ def test_a_source_read_whole_of_which_some_texts_are_kept_has_its_documents_coun
     monkeypatch.setattr(plan_look, "_LEAST_KEPT_BYTES", 2000)
     (summary,), _ = shown(recipe)
     assert summary.startswith("about 80 documents, ")
-    (look,) = plan_look.look_at(recipe.ingest, input_files(recipe))
+    (look,) = plan_look.look_at(recipe.ingest, input_files(recipe.ingest))
     assert (look.documents, look.text_bytes) == (80, sum(map(len, TEXTS)))
     assert 0 < len(look.texts) < 80
     assert look.text_scale * sum(map(len, look.texts)) == pytest.approx(sum(map(len, TEXTS)))

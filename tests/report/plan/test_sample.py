@@ -15,7 +15,7 @@ from planned import sources_in
 
 
 def sampled(recipe):
-    return sample(recipe, input_files(recipe))
+    return sample(recipe, input_files(recipe.ingest))
 
 
 @pytest.fixture

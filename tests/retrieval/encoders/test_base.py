@@ -1,12 +1,14 @@
 """The contract of encoders: each file keeps it, and no other file knows an encoder's name."""
 
 import ast
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 import nextlong
-from nextlong.engine.executor import Capacity, Resources
+from nextlong.engine.executor import Resources
 from nextlong.errors import EncoderError
 from nextlong.plugins import ENCODERS
 from nextlong.recipe import Encoder
@@ -29,7 +31,7 @@ def test_each_section_of_the_recipe_has_an_encoder_that_keeps_the_contract(secti
     assert type(kind).__module__ == f"nextlong.retrieval.encoders.{section}"
     assert kind.cure
     assert kind.needs_fit <= bool(kind.prepare(config, documents=[], chunks=[], seed=0))
-    assert kind.resources(config, Capacity(cpus=2)) in (Resources(), Resources(at_once=1))
+    assert kind.resources(config) in (Resources(), Resources(gpu="optional"), Resources(at_once=1))
 
 
 def test_every_section_is_tested_here():
@@ -54,3 +56,9 @@ def test_no_file_branches_on_an_encoders_name():
     names = {*MODELS, "sentence-transformers"}
     for path in SOURCE.rglob("*.py"):
         assert names.isdisjoint(_compared_words(path)), path
+
+
+@pytest.mark.parametrize("section", MODELS)
+def test_the_module_of_an_encoder_may_be_imported_first_as_a_worker_does(section):
+    code = f"import nextlong.retrieval.encoders.{section}"
+    assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0

@@ -11,7 +11,7 @@ import pytest
 from pydantic import ValidationError
 
 from nextlong import recipe
-from nextlong.engine.executor import Capacity, Resources
+from nextlong.engine.executor import Resources
 from nextlong.errors import EncoderError
 from nextlong.retrieval.encoders.base import kind_of, load_encoder
 from nextlong.retrieval.encoders.sentence_transformers import SentenceTransformersOptions, check_backend
@@ -44,25 +44,17 @@ def test_missing_package_names_the_extra(monkeypatch):
 
 
 @pytest.mark.parametrize(
-    ("device", "gpus", "needs"),
+    ("device", "needs"),
     [
-        (None, 0, Resources()),
-        (None, 2, Resources(gpus=1)),
-        ("cuda", 2, Resources(gpus=1)),
-        ("cuda:1", 2, Resources(at_once=1)),
-        ("cpu", 2, Resources()),
+        (None, Resources(gpu="optional")),
+        ("cuda", Resources(gpu="needed")),
+        ("cuda:1", Resources(at_once=1)),
+        ("cpu", Resources()),
     ],
 )
-def test_a_model_takes_a_gpu_for_itself_where_there_is_one(device, gpus, needs):
+def test_a_model_takes_a_gpu_for_itself_unless_another_device_is_named(device, needs):
     encoder = config("model", device=device)
-    assert kind_of(encoder).resources(encoder, Capacity(cpus=4, count_gpus=lambda: gpus)) == needs
-
-
-def test_a_cluster_is_waited_for_until_it_has_the_gpu_that_was_named():
-    cluster = Capacity(cpus=4, grows=True)
-    named, any_device = config("model", device="cuda"), config("model")
-    assert kind_of(named).resources(named, cluster) == Resources(gpus=1)
-    assert kind_of(any_device).resources(any_device, cluster) == Resources()
+    assert kind_of(encoder).resources(encoder) == needs
 
 
 @pytest.mark.heavy

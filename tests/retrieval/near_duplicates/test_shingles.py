@@ -4,11 +4,11 @@ import random
 from itertools import pairwise
 
 import numpy as np
-import pyarrow as pa
 import pytest
 import xxhash
 
 import plain_rule
+from arrow_files import write_arrow
 from invented import Corpus
 from nextlong.artifacts.results import ShinglesResult
 from nextlong.retrieval.near_duplicates.shingles import (
@@ -71,24 +71,17 @@ def test_a_shingle_counts_once_a_text():
     assert counts.sum() == 5 + 6
 
 
-def write(path, schema, columns):
-    with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, schema) as writer:
-        columns = dict(zip(schema.names, map(list, columns), strict=True))
-        writer.write_batch(pa.RecordBatch.from_pydict(columns, schema=schema))
-    return path
-
-
 def shard(stem, texts, *, cut=0):
     """Write and shingle documents; those not empty are chunks, those of the first `cut` rows two."""
     hashes = [xxhash.xxh3_64_intdigest(text.encode()) for text in texts]
-    write(f"{stem}.documents.arrow", DOCUMENTS, [texts, hashes, ["s"] * len(texts), ["i"] * len(texts)])
+    write_arrow(f"{stem}.documents.arrow", DOCUMENTS, [texts, hashes, ["s"] * len(texts), ["i"] * len(texts)])
     np.save(f"{stem}.hashes.npy", np.array(hashes, np.uint64))
     rows = []
     for row, text in enumerate(texts):
         middle = [text.index(" ", len(text) // 2)] if text and row < cut else []
         ends = [*middle, len(text)] if text else []
         rows += [(row, start, end, True) for start, end in pairwise([0, *ends])]
-    write(f"{stem}.chunks.arrow", CHUNKS, zip(*rows, strict=True) if rows else [[]] * 4)
+    write_arrow(f"{stem}.chunks.arrow", CHUNKS, zip(*rows, strict=True) if rows else [[]] * 4)
     return shingle_shard(stem, documents=f"{stem}.documents.arrow", chunks=f"{stem}.chunks.arrow")
 
 

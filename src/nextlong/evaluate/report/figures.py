@@ -1,6 +1,6 @@
 """Figures: scores as the paper draws them.
 
-Every figure is a function of results; one that there is nothing for is left out.
+Every figure is a function of results; a figure without data is left out.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ import numpy as np
 
 from nextlong.evaluate import required
 from nextlong.evaluate.report.tables import CATEGORIES, category_score, lengths_of, shared_tasks, tasks_of, title_of
-from nextlong.evaluate.results import Results
+from nextlong.evaluate.results import ModelResults
 from nextlong.evaluate.task import Task, short
 
 _LABEL_NUMBER: Final = re.compile(r"([\w.]+)=(\d+)")
 
 
-def all_figures(results: Sequence[Results]) -> Iterator[Figure]:
+def all_figures(results: Sequence[ModelResults]) -> Iterator[Figure]:
     """Yield every figure that there are results for."""
-    drawings: list[tuple[str, str, Callable[[Any, Sequence[Results]], bool]]] = [
+    drawings: list[tuple[str, str, Callable[[Any, Sequence[ModelResults]], bool]]] = [
         ("score-by-length", "Score by length", _by_length),
         ("task-types", "Score by task type, mean over the lengths measured", _task_types),
         ("icl-by-shots", "In-context learning by shots", _icl),
@@ -38,18 +38,18 @@ def all_figures(results: Sequence[Results]) -> Iterator[Figure]:
         if figure := drawn(lambda page, draw=draw: draw(page, results)):  # type: ignore[misc]
             yield Figure(name, title, *figure)
     for one in results:
-        if figure := drawn(partial(needle_map, results=[one])):
+        if figure := drawn(partial(_needle_map, results=[one])):
             name = re.sub(r"[^\w.-]+", "-", one.name)
             yield Figure(f"needle-{name}", f"Needle in a haystack: {one.name}", *figure)
 
 
-def _legend(figure: Any, axes: Any, results: Sequence[Results]) -> None:
+def _legend(figure: Any, axes: Any, results: Sequence[ModelResults]) -> None:
     if len(results) > 1:
         handles, labels = axes.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(len(results), 4), frameon=False)
 
 
-def _value(one: Results, category: str, length: int, tasks: Sequence[Task] | None = None) -> float | None:
+def _value(one: ModelResults, category: str, length: int, tasks: Sequence[Task] | None = None) -> float | None:
     score = category_score(one, category, length, tasks)
     return None if score is None else score.value
 
@@ -59,16 +59,16 @@ def _mean(values: Iterable[float | None]) -> float | None:
     return fmean(known) if known else None
 
 
-def _shared(results: Sequence[Results], *more: str) -> dict[str, list[Task]]:
+def _shared(results: Sequence[ModelResults], *more: str) -> dict[str, list[Task]]:
     """Return the tasks of each category that every model was measured on."""
     return {category: tasks for category in (*CATEGORIES, *more) if (tasks := shared_tasks(results, category))}
 
 
-def _over_categories(one: Results, length: int, shared: Mapping[str, Sequence[Task]]) -> float | None:
+def _over_categories(one: ModelResults, length: int, shared: Mapping[str, Sequence[Task]]) -> float | None:
     return _mean(_value(one, category, length, tasks) for category, tasks in shared.items())
 
 
-def _by_length(figure: Any, results: Sequence[Results]) -> bool:
+def _by_length(figure: Any, results: Sequence[ModelResults]) -> bool:
     lengths, shared = lengths_of(results), _shared(results, "Needle")
     if not shared:
         return False
@@ -83,13 +83,16 @@ def _by_length(figure: Any, results: Sequence[Results]) -> bool:
             _draw_line(axes, [(length, _value(one, category, length, tasks)) for length in lengths], one.name, number)
         axes.set_title(title_of(category, tasks), fontsize=10)
         axes.set_ylim(-2, 102)
-        lengths_axis(axes, lengths)
+        axes.set_xscale("log", base=2)
+        axes.set_xticks(list(lengths), [short(length) for length in lengths])
+        axes.minorticks_off()
+        axes.set_xlabel("length in tokens")
     grid[0][0].set_ylabel("percent")
     _legend(figure, grid[0][0], results)
     return True
 
 
-def _task_types(figure: Any, results: Sequence[Results]) -> bool:
+def _task_types(figure: Any, results: Sequence[ModelResults]) -> bool:
     lengths, shared = lengths_of(results), _shared(results)
     # Mean over the lengths by model and category; a category that no model has is left out.
     means = {
@@ -103,9 +106,10 @@ def _task_types(figure: Any, results: Sequence[Results]) -> bool:
         return False
     axes, width = figure.subplots(), 0.8 / len(results)
     for number, (name, row) in enumerate(means.items()):
+        # The bars of the models stand side by side, centred on their category.
         places = np.arange(len(categories)) + (number - (len(results) - 1) / 2) * width
         heights = [row[category] or 0.0 for category in categories]
-        bars = axes.bar(places, heights, width * 0.94, label=name, color=COLOURS[number % len(COLOURS)])
+        bars = axes.bar(places, heights, width * 0.94, label=name, color=_COLOURS[number % len(_COLOURS)])
         axes.bar_label(bars, [f"{height:.1f}" for height in heights], fontsize=8, padding=2)
     labels = [title_of(category, shared[category]).replace(", ", "\n") for category in categories]
     axes.set_xticks(range(len(categories)), labels)
@@ -114,7 +118,7 @@ def _task_types(figure: Any, results: Sequence[Results]) -> bool:
     return True
 
 
-def _icl(figure: Any, results: Sequence[Results]) -> bool:
+def _icl(figure: Any, results: Sequence[ModelResults]) -> bool:
     """Draw a panel per data set and a line per model (paper, Figure 4)."""
     points = {task.name: [_shots_and_scores(one, task.name) for one in results] for task in tasks_of("ICL")}
     points = {name: lines for name, lines in points.items() if any(lines)}
@@ -135,7 +139,7 @@ def _icl(figure: Any, results: Sequence[Results]) -> bool:
     return True
 
 
-def _shots_and_scores(one: Results, task: str) -> list[tuple[float, float]]:
+def _shots_and_scores(one: ModelResults, task: str) -> list[tuple[float, float]]:
     """Return (shots, score) of a task at each length; imported results hold no samples that say the shots."""
     points = []
     for result in (result for result in one.finished if result.task == task):
@@ -144,7 +148,7 @@ def _shots_and_scores(one: Results, task: str) -> list[tuple[float, float]]:
     return sorted(points)
 
 
-def _attention(figure: Any, results: Sequence[Results]) -> bool:
+def _attention(figure: Any, results: Sequence[ModelResults]) -> bool:
     rows = []
     for one in results:
         if shares := [result.score for result in one.finished if result.task == "attention"]:
@@ -153,7 +157,7 @@ def _attention(figure: Any, results: Sequence[Results]) -> bool:
     return _bars_and_line(figure, rows, bars="attention on the first third, percent", line="LongQA, percent")
 
 
-def _similarity(figure: Any, results: Sequence[Results]) -> bool:
+def _similarity(figure: Any, results: Sequence[ModelResults]) -> bool:
     """Draw the negatives' similarity of each model's data, and its score (paper, Figure 7)."""
     shared, lengths = _shared(results), lengths_of(results)
     rows = []
@@ -169,24 +173,24 @@ def _bars_and_line(figure: Any, rows: Sequence[tuple[str, float, float | None]],
         return False
     axes = figure.subplots()
     names, heights, scores = zip(*rows, strict=True)
-    axes.bar_label(axes.bar(names, heights, color=COLOURS[5], width=0.55), fmt="%.2f", label_type="center", fontsize=9)
+    axes.bar_label(axes.bar(names, heights, color=_COLOURS[5], width=0.55), fmt="%.2f", label_type="center", fontsize=9)
     axes.set_ylabel(bars)
     if any(score is not None for score in scores):
         right = axes.twinx()
         _draw_line(right, list(enumerate(scores)), line, 1)
-        right.set_ylabel(line, color=COLOURS[1])
+        right.set_ylabel(line, color=_COLOURS[1])
         right.spines.right.set_visible(True)
     return True
 
 
-def _dependence(figure: Any, results: Sequence[Results]) -> bool:
+def _dependence(figure: Any, results: Sequence[ModelResults]) -> bool:
     axes = figure.subplots()
     has_lines = False
     for number, one in enumerate(results):
         for parts in (result.values["by_distance"] for result in one.finished if result.task == "dependency"):
             x = [float((max(part["from_tokens"], 1) * part["to_tokens"]) ** 0.5) for part in parts]
             gains, errors = ([part[name] for part in parts] for name in ("gain_nats", "gain_standard_error"))
-            colour = COLOURS[number % len(COLOURS)]
+            colour = _COLOURS[number % len(_COLOURS)]
             axes.errorbar(x, gains, errors, marker="o", capsize=3, color=colour, label=one.name)
             has_lines = True
     axes.axhline(0, color="#57606a", linewidth=0.8)
@@ -197,7 +201,7 @@ def _dependence(figure: Any, results: Sequence[Results]) -> bool:
     return has_lines
 
 
-def _by_setting(figure: Any, results: Sequence[Results]) -> bool:
+def _by_setting(figure: Any, results: Sequence[ModelResults]) -> bool:
     """Draw a curve per length, and their mean, from labels KEY=NUMBER, say chunk.max_chars=512 (paper, Figure 6)."""
     labelled = [(label, one) for one in results if (label := _LABEL_NUMBER.fullmatch(one.name))]
     keys = {label[1] for label, _ in labelled}
@@ -219,7 +223,7 @@ def _by_setting(figure: Any, results: Sequence[Results]) -> bool:
     return True
 
 
-COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS: Final = "osD^vPX"
 
 
@@ -252,17 +256,9 @@ def drawn(draw: Callable[[Any], bool]) -> tuple[str, bytes] | None:
     return text[text.index("<svg") :], png.getvalue()
 
 
-def lengths_axis(axes: Any, lengths: Sequence[int]) -> None:
-    """Give axes a logarithmic scale of lengths in tokens."""
-    axes.set_xscale("log", base=2)
-    axes.set_xticks(list(lengths), [short(length) for length in lengths])
-    axes.minorticks_off()
-    axes.set_xlabel("length in tokens")
-
-
 def style(number: int) -> dict[str, Any]:
     """Return colour, marker and width of the line of model `number`."""
-    look = {"color": COLOURS[number % len(COLOURS)], "marker": _MARKERS[number % len(_MARKERS)]}
+    look = {"color": _COLOURS[number % len(_COLOURS)], "marker": _MARKERS[number % len(_MARKERS)]}
     return {**look, "markersize": 4, "linewidth": 1.6}
 
 
@@ -272,7 +268,7 @@ def _draw_line(axes: Any, points: Sequence[tuple[float, float | None]], name: st
     axes.plot([x for x, _ in there], [y for _, y in there], label=name, **style(number))
 
 
-def needle_map(figure: Any, results: Sequence[Results]) -> bool:
+def _needle_map(figure: Any, results: Sequence[ModelResults]) -> bool:
     """Draw how often the needle was found, depth × length, over the samples of all results (paper, App. A)."""
     scores_at: dict[tuple[float, int], list[float]] = {}
     for result in (result for one in results for result in one.finished if result.task in ("needle", "needle_35")):
@@ -284,6 +280,7 @@ def needle_map(figure: Any, results: Sequence[Results]) -> bool:
         return False
     depths, lengths = (sorted({place[axis] for place in scores_at}) for axis in (0, 1))
     grid = np.full((len(depths), len(lengths)), np.nan)
+    # Cells that were not measured stay NaN, which is drawn as a gap.
     for (depth, length), scores in scores_at.items():
         grid[depths.index(depth), lengths.index(length)] = 100 * fmean(scores)
     axes = figure.subplots()

@@ -4,24 +4,25 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Sequence
-from html import escape
 from pathlib import Path
 from typing import Final, Literal
 
+from markupsafe import Markup
 from rich.console import Console
 
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.report import figures as drawn
-from nextlong.evaluate.report.tables import Cell, Spread, Table, all_tables, mixed_protocols
-from nextlong.evaluate.results import Results, Score, read_results
+from nextlong.evaluate.report.tables import Cell, MeanStd, ScoreTable, all_tables, mixed_protocols
+from nextlong.evaluate.results import ModelResults, Score, read_results
+from nextlong.picture import html
 from nextlong.report import tables as console_tables
 from nextlong.text import Json
 
 _SUFFIXES: Final = (".html", ".md", ".tex", ".json")
 
 
-def tables(results: Sequence[Results], console: Console) -> None:
+def tables(results: Sequence[ModelResults], console: Console) -> None:
     """Print every table."""
     for table in all_tables(results):
         console_tables.show_title(table.title, console)
@@ -30,7 +31,7 @@ def tables(results: Sequence[Results], console: Console) -> None:
         console_tables.say(f"{table.about}\n", console, style="dim")
 
 
-def as_json(results: Sequence[Results]) -> list[Json]:
+def as_json(results: Sequence[ModelResults]) -> list[Json]:
     """Return every finished task as a plain dictionary."""
     return [
         {"model": one.name, "task": result.task, "length": result.length, "score": result.score}
@@ -46,10 +47,9 @@ def report(
     outputs: Sequence[Path],
     figures: Path | None,
     console: Console,
-    form: Literal["text", "json"] = "text",
     protocols: Literal["same", "mixed"] = "same",
-) -> list[Results]:
-    """Print the tables of some results, or write them to files by their suffix, and the figures into a folder; return the results.
+) -> list[ModelResults]:
+    """Write the tables of some results to files by their suffix, and the figures into a folder; return the results.
 
     Raises EvaluateError for results that were measured with another n, seed, data or prompt format, unless `protocols` is mixed.
     """
@@ -66,12 +66,12 @@ def report(
     names = [one.name for one in results]
     if duplicate := next((name for name in names if names.count(name) > 1), None):
         raise EvaluateError(
-            f"two results are called {duplicate!r}; evaluate one of them again with --label NAME, which repeats no measurement"
+            f"two results have the label {duplicate!r}; evaluate one of them again with another --label (finished tasks are reused)"
         )
     if protocols == "same" and (mixed := mixed_protocols(results)):
         more = f" (and {len(mixed) - 1} more)" if mixed[1:] else ""
         raise EvaluateError(
-            f"{mixed[0]}{more}; measure them alike, or give --mixed, which compares them and marks none as best"
+            f"{mixed[0]}{more}; evaluate them in the same way, or give --mixed, which compares them and marks none as best"
         )
     all_of_them = list(all_tables(results))
     if not all_of_them:
@@ -79,39 +79,30 @@ def report(
             f"{folders[0]} holds no finished task; run nextlong evaluate MODEL --out {folders[0]} again"
         )
     made = list(drawn.all_figures(results)) if figures or any(output.suffix == ".html" for output in outputs) else []
-    if not outputs and figures is None and form == "text":
-        tables(results, console)
     for output in outputs:
-        store.write_text(output, _page(output.suffix, all_of_them, results, made))
+        if output.suffix == ".html":
+            page = _as_html(all_of_them, made)
+        elif output.suffix == ".json":
+            page = json.dumps(as_json(results), indent=1, ensure_ascii=False) + "\n"
+        else:
+            page = as_markdown(all_of_them) if output.suffix == ".md" else _as_latex(all_of_them)
+        store.write_text(output, page)
         console_tables.say(f"wrote {output}", console)
     if figures is not None:
-        write_figures(made, figures)
+        with store.explained(figures):
+            figures.mkdir(parents=True, exist_ok=True)
+            for figure in made:
+                store.write_text(figures / f"{figure.name}.svg", figure.svg + "\n")
+                temporary = figures / f".{figure.name}.png.tmp"
+                temporary.write_bytes(figure.png)
+                temporary.replace(figures / f"{figure.name}.png")
         console_tables.say(f"wrote {len(made)} figures as SVG and PNG to {figures}", console)
     return results
 
 
-def _page(suffix: str, tables: Sequence[Table], results: Sequence[Results], made: Sequence[drawn.Figure]) -> str:
-    if suffix == ".html":
-        return as_html(tables, [(figure.title, figure.svg) for figure in made])
-    if suffix == ".json":
-        return json.dumps(as_json(results), indent=1, ensure_ascii=False) + "\n"
-    return as_markdown(tables) if suffix == ".md" else as_latex(tables)
-
-
-def write_figures(made: Sequence[drawn.Figure], folder: Path) -> None:
-    """Write each figure into a folder, as SVG and PNG."""
-    with store.explained(folder):
-        folder.mkdir(parents=True, exist_ok=True)
-        for figure in made:
-            store.write_text(folder / f"{figure.name}.svg", figure.svg + "\n")
-            temporary = folder / f".{figure.name}.png.tmp"
-            temporary.write_bytes(figure.png)
-            temporary.replace(folder / f"{figure.name}.png")
-
-
 def text_of(cell: Cell) -> str:
     """Return a number with two digits, a score with its interval, a mean with its spread, a word as it is, or a dash."""
-    if isinstance(cell, Spread):
+    if isinstance(cell, MeanStd):
         return _number(cell.mean) if cell.deviation is None else f"{_number(cell.mean)} ± {_number(cell.deviation)}"
     if isinstance(cell, Score):
         if cell.interval is None:
@@ -129,13 +120,13 @@ def _number(value: float) -> str:
     return f"{round(value, digits) + 0.0:.{digits}f}"  # no "-0.000"
 
 
-def _cells(table: Table, row: int, plain: Callable[[str], str], bold: str) -> list[str]:
+def _cells(table: ScoreTable, row: int, plain: Callable[[str], str], bold: str) -> list[str]:
     """Return the cells of a row; `bold` is the format of those that are best."""
     texts = [plain(text_of(cell)) for cell in table.rows[row][1]]
     return [bold.format(text) if table.is_best(row, column) else text for column, text in enumerate(texts)]
 
 
-def as_markdown(tables: Sequence[Table], *, lead: Sequence[str] = ()) -> str:
+def as_markdown(tables: Sequence[ScoreTable], *, lead: Sequence[str] = ()) -> str:
     """Return tables as Markdown, below the paragraphs `lead`."""
     parts = list(lead)
     for table in tables:
@@ -147,9 +138,9 @@ def as_markdown(tables: Sequence[Table], *, lead: Sequence[str] = ()) -> str:
     return "\n\n".join(parts) + "\n"
 
 
-def as_latex(tables: Sequence[Table], *, lead: Sequence[str] = ()) -> str:
-    """Return tables as LaTeX, in the paper's form, below the paragraphs `lead`; needs no package."""
-    parts = [_latex(paragraph) for paragraph in lead]
+def _as_latex(tables: Sequence[ScoreTable]) -> str:
+    """Return tables as LaTeX, in the paper's form; needs no package."""
+    parts = []
     for table in tables:
         head = " & ".join(f"\\textbf{{{_latex(column)}}}" for column in ("Model", *table.columns))
         lines = [
@@ -169,44 +160,7 @@ def _latex(text: str) -> str:
     return "".join(special.get(one, f"\\{one}" if one in "&%$#_{}" else one) for one in text)
 
 
-def as_html(
-    tables: Sequence[Table], figures: Sequence[tuple[str, str]], *, title: str = "Evaluation", lead: Sequence[str] = ()
-) -> str:
-    """Return one page: paragraphs, tables, then figures, each a title and its SVG. It loads nothing from elsewhere."""
-    body = [f"<p>{escape(paragraph)}</p>" for paragraph in lead]
-    for table in tables:
-        head = "".join(f"<th>{escape(column)}</th>" for column in ("", *table.columns))
-        rows = "".join(
-            f"<tr><th>{escape(name)}</th>{''.join(f'<td>{text}</td>' for text in _cells(table, row, escape, '<b>{}</b>'))}</tr>\n"
-            for row, (name, _) in enumerate(table.rows)
-        )
-        body.append(
-            f"<h2>{escape(table.title)}</h2>\n<p>{escape(table.about)}</p>\n"
-            f"<div class=wide><table>\n<thead><tr>{head}</tr></thead>\n<tbody>\n{rows}</tbody>\n</table></div>"
-        )
-    body += [f"<figure>{svg}<figcaption>{escape(caption)}</figcaption></figure>" for caption, svg in figures]
-    return _PAGE.format(title=escape(title), body="\n".join(body))
-
-
-_PAGE: Final = """<!doctype html>
-<html lang="en">
-<head>
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width, initial-scale=1">
-<title>{title}</title>
-<style>
-body {{ font: 15px/1.45 system-ui, sans-serif; margin: 2rem auto; max-width: 62rem; padding: 0 1rem; color: #1b1f24;
-background: #fff; }} .wide {{ overflow-x: auto; }}
-table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: .25rem .7rem; text-align: right; white-space: nowrap; border-bottom: 1px solid #d8dde3; }}
-th:first-child {{ text-align: left; font-weight: 500; }}
-figure {{ margin: 2rem 0; }} figure svg {{ max-width: 100%; height: auto; }}
-figcaption {{ color: #57606a; }}
-</style>
-</head>
-<body>
-<h1>{title}</h1>
-{body}
-</body>
-</html>
-"""
+def _as_html(tables: Sequence[ScoreTable], figures: Sequence[drawn.Figure]) -> str:
+    """Return one page of tables, then figures. It loads nothing from elsewhere."""
+    drawings = [(figure.title, Markup(figure.svg)) for figure in figures]
+    return html.render("evaluate/report/page.html", tables=tables, text_of=text_of, figures=drawings)

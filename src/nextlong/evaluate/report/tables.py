@@ -13,8 +13,8 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal, NamedTuple
 
-from nextlong.evaluate.results import Result, Results, Score, differences, is_better
-from nextlong.evaluate.task import Probe, Task, all_probes, all_tasks, short
+from nextlong.evaluate.results import ModelResults, Result, Score, differences, is_better
+from nextlong.evaluate.task import Probe, Task, all_tasks, registered, short
 from nextlong.text import Json
 
 CATEGORIES: Final = ("Recall", "RAG", "ICL", "Re-rank", "LongQA", "RULER")
@@ -25,18 +25,18 @@ _HELMET: Final = ("Recall", "RAG", "ICL", "Cite", "Re-rank", "LongQA", "Summ")  
 _SEVERAL_WAYS: Final = ("narrativeqa", "infbench_sum", "multi_lexsum", "alce_asqa", "alce_qampari")
 
 
-class Spread(NamedTuple):
+class MeanStd(NamedTuple):
     """A mean over repeated trainings and their standard deviation, or an error; None for a single one."""
 
     mean: float
     deviation: float | None
 
 
-Cell = float | Spread | Score | str | None
+Cell = float | MeanStd | Score | str | None
 
 
 @dataclass(frozen=True)
-class Table:
+class ScoreTable:
     """A title, what it shows, named columns and rows of numbers, each behind its name."""
 
     title: str
@@ -59,7 +59,7 @@ def tasks_of(category: str) -> list[Task]:
     return [task for task in all_tasks().values() if task.category == category]
 
 
-def columns_of(results: Sequence[Results]) -> list[str]:
+def _columns_of(results: Sequence[ModelResults]) -> list[str]:
     """Return the category of each of the paper's columns: the other protocol where only that was measured, by any model."""
     measured = {one.task for result in results for one in result.finished}
 
@@ -76,15 +76,18 @@ def mean(scores: Sequence[Score | None]) -> Score | None:
     return Score.mean(known) if known and len(known) == len(scores) else None
 
 
-def category_score(results: Results, category: str, length: int, tasks: Sequence[Task] | None = None) -> Score | None:
+def category_score(
+    results: ModelResults, category: str, length: int, tasks: Sequence[Task] | None = None
+) -> Score | None:
     """Return the mean over a category's tasks (or some of them) at a length; None if one is missing."""
     return mean([results.score(task.name, length) for task in (tasks_of(category) if tasks is None else tasks)])
 
 
-def shared_tasks(results: Sequence[Results], category: str) -> list[Task]:
+def shared_tasks(results: Sequence[ModelResults], category: str) -> list[Task]:
     """Return the tasks of a category that were measured wherever any of them was, by every model, and scored in one way."""
     tasks = tasks_of(category)
     names = {task.name for task in tasks}
+    # Means over different tasks would compare nothing: a task counts only where all models have it, scored alike.
     measured = {
         (one, result.length) for one in range(len(results)) for result in results[one].finished if result.task in names
     }
@@ -103,12 +106,12 @@ def title_of(category: str, tasks: Sequence[Task]) -> str:
     return category if len(tasks) == total else f"{category}, {len(tasks)} of {total} tasks"
 
 
-def lengths_of(results: Sequence[Results]) -> list[int]:
+def lengths_of(results: Sequence[ModelResults]) -> list[int]:
     """Return every length that was measured, ascending."""
     return sorted({result.length for one in results for result in one.finished if result.length is not None})
 
 
-def mixed_protocols(results: Sequence[Results]) -> list[str]:
+def mixed_protocols(results: Sequence[ModelResults]) -> list[str]:
     """Return in words where models were measured in different ways: their tasks, lengths, and what differs."""
     seen: dict[tuple[str, int | None], tuple[str, Result]] = {}
     found = []
@@ -122,7 +125,7 @@ def mixed_protocols(results: Sequence[Results]) -> list[str]:
     return found
 
 
-def all_tables(results: Sequence[Results]) -> Iterator[Table]:
+def all_tables(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
     """Yield every table that there are results for."""
     mixed = mixed_protocols(results)
     for table in (
@@ -131,7 +134,7 @@ def all_tables(results: Sequence[Results]) -> Iterator[Table]:
         *_by_category(results),
         *_by_task(results),
         *(_by_part(results, task) for task in all_tasks().values() if task.splits),
-        *(_of_probe(results, probe) for probe in all_probes().values()),
+        *(_of_probe(results, probe) for probe in registered().values() if isinstance(probe, Probe)),
     ):
         if any(cell is not None for _, cells in table.rows for cell in cells):
             are_compared = mixed and table.rows_are == "rivals" and len(table.rows) > 1
@@ -140,7 +143,7 @@ def all_tables(results: Sequence[Results]) -> Iterator[Table]:
             yield replace(counted, about=counted.about + more)
 
 
-def _with_counts(table: Table) -> Table:
+def _with_counts(table: ScoreTable) -> ScoreTable:
     """Return a table of scores with a last column: the number of questions of each row, and how many were refused."""
     if not any(isinstance(cell, Score) for _, cells in table.rows for cell in cells):
         return table
@@ -157,9 +160,9 @@ def _with_counts(table: Table) -> Table:
     return replace(table, about=about, columns=(*table.columns, "n"), rows=tuple(rows))
 
 
-def _main(results: Sequence[Results]) -> Table:
+def _main(results: Sequence[ModelResults]) -> ScoreTable:
     rows = []
-    categories = columns_of(results)
+    categories = _columns_of(results)
     for one in results:
         scores = [mean([category_score(one, category, length) for length in LENGTHS]) for category in categories]
         rows.append((one.name, (mean(scores), *scores)))
@@ -167,10 +170,10 @@ def _main(results: Sequence[Results]) -> Table:
     ways = {one.name: " and ".join(sorted(one.scored_by("narrativeqa"))) for one in results}
     if any(ways.values()):
         about += f" NarrativeQA is scored by {'; '.join(f'{way} ({name})' for name, way in ways.items() if way)}."
-    return Table("HELMET and RULER", about, ("Avg.", *categories), tuple(rows))
+    return ScoreTable("HELMET and RULER", about, ("Avg.", *categories), tuple(rows))
 
 
-def _whole_helmet(results: Sequence[Results]) -> Table:
+def _whole_helmet(results: Sequence[ModelResults]) -> ScoreTable:
     """Return HELMET's seven categories, a row per model and length; no row unless Cite or Summ were measured."""
     rows = []
     for length in lengths_of(results):
@@ -179,10 +182,10 @@ def _whole_helmet(results: Sequence[Results]) -> Table:
             if scores["Cite"] or scores["Summ"]:
                 rows.append((f"{one.name}, {short(length)}", (mean(list(scores.values())), *scores.values())))
     about = "Percent; the average is HELMET's, over its seven categories. How LongQA, Cite and Summ are scored: by task, below."
-    return Table("HELMET, all seven categories", about, ("Avg.", *_HELMET), tuple(rows), "parts")
+    return ScoreTable("HELMET, all seven categories", about, ("Avg.", *_HELMET), tuple(rows), "parts")
 
 
-def _by_category(results: Sequence[Results]) -> Iterator[Table]:
+def _by_category(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
     lengths = lengths_of(results)
     for category in dict.fromkeys((*CATEGORIES, *(task.category for task in all_tasks().values()))):
         tasks = shared_tasks(results, category)
@@ -190,10 +193,10 @@ def _by_category(results: Sequence[Results]) -> Iterator[Table]:
             (one.name, tuple(category_score(one, category, length, tasks) for length in lengths)) for one in results
         )
         title = f"{title_of(category, tasks)}, by length"
-        yield Table(title, "Mean over the tasks, percent.", tuple(map(short, lengths)), rows)
+        yield ScoreTable(title, "Mean over the tasks, percent.", tuple(map(short, lengths)), rows)
 
 
-def _by_task(results: Sequence[Results]) -> Iterator[Table]:
+def _by_task(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
     lengths = lengths_of(results)
     for one in results:
         for suite in dict.fromkeys(task.suite for task in all_tasks().values()):
@@ -204,10 +207,10 @@ def _by_task(results: Sequence[Results]) -> Iterator[Table]:
                 scores = tuple(one.score(task.name, length) for length in lengths)
                 rows += [(name, scores)] if any(scores) else []
             title = f"{one.name}: suite {suite}, by task"
-            yield Table(title, "Percent.", tuple(map(short, lengths)), tuple(rows), "parts")
+            yield ScoreTable(title, "Percent.", tuple(map(short, lengths)), tuple(rows), "parts")
 
 
-def _by_part(results: Sequence[Results], task: Task) -> Table:
+def _by_part(results: Sequence[ModelResults], task: Task) -> ScoreTable:
     rows = tuple(
         (
             f"{one.name}, {short(result.length)}",
@@ -220,7 +223,7 @@ def _by_part(results: Sequence[Results], task: Task) -> Table:
     details = " and ".join(dict.fromkeys(detail for _, detail, _ in task.splits))
     about = f"{task.metric}, percent; refused questions count as 0 in every column. {task.about}"
     columns = ("Overall", *(heading for heading, _, _ in task.splits))
-    return Table(f"{task.name} by {details}", about, columns, rows)
+    return ScoreTable(f"{task.name} by {details}", about, columns, rows)
 
 
 def _part(task: Task, result: Result, detail: str, value: str) -> Score | None:
@@ -232,7 +235,7 @@ def _part(task: Task, result: Result, detail: str, value: str) -> Score | None:
     return Score.of_outcomes(key, outcomes, result.protocol, refused=len(refused)) if samples else None
 
 
-def _of_probe(results: Sequence[Results], probe: Probe) -> Table:
+def _of_probe(results: Sequence[ModelResults], probe: Probe) -> ScoreTable:
     rows: list[tuple[str, tuple[Cell, ...]]] = []
     for one in results:
         for result in (result for result in one.finished if result.task == probe.name):
@@ -240,7 +243,7 @@ def _of_probe(results: Sequence[Results], probe: Probe) -> Table:
             for part, scores in probe.rows(result.values):
                 name = ", ".join(filter(None, (one.name, length, part)))
                 rows.append((name, tuple(_probe_cell(probe, result, scores, key) for key in probe.columns.values())))
-    return Table(
+    return ScoreTable(
         probe.category, probe.about, tuple(probe.columns), tuple(rows), "rivals" if probe.lengths is None else "parts"
     )
 

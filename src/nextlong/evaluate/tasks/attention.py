@@ -15,7 +15,7 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import islice
 from pathlib import Path
-from typing import Any, Final
+from typing import TYPE_CHECKING, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -28,6 +28,10 @@ from nextlong.evaluate.tasks import needle
 from nextlong.evaluate.tasks.helmet.longqa import LLAMA2
 from nextlong.evaluate.texts import HAYSTACK
 from nextlong.text import Json
+
+if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
 
 _NAME: Final = "nextlong_last_token"
 _METRIC: Final = "first_third_context"
@@ -58,7 +62,7 @@ def measure(model: HuggingFaceModel, request: Request) -> Json:
     for sample in islice(_prompts(request), request.samples):
         if sample is None:
             continue
-        weights = attention_of(model, model.prompts.ids(sample))
+        weights = _attention_of(model, model.prompts.ids(sample))
         rows.append(shares(weights, *_context_bounds(model, sample)))
         request.advance(1)
     mean = {name: np.mean([row[name] for row in rows], axis=0) for name in rows[0]}
@@ -76,13 +80,14 @@ def _prompts(request: Request) -> Iterator[Sample | None]:
         yield from needle.samples(request)
 
 
-def attention_of(model: HuggingFaceModel, ids: list[int]) -> NDArray[np.float32]:
+def _attention_of(model: HuggingFaceModel, ids: list[int]) -> NDArray[np.float32]:
     """Return the attention of the last of `ids`, shape (layers, tokens)."""
     torch = required("torch")
     cache = model.prefilled(ids[:-1])
     by_layer: _ByLayer = {}
     with _recorded(model, by_layer):
         model.forward(torch.tensor([ids[-1:]], device=model.device), cache)
+    # The next question of the same story shares all but its last tokens, which stay in the cache.
     model.forget(len(ids) - 1)
     return np.stack([by_layer[layer] for layer in sorted(by_layer)])
 
@@ -94,8 +99,14 @@ def _recorded(model: HuggingFaceModel, by_layer: _ByLayer) -> Iterator[None]:
     masks = required("transformers.masking_utils")
 
     def attention(
-        module: Any, query: Any, key: Any, value: Any, attention_mask: Any, scaling: float | None = None, **_: Any
-    ) -> tuple[Any, Any]:
+        module: Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        scaling: float | None = None,
+        **_: object,
+    ) -> tuple[Tensor, Tensor]:
         """Attend from one token; shapes: query (1, heads, 1, size), key and value (1, key-value heads, tokens, size)."""
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)

@@ -14,7 +14,6 @@ from functools import partial
 from itertools import pairwise, zip_longest
 from typing import Final
 
-from nextlong.errors import EvaluateError
 from nextlong.evaluate.task import Request, Sample, Task, prompt_of
 from nextlong.evaluate.texts import HAYSTACK, Haystacks, haystack_text
 
@@ -143,7 +142,7 @@ def samples(request: Request, name: str) -> Iterator[Sample | None]:
     draw = random.Random(f"{request.seed} {name}")
     room = request.room - _BUDGET - request.tokenizer.count(template)
     if room < _LEAST:
-        raise EvaluateError(f"--lengths: babilong_{name} needs more than {request.length} tokens; leave the length out")
+        raise request.too_short(f"babilong_{name}")
     haystack = Haystacks(request, haystack_text(request.data), room, rounds=1).of_round(0)
     sentences = re.split(r"(?<=[.!?])\s+", haystack)
     while True:
@@ -159,7 +158,7 @@ def samples(request: Request, name: str) -> Iterator[Sample | None]:
             lines = [line for part, fact in zip_longest(parts, facts) for line in (*part, *([fact] if fact else []))]
             prompt = template.format(context=" ".join(lines).strip(), question=question)
             sample = Sample(prompt, (answer,), _BUDGET, details={"question": question, "facts": len(facts)})
-        yield sample if sample is not None and request.fits(sample) else None
+        yield sample and request.fitting(sample)
 
 
 def score(answer: str, sample: Sample, labels: tuple[str, ...]) -> dict[str, float]:

@@ -1,13 +1,12 @@
-"""Dependency probe: what the earlier meta-chunks of a sequence are worth to the later ones, by distance.
+"""Dependency probe: how much the earlier meta-chunks of a sequence lower the loss of the later ones, by distance.
 
-In:  a run, and any causal language model with the run's tokenizer. Out: nats per token that a meta-chunk costs less because
-the earlier meta-chunks of its document stand before it, by the distance to the nearest and by position; against two controls:
-the same sequence with other text of the same length in their place (`gain_nats`), and without them (`gain_over_shorter_nats`),
-whose context is shorter as well.
+In:  a run, and any causal language model with the run's tokenizer. Out: the gain of each meta-chunk from the earlier ones of its
+document in nats per token, by the distance to the nearest, against two controls: the same sequence with other text of the same
+length in their place (`gain_nats`), and without them (`gain_over_shorter_nats`), whose context is shorter as well.
 
-It judges the data before a week of GPUs is spent: where a model gains nothing from the earlier chunks, there is no dependence to
-learn, or the model is too weak to see it. The other text is the meta-chunks of another document of the run. A sequence is read
-three times: with all of it, and twice in parts between which each meta-chunk is scored and taken back; 3T tokens in all.
+The probe evaluates the data before a model is trained on them: where a model gains nothing from the earlier chunks, there is no
+dependence to learn, or the model is too weak to use it. The other text is the meta-chunks of another document of the run. A
+sequence is read three times: as a whole, and twice in parts, between which each meta-chunk is scored and removed; 3T tokens in all.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ _BINS: Final = tuple(2**power for power in range(6, 21))
 
 
 @dataclass(frozen=True)
-class ChunkLoss:
+class _ChunkLoss:
     """A meta-chunk's mean loss in nats per token: behind the meta-chunks before it, behind other text in their place, and without.
 
     `distance` is the tokens from the end of the nearest earlier meta-chunk, `earlier` how many there are.
@@ -52,7 +51,7 @@ class ChunkLoss:
 
     @property
     def gain(self) -> float:
-        """What the earlier meta-chunks are worth more than other text of their length, in nats per token."""
+        """The loss with other text in place of the earlier meta-chunks minus the loss with them, in nats per token."""
         return self.replaced_earlier - self.with_earlier
 
 
@@ -77,11 +76,11 @@ def measure(model: HuggingFaceModel, request: Request) -> Json:
 
     assert request.run is not None, "checked before a model is loaded"
     run = opened.Run(request.run)
-    losses: list[ChunkLoss] = []
+    losses: list[_ChunkLoss] = []
     # One more than is measured, so that a single one has another beside it.
     read = list(islice(run.sequences(), (request.samples or _SAMPLES) + 1))
     for number, sequence in enumerate(read[: request.samples or _SAMPLES]):
-        losses += chunk_losses(model, sequence, _other_text(sequence, [*read[number + 1 :], *read[:number]]))
+        losses += _chunk_losses(model, sequence, _other_text(sequence, [*read[number + 1 :], *read[:number]]))
         request.advance(1)
     if not losses:
         raise EvaluateError(
@@ -110,7 +109,9 @@ def _other_text(sequence: RunSequence, others: Sequence[RunSequence]) -> NDArray
     return np.empty(0, np.int64)
 
 
-def chunk_losses(model: HuggingFaceModel, sequence: RunSequence, other_text: NDArray[np.int64]) -> Iterator[ChunkLoss]:
+def _chunk_losses(
+    model: HuggingFaceModel, sequence: RunSequence, other_text: NDArray[np.int64]
+) -> Iterator[_ChunkLoss]:
     """Yield the losses of a sequence's second and later meta-chunks; `other_text`, repeated, stands for the earlier ones."""
     ids = np.asarray(sequence.input_ids, np.int64)
     spans = [(span.token_start, span.token_end) for span in sequence.spans if span.role == "meta"]
@@ -125,6 +126,7 @@ def chunk_losses(model: HuggingFaceModel, sequence: RunSequence, other_text: NDA
         raise EvaluateError(
             "dependency: the run has no second document whose meta-chunks could replace a document's own; give a longer run"
         )
+    # Three readings: with everything, with other text in the earlier meta-chunks' places, and without them.
     whole = token_losses(model, ids.tolist())
     replaced = _behind_others(model, ids, meta_spans, np.resize(other_text, len(ids)))
     alone = _behind_others(model, ids, meta_spans, None)
@@ -134,7 +136,7 @@ def chunk_losses(model: HuggingFaceModel, sequence: RunSequence, other_text: NDA
             # The loss of token t stands at t - 1.
             with_earlier = float(whole[start - 1 : end - 1].mean())
             losses = (with_earlier, float(other.mean()), float(without.mean()))
-            yield ChunkLoss(sequence.id, end - start, distance, number, *losses)
+            yield _ChunkLoss(sequence.id, end - start, distance, number, *losses)
 
 
 def _joined(spans: Sequence[tuple[int, int]]) -> list[tuple[int, int]]:
@@ -192,14 +194,14 @@ def _behind_others(
         yield np.concatenate([last_loss, inside])
 
 
-def _interval(losses: Sequence[ChunkLoss]) -> tuple[float, float]:
+def _interval(losses: Sequence[_ChunkLoss]) -> tuple[float, float]:
     """Return the bootstrap 95 % interval of the gain over sequences."""
     numbers = {name: number for number, name in enumerate(dict.fromkeys(loss.sequence for loss in losses))}
     gains, tokens = np.array([(loss.gain, loss.tokens) for loss in losses]).T
     return weighted_interval(gains, tokens, np.array([numbers[loss.sequence] for loss in losses]))
 
 
-def _means(losses: Sequence[ChunkLoss]) -> dict[str, float]:
+def _means(losses: Sequence[_ChunkLoss]) -> dict[str, float]:
     # A row per chunk: its tokens, which weigh the means, and its losses in nats per token; shape (chunks,) each.
     tokens, whole, replaced, without = np.array(
         [(loss.tokens, loss.with_earlier, loss.replaced_earlier, loss.without_earlier) for loss in losses]
@@ -216,7 +218,7 @@ def _means(losses: Sequence[ChunkLoss]) -> dict[str, float]:
     return {**weighted, "gain_standard_error": error}
 
 
-def _binned(losses: Sequence[ChunkLoss]) -> Iterator[dict[str, Any]]:
+def _binned(losses: Sequence[_ChunkLoss]) -> Iterator[dict[str, Any]]:
     """Yield the mean gain of the chunks whose distance lies in [low, high), for bins that are not empty."""
     for low, high in zip((0, *_BINS), (*_BINS, 1 << 62), strict=True):
         inside = [loss for loss in losses if low <= loss.distance < high]

@@ -15,7 +15,6 @@ from collections.abc import Iterator, Sequence
 from functools import partial
 from typing import Final
 
-from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import TEXT, record
 from nextlong.evaluate.task import Request, Sample, Task, prompt_of
 
@@ -35,13 +34,13 @@ def samples(request: Request, kind: str) -> Iterator[Sample | None]:
     per_node = (request.tokenizer.count(_question(kind, size, draw).prompt) - fixed) / size
     size = int((request.room - _BUDGET - fixed) / per_node)
     if size < _FEWEST_NODES:
-        raise EvaluateError(f"--lengths: graphwalks needs more than {request.length} tokens; leave the length out")
+        raise request.too_short("graphwalks")
     while True:
         nodes, sample = size, None
         while nodes >= _FEWEST_NODES and (sample is None or not request.fits(sample)):
             sample = _question(kind, nodes, draw)
             nodes = int(nodes * 0.98)
-        yield sample if sample is not None and request.fits(sample) else None
+        yield sample and request.fitting(sample)
 
 
 def _question(kind: str, size: int, draw: random.Random) -> Sample:
@@ -80,7 +79,7 @@ def _published(request: Request, kind: str) -> Iterator[Sample | None]:
             budget = request.tokenizer.count(", ".join(row["answer_nodes"])) + 32
             sample = Sample(row["prompt"], tuple(row["answer_nodes"]), budget)
             if request.is_in_band(sample):
-                yield sample if request.fits(sample) else None
+                yield request.fitting(sample)
 
 
 def score(answer: str, sample: Sample) -> dict[str, float]:

@@ -41,8 +41,7 @@ def _samples(request: Request, template: str, budget: int) -> Iterator[Sample | 
         details = {"difficulty": row["difficulty"], "length": row["length"], "middle_cut": ids is not None}
         if template == "longbench_0shot_cot":
             details["asked"] = asked
-        sample = Sample(prompt, (row["answer"],), budget, details=details, input_ids=ids)
-        yield sample if request.fits(sample) else None
+        yield request.fitting(Sample(prompt, (row["answer"],), budget, details=details, input_ids=ids))
 
 
 def _truncate_middle(request: Request, text: str, budget: int) -> tuple[str, tuple[int, ...] | None]:
@@ -55,7 +54,7 @@ def _truncate_middle(request: Request, text: str, budget: int) -> tuple[str, tup
     return text[: bounds[first - 1][1]] + text[bounds[-last][0] :], (*ids[:first], *ids[-last:])
 
 
-def conclusion(answer: str, sample: Sample) -> Sample:
+def _conclusion(answer: str, sample: Sample) -> Sample:
     """Return the question for the letter, behind the model's own reasoning and without the document."""
     prompt = prompt_of("longbench_0shot_cot_ans").format(reasoning=answer.strip(), **sample.details["asked"])
     return Sample(prompt, sample.references, _BUDGET)
@@ -78,7 +77,7 @@ TASKS: Final = tuple(
         max_new_tokens=budget,
         usual_length=131_072,
         files=(_DATA,),
-        follow_up=conclusion if variant == "_cot" else None,
+        follow_up=_conclusion if variant == "_cot" else None,
         splits=_SPLITS,
         about="Prompts over 120,000 tokens, or over the length, are cut in their middle; an answer without a letter is wrong.",
     )

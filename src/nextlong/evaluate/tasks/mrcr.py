@@ -49,7 +49,7 @@ def _published(request: Request, needles: int) -> Iterator[Sample | None]:
         turns = tuple((str(turn["role"]), str(turn["content"])) for turn in json.loads(row["prompt"]))
         sample = _conversation(request, turns, row["answer"], row["random_string_to_prepend"])
         if request.is_in_band(sample):
-            yield sample if request.fits(sample) else None
+            yield request.fitting(sample)
 
 
 def _conversation(request: Request, turns: Sequence[_Turn], answer: str, mark: str) -> Sample:
@@ -107,6 +107,7 @@ def _passages(sequence: RunSequence) -> Iterator[Passage]:
 def _mined_conversation(
     request: Request, metas: Sequence[Passage], distractors: Iterable[Passage], draw: random.Random
 ) -> Sample | None:
+    # The random string shows that the question was read; without it an answer scores 0.
     mark = "".join(draw.choices(string.ascii_letters + string.digits, k=10))
     number = draw.randrange(len(metas))
     subject, groups = metas[0].subject, [one.group for one in metas]
@@ -133,8 +134,8 @@ def _mined_conversation(
         behind[groups.index(one.group) if one.group in groups else draw.randrange(len(behind))].append(one)
     passages = [one for part in behind for one in part]
     asked = [(("user", f"Write a passage about {one.subject}."), ("assistant", one.text)) for one in passages]
-    sample = _conversation(request, (*chain.from_iterable(asked), ("user", question)), mark + metas[number].text, mark)
-    return sample if request.fits(sample) else None
+    turns = (*chain.from_iterable(asked), ("user", question))
+    return request.fitting(_conversation(request, turns, mark + metas[number].text, mark))
 
 
 def _tokens(request: Request, one: Passage) -> int:

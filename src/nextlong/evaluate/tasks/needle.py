@@ -21,7 +21,6 @@ from typing import Annotated, Any, Final, NotRequired
 import numpy as np
 from annotated_types import Len
 
-from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import TEXT, record
 from nextlong.evaluate.task import Request, Sample, Task
 from nextlong.evaluate.texts import HAYSTACK, Haystacks, haystack_text
@@ -44,7 +43,7 @@ def samples(request: Request, depths: int = 11) -> Iterator[Sample | None]:
     """
     room = request.room - _BUDGET - request.tokenizer.count(_PROMPT.format(context=_NEEDLE) + _PREFIX) - 2
     if room < 1:
-        raise EvaluateError(f"--lengths: needle needs more than {request.length} tokens; leave the length out")
+        raise request.too_short("needle")
     count = request.samples or depths
     places = np.linspace(0, 100, min(count, depths)) if count != 1 else np.array([50.0])
     haystacks = Haystacks(request, haystack_text(request.data), room, rounds=-(-count // depths))
@@ -58,8 +57,7 @@ def samples(request: Request, depths: int = 11) -> Iterator[Sample | None]:
         place = len(haystack) if near >= len(haystack) else ends[bisect_right(ends, near) - 1]
         prompt = _PROMPT.format(context=haystack[:place] + _NEEDLE + haystack[place:])
         details = {"depth": depth, "chars_before": len(before), "chars_behind": len(behind + _PREFIX)}
-        sample = Sample(prompt, _FACTS, _BUDGET, _PREFIX, details=details)
-        yield sample if request.fits(sample) else None
+        yield request.fitting(Sample(prompt, _FACTS, _BUDGET, _PREFIX, details=details))
 
 
 def _found(answer: str, sample: Sample) -> dict[str, float]:
@@ -67,8 +65,8 @@ def _found(answer: str, sample: Sample) -> dict[str, float]:
     return {"found": float(all(is_found)), "found_share": sum(is_found) / len(is_found)}
 
 
-NEEDLES: Final = "nolima/needle_set.json"
-BOOKS: Final = tuple(f"nolima/rand_shuffle/rand_book_{number}.txt" for number in range(1, 6))
+_NEEDLES: Final = "nolima/needle_set.json"
+_BOOKS: Final = tuple(f"nolima/rand_shuffle/rand_book_{number}.txt" for number in range(1, 6))
 _DEPTHS: Final = 26
 _LATENT_BUDGET: Final = 192
 _TEMPLATE: Final = (
@@ -128,15 +126,15 @@ def _published(rows: Iterable[Json]) -> Iterator[_LatentNeedle]:
 def _latent_samples(request: Request, source: str) -> Iterator[Sample | None]:
     """Yield every needle at every depth of every text, in random order, so that the first N are a fair part of them."""
     if source == "published":
-        needles = list(_published(request.data.json_lines(NEEDLES, _SHAPE)))
-        texts = [request.data.text(book) for book in BOOKS]
+        needles = list(_published(request.data.json_lines(_NEEDLES, _SHAPE)))
+        texts = [request.data.text(book) for book in _BOOKS]
     else:
         needles = [_LatentNeedle(text, question, _TEMPLATE, _NAMES) for text, question in _OWN]
         texts = [haystack_text(request.data)]
     around = max(request.tokenizer.count(one.template + one.question + one.text) for one in needles)
     room = request.room - _LATENT_BUDGET - around - 8
     if room < 64:
-        raise EvaluateError(f"--lengths: nolima needs more than {request.length} tokens; leave the length out")
+        raise request.too_short("nolima")
     draw = random.Random(request.seed)
     haystacks = [Haystacks(request, text, room, rounds=1).of_round(0) for text in texts]
     placements = list(product(range(len(texts)), needles, np.linspace(0, 100, _DEPTHS).tolist()))
@@ -149,8 +147,7 @@ def _latent_samples(request: Request, source: str) -> Iterator[Sample | None]:
         prompt = needle.template.replace("{question}", question).replace("{haystack}", text)
         references = (name,) if name else needle.answers
         details = {"depth": round(depth, 1), "question": needle.question}
-        sample = Sample(prompt, references, _LATENT_BUDGET, details=details)
-        yield sample if request.fits(sample) else None
+        yield request.fitting(Sample(prompt, references, _LATENT_BUDGET, details=details))
 
 
 def _insert(haystack: str, needle: str, depth: float) -> str:
@@ -179,7 +176,7 @@ TASKS: Final = (
         category="NoLiMa",
         make=partial(_latent_samples, source="published"),
         samples=7540,
-        files=(NEEDLES, *BOOKS),
+        files=(_NEEDLES, *_BOOKS),
     ),
     _latent(
         name="nolima_own",

@@ -29,11 +29,13 @@ from nextlong.evaluate.scores import plain, string_match_all, string_match_part
 from nextlong.evaluate.task import Request, Sample, Task
 from nextlong.text import Json
 
-Build = Callable[[int], Sample]  # the size of a context → a question
+_Build = Callable[[int], Sample]  # the size of a context → a question
+_LEAST_TOKENS: Final = 1024  # below which a prompt is all instruction
+_LEAST_NEEDLE_TOKENS: Final = 256
 _REDRAWS: Final = 20  # of the smallest context; NVIDIA's scripts never give up
 
 
-def largest(request: Request, build: Build, *, lower: int, upper: int, step: int) -> int:
+def largest(request: Request, build: _Build, *, lower: int, upper: int, step: int) -> int:
     """Return the largest context in [lower, upper] that fits, else `step`, as NVIDIA's scripts do."""
     best = step
     while lower <= upper:
@@ -45,7 +47,7 @@ def largest(request: Request, build: Build, *, lower: int, upper: int, step: int
     return best
 
 
-def upper_bound(request: Request, build: Build, *, step: int) -> int:
+def _upper_bound(request: Request, build: _Build, *, step: int) -> int:
     """Return three times the context size that the tokens of a small one predict."""
     tokens_per_unit = request.tokenizer.count(build(step).text) / step
     return max(int((request.room / tokens_per_unit) * 3), step * 2)
@@ -68,13 +70,6 @@ def fitting(
         if sample is None:
             return
         yield sample if redraws <= _REDRAWS else None
-
-
-def _refuse_short(request: Request, task: str, *, least: int = 1024) -> None:
-    if request.length < least:
-        raise EvaluateError(
-            f"--lengths: {task} needs at least {least} tokens, not {request.length:,}; leave the length or the task out"
-        )
 
 
 # Needles: the score is the share of values that are found.
@@ -111,7 +106,7 @@ class Form:
     queries: int = 1
 
 
-FORMS: Final = {
+_FORMS: Final = {
     "niah_single_1": Form("noise"),
     "niah_single_2": Form("essay"),
     "niah_single_3": Form("essay", value_kind="uuids"),
@@ -124,19 +119,19 @@ FORMS: Final = {
 
 
 def _needle_samples(request: Request, form: Form) -> Iterator[Sample | None]:
-    _refuse_short(request, "a needle", least=256)
+    request.require(_LEAST_NEEDLE_TOKENS, "a needle")
     draw = random.Random(request.seed)
     essay = texts.essay_words(request.data) if form.haystack == "essay" else []
-    build = partial(needle_question, form=form, draw=draw, seed=request.seed, essay=essay)
+    build = partial(_needle_question, form=form, draw=draw, seed=request.seed, essay=essay)
     step = 25 if request.length >= 4096 else 5
     if form.haystack == "essay":
         step = 500 if request.length >= 4096 else 50  # NVIDIA's 500 words leave no room below
-    upper = upper_bound(request, build, step=step)
+    upper = _upper_bound(request, build, step=step)
     size = largest(request, build, lower=step, upper=upper, step=step)
     return fitting(request, lambda _, used: build(used), size=size, step=step)
 
 
-def needle_question(size: int, *, form: Form, draw: random.Random, seed: int, essay: list[str]) -> Sample:
+def _needle_question(size: int, *, form: Form, draw: random.Random, seed: int, essay: list[str]) -> Sample:
     """Return a question whose haystack has `size` words of the essay, or lines."""
     keys: list[str] = []
     values: list[list[str]] = []
@@ -215,14 +210,14 @@ class _Draws:
 
 
 def _variable_samples(request: Request) -> Iterator[Sample | None]:
-    _refuse_short(request, "vt")
+    request.require(_LEAST_TOKENS, "vt")
     draws = _Draws(request.seed)
     example = _worked_example(request, draws)
     build = partial(_chain_question, draws=draws)
     step = 10 if request.length >= 4096 else 5
     # The bound comes from the whole length and the search from what the example leaves, as in NVIDIA's script.
     left = replace(request, length=request.length - request.tokenizer.count(example))
-    size = largest(left, build, lower=step, upper=upper_bound(request, build, step=step), step=step)
+    size = largest(left, build, lower=step, upper=_upper_bound(request, build, step=step), step=step)
 
     def with_example(_: int, used: int) -> Sample:
         sample, shown = build(used), example
@@ -236,7 +231,7 @@ def _variable_samples(request: Request) -> Iterator[Sample | None]:
 def _worked_example(request: Request, draws: _Draws) -> str:
     short = replace(request, length=_EXAMPLE_TOKENS)
     build = partial(_chain_question, draws=draws, is_example=True)
-    size = largest(short, build, lower=5, upper=upper_bound(short, build, step=5), step=5)
+    size = largest(short, build, lower=5, upper=_upper_bound(short, build, step=5), step=5)
     shown = next(fitting(short, lambda _, used: build(used), size=size, step=5)) or build(5)
     return f"{shown.text} {' '.join(shown.references)}\n"
 
@@ -272,7 +267,7 @@ _LISTED: Final = " Answer: The top 10 words that appear most often in the list a
 
 
 def _common_words_samples(request: Request) -> Iterator[Sample | None]:
-    _refuse_short(request, "cwe")
+    request.require(_LEAST_TOKENS, "cwe")
     few = sorted({one for kind in ("noun", "adjective", "verb") for one in texts.wonderwords(kind)})
     random.Random(request.seed).shuffle(few)
     many = list(request.data.json(_ENGLISH_WORDS, _WORDS).values()) if request.data.has(_ENGLISH_WORDS) else []
@@ -321,20 +316,15 @@ _DECODED: Final = " Answer: According to the coded text above, the three most fr
 
 
 def _frequent_words_samples(request: Request) -> Iterator[Sample | None]:
-    """Return fwe's samples; the answer's tokens are taken from the length first, and all else follows from the rest."""
-    _refuse_short(request, "fwe")
-    draw = random.Random(request.seed)
-    step = (request.room - _CODED_BUDGET) // 32
-    build = partial(_coded_text, _vocabulary(request, draw), seed=request.seed)
-    words = (request.room - _CODED_BUDGET) // _LETTERS
-    while request.tokenizer.count(build(words).text) < request.room - _CODED_BUDGET:
+    """Yield fwe's samples; the answer's tokens are taken from the length first, and all else follows from the rest."""
+    request.require(_LEAST_TOKENS, "fwe")
+    draw, room = random.Random(request.seed), request.room - _CODED_BUDGET
+    vocabulary, words = _vocabulary(request, draw), room // _LETTERS
+    step = room // 32
+    while request.tokenizer.count(_coded_text(vocabulary, words, seed=request.seed).text) < room:
         words += step
-    return _frequent_words(request, draw, words=words - step, step=step)
-
-
-def _frequent_words(request: Request, draw: random.Random, *, words: int, step: int) -> Iterator[Sample | None]:
     while True:
-        vocabulary, used = _vocabulary(request, draw), words
+        vocabulary, used = _vocabulary(request, draw), words - step
         while used > 0 and not request.fits(sample := _coded_text(vocabulary, used, seed=request.seed)):
             used -= step
         yield sample if used > 0 else None
@@ -432,7 +422,7 @@ def _read_hotpotqa(data: DataFiles) -> Questions:
 
 
 def _qa_samples(request: Request, read: Callable[[DataFiles], Questions]) -> Iterator[Sample | None]:
-    _refuse_short(request, "qa")
+    request.require(_LEAST_TOKENS, "qa")
     questions, documents = read(request.data)
     if not questions:
         raise EvaluateError(f"{_SQUAD} or {_HOTPOTQA}: no question in it can be answered; {origin(_SQUAD)}")
@@ -446,7 +436,7 @@ def _qa_samples(request: Request, read: Callable[[DataFiles], Questions]) -> Ite
         return Sample(_ASK.format(context=context, query=question.text), question.answers, 32, " Answer:")
 
     first = partial(build, 0)
-    upper = upper_bound(request, first, step=_QA_STEP)
+    upper = _upper_bound(request, first, step=_QA_STEP)
     size = largest(request, first, lower=_QA_STEP, upper=upper, step=_QA_STEP)
     in_order = lambda index, used: build(index, used) if index < len(questions) else None  # noqa: E731
     return fitting(request, in_order, size=size, step=_QA_STEP)
@@ -476,7 +466,7 @@ TASKS: Final = (
             max_new_tokens=128,
             files=(texts.ESSAYS,) if form.haystack == "essay" else (),
         )
-        for name, form in FORMS.items()
+        for name, form in _FORMS.items()
     ),
     _all(name="vt", make=_variable_samples, max_new_tokens=30, version=2),
     _all(name="cwe", make=_common_words_samples, max_new_tokens=120, optional=lambda _: (_ENGLISH_WORDS,)),

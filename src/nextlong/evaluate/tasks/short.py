@@ -16,7 +16,7 @@ from nextlong.evaluate.results import Score
 from nextlong.evaluate.task import ALL_SAMPLES, Probe, Request
 from nextlong.text import Json
 
-HARNESS: Final = {  # with the headings of the paper's table
+_HARNESS: Final = {  # with the headings of the paper's table
     "hellaswag": "Hel.",
     "lambada_openai": "Lam.",
     "arc_challenge": "AR-C.",
@@ -39,7 +39,7 @@ def check_model(model: HuggingFaceModel, _: Path | None) -> None:
 def measure(model: HuggingFaceModel, request: Request) -> Json:
     """Measure the seven tasks, in percent; the score is the mean of their acc."""
     limit = None if request.samples in (None, ALL_SAMPLES) else request.samples
-    measured, answers = _harness_results(model, list(HARNESS), limit=limit)
+    measured, answers = _harness_results(model, list(_HARNESS), limit=limit)
     scores = {f"{task} {metric}": 100 * value for task, values in measured.items() for metric, value in values.items()}
     average = Score.mean([Score.of_answers(task, right) for task, right in answers.items()])
     return {"scores": {"average": average.value, **scores}, "answers": answers, "n": average.n}
@@ -88,7 +88,7 @@ TASKS: Final = (
         lengths=None,
         version=2,
         check_model=check_model,
-        columns={"Avg.": "average", **{heading: f"{task} acc" for task, heading in HARNESS.items()}},
+        columns={"Avg.": "average", **{heading: f"{task} acc" for task, heading in _HARNESS.items()}},
         about="lm-eval, zero-shot, acc, percent (paper, Table 4).",
     ),
 )

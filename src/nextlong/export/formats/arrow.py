@@ -69,8 +69,7 @@ def close(folder: Path, shards: Sequence[ArrowShard]) -> None:
 
 
 def read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of the files that `state.json` lists. Raises ValueError where columns are not those of
-    `dataset_info.json`."""
+    """Yield the rows of the files in `state.json`. Raises ValueError for columns that `dataset_info.json` does not have."""
     state, info = (json.loads((folder / name).read_bytes()) for name in ("state.json", "dataset_info.json"))
     check_index("state.json", [file["filename"] for file in state["_data_files"]], files)
     features = pa.schema([(name, _arrow_type(feature)) for name, feature in info["features"].items()])

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from nextlong.export.formats import parquet
 
@@ -11,7 +12,7 @@ _COLUMNS = ("input_ids", "attention_mask", "labels")
 FORMAT = replace(
     parquet.FORMAT,
     name="axolotl",
-    write=parquet.with_columns(_COLUMNS),
+    write=partial(parquet.write, columns=_COLUMNS),
     wanted="ids",
     keys=parquet.FORMAT.keys - {"pad_documents_to"},  # it pads by itself, and expects no padding within a row
     columns=_COLUMNS,

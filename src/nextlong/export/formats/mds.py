@@ -83,8 +83,7 @@ def shard_sizes(rows: RowSizes, options: Options) -> list[int]:
 
 
 def read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    """Yield the rows of the shards that `index.json` lists. Raises ValueError where index, header and shard
-    disagree."""
+    """Yield the rows of the shards in `index.json`. Raises ValueError where index, header and shard disagree."""
     shards = shards_of(folder)
     check_index("index.json", [shard.name for shard in shards], sorted(files))
     for shard in shards:
@@ -104,8 +103,7 @@ def shards_of(folder: Path) -> list[StoredShard]:
 
 
 class StoredShard:
-    """A shard of any `MDSWriter`, by its entry in the index: a sequence of rows, mapped into memory where it is not
-    compressed."""
+    """A shard of any `MDSWriter`, by its index entry: a sequence of rows, memory-mapped unless it is compressed."""
 
     def __init__(self, folder: Path, entry: Mapping[str, Any]) -> None:
         """Take the entry apart; nothing is read yet."""
@@ -120,7 +118,7 @@ class StoredShard:
         return self._samples
 
     def __getitem__(self, place: int) -> dict[str, Any]:
-        """Return the columns of one row, those of encodings that are not known here left out."""
+        """Return the columns of one row, without those of unknown encodings."""
         first, last = np.frombuffer(self._data, "<u4", 2, 4 + 4 * place).tolist()
         sample = self._data[first:last]
         unsized = sum(size is None for _, _, size in self.columns)
@@ -180,6 +178,7 @@ def _samples(block: Resolved) -> Iterator[list[bytes | memoryview]]:
     ids = np.ascontiguousarray(block.input_ids).data.cast("B")  # int32 as uint32: no id is negative
     for row, domain in enumerate(block.domains):
         start, stop = block.token_offsets[row : row + 2].tolist()
+        # (d,) where the documents of the row end, and (d, 2) [start, end) of each; sizes are those of the columns before the ids.
         ends = np.cumsum(block.document_lengths[slice(*block.document_offsets[row : row + 2])], dtype=np.uint32)
         indices = np.column_stack([np.append(np.uint32(0), ends[:-1]), ends])
         shape, indices_shape, name = _shape(stop - start), _shape(len(ends), 2), domain.encode()

@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, BinaryIO, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -32,8 +32,7 @@ _UINT16_VOCABULARY: Final = 65_500  # Megatron's own bound: it leaves room for i
 
 
 class MegatronShard(ShardResult):
-    """A shard, its documents, the id put behind those that do not end in it, and the name of its files without their
-    ends."""
+    """A shard: its documents, the id appended to those that do not end in it, and its file names without suffixes."""
 
     documents: int
     eod: int | None
@@ -69,8 +68,7 @@ def write(out: Path, rows: Iterable[Resolved], options: Options) -> MegatronShar
 
 
 def close(folder: Path, shards: Sequence[MegatronShard]) -> None:
-    """Write `blend.txt`: one line per shard: its tokens, which are its weight in a blend, and its prefix relative to
-    the folder."""
+    """Write `blend.txt`: for each shard a line with its tokens, which are its weight, and its prefix below the folder."""
     lines = [f"{shard.tokens} {shard.prefix}\n" for shard in shards]
     (folder / "blend.txt").write_text("".join(lines), encoding="utf-8")
 
@@ -92,18 +90,18 @@ def read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
             yield {"input_ids": ids[start:stop]}
 
 
-def _write_block(file: Any, block: Resolved, dtype: np.dtype[Any], eod: int | None) -> NDArray[np.int32]:
+def _write_block(file: BinaryIO, block: Resolved, dtype: np.dtype[Any], eod: int | None) -> NDArray[np.int32]:
     """Write the ids of a block; return the lengths of its documents in the file, shape (D,)."""
     ids = np.ascontiguousarray(block.input_ids, dtype)
     if eod is None:
-        file.write(ids)
+        file.write(ids.data)
         os.fsync(file.fileno())
         return block.document_lengths
     ends = np.cumsum(block.document_lengths, dtype=np.int64)
     is_open = ids[ends - 1] != eod
     last = np.array([eod], dtype).tobytes()
     for (start, stop), takes_eod in zip(pairwise([0, *ends.tolist()]), is_open.tolist(), strict=True):
-        file.write(ids[start:stop])
+        file.write(ids[start:stop].data)
         if takes_eod:
             file.write(last)
     os.fsync(file.fileno())

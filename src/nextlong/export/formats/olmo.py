@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from nextlong.artifacts.resolved import Resolved
 from nextlong.artifacts.results import ShardResult
@@ -54,8 +55,7 @@ def write(out: Path, rows: Iterable[Resolved], options: Options) -> OlmoShard:
 
 
 def read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
-    """Yield the documents of the arrays by the offsets beside them. Raises ValueError where these do not tile the
-    array."""
+    """Yield the documents of the arrays by the offsets beside them. Raises ValueError unless these tile the array."""
     for name in files:
         with gzip.open(folder / name.replace(".npy", ".csv.gz"), "rt", newline="") as lines:
             places = [(int(start), int(end)) for start, end in csv.reader(lines)]
@@ -72,9 +72,9 @@ def read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
             before = end
 
 
-def _document_ends(block: Resolved, eos: int | None) -> Any:
+def _document_ends(block: Resolved, eos: int | None) -> NDArray[np.int64]:
     """Return where the documents of a block end, shape (D,), which must be where its EOS tokens stand."""
-    ends = np.cumsum(block.document_lengths, dtype=np.int64)
+    ends: NDArray[np.int64] = np.cumsum(block.document_lengths, dtype=np.int64)
     if not np.array_equal(np.flatnonzero(block.input_ids == eos) + 1, ends):
         raise ExportError(
             "olmo: a document has no EOS token at its end, or one before, by which OLMo-core would part it; run again with "

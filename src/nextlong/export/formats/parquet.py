@@ -7,8 +7,7 @@ too; a dictionary of ids costs time and saves nothing.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from functools import partial
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Final
 
@@ -65,11 +64,6 @@ def read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
         with pq.ParquetFile(folder / name) as file:
             for batch in file.iter_batches(batch_size=_ROWS_AT_ONCE):
                 yield from rows_of(batch)
-
-
-def with_columns(columns: Sequence[str]) -> Callable[[Path, Iterable[Any], Options], ShardResult]:
-    """Return the `write` of a format that has these columns instead."""
-    return partial(write, columns=columns)
 
 
 FORMAT = Format(

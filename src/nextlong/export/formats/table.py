@@ -110,6 +110,7 @@ def _padded(block: Resolved, multiple: int, *, pad_id: int) -> tuple[Resolved, N
     """Return the block with padding behind each document, and the tokens that each then occupies, shape (D,)."""
     lengths = block.document_lengths.astype(np.int64)
     room = -(-lengths // multiple) * multiple
+    # (D,) where each document starts among all tokens of the block, before and after padding.
     starts, new_starts = np.cumsum(lengths) - lengths, np.cumsum(room) - room
     ids = np.full(room.sum(), pad_id, np.int32)
     ids[np.arange(lengths.sum()) + np.repeat(new_starts - starts, lengths)] = block.input_ids
@@ -131,8 +132,7 @@ def _padded(block: Resolved, multiple: int, *, pad_id: int) -> tuple[Resolved, N
 
 
 def _labels(block: Resolved, room: NDArray[np.int32]) -> NDArray[np.int32]:
-    """Return the ids, with -100 at the first token of each document (no context predicts it) and at padding, shape
-    (S,)."""
+    """Return the ids, (S,), with -100 at padding and at the first token of each document, which no context predicts."""
     labels = block.input_ids.copy()
     starts = np.cumsum(room, dtype=np.int64) - room
     labels[starts] = _IGNORED

@@ -4,6 +4,7 @@ label."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 
 from nextlong.export.formats import parquet
 
@@ -12,7 +13,7 @@ _COLUMNS = ("input_ids", "seq_lengths")
 FORMAT = replace(
     parquet.FORMAT,
     name="torchtitan",
-    write=parquet.with_columns(_COLUMNS),
+    write=partial(parquet.write, columns=_COLUMNS),
     wanted="ids",
     keys=parquet.FORMAT.keys - {"pad_documents_to"},  # its flex attention accepts documents of any length
     columns=_COLUMNS,

@@ -70,7 +70,10 @@ def draw(run: Run, spans: Sequence[Span], *, lead: int) -> ChunkMap | None:
         ),
     ]
     variance = float((singular[:2] ** 2).sum() / (singular**2).sum())
-    return ChunkMap(charts.scatter(series, height=240), len(sampled), variance)
+    chart = charts.scatter(
+        series, height=250, x_label="first principal component", y_label="second principal component"
+    )
+    return ChunkMap(chart, len(sampled), variance)
 
 
 def _by_source(sources: Sequence[str], points: Sequence[Point]) -> list[Series]:

@@ -12,7 +12,7 @@ from markupsafe import Markup
 
 from nextlong.picture import charts
 from nextlong.picture.charts import Point, Series
-from nextlong.report.page.numbers import source_names, spoken_bin
+from nextlong.report.page.numbers import source_names, spoken_bin, step_title
 from nextlong.report.page.words import Plain, is_extended
 
 _MAX_SOURCES: Final = 12
@@ -23,8 +23,6 @@ _ROLES: Final = {  # name and colour, as in the strip
     "document": ("documents", "plain1"),
     "separator": ("separators and special tokens", "between"),
 }
-_YIELD_COLOURS: Final = {"kept": "run0", "spare": "plain0", "untried": "plain1", "dropped": "run1"}
-_YIELD_NAMES: Final = {"spare": "unused", "untried": "not tried"}
 
 
 def by_rank(plain: Plain, names: Sequence[str]) -> Markup:
@@ -108,15 +106,21 @@ def exposure(plain: Plain, names: Sequence[str]) -> Markup:
 
 
 def sources(plain: Plain, names: Sequence[str]) -> Markup:
-    """Draw which sources the tokens come from; nothing if one run has one source."""
+    """Draw which sources the tokens come from, beside their shares of a common corpus; nothing if one run has one source."""
     shown = source_names(plain)[:_MAX_SOURCES]
     if len(shown) == len(plain) == 1:
         return Markup()
-    rows = []
-    for stats in plain:
-        total = max(1, sum(stats["tokens_by_source"].values()))
-        rows.append([100 * stats["tokens_by_source"].get(name, 0) / total for name in shown])
-    return _bars(names, shown, rows, label="percent of the tokens", unit=" %", form="{:.1f}")
+    rows = [_percent(stats["tokens_by_source"], shown) for stats in plain]
+    labels = names if len(plain) > 1 else ["tokens of the sequences"]
+    series = [Series(name, f"run{number}", row) for number, (name, row) in enumerate(zip(labels, rows, strict=True))]
+    if all(stats["corpus_by_source"] == plain[0]["corpus_by_source"] for stats in plain):
+        series.append(Series("characters of the corpus", "plain1", _percent(plain[0]["corpus_by_source"], shown)))
+    return charts.bars(shown, series, label="percent", unit=" %", form="{:.1f}")
+
+
+def _percent(counts: Mapping[str, int], names: Sequence[str]) -> list[float]:
+    total = max(1, sum(counts.values()))
+    return [100 * counts.get(name, 0) / total for name in names]
 
 
 def roles(plain: Plain, names: Sequence[str]) -> Markup:
@@ -133,11 +137,13 @@ def roles(plain: Plain, names: Sequence[str]) -> Markup:
 
 def outcome(plain: Plain, names: Sequence[str]) -> Markup:
     """Draw what became of the drafts."""
-    parts = {key: [float(stats["yields"][key]) for stats in plain] for key in ("kept", "spare", "untried")}
-    parts["dropped"] = [float(sum(stats["yields"]["dropped"].values())) for stats in plain]
-    series = [
-        Series(_YIELD_NAMES.get(key, key), _YIELD_COLOURS[key], values) for key, values in parts.items() if any(values)
-    ]
+    yields = [stats["yields"] for stats in plain]
+    parts = {
+        ("kept", "run0"): [of["kept"] for of in yields],
+        ("not needed", "plain0"): [of["spare"] + of["untried"] for of in yields],
+        ("dropped", "run1"): [sum(of["dropped"].values()) for of in yields],
+    }
+    series = [Series(*named, values) for named, values in parts.items() if any(values)]
     return charts.bars(_one_name(names), series, label="drafts of a sequence", stacked=True)
 
 
@@ -150,7 +156,7 @@ def seconds(plain: Plain, names: Sequence[str]) -> Markup:
         )
     )
     rows = [[of_run.get(name, 0.0) for name in steps] for of_run in held]
-    return _bars(names, steps, rows, label="seconds", unit=" s", form="{:,.1f}")
+    return _bars(names, list(map(step_title, steps)), rows, label="seconds", unit=" s", form="{:,.1f}")
 
 
 def _bars(

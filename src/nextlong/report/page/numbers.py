@@ -9,6 +9,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from nextlong.pipeline import STEP_TITLES
 from nextlong.report.page.words import SETTINGS, Plain, is_extended
 
 Path = tuple[str | int, ...]
@@ -113,8 +114,8 @@ def yields(plain: Plain) -> list[Row]:
         "asked": "sequences requested",
         "drafts": "drafts of a sequence",
         "kept": "kept",
-        "spare": "unused: more than requested",
-        "untried": "not tried: enough were kept",
+        "spare": "not needed: composed beyond the number requested",
+        "untried": "not needed: not composed",
     }
     rows = [row(name, plain, ("yields", key)) for key, name in names.items()]
     for reason in dict.fromkeys(reason for stats in plain for reason in stats["yields"]["dropped"]):
@@ -168,8 +169,8 @@ def _row_where(name: str, plain: Plain, path: Path, where: Mapping[str, Any], pa
     return Row(name, tuple(cells))
 
 
-def bins(plain: Plain, *path: str | int, of: str, part: str = "count") -> list[Row]:
-    """Return a histogram; `of` says what a bin of whole numbers counts, and is empty for cosines."""
+def bins(plain: Plain, *path: str | int, form: str, part: str = "count") -> list[Row]:
+    """Return a histogram; `form` makes the name of a row of its bin."""
 
     def histogram(stats: Mapping[str, Any]) -> Any:
         found: Any = stats
@@ -180,14 +181,14 @@ def bins(plain: Plain, *path: str | int, of: str, part: str = "count") -> list[R
     edges = sorted({(one["least"], one["most"]) for stats in plain for one in histogram(stats)})
     return [
         _row_where(
-            f"{spoken_bin(*edge)} {of}" if of else f"from {edge[0]:.2f}",
+            form.format(f"{least:.2f}" if isinstance(least, float) and most < 2 else spoken_bin(least, most)),
             plain,
             path,
-            {"least": edge[0], "most": edge[1]},
+            {"least": least, "most": most},
             part,
             "{:,}",
         )
-        for edge in edges
+        for least, most in edges
     ]
 
 
@@ -203,7 +204,7 @@ def reuse(plain: Plain) -> list[Row]:
         row("uses of a chunk, mean", plain, ("reuse", "mean"), "{:.2f}"),
         row("uses of a chunk, maximum", plain, ("reuse", "max")),
     ]
-    return _filled([*rows, *bins(plain, "reuse", "histogram", of="uses: chunks", part="chunks")])
+    return _filled([*rows, *bins(plain, "reuse", "histogram", form="chunks used {}×", part="chunks")])
 
 
 def hubs(plain: Mapping[str, Any]) -> list[Row]:
@@ -231,9 +232,16 @@ def source_names(plain: Plain) -> list[str]:
 
 
 def sources(plain: Plain) -> list[Row]:
-    """Return the tokens of each source, the largest first."""
+    """Return the tokens of each source, the largest first, and its characters in the corpus."""
     names = source_names(plain)
-    shown = [row(name, plain, ("tokens_by_source", name)) for name in names[:_SHOWN_SOURCES]]
+    shown = [
+        found
+        for name in names[:_SHOWN_SOURCES]
+        for found in (
+            row(f"{name}: tokens", plain, ("tokens_by_source", name)),
+            row(f"{name}: characters in the corpus", plain, ("corpus_by_source", name)),
+        )
+    ]
     if rest := names[_SHOWN_SOURCES:]:
         sums = [sum(stats["tokens_by_source"].get(name, 0) for name in rest) for stats in plain]
         shown.append(Row(f"{len(rest):,} more sources together", tuple(Cell(f"{total:,}") for total in sums)))
@@ -266,7 +274,7 @@ def costs(plain: Mapping[str, Any]) -> list[Row]:
     """Return seconds, peak memory and disk space of each step of one run, in order."""
     return [
         Row(
-            step["step"],
+            step_title(step["step"]),
             (
                 _cell(plain, ("steps", place, "seconds"), "{:,.1f} s"),
                 _megabytes(plain, ("steps", place, "peak_bytes"), "{:,.0f} MB"),
@@ -275,6 +283,11 @@ def costs(plain: Mapping[str, Any]) -> list[Row]:
         )
         for place, step in enumerate(plain["steps"])
     ]
+
+
+def step_title(name: str) -> str:
+    """Return what a step does, with its name."""
+    return f"{STEP_TITLES[name]} ({name})" if name in STEP_TITLES else f"write the files ({name})"
 
 
 def _megabytes(plain: Mapping[str, Any], path: Path, form: str) -> Cell:

@@ -45,6 +45,7 @@ class Shown:
     before_caption: str
     after: tuple[Drawn, ...]
     map: ChunkMap | None
+    first: str  # which chunk is shown first
 
 
 @dataclass(frozen=True)
@@ -67,8 +68,11 @@ def shown(runs: Sequence[Run], names: Sequence[str]) -> Shown | None:
     is_common = len({one.lead for one in chosen}) == 1
     before, caption = _before(chosen[0]) if is_common else (Markup(), "")
     after = tuple(_after(one, scale, limit, alone=len(runs) == 1) for one in chosen)
+    spans = chosen[0].sequence.spans
+    drawn_map = chunk_map.draw(chosen[0].run, spans, lead=chosen[0].lead)
+    has_negatives = any(span.role == "negative" for span in spans)
     return Shown(
-        is_common, before, caption, after, chunk_map.draw(chosen[0].run, chosen[0].sequence.spans, lead=chosen[0].lead)
+        is_common, before, caption, after, drawn_map, pieces.EXAMPLE if len(runs) == 1 and has_negatives else ""
     )
 
 
@@ -123,11 +127,10 @@ def _texts(run: Run, sequence: OneSequence, limit: int) -> StripTexts | None:
     """Return texts of at most `limit` characters each; None where that would be too little to read."""
     if limit < _FEWEST_CHARS:
         return None
-    whole = sequence.texts
-    texts = [text[:limit] for text in whole]
+    texts = [text if len(text) <= limit else f"{text[:limit]}…" for text in sequence.texts]
     known = shared_words.frequencies(run.corpus.texts(measures.sample_chunks(run, SAMPLED_TEXTS)).tolist())
     shared = [
         shared_words.shared(text, texts[other], known) if other >= 0 else []
         for text, other in zip(texts, pieces.partners(sequence.spans), strict=True)
     ]
-    return StripTexts(texts=texts, words=shared, shortened_to=limit if any(len(text) > limit for text in whole) else 0)
+    return StripTexts(texts=texts, words=shared)

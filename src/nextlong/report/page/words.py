@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
+from nextlong.artifacts.left_out import EXCLUDED
 from nextlong.picture.pieces import neighbours_before
 from nextlong.recipe.keys import NEGATIVES
-from nextlong.runs.run import Span
+from nextlong.runs.run import Run, Span
 from nextlong.runs.stats import NEAR_IDENTICAL_COSINE
 from nextlong.runs.warnings import (
     LEAST_BYTES_PER_TOKEN,
@@ -30,7 +31,11 @@ from nextlong.schemas import Layout
 from nextlong.sequences.corpus_size import MOST_DROPPED
 from nextlong.text import counted
 
+# Of five corpora that pass all checks at 32,768 tokens (docs/warnings.md): the least and the most
+_LSA_MEANS: Final = 0.39, 0.61  # mean cosine of the negatives
+_META_TOKENS: Final = 1050, 1700  # tokens of the meta-document of a sequence, on average
 Plain = Sequence[Mapping[str, Any]]  # `Stats.as_json()` of each run
+_SHOWN_FILES: Final = 4
 _FATAL: Final = (
     "own-document-negatives",
     "repeated-chunks",
@@ -39,10 +44,12 @@ _FATAL: Final = (
 )  # warnings that forbid training
 
 _OPENINGS: Final = {
-    Layout.EXTENDED: "Short documents were turned into long sequences to train a language model on. Each sequence takes one "
-    "document, splits it into chunks, and inserts chunks of other documents between them: hard negatives, the most similar "
-    "text in the corpus. To predict a chunk, a model must find the previous chunk of the same document thousands of tokens "
-    "earlier and ignore the similar text in between.",
+    Layout.EXTENDED: "Short documents were turned into long sequences to train a language model on. A sequence takes one document "
+    "(its meta-document), splits it into meta-chunks, and inserts negatives between them: the chunks of other "
+    "documents that are "
+    "most similar to the meta-chunk before. To predict a meta-chunk, a model must find the one before it, thousands "
+    "of tokens "
+    "earlier, and ignore the similar text in between.",
     Layout.CONCATENATED: "Documents were concatenated into long sequences to train a language model on. Each document stays whole "
     "as far as it fits, so its parts stay next to each other.",
     Layout.INTERLEAVED: "Documents were split into parts, and the parts of several documents were interleaved into long sequences "
@@ -50,48 +57,76 @@ _OPENINGS: Final = {
 }
 
 _READ: Final = {
-    "rank": "Higher means harder to tell apart. A line that falls slowly means that the corpus holds enough similar text; a line "
-    "near that of random pairs means unrelated negatives. Hover to see n, the number of chunks at that rank.",
-    "similarity": "1 means the same text, 0 means nothing in common. Mass near 1 means near-duplicates, "
-    "mass near 0 unrelated text.",
-    "distance": "How far back a model must attend to find the previous chunk of the same document. Distances below 1,000 tokens "
-    "teach little that short documents do not.",
-    "source-cosine": "The negatives of each source's meta-documents. A source near the mean of random pairs has too little similar "
+    "rank": "Rank 1 is the most similar negative of a meta-chunk. Good: far above the line of random pairs, and "
+    "falling slowly, which "
+    "means that the corpus holds enough similar text. Hover to see n, the number of negatives at that rank.",
+    "similarity": "1 means the same text; random pairs show what unrelated text has. Good lies in between: unrelated "
+    "text is easy to "
+    f"ignore, and nearly identical text ({NEAR_IDENTICAL_COSINE} or more) teaches little. The scale depends on the "
+    f"encoder.",
+    "distance": "How far back a model must attend to find the previous chunk of the same document. A check warns if "
+    "one distance in "
+    f"ten is below {LEAST_DISTANCE:.0%} of a sequence.",
+    "source-cosine": "The negatives of each source's meta-documents. A source near the mean of random pairs has too "
+    "little similar "
     "text in the corpus.",
-    "exposure": "The tokens before a predicted token that its attention can reach. Short contexts do not train long attention.",
-    "reuse": "Most chunks should be used once or a few times. A chunk that is used hundreds of times will be memorized.",
+    "exposure": "The tokens before a predicted token that its attention can reach. Short contexts do not train long "
+    "attention.",
+    "reuse": "Most chunks should be used once or a few times. A chunk that is used hundreds of times will be "
+    "memorized.",
     "chunks": "Expect one peak. Many chunks of a few tokens are headings or fragments of tables.",
-    "documents": "A document of a few chunks has little to spread out; a document longer than a sequence fills it alone.",
-    "sources": "Compare this with the data mixture that you intended: a large source offers more similar chunks and tends to grow.",
-    "roles": "Only the meta-document has dependencies that span the sequence; the negatives are the distractors between its "
-    "chunks. For comparison: meta-documents of nine corpora have 2 to 7% of the tokens at 32,768 tokens per sequence, and 0.7 "
-    f"to 1.6% at 131,072. A check warns below {LEAST_META_SHARE:.2%} and above {MOST_META_SHARE:.0%}.",
-    "near": "A negative that repeats the text gives the answer away, so it is filtered out and the next similar chunk is used.",
-    "yield": "Check that you accept each reason for dropping a document. Many dropped documents mean that the corpus is too small, "
+    "documents": "A document of a few chunks has little to spread out; a document longer than a sequence fills it "
+    "alone.",
+    "sources": "Tokens of the sequences by source, and characters of the corpus. A source whose chunks are similar "
+    "to many others gains.",
+    "roles": "Only the meta-document has dependencies that span the sequence; the negatives are the distractors "
+    "between its chunks. "
+    f"A check warns below {LEAST_META_SHARE:.2%} and above {MOST_META_SHARE:.0%}.",
+    "near": "A negative that repeats the text gives the answer away, so it is filtered out and the next similar "
+    "chunk is used.",
+    "yield": "Check that you accept each reason for dropping a document. Many dropped documents mean that the corpus "
+    "is too small, "
     "or its documents too short for this sequence length.",
-    "cost": "Steps that take at least 1% of the time; the numbers have all. Seconds from the start of the first task to the end of "
+    "cost": "Steps that take at least 1% of the time; the numbers have all. Seconds from the start of the first task "
+    "to the end of "
     "the last; cached steps show their original time. Memory is the peak of one task, including memory-mapped files.",
 }
 _READ_DOCUMENTS: Final = {  # where no sequence of the page extends a document
-    "rank": "Higher means that a document has more in common with what it is compared to; a line near 0 means random neighbors. "
+    "rank": "How much a document has in common with what it is compared to; a line near 0 means random neighbors. "
     "Hover to see n, the number of documents at that rank.",
+    "similarity": "1 means the same text, 0 unrelated text. The scale depends on the encoder.",
     "source-cosine": "The documents of each source. A source with a low mean has few related documents in the corpus.",
-    "distance": "How far back a model must attend to find the previous part of the same document. Distances below 1,000 tokens "
-    "teach little that short documents do not.",
+    "distance": "How far back a model must attend to find the previous part of the same document.",
     "documents": "Documents shorter than a sequence share it with others; longer ones fill sequences alone.",
     "roles": "Whole documents or their parts; the rest marks where a document ends.",
     "near": "A document that repeats another one would be memorized, so it is filtered out.",
 }
 
-# What a passed check means, by its name in `CHECKS`: of every run, of runs that extend documents, and of the others.
-_CHECKED: Final = {
+# What a passed check means, by its name in `CHECKS`.
+_PASSED: Final = {
+    "own-document-negatives": "No negative comes from the document that it interrupts.",
+    "low-meta-share": f"Meta-documents have at least {LEAST_META_SHARE:.2%} of the tokens.",
+    "high-meta-share": f"Meta-documents have at most {MOST_META_SHARE:.0%} of the tokens.",
+    "short-distances": f"Nine in ten distances between consecutive meta-chunks are at least {LEAST_DISTANCE:.0%} of "
+    f"a sequence.",
+    "one-source": f"No source gives {SOURCE_SHARE:.0%} of the negatives and {SOURCE_LIFT:g} times its share of the "
+    f"meta-documents.",
+    "near-identical-negatives": f"At most {MOST_NEAR_IDENTICAL:.0%} of the negatives have a cosine of "
+    f"{NEAR_IDENTICAL_COSINE} or "
+    "more to their meta-chunk.",
+    "much-cut-off": f"At most {MOST_CUT_OFF:.0%} of the documents' tokens are cut off at the ends of sequences.",
+    "many-near-duplicates": f"At most {MOST_NEAR_DUPLICATES:.0%} of the documents were filtered out as "
+    f"near-duplicates.",
+    "no-keywords": f"At most {MOST_WITHOUT_KEYWORDS:.0%} of a source's documents have no keyword.",
+    "hardly-in-parts": f"At least {LEAST_IN_PARTS:.0%} of the documents are split into parts.",
     "repeated-chunks": "No sequence contains the same chunk twice.",
     "fewer-sequences": "The run produced as many sequences as the recipe asks for.",
     "many-dropped": f"At most {MOST_DROPPED:.0%} of the drafts were dropped.",
-    "heavy-reuse": f"A chunk is used at most {MOST_USES:g} times on average, and at most {MOST_OVERUSED:.0%} of the uses go to "
+    "heavy-reuse": f"A chunk is used at most {MOST_USES:g} times on average, and at most {MOST_OVERUSED:.0%} of the "
+    f"uses go to "
     "chunks used more than 16 times.",
     "small-corpus": f"A sequence takes text from at most {MOST_OF_CORPUS:.0%} of the documents.",
-    "stand-in-tokenizer": f"Sequences of {STAND_IN_TOKENS:,} tokens or more use the tokenizer of a model, not a stand-in.",
+    "stand-in-tokenizer": "The tokenizer is that of a model, not one trained on this corpus.",
     "lossy-tokenizer": "The tokenizer can represent the characters of the text.",
     "no-eos": "Sequences end with the tokenizer's end-of-text token, if it has one.",
     "ordinary-eos": "The special tokens are not ordinary tokens of the vocabulary.",
@@ -100,20 +135,18 @@ _CHECKED: Final = {
     "same-ids": "No two documents of a source have the same id.",
     "unmet-exclusions": "Every entry of ingest.exclude names a document of the corpus.",
 }
-_CHECKED_EXTENDED: Final = {
-    "own-document-negatives": "No negative comes from the document that it interrupts.",
-    "low-meta-share": f"Meta-documents have at least {LEAST_META_SHARE:.2%} of the tokens.",
-    "high-meta-share": f"Meta-documents have at most {MOST_META_SHARE:.0%} of the tokens.",
-    "short-distances": f"Nine in ten distances between consecutive meta-chunks are at least {LEAST_DISTANCE:.0%} of a sequence.",
-    "one-source": f"No source gives {SOURCE_SHARE:.0%} of the negatives and {SOURCE_LIFT:g} times its share of the meta-documents.",
-    "near-identical-negatives": f"At most {MOST_NEAR_IDENTICAL:.0%} of the negatives have a cosine of {NEAR_IDENTICAL_COSINE} or "
-    "more to their meta-chunk.",
-}
-_CHECKED_DOCUMENTS: Final = {
-    "much-cut-off": f"At most {MOST_CUT_OFF:.0%} of the documents' tokens are cut off at the ends of sequences.",
-    "many-near-duplicates": f"At most {MOST_NEAR_DUPLICATES:.0%} of the documents were filtered out as near-duplicates.",
-    "no-keywords": f"At most {MOST_WITHOUT_KEYWORDS:.0%} of a source's documents have no keyword, if the method uses keywords.",
-    "hardly-in-parts": f"At least {LEAST_IN_PARTS:.0%} of the documents are split into parts, if the method splits them.",
+_NEEDS: Final = {  # the field of the statistics that is None where a check has nothing to look at
+    "own-document-negatives": "own_document_negatives",
+    "low-meta-share": "meta_share",
+    "high-meta-share": "meta_share",
+    "short-distances": "meta_share",
+    "one-source": "negatives_by_source",
+    "near-identical-negatives": "near_identical",
+    "much-cut-off": "cut_off",
+    "many-near-duplicates": "near_duplicate_documents",
+    "no-keywords": "keywords",
+    "hardly-in-parts": "in_parts",
+    "small-corpus": "similarity",
 }
 
 # What the words of a recipe mean, by the field of the statistics that holds them.
@@ -156,12 +189,16 @@ _GLOSSARY: Final = {
 
 
 class Verdict(NamedTuple):
-    """Whether to train on a run: a level of the style sheet, the decision in a few words, the reasons, and the passed checks."""
+    """Whether to train on a run: a level of the style sheet, the decision in a few words, the reasons, and the passed checks.
+
+    `settings` are those of the recipe (KEY=VALUE) to build again with; None where there is nothing to build again.
+    """
 
     level: str
     decision: str
     reasons: tuple[str, ...]
-    passed: tuple[str, ...]
+    passed: tuple[str, ...] = ()
+    settings: tuple[str, ...] | None = None
 
 
 def is_extended(plain: Plain) -> bool:
@@ -170,12 +207,13 @@ def is_extended(plain: Plain) -> bool:
 
 
 def reading(name: str, plain: Plain, names: Sequence[str]) -> str:
-    """Return how to read the chart or table of a name, in a few sentences, with what its numbers are to be compared to."""
+    """Return how to read the chart or table of a name, in a few sentences, with what its numbers are to be compared "
+    "to."""
     read = _READ[name] if is_extended(plain) else _READ_DOCUMENTS.get(name, _READ[name])
-    compare = {"near": _near_duplicates, "similarity": _random_pairs, "source-cosine": _random_pairs}.get(name)
-    told = [compare(stats) for stats in plain] if compare else []
-    each = (f"{run}: {text}" if len(names) > 1 else text for run, text in zip(names, told, strict=False) if text)
-    return " ".join([read, *each])
+    told = [_COMPARED[name](stats) for stats in plain] if name in _COMPARED else []
+    if len(set(told)) == 1:
+        return f"{read} {told[0]}".strip()
+    return " ".join([read, *(f"{run}: {text}" for run, text in zip(names, told, strict=False) if text)])
 
 
 def _random_pairs(stats: Mapping[str, Any]) -> str:
@@ -183,6 +221,45 @@ def _random_pairs(stats: Mapping[str, Any]) -> str:
     if not random:
         return ""
     return f"Random pairs of chunks have a mean cosine of {random['mean']:.2f} (90th percentile {random['p90']:.2f})."
+
+
+def _usual_cosine(stats: Mapping[str, Any]) -> str:
+    usual = " With lsa, five corpora that passed all checks had means of {:.2f} to {:.2f}.".format(*_LSA_MEANS)
+    return _random_pairs(stats) + (usual if stats["encoder"] == "lsa" and stats["random_similarity"] else "")
+
+
+def _usual_share(stats: Mapping[str, Any]) -> str:
+    if not stats["meta_share"]:
+        return ""
+    least, most = (tokens / stats["target_tokens"] for tokens in _META_TOKENS)
+    return (
+        f"Meta-documents of five corpora that passed all checks had {_META_TOKENS[0]:,} to {_META_TOKENS[1]:,} "
+        f"tokens on average: {least:.1%} to {most:.1%} "
+        f"of {stats['target_tokens']:,}."
+    )
+
+
+def _extendable(stats: Mapping[str, Any]) -> str:
+    if not stats["min_meta_chunks"]:
+        return ""
+    return (
+        f"A document can be extended if it has at least {counted(stats['min_meta_chunks'], 'chunk')} "
+        f"(compose.min_meta_chunks), because "
+        "negatives stand between its chunks; shorter documents serve as negatives."
+    )
+
+
+def _chunk_chars(stats: Mapping[str, Any]) -> str:
+    if not stats["chars_per_token"]:
+        return ""
+    return (
+        f"A token has {stats['chars_per_token']:.1f} characters on average, so the longest chunk (chunk.max_chars="
+        f"{stats['max_chars']}) has about {stats['max_chars'] / stats['chars_per_token']:,.0f} tokens."
+    )
+
+
+def _shortest_distance(stats: Mapping[str, Any]) -> str:
+    return f"Here that is {LEAST_DISTANCE * stats['target_tokens']:,.0f} tokens." if stats["meta_share"] else ""
 
 
 def _near_duplicates(stats: Mapping[str, Any]) -> str:
@@ -193,9 +270,21 @@ def _near_duplicates(stats: Mapping[str, Any]) -> str:
         return ""
     each = stats["similarity"]["count"] / max(1, stats["sequences"])
     return (
-        f"Filtered out: {count:,} chunks in {counted(drafts, 'draft')}, {count / max(1, drafts):.1f} per draft. A sequence has "
+        f"Filtered out: {count:,} chunks in {counted(drafts, 'draft')}, {count / max(1, drafts):.1f} per draft. A "
+        f"sequence has "
         f"{each:.1f} negatives on average."
     )
+
+
+_COMPARED: Final = {
+    "near": _near_duplicates,
+    "similarity": _usual_cosine,
+    "source-cosine": _random_pairs,
+    "roles": _usual_share,
+    "yield": _extendable,
+    "chunks": _chunk_chars,
+    "distance": _shortest_distance,
+}
 
 
 def glossary(plain: Plain) -> dict[str, str]:
@@ -235,6 +324,22 @@ def title(plain: Plain) -> str:
     return f"{counted(plain[0]['sequences'], 'long sequence')} of {plain[0]['target_tokens']:,} tokens"
 
 
+def facts(stats: Mapping[str, Any], run: Run) -> dict[str, str]:
+    """Return what the data set is and what it was made from: a few words each, by name."""
+    sources = [source.path for source in run.recipe.ingest.sources]
+    more = f" and {len(sources) - _SHOWN_FILES} more" if len(sources) > _SHOWN_FILES else ""
+    trained = f"trained on this corpus ({run.recipe.tokenizer.train or 0:,} entries); no pretrained model knows its ids"
+    version = run.steps["compose"].manifest["versions"].get("nextlong")
+    told = {
+        "data set": stats["run"],
+        "made": f"{run.variant.made[:10]}{f' by nextlong {version}' if version else ''}, method {stats['method_name']}",
+        "input": f"{', '.join(sources[:_SHOWN_FILES])}{more}",
+        "tokenizer": run.recipe.tokenizer.source or trained,
+        "encoder": ": ".join(filter(None, (stats["encoder"], SETTINGS["encoder"].get(stats["encoder"], "")))),
+    }
+    return {name: text for name, text in told.items() if text}
+
+
 def made(stats: Mapping[str, Any]) -> str:
     """Return what was made from what, in a sentence."""
     return (
@@ -251,20 +356,32 @@ def compared(stats: Mapping[str, Any]) -> str:
 
 def verdict(stats: Mapping[str, Any]) -> Verdict:
     """Return whether to train on a run, and why."""
-    layout = _CHECKED_EXTENDED if stats["layout"] == Layout.EXTENDED else _CHECKED_DOCUMENTS
     found = {warned["name"] for warned in stats["warnings"]}
-    passed = tuple(told for name, told in (layout | _CHECKED).items() if name not in found)
+    passed = tuple(told for name, told in _PASSED.items() if name not in found and _applies(name, stats))
     messages = tuple(f"{warned['message'][:1].upper()}{warned['message'][1:]}." for warned in stats["warnings"])
-    if not found.isdisjoint(_FATAL):
-        return Verdict("stop", "Do not train on this data.", messages, passed)
     if messages:
-        points = "one point" if len(messages) == 1 else f"these {len(messages)} points"
-        return Verdict("look", f"Probably, but check {points} first.", messages, passed)
+        settings = tuple(dict.fromkeys(warned["change"] for warned in stats["warnings"] if warned["change"]))
+        if not found.isdisjoint(_FATAL):
+            return Verdict("stop", "No, do not train on this data.", messages, passed, settings)
+        points = "this problem" if len(messages) == 1 else f"these {len(messages)} problems"
+        return Verdict("look", f"Not yet: solve {points} and build the data again.", messages, passed, settings)
     if stats["negatives"] and NEGATIVES[stats["negatives"]].repeat_meta_chunk:
         reason = "The sequences repeat their own document, as the recipe asks: a control for an experiment, not training data."
-        return Verdict("look", "Only as a control.", (reason,), ())
-    reasons = (f"All {len(passed)} data-quality checks passed.", *_evidence(stats))
-    return Verdict("good", "Yes, train on it.", reasons, passed)
+        return Verdict("look", "Only as a control.", (reason,))
+    return Verdict(
+        "good", "Yes, train on it.", (f"All {len(passed)} data-quality checks passed.", *_evidence(stats)), passed
+    )
+
+
+def _applies(name: str, stats: Mapping[str, Any]) -> bool:
+    """Say whether a check had something to look at; what it passes otherwise says nothing."""
+    special = {
+        "fewer-sequences": stats["yields"]["asked"] != "all",
+        "one-source": len(stats["tokens_by_source"]) > 1,
+        "stand-in-tokenizer": stats["target_tokens"] >= STAND_IN_TOKENS,
+        "unmet-exclusions": any(one["reason"] == EXCLUDED for one in stats["left_out"]),
+    }
+    return special.get(name, True) and (name not in _NEEDS or stats[_NEEDS[name]] is not None)
 
 
 def _evidence(stats: Mapping[str, Any]) -> Iterator[str]:
@@ -272,10 +389,9 @@ def _evidence(stats: Mapping[str, Any]) -> Iterator[str]:
     similarity, random, distance = (stats[key] for key in ("similarity", "random_similarity", "distance_tokens"))
     if random:
         yield (
-            f"Negatives are similar to their meta-chunk: mean cosine {similarity['mean']:.2f}. Random pairs of chunks have "
+            f"Negatives are similar to their meta-chunk: mean cosine {similarity['mean']:.2f}. Random pairs of "
+            f"chunks have "
             f"{random['mean']:.2f}."
         )
     if distance:
         yield f"Neighboring chunks of a document are {distance['p50']:,.0f} tokens apart (median)."
-    if isinstance(stats["yields"]["asked"], int):
-        yield "The run produced as many sequences as the recipe asks for."

@@ -10,6 +10,7 @@ from __future__ import annotations
 import base64
 import hashlib
 import json
+import shlex
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -19,7 +20,7 @@ from markupsafe import Markup
 
 import nextlong
 from nextlong.artifacts import record
-from nextlong.artifacts.record import CURRENT, HEAD_CHARS, SWEEP, VARIANTS_META, page_name
+from nextlong.artifacts.record import CURRENT, HEAD_CHARS, RECIPE_FILE, SWEEP, VARIANTS_META, page_name
 from nextlong.engine import store
 from nextlong.errors import NextlongError
 from nextlong.picture import html, palette
@@ -146,13 +147,15 @@ def _number(cell: numbers.Cell) -> dict[str, str]:
 
 def _run(run: Run, of_run: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return what the first section says about a run."""
-    sources = [source.name or source.path for source in run.recipe.ingest.sources]
+    is_current = record.current(run.path) == run.variant.name
+    verdict, named = words.verdict(of_run), shlex.quote(of_run["run"])
+    settings = " ".join(f"--set {shlex.quote(setting)}" for setting in verdict.settings or ())
     return {
         "name": name,
-        "path": of_run["run"],
-        "made": words.made(of_run),
-        "sources": ", ".join(sources),
-        "verdict": words.verdict(of_run),
+        "named": named,
+        "facts": words.facts(of_run, run),
+        "verdict": verdict,
+        "again": f"nextlong run {shlex.quote(str(run.path / RECIPE_FILE)) if is_current else 'RECIPE'} {settings}".strip(),
         "summary": summary.lines(run.recipe, run.steps, folder=run.data),
         "examples": [examples.marked(pair) for pair in examples.near_duplicate_pairs(run, most=_EXAMPLES)],
     }
@@ -174,7 +177,10 @@ def _hardness(plain: Plain) -> list[tuple[str, str, Figure, list[Row]]]:
             "similarity",
             f"Distribution of the cosine: {compared}",
             figures.similarity,
-            [*numbers.spread(plain, "similarity", "{:.4f}"), *numbers.bins(plain, "similarity_histogram", of="")],
+            [
+                *numbers.spread(plain, "similarity", "{:.4f}"),
+                *numbers.bins(plain, "similarity_histogram", form="from {}"),
+            ],
         ),
         (
             "source-cosine",
@@ -188,14 +194,14 @@ def _hardness(plain: Plain) -> list[tuple[str, str, Figure, list[Row]]]:
             figures.histogram("distance_histogram", "tokens in between", of="distances"),
             [
                 *numbers.spread(plain, "distance_tokens", "{:,.0f}"),
-                *numbers.bins(plain, "distance_histogram", of="tokens"),
+                *numbers.bins(plain, "distance_histogram", form="{} tokens"),
             ],
         ),
         (
             "exposure",
             "Effective left context of a predicted token",
             figures.exposure,
-            numbers.bins(plain, "exposure", 0, "histogram", of="tokens before"),
+            numbers.bins(plain, "exposure", 0, "histogram", form="{} tokens before"),
         ),
     ]
 
@@ -203,7 +209,7 @@ def _hardness(plain: Plain) -> list[tuple[str, str, Figure, list[Row]]]:
 def _content(plain: Plain) -> list[tuple[str, str, Figure, list[Row]]]:
     """Return the charts about what the tokens are."""
     return [
-        ("sources", "Tokens by source", figures.sources, numbers.sources(plain)),
+        ("sources", "Sources of the sequences and of the corpus", figures.sources, numbers.sources(plain)),
         ("roles", "Tokens by role", figures.roles, numbers.roles(plain)),
         (
             "reuse",
@@ -213,20 +219,20 @@ def _content(plain: Plain) -> list[tuple[str, str, Figure, list[Row]]]:
         ),
         (
             "chunks",
-            "Length of the chunks",
+            "Length of the chunks, in tokens",
             figures.histogram("chunk_tokens_histogram", "tokens of a chunk", of="chunks"),
             [
                 *numbers.spread(plain, "chunk_tokens", "{:,.0f}"),
-                *numbers.bins(plain, "chunk_tokens_histogram", of="tokens"),
+                *numbers.bins(plain, "chunk_tokens_histogram", form="{} tokens"),
             ],
         ),
         (
             "documents",
-            "Length of the documents",
+            "Length of the corpus's documents, in characters",
             figures.histogram("document_chars_histogram", "characters of a document", of="documents"),
             [
                 *numbers.spread(plain, "document_chars", "{:,.0f}"),
-                *numbers.bins(plain, "document_chars_histogram", of="characters"),
+                *numbers.bins(plain, "document_chars_histogram", form="{} characters"),
                 *numbers.spread(plain, "documents_per_sequence", "{:,.1f}", of="documents per sequence: "),
             ],
         ),
@@ -251,7 +257,7 @@ def _cards(wanted: Sequence[tuple[str, str, Figure, list[Row]]], plain: Plain, n
 
 
 def _costs(plain: Plain, names: Sequence[str]) -> Card:
-    heads = ("time", "peak memory", "disk")
+    heads = ("time", "memory", "disk")
     tables = [
         Table(f"Time, peak memory of one task, and disk space by step{_of(name, plain)}", heads, numbers.costs(one))
         for name, one in zip(names, plain, strict=True)

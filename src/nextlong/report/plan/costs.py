@@ -15,7 +15,6 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from nextlong.engine.estimate import TRIED, Amounts
-from nextlong.engine.executor import Capacity
 from nextlong.engine.step import Step
 
 WORKER_BYTES = 130e6  # a worker with its libraries, measured (bench/README.md)
@@ -50,12 +49,16 @@ class Rate(NamedTuple):
 
 
 class Machines(NamedTuple):
-    """What a plan is for: so many worker processes, and GPUs, in all; `start_s` passes before the first task."""
+    """What a plan is for: so many worker processes, and GPUs, in all; `start_s` passes before the first task.
+
+    All processes together hold `process_bytes` beside what tasks hold.
+    """
 
     workers: int
     gpus: int = 0
     head_s: float = HEAD_S
     start_s: float = 0.0
+    process_bytes: float = 0.0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -89,7 +92,7 @@ class Cost:
 
     def held_bytes(self, machines: Machines) -> float:
         """Return the bytes that its tasks hold at once, with the workers themselves."""
-        return WORKER_BYTES * (machines.workers + 1) + self.memory_bytes * self.parallel_tasks(machines)
+        return machines.process_bytes + self.memory_bytes * self.parallel_tasks(machines)
 
 
 class Total(NamedTuple):
@@ -111,38 +114,38 @@ def costs(
     machines: Machines,
 ) -> dict[str, Cost]:
     """Return what each step will take: at the rate it names where that is in `rates`, else as much a unit as in the trial."""
-    capacity = Capacity(cpus=machines.workers, count_gpus=lambda: machines.gpus)
     cost_of: dict[str, Cost] = {}
     for step in steps:
-        estimate, resources = step.estimate, step.resources(capacity)
-        tasks = max(1, round(estimate.tasks(amounts)))
-        work, rate, start_s = estimate.work(amounts), rates.get(estimate.rate), 0.0
+        estimate, resources = step.estimate, step.resources
+        on_gpus = machines.gpus > 0 and resources.gpu != "unused"
+        tasks = max(1, round(amounts.of(estimate.tasks)))
+        work, rate, start_s = amounts.of(estimate.work), rates.get(estimate.rate), 0.0
         seconds: float | None = estimate.seconds * work
         if rate is not None:
-            unit = rate.on_gpu if resources.gpus else rate.seconds
+            unit = rate.on_gpu if on_gpus else rate.seconds
             start_s = rate.start_s(work / min(tasks, machines.workers)) if work else 0.0
             seconds = 0.0 if not work else None if unit is None else unit * work
             if estimate.task_s and seconds:
                 tasks = max(tasks, math.ceil(seconds / estimate.task_s))
-        elif estimate.rate == TRIED and (tried := estimate.work(trial.amounts)) and step.name in trial.seconds:
+        elif estimate.rate == TRIED and (tried := trial.amounts.of(estimate.work)) and step.name in trial.seconds:
             unit_s = trial.seconds[step.name] / tried
             is_telling = trial.seconds[step.name] > _TELLING_SECONDS or not estimate.seconds
             seconds = work * (unit_s if is_telling else min(unit_s, estimate.seconds))
         unit_bytes = estimate.bytes
-        if (tried := estimate.disk(trial.amounts)) and step.name in trial.bytes:
+        if (tried := trial.amounts.of(estimate.disk)) and step.name in trial.bytes:
             unit_bytes = trial.bytes[step.name] / tried
         cost_of[step.name] = Cost(
             seconds=seconds,
             start_s=start_s,
-            disk_bytes=unit_bytes * estimate.disk(amounts),
+            disk_bytes=unit_bytes * amounts.of(estimate.disk),
             read_bytes=(
                 sum(cost_of[one.name].disk_bytes for one in step.inputs)
                 if estimate.reads is None
-                else estimate.reads(amounts)
+                else amounts.of(estimate.reads)
             ),
-            memory_bytes=estimate.memory(amounts),
+            memory_bytes=amounts.of(estimate.memory),
             tasks=tasks,
-            on_gpus=resources.gpus > 0,
+            on_gpus=on_gpus,
             at_once=resources.at_once,
             unknown=rate.unknown if rate is not None else "",
         )
@@ -162,7 +165,7 @@ def total(steps: Sequence[Step], cost_of: Mapping[str, Cost], machines: Machines
     return Total(
         seconds=None if unknown else end,
         disk_bytes=sum(cost.disk_bytes for cost in cost_of.values()),
-        memory_bytes=WORKER_BYTES * (machines.workers + 1) + peak,
+        memory_bytes=machines.process_bytes + peak,
         gpu_seconds=sum(cost.seconds or 0.0 for cost in cost_of.values() if cost.on_gpus),
         unknown=unknown[0] if unknown else "",
     )

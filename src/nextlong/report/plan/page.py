@@ -11,15 +11,13 @@ from __future__ import annotations
 import math
 import os
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import partial
-from pathlib import Path
-from typing import NamedTuple
 
 from rich.console import Console
 
 from nextlong import pipeline
-from nextlong.artifacts.record import name_for, run_dir_of, store_of, variant_names
+from nextlong.artifacts.record import name_for, variant_names
 from nextlong.corpus.splits import shard_bytes_for, shard_bytes_of, whole_files
 from nextlong.engine import runner
 from nextlong.engine.estimate import Amounts
@@ -32,7 +30,7 @@ from nextlong.recipe import Recipe
 from nextlong.report import tables
 from nextlong.report.plan import warnings
 from nextlong.report.plan.amounts import amounts_of
-from nextlong.report.plan.costs import HEAD_S, RAY_HEAD_S, Cost, Machines, Rate, Total, costs, total
+from nextlong.report.plan.costs import HEAD_S, RAY_HEAD_S, WORKER_BYTES, Cost, Machines, Rate, Total, costs, total
 from nextlong.report.plan.elsewhere import Asked, assumed, operations_of, shape_of
 from nextlong.report.plan.sample import sample
 from nextlong.report.plan.trial import Measured, measure
@@ -44,39 +42,38 @@ from nextlong.text import Json, counted
 _MB = 1_000_000
 
 
-class Plan(NamedTuple):
-    """What is to be done, how much of it, and what it takes on each of the machines that are asked for."""
+@dataclass(frozen=True, kw_only=True)
+class Plan:
+    """What is to be done, how much of it, and what it takes on each of the machines that are asked for, this one first.
 
-    amounts: Amounts  # as the last of the machines does it
-    too_long: float  # documents of those that may be extended, …
-    too_little_room: float
-    measured: Measured
-    on: list[tuple[Machines, dict[str, Cost]]]  # this machine first
-
-
-@dataclass(frozen=True)
-class Planned:
-    """A plan as it is shown; `plan` is None where everything is done and nothing else was asked for."""
+    `measured` and `amounts` are None where everything is done and nothing else was asked for.
+    """
 
     recipe: Recipe
     steps: Sequence[Step]
-    states: Sequence[str]
-    plan: Plan | None = None
-    columns: Sequence[tuple[Machines, Mapping[str, Cost]]] = ()  # of what is to do
-    notes: Sequence[str] = ()
+    states: Sequence[str]  # of each step
+    missing: str = ""  # a package that running needs and planning does not
+    measured: Measured | None = None
+    amounts: Amounts | None = None  # as the last of the machines does it
+    lost: Mapping[str, float] = field(default_factory=dict)  # documents of those that may be extended, by reason
+    on: Sequence[tuple[Machines, Mapping[str, Cost]]] = ()  # the costs of the steps that are to do
+    notes: Sequence[str] = ()  # what figures for other machines rest on
     warnings: Sequence[str] = ()
-    loses: str = ""
-    missing: str = ""
 
     @property
     def totals(self) -> list[Total]:
         """What all that is to do takes, on each of the machines."""
-        return [total(self.steps, costs, machines) for machines, costs in self.columns]
+        return [total(self.steps, costs, machines) for machines, costs in self.on]
+
+    @property
+    def loses(self) -> str:
+        """What the tokenizer loses of the text, in words, "" if nothing."""
+        loses = lossy_tokenizer(self.measured.tokenizing.lost_share) if self.measured else ""
+        return f"the tokenizer {loses}" if loses else ""
 
     def as_json(self) -> Json:
-        """Return everything as plain dictionaries and lists; costs are those of this machine first."""
-        plan, amounts = self.plan, self.plan and self.plan.amounts
-        notes = (self.loses, *self.warnings, self.missing)
+        """Return everything as plain dictionaries and lists."""
+        amounts = self.amounts
         sizes = ("documents", "kept_documents", "chunks", "eligible")
         return {
             "run_dir": self.recipe.run_dir,
@@ -84,128 +81,109 @@ class Planned:
             "workers": pipeline.worker_count(self.recipe),
             "push": self.recipe.export.push,
             **{name: amounts and getattr(amounts, name) for name in sizes},
-            "too_long": plan and plan.too_long,
-            "too_little_room": plan and plan.too_little_room,
+            "too_long": self.lost.get(_TOO_LONG),
+            "too_little_room": self.lost.get(_TOO_LITTLE_ROOM),
             "text_bytes": amounts and amounts.text_bytes,
-            "chars_per_token": plan and plan.measured.tokenizing.chars_per_token,
+            "chars_per_token": self.measured and self.measured.tokenizing.chars_per_token,
             "steps": [
                 {
                     "step": step.name,
                     "state": state,
-                    "costs": [_plain(of[step.name], machines) for machines, of in self.columns if step.name in of],
+                    "costs": [
+                        {
+                            "seconds": of[step.name].wall(machines),
+                            "disk_bytes": of[step.name].disk_bytes,
+                            "memory_bytes": of[step.name].held_bytes(machines),
+                            "unknown": of[step.name].unknown if of[step.name].seconds is None else None,
+                        }
+                        for machines, of in self.on
+                        if step.name in of
+                    ],
                 }
                 for step, state in zip(self.steps, self.states, strict=True)
             ],
             "all_to_do": [
-                machines._asdict() | sums._asdict()
-                for (machines, _), sums in zip(self.columns, self.totals, strict=True)
+                machines._asdict() | sums._asdict() for (machines, _), sums in zip(self.on, self.totals, strict=True)
             ],
             "assumed": list(self.notes),
-            "warnings": [one for one in notes if one],
+            "warnings": [one for one in (self.loses, *self.warnings, self.missing) if one],
         }
 
 
-def _plain(cost: Cost, machines: Machines) -> Json:
-    return {
-        "seconds": cost.wall(machines),
-        "disk_bytes": cost.disk_bytes,
-        "memory_bytes": cost.held_bytes(machines),
-        "unknown": cost.unknown if cost.seconds is None else None,
-    }
+_TOO_LONG, _TOO_LITTLE_ROOM = "longer than a sequence", "with too little room for negatives"
 
 
-def planned(recipe: Recipe, asked: Asked, *, tell: Callable[[str], None], start_s: float = 0.0) -> Planned:
+def plan(
+    recipe: Recipe,
+    asked: Asked = Asked(),  # noqa: B008 - frozen
+    *,
+    tell: Callable[[str], None] = lambda _: None,
+    start_s: float = 0.0,
+) -> Plan:
     """Return the plan of a recipe; `tell` hears of inputs, `start_s` is what a run takes before its first task.
 
     Raises the user's errors that `run` would raise before its first step.
     """
-    missing = _missing_package(recipe)
-    files, run_dir = pipeline.prepare(recipe, encoder="any" if missing else "installed"), run_dir_of(recipe)
-    files = recognise_inputs(recipe, files, run_dir, tell=tell)
+    missing = ""
+    try:
+        kind_of(recipe.encoder).check_installed(recipe.encoder)
+    except EncoderError as error:
+        missing = str(error)
+    files, run_dir = pipeline.prepare(recipe, encoder="any"), recipe.run_path
+    files = recognise_inputs(recipe.ingest.sources, files, run_dir, stored=recipe.store_path, tell=tell)
     steps = pipeline.route(recipe, files)
-    states = [_state(step, run_dir, store_of(recipe)) for step in steps]
-    if all(state.startswith("done") for state in states) and not asked.is_elsewhere and asked.chunks is None:
-        return Planned(recipe, steps, states)
-    _check_writable(run_dir)
-    if asked.chunks is not None:
-        states = ["" for _ in steps]  # of another corpus
-    elif name_for(recipe, run_dir) not in variant_names(run_dir):  # as a run does
-        pipeline.check_corpus(recipe, files)
-    plan = make(recipe, files, steps, asked, start_s=start_s)
+    is_other_corpus = asked.chunks is not None
+    states = ["" if is_other_corpus else _state(step, recipe) for step in steps]
     todo = {step.name for step, state in zip(steps, states, strict=True) if not state.startswith("done")}
-    columns = [(machines, {name: cost for name, cost in of.items() if name in todo}) for machines, of in plan.on]
-    tokenizing, seen = plan.measured.tokenizing, plan.measured.sample
-    is_other = asked.is_elsewhere or asked.chunks is not None
-    shard_bytes, workers = shard_bytes_of(recipe.ingest, files), asked.workers or pipeline.worker_count(recipe)
-    loses = lossy_tokenizer(tokenizing.lost_share)
-    return Planned(
-        recipe,
-        steps,
-        states,
-        plan,
-        columns,
-        assumed(recipe, plan.amounts, columns[-1], asked, product_s=plan.measured.product_s) if is_other else (),
-        [
+    known = Plan(recipe=recipe, steps=steps, states=states, missing=missing)
+    if not todo and not asked.is_elsewhere:
+        return known
+    parent = next(path for path in (run_dir.absolute(), *run_dir.absolute().parents) if path.exists())
+    if not parent.is_dir() or not os.access(parent, os.W_OK):
+        raise RunError(f"run_dir={run_dir} cannot be written: {parent} is not a folder that you may write to")
+    if not is_other_corpus and name_for(recipe, run_dir) not in variant_names(run_dir):  # as a run does
+        pipeline.check_corpus(recipe, files)
+    seen = sample(recipe, files)
+    if not is_other_corpus and seen.is_whole and (refused := warnings.none_extended(recipe, seen)):
+        raise CorpusError(refused)
+    measured = measure(recipe, seen)
+    chars_per_token = measured.tokenizing.chars_per_token
+    places = costs_on(recipe, files, steps, measured, asked, start_s=start_s)
+    on = [(machines, {name: of[name] for name in of if name in todo}) for machines, _, of in places]
+    _, amounts, _ = places[-1]
+    factor = amounts.chunks / max(1.0, seen.size.chunks)
+    too_long, too_little_room = (factor * count for count in seen.dropped(recipe, chars_per_token=chars_per_token))
+    is_elsewhere = asked.is_elsewhere or is_other_corpus
+    dropped, share = too_long + too_little_room, measured.trial.documents_share
+    return replace(
+        known,
+        measured=measured,
+        amounts=amounts,
+        lost={_TOO_LONG: too_long, _TOO_LITTLE_ROOM: too_little_room},
+        on=on,
+        notes=assumed(recipe, amounts, on[-1], asked, product_s=measured.product_s) if is_elsewhere else (),
+        warnings=[
             *warnings.of_the_sample(recipe, seen),
-            *warnings.of_the_index(recipe, plan.amounts),
+            *warnings.of_the_index(recipe, amounts),
             *(
                 []
                 if asked.is_elsewhere
-                else warnings.of_this_machine(recipe, total(steps, columns[0][1], columns[0][0]), run_dir)
+                else warnings.of_this_machine(recipe, total(steps, on[0][1], on[0][0]), run_dir)
             ),
             *warnings.of_the_data(
-                recipe,
-                plan.amounts,
-                seen,
-                plan.too_long + plan.too_little_room,
-                chars_per_token=tokenizing.chars_per_token,
-                documents_share=plan.measured.trial.documents_share,
+                recipe, amounts, seen, dropped, chars_per_token=chars_per_token, documents_share=share
             ),
-            *whole_files(recipe.ingest.sources, files, shard_bytes=shard_bytes, workers=workers),
+            *whole_files(
+                recipe.ingest.sources,
+                files,
+                shard_bytes=shard_bytes_of(recipe.ingest, files),
+                workers=asked.workers or pipeline.worker_count(recipe),
+            ),
         ],
-        f"the tokenizer {loses}" if loses else "",
-        missing,
     )
 
 
-def show(recipe: Recipe, console: Console, asked: Asked = Asked(), *, start_s: float = 0.0) -> None:  # noqa: B008 - frozen
-    """Print the plan of a recipe. Raises the user's errors that `run` would raise before its first step."""
-    say = partial(tables.say, console=console)
-    page = planned(recipe, asked, tell=say, start_s=start_s)
-    if page.plan is not None:
-        say(_summary(recipe, page.plan))
-    if page.loses:
-        say(page.loses, style="yellow")
-    _print(page, console)
-    for line in page.notes:
-        say(line)
-    if page.plan is not None and recipe.export.push is not None:
-        say(f"the files are put to {recipe.export.push}, too (export.push)")
-    for line in page.warnings:
-        say(line, style="bold red")
-    if page.missing:
-        say(f"before `nextlong run`: {page.missing}")
-
-
-def make(
-    recipe: Recipe,
-    files: Sequence[Sequence[InputFile]],
-    steps: Sequence[Step],
-    asked: Asked = Asked(),  # noqa: B008
-    *,
-    start_s: float = 0.0,
-) -> Plan:
-    """Return what each step will take here, and on other machines where these are asked for.
-
-    Raises CorpusError where no document of a corpus that was seen whole can be extended, as its run would.
-    """
-    seen = sample(recipe, files)
-    if asked.chunks is None and seen.is_whole and (refused := warnings.none_extended(recipe, seen)):
-        raise CorpusError(refused)
-    return plan_for(recipe, files, steps, measure(recipe, seen), asked, start_s=start_s)
-
-
-def plan_for(
+def costs_on(
     recipe: Recipe,
     files: Sequence[Sequence[InputFile]],
     steps: Sequence[Step],
@@ -213,32 +191,34 @@ def plan_for(
     asked: Asked,
     *,
     start_s: float = 0.0,
-) -> Plan:
-    """Return the plan that follows from what was measured."""
-    factor = 1.0 if asked.chunks is None else asked.chunks / max(1.0, measured.sample.size.chunks)
-    corpus = measured.sample.size.times(factor)
-    corpus = replace(
-        corpus,
-        dimensions=measured.dimensions,
-        shards=_shards(recipe, files, corpus.text_bytes, asked),
-    )
-    workers = pipeline.worker_count(recipe)
-    machines = [Machines(workers, pipeline.capacity_here(recipe).gpus, start_s=start_s)]
+) -> list[tuple[Machines, Amounts, dict[str, Cost]]]:
+    """Return how much there is to do, and the cost of each step, on this machine and on others where these are asked for."""
+    seen, workers = measured.sample, pipeline.worker_count(recipe)
+    corpus = seen.size.times(1.0 if asked.chunks is None else asked.chunks / max(1.0, seen.size.chunks))
+    if asked.chunks is None:
+        shards = max(len(files), math.ceil(corpus.text_bytes / shard_bytes_of(recipe.ingest, files)))
+    else:
+        shards = max(1, math.ceil(corpus.text_bytes / shard_bytes_for(recipe.ingest, corpus.text_bytes)))
+    corpus = replace(corpus, dimensions=measured.dimensions, shards=shards)
+
+    def machines_of(workers: int, gpus: int, *, head_s: float = HEAD_S) -> Machines:
+        process_bytes = measured.process_bytes + WORKER_BYTES * (0 if recipe.executor == "serial" else workers)
+        return Machines(workers, gpus, head_s, start_s, process_bytes)
+
+    places = [machines_of(workers, pipeline.count_gpus_for(recipe))]
     if asked.is_elsewhere:
         head_s = RAY_HEAD_S if asked.nodes > 1 else HEAD_S
-        machines.append(Machines(asked.nodes * (asked.workers or workers), asked.nodes * asked.gpus, head_s, start_s))
-    chars_per_token = measured.tokenizing.chars_per_token
+        places.append(machines_of(asked.nodes * (asked.workers or workers), asked.nodes * asked.gpus, head_s=head_s))
     on = []
-    for place in machines:
-        has_gpu = place.gpus > 0 and recipe.search.device != "cpu"
-        amounts = amounts_of(recipe, corpus, chars_per_token=chars_per_token, has_gpu=has_gpu)
-        rates = _rates(recipe, amounts, measured, asked)
-        on.append((place, costs(steps, amounts, measured.trial, rates, machines=place)))
-    too_long, too_little_room = measured.sample.dropped(recipe, chars_per_token=chars_per_token)
-    return Plan(amounts, factor * too_long, factor * too_little_room, measured, on)
+    for machines in places:
+        has_gpu = machines.gpus > 0 and recipe.search.device != "cpu"
+        amounts = amounts_of(recipe, corpus, chars_per_token=measured.tokenizing.chars_per_token, has_gpu=has_gpu)
+        rates = rates_of(recipe, amounts, measured, asked)
+        on.append((machines, amounts, costs(steps, amounts, measured.trial, rates, machines=machines)))
+    return on
 
 
-def _rates(recipe: Recipe, amounts: Amounts, measured: Measured, asked: Asked) -> dict[str, Rate]:
+def rates_of(recipe: Recipe, amounts: Amounts, measured: Measured, asked: Asked) -> dict[str, Rate]:
     """Return the rates of what is not tried, by their names in `Estimate.rate`."""
     tokenizing, encoding = measured.tokenizing, measured.encoding
     on_gpu, shape = encoding.chunk_s, shape_of(recipe.encoder)
@@ -253,44 +233,8 @@ def _rates(recipe: Recipe, amounts: Amounts, measured: Measured, asked: Asked) -
     }
 
 
-def _missing_package(recipe: Recipe) -> str:
-    """Say which package running needs and planning does not, "" if it is there."""
-    try:
-        kind_of(recipe.encoder).check_installed(recipe.encoder)
-    except EncoderError as error:
-        return str(error)
-    return ""
-
-
-def _summary(recipe: Recipe, plan: Plan) -> str:
-    corpus = plan.amounts
-    is_kept = round(corpus.kept_documents) == round(corpus.documents)
-    lost = {"longer than a sequence": plan.too_long, "with too little room for negatives": plan.too_little_room}
-    dropped = ", ".join(f"{count:,.0f} {why}" for why, count in lost.items() if round(count))
-    is_exact = plan.measured.sample.is_whole and corpus.documents == plan.measured.sample.size.documents
-    return (
-        f"{'' if is_exact else 'about '}{corpus.documents:,.0f} documents, {corpus.text_bytes / _MB:,.1f} MB of text"
-        f"{'' if is_kept else f', of which {corpus.kept_documents:,.0f} stay'}, {corpus.chunks:,.0f} chunks of "
-        f"{corpus.chunk_chars:,.0f} characters on average, {plan.measured.tokenizing.chars_per_token:.2f} characters per token; "
-        f"method {described(recipe)}; "
-        f"{f'of {corpus.eligible:,.0f} that may be extended about {dropped}; ' if dropped else ''}"
-        f"{pipeline.worker_count(recipe)} workers"
-    )
-
-
-def _shards(recipe: Recipe, files: Sequence[Sequence[InputFile]], text_bytes: float, asked: Asked) -> int:
-    if asked.chunks is not None:
-        return max(1, math.ceil(text_bytes / shard_bytes_for(recipe.ingest, text_bytes)))
-    return max(len(files), math.ceil(text_bytes / shard_bytes_of(recipe.ingest, files)))
-
-
-def _check_writable(run_dir: Path) -> None:
-    parent = next(path for path in (run_dir.absolute(), *run_dir.absolute().parents) if path.exists())
-    if not parent.is_dir() or not os.access(parent, os.W_OK):
-        raise RunError(f"run_dir={run_dir} cannot be written: {parent} is not a folder that you may write to")
-
-
-def _state(step: Step, run_dir: Path, stored: Path | None) -> str:
+def _state(step: Step, recipe: Recipe) -> str:
+    run_dir, stored = recipe.run_path, recipe.store_path
     done = runner.find_done(step, run_dir)
     if done is None and stored is not None and (done := runner.find_done(step, stored)) is not None:
         return f"done, {done.manifest['bytes'] / _MB:,.1f} MB in the store"
@@ -300,16 +244,48 @@ def _state(step: Step, run_dir: Path, stored: Path | None) -> str:
     return f"begun, {counted(begun, 'task')} done" if begun else "to do"
 
 
-def _print(page: Planned, console: Console) -> None:
-    columns = page.columns
-    has_gpus = any(machines.gpus for machines, _ in columns)
+def show(recipe: Recipe, console: Console, asked: Asked = Asked(), *, start_s: float = 0.0) -> None:  # noqa: B008
+    """Print the plan of a recipe. Raises the user's errors that `run` would raise before its first step."""
+    say = partial(tables.say, console=console)
+    page = plan(recipe, asked, tell=say, start_s=start_s)
+    if page.measured is not None and page.amounts is not None:
+        say(_summary(page, page.amounts, page.measured))
+    if page.loses:
+        say(page.loses, style="yellow")
+    _show_table(page, console)
+    for line in page.notes:
+        say(line)
+    if page.measured is not None and recipe.export.push is not None:
+        say(f"the files are put to {recipe.export.push}, too (export.push)")
+    for line in page.warnings:
+        say(line, style="bold red")
+    if page.missing:
+        say(f"before `nextlong run`: {page.missing}")
+
+
+def _summary(page: Plan, corpus: Amounts, measured: Measured) -> str:
+    dropped = ", ".join(f"{count:,.0f} {why}" for why, count in page.lost.items() if round(count))
+    is_kept = round(corpus.kept_documents) == round(corpus.documents)
+    is_exact = measured.sample.is_whole and corpus.documents == measured.sample.size.documents
+    return (
+        f"{'' if is_exact else 'about '}{corpus.documents:,.0f} documents, {corpus.text_bytes / _MB:,.1f} MB of text"
+        f"{'' if is_kept else f', of which {corpus.kept_documents:,.0f} stay'}, {corpus.chunks:,.0f} chunks of "
+        f"{corpus.chunk_chars:,.0f} characters on average, {measured.tokenizing.chars_per_token:.2f} characters per token; "
+        f"method {described(page.recipe)}; "
+        f"{f'of {corpus.eligible:,.0f} that may be extended about {dropped}; ' if dropped else ''}"
+        f"{pipeline.worker_count(page.recipe)} workers"
+    )
+
+
+def _show_table(page: Plan, console: Console) -> None:
+    has_gpus = any(machines.gpus for machines, _ in page.on)
     table = tables.table()
-    others = [f"{place.workers} workers{f', {place.gpus} GPUs' if place.gpus else ''}" for place, _ in columns[1:]]
-    figures = ["time", *others, *(["GPU-hours"] if has_gpus else []), "disk", "memory"] if columns else []
+    others = [f"{place.workers} workers{f', {place.gpus} GPUs' if place.gpus else ''}" for place, _ in page.on[1:]]
+    figures = ["time", *others, *(["GPU-hours"] if has_gpus else []), "disk", "memory"] if page.on else []
     for heading in ("step", "state", *figures):
         table.add_column(heading, justify="left" if heading in ("step", "state") else "right", no_wrap=True)
     for step, state in zip(page.steps, page.states, strict=True):
-        on = [(machines, of[step.name]) for machines, of in columns if step.name in of]
+        on = [(machines, of[step.name]) for machines, of in page.on if step.name in of]
         if not on:
             table.add_row(step.name, state, *("" for _ in figures))
             continue
@@ -317,7 +293,7 @@ def _print(page: Planned, console: Console) -> None:
         times = [_time(cost.wall(machines), cost.unknown) for machines, cost in on]
         gpu_hours = [_hours(last.seconds if last.on_gpus else None)] if has_gpus else []
         table.add_row(step.name, state, *times, *gpu_hours, _disk(first.disk_bytes), _memory(first.held_bytes(here)))
-    if any(of for _, of in columns):
+    if any(of for _, of in page.on):
         totals = page.totals
         times = [_time(sums.seconds, sums.unknown) for sums in totals]
         gpu_hours = [_hours(totals[-1].gpu_seconds)] if has_gpus else []

@@ -26,7 +26,8 @@ from threadpoolctl import threadpool_limits
 from nextlong import pipeline
 from nextlong.artifacts.finished import chunks_of, sequence_files
 from nextlong.artifacts.lookup import read_chunks
-from nextlong.artifacts.results import ChunkResult, MetaDocumentsResult
+from nextlong.artifacts.results import ChunkResult, MetaDocumentsResult, TokenizerResult
+from nextlong.engine import memory
 from nextlong.engine.estimate import TRIED, Amounts
 from nextlong.engine.executor import Resources, SerialExecutor
 from nextlong.engine.runner import find_done, run_steps
@@ -38,7 +39,7 @@ from nextlong.reading.known_files import input_files
 from nextlong.recipe import Encoder, Recipe
 from nextlong.recipe.keys import EXACT
 from nextlong.report.plan.amounts import amounts_of
-from nextlong.report.plan.costs import Trial
+from nextlong.report.plan.costs import WORKER_BYTES, Trial
 from nextlong.report.plan.elsewhere import shape_of
 from nextlong.report.plan.sample import Sample
 from nextlong.retrieval.encoders.base import Speed, kind_of
@@ -87,6 +88,7 @@ class Measured:
     encoding: Speed
     dimensions: int
     product_s: float  # of a multiplication and addition of exact search
+    process_bytes: float = WORKER_BYTES  # of a process that has run every step: its libraries, and what they keep
 
 
 def measure(recipe: Recipe, sample: Sample) -> Measured:
@@ -96,7 +98,8 @@ def measure(recipe: Recipe, sample: Sample) -> Measured:
     encoding = _measure_encoder(recipe, chunks)
     trial = try_route(recipe, _spread(sample.mixed(), _CHARS), chars_per_token=tokenizing.chars_per_token)
     dimensions = encoding.dimensions or max(1, round(trial.amounts.dimensions))  # those that LSA found in the trial
-    return Measured(sample, trial, tokenizing, encoding, dimensions, _measure_search(dimensions))
+    process_bytes = memory.resident_bytes() or WORKER_BYTES
+    return Measured(sample, trial, tokenizing, encoding, dimensions, _measure_search(dimensions), process_bytes)
 
 
 def _spread(texts: Sequence[str], chars: int) -> list[str]:
@@ -116,7 +119,7 @@ def try_route(recipe: Recipe, texts: Sequence[str], *, chars_per_token: float) -
         lines = [json.dumps({"text": text}) + "\n" for text in texts]
         (folder / "sample.jsonl").write_text("".join(lines), encoding="utf-8")
         tried = recipe_for(recipe, texts, folder, chars_per_token=chars_per_token)
-        steps = pipeline.route(tried, input_files(tried))
+        steps = pipeline.route(tried, input_files(tried.ingest))
         executor = Timed()
         # A sample may be too small for what the corpus can do; the steps that have finished still tell.
         with suppress(NextlongError):
@@ -196,12 +199,8 @@ def _amounts(recipe: Recipe, done: Mapping[str, Artifact]) -> Amounts:
         meta_chunks=meta_chunks,
         dimensions=max((part["counts"].get("dimensions", 0) for part in fitted), default=0),
     )
-    told = (
-        [part["counts"]["chars_per_token"] for part in done["tokenizer"].manifest["parts"]]
-        if "tokenizer" in done
-        else []
-    )
-    return amounts_of(recipe, corpus, chars_per_token=next(iter(told), 4.0))
+    chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token if "tokenizer" in done else 4.0
+    return amounts_of(recipe, corpus, chars_per_token=chars_per_token)
 
 
 class Timed(SerialExecutor):

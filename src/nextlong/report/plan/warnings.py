@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 
@@ -12,7 +11,6 @@ from nextlong.corpus.ingest import allowing
 from nextlong.engine.estimate import Amounts
 from nextlong.engine.memory import memory_bytes
 from nextlong.methods.base import method_of
-from nextlong.reading.records import RejectKind
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import EXACT
 from nextlong.report.plan.amounts import different
@@ -29,41 +27,27 @@ from nextlong.sequences.corpus_size import too_long, too_short, uses_a_chunk_onc
 
 def of_the_sample(recipe: Recipe, sample: Sample) -> list[str]:
     """Return why the run is likely to stop, as far as the sample tells."""
-    return [
-        line
-        for line in (_rejects(recipe, sample.rejects, sample.size.documents), _none_extended(recipe, sample))
-        if line
-    ]
+    lines = []
+    count = sum(sample.rejects.values())
+    share = count / max(1.0, count + sample.size.documents)
+    if share > recipe.ingest.max_reject_share:
+        kinds = ", ".join(sorted(sample.rejects, key=lambda kind: (-sample.rejects[kind], kind))[:3])
+        lines.append(
+            f"ingest would stop the run: about {share:.2%} of the records cannot be used ({kinds}), more than "
+            f"ingest.max_reject_share={recipe.ingest.max_reject_share:g} allows; correct the files, or add {allowing(share)}"
+        )
+    if message := none_extended(recipe, sample):
+        lines.append(f"the run is likely to stop: {message}")
+    return lines
 
 
 def none_extended(recipe: Recipe, sample: Sample) -> str:
     """Return the message that no document has the chunks that the method extends it by, "" if one has."""
     if method_of(recipe).layout != Layout.EXTENDED or sample.size.eligible:
         return ""
-    return none_long_enough(
-        recipe,
-        f"{sample.size.kept_documents:,.0f} documents"
-        if sample.is_whole
-        else f"{len(sample.looked_at):,} documents of a sample",
-    )
-
-
-def _none_extended(recipe: Recipe, sample: Sample) -> str:
-    message = none_extended(recipe, sample)
-    return f"the run is likely to stop: {message}" if message else ""
-
-
-def _rejects(recipe: Recipe, rejects: Mapping[RejectKind, float], documents: float) -> str:
-    """Say so where the share of records that are no documents will end the run."""
-    count = sum(rejects.values())
-    share = count / max(1.0, count + documents)
-    if share <= recipe.ingest.max_reject_share:
-        return ""
-    kinds = ", ".join(sorted(rejects, key=lambda kind: (-rejects[kind], kind))[:3])
-    return (
-        f"ingest would stop the run: about {share:.2%} of the records cannot be used ({kinds}), more than "
-        f"ingest.max_reject_share={recipe.ingest.max_reject_share:g} allows; correct the files, or add {allowing(share)}"
-    )
+    size, looked_at = sample.size, len(sample.looked_at)
+    documents = f"{size.kept_documents:,.0f} documents" if sample.is_whole else f"{looked_at:,} documents of a sample"
+    return none_long_enough(recipe, documents)
 
 
 def of_the_data(
@@ -79,9 +63,8 @@ def of_the_data(
 
     `documents_share` is the trial's. As if every chunk served as often as any other: in a real run some serve more often.
     """
-    is_checked = (
-        sample.is_whole and amounts.chunks == sample.size.chunks
-    )  # exactly, as a run does before its first step
+    # Exactly, as a run does before its first step.
+    is_checked = sample.is_whole and amounts.chunks == sample.size.chunks
     tokens = amounts.kept_chars / chars_per_token
     if not is_checked and uses_a_chunk_once(recipe.compose) and tokens < recipe.compose.target_tokens:
         return [too_short(recipe, tokens)]

@@ -19,7 +19,7 @@ from pydantic import JsonValue
 
 from nextlong import recipe
 from nextlong.engine.estimate import Estimate, one
-from nextlong.engine.executor import Capacity, Resources
+from nextlong.engine.executor import Resources
 from nextlong.engine.step import Task, TaskResult
 from nextlong.plugins import ENCODERS
 from nextlong.rng import rng_for
@@ -102,9 +102,9 @@ class EncoderKind(ABC):
         """Raise EncoderError, with the cure, if a package is missing; nothing heavy is imported."""
         del config
 
-    def resources(self, config: recipe.Encoder, capacity: Capacity) -> Resources:
-        """Return what a task of embedding needs where there is so much in all: a core."""
-        del config, capacity
+    def resources(self, config: recipe.Encoder) -> Resources:
+        """Return what a task of embedding needs: a core."""
+        del config
         return Resources()
 
     def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:

@@ -23,9 +23,8 @@ from numpy.typing import NDArray
 from pydantic import Field, JsonValue
 
 from nextlong import recipe
-from nextlong.artifacts.lookup import count_chunks
+from nextlong.artifacts.lookup import count_chunks, sample_texts
 from nextlong.artifacts.results import FitResult
-from nextlong.artifacts.sample import sample_texts
 from nextlong.engine.estimate import TRIED, Amounts, Estimate
 from nextlong.engine.step import Task
 from nextlong.errors import EncoderError

@@ -35,7 +35,7 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from nextlong import recipe
-from nextlong.engine.executor import Capacity, Resources
+from nextlong.engine.executor import Resources
 from nextlong.errors import EncoderError
 from nextlong.recipe.keys import MayBePrivate, Operational, Positive, Section
 from nextlong.retrieval.encoders.base import EncoderKind, Speed
@@ -345,9 +345,9 @@ class OpenAIKind(EncoderKind):
         del fitted, dtype, threads
         return OpenAIEncoder(config.name, config.options_as(OpenAIOptions))
 
-    def resources(self, config: recipe.Encoder, capacity: Capacity) -> Resources:
+    def resources(self, config: recipe.Encoder) -> Resources:
         """Return that one task runs at a time."""
-        del config, capacity
+        del config
         return Resources(at_once=1)
 
     def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:

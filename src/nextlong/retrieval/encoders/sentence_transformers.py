@@ -22,7 +22,7 @@ from nextlong import recipe
 from nextlong.artifacts.results import ExecutionResult
 from nextlong.engine import store
 from nextlong.engine.estimate import Estimate, one
-from nextlong.engine.executor import Capacity, Resources, granted_gpus
+from nextlong.engine.executor import Resources, granted_gpus
 from nextlong.engine.step import Task
 from nextlong.errors import EncoderError
 from nextlong.recipe.keys import Operational, Positive, PositiveLength, Section
@@ -315,14 +315,14 @@ class SentenceTransformersKind(EncoderKind):
         """Raise EncoderError if the library is not installed."""
         check_installed(config.name)
 
-    def resources(self, config: recipe.Encoder, capacity: Capacity) -> Resources:
+    def resources(self, config: recipe.Encoder) -> Resources:
         """Return a GPU for each task, if there is one."""
         options = config.options_as(SentenceTransformersOptions)
         device = options.device
         if options.backend != "torch":
             return Resources()
-        if (capacity.gpus and device is None) or (device == "cuda" and (capacity.gpus or capacity.grows)):
-            return Resources(gpus=1)
+        if device in (None, "cuda"):
+            return Resources(gpu="optional" if device is None else "needed")
         if device is not None and device.startswith("cuda"):  # the one that is named
             return Resources(at_once=1)
         return Resources()

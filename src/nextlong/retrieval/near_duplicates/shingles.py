@@ -24,7 +24,7 @@ from nextlong.artifacts.lookup import iter_chunk_texts, opened, read_chunks, wri
 from nextlong.artifacts.results import ChunkResult, ShinglesResult, WeightsResult
 from nextlong.artifacts.tokens import SHARDS_KEPT
 from nextlong.engine.estimate import Estimate, one, per_shard
-from nextlong.engine.step import Artifacts, Step, Task
+from nextlong.engine.step import Artifacts, Step, Task, each_shard
 from nextlong.recipe import Recipe
 from nextlong.retrieval.near_duplicates.words import U64, bounds_of, hash_words, ngrams, runs_on
 from nextlong.rng import keyed_hash, threshold_for
@@ -231,17 +231,8 @@ def weights_from(counts: NDArray[np.uint32], sampled: int) -> Weights:
 def shingles_step(ingest: Step, chunk: Step) -> Step:
     """DOCUMENTS and CHUNKS → SHINGLES of every chunk."""
 
-    def tasks(done: Artifacts) -> list[Task]:
-        shards = zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)
-        return [partial(shingle_shard, documents=documents, chunks=chunks) for documents, chunks in shards]
-
-    estimate = Estimate(
-        work=lambda amounts: amounts.kept_chars,
-        seconds=2e-8,
-        disk=lambda amounts: amounts.kept_chars,
-        bytes=0.66,
-        tasks=per_shard,
-    )
+    tasks = each_shard(shingle_shard, documents=(ingest, ".documents.arrow"), chunks=(chunk, ".chunks.arrow"))
+    estimate = Estimate(work="kept_chars", seconds=2e-8, disk="kept_chars", bytes=0.66, tasks=per_shard)
     return Step("shingles", 3, {}, (ingest, chunk), tasks, ShinglesResult, estimate=estimate)
 
 

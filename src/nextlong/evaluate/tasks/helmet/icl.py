@@ -35,20 +35,20 @@ _NLU: Final = ("icl/nlu/train.csv", "icl/nlu/test.csv")
 
 
 @dataclass(frozen=True)
-class Labelled:
+class _Labelled:
     """A text and its label's name."""
 
     text: str
     label: str
 
 
-Split = tuple[list[Labelled], list[Labelled]]  # what examples are sampled from, and the questions
+Split = tuple[list[_Labelled], list[_Labelled]]  # what examples are sampled from, and the questions
 
 
 def _read_trec(data: DataFiles, *, level: str) -> Split:
     """Read TREC's questions; `level` is coarse (6 labels) or fine (50)."""
 
-    def lines(name: str) -> list[Labelled]:
+    def lines(name: str) -> list[_Labelled]:
         examples = []
         for number, line in enumerate(data.text(name).rstrip("\n").split("\n"), start=1):
             label, space, text = line.strip().partition(" ")
@@ -57,7 +57,7 @@ def _read_trec(data: DataFiles, *, level: str) -> Split:
                     f"{data.path(name)}, line {number} is {line[:60]!r}, not `LABEL:label text`; fix it, or download the file "
                     f"again: {origin(name)}"
                 )
-            examples.append(Labelled(text, label.split(":")[0] if level == "coarse" else label))
+            examples.append(_Labelled(text, label.split(":")[0] if level == "coarse" else label))
         return examples
 
     return lines(_TREC[0]), lines(_TREC[1])
@@ -66,7 +66,7 @@ def _read_trec(data: DataFiles, *, level: str) -> Split:
 def _read_csv(data: DataFiles, *, files: tuple[str, str], label: tuple[str, ...]) -> Split:
     """Read BANKING77 (77 intents of a bank's customers) or NLU-Evaluation-Data, whose label is scenario_intent."""
     train, test = (
-        [Labelled(row["text"], "_".join(row[name] for name in label)) for row in data.rows(file, ("text", *label))]
+        [_Labelled(row["text"], "_".join(row[name] for name in label)) for row in data.rows(file, ("text", *label))]
         for file in files
     )
     return train, test
@@ -77,8 +77,8 @@ def _read_clinc150(data: DataFiles) -> Split:
     intents = several(tuple[str, str])
     parts = data.json(_CLINC, record(train=intents, oos_train=intents, val=intents, oos_val=intents))
 
-    def joined(*names: str) -> list[Labelled]:
-        return [Labelled(text, label) for name in names for text, label in parts[name]]
+    def joined(*names: str) -> list[_Labelled]:
+        return [_Labelled(text, label) for name in names for text, label in parts[name]]
 
     return joined("train", "oos_train"), joined("val", "oos_val")
 
@@ -93,13 +93,14 @@ def _samples(
     questions = [one for one in test if one.label in set(labels)]
     if len(questions) > _QUESTIONS[form]:
         questions = shuffled(questions, seed=request.seed)
-        questions = balanced(questions, _QUESTIONS[form], seed=request.seed) if form == "2025" else questions
+        questions = _balanced(questions, _QUESTIONS[form], seed=request.seed) if form == "2025" else questions
     for one in questions[: _QUESTIONS[form]]:
+        # A seed of its own for each question, as in HELMET: its labels are numbered anew, whatever was asked before.
         seed = (int(hashlib.sha256(one.text.encode("utf-8")).hexdigest(), 16) + request.seed) % 2**31
         numbers = list(range(len(labels)))
         random.Random(seed).shuffle(numbers)
         number_of = dict(zip(labels, numbers, strict=True))
-        demos = balanced(train, shots, seed=seed if form == "2025" else request.seed)
+        demos = _balanced(train, shots, seed=seed if form == "2025" else request.seed)
         yield prompted(
             request,
             _PROMPT,
@@ -112,17 +113,17 @@ def _samples(
         )
 
 
-def balanced(train: list[Labelled], shots: int, *, seed: int) -> list[Labelled]:
+def _balanced(train: list[_Labelled], shots: int, *, seed: int) -> list[_Labelled]:
     """Return `shots` examples in rounds that hold every label once, in random order.
 
     A label with fewer examples than rounds gives them again.
     """
     draw = random.Random(seed)
-    by_label: dict[str, list[Labelled]] = {}
+    by_label: dict[str, list[_Labelled]] = {}
     for one in train:
         by_label.setdefault(one.label, []).append(one)
     count = math.ceil(shots / len(by_label))
-    rounds: list[list[Labelled]] = [[] for _ in range(count)]
+    rounds: list[list[_Labelled]] = [[] for _ in range(count)]
     for listed in by_label.values():
         indices = draw.sample(range(len(listed)), count % len(listed))
         while len(indices) < count:

@@ -71,7 +71,7 @@ def llama2(data: DataFiles) -> tokenizers.Tokenizer:
     try:
         return tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # the library raises a bare Exception whatever is wrong
-        raise EvaluateError(f"{data.path(LLAMA2)} is no tokenizer.json ({error}); {origin(LLAMA2)}") from None
+        raise EvaluateError(f"{data.path(LLAMA2)} is not a tokenizer.json ({error}); {origin(LLAMA2)}") from None
 
 
 def _tokens(data: DataFiles, text: str) -> int:
@@ -131,9 +131,14 @@ def _with_others(rows: list[Json], seed: int) -> Iterator[tuple[Json, list[Json]
 
 def _samples(request: Request, items: Iterable[Json], prompt: str, prefix: str, budget: int) -> Iterator[Sample | None]:
     """Yield a question per item, its document cut to what the length leaves."""
+    counter = llama2(request.data)
+    remark_tokens = len(counter.encode(_OMITTED).ids)
     for item in items:
         fields = {key: value for key, value in item.items() if key in ("demo", "question", "options")}
-        story = _shortened(item["context"], llama2(request.data), request.length - budget - _MARGIN_TOKENS)
+        # As HELMET's `truncate_llama2`: a story, or its first tokens of Llama 2 with a remark that there is more.
+        story, most = item["context"], request.length - budget - _MARGIN_TOKENS
+        if len(offsets := counter.encode(story).offsets) > most:
+            story = story[: offsets[max(most - remark_tokens, 0)][1]] + _OMITTED
         before, context, behind = fitted(request, prompt, prefix, budget, context=story, **fields)
         details = {
             "story_cut": context != item["context"],
@@ -142,15 +147,7 @@ def _samples(request: Request, items: Iterable[Json], prompt: str, prefix: str, 
             "chars_behind": len(behind + prefix),
         }
         sample = Sample(before + context + behind, tuple(item["answers"]), budget, prefix, details=details)
-        yield sample if request.fits(sample) else None
-
-
-def _shortened(story: str, tokenizer: tokenizers.Tokenizer, tokens: int) -> str:
-    """Return a story, or its first tokens of Llama 2 with a remark that there is more, as HELMET's `truncate_llama2`."""
-    offsets = tokenizer.encode(story).offsets
-    if len(offsets) <= tokens:
-        return story
-    return story[: offsets[max(tokens - len(tokenizer.encode(_OMITTED).ids), 0)][1]] + _OMITTED
+        yield request.fitting(sample)
 
 
 def _score_choice(answer: str, sample: Sample) -> dict[str, float]:

@@ -190,20 +190,20 @@ _SHORTEST_CLAIM: Final = 5  # characters; below lie what a sentence splitter mak
 Entails = Callable[[str, str], bool]  # premise, hypothesis
 
 
-def alce_files(name: str) -> tuple[str, str]:
+def _alce_files(name: str) -> tuple[str, str]:
     """Return the files of a task's questions with their passages, and of its prompt with its examples."""
     return f"helmet/alce/{name}_eval_gtr_top2000.json", f"helmet/prompts/{name}_revised.json"
 
 
 def alce_passages(data: DataFiles, name: str, length: int) -> dict[str, list[Json]]:
     """Return the passages that each question had before it at a length, by the question."""
-    rows = data.json_lines(alce_files(name)[0], _ALCE_SHAPE)
+    rows = data.json_lines(_alce_files(name)[0], _ALCE_SHAPE)
     return {row["question"]: row["docs"][: _ALCE_PASSAGES[length]] for row in rows}
 
 
 def _alce_samples(request: Request, name: str) -> Iterator[Sample | None]:
     """Yield HELMET's 100 questions for a length, two examples before each."""
-    questions, prompts = alce_files(name)
+    questions, prompts = _alce_files(name)
     prompt = request.data.json(prompts, _ALCE_PROMPT)
     instruction = prompt["instruction"]
     draw = random.Random(request.seed)
@@ -225,7 +225,7 @@ def _alce_samples(request: Request, name: str) -> Iterator[Sample | None]:
             "\n\nAnswer:",
             details={"question": row["question"], "answers": groups},
         )
-        yield sample if request.fits(sample) else None
+        yield request.fitting(sample)
 
 
 def _without_citations(text: str) -> str:
@@ -279,6 +279,7 @@ def citations(
         numbers = [int(one[1:]) - 1 for one in re.findall(r"\[\d+", claim)]
         if not numbers or max(numbers) >= len(passages):
             continue
+        # ALCE reads only the first three citations of a claim.
         numbers = numbers[:_MOST_CITED]
         cited += len(numbers)
         told = _without_citations(claim).strip()
@@ -332,7 +333,7 @@ TASKS: Final = (
             make=partial(_alce_samples, name=name),
             score=score,
             max_new_tokens=300,
-            files=alce_files(name),
+            files=_alce_files(name),
         )
         for name, metric, score in (("asqa", "str_em", _score_asqa), ("qampari", "qampari_rec_top5", _score_qampari))
     ),

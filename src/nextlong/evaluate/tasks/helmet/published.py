@@ -30,6 +30,7 @@ def fitted(
     """
     before, behind = (part.format(**fields) for part in template.split("{context}"))
     room = request.room - budget - len(request.tokenizer.prefix)
+    # Cutting may merge tokens at the edge, so the count is taken again until it fits.
     while context and (over := request.tokenizer.count(before + context + behind + prefix) - room) > 0:
         bounds = request.tokenizer.boundaries(context)
         context = context[: bounds[-over][0]] if over <= len(bounds) else ""
@@ -50,8 +51,7 @@ def prompted(
 ) -> Sample | None:
     """Return the sample of a template, its context cut to the length; None where the rest does not fit either."""
     prompt = "".join(fitted(request, template, prefix, budget, context=context, **fields))
-    sample = Sample(prompt, tuple(references), budget, prefix, stop, details)
-    return sample if request.fits(sample) else None
+    return request.fitting(Sample(prompt, tuple(references), budget, prefix, stop, details))
 
 
 def sampled_questions(rows: Sequence[Json], key: str, *, seed: int) -> list[Json]:

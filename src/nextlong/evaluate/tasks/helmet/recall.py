@@ -14,13 +14,11 @@ from dataclasses import replace
 from functools import partial
 from typing import Any, Final, NotRequired
 
-import numpy as np
-
 from nextlong.evaluate.data import NAME, TEXT, record
 from nextlong.evaluate.scores import helmet, string_match_all, substring_exact_match
 from nextlong.evaluate.task import Request, Sample, Task
 from nextlong.evaluate.tasks import ruler
-from nextlong.evaluate.tasks.helmet.published import LENGTHS, QUESTIONS, SHOTS, fitted
+from nextlong.evaluate.tasks.helmet.published import LENGTHS, QUESTIONS, SHOTS, fitted, shuffled
 from nextlong.text import Json
 
 _KEYS_AT: Final = dict(zip(LENGTHS, (105, 220, 440, 900, 1800), strict=True))
@@ -35,32 +33,29 @@ _PREFIX: Final = "\nCorresponding value:"
 _SHAPE: Final = record(context=TEXT, question=TEXT, answer=NAME, demos=list[tuple[str, str]], depth=NotRequired[Any])
 
 
-def keys_at(length: int) -> int:
+def _keys_at(length: int) -> int:
     """Return the keys of the object: HELMET's number, else nine tenths of what is in proportion to its 1,800 at 128K."""
     return _KEYS_AT.get(length, max(_LEAST_KEYS, 1800 * length // 131_072 * 9 // 10))
 
 
 def _file(length: int) -> str:
-    return f"helmet/json_kv/test_k{keys_at(length)}_dep{_DEPTHS}.jsonl"
+    return f"helmet/json_kv/test_k{_keys_at(length)}_dep{_DEPTHS}.jsonl"
 
 
 def _json_kv(request: Request) -> Iterator[Sample | None]:
     """Yield samples from HELMET's file for the length where the user has it, else made in the same form."""
-    made = _from_file(request) if request.data.has(_file(request.length)) else _objects(request)
-    return (sample if request.fits(sample) else None for sample in made)
-
-
-def _from_file(request: Request) -> Iterator[Sample]:
+    if not request.data.has(_file(request.length)):
+        yield from map(request.fitting, _objects(request))
+        return
     rows = list(request.data.json_lines(_file(request.length), _SHAPE))
-    order = np.random.default_rng(request.seed).permutation(len(rows))  # as `datasets` shuffles
-    for row in (rows[number] for number in order.tolist()):
+    for row in shuffled(rows, seed=request.seed):
         pair, demos = (row["question"], str(row["answer"])), row["demos"][:SHOTS]
-        yield _sample(request, row["context"], pair, demos, {"depth": row.get("depth")})
+        yield request.fitting(_sample(request, row["context"], pair, demos, {"depth": row.get("depth")}))
 
 
 def _objects(request: Request) -> Iterator[Sample]:
     """Make objects whose key in question is at one of six depths in turn."""
-    keys = keys_at(request.length)
+    keys = _keys_at(request.length)
     if request.length not in _KEYS_AT:
         # HELMET's numbers are never changed; ours are, where a small vocabulary writes more tokens.
         while keys > _LEAST_KEYS and _object(request, 0, keys).details["context_cut"]:
