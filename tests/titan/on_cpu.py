@@ -120,6 +120,10 @@ if __name__ == "__main__":
     watch_steps()
     if os.environ.get("NEXTLONG_TEST_LEAK"):
         measure_leak()
+    if os.environ.get("NEXTLONG_TEST_SPIKE"):  # after one step, not twenty
+        from nextlong.train import metrics
+
+        metrics._SPIKE_WINDOW = 1
     from nextlong.cli.main import main
 
     sys.exit(main())

@@ -5,6 +5,7 @@ Each run takes half a minute, so each shows several things: FSDP2, a packed row 
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -51,9 +52,6 @@ def recipe(recipe_for, folder):
         "training": {"steps": STEPS, "tokens_per_step": 4096, "lr": 0.01, "warmup_steps": 2, "precision": "fp32"},
         "checkpoints": {"every_steps": 2},
         "held_out": {"every_steps": 4, "rows": 3},
-        "torchtitan": {
-            "options": ["--parallelism.spmd_backend", "partial_dtensor"]
-        },  # torch 2.13 cannot do the default
     }
     (folder / "T.yaml").write_text(yaml.safe_dump(plain))
     return folder / "T.yaml"
@@ -75,8 +73,8 @@ def trained(recipe, folder):
         torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(processes)]
         command = [*torchrun, str(ON_CPU), "train", str(recipe), "--engine", "torchtitan", *sets]
         env = {**os.environ, "OMP_NUM_THREADS": "1", **environment}
-        ran = subprocess.run(command, capture_output=True, text=True, check=False, env=env)
-        assert ran.returncode == 0 or environment, ran.stdout[-3000:] + ran.stderr[-6000:]
+        ran = subprocess.run(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True, check=False, env=env)
+        assert ran.returncode == 0 or environment, ran.stdout[-9000:]
         done[name, *environment] = folder / name, ran.stdout
         return done[name, *environment]
 
@@ -168,3 +166,15 @@ def test_a_killed_training_resumes_to_the_same_weights(trained, folder):
     assert losses(resumed) == losses(whole)
     name = "final/model-00001-of-00001.safetensors"
     assert (resumed / name).read_bytes() == (whole / name).read_bytes()
+
+
+@pytest.mark.parametrize(
+    ("lr", "reason"), [(3.0, "more than 1.01 times the median"), (1e30, "not finite|is (nan|inf)")]
+)
+def test_all_processes_stop_where_the_loss_spikes_or_is_not_finite(trained, lr, reason):
+    """Each of them by itself: one that waits for another would be ended by torchrun, on its own machine only."""
+    folder, said = trained(f"spike-{lr}", f"training.lr={lr}", "watch.spike=1.01", NEXTLONG_TEST_SPIKE="1")
+    errors = [line for line in said.splitlines() if line.startswith("error: ")]
+    assert len(errors) == 2
+    assert all(re.search(f"({reason}).*; checkpoints are of earlier steps: choose another", line) for line in errors)
+    assert not (folder / "final").exists()

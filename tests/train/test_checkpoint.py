@@ -59,16 +59,17 @@ def test_the_same_step_again_replaces_only_the_record(train_recipe, quiet, monke
     from pathlib import Path
 
     from nextlong.errors import RunError
-    from nextlong.train import checkpoint, loop
+    from nextlong.train import checkpoint
     from nextlong.train.loop import train
+    from nextlong.train.metrics import Metrics
 
-    monkeypatch.setattr(loop, "_not_finite", lambda _engine, number, *_: "first" if number == 3 else None)
+    monkeypatch.setattr(Metrics, "fault", lambda _logs, number, *_: "first" if number == 3 else None)
     recipe = train_recipe()
     with pytest.raises(RunError, match="first; stopped .*choose another `out` with a lower training.lr"):
         train(recipe, quiet)
     kept = Path(recipe.out) / "checkpoints" / "step-000002"
     before = {path.name: path.stat().st_ino for path in kept.iterdir()}
-    monkeypatch.setattr(loop, "_not_finite", lambda _engine, number, *_: "second" if number == 3 else None)
+    monkeypatch.setattr(Metrics, "fault", lambda _logs, number, *_: "second" if number == 3 else None)
     with pytest.raises(RunError, match="second"):
         train(recipe, quiet)
     after = {path.name: path.stat().st_ino for path in kept.iterdir()}

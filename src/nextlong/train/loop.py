@@ -11,7 +11,6 @@ the same number of threads).
 
 from __future__ import annotations
 
-import math
 import os
 import shutil
 import time
@@ -29,13 +28,7 @@ from nextlong.errors import RecipeError, RunError
 from nextlong.report import tables
 from nextlong.train import checkpoint, costs, held_out, metrics
 from nextlong.train.check import check_model
-from nextlong.train.device import (
-    accelerator,
-    autocast,
-    explained_memory_errors,
-    learning_rate,
-    optimizer_for,
-)
+from nextlong.train.device import accelerator, autocast, explained_memory_errors, learning_rate, optimizer_for
 from nextlong.train.loss import IGNORED
 from nextlong.train.metrics import Metrics, Step
 from nextlong.train.model import make_model, not_finite
@@ -193,13 +186,14 @@ def _step(engine: Engine, logs: Metrics, number: int, batches: Sequence[Batch]) 
         group["lr"] = lr
     loss, tokens = _gradients(engine, batches)
     norm = float(torch.nn.utils.clip_grad_norm_(engine.model.parameters(), training.clip or float("inf")))
-    if reason := _not_finite(engine, number, loss, norm) or logs.spike(number, loss):
+    if reason := logs.fault(number, loss, norm):
+        if broken := not_finite(engine.model):
+            reason += f", and the weight {broken} is not finite"
         engine.optimizer.zero_grad(set_to_none=True)
         _save(engine, number - 1, reason=reason)
         raise RunError(
             f"{reason}; stopped before the weights were updated, checkpoint of step {number - 1} saved in "
-            f"{engine.ready.out / checkpoint.FOLDER}; choose another `out` with a lower training.lr or a longer "
-            "training.warmup_steps; or, if this is harmless, raise watch.spike and resume"
+            f"{engine.ready.out / checkpoint.FOLDER}; {metrics.STOPPED_ADVICE}"
         )
     engine.optimizer.step()
     engine.optimizer.zero_grad(set_to_none=True)
@@ -217,16 +211,6 @@ def _gradients(engine: Engine, batches: Sequence[Batch]) -> tuple[float, int]:
         loss.backward()
         total += loss.detach()
     return float(total), sum(batch["labels"].shape[1] for batch in batches)
-
-
-def _not_finite(engine: Engine, number: int, loss: float, norm: float) -> str | None:
-    """Return in words that the loss or the gradient of a step is not finite, or None."""
-    for name, value in (("loss", loss), ("norm of the gradient", norm)):
-        if not math.isfinite(value):
-            broken = not_finite(engine.model)
-            weight = f", and the weight {broken} is not finite" if broken else ""
-            return f"the {name} of step {number} is {value}{weight}"
-    return None
 
 
 def _save(engine: Engine, step: int, *, reason: str | None = None) -> None:

@@ -8,6 +8,7 @@ removed first.
 from __future__ import annotations
 
 import json
+import math
 import os
 import resource
 import sys
@@ -33,6 +34,10 @@ STEPS, HELD_OUT = "metrics.jsonl", "held_out.jsonl"
 _LOG_LINES: Final = 20  # printed for all steps where there is no terminal
 _SPIKE_WINDOW: Final = 20  # steps
 _SMOOTHED_STEPS: Final = 10  # whose mean speed and loss are shown
+STOPPED_ADVICE: Final = (
+    "choose another `out` with a lower training.lr or a longer training.warmup_steps; or, if this is harmless, raise "
+    "watch.spike and run again, which resumes"
+)
 _COLOURS: Final = {"meta": "#b5472f", "negative": "#5b7a8c", "document": "#5b7a8c"}
 
 
@@ -87,8 +92,11 @@ class Metrics:
         shown = {name: values[name] for name in ("loss", "lr", "grad_norm")}
         self._show(number, {**shown, "tokens_per_second": step.tokens / step.seconds})
 
-    def spike(self, number: int, loss: float) -> str | None:
-        """Return in words that the loss of a step is a spike (`watch.spike`) against those logged before it, or None."""
+    def fault(self, number: int, loss: float, grad_norm: float) -> str | None:
+        """Return in words why a training must stop: a step is not finite, or its loss is a spike (`watch.spike`); or None."""
+        for name, value in (("loss", loss), ("norm of the gradient", grad_norm)):
+            if not math.isfinite(value):
+                return f"the {name} of step {number} is {value}"
         if self._spike is None or len(self._recent_losses) < _SPIKE_WINDOW:
             return None
         if loss <= self._spike * median(self._recent_losses):

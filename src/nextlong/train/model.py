@@ -177,12 +177,8 @@ def _with_adapters(model: PreTrainedModel, recipe: TrainRecipe) -> PreTrainedMod
     except ImportError:
         raise RecipeError("model.lora_rank needs peft; pip install peft, or leave lora_rank at null") from None
     torch.manual_seed(recipe.seed)
-    adapters = LoraConfig(
-        r=recipe.model.lora_rank or 0,
-        lora_alpha=recipe.model.lora_alpha,
-        target_modules="all-linear",
-        task_type="CAUSAL_LM",
-    )
+    rank, alpha = recipe.model.lora_rank or 0, recipe.model.lora_alpha
+    adapters = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
     if recipe.memory.checkpointing != "none":
         model.enable_input_require_grads()
     return get_peft_model(model, adapters)

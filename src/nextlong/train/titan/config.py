@@ -59,6 +59,12 @@ def config_of(recipe: TrainRecipe) -> Trainer.Config:
     check_llama(ready.config, path=path)
     rows: Json = {"recipe": as_json, "row_tokens": row_tokens}
     if installed_version() == "main":
+        if ranks > 1 and not any("spmd_backend" in option for option in recipe.torchtitan.options):
+            raise RecipeError(
+                f"hardware.ranks_per_row={ranks}: context parallelism of torchtitan's main branch needs its backend "
+                "spmd_types, which nextlong was not tested with; install torchtitan==0.3.0, or try it with "
+                'torchtitan.options=["--parallelism.spmd_backend", "spmd_types"]'
+            )
         batch = {
             "max_context_length": row_tokens,
             "num_tokens_per_microbatch_per_dp_rank": training.micro_batch_rows * row_tokens,
@@ -99,7 +105,10 @@ def config_of(recipe: TrainRecipe) -> Trainer.Config:
             disable_cuda_graphs=True,  # they would keep the activations of a whole row allocated
         ),
         # `ptrr` balances blocks of attention work; torchtitan's default, `headtail`, is for attention without a mask.
-        parallelism=ParallelismConfig(context_parallel_degree=ranks, context_parallel_load_balancer="ptrr"),
+        # torchtitan's default backend, spmd_types, needs a torch that is not released; partial_dtensor is what CI runs.
+        parallelism=ParallelismConfig(
+            context_parallel_degree=ranks, context_parallel_load_balancer="ptrr", spmd_backend="partial_dtensor"
+        ),
         checkpoint=CheckpointManager.Config(
             enable=True,
             folder="checkpoints",

@@ -26,6 +26,7 @@ from nextlong.engine import store
 from nextlong.errors import RecipeError, RunError
 from nextlong.report import tables
 from nextlong.train import checkpoint
+from nextlong.train.metrics import STOPPED_ADVICE
 from nextlong.train.prepare import RECORD, Prepared
 from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported
 
@@ -134,7 +135,12 @@ def _train_as_rank(ready: Prepared) -> None:
 
         ours = ["--module", "nextlong.train.titan.config", "--config", "nextlong"]
         sys.argv = ["torchtitan", *ours, *recipe.torchtitan.options]
-        main()
+        try:
+            main()
+        except RuntimeError as error:
+            if "not finite" not in str(error):  # torchtitan's words for a loss of NaN, on all ranks
+                raise
+            raise RunError(f"{error}; checkpoints are of earlier steps: {STOPPED_ADVICE}") from None
     if rank == 0:
         _finish(ready)
 

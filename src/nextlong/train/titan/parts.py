@@ -25,7 +25,7 @@ from nextlong.errors import RunError
 from nextlong.train import held_out
 from nextlong.train.device import lr_factor
 from nextlong.train.loss import IGNORED
-from nextlong.train.metrics import HeldOutLoss, Metrics, Step
+from nextlong.train.metrics import STOPPED_ADVICE, HeldOutLoss, Metrics, Step
 from nextlong.train.prepare import Prepared, prepare
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import Row
@@ -218,22 +218,19 @@ class Log(MetricsProcessor):  # type: ignore[misc]
     def log(
         self, step: int, global_avg_loss: float, global_max_loss: float, grad_norm: float, extra_metrics: Any = None
     ) -> None:
-        """Log a step; called by all ranks. Raises RunError for a spike of the loss."""
+        """Log a step; called by all ranks. Raises RunError on all of them where training must stop (`Metrics.fault`)."""
         super().log(step, global_avg_loss, global_max_loss, grad_norm, extra_metrics)
         lr = next(float(value) for name, value in (extra_metrics or {}).items() if name.startswith("lr/"))
         seconds, self._began = time.perf_counter() - self._began, time.perf_counter()
         done = Step(step, global_avg_loss, grad_norm, lr, self._recipe.training.tokens_per_step, seconds)
-        metrics = self._first_rank_metrics(step)
-        if metrics is None:
-            return
-        reason = metrics.spike(step, global_avg_loss)
-        metrics.step(done)
-        if reason:  # torchrun then ends the other ranks
-            raise RunError(
-                f"{reason}; checkpoints in {self._recipe.out}/checkpoints are of earlier steps: choose another `out` with a lower "
-                "training.lr or a longer training.warmup_steps; or, if this is harmless, raise watch.spike and run again, which "
-                "resumes"
-            )
+        faults: list[str | None] = [None]
+        if metrics := self._first_rank_metrics(step):
+            faults = [metrics.fault(step, global_avg_loss, grad_norm)]
+            metrics.step(done)
+        # Only the first rank knows the earlier losses, and the others would wait for it in their next step.
+        torch.distributed.broadcast_object_list(faults)
+        if faults[0]:
+            raise RunError(f"{faults[0]}; checkpoints are of earlier steps: {STOPPED_ADVICE}")
 
     def held_out(self, step: int, measured: HeldOutLoss) -> None:
         """Log a validation; called by all ranks."""
