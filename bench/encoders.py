@@ -76,7 +76,7 @@ def main() -> int:
     parser.add_argument("--clock", default="wall", choices=["wall", "processor"])
     parser.add_argument("--repeats", type=int, default=3)
     asked = parser.parse_args()
-    model = _model(asked.model)
+    model = model_path(asked.model)
     ratios, least = [], 1.0
     for number in range(asked.repeats):
         with tempfile.TemporaryDirectory() as folder:
@@ -99,7 +99,8 @@ def main() -> int:
     return int(least < 0.999)
 
 
-def _model(given: str) -> str:
+def model_path(given: str) -> str:
+    """Return the folder of a model that a Python package holds; any other name as it is."""
     if given.isidentifier() and importlib.util.find_spec(given) is not None:
         return str(importlib.import_module(given).get_model_path())
     return given

@@ -53,6 +53,8 @@ def test_documents_carry_text_source_and_id_and_their_lengths_lie_beside(tmp_pat
     assert hashes.tolist() == [xxhash.xxh3_64_intdigest("One  é".encode()), xxhash.xxh3_64_intdigest(b"two")]
     assert documents["content_hash"].to_pylist() == hashes.tolist()
     assert np.load(tmp_path / "out.0000.chars.npy").tolist() == [6, 3]
+    of_ids = [xxhash.xxh3_64_intdigest(f"mine\0{name}".encode()) for name in ("k", "a.jsonl:2")]
+    assert np.load(tmp_path / "out.0000.id_hashes.npy").tolist() == of_ids
     assert not (tmp_path / "out.rejects.arrow").exists()
 
 
@@ -109,7 +111,7 @@ def test_same_input_gives_the_same_bytes(tmp_path):
         (tmp_path / run).mkdir()
         ingest(tmp_path / run, as_lines(f"text number {i}" for i in range(3000)), shard_bytes=20_000)
         outs.append({path.name: path.read_bytes() for path in (tmp_path / run).glob("out.*")})
-    assert len(outs[0]) == 9
+    assert len(outs[0]) == 12
     assert outs[0] == outs[1]
 
 

@@ -7,7 +7,7 @@ Out: one JSON file for people to look at; no other step reads it. Kept documents
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -15,7 +15,6 @@ from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 from numpy.typing import NDArray
 
 from nextlong import schemas
@@ -63,6 +62,7 @@ def filter_report_step(settings: Ingest, splits: Splits, ingest: Step, select: S
         inputs = _Inputs(
             documents=tuple(ingest_done.files(".documents.arrow")),
             hashes=tuple(ingest_done.files(".hashes.npy")),
+            id_hashes=tuple(ingest_done.files(".id_hashes.npy")),
             compared=tuple(ingest_done.files(compared_suffix(settings.dedup))),
             source_of=[place for place, part in zip(sources, parts, strict=True) for _ in range(part.shards)],
             rejects=tuple(ingest_done.files(".rejects.arrow") if any(part.rejects for part in parts) else ()),
@@ -76,7 +76,12 @@ def filter_report_step(settings: Ingest, splits: Splits, ingest: Step, select: S
         )
         return [partial(_write_filter_report, inputs=inputs)]
 
-    estimate = Estimate(work="documents", seconds=1e-6, memory=lambda amounts: 16 * amounts.documents)
+    estimate = Estimate(
+        work="documents",
+        seconds=1e-7,
+        memory=lambda amounts: 8 * amounts.documents,
+        reads=lambda amounts: 26 * amounts.documents,  # three hashes and two marks of each
+    )
     return Step("filter_report", 5, {}, (ingest, select, *reads), tasks, LeftOutResult, estimate=estimate)
 
 
@@ -86,6 +91,7 @@ class _Inputs:
 
     documents: tuple[Path, ...]
     hashes: tuple[Path, ...]
+    id_hashes: tuple[Path, ...]
     compared: tuple[Path, ...]  # the same files, or the hashes of normalized texts
     source_of: Sequence[int]  # each shard's, by its place in the recipe
     rejects: tuple[Path, ...]
@@ -102,7 +108,7 @@ def _write_filter_report(out: Path, *, inputs: _Inputs) -> LeftOutResult:
     """Write `{out}.filter_report.json`; return the counts by reason, and how many kept documents share their id with another."""
     reasons = [*_rejects(inputs), *_by_filter(inputs), *_by_select(inputs), *_near(inputs), *_contaminated(inputs)]
     write(out.with_name(out.name + SUFFIX), [one for one in reasons if one.count])
-    count, example = same_ids(inputs.documents, inputs.stay)
+    count, example = same_ids(inputs.documents, inputs.id_hashes, inputs.stay)
     left_out = {one.reason: one.count for one in reasons if one.count}
     return LeftOutResult(left_out=left_out, same_ids=count, same_id_example=example)
 
@@ -236,35 +242,28 @@ def _spread(items: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(items[::step][:_EXAMPLES])
 
 
-def same_ids(documents: Sequence[Path], keep: Sequence[Path]) -> tuple[int, tuple[str, ...]]:
+def same_ids(documents: Sequence[Path], id_hashes: Sequence[Path], keep: Sequence[Path]) -> tuple[int, tuple[str, ...]]:
     """Return how many kept documents have the id of an earlier one; and source, id, and the beginnings of two texts with one id.
 
-    Those are the first two of the id with the smallest hash.
+    Those are the first two of the id with the smallest hash. Equal ids have equal `id_hashes`, a file of uint64 a shard.
     """
-    shards = [hashes for _, hashes in _hashes(documents, keep)]
-    # Equal ids have equal hashes, so 16 bytes per document are held at most.
-    ordered = np.concatenate([*shards, np.empty(0, np.uint64)])
-    del shards
+    kept = [np.load(path, mmap_mode="r") for path in keep]
+    # (kept documents,): 8 bytes for each, the only array here that grows with the corpus.
+    ordered = np.empty(sum(int(np.count_nonzero(stays)) for stays in kept), np.uint64)
+    end = 0
+    for path, stays in zip(id_hashes, kept, strict=True):
+        of_shard = np.load(path, mmap_mode="r")[stays]
+        ordered[end : end + len(of_shard)] = of_shard
+        end += len(of_shard)
     ordered.sort()
     again = ordered[1:][ordered[1:] == ordered[:-1]]
     if not len(again):
         return 0, ()
-    found: list[int] = []
-    for doc_ids, hashes in _hashes(documents, keep):
-        found += doc_ids[hashes == again[0]].tolist()
-        if len(found) > 1:
+    doc_ids: list[int] = []
+    for shard, (path, stays) in enumerate(zip(id_hashes, kept, strict=True)):
+        doc_ids += schemas.pack_ids(shard, np.flatnonzero((np.load(path) == again[0]) & stays)).tolist()
+        if len(doc_ids) > 1:
             break
-    names, sources, texts = lookup.document_columns(np.array(found[:2]), documents, ("source_id", "source", "text"))
+    names, sources, texts = lookup.document_columns(np.array(doc_ids[:2]), documents, ("source_id", "source", "text"))
     heads = (" ".join(text[:_ID_HEAD_CHARS].split()) for text in texts.tolist())
     return len(again), (str(sources[0]), str(names[0]), *heads)
-
-
-def _hashes(documents: Sequence[Path], keep: Sequence[Path]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.uint64]]]:
-    """Yield for each shard the ids of the kept documents, and the hashes of their source and the user's id, shape (n,) each."""
-    for shard, kept in enumerate(keep):
-        doc_ids = schemas.pack_ids(shard, np.flatnonzero(np.load(kept, mmap_mode="r")))
-        if len(doc_ids):
-            names, sources = lookup.document_columns(doc_ids, documents, ("source_id", "source"))
-            pairs = zip(sources.tolist(), names.tolist(), strict=True)
-            hashed = (xxhash.xxh3_64_intdigest(f"{source}\0{name}".encode()) for source, name in pairs)
-            yield doc_ids, np.fromiter(hashed, np.uint64, len(doc_ids))

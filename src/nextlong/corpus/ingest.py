@@ -114,7 +114,7 @@ def ingest_step(
     estimate = Estimate(work="text_bytes", seconds=6e-9, disk="text_bytes", bytes=0.4, tasks=per_shard)
     return Step(
         "ingest",
-        5,
+        6,
         config,
         tuple(line_counts),
         tasks,
@@ -143,6 +143,8 @@ def ingest_split(
     keep_exclusion: bool = False,
 ) -> IngestResult:
     """Write one task's documents as `{out}.{k:04d}.documents.arrow`, `.hashes.npy` (uint64) and `.chars.npy` (int64).
+
+    `.id_hashes.npy` (uint64) holds the hash of each document's source and id, by which the filter report finds equal ids.
 
     With `hash_normalized` also `.normalized.npy` (uint64), the `normalized_hash` of each document. A shard is closed once its
     text reaches `shard_bytes` UTF-8 bytes. Rejects, if any, go to `{out}.rejects.arrow`. With `hash_inputs`, files whose
@@ -315,6 +317,7 @@ class _DocumentShards:
         self._hashes = array("Q")
         self._normalized = array("Q") if hash_normalized else None
         self._chars = array("q")
+        self._id_hashes = array("Q")
         self._shard_text_bytes = 0
         self.documents = self.text_bytes = self.chars = self.shards = 0
         self.metadata_values = dict.fromkeys(source.metadata, 0)
@@ -327,6 +330,7 @@ class _DocumentShards:
         if self._normalized is not None:
             self._normalized.append(normalized_hash(raw))
         self._chars.append(len(record.text))
+        self._id_hashes.append(xxhash.xxh3_64_intdigest(f"{self._source.label}\0{record.source_id}".encode()))
         if self._source.metadata:
             values = dict(zip(self._source.metadata, record.values, strict=True))
             for name, value in values.items():
@@ -348,6 +352,7 @@ class _DocumentShards:
         stem = f"{self._out}.{self.shards:04d}"
         np.save(f"{stem}.hashes.npy", np.frombuffer(self._hashes, np.uint64))
         np.save(f"{stem}.chars.npy", np.frombuffer(self._chars, np.int64))
+        np.save(f"{stem}.id_hashes.npy", np.frombuffer(self._id_hashes, np.uint64))
         if self._normalized is not None:
             np.save(f"{stem}.normalized.npy", np.frombuffer(self._normalized, np.uint64))
             self._normalized = array("Q")
@@ -356,7 +361,7 @@ class _DocumentShards:
         self.text_bytes += self._shard_text_bytes
         self.shards += 1
         self._writer = None
-        self._hashes, self._chars, self._shard_text_bytes = array("Q"), array("q"), 0
+        self._hashes, self._chars, self._id_hashes, self._shard_text_bytes = array("Q"), array("q"), array("Q"), 0
 
     def _write_batch(self) -> None:
         rows = len(self._texts)

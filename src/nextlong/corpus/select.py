@@ -64,7 +64,14 @@ def select_step(settings: Ingest, ingest: Step, splits: Splits, *, seed: int) ->
 
     caps = [source.model_dump(include={"weight", "max_documents", "max_chars"}) for source in sources]
     is_sampled = any(value is not None for cap in caps for value in cap.values())
-    estimate = Estimate(work="documents", seconds=2e-7, disk="documents", bytes=1.0)
+    estimate = Estimate(
+        work="documents",
+        seconds=2e-7,
+        disk="documents",
+        bytes=1.0,
+        # Hashes in each pass over a range of them, and lengths.
+        reads=lambda amounts: amounts.documents * (16 * max(1.0, amounts.documents / _HELD_DOCUMENTS) + 8),
+    )
     config = {"sources": caps, "seed": seed if is_sampled else None}
     return Step("select", 2, config, (ingest,), tasks, SelectResult, estimate=estimate)
 

@@ -86,7 +86,8 @@ class Estimate:
 
     `tasks` is how many tasks share the work; `memory` the bytes that one of them holds beyond what every worker does. `rate`
     names the rate that plan measures apart where it is not tried on the sample; "": what is declared counts. A step that
-    divides its work into tasks of about `task_s` seconds has at least so many.
+    divides its work into tasks of about `task_s` seconds has at least so many. `reads` is how many bytes of its input files all
+    tasks together read; None: all of them.
     """
 
     work: Amount
@@ -97,6 +98,7 @@ class Estimate:
     memory: Amount = none
     rate: str = TRIED
     task_s: float = 0.0
+    reads: Amount | None = None
 
 
 # Of a step that declares nothing, as another distribution's may be.

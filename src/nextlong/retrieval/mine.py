@@ -53,6 +53,9 @@ _SAMPLE_AT_LEAST, _SAMPLE_AT_MOST = 1 << 14, 1 << 20
 # Of a query's k, in a sample: with 6 standard deviations' margin some 4 k vectors reach the bound. The sample of more than
 # _SAMPLE_AT_MOST / 8 · k vectors has fewer of them, so that the margin is larger: `_scanned`.
 _SAMPLED_NEIGHBOURS = 8
+# Of a task of `least_scores`, which reads the whole sample, 2 GB at 1,024 dimensions, and multiplies it for a minute. With tasks of
+# MOST_QUERIES the step took 31 % of the time of 64 nodes at 10^8 chunks and 200,000 sequences (bench/simulate.py).
+_LEAST_QUERIES = 2048
 
 
 class Scans(NamedTuple):
@@ -250,14 +253,22 @@ def _search_memory(amounts: Amounts) -> float:
     return min(36 * amounts.neighbours * queries, 200e6) + 12 * amounts.neighbours * queries + 64e6
 
 
+def _least_tasks(amounts: Amounts) -> float:
+    return max(blocks(amounts.queries, amounts.queries), amounts.queries / _LEAST_QUERIES)
+
+
 _LEAST = Estimate(
     work=lambda amounts: _SAMPLE_AT_MOST * amounts.queries * amounts.dimensions if _is_blocked(amounts) else 0.0,
     seconds=costs.PRODUCT_S,
     disk=lambda amounts: amounts.queries if _is_blocked(amounts) else 0.0,
     bytes=4,
-    tasks=lambda amounts: blocks(amounts.queries, amounts.queries),
+    tasks=_least_tasks,
     memory=lambda amounts: 6.0 * _SAMPLE_AT_MOST * amounts.dimensions if _is_blocked(amounts) else 0.0,
     rate="products",
+    # Each task reads the whole sample.
+    reads=lambda amounts: (
+        2 * _SAMPLE_AT_MOST * amounts.dimensions * _least_tasks(amounts) if _is_blocked(amounts) else 0.0
+    ),
 )
 _SCAN = Estimate(
     work=lambda amounts: _products(amounts) if _is_blocked(amounts) else 0.0,
@@ -267,6 +278,7 @@ _SCAN = Estimate(
     tasks=_block_count,
     memory=lambda amounts: _search_memory(amounts) + _BLOCK_BYTES if _is_blocked(amounts) else 0.0,
     rate="products",
+    reads=lambda amounts: read_bytes(amounts) if _is_blocked(amounts) else 0.0,
 )
 _MINE = Estimate(
     work=lambda amounts: (
@@ -278,6 +290,7 @@ _MINE = Estimate(
     tasks=lambda amounts: blocks(amounts.queries, amounts.queries),
     memory=_search_memory,
     rate="products",
+    reads=lambda amounts: 12 * _scanned(amounts) if _is_blocked(amounts) else read_bytes(amounts),
 )
 
 
@@ -308,9 +321,7 @@ def mine_steps(
 
     def least_tasks(done: Artifacts) -> Work:
         path, paths, k = queries_of(done), vectors_of(done), count_neighbours(neighbours, done)
-        ranges = [] if is_whole(done) else query_ranges(path)
-        # Each task reads the whole sample, at most 2 GB at 1,024 dimensions, and multiplies it for minutes: of 16 tasks each took
-        # an hour at 10^8 chunks and 200,000 sequences, three quarters of the time of 64 nodes (bench/simulate.py).
+        ranges = [] if is_whole(done) else query_ranges(path, most=_LEAST_QUERIES)
         each = [
             partial(find_least_scores, queries=path, first=first, last=last, vectors=paths, k=k)
             for first, last in ranges

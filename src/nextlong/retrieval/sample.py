@@ -138,16 +138,16 @@ def read_queries(path: Path, first: int = 0, last: int | None = None) -> Queries
     return Queries(chunk_ids_of(rows), exclude, int(stored["chunks"][:first].sum()))
 
 
-def query_ranges(path: Path) -> list[tuple[int, int]]:
+def query_ranges(path: Path, *, most: int = MOST_QUERIES) -> list[tuple[int, int]]:
     """Return the ranges of rows of META_DOCUMENTS or document ids that one task takes, of about as many queries each.
 
-    They depend on the rows alone. A document's chunks are never divided.
+    They depend on the rows alone; a range has about `most` queries at most. A document's chunks are never divided.
     """
     rows = np.load(path, mmap_mode="r")
     is_documents = rows.dtype == np.int64
     ends = np.arange(1, len(rows) + 1) if is_documents else np.cumsum(rows["chunks"])
     total = int(ends[-1]) if len(ends) else 0
-    most = min(max(1, math.ceil(total / BLOCKS)), MOST_QUERIES)
+    most = min(max(1, math.ceil(total / BLOCKS)), most)
     ranges, first = [], 0
     while first < len(ends):
         before = int(ends[first - 1]) if first else 0

@@ -65,12 +65,13 @@ class Machines(NamedTuple):
 class Cost:
     """What a step takes: `seconds` of one worker, or GPU, all tasks together, and `start_s` more for each worker that takes part.
 
-    `seconds` is None where they are unknown, for the reason given. `memory_bytes` are those of one task, beyond what each
-    worker holds.
+    `seconds` is None where they are unknown, for the reason given. `read_bytes` of its input files, `disk_bytes` are written;
+    `memory_bytes` are those of one task, beyond what each worker holds.
     """
 
     seconds: float | None
     disk_bytes: float
+    read_bytes: float = 0.0
     memory_bytes: float = 0.0
     start_s: float = 0.0
     tasks: int = 1
@@ -113,7 +114,7 @@ def costs(
     machines: Machines,
 ) -> dict[str, Cost]:
     """Return what each step will take: at the rate it names where that is in `rates`, else as much a unit as in the trial."""
-    cost_of = {}
+    cost_of: dict[str, Cost] = {}
     for step in steps:
         estimate, resources = step.estimate, step.resources
         on_gpus = machines.gpus > 0 and resources.gpu != "unused"
@@ -137,6 +138,11 @@ def costs(
             seconds=seconds,
             start_s=start_s,
             disk_bytes=unit_bytes * amounts.of(estimate.disk),
+            read_bytes=(
+                sum(cost_of[one.name].disk_bytes for one in step.inputs)
+                if estimate.reads is None
+                else amounts.of(estimate.reads)
+            ),
             memory_bytes=amounts.of(estimate.memory),
             tasks=tasks,
             on_gpus=on_gpus,

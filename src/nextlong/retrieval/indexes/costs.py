@@ -170,6 +170,7 @@ TRAIN = Estimate(
     bytes=1,
     memory=_if_built(lambda amounts: 8 * amounts.dimensions * ivf.sample_of(_clusters(amounts))),  # float32, and a copy
     rate="products",
+    reads=_if_built(lambda amounts: 2 * amounts.dimensions * ivf.sample_of(_clusters(amounts))),
 )
 FILL = Estimate(
     work=_if_built(lambda amounts: build_seconds(load_of(amounts))[1] / PRODUCT_S),
@@ -179,5 +180,11 @@ FILL = Estimate(
     tasks=_parts,
     memory=_if_built(lambda amounts: 2 * _list_bytes(amounts) / _parts(amounts)),  # codes, and a copy by cluster
     rate="products",
+    reads=_if_built(lambda amounts: 2 * amounts.vectors * amounts.dimensions),
 )
-TUNE = Estimate(work=_if_built(_tuning), seconds=PRODUCT_S, rate="products")
+TUNE = Estimate(
+    work=_if_built(_tuning),
+    seconds=PRODUCT_S,
+    rate="products",
+    reads=_if_built(lambda amounts: 2 * amounts.vectors * amounts.dimensions + _list_bytes(amounts)),
+)

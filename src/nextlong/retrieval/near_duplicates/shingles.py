@@ -254,7 +254,13 @@ def weights_step(recipe: Recipe, ingest: Step, chunk: Step, shingles: Step) -> S
 
     config = {"sampled_chars": SAMPLED_CHARS, "seed": recipe.seed}
     estimate = Estimate(
-        work=lambda amounts: min(amounts.kept_chars, SAMPLED_CHARS), seconds=6e-9, disk=one, bytes=8.4e6
+        # The sampled text, and some 20 ns for each chunk of all shards, to find which documents are sampled.
+        work=lambda amounts: min(amounts.kept_chars, SAMPLED_CHARS) + 3 * amounts.chunks,
+        seconds=6e-9,
+        disk=one,
+        bytes=8.4e6,
+        # Shingles of the sample; the table of chunks, and the hashes of all documents.
+        reads=lambda amounts: SAMPLED_CHARS + 24 * amounts.chunks + 8 * amounts.documents,
     )
     return Step("weights", 3, config, (ingest, chunk, shingles), tasks, WeightsResult, estimate=estimate)
 
