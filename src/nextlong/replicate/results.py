@@ -328,7 +328,7 @@ def _setup(results: Results) -> str:
             f"{extend['row_tokens']:,}: sequences of {_listed(extend['lengths'])} tokens in equal shares and, where not stated "
             f"otherwise, {100 * extend['replay']:.0f} % short rows (replay). Ordinary runs (`nextlong.run`) make all sequences.",
             f"- **Recall**: {probe} A value is recalled if it is the likeliest of all tokens. {measure['probes']} probes of "
-            f"{FACTS} values for each *n*. No arm trains on this form.",
+            f"{FACTS} values for each *n*.",
             "- **Loss by position**: held-out documents concatenated at random, nats a token. **Attention**: from the tokens that "
             f"predict a value across {max(results.negatives)} negatives, mean over heads and layers.",
             f"- **Seeds**: {seeds}: of {'weights and ' if is_each else ''}the order of rows. "
@@ -351,7 +351,7 @@ def _invented(recipe: Json) -> tuple[str, str, str, str, str]:
         "a token a word",
         "the first paragraph of a new document, *n* paragraphs of other documents (negatives, about "
         f"{PARAGRAPH_TOKENS} tokens each), then each of its facts again. A guess among the values of the topic is right in "
-        f"{100 / VALUES:.0f} %.",
+        f"{100 / VALUES:.0f} %. No arm trains on this form.",
         "one size, one invented corpus, few tokens. Where recall is near that of a guess, differences are noise. "
         "Designs of the corpus with which no retrieval formed in the base model were discarded before any arm was compared. A "
         "first run of the experiment gave each arm a twentieth of the preset's tokens and left most hypotheses undecided; the "
