@@ -25,7 +25,7 @@ def main(report: Path, folder: Path) -> None:
         for name, section in (("report", "decision"), ("report-sequence", "sequence")):
             top = page.locator(f"#{section}").evaluate("(one) => one.offsetTop") if section != "decision" else 0
             page.evaluate("(top) => scrollTo(0, top)", top)
-            page.wait_for_function(f"document.querySelector('nav [aria-current]')?.hash === '#{section}'")
+            page.locator(f"nav [aria-current][href='#{section}']").wait_for(state="attached")
             page.screenshot(path=folder / f"{name}.png")
         browser.close()
 
