@@ -32,7 +32,7 @@ from nextlong.sequences.corpus_size import MOST_DROPPED
 from nextlong.text import counted
 
 # Of five corpora that pass all checks at 32,768 tokens (docs/warnings.md): the least and the most
-_LSA_MEANS: Final = 0.39, 0.61  # mean cosine of the negatives
+_COSINES: Final = {"lsa": (0.39, 0.61)}  # by encoder: mean cosine of the negatives
 _META_TOKENS: Final = 1050, 1700  # tokens of the meta-document of a sequence, on average
 Plain = Sequence[Mapping[str, Any]]  # `Stats.as_json()` of each run
 _SHOWN_FILES: Final = 4
@@ -224,8 +224,13 @@ def _random_pairs(stats: Mapping[str, Any]) -> str:
 
 
 def _usual_cosine(stats: Mapping[str, Any]) -> str:
-    usual = " With lsa, five corpora that passed all checks had means of {:.2f} to {:.2f}.".format(*_LSA_MEANS)
-    return _random_pairs(stats) + (usual if stats["encoder"] == "lsa" and stats["random_similarity"] else "")
+    usual = _COSINES.get(stats["encoder"])
+    if usual is None or not stats["random_similarity"]:
+        return _random_pairs(stats)
+    return (
+        f"{_random_pairs(stats)} With {stats['encoder']}, five corpora that passed all checks had means of "
+        f"{usual[0]:.2f} to {usual[1]:.2f}."
+    )
 
 
 def _usual_share(stats: Mapping[str, Any]) -> str:
