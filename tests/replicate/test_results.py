@@ -152,7 +152,7 @@ def real(made):
     """Return the same results of real documents."""
     corpus = {
         "kind": "documents",
-        "sources": [{"path": "a.jsonl", "name": None}],
+        "sources": [{"path": "a.jsonl", "name": ""}],
         "held_out": 0.2,
         "vocabulary": 512,
         "fact_every_words": 4,

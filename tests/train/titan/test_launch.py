@@ -45,14 +45,21 @@ def test_a_missing_torchtitan(train_recipe, quiet, monkeypatch, llama):
     ],
 )
 def test_the_engine_of_several_devices(train_recipe, monkeypatch, asked, count, environment, engine):
-    from types import SimpleNamespace
+    from nextlong.cli import main
+    from nextlong.train import loop
+    from nextlong.train.recipe import TrainRecipe
+    from nextlong.train.titan import launch
 
-    from nextlong.cli.train import _engine
-
+    recipe = train_recipe({"hardware.count": count})
+    monkeypatch.setattr(TrainRecipe, "load", lambda path, overrides: recipe)
+    started = []
+    monkeypatch.setattr(loop, "train", lambda recipe, console: started.append("nextlong"))
+    monkeypatch.setattr(launch, "train", lambda recipe, console: started.append("torchtitan"))
     monkeypatch.delenv("WORLD_SIZE", raising=False)
     for name, value in environment.items():
         monkeypatch.setenv(name, value)
-    assert _engine(SimpleNamespace(engine=asked), train_recipe({"hardware.count": count})) == engine
+    assert main.main(["train", "train.yaml", *(["--engine", asked] if asked else [])]) == 0
+    assert started == [engine]
 
 
 @pytest.mark.parametrize("name", ["paper-128k", "paper-512k", "authors-512k"])
