@@ -71,6 +71,16 @@ def test_a_page_without_an_extended_run_is_read_otherwise_where_that_matters():
     assert not [name for name, said in of_documents.items() if "negative" in said or "meta-" in said]
 
 
+def test_the_usual_cosine_is_told_only_for_encoders_of_which_it_is_known():
+    extended = plain(Layout.EXTENDED)
+    low, high = words._COSINES["lsa"]
+    assert f"With lsa, five corpora that passed all checks had means of {low} to {high}" in words.reading(
+        "similarity", [extended], ["a"]
+    )
+    assert "five corpora" not in words.reading("similarity", [extended | {"encoder": "static"}], ["a"])
+    assert "five corpora" not in words.reading("similarity", [extended | {"random_similarity": None}], ["a"])
+
+
 def test_numbers_stand_beside_what_they_are_to_be_compared_to():
     extended = plain(Layout.EXTENDED)
     told = words.reading("near", [extended], ["a"])
