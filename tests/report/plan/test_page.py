@@ -17,7 +17,7 @@ from nextlong.errors import CorpusError, ExportError, RunError, TokenizerError
 from nextlong.reading.known_files import input_files
 from nextlong.report.plan import page
 from nextlong.report.plan.elsewhere import Asked
-from nextlong.sequences.corpus_size import count_tokens
+from nextlong.sequences.shortfall import count_tokens
 from nextlong.sequences.tokenizer import train_bpe
 from planned import STEPS, TEXTS, recipe_in, shown, written
 
