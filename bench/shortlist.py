@@ -6,9 +6,9 @@ Runs the recipe as it is, with every chunk embedded, and the shortlist for each 
 `mine.shortlist_chunks` as a multiple of the chunks of a draft. Compared are, for each meta-chunk, as many of the nearest as its
 sequence has chunks for each meta-chunk: those of all chunks, and those of the embedded ones. `cosine` is the mean cosine of the
 shortlist over that of the full search, on average over these ranks and at the worst rank that half of the meta-chunks have.
-`around rank 100` is the share of the chunks of the full search that are shortlisted, each rank weighted as `nextlong stats` meets it
-(`retrieval/shortlist.py`), and `estimated` what `stats` tells, from the control chunks alone; ± is its standard error over control
-samples, by drawing them 200 times again.
+`around rank 100` is the share of the chunks of the full search that are shortlisted, each rank weighted as `nextlong stats` meets
+it (`retrieval/shortlist.py`), and `estimated` what `stats` tells, from the control chunks alone; ± is its standard deviation over
+200 other control samples.
 """
 
 from __future__ import annotations

@@ -107,7 +107,6 @@ def test_the_share_around_rank_100_is_estimated_without_bias(tmp_path):
     assert abs(np.mean(estimates) - truth) < 3 * np.std(estimates) / math.sqrt(len(estimates)) < 0.03
 
 
-
 def test_the_search_of_vectors_that_are_mostly_empty_is_exact(made):
     assert "index" not in made
 

@@ -160,9 +160,7 @@ def mine_block(
             writer.write_batch(pa.record_batch(columns, schema=schemas.CANDIDATES))
             candidates += sum(map(len, neighbours))
             fewest = min(fewest, *map(len, neighbours))
-    return MineResult(
-        queries=len(ids), candidates=candidates, fewest=fewest, judged=judged, shortlisted=shortlisted
-    )
+    return MineResult(queries=len(ids), candidates=candidates, fewest=fewest, judged=judged, shortlisted=shortlisted)
 
 
 def _merge(scans: Scans, first: int, queries_QD: NDArray[np.float32], k: int) -> tuple[Neighbours, NDArray[np.int64]]:

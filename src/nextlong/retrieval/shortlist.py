@@ -8,10 +8,10 @@ of `mine.shortlist_chunks` (the idea: LiteLong, arXiv 2509.15568). A ranking of 
 be merged from all shards. Instead, a sample of chunks tells which score the chunk at that rank has, and each shard marks its
 chunks that reach this score for some meta-chunk. Up to _SAMPLED chunks the sample is the whole corpus, and the ranks are exact.
 
-CONTROL is a random 1 % of all chunks, shortlisted or not. All of them are embedded, so the nearest of them to a meta-chunk is known,
-and so is whether the shortlist has it. Among all chunks, the nearest of a random share s has the rank r with probability
-s·(1 − s)^(r − 1), 100 on average: how often it is shortlisted is an unbiased estimate of the share of chunks at such ranks that are.
-The control chunks among the nearest *embedded* chunks would not tell that: without the missed chunks, these reach deeper ranks.
+CONTROL is a random 1 % of all chunks, shortlisted or not. All of them are embedded, so the nearest of them to a meta-chunk is
+known, and so is whether the shortlist has it. Among all chunks, the nearest of a random share s has the rank r with probability
+s·(1 − s)^(r − 1), 100 on average: how often it is shortlisted is an unbiased estimate of the share of chunks at such ranks that
+are. The control chunks among the nearest *embedded* chunks would not tell that: these reach deeper ranks.
 
 BM25 is Lucene's (k1 = 1.2, b = 0.75). Of a meta-chunk, only the words with the highest weight are looked up, as in Lucene's
 "more like this": words that most chunks have cost most of the time and decide little.
@@ -28,8 +28,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts import lookup
+from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import chunk_keys, count_chunks, iter_chunk_texts, sample_texts
 from nextlong.artifacts.resolve import CorpusFiles
 from nextlong.artifacts.results import MineResult, ShortlistResult, ShortlistWordsResult
@@ -48,7 +48,9 @@ if TYPE_CHECKING:
 SHORTLISTED: Final = 1
 CONTROL: Final = 2
 CONTROL_SHARE: Final = 0.01
-_LEAST_JUDGED: Final = 0.95  # of the meta-chunks; with fewer, the deeper ranks are left out (`mine.candidates` is small)
+_LEAST_JUDGED: Final = (
+    0.95  # of the meta-chunks; with fewer, the deeper ranks are left out (`mine.candidates` is small)
+)
 _SAMPLED: Final = 1 << 17  # chunks
 _LEAST_RANK: Final = 2  # in the sample: the score at a lower rank would be chance
 _QUERY_WORDS: Final = 48
@@ -182,7 +184,7 @@ def embedded_rows(chunks: Path, shortlist: Path | None) -> NDArray[np.int64]:
 
 
 def judge_shortlist(neighbours: Sequence[NDArray[np.int64]], shortlist: Sequence[Path]) -> tuple[int, int]:
-    """Return how many queries have a control chunk among their neighbours, descending, and for how many the first is shortlisted."""
+    """Return how many queries have a control chunk among their neighbours, and the nearest of how many is shortlisted."""
     ids = np.concatenate([np.empty(0, np.int64), *neighbours])
     if not len(ids):
         return 0, 0
@@ -205,8 +207,8 @@ def describe_shortlist(done: Artifacts) -> str:
         return share
     found = sum(one.shortlisted for one in mined) / judged
     return (
-        f"{share}; the shortlist has about {found:.0%} of the chunks around rank {1 / CONTROL_SHARE:.0f} of a meta-chunk (estimated "
-        f"from {counted(judged, 'meta-chunk')} and a random {CONTROL_SHARE:.0%} of all chunks)"
+        f"{share}; the shortlist has about {found:.0%} of the chunks around rank {1 / CONTROL_SHARE:.0f} of a meta-chunk "
+        f"(estimated from {counted(judged, 'meta-chunk')} and a random {CONTROL_SHARE:.0%} of all chunks)"
     )
 
 
