@@ -28,13 +28,12 @@ from nextlong.corpus.filter_report import filter_report_step
 from nextlong.corpus.ingest import check_named_ids, ingest_step
 from nextlong.corpus.select import select_step
 from nextlong.corpus.splits import line_counts_steps, shard_bytes_of, splits_of, whole_files
-from nextlong.engine import step_store, store
+from nextlong.engine import store
 from nextlong.engine.executor import Executor, SerialExecutor, usable_cpus
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
 from nextlong.engine.progress import Quiet, Reporter
 from nextlong.engine.runner import run_array_job, run_steps, steps_before
 from nextlong.engine.step import Artifact, Step
-from nextlong.engine.step_store import StepStore
 from nextlong.errors import ExportError
 from nextlong.export import steps as export_steps
 from nextlong.methods.base import Need, method_of
@@ -108,18 +107,13 @@ class Session:
         files: list[list[InputFile]],
         executor: Executor,
         reporter: Reporter,
-        step_store: StepStore | None,
     ) -> None:
         self.recipe = recipe
         self.run_dir = recipe.run_path
         self._files = files
         self._reporter = reporter
-        self.run_steps = partial(
-            run_steps, run_dir=self.run_dir, executor=executor, reporter=reporter, step_store=step_store
-        )
-        self.run_array_job = partial(
-            run_array_job, run_dir=self.run_dir, executor=executor, reporter=reporter, step_store=step_store
-        )
+        self.run_steps = partial(run_steps, run_dir=self.run_dir, executor=executor, reporter=reporter)
+        self.run_array_job = partial(run_array_job, run_dir=self.run_dir, executor=executor, reporter=reporter)
 
     def route(self, *, attempt: int = 0) -> list[Step]:
         """Return the steps as `route` does; once the inputs are ingested, the run directory remembers them."""
@@ -131,7 +125,6 @@ class Session:
                 sources=self.recipe.ingest.sources,
                 files=self._files,
                 run_dir=self.run_dir,
-                stored=self.recipe.store_path,
             )
 
         return route(self.recipe, self._files, attempt=attempt, when_ingested=remember)
@@ -184,12 +177,11 @@ def session(
     """
     reporter = reporter or Quiet()
     files, run_dir = prepare(recipe), recipe.run_path
-    with store.locked(run_dir, mode=mode), step_store.opened(recipe.store_path, run_dir) as stored:
+    with store.locked(run_dir, mode=mode):
         files = known_files.recognise_inputs(
             recipe.ingest.sources,
             files,
             run_dir,
-            stored=recipe.store_path,
             changed_inputs=changed_inputs,
             tell=reporter.tell,
         )
@@ -197,7 +189,7 @@ def session(
             for note in check_corpus(recipe, files):
                 reporter.tell(note)
         with executor_for(recipe, tell=reporter.tell) as executor:
-            yield Session(recipe, files, executor, reporter, stored)
+            yield Session(recipe, files, executor, reporter)
 
 
 def prepare(recipe: Recipe, *, encoder: Literal["installed", "any"] = "installed") -> list[list[InputFile]]:
@@ -215,7 +207,7 @@ def prepare(recipe: Recipe, *, encoder: Literal["installed", "any"] = "installed
         kind_of(recipe.encoder).check_installed(recipe.encoder)
     if recipe.export.push is not None:
         file_systems.reach(recipe.export.push, where=f"export.push={recipe.export.push!r}", error=ExportError)
-    known_files.check_apart(recipe.ingest.sources, run_dir=recipe.run_dir, store=recipe.store)
+    known_files.check_apart(recipe.ingest.sources, run_dir=recipe.run_dir)
     return known_files.input_files(recipe.ingest)
 
 
