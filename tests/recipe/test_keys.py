@@ -21,7 +21,6 @@ SERVER = "encoder.model=openai:some-model"
 OTHER_VALUES = {
     "run_dir": ["run_dir=elsewhere"],
     "name": ["name=mine"],
-    "store": ["store=shared"],
     "workers": ["workers=7"],
     "executor": ["executor=serial"],
     "ray": ["ray.retries=9", "ray.address=auto"],

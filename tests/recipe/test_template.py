@@ -100,7 +100,6 @@ def test_a_short_recipe_has_some_forty_lines_and_reads_back_equal(tmp_path):
     "override",
     [
         "workers=3",
-        "store=x",
         "chunk.max_chars=999",
         "encoder.lsa.dimensions=8",
         "compose.separator=' # '",

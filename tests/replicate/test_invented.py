@@ -64,7 +64,7 @@ def test_a_word_is_a_token_and_nothing_is_lost(documents):
 
 
 def test_the_same_seed_writes_the_same_files_and_held_out_documents_are_others(tmp_path):
-    sizes = Invented(documents=30, held_out=10, echoes=10)
+    sizes = Invented(documents=30, held_out=10, echoes=10, long=20)
     for name in ("a", "b"):
         sizes.write(tmp_path / name)
     files = sorted(path.name for path in (tmp_path / "a").iterdir())

@@ -11,7 +11,6 @@ from __future__ import annotations
 import posixpath
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal
@@ -39,15 +38,14 @@ def input_files(ingest: Ingest) -> list[list[InputFile]]:
     return [list_files(source, where=f"ingest.sources[{place}].path") for place, source in enumerate(ingest.sources)]
 
 
-def check_apart(sources: Sequence[Source], *, run_dir: str, store: str | None = None) -> None:
-    """Raise RunError if a source includes the run directory or the store: the next run would read what this one wrote."""
+def check_apart(sources: Sequence[Source], *, run_dir: str) -> None:
+    """Raise RunError if a source includes the run directory: the next run would read what this one wrote."""
     for place, source in enumerate(sources):
-        for key, value in (("store", store), ("run_dir", run_dir)):
-            if value is not None and reaches(source, Path(value).expanduser()):
-                raise RunError(
-                    f"{key}={value} is inside ingest.sources[{place}].path={source.path!r}, so a run would read its own "
-                    "files; choose a folder elsewhere"
-                )
+        if reaches(source, Path(run_dir).expanduser()):
+            raise RunError(
+                f"run_dir={run_dir} is inside ingest.sources[{place}].path={source.path!r}, so a run would read its own "
+                "files; choose a folder elsewhere"
+            )
 
 
 def recognise_inputs(
@@ -55,7 +53,6 @@ def recognise_inputs(
     files: Sequence[Sequence[InputFile]],
     run_dir: Path,
     *,
-    stored: Path | None = None,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
     tell: Callable[[str], None],
 ) -> list[list[InputFile]]:
@@ -68,7 +65,7 @@ def recognise_inputs(
     ]
     if own_outputs:
         raise RunError(f"ingest.sources reach into run_dir={run_dir} ({own_outputs[0]}); choose a folder elsewhere")
-    recognised, changes = recognise(sources, files, run_dir, stored=stored, tell=tell)
+    recognised, changes = recognise(sources, files, run_dir, tell=tell)
     if changes and changed_inputs != "accept":
         more = f", and {counted(len(changes) - 1, 'other file')}" if len(changes) > 1 else ""
         raise RunError(
@@ -83,17 +80,14 @@ def recognise(
     files: Sequence[Sequence[InputFile]],
     run_dir: Path,
     *,
-    stored: Path | None = None,
     tell: Callable[[str], None] = lambda _: None,
 ) -> tuple[list[list[InputFile]], list[str]]:
     """Return the files of each source under the identities that a run directory knows, and what has changed, in words.
 
-    Files with another version but of equal size are hashed. Files new to the directory are known as the store `stored` has
-    read them, which is no change.
+    Files with another version but of equal size are hashed.
     """
     known = _read_known(run_dir)
-    in_store = {} if stored is None else _read_known(stored)
-    records = [{**in_store.get(source.path, {}), **known.get(source.path, {})} for source in sources]
+    records = [known.get(source.path, {}) for source in sources]
     touched = [
         file
         for source_files, record in zip(files, records, strict=True)
@@ -132,9 +126,8 @@ def remember(
     sources: Sequence[Source],
     files: Sequence[Sequence[InputFile]],
     run_dir: Path,
-    stored: Path | None = None,
 ) -> None:
-    """Record the files of a finished ingest in the run directory and the store; entries of other sources stay."""
+    """Record the files of a finished ingest in the run directory; entries of other sources stay."""
     # In the order of the files.
     hashes = iter([input_hash for part in ingested.results(IngestResult) for input_hash in part.input_hashes])
     now: dict[str, dict[str, dict[str, str | None]]] = {source.path: {} for source in sources}
@@ -142,11 +135,7 @@ def remember(
         for file in source_files:
             entry = {"identity": file.identity, "version": file.version, "xxh3": next(hashes, None)}
             now[source.path][file.name] = entry
-    for folder in (run_dir, stored):
-        if folder is not None:
-            path = folder / _INPUTS_FILE
-            with store.alone(path) if folder == stored else nullcontext():  # a run directory is locked already
-                store.write_json(path, {**_read_known(folder), **now})
+    store.write_json(run_dir / _INPUTS_FILE, {**_read_known(run_dir), **now})
 
 
 def hash_of(file: InputFile) -> str | None:

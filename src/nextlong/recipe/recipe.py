@@ -45,9 +45,6 @@ class Recipe(Section):
     """The whole request. `Recipe.load(path)` reads YAML; `recipe.dump()` writes it."""
 
     run_dir: Annotated[Named, Operational()] = Field(description="where the run lives; one folder per step")
-    store: Annotated[Named | None, Operational()] = Field(
-        None, description="a folder that several run_dirs share: what one has made up to the tokens, the others take"
-    )
     name: Annotated[VariantName | None, Operational()] = Field(
         None, description="of this variant of run_dir, opened as RUN@name; null: made from the settings that differ"
     )
@@ -75,23 +72,11 @@ class Recipe(Section):
 
     @model_validator(mode="after")
     def _run_dir_on_disk(self) -> Self:
-        for key, folder in (("run_dir", self.run_dir), ("store", self.store or "")):
-            if "://" in folder:
-                raise ValueError(
-                    f"{key}={folder} is not a local folder: a run renames and maps files and locks its folder, which object stores "
-                    "cannot do; give it a folder (shared by all nodes, for a cluster), and publish with export.push"
-                )
-        return self
-
-    @model_validator(mode="after")
-    def _store_apart(self) -> Self:
-        if self.store is not None:
-            run_dir, store = (Path(folder).expanduser().absolute() for folder in (self.run_dir, self.store))
-            if run_dir.is_relative_to(store) or store.is_relative_to(run_dir):
-                raise ValueError(
-                    f"store={self.store} and run_dir={self.run_dir} lie in each other; give the store a folder of its own beside "
-                    "the run directories that share it"
-                )
+        if "://" in self.run_dir:
+            raise ValueError(
+                f"run_dir={self.run_dir} is not a local folder: a run renames and maps files and locks its folder, which object "
+                "stores cannot do; give it a folder (shared by all nodes, for a cluster), and publish with export.push"
+            )
         return self
 
     @model_validator(mode="after")
@@ -210,11 +195,6 @@ class Recipe(Section):
     def run_path(self) -> Path:
         """Where the recipe's run lives."""
         return Path(self.run_dir).expanduser()
-
-    @property
-    def store_path(self) -> Path | None:
-        """Where the run keeps the steps that it shares with others; None: in its own directory."""
-        return None if self.store is None else Path(self.store).expanduser()
 
     @property
     def options(self) -> Section:
