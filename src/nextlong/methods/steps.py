@@ -248,11 +248,11 @@ def keywords_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
         work="kept_chars",
         seconds=5e-8,
         disk="kept_documents",
-        bytes=200,
+        bytes=80,
         tasks=per_shard,
         rate=TRIED if options.queries == "extractive" else "queries",
     )
-    return Step("keywords", 2, config, (ingest, chunk), tasks, KeywordsResult, resources=needs, estimate=estimate)
+    return Step("keywords", 3, config, (ingest, chunk), tasks, KeywordsResult, resources=needs, estimate=estimate)
 
 
 def draft_documents_step(
@@ -314,6 +314,9 @@ def draft_documents_step(
         # Lengths and documents, and the neighbours as a graph and as what it is made from; of all documents, rows and places.
         memory=lambda amounts: (
             50 * amounts.kept_documents
+            + (
+                150 * amounts.kept_documents if Need.KEYWORDS in method.needs else 0
+            )  # ten hashes, flags, a range's sorting
             + (12 * amounts.chunks + 50 * amounts.kept_documents + 60 * amounts.all_neighbours) / parts(amounts)
         ),
     )
