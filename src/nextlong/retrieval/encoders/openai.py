@@ -140,7 +140,10 @@ class OpenAIEncoder:
                 if not (error.code in (408, 429) or error.code >= 500) or code == "insufficient_quota":
                     raise self._refused(error.code, trouble) from None
                 trouble = f"HTTP {error.code}: {trouble}"
-            except (OSError, http.client.HTTPException) as error:  # refused, reset, a timeout, an answer that breaks off
+            except (
+                OSError,
+                http.client.HTTPException,
+            ) as error:  # refused, reset, a timeout, an answer that breaks off
                 reason = getattr(error, "reason", error)
                 trouble = f"{type(reason).__name__}: {reason}"
             if attempt < attempts:
