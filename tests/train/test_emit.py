@@ -180,6 +180,8 @@ def test_what_a_trainer_cannot_do(recipe, quiet, tmp_path, overrides, name, told
     [
         ({"model_type": "qwen3"}, "is a qwen3; --emit {} trains llama and mistral"),
         ({"attention_bias": True}, "has attention_bias=True, which --emit {} does not support"),
+        ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
+        ({"head_dim": 32}, "head_dim=32"),
     ],
 )
 def test_a_model_that_the_trainers_llama_computes_differently(recipe, quiet, tmp_path, name, changes, told):
@@ -397,6 +399,7 @@ needs_trl = pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="
 
 
 @pytest.mark.heavy
+@pytest.mark.filterwarnings("ignore")  # not ours to mend
 @needs_trl
 def test_trl_knows_every_key(emitted):
     from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, SFTConfig, TrlParser
@@ -425,6 +428,7 @@ def test_trl_knows_every_key(emitted):
 
 
 @pytest.mark.heavy
+@pytest.mark.filterwarnings("ignore")  # not ours to mend
 @needs_trl
 def test_trl_trains_on_what_is_emitted(train_recipe, ended_run, llama, quiet, tmp_path):
     """Each step reads all rows, so that its loss does not depend on their order."""

@@ -49,11 +49,6 @@ def config_of(recipe: TrainRecipe) -> Trainer.Config:
     row_tokens = input_tokens(ready.row_tokens, ranks_per_row=ranks)
     micro_batches(recipe, rows_per_step=rows_per_step, devices=hardware.count, ranks_per_row=ranks)
     check_llama(ready.config.to_dict(), path=path, trainer="the engine torchtitan")
-    if (scaling := ready.config.rope_parameters["rope_type"]) not in ("default", "llama3"):
-        raise RecipeError(
-            f"model.path={path!r} has rope_scaling={scaling!r}, which torchtitan's Llama does not support; set "
-            "model.rope_scaling=replace"
-        )
     rows: Json = {"recipe": as_json, "row_tokens": row_tokens}
     if installed_version() == "main":
         if ranks > 1 and not any("spmd_backend" in option for option in recipe.torchtitan.options):
@@ -137,7 +132,10 @@ def input_tokens(row_tokens: int, *, ranks_per_row: int) -> int:
 
 
 def llama_spec(config: PretrainedConfig, *, row_tokens: int, float8: bool) -> llama3.ModelSpec:
-    """Return torchtitan's ModelSpec of a checked config, for rows of up to `row_tokens` tokens."""
+    """Return torchtitan's ModelSpec of a checked config, for rows of up to `row_tokens` tokens.
+
+    Raises RecipeError for RoPE scaling that torchtitan does not have.
+    """
     width, vocabulary, heads = config.hidden_size, config.vocab_size, config.num_attention_heads
     parameters = config.rope_parameters
     positions = "max_context_length" if installed_version() == "main" else "max_seq_len"
@@ -146,6 +144,11 @@ def llama_spec(config: PretrainedConfig, *, row_tokens: int, float8: bool) -> ll
         kept = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
         rope_options |= {"scaling": "llama", "scaling_factor": parameters["factor"]}
         rope_options |= {name: parameters[name] for name in kept}
+    elif parameters["rope_type"] != "default":
+        raise RecipeError(
+            f"the model has RoPE scaling {parameters['rope_type']}, which torchtitan's Llama does not support; set "
+            "model.rope_scaling=replace"
+        )
     layers = llama3._build_llama3_layers(
         n_layers=config.num_hidden_layers,
         dim=width,
