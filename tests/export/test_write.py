@@ -12,7 +12,7 @@ from nextlong import schemas
 from nextlong.errors import PluginError
 from nextlong.export import write
 from nextlong.export.formats.base import Options, format_of
-from nextlong.export.write import Origin, Shard, divide_into_shards, read_rows, shards_of
+from nextlong.export.write import Shard, divide_into_shards, read_rows, shards_of
 
 
 def test_a_file_takes_as_many_rows_as_it_has_room_for_and_one_at_least():
@@ -70,7 +70,7 @@ def runs(shared_run, shorter_run):
 
 
 def test_small_blocks_give_the_rows_that_large_ones_give(runs, monkeypatch):
-    index, origins = index_of(*runs), [Origin.of(run.steps) for run in runs]
+    index, origins = index_of(*runs), [run.files for run in runs]
     offsets = np.array([0, 2, 3, 7, len(index)])
 
     def rows():
@@ -88,9 +88,7 @@ def test_small_blocks_give_the_rows_that_large_ones_give(runs, monkeypatch):
 
 def test_rows_of_two_runs_hold_the_sequences_of_both(runs):
     index = index_of(*runs)
-    ((block, texts),) = read_rows(
-        index, np.arange(len(index) + 1), [Origin.of(run.steps) for run in runs], wanted="spans"
-    )
+    ((block, texts),) = read_rows(index, np.arange(len(index) + 1), [run.files for run in runs], wanted="spans")
     assert texts == []
     of_runs = [[sequence.input_ids.tolist() for sequence in run.sequences()] for run in runs]
     left = [iter(own) for own in of_runs]
@@ -100,7 +98,7 @@ def test_rows_of_two_runs_hold_the_sequences_of_both(runs):
 def test_a_format_without_a_rule_of_its_own_has_files_of_so_many_bytes(runs):
     index = index_of(runs[0])
     offsets = np.arange(len(index) + 1)
-    shards = divide_into_shards(index, offsets, [Origin.of(runs[0].steps)], name="jsonl", options=options(3 * 2048 * 4))
+    shards = divide_into_shards(index, offsets, [runs[0].files], name="jsonl", options=options(3 * 2048 * 4))
     assert [(shard.first, shard.last) for shard in shards] == [(0, 3), (3, 6), (6, 9), (9, 12)]
 
 
@@ -116,6 +114,6 @@ def test_a_format_that_returns_no_result_is_named(runs, tmp_path, monkeypatch):
             shard=Shard(0, 1, 0, 2),
             index=tmp_path / "index.npy",
             offsets=tmp_path / "offsets.npy",
-            origins=[Origin.of(runs[0].steps)],
+            origins=[runs[0].files],
             options=options(1),
         )

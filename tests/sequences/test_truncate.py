@@ -7,8 +7,8 @@ import pytest
 
 from arrow_files import write_arrow
 from nextlong import schemas
-from nextlong.artifacts.resolve import CorpusFiles
-from nextlong.artifacts.tokens import TokenStore
+from nextlong.artifacts.finished import CorpusFiles
+from nextlong.artifacts.lookup import TokenStore
 from nextlong.retrieval.near_duplicates.shingles import ShingleStore, shingles
 from nextlong.sequences.fit import Cut, Dropped, Group, Piece, Rules, compose_spans, concatenate_spans
 from nextlong.sequences.token_chars import token_chars

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from pathlib import Path
@@ -10,7 +10,7 @@ from typing import Any, Literal, NamedTuple
 
 import numpy as np
 
-from nextlong.artifacts.finished import chunks_of, references, sequences_per_part
+from nextlong.artifacts.finished import RunFiles, chunks_of, sequences_per_part
 from nextlong.artifacts.results import TokenizerResult
 from nextlong.engine import store
 from nextlong.engine.estimate import Estimate
@@ -18,7 +18,7 @@ from nextlong.engine.step import Artifact, Artifacts, Join, Step, Task, Work
 from nextlong.errors import RecipeError, RunError
 from nextlong.export.arrange import SPLITS, Arrangement, RowsResult, arrange_rows
 from nextlong.export.formats.base import Options, format_of
-from nextlong.export.write import Origin, close_export, divide_into_shards, export_shard
+from nextlong.export.write import close_export, divide_into_shards, export_shard
 from nextlong.recipe import Export
 from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
 from nextlong.sequences.tokenizer import token_id
@@ -45,6 +45,7 @@ class Mix(NamedTuple):
 
 
 _ALONE = Mix()
+_FilesOf = Callable[[Artifacts], list[RunFiles]]  # of the recipe's own run, and of the others of a mix
 
 
 def export_steps(
@@ -54,10 +55,20 @@ def export_steps(
 
     `sequences` is the recipe's own `compose.sequences`.
     """
-    rows = _rows_step(export, read, sequences, mix)
+
+    def of_runs(done: Artifacts) -> list[RunFiles]:
+        runs = (Other(sequences, done), *mix.others)
+        takes = [sequences_per_part(run.sequences, run.finished["compose"]) for run in runs]
+        return [RunFiles.of(run.finished, take) for run, take in zip(runs, takes, strict=True)]
+
+    rows = _rows_step(export, read, sequences, mix, of_runs)
     return [
         rows,
-        *(_format_step(export, name, split, rows, read, mix) for name in export.formats for split in splits_of(export)),
+        *(
+            _format_step(export, name, split, rows, read, of_runs)
+            for name in export.formats
+            for split in splits_of(export)
+        ),
     ]
 
 
@@ -110,7 +121,9 @@ def step_name(name: str, split: str) -> str:
     return name if split == "train" else f"{name}-{split}"
 
 
-def _rows_step(export: Export, read: Sequence[Step], sequences: int | Literal["all"], mix: Mix) -> Step:
+def _rows_step(
+    export: Export, read: Sequence[Step], sequences: int | Literal["all"], mix: Mix, of_runs: _FilesOf
+) -> Step:
     """SEQUENCES → rows."""
     is_split, is_mixed = export.validation > 0, bool(mix.others)
     arrangement: Json = {
@@ -124,11 +137,7 @@ def _rows_step(export: Export, read: Sequence[Step], sequences: int | Literal["a
     others = [[step.fingerprint for step in read_steps(other.finished)] for other in mix.others]
 
     def tasks(done: Artifacts) -> list[Task]:
-        runs = [
-            references(run.finished, sequences_per_part(run.sequences, run.finished["compose"]))
-            for run in (Other(sequences, done), *mix.others)
-        ]
-        return [partial(arrange_rows, runs=runs, arrangement=Arrangement(**arrangement))]
+        return [partial(arrange_rows, runs=of_runs(done), arrangement=Arrangement(**arrangement))]
 
     takes = [sequences, *(other.sequences for other in mix.others)]
     config = arrangement | {"sequences": takes, "others": others}
@@ -136,7 +145,7 @@ def _rows_step(export: Export, read: Sequence[Step], sequences: int | Literal["a
     return Step("rows", 2, config, tuple(read), tasks, RowsResult, estimate=estimate)
 
 
-def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequence[Step], mix: Mix) -> Step:
+def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequence[Step], of_runs: _FilesOf) -> Step:
     """Rows → the files of one split in one format."""
     keys, made = _keys(export, name), format_of(name)
     config: Json = {
@@ -160,7 +169,7 @@ def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequen
             eos_id=tokenizer.eos_id,
             token_id=partial(token_id, tokenizer=done["tokenizer"].file(".tokenizer.json")),
         )
-        origins = [Origin.of(run) for run in (done, *(other.finished for other in mix.others))]
+        origins = of_runs(done)
         shards = divide_into_shards(np.load(index), np.load(offsets), origins, name=name, options=options)
         shared: dict[str, Any] = {"index": index, "offsets": offsets, "origins": origins, "options": options}
         each = [partial(export_shard, name=name, shard=shard, **shared) for shard in shards]

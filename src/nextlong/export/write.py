@@ -11,7 +11,6 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
@@ -20,44 +19,26 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nextlong.artifacts import finished
-from nextlong.artifacts.resolve import CorpusFiles, SpecialIds, Truncation, domains_of, resolve_table
-from nextlong.artifacts.resolved import Resolved, joined, joined_names, of_documents, packed, sliced, span_texts
+from nextlong.artifacts.finished import RunFiles
+from nextlong.artifacts.resolve import (
+    Resolved,
+    domains_of,
+    joined,
+    joined_names,
+    of_documents,
+    packed,
+    resolve_table,
+    sliced,
+    span_texts,
+)
 from nextlong.artifacts.results import ShardResult
-from nextlong.artifacts.tokens import TokenStore
-from nextlong.engine.step import Artifacts, TaskResult
+from nextlong.engine.step import TaskResult
 from nextlong.export.formats.base import Options, RowSizes, format_of
 from nextlong.plugins import FORMATS
-from nextlong.sequences.tokenizer import tokenizer_of
 
 _ID_BYTES = 4
 _BLOCK_TOKENS = 1 << 23  # resolved at a time, 32 MB of ids: each block reads what it names of every shard
 _SEQUENCES_HELD = 4096  # references of these, some hundred bytes a span
-
-
-class Origin(NamedTuple):
-    """What the references of one run refer to."""
-
-    sequences: tuple[Path, ...]
-    corpus: CorpusFiles
-    tokens: TokenStore
-    special: SpecialIds
-    special_texts: dict[int, str]  # by role
-    tokenizer: Path
-    token_chars: Path
-
-    @classmethod
-    def of(cls, done: Artifacts) -> Origin:
-        """Return what the references of a finished run refer to."""
-        return cls(
-            sequences=tuple(finished.sequence_files(done)),
-            corpus=finished.corpus(done),
-            tokens=finished.token_store(done),
-            special=finished.special_ids(done),
-            special_texts=finished.special_texts(done),
-            tokenizer=done["tokenizer"].file(".tokenizer.json"),
-            token_chars=done["tokenizer"].file(".tokenchars.npy"),
-        )
 
 
 class Shard(NamedTuple):
@@ -72,7 +53,7 @@ class Shard(NamedTuple):
 def divide_into_shards(
     index: NDArray[Any],
     offsets: NDArray[np.int64],
-    origins: Sequence[Origin],
+    origins: Sequence[RunFiles],
     *,
     name: str,
     options: Options,
@@ -110,7 +91,7 @@ def export_shard(
     shard: Shard,
     index: Path,
     offsets: Path,
-    origins: Sequence[Origin],
+    origins: Sequence[RunFiles],
     options: Options,
 ) -> ShardResult:
     """Write one shard of the rows of `index` and `offsets`; files are named beside `out`."""
@@ -133,7 +114,7 @@ def close_export(out: Path, *, name: str, shards: Sequence[ShardResult]) -> Task
     return TaskResult()
 
 
-def _domains(index: NDArray[Any], origins: Sequence[Origin]) -> list[str]:
+def _domains(index: NDArray[Any], origins: Sequence[RunFiles]) -> list[str]:
     """Return the domain of every sequence of a SEQUENCE_INDEX."""
     domains = np.empty(len(index), object)
     for number, origin in enumerate(origins):
@@ -151,7 +132,7 @@ def _domains(index: NDArray[Any], origins: Sequence[Origin]) -> list[str]:
 def read_rows(
     index: NDArray[Any],
     offsets: NDArray[np.int64],
-    origins: Sequence[Origin],
+    origins: Sequence[RunFiles],
     *,
     wanted: Literal["ids", "domains", "spans", "texts"],
 ) -> Iterator[tuple[Resolved, list[str]]]:
@@ -169,14 +150,8 @@ def read_rows(
         of_runs, texts_of_runs = {}, {}
         for run in np.unique(runs).tolist():
             origin = origins[run]
-            of_runs[run] = resolve_table(
-                _table(sequences[runs == run], origin),
-                origin.corpus,
-                origin.tokens,
-                origin.special,
-                Truncation(origin.token_chars, partial(tokenizer_of, origin.tokenizer)),
-                wanted="spans" if wanted == "texts" else wanted,
-            )
+            table, columns = _table(sequences[runs == run], origin), "spans" if wanted == "texts" else wanted
+            of_runs[run] = resolve_table(table, origin, wanted=columns)
             if wanted == "texts":
                 texts_of_runs[run] = span_texts(
                     of_runs[run], text_of=origin.corpus.texts, special_text=origin.special_texts
@@ -206,7 +181,7 @@ def _order(runs: NDArray[np.int32]) -> list[tuple[int, int, int]]:
     return order
 
 
-def _table(sequences: NDArray[Any], origin: Origin) -> pa.Table:
+def _table(sequences: NDArray[Any], origin: RunFiles) -> pa.Table:
     """Return the SEQUENCES of one run that an index names; each stretch of one file is read at once."""
     batches: list[pa.RecordBatch] = []
     for part in np.split(sequences, np.flatnonzero(np.diff(sequences["part"])) + 1):

@@ -28,8 +28,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.artifacts.finished import CorpusFiles
 from nextlong.artifacts.lookup import opened
-from nextlong.artifacts.resolve import CorpusFiles
 from nextlong.artifacts.results import DraftResult
 from nextlong.methods.nextlong import (
     Candidates,

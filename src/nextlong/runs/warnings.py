@@ -11,6 +11,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from nextlong.artifacts.finished import read_tokenizer
 from nextlong.artifacts.results import ChunkResult, IngestResult, LeftOutResult, TokenizerResult
 from nextlong.corpus.exclude import met_none
 from nextlong.export.arrange import LEAST_FILL, SplitResult, fill, percent
@@ -22,7 +23,7 @@ from nextlong.schemas import DropReason, Layout
 from nextlong.sequences.corpus_size import LONGER, MOST_DROPPED
 from nextlong.sequences.special_tokens import Ends, find_ends
 from nextlong.sequences.token_chars import lossy_tokenizer
-from nextlong.sequences.tokenizer import local_path, tokenizer_of
+from nextlong.sequences.tokenizer import local_path
 from nextlong.text import counted
 
 if TYPE_CHECKING:
@@ -246,7 +247,7 @@ def _no_eos(seen: Seen) -> str:
 
 def _ends(run: Run) -> Ends:
     """Return the special tokens that the files of the run's tokenizer name."""
-    tokenizer = tokenizer_of(run.steps["tokenizer"].file(".tokenizer.json"))
+    tokenizer = read_tokenizer(run.steps["tokenizer"].file(".tokenizer.json"))
     return find_ends(tokenizer, local_path(run.recipe.tokenizer.source or "").parent)
 
 

@@ -19,8 +19,8 @@ import pyarrow as pa
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
+from nextlong.artifacts.lookup import TokenStore
 from nextlong.artifacts.results import ComposeResult
-from nextlong.artifacts.tokens import TokenStore
 from nextlong.rng import rng_for
 from nextlong.schemas import DropReason, Layout
 from nextlong.sequences.fit import (

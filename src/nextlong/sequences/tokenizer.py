@@ -14,7 +14,6 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
 from pathlib import Path
 from typing import Final
 
@@ -24,11 +23,12 @@ from numpy.typing import NDArray
 from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
 
 from nextlong import recipe
+from nextlong.artifacts.finished import read_tokenizer, without_options
 from nextlong.artifacts.lookup import iter_chunk_texts, read_chunks, read_content_hashes
 from nextlong.artifacts.results import TokenizerResult
 from nextlong.errors import CorpusError, TokenizerError
 from nextlong.rng import keyed_hash, threshold_for
-from nextlong.sequences.encode import TextEncoder, for_corpus
+from nextlong.sequences.encode import TextEncoder
 from nextlong.sequences.token_chars import lost_share, token_chars
 
 END_OF_TEXT: Final = "<|endoftext|>"
@@ -51,8 +51,8 @@ def load_tokenizer(config: recipe.Tokenizer) -> tokenizers.Tokenizer:
     path = local_path(source)
     try:
         if path.is_file():
-            return for_corpus(tokenizers.Tokenizer.from_file(str(path)))
-        return for_corpus(tokenizers.Tokenizer.from_pretrained(source, revision=config.revision))
+            return without_options(tokenizers.Tokenizer.from_file(str(path)))
+        return without_options(tokenizers.Tokenizer.from_pretrained(source, revision=config.revision))
     # The library raises a bare Exception whatever is wrong with a file; offline, not found, gated and malformed each come
     # as another library's.
     except Exception as error:
@@ -244,16 +244,8 @@ def _chunk_keys(documents: Path, chunks: Path, *, seed: int, stage: str) -> NDAr
 
 def token_id(name: str, *, tokenizer: Path, key: str = "") -> int:
     """Return the id of a token, which the recipe names by `key`. Raises TokenizerError if it is none of the tokenizer."""
-    token: int | None = tokenizer_of(tokenizer).token_to_id(name)
+    token: int | None = read_tokenizer(tokenizer).token_to_id(name)
     if token is None:
         asked = f"{key}={name!r}" if key else repr(name)
         raise TokenizerError(f"{asked} is not a token of the tokenizer; name one, such as its end of text")
     return token
-
-
-@lru_cache(maxsize=2)
-def tokenizer_of(path: Path) -> tokenizers.Tokenizer:
-    """Return the tokenizer of a run, read once a process."""
-    from nextlong.sequences.encode import read_tokenizer
-
-    return read_tokenizer(path)

@@ -14,13 +14,12 @@ from pathlib import Path
 
 import numpy as np
 
-from nextlong.artifacts.lookup import opened
-from nextlong.artifacts.resolve import CorpusFiles, Cuts, cuts_of
-from nextlong.artifacts.tokens import TokenStore
+from nextlong.artifacts.finished import CorpusFiles, read_tokenizer
+from nextlong.artifacts.lookup import TokenStore, opened
+from nextlong.artifacts.resolve import Cuts, cuts_of
 from nextlong.retrieval.near_duplicates.rule import find_near_duplicates
 from nextlong.retrieval.near_duplicates.shingles import Document, Shingles, ShingleStore, document_of, shingles
 from nextlong.sequences.fit import Cut, Cutter, Piece
-from nextlong.sequences.tokenizer import tokenizer_of
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -80,7 +79,7 @@ class TextCutter(Cutter):
         starts, stops = self._inputs.tokens.bounds(chunk_ids)
         ids, _ = self._inputs.tokens.ids(chunk_ids, starts=starts, stops=stops)
         token_chars = np.load(self._inputs.token_chars, mmap_mode="r")
-        tokenizer = partial(tokenizer_of, self._inputs.tokenizer)
+        tokenizer = partial(read_tokenizer, self._inputs.tokenizer)
         return text, cuts_of(ids, chars=len(text), token_chars=token_chars, text_of=lambda: text, tokenizer=tokenizer)
 
     @cached_property

@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts.resolved import Resolved
+from nextlong.artifacts.resolve import Resolved
 from nextlong.export.formats.base import PADDED_COLUMNS, Options
 
 SPAN: Final = pa.struct(
