@@ -25,8 +25,7 @@ from nextlong.errors import RunError
 from nextlong.sequences import encode
 from nextlong.sequences import tokenize as stage
 from nextlong.sequences.encode import TextEncoder
-from nextlong.sequences.steps import tokens_step
-from nextlong.sequences.tokenize import Wanted, list_referenced_chunks, tokenize_shards
+from nextlong.sequences.tokenize import Wanted, list_referenced_chunks, tokenize_shards, tokens_step
 from nextlong.sequences.tokenizer import train_bpe
 
 TEXTS = [f"It's document {number}: Zoë saw 東京.\nSecond line, {number**3} stars!\n\nEnd" for number in range(9)]

@@ -97,7 +97,7 @@ class Neighbours:
 
     def lists(self) -> list[NDArray[np.int64]]:
         """Return the neighbours of each query."""
-        return np.split(self.documents, self.offsets[1:-1])
+        return np.split(self.documents, self.offsets[:-1])[1:]
 
     def table(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
         """Return neighbours and cosines as rows of equal length, shape (q, k), filled up with -1."""

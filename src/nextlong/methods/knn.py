@@ -50,7 +50,7 @@ class KnnMethod(DocumentMethod[Knn]):
         """Return a sequence for each seed whose neighbours fill it."""
         near = documents.neighbours
         assert near is not None
-        cosines = np.split(near.cosines, near.offsets[1:-1])
+        cosines = np.split(near.cosines, near.offsets[:-1])[1:]
         return follow(
             near.queries,
             near.lists(),

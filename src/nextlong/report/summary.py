@@ -162,7 +162,7 @@ def _why_less(recipe: Recipe, done: Artifacts) -> str:
 
 def _shortfall(recipe: Recipe, done: Artifacts, sequences: int) -> str:
     """Say why there are fewer than were asked for, or, of all, than there were drafts."""
-    asked, causes = recipe.compose.sequences, "; ".join(why_fewer(recipe, done))
+    asked, causes = recipe.compose.sequences, "; ".join(why_fewer(recipe.compose, done))
     if asked == "all":
         return f" ({causes})" if dropped(done) else ""
     return "" if sequences == asked else f", fewer than compose.sequences={asked:,} ({causes})"

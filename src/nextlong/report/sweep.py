@@ -218,7 +218,7 @@ def run_variants(
                 variant,
                 _new_seconds(run_dir, there),
                 stats=stats,
-                why_fewer="; ".join(why_fewer(made.recipe, made.steps)),
+                why_fewer="; ".join(why_fewer(made.recipe.compose, made.steps)),
             )
 
 

@@ -20,10 +20,9 @@ from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe
 from nextlong.runs.measures import bytes_per_token
 from nextlong.schemas import DropReason, Layout
-from nextlong.sequences.corpus_size import LONGER, MOST_DROPPED
-from nextlong.sequences.special_tokens import Ends, find_ends
+from nextlong.sequences.shortfall import LONGER, MOST_DROPPED
 from nextlong.sequences.token_chars import lossy_tokenizer
-from nextlong.sequences.tokenizer import local_path
+from nextlong.sequences.tokenizer import Ends, find_ends, local_path
 from nextlong.text import counted
 
 if TYPE_CHECKING:
