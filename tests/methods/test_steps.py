@@ -12,7 +12,7 @@ import nextlong
 from nextlong import pipeline
 from nextlong.cli import main as cli_main
 from nextlong.methods import steps
-from nextlong.reading.known_files import input_files
+from nextlong.reading.listing import input_files
 from nextlong.runs import stats
 
 NEGATIVES = ("self-repeat", "top", "random-retrieved", "tail", "random-corpus")

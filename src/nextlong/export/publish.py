@@ -27,7 +27,7 @@ from typing import Final, Literal, TypedDict
 
 from nextlong.engine import store
 from nextlong.errors import ExportError, RunError
-from nextlong.reading import file_systems
+from nextlong.reading.files import is_local, protocols, reach
 from nextlong.text import counted
 
 RECORD: Final = ".nextlong-push.json"
@@ -269,10 +269,10 @@ class Destination:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.fs, root = file_systems.reach(url, where=f"the destination {url!r}", error=ExportError)
+        self.fs, root = reach(url, where=f"the destination {url!r}", error=ExportError)
         self.root = root.rstrip("/") or "/"
-        self.is_local = file_systems.is_local(self.fs)
-        self.is_atomic = bool(file_systems.protocols(self.fs) & _ATOMIC)
+        self.is_local = is_local(self.fs)
+        self.is_atomic = bool(protocols(self.fs) & _ATOMIC)
 
     def sizes(self) -> dict[str, int]:
         """Return name → bytes of every file that is there, without hidden ones."""
@@ -328,7 +328,7 @@ class Destination:
             folder = Path(self.root).absolute()
             nearest = next(path for path in (folder, *folder.parents) if path.exists())
             tempfile.TemporaryFile(dir=nearest).close()  # one without a name
-        elif not file_systems.protocols(self.fs) & _COMMITS:
+        elif not protocols(self.fs) & _COMMITS:
             marker = f"{self._nearest().rstrip('/')}/{_MARKER}-{uuid.uuid4().hex[:8]}"  # several runs may try at once
             self.fs.pipe_file(marker, b"")
             with suppress(Exception):  # whatever a file system raises where it may not be deleted
