@@ -357,10 +357,10 @@ def test_a_file_that_cannot_be_opened_has_no_frames(tmp_path, monkeypatch):
     path.write_bytes(b"".join(framed(b'{"text":"x"}\n' * 99, [9])))
     source, file = listed(path)
 
-    def refused(file):
+    def refused(*_):
         raise PermissionError(13, "Permission denied", path)
 
-    monkeypatch.setattr(splits_module.os, "fstat", refused)
+    monkeypatch.setattr(splits_module.os, "pread", refused)
     monkeypatch.setattr(splits_module, "_SKIPPING_PART_BYTES", 1)
     assert all(part.skips for (part,) in split_inputs([file], source, shard_bytes=1, part_bytes=1))
 
