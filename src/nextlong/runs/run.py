@@ -112,9 +112,10 @@ class Run:
         try:
             self.recipe = Recipe.from_dict(self.variant.recipe, origin=str(self.record))
         except RecipeError as error:
+            why = str(error).splitlines()[0].removeprefix(f"{self.record}: ").partition(";")[0]
             raise RunError(
-                f"{self.record} was made by an earlier version of nextlong ({str(error).splitlines()[0]}); "
-                "run the recipe again into a new folder (run_dir)"
+                f"{self.variant.named} was made by an earlier version of nextlong ({why} in {self.record}); run its recipe again "
+                f"with another run_dir, or remove this variant: nextlong gc {self.path} --drop {self.variant.name}"
             ) from None
         self.steps: dict[str, Artifact] = {
             name: open_done(name, self.path / folder, trust="size") for name, folder in self.variant.steps.items()

@@ -7,8 +7,9 @@ Out: `Warned`, in the order of `CHECKS`; none where nothing looks poor. Why each
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nextlong.artifacts.finished import read_tokenizer
@@ -56,6 +57,10 @@ class Warned:
     name: str
     message: str
     change: str = ""
+
+    def of(self, named: str) -> Warned:
+        """Return it with the name of the run in its commands, which say RUN in files and in the card, which is published."""
+        return replace(self, message=self.message.replace(" RUN ", f" {shlex.quote(named)} "))
 
     def __str__(self) -> str:
         """Return the message and, for looking it up, the name."""
