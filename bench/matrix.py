@@ -7,7 +7,8 @@ Out: a line for each run: what it was of, sequences, seconds of the run and of `
      breach or failure of ours; a corpus that cannot give what is asked is said to be too small, and is no failure.
 
 Not the product of everything: each pair of two values stands in at least one run, so each method meets each tokenizer, each
-kind of negatives each chunk size, and so on. Runs of a corpus share a store, which is removed after the last of them.
+kind of negatives each chunk size, and so on. Runs of a corpus are variants of one run directory, which is removed after
+the last of them.
 """
 
 from __future__ import annotations
@@ -16,7 +17,6 @@ import argparse
 import itertools
 import json
 import random
-import shutil
 import sys
 import tempfile
 import time
@@ -68,7 +68,7 @@ def main() -> int:
             of_corpus = [row for row in rows if row["corpus"] == corpus]
             drawn = of_corpus if asked.rows is None else random.Random(corpus).sample(of_corpus, asked.rows)
             for number, row in enumerate(drawn):
-                outcome, told = tried(row, Path(folder) / f"run-{number}", asked)
+                outcome, told = tried(row, Path(folder) / "run", asked, name=f"row-{number}")
                 counts["runs"] += 1
                 counts["sequences"] += max(outcome, 0)
                 counts["too small"] += outcome == 0
@@ -109,20 +109,18 @@ def covering(values: Mapping[str, Sequence[Any]]) -> list[Row]:
     return rows
 
 
-def tried(row: Row, run_dir: Path, asked: argparse.Namespace) -> tuple[int, str]:
+def tried(row: Row, run_dir: Path, asked: argparse.Namespace, *, name: str) -> tuple[int, str]:
     """Carry out and verify one row; return its sequences, 0 if the corpus is too small and -1 if it failed, and what to say."""
     began = time.process_time()
     try:
-        recipe = Recipe.from_dict(recipe_of(row, run_dir, sequences=asked.sequences))
+        recipe = Recipe.from_dict(recipe_of(row, run_dir, name=name, sequences=asked.sequences))
         made = nextlong.run(recipe)
         middle = time.process_time()
-        outcomes = list(verify(run_dir, sample=asked.sample))
+        outcomes = list(verify(Path(f"{run_dir}@{name}"), sample=asked.sample))
     except CorpusError as error:
         return 0, f"too small: {error}"
     except Exception as error:
         return -1, f"FAILED, {type(error).__name__}: {error}"
-    finally:
-        shutil.rmtree(run_dir, ignore_errors=True)
     wrong = [
         f"{outcome.check}: {outcome.breaches:,}, as {outcome.examples[0]}" for outcome in outcomes if outcome.breaches
     ]
@@ -130,13 +128,13 @@ def tried(row: Row, run_dir: Path, asked: argparse.Namespace) -> tuple[int, str]
     return (-1, f"{told}, BREACHES {'; '.join(wrong)}") if wrong else (len(made), f"{told}, no breach")
 
 
-def recipe_of(row: Row, run_dir: Path, *, sequences: int) -> dict[str, Any]:
+def recipe_of(row: Row, run_dir: Path, *, name: str, sequences: int) -> dict[str, Any]:
     """Return the recipe of a row, plain."""
     method, *negatives = row["method"].split()
     files = [Path(file).absolute() for file in row["corpus"].split(",")]
     return {
         "run_dir": str(run_dir),
-        "store": str(run_dir.parent / "store"),
+        "name": name,
         "executor": "serial",  # one process, so that processor time is all of it
         "ingest": {"sources": [{"path": str(file), "name": file.name} for file in files]},
         "chunk": {"max_chars": row["max_chars"]},

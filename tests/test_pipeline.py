@@ -1,20 +1,16 @@
 """The route: steps in an order in which they can run, and who carries them out."""
 
 import os
-from contextlib import contextmanager
-from pathlib import Path
 
 import pytest
 
 from nextlong import pipeline
-from nextlong.engine import step_store, store
+from nextlong.engine import store
 from nextlong.engine.executor import SerialExecutor, usable_cpus
 from nextlong.engine.local import LocalExecutor
-from nextlong.engine.step import Step
-from nextlong.engine.step_store import StepStore
 from nextlong.errors import EncoderError, ExportError, RunError
 from nextlong.plugins import FORMATS, METHODS
-from nextlong.reading.known_files import input_files
+from nextlong.reading.listing import input_files
 
 EVERY = pytest.mark.parametrize("method", METHODS.built_in)
 FILTERS = ("ingest.dedup=minhash", "decontaminate=[{}]")
@@ -129,59 +125,3 @@ def _is_locked(run_dir):
             return False
     except RunError:
         return True
-
-
-def stored(recipe_for, folder, name, *overrides):
-    return recipe_for(folder / name, f"store={folder / 'store'}", "executor=serial", *overrides)
-
-
-def test_array_jobs_of_one_run_that_link_at_once_find_one_link(tmp_path, monkeypatch):
-    (tmp_path / "store").mkdir()
-    step, job = Step("one", 1, {}, (), lambda _: []), StepStore(tmp_path / "store", tmp_path / "run")
-    known = store.alone
-
-    @contextmanager
-    def alone_after_another_job(path):
-        monkeypatch.setattr(store, "alone", known)
-        job.link(step, 1)
-        with known(path):
-            yield
-
-    monkeypatch.setattr(store, "alone", alone_after_another_job)
-    job.link(step, 1)
-    (link,) = step_store.links(job.run_dir)
-    assert link.resolve().parent == tmp_path / "store"
-
-
-@pytest.mark.parametrize("has_folder", [False, True])
-def test_array_jobs_that_drop_their_store_at_once_take_a_link_away_once(tmp_path, monkeypatch, has_folder):
-    (tmp_path / "store").mkdir()
-    step, run = Step("one", 1, {}, (), lambda _: []), tmp_path / "run"
-    StepStore(tmp_path / "store", run).link(step, 1)
-    (link,) = step_store.links(run)
-    known = Path.exists
-
-    def another_job_is_first(path):
-        is_there = known(path)
-        link.unlink()
-        if has_folder:
-            link.mkdir()
-        return is_there
-
-    with monkeypatch.context() as patched:
-        patched.setattr(Path, "exists", another_job_is_first)
-        step_store.unlink_unfinished(step, run)
-    assert link.is_dir() == has_folder
-    assert step_store.links(run) == []
-
-
-def test_array_jobs_meet_in_the_store(recipe_for, tmp_path):
-    recipe = stored(recipe_for, tmp_path, "a")
-    pipeline.run_before(recipe, "embed")
-    shares = [pipeline.run_share(recipe, "embed", part=(k, 2)) for k in (1, 2)]
-    assert sum(ran for ran, _ in shares) == shares[0][1] > 1
-    (embed,) = (tmp_path / "store").glob("*-embed-*")
-    before = {path: path.stat().st_mtime_ns for path in embed.glob("part-*.npy")}
-    pipeline.run(stored(recipe_for, tmp_path, "b"))
-    assert all(path.stat().st_mtime_ns == time for path, time in before.items())
-    assert Path(tmp_path / "b").exists()

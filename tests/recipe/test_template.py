@@ -10,8 +10,8 @@ from nextlong.errors import RecipeError
 from nextlong.plugins import ENCODERS, METHODS
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import options_class
-from nextlong.recipe.read import preset
 from nextlong.recipe.template import commented, short
+from nextlong.recipe.text import preset
 from nextlong.retrieval.encoders.lsa import LsaOptions
 
 
@@ -100,7 +100,6 @@ def test_a_short_recipe_has_some_forty_lines_and_reads_back_equal(tmp_path):
     "override",
     [
         "workers=3",
-        "store=x",
         "chunk.max_chars=999",
         "encoder.lsa.dimensions=8",
         "compose.separator=' # '",

@@ -150,25 +150,16 @@ def _add_demo_and_init(commands: Commands) -> None:
 
 
 def _add_variants(commands: Commands) -> None:
-    run_or_store = "a run directory, or a store that several runs share"
     listing = commands.add_parser("list", help="List the variants of a run, their settings, size and age")
-    listing.add_argument("run", type=Path, metavar="RUN", help=run_or_store)
+    listing.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     add_json(listing)
     listing.set_defaults(command=imported("variants:list_command"))
 
     cleaning = commands.add_parser("gc", help="Clean up: delete files that no variant needs, after confirmation")
-    cleaning.add_argument("run", type=Path, metavar="RUN", help=run_or_store)
+    cleaning.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     which = cleaning.add_mutually_exclusive_group()
     which.add_argument("--keep", nargs="+", default=[], metavar="NAME", help="delete all variants but these")
     which.add_argument("--drop", nargs="+", default=[], metavar="NAME", help="delete these variants")
-    cleaning.add_argument(
-        "--forget",
-        type=Path,
-        action="append",
-        default=[],
-        metavar="RUN",
-        help="for a store: a run directory that used it and no longer exists; may be repeated",
-    )
     cleaning.add_argument("--yes", action="store_true", help="delete without confirmation")
     add_json(cleaning, about="print JSON; without --yes nothing is deleted")
     cleaning.set_defaults(command=imported("variants:gc_command"))

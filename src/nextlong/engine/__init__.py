@@ -3,7 +3,6 @@
 step.py       a step, its tasks, and a finished step with its manifest
 estimate.py   how the time, disk and memory of a step grow, for plans
 store.py      files on disk: atomic writes, hashes, the lock of a run directory
-step_store.py steps that several run directories share by links
 runner.py     runs the tasks that are missing and writes the manifest last; array jobs
 executor.py   the protocol of executors, and the one of this process; local.py: processes; ray.py: a cluster
 progress.py   what the terminal or the log shows meanwhile

@@ -24,12 +24,10 @@ from nextlong.engine import memory, store
 from nextlong.engine.executor import Executor, Resources
 from nextlong.engine.progress import Clock, Quiet, Reporter
 from nextlong.engine.step import Artifact, Artifacts, Step, Task, Work
-from nextlong.engine.step_store import StepStore, unlink_unfinished
 from nextlong.errors import RunError
 
 version = cache(metadata.version)  # takes 3 ms a package
 
-_LOOK_AGAIN_SECONDS = 0.2
 _RECORDED_PACKAGES = ("nextlong", "numpy", "pyarrow", "scipy", "faiss-cpu", "tokenizers", "fastokens")
 
 
@@ -41,12 +39,10 @@ def run_steps(
     reporter: Reporter | None = None,
     known: Artifacts | None = None,
     only: Container[str] | None = None,
-    step_store: StepStore | None = None,
 ) -> dict[str, Artifact]:
     """Bring every step to its finished state; return them by name in the order given, after those `known` to be.
 
     `only` names those of the steps to carry out, if not all: their places on the route, which number their folders, stay.
-    `step_store` is the store that the run directory has steps in, and waits for where another run makes them.
     The caller holds the run directory's lock. Raises RunError for files that were altered, a full disk or an unwritable
     folder, and whatever user's error a task raises.
     """
@@ -56,7 +52,7 @@ def run_steps(
             for place, step in enumerate(steps, start=len(known or {}) + 1)
             if only is None or step.name in only
         }
-        finished = _Route(places, dict(known or {}), run_dir, executor, reporter or Quiet(), step_store).carry_out()
+        finished = _Route(places, dict(known or {}), run_dir, executor, reporter or Quiet()).carry_out()
     return dict(known or {}) | {step.name: finished[step.name] for step in places.values()}
 
 
@@ -70,7 +66,6 @@ class _Route:
         run_dir: Path,
         executor: Executor,
         reporter: Reporter,
-        step_store: StepStore | None,
     ) -> None:
         self._waiting = dict(steps)  # by place
         self._running: dict[int, _Running] = {}
@@ -78,8 +73,6 @@ class _Route:
         self._run_dir = run_dir
         self._executor = executor
         self._reporter = reporter
-        self._step_store = step_store
-        self._waited_for: set[str] = set()  # steps that another run makes
         self._kept: list[str] = []  # and not yet told
         self._versions = _versions()
 
@@ -90,8 +83,6 @@ class _Route:
                 self._open_ready(endings)
                 self._hand_over()
                 if not self._running:
-                    if self._waited_for:
-                        time.sleep(_LOOK_AGAIN_SECONDS)
                     continue  # what was ready was there already
                 for place, part in self._executor.ended():
                     self._running[place].add(part)
@@ -114,21 +105,16 @@ class _Route:
         }
         for place, step in list(self._waiting.items()):
             if names.isdisjoint(before.name for before in step.inputs):
-                claim = self._claim(step, place)
-                if claim is None:
-                    continue
                 del self._waiting[place]
                 if (there := find_done(step, self._run_dir)) is not None:
-                    claim.close()
                     self._keep(step, there)
                     names.discard(step.name)
                     continue
-                endings.push(claim)
                 folder, work = folder_for(step, self._run_dir, place), step.work(self._finished)
                 store.remove_leftovers(folder)
                 parts = store.confirmed_parts(folder)
                 parts = {index: part for index, part in parts.items() if index < len(work)}
-                running = _Running(step, folder, work, parts, step.needs(work, self._executor), claim)
+                running = _Running(step, folder, work, parts, step.needs(work, self._executor))
                 self._running[place] = running
                 self._tell_kept()
                 running.start(self._reporter)
@@ -136,24 +122,6 @@ class _Route:
                 if running.is_done:
                     self._end(place)
                     names.discard(step.name)
-
-    def _claim(self, step: Step, place: int) -> ExitStack | None:
-        """Return what holds a shared step for this run, nothing of any other; None while another run makes it."""
-        claim = ExitStack()
-        if self._step_store is None or not self._step_store.holds(step):
-            unlink_unfinished(step, self._run_dir)
-            return claim
-        self._step_store.link(step, place)
-        if find_done(step, self._run_dir) is None:
-            held = self._step_store.claim(step)
-            if isinstance(held, str):
-                if step.name not in self._waited_for:
-                    self._reporter.tell(f"{step.name}: {held} makes it in {self._step_store.store}; waiting")
-                self._waited_for.add(step.name)
-                return None
-            claim.enter_context(held)
-        self._waited_for.discard(step.name)
-        return claim
 
     def _keep(self, step: Step, there: Artifact) -> None:
         store.check_files(there.folder, there.manifest)
@@ -173,7 +141,6 @@ class _Route:
     def _end(self, place: int) -> None:
         running = self._running.pop(place)
         done = running.finish(self._versions)
-        running.claim.close()
         _accept(running.step, done, self._finished)
 
 
@@ -228,13 +195,11 @@ class _Running:
         work: Work,
         parts: dict[int, store.TaskPart],
         resources: Resources,
-        claim: ExitStack,
     ) -> None:
         self.step = step
         self.in_flight = 0
         self._at_once = resources.at_once
         self.ending = ExitStack()  # of what goes on beside the tasks
-        self.claim = claim  # of a step that several runs share
         self._folder = folder
         self._parts = parts
         self._joins = dict(enumerate(work.joins, start=len(work.tasks)))  # by task index
@@ -380,56 +345,39 @@ def run_array_job(
     run_dir: Path,
     executor: Executor,
     reporter: Reporter | None = None,
-    step_store: StepStore | None = None,
 ) -> tuple[int, int]:
     """Run the tasks k, k + n, k + 2n … of the step `name`, counted from 1, for array job (k, n); return how many, of how many.
 
-    Raises RunError if there is no such step, or one of its inputs is not done, or another run makes it in the store.
+    Raises RunError if there is no such step, or one of its inputs is not done.
     """
     place, step = _step_of(steps, name)
-    with ExitStack() as claim:
-        if step_store is None or not step_store.holds(step):
-            unlink_unfinished(step, run_dir)
-        else:
-            for number, earlier in enumerate(steps, start=1):
-                if earlier is step or earlier.name in steps_before(steps, name):
-                    step_store.link(earlier, number)
-            held = step_store.claim(step, mode="together")
-            if isinstance(held, str):
-                raise RunError(
-                    f"{name} is being made in {step_store.store} by {held}; wait for it, then run the recipe"
-                )
-            claim.enter_context(held)
-        inputs = {before.name: find_done(before, run_dir) for before in step.inputs}
-        finished = {before: there for before, there in inputs.items() if there is not None}
-        if lacking := [before for before in inputs if before not in finished]:
-            raise RunError(
-                f"{name} needs the step {lacking[0]}, which {run_dir} does not hold yet; say `nextlong run RECIPE --before "
-                f"{name}` first, with the same settings"
-            )
-        if find_done(step, run_dir) is not None:
-            return 0, 0
-        work = step.work(finished)
-        tasks = work.tasks
-        folder = folder_for(step, run_dir, place)
-        mine = range(job[0] - 1, len(tasks), job[1])
-        claim.enter_context(store.explained(run_dir))
+    inputs = {before.name: find_done(before, run_dir) for before in step.inputs}
+    finished = {before: there for before, there in inputs.items() if there is not None}
+    if lacking := [before for before in inputs if before not in finished]:
+        raise RunError(
+            f"{name} needs the step {lacking[0]}, which {run_dir} does not hold yet; say `nextlong run RECIPE --before "
+            f"{name}` first, with the same settings"
+        )
+    if find_done(step, run_dir) is not None:
+        return 0, 0
+    work, folder = step.work(finished), folder_for(step, run_dir, place)
+    mine, resources = range(job[0] - 1, len(work.tasks), job[1]), step.needs(work, executor)
+    with store.explained(run_dir):
         confirmed = store.confirmed_parts(folder, among=mine)
-        missing = [index for index in mine if index not in confirmed]
-        resources = step.needs(work, executor)
-        waiting, running = list(missing), 0
+        waiting, running = deque(index for index in mine if index not in confirmed), 0
+        missing = len(waiting)
         folder.mkdir(parents=True, exist_ok=True)
-        with (reporter or Quiet()).step(name, done=len(mine) - len(missing), total=len(mine)) as advance:
+        with (reporter or Quiet()).step(name, done=len(mine) - missing, total=len(mine)) as advance:
             while waiting or running:
                 while waiting and running < (resources.at_once or len(mine)) and executor.has_room(resources):
-                    index = waiting.pop(0)
-                    label = f"{name} task {index}"
-                    executor.submit(0, run_task, tasks[index], folder, index, resources=resources, label=label)
+                    index = waiting.popleft()
+                    call = (run_task, work.tasks[index], folder, index)
+                    executor.submit(0, *call, resources=resources, label=f"{name} task {index}")
                     running += 1
                 for _, part in executor.ended():
                     running -= 1
                     advance(part["seconds"])
-    return len(missing), len(tasks)
+    return missing, len(work.tasks)
 
 
 def steps_before(steps: Sequence[Step], name: str) -> set[str]:

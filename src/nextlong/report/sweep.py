@@ -29,7 +29,7 @@ from nextlong.engine.runner import find_done
 from nextlong.errors import NextlongError, RecipeError
 from nextlong.methods.base import described
 from nextlong.reading.files import InputFile
-from nextlong.reading.known_files import input_files, recognise_inputs
+from nextlong.reading.listing import input_files, recognise_inputs
 from nextlong.recipe import Recipe
 from nextlong.report import compare, tables
 from nextlong.runs.run import Run
@@ -163,17 +163,15 @@ def _ahead(
     files: dict[tuple[Any, Path], list[list[InputFile]]],
     tell: Callable[[str], None],
 ) -> Ahead | NextlongError:
-    run_dir, stored = recipe.run_path, recipe.store_path
+    run_dir = recipe.run_path
     read = recipe.ingest, run_dir
     try:
         if read not in files:
-            files[read] = recognise_inputs(
-                recipe.ingest.sources, input_files(recipe.ingest), run_dir, stored=recipe.store_path, tell=tell
-            )
+            files[read] = recognise_inputs(recipe.ingest.sources, input_files(recipe.ingest), run_dir, tell=tell)
         steps = pipeline.route(recipe, files[read])
     except NextlongError as error:
         return error
-    left = [step for step in steps if not any(find_done(step, place) for place in (run_dir, stored) if place)]
+    left = [step for step in steps if find_done(step, run_dir) is None]
     new = {step.fingerprint for step in left} - seen
     seen |= new
     return Ahead(len(steps), len(steps) - len(left), len(left) - len(new), len(new))
@@ -220,7 +218,7 @@ def run_variants(
                 variant,
                 _new_seconds(run_dir, there),
                 stats=stats,
-                why_fewer="; ".join(why_fewer(made.recipe, made.steps)),
+                why_fewer="; ".join(why_fewer(made.recipe.compose, made.steps)),
             )
 
 

@@ -102,7 +102,6 @@ def public_recipe(recipe: Recipe) -> str:
     """Return the recipe as YAML, every key named, without what tells of the machine that it ran on."""
     plain = recipe.as_data()
     plain["run_dir"] = public_name(plain["run_dir"])
-    del plain["store"]
     del plain["name"]  # several variants may share an export
     for source in plain["ingest"]["sources"]:
         source["path"] = public_name(source["path"])

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import shutil
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
 from nextlong.artifacts import record
 from nextlong.artifacts.record import CURRENT, Variant, pages_of
-from nextlong.engine import step_store, store
+from nextlong.engine import store
 from nextlong.errors import RunError
 from nextlong.runs import data_folder
 from nextlong.runs.run import Run
@@ -73,7 +73,7 @@ def _why_fewer(variant: Variant) -> str:
         return ""
     try:
         run = Run(variant.named)
-        return "; ".join(why_fewer(run.recipe, run.steps))
+        return "; ".join(why_fewer(run.recipe.compose, run.steps))
     except (RunError, KeyError):  # a step is damaged, of which `verify` tells
         return "unknown: its steps cannot be read"
 
@@ -130,10 +130,6 @@ def find_waste(run_dir: Path, kept: Sequence[Variant], dropped: Sequence[Variant
     needed = _needed(run_dir, kept, dropped)
     waste = []
     for folder in sorted(run_dir.glob("[0-9][0-9]-*")):
-        if folder.is_symlink():
-            if folder.name not in needed:
-                waste.append(Waste(folder, 0, f"a link; its files stay in {folder.readlink().parent}"))
-            continue
         if folder.name not in needed:
             owners = [variant.name for variant in dropped if folder.name in variant.steps.values()]
             left = "of no variant" if manifest_of(folder) else "not finished"
@@ -186,74 +182,10 @@ def remove(run_dir: Path, dropped: Sequence[Variant], waste: Sequence[Waste]) ->
         data_folder.write_index(run_dir)
 
 
-@dataclass(frozen=True)
-class StoredStep:
-    """A step of a store, and the run directories that link to it."""
-
-    name: str
-    bytes: int
-    run_dirs: list[str]
-
-
-def list_store(path: Path) -> list[StoredStep]:
-    """Return the steps of a store, in the order of the route."""
-    users = step_store.users(path)
-    return [
-        StoredStep(
-            folder.name, bytes_of(folder), [str(run_dir) for run_dir, names in users.items() if folder.name in names]
-        )
-        for folder in sorted(path.glob("[0-9][0-9]-*"))
-    ]
-
-
-def check_users(path: Path, *, forget: Sequence[Path] = ()) -> None:
-    """Take note that the run directories `forget` need nothing of a store any more.
-
-    Raises RunError if one of those is there, or another is not: one that was moved, or is not mounted, still has its links.
-    """
-    users = step_store.users(path)
-    known = {run_dir.expanduser().absolute() for run_dir in forget}
-    for run_dir in sorted(known):
-        if run_dir not in users:
-            raise RunError(f"--forget {run_dir}: {path} knows no such run directory; it knows {_listed(users)}")
-        if run_dir.is_dir():
-            raise RunError(f"--forget {run_dir}: it is still there; delete it first, or leave it out")
-    missing = [run_dir for run_dir in users if not run_dir.is_dir() and run_dir not in known]
-    if missing:
-        raise RunError(
-            f"{_listed(missing)} used {path} and cannot be found, so nothing was removed: one that was moved needs its steps; "
-            f"move it back or mount it, or, once it is of no use, say nextlong gc {path} "
-            + " ".join(f"--forget {run_dir}" for run_dir in missing)
-        )
-
-
-def _listed(run_dirs: Iterable[Path]) -> str:
-    return ", ".join(map(str, run_dirs)) or "none"
-
-
-def find_unshared(path: Path) -> list[Waste]:
-    """Return the steps of a store that no run directory links to."""
-    unused = [one for one in list_store(path) if not one.run_dirs]
-    why = {True: "of no run directory", False: "not finished, of no run directory"}
-    return [Waste(path / one.name, one.bytes, why[bool(manifest_of(path / one.name))]) for one in unused]
-
-
-def remove_unshared(path: Path, waste: Sequence[Waste], *, forget: Sequence[Path] = ()) -> None:
-    """Remove steps of a store, and what it knows of run directories; the caller holds its lock, alone."""
-    with store.explained(path):
-        for run_dir in forget:
-            step_store.forget(path, run_dir.expanduser())
-        for aside in _set_aside(path, waste):
-            shutil.rmtree(aside)
-        for lock in path.glob(".*.lock"):
-            if not next(path.glob(f"[0-9][0-9]-{lock.name[1:].removesuffix('.lock')}"), None):
-                lock.unlink(missing_ok=True)
-
-
 def _set_aside(run_dir: Path, waste: Sequence[Waste]) -> Iterator[Path]:
     """Rename each to what `store.locked` takes for a killed task's folder, and yield it."""
     for one in waste:
-        if one.path.is_symlink() or not one.path.is_dir():
+        if not one.path.is_dir():
             one.path.unlink(missing_ok=True)
             continue
         aside = run_dir / f".work-removed-{one.path.name}"

@@ -25,7 +25,7 @@ from nextlong.engine.step import Step
 from nextlong.errors import CorpusError, EncoderError, RunError
 from nextlong.methods.base import described
 from nextlong.reading.files import InputFile
-from nextlong.reading.known_files import recognise_inputs
+from nextlong.reading.listing import recognise_inputs
 from nextlong.recipe import Recipe
 from nextlong.report import tables
 from nextlong.report.plan import warnings
@@ -130,7 +130,7 @@ def plan(
     except EncoderError as error:
         missing = str(error)
     files, run_dir = pipeline.prepare(recipe, encoder="any"), recipe.run_path
-    files = recognise_inputs(recipe.ingest.sources, files, run_dir, stored=recipe.store_path, tell=tell)
+    files = recognise_inputs(recipe.ingest.sources, files, run_dir, tell=tell)
     steps = pipeline.route(recipe, files)
     is_other_corpus = asked.chunks is not None
     states = ["" if is_other_corpus else _state(step, recipe) for step in steps]
@@ -234,13 +234,9 @@ def rates_of(recipe: Recipe, amounts: Amounts, measured: Measured, asked: Asked)
 
 
 def _state(step: Step, recipe: Recipe) -> str:
-    run_dir, stored = recipe.run_path, recipe.store_path
-    done = runner.find_done(step, run_dir)
-    if done is None and stored is not None and (done := runner.find_done(step, stored)) is not None:
-        return f"done, {done.manifest['bytes'] / _MB:,.1f} MB in the store"
-    if done is not None:
+    if (done := runner.find_done(step, recipe.run_path)) is not None:
         return f"done, {done.manifest['bytes'] / _MB:,.1f} MB in {done.manifest['seconds']:,.1f} s"
-    begun = runner.begun_tasks(step, run_dir)
+    begun = runner.begun_tasks(step, recipe.run_path)
     return f"begun, {counted(begun, 'task')} done" if begun else "to do"
 
 
