@@ -281,11 +281,11 @@ def _verify(args: argparse.Namespace) -> int:
 
 def _outcomes(args: argparse.Namespace, sample: int, starting: Callable[[str], None]) -> Iterator[CheckOutcome]:
     from nextlong.engine.executor import usable_cpus
-    from nextlong.reading import file_systems
+    from nextlong.reading.files import reach
     from nextlong.verify import checks, files
 
     if "://" in args.run or files.is_delivered(Path(args.run)):
-        fs, root = file_systems.reach(args.run, where=repr(args.run), error=NextlongError)
+        fs, root = reach(args.run, where=repr(args.run), error=NextlongError)
         yield from files.verify_delivered(fs, root, args.made_by, starting=starting)
         return
     if args.made_by is not None:
