@@ -39,7 +39,7 @@ from nextlong.engine.step import Artifacts, Step, Task, TaskResult
 from nextlong.export.steps import export_steps, read_steps
 from nextlong.recipe import Recipe
 from nextlong.runs.run import Run
-from nextlong.sequences.steps import compose_step
+from nextlong.sequences.compose import compose_step
 
 METHODS = ("nextlong", "standard", "knn", "iclm", "quest")
 FORMATS = ("parquet", "parquet:none", "arrow", "mds", "megatron", "torchtitan", "jsonl")  # format:compression

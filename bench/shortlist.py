@@ -6,6 +6,9 @@ Runs the recipe as it is, with every chunk embedded, and the shortlist for each 
 `mine.shortlist_chunks` as a multiple of the chunks of a draft. Compared are, for each meta-chunk, as many of the nearest as its
 sequence has chunks for each meta-chunk: those of all chunks, and those of the embedded ones. `cosine` is the mean cosine of the
 shortlist over that of the full search, on average over these ranks and at the worst rank that half of the meta-chunks have.
+`around rank 100` is the share of the chunks of the full search that are shortlisted, each rank weighted as `nextlong stats` meets
+it (`retrieval/shortlist.py`), and `estimated` what `stats` tells, from the control chunks alone; ± is its standard deviation over
+200 other control samples.
 """
 
 from __future__ import annotations
@@ -24,6 +27,7 @@ from nextlong.engine.step import Artifact
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
 from nextlong.retrieval.sample import read_queries
+from nextlong.retrieval.shortlist import CONTROL, CONTROL_SHARE, SHORTLISTED
 
 _RANKS = 1024  # nearest kept of each meta-chunk
 
@@ -38,9 +42,9 @@ def main() -> int:
     embedded = pipeline.run(Recipe.load(asked.recipe))["embed"].files(".vectors.npy")
     vectors = np.concatenate([np.load(path) for path in embedded]).astype(np.float32)
     print(
-        "| sequences | chunks of a draft | embedded | cosine, mean | cosine, worst rank | overlap | overlap by the control |"
+        "| sequences | chunks of a draft | embedded | cosine, mean | cosine, worst rank | overlap | around rank 100 | estimated |"
     )
-    print("|---:|---:|---:|---:|---:|---:|---:|")
+    print("|---:|---:|---:|---:|---:|---:|---:|---:|")
     for sequences in asked.sequences:
         for factor in asked.chunks:
             recipe = Recipe.load(asked.recipe, overrides=[f"compose.sequences={sequences}"])
@@ -73,23 +77,32 @@ def _row(
 
     ids, exclude, _ = read_queries(done["meta_documents"].file(".meta_documents.npy"))
     sums, full_sums, numbers = np.zeros((3, _RANKS))
-    found = listed = near = control = 0
+    found = listed = 0
+    around, estimated, redrawn = [], [], []
+    rng = np.random.default_rng(0)
+    draws = rng.random((200, len(marks))) < CONTROL_SHARE
+    weights = CONTROL_SHARE * (1 - CONTROL_SHARE) ** np.arange(len(marks))
     for query, (first, last) in zip(ids, exclude, strict=True):
         cosines = vectors @ lookup.vectors(np.array([query]), embedded)[0]
         cosines[places(first) : places(last - 1) + 1] = -1
         wanted = min(_RANKS, max(1, round(a_draft / (last - first))))
         full = np.argsort(-cosines, kind="stable")[:wanted]
-        short = np.argsort(-np.where(marks > 0, cosines, -1), kind="stable")[: max(100, wanted)]
-        sums[:wanted] += cosines[short[:wanted]]
+        short = np.argsort(-np.where(marks > 0, cosines, -1), kind="stable")[:wanted]
+        sums[:wanted] += cosines[short]
         full_sums[:wanted] += cosines[full]
         numbers[:wanted] += 1
         found, listed = found + np.isin(full, short).sum(), listed + wanted
-        near, control = near + (marks[short[:100]] == 1).sum(), control + (marks[short[:100]] == 2).sum()
+        ranked = np.argsort(-cosines, kind="stable")[: len(marks) - int(last - first)]
+        on_list = marks[ranked] & SHORTLISTED
+        around.append(on_list @ weights[: len(ranked)] / weights[: len(ranked)].sum())
+        estimated.append(on_list[np.argmax(marks[ranked] & CONTROL)])
+        redrawn.append(on_list[draws[:, ranked].argmax(axis=1)])
     common = numbers >= len(ids) / 2
     ratios = (sums / np.maximum(full_sums, 1e-9))[common]
     return (
         f"| {sequences} | {factor:g}× | {np.mean(marks > 0):.1%} | {sums.sum() / full_sums.sum():.1%} | {ratios.min():.1%} "
-        f"| {found / listed:.1%} | {near / (near + control / 0.01):.1%} |"
+        f"| {found / listed:.1%} | {np.mean(around):.1%} | {np.mean(estimated):.1%}, mean of 200 draws "
+        f"{np.mean(redrawn):.1%} ± {np.std(np.mean(redrawn, axis=0)):.1%} |"
     )
 
 

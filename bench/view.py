@@ -186,7 +186,7 @@ def pages(variant: str, sequences: int, tokens: int) -> dict[str, Callable[[rand
         "documents by name": lambda draw: f"/{name}/documents?name=document-{draw.randrange(999)}",
         "documents by text": lambda draw: f"/{name}/documents?text=no+such+word+{draw.randrange(99)}",
         "a document": lambda draw: f"/{name}/document/{draw.randrange(600)}",
-        "what was left out": lambda _: f"/{name}/left-out",
+        "what was filtered out": lambda _: f"/{name}/filtered",
     }
 
 

@@ -108,6 +108,30 @@ def test_killed_again_and_again_and_resumed_gives_the_same_bytes(by_workers, sha
     assert hashes_of(tmp_path / "run") == hashes_of(shared_run)
 
 
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        (
+            ("mine.shortlist=bm25", "mine.shortlist_chunks=12", "compose.sequences=2", "compose.target_tokens=512"),
+            ["shortlist_words", "shortlist_queries", "shortlist", "embed", "mine"],
+        ),
+        (
+            ("compose.method=iclm", "documents.partition_size=1500", "iclm.max_similarity=null"),
+            ["clusters", "partition", "draft"],
+        ),
+    ],
+)
+def test_a_run_killed_in_each_of_these_steps_and_resumed_gives_the_same_bytes(
+    recipe_for, hashes_of, tmp_path, settings, steps
+):
+    path = written(recipe_for(tmp_path / "run", *settings), tmp_path)
+    for step in steps:  # each run goes on where the one before was killed
+        kill_at(["run", path], f"{tmp_path}/run/[0-9]*-{step}-*", 4)
+    go_on(recipe_for(tmp_path / "run", *settings))
+    pipeline.run(recipe_for(tmp_path / "whole", *settings))
+    assert hashes_of(tmp_path / "run") == hashes_of(tmp_path / "whole")
+
+
 def alive_in_group(process):
     """Return the variants of the processes that the run has left behind, zombies aside."""
     variants = []

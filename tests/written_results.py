@@ -2,8 +2,7 @@
 
 import json
 
-from nextlong.evaluate import results
-from nextlong.evaluate.report import tables
+from nextlong.evaluate import results, tables
 from nextlong.evaluate.task import all_tasks
 
 QUESTIONS = 100

@@ -37,18 +37,25 @@ from nextlong.engine.step import Artifact, Step
 from nextlong.errors import ExportError
 from nextlong.export import steps as export_steps
 from nextlong.methods.base import Need, method_of
-from nextlong.reading import file_systems, known_files
-from nextlong.reading.files import InputFile
+from nextlong.reading import listing
+from nextlong.reading.files import InputFile, reach
 from nextlong.reading.filter import filter_of
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import sequence_limit
 from nextlong.retrieval.encoders.base import kind_of
 from nextlong.retrieval.encoders.sentence_transformers import count_gpus
 from nextlong.retrieval.indexes.costs import has_driver
-from nextlong.sequences.corpus_size import check_enough, mostly_too_long
-from nextlong.sequences.shortfall import gives_nothing, is_enough, refuse_nothing, too_few
-from nextlong.sequences.steps import compose_step, referenced_chunks_step, tokenizer_step, tokens_step
-from nextlong.sequences.tokenizer import check_there
+from nextlong.sequences.compose import compose_step
+from nextlong.sequences.shortfall import (
+    check_enough,
+    gives_nothing,
+    is_enough,
+    mostly_too_long,
+    refuse_nothing,
+    too_few,
+)
+from nextlong.sequences.tokenize import referenced_chunks_step, tokens_step
+from nextlong.sequences.tokenizer import check_there, tokenizer_step
 from nextlong.workers import EXPORT_STEPS, preloaded
 
 # What each step does, as progress shows it.
@@ -113,7 +120,7 @@ class Session:
 
         def remember(ingested: Artifact) -> None:
             # Only now, so that a file that was refused may be mended.
-            known_files.remember(
+            listing.remember(
                 ingested,
                 sources=self.recipe.ingest.sources,
                 files=self._files,
@@ -149,9 +156,9 @@ class Session:
             }
             done = self.run_steps([step for step in steps if step.name not in known], known=known)
             done = {step.name: done[step.name] for step in steps}
-            if is_enough(self.recipe, done) or gives_nothing(done):
+            if is_enough(self.recipe.compose, done) or gives_nothing(done):
                 return done
-            self._reporter.tell(too_few(self.recipe, done, attempt=attempt))
+            self._reporter.tell(too_few(self.recipe.compose, done, attempt=attempt))
         raise AssertionError("unreachable: attempts end with the documents")
 
 
@@ -171,7 +178,7 @@ def session(
     reporter = reporter or Quiet()
     files, run_dir = prepare(recipe), recipe.run_path
     with store.locked(run_dir, mode=mode):
-        files = known_files.recognise_inputs(
+        files = listing.recognise_inputs(
             recipe.ingest.sources,
             files,
             run_dir,
@@ -199,9 +206,9 @@ def prepare(recipe: Recipe, *, encoder: Literal["installed", "any"] = "installed
     if encoder == "installed":
         kind_of(recipe.encoder).check_installed(recipe.encoder)
     if recipe.export.push is not None:
-        file_systems.reach(recipe.export.push, where=f"export.push={recipe.export.push!r}", error=ExportError)
-    known_files.check_apart(recipe.ingest.sources, run_dir=recipe.run_dir)
-    return known_files.input_files(recipe.ingest)
+        reach(recipe.export.push, where=f"export.push={recipe.export.push!r}", error=ExportError)
+    listing.check_apart(recipe.ingest.sources, run_dir=recipe.run_dir)
+    return listing.input_files(recipe.ingest)
 
 
 def check_corpus(recipe: Recipe, files: list[list[InputFile]]) -> list[str]:
@@ -310,13 +317,26 @@ def route(
     cleaning = decontaminate_steps(recipe.decontaminate, ingest, all_chunks)
     chunk = cleaning[-1] if cleaning else all_chunks  # what every step below sees
     filter_report = filter_report_step(recipe.ingest, splits, ingest, select, [*deduplicating, *cleaning])
-    tokenizer = tokenizer_step(recipe, ingest, chunk)  # before the long steps, whose work a typo would waste
+    tokenizer = tokenizer_step(  # before the long steps, whose work a typo would waste
+        recipe.tokenizer,
+        ingest,
+        chunk,
+        separator=recipe.compose.separator,
+        seed=recipe.seed,
+        megatron_eod=recipe.export.megatron_eod,
+    )
     drafted = method_of(recipe).steps(recipe, ingest, chunk, tokenizer, attempt=attempt)
     draft = drafted[-1]
     named = referenced_chunks_step(chunk, draft, limit=sequence_limit(recipe.compose, attempt))
     tokens = tokens_step(ingest, chunk, tokenizer, named, engine=recipe.tokenizer.engine)
     measured = [step for step in drafted if step.name in ("shingles", "weights")]
-    compose = compose_step(recipe, ingest, chunk, tokenizer, named, tokens, draft=draft, near_duplicate_steps=measured)
+    compose = compose_step(
+        recipe.compose,
+        (ingest, chunk, tokenizer, draft, named, tokens, *measured),
+        target_tokens=recipe.sequence_tokens,
+        seed=recipe.compose_seed,
+        near_duplicates=recipe.mine.near_duplicates_for(recipe.compose.negatives),
+    )
     written_from = (ingest, chunk, tokenizer, named, tokens, compose)
     writing = export_steps.export_steps(recipe.export, written_from, sequences=recipe.compose.sequences)
     return [

@@ -1,7 +1,8 @@
 """Plugins: the registries by which everything that a recipe or a command names is found, here or in another package.
 
 A built-in extension is a module, or a package, of its registry's folder that assigns the registry's attribute (`METHOD = …`);
-its name is the module's. Another distribution brings one by an entry point of the registry's group, whose name recipes use.
+its name is the module's. A variant of it beside it has its name in the attribute (`FORMAT_PROLONG = …` is `prolong`). Another
+distribution brings one by an entry point of the registry's group, whose name recipes use.
 Nothing is imported before it is named. A name that is brought twice is an error. CONTRIBUTING.md has a complete file for each.
 """
 
@@ -33,20 +34,25 @@ class Registry:
     attribute: str
     group: str
 
-    @cached_property
+    @property
     def built_in(self) -> tuple[str, ...]:
         """The names of the extensions of this package, in alphabetical order."""
+        return tuple(self._modules)
+
+    @cached_property
+    def _modules(self) -> Mapping[str, tuple[str, str]]:
+        """Which module declares each extension of this package, as which attribute."""
         # The source says whether a module is an extension or a helper: importing all would load every optional library.
-        declares = re.compile(rf"^{self.attribute}\b[^=\n]*=", re.MULTILINE)
+        declares = re.compile(rf"^({self.attribute}(?:_([A-Z]+))?)\b[^=\n]*=", re.MULTILINE)
         package = util.find_spec(self.package)
         assert package is not None
-        found = []
+        found = {}
         for folder in map(Path, package.submodule_search_locations or ()):
             for module in pkgutil.iter_modules([str(folder)]):
                 source = folder / module.name / "__init__.py" if module.ispkg else folder / f"{module.name}.py"
-                if declares.search(source.read_text(encoding="utf-8")):
-                    found.append(module.name)
-        return tuple(sorted(found))
+                for attribute, variant in declares.findall(source.read_text(encoding="utf-8")):
+                    found[variant.lower() or module.name] = (f"{self.package}.{module.name}", attribute)
+        return dict(sorted(found.items()))
 
     def names(self) -> list[str]:
         """Return all names, those of other distributions last. Raises PluginError if one is brought twice."""
@@ -98,7 +104,8 @@ class Registry:
     def _declared(self, name: str) -> Any:
         self._check_unique(name)
         if name in self.built_in:
-            return getattr(importlib.import_module(f"{self.package}.{name}"), self.attribute)
+            module, attribute = self._modules[name]
+            return getattr(importlib.import_module(module), attribute)
         (point,) = self._brought()[name]
         try:
             return point.load()

@@ -201,11 +201,26 @@ def test_settings_that_change_no_data_make_no_variant(own, recipe, call):
 def test_a_recipe_that_changed_is_what_run_dir_opens_and_the_earlier_one_is_told(own, recipe, call):
     recipe.write_text(recipe.read_text().replace("target_tokens: 2048", "target_tokens: 1536"))
     told = " ".join(call("run", recipe)[1].split())
-    assert (
-        f"variant: target_tokens=1536, which {own} opens from now on, because the recipe has changed; {own}@base opens "
-        "the previous variant" in told
-    )
+    assert f"variant: target_tokens=1536, which {own} opens from now on; {own}@base opens what it opened before" in told
     assert nextlong.open(own).recipe.compose.target_tokens == 1536
+
+
+def test_another_name_for_the_same_settings_is_no_change_of_the_recipe(own, recipe, call):
+    told = " ".join(call("run", recipe, "--name", "named")[1].split())
+    assert f"variant: named, which {own} opens from now on; {own}@base opens what it opened before" in told
+    assert "changed" not in told
+
+
+def test_variants_with_earlier_keys_are_named_with_what_is_unknown(own, call):
+    path = own / "variants" / "short.json"
+    plain = json.loads(path.read_text())
+    plain["recipe"]["mine"]["fetch"] = plain["recipe"]["mine"].pop("candidates")
+    path.write_text(json.dumps(plain))
+    code, out, err = call("compare", f"{own}@*")
+    assert (code, out) == (2, "")
+    assert f"{own}@short was made by an earlier version of nextlong (unknown key 'mine.fetch' in {path})" in err
+    assert call("gc", own, "--drop", "short", "--yes")[0] == 0  # as the message says
+    assert call("compare", f"{own}@*")[0] == 0
 
 
 def test_where_a_recipe_never_ran_without_set_run_dir_is_refused_with_the_variants(recipe_for, tmp_path, call):

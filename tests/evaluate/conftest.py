@@ -7,6 +7,7 @@ from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 import pytest
 
 from evaluation_data import bpe_tokenizer, write_data
+from written_results import SCORES, write_results
 
 
 @pytest.fixture(scope="session")
@@ -81,3 +82,11 @@ def served():
     server.shutdown()
     server.server_close()
     thread.join()
+
+
+@pytest.fixture
+def two(tmp_path):
+    return [
+        write_results(tmp_path / "one", SCORES, label="first & best"),
+        write_results(tmp_path / "two", {**SCORES, "RAG": 65.0, "Recall": 70.0}, label="second"),
+    ]

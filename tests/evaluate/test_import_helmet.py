@@ -4,8 +4,7 @@ import pytest
 from rich.console import Console
 
 from nextlong.errors import EvaluateError
-from nextlong.evaluate import import_helmet, results
-from nextlong.evaluate.report import tables
+from nextlong.evaluate import import_helmet, results, tables
 from nextlong.evaluate.task import all_tasks
 
 

@@ -11,8 +11,7 @@ import pytest
 from answering_models import Oracle, asked, evaluated
 from evaluation_data import bpe_tokenizer
 from nextlong.cli.main import main
-from nextlong.evaluate import judge, results
-from nextlong.evaluate.report import tables
+from nextlong.evaluate import judge, results, tables
 
 pytestmark = pytest.mark.heavy  # ROUGE is in the extra
 

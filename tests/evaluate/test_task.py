@@ -11,9 +11,7 @@ from hypothesis import strategies as st
 from answering_models import Oracle, asked, evaluated
 from evaluation_data import bpe_tokenizer
 from nextlong.errors import EvaluateError, PluginError
-from nextlong.evaluate import required
-from nextlong.evaluate.report import tables
-from nextlong.evaluate.report.show import text_of
+from nextlong.evaluate import required, tables
 from nextlong.evaluate.task import (
     Probe,
     Request,
@@ -133,7 +131,7 @@ def test_it_is_measured_and_has_its_tables(bring, tmp_path):
     bring(ECHO)
     measured = evaluated(Parrot(bpe_tokenizer()), asked(tmp_path / "results", "echo", lengths=[64], label="polly"))
     found = {table.title: table for table in tables.all_tables([measured])}
-    shown = {title: [(name, *map(text_of, cells)) for name, cells in found[title].rows] for title in found}
+    shown = {title: [(name, *map(tables.text_of, cells)) for name, cells in found[title].rows] for title in found}
     assert shown["Parrots, by length"] == [("polly", "75.00 [25.0, 100.0]", "4")]
     assert shown["polly: suite parrot, by task"] == [("echo", "75.00 [25.0, 100.0]", "4")]
     assert found["echo by half"].columns == ("Overall", "Odd", "Even", "n")

@@ -26,8 +26,8 @@ FACTS = Facts(
     vocabulary=128_256,
     eos=None,
     sources=(
-        CardSource("wiki", "wiki/*.jsonl", "CC-BY-SA-4.0", 80_000),
-        CardSource("books", "s3://key:secret@host/b", "CC-BY-SA-4.0", 22_400),
+        CardSource("wiki", "wiki/*.jsonl", "CC-BY-SA-4.0"),
+        CardSource("books", "s3://key:secret@host/b", "CC-BY-SA-4.0"),
     ),
     recipes=["run_dir: x\ningest:\n  sources:\n  - path: s3://key:secret@host/b\n"],
     version="0.3.0",
@@ -59,11 +59,6 @@ def test_front_matter_has_the_keys_of_the_hub():
             }
         ],
     }
-
-
-def test_language_is_told_only_where_the_user_says():
-    assert "language" not in parsed(FACTS)[0]
-    assert parsed(replace(FACTS, languages=("en", "de")))[0]["language"] == ["en", "de"]
 
 
 @pytest.mark.parametrize(
@@ -113,9 +108,9 @@ def test_passwords_in_urls_are_left_out():
 
 
 def test_tables_hold_together_whatever_stands_in_them():
-    odd = replace(FACTS, sources=(CardSource("a | b\nc", "x`y", "", 1),))
+    odd = replace(FACTS, sources=(CardSource("a | b\nc", "x`y", ""),))
     row = next(line for line in card(odd).splitlines() if line.startswith("| a"))
-    assert row == "| a \\| b c | `` x`y `` | not given | 1 |"
+    assert row == "| a \\| b c | `` x`y `` | not given |"
 
 
 def test_a_recipe_with_fences_stays_in_its_block():
@@ -205,7 +200,7 @@ def test_sequences_left_out_of_both_splits_are_told():
 def test_the_hubs_own_class_reads_the_same_front_matter():
     from huggingface_hub import DatasetCard
 
-    for facts in (FACTS, replace(FACTS, format=format_of("mds"), languages=["en", "de"])):
+    for facts in (FACTS, replace(FACTS, format=format_of("mds"))):
         hub_card = DatasetCard(card(facts))
         assert hub_card.data.to_dict() == front_matter(facts)
         assert hub_card.text == parsed(facts)[1]

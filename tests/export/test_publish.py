@@ -13,7 +13,7 @@ import xxhash
 from fsspec.implementations.memory import MemoryFileSystem
 
 from nextlong.errors import ExportError, RunError
-from nextlong.export.publish import RECORD, ExportFile, Published, publish
+from nextlong.export.publish import RECORD, ExportFile, publish
 
 CONTENTS = {
     "README.md": b"# A data set\n",
@@ -46,7 +46,8 @@ class FlakyFileSystem(MemoryFileSystem):
 
 
 @pytest.fixture
-def flaky():
+def flaky(monkeypatch):
+    monkeypatch.setattr("nextlong.export.publish._FIRST_PAUSE_S", 0.001)
     fsspec.register_implementation("flaky", FlakyFileSystem, clobber=True)
     for held in (FlakyFileSystem.store, FlakyFileSystem.arrived, FlakyFileSystem.deleted, FlakyFileSystem.failures):
         held.clear()
@@ -87,12 +88,10 @@ def destination(request, tmp_path, flaky):
 
 def test_files_arrive_and_are_not_sent_again(destination, tmp_path):
     files = export(tmp_path)
-    done = publish(files, destination)
-    assert (done.sent, done.sent_bytes, done.kept) == (4, sum(map(len, CONTENTS.values())), 0)
+    assert publish(files, destination) == list(CONTENTS)
     assert data_at(destination) == CONTENTS
     before = held_at(destination)
-    again = publish(files, destination)
-    assert (again.sent, again.sent_bytes, again.kept) == (0, 0, 4)
+    assert publish(files, destination) == []
     assert held_at(destination) == before
 
 
@@ -117,25 +116,26 @@ def test_another_export_with_the_same_names_is_refused_or_replaced(destination, 
     with pytest.raises(ExportError, match="holds 1 file of another export, such as 'train/part-00001.parquet'"):
         publish(export(tmp_path, changed), destination)
     assert data_at(destination) == CONTENTS
-    done = publish(export(tmp_path, changed), destination, others="replace")
-    assert (done.sent, done.kept) == (2, 2)  # the card too, which says that all is there
+    sent = publish(export(tmp_path, changed), destination, others="replace")
+    assert sent == ["README.md", "train/part-00001.parquet"]  # the card too, which says that all is there
     assert data_at(destination) == changed
 
 
 def test_a_card_told_anew_is_sent_again(destination, tmp_path):
     publish(export(tmp_path), destination)
     changed = {**CONTENTS, "README.md": b"# The same data\n"}
-    assert publish(export(tmp_path, changed), destination).sent == 1
+    assert publish(export(tmp_path, changed), destination) == ["README.md"]
     assert data_at(destination) == changed
 
 
-def test_replacing_that_is_cut_short_leaves_nothing_that_looks_whole(flaky, tmp_path):
+def test_replacing_that_is_cut_short_leaves_nothing_that_looks_whole(flaky, tmp_path, monkeypatch):
+    monkeypatch.setattr("nextlong.export.publish._ATTEMPTS", 1)
     url = "flaky://bucket/there"
     publish(export(tmp_path), url)
     changed = {name: content + b"!" for name, content in CONTENTS.items() if "00002" not in name}
     flaky.failures[:] = [None, *[ConnectionError("gone")] * 3]
     with pytest.raises(ExportError, match="gone; try again"):
-        publish(export(tmp_path, changed), url, others="replace", threads=1, attempts=1)
+        publish(export(tmp_path, changed), url, others="replace", threads=1)
     assert [name for name in flaky.deleted if name[0] != "."] == ["README.md", "part-00002.parquet"]  # in this order
     assert "README.md" not in data_at(url)
     flaky.failures.clear()
@@ -148,34 +148,36 @@ def test_a_file_of_another_size_or_gone_is_sent_again(tmp_path):
     publish(files, str(tmp_path / "there"))
     (tmp_path / "there/train/part-00000.parquet").write_bytes(b"cut")
     (tmp_path / "there/train/part-00001.parquet").unlink()
-    assert publish(files, str(tmp_path / "there")).sent == 2
+    assert len(publish(files, str(tmp_path / "there"))) == 2
     assert data_at(str(tmp_path / "there")) == CONTENTS
 
 
-def test_a_push_that_failed_goes_on_where_it_was(flaky, tmp_path):
+def test_a_push_that_failed_goes_on_where_it_was(flaky, tmp_path, monkeypatch):
+    monkeypatch.setattr("nextlong.export.publish._ATTEMPTS", 1)
     files = export(tmp_path)
     url = "flaky://bucket/there"
     for arrived in (1, 2, 3):  # each push sends one more before the network is gone; the README comes last
         flaky.failures[:] = [None, *[ConnectionError("gone")] * 3]
         with pytest.raises(ExportError, match=r"could not be sent to flaky://bucket/there: gone; try again"):
-            publish(files, url, threads=1, attempts=1)
+            publish(files, url, threads=1)
         assert len(data_at(url)) == arrived
         assert "README.md" not in data_at(url)
     flaky.failures.clear()
-    assert publish(files, url) == Published(1, len(CONTENTS["README.md"]), 3)
+    assert publish(files, url) == ["README.md"]
     assert data_at(url) == CONTENTS
 
 
 def test_transient_errors_are_tried_again(flaky, tmp_path):
     flaky.failures[:] = [ConnectionError("reset"), TimeoutError("slow"), OSError("500")]
-    assert publish(export(tmp_path), "flaky://bucket/there", first_pause_s=0.001).sent == 4
+    assert len(publish(export(tmp_path), "flaky://bucket/there")) == 4
     assert data_at("flaky://bucket/there") == CONTENTS
 
 
-def test_lasting_errors_are_not_tried_again(flaky, tmp_path):
+def test_lasting_errors_are_not_tried_again(flaky, tmp_path, monkeypatch):
+    monkeypatch.setattr("nextlong.export.publish._FIRST_PAUSE_S", 3600)
     flaky.failures[:] = [PermissionError("Access Denied")]
     with pytest.raises(ExportError, match=r"Access Denied; check your credentials"):
-        publish(export(tmp_path), "flaky://bucket/there", threads=1, first_pause_s=3600)
+        publish(export(tmp_path), "flaky://bucket/there", threads=1)
 
 
 def test_no_file_is_there_in_part_while_a_push_runs(tmp_path):
@@ -205,7 +207,7 @@ def test_files_of_another_export_are_refused_or_replaced(destination, tmp_path):
     with pytest.raises(ExportError, match=r"holds 1 file of another export, such as 'train/part-00002.parquet'"):
         publish(export(tmp_path, fewer), destination)
     assert data_at(destination) == CONTENTS
-    assert publish(export(tmp_path, fewer), destination, others="replace").sent == 1  # the card
+    assert publish(export(tmp_path, fewer), destination, others="replace") == ["README.md"]
     assert data_at(destination) == fewer
 
 
@@ -227,7 +229,7 @@ def test_a_licence_and_hidden_files_may_lie_there(tmp_path):
     there.mkdir()
     (there / "LICENSE").write_bytes(b"all rights")
     (there / ".gitattributes").write_bytes(b"*")
-    assert publish(export(tmp_path), str(there)).sent == 4
+    assert len(publish(export(tmp_path), str(there))) == 4
     assert (there / "LICENSE").read_bytes() == b"all rights"
 
 
@@ -257,13 +259,6 @@ def test_a_destination_that_cannot_be_is_refused(url, message, tmp_path):
         publish(export(tmp_path), str(names.get(url, url)))
 
 
-def test_progress_counts_what_was_sent(tmp_path):
-    told = []
-    publish(export(tmp_path), str(tmp_path / "there"), threads=1, progress=lambda *counts: told.append(counts))
-    assert [files for files, _ in told] == [1, 2, 3, 4]
-    assert told[-1][1] == sum(map(len, CONTENTS.values()))
-
-
 def test_threads_change_nothing(tmp_path):
     contents = {f"part-{number:05}.parquet": bytes([number]) * 999 for number in range(40)}
     files = export(tmp_path, contents)
@@ -278,10 +273,12 @@ def test_a_killed_push_goes_on(tmp_path):
     script = f"""
 import os, signal
 from pathlib import Path
+from nextlong.export import publish
 from nextlong.export.publish import ExportFile
-from nextlong.export.publish import publish
+put = publish.Destination.put
+publish.Destination.put = lambda *given: (put(*given), os.kill(os.getpid(), signal.SIGKILL))
 files = [ExportFile(Path(path), *rest) for path, *rest in {plain!r}]
-publish(files, {str(tmp_path / "there")!r}, threads=1, progress=lambda *_: os.kill(os.getpid(), signal.SIGKILL))
+publish.publish(files, {str(tmp_path / "there")!r}, threads=1)
 """
     assert subprocess.run([sys.executable, "-c", script]).returncode == -signal.SIGKILL
     assert "README.md" not in data_at(str(tmp_path / "there"))

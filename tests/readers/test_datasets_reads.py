@@ -8,7 +8,7 @@ import pytest
 from exported import exported, rows_in
 
 from nextlong.export.formats import arrow, parquet
-from nextlong.export.formats.table import SCHEMA, to_table
+from nextlong.export.formats.base import COLUMNS, to_table
 from random_rows import documents_of, options, random_blocks
 
 pytestmark = [pytest.mark.readers, pytest.mark.filterwarnings("ignore")]  # not ours to mend
@@ -47,9 +47,7 @@ def test_load_from_disk_gives_the_same_rows(blocks, folder):
     loaded = load_from_disk(str(folder))
     in_shards = [block for shard in range(3) for block in blocks[shard::3]]
     assert taken_apart(loaded) == documents_of(in_shards)
-    assert loaded.to_list() == [
-        row for block in in_shards for row in to_table(block, SCHEMA.names, options()).to_pylist()
-    ]
+    assert loaded.to_list() == [row for block in in_shards for row in to_table(block, COLUMNS, options()).to_pylist()]
 
 
 def test_datasets_would_save_the_same_files(folder, tmp_path):
@@ -79,7 +77,7 @@ def test_a_shard_of_one_block_is_theirs_byte_for_byte(blocks, tmp_path):
     counts = arrow.write(tmp_path / "part-00000", blocks[:1], options())
     arrow.close(tmp_path, [counts])
     (tmp_path / "saved").mkdir()
-    Dataset(to_table(blocks[0], SCHEMA.names, options())).save_to_disk(str(tmp_path / "saved"), num_shards=1)
+    Dataset(to_table(blocks[0], COLUMNS, options())).save_to_disk(str(tmp_path / "saved"), num_shards=1)
     name = "data-00000-of-00001.arrow"
     assert (tmp_path / name).read_bytes() == (tmp_path / "saved" / name).read_bytes()
 

@@ -7,7 +7,7 @@ import numpy as np
 import pytest
 
 from nextlong.replicate import invented
-from nextlong.replicate.invented import WORDS, Invented, document
+from nextlong.replicate.invented import NAMES, WORDS, Invented, document, words_of
 from nextlong.rng import rng_for
 
 
@@ -18,12 +18,12 @@ def documents():
 
 def statements(words):
     """Return the facts that a paragraph states: two words before each full stop."""
-    return [tuple(words[place - 2 : place]) for place, word in enumerate(words) if word == invented.STOP]
+    return [tuple(words[place - 2 : place]) for place, word in enumerate(words) if word == "."]
 
 
 def test_the_first_paragraph_states_every_fact_once_and_later_ones_restate_them(documents):
     for made in documents:
-        facts = {(fact.name, fact.value) for fact in made.facts}
+        facts = set(made.facts)
         first, *later = (statements(words) for words in made.paragraphs)
         assert Counter(first) == Counter(facts)
         assert all(len(stated) == 4 and set(stated) <= facts for stated in later)
@@ -32,25 +32,26 @@ def test_the_first_paragraph_states_every_fact_once_and_later_ones_restate_them(
 
 def test_a_name_has_one_value_and_a_topic_few(documents):
     for made in documents:
-        assert len({fact.name for fact in made.facts}) == len({fact.value for fact in made.facts}) == 4
-        assert {fact.value for fact in made.facts} <= set(WORDS.values(made.topic))
+        names, values = map(set, zip(*made.facts, strict=True))
+        assert len(names) == len(values) == 4
+        assert values <= set(words_of(made.topic)[0])
 
 
 def test_values_cannot_be_known_from_a_name_or_its_place(documents):
     by_name, by_place = {}, Counter()
     for made in documents:
-        for place, fact in enumerate(made.facts):
-            by_name.setdefault((fact.name, made.topic), set()).add(fact.value)
-            by_place[made.topic, place, fact.value] += 1
+        for place, (name, value) in enumerate(made.facts):
+            by_name.setdefault((name, made.topic), set()).add(value)
+            by_place[made.topic, place, value] += 1
     twice = [values for values in by_name.values() if len(values) > 1]
     assert twice, "a name has other values in other documents"
     assert max(by_place.values()) <= 9  # of some 17 documents of a topic, 12 values
 
 
 def test_no_word_has_two_meanings():
-    assert len(set(WORDS.all)) == len(WORDS.all)
-    parts = [WORDS.names, *(WORDS.values(t) + WORDS.fillers(t) for t in range(invented.TOPICS))]
-    assert sorted(word for part in parts for word in part) == sorted(WORDS.all)
+    assert len(set(WORDS)) == len(WORDS)
+    parts = [WORDS[:NAMES], *(part for topic in range(invented.TOPICS) for part in words_of(topic))]
+    assert sorted(word for part in parts for word in part) == sorted(WORDS)
 
 
 def test_a_word_is_a_token_and_nothing_is_lost(documents):
@@ -65,7 +66,7 @@ def test_a_word_is_a_token_and_nothing_is_lost(documents):
 def test_the_same_seed_writes_the_same_files_and_held_out_documents_are_others(tmp_path):
     sizes = Invented(documents=30, held_out=10, echoes=10, long=20)
     for name in ("a", "b"):
-        invented.write(sizes, tmp_path / name)
+        sizes.write(tmp_path / name)
     files = sorted(path.name for path in (tmp_path / "a").iterdir())
     assert files == [f"{name}.jsonl" for name in ("echoes", "held-out", "long-gzip", "long")] + [
         "tokenizer.json",
@@ -85,6 +86,6 @@ def test_the_same_seed_writes_the_same_files_and_held_out_documents_are_others(t
 
 
 def test_names_to_avoid_are_avoided():
-    taken = frozenset(WORDS.names[:-4])
+    taken = frozenset(WORDS[: NAMES - 4])
     made = document(np.random.default_rng(0), avoid=taken)
-    assert {fact.name for fact in made.facts} == set(WORDS.names[-4:])
+    assert {name for name, _ in made.facts} == set(WORDS[NAMES - 4 : NAMES])

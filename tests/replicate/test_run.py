@@ -1,6 +1,7 @@
 """An experiment from end to end, at a size that teaches nothing: arms differ in their data alone, and it resumes."""
 
 import json
+from importlib.resources import files
 
 import numpy as np
 import pytest
@@ -10,7 +11,6 @@ pytest.importorskip("torch")
 from nextlong.cli.main import main
 from nextlong.errors import RecipeError, RunError
 from nextlong.replicate.recipe import ARMS, Replication
-from nextlong.replicate.results import HYPOTHESES, HYPOTHESES_ON_REAL_TEXT
 from nextlong.replicate.run import Experiment, Stage, collect, plan, replicate
 from nextlong.runs.run import Run
 from nextlong.train.recipe import Data
@@ -47,10 +47,11 @@ def rows_of(experiment, arm):
     return [source.read(row) for row in range(len(source))]
 
 
-def test_every_hypothesis_is_about_arms_that_there_are():
-    assert {name for claim in (*HYPOTHESES, *HYPOTHESES_ON_REAL_TEXT) for name in (claim.ours, *claim.theirs)} <= set(
-        ARMS
-    )
+def test_every_hypothesis_is_about_arms_and_kinds_that_there_are():
+    text = (files("nextlong.replicate") / "hypotheses.yaml").read_text(encoding="utf-8")
+    claims = [claim for part in yaml.safe_load(text).values() for claim in part]
+    assert {name for claim in claims for name in (claim["ours"], *claim["theirs"])} <= set(ARMS)
+    assert {claim["kind"] for claim in claims} == {"hard", "random"}
 
 
 def test_half_of_the_tokens_are_short_rows_unless_the_arm_has_none(experiment):

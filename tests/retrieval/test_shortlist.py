@@ -12,7 +12,7 @@ from nextlong.artifacts.lookup import iter_chunk_texts
 from nextlong.errors import RecipeError
 from nextlong.retrieval.near_duplicates.words import hash_words
 from nextlong.retrieval.sample import read_queries
-from nextlong.retrieval.shortlist import CONTROL, SHORTLISTED, describe_shortlist
+from nextlong.retrieval.shortlist import CONTROL, SHORTLISTED, describe_shortlist, judge_shortlist
 
 SHORT = ("mine.shortlist=bm25", "mine.shortlist_chunks=12", "compose.sequences=2", "compose.target_tokens=512")
 
@@ -57,9 +57,9 @@ def test_marked_are_the_best_chunks_by_bm25_and_the_meta_documents(made):
     ranks = np.ceil(12 / own + own).astype(int)
     least = np.array([np.sort(row)[-rank] for row, rank in zip(scores, ranks, strict=True)])[:, None]
     assert len(np.unique(own)) > 1
-    assert (marks[(scores > least * (1 + 1e-5)).any(axis=0)] == SHORTLISTED).all()
-    assert (marks[rows] == SHORTLISTED).all()
-    others = np.setdiff1d(np.flatnonzero(marks == SHORTLISTED), rows)
+    assert (marks[(scores > least * (1 + 1e-5)).any(axis=0)] & SHORTLISTED).all()
+    assert (marks[rows] & SHORTLISTED).all()
+    others = np.setdiff1d(np.flatnonzero(marks & SHORTLISTED), rows)
     assert (scores[:, others] >= least * (1 - 1e-5)).any(axis=0).all()
 
 
@@ -68,9 +68,43 @@ def test_only_marked_chunks_have_vectors_and_are_candidates(made):
     vectors = np.concatenate([np.load(path) for path in made["embed"].files(".vectors.npy")])
     np.testing.assert_array_equal(np.abs(vectors).max(axis=1) > 0, marks > 0)
     assert total(made["embed"], "chunks") == np.count_nonzero(marks) < len(marks) / 2
-    assert {SHORTLISTED, CONTROL} < set(marks.tolist())
+    assert {SHORTLISTED, CONTROL} <= set(marks.tolist())
     assert max(counts["fewest"] for counts in counts_of(made["mine"])) < np.count_nonzero(marks)
-    assert total(made["mine"], "nearest_shortlisted") > 0
+
+
+def test_a_run_counts_whether_the_nearest_control_chunk_of_each_meta_chunk_is_shortlisted(made):
+    marks = marks_of(made)
+    vectors = np.concatenate([np.load(path) for path in made["embed"].files(".vectors.npy")]).astype(np.float64)
+    starts = np.cumsum([0, *(len(np.load(path)) for path in made["shortlist"].files(".shortlist.npy"))])
+    ids, exclude, _ = read_queries(made["meta_documents"].file(".meta_documents.npy"))
+    nearest = []
+    for query, (first, last) in zip(starts[ids >> 32] + (ids & 0xFFFFFFFF), exclude, strict=True):
+        cosines = np.where(marks & CONTROL, vectors @ vectors[query], -1)
+        cosines[starts[first >> 32] + (first & 0xFFFFFFFF) :][: last - first] = -1
+        nearest += [int(cosines.argmax())] if cosines.max() > 0 else []
+    assert total(made["mine"], "judged") == len(nearest) > 0
+    assert total(made["mine"], "shortlisted") == np.count_nonzero(marks[nearest] & SHORTLISTED)
+
+
+def test_the_share_around_rank_100_is_estimated_without_bias(tmp_path):
+    """The mean over control samples is the share in the full search, though only shortlisted and control chunks are searched."""
+    rng = np.random.default_rng(0)
+    cosines = rng.standard_normal((40, 3000))  # of queries and chunks
+    ranked = np.argsort(-cosines, axis=1)
+    ranks = np.argsort(ranked, axis=1)
+    on_list = (ranks * rng.uniform(0, 4, ranks.shape)).min(axis=0) < 9
+    weights = 0.01 * 0.99 ** np.arange(3000)
+    truth = float(on_list[ranked].mean(axis=0) @ weights / weights.sum())
+    estimates = []
+    for draw in range(150):
+        control = rng.random(3000) < 0.01
+        np.save(path := tmp_path / f"{draw}.npy", SHORTLISTED * on_list.astype(np.uint8) | CONTROL * control)
+        is_embedded = on_list | control
+        judged, shortlisted = judge_shortlist([row[is_embedded[row]][:1024] for row in ranked], [path])
+        assert judged == 40
+        estimates.append(shortlisted / judged)
+    assert 0.2 < truth < 0.8
+    assert abs(np.mean(estimates) - truth) < 3 * np.std(estimates) / math.sqrt(len(estimates)) < 0.03
 
 
 def test_the_search_of_vectors_that_are_mostly_empty_is_exact(made):
@@ -80,7 +114,9 @@ def test_the_search_of_vectors_that_are_mostly_empty_is_exact(made):
 def test_a_run_says_how_much_was_embedded(made):
     marks = marks_of(made)
     share = f"bm25: {np.count_nonzero(marks)} of {len(marks):,} chunks embedded ({np.mean(marks > 0):.1%})"
-    assert describe_shortlist(made).startswith(share)
+    judged = total(made["mine"], "judged")
+    told = f"has about {total(made['mine'], 'shortlisted') / judged:.0%} of the chunks around rank 100 of a meta-chunk"
+    assert describe_shortlist(made).startswith(f"{share}; the shortlist {told} (estimated from {judged} meta-chunks")
     assert describe_shortlist({}) == ""
 
 

@@ -169,7 +169,7 @@ def test_tables_that_differ_in_numbers_alone(measured):
     near = found.near_identical
     assert near.share > warnings.MOST_NEAR_IDENTICAL
     told = said(found, "near-identical-negatives")
-    assert f"sequence {near.sequence} has {near.most} of them: `nextlong peek RUN {near.sequence}`" in told
+    assert f"sequence {near.sequence} has {near.most} of them: `nextlong peek {found.run} {near.sequence}`" in told
     mended = measured(
         {"one": Writer(4).documents(120) + tables}, "compose.sequences=40", change(found, "near-identical-negatives")
     )

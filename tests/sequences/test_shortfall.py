@@ -4,14 +4,22 @@ import io
 import json
 import random
 import re
+import subprocess
+import sys
 
 import pytest
 from rich.console import Console
 
+import nextlong
 from counted import total
+from larger_cases import thorough
 from nextlong import pipeline
+from nextlong.cli.main import main
 from nextlong.engine.progress import Lines
 from nextlong.errors import CorpusError
+from nextlong.reading.listing import input_files
+from nextlong.sequences.shortfall import check_enough, mostly_too_long
+from nextlong.sequences.tokenizer import load_tokenizer, train_bpe
 
 DROPPED = "dropped: too few negatives to reach target_tokens"
 EMPTY = "dropped: too few negatives for compose.min_gap_tokens between its chunks"
@@ -92,3 +100,212 @@ def test_near_identical_pages_are_refused_after_a_sample_and_the_cure_is_named(r
     with pytest.raises(CorpusError, match="near-identical documents .*; set ingest.dedup: minhash to keep one of each"):
         pipeline.run(recipe)
     assert len([*(tmp_path / "run").glob("*-draft-*")]) == 1
+
+
+# A run looks first: what cannot be is refused before the first step, and nothing else is
+
+
+HEAVY = ("torch", "transformers", "sentence_transformers", "ray")
+
+
+def test_a_target_that_the_whole_corpus_lacks_is_refused_before_the_first_step(recipe_for, tmp_path, capsys):
+    recipe = tmp_path / "r.yaml"
+    recipe.write_text(recipe_for(tmp_path / "run", "compose.target_tokens=2000000").dump())
+    assert main(["run", str(recipe)]) == 2
+    out, err = capsys.readouterr()
+    assert out == ""
+    assert err.startswith(
+        "error: no sequence can be made: compose.target_tokens=2,000,000, but all documents together are about "
+    )
+    assert err.endswith(" tokens; add documents or lower it\n")
+    assert not list((tmp_path / "run").glob("[0-9]*"))
+
+
+def test_what_can_be_made_is_not_refused(recipe_for, tmp_path):
+    for tokens in (64, 2048, 30_000):
+        recipe = recipe_for(tmp_path, f"compose.target_tokens={tokens}")
+        check_enough(recipe, input_files(recipe.ingest))
+
+
+def test_a_chunk_that_may_stand_twice_makes_any_length(recipe_for, tmp_path):
+    recipe = recipe_for(tmp_path, "compose.target_tokens=2000000", "compose.negatives=self-repeat")
+    check_enough(recipe, input_files(recipe.ingest))
+    recipe = recipe_for(
+        tmp_path, "compose.target_tokens=2000000", "compose.negatives=self-repeat", "compose.method=knn"
+    )
+    with pytest.raises(nextlong.NextlongError, match="no sequence can be made"):
+        check_enough(recipe, input_files(recipe.ingest))
+
+
+def test_documents_that_are_mostly_longer_than_a_sequence_are_told(recipe_for, tmp_path):
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps({"text": "x" * size}) + "\n" for size in (200, 400, 400)))
+    path = f"ingest.sources.0.path={tmp_path / 'c.jsonl'}"
+    recipe = recipe_for(tmp_path, path, "compose.target_tokens=64")
+    assert mostly_too_long(recipe, input_files(recipe.ingest)).startswith(
+        "about 2 of the 3 documents that come first in the sources (67%) are too long for compose.target_tokens=64 with "
+        "negatives between their chunks, so they"
+    )
+    for other in ("compose.target_tokens=128", "compose.method=knn", "ingest.sources.0.filter=length(text) < 300"):
+        recipe = recipe_for(tmp_path, path, "compose.target_tokens=64", other)
+        assert mostly_too_long(recipe, input_files(recipe.ingest)) == ""
+
+
+def test_caps_count(recipe_for, tmp_path):
+    recipe = recipe_for(tmp_path, "compose.target_tokens=4000", "ingest.sources.0.max_chars=8000")
+    with pytest.raises(nextlong.NextlongError, match="all documents together are about"):
+        check_enough(recipe, input_files(recipe.ingest))
+
+
+def recipe_of(folder, texts, *overrides):
+    """A recipe over texts, and how many tokens these have by its tokenizer, which knows bytes and little more."""
+    tokenizer = train_bpe(texts[:1], vocab_size=300)
+    (folder / "tokenizer.json").write_text(tokenizer.to_str())
+    (folder / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    plain = {
+        "run_dir": str(folder / "run"),
+        "executor": "serial",
+        "ingest": {"sources": [{"path": str(folder / "c.jsonl")}]},
+        "encoder": {"lsa": {"dimensions": 16}},
+        "tokenizer": {"source": str(folder / "tokenizer.json")},
+        "compose": {"method": "standard", "sequences": 1},
+    }
+    tokens = sum(len(encoded.ids) for encoded in tokenizer.encode_batch(texts, add_special_tokens=False))
+    return tokens, lambda asked: nextlong.Recipe.from_dict(
+        plain, overrides=[*overrides, f"compose.target_tokens={int(asked)}"]
+    )
+
+
+def is_refused(recipe):
+    try:
+        check_enough(recipe, input_files(recipe.ingest))
+    except CorpusError as error:
+        return "no sequence can be made" in str(error)
+    return False
+
+
+def test_separators_of_many_tokens_count(tmp_path):
+    separator = "== next document =="
+    tokens, asking = recipe_of(tmp_path, [f"entry {n} of a list" for n in range(800)], f"compose.separator={separator}")
+    tokens += 800 * len(load_tokenizer(asking(1000).tokenizer).encode(separator, add_special_tokens=False).ids)
+    assert [is_refused(asking(share * tokens)) for share in (0.95, 0.99, 1.02)] == [False, False, True]
+    pipeline.run(asking(0.95 * tokens))
+    assert len(nextlong.open(tmp_path / "run")) == 1
+
+
+@pytest.mark.parametrize("sets", [[], ["tokenizer={train: 300}"]])
+@pytest.mark.parametrize("order", [1, -1])
+def test_documents_dense_in_tokens_count_wherever_they_stand(tmp_path, sets, order):
+    """A tokenizer of bytes takes one token a letter of English, and three a Chinese character."""
+    draw = random.Random(1)
+    english = [f"{n} " + "in the end " * 40 for n in range(100)]
+    chinese = ["".join(chr(0x4E00 + draw.randrange(3000)) for _ in range(400)) for _ in range(100)]
+    tokens, asking = recipe_of(tmp_path, [*english, *chinese][::order], *sets)
+    assert not is_refused(asking(0.9 * tokens if not sets else 0.6 * tokens))
+    assert is_refused(asking(1.3 * tokens))
+
+
+def test_a_plan_of_a_preset_needs_no_heavy_package(small_corpus):
+    """In a process that cannot import them; the sources and the tokenizer, which are far away, are replaced by near ones."""
+    script = (
+        "import sys\n"
+        f"HEAVY = {HEAVY}\n"
+        "class Absent:\n"
+        "    def find_spec(self, name, path=None, target=None):\n"
+        "        if name.partition('.')[0] in HEAVY:\n"
+        "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
+        "sys.meta_path.insert(0, Absent())\n"
+        "from nextlong.cli.main import main\n"
+        "code = main(sys.argv[1:])\n"
+        "assert not {name.partition('.')[0] for name in sys.modules} & set(HEAVY)\n"
+        "sys.exit(code)\n"
+    )
+    sets = [f"ingest.sources={json.dumps([{'path': str(small_corpus / '0.jsonl')}])}", "compose.target_tokens=2048"]
+    sets += [
+        "tokenizer.source=null",
+        "tokenizer.train=512",
+        "tokenizer.bos=null",
+        "tokenizer.eos=null",
+        "chunk.max_chars=256",
+        "executor=serial",
+    ]
+    options = [part for one in sets for part in ("--set", one)]
+    done = subprocess.run(
+        [sys.executable, "-c", script, "plan", "--preset", "paper-128k", *options],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert (done.returncode, done.stderr) == (0, "")
+    (embed,) = (line for line in done.stdout.splitlines() if line.startswith("embed "))
+    assert "needs its package" in embed
+    assert (
+        "before `nextlong run`: encoder.model=sentence-transformers:jinaai/jina-embeddings-v3 needs the package"
+        in done.stdout
+    )
+
+
+@pytest.mark.parametrize("arguments", [[], ["r.yaml", "--preset", "paper-128k"]])
+def test_a_plan_is_of_a_recipe_or_of_a_preset(arguments, capsys):
+    assert main(["plan", *arguments]) == 2
+    assert "plan needs either a recipe or a preset" in capsys.readouterr().err
+
+
+# reasons
+
+
+def run_command(recipe, tmp_path, capsys):
+    (tmp_path / "r.yaml").write_text(recipe.dump())
+    code = main(["run", str(tmp_path / "r.yaml")])
+    out, err = capsys.readouterr()
+    return code, next((line for line in out.splitlines() if line.startswith("sequences:")), ""), err
+
+
+@pytest.fixture
+def few(small_corpus):
+    """What makes the corpus a quarter of it."""
+    return f"ingest.sources.0.path={small_corpus / '0.jsonl'}"
+
+
+def test_all_that_can_be_made_says_what_fell_out_and_why(recipe_for, few, tmp_path, capsys):
+    recipe = recipe_for(tmp_path / "run", few, "compose.sequences=all", "compose.max_uses=1")
+    code, told, _ = run_command(recipe, tmp_path, capsys)
+    assert code == 0
+    assert "(38 of 65 documents have compose.min_meta_chunks=2 chunks or more; " in told
+    assert "dropped: too few negatives to reach target_tokens, such as " in told
+    assert "chunks used compose.max_uses=1 times, the maximum)" in told
+
+
+@pytest.mark.parametrize("method", ["standard", "knn", *thorough("iclm", "quest", "splice", "untie_the_knots")])
+def test_fewer_than_asked_is_never_without_a_reason(recipe_for, few, tmp_path, capsys, method):
+    recipe = recipe_for(
+        tmp_path / "run", few, f"compose.method={method}", "compose.sequences=5000", "compose.target_tokens=2048"
+    )
+    code, told, _ = run_command(recipe, tmp_path, capsys)
+    assert code == 0
+    assert ", fewer than compose.sequences=5,000 (65 documents gave " in told
+    assert "()" not in told
+
+
+def test_a_corpus_of_few_texts_ends_with_the_reason_and_not_with_every_document(tmp_path, capsys):
+    draw = random.Random(1)
+    paragraphs = [" ".join(f"w{draw.randrange(500)}" for _ in range(60)) for _ in range(5)]
+    texts = [f"Document {number}\n" + "\n".join(draw.choices(paragraphs, k=2)) for number in range(200)]
+    (tmp_path / "c.jsonl").write_text("".join(json.dumps({"text": text}) + "\n" for text in texts))
+    recipe = nextlong.Recipe.from_dict(
+        {
+            "run_dir": str(tmp_path / "run"),
+            "executor": "serial",
+            "ingest": {"sources": [{"path": str(tmp_path / "c.jsonl")}]},
+            "chunk": {"max_chars": 256},
+            "encoder": {"lsa": {"dimensions": 16}},
+            "tokenizer": {"train": 512},
+            "mine": {"candidates": 64},
+            "compose": {"sequences": 100, "target_tokens": 2048},
+        }
+    )
+    code, _, err = run_command(recipe, tmp_path, capsys)
+    assert code == 2
+    assert "200 of 200 documents have compose.min_meta_chunks=2 chunks or more; 133 of them were sampled; " in err
+    assert "dropped: too few negatives for compose.min_gap_tokens between its chunks, such as c.jsonl:" in err
+    assert "cannot be reached: most candidates for negatives repeat the document or each other" in err
+    assert "set ingest.dedup: minhash to keep one of each" in err

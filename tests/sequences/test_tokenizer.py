@@ -12,16 +12,26 @@ import numpy as np
 import pyarrow as pa
 import pytest
 import tokenizers
-from tokenizers import decoders, models, normalizers, pre_tokenizers, trainers
+from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from nextlong import recipe, schemas
+from nextlong.artifacts.finished import read_tokenizer
 from nextlong.artifacts.results import TokenizerResult
 from nextlong.corpus.chunk import chunk_shard
+from nextlong.engine.step import Step
 from nextlong.errors import CorpusError, TokenizerError
 from nextlong.sequences import tokenizer as stage
-from nextlong.sequences.encode import read_tokenizer
 from nextlong.sequences.token_chars import token_chars
-from nextlong.sequences.tokenizer import load_tokenizer, local_path, prepare_tokenizer, special_id, train_bpe
+from nextlong.sequences.tokenizer import (
+    Ends,
+    find_ends,
+    load_tokenizer,
+    local_path,
+    prepare_tokenizer,
+    special_id,
+    tokenizer_step,
+    train_bpe,
+)
 
 SENTENCES = ["The first star of the night.\n", "It's 1234 parsecs away, isn't it?\n", "Zoë counts 東京 and café.\n"]
 
@@ -368,3 +378,81 @@ def test_dropout_is_switched_off(tmp_path):
     assert prepare(tmp_path / "again", shards=shards, source=str(tmp_path)) == result
     written = tokenizers.Tokenizer.from_file(str(tmp_path / "out.tokenizer.json"))
     assert [written.encode(SENTENCES[0]).ids for _ in range(3)] == [plain] * 3
+
+
+# Which token ends a document: what the files beside a tokenizer say, what it does itself, and what its tokens are called
+
+
+def tokenizer_with(*special, before=(), behind=()):
+    made = tokenizers.Tokenizer(models.BPE(vocab={"a": 0}, merges=[]))
+    made.pre_tokenizer = pre_tokenizers.Whitespace()
+    made.add_special_tokens(list(special))
+    if before or behind:
+        made.post_processor = processors.TemplateProcessing(
+            single=" ".join([*before, "$A", *behind]),
+            special_tokens=[(name, made.token_to_id(name)) for name in (*before, *behind)],
+        )
+    return made
+
+
+@pytest.mark.parametrize("name", ["<|end_of_text|>", "<|endoftext|>", "</s>", "<eos>", "<｜end▁of▁sentence｜>"])
+def test_a_token_that_is_called_an_end_is_one(name):
+    assert find_ends(tokenizer_with("<pad>", name)) == Ends(eos=name, eos_said_by="its name")
+
+
+def test_what_it_puts_around_a_text_counts():
+    llama = tokenizer_with("<|begin_of_text|>", "<|end_of_text|>", before=["<|begin_of_text|>"])
+    assert find_ends(llama) == Ends("<|begin_of_text|>", "<|end_of_text|>", "its post-processor", "its name")
+    bert = tokenizer_with("[CLS]", "[SEP]", before=["[CLS]"], behind=["[SEP]"])
+    assert find_ends(bert) == Ends("[CLS]", "[SEP]", "its post-processor", "its post-processor")
+
+
+@pytest.mark.parametrize(
+    ("file", "said"),
+    [
+        ("tokenizer_config.json", {"eos_token": "<stop>"}),
+        ("special_tokens_map.json", {"eos_token": {"content": "<stop>"}}),
+        ("generation_config.json", {"eos_token_id": [1, 2]}),
+        ("config.json", {"eos_token_id": 1}),
+    ],
+)
+def test_the_files_beside_it_say_more_than_names(tmp_path, file, said):
+    (tmp_path / file).write_text(json.dumps(said))
+    assert find_ends(tokenizer_with("<stop>", "<|endoftext|>"), tmp_path) == Ends(eos="<stop>", eos_said_by=file)
+
+
+def test_the_end_of_a_turn_is_no_end_of_a_document_where_there_is_another(tmp_path):
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"eos_token": "<|im_end|>", "bos_token": None}))
+    assert find_ends(tokenizer_with("<|im_end|>", "<|endoftext|>"), tmp_path).eos == "<|endoftext|>"
+    assert find_ends(tokenizer_with("<|im_end|>"), tmp_path).eos == "<|im_end|>"
+
+
+def test_a_beginning_is_set_only_where_the_tokenizer_sets_it(tmp_path):
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<|endoftext|>", "add_bos_token": False}))
+    assert find_ends(tokenizer_with("<|endoftext|>"), tmp_path).bos is None
+    (tmp_path / "tokenizer_config.json").write_text(json.dumps({"bos_token": "<s>", "add_bos_token": True}))
+    assert find_ends(tokenizer_with("<s>", "</s>"), tmp_path) == Ends(
+        "<s>", "</s>", "tokenizer_config.json", "its name"
+    )
+
+
+def test_none_of_a_tokenizer_without_special_tokens_nor_of_damaged_files(tmp_path):
+    (tmp_path / "tokenizer_config.json").write_text("{")
+    (tmp_path / "config.json").write_text("[]")
+    assert find_ends(tokenizer_with(), tmp_path) == Ends()
+
+
+def test_a_tokenizer_that_changes_below_the_home_folder_makes_another_step(tmp_path, monkeypatch):
+    monkeypatch.setenv("HOME", str(tmp_path))
+    corpus = Step("ingest", 1, {}, (), lambda done: [])
+
+    def fingerprint(**settings):
+        given = recipe.Tokenizer(source="~/tokenizer.json", **settings)
+        return tokenizer_step(given, corpus, corpus, separator="\n", seed=0, megatron_eod=None).fingerprint
+
+    fingerprints = []
+    for tokenizer in (byte_tokenizer(), train_bpe(SENTENCES, vocab_size=300)):
+        tokenizer.save(str(tmp_path / "tokenizer.json"))
+        fingerprints.append(fingerprint())
+    assert fingerprints[0] != fingerprints[1]
+    assert fingerprint(engine="reference") == fingerprints[1]

@@ -33,7 +33,7 @@ def found(run, query, **options):
 
 
 def test_without_a_filter_rows_are_numbers_alone(run, monkeypatch):
-    monkeypatch.setattr(SequenceIndex, "_summary", None)
+    monkeypatch.setattr(SequenceIndex, "_know", None)
     assert found(run, Query(), first=3, most=4) == ([3, 4, 5, 6], 12, 12, True)
     assert found(run, Query(), first=10, most=4).numbers == [10, 11]
 
@@ -96,7 +96,7 @@ def test_a_random_sample_is_fixed_by_its_seed(run):
 
 
 def test_a_search_stops_when_its_time_is_up_and_continues_where_it_was(run, monkeypatch):
-    monkeypatch.setattr(index, "_BLOCK", 2)
+    monkeypatch.setattr(index, "_BLOCK_TOKENS", 2 * 2048)
     own, read = SequenceIndex(run), [0]
     while read[-1] < len(run):
         answer = own.find(Query(least=-1.0), most=100, seconds=0.0)
@@ -123,17 +123,19 @@ def test_histograms_count_every_match(run, sequences):
     assert (histograms["cosine"].least, histograms["cosine"].most) == pytest.approx((min(values), max(values)))
 
 
-def test_summaries_count_what_the_sequences_hold(run, sequences):
+def test_what_is_known_of_a_sequence_is_what_it_holds(run, sequences):
     own = SequenceIndex(run)
     for number, sequence in enumerate(sequences):
-        summary, place = own.summary(number)
+        own.know(number)
         chunks = [span for span in sequence.spans if span.doc_id >= 0]
-        assert summary.cosine[place] == pytest.approx(cosine(sequence))
-        assert summary.chunks[place] == len(chunks)
-        assert summary.documents[place] == len({span.doc_id for span in chunks})
-        assert (summary.leads[place], summary.first_chunks[place]) == (lead(sequence).doc_id, lead(sequence).chunk_id)
-        tokens = sum(span.token_end - span.token_start for span in chunks if span.doc_id == lead(sequence).doc_id)
-        assert summary.own_tokens[place] == tokens
+        of_lead = [span.token_end - span.token_start for span in chunks if span.doc_id == lead(sequence).doc_id]
+        assert dict(zip(SORTS, own.values[:, number], strict=True)) == {
+            "cosine": pytest.approx(cosine(sequence)),
+            "chunks": len(chunks),
+            "documents": len({span.doc_id for span in chunks}),
+            "share": sum(of_lead) / 2048,
+        }
+        assert (own.leads[number], own.first_chunks[number]) == (lead(sequence).doc_id, lead(sequence).chunk_id)
 
 
 @given(st.lists(st.sampled_from([0.5, -1.0, 2.0, np.nan]), max_size=90), st.integers(0, 12))

@@ -167,11 +167,10 @@ class ShortlistWordsResult(TaskResult):
 
 
 class ShortlistResult(TaskResult):
-    """Chunks of a shard, those on the shortlist, and those embedded to measure what it misses."""
+    """Chunks of a shard, and those embedded: on the shortlist, or to measure what it misses."""
 
     chunks: int
-    shortlisted: int
-    control: int
+    embedded: int
 
 
 class EmbedResult(TaskResult):
@@ -252,15 +251,14 @@ class DocumentsResult(DrawResult):
 class MineResult(TaskResult):
     """Queries, the neighbours of all of them, and the fewest that one of them has.
 
-    With a shortlist, `nearest_shortlisted` and `nearest_control` count as many of the nearest as a draft
-    has for each query, by why they were embedded.
+    With a shortlist, `judged` queries have a control chunk among their neighbours; the nearest one of `shortlisted` is on it.
     """
 
     queries: int
     candidates: int
     fewest: int
-    nearest_shortlisted: int = 0
-    nearest_control: int = 0
+    judged: int = 0
+    shortlisted: int = 0
 
 
 class LengthsResult(TaskResult):

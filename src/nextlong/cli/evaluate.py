@@ -47,7 +47,7 @@ def add(commands: Commands) -> None:
     _add_how(sub)
     _add_server(sub)
     sub.add_argument(
-        "-o", "--output", type=Path, action="append", default=[], metavar="FILE", help="report: .html, .md, .tex, .json"
+        "-o", "--output", type=Path, action="append", default=[], metavar="FILE", help="report: .html, .md, .tex"
     )
     sub.add_argument(
         "--figures", type=Path, metavar="FOLDER", help="report: also write the figures there, as SVG and PNG"
@@ -168,15 +168,15 @@ def _evaluate(args: argparse.Namespace) -> None:
 
 
 def _report(args: argparse.Namespace, shown: Console) -> None:
-    from nextlong.evaluate.report import show
+    from nextlong.evaluate import report
 
-    results = show.report(
-        args.files, outputs=args.output, figures=args.figures, console=shown, protocols=args.protocols
-    )
+    results = report.read(args.files, protocols=args.protocols)
+    if args.output or args.figures:
+        report.write(results, outputs=args.output, figures=args.figures, console=shown)
     if args.json:
-        print_json(show.as_json(results))
+        print_json(report.as_json(results))
     elif not args.output and args.figures is None:
-        show.tables(results, shown)
+        report.show(results, shown)
 
 
 def _judge(args: argparse.Namespace, shown: Console) -> None:
@@ -189,12 +189,11 @@ def _judge(args: argparse.Namespace, shown: Console) -> None:
 
 
 def _import(args: argparse.Namespace, shown: Console) -> None:
-    from nextlong.evaluate import import_helmet
-    from nextlong.evaluate.report import show
+    from nextlong.evaluate import import_helmet, report
 
     results = import_helmet.read_into(args.files, out=args.out, label=args.label, console=shown)
     if args.json:
-        print_json(show.as_json([results]))
+        print_json(report.as_json([results]))
 
 
 def _data(args: argparse.Namespace, shown: Console) -> None:
@@ -213,8 +212,7 @@ def _data(args: argparse.Namespace, shown: Console) -> None:
 def _measure(args: argparse.Namespace, shown: Console) -> None:
     from dataclasses import asdict
 
-    from nextlong.evaluate import plan
-    from nextlong.evaluate.report import show
+    from nextlong.evaluate import plan, report
     from nextlong.evaluate.run import IncompleteError, TaskProgress, evaluate, opened
 
     settings = _settings(args)
@@ -230,12 +228,12 @@ def _measure(args: argparse.Namespace, shown: Console) -> None:
         measured = evaluate(lambda: opened(settings), settings, progress=TaskProgress(shown))
     except IncompleteError as error:
         if args.json:
-            print_json(show.as_json([error.measured]))
+            print_json(report.as_json([error.measured]))
         raise
     if args.json:
-        print_json(show.as_json([measured]))
+        print_json(report.as_json([measured]))
     else:
-        show.tables([measured], shown)
+        report.show([measured], shown)
 
 
 def _settings(args: argparse.Namespace) -> EvaluationSettings:

@@ -1,17 +1,20 @@
 """Card: the README.md of an export folder, as Hugging Face data set cards are written.
 
-In:  plain facts about an export. Out: YAML front matter (made by PyYAML, so that any name survives) and Markdown: how
-to load it, what it holds, where it comes from, how it was made.
+In:  plain facts about an export. Out: YAML front matter (made by PyYAML, so that any name survives) and Markdown from the template
+card.md: how to load it, what it holds, where it comes from, how it was made.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import partial
+from pathlib import Path
 from typing import Final
 
+import jinja2
 import yaml
 
 from nextlong.export.arrange import fill, percent
@@ -33,51 +36,14 @@ _HUB_NAMES: Final = (
 _HUB_LICENCES: Final = frozenset(_HUB_NAMES.split())
 _HUB_SPELLINGS: Final = {"odc-by-1.0": "odc-by", "odbl-1.0": "odbl", "pddl-1.0": "pddl", "gfdl-1.3": "gfdl"}
 
-_SPANS = "the origin of every token: chunk, document, characters, role, token range, cosine; spans tile the sequence"
-_MEANINGS: Final = {
-    "sequence_id": "the method, and the content hash of the meta-document or a hash of all its documents",
-    "sequence_ids": "the sequences of the row, in order",
-    "method": "the method that composed the sequence",
-    "domain": "the source of the meta-document, or of the first document",
-    "input_ids": "token ids",
-    "length": "number of tokens of the row",
-    "seq_lengths": "lengths of the synthesised documents in the row (not of chunks); they sum to its length",
-    "indices": "[start, end) of each synthesised document in the row (not of chunks)",
-    "seq_lengths_padded": "lengths with the padding behind each document, which sum to the length of the row",
-    "attention_mask": "1 everywhere: nothing is padded",
-    "labels": "`input_ids`, and -100 at the first token of each document and at padding",
-    "position_ids": "0, 1, 2, … from the start of each synthesised document",
-    "text": "the text of the sequence",
-    "spans": _SPANS,
-}
-
-# What these columns hold instead where documents are padded: in formats with the column `_PADDED`.
-_PADDED: Final = "seq_lengths_padded"
-_PADDED_MEANINGS: Final = {
-    "input_ids": "token ids, each document with its padding behind it",
-    "length": "number of tokens of the row with the padding",
-    "seq_lengths": "lengths of the synthesised documents in the row (not of chunks) without the padding",
-    "spans": "the origin of every token that is no padding: chunk, document, characters, role, token range in the padded row, "
-    "cosine",
-}
-
-# What the sequences of a layout are.
-_MADE: Final = {
-    Layout.EXTENDED: "one short document cut into chunks, with hard negatives between them: the most similar chunks of other "
-    "documents. A dependency on the previous paragraph becomes one across thousands of tokens of similar distractors",
-    Layout.CONCATENATED: "made of whole short documents",
-    Layout.INTERLEAVED: "made of the parts of short documents in shuffled order; the parts of each document keep their order",
-}
-
 
 @dataclass(frozen=True, slots=True)
 class CardSource:
-    """Where documents came from: `licence` as the user gives it, `tokens` of the export that are from there."""
+    """Where documents came from: `licence` as the user gives it."""
 
     name: str
     path: str
     licence: str = ""
-    tokens: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -126,7 +92,6 @@ class Facts:
     sources: Sequence[CardSource]
     recipes: Sequence[str]
     version: str
-    languages: Sequence[str] = ()
     left_out: tuple[int, int] = (0, 0)
     statistics: Mapping[str, str] = field(default_factory=dict)
     warnings: Sequence[str] = ()  # about data quality
@@ -145,38 +110,26 @@ class Facts:
 
 
 def card(facts: Facts) -> str:
-    """Return the README.md of an export."""
+    """Return the README.md of an export: card.md, filled in."""
     plain = front_matter(facts)
     # PyYAML loses characters such as U+0085 where it may write them unescaped.
     printable = json.dumps(plain, ensure_ascii=False).isprintable()
     matter = yaml.safe_dump(plain, sort_keys=False, allow_unicode=printable, width=120)
-    warnings = "\n".join(f"- {_line(warning)}" for warning in facts.warnings)
-    runs = [(name, f"{sequences:,}", f"{tokens:,}") for name, sequences, tokens in facts.runs]
-    left_out, sequences = facts.left_out
-    sections = (
-        f"# {_line(facts.name)}",
-        _what(facts),
-        "## Load it\n\n" + "\n\n".join(_fenced(_loading(facts, laid), "python") for laid in facts.laid),
-        "## What it holds\n\n" + "\n\n".join(map(_contents, facts.laid)),
-        f"{left_out:,} of {sequences:,} sequences are in neither split, because they share a chunk with validation."
-        if left_out
-        else "",
-        f"## Where it comes from\n\n{_sources(facts)}",
-        "## Statistics of the whole run\n\nOf all its sequences, in every split.\n\n"
-        + _table(("", ""), list(facts.statistics.items()))
-        if facts.statistics
-        else "",
-        f"## Inspect the data before training\n\n{warnings}" if warnings else "",
-        f"## How it was made\n\nWith nextlong {facts.version}, {_methods(facts.methods)}; see {NEXTLONG.title} "
-        f"(arXiv {NEXTLONG.arxiv}). The same recipe, files and version give the same bytes. docs/results.md of nextlong says "
-        "whether such sequences train a model better, and what was measured.",
-        f"A mix of these runs, whose recipes follow in this order:\n\n{_table(('run', 'sequences', 'tokens'), runs)}"
-        if runs
-        else "",
-        *(_fenced(_without_secrets(recipe), "yaml") for recipe in facts.recipes),
-        "## Cite\n\n" + _fenced("\n\n".join(one.bibtex() for one in facts.citations), "bibtex"),
-    )
-    return f"---\n{matter}---\n\n" + "\n\n".join(section for section in sections if section) + "\n"
+    # What enters is Markdown, not HTML, so nothing is escaped but what tables and code need.
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    environment.filters |= {
+        "n": "{:,}".format,
+        "line": _line,
+        "cell": lambda text: _line(text).replace("|", r"\|"),
+        "code": _code,
+        "fenced": _fenced,
+        "public": lambda text: re.sub(r"(\w+://)[^/@\s]+@", r"\1", text),  # without the user and password of a URL
+        "loading": partial(_loading, facts),
+        "filled": lambda split, room: percent(fill(split.tokens, rows=split.rows, room=room)),
+        "bibtex": Citation.bibtex,
+    }
+    template = environment.from_string(Path(__file__).with_suffix(".md").read_text(encoding="utf-8"))
+    return template.render(facts=facts, matter=matter, paper=NEXTLONG) + "\n"
 
 
 def public_name(path: str) -> str:
@@ -190,8 +143,6 @@ def public_name(path: str) -> str:
 def front_matter(facts: Facts) -> Json:
     """Return the metadata by the keys of the hub's data set cards; none that nobody gave."""
     matter: Json = {"pretty_name": facts.name}
-    if facts.languages:
-        matter["language"] = list(facts.languages)
     matter |= _licence([source.licence.strip() for source in facts.sources])
     matter["task_categories"] = ["text-generation"]
     matter["size_categories"] = [_size_category(sum(split.rows for split in facts.splits))]
@@ -227,28 +178,6 @@ def _size_category(rows: int) -> str:
     return f"{_SIZES[exponent]}<n<{_SIZES[exponent + 1]}" if exponent < len(_SIZES) - 1 else f"n>{_SIZES[-1]}"
 
 
-def _what(facts: Facts) -> str:
-    """Return a paragraph of numbers, and one per layout that says what its sequences are."""
-    tokens = sum(split.tokens for split in facts.splits)
-    lengths = " or ".join(f"{length:,}" for length in facts.target_tokens)
-    paragraphs = [
-        f"{sum(split.sequences for split in facts.splits):,} sequences of {lengths} tokens ({tokens:,} in all), tokenized with "
-        f"{_code(facts.tokenizer)} of {facts.vocabulary:,} entries."
-    ]
-    for layout, description in _MADE.items():
-        methods = [name for name, method_layout in facts.methods.items() if method_layout == layout]
-        if methods and len(methods) < len(facts.methods):
-            paragraphs.append(f"Those of {' and '.join(map(_code, methods))} are {description}.")
-        elif methods:
-            by = "" if layout == Layout.EXTENDED else f", composed by {_methods(methods)}"
-            paragraphs.append(f"Each is {description}{by}.")
-    return "\n\n".join(paragraphs)
-
-
-def _methods(methods: Collection[str]) -> str:
-    return f"the method{'s' if len(methods) > 1 else ''} {' and '.join(map(_code, methods))}"
-
-
 def _loading(facts: Facts, laid: Laid) -> str:
     """Return Python that reads the first split of a format."""
     first = laid.splits[0]
@@ -267,55 +196,6 @@ def _loading(facts: Facts, laid: Laid) -> str:
     return f'{package}\n\nfolder = "{folder}"\nrows = {rows}\nprint({shown})'
 
 
-def _contents(laid: Laid) -> str:
-    """Return the tables of a format: its splits, and its columns."""
-    rows = [
-        (
-            split.name,
-            "all of this folder" if split.files == "." else _code(split.files),
-            *(f"{count:,}" for count in (split.rows, split.sequences, split.documents, split.tokens)),
-            percent(fill(split.tokens, rows=split.rows, room=laid.room)),
-            f"{split.bytes / 1e6:,.1f} MB",
-        )
-        for split in laid.splits
-    ]
-    headings = ("split", "files", "rows", "sequences", "documents in them", "tokens", "filled", "size")
-    is_padded = _PADDED in laid.format.columns
-    meanings = _MEANINGS | _PADDED_MEANINGS if is_padded else _MEANINGS
-    columns = [(_code(name), meanings.get(name, "")) for name in laid.format.columns]
-    described = (
-        _table(("column", "meaning"), columns)
-        if columns
-        else "Token ids only, one synthesised document after the other."
-    )
-    beside = ", and for the padding of its documents besides; padding is not counted below" if is_padded else ""
-    title = f"Format: {laid.format.layout}. A row has room for {laid.room:,} tokens{beside}."
-    return f"{title}\n\n{_table(headings, rows)}\n\n{described}"
-
-
-def _sources(facts: Facts) -> str:
-    counted = any(source.tokens is not None for source in facts.sources)
-    rows = [
-        (
-            _line(source.name),
-            _code(_without_secrets(source.path)),
-            _line(source.licence) or "not given",
-            *([f"{source.tokens:,}" if source.tokens is not None else ""] if counted else []),
-        )
-        for source in facts.sources
-    ]
-    headings = ("source", "files", "licence, as given", *(["tokens"] if counted else []))
-    return (
-        f"{_table(headings, rows)}\n\nThe texts remain under the licences of their sources, and a sequence may hold texts from all "
-        "of them."
-    )
-
-
-def _table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    lines = [headings, ["---"] * len(headings), *rows]
-    return "\n".join(f"| {' | '.join(_line(cell).replace('|', chr(92) + '|') for cell in cells)} |" for cells in lines)
-
-
 def _line(text: str) -> str:
     return " ".join(text.split())
 
@@ -331,8 +211,3 @@ def _fenced(text: str, language: str) -> str:
     """Return a fenced block whose fence is longer than any that the text holds."""
     ticks = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
     return f"{ticks}{language}\n{text.rstrip()}\n{ticks}"
-
-
-def _without_secrets(text: str) -> str:
-    """Return text whose URLs have lost the user and password before their host."""
-    return re.sub(r"(\w+://)[^/@\s]+@", r"\1", text)

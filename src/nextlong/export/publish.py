@@ -11,14 +11,13 @@ arrived, so a resumed push reads nothing back.
 from __future__ import annotations
 
 import errno
-import itertools
 import json
 import posixpath
 import shutil
 import tempfile
 import time
 import uuid
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from typing import Final, Literal, TypedDict
 
 from nextlong.engine import store
 from nextlong.errors import ExportError, RunError
-from nextlong.reading import file_systems
+from nextlong.reading.files import is_local, protocols, reach
 from nextlong.text import counted
 
 RECORD: Final = ".nextlong-push.json"
@@ -42,11 +41,20 @@ _ALLOWED: Final = frozenset({"LICENSE", "LICENSE.md", "LICENSE.txt"})
 _LASTING: Final = (PermissionError, FileNotFoundError, NotADirectoryError, IsADirectoryError, ImportError, MemoryError)
 _FULL: Final = (errno.ENOSPC, errno.EDQUOT, errno.EROFS)
 _RECORD_EVERY_S: Final = 10.0  # on the Hugging Face hub each write is a commit
-_LONGEST_PAUSE_S: Final = 30.0
+_ATTEMPTS: Final = 5  # to send a file, …
+_FIRST_PAUSE_S: Final = 1.0  # … so long apart, and each time twice as long
 _MARKER: Final = ".nextlong-push-check"
 _COMMITS: Final = frozenset({"hf"})
 # Object stores show an upload when it is complete; elsewhere a file is sent under another name first.
 _ATOMIC: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az", "hf"})
+
+
+class _Entry(TypedDict):
+    """What the record says of a file: its size, its XXH3 128-bit hash in hex, and whether it has arrived."""
+
+    bytes: int
+    xxh3: str
+    whole: bool
 
 
 @dataclass(frozen=True, slots=True)
@@ -58,26 +66,9 @@ class ExportFile:
     bytes: int
     xxh3: str
 
-    def entry(self, *, whole: bool) -> PublishedFile:
+    def entry(self, *, whole: bool) -> _Entry:
         """Return what the record says of the file."""
-        return PublishedFile(bytes=self.bytes, xxh3=self.xxh3, whole=whole)
-
-
-class PublishedFile(TypedDict):
-    """What the record says of a file: its size, its XXH3 128-bit hash in hex, and whether it has arrived."""
-
-    bytes: int
-    xxh3: str
-    whole: bool
-
-
-@dataclass(frozen=True, slots=True)
-class Published:
-    """What a push did: the files that it sent, their bytes, and the files that were there already."""
-
-    sent: int
-    sent_bytes: int
-    kept: int
+        return _Entry(bytes=self.bytes, xxh3=self.xxh3, whole=whole)
 
 
 def publish(
@@ -86,24 +77,19 @@ def publish(
     *,
     others: Literal["refuse", "replace"] = "refuse",
     threads: int = 8,
-    attempts: int = 5,
-    first_pause_s: float = 1.0,
-    progress: Callable[[int, int], None] = lambda _files, _bytes: None,
-) -> Published:
-    """Put files to a destination: a local folder or an fsspec URL; what is there whole is not sent again.
+) -> list[str]:
+    """Put files to a destination: a local folder or an fsspec URL; return the names of those that were sent.
 
-    `others` says what to do about files of earlier pushes that are not among `files`: refuse, or delete them. Files
-    that no push put there are never deleted. A failed transfer is tried `attempts` times, `first_pause_s` apart and
-    twice as long each time. `progress` gets the number of files and bytes sent so far, after each file.
+    What is there whole is not sent again. `others` says what to do about files of earlier pushes that are not among `files`:
+    refuse, or delete them. Files that no push put there are never deleted.
 
     Raises ExportError naming the destination and the cure; RunError if a file is not what the run recorded.
     """
     place = Destination(destination)
     with _refusals(destination):
-        sizes, known = place.held()
-        _refuse_strangers(files, sizes, known, destination)
-        # Of earlier pushes, what is not of these files; a card may differ.
         hashes = {file.name: file.xxh3 for file in files}
+        sizes, known = place.held(hashes)
+        # Of earlier pushes, what is not of these files; a card may differ.
         other = sorted(
             name
             for name, entry in known.items()
@@ -130,10 +116,9 @@ def publish(
             for name in stale:
                 place.delete(name)
             place.write_record(record)
-        push = _Push(place, record, attempts=attempts, first_pause_s=first_pause_s, progress=progress)
         for is_last in (False, True):
-            push.send([file for file in due if _comes_last(file.name) is is_last], threads=threads)
-    return Published(len(due), sum(file.bytes for file in due), len(files) - len(due))
+            _send([file for file in due if _comes_last(file.name) is is_last], place, record, threads=threads)
+    return [file.name for file in due]
 
 
 def check_destination(destination: str, steps: Mapping[str, str] | None = None) -> None:
@@ -146,10 +131,12 @@ def check_destination(destination: str, steps: Mapping[str, str] | None = None) 
     place = Destination(destination)
     with _refusals(destination):
         sizes, known = place.held()
-        _refuse_strangers((), sizes, known, destination)
-        pushed = sorted(known.keys() & sizes.keys())
-        if pushed and steps is not None and place.pushed_steps() not in (None, steps):
-            raise _another(destination, pushed)
+        if (pushed := sorted(known.keys() & sizes.keys())) and steps is not None:
+            # A push that did not get as far as this record may be resumed.
+            with suppress(FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
+                splits = json.loads(place.fs.cat_file(place.at(DELIVERED)))["splits"]
+                if {name: split["step"] for name, split in splits.items()} != steps:
+                    raise _another(destination, pushed)
         place.try_writing()
 
 
@@ -158,19 +145,6 @@ def _another(destination: str, other: Sequence[str]) -> ExportError:
         f"{destination} holds {counted(len(other), 'file')} of another export, such as {other[0]!r}; choose another "
         f"destination, or replace them: nextlong export RUN --into {destination} --replace"
     )
-
-
-def _refuse_strangers(
-    files: Iterable[ExportFile], sizes: Mapping[str, int], known: Mapping[str, PublishedFile], destination: str
-) -> None:
-    """Raise ExportError if the destination holds files that no push put there, whatever their names."""
-    strangers = sorted(name for name in sizes.keys() - known.keys() if name not in _ALLOWED)
-    if strangers:
-        clash = " and would be overwritten" if strangers[0] in {file.name for file in files} else ""
-        raise ExportError(
-            f"{destination} holds {counted(len(strangers), 'file')} that no push put there, such as {strangers[0]!r}, which a "
-            f"reader would take for the data set's{clash}; choose an empty destination or remove them"
-        )
 
 
 def _comes_last(name: str) -> bool:
@@ -188,63 +162,41 @@ def _refusals(url: str) -> Iterator[None]:
         raise _refusal(url, error) from None
 
 
-class _Push:
-    """A push under way: what arrived is written to the destination's record every few seconds and at the end."""
+def _send(files: Sequence[ExportFile], place: Destination, record: dict[str, _Entry], *, threads: int) -> None:
+    """Send files; what arrived is written to the destination's record every few seconds and at the end."""
+    if not files:
+        return
+    written = time.monotonic()
+    executor = ThreadPoolExecutor(threads, thread_name_prefix="publish")
+    try:
+        for sent in as_completed([executor.submit(_send_one, file, place, record) for file in files]):
+            sent.result()
+            if time.monotonic() - written > _RECORD_EVERY_S:
+                place.write_record(record)
+                written = time.monotonic()
+    finally:
+        executor.shutdown(cancel_futures=True)
+        place.write_record(record)
 
-    def __init__(
-        self,
-        place: Destination,
-        record: dict[str, PublishedFile],
-        *,
-        attempts: int,
-        first_pause_s: float,
-        progress: Callable[[int, int], None],
-    ) -> None:
-        self.place, self.record = place, record
-        self.attempts, self.first_pause_s, self.progress = attempts, first_pause_s, progress
-        self.files = self.bytes = 0
 
-    def send(self, files: Sequence[ExportFile], *, threads: int) -> None:
-        if not files:
+def _send_one(file: ExportFile, place: Destination, record: dict[str, _Entry]) -> None:
+    """Send a file and note that it arrived, in a thread. Raises RunError if it is not what the run recorded."""
+    try:
+        digest = store.hash_file(file.path)
+    except OSError as error:
+        raise RunError(f"{file.path} cannot be read ({error.strerror}); export again") from None
+    if digest != file.xxh3:
+        raise RunError(f"{file.path} is not what was exported (its hash is {digest}, not {file.xxh3}); export again")
+    for attempt in range(_ATTEMPTS):
+        try:
+            place.put(file)
+            record[file.name] = file.entry(whole=True)
             return
-        written = time.monotonic()
-        executor = ThreadPoolExecutor(threads, thread_name_prefix="publish")
-        under_way = {executor.submit(self._send_one, file): file for file in files}
-        try:
-            for done in as_completed(under_way):
-                done.result()
-                self.files, self.bytes = self.files + 1, self.bytes + under_way[done].bytes
-                self.progress(self.files, self.bytes)
-                if time.monotonic() - written > _RECORD_EVERY_S:
-                    self.place.write_record(self.record)
-                    written = time.monotonic()
-        finally:
-            executor.shutdown(cancel_futures=True)
-            self.place.write_record(self.record)
-
-    def _send_one(self, file: ExportFile) -> None:
-        """Send a file and note that it arrived, in a thread. Raises RunError if it is not what the run recorded."""
-        try:
-            digest = store.hash_file(file.path)
-        except OSError as error:
-            raise RunError(f"{file.path} cannot be read ({error.strerror}); export again") from None
-        if digest != file.xxh3:
-            raise RunError(
-                f"{file.path} is not what was exported (its hash is {digest}, not {file.xxh3}); export again"
-            )
-        pause_s = self.first_pause_s
-        for attempt in itertools.count(1):
-            try:
-                self.place.put(file)
-            except Exception as error:
-                lasts = isinstance(error, _LASTING) or (isinstance(error, OSError) and error.errno in _FULL)
-                if attempt == self.attempts or lasts:
-                    raise _refusal(self.place.url, error, file.name) from None
-            else:
-                self.record[file.name] = file.entry(whole=True)
-                return
-            time.sleep(pause_s)
-            pause_s = min(2 * pause_s, _LONGEST_PAUSE_S)
+        except Exception as error:
+            lasts = isinstance(error, _LASTING) or (isinstance(error, OSError) and error.errno in _FULL)
+            if attempt == _ATTEMPTS - 1 or lasts:
+                raise _refusal(place.url, error, file.name) from None
+            time.sleep(_FIRST_PAUSE_S * 2**attempt)
 
 
 def _refusal(url: str, error: Exception, name: str = "") -> ExportError:
@@ -269,10 +221,10 @@ class Destination:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.fs, root = file_systems.reach(url, where=f"the destination {url!r}", error=ExportError)
+        self.fs, root = reach(url, where=f"the destination {url!r}", error=ExportError)
         self.root = root.rstrip("/") or "/"
-        self.is_local = file_systems.is_local(self.fs)
-        self.is_atomic = bool(file_systems.protocols(self.fs) & _ATOMIC)
+        self.is_local = is_local(self.fs)
+        self.is_atomic = bool(protocols(self.fs) & _ATOMIC)
 
     def sizes(self) -> dict[str, int]:
         """Return name → bytes of every file that is there, without hidden ones."""
@@ -290,17 +242,27 @@ class Destination:
             if not any(part.startswith(".") for part in name.split("/"))
         }
 
-    def held(self) -> tuple[dict[str, int], dict[str, PublishedFile]]:
-        """Return the sizes of all files, and what the record says of those that are there or were being sent."""
-        sizes, record = self.sizes(), self.read_record()
-        return sizes, {name: entry for name, entry in record.items() if name in sizes or not entry["whole"]}
+    def held(self, names: Collection[str] = ()) -> tuple[dict[str, int], dict[str, _Entry]]:
+        """Return the sizes of all files, and what the record says of those that are there or were being sent.
 
-    def read_record(self) -> dict[str, PublishedFile]:
+        Raises ExportError for files that no push put there, whatever their names; `names` are about to be written.
+        """
+        sizes, record = self.sizes(), self.read_record()
+        known = {name: entry for name, entry in record.items() if name in sizes or not entry["whole"]}
+        if strangers := sorted(sizes.keys() - known.keys() - _ALLOWED):
+            clash = " and would be overwritten" if strangers[0] in names else ""
+            raise ExportError(
+                f"{self.url} holds {counted(len(strangers), 'file')} that no push put there, such as {strangers[0]!r}, which a "
+                f"reader would take for the data set's{clash}; choose an empty destination or remove them"
+            )
+        return sizes, known
+
+    def read_record(self) -> dict[str, _Entry]:
         """Return name → bytes, xxh3 and whether it arrived, of what earlier pushes sent; empty where there was none."""
         try:
             files = json.loads(self.fs.cat_file(self.at(RECORD)))["files"]
             return {
-                str(name): PublishedFile(bytes=entry["bytes"], xxh3=entry["xxh3"], whole=entry["whole"])
+                str(name): _Entry(bytes=entry["bytes"], xxh3=entry["xxh3"], whole=entry["whole"])
                 for name, entry in files.items()
             }
         except FileNotFoundError:
@@ -309,14 +271,6 @@ class Destination:
             raise ExportError(
                 f"{self.url} holds a damaged {RECORD}; delete that file, and the files that are to be sent again"
             ) from None
-
-    def pushed_steps(self) -> dict[str, str] | None:
-        """Return split → fingerprint of the step that made it, as the last push recorded it; None if it did not get that far."""
-        try:
-            splits = json.loads(self.fs.cat_file(self.at(DELIVERED)))["splits"]
-            return {str(name): str(split["step"]) for name, split in splits.items()}
-        except (FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
-            return None
 
     def try_writing(self) -> None:
         """Raise OSError, or what the file system raises, where files cannot be put there.
@@ -328,20 +282,17 @@ class Destination:
             folder = Path(self.root).absolute()
             nearest = next(path for path in (folder, *folder.parents) if path.exists())
             tempfile.TemporaryFile(dir=nearest).close()  # one without a name
-        elif not file_systems.protocols(self.fs) & _COMMITS:
-            marker = f"{self._nearest().rstrip('/')}/{_MARKER}-{uuid.uuid4().hex[:8]}"  # several runs may try at once
+        elif not protocols(self.fs) & _COMMITS:
+            # In the nearest folder that exists; in object stores none can be missing.
+            parent = self.root
+            while not self.is_atomic and parent != self.fs._parent(parent) and not self.fs.exists(parent):
+                parent = self.fs._parent(parent)
+            marker = f"{parent.rstrip('/')}/{_MARKER}-{uuid.uuid4().hex[:8]}"  # several runs may try at once
             self.fs.pipe_file(marker, b"")
             with suppress(Exception):  # whatever a file system raises where it may not be deleted
                 self.fs.rm_file(marker)
 
-    def _nearest(self) -> str:
-        """Return the folder, or the nearest existing one above it; in object stores no folder can be missing."""
-        folder = self.root
-        while not self.is_atomic and folder != self.fs._parent(folder) and not self.fs.exists(folder):
-            folder = self.fs._parent(folder)
-        return folder
-
-    def write_record(self, files: Mapping[str, PublishedFile]) -> None:
+    def write_record(self, files: Mapping[str, _Entry]) -> None:
         text = json.dumps({"files": dict(sorted(files.items()))}, indent=1, ensure_ascii=False) + "\n"
         if self.is_local:
             target = Path(self.at(RECORD))

@@ -1,24 +1,46 @@
-"""Exports: sequences → rows → files of each format, as steps; of one run, or of several mixed."""
+"""Exports: sequences → rows → files of each format, as steps; of one run, or of several mixed.
+
+In:  SEQUENCES (references) of one run or several, and what they refer to.
+Out: the rows (`export/arrange.py`), then the files of each shard in the requested format (a module of `formats/`) and, once all
+are written, the format's index over them. A row of several sequences is resolved run by run and joined, in blocks of about eight
+million tokens.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Literal, NamedTuple
 
 import numpy as np
+import pyarrow as pa
+from numpy.typing import NDArray
 
-from nextlong.artifacts.finished import chunks_of, references, sequences_per_part
-from nextlong.artifacts.results import TokenizerResult
+from nextlong.artifacts.finished import RunFiles, chunks_of, sequences_per_part
+from nextlong.artifacts.resolve import (
+    Resolved,
+    domains_of,
+    joined,
+    joined_names,
+    of_documents,
+    packed,
+    resolve_table,
+    sliced,
+    span_texts,
+)
+from nextlong.artifacts.results import ShardResult, TokenizerResult
 from nextlong.engine import store
-from nextlong.engine.estimate import Estimate
-from nextlong.engine.step import Artifact, Artifacts, Join, Step, Task, Work
+from nextlong.engine.estimate import Amounts, Estimate
+from nextlong.engine.step import Artifact, Artifacts, Join, Step, Task, TaskResult, Work
 from nextlong.errors import RecipeError, RunError
 from nextlong.export.arrange import SPLITS, Arrangement, RowsResult, arrange_rows
-from nextlong.export.formats.base import Options, format_of
-from nextlong.export.write import Origin, close_export, divide_into_shards, export_shard
+from nextlong.export.formats.base import Format, Options, RowSizes, format_of
+from nextlong.plugins import FORMATS
 from nextlong.recipe import Export
 from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
 from nextlong.sequences.tokenizer import token_id
@@ -27,6 +49,8 @@ from nextlong.text import Json
 _SHARDS = 16  # so that small data sets are written in parallel too, …
 _LEAST_SHARD_MB, _MOST_SHARD_MB = 8, 256  # … in files of a size that readers like
 _ID_BYTES = 4
+_BLOCK_TOKENS = 1 << 23  # resolved at a time, 32 MB of ids: each block reads what it names of every shard
+_SEQUENCES_HELD = 4096  # references of these, some hundred bytes a span
 
 
 class Other(NamedTuple):
@@ -45,6 +69,7 @@ class Mix(NamedTuple):
 
 
 _ALONE = Mix()
+_FilesOf = Callable[[Artifacts], list[RunFiles]]  # of the recipe's own run, and of the others of a mix
 
 
 def export_steps(
@@ -54,10 +79,20 @@ def export_steps(
 
     `sequences` is the recipe's own `compose.sequences`.
     """
-    rows = _rows_step(export, read, sequences, mix)
+
+    def of_runs(done: Artifacts) -> list[RunFiles]:
+        runs = (Other(sequences, done), *mix.others)
+        takes = [sequences_per_part(run.sequences, run.finished["compose"]) for run in runs]
+        return [RunFiles.of(run.finished, take) for run, take in zip(runs, takes, strict=True)]
+
+    rows = _rows_step(export, read, sequences, mix, of_runs)
     return [
         rows,
-        *(_format_step(export, name, split, rows, read, mix) for name in export.formats for split in splits_of(export)),
+        *(
+            _format_step(export, name, split, rows, read, of_runs)
+            for name in export.formats
+            for split in splits_of(export)
+        ),
     ]
 
 
@@ -110,7 +145,9 @@ def step_name(name: str, split: str) -> str:
     return name if split == "train" else f"{name}-{split}"
 
 
-def _rows_step(export: Export, read: Sequence[Step], sequences: int | Literal["all"], mix: Mix) -> Step:
+def _rows_step(
+    export: Export, read: Sequence[Step], sequences: int | Literal["all"], mix: Mix, of_runs: _FilesOf
+) -> Step:
     """SEQUENCES → rows."""
     is_split, is_mixed = export.validation > 0, bool(mix.others)
     arrangement: Json = {
@@ -124,11 +161,7 @@ def _rows_step(export: Export, read: Sequence[Step], sequences: int | Literal["a
     others = [[step.fingerprint for step in read_steps(other.finished)] for other in mix.others]
 
     def tasks(done: Artifacts) -> list[Task]:
-        runs = [
-            references(run.finished, sequences_per_part(run.sequences, run.finished["compose"]))
-            for run in (Other(sequences, done), *mix.others)
-        ]
-        return [partial(arrange_rows, runs=runs, arrangement=Arrangement(**arrangement))]
+        return [partial(arrange_rows, runs=of_runs(done), arrangement=Arrangement(**arrangement))]
 
     takes = [sequences, *(other.sequences for other in mix.others)]
     config = arrangement | {"sequences": takes, "others": others}
@@ -136,66 +169,196 @@ def _rows_step(export: Export, read: Sequence[Step], sequences: int | Literal["a
     return Step("rows", 2, config, tuple(read), tasks, RowsResult, estimate=estimate)
 
 
-def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequence[Step], mix: Mix) -> Step:
+def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequence[Step], of_runs: _FilesOf) -> Step:
     """Rows → the files of one split in one format."""
-    keys, made = _keys(export, name), format_of(name)
+    made = format_of(name)
+    compression = export.compression if export.compression in made.compressions else made.compressions[0]
+    # What does not change the files is not part of the fingerprint.
+    keys = {key: getattr(export, key) for key in sorted(made.keys - {"compression"})}
+    for key, default in (("boundaries", "sequence"), ("pad_documents_to", None)):
+        if keys.get(key) == default:
+            keys.pop(key, None)
     config: Json = {
         "format": name,
         "split": split,
         "shard_mb": export.shard_mb,
-        **{key: value for key, value in keys.items() if key != "compression"},
-        **({"compression": keys["compression"]} if keys["compression"] != made.compressions[0] else {}),
+        **keys,
+        **({"compression": compression} if compression != made.compressions[0] else {}),
         **({"extra_tokens": made.extra_tokens} if made.extra_tokens else {}),
     }
+    asked_mb = made.auto_shard_mb if export.shard_mb == "auto" else export.shard_mb
 
     def tasks(done: Artifacts) -> Work:
         index, offsets = (done["rows"].file(f".{split}.{kind}.npy") for kind in ("index", "offsets"))
         id_bytes = _ID_BYTES * int(np.load(index)["length"].sum())
+        auto_bytes = min(max(id_bytes // _SHARDS, _LEAST_SHARD_MB * 1_000_000), _MOST_SHARD_MB * 1_000_000)
         tokenizer = done["tokenizer"].result(TokenizerResult)
         options = Options(
-            keys=keys,
-            shard_bytes=_shard_bytes(export, name, id_bytes),
+            keys=keys | {"compression": compression},
+            shard_bytes=auto_bytes if asked_mb is None else int(asked_mb * 1_000_000),
             vocab_size=tokenizer.vocab_size,
             bos_id=tokenizer.bos_id,
             eos_id=tokenizer.eos_id,
             token_id=partial(token_id, tokenizer=done["tokenizer"].file(".tokenizer.json")),
         )
-        origins = [Origin.of(run) for run in (done, *(other.finished for other in mix.others))]
-        shards = divide_into_shards(np.load(index), np.load(offsets), origins, name=name, options=options)
-        shared: dict[str, Any] = {"index": index, "offsets": offsets, "origins": origins, "options": options}
-        each = [partial(export_shard, name=name, shard=shard, **shared) for shard in shards]
-        return Work(each, [Join(range(len(each)), lambda results: partial(close_export, name=name, shards=results))])
+        origins = of_runs(done)
+        bounds = _shard_bounds(np.load(index), np.load(offsets), origins, made=made, options=options)
+        shared: dict[str, Any] = {"index": index, "offsets": offsets, "origins": origins}
+        each = [
+            partial(
+                _export_shard,
+                name=name,
+                rows=rows,
+                options=replace(options, shard=number, shards=len(bounds) - 1),
+                **shared,
+            )
+            for number, rows in enumerate(pairwise(bounds))
+        ]
+        return Work(each, [Join(range(len(each)), lambda results: partial(_close_export, name=name, shards=results))])
 
     share = export.validation if split == SPLITS[-1] else 1 - export.validation
+
+    def shards(amounts: Amounts) -> float:  # of a format that has no rule of its own
+        megabytes = share * float(amounts.tokens) * _ID_BYTES / 1e6
+        return max(1.0, min(_SHARDS, megabytes / _LEAST_SHARD_MB), megabytes / _MOST_SHARD_MB)
+
     estimate = Estimate(
         work=lambda amounts: share * amounts.tokens,
         seconds=4e-8,
         disk=lambda amounts: share * amounts.tokens,
         bytes=made.bytes_per_token(export.compression, TYPICAL_CHARS_PER_TOKEN),
-        tasks=lambda amounts: _shards_of(share * amounts.tokens * _ID_BYTES),
+        tasks=shards,
     )
     return Step(step_name(name, split), 5, config, (rows, *read), tasks, made.result, estimate=estimate)
 
 
-def _shards_of(id_bytes: float) -> float:
-    """Return about how many shards `id_bytes` bytes of ids make in a format that has no rule of its own."""
-    megabytes = id_bytes / 1e6
-    return max(1.0, min(_SHARDS, megabytes / _LEAST_SHARD_MB), megabytes / _MOST_SHARD_MB)
+def _shard_bounds(
+    index: NDArray[Any],
+    offsets: NDArray[np.int64],
+    origins: Sequence[RunFiles],
+    *,
+    made: Format,
+    options: Options,
+) -> list[int]:
+    """Return which rows make one file: file i holds rows [bounds[i], bounds[i + 1]).
+
+    By the format's rule, else as many as `options.shard_bytes` of ids hold, at least one.
+    """
+    # (rows,) tokens of each row: the index has the tokens of its sequences, the offsets say which sequences make a row.
+    row_tokens = np.diff(np.concatenate([[0], np.cumsum(index["length"])])[offsets])
+    if made.shard_rows is not None:
+        domains = _domains(index, origins)
+        of_rows = [joined_names(domains[first:last]) for first, last in pairwise(offsets.tolist())]
+        sizes = made.shard_rows(RowSizes(row_tokens, np.diff(offsets), of_rows), options)
+        return [0, *np.cumsum(sizes, dtype=np.int64).tolist()]
+    ends, bounds = np.cumsum(_ID_BYTES * row_tokens), [0]
+    while bounds[-1] < len(ends):
+        before = ends[bounds[-1] - 1] if bounds[-1] else 0
+        bounds.append(max(bounds[-1] + 1, int(np.searchsorted(ends, before + options.shard_bytes, side="right"))))
+    return bounds
 
 
-def _keys(export: Export, name: str) -> Json:
-    """Return the keys of `export` that a format takes, and its compression, which is its first for `auto`."""
-    accepted = format_of(name)
-    asked = export.compression
-    keys = {key: getattr(export, key) for key in sorted(accepted.keys - {"compression"})}
-    for key, default in (("boundaries", "sequence"), ("pad_documents_to", None)):
-        if keys.get(key) == default:
-            keys.pop(key, None)  # what does not change the files is not part of the fingerprint
-    return keys | {"compression": asked if asked in accepted.compressions else accepted.compressions[0]}
+def _export_shard(
+    out: Path,
+    *,
+    name: str,
+    rows: tuple[int, int],
+    index: Path,
+    offsets: Path,
+    origins: Sequence[RunFiles],
+    options: Options,
+) -> ShardResult:
+    """Write rows [first, last) of `index` and `offsets` as one shard, whose files are named beside `out`."""
+    made = format_of(name)
+    bounded = of_documents if options.keys.get("boundaries") == "document" else lambda block: block
+    row_offsets = np.load(offsets)[rows[0] : rows[1] + 1]
+    blocks = _read_rows(np.load(index), row_offsets, origins, wanted=made.wanted)
+    given = ((bounded(block), texts) if made.wanted == "texts" else bounded(block) for block, texts in blocks)
+    written = made.write(out, given, options)
+    if not isinstance(written, made.result):
+        raise FORMATS.broken(name, f"returns {written!r:.80} from write, which must be its {made.result.__name__}")
+    return written
 
 
-def _shard_bytes(export: Export, name: str, total_bytes: int) -> int:
-    asked = export.shard_mb if export.shard_mb != "auto" else format_of(name).auto_shard_mb
-    if asked is not None:
-        return int(asked * 1_000_000)
-    return min(max(total_bytes // _SHARDS, _LEAST_SHARD_MB * 1_000_000), _MOST_SHARD_MB * 1_000_000)
+def _close_export(out: Path, *, name: str, shards: Sequence[ShardResult]) -> TaskResult:
+    """Write the files that a format has once for all shards, from what `write` returned for each of them."""
+    close = format_of(name).close
+    if close is not None:
+        close(out.parent, shards)
+    return TaskResult()
+
+
+def _domains(index: NDArray[Any], origins: Sequence[RunFiles]) -> list[str]:
+    """Return the domain of every sequence of a SEQUENCE_INDEX."""
+    domains = np.empty(len(index), object)
+    for number, origin in enumerate(origins):
+        places = np.flatnonzero(index["run"] == number)
+        for block_places in np.array_split(places, -(-len(places) // _SEQUENCES_HELD) or 1):
+            if not len(block_places):  # a split that holds none of this run
+                continue
+            lists = [_table(index[block_places], origin).column(name).combine_chunks() for name in ("chunk_id", "role")]
+            chunk_ids, roles = (column.values.to_numpy() for column in lists)
+            domains[block_places] = domains_of(chunk_ids, roles, lists[0].offsets.to_numpy(), origin.corpus)
+    as_list: list[str] = domains.tolist()
+    return as_list
+
+
+def _read_rows(
+    index: NDArray[Any],
+    offsets: NDArray[np.int64],
+    origins: Sequence[RunFiles],
+    *,
+    wanted: Literal["ids", "domains", "spans", "texts"],
+) -> Iterator[tuple[Resolved, list[str]]]:
+    """Yield rows of sequences, index[offsets[i]:offsets[i + 1]] each (SEQUENCE_INDEX), in blocks of about eight
+    million tokens, with the texts of all spans of the block where `wanted` is "texts".
+
+    What is not `wanted` is -1 or empty.
+    """
+    ends = np.concatenate([[0], np.cumsum(index["length"])])[offsets]  # (rows + 1,) in tokens
+    first = 0
+    while first < len(offsets) - 1:
+        last = max(first + 1, int(np.searchsorted(ends, ends[first] + _BLOCK_TOKENS, side="right")) - 1)
+        sequences = index[offsets[first] : offsets[last]]
+        runs = sequences["run"]
+        of_runs, texts_of_runs = {}, {}
+        for run in np.unique(runs).tolist():
+            origin = origins[run]
+            table, columns = _table(sequences[runs == run], origin), "spans" if wanted == "texts" else wanted
+            of_runs[run] = resolve_table(table, origin, wanted=columns)
+            if wanted == "texts":
+                texts_of_runs[run] = span_texts(
+                    of_runs[run], text_of=origin.corpus.texts, special_text=origin.special_texts
+                )
+        order = _order(runs)
+        texts = [
+            text
+            for run, start, stop in (order if wanted == "texts" else ())
+            for text in texts_of_runs[run][slice(*of_runs[run].span_offsets[[start, stop]])]
+        ]
+        if len(of_runs) == 1:
+            (block,) = of_runs.values()
+        else:
+            block = joined([sliced(of_runs[run], start, stop) for run, start, stop in order])
+        yield packed(block, offsets[first : last + 1] - offsets[first]), texts
+        first = last
+
+
+def _order(runs: NDArray[np.int32]) -> list[tuple[int, int, int]]:
+    """Return which sequences of which run, counted run by run, stand one after the other."""
+    seen: Counter[int] = Counter()
+    order = []
+    for run_spans in np.split(runs, np.flatnonzero(np.diff(runs)) + 1):
+        run, first = int(run_spans[0]), seen[int(run_spans[0])]
+        seen[run] += len(run_spans)
+        order.append((run, first, seen[run]))
+    return order
+
+
+def _table(sequences: NDArray[Any], origin: RunFiles) -> pa.Table:
+    """Return the SEQUENCES of one run that an index names; each stretch of one file is read at once."""
+    batches: list[pa.RecordBatch] = []
+    for part in np.split(sequences, np.flatnonzero(np.diff(sequences["part"])) + 1):
+        with pa.ipc.open_file(pa.memory_map(str(origin.sequences[part["part"][0]]))) as reader:
+            batches += [reader.get_batch(place) for place in part["place"].tolist()]
+    return pa.Table.from_batches(batches)

@@ -26,7 +26,7 @@ import sys
 import unicodedata
 from collections import Counter
 from collections.abc import Collection, Iterable, Sequence
-from functools import lru_cache
+from functools import lru_cache, partial
 from itertools import groupby
 from pathlib import Path
 from typing import Annotated, Any, Final
@@ -37,9 +37,14 @@ from pydantic import Field
 
 from nextlong.artifacts.lookup import read_chunks
 from nextlong.artifacts.results import KeywordsResult
-from nextlong.engine.executor import granted_gpus
+from nextlong.engine import store
+from nextlong.engine.estimate import TRIED, Estimate, per_shard
+from nextlong.engine.executor import Resources, granted_gpus
+from nextlong.engine.step import Step, each_shard
 from nextlong.errors import EncoderError, RecipeError
+from nextlong.plugins import METHODS
 from nextlong.recipe import MayBePath, Named, Positive, Section
+from nextlong.text import Json
 
 _KEYWORDS = pa.schema([("keywords", pa.list_(pa.string()))])
 
@@ -52,6 +57,33 @@ class Keywords(Section):
     )
     min_keyword_score: Annotated[float, Field(ge=0)] = Field(3.0, description="least RAKE score of a keyword")
     min_keyword_chars: Positive = Field(6, description="shorter keywords are uninformative")
+
+
+def keywords_step(method: str, options: Section, ingest: Step, chunk: Step) -> Step:
+    """Documents → the keywords of their queries."""
+    if not isinstance(options, Keywords):
+        raise METHODS.broken(
+            method,
+            "needs keywords, but its Options do not derive from nextlong.methods.keywords.Keywords, whose keys say how "
+            "they are read",
+        )
+
+    files = {"documents": (ingest, ".documents.arrow"), "chunks": (chunk, ".chunks.arrow")}
+    tasks = each_shard(partial(extract_keywords, options=options), **files)
+    config: Json = options.model_dump(include=set(Keywords.model_fields))
+    model = Path(options.queries).expanduser()
+    if options.queries != "extractive" and model.is_dir():
+        config["files"] = store.hash_folder(model)
+    needs = Resources(gpu="unused" if options.queries == "extractive" else "optional")  # a model takes one for itself
+    estimate = Estimate(
+        work="kept_chars",
+        seconds=5e-8,
+        disk="kept_documents",
+        bytes=200,
+        tasks=per_shard,
+        rate=TRIED if options.queries == "extractive" else "queries",
+    )
+    return Step("keywords", 2, config, (ingest, chunk), tasks, KeywordsResult, resources=needs, estimate=estimate)
 
 
 def extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keywords) -> KeywordsResult:

@@ -37,13 +37,13 @@ from nextlong.reading.formats import read_records
 from nextlong.reading.listing import list_files
 from nextlong.reading.records import FilteredOut, Reject, RejectKind
 from nextlong.recipe.keys import Positive, Section, Source
-from nextlong.replicate.invented import FACTS, WORDS, Negatives, Probe, echo, of_middling_compression
+from nextlong.replicate.invented import FACTS, WORDS, Negatives, Probe, echo, of_middling_compression, write_jsonl
 from nextlong.rng import keyed_hash, rng_for, threshold_for
 from nextlong.sequences.tokenizer import TRAINING_CHARS, train_bpe
 from nextlong.text import Json
 
 VALUES: Final = 12  # of an input document: the most typical (tf-idf) of its words that are one token
-NAMES: Final = tuple(name.upper() for name in WORDS.names[:320])  # each is one token
+NAMES: Final = tuple(name.upper() for name in WORDS[:320])  # each is one token
 _MOST_CHARS: Final = 10_000_000  # of an input document, as ingest.max_document_chars
 _PARAGRAPHS: Final = (3, 7)  # of a document, from 3 to 6
 
@@ -131,12 +131,15 @@ class Documents(Section):
         tokenizer.add_tokens([AddedToken(f" {name}", normalized=False) for name in NAMES])
         store.write_text(folder / "tokenizer.json", tokenizer.to_str())
         counts = Counter(word for text in texts["train"] for word in set(text.split()))
-        words = {word: log(len(texts["train"]) / counts[word]) for word in _words(tokenizer) if word in counts}
+        # The words of lower case that are a token with the blank before them, by rarity.
+        known = sorted(token[1:] for token in tokenizer.get_vocab() if token[0] == "Ġ")
+        plain = (word for word in known if len(word) > 2 and word.isascii() and word.isalpha() and word.islower())
+        words = {word: log(len(texts["train"]) / counts[word]) for word in plain if word in counts}
         store.write_json(folder / "words.json", words)
         made: dict[str, list[str]] = {"held-out-text": texts["held-out"], "train": [], "held-out": [], "long": []}
         for part in ("train", "held-out"):
             for place, text in enumerate(texts[part]):
-                source, rng = Text.of(text, words), rng_for(self.seed, f"facts-{part}", place)
+                source, rng = _Text.of(text, words), rng_for(self.seed, f"facts-{part}", place)
                 if source is None:
                     continue
                 if part == "train" and len(text) >= self.long_chars:
@@ -150,12 +153,11 @@ class Documents(Section):
         rngs = (rng_for(self.seed, "document-echo", place) for place in range(self.echoes))
         made["echoes"] = [_echoes(rng, [*NAMES, *words]) for rng in rngs]
         for part, found in made.items():
-            rows = (json.dumps({"id": f"{part}-{place}", "text": text}) for place, text in enumerate(found))
-            store.write_text(folder / f"{part}.jsonl", "".join(row + "\n" for row in rows))
+            write_jsonl(folder / f"{part}.jsonl", found)
         return {part: len(found) for part, found in made.items()} | {"rejected": dict(rejected)}
 
     def _paragraphs(
-        self, rng: np.random.Generator, source: Text, *, first: int = 0, most: int
+        self, rng: np.random.Generator, source: _Text, *, first: int = 0, most: int
     ) -> tuple[list[str], int]:
         """Return up to `most` paragraphs that state facts among the words from `first` on, and where the next words begin."""
         facts, paragraphs = source.facts(rng), list[str]()
@@ -201,7 +203,7 @@ class Documents(Section):
         tokenizer = Tokenizer.from_file(str(folder / "tokenizer.json"))
         words = store.read_json(folder / "words.json")
         rows = (folder / "held-out-text.jsonl").read_text(encoding="utf-8").splitlines()
-        found = (Text.of(json.loads(row)["text"], words) for row in rows)
+        found = (_Text.of(json.loads(row)["text"], words) for row in rows)
         long = FACTS * 2 * self.fact_every_words
         sources = [source for source in found if source and len(source.words) >= long]
         if len(sources) < 2:
@@ -209,7 +211,7 @@ class Documents(Section):
         return partial(self._probe, tokenizer, sources)
 
     def _probe(
-        self, tokenizer: Tokenizer, sources: Sequence[Text], kind: Negatives, negatives: int, rng: np.random.Generator
+        self, tokenizer: Tokenizer, sources: Sequence[_Text], kind: Negatives, negatives: int, rng: np.random.Generator
     ) -> tuple[list[int], list[int]]:
         """Return the tokens of a probe, and the places of the values that are asked for."""
         own = int(rng.integers(len(sources)))
@@ -225,7 +227,7 @@ class Documents(Section):
         names = {tokenizer.token_to_id(f" {name}") for name in asked}
         return head + again, [len(head) + place + 1 for place, token in enumerate(again) if token in names]
 
-    def _stated(self, rng: np.random.Generator, source: Text, facts: Sequence[str]) -> str:
+    def _stated(self, rng: np.random.Generator, source: _Text, facts: Sequence[str]) -> str:
         """Return a paragraph that states all facts in random order among words of a random place."""
         counts = self._counts(rng)
         first = int(rng.integers(len(source.words) - sum(counts) + 1))
@@ -235,14 +237,14 @@ class Documents(Section):
 
 
 @dataclass(frozen=True)
-class Text:
+class _Text:
     """An input document: its words in order, and those of them that its facts have as values."""
 
     words: list[str]
     values: list[str]
 
     @classmethod
-    def of(cls, text: str, weights: Mapping[str, float]) -> Text | None:
+    def of(cls, text: str, weights: Mapping[str, float]) -> _Text | None:
         """Return a document, None if it has too few words for values; `weights`: of words that are a token, by rarity."""
         words = text.split()
         counts = Counter(word for word in words if word in weights)
@@ -254,12 +256,6 @@ class Text:
         names = rng.choice([name for name in NAMES if name not in avoid], FACTS, replace=False)
         values = rng.choice(self.values, FACTS, replace=False)
         return [f"{name} {value}." for name, value in zip(names, values, strict=True)]
-
-
-def _words(tokenizer: Tokenizer) -> list[str]:
-    """Return the words of lower case that are a token with the blank before them."""
-    words = (token[1:] for token in tokenizer.get_vocab() if token[0] == "Ġ")
-    return sorted(word for word in words if len(word) > 2 and word.isascii() and word.isalpha() and word.islower())
 
 
 def _echoes(rng: np.random.Generator, words: Sequence[str]) -> str:

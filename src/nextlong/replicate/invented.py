@@ -15,7 +15,7 @@ import gzip
 import json
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property, partial
+from functools import partial
 from pathlib import Path
 from typing import Final, Literal
 
@@ -30,18 +30,16 @@ from nextlong.text import Json
 TOPICS: Final = 12
 NAMES: Final = 640
 VALUES: Final = 12  # of a topic
-FILLERS: Final = 6  # further words of a topic
+_FILLERS: Final = 6  # further words of a topic
 FACTS: Final = 4  # of a document, and statements of a paragraph
 PARAGRAPH_TOKENS: Final = 24  # on average
-STOP: Final = "."
 _PARAGRAPHS: Final = (4, 9)  # of a document, from 4 to 8
 _LONG_PARAGRAPHS: Final = (16, 81)  # of a long document
 _FILLERS_BETWEEN: Final = (2, 5)  # before a fact, from 2 to 4
 _ECHO_WORDS: Final = (4, 24)  # of a span, uniform in its logarithm
 _ECHO_TOKENS: Final = 96  # a span is repeated until its document has as many, at least once
-_GZIP_DROPPED: Final = (
-    0.2  # of the long documents at either end of the compression ratio (arXiv 2512.13961, section 3.6)
-)
+# Of the long documents at either end of the compression ratio (arXiv 2512.13961, section 3.6).
+_GZIP_DROPPED: Final = 0.2
 
 Negatives = Literal["hard", "random"]
 # (kind, number of negatives, rng) → a probe's tokens, and the places of the values that are asked for.
@@ -71,7 +69,7 @@ class Invented(Section):
     @property
     def vocabulary(self) -> int:
         """Entries of the tokenizer."""
-        return len(WORDS.all) + 3
+        return len(WORDS) + 3
 
     @property
     def chunk_chars(self) -> int:
@@ -88,7 +86,17 @@ class Invented(Section):
 
     def write(self, folder: Path) -> Json:
         """Write the corpus and its tokenizer; return the number of documents."""
-        write(self, folder)
+        folder.mkdir(parents=True, exist_ok=True)
+        texts: dict[str, list[str]] = {}
+        for part, count in (("train", self.documents), ("held-out", self.held_out), ("long", self.long)):
+            paragraphs = _LONG_PARAGRAPHS if part == "long" else _PARAGRAPHS
+            rngs = (rng_for(self.seed, f"invented-{part}", place) for place in range(count))
+            texts[part] = [document(rng, paragraphs=paragraphs).text for rng in rngs]
+        texts["long-gzip"] = of_middling_compression(texts["long"])
+        texts["echoes"] = [echo(rng_for(self.seed, "invented-echo", place), WORDS) for place in range(self.echoes)]
+        for part, found in texts.items():
+            write_jsonl(folder / f"{part}.jsonl", found)
+        store.write_text(folder / "tokenizer.json", tokenizer().to_str())
         return {"documents": self.documents}
 
     def probe(self, folder: Path) -> Probe:  # noqa: ARG002 (its tokenizer is the same for every corpus)
@@ -96,69 +104,40 @@ class Invented(Section):
         return partial(_probe, tokenizer())
 
 
+def _vocabulary() -> list[str]:
+    """Return every word but the full stop, the same for every seed: pronounceable, none twice."""
+    consonants, vowels = "bdfgklmnprstvz", "aeiou"
+    syllables = [one + two for one in consonants for two in vowels]
+    order = rng_for(0, "invented-words", 0).permutation(len(syllables) ** 2)
+    pairs = (divmod(int(place), len(syllables)) for place in order[: NAMES + TOPICS * (VALUES + _FILLERS)])
+    return [syllables[one] + syllables[two] for one, two in pairs]
+
+
+WORDS: Final = _vocabulary()  # the names of facts, then of each topic its values and its fillers
+
+
+def words_of(topic: int) -> tuple[list[str], list[str]]:
+    """Return the possible values of a topic's facts, and its further words."""
+    first = NAMES + topic * (VALUES + _FILLERS)
+    return WORDS[first : first + VALUES], WORDS[first + VALUES : first + VALUES + _FILLERS]
+
+
 @dataclass(frozen=True)
-class Fact:
-    """What a document states: the value of a name, as words."""
-
-    name: str
-    value: str
-
-    def words(self) -> list[str]:
-        """Return the sentence."""
-        return [self.name, self.value, STOP]
-
-
-@dataclass(frozen=True)
-class Document:
-    """A topic, the facts, and the paragraphs as words; the first one states every fact once."""
+class _Document:
+    """A topic, the facts as names and values, and the paragraphs as words; the first one states every fact once."""
 
     topic: int
-    facts: tuple[Fact, ...]
+    facts: tuple[tuple[str, str], ...]
     paragraphs: tuple[tuple[str, ...], ...]
 
     @property
     def text(self) -> str:
         """The paragraphs as lines."""
-        return "".join(map(line, self.paragraphs))
+        return "".join(map(_line, self.paragraphs))
 
 
-def line(words: Sequence[str]) -> str:
-    """Return a paragraph as a line of text."""
+def _line(words: Sequence[str]) -> str:
     return " ".join(words) + "\n"
-
-
-class Words:
-    """The vocabulary, the same for every seed: names are pronounceable and do not repeat."""
-
-    @cached_property
-    def all(self) -> list[str]:
-        """Every word but the full stop."""
-        consonants, vowels = "bdfgklmnprstvz", "aeiou"
-        syllables = [one + two for one in consonants for two in vowels]
-        order = rng_for(0, "invented-words", 0).permutation(len(syllables) ** 2)
-        count = NAMES + TOPICS * (VALUES + FILLERS)
-        pairs = (divmod(int(place), len(syllables)) for place in order[:count])
-        return [syllables[one] + syllables[two] for one, two in pairs]
-
-    @property
-    def names(self) -> list[str]:
-        """What facts are about."""
-        return self.all[:NAMES]
-
-    def values(self, topic: int) -> list[str]:
-        """Return the possible values of a topic's facts."""
-        return self._of_topic(topic)[:VALUES]
-
-    def fillers(self, topic: int) -> list[str]:
-        """Return the further words of a topic."""
-        return self._of_topic(topic)[VALUES:]
-
-    def _of_topic(self, topic: int) -> list[str]:
-        first = NAMES + topic * (VALUES + FILLERS)
-        return self.all[first : first + VALUES + FILLERS]
-
-
-WORDS: Final = Words()
 
 
 def document(
@@ -167,78 +146,62 @@ def document(
     topic: int | None = None,
     avoid: frozenset[str] = frozenset(),
     paragraphs: tuple[int, int] = _PARAGRAPHS,
-) -> Document:
+) -> _Document:
     """Return a new document, of a random topic if none is given, without the names in `avoid`."""
     topic = int(rng.integers(TOPICS)) if topic is None else topic
-    allowed = [name for name in WORDS.names if name not in avoid]
-    names, values = (rng.choice(words, FACTS, replace=False) for words in (allowed, WORDS.values(topic)))
-    facts = tuple(Fact(str(name), str(value)) for name, value in zip(names, values, strict=True))
+    allowed = [name for name in WORDS[:NAMES] if name not in avoid]
+    names, values = (rng.choice(words, FACTS, replace=False).tolist() for words in (allowed, words_of(topic)[0]))
+    facts = tuple(zip(names, values, strict=True))
     again = (rng.integers(FACTS, size=FACTS) for _ in range(int(rng.integers(*paragraphs)) - 1))
     stated = [rng.permutation(FACTS), *again]
-    return Document(topic, facts, tuple(paragraph(rng, topic, [facts[one] for one in places]) for places in stated))
+    return _Document(topic, facts, tuple(_paragraph(rng, topic, [facts[one] for one in places]) for places in stated))
 
 
-def paragraph(rng: np.random.Generator, topic: int, facts: Sequence[Fact]) -> tuple[str, ...]:
+def _paragraph(rng: np.random.Generator, topic: int, facts: Sequence[tuple[str, str]]) -> tuple[str, ...]:
     """Return the words that state facts in this order, among further words of the topic."""
     words: list[str] = []
     for fact in facts:
-        words += [*map(str, rng.choice(WORDS.fillers(topic), int(rng.integers(*_FILLERS_BETWEEN)))), *fact.words()]
+        fillers = rng.choice(words_of(topic)[1], int(rng.integers(*_FILLERS_BETWEEN))).tolist()
+        words += [*fillers, *fact, "."]
     return tuple(words)
 
 
-def _probe(
-    tokenizer: Tokenizer, kind: Negatives, negatives: int, rng: np.random.Generator
-) -> tuple[list[int], list[int]]:
+def _probe(tokenizer: Tokenizer, kind: Negatives, count: int, rng: np.random.Generator) -> tuple[list[int], list[int]]:
+    """Return the tokens of a first paragraph, of `count` paragraphs of other documents, and of the facts again."""
     asked = document(rng)
-    avoid = frozenset(fact.name for fact in asked.facts)
-    again = paragraph(rng, asked.topic, [asked.facts[place] for place in rng.permutation(len(asked.facts))])
-    paragraphs = [asked.paragraphs[0], *(_negative(kind, asked, avoid, rng) for _ in range(negatives)), again]
-    ids = tokenizer.encode("".join(map(line, paragraphs))).ids
+    avoid = frozenset(name for name, _ in asked.facts)
+    again = _paragraph(rng, asked.topic, [asked.facts[place] for place in rng.permutation(FACTS)])
+    paragraphs = [asked.paragraphs[0]]
+    others = [topic for topic in range(TOPICS) if topic != asked.topic]
+    for _ in range(count):
+        made = document(rng, topic=asked.topic if kind == "hard" else int(rng.choice(others)), avoid=avoid)
+        paragraphs.append(made.paragraphs[int(rng.integers(len(made.paragraphs)))])
+    ids = tokenizer.encode("".join(map(_line, [*paragraphs, again]))).ids
     first = len(ids) - len(again)
     return ids, [first + place + 1 for place, word in enumerate(again) if word in avoid]
-
-
-def _negative(kind: Negatives, asked: Document, avoid: frozenset[str], rng: np.random.Generator) -> tuple[str, ...]:
-    others = [topic for topic in range(TOPICS) if topic != asked.topic]
-    made = document(rng, topic=asked.topic if kind == "hard" else int(rng.choice(others)), avoid=avoid)
-    return made.paragraphs[int(rng.integers(len(made.paragraphs)))]
 
 
 def echo(rng: np.random.Generator, words: Sequence[str]) -> str:
     """Return a span of random words, repeated verbatim, each time as a line."""
     least, most = _ECHO_WORDS
     count = round(least * (most / least) ** rng.random())
-    span = [*map(str, rng.choice(words, count)), STOP]
-    return line(span) * max(2, -(-_ECHO_TOKENS // len(span)))
+    span = [*rng.choice(words, count).tolist(), "."]
+    return _line(span) * max(2, -(-_ECHO_TOKENS // len(span)))
 
 
 def tokenizer() -> Tokenizer:
     """Return the tokenizer: a word and the blank behind it are one token; every line ends in a full stop."""
-    pieces = ["<unk>", f"{STOP}\n", *(f"{word} " for word in (STOP, *WORDS.all))]
+    pieces = ["<unk>", ".\n", *(f"{word} " for word in (".", *WORDS))]
     made = Tokenizer(models.WordLevel({piece: place for place, piece in enumerate(pieces)}, unk_token="<unk>"))
     made.pre_tokenizer = pre_tokenizers.Split(Regex(r"[^ \n]*[ \n]"), "isolated")
     made.decoder = decoders.Fuse()
     return made
 
 
-def write(sizes: Invented, folder: Path) -> None:
-    """Write the corpus and its tokenizer."""
-    folder.mkdir(parents=True, exist_ok=True)
-    for name, count in (("train", sizes.documents), ("held-out", sizes.held_out)):
-        texts = (document(rng_for(sizes.seed, f"invented-{name}", place)).text for place in range(count))
-        _write_jsonl(folder / f"{name}.jsonl", texts)
-    rngs = (rng_for(sizes.seed, "invented-long", place) for place in range(sizes.long))
-    long = [document(rng, paragraphs=_LONG_PARAGRAPHS).text for rng in rngs]
-    _write_jsonl(folder / "long.jsonl", long)
-    _write_jsonl(folder / "long-gzip.jsonl", of_middling_compression(long))
-    echoes = (echo(rng_for(sizes.seed, "invented-echo", place), WORDS.all) for place in range(sizes.echoes))
-    _write_jsonl(folder / "echoes.jsonl", echoes)
-    store.write_text(folder / "tokenizer.json", tokenizer().to_str())
-
-
-def _write_jsonl(path: Path, texts: Iterable[str]) -> None:
-    lines = (json.dumps({"id": f"{path.stem}-{place}", "text": text}) + "\n" for place, text in enumerate(texts))
-    store.write_text(path, "".join(lines))
+def write_jsonl(path: Path, texts: Iterable[str]) -> None:
+    """Write documents, named by their file and their number."""
+    rows = (json.dumps({"id": f"{path.stem}-{place}", "text": text}) + "\n" for place, text in enumerate(texts))
+    store.write_text(path, "".join(rows))
 
 
 def of_middling_compression(texts: Sequence[str]) -> list[str]:

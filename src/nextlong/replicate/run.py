@@ -3,7 +3,7 @@
 In:  a recipe. Out: `OUT/results.json`, which `nextlong replicate report` draws, and every run, model and measurement below OUT.
 
 One base model learns retrieval on short rows; from it, one model an arm is extended on that arm's sequences, made by ordinary
-runs of the package, with equal tokens. All are measured on probes of a form that no arm trains on (`recall.py`). A killed
+runs of the package, with equal tokens. All are measured on probes of a form that no arm trains on (`small_llama.py`). A killed
 experiment resumes at the first model that is not finished. Seeds are the outer loop, so the seeds that are finished compare all
 arms.
 """
@@ -19,20 +19,28 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import cached_property, partial
+from itertools import product
 from pathlib import Path
 from typing import Any, Final
 
 import numpy as np
+import torch
+from numpy.typing import NDArray
+from rich.console import Console
+from tokenizers import Tokenizer
+from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+from transformers.utils import logging
 
 import nextlong
 from nextlong.engine import store
 from nextlong.errors import RecipeError, RunError
 from nextlong.recipe import Recipe
-from nextlong.replicate import initial, recall
-from nextlong.replicate.invented import Probe
+from nextlong.replicate import small_llama
+from nextlong.replicate.invented import Negatives, Probe
 from nextlong.replicate.recipe import ARMS, CRITERION_NEGATIVES, Arm, Replication
 from nextlong.runs.run import Run
 from nextlong.text import Json
+from nextlong.train import checkpoint, device, loop, metrics
 from nextlong.train.recipe import TrainRecipe
 
 RESULTS: Final = "results.json"
@@ -44,11 +52,13 @@ class Stage:
     """A folder `ABOVE/NAME-<fingerprint>`, named after everything that determines its content, as plain data.
 
     `stage.json` is written last: a stage without it is not finished. Another recipe makes other folders and keeps these.
+    `keys` are those of the training recipe, if the stage is a training.
     """
 
     above: Path
     name: str
     depends_on: Mapping[str, Any]
+    keys: Json = field(default_factory=dict)
 
     @cached_property
     def fingerprint(self) -> str:
@@ -60,6 +70,11 @@ class Stage:
     def folder(self) -> Path:
         """The folder of the stage."""
         return self.above / f"{self.name}-{self.fingerprint}"
+
+    @property
+    def final(self) -> Path:
+        """The folder of a trained model, which `from_pretrained` loads."""
+        return self.folder / "final"
 
     @property
     def is_finished(self) -> bool:
@@ -78,19 +93,6 @@ class Stage:
             self.folder.mkdir(parents=True, exist_ok=True)
             plain = json.loads(json.dumps(self.depends_on, default=str))
             store.write_json(self.folder / _RECORD, {"depends_on": plain, "made": dict(made)})
-
-
-@dataclass(frozen=True)
-class Trained:
-    """A training: its stage, and the keys of its recipe."""
-
-    stage: Stage
-    keys: Json
-
-    @property
-    def final(self) -> Path:
-        """The folder that `from_pretrained` loads."""
-        return self.stage.folder / "final"
 
 
 @dataclass
@@ -140,15 +142,21 @@ class Experiment:
             self.composed[named] = str(Run(named).steps["compose"].manifest["fingerprint"])
         return named
 
+    def standard(self, source: str, tokens: int, sequences: int | str = "all") -> str:
+        """Return the run of one file of the corpus, as the standard method lays it into rows of so many tokens."""
+        return self.run(source, {"method": "standard", "target_tokens": tokens, "sequences": sequences})
+
     def short_runs(self) -> list[str]:
         """Return the runs of short rows: documents, and echoes."""
-        compose = {"method": "standard", "target_tokens": self.recipe.pretrain.tokens, "sequences": "all"}
-        return [self.run(source, compose) for source in ("train", "echoes")]
+        return [self.standard(source, self.recipe.pretrain.tokens) for source in ("train", "echoes")]
 
     def first_run(self) -> str:
         """Return the run of the first leg: echoes alone."""
-        compose = {"method": "standard", "target_tokens": self.recipe.pretrain.echo_tokens, "sequences": "all"}
-        return self.run("echoes", compose)
+        return self.standard("echoes", self.recipe.pretrain.echo_tokens)
+
+    def held_out_run(self) -> str:
+        """Return the run of held-out documents, whose loss is measured."""
+        return self.standard("held-out", self.recipe.extend.row_tokens, self.recipe.measure.rows)
 
     def make_runs(self) -> None:
         """Make the runs of every arm, which the processes that train then find in `composed`."""
@@ -176,14 +184,14 @@ class Experiment:
         """Return the seed of the base model that a seed's models are extended from."""
         return seed if self.recipe.pretrain.models == "seed" else self.recipe.seeds[0]
 
-    def base(self, seed: int) -> Trained | None:
+    def base(self, seed: int) -> Stage | None:
         """Return the base model of a seed, trained leg by leg until retrieval has formed; None if it does not form."""
-        legs: list[Trained] = []
-        while not (legs and legs[-1].stage.record["recall"] >= self.recipe.pretrain.recall):
+        legs: list[Stage] = []
+        while not (legs and legs[-1].record["recall"] >= self.recipe.pretrain.recall):
             if len(legs) == self.recipe.pretrain.most_legs:
                 self.report(
                     f"seed {seed}: after {len(legs)} legs of {self.recipe.pretrain.steps} steps the base model recalls "
-                    f"{100 * legs[-1].stage.record['recall']:.0f} % of the values, not {100 * self.recipe.pretrain.recall:.0f} %; "
+                    f"{100 * legs[-1].record['recall']:.0f} % of the values, not {100 * self.recipe.pretrain.recall:.0f} %; "
                     "the seed is left out"
                 )
                 return None
@@ -191,7 +199,7 @@ class Experiment:
             self.train(legs[-1], criterion=True)
         return legs[-1]
 
-    def _leg(self, seed: int, before: Sequence[Trained]) -> Trained:
+    def _leg(self, seed: int, before: Sequence[Stage]) -> Stage:
         """Return the leg that follows those before; the first is of echoes alone, in shorter rows."""
         asked, runs, row = self.recipe.pretrain, self.short_runs(), self.recipe.pretrain.tokens
         if not before:
@@ -205,28 +213,35 @@ class Experiment:
         }
         return self._trained(f"base-seed{seed}-leg{len(before) + 1}", keys, before[-1] if before else None)
 
-    def finished_base(self, seed: int) -> tuple[Trained, int] | None:
+    def finished_base(self, seed: int) -> tuple[Stage, int] | None:
         """Return the base model of a seed and its number of legs, None if it is not finished; trains nothing."""
-        legs: list[Trained] = []
+        legs: list[Stage] = []
         while len(legs) < self.recipe.pretrain.most_legs:
             legs.append(self._leg(seed, legs))
-            if not legs[-1].stage.is_finished:
+            if not legs[-1].is_finished:
                 return None
-            if legs[-1].stage.record["recall"] >= self.recipe.pretrain.recall:
+            if legs[-1].record["recall"] >= self.recipe.pretrain.recall:
                 return legs[-1], len(legs)
         return None
+
+    @cached_property
+    def config(self) -> LlamaConfig:
+        """The configuration of every model."""
+        vocabulary = Tokenizer.from_file(str(self.corpus.folder / "tokenizer.json")).get_vocab_size()
+        return small_llama.config(
+            vocabulary=vocabulary, row_tokens=self.recipe.extend.row_tokens, **self.recipe.model.model_dump()
+        )
 
     def initial(self, seed: int) -> Path:
         """Return the folder of a seed's model before any training."""
         keys = self.recipe.model.model_dump()
         stage = Stage(self.out / "models", f"initial-seed{seed}", {"model": keys, "seed": seed})
         if not stage.is_finished:
-            vocabulary, row = self.tokenizer.get_vocab_size(), self.recipe.extend.row_tokens
-            initial.save(stage.folder / "final", vocabulary=vocabulary, row_tokens=row, seed=seed, **keys)
+            small_llama.save(stage.final, self.config, seed=seed)
             stage.finish({})
-        return stage.folder / "final"
+        return stage.final
 
-    def extended(self, seed: int, name: str, base: Trained) -> Trained:
+    def extended(self, seed: int, name: str, base: Stage) -> Stage:
         """Return the model of a seed that is extended on an arm; trains nothing."""
         extend = self.recipe.extend
         keys = {
@@ -237,127 +252,91 @@ class Experiment:
         }
         return self._trained(f"{name.replace(', ', '-').replace(' ', '-')}-seed{seed}", keys, base)
 
-    def _trained(self, name: str, keys: Json, before: Trained | None) -> Trained:
+    def _trained(self, name: str, keys: Json, before: Stage | None) -> Stage:
         """Return a training, known by what it is trained on and from, and not by where these lie."""
         composed = [self.composed[run] for run in keys["data"]["runs"]]
-        origin = before.stage.fingerprint if before else self.recipe.model.model_dump()
+        origin = before.fingerprint if before else self.recipe.model.model_dump()
         about = {**keys, "data": {**keys["data"], "runs": composed}, "model": origin}
-        return Trained(Stage(self.out / "models", name, about), keys)
+        return Stage(self.out / "models", name, about, keys)
 
-    def train(self, model: Trained, *, criterion: bool = False) -> None:
+    def train(self, training: Stage, *, criterion: bool = False) -> None:
         """Train a model if it is not finished; measure what ends the training of a base model if asked to."""
-        if model.stage.is_finished:
+        if training.is_finished:
             return
-        made = _train(model)
-        said = f"{model.stage.name}: loss {made['loss']:.3f}, {made['seconds']:.0f} s"
+        torch.set_num_threads(1)
+        keys = training.keys
+        recipe = TrainRecipe.from_dict(
+            {
+                **keys,
+                "data": {**keys["data"], "validation": 0.0},
+                "out": str(training.folder),
+                "memory": {"checkpointing": "none", "loss_block_tokens": keys["training"]["tokens_per_step"]},
+                "checkpoints": {"every_steps": keys["training"]["steps"], "keep_last": 1},
+                "watch": {"spike": None},
+            },
+            origin=training.name,
+        )
+        loop.train(recipe, Console(quiet=True))
+        steps = metrics.read(training.folder / metrics.STEPS)
+        shutil.rmtree(training.folder / checkpoint.FOLDER, ignore_errors=True)
+        made: Json = {
+            "loss": float(np.mean([step["loss"] for step in steps[-10:]])),
+            "tokens": sum(step["tokens"] for step in steps),
+            "seconds": round(sum(step["seconds"] for step in steps), 1),
+            "sha256": hashlib.sha256((training.final / "model.safetensors").read_bytes()).hexdigest(),
+        }
+        said = f"{training.name}: loss {made['loss']:.3f}, {made['seconds']:.0f} s"
         if criterion:
-            probes = recall.probes(
-                self.probe,
-                "hard",
-                negatives=CRITERION_NEGATIVES,
-                count=self.recipe.measure.probes,
-                seed=self.recipe.corpus.seed + 1,
-            )
-            made["recall"] = float(recall.recalled(_loaded(model), probes).mean())
+            asked = self._probes("hard", CRITERION_NEGATIVES, self.recipe.corpus.seed + 1)
+            made["recall"] = float(small_llama.recalled(_loaded(training), asked).mean())
             said += f", recall {100 * made['recall']:.1f} %"
-        model.stage.finish(made)
+        training.finish(made)
         self.report(said)
 
+    def _probes(self, kind: Negatives, negatives: int, seed: int) -> small_llama.Probes:
+        return small_llama.probes(self._probe, kind, negatives=negatives, count=self.recipe.measure.probes, seed=seed)
+
     @cached_property
-    def probe(self) -> Probe:
-        """The maker of probes."""
+    def _probe(self) -> Probe:
         return self.recipe.corpus.probe(self.corpus.folder)
 
     @cached_property
-    def tokenizer(self) -> Any:
-        """The tokenizer of the corpus."""
-        from tokenizers import Tokenizer
-
-        return Tokenizer.from_file(str(self.corpus.folder / "tokenizer.json"))
-
-    @cached_property
-    def probes(self) -> dict[tuple[str, int], recall.Probes]:
+    def probes(self) -> dict[tuple[str, int], small_llama.Probes]:
         """Every probe, by kind and number of negatives."""
-        asked = self.recipe.measure
-        return {
-            (kind, count): recall.probes(
-                self.probe, kind, negatives=count, count=asked.probes, seed=self.recipe.corpus.seed
-            )
-            for kind in recall.KINDS
-            for count in asked.negatives
-        }
-
-    def held_out_run(self) -> str:
-        """Return the run of held-out documents, as the standard method lays them."""
-        compose = {
-            "method": "standard",
-            "target_tokens": self.recipe.extend.row_tokens,
-            "sequences": self.recipe.measure.rows,
-        }
-        return self.run("held-out", compose)
+        pairs = product(small_llama.KINDS, self.recipe.measure.negatives)
+        return {(kind, count): self._probes(kind, count, self.recipe.corpus.seed) for kind, count in pairs}
 
     @cached_property
-    def held_out_rows(self) -> Any:
+    def held_out_rows(self) -> NDArray[np.int64]:
         """Rows of held-out documents, (rows, T)."""
         run = Run(self.held_out_run())
         return np.array([np.asarray(sequence.input_ids, np.int64) for sequence in run.sequences()])
 
-    def measured(self, model: Trained) -> Stage:
+    def measured(self, model: Stage) -> Stage:
         """Return the stage of what is measured of a model."""
-        about = {"model": model.stage.fingerprint, "measure": self.recipe.measure.model_dump(mode="json")}
-        return Stage(self.out / "measured", model.stage.name, about | {"corpus": self.corpus.fingerprint})
+        about = {"model": model.fingerprint, "measure": self.recipe.measure.model_dump(mode="json")}
+        return Stage(self.out / "measured", model.name, about | {"corpus": self.corpus.fingerprint})
 
-    def measure(self, model: Trained) -> None:
+    def measure(self, model: Stage) -> None:
         """Measure a trained model if that is not done."""
         stage = self.measured(model)
         if stage.is_finished:
             return
         loaded, longest = _loaded(model), max(self.recipe.measure.negatives)
-        curves: Json = {kind: {} for kind in recall.KINDS}
+        curves: Json = {kind: {} for kind in small_llama.KINDS}
         for (kind, count), probes in self.probes.items():
-            curves[kind][str(count)] = round(100 * float(recall.recalled(loaded, probes).mean()), 3)
-        losses, bins = recall.losses(loaded, self.held_out_rows), {}
+            curves[kind][str(count)] = round(100 * float(small_llama.recalled(loaded, probes).mean()), 3)
+        losses, bins = small_llama.losses(loaded, self.held_out_rows), {}
         edges = [1, *(length for length in (256, 512, 1024, 2048) if length < self.recipe.extend.row_tokens)]
         for first, last in zip(edges, [*edges[1:], self.recipe.extend.row_tokens], strict=True):
             bins[str(last)] = round(float(losses[first - 1 : last - 1].mean()), 5)
         eager = _loaded(model, attention="eager")
-        thirds = {kind: recall.attention_thirds(eager, self.probes[kind, longest]) for kind in recall.KINDS}
+        thirds = {kind: small_llama.attention_thirds(eager, self.probes[kind, longest]) for kind in small_llama.KINDS}
         attention = {
             kind: {"first": round(100 * first, 3), "last": round(100 * last, 3)}
             for kind, (first, last) in thirds.items()
         }
         stage.finish({"recall": curves, "loss": bins, "attention": attention})
-
-
-def _train(model: Trained) -> Json:
-    """Train a model and return its last loss, tokens, seconds and the hash of its weights."""
-    import torch
-    from rich.console import Console
-
-    from nextlong.train import checkpoint, loop, metrics
-
-    torch.set_num_threads(1)
-    keys, stage = model.keys, model.stage
-    recipe = TrainRecipe.from_dict(
-        {
-            **keys,
-            "data": {**keys["data"], "validation": 0.0},
-            "out": str(stage.folder),
-            "memory": {"checkpointing": "none", "loss_block_tokens": keys["training"]["tokens_per_step"]},
-            "checkpoints": {"every_steps": keys["training"]["steps"], "keep_last": 1},
-            "watch": {"spike": None},
-        },
-        origin=stage.name,
-    )
-    loop.train(recipe, Console(quiet=True))
-    steps = metrics.read(stage.folder / metrics.STEPS)
-    shutil.rmtree(stage.folder / checkpoint.FOLDER, ignore_errors=True)
-    return {
-        "loss": float(np.mean([step["loss"] for step in steps[-10:]])),
-        "tokens": sum(step["tokens"] for step in steps),
-        "seconds": round(sum(step["seconds"] for step in steps), 1),
-        "sha256": hashlib.sha256((model.final / "model.safetensors").read_bytes()).hexdigest(),
-    }
 
 
 def _training(steps: int, tokens: int, row: int, lr: float) -> Json:
@@ -373,69 +352,39 @@ def _training(steps: int, tokens: int, row: int, lr: float) -> Json:
     }
 
 
-def _loaded(model: Trained, *, attention: str = "sdpa") -> Any:
-    import torch
-    from transformers import AutoModelForCausalLM
-    from transformers.utils import logging
-
-    from nextlong.train import device
-
+def _loaded(model: Stage, *, attention: str = "sdpa") -> PreTrainedModel:
     logging.disable_progress_bar()
     loaded = AutoModelForCausalLM.from_pretrained(str(model.final), attn_implementation=attention, dtype=torch.float32)
     return loaded.to(device.accelerator()).eval()
 
 
 def plan(recipe: Replication) -> Iterator[tuple[str, str]]:
-    """Yield what the experiment will take, as facts."""
-    seeds, arms = len(recipe.seeds), len(recipe.arms)
-    leg = recipe.pretrain.steps * recipe.pretrain.tokens_per_step
-    bases = seeds if recipe.pretrain.models == "seed" else 1
-    yield "models", f"{bases} pretrained, {seeds * arms} extended: {', '.join(recipe.arms)}"
-    yield (
-        "training",
-        f"legs of {leg:,} tokens until a base model recalls {100 * recipe.pretrain.recall:.0f} % of the values, "
-        f"then {recipe.extend.trained_tokens:,} tokens an arm",
-    )
-    lengths = ", ".join(map(str, recipe.extend.lengths))
-    yield "runs", f"sequences of {lengths} tokens an arm, from {recipe.corpus.about}"
-    yield (
-        "time",
-        f"{seconds(recipe) / 3600:.1f} core-hours of training steps, measured here; runs and measurements come on top",
-    )
-    yield "out", recipe.out
-
-
-def seconds(recipe: Replication) -> float:
-    """Return the seconds of all training steps on one worker here, if each base model takes three legs; measured on a row."""
-    from transformers import LlamaConfig
-
+    """Yield what the experiment will take, as facts; a training step is timed on a row here."""
     from nextlong.train import forecast
 
-    model, pretrain, extend = recipe.model, recipe.pretrain, recipe.extend
-    config = LlamaConfig(
-        vocab_size=recipe.corpus.vocabulary,
-        hidden_size=model.hidden_size,
-        intermediate_size=model.intermediate_size,
-        num_hidden_layers=model.layers,
-        num_attention_heads=model.heads,
-        max_position_embeddings=extend.row_tokens,
-        tie_word_embeddings=True,
+    pretrain, extend = recipe.pretrain, recipe.extend
+    leg, models = pretrain.steps * pretrain.tokens_per_step, len(recipe.seeds) * len(recipe.arms)
+    bases = len(recipe.seeds) if pretrain.models == "seed" else 1
+    yield "models", f"{bases} pretrained, {models} extended: {', '.join(recipe.arms)}"
+    yield (
+        "training",
+        f"legs of {leg:,} tokens until a base model recalls {100 * pretrain.recall:.0f} % of the values, "
+        f"then {extend.trained_tokens:,} tokens an arm",
+    )
+    lengths = ", ".join(map(str, extend.lengths))
+    yield "runs", f"sequences of {lengths} tokens an arm, from {recipe.corpus.about}"
+    config = small_llama.config(
+        vocabulary=recipe.corpus.vocabulary, row_tokens=extend.row_tokens, **recipe.model.model_dump()
     )
     timed = TrainRecipe.from_dict(
-        {
-            "out": "none",
-            "data": {"runs": ["none"]},
-            "model": {"path": "none"},
-            "training": {"precision": "fp32"},
-            "memory": {"checkpointing": "none"},
-        }
+        {"out": "none", "data": {"runs": ["none"]}, "model": {"path": "none"}}
+        | {"training": {"precision": "fp32"}, "memory": {"checkpointing": "none"}}
     )
-    bases = len(recipe.seeds) if pretrain.models == "seed" else 1
-    short = 3 * pretrain.steps * pretrain.tokens_per_step / pretrain.tokens
-    long = extend.trained_tokens / extend.row_tokens
-    models = len(recipe.seeds) * len(recipe.arms)
-    of_short, of_long = (forecast.measure_row(timed, config, [row]) for row in (pretrain.tokens, extend.row_tokens))
-    return bases * short * of_short + models * long * of_long
+    # Of a base model, three legs are counted.
+    rows = {pretrain.tokens: bases * 3 * leg, extend.row_tokens: models * extend.trained_tokens}
+    seconds = sum(tokens / row * forecast.measure_row(timed, config, [row]) for row, tokens in rows.items())
+    yield "time", f"{seconds / 3600:.1f} core-hours of training steps, measured here; runs and measurements come on top"
+    yield "out", recipe.out
 
 
 def replicate(recipe: Replication, *, report: Callable[[str], None]) -> Json:
@@ -490,7 +439,7 @@ def collect(experiment: Experiment) -> Json:
         for name, model in {"base": base[0], **arms}.items():
             measured = experiment.measured(model)
             if measured.is_finished:
-                models.append({"arm": name, "seed": seed, **model.stage.record, "measured": measured.record})
+                models.append({"arm": name, "seed": seed, **model.record, "measured": measured.record})
                 if name == "base":
                     models[-1]["legs"] = base[1]
     recipe = experiment.recipe.model_dump(mode="json", exclude={"out", "workers"})

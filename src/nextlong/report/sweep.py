@@ -29,7 +29,7 @@ from nextlong.engine.runner import find_done
 from nextlong.errors import NextlongError, RecipeError
 from nextlong.methods.base import described
 from nextlong.reading.files import InputFile
-from nextlong.reading.known_files import input_files, recognise_inputs
+from nextlong.reading.listing import input_files, recognise_inputs
 from nextlong.recipe import Recipe
 from nextlong.report import compare, tables
 from nextlong.runs.run import Run
@@ -218,7 +218,7 @@ def run_variants(
                 variant,
                 _new_seconds(run_dir, there),
                 stats=stats,
-                why_fewer="; ".join(why_fewer(made.recipe, made.steps)),
+                why_fewer="; ".join(why_fewer(made.recipe.compose, made.steps)),
             )
 
 

@@ -10,7 +10,6 @@ for all queries and keeps what reaches the bound, and `mine_block` merges what t
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
@@ -24,12 +23,12 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.lookup import opened
-from nextlong.artifacts.results import MineResult, ShortlistWordsResult
+from nextlong.artifacts.results import MineResult
 from nextlong.engine.estimate import Amounts, Estimate
 from nextlong.engine.executor import Resources
 from nextlong.engine.step import Artifacts, Step, Task, TaskResult, Work
 from nextlong.recipe import Recipe
-from nextlong.recipe.amounts import MOST_QUERIES, blocks, draft_chunks
+from nextlong.recipe.amounts import MOST_QUERIES, blocks
 from nextlong.recipe.keys import AUTO, EXACT
 from nextlong.retrieval.index import NeighbourCount, count_neighbours, index_files, is_exact, queries_of, vectors_of
 from nextlong.retrieval.indexes import costs
@@ -45,7 +44,7 @@ from nextlong.retrieval.indexes.base import (
 from nextlong.retrieval.indexes.exact import guess_kth, rounding_error, sampled_rank
 from nextlong.retrieval.indexes.exact_torch import ROUNDING
 from nextlong.retrieval.sample import query_ranges, read_queries
-from nextlong.retrieval.shortlist import CONTROL, SHORTLISTED
+from nextlong.retrieval.shortlist import judge_shortlist
 
 _BATCH = 8192  # queries searched for at a time, so that a document of a million chunks stays within memory
 _BLOCK_BYTES = 1 << 31  # of vectors that a task of a large exact search holds in memory
@@ -131,16 +130,14 @@ def mine_block(
     k: int,
     scans: Scans | None = None,
     shortlist: Sequence[Path] = (),
-    draft_chunks: float = 0.0,
 ) -> MineResult:
     """Find the candidates of the queries of rows [first, last), by merging `scans` if given; writes `{out}.candidates.arrow`.
 
-    With a `shortlist`, candidates have a positive cosine, because the vectors of all chunks that were not embedded are zero. A
-    sequence takes about `draft_chunks`; as many of the nearest of its meta-chunks are counted by why they were embedded.
+    With a `shortlist`, candidates have a positive cosine, because the vectors of all chunks that were not embedded are zero.
     """
     ids, exclude, before = read_queries(queries, first, last)
     opened_index = open_index(index)
-    candidates, fewest, marked = 0, k if len(ids) else 0, Counter[int]()
+    candidates, fewest, judged, shortlisted = 0, k if len(ids) else 0, 0, 0
     with pa.OSFile(f"{out}.candidates.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.CANDIDATES) as writer:
         for low in range(0, len(ids), _BATCH):
             part = slice(low, low + _BATCH)
@@ -157,28 +154,13 @@ def mine_block(
                 counts = [int(np.count_nonzero(row > 0)) for row in scores]  # descending
                 neighbours = [row[:count] for row, count in zip(neighbours, counts, strict=True)]
                 scores = [row[:count] for row, count in zip(scores, counts, strict=True)]
-                used = np.ceil(draft_chunks / (exclude[part, 1] - exclude[part, 0])).astype(int).tolist()
-                nearest = [row[:count] for row, count in zip(neighbours, used, strict=True)]
-                marked.update(_marks(np.concatenate(nearest), shortlist).tolist())
+                of_part = judge_shortlist(neighbours, shortlist)
+                judged, shortlisted = judged + of_part[0], shortlisted + of_part[1]
             columns = [pa.array(ids[part]), _lists(neighbours, pa.int64()), _lists(scores, pa.float32())]
             writer.write_batch(pa.record_batch(columns, schema=schemas.CANDIDATES))
             candidates += sum(map(len, neighbours))
             fewest = min(fewest, *map(len, neighbours))
-    return MineResult(
-        queries=len(ids),
-        candidates=candidates,
-        fewest=fewest,
-        nearest_shortlisted=marked[SHORTLISTED],
-        nearest_control=marked[CONTROL],
-    )
-
-
-def _marks(ids: NDArray[np.int64], shortlist: Sequence[Path]) -> NDArray[np.uint8]:
-    """Return why each chunk was embedded, shape (n,)."""
-    if not len(ids):
-        return np.empty(0, np.uint8)
-    marks: NDArray[np.uint8] = lookup.by_shard(ids, lambda shard, rows: [opened(shortlist[shard])[rows]])[0]
-    return marks
+    return MineResult(queries=len(ids), candidates=candidates, fewest=fewest, judged=judged, shortlisted=shortlisted)
 
 
 def _merge(scans: Scans, first: int, queries_QD: NDArray[np.float32], k: int) -> tuple[Neighbours, NDArray[np.int64]]:
@@ -348,11 +330,7 @@ def mine_steps(
             scans = Scans(tuple(done["least_scores"].files(".least.npy")), stems)
         mine = partial(mine_block, queries=path, index=files, k=k, scans=scans)
         if shortlist:
-            marks, words = (
-                done["shortlist"].files(".shortlist.npy"),
-                done["shortlist_words"].result(ShortlistWordsResult),
-            )
-            mine = partial(mine, shortlist=marks, draft_chunks=draft_chunks(recipe, words.chunk_chars))
+            mine = partial(mine, shortlist=done["shortlist"].files(".shortlist.npy"))
         each = [partial(mine, first=first, last=last) for first, last in query_ranges(path)]
         return Work(each, gpu="unused" if is_built(files.index) or scans else None)
 
@@ -362,4 +340,4 @@ def mine_steps(
         least = Step("least_scores", 2, config, given, least_tasks, estimate=_LEAST)
         scan = Step("scan", 1, config, (*given, least), scan_tasks, MineResult, resources=resources, estimate=_SCAN)
         before = [least, scan]
-    return [*before, Step(name, 4, config, (*given, *before), tasks, MineResult, resources=resources, estimate=_MINE)]
+    return [*before, Step(name, 5, config, (*given, *before), tasks, MineResult, resources=resources, estimate=_MINE)]

@@ -1,13 +1,17 @@
 """Shortlist: choose by words which chunks are embedded, so that a transformer encodes a part of the corpus.
 
 In:  DOCUMENTS and CHUNKS, the sampled META_DOCUMENTS.
-Out: SHORTLIST, uint8 (chunks,) for each shard: 0 is not embedded, SHORTLISTED and CONTROL are.
+Out: SHORTLIST, uint8 (chunks,) for each shard: the bits SHORTLISTED and CONTROL; chunks with either are embedded.
 
 Shortlisted are the chunks of the meta-documents, and for each meta-chunk about as many of the best chunks by BM25 as its share
 of `mine.shortlist_chunks` (the idea: LiteLong, arXiv 2509.15568). A ranking of the whole corpus for each meta-chunk would have to
 be merged from all shards. Instead, a sample of chunks tells which score the chunk at that rank has, and each shard marks its
 chunks that reach this score for some meta-chunk. Up to _SAMPLED chunks the sample is the whole corpus, and the ranks are exact.
-CONTROL is a random sample of the other chunks: how many of these are among the nearest tells how much the shortlist misses.
+
+CONTROL is a random 1 % of all chunks, shortlisted or not. All of them are embedded, so the nearest of them to a meta-chunk is
+known, and so is whether the shortlist has it. Among all chunks, the nearest of a random share s has the rank r with probability
+s·(1 − s)^(r − 1), 100 on average: how often it is shortlisted is an unbiased estimate of the share of chunks at such ranks that
+are. The control chunks among the nearest *embedded* chunks would not tell that: these reach deeper ranks.
 
 BM25 is Lucene's (k1 = 1.2, b = 0.75). Of a meta-chunk, only the words with the highest weight are looked up, as in Lucene's
 "more like this": words that most chunks have cost most of the time and decide little.
@@ -24,9 +28,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts.finished import chunks_of
-from nextlong.artifacts.lookup import chunk_keys, count_chunks, iter_chunk_texts, opened, sample_texts
-from nextlong.artifacts.resolve import CorpusFiles
+from nextlong.artifacts import lookup
+from nextlong.artifacts.finished import CorpusFiles, chunks_of
+from nextlong.artifacts.lookup import chunk_keys, count_chunks, iter_chunk_texts, sample_texts
 from nextlong.artifacts.results import MineResult, ShortlistResult, ShortlistWordsResult
 from nextlong.engine.estimate import Amounts, Estimate, per_shard
 from nextlong.engine.step import Artifacts, Step, Task, TaskResult
@@ -42,7 +46,10 @@ if TYPE_CHECKING:
 
 SHORTLISTED: Final = 1
 CONTROL: Final = 2
-CONTROL_SHARE: Final = 0.01  # of the chunks that are not shortlisted
+CONTROL_SHARE: Final = 0.01
+_LEAST_JUDGED: Final = (
+    0.95  # of the meta-chunks; with fewer, the deeper ranks are left out (`mine.candidates` is small)
+)
 _SAMPLED: Final = 1 << 17  # chunks
 _LEAST_RANK: Final = 2  # in the sample: the score at a lower rank would be chance
 _QUERY_WORDS: Final = 48
@@ -162,32 +169,45 @@ def mark_shard(
             asked = sparse.csr_matrix((counts, columns, ends), shape=(len(least), len(vocabulary.hashes)))
             for begin, scores in _scores(asked, weights):
                 reached = least[begin : begin + scores.shape[0]]
-                marks[scores.indices[scores.data >= np.repeat(reached, np.diff(scores.indptr))]] = SHORTLISTED
+                marks[scores.indices[scores.data >= np.repeat(reached, np.diff(scores.indptr))]] |= SHORTLISTED
     metas = np.load(meta_documents)
     own = chunk_ids_of(metas[schemas.shard_of(metas["first_chunk"]) == shard])
-    marks[schemas.row_of(own)] = SHORTLISTED
+    marks[schemas.row_of(own)] |= SHORTLISTED
     np.save(f"{out}.shortlist.npy", marks)
-    shortlisted, control = (int((marks == mark).sum()) for mark in (SHORTLISTED, CONTROL))
-    return ShortlistResult(chunks=len(marks), shortlisted=shortlisted, control=control)
+    return ShortlistResult(chunks=len(marks), embedded=int(np.count_nonzero(marks)))
 
 
 def embedded_rows(chunks: Path, shortlist: Path | None) -> NDArray[np.int64]:
     """Return the rows of a shard's chunks that are embedded, ascending: all of them without a shortlist."""
-    return np.arange(count_chunks(chunks)) if shortlist is None else np.flatnonzero(opened(shortlist))
+    return np.arange(count_chunks(chunks)) if shortlist is None else np.flatnonzero(lookup.opened(shortlist))
+
+
+def judge_shortlist(neighbours: Sequence[NDArray[np.int64]], shortlist: Sequence[Path]) -> tuple[int, int]:
+    """Return how many queries have a control chunk among their neighbours, and the nearest of how many is shortlisted."""
+    ids = np.concatenate([np.empty(0, np.int64), *neighbours])
+    if not len(ids):
+        return 0, 0
+    (marks,) = lookup.by_shard(ids, lambda shard, rows: [lookup.opened(shortlist[shard])[rows]])
+    query_of = np.repeat(np.arange(len(neighbours)), [len(row) for row in neighbours])
+    controls = np.flatnonzero(marks & CONTROL)
+    _, first = np.unique(query_of[controls], return_index=True)
+    return len(first), int(np.count_nonzero(marks[controls[first]] & SHORTLISTED))
 
 
 def describe_shortlist(done: Artifacts) -> str:
-    """Return how much of a finished run was embedded, and what a search of all chunks would have found more; empty without one."""
+    """Return how much of a finished run was embedded, and which share of the nearest that is; empty without a shortlist."""
     if "shortlist" not in done:
         return ""
     shards, mined = done["shortlist"].results(ShortlistResult), done["mine"].results(MineResult)
-    total, control = sum(shard.chunks for shard in shards), sum(shard.control for shard in shards)
-    embedded = control + sum(shard.shortlisted for shard in shards)
-    found = sum(one.nearest_shortlisted for one in mined)
-    missed = sum(one.nearest_control for one in mined) / CONTROL_SHARE
+    total, embedded = sum(shard.chunks for shard in shards), sum(shard.embedded for shard in shards)
+    share = f"bm25: {embedded:,} of {total:,} chunks embedded ({embedded / max(1, total):.1%})"
+    judged, queries = sum(one.judged for one in mined), sum(one.queries for one in mined)
+    if judged < max(1, _LEAST_JUDGED * queries):
+        return share
+    found = sum(one.shortlisted for one in mined) / judged
     return (
-        f"bm25: {embedded:,} of {total:,} chunks embedded ({embedded / max(1, total):.1%}), about "
-        f"{found / max(1.0, found + missed):.0%} of the nearest that sequences need (estimated from {counted(control, 'chunk')})"
+        f"{share}; the shortlist has about {found:.0%} of the chunks around rank {1 / CONTROL_SHARE:.0f} of a meta-chunk "
+        f"(estimated from {counted(judged, 'meta-chunk')} and a random {CONTROL_SHARE:.0%} of all chunks)"
     )
 
 
@@ -313,7 +333,7 @@ def shortlist_steps(recipe: Recipe, ingest: Step, chunk: Step, meta_documents: S
     }
     inputs = (ingest, chunk, meta_documents, words)
     queries = Step("shortlist_queries", 1, asked, inputs, choose, estimate=_QUERIES)
-    shortlist = Step("shortlist", 1, {"seed": seed}, (*inputs, queries), mark, ShortlistResult, estimate=_MARKS)
+    shortlist = Step("shortlist", 2, {"seed": seed}, (*inputs, queries), mark, ShortlistResult, estimate=_MARKS)
     return [words, queries, shortlist]
 
 

@@ -37,7 +37,7 @@ from nextlong.runs import card as runs_card
 from nextlong.runs import data_folder, stats
 from nextlong.runs.run import Run, check_mix
 from nextlong.runs.stats import Stats
-from nextlong.sequences.steps import check_eod
+from nextlong.sequences.tokenizer import check_eod
 
 MIX_FILE = "mix.json"
 

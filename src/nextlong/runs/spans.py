@@ -9,6 +9,7 @@ or their parts.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -18,7 +19,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.resolve import CorpusFiles
+from nextlong.artifacts.finished import CorpusFiles
 
 CHUNK_ROLES = (schemas.META, schemas.NEGATIVE, schemas.DOCUMENT)  # of spans that hold a document's text
 ABOUT_ROLES = (schemas.META, schemas.DOCUMENT)  # … of documents that a sequence is about
@@ -56,15 +57,22 @@ class Block(NamedTuple):
 
 def read_blocks(path: Path, take: int, corpus: CorpusFiles, *, first: int = 0) -> Iterator[Block]:
     """Yield the sequences [first, take) of a SEQUENCES file."""
-    with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-        batches: list[pa.RecordBatch] = []
-        held = 0
-        for number in range(first, take):
-            batches.append(reader.get_batch(number))
-            held += len(batches[-1].column("role").values)
-            if held >= _BLOCK_SPANS or number == take - 1:
-                yield _block(pa.Table.from_batches(batches), corpus)
-                batches, held = [], 0
+    reader = _reader(lookup.file_version(path))
+    batches: list[pa.RecordBatch] = []
+    held = 0
+    for number in range(first, take):
+        batches.append(reader.get_batch(number))
+        held += len(batches[-1].column("role").values)
+        if held >= _BLOCK_SPANS or number == take - 1:
+            yield _block(pa.Table.from_batches(batches), corpus)
+            batches, held = [], 0
+
+
+# A file has a batch for each sequence, so opening one of a million takes milliseconds. Pages of a memory map would count as
+# memory of the process once they were read.
+@lru_cache(maxsize=1)
+def _reader(file: lookup.FileVersion) -> pa.RecordBatchFileReader:
+    return pa.ipc.open_file(pa.OSFile(str(file.path)), options=pa.ipc.IpcReadOptions(use_threads=False))
 
 
 def _block(table: pa.Table, corpus: CorpusFiles) -> Block:

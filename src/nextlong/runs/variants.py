@@ -73,7 +73,7 @@ def _why_fewer(variant: Variant) -> str:
         return ""
     try:
         run = Run(variant.named)
-        return "; ".join(why_fewer(run.recipe, run.steps))
+        return "; ".join(why_fewer(run.recipe.compose, run.steps))
     except (RunError, KeyError):  # a step is damaged, of which `verify` tells
         return "unknown: its steps cannot be read"
 

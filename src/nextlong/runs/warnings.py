@@ -7,10 +7,12 @@ Out: `Warned`, in the order of `CHECKS`; none where nothing looks poor. Why each
 from __future__ import annotations
 
 import math
+import shlex
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from nextlong.artifacts.finished import read_tokenizer
 from nextlong.artifacts.results import ChunkResult, IngestResult, LeftOutResult, TokenizerResult
 from nextlong.corpus.exclude import met_none
 from nextlong.export.arrange import LEAST_FILL, SplitResult, fill, percent
@@ -19,10 +21,9 @@ from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe
 from nextlong.runs.measures import OVERUSED, bytes_per_token
 from nextlong.schemas import DropReason, Layout
-from nextlong.sequences.corpus_size import LONGER, MOST_DROPPED
-from nextlong.sequences.special_tokens import Ends, find_ends
+from nextlong.sequences.shortfall import LONGER, MOST_DROPPED
 from nextlong.sequences.token_chars import lossy_tokenizer
-from nextlong.sequences.tokenizer import local_path, tokenizer_of
+from nextlong.sequences.tokenizer import Ends, find_ends, local_path
 from nextlong.text import counted
 
 if TYPE_CHECKING:
@@ -56,6 +57,10 @@ class Warned:
     name: str
     message: str
     change: str = ""
+
+    def of(self, named: str) -> Warned:
+        """Return it with the name of the run in its commands, which say RUN in files and in the card, which is published."""
+        return replace(self, message=self.message.replace(" RUN ", f" {shlex.quote(named)} "))
 
     def __str__(self) -> str:
         """Return the message and, for looking it up, the name."""
@@ -269,7 +274,7 @@ def _no_eos(seen: Seen) -> str:
 
 def _ends(run: Run) -> Ends:
     """Return the special tokens that the files of the run's tokenizer name."""
-    tokenizer = tokenizer_of(run.steps["tokenizer"].file(".tokenizer.json"))
+    tokenizer = read_tokenizer(run.steps["tokenizer"].file(".tokenizer.json"))
     return find_ends(tokenizer, local_path(run.recipe.tokenizer.source or "").parent)
 
 

@@ -1,29 +1,52 @@
 """Compose: fit each draft to exactly T tokens.
 
-In:  DRAFTS and the token count of every chunk that they name.
+In:  DRAFTS, the token count of every chunk that they name, and the text of chunks that are cut.
 Out: SEQUENCES: spans that tile [0, T), each the first tokens of a chunk, a separator, or a special token.
 
-`fit.py` has the rules; here the lengths are looked up. Only the text of chunks that are cut is read (`truncate.py`).
+`fit.py` has the rules; here the lengths are looked up, and the text decides where a chunk is cut: between two characters where
+such a place is near, after at least a character of a negative, and so that what is left repeats neither the meta-document nor
+another negative (docs/decisions/0005-near-duplicates.md).
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property, lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple, get_args
+from typing import Literal, NamedTuple, get_args
 
 import numpy as np
 import pyarrow as pa
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.results import ComposeResult
-from nextlong.artifacts.tokens import TokenStore
+from nextlong.artifacts.finished import CorpusFiles, chunks_of, corpus, read_tokenizer, special_ids, token_store
+from nextlong.artifacts.lookup import TokenStore
+from nextlong.artifacts.resolve import Cuts, cuts_of
+from nextlong.artifacts.results import ChunkResult, ComposeResult, ReferencedChunksResult, TokenizerResult
+from nextlong.engine.estimate import Estimate, one
+from nextlong.engine.step import Artifacts, Step, Task
+from nextlong.recipe import Compose
+from nextlong.recipe.amounts import MIN_GAP_CHUNKS, blocks
+from nextlong.recipe.keys import NEGATIVES
+from nextlong.retrieval.near_duplicates.rule import find_near_duplicates
+from nextlong.retrieval.near_duplicates.shingles import (
+    Document,
+    Shingles,
+    ShingleStore,
+    document_of,
+    shingle_store,
+    shingles,
+)
 from nextlong.rng import rng_for
 from nextlong.schemas import DropReason, Layout
 from nextlong.sequences.fit import (
+    Cut,
+    Cutter,
     Dropped,
     Fit,
     Group,
@@ -34,7 +57,8 @@ from nextlong.sequences.fit import (
     compose_spans,
     concatenate_spans,
 )
-from nextlong.sequences.truncate import ComposeInputs, TextCutter
+from nextlong.sequences.shortfall import has_gaps, is_extended
+from nextlong.text import Json
 
 _PIECES_HELD = 200_000  # about 60 MB
 _DROPPED_EXAMPLES = 100  # for each reason and task: first chunk, chunks of the (meta-)documents, tokens
@@ -112,6 +136,17 @@ def compose(
     return Composed(input_ids, spans)
 
 
+@dataclass(frozen=True, kw_only=True)
+class ComposeInputs:
+    """What composing looks chunks up in; `near_duplicates`: (SHINGLES, WEIGHTS, threshold), None where they may stay."""
+
+    tokens: TokenStore
+    corpus: CorpusFiles
+    token_chars: Path
+    tokenizer: Path
+    near_duplicates: tuple[ShingleStore, Path, float] | None = None
+
+
 def compose_drafts(
     out: Path,
     *,
@@ -157,7 +192,11 @@ def compose_drafts(
                     negatives = {span.chunk for span in spans if span.role == schemas.NEGATIVE}
                     uses.update(negatives)
                     blocked.update(chunk for chunk in negatives if uses[chunk] >= max_uses)
-                writer.write_batch(_sequence_batch(draft, method, spans))
+                names = ("chunk_id", "role", "group", "token_start", "token_end", "score")
+                columns = {name: [column] for name, column in zip(names, zip(*spans, strict=True), strict=True)}
+                same = {name: draft.column(name) for name in ("sequence_id", "key", "layout")}
+                row = {**same, "method": [method], **columns}
+                writer.write_batch(pa.RecordBatch.from_pydict(row, schema=schemas.SEQUENCES))
                 kept[-1] += 1
     return ComposeResult(
         sequences=sum(kept),
@@ -184,23 +223,12 @@ def _compose_draft(
     if draft.column("layout")[0].as_py() != Layout.EXTENDED:
         return concatenate_spans(pieces, draft.column("group").values.to_pylist(), rules, cutter=cutter)
     groups = [Group(pieces[a], pieces[a + 1 : b]) for a, b in zip(starts, [*starts[1:], len(pieces)], strict=True)]
+    near_duplicates: dict[int, list[int]] = {}
+    for one_chunk, other in draft.column("near_duplicates").values.to_numpy().reshape(-1, 2).tolist():
+        near_duplicates.setdefault(one_chunk, []).append(other)
+        near_duplicates.setdefault(other, []).append(one_chunk)
     rng = rng_for(seed, "position", draft.column("sequence_id")[0].as_py())
-    return compose_spans(
-        groups, rules, rng=rng, blocked=blocked, near_duplicates=_near_duplicates(draft), cutter=cutter
-    )
-
-
-def _near_duplicates(draft: pa.RecordBatch) -> dict[int, list[int]]:
-    """Return the near-duplicates of each chunk of a draft that has any."""
-    # (2n,) each: every pair in both directions, then sorted by the first chunk, so that a chunk's partners are consecutive.
-    pairs = draft.column("near_duplicates").values.to_numpy().reshape(-1, 2)
-    one, others = np.concatenate([pairs, pairs[:, ::-1]]).T
-    order = np.argsort(one, kind="stable")
-    firsts = np.flatnonzero(np.diff(one[order], prepend=schemas.NO_CHUNK))
-    bounds = pairwise([*firsts.tolist(), len(order)])
-    return {
-        chunk: others[order[a:b]].tolist() for chunk, (a, b) in zip(one[order[firsts]].tolist(), bounds, strict=True)
-    }
+    return compose_spans(groups, rules, rng=rng, blocked=blocked, near_duplicates=near_duplicates, cutter=cutter)
 
 
 def _drafts_and_pieces(
@@ -237,18 +265,148 @@ def _pieces_of(drafts: Sequence[pa.RecordBatch], tokens: TokenStore, chunks: Seq
     return [pieces[first:last] for first, last in pairwise([0, *ends])]
 
 
-def _sequence_batch(draft: pa.RecordBatch, method: str, spans: Sequence[Span]) -> pa.RecordBatch:
-    chunk, role, group, start, end, score = zip(*spans, strict=True)
-    return pa.RecordBatch.from_pydict(
-        {
-            **{name: draft.column(name) for name in ("sequence_id", "key", "layout")},
-            "method": [method],
-            "chunk_id": [chunk],
-            "role": [role],
-            "group": [group],
-            "token_start": [start],
-            "token_end": [end],
-            "score": [score],
-        },
-        schema=schemas.SEQUENCES,
+class TextCutter(Cutter):
+    """Cuts the chunks of one sequence, whose meta-document, if it has one, consists of `meta_chunks`."""
+
+    trimmed_tokens = 4  # a character has at most four bytes, hence byte-level tokens
+
+    def __init__(self, inputs: ComposeInputs, meta_chunks: Sequence[int], *, separator_tokens: int) -> None:
+        """Read nothing yet: most sequences need the text of one chunk and of their meta-document only."""
+        super().__init__(separator_tokens)
+        self._inputs, self._meta_chunks = inputs, meta_chunks
+        self._looked_up = lru_cache(maxsize=1)(self._look_up)
+
+    def negative(self, piece: Piece, budget: int, placed: Sequence[int]) -> Cut | None:
+        """Return the longest cut that fills the budget, with separators behind it unless it ends in a newline."""
+        if piece.tokens < budget - self.separator_tokens:
+            return None
+        text, cuts = self._looked_up(piece.chunk)
+        for cut in self._possible_cuts(piece, budget):
+            kept = int(cuts.chars[cut.tokens])
+            if kept and cuts.between[cut.tokens] and text[:kept].endswith("\n") == cut.closed:
+                break
+        else:
+            cut, kept = Cut(budget, closed=True), int(cuts.chars[budget]) if budget <= piece.tokens else 0
+        return cut if kept and not self._repeats(text[:kept], placed) else None
+
+    def end(self, piece: Piece, tokens: int) -> int:
+        """Return the most tokens, of `tokens` or up to four fewer, that end between two characters; else `tokens`."""
+        _, cuts = self._looked_up(piece.chunk)
+        fewest = max(1, tokens - self.trimmed_tokens) if self.separator_tokens else tokens
+        return next((n for n in range(tokens, fewest - 1, -1) if cuts.between[n] and cuts.chars[n]), tokens)
+
+    def _possible_cuts(self, piece: Piece, budget: int) -> Iterator[Cut]:
+        if budget <= piece.tokens:
+            yield Cut(budget, closed=True)
+        if self.separator_tokens:
+            most = budget - self.separator_tokens
+            for tokens in range(most, most - self.trimmed_tokens - 1, -1):
+                if 1 <= tokens < piece.tokens or tokens == piece.tokens == most:
+                    yield Cut(tokens, closed=False)
+
+    def _look_up(self, chunk: int) -> tuple[str, Cuts]:
+        """Return the text of a chunk and where it may be cut."""
+        chunk_ids = np.array([chunk])
+        (text,) = self._inputs.corpus.texts(chunk_ids).tolist()
+        starts, stops = self._inputs.tokens.bounds(chunk_ids)
+        ids, _ = self._inputs.tokens.ids(chunk_ids, starts=starts, stops=stops)
+        token_chars = np.load(self._inputs.token_chars, mmap_mode="r")
+        tokenizer = partial(read_tokenizer, self._inputs.tokenizer)
+        return text, cuts_of(ids, chars=len(text), token_chars=token_chars, text_of=lambda: text, tokenizer=tokenizer)
+
+    @cached_property
+    def _document(self) -> Document:
+        return document_of(self._inputs.corpus.texts(np.array(self._meta_chunks)).tolist())
+
+    def _repeats(self, visible: str, placed: Sequence[int]) -> bool:
+        """Say whether what is left of a chunk is a near-duplicate of the meta-document or of a chunk that is placed."""
+        if self._inputs.near_duplicates is None:
+            return False
+        store, weights, threshold = self._inputs.near_duplicates
+        own, others = shingles([visible]), store.of(np.array(placed, np.int64))
+        # Only placed chunks that share a shingle with the text are compared: text 0 is the cut one, then these.
+        owners = np.repeat(np.arange(len(placed)), np.diff(others.offsets))
+        sharing = np.unique(owners[np.isin(others.hashes, own.hashes)]).tolist()
+        pieces = [others.hashes[others.offsets[other] : others.offsets[other + 1]] for other in sharing]
+        compared = Shingles(np.concatenate([own.hashes, *pieces]), np.cumsum([0, len(own.hashes), *map(len, pieces)]))
+        copies = find_near_duplicates(
+            compared, document=self._document, weights=lookup.opened(weights), threshold=threshold
+        )
+        return bool(copies.of_document[0]) or bool((copies.pairs == 0).any())
+
+
+def compose_step(
+    compose: Compose, inputs: Sequence[Step], *, target_tokens: int, seed: int, near_duplicates: float | None
+) -> Step:
+    """DRAFTS and token counts → SEQUENCES.
+
+    Where shingles and weights are among the `inputs`, negatives are compared again, by the threshold `near_duplicates`, where
+    they are cut.
+    """
+    max_uses = compose.max_uses if is_extended(compose) else None
+    reuse: Literal["free", "never"] = "free" if NEGATIVES[compose.negatives].repeat_meta_chunk else "never"
+    config: Json = {
+        "method": compose.method,
+        "target_tokens": target_tokens,
+        "fit": compose.fit,
+        "min_gap_tokens": compose.min_gap_tokens if has_gaps(compose) else None,
+        "position": compose.position,
+        "reuse": reuse,
+        "seed": seed,
+        "max_uses": max_uses,
+    }
+
+    def min_gap_tokens(done: Artifacts) -> int:
+        """Return `compose.min_gap_tokens`; auto: half of the tokens of a mean chunk of the corpus, by E."""
+        if not has_gaps(compose):
+            return 0
+        if compose.min_gap_tokens != "auto":
+            return compose.min_gap_tokens
+        shards = chunks_of(done).results(ChunkResult)
+        chars = sum(shard.chars for shard in shards) / max(1, sum(shard.chunks for shard in shards))
+        chunk_tokens = chars / done["tokenizer"].result(TokenizerResult).chars_per_token
+        return max(1, math.ceil(MIN_GAP_CHUNKS * chunk_tokens))
+
+    def tasks(done: Artifacts) -> list[Task]:
+        special = special_ids(done)
+        compared = None
+        if "weights" in done and near_duplicates is not None and compose.fit == "exact":
+            compared = (shingle_store(done), done["weights"].file(".weights.npy"), near_duplicates)
+        task = partial(
+            compose_drafts,
+            inputs=ComposeInputs(
+                tokens=token_store(done),
+                corpus=corpus(done),
+                token_chars=done["tokenizer"].file(".tokenchars.npy"),
+                tokenizer=done["tokenizer"].file(".tokenizer.json"),
+                near_duplicates=compared,
+            ),
+            rules=Rules(
+                target_tokens=target_tokens,
+                fit=compose.fit,
+                min_gap_tokens=min_gap_tokens(done),
+                position=compose.position,
+                reuse=reuse,
+                separator_tokens=len(special.separator),
+                bos_tokens=len(special.bos),
+                eos_tokens=len(special.eos),
+            ),
+            method=compose.method,
+            seed=seed,
+            max_uses=max_uses,
+        )
+        drafts = done["draft"].files(".drafts.arrow")
+        takes = done["referenced_chunks"].result(ReferencedChunksResult).take
+        if max_uses is not None:
+            return [partial(task, drafts=drafts, take=takes)]
+        return [partial(task, drafts=[path], take=[take]) for path, take in zip(drafts, takes, strict=True)]
+
+    estimate = Estimate(
+        work="drafted_chunks",
+        seconds=1e-5,
+        disk="drafted_chunks",
+        bytes=30,
+        # With max_uses, what a sequence may take depends on the sequences before it.
+        tasks=one if max_uses is not None else lambda amounts: blocks(amounts.drafts, amounts.queries),
     )
+    return Step("compose", 6, config, tuple(inputs), tasks, ComposeResult, estimate=estimate)

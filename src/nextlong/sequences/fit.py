@@ -9,7 +9,7 @@ next. Negatives are whole, and only the last one of the sequence is cut, so ever
 `fit="paper"`: concatenate, cut at T, drop what is shorter (paper §3.1.2). The other methods do the same with documents.
 
 A separator follows each chunk that does not end in a newline, so that no two texts run into each other. A `Cutter` decides
-where a chunk may be cut: by lengths alone here, by the text in `truncate.py`.
+where a chunk may be cut: by lengths alone here, by the text in `compose.py`.
 """
 
 from __future__ import annotations

@@ -1,6 +1,6 @@
 """Tokenize: the chunks that drafts refer to, once each.
 
-In:  DOCUMENTS and CHUNKS of shards, the sorted chunk rows wanted of each, a tokenizer.json, TOKENS of earlier drafts.
+In:  DRAFTS; DOCUMENTS and CHUNKS of all shards, a tokenizer.json, TOKENS of earlier drafts.
 Out: TOKENS, a shard: flat ids (uint32) and offsets (int64, one more than chunks), both memory-mappable `.npy`; ids of the i-th
 wanted row are ids[offsets[i]:offsets[i + 1]].
 No special tokens are added; composing does that. A special token's name inside the corpus' text is text.
@@ -9,133 +9,54 @@ Rows that earlier drafts of the same run wanted are copied: another length or me
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts, read_chunks, write_header
-from nextlong.artifacts.results import ReferencedChunksResult, TokensResult
+from nextlong.artifacts.results import ChunkResult, ReferencedChunksResult, TokensResult
+from nextlong.engine.estimate import Estimate
+from nextlong.engine.runner import open_done
+from nextlong.engine.step import Artifact, Artifacts, Step, Task
+from nextlong.errors import RunError
+from nextlong.recipe.amounts import TOKENIZER_BYTES
 from nextlong.sequences.encode import Engine, TextEncoder, kept_encoder
 
 Known = tuple[Path, Path, Path]  # rows, offsets and ids of this shard
 
 _COPIED_ROWS = 4096  # at a time
+# A worker keeps fastokens, which loads in the time that it takes to encode 200 MB, from task to task. Of less, several idle
+# workers are done sooner than one.
+_CHARS_OF_A_TASK: Final = 40_000_000
 
 
-class Wanted(NamedTuple):
-    """A shard, the rows wanted of it (.npy, sorted int64, shape (n,)), and what earlier drafts have of it."""
+def referenced_chunks_step(chunk: Step, draft: Step, *, limit: int | None) -> Step:
+    """The first `limit` DRAFTS, None for all → the chunks that they name."""
 
-    shard: int
-    documents: Path
-    chunks: Path
-    rows: Path
-    known: Sequence[Known] = ()
+    def tasks(done: Artifacts) -> list[Task]:
+        drafts, chunks = done["draft"].files(".drafts.arrow"), chunks_of(done).files(".chunks.arrow")
+        return [partial(list_referenced_chunks, drafts=drafts, chunks=chunks, limit=limit)]
 
-
-def tokenize_shards(out: Path, *, wanted: Sequence[Wanted], tokenizer: Path, engine: Engine) -> TokensResult:
-    """Encode what is wanted of shards into `{out}.{shard}.ids.npy` and `{out}.{shard}.offsets.npy`.
-
-    What is known is copied from there; the bytes are the same without. The files are wrong if there is a mismatch.
-    """
-    encoder = kept_encoder(tokenizer, engine)
-    encoder.check_anew()
-    new_chars = 0
-    for shard in wanted:
-        table, rows = read_chunks(shard.chunks, ("start", "end")), np.load(shard.rows)
-        new = rows[~_are_known(rows, shard)]
-        new_chars += int((table["end"][new] - table["start"][new]).sum())
-    encoder.expect(new_chars)
-    shards = [_tokenize_shard(Path(f"{out}.{shard.shard:05d}"), shard, encoder) for shard in wanted]
-    return TokensResult(
-        chunks=sum(shard.chunks for shard in shards),
-        tokens=sum(shard.tokens for shard in shards),
-        chars=sum(shard.chars for shard in shards),
-        copied_chunks=sum(shard.copied_chunks for shard in shards),
-        mismatches=encoder.mismatches,  # those of earlier tasks too, whose ids it would have to doubt
+    estimate = Estimate(
+        # 0.03 ms a draft of 400 chunks, 0.1 ms a shard: a sample, whose milliseconds are mostly start-up, cannot tell.
+        work=lambda amounts: amounts.drafted_chunks + amounts.chunks / 40,
+        seconds=8e-8,
+        disk="referenced_chunks",
+        bytes=8,
+        memory="chunks",
+        rate="",
     )
-
-
-def _are_known(rows: NDArray[np.int64], shard: Wanted) -> NDArray[np.bool_]:
-    is_known = np.zeros(len(rows), bool)
-    for known_rows, _, _ in shard.known:
-        is_known |= np.isin(rows, np.load(known_rows), assume_unique=True)
-    return is_known
-
-
-def _tokenize_shard(out: Path, shard: Wanted, encoder: TextEncoder) -> TokensResult:
-    rows = np.load(shard.rows)
-    is_known = _are_known(rows, shard)
-    if is_known.any():
-        _write_merged(out, rows, is_known, shard=shard, encoder=encoder)
-    else:
-        _write_encoded(out, rows, shard=shard, encoder=encoder)
-    table = read_chunks(shard.chunks)
-    return TokensResult(
-        chunks=len(rows),
-        tokens=int(np.load(f"{out}.offsets.npy", mmap_mode="r")[-1]),
-        chars=int((table["end"][rows] - table["start"][rows]).sum()),
-        copied_chunks=int(is_known.sum()),
-        mismatches=0,
+    return Step(
+        "referenced_chunks", 1, {"limit": limit}, (chunk, draft), tasks, ReferencedChunksResult, estimate=estimate
     )
-
-
-def _write_encoded(out: Path, rows: NDArray[np.int64], *, shard: Wanted, encoder: TextEncoder) -> None:
-    all_lengths = [np.zeros(1, np.int64)]
-    tokens = 0
-    with open(f"{out}.ids.npy", "wb") as sink:
-        write_header(sink, np.dtype(np.uint32), 0)
-        for batch in iter_chunk_texts(shard.documents, shard.chunks, rows):
-            ids, lengths = encoder.encode_batch(batch.texts)
-            sink.write(ids.data)
-            all_lengths.append(lengths)
-            tokens += len(ids)
-        sink.seek(0)
-        write_header(sink, np.dtype(np.uint32), tokens)
-    np.save(f"{out}.offsets.npy", np.cumsum(np.concatenate(all_lengths)))
-
-
-def _write_merged(
-    out: Path,
-    wanted: NDArray[np.int64],
-    is_known: NDArray[np.bool_],
-    *,
-    shard: Wanted,
-    encoder: TextEncoder,
-) -> None:
-    """Encode the rows that are not known beside `out`, then write all of them in order."""
-    new = out.with_name(f"{out.name}.new")
-    new_files = tuple(new.with_name(f"{new.name}.{name}.npy") for name in ("rows", "offsets", "ids"))
-    np.save(new_files[0], wanted[~is_known])
-    _write_encoded(new, wanted[~is_known], shard=shard, encoder=encoder)
-    _write_copied(out, wanted, sources=[*shard.known, new_files])
-    for path in new_files:
-        path.unlink()
-
-
-def _write_copied(out: Path, wanted: NDArray[np.int64], *, sources: Sequence[tuple[Path, ...]]) -> None:
-    """Write TOKENS of the wanted rows, each of which some source has."""
-    # Of each wanted row, (n,) each: the number of the source that has it, and where its ids begin there and how many there are.
-    origin, starts, lengths = (np.zeros(len(wanted), np.int64) for _ in range(3))
-    all_ids = []
-    for number, (rows_path, offsets_path, ids_path) in enumerate(sources):
-        rows, offsets = np.load(rows_path), np.load(offsets_path, mmap_mode="r")
-        here = np.flatnonzero(np.isin(wanted, rows, assume_unique=True))
-        places = np.searchsorted(rows, wanted[here])
-        origin[here], starts[here], lengths[here] = number, offsets[places], offsets[places + 1] - offsets[places]
-        all_ids.append(np.load(ids_path, mmap_mode="r"))
-    with open(f"{out}.ids.npy", "wb") as sink:
-        write_header(sink, np.dtype(np.uint32), int(lengths.sum()))
-        for first in range(0, len(wanted), _COPIED_ROWS):
-            block = (column[first : first + _COPIED_ROWS].tolist() for column in (origin, starts, lengths))
-            pieces = [all_ids[number][start : start + length] for number, start, length in zip(*block, strict=True)]
-            sink.write(np.concatenate(pieces).data)
-    np.save(f"{out}.offsets.npy", np.cumsum(np.concatenate([np.zeros(1, np.int64), lengths])))
 
 
 def list_referenced_chunks(
@@ -160,3 +81,139 @@ def list_referenced_chunks(
     for shard, (first, last) in enumerate(pairwise(starts.tolist())):
         np.save(f"{out}.{shard:05d}.rows.npy", np.flatnonzero(named[first:last]))
     return ReferencedChunksResult(take=tuple(take), drafts=sum(take), chunks=int(np.count_nonzero(named)))
+
+
+def tokens_step(ingest: Step, chunk: Step, tokenizer: Step, named: Step, *, engine: Engine) -> Step:
+    """Referenced chunks → TOKENS; what earlier drafts of the run directory named is copied."""
+    version = 3
+    config = {"engine": engine}
+
+    def tasks(done: Artifacts) -> list[Task]:
+        same = {step.name: step.fingerprint for step in (ingest, chunk, tokenizer)}
+        earlier = _earlier_tokens(done["tokenizer"].folder.parent, same, version=version, config=config)
+        shards = zip(
+            done["ingest"].files(".documents.arrow"),
+            chunks_of(done).files(".chunks.arrow"),
+            done["referenced_chunks"].files(".rows.npy"),
+            strict=True,
+        )
+        chunked = chunks_of(done).results(ChunkResult)
+        chunks, chars = sum(part.chunks for part in chunked), sum(part.chars for part in chunked)
+        most_rows = _CHARS_OF_A_TASK * chunks // max(1, chars)
+        groups: list[list[Wanted]] = [
+            []
+        ]  # consecutive shards: a task each, of at most `most_rows` unless it is one shard
+        room = most_rows
+        for shard, paths in enumerate(shards):
+            rows = len(np.load(paths[-1], mmap_mode="r"))
+            if groups[-1] and rows > room:
+                groups.append([])
+                room = most_rows
+            groups[-1].append(Wanted(shard, *paths, known=[files[shard] for files in earlier]))
+            room -= rows
+        path = done["tokenizer"].file(".tokenizer.json")
+        return [partial(tokenize_shards, wanted=group, tokenizer=path, engine=engine) for group in groups]
+
+    def check(done: Artifact) -> None:
+        encoded = enumerate(done.results(TokensResult))
+        wrong = {number: task.mismatches for number, task in encoded if task.mismatches}
+        if wrong:
+            mismatches = ", ".join(f"{count:,} of task {number}" for number, count in wrong.items())
+            raise RunError(
+                f"fastokens gave other ids than the reference for some of the chunks that are checked ({mismatches}); "
+                "run again with --set tokenizer.engine=reference, and please report it with your tokenizer's name"
+            )
+
+    estimate = Estimate(
+        work="referenced_chars",
+        seconds=1.3e-8,
+        disk="referenced_chars",
+        bytes=0.9,
+        tasks=lambda amounts: max(1.0, amounts.referenced_chars / _CHARS_OF_A_TASK),
+        memory=lambda _: TOKENIZER_BYTES,
+        rate="tokens",
+    )
+    inputs = (ingest, chunk, tokenizer, named)
+    return Step("tokens", version, config, inputs, tasks, TokensResult, check=check, estimate=estimate)
+
+
+def _earlier_tokens(
+    run_dir: Path, inputs: Mapping[str, str], *, version: int, config: Mapping[str, Any]
+) -> list[list[Known]]:
+    """Return rows, offsets and ids of each shard, for each finished TOKENS that has the same ids for the same rows."""
+    earlier = []
+    for folder in sorted(run_dir.glob("[0-9][0-9]-tokens-*")):
+        try:
+            tokens = open_done("tokens", folder)
+            manifest = tokens.manifest
+            same = manifest["version"] == version and manifest["config"] == config
+            is_right = not any(shard.mismatches for shard in tokens.results(TokensResult))
+            if not same or not is_right or not inputs.items() <= manifest["inputs"].items():
+                continue
+            (named,) = run_dir.glob(f"[0-9][0-9]-referenced_chunks-{manifest['inputs']['referenced_chunks']}")
+            rows = open_done("referenced_chunks", named).files(".rows.npy")
+            earlier.append(list(zip(rows, tokens.files(".offsets.npy"), tokens.files(".ids.npy"), strict=True)))
+        except (RunError, ValueError):
+            continue  # unfinished, harmed or half removed: these rows are tokenized anew
+    return earlier
+
+
+class Wanted(NamedTuple):
+    """A shard, the rows wanted of it (.npy, sorted int64, shape (n,)), and what earlier drafts have of it."""
+
+    shard: int
+    documents: Path
+    chunks: Path
+    rows: Path
+    known: Sequence[Known] = ()
+
+
+def tokenize_shards(out: Path, *, wanted: Sequence[Wanted], tokenizer: Path, engine: Engine) -> TokensResult:
+    """Encode what is wanted of shards into `{out}.{shard}.ids.npy` and `{out}.{shard}.offsets.npy`.
+
+    What is known is copied from there; the bytes are the same without. The files are wrong if there is a mismatch.
+    """
+    encoder = kept_encoder(tokenizer, engine)
+    encoder.check_anew()
+    chunks = tokens = chars = copied = 0
+    shards = []
+    for shard in wanted:
+        table, rows = read_chunks(shard.chunks, ("start", "end")), np.load(shard.rows)
+        is_new = np.ones(len(rows), np.bool_)
+        for known_rows, _, _ in shard.known:
+            is_new &= ~np.isin(rows, np.load(known_rows), assume_unique=True)
+        sizes = table["end"][rows] - table["start"][rows]
+        shards.append((shard, rows, is_new, int(sizes[is_new].sum())))
+        chunks, chars, copied = chunks + len(rows), chars + int(sizes.sum()), copied + int((~is_new).sum())
+    encoder.expect(sum(new_chars for *_, new_chars in shards))
+    for shard, rows, is_new, _ in shards:
+        tokens += _write_tokens(Path(f"{out}.{shard.shard:05d}"), shard, rows, is_new, encoder)
+    # Its mismatches in earlier tasks count too, whose ids it would have to doubt.
+    return TokensResult(chunks=chunks, tokens=tokens, chars=chars, copied_chunks=copied, mismatches=encoder.mismatches)
+
+
+def _write_tokens(
+    out: Path, shard: Wanted, wanted: NDArray[np.int64], is_new: NDArray[np.bool_], encoder: TextEncoder
+) -> int:
+    """Write TOKENS of the wanted rows, of which those that are new, shape (n,), are encoded; return the number of tokens."""
+    new_ids, new_lengths = [np.empty(0, np.uint32)], [np.zeros(1, np.int64)]
+    for batch in iter_chunk_texts(shard.documents, shard.chunks, wanted[is_new]):
+        ids, lengths = encoder.encode_batch(batch.texts)
+        new_ids.append(ids)
+        new_lengths.append(lengths)
+    sources = [tuple(np.load(path, mmap_mode="r") for path in known) for known in shard.known]
+    sources.append((wanted[is_new], np.cumsum(np.concatenate(new_lengths)), np.concatenate(new_ids)))
+    # Of each wanted row, (n,) each: the number of the source that has it, where its ids begin there and how many there are.
+    origin, starts, lengths = (np.zeros(len(wanted), np.int64) for _ in range(3))
+    for number, (rows, offsets, _) in enumerate(sources):
+        here = np.flatnonzero(np.isin(wanted, rows, assume_unique=True))
+        places = np.searchsorted(rows, wanted[here])
+        origin[here], starts[here], lengths[here] = number, offsets[places], offsets[places + 1] - offsets[places]
+    with open(f"{out}.ids.npy", "wb") as sink:
+        write_header(sink, np.dtype(np.uint32), int(lengths.sum()))
+        for first in range(0, len(wanted), _COPIED_ROWS):
+            block = (column[first : first + _COPIED_ROWS].tolist() for column in (origin, starts, lengths))
+            pieces = [sources[number][2][start : start + length] for number, start, length in zip(*block, strict=True)]
+            sink.write(np.concatenate(pieces).data)
+    np.save(f"{out}.offsets.npy", np.cumsum(np.concatenate([np.zeros(1, np.int64), lengths])))
+    return int(lengths.sum())

@@ -1,6 +1,6 @@
-"""Tokenizer: load it or train it once, and measure the characters per token.
+"""Tokenizer: load it or train it once, find the tokens that begin and end a document, and measure the characters per token.
 
-In:  the recipe's `tokenizer` section; DOCUMENTS and CHUNKS of the corpus.
+In:  the recipe's `tokenizer` section, the files beside a tokenizer.json; DOCUMENTS and CHUNKS of the corpus.
 Out: one tokenizer.json that every later step reads, TOKEN_CHARS, and E, the paper's characters per token (§3.1.2): measured
 on a random sample of chunks rather than assumed, since it differs between corpora as much as between tokenizers.
 Samples are drawn by keyed hash of a document's content and the chunk's start: sharding and file order do not matter.
@@ -14,21 +14,26 @@ import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
-from functools import lru_cache
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
-import tokenizers
 from numpy.typing import NDArray
-from tokenizers import Regex, decoders, models, pre_tokenizers, trainers
+from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from nextlong import recipe
+from nextlong.artifacts.finished import chunks_of, read_tokenizer, without_options
 from nextlong.artifacts.lookup import iter_chunk_texts, read_chunks, read_content_hashes
 from nextlong.artifacts.results import TokenizerResult
+from nextlong.engine import store
+from nextlong.engine.estimate import TRIED, Estimate, one
+from nextlong.engine.step import Artifact, Artifacts, Step, Task
 from nextlong.errors import CorpusError, TokenizerError
+from nextlong.recipe.amounts import TOKENIZER_BYTES
 from nextlong.rng import keyed_hash, threshold_for
-from nextlong.sequences.encode import TextEncoder, for_corpus
+from nextlong.sequences.encode import TextEncoder
 from nextlong.sequences.token_chars import lost_share, token_chars
 
 END_OF_TEXT: Final = "<|endoftext|>"
@@ -39,9 +44,49 @@ LLAMA3_PATTERN: Final = (
 MEASURED_CHUNKS: Final = 2048
 _DECODED_CHUNKS: Final = 256
 TRAINING_CHARS: Final = 20_000_000
+# A chunk ends behind a newline or a blank: no tokenizer joins the two parts of such a pair into one word.
+_NEIGHBOURS: Final = (("word.\n", "Word"), ("a b ", "c"))
+_BLANKS: Final = str.maketrans("", "", " \u2581\u0120")  # and what stands for one: of Metaspace, of ByteLevel
+_CURES: Final = {
+    "prepend_scheme": 'set "prepend_scheme": "never" in its pre_tokenizer and decoder',
+    "Prepend": 'take the normalizer of type "Prepend" and the decoder of type "Strip" out',
+    "add_prefix_space": 'set "add_prefix_space": false in its pre_tokenizer',
+}
 
 
-def load_tokenizer(config: recipe.Tokenizer) -> tokenizers.Tokenizer:
+def tokenizer_step(
+    settings: recipe.Tokenizer, ingest: Step, chunk: Step, *, separator: str, seed: int, megatron_eod: str | None
+) -> Step:
+    """The tokenizer, loaded or trained, and E; the token `megatron_eod` must be one of it."""
+    source = settings.source
+    config = settings.identity() | {"separator": separator, "seed": seed}
+    if source is not None and (path := local_path(source)).is_file():
+        config |= {"source": store.hash_file(path), "revision": None}
+        # Before anything runs; of a tokenizer that is fetched or trained, as soon as it is there.
+        check_eod(megatron_eod, path)
+
+    def tasks(done: Artifacts) -> list[Task]:
+        task = partial(prepare_tokenizer, tokenizer=settings, separator=separator, seed=seed)
+        chunks = chunks_of(done).files(".chunks.arrow")
+        return [partial(task, documents=done["ingest"].files(".documents.arrow"), chunks=chunks)]
+
+    def check(done: Artifact) -> None:
+        check_eod(megatron_eod, done.file(".tokenizer.json"))
+
+    estimate = Estimate(
+        work=lambda amounts: min(
+            amounts.kept_chars, TRAINING_CHARS if source is None else MEASURED_CHUNKS * amounts.chunk_chars
+        ),
+        seconds=5e-8,
+        disk=one,
+        bytes=5e6 if source is None or not path.is_file() else path.stat().st_size,
+        memory=lambda _: TOKENIZER_BYTES,
+        rate=TRIED if source is None else "tokenizer",
+    )
+    return Step("tokenizer", 5, config, (ingest, chunk), tasks, TokenizerResult, check=check, estimate=estimate)
+
+
+def load_tokenizer(config: recipe.Tokenizer) -> Tokenizer:
     """Return the tokenizer of `config.source`: a tokenizer.json, a folder with one, or a name on the Hugging Face hub.
 
     Truncation, padding and BPE dropout that the file asks for are switched off. Raises TokenizerError.
@@ -51,8 +96,8 @@ def load_tokenizer(config: recipe.Tokenizer) -> tokenizers.Tokenizer:
     path = local_path(source)
     try:
         if path.is_file():
-            return for_corpus(tokenizers.Tokenizer.from_file(str(path)))
-        return for_corpus(tokenizers.Tokenizer.from_pretrained(source, revision=config.revision))
+            return without_options(Tokenizer.from_file(str(path)))
+        return without_options(Tokenizer.from_pretrained(source, revision=config.revision))
     # The library raises a bare Exception whatever is wrong with a file; offline, not found, gated and malformed each come
     # as another library's.
     except Exception as error:
@@ -88,7 +133,7 @@ def local_path(source: str) -> Path:
     return given / "tokenizer.json" if given.is_dir() else given
 
 
-def special_id(tokenizer: tokenizers.Tokenizer, name: str | None, *, key: str) -> int | None:
+def special_id(tokenizer: Tokenizer, name: str | None, *, key: str) -> int | None:
     """Return the id of a special token, None for None; `key` is the recipe's, for the error. Raises TokenizerError."""
     if name is None:
         return None
@@ -101,12 +146,12 @@ def special_id(tokenizer: tokenizers.Tokenizer, name: str | None, *, key: str) -
     return known_id
 
 
-def train_bpe(texts: Iterable[str], *, vocab_size: int) -> tokenizers.Tokenizer:
+def train_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     """Train a byte-level BPE with Llama 3's splitting and the special token <|endoftext|>; same texts, same bytes.
 
     The vocabulary is smaller than `vocab_size` where the texts hold no more pairs to merge.
     """
-    tokenizer = tokenizers.Tokenizer(models.BPE())
+    tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
             pre_tokenizers.Split(Regex(LLAMA3_PATTERN), "isolated"),
@@ -179,17 +224,7 @@ def prepare_tokenizer(
     )
 
 
-# A chunk ends behind a newline or a blank: no tokenizer joins the two parts of such a pair into one word.
-_NEIGHBOURS: Final = (("word.\n", "Word"), ("a b ", "c"))
-_BLANKS: Final = str.maketrans("", "", " \u2581\u0120")  # and what stands for one: of Metaspace, of ByteLevel
-_CURES: Final = {
-    "prepend_scheme": 'set "prepend_scheme": "never" in its pre_tokenizer and decoder',
-    "Prepend": 'take the normalizer of type "Prepend" and the decoder of type "Strip" out',
-    "add_prefix_space": 'set "add_prefix_space": false in its pre_tokenizer',
-}
-
-
-def _require_pieces_alone(tokenizer: tokenizers.Tokenizer, *, source: str) -> None:
+def _require_pieces_alone(tokenizer: Tokenizer, *, source: str) -> None:
     """Refuse a tokenizer that puts a blank before each text: every chunk would get one that its document lacks."""
     for left, right in _NEIGHBOURS:
         apart = _text_of(tokenizer, left, right)
@@ -204,7 +239,7 @@ def _require_pieces_alone(tokenizer: tokenizers.Tokenizer, *, source: str) -> No
             )
 
 
-def _text_of(tokenizer: tokenizers.Tokenizer, *texts: str) -> str:
+def _text_of(tokenizer: Tokenizer, *texts: str) -> str:
     """Return the decoded tokens of texts that were encoded one by one, as one text."""
     tokens = [token for text in texts for token in tokenizer.encode(text, add_special_tokens=False).tokens]
     return "".join(tokens) if tokenizer.decoder is None else str(tokenizer.decoder.decode(tokens))
@@ -244,16 +279,119 @@ def _chunk_keys(documents: Path, chunks: Path, *, seed: int, stage: str) -> NDAr
 
 def token_id(name: str, *, tokenizer: Path, key: str = "") -> int:
     """Return the id of a token, which the recipe names by `key`. Raises TokenizerError if it is none of the tokenizer."""
-    token: int | None = tokenizer_of(tokenizer).token_to_id(name)
+    token: int | None = read_tokenizer(tokenizer).token_to_id(name)
     if token is None:
         asked = f"{key}={name!r}" if key else repr(name)
         raise TokenizerError(f"{asked} is not a token of the tokenizer; name one, such as its end of text")
     return token
 
 
-@lru_cache(maxsize=2)
-def tokenizer_of(path: Path) -> tokenizers.Tokenizer:
-    """Return the tokenizer of a run, read once a process."""
-    from nextlong.sequences.encode import read_tokenizer
+def check_eod(megatron_eod: str | None, tokenizer: Path) -> None:
+    """Raise TokenizerError if `export.megatron_eod` is not a token of the tokenizer."""
+    if megatron_eod is not None:
+        token_id(megatron_eod, tokenizer=tokenizer, key="export.megatron_eod")
 
-    return read_tokenizer(path)
+
+# which token begins a document, and which ends one
+#
+# Models that were tuned to chat name the end of a turn as their EOS (<|eot_id|>, <|im_end|>); in text for continued pretraining
+# the token that ended documents in pretraining has to stand, which these vocabularies hold, too.
+
+# As pretraining used them, the more telling first: Llama 3, GPT-2 and most byte-level ones, OLMo and MPT, Llama 2, Gemma, …
+_DOCUMENT_ENDS: Final = (
+    "<|end_of_text|>", "<|endoftext|>", "<|end▁of▁sentence|>", "<｜end▁of▁sentence｜>", "<|eos|>", "</s>", "<eos>", "<EOS>",
+    "<|eod|>", "<EOD_TOKEN>", "<|END_OF_TEXT|>",
+)  # fmt: skip
+_TURN_ENDS: Final = frozenset(
+    [
+        "<|eot_id|>",
+        "<|eom_id|>",
+        "<|eot|>",
+        "<|im_end|>",
+        "<end_of_turn>",
+        "<|end|>",
+        "<|return|>",
+        "<|turn_end|>",
+        "<|END_OF_TURN_TOKEN|>",
+    ]
+)
+
+
+@dataclass(frozen=True)
+class Ends:
+    """The tokens that begin and end a document, None for none, and where each is said: a file, or how it is known."""
+
+    bos: str | None = None
+    eos: str | None = None
+    bos_said_by: str = ""
+    eos_said_by: str = ""
+
+
+def find_ends(tokenizer: Tokenizer, beside: Path | None = None) -> Ends:
+    """Return what ends and begins a document of `tokenizer`, whose other files lie in the folder `beside`.
+
+    The end is what tokenizer_config.json, special_tokens_map.json, generation_config.json or config.json call EOS, or what the
+    tokenizer itself puts behind a text, or a token that is called as documents' ends are. The beginning is only a token that the
+    tokenizer puts before every text: models without one were never shown any.
+    """
+    added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
+    named = [
+        *_named(beside, "eos", tokenizer),
+        *((token, "its post-processor") for token in _placed(tokenizer)[1]),
+    ]
+    known = [(token, "its name") for token in _DOCUMENT_ENDS if token in added]
+    found = [(token, said_by) for token, said_by in named if tokenizer.token_to_id(token) is not None]
+    chosen = next(((token, said_by) for token, said_by in found if token not in _TURN_ENDS), None)
+    eos = chosen or next(iter([*known, *found]), (None, ""))
+    before = [(token, "its post-processor") for token in _placed(tokenizer)[0]]
+    if not before and _config(beside, "tokenizer_config.json").get("add_bos_token") is True:
+        before = list(_named(beside, "bos", tokenizer))
+    bos = next(iter(before), (None, ""))
+    return Ends(bos=bos[0], eos=eos[0], bos_said_by=bos[1], eos_said_by=eos[1])
+
+
+def find_ends_of(config: recipe.Tokenizer) -> Ends | None:
+    """Return the ends of a recipe's tokenizer as far as its files are on this machine, None if they are not."""
+    from huggingface_hub import try_to_load_from_cache
+
+    if config.source is None:
+        return Ends(eos=END_OF_TEXT, eos_said_by="the tokenizer that is trained")
+    path = local_path(config.source)
+    if not path.is_file():  # downloaded before? Nothing is asked of the hub
+        cached = try_to_load_from_cache(config.source, "tokenizer.json", revision=config.revision)
+        path = Path(cached) if isinstance(cached, str) else path
+    try:
+        return find_ends(Tokenizer.from_file(str(path)), path.parent)
+    except Exception:  # the library raises a bare one; what is wrong with the file, `run` says
+        return None
+
+
+def _named(beside: Path | None, which: str, tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:
+    """Yield the tokens that files beside a tokenizer.json call EOS or BOS, with the file."""
+    for name in ("tokenizer_config.json", "special_tokens_map.json"):
+        token = _config(beside, name).get(f"{which}_token")
+        text = token.get("content") if isinstance(token, dict) else token
+        if isinstance(text, str):
+            yield text, name
+    for name in ("generation_config.json", "config.json"):
+        ids = _config(beside, name).get(f"{which}_token_id")
+        for token_id in ids if isinstance(ids, list) else [ids]:
+            if isinstance(token_id, int) and (text := tokenizer.id_to_token(token_id)) is not None:
+                yield text, name
+
+
+def _config(beside: Path | None, name: str) -> dict[str, Any]:
+    try:
+        parsed = json.loads((beside / name).read_text(encoding="utf-8")) if beside is not None else {}
+    except (OSError, ValueError):
+        return {}
+    return parsed if isinstance(parsed, dict) else {}
+
+
+def _placed(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
+    """Return the special tokens that the tokenizer puts before and behind a text."""
+    tokens = tokenizer.encode("a", add_special_tokens=True)
+    marks = tokens.special_tokens_mask
+    text = [place for place, is_special in enumerate(marks) if not is_special]
+    first, last = (text[0], text[-1]) if text else (len(marks), len(marks))
+    return tokens.tokens[:first], tokens.tokens[last + 1 :]

@@ -21,7 +21,6 @@ import xxhash
 from nextlong.errors import RunError
 from nextlong.export.formats.base import UNREADABLE, Format
 from nextlong.text import Json
-from nextlong.verify.checks import with_names
 from nextlong.verify.exports import Comparison, compare, no_reader, readable, rows_in
 from nextlong.verify.files import content_problem
 from nextlong.verify.outcome import CheckOutcome, in_words
@@ -211,7 +210,7 @@ def _check_rows(
         _count(step, recorded, made, outcome, note=f"{note}, so their order is not known")
         return
     compare(run, rows, split, [Comparison(run, step, made, outcome)])
-    with_names(run, [outcome])
+    run.name_marks([outcome])
 
 
 def _as_step(folder: Path, record: _DeliveredRecord, split: str) -> StepFiles:

@@ -52,15 +52,15 @@ class _TokenizedChunks(NamedTuple):
         return _TokenizedChunks([names[at] for at in places], [texts[at] for at in places], [ids[at] for at in places])
 
 
-def check_tokens(run: RunFiles, *, sample: int, seed: int) -> list[CheckOutcome]:
+def check_tokens(run: RunFiles) -> list[CheckOutcome]:
     """Tokenize every chunk that a sequence names, all by the reference if the sample is EVERYTHING, and decode what is stored."""
     ids, texts = CheckOutcome("token ids", "chunks"), CheckOutcome("decoded text", "chunks")
     used = run.used_rows()
     tables = ((run.chunks(shard), rows) for shard, rows in enumerate(used))
     chars = sum(int((table["end"] - table["start"])[rows].sum()) for table, rows in tables)
-    share = 1.0 if sample == EVERYTHING else _SAMPLE_CHARS / max(1, chars)
+    share = 1.0 if run.sample == EVERYTHING else _SAMPLE_CHARS / max(1, chars)
     suspects = _suspects(run, used) if share < 1 else None
-    draw, judged_by_reference = np.random.default_rng(seed), 0
+    draw, judged_by_reference = np.random.default_rng(run.seed), 0
     _check_special(run, ids)
     if (bytes_of_id := _bytes_of_ids(run)) is None:
         texts.skipped = "this tokenizer's decoder does not restore the text"

@@ -32,6 +32,7 @@ ROWS: Final = 25
 _SECONDS: Final = 0.06  # that one answer searches
 _CHUNK_ROWS: Final = 25
 _SHOWN_CHUNKS: Final = 200
+_HELD_ROWS: Final = 1_000
 COLUMNS: Final = {
     "document": "about the document",
     "source": "source",
@@ -152,42 +153,30 @@ def _histograms(variant: OpenVariant, query: Query, *, is_plain: bool) -> tuple[
 
 
 def _sequence_rows(variant: OpenVariant, numbers: Sequence[int], query: Query) -> list[dict[str, Any]]:
-    known = [variant.index.summary(number) for number in numbers]
-    if not known:
-        return []
-    leads = np.array([summary.leads[place] for summary, place in known], np.int64)
-    names, of = lookup.document_columns(leads, variant.run.corpus.documents, ("source_id", "source"))
-    shown = [
-        variant.index.chunk_with_text(query, number) if query.text else int(summary.first_chunks[place])
-        for number, (summary, place) in zip(numbers, known, strict=True)
-    ]
-    texts = variant.run.corpus.texts(
-        np.array([chunk if chunk is not None else -1 for chunk in shown], np.int64)
-    ).tolist()
-    rows = []
-    for number, (summary, place), doc_id, name, source, text in zip(
-        numbers, known, leads.tolist(), names, of, texts, strict=True
-    ):
-        values = {
-            "cosine": float(summary.cosine[place]),
-            "chunks": float(summary.chunks[place]),
-            "documents": float(summary.documents[place]),
-            "share": float(summary.own_tokens[place] / variant.run.recipe.sequence_tokens),
-        }
-        cells = {key: _FORMS[key].format(value) if isfinite(value) else "–" for key, value in values.items()}
-        preview = terms.snippet(text, query.text).pieces
-        rows.append(
-            {
-                "number": number,
+    """Return what a list shows of sequences; a search that continues shows mostly rows that it has shown before."""
+    if len(variant.rows) > _HELD_ROWS:
+        variant.rows.clear()
+    for number in numbers:
+        variant.index.know(number)
+    keys = [(number, variant.index.chunk_with_text(query, number), query.text) for number in numbers]
+    if new := [key for key in keys if key not in variant.rows]:
+        leads = variant.index.leads[[number for number, _, _ in new]]
+        names, sources = lookup.document_columns(leads, variant.run.corpus.documents, ("source_id", "source"))
+        texts = variant.run.corpus.texts(np.array([chunk for _, chunk, _ in new], np.int64))
+        for key, doc_id, name, source, text in zip(new, leads.tolist(), names, sources, texts, strict=True):
+            values = dict(zip(sequences.SORTS, variant.index.values[:, key[0]].tolist(), strict=True))
+            variant.rows[key] = {
+                "number": key[0],
                 "doc_id": doc_id,
                 "document": name,
                 "source": source,
-                "preview": preview,
-                "cells": cells,
+                "preview": terms.snippet(text, query.text).pieces,
+                "cells": {
+                    name: _FORMS[name].format(value) if isfinite(value) else "–" for name, value in values.items()
+                },
                 "values": values,
             }
-        )
-    return rows
+    return [variant.rows[key] for key in keys]
 
 
 def sequence(

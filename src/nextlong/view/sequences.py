@@ -3,7 +3,7 @@
 In:  SEQUENCES and a query. Out: a page of sequence numbers, how many match, and how much of the run was read for it.
 
 Nothing is read before a query needs it. A request reads blocks of sequences until its time is up and answers with what it
-knows by then; the next request continues. About 56 bytes are kept for each sequence that was read.
+knows by then; the next request continues. 48 bytes are kept for each sequence that was read, and one for each held query.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -25,7 +25,7 @@ from nextlong.runs.run import Run
 from nextlong.runs.spans import Block
 from nextlong.view import terms
 
-_BLOCK: Final = 64  # sequences that are read at a time
+_BLOCK_TOKENS: Final = 1 << 19  # of sequences that are read at a time: 5 to 20 ms
 _HELD_QUERIES: Final = 8  # whose matches are kept
 _KNOWN_CHUNKS: Final = 1_000_000  # whose text a query has looked at
 _BINS: Final = 14  # of a histogram …
@@ -56,17 +56,6 @@ class Query:
         return self == Query()
 
 
-class Summary(NamedTuple):
-    """What is kept of n sequences; all arrays have shape (n,)."""
-
-    cosine: NDArray[np.float64]  # mean; NaN where there are none
-    own_tokens: NDArray[np.int64]  # of the document that it is about
-    documents: NDArray[np.int64]  # that it takes text from
-    chunks: NDArray[np.int64]
-    leads: NDArray[np.int64]  # doc_id of its meta-document or first document
-    first_chunks: NDArray[np.int64]  # chunk_id of the first chunk of that document
-
-
 class Histogram(NamedTuple):
     """Counts between equidistant edges, from `least` to `most`."""
 
@@ -84,27 +73,19 @@ class Found(NamedTuple):
     is_complete: bool
 
 
-@dataclass
 class _Matches:
-    """The matches of a query so far; `chunk_of` names a chunk with the text that was searched for.
+    """The matches of a query in the first `blocks` of a run; `chunk_of` names a chunk with the text that was searched for."""
 
-    `numbers` and `values` hold an array for each block that was read: shapes (n,) and (n, 4), a column of SORTS each.
-    """
-
-    numbers: list[NDArray[np.int64]] = field(default_factory=list)
-    values: list[NDArray[np.float64]] = field(default_factory=list)
-    chunk_of: dict[int, int] = field(default_factory=dict)
-    known_chunks: dict[int, bool] = field(default_factory=dict)
-    blocks: int = 0
-
-    def joined(self) -> tuple[NDArray[np.int64], NDArray[np.float64]]:
-        """Return the numbers and the values of all matches so far."""
-        if len(self.numbers) > 1:
-            self.numbers, self.values = [np.concatenate(self.numbers)], [np.concatenate(self.values)]
-        return (self.numbers[0], self.values[0]) if self.numbers else (np.empty(0, np.int64), np.empty((0, len(SORTS))))
+    def __init__(self, total: int) -> None:
+        self.fits = np.zeros(total, np.bool_)  # of each sequence of the run
+        self.blocks = 0
+        self.chunk_of: dict[int, int] = {}
+        self.known_chunks: dict[int, bool] = {}
 
 
-class _Place(NamedTuple):
+class _Stretch(NamedTuple):
+    """Consecutive sequences of a file, which are read together."""
+
     path: Path
     first: int  # within the file
     size: int
@@ -112,13 +93,17 @@ class _Place(NamedTuple):
 
 
 class SequenceIndex:
-    """The sequences of one run."""
+    """The sequences of one run; `values` has a row for each of SORTS and a column for each sequence that was read."""
 
     def __init__(self, run: Run) -> None:
-        self._run = run
-        self._places = list(_places(run))
-        self._starts = np.array([place.number for place in self._places], np.int64)
-        self._summaries: dict[int, Summary] = {}
+        self._run, total = run, len(run)
+        self._blocks = list(_stretches(run))
+        self._starts = np.array([block.number for block in self._blocks], np.int64)
+        self._is_read = np.zeros(len(self._blocks), np.bool_)
+        # Uninitialised arrays take memory only where something was written.
+        self.values = np.empty((len(SORTS), total), np.float64)
+        self.leads = np.empty(total, np.int64)  # doc_id of the meta-document or first document
+        self.first_chunks = np.empty(total, np.int64)  # chunk_id of the first chunk of that document
         self._held: OrderedDict[Query, _Matches] = OrderedDict()
 
     def find(self, query: Query, *, sort: str = "", first: int = 0, most: int = 25, seconds: float = 60.0) -> Found:
@@ -126,84 +111,89 @@ class SequenceIndex:
 
         `sort` is one of SORTS, with a "-" in front for descending order, "random" or "random-SEED"; "" is by number.
         """
-        total = len(self._run)
-        if query.matches_all and (not sort or sort.startswith("random")):
+        total, column = len(self._run), sort.removeprefix("-")
+        if query.matches_all and column not in SORTS:
             return Found(_ordered(range(total), sort, first, most), total, total, is_complete=True)
         matches = self._matches(query)
         until = time.monotonic() + seconds
-        while matches.blocks < len(self._places):
+        while matches.blocks < len(self._blocks):
             self._extend(matches, query)
             if time.monotonic() > until:
                 break
-        is_complete = matches.blocks == len(self._places)
-        read = total if is_complete else self._places[matches.blocks].number
-        numbers, values = matches.joined()
-        column = sort.removeprefix("-")
+        numbers, read = self._found(matches)
         if column in SORTS:
-            keys = values[:, SORTS.index(column)]
-            order = _smallest(-keys if sort.startswith("-") else keys, first + most)[first:]
-            return Found(numbers[order].tolist(), len(numbers), read, is_complete=is_complete)
-        return Found(_ordered(numbers, sort, first, most), len(numbers), read, is_complete=is_complete)
+            keys = self.values[SORTS.index(column)][numbers]
+            shown = numbers[_smallest(-keys if sort.startswith("-") else keys, first + most)[first:]].tolist()
+        else:
+            shown = _ordered(numbers, sort, first, most)
+        return Found(shown, len(numbers), read, is_complete=read == total)
 
-    def chunk_with_text(self, query: Query, number: int) -> int | None:
-        """Return the chunk of a found sequence that contains the text that was searched for."""
-        return self._matches(query).chunk_of.get(number)
+    def chunk_with_text(self, query: Query, number: int) -> int:
+        """Return the chunk of a found sequence that contains the text that was searched for; else its first one."""
+        return self._matches(query).chunk_of.get(number, int(self.first_chunks[number]))
 
-    def summary(self, number: int) -> tuple[Summary, int]:
-        """Return what is known of a sequence: the summary of its block, and its place there."""
-        block = int(np.searchsorted(self._starts, number, side="right")) - 1
-        return self._summary(block), number - self._places[block].number
+    def know(self, number: int) -> None:
+        """Read what `values`, `leads` and `first_chunks` hold of a sequence, and of those that are read with it."""
+        self._know(int(np.searchsorted(self._starts, number, side="right")) - 1)
 
     def histograms(self, query: Query) -> tuple[dict[str, Histogram], int]:
         """Return a histogram of each of SORTS over the matches that `find` has read, and how many these are (at most 100,000)."""
-        values = self._matches(query).joined()[1][:_COUNTED]
+        numbers = self._found(self._matches(query))[0][:_COUNTED]
         made = {}
-        for name, column in zip(SORTS, values.T, strict=True):
+        for name, row in zip(SORTS, self.values, strict=True):
+            column = row[numbers]
             if len(known := column[np.isfinite(column)]):
                 counts, edges = np.histogram(known, bins=_BINS)
                 made[name] = Histogram(float(edges[0]), float(edges[-1]), counts.tolist())
-        return made, len(values)
+        return made, len(numbers)
+
+    def _found(self, matches: _Matches) -> tuple[NDArray[np.int64], int]:
+        """Return the numbers of all matches so far, and how many sequences were read for them."""
+        is_complete = matches.blocks == len(self._blocks)
+        read = len(self._run) if is_complete else self._blocks[matches.blocks].number
+        return np.flatnonzero(matches.fits[:read]), read
 
     def _matches(self, query: Query) -> _Matches:
-        matches = self._held.setdefault(query, _Matches())
+        if query not in self._held:
+            self._held[query] = _Matches(len(self._run))
         self._held.move_to_end(query)
         if len(self._held) > _HELD_QUERIES:
             self._held.popitem(last=False)
-        return matches
+        return self._held[query]
 
     def _extend(self, matches: _Matches, query: Query) -> None:
         """Read one more block of sequences."""
-        place = self._places[matches.blocks]
+        block = self._blocks[matches.blocks]
         fits = self._fits(matches.blocks, query)
         if query.text and fits.any():
             chunk_of = self._with_text(matches, query.text)
-            fits &= np.isin(np.arange(place.size), list(chunk_of))
-            matches.chunk_of |= {place.number + row: chunk for row, chunk in chunk_of.items() if fits[row]}
-        summary = self._summary(matches.blocks)
-        share = summary.own_tokens / self._run.recipe.sequence_tokens
-        columns = np.column_stack([summary.cosine, summary.chunks, summary.documents, share])  # in the order of SORTS
-        matches.numbers.append(place.number + np.flatnonzero(fits))
-        matches.values.append(columns[fits])
+            fits &= np.isin(np.arange(block.size), list(chunk_of))
+            matches.chunk_of |= {block.number + row: chunk for row, chunk in chunk_of.items() if fits[row]}
+        matches.fits[block.number : block.number + block.size] = fits
         matches.blocks += 1
 
-    def _fits(self, block: int, query: Query) -> NDArray[np.bool_]:
-        summary = self._summary(block)
-        fits = np.ones(len(summary.leads), np.bool_)
+    def _fits(self, number: int, query: Query) -> NDArray[np.bool_]:
+        """Return which sequences of a block are all that the query asks for but its text."""
+        self._know(number)
+        block = self._blocks[number]
+        whole = slice(block.number, block.number + block.size)
+        fits = np.ones(block.size, np.bool_)
+        cosine = self.values[SORTS.index("cosine"), whole]
         if query.least is not None:
-            fits &= summary.cosine >= query.least
+            fits &= cosine >= query.least
         if query.most is not None:
-            fits &= summary.cosine <= query.most
+            fits &= cosine <= query.most
         for column, text in (("source", query.source), ("source_id", query.name)):
             if text and fits.any():
-                (names,) = lookup.document_columns(summary.leads[fits], self._run.corpus.documents, (column,))
+                (names,) = lookup.document_columns(self.leads[whole][fits], self._run.corpus.documents, (column,))
                 fits[fits] = [
                     name == text if column == "source" else text.casefold() in name.casefold()
                     for name in names.tolist()
                 ]
         for doc_id, roles in ((query.document, spans.CHUNK_ROLES), (query.about, spans.ABOUT_ROLES)):
             if doc_id is not None and fits.any():
-                holds = np.zeros(self._places[block].size, np.bool_)
-                for first, one in self._read(block):
+                holds = np.zeros(block.size, np.bool_)
+                for first, one in self._read(number):
                     of_roles = one.of(*roles)
                     holds[first + of_roles.sequence[of_roles.doc_ids == doc_id]] = True
                 fits &= holds
@@ -224,16 +214,35 @@ class SequenceIndex:
                     chunk_of.setdefault(row, chunk)
         return chunk_of
 
-    def _summary(self, block: int) -> Summary:
-        if block not in self._summaries:
-            parts = [_summarise(one) for _, one in self._read(block)]
-            self._summaries[block] = Summary(*map(np.concatenate, zip(*parts, strict=True)))
-        return self._summaries[block]
+    def _know(self, number: int) -> None:
+        if self._is_read[number]:
+            return
+        for first, one in self._read(number):
+            count = int(one.sequence[-1]) + 1
+            rows = slice(self._blocks[number].number + first, self._blocks[number].number + first + count)
+            of_others = one.of(schemas.NEGATIVE, schemas.DOCUMENT)
+            scored = of_others.sequence[np.isfinite(of_others.scores)]
+            sums = np.bincount(scored, weights=of_others.scores[np.isfinite(of_others.scores)], minlength=count)
+            leads, self.first_chunks[rows] = _leads(one, count)
+            self.leads[rows] = leads
+            chunks = one.of(*spans.CHUNK_ROLES)
+            of_lead = chunks.doc_ids == leads[chunks.sequence]
+            own_tokens = np.bincount(chunks.sequence[of_lead], weights=chunks.lengths[of_lead], minlength=count)
+            with np.errstate(invalid="ignore"):  # NaN where nothing has a cosine
+                cosines = sums / np.bincount(scored, minlength=count)
+            # In the order of SORTS.
+            self.values[:, rows] = (
+                cosines,
+                np.bincount(chunks.sequence, minlength=count),
+                spans.documents_per_sequence(one),
+                own_tokens / self._run.recipe.sequence_tokens,
+            )
+        self._is_read[number] = True
 
-    def _read(self, block: int) -> Iterator[tuple[int, Block]]:
+    def _read(self, number: int) -> Iterator[tuple[int, Block]]:
         """Yield the spans of a block, with the row in it at which they begin."""
-        place, first = self._places[block], 0
-        for one in spans.read_blocks(place.path, place.first + place.size, self._run.corpus, first=place.first):
+        block, first = self._blocks[number], 0
+        for one in spans.read_blocks(block.path, block.first + block.size, self._run.corpus, first=block.first):
             yield first, one
             first += int(one.sequence[-1]) + 1
 
@@ -260,34 +269,14 @@ def _ordered(numbers: range | NDArray[np.int64], sort: str, first: int, most: in
     return [int(numbers[place]) for place in chosen.tolist()]
 
 
-def _places(run: Run) -> Iterator[_Place]:
+def _stretches(run: Run) -> Iterator[_Stretch]:
+    size = max(1, _BLOCK_TOKENS // run.recipe.sequence_tokens)
     number = 0
     for path, take in zip(finished.sequence_files(run.steps), run.sequences_per_part, strict=True):
-        for first in range(0, take, _BLOCK):
-            count = min(_BLOCK, take - first)
-            yield _Place(path, first, count, number)
+        for first in range(0, take, size):
+            count = min(size, take - first)
+            yield _Stretch(path, first, count, number)
             number += count
-
-
-def _summarise(block: Block) -> Summary:
-    count = int(block.sequence[-1]) + 1
-    of_others = block.of(schemas.NEGATIVE, schemas.DOCUMENT)
-    known = np.isfinite(of_others.scores)
-    sums = np.bincount(of_others.sequence[known], weights=of_others.scores[known], minlength=count)
-    scored = np.bincount(of_others.sequence[known], minlength=count)
-    with np.errstate(invalid="ignore"):
-        cosines = sums / scored
-    chunks = block.of(*spans.CHUNK_ROLES)
-    leads, firsts = _leads(block, count)
-    of_lead = chunks.doc_ids == leads[chunks.sequence]
-    return Summary(
-        cosines,
-        np.bincount(chunks.sequence[of_lead], weights=chunks.lengths[of_lead], minlength=count).astype(np.int64),
-        spans.documents_per_sequence(block),
-        np.bincount(chunks.sequence, minlength=count),
-        leads,
-        firsts,
-    )
 
 
 def _leads(block: Block, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -42,7 +42,7 @@ def application(run: Run, *, token: str) -> Starlette:
     """Return the viewer of a run, which answers requests that hold `token`."""
     variants, lock = Variants(run), threading.Lock()
     if len(run):
-        variants.get(variants.first).index.summary(0)  # loads libraries now, so that the first page is quick
+        variants.get(variants.first).index.know(0)  # loads libraries now, so that the first page is quick
 
     def route(path: str, answer: Answer) -> Route:
         def answered(request: Request) -> Response:

@@ -26,6 +26,7 @@ class OpenVariant:
 
     def __init__(self, run: Run) -> None:
         self.run = run
+        self.rows: dict[tuple[int, int, str], Json] = {}  # of lists: by sequence, chunk that is shown, and search text
         self._sequences: OrderedDict[int, Sequence] = OrderedDict()
 
     @cached_property

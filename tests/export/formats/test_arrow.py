@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.export.formats import arrow
-from nextlong.export.formats.table import SCHEMA, to_table
+from nextlong.export.formats.base import COLUMNS, schema_of, to_table
 from random_rows import documents_of, options, random_blocks, read_back, rows_of
 
 
@@ -39,13 +39,13 @@ def test_files_are_named_and_listed_as_datasets_does(tmp_path):
 def test_features_say_what_the_columns_are(tmp_path):
     write_all(tmp_path, random_blocks(0))
     features = read_json(tmp_path, "dataset_info.json")["features"]
-    assert list(features) == SCHEMA.names
+    assert list(features) == list(COLUMNS)
     assert features["length"] == {"dtype": "int32", "_type": "Value"}
     assert features["input_ids"] == {"feature": {"dtype": "int32", "_type": "Value"}, "_type": "List"}
     assert features["spans"]["feature"]["score"] == {"dtype": "float32", "_type": "Value"}
     with pa.ipc.open_stream((tmp_path / "data-00000-of-00001.arrow").read_bytes()) as reader:
         assert json.loads(reader.schema.metadata[b"huggingface"]) == {"info": {"features": features}}
-        assert reader.schema.equals(SCHEMA)
+        assert reader.schema.equals(schema_of(COLUMNS))
 
 
 @given(seed=st.integers(0, 2**32), per_row=st.sampled_from([1, 4]))
@@ -64,7 +64,7 @@ def test_rows_come_back_and_are_those_of_parquet(tmp_path_factory, seed, per_row
     stored = pa.concat_tables(
         pa.ipc.open_stream(path.read_bytes()).read_all() for path in sorted(folder.glob("*.arrow"))
     )
-    assert stored.equals(pa.concat_tables([to_table(block, SCHEMA.names, options()) for block in blocks]))
+    assert stored.equals(pa.concat_tables([to_table(block, COLUMNS, options()) for block in blocks]))
 
 
 @pytest.mark.parametrize("change", ["nothing", "an id", "a score", "the order"])

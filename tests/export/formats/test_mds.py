@@ -11,8 +11,8 @@ import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong.export.formats import mds, prolong
-from nextlong.export.formats.base import RowSizes
+from nextlong.export.formats import mds
+from nextlong.export.formats.base import RowSizes, format_of
 from random_rows import documents_of, options, random_blocks, read_back, rows_of
 
 NO_LIMIT = 1 << 26
@@ -115,5 +115,5 @@ def test_compressed_shards_hold_the_same(tmp_path):
 
 
 def test_it_is_mds_by_another_name():
-    assert replace(mds.FORMAT, name="prolong") == prolong.FORMAT
+    assert replace(mds.FORMAT, name="prolong") == format_of("prolong")
     assert mds.FORMAT.name == "mds"

@@ -4,8 +4,9 @@ import numpy as np
 import pyarrow.parquet as pq
 import pytest
 
-from nextlong.artifacts.resolved import Resolved
-from nextlong.export.formats import parquet, table
+from nextlong.artifacts.resolve import Resolved
+from nextlong.export.formats import parquet
+from nextlong.export.formats.base import COLUMNS
 from random_rows import options
 
 # What trainers read; a change here breaks people's pipelines.
@@ -52,7 +53,7 @@ def path(tmp_path):
     return tmp_path / "x.parquet"
 
 
-def write(path, blocks, row_group_bytes, *, columns=tuple(table.SCHEMA.names), compression="zstd"):
+def write(path, blocks, row_group_bytes, *, columns=COLUMNS, compression="zstd"):
     """Write `path`, whose name ends in .parquet; return the number of rows."""
     keys = {"row_group_mb": (row_group_bytes + 0.5) / 1_000_000, "compression": compression}
     return parquet.write(path.with_suffix(""), blocks, options(**keys), columns=columns).rows
@@ -109,7 +110,7 @@ def columns_of(path):
 
 @pytest.mark.parametrize(("compression", "encoding"), [("zstd", "BYTE_STREAM_SPLIT"), ("none", "PLAIN")])
 def test_ids_have_no_dictionary_and_are_split_where_they_are_compressed(path, compression, encoding):
-    names = (*table.SCHEMA.names, "labels")
+    names = (*COLUMNS, "labels")
     write(path, [block_of(0, 3)], 1000, columns=names, compression=compression)
     columns = columns_of(path)
     for name in ("input_ids", "labels"):

@@ -5,15 +5,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong.export.formats.table import SCHEMA, padded_columns, rows_of, schema_of, to_table
+from nextlong.export.formats.base import COLUMNS, rows_of, schema_of, to_table
 from random_rows import joined, options, random_blocks
 
 IGNORED = -100
 
 
-def rows_with(block, columns=tuple(SCHEMA.names), **keys):
+def rows_with(block, columns=COLUMNS, **keys):
     """Return the rows of a block, through a table and back."""
-    schema = schema_of((*columns, *padded_columns(options(**keys))))
+    schema = schema_of(columns, keys)
     table = to_table(block, schema.names, options(**keys))
     assert table.schema.types == schema.types
     return [row for batch in table.to_batches() for row in rows_of(batch)]
@@ -25,7 +25,7 @@ def block():
 
 
 def test_columns_are_those_asked_for_of_the_types_that_were_promised(block):
-    assert to_table(block, SCHEMA.names, options()).schema.types == SCHEMA.types
+    assert to_table(block, COLUMNS, options()).schema.types == schema_of(COLUMNS).types
     assert to_table(block, ("labels", "length"), options()).column_names == ["labels", "length"]
 
 
@@ -47,10 +47,10 @@ def test_no_label_asks_what_a_document_begins_with(block):
 @given(seed=st.integers(0, 2**32), multiple=st.sampled_from([2, 4, 7, 16, 512]), eos_id=st.sampled_from([None, 9]))
 def test_padding_moves_documents_apart_and_changes_nothing_in_them(seed, multiple, eos_id):
     block = joined(random_blocks(seed, rows=8, longest=40, per_row=3))
-    columns = (*SCHEMA.names, "seq_lengths_padded", "labels")
+    columns = (*COLUMNS, "seq_lengths_padded", "labels")
     padded = options(eos_id=eos_id, pad_documents_to=multiple)
     (batch,) = to_table(block, columns, padded).to_batches()
-    for row, plain in zip(rows_of(batch), rows_with(block, (*SCHEMA.names, "labels")), strict=True):
+    for row, plain in zip(rows_of(batch), rows_with(block, (*COLUMNS, "labels")), strict=True):
         assert row["seq_lengths"] == plain["seq_lengths"]
         assert all(room % multiple == 0 <= room - length < multiple for room, length in both_lengths(row))
         assert row["length"] == len(row["input_ids"]) == len(row["labels"]) == sum(row["seq_lengths_padded"])

@@ -14,10 +14,10 @@ from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.corpus import look as plan_look
 from nextlong.errors import CorpusError, ExportError, RunError, TokenizerError
-from nextlong.reading.known_files import input_files
+from nextlong.reading.listing import input_files
 from nextlong.report.plan import page
 from nextlong.report.plan.elsewhere import Asked
-from nextlong.sequences.corpus_size import count_tokens
+from nextlong.sequences.shortfall import count_tokens
 from nextlong.sequences.tokenizer import train_bpe
 from planned import STEPS, TEXTS, recipe_in, shown, written
 
@@ -192,6 +192,20 @@ def test_every_step_of_other_methods_has_its_cost(recipe, tmp_path, method):
     _, rows = shown(recipe_in(tmp_path, f"compose.method={method}"))
     assert all(len(row) >= 6 for row in rows)
     assert not [row[0] for row in rows if row[3:5] == ["not", "known"]]
+
+
+@pytest.mark.parametrize(
+    ("settings", "steps"),
+    [
+        (("mine.shortlist=bm25", "compose.sequences=4"), ("shortlist_words", "shortlist_queries", "shortlist")),
+        (("compose.method=knn", "documents.partition_size=1"), ("clusters", "partition")),
+    ],
+)
+def test_the_steps_of_a_shortlist_and_of_partitions_have_their_cost(recipe, tmp_path, settings, steps):
+    _, rows = shown(recipe_in(tmp_path, *settings))
+    told = {row[0]: row[3:] for row in rows}
+    for step in steps:
+        assert told[step][1::2] == ["s", "MB", "MB"]
 
 
 def test_a_model_that_writes_queries_is_not_asked(recipe, tmp_path):

@@ -15,10 +15,9 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from nextlong.artifacts.resolved import Resolved
+from nextlong.artifacts.resolve import Resolved
 from nextlong.artifacts.results import ShardResult
-from nextlong.export.formats.base import Format, Options, Snippet, check_index
-from nextlong.export.formats.table import SCHEMA, padded_columns, rows_of, schema_of, to_table
+from nextlong.export.formats.base import COLUMNS, Format, Options, Snippet, check_index, rows_of, schema_of, to_table
 from nextlong.text import Json
 
 
@@ -34,8 +33,7 @@ def write(out: Path, rows: Iterable[Resolved], options: Options) -> ArrowShard:
     """Write one shard beside `out`, one record batch per block."""
     path = out.with_name(f"data-{options.shard:05}-of-{options.shards:05}.arrow")
     content, count = xxhash.xxh3_64(), 0
-    added = padded_columns(options)
-    columns = schema_of((*SCHEMA.names, *added))
+    columns = schema_of(COLUMNS, options.keys)
     schema = columns.with_metadata({"huggingface": json.dumps({"info": {"features": _features(columns)}})})
     with pa.OSFile(str(path), "wb") as file, pa.ipc.new_stream(file, schema) as writer:
         for block in rows:
@@ -45,7 +43,9 @@ def write(out: Path, rows: Iterable[Resolved], options: Options) -> ArrowShard:
             for chunk in (chunk for column in table.columns for chunk in column.chunks):
                 for buffer in filter(None, chunk.buffers()):
                     content.update(buffer)
-    return ArrowShard(rows=count, file=path.name, xxh3=content.hexdigest(), added_columns=added)
+    return ArrowShard(
+        rows=count, file=path.name, xxh3=content.hexdigest(), added_columns=tuple(columns.names[len(COLUMNS) :])
+    )
 
 
 def close(folder: Path, shards: Sequence[ArrowShard]) -> None:
@@ -53,7 +53,7 @@ def close(folder: Path, shards: Sequence[ArrowShard]) -> None:
 
     `_fingerprint` is a hash of the content: `datasets` keys its caches of `map` and `filter` by it.
     """
-    features = _features(schema_of((*SCHEMA.names, *shards[0].added_columns)))
+    features = _features(schema_of((*COLUMNS, *shards[0].added_columns)))
     info = {"citation": "", "description": "", "features": features, "homepage": "", "license": ""}
     state: Json = {
         "_data_files": [{"filename": shard.file} for shard in shards],
@@ -72,10 +72,9 @@ def read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of the files in `state.json`. Raises ValueError for columns that `dataset_info.json` does not have."""
     state, info = (json.loads((folder / name).read_bytes()) for name in ("state.json", "dataset_info.json"))
     check_index("state.json", [file["filename"] for file in state["_data_files"]], files)
-    features = pa.schema([(name, _arrow_type(feature)) for name, feature in info["features"].items()])
     for name in files:
         with pa.memory_map(str(folder / name)) as mapped, pa.ipc.open_stream(mapped) as reader:
-            if reader.schema != features:
+            if _features(reader.schema) != info["features"]:
                 raise ValueError(f"{name} has other columns than dataset_info.json says: {reader.schema.names}")
             for batch in reader:
                 yield from rows_of(batch)
@@ -94,17 +93,6 @@ def _feature(kind: pa.DataType) -> Json:
     return {"dtype": "float32" if kind == pa.float32() else str(kind), "_type": "Value"}  # Arrow's name is "float"
 
 
-def _arrow_type(feature: Any) -> pa.DataType:
-    """Return the type that such JSON describes; raise ValueError if it describes none."""
-    if not isinstance(feature, dict):
-        raise ValueError(f"dataset_info.json describes the type of a column by {feature!r:.80}")
-    if feature.get("_type") == "List":
-        return pa.list_(_arrow_type(feature.get("feature")))
-    if feature.get("_type") == "Value":
-        return pa.type_for_alias(str(feature.get("dtype")))
-    return pa.struct([(name, _arrow_type(feature_type)) for name, feature_type in feature.items()])
-
-
 FORMAT = Format(
     name="arrow",
     layout="arrow",
@@ -115,6 +103,6 @@ FORMAT = Format(
     read=read,
     wanted="spans",
     keys=frozenset({"boundaries", "pad_documents_to"}),
-    columns=tuple(SCHEMA.names),
+    columns=COLUMNS,
     snippet=Snippet("from datasets import load_from_disk", "load_from_disk({place})", 'rows[0]["length"]'),
 )

@@ -1,11 +1,16 @@
-"""Format: how rows are written to files and read again; each format is one module of this folder.
+"""Format: how rows are written to files and read again; each format is declared in a module of this folder.
 
 In:  blocks of rows (`Resolved`). Out: the files of one shard, and once all shards are written the files beside them.
 
-A module declares its format as FORMAT and the format has the module's name. Another package brings one by an entry
-point of the group `nextlong.formats`, whose name recipes use. Everything specific to a format is declared here: the
-keys it accepts, the rows it gets, its size for estimates, its text on cards and its reader. No other code branches on
-a format's name.
+A module declares its format as FORMAT and the format has the module's name; a variant that differs in columns or options
+is declared beside it (FORMAT_PROLONG in mds.py). Another package brings one by an entry point of the group
+`nextlong.formats`, whose name recipes use. Everything specific to a format is declared here: the keys it accepts, the
+rows it gets, its size for estimates, its text on cards and its reader. No other code branches on a format's name.
+
+Formats with columns write tables (`to_table`); ids and offsets are not copied unless documents are padded. `seq_lengths`
+(named as TRL names it) are the lengths of synthesised documents, never of chunks. With `export.pad_documents_to` each
+document is followed by padding up to a multiple of that many tokens (2 · the ranks of context parallelism):
+`seq_lengths` stay the true lengths, `seq_lengths_padded` include the padding, and `labels` mask it.
 """
 
 from __future__ import annotations
@@ -22,6 +27,8 @@ import pyarrow as pa
 import zstandard
 from numpy.typing import NDArray
 
+from nextlong import schemas
+from nextlong.artifacts.resolve import Resolved
 from nextlong.artifacts.results import ShardResult
 from nextlong.plugins import FORMATS
 
@@ -136,3 +143,130 @@ def check_index(index: str, listed: Sequence[str], files: Sequence[str]) -> None
         wrong = next((pair for pair in zip(listed, files, strict=False) if pair[0] != pair[1]), None)
         what = f"{wrong[0]} in the place of {wrong[1]}" if wrong else f"{len(listed)} files, there are {len(files)}"
         raise ValueError(f"{index} names {what}")
+
+
+SPAN: Final = pa.struct(
+    [
+        ("chunk_id", pa.int64()),
+        ("doc_id", pa.int64()),
+        ("source_id", pa.string()),
+        ("metadata", pa.string()),
+        ("char_start", pa.int64()),
+        ("char_end", pa.int64()),
+        ("role", pa.string()),
+        ("token_start", pa.int32()),
+        ("token_end", pa.int32()),
+        ("score", pa.float32()),
+    ]
+)
+_IGNORED: Final = -100  # a label that cross entropy ignores
+_ARRAYS: Final = frozenset({"input_ids", "attention_mask", "labels"})
+
+
+def to_table(block: Resolved, columns: Sequence[str], options: Options) -> pa.Table:
+    """Return columns of a block, padded where `options` ask for it."""
+    room = block.document_lengths
+    if multiple := options.keys.get("pad_documents_to"):
+        block, room = _padded(block, multiple, pad_id=options.eos_id or 0)
+    return pa.table({name: _COLUMNS[name][1](block, room) for name in columns})
+
+
+def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
+    """Yield the rows of a batch: columns with one value per token as arrays, spans as one list per field."""
+    columns = {name: batch.column(name) for name in batch.schema.names}
+    for row in range(batch.num_rows):
+        plain: dict[str, Any] = {}
+        for name, column in columns.items():
+            if name in _ARRAYS:
+                plain[name] = column[row].values.to_numpy()
+            elif name == "spans":
+                plain[name] = {key: column[row].values.field(key).to_pylist() for key in (one.name for one in SPAN)}
+            else:
+                plain[name] = column[row].as_py()
+        yield plain
+
+
+def span_columns(block: Resolved) -> list[pa.Array]:
+    """Return the fields of SPAN for every span of a block, shape (P,) each."""
+    roles = pa.DictionaryArray.from_arrays(pa.array(block.roles), pa.array(schemas.ROLES)).cast(pa.string())
+    return [
+        *map(pa.array, (block.chunk_ids, block.doc_ids)),
+        pa.array(block.source_ids, pa.string()),
+        pa.array(block.metadata, pa.string()),
+        *map(pa.array, (block.char_starts, block.char_ends)),
+        roles,
+        *map(pa.array, (block.token_starts, block.token_ends, block.scores)),
+    ]
+
+
+def _padded(block: Resolved, multiple: int, *, pad_id: int) -> tuple[Resolved, NDArray[np.int32]]:
+    """Return the block with padding behind each document, and the tokens that each then occupies, shape (D,)."""
+    lengths = block.document_lengths.astype(np.int64)
+    room = -(-lengths // multiple) * multiple
+    # (D,) where each document starts among all tokens of the block, before and after padding.
+    starts, new_starts = np.cumsum(lengths) - lengths, np.cumsum(room) - room
+    ids = np.full(room.sum(), pad_id, np.int32)
+    ids[np.arange(lengths.sum()) + np.repeat(new_starts - starts, lengths)] = block.input_ids
+    token_offsets = np.append(0, np.cumsum(room))[block.document_offsets]
+    # Spans move with their document; places count the tokens of all rows.
+    row_of_span = np.repeat(np.arange(len(block)), np.diff(block.span_offsets))
+    places = block.token_offsets[row_of_span] + block.token_starts
+    document = np.searchsorted(starts, places, side="right") - 1
+    moved = places + (new_starts - starts)[document] - token_offsets[row_of_span]
+    token_starts = moved.astype(np.int32)
+    block = replace(
+        block,
+        input_ids=ids,
+        token_offsets=token_offsets,
+        token_starts=token_starts,
+        token_ends=token_starts + (block.token_ends - block.token_starts),
+    )
+    return block, room.astype(np.int32)
+
+
+def _labels(block: Resolved, room: NDArray[np.int32]) -> NDArray[np.int32]:
+    """Return the ids, (S,), with -100 at padding and at the first token of each document, which no context predicts."""
+    labels = block.input_ids.copy()
+    starts = np.cumsum(room, dtype=np.int64) - room
+    labels[starts] = _IGNORED
+    gaps = room - block.document_lengths
+    if gaps.any():
+        within = np.arange(gaps.sum()) - np.repeat(np.cumsum(gaps) - gaps, gaps)
+        labels[np.repeat(starts + block.document_lengths, gaps) + within] = _IGNORED
+    return labels
+
+
+def _lists(offsets: NDArray[np.int64], values: Any) -> pa.Array:
+    return pa.ListArray.from_arrays(pa.array(offsets.astype("int32")), pa.array(values))
+
+
+# Of each column its type, and what makes it of a block and of the tokens that each document occupies, shape (D,): its length,
+# or more where it is padded.
+_Column = Callable[[Resolved, NDArray[np.int32]], pa.Array]
+_COLUMNS: Final[Mapping[str, tuple[pa.DataType, _Column]]] = {
+    "sequence_id": (pa.string(), lambda block, _room: pa.array(block.sequence_ids, pa.string())),
+    "method": (pa.string(), lambda block, _room: pa.array(block.methods, pa.string())),
+    "domain": (pa.string(), lambda block, _room: pa.array(block.domains, pa.string())),
+    "input_ids": (pa.list_(pa.int32()), lambda block, _room: _lists(block.token_offsets, block.input_ids)),
+    "length": (pa.int32(), lambda block, _room: pa.array(np.diff(block.token_offsets).astype("int32"))),
+    "seq_lengths": (pa.list_(pa.int32()), lambda block, _room: _lists(block.document_offsets, block.document_lengths)),
+    "spans": (
+        pa.list_(SPAN),
+        lambda block, _room: _lists(
+            block.span_offsets, pa.StructArray.from_arrays(span_columns(block), fields=list(SPAN))
+        ),
+    ),
+    "attention_mask": (
+        pa.list_(pa.int8()),
+        lambda block, _room: _lists(block.token_offsets, np.ones(len(block.input_ids), np.int8)),
+    ),
+    "seq_lengths_padded": (pa.list_(pa.int32()), lambda block, room: _lists(block.document_offsets, room)),
+    "labels": (pa.list_(pa.int32()), lambda block, room: _lists(block.token_offsets, _labels(block, room))),
+}
+COLUMNS: Final = tuple(_COLUMNS)[:7]  # of formats that keep everything
+
+
+def schema_of(columns: Sequence[str], keys: Mapping[str, Any] = MappingProxyType({})) -> pa.Schema:
+    """Return the schema of these columns, and of those that `export.pad_documents_to` adds if it is among `keys`."""
+    added = PADDED_COLUMNS if keys.get("pad_documents_to") else ()
+    return pa.schema([(name, _COLUMNS[name][0]) for name in (*columns, *added)])

@@ -9,10 +9,9 @@ from typing import Any, Final
 
 import orjson
 
-from nextlong.artifacts.resolved import Resolved
+from nextlong.artifacts.resolve import Resolved
 from nextlong.artifacts.results import ShardResult
-from nextlong.export.formats.base import Format, Options, Snippet
-from nextlong.export.formats.table import SPAN, span_columns
+from nextlong.export.formats.base import SPAN, Format, Options, Snippet, span_columns
 
 _KEYS: Final = ("sequence_id", "method", "domain", "length", "seq_lengths", "text", "spans")
 _SPAN_KEYS: Final = tuple(field.name for field in SPAN.fields)

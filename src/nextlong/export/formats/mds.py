@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cached_property
+from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -22,7 +23,7 @@ import zstandard
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from nextlong.artifacts.resolved import Resolved
+from nextlong.artifacts.resolve import Resolved
 from nextlong.artifacts.results import ShardResult
 from nextlong.errors import ExportError
 from nextlong.export.formats.base import Format, Options, RowSizes, Snippet, check_index
@@ -84,93 +85,63 @@ def shard_sizes(rows: RowSizes, options: Options) -> list[int]:
 
 def read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of the shards in `index.json`. Raises ValueError where index, header and shard disagree."""
-    shards = shards_of(folder)
-    check_index("index.json", [shard.name for shard in shards], sorted(files))
-    for shard in shards:
-        shard.check_header()
-        for place in range(len(shard)):
-            row = shard[place]
-            yield row | {"indices": row["indices"].tolist()} if "indices" in row else row
-        shard.release()
-
-
-def shards_of(folder: Path) -> list[StoredShard]:
-    """Return the shards that `index.json` of a folder lists. Raises ValueError where it is no such index."""
     try:
-        return [StoredShard(folder, entry) for entry in json.loads((folder / "index.json").read_bytes())["shards"]]
+        entries = json.loads((folder / "index.json").read_bytes())["shards"]
+        names = [str((entry["zip_data"] or entry["raw_data"])["basename"]) for entry in entries]
     except (ValueError, KeyError, TypeError) as error:
         raise ValueError(f"index.json is not an index of MDS shards ({error})") from None
+    check_index("index.json", names, sorted(files))
+    for name, entry in zip(names, entries, strict=True):
+        data = _shard(folder / name, entry)
+        count = int(np.frombuffer(data, "<u4", 1)[0])
+        if count != entry["samples"]:
+            raise ValueError(f"{name} has {count} samples, index.json says {entry['samples']}")
+        offsets = np.frombuffer(data, "<u4", count + 1, 4).tolist()
+        header = json.loads(bytes(data[8 + 4 * count : offsets[0]]))
+        for key, value in header.items():
+            if entry[key] != value:
+                raise ValueError(f"{name} has {key} {value!r}, index.json says {entry[key]!r}")
+        columns = dict(zip(header["column_names"], header["column_encodings"], strict=True))
+        if columns != _COLUMNS:
+            raise ValueError(f"{name} has the columns {columns}, should have {_COLUMNS}")
+        if offsets[-1] != len(data):
+            raise ValueError(f"{name} ends at byte {len(data)}, its last sample at {offsets[-1]}")
+        for first, last in pairwise(offsets):
+            domain, indices, input_ids, length = _columns(data[first:last])
+            yield {
+                "domain": bytes(domain).decode(),
+                "indices": _array(indices).tolist(),
+                "input_ids": _array(input_ids),
+                "length": int.from_bytes(length, "little", signed=True),
+            }
 
 
-class StoredShard:
-    """A shard of any `MDSWriter`, by its index entry: a sequence of rows, memory-mapped unless it is compressed."""
-
-    def __init__(self, folder: Path, entry: Mapping[str, Any]) -> None:
-        """Take the entry apart; nothing is read yet."""
-        self.entry, self._raw_bytes = entry, int(entry["raw_data"]["bytes"])
-        stored = entry["zip_data"] or entry["raw_data"]
-        self.name, self._stored_bytes = str(stored["basename"]), int(stored["bytes"])
-        self.path = folder / self.name
-        self.columns = list(zip(*(entry[f"column_{key}"] for key in ("names", "encodings", "sizes")), strict=True))
-        self._samples = int(entry["samples"])
-
-    def __len__(self) -> int:
-        return self._samples
-
-    def __getitem__(self, place: int) -> dict[str, Any]:
-        """Return the columns of one row, without those of unknown encodings."""
-        first, last = np.frombuffer(self._data, "<u4", 2, 4 + 4 * place).tolist()
-        sample = self._data[first:last]
-        unsized = sum(size is None for _, _, size in self.columns)
-        sizes = iter(np.frombuffer(sample, "<u4", unsized).tolist())
-        start = 4 * unsized
-        row: dict[str, Any] = {}
-        for name, encoding, fixed in self.columns:
-            value = sample[start : (start := start + (next(sizes) if fixed is None else fixed))]
-            if encoding == "str":
-                row[name] = bytes(value).decode()
-            elif encoding == "int":
-                row[name] = int.from_bytes(value, "little", signed=True)
-            elif encoding.startswith("ndarray:"):
-                row[name] = _array(value, encoding)
-        return row
-
-    def check_header(self) -> None:
-        """Raise ValueError where the header or the offsets of the shard are not what the index says."""
-        (count,) = np.frombuffer(self._data, "<u4", 1).tolist()
-        if count != len(self):
-            raise ValueError(f"{self.name} has {count} samples, index.json says {len(self)}")
-        offsets = np.frombuffer(self._data, "<u4", count + 1, 4).tolist()
-        for key, value in json.loads(bytes(self._data[8 + 4 * count : offsets[0]])).items():
-            if self.entry[key] != value:
-                raise ValueError(f"{self.name} has {key} {value!r}, index.json says {self.entry[key]!r}")
-        if offsets[-1] != len(self._data):
-            raise ValueError(f"{self.name} ends at byte {len(self._data)}, its last sample at {offsets[-1]}")
-
-    def release(self) -> None:
-        """Free the memory of a decompressed shard; it is read again when a row is requested."""
-        self.__dict__.pop("_data", None)
-
-    @cached_property
-    def _data(self) -> memoryview:
-        data = np.memmap(self.path, np.uint8, "r").data
-        if len(data) != self._stored_bytes:
-            raise ValueError(f"{self.name} has {len(data):,} bytes, index.json says {self._stored_bytes:,}")
-        if self.entry["zip_data"]:
-            data = memoryview(zstandard.ZstdDecompressor().decompressobj().decompress(data))
-            if len(data) != self._raw_bytes:
-                raise ValueError(f"{self.name} unpacks to {len(data):,} bytes, index.json says {self._raw_bytes:,}")
-        return data
+def _shard(path: Path, entry: Mapping[str, Any]) -> memoryview:
+    """Return the bytes of a shard, memory-mapped unless it is compressed."""
+    data = np.memmap(path, np.uint8, "r").data
+    stored, raw = entry["zip_data"] or entry["raw_data"], entry["raw_data"]
+    if len(data) != stored["bytes"]:
+        raise ValueError(f"{path.name} has {len(data):,} bytes, index.json says {stored['bytes']:,}")
+    if entry["zip_data"]:
+        data = memoryview(zstandard.ZstdDecompressor().decompressobj().decompress(data))
+        if len(data) != raw["bytes"]:
+            raise ValueError(f"{path.name} unpacks to {len(data):,} bytes, index.json says {raw['bytes']:,}")
+    return data
 
 
-def _array(value: memoryview, encoding: str) -> NDArray[Any]:
-    """Return an array encoded as `ndarray:DTYPE`, with its shape before the values, or as `ndarray:DTYPE:SHAPE`."""
-    _, dtype, *fixed = encoding.split(":")
-    if fixed:
-        return np.frombuffer(value, dtype).reshape([int(axis) for axis in fixed[0].split(",")])
+def _columns(sample: memoryview) -> Iterator[memoryview]:
+    """Yield the columns of a sample, which begins with the sizes of all but the last."""
+    start = _SIZES_BYTES
+    for size in [*np.frombuffer(sample, "<u4", _SIZES_BYTES // _UINT32_BYTES).tolist(), _LENGTH_BYTES]:
+        yield sample[start : start + size]
+        start += size
+
+
+def _array(value: memoryview) -> NDArray[np.uint32]:
+    """Return an array of uint32, which begins with its shape as `_shape` writes it."""
     axes, width = value[0] >> 2, 1 << (value[0] & 3)
     shape = np.frombuffer(value, f"<u{width}", axes, 1)
-    return np.frombuffer(value, dtype, offset=1 + axes * width).reshape(shape.tolist())
+    return np.frombuffer(value, "<u4", offset=1 + axes * width).reshape(shape.tolist())
 
 
 def _samples(block: Resolved) -> Iterator[list[bytes | memoryview]]:
@@ -246,3 +217,6 @@ FORMAT = Format(
         'rows[0]["input_ids"].shape, rows[0]["indices"]',
     ),
 )
+
+# What the trainer of ProLong reads.
+FORMAT_PROLONG = replace(FORMAT, name="prolong")

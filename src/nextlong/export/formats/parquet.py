@@ -8,16 +8,17 @@ too; a dictionary of ids costs time and saves nothing.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from nextlong.artifacts.resolved import Resolved
+from nextlong.artifacts.resolve import Resolved
 from nextlong.artifacts.results import ShardResult
-from nextlong.export.formats.base import Format, Options, Snippet
-from nextlong.export.formats.table import SCHEMA, padded_columns, rows_of, schema_of, to_table
+from nextlong.export.formats.base import COLUMNS, Format, Options, Snippet, rows_of, schema_of, to_table
 
 _IDS: Final = ("input_ids", "labels")
 _DICTIONARIES: Final = (
@@ -25,15 +26,15 @@ _DICTIONARIES: Final = (
     *(f"spans.list.element.{name}" for name in ("source_id", "metadata", "role")),
 )
 _ROWS_AT_ONCE: Final = 8  # read
+_AXOLOTL: Final = ("input_ids", "attention_mask", "labels")
+_TORCHTITAN: Final = ("input_ids", "seq_lengths")
 
 
-def write(
-    out: Path, blocks: Iterable[Resolved], options: Options, *, columns: Sequence[str] = tuple(SCHEMA.names)
-) -> ShardResult:
+def write(out: Path, blocks: Iterable[Resolved], options: Options, *, columns: Sequence[str] = COLUMNS) -> ShardResult:
     """Write blocks of rows to `{out}.parquet`, in row groups of about `export.row_group_mb` MB of ids."""
     compression = options.keys["compression"]
     row_group_bytes = int(options.keys["row_group_mb"] * 1_000_000)
-    schema = schema_of((*columns, *padded_columns(options)))
+    schema = schema_of(columns, options.keys)
     settings: dict[str, Any] = {
         "compression": compression,
         "compression_level": 1 if compression == "zstd" else None,
@@ -75,7 +76,7 @@ FORMAT = Format(
     wanted="spans",
     keys=frozenset({"row_group_mb", "compression", "boundaries", "pad_documents_to"}),
     compressions=("zstd", "lz4", "snappy", "none"),
-    columns=tuple(SCHEMA.names),
+    columns=COLUMNS,
     reader_takes="*.parquet",
     hub="loads",
     snippet=Snippet(
@@ -84,4 +85,26 @@ FORMAT = Format(
         "len(rows[0]['input_ids'])",
     ),
     bytes_per_token=lambda compression, _chars_per_token: 4.0 if compression == "none" else 2.2,  # measured on English
+)
+
+# axolotl recognises tokenized rows by these columns. It pads by itself, and expects no padding within a row.
+FORMAT_AXOLOTL = replace(
+    FORMAT,
+    name="axolotl",
+    write=partial(write, columns=_AXOLOTL),
+    wanted="ids",
+    keys=FORMAT.keys - {"pad_documents_to"},
+    columns=_AXOLOTL,
+    no_packing="takes a packed row for one document",
+)
+
+# torchtitan wants sequences one token longer, which is the last label. Its flex attention takes documents of any length.
+FORMAT_TORCHTITAN = replace(
+    FORMAT,
+    name="torchtitan",
+    write=partial(write, columns=_TORCHTITAN),
+    wanted="ids",
+    keys=FORMAT.keys - {"pad_documents_to"},
+    columns=_TORCHTITAN,
+    extra_tokens=1,
 )

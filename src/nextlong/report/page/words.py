@@ -29,7 +29,7 @@ from nextlong.runs.warnings import (
     STAND_IN_TOKENS,
 )
 from nextlong.schemas import Layout
-from nextlong.sequences.corpus_size import MOST_DROPPED
+from nextlong.sequences.shortfall import MOST_DROPPED
 from nextlong.text import counted
 
 # Of five corpora that pass all checks at 32,768 tokens (docs/warnings.md): the least and the most

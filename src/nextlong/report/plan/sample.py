@@ -24,7 +24,7 @@ from nextlong.reading.records import RejectKind
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import MIN_GAP_CHUNKS
 from nextlong.recipe.keys import Chunk
-from nextlong.sequences.steps import has_gaps
+from nextlong.sequences.shortfall import has_gaps
 from nextlong.text import counted
 
 _COMPRESSED_SHARE = 0.3  # of JSON, by gzip or zstd

@@ -22,7 +22,7 @@ from nextlong.retrieval.sample import none_long_enough
 from nextlong.runs import warnings
 from nextlong.runs.warnings import Warned
 from nextlong.schemas import Layout
-from nextlong.sequences.corpus_size import too_long, too_short, uses_a_chunk_once
+from nextlong.sequences.shortfall import too_long, too_short, uses_a_chunk_once
 
 
 def of_the_sample(recipe: Recipe, sample: Sample) -> list[str]:

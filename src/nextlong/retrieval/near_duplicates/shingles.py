@@ -20,9 +20,8 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts.finished import chunks_of
-from nextlong.artifacts.lookup import iter_chunk_texts, opened, read_chunks, write_header
+from nextlong.artifacts.lookup import SHARDS_KEPT, iter_chunk_texts, opened, read_chunks, write_header
 from nextlong.artifacts.results import ChunkResult, ShinglesResult, WeightsResult
-from nextlong.artifacts.tokens import SHARDS_KEPT
 from nextlong.engine.estimate import Estimate, one, per_shard
 from nextlong.engine.step import Artifacts, Step, Task, each_shard
 from nextlong.recipe import Recipe

@@ -2,10 +2,9 @@
 
 import pytest
 
-from nextlong.evaluate import results
-from nextlong.evaluate.report import tables
-from nextlong.evaluate.report.show import text_of
+from nextlong.evaluate import results, tables
 from nextlong.evaluate.results import Score
+from nextlong.evaluate.tables import text_of
 from written_results import QUESTIONS, write_result, write_results
 
 

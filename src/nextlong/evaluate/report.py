@@ -1,49 +1,176 @@
-"""Figures: scores as the paper draws them.
+"""Report: tables and figures of results, models side by side, on the console or as files.
 
-Every figure is a function of results; a figure without data is left out.
+Every figure is a function of results that draws on a page and returns whether there was something to draw.
 """
 
 from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from pathlib import Path
 from statistics import fmean
-from typing import Any, Final
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
+from markupsafe import Markup
+from rich.console import Console
 
+from nextlong.engine import store
+from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
-from nextlong.evaluate.report.tables import CATEGORIES, category_score, lengths_of, shared_tasks, tasks_of, title_of
-from nextlong.evaluate.results import ModelResults
+from nextlong.evaluate.results import ModelResults, read_results
+from nextlong.evaluate.tables import (
+    CATEGORIES,
+    all_tables,
+    as_latex,
+    as_markdown,
+    category_score,
+    lengths_of,
+    mixed_protocols,
+    shared_tasks,
+    tasks_of,
+    text_of,
+    title_of,
+)
 from nextlong.evaluate.task import Task, short
+from nextlong.picture import html
+from nextlong.report import tables as console_tables
+from nextlong.text import Json
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 _LABEL_NUMBER: Final = re.compile(r"([\w.]+)=(\d+)")
+_SUFFIXES: Final = (".html", ".md", ".tex")
+_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+_MARKERS: Final = "osD^vPX"
 
 
-def all_figures(results: Sequence[ModelResults]) -> Iterator[Figure]:
-    """Yield every figure that there are results for."""
-    drawings: list[tuple[str, str, Callable[[Any, Sequence[ModelResults]], bool]]] = [
-        ("score-by-length", "Score by length", _by_length),
-        ("task-types", "Score by task type, mean over the lengths measured", _task_types),
-        ("icl-by-shots", "In-context learning by shots", _icl),
-        ("attention-longqa", "Attention on the first third, and LongQA", _attention),
-        ("dependence", "Gain from earlier meta-chunks by distance", _dependence),
-        ("similarity", "Similarity of the negatives, and score", _similarity),
-        ("by-setting", "Average score by a setting of the data", _by_setting),
+def show(results: Sequence[ModelResults], console: Console) -> None:
+    """Print every table."""
+    for table in all_tables(results):
+        console_tables.show_title(table.title, console)
+        rows = [table.row(number, str, "{}") for number in range(len(table.rows))]
+        console_tables.show_in_blocks(["", *table.columns], rows, console, names=1)
+        console_tables.say(f"{table.about}\n", console, style="dim")
+
+
+def as_json(results: Sequence[ModelResults]) -> list[Json]:
+    """Return every finished task as a plain dictionary."""
+    return [
+        {"model": one.name, "task": result.task, "length": result.length, "score": result.score}
+        | {name: result.values.get(name) for name in ("interval", "n", "refused")}
+        for one in results
+        for result in one.finished
     ]
-    for name, title, draw in drawings:
-        if figure := drawn(lambda page, draw=draw: draw(page, results)):  # type: ignore[misc]
-            yield Figure(name, title, *figure)
+
+
+def read(folders: Sequence[Path], *, protocols: Literal["same", "mixed"] = "same") -> list[ModelResults]:
+    """Return the results in some folders.
+
+    Raises EvaluateError for results of the same label, and for those that were measured with another n, seed, data or prompt
+    format, unless `protocols` is mixed.
+    """
+    if not folders:
+        raise EvaluateError("report: no results are named; run nextlong evaluate report RESULTS… -o table.html")
+    results = [read_results(folder) for folder in folders]
+    if not any(one.finished for one in results):
+        raise EvaluateError(
+            f"{folders[0]} holds no finished task; run nextlong evaluate MODEL --out {folders[0]} again"
+        )
+    names = [one.name for one in results]
+    if duplicate := next((name for name in names if names.count(name) > 1), None):
+        raise EvaluateError(
+            f"two results have the label {duplicate!r}; evaluate one of them again with another --label (finished tasks are reused)"
+        )
+    if protocols == "same" and (mixed := mixed_protocols(results)):
+        more = f" (and {len(mixed) - 1} more)" if mixed[1:] else ""
+        raise EvaluateError(
+            f"{mixed[0]}{more}; evaluate them in the same way, or give --mixed, which compares them and marks none as best"
+        )
+    return results
+
+
+def write(results: Sequence[ModelResults], *, outputs: Sequence[Path], figures: Path | None, console: Console) -> None:
+    """Write the tables of some results to files by their suffix, and the figures as SVG and PNG into a folder."""
+    for output in outputs:
+        if output.suffix not in _SUFFIXES:
+            raise EvaluateError(f"--output {output}: end it in {', '.join(_SUFFIXES)}, which choose the format")
+        if not output.parent.is_dir():
+            raise EvaluateError(
+                f"--output {output}: {output.parent} is not a folder; create it, or choose another place"
+            )
+    tables = list(all_tables(results))
+    made = all_figures(results) if figures or any(output.suffix == ".html" for output in outputs) else {}
+    for output in outputs:
+        if output.suffix == ".html":  # one page, which loads nothing from elsewhere
+            drawings = [(title, Markup(svg)) for title, svg, _ in made.values()]
+            page = html.render("evaluate/report.html", tables=tables, text_of=text_of, figures=drawings)
+        else:
+            page = as_markdown(tables) if output.suffix == ".md" else as_latex(tables)
+        store.write_text(output, page)
+        console_tables.say(f"wrote {output}", console)
+    if figures is not None:
+        with store.explained(figures):
+            figures.mkdir(parents=True, exist_ok=True)
+            for name, (_, svg, png) in made.items():
+                store.write_text(figures / f"{name}.svg", svg + "\n")
+                (figures / f"{name}.png").write_bytes(png)
+        console_tables.say(f"wrote {len(made)} figures as SVG and PNG to {figures}", console)
+
+
+def all_figures(results: Sequence[ModelResults]) -> dict[str, tuple[str, str, bytes]]:
+    """Return every figure that there are results for, by its file's name: its title, and itself as SVG and PNG."""
+    drawings: list[tuple[str, str, Callable[[Figure, Sequence[ModelResults]], bool], Sequence[ModelResults]]] = [
+        ("score-by-length", "Score by length", _by_length, results),
+        ("task-types", "Score by task type, mean over the lengths measured", _task_types, results),
+        ("icl-by-shots", "In-context learning by shots", _icl, results),
+        ("attention-longqa", "Attention on the first third, and LongQA", _attention, results),
+        ("dependence", "Gain from earlier meta-chunks by distance", _dependence, results),
+        ("similarity", "Similarity of the negatives, and score", _similarity, results),
+        ("by-setting", "Average score by a setting of the data", _by_setting, results),
+    ]
     for one in results:
-        if figure := drawn(partial(_needle_map, results=[one])):
-            name = re.sub(r"[^\w.-]+", "-", one.name)
-            yield Figure(f"needle-{name}", f"Needle in a haystack: {one.name}", *figure)
+        name = re.sub(r"[^\w.-]+", "-", one.name)
+        drawings.append((f"needle-{name}", f"Needle in a haystack: {one.name}", _needle_map, [one]))
+    drawn_figures = ((name, title, drawn(draw, shown)) for name, title, draw, shown in drawings)
+    return {name: (title, *figure) for name, title, figure in drawn_figures if figure}
 
 
-def _legend(figure: Any, axes: Any, results: Sequence[ModelResults]) -> None:
+def drawn(draw: Callable[..., bool], *arguments: object) -> tuple[str, bytes] | None:
+    """Return what a function draws on a page, by its arguments, as SVG and PNG; None if it says that there is nothing to draw."""
+    matplotlib = required("matplotlib")
+    figure_class = required("matplotlib.figure").Figure
+    # The same results give the same bytes: ids without chance, no date; text stays text.
+    with matplotlib.rc_context(
+        {"svg.hashsalt": "nextlong", "svg.fonttype": "none", "font.size": 10}
+        | {"axes.spines.top": False, "axes.spines.right": False}
+    ):
+        figure = figure_class(figsize=(7.2, 4.2), layout="constrained")
+        if not draw(figure, *arguments):
+            return None
+        svg, png = io.StringIO(), io.BytesIO()
+        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
+        figure.savefig(png, format="png", dpi=144, metadata={"Software": None})
+    text = svg.getvalue()
+    return text[text.index("<svg") :], png.getvalue()
+
+
+def style(number: int) -> dict[str, Any]:
+    """Return colour, marker and width of the line of model `number`."""
+    look = {"color": _COLOURS[number % len(_COLOURS)], "marker": _MARKERS[number % len(_MARKERS)]}
+    return {**look, "markersize": 4, "linewidth": 1.6}
+
+
+def _draw_line(axes: Axes, points: Sequence[tuple[float, float | None]], name: str, number: int) -> None:
+    """Draw the points that are there, as the line of model `number`."""
+    there = [(x, y) for x, y in points if y is not None]
+    axes.plot([x for x, _ in there], [y for _, y in there], label=name, **style(number))
+
+
+def _legend(figure: Figure, axes: Axes, results: Sequence[ModelResults]) -> None:
     if len(results) > 1:
         handles, labels = axes.get_legend_handles_labels()
         figure.legend(handles, labels, loc="outside lower center", ncols=min(len(results), 4), frameon=False)
@@ -68,7 +195,7 @@ def _over_categories(one: ModelResults, length: int, shared: Mapping[str, Sequen
     return _mean(_value(one, category, length, tasks) for category, tasks in shared.items())
 
 
-def _by_length(figure: Any, results: Sequence[ModelResults]) -> bool:
+def _by_length(figure: Figure, results: Sequence[ModelResults]) -> bool:
     lengths, shared = lengths_of(results), _shared(results, "Needle")
     if not shared:
         return False
@@ -92,7 +219,7 @@ def _by_length(figure: Any, results: Sequence[ModelResults]) -> bool:
     return True
 
 
-def _task_types(figure: Any, results: Sequence[ModelResults]) -> bool:
+def _task_types(figure: Figure, results: Sequence[ModelResults]) -> bool:
     lengths, shared = lengths_of(results), _shared(results)
     # Mean over the lengths by model and category; a category that no model has is left out.
     means = {
@@ -118,18 +245,25 @@ def _task_types(figure: Any, results: Sequence[ModelResults]) -> bool:
     return True
 
 
-def _icl(figure: Any, results: Sequence[ModelResults]) -> bool:
+def _icl(figure: Figure, results: Sequence[ModelResults]) -> bool:
     """Draw a panel per data set and a line per model (paper, Figure 4)."""
-    points = {task.name: [_shots_and_scores(one, task.name) for one in results] for task in tasks_of("ICL")}
-    points = {name: lines for name, lines in points.items() if any(lines)}
+    points: dict[str, list[list[tuple[float, float]]]] = {}
+    for task in tasks_of("ICL"):
+        lines = []
+        for one in results:
+            # (shots, score) at each length; imported results hold no samples that say the shots.
+            found = ((r, [s.get("details", {}).get("shots") for s in r.values["samples"][:1]]) for r in one.finished)
+            lines.append(sorted((float(s), r.score) for r, shots in found for s in shots if r.task == task.name and s))
+        if any(lines):
+            points[task.name] = lines
     if not points:
         return False
     figure.set_size_inches(2.3 * len(points) + 1, 3.0)
     panels = figure.subplots(1, len(points), squeeze=False, sharey=True)[0]
-    for axes, (task, lines) in zip(panels, points.items(), strict=True):
+    for axes, (name, lines) in zip(panels, points.items(), strict=True):
         for number, (one, line) in enumerate(zip(results, lines, strict=True)):
             _draw_line(axes, line, one.name, number)
-        axes.set(title=task, xlabel="shots", xscale="log", ylim=(-2, 102))
+        axes.set(title=name, xlabel="shots", xscale="log", ylim=(-2, 102))
         ticks = sorted({shots for line in lines for shots, _ in line})
         ticks = ticks if len(ticks) < 4 else ticks[::2]
         axes.set_xticks(ticks, [f"{shots:g}" for shots in ticks])
@@ -139,16 +273,7 @@ def _icl(figure: Any, results: Sequence[ModelResults]) -> bool:
     return True
 
 
-def _shots_and_scores(one: ModelResults, task: str) -> list[tuple[float, float]]:
-    """Return (shots, score) of a task at each length; imported results hold no samples that say the shots."""
-    points = []
-    for result in (result for result in one.finished if result.task == task):
-        shots = [sample.get("details", {}).get("shots") for sample in result.values["samples"]]
-        points += [(float(shown), result.score) for shown in shots[:1] if shown is not None]
-    return sorted(points)
-
-
-def _attention(figure: Any, results: Sequence[ModelResults]) -> bool:
+def _attention(figure: Figure, results: Sequence[ModelResults]) -> bool:
     rows = []
     for one in results:
         if shares := [result.score for result in one.finished if result.task == "attention"]:
@@ -157,7 +282,7 @@ def _attention(figure: Any, results: Sequence[ModelResults]) -> bool:
     return _bars_and_line(figure, rows, bars="attention on the first third, percent", line="LongQA, percent")
 
 
-def _similarity(figure: Any, results: Sequence[ModelResults]) -> bool:
+def _similarity(figure: Figure, results: Sequence[ModelResults]) -> bool:
     """Draw the negatives' similarity of each model's data, and its score (paper, Figure 7)."""
     shared, lengths = _shared(results), lengths_of(results)
     rows = []
@@ -168,7 +293,7 @@ def _similarity(figure: Any, results: Sequence[ModelResults]) -> bool:
     return _bars_and_line(figure, rows, bars="median cosine of the negatives", line="mean over task types, percent")
 
 
-def _bars_and_line(figure: Any, rows: Sequence[tuple[str, float, float | None]], *, bars: str, line: str) -> bool:
+def _bars_and_line(figure: Figure, rows: Sequence[tuple[str, float, float | None]], *, bars: str, line: str) -> bool:
     if not rows:
         return False
     axes = figure.subplots()
@@ -183,7 +308,7 @@ def _bars_and_line(figure: Any, rows: Sequence[tuple[str, float, float | None]],
     return True
 
 
-def _dependence(figure: Any, results: Sequence[ModelResults]) -> bool:
+def _dependence(figure: Figure, results: Sequence[ModelResults]) -> bool:
     axes = figure.subplots()
     has_lines = False
     for number, one in enumerate(results):
@@ -201,7 +326,7 @@ def _dependence(figure: Any, results: Sequence[ModelResults]) -> bool:
     return has_lines
 
 
-def _by_setting(figure: Any, results: Sequence[ModelResults]) -> bool:
+def _by_setting(figure: Figure, results: Sequence[ModelResults]) -> bool:
     """Draw a curve per length, and their mean, from labels KEY=NUMBER, say chunk.max_chars=512 (paper, Figure 6)."""
     labelled = [(label, one) for one in results if (label := _LABEL_NUMBER.fullmatch(one.name))]
     keys = {label[1] for label, _ in labelled}
@@ -223,52 +348,7 @@ def _by_setting(figure: Any, results: Sequence[ModelResults]) -> bool:
     return True
 
 
-_COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-_MARKERS: Final = "osD^vPX"
-
-
-@dataclass(frozen=True)
-class Figure:
-    """A drawn figure: its file name, what it shows, and itself as bytes."""
-
-    name: str
-    title: str
-    svg: str
-    png: bytes
-
-
-def drawn(draw: Callable[[Any], bool]) -> tuple[str, bytes] | None:
-    """Return what a function draws on a page, as SVG and PNG; None if it says that there is nothing to draw."""
-    matplotlib = required("matplotlib")
-    figure_class = required("matplotlib.figure").Figure
-    # The same results give the same bytes: ids without chance, no date; text stays text.
-    with matplotlib.rc_context(
-        {"svg.hashsalt": "nextlong", "svg.fonttype": "none", "font.size": 10}
-        | {"axes.spines.top": False, "axes.spines.right": False}
-    ):
-        figure = figure_class(figsize=(7.2, 4.2), layout="constrained")
-        if not draw(figure):
-            return None
-        svg, png = io.StringIO(), io.BytesIO()
-        figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
-        figure.savefig(png, format="png", dpi=144, metadata={"Software": None})
-    text = svg.getvalue()
-    return text[text.index("<svg") :], png.getvalue()
-
-
-def style(number: int) -> dict[str, Any]:
-    """Return colour, marker and width of the line of model `number`."""
-    look = {"color": _COLOURS[number % len(_COLOURS)], "marker": _MARKERS[number % len(_MARKERS)]}
-    return {**look, "markersize": 4, "linewidth": 1.6}
-
-
-def _draw_line(axes: Any, points: Sequence[tuple[float, float | None]], name: str, number: int) -> None:
-    """Draw the points that are there, as the line of model `number`."""
-    there = [(x, y) for x, y in points if y is not None]
-    axes.plot([x for x, _ in there], [y for _, y in there], label=name, **style(number))
-
-
-def _needle_map(figure: Any, results: Sequence[ModelResults]) -> bool:
+def _needle_map(figure: Figure, results: Sequence[ModelResults]) -> bool:
     """Draw how often the needle was found, depth × length, over the samples of all results (paper, App. A)."""
     scores_at: dict[tuple[float, int], list[float]] = {}
     for result in (result for one in results for result in one.finished if result.task in ("needle", "needle_35")):

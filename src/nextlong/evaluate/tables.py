@@ -1,4 +1,4 @@
-"""Tables: results as rows, with the models side by side; and the paper's columns (§4.1, Tables 1 and 2).
+"""Tables: results as rows, with the models side by side, as text, Markdown or LaTeX; and the paper's columns (§4.1, Tables 1, 2).
 
 A cell that was not measured is a dash; a score is followed by its bootstrap 95 % interval, a row by its number of questions. A
 score is bold if it is greater than every other of its column and differs from each significantly (`results.is_better`).
@@ -9,9 +9,9 @@ gives the 62.58 and 65.76 of the paper from its own columns. Two columns exist i
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from nextlong.evaluate.results import ModelResults, Result, Score, differences, is_better
 from nextlong.evaluate.task import Probe, Task, all_tasks, registered, short
@@ -25,14 +25,7 @@ _HELMET: Final = ("Recall", "RAG", "ICL", "Cite", "Re-rank", "LongQA", "Summ")  
 _SEVERAL_WAYS: Final = ("narrativeqa", "infbench_sum", "multi_lexsum", "alce_asqa", "alce_qampari")
 
 
-class MeanStd(NamedTuple):
-    """A mean over repeated trainings and their standard deviation, or an error; None for a single one."""
-
-    mean: float
-    deviation: float | None
-
-
-Cell = float | MeanStd | Score | str | None
+Cell = float | Score | str | None
 
 
 @dataclass(frozen=True)
@@ -53,21 +46,16 @@ class ScoreTable:
         others = [cells[column] for number, (_, cells) in enumerate(self.rows) if number != row]
         return is_better(cell, [other for other in others if isinstance(other, Score)])
 
+    def row(self, number: int, plain: Callable[[str], str], bold: str) -> list[str]:
+        """Return the name and cells of a row as text; `bold` is the format of those that are best."""
+        name, cells = self.rows[number]
+        texts = [plain(text_of(cell)) for cell in cells]
+        return [plain(name), *(bold.format(t) if self.is_best(number, c) else t for c, t in enumerate(texts))]
+
 
 def tasks_of(category: str) -> list[Task]:
     """Return the tasks of a category."""
     return [task for task in all_tasks().values() if task.category == category]
-
-
-def _columns_of(results: Sequence[ModelResults]) -> list[str]:
-    """Return the category of each of the paper's columns: the other protocol where only that was measured, by any model."""
-    measured = {one.task for result in results for one in result.finished}
-
-    def is_measured(category: str) -> bool:
-        return any(task.name in measured for task in tasks_of(category))
-
-    others = {name: other for name, other in _OTHER_PROTOCOL.items() if is_measured(other) and not is_measured(name)}
-    return [others.get(name, name) for name in CATEGORIES]
 
 
 def mean(scores: Sequence[Score | None]) -> Score | None:
@@ -126,43 +114,46 @@ def mixed_protocols(results: Sequence[ModelResults]) -> list[str]:
 
 
 def all_tables(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
-    """Yield every table that there are results for."""
+    """Yield every table that there are results for; scores get a last column with the number of questions of each row."""
     mixed = mixed_protocols(results)
     for table in (
-        _main(results),
-        _whole_helmet(results),
+        *_of_the_paper(results),
         *_by_category(results),
         *_by_task(results),
         *(_by_part(results, task) for task in all_tasks().values() if task.splits),
         *(_of_probe(results, probe) for probe in registered().values() if isinstance(probe, Probe)),
     ):
-        if any(cell is not None for _, cells in table.rows for cell in cells):
-            are_compared = mixed and table.rows_are == "rivals" and len(table.rows) > 1
-            more = f" Mixed protocols, so no score is bold: {'; '.join(mixed)}." if are_compared else ""
-            counted = _with_counts(table)
-            yield replace(counted, about=counted.about + more)
+        cells_of_all = [cell for _, cells in table.rows for cell in cells]
+        if all(cell is None for cell in cells_of_all):
+            continue
+        are_compared, about = table.rows_are == "rivals" and len(table.rows) > 1, table.about
+        columns, rows = table.columns, list(table.rows)
+        if any(isinstance(cell, Score) for cell in cells_of_all):
+            columns = (*columns, "n")
+            for number, (name, cells) in enumerate(rows):
+                scores = [cell for cell in cells if isinstance(cell, Score)]
+                counts = sorted({score.n for score in scores})
+                count = "–".join(f"{one:,}" for one in dict.fromkeys((*counts[:1], *counts[-1:])))
+                refused = max((score.refused for score in scores), default=0)
+                rows[number] = (name, (*cells, f"{count}, {refused:,} refused = 0" if refused else count))
+            about += " In brackets: bootstrap 95 % intervals over questions."
+            if are_compared:
+                about += " Bold: better than every other row, p < 0.05 in paired permutation tests; not corrected for columns."
+        if mixed and are_compared:
+            about += f" Mixed protocols, so no score is bold: {'; '.join(mixed)}."
+        yield replace(table, about=about, columns=columns, rows=tuple(rows))
 
 
-def _with_counts(table: ScoreTable) -> ScoreTable:
-    """Return a table of scores with a last column: the number of questions of each row, and how many were refused."""
-    if not any(isinstance(cell, Score) for _, cells in table.rows for cell in cells):
-        return table
+def _of_the_paper(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
+    """Yield the paper's table, and one of HELMET's seven categories where Cite or Summ were measured."""
+    measured = {result.task for one in results for result in one.finished}
+    is_measured = {
+        name: any(task.name in measured for task in tasks_of(name)) for name in (*CATEGORIES, *_OTHER_PROTOCOL.values())
+    }
+    # A column has the other protocol where only that was measured, by any model.
+    others = {name: other for name, other in _OTHER_PROTOCOL.items() if is_measured[other] and not is_measured[name]}
+    categories = [others.get(name, name) for name in CATEGORIES]
     rows = []
-    for name, cells in table.rows:
-        scores = [cell for cell in cells if isinstance(cell, Score)]
-        numbers = sorted({score.n for score in scores})
-        count = "–".join(f"{number:,}" for number in dict.fromkeys((*numbers[:1], *numbers[-1:])))
-        refused = max((score.refused for score in scores), default=0)
-        rows.append((name, (*cells, f"{count}, {refused:,} refused = 0" if refused else count)))
-    about = f"{table.about} In brackets: bootstrap 95 % intervals over questions."
-    if table.rows_are == "rivals" and len(rows) > 1:
-        about += " Bold: better than every other row, p < 0.05 in paired permutation tests; not corrected for columns."
-    return replace(table, about=about, columns=(*table.columns, "n"), rows=tuple(rows))
-
-
-def _main(results: Sequence[ModelResults]) -> ScoreTable:
-    rows = []
-    categories = _columns_of(results)
     for one in results:
         scores = [mean([category_score(one, category, length) for length in LENGTHS]) for category in categories]
         rows.append((one.name, (mean(scores), *scores)))
@@ -170,19 +161,15 @@ def _main(results: Sequence[ModelResults]) -> ScoreTable:
     ways = {one.name: " and ".join(sorted(one.scored_by("narrativeqa"))) for one in results}
     if any(ways.values()):
         about += f" NarrativeQA is scored by {'; '.join(f'{way} ({name})' for name, way in ways.items() if way)}."
-    return ScoreTable("HELMET and RULER", about, ("Avg.", *categories), tuple(rows))
-
-
-def _whole_helmet(results: Sequence[ModelResults]) -> ScoreTable:
-    """Return HELMET's seven categories, a row per model and length; no row unless Cite or Summ were measured."""
+    yield ScoreTable("HELMET and RULER", about, ("Avg.", *categories), tuple(rows))
     rows = []
     for length in lengths_of(results):
         for one in results:
-            scores = {category: category_score(one, category, length) for category in _HELMET}
-            if scores["Cite"] or scores["Summ"]:
-                rows.append((f"{one.name}, {short(length)}", (mean(list(scores.values())), *scores.values())))
+            helmet = {category: category_score(one, category, length) for category in _HELMET}
+            if helmet["Cite"] or helmet["Summ"]:
+                rows.append((f"{one.name}, {short(length)}", (mean(list(helmet.values())), *helmet.values())))
     about = "Percent; the average is HELMET's, over its seven categories. How LongQA, Cite and Summ are scored: by task, below."
-    return ScoreTable("HELMET, all seven categories", about, ("Avg.", *_HELMET), tuple(rows), "parts")
+    yield ScoreTable("HELMET, all seven categories", about, ("Avg.", *_HELMET), tuple(rows), "parts")
 
 
 def _by_category(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
@@ -211,11 +198,18 @@ def _by_task(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
 
 
 def _by_part(results: Sequence[ModelResults], task: Task) -> ScoreTable:
-    rows = tuple(
-        (
-            f"{one.name}, {short(result.length)}",
-            (result.measured, *(_part(task, result, *part[1:]) for part in task.splits)),
+    def part(result: Result, detail: str, value: str) -> Score | None:
+        """Return the score over the samples whose detail has a value, refused ones included."""
+        samples = [one for one in result.values["samples"] if one.get("details", {}).get(detail) == value]
+        outcomes = [0.0 if one.get("refused") else 100 * one["scores"][task.metric] for one in samples]
+        key, refused = (
+            (f"{task.name} {detail}={value}", result.length),
+            sum(bool(one.get("refused")) for one in samples),
         )
+        return Score.of_outcomes(key, outcomes, result.protocol, refused=refused) if samples else None
+
+    rows = tuple(
+        (f"{one.name}, {short(result.length)}", (result.measured, *(part(result, *split[1:]) for split in task.splits)))
         for one in results
         for result in one.finished
         if result.task == task.name
@@ -226,37 +220,68 @@ def _by_part(results: Sequence[ModelResults], task: Task) -> ScoreTable:
     return ScoreTable(f"{task.name} by {details}", about, columns, rows)
 
 
-def _part(task: Task, result: Result, detail: str, value: str) -> Score | None:
-    """Return the score over the samples whose detail has a value, refused ones included."""
-    samples = [one for one in result.values["samples"] if one.get("details", {}).get(detail) == value]
-    refused = [one for one in samples if one.get("refused")]
-    outcomes = [0.0 if one in refused else 100 * one["scores"][task.metric] for one in samples]
-    key = (f"{task.name} {detail}={value}", result.length)
-    return Score.of_outcomes(key, outcomes, result.protocol, refused=len(refused)) if samples else None
-
-
 def _of_probe(results: Sequence[ModelResults], probe: Probe) -> ScoreTable:
+    def cell(result: Result, scores: Json, key: str) -> Cell:
+        """Return a score: with its questions where they are known, or with the interval that the probe states."""
+        value, task = scores.get(key), key.removesuffix(" acc")
+        if key == probe.metric and scores is result.values["scores"]:
+            return result.measured
+        if answers := result.values.get("answers", {}).get(task):
+            return Score.of_answers(task, answers)
+        if key == probe.metric and "interval" in scores:
+            low, high = scores["interval"]
+            return f"{value:.3f} [{low:.3f}, {high:.3f}]"
+        return str(value) if isinstance(value, int) else value
+
     rows: list[tuple[str, tuple[Cell, ...]]] = []
     for one in results:
         for result in (result for result in one.finished if result.task == probe.name):
             length = None if result.length is None else short(result.length)
             for part, scores in probe.rows(result.values):
                 name = ", ".join(filter(None, (one.name, length, part)))
-                rows.append((name, tuple(_probe_cell(probe, result, scores, key) for key in probe.columns.values())))
+                rows.append((name, tuple(cell(result, scores, key) for key in probe.columns.values())))
     return ScoreTable(
         probe.category, probe.about, tuple(probe.columns), tuple(rows), "rivals" if probe.lengths is None else "parts"
     )
 
 
-def _probe_cell(probe: Probe, result: Result, scores: Json, key: str) -> Cell:
-    """Return a score: with its questions where they are known, or with the interval that the probe states."""
-    value = scores.get(key)
-    if key == probe.metric and scores is result.values["scores"]:
-        return result.measured
-    answers = result.values.get("answers", {}).get(key.removesuffix(" acc"))
-    if answers:
-        return Score.of_answers(key.removesuffix(" acc"), answers)
-    if key == probe.metric and "interval" in scores:
-        low, high = scores["interval"]
-        return f"{value:.3f} [{low:.3f}, {high:.3f}]"
-    return str(value) if isinstance(value, int) else value
+def text_of(cell: Cell) -> str:
+    """Return a number with two digits, a score with its interval, a word as it is, or a dash."""
+    if isinstance(cell, Score):
+        if cell.interval is None:
+            return f"{cell.value:.2f}"
+        low, high = cell.interval
+        digits = 2 if 0 < high - low < 1 else 1
+        return f"{cell.value:.2f} [{low:.{digits}f}, {high:.{digits}f}]"
+    return f"{cell:.2f}" if isinstance(cell, float | int) else cell or "–"
+
+
+def as_markdown(tables: Sequence[ScoreTable], *, level: int = 2) -> str:
+    """Return tables as Markdown, their titles as headings of a level."""
+    parts = []
+    for table in tables:
+        head = f"| | {' | '.join(table.columns)} |\n{'|---' * (len(table.columns) + 1)}|"
+        lines = [f"| {' | '.join(table.row(number, str, '**{}**'))} |" for number in range(len(table.rows))]
+        parts.append("\n".join([f"{'#' * level} {table.title}\n\n{table.about}\n\n{head}", *lines]))
+    return "\n\n".join(parts) + "\n"
+
+
+def as_latex(tables: Sequence[ScoreTable]) -> str:
+    """Return tables as LaTeX, in the paper's form; needs no package."""
+    special = {"\\": r"\textbackslash{}", "–": "--", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
+    special |= {"±": r"$\pm$", "−": "$-$", **{one: f"\\{one}" for one in "&%$#_{}"}}
+
+    def plain(text: str) -> str:
+        return "".join(special.get(one, one) for one in text)
+
+    parts = []
+    for table in tables:
+        head = " & ".join(f"\\textbf{{{plain(column)}}}" for column in ("Model", *table.columns))
+        lines = [
+            "\\begin{table*}[t]\n\\centering\n\\footnotesize",
+            f"\\caption{{{plain(table.title)}. {plain(table.about)}}}",
+            f"\\begin{{tabular}}{{l{'c' * len(table.columns)}}}\n\\hline\n{head}\\\\\n\\hline",
+        ]
+        lines += [" & ".join(table.row(row, plain, "\\textbf{{{}}}")) + " \\\\" for row in range(len(table.rows))]
+        parts.append("\n".join([*lines, "\\hline\n\\end{tabular}\n\\end{table*}"]))
+    return "\n\n".join(parts) + "\n"

@@ -1,4 +1,4 @@
-"""Probes of recall: every question has one answer, and what a model recalls is counted as it is."""
+"""Probes of recall have one answer to every question, what a model recalls is counted as it is, and the first model looks back."""
 
 from types import SimpleNamespace
 
@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-from nextlong.replicate import invented, recall  # noqa: E402
+from nextlong.replicate import invented, small_llama  # noqa: E402
 
 pytestmark = pytest.mark.heavy
 MAKE = invented.Invented().probe(None)
@@ -21,15 +21,15 @@ def words(tokenizer, ids):
     return [tokenizer.id_to_token(int(one)).strip() for one in ids]
 
 
-@pytest.mark.parametrize("kind", recall.KINDS)
+@pytest.mark.parametrize("kind", small_llama.KINDS)
 def test_a_question_is_answered_once_before_it_and_nowhere_else(kind, tokenizer):
-    asked = recall.probes(MAKE, kind, negatives=5, count=6, seed=3)
+    asked = small_llama.probes(MAKE, kind, negatives=5, count=6, seed=3)
     for ids, places, length in zip(asked.ids, asked.places, asked.lengths, strict=True):
         text = words(tokenizer, ids[:length])
         for place in places:
             assert [text[at + 1] for at in range(int(place) - 1) if text[at] == text[place - 1]] == [text[place]]
-            assert any(text[place] in invented.WORDS.values(topic) for topic in range(invented.TOPICS))
-            assert text[place - 1] in invented.WORDS.names
+            assert any(text[place] in invented.words_of(topic)[0] for topic in range(invented.TOPICS))
+            assert text[place - 1] in invented.WORDS[: invented.NAMES]
         assert len(set(places)) == invented.FACTS
         assert places[-1] < length
         assert not ids[length:].any()
@@ -37,7 +37,7 @@ def test_a_question_is_answered_once_before_it_and_nowhere_else(kind, tokenizer)
 
 def test_hard_negatives_share_the_topic_and_random_ones_do_not(tokenizer):
     for kind, is_shared in (("hard", True), ("random", False)):
-        asked = recall.probes(MAKE, kind, negatives=8, count=4, seed=0)
+        asked = small_llama.probes(MAKE, kind, negatives=8, count=4, seed=0)
         for ids, length in zip(asked.ids, asked.lengths, strict=True):
             text = words(tokenizer, ids[:length])
             answers = {text[place] for place in asked.places[0]} if ids is asked.ids[0] else set()
@@ -85,16 +85,16 @@ STOPS = {invented.tokenizer().token_to_id(stop) for stop in (". ", ".\n")}
 
 
 def test_recall_is_whole_for_a_reader_of_names_and_not_for_one_of_places(tokenizer):
-    asked = {k: recall.probes(MAKE, k, negatives=6, count=6, seed=0) for k in recall.KINDS}
+    asked = {k: small_llama.probes(MAKE, k, negatives=6, count=6, seed=0) for k in small_llama.KINDS}
     size = tokenizer.get_vocab_size()
     for probes in asked.values():
-        assert recall.recalled(Reader(first_match, size), probes).all()
-        assert recall.recalled(Reader(first_match, size), probes).shape == (6, invented.FACTS)
-    assert recall.recalled(Reader(latest_value, size), asked["hard"]).mean() < 0.5
+        assert small_llama.recalled(Reader(first_match, size), probes).all()
+        assert small_llama.recalled(Reader(first_match, size), probes).shape == (6, invented.FACTS)
+    assert small_llama.recalled(Reader(latest_value, size), asked["hard"]).mean() < 0.5
 
 
 def test_thirds_of_attention_are_those_of_what_stands_before():
-    asked = recall.probes(MAKE, "random", negatives=2, count=2, seed=0)
+    asked = small_llama.probes(MAKE, "random", negatives=2, count=2, seed=0)
 
     class Even:
         device = "cpu"
@@ -106,7 +106,7 @@ def test_thirds_of_attention_are_those_of_what_stands_before():
             first[:, 0] = 1.0
             return SimpleNamespace(attentions=(torch.stack([even, first])[None],))
 
-    first, last = recall.attention_thirds(Even(), asked)
+    first, last = small_llama.attention_thirds(Even(), asked)
     assert first == pytest.approx((1 / 3 + 1) / 2, abs=0.01)
     assert last == pytest.approx(1 / 6, abs=0.01)
 
@@ -120,5 +120,30 @@ def test_losses_are_by_position_and_a_mean_over_rows():
             logits[0, 1, 2] = 100.0  # certain of token 2 at position 2
             return SimpleNamespace(logits=logits)
 
-    losses = recall.losses(Knows(), np.array([[0, 1, 2, 3], [0, 1, 2, 0]]))
+    losses = small_llama.losses(Knows(), np.array([[0, 1, 2, 3], [0, 1, 2, 0]]))
     assert losses == pytest.approx([np.log(4), 0.0, np.log(4)])
+
+
+def test_the_first_head_of_the_first_layer_looks_one_token_back(tmp_path):
+    from transformers import AutoModelForCausalLM
+
+    small_llama.save(
+        tmp_path,
+        small_llama.config(vocabulary=100, row_tokens=512, hidden_size=64, intermediate_size=64, layers=2, heads=2),
+        seed=3,
+    )
+    model = AutoModelForCausalLM.from_pretrained(tmp_path, attn_implementation="eager")
+    ids = torch.randint(100, (1, 300), generator=torch.Generator().manual_seed(0))
+    with torch.no_grad():
+        first, second = model(input_ids=ids, output_attentions=True).attentions
+    assert float(first[0, 0].diagonal(-1).min()) > 0.9
+    for other in (first[0, 1], second[0, 0]):
+        assert float(other.diagonal(-1).mean()) < 0.5, "the other heads are random"
+
+
+def test_another_seed_gives_other_weights(tmp_path):
+    sizes = small_llama.config(vocabulary=50, row_tokens=512, hidden_size=32, intermediate_size=32, layers=2, heads=2)
+    for name, seed in (("a", 0), ("b", 0), ("c", 1)):
+        small_llama.save(tmp_path / name, sizes, seed=seed)
+    one, same, other = ((tmp_path / name / "model.safetensors").read_bytes() for name in "abc")
+    assert one == same != other

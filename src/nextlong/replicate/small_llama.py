@@ -1,25 +1,68 @@
-"""Recall: how often a model knows the value of a fact across negatives, in a form that no method trains on.
+"""Small Llama: a model before any training, and what is measured of one that was trained.
 
-A probe is one row: a text that states facts; `negatives` texts of other documents, with facts of the same form (hard) or
-without (random); then each fact again. Each value there is a question: it is recalled if it is the likeliest of all tokens. No
-other fact of a probe has its name, so every question has one answer, which stands only once, before the negatives. (Sequences
-of NExtLong put negatives between all paragraphs.) The corpus makes the probes.
+Retrieval needs a head that attends to the previous token, whatever that is. Queries and keys of a Llama have no bias, so a
+model of this size spends most of its training on finding such a head. Here they have biases (as Qwen 2's do), and those of one
+head of the first layer start at values that make it look one token back. All other weights are random, and all are trained.
+
+Recall is how often a model knows the value of a fact across negatives, in a form that no method trains on. A probe is one row: a
+text that states facts; `negatives` texts of other documents, with facts of the same form (hard) or without (random); then each
+fact again. Each value there is a question: it is recalled if it is the likeliest of all tokens. No other fact of a probe has
+its name, so every question has one answer, which stands only once, before the negatives. (Sequences of NExtLong put negatives
+between all paragraphs.) The corpus makes the probes.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any, Final
+from pathlib import Path
+from typing import Final, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedModel
 
 from nextlong.replicate.invented import Negatives, Probe
 from nextlong.rng import rng_for
 
-KINDS: Final[tuple[Negatives, ...]] = ("hard", "random")
+KINDS: Final[tuple[Negatives, ...]] = get_args(Negatives)
 _BATCH_TOKENS: Final = 16_384
+_ROPE_BASE: Final = 10_000.0
+_SHARPNESS: Final = 8.0  # of the head that looks back: it gives over 0.9 of its attention to the token before
+
+
+@torch.no_grad()  # type: ignore[untyped-decorator]
+def save(folder: Path, sizes: LlamaConfig, *, seed: int) -> None:
+    """Write a model of some sizes into a folder that `from_pretrained` loads, its first head set to look one token back."""
+    torch.manual_seed(seed)
+    model = LlamaForCausalLM(sizes)
+    attention, size = model.model.layers[0].self_attn, sizes.hidden_size // sizes.num_attention_heads
+    # Biases whose product, once RoPE has turned them, is greatest one token back.
+    angles = _ROPE_BASE ** (-torch.arange(0, size, 2) / size)
+    attention.k_proj.bias[:size] = _SHARPNESS * torch.cat([torch.ones(size // 2), torch.zeros(size // 2)])
+    attention.q_proj.bias[:size] = _SHARPNESS * torch.cat([torch.cos(angles), -torch.sin(angles)])
+    for projection in (attention.q_proj, attention.k_proj):
+        projection.weight[:size] *= 0.1  # contents weigh little at first
+    model.save_pretrained(folder)
+
+
+def config(
+    *, vocabulary: int, row_tokens: int, hidden_size: int, intermediate_size: int, layers: int, heads: int
+) -> LlamaConfig:
+    """Return the configuration of a Llama with biases of queries and keys; `row_tokens` are those of the longest row."""
+    return LlamaConfig(
+        vocab_size=vocabulary,
+        hidden_size=hidden_size,
+        intermediate_size=intermediate_size,
+        num_hidden_layers=layers,
+        num_attention_heads=heads,
+        num_key_value_heads=heads,
+        tie_word_embeddings=True,
+        attention_bias=True,
+        initializer_range=hidden_size**-0.5,
+        max_position_embeddings=row_tokens,
+        rope_parameters={"rope_type": "default", "rope_theta": _ROPE_BASE},
+    )
 
 
 @dataclass(frozen=True)
@@ -47,7 +90,7 @@ def probes(make: Probe, kind: Negatives, *, negatives: int, count: int, seed: in
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def recalled(model: Any, asked: Probes) -> NDArray[np.bool_]:
+def recalled(model: PreTrainedModel, asked: Probes) -> NDArray[np.bool_]:
     """Return which values the model recalls, (probes, facts). `model` is a causal model of transformers."""
     rows = max(1, _BATCH_TOKENS // asked.ids.shape[1])
     parts = []
@@ -63,7 +106,7 @@ def recalled(model: Any, asked: Probes) -> NDArray[np.bool_]:
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def attention_thirds(model: Any, asked: Probes) -> tuple[float, float]:
+def attention_thirds(model: PreTrainedModel, asked: Probes) -> tuple[float, float]:
     """Return the shares of attention, from the tokens that predict values, to the first and last third of what stands before.
 
     Means over probes, values, heads and layers. `model` computes its attention eagerly.
@@ -81,7 +124,7 @@ def attention_thirds(model: Any, asked: Probes) -> tuple[float, float]:
 
 
 @torch.inference_mode()  # type: ignore[untyped-decorator]
-def losses(model: Any, rows: NDArray[np.int64]) -> NDArray[np.float64]:
+def losses(model: PreTrainedModel, rows: NDArray[np.int64]) -> NDArray[np.float64]:
     """Return the loss of predicting each token but the first of rows of equal length, nats, mean over rows: (T - 1,)."""
     total = np.zeros(rows.shape[1] - 1)
     for row in rows:

@@ -1,1 +1,0 @@
-"""Report: results → the paper's tables and figures, models side by side."""
