@@ -185,7 +185,9 @@ def write(recipe: Recipe, done: Artifacts, run_dir: Path, *, name: str) -> Varia
             "sequences_per_part": sequences_per_part(recipe.compose.sequences, done["compose"]),
             "recipe": recipe.model_dump(mode="json"),
         }
-        plain = yaml.safe_dump(record["recipe"] | {"name": None}, sort_keys=False, allow_unicode=True, width=120)
+        plain = yaml.safe_dump(
+            recipe.model_dump(mode="json") | {"name": None}, sort_keys=False, allow_unicode=True, width=120
+        )
         store.write_text(path.with_suffix(".yaml"), plain)
         store.write_json(path, record)
     if not recipe.overridden:
