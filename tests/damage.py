@@ -2,7 +2,6 @@
 
 import json
 import re
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -10,7 +9,7 @@ import xxhash
 
 from exported_runs import change_json, folder_of, record_of
 from nextlong.schemas import ROW_MASK, SHARD_BITS
-from nextlong.verify.checks import _checks, _guarded, verify
+from nextlong.verify.checks import CHECKS, guarded, verify
 from nextlong.verify.run_files import RunFiles
 
 
@@ -18,9 +17,8 @@ def outcomes(run, *names, sample=100, seed=0):
     """Return the outcome of each check of these groups, without the hashes; of none, all that `verify` says."""
     if not names:
         return _named({outcome.check: outcome for outcome in verify(run, sample=sample, seed=seed)})
-    artefacts = RunFiles(run)
-    checks = _checks(sample, seed)
-    checked = [_guarded(artefacts, name, partial(checks[name], artefacts)) for name in names]
+    artefacts = RunFiles(run, sample=sample, seed=seed)
+    checked = [guarded(artefacts, name, CHECKS[name]) for name in names]
     return _named({outcome.check: outcome for of_group in checked for outcome in of_group})
 
 

@@ -10,7 +10,7 @@ from nextlong.engine.executor import SerialExecutor, usable_cpus
 from nextlong.engine.local import LocalExecutor
 from nextlong.errors import EncoderError, ExportError, RunError
 from nextlong.plugins import FORMATS, METHODS
-from nextlong.reading.known_files import input_files
+from nextlong.reading.listing import input_files
 
 EVERY = pytest.mark.parametrize("method", METHODS.built_in)
 FILTERS = ("ingest.dedup=minhash", "decontaminate=[{}]")

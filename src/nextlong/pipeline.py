@@ -37,8 +37,8 @@ from nextlong.engine.step import Artifact, Step
 from nextlong.errors import ExportError
 from nextlong.export import steps as export_steps
 from nextlong.methods.base import Need, method_of
-from nextlong.reading import file_systems, known_files
-from nextlong.reading.files import InputFile
+from nextlong.reading import listing
+from nextlong.reading.files import InputFile, reach
 from nextlong.reading.filter import filter_of
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import sequence_limit
@@ -120,7 +120,7 @@ class Session:
 
         def remember(ingested: Artifact) -> None:
             # Only now, so that a file that was refused may be mended.
-            known_files.remember(
+            listing.remember(
                 ingested,
                 sources=self.recipe.ingest.sources,
                 files=self._files,
@@ -178,7 +178,7 @@ def session(
     reporter = reporter or Quiet()
     files, run_dir = prepare(recipe), recipe.run_path
     with store.locked(run_dir, mode=mode):
-        files = known_files.recognise_inputs(
+        files = listing.recognise_inputs(
             recipe.ingest.sources,
             files,
             run_dir,
@@ -206,9 +206,9 @@ def prepare(recipe: Recipe, *, encoder: Literal["installed", "any"] = "installed
     if encoder == "installed":
         kind_of(recipe.encoder).check_installed(recipe.encoder)
     if recipe.export.push is not None:
-        file_systems.reach(recipe.export.push, where=f"export.push={recipe.export.push!r}", error=ExportError)
-    known_files.check_apart(recipe.ingest.sources, run_dir=recipe.run_dir)
-    return known_files.input_files(recipe.ingest)
+        reach(recipe.export.push, where=f"export.push={recipe.export.push!r}", error=ExportError)
+    listing.check_apart(recipe.ingest.sources, run_dir=recipe.run_dir)
+    return listing.input_files(recipe.ingest)
 
 
 def check_corpus(recipe: Recipe, files: list[list[InputFile]]) -> list[str]:

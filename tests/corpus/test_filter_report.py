@@ -18,7 +18,7 @@ from nextlong.artifacts.results import ChunkResult, IngestResult, LeftOutResult,
 from nextlong.cli import main as cli_main
 from nextlong.corpus.filter_report import filter_report_step, same_ids
 from nextlong.engine.step import Step
-from nextlong.reading.known_files import input_files
+from nextlong.reading.listing import input_files
 from nextlong.recipe import Recipe
 from nextlong.runs.stats import measure
 from nextlong.runs.warnings import warnings

@@ -1,14 +1,19 @@
 """A look into files: how many documents there are, however they are sorted."""
 
 import json
+import random
 
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import zstandard
+from hypothesis import given
+from hypothesis import strategies as st
 
 from nextlong.corpus import look as plan_look
-from nextlong.reading.known_files import input_files
+from nextlong.corpus.exclude import Exclusion
+from nextlong.reading.listing import input_files, list_files
+from nextlong.recipe import Source
 from planned import sources_in
 
 
@@ -30,18 +35,18 @@ def test_files_sorted_by_length_are_seen_in_all_places(tmp_path, monkeypatch, ki
     assert look.documents * look.scale == pytest.approx(4400, rel=0.25)
 
 
-def write_texts(path, texts):
-    rows = "".join(json.dumps({"text": text}) + "\n" for text in texts)
+def write_texts(path, texts, *, rows=100):
+    lines = "".join(json.dumps({"text": text}) + "\n" for text in texts)
     if path.name.endswith(".jsonl"):
-        path.write_text(rows)
+        path.write_text(lines)
     elif path.name.endswith(".zst"):
-        path.write_bytes(zstandard.compress(rows.encode()))
+        path.write_bytes(zstandard.compress(lines.encode()))
     elif path.name.endswith(".parquet"):
-        pq.write_table(pa.table({"text": texts}), path, row_group_size=100, compression="none", use_dictionary=False)
+        pq.write_table(pa.table({"text": texts}), path, row_group_size=rows, compression="none", use_dictionary=False)
     else:
         with pa.OSFile(str(path), "wb") as sink, pa.ipc.new_file(sink, pa.schema([("text", pa.string())])) as writer:
-            for first in range(0, len(texts), 100):
-                writer.write_batch(pa.record_batch({"text": texts[first : first + 100]}))
+            for first in range(0, len(texts), rows):
+                writer.write_batch(pa.record_batch({"text": texts[first : first + rows]}))
 
 
 def test_files_unlike_each_other_weigh_by_their_size(tmp_path, monkeypatch):
@@ -76,3 +81,44 @@ def test_a_sampled_source_of_nothing_but_rejects_counts_by_its_size(tmp_path, mo
     good, bad = plan_look.look_at(source.ingest, input_files(source.ingest))
     assert (good.is_whole, bad.documents) == (False, 0)
     assert bad.rejects.total() * bad.scale == pytest.approx(2000, rel=0.25)
+
+
+TEXTS = [f"document {number:03d} " + "of the tide " * 5 for number in range(200)]
+MOST = 10_000
+
+
+@pytest.fixture(scope="module")
+def files(tmp_path_factory):
+    folder, made = tmp_path_factory.mktemp("places"), {}
+    for name in ("a.jsonl", "a.parquet", "a.arrow", "a.jsonl.zst"):
+        write_texts(folder / name, TEXTS, rows=20)
+        source = Source(path=str(folder / name))
+        made[name] = (*list_files(source, where="path"), source)
+    return made
+
+
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet", "a.arrow"])
+@given(position=st.floats(0, 1, exclude_max=True), read_bytes=st.integers(500, 4000))
+def test_a_place_holds_records_of_the_file_and_says_their_share(files, name, position, read_bytes):
+    file, source = files[name]
+    reading = plan_look._Reading(source, [file], MOST, Exclusion())
+    texts, share = reading.sample_at(file, position=position, read_bytes=read_bytes)
+    numbers = [TEXTS.index(text.decode()) for text in texts]
+    assert numbers == list(range(numbers[0], numbers[0] + len(numbers)))
+    assert 0 < share <= 1
+    assert not reading.rejects
+    assert len(numbers) / len(TEXTS) == pytest.approx(share, abs=0.01)
+    assert numbers[0] / len(TEXTS) == pytest.approx(min(position, 1 - share), abs=0.11)
+
+
+def test_a_compressed_file_is_read_through_and_a_share_of_it_kept(files):
+    file, source = files["a.jsonl.zst"]
+    reading, draw = plan_look._Reading(source, [file], MOST, Exclusion()), random.Random(7)
+    texts, share = reading.sample_through(file, share=0.5, max_bytes=10**9, draw=draw)
+    assert {text.decode() for text in texts} < set(TEXTS)
+    assert len(texts) / len(TEXTS) == pytest.approx(share, abs=0.01)
+    texts, share = reading.sample_through(file, share=1.0, max_bytes=10**9, draw=draw)
+    assert ([text.decode() for text in texts], share) == (TEXTS, 1.0)
+    texts, share = reading.sample_through(file, share=1.0, max_bytes=500, draw=draw)
+    assert [text.decode() for text in texts] == TEXTS[: len(texts)]
+    assert len(texts) / len(TEXTS) == pytest.approx(share, rel=0.05)

@@ -11,8 +11,8 @@ import pytest
 import nextlong
 from nextlong import pipeline
 from nextlong.cli import main as cli_main
-from nextlong.methods import steps
-from nextlong.reading.known_files import input_files
+from nextlong.methods import extend
+from nextlong.reading.listing import input_files
 from nextlong.runs import stats
 
 NEGATIVES = ("self-repeat", "top", "random-retrieved", "tail", "random-corpus")
@@ -214,4 +214,4 @@ def test_steps_of_a_method_are_its_own():
 )
 def test_documents_are_drafted_until_enough_are_most_likely_shorter_than_a_sequence(enough, drafted):
     chars = np.array([10, 900, 20, 30, 901, 900])
-    assert steps._surely_enough(chars, enough=enough, sure_chars=30) == drafted
+    assert extend._surely_enough(chars, enough=enough, sure_chars=30) == drafted

@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart
-from nextlong.reading.formats import read_records
+from nextlong.reading.formats import estimate_text_bytes, read_records
 from nextlong.reading.listing import list_files
 from nextlong.reading.records import Record, Reject, RejectKind
-from nextlong.reading.sampling import estimate_text_bytes
 from nextlong.recipe import Source
 
 

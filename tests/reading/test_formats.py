@@ -8,6 +8,7 @@ import fsspec
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+import zstandard
 from hypothesis import given
 from hypothesis import strategies as st
 from pydantic import ValidationError
@@ -16,6 +17,7 @@ from files_read import TABLE, arrow_file, read, zstd
 from nextlong.errors import CorpusError
 from nextlong.reading.files import COMPRESSIONS, FilePart
 from nextlong.reading.formats import (
+    estimate_text_bytes,
     format_by_name,
     format_of,
     head_columns,
@@ -198,3 +200,60 @@ def test_of_what_cannot_be_read_there_is_nothing(tmp_path, name, content):
     source = Source(path=str(tmp_path / name))
     (file,) = list_files(source, where="path")
     assert head_columns(file, source) == {}
+
+
+# how much text files hold
+
+
+def estimate(path):
+    source = Source(path=str(path))
+    return estimate_text_bytes(list_files(source, where="path"), source)
+
+
+def lines_of(count):
+    return "".join(
+        json.dumps({"text": f"{i:04d} " + "abcdefgh " * (i % 7 + 20), "meta": "m" * 50}) + "\n" for i in range(count)
+    )
+
+
+def text_bytes_of(count):
+    return sum(5 + 9 * (i % 7 + 20) for i in range(count))
+
+
+@pytest.mark.parametrize("suffix", ["", ".gz", ".zst"])
+@pytest.mark.parametrize("count", [50, 4000])
+def test_estimate_of_lines_counts_only_the_text_column(tmp_path, suffix, count):
+    compress = {"": bytes, ".gz": gzip.compress, ".zst": zstandard.ZstdCompressor().compress}[suffix]
+    (tmp_path / f"a.jsonl{suffix}").write_bytes(compress(lines_of(count).encode()))
+    assert estimate(tmp_path) == pytest.approx(text_bytes_of(count), rel=0.01)
+
+
+def test_estimate_of_parquet_arrow_and_text(tmp_path):
+    texts = [f"{i} " * 200 for i in range(500)]
+    table = pa.table({"text": texts, "noise": [os.urandom(900) for _ in texts]})
+    total = sum(map(len, texts))
+    pq.write_table(table, tmp_path / "a.parquet", use_dictionary=False)
+    with pa.OSFile(str(tmp_path / "a.arrow"), "wb") as sink, pa.ipc.new_file(sink, table.schema) as writer:
+        writer.write_table(table)
+    (tmp_path / "a.txt.gz").write_bytes(gzip.compress("".join(texts).encode()))
+    for name in ("a.parquet", "a.arrow", "a.txt.gz"):
+        assert estimate(tmp_path / name) == pytest.approx(total, rel=0.05)
+
+
+def test_estimate_of_a_damaged_file_is_its_size(tmp_path):
+    (tmp_path / "a.parquet").write_bytes(b"x" * 1000)
+    (tmp_path / "a.jsonl.zst").write_bytes(b"y" * 500)
+    assert estimate(tmp_path) == 1500
+
+
+def test_a_fault_is_not_remembered(tmp_path, monkeypatch):
+    path = tmp_path / "c.jsonl"
+    path.write_text(lines_of(50))
+
+    def fails(*_):
+        raise OSError(5, "the network is away")
+
+    with monkeypatch.context() as faulty:
+        faulty.setattr("nextlong.reading.json_lines.read_head", fails)
+        assert estimate(path) == path.stat().st_size
+    assert estimate(path) < path.stat().st_size

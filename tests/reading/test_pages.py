@@ -7,10 +7,9 @@ import pytest
 from files_read import read as read_folder
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart
-from nextlong.reading.formats import read_records
+from nextlong.reading.formats import estimate_text_bytes, read_records
 from nextlong.reading.listing import list_files
 from nextlong.reading.records import Record, Reject, RejectKind
-from nextlong.reading.sampling import estimate_text_bytes
 from nextlong.recipe import Source
 
 PROSE = "The tide comes in twice a day, and the harbour fills with boats that waited outside for the water to rise. "

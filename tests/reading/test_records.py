@@ -7,7 +7,7 @@ import pytest
 
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart
-from nextlong.reading.formats import read_records
+from nextlong.reading.formats import estimate_text_bytes, read_records
 from nextlong.reading.listing import list_files
 from nextlong.reading.records import (
     ABSENT,
@@ -20,7 +20,6 @@ from nextlong.reading.records import (
     source_id,
     text_problem,
 )
-from nextlong.reading.sampling import estimate_text_bytes
 from nextlong.recipe import Source
 
 

@@ -13,11 +13,11 @@ from hypothesis import strategies as st
 import nextlong
 from files_read import ITEMS, TABLE, arrow_file, read, summary
 from nextlong import pipeline
+from nextlong.corpus.splits import split_inputs
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart
 from nextlong.reading.formats import read_records
 from nextlong.reading.listing import list_files
-from nextlong.reading.parts import split_inputs
 from nextlong.reading.records import Record, Reject
 from nextlong.recipe import Recipe, Source
 

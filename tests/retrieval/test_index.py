@@ -11,7 +11,7 @@ from counted import counts_of, total
 from nextlong import pipeline
 from nextlong.engine import store
 from nextlong.errors import RecipeError
-from nextlong.reading.known_files import input_files
+from nextlong.reading.listing import input_files
 from nextlong.report import summary
 from nextlong.runs.card import card_numbers
 from nextlong.runs.run import Run

@@ -17,7 +17,7 @@ from nextlong import pipeline
 from nextlong.cli.main import main
 from nextlong.engine.progress import Lines
 from nextlong.errors import CorpusError
-from nextlong.reading.known_files import input_files
+from nextlong.reading.listing import input_files
 from nextlong.sequences.shortfall import check_enough, mostly_too_long
 from nextlong.sequences.tokenizer import load_tokenizer, train_bpe
 

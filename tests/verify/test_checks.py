@@ -4,7 +4,6 @@ import os
 import re
 import subprocess
 import sys
-from functools import partial
 
 import numpy as np
 import pyarrow as pa
@@ -29,7 +28,7 @@ from nextlong.cli.main import main
 from nextlong.errors import RunError
 from nextlong.schemas import META, NEGATIVE, ROW_MASK, SHARD_BITS
 from nextlong.verify import checks
-from nextlong.verify.checks import side_by_side, verify
+from nextlong.verify.checks import processes, verify
 
 ALL = 100_000  # a sample of everything
 
@@ -42,7 +41,7 @@ def test_checks_side_by_side_find_what_they_find_one_by_one(finished, monkeypatc
     monkeypatch.setattr(checks, "_WORTH_PROCESSES_BYTES", 0)
     told = []
     assert list(verify(finished, workers=2, starting=told.append)) == one_by_one
-    assert told == ["hashes", *checks._checks(100, 0)]
+    assert told == ["hashes", *checks.CHECKS]
 
 
 def test_a_sound_run_passes_every_check(finished):
@@ -306,36 +305,18 @@ def test_the_command_says_what_it_found_and_exits_accordingly(run, capsys):
     assert main(["verify", str(run / "nowhere")]) == 2
 
 
-def test_results_are_had_in_any_order():
-    calls = {name: partial(int, name) for name in ("1", "2", "3")}
-    with side_by_side(calls, processes=2) as result_of:
-        assert [result_of(name) for name in ("3", "1", "2")] == [3, 1, 2]
-
-
-def test_an_error_is_the_one_that_was_raised():
-    with (
-        pytest.raises(ValueError, match="invalid literal"),
-        side_by_side({"one": partial(int, "one")}, processes=1) as result_of,
-    ):
-        result_of("one")
-
-
 def test_a_killed_process_is_said_with_what_to_do():
-    with (
-        pytest.raises(RunError, match="--workers 1"),
-        side_by_side({"killed": partial(os._exit, 1)}, processes=1) as result_of,
-    ):
-        result_of("killed")
+    with pytest.raises(RunError, match="--workers 1"), processes(1) as submit:
+        submit(os._exit, 1).result()
 
 
 def test_ctrl_c_reaches_no_process_from_its_start_on():
     code = """
 import signal
-from functools import partial
-from nextlong.verify.checks import side_by_side
-blocked = partial(signal.pthread_sigmask, signal.SIG_BLOCK, ())
-with side_by_side({"blocked": blocked}, processes=1) as result_of:
-    print(signal.SIGINT in result_of("blocked"), signal.SIGINT in blocked())
+from nextlong.verify.checks import processes
+blocked = (signal.pthread_sigmask, signal.SIG_BLOCK, ())
+with processes(1) as submit:
+    print(signal.SIGINT in submit(*blocked).result(), signal.SIGINT in blocked[0](*blocked[1:]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout == "True False\n"

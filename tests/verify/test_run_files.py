@@ -16,9 +16,9 @@ from nextlong.cli.main import main
 from nextlong.errors import RunError
 from nextlong.schemas import META, NEGATIVE, NO_CHUNK, SEPARATOR, SHARD_BITS
 from nextlong.verify import run_files
-from nextlong.verify.checks import verify, with_names
+from nextlong.verify.checks import verify
 from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name
-from nextlong.verify.run_files import ResolvedSequence, RunFiles, _locate, open_step
+from nextlong.verify.run_files import ResolvedSequence, RunFiles, open_step
 
 
 @pytest.mark.parametrize("parts", [1, 3, 8, 40])
@@ -63,7 +63,7 @@ def test_a_variant_is_verified_by_its_name(run):
     shutil.move(record_of(run), run / "variants" / "top.json")
     (run / "run.json").unlink()
     assert all(outcome.result == "pass" for outcome in verify(Path(f"{run}@top")))
-    with pytest.raises(RunError, match="holds no finished run"):
+    with pytest.raises(RunError, match="has no variant 'tail'; it has: top"):
         list(verify(Path(f"{run}@tail")))
 
 
@@ -96,7 +96,7 @@ def test_a_span_is_named_by_its_place_role_and_tokens_whatever_its_role():
 def said(run, example):
     outcome = CheckOutcome("check", "things")
     outcome.breach(example)
-    (named,) = with_names(RunFiles(run), [outcome])
+    (named,) = RunFiles(run).name_marks([outcome])
     (example,) = named.examples
     return example
 
@@ -154,19 +154,3 @@ def test_a_damaged_manifest_is_told_and_no_error(tmp_path, text, damage):
     step = open_step("a", tmp_path)
     assert step.damage.startswith(damage)
     assert step.files("") == []
-
-
-def test_a_run_is_its_current_variant_and_a_name_another(tmp_path):
-    (tmp_path / "variants").mkdir()
-    (tmp_path / "variants" / "b.json").write_text("{}")
-    (tmp_path / "run.json").write_text('{"variant": "a"}')
-    assert _locate(tmp_path) == (tmp_path, tmp_path / "variants" / "a.json")
-    assert _locate(tmp_path.with_name(f"{tmp_path.name}@b")) == (tmp_path, tmp_path / "variants" / "b.json")
-    odd = tmp_path / "a@c"  # a folder of that name, no variant
-    assert _locate(odd) == (odd, odd / "run.json")
-
-
-def test_a_damaged_record_is_the_users_to_mend(tmp_path):
-    (tmp_path / "run.json").write_text("[]")
-    with pytest.raises(RunError, match=r"run\.json is not the record of a run .*`nextlong run` rewrites it"):
-        _locate(tmp_path)

@@ -262,8 +262,8 @@ def _view(args: argparse.Namespace) -> None:
 
 
 def _verify(args: argparse.Namespace) -> int:
+    from nextlong.verify.corpus import EVERYTHING
     from nextlong.verify.outcome import as_json, passed, show
-    from nextlong.verify.tokens import EVERYTHING
 
     if args.sample != "all" and not args.sample.isdecimal():
         raise NextlongError(f"--sample {args.sample} is neither a whole number nor all; give 0 or more")
@@ -280,20 +280,16 @@ def _verify(args: argparse.Namespace) -> int:
 
 
 def _outcomes(args: argparse.Namespace, sample: int, starting: Callable[[str], None]) -> Iterator[CheckOutcome]:
-    from nextlong.artifacts import record
     from nextlong.engine.executor import usable_cpus
-    from nextlong.reading import file_systems
-    from nextlong.verify import checks, delivered
+    from nextlong.reading.files import reach
+    from nextlong.verify import checks, files
 
-    if "://" in args.run or delivered.is_delivered(Path(args.run)):
-        fs, root = file_systems.reach(args.run, where=repr(args.run), error=NextlongError)
-        yield from delivered.verify_delivered(fs, root, args.made_by, starting=starting)
+    if "://" in args.run or files.is_delivered(Path(args.run)):
+        fs, root = reach(args.run, where=repr(args.run), error=NextlongError)
+        yield from files.verify_delivered(fs, root, args.made_by, starting=starting)
         return
     if args.made_by is not None:
         raise NextlongError(f"--run {args.made_by} needs the folder of a delivered export, which {args.run} is not")
-    run_dir, _ = record.split_name(args.run)
-    if not (run_dir / record.VARIANTS_FOLDER).is_dir():
-        record.existing(run_dir)  # says at which step a run was left
     workers = args.workers or usable_cpus()
     yield from checks.verify(Path(args.run), sample=sample, seed=args.seed, workers=workers, starting=starting)
 

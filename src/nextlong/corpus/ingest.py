@@ -31,7 +31,7 @@ from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart, InputFile
 from nextlong.reading.filter import evaluator
 from nextlong.reading.formats import format_of, head_columns, read_records
-from nextlong.reading.known_files import hash_of
+from nextlong.reading.listing import hash_of
 from nextlong.reading.records import FilteredOut, Record, Reject, RejectKind, text_problem
 from nextlong.recipe import Ingest, Source
 from nextlong.schemas import DOCUMENTS, DOCUMENTS_WITH_METADATA, REJECTS

@@ -3,6 +3,8 @@
 In:  the recipe's section `ingest` and its files. Out: a `Look` a source.
 Files of a source may be unlike each other, and so may the beginning and the end of one; so all is read that can be read in
 some seconds, and of larger corpora random places of files spread over each source, of large files more than of small ones.
+Plain JSON lines can be read from any byte, Parquet from any row group, Arrow from any record batch. Compressed files, CSV and
+TSV cannot: they are read from the beginning up to a limit, and a share of the records is kept.
 """
 
 from __future__ import annotations
@@ -11,23 +13,17 @@ import bisect
 import itertools
 import random
 from collections import Counter
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from nextlong.corpus.exclude import exclusions_of
+from nextlong.corpus.exclude import Exclusion, exclusions_of
 from nextlong.corpus.ingest import content_hash, normalized_hash
-from nextlong.reading.files import FilePart, InputFile
-from nextlong.reading.formats import read_records
-from nextlong.reading.records import FilteredOut, Record, Reject, RejectKind
-from nextlong.reading.sampling import (
-    Limits,
-    can_be_entered,
-    documents_in,
-    estimate_text_bytes,
-    sample_at,
-    sample_from_start,
-)
+from nextlong.reading.files import FilePart, InputFile, compression_of, open_file
+from nextlong.reading.filter import apply_filter, named_columns
+from nextlong.reading.formats import estimate_text_bytes, format_of, read_records
+from nextlong.reading.records import FilteredOut, ReadRequest, Record, Reject, RejectKind, explained, text_problem
 from nextlong.recipe import Source
 from nextlong.recipe.keys import Ingest
 
@@ -75,27 +71,40 @@ class Look:
 
 def look_at(ingest: Ingest, files: Sequence[Sequence[InputFile]]) -> list[Look]:
     """Return a look at each source that has a document to show, or a record that is none."""
-    estimates = [
-        estimate_text_bytes(source_files, source) for source_files, source in zip(files, ingest.sources, strict=True)
-    ]
+    estimates = list(map(estimate_text_bytes, files, ingest.sources))
     total = max(1, sum(estimates))
+    digest_of = normalized_hash if ingest.dedup == "normalized" else content_hash
+    exclusions = exclusions_of(ingest.exclude, ingest.sources).each
     seen: set[int] = set()
     looks = []
-    exclusions = exclusions_of(ingest.exclude, ingest.sources).each
-    sources = zip(ingest.sources, files, estimates, exclusions, strict=True)
-    for source, source_files, estimate, exclusion in sources:
-        look = _look_at_source(
-            source,
-            source_files,
-            estimate=estimate,
-            most_bytes=max(_LEAST_READ_BYTES, _READ_BYTES * estimate // total),
-            kept_bytes=max(_LEAST_KEPT_BYTES, _KEPT_BYTES * estimate // total),
-            limits=Limits(max_document_chars=ingest.max_document_chars, is_excluded=exclusion.holds),
-            digest_of=normalized_hash if ingest.dedup == "normalized" else content_hash,
-            seen=seen,
-        )
-        if look.documents or look.rejects:
-            looks.append(look)
+    for source, source_files, estimate, exclusion in zip(ingest.sources, files, estimates, exclusions, strict=True):
+        reading = _Reading(source, source_files, ingest.max_document_chars, exclusion)
+        most_bytes = max(_LEAST_READ_BYTES, _READ_BYTES * estimate // total)
+        is_whole = estimate <= most_bytes and len(source_files) <= _WHOLE_FILES
+        if is_whole:
+            texts: Iterable[bytes] = reading.everything()
+            scale = 1.0
+        else:
+            texts, scale = reading.sample(min(1.0, most_bytes / max(1, estimate)))
+        keep_every = max(1, round(min(estimate, most_bytes) / max(_LEAST_KEPT_BYTES, _KEPT_BYTES * estimate // total)))
+        documents = read_bytes = distinct = distinct_chars = 0
+        kept: list[str] = []
+        for raw in texts:
+            documents += 1
+            read_bytes += len(raw)
+            digest = digest_of(raw)
+            if digest in seen:
+                continue
+            seen.add(digest)
+            text = raw.decode(errors="replace")
+            distinct += 1
+            distinct_chars += len(text)
+            if digest % keep_every == 0 or not kept:
+                kept.append(text)
+        if documents or reading.rejects:
+            kept_all, first_rejects = is_whole and len(kept) == distinct, reading.first_rejects if is_whole else ()
+            amounts = (scale, documents, read_bytes, distinct, distinct_chars)
+            looks.append(Look(source, kept_all, *amounts, kept, reading.rejects, first_rejects))
     return looks
 
 
@@ -119,85 +128,89 @@ def kept_shares(looks: Sequence[Look], documents: Sequence[float], chars: Sequen
     ]
 
 
-def _look_at_source(
-    source: Source,
-    files: Sequence[InputFile],
-    *,
-    estimate: int,
-    most_bytes: int,
-    kept_bytes: int,
-    limits: Limits,
-    digest_of: Callable[[bytes], int],
-    seen: set[int],
-) -> Look:
-    rejects = Counter[RejectKind]()
-    first_rejects: list[Reject] = []
-    is_whole = estimate <= most_bytes and len(files) <= _WHOLE_FILES
-    if is_whole:
-        parts = (read_records(FilePart(file), source, max_document_chars=limits.max_document_chars) for file in files)
-        items = _noting(itertools.chain.from_iterable(parts), first_rejects)
-        texts: Iterable[bytes] = documents_in(items, limits, rejects)
-        scale = 1.0
-    else:
-        share = min(1.0, most_bytes / max(1, estimate))
-        texts, scale, rejects = _sample(source, files, share, limits)
-    keep_every = max(1, round(min(estimate, most_bytes) / kept_bytes))
-    documents = read_bytes = distinct = distinct_chars = 0
-    kept: list[str] = []
-    for raw in texts:
-        documents += 1
-        read_bytes += len(raw)
-        digest = digest_of(raw)
-        if digest in seen:
-            continue
-        seen.add(digest)
-        text = raw.decode(errors="replace")
-        distinct += 1
-        distinct_chars += len(text)
-        if digest % keep_every == 0 or not kept:
-            kept.append(text)
-    kept_all = is_whole and len(kept) == distinct
-    return Look(source, kept_all, scale, documents, read_bytes, distinct, distinct_chars, kept, rejects, first_rejects)
+class _Reading:
+    """Reads a source as ingest does; `rejects` counts what was read and is no document."""
 
+    def __init__(
+        self, source: Source, files: Sequence[InputFile], max_document_chars: int, exclusion: Exclusion
+    ) -> None:
+        self._source, self._files, self._exclusion = source, files, exclusion
+        self._max_document_chars = max_document_chars
+        self.rejects = Counter[RejectKind]()
+        self.first_rejects: list[Reject] = []
 
-def _sample(
-    source: Source, files: Sequence[InputFile], share: float, limits: Limits
-) -> tuple[list[bytes], float, Counter[RejectKind]]:
-    """Return about a `share` of a source's texts, from random places, how much more there is in all, and rejects.
+    def everything(self) -> Iterator[bytes]:
+        """Yield the text of every document, in UTF-8."""
+        return itertools.chain.from_iterable(map(self._texts, map(self._records, self._files)))
 
-    The places lie one in each of equal stretches of the source's bytes, so every part of every file counts as it should.
-    """
-    draw = random.Random(0)
-    ends = list(itertools.accumulate(file.bytes for file in files))
-    texts: list[bytes] = []
-    rejects = Counter[RejectKind]()
-    covered = 0.0  # bytes of files, at the places
-    through: set[int] = set()
-    for number in range(_PLACES):
-        at = (number + draw.random()) / _PLACES * ends[-1]
-        index = min(bisect.bisect_right(ends, at), len(files) - 1)
-        file = files[index]
-        if index in through or not file.bytes:
-            continue
-        if can_be_entered(file, source):
-            place = (at - ends[index] + file.bytes) / file.bytes
-            stretch = max(_LEAST_STRETCH, int(share * ends[-1] / _PLACES))
-            sampled = sample_at(file, source, position=place, read_bytes=stretch, limits=limits)
+    def sample(self, share: float) -> tuple[list[bytes], float]:
+        """Return about a `share` of the texts, from random places, and how much more there is in all.
+
+        The places lie one in each of equal stretches of the source's bytes, so every part of every file counts as it should.
+        """
+        draw = random.Random(0)
+        ends = list(itertools.accumulate(file.bytes for file in self._files))
+        texts: list[bytes] = []
+        covered = 0.0  # bytes of files, at the places
+        through: set[int] = set()
+        for number in range(_PLACES):
+            at = (number + draw.random()) / _PLACES * ends[-1]
+            index = min(bisect.bisect_right(ends, at), len(self._files) - 1)
+            file = self._files[index]
+            if index in through or not file.bytes:
+                continue
+            if not compression_of(file.name) and format_of(file.name, self._source).is_seekable:
+                place = (at - ends[index] + file.bytes) / file.bytes
+                stretch = max(_LEAST_STRETCH, int(share * ends[-1] / _PLACES))
+                sampled, file_share = self.sample_at(file, position=place, read_bytes=stretch)
+            else:
+                through.add(index)
+                most = max(_LEAST_THROUGH, int(_MOST_THROUGH * file.bytes / ends[-1]))
+                sampled, file_share = self.sample_through(file, share=share, max_bytes=most, draw=draw)
+            texts += sampled
+            covered += file_share * file.bytes
+        return texts, ends[-1] / covered if covered else 1.0
+
+    def sample_at(self, file: InputFile, *, position: float, read_bytes: int) -> tuple[list[bytes], float]:
+        """Return the texts of about `read_bytes` on disk from a position in [0, 1), and their share of the file."""
+        source = self._source
+        with explained(file), closing(open_file(file)) as stream:
+            request = ReadRequest(FilePart(file), source, named_columns(source), self._max_document_chars)
+            reader = format_of(file.name, source)
+            items, share = reader.read_at(stream, request, position=position, read_bytes=read_bytes)
+            return list(self._texts(apply_filter(items, source, file))), share
+
+    def sample_through(
+        self, file: InputFile, *, share: float, max_bytes: int, draw: random.Random
+    ) -> tuple[list[bytes], float]:
+        """Return about a `share` of the texts in the first `max_bytes` of text of a file, and their share of the file."""
+        kept: list[Record | Reject | FilteredOut] = []
+        read = kept_bytes = 0
+        total = estimate_text_bytes([file], self._source)
+        for item in self._records(file):
+            text_bytes = len(item.text.encode(errors="replace")) if isinstance(item, Record) else 0
+            read += text_bytes
+            if draw.random() < share:
+                kept.append(item)
+                kept_bytes += text_bytes
+            if read > max_bytes:
+                break
         else:
-            through.add(index)
-            most_through = max(_LEAST_THROUGH, int(_MOST_THROUGH * file.bytes / ends[-1]))
-            sampled = sample_from_start(file, source, share=share, max_bytes=most_through, limits=limits, rng=draw)
-        texts += sampled.texts
-        rejects += sampled.rejects
-        covered += sampled.share * file.bytes
-    return texts, ends[-1] / covered if covered else 1.0, rejects
+            total = read
+        return list(self._texts(kept)), kept_bytes / max(1, total) if read else share
 
+    def _records(self, file: InputFile) -> Iterator[Record | Reject | FilteredOut]:
+        return read_records(FilePart(file), self._source, max_document_chars=self._max_document_chars)
 
-def _noting(
-    items: Iterable[Record | Reject | FilteredOut], first_rejects: list[Reject]
-) -> Iterator[Record | Reject | FilteredOut]:
-    """Yield the items; keep the first rejects."""
-    for item in items:
-        if isinstance(item, Reject) and len(first_rejects) < _FIRST_REJECTS:
-            first_rejects.append(item)
-        yield item
+    def _texts(self, items: Iterable[Record | Reject | FilteredOut]) -> Iterator[bytes]:
+        """Yield the texts of those items that are documents, as ingest judges it; count the others by kind."""
+        for item in items:
+            if isinstance(item, Reject):
+                self.rejects[item.kind] += 1
+                if len(self.first_rejects) < _FIRST_REJECTS:
+                    self.first_rejects.append(item)
+            elif isinstance(item, Record) and not self._exclusion.holds(item.source_id):
+                if problem := text_problem(item.text, self._max_document_chars):
+                    self.rejects[problem[0]] += 1
+                else:
+                    yield item.text.encode()

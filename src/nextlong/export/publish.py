@@ -26,7 +26,7 @@ from typing import Final, Literal, TypedDict
 
 from nextlong.engine import store
 from nextlong.errors import ExportError, RunError
-from nextlong.reading import file_systems
+from nextlong.reading.files import is_local, protocols, reach
 from nextlong.text import counted
 
 RECORD: Final = ".nextlong-push.json"
@@ -221,10 +221,10 @@ class Destination:
 
     def __init__(self, url: str) -> None:
         self.url = url
-        self.fs, root = file_systems.reach(url, where=f"the destination {url!r}", error=ExportError)
+        self.fs, root = reach(url, where=f"the destination {url!r}", error=ExportError)
         self.root = root.rstrip("/") or "/"
-        self.is_local = file_systems.is_local(self.fs)
-        self.is_atomic = bool(file_systems.protocols(self.fs) & _ATOMIC)
+        self.is_local = is_local(self.fs)
+        self.is_atomic = bool(protocols(self.fs) & _ATOMIC)
 
     def sizes(self) -> dict[str, int]:
         """Return name → bytes of every file that is there, without hidden ones."""
@@ -282,7 +282,7 @@ class Destination:
             folder = Path(self.root).absolute()
             nearest = next(path for path in (folder, *folder.parents) if path.exists())
             tempfile.TemporaryFile(dir=nearest).close()  # one without a name
-        elif not file_systems.protocols(self.fs) & _COMMITS:
+        elif not protocols(self.fs) & _COMMITS:
             # In the nearest folder that exists; in object stores none can be missing.
             parent = self.root
             while not self.is_atomic and parent != self.fs._parent(parent) and not self.fs.exists(parent):

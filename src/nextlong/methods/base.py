@@ -15,7 +15,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 from pathlib import Path
-from typing import Any, Final, Generic, NamedTuple, Protocol, TypeVar, cast
+from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, cast
 
 import numpy as np
 import pyarrow as pa
@@ -25,11 +25,10 @@ from nextlong.engine.step import Step
 from nextlong.plugins import METHODS
 from nextlong.recipe import Recipe, Section
 from nextlong.schemas import Layout
+from nextlong.text import Json
 
 OptionsT = TypeVar("OptionsT", bound=Section)
 OptionsT_contra = TypeVar("OptionsT_contra", bound=Section, contravariant=True)
-
-
 _SEARCHED_AT_ONCE = 65_536  # vectors, held as float32
 
 
@@ -79,6 +78,12 @@ def method_of(recipe: Recipe) -> Method[Any]:
     if lacking := [what for what in _PROMISED if not hasattr(method, what)]:
         raise METHODS.broken(name, f"is not a method: it has no {', '.join(lacking)}")
     return cast("Method[Any]", method)
+
+
+def promises(method: Method[Any], options: Section) -> Json:
+    """Return what a method says of its drafts, which `verify` holds them to."""
+    repeats = method.repeats_documents(options)
+    return {"method": method.name, "layout": method.layout.value, "repeats_documents": repeats}
 
 
 def described(recipe: Recipe) -> str:
@@ -152,7 +157,7 @@ class Documents:
     chunk_tokens: NDArray[np.int64]  # (chunks,)
     neighbours: Neighbours | None = None
     vectors: Vectors | None = None
-    keywords: pa.LargeListArray | None = None  # large_list<large_string> (n,)
+    keywords: pa.LargeListArray | None = None  # large_list<uint64> (n,): hashes of words
 
 
 class Draft(NamedTuple):
@@ -213,13 +218,6 @@ def stretches(
     return pieces
 
 
-class NeighbourSearch(NamedTuple):
-    """Which documents' neighbours are wanted, and how many of each."""
-
-    neighbours: int | None = None  # of each; None: as many as fill a sequence
-    queries: int | None = None  # of so many documents, in random order; None: of all
-
-
 class DocumentMethod(ABC, Generic[OptionsT]):
     """A method that puts documents, or parts of them, one after the other: it only says which, by `draft`."""
 
@@ -228,6 +226,7 @@ class DocumentMethod(ABC, Generic[OptionsT]):
     layout: Layout = Layout.CONCATENATED
     needs: frozenset[Need] = frozenset()
     scores: str = ""
+    searches: Literal["all documents", "sampled documents"] = "all documents"  # whose neighbours are needed
     version: int = 1  # to be raised whenever the same documents and options give other drafts
 
     def describe(self, options: OptionsT) -> str:  # noqa: ARG002 - for those whose options belong to the name
@@ -238,9 +237,9 @@ class DocumentMethod(ABC, Generic[OptionsT]):
         """Say that no document stands in two sequences."""
         return False
 
-    def search(self, recipe: Recipe, options: OptionsT, *, attempt: int) -> NeighbourSearch:  # noqa: ARG002
-        """Return which neighbours the method needs: of every document as many as fill a sequence."""
-        return NeighbourSearch()
+    def neighbours(self, options: OptionsT) -> int | None:  # noqa: ARG002
+        """Return how many neighbours of each searched document are needed; None: as many as fill a sequence."""
+        return None
 
     @abstractmethod
     def draft(self, documents: Documents, options: OptionsT, request: Request) -> Drafted:
@@ -248,7 +247,7 @@ class DocumentMethod(ABC, Generic[OptionsT]):
 
     def steps(self, recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:
         """Return the steps that give the method what it needs, and the one that drafts."""
-        from nextlong.methods.steps import document_steps  # what searches is not loaded to read a recipe
+        from nextlong.methods.documents import document_steps  # what searches is not loaded to read a recipe
 
         return document_steps(self, recipe, ingest, chunk, tokenizer, attempt=attempt)
 

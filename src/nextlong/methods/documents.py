@@ -14,6 +14,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -23,17 +24,155 @@ import xxhash
 from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.artifacts.finished import chunks_of, special_ids
 from nextlong.artifacts.lookup import iter_chunk_texts, read_chunks
 from nextlong.artifacts.results import DraftResult, LengthsResult
-from nextlong.methods.base import DocumentMethod, Documents, Draft, Drafted, Neighbours, Request, Vectors
-from nextlong.methods.keywords import read_keywords
-from nextlong.methods.partition import Part
+from nextlong.engine.estimate import Amounts, Estimate, per_shard
+from nextlong.engine.step import Artifact, Artifacts, Step, Task
+from nextlong.errors import CorpusError
+from nextlong.methods.base import (
+    DocumentMethod,
+    Documents,
+    Draft,
+    Drafted,
+    Need,
+    Neighbours,
+    Request,
+    Vectors,
+    promises,
+)
+from nextlong.methods.keywords import keywords_step, read_keywords
+from nextlong.methods.partition import Part, count_parts, partition_steps, parts_of
 from nextlong.plugins import METHODS
-from nextlong.recipe import Section
-from nextlong.retrieval.sample import chunk_ids_of
+from nextlong.recipe import Recipe, Section
+from nextlong.recipe.amounts import TOKENIZER_BYTES, draws, sequence_limit
+from nextlong.retrieval.embed import document_vectors_step, embed_step, encoder_step
+from nextlong.retrieval.index import document_neighbours, index_steps
+from nextlong.retrieval.mine import mine_steps
+from nextlong.retrieval.sample import chunk_ids_of, documents_step
 from nextlong.sequences.encode import Engine, kept_encoder
+from nextlong.text import Json
 
 _ROWS_PER_FILE = 64
+
+
+def document_steps(
+    method: DocumentMethod[Any], recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int
+) -> list[Step]:
+    """Return the steps that give a method what it needs, and the one that drafts."""
+    queries = draws(recipe.compose, attempt) if method.searches == "sampled documents" else None
+    documents = documents_step(recipe, ingest, chunk, queries=queries)
+    needed = [documents, _lengths_step(recipe.tokenizer.engine, ingest, chunk, tokenizer)]
+    on_the_way = []
+    if Need.DOCUMENT_NEIGHBOURS in method.needs:
+        encoder = encoder_step(recipe, ingest, chunk)
+        embed = embed_step(recipe, ingest, chunk, encoder)
+        vectors = document_vectors_step(recipe, chunk, embed)
+        neighbours = document_neighbours(recipe, neighbours=method.neighbours(recipe.options), attempt=attempt)
+        index = index_steps(recipe, vectors, documents, neighbours)
+        *scanning, mine = mine_steps(recipe, "neighbours", vectors, documents, index, neighbours)
+        parts = partition_steps(recipe, documents, vectors, neighbours)
+        on_the_way = [encoder, embed, vectors, *parts, *index, *scanning]
+        needed += [*parts, mine]
+        if Need.DOCUMENT_VECTORS in method.needs:
+            needed.append(vectors)
+    if Need.KEYWORDS in method.needs:
+        needed.append(keywords_step(recipe.compose.method, recipe.options, ingest, chunk))
+    draft = _draft_step(method, recipe, needed, tokenizer, attempt=attempt)
+    return [documents, *on_the_way, *(step for step in needed[1:] if step not in on_the_way), draft]
+
+
+def _lengths_step(engine: Engine, ingest: Step, chunk: Step, tokenizer: Step) -> Step:
+    """CHUNKS → how many tokens each takes."""
+
+    def tasks(done: Artifacts) -> list[Task]:
+        shards = zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)
+        given: dict[str, Any] = {
+            "tokenizer": done["tokenizer"].file(".tokenizer.json"),
+            "engine": engine,
+            "separator_tokens": len(special_ids(done).separator),
+        }
+        return [partial(count_tokens, documents=documents, chunks=chunks, **given) for documents, chunks in shards]
+
+    estimate = Estimate(
+        work="kept_chars",
+        seconds=1.3e-8,
+        disk="chunks",
+        bytes=4,
+        tasks=per_shard,
+        memory=lambda _: TOKENIZER_BYTES,
+        rate="tokens",
+    )
+    inputs = (ingest, chunk, tokenizer)
+    return Step("lengths", 1, {"engine": engine}, inputs, tasks, LengthsResult, estimate=estimate)
+
+
+def _draft_step(
+    method: DocumentMethod[Any], recipe: Recipe, needed: Sequence[Step], tokenizer: Step, *, attempt: int
+) -> Step:
+    """Documents, their lengths, neighbours or keywords (`needed`) → DRAFTS."""
+    limit = sequence_limit(recipe.compose, attempt)
+    config: Json = {
+        **promises(method, recipe.options),
+        "version": method.version,
+        "target_tokens": recipe.sequence_tokens,
+        "sequences": limit,
+        "seed": recipe.compose_seed,
+        "options": recipe.options.identity(),
+    }
+
+    def files(done: Artifacts, name: str, suffix: str) -> Any:
+        return done[name].files(suffix) if name in {step.name for step in needed} else None
+
+    def tasks(done: Artifacts) -> list[Task]:
+        special = special_ids(done)
+        room = recipe.sequence_tokens - len(special.bos) - len(special.eos)
+        draft = partial(
+            draft_documents,
+            method=method.name,
+            options=recipe.options,
+            docs=done["documents"].file(".docs.npy"),
+            lengths=done["lengths"].files(".lengths.npy"),
+            neighbours=files(done, "neighbours", ".candidates.arrow"),
+            vectors=files(done, "document_vectors", ".document_vectors.npy"),
+            keywords=files(done, "keywords", ".keywords.arrow"),
+            request=Request(target_tokens=room, sequences=limit, seed=recipe.compose_seed),
+        )
+        parts = parts_of(done)
+        if not parts:
+            return [draft]
+        # Sequences are taken from the first task on, so spare ones would displace those of the last parts.
+        asked = None if recipe.compose.sequences == "all" else recipe.compose.sequences << attempt
+        request = Request(target_tokens=room, sequences=asked, seed=recipe.compose_seed)
+        return [partial(draft, request=request, part=part) for part in parts]
+
+    def check(done: Artifact) -> None:
+        drafted = done.results(DraftResult)
+        if not any(part.drafts or part.starved for part in drafted):
+            raise CorpusError(
+                f"compose.method={method.name} finds no sequence of compose.target_tokens="
+                f"{recipe.compose.target_tokens:,}: the documents that it puts together are too few or too short; add "
+                "documents or lower it"
+            )
+
+    def parts(amounts: Amounts) -> int:
+        return count_parts(recipe, queries=amounts.queries, neighbours=min(amounts.neighbours, amounts.vectors))
+
+    # Bytes of a document: its row and place, and ten keywords, which are hashes, beside flags and the sorting of a range.
+    document_bytes = 200 if Need.KEYWORDS in method.needs else 50
+    estimate = Estimate(
+        work=lambda amounts: amounts.chunks + amounts.drafted_chunks,
+        seconds=1e-6,
+        disk="drafted_chunks",
+        bytes=21,  # id, role, group and score, and a share of the header
+        tasks=parts,
+        # Beside that, lengths and documents, and the neighbours as a graph and as what it is made from.
+        memory=lambda amounts: (
+            document_bytes * amounts.kept_documents
+            + (12 * amounts.chunks + 50 * amounts.kept_documents + 60 * amounts.all_neighbours) / parts(amounts)
+        ),
+    )
+    return Step("draft", 4, config, (*needed, tokenizer), tasks, DraftResult, check=check, estimate=estimate)
 
 
 def count_tokens(
@@ -86,7 +225,12 @@ def draft_documents(
     documents = _documents(rows, members, lengths, near, vectors, keywords)
     nothing = not len(members) or request.sequences == 0
     drafted = Drafted() if nothing else document_method.draft(documents, options, request)
-    _write(out, document_method, rows[members], drafted.drafts)
+    for number, first in enumerate(range(0, max(1, len(drafted.drafts)), _ROWS_PER_FILE)):
+        path = f"{out}.{number:05d}.drafts.arrow"
+        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schemas.DRAFTS) as writer:
+            for draft in drafted.drafts[first : first + _ROWS_PER_FILE]:
+                row = _row(document_method, rows[members], draft)
+                writer.write_batch(pa.RecordBatch.from_pylist([row], schema=schemas.DRAFTS))
     return DraftResult(
         drafts=len(drafted.drafts),
         dropped={},
@@ -110,7 +254,12 @@ def _documents(
     """Return the documents at the positions `members` of META_DOCUMENTS `rows`, ascending, and what is known of them."""
     counts = rows["chunks"][members]
     offsets = np.concatenate([[0], np.cumsum(counts)])
-    chunk_tokens = _tokens_of_chunks(rows, members, lengths)
+    # (chunks of all members,), one document after the other, read a shard at a time; `firsts`: each shard's first document.
+    firsts = np.searchsorted(schemas.shard_of(rows["first_chunk"]), np.arange(len(lengths) + 1))
+    of_shards = [np.empty(0, np.int32)]
+    for path, low, high in zip(lengths, *np.searchsorted(members, [firsts[:-1], firsts[1:]]), strict=True):
+        of_shards.append(np.load(path)[schemas.row_of(chunk_ids_of(rows[members[low:high]]))])
+    chunk_tokens: NDArray[Any] = np.concatenate(of_shards)
     filled = np.concatenate([[0], np.cumsum(chunk_tokens, dtype=np.int64)])
     return Documents(
         content_hashes=rows["content_hash"][members],
@@ -121,16 +270,6 @@ def _documents(
         vectors=None if vectors is None else Vectors(vectors, members),
         keywords=None if keywords is None else read_keywords(keywords),
     )
-
-
-def _tokens_of_chunks(rows: NDArray[Any], members: NDArray[np.int64], lengths: Sequence[Path]) -> NDArray[Any]:
-    """Return the tokens of all chunks of the documents at the positions `members`, one after the other; a shard at a time."""
-    firsts = np.searchsorted(schemas.shard_of(rows["first_chunk"]), np.arange(len(lengths) + 1))
-    of_shards = [np.empty(0, np.int32)]
-    for path, low, high in zip(lengths, *np.searchsorted(members, [firsts[:-1], firsts[1:]]), strict=True):
-        of_shard = rows[members[low:high]]
-        of_shards.append(np.load(path)[schemas.row_of(chunk_ids_of(of_shard))])
-    return np.concatenate(of_shards)
 
 
 def _read_neighbours(paths: Sequence[Path], rows: NDArray[Any], members: NDArray[np.int64]) -> tuple[Neighbours, int]:
@@ -171,21 +310,20 @@ def _read_neighbours(paths: Sequence[Path], rows: NDArray[Any], members: NDArray
     ), searched
 
 
-def _write(out: Path, method: DocumentMethod[Section], rows: NDArray[Any], drafts: Sequence[Draft]) -> None:
-    for number, first in enumerate(range(0, max(1, len(drafts)), _ROWS_PER_FILE)):
-        path = f"{out}.{number:05d}.drafts.arrow"
-        with pa.OSFile(path, "wb") as sink, pa.ipc.new_file(sink, schemas.DRAFTS) as writer:
-            for draft in drafts[first : first + _ROWS_PER_FILE]:
-                writer.write_batch(pa.RecordBatch.from_pylist([_row(method, rows, draft)], schema=schemas.DRAFTS))
-
-
 def _row(method: DocumentMethod[Section], rows: NDArray[Any], draft: Draft) -> schemas.DraftRow:
     """Return a DRAFTS row: each document's chunks, or those of its next part, one after the other."""
     documents, first_time, groups = np.unique(draft.documents, return_index=True, return_inverse=True)
     groups = np.argsort(np.argsort(first_time))[groups]  # numbered as they come up
     draft_rows = rows[draft.documents]
     sizes = draft_rows["chunks"] if draft.chunks is None else draft.chunks
-    ids = np.repeat(draft_rows["first_chunk"] + _taken_before(groups, sizes), sizes) + _places(sizes)
+    # `before` (parts,): how many chunks of its document stand before each part; `places` (chunks,): 0, 1, … within each part.
+    by_group = np.argsort(groups, kind="stable")
+    starts = np.cumsum(sizes[by_group]) - sizes[by_group]
+    firsts = np.flatnonzero(np.diff(groups[by_group], prepend=-1))
+    before = np.empty(len(groups), np.int64)
+    before[by_group] = starts - np.repeat(starts[firsts], np.diff(firsts, append=len(groups)))
+    places = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    ids = np.repeat(draft_rows["first_chunk"] + before, sizes) + places
     hashes = rows["content_hash"][documents[np.argsort(first_time)]]
     return {
         "sequence_id": f"{method.name}-{xxhash.xxh3_64_hexdigest(hashes.tobytes())}",
@@ -197,19 +335,3 @@ def _row(method: DocumentMethod[Section], rows: NDArray[Any], draft: Draft) -> s
         "score": np.repeat(draft.scores.astype(np.float32), sizes),
         "near_duplicates": [],
     }
-
-
-def _taken_before(groups: NDArray[np.int64], sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return how many chunks of its document stand before each part, shape (parts,)."""
-    by_group = np.argsort(groups, kind="stable")
-    ends = np.cumsum(sizes[by_group])
-    starts = ends - sizes[by_group]
-    firsts = np.flatnonzero(np.diff(groups[by_group], prepend=-1))
-    before = np.empty(len(groups), np.int64)
-    before[by_group] = starts - np.repeat(starts[firsts], np.diff(firsts, append=len(groups)))
-    return before
-
-
-def _places(sizes: NDArray[np.int64]) -> NDArray[np.int64]:
-    """Return 0, 1, … within each of several runs of the given sizes."""
-    return np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)

@@ -28,9 +28,13 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.artifacts.finished import CorpusFiles, chunks_of
 from nextlong.artifacts.lookup import opened
-from nextlong.artifacts.resolve import CorpusFiles
-from nextlong.artifacts.results import DraftResult
+from nextlong.artifacts.results import DraftResult, TokenizerResult
+from nextlong.engine.estimate import Estimate
+from nextlong.engine.step import Artifacts, Step, Task
+from nextlong.errors import RecipeError
+from nextlong.methods.base import method_of, promises
 from nextlong.methods.nextlong import (
     Candidates,
     draft_prefixes,
@@ -38,13 +42,28 @@ from nextlong.methods.nextlong import (
     ordered_candidates,
     read_candidates,
 )
-from nextlong.recipe.keys import NEGATIVES
+from nextlong.recipe import Recipe
+from nextlong.recipe.amounts import SURE_SHARE, blocks, candidates_of, sequence_limit
+from nextlong.recipe.keys import AUTO, EXACT, NEGATIVES
+from nextlong.retrieval.embed import embed_step, encoder_step
+from nextlong.retrieval.index import index_steps
+from nextlong.retrieval.mine import mine_steps
 from nextlong.retrieval.near_duplicates.rule import find_near_duplicates
-from nextlong.retrieval.near_duplicates.shingles import Document, ShingleStore, Weights, documents_of
-from nextlong.retrieval.sample import chunk_ids_of
+from nextlong.retrieval.near_duplicates.shingles import (
+    Document,
+    ShingleStore,
+    Weights,
+    documents_of,
+    shingle_store,
+    shingles_step,
+    weights_step,
+)
+from nextlong.retrieval.sample import chunk_ids_of, meta_documents_step, query_ranges
+from nextlong.retrieval.shortlist import shortlist_steps
 from nextlong.rng import rng_for
 from nextlong.schemas import DropReason, Layout
 from nextlong.sequences.encode import kept_encoder
+from nextlong.text import Json
 
 _EXAMPLES, _EXAMPLES_EACH = 8, 2  # near-duplicates remembered by a task, and of one meta-document
 _DROPPED_EXAMPLES = 100  # documents that became no draft
@@ -52,6 +71,107 @@ _EXAMINED = 1.125  # times the prefix that a draft of unfiltered lists takes …
 _EXAMINED_MORE = 8  # … and these, so that short prefixes have some to spare too
 
 Ids = NDArray[np.int64]
+
+
+def extension_steps(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:
+    """Return the steps of Negative Document Extension."""
+    encoder = encoder_step(recipe, ingest, chunk)
+    meta_documents = meta_documents_step(recipe, ingest, chunk, attempt=attempt)
+    neighbours = {"neighbours": candidates_of(recipe)}
+    if is_short := recipe.mine.shortlist is not None:
+        _check_shortlist(recipe)
+    shortlisting = shortlist_steps(recipe, ingest, chunk, meta_documents) if is_short else []
+    embed = embed_step(recipe, ingest, chunk, encoder, shortlisting[-1] if is_short else None)
+    # Most vectors are zero with a shortlist, and an index of them would have poor clusters: the search is exact.
+    index = [] if is_short else index_steps(recipe, embed, meta_documents, neighbours)
+    mining = mine_steps(recipe, "mine", embed, meta_documents, index, neighbours, shortlist=shortlisting)
+    near_duplicate_steps = []
+    if recipe.mine.near_duplicates_for(recipe.compose.negatives) is not None:
+        shingled = shingles_step(ingest, chunk)
+        near_duplicate_steps = [shingled, weights_step(recipe, ingest, chunk, shingled)]
+    inputs = (ingest, chunk, embed, meta_documents, mining[-1], tokenizer, *near_duplicate_steps)
+    draft = _draft_step(recipe, inputs, attempt=attempt)
+    # Near-duplicates before vectors: their weights are one task, which then runs beside those that embed.
+    return [meta_documents, *shortlisting, encoder, *near_duplicate_steps, embed, *index, *mining, draft]
+
+
+def _check_shortlist(recipe: Recipe) -> None:
+    """Raise RecipeError for what needs the vectors of chunks that are not on a shortlist."""
+    compose, index = recipe.compose, recipe.search.index
+    if compose.sequences == "all":
+        why = "embeds every chunk with compose.sequences=all, which extends every document; give compose.sequences a number"
+    elif index not in (AUTO, EXACT):
+        why = f"leaves most vectors empty, which search.index={index} would cluster badly; set search.index=exact"
+    elif NEGATIVES[compose.negatives].origin == "corpus":
+        why = f"does not embed the random chunks that compose.negatives={compose.negatives} takes; take other negatives"
+    else:
+        return
+    raise RecipeError(f"mine.shortlist=bm25 {why}, or remove mine.shortlist")
+
+
+def _draft_step(recipe: Recipe, inputs: Sequence[Step], *, attempt: int) -> Step:
+    """CANDIDATES → DRAFTS of extended documents; with shingles and their weights among the inputs, without near-duplicates."""
+    compose, choice = recipe.compose, NEGATIVES[recipe.compose.negatives]
+    config: Json = {
+        "target_tokens": recipe.sequence_tokens,
+        "draft_factor": compose.draft_factor,
+        "fit": compose.fit,
+        "negatives": compose.negatives,
+        "reorder_top": recipe.mine.reorder_top if choice.are_reordered else 0,
+        "near_duplicates": recipe.mine.near_duplicates_for(compose.negatives),
+        "max_similarity": None if choice.repeat_meta_chunk else recipe.mine.max_similarity,
+        "seed": recipe.compose_seed if choice.are_random else 0,
+        "max_chars": recipe.chunk.max_chars,
+    }
+    enough = sequence_limit(recipe.compose, attempt)
+
+    def tasks(done: Artifacts) -> list[Task]:
+        meta_documents = done["meta_documents"].file(".meta_documents.npy")
+        ranges = zip(query_ranges(meta_documents), done["mine"].files(".candidates.arrow"), strict=True)
+        chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
+        rules = DraftRules(chars_per_token=chars_per_token, **config)
+        sure_chars = SURE_SHARE * recipe.compose.target_tokens * chars_per_token
+        drafted = _surely_enough(np.load(meta_documents)["chars"], enough=enough, sure_chars=sure_chars)
+        measure = (shingle_store(done), done["weights"].file(".weights.npy")) if "weights" in done else None
+        return [
+            partial(
+                draft_block,
+                meta_documents=meta_documents,
+                first=first,
+                last=min(last, drafted),
+                candidates=candidates,
+                documents=done["ingest"].files(".documents.arrow"),
+                tokenizer=done["tokenizer"].file(".tokenizer.json"),
+                engine=recipe.tokenizer.engine,
+                chunks=chunks_of(done).files(".chunks.arrow"),
+                vectors=done["embed"].files(".vectors.npy"),
+                measure=measure,
+                rules=rules,
+            )
+            for (first, last), candidates in ranges
+            if first < drafted
+        ]
+
+    whole = {
+        **promises(method_of(recipe), recipe.options),
+        **config,
+        "engine": recipe.tokenizer.engine,
+        "enough": enough,
+    }
+    estimate = Estimate(
+        work="drafted_chunks",
+        seconds=8e-5,
+        disk="drafted_chunks",
+        bytes=21,  # id, role, group and score, and a share of the header
+        tasks=lambda amounts: blocks(amounts.drafts, amounts.queries),
+    )
+    return Step("draft", 5, whole, tuple(inputs), tasks, DraftResult, estimate=estimate)
+
+
+def _surely_enough(chars: NDArray[np.int64], *, enough: int | None, sure_chars: float) -> int:
+    """Return how many documents, of so many characters each, to draft so that `enough` are most likely shorter than T."""
+    sure = np.flatnonzero(chars <= sure_chars)
+    return len(chars) if enough is None or len(sure) <= enough else int(sure[enough])
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -36,11 +36,10 @@ from nextlong.methods.base import (
     Draft,
     Drafted,
     Need,
-    NeighbourSearch,
     Request,
     stretches,
 )
-from nextlong.recipe import Positive, Recipe, Section
+from nextlong.recipe import Positive, Section
 from nextlong.rng import rng_for, shuffled
 
 _NEAR_DUPLICATE_SPARES = 7  # neighbours searched beyond k, so that k remain where near-duplicates fall out
@@ -79,9 +78,9 @@ class IclmMethod(DocumentMethod[Iclm]):
     needs = frozenset({Need.DOCUMENT_NEIGHBOURS})
     scores = "the one before"
 
-    def search(self, recipe: Recipe, options: Iclm, *, attempt: int) -> NeighbourSearch:  # noqa: ARG002
+    def neighbours(self, options: Iclm) -> int:
         """Return that every document needs k neighbours, and some to spare."""
-        return NeighbourSearch(neighbours=options.neighbours + _NEAR_DUPLICATE_SPARES)
+        return options.neighbours + _NEAR_DUPLICATE_SPARES
 
     def draft(self, documents: Documents, options: Iclm, request: Request) -> Drafted:
         """Return stretches of the path, in random order."""

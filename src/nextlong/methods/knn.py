@@ -17,9 +17,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from nextlong.methods.base import DocumentMethod, Documents, Draft, Drafted, Need, NeighbourSearch, Request
-from nextlong.recipe import Recipe, Section
-from nextlong.recipe.amounts import draws
+from nextlong.methods.base import DocumentMethod, Documents, Draft, Drafted, Need, Request
+from nextlong.recipe import Section
 
 Reuse = Literal["across-sequences", "never"]
 
@@ -36,15 +35,12 @@ class KnnMethod(DocumentMethod[Knn]):
     name = "knn"
     Options = Knn
     needs = frozenset({Need.DOCUMENT_NEIGHBOURS})
+    searches = "sampled documents"  # those that start a sequence
     scores = "the first of the sequence"
 
     def repeats_documents(self, options: Knn) -> bool:
         """Say what the user allows."""
         return options.reuse == "across-sequences"
-
-    def search(self, recipe: Recipe, options: Knn, *, attempt: int) -> NeighbourSearch:  # noqa: ARG002
-        """Return that only documents drawn to start a sequence need neighbours."""
-        return NeighbourSearch(queries=draws(recipe.compose, attempt))
 
     def draft(self, documents: Documents, options: Knn, request: Request) -> Drafted:
         """Return a sequence for each seed whose neighbours fill it."""

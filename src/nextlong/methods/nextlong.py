@@ -49,7 +49,7 @@ class Nextlong:
 
     def steps(self, recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:
         """Return the steps from the chunks to the drafts."""
-        from nextlong.methods.steps import extension_steps  # what searches is not loaded to read a recipe
+        from nextlong.methods.extend import extension_steps  # what searches is not loaded to read a recipe
 
         return extension_steps(recipe, ingest, chunk, tokenizer, attempt=attempt)
 

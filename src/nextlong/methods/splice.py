@@ -21,8 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from nextlong.methods.base import Citation, DocumentMethod, Documents, Draft, Drafted, Need, NeighbourSearch, Request
-from nextlong.recipe import Positive, Recipe, Section
+from nextlong.methods.base import Citation, DocumentMethod, Documents, Draft, Drafted, Need, Request
+from nextlong.recipe import Positive, Section
 from nextlong.rng import rng_for, shuffled
 from nextlong.schemas import Layout
 
@@ -56,9 +56,9 @@ class SpliceMethod(DocumentMethod[Splice]):
     needs = frozenset({Need.DOCUMENT_NEIGHBOURS, Need.DOCUMENT_VECTORS})
     scores = "the document that they were found for"
 
-    def search(self, recipe: Recipe, options: Splice, *, attempt: int) -> NeighbourSearch:  # noqa: ARG002
-        """Return that every document is given enough neighbours that k of them are free."""
-        return NeighbourSearch(neighbours=max(_SEARCHED, 4 * options.neighbours))
+    def neighbours(self, options: Splice) -> int:
+        """Return so many that every document is given enough neighbours that k of them are free."""
+        return max(_SEARCHED, 4 * options.neighbours)
 
     def draft(self, documents: Documents, options: Splice, request: Request) -> Drafted:
         """Return trees until nothing is left that fills a sequence."""

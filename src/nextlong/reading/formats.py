@@ -9,9 +9,9 @@ a file must never pass for a whole one.
 from __future__ import annotations
 
 import posixpath
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import closing
-from functools import cache
+from functools import cache, lru_cache
 from itertools import islice
 from typing import Any, Final
 
@@ -19,7 +19,7 @@ import pyarrow as pa
 
 from nextlong.errors import CorpusError, PluginError
 from nextlong.plugins import INPUT_FORMATS
-from nextlong.reading.files import COMPRESSIONS, FilePart, InputFile, check_unchanged, open_file
+from nextlong.reading.files import COMPRESSIONS, FilePart, InputFile, check_unchanged, compression_of, open_file
 from nextlong.reading.filter import apply_filter, named_columns
 from nextlong.reading.records import (
     HEAD_RECORDS,
@@ -33,6 +33,8 @@ from nextlong.reading.records import (
 )
 from nextlong.recipe import Source
 
+_HEAD_BYTES: Final = 256 << 10  # of a file whose text is estimated …
+_HEAD_FILES: Final = 4  # … of so many of a source
 UNREADABLE: Final = (OSError, ValueError, pa.ArrowException, CorpusError)
 
 
@@ -126,3 +128,34 @@ def read_head_columns(file: InputFile, source: Source) -> dict[str, list[Any]]:
                 if value is not None:
                     values.append(value)
     return columns
+
+
+def estimate_text_bytes(files: Sequence[InputFile], source: Source, *, head_bytes: int = _HEAD_BYTES) -> int:
+    """Estimate the UTF-8 bytes of all text in a source's files from the heads of a few (Parquet: the footers).
+
+    A function of the files alone, because the size of the shards follows from it. The end of a compressed head is lost:
+    measured, the estimate is 4 to 28 % too low with the default, 3 % with 4 MB.
+    """
+    groups: dict[tuple[str, str], list[InputFile]] = {}
+    for file in files:
+        groups.setdefault((format_of(file.name, source).name, compression_of(file.name)), []).append(file)
+    return sum(int(sum(f.bytes for f in group) * _text_share(group, source, head_bytes)) for group in groups.values())
+
+
+def _text_share(group: Sequence[InputFile], source: Source, head_bytes: int) -> float:
+    """Return text bytes per byte on disk, measured on a few files spread over the group; 1 if none can be read."""
+    step = max(1, len(group) // _HEAD_FILES)
+    text_bytes = raw_bytes = 0
+    for file in group[::step][:_HEAD_FILES]:
+        try:
+            text, raw = _measured(file, source, head_bytes)
+        except (OSError, StopIteration, ValueError, pa.ArrowException):
+            continue  # reading it later reports what is wrong
+        text_bytes += text
+        raw_bytes += raw
+    return text_bytes / raw_bytes if text_bytes and raw_bytes else 1.0
+
+
+@lru_cache(maxsize=1024)  # a run asks several times before it begins; errors are not cached
+def _measured(file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
+    return format_of(file.name, source).text_bytes(file, source, head_bytes)

@@ -29,7 +29,7 @@ from nextlong.engine.runner import find_done
 from nextlong.errors import NextlongError, RecipeError
 from nextlong.methods.base import described
 from nextlong.reading.files import InputFile
-from nextlong.reading.known_files import input_files, recognise_inputs
+from nextlong.reading.listing import input_files, recognise_inputs
 from nextlong.recipe import Recipe
 from nextlong.report import compare, tables
 from nextlong.runs.run import Run

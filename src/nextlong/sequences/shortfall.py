@@ -26,8 +26,7 @@ from nextlong.engine.step import Artifacts
 from nextlong.errors import CorpusError
 from nextlong.plugins import METHODS
 from nextlong.reading.files import InputFile
-from nextlong.reading.formats import head_columns
-from nextlong.reading.sampling import estimate_text_bytes
+from nextlong.reading.formats import estimate_text_bytes, head_columns
 from nextlong.recipe import Compose, Recipe
 from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN, draws
 from nextlong.recipe.keys import NEGATIVES

@@ -5,68 +5,50 @@ from __future__ import annotations
 import multiprocessing
 import os
 import signal
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from contextlib import contextmanager
 from dataclasses import replace
-from functools import partial
+from functools import lru_cache, partial
+from itertools import pairwise
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Final
 
-import numpy as np
 import pyarrow as pa
 from threadpoolctl import threadpool_limits
 
 from nextlong.engine import interrupts
 from nextlong.errors import RunError
-from nextlong.schemas import ROW_MASK, SHARD_BITS
-from nextlong.verify.corpus import check_corpus
+from nextlong.verify.corpus import check_corpus, check_tokens
 from nextlong.verify.exports import check_exports
 from nextlong.verify.files import check_files, check_mixes, other_variants
 from nextlong.verify.near_duplicates import check_near_duplicates, check_weights, find_copies
-from nextlong.verify.outcome import MARK, CheckOutcome, in_words
+from nextlong.verify.outcome import CheckOutcome, in_words
 from nextlong.verify.run_files import RunFiles
 from nextlong.verify.search import check_search
-from nextlong.verify.sequences import check_sequences
-from nextlong.verify.tokens import check_cuts, check_tokens
+from nextlong.verify.sequences import check_cuts, check_sequences
 from nextlong.verify.vectors import check_vectors
 
 # What reading a file that is missing, torn or of another shape raises.
 _UNREADABLE = (OSError, ValueError, KeyError, IndexError, EOFError, pa.ArrowException)
 _WORTH_PROCESSES_BYTES = 64_000_000  # of a run's files: checked one after the other in some three seconds
 
-_COPIES = "near-duplicates"
-
-
-def _checks(sample: int, seed: int) -> dict[str, Callable[[RunFiles], list[CheckOutcome]]]:
-    """Return the checks of a run by name, in the order of the route."""
-    return {
-        "documents and chunks": check_corpus,
-        "tokens": partial(check_tokens, sample=sample, seed=seed),
-        "sequences": check_sequences,
-        "cuts": check_cuts,
-        "vectors": partial(check_vectors, sample=sample, seed=seed),
-        "search": partial(check_search, sample=sample, seed=seed),
-        _COPIES: check_near_duplicates,
-        "weights": check_weights,
-        "exports": check_exports,
-        "mixes": check_mixes,
-    }
-
-
-# The checks that one process makes beside the others; those that take longest, or most memory, are first.
-_TOGETHER = (
-    ("tokens", "sequences", "cuts", "exports"),  # which read the tokenizer
-    (_COPIES,),  # a part of the sequences for each process
-    ("search",),
-    ("documents and chunks",),
-    ("weights",),
-    ("vectors", "mixes"),
-)
-
-_Outcomes = dict[str, list[CheckOutcome]]  # of checks, by their names
-ResultT = TypeVar("ResultT")
+_COPIES: Final = "near-duplicates"
+# In the order of the route.
+CHECKS: Final[dict[str, Callable[[RunFiles], list[CheckOutcome]]]] = {
+    "documents and chunks": check_corpus,
+    "tokens": check_tokens,
+    "sequences": check_sequences,
+    "cuts": check_cuts,
+    "vectors": check_vectors,
+    "search": check_search,
+    _COPIES: check_near_duplicates,
+    "weights": check_weights,
+    "exports": check_exports,
+    "mixes": check_mixes,
+}
+_LONGEST: Final = ("tokens", _COPIES, "exports", "search")  # begin first where several processes share the checks
 
 
 def verify(
@@ -84,115 +66,84 @@ def verify(
     `workers` processes if the run is large enough to be worth starting them. `starting` is told what comes next. Raises
     RunError if there is no finished run. RunFiles that cannot be read are breaches, not errors.
     """
-    run = RunFiles(run_dir)
+    run = RunFiles(run_dir, sample=sample, seed=seed)
     whole = run.path == run_dir.expanduser()  # the run directory, not one variant of it
     stored = (path for step in run.steps.values() for path in step.folder.glob("*") if path.is_file())
     if workers > 1 and sum(path.stat().st_size for path in stored) > _WORTH_PROCESSES_BYTES:
-        yield from _side_by_side(run, run_dir, sample=sample, seed=seed, workers=workers, starting=starting)
+        yield from _side_by_side(run, run_dir, workers=workers, starting=starting)
     else:
         starting("hashes")
         yield from check_files(run)
-        for name, check in _checks(sample, seed).items():
+        for name, check in CHECKS.items():
             starting(name)
-            yield from _guarded(run, name, partial(check, run))
+            yield from guarded(run, name, check)
+
+    def check_other(variant: RunFiles) -> list[CheckOutcome]:
+        """Check the files that are not this run's too, and the exports; its sequences are for `verify RUN@NAME`."""
+        return [*check_files(variant, known={step.folder for step in run.steps.values()}), *check_exports(variant)]
+
     for name, variant in other_variants(run) if whole else ():
         starting(f"exports of {name}")
-        for outcome in _guarded(variant, "exports", partial(_check_other, variant, run)):
+        for outcome in guarded(variant, "exports", check_other):
             yield replace(outcome, check=f"{name}: {outcome.check}")
 
 
-def _side_by_side(
-    run: RunFiles, run_dir: Path, *, sample: int, seed: int, workers: int, starting: Callable[[str], None]
-) -> Iterator[CheckOutcome]:
-    """Yield the outcomes of all checks in their order."""
-    # Near-duplicates are compared within a sequence, so each process can take a part of the sequences.
-    count = sum(run.takes)
-    parts = [range(count * part // workers, count * (part + 1) // workers) for part in range(workers)]
-    calls: dict[str, Callable[[], _Outcomes]] = {}
-    for names in _TOGETHER:
-        if names == (_COPIES,):
-            calls |= {str(part): partial(_find_copies, run_dir, part) for part in parts}
-        else:
-            calls |= {names[0]: partial(_check, run_dir, names, sample=sample, seed=seed)}
-    call_of = {name: names[0] for names in _TOGETHER for name in names}
-    # Files are hashed in this process while the others check.
-    with side_by_side(calls, processes=workers) as outcomes_of:
-        starting("hashes")
-        yield from check_files(run)
-        for name in _checks(sample, seed):
-            starting(name)
-            if name != _COPIES:
-                yield from outcomes_of(call_of[name])[name]
-            else:
-                found = (outcome for part in parts for outcome in outcomes_of(str(part))[name])
-                yield from _guarded(run, name, partial(check_near_duplicates, run, found))
-
-
-def _check(run_dir: Path, names: Sequence[str], *, sample: int, seed: int) -> _Outcomes:
-    """Return the outcomes of some checks, in a process of their own."""
-    run, checks = RunFiles(run_dir), _checks(sample, seed)
-    return {name: _guarded(run, name, partial(checks[name], run)) for name in names}
-
-
-def _find_copies(run_dir: Path, numbers: range) -> _Outcomes:
-    return {_COPIES: [find_copies(RunFiles(run_dir), numbers)]}
-
-
-def _check_other(variant: RunFiles, run: RunFiles) -> list[CheckOutcome]:
-    """Check another variant's files that are not this run's too, and its exports; its sequences are for `verify RUN@NAME`."""
-    return [*check_files(variant, known={step.folder for step in run.steps.values()}), *check_exports(variant)]
-
-
-def _guarded(run: RunFiles, name: str, check: Callable[[], list[CheckOutcome]]) -> list[CheckOutcome]:
+def guarded(run: RunFiles, name: str, check: Callable[[RunFiles], list[CheckOutcome]]) -> list[CheckOutcome]:
+    """Return the outcomes of a check with the names of chunks; a breach if files that it needs cannot be read."""
     try:
-        return with_names(run, check())
+        return run.name_marks(check(run))
     except _UNREADABLE as error:
         broken = CheckOutcome(name, "files")
         broken.breach(f"could not be checked, the files are not as they should be: {in_words(error)}")
         return [broken]
 
 
-def with_names(run: RunFiles, outcomes: Iterable[CheckOutcome]) -> list[CheckOutcome]:
-    """Replace the marks of chunks and documents in the examples of outcomes by names, in place.
+def _side_by_side(
+    run: RunFiles, run_dir: Path, *, workers: int, starting: Callable[[str], None]
+) -> Iterator[CheckOutcome]:
+    """Yield the outcomes of all checks in their order."""
+    # Near-duplicates are compared within a sequence, so each process can take a part of the sequences.
+    bounds = [sum(run.takes) * part // workers for part in range(workers + 1)]
+    parts = {_COPIES: [range(*pair) for pair in pairwise(bounds)]}
+    with processes(workers) as submit:
+        futures: dict[str, list[Future[list[CheckOutcome]]]] = {
+            name: [
+                submit(_check, run_dir, run.sample, run.seed, name, numbers) for numbers in parts.get(name, [range(0)])
+            ]
+            for name in dict.fromkeys((*_LONGEST, *CHECKS))
+        }
+        # Files are hashed in this process while the others check.
+        starting("hashes")
+        yield from check_files(run)
+        for name in CHECKS:
+            starting(name)
+            found = (outcome for future in futures[name] for outcome in future.result())
+            yield from found if name != _COPIES else guarded(run, name, partial(check_near_duplicates, found=found))
 
-    Only the few examples that are kept cost a look-up, however many breaches are counted.
-    """
-    named = list(outcomes)
-    marks = {match.groups() for outcome in named for example in outcome.examples for match in MARK.finditer(example)}
-    name_of = {mark: _name(run, *mark) for mark in marks}
-    for outcome in named:
-        outcome.examples = [MARK.sub(lambda match: name_of[match.groups()], example) for example in outcome.examples]
-    return named
+
+_opened = lru_cache(maxsize=1)(RunFiles)  # in a process that checks: checks share what they look up
 
 
-def _name(run: RunFiles, kind: str, digits: str) -> str:
-    """Return `doc-17 · chunk 3` or `doc-17`; of an id that the run does not have, its shard and row."""
-    number = int(digits)
-    if number < 0:
-        return f"no {kind}"
-    shard, row = number >> SHARD_BITS, number & ROW_MASK
-    try:
-        if kind == "document":
-            return run.names_of(np.array([number]), "source_id")[number]
-        doc_rows = run.chunks(shard)["doc_row"]
-        doc = int(doc_rows[row]) | shard << SHARD_BITS
-        ordinal = row - int(np.searchsorted(doc_rows, doc_rows[row])) + 1
-        return f"{run.names_of(np.array([doc]), 'source_id')[doc]} · chunk {ordinal}"
-    except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
-        return f"unknown {kind} (shard {shard}, row {row:,})"
+def _check(run_dir: Path, sample: int, seed: int, name: str, numbers: range) -> list[CheckOutcome]:
+    """Return the outcomes of a check, in a process of its own; of near-duplicates those of the sequences of some numbers."""
+    run = _opened(run_dir, sample=sample, seed=seed)
+    return [find_copies(run, numbers)] if name == _COPIES else guarded(run, name, CHECKS[name])
 
 
 @contextmanager
-def side_by_side(calls: Mapping[str, Callable[[], ResultT]], *, processes: int) -> Iterator[Callable[[str], ResultT]]:
-    """Start all calls in processes of this machine; yield a function that waits for the call of a name and returns its result."""
+def processes(count: int) -> Iterator[Callable[..., Future[Any]]]:
+    """Yield a function that starts a call in one of some processes of this machine."""
     # Forked from a server that has imported what all of them need, they start at once.
     context = multiprocessing.get_context("forkserver")
     context.set_forkserver_preload([__name__, "tokenizers", "fastokens"])
-    pool = ProcessPoolExecutor(min(processes, len(calls)), mp_context=context, initializer=_prepare_process)
-    try:
+    pool = ProcessPoolExecutor(count, mp_context=context, initializer=_prepare_process)
+
+    def submit(call: Callable[..., Any], *given: Any) -> Future[Any]:
         with interrupts.held_back():
-            started = {name: pool.submit(call) for name, call in calls.items()}
-        yield lambda name: started[name].result()
+            return pool.submit(call, *given)
+
+    try:
+        yield submit
     except BrokenProcessPool:
         raise RunError(
             "a process that checked was killed, most likely because memory ran out; verify again with --workers 1"

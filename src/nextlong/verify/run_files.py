@@ -1,6 +1,8 @@
-"""Run files: a finished run as its files have it, read without the code that wrote them.
+"""Run files: a finished run as its files have it.
 
-In:  a run directory, or one of its variants, RUN@NAME. Out: its manifests, columns looked up by chunk id, and sequences.
+In:  a run directory, or one of its variants, RUN@NAME. Out: its manifests, columns looked up by chunk id, and sequences. Which
+variant is meant, CHUNKS, and texts and columns of DOCUMENTS are read by the code that reads them everywhere; SEQUENCES and TOKENS
+here, because what they refer to may be missing (docs/decisions/0019).
 
 Ids are looked up shard by shard, so that memory holds the columns of a few shards and one block of sequences, however large
 the corpus is. A chunk id is `shard << SHARD_BITS | row`.
@@ -11,21 +13,33 @@ from __future__ import annotations
 import json
 import math
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nextlong.errors import RunError
+from nextlong.artifacts import lookup, record
 from nextlong.recipe.keys import NEGATIVES, NegativeChoice
-from nextlong.schemas import BOS, DOCUMENT, EOS, META, NEGATIVE, NO_CHUNK, ROLES, ROW_MASK, SEPARATOR, SHARD_BITS
+from nextlong.schemas import (
+    BOS,
+    DOCUMENT,
+    EOS,
+    META,
+    NEGATIVE,
+    NO_CHUNK,
+    ROLES,
+    ROW_MASK,
+    SEPARATOR,
+    SHARD_BITS,
+    Layout,
+)
 from nextlong.text import Json
-from nextlong.verify.outcome import chunk_name
+from nextlong.verify.outcome import MARK, CheckOutcome, chunk_name
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -47,23 +61,7 @@ class FileEntry(TypedDict):
     xxh3: str
 
 
-class ManifestPart(TypedDict):
-    """What one task wrote and counted."""
-
-    files: dict[str, FileEntry]
-    counts: NotRequired[Json]
-
-
-class Manifest(TypedDict):
-    """The manifest of a step."""
-
-    parts: list[ManifestPart]
-    inputs: dict[str, str]
-    fingerprint: str
-    config: NotRequired[Json]
-
-
-_NO_MANIFEST: Final[Manifest] = {"parts": [], "inputs": {}, "fingerprint": ""}
+_NO_MANIFEST: Final[Json] = {"parts": [], "inputs": {}, "fingerprint": ""}
 
 
 @dataclass(frozen=True)
@@ -72,13 +70,18 @@ class StepFiles:
 
     name: str
     folder: Path
-    manifest: Manifest
+    manifest: Json
     damage: str = ""
 
     @property
     def entries(self) -> dict[str, FileEntry]:
         """Size and hash of every file, by name."""
         return {name: entry for part in self.manifest["parts"] for name, entry in part["files"].items()}
+
+    @property
+    def is_export(self) -> bool:
+        """Whether the step wrote an export."""
+        return {"format", "split"} <= set(self.manifest.get("config", {}))
 
     def files(self, suffix: str) -> list[Path]:
         """Return the files that end in `suffix`, in the order of the numbers in their names."""
@@ -158,43 +161,58 @@ def stored(reader: pa.RecordBatchFileReader, place: int, number: int) -> _Stored
 class RunFiles:
     """A run as its files have it."""
 
-    def __init__(self, named: Path) -> None:
-        """Read the record and the manifests. Raises RunError if there is no finished run."""
-        self.path, index = _locate(named.expanduser())
-        if not index.is_file():
-            if made := sorted(path.stem for path in (self.path / "variants").glob("[!.]*.json")):
-                raise RunError(
-                    f"{named} is not one of the variants of this run directory; run the recipe again, or name one: "
-                    + ", ".join(f"{self.path}@{name}" for name in made)
-                )
-            raise RunError(
-                f"{named} holds no finished run; name the run_dir of a finished recipe, or a variant of it (`nextlong list RUN`)"
-            )
-        try:
-            record = json.loads(index.read_text(encoding="utf-8"))
-            self.recipe: Json = record["recipe"]
-            self.takes: list[int] = record["sequences_per_part"]
-            self.steps = {name: open_step(name, self.path / folder) for name, folder in record["steps"].items()}
-        except (ValueError, KeyError, TypeError, AttributeError) as error:
-            raise RunError(f"{index} is not the record of a run ({error!r}); `nextlong run` rewrites it") from None
+    def __init__(self, named: Path, *, sample: int = 100, seed: int = 0) -> None:
+        """Read the record and the manifests; `sample` and `seed` are for the checks that look at a part only.
+
+        Raises RunError if there is no finished run.
+        """
+        variant = record.find(named)
+        self.path, self.recipe, self.takes = variant.run_dir, variant.recipe, variant.sequences_per_part
+        self.steps = {name: open_step(name, self.path / folder) for name, folder in variant.steps.items()}
+        self.sample, self.seed = sample, seed
 
     def files(self, step: str, suffix: str) -> list[Path]:
         """Return a step's files, none if the run has no such step."""
         return self.steps[step].files(suffix) if step in self.steps else []
 
     @cached_property
-    def rows_steps(self) -> dict[str, StepFiles]:
-        """The steps that arranged rows, by fingerprint: an export's may be earlier ones than the last, which the record names."""
-        recorded = {step.manifest["fingerprint"]: step for name, step in self.steps.items() if name == "rows"}
-        named = dict.fromkeys(step.manifest["inputs"].get("rows") for step in self.steps.values())
-        others = [fingerprint for fingerprint in named if fingerprint is not None and fingerprint not in recorded]
-        for fingerprint in others:
-            folder = next(iter(sorted(self.path.glob(f"*-rows-{fingerprint}"))), self.path / f"rows-{fingerprint}")
-            recorded[fingerprint] = open_step("rows", folder)
-        return recorded
+    def all_steps(self) -> list[StepFiles]:
+        """Every finished step of the run directory, also of other variants and mixes, in the order of the folders."""
+        return [
+            open_step(path.parent.name, path.parent) for path in sorted(self.path.glob("[0-9][0-9]-*/manifest.json"))
+        ]
+
+    @cached_property
+    def rows(self) -> dict[str, StepFiles]:
+        """The steps that arranged the sequences of this data set, and of no other run, by fingerprint.
+
+        Those from which the record's exports were made are first, whether they can be read or not.
+        """
+        rows = {step.manifest["fingerprint"]: step for name, step in self.steps.items() if name == "rows"}
+        for fingerprint in [step.manifest["inputs"].get("rows") for step in self.steps.values()]:
+            if fingerprint is not None and fingerprint not in rows:
+                folder = next(iter(sorted(self.path.glob(f"*-rows-{fingerprint}"))), self.path / f"rows-{fingerprint}")
+                rows[fingerprint] = open_step("rows", folder)
+        composed = self.steps["compose"].manifest["fingerprint"] if "compose" in self.steps else ""
+        for step in self.all_steps:
+            config = step.manifest.get("config", {})
+            is_ours = step.manifest["inputs"].get("compose") == composed and not config.get("others")
+            if is_ours and config.get("sequences") == [self.setting("compose", "sequences")]:
+                rows[step.manifest["fingerprint"]] = step
+        return rows
+
+    @cached_property
+    def earlier_exports(self) -> list[StepFiles]:
+        """The steps that wrote exports of the same sequences but are not in the record."""
+        named = {step.folder for step in self.steps.values()}
+        return [
+            step
+            for step in self.all_steps
+            if step.folder not in named and step.is_export and step.manifest["inputs"].get("rows") in self.rows
+        ]
 
     def setting(self, section: str, key: str, default: Any = None) -> Any:
-        """Return a key of the recipe, the default where this recipe is from before there was one."""
+        """Return a key of the recipe, the default where it is null or not in this recipe."""
         value = (self.recipe.get(section) or {}).get(key)
         return default if value is None else value
 
@@ -235,6 +253,11 @@ class RunFiles:
         chunks = max(1, sum(len(table["start"]) for table in tables))
         chunk_tokens = chars / chunks / float(part["counts"]["chars_per_token"])
         return max(1, math.ceil(_MIN_GAP_CHUNKS * chunk_tokens))
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether negatives fill a budget, and only the last of a sequence is cut."""
+        return self.layout == Layout.EXTENDED and self.setting("compose", "fit") == "exact"
 
     @property
     def is_filtered(self) -> bool:
@@ -288,11 +311,11 @@ class RunFiles:
     @cached_property
     def chunks(self) -> Callable[[int], Columns]:
         """Return the CHUNKS of a shard, by its number, as arrays, shape (rows,)."""
-        return lru_cache(maxsize=_KEPT_SHARDS)(lambda shard: _read_chunks(self.shards[shard][1]))
+        return lru_cache(maxsize=_KEPT_SHARDS)(lambda shard: lookup.read_chunks(self.shards[shard][1]))
 
     def chunks_before_cleaning(self, shard: int) -> Columns:
         """Return the CHUNKS of a shard as they were cut, before any were left out."""
-        return _read_chunks(self.files("chunk", ".chunks.arrow")[shard])
+        return lookup.read_chunks(self.files("chunk", ".chunks.arrow")[shard])
 
     def keeps(self, shard: int) -> bool:
         """Whether the documents of a shard have other columns beside their text."""
@@ -313,17 +336,8 @@ class RunFiles:
 
     def chunk_texts(self, shard: int, rows: Ids) -> Iterator[tuple[Ids, list[str]]]:
         """Yield (rows, texts) of the given chunk rows, distinct and ascending, a batch of documents at a time."""
-        table = self.chunks(shard)
-        doc_rows = table["doc_row"][rows]
-        for first, batch in self.documents(shard, "text"):
-            low, high = np.searchsorted(doc_rows, [first, first + batch.num_rows])
-            if low == high:
-                continue
-            wanted, back = np.unique(doc_rows[low:high], return_inverse=True)
-            texts = batch.column("text").take(pa.array(wanted - first)).to_pylist()
-            starts, ends = table["start"][rows[low:high]].tolist(), table["end"][rows[low:high]].tolist()
-            places = zip(back.tolist(), starts, ends, strict=True)
-            yield rows[low:high], [texts[text][start:end] for text, start, end in places]
+        for batch in lookup.iter_chunk_texts(*self.shards[shard], rows):
+            yield batch.rows, batch.texts
 
     def texts_of(self, ids: Ids) -> dict[int, str]:
         """Return the text of each chunk id that is there."""
@@ -334,16 +348,16 @@ class RunFiles:
         return text_of
 
     def names_of(self, doc_ids: Ids, column: Literal["source", "source_id", "metadata"]) -> dict[int, str]:
-        """Return one column of each document id; of `metadata` only those of sources that keep something."""
-        name_of: dict[int, str] = {}
-        for shard, rows in self.by_shard(doc_ids):
-            if column == "metadata" and not self.keeps(shard):
-                continue
-            for first, batch in self.documents(shard, column):
-                batch_rows = rows[(rows >= first) & (rows < first + batch.num_rows)]
-                names = batch.column(column).take(pa.array(batch_rows - first)).to_pylist()
-                name_of.update(zip((batch_rows | (shard << SHARD_BITS)).tolist(), names, strict=True))
-        return name_of
+        """Return one column of each document id that is there."""
+        known = np.unique(doc_ids[(doc_ids >= 0) & (doc_ids >> SHARD_BITS < len(self.shards))])
+        if not len(known):
+            return {}
+        documents = [path for path, _ in self.shards]
+        if column == "metadata":
+            values = lookup.document_metadata(known, documents)
+        else:
+            values = lookup.document_columns(known, documents, (column,))[0]
+        return dict(zip(known.tolist(), values.tolist(), strict=True))
 
     def hashes_of(self, doc_ids: Ids) -> dict[int, int]:
         """Return the content hash of each document id."""
@@ -363,13 +377,7 @@ class RunFiles:
 
     def vectors_of(self, ids: Ids) -> NDArray[np.float32]:
         """Return the stored vectors, shape (n, dimensions), of chunk ids that are there."""
-        paths = self.files("embed", ".vectors.npy")
-        distinct = np.unique(ids)  # sorted by shard, then row, as the pieces below are
-        rows = [np.load(paths[shard], mmap_mode="r")[rows] for shard, rows in self.by_shard(distinct)]
-        if not rows:
-            return np.empty((0, 0), np.float32)
-        vectors: NDArray[np.float32] = np.concatenate(rows)[np.searchsorted(distinct, ids)].astype(np.float32)
-        return vectors
+        return lookup.vectors(ids, self.files("embed", ".vectors.npy")) if len(ids) else np.empty((0, 0), np.float32)
 
     # tokens
 
@@ -468,24 +476,36 @@ class RunFiles:
                 used[shard][rows[rows < len(used[shard])]] = True
         return used
 
+    # examples
 
-def _read_chunks(path: Path) -> Columns:
-    with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-        table = reader.read_all()
-    return {name: table.column(name).to_numpy() for name in ("doc_row", "start", "end", "separator")}
+    def name_marks(self, outcomes: Iterable[CheckOutcome]) -> list[CheckOutcome]:
+        """Replace the marks of chunks and documents in the examples of outcomes by names, in place.
 
+        Only the few examples that are kept cost a look-up, however many breaches are counted.
+        """
+        named = list(outcomes)
+        marks = {
+            match.groups() for outcome in named for example in outcome.examples for match in MARK.finditer(example)
+        }
+        name_of = {mark: self._name(*mark) for mark in marks}
+        for outcome in named:
+            outcome.examples = [
+                MARK.sub(lambda match: name_of[match.groups()], example) for example in outcome.examples
+            ]
+        return named
 
-def _locate(named: Path) -> tuple[Path, Path]:
-    """Return the run directory and the record of the variant that `RUN` or `RUN@NAME` means, whether they exist or not."""
-    head, at_sign, variant = str(named).rpartition("@")
-    record = Path(head) / "variants" / f"{variant}.json"
-    if at_sign and record.is_file():
-        return Path(head), record
-    index = named / "run.json"
-    try:
-        variant = json.loads(index.read_text(encoding="utf-8"))["variant"]
-    except FileNotFoundError:
-        return named, index
-    except (OSError, ValueError, KeyError, TypeError) as error:
-        raise RunError(f"{index} is not the record of a run ({error!r}); `nextlong run` rewrites it") from None
-    return named, named / "variants" / f"{variant}.json"
+    def _name(self, kind: str, digits: str) -> str:
+        """Return `doc-17 · chunk 3` or `doc-17`; of an id that the run does not have, its shard and row."""
+        number = int(digits)
+        if number < 0:
+            return f"no {kind}"
+        shard, row = number >> SHARD_BITS, number & ROW_MASK
+        try:
+            if kind == "document":
+                return self.names_of(np.array([number]), "source_id")[number]
+            doc_rows = self.chunks(shard)["doc_row"]
+            doc = int(doc_rows[row]) | shard << SHARD_BITS
+            ordinal = row - int(np.searchsorted(doc_rows, doc_rows[row])) + 1
+            return f"{self.names_of(np.array([doc]), 'source_id')[doc]} · chunk {ordinal}"
+        except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
+            return f"unknown {kind} (shard {shard}, row {row:,})"

@@ -57,13 +57,13 @@ class _PassedOver(NamedTuple):
     scores: Scores
 
 
-def check_search(run: RunFiles, *, sample: int, seed: int) -> list[CheckOutcome]:
-    """Check the scores of all negatives, or documents, and search again for `sample` random meta-chunks."""
+def check_search(run: RunFiles) -> list[CheckOutcome]:
+    """Check the scores of all negatives, or documents, and search again for a sample of random meta-chunks."""
     if run.layout != Layout.EXTENDED:
         none = CheckOutcome("candidates searched again", "meta-chunks", not_needed=f"{run.layout} sequences have none")
         return [check_document_scores(run), *check_partitions(run), none]
     scores = CheckOutcome("scores are cosines", "negatives")
-    meta_chunks = _check_scores_and_draw(run, scores, sample=sample, seed=seed)
+    meta_chunks = _check_scores_and_draw(run, scores)
     candidates, nearest = (
         CheckOutcome("candidates searched again", "meta-chunks"),
         CheckOutcome("negatives are the nearest free", "meta-chunks"),
@@ -115,10 +115,10 @@ def _judged(recalls: list[float], promised: float) -> CheckOutcome:
     return outcome
 
 
-def _check_scores_and_draw(run: RunFiles, outcome: CheckOutcome, *, sample: int, seed: int) -> list[_MetaChunk]:
-    """Check the scores of all negatives; return `sample` random meta-chunks of the data set."""
+def _check_scores_and_draw(run: RunFiles, outcome: CheckOutcome) -> list[_MetaChunk]:
+    """Check the scores of all negatives; return a sample of random meta-chunks of the data set."""
     total = sum(int((sequence.role == META).sum()) for sequence in run.bare_sequences())
-    drawn = set(np.random.default_rng(seed).permutation(total)[:sample].tolist())
+    drawn = set(np.random.default_rng(run.seed).permutation(total)[: run.sample].tolist())
     meta_chunks, number = [], 0
     for block in run.blocks():
         _check_scores(run, block, outcome)

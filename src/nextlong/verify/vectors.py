@@ -27,8 +27,8 @@ _BLOCK_ROWS = 32_768
 _AT_ONCE = 4096
 
 
-def check_vectors(run: RunFiles, *, sample: int, seed: int) -> list[CheckOutcome]:
-    """Check the shape and length of all vectors, and encode `sample` random chunks again.
+def check_vectors(run: RunFiles) -> list[CheckOutcome]:
+    """Check the shape and length of all vectors, and encode a sample of random chunks again.
 
     With a shortlist, the vectors of chunks that are not on it must be zero.
     """
@@ -44,7 +44,7 @@ def check_vectors(run: RunFiles, *, sample: int, seed: int) -> list[CheckOutcome
         embedded.append(np.flatnonzero(is_embedded))
         _check_lengths(path, shard, is_embedded, lengths)
     sizes = [*map(len, embedded)]
-    drawn = np.sort(np.random.default_rng(seed).permutation(sum(sizes))[:sample])
+    drawn = np.sort(np.random.default_rng(run.seed).permutation(sum(sizes))[: run.sample])
     shards = np.searchsorted(np.cumsum(sizes), drawn, side="right")
     ids = (shards << SHARD_BITS) + np.concatenate([np.empty(0, np.int64), *embedded])[drawn]
     if len(ids):

@@ -14,7 +14,7 @@ from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.corpus import look as plan_look
 from nextlong.errors import CorpusError, ExportError, RunError, TokenizerError
-from nextlong.reading.known_files import input_files
+from nextlong.reading.listing import input_files
 from nextlong.report.plan import page
 from nextlong.report.plan.elsewhere import Asked
 from nextlong.sequences.shortfall import count_tokens

@@ -8,7 +8,7 @@ import pytest
 from nextlong.corpus import look
 from nextlong.engine.estimate import Amounts
 from nextlong.errors import CorpusError
-from nextlong.reading.known_files import input_files
+from nextlong.reading.listing import input_files
 from nextlong.recipe import Recipe
 from nextlong.report.plan.sample import Sample, sample
 from planned import sources_in

@@ -9,7 +9,7 @@ import math
 from dataclasses import replace
 
 from nextlong.engine.estimate import Amounts
-from nextlong.methods.base import DocumentMethod, Need, NeighbourSearch, method_of
+from nextlong.methods.base import DocumentMethod, Need, method_of
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import SURE_SHARE, candidates_of, document_chars, draws, sequence_limit, shortlist_chunks
 from nextlong.recipe.keys import AUTO
@@ -38,16 +38,11 @@ def different(among: float, drawn: float) -> float:
     return among * -math.expm1(-drawn / max(1.0, among))
 
 
-def _search_of(recipe: Recipe) -> NeighbourSearch:
-    """Return which documents' neighbours a method of whole documents searches first, and how many of each."""
-    method = method_of(recipe)
-    if isinstance(method, DocumentMethod) and Need.DOCUMENT_NEIGHBOURS in method.needs:
-        return method.search(recipe, recipe.options, attempt=0)
-    return NeighbourSearch(neighbours=0, queries=0)
-
-
 def _document_neighbours(recipe: Recipe, corpus: Amounts, chars_per_token: float) -> float:
-    neighbours = _search_of(recipe).neighbours
+    method = method_of(recipe)
+    if not isinstance(method, DocumentMethod) or Need.DOCUMENT_NEIGHBOURS not in method.needs:
+        return 0
+    neighbours = method.neighbours(recipe.options)
     if neighbours is not None:
         return neighbours
     mean_chars = corpus.kept_chars / max(1.0, corpus.kept_documents)
@@ -70,8 +65,9 @@ def _with_drafts(recipe: Recipe, amounts: Amounts, *, sequence_chars: float) -> 
     else:
         is_repeating = Need.DOCUMENT_NEIGHBOURS in method.needs and method.repeats_documents(recipe.options)
         most = amounts.kept_documents if is_repeating else amounts.kept_chars / sequence_chars
-        limit = _search_of(recipe).queries
-        queries = min(math.inf if limit is None else limit, amounts.kept_documents)
+        searches = getattr(method, "searches", "") if Need.DOCUMENT_NEIGHBOURS in method.needs else ""
+        limit = draws(recipe.compose) if searches == "sampled documents" else None
+        queries = min(limit or math.inf, amounts.kept_documents) if searches else 0
         drafts = min(most, draws(recipe.compose) or math.inf)
         named = min(drafts, sequence_limit(recipe.compose) or math.inf)
         draft_chars = sequence_chars + amounts.kept_chars / kept_documents

@@ -25,7 +25,7 @@ from nextlong.engine.step import Step
 from nextlong.errors import CorpusError, EncoderError, RunError
 from nextlong.methods.base import described
 from nextlong.reading.files import InputFile
-from nextlong.reading.known_files import recognise_inputs
+from nextlong.reading.listing import recognise_inputs
 from nextlong.recipe import Recipe
 from nextlong.report import tables
 from nextlong.report.plan import warnings

@@ -35,7 +35,7 @@ from nextlong.engine.step import Artifact
 from nextlong.errors import EncoderError, NextlongError
 from nextlong.methods.base import method_of
 from nextlong.methods.keywords import Keywords
-from nextlong.reading.known_files import input_files
+from nextlong.reading.listing import input_files
 from nextlong.recipe import Encoder, Recipe
 from nextlong.recipe.keys import EXACT
 from nextlong.report.plan.amounts import amounts_of

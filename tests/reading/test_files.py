@@ -9,8 +9,8 @@ from fsspec.implementations.memory import MemoryFile, MemoryFileSystem
 
 from nextlong import pipeline
 from nextlong.errors import CorpusError
-from nextlong.reading import file_systems
-from nextlong.reading.file_systems import open_binary, retried
+from nextlong.reading import files
+from nextlong.reading.files import open_binary, retried
 from nextlong.reading.listing import list_files
 from nextlong.recipe import Source
 
@@ -57,7 +57,7 @@ class Flaky(MemoryFileSystem):
 @pytest.fixture
 def flaky(monkeypatch, small_corpus):
     fsspec.register_implementation("flaky", Flaky, clobber=True)
-    monkeypatch.setattr(file_systems, "_PAUSE_S", 0)
+    monkeypatch.setattr(files, "_PAUSE_S", 0)
     monkeypatch.setattr(Flaky, "share", 0.0)
     fs = fsspec.filesystem("flaky")
     for path in small_corpus.iterdir():
@@ -120,7 +120,7 @@ def test_what_will_not_pass_is_not_asked_again():
 
 def test_a_disk_of_this_machine_is_asked_once(tmp_path, monkeypatch):
     paused = []
-    monkeypatch.setattr(file_systems.time, "sleep", paused.append)
+    monkeypatch.setattr(files.time, "sleep", paused.append)
     with pytest.raises(CorpusError, match="cannot be listed"):
         list_files(Source(path=str(tmp_path / ("x" * 300 + ".jsonl"))), where="ingest.sources[0].path")
     assert not paused
@@ -128,8 +128,8 @@ def test_a_disk_of_this_machine_is_asked_once(tmp_path, monkeypatch):
 
 def test_a_listing_that_fails_is_tried_so_often_and_no_more(flaky, monkeypatch):
     paused = []
-    monkeypatch.setattr(file_systems.time, "sleep", paused.append)
+    monkeypatch.setattr(files.time, "sleep", paused.append)
     monkeypatch.setattr(Flaky, "share", 1.0)
     with pytest.raises(CorpusError, match="cannot be listed"):
         list_files(Source(path="flaky:///corpus"), where="ingest.sources[0].path")
-    assert len(paused) == file_systems._TRIES - 1
+    assert len(paused) == files._TRIES - 1
