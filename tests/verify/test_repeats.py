@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 import plain_rule
 from invented import GAPS, SCRIPTS, Corpus
-from nextlong.retrieval.near_duplicates.words import hash_words, ngrams
+from nextlong.retrieval.near_duplicates.shingles import hash_words, ngrams
 from nextlong.verify import near_duplicates as repeats
 from nextlong.verify.near_duplicates import ComparedTexts, _runs_of, words_of
 

@@ -36,7 +36,7 @@ from nextlong.engine.estimate import Amounts, Estimate, per_shard
 from nextlong.engine.step import Artifacts, Step, Task, TaskResult
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import blocks, shortlist_chunks
-from nextlong.retrieval.near_duplicates.words import bounds_of, hash_words
+from nextlong.retrieval.near_duplicates.shingles import bounds_of, hash_words
 from nextlong.retrieval.sample import chunk_ids_of, query_ranges
 from nextlong.rng import threshold_for
 from nextlong.text import Json, counted
