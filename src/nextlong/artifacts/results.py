@@ -66,12 +66,6 @@ class MinhashResult(TaskResult):
     documents: int
 
 
-class SimilarPairsResult(TaskResult):
-    """Pairs of documents that one task found to be similar."""
-
-    pairs: int
-
-
 class NearDuplicatesResult(TaskResult):
     """Documents left out, and the clusters of nearly equal ones that they belong to.
 
@@ -93,13 +87,6 @@ class ChunkResult(TaskResult):
     longest_chunk_chars: int = 0
 
 
-class EvalNgramsResult(TaskResult):
-    """Runs of words to look for, in all and by file."""
-
-    runs: int
-    files: dict[str, int]
-
-
 class DecontaminateResult(ChunkResult):
     """The same of the chunks that stay; those that do not, how many each file met, and one `example`, in row `example_doc_row`."""
 
@@ -115,19 +102,6 @@ class LeftOutResult(TaskResult):
     left_out: dict[str, int]
     same_ids: int = 0  # that have the user's id of an earlier one
     same_id_example: tuple[str, ...] = ()  # source, id and heads of two of them
-
-
-class ShinglesResult(TaskResult):
-    """Runs of words of a shard."""
-
-    shingles: int
-
-
-class WeightsResult(TaskResult):
-    """Slots whose runs are common, by the documents that were sampled."""
-
-    common_slots: int
-    sampled: int
 
 
 class FitResult(TaskResult):
@@ -180,14 +154,6 @@ class EmbedResult(TaskResult):
     dimensions: int
 
 
-class DocumentVectorsResult(TaskResult):
-    """Documents of a shard, the chunks that their vectors are made of, and the width of these."""
-
-    documents: int
-    chunks: int
-    dimensions: int
-
-
 class IndexResult(TaskResult):
     """The index chosen, `exact` or a FAISS factory string, and why; of a trained one what it consists of."""
 
@@ -198,13 +164,6 @@ class IndexResult(TaskResult):
     clusters: int = 0
     sample: int = 0
     code_bytes: int = 0
-
-
-class ListsResult(TaskResult):
-    """Vectors in some of the lists of an index, and their bytes."""
-
-    vectors: int
-    bytes: int
 
 
 class TuneResult(TaskResult):
@@ -259,13 +218,6 @@ class MineResult(TaskResult):
     fewest: int
     judged: int = 0
     shortlisted: int = 0
-
-
-class LengthsResult(TaskResult):
-    """Characters and tokens of a shard."""
-
-    chars: int
-    tokens: int
 
 
 class KeywordsResult(TaskResult):
@@ -358,10 +310,3 @@ class ShardResult(TaskResult):
 
     rows: int
     tokens: int | None = None
-
-
-class StatisticsResult(TaskResult):
-    """Sequences measured, and what looks poor in them."""
-
-    sequences: int
-    warnings: int

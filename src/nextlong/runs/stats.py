@@ -30,10 +30,9 @@ from nextlong.artifacts.results import (
     DraftResult,
     KeywordsResult,
     ReferencedChunksResult,
-    StatisticsResult,
 )
 from nextlong.engine import store
-from nextlong.engine.step import Artifact, Step
+from nextlong.engine.step import Artifact, Step, TaskResult
 from nextlong.errors import RunError
 from nextlong.export.steps import read_steps
 from nextlong.methods.base import method_of
@@ -227,16 +226,16 @@ def statistics_step(run: Run) -> Step:
     config = {"sequences": run.recipe.compose.sequences}
     tasks = [partial(measure_to, named=run.variant.named)]
     embed = [Step.of(run.steps["embed"])] if "embed" in run.steps else []
-    return Step(STATISTICS, 10, config, (*read_steps(run.steps), *embed), lambda _: tasks, StatisticsResult)
+    return Step(STATISTICS, 10, config, (*read_steps(run.steps), *embed), lambda _: tasks)
 
 
-def measure_to(out: Path, *, named: str) -> StatisticsResult:
+def measure_to(out: Path, *, named: str) -> TaskResult:
     """Measure the variant of a run that `named` opens, and write `{out}.statistics.json`."""
     run = Run(named)
     measured = compute(run)
     # Without the path of the run and the seconds of its steps: the same sequences give the same bytes anywhere.
     store.write_json(out.with_name(f"{out.name}{_SUFFIX}"), replace(measured, run="", steps=()).as_json())
-    return StatisticsResult(sequences=len(run), warnings=len(measured.warnings))
+    return TaskResult()
 
 
 def read(done: Artifact) -> Stats:

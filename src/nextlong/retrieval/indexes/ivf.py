@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts.results import ListsResult
+from nextlong.engine.step import TaskResult
 from nextlong.retrieval.indexes import codes
 from nextlong.retrieval.indexes.base import IndexFiles, IndexKind, Neighbours, VectorShards
 from nextlong.retrieval.indexes.exact import exact_cosines, exclude_ranges, rounding_error
@@ -148,7 +148,7 @@ def draw_sample(vectors: Sequence[Path], *, most: int, per: int, seed: int) -> N
     return sample_ND[rng_for(seed, "index.order").permutation(len(sample_ND))]  # any head of it is a fair sample
 
 
-def fill(out: Path, *, template: Path, vectors: Sequence[Path], first_shard: int) -> ListsResult:
+def fill(out: Path, *, template: Path, vectors: Sequence[Path], first_shard: int) -> TaskResult:
     """Encode the vectors of the shards from `first_shard` on, ordered by cluster.
 
     Writes `{out}.codes.npy` uint8 (n, code bytes), `{out}.members.npy` int64 ids (n,), ascending within a cluster, and
@@ -170,7 +170,7 @@ def fill(out: Path, *, template: Path, vectors: Sequence[Path], first_shard: int
     np.save(f"{out}.codes.npy", codes[order])
     np.save(f"{out}.members.npy", ids[order])
     np.save(f"{out}.bounds.npy", np.searchsorted(cluster[order], np.arange(index.clusters + 1)))
-    return ListsResult(vectors=len(cluster), bytes=len(cluster) * (index.code_bytes + 8))
+    return TaskResult()
 
 
 class Ivf:
