@@ -30,8 +30,7 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts.lookup import read_chunks
 from nextlong.artifacts.results import DecontaminateResult
-from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Artifacts, Step, Task, TaskResult, Work, each_shard
+from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, Work, each_shard, per_shard
 from nextlong.errors import CorpusError
 from nextlong.reading.files import COMPRESSIONS, open_binary
 from nextlong.recipe import Decontaminate

@@ -23,8 +23,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong.artifacts.results import MinhashResult, NearDuplicatesResult
-from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Artifacts, Step, Task, TaskResult, each_shard
+from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, each_shard, per_shard
 from nextlong.errors import RecipeError
 from nextlong.retrieval.near_duplicates.words import bounds_of, hash_words, ngrams, runs_on
 

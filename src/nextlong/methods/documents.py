@@ -27,8 +27,7 @@ from nextlong import schemas
 from nextlong.artifacts.finished import chunks_of, special_ids
 from nextlong.artifacts.lookup import iter_chunk_texts, read_chunks
 from nextlong.artifacts.results import DraftResult
-from nextlong.engine.estimate import Amounts, Estimate, per_shard
-from nextlong.engine.step import Artifact, Artifacts, Step, Task, TaskResult
+from nextlong.engine.step import Amounts, Artifact, Artifacts, Estimate, Step, Task, TaskResult, per_shard
 from nextlong.errors import CorpusError
 from nextlong.methods.base import (
     DocumentMethod,

@@ -18,7 +18,7 @@ from pathlib import Path
 import numpy as np
 
 from nextlong.artifacts.results import DocumentsResult, IndexResult, MetaDocumentsResult, TuneResult
-from nextlong.engine.memory import memory_bytes
+from nextlong.engine.process import memory_bytes
 from nextlong.engine.step import Artifacts, Step, Task
 from nextlong.errors import RecipeError
 from nextlong.recipe import Recipe, Search

@@ -22,14 +22,16 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from nextlong import schemas
-from nextlong.artifacts import finished, left_out, lookup
-from nextlong.artifacts.left_out import LeftOut
+from nextlong.artifacts import finished, lookup
 from nextlong.artifacts.results import (
+    FILTER_REPORT_SUFFIX,
     ChunkResult,
     DecontaminateResult,
     DraftResult,
     KeywordsResult,
+    LeftOut,
     ReferencedChunksResult,
+    read_filter_report,
 )
 from nextlong.engine import store
 from nextlong.engine.step import Artifact, Step, TaskResult
@@ -399,7 +401,7 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         if method.layout == schemas.Layout.INTERLEAVED
         else None,
         contaminated=dict(contaminated) if "decontaminate" in run.steps else None,
-        left_out=left_out.read(run.steps["filter_report"].file(left_out.SUFFIX))
+        left_out=read_filter_report(run.steps["filter_report"].file(FILTER_REPORT_SUFFIX))
         if "filter_report" in run.steps
         else (),
         meta_share=by_role["meta"] / max(1, tokens) if is_extended else None,

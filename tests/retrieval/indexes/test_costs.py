@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong.engine.estimate import Amounts
+from nextlong.engine.step import Amounts
 from nextlong.retrieval.indexes.costs import FILL, TRAIN, TUNE, Load, choose, parts, seconds
 
 GIB = 1 << 30

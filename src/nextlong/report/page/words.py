@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from nextlong.artifacts.left_out import EXCLUDED
+from nextlong.artifacts.results import EXCLUDED
 from nextlong.picture.pieces import neighbours_before
 from nextlong.recipe.keys import NEGATIVES
 from nextlong.runs.run import Run, Span

@@ -18,9 +18,8 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from nextlong import recipe
-from nextlong.engine.estimate import Estimate, one
 from nextlong.engine.executor import Resources
-from nextlong.engine.step import Task, TaskResult
+from nextlong.engine.step import Estimate, Task, TaskResult
 from nextlong.plugins import ENCODERS
 from nextlong.rng import rng_for
 
@@ -115,7 +114,7 @@ class EncoderKind(ABC):
     def estimate(self, config: recipe.Encoder) -> Estimate:
         """Return how the time, disk and memory of the preparation grow: it takes none."""
         del config
-        return Estimate(work=one, seconds=0.0, rate="")
+        return Estimate(work=1, seconds=0.0, rate="")
 
 
 def kind_of(config: recipe.Encoder) -> EncoderKind:

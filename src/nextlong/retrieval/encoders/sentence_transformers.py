@@ -21,9 +21,8 @@ from pydantic import Field, JsonValue, model_validator
 from nextlong import recipe
 from nextlong.artifacts.results import ExecutionResult
 from nextlong.engine import store
-from nextlong.engine.estimate import Estimate, one
 from nextlong.engine.executor import Resources, granted_gpus
-from nextlong.engine.step import Task
+from nextlong.engine.step import Estimate, Task
 from nextlong.errors import EncoderError
 from nextlong.recipe.keys import Operational, Positive, PositiveLength, Section
 from nextlong.retrieval.encoders.base import EncoderKind, Speed
@@ -340,7 +339,7 @@ class SentenceTransformersKind(EncoderKind):
     def estimate(self, config: recipe.Encoder) -> Estimate:
         """Return what loading and trying a model takes."""
         del config
-        return Estimate(work=one, seconds=20.0, rate="")
+        return Estimate(work=1, seconds=20.0, rate="")
 
 
 ENCODER = SentenceTransformersKind()

@@ -22,8 +22,7 @@ from nextlong import schemas
 from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import SHARDS_KEPT, iter_chunk_texts, opened, read_chunks, write_header
 from nextlong.artifacts.results import ChunkResult
-from nextlong.engine.estimate import Estimate, one, per_shard
-from nextlong.engine.step import Artifacts, Step, Task, TaskResult, each_shard
+from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, each_shard, per_shard
 from nextlong.recipe import Recipe
 from nextlong.retrieval.near_duplicates.words import U64, bounds_of, hash_words, ngrams, runs_on
 from nextlong.rng import keyed_hash, threshold_for
@@ -254,7 +253,7 @@ def weights_step(recipe: Recipe, ingest: Step, chunk: Step, shingles: Step) -> S
         # The sampled text, and some 20 ns for each chunk of all shards, to find which documents are sampled.
         work=lambda amounts: min(amounts.kept_chars, SAMPLED_CHARS) + 3 * amounts.chunks,
         seconds=6e-9,
-        disk=one,
+        disk=1,
         bytes=8.4e6,
         # Shingles of the sample; the table of chunks, and the hashes of all documents.
         reads=lambda amounts: SAMPLED_CHARS + 24 * amounts.chunks + 8 * amounts.documents,
