@@ -35,7 +35,7 @@ from nextlong.artifacts.results import MineResult, ShortlistResult, ShortlistWor
 from nextlong.engine.step import Amounts, Artifacts, Estimate, Step, Task, TaskResult, per_shard
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import blocks, shortlist_chunks
-from nextlong.retrieval.near_duplicates.words import bounds_of, hash_words
+from nextlong.retrieval.near_duplicates.shingles import bounds_of, hash_words
 from nextlong.retrieval.sample import chunk_ids_of, query_ranges
 from nextlong.rng import threshold_for
 from nextlong.text import Json, counted
