@@ -63,7 +63,7 @@ class EncoderKind(ABC):
     `Options` are the keys of its section of the recipe, `usage` is what `encoder.model` says: `openai:<model>`. `embeds`: whether
     a task takes a whole shard, or a slice of one as an `ExecutionResult` of the preparation says. `needs_fit`: whether `load`
     reads what the preparation wrote. `preload` are the modules that a worker imports at its start, `rate` what plans measure it by
-    (`engine/estimate.py`), `cure` what to do about vectors that are wrong.
+    (`engine/step.py`), `cure` what to do about vectors that are wrong.
     """
 
     Options: type[recipe.Section] = recipe.Section
