@@ -176,7 +176,7 @@ def count_gpus() -> int:
 
 def is_installed() -> bool:
     """Say whether the library is there; it is not imported, which takes seconds."""
-    return importlib.util.find_spec("sentence_transformers") is not None
+    return bool(importlib.util.find_spec("sentence_transformers"))
 
 
 def _load(name: str, options: SentenceTransformersOptions, *, dtype: str | None) -> tuple[Any, str]:
