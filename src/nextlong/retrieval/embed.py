@@ -23,16 +23,9 @@ from numpy.typing import NDArray
 
 from nextlong import recipe
 from nextlong.artifacts.finished import chunks_of
-<<<<<<< HEAD
-from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts, read_chunks
+from nextlong.artifacts.lookup import chunk_name, count_chunks, iter_chunk_texts, read_chunks
 from nextlong.artifacts.results import EmbedResult, ExecutionResult
 from nextlong.engine.step import Artifacts, Estimate, Join, Step, Task, TaskResult, Work, each_shard, per_shard
-=======
-from nextlong.artifacts.lookup import chunk_name, count_chunks, iter_chunk_texts, read_chunks
-from nextlong.artifacts.results import DocumentVectorsResult, EmbedResult, ExecutionResult
-from nextlong.engine.step import Estimate, per_shard
-from nextlong.engine.step import Artifacts, Join, Step, Task, Work, each_shard
->>>>>>> main
 from nextlong.errors import EncoderError
 from nextlong.recipe import Recipe
 from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, Encoder, kind_of, load_encoder

@@ -19,16 +19,10 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from nextlong import recipe
-<<<<<<< HEAD
+from nextlong.engine import store
 from nextlong.engine.executor import Resources
 from nextlong.engine.step import Estimate, Task, TaskResult
-=======
-from nextlong.engine import store
-from nextlong.engine.step import Estimate
-from nextlong.engine.executor import Resources
-from nextlong.engine.step import Task, TaskResult
 from nextlong.errors import EncoderError
->>>>>>> main
 from nextlong.plugins import ENCODERS
 from nextlong.rng import rng_for
 

@@ -28,11 +28,6 @@ from pydantic import Field, JsonValue
 from nextlong import recipe
 from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts
 from nextlong.artifacts.results import ExecutionResult
-<<<<<<< HEAD
-from nextlong.engine import store
-=======
-from nextlong.engine.step import Estimate
->>>>>>> main
 from nextlong.engine.executor import Resources, granted_gpus, usable_cpus
 from nextlong.engine.step import Estimate, Task
 from nextlong.errors import EncoderError
