@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from larger_cases import thorough
-from nextlong.sequences.encode import TextEncoder, chars_before_loading, read_tokenizer, trial_texts
+from nextlong.artifacts.finished import read_tokenizer
+from nextlong.sequences.encode import TextEncoder, chars_before_loading, trial_texts
 from nextlong.sequences.tokenizer import LLAMA3_PATTERN
 
 TRAINING_TEXT = [

@@ -29,7 +29,7 @@ from nextlong.reading.listing import is_document_name, is_side_file, list_files,
 from nextlong.reading.records import Reject
 from nextlong.recipe import Recipe, Source, template
 from nextlong.recipe.keys import read_length
-from nextlong.recipe.read import preset
+from nextlong.recipe.text import preset
 from nextlong.runs.warnings import MOST_OF_CORPUS
 from nextlong.sequences.shortfall import count_tokens
 from nextlong.sequences.tokenizer import Ends, check_there, find_ends_of

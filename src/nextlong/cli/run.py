@@ -96,7 +96,7 @@ def _amount(text: str) -> float:
 
 def _plan(args: argparse.Namespace) -> None:
     from nextlong.recipe import Recipe
-    from nextlong.recipe.read import preset_path
+    from nextlong.recipe.text import preset_path
     from nextlong.report.plan import page
     from nextlong.report.plan.elsewhere import GPU_TFLOP_PER_S, Asked
     from nextlong.workers import import_preloaded
