@@ -144,7 +144,7 @@ class Run:
     def sequence(self, number: int) -> Sequence:
         """Return sequence `number`, counted from 0. Raises IndexError."""
         if not 0 <= number < len(self):
-            raise IndexError(f"sequence {number} of {len(self)}")
+            raise IndexError(f"sequence {number} does not exist: {self} has {len(self)}, counted from 0")
         for part, take in enumerate(self.sequences_per_part):
             if number < take:
                 return next(self._read(part, number, number + 1))

@@ -136,10 +136,10 @@ def _of_chunks(run: Run, ids: np.ndarray, chunks: Sequence[Path]) -> Iterator[En
 def _near_duplicates(run: Run) -> Iterator[Kind]:
     drafted = run.steps["draft"].results(DraftResult)
     pairs = [pair for part in drafted for pair in part.near_duplicate_examples]
-    reason = "repeats the document it would stand among, or another look-alike there"
+    reason = "near-duplicate of the meta-document, or of another negative of the sequence"
     yield Kind(
         "near-duplicates",
-        "look-alikes",
+        "candidate negatives",
         reason,
         sum(part.near_duplicates or 0 for part in drafted),
         partial(_pairs, run, pairs),
