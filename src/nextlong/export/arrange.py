@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.artifacts.finished import RunFiles
+from nextlong.artifacts.finished import SequenceFiles
 from nextlong.engine.step import TaskResult
 from nextlong.errors import CorpusError, RecipeError
 from nextlong.rng import keyed_hash, threshold_for
@@ -112,7 +112,7 @@ class Arrangement:
     seed: int
 
 
-def arrange_rows(out: Path, *, runs: Sequence[RunFiles], arrangement: Arrangement) -> RowsResult:
+def arrange_rows(out: Path, *, runs: Sequence[SequenceFiles], arrangement: Arrangement) -> RowsResult:
     """Write `{out}.{split}.index.npy` and `{out}.{split}.offsets.npy` for each split; count what is in them."""
     splits, left_out = arranged(runs, arrangement)
     total, empty = left_out + sum(map(len, splits.values())), [name for name, index in splits.items() if not len(index)]
@@ -150,7 +150,7 @@ _Chunks = dict[Hashable, NDArray[np.int64]]  # of each corpus, distinct
 
 
 def _contents(
-    splits: Mapping[str, NDArray[Any]], runs: Sequence[RunFiles]
+    splits: Mapping[str, NDArray[Any]], runs: Sequence[SequenceFiles]
 ) -> tuple[dict[str, int], dict[str, _Chunks]]:
     """Return of how many documents, distinct by content, and of which chunks the sequences of each split are made."""
     hashes_of: dict[str, list[NDArray[np.uint64]]] = {name: [] for name in splits}
@@ -171,7 +171,7 @@ def _contents(
     return documents, chunks_of
 
 
-def arranged(runs: Sequence[RunFiles], arrangement: Arrangement) -> tuple[dict[str, NDArray[Any]], int]:
+def arranged(runs: Sequence[SequenceFiles], arrangement: Arrangement) -> tuple[dict[str, NDArray[Any]], int]:
     """Return the SEQUENCE_INDEX of each split, its runs mixed, and how many sequences were filtered out for shared chunks."""
     index = np.concatenate([run.read_index(run=number) for number, run in enumerate(runs)])
     if not arrangement.validation:

@@ -18,7 +18,7 @@ from typing import Any, Final
 import pyarrow as pa
 from threadpoolctl import threadpool_limits
 
-from nextlong.engine import interrupts
+from nextlong.engine.process import held_back
 from nextlong.errors import RunError
 from nextlong.verify.corpus import check_corpus, check_tokens
 from nextlong.verify.exports import check_exports
@@ -139,7 +139,7 @@ def _processes(count: int) -> Iterator[Callable[..., Future[Any]]]:
     pool = ProcessPoolExecutor(count, mp_context=context, initializer=_prepare_process)
 
     def submit(call: Callable[..., Any], *given: Any) -> Future[Any]:
-        with interrupts.held_back():
+        with held_back():
             return pool.submit(call, *given)
 
     try:
