@@ -37,7 +37,7 @@ def test_the_manifest_says_what_was_measured(approximate):
     _, done = approximate
     (built,), (tuned,) = counts_of(done["index"]), counts_of(done["tune"])
     assert built["index"] == "IVF16,SQ8"
-    assert total(done["index_shards"], "vectors") == built["vectors"] == total(done["chunk"], "chunks")
+    assert built["vectors"] == total(done["chunk"], "chunks")
     assert len(done["index_shards"].files(".bounds.npy")) == len(done["embed"].files(".vectors.npy"))
     assert tuned["recall"] == 0.8 <= tuned["recall_measured"]
     assert 1 <= tuned["probes"] < 16
@@ -124,8 +124,8 @@ def test_exact_by_name_needs_no_index(recipe_for, tmp_path, shared_run):
 
 
 def test_an_index_that_vectors_cannot_have_is_a_users_error(recipe_for, tmp_path):
-    with pytest.raises(RecipeError, match=r"search\.index='PCA64,IVF4,Flat' does not fit .* of 16 dimensions"):
-        pipeline.run(recipe_for(tmp_path / "run", "search.index='PCA64,IVF4,Flat'"))
+    with pytest.raises(RecipeError, match=r"search\.index='OPQ5,IVF4,Flat' does not fit .* of 16 dimensions"):
+        pipeline.run(recipe_for(tmp_path / "run", "search.index='OPQ5,IVF4,Flat'"))
 
 
 @pytest.mark.parametrize("index", ["HNSW32", "IVF64,PQ64x4fs", "ivf", "Flat"])
