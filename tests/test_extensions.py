@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 import nextlong
-from nextlong.evaluate.task import Request, all_tasks, registered
+from nextlong.evaluate.task import TaskRequest, all_tasks, registered
 from nextlong.plugins import INDEXES
 from nextlong.reading import formats
 from nextlong.retrieval.indexes.base import IndexKind
@@ -89,7 +89,7 @@ def test_a_method_makes_a_sound_run(recipe_for, tmp_path):
 @pytest.mark.usefixtures("installed")
 def test_a_task_is_found_with_the_others():
     task = all_tasks()["echo"]
-    samples = [*task.make(Request(64, None, None))]
+    samples = [*task.make(TaskRequest(64, None, None))]
     assert [task.score(f"word{number}", samples[0])["echoed"] for number in (0, 1)] == [1.0, 0.0]
 
 

@@ -17,7 +17,7 @@ from nextlong.cli.main import main
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import data
 from nextlong.evaluate.data import DataFiles, _HubFile
-from nextlong.evaluate.task import Request, TextTokenizer, all_tasks
+from nextlong.evaluate.task import TaskRequest, TextTokenizer, all_tasks
 
 ODD = "one\u2028two\u2029three\u0085four\x0bfive\x0csix"  # str.splitlines ends a line at each
 
@@ -168,7 +168,7 @@ def test_a_record_of_another_form_is_told_with_its_file(data_folder, tmp_path, t
     text = (folder / file).read_text()
     value = [json.loads(line) for line in text.splitlines()] if file.endswith(".jsonl") else json.loads(text)
     write(folder / file, json.dumps(without(value, *path, put=put) if path else put))
-    request = Request(8192, TextTokenizer(word_tokenizer()), DataFiles(folder), samples=8)
+    request = TaskRequest(8192, TextTokenizer(word_tokenizer()), DataFiles(folder), samples=8)
     with pytest.raises(EvaluateError, match=file.replace(".", r"\.")):
         list(all_tasks()[task].make(request))
 
@@ -209,7 +209,7 @@ def test_a_mistake_is_told_by_its_line_field_and_value(data_folder, tmp_path, fi
         write(folder / name, json.dumps(record) + "\n")
     write(folder / file, content)
     tasks = {KEYS: "json_kv", RANKED: "msmarco", "icl/trec/train_5500.label": "trec_fine", "icl/nlu/train.csv": "nlu"}
-    request = Request(8192, TextTokenizer(word_tokenizer()), DataFiles(folder), samples=2)
+    request = TaskRequest(8192, TextTokenizer(word_tokenizer()), DataFiles(folder), samples=2)
     with pytest.raises(EvaluateError) as error:
         list(all_tasks()[tasks.get(file, "longbench_v2")].make(request))
     assert f"{folder / file}" in str(error.value)
@@ -270,7 +270,7 @@ def test_whatever_stands_in_a_file_is_read_or_told(data, data_folder, tmp_path_f
     path = data.draw(st.sampled_from(sorted(places(value), key=str)))
     put = data.draw(JSON)
     write(folder / file, json.dumps(without(value, *path, put=put) if path else put))
-    request = Request(8192, TextTokenizer(word_tokenizer()), DataFiles(folder), samples=1)
+    request = TaskRequest(8192, TextTokenizer(word_tokenizer()), DataFiles(folder), samples=1)
     told, made = file, []
     try:
         made = list(islice(all_tasks()[task].make(request), 1))
@@ -282,7 +282,7 @@ def test_whatever_stands_in_a_file_is_read_or_told(data, data_folder, tmp_path_f
 
 
 def made(name, folder, *, length=8192, samples=6, backend=None):
-    request = Request(length, TextTokenizer(backend or word_tokenizer()), DataFiles(folder), samples)
+    request = TaskRequest(length, TextTokenizer(backend or word_tokenizer()), DataFiles(folder), samples)
     return list(islice(all_tasks()[name].make(request), samples))
 
 

@@ -14,9 +14,9 @@ from nextlong.errors import EvaluateError, PluginError
 from nextlong.evaluate import required, tables
 from nextlong.evaluate.task import (
     Probe,
-    Request,
     Sample,
     Task,
+    TaskRequest,
     all_tasks,
     chosen,
     parse_lengths,
@@ -29,14 +29,14 @@ WORDS = SimpleNamespace(count=lambda text: len(text.split()))
 
 @given(words=st.integers(0, 9), budget=st.integers(0, 9), overhead=st.integers(0, 9), length=st.integers(0, 30))
 def test_a_sample_fits_with_its_answer_and_what_a_template_adds(words, budget, overhead, length):
-    request = Request(length, WORDS, None, overhead=overhead)
+    request = TaskRequest(length, WORDS, None, overhead=overhead)
     sample = Sample("w " * words, (), budget, answer_prefix="")
     assert request.fits(sample) == (words + budget + overhead <= length)
 
 
 def test_given_ids_count_for_themselves():
     sample = Sample("a b c", (), 1, input_ids=(7,))
-    assert Request(2, WORDS, None).fits(sample)
+    assert TaskRequest(2, WORDS, None).fits(sample)
 
 
 def test_the_text_is_the_prompt_and_what_the_answer_continues():

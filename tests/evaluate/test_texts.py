@@ -5,11 +5,11 @@ import pytest
 from evaluation_data import word_tokenizer, write
 from nextlong.evaluate import texts
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.task import Request, TextTokenizer, all_tasks
+from nextlong.evaluate.task import TaskRequest, TextTokenizer, all_tasks
 
 
 def made(name, data, backend, *, length, samples=3):
-    request = Request(length, TextTokenizer(backend), data, samples)
+    request = TaskRequest(length, TextTokenizer(backend), data, samples)
     return list(islice(all_tasks()[name].make(request), samples))
 
 

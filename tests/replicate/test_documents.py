@@ -9,14 +9,14 @@ import pytest
 from tokenizers import Tokenizer
 
 from nextlong.errors import CorpusError
-from nextlong.replicate.documents import NAMES, Documents
+from nextlong.replicate.documents import NAMES, RealDocuments
 from nextlong.replicate.invented import FACTS, of_middling_compression
 from nextlong.rng import rng_for
 
 
 @pytest.fixture(scope="module")
 def corpus(small_corpus):
-    return Documents(
+    return RealDocuments(
         sources=({"path": str(small_corpus), "name": "made up"},),
         held_out=0.3,
         vocabulary=900,
@@ -124,15 +124,15 @@ def test_too_few_documents_for_probes_are_told(corpus, folder, tmp_path):
 def test_records_without_a_document_are_told_by_reason(tmp_path):
     (tmp_path / "a.jsonl").write_text('{"txt": "a"}\n{"text": ""}\n{"text": " "}\n')
     with pytest.raises(CorpusError, match="rejected: 2 × empty, 1 × no text column; add documents, correct"):
-        Documents(sources=({"path": str(tmp_path / "a.jsonl")},)).write(tmp_path / "out")
+        RealDocuments(sources=({"path": str(tmp_path / "a.jsonl")},)).write(tmp_path / "out")
     with pytest.raises(CorpusError, match=r"corpus.sources is empty; name files"):
-        Documents().write(tmp_path / "out")
+        RealDocuments().write(tmp_path / "out")
 
 
 def test_other_files_are_another_corpus(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_text('{"text": "one"}\n')
-    corpus = Documents(sources=({"path": str(path)},))
+    corpus = RealDocuments(sources=({"path": str(path)},))
     before = corpus.identity()
     assert before == corpus.identity()
     path.write_text('{"text": "another"}\n')

@@ -12,7 +12,7 @@ from nextlong.engine import store
 from nextlong.errors import RunError
 from nextlong.replicate import results
 from nextlong.replicate.recipe import Replication
-from nextlong.replicate.results import Results, Spread
+from nextlong.replicate.results import Results, SeedMean
 
 pytestmark = pytest.mark.heavy
 
@@ -77,7 +77,7 @@ def test_one_seed_has_no_interval_and_no_verdict(made):
     made["models"] = made["models"][:4]
     page = results.page([Results(made, origin="x")])
     assert "One seed, so not tested (nextlong 80.0 %, standard 60.0 %: +20.0 points)" in page
-    assert Spread.of([4.0]) == (4.0, None)
+    assert SeedMean.of([4.0]) == (4.0, None)
 
 
 def test_hypotheses_are_about_more_negatives_than_a_short_row_holds(made):

@@ -15,7 +15,7 @@ from nextlong.evaluate import required, results
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.engines import SHARDED, HuggingFaceModel, context_of, is_local, read_config
 from nextlong.evaluate.prompts import AnsweringModel, ModelOptions
-from nextlong.evaluate.task import ALL_SAMPLES, Probe, Request, Task, short
+from nextlong.evaluate.task import ALL_SAMPLES, Probe, Task, TaskRequest, short
 from nextlong.report import tables
 from nextlong.text import Json, first_sentence
 
@@ -53,10 +53,10 @@ class EvaluationSettings:
         """Return the result file of a task at a length."""
         return results.place_of(self.out, task.name, length)
 
-    def request(self, task: Task | Probe, length: int | None, model: AnsweringModel) -> Request:
+    def request(self, task: Task | Probe, length: int | None, model: AnsweringModel) -> TaskRequest:
         """Return the request to a task or probe."""
         samples, prompts = self.samples or task.samples, model.prompts
-        return Request(length or 0, prompts.tokenizer, self.data, samples, self.seed, prompts.overhead, self.run)
+        return TaskRequest(length or 0, prompts.tokenizer, self.data, samples, self.seed, prompts.overhead, self.run)
 
 
 def pairs(settings: EvaluationSettings) -> list[tuple[Task | Probe, int | None]]:

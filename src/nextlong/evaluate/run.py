@@ -25,7 +25,7 @@ from nextlong.evaluate.data import STAND_INS
 from nextlong.evaluate.engines import HuggingFaceModel, ServerModel, VllmModel
 from nextlong.evaluate.plan import EvaluationSettings, check, local, pairs
 from nextlong.evaluate.prompts import AnsweringModel, Prompts
-from nextlong.evaluate.task import Probe, Request, Sample, Task
+from nextlong.evaluate.task import Probe, Sample, Task, TaskRequest
 from nextlong.report.tables import say
 from nextlong.text import Json
 
@@ -67,7 +67,13 @@ def evaluate(
     with store.locked(settings.out):
         about = {"label": settings.label, "negatives_cosine": settings.negatives_cosine}
         results.write_index(settings.out, {**model.identity(), **about})
-        progress.begin([_tokens(task, length, settings) for task, length in todo])
+        # The tokens that remain to be read of each: none of a finished one, nor of one without length.
+        waiting = [(task, length, settings.place(task, length)) for task, length in todo]
+        left = [
+            0 if place.is_file() else (settings.samples or task.samples) - results.answered(place)
+            for task, _, place in waiting
+        ]
+        progress.begin([max(count, 0) * (length or 0) for count, (_, length, _) in zip(left, waiting, strict=True)])
         failed = []
         for task, length in todo:
             try:
@@ -93,12 +99,6 @@ def opened(settings: EvaluationSettings) -> AnsweringModel:
     if options.engine == "vllm":
         return VllmModel(options, longest=max(settings.lengths))
     return HuggingFaceModel(options)
-
-
-def _tokens(task: Task | Probe, length: int | None, settings: EvaluationSettings) -> int:
-    final = settings.place(task, length)
-    left = (settings.samples or task.samples) - results.answered(final)
-    return 0 if final.is_file() else max(left, 0) * (length or 0)
 
 
 @contextmanager
@@ -179,7 +179,9 @@ def _depends_on(task: Task | Probe, length: int | None, settings: EvaluationSett
     }
 
 
-def _answered(model: AnsweringModel, task: Task, request: Request, samples: int, *, skip: int) -> Iterator[list[Json]]:
+def _answered(
+    model: AnsweringModel, task: Task, request: TaskRequest, samples: int, *, skip: int
+) -> Iterator[list[Json]]:
     """Yield the lines of the samples behind the first `skip`, a batch at a time."""
     made = _made(task, request, skip, samples)
     while group := list(islice(made, model.batch(request.length))):
@@ -188,42 +190,35 @@ def _answered(model: AnsweringModel, task: Task, request: Request, samples: int,
         if task.follow_up is not None and answers:
             questions = [task.follow_up(answer, sample) for answer, sample in zip(answers, fitting, strict=True)]
             answers = list(model.answers(questions))
-        lines = iter([_line(model, task, sample, answer) for sample, answer in zip(fitting, answers, strict=True)])
-        refusals = ({"refused": True, **_details(sample)} for sample in group if sample not in fitting)
-        yield [next(lines if sample in fitting else refusals) for sample in group]
+        said, lines = iter(answers), []
+        for sample in group:
+            details = {"details": sample.details} if sample is not None and sample.details else {}
+            if sample is None or sample not in fitting:
+                lines.append({"refused": True, **details})
+                continue
+            if model.prompts.thinking:  # its answer follows its reasoning, not the prefix that other models continue
+                sample = replace(sample, answer_prefix="")
+            answer = next(said)
+            about = {"prompt_sha256": model.prompts.hash_of(sample), "answer_prefix": sample.answer_prefix}
+            scored = {"references": list(sample.references), "scores": task.score(answer, sample)}
+            lines.append({**about, "answer": answer, **scored, **details})
+        yield lines
 
 
-def _made(task: Task, request: Request, skip: int, samples: int) -> Iterator[Sample | None]:
+def _made(task: Task, request: TaskRequest, skip: int, samples: int) -> Iterator[Sample | None]:
     try:
         yield from islice(task.make(request), skip, samples)
     except EvaluateError as error:
         raise _NoSampleError(str(error).removeprefix("--lengths: ")) from None
 
 
-def fits(model: AnsweringModel, sample: Sample, request: Request) -> bool:
+def fits(model: AnsweringModel, sample: Sample, request: TaskRequest) -> bool:
     """Return whether a sample with its answer fits the length, and the model's context.
 
     Lengths count no BOS, as RULER's, and no reasoning; the last token of an answer is never read, which leaves room for a BOS.
     """
     fed = len(model.prompts.ids(sample)) + model.prompts.budget(sample) - 1
     return request.fits(sample) and (model.context is None or fed <= model.context)
-
-
-def _details(sample: Sample | None) -> Json:
-    return {"details": sample.details} if sample is not None and sample.details else {}
-
-
-def _line(model: AnsweringModel, task: Task, sample: Sample, answer: str) -> Json:
-    if model.prompts.thinking:  # its answer follows its reasoning, not the prefix that other models continue
-        sample = replace(sample, answer_prefix="")
-    return {
-        "prompt_sha256": model.prompts.hash_of(sample),
-        "answer_prefix": sample.answer_prefix,
-        "answer": answer,
-        "references": list(sample.references),
-        "scores": task.score(answer, sample),
-        **_details(sample),
-    }
 
 
 def _summary(task: Task, lines: Sequence[Json], length: int) -> Json:

@@ -117,7 +117,7 @@ class Sample:
 
 
 @dataclass(frozen=True)
-class Request:
+class TaskRequest:
     """A request for `samples` questions of at most `length` tokens, answer included.
 
     `overhead` is the number of tokens that a chat template adds to each. A probe calls `advance` with the number of samples that
@@ -206,7 +206,7 @@ class Task(_Measurement):
     column, the name of a detail, and the value that it has in that part.
     """
 
-    make: Callable[[Request], Iterator[Sample | None]]
+    make: Callable[[TaskRequest], Iterator[Sample | None]]
     score: Scorer
     max_new_tokens: int
     _: KW_ONLY
@@ -223,9 +223,9 @@ class Probe(_Measurement):
     of scores, `rows` gives the name and the scores of each part.
     """
 
-    measure: Callable[[HuggingFaceModel, Request], Json]
+    measure: Callable[[HuggingFaceModel, TaskRequest], Json]
     _: KW_ONLY
-    check: Callable[[Request], None] = lambda _: None
+    check: Callable[[TaskRequest], None] = lambda _: None
     check_model: Callable[[HuggingFaceModel, Path | None], None] = lambda *_: None
     columns: Mapping[str, str] = field(default_factory=dict)
     rows: Callable[[Json], Iterable[tuple[str, Json]]] = lambda values: [("", values["scores"])]

@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
 from nextlong.evaluate.data import DataFiles, origin, record
-from nextlong.evaluate.task import Request
+from nextlong.evaluate.task import TaskRequest
 
 ESSAYS: Final = "ruler/PaulGrahamEssays.json"
 HAYSTACK: Final = "needle/haystack.txt"
@@ -103,7 +103,7 @@ def haystack_text(data: DataFiles) -> str:
 class Haystacks:
     """Texts of `room` tokens, each round's behind that of the one before; the text is repeated as needed and tokenized once."""
 
-    def __init__(self, request: Request, text: str, room: int, *, rounds: int) -> None:
+    def __init__(self, request: TaskRequest, text: str, room: int, *, rounds: int) -> None:
         part = text[: room * rounds * _MOST_CHARS_PER_TOKEN]
         repeats = -(-room * rounds // request.tokenizer.count(part))
         self._text, self._room = " ".join([part] * repeats), room
@@ -114,7 +114,7 @@ class Haystacks:
         return self._text[self._offsets[first][0] : self._offsets[first + self._room - 1][1]]
 
 
-def haystack_ids(request: Request, tokens: int, *, part: int) -> NDArray[np.int64]:
+def haystack_ids(request: TaskRequest, tokens: int, *, part: int) -> NDArray[np.int64]:
     """Return `tokens` ids of the haystack, shape (tokens,), each `part` elsewhere. Raises EvaluateError if it is too short."""
     text = haystack_text(request.data)
     chars = tokens * _MOST_CHARS_PER_TOKEN

@@ -48,7 +48,7 @@ _MOST_CHARS: Final = 10_000_000  # of an input document, as ingest.max_document_
 _PARAGRAPHS: Final = (3, 7)  # of a document, from 3 to 6
 
 
-class Documents(Section):
+class RealDocuments(Section):
     """The user's documents."""
 
     kind: Literal["documents"] = "documents"

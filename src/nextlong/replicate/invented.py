@@ -80,7 +80,7 @@ class Invented(Section):
         """Return what determines the corpus."""
         return self.model_dump(mode="json", exclude={"kind"})
 
-    def data_keys(self, folder: Path, source: str) -> Json:  # noqa: ARG002 (of one form with those of `Documents`)
+    def data_keys(self, folder: Path, source: str) -> Json:  # noqa: ARG002 (of one form with those of `RealDocuments`)
         """Return the keys of a data recipe over one file of the corpus."""
         return {"encoder": {"model": "lsa"}}
 

@@ -13,7 +13,7 @@ from pydantic import Field, model_validator
 
 from nextlong.errors import RecipeError
 from nextlong.recipe.keys import Named, Positive, PositiveLength, Section
-from nextlong.replicate.documents import Documents
+from nextlong.replicate.documents import RealDocuments
 from nextlong.replicate.invented import Invented
 from nextlong.train.recipe import RecipeFile
 
@@ -58,7 +58,7 @@ ARMS: Final[Mapping[str, Arm]] = {
 }
 
 
-class Model(Section):
+class ModelSizes(Section):
     """The sizes of a Llama with biases of queries and keys."""
 
     hidden_size: Positive = 64
@@ -123,8 +123,8 @@ class Replication(RecipeFile):
     preset: str | None = Field(None, description="preset that this was made from")
     seeds: tuple[int, ...] = Field((0, 1, 2, 3, 4), description="of weights and of the order of rows")
     arms: tuple[str, ...] = Field(tuple(ARMS), description="what is compared")
-    corpus: Annotated[Invented | Documents, Field(discriminator="kind")] = Invented()
-    model: Model = Model()
+    corpus: Annotated[Invented | RealDocuments, Field(discriminator="kind")] = Invented()
+    model: ModelSizes = ModelSizes()
     pretrain: Pretrain = Pretrain()
     extend: Extend = Extend()
     measure: Measure = Measure()

@@ -39,14 +39,14 @@ _KINDS: Final = {
 }
 
 
-class Spread(NamedTuple):
+class SeedMean(NamedTuple):
     """A mean over seeds, and half of its 95 % interval (t distribution); None for a single seed."""
 
     mean: float
     half: float | None
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> Spread:
+    def of(cls, values: Sequence[float]) -> SeedMean:
         """Return the mean of some seeds' values and half of its interval."""
         from scipy.stats import t
 
@@ -71,7 +71,7 @@ class Results:
         self.negative_tokens = (
             invented.PARAGRAPH_TOKENS
             if self.is_invented
-            else documents.Documents(**self.recipe["corpus"]).negative_tokens
+            else documents.RealDocuments(**self.recipe["corpus"]).negative_tokens
         )
         self.arms = ["base", *self.recipe["arms"]]
         self._models: dict[tuple[str, int], Json] = {(one["arm"], one["seed"]): one for one in results["models"]}
@@ -142,7 +142,7 @@ class Results:
                 continue
             ours, theirs = (self.mean_recall(arm, claim["kind"], counts) for arm in (claim["ours"], other))
             each = [one - rival for one, rival in zip(ours, theirs, strict=True)]
-            gap = Spread.of(each)
+            gap = SeedMean.of(each)
             said = f"{claim['ours']} {fmean(ours):.1f} %, {other} {fmean(theirs):.1f} %: {gap.mean:+.1f} points"
             if gap.half is None:
                 verdict = f"One seed, so not tested ({said})."
@@ -152,7 +152,7 @@ class Results:
                 verdict = f"{outcome} ({said}, standard error {stdev(each) / sqrt(len(each)):.1f})."
             yield f"- {claim['text']} **{verdict}**"
 
-    def spreads(self, *path: str) -> dict[str, Spread]:
+    def spreads(self, *path: str) -> dict[str, SeedMean]:
         """Return a measurement of each arm, named by the keys of its JSON."""
         values: dict[str, list[float]] = {}
         for arm in self.arms:
@@ -161,7 +161,7 @@ class Results:
                 for key in path:
                     value = value[key]
                 values.setdefault(arm, []).append(value)
-        return {arm: Spread.of(seeds) for arm, seeds in values.items()}
+        return {arm: SeedMean.of(seeds) for arm, seeds in values.items()}
 
     @cached_property
     def positions(self) -> list[str]:
@@ -172,7 +172,7 @@ class Results:
         """Return the tables as Markdown."""
         made: list[ScoreTable] = []
 
-        def add(title: str, about: str, columns: dict[str, dict[str, Spread]]) -> None:
+        def add(title: str, about: str, columns: dict[str, dict[str, SeedMean]]) -> None:
             rows = tuple((arm, tuple(str(column[arm]) for column in columns.values())) for arm in self.arms)
             made.append(ScoreTable(title, about, tuple(columns), rows, "parts"))
 
@@ -264,7 +264,7 @@ def page(results: Sequence[Results]) -> str:
 def _figures(results: Results) -> Iterator[tuple[str, str]]:
     """Yield the name of each figure, and itself as SVG."""
 
-    def draw_lines(figure: Figure, columns: Sequence[tuple[float, dict[str, Spread]]], apart: float = 0.0) -> Axes:
+    def draw_lines(figure: Figure, columns: Sequence[tuple[float, dict[str, SeedMean]]], apart: float = 0.0) -> Axes:
         axes = figure.subplots()
         for number, arm in enumerate(results.arms):
             # Lines of different arms are moved apart, so that their error bars do not hide each other.

@@ -13,7 +13,7 @@ import pytest
 
 from evaluation_data import bpe_tokenizer, byte_tokenizer, word_tokenizer, write, write_data
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.task import Request, Sample, TextTokenizer, all_tasks
+from nextlong.evaluate.task import Sample, TaskRequest, TextTokenizer, all_tasks
 from reference_inputs import write_intents
 
 pytestmark = pytest.mark.heavy
@@ -45,7 +45,7 @@ def digest(text):
 def test_prompts_and_answers_are_helmets(task, data):
     expected = RECORDED["prompts"][task]
     # A negative overhead is room enough, so that nothing is cut but stories, by Llama 2's tokens.
-    request = Request(
+    request = TaskRequest(
         RECORDED["length"], TextTokenizer(word_tokenizer()), data, 12, RECORDED["seed"], overhead=-100_000
     )
     samples = list(islice(all_tasks()[task].make(request), len(expected)))
@@ -56,7 +56,7 @@ def test_prompts_and_answers_are_helmets(task, data):
 
 def test_a_prompt_that_is_too_long_is_cut_where_helmet_cuts_it(data):
     for number, cut in enumerate(RECORDED["prompts"]["nq cut"]):
-        request = Request(8192, TextTokenizer(bpe_tokenizer()), data, 12, overhead=8192 - cut["limit"])
+        request = TaskRequest(8192, TextTokenizer(bpe_tokenizer()), data, 12, overhead=8192 - cut["limit"])
         sample = list(all_tasks()["nq"].make(request))[number]
         assert digest(sample.text) == cut["sha256"]
 
@@ -87,7 +87,7 @@ def prefixes():
 
 
 def first_of(task, data):
-    return next(all_tasks()[task].make(Request(16_384, TextTokenizer(byte_tokenizer()), data, 1)))
+    return next(all_tasks()[task].make(TaskRequest(16_384, TextTokenizer(byte_tokenizer()), data, 1)))
 
 
 @pytest.mark.parametrize("name", TEMPLATES)

@@ -12,7 +12,7 @@ import pytest
 
 from evaluation_data import word_tokenizer, write_data
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.task import Request, TextTokenizer, all_tasks
+from nextlong.evaluate.task import TaskRequest, TextTokenizer, all_tasks
 
 pytestmark = pytest.mark.heavy
 RECORDED = json.loads(Path(__file__).with_name("ruler.json").read_text(encoding="utf-8"))
@@ -29,7 +29,7 @@ def test_every_task_of_ruler_is_recorded():
 
 @pytest.mark.parametrize("name", RECORDED["prompts"])
 def test_prompts_and_answers_are_nvidias(name, data):
-    request = Request(RECORDED["tokens"], TextTokenizer(word_tokenizer()), data, 3, RECORDED["seed"])
+    request = TaskRequest(RECORDED["tokens"], TextTokenizer(word_tokenizer()), data, 3, RECORDED["seed"])
     samples = list(islice(all_tasks()[name].make(request), 3))
     expected = RECORDED["prompts"][name]
     assert [sample.answer_prefix for sample in samples] == [one["answer_prefix"] for one in expected]

@@ -15,7 +15,7 @@ from nextlong.cli.main import main
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import judge, results
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.task import Request, Sample, TextTokenizer, all_tasks, prompt_of
+from nextlong.evaluate.task import Sample, TaskRequest, TextTokenizer, all_tasks, prompt_of
 from nextlong.evaluate.tasks.helmet import longqa, passages
 
 pytestmark = pytest.mark.heavy  # ROUGE and sentences are in the extra
@@ -72,7 +72,7 @@ def folder(tmp_path, monkeypatch):
 
 
 def made(name, folder, length):
-    request = Request(length, TextTokenizer(word_tokenizer()), DataFiles(folder), 4)
+    request = TaskRequest(length, TextTokenizer(word_tokenizer()), DataFiles(folder), 4)
     return [one for one in islice(all_tasks()[name].make(request), 4) if one is not None]
 
 

@@ -14,7 +14,7 @@ from answering_models import Blind, Oracle
 from evaluation_data import TOKENIZERS, word_tokenizer
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.task import Request, Sample, TextTokenizer, all_tasks, prompt_of
+from nextlong.evaluate.task import Sample, TaskRequest, TextTokenizer, all_tasks, prompt_of
 from nextlong.evaluate.tasks import haystack, openai
 
 TASKS = all_tasks()
@@ -27,7 +27,7 @@ def recorded(name):
 
 
 def made(name, folder, backend, *, length, samples=3, run=None):
-    request = Request(length, TextTokenizer(backend), DataFiles(folder), samples, run=run)
+    request = TaskRequest(length, TextTokenizer(backend), DataFiles(folder), samples, run=run)
     return [sample for sample in islice(TASKS[name].make(request), samples) if sample is not None]
 
 
@@ -55,7 +55,7 @@ def test_an_oracle_scores_all_and_a_blind_model_nothing(name, kind, length, data
 @pytest.mark.parametrize("name", [*MADE])
 def test_the_same_request_gives_the_same_samples_and_another_seed_others(name, data_folder):
     tokenizer = TextTokenizer(word_tokenizer())
-    requests = [Request(4096, tokenizer, DataFiles(data_folder), 2, seed) for seed in (42, 42, 43)]
+    requests = [TaskRequest(4096, tokenizer, DataFiles(data_folder), 2, seed) for seed in (42, 42, 43)]
     first, again, other = ([one.prompt for one in islice(TASKS[name].make(request), 2)] for request in requests)
     assert first == again != other
 
@@ -86,7 +86,11 @@ def test_a_mined_conversation_is_answered_by_whoever_reads_it(name, shared_run):
 
 def test_a_run_without_so_many_meta_chunks_is_told(shared_run):
     with pytest.raises(EvaluateError, match=r"mrcr_mined_99: no sequence of .+ has 99 meta-chunks of 100 characters"):
-        list(openai._mined_samples(Request(4096, TextTokenizer(word_tokenizer()), DataFiles(None), run=shared_run), 99))
+        list(
+            openai._mined_samples(
+                TaskRequest(4096, TextTokenizer(word_tokenizer()), DataFiles(None), run=shared_run), 99
+            )
+        )
 
 
 def test_openais_conversations_are_read_as_turns_at_their_length(tmp_path):

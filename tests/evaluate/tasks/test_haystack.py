@@ -6,7 +6,7 @@ import pytest
 from evaluation_data import word_tokenizer, write
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.task import Request, TextTokenizer, all_tasks
+from nextlong.evaluate.task import TaskRequest, TextTokenizer, all_tasks
 from nextlong.evaluate.tasks.haystack import samples
 from nextlong.evaluate.texts import HAYSTACK, haystack_text
 
@@ -20,7 +20,7 @@ def data(tmp_path):
 
 
 def test_the_needle_goes_from_the_head_to_the_end_behind_whole_sentences(data):
-    request = Request(512, TextTokenizer(word_tokenizer()), data)
+    request = TaskRequest(512, TextTokenizer(word_tokenizer()), data)
     made = list(samples(request))
     assert len(made) == 11
     places = []
@@ -37,14 +37,14 @@ def test_the_needle_goes_from_the_head_to_the_end_behind_whole_sentences(data):
 
 def test_thirty_five_depths_are_an_option(data):
     task = all_tasks()["needle_35"]
-    made = list(task.make(Request(512, TextTokenizer(word_tokenizer()), data, task.samples)))
+    made = list(task.make(TaskRequest(512, TextTokenizer(word_tokenizer()), data, task.samples)))
     assert (task.suite, len(made), len({sample.details["depth"] for sample in made})) == ("needle-35", 35, 35)
     assert (made[0].details["depth"], made[-1].details["depth"]) == (0.0, 100.0)
 
 
 @pytest.mark.parametrize(("count", "depths"), [(1, [50]), (2, [0, 100]), (3, [0, 50, 100]), (12, [0, 0])])
 def test_fewer_samples_are_spread_and_more_read_on(data, count, depths):
-    made = list(samples(Request(256, TextTokenizer(word_tokenizer()), data, samples=count)))
+    made = list(samples(TaskRequest(256, TextTokenizer(word_tokenizer()), data, samples=count)))
     assert len(made) == count
     assert [sample.details["depth"] for sample in islice(made, 0, None, 11 if count > 11 else 1)] == depths
     assert len({sample.prompt for sample in made}) == count
@@ -54,13 +54,13 @@ def test_fewer_samples_are_spread_and_more_read_on(data, count, depths):
     ("answer", "found", "share"), [("Eat a SANDWICH in dolores park", 1, 1), ("Dolores Park", 0, 0.5), ("", 0, 0)]
 )
 def test_both_facts_are_asked_for(data, answer, found, share):
-    (sample,) = samples(Request(256, TextTokenizer(word_tokenizer()), data, samples=1))
+    (sample,) = samples(TaskRequest(256, TextTokenizer(word_tokenizer()), data, samples=1))
     assert all_tasks()["needle"].score(answer, sample) == {"found": found, "found_share": share}
 
 
 def test_without_room_or_text_it_is_told(data, tmp_path):
     with pytest.raises(EvaluateError, match="needle needs more than 40 tokens"):
-        next(samples(Request(40, TextTokenizer(word_tokenizer()), data)))
+        next(samples(TaskRequest(40, TextTokenizer(word_tokenizer()), data)))
     write(tmp_path / HAYSTACK, "  \n")
     with pytest.raises(EvaluateError, match=r"haystack\.txt is empty; put a long text there"):
         haystack_text(data)

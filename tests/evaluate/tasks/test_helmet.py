@@ -10,13 +10,13 @@ from answering_models import Oracle
 from evaluation_data import bpe_tokenizer, byte_tokenizer, fact, word_tokenizer, write
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.task import Request, TextTokenizer, all_tasks
+from nextlong.evaluate.task import TaskRequest, TextTokenizer, all_tasks
 from nextlong.evaluate.tasks.helmet import icl, longqa, recall
 from nextlong.evaluate.tasks.helmet.published import QUESTIONS, SHOTS, sampled_examples, sampled_questions, shuffled
 
 
 def made(name, folder, *, length=8192, samples=6, backend=None):
-    request = Request(length, TextTokenizer(backend or word_tokenizer()), DataFiles(folder), samples)
+    request = TaskRequest(length, TextTokenizer(backend or word_tokenizer()), DataFiles(folder), samples)
     return list(islice(all_tasks()[name].make(request), samples))
 
 

@@ -13,7 +13,7 @@ from answering_models import Oracle, asked, evaluated
 from evaluation_data import bpe_tokenizer
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.plan import EvaluationSettings, pairs
-from nextlong.evaluate.task import Request, Sample, TextTokenizer, all_tasks
+from nextlong.evaluate.task import Sample, TaskRequest, TextTokenizer, all_tasks
 from nextlong.evaluate.tasks import longbench
 
 TASK = all_tasks()["longbench_v2"]
@@ -21,7 +21,7 @@ TASK = all_tasks()["longbench_v2"]
 
 def made(data_folder, length):
     tokenizer = TextTokenizer(bpe_tokenizer())
-    return tokenizer, list(islice(TASK.make(Request(length, tokenizer, DataFiles(data_folder))), 8))
+    return tokenizer, list(islice(TASK.make(TaskRequest(length, tokenizer, DataFiles(data_folder))), 8))
 
 
 def test_a_prompt_that_fits_is_whole(data_folder):
@@ -69,7 +69,7 @@ def test_prompts_are_the_references(name, tmp_path):
     row = {**recorded["row"], "answer": "B", "difficulty": "easy", "length": "short"}
     (tmp_path / "longbench-v2").mkdir()
     (tmp_path / longbench._DATA).write_text(json.dumps([row]))
-    request = Request(4096, TextTokenizer(bpe_tokenizer()), DataFiles(tmp_path))
+    request = TaskRequest(4096, TextTokenizer(bpe_tokenizer()), DataFiles(tmp_path))
     (sample,) = all_tasks()[name].make(request)
     assert sha(sample.prompt) == recorded["prompt_sha256"][name]
     if name == "longbench_v2_cot":
@@ -93,7 +93,7 @@ def test_a_prompt_is_cut_where_the_reference_cuts_it(prefix, which, monkeypatch)
         prefix=prefix,
     )
     text = "".join(chr(97 + number % 26) for number in range(2600))
-    cut, ids = longbench._truncate_middle(Request(131_072, tokenizer, None), text, 128)
+    cut, ids = longbench._truncate_middle(TaskRequest(131_072, tokenizer, None), text, 128)
     assert sha(cut) == reference()["cut_sha256"][which]
     assert bytes(ids).decode() == cut
 

@@ -10,7 +10,7 @@ from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.engines import HuggingFaceModel
 from nextlong.evaluate.prompts import ModelOptions
-from nextlong.evaluate.task import Request
+from nextlong.evaluate.task import TaskRequest
 from nextlong.evaluate.tasks import probes
 from nextlong.evaluate.texts import haystack_ids
 
@@ -139,7 +139,7 @@ def save_model(folder, tokenizer):
 
 
 def request(model, data_folder, length=512, samples=4):
-    return Request(length, model.tokenizer, DataFiles(data_folder), samples)
+    return TaskRequest(length, model.tokenizer, DataFiles(data_folder), samples)
 
 
 def test_the_copys_worth_is_that_of_plain_forward_passes(model, data_folder):

@@ -16,7 +16,7 @@ from answering_models import Blind, Oracle
 from evaluation_data import TOKENIZERS, word_tokenizer, write_data
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.task import Request, Sample, TextTokenizer, all_tasks
+from nextlong.evaluate.task import Sample, TaskRequest, TextTokenizer, all_tasks
 from nextlong.evaluate.tasks.ruler import _FORMS, _fitting, _largest, _needle_question, _upper_bound
 
 RULER = [name for name, task in all_tasks().items() if task.suite == "ruler"]
@@ -28,7 +28,7 @@ def data(tmp_path_factory):
 
 
 def made(name, data, backend, *, length, samples=3):
-    request = Request(length, TextTokenizer(backend), data, samples)
+    request = TaskRequest(length, TextTokenizer(backend), data, samples)
     return list(islice(all_tasks()[name].make(request), samples))
 
 
@@ -68,7 +68,7 @@ WORDS = SimpleNamespace(count=lambda text: len(text.split()))
 
 
 def request(length):
-    return Request(length, WORDS, None)
+    return TaskRequest(length, WORDS, None)
 
 
 def built(size, *, question=3, budget=0):
@@ -127,7 +127,7 @@ def test_the_answers_are_the_values_of_the_keys_that_are_asked_for(name, seed, m
 
 @pytest.mark.parametrize("seed", [1, 42])
 def test_the_answers_are_the_variables_that_have_the_value(seed):
-    request = Request(1024, TextTokenizer(word_tokenizer()), None, seed=seed)
+    request = TaskRequest(1024, TextTokenizer(word_tokenizer()), None, seed=seed)
     for sample in islice(all_tasks()["vt"].make(request), 3):
         question = sample.prompt.rpartition("Memorize and track")[2]  # behind the example
         held = {}
@@ -148,7 +148,7 @@ def test_cwe_needs_its_word_list_where_wonderwords_end(tmp_path):
 
 @pytest.mark.heavy
 def test_the_answers_are_the_most_frequent_words_behind_the_dots():
-    request = Request(2048, TextTokenizer(word_tokenizer()), None)
+    request = TaskRequest(2048, TextTokenizer(word_tokenizer()), None)
     for sample in islice(all_tasks()["fwe"].make(request), 3):
         text = sample.prompt.partition("coded words. ")[2].partition("\nQuestion")[0]
         counts = Counter(text.split()).most_common(4)

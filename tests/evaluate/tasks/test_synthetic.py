@@ -7,7 +7,7 @@ import pytest
 from answering_models import Blind, Oracle
 from evaluation_data import TOKENIZERS
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.task import Request, TextTokenizer, all_tasks
+from nextlong.evaluate.task import TaskRequest, TextTokenizer, all_tasks
 
 pytestmark = pytest.mark.heavy  # RULER's words and sentences
 
@@ -21,7 +21,7 @@ RECALL = [task.name for task in all_tasks().values() if task.category == "Recall
 def test_an_oracle_scores_all_and_a_blind_model_nothing(name, length, kind, data_folder):
     task, backend = all_tasks()[name], TOKENIZERS[kind]()
     oracle, blind = Oracle(backend), Blind(backend)
-    request = Request(length, TextTokenizer(backend), DataFiles(data_folder), 3)
+    request = TaskRequest(length, TextTokenizer(backend), DataFiles(data_folder), 3)
     made = list(islice(task.make(request), 3))
     samples = [sample for sample in made if sample is not None]
     # HELMET's number of keys is for tokenizers that know more of UUIDs: some are refused.

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
 from nextlong.evaluate.engines import HuggingFaceModel
-from nextlong.evaluate.task import Probe, Request, Sample, all_tasks
+from nextlong.evaluate.task import Probe, Sample, TaskRequest, all_tasks
 from nextlong.evaluate.tasks import haystack
 from nextlong.evaluate.tasks.helmet.longqa import LLAMA2
 from nextlong.evaluate.texts import HAYSTACK
@@ -39,7 +39,7 @@ _SINK: Final = 4  # tokens at the head that models rest their attention on (Xiao
 _QA: Final = "infinitebench/longbook_qa_eng.jsonl"
 
 
-def _check(request: Request) -> None:
+def _check(request: TaskRequest) -> None:
     """Raise EvaluateError where no prompt fits the length."""
     if all(sample is None for sample in islice(_prompts(request), request.samples)):
         raise EvaluateError(f"attention: no prompt fits {request.length:,} tokens; give a greater length")
@@ -53,7 +53,7 @@ def _check_model(model: HuggingFaceModel, _: Path | None) -> None:
         )
 
 
-def _measure(model: HuggingFaceModel, request: Request) -> Json:
+def _measure(model: HuggingFaceModel, request: TaskRequest) -> Json:
     """Measure the shares over the samples, in percent."""
     _check(request)
     rows = []
@@ -76,7 +76,7 @@ def _measure(model: HuggingFaceModel, request: Request) -> Json:
     }
 
 
-def _prompts(request: Request) -> Iterator[Sample | None]:
+def _prompts(request: TaskRequest) -> Iterator[Sample | None]:
     questions = all_tasks()["infbench_qa"]
     if all(request.data.has(name) for name in questions.files):
         return questions.make(request)

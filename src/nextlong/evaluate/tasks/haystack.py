@@ -27,7 +27,7 @@ import numpy as np
 from annotated_types import Len
 
 from nextlong.evaluate.data import TEXT, DataFiles, record
-from nextlong.evaluate.task import Request, Sample, Task, prompt_of
+from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
 from nextlong.evaluate.texts import HAYSTACK, Haystacks, haystack_text
 
 _NEEDLE: Final = " The best thing to do in San Francisco is eat a sandwich and sit in Dolores Park on a sunny day."
@@ -37,7 +37,7 @@ _PREFIX: Final = "\n\nAnswer: The best thing to do in San Francisco is"
 _BUDGET: Final = 32
 
 
-def samples(request: Request, depths: int = 11) -> Iterator[Sample | None]:
+def samples(request: TaskRequest, depths: int = 11) -> Iterator[Sample | None]:
     """Yield one sample per depth, from the head of the text (0) to its end (100); fewer samples are spread over the depths.
 
     Rounds beyond the first read on in the text.
@@ -118,7 +118,7 @@ def _published(data: DataFiles) -> Iterator[_LatentNeedle]:
             yield _LatentNeedle(text, question, row.get("task_template", _TEMPLATE), names, answers)
 
 
-def _latent_samples(request: Request, source: str) -> Iterator[Sample | None]:
+def _latent_samples(request: TaskRequest, source: str) -> Iterator[Sample | None]:
     """Yield every needle at every depth of every text, in random order, so that the first N are a fair part of them."""
     if source == "published":
         needles = list(_published(request.data))
@@ -273,7 +273,7 @@ _WORLDS: Final[dict[str, tuple[Callable[[random.Random], _Story], tuple[str, ...
 }
 
 
-def _world_samples(request: Request, name: str) -> Iterator[Sample | None]:
+def _world_samples(request: TaskRequest, name: str) -> Iterator[Sample | None]:
     """Yield questions whose facts stand at random places, in their order, between the sentences of the haystack."""
     make, template = _WORLDS[name][0], prompt_of(f"babilong_{name}")
     draw = random.Random(f"{request.seed} {name}")

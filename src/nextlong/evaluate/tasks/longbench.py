@@ -13,7 +13,7 @@ from functools import partial
 from typing import Final, Literal
 
 from nextlong.evaluate.data import record
-from nextlong.evaluate.task import Request, Sample, Task, prompt_of
+from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
 
 _DATA: Final = "longbench-v2/data.json"
 _BUDGET: Final = 128
@@ -31,7 +31,7 @@ _SPLITS: Final = (
 )
 
 
-def _samples(request: Request, template: str, budget: int) -> Iterator[Sample | None]:
+def _samples(request: TaskRequest, template: str, budget: int) -> Iterator[Sample | None]:
     """Yield the questions in the order of the file."""
     for row in request.data.json_lines(_DATA, _SHAPE):
         asked = {letter: row[f"choice_{letter}"].strip() for letter in "ABCD"} | {"question": row["question"].strip()}
@@ -44,7 +44,7 @@ def _samples(request: Request, template: str, budget: int) -> Iterator[Sample | 
         yield request.fitting(Sample(prompt, (row["answer"],), budget, details=details, input_ids=ids))
 
 
-def _truncate_middle(request: Request, text: str, budget: int) -> tuple[str, tuple[int, ...] | None]:
+def _truncate_middle(request: TaskRequest, text: str, budget: int) -> tuple[str, tuple[int, ...] | None]:
     """Return the text, or its first and last tokens in equal parts (a BOS counts in the first): in characters, and as ids."""
     bounds, prefix = request.tokenizer.boundaries(text), len(request.tokenizer.prefix)
     most = min(request.room - budget, _MOST_TOKENS)

@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import TEXT, record
-from nextlong.evaluate.task import Request, Sample, Task, prompt_of
+from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
 
 if TYPE_CHECKING:
     from nextlong.runs.run import Sequence as RunSequence
@@ -48,7 +48,7 @@ def _mrcr_files(needles: int) -> tuple[str, ...]:
     return tuple(f"mrcr/{needles}needle/{needles}needle_{part}.parquet" for part in (0, 1))
 
 
-def _mrcr_samples(request: Request, needles: int) -> Iterator[Sample | None]:
+def _mrcr_samples(request: TaskRequest, needles: int) -> Iterator[Sample | None]:
     """Yield OpenAI's conversations, in the order of the files."""
     for row in (row for file in _mrcr_files(needles) for row in request.data.json_lines(file, _MRCR_SHAPE)):
         turns = tuple((str(turn["role"]), str(turn["content"])) for turn in json.loads(row["prompt"]))
@@ -57,7 +57,7 @@ def _mrcr_samples(request: Request, needles: int) -> Iterator[Sample | None]:
             yield request.fitting(sample)
 
 
-def _conversation(request: Request, turns: Sequence[tuple[str, str]], answer: str, mark: str) -> Sample:
+def _conversation(request: TaskRequest, turns: Sequence[tuple[str, str]], answer: str, mark: str) -> Sample:
     prompt = "\n\n".join(f"{role.capitalize()}: {content}" for role, content in turns)
     budget = request.tokenizer.count(answer) + 16
     return Sample(prompt + "\n\nAssistant:", (answer,), budget, details={"mark": mark}, turns=tuple(turns))
@@ -72,7 +72,7 @@ class _Passage(NamedTuple):
     subject: str
 
 
-def _mined_samples(request: Request, needles: int) -> Iterator[Sample | None]:
+def _mined_samples(request: TaskRequest, needles: int) -> Iterator[Sample | None]:
     """Yield a conversation for each sequence of a run with so many meta-chunks, in a drawn order."""
     from nextlong.runs import run as opened
 
@@ -109,7 +109,7 @@ def _passages(sequence: RunSequence) -> Iterator[_Passage]:
 
 
 def _mined_conversation(
-    request: Request, metas: Sequence[_Passage], distractors: Iterable[_Passage], draw: random.Random
+    request: TaskRequest, metas: Sequence[_Passage], distractors: Iterable[_Passage], draw: random.Random
 ) -> Sample | None:
     # The random string shows that the question was read; without it an answer scores 0.
     mark = "".join(draw.choices(string.ascii_letters + string.digits, k=10))
@@ -142,7 +142,7 @@ def _mined_conversation(
     return request.fitting(_conversation(request, turns, mark + metas[number].text, mark))
 
 
-def _tokens(request: Request, one: _Passage) -> int:
+def _tokens(request: TaskRequest, one: _Passage) -> int:
     return request.tokenizer.count(f"User: Write a passage about {one.subject}.\n\nAssistant: {one.text}\n\n")
 
 
@@ -161,7 +161,7 @@ _GRAPH_PROMPT: Final = prompt_of("graphwalks")
 _GRAPH_SHAPE: Final = record(prompt=TEXT, answer_nodes=list[str], problem_type=str)
 
 
-def _graph_samples(request: Request, kind: str) -> Iterator[Sample | None]:
+def _graph_samples(request: TaskRequest, kind: str) -> Iterator[Sample | None]:
     """Yield questions over graphs that are as large as the length allows."""
     draw = random.Random(f"{request.seed} {kind}")
     size = 4 * _FEWEST_NODES
@@ -201,7 +201,7 @@ def _graph_question(kind: str, size: int, draw: random.Random) -> Sample:
     return Sample(prompt, tuple(names[node] for node in sorted(answer)), _BUDGET, details={"depth": depth})
 
 
-def _published_graphs(request: Request, kind: str) -> Iterator[Sample | None]:
+def _published_graphs(request: TaskRequest, kind: str) -> Iterator[Sample | None]:
     """Yield OpenAI's questions of one kind, in the order of the files."""
     for row in (row for file in _GRAPH_FILES for row in request.data.json_lines(file, _GRAPH_SHAPE)):
         if row["problem_type"].lower() == kind:

@@ -32,7 +32,7 @@ from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
 from nextlong.evaluate.engines import HuggingFaceModel
 from nextlong.evaluate.results import weighted_interval
-from nextlong.evaluate.task import Probe, Request, TextTokenizer
+from nextlong.evaluate.task import Probe, TaskRequest, TextTokenizer
 from nextlong.evaluate.texts import HAYSTACK, haystack_ids
 from nextlong.text import Json
 
@@ -80,7 +80,7 @@ def _check_run(model: HuggingFaceModel, run_dir: Path | None) -> None:
         )
 
 
-def _measure_dependency(model: HuggingFaceModel, request: Request) -> Json:
+def _measure_dependency(model: HuggingFaceModel, request: TaskRequest) -> Json:
     """Measure the sequences of a run, as many as there are samples."""
     from nextlong.methods.base import described
     from nextlong.runs import run as opened
@@ -239,13 +239,13 @@ _SPACES: Final = "Ġ▁"  # how byte-level and sentencepiece vocabularies write 
 _LEAST_LETTERS: Final = 3
 
 
-def _check_copying(request: Request) -> None:
+def _check_copying(request: TaskRequest) -> None:
     """Raise EvaluateError for a length without room for the passages, and for a text that is too short."""
     request.require(4 * _PASSAGE_TOKENS, "copying")
     haystack_ids(request, request.length + _PASSAGE_TOKENS, part=0)
 
 
-def _measure_copying(model: HuggingFaceModel, request: Request) -> Json:
+def _measure_copying(model: HuggingFaceModel, request: TaskRequest) -> Json:
     """Measure the samples: a passage, other text (`length` less the two passages), and the passage again."""
     _check_copying(request)
     losses = []
@@ -270,14 +270,14 @@ def _measure_copying(model: HuggingFaceModel, request: Request) -> Json:
     return {"scores": scores, "distance": distance, "outcomes": gains.tolist(), "n": len(gains)}
 
 
-def _check_key_values(request: Request) -> None:
+def _check_key_values(request: TaskRequest) -> None:
     """Raise EvaluateError for a length without room for the pairs, a tokenizer without words, and a text that is too short."""
     request.require(16 * _PAIRS, "key_values")
     _words(request.tokenizer)
     haystack_ids(request, request.length, part=0)
 
 
-def _measure_key_values(model: HuggingFaceModel, request: Request) -> Json:
+def _measure_key_values(model: HuggingFaceModel, request: TaskRequest) -> Json:
     """Ask for every pair of every sample."""
     _check_key_values(request)
     words = _words(model.tokenizer)
@@ -307,7 +307,7 @@ def _words(tokenizer: TextTokenizer) -> list[int]:
     return words
 
 
-def _are_likeliest(model: HuggingFaceModel, request: Request, words: list[int], number: int) -> list[bool]:
+def _are_likeliest(model: HuggingFaceModel, request: TaskRequest, words: list[int], number: int) -> list[bool]:
     torch = required("torch")
     sampled = random.Random(f"{request.seed} key_values {number}").sample(words, 2 * _PAIRS)
     keys, values = sampled[:_PAIRS], sampled[_PAIRS:]

@@ -25,7 +25,7 @@ from annotated_types import Len
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import texts
 from nextlong.evaluate.data import TEXT, DataFiles, origin, record, several
-from nextlong.evaluate.task import Request, Sample, Task, prompt_of
+from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
 from nextlong.text import Json
 
 _Build = Callable[[int], Sample]  # the size of a context → a question
@@ -34,7 +34,7 @@ _LEAST_NEEDLE_TOKENS: Final = 256
 _REDRAWS: Final = 20  # of the smallest context; NVIDIA's scripts never give up
 
 
-def _largest(request: Request, build: _Build, *, lower: int, upper: int, step: int) -> int:
+def _largest(request: TaskRequest, build: _Build, *, lower: int, upper: int, step: int) -> int:
     """Return the largest context in [lower, upper] that fits, else `step`, as NVIDIA's scripts do."""
     best = step
     while lower <= upper:
@@ -46,14 +46,14 @@ def _largest(request: Request, build: _Build, *, lower: int, upper: int, step: i
     return best
 
 
-def _upper_bound(request: Request, build: _Build, *, step: int) -> int:
+def _upper_bound(request: TaskRequest, build: _Build, *, step: int) -> int:
     """Return three times the context size that the tokens of a small one predict."""
     tokens_per_unit = request.tokenizer.count(build(step).text) / step
     return max(int((request.room / tokens_per_unit) * 3), step * 2)
 
 
 def _fitting(
-    request: Request, build: Callable[[int, int], Sample | None], *, size: int, step: int
+    request: TaskRequest, build: Callable[[int, int], Sample | None], *, size: int, step: int
 ) -> Iterator[Sample | None]:
     """Yield one sample per index with `size` units of context or, where that is too long, `step` less at a time; else None.
 
@@ -113,7 +113,7 @@ _FORMS: Final = {
 }
 
 
-def _needle_samples(request: Request, form: _Form) -> Iterator[Sample | None]:
+def _needle_samples(request: TaskRequest, form: _Form) -> Iterator[Sample | None]:
     request.require(_LEAST_NEEDLE_TOKENS, "a needle")
     draw = random.Random(request.seed)
     essay = texts.essay_words(request.data) if form.haystack == "essay" else []
@@ -201,7 +201,7 @@ class _Draws:
         return str(self._numpy.randint(10000, 99999))
 
 
-def _variable_samples(request: Request) -> Iterator[Sample | None]:
+def _variable_samples(request: TaskRequest) -> Iterator[Sample | None]:
     request.require(_LEAST_TOKENS, "vt")
     draws = _Draws(request.seed)
     example = _worked_example(request, draws)
@@ -220,7 +220,7 @@ def _variable_samples(request: Request) -> Iterator[Sample | None]:
     return _fitting(request, with_example, size=size, step=step)
 
 
-def _worked_example(request: Request, draws: _Draws) -> str:
+def _worked_example(request: TaskRequest, draws: _Draws) -> str:
     short = replace(request, length=_EXAMPLE_TOKENS)
     build = partial(_chain_question, draws=draws, is_example=True)
     size = _largest(short, build, lower=5, upper=_upper_bound(short, build, step=5), step=5)
@@ -255,7 +255,7 @@ _LIST: Final = prompt_of("ruler_cwe")
 _LISTED: Final = " Answer: The top 10 words that appear most often in the list are:"
 
 
-def _common_words_samples(request: Request) -> Iterator[Sample | None]:
+def _common_words_samples(request: TaskRequest) -> Iterator[Sample | None]:
     request.require(_LEAST_TOKENS, "cwe")
     few = sorted({one for kind in ("noun", "adjective", "verb") for one in texts.wonderwords(kind)})
     random.Random(request.seed).shuffle(few)
@@ -300,7 +300,7 @@ _CODED: Final = prompt_of("ruler_fwe")
 _DECODED: Final = " Answer: According to the coded text above, the three most frequently appeared words are:"
 
 
-def _frequent_words_samples(request: Request) -> Iterator[Sample | None]:
+def _frequent_words_samples(request: TaskRequest) -> Iterator[Sample | None]:
     """Yield fwe's samples; the answer's tokens are taken from the length first, and all else follows from the rest."""
     request.require(_LEAST_TOKENS, "fwe")
     draw, room = random.Random(request.seed), request.room - _CODED_BUDGET
@@ -315,7 +315,7 @@ def _frequent_words_samples(request: Request) -> Iterator[Sample | None]:
         yield sample if used > 0 else None
 
 
-def _vocabulary(request: Request, draw: random.Random) -> list[str]:
+def _vocabulary(request: TaskRequest, draw: random.Random) -> list[str]:
     size = (request.room - _CODED_BUDGET) // 50
     made = ["".join(draw.choices(string.ascii_lowercase, k=_LETTERS)) for _ in range(size)]
     while len(set(made)) < size:
@@ -401,7 +401,7 @@ def _read_hotpotqa(data: DataFiles) -> _Questions:
     ], documents
 
 
-def _qa_samples(request: Request, read: Callable[[DataFiles], _Questions]) -> Iterator[Sample | None]:
+def _qa_samples(request: TaskRequest, read: Callable[[DataFiles], _Questions]) -> Iterator[Sample | None]:
     request.require(_LEAST_TOKENS, "qa")
     questions, documents = read(request.data)
     if not questions:

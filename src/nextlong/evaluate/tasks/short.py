@@ -13,7 +13,7 @@ from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
 from nextlong.evaluate.engines import HuggingFaceModel
 from nextlong.evaluate.results import Score
-from nextlong.evaluate.task import ALL_SAMPLES, Probe, Request
+from nextlong.evaluate.task import ALL_SAMPLES, Probe, TaskRequest
 from nextlong.text import Json, first_sentence
 
 _HARNESS: Final = {  # with the headings of the paper's table
@@ -36,7 +36,7 @@ def _check_model(model: HuggingFaceModel, _: Path | None) -> None:
         )
 
 
-def _measure(model: HuggingFaceModel, request: Request) -> Json:
+def _measure(model: HuggingFaceModel, request: TaskRequest) -> Json:
     """Measure acc and acc_norm of each task, in percent, and its answers, a 1 or 0 per question; the score is the mean acc."""
     lm_eval = required("lm_eval")
     harness = required("lm_eval.models.huggingface").HFLM(

@@ -18,7 +18,7 @@ from typing import Final, Literal
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles, origin, record, several
-from nextlong.evaluate.task import Request, Sample, Task, prompt_of
+from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
 from nextlong.evaluate.tasks.helmet.published import LENGTHS, exact_match, parsed_answer, prompted, shuffled
 
 _PROMPT: Final = prompt_of("helmet_icl")
@@ -80,7 +80,7 @@ def _read_clinc150(data: DataFiles) -> _Split:
 
 
 def _samples(
-    request: Request, read: Callable[[DataFiles], _Split], shots_at: dict[int, int], form: _Form
+    request: TaskRequest, read: Callable[[DataFiles], _Split], shots_at: dict[int, int], form: _Form
 ) -> Iterator[Sample | None]:
     """Yield samples with HELMET's number of shots for the length, balanced over the labels."""
     train, test = read(request.data)

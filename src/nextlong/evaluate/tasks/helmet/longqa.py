@@ -21,7 +21,7 @@ from annotated_types import Len
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
 from nextlong.evaluate.data import NAME, TEXTS, DataFiles, optional, origin, record, several
-from nextlong.evaluate.task import Request, Sample, Task, prompt_of
+from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
 from nextlong.evaluate.tasks.helmet.published import (
     QUESTIONS,
     SHOTS,
@@ -128,7 +128,9 @@ def _with_others(rows: list[Json], seed: int) -> Iterator[tuple[Json, list[Json]
         yield row, shuffled([other for other in rows if other["id"] != row["id"]], seed=seed)[:SHOTS]
 
 
-def _samples(request: Request, items: Iterable[Json], prompt: str, prefix: str, budget: int) -> Iterator[Sample | None]:
+def _samples(
+    request: TaskRequest, items: Iterable[Json], prompt: str, prefix: str, budget: int
+) -> Iterator[Sample | None]:
     """Yield a question per item, its document cut to what the length leaves."""
     counter = _llama2(request.data)
     remark_tokens = len(counter.encode(_OMITTED).ids)
@@ -194,7 +196,7 @@ def _cases(data: DataFiles, seed: int) -> Iterator[Json]:
         yield {"id": row["id"], "context": context, "demo": demo, "answers": answers, "expert": row["summary/long"]}
 
 
-def _summaries(request: Request, name: str, budget: int) -> Iterator[Sample | None]:
+def _summaries(request: TaskRequest, name: str, budget: int) -> Iterator[Sample | None]:
     """Yield HELMET's 100 documents with the key points of their summaries."""
     read, file = (_books, _BOOK_POINTS) if name == "infbench_sum" else (_cases, _CASE_POINTS)
     items = [item | {"question": ""} for item in read(request.data, request.seed)]

@@ -21,7 +21,7 @@ from typing import Annotated, Any, Final, NotRequired
 from annotated_types import Gt
 
 from nextlong.evaluate.data import NAME, TEXT, TEXTS, DataFiles, optional, record, several
-from nextlong.evaluate.task import Request, Sample, Task, prompt_of
+from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
 from nextlong.evaluate.tasks.helmet.published import (
     LENGTHS,
     QUESTIONS,
@@ -81,7 +81,7 @@ _RAG: Final = {
 }
 
 
-def _rag_samples(request: Request, files: _Files) -> Iterator[Sample | None]:
+def _rag_samples(request: TaskRequest, files: _Files) -> Iterator[Sample | None]:
     """Yield HELMET's questions for a length, two examples before each."""
     rows, examples = files.rows(request.data, request.length), files.rows(request.data)
     key = "id" if all("id" in row for row in (*rows, *examples)) else "question"
@@ -123,7 +123,7 @@ def _ranked_file(passages: int) -> str:
     return f"helmet/msmarco/test_reranking_data_k{passages}_dep3.jsonl"
 
 
-def _rerank_samples(request: Request) -> Iterator[Sample | None]:
+def _rerank_samples(request: TaskRequest) -> Iterator[Sample | None]:
     """Yield HELMET's queries for a length, two ranked examples before each."""
     file = _ranked_file(_RANKED_PASSAGES[request.length])
     rows = sampled_questions(list(request.data.json_lines(file, _RANKED_SHAPE)), "qid", seed=request.seed)
@@ -209,7 +209,7 @@ def alce_passages(data: DataFiles, name: str, length: int) -> dict[str, list[Jso
     return {row["question"]: row["docs"][: _ALCE_PASSAGES[length]] for row in rows}
 
 
-def _alce_samples(request: Request, name: str) -> Iterator[Sample | None]:
+def _alce_samples(request: TaskRequest, name: str) -> Iterator[Sample | None]:
     """Yield HELMET's 100 questions for a length, two examples before each."""
     questions, prompts = _alce_files(name)
     prompt = request.data.json(prompts, _ALCE_PROMPT)

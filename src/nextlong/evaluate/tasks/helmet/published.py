@@ -15,7 +15,7 @@ from typing import Final, TypeVar
 
 import numpy as np
 
-from nextlong.evaluate.task import Request, Sample, Scorer
+from nextlong.evaluate.task import Sample, Scorer, TaskRequest
 from nextlong.text import Json
 
 SHOTS: Final = 2
@@ -28,7 +28,7 @@ _PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
 
 
 def fitted(
-    request: Request, template: str, prefix: str, budget: int, *, context: str, **fields: str
+    request: TaskRequest, template: str, prefix: str, budget: int, *, context: str, **fields: str
 ) -> tuple[str, str, str]:
     """Return a prompt in three parts: before its context, the context, behind it.
 
@@ -44,7 +44,7 @@ def fitted(
 
 
 def prompted(
-    request: Request,
+    request: TaskRequest,
     template: str,
     prefix: str,
     budget: int,

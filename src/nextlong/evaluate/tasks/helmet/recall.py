@@ -15,7 +15,7 @@ from functools import partial
 from typing import Any, Final, NotRequired
 
 from nextlong.evaluate.data import NAME, TEXT, record
-from nextlong.evaluate.task import Request, Sample, Task, prompt_of
+from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
 from nextlong.evaluate.tasks import ruler
 from nextlong.evaluate.tasks.helmet.published import (
     LENGTHS,
@@ -46,7 +46,7 @@ def _file(length: int) -> str:
     return f"helmet/json_kv/test_k{_keys_at(length)}_dep{_DEPTHS}.jsonl"
 
 
-def _json_kv(request: Request) -> Iterator[Sample | None]:
+def _json_kv(request: TaskRequest) -> Iterator[Sample | None]:
     """Yield samples from HELMET's file for the length where the user has it, else made in the same form."""
     if not request.data.has(_file(request.length)):
         yield from map(request.fitting, _objects(request))
@@ -57,7 +57,7 @@ def _json_kv(request: Request) -> Iterator[Sample | None]:
         yield request.fitting(_sample(request, row["context"], pair, demos, {"depth": row.get("depth")}))
 
 
-def _objects(request: Request) -> Iterator[Sample]:
+def _objects(request: TaskRequest) -> Iterator[Sample]:
     """Make objects whose key in question is at one of six depths in turn."""
     keys = _keys_at(request.length)
     if request.length not in _KEYS_AT:
@@ -68,7 +68,7 @@ def _objects(request: Request) -> Iterator[Sample]:
         yield _object(request, number, keys)
 
 
-def _object(request: Request, number: int, keys: int) -> Sample:
+def _object(request: TaskRequest, number: int, keys: int) -> Sample:
     draw = random.Random(f"{request.seed} json_kv {number}")
 
     def name() -> str:
@@ -84,7 +84,7 @@ def _object(request: Request, number: int, keys: int) -> Sample:
 
 
 def _sample(
-    request: Request, context: str, pair: Sequence[str], shown: Sequence[Sequence[str]], details: Json
+    request: TaskRequest, context: str, pair: Sequence[str], shown: Sequence[Sequence[str]], details: Json
 ) -> Sample:
     demos = "".join(f"Key: {name}\nCorresponding value: {other}\n\n" for name, other in shown)
     parts = fitted(request, _PROMPT, _PREFIX, _BUDGET, context=context, demos=demos, question=pair[0])
@@ -100,7 +100,7 @@ _SEPARATORS: Final = {  # NVIDIA's words around a separator, and HELMET's
 _SEPARATOR_TOKENS: Final = 2
 
 
-def _ruler_samples(request: Request, task: Task, *, budget: int) -> Iterator[Sample | None]:
+def _ruler_samples(request: TaskRequest, task: Task, *, budget: int) -> Iterator[Sample | None]:
     """Yield RULER's samples in HELMET's templates; room is kept for these and for a greater budget."""
     more = max(budget - task.max_new_tokens, 0) + _SEPARATOR_TOKENS
     theirs, ours = _SEPARATORS.get(task.name, ("", ""))
