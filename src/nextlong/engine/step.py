@@ -147,10 +147,10 @@ class Work:
         return len(self.tasks) + len(self.joins)
 
 
-TaskMaker = Callable[["Artifacts"], Sequence[Task] | Work]
+_TaskMaker = Callable[["Artifacts"], Sequence[Task] | Work]
 
 
-def each_shard(task: Callable[..., TaskResult], **files: tuple[Step, str]) -> TaskMaker:
+def each_shard(task: Callable[..., TaskResult], **files: tuple[Step, str]) -> _TaskMaker:
     """Return the tasks of a step that has one for each shard.
 
     `files` are keywords of `task`, each with the step whose file of the shard it gets, and the suffix of that file.
@@ -175,7 +175,7 @@ class Step:
     version: int
     config: Mapping[str, Any]
     inputs: tuple[Step, ...]
-    tasks: TaskMaker = field(compare=False)
+    tasks: _TaskMaker = field(compare=False)
     result: type[TaskResult] = field(default=TaskResult, compare=False)
     check: Callable[[Artifact], None] | None = field(default=None, compare=False)
     resources: Resources = field(default=Resources(), compare=False)  # of each task
