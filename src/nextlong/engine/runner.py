@@ -65,7 +65,7 @@ class _Route:
         executor: Executor,
         reporter: Reporter,
     ) -> None:
-        self._waiting = waiting  # by place
+        self._waiting = dict(waiting)  # by place
         self._running: dict[int, _Running] = {}
         self._finished = known
         self._run_dir, self._executor, self._reporter = run_dir, executor, reporter
