@@ -109,7 +109,9 @@ def test_a_chunk_that_was_passed_over_without_cause(run):
 def test_a_weight_that_was_altered(run, weight):
     (path,) = files(run, "weights", ".weights.npy")
     change_array(path, lambda weights: weights.__setitem__(7, weight))
-    assert found(run, "weights")[WEIGHTS] == [f"slot 7 has the weight {weight}, its word runs are in 0 documents, which gives 1024"]
+    assert found(run, "weights")[WEIGHTS] == [
+        f"slot 7 has the weight {weight}, its word runs are in 0 documents, which gives 1024"
+    ]
 
 
 def test_a_document_that_was_not_counted(run):
