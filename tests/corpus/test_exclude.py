@@ -29,13 +29,13 @@ def test_a_line_excludes_a_document_or_a_whole_source(tmp_path):
     assert (a.holds("1"), a.holds("2"), b.holds("2"), c.holds("1")) == (True, False, True, False)
     assert a.identity != b.identity != c.identity == ""
     path.write_text('{"source": "b"}\n{"source": "a", "id": "1"}\n')
-    assert exclusions_of(str(path), sources("a", "b")).each[0].identity == a.identity  # neither order nor notes count
+    assert exclusions_of(str(path), sources("a", "b"))[0][0].identity == a.identity  # neither order nor notes count
 
 
 def test_a_line_separator_within_an_id_ends_no_line_and_an_empty_line_is_none(tmp_path):
     path = tmp_path / "marks.jsonl"
     path.write_text('\n{"source": "a", "id": "1\u20282\u20293\x854"}\r\n \n', encoding="utf-8")
-    assert exclusions_of(str(path), sources("a")).each[0].ids == {"1\u20282\u20293\x854"}
+    assert exclusions_of(str(path), sources("a"))[0][0].ids == {"1\u20282\u20293\x854"}
 
 
 @pytest.mark.parametrize(

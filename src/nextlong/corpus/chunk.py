@@ -104,13 +104,8 @@ def chunk_step(settings: Chunk, ingest: Step, keep: Step) -> Step:
 
     files = {"documents": (ingest, ".documents.arrow"), "keep": (keep, ".keep.npy")}
     tasks = each_shard(partial(chunk_shard, **settings.model_dump()), **files)
-    estimate = Estimate(
-        work="kept_chars",
-        seconds=3e-9,
-        disk="chunks",
-        bytes=21,  # 4 + 8 + 8 and a bit
-        tasks=per_shard,
-    )
+    # 21 bytes: 4 + 8 + 8 and a bit.
+    estimate = Estimate(work="kept_chars", seconds=3e-9, disk="chunks", bytes=21, tasks=per_shard)
     return Step("chunk", 1, settings.identity(), (ingest, keep), tasks, ChunkResult, estimate=estimate)
 
 

@@ -18,6 +18,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 
@@ -56,22 +57,21 @@ def decontaminate_steps(settings: Decontaminate, ingest: Step, chunk: Step) -> l
     files, ngram = settings.files, settings.ngram
     if not files:
         return []
-    eval_ngrams = Step(
-        "eval_ngrams",
-        1,
-        {"files": [[file, _content_hash(file)] for file in files], "ngram": ngram},
-        (),
-        lambda _: [partial(evaluation_grams, files=files, ngram=ngram)],
-        EvalNgramsResult,
-        estimate=Estimate(
-            work="evaluation_bytes",
-            seconds=1e-7,
-            disk="evaluation_bytes",
-            bytes=0.8,
-            memory=lambda amounts: 4 * amounts.evaluation_bytes,
-            rate="",
-        ),
+    hashes = []
+    for file in files:
+        with _explained(file), open_binary(file) as stream:
+            hashes.append([file, xxhash.xxh3_128_hexdigest(stream.read())])
+    reading = Estimate(
+        work="evaluation_bytes",
+        seconds=1e-7,
+        disk="evaluation_bytes",
+        bytes=0.8,
+        memory=lambda amounts: 4 * amounts.evaluation_bytes,
+        rate="",
     )
+    grams = [partial(evaluation_grams, files=files, ngram=ngram)]
+    config = {"files": hashes, "ngram": ngram}
+    eval_ngrams = Step("eval_ngrams", 1, config, (), lambda _: grams, EvalNgramsResult, estimate=reading)
 
     def tasks(done: Artifacts) -> Sequence[Task] | Work:
         heads, grams = (done["eval_ngrams"].file(suffix) for suffix in (".heads.npy", ".grams.npy"))
@@ -83,11 +83,6 @@ def decontaminate_steps(settings: Decontaminate, ingest: Step, chunk: Step) -> l
     )
     inputs = (ingest, chunk, eval_ngrams)
     return [eval_ngrams, Step("decontaminate", 3, {}, inputs, tasks, DecontaminateResult, estimate=estimate)]
-
-
-def _content_hash(file: str) -> str:
-    with _explained(file), open_binary(file) as stream:
-        return str(xxhash.xxh3_128_hexdigest(stream.read()))
 
 
 @contextmanager
@@ -186,9 +181,7 @@ def _texts_of(file: str) -> Iterator[str]:
 
 
 def _json_lines(stream: io.TextIOWrapper) -> Iterator[str]:
-    for line in stream:
-        if line.strip():
-            yield from _strings(json.loads(line))
+    return chain.from_iterable(_strings(json.loads(line)) for line in stream if line.strip())
 
 
 def _strings(value: Any) -> Iterator[str]:

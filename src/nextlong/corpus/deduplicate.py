@@ -13,10 +13,9 @@ So every hash is read once, and the last task holds nothing but pairs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -50,9 +49,7 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
         {"width": width},
         (ingest, select),
         each_shard(
-            partial(minhash_shard, width=width),
-            documents=(ingest, ".documents.arrow"),
-            keep=(select, ".keep.npy"),
+            partial(minhash_shard, width=width), documents=(ingest, ".documents.arrow"), keep=(select, ".keep.npy")
         ),
         MinhashResult,
         estimate=Estimate(work="kept_chars", seconds=5e-8, disk="documents", bytes=512 + 12 * bands, tasks=per_shard),
@@ -61,17 +58,10 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
     def find_pairs(done: Artifacts) -> list[Task]:
         own = done["minhash"]
         passes = passes_for(sum(part.documents for part in own.results(MinhashResult)))
-        files = Signatures(
-            signatures=tuple(own.files(".signatures.npy")),
-            band_hashes=tuple(own.files(".band_hashes.npy")),
-            band_rows=tuple(own.files(".band_rows.npy")),
-            hashes=tuple(done["ingest"].files(".hashes.npy")),
-        )
-        return [
-            partial(similar_pairs, files=files, band=band, step=step, passes=passes, threshold=threshold)
-            for band in range(bands)
-            for step in range(passes)
-        ]
+        signatures, hashes, rows = (own.files(f".{name}.npy") for name in ("signatures", "band_hashes", "band_rows"))
+        files = Signatures(signatures, hashes, rows, done["ingest"].files(".hashes.npy"))
+        task = partial(similar_pairs, files=files, threshold=threshold)
+        return [partial(task, band=band, step=step, passes=passes) for band in range(bands) for step in range(passes)]
 
     pairs = Step(
         "similar_pairs",
@@ -91,15 +81,9 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
     )
 
     def cluster(done: Artifacts) -> list[Task]:
-        return [
-            partial(
-                near_duplicates,
-                pairs=done["similar_pairs"].files(".pairs.npy"),
-                keep=done["select"].files(".keep.npy"),
-                hashes=done["ingest"].files(".hashes.npy"),
-                chars=done["ingest"].files(".chars.npy"),
-            )
-        ]
+        pairs, keep = done["similar_pairs"].files(".pairs.npy"), done["select"].files(".keep.npy")
+        hashes, chars = done["ingest"].files(".hashes.npy"), done["ingest"].files(".chars.npy")
+        return [partial(near_duplicates, pairs=pairs, keep=keep, hashes=hashes, chars=chars)]
 
     clusters = Step(
         "near_duplicates",
@@ -193,14 +177,13 @@ def _shingles(texts: Sequence[str], content: NDArray[np.uint64]) -> tuple[NDArra
     return hashes, np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint64)
 
 
-@dataclass(frozen=True)
-class Signatures:
+class Signatures(NamedTuple):
     """The files of all shards that pairs are found in: signatures, bands (`write_bands`), and content hashes, uint64 (rows,)."""
 
-    signatures: tuple[Path, ...]
-    band_hashes: tuple[Path, ...]
-    band_rows: tuple[Path, ...]
-    hashes: tuple[Path, ...]
+    signatures: Sequence[Path]
+    band_hashes: Sequence[Path]
+    band_rows: Sequence[Path]
+    hashes: Sequence[Path]
 
 
 def passes_for(documents: int, *, held_documents: int = _HELD_DOCUMENTS) -> int:
@@ -259,12 +242,7 @@ def _neighbouring(keys: NDArray[np.uint64], rows: NDArray[np.int64], hashes: _Co
 
 
 def near_duplicates(
-    out: Path,
-    *,
-    pairs: Sequence[Path],
-    keep: Sequence[Path],
-    hashes: Sequence[Path],
-    chars: Sequence[Path],
+    out: Path, *, pairs: Sequence[Path], keep: Sequence[Path], hashes: Sequence[Path], chars: Sequence[Path]
 ) -> NearDuplicatesResult:
     """Write `{out}.{shard:05d}.keep.npy`: False also where a near-duplicate stays instead.
 
@@ -282,24 +260,18 @@ def near_duplicates(
         first, last = starts[shard : shard + 2]
         kept[losers[np.searchsorted(losers, first) : np.searchsorted(losers, last)] - first] = False
         np.save(f"{out}.{shard:05d}.keep.npy", kept)
+    some = losers[:: max(1, len(losers) // _EXAMPLES)][:_EXAMPLES]  # spread over the corpus
+    is_loser = np.isin(members, losers)
+    stays = np.empty(int(clusters.max(initial=-1)) + 1, np.int64)  # of each cluster the row that is kept
+    stays[clusters[~is_loser]] = members[~is_loser]
+    kept_instead = stays[clusters[np.searchsorted(members, some)]]
     sizes = np.bincount(clusters)
     return NearDuplicatesResult(
         near_duplicates=len(losers),
         clusters=len(sizes),
         largest_cluster=int(sizes.max(initial=0)),
-        examples=_some_losers(losers, members, clusters),
+        examples=tuple(zip(some.tolist(), kept_instead.tolist(), strict=True)),
     )
-
-
-def _some_losers(
-    losers: NDArray[np.int64], members: NDArray[np.int64], clusters: NDArray[np.int64]
-) -> tuple[tuple[int, int], ...]:
-    """Return a few removed rows, spread over the corpus, each with the row that was kept instead."""
-    some = losers[:: max(1, len(losers) // _EXAMPLES)][:_EXAMPLES]
-    is_loser = np.isin(members, losers)
-    stays = np.empty(int(clusters.max(initial=-1)) + 1, np.int64)
-    stays[clusters[~is_loser]] = members[~is_loser]
-    return tuple(zip(some.tolist(), stays[clusters[np.searchsorted(members, some)]].tolist(), strict=True))
 
 
 def band_width(threshold: float) -> int:

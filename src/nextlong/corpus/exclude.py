@@ -46,17 +46,13 @@ class Exclusion(NamedTuple):
         return xxhash.xxh3_64_hexdigest(json.dumps([self.is_whole, sorted(self.ids)]).encode())
 
 
-class Exclusions(NamedTuple):
-    """The exclusion of each source, and how many entries of the list are of none of them."""
+def exclusions_of(path: str | None, sources: Sequence[Source]) -> tuple[list[Exclusion], int]:
+    """Return what a list excludes of each source, and how many of its entries are of other sources.
 
-    each: list[Exclusion]
-    elsewhere: int = 0
-
-
-def exclusions_of(path: str | None, sources: Sequence[Source]) -> Exclusions:
-    """Return what a list excludes. Raises CorpusError for a file that cannot be read or a line without a source."""
+    Raises CorpusError for a file that cannot be read or a line without a source.
+    """
     if path is None:
-        return Exclusions([Exclusion()] * len(sources))
+        return [Exclusion()] * len(sources), 0
     try:
         with fsspec.open(path, "rt", encoding="utf-8") as file:
             lines = file.read().split("\n")  # JSON may have other line separators in its strings
@@ -90,7 +86,7 @@ def exclusions_of(path: str | None, sources: Sequence[Source]) -> Exclusions:
         )
     each = [Exclusion(source.label in whole, frozenset(ids.get(source.label, ()))) for source in sources]
     elsewhere = len(whole - known) + sum(len(of) for source, of in ids.items() if source not in known)
-    return Exclusions(each, elsewhere)
+    return each, elsewhere
 
 
 def all_excluded(documents: str) -> CorpusError:

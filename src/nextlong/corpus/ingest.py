@@ -85,9 +85,7 @@ def ingest_step(
     def check(done: Artifact) -> None:
         results = done.results(IngestResult)
         check_rejects(
-            results,
-            max_reject_share=ingest.max_reject_share,
-            rejects_path=f"{done.folder}/part-*.rejects.arrow",
+            results, max_reject_share=ingest.max_reject_share, rejects_path=f"{done.folder}/part-*.rejects.arrow"
         )
         rest = iter(results)
         for place, (source, of_source) in enumerate(zip(ingest.sources, splits, strict=True)):
@@ -100,7 +98,11 @@ def ingest_step(
             {"format": source.format, "id": source.id, "label": source.label, "text": source.text}
             | {key: value for key in ("filter", "metadata") if (value := getattr(source, key))}
             | ({"evaluator": evaluator()} if source.filter else {})
-            | ({"extractor": extractor} if (extractor := _extractor(source, source_files)) else {})
+            | {
+                "extractor": one
+                for one in [format_of(file.name, source).extractor for file in source_files][::-1]
+                if one
+            }
             | ({"excluded": exclusion.identity} if exclusion.identity else {})
             | {"files": [[file.name, file.identity] for file in source_files]}
             for source, source_files, exclusion in zip(ingest.sources, files, exclusions, strict=True)
@@ -112,22 +114,8 @@ def ingest_step(
         **split_config(splits),
     }
     estimate = Estimate(work="text_bytes", seconds=6e-9, disk="text_bytes", bytes=0.4, tasks=per_shard)
-    return Step(
-        "ingest",
-        6,
-        config,
-        tuple(line_counts),
-        tasks,
-        IngestResult,
-        check=check,
-        sizes=task_bytes(splits),
-        estimate=estimate,
-    )
-
-
-def _extractor(source: Source, files: Sequence[InputFile]) -> str | None:
-    """Return the version of the library that extracts the text of a source's files, if one does."""
-    return next(filter(None, (format_of(file.name, source).extractor for file in files)), None)
+    inputs, sizes = tuple(line_counts), task_bytes(splits)
+    return Step("ingest", 6, config, inputs, tasks, IngestResult, check=check, sizes=sizes, estimate=estimate)
 
 
 def ingest_split(
@@ -303,9 +291,7 @@ class _DocumentShards:
     """Writes documents in order; closes a record batch every MB and a shard every `shard_bytes`."""
 
     def __init__(self, out: Path, source: Source, shard_bytes: int, *, hash_normalized: bool) -> None:
-        self._out = out
-        self._source = source
-        self._shard_bytes = shard_bytes
+        self._out, self._source, self._shard_bytes = out, source, shard_bytes
         self._schema = DOCUMENTS_WITH_METADATA if source.metadata else DOCUMENTS
         self._writer: Any = None
         # Of the record batch: texts, ids and metadata as UTF-8 JSON.

@@ -74,7 +74,7 @@ def look_at(ingest: Ingest, files: Sequence[Sequence[InputFile]]) -> list[Look]:
     estimates = list(map(estimate_text_bytes, files, ingest.sources))
     total = max(1, sum(estimates))
     digest_of = normalized_hash if ingest.dedup == "normalized" else content_hash
-    exclusions = exclusions_of(ingest.exclude, ingest.sources).each
+    exclusions, _ = exclusions_of(ingest.exclude, ingest.sources)
     seen: set[int] = set()
     looks = []
     for source, source_files, estimate, exclusion in zip(ingest.sources, files, estimates, exclusions, strict=True):

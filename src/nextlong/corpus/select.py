@@ -31,6 +31,7 @@ from nextlong.rng import keyed_hash
 _STAGE: Final = "select"
 _HELD_DOCUMENTS: Final = 4_000_000
 _BIN_BITS: Final = 12
+_BIN_SHIFT: Final = np.uint64(64 - _BIN_BITS)  # the bin of a key is its first bits
 _EVERY_KEY: Final = 2**64 - 1
 
 
@@ -50,17 +51,11 @@ def select_step(settings: Ingest, ingest: Step, splits: Splits, *, seed: int) ->
             for place, part in zip(source_of_split, done["ingest"].results(IngestResult), strict=True)
             for _ in range(part.shards)
         ]
-        return [
-            partial(
-                select_documents,
-                hashes=done["ingest"].files(".hashes.npy"),
-                compared=done["ingest"].files(compared_suffix(settings.dedup)),
-                chars=done["ingest"].files(".chars.npy"),
-                shard_sources=shard_sources,
-                sources=sources,
-                seed=seed,
-            )
-        ]
+        ingested = done["ingest"]
+        hashes, chars = ingested.files(".hashes.npy"), ingested.files(".chars.npy")
+        compared = ingested.files(compared_suffix(settings.dedup))
+        task = partial(select_documents, hashes=hashes, compared=compared, chars=chars)
+        return [partial(task, shard_sources=shard_sources, sources=sources, seed=seed)]
 
     caps = [source.model_dump(include={"weight", "max_documents", "max_chars"}) for source in sources]
     is_sampled = any(value is not None for cap in caps for value in cap.values())
@@ -200,7 +195,7 @@ def _histogram(shards: _Shards, source: int, seed: int) -> _Histogram:
     documents, chars = np.zeros(bins, np.int64), np.zeros(bins, np.int64)
     for shard_hashes, shard_chars, keep in shards.of(source):
         kept = np.flatnonzero(keep)  # rows of the shard
-        bin_of = _bins(keyed_hash(shard_hashes[kept], seed=seed, stage=_STAGE))
+        bin_of = (keyed_hash(shard_hashes[kept], seed=seed, stage=_STAGE) >> _BIN_SHIFT).astype(np.int64)
         documents += np.bincount(bin_of, minlength=bins)
         np.add.at(chars, bin_of, shard_chars[kept])
     return _Histogram(documents, chars)
@@ -242,16 +237,12 @@ def _members(shards: _Shards, source: int, which_bin: int, seed: int) -> tuple[N
     for shard_hashes, shard_chars, keep in shards.of(source):
         kept = np.flatnonzero(keep)
         shard_keys = keyed_hash(shard_hashes[kept], seed=seed, stage=_STAGE)
-        inside = _bins(shard_keys) == which_bin
+        inside = shard_keys >> _BIN_SHIFT == which_bin
         keys.append(shard_keys[inside])
         chars.append(shard_chars[kept[inside]])
     joined = np.concatenate(keys)
     order = np.argsort(joined)
     return joined[order], np.concatenate(chars)[order]
-
-
-def _bins(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    return (keys >> np.uint64(64 - _BIN_BITS)).astype(np.int64)
 
 
 def _weighted_chars(available_chars: dict[int, int], sources: Sequence[Source]) -> dict[int, int]:

@@ -29,16 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from nextlong.methods.base import (
-    Citation,
-    DocumentMethod,
-    Documents,
-    Draft,
-    Drafted,
-    Need,
-    Request,
-    stretches,
-)
+from nextlong.methods.base import Citation, DocumentMethod, Documents, Draft, Drafted, Need, Request, stretches
 from nextlong.recipe import Positive, Section
 from nextlong.rng import rng_for, shuffled
 

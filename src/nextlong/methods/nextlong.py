@@ -72,11 +72,7 @@ def negatives_per_meta_chunk(
 
 
 def serving_order(
-    count: int,
-    *,
-    by: Literal["nearest", "random", "farthest"],
-    reorder_top: int,
-    rng: np.random.Generator,
+    count: int, *, by: Literal["nearest", "random", "farthest"], reorder_top: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """Return in which order the `count` candidates of a meta-chunk serve, as positions (the paper's ablation, §4.4).
 
@@ -186,11 +182,7 @@ def read_candidates(
 
 
 def _from_corpus(
-    meta: NDArray[Any],
-    retrieved: Candidates,
-    chunks: Sequence[Path],
-    vectors: Sequence[Path],
-    rng: np.random.Generator,
+    meta: NDArray[Any], retrieved: Candidates, chunks: Sequence[Path], vectors: Sequence[Path], rng: np.random.Generator
 ) -> Candidates:
     """Return as many random chunks of other documents as were retrieved, with their true cosines."""
     counts = np.array([opened(path).shape[0] for path in vectors])

@@ -294,11 +294,7 @@ def recognise(
 
 
 def remember(
-    ingested: Artifact,
-    *,
-    sources: Sequence[Source],
-    files: Sequence[Sequence[InputFile]],
-    run_dir: Path,
+    ingested: Artifact, *, sources: Sequence[Source], files: Sequence[Sequence[InputFile]], run_dir: Path
 ) -> None:
     """Record the files of a finished ingest in the run directory; entries of other sources stay."""
     # In the order of the files.

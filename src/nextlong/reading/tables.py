@@ -111,7 +111,6 @@ class _Arrow(InputFormat):
     name = "arrow"
     suffixes = (".arrow",)
     compression = "inside"
-    is_seekable = True
 
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the record or reject of each row of an Arrow file or stream."""
@@ -135,24 +134,6 @@ class _Arrow(InputFormat):
             batch = next(_arrow_batches(reader))
             whole = file.bytes // reader.num_record_batches if _has_footer(reader) else batch.nbytes
             return _column(batch, path).nbytes, whole
-
-    def read_at(
-        self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int
-    ) -> tuple[Items, float]:
-        """Read rows of the record batch at a position; a stream is read up to there."""
-        reader, file = _open_arrow(stream), request.part.file
-        paths = _resolve_columns(reader.schema, request)
-        if _has_footer(reader):
-            reader = _open_arrow(stream, columns={path[0] for path in paths if path})
-            count = reader.num_record_batches
-            batch = reader.get_batch(min(int(position * count), count - 1)) if count else None
-        else:
-            batch = next((batch for batch in reader if stream.tell() >= position * file.bytes), None)
-            count = max(1, round(file.bytes / max(1, batch.nbytes))) if batch is not None else 0
-        if batch is None or not batch.num_rows:
-            return iter(()), 1.0
-        taken = batch.slice(0, _rows_to_take(batch.num_rows, read_bytes, file.bytes / count))
-        return _read_batches([taken], file, paths), taken.num_rows / batch.num_rows / count
 
 
 FORMAT: Final = (_Parquet(), _Arrow())

@@ -336,10 +336,7 @@ def find_ends(tokenizer: Tokenizer, beside: Path | None = None) -> Ends:
     tokenizer puts before every text: models without one were never shown any.
     """
     added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    named = [
-        *_named(beside, "eos", tokenizer),
-        *((token, "its post-processor") for token in _placed(tokenizer)[1]),
-    ]
+    named = [*_named(beside, "eos", tokenizer), *((token, "its post-processor") for token in _placed(tokenizer)[1])]
     known = [(token, "its name") for token in _DOCUMENT_ENDS if token in added]
     found = [(token, said_by) for token, said_by in named if tokenizer.token_to_id(token) is not None]
     chosen = next(((token, said_by) for token, said_by in found if token not in _TURN_ENDS), None)
