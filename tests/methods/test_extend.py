@@ -12,6 +12,7 @@ from nextlong.methods.extend import DraftRules, draft_block, filter_near_duplica
 from nextlong.methods.nextlong import Candidates, read_candidates
 from nextlong.retrieval.near_duplicates.shingles import ShingleStore, document_of, shingles
 from nextlong.schemas import META_DOCUMENTS, DropReason
+from nextlong.sequences import encode
 from nextlong.sequences.encode import TextEncoder
 from nextlong.sequences.tokenize import list_referenced_chunks
 
@@ -123,13 +124,13 @@ def test_a_block_may_be_part_of_the_draw(mined, tmp_path):
 
 def test_the_tokenizers_engine_is_the_recipes(mined, tmp_path, monkeypatch):
     asked = []
-    plain = TextEncoder.from_file
 
-    def from_file(path, *, engine="auto"):
-        asked.append(engine)
-        return plain(path, engine=engine)
+    class Noting(TextEncoder):
+        def __init__(self, tokenizer, *, engine):
+            asked.append(engine)
+            super().__init__(tokenizer, engine=engine)
 
-    monkeypatch.setattr(TextEncoder, "from_file", from_file)
+    monkeypatch.setattr(encode, "TextEncoder", Noting)
     for engine in ("reference", "auto"):
         draft_block(tmp_path / engine, **mined, **settings(), engine=engine)
     assert asked == ["reference", "auto"]

@@ -79,13 +79,15 @@ def tiny_t5(tmp_path_factory):
 
 
 @pytest.mark.heavy
-def test_doc2query_gives_a_query_a_segment(tiny_t5):
+def test_doc2query_gives_a_query_a_segment(tiny_t5, monkeypatch):
+    monkeypatch.setattr(keywords_module, "_MAX_SEGMENTS", 2)
+    monkeypatch.setattr(keywords_module, "_QUERY_TOKENS", 6)
     texts = ["rye bread sea tide star", "moon", "", "wave star flour flour moon bread sea", "sea tide sea sea wave"]
     # Segments of three words, at most two of them; equal queries of a document count once.
     expected = [["bread", "star"], ["moon"], [], ["flour", "bread"], ["sea"]]
     for batch_size in (1, 2, 100):
-        options = {"segment_tokens": 4, "max_segments": 2, "query_tokens": 6, "batch_size": batch_size}
-        assert keywords_module.Doc2Query(tiny_t5, device="cpu", **options).queries(texts) == expected
+        model = keywords_module.Doc2Query(tiny_t5, device="cpu", segment_tokens=4, batch_size=batch_size)
+        assert model.queries(texts) == expected
 
 
 @pytest.mark.heavy

@@ -92,20 +92,23 @@ def ingest_step(
             _check_columns(source, [next(rest) for _ in of_source], files[place], key=f"ingest.sources[{place}]")
         when_ingested(done)
 
+    # Of each source the version of the library that extracts the text of its files, if one does.
+    extractors = [
+        next(filter(None, (format_of(file.name, source).extractor for file in source_files)), None)
+        for source, source_files in zip(ingest.sources, files, strict=True)
+    ]
     config = {
         "sources": [
             # Names below the source: a corpus that was moved is the same.
             {"format": source.format, "id": source.id, "label": source.label, "text": source.text}
             | {key: value for key in ("filter", "metadata") if (value := getattr(source, key))}
             | ({"evaluator": evaluator()} if source.filter else {})
-            | {
-                "extractor": one
-                for one in [format_of(file.name, source).extractor for file in source_files][::-1]
-                if one
-            }
+            | ({"extractor": extractor} if extractor else {})
             | ({"excluded": exclusion.identity} if exclusion.identity else {})
             | {"files": [[file.name, file.identity] for file in source_files]}
-            for source, source_files, exclusion in zip(ingest.sources, files, exclusions, strict=True)
+            for source, source_files, exclusion, extractor in zip(
+                ingest.sources, files, exclusions, extractors, strict=True
+            )
         ],
         "max_document_chars": ingest.max_document_chars,
         "shard_bytes": shard_bytes,

@@ -86,13 +86,10 @@ class IclmMethod(DocumentMethod[Iclm]):
         shuffle = rng_for(request.seed, "iclm.stretches").permutation(len(places))[: request.sequences]
         pieces = [places[place] for place in shuffle.tolist()]
         left_out = None if options.max_similarity is None else int((~kept).sum())
-        drafts = [Draft(path[piece], _without_first(weights[piece])) for piece in pieces]
+        for piece in pieces:  # the edge of its first document leads back into another sequence
+            weights[piece[0]] = np.nan
+        drafts = [Draft(path[piece], weights[piece]) for piece in pieces]
         return Drafted(drafts=drafts, near_duplicates=left_out)
-
-
-def _without_first(weights: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the weights with none for the first document, whose edge leads back into another sequence."""
-    return np.concatenate([np.array([np.nan], np.float32), weights[1:]])
 
 
 def drop_near_duplicates(

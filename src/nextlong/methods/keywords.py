@@ -151,6 +151,8 @@ _ENDS: Final = "。！？।॥؟۔។။"  # of Chinese and Japanese, Devanagar
 _SENTENCES: Final = re.compile(rf"[^\n.!?{_ENDS}]+(?:[.!?]+(?=\S)[^\n.!?{_ENDS}]+)*[.!?{_ENDS}]*")
 _READ_CHARS: Final = 8192  # of a document; queries are about its subject, which shows early
 _QUERY_CHARS: Final = 300  # longer sentences are cut: a query is short
+_MAX_SEGMENTS: Final = 8  # of a document that a model makes a query of …
+_QUERY_TOKENS: Final = 64  # … at most of so many tokens
 _TOLD_BY_CHARS: Final = 2000  # a text's language shows in these
 
 
@@ -193,20 +195,10 @@ class Doc2Query:
     """A doc2query model (a T5 such as doc2query/msmarco-t5-base-v1), loaded by transformers."""
 
     def __init__(
-        self,
-        name: str,
-        *,
-        segment_tokens: int = 320,
-        max_segments: int = 8,
-        query_tokens: int = 64,
-        batch_size: int = 32,
-        device: str | None = None,
+        self, name: str, *, segment_tokens: int = 320, batch_size: int = 32, device: str | None = None
     ) -> None:
         """Load the model by its name on the hub or the path of its folder; raises EncoderError where that fails."""
-        self._segment_tokens = segment_tokens
-        self._max_segments = max_segments
-        self._query_tokens = query_tokens
-        self._batch_size = batch_size
+        self._segment_tokens, self._batch_size = segment_tokens, batch_size
         self._torch, self._tokenizer, self._model = _load_t5(name, device)
 
     def queries(self, texts: Sequence[str]) -> list[list[str]]:
@@ -216,21 +208,17 @@ class Doc2Query:
         """
         owners: list[int] = []
         segments: list[list[int]] = []
+        size = self._segment_tokens - 1
         for number, text in enumerate(texts):
-            text_segments = self._segments(text)
-            owners += [number] * len(text_segments)
-            segments += text_segments
+            ids = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+            starts = range(0, min(len(ids), size * _MAX_SEGMENTS), size)
+            owners += [number] * len(starts)
+            segments += [[*ids[start : start + size], self._tokenizer.eos_token_id] for start in starts]
         queries_of: list[list[str]] = [[] for _ in texts]
         for owner, query in zip(owners, self._generate(segments), strict=True):
             if query and query not in queries_of[owner]:
                 queries_of[owner].append(query)
         return queries_of
-
-    def _segments(self, text: str) -> list[list[int]]:
-        ids = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        size = self._segment_tokens - 1
-        starts = range(0, min(len(ids), size * self._max_segments), size)
-        return [[*ids[start : start + size], self._tokenizer.eos_token_id] for start in starts]
 
     def _generate(self, segments: Sequence[list[int]]) -> list[str]:
         """Return one query a segment; batches hold segments of like length, so that they hold little padding."""
@@ -243,7 +231,7 @@ class Doc2Query:
                 outputs = self._model.generate(
                     input_ids=batch["input_ids"].to(self._model.device),
                     attention_mask=batch["attention_mask"].to(self._model.device),
-                    max_new_tokens=self._query_tokens,
+                    max_new_tokens=_QUERY_TOKENS,
                     do_sample=False,
                     num_beams=1,
                 )

@@ -100,11 +100,6 @@ class TextEncoder:
         self.mismatches = 0
         self._checkable_texts = 0
 
-    @classmethod
-    def from_file(cls, path: Path, *, engine: Engine = "auto") -> TextEncoder:
-        """Read a tokenizer.json as `read_tokenizer` does."""
-        return cls(read_tokenizer(path), engine=engine)
-
     def expect(self, chars: int) -> None:
         """Load fastokens now if encoding `chars` characters is worth the time that this takes."""
         if chars >= self._chars_before_loading:
@@ -148,7 +143,7 @@ class TextEncoder:
 @lru_cache(maxsize=1)
 def kept_encoder(path: Path, engine: Engine) -> TextEncoder:
     """Return the encoder of a tokenizer.json, which a worker keeps from task to task: fastokens takes a second to load."""
-    return TextEncoder.from_file(path, engine=engine)
+    return TextEncoder(read_tokenizer(path), engine=engine)
 
 
 def trial_texts(tokenizer: Tokenizer) -> Iterator[str]:
@@ -164,9 +159,8 @@ def trial_texts(tokenizer: Tokenizer) -> Iterator[str]:
         *range(0x20, 0xD800, 0x400),
         *range(0xE000, 0x20000, 0x400),
     ):  # every 16th character, in a word and alone
-        yield "".join(
-            f"a{chr(code)} {chr(code)}" for code in range(first, first + 0x400, 16) if not 0xD800 <= code < 0xE000
-        )
+        codes = (code for code in range(first, first + 0x400, 16) if not 0xD800 <= code < 0xE000)
+        yield "".join(f"a{chr(code)} {chr(code)}" for code in codes)
     added = sorted({token.content for token in tokenizer.get_added_tokens_decoder().values()})
     for content in added[:: max(1, len(added) // _TRIED_ADDED_TOKENS)]:
         yield f"x{content}y {content}  {content}\n{content}{content}\u0301{content[:-1]} {content.upper()}{content[1:]}"

@@ -227,9 +227,14 @@ def prepare_tokenizer(
 
 def _require_pieces_alone(tokenizer: Tokenizer, *, source: str) -> None:
     """Refuse a tokenizer that puts a blank before each text: every chunk would get one that its document lacks."""
+
+    def decoded(*texts: str) -> str:
+        """Return the decoded tokens of texts that were encoded one by one, as one text."""
+        tokens = [token for text in texts for token in tokenizer.encode(text, add_special_tokens=False).tokens]
+        return "".join(tokens) if tokenizer.decoder is None else str(tokenizer.decoder.decode(tokens))
+
     for left, right in _NEIGHBOURS:
-        apart = _text_of(tokenizer, left, right)
-        whole = _text_of(tokenizer, left + right)
+        apart, whole = decoded(left, right), decoded(left + right)
         if apart != whole and apart.translate(_BLANKS) == whole.translate(_BLANKS):
             parts = json.loads(tokenizer.to_str())
             blanks = json.dumps([parts["normalizer"], parts["pre_tokenizer"]])
@@ -238,12 +243,6 @@ def _require_pieces_alone(tokenizer: Tokenizer, *, source: str) -> None:
                 f"tokenizer.source={source!r} puts a blank before every text, so each chunk would get one that its "
                 f"document does not have; {cures or 'switch that off'} in a copy of its tokenizer.json, and name that copy"
             )
-
-
-def _text_of(tokenizer: Tokenizer, *texts: str) -> str:
-    """Return the decoded tokens of texts that were encoded one by one, as one text."""
-    tokens = [token for text in texts for token in tokenizer.encode(text, add_special_tokens=False).tokens]
-    return "".join(tokens) if tokenizer.decoder is None else str(tokenizer.decoder.decode(tokens))
 
 
 def _drawn_texts(corpus: Sequence[tuple[Path, Path]], *, seed: int) -> Iterator[list[str]]:
@@ -303,19 +302,10 @@ _DOCUMENT_ENDS: Final = (
     "<|end_of_text|>", "<|endoftext|>", "<|end▁of▁sentence|>", "<｜end▁of▁sentence｜>", "<|eos|>", "</s>", "<eos>", "<EOS>",
     "<|eod|>", "<EOD_TOKEN>", "<|END_OF_TEXT|>",
 )  # fmt: skip
-_TURN_ENDS: Final = frozenset(
-    [
-        "<|eot_id|>",
-        "<|eom_id|>",
-        "<|eot|>",
-        "<|im_end|>",
-        "<end_of_turn>",
-        "<|end|>",
-        "<|return|>",
-        "<|turn_end|>",
-        "<|END_OF_TURN_TOKEN|>",
-    ]
-)
+_TURN_ENDS: Final = (
+    "<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|return|>", "<|turn_end|>",
+    "<|END_OF_TURN_TOKEN|>",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -336,12 +326,16 @@ def find_ends(tokenizer: Tokenizer, beside: Path | None = None) -> Ends:
     tokenizer puts before every text: models without one were never shown any.
     """
     added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    named = [*_named(beside, "eos", tokenizer), *((token, "its post-processor") for token in _placed(tokenizer)[1])]
+    # The special tokens that the tokenizer itself puts before and behind a text.
+    encoded = tokenizer.encode("a", add_special_tokens=True)
+    text = [place for place, is_special in enumerate(encoded.special_tokens_mask) if not is_special] or [len(encoded)]
+    before = [(token, "its post-processor") for token in encoded.tokens[: text[0]]]
+    behind = [(token, "its post-processor") for token in encoded.tokens[text[-1] + 1 :]]
+    named = [*_named(beside, "eos", tokenizer), *behind]
     known = [(token, "its name") for token in _DOCUMENT_ENDS if token in added]
     found = [(token, said_by) for token, said_by in named if tokenizer.token_to_id(token) is not None]
     chosen = next(((token, said_by) for token, said_by in found if token not in _TURN_ENDS), None)
     eos = chosen or next(iter([*known, *found]), (None, ""))
-    before = [(token, "its post-processor") for token in _placed(tokenizer)[0]]
     if not before and _config(beside, "tokenizer_config.json").get("add_bos_token") is True:
         before = list(_named(beside, "bos", tokenizer))
     bos = next(iter(before), (None, ""))
@@ -384,12 +378,3 @@ def _config(beside: Path | None, name: str) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return parsed if isinstance(parsed, dict) else {}
-
-
-def _placed(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
-    """Return the special tokens that the tokenizer puts before and behind a text."""
-    tokens = tokenizer.encode("a", add_special_tokens=True)
-    marks = tokens.special_tokens_mask
-    text = [place for place, is_special in enumerate(marks) if not is_special]
-    first, last = (text[0], text[-1]) if text else (len(marks), len(marks))
-    return tokens.tokens[:first], tokens.tokens[last + 1 :]
