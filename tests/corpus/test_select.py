@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from nextlong.artifacts.results import Selected, SelectResult
 from nextlong.corpus import select as select_module
-from nextlong.corpus.select import select_documents
+from nextlong.corpus.select import _select_documents
 from nextlong.errors import CorpusError
 from nextlong.recipe import Source
 from nextlong.rng import keyed_hash
@@ -26,7 +26,7 @@ def select(folder, shards, sources, *, seed=0, held_documents=4_000_000):
         np.save(compared[-1], np.array([row[2] if len(row) > 2 else row[0] for row in rows], np.uint64))
         np.save(hashes[-1], np.array([row[0] for row in rows], np.uint64))
         np.save(chars[-1], np.array([row[1] for row in rows], np.int64))
-    counts = select_documents(
+    counts = _select_documents(
         folder / "out",
         hashes=hashes,
         compared=compared,

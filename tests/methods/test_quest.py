@@ -23,12 +23,12 @@ def hashes_of(count):
 
 def test_uninformative_keywords_are_dropped():
     queries = ["What is the best way to bake sourdough bread?", "oven", "la mi"]
-    assert keywords.candidate_keywords(queries) == ["bake sourdough bread"]
-    assert keywords.candidate_keywords(queries, uninformative=()) == ["bake sourdough bread", "best way"]
-    assert keywords.candidate_keywords(["la mi"], min_keyword_chars=5) == ["la mi"]
-    assert keywords.candidate_keywords(["la mi"]) == []
-    assert keywords.candidate_keywords(["bread"], min_keyword_score=1) == []
-    assert keywords.candidate_keywords(["breads"], min_keyword_score=1) == ["breads"]
+    assert keywords._candidate_keywords(queries) == ["bake sourdough bread"]
+    assert keywords._candidate_keywords(queries, uninformative=()) == ["bake sourdough bread", "best way"]
+    assert keywords._candidate_keywords(["la mi"], min_keyword_chars=5) == ["la mi"]
+    assert keywords._candidate_keywords(["la mi"]) == []
+    assert keywords._candidate_keywords(["bread"], min_keyword_score=1) == []
+    assert keywords._candidate_keywords(["breads"], min_keyword_score=1) == ["breads"]
 
 
 def test_a_document_gets_one_keyword_that_others_share():

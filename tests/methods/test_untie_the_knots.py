@@ -32,12 +32,14 @@ def drafts(documents, target_tokens, *, seed=0, sequences=None, **options):
     [(7, 3, [2, 2, 3]), (6, 3, [2, 2, 2]), (5, 2, [2, 3]), (2, 3, [1, 1]), (1, 3, [1])],
 )
 def test_even_parts(chunks, parts, sizes):
-    assert untie_the_knots.part_sizes(chunks, parts=parts, cuts="even", rng=np.random.default_rng(0)).tolist() == sizes
+    assert untie_the_knots._part_sizes(chunks, parts=parts, cuts="even", rng=np.random.default_rng(0)).tolist() == sizes
 
 
 def test_random_cuts_are_equally_likely():
     rng = np.random.default_rng(0)
-    found = Counter(tuple(untie_the_knots.part_sizes(5, parts=3, cuts="random", rng=rng).tolist()) for _ in range(3000))
+    found = Counter(
+        tuple(untie_the_knots._part_sizes(5, parts=3, cuts="random", rng=rng).tolist()) for _ in range(3000)
+    )
     assert set(found) == {(1, 1, 3), (1, 2, 2), (1, 3, 1), (2, 1, 2), (2, 2, 1), (3, 1, 1)}
     assert all(400 < count < 600 for count in found.values())
 

@@ -69,13 +69,13 @@ def decontaminate_steps(settings: Decontaminate, ingest: Step, chunk: Step) -> l
         memory=lambda amounts: 4 * amounts.evaluation_bytes,
         rate="",
     )
-    grams = [partial(evaluation_grams, files=files, ngram=ngram)]
+    grams = [partial(_evaluation_grams, files=files, ngram=ngram)]
     config = {"files": hashes, "ngram": ngram}
     eval_ngrams = Step("eval_ngrams", 1, config, (), lambda _: grams, EvalNgramsResult, estimate=reading)
 
     def tasks(done: Artifacts) -> Sequence[Task] | Work:
         heads, grams = (done["eval_ngrams"].file(suffix) for suffix in (".heads.npy", ".grams.npy"))
-        task = partial(decontaminate_shard, heads=heads, grams=grams, files=files)
+        task = partial(_decontaminate_shard, heads=heads, grams=grams, files=files)
         return each_shard(task, documents=(ingest, ".documents.arrow"), chunks=(chunk, ".chunks.arrow"))(done)
 
     estimate = Estimate(
@@ -97,7 +97,7 @@ def _explained(file: str) -> Iterator[None]:
         raise CorpusError(f"decontaminate: {file} cannot be read: {reason}; repair or remove it") from None
 
 
-def evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> EvalNgramsResult:
+def _evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> EvalNgramsResult:
     """Write the runs of words of evaluation files (paths or URLs) as `{out}.heads.npy` and `{out}.grams.npy`.
 
     A position whose next words are not a head starts no run, which settles nearly all positions at once. Raises CorpusError
@@ -223,12 +223,12 @@ _READERS: Final[Mapping[str, Callable[[io.TextIOWrapper], Iterator[str]]]] = {
 }
 
 
-def decontaminate_shard(
+def _decontaminate_shard(
     out: Path, *, documents: Path, chunks: Path, heads: Path, grams: Path, files: Sequence[str]
 ) -> DecontaminateResult:
     """Write `{out}.contaminated.npy`, one bool a chunk row of the shard, and the other rows as `{out}.chunks.arrow`.
 
-    `heads` and `grams` are what `evaluation_grams` wrote for `files`. `example` shows the first match.
+    `heads` and `grams` are what `_evaluation_grams` wrote for `files`. `example` shows the first match.
     """
     wanted = _Wanted.read(heads, grams)
     table = read_chunks(chunks)
@@ -299,7 +299,7 @@ def _slots(hashes: NDArray[np.uint64], bloom: NDArray[np.bool_]) -> tuple[NDArra
 
 
 class _Wanted(NamedTuple):
-    """What `evaluation_grams` wrote, laid out for looking up."""
+    """What `_evaluation_grams` wrote, laid out for looking up."""
 
     heads: dict[int, _Hashes]  # by their words
     hashes: NDArray[np.uint64]  # (g,) of runs, ascending

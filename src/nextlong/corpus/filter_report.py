@@ -118,7 +118,7 @@ def _write_filter_report(out: Path, *, inputs: _Inputs) -> LeftOutResult:
         _contaminated(inputs),
     ]
     write(out.with_name(out.name + SUFFIX), [one for one in reasons if one.count])
-    count, example = same_ids(inputs.documents, inputs.id_hashes, inputs.stay)
+    count, example = _same_ids(inputs.documents, inputs.id_hashes, inputs.stay)
     left_out = {one.reason: one.count for one in reasons if one.count}
     return LeftOutResult(left_out=left_out, same_ids=count, same_id_example=example)
 
@@ -229,7 +229,9 @@ def _spread(items: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(items[::step][:_EXAMPLES])
 
 
-def same_ids(documents: Sequence[Path], id_hashes: Sequence[Path], keep: Sequence[Path]) -> tuple[int, tuple[str, ...]]:
+def _same_ids(
+    documents: Sequence[Path], id_hashes: Sequence[Path], keep: Sequence[Path]
+) -> tuple[int, tuple[str, ...]]:
     """Return how many kept documents have the id of an earlier one; and source, id, and the beginnings of two texts with one id.
 
     Those are the first two of the id with the smallest hash. Equal ids have equal `id_hashes`, a file of uint64 a shard.

@@ -68,7 +68,7 @@ def ingest_step(
         counts = iter([part for step in done.values() for part in step.results(LineCountResult)])
         return [
             partial(
-                ingest_split,
+                _ingest_split,
                 parts=parts,
                 source=source,
                 shard_bytes=shard_bytes,
@@ -84,7 +84,7 @@ def ingest_step(
 
     def check(done: Artifact) -> None:
         results = done.results(IngestResult)
-        check_rejects(
+        _check_rejects(
             results, max_reject_share=ingest.max_reject_share, rejects_path=f"{done.folder}/part-*.rejects.arrow"
         )
         rest = iter(results)
@@ -121,7 +121,7 @@ def ingest_step(
     return Step("ingest", 6, config, inputs, tasks, IngestResult, check=check, sizes=sizes, estimate=estimate)
 
 
-def ingest_split(
+def _ingest_split(
     out: Path,
     *,
     parts: tuple[FilePart, ...],
@@ -236,7 +236,7 @@ def _no_ids(source: Source, problem: str, known: Sequence[str], *, key: str) -> 
     )
 
 
-def check_rejects(results: Sequence[IngestResult], *, max_reject_share: float, rejects_path: str) -> None:
+def _check_rejects(results: Sequence[IngestResult], *, max_reject_share: float, rejects_path: str) -> None:
     """Raise CorpusError if no document was read at all, or more than `max_reject_share` of the records were rejected."""
     documents, rejects, filtered_out = (
         sum(getattr(result, name) for result in results) for name in ("documents", "rejects", "filtered_out")

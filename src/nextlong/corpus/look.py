@@ -3,8 +3,8 @@
 In:  the recipe's section `ingest` and its files. Out: a `Look` a source.
 Files of a source may be unlike each other, and so may the beginning and the end of one; so all is read that can be read in
 some seconds, and of larger corpora random places of files spread over each source, of large files more than of small ones.
-Plain JSON lines can be read from any byte, Parquet from any row group, Arrow from any record batch. Compressed files, CSV and
-TSV cannot: they are read from the beginning up to a limit, and a share of the records is kept.
+Plain JSON lines can be read from any byte, Parquet from any row group. Arrow, CSV, TSV and compressed
+files cannot: they are read from the beginning up to a limit, and a share of the records is kept.
 """
 
 from __future__ import annotations

@@ -31,7 +31,6 @@ from nextlong.rng import keyed_hash
 _STAGE: Final = "select"
 _HELD_DOCUMENTS: Final = 4_000_000
 _BIN_BITS: Final = 12
-_BIN_SHIFT: Final = np.uint64(64 - _BIN_BITS)  # the bin of a key is its first bits
 _EVERY_KEY: Final = 2**64 - 1
 
 
@@ -54,7 +53,7 @@ def select_step(settings: Ingest, ingest: Step, splits: Splits, *, seed: int) ->
         ingested = done["ingest"]
         hashes, chars = ingested.files(".hashes.npy"), ingested.files(".chars.npy")
         compared = ingested.files(compared_suffix(settings.dedup))
-        task = partial(select_documents, hashes=hashes, compared=compared, chars=chars)
+        task = partial(_select_documents, hashes=hashes, compared=compared, chars=chars)
         return [partial(task, shard_sources=shard_sources, sources=sources, seed=seed)]
 
     caps = [source.model_dump(include={"weight", "max_documents", "max_chars"}) for source in sources]
@@ -110,7 +109,7 @@ class _Histogram:
         return _Prefix(_EVERY_KEY, int(self.documents.sum()), int(self.chars.sum()))
 
 
-def select_documents(
+def _select_documents(
     out: Path,
     *,
     hashes: Sequence[Path],
@@ -195,7 +194,7 @@ def _histogram(shards: _Shards, source: int, seed: int) -> _Histogram:
     documents, chars = np.zeros(bins, np.int64), np.zeros(bins, np.int64)
     for shard_hashes, shard_chars, keep in shards.of(source):
         kept = np.flatnonzero(keep)  # rows of the shard
-        bin_of = (keyed_hash(shard_hashes[kept], seed=seed, stage=_STAGE) >> _BIN_SHIFT).astype(np.int64)
+        bin_of = (keyed_hash(shard_hashes[kept], seed=seed, stage=_STAGE) >> np.uint64(64 - _BIN_BITS)).astype(np.int64)
         documents += np.bincount(bin_of, minlength=bins)
         np.add.at(chars, bin_of, shard_chars[kept])
     return _Histogram(documents, chars)
@@ -237,7 +236,7 @@ def _members(shards: _Shards, source: int, which_bin: int, seed: int) -> tuple[N
     for shard_hashes, shard_chars, keep in shards.of(source):
         kept = np.flatnonzero(keep)
         shard_keys = keyed_hash(shard_hashes[kept], seed=seed, stage=_STAGE)
-        inside = shard_keys >> _BIN_SHIFT == which_bin
+        inside = shard_keys >> np.uint64(64 - _BIN_BITS) == which_bin
         keys.append(shard_keys[inside])
         chars.append(shard_chars[kept[inside]])
     joined = np.concatenate(keys)

@@ -92,7 +92,7 @@ def _lengths_step(engine: Engine, ingest: Step, chunk: Step, tokenizer: Step) ->
             "engine": engine,
             "separator_tokens": len(special_ids(done).separator),
         }
-        return [partial(count_tokens, documents=documents, chunks=chunks, **given) for documents, chunks in shards]
+        return [partial(_count_tokens, documents=documents, chunks=chunks, **given) for documents, chunks in shards]
 
     estimate = Estimate(
         work="kept_chars",
@@ -128,7 +128,7 @@ def _draft_step(
         special = special_ids(done)
         room = recipe.sequence_tokens - len(special.bos) - len(special.eos)
         draft = partial(
-            draft_documents,
+            _draft_documents,
             method=method.name,
             options=recipe.options,
             docs=done["documents"].file(".docs.npy"),
@@ -173,7 +173,7 @@ def _draft_step(
     return Step("draft", 4, config, (*needed, tokenizer), tasks, DraftResult, check=check, estimate=estimate)
 
 
-def count_tokens(
+def _count_tokens(
     out: Path, *, documents: Path, chunks: Path, tokenizer: Path, engine: Engine, separator_tokens: int
 ) -> LengthsResult:
     """Write `{out}.lengths.npy` int32 (chunks,): the tokens of each chunk, with the separator that follows it, if any."""
@@ -195,7 +195,7 @@ def separator_follows(table: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
     return follows
 
 
-def draft_documents(
+def _draft_documents(
     out: Path,
     *,
     method: str,

@@ -53,7 +53,7 @@ class Graph(NamedTuple):
     weights: NDArray[np.float32]  # (2 · edges,)
 
 
-class IclmMethod(DocumentMethod[Iclm]):
+class _IclmMethod(DocumentMethod[Iclm]):
     """In-Context Pretraining."""
 
     name = "iclm"
@@ -80,8 +80,10 @@ class IclmMethod(DocumentMethod[Iclm]):
         order = shuffled(documents.content_hashes, seed=request.seed, stage=self.name)
         ranks = np.empty(len(order), np.int64)
         ranks[order] = np.arange(len(order))
-        kept = drop_near_duplicates(neighbours, cosines, ranks, max_similarity=options.max_similarity)
-        path, weights = walk(build_graph(neighbours, cosines, ranks, kept=kept, k=options.neighbours), ranks, kept=kept)
+        kept = _drop_near_duplicates(neighbours, cosines, ranks, max_similarity=options.max_similarity)
+        path, weights = walk(
+            _build_graph(neighbours, cosines, ranks, kept=kept, k=options.neighbours), ranks, kept=kept
+        )
         places = stretches(np.arange(len(path)), documents.tokens[path], enough=request.target_tokens)
         shuffle = rng_for(request.seed, "iclm.stretches").permutation(len(places))[: request.sequences]
         pieces = [places[place] for place in shuffle.tolist()]
@@ -92,7 +94,7 @@ class IclmMethod(DocumentMethod[Iclm]):
         return Drafted(drafts=drafts, near_duplicates=left_out)
 
 
-def drop_near_duplicates(
+def _drop_near_duplicates(
     neighbours: NDArray[np.int64],
     cosines: NDArray[np.float32],
     ranks: NDArray[np.int64],
@@ -116,7 +118,7 @@ def drop_near_duplicates(
     return stays[ranks]
 
 
-def build_graph(
+def _build_graph(
     neighbours: NDArray[np.int64],
     cosines: NDArray[np.float32],
     ranks: NDArray[np.int64],
@@ -164,4 +166,4 @@ def walk(
     return path, weights
 
 
-METHOD = IclmMethod()
+METHOD = _IclmMethod()

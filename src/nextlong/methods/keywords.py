@@ -69,7 +69,7 @@ def keywords_step(method: str, options: Section, ingest: Step, chunk: Step) -> S
         )
 
     files = {"documents": (ingest, ".documents.arrow"), "chunks": (chunk, ".chunks.arrow")}
-    tasks = each_shard(partial(extract_keywords, options=options), **files)
+    tasks = each_shard(partial(_extract_keywords, options=options), **files)
     config: Json = options.model_dump(include=set(Keywords.model_fields))
     model = Path(options.queries).expanduser()
     if options.queries != "extractive" and model.is_dir():
@@ -86,7 +86,7 @@ def keywords_step(method: str, options: Section, ingest: Step, chunk: Step) -> S
     return Step("keywords", 2, config, (ingest, chunk), tasks, KeywordsResult, resources=needs, estimate=estimate)
 
 
-def extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keywords) -> KeywordsResult:
+def _extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keywords) -> KeywordsResult:
     """Write `{out}.keywords.arrow`: for each document of a shard that has chunks the keywords that may stand for it."""
     wanted = np.unique(read_chunks(chunks)["doc_row"])
     model = None if options.queries == "extractive" else doc2query(options.queries)
@@ -103,9 +103,9 @@ def extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keywo
             source = batch.column("source")[0].as_py()  # a shard's documents are of one
             texts = batch.column("text").take(pa.array(wanted[low:high] - first)).to_pylist()
             first += batch.num_rows
-            queries = [extract_queries(text) for text in texts] if model is None else model.queries(texts)
+            queries = [_extract_queries(text) for text in texts] if model is None else model.queries(texts)
             keywords = [
-                candidate_keywords(
+                _candidate_keywords(
                     text_queries,
                     min_keyword_score=options.min_keyword_score,
                     min_keyword_chars=options.min_keyword_chars,
@@ -117,7 +117,7 @@ def extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keywo
     return KeywordsResult(
         documents=len(wanted),
         with_keywords=with_keywords,
-        queries=EXTRACTIVE if model is None else options.queries,
+        queries=_EXTRACTIVE if model is None else options.queries,
         source=source,
     )
 
@@ -134,10 +134,10 @@ def read_keywords(paths: Sequence[Path]) -> pa.LargeListArray:
     return pa.concat_arrays(pieces)
 
 
-EXTRACTIVE: Final = "extractive stand-in"  # its name in every report: sentences of the document, not a model's queries
+_EXTRACTIVE: Final = "extractive stand-in"  # its name in every report: sentences of the document, not a model's queries
 
 # The paper's two, and what doc2query models and prose say as often and as emptily.
-UNINFORMATIVE: Final = frozenset(
+_UNINFORMATIVE: Final = frozenset(
     [
         "following sentence", "best way", "following statement", "following question", "following example",
         "following table", "good idea", "main idea", "main purpose", "different types", "long time", "wide range",
@@ -156,7 +156,7 @@ _QUERY_TOKENS: Final = 64  # … at most of so many tokens
 _TOLD_BY_CHARS: Final = 2000  # a text's language shows in these
 
 
-def extract_queries(text: str, *, max_queries: int = 5) -> list[str]:
+def _extract_queries(text: str, *, max_queries: int = 5) -> list[str]:
     """Return the first line and the most central sentences of a text, in reading order: the extractive stand-in.
 
     Where its script sets no blanks between words, the sentences have them. Raises RecipeError if what finds words is not installed.
@@ -166,8 +166,8 @@ def extract_queries(text: str, *, max_queries: int = 5) -> list[str]:
     read = spaced(text[:_READ_CHARS])
     stripped = (" ".join(sentence.split())[:_QUERY_CHARS] for sentence in _SENTENCES.findall(read))
     sentences = list(dict.fromkeys(filter(None, stripped)))
-    stop_words = stop_words_of(find_words(read[:_TOLD_BY_CHARS].lower()))
-    words = [set(filter(is_word, find_words(sentence.lower()))) - stop_words for sentence in sentences]
+    stop_words = _stop_words_of(_find_words(read[:_TOLD_BY_CHARS].lower()))
+    words = [set(filter(_is_word, _find_words(sentence.lower()))) - stop_words for sentence in sentences]
     counts = Counter(word for sentence_words in words for word in sentence_words)
     central = [
         sum(counts[word] for word in sentence_words) / math.sqrt(len(sentence_words) or 1) for sentence_words in words
@@ -176,22 +176,22 @@ def extract_queries(text: str, *, max_queries: int = 5) -> list[str]:
     return [sentences[place] for place in sorted([*best, 0])] if sentences else []
 
 
-def candidate_keywords(
+def _candidate_keywords(
     queries: Sequence[str],
     *,
     min_keyword_score: float = 3.0,
     min_keyword_chars: int = 6,
-    uninformative: Collection[str] = UNINFORMATIVE,
+    uninformative: Collection[str] = _UNINFORMATIVE,
 ) -> list[str]:
     """Return the keywords of one document's queries that may stand for it, best first: RAKE's, less the uninformative."""
     return [
         phrase
-        for phrase, score in key_phrases(spaced("\n".join(queries)))
+        for phrase, score in _key_phrases(spaced("\n".join(queries)))
         if score >= min_keyword_score and letters(phrase) >= min_keyword_chars and phrase not in uninformative
     ]
 
 
-class Doc2Query:
+class _Doc2Query:
     """A doc2query model (a T5 such as doc2query/msmarco-t5-base-v1), loaded by transformers."""
 
     def __init__(
@@ -243,9 +243,9 @@ class Doc2Query:
 
 
 @lru_cache(maxsize=1)
-def doc2query(name: str) -> Doc2Query:
+def doc2query(name: str) -> _Doc2Query:
     """Return the model, which a worker loads once for all its shards."""
-    return Doc2Query(name)
+    return _Doc2Query(name)
 
 
 def _load_t5(name: str, device: str | None) -> tuple[Any, Any, Any]:
@@ -278,13 +278,13 @@ def _load_t5(name: str, device: str | None) -> tuple[Any, Any, Any]:
         ) from None
 
 
-def key_phrases(text: str, *, stop_words: frozenset[str] | None = None) -> list[tuple[str, float]]:
+def _key_phrases(text: str, *, stop_words: frozenset[str] | None = None) -> list[tuple[str, float]]:
     """Return (phrase, score) of every distinct phrase, in lower case, descending; equal scores in alphabetical order.
 
     Without `stop_words` those of the text's language are taken.
     """
-    words = find_words(text.lower())
-    phrases = _phrases(words, stop_words_of(words) if stop_words is None else stop_words)
+    words = _find_words(text.lower())
+    phrases = _phrases(words, _stop_words_of(words) if stop_words is None else stop_words)
     frequency: Counter[str] = Counter()
     degree: Counter[str] = Counter()
     for phrase in phrases:
@@ -301,7 +301,7 @@ def _phrases(words: Sequence[str], stop_words: frozenset[str]) -> list[tuple[str
     phrases: list[tuple[str, ...]] = []
     run: list[str] = []
     for word in [*words, "\n"]:
-        if is_word(word) and word not in stop_words:
+        if _is_word(word) and word not in stop_words:
             run.append(word)
         elif run:
             phrases.append(tuple(run))
@@ -350,7 +350,7 @@ def spaced(text: str) -> str:
     return _UNSPACED_RUN.sub(lambda run: f" {' '.join(WordBreaker(run[0], 'und'))} ", text)
 
 
-def find_words(text: str) -> list[str]:
+def _find_words(text: str) -> list[str]:
     """Return the words of a text whose words are apart, its punctuation marks and its newlines, in order."""
     return (_LATIN_TOKENS if _IS_LATIN(text) else _tokens()).findall(text)
 
@@ -365,8 +365,8 @@ def _tokens() -> re.Pattern[str]:
     return re.compile(rf"{word}(?:['’\-]{word})*|[^\w\s]|\n")
 
 
-def is_word(token: str) -> bool:
-    """Say whether a token of `find_words` is a word."""
+def _is_word(token: str) -> bool:
+    """Say whether a token of `_find_words` is a word."""
     return token[0].isalnum() or token[0] == "_"
 
 
@@ -375,10 +375,10 @@ def letters(phrase: str) -> int:
     return len(phrase) + 2 * len(_IDEOGRAPH.findall(phrase))
 
 
-def stop_words_of(words: Iterable[str]) -> frozenset[str]:
+def _stop_words_of(words: Iterable[str]) -> frozenset[str]:
     """Return the stop words of the language to which most of the words belong as stop words; of English where few do."""
     return stop_words(
-        _language_of([word for word in words if is_word(word) and not word[0].isdigit()][:_LANGUAGE_WORDS])
+        _language_of([word for word in words if _is_word(word) and not word[0].isdigit()][:_LANGUAGE_WORDS])
     )
 
 

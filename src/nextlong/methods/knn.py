@@ -29,7 +29,7 @@ class Knn(Section):
     reuse: Reuse = Field("across-sequences", description="may a document stand in several sequences (as published)")
 
 
-class KnnMethod(DocumentMethod[Knn]):
+class _KnnMethod(DocumentMethod[Knn]):
     """A document and its nearest."""
 
     name = "knn"
@@ -93,4 +93,4 @@ def follow(
     return Drafted(drafts=drafts, starved=starved)
 
 
-METHOD = KnnMethod()
+METHOD = _KnnMethod()

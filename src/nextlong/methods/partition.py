@@ -45,7 +45,7 @@ class Part(NamedTuple):
 
     def choose(self, rows: NDArray[Any], sequences: int | None) -> tuple[NDArray[np.int64], int | None]:
         """Return the positions of the part's documents among META_DOCUMENTS `rows`, and its share of `sequences` by characters."""
-        of_cluster = parts_of_clusters(np.load(self.centres), _counts(self.clusters), parts=self.parts)
+        of_cluster = _parts_of_clusters(np.load(self.centres), _counts(self.clusters), parts=self.parts)
         part_of = of_cluster[np.concatenate([np.load(path) for path in self.clusters])]
         chars = np.bincount(part_of, weights=rows["chars"], minlength=self.parts)
         ends = np.concatenate([[0.0], np.cumsum(chars) / max(1.0, chars.sum())])
@@ -60,7 +60,7 @@ def _counts(clusters: Sequence[Path]) -> NDArray[np.int64]:
     return np.bincount(np.concatenate([np.empty(0, np.uint16), *(np.load(path) for path in clusters)]))
 
 
-def parts_of_clusters(centres_CD: NDArray[np.float32], counts: NDArray[np.int64], *, parts: int) -> NDArray[np.int64]:
+def _parts_of_clusters(centres_CD: NDArray[np.float32], counts: NDArray[np.int64], *, parts: int) -> NDArray[np.int64]:
     """Return the part of each cluster, shape (clusters,): clusters near each other share one, and parts have like `counts`.
 
     The clusters stand in a row, each followed by the nearest that is left; the row is cut where a part's share is full.
@@ -78,7 +78,7 @@ def parts_of_clusters(centres_CD: NDArray[np.float32], counts: NDArray[np.int64]
     return part_of
 
 
-def train_clusters(out: Path, *, vectors: Sequence[Path], parts: int, seed: int) -> ClustersResult:
+def _train_clusters(out: Path, *, vectors: Sequence[Path], parts: int, seed: int) -> ClustersResult:
     """Write `{out}.centres.npy`, float32 (clusters, dimensions), trained on a sample of the documents' vectors."""
     shards = VectorShards(vectors)
     total = sum(shards.rows)
@@ -89,7 +89,7 @@ def train_clusters(out: Path, *, vectors: Sequence[Path], parts: int, seed: int)
     return ClustersResult(parts=parts, clusters=count)
 
 
-def assign_clusters(out: Path, *, vectors: Path, centres: Path) -> TaskResult:
+def _assign_clusters(out: Path, *, vectors: Path, centres: Path) -> TaskResult:
     """Write `{out}.clusters.npy`, uint16 (documents,): the cluster whose centre is nearest to each document of a shard."""
     stored, centres_CD = np.load(vectors, mmap_mode="r"), np.load(centres)
     numbers = np.empty(len(stored), np.uint16)
@@ -136,14 +136,14 @@ def partition_steps(recipe: Recipe, documents: Step, vectors: Step, neighbours: 
         if parts(done) == 1:
             return []
         paths = done["document_vectors"].files(".document_vectors.npy")
-        return [partial(train_clusters, vectors=paths, parts=parts(done), seed=recipe.seed)]
+        return [partial(_train_clusters, vectors=paths, parts=parts(done), seed=recipe.seed)]
 
     def assign(done: Artifacts) -> list[Task]:
         if parts(done) == 1:
             return []
         centres = done["clusters"].file(".centres.npy")
         paths = done["document_vectors"].files(".document_vectors.npy")
-        return [partial(assign_clusters, vectors=path, centres=centres) for path in paths]
+        return [partial(_assign_clusters, vectors=path, centres=centres) for path in paths]
 
     def clusters(amounts: Amounts) -> float:
         count = count_parts(recipe, queries=amounts.queries, neighbours=min(amounts.neighbours, amounts.vectors))

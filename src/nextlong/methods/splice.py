@@ -39,7 +39,7 @@ class Splice(Section):
     order: Order = Field("identity", description="of the documents of a tree: as found | reverse | random")
 
 
-class SpliceMethod(DocumentMethod[Splice]):
+class _SpliceMethod(DocumentMethod[Splice]):
     """Structured Packing for Long Context."""
 
     name = "splice"
@@ -133,4 +133,4 @@ def ordered(tree: Draft, *, order: Order, rng: np.random.Generator) -> Draft:
     return Draft(tree.documents[places], tree.scores[places])
 
 
-METHOD = SpliceMethod()
+METHOD = _SpliceMethod()

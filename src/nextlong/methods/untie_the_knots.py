@@ -39,7 +39,7 @@ class UntieTheKnots(Section):
     )
 
 
-class UntieTheKnotsMethod(DocumentMethod[UntieTheKnots]):
+class _UntieTheKnotsMethod(DocumentMethod[UntieTheKnots]):
     """Parts of documents, interleaved."""
 
     name = "untie_the_knots"
@@ -66,7 +66,7 @@ def _tangled(window: NDArray[np.int64], documents: Documents, options: UntieTheK
     chunks[-1] = _reached(window, documents, request.target_tokens)
     if rng.random() >= options.share:
         return Draft(*whole(window)[:2], chunks)
-    sizes = [part_sizes(int(count), parts=options.parts, cuts=options.cuts, rng=rng) for count in chunks]
+    sizes = [_part_sizes(int(count), parts=options.parts, cuts=options.cuts, rng=rng) for count in chunks]
     labels, taken = interleave(sizes, rng=rng)
     return Draft(*whole(window[labels])[:2], taken)
 
@@ -80,7 +80,7 @@ def _reached(window: NDArray[np.int64], documents: Documents, target_tokens: int
     return reached
 
 
-def part_sizes(
+def _part_sizes(
     chunks: int, *, parts: int, cuts: Literal["random", "even"], rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """Return the sizes, in chunks, of the parts of a document, at most `parts` of them and none empty."""
@@ -111,4 +111,4 @@ def interleave(
     return labels, taken
 
 
-METHOD = UntieTheKnotsMethod()
+METHOD = _UntieTheKnotsMethod()

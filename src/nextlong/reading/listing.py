@@ -238,7 +238,7 @@ def recognise_inputs(
     ]
     if own_outputs:
         raise RunError(f"ingest.sources reach into run_dir={run_dir} ({own_outputs[0]}); choose a folder elsewhere")
-    recognised, changes = recognise(sources, files, run_dir, tell=tell)
+    recognised, changes = _recognise(sources, files, run_dir, tell=tell)
     if changes and changed_inputs != "accept":
         more = f", and {counted(len(changes) - 1, 'other file')}" if len(changes) > 1 else ""
         raise RunError(
@@ -248,7 +248,7 @@ def recognise_inputs(
     return recognised
 
 
-def recognise(
+def _recognise(
     sources: Sequence[Source],
     files: Sequence[Sequence[InputFile]],
     run_dir: Path,

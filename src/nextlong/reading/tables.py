@@ -1,6 +1,6 @@
 """Tables: the rows of Parquet and Arrow files → records.
 
-A large Parquet file is shared by its row groups. Both formats can be read from any row group or record batch on.
+A large Parquet file is shared by its row groups, and can be read from any of them on.
 """
 
 from __future__ import annotations

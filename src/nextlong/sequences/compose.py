@@ -138,7 +138,7 @@ def compose(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComposeInputs:
+class _ComposeInputs:
     """What composing looks chunks up in; `near_duplicates`: (SHINGLES, WEIGHTS, threshold), None where they may stay."""
 
     tokens: TokenStore
@@ -148,12 +148,12 @@ class ComposeInputs:
     near_duplicates: tuple[ShingleStore, Path, float] | None = None
 
 
-def compose_drafts(
+def _compose_drafts(
     out: Path,
     *,
     drafts: Sequence[Path],
     take: Sequence[int],
-    inputs: ComposeInputs,
+    inputs: _ComposeInputs,
     rules: Rules,
     method: str,
     seed: int,
@@ -212,7 +212,7 @@ def compose_drafts(
 def _compose_draft(
     draft: pa.RecordBatch,
     pieces: list[Piece],
-    inputs: ComposeInputs,
+    inputs: _ComposeInputs,
     rules: Rules,
     *,
     seed: int,
@@ -220,7 +220,7 @@ def _compose_draft(
 ) -> list[Span] | Dropped:
     starts = np.flatnonzero(draft.column("role").values.to_numpy() == schemas.META).tolist()
     meta_chunks = [pieces[place].chunk for place in starts]
-    cutter = TextCutter(inputs, meta_chunks, separator_tokens=rules.separator_tokens)
+    cutter = _TextCutter(inputs, meta_chunks, separator_tokens=rules.separator_tokens)
     if draft.column("layout")[0].as_py() != Layout.EXTENDED:
         return concatenate_spans(pieces, draft.column("group").values.to_pylist(), rules, cutter=cutter)
     groups = [Group(pieces[a], pieces[a + 1 : b]) for a, b in zip(starts, [*starts[1:], len(pieces)], strict=True)]
@@ -266,12 +266,12 @@ def _pieces_of(drafts: Sequence[pa.RecordBatch], tokens: TokenStore, chunks: Seq
     return [pieces[first:last] for first, last in pairwise([0, *ends])]
 
 
-class TextCutter(Cutter):
+class _TextCutter(Cutter):
     """Cuts the chunks of one sequence, whose meta-document, if it has one, consists of `meta_chunks`."""
 
     trimmed_tokens = 4  # a character has at most four bytes, hence byte-level tokens
 
-    def __init__(self, inputs: ComposeInputs, meta_chunks: Sequence[int], *, separator_tokens: int) -> None:
+    def __init__(self, inputs: _ComposeInputs, meta_chunks: Sequence[int], *, separator_tokens: int) -> None:
         """Read nothing yet: most sequences need the text of one chunk and of their meta-document only."""
         super().__init__(separator_tokens)
         self._inputs, self._meta_chunks = inputs, meta_chunks
@@ -374,8 +374,8 @@ def compose_step(
         if "weights" in done and near_duplicates is not None and compose.fit == "exact":
             compared = (shingle_store(done), done["weights"].file(".weights.npy"), near_duplicates)
         task = partial(
-            compose_drafts,
-            inputs=ComposeInputs(
+            _compose_drafts,
+            inputs=_ComposeInputs(
                 tokens=token_store(done),
                 corpus=corpus(done),
                 token_chars=done["tokenizer"].file(".tokenchars.npy"),

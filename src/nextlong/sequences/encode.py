@@ -8,7 +8,7 @@ fastokens is some forty times as fast (`SPEED_UP`), but takes the longer to load
 it once enough text is known to come, or the reference has spent as much time on its texts. A wrong id is silent damage in a
 training set, hence:
 
-1.  It must load the tokenizer (it knows byte-level BPE and little else) and give the reference's ids on `trial_texts`.
+1.  It must load the tokenizer (it knows byte-level BPE and little else) and give the reference's ids on `_trial_texts`.
 2.  Texts with one of the three characters that the two class differently go to the reference; a test tries all others.
 3.  The first texts and then every 256th are encoded both ways, and the differences are counted: no ids are kept of a process
     that has seen one.
@@ -146,7 +146,7 @@ def kept_encoder(path: Path, engine: Engine) -> TextEncoder:
     return TextEncoder(read_tokenizer(path), engine=engine)
 
 
-def trial_texts(tokenizer: Tokenizer) -> Iterator[str]:
+def _trial_texts(tokenizer: Tokenizer) -> Iterator[str]:
     """Yield some 70,000 characters on which a tokenizer that is not the reference is likely to differ from it."""
     for piece in ("", *_AWKWARD):
         yield piece
@@ -173,7 +173,7 @@ def _load_fast(reference: Tokenizer) -> fastokens.Tokenizer | None:
     try:
         fast = fastokens.Tokenizer.from_json_str(written)
         if key not in _verdicts:
-            texts = list(trial_texts(reference))
+            texts = list(_trial_texts(reference))
             true = _joined(_reference_ids(reference, text) for text in texts)
             encoded = _encode_fast(fast, reference, texts)
             _verdicts[key] = np.array_equal(encoded[0], true[0]) and np.array_equal(encoded[1], true[1])

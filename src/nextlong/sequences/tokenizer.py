@@ -37,11 +37,11 @@ from nextlong.sequences.encode import TextEncoder, for_corpus, read_tokenizer
 from nextlong.sequences.token_chars import lost_share, token_chars
 
 END_OF_TEXT: Final = "<|endoftext|>"
-LLAMA3_PATTERN: Final = (
+_LLAMA3_PATTERN: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-MEASURED_CHUNKS: Final = 2048
+_MEASURED_CHUNKS: Final = 2048
 _DECODED_CHUNKS: Final = 256
 TRAINING_CHARS: Final = 20_000_000
 # A chunk ends behind a newline or a blank: no tokenizer joins the two parts of such a pair into one word.
@@ -67,7 +67,7 @@ def tokenizer_step(
         check_eod(megatron_eod, path)
 
     def tasks(done: Artifacts) -> list[Task]:
-        task = partial(prepare_tokenizer, tokenizer=settings, separator=separator, seed=seed)
+        task = partial(_prepare_tokenizer, tokenizer=settings, separator=separator, seed=seed)
         chunks = chunks_of(done).files(".chunks.arrow")
         return [partial(task, documents=done["ingest"].files(".documents.arrow"), chunks=chunks)]
 
@@ -76,7 +76,7 @@ def tokenizer_step(
 
     estimate = Estimate(
         work=lambda amounts: min(
-            amounts.kept_chars, TRAINING_CHARS if source is None else MEASURED_CHUNKS * amounts.chunk_chars
+            amounts.kept_chars, TRAINING_CHARS if source is None else _MEASURED_CHUNKS * amounts.chunk_chars
         ),
         seconds=5e-8,
         disk=one,
@@ -155,7 +155,7 @@ def train_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(LLAMA3_PATTERN), "isolated"),
+            pre_tokenizers.Split(Regex(_LLAMA3_PATTERN), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -170,7 +170,7 @@ def train_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
-def prepare_tokenizer(
+def _prepare_tokenizer(
     out: Path,
     *,
     tokenizer: recipe.Tokenizer,
@@ -246,14 +246,14 @@ def _require_pieces_alone(tokenizer: Tokenizer, *, source: str) -> None:
 
 
 def _drawn_texts(corpus: Sequence[tuple[Path, Path]], *, seed: int) -> Iterator[list[str]]:
-    """Yield the texts of the `MEASURED_CHUNKS` chunks with the smallest keys, shard by shard."""
+    """Yield the texts of the `_MEASURED_CHUNKS` chunks with the smallest keys, shard by shard."""
     drawn = np.empty((3, 0), np.uint64)  # rows: key, shard, row of the chunk; columns ascending by key
     for shard, (documents, chunks) in enumerate(corpus):
         keys = _chunk_keys(documents, chunks, seed=seed, stage="tokenizer-measure")
-        rows = np.argsort(keys, kind="stable")[:MEASURED_CHUNKS]
+        rows = np.argsort(keys, kind="stable")[:_MEASURED_CHUNKS]
         here = np.stack([keys[rows], np.full(len(rows), shard, np.uint64), rows.astype(np.uint64)])
         drawn = np.concatenate([drawn, here], axis=1)
-        drawn = drawn[:, np.argsort(drawn[0], kind="stable")[:MEASURED_CHUNKS]]
+        drawn = drawn[:, np.argsort(drawn[0], kind="stable")[:_MEASURED_CHUNKS]]
     for shard, (documents, chunks) in enumerate(corpus):
         rows = np.sort(drawn[2, drawn[1] == shard]).astype(np.int64)
         yield from (batch.texts for batch in iter_chunk_texts(documents, chunks, rows))
