@@ -246,7 +246,12 @@ def _decontaminate_shard(
                 text_starts = np.cumsum([0, *(len(piece) + 1 for piece in texts)])
                 firsts, lasts, of_file = _matches(hash_words(text), text_starts, wanted)
                 starts = text_starts[text_of_chunk] + table["start"][low:high]
-                met[:, low:high] = _chunks_met(firsts, lasts, of_file, starts, len(files))
+                # changes[f, c]: matches of file f that begin in chunk c, minus those that ended before it. Its running sum over
+                # the chunks counts the matches that overlap each chunk.
+                changes = np.zeros((len(files), len(starts) + 1), np.int64)
+                np.add.at(changes, (of_file, np.searchsorted(starts, firsts, side="right") - 1), 1)
+                np.add.at(changes, (of_file, np.searchsorted(starts, lasts - 1, side="right")), -1)
+                met[:, low:high] = np.cumsum(changes, axis=1)[:, :-1] > 0
                 if len(firsts) and not example:
                     example = f"{files[of_file[0]]}: {text[firsts[0] : lasts[0]][:_EXAMPLE_CHARS]}"
                     example_doc_row = first_doc + int(rows[np.searchsorted(text_starts, firsts[0], side="right") - 1])
@@ -348,20 +353,3 @@ def _find(ascending: NDArray[np.uint64], values: NDArray[np.uint64]) -> NDArray[
     held: NDArray[np.bool_] = np.less(rows, len(ascending))
     held[held] = ascending[rows[held]] == values[held]
     return np.where(held, rows, -1)
-
-
-def _chunks_met(
-    firsts: NDArray[np.int64],
-    lasts: NDArray[np.int64],
-    of_file: NDArray[np.uint16],
-    chunk_starts: NDArray[np.int64],
-    files: int,
-) -> NDArray[np.bool_]:
-    """Return which chunks each file's runs lie in, shape (files, chunks)."""
-    # changes[f, c]: matches of file f that begin in chunk c, minus those that ended before it. Its running sum over the chunks
-    # counts the matches that overlap each chunk.
-    changes = np.zeros((files, len(chunk_starts) + 1), np.int64)
-    np.add.at(changes, (of_file, np.searchsorted(chunk_starts, firsts, side="right") - 1), 1)
-    np.add.at(changes, (of_file, np.searchsorted(chunk_starts, lasts - 1, side="right")), -1)
-    met: NDArray[np.bool_] = np.cumsum(changes, axis=1)[:, :-1] > 0
-    return met

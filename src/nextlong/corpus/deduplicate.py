@@ -212,7 +212,12 @@ def _similar_pairs(
         keys.append(np.asarray(shard_hashes[low:high]))
         rows.append(start + np.load(rows_path, mmap_mode="r")[band, low:high].astype(np.int64))
     pairs = _neighbouring(np.concatenate(keys), np.concatenate(rows), _Columns(files.hashes))
-    pairs = pairs[_similar(corpus, pairs, threshold)]
+    similar = np.empty(len(pairs), np.bool_)  # the share of equal values estimates the Jaccard similarity
+    for start in range(0, len(pairs), _COMPARED_PAIRS):
+        part = pairs[start : start + _COMPARED_PAIRS]
+        equal = corpus.gather(part[:, 0]) == corpus.gather(part[:, 1])
+        similar[start : start + len(part)] = equal.sum(axis=1) >= threshold * _PERMUTATIONS
+    pairs = pairs[similar]
     np.save(f"{out}.pairs.npy", pairs)
     return SimilarPairsResult(pairs=len(pairs))
 
@@ -297,16 +302,6 @@ class _Columns:
             of_shard = shards == shard
             values[of_shard] = self._columns[shard][rows[of_shard] - self.starts[shard]]
         return values
-
-
-def _similar(signatures: _Columns, pairs: Pairs, threshold: float) -> NDArray[np.bool_]:
-    """Return which pairs have an estimated Jaccard similarity of at least `threshold`: the share of equal values."""
-    similar = np.empty(len(pairs), np.bool_)
-    for start in range(0, len(pairs), _COMPARED_PAIRS):
-        part = pairs[start : start + _COMPARED_PAIRS]
-        equal = signatures.gather(part[:, 0]) == signatures.gather(part[:, 1])
-        similar[start : start + len(part)] = equal.sum(axis=1) >= threshold * _PERMUTATIONS
-    return similar
 
 
 def _components(pairs: Pairs) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

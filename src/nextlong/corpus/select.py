@@ -218,30 +218,23 @@ def _prefix(
         int(documents[split] - histogram.documents[split]),
         int(chars[split] - histogram.chars[split]),
     )
+    of_keys, of_chars = [], []
+    for shard_hashes, shard_chars, keep in shards.of(source):
+        kept = np.flatnonzero(keep)
+        shard_keys = keyed_hash(shard_hashes[kept], seed=seed, stage=_STAGE)
+        inside = shard_keys >> np.uint64(64 - _BIN_BITS) == split
+        of_keys.append(shard_keys[inside])
+        of_chars.append(shard_chars[kept[inside]])
     # (n,) each, ascending by key, of the documents in that bin: `running` counts characters from the start of the prefix.
-    keys, key_chars = _members(shards, source, split, seed)
-    running = before.chars + np.cumsum(key_chars)
+    joined = np.concatenate(of_keys)
+    order = np.argsort(joined)
+    keys, running = joined[order], before.chars + np.cumsum(np.concatenate(of_chars)[order])
     fitting = min(int(np.searchsorted(running, max_chars, side="right")), max_documents - before.documents)
     if not before.documents:
         fitting = max(fitting, 1)
     if not fitting:
         return before
     return _Prefix(int(keys[fitting - 1]), before.documents + fitting, int(running[fitting - 1]))
-
-
-def _members(shards: _Shards, source: int, which_bin: int, seed: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return (keys, chars), ascending by key, of one source's documents in one bin."""
-    keys: list[NDArray[np.uint64]] = []
-    chars: list[NDArray[np.int64]] = []
-    for shard_hashes, shard_chars, keep in shards.of(source):
-        kept = np.flatnonzero(keep)
-        shard_keys = keyed_hash(shard_hashes[kept], seed=seed, stage=_STAGE)
-        inside = shard_keys >> np.uint64(64 - _BIN_BITS) == which_bin
-        keys.append(shard_keys[inside])
-        chars.append(shard_chars[kept[inside]])
-    joined = np.concatenate(keys)
-    order = np.argsort(joined)
-    return joined[order], np.concatenate(chars)[order]
 
 
 def _weighted_chars(available_chars: dict[int, int], sources: Sequence[Source]) -> dict[int, int]:

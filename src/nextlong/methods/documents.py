@@ -71,7 +71,9 @@ def document_steps(
         neighbours = document_neighbours(recipe, neighbours=method.neighbours(recipe.options), attempt=attempt)
         index = index_steps(recipe, vectors, documents, neighbours)
         *scanning, mine = mine_steps(recipe, "neighbours", vectors, documents, index, neighbours)
-        parts = partition_steps(recipe, documents, vectors, neighbours)
+        parts = partition_steps(
+            documents, vectors, neighbours, partition_size=recipe.documents.partition_size, seed=recipe.seed
+        )
         on_the_way = [encoder, embed, vectors, *parts, *index, *scanning]
         needed += [*parts, mine]
         if Need.DOCUMENT_VECTORS in method.needs:
@@ -87,12 +89,13 @@ def _lengths_step(engine: Engine, ingest: Step, chunk: Step, tokenizer: Step) ->
 
     def tasks(done: Artifacts) -> list[Task]:
         shards = zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)
-        given: dict[str, Any] = {
-            "tokenizer": done["tokenizer"].file(".tokenizer.json"),
-            "engine": engine,
-            "separator_tokens": len(special_ids(done).separator),
-        }
-        return [partial(_count_tokens, documents=documents, chunks=chunks, **given) for documents, chunks in shards]
+        task = partial(
+            _count_tokens,
+            tokenizer=done["tokenizer"].file(".tokenizer.json"),
+            engine=engine,
+            separator_tokens=len(special_ids(done).separator),
+        )
+        return [partial(task, documents=documents, chunks=chunks) for documents, chunks in shards]
 
     estimate = Estimate(
         work="kept_chars",
@@ -156,7 +159,11 @@ def _draft_step(
             )
 
     def parts(amounts: Amounts) -> int:
-        return count_parts(recipe, queries=amounts.queries, neighbours=min(amounts.neighbours, amounts.vectors))
+        return count_parts(
+            recipe.documents.partition_size,
+            queries=amounts.queries,
+            neighbours=min(amounts.neighbours, amounts.vectors),
+        )
 
     estimate = Estimate(
         work=lambda amounts: amounts.chunks + amounts.drafted_chunks,

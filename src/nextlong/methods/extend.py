@@ -43,7 +43,7 @@ from nextlong.methods.nextlong import (
     ordered_candidates,
     read_candidates,
 )
-from nextlong.recipe import Recipe
+from nextlong.recipe import Compose, Recipe
 from nextlong.recipe.amounts import SURE_SHARE, blocks, candidates_of, sequence_limit
 from nextlong.recipe.keys import AUTO, EXACT, NEGATIVES
 from nextlong.retrieval.embed import embed_step, encoder_step
@@ -80,7 +80,7 @@ def extension_steps(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, 
     meta_documents = meta_documents_step(recipe, ingest, chunk, attempt=attempt)
     neighbours = {"neighbours": candidates_of(recipe)}
     if is_short := recipe.mine.shortlist is not None:
-        _check_shortlist(recipe)
+        _check_shortlist(recipe.compose, recipe.search.index)
     shortlisting = shortlist_steps(recipe, ingest, chunk, meta_documents) if is_short else []
     embed = embed_step(recipe, ingest, chunk, encoder, shortlisting[-1] if is_short else None)
     # Most vectors are zero with a shortlist, and an index of them would have poor clusters: the search is exact.
@@ -96,9 +96,8 @@ def extension_steps(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, 
     return [meta_documents, *shortlisting, encoder, *near_duplicate_steps, embed, *index, *mining, draft]
 
 
-def _check_shortlist(recipe: Recipe) -> None:
+def _check_shortlist(compose: Compose, index: str) -> None:
     """Raise RecipeError for what needs the vectors of chunks that are not on a shortlist."""
-    compose, index = recipe.compose, recipe.search.index
     if compose.sequences == "all":
         why = "embeds every chunk with compose.sequences=all, which extends every document; give compose.sequences a number"
     elif index not in (AUTO, EXACT):

@@ -259,15 +259,14 @@ def _load_t5(name: str, device: str | None) -> tuple[Any, Any, Any]:
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(name)
         model = transformers.AutoModelForSeq2SeqLM.from_pretrained(name)
-    except ImportError as error:
+    except (ImportError, OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise EncoderError(f"quest.queries={name} cannot be loaded: {reason}; pip install 'nextlong[quest]'") from None
-    except (OSError, ValueError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise EncoderError(
-            f"quest.queries={name} cannot be loaded: {reason}; give the path of a folder with a T5 and its tokenizer, or "
-            "a name on the Hugging Face Hub (and a network), such as doc2query/msmarco-t5-base-v1"
-        ) from None
+        cure = (
+            "give the path of a folder with a T5 and its tokenizer, or a name on the Hugging Face Hub (and a network), such as "
+            "doc2query/msmarco-t5-base-v1"
+        )
+        cure = "pip install 'nextlong[quest]'" if isinstance(error, ImportError) else cure
+        raise EncoderError(f"quest.queries={name} cannot be loaded: {reason}; {cure}") from None
     best = f"cuda:{next(iter(granted_gpus()), 0)}" if torch.cuda.is_available() else "cpu"
     try:
         return torch, tokenizer, model.to(device or best).eval()
@@ -284,7 +283,15 @@ def _key_phrases(text: str, *, stop_words: frozenset[str] | None = None) -> list
     Without `stop_words` those of the text's language are taken.
     """
     words = _find_words(text.lower())
-    phrases = _phrases(words, _stop_words_of(words) if stop_words is None else stop_words)
+    stop_words = _stop_words_of(words) if stop_words is None else stop_words
+    phrases: list[tuple[str, ...]] = []
+    run: list[str] = []
+    for word in [*words, "\n"]:
+        if _is_word(word) and word not in stop_words:
+            run.append(word)
+        elif run:
+            phrases.append(tuple(run))
+            run = []
     frequency: Counter[str] = Counter()
     degree: Counter[str] = Counter()
     for phrase in phrases:
@@ -295,18 +302,6 @@ def _key_phrases(text: str, *, stop_words: frozenset[str] | None = None) -> list
     word_score = {word: degree[word] / frequency[word] for word in frequency}
     scores = {" ".join(phrase): sum(word_score.get(word, 0.0) for word in phrase) for phrase in phrases}
     return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
-
-
-def _phrases(words: Sequence[str], stop_words: frozenset[str]) -> list[tuple[str, ...]]:
-    phrases: list[tuple[str, ...]] = []
-    run: list[str] = []
-    for word in [*words, "\n"]:
-        if _is_word(word) and word not in stop_words:
-            run.append(word)
-        elif run:
-            phrases.append(tuple(run))
-            run = []
-    return phrases
 
 
 _UNSPACED: Final = (
@@ -375,19 +370,14 @@ def letters(phrase: str) -> int:
     return len(phrase) + 2 * len(_IDEOGRAPH.findall(phrase))
 
 
-def _stop_words_of(words: Iterable[str]) -> frozenset[str]:
+def _stop_words_of(tokens: Iterable[str]) -> frozenset[str]:
     """Return the stop words of the language to which most of the words belong as stop words; of English where few do."""
-    return stop_words(
-        _language_of([word for word in words if _is_word(word) and not word[0].isdigit()][:_LANGUAGE_WORDS])
-    )
-
-
-def _language_of(words: Sequence[str]) -> str:
+    words = [word for word in tokens if _is_word(word) and not word[0].isdigit()][:_LANGUAGE_WORDS]
     if sum(word in stop_words(_ENGLISH) for word in words) > _SURELY_ENGLISH * len(words):
-        return _ENGLISH
+        return stop_words(_ENGLISH)
     counts = Counter(language for word in words for language in _languages_of().get(word, ()))
     best = max(counts, key=lambda language: (counts[language], language), default=_ENGLISH)
-    return best if counts[best] > max(_FEW_STOP_WORDS, _MARGIN * counts[_ENGLISH]) else _ENGLISH
+    return stop_words(best if counts[best] > max(_FEW_STOP_WORDS, _MARGIN * counts[_ENGLISH]) else _ENGLISH)
 
 
 @functools.cache

@@ -96,7 +96,8 @@ class _Parquet(InputFormat):
             return iter(()), 1.0
         group = min(int(position * groups), groups - 1)
         rows = parquet.metadata.row_group(group).num_rows
-        max_rows, batches, taken = _rows_to_take(rows, read_bytes, file.bytes / groups), [], 0
+        # The same share of each row group, so that none counts for more.
+        max_rows, batches, taken = max(1, round(rows * min(1.0, read_bytes * groups / max(1, file.bytes)))), [], 0
         for batch in parquet.iter_batches(
             batch_size=max(1, min(_SAMPLE_ROWS, max_rows)), row_groups=[group], columns=_names(paths), use_threads=False
         ):
@@ -270,8 +271,3 @@ def _text_column_bytes(metadata: pq.FileMetaData, column: str) -> int:
     indexes = [index for index, path in enumerate(paths) if path == column or path.startswith(f"{column}.")]
     groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
     return sum(group.column(index).total_uncompressed_size for group in groups for index in indexes)
-
-
-def _rows_to_take(rows: int, read_bytes: int, mean_bytes: float) -> int:
-    """Return how many rows of a row group or batch to take: the same share of each, so that none counts for more."""
-    return max(1, round(rows * min(1.0, read_bytes / max(1.0, mean_bytes))))
