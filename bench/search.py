@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
 from nextlong.engine import memory
-from nextlong.retrieval.indexes import exact, ivf, kmeans, tune
+from nextlong.retrieval.indexes import exact, ivf, kmeans
 from nextlong.retrieval.indexes.base import IndexFiles, VectorShards
 
 _FAISS_ROWS = 32_768
@@ -240,8 +240,9 @@ def _measure_index(
     files = IndexFiles(factory, tuple(paths), template=template, lists=tuple(stems))
     for k, exact_seconds in base.items():
         with memory.peak() as searched_peak:
-            tuned = tune.tune(files, ids=exclude[:, 0], exclude=exclude, k=k, target=options.recall, seed=0)
-            opened = ivf.Ivf(tune.replace(files, probes=tuned.probes, spare=tuned.spare))
+            np.save(asked := stem.with_name("queries.npy"), exclude[:, 0])
+            tuned = ivf.tune(stem, files=files, queries=asked, k=k, target=options.recall, seed=0)
+            opened = ivf.Ivf(ivf.replace(files, probes=tuned.probes, spare=tuned.spare))
             seconds, _ = _seconds(lambda k=k, opened=opened: opened.search(queries, k, exclude=exclude))
         rate = len(queries) / seconds
         print(

@@ -9,8 +9,7 @@ import pytest
 import nextlong
 from nextlong import pipeline, schemas
 from nextlong.artifacts import finished
-from nextlong.artifacts.finished import references
-from nextlong.artifacts.resolve import SpecialIds
+from nextlong.artifacts.finished import RunFiles, SpecialIds
 from nextlong.artifacts.results import ComposeResult, TokenizerResult
 from nextlong.errors import RunError
 
@@ -46,7 +45,6 @@ def tokenizer(**ids):
 def test_an_id_of_zero_is_put_between_chunks_and_none_is_not():
     assert finished.special_ids(tokenizer(bos_id=0)) == SpecialIds(separator=(5, 6), bos=(0,), eos=())
     assert finished.special_ids(tokenizer(eos_id=7)) == SpecialIds(separator=(5, 6), bos=(), eos=(7,))
-    assert finished.special_texts(tokenizer()) == {schemas.SEPARATOR: "\n\n", schemas.BOS: "", schemas.EOS: "<end>"}
 
 
 def test_cleaned_chunks_are_read_where_there_are_any():
@@ -66,10 +64,11 @@ def test_tokens_and_references_are_those_of_the_sequences(shared_run):
     assert whole
     counts = store.counts(np.array([span.chunk_id for span, _ in whole]))
     assert counts.tolist() == [len(ids) for _, ids in whole]  # of a meta-document nothing is cut
-    references = finished.references(run.steps, [2, 1])
-    assert references.take == (2, 1)
-    assert references.corpus == run.steps["chunk"].manifest["fingerprint"]
-    assert list(references.sequences) == finished.sequence_files(run.steps)
+    files = RunFiles.of(run.steps, [2, 1])
+    assert files.take == (2, 1)
+    assert files.corpus_id == run.steps["chunk"].manifest["fingerprint"]
+    assert list(files.sequences) == finished.sequence_files(run.steps)
+    assert files.special_texts == {schemas.SEPARATOR: "\n", schemas.BOS: "", schemas.EOS: ""}
 
 
 def test_sequences_of_a_version_with_other_columns_are_refused(own_run):
@@ -89,7 +88,7 @@ def run(shared_run):
 
 
 def test_the_index_of_a_run_names_every_sequence(run):
-    index = finished.references(run.steps, run.sequences_per_part).read_index(run=3)
+    index = run.files.read_index(run=3)
     ids = [f"nextlong-{key:016x}" for key in index["key"].tolist()]
     assert ids == [sequence.id for sequence in run.sequences()]
     assert set(index["run"].tolist()) == {3}
@@ -99,7 +98,7 @@ def test_the_index_of_a_run_names_every_sequence(run):
 
 
 def test_the_references_of_a_run_are_its_chunks(run):
-    ids, offsets = references(run.steps, run.sequences_per_part).chunk_ids()
+    ids, offsets = run.files.chunk_ids()
     for number, sequence in enumerate(run.sequences()):
         expected = [span.chunk_id for span in sequence.spans if span.chunk_id != -1]
         assert ids[offsets[number] : offsets[number + 1]].tolist() == expected
@@ -110,5 +109,5 @@ def test_without_a_meta_document_the_key_is_the_first_documents_hash(recipe_for,
     run = nextlong.open(own_run)
     hashes = [np.load(path) for path in run.steps["ingest"].files(".hashes.npy")]
     firsts = [next(span.doc_id for span in sequence.spans if span.doc_id >= 0) for sequence in run.sequences()]
-    index = finished.references(run.steps, run.sequences_per_part).read_index()
+    index = run.files.read_index()
     assert index["key"].tolist() == [hashes[doc_id >> 32][doc_id & 0xFFFFFFFF] for doc_id in firsts]

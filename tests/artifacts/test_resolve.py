@@ -2,6 +2,7 @@
 
 import json
 import random
+from dataclasses import replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -15,9 +16,9 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 
 import nextlong
 from nextlong import pipeline
-from nextlong.artifacts import finished
 from nextlong.artifacts import resolve as stage
-from nextlong.artifacts.resolve import SpecialIds, Truncation, kept_chars, resolve, resolve_table
+from nextlong.artifacts.finished import SpecialIds
+from nextlong.artifacts.resolve import kept_chars, resolve, resolve_table
 from nextlong.recipe import Recipe
 from nextlong.sequences.token_chars import token_chars
 from nextlong.sequences.tokenizer import train_bpe
@@ -132,21 +133,11 @@ def test_meta_chunks_rebuild_the_document(run, texts):
         assert whole == texts[metas[0].source_id]
 
 
-def options(run):
-    return {
-        "corpus": run.corpus,
-        "tokens": finished.token_store(run.steps),
-        "special": finished.special_ids(run.steps),
-        "truncation": Truncation(run.steps["tokenizer"].file(".tokenchars.npy"), lambda: run.tokenizer),
-    }
-
-
 def test_blocks_do_not_show_in_what_comes_out(run, monkeypatch):
-    path = run.steps["compose"].files(".sequences.arrow")[0]
-    (whole,) = resolve(path, take=None, **options(run))
+    (whole,) = resolve(run.files, 0)
     monkeypatch.setattr(stage, "_FIRST_BLOCK_TOKENS", 1)
     monkeypatch.setattr(stage, "_BLOCK_TOKENS", 1)
-    blocks = list(resolve(path, take=None, **options(run)))
+    blocks = list(resolve(run.files, 0))
     assert len(blocks) == len(whole) > 1
     assert np.concatenate([block.input_ids for block in blocks]).tolist() == whole.input_ids.tolist()
     assert [block.sequence_ids[0] for block in blocks] == whole.sequence_ids
@@ -155,16 +146,12 @@ def test_blocks_do_not_show_in_what_comes_out(run, monkeypatch):
 
 
 def test_ids_and_domains_without_the_spans(run):
-    def never():
-        raise AssertionError("nothing of the text is needed")
-
-    path = run.steps["compose"].files(".sequences.arrow")[0]
-    (whole,) = resolve(path, take=None, **options(run))
-    with pa.ipc.open_file(str(path)) as reader:
+    (whole,) = resolve(run.files, 0)
+    with pa.ipc.open_file(str(run.files.sequences[0])) as reader:
         table = reader.read_all()
-    parts = options(run) | {"truncation": Truncation(Path("nowhere.npy"), never)}
+    files = replace(run.files, token_chars=Path("nowhere.npy"), tokenizer=Path("nowhere.json"))
     for wanted, domains in (("ids", [""] * len(whole)), ("domains", whole.domains)):
-        block = resolve_table(table, **parts, wanted=wanted)
+        block = resolve_table(table, files, wanted=wanted)
         assert block.input_ids.tolist() == whole.input_ids.tolist()
         assert block.chunk_ids.tolist() == whole.chunk_ids.tolist()
         assert block.domains == domains
@@ -172,12 +159,11 @@ def test_ids_and_domains_without_the_spans(run):
 
 
 def test_some_of_the_sequences(run):
-    path = run.steps["compose"].files(".sequences.arrow")[0]
-    (whole,) = resolve(path, take=None, **options(run))
-    (second,) = resolve(path, first=1, take=2, **options(run))
+    (whole,) = resolve(run.files, 0)
+    (second,) = resolve(run.files, 0, first=1, take=2)
     assert second.sequence_ids == whole.sequence_ids[1:2]
     assert second.input_ids.tolist() == whole.input_ids[700:1400].tolist()
-    assert list(resolve(path, take=0, **options(run))) == []
+    assert list(resolve(run.files, 0, take=0)) == []
 
 
 def test_texts_of_chunks_come_in_the_order_of_their_ids(run):

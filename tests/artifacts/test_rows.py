@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 
 import nextlong
 from nextlong import pipeline
-from nextlong.artifacts import finished
 from nextlong.artifacts.rows import Rows, epoch_order, rank_places, worker_part
 
 
@@ -25,8 +24,8 @@ def run(recipe_for, tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def rows(run):
-    index = finished.references(run.steps, run.sequences_per_part).read_index()
-    return Rows([finished.row_source(run.steps)], index=index[::-1], offsets=np.array([0, 1, 4, 12]))
+    index = run.files.read_index()
+    return Rows([run.files], index=index[::-1], offsets=np.array([0, 1, 4, 12]))
 
 
 def ids_of(rows, row):
@@ -58,7 +57,7 @@ def test_rows_travel_without_their_open_files(rows):
 
 
 def test_the_fingerprint_is_of_what_stands_where(run, rows):
-    index = finished.references(run.steps, run.sequences_per_part).read_index()
+    index = run.files.read_index()
     others = [
         Rows([], index=own, offsets=np.array(offsets))
         for own, offsets in [(index[::-1], [0, 1, 4, 12]), (index, [0, 1, 4, 12]), (index[::-1], [0, 1, 5, 12])]

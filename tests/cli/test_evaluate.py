@@ -44,6 +44,7 @@ def refused(capsys, *arguments):
         ),
         (["m", "--url", "localhost:8000"], "--url localhost:8000: give http://HOST:PORT/v1"),
         (["m", "--prompt-format", "messages"], "--prompt-format messages is for a server (--url)"),
+        (["m", "--tokenizer", "t.json"], "--tokenizer t.json is for a server (--url); m brings its own"),
         (["m", "--gpus", "2"], "--gpus 2 is for --engine vllm"),
     ],
 )

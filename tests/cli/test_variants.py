@@ -177,7 +177,7 @@ def test_a_run_with_set_leaves_run_dir_what_it_is_and_says_how_to_open_the_varia
     )
     assert facts["look"].strip() == f"nextlong peek {own}@sequences=3"
     assert record.find(own) == before
-    assert nextlong.Recipe.load(own / "recipe.yaml") == nextlong.open(own).recipe
+    assert nextlong.Recipe.load(own / "variants/base.yaml") == nextlong.open(own).recipe
     for command, shown in (("peek", "12 sequences"), ("stats", "12 sequences"), ("export", "12 rows")):
         assert shown in call(command, own)[1]
     assert (len(nextlong.open(own)), len(nextlong.open(f"{own}@sequences=3"))) == (12, 3)
@@ -201,11 +201,26 @@ def test_settings_that_change_no_data_make_no_variant(own, recipe, call):
 def test_a_recipe_that_changed_is_what_run_dir_opens_and_the_earlier_one_is_told(own, recipe, call):
     recipe.write_text(recipe.read_text().replace("target_tokens: 2048", "target_tokens: 1536"))
     told = " ".join(call("run", recipe)[1].split())
-    assert (
-        f"variant: target_tokens=1536, which {own} opens from now on, because the recipe has changed; {own}@base opens "
-        "the previous variant" in told
-    )
+    assert f"variant: target_tokens=1536, which {own} opens from now on; {own}@base opens what it opened before" in told
     assert nextlong.open(own).recipe.compose.target_tokens == 1536
+
+
+def test_another_name_for_the_same_settings_is_no_change_of_the_recipe(own, recipe, call):
+    told = " ".join(call("run", recipe, "--name", "named")[1].split())
+    assert f"variant: named, which {own} opens from now on; {own}@base opens what it opened before" in told
+    assert "changed" not in told
+
+
+def test_variants_with_earlier_keys_are_named_with_what_is_unknown(own, call):
+    path = own / "variants" / "short.json"
+    plain = json.loads(path.read_text())
+    plain["recipe"]["mine"]["fetch"] = plain["recipe"]["mine"].pop("candidates")
+    path.write_text(json.dumps(plain))
+    code, out, err = call("compare", f"{own}@*")
+    assert (code, out) == (2, "")
+    assert f"{own}@short was made by an earlier version of nextlong (unknown key 'mine.fetch' in {path})" in err
+    assert call("gc", own, "--drop", "short", "--yes")[0] == 0  # as the message says
+    assert call("compare", f"{own}@*")[0] == 0
 
 
 def test_where_a_recipe_never_ran_without_set_run_dir_is_refused_with_the_variants(recipe_for, tmp_path, call):
@@ -299,7 +314,7 @@ def test_gc_drops_variants_and_what_they_alone_need(own, call):
     run = nextlong.open(own)
     assert (run.variant.name, run.other_variants(), len(run)) == ("base", [], 12)
     assert folders(own) == set(run.variant.steps.values())
-    assert nextlong.Recipe.load(own / "recipe.yaml") == run.recipe
+    assert nextlong.Recipe.load(own / "variants/base.yaml") == run.recipe
 
 
 def test_gc_keeps_exports_and_mixes_of_a_variant_that_stays(own, call):
@@ -384,6 +399,16 @@ def test_killed_while_it_cleans_up_every_listed_variant_is_whole(own, call):
 # a sweep
 
 
+def test_every_variant_keeps_a_recipe_that_runs_with_other_settings(own, recipe, call):
+    assert call("run", recipe, "--set", "compose.sequences=2", "--name", "few")[0] == 0
+    variant = nextlong.open(f"{own}@few").variant
+    assert call("run", variant.recipe_file, "--set", "compose.position=tail")[0] == 0
+    made = nextlong.open(f"{own}@position=tail").recipe.compose
+    assert (made.sequences, made.position) == (2, "tail")
+    assert call("gc", own, "--drop", "few", "--yes")[0] == 0
+    assert not variant.recipe_file.exists()
+
+
 def test_a_sweep_that_is_killed_leaves_the_run_that_stood(own, recipe_for, tmp_path):
     (tmp_path / "r.yaml").write_text(recipe_for(own).dump())
     before = nextlong.open(own).variant
@@ -391,7 +416,7 @@ def test_a_sweep_that_is_killed_leaves_the_run_that_stood(own, recipe_for, tmp_p
     kill_at(["sweep", tmp_path / "r.yaml", *over], "*/variants/position=tail,target_tokens=768.json")
     assert (own / "variants" / "position=tail,target_tokens=512.json").exists()
     assert nextlong.open(own).variant == before
-    assert nextlong.Recipe.load(own / "recipe.yaml") == nextlong.open(own).recipe
+    assert nextlong.Recipe.load(own / "variants/base.yaml") == nextlong.open(own).recipe
 
 
 def test_a_run_under_pipeline_alone_records_its_variant(recipe_for, tmp_path):

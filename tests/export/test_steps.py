@@ -14,7 +14,7 @@ from nextlong import pipeline, schemas
 from nextlong.errors import NextlongError, PluginError
 from nextlong.export import steps
 from nextlong.export.formats.base import Options, format_of
-from nextlong.export.steps import _Origin, _read_rows, _shard_bounds
+from nextlong.export.steps import _read_rows, _shard_bounds
 from nextlong.runs import export as runs_export
 
 
@@ -76,7 +76,7 @@ def runs(shared_run, shorter_run):
 
 
 def test_small_blocks_give_the_rows_that_large_ones_give(runs, monkeypatch):
-    index, origins = index_of(*runs), [_Origin.of(run.steps) for run in runs]
+    index, origins = index_of(*runs), [run.files for run in runs]
     offsets = np.array([0, 2, 3, 7, len(index)])
 
     def rows():
@@ -94,9 +94,7 @@ def test_small_blocks_give_the_rows_that_large_ones_give(runs, monkeypatch):
 
 def test_rows_of_two_runs_hold_the_sequences_of_both(runs):
     index = index_of(*runs)
-    ((block, texts),) = _read_rows(
-        index, np.arange(len(index) + 1), [_Origin.of(run.steps) for run in runs], wanted="spans"
-    )
+    ((block, texts),) = _read_rows(index, np.arange(len(index) + 1), [run.files for run in runs], wanted="spans")
     assert texts == []
     of_runs = [[sequence.input_ids.tolist() for sequence in run.sequences()] for run in runs]
     left = [iter(own) for own in of_runs]
@@ -115,7 +113,7 @@ def test_a_format_that_returns_no_result_is_named(runs, tmp_path, monkeypatch):
             rows=(0, 2),
             index=tmp_path / "index.npy",
             offsets=tmp_path / "offsets.npy",
-            origins=[_Origin.of(runs[0].steps)],
+            origins=[runs[0].files],
             options=options(1),
         )
 

@@ -1,6 +1,11 @@
-"""OLMo-core: its data sets and its document sources read the token files and the places of their documents."""
+"""OLMo-core: its data sets and its document sources read our token files, and it trains on what `train --emit olmo` writes."""
 
+import importlib.util
+import json
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import numpy as np
@@ -13,6 +18,7 @@ from random_rows import documents_of, ended, options, random_blocks
 pytestmark = [pytest.mark.readers, pytest.mark.filterwarnings("ignore")]  # not ours to mend
 
 EOS = 0
+CONFIGS = Path(os.environ.get("READER_CONFIGS", ""))
 PAGE = Path(__file__).parents[2] / "docs" / "train" / "olmo.md"
 
 
@@ -112,3 +118,76 @@ def test_the_configuration_of_the_page_reads_an_export(data, folder, reference, 
     dataset = names["dataset"].build()
     dataset.prepare()
     assert [dataset[number]["input_ids"].tolist() for number in range(len(dataset))] == documents
+
+
+def emitted(name):
+    """Return the emitted `train.py` as a module, and the config that it reads."""
+    spec = importlib.util.spec_from_file_location("emitted_train", CONFIGS / name / "train.py")
+    module = importlib.util.module_from_spec(spec)
+    sys.modules[spec.name] = module  # dataclasses look their annotations up
+    spec.loader.exec_module(module)
+    return module.Training, json.loads((CONFIGS / name / "olmo.json").read_text())
+
+
+def test_it_knows_every_key_of_an_emitted_config():
+    training, plain = emitted("olmo")
+    config = training.from_dict(plain)
+    assert config.model.num_params == sum(
+        [2 * 512 * 4096, 4096, 32 * (2 * 4096**2 + 2 * 4096 * 1024 + 3 * 4096 * 14336 + 2 * 4096)]
+    )
+    module, rope = config.train_module, config.model.block.sequence_mixer.rope
+    assert (rope.theta, rope.scaling, config.dataset.sequence_length) == (200_000_000, None, 2048)
+    assert (module.cp_config.degree, module.max_grad_norm, config.data_loader.global_batch_size) == (4, 1.0, 393_216)
+    assert (module.optim.betas, module.optim.weight_decay) == ((0.9, 0.95), 0.1)
+    assert module.optim.group_overrides[0].opts == {"weight_decay": 0.0}
+    assert (config.trainer.max_duration.value, config.trainer.load_strategy) == (1000, "always")
+    for section in ([], ["model"], ["dataset"], ["train_module", "optim"], ["trainer"]):
+        broken = json.loads(json.dumps(plain))
+        place = broken
+        for key in section:
+            place = place[key]
+        place["no_key"] = 1
+        with pytest.raises(Exception, match="no_key"):
+            training.from_dict(broken)
+
+
+@pytest.mark.parametrize("step", [1, 100, 200, 201, 600, 1000])
+@pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
+def test_its_learning_rates_are_ours(schedule, step):
+    from nextlong.train.device import learning_rate
+    from nextlong.train.recipe import Training
+
+    training, plain = emitted("olmo")
+    name = {"cosine": "CosWithWarmup", "linear": "LinearWithWarmup", "constant": "ConstantWithWarmup"}[schedule]
+    least = {} if schedule == "constant" else {"alpha_f": 0.1}
+    plain["train_module"]["scheduler"] = {"_CLASS_": f"olmo_core.optim.{name}", "warmup": 200, **least}
+    theirs = training.from_dict(plain).train_module.scheduler.get_lr(4e-5, step, 1000)
+    ours = Training(steps=1000, warmup_steps=200, lr=4e-5, schedule=schedule, min_lr_ratio=0.1)
+    assert theirs == pytest.approx(learning_rate(step, ours))
+
+
+def test_it_trains_on_what_is_emitted():
+    """Two processes that share each row start at the loss of the source model with the recipe's RoPE base."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
+    folder = CONFIGS / "olmo-tiny"
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": ""}
+    subprocess.run([sys.executable, "train.py", "convert"], cwd=folder, env=environment, check=True)
+    two = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", "train.py"]
+    log = subprocess.run(two, cwd=folder, env=environment, check=True, capture_output=True, text=True)
+    (loss,) = re.findall(r"train/CE loss=([0-9.]+)", log.stdout + log.stderr)
+    assert (folder / "out" / "step2" / "model_and_optim").is_dir()
+    ids = np.concatenate([np.fromfile(path, "<u2") for path in sorted((folder / "data").glob("*.npy"))])
+    rows = torch.from_numpy(ids.astype(np.int64)).view(-1, 2048)
+    assert rows.numel() == json.loads((folder / "olmo.json").read_text())["data_loader"]["global_batch_size"]
+
+    def source_loss(base):
+        config = AutoConfig.from_pretrained(CONFIGS / "tiny")
+        config.rope_parameters["rope_theta"] = base
+        model = AutoModelForCausalLM.from_pretrained(CONFIGS / "tiny", config=config)
+        with torch.no_grad():
+            return float(np.mean([float(model(input_ids=row[None], labels=row[None]).loss) for row in rows]))
+
+    expected, other = source_loss(2e8), source_loss(1e4)
+    assert abs(float(loss) - expected) < 0.2 * abs(other - expected)

@@ -3,7 +3,7 @@
 import pytest
 from pydantic import ValidationError
 
-from nextlong.recipe.encoder import Encoder
+from nextlong.recipe.recipe import Encoder
 from nextlong.retrieval.encoders.lsa import LsaOptions
 from nextlong.retrieval.encoders.openai import OpenAIOptions
 from nextlong.retrieval.encoders.sentence_transformers import SentenceTransformersOptions

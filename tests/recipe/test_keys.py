@@ -12,8 +12,8 @@ from nextlong.errors import RecipeError
 from nextlong.plugins import ENCODERS
 from nextlong.reading.listing import input_files
 from nextlong.recipe import Recipe, Section
-from nextlong.recipe.encoder import encoder_with
 from nextlong.recipe.keys import NEGATIVES, NegativesName, Search, operational_keys, read_length
+from nextlong.recipe.recipe import encoder_with
 
 MODEL = "encoder.model=sentence-transformers:some/model"
 SERVER = "encoder.model=openai:some-model"

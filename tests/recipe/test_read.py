@@ -7,7 +7,7 @@ import pytest
 
 from nextlong.errors import RecipeError
 from nextlong.recipe import Recipe
-from nextlong.recipe.read import preset, preset_path
+from nextlong.recipe.text import preset, preset_path
 
 PLAIN = "run_dir: r\ningest: {sources: [{path: a, name: first}]}\ntokenizer: gpt2\n"
 

@@ -10,8 +10,8 @@ from nextlong.errors import RecipeError
 from nextlong.plugins import ENCODERS, METHODS
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import options_class
-from nextlong.recipe.read import preset
 from nextlong.recipe.template import commented, short
+from nextlong.recipe.text import preset
 from nextlong.retrieval.encoders.lsa import LsaOptions
 
 

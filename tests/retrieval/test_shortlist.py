@@ -10,7 +10,7 @@ from counted import counts_of, total
 from nextlong import pipeline
 from nextlong.artifacts.lookup import iter_chunk_texts
 from nextlong.errors import RecipeError
-from nextlong.retrieval.near_duplicates.words import hash_words
+from nextlong.retrieval.near_duplicates.shingles import hash_words
 from nextlong.retrieval.sample import read_queries
 from nextlong.retrieval.shortlist import CONTROL, SHORTLISTED, describe_shortlist, judge_shortlist
 

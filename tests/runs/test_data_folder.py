@@ -21,7 +21,7 @@ from nextlong.engine import store
 from nextlong.export.publish import ExportFile
 from nextlong.runs import data_folder
 from nextlong.runs import export as runs_export
-from nextlong.verify import delivered
+from nextlong.verify import files as delivered
 from nextlong.verify.files import check_files
 from nextlong.verify.run_files import RunFiles
 

@@ -8,9 +8,9 @@ import pytest
 
 from arrow_files import write_arrow
 from nextlong import schemas
-from nextlong.artifacts.resolve import CorpusFiles
+from nextlong.artifacts.finished import CorpusFiles
+from nextlong.artifacts.lookup import TokenStore
 from nextlong.artifacts.results import ComposeResult
-from nextlong.artifacts.tokens import TokenStore
 from nextlong.retrieval.near_duplicates.shingles import ShingleStore, shingles
 from nextlong.schemas import EOS, META, NEGATIVE, SEPARATOR, DropReason, Layout
 from nextlong.sequences.compose import Composed, _compose_drafts, _ComposeInputs, _TextCutter, compose

@@ -7,7 +7,8 @@ from hypothesis import strategies as st
 from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_tokenizers, processors, trainers
 
 from larger_cases import thorough
-from nextlong.sequences.encode import TextEncoder, _trial_texts, chars_before_loading, read_tokenizer
+from nextlong.artifacts.finished import read_tokenizer
+from nextlong.sequences.encode import TextEncoder, _trial_texts, chars_before_loading
 from nextlong.sequences.tokenizer import _LLAMA3_PATTERN
 
 TRAINING_TEXT = [

@@ -15,6 +15,7 @@ from tokenizers import models, pre_tokenizers
 
 from counted import total
 from nextlong import pipeline, schemas
+from nextlong.artifacts.finished import read_tokenizer
 from nextlong.artifacts.lookup import iter_chunk_texts
 from nextlong.artifacts.results import TokensResult
 from nextlong.corpus.chunk import _chunk_shard
@@ -23,7 +24,7 @@ from nextlong.engine.step import Artifact, Step
 from nextlong.errors import RunError
 from nextlong.sequences import encode
 from nextlong.sequences import tokenize as stage
-from nextlong.sequences.encode import TextEncoder, read_tokenizer
+from nextlong.sequences.encode import TextEncoder
 from nextlong.sequences.tokenize import Wanted, _list_referenced_chunks, _tokenize_shards, tokens_step
 from nextlong.sequences.tokenizer import train_bpe
 

@@ -15,12 +15,12 @@ import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
 from nextlong import recipe, schemas
+from nextlong.artifacts.finished import read_tokenizer
 from nextlong.artifacts.results import TokenizerResult
 from nextlong.corpus.chunk import _chunk_shard
 from nextlong.engine.step import Step
 from nextlong.errors import CorpusError, TokenizerError
 from nextlong.sequences import tokenizer as stage
-from nextlong.sequences.encode import read_tokenizer
 from nextlong.sequences.token_chars import token_chars
 from nextlong.sequences.tokenizer import (
     Ends,

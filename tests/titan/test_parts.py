@@ -85,33 +85,12 @@ def test_every_size_is_the_configs():
     assert {norm.eps for norm in model.modules() if isinstance(norm, RMSNorm)} == {1e-3}
 
 
-@pytest.mark.parametrize(
-    ("changes", "told"),
-    [
-        ({"attention_bias": True}, "attention_bias=True"),
-        ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
-        ({"head_dim": 32}, "head_dim=32"),
-        (
-            {"rope_parameters": {"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4}},
-            "set model.rope_scaling=replace",
-        ),
-    ],
-)
-def test_what_torchtitans_llama_cannot_express(changes, told):
-    from nextlong.train.titan.config import check_llama
+def test_rope_scaling_that_torchtitan_does_not_have():
+    from nextlong.train.titan.config import llama_spec
 
-    check_llama(llama_config(), path="here")
-    with pytest.raises(RecipeError, match=told):
-        check_llama(llama_config(**changes), path="here")
-
-
-def test_another_architecture_is_refused():
-    from transformers import Qwen3Config
-
-    from nextlong.train.titan.config import check_llama
-
-    with pytest.raises(RecipeError, match="is a qwen3; the engine torchtitan trains llama and mistral"):
-        check_llama(Qwen3Config(), path="here")
+    scaled = llama_config(rope_parameters={"rope_type": "linear", "factor": 2.0, "rope_theta": 1e4})
+    with pytest.raises(RecipeError, match=r"RoPE scaling linear.*set model\.rope_scaling=replace"):
+        llama_spec(scaled, row_tokens=256, float8=False)
 
 
 def test_an_old_torch_is_named(monkeypatch):

@@ -1,18 +1,22 @@
 """No key of a recipe is dropped silently by an emitter: it is in the emitted files, or it is refused."""
 
 import argparse
+import importlib.util
 import json
 import shlex
 import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 import yaml
 
 from llama_config import LLAMA
+from nextlong import pipeline
 from nextlong.errors import RecipeError
 from nextlong.plugins import TRAINERS
-from nextlong.train.emit import _DATA_KEYS, Settings, Trainer, emit
+from nextlong.runs.run import Run
+from nextlong.train.emit import Settings, Trainer, emit
 from nextlong.train.presets import recipe_from
 from nextlong.train.recipe import TrainRecipe, check_supported, leaves
 
@@ -36,11 +40,12 @@ def recipe(ended_run, tmp_path):
 
 
 EVERY = TRAINERS.declarations(Trainer)
+ALONE = {"trl": ("hardware.ranks_per_row=1",)}  # it has no context parallelism
 
 
 @pytest.mark.parametrize("name", EVERY)
 def test_scripts_are_well_formed_and_data_lies_beside(recipe, quiet, tmp_path, name):
-    emit(recipe(), name, tmp_path / name, quiet)
+    emit(recipe(*ALONE.get(name, ())), name, tmp_path / name, quiet)
     subprocess.run(["bash", "-n", tmp_path / name / "launch.sh"], check=True)
     assert list((tmp_path / name / "data").rglob("*.*"))
     assert (tmp_path / name / "launch.sh").stat().st_mode & 0o111
@@ -82,8 +87,8 @@ OTHER = {  # another value of each key that may differ
 
 
 def text_of(recipe, name, folder):
-    check_supported(recipe, {**_DATA_KEYS, **EVERY[name].keys}, trainer=name, advice="")
-    settings = Settings(recipe=recipe, folder=folder, sequence_tokens=2048, row_tokens=2048)
+    check_supported(recipe, EVERY[name].keys, trainer=name, advice="")
+    settings = Settings(recipe=recipe, folder=folder, sequence_tokens=2048, row_tokens=2048, tokens=1)
     return EVERY[name].files(settings)
 
 
@@ -109,7 +114,8 @@ def test_another_value_stands_here_for_each_key(recipe):
 @pytest.mark.parametrize("name", EVERY)
 @pytest.mark.parametrize("key", sorted(set(OTHER) - {"model.rope_scaling"}))  # for a model that has one: test_facts.py
 def test_a_key_is_emitted_or_refused(recipe, tmp_path, name, key):
-    before, after = text_of(recipe(), name, tmp_path), with_key(recipe(), key, OTHER[key])
+    made = recipe(*ALONE.get(name, ()))
+    before, after = text_of(made, name, tmp_path), with_key(made, key, OTHER[key])
     try:
         text = text_of(after, name, tmp_path)
     except RecipeError as error:
@@ -120,7 +126,7 @@ def test_a_key_is_emitted_or_refused(recipe, tmp_path, name, key):
 @pytest.mark.parametrize(
     ("overrides", "name", "told"),
     [
-        ((), "deepspeed", "--emit 'deepspeed' is not known; choose from axolotl, prolong, megatron"),
+        ((), "deepspeed", "--emit 'deepspeed' is not known; choose from axolotl, prolong, megatron, trl, olmo"),
         ((), "torchtitan", "torchtitan is an engine: --engine torchtitan"),
         (("attention=document",), "prolong", r"does not support attention=document \(only sequence\)"),
         (
@@ -144,6 +150,21 @@ def test_a_key_is_emitted_or_refused(recipe, tmp_path, name, key):
             "16 devices, 4 a row, cannot share 2 rows a step, 1 at once, evenly",
         ),
         (("attention=row", "data.pack=8192"), "axolotl", r"does not support attention=row \(only sequence\)"),
+        (("attention=row", "data.pack=8192"), "prolong", r"does not support attention=row \(only sequence\)"),
+        (("training.precision=fp32",), "axolotl", r"training.precision=fp32 \(only bf16\)"),
+        (("data.pack=8192",), "olmo", r"--emit olmo does not support data.pack=8192 \(only null\)"),
+        (
+            ("data.pack=7168",),
+            "megatron",
+            "sequences of 2,048 to 2,048 tokens: megatron reads all sequences as one stream",
+        ),
+        (("hardware.ranks_per_row=16",), "olmo", "divides the 8 key-value heads of the model by the ranks"),
+        (("hardware.ranks_per_row=4",), "trl", r"hardware.ranks_per_row=4 \(only 1\)"),
+        (
+            ("hardware.ranks_per_row=1", "training.min_lr_ratio=0.1", "training.schedule=linear"),
+            "trl",
+            "--emit trl does not support",
+        ),
         (("data.runs=[]", "data.parquet=[rows]"), "prolong", "exports finished runs"),
         (("model.path=null", "model.scratch={}"), "prolong", r"set model\.path instead of model\.scratch"),
     ],
@@ -151,6 +172,53 @@ def test_a_key_is_emitted_or_refused(recipe, tmp_path, name, key):
 def test_what_a_trainer_cannot_do(recipe, quiet, tmp_path, overrides, name, told):
     with pytest.raises(RecipeError, match=told):
         emit(recipe(*overrides), name, tmp_path / "x", quiet)
+
+
+@pytest.mark.parametrize("name", ["megatron", "olmo"])
+@pytest.mark.parametrize(
+    ("changes", "told"),
+    [
+        ({"model_type": "qwen3"}, "is a qwen3; --emit {} trains llama and mistral"),
+        ({"attention_bias": True}, "has attention_bias=True, which --emit {} does not support"),
+        ({"hidden_act": "gelu"}, "hidden_act='gelu'"),
+        ({"head_dim": 32}, "head_dim=32"),
+    ],
+)
+def test_a_model_that_the_trainers_llama_computes_differently(recipe, quiet, tmp_path, name, changes, told):
+    made = recipe()
+    (tmp_path / "llama" / "config.json").write_text(json.dumps({**LLAMA, **changes}))
+    with pytest.raises(RecipeError, match=told.format(name)):
+        emit(made, name, tmp_path / name, quiet)
+
+
+@pytest.mark.parametrize("name", ["axolotl", "prolong"])
+def test_a_row_of_one_sequence_attends_to_itself_under_either_mask(recipe, quiet, tmp_path, name):
+    for attention in ("sequence", "row"):
+        emit(recipe(f"attention={attention}"), name, tmp_path / name / attention, quiet)
+    one, other = (
+        {
+            path.name: path.read_text().replace(str(path.parent), "")
+            for path in (tmp_path / name / attention).glob("*.*")
+        }
+        for attention in ("sequence", "row")
+    )
+    assert one == other
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_sequences_of_several_lengths(recipe_for, recipe, ended_run, quiet, tmp_path, name):
+    """A Megatron or OLMo-core that cuts one stream at equal distances would cut through sequences."""
+    runs = [str(ended_run), str(tmp_path / "short")]
+    pipeline.run(recipe_for(Path(runs[1]), "tokenizer.eos=<|endoftext|>", "compose.target_tokens=1024"))
+    made = recipe(f"data.runs={json.dumps(runs)}", *ALONE.get(name, ()))
+    with pytest.raises(RecipeError, match="sequences of 1,024 to 2,048 tokens, so rows would differ in length"):
+        emit(made, name, tmp_path / name, quiet)
+    packed = recipe(f"data.runs={json.dumps(runs)}", "data.pack=4096", *ALONE.get(name, ()))
+    if name in ("megatron", "olmo"):
+        with pytest.raises(RecipeError, match="cuts it at multiples of the row|does not support data.pack"):
+            emit(packed, name, tmp_path / name, quiet)
+    else:
+        emit(packed, name, tmp_path / name, quiet)
 
 
 LLAMA3_SCALING = {
@@ -171,6 +239,10 @@ def test_the_scaling_of_the_source_model_is_kept(recipe, quiet, tmp_path):
     assert config["model_config"]["rope_parameters"] == {**LLAMA3_SCALING, "rope_theta": 200_000_000.0}
     emit(made, "megatron", tmp_path / "m", quiet)
     assert "--use-rope-scaling --rope-scaling-factor 8.0" in (tmp_path / "m" / "launch.sh").read_text()
+    emit(made, "olmo", tmp_path / "o", quiet)
+    mixer = json.loads((tmp_path / "o" / "olmo.json").read_text())["model"]["block"]["sequence_mixer"]
+    scaling = {"factor": 8.0, "low_freq_proportion": 0.0, "high_freq_proportion": 0.25, "old_context_len": 8192}
+    assert mixer["rope"]["scaling"] == {"_CLASS_": "olmo_core.nn.rope.StepwiseRoPEScalingConfig", **scaling}
     with pytest.raises(RecipeError, match="ProLong computes RoPE from its base alone"):
         emit(made, "prolong", tmp_path / "p", quiet)
     rescale(tmp_path, high_freq_factor=8.0)
@@ -312,3 +384,78 @@ def test_prolong_arguments(emitted, overrides):
     assert (given["learning_rate"], given["adam_beta2"], given["max_steps"]) == (4e-5, 0.95, 1000)
     assert given["bf16"]
     assert given["gradient_checkpointing"]
+
+
+def test_olmo(emitted):
+    made = emitted("olmo", "data.validation=0.3", "training.schedule=linear", "training.min_lr_ratio=0.1")
+    config = json.loads((made / "olmo.json").read_text())
+    assert config["dataset"]["paths"] == [str(made / "data" / "train" / "*.npy")]
+    assert (config["dataset"]["dtype"], config["dataset"]["sequence_length"]) == ("uint16", 2048)
+    assert config["train_module"]["scheduler"]["alpha_f"] == 0.1
+    assert config["data_loader"]["global_batch_size"] == 65_536
+
+
+needs_trl = pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="trl is not installed")
+
+
+@pytest.mark.heavy
+@pytest.mark.filterwarnings("ignore")  # not ours to mend
+@needs_trl
+def test_trl_knows_every_key(emitted):
+    from trl import DatasetMixtureConfig, ModelConfig, ScriptArguments, SFTConfig, TrlParser
+
+    made = emitted(
+        "trl",
+        "hardware.ranks_per_row=1",
+        "data.validation=0.3",
+        "data.pack=8192",
+        "training.tokens_per_step=131072",
+        "training.min_lr_ratio=0.1",
+    )
+    parser = TrlParser((ScriptArguments, SFTConfig, ModelConfig, DatasetMixtureConfig))
+    cpu = ["--use_cpu", "true", "--bf16", "false", "--fsdp_config", "{}", "--fsdp", ""]
+    script, sft, model, _ = parser.parse_args_and_config(
+        ["--config", str(made / "trl.yaml"), *cpu]
+    )  # refuses unknown keys
+    assert (script.dataset_test_split, sft.eval_steps, sft.max_length) == ("validation", 50, None)
+    assert (sft.padding_free, sft.max_steps, sft.warmup_steps, sft.learning_rate) == (True, 1000, 200, 4e-5)
+    assert (sft.lr_scheduler_type, sft.lr_scheduler_kwargs) == ("cosine_with_min_lr", {"min_lr_rate": 0.1})
+    assert sft.model_init_kwargs["rope_parameters"] == {"rope_type": "default", "rope_theta": 200_000_000.0}
+    assert model.attn_implementation == "flash_attention_2"
+    plain = yaml.safe_load((made / "trl.yaml").read_text())
+    assert plain["fsdp_config"]["activation_checkpointing"]
+    assert not plain["gradient_checkpointing"]
+
+
+@pytest.mark.heavy
+@pytest.mark.filterwarnings("ignore")  # not ours to mend
+@needs_trl
+def test_trl_trains_on_what_is_emitted(train_recipe, ended_run, llama, quiet, tmp_path):
+    """Each step reads all rows, so that its loss does not depend on their order."""
+    from transformers import AutoTokenizer
+
+    from nextlong.train import loop
+    from nextlong.train.metrics import read
+
+    tokenizer = AutoTokenizer.from_pretrained(llama)
+    tokenizer.eos_token = "<|endoftext|>"
+    tokenizer.save_pretrained(llama)
+    rows = len(Run(ended_run))
+    keys = {"data.runs": [str(ended_run)], "data.validation": 0.0, "model.scratch": None, "model.path": llama}
+    keys |= {
+        "training.tokens_per_step": rows * 2048,
+        "training.steps": 3,
+        "training.warmup_steps": 0,
+        "training.lr": 0.003,
+    }
+    keys |= {"training.schedule": "constant", "model.rope_base": 5e5, "held_out.every_steps": 50, "held_out.rows": 16}
+    ours = train_recipe(keys, out="ours")
+    loop.train(ours, quiet)
+    bf16 = ours.training.model_copy(update={"precision": "bf16"})
+    emit(ours.model_copy(update={"training": bf16}), "trl", tmp_path / "trl", quiet)
+    cpu = ["--use_cpu", "true", "--bf16", "false", "--attn_implementation", "sdpa", "--padding_free", "false"]
+    command = [sys.executable, "-m", "trl.scripts.sft", "--config", "trl.yaml", *cpu]
+    subprocess.run(command, cwd=tmp_path / "trl", check=True, capture_output=True)
+    (state,) = (tmp_path / "trl" / "out").glob("checkpoint-3/trainer_state.json")
+    theirs = [step["loss"] for step in json.loads(state.read_text())["log_history"] if "loss" in step]
+    assert theirs == pytest.approx([step["loss"] for step in read(Path(ours.out) / "metrics.jsonl")], abs=1e-4)

@@ -10,9 +10,9 @@ from hypothesis import strategies as st
 
 import plain_rule
 from invented import GAPS, SCRIPTS, Corpus
-from nextlong.retrieval.near_duplicates.words import hash_words, ngrams
-from nextlong.verify import repeats
-from nextlong.verify.repeats import ComparedTexts, _runs_of, words_of
+from nextlong.retrieval.near_duplicates.shingles import hash_words, ngrams
+from nextlong.verify import near_duplicates as repeats
+from nextlong.verify.near_duplicates import ComparedTexts, _runs_of, words_of
 
 
 @pytest.fixture(scope="module", params=[1, 50, repeats._ROWS_AT_ONCE])

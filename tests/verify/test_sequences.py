@@ -24,6 +24,7 @@ def run_of(layout=Layout.CONCATENATED, target_tokens=21, special=None):
         layout=layout,
         negatives=NEGATIVES["top"],
         extra_tokens=0,
+        is_exact=layout == Layout.EXTENDED,
         setting=lambda section, key, default=None: settings.get((section, key), default),
         special_ids=special or {SEPARATOR: [9], BOS: [], EOS: []},
     )

@@ -13,11 +13,11 @@ from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre
 
 from damage import breaches, change_array, chunk_name, files, first_sequence, outcomes, rehash
 from nextlong.cli.main import main
-from nextlong.schemas import META, NEGATIVE, NO_CHUNK, ROW_MASK, SEPARATOR, SHARD_BITS, Layout
+from nextlong.schemas import META, NEGATIVE, NO_CHUNK, ROW_MASK, SEPARATOR, SHARD_BITS
 from nextlong.sequences.tokenizer import train_bpe
-from nextlong.verify import tokens
+from nextlong.verify import corpus as tokens
 from nextlong.verify.outcome import CheckOutcome
-from nextlong.verify.tokens import Tokenized, _cut_problems
+from nextlong.verify.sequences import Tokenized, _cut_problems
 
 
 @pytest.fixture
@@ -162,9 +162,9 @@ def test_texts_that_the_two_class_differently_go_to_the_reference():
     texts = ["plain", "", "long \u017f", "kelvin \u212a", "\u180e"]
     stored = [np.array(tokenizer.encode(text).ids, np.uint32) for text in texts]
     chunks = tokens._TokenizedChunks([*range(5)], texts, stored)
-    assert tokens.differs(fast, chunks).tolist() == [False, False, True, True, True]
+    assert tokens._differs(fast, chunks).tolist() == [False, False, True, True, True]
     stored[0][0] += 1
-    assert tokens.differs(fast, chunks).tolist() == [True, False, True, True, True]
+    assert tokens._differs(fast, chunks).tolist() == [True, False, True, True, True]
 
 
 def byte_level(*, normalizer=None):
@@ -212,7 +212,7 @@ TEXT = "日本\nab"  # three tokens each of the first two characters, then one e
 
 
 RUN = SimpleNamespace(
-    layout=Layout.EXTENDED,
+    is_exact=True,
     setting=lambda section, key, default=None: default,
     special_ids={SEPARATOR: [9]},
     tokenizer=train_bpe([], vocab_size=257),

@@ -1,10 +1,12 @@
-"""Finished: the artifacts of a finished run, as the objects that reading it needs."""
+"""Finished: the files that the sequences of a finished run refer to: text, tokens, tokenizer, and the ids between chunks."""
 
 from __future__ import annotations
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import TYPE_CHECKING, Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -12,26 +14,99 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.lookup import Column, opened
-from nextlong.artifacts.resolve import CorpusFiles, SpecialIds
+from nextlong.artifacts.lookup import Column, TokenStore, iter_chunk_texts, opened
 from nextlong.artifacts.results import ComposeResult, TokenizerResult
-from nextlong.artifacts.rows import RowSource
-from nextlong.artifacts.tokens import TokenStore
 from nextlong.engine.step import Artifact, Artifacts
 from nextlong.schemas import SEQUENCE_INDEX
 
+if TYPE_CHECKING:
+    from tokenizers import Tokenizer
 
-class References(NamedTuple):
-    """Where the references of one run lie: SEQUENCES files, how many of each to take, and, one file a shard, CHUNKS and hashes.
 
-    `corpus` is equal for runs whose chunk ids mean the same chunks.
+@dataclass(frozen=True)
+class CorpusFiles:
+    """Where the text lies: DOCUMENTS and CHUNKS, one file a shard, in shard order."""
+
+    documents: tuple[Path, ...]
+    chunks: tuple[Path, ...]
+
+    def texts(self, chunk_ids: NDArray[np.int64]) -> NDArray[np.object_]:
+        """Return the text of each chunk, shape (n,)."""
+        if not len(chunk_ids):
+            return np.empty(0, object)
+
+        def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[np.object_]]:
+            texts = [
+                text
+                for batch in iter_chunk_texts(self.documents[shard], self.chunks[shard], rows)
+                for text in batch.texts
+            ]
+            column = np.empty(len(texts), object)
+            column[:] = texts
+            return [column]
+
+        return lookup.by_shard(chunk_ids, load)[0]
+
+
+@dataclass(frozen=True)
+class SpecialIds:
+    """The token ids of what stands between chunks."""
+
+    separator: tuple[int, ...] = ()
+    bos: tuple[int, ...] = ()
+    eos: tuple[int, ...] = ()
+
+    def by_role(self) -> dict[int, NDArray[np.int32]]:
+        """Return the ids of each role that is no chunk."""
+        named = {schemas.SEPARATOR: self.separator, schemas.BOS: self.bos, schemas.EOS: self.eos}
+        return {role: np.array(ids, np.int32) for role, ids in named.items()}
+
+    def copy_into(
+        self, target: NDArray[Any], *, roles: NDArray[np.int8], at: NDArray[np.int64], lengths: NDArray[np.int64]
+    ) -> None:
+        """Write the first `lengths[j]` ids of each span's role to `target[at[j]:]`; spans of chunks are passed over."""
+        for role, ids in self.by_role().items():
+            spans = np.flatnonzero(roles == role)
+            for number, token in enumerate(ids):
+                target[at[spans[lengths[spans] > number]] + number] = token
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFiles:
+    """The SEQUENCES files of a finished run, how many sequences of each are its data set, and what these refer to.
+
+    CHUNKS and hashes have one file a shard. `corpus_id` is equal for runs whose chunk ids mean the same chunks; `special_texts`
+    are what stands between chunks, by role.
     """
 
     sequences: tuple[Path, ...]
     take: tuple[int, ...]
-    chunks: tuple[Path, ...]
+    corpus: CorpusFiles
+    corpus_id: str
     hashes: tuple[Path, ...]
-    corpus: Hashable
+    tokens: TokenStore
+    special: SpecialIds
+    special_texts: dict[int, str]
+    tokenizer: Path
+    token_chars: Path  # TOKEN_CHARS, which say how much of its text a cut chunk keeps
+
+    @classmethod
+    def of(cls, done: Artifacts, take: Sequence[int]) -> RunFiles:
+        """Return the files of finished steps, of whose SEQUENCES the first `take[i]` of file i are the data set."""
+        tokenizer = done["tokenizer"]
+        roles = (schemas.SEPARATOR, schemas.BOS, schemas.EOS)
+        return cls(
+            sequences=tuple(sequence_files(done)),
+            take=tuple(take),
+            corpus=corpus(done),
+            corpus_id=chunks_of(done).manifest["fingerprint"],
+            hashes=tuple(done["ingest"].files(".hashes.npy")),
+            tokens=token_store(done),
+            special=special_ids(done),
+            special_texts=dict(zip(roles, tokenizer.result(TokenizerResult).special_texts, strict=True)),
+            tokenizer=tokenizer.file(".tokenizer.json"),
+            token_chars=tokenizer.file(".tokenchars.npy"),
+        )
 
     def read_index(self, *, run: int = 0) -> NDArray[Any]:
         """Return the SEQUENCE_INDEX of the run, in draw order, as number `run` of several."""
@@ -63,8 +138,27 @@ class References(NamedTuple):
         def load(shard: int, rows: NDArray[np.int64]) -> list[Column]:
             return [opened(self.hashes[shard])[rows]]
 
-        hashes: NDArray[np.uint64] = lookup.by_shard(lookup.documents_of(chunk_ids, self.chunks), load)[0]
+        hashes: NDArray[np.uint64] = lookup.by_shard(lookup.documents_of(chunk_ids, self.corpus.chunks), load)[0]
         return hashes
+
+
+@lru_cache(maxsize=2)
+def read_tokenizer(path: Path) -> Tokenizer:
+    """Read a run's tokenizer.json, once a process: nothing cut or padded, no BPE dropout; special tokens' names are text."""
+    from tokenizers import Tokenizer
+
+    tokenizer = without_options(Tokenizer.from_file(str(path)))
+    tokenizer.encode_special_tokens = True
+    return tokenizer
+
+
+def without_options(tokenizer: Tokenizer) -> Tokenizer:
+    """Switch off what would make ids other than the text's: truncation, padding, and BPE dropout, which draws them anew."""
+    tokenizer.no_truncation()
+    tokenizer.no_padding()
+    if getattr(tokenizer.model, "dropout", None):
+        tokenizer.model.dropout = None
+    return tokenizer
 
 
 def token_store(done: Artifacts) -> TokenStore:
@@ -96,12 +190,6 @@ def special_ids(done: Artifacts) -> SpecialIds:
     return SpecialIds(separator=tokenizer.separator_ids, bos=bos, eos=eos)
 
 
-def special_texts(done: Artifacts) -> dict[int, str]:
-    """Return what stands between chunks of a finished run as text, by role."""
-    separator, bos, eos = done["tokenizer"].result(TokenizerResult).special_texts
-    return {schemas.SEPARATOR: separator, schemas.BOS: bos, schemas.EOS: eos}
-
-
 def sequences_per_part(sequences: int | Literal["all"], compose: Artifact) -> list[int]:
     """Return how many sequences of each SEQUENCES file belong to the data set: the first `sequences` in draw order."""
     composed = [count for part in compose.results(ComposeResult) for count in part.sequences_per_file]
@@ -121,19 +209,3 @@ def sequence_files(done: Artifacts) -> list[Path]:
             if lacking := set(schemas.SEQUENCES.names).difference(reader.schema.names):
                 raise done["compose"].of_earlier_version(f"column {min(lacking)}")
     return files
-
-
-def references(done: Artifacts, take: Sequence[int]) -> References:
-    """Return where the sequences of a data set lie: the first `take[i]` of each SEQUENCES file."""
-    return References(
-        sequences=tuple(sequence_files(done)),
-        take=tuple(take),
-        chunks=tuple(chunks_of(done).files(".chunks.arrow")),
-        hashes=tuple(done["ingest"].files(".hashes.npy")),
-        corpus=chunks_of(done).manifest["fingerprint"],
-    )
-
-
-def row_source(done: Artifacts) -> RowSource:
-    """Return what the rows of a finished run are read from."""
-    return RowSource(tuple(sequence_files(done)), token_store(done), special_ids(done))

@@ -1,4 +1,4 @@
-"""Lookup: read CHUNKS and DOCUMENTS, and look up columns of both by id, one shard at a time.
+"""Lookup: read CHUNKS, DOCUMENTS and TOKENS, and look them up by id, one shard at a time.
 
 In:  ids in any order, with repeats, and the shard files that they lie in.
 Out: arrays aligned with the ids, so that memory does not grow with the corpus.
@@ -10,6 +10,7 @@ written piece by piece (`write_header`) and opened again and again (`opened`).
 from __future__ import annotations
 
 import mmap
+import resource
 from collections.abc import Callable, Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
@@ -21,6 +22,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.errors import RunError
 from nextlong.rng import keyed_hash, threshold_for
 
 Ids = NDArray[np.int64]
@@ -156,7 +158,7 @@ def vectors(ids: Ids, paths: Sequence[Path]) -> NDArray[np.float32]:
     return vectors_of_ids
 
 
-class ChunkTexts(NamedTuple):
+class _ChunkTexts(NamedTuple):
     """The chunks of one record batch of documents; n of them, in row order."""
 
     rows: NDArray[np.int64]  # (n,) chunk rows within the shard
@@ -166,7 +168,7 @@ class ChunkTexts(NamedTuple):
     texts: list[str]
 
 
-def iter_chunk_texts(documents: Path, chunks: Path, rows: NDArray[np.int64] | None = None) -> Iterator[ChunkTexts]:
+def iter_chunk_texts(documents: Path, chunks: Path, rows: NDArray[np.int64] | None = None) -> Iterator[_ChunkTexts]:
     """Stream the texts of a shard's chunks, or of the given sorted chunk rows, one record batch of documents at a time."""
     table = read_chunks(chunks)
     doc_row_of = table["doc_row"]
@@ -190,7 +192,7 @@ def iter_chunk_texts(documents: Path, chunks: Path, rows: NDArray[np.int64] | No
                 bounds = zip(which.tolist(), table["start"][these].tolist(), table["end"][these].tolist(), strict=True)
                 texts = [docs[doc][start:end] for doc, start, end in bounds]
                 hashes = batch.column("content_hash").to_numpy()[doc_rows - first_doc]
-                yield ChunkTexts(these, doc_rows.astype(np.int64), numbers, hashes, texts)
+                yield _ChunkTexts(these, doc_rows.astype(np.int64), numbers, hashes, texts)
             first_doc = last_doc
 
 
@@ -268,3 +270,102 @@ def _header(path: Path, inode: int, mtime_ns: int) -> tuple[np.dtype[Any], tuple
     array = np.load(path, mmap_mode="r")
     assert array.flags.c_contiguous, f"{path} is not in C order"
     return array.dtype, array.shape, array.offset
+
+
+# A map keeps its file open, and a shard has three: a quarter of the files that a process may open, for both kinds of store.
+SHARDS_KEPT = max(8, min(512, resource.getrlimit(resource.RLIMIT_NOFILE)[0] // 12))
+
+
+class _TokenShard(NamedTuple):
+    rows: NDArray[np.int64]
+    offsets: NDArray[np.int64]
+    ids: NDArray[np.uint32]
+
+
+class TokenStore:
+    """The tokens of every chunk that drafts refer to, by chunk id; one file of each kind a shard, in shard order.
+
+    A shard's TOKENS are three arrays: `rows` (n,) the sorted chunk rows that were tokenized, `offsets` (n + 1,) and `ids`,
+    where chunk row `rows[i]` has the ids `ids[offsets[i]:offsets[i + 1]]`. All are memory-mapped, and a process keeps its maps
+    from one task to the next: to open and fault them anew took a third of an export's look-ups.
+    """
+
+    def __init__(
+        self,
+        *,
+        rows: Sequence[Path],
+        offsets: Sequence[Path],
+        ids: Sequence[Path],
+        documents: Sequence[Path] = (),
+        chunks: Sequence[Path] = (),
+    ) -> None:
+        """Name the files; DOCUMENTS and CHUNKS only give a chunk its name in an error."""
+        self._paths = list(zip(rows, offsets, ids, strict=True))
+        self._documents, self._chunks = documents, chunks
+
+    def counts(self, chunk_ids: NDArray[np.int64]) -> NDArray[np.int64]:
+        """Return how many tokens each chunk has, shape (n,)."""
+        starts, stops = self.bounds(chunk_ids)
+        return stops - starts
+
+    def bounds(self, chunk_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+        """Return where in its shard's ids each chunk starts and stops, shape (n,) each."""
+
+        def load(number: int, wanted: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+            if number >= len(self._paths):
+                raise self._never_tokenized(schemas.pack_ids(number, wanted)[0])
+            shard = self._shard(number)
+            places = np.searchsorted(shard.rows, wanted)
+            if places[-1] == len(shard.rows) or (shard.rows[places] != wanted).any():
+                raise self._never_tokenized(schemas.pack_ids(number, wanted)[~np.isin(wanted, shard.rows)][0])
+            return [shard.offsets[places], shard.offsets[places + 1]]
+
+        starts, stops = by_shard(chunk_ids, load)
+        return starts, stops
+
+    def copy_into(
+        self,
+        target: NDArray[Any],
+        *,
+        chunk_ids: NDArray[np.int64],
+        starts: NDArray[np.int64],
+        at: NDArray[np.int64],
+        lengths: NDArray[np.int64],
+    ) -> None:
+        """Copy the first `lengths[j]` ids of each chunk to `target[at[j]:]`; `starts` are the chunks' `bounds`."""
+        shards = schemas.shard_of(chunk_ids)
+        held: dict[int, Any] = {n: self._shard(n).ids.view(np.int32) for n in np.unique(shards).tolist()}
+        into: Any = target
+        if target.dtype == np.int32:  # slices of plain memory cost half as much as an array's, but convert nothing
+            held, into = {number: ids.data for number, ids in held.items()}, target.data
+        columns = (shards, starts, at, lengths)
+        for number, start, place, length in zip(*(column.tolist() for column in columns), strict=True):
+            into[place : place + length] = held[number][start : start + length]
+
+    def ids(
+        self, chunk_ids: NDArray[np.int64], *, starts: NDArray[np.int64], stops: NDArray[np.int64]
+    ) -> tuple[NDArray[np.int32], NDArray[np.int64]]:
+        """Return all ids of the chunks, flat, and where in them each begins, shape (n + 1,); given are the chunks' `bounds`."""
+        lengths = stops - starts
+        offsets = np.concatenate([[0], np.cumsum(lengths)])
+        ids = np.empty(offsets[-1], np.int32)
+        self.copy_into(ids, chunk_ids=chunk_ids, starts=starts, at=offsets[:-1], lengths=lengths)
+        return ids, offsets
+
+    def _shard(self, number: int) -> _TokenShard:
+        return _open(*(file_version(path) for path in self._paths[number]))
+
+    def _never_tokenized(self, chunk_id: int) -> RunError:
+        try:
+            name = chunk_name(chunk_id, documents=self._documents, chunks=self._chunks)
+        except IndexError:
+            name = "a chunk that is not in the corpus"
+        return RunError(
+            f"{name} is in a sequence but was never tokenized: a file of the run was altered; run nextlong verify RUN to find it"
+        )
+
+
+@lru_cache(maxsize=SHARDS_KEPT)
+def _open(*files: FileVersion) -> _TokenShard:
+    """Return the rows, offsets and ids of a shard, by what names these very files."""
+    return _TokenShard(*(np.load(file.path, mmap_mode="r").view(np.ndarray) for file in files))

@@ -1,4 +1,4 @@
-"""Resolve: turn references into token ids, character offsets and names.
+"""Resolve: turn references into token ids, character offsets and names; join, slice and pack what comes out.
 
 In:  SEQUENCES (references), TOKENS, CHUNKS, DOCUMENTS.
 Out: blocks of `Resolved` sequences: flat arrays over all of a block's tokens and spans, ready for any format.
@@ -16,8 +16,8 @@ then the tokenizer is loaded: at 128K tokens, loading it in each worker took a t
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
-from pathlib import Path
+from dataclasses import dataclass, fields, replace
+from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
 import numpy as np
@@ -26,9 +26,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.lookup import iter_chunk_texts
-from nextlong.artifacts.resolved import Resolved
-from nextlong.artifacts.tokens import TokenStore
+from nextlong.artifacts.finished import CorpusFiles, RunFiles, read_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -100,73 +98,12 @@ _BLOCK_TOKENS = 1 << 22  # … up to this: 16 MB of ids
 Wanted = Literal["ids", "domains", "spans"]
 
 
-@dataclass(frozen=True)
-class CorpusFiles:
-    """Where the text lies: DOCUMENTS and CHUNKS, one file a shard, in shard order."""
+def resolve(run: RunFiles, part: int, *, first: int = 0, take: int | None = None) -> Iterator[Resolved]:
+    """Yield sequences [first, take) of a SEQUENCES file in blocks, of one sequence first and of four million tokens later.
 
-    documents: tuple[Path, ...]
-    chunks: tuple[Path, ...]
-
-    def texts(self, chunk_ids: NDArray[np.int64]) -> NDArray[np.object_]:
-        """Return the text of each chunk, shape (n,)."""
-        if not len(chunk_ids):
-            return np.empty(0, object)
-
-        def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[np.object_]]:
-            texts = [
-                text
-                for batch in iter_chunk_texts(self.documents[shard], self.chunks[shard], rows)
-                for text in batch.texts
-            ]
-            column = np.empty(len(texts), object)
-            column[:] = texts
-            return [column]
-
-        return lookup.by_shard(chunk_ids, load)[0]
-
-
-@dataclass(frozen=True)
-class SpecialIds:
-    """The token ids of what stands between chunks."""
-
-    separator: tuple[int, ...] = ()
-    bos: tuple[int, ...] = ()
-    eos: tuple[int, ...] = ()
-
-    def by_role(self) -> dict[int, NDArray[np.int32]]:
-        """Return the ids of each role that is no chunk."""
-        named = {schemas.SEPARATOR: self.separator, schemas.BOS: self.bos, schemas.EOS: self.eos}
-        return {role: np.array(ids, np.int32) for role, ids in named.items()}
-
-    def copy_into(
-        self, target: NDArray[Any], *, roles: NDArray[np.int8], at: NDArray[np.int64], lengths: NDArray[np.int64]
-    ) -> None:
-        """Write the first `lengths[j]` ids of each span's role to `target[at[j]:]`; spans of chunks are passed over."""
-        for role, ids in self.by_role().items():
-            spans = np.flatnonzero(roles == role)
-            for number, token in enumerate(ids):
-                target[at[spans[lengths[spans] > number]] + number] = token
-
-
-class Truncation(NamedTuple):
-    """What says how much of its text a cut chunk keeps: TOKEN_CHARS, and the tokenizer for chunks that these do not tell of."""
-
-    token_chars: Path
-    tokenizer: Callable[[], Tokenizer]
-
-
-def resolve(
-    sequences: Path,
-    *,
-    first: int = 0,
-    take: int | None,
-    corpus: CorpusFiles,
-    tokens: TokenStore,
-    special: SpecialIds,
-    truncation: Truncation,
-) -> Iterator[Resolved]:
-    """Yield the sequences [first, take) of a SEQUENCES file in blocks, of one sequence first and of four million tokens later."""
-    with pa.ipc.open_file(pa.memory_map(str(sequences))) as reader:
+    `part` is the file's place among those of the run; without `take`, all from the first on.
+    """
+    with pa.ipc.open_file(pa.memory_map(str(run.sequences[part]))) as reader:
         last = reader.num_record_batches if take is None else take
         block: list[pa.RecordBatch] = []
         held, limit = 0, _FIRST_BLOCK_TOKENS
@@ -174,19 +111,11 @@ def resolve(
             block.append(reader.get_batch(number))
             held += block[-1].column("token_end").values[-1].as_py()
             if held >= limit or number == last - 1:
-                yield resolve_table(pa.Table.from_batches(block), corpus, tokens, special, truncation)
+                yield resolve_table(pa.Table.from_batches(block), run)
                 block, held, limit = [], 0, min(2 * limit, _BLOCK_TOKENS)
 
 
-def resolve_table(
-    table: pa.Table,
-    corpus: CorpusFiles,
-    tokens: TokenStore,
-    special: SpecialIds,
-    truncation: Truncation,
-    *,
-    wanted: Wanted = "spans",
-) -> Resolved:
+def resolve_table(table: pa.Table, run: RunFiles, *, wanted: Wanted = "spans") -> Resolved:
     """Look up the sequences of a table of SEQUENCES; what is not `wanted` is -1 or empty."""
     lists = {name: table.column(name).combine_chunks() for name in schemas.SPAN_COLUMNS}
     span_offsets = lists["role"].offsets.to_numpy().astype(np.int64)
@@ -197,33 +126,33 @@ def resolve_table(
     at = starts + np.repeat(token_offsets[:-1], np.diff(span_offsets))  # (P,) where each span begins in input_ids
     is_chunk = chunk_ids != schemas.NO_CHUNK
     input_ids = np.empty(token_offsets[-1], np.int32)
-    chunk_starts, chunk_stops = tokens.bounds(chunk_ids[is_chunk])
+    chunk_starts, chunk_stops = run.tokens.bounds(chunk_ids[is_chunk])
     lengths = (ends - starts).astype(np.int64)
-    tokens.copy_into(
+    run.tokens.copy_into(
         input_ids, chunk_ids=chunk_ids[is_chunk], starts=chunk_starts, at=at[is_chunk], lengths=lengths[is_chunk]
     )
-    special.copy_into(input_ids, roles=roles, at=at, lengths=lengths)
+    run.special.copy_into(input_ids, roles=roles, at=at, lengths=lengths)
     places = _Places(*(np.full(len(chunk_ids), *blank) for blank in _BLANKS))
     domains = [""] * table.num_rows
     if wanted == "domains":
-        domains = domains_of(chunk_ids, roles, span_offsets, corpus)
+        domains = domains_of(chunk_ids, roles, span_offsets, run.corpus)
     elif wanted == "spans":
         ids, kept = chunk_ids[is_chunk], lengths[is_chunk]
-        doc_rows, start, end = lookup.chunk_columns(ids, corpus.chunks, ("doc_row", "start", "end"))
+        doc_rows, start, end = lookup.chunk_columns(ids, run.corpus.chunks, ("doc_row", "start", "end"))
         docs = schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows
-        sources, source_ids = lookup.document_columns(docs, corpus.documents, ("source", "source_id"))
-        beside = lookup.document_metadata(docs, corpus.documents)
+        sources, source_ids = lookup.document_columns(docs, run.corpus.documents, ("source", "source_id"))
+        beside = lookup.document_metadata(docs, run.corpus.documents)
         cut = np.flatnonzero(kept < chunk_stops - chunk_starts)
         if len(cut):
-            all_ids, offsets = tokens.ids(ids[cut], starts=chunk_starts[cut], stops=chunk_stops[cut])
+            all_ids, offsets = run.tokens.ids(ids[cut], starts=chunk_starts[cut], stops=chunk_stops[cut])
             end[cut] = start[cut] + kept_chars(
                 all_ids,
                 offsets=offsets,
                 tokens=kept[cut],
                 chars=(end - start)[cut],
-                token_chars=np.load(truncation.token_chars, mmap_mode="r"),
-                texts_of=lambda those: corpus.texts(ids[cut[those]]).tolist(),
-                tokenizer=truncation.tokenizer,
+                token_chars=np.load(run.token_chars, mmap_mode="r"),
+                texts_of=lambda those: run.corpus.texts(ids[cut[those]]).tolist(),
+                tokenizer=lambda: read_tokenizer(run.tokenizer),
             )
         for column, chunk_places in zip(places, (docs, sources, source_ids, beside, start, end), strict=True):
             column[is_chunk] = chunk_places
@@ -289,3 +218,144 @@ def _leading_spans(
         nearest_leading = leading[np.minimum(np.searchsorted(leading, firsts), len(leading) - 1)]
         leaders = np.where((nearest_leading >= firsts) & (nearest_leading < span_offsets[1:]), nearest_leading, leaders)
     return leaders
+
+
+@dataclass(frozen=True)
+class Resolved:
+    """A block of n rows, looked up: S tokens, P spans, D synthesised documents in all; offsets have shape (n + 1,).
+
+    A row is one sequence, its only synthesised document, or several packed together (`packed`).
+    """
+
+    sequence_ids: list[str]
+    methods: list[str]
+    domains: list[str]  # the source of each sequence's meta-document or first document
+    token_offsets: NDArray[np.int64]
+    input_ids: NDArray[np.int32]  # (S,)
+    document_offsets: NDArray[np.int64]
+    document_lengths: NDArray[np.int32]  # (D,) in tokens
+    span_offsets: NDArray[np.int64]
+    chunk_ids: NDArray[np.int64]  # (P,) as all below; -1 for separators and special tokens
+    doc_ids: NDArray[np.int64]
+    source_ids: NDArray[np.object_]
+    metadata: NDArray[np.object_]  # of the document, as JSON; None where the source names no metadata columns
+    char_starts: NDArray[np.int64]
+    char_ends: NDArray[np.int64]
+    roles: NDArray[np.int8]
+    groups: NDArray[np.int32]
+    token_starts: NDArray[np.int32]  # within its row
+    token_ends: NDArray[np.int32]
+    scores: NDArray[np.float32]
+
+    def __len__(self) -> int:
+        return len(self.sequence_ids)
+
+
+def joined(blocks: Sequence[Resolved]) -> Resolved:
+    """Return the rows of several blocks as one block."""
+    columns: dict[str, Any] = {}
+    for column in fields(Resolved):
+        offsets_of = [getattr(block, column.name) for block in blocks]
+        if column.name.endswith("_offsets"):
+            firsts = np.cumsum([0, *(offsets[-1] for offsets in offsets_of)])
+            moved = [offsets[1:] + first for offsets, first in zip(offsets_of, firsts, strict=False)]
+            columns[column.name] = np.concatenate([offsets_of[0][:1], *moved])
+        else:
+            columns[column.name] = (
+                list(chain(*offsets_of)) if isinstance(offsets_of[0], list) else np.concatenate(offsets_of)
+            )
+    return Resolved(**columns)
+
+
+def sliced(block: Resolved, first: int, last: int) -> Resolved:
+    """Return rows [first, last) of a block; what they hold is not copied."""
+    within = {}
+    for name in ("token", "document", "span"):
+        offsets = getattr(block, f"{name}_offsets")[first : last + 1]
+        within[name] = slice(*offsets[[0, -1]].tolist())
+        within[f"{name}_offsets"] = offsets - offsets[0]
+    columns: dict[str, Any] = {}
+    for column in fields(Resolved):
+        values = getattr(block, column.name)
+        if column.name in within:
+            columns[column.name] = within[column.name]
+        elif isinstance(values, list):
+            columns[column.name] = values[first:last]
+        else:
+            part = {"input_ids": "token", "document_lengths": "document"}.get(column.name, "span")
+            columns[column.name] = values[within[part]]
+    return Resolved(**columns)
+
+
+def packed(block: Resolved, row_offsets: NDArray[np.int64]) -> Resolved:
+    """Return the block's rows joined to r longer ones, rows row_offsets[i] to row_offsets[i + 1] to row i, shape (r + 1,).
+
+    Names of several are joined: ids by a blank, methods and domains, each once, by a plus sign.
+    """
+    groups = [slice(first, last) for first, last in pairwise(row_offsets.tolist())]
+    token_offsets = block.token_offsets[row_offsets]
+    moved = block.token_offsets[:-1] - np.repeat(token_offsets[:-1], np.diff(row_offsets))
+    moved_spans = np.repeat(moved, np.diff(block.span_offsets)).astype(np.int32)
+    return replace(
+        block,
+        sequence_ids=[" ".join(block.sequence_ids[group]) for group in groups],
+        methods=[joined_names(block.methods[group]) for group in groups],
+        domains=[joined_names(block.domains[group]) for group in groups],
+        token_offsets=token_offsets,
+        document_offsets=block.document_offsets[row_offsets],
+        span_offsets=block.span_offsets[row_offsets],
+        token_starts=block.token_starts + moved_spans,
+        token_ends=block.token_ends + moved_spans,
+    )
+
+
+def document_starts(
+    lengths: NDArray[Any], *, roles: NDArray[Any], groups: NDArray[Any], starts: NDArray[Any]
+) -> NDArray[np.int64]:
+    """Return where the original documents of sequences begin, in tokens from the first; an extended sequence is one document.
+
+    `lengths` are those of the sequences; the role, group and start of each span have shape (P,). What stands between two
+    documents, such as a separator, belongs to the one before; a sequence may begin with a special token.
+    """
+    sequence_starts = np.cumsum(lengths, dtype=np.int64) - lengths
+    whole = roles == schemas.DOCUMENT
+    sequences = np.searchsorted(sequence_starts, starts[whole], side="right")
+    begins = (np.diff(groups[whole]) != 0) & (np.diff(sequences) == 0)
+    document_starts: NDArray[np.int64] = np.union1d(sequence_starts, starts[whole][1:][begins])
+    return document_starts
+
+
+def of_documents(block: Resolved) -> Resolved:
+    """Return the rows with the original documents of concatenations as their documents; an extended sequence stays one."""
+    first_of_row = np.repeat(block.token_offsets[:-1], np.diff(block.span_offsets))
+    starts = document_starts(
+        block.document_lengths, roles=block.roles, groups=block.groups, starts=first_of_row + block.token_starts
+    )
+    return replace(
+        block,
+        document_offsets=np.searchsorted(starts, block.token_offsets),
+        document_lengths=np.diff(starts, append=block.token_offsets[-1]).astype(np.int32),
+    )
+
+
+def joined_names(names: Sequence[str]) -> str:
+    """Return the names of several sequences, each once, as that of the row that they share."""
+    return "+".join(dict.fromkeys(names))
+
+
+def span_texts(
+    block: Resolved,
+    places: slice | NDArray[np.int64] = slice(None),
+    *,
+    text_of: Callable[[NDArray[np.int64]], NDArray[np.object_]],
+    special_text: dict[int, str],
+) -> list[str]:
+    """Return the text of the spans at `places`: a chunk's, up to the cut, or that of a separator or special token."""
+    chunk_ids = block.chunk_ids[places]
+    is_chunk = chunk_ids != schemas.NO_CHUNK
+    chunk_texts = iter(text_of(chunk_ids[is_chunk]).tolist())
+    sizes = (block.char_ends[places] - block.char_starts[places]).tolist()
+    return [
+        next(chunk_texts)[:size] if chunk else special_text[role]
+        for chunk, size, role in zip(is_chunk.tolist(), sizes, block.roles[places].tolist(), strict=True)
+    ]

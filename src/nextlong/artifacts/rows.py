@@ -12,9 +12,7 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any, Final, Literal
 
 import numpy as np
@@ -22,20 +20,9 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts.resolve import SpecialIds
-from nextlong.artifacts.resolved import document_starts
-from nextlong.artifacts.tokens import TokenStore
+from nextlong.artifacts.finished import RunFiles
+from nextlong.artifacts.resolve import document_starts
 from nextlong.rng import keyed_hash
-
-
-@dataclass(frozen=True)
-class RowSource:
-    """What one run's rows are read from."""
-
-    sequences: tuple[Path, ...]
-    tokens: TokenStore
-    special: SpecialIds
-
 
 # Tokens [first, last) of a row came from one chunk, or are a separator or special tokens; `role` numbers schemas.ROLES.
 SPANS: Final = np.dtype(
@@ -48,7 +35,7 @@ class Rows:
     number the sources.
     """
 
-    def __init__(self, sources: Sequence[RowSource], *, index: NDArray[Any], offsets: NDArray[np.int64]) -> None:
+    def __init__(self, sources: Sequence[RunFiles], *, index: NDArray[Any], offsets: NDArray[np.int64]) -> None:
         self._sources = list(sources)
         self.index = index
         self._offsets = offsets

@@ -96,7 +96,7 @@ def _amount(text: str) -> float:
 
 def _plan(args: argparse.Namespace) -> None:
     from nextlong.recipe import Recipe
-    from nextlong.recipe.read import preset_path
+    from nextlong.recipe.text import preset_path
     from nextlong.report.plan import page
     from nextlong.report.plan.elsewhere import GPU_TFLOP_PER_S, Asked
     from nextlong.workers import import_preloaded
@@ -207,7 +207,7 @@ def run_recipe(
         print_json(as_json.run_of(written))
         return
     facts = [
-        *summary.lines(recipe, written.done, folder=written.folder),
+        *summary.lines(recipe, written.done, folder=written.folder, named=str(made)),
         ("look", f"nextlong peek {shlex.quote(str(made))}"),
     ]
     tables.show_facts(facts, shown)
@@ -226,12 +226,9 @@ def _variant(recipe: Recipe, made: Run, before: str | None) -> str:
         kept = f"{run_dir} still opens {own}" if own else f"{run_dir} opens nothing until the recipe runs without --set"
         hint = "" if recipe.name or len(name) <= record.LONG_NAME else "; --name NAME gives it a shorter name"
         return f"{name}, opened as {made.variant.named}, because of --set; {kept}{hint}"
-    if before not in (None, name):
-        return (
-            f"{name}, which {run_dir} opens from now on, because the recipe has changed; {run_dir}@{before} opens the "
-            "previous variant"
-        )
     others = made.other_variants()
+    if before in others:  # not if another process has removed it
+        return f"{name}, which {run_dir} opens from now on; {run_dir}@{before} opens what it opened before"
     return f"{name}, beside {', '.join(others)} (nextlong list {run_dir})" if others else ""
 
 

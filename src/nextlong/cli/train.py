@@ -40,7 +40,7 @@ def add(commands: Commands) -> None:
         "--emit",
         nargs=2,
         metavar=("TRAINER", "DIR"),
-        help="write the config, data set and launch script of axolotl, prolong or megatron",
+        help="write the config, data set and launch script of axolotl, megatron, olmo, prolong or trl",
     )
     add_json(train)
     init = train.add_argument_group("init")

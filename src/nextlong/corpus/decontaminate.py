@@ -36,7 +36,7 @@ from nextlong.engine.step import Artifacts, Step, Task, Work, each_shard
 from nextlong.errors import CorpusError
 from nextlong.reading.files import COMPRESSIONS, open_binary
 from nextlong.recipe import Decontaminate
-from nextlong.retrieval.near_duplicates.words import Words, bounds_of, hash_words, ngrams, runs_on
+from nextlong.retrieval.near_duplicates.shingles import Words, bounds_of, hash_words, ngrams, runs_on
 
 _LEAST_WORDS: Final = 8
 _LEAST_QUESTION_WORDS: Final = 3

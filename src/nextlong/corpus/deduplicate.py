@@ -25,7 +25,7 @@ from nextlong.artifacts.results import MinhashResult, NearDuplicatesResult, Simi
 from nextlong.engine.estimate import Estimate, per_shard
 from nextlong.engine.step import Artifacts, Step, Task, each_shard
 from nextlong.errors import RecipeError
-from nextlong.retrieval.near_duplicates.words import bounds_of, hash_words, ngrams, runs_on
+from nextlong.retrieval.near_duplicates.shingles import bounds_of, hash_words, ngrams, runs_on
 
 _PERMUTATIONS: Final = 128  # the estimate's standard error at Jaccard 0.8 is 0.035
 _SHINGLE_WORDS: Final = 5

@@ -66,6 +66,8 @@ class ModelOptions:
             raise EvaluateError(
                 "--prompt-format messages is for a server (--url); give chat, or completion for a base model"
             )
+        if self.url is None and self.tokenizer is not None:
+            raise EvaluateError(f"--tokenizer {self.tokenizer} is for a server (--url); {self.name} brings its own")
         if self.url is None and self.engine != "vllm" and self.gpus > 1:
             raise EvaluateError(
                 f"--gpus {self.gpus} is for --engine vllm; --device sharded spreads a model of transformers"

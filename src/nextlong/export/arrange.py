@@ -22,7 +22,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.artifacts.finished import References
+from nextlong.artifacts.finished import RunFiles
 from nextlong.engine.step import TaskResult
 from nextlong.errors import CorpusError, RecipeError
 from nextlong.rng import keyed_hash, threshold_for
@@ -121,7 +121,7 @@ class Arrangement:
     seed: int
 
 
-def arrange_rows(out: Path, *, runs: Sequence[References], arrangement: Arrangement) -> RowsResult:
+def arrange_rows(out: Path, *, runs: Sequence[RunFiles], arrangement: Arrangement) -> RowsResult:
     """Write `{out}.{split}.index.npy` and `{out}.{split}.offsets.npy` for each split; count what is in them."""
     splits, left_out = arranged(runs, arrangement)
     _refuse_empty(splits, left_out, arrangement)
@@ -166,7 +166,7 @@ _Chunks = dict[Hashable, NDArray[np.int64]]  # of each corpus, distinct
 
 
 def _contents(
-    splits: Mapping[str, NDArray[Any]], runs: Sequence[References]
+    splits: Mapping[str, NDArray[Any]], runs: Sequence[RunFiles]
 ) -> tuple[dict[str, int], dict[str, _Chunks]]:
     """Return of how many documents, distinct by content, and of which chunks the sequences of each split are made."""
     hashes_of: dict[str, list[NDArray[np.uint64]]] = {name: [] for name in splits}
@@ -179,15 +179,15 @@ def _contents(
             is_named = np.zeros(len(offsets) - 1, np.bool_)
             is_named[firsts[of_run["part"]] + of_run["place"]] = True
             chunk_ids = np.unique(ids[np.repeat(is_named, np.diff(offsets))])
-            before = chunks_of[name].get(run.corpus, chunk_ids)
-            chunks_of[name][run.corpus] = np.union1d(before, chunk_ids)
+            before = chunks_of[name].get(run.corpus_id, chunk_ids)
+            chunks_of[name][run.corpus_id] = np.union1d(before, chunk_ids)
             if len(chunk_ids):
                 hashes_of[name].append(run.document_hashes(chunk_ids))
     documents = {name: len(np.unique(np.concatenate(hashes))) if hashes else 0 for name, hashes in hashes_of.items()}
     return documents, chunks_of
 
 
-def arranged(runs: Sequence[References], arrangement: Arrangement) -> tuple[dict[str, NDArray[Any]], int]:
+def arranged(runs: Sequence[RunFiles], arrangement: Arrangement) -> tuple[dict[str, NDArray[Any]], int]:
     """Return the SEQUENCE_INDEX of each split, its runs mixed, and how many sequences were filtered out for shared chunks."""
     index = np.concatenate([run.read_index(run=number) for number, run in enumerate(runs)])
     if not arrangement.validation:
@@ -196,7 +196,7 @@ def arranged(runs: Sequence[References], arrangement: Arrangement) -> tuple[dict
     is_shared = np.zeros(len(index), np.bool_)
     if arrangement.shared_chunks == "leave-out":
         references = [run.chunk_ids() for run in runs]
-        corpora = [run.corpus for run in runs]
+        corpora = [run.corpus_id for run in runs]
         is_shared = shares_chunks(
             held_out,
             chunk_ids=np.concatenate([ids for ids, _ in references]),

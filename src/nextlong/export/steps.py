@@ -9,7 +9,7 @@ million tokens.
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -21,12 +21,19 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nextlong.artifacts import finished
-from nextlong.artifacts.finished import chunks_of, references, sequences_per_part
-from nextlong.artifacts.resolve import CorpusFiles, SpecialIds, Truncation, domains_of, resolve_table
-from nextlong.artifacts.resolved import Resolved, joined, joined_names, of_documents, packed, sliced, span_texts
+from nextlong.artifacts.finished import RunFiles, chunks_of, sequences_per_part
+from nextlong.artifacts.resolve import (
+    Resolved,
+    domains_of,
+    joined,
+    joined_names,
+    of_documents,
+    packed,
+    resolve_table,
+    sliced,
+    span_texts,
+)
 from nextlong.artifacts.results import ShardResult, TokenizerResult
-from nextlong.artifacts.tokens import TokenStore
 from nextlong.engine import store
 from nextlong.engine.estimate import Amounts, Estimate
 from nextlong.engine.step import Artifact, Artifacts, Join, Step, Task, TaskResult, Work
@@ -36,7 +43,7 @@ from nextlong.export.formats.base import Format, Options, RowSizes, format_of
 from nextlong.plugins import FORMATS
 from nextlong.recipe import Export
 from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
-from nextlong.sequences.tokenizer import token_id, tokenizer_of
+from nextlong.sequences.tokenizer import token_id
 from nextlong.text import Json
 
 _SHARDS = 16  # so that small data sets are written in parallel too, …
@@ -62,6 +69,7 @@ class Mix(NamedTuple):
 
 
 _ALONE = Mix()
+_FilesOf = Callable[[Artifacts], list[RunFiles]]  # of the recipe's own run, and of the others of a mix
 
 
 def export_steps(
@@ -71,10 +79,20 @@ def export_steps(
 
     `sequences` is the recipe's own `compose.sequences`.
     """
-    rows = _rows_step(export, read, sequences, mix)
+
+    def of_runs(done: Artifacts) -> list[RunFiles]:
+        runs = (Other(sequences, done), *mix.others)
+        takes = [sequences_per_part(run.sequences, run.finished["compose"]) for run in runs]
+        return [RunFiles.of(run.finished, take) for run, take in zip(runs, takes, strict=True)]
+
+    rows = _rows_step(export, read, sequences, mix, of_runs)
     return [
         rows,
-        *(_format_step(export, name, split, rows, read, mix) for name in export.formats for split in splits_of(export)),
+        *(
+            _format_step(export, name, split, rows, read, of_runs)
+            for name in export.formats
+            for split in splits_of(export)
+        ),
     ]
 
 
@@ -127,7 +145,9 @@ def step_name(name: str, split: str) -> str:
     return name if split == "train" else f"{name}-{split}"
 
 
-def _rows_step(export: Export, read: Sequence[Step], sequences: int | Literal["all"], mix: Mix) -> Step:
+def _rows_step(
+    export: Export, read: Sequence[Step], sequences: int | Literal["all"], mix: Mix, of_runs: _FilesOf
+) -> Step:
     """SEQUENCES → rows."""
     is_split, is_mixed = export.validation > 0, bool(mix.others)
     arrangement: Json = {
@@ -141,11 +161,7 @@ def _rows_step(export: Export, read: Sequence[Step], sequences: int | Literal["a
     others = [[step.fingerprint for step in read_steps(other.finished)] for other in mix.others]
 
     def tasks(done: Artifacts) -> list[Task]:
-        runs = [
-            references(run.finished, sequences_per_part(run.sequences, run.finished["compose"]))
-            for run in (Other(sequences, done), *mix.others)
-        ]
-        return [partial(arrange_rows, runs=runs, arrangement=Arrangement(**arrangement))]
+        return [partial(arrange_rows, runs=of_runs(done), arrangement=Arrangement(**arrangement))]
 
     takes = [sequences, *(other.sequences for other in mix.others)]
     config = arrangement | {"sequences": takes, "others": others}
@@ -153,7 +169,7 @@ def _rows_step(export: Export, read: Sequence[Step], sequences: int | Literal["a
     return Step("rows", 2, config, tuple(read), tasks, RowsResult, estimate=estimate)
 
 
-def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequence[Step], mix: Mix) -> Step:
+def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequence[Step], of_runs: _FilesOf) -> Step:
     """Rows → the files of one split in one format."""
     made = format_of(name)
     compression = export.compression if export.compression in made.compressions else made.compressions[0]
@@ -185,7 +201,7 @@ def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequen
             eos_id=tokenizer.eos_id,
             token_id=partial(token_id, tokenizer=done["tokenizer"].file(".tokenizer.json")),
         )
-        origins = [_Origin.of(run) for run in (done, *(other.finished for other in mix.others))]
+        origins = of_runs(done)
         bounds = _shard_bounds(np.load(index), np.load(offsets), origins, made=made, options=options)
         shared: dict[str, Any] = {"index": index, "offsets": offsets, "origins": origins}
         each = [
@@ -216,35 +232,10 @@ def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequen
     return Step(step_name(name, split), 5, config, (rows, *read), tasks, made.result, estimate=estimate)
 
 
-class _Origin(NamedTuple):
-    """What the references of one run refer to."""
-
-    sequences: tuple[Path, ...]
-    corpus: CorpusFiles
-    tokens: TokenStore
-    special: SpecialIds
-    special_texts: dict[int, str]  # by role
-    tokenizer: Path
-    token_chars: Path
-
-    @classmethod
-    def of(cls, done: Artifacts) -> _Origin:
-        """Return what the references of a finished run refer to."""
-        return cls(
-            sequences=tuple(finished.sequence_files(done)),
-            corpus=finished.corpus(done),
-            tokens=finished.token_store(done),
-            special=finished.special_ids(done),
-            special_texts=finished.special_texts(done),
-            tokenizer=done["tokenizer"].file(".tokenizer.json"),
-            token_chars=done["tokenizer"].file(".tokenchars.npy"),
-        )
-
-
 def _shard_bounds(
     index: NDArray[Any],
     offsets: NDArray[np.int64],
-    origins: Sequence[_Origin],
+    origins: Sequence[RunFiles],
     *,
     made: Format,
     options: Options,
@@ -274,7 +265,7 @@ def _export_shard(
     rows: tuple[int, int],
     index: Path,
     offsets: Path,
-    origins: Sequence[_Origin],
+    origins: Sequence[RunFiles],
     options: Options,
 ) -> ShardResult:
     """Write rows [first, last) of `index` and `offsets` as one shard, whose files are named beside `out`."""
@@ -297,7 +288,7 @@ def _close_export(out: Path, *, name: str, shards: Sequence[ShardResult]) -> Tas
     return TaskResult()
 
 
-def _domains(index: NDArray[Any], origins: Sequence[_Origin]) -> list[str]:
+def _domains(index: NDArray[Any], origins: Sequence[RunFiles]) -> list[str]:
     """Return the domain of every sequence of a SEQUENCE_INDEX."""
     domains = np.empty(len(index), object)
     for number, origin in enumerate(origins):
@@ -315,7 +306,7 @@ def _domains(index: NDArray[Any], origins: Sequence[_Origin]) -> list[str]:
 def _read_rows(
     index: NDArray[Any],
     offsets: NDArray[np.int64],
-    origins: Sequence[_Origin],
+    origins: Sequence[RunFiles],
     *,
     wanted: Literal["ids", "domains", "spans", "texts"],
 ) -> Iterator[tuple[Resolved, list[str]]]:
@@ -333,14 +324,8 @@ def _read_rows(
         of_runs, texts_of_runs = {}, {}
         for run in np.unique(runs).tolist():
             origin = origins[run]
-            of_runs[run] = resolve_table(
-                _table(sequences[runs == run], origin),
-                origin.corpus,
-                origin.tokens,
-                origin.special,
-                Truncation(origin.token_chars, partial(tokenizer_of, origin.tokenizer)),
-                wanted="spans" if wanted == "texts" else wanted,
-            )
+            table, columns = _table(sequences[runs == run], origin), "spans" if wanted == "texts" else wanted
+            of_runs[run] = resolve_table(table, origin, wanted=columns)
             if wanted == "texts":
                 texts_of_runs[run] = span_texts(
                     of_runs[run], text_of=origin.corpus.texts, special_text=origin.special_texts
@@ -370,7 +355,7 @@ def _order(runs: NDArray[np.int32]) -> list[tuple[int, int, int]]:
     return order
 
 
-def _table(sequences: NDArray[Any], origin: _Origin) -> pa.Table:
+def _table(sequences: NDArray[Any], origin: RunFiles) -> pa.Table:
     """Return the SEQUENCES of one run that an index names; each stretch of one file is read at once."""
     batches: list[pa.RecordBatch] = []
     for part in np.split(sequences, np.flatnonzero(np.diff(sequences["part"])) + 1):

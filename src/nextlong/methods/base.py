@@ -157,7 +157,7 @@ class Documents:
     chunk_tokens: NDArray[np.int64]  # (chunks,)
     neighbours: Neighbours | None = None
     vectors: Vectors | None = None
-    keywords: pa.LargeListArray | None = None  # large_list<large_string> (n,)
+    keywords: pa.LargeListArray | None = None  # large_list<uint64> (n,): hashes of words
 
 
 class Draft(NamedTuple):

@@ -165,15 +165,17 @@ def _draft_step(
             neighbours=min(amounts.neighbours, amounts.vectors),
         )
 
+    # Bytes of a document: its row and place, and ten keywords, which are hashes, beside flags and the sorting of a range.
+    document_bytes = 200 if Need.KEYWORDS in method.needs else 50
     estimate = Estimate(
         work=lambda amounts: amounts.chunks + amounts.drafted_chunks,
         seconds=1e-6,
         disk="drafted_chunks",
         bytes=21,  # id, role, group and score, and a share of the header
         tasks=parts,
-        # Lengths and documents, and the neighbours as a graph and as what it is made from; of all documents, rows and places.
+        # Beside that, lengths and documents, and the neighbours as a graph and as what it is made from.
         memory=lambda amounts: (
-            50 * amounts.kept_documents
+            document_bytes * amounts.kept_documents
             + (12 * amounts.chunks + 50 * amounts.kept_documents + 60 * amounts.all_neighbours) / parts(amounts)
         ),
     )

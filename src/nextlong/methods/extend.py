@@ -28,9 +28,8 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts.finished import chunks_of
+from nextlong.artifacts.finished import CorpusFiles, chunks_of
 from nextlong.artifacts.lookup import opened
-from nextlong.artifacts.resolve import CorpusFiles
 from nextlong.artifacts.results import DraftResult, TokenizerResult
 from nextlong.engine.estimate import Estimate
 from nextlong.engine.step import Artifacts, Step, Task

@@ -1,7 +1,7 @@
 """Keywords: the key phrases of documents in any script, by RAKE on queries that a document answers.
 
 In:  documents, a shard at a time; a doc2query model, or the extractive stand-in: a document's most central sentences.
-Out: for each document that has chunks the keywords that may stand for it, best first.
+Out: for each document that has chunks the keywords that may stand for it, best first, as hashes: 8 bytes each instead of some 26.
 
 RAKE (Rose, Engel, Cramer, Cowley: "Automatic Keyword Extraction from Individual Documents", 2010): a phrase is a run of words
 between stop words and punctuation; a word scores degree / frequency, its degree the sum of the lengths of the phrases that
@@ -33,6 +33,7 @@ from typing import Annotated, Any, Final
 
 import numpy as np
 import pyarrow as pa
+import xxhash
 from pydantic import Field
 
 from nextlong.artifacts.lookup import read_chunks
@@ -46,7 +47,7 @@ from nextlong.plugins import METHODS
 from nextlong.recipe import MayBePath, Named, Positive, Section
 from nextlong.text import Json
 
-_KEYWORDS = pa.schema([("keywords", pa.list_(pa.string()))])
+_KEYWORDS = pa.schema([("keywords", pa.list_(pa.uint64()))])
 
 
 class Keywords(Section):
@@ -79,15 +80,15 @@ def keywords_step(method: str, options: Section, ingest: Step, chunk: Step) -> S
         work="kept_chars",
         seconds=5e-8,
         disk="kept_documents",
-        bytes=200,
+        bytes=80,
         tasks=per_shard,
         rate=TRIED if options.queries == "extractive" else "queries",
     )
-    return Step("keywords", 2, config, (ingest, chunk), tasks, KeywordsResult, resources=needs, estimate=estimate)
+    return Step("keywords", 3, config, (ingest, chunk), tasks, KeywordsResult, resources=needs, estimate=estimate)
 
 
 def _extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keywords) -> KeywordsResult:
-    """Write `{out}.keywords.arrow`: for each document of a shard that has chunks the keywords that may stand for it."""
+    """Write `{out}.keywords.arrow`: for each document of a shard with chunks, hashes of the keywords that may stand for it."""
     wanted = np.unique(read_chunks(chunks)["doc_row"])
     model = None if options.queries == "extractive" else doc2query(options.queries)
     first = with_keywords = 0
@@ -113,7 +114,8 @@ def _extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keyw
                 for text_queries in queries
             ]
             with_keywords += sum(map(bool, keywords))
-            writer.write_batch(pa.record_batch([pa.array(keywords, _KEYWORDS.field(0).type)], schema=_KEYWORDS))
+            hashes = [[xxhash.xxh3_64_intdigest(keyword.encode()) for keyword in of_text] for of_text in keywords]
+            writer.write_batch(pa.record_batch([pa.array(hashes, _KEYWORDS.field(0).type)], schema=_KEYWORDS))
     return KeywordsResult(
         documents=len(wanted),
         with_keywords=with_keywords,
@@ -123,8 +125,8 @@ def _extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keyw
 
 
 def read_keywords(paths: Sequence[Path]) -> pa.LargeListArray:
-    """Return the keywords of all documents, large_list<large_string> (n,): those of 10 million documents have over 2 GB."""
-    large = pa.large_list(pa.large_string())
+    """Return the keywords of all documents, large_list<uint64> (n,): those of 240 million documents are 2.4 billion."""
+    large = pa.large_list(pa.uint64())
     pieces = [pa.array([], large)]
     for path in paths:
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:

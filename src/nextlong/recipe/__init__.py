@@ -1,6 +1,5 @@
 """Recipe: what the user asks for, as frozen models; YAML in, unknown keys refused."""
 
-from nextlong.recipe.encoder import Encoder
 from nextlong.recipe.export import Export
 from nextlong.recipe.keys import (
     Chunk,
@@ -18,7 +17,7 @@ from nextlong.recipe.keys import (
     Source,
     Tokenizer,
 )
-from nextlong.recipe.recipe import Recipe
+from nextlong.recipe.recipe import Encoder, Recipe
 
 __all__ = [
     "Chunk",

@@ -1,7 +1,7 @@
 """Recipe: what the user asks for.
 
 YAML in, frozen models out. Unknown keys are refused with the nearest known one; `--set a.b=c` overrides single keys.
-The sections and their keys stand in `keys`; those of methods come from the methods that a recipe names (`methods`).
+The sections and their keys are in `keys`; the options of methods and encoders are sections that these declare themselves.
 """
 
 from __future__ import annotations
@@ -9,14 +9,13 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from pathlib import Path
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, TypeVar
 
 import yaml
-from pydantic import Field, PrivateAttr, ValidationError, create_model, model_validator
+from pydantic import Field, PrivateAttr, ValidationError, create_model, field_validator, model_validator
 
 from nextlong.errors import RecipeError
 from nextlong.plugins import ENCODERS, METHODS
-from nextlong.recipe.encoder import Encoder, encoder_with, encoders_named
 from nextlong.recipe.export import Export
 from nextlong.recipe.keys import (
     Auto,
@@ -36,9 +35,84 @@ from nextlong.recipe.keys import (
     VariantName,
     options_class,
 )
-from nextlong.recipe.read import lay_over_base, preset_path, read_file
-from nextlong.recipe.text import check_plain, explain, merge
+from nextlong.recipe.text import check_plain, explain, lay_over_base, merge, read_file
 from nextlong.text import Json
+
+_SectionT = TypeVar("_SectionT", bound=Section)
+
+
+class Encoder(Section):
+    """chunks → vectors."""
+
+    model: str = Field(
+        "lsa",
+        description="lsa | static:<name or path> | sentence-transformers:<name or path> | openai:<model>; or a plugin's",
+    )
+
+    @classmethod
+    def from_dict(cls, data: Mapping[str, Any]) -> Encoder:
+        """Validate plain data, with the sections of the encoders that it names. Raises pydantic's ValidationError."""
+        return encoder_with(_encoders_named(data)).model_validate(data)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Encoder.from_dict, (self.model_dump(mode="json"),)  # the class was made for the encoders that it names
+
+    @property
+    def section(self) -> str:
+        """The name of the section that holds its options, and of its module or entry point."""
+        return _section_of(self.model)
+
+    @property
+    def name(self) -> str:
+        """What follows the colon: the model's name or path."""
+        return self.model.partition(":")[2]
+
+    @property
+    def options(self) -> Section:
+        """The section that holds its options; where the recipe has none, the defaults."""
+        options: Section = getattr(self, self.section, None) or options_class(ENCODERS, self.section)()
+        return options
+
+    def options_as(self, kind: type[_SectionT]) -> _SectionT:
+        """Return the options of an encoder that knows their class."""
+        options = self.options
+        assert isinstance(options, kind), options
+        return options
+
+    @field_validator("model")
+    @classmethod
+    def _known(cls, model: str) -> str:
+        if model == cls.model_fields["model"].default:
+            return model  # unchecked: a worker may import the encoder's module first, which imports this one
+        section = _section_of(model)
+        if section not in ENCODERS or (":" in _usage(section)) != bool(model.partition(":")[2]):
+            *others, last = (repr(_usage(name)) for name in ENCODERS.names())
+            raise ValueError(f"must be {', '.join(others)} or {last}")
+        return model
+
+
+def _encoders_named(data: object) -> tuple[str, ...]:
+    """Return the encoder that a section `encoder`, as plain data, names, and those that it has options for."""
+    plain = data if isinstance(data, Mapping) else {}
+    model = plain.get("model", Encoder.model_fields["model"].default)
+    named = {_section_of(model) if isinstance(model, str) else "", *map(str, plain)} - {"model"}
+    return tuple(name for name in ENCODERS.names() if name in named)
+
+
+@lru_cache
+def encoder_with(names: tuple[str, ...]) -> type[Encoder]:
+    """Return `Encoder` with the sections of some encoders."""
+    sections: Json = {name: ((options := options_class(ENCODERS, name)), options()) for name in names}
+    return create_model("Encoder", __base__=Encoder, __doc__=Encoder.__doc__, **sections)
+
+
+def _section_of(model: str) -> str:
+    return model.partition(":")[0].replace("-", "_")
+
+
+def _usage(section: str) -> str:
+    """Return what `encoder.model` says for an encoder, as its declaration has it: `openai:<model>`."""
+    return str(getattr(ENCODERS.load(section, object), "usage", section))
 
 
 class Recipe(Section):
@@ -120,7 +194,7 @@ class Recipe(Section):
         A recipe with overrides remembers the file's own settings (`own`), of which it is a variant. Raises RecipeError naming
         the file, the key, the value and the cure.
         """
-        data = read_file(Path(path), init="nextlong init {}", preset=preset_path)
+        data = read_file(Path(path), init="nextlong init {}", has_presets=True)
         recipe = cls.from_dict(data, overrides=overrides, origin=str(path))
         if overrides:
             try:
@@ -136,13 +210,13 @@ class Recipe(Section):
     def from_dict(cls, data: Mapping[str, Any], *, overrides: Sequence[str] = (), origin: str = "recipe") -> Recipe:
         """Validate a plain dictionary, with overrides applied; `origin` names it in errors. Raises RecipeError."""
         try:
-            merged = merge(lay_over_base(data, preset=preset_path) if "base" in data else data, overrides)
+            merged = merge(lay_over_base(data) if "base" in data else data, overrides)
             check_plain(merged, origin=origin)
         except RecursionError:
             raise RecipeError(
                 f"{origin} refers to itself, or is nested too deeply to be a recipe; write it out"
             ) from None
-        methods, encoders = _methods_named(merged), encoders_named(merged.get("encoder"))
+        methods, encoders = _methods_named(merged), _encoders_named(merged.get("encoder"))
         model = _recipe_with(methods, encoders)
         try:
             recipe = model.model_validate(merged)

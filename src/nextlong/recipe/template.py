@@ -9,9 +9,8 @@ import yaml
 from pydantic import BaseModel
 
 from nextlong.plugins import ENCODERS, METHODS
-from nextlong.recipe.encoder import encoder_with
 from nextlong.recipe.keys import options_class
-from nextlong.recipe.recipe import Recipe
+from nextlong.recipe.recipe import Recipe, encoder_with
 from nextlong.text import Json
 
 _COMMENT_COLUMN = 44

@@ -1,7 +1,9 @@
-"""Recipe text: YAML and `--set` into plain data, and pydantic's complaints into the user's words.
+"""Recipe text: YAML files and `--set` into plain data, and pydantic's complaints into the user's words.
 
-In:  parsed YAML, overrides such as `compose.target_tokens=65536`, a ValidationError.
-Out: merged data for the models of `recipe.py`; one line a mistake: where, which value, what to do.
+In:  a YAML file; `base` in it names another, relative to it, or a recipe of the package; overrides such as
+     `compose.target_tokens=65536`; a ValidationError.
+Out: merged data for the models of `recipe.py`, sections key by key, lists and values replaced; one line a mistake: where, which
+     value, what to do.
 """
 
 from __future__ import annotations
@@ -10,17 +12,19 @@ import difflib
 import re
 from collections.abc import Callable, Mapping, Sequence
 from math import inf
+from pathlib import Path
 from typing import Any, get_args, get_origin
 
 import yaml
 from pydantic import BaseModel, ValidationError
 
 from nextlong.errors import RecipeError
-from nextlong.text import Json
+from nextlong.text import Json, did_you_mean
 
 _INDEX = re.compile(r"\[(\d+)\]")
 _COUNTED = re.compile(r"(\d+)([kKmM])", re.ASCII)
 _SHOWN_CHARS = 80  # of a value in a message
+_YAML_NAMES: dict[type, str] = {list: "list", str: "text"}
 _MOST, _MOST_FRACTIONAL = 2**63, 1e12  # numbers of a recipe, whole and fractional: what files can count
 
 
@@ -48,9 +52,103 @@ class UniqueKeys(yaml.SafeLoader):
             return value  # half a pair: `check_plain` names the key that holds it
 
 
+def preset(name: str) -> str:
+    """Return the text of a recipe that comes with the package, comments and all. Raises RecipeError, naming those there are."""
+    return preset_path(name).read_text(encoding="utf-8")
+
+
+def preset_path(name: str) -> Path:
+    """Return the file of a recipe that comes with the package. Raises RecipeError, naming those there are."""
+    inside = Path(__file__).parents[1]
+    folders = (inside / "recipes", inside.parents[1] / "recipes")  # installed; a checkout
+    folder = next((folder for folder in folders if folder.is_dir()), folders[0])
+    known = {path.stem: path for path in sorted(folder.glob("*.yaml"))}
+    if name not in known:
+        raise RecipeError(f"preset {name!r} is not known; choose one of: {', '.join(known)}")
+    return known[name]
+
+
+def read_file(path: Path, *, init: str, has_presets: bool = False) -> Json:
+    """Return the keys of a recipe file, laid over those of its base.
+
+    `init` is the command that writes such a file, {} for its name; `has_presets` says that a base may be a recipe of the package.
+    Raises RecipeError naming the file, the line and the cure.
+    """
+    return _laid_over_base(_read_yaml(path, init=init), path.parent, (path,), init=init, has_presets=has_presets)
+
+
+def lay_over_base(data: Mapping[str, Any]) -> Json:
+    """Return the keys of a recipe that is no file, laid over those of its base; paths count from the working directory."""
+    return _laid_over_base(_copied(data), Path(), (), init="nextlong init {}", has_presets=True)
+
+
+def _laid_over_base(data: Json, folder: Path, above: tuple[Path, ...], *, init: str, has_presets: bool) -> Json:
+    name = data.pop("base", None)
+    if name is None:
+        return data
+    where = f"{above[-1]}: base" if above else "recipe: base"
+    if not isinstance(name, str) or not name:
+        raise RecipeError(f"{where} is {name!r}; name one recipe file, or a preset such as paper-128k")
+    path, reason = folder / Path(name).expanduser(), ""
+    if not path.exists() and has_presets and "/" not in name:
+        try:
+            path = preset_path(name.removesuffix(".yaml").removesuffix(".yml"))
+        except RecipeError as error:
+            reason = f", and {error}"
+    if not path.exists():
+        raise RecipeError(
+            f"{where}={name}: {path} does not exist{reason}; a base counts from the folder of the recipe that names it"
+        )
+    if path.resolve() in {before.resolve() for before in above}:
+        chain = " → ".join(str(one) for one in (*above, path))
+        raise RecipeError(f"{where}={name} builds on itself: {chain}; take base out of one of them")
+    below = _laid_over_base(
+        _read_yaml(path, init=init), path.parent, (*above, path), init=init, has_presets=has_presets
+    )
+    return _laid_over(below, data)
+
+
+def _laid_over(below: Json, above: Mapping[str, Any]) -> Json:
+    merged = dict(below)
+    for key, value in above.items():
+        under = merged.get(key)
+        if isinstance(under, dict | str | list) and isinstance(value, dict):
+            under = _in_full(key, under)
+        if isinstance(under, dict) and isinstance(full := _in_full(key, value), dict):
+            merged[key] = _laid_over(under, full)
+        else:
+            merged[key] = value
+    return merged
+
+
+def _read_yaml(path: Path, *, init: str) -> Json:
+    try:
+        data = yaml.load(path.read_text(encoding="utf-8"), UniqueKeys)
+    except FileNotFoundError:
+        fix = did_you_mean(path) or f"; `{init.format(path)}` writes a commented recipe there"
+        raise RecipeError(f"{path} does not exist{fix}") from None
+    except OSError as error:
+        raise RecipeError(f"{path} cannot be read: {error.strerror}; name a recipe file") from None
+    except UnicodeDecodeError as error:
+        raise RecipeError(f"{path} is not UTF-8 text: {error}; name a recipe file") from None
+    except yaml.MarkedYAMLError as error:
+        line = error.problem_mark.line + 1 if error.problem_mark else 1
+        raise RecipeError(f"{path}:{line}: not YAML: {error.problem or error.context}; correct the line") from None
+    except RecursionError:
+        raise RecipeError(f"{path} is nested too deeply to be a recipe; correct it") from None
+    except (yaml.YAMLError, ValueError) as error:
+        raise RecipeError(f"{path} is not YAML: {' '.join(str(error).split())}; correct it") from None
+    if not isinstance(data, dict):
+        held = (
+            "is empty" if data is None else f"is a YAML {_YAML_NAMES.get(type(data), 'value')}, not a mapping of keys"
+        )
+        raise RecipeError(f"{path} {held}; `{init.partition(' {')[0]}` writes a recipe")
+    return data
+
+
 def merge(data: Mapping[str, Any], overrides: Sequence[str]) -> Json:
     """Return a deep copy of `data` with each `a.b[0].c=value` (or `a.b.0.c=value`) put in; values are YAML."""
-    merged: Json = copied(data)
+    merged: Json = _copied(data)
     for override in overrides:
         dotted, equals, raw = override.partition("=")
         if not equals or not dotted:
@@ -83,14 +181,14 @@ def check_plain(value: Any, *, origin: str, key: str = "") -> None:
         raise RecipeError(f"{origin}: {key} is {shown}, which is more than there can be of anything; correct it")
 
 
-def copied(value: Any) -> Any:
+def _copied(value: Any) -> Any:
     """Return plain data as new dictionaries and lists, however deep."""
     if isinstance(value, Mapping):
-        return {key: copied(below) for key, below in value.items()}
-    return [copied(below) for below in value] if isinstance(value, list | tuple) else value
+        return {key: _copied(below) for key, below in value.items()}
+    return [_copied(below) for below in value] if isinstance(value, list | tuple) else value
 
 
-def in_full(key: str, value: Any) -> Any:
+def _in_full(key: str, value: Any) -> Any:
     """Return a section's value as its keys, where it is written in short: `tokenizer: gpt2`, `decontaminate: [a, b]`."""
     if key == "tokenizer" and isinstance(value, str):
         return {"source": value}
@@ -110,7 +208,7 @@ def _put(node: Any, keys: list[str], value: Any, override: str) -> None:
             return
         below = node[place] if isinstance(node, list) else node.get(place)
         if not isinstance(below, dict | list):
-            full = in_full(key, below)
+            full = _in_full(key, below)
             node[place] = full if isinstance(full, dict) else {}  # a value gives way to the keys set below it
         node = node[place]
 

@@ -30,7 +30,7 @@ from nextlong.sequences.shortfall import dropped, why_fewer
 from nextlong.text import counted
 
 
-def lines(recipe: Recipe, done: Artifacts, *, folder: Path) -> list[tuple[str, str]]:
+def lines(recipe: Recipe, done: Artifacts, *, folder: Path, named: str = "RUN") -> list[tuple[str, str]]:
     """Return what a run made, as (name, value), from the counts of its steps; its rows lie in `folder`."""
     ingested = done["ingest"].results(IngestResult)
     read = sum(part.documents + part.rejects + part.filtered_out + part.excluded for part in ingested)
@@ -63,7 +63,7 @@ def lines(recipe: Recipe, done: Artifacts, *, folder: Path) -> list[tuple[str, s
         facts.append(("partitions", partitioned))
     facts += _keywords(done)
     facts += exported(recipe, done, folder=folder)
-    facts += warned(done)
+    facts += warned(done, named=named)
     return facts
 
 
@@ -111,12 +111,12 @@ def exported(
     return facts
 
 
-def warned(done: Artifacts) -> list[tuple[str, str]]:
-    """Return what looks poor in what a run made, as (name, value), or that nothing does; nothing if it was not measured."""
+def warned(done: Artifacts, *, named: str) -> list[tuple[str, str]]:
+    """Return what looks poor in the run `named`, as (name, value), or that nothing does; nothing if it was not measured."""
     if stats.STATISTICS not in done:
         return []
     warnings = stats.read(done[stats.STATISTICS]).warnings
-    return [("warning", str(one)) for one in warnings] or [("checked", "all data-quality checks passed")]
+    return [("warning", str(one.of(named))) for one in warnings] or [("checked", "all data-quality checks passed")]
 
 
 def _left_out(rows: RowsResult) -> str:

@@ -29,15 +29,14 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import chunks_of
+from nextlong.artifacts.finished import CorpusFiles, chunks_of
 from nextlong.artifacts.lookup import chunk_keys, count_chunks, iter_chunk_texts, sample_texts
-from nextlong.artifacts.resolve import CorpusFiles
 from nextlong.artifacts.results import MineResult, ShortlistResult, ShortlistWordsResult
 from nextlong.engine.estimate import Amounts, Estimate, per_shard
 from nextlong.engine.step import Artifacts, Step, Task, TaskResult
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import blocks, shortlist_chunks
-from nextlong.retrieval.near_duplicates.words import bounds_of, hash_words
+from nextlong.retrieval.near_duplicates.shingles import bounds_of, hash_words
 from nextlong.retrieval.sample import chunk_ids_of, query_ranges
 from nextlong.rng import threshold_for
 from nextlong.text import Json, counted

@@ -17,7 +17,7 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.artifacts.resolved import document_starts
+from nextlong.artifacts.resolve import document_starts
 from nextlong.runs.spans import Block
 from nextlong.runs.tally import Bin
 

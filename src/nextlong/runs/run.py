@@ -25,8 +25,8 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import finished, record
-from nextlong.artifacts.resolve import CorpusFiles, Truncation, resolve
-from nextlong.artifacts.resolved import Resolved, span_texts
+from nextlong.artifacts.finished import CorpusFiles, RunFiles, read_tokenizer
+from nextlong.artifacts.resolve import Resolved, resolve, span_texts
 from nextlong.engine.runner import open_done
 from nextlong.engine.step import Artifact
 from nextlong.errors import RecipeError, RunError
@@ -80,13 +80,13 @@ class Sequence:
         """The text of each span, from the documents themselves."""
         spans = slice(*self._block.span_offsets[self._number : self._number + 2].tolist())
         run = self._run
-        return span_texts(self._block, spans, text_of=run.corpus.texts, special_text=run.special_texts)
+        return span_texts(self._block, spans, text_of=run.corpus.texts, special_text=run.files.special_texts)
 
     def texts_of(self, places: SequenceOf[int]) -> list[str]:
         """Return the text of some spans, by their places among `spans`; the others are not read."""
         spans = np.asarray(places, np.int64) + self._block.span_offsets[self._number]
         run = self._run
-        return span_texts(self._block, spans, text_of=run.corpus.texts, special_text=run.special_texts)
+        return span_texts(self._block, spans, text_of=run.corpus.texts, special_text=run.files.special_texts)
 
     @property
     def text(self) -> str:
@@ -112,9 +112,10 @@ class Run:
         try:
             self.recipe = Recipe.from_dict(self.variant.recipe, origin=str(self.record))
         except RecipeError as error:
+            why = str(error).splitlines()[0].removeprefix(f"{self.record}: ").partition(";")[0]
             raise RunError(
-                f"{self.record} was made by an earlier version of nextlong ({str(error).splitlines()[0]}); "
-                "run the recipe again into a new folder (run_dir)"
+                f"{self.variant.named} was made by an earlier version of nextlong ({why} in {self.record}); run its recipe again "
+                f"with another run_dir, or remove this variant: nextlong gc {self.path} --drop {self.variant.name}"
             ) from None
         self.steps: dict[str, Artifact] = {
             name: open_done(name, self.path / folder, trust="size") for name, folder in self.variant.steps.items()
@@ -137,16 +138,16 @@ class Run:
 
     def sequences(self) -> Iterator[Sequence]:
         """Yield every sequence, in draw order."""
-        for path, take in zip(finished.sequence_files(self.steps), self.sequences_per_part, strict=True):
-            yield from self._read(path, 0, take)
+        for part, take in enumerate(self.sequences_per_part):
+            yield from self._read(part, 0, take)
 
     def sequence(self, number: int) -> Sequence:
         """Return sequence `number`, counted from 0. Raises IndexError."""
         if not 0 <= number < len(self):
             raise IndexError(f"sequence {number} of {len(self)}")
-        for path, take in zip(finished.sequence_files(self.steps), self.sequences_per_part, strict=True):
+        for part, take in enumerate(self.sequences_per_part):
             if number < take:
-                return next(self._read(path, number, number + 1))
+                return next(self._read(part, number, number + 1))
             number -= take
         raise AssertionError("unreachable: number < len(self)")
 
@@ -184,26 +185,15 @@ class Run:
     @cached_property
     def tokenizer(self) -> Tokenizer:
         """The tokenizer that made `input_ids`."""
-        from nextlong.sequences.encode import read_tokenizer
-
         return read_tokenizer(self.steps["tokenizer"].file(".tokenizer.json"))
 
     @cached_property
-    def special_texts(self) -> dict[int, str]:
-        """The text of separators and special tokens, by role."""
-        return finished.special_texts(self.steps)
+    def files(self) -> RunFiles:
+        """The files of the sequences, and those that they refer to."""
+        return RunFiles.of(self.steps, self.sequences_per_part)
 
-    def _read(self, path: Path, first: int, last: int) -> Iterator[Sequence]:
-        blocks = resolve(
-            path,
-            first=first,
-            take=last,
-            corpus=self.corpus,
-            tokens=finished.token_store(self.steps),
-            special=finished.special_ids(self.steps),
-            truncation=Truncation(self.steps["tokenizer"].file(".tokenchars.npy"), lambda: self.tokenizer),
-        )
-        for block in blocks:
+    def _read(self, part: int, first: int, last: int) -> Iterator[Sequence]:
+        for block in resolve(self.files, part, first=first, take=last):
             yield from (self._sequence(block, number) for number in range(len(block)))
 
     def _sequence(self, block: Resolved, number: int) -> Sequence:

@@ -257,9 +257,9 @@ def _stats_adapter() -> TypeAdapter[Stats]:
 
 def measure(run: Run) -> Stats:
     """Return the statistics of a finished run: those of its step `statistics` if there is one, else computed now."""
-    if STATISTICS in run.steps:
-        return replace(read(run.steps[STATISTICS]), run=str(run), steps=step_costs(run))
-    return compute(run)
+    measured = read(run.steps[STATISTICS]) if STATISTICS in run.steps else compute(run)
+    told = tuple(one.of(str(run)) for one in measured.warnings)
+    return replace(measured, run=str(run), steps=step_costs(run), warnings=told)
 
 
 def compute(run: Run) -> Stats:

@@ -24,10 +24,10 @@ import pyarrow as pa
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import chunks_of, corpus, special_ids, token_store
-from nextlong.artifacts.resolve import CorpusFiles, Cuts, cuts_of
+from nextlong.artifacts.finished import CorpusFiles, chunks_of, corpus, read_tokenizer, special_ids, token_store
+from nextlong.artifacts.lookup import TokenStore
+from nextlong.artifacts.resolve import Cuts, cuts_of
 from nextlong.artifacts.results import ChunkResult, ComposeResult, ReferencedChunksResult, TokenizerResult
-from nextlong.artifacts.tokens import TokenStore
 from nextlong.engine.estimate import Estimate, one
 from nextlong.engine.step import Artifacts, Step, Task
 from nextlong.recipe import Compose
@@ -58,7 +58,6 @@ from nextlong.sequences.fit import (
     concatenate_spans,
 )
 from nextlong.sequences.shortfall import has_gaps, is_extended
-from nextlong.sequences.tokenizer import tokenizer_of
 from nextlong.text import Json
 
 _PIECES_HELD = 200_000  # about 60 MB
@@ -312,7 +311,7 @@ class _TextCutter(Cutter):
         starts, stops = self._inputs.tokens.bounds(chunk_ids)
         ids, _ = self._inputs.tokens.ids(chunk_ids, starts=starts, stops=stops)
         token_chars = np.load(self._inputs.token_chars, mmap_mode="r")
-        tokenizer = partial(tokenizer_of, self._inputs.tokenizer)
+        tokenizer = partial(read_tokenizer, self._inputs.tokenizer)
         return text, cuts_of(ids, chars=len(text), token_chars=token_chars, text_of=lambda: text, tokenizer=tokenizer)
 
     @cached_property

@@ -29,6 +29,8 @@ from numpy.typing import NDArray
 from tokenizers import Tokenizer
 from tokenizers.models import BPE
 
+from nextlong.artifacts.finished import read_tokenizer
+
 # One thread, as everything in a worker; read when it first encodes.
 os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")
 
@@ -56,22 +58,6 @@ _AWKWARD: Final = (
     "🤗", "👩\u200d👩\u200d👧", "\U0001f1e9\U0001f1ea", "❤️", "\U0001fae8", "the", " The", "don", "x", "<", "|>", "</s>", "▁", "Ġ",
     "!", "...", "#", "_", "==", "https://a.b/c?d=1",
 )  # fmt: skip
-
-
-def read_tokenizer(path: Path) -> Tokenizer:
-    """Read a run's tokenizer.json as corpus text is encoded: nothing cut or padded, special tokens' names are text."""
-    tokenizer = for_corpus(Tokenizer.from_file(str(path)))
-    tokenizer.encode_special_tokens = True
-    return tokenizer
-
-
-def for_corpus(tokenizer: Tokenizer) -> Tokenizer:
-    """Switch off what would make ids other than the text's: truncation, padding, and BPE dropout, which draws them anew."""
-    tokenizer.no_truncation()
-    tokenizer.no_padding()
-    if getattr(tokenizer.model, "dropout", None):
-        tokenizer.model.dropout = None
-    return tokenizer
 
 
 def chars_before_loading(tokenizer: Tokenizer) -> int:

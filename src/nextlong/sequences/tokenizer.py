@@ -15,7 +15,7 @@ import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any, Final
 
@@ -24,7 +24,7 @@ from numpy.typing import NDArray
 from tokenizers import Regex, Tokenizer, decoders, models, pre_tokenizers, trainers
 
 from nextlong import recipe
-from nextlong.artifacts.finished import chunks_of
+from nextlong.artifacts.finished import chunks_of, read_tokenizer, without_options
 from nextlong.artifacts.lookup import iter_chunk_texts, read_chunks, read_content_hashes
 from nextlong.artifacts.results import TokenizerResult
 from nextlong.engine import store
@@ -33,7 +33,7 @@ from nextlong.engine.step import Artifact, Artifacts, Step, Task
 from nextlong.errors import CorpusError, TokenizerError
 from nextlong.recipe.amounts import TOKENIZER_BYTES
 from nextlong.rng import keyed_hash, threshold_for
-from nextlong.sequences.encode import TextEncoder, for_corpus, read_tokenizer
+from nextlong.sequences.encode import TextEncoder
 from nextlong.sequences.token_chars import lost_share, token_chars
 
 END_OF_TEXT: Final = "<|endoftext|>"
@@ -52,7 +52,6 @@ _CURES: Final = {
     "Prepend": 'take the normalizer of type "Prepend" and the decoder of type "Strip" out',
     "add_prefix_space": 'set "add_prefix_space": false in its pre_tokenizer',
 }
-tokenizer_of = lru_cache(maxsize=2)(read_tokenizer)  # once a process
 
 
 def tokenizer_step(
@@ -97,8 +96,8 @@ def load_tokenizer(config: recipe.Tokenizer) -> Tokenizer:
     path = local_path(source)
     try:
         if path.is_file():
-            return for_corpus(Tokenizer.from_file(str(path)))
-        return for_corpus(Tokenizer.from_pretrained(source, revision=config.revision))
+            return without_options(Tokenizer.from_file(str(path)))
+        return without_options(Tokenizer.from_pretrained(source, revision=config.revision))
     # The library raises a bare Exception whatever is wrong with a file; offline, not found, gated and malformed each come
     # as another library's.
     except Exception as error:
@@ -279,7 +278,7 @@ def _chunk_keys(documents: Path, chunks: Path, *, seed: int, stage: str) -> NDAr
 
 def token_id(name: str, *, tokenizer: Path, key: str = "") -> int:
     """Return the id of a token, which the recipe names by `key`. Raises TokenizerError if it is none of the tokenizer."""
-    token: int | None = tokenizer_of(tokenizer).token_to_id(name)
+    token: int | None = read_tokenizer(tokenizer).token_to_id(name)
     if token is None:
         asked = f"{key}={name!r}" if key else repr(name)
         raise TokenizerError(f"{asked} is not a token of the tokenizer; name one, such as its end of text")

@@ -18,7 +18,6 @@ from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
 from nextlong import errors
-from nextlong.artifacts import finished
 from nextlong.artifacts.rows import Order, Remainder, Rows, original_lengths
 from nextlong.errors import RecipeError
 from nextlong.export.arrange import Arrangement, SharedChunks, arranged, packed
@@ -222,8 +221,8 @@ def choose(
         pack=pack,
         seed=split_seed,
     )
-    references = [finished.references(one.steps, one.sequences_per_part) for one in runs]
-    splits, left_out = arranged(references, arrangement)
+    files = [one.files for one in runs]
+    splits, left_out = arranged(files, arrangement)
     index, offsets = packed(splits[split or "train"], row_tokens=pack)
     if not len(index):
         shared = f", {left_out} share a chunk with validation" if left_out else ""
@@ -232,7 +231,7 @@ def choose(
             f"keeps none{shared}; change the share, or make more sequences"
         )
     fill = 1.0 if pack is None else float(index["length"].sum() / ((len(offsets) - 1) * pack))
-    return Choice(Rows([finished.row_source(one.steps) for one in runs], index=index, offsets=offsets), fill, left_out)
+    return Choice(Rows(files, index=index, offsets=offsets), fill, left_out)
 
 
 def _check(

@@ -1,10 +1,10 @@
 """Emit: the same training for another trainer: its config, its data set, its launch script.
 
-In:  a training recipe over finished runs; axolotl, prolong or megatron.
+In:  a training recipe over finished runs; axolotl, megatron, olmo, prolong or trl.
 Out: a folder with `data/` (the exported rows), the trainer's config and `launch.sh`.
 
-`TRAINER` declares each trainer: the format that it reads, the recipe's keys that it supports, and the function that
-renders its files from `Settings`.
+`TRAINER` declares trainers: the format that each reads, the recipe's keys that it supports, and the function that
+renders its files from `Settings`. OLMo-core's is in `olmo.py`.
 """
 
 from __future__ import annotations
@@ -15,36 +15,65 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Final, Literal, NamedTuple
 
+import numpy as np
 import yaml
 from rich.console import Console
 
+from nextlong.artifacts.results import TokenizerResult
 from nextlong.engine import store
 from nextlong.errors import RecipeError
 from nextlong.plugins import TRAINERS
 from nextlong.report import tables
 from nextlong.runs import export
-from nextlong.runs.run import Run
 from nextlong.text import Json
 from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported, micro_batches
 
 _GPUS_PER_NODE: Final = 8
-_DATA_KEYS: Final[SupportedKeys] = dict.fromkeys(
-    ("data.runs", "data.mix", "data.by", "data.pack", "data.validation", "data.shared_chunks", "data.split_seed")
-)
-_COMMON_KEYS: Final[SupportedKeys] = {
+COMMON_KEYS: Final[SupportedKeys] = {
+    **dict.fromkeys(("data.runs", "data.mix", "data.by", "data.pack")),
+    **dict.fromkeys(("data.validation", "data.shared_chunks", "data.split_seed")),
     **dict.fromkeys(("seed", "training", "model.rope_base", "model.rope_scaling", "checkpoints.every_steps")),
     "training.micro_batch_rows": (1,),
+    "training.precision": ("bf16",),  # of FlashAttention
     "memory.checkpointing": ("layers", "none"),
 }
 # What Megatron-LM has built in of Llama 3.1's RoPE scaling; it takes the factor as an argument.
 _MEGATRON_SCALING: Final = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
 
 
+_ARCHITECTURES: Final = ("llama", "mistral")
+# Built into the Llama of torchtitan, Megatron-LM and OLMo-core: they would silently compute a model with other values differently.
+_BUILT_IN: Final = {
+    "hidden_act": "silu",
+    "attention_bias": False,
+    "mlp_bias": False,
+    "attention_dropout": 0.0,
+    "sliding_window": None,
+}
+
+
+def check_llama(config: Json, *, path: str, trainer: str) -> None:
+    """Raise RecipeError unless `trainer`'s Llama computes the same as the model of a config.json."""
+    kind = config.get("model_type")
+    if kind not in _ARCHITECTURES:
+        raise RecipeError(
+            f"model.path={path!r} is a {kind}; {trainer} trains {' and '.join(_ARCHITECTURES)}: train it on one device with "
+            "--engine nextlong, or use --emit axolotl"
+        )
+    differing = {key: value for key, built_in in _BUILT_IN.items() if (value := config.get(key, built_in)) != built_in}
+    head_dim = config.get("head_dim")
+    if head_dim not in (None, config["hidden_size"] // config["num_attention_heads"]):
+        differing["head_dim"] = head_dim
+    if differing:
+        values = ", ".join(f"{key}={value!r}" for key, value in differing.items())
+        raise RecipeError(f"model.path={path!r} has {values}, which {trainer} does not support; use --emit axolotl")
+
+
 @dataclass(frozen=True)
 class Settings:
-    """A recipe, the folder of its files, and the tokens of its longest sequence and row.
+    """A recipe, the folder of its files, the tokens of its longest sequence and row, and in all; the id of EOS.
 
     Raises RecipeError if the devices do not fill machines, or cannot share a step's rows evenly.
     """
@@ -53,6 +82,8 @@ class Settings:
     folder: Path
     sequence_tokens: int
     row_tokens: int
+    tokens: int = 0
+    eos_id: int | None = None
 
     def __post_init__(self) -> None:
         count = self.recipe.hardware.count
@@ -97,6 +128,11 @@ class Settings:
         config = self.model_config
         return float(config.get("rope_theta") or (config.get("rope_parameters") or {}).get("rope_theta", 10_000.0))
 
+    def llama(self, trainer: str) -> Json:
+        """Return the model's config.json; `trainer` has a Llama of its own. Raises RecipeError if that computes differently."""
+        check_llama(self.model_config, path=str(self.recipe.model.path), trainer=f"--emit {trainer}")
+        return {"num_key_value_heads": self.model_config["num_attention_heads"], **self.model_config}
+
     def llama3_scaling(self) -> Json | None:
         """Return the model's RoPE scaling of Llama 3.1, if it is kept. Raises RecipeError for another kind that would be kept."""
         if self.recipe.model.rope_scaling == "replace":
@@ -109,6 +145,10 @@ class Settings:
             f"model.rope_scaling=keep: this trainer does not know {kind} scaling; set model.rope_scaling=replace"
         )
 
+    def rope_parameters(self) -> Json:
+        """Return the RoPE base and scaling to train with, as transformers names them."""
+        return (self.llama3_scaling() or {"rope_type": "default"}) | {"rope_theta": self.rope_base}
+
     def launch_options(self) -> str:
         """Return the options of torchrun for the number of machines and their rendezvous."""
         count = self.recipe.hardware.count
@@ -120,13 +160,17 @@ class Settings:
 
 
 class Trainer(NamedTuple):
-    """A trainer: the export format that it reads, whether we pack its rows, the keys it supports, and its files by name."""
+    """A trainer: the export format that it reads, whether we pack its rows, the keys it supports, and its files by name.
+
+    `cuts`: it reads all ids as one stream, which it cuts every `row_tokens`.
+    """
 
     name: str
     format: str
     packs: bool
     keys: SupportedKeys
     files: Callable[[Settings], Mapping[str, str]]
+    cuts: bool = False
 
 
 def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None:
@@ -141,26 +185,36 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
     if recipe.model.path is None:
         raise RecipeError("--emit needs a model that other trainers can load; set model.path instead of model.scratch")
     advice = "leave these at the values shown, or use another trainer"
-    check_supported(recipe, {**_DATA_KEYS, **trainer.keys}, trainer=f"--emit {name}", advice=advice)
-    local = Path(recipe.model.path).expanduser()
+    if recipe.attention == "row" and not data.pack:  # a row is one sequence
+        recipe = recipe.model_copy(update={"attention": "sequence"})
+    check_supported(recipe, trainer.keys, trainer=f"--emit {name}", advice=advice)
+    local = Path(str(recipe.model.path)).expanduser()
     if local.exists():  # launch.sh runs in a folder of its own
         model = recipe.model.model_copy(update={"path": str(local.absolute())})
         recipe = recipe.model_copy(update={"model": model})
-    longest = max(Run(run).recipe.sequence_tokens for run in data.runs)
-    settings = Settings(recipe, folder.absolute(), sequence_tokens=longest, row_tokens=data.pack or longest)
-    overrides = [f"export.push={json.dumps(str(settings.data))}"]
+    overrides = [f"export.push={json.dumps(str(folder.absolute() / 'data'))}"]
     if data.pack and trainer.packs:
         overrides.append(f"export.pack={data.pack}")
     if data.validation:
         overrides += [f"export.{key}={getattr(data, key)}" for key in ("validation", "shared_chunks", "split_seed")]
     folder.mkdir(parents=True, exist_ok=True)
-    export.export(
+    done = export.export(
         data.runs,
         formats=[trainer.format],
         overrides=overrides,
         mix=data.mix or (),
         by=data.by if data.mix else "sequences",
         stale="replace",
+    ).done
+    index = np.load(done["rows"].file(".train.index.npy"), mmap_mode="r")
+    longest = _checked_length(sorted(set(index["length"].tolist())), pack=data.pack, cuts=trainer.cuts and name)
+    settings = Settings(
+        recipe,
+        folder.absolute(),
+        sequence_tokens=longest,
+        row_tokens=data.pack or longest,
+        tokens=int(index["length"].sum()),
+        eos_id=done["tokenizer"].result(TokenizerResult).eos_id,
     )
     for file, text in trainer.files(settings).items():
         with store.explained(folder / file):
@@ -170,31 +224,72 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
     tables.say(f"wrote {folder}; inspect launch.sh, then run it there", console)
 
 
-def _shell(*lines: str) -> str:
+def _checked_length(lengths: list[int], *, pack: int | None, cuts: str | Literal[False]) -> int:
+    """Return the longest of the sequences' lengths. Raises RecipeError if rows would differ in length, or be cut elsewhere."""
+    shortest, longest = lengths[0], lengths[-1]
+    if pack is None and len(lengths) > 1:
+        raise RecipeError(
+            f"data.runs has sequences of {shortest:,} to {longest:,} tokens, so rows would differ in length; set "
+            f"data.pack={longest}, which puts several short ones into a row, or use runs of one length"
+        )
+    if pack and cuts and (len(lengths) > 1 or pack % longest):
+        raise RecipeError(
+            f"data.pack={pack} with sequences of {shortest:,} to {longest:,} tokens: {cuts} reads all sequences as one stream and "
+            "cuts it at multiples of the row, so sequences must have one length that divides data.pack; or use --emit axolotl"
+        )
+    return longest
+
+
+def shell(*lines: str) -> str:
     """Return a bash script that stops at the first error, in its own folder."""
     return "\n".join(["#!/usr/bin/env bash", "set -euo pipefail", 'cd "$(dirname "$0")"', *lines]) + "\n"
 
 
-def _torchrun(settings: Settings, *arguments: str) -> list[str]:
+def torchrun(settings: Settings, *arguments: str) -> list[str]:
     """Return the lines of a torchrun command."""
     *lines, last = arguments
     return [f"torchrun {settings.launch_options()} \\", *(f"    {line} \\" for line in lines), f"    {last}"]
 
 
-def _axolotl(settings: Settings) -> Mapping[str, str]:
-    """Return axolotl's config, with names as in axolotl 0.21. Sequences are exported unpacked; axolotl packs them itself."""
+def _transformers_arguments(settings: Settings, *, trainer: str) -> Json:
+    """Return what axolotl and TRL both hand to the trainer of transformers. Raises RecipeError for a schedule that it lacks."""
     recipe, training = settings.recipe, settings.recipe.training
     if training.schedule != "cosine" and training.min_lr_ratio:
         raise RecipeError(
-            f"--emit axolotl does not support training.min_lr_ratio={training.min_lr_ratio} with training.schedule="
+            f"--emit {trainer} does not support training.min_lr_ratio={training.min_lr_ratio} with training.schedule="
             f"{training.schedule}; set it to 0, or use the schedule cosine"
         )
-    scaling = settings.llama3_scaling() or {"rope_type": "default"}
-    is_packed = settings.row_tokens > settings.sequence_tokens or recipe.data.pack is not None
+    return {
+        "gradient_accumulation_steps": settings.accumulation,
+        "max_steps": training.steps,
+        "learning_rate": training.lr,
+        "warmup_steps": training.warmup_steps,
+        "adam_beta1": training.beta1,
+        "adam_beta2": training.beta2,
+        "adam_epsilon": training.eps,
+        "weight_decay": training.weight_decay,
+        "max_grad_norm": training.clip or 0.0,  # 0: no clipping
+        "bf16": True,
+        "save_steps": recipe.checkpoints.every_steps,
+        "save_total_limit": recipe.checkpoints.keep_last,
+        "seed": recipe.seed,
+        "output_dir": str(settings.folder / "out"),
+        "attn_implementation": "flash_attention_2",
+    }
+
+
+def _schedule(recipe: TrainRecipe) -> str:
+    return "constant_with_warmup" if recipe.training.schedule == "constant" else recipe.training.schedule
+
+
+def _axolotl(settings: Settings) -> Mapping[str, str]:
+    """Return axolotl's config, with names as in axolotl 0.21. Sequences are exported unpacked; axolotl packs them itself."""
+    recipe = settings.recipe
+    is_packed = recipe.data.pack is not None
     config: Json = {
         "base_model": recipe.model.path,
         "model_config": {
-            "rope_parameters": scaling | {"rope_theta": settings.rope_base},
+            "rope_parameters": settings.rope_parameters(),
             "max_position_embeddings": settings.sequence_tokens,
         },
         "datasets": [{"path": str(settings.data), "split": "train", "type": None}],  # no type: already tokenized
@@ -202,7 +297,6 @@ def _axolotl(settings: Settings) -> Mapping[str, str]:
         "excess_length_strategy": "raise",
         "sample_packing": is_packed,
         "pad_to_sequence_len": is_packed,
-        "attn_implementation": "flash_attention_2",
         "fsdp_version": 2,
         "fsdp_config": {
             "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
@@ -214,29 +308,51 @@ def _axolotl(settings: Settings) -> Mapping[str, str]:
         "context_parallel_size": recipe.hardware.ranks_per_row,
         "ring_attn_func": "varlen_llama3",  # batch_ring gave loss × 1.83; 0.21 warns that it chooses by itself now
         "micro_batch_size": 1,
-        "gradient_accumulation_steps": settings.accumulation,
-        "max_steps": training.steps,
-        "learning_rate": training.lr,
-        "lr_scheduler": "constant_with_warmup" if training.schedule == "constant" else training.schedule,
-        "warmup_steps": training.warmup_steps,
+        "lr_scheduler": _schedule(recipe),
         "optimizer": "adamw_torch_fused",
-        "adam_beta1": training.beta1,
-        "adam_beta2": training.beta2,
-        "adam_epsilon": training.eps,
-        "weight_decay": training.weight_decay,
-        "max_grad_norm": training.clip or 0.0,  # 0: no clipping
-        "bf16": training.precision == "bf16",
-        "save_steps": recipe.checkpoints.every_steps,
-        "save_total_limit": recipe.checkpoints.keep_last,
-        "seed": recipe.seed,
-        "output_dir": str(settings.folder / "out"),
+        **_transformers_arguments(settings, trainer="axolotl"),
     }
-    if training.schedule == "cosine" and training.min_lr_ratio:
-        config["cosine_min_lr_ratio"] = training.min_lr_ratio
+    if recipe.training.min_lr_ratio:
+        config["cosine_min_lr_ratio"] = recipe.training.min_lr_ratio
     if recipe.data.validation:
         config["test_datasets"] = [{"path": str(settings.data), "split": "validation", "type": None}]
-    launch = _shell("axolotl train axolotl.yaml --launcher torchrun -- " + settings.launch_options())
+    launch = shell("axolotl train axolotl.yaml --launcher torchrun -- " + settings.launch_options())
     return {"axolotl.yaml": yaml.safe_dump(config, sort_keys=False, width=120), "launch.sh": launch}
+
+
+def _trl(settings: Settings) -> Mapping[str, str]:
+    """Return the config of `trl sft`, with names as in TRL 1.16. `seq_lengths` of a row give its positions and borders."""
+    recipe, is_recomputed = settings.recipe, settings.recipe.memory.checkpointing != "none"
+    rope = {"rope_parameters": settings.rope_parameters(), "max_position_embeddings": settings.sequence_tokens}
+    config: Json = {
+        "model_name_or_path": recipe.model.path,
+        "model_init_kwargs": rope,
+        "dataset_name": str(settings.data),
+        "dataset_kwargs": {"skip_prepare_dataset": True},  # rows hold ids already
+        "padding_free": True,
+        "max_length": None,
+        "per_device_train_batch_size": 1,
+        "lr_scheduler_type": _schedule(recipe),
+        "optim": "adamw_torch_fused",
+        "logging_steps": 1,
+        "eval_steps": recipe.held_out.every_steps,
+        **_transformers_arguments(settings, trainer="trl"),
+        "gradient_checkpointing": is_recomputed,
+    }
+    if recipe.training.min_lr_ratio:
+        ratio = {"min_lr_rate": recipe.training.min_lr_ratio}
+        config |= {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": ratio}
+    if recipe.hardware.count > 1:  # FSDP2 checkpoints activations itself
+        sharded = {
+            "version": 2,
+            "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
+            "activation_checkpointing": is_recomputed,
+        }
+        config |= {"fsdp": True, "fsdp_config": sharded, "gradient_checkpointing": False}
+    if recipe.data.validation:
+        config |= {"dataset_test_split": "validation", "eval_strategy": "steps", "per_device_eval_batch_size": 1}
+    launch = shell(*torchrun(settings, "-m trl.scripts.sft", "--config trl.yaml"))
+    return {"trl.yaml": yaml.safe_dump(config, sort_keys=False, width=120), "launch.sh": launch}
 
 
 def _prolong(settings: Settings) -> Mapping[str, str]:
@@ -258,8 +374,7 @@ def _prolong(settings: Settings) -> Mapping[str, str]:
         f'--config_overrides "rope_theta={settings.rope_base:.0f}"',
         f"--per_device_train_batch_size 1 --gradient_accumulation_steps {settings.accumulation}",
         f"--per_device_max_tokens {settings.row_tokens} --seq_parallel_size {recipe.hardware.ranks_per_row}",
-        *(["--bf16"] if training.precision == "bf16" else []),
-        f"--learning_rate {training.lr} --min_lr_ratio {training.min_lr_ratio} --lr_scheduler_type {training.schedule}",
+        f"--bf16 --learning_rate {training.lr} --min_lr_ratio {training.min_lr_ratio} --lr_scheduler_type {training.schedule}",
         f"--warmup_steps {training.warmup_steps} --max_steps {training.steps}",
         f"--adam_beta1 {training.beta1} --adam_beta2 {training.beta2} --weight_decay {training.weight_decay}",
         f"--max_grad_norm {training.clip or 1e9} --optim adamw_torch --seed {recipe.seed}",
@@ -268,19 +383,19 @@ def _prolong(settings: Settings) -> Mapping[str, str]:
         '--fsdp "auto_wrap" --gradient_checkpointing --cuda_empty_cache',
         f'--tokenized_mds_train "{data}@1.0"',
     ]
-    launch = _shell(
+    launch = shell(
         ': "${PROLONG:?a checkout of princeton-nlp/ProLong}"',
         'here=$PWD; cd "$PROLONG"',
         "export LOGIT_BLOCK_SIZE=2048 WANDB_MODE=offline TOKENIZERS_PARALLELISM=true",
         "export FSDP_SHARDING_STRATEGY=1 FSDP_STATE_DICT_TYPE=FULL_STATE_DICT",
-        *_torchrun(settings, "-m training.train_language_model", *arguments),
+        *torchrun(settings, "-m training.train_language_model", *arguments),
     )
     return {"launch.sh": launch}
 
 
 def _megatron(settings: Settings) -> Mapping[str, str]:
     """Return a script for Megatron-LM's pretrain_gpt.py; MEGATRON names a checkout."""
-    recipe, training, sizes = settings.recipe, settings.recipe.training, settings.model_config
+    recipe, training, sizes = settings.recipe, settings.recipe.training, settings.llama("megatron")
     ranks, is_masked = recipe.hardware.ranks_per_row, recipe.data.pack and recipe.attention == "sequence"
     if settings.sequence_tokens % (2 * ranks):  # context parallelism gives each rank two slices of a document
         raise RecipeError(
@@ -317,13 +432,13 @@ def _megatron(settings: Settings) -> Mapping[str, str]:
         f"--lr-decay-style {training.schedule} --lr-decay-iters {training.steps} --lr-warmup-iters {training.warmup_steps}",
         f"--adam-beta1 {training.beta1} --adam-beta2 {training.beta2} --adam-eps {training.eps}",
         f"--weight-decay {training.weight_decay} --clip-grad {training.clip or 0.0} --seed {recipe.seed} --eod-mask-loss",
-        *(["--bf16"] if training.precision == "bf16" else []),
+        "--bf16",
         *(["--reset-position-ids --reset-attention-mask"] if is_masked else []),
         f'--load "$CHECKPOINT" --finetune --save out --save-interval {recipe.checkpoints.every_steps}',
     ]
-    launch = _shell(
+    launch = shell(
         ': "${MEGATRON:?a checkout of NVIDIA/Megatron-LM}" "${CHECKPOINT:?the model, converted to Megatron}"',
-        *_torchrun(settings, '"$MEGATRON/pretrain_gpt.py"', *arguments),
+        *torchrun(settings, '"$MEGATRON/pretrain_gpt.py"', *arguments),
     )
     return {"launch.sh": launch}
 
@@ -335,13 +450,19 @@ def _prefixes(settings: Settings, split: str) -> list[str]:
 
 
 _PROLONG_KEYS: Final[SupportedKeys] = {
-    **_COMMON_KEYS,
+    **COMMON_KEYS,
     "training.eps": (1e-8,),
     "training.schedule": ("cosine", "linear"),
     "memory.checkpointing": ("layers",),
 }
+_TRL_KEYS: Final[SupportedKeys] = {
+    **COMMON_KEYS,
+    **dict.fromkeys(("checkpoints.keep_last", "held_out.every_steps")),
+    "hardware.ranks_per_row": (1,),
+}
 TRAINER: Final = (
-    Trainer("axolotl", "axolotl", False, {**_COMMON_KEYS, "checkpoints.keep_last": None}, _axolotl),
+    Trainer("axolotl", "axolotl", False, {**COMMON_KEYS, "checkpoints.keep_last": None}, _axolotl),
     Trainer("prolong", "prolong", True, _PROLONG_KEYS, _prolong),
-    Trainer("megatron", "megatron", True, {**_COMMON_KEYS, "attention": ("sequence", "row")}, _megatron),
+    Trainer("megatron", "megatron", True, {**COMMON_KEYS, "attention": ("sequence", "row")}, _megatron, cuts=True),
+    Trainer("trl", "parquet", True, _TRL_KEYS, _trl),
 )

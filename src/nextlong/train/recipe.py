@@ -15,8 +15,7 @@ from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveFloa
 
 from nextlong.errors import RecipeError
 from nextlong.recipe.keys import PositiveLength
-from nextlong.recipe.read import read_file
-from nextlong.recipe.text import explain, merge
+from nextlong.recipe.text import explain, merge, read_file
 from nextlong.text import Json
 
 Positive = Annotated[int, Field(gt=0)]

@@ -20,15 +20,14 @@ from threadpoolctl import threadpool_limits
 
 from nextlong.engine import interrupts
 from nextlong.errors import RunError
-from nextlong.verify.corpus import check_corpus
+from nextlong.verify.corpus import check_corpus, check_tokens
 from nextlong.verify.exports import check_exports
 from nextlong.verify.files import check_files, check_mixes, other_variants
 from nextlong.verify.near_duplicates import check_near_duplicates, check_weights, find_copies
 from nextlong.verify.outcome import CheckOutcome, in_words
 from nextlong.verify.run_files import RunFiles
 from nextlong.verify.search import check_search
-from nextlong.verify.sequences import check_sequences
-from nextlong.verify.tokens import check_cuts, check_tokens
+from nextlong.verify.sequences import check_cuts, check_sequences
 from nextlong.verify.vectors import check_vectors
 
 # What reading a file that is missing, torn or of another shape raises.

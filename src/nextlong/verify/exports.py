@@ -20,10 +20,9 @@ from nextlong.errors import PluginError
 from nextlong.export.formats.base import UNREADABLE, Format, format_of
 from nextlong.schemas import DOCUMENT, EOS, META, NO_CHUNK, ROLES, SHARD_BITS
 from nextlong.verify.arrangement import blocks_of_rows, check_rows, read_split
-from nextlong.verify.files import earlier_exports, is_export, rows_of_data_set
 from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name, in_words
 from nextlong.verify.run_files import ResolvedSequence, RunFiles, StepFiles
-from nextlong.verify.tokens import Tokenized
+from nextlong.verify.sequences import Tokenized
 
 Row = Mapping[str, Any]  # columns by name; `spans` has one list per field
 
@@ -35,9 +34,9 @@ def check_exports(run: RunFiles) -> list[CheckOutcome]:
     """Check which sequences make up which row, then every exported row, those of earlier exports of the data set included."""
     outcomes: dict[str, CheckOutcome] = {}
     comparisons: dict[tuple[str, str], list[Comparison]] = {}
-    rows = rows_of_data_set(run)
+    rows = run.rows
     recorded = {name: step for name, step in run.steps.items() if _is_recorded(run, name, step)}
-    for name, step in (recorded | {step.folder.name: step for step in earlier_exports(run)}).items():
+    for name, step in (recorded | {step.folder.name: step for step in run.earlier_exports}).items():
         layout = step.manifest.get("config", {}).get("format", name.removesuffix(_VALIDATION))
         made = readable(layout)
         outcome = outcomes[name] = CheckOutcome(f"{name} rows", made.unit if made else "rows")
@@ -86,7 +85,7 @@ def _is_recorded(run: RunFiles, name: str, step: StepFiles) -> bool:
     layout = name.removesuffix(_VALIDATION)
     if step.damage:
         return readable(layout) is not None or layout in list(run.setting("export", "formats", ()))
-    return is_export(step)
+    return step.is_export
 
 
 class Comparison:

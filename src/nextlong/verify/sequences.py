@@ -1,4 +1,4 @@
-"""Sequences: check that spans tile [0, T), are in order and complete, and that no chunk occurs twice.
+"""Sequences: check that spans tile [0, T), are in order and complete, that no chunk occurs twice, and where chunks are cut.
 
 In:  SEQUENCES with what CHUNKS and TOKENS say of each chunk. Checks go by role, so that a sequence of meta-chunks and
 negatives and one of whole documents are each held to its own rules.
@@ -6,7 +6,8 @@ negatives and one of whole documents are each held to its own rules.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -25,7 +26,8 @@ from nextlong.schemas import (
 )
 from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name
 from nextlong.verify.run_files import UNKNOWN, ResolvedSequence, RunFiles
-from nextlong.verify.tokens import MOST_TRIMMED, is_exact
+
+_MOST_TRIMMED = 4  # tokens that a cut gives up to fall between two characters
 
 
 def check_sequences(run: RunFiles) -> list[CheckOutcome]:
@@ -51,7 +53,7 @@ def check_sequences(run: RunFiles) -> list[CheckOutcome]:
             order.breach_each(_order_problems(run, sequence))
             repeats.breach_each(_repeat_problems(run, sequence))
             negatives_outcome.breach_each(_own_document_problems(run, sequence))
-            for span, tokens in gaps(sequence) if is_exact(run) else ():
+            for span, tokens in gaps(sequence) if run.is_exact else ():
                 between.checked += 1
                 if tokens < run.min_gap_tokens:
                     between.breach(
@@ -63,7 +65,7 @@ def check_sequences(run: RunFiles) -> list[CheckOutcome]:
     outcomes = [spans, separators, order, repeats, *across.outcomes()]
     if negatives_outcome.checked:
         outcomes.insert(4, negatives_outcome)
-    if is_exact(run):
+    if run.is_exact:
         outcomes.insert(5, between)
     return outcomes
 
@@ -110,7 +112,7 @@ def _separator_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[s
             yield f"{sequence.where(span)} should have {len(special[SEPARATOR])} tokens"
         if owner is None or not (is_filling or (wants_separator[owner] and span == owner + 1)):
             yield f"{sequence.where(span)} does not follow a chunk that needs one"
-        elif last_separator and sequence.end[span] - sequence.end[owner] > len(special[SEPARATOR]) + MOST_TRIMMED:
+        elif last_separator and sequence.end[span] - sequence.end[owner] > len(special[SEPARATOR]) + _MOST_TRIMMED:
             yield f"{sequence.where(span)} is one of more separators than a cut between characters needs"
     if special[SEPARATOR]:
         followed = np.append(sequence.role[1:] == SEPARATOR, False)
@@ -154,7 +156,7 @@ def _order_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
 
 
 def _meta_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
-    is_exact = run.setting("compose", "fit", "exact") == "exact"
+    is_exact = run.is_exact
     meta_spans = np.flatnonzero(sequence.role == META)
     if not len(meta_spans):
         if is_exact:
@@ -315,3 +317,72 @@ class _Across:
                 self._uses.breach(f"{chunk_name(shard << SHARD_BITS | row)} is a negative in {used[row]} sequences")
         outcomes = [self._keys, self._documents]
         return [*outcomes, self._uses] if self._uses.checked else outcomes
+
+
+class _Beginning(NamedTuple):
+    """The beginning of a chunk, of so many tokens: the whole characters, and whether the next token begins another one."""
+
+    chars: int
+    is_between: bool
+
+
+class Tokenized:
+    """The text of a chunk, by its tokens."""
+
+    def __init__(self, run: RunFiles, text: str) -> None:
+        """Encode the text anew."""
+        self.text = text
+        self._offsets: Sequence[tuple[int, int]] = run.tokenizer.encode(text, add_special_tokens=False).offsets
+
+    def first(self, tokens: int) -> _Beginning:
+        """Return what the first tokens, not all, cover. A character that goes on behind the cut is not whole."""
+        stop = max((end for _, end in self._offsets[:tokens]), default=0)
+        start = min(start for start, _ in self._offsets[tokens:])
+        return _Beginning(min(stop, start), stop <= start)
+
+    def visible(self, tokens: int) -> str:
+        """Return the text that spans tell of: at least a character."""
+        return self.text[: max(1, self.first(tokens).chars)]
+
+
+def texts_of_cuts(run: RunFiles, block: Iterable[ResolvedSequence]) -> dict[int, Tokenized]:
+    """Return the chunks that the sequences of a block hold only the beginning of."""
+    cut = np.concatenate([np.empty(0, np.int64), *(sequence.chunk[sequence.is_truncated] for sequence in block)])
+    return {chunk: Tokenized(run, text) for chunk, text in run.texts_of(cut).items()}
+
+
+def check_cuts(run: RunFiles) -> list[CheckOutcome]:
+    """Check every cut."""
+    outcome = CheckOutcome("cuts between characters", "cuts")
+    for block in run.blocks():
+        texts = texts_of_cuts(run, block)
+        for sequence in block:
+            outcome.checked += int(sequence.is_truncated.sum())
+            outcome.breach_each(_cut_problems(run, sequence, texts))
+    return [outcome]
+
+
+def _cut_problems(run: RunFiles, sequence: ResolvedSequence, texts: dict[int, Tokenized]) -> Iterator[str]:
+    """Yield cuts that part a character though one near would not, or leave none, and separators behind a newline."""
+    separator_tokens = len(run.special_ids[SEPARATOR])
+    for span in np.flatnonzero(sequence.is_truncated).tolist():
+        if int(sequence.chunk[span]) not in texts:
+            continue
+        tokenized, tokens = texts[int(sequence.chunk[span])], int(sequence.end[span] - sequence.start[span])
+        chars, is_between = tokenized.first(tokens)
+        fills_budget = run.is_exact and sequence.role[span] == NEGATIVE
+        if fills_budget and not chars:
+            yield f"{sequence.where(span)} holds a part of a character only"
+        is_joined = span + 1 < len(sequence.role) and sequence.role[span + 1] == SEPARATOR
+        if fills_budget and is_joined and tokenized.text[:chars].endswith("\n"):
+            yield f"{sequence.where(span)} ends in a newline but a separator follows it"
+        if is_between or not separator_tokens:
+            continue
+        # A negative that is followed by no separator gives up the room of one, too.
+        most = tokens - (separator_tokens if fills_budget and not is_joined else 1)
+        for fewer in range(most, max(0, most - _MOST_TRIMMED), -1):
+            before = tokenized.first(fewer)
+            is_fit = before.chars and not (fills_budget and tokenized.text[: before.chars].endswith("\n"))
+            if before.is_between and is_fit:
+                yield f"{sequence.where(span)} ends within a character; {tokens - fewer} tokens fewer would not"
+                break

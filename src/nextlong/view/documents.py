@@ -20,8 +20,8 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
+from nextlong.artifacts.finished import CorpusFiles
 from nextlong.artifacts.lookup import read_chunks
-from nextlong.artifacts.resolve import CorpusFiles
 from nextlong.text import Json
 from nextlong.view import terms
 

@@ -5,7 +5,7 @@ import json
 import numpy as np
 import pytest
 
-from nextlong.artifacts.resolved import Resolved, span_texts
+from nextlong.artifacts.resolve import Resolved, span_texts
 from nextlong.export.formats import jsonl
 from random_rows import options
 

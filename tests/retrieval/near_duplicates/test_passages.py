@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong.retrieval.near_duplicates.coverage import PASSAGE_WORDS, repeated_passages
+from nextlong.retrieval.near_duplicates.rule import PASSAGE_WORDS, repeated_passages
 from nextlong.retrieval.near_duplicates.shingles import shingles
 from nextlong.retrieval.near_duplicates.texts import Texts
 

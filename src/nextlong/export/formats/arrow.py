@@ -15,7 +15,7 @@ from typing import Any
 import pyarrow as pa
 import xxhash
 
-from nextlong.artifacts.resolved import Resolved
+from nextlong.artifacts.resolve import Resolved
 from nextlong.artifacts.results import ShardResult
 from nextlong.export.formats.base import COLUMNS, Format, Options, Snippet, check_index, rows_of, schema_of, to_table
 from nextlong.text import Json

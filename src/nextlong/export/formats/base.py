@@ -28,7 +28,7 @@ import zstandard
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts.resolved import Resolved
+from nextlong.artifacts.resolve import Resolved
 from nextlong.artifacts.results import ShardResult
 from nextlong.plugins import FORMATS
 

@@ -9,7 +9,7 @@ from typing import Any, Final
 
 import orjson
 
-from nextlong.artifacts.resolved import Resolved
+from nextlong.artifacts.resolve import Resolved
 from nextlong.artifacts.results import ShardResult
 from nextlong.export.formats.base import SPAN, Format, Options, Snippet, span_columns
 

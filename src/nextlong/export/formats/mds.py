@@ -23,7 +23,7 @@ import zstandard
 from numpy.typing import NDArray
 from pydantic import JsonValue
 
-from nextlong.artifacts.resolved import Resolved
+from nextlong.artifacts.resolve import Resolved
 from nextlong.artifacts.results import ShardResult
 from nextlong.errors import ExportError
 from nextlong.export.formats.base import Format, Options, RowSizes, Snippet, check_index

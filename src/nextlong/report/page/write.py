@@ -20,12 +20,12 @@ from markupsafe import Markup
 
 import nextlong
 from nextlong.artifacts import record
-from nextlong.artifacts.record import CURRENT, HEAD_CHARS, RECIPE_FILE, SWEEP, VARIANTS_META, page_name
+from nextlong.artifacts.record import CURRENT, HEAD_CHARS, SWEEP, VARIANTS_META, page_name
 from nextlong.engine import store
 from nextlong.errors import NextlongError
 from nextlong.picture import html, palette
 from nextlong.report import summary
-from nextlong.report.compare import short_names
+from nextlong.report.compare import labels
 from nextlong.report.page import examples, figures, numbers, sequences, words
 from nextlong.report.page.numbers import Row
 from nextlong.report.page.words import Plain
@@ -99,7 +99,7 @@ def page(runs: Sequence[Run]) -> str:
         )
     measured = [stats.measure(run) for run in runs]
     plain = [of_run.as_json() for of_run in measured]
-    names = short_names([of_run["run"] for of_run in plain]) if len(runs) > 1 else ["this run"]
+    names = labels(runs) if len(runs) > 1 else ["this run"]
     style, script = html.style(), html.script()
     policy = f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'; form-action 'none'"
     return html.render(
@@ -147,15 +147,14 @@ def _number(cell: numbers.Cell) -> dict[str, str]:
 
 def _run(run: Run, of_run: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return what the first section says about a run."""
-    is_current = record.current(run.path) == run.variant.name
     verdict, named = words.verdict(of_run), shlex.quote(of_run["run"])
-    settings = " ".join(f"--set {shlex.quote(setting)}" for setting in verdict.settings or ())
+    settings = "".join(f" --set {shlex.quote(setting)}" for setting in verdict.settings)
     return {
         "name": name,
         "named": named,
         "facts": words.facts(of_run, run),
         "verdict": verdict,
-        "again": f"nextlong run {shlex.quote(str(run.path / RECIPE_FILE)) if is_current else 'RECIPE'} {settings}".strip(),
+        "again": f"nextlong run {shlex.quote(str(run.variant.recipe_file))}{settings}" if settings else "",
         "summary": summary.lines(run.recipe, run.steps, folder=run.data),
         "examples": [examples.marked(pair) for pair in examples.near_duplicate_pairs(run, most=_EXAMPLES)],
     }

@@ -2,14 +2,21 @@
 
 In:  texts. Out: float32 (n, dimensions), unit rows, in the order of the texts.
 The library sorts what one call gives it by length, so that a batch holds little padding, and puts the order back; hence
-`encode` hands over all its texts at once. bfloat16 where a GPU has it, or where `choose` found it faster: all-MiniLM-L6-v2
+`encode` hands over all its texts at once. bfloat16 where a GPU has it, or where a trial found it faster: all-MiniLM-L6-v2
 then gives vectors whose cosine with its float32 ones is over 0.9999. Norms are taken in float32.
+
+In which precision, on how many threads and in how large tasks a model runs is tried on some of the chunks. The manifest of the
+encoder step keeps this ExecutionResult, and every task encodes by it, also where the run is resumed on another machine: another
+choice gives vectors that differ in the last digits. What a processor says of itself does not tell: of two that know bfloat16, one
+may be the slower in it and the other twice as fast. Trials are timed by processor seconds: a busy machine does not show.
 """
 
 from __future__ import annotations
 
 import importlib.util
-from collections.abc import Sequence
+import os
+import time
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Annotated, Any, Final, Literal, Self
@@ -19,14 +26,24 @@ from numpy.typing import NDArray
 from pydantic import Field, JsonValue, model_validator
 
 from nextlong import recipe
+from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts
 from nextlong.artifacts.results import ExecutionResult
 from nextlong.engine import store
 from nextlong.engine.estimate import Estimate, one
-from nextlong.engine.executor import Resources, granted_gpus
+from nextlong.engine.executor import Resources, granted_gpus, usable_cpus
 from nextlong.engine.step import Task
 from nextlong.errors import EncoderError
 from nextlong.recipe.keys import Operational, Positive, PositiveLength, Section
-from nextlong.retrieval.encoders.base import EncoderKind, Speed
+from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, EncoderKind, Speed
+
+_TRIAL_S: Final = 0.7  # of float32 on one thread
+_FEWEST, _MOST = 2, 32  # chunks tried
+_CLEARLY: Final = 1.2  # times as fast, so that noise does not choose
+_LEAST_COSINE: Final = 0.999  # to the vectors in float32
+_TRIED_CHUNKS: Final = 32
+_CALL_CHUNKS: Final = 128  # on a processor
+_GPU_CALL_CHUNKS: Final = 4096
+
 
 _MEASURED_CHUNKS: Final = 32
 _USUAL_DIMENSIONS: Final = 1024  # of models such as the paper's
@@ -275,6 +292,84 @@ def _first_line(error: Exception) -> str:
     return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
+def try_model(
+    _out: Path, *, documents: Sequence[Path], chunks: Sequence[Path], encoder: recipe.Encoder
+) -> ExecutionResult:
+    """Return how the model runs best here, tried on chunks of all shards; writes no file."""
+    texts: list[str] = []
+    for documents_path, chunks_path in zip(documents, chunks, strict=True):
+        rows = np.arange(count_chunks(chunks_path))
+        rows = rows[:: max(1, len(rows) * len(documents) // _TRIED_CHUNKS)]
+        texts += (text for batch in iter_chunk_texts(documents_path, chunks_path, rows) for text in batch.texts)
+    return choose_execution(encoder.name, encoder.options_as(SentenceTransformersOptions), texts[:_TRIED_CHUNKS])
+
+
+def choose_execution(name: str, options: SentenceTransformersOptions, texts: Sequence[str]) -> ExecutionResult:
+    """Return how to run the model. Raises EncoderError where it cannot be loaded."""
+    encoder = SentenceTransformersEncoder(name, options, threads=1)
+    if not texts or encoder.device != "cpu":
+        rate = _rate(encoder, texts, time.perf_counter)
+        return _execution(encoder, encoder.dtype, 1, rate, call_chunks=_GPU_CALL_CHUNKS)
+    first_rate = _rate(encoder, texts[:_FEWEST], time.process_time)
+    few = texts[: int(np.clip(first_rate * _TRIAL_S, _FEWEST, _MOST))]
+    rate, vectors = _timed(encoder, few)
+    dtype, threads = encoder.dtype, 1
+    if options.dtype == "auto" and options.backend == "torch":
+        encoder.convert("bfloat16")
+        encoder.encode(few[:1])
+        half_rate, half_vectors = _timed(encoder, few)
+        if half_rate > _CLEARLY * rate and np.einsum("nd,nd->n", vectors, half_vectors).min() >= _LEAST_COSINE:
+            dtype, rate = "bfloat16", half_rate
+        encoder.convert(dtype)
+    if options.backend == "torch" and usable_cpus() > 1:
+        encoder.use_threads(usable_cpus())
+        encoder.encode(few[:1])
+        all_rate, _ = _timed(encoder, few)
+        if all_rate > _CLEARLY * rate or not _fits(encoder.weight_bytes):
+            threads, rate = usable_cpus(), all_rate
+        encoder.use_threads(1)
+    return _execution(encoder, dtype, threads, rate * threads, call_chunks=_CALL_CHUNKS)
+
+
+def _execution(
+    encoder: SentenceTransformersEncoder, dtype: str, threads: int, rate: float, *, call_chunks: int
+) -> ExecutionResult:
+    task_chunks = max(1, min(SLICE_CHUNKS, int(rate * SLICE_S)))
+    if task_chunks >= call_chunks:
+        task_chunks -= task_chunks % call_chunks
+    else:
+        call_chunks = task_chunks = 1 << (task_chunks.bit_length() - 1)
+    return ExecutionResult(
+        device=encoder.device,
+        dtype=dtype,
+        threads=threads,
+        call_chunks=call_chunks,
+        task_chunks=task_chunks,
+        chunks_per_second=round(rate, 2),
+        dimensions=encoder.dimensions,
+    )
+
+
+def _rate(encoder: SentenceTransformersEncoder, texts: Sequence[str], clock: Callable[[], float]) -> float:
+    encoder.encode(texts[:1])  # the first call pays for setting up
+    began = clock()
+    encoder.encode(texts)
+    return len(texts) / max(1e-9, clock() - began)
+
+
+def _timed(encoder: SentenceTransformersEncoder, texts: Sequence[str]) -> tuple[float, NDArray[np.float32]]:
+    """Return chunks a processor second, and the vectors."""
+    began = time.process_time()
+    vectors = encoder.encode(texts)
+    return len(texts) / max(1e-9, time.process_time() - began), vectors
+
+
+def _fits(weight_bytes: int) -> bool:
+    """Say whether a copy of the model for each processor takes at most half of the memory that is free."""
+    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if "SC_AVPHYS_PAGES" in os.sysconf_names else 0
+    return not free or weight_bytes * usable_cpus() <= free / 2
+
+
 class SentenceTransformersKind(EncoderKind):
     """Models of that library; each is tried before the first chunk: in which precision, on how many threads it runs best."""
 
@@ -300,8 +395,6 @@ class SentenceTransformersKind(EncoderKind):
         self, config: recipe.Encoder, *, documents: Sequence[Path], chunks: Sequence[Path], seed: int
     ) -> list[Task]:
         """Return the task that tries the model."""
-        from nextlong.retrieval.encoders.execution import try_model  # which tries what stands above
-
         del seed
         return [partial(try_model, documents=documents, chunks=chunks, encoder=config)]
 
@@ -329,8 +422,6 @@ class SentenceTransformersKind(EncoderKind):
 
     def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
         """Try the model on a few chunks, in a second or so; it is not asked either where its package is missing."""
-        from nextlong.retrieval.encoders.execution import choose_execution  # which tries what stands above
-
         if not is_installed():
             return Speed(unknown="needs its package", dimensions=_USUAL_DIMENSIONS)
         few = list(chunks[:: max(1, len(chunks) // _MEASURED_CHUNKS)])[:_MEASURED_CHUNKS]

@@ -20,7 +20,7 @@ from nextlong.engine.estimate import Amounts, Estimate
 from nextlong.engine.memory import memory_bytes
 from nextlong.recipe import Search
 from nextlong.recipe.keys import EXACT
-from nextlong.retrieval.indexes import ivf, tune
+from nextlong.retrieval.indexes import ivf
 from nextlong.retrieval.indexes.base import is_built
 from nextlong.retrieval.indexes.ivf import GRAPH_AS_DEAR, GRAPH_FROM, ITERATIONS, clusters_for, sample_of
 from nextlong.text import counted
@@ -159,7 +159,7 @@ def _parts(amounts: Amounts) -> float:
 
 def _tuning(amounts: Amounts) -> float:
     """Return the products of an exact search for the sample that recall is measured on, and of the settings tried."""
-    sample = min(tune.SAMPLE, amounts.queries) * amounts.vectors * amounts.dimensions
+    sample = min(ivf.SAMPLE, amounts.queries) * amounts.vectors * amounts.dimensions
     return sample * (1 + 2 * amounts.visited_share)  # each trial visits twice as many clusters as the one before
 
 

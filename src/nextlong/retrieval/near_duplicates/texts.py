@@ -15,8 +15,7 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.retrieval.near_duplicates.shingles import SHINGLE_WORDS, Shingles, Weights
-from nextlong.retrieval.near_duplicates.words import U64, mix
+from nextlong.retrieval.near_duplicates.shingles import SHINGLE_WORDS, U64, Shingles, Weights, mix
 
 Bools = NDArray[np.bool_]
 Ints = NDArray[np.int64]

@@ -22,6 +22,7 @@ from torchtitan.trainer import Trainer
 
 from nextlong.errors import RecipeError
 from nextlong.text import Json
+from nextlong.train.emit import check_llama
 from nextlong.train.recipe import TrainRecipe, micro_batches
 from nextlong.train.titan import parts
 from nextlong.train.titan.launch import installed_version
@@ -32,15 +33,6 @@ if TYPE_CHECKING:
 BLOCK_TOKENS: Final = 128  # of flex attention; context parallelism distributes whole blocks
 # torchtitan's 100 s are less than a step, or a checkpoint, of rows of half a million tokens.
 TIMEOUT_SECONDS: Final = 3600
-_ARCHITECTURES: Final = ("llama", "mistral")
-# Built into torchtitan's Llama: it would silently compute a model with other values differently.
-_BUILT_IN: Final = {
-    "hidden_act": "silu",
-    "attention_bias": False,
-    "mlp_bias": False,
-    "attention_dropout": 0.0,
-    "sliding_window": None,
-}
 
 
 def nextlong() -> Trainer.Config:
@@ -56,7 +48,7 @@ def config_of(recipe: TrainRecipe) -> Trainer.Config:
     ranks, rows_per_step = hardware.ranks_per_row, ready.plan.rows_per_step
     row_tokens = input_tokens(ready.row_tokens, ranks_per_row=ranks)
     micro_batches(recipe, rows_per_step=rows_per_step, devices=hardware.count, ranks_per_row=ranks)
-    check_llama(ready.config, path=path)
+    check_llama(ready.config.to_dict(), path=path, trainer="the engine torchtitan")
     rows: Json = {"recipe": as_json, "row_tokens": row_tokens}
     if installed_version() == "main":
         if ranks > 1 and not any("spmd_backend" in option for option in recipe.torchtitan.options):
@@ -139,30 +131,11 @@ def input_tokens(row_tokens: int, *, ranks_per_row: int) -> int:
     return -(-row_tokens // unit) * unit
 
 
-def check_llama(config: PretrainedConfig, *, path: str) -> None:
-    """Raise RecipeError unless torchtitan's Llama computes the same as the model of a config of transformers."""
-    if config.model_type not in _ARCHITECTURES:
-        raise RecipeError(
-            f"model.path={path!r} is a {config.model_type}; the engine torchtitan trains {' and '.join(_ARCHITECTURES)}: train "
-            "it on one device with --engine nextlong, or use --emit axolotl"
-        )
-    differing = {
-        key: value for key, built_in in _BUILT_IN.items() if (value := getattr(config, key, built_in)) != built_in
-    }
-    head_dim = getattr(config, "head_dim", None)
-    if head_dim not in (None, config.hidden_size // config.num_attention_heads):
-        differing["head_dim"] = head_dim
-    scaling = config.rope_parameters["rope_type"]
-    if scaling not in ("default", "llama3"):
-        differing["rope_scaling"] = scaling
-    if differing:
-        values = ", ".join(f"{key}={value!r}" for key, value in differing.items())
-        advice = "set model.rope_scaling=replace" if "rope_scaling" in differing else "use --emit axolotl"
-        raise RecipeError(f"model.path={path!r} has {values}, which torchtitan's Llama does not support; {advice}")
-
-
 def llama_spec(config: PretrainedConfig, *, row_tokens: int, float8: bool) -> llama3.ModelSpec:
-    """Return torchtitan's ModelSpec of a checked config, for rows of up to `row_tokens` tokens."""
+    """Return torchtitan's ModelSpec of a checked config, for rows of up to `row_tokens` tokens.
+
+    Raises RecipeError for RoPE scaling that torchtitan does not have.
+    """
     width, vocabulary, heads = config.hidden_size, config.vocab_size, config.num_attention_heads
     parameters = config.rope_parameters
     positions = "max_context_length" if installed_version() == "main" else "max_seq_len"
@@ -171,6 +144,11 @@ def llama_spec(config: PretrainedConfig, *, row_tokens: int, float8: bool) -> ll
         kept = ("low_freq_factor", "high_freq_factor", "original_max_position_embeddings")
         rope_options |= {"scaling": "llama", "scaling_factor": parameters["factor"]}
         rope_options |= {name: parameters[name] for name in kept}
+    elif parameters["rope_type"] != "default":
+        raise RecipeError(
+            f"the model has RoPE scaling {parameters['rope_type']}, which torchtitan's Llama does not support; set "
+            "model.rope_scaling=replace"
+        )
     layers = llama3._build_llama3_layers(
         n_layers=config.num_hidden_layers,
         dim=width,

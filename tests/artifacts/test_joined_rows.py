@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong.artifacts.resolved import Resolved, joined, joined_names, packed, sliced, span_texts
+from nextlong.artifacts.resolve import Resolved, joined, joined_names, packed, sliced, span_texts
 from nextlong.schemas import META, NO_CHUNK, SEPARATOR
 from random_rows import random_blocks
 

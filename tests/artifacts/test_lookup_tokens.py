@@ -5,7 +5,7 @@ import pickle
 import numpy as np
 import pytest
 
-from nextlong.artifacts.tokens import TokenStore
+from nextlong.artifacts.lookup import TokenStore
 from nextlong.errors import RunError
 
 

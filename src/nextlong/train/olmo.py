@@ -1,0 +1,158 @@
+"""OLMo: a training for OLMo-core, its configs in JSON.
+
+In:  a training recipe over finished runs whose sequences have one length; a Llama in a local folder.
+Out: `olmo.json`, `train.py`, which reads it, and `launch.sh`, which first converts the weights.
+
+OLMo-core cuts the exported ids every `sequence_length` tokens, so an instance is one sequence. It attends within an instance.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from typing import Final
+
+from nextlong.errors import RecipeError
+from nextlong.text import Json
+from nextlong.train.emit import COMMON_KEYS, Settings, Trainer, shell, torchrun
+from nextlong.train.recipe import SupportedKeys
+
+_SCHEDULES: Final = {"cosine": "CosWithWarmup", "linear": "LinearWithWarmup", "constant": "ConstantWithWarmup"}
+_KEYS: Final[SupportedKeys] = {**COMMON_KEYS, "data.pack": (None,), "checkpoints.keep_last": None}
+_TRAIN: Final = '''"""Train on olmo.json with OLMo-core 3.0. `python train.py convert` converts the weights of the model for it."""
+
+import sys
+from dataclasses import dataclass
+
+import torch
+from olmo_core.config import Config
+from olmo_core.data import NumpyDataLoaderConfig, NumpyFSLDatasetConfig
+from olmo_core.distributed.checkpoint import save_model_and_optim_state
+from olmo_core.nn.hf import load_hf_model
+from olmo_core.nn.transformer import TransformerConfig
+from olmo_core.train import TrainerConfig, prepare_training_environment, teardown_training_environment
+from olmo_core.train.train_module import TransformerTrainModuleConfig
+
+
+@dataclass
+class Training(Config):
+    seed: int
+    model_path: str
+    model: TransformerConfig
+    dataset: NumpyFSLDatasetConfig
+    data_loader: NumpyDataLoaderConfig
+    train_module: TransformerTrainModuleConfig
+    trainer: TrainerConfig
+
+
+def convert(config: Training) -> None:
+    model = config.model.build()
+    weights = model.state_dict()
+    load_hf_model(config.model_path, weights, num_embeddings=config.model.vocab_size)
+    model.load_state_dict(weights)
+    save_model_and_optim_state(config.trainer.load_path, model)
+
+
+def train(config: Training) -> None:
+    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
+    prepare_training_environment(seed=config.seed, backend=backend)
+    module = config.train_module.build(config.model.build(init_device="meta"))
+    rows = config.data_loader.build(config.dataset.build(), dp_process_group=module.dp_process_group)
+    config.trainer.build(module, rows).fit()
+    teardown_training_environment()
+
+
+if __name__ == "__main__":
+    config = Training.from_json("olmo.json")
+    convert(config) if sys.argv[1:] == ["convert"] else train(config)
+'''
+
+
+def _of(name: str, **values: object) -> Json:
+    """Return the values of a class of OLMo-core, named for `Config.from_dict`."""
+    return {"_CLASS_": f"olmo_core.{name}", **values}
+
+
+def _olmo(settings: Settings) -> Mapping[str, str]:
+    """Return OLMo-core's config, with names as in ai2-olmo-core 3.0, the script that trains on it, and its launch script."""
+    recipe, training, ranks = settings.recipe, settings.recipe.training, settings.recipe.hardware.ranks_per_row
+    sizes, tokens = settings.llama("olmo"), settings.row_tokens
+    if sizes["num_key_value_heads"] % ranks:
+        raise RecipeError(
+            f"hardware.ranks_per_row={ranks}: OLMo-core divides the {sizes['num_key_value_heads']} key-value heads of the model "
+            "by the ranks that share a row; change it to a divisor of that"
+        )
+    scaling = settings.llama3_scaling()
+    if scaling is not None:  # shares of the spectrum instead of the factors of config.json
+        scaling = _of(
+            "nn.rope.StepwiseRoPEScalingConfig",
+            factor=scaling["factor"],
+            low_freq_proportion=1 - 1 / scaling["low_freq_factor"],
+            high_freq_proportion=1 / scaling["high_freq_factor"],
+            old_context_len=scaling["original_max_position_embeddings"],
+        )
+    norm = {"name": "rms", "eps": sizes["rms_norm_eps"], "bias": False}
+    attention = {"n_heads": sizes["num_attention_heads"], "n_kv_heads": sizes["num_key_value_heads"], "bias": False}
+    rope = {"theta": round(settings.rope_base), "scaling": scaling}
+    block = {
+        "sequence_mixer": _of("nn.attention.AttentionConfig", **attention, rope=rope),
+        "feed_forward": {"hidden_size": sizes["intermediate_size"], "bias": False},
+        "layer_norm": norm,
+    }
+    folder = settings.data / "train" if recipe.data.validation else settings.data
+    vocabulary = sizes["vocab_size"]
+    width = sum(path.stat().st_size for path in folder.glob("*.npy")) // settings.tokens
+    least_lr = {} if training.schedule == "constant" else {"alpha_f": training.min_lr_ratio}
+    kept = {"save_interval": recipe.checkpoints.every_steps, "max_checkpoints": recipe.checkpoints.keep_last}
+    config = {
+        "seed": recipe.seed,
+        "model_path": recipe.model.path,
+        "model": {
+            "d_model": sizes["hidden_size"],
+            "vocab_size": vocabulary,
+            "n_layers": sizes["num_hidden_layers"],
+            "block": _of("nn.transformer.TransformerBlockConfig", **block),
+            "lm_head": {"layer_norm": norm, "bias": False},
+            "tie_word_embeddings": sizes.get("tie_word_embeddings", False),
+        },
+        "dataset": {
+            "paths": [str(folder / "*.npy")],
+            "expand_glob": True,
+            "sequence_length": tokens,
+            "tokenizer": {"vocab_size": vocabulary, "eos_token_id": settings.eos_id, "pad_token_id": settings.eos_id},
+            "dtype": f"uint{8 * width}",
+            "work_dir": str(settings.folder / "work"),
+        },
+        "data_loader": {"global_batch_size": settings.rows_per_step * tokens, "seed": recipe.seed, "num_workers": 2},
+        "train_module": {
+            "rank_microbatch_size": tokens,
+            "max_sequence_length": tokens,
+            "optim": _of(
+                "optim.AdamWConfig",
+                lr=training.lr,
+                betas=[training.beta1, training.beta2],
+                eps=training.eps,
+                weight_decay=training.weight_decay,
+                group_overrides=[{"params": ["*norm.weight"], "opts": {"weight_decay": 0.0}}],
+            ),
+            "scheduler": _of(f"optim.{_SCHEDULES[training.schedule]}", warmup=training.warmup_steps, **least_lr),
+            "max_grad_norm": training.clip,
+            "dp_config": {"name": "fsdp", "param_dtype": "bfloat16", "reduce_dtype": "float32"},
+            "cp_config": {"degree": ranks, "uly": {}} if ranks > 1 else None,
+            "ac_config": {"mode": "full"} if recipe.memory.checkpointing != "none" else None,
+        },
+        "trainer": {
+            "save_folder": str(settings.folder / "out"),
+            "load_path": str(settings.folder / "converted"),
+            "load_strategy": "always",  # an error where the converted weights are missing, instead of random ones
+            "max_duration": {"value": training.steps, "unit": "steps"},
+            "callbacks": {
+                "checkpointer": _of("train.callbacks.CheckpointerCallback", **kept, pre_train_checkpoint=False)
+            },
+        },
+    }
+    launch = shell("[[ -e converted ]] || python train.py convert", *torchrun(settings, "train.py"))
+    return {"olmo.json": json.dumps(config, indent=1), "train.py": _TRAIN, "launch.sh": launch}
+
+
+TRAINER: Final = Trainer("olmo", "olmo", False, _KEYS, _olmo, cuts=True)
