@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.methods import iclm
-from nextlong.methods.base import Documents, Neighbours, Request
+from nextlong.methods.base import CorpusArrays, DraftRequest, Neighbours
 
 NONE = -1
 F7, F9 = (float(np.float32(cosine)) for cosine in (0.7, 0.9))
@@ -25,7 +25,7 @@ def drafts(neighbours, cosines, tokens, enough, *, hashes=None, sequences=None, 
     """(documents, scores) of each draft."""
     count = len(neighbours)
     filled = neighbours >= 0
-    documents = Documents(
+    documents = CorpusArrays(
         content_hashes=np.arange(count, dtype=np.uint64) if hashes is None else hashes,
         tokens=tokens,
         chunk_offsets=np.arange(count + 1),
@@ -37,7 +37,7 @@ def drafts(neighbours, cosines, tokens, enough, *, hashes=None, sequences=None, 
             cosines=cosines[filled],
         ),
     )
-    request = Request(target_tokens=enough, sequences=sequences, seed=seed)
+    request = DraftRequest(target_tokens=enough, sequences=sequences, seed=seed)
     options = iclm.Iclm(neighbours=k, max_similarity=max_similarity)
     found = iclm.METHOD.draft(documents, options, request).drafts
     return [(draft.documents.tolist(), draft.scores.tolist()) for draft in found]

@@ -10,7 +10,7 @@ import pytest
 
 import nextlong
 from damage import breaches, change_array, files, outcomes
-from nextlong.methods.base import Documents, Neighbours, Request, Vectors, method_of
+from nextlong.methods.base import CorpusArrays, DraftRequest, Neighbours, Vectors, method_of
 from nextlong.methods.partition import Part, _assign_clusters, _parts_of_clusters, _train_clusters, parts_of
 from nextlong.report import summary
 from nextlong.schemas import META_DOCUMENTS, SHARD_BITS
@@ -76,7 +76,7 @@ def test_each_partition_is_drafted_as_if_it_were_the_corpus(partitioned, method)
     """The neighbours and vectors of each partition's documents alone, given to the method, make the drafts of its task."""
     run = partitioned(method)
     rows = np.load(run.steps["documents"].file(".docs.npy"))
-    parts, request = parts_of(run.steps), Request(target_tokens=2048, sequences=None, seed=run.recipe.compose_seed)
+    parts, request = parts_of(run.steps), DraftRequest(target_tokens=2048, sequences=None, seed=run.recipe.compose_seed)
     assert len(parts) > 1
     lengths = np.concatenate([np.load(path) for path in run.steps["lengths"].files(".lengths.npy")])
     paths = run.steps["document_vectors"].files(".document_vectors.npy")
@@ -91,7 +91,7 @@ def test_each_partition_is_drafted_as_if_it_were_the_corpus(partitioned, method)
         }
         tokens = np.add.reduceat(lengths, np.cumsum(rows["chunks"]) - rows["chunks"])[members]
         flat = [pair for found in lists.values() for pair in found]
-        documents = Documents(
+        documents = CorpusArrays(
             content_hashes=rows["content_hash"][members],
             tokens=tokens,
             chunk_offsets=np.arange(len(members) + 1),

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.methods import untie_the_knots
-from nextlong.methods.base import Documents, Request
+from nextlong.methods.base import CorpusArrays, DraftRequest
 
 
 def documents_of(*chunk_tokens):
     counts = [len(own) for own in chunk_tokens]
-    return Documents(
+    return CorpusArrays(
         content_hashes=np.arange(1, len(counts) + 1, dtype=np.uint64),
         tokens=np.array([sum(own) for own in chunk_tokens]),
         chunk_offsets=np.concatenate([[0], np.cumsum(counts)]),
@@ -22,7 +22,7 @@ def documents_of(*chunk_tokens):
 
 
 def drafts(documents, target_tokens, *, seed=0, sequences=None, **options):
-    request = Request(target_tokens=target_tokens, sequences=sequences, seed=seed)
+    request = DraftRequest(target_tokens=target_tokens, sequences=sequences, seed=seed)
     found = untie_the_knots.METHOD.draft(documents, untie_the_knots.UntieTheKnots(**options), request)
     return [(draft.documents.tolist(), draft.chunks.tolist()) for draft in found.drafts]
 

@@ -14,7 +14,7 @@ from nextlong.artifacts.results import ComposeResult
 from nextlong.retrieval.near_duplicates.shingles import ShingleStore, shingles
 from nextlong.schemas import EOS, META, NEGATIVE, SEPARATOR, DropReason, Layout
 from nextlong.sequences.compose import Composed, _compose_drafts, _ComposeInputs, _TextCutter, compose
-from nextlong.sequences.fit import Cut, Dropped, Group, Piece, Rules, compose_spans, concatenate_spans
+from nextlong.sequences.fit import Cut, Dropped, Group, Rules, SizedChunk, compose_spans, concatenate_spans
 from nextlong.sequences.token_chars import _TOKEN_CHARS, token_chars
 from nextlong.sequences.tokenizer import train_bpe
 
@@ -253,7 +253,7 @@ def cutter(store, *, separator_tokens=1, near_duplicates=True):
 
 
 def piece(chunk):
-    return Piece(chunk, len(TEXTS[chunk].encode()), TEXTS[chunk].endswith("\n"))
+    return SizedChunk(chunk, len(TEXTS[chunk].encode()), TEXTS[chunk].endswith("\n"))
 
 
 @pytest.mark.parametrize(

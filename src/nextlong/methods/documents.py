@@ -31,13 +31,13 @@ from nextlong.engine.estimate import Amounts, Estimate, per_shard
 from nextlong.engine.step import Artifact, Artifacts, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.methods.base import (
+    CorpusArrays,
     DocumentMethod,
-    Documents,
     Draft,
     Drafted,
+    DraftRequest,
     Need,
     Neighbours,
-    Request,
     Vectors,
     promises,
 )
@@ -139,14 +139,14 @@ def _draft_step(
             neighbours=files(done, "neighbours", ".candidates.arrow"),
             vectors=files(done, "document_vectors", ".document_vectors.npy"),
             keywords=files(done, "keywords", ".keywords.arrow"),
-            request=Request(target_tokens=room, sequences=limit, seed=recipe.compose_seed),
+            request=DraftRequest(target_tokens=room, sequences=limit, seed=recipe.compose_seed),
         )
         parts = parts_of(done)
         if not parts:
             return [draft]
         # Sequences are taken from the first task on, so spare ones would displace those of the last parts.
         asked = None if recipe.compose.sequences == "all" else recipe.compose.sequences << attempt
-        request = Request(target_tokens=room, sequences=asked, seed=recipe.compose_seed)
+        request = DraftRequest(target_tokens=room, sequences=asked, seed=recipe.compose_seed)
         return [partial(draft, request=request, part=part) for part in parts]
 
     def check(done: Artifact) -> None:
@@ -214,7 +214,7 @@ def _draft_documents(
     neighbours: Sequence[Path] | None,
     vectors: Sequence[Path] | None,
     keywords: Sequence[Path] | None,
-    request: Request,
+    request: DraftRequest,
     part: Part | None = None,
 ) -> DraftResult:
     """Draft all sequences of a method, or those of one part of the documents; writes `{out}.{n:05d}.drafts.arrow`, in draw order.
@@ -257,7 +257,7 @@ def _documents(
     near: Neighbours | None,
     vectors: Sequence[Path] | None,
     keywords: Sequence[Path] | None,
-) -> Documents:
+) -> CorpusArrays:
     """Return the documents at the positions `members` of META_DOCUMENTS `rows`, ascending, and what is known of them."""
     counts = rows["chunks"][members]
     offsets = np.concatenate([[0], np.cumsum(counts)])
@@ -268,7 +268,7 @@ def _documents(
         of_shards.append(np.load(path)[schemas.row_of(chunk_ids_of(rows[members[low:high]]))])
     chunk_tokens: NDArray[Any] = np.concatenate(of_shards)
     filled = np.concatenate([[0], np.cumsum(chunk_tokens, dtype=np.int64)])
-    return Documents(
+    return CorpusArrays(
         content_hashes=rows["content_hash"][members],
         tokens=np.diff(filled[offsets]),
         chunk_offsets=offsets,

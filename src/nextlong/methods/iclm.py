@@ -29,7 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from nextlong.methods.base import Citation, DocumentMethod, Documents, Draft, Drafted, Need, Request, stretches
+from nextlong.methods.base import Citation, CorpusArrays, DocumentMethod, Draft, Drafted, DraftRequest, Need, stretches
 from nextlong.recipe import Positive, Section
 from nextlong.rng import rng_for, shuffled
 
@@ -73,7 +73,7 @@ class _IclmMethod(DocumentMethod[Iclm]):
         """Return that every document needs k neighbours, and some to spare."""
         return options.neighbours + _NEAR_DUPLICATE_SPARES
 
-    def draft(self, documents: Documents, options: Iclm, request: Request) -> Drafted:
+    def draft(self, documents: CorpusArrays, options: Iclm, request: DraftRequest) -> Drafted:
         """Return stretches of the path, in random order."""
         assert documents.neighbours is not None
         neighbours, cosines = documents.neighbours.table()

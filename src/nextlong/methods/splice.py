@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from nextlong.methods.base import Citation, DocumentMethod, Documents, Draft, Drafted, Need, Request
+from nextlong.methods.base import Citation, CorpusArrays, DocumentMethod, Draft, Drafted, DraftRequest, Need
 from nextlong.recipe import Positive, Section
 from nextlong.rng import rng_for, shuffled
 from nextlong.schemas import Layout
@@ -60,7 +60,7 @@ class _SpliceMethod(DocumentMethod[Splice]):
         """Return so many that every document is given enough neighbours that k of them are free."""
         return max(_SEARCHED, 4 * options.neighbours)
 
-    def draft(self, documents: Documents, options: Splice, request: Request) -> Drafted:
+    def draft(self, documents: CorpusArrays, options: Splice, request: DraftRequest) -> Drafted:
         """Return trees until nothing is left that fills a sequence."""
         assert documents.neighbours is not None
         assert documents.vectors is not None

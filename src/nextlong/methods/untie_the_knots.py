@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from nextlong.methods.base import Citation, DocumentMethod, Documents, Draft, Drafted, Request, stretches, whole
+from nextlong.methods.base import Citation, CorpusArrays, DocumentMethod, Draft, Drafted, DraftRequest, stretches, whole
 from nextlong.recipe import Section
 from nextlong.rng import rng_for, shuffled
 from nextlong.schemas import Layout
@@ -53,14 +53,16 @@ class _UntieTheKnotsMethod(DocumentMethod[UntieTheKnots]):
     Options = UntieTheKnots
     layout = Layout.INTERLEAVED
 
-    def draft(self, documents: Documents, options: UntieTheKnots, request: Request) -> Drafted:
+    def draft(self, documents: CorpusArrays, options: UntieTheKnots, request: DraftRequest) -> Drafted:
         """Return windows of whole documents, the parts of each shuffled."""
         order = shuffled(documents.content_hashes, seed=request.seed, stage="untie_the_knots")
         windows = stretches(order, documents.tokens, enough=request.target_tokens, sequences=request.sequences)
         return Drafted(drafts=[_tangled(window, documents, options, request) for window in windows])
 
 
-def _tangled(window: NDArray[np.int64], documents: Documents, options: UntieTheKnots, request: Request) -> Draft:
+def _tangled(
+    window: NDArray[np.int64], documents: CorpusArrays, options: UntieTheKnots, request: DraftRequest
+) -> Draft:
     rng = rng_for(request.seed, "untie_the_knots.window", int(documents.content_hashes[window[0]]))
     chunks = np.diff(documents.chunk_offsets)[window]
     chunks[-1] = _reached(window, documents, request.target_tokens)
@@ -71,7 +73,7 @@ def _tangled(window: NDArray[np.int64], documents: Documents, options: UntieTheK
     return Draft(*whole(window[labels])[:2], taken)
 
 
-def _reached(window: NDArray[np.int64], documents: Documents, target_tokens: int) -> int:
+def _reached(window: NDArray[np.int64], documents: CorpusArrays, target_tokens: int) -> int:
     """Return how many chunks of the window's last document it takes to reach T."""
     first, stop = documents.chunk_offsets[window[-1] : window[-1] + 2].tolist()
     left = target_tokens - int(documents.tokens[window[:-1]].sum())

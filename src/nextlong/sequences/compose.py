@@ -50,10 +50,10 @@ from nextlong.sequences.fit import (
     Dropped,
     Fit,
     Group,
-    Piece,
     Position,
     Rules,
-    Span,
+    SizedChunk,
+    TokenSpan,
     compose_spans,
     concatenate_spans,
 )
@@ -69,7 +69,7 @@ class Composed(NamedTuple):
     """One sequence in memory: its token ids and the spans that tile it."""
 
     input_ids: list[int]
-    spans: list[Span]
+    spans: list[TokenSpan]
 
 
 def compose(
@@ -114,8 +114,8 @@ def compose(
             chunk = numbers.setdefault(tuple(ids), len(tokens))
             if chunk == len(tokens):
                 tokens.append(ids)
-            pieces.append(Piece(chunk, len(ids)))
-        groups.append(Group(Piece(number, len(meta)), pieces))
+            pieces.append(SizedChunk(chunk, len(ids)))
+        groups.append(Group(SizedChunk(number, len(meta)), pieces))
     rules = Rules(
         target_tokens=target_tokens,
         fit=fit,
@@ -210,13 +210,13 @@ def _compose_drafts(
 
 def _compose_draft(
     draft: pa.RecordBatch,
-    pieces: list[Piece],
+    pieces: list[SizedChunk],
     inputs: _ComposeInputs,
     rules: Rules,
     *,
     seed: int,
     blocked: Container[int],
-) -> list[Span] | Dropped:
+) -> list[TokenSpan] | Dropped:
     starts = np.flatnonzero(draft.column("role").values.to_numpy() == schemas.META).tolist()
     meta_chunks = [pieces[place].chunk for place in starts]
     cutter = _TextCutter(inputs, meta_chunks, separator_tokens=rules.separator_tokens)
@@ -233,7 +233,7 @@ def _compose_draft(
 
 def _drafts_and_pieces(
     reader: pa.RecordBatchFileReader, take: int, tokens: TokenStore, chunks: Sequence[Path]
-) -> Iterator[tuple[pa.RecordBatch, list[Piece]]]:
+) -> Iterator[tuple[pa.RecordBatch, list[SizedChunk]]]:
     """Yield the first `take` drafts and their chunks; lookups are made for blocks of drafts, to bound memory."""
     block: list[pa.RecordBatch] = []
     held = 0
@@ -245,7 +245,7 @@ def _drafts_and_pieces(
             block, held = [], 0
 
 
-def _pieces_of(drafts: Sequence[pa.RecordBatch], tokens: TokenStore, chunks: Sequence[Path]) -> list[list[Piece]]:
+def _pieces_of(drafts: Sequence[pa.RecordBatch], tokens: TokenStore, chunks: Sequence[Path]) -> list[list[SizedChunk]]:
     """Return the chunks of each draft with their token counts, and whether no separator follows them.
 
     None follows a chunk that ends in a newline, or whose document continues in the next piece of the draft: whole documents
@@ -260,7 +260,7 @@ def _pieces_of(drafts: Sequence[pa.RecordBatch], tokens: TokenStore, chunks: Seq
     continues = (roles[:-1] == schemas.DOCUMENT) & (ids[:-1] + 1 == ids[1:])
     continues &= (doc_row[:-1] == doc_row[1:]) & (end[:-1] == start[1:])
     closed = ~separator | np.append(continues, False)
-    pieces = list(map(Piece, ids.tolist(), tokens.counts(ids).tolist(), closed.tolist(), scores.tolist()))
+    pieces = list(map(SizedChunk, ids.tolist(), tokens.counts(ids).tolist(), closed.tolist(), scores.tolist()))
     ends = np.cumsum([len(draft.column("chunk_id").values) for draft in drafts]).tolist()
     return [pieces[first:last] for first, last in pairwise([0, *ends])]
 
@@ -276,7 +276,7 @@ class _TextCutter(Cutter):
         self._inputs, self._meta_chunks = inputs, meta_chunks
         self._looked_up = lru_cache(maxsize=1)(self._look_up)
 
-    def negative(self, piece: Piece, budget: int, placed: Sequence[int]) -> Cut | None:
+    def negative(self, piece: SizedChunk, budget: int, placed: Sequence[int]) -> Cut | None:
         """Return the longest cut that fills the budget, with separators behind it unless it ends in a newline."""
         if piece.tokens < budget - self.separator_tokens:
             return None
@@ -289,13 +289,13 @@ class _TextCutter(Cutter):
             cut, kept = Cut(budget, closed=True), int(cuts.chars[budget]) if budget <= piece.tokens else 0
         return cut if kept and not self._repeats(text[:kept], placed) else None
 
-    def end(self, piece: Piece, tokens: int) -> int:
+    def end(self, piece: SizedChunk, tokens: int) -> int:
         """Return the most tokens, of `tokens` or up to four fewer, that end between two characters; else `tokens`."""
         _, cuts = self._looked_up(piece.chunk)
         fewest = max(1, tokens - self.trimmed_tokens) if self.separator_tokens else tokens
         return next((n for n in range(tokens, fewest - 1, -1) if cuts.between[n] and cuts.chars[n]), tokens)
 
-    def _possible_cuts(self, piece: Piece, budget: int) -> Iterator[Cut]:
+    def _possible_cuts(self, piece: SizedChunk, budget: int) -> Iterator[Cut]:
         if budget <= piece.tokens:
             yield Cut(budget, closed=True)
         if self.separator_tokens:
