@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.corpus import look as plan_look
-from nextlong.corpus.exclude import Exclusion
+from nextlong.corpus.select import Exclusion
 from nextlong.reading.listing import input_files, list_files
 from nextlong.recipe import Source
 from planned import sources_in

@@ -23,7 +23,7 @@ import pyarrow as pa
 import xxhash
 
 from nextlong.artifacts.results import IngestResult, LineCountResult
-from nextlong.corpus.exclude import ELSEWHERE, Exclusion, all_excluded, exclusions_of, write_kept, write_met
+from nextlong.corpus.select import ELSEWHERE, Exclusion, all_excluded, exclusions_of, write_kept, write_met
 from nextlong.corpus.splits import Splits, numbered, split_config, task_bytes
 from nextlong.engine.estimate import Estimate, per_shard
 from nextlong.engine.step import Artifact, Artifacts, Step, Task

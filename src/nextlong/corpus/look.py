@@ -18,8 +18,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from nextlong.corpus.exclude import Exclusion, exclusions_of
 from nextlong.corpus.ingest import content_hash, normalized_hash
+from nextlong.corpus.select import Exclusion, exclusions_of
 from nextlong.reading.files import FilePart, InputFile, compression_of, open_file
 from nextlong.reading.filter import apply_filter, named_columns
 from nextlong.reading.formats import estimate_text_bytes, format_of, read_records
