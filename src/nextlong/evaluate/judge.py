@@ -30,10 +30,10 @@ from nextlong.evaluate import required, results
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.prompts import ModelOptions, Prompts
 from nextlong.evaluate.results import JUDGED, Partial, Result
-from nextlong.evaluate.scores import parsed_answer
 from nextlong.evaluate.server import ServerModel
 from nextlong.evaluate.task import Sample, TextTokenizer, prompt_of
 from nextlong.evaluate.tasks.helmet.passages import Entails, alce_passages, citations
+from nextlong.evaluate.tasks.helmet.published import parsed_answer
 from nextlong.report import tables
 from nextlong.text import Json, first_sentence
 

@@ -17,15 +17,13 @@ import sys
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, NamedTuple
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import fsspec
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from nextlong.schemas import BOS, EOS, ROW_MASK, SEPARATOR, SHARD_BITS
-from nextlong.text import counted
 from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name
 from nextlong.verify.run_files import Columns, Ids, RunFiles
 
@@ -89,21 +87,16 @@ def check_corpus(run: RunFiles) -> list[CheckOutcome]:
 
 
 def _check_excluded(run: RunFiles) -> list[CheckOutcome]:
-    """Find documents of the corpus that the exclusion list named when it was ingested; what it names by now is a note."""
+    """Find documents of the corpus that the exclusion list named when it was ingested."""
     outcome, path = CheckOutcome("excluded documents", "documents"), run.recipe["ingest"].get("exclude")
     if not path:
         return []
     kept = [json.loads(file.read_text(encoding="utf-8")) for file in run.files("ingest", ".excluded.json")]
     if not kept:
-        config = run.steps["ingest"].manifest.get("config", {})
-        if any("exclude" in source for source in config.get("sources", ())):
-            outcome.skipped = "an earlier version excluded documents and kept no list of them; run again"
-        else:
-            outcome.not_needed = f"{path} named nothing"
+        outcome.not_needed = f"{path} named nothing"
         return [outcome]
     excluded = {(of["source"], source_id or None) for of in kept for source_id in of["ids"]}
     excluded |= {(of["source"], None) for of in kept if of["whole"]}
-    named_since, since = _named_now(path) - excluded, 0
     for shard in range(len(run.shards)):
         for first, batch in run.documents(shard, "source", "source_id"):
             pairs = zip(batch.column("source").to_pylist(), batch.column("source_id").to_pylist(), strict=True)
@@ -114,20 +107,7 @@ def _check_excluded(run: RunFiles) -> list[CheckOutcome]:
                     outcome.breach(
                         f"document {name}, {source_id} of {source}, is in the corpus, but was to be excluded"
                     )
-                since += (source, source_id) in named_since or (source, None) in named_since
-    if since:
-        outcome.note = f"{path} names {counted(since, 'document')} of the corpus by now; run again to exclude them"
     return [outcome]
-
-
-def _named_now(path: str) -> set[tuple[str, str | None]]:
-    """Return what an exclusion list names now, nothing if it cannot be read, as from another working directory."""
-    try:
-        with fsspec.open(path, "rt", encoding="utf-8") as file:
-            lines = [json.loads(line) for line in file.read().split("\n") if line.strip()]
-        return {(line["source"], line.get("id") or None) for line in lines}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return set()
 
 
 def _check_distinct(compared: list[Path], keeps: list[Path]) -> CheckOutcome:
@@ -222,11 +202,6 @@ class _TokenizedChunks(NamedTuple):
         rows: Ids = np.array(self.names, np.int64) & ROW_MASK
         return rows
 
-    def at(self, places: list[int]) -> _TokenizedChunks:
-        """Return some of them."""
-        names, texts, ids = self
-        return _TokenizedChunks([names[at] for at in places], [texts[at] for at in places], [ids[at] for at in places])
-
 
 def check_tokens(run: RunFiles) -> list[CheckOutcome]:
     """Tokenize every chunk that a sequence names, all by the reference if the sample is EVERYTHING, and decode what is stored."""
@@ -238,7 +213,7 @@ def check_tokens(run: RunFiles) -> list[CheckOutcome]:
     suspects = _suspects(run, used) if share < 1 else None
     draw, judged_by_reference = np.random.default_rng(run.seed), 0
     _check_special(run, ids)
-    if (bytes_of_id := _bytes_of_ids(run)) is None:
+    if type(run.tokenizer.decoder).__name__ != "ByteLevel":
         texts.skipped = "this tokenizer's decoder does not restore the text"
     for shard, is_used in enumerate(used):
         by_reference = is_used if suspects is None else suspects[shard] | (draw.random(len(is_used)) < share)
@@ -247,11 +222,11 @@ def check_tokens(run: RunFiles) -> list[CheckOutcome]:
             ids.breach(f"{chunk_name(shard << SHARD_BITS | row)} is in a sequence but has no tokens")
         for chunks in _chunks(run, shard, wanted):
             judged = np.flatnonzero(by_reference[chunks.rows]).tolist()
-            _compare_ids(run, chunks.at(judged), ids)
+            _compare_ids(run, chunks, judged, ids)
             judged_by_reference += len(judged)
             ids.checked += len(chunks.names)
-            if bytes_of_id is not None:
-                _compare_texts(run, bytes_of_id, chunks, texts)
+            if not texts.skipped:
+                _compare_texts(run, chunks, texts)
     ids.note = "" if suspects is None else f"{judged_by_reference:,} of them by the reference tokenizer"
     return [ids, texts]
 
@@ -300,57 +275,32 @@ def _differs(fast: FastTokenizer, chunks: _TokenizedChunks) -> Bools:
     )
 
 
-def _compare_ids(run: RunFiles, chunks: _TokenizedChunks, outcome: CheckOutcome) -> None:
-    encodings = run.tokenizer.encode_batch_fast(chunks.texts, add_special_tokens=False)
-    for name, encoding, stored_ids in zip(chunks.names, encodings, chunks.ids, strict=True):
+def _compare_ids(run: RunFiles, chunks: _TokenizedChunks, places: list[int], outcome: CheckOutcome) -> None:
+    encodings = run.tokenizer.encode_batch_fast([chunks.texts[place] for place in places], add_special_tokens=False)
+    for place, encoding in zip(places, encodings, strict=True):
+        stored_ids = chunks.ids[place]
         true = np.array(encoding.ids, np.int64)
         if not np.array_equal(true, stored_ids):
             difference = f"{len(stored_ids)} tokens stored, the reference tokenizer gives {len(true)}"
             if len(stored_ids) == len(true):
-                place = int(np.flatnonzero(stored_ids != true)[0])
-                difference = f"token {place} is {stored_ids[place]}, the reference tokenizer gives {true[place]}"
-            outcome.breach(f"{chunk_name(name)}: {difference}")
+                token = int(np.flatnonzero(stored_ids != true)[0])
+                difference = f"token {token} is {stored_ids[token]}, the reference tokenizer gives {true[token]}"
+            outcome.breach(f"{chunk_name(chunks.names[place])}: {difference}")
 
 
-def _compare_texts(run: RunFiles, bytes_of_id: NDArray[Any], chunks: _TokenizedChunks, outcome: CheckOutcome) -> None:
+def _compare_texts(run: RunFiles, chunks: _TokenizedChunks, outcome: CheckOutcome) -> None:
     outcome.checked += len(chunks.names)
     normalizer = run.tokenizer.normalizer
-    for name, text, ids in zip(*chunks, strict=True):
+    decoded = run.tokenizer.decode_batch([ids.tolist() for ids in chunks.ids], skip_special_tokens=False)
+    for name, text, said in zip(chunks.names, chunks.texts, decoded, strict=True):
         expected = text if normalizer is None else normalizer.normalize_str(text)
-        try:
-            if b"".join(bytes_of_id[ids].tolist()) == expected.encode():
-                continue
-        except (IndexError, TypeError):  # an id that the vocabulary does not have
-            pass
-        # What is no UTF-8 decodes to U+FFFD, which the text may hold, too.
-        decoded = run.tokenizer.decode(ids.tolist(), skip_special_tokens=False)
-        if decoded != expected:
-            at = next(
-                (n for n, (a, b) in enumerate(zip(decoded, expected, strict=False)) if a != b),
-                min(len(decoded), len(expected)),
-            )
+        if said != expected:
+            pairs = enumerate(zip(said, expected, strict=False))
+            at = next((n for n, (a, b) in pairs if a != b), min(len(said), len(expected)))
             outcome.breach(
-                f"{chunk_name(name)} at character {at}: tokens say {decoded[at : at + 20]!r}, "
+                f"{chunk_name(name)} at character {at}: tokens say {said[at : at + 20]!r}, "
                 f"the document {expected[at : at + 20]!r}"
             )
-
-
-def _bytes_of_ids(run: RunFiles) -> NDArray[Any] | None:
-    """Return the bytes of each id as the tokenizer decodes it, shape (ids,); None unless it decodes bytes."""
-    if type(run.tokenizer.decoder).__name__ != "ByteLevel":
-        return None
-    # Byte-level vocabularies spell a byte as its Latin-1 character if that is printable, else as the next one from U+0100 on.
-    printable = [*range(0x21, 0x7F), *range(0xA1, 0xAD), *range(0xAE, 0x100)]
-    others = [byte for byte in range(0x100) if byte not in printable]
-    byte_of = {chr(byte): byte for byte in printable} | {chr(0x100 + n): byte for n, byte in enumerate(others)}
-    vocabulary = run.tokenizer.get_vocab(with_added_tokens=True)
-    bytes_of_id = np.full(max(vocabulary.values(), default=-1) + 1, None)
-    for token, number in vocabulary.items():
-        try:
-            bytes_of_id[number] = bytes(map(byte_of.__getitem__, token))
-        except KeyError:  # an added token
-            bytes_of_id[number] = token.encode()
-    return bytes_of_id
 
 
 def _check_special(run: RunFiles, outcome: CheckOutcome) -> None:

@@ -24,7 +24,7 @@ from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
 from nextlong.evaluate.huggingface import HuggingFaceModel
 from nextlong.evaluate.task import Probe, Request, Sample, all_tasks
-from nextlong.evaluate.tasks import needle
+from nextlong.evaluate.tasks import haystack
 from nextlong.evaluate.tasks.helmet.longqa import LLAMA2
 from nextlong.evaluate.texts import HAYSTACK
 from nextlong.text import Json
@@ -77,7 +77,7 @@ def _prompts(request: Request) -> Iterator[Sample | None]:
     if all(request.data.has(name) for name in questions.files):
         yield from questions.make(request)
     else:
-        yield from needle.samples(request)
+        yield from haystack.samples(request)
 
 
 def _attention_of(model: HuggingFaceModel, ids: list[int]) -> NDArray[np.float32]:

@@ -13,7 +13,7 @@ from __future__ import annotations
 import random
 import string
 import uuid
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count, pairwise
@@ -25,8 +25,7 @@ from annotated_types import Len
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import texts
 from nextlong.evaluate.data import TEXT, DataFiles, origin, record, several
-from nextlong.evaluate.scores import plain, string_match_all, string_match_part
-from nextlong.evaluate.task import Request, Sample, Task
+from nextlong.evaluate.task import Request, Sample, Task, prompt_of
 from nextlong.text import Json
 
 _Build = Callable[[int], Sample]  # the size of a context → a question
@@ -77,16 +76,12 @@ def fitting(
 _NOISE: Final = "The grass is green. The sky is blue. The sun is yellow. Here we go. There and back again."
 _DEPTHS: Final = [int(depth) for depth in np.round(np.linspace(0, 100, num=40, endpoint=True))]
 _NEEDLE: Final = "One of the special magic {kind} for {key} is: {value}."
+# The prompt and the beginning of the answer, where several values are asked for, and where it is one.
 _MANY: Final = (
-    "Some special magic {kind} are hidden within the following text. Make sure to memorize it. I will quiz you about the {kind} "
-    "afterwards.\n{context}\nWhat are all the special magic {kind} for {query} mentioned in the provided text?",
+    prompt_of("ruler_niah_many"),
     " The special magic {kind} for {query} mentioned in the provided text are",
 )
-_ONE: Final = (
-    "A special magic {kind} is hidden within the following text. Make sure to memorize it. I will quiz you about the {kind} "
-    "afterwards.\n{context}\nWhat is the special magic {kind} for {query} mentioned in the provided text?",
-    " The special magic {kind} for {query} mentioned in the provided text is",
-)
+_ONE: Final = prompt_of("ruler_niah_one"), " The special magic {kind} for {query} mentioned in the provided text is"
 _RANDOM: Final[dict[str, Callable[[random.Random], str]]] = {
     "words": lambda draw: draw.choice(texts.hyphenated()),
     "numbers": lambda draw: str(draw.randint(10**6, 10**7 - 1)),
@@ -185,10 +180,7 @@ def _in_lines(needles: list[str], form: Form, size: int, draw: random.Random) ->
 _HOPS: Final = 4
 _EXAMPLE_TOKENS: Final = 500
 _EXAMPLE_VALUE: Final = "12345"
-_TRACK: Final = (
-    "Memorize and track the chain(s) of variable assignment hidden in the following text.\n\n{context}\nQuestion: "
-    "Find all variables that are assigned the value {value} in the text above."
-)
+_TRACK: Final = prompt_of("ruler_vt")
 _TRACKED: Final = (
     " Answer: According to the chain(s) of variable assignment in the text above, {count} variables are assigned the "
     "value {value}, they are: "
@@ -259,10 +251,7 @@ _ENGLISH_WORDS: Final = "ruler/english_words.json"
 _WORDS: Final = Annotated[dict[str, str], Len(1)]
 _COMMON: Final = 10
 _WORD_STEP: Final = 10
-_LIST: Final = (
-    "Below is a numbered list of words. In these words, some appear more often than others. Memorize the ones that "
-    "appear most often.\n{context}\nQuestion: What are the 10 most common words in the above list?"
-)
+_LIST: Final = prompt_of("ruler_cwe")
 _LISTED: Final = " Answer: The top 10 words that appear most often in the list are:"
 
 
@@ -307,11 +296,7 @@ def _numbered(words: list[str]) -> str:
 _ALPHA: Final = 2.0
 _LETTERS: Final = 6
 _CODED_BUDGET: Final = 50
-_CODED: Final = (
-    "Read the following coded text and track the frequency of each coded word. Find the three most frequently appeared "
-    "coded words. {context}\nQuestion: Do not provide any explanation. Please ignore the dots '....'. What are the three "
-    "most frequently appeared words in the above coded text?"
-)
+_CODED: Final = prompt_of("ruler_fwe")
 _DECODED: Final = " Answer: According to the coded text above, the three most frequently appeared words are:"
 
 
@@ -356,12 +341,7 @@ def _coded_text(vocabulary: list[str], words: int, *, seed: int) -> Sample:
 
 _SQUAD, _HOTPOTQA = "ruler/squad.json", "ruler/hotpotqa.json"
 _QA_STEP: Final = 10
-_ASK: Final = (
-    "Answer the question based on the given documents. Only give me the answer and do not output any other words.\n\n"
-    "The following are given documents.\n\n{context}\n\n"
-    "Answer the question based on the given documents. Only give me the answer and do not output any other words.\n\n"
-    "Question: {query}"
-)
+_ASK: Final = prompt_of("ruler_qa")
 
 
 @dataclass(frozen=True)
@@ -455,9 +435,28 @@ def _documents(documents: list[str], question: Question, size: int, draw: random
     return [documents[number] for number in question.gold + more]
 
 
+def string_match_all(answer: str, references: Sequence[str]) -> float:
+    """Return the share of references that the answer contains, lower-cased (scripts/eval/synthetic/constants.py)."""
+    return sum(reference.lower() in answer.lower() for reference in references) / len(references)
+
+
+def string_match_part(answer: str, references: Sequence[str]) -> float:
+    """Return 1 if the answer contains any reference, lower-cased."""
+    return float(any(reference.lower() in answer.lower() for reference in references))
+
+
 _task = partial(Task, suite="ruler", category="RULER", samples=500)
-_all = partial(_task, metric="string_match_all", score=plain(string_match_all))
-_part = partial(_task, metric="string_match_part", score=plain(string_match_part), max_new_tokens=32)
+_all = partial(
+    _task,
+    metric="string_match_all",
+    score=lambda answer, sample: {"string_match_all": string_match_all(answer, sample.references)},
+)
+_part = partial(
+    _task,
+    metric="string_match_part",
+    score=lambda answer, sample: {"string_match_part": string_match_part(answer, sample.references)},
+    max_new_tokens=32,
+)
 TASKS: Final = (
     *(
         _all(

@@ -18,14 +18,10 @@ from typing import Final, Literal
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles, origin, record, several
-from nextlong.evaluate.scores import exact_match, parsed_answer
-from nextlong.evaluate.task import Request, Sample, Task
-from nextlong.evaluate.tasks.helmet.published import LENGTHS, prompted, shuffled
+from nextlong.evaluate.task import Request, Sample, Task, prompt_of
+from nextlong.evaluate.tasks.helmet.published import LENGTHS, exact_match, parsed_answer, prompted, shuffled
 
-_PROMPT: Final = (
-    'Use the provided mapping from the text to label to assign a label to the text. Only output "label: {{label}}" and '
-    "nothing else. \n\n{context}\n\n{question}"
-)
+_PROMPT: Final = prompt_of("helmet_icl")
 Form = Literal["2025", "2024"]
 _QUESTIONS: Final[dict[Form, int]] = {"2025": 500, "2024": 100}
 _TREC: Final = ("icl/trec/train_5500.label", "icl/trec/TREC_10.label")
