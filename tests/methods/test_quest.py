@@ -24,7 +24,7 @@ def lists(*rows):
 def index_of(keywords, keyword_of):
     """Return the index of words, in any order."""
     hashes, order = np.unique(np.array([*map(hash_of, keywords)], np.uint64), return_inverse=True)
-    return quest.Index(hashes, np.append(order, -1)[keyword_of])
+    return quest.KeywordIndex(hashes, np.append(order, -1)[keyword_of])
 
 
 def keywords_of(index, words):
