@@ -44,19 +44,6 @@ def test_the_scarcest_run_sets_the_scale():
     assert np.bincount(mixed["run"]).tolist() == [15, 3]
 
 
-@pytest.mark.parametrize(
-    ("weights", "message"),
-    [
-        ([1], "1 weights for 2 runs"),
-        ([1, 0], "proportion 1 of the mix is 0;"),
-        ([float("nan"), 1], "proportion 0 of the mix is nan"),
-    ],
-)
-def test_weights_that_are_none(weights, message):
-    with pytest.raises(RecipeError, match=message):
-        mix([index_of([1]), index_of([1], run=1)], weights=weights, by="tokens")
-
-
 def test_a_run_without_sequences():
     with pytest.raises(CorpusError, match="run 1 of the mix has no sequence"):
         mix([index_of([1]), index_of([], run=1)], weights=[1, 1], by="sequences")
@@ -114,12 +101,6 @@ def test_about_the_share_is_held_out():
         held_out = split(index, validation=validation, seed=1)[1]
         assert len(held_out) == pytest.approx(20_000 * validation, rel=0.2)
     assert names(split(index, validation=0.3, seed=2)[1]) != names(held_out)
-
-
-@pytest.mark.parametrize("validation", [0, 1, -0.1, float("nan")])
-def test_a_share_that_is_none(validation):
-    with pytest.raises(RecipeError, match="is not a share; give a number between 0 and 1"):
-        split(index_of([1]), validation=validation, seed=0)
 
 
 @pytest.mark.parametrize(("corpora", "shared"), [([0, 0, 0, 0, 0, 0], [2, 4]), ([0, 0, 0, 0, 1, 1], [2])])

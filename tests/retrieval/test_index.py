@@ -124,8 +124,8 @@ def test_exact_by_name_needs_no_index(recipe_for, tmp_path, shared_run):
 
 
 def test_an_index_that_vectors_cannot_have_is_a_users_error(recipe_for, tmp_path):
-    with pytest.raises(RecipeError, match=r"search\.index='PCA64,IVF4,Flat' does not fit .* of 16 dimensions"):
-        pipeline.run(recipe_for(tmp_path / "run", "search.index='PCA64,IVF4,Flat'"))
+    with pytest.raises(RecipeError, match=r"search\.index='OPQ5,IVF4,Flat' does not fit .* of 16 dimensions"):
+        pipeline.run(recipe_for(tmp_path / "run", "search.index='OPQ5,IVF4,Flat'"))
 
 
 @pytest.mark.parametrize("index", ["HNSW32", "IVF64,PQ64x4fs", "ivf", "Flat"])

@@ -15,7 +15,6 @@ from bisect import bisect_left, insort
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from math import isfinite
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -36,14 +35,9 @@ def mix(
     """Return the sequences of several runs in the proportions of `weights`, evenly interleaved, none repeated.
 
     The run that is scarcest for its weight is used whole and sets the scale; of each other run the first sequences
-    serve, in their order, as many as its share holds. Raises RecipeError or CorpusError if there are no such
-    proportions.
+    serve, in their order, as many as its share holds. Raises CorpusError for a run without sequences.
     """
-    if len(indexes) != len(weights):
-        raise RecipeError(f"mix has {len(weights)} weights for {len(indexes)} runs; give one weight for each run")
-    for place, (index, weight) in enumerate(zip(indexes, weights, strict=True)):
-        if not (isfinite(weight) and weight > 0):
-            raise RecipeError(f"proportion {place} of the mix is {weight}; give a number above 0")
+    for place, index in enumerate(indexes):
         if not len(index):
             raise CorpusError(
                 f"run {place} of the mix has no sequence to give; remove it from the mix, or run its recipe again"
@@ -71,10 +65,7 @@ def is_validation(index: NDArray[Any], *, share: float, seed: int) -> NDArray[np
     """Return which sequences of an index are held out for validation, about a `share` of them, shape (n,).
 
     Each key is asked by itself, so that a meta-document lies on the same side whatever the run, length or method.
-    Raises RecipeError unless 0 < share < 1.
     """
-    if not 0 < share < 1:
-        raise RecipeError(f"validation={share} is not a share; give a number between 0 and 1, such as 0.01")
     held_out: NDArray[np.bool_] = keyed_hash(index["key"], seed=seed, stage="split") < threshold_for(share)
     return held_out
 
@@ -124,7 +115,14 @@ class Arrangement:
 def arrange_rows(out: Path, *, runs: Sequence[RunFiles], arrangement: Arrangement) -> RowsResult:
     """Write `{out}.{split}.index.npy` and `{out}.{split}.offsets.npy` for each split; count what is in them."""
     splits, left_out = arranged(runs, arrangement)
-    _refuse_empty(splits, left_out, arrangement)
+    total, empty = left_out + sum(map(len, splits.values())), [name for name, index in splits.items() if not len(index)]
+    if total and empty and arrangement.validation:  # `refuse_nothing` explains why a run has no sequence at all
+        problem = f"export.validation={arrangement.validation:g} leaves no sequence for {empty[0]} of {total:,}"
+        if left_out:
+            raise CorpusError(
+                f"{problem}: {left_out:,} share a chunk with validation and are filtered out; {FEWER_LEFT_OUT}"
+            )
+        raise CorpusError(f"{problem}; make more sequences, or choose another share")
     documents, chunks = _contents(splits, runs)
     both = ((some, chunks["train"][corpus]) for corpus, some in chunks.get("validation", {}).items())
     shared = sum(len(np.intersect1d(*pair, assume_unique=True)) for pair in both)
@@ -146,20 +144,6 @@ def arrange_rows(out: Path, *, runs: Sequence[RunFiles], arrangement: Arrangemen
             chunks_in_train=0 if name == "train" else shared,
         )
     return RowsResult(left_out=left_out, **written)
-
-
-def _refuse_empty(splits: Mapping[str, NDArray[Any]], left_out: int, arrangement: Arrangement) -> None:
-    """Raise CorpusError if one of two splits is empty; `refuse_nothing` explains why a run has no sequence at all."""
-    total = left_out + sum(map(len, splits.values()))
-    empty = [name for name, index in splits.items() if not len(index)]
-    if not total or not arrangement.validation or not empty:
-        return
-    problem = f"export.validation={arrangement.validation:g} leaves no sequence for {empty[0]} of {total:,}"
-    if left_out:
-        raise CorpusError(
-            f"{problem}: {left_out:,} share a chunk with validation and are filtered out; {FEWER_LEFT_OUT}"
-        )
-    raise CorpusError(f"{problem}; make more sequences, or choose another share")
 
 
 _Chunks = dict[Hashable, NDArray[np.int64]]  # of each corpus, distinct

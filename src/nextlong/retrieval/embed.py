@@ -19,12 +19,11 @@ from pathlib import Path
 from typing import Final, Literal
 
 import numpy as np
-import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong import recipe
 from nextlong.artifacts.finished import chunks_of
-from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts, read_chunks
+from nextlong.artifacts.lookup import chunk_name, count_chunks, iter_chunk_texts, read_chunks
 from nextlong.artifacts.results import DocumentVectorsResult, EmbedResult, ExecutionResult
 from nextlong.engine.estimate import Estimate, per_shard
 from nextlong.engine.step import Artifacts, Join, Step, Task, Work, each_shard
@@ -110,7 +109,7 @@ def encode_rows(
         vectors = model.encode(texts)
         if wrong := _first_wrong(vectors, shape=(len(texts), model.dimensions)):
             place, what = wrong
-            where = _name_chunk(documents, chunks, row=int(rows[done + place]))
+            where = chunk_name(int(rows[done + place]), documents=[documents], chunks=[chunks])
             raise EncoderError(f"encoder.model={encoder.model} gave {where} {what}; {kind_of(encoder).cure}")
         return vectors.astype("<f2")
 
@@ -133,20 +132,6 @@ def _first_wrong(vectors: NDArray[np.float32], *, shape: tuple[int, int]) -> tup
         return None
     place = int(wrong[0])
     return place, f"a vector of length {lengths[place]:.4g} where it must be 1"
-
-
-def _name_chunk(documents: Path, chunks: Path, *, row: int) -> str:
-    doc_rows = read_chunks(chunks)["doc_row"]
-    doc_row = int(doc_rows[row])
-    ordinal = row - int(np.searchsorted(doc_rows, doc_row)) + 1
-    with pa.ipc.open_file(pa.memory_map(str(documents))) as reader:
-        for number in range(reader.num_record_batches):
-            batch = reader.get_batch(number)
-            if doc_row < batch.num_rows:
-                source, source_id = batch.column("source")[doc_row], batch.column("source_id")[doc_row]
-                break
-            doc_row -= batch.num_rows
-    return f"{source_id.as_py()} · chunk {ordinal} (source {source.as_py()!r})"
 
 
 def slices_of(row_counts: Sequence[int], execution: ExecutionResult) -> list[tuple[int, int, int]]:

@@ -10,7 +10,7 @@ for all queries and keeps what reaches the bound, and `mine_block` merges what t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
@@ -239,28 +239,31 @@ def _least_tasks(amounts: Amounts) -> float:
     return max(blocks(amounts.queries, amounts.queries), amounts.queries / _LEAST_QUERIES)
 
 
+def _if_blocked(amount: Callable[[Amounts], float]) -> Callable[[Amounts], float]:
+    """Return an amount that is 0 where the corpus is searched in one piece."""
+    return lambda amounts: amount(amounts) if _is_blocked(amounts) else 0.0
+
+
 _LEAST = Estimate(
-    work=lambda amounts: _SAMPLE_AT_MOST * amounts.queries * amounts.dimensions if _is_blocked(amounts) else 0.0,
+    work=_if_blocked(lambda amounts: _SAMPLE_AT_MOST * amounts.queries * amounts.dimensions),
     seconds=costs.PRODUCT_S,
-    disk=lambda amounts: amounts.queries if _is_blocked(amounts) else 0.0,
+    disk=_if_blocked(lambda amounts: amounts.queries),
     bytes=4,
     tasks=_least_tasks,
-    memory=lambda amounts: 6.0 * _SAMPLE_AT_MOST * amounts.dimensions if _is_blocked(amounts) else 0.0,
+    memory=_if_blocked(lambda amounts: 6.0 * _SAMPLE_AT_MOST * amounts.dimensions),
     rate="products",
     # Each task reads the whole sample.
-    reads=lambda amounts: (
-        2 * _SAMPLE_AT_MOST * amounts.dimensions * _least_tasks(amounts) if _is_blocked(amounts) else 0.0
-    ),
+    reads=_if_blocked(lambda amounts: 2 * _SAMPLE_AT_MOST * amounts.dimensions * _least_tasks(amounts)),
 )
 _SCAN = Estimate(
-    work=lambda amounts: _products(amounts) if _is_blocked(amounts) else 0.0,
+    work=_if_blocked(_products),
     seconds=costs.PRODUCT_S,
     disk=_scanned,
     bytes=12,
     tasks=_block_count,
-    memory=lambda amounts: _search_memory(amounts) + _BLOCK_BYTES if _is_blocked(amounts) else 0.0,
+    memory=_if_blocked(lambda amounts: _search_memory(amounts) + _BLOCK_BYTES),
     rate="products",
-    reads=lambda amounts: read_bytes(amounts) if _is_blocked(amounts) else 0.0,
+    reads=_if_blocked(read_bytes),
 )
 _MINE = Estimate(
     work=lambda amounts: (

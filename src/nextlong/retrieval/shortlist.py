@@ -32,7 +32,7 @@ from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import CorpusFiles, chunks_of
 from nextlong.artifacts.lookup import chunk_keys, count_chunks, iter_chunk_texts, sample_texts
 from nextlong.artifacts.results import MineResult, ShortlistResult, ShortlistWordsResult
-from nextlong.engine.estimate import Amounts, Estimate, per_shard
+from nextlong.engine.estimate import Estimate, per_shard
 from nextlong.engine.step import Artifacts, Step, Task, TaskResult
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import blocks, shortlist_chunks
@@ -71,9 +71,11 @@ def count_words(
 ) -> ShortlistWordsResult:
     """Count the words of a sample of all chunks.
 
-    Writes `{out}.words.npy` and `{out}.idf.npy`, a Vocabulary, and the BM25 weights of the sample as CSR (V, sampled chunks):
-    `{out}.sample_starts.npy`, `{out}.sample_rows.npy`, `{out}.sample_weights.npy`.
+    Writes `{out}.words.npy` and `{out}.idf.npy`, a Vocabulary, and `{out}.sample.npz`, the BM25 weights of the sample as CSR
+    (V, sampled chunks).
     """
+    from scipy import sparse
+
     total = sum(map(count_chunks, chunks))
     texts = sample_texts(documents, chunks, fraction=sampled / max(1, total), seed=seed)
     hashes, bounds = _hashed(texts)
@@ -86,8 +88,7 @@ def count_words(
     weights = _weights(counts[:, several], np.diff(bounds), vocabulary)
     np.save(f"{out}.words.npy", vocabulary.hashes)
     np.save(f"{out}.idf.npy", vocabulary.idf)
-    for name, array in (("starts", weights.indptr), ("rows", weights.indices), ("weights", weights.data)):
-        np.save(f"{out}.sample_{name}.npy", array)
+    sparse.save_npz(f"{out}.sample.npz", weights, compressed=False)
     chars = sum(map(len, texts))
     return ShortlistWordsResult(
         chunks=total, sampled=len(texts), chars=chars, words=len(several), mean_words=vocabulary.mean_words
@@ -107,8 +108,8 @@ def choose_words(
 ) -> TaskResult:
     """Choose the words that the meta-chunks of the META_DOCUMENTS [first, last) are looked up by, and the score to reach.
 
-    Writes `{out}.ends.npy` int64 (queries + 1,), `{out}.columns.npy` int32 and `{out}.counts.npy` float32: the words of query q and
-    how often it has them are [ends[q], ends[q + 1]). `{out}.least.npy`, float32 (queries,), is the score.
+    Writes `{out}.queries.npz`, how often each query has which words, CSR float32 (queries, V), and `{out}.least.npy`, float32
+    (queries,), the score.
     """
     from scipy import sparse
 
@@ -117,9 +118,7 @@ def choose_words(
     texts = corpus.texts(chunk_ids_of(metas)).tolist()
     hashes, bounds = _hashed(texts)
     queries = _chosen(_looked_up(hashes, bounds, vocabulary), vocabulary.idf)
-    shape = (len(vocabulary.hashes), summary.sampled)
-    arrays = [np.load(f"{words}.sample_{name}.npy") for name in ("weights", "rows", "starts")]
-    sample = sparse.csr_matrix(tuple(arrays), shape=shape)
+    sample = sparse.load_npz(f"{words}.sample.npz")
     # A document's own chunks are the best of each of its chunks, but not among those that it gets.
     own = np.repeat(metas["chunks"], metas["chunks"])
     wanted = (chunks_per_document / own + own) * summary.sampled / max(1, summary.chunks)
@@ -131,9 +130,7 @@ def choose_words(
             if len(found):
                 place = max(0, len(found) - int(ranks[row]))
                 least[row] = np.partition(found, place)[place]
-    np.save(f"{out}.ends.npy", queries.indptr.astype(np.int64))
-    np.save(f"{out}.columns.npy", queries.indices)
-    np.save(f"{out}.counts.npy", queries.data)
+    sparse.save_npz(f"{out}.queries.npz", queries, compressed=False)
     np.save(f"{out}.least.npy", least)
     return TaskResult()
 
@@ -163,11 +160,8 @@ def mark_shard(
     if found:
         weights = sparse.hstack(found, format="csr")
         for stem in queries:
-            ends, columns, counts, least = (
-                np.load(f"{stem}.{name}.npy") for name in ("ends", "columns", "counts", "least")
-            )
-            asked = sparse.csr_matrix((counts, columns, ends), shape=(len(least), len(vocabulary.hashes)))
-            for begin, scores in _scores(asked, weights):
+            least = np.load(f"{stem}.least.npy")
+            for begin, scores in _scores(sparse.load_npz(f"{stem}.queries.npz"), weights):
                 reached = least[begin : begin + scores.shape[0]]
                 marks[scores.indices[scores.data >= np.repeat(reached, np.diff(scores.indptr))]] |= SHORTLISTED
     metas = np.load(meta_documents)
@@ -310,13 +304,13 @@ def shortlist_steps(recipe: Recipe, ingest: Step, chunk: Step, meta_documents: S
         return [partial(each, first=first, last=last) for first, last in query_ranges(path)]
 
     def mark(done: Artifacts) -> list[Task]:
-        corpus, ends = sources(done), done["shortlist_queries"].files(".ends.npy")
+        corpus, least = sources(done), done["shortlist_queries"].files(".least.npy")
         each = partial(
             mark_shard,
             meta_documents=done["meta_documents"].file(".meta_documents.npy"),
             words=done["shortlist_words"].stem(),
             summary=done["shortlist_words"].result(ShortlistWordsResult),
-            queries=[path.with_name(path.name.removesuffix(".ends.npy")) for path in ends],
+            queries=[path.with_name(path.name.removesuffix(".least.npy")) for path in least],
             seed=seed,
         )
         shards = zip(corpus.documents, corpus.chunks, strict=True)
@@ -325,21 +319,16 @@ def shortlist_steps(recipe: Recipe, ingest: Step, chunk: Step, meta_documents: S
             for shard, (documents, chunks) in enumerate(shards)
         ]
 
-    words = Step("shortlist_words", 1, {"seed": seed}, (ingest, chunk), count, ShortlistWordsResult, estimate=_WORDS)
+    words = Step("shortlist_words", 2, {"seed": seed}, (ingest, chunk), count, ShortlistWordsResult, estimate=_WORDS)
     asked: Json = {
         "chunks": recipe.mine.shortlist_chunks,
         "target_tokens": recipe.compose.target_tokens,
         "draft_factor": recipe.compose.draft_factor,
     }
     inputs = (ingest, chunk, meta_documents, words)
-    queries = Step("shortlist_queries", 1, asked, inputs, choose, estimate=_QUERIES)
+    queries = Step("shortlist_queries", 2, asked, inputs, choose, estimate=_QUERIES)
     shortlist = Step("shortlist", 2, {"seed": seed}, (*inputs, queries), mark, ShortlistResult, estimate=_MARKS)
     return [words, queries, shortlist]
-
-
-def _postings(amounts: Amounts) -> float:
-    """Return about how many words of queries and of chunks meet: the words looked up are in one of 250 chunks on average."""
-    return amounts.queries * _QUERY_WORDS * amounts.chunks / 250
 
 
 _WORDS = Estimate(
@@ -358,7 +347,8 @@ _QUERIES = Estimate(
     memory=lambda amounts: 2400 * min(amounts.chunks, _SAMPLED) + 400e6,
 )
 _MARKS = Estimate(
-    work=lambda amounts: amounts.chunks + _postings(amounts) / 1e4,
+    # The words of queries that chunks have, too: what is looked up is in one of 250 chunks on average.
+    work=lambda amounts: amounts.chunks + amounts.queries * _QUERY_WORDS * amounts.chunks / 250 / 1e4,
     seconds=1e-4,
     disk="chunks",
     bytes=1,

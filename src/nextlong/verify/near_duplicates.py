@@ -123,7 +123,7 @@ def without_cause(run: RunFiles, passed_over: Mapping[int, Ids]) -> dict[int, Id
             others = range(first, len(texts))
             # In `texts`: the meta-document and its short chunks, the negatives, then the chunks that were passed over.
             compared = _texts(run, texts)
-            repeats = compared.repeating(others, range(first))
+            repeats = {repeat.a for repeat in compared.repeated(others, range(first))}
             left = [text for text in others if text not in repeats]
             repeats |= {repeat.b for repeat in compared.repeated(placed, left)}
             unexplained[sequence.number] = candidate_chunks[[text not in repeats for text in others]]
@@ -281,24 +281,11 @@ class ComparedTexts:
 
     def repeated(self, those: Sequence[int], others: Sequence[int]) -> Iterator[_Repeat]:
         """Yield every pair of a text among `those` that repeats one among `others`, not itself."""
-        wanted, offered = (self._mask(texts) for texts in (those, others))
+        # (n,) whether each text may be the one that repeats, and the one that is repeated
+        wanted, offered = (np.isin(np.arange(len(self._words)), list(texts)) for texts in (those, others))
         yield from self._same(wanted, offered)
         yield from self._passages(wanted, offered)
         yield from self._shares(wanted, offered)
-
-    def repeating(self, those: Sequence[int], others: Sequence[int]) -> set[int]:
-        """Return which of the texts `those` repeat any of `others` beside itself; sooner than all pairs are."""
-        wanted, offered = (self._mask(texts) for texts in (those, others))
-        repeating: set[int] = set()
-        for pairs_of in (self._same, self._passages, self._shares):
-            repeating |= {repeat.a for repeat in pairs_of(wanted, offered)}
-            wanted[list(repeating)] = False
-        return repeating
-
-    def _mask(self, texts: Sequence[int]) -> Bools:
-        mask = np.zeros(len(self._words), np.bool_)
-        mask[list(texts)] = True
-        return mask
 
     def _may_stand_in_two(self, numbers: Numbers) -> Bools:
         """Return which runs another text may have, too: it has one with the same last bits, shape (r,)."""

@@ -8,6 +8,7 @@ its file asks the `EncoderKind` that the file calls ENCODER, never its name; onl
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,9 +19,11 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from nextlong import recipe
+from nextlong.engine import store
 from nextlong.engine.estimate import Estimate, one
 from nextlong.engine.executor import Resources
 from nextlong.engine.step import Task, TaskResult
+from nextlong.errors import EncoderError
 from nextlong.plugins import ENCODERS
 from nextlong.rng import rng_for
 
@@ -72,6 +75,7 @@ class EncoderKind(ABC):
     embeds: Literal["shards", "slices"] = "shards"
     needs_fit: bool = False
     asks_for_gpus: bool = False
+    package: tuple[str, str] | None = None  # a module that must be installed, and the extra of nextlong that brings it
     preload: tuple[str, ...] = ()
     rate: str = "encoder"
     cure: str
@@ -99,8 +103,11 @@ class EncoderKind(ABC):
         return {}
 
     def check_installed(self, config: recipe.Encoder) -> None:
-        """Raise EncoderError, with the cure, if a package is missing; nothing heavy is imported."""
-        del config
+        """Raise EncoderError, with the cure, if the package is missing; it is not imported, which may take seconds."""
+        if self.package is not None and importlib.util.find_spec(self.package[0]) is None:
+            name, extra = self.package
+            needs = f"needs the package {name.replace('_', '-')}; pip install 'nextlong[{extra}]'"
+            raise EncoderError(f"encoder.model={config.model} {needs}")
 
     def resources(self, config: recipe.Encoder) -> Resources:
         """Return what a task of embedding needs: a core."""
@@ -116,6 +123,12 @@ class EncoderKind(ABC):
         """Return how the time, disk and memory of the preparation grow: it takes none."""
         del config
         return Estimate(work=one, seconds=0.0, rate="")
+
+
+def local_files(config: recipe.Encoder) -> dict[str, JsonValue]:
+    """Return the hashes of the files of a model that is a local folder, for `depends_on`; of a name, nothing."""
+    folder = Path(config.name).expanduser()
+    return {"files": dict(store.hash_folder(folder))} if folder.is_dir() else {}
 
 
 def kind_of(config: recipe.Encoder) -> EncoderKind:

@@ -11,7 +11,6 @@ from __future__ import annotations
 
 import importlib.util
 import math
-import re
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -106,11 +105,8 @@ def factory_for(load: Load) -> str:
 
 def code_bytes(factory: str, dimensions: int) -> float:
     """Return the bytes of a vector's code, its id left out."""
-    coded = re.search(r"PQ(\d+)(?:x(\d+))?$", factory)
-    if coded is not None:
-        return int(coded[1]) * int(coded[2] or 8) / 8
-    bits = {"SQ4": 4, "SQ6": 6, "SQ8": 8}.get(factory.rpartition(",")[2], 16)
-    return dimensions * bits / 8
+    code = factory.rpartition(",")[2]
+    return float(code[2:]) if code.startswith("PQ") else dimensions * {"SQ4": 0.5, "SQ8": 1.0}.get(code, 2.0)
 
 
 def has_driver() -> bool:

@@ -93,47 +93,28 @@ def train(out: Path, *, vectors: Sequence[Path], factory: str, seed: int) -> Tra
     sample_ND = draw_sample(vectors, most=_MOST_SAMPLED, per=max(for_clusters, for_codes), seed=seed)
     index = faiss.index_factory(sample_ND.shape[1], factory, faiss.METRIC_INNER_PRODUCT)
     lists: Any = faiss.downcast_index(faiss.extract_index_ivf(index))
-    rotations = _rotations_of(index)
-    for rotation in rotations:
-        _train_rotation(rotation, lists, sample_ND, seed=seed)
+    values = 1 << int(lists.pq.nbits) if hasattr(lists, "pq") else 256  # of a part of a code
+    for rotation in _rotations_of(index):
+        if sample_ND.shape[1] % rotation.M:
+            raise RuntimeError(f"the dimension should be a multiple of {rotation.M}")
+        rows_ND = sample_ND[: values * _POINTS_PER_CODE]
+        rotation_DD = train_rotation(rows_ND, parts=rotation.M, values=values, seed=seed)
+        faiss.copy_array_to_vector(rotation_DD.ravel(), rotation.A)
+        rotation.is_trained = rotation.is_orthonormal = True
         sample_ND = rotation.apply(sample_ND)
     centres_CD = train_centres(sample_ND[:for_clusters], count=lists.nlist, iterations=ITERATIONS, seed=seed)
     lists.quantizer.add(centres_CD)
-    if hasattr(lists, "pq"):
-        _train_codes(lists, sample_ND, centres_CD, seed=seed)
+    if hasattr(lists, "pq"):  # trained on what the rows differ by from the centre that they are nearest to
+        rows_ND = sample_ND[: values * _POINTS_PER_CODE]
+        residuals_ND = rows_ND - centres_CD[nearest_centres(rows_ND, centres_CD, count=1)[:, 0]]
+        books = first_codebooks(residuals_ND, parts=int(lists.pq.M), values=values, seed=seed)
+        faiss.copy_array_to_vector(train_codebooks(residuals_ND, books).ravel(), lists.pq.centroids)
+        lists.is_trained = True
     else:
         lists.train(sample_ND)  # the codes: clusters that are there already stay
     index.is_trained = True
     faiss.write_index(index, f"{out}.template.faiss")
     return Trained(factory, lists.nlist, len(sample_ND), lists.code_size)
-
-
-def _train_rotation(rotation: Any, lists: Any, sample_ND: NDArray[np.float32], *, seed: int) -> None:
-    """Train a rotation; OPQ that keeps the width by ours, others by FAISS."""
-    import faiss
-
-    if not isinstance(rotation, faiss.OPQMatrix) or rotation.d_in != rotation.d_out:
-        if hasattr(rotation, "niter"):  # with FAISS's 50 rounds it takes longer than all else
-            rotation.niter, rotation.max_train_points = ITERATIONS, 256 * _POINTS_PER_CODE
-        rotation.train(sample_ND)
-        return
-    values = 1 << int(lists.pq.nbits) if hasattr(lists, "pq") else 256
-    rows_ND = sample_ND[: values * _POINTS_PER_CODE]
-    rotation_DD = train_rotation(rows_ND, parts=rotation.M, values=values, seed=seed)
-    faiss.copy_array_to_vector(rotation_DD.ravel(), rotation.A)
-    rotation.is_trained = rotation.is_orthonormal = True
-
-
-def _train_codes(lists: Any, rows_ND: NDArray[np.float32], centres_CD: NDArray[np.float32], *, seed: int) -> None:
-    """Train a product quantizer on what the rows differ by from the centre that they are nearest to."""
-    import faiss
-
-    values = int(lists.pq.ksub)
-    rows_ND = rows_ND[: values * _POINTS_PER_CODE]
-    residuals_ND = rows_ND - centres_CD[nearest_centres(rows_ND, centres_CD, count=1)[:, 0]]
-    books = first_codebooks(residuals_ND, parts=int(lists.pq.M), values=values, seed=seed)
-    faiss.copy_array_to_vector(train_codebooks(residuals_ND, books).ravel(), lists.pq.centroids)
-    lists.is_trained = True
 
 
 def _rotations_of(index: Any) -> list[Any]:
@@ -414,7 +395,7 @@ def recalls_of(retrieved: Neighbours, truth: Neighbours) -> NDArray[np.float64]:
 
 INDEX = IndexKind(
     name="ivf",
-    takes=r"((OPQ|PCA|PCAR|RR|ITQ)\d+(_\d+)?,)?IVF\d*(_HNSW\d*)?,(Flat|SQ4|SQ6|SQ8|SQfp16|SQbf16|PQ\d+(x(4|6|8))?)",
+    takes=r"(OPQ\d+,)?IVF\d*(_HNSW\d*)?,(Flat|SQ4|SQ8|PQ\d+)",
     usage="a FAISS factory string with inverted lists and plain codes, such as IVF,Flat, IVF4096,SQ8 or OPQ64,IVF,PQ64 "
     "(a number after IVF is the number of clusters; none: fitted)",
     open=Ivf,
