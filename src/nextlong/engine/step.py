@@ -48,7 +48,7 @@ class Amounts:
     sequences: float = 0.0
     tokens: float = 0.0  # of all sequences
 
-    def of(self, amount: Amount) -> float:
+    def of(self, amount: _Amount) -> float:
         """Return one of the amounts by its name, what a function makes of them, or a number as it is."""
         if isinstance(amount, int | float):
             return float(amount)
@@ -75,7 +75,7 @@ class Amounts:
         return self.queries * min(self.neighbours, self.vectors)
 
 
-Amount = float | str | Callable[[Amounts], float]  # a number, the name of one of the amounts, or a function of all
+_Amount = float | str | Callable[[Amounts], float]  # a number, the name of one of the amounts, or a function of all
 TRIED = "tried"  # on the sample
 
 
@@ -96,15 +96,15 @@ class Estimate:
     tasks together read; None: all of them.
     """
 
-    work: Amount
+    work: _Amount
     seconds: float
-    disk: Amount = 0
+    disk: _Amount = 0
     bytes: float = 0.0
-    tasks: Amount = 1
-    memory: Amount = 0
+    tasks: _Amount = 1
+    memory: _Amount = 0
     rate: str = TRIED
     task_s: float = 0.0
-    reads: Amount | None = None
+    reads: _Amount | None = None
 
 
 class TaskResult(BaseModel):
