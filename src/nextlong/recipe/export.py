@@ -1,6 +1,6 @@
 """Recipe's export: the section that says what is written of the sequences, and where to.
 
-What a format takes of it, and what it wants of the rest of the recipe, is the format's own declaration: see `Format` in `export/formats/base.py`.
+What a format takes of it, and what it wants of the rest of the recipe, is its own declaration (`export/formats/base.py`).
 """
 
 from __future__ import annotations
