@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from counted import counts_of
 from nextlong import pipeline, schemas
 from nextlong.artifacts.results import MineResult
-from nextlong.engine.estimate import Amounts
+from nextlong.engine.step import Amounts
 from nextlong.retrieval import mine
 from nextlong.retrieval.indexes import exact
 from nextlong.retrieval.indexes.base import IndexFiles

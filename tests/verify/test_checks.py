@@ -28,7 +28,7 @@ from nextlong.cli.main import main
 from nextlong.errors import RunError
 from nextlong.schemas import META, NEGATIVE, ROW_MASK, SHARD_BITS
 from nextlong.verify import checks
-from nextlong.verify.checks import processes, verify
+from nextlong.verify.checks import _processes, verify
 
 ALL = 100_000  # a sample of everything
 
@@ -306,16 +306,16 @@ def test_the_command_says_what_it_found_and_exits_accordingly(run, capsys):
 
 
 def test_a_killed_process_is_said_with_what_to_do():
-    with pytest.raises(RunError, match="--workers 1"), processes(1) as submit:
+    with pytest.raises(RunError, match="--workers 1"), _processes(1) as submit:
         submit(os._exit, 1).result()
 
 
 def test_ctrl_c_reaches_no_process_from_its_start_on():
     code = """
 import signal
-from nextlong.verify.checks import processes
+from nextlong.verify.checks import _processes
 blocked = (signal.pthread_sigmask, signal.SIG_BLOCK, ())
-with processes(1) as submit:
+with _processes(1) as submit:
     print(signal.SIGINT in submit(*blocked).result(), signal.SIGINT in blocked[0](*blocked[1:]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -11,7 +11,7 @@ from damage import change_array, change_sequence, files, first_sequence, outcome
 from nextlong.schemas import META, NEGATIVE
 from nextlong.verify import near_duplicates
 from nextlong.verify.checks import verify
-from nextlong.verify.run_files import RunFiles
+from nextlong.verify.run_files import StoredRun
 
 COPIES, WEIGHTS, NEAREST = (
     "near-duplicates among negatives",
@@ -56,7 +56,7 @@ def test_chunks_too_short_for_a_run_of_words_weigh_nothing_and_pass(recipe_for, 
 
 def copies_of_metas(run):
     """Return the chunks of the first sequence's meta-document, and those of its copy."""
-    artefacts = RunFiles(run)
+    artefacts = StoredRun(run)
     (block,) = artefacts.blocks()
     meta = int(block[0].doc[spans_of(first_sequence(run), META)[0]])
     documents = np.concatenate(
@@ -121,7 +121,7 @@ def test_a_document_that_was_not_counted(run):
 
 def test_what_a_sequence_shows_of_its_cut_negative_is_judged(finished, monkeypatch):
     row = first_sequence(finished)
-    artefacts = RunFiles(finished)
+    artefacts = StoredRun(finished)
     metas = np.array([row["chunk_id"][span] for span in spans_of(row, META)])
     texts = artefacts.texts_of(metas)
     shown = SimpleNamespace(visible=lambda _: "".join(texts[chunk] for chunk in metas.tolist()))

@@ -23,7 +23,7 @@ from nextlong import pipeline
 from nextlong.plugins import METHODS
 from nextlong.schemas import DOCUMENT, NEGATIVE, NO_CHUNK
 from nextlong.verify.files import check_files
-from nextlong.verify.run_files import RunFiles
+from nextlong.verify.run_files import StoredRun
 
 QUICK = ["nextlong top", "knn", "untie_the_knots"]  # one of each layout
 KINDS = [*QUICK, *thorough("nextlong random-corpus", *sorted({*METHODS.built_in} - {"nextlong", *QUICK}))]
@@ -243,7 +243,7 @@ def told_of(run, damaged):
     whole = {path: path.read_bytes() for path in damaged}
     for path, raw in damaged.items():
         path.write_bytes(raw)
-    outcomes = check_files(RunFiles(run))
+    outcomes = check_files(StoredRun(run))
     for path, raw in whole.items():
         path.write_bytes(raw)
     return {example.split(" ")[0] for outcome in outcomes for example in outcome.examples}

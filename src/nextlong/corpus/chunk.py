@@ -22,8 +22,7 @@ import pyarrow as pa
 
 from nextlong import schemas
 from nextlong.artifacts.results import ChunkResult
-from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Step, each_shard
+from nextlong.engine.step import Estimate, Step, each_shard, per_shard
 from nextlong.recipe import Chunk
 
 Span = tuple[int, int]

@@ -29,9 +29,8 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts.lookup import read_chunks
-from nextlong.artifacts.results import DecontaminateResult, EvalNgramsResult
-from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Artifacts, Step, Task, Work, each_shard
+from nextlong.artifacts.results import DecontaminateResult
+from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, Work, each_shard, per_shard
 from nextlong.errors import CorpusError
 from nextlong.reading.files import COMPRESSIONS, open_binary
 from nextlong.recipe import Decontaminate
@@ -62,7 +61,6 @@ def decontaminate_steps(settings: Decontaminate, ingest: Step, chunk: Step) -> l
         {"files": [[file, _content_hash(file)] for file in files], "ngram": ngram},
         (),
         lambda _: [partial(evaluation_grams, files=files, ngram=ngram)],
-        EvalNgramsResult,
         estimate=Estimate(
             work="evaluation_bytes",
             seconds=1e-7,
@@ -102,7 +100,7 @@ def _explained(file: str) -> Iterator[None]:
         raise CorpusError(f"decontaminate: {file} cannot be read: {reason}; repair or remove it") from None
 
 
-def evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> EvalNgramsResult:
+def evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> TaskResult:
     """Write the runs of words of evaluation files (paths or URLs) as `{out}.heads.npy` and `{out}.grams.npy`.
 
     A position whose next words are not a head starts no run, which settles nearly all positions at once. Raises CorpusError
@@ -121,11 +119,9 @@ def evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> EvalNgra
                 f"decontaminate: {file} holds no text of {min(ngram, _LEAST_WORDS)} words or more and no question of "
                 f"{min(ngram, _LEAST_QUESTION_WORDS)}, so there is nothing to look for; remove it from the list"
             )
-    all_grams = _distinct(np.concatenate(grams), "hash", "file")
     np.save(f"{out}.heads.npy", _distinct(np.concatenate(heads), "words", "hash"))
-    np.save(f"{out}.grams.npy", all_grams)
-    runs = np.bincount(all_grams["file"], minlength=len(files)).tolist()
-    return EvalNgramsResult(runs=len(all_grams), files=dict(zip(files, runs, strict=True)))
+    np.save(f"{out}.grams.npy", _distinct(np.concatenate(grams), "hash", "file"))
+    return TaskResult()
 
 
 def _rows(kind: Any, **columns: Any) -> NDArray[Any]:

@@ -22,9 +22,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nextlong.artifacts.results import MinhashResult, NearDuplicatesResult, SimilarPairsResult
-from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Artifacts, Step, Task, each_shard
+from nextlong.artifacts.results import MinhashResult, NearDuplicatesResult
+from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, each_shard, per_shard
 from nextlong.errors import RecipeError
 from nextlong.retrieval.near_duplicates.shingles import bounds_of, hash_words, ngrams, runs_on
 
@@ -79,7 +78,6 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
         {"threshold": threshold},
         (ingest, minhash),
         find_pairs,
-        SimilarPairsResult,
         estimate=Estimate(
             work="documents",
             seconds=2e-5,
@@ -208,9 +206,7 @@ def passes_for(documents: int, *, held_documents: int = _HELD_DOCUMENTS) -> int:
     return max(1, -(-documents // held_documents))
 
 
-def similar_pairs(
-    out: Path, *, files: Signatures, band: int, step: int, passes: int, threshold: float
-) -> SimilarPairsResult:
+def similar_pairs(out: Path, *, files: Signatures, band: int, step: int, passes: int, threshold: float) -> TaskResult:
     """Write `{out}.pairs.npy`, int64 (pairs, 2): documents that agree on a band, in a range of its hashes, and are similar.
 
     The range is number `step` of `passes`. Rows count the documents of all shards. A document is compared with the first of those
@@ -231,7 +227,7 @@ def similar_pairs(
     pairs = _neighbouring(np.concatenate(keys), np.concatenate(rows), _Columns(files.hashes))
     pairs = pairs[_similar(corpus, pairs, threshold)]
     np.save(f"{out}.pairs.npy", pairs)
-    return SimilarPairsResult(pairs=len(pairs))
+    return TaskResult()
 
 
 def _neighbouring(keys: NDArray[np.uint64], rows: NDArray[np.int64], hashes: _Columns) -> Pairs:

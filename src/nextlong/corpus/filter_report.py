@@ -19,31 +19,28 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.left_out import (
+from nextlong.artifacts.results import (
     CONTAMINATED,
     EXACT,
     EXCLUDED,
+    FILTER_REPORT_SUFFIX,
     FILTERED,
     NEARLY_EQUAL,
     NORMALIZED,
     OVER,
     REJECTED,
-    SUFFIX,
-    Example,
-    LeftOut,
-    write,
-)
-from nextlong.artifacts.results import (
     DecontaminateResult,
+    Example,
     IngestResult,
+    LeftOut,
     LeftOutResult,
     NearDuplicatesResult,
     SelectResult,
+    write_filter_report,
 )
 from nextlong.corpus.select import compared_suffix
 from nextlong.corpus.splits import Splits
-from nextlong.engine.estimate import Estimate
-from nextlong.engine.step import Artifacts, Step, Task
+from nextlong.engine.step import Artifacts, Estimate, Step, Task
 from nextlong.recipe import Ingest
 
 _EXAMPLES: Final = 5
@@ -107,7 +104,7 @@ class _Inputs:
 def _write_filter_report(out: Path, *, inputs: _Inputs) -> LeftOutResult:
     """Write `{out}.filter_report.json`; return the counts by reason, and how many kept documents share their id with another."""
     reasons = [*_rejects(inputs), *_by_filter(inputs), *_by_select(inputs), *_near(inputs), *_contaminated(inputs)]
-    write(out.with_name(out.name + SUFFIX), [one for one in reasons if one.count])
+    write_filter_report(out.with_name(out.name + FILTER_REPORT_SUFFIX), [one for one in reasons if one.count])
     count, example = same_ids(inputs.documents, inputs.id_hashes, inputs.stay)
     left_out = {one.reason: one.count for one in reasons if one.count}
     return LeftOutResult(left_out=left_out, same_ids=count, same_id_example=example)

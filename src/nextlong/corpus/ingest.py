@@ -25,8 +25,7 @@ import xxhash
 from nextlong.artifacts.results import IngestResult, LineCountResult
 from nextlong.corpus.exclude import ELSEWHERE, Exclusion, all_excluded, exclusions_of, write_kept, write_met
 from nextlong.corpus.splits import Splits, numbered, split_config, task_bytes
-from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Artifact, Artifacts, Step, Task
+from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task, per_shard
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart, InputFile
 from nextlong.reading.filter import evaluator

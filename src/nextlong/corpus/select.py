@@ -22,8 +22,7 @@ from numpy.typing import NDArray
 
 from nextlong.artifacts.results import IngestResult, Selected, SelectResult
 from nextlong.corpus.splits import Splits
-from nextlong.engine.estimate import Estimate
-from nextlong.engine.step import Artifacts, Step, Task
+from nextlong.engine.step import Artifacts, Estimate, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.recipe import Ingest, Source
 from nextlong.rng import keyed_hash

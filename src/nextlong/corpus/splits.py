@@ -22,8 +22,7 @@ import pyarrow as pa
 import zstandard
 
 from nextlong.artifacts.results import LineCountResult
-from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Step
+from nextlong.engine.step import Estimate, Step, per_shard
 from nextlong.reading.files import FilePart, InputFile, check_unchanged, compression_of, is_local, read_head
 from nextlong.reading.formats import estimate_text_bytes, format_of
 from nextlong.reading.records import explained

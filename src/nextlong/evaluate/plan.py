@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 
-from nextlong.engine.memory import memory_bytes
+from nextlong.engine.process import memory_bytes
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required, results
 from nextlong.evaluate.data import DataFiles

@@ -26,9 +26,8 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts.finished import chunks_of, special_ids
 from nextlong.artifacts.lookup import iter_chunk_texts, read_chunks
-from nextlong.artifacts.results import DraftResult, LengthsResult
-from nextlong.engine.estimate import Amounts, Estimate, per_shard
-from nextlong.engine.step import Artifact, Artifacts, Step, Task
+from nextlong.artifacts.results import DraftResult
+from nextlong.engine.step import Amounts, Artifact, Artifacts, Estimate, Step, Task, TaskResult, per_shard
 from nextlong.errors import CorpusError
 from nextlong.methods.base import (
     DocumentMethod,
@@ -104,7 +103,7 @@ def _lengths_step(engine: Engine, ingest: Step, chunk: Step, tokenizer: Step) ->
         rate="tokens",
     )
     inputs = (ingest, chunk, tokenizer)
-    return Step("lengths", 1, {"engine": engine}, inputs, tasks, LengthsResult, estimate=estimate)
+    return Step("lengths", 1, {"engine": engine}, inputs, tasks, estimate=estimate)
 
 
 def _draft_step(
@@ -177,17 +176,16 @@ def _draft_step(
 
 def count_tokens(
     out: Path, *, documents: Path, chunks: Path, tokenizer: Path, engine: Engine, separator_tokens: int
-) -> LengthsResult:
+) -> TaskResult:
     """Write `{out}.lengths.npy` int32 (chunks,): the tokens of each chunk, with the separator that follows it, if any."""
     table, encoder = read_chunks(chunks), kept_encoder(tokenizer, engine)
-    chars = int((table["end"] - table["start"]).sum())
-    encoder.expect(chars)
+    encoder.expect(int((table["end"] - table["start"]).sum()))
     lengths = np.zeros(len(table["start"]), np.int32)
     for batch in iter_chunk_texts(documents, chunks):
         lengths[batch.rows] = encoder.encode_batch(batch.texts)[1]
     lengths += separator_tokens * separator_follows(table)
     np.save(f"{out}.lengths.npy", lengths)
-    return LengthsResult(chars=chars, tokens=int(lengths.sum()))
+    return TaskResult()
 
 
 def separator_follows(table: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:

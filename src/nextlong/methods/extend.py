@@ -31,8 +31,7 @@ from nextlong import schemas
 from nextlong.artifacts.finished import CorpusFiles, chunks_of
 from nextlong.artifacts.lookup import opened
 from nextlong.artifacts.results import DraftResult, TokenizerResult
-from nextlong.engine.estimate import Estimate
-from nextlong.engine.step import Artifacts, Step, Task
+from nextlong.engine.step import Artifacts, Estimate, Step, Task
 from nextlong.errors import RecipeError
 from nextlong.methods.base import method_of, promises
 from nextlong.methods.nextlong import (

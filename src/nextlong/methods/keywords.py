@@ -39,9 +39,8 @@ from pydantic import Field
 from nextlong.artifacts.lookup import read_chunks
 from nextlong.artifacts.results import KeywordsResult
 from nextlong.engine import store
-from nextlong.engine.estimate import TRIED, Estimate, per_shard
 from nextlong.engine.executor import Resources, granted_gpus
-from nextlong.engine.step import Step, each_shard
+from nextlong.engine.step import TRIED, Estimate, Step, each_shard, per_shard
 from nextlong.errors import EncoderError, RecipeError
 from nextlong.plugins import METHODS
 from nextlong.recipe import MayBePath, Named, Positive, Section

@@ -20,8 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.artifacts.results import ClustersResult, DocumentsResult, DraftResult
-from nextlong.engine.estimate import Amounts, Estimate, per_shard
-from nextlong.engine.step import Artifacts, Step, Task, TaskResult
+from nextlong.engine.step import Amounts, Artifacts, Estimate, Step, Task, TaskResult, per_shard
 from nextlong.recipe import Recipe
 from nextlong.retrieval.index import NeighbourCount, count_neighbours
 from nextlong.retrieval.indexes.base import VectorShards

@@ -24,9 +24,8 @@ from numpy.typing import NDArray
 from nextlong import recipe
 from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import chunk_name, count_chunks, iter_chunk_texts, read_chunks
-from nextlong.artifacts.results import DocumentVectorsResult, EmbedResult, ExecutionResult
-from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Artifacts, Join, Step, Task, Work, each_shard
+from nextlong.artifacts.results import EmbedResult, ExecutionResult
+from nextlong.engine.step import Artifacts, Estimate, Join, Step, Task, TaskResult, Work, each_shard, per_shard
 from nextlong.errors import EncoderError
 from nextlong.recipe import Recipe
 from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, Encoder, kind_of, load_encoder
@@ -175,7 +174,7 @@ def join_slices(
     return _write_vectors(out, slices, rows=rows, chunks=count_chunks(chunks), dimensions=dimensions)
 
 
-def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean", "first"]) -> DocumentVectorsResult:
+def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean", "first"]) -> TaskResult:
     """Write `{out}.document_vectors.npy`, float16 (documents, dimensions): a unit vector for each document with chunks.
 
     `of="mean"`: the mean of the document's chunk vectors at unit length. `"first"`: its first chunk's vector, which is what a
@@ -194,7 +193,7 @@ def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean",
                 block = chunk_vectors[first[low] : first[high - 1] + counts[high - 1]]
                 block_vectors = average(block, first[low:high] - first[low])
             file.write(block_vectors.astype("<f2").tobytes())
-    return DocumentVectorsResult(documents=shape[0], chunks=len(chunk_vectors), dimensions=shape[1])
+    return TaskResult()
 
 
 def average(vectors: NDArray[np.float16], first: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -307,4 +306,4 @@ def document_vectors_step(recipe: Recipe, chunk: Step, embed: Step) -> Step:
         bytes=2,
         tasks=per_shard,
     )
-    return Step("document_vectors", 2, config, (chunk, embed), tasks, DocumentVectorsResult, estimate=estimate)
+    return Step("document_vectors", 2, config, (chunk, embed), tasks, estimate=estimate)

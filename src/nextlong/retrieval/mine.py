@@ -24,9 +24,8 @@ from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.lookup import opened
 from nextlong.artifacts.results import MineResult
-from nextlong.engine.estimate import Amounts, Estimate
 from nextlong.engine.executor import Resources
-from nextlong.engine.step import Artifacts, Step, Task, TaskResult, Work
+from nextlong.engine.step import Amounts, Artifacts, Estimate, Step, Task, TaskResult, Work
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import MOST_QUERIES, blocks
 from nextlong.recipe.keys import AUTO, EXACT

@@ -18,8 +18,7 @@ from nextlong import schemas
 from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import read_chunks
 from nextlong.artifacts.results import DocumentsResult, MetaDocumentsResult
-from nextlong.engine.estimate import Estimate
-from nextlong.engine.step import Artifact, Artifacts, Step, Task
+from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import BLOCKS, MOST_QUERIES, draws

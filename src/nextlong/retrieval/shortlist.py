@@ -32,8 +32,7 @@ from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import CorpusFiles, chunks_of
 from nextlong.artifacts.lookup import chunk_keys, count_chunks, iter_chunk_texts, sample_texts
 from nextlong.artifacts.results import MineResult, ShortlistResult, ShortlistWordsResult
-from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Artifacts, Step, Task, TaskResult
+from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, per_shard
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import blocks, shortlist_chunks
 from nextlong.retrieval.near_duplicates.shingles import bounds_of, hash_words

@@ -28,8 +28,7 @@ from nextlong.artifacts.finished import CorpusFiles, chunks_of, corpus, read_tok
 from nextlong.artifacts.lookup import TokenStore
 from nextlong.artifacts.resolve import Cuts, cuts_of
 from nextlong.artifacts.results import ChunkResult, ComposeResult, ReferencedChunksResult, TokenizerResult
-from nextlong.engine.estimate import Estimate, one
-from nextlong.engine.step import Artifacts, Step, Task
+from nextlong.engine.step import Artifacts, Estimate, Step, Task
 from nextlong.recipe import Compose
 from nextlong.recipe.amounts import MIN_GAP_CHUNKS, blocks
 from nextlong.recipe.keys import NEGATIVES
@@ -407,6 +406,6 @@ def compose_step(
         disk="drafted_chunks",
         bytes=30,
         # With max_uses, what a sequence may take depends on the sequences before it.
-        tasks=one if max_uses is not None else lambda amounts: blocks(amounts.drafts, amounts.queries),
+        tasks=1 if max_uses is not None else lambda amounts: blocks(amounts.drafts, amounts.queries),
     )
     return Step("compose", 6, config, tuple(inputs), tasks, ComposeResult, estimate=estimate)

@@ -23,9 +23,8 @@ from nextlong import schemas
 from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts, read_chunks, write_header
 from nextlong.artifacts.results import ChunkResult, ReferencedChunksResult, TokensResult
-from nextlong.engine.estimate import Estimate
 from nextlong.engine.runner import open_done
-from nextlong.engine.step import Artifact, Artifacts, Step, Task
+from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task
 from nextlong.errors import RunError
 from nextlong.recipe.amounts import TOKENIZER_BYTES
 from nextlong.sequences.encode import Engine, TextEncoder, kept_encoder

@@ -28,8 +28,7 @@ from nextlong.artifacts.finished import chunks_of, read_tokenizer, without_optio
 from nextlong.artifacts.lookup import iter_chunk_texts, read_chunks, read_content_hashes
 from nextlong.artifacts.results import TokenizerResult
 from nextlong.engine import store
-from nextlong.engine.estimate import TRIED, Estimate, one
-from nextlong.engine.step import Artifact, Artifacts, Step, Task
+from nextlong.engine.step import TRIED, Artifact, Artifacts, Estimate, Step, Task
 from nextlong.errors import CorpusError, TokenizerError
 from nextlong.recipe.amounts import TOKENIZER_BYTES
 from nextlong.rng import keyed_hash, threshold_for
@@ -78,7 +77,7 @@ def tokenizer_step(
             amounts.kept_chars, TRAINING_CHARS if source is None else MEASURED_CHUNKS * amounts.chunk_chars
         ),
         seconds=5e-8,
-        disk=one,
+        disk=1,
         bytes=5e6 if source is None or not path.is_file() else path.stat().st_size,
         memory=lambda _: TOKENIZER_BYTES,
         rate=TRIED if source is None else "tokenizer",

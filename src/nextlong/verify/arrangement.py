@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from nextlong.export.formats.base import UNREADABLE
 from nextlong.schemas import DOCUMENT, META, NO_CHUNK, ROW_MASK, SHARD_BITS
 from nextlong.verify.outcome import CheckOutcome, chunk_name, in_words
-from nextlong.verify.run_files import Ids, ResolvedSequence, RunFiles, StepFiles
+from nextlong.verify.run_files import Ids, ResolvedSequence, StepFiles, StoredRun
 
 _FIELDS = ("run", "part", "place", "length", "key")
 _BLOCK_TOKENS = 1 << 22
@@ -51,12 +51,12 @@ def read_split(step: StepFiles, split: str) -> _SplitRows:
     return _SplitRows(index, offsets)
 
 
-def splits_of(step: StepFiles) -> tuple[str, ...]:
+def _splits_of(step: StepFiles) -> tuple[str, ...]:
     """Return the splits that a rows artefact should have."""
     return ("train", "validation") if step.manifest["config"]["validation"] else ("train",)
 
 
-def blocks_of_rows(run: RunFiles, split: _SplitRows) -> Iterator[list[list[ResolvedSequence]]]:
+def blocks_of_rows(run: StoredRun, split: _SplitRows) -> Iterator[list[list[ResolvedSequence]]]:
     """Yield the sequences of each row, chunks looked up, in blocks of whole rows of about four million tokens."""
     ends = np.cumsum(split.row_tokens)
     first = 0
@@ -71,7 +71,7 @@ def blocks_of_rows(run: RunFiles, split: _SplitRows) -> Iterator[list[list[Resol
         first = last
 
 
-def check_rows(run: RunFiles, rows: Sequence[StepFiles]) -> list[CheckOutcome]:
+def check_rows(run: StoredRun, rows: Sequence[StepFiles]) -> list[CheckOutcome]:
     """Check every arrangement that an export was written from: nothing where there is none, apart only if there is a split."""
     once = CheckOutcome("rows hold each sequence once", "sequences")
     apart = CheckOutcome("train and validation apart", "sequences")
@@ -83,7 +83,7 @@ def check_rows(run: RunFiles, rows: Sequence[StepFiles]) -> list[CheckOutcome]:
         try:
             if step.damage:
                 raise ValueError(f"its manifest {step.damage}")
-            splits = {name: read_split(step, name) for name in splits_of(step)}
+            splits = {name: read_split(step, name) for name in _splits_of(step)}
             _check_once(step, splits, truth, once)
             if "validation" in splits:
                 _check_apart(run, step, splits, truth, apart)
@@ -101,7 +101,7 @@ class _Truth:
     keys: NDArray[np.uint64]
 
     @classmethod
-    def of(cls, run: RunFiles) -> _Truth:
+    def of(cls, run: StoredRun) -> _Truth:
         firsts = np.cumsum([0, *run.takes])
         lengths, keys = np.zeros(firsts[-1], np.int64), np.zeros(firsts[-1], np.uint64)
         leaders = np.full(firsts[-1], NO_CHUNK, np.int64)
@@ -206,7 +206,7 @@ def _disorder(split: _SplitRows, numbers: Ids) -> str:
 
 
 def _check_apart(
-    run: RunFiles, step: StepFiles, splits: dict[str, _SplitRows], truth: _Truth, outcome: CheckOutcome
+    run: StoredRun, step: StepFiles, splits: dict[str, _SplitRows], truth: _Truth, outcome: CheckOutcome
 ) -> None:
     """Check by content hash, and where shared chunks are left out by every chunk, that nothing of validation is in train."""
     numbers = {name: truth.numbers(split.index[truth.is_known(split.index)]) for name, split in splits.items()}
@@ -237,7 +237,7 @@ def _check_apart(
             )
 
 
-def _first_used(run: RunFiles, used: list[NDArray[np.bool_]], chunks: Ids) -> int:
+def _first_used(run: StoredRun, used: list[NDArray[np.bool_]], chunks: Ids) -> int:
     for shard, rows in run.by_shard(chunks):
         named = rows[rows < len(used[shard])]
         hits = named[used[shard][named]]

@@ -25,12 +25,12 @@ from nextlong.schemas import (
     Layout,
 )
 from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name
-from nextlong.verify.run_files import UNKNOWN, ResolvedSequence, RunFiles
+from nextlong.verify.run_files import UNKNOWN, ResolvedSequence, StoredRun
 
 _MOST_TRIMMED = 4  # tokens that a cut gives up to fall between two characters
 
 
-def check_sequences(run: RunFiles) -> list[CheckOutcome]:
+def check_sequences(run: StoredRun) -> list[CheckOutcome]:
     """Check every sequence by itself, and all of them together."""
     spans, separators = (
         CheckOutcome("spans tile the sequence", "spans"),
@@ -53,7 +53,7 @@ def check_sequences(run: RunFiles) -> list[CheckOutcome]:
             order.breach_each(_order_problems(run, sequence))
             repeats.breach_each(_repeat_problems(run, sequence))
             negatives_outcome.breach_each(_own_document_problems(run, sequence))
-            for span, tokens in gaps(sequence) if run.is_exact else ():
+            for span, tokens in _gaps(sequence) if run.is_exact else ():
                 between.checked += 1
                 if tokens < run.min_gap_tokens:
                     between.breach(
@@ -70,7 +70,7 @@ def check_sequences(run: RunFiles) -> list[CheckOutcome]:
     return outcomes
 
 
-def _span_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
+def _span_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield where spans do not tile exactly [0, T), or hold what their chunk does not have."""
     target = int(run.setting("compose", "target_tokens", 0))
     target += run.extra_tokens
@@ -91,7 +91,7 @@ def _span_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
         yield f"{sequence.where(int(truncated[0]))} and {len(truncated) - 1} more are cut; at most one chunk may be"
 
 
-def _separator_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
+def _separator_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield separators that are missing, too many or too long, and bos and eos out of place."""
     special = run.special_ids
     lengths = sequence.end - sequence.start
@@ -137,7 +137,7 @@ def _wants_separator(sequence: ResolvedSequence) -> NDArray[np.bool_]:
     return wants
 
 
-def _order_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
+def _order_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield what is missing or out of order: meta-chunks and their groups, or the documents' chunks."""
     roles = set(np.unique(sequence.role[sequence.is_chunk]).tolist())
     expected = {META, NEGATIVE} if run.layout == Layout.EXTENDED else {DOCUMENT}
@@ -155,7 +155,7 @@ def _order_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
         yield from _document_problems(sequence)
 
 
-def _meta_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
+def _meta_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     is_exact = run.is_exact
     meta_spans = np.flatnonzero(sequence.role == META)
     if not len(meta_spans):
@@ -189,7 +189,7 @@ def _meta_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
                 yield f"{sequence.where(int(chunk_spans[place]))} is at the {position} of its group but is not a meta-chunk"
 
 
-def gaps(sequence: ResolvedSequence) -> list[tuple[int, int]]:
+def _gaps(sequence: ResolvedSequence) -> list[tuple[int, int]]:
     """Return the span of each meta-chunk but the first, and the tokens of negatives between it and the one before."""
     metas = np.flatnonzero(sequence.role == META)
     # (spans + 1,) tokens of negatives before each span; their differences at the meta-chunks are the gaps.
@@ -234,7 +234,7 @@ def _part_problems(sequence: ResolvedSequence) -> Iterator[str]:
         reached[doc] = chunk + 1
 
 
-def _repeat_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
+def _repeat_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield chunks that stand twice; negatives may where they repeat their meta-chunk."""
     looked_at = sequence.is_chunk & ((sequence.role != NEGATIVE) | (not run.negatives.repeat_meta_chunk))
     chunks, counts = np.unique(sequence.chunk[looked_at], return_counts=True)
@@ -243,7 +243,7 @@ def _repeat_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]
         yield f"sequence {sequence.number} holds {chunk_name(chunk)} at spans {at}"
 
 
-def _own_document_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
+def _own_document_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield negatives of the meta-document, or, where they repeat their meta-chunk, those of any other."""
     meta_spans = sequence.doc[sequence.role == META]
     wants_own = run.negatives.repeat_meta_chunk
@@ -255,7 +255,7 @@ def _own_document_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterato
 class _Across:
     """What all sequences share. Memory: one byte a document, two bytes a chunk, and the ids of the sequences."""
 
-    def __init__(self, run: RunFiles) -> None:
+    def __init__(self, run: StoredRun) -> None:
         self._run = run
         self._documents = CheckOutcome("documents across sequences", "sequences")
         self._keys = CheckOutcome("sequence ids and keys", "sequences")
@@ -329,7 +329,7 @@ class _Beginning(NamedTuple):
 class Tokenized:
     """The text of a chunk, by its tokens."""
 
-    def __init__(self, run: RunFiles, text: str) -> None:
+    def __init__(self, run: StoredRun, text: str) -> None:
         """Encode the text anew."""
         self.text = text
         self._offsets: Sequence[tuple[int, int]] = run.tokenizer.encode(text, add_special_tokens=False).offsets
@@ -345,13 +345,13 @@ class Tokenized:
         return self.text[: max(1, self.first(tokens).chars)]
 
 
-def texts_of_cuts(run: RunFiles, block: Iterable[ResolvedSequence]) -> dict[int, Tokenized]:
+def texts_of_cuts(run: StoredRun, block: Iterable[ResolvedSequence]) -> dict[int, Tokenized]:
     """Return the chunks that the sequences of a block hold only the beginning of."""
     cut = np.concatenate([np.empty(0, np.int64), *(sequence.chunk[sequence.is_truncated] for sequence in block)])
     return {chunk: Tokenized(run, text) for chunk, text in run.texts_of(cut).items()}
 
 
-def check_cuts(run: RunFiles) -> list[CheckOutcome]:
+def check_cuts(run: StoredRun) -> list[CheckOutcome]:
     """Check every cut."""
     outcome = CheckOutcome("cuts between characters", "cuts")
     for block in run.blocks():
@@ -362,7 +362,7 @@ def check_cuts(run: RunFiles) -> list[CheckOutcome]:
     return [outcome]
 
 
-def _cut_problems(run: RunFiles, sequence: ResolvedSequence, texts: dict[int, Tokenized]) -> Iterator[str]:
+def _cut_problems(run: StoredRun, sequence: ResolvedSequence, texts: dict[int, Tokenized]) -> Iterator[str]:
     """Yield cuts that part a character though one near would not, or leave none, and separators behind a newline."""
     separator_tokens = len(run.special_ids[SEPARATOR])
     for span in np.flatnonzero(sequence.is_truncated).tolist():

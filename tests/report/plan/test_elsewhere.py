@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nextlong.engine.estimate import Amounts
+from nextlong.engine.step import Amounts
 from nextlong.report.plan import page
 from nextlong.report.plan.costs import Cost, Machines
 from nextlong.report.plan.elsewhere import Asked, Shape, assumed

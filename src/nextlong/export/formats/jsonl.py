@@ -18,7 +18,7 @@ _SPAN_KEYS: Final = tuple(field.name for field in SPAN.fields)
 _BYTES_PER_CHAR: Final = 1.2  # JSON escapes and spans included
 
 
-def write(out: Path, blocks: Iterable[tuple[Resolved, Sequence[str]]], _options: Options) -> ShardResult:
+def _write(out: Path, blocks: Iterable[tuple[Resolved, Sequence[str]]], _options: Options) -> ShardResult:
     """Write blocks of rows, each with the text of its spans, to `{out}.jsonl`."""
     count = 0
     with Path(f"{out}.jsonl").open("wb") as file:
@@ -42,7 +42,7 @@ def write(out: Path, blocks: Iterable[tuple[Resolved, Sequence[str]]], _options:
     return ShardResult(rows=count)
 
 
-def read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """Yield one mapping per line."""
     for name in files:
         with (folder / name).open(encoding="utf-8") as lines:
@@ -54,8 +54,8 @@ FORMAT = Format(
     name="jsonl",
     layout="jsonl",
     suffixes=(".jsonl",),
-    write=write,
-    read=read,
+    write=_write,
+    read=_read,
     wanted="texts",
     keys=frozenset({"boundaries"}),
     columns=_KEYS,

@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from nextlong.corpus.ingest import allowing
-from nextlong.engine.estimate import Amounts
-from nextlong.engine.memory import memory_bytes
+from nextlong.engine.process import memory_bytes
+from nextlong.engine.step import Amounts
 from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import EXACT

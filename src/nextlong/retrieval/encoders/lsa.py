@@ -27,8 +27,7 @@ from pydantic import Field, JsonValue
 from nextlong import recipe
 from nextlong.artifacts.lookup import count_chunks, sample_texts
 from nextlong.artifacts.results import FitResult
-from nextlong.engine.estimate import TRIED, Amounts, Estimate
-from nextlong.engine.step import Task
+from nextlong.engine.step import TRIED, Amounts, Estimate, Task
 from nextlong.errors import EncoderError
 from nextlong.recipe.keys import Positive, Section
 from nextlong.retrieval.encoders.base import EncoderKind, direction_of

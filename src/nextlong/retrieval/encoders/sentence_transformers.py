@@ -28,9 +28,8 @@ from pydantic import Field, JsonValue
 from nextlong import recipe
 from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts
 from nextlong.artifacts.results import ExecutionResult
-from nextlong.engine.estimate import Estimate, one
 from nextlong.engine.executor import Resources, granted_gpus, usable_cpus
-from nextlong.engine.step import Task
+from nextlong.engine.step import Estimate, Task
 from nextlong.errors import EncoderError
 from nextlong.recipe.keys import Operational, Positive, PositiveLength, Section
 from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, EncoderKind, Speed, local_files
@@ -364,7 +363,7 @@ class SentenceTransformersKind(EncoderKind):
     def estimate(self, config: recipe.Encoder) -> Estimate:
         """Return what loading and trying a model takes."""
         del config
-        return Estimate(work=one, seconds=20.0, rate="")
+        return Estimate(work=1, seconds=20.0, rate="")
 
 
 ENCODER = SentenceTransformersKind()

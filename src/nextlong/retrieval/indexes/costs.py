@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from nextlong.engine.estimate import Amounts, Estimate
-from nextlong.engine.memory import memory_bytes
+from nextlong.engine.process import memory_bytes
+from nextlong.engine.step import Amounts, Estimate
 from nextlong.recipe import Search
 from nextlong.recipe.keys import EXACT
 from nextlong.retrieval.indexes import ivf

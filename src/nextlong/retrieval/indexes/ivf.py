@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.results import ListsResult, TuneResult
+from nextlong.artifacts.results import TuneResult
+from nextlong.engine.step import TaskResult
 from nextlong.retrieval.indexes.base import IndexFiles, IndexKind, Neighbours, VectorShards
 from nextlong.retrieval.indexes.exact import Best, Exact, cells, exact_cosines, exclude_ranges, rounding_error
 from nextlong.retrieval.indexes.kmeans import (
@@ -140,7 +141,7 @@ def draw_sample(vectors: Sequence[Path], *, most: int, per: int, seed: int) -> N
     return sample_ND[rng_for(seed, "index.order").permutation(len(sample_ND))]  # any head of it is a fair sample
 
 
-def fill(out: Path, *, template: Path, vectors: Sequence[Path], first_shard: int) -> ListsResult:
+def fill(out: Path, *, template: Path, vectors: Sequence[Path], first_shard: int) -> TaskResult:
     """Encode the vectors of the shards from `first_shard` on, ordered by cluster.
 
     Writes `{out}.codes.npy` uint8 (n, code bytes), `{out}.members.npy` int64 ids (n,), ascending within a cluster, and
@@ -162,7 +163,7 @@ def fill(out: Path, *, template: Path, vectors: Sequence[Path], first_shard: int
     np.save(f"{out}.codes.npy", codes[order])
     np.save(f"{out}.members.npy", ids[order])
     np.save(f"{out}.bounds.npy", np.searchsorted(cluster[order], np.arange(index.clusters + 1)))
-    return ListsResult(vectors=len(cluster), bytes=len(cluster) * (index.code_bytes + 8))
+    return TaskResult()
 
 
 class Ivf:

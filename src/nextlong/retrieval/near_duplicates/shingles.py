@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import SHARDS_KEPT, iter_chunk_texts, opened, read_chunks, write_header
-from nextlong.artifacts.results import ChunkResult, ShinglesResult, WeightsResult
-from nextlong.engine.estimate import Estimate, one, per_shard
-from nextlong.engine.step import Artifacts, Step, Task, each_shard
+from nextlong.artifacts.results import ChunkResult
+from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, each_shard, per_shard
 from nextlong.recipe import Recipe
 from nextlong.rng import keyed_hash, threshold_for
 
@@ -243,7 +242,7 @@ def documents_of(chunk_texts: Sequence[Sequence[str]]) -> list[Document]:
     return documents
 
 
-def shingle_shard(out: Path, *, documents: Path, chunks: Path) -> ShinglesResult:
+def shingle_shard(out: Path, *, documents: Path, chunks: Path) -> TaskResult:
     """Shingle every chunk of a shard; writes `{out}.shingles.npy`, uint64, and `{out}.offsets.npy`, (chunks + 1,)."""
     sizes = [np.zeros(1, np.int64)]
     with open(f"{out}.shingles.npy", "wb") as sink:
@@ -256,7 +255,7 @@ def shingle_shard(out: Path, *, documents: Path, chunks: Path) -> ShinglesResult
         sink.seek(0)
         write_header(sink, np.dtype(np.uint64), int(offsets[-1]))
     np.save(f"{out}.offsets.npy", offsets)
-    return ShinglesResult(shingles=int(offsets[-1]))
+    return TaskResult()
 
 
 class ShingleStore:
@@ -298,7 +297,7 @@ class ShingleStore:
 
 def weigh_shingles(
     out: Path, *, store: ShingleStore, chunks: Sequence[Path], hashes: Sequence[Path], share: float, seed: int
-) -> WeightsResult:
+) -> TaskResult:
     """Weigh shingles by how many of a sample of the documents have them in one of their chunks.
 
     Writes `{out}.weights.npy`, uint16 (2^22,), and `{out}.counted.npy`, the ids of the documents that were counted.
@@ -314,11 +313,9 @@ def weigh_shingles(
         chosen = keys <= threshold_for(share)
         _count_documents(counts, store.opened(shard), firsts[chosen], np.append(firsts[1:], len(doc_rows))[chosen])
         counted.append(schemas.pack_ids(shard, doc_rows[firsts[chosen]].astype(np.int64)))
-    sampled = sum(map(len, counted))
-    weights = weights_from(counts, sampled)
-    np.save(f"{out}.weights.npy", weights)
+    np.save(f"{out}.weights.npy", weights_from(counts, sum(map(len, counted))))
     np.save(f"{out}.counted.npy", np.concatenate(counted))
-    return WeightsResult(common_slots=int((weights < _FULL_WEIGHT).sum()), sampled=sampled)
+    return TaskResult()
 
 
 def _count_documents(
@@ -366,7 +363,7 @@ def shingles_step(ingest: Step, chunk: Step) -> Step:
 
     tasks = each_shard(shingle_shard, documents=(ingest, ".documents.arrow"), chunks=(chunk, ".chunks.arrow"))
     estimate = Estimate(work="kept_chars", seconds=2e-8, disk="kept_chars", bytes=0.66, tasks=per_shard)
-    return Step("shingles", 3, {}, (ingest, chunk), tasks, ShinglesResult, estimate=estimate)
+    return Step("shingles", 3, {}, (ingest, chunk), tasks, estimate=estimate)
 
 
 def weights_step(recipe: Recipe, ingest: Step, chunk: Step, shingles: Step) -> Step:
@@ -390,12 +387,12 @@ def weights_step(recipe: Recipe, ingest: Step, chunk: Step, shingles: Step) -> S
         # The sampled text, and some 20 ns for each chunk of all shards, to find which documents are sampled.
         work=lambda amounts: min(amounts.kept_chars, _SAMPLED_CHARS) + 3 * amounts.chunks,
         seconds=6e-9,
-        disk=one,
+        disk=1,
         bytes=8.4e6,
         # Shingles of the sample; the table of chunks, and the hashes of all documents.
         reads=lambda amounts: _SAMPLED_CHARS + 24 * amounts.chunks + 8 * amounts.documents,
     )
-    return Step("weights", 3, config, (ingest, chunk, shingles), tasks, WeightsResult, estimate=estimate)
+    return Step("weights", 3, config, (ingest, chunk, shingles), tasks, estimate=estimate)
 
 
 def shingle_store(done: Artifacts) -> ShingleStore:
