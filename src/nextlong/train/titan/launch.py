@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -37,6 +38,7 @@ _KEYS: Final[SupportedKeys] = {
     **dict.fromkeys(("held_out", "memory.loss_block_tokens", "torchtitan", "compile")),
     "memory.checkpointing": ("layers", "none"),
 }
+_TRIED: Final = ("0.3.0", "b5bcd76")  # a release, and a commit of main of August 2026
 _INDEX: Final = "model.safetensors.index.json"
 
 
@@ -61,10 +63,7 @@ def installed_version() -> Literal["0.3", "main"]:
     has_new_loaders = importlib.util.find_spec("torchtitan.components.data") is not None
     if {"max_context_length", "num_tokens_per_train_step"} <= fields and has_new_loaders:
         return "main"
-    try:
-        version = importlib.metadata.version("torchtitan")
-    except importlib.metadata.PackageNotFoundError:  # a checkout on PYTHONPATH
-        version = "of unknown version"
+    version = _version_or_commit()
     if version.startswith("0.3.") and {"seq_len", "global_batch_size"} <= fields:
         return "0.3"
     raise RecipeError(
@@ -72,11 +71,23 @@ def installed_version() -> Literal["0.3", "main"]:
     )
 
 
+def _version_or_commit() -> str:
+    """Return the version of the installed torchtitan, or the commit that pip installed it from."""
+    try:
+        found = importlib.metadata.distribution("torchtitan")
+    except importlib.metadata.PackageNotFoundError:  # a checkout on PYTHONPATH
+        return "of unknown version"
+    origin = json.loads(found.read_text("direct_url.json") or "{}")  # pip's, PEP 610
+    return str(origin.get("vcs_info", {}).get("commit_id") or found.version)
+
+
 def train(recipe: TrainRecipe, console: Console) -> Path:
     """Run or resume a training; return the folder of the finished model."""
     advice = "leave these at their defaults, or train on one device with --engine nextlong"
     check_supported(recipe, _KEYS, trainer="--engine torchtitan", advice=advice)
     installed_version()
+    if not (version := _version_or_commit()).startswith(_TRIED) and os.environ.get("RANK", "0") == "0":
+        tables.say(f"torchtitan {version} has not been tested with nextlong; {' and '.join(_TRIED)} have", console)
     recipe = _with_local_paths(recipe)
     from nextlong.train.titan import parts
 
@@ -151,14 +162,12 @@ def _begin(ready: Prepared) -> None:
 
 def _with_local_paths(recipe: TrainRecipe) -> TrainRecipe:
     """Return the recipe with absolute paths, a model of the Hub downloaded. Raises RecipeError where there are no safetensors."""
-    if recipe.model.path is None:
-        raise RecipeError("--engine torchtitan starts from weights; set model.path instead of model.scratch")
-    folder = Path(recipe.model.path).expanduser()
+    folder = Path(str(recipe.model.path)).expanduser()
     if not folder.is_dir():
         from huggingface_hub import snapshot_download
 
         try:
-            folder = Path(snapshot_download(recipe.model.path))
+            folder = Path(snapshot_download(str(recipe.model.path)))
         except Exception as error:
             raise RecipeError(
                 f"model.path={recipe.model.path!r} is not a folder, and cannot be downloaded from the Hub ({error})"
