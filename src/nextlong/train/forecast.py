@@ -232,16 +232,18 @@ def show(made: Forecast, console: Console) -> None:
         *parts, total = [f"{size / 1e9:.1f}" for size in _parts(case.memory).values()]
         engine, fits = "nextlong" if case.count == 1 else "torchtitan", "yes" if case.fits else "no"
         machine = [f"{case.count} × {case.device}", engine, length_names[case.row_tokens], str(case.ranks_per_row)]
-        table.add_row(*machine, fits, total, *parts, f"{case.hours:,.0f}")
+        table.add_row(*machine, fits, total, *parts, f"{case.hours:,.{0 if case.hours >= 10 else 1}f}")
     tables.show(table, console)
     memory = made.ready.recipe.memory
     for line in (
         f"Each row is one document; {made.tokens:,} tokens are trained on in all. Activation checkpointing: "
         f"{memory.checkpointing}; optimizer: {memory.optimizer} (torchtitan: adamw, layers instead of offload).",
         f"Bytes: one step of the model on fake tensors, at {_ANCHORS[0]:,} and {_ANCHORS[1]:,} tokens; other lengths by linear "
-        f"extrapolation. A training fits if it takes at most {_USABLE:.0%} of the GPU's memory.",
+        "extrapolation. Parts are those at the moment of the peak, when not all gradients exist. A training fits if it takes at most "
+        f"{_USABLE:.0%} of the GPU's memory.",
         "torchtitan: FSDP2 shards float32 weights, gradients and AdamW states over all GPUs and gathers two layers and the output "
-        f"head in bfloat16; context parallelism divides the tokens of a row; the loss is computed in {_LOSS_CHUNKS} chunks.",
+        f"head in bfloat16; context parallelism divides the tokens of a row; the loss is computed in {_LOSS_CHUNKS} chunks. GPUs per "
+        "row: the fewest that fit, and that leave each group of GPUs whole rows of training.tokens_per_step.",
         f"Hours: {UTILISATION:.1%} of the data sheet's peak, as in the paper's two trainings. No row of this table has been run.",
     ):
         tables.say(line, console)
