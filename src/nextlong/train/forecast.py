@@ -239,11 +239,11 @@ def show(made: Forecast, console: Console) -> None:
         f"Each row is one document; {made.tokens:,} tokens are trained on in all. Activation checkpointing: "
         f"{memory.checkpointing}; optimizer: {memory.optimizer} (torchtitan: adamw, layers instead of offload).",
         f"Bytes: one step of the model on fake tensors, at {_ANCHORS[0]:,} and {_ANCHORS[1]:,} tokens; other lengths by linear "
-        "extrapolation. Parts are those at the moment of the peak, when not all gradients exist. A training fits if it takes at most "
-        f"{_USABLE:.0%} of the GPU's memory.",
+        "extrapolation. Parts are those at the moment of the peak, when not all gradients exist. A training fits if it takes at "
+        f"most {_USABLE:.0%} of the GPU's memory.",
         "torchtitan: FSDP2 shards float32 weights, gradients and AdamW states over all GPUs and gathers two layers and the output "
-        f"head in bfloat16; context parallelism divides the tokens of a row; the loss is computed in {_LOSS_CHUNKS} chunks. GPUs per "
-        "row: the fewest that fit, and that leave each group of GPUs whole rows of training.tokens_per_step.",
+        f"head in bfloat16; context parallelism divides the tokens of a row; the loss is computed in {_LOSS_CHUNKS} chunks. GPUs "
+        "per row: the fewest that fit, and that leave each group of GPUs whole rows of training.tokens_per_step.",
         f"Hours: {UTILISATION:.1%} of the data sheet's peak, as in the paper's two trainings. No row of this table has been run.",
     ):
         tables.say(line, console)
