@@ -14,7 +14,7 @@ from typing import Final
 
 from nextlong.errors import RecipeError
 from nextlong.text import Json
-from nextlong.train.emit import COMMON_KEYS, Settings, Trainer, shell, torchrun
+from nextlong.train.emit import COMMON_KEYS, Settings, Trainer, launch_script
 from nextlong.train.recipe import SupportedKeys
 
 _SCHEDULES: Final = {"cosine": "CosWithWarmup", "linear": "LinearWithWarmup", "constant": "ConstantWithWarmup"}
@@ -151,7 +151,8 @@ def _olmo(settings: Settings) -> Mapping[str, str]:
             },
         },
     }
-    launch = shell("[[ -e converted ]] || python train.py convert", *torchrun(settings, "train.py"))
+    convert = "[[ -e converted ]] || python train.py convert"
+    launch = launch_script(settings, convert, program=["torchrun {} train.py"])
     return {"olmo.json": json.dumps(config, indent=1), "train.py": _TRAIN, "launch.sh": launch}
 
 

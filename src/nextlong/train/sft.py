@@ -23,6 +23,7 @@ from nextlong.errors import RecipeError
 from nextlong.report import tables
 from nextlong.train import checkpoint
 from nextlong.train.device import lr_factor
+from nextlong.train.emit import transformers_arguments
 from nextlong.train.model import load_weights
 from nextlong.train.prepare import Prepared, prepare
 from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported, micro_batches
@@ -103,17 +104,9 @@ def _arguments(recipe: TrainRecipe, ready: Prepared, out: Path) -> Any:
     accumulation = micro_batches(recipe, rows_per_step=ready.plan.rows_per_step, devices=processes, ranks_per_row=1)
     return SFTConfig(
         output_dir=str(out),
-        max_steps=training.steps,
         per_device_train_batch_size=training.micro_batch_rows,
-        gradient_accumulation_steps=accumulation,
-        learning_rate=training.lr,
-        adam_beta1=training.beta1,
-        adam_beta2=training.beta2,
-        adam_epsilon=training.eps,
-        weight_decay=training.weight_decay,
-        max_grad_norm=training.clip or 0.0,
+        **transformers_arguments(recipe, accumulation=accumulation),
         optim="adamw_torch_fused" if recipe.memory.optimizer == "adamw" else "adamw_bnb_8bit",
-        bf16=training.precision == "bf16",
         activation_checkpointing=recipe.memory.checkpointing == "layers",
         activation_checkpointing_kwargs={"use_reentrant": False},
         torch_compile=recipe.compile == "on",
@@ -121,10 +114,7 @@ def _arguments(recipe: TrainRecipe, ready: Prepared, out: Path) -> Any:
         dataset_kwargs={"skip_prepare_dataset": True},
         remove_unused_columns=False,
         max_length=None,
-        save_steps=recipe.checkpoints.every_steps,
-        save_total_limit=recipe.checkpoints.keep_last,
         logging_steps=1,
         report_to=["tensorboard"] if recipe.watch.tensorboard == "on" else [],
-        seed=recipe.seed,
         use_cpu=not torch.accelerator.is_available(),
     )
