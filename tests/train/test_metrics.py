@@ -99,10 +99,3 @@ def train(recipe, console):
     from nextlong.train.loop import train as start
 
     return start(recipe, console)
-
-
-@pytest.mark.heavy
-def test_tensorboard(train_recipe, quiet):
-    pytest.importorskip("tensorboard")
-    final = train(train_recipe({"watch.tensorboard": "on"}), quiet)
-    assert list((final.parent / "tensorboard").glob("events.*"))

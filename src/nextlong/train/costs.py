@@ -34,7 +34,6 @@ DEVICES: Final = {"A100": (312.0, 80), "H100": (989.0, 80), "H200": (989.0, 141)
 _MOST_RUN_LAYERS: Final = 8
 _FEWER_LAYERS: Final = (2, 4)
 _PARTS: Final = {"Parameter": "weights", "Gradient": "gradients", "Optstate": "states"}  # MemTracker's names and ours
-_8BIT_STATES: Final = 0.25  # of the bytes of float32 states
 
 
 @dataclass(frozen=True)
@@ -159,8 +158,7 @@ def _run_step(
 
     with FakeTensorMode():
         model = model_of_layers(recipe, config, layers=layers, dtype=dtype)
-        plain = recipe.memory.model_copy(update={"optimizer": "adamw"})  # bitsandbytes has no fake implementation
-        optimizer = optimizer_for(model, recipe.model_copy(update={"memory": plain}))
+        optimizer = optimizer_for(model, recipe)
         for parameter in model.parameters():  # a first step makes the optimizer's states
             parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
         optimizer.step()
@@ -179,14 +177,10 @@ def _run_step(
         # Checkpointed inputs that are in main memory: of all layers but the last, which the backward pass needs at once.
         is_offloaded = recipe.memory.checkpointing == "offload"
         offloaded = is_offloaded * (layers - 1) * bounds[-1] * config.hidden_size * dtype.itemsize
-        shrink = _8BIT_STATES if recipe.memory.optimizer == "adamw-8bit" else 1.0
-        moments = _moments(tracker, decoder_layers, state_share=shrink, offloaded=offloaded)
-        return moments, _layer_kinds(tracker, decoder_layers[-1])
+        return _moments(tracker, decoder_layers, offloaded=offloaded), _layer_kinds(tracker, decoder_layers[-1])
 
 
-def _moments(
-    tracker: MemTracker, layers: torch.nn.ModuleList, *, state_share: float, offloaded: int
-) -> list[dict[str, float]]:
+def _moments(tracker: MemTracker, layers: torch.nn.ModuleList, *, offloaded: int) -> list[dict[str, float]]:
     """Return the bytes by part at the peak, at the peaks of the last and of the first layer, and at the end."""
     from torch.distributed._tools.mem_tracker import _ModState
 
@@ -201,7 +195,6 @@ def _moments(
         named = {getattr(kind, "value", kind): float(held[kind]) for kind in held}
         parts = {ours: named[theirs] for theirs, ours in _PARTS.items()}
         parts["activations"] = named["Total"] - sum(parts.values()) - offloaded  # everything else
-        parts["states"] *= state_share
         moments.append(parts)
     return moments
 

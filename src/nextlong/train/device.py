@@ -8,7 +8,7 @@ from contextlib import contextmanager
 
 import torch
 
-from nextlong.errors import RecipeError, RunError
+from nextlong.errors import RunError
 from nextlong.train.recipe import Training, TrainRecipe
 
 
@@ -50,16 +50,7 @@ def optimizer_for(model: torch.nn.Module, recipe: TrainRecipe) -> torch.optim.Op
     ]
     groups = [group for group in groups if group["params"]]
     betas = (training.beta1, training.beta2)
-    if recipe.memory.optimizer == "adamw":
-        return torch.optim.AdamW(groups, lr=training.lr, betas=betas, eps=training.eps, fused=True)
-    try:
-        from bitsandbytes.optim import AdamW8bit
-    except ImportError:
-        raise RecipeError(
-            "memory.optimizer=adamw-8bit needs bitsandbytes; pip install bitsandbytes, or set it to adamw"
-        ) from None
-    eight_bit: torch.optim.Optimizer = AdamW8bit(groups, lr=training.lr, betas=betas, eps=training.eps)
-    return eight_bit
+    return torch.optim.AdamW(groups, lr=training.lr, betas=betas, eps=training.eps, fused=True)
 
 
 @contextmanager
@@ -82,7 +73,6 @@ def memory_advice(recipe: TrainRecipe) -> str:
         (recipe.training.micro_batch_rows > 1, "set training.micro_batch_rows=1"),
         (memory.checkpointing == "none", "set memory.checkpointing=layers"),
         (memory.checkpointing == "layers", "set memory.checkpointing=offload"),
-        (memory.optimizer == "adamw", "set memory.optimizer=adamw-8bit"),
         (recipe.model.lora_rank is None, "set model.lora_rank=16"),
     ]
     unused = [setting for is_unused, setting in settings if is_unused]

@@ -237,7 +237,7 @@ def show(made: Forecast, console: Console) -> None:
     memory = made.ready.recipe.memory
     for line in (
         f"Each row is one document; {made.tokens:,} tokens are trained on in all. Activation checkpointing: "
-        f"{memory.checkpointing}; optimizer: {memory.optimizer} (torchtitan: adamw, layers instead of offload).",
+        f"{memory.checkpointing} (torchtitan: layers instead of offload).",
         f"Bytes: one step of the model on fake tensors, at {_ANCHORS[0]:,} and {_ANCHORS[1]:,} tokens; other lengths by linear "
         "extrapolation. Parts are those at the moment of the peak, when not all gradients exist. A training fits if it takes at "
         f"most {_USABLE:.0%} of the GPU's memory.",

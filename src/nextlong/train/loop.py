@@ -88,7 +88,6 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
             _run_steps(engine, logs, first_step=done, progress=progress)
         finally:
             progress.close()
-        logs.close()
         _write_final(engine)
         figure = metrics.draw(out)
         drawn = f"figure: {figure}" if figure else "figure: none, matplotlib is missing; pip install matplotlib"

@@ -1,4 +1,4 @@
-"""Metrics: what each step and each validation gave: JSON lines, the terminal, TensorBoard, and a figure of the loss.
+"""Metrics: what each step and each validation gave: JSON lines, the terminal, and a figure of the loss.
 
 In:  steps and held-out losses.
 Out: `metrics.jsonl`, `held_out.jsonl`, `loss.svg` and `loss.png`. Lines after the checkpoint that a training resumes from are
@@ -17,18 +17,14 @@ from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final, NamedTuple
 
 from rich.console import Console
 
 from nextlong.engine import store
-from nextlong.errors import RecipeError
 from nextlong.report import tables
 from nextlong.text import Json
 from nextlong.train.recipe import Watch
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
 
 STEPS, HELD_OUT = "metrics.jsonl", "held_out.jsonl"
 _LOG_LINES: Final = 20  # printed for all steps where there is no terminal
@@ -75,13 +71,6 @@ class Metrics:
                     store.write_text(out / name, "".join(json.dumps(row) + "\n" for row in kept))
         self._recent_losses = [row["loss"] for row in read(out / STEPS)][-_SPIKE_WINDOW:]
         self._spike = watch.spike
-        self._writer: SummaryWriter | None = None
-        if watch.tensorboard == "on":
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError:
-                raise RecipeError("watch.tensorboard=on needs tensorboard: pip install tensorboard") from None
-            self._writer = SummaryWriter(str(out / "tensorboard"), purge_step=first_step + 1)
 
     def step(self, step: Step) -> None:
         """Log a step."""
@@ -89,8 +78,6 @@ class Metrics:
         number = values.pop("number")
         self._append(STEPS, {"step": number, **values})
         self._recent_losses = [*self._recent_losses, step.loss][-_SPIKE_WINDOW:]
-        shown = {name: values[name] for name in ("loss", "lr", "grad_norm")}
-        self._show(number, {**shown, "tokens_per_second": step.tokens / step.seconds})
 
     def fault(self, number: int, loss: float, grad_norm: float) -> str | None:
         """Return in words why a training must stop: a step is not finite, or its loss is a spike (`watch.spike`); or None."""
@@ -107,10 +94,6 @@ class Metrics:
     def held_out(self, step: int, measured: HeldOutLoss) -> None:
         """Log a validation."""
         self._append(HELD_OUT, {"step": step, **asdict(measured)})
-        values = {"held_out/loss": measured.loss}
-        for group in ("role", "distance"):
-            values |= {f"held_out/{group}/{name}": loss for name, (loss, _) in getattr(measured, group).items()}
-        self._show(step, values)
 
     def flush(self) -> None:
         """Write everything to the disk; called before a checkpoint, which is never ahead of the logs."""
@@ -120,19 +103,9 @@ class Metrics:
                 with path.open("rb") as file:
                     os.fsync(file.fileno())
 
-    def close(self) -> None:
-        """Close TensorBoard's log."""
-        if self._writer is not None:
-            self._writer.close()
-
     def _append(self, name: str, row: Json) -> None:
         with store.explained(self._out / name), (self._out / name).open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-
-    def _show(self, step: int, values: dict[str, float]) -> None:
-        if self._writer is not None:
-            for name, value in values.items():
-                self._writer.add_scalar(name, value, step)
 
 
 def read(path: Path) -> list[Json]:

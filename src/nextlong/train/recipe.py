@@ -133,9 +133,6 @@ class Memory(Section):
     checkpointing: Literal["none", "layers", "offload"] = Field(
         "layers", description="activation checkpointing: keep only each layer's input; offload: in main memory"
     )
-    optimizer: Literal["adamw", "adamw-8bit"] = Field(
-        "adamw", description="adamw-8bit: states in 8 bits (needs bitsandbytes)"
-    )
     loss_block_tokens: PositiveLength = Field(2048, description="tokens whose logits are in memory at a time")
 
 
@@ -150,7 +147,6 @@ class HeldOut(Section):
 
 
 class Watch(Section):
-    tensorboard: Switch = "off"
     spike: Annotated[float, Field(gt=1)] | None = Field(
         2.0, description="stop when the loss of a step exceeds this multiple of the median of the last 20; null: never"
     )
@@ -228,7 +224,7 @@ class TrainRecipe(RecipeFile):
         """Return the keys that determine the trained weights; the others may change before a training resumes."""
         everything = self.model_dump(mode="json")
         kept = ("seed", "data", "model", "attention", "training")
-        return {key: everything[key] for key in kept} | {"memory": {"optimizer": self.memory.optimizer}}
+        return {key: everything[key] for key in kept}
 
 
 # The values that a trainer supports of a key, or of a whole section; None: all values.

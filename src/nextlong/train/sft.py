@@ -33,9 +33,8 @@ _KEYS: Final[SupportedKeys] = {
     **dict.fromkeys(
         ("data", "seed", "attention", "attention_kernel", "model.rope_base", "model.rope_scaling", "compile")
     ),
-    **dict.fromkeys(("training", "checkpoints", "hardware", "watch.tensorboard")),
+    **dict.fromkeys(("training", "checkpoints", "hardware")),
     "memory.checkpointing": ("layers", "none"),
-    "memory.optimizer": ("adamw", "adamw-8bit"),
 }
 
 
@@ -106,7 +105,7 @@ def _arguments(recipe: TrainRecipe, ready: Prepared, out: Path) -> Any:
         output_dir=str(out),
         per_device_train_batch_size=training.micro_batch_rows,
         **transformers_arguments(recipe, accumulation=accumulation),
-        optim="adamw_torch_fused" if recipe.memory.optimizer == "adamw" else "adamw_bnb_8bit",
+        optim="adamw_torch_fused",
         activation_checkpointing=recipe.memory.checkpointing == "layers",
         activation_checkpointing_kwargs={"use_reentrant": False},
         torch_compile=recipe.compile == "on",
@@ -115,6 +114,6 @@ def _arguments(recipe: TrainRecipe, ready: Prepared, out: Path) -> Any:
         remove_unused_columns=False,
         max_length=None,
         logging_steps=1,
-        report_to=["tensorboard"] if recipe.watch.tensorboard == "on" else [],
+        report_to=[],
         use_cpu=not torch.accelerator.is_available(),
     )

@@ -243,7 +243,6 @@ class Log(MetricsProcessor):  # type: ignore[misc]
         super().close()
         if self._metrics is not None:
             self._metrics.flush()
-            self._metrics.close()
 
     def _first_rank_metrics(self, step: int) -> Metrics | None:
         """Return the logs, on the first rank; lines after the checkpoint that was resumed are removed from them."""
