@@ -28,8 +28,7 @@ def measured(recipe, config, lengths):
     from transformers import AutoModelForCausalLM
 
     from nextlong.train import attention
-    from nextlong.train.device import autocast, optimizer_for
-    from nextlong.train.model import ready_to_train
+    from nextlong.train.model import autocast, optimizer_for, ready_to_train
     from nextlong.train.rows import packed_batch
 
     config.use_cache = False

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import torch
 
 from nextlong.errors import RecipeError
-from nextlong.train.device import autocast
+from nextlong.train.model import autocast
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import on_device, packed_batch
 

@@ -20,8 +20,7 @@ import torch
 
 from nextlong.errors import RecipeError
 from nextlong.train import attention, loss
-from nextlong.train.device import autocast, optimizer_for
-from nextlong.train.model import ready_to_train
+from nextlong.train.model import autocast, optimizer_for, ready_to_train
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import packed_batch
 

@@ -29,7 +29,12 @@ class ParquetRows:
     def __init__(self, data: Data, *, split: str) -> None:
         self._groups: list[tuple[Path, int]] = []
         self._fingerprint, counts = hashlib.blake2b(digest_size=8), []
-        for path in [path for name in data.parquet for path in _parquet_files(Path(name).expanduser())]:
+        paths = []
+        for path in (Path(name).expanduser() for name in data.parquet):
+            if not (found := [path] if path.is_file() else sorted(path.rglob("*.parquet"))):
+                raise RecipeError(f"data.parquet: {path} holds no .parquet file; name files or a folder of them")
+            paths += found
+        for path in paths:
             metadata = _checked_metadata(path)
             self._fingerprint.update(repr(metadata.to_dict()).encode())  # has offsets and statistics of all columns
             self._groups += [(path, group) for group in range(metadata.num_row_groups)]
@@ -104,15 +109,6 @@ class ParquetRows:
         reader = pq.ParquetFile(path)
         names = [name for name in columns if name in reader.schema_arrow.names]
         return reader.read_row_group(number, columns=names).combine_chunks()
-
-
-def _parquet_files(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    files = sorted(path.rglob("*.parquet"))
-    if not files:
-        raise RecipeError(f"data.parquet: {path} holds no .parquet file; name files or a folder of them")
-    return files
 
 
 def _checked_metadata(path: Path) -> pq.FileMetaData:

@@ -24,7 +24,7 @@ from rich.console import Console
 from nextlong.report import tables
 from nextlong.rng import rng_for
 from nextlong.text import Json, counted
-from nextlong.train import costs, device
+from nextlong.train import costs, model
 from nextlong.train.costs import PeakMemory, Sizes
 from nextlong.train.prepare import Prepared, prepare
 from nextlong.train.recipe import TrainRecipe, micro_batches
@@ -151,7 +151,7 @@ def estimate(recipe: TrainRecipe, config: PretrainedConfig, documents: Sequence[
 
 def measure_row(recipe: TrainRecipe, config: PretrainedConfig, lengths: Sequence[int]) -> float:
     """Return the seconds of training on a row here: one and two layers with random weights are timed, the rest is linear."""
-    here = device.accelerator()
+    here = model.accelerator()
     bounds = [0, *accumulate(lengths)]
     batch = on_device(packed_batch(torch.randint(config.vocab_size, (1, bounds[-1])), bounds), here)
 
@@ -160,7 +160,7 @@ def measure_row(recipe: TrainRecipe, config: PretrainedConfig, lengths: Sequence
         times = []
         for _ in range(2):  # the first warms up
             started = time.perf_counter()
-            with device.autocast(recipe, here):
+            with model.autocast(recipe, here):
                 result = network(**batch).loss
             result.backward()
             if here.type == "cuda":
@@ -214,10 +214,6 @@ def _on_one_rank(recipe: TrainRecipe, config: PretrainedConfig, tokens: int) -> 
     return costs.peak_memory(chunked, config, [tokens], dtype=torch.bfloat16)
 
 
-def _parts(held: PeakMemory) -> dict[str, float]:
-    return {**held.parts, "total": held.total}
-
-
 def show(made: Forecast, console: Console) -> None:
     """Print a forecast: facts, the table of machines, and what the table assumes."""
     for line in made.ready.notes():
@@ -229,7 +225,7 @@ def show(made: Forecast, console: Console) -> None:
         table.add_column(name, justify="right")
     length_names = {tokens: name for name, tokens in _LENGTHS.items()}
     for case in made.cases:
-        *parts, total = [f"{size / 1e9:.1f}" for size in _parts(case.memory).values()]
+        *parts, total = [f"{size / 1e9:.1f}" for size in (*case.memory.parts.values(), case.memory.total)]
         engine, fits = "nextlong" if case.count == 1 else "torchtitan", "yes" if case.fits else "no"
         machine = [f"{case.count} × {case.device}", engine, length_names[case.row_tokens], str(case.ranks_per_row)]
         table.add_row(*machine, fits, total, *parts, f"{case.hours:,.{0 if case.hours >= 10 else 1}f}")
@@ -254,7 +250,7 @@ def facts(made: Forecast) -> list[tuple[str, str]]:
     recipe, found = made.ready.recipe, made.estimate
     memory, hardware, training, hours = found.memory, recipe.hardware, recipe.training, found.seconds / 3600
     machine = "this machine" if hardware.device == "this" else f"{hardware.count} {hardware.device}"
-    *parts, total = [f"{size / 1e9:.1f}" for size in _parts(memory).values()]
+    *parts, total = [f"{size / 1e9:.1f}" for size in (*memory.parts.values(), memory.total)]
     layer = ", ".join(f"{kind} {size / 1e9:.2f} GB" for kind, size in memory.layer_kinds.items())
     names = ("weights", "gradients", "optimizer states", "activations")
     by_part = ", ".join(f"{size} {name}" for size, name in zip(parts, names, strict=True))
@@ -267,7 +263,7 @@ def facts(made: Forecast) -> list[tuple[str, str]]:
         ("time", f"{f'{hours:.1f} h' if hours >= 1 else f'{found.seconds:.0f} s'} on {machine} ({found.basis})"),
     ]
     if hardware.device != "this" and memory.total > (available := costs.DEVICES[hardware.device][1] * 1e9):
-        shown.append(("too large", f"{hardware.device} has {available / 1e9:.0f} GB; {device.memory_advice(recipe)}"))
+        shown.append(("too large", f"{hardware.device} has {available / 1e9:.0f} GB; {model.memory_advice(recipe)}"))
     if made.warning:
         shown.append(("warning", made.warning))
     return shown

@@ -28,10 +28,16 @@ from nextlong.errors import RecipeError, RunError
 from nextlong.report import tables
 from nextlong.train import checkpoint, costs, held_out, metrics
 from nextlong.train.check import check_model
-from nextlong.train.device import accelerator, autocast, explained_memory_errors, learning_rate, optimizer_for
 from nextlong.train.loss import IGNORED
 from nextlong.train.metrics import Metrics, Step
-from nextlong.train.model import make_model, not_finite
+from nextlong.train.model import (
+    accelerator,
+    autocast,
+    explained_memory_errors,
+    make_model,
+    not_finite,
+    optimizer_for,
+)
 from nextlong.train.prepare import RECORD, Prepared, prepare
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import flat, on_device
@@ -51,11 +57,6 @@ class Engine:
     device: torch.device
     model: PreTrainedModel
     optimizer: torch.optim.Optimizer
-
-    @property
-    def recipe(self) -> TrainRecipe:
-        """The recipe that is trained."""
-        return self.ready.recipe
 
 
 def train(recipe: TrainRecipe, console: Console) -> Path:
@@ -132,7 +133,7 @@ def _resume(engine: Engine, console: Console) -> int:
 
 def _run_steps(engine: Engine, logs: Metrics, *, first_step: int, progress: metrics.Progress) -> None:
     """Train from `first_step` (steps done so far) to the end; checkpoints and validations as the recipe says."""
-    recipe = engine.recipe
+    recipe = engine.ready.recipe
 
     def measure(step: int) -> None:
         rows = engine.ready.held_out_rows
@@ -157,7 +158,7 @@ def _run_steps(engine: Engine, logs: Metrics, *, first_step: int, progress: metr
 
 def _prefetched(engine: Engine, first_step: int) -> Iterator[tuple[int, list[Batch]]]:
     """Yield each step's number and micro batches; a thread reads those of the next step while one is computed."""
-    rows, plan, steps = engine.ready.rows, engine.ready.plan, engine.recipe.training.steps
+    rows, plan, steps = engine.ready.rows, engine.ready.plan, engine.ready.recipe.training.steps
 
     def read(number: int) -> list[Batch]:
         batches = [flat([rows[row] for row in numbers.tolist()]) for numbers in plan.micro_batches(number - 1)]
@@ -178,9 +179,9 @@ def _prefetched(engine: Engine, first_step: int) -> Iterator[tuple[int, list[Bat
 
 
 def _step(engine: Engine, logs: Metrics, number: int, batches: Sequence[Batch]) -> Step:
-    started, training = time.perf_counter(), engine.recipe.training
-    torch.manual_seed(engine.recipe.seed * 1_000_003 + number * 1009)  # of dropout
-    lr = learning_rate(number, training)
+    started, training = time.perf_counter(), engine.ready.recipe.training
+    torch.manual_seed(engine.ready.recipe.seed * 1_000_003 + number * 1009)  # of dropout
+    lr = training.lr_at(number)
     for group in engine.optimizer.param_groups:
         group["lr"] = lr
     loss, tokens = _gradients(engine, batches)
@@ -205,7 +206,7 @@ def _gradients(engine: Engine, batches: Sequence[Batch]) -> tuple[float, int]:
     items = sum(int((batch["labels"] != IGNORED).sum()) for batch in batches)
     total = torch.zeros((), device=engine.device)
     for batch in batches:
-        with autocast(engine.recipe, engine.device):
+        with autocast(engine.ready.recipe, engine.device):
             loss = engine.model(**on_device(batch, engine.device), num_items_in_batch=items).loss
         loss.backward()
         total += loss.detach()
@@ -216,7 +217,7 @@ def _save(engine: Engine, step: int, *, reason: str | None = None) -> None:
     """Write a checkpoint of `step` steps done, and remove old ones."""
     parts = {"model": engine.model, "optimizer": engine.optimizer, "tokenizer": engine.ready.tokenizer}
     checkpoint.save(engine.ready.out, step, **parts, stopped_because=reason)
-    checkpoint.remove_old(engine.ready.out, keep_last=engine.recipe.checkpoints.keep_last)
+    checkpoint.remove_old(engine.ready.out, keep_last=engine.ready.recipe.checkpoints.keep_last)
 
 
 def _write_final(engine: Engine) -> None:
@@ -224,7 +225,7 @@ def _write_final(engine: Engine) -> None:
     model = engine.model
     if hasattr(model, "peft_config"):
         model = model.merge_and_unload()
-    dtype = torch.bfloat16 if engine.recipe.training.precision == "bf16" else torch.float32
+    dtype = torch.bfloat16 if engine.ready.recipe.training.precision == "bf16" else torch.float32
     with checkpoint.new_folder(engine.ready.out / "final") as work:
         rounded = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
         checkpoint.write_model(work, model=model, weights=rounded, tokenizer=engine.ready.tokenizer)

@@ -143,6 +143,11 @@ class Progress:
         self._status.stop()
 
     def _values(self, step: Step) -> dict[str, str]:
+        import torch
+
+        unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, the peak of the process
+        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        peak_bytes = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else resident
         seconds = sum(one.seconds for one in self._recent)
         speed = sum(one.tokens for one in self._recent) / seconds
         left = timedelta(seconds=round((self._steps - step.number) * seconds / len(self._recent)))
@@ -153,18 +158,9 @@ class Progress:
             "lr": f"{step.lr:.2e}",
             "tokens/s": f"{speed:,.0f}",
             "MFU": f"{speed * self._flops_per_token / self._peak:.1%}" if self._peak else "–",
-            "memory": f"{_memory_bytes() / 1e9:.2f} GB",
+            "memory": f"{peak_bytes / 1e9:.2f} GB",
             "left": str(left),
         }
-
-
-def _memory_bytes() -> float:
-    """Return the peak memory so far: of the GPU, else of the process."""
-    import torch
-
-    if torch.cuda.is_available():
-        return float(torch.cuda.max_memory_allocated())
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1.0 if sys.platform == "darwin" else 1024.0)
 
 
 def draw(out: Path) -> Path | None:

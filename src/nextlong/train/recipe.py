@@ -6,6 +6,7 @@ A trainer declares the keys that it supports; `check_supported` refuses a recipe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
@@ -125,6 +126,21 @@ class Training(Section):
                 f"training.warmup_steps={self.warmup_steps} is not less than training.steps={self.steps}; lower it"
             )
         return self
+
+    def lr_at(self, step: int) -> float:
+        """Return the learning rate of step 1, 2, …: a linear warm-up, then the schedule down to `min_lr_ratio` at the last step.
+
+        A function of the step alone, so no state of it is saved.
+        """
+        if step <= self.warmup_steps:
+            return self.lr * step / self.warmup_steps
+        done = (step - self.warmup_steps) / (self.steps - self.warmup_steps)
+        left = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}[self.schedule]
+        return self.lr * (self.min_lr_ratio + (1 - self.min_lr_ratio) * left)
+
+    def lr_share(self, done: int) -> float:
+        """Return the share of `lr` for the step after `done` steps, as PyTorch's LambdaLR takes it."""
+        return self.lr_at(min(done + 1, self.steps)) / self.lr
 
 
 class Memory(Section):

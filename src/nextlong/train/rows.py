@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ from nextlong.train.recipe import Attention, Data, TrainRecipe, nearest_multiple
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from nextlong.train.chat import ChatRows
+    from nextlong.train.exported import ParquetRows
 
 
 @dataclass(frozen=True)
@@ -48,19 +51,6 @@ class SourceRow(NamedTuple):
     lengths: NDArray[np.int64]
     spans: NDArray[np.void] | None = None
     is_target: NDArray[np.bool_] | None = None
-
-
-class Source(Protocol):
-    """Stored rows: a fingerprint of which sequences are in which row, the tokens of the longest row and sequence, and the rows."""
-
-    @property
-    def fingerprint(self) -> str: ...
-    @property
-    def row_tokens(self) -> int: ...
-    @property
-    def sequence_tokens(self) -> int: ...
-    def __len__(self) -> int: ...
-    def read(self, row: int) -> SourceRow: ...
 
 
 def source_of(data: Data, *, split: str, tokenizer: PreTrainedTokenizerBase | None) -> Source:
@@ -119,6 +109,10 @@ class RunRows:
         tensors = self._dataset[row]
         spans = self._dataset.rows.spans(row)
         return SourceRow(tensors["input_ids"].numpy(), tensors["seq_lengths"].numpy(), spans)
+
+
+# Stored rows: a fingerprint of which sequences are in which row, the tokens of the longest row and sequence, and `read(row)`.
+Source: TypeAlias = "RunRows | ChatRows | ParquetRows"
 
 
 class TrainingRows:

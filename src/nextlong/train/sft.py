@@ -22,7 +22,6 @@ from nextlong.engine import store
 from nextlong.errors import RecipeError
 from nextlong.report import tables
 from nextlong.train import checkpoint
-from nextlong.train.device import lr_factor
 from nextlong.train.emit import transformers_arguments
 from nextlong.train.model import load_weights
 from nextlong.train.prepare import Prepared, prepare
@@ -57,7 +56,10 @@ def _train(recipe: TrainRecipe, out: Path, console: Console, *, is_first: bool) 
     from torch.optim.lr_scheduler import LambdaLR
     from trl import SFTTrainer
 
-    ready, last = prepare(recipe), _last_checkpoint(out)
+    # The last checkpoint with the file that the trainer writes last.
+    whole = [path.parent for path in out.glob("checkpoint-*/trainer_state.json")]
+    last = max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+    ready = prepare(recipe)
     if is_first:
         ready.begin(resumes=last is not None)
         for line in ready.notes():
@@ -70,7 +72,7 @@ def _train(recipe: TrainRecipe, out: Path, console: Console, *, is_first: bool) 
     class RowsTrainer(SFTTrainer):  # type: ignore[misc]
         def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:  # noqa: ARG002
             """Use our learning rates: transformers' own lag by one step and know no linear schedule that ends above 0."""
-            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lr_factor(recipe.training))
+            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, recipe.training.lr_share)
             return self.lr_scheduler
 
     trainer = RowsTrainer(
@@ -86,12 +88,6 @@ def _train(recipe: TrainRecipe, out: Path, console: Console, *, is_first: bool) 
     if is_first:
         with checkpoint.explained(out):
             checkpoint.publish(work, out / "final")
-
-
-def _last_checkpoint(out: Path) -> Path | None:
-    """Return the last checkpoint with the file that the trainer writes last."""
-    whole = [path.parent for path in out.glob("checkpoint-*/trainer_state.json")]
-    return max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
 
 
 def _arguments(recipe: TrainRecipe, ready: Prepared, out: Path) -> Any:

@@ -116,7 +116,7 @@ def _start_processes(ready: Prepared, console: Console) -> None:
             "machines of 8 devices: torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint "
             "FIRST_MACHINE:29500 -m nextlong train RECIPE --engine torchtitan"
         )
-    _begin(ready)
+    ready.begin(resumes=any((ready.out / "checkpoints").glob("step-*")))
     for line in ready.notes():
         tables.say(line, console)
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
@@ -135,7 +135,7 @@ def _train_as_rank(ready: Prepared) -> None:
             f"hardware.count={recipe.hardware.count}, and torchrun started {processes} processes; make them equal"
         )
     if rank == 0:
-        _begin(ready)
+        ready.begin(resumes=any((ready.out / "checkpoints").glob("step-*")))
     if _last_save(recipe) is None and not _is_finished(ready):  # rank 0 may have finished it a moment ago
         if rank == 0:
             # A kill may have left parts of the last save. Parts of more ranks than now would be read as weights of this training.
@@ -154,10 +154,6 @@ def _train_as_rank(ready: Prepared) -> None:
             raise RunError(f"{error}; checkpoints are of earlier steps: {STOPPED_ADVICE}") from None
     if rank == 0:
         _finish(ready)
-
-
-def _begin(ready: Prepared) -> None:
-    ready.begin(resumes=any((ready.out / "checkpoints").glob("step-*")))
 
 
 def _with_local_paths(recipe: TrainRecipe) -> TrainRecipe:
