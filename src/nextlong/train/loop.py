@@ -26,7 +26,7 @@ from rich.console import Console
 from nextlong.engine import store
 from nextlong.errors import RecipeError, RunError
 from nextlong.report import tables
-from nextlong.train import checkpoint, costs, held_out, metrics
+from nextlong.train import checkpoint, forecast, held_out, metrics
 from nextlong.train.check import check_model
 from nextlong.train.loss import IGNORED
 from nextlong.train.metrics import Metrics, Step
@@ -82,8 +82,8 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
             tables.say(f"resuming after step {done} of {steps}", console)
         logs = Metrics(out, recipe.watch, first_step=done)
         bounds = engine.ready.rows[0].bounds
-        row_flops = costs.flops(costs.sizes_of(engine.model.config), bounds.diff().tolist())
-        per_token, peak = row_flops / int(bounds[-1]), costs.peak_flops(engine.device)
+        row_flops = forecast.flops(forecast.sizes_of(engine.model.config), bounds.diff().tolist())
+        per_token, peak = row_flops / int(bounds[-1]), forecast.peak_flops(engine.device)
         progress = metrics.Progress(console, steps=steps, flops_per_token=per_token, peak_flops=peak)
         try:
             _run_steps(engine, logs, first_step=done, progress=progress)
@@ -104,7 +104,7 @@ def _make_engine(recipe: TrainRecipe, console: Console) -> Engine:
     first_rows = (rows[row] for row in range(min(len(rows), _SEARCHED_ROWS)))
     is_packed = recipe.training.micro_batch_rows > 1 or any(len(row.bounds) > 2 for row in first_rows)
     checked = check_model(model, recipe, device=device, is_packed=is_packed)
-    parameters = costs.sizes_of(ready.config).parameters
+    parameters = forecast.sizes_of(ready.config).parameters
     for line in [f"model: {parameters:,} parameters", *ready.notes(), f"device: {device}", checked]:
         tables.say(line, console)
     return Engine(ready, device, model, optimizer_for(model, recipe))
