@@ -68,7 +68,16 @@ def register(kernel: _Kernel = "auto") -> str:
             query, key, value = (part.to(torch.get_autocast_dtype(device)) for part in (query, key, value))
         is_packed = len(bounds) > 2
         if kernel == "varlen" or (kernel == "auto" and is_packed and query.is_cuda and query.dtype != torch.float32):
-            return _varlen(query, key, value, cu_seq_lens_q, longest=longest, scale=scaling, dropout_p=dropout), None
+            if dropout:
+                raise ValueError(
+                    f"varlen attention has no dropout, and this model's is {dropout}; set attention_dropout to 0"
+                )
+            from torch.nn.attention.varlen import varlen_attn
+
+            tokens, ends, causal = (part[0].transpose(0, 1) for part in (query, key, value)), cu_seq_lens_q, (-1, 0)
+            out = varlen_attn(*tokens, ends, ends, longest, longest, scale=scaling, window_size=causal, enable_gqa=True)
+            assert isinstance(out, Tensor)
+            return out[None], None
         return _sdpa(query, key, value, bounds, scale=scaling, dropout_p=dropout), None
 
     def no_mask(*, q_length: int, kv_length: int, attention_mask: Tensor | None = None, **_: object) -> None:
@@ -100,19 +109,3 @@ def _sdpa(
             )
             outputs.append(out.transpose(1, 2))
     return torch.cat(outputs, dim=1) if len(outputs) > 1 else outputs[0]
-
-
-def _varlen(
-    query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, *, longest: int, scale: float | None, dropout_p: float
-) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn
-
-    if dropout_p:
-        raise ValueError(
-            f"varlen attention has no dropout, and this model's is {dropout_p}; set attention_dropout to 0"
-        )
-    tokens = (part[0].transpose(0, 1) for part in (query, key, value))
-    causal = (-1, 0)
-    out = varlen_attn(*tokens, bounds, bounds, longest, longest, scale=scale, window_size=causal, enable_gqa=True)
-    assert isinstance(out, Tensor)
-    return out[None]

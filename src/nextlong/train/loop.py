@@ -184,7 +184,15 @@ def _step(engine: Engine, logs: Metrics, number: int, batches: Sequence[Batch]) 
     lr = training.lr_at(number)
     for group in engine.optimizer.param_groups:
         group["lr"] = lr
-    loss, tokens = _gradients(engine, batches)
+    # Divided by the tokens of the whole step, so micro-batches of different lengths add up to its mean.
+    items = sum(int((batch["labels"] != IGNORED).sum()) for batch in batches)
+    total = torch.zeros((), device=engine.device)
+    for batch in batches:
+        with autocast(engine.ready.recipe, engine.device):
+            part = engine.model(**on_device(batch, engine.device), num_items_in_batch=items).loss
+        part.backward()
+        total += part.detach()
+    loss, tokens = float(total), sum(batch["labels"].shape[1] for batch in batches)
     norm = float(torch.nn.utils.clip_grad_norm_(engine.model.parameters(), training.clip or float("inf")))
     if reason := logs.fault(number, loss, norm):
         if broken := not_finite(engine.model):
@@ -198,19 +206,6 @@ def _step(engine: Engine, logs: Metrics, number: int, batches: Sequence[Batch]) 
     engine.optimizer.step()
     engine.optimizer.zero_grad(set_to_none=True)
     return Step(number, loss, norm, lr, tokens, time.perf_counter() - started)
-
-
-def _gradients(engine: Engine, batches: Sequence[Batch]) -> tuple[float, int]:
-    """Compute the gradient of the mean loss over the step's predicted tokens; return that mean, and the tokens read."""
-    # Divided by the tokens of the whole step, so micro-batches of different lengths add up to its mean.
-    items = sum(int((batch["labels"] != IGNORED).sum()) for batch in batches)
-    total = torch.zeros((), device=engine.device)
-    for batch in batches:
-        with autocast(engine.ready.recipe, engine.device):
-            loss = engine.model(**on_device(batch, engine.device), num_items_in_batch=items).loss
-        loss.backward()
-        total += loss.detach()
-    return float(total), sum(batch["labels"].shape[1] for batch in batches)
 
 
 def _save(engine: Engine, step: int, *, reason: str | None = None) -> None:

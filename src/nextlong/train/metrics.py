@@ -12,12 +12,11 @@ import math
 import os
 import resource
 import sys
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
-from typing import Final, NamedTuple
+from typing import Final
 
 from rich.console import Console
 
@@ -133,7 +132,24 @@ class Progress:
     def show(self, step: Step) -> None:
         """Show that a step is done."""
         self._recent = [*self._recent, step][-_SMOOTHED_STEPS:]
-        line = " · ".join(f"{name} {value}" for name, value in self._values(step).items())
+        import torch
+
+        unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, the peak of the process
+        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        peak_bytes = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else resident
+        seconds = sum(one.seconds for one in self._recent)
+        speed = sum(one.tokens for one in self._recent) / seconds
+        words = [
+            f"step {step.number}/{self._steps}",
+            f"loss {sum(one.loss for one in self._recent) / len(self._recent):.4f}",
+            f"gradient {step.grad_norm:.2f}",
+            f"lr {step.lr:.2e}",
+            f"tokens/s {speed:,.0f}",
+            "MFU " + (f"{speed * self._flops_per_token / self._peak:.1%}" if self._peak else "–"),
+            f"memory {peak_bytes / 1e9:.2f} GB",
+            f"left {timedelta(seconds=round((self._steps - step.number) * seconds / len(self._recent)))}",
+        ]
+        line = " · ".join(words)
         if step.number in (1, self._steps) or step.number % max(1, self._steps // _LOG_LINES) == 0:
             tables.say(line, self._console)
         self._status.update(line)
@@ -142,73 +158,49 @@ class Progress:
         """Stop updating the terminal."""
         self._status.stop()
 
-    def _values(self, step: Step) -> dict[str, str]:
-        import torch
-
-        unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, the peak of the process
-        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-        peak_bytes = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else resident
-        seconds = sum(one.seconds for one in self._recent)
-        speed = sum(one.tokens for one in self._recent) / seconds
-        left = timedelta(seconds=round((self._steps - step.number) * seconds / len(self._recent)))
-        return {
-            "step": f"{step.number}/{self._steps}",
-            "loss": f"{sum(one.loss for one in self._recent) / len(self._recent):.4f}",
-            "gradient": f"{step.grad_norm:.2f}",
-            "lr": f"{step.lr:.2e}",
-            "tokens/s": f"{speed:,.0f}",
-            "MFU": f"{speed * self._flops_per_token / self._peak:.1%}" if self._peak else "–",
-            "memory": f"{peak_bytes / 1e9:.2f} GB",
-            "left": str(left),
-        }
-
 
 def draw(out: Path) -> Path | None:
     """Draw `out/loss.svg` and `out/loss.png` from the logs; return the first, or None where matplotlib is not installed."""
+    from nextlong.train.held_out import DISTANCES
+
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError:
         return None
-    charts = [chart for chart in _charts(read(out / STEPS), read(out / HELD_OUT)) if chart.lines]
-    with mpl.rc_context({"svg.hashsalt": "nextlong", "axes.spines.top": False, "axes.spines.right": False}):
-        figure = Figure(figsize=(4.5 * len(charts), 4), layout="constrained")
-        for axes, chart in zip(figure.subplots(1, len(charts), squeeze=False)[0], charts, strict=True):
-            for name, points in chart.lines.items():
-                axes.plot(*zip(*points, strict=True), color=_COLOURS.get(name), marker=".", label=name)
-            axes.set(title=chart.title, xlabel=chart.x_label, ylabel="nats per token")
-            axes.tick_params("x", rotation=chart.rotation)
-            axes.legend(frameon=False)
-        figure.savefig(out / "loss.svg", metadata={"Date": None})
-        figure.savefig(out / "loss.png", dpi=120)
-    return out / "loss.svg"
-
-
-class _Chart(NamedTuple):
-    """Lines by name, each of points (x, loss); a word as x is a category, in the order of the points."""
-
-    title: str
-    x_label: str
-    lines: Mapping[str, Sequence[tuple[float | str, float]]]
-    rotation: int = 0
-
-
-def _charts(steps: list[Json], measured: list[Json]) -> Iterator[_Chart]:
-    from nextlong.train.held_out import DISTANCES
-
-    loss = {"training": steps, "held out": measured}
-    lines = {name: [(row["step"], row["loss"]) for row in rows] for name, rows in loss.items() if rows}
-    yield _Chart("Loss", "step", lines)
-    by_role = {
-        role: [(row["step"], row["role"][role][0]) for row in measured if role in row["role"]]
-        for role in _COLOURS
-        if any(role in row["role"] for row in measured)
-    }
-    yield _Chart("Held out, by role", "step", by_role)
-    by_distance = {
+    steps, measured = read(out / STEPS), read(out / HELD_OUT)
+    by_distance: dict[str, list[tuple[float | str, float]]] = {
         f"step {row['step']}": [(name, row["distance"][name][0]) for name in DISTANCES if name in row["distance"]]
         for row in measured
         if row["distance"]
     }
-    ends = dict([*by_distance.items()][:: max(1, len(by_distance) - 1)])  # before training, and after it
-    yield _Chart("Held-out meta-chunks, by distance", "tokens since the previous meta-chunk", ends, 30)
+    # Of each chart: its title and x label, and lines by name, each of points (x, loss); a word as x is a category.
+    charts: dict[tuple[str, str], dict[str, list[tuple[float | str, float]]]] = {
+        ("Loss", "step"): {
+            name: [(row["step"], row["loss"]) for row in rows]
+            for name, rows in (("training", steps), ("held out", measured))
+        },
+        ("Held out, by role", "step"): {
+            role: [(row["step"], row["role"][role][0]) for row in measured if role in row["role"]] for role in _COLOURS
+        },
+        # Before training, and after it.
+        ("Held-out meta-chunks, by distance", "tokens since the previous meta-chunk"): dict(
+            [*by_distance.items()][:: max(1, len(by_distance) - 1)]
+        ),
+    }
+    drawn = {
+        names: kept for names, lines in charts.items() if (kept := {name: one for name, one in lines.items() if one})
+    }
+    with mpl.rc_context({"svg.hashsalt": "nextlong", "axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(figsize=(4.5 * len(drawn), 4), layout="constrained")
+        for axes, ((title, x_label), lines) in zip(
+            figure.subplots(1, len(drawn), squeeze=False)[0], drawn.items(), strict=True
+        ):
+            for name, points in lines.items():
+                axes.plot(*zip(*points, strict=True), color=_COLOURS.get(name), marker=".", label=name)
+            axes.set(title=title, xlabel=x_label, ylabel="nats per token")
+            axes.tick_params("x", rotation=0 if x_label == "step" else 30)
+            axes.legend(frameon=False)
+        figure.savefig(out / "loss.svg", metadata={"Date": None})
+        figure.savefig(out / "loss.png", dpi=120)
+    return out / "loss.svg"

@@ -24,7 +24,7 @@ from nextlong.report import tables
 from nextlong.train import checkpoint
 from nextlong.train.emit import transformers_arguments
 from nextlong.train.model import load_weights
-from nextlong.train.prepare import Prepared, prepare
+from nextlong.train.prepare import prepare
 from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported, micro_batches
 from nextlong.train.rows import flat
 
@@ -52,9 +52,10 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
 
 
 def _train(recipe: TrainRecipe, out: Path, console: Console, *, is_first: bool) -> None:
+    import torch
     from datasets import Dataset
     from torch.optim.lr_scheduler import LambdaLR
-    from trl import SFTTrainer
+    from trl import SFTConfig, SFTTrainer
 
     # The last checkpoint with the file that the trainer writes last.
     whole = [path.parent for path in out.glob("checkpoint-*/trainer_state.json")]
@@ -75,31 +76,11 @@ def _train(recipe: TrainRecipe, out: Path, console: Console, *, is_first: bool) 
             self.lr_scheduler = LambdaLR(optimizer or self.optimizer, recipe.training.lr_share)
             return self.lr_scheduler
 
-    trainer = RowsTrainer(
-        model=load_weights(recipe, ready.config),
-        args=_arguments(recipe, ready, out),
-        train_dataset=Dataset.from_dict({"row": numbers}),
-        data_collator=lambda batch: flat([ready.rows[one["row"]] for one in batch]),
-        processing_class=ready.tokenizer,
-    )
-    trainer.train(resume_from_checkpoint=last and str(last))
-    work = out / ".work-final"
-    trainer.save_model(str(work))
-    if is_first:
-        with checkpoint.explained(out):
-            checkpoint.publish(work, out / "final")
-
-
-def _arguments(recipe: TrainRecipe, ready: Prepared, out: Path) -> Any:
-    """Return TRL's settings for those of the recipe. Raises RecipeError for a step that the ranks cannot share."""
-    import torch
-    from trl import SFTConfig
-
-    training, processes = recipe.training, int(os.environ.get("WORLD_SIZE", "1"))
+    processes = int(os.environ.get("WORLD_SIZE", "1"))
     accumulation = micro_batches(recipe, rows_per_step=ready.plan.rows_per_step, devices=processes, ranks_per_row=1)
-    return SFTConfig(
+    arguments = SFTConfig(
         output_dir=str(out),
-        per_device_train_batch_size=training.micro_batch_rows,
+        per_device_train_batch_size=recipe.training.micro_batch_rows,
         **transformers_arguments(recipe, accumulation=accumulation),
         optim="adamw_torch_fused",
         activation_checkpointing=recipe.memory.checkpointing == "layers",
@@ -113,3 +94,16 @@ def _arguments(recipe: TrainRecipe, ready: Prepared, out: Path) -> Any:
         report_to=[],
         use_cpu=not torch.accelerator.is_available(),
     )
+    trainer = RowsTrainer(
+        model=load_weights(recipe, ready.config),
+        args=arguments,
+        train_dataset=Dataset.from_dict({"row": numbers}),
+        data_collator=lambda batch: flat([ready.rows[one["row"]] for one in batch]),
+        processing_class=ready.tokenizer,
+    )
+    trainer.train(resume_from_checkpoint=last and str(last))
+    work = out / ".work-final"
+    trainer.save_model(str(work))
+    if is_first:
+        with checkpoint.explained(out):
+            checkpoint.publish(work, out / "final")
