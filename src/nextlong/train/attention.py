@@ -4,13 +4,9 @@ In:  queries, keys and values of one row of T tokens; where its documents begin 
      (documents + 1,), made once a step, and `cu_seq_lens_q`, the same numbers as an int32 tensor on the device.
 Out: the attention output of the row; no token attends to another document.
 
-transformers' `sdpa` builds a boolean T × T mask for such a row (17 GB at 131,072 tokens) and reads the boundaries from
-`position_ids`, but not with a cache or a 2-D mask. Here the boundaries are an argument: without them, and with a padding mask or a
-cache, this attention refuses to run.
-
-Kernels: `sdpa` runs `scaled_dot_product_attention` with `is_causal`, a document at a time; `varlen` is
-`torch.nn.attention.varlen`, FlashAttention over all documents of a row at once. `auto`: varlen for packed rows in bfloat16
-on a GPU, else sdpa.
+transformers' `sdpa` builds a boolean T × T mask for such a row (17 GB at 131,072 tokens). Here the boundaries are an argument:
+without them, with a padding mask and with a cache, this attention refuses to run. `sdpa` runs `scaled_dot_product_attention` with
+`is_causal`, a document at a time; `varlen` is `torch.nn.attention.varlen`, FlashAttention over all documents of a row at once.
 """
 
 from __future__ import annotations

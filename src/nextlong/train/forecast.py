@@ -1,15 +1,13 @@
 """Forecast: what a training takes, and whether it fits, before anything is loaded (`nextlong train RECIPE --dry-run`).
 
 In:  a training recipe, the model's config and the lengths of the rows; no weights.
-Out: memory of a device, operations and hours, and one table of machines and row lengths for both engines: nextlong's loop on
-one GPU, torchtitan on several.
+Out: memory, operations and hours, and a table of machines and row lengths: nextlong's loop on one GPU, torchtitan on several.
 
-Peak memory comes from the step itself: the real model, loss, checkpointing and optimizer run under FakeTensorMode, which allocates
-nothing, while MemTracker counts. A model of more than 8 equal layers runs with 2 and with 4 layers. Each moment that may be the
-peak (the backward pass of the last layer, of the first layer, the optimizer step) is extrapolated linearly to all layers. For
-torchtitan the model runs in bfloat16 on the tokens of one context-parallel rank; weights, gradients and states are divided by
-the devices, as FSDP2 does. Hours on a GPU follow from operations at the share of the data sheet's peak that both of the paper's
-trainings had, where every step waits for the rank with the longest rows. Hours on this machine are measured, on one and two layers.
+Memory comes from the step itself: the real model, loss, checkpointing and optimizer run under FakeTensorMode, which allocates
+nothing, while MemTracker counts. Of more than 8 equal layers, 2 and 4 run, and each moment that may be the peak (the backward
+pass of the last and the first layer, the optimizer step) is extrapolated linearly. For torchtitan the model runs in bfloat16 on
+the tokens of one context-parallel rank; weights, gradients and states are divided by the devices, as FSDP2 does. Hours on a GPU
+follow from operations at the share of the data sheet's peak that both of the paper's trainings had; here they are measured.
 """
 
 from __future__ import annotations

@@ -3,10 +3,8 @@
 In:  a training recipe.
 Out: `out/`: recipe.yaml, metrics.jsonl, held_out.jsonl, checkpoints/, final/, loss.svg.
 
-All errors in recipe and data are found before the model is loaded. A folder is trained in by one process at a time, and
-training resumes from what it holds. A step is a function of the weights, the optimizer's states and its number: rows, learning
-rate and random numbers follow from the number. So a killed training resumes bit for bit from its last checkpoint (on a CPU with
-the same number of threads).
+A folder is trained in by one process at a time, and training resumes from what it holds. Rows, learning rate and random numbers
+of a step follow from its number, so a killed training resumes bit for bit (on a CPU with the same number of threads).
 """
 
 from __future__ import annotations
@@ -30,14 +28,7 @@ from nextlong.train import checkpoint, forecast, held_out, metrics
 from nextlong.train.check import check_model
 from nextlong.train.loss import IGNORED
 from nextlong.train.metrics import Metrics, Step
-from nextlong.train.model import (
-    accelerator,
-    autocast,
-    explained_memory_errors,
-    make_model,
-    not_finite,
-    optimizer_for,
-)
+from nextlong.train.model import accelerator, autocast, explained_memory_errors, make_model, not_finite, optimizer_for
 from nextlong.train.prepare import RECORD, Prepared, prepare
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import flat, on_device

@@ -3,9 +3,8 @@
 In:  a training recipe with `data.chat`.
 Out: `out/`: recipe.yaml, trainer.json (recipe and data of the checkpoints), TRL's checkpoints and logs, `final/`.
 
-TRL trains on the rows of nextlong's own loop, in the same order: whole conversations packed end to end, with a loss on the
-answers alone. TRL's own answer masks need a chat template with `{% generation %}`; ours need one that only appends. Attention is
-nextlong's, so a conversation attends to itself alone and no T × T mask is built.
+TRL trains on the rows of nextlong's own loop, in the same order, with a loss on the answers alone. TRL's own answer masks need a
+chat template with `{% generation %}`; ours need one that only appends. Attention is nextlong's, without T × T masks.
 """
 
 from __future__ import annotations

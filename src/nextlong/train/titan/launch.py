@@ -3,8 +3,8 @@
 In:  a recipe; torchrun's environment variables, or none: then the processes are started here, on this machine.
 Out: `out/`: recipe.yaml, metrics.jsonl, held_out.jsonl, checkpoints/ (DCP), final/ (Hugging Face), as by the one-device engine.
 
-torchtitan writes the last step as Hugging Face weights: each rank its part below `step-N/sharded`, then whole files from all parts
-there, then the index. `final/` is that folder with config and tokenizer, and `trainer.json` with the recipe and data it is of.
+torchtitan writes the last step as Hugging Face weights: each rank its part below `step-N/sharded`, then whole files from all
+parts there, then the index. `final/` is that folder with config, tokenizer and `trainer.json`.
 """
 
 from __future__ import annotations
