@@ -35,7 +35,23 @@ class ParquetRows:
                 raise RecipeError(f"data.parquet: {path} holds no .parquet file; name files or a folder of them")
             paths += found
         for path in paths:
-            metadata = _checked_metadata(path)
+            try:
+                metadata = pq.ParquetFile(path).metadata
+            except (pa.ArrowException, OSError) as error:
+                reason = str(error).split(".")[0]
+                raise RecipeError(
+                    f"data.parquet: {path} cannot be read as Parquet ({reason}); name files of `nextlong export --to parquet`"
+                ) from None
+            names = metadata.schema.to_arrow_schema().names
+            if "input_ids" not in names:
+                raise RecipeError(
+                    f"data.parquet: {path} has no column input_ids; name files of `nextlong export --to parquet`"
+                )
+            if "seq_lengths_padded" in names:
+                raise RecipeError(
+                    f"data.parquet: {path} has padded documents, which this trainer does not need; export it without "
+                    "export.pad_documents_to"
+                )
             self._fingerprint.update(repr(metadata.to_dict()).encode())  # has offsets and statistics of all columns
             self._groups += [(path, group) for group in range(metadata.num_row_groups)]
             counts += [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
@@ -107,26 +123,6 @@ class ParquetRows:
             self._open = group, columns, reader.read_row_group(number, columns=names).combine_chunks()
         found = {name: self._open[2].column(name)[place] for name in self._open[2].column_names}
         return {name: one.as_py() if name == "spans" else one.values.to_numpy() for name, one in found.items()}
-
-
-def _checked_metadata(path: Path) -> pq.FileMetaData:
-    """Return the metadata of a file. Raises RecipeError if its rows cannot be trained on."""
-    try:
-        metadata = pq.ParquetFile(path).metadata
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).split(".")[0]
-        raise RecipeError(
-            f"data.parquet: {path} cannot be read as Parquet ({reason}); name files of `nextlong export --to parquet`"
-        ) from None
-    names = metadata.schema.to_arrow_schema().names
-    if "input_ids" not in names:
-        raise RecipeError(f"data.parquet: {path} has no column input_ids; name files of `nextlong export --to parquet`")
-    if "seq_lengths_padded" in names:
-        raise RecipeError(
-            f"data.parquet: {path} has padded documents, which this trainer does not need; export it without "
-            "export.pad_documents_to"
-        )
-    return metadata
 
 
 def _spans(row_spans: list[dict[str, Any]], lengths: NDArray[np.int64]) -> NDArray[np.void]:

@@ -64,7 +64,15 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
         )
     out = Path(recipe.out).expanduser()
     with store.locked(out), explained_memory_errors(recipe):
-        engine = _make_engine(recipe, console)
+        ready, device = prepare(recipe), accelerator()
+        ready.begin(resumes=bool(checkpoint.finished(out)))
+        model, rows = make_model(recipe, ready.config).to(device), ready.rows
+        first_rows = (rows[row] for row in range(min(len(rows), _SEARCHED_ROWS)))
+        is_packed = recipe.training.micro_batch_rows > 1 or any(len(row.bounds) > 2 for row in first_rows)
+        checked, sizes = check_model(model, recipe, device=device, is_packed=is_packed), forecast.sizes_of(ready.config)
+        for line in [f"model: {sizes.parameters:,} parameters", *ready.notes(), f"device: {device}", checked]:
+            tables.say(line, console)
+        engine = Engine(ready, device, model, optimizer_for(model, recipe))
         done = _resume(engine, console)
         steps = recipe.training.steps
         if done >= steps:
@@ -72,9 +80,9 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
         elif done:
             tables.say(f"resuming after step {done} of {steps}", console)
         logs = Metrics(out, recipe.watch, first_step=done)
-        bounds = engine.ready.rows[0].bounds
-        row_flops = forecast.flops(forecast.sizes_of(engine.model.config), bounds.diff().tolist())
-        per_token, peak = row_flops / int(bounds[-1]), forecast.peak_flops(engine.device)
+        bounds = rows[0].bounds
+        per_token = forecast.flops(sizes, bounds.diff().tolist()) / int(bounds[-1])
+        peak = forecast.peak_flops(device)
         progress = metrics.Progress(console, steps=steps, flops_per_token=per_token, peak_flops=peak)
         try:
             _run_steps(engine, logs, first_step=done, progress=progress)
@@ -85,20 +93,6 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
         drawn = f"figure: {figure}" if figure else "figure: none, matplotlib is missing; pip install matplotlib"
         tables.say(f"model: {out / 'final'}\n{drawn}", console)
     return out / "final"
-
-
-def _make_engine(recipe: TrainRecipe, console: Console) -> Engine:
-    """Prepare data, model and optimizer, check them, and print what they are."""
-    ready, device = prepare(recipe), accelerator()
-    ready.begin(resumes=bool(checkpoint.finished(ready.out)))
-    rows, model = ready.rows, make_model(recipe, ready.config).to(device)
-    first_rows = (rows[row] for row in range(min(len(rows), _SEARCHED_ROWS)))
-    is_packed = recipe.training.micro_batch_rows > 1 or any(len(row.bounds) > 2 for row in first_rows)
-    checked = check_model(model, recipe, device=device, is_packed=is_packed)
-    parameters = forecast.sizes_of(ready.config).parameters
-    for line in [f"model: {parameters:,} parameters", *ready.notes(), f"device: {device}", checked]:
-        tables.say(line, console)
-    return Engine(ready, device, model, optimizer_for(model, recipe))
 
 
 def _resume(engine: Engine, console: Console) -> int:

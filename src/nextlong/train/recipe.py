@@ -24,12 +24,11 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 Attention = Literal["sequence", "document", "row"]
 
 
-def _switch(value: Any) -> Any:
-    """Return the word that YAML 1.1 read as a Boolean: a bare `on` or `off`."""
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
-
-
-Switch = Annotated[Literal["off", "on"], BeforeValidator(_switch)]
+# YAML 1.1 reads a bare `on` or `off` as a Boolean.
+_WORDS: Final = {True: "on", False: "off"}
+Switch = Annotated[
+    Literal["off", "on"], BeforeValidator(lambda value: _WORDS[value] if isinstance(value, bool) else value)
+]
 
 
 class Section(BaseModel):

@@ -40,69 +40,65 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
     """Run or resume a fine-tuning; return the folder of the finished model."""
     if importlib.util.find_spec("trl") is None:
         raise RecipeError("--engine trl needs trl; pip install 'nextlong[trl]'")
+    import torch
+    from datasets import Dataset
+    from torch.optim.lr_scheduler import LambdaLR
+    from trl import SFTConfig, SFTTrainer
+
     if recipe.data.chat is None or recipe.model.path is None:
         raise RecipeError("--engine trl fine-tunes a model on conversations: set data.chat and model.path")
     advice = "leave these at their defaults, or train with --engine nextlong"
     check_supported(recipe, _KEYS, trainer="--engine trl", advice=advice)
     out, is_first = Path(recipe.out).expanduser(), os.environ.get("RANK", "0") == "0"
     with store.locked(out) if is_first else nullcontext():
-        _train(recipe, out, console, is_first=is_first)
+        # The last checkpoint with the file that the trainer writes last.
+        whole = [path.parent for path in out.glob("checkpoint-*/trainer_state.json")]
+        last = max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+        ready = prepare(recipe)
+        if is_first:
+            ready.begin(resumes=last is not None)
+            for line in ready.notes():
+                tables.say(line, console)
+        # TRL's dataset is the numbers of the rows, in the order in which the steps of nextlong's loop read them.
+        numbers = [
+            row for step in range(recipe.training.steps) for row in ready.plan.micro_batches(step).flatten().tolist()
+        ]
+
+        class RowsTrainer(SFTTrainer):  # type: ignore[misc]
+            def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:  # noqa: ARG002
+                """Use our learning rates: transformers' own lag by one step and know no linear schedule that ends above 0."""
+                self.lr_scheduler = LambdaLR(optimizer or self.optimizer, recipe.training.lr_share)
+                return self.lr_scheduler
+
+        processes = int(os.environ.get("WORLD_SIZE", "1"))
+        accumulation = micro_batches(recipe, rows_per_step=ready.plan.rows_per_step, devices=processes, ranks_per_row=1)
+        arguments = SFTConfig(
+            output_dir=str(out),
+            per_device_train_batch_size=recipe.training.micro_batch_rows,
+            **transformers_arguments(recipe, accumulation=accumulation),
+            optim="adamw_torch_fused",
+            activation_checkpointing=recipe.memory.checkpointing == "layers",
+            activation_checkpointing_kwargs={"use_reentrant": False},
+            torch_compile=recipe.compile == "on",
+            train_sampling_strategy="sequential",
+            dataset_kwargs={"skip_prepare_dataset": True},
+            remove_unused_columns=False,
+            max_length=None,
+            logging_steps=1,
+            report_to=[],
+            use_cpu=not torch.accelerator.is_available(),
+        )
+        trainer = RowsTrainer(
+            model=load_weights(recipe, ready.config),
+            args=arguments,
+            train_dataset=Dataset.from_dict({"row": numbers}),
+            data_collator=lambda batch: flat([ready.rows[one["row"]] for one in batch]),
+            processing_class=ready.tokenizer,
+        )
+        trainer.train(resume_from_checkpoint=last and str(last))
+        work = out / ".work-final"
+        trainer.save_model(str(work))
+        if is_first:
+            with checkpoint.explained(out):
+                checkpoint.publish(work, out / "final")
     return out / "final"
-
-
-def _train(recipe: TrainRecipe, out: Path, console: Console, *, is_first: bool) -> None:
-    import torch
-    from datasets import Dataset
-    from torch.optim.lr_scheduler import LambdaLR
-    from trl import SFTConfig, SFTTrainer
-
-    # The last checkpoint with the file that the trainer writes last.
-    whole = [path.parent for path in out.glob("checkpoint-*/trainer_state.json")]
-    last = max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
-    ready = prepare(recipe)
-    if is_first:
-        ready.begin(resumes=last is not None)
-        for line in ready.notes():
-            tables.say(line, console)
-    # TRL's dataset is the numbers of the rows, in the order in which the steps of nextlong's loop read them.
-    numbers = [
-        row for step in range(recipe.training.steps) for row in ready.plan.micro_batches(step).flatten().tolist()
-    ]
-
-    class RowsTrainer(SFTTrainer):  # type: ignore[misc]
-        def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:  # noqa: ARG002
-            """Use our learning rates: transformers' own lag by one step and know no linear schedule that ends above 0."""
-            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, recipe.training.lr_share)
-            return self.lr_scheduler
-
-    processes = int(os.environ.get("WORLD_SIZE", "1"))
-    accumulation = micro_batches(recipe, rows_per_step=ready.plan.rows_per_step, devices=processes, ranks_per_row=1)
-    arguments = SFTConfig(
-        output_dir=str(out),
-        per_device_train_batch_size=recipe.training.micro_batch_rows,
-        **transformers_arguments(recipe, accumulation=accumulation),
-        optim="adamw_torch_fused",
-        activation_checkpointing=recipe.memory.checkpointing == "layers",
-        activation_checkpointing_kwargs={"use_reentrant": False},
-        torch_compile=recipe.compile == "on",
-        train_sampling_strategy="sequential",
-        dataset_kwargs={"skip_prepare_dataset": True},
-        remove_unused_columns=False,
-        max_length=None,
-        logging_steps=1,
-        report_to=[],
-        use_cpu=not torch.accelerator.is_available(),
-    )
-    trainer = RowsTrainer(
-        model=load_weights(recipe, ready.config),
-        args=arguments,
-        train_dataset=Dataset.from_dict({"row": numbers}),
-        data_collator=lambda batch: flat([ready.rows[one["row"]] for one in batch]),
-        processing_class=ready.tokenizer,
-    )
-    trainer.train(resume_from_checkpoint=last and str(last))
-    work = out / ".work-final"
-    trainer.save_model(str(work))
-    if is_first:
-        with checkpoint.explained(out):
-            checkpoint.publish(work, out / "final")

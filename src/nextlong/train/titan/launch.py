@@ -140,7 +140,7 @@ def _train_as_rank(ready: Prepared) -> None:
         if rank == 0:
             # A kill may have left parts of the last save. Parts of more ranks than now would be read as weights of this training.
             # The other ranks wait for this one before they write.
-            shutil.rmtree(_last_step_folder(recipe), ignore_errors=True)
+            shutil.rmtree(ready.out / "checkpoints" / f"step-{recipe.training.steps}", ignore_errors=True)
         os.environ["NEXTLONG_RECIPE_JSON"] = recipe.model_dump_json()
         from torchtitan.train import main
 
@@ -176,13 +176,9 @@ def _with_local_paths(recipe: TrainRecipe) -> TrainRecipe:
     return recipe.model_copy(update={"model": model, "out": str(Path(recipe.out).expanduser().absolute())})
 
 
-def _last_step_folder(recipe: TrainRecipe) -> Path:
-    return Path(recipe.out) / "checkpoints" / f"step-{recipe.training.steps}"
-
-
 def _last_save(recipe: TrainRecipe) -> Path | None:
     """Return torchtitan's last save, of weights alone, if it is complete: the index is written last."""
-    saved = _last_step_folder(recipe)
+    saved = Path(recipe.out) / "checkpoints" / f"step-{recipe.training.steps}"
     return saved if (saved / _INDEX).is_file() and not (saved / ".metadata").exists() else None
 
 
