@@ -28,7 +28,7 @@ class ParquetRows:
 
     def __init__(self, data: Data, *, split: str) -> None:
         self._groups: list[tuple[Path, int]] = []
-        self._fingerprint, counts = hashlib.blake2b(digest_size=8), []
+        state, counts = hashlib.blake2b(digest_size=8), []
         paths = []
         for path in (Path(name).expanduser() for name in data.parquet):
             if not (found := [path] if path.is_file() else sorted(path.rglob("*.parquet"))):
@@ -52,7 +52,7 @@ class ParquetRows:
                     f"data.parquet: {path} has padded documents, which this trainer does not need; export it without "
                     "export.pad_documents_to"
                 )
-            self._fingerprint.update(repr(metadata.to_dict()).encode())  # has offsets and statistics of all columns
+            state.update(repr(metadata.to_dict()).encode())  # has offsets and statistics of all columns
             self._groups += [(path, group) for group in range(metadata.num_row_groups)]
             counts += [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         # The row group of each row and its place there, int64 (rows, 2).
@@ -61,16 +61,12 @@ class ParquetRows:
         self._rows = rows[is_on_side(np.arange(len(rows)), data, split=split)]
         if not len(self._rows):
             raise CorpusError(f"data.parquet leaves no row for {split}; change data.validation, or export more")
-        self._fingerprint.update(self._rows.tobytes())
+        state.update(self._rows.tobytes())
+        self.fingerprint: str = state.hexdigest()  # of the files' metadata, and of which rows are read
         self._open: tuple[int, tuple[str, ...], pa.Table] | None = None
 
     def __len__(self) -> int:
         return len(self._rows)
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of the files' metadata, and of which rows are read."""
-        return self._fingerprint.hexdigest()
 
     @cached_property
     def _lengths(self) -> list[NDArray[np.int64]]:

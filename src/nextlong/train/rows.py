@@ -88,12 +88,11 @@ class RunRows:
         )
         self.fingerprint: str = self._dataset.rows.fingerprint
         self.sequence_tokens: int = self._dataset.rows.longest
-        lengths = sorted({int(length) for length in self._dataset.rows.index["length"]})
+        lengths = np.unique(self._dataset.rows.index["length"]).tolist()
         if data.pack is None and len(lengths) > 1:
-            mixed = " and ".join(f"{length:,}" for length in lengths)
             raise RecipeError(
-                f"data.runs mixes sequences of {mixed} tokens, so rows would differ in length; set data.pack={lengths[-1]}, which "
-                "puts several short ones into a row"
+                f"data.runs mixes sequences of {lengths[0]:,} to {lengths[-1]:,} tokens, so rows would differ in length; set "
+                f"data.pack={lengths[-1]}, which puts several short ones into a row"
             )
 
     def __len__(self) -> int:
