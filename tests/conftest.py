@@ -56,7 +56,7 @@ TOPICS = {
 COMMON = "the of and a to in is that it was for on are with as be at this from which when where not also over after"
 
 # What a run writes beside its data: times, and where it ran.
-RECORDS = {"manifest.json", "run.json", "inputs.json", "recipe.yaml", "report.html", "sweep.html", ".lock"}
+RECORDS = {"manifest.json", "run.json", "inputs.json", "report.html", "sweep.html", ".lock"}
 
 
 def write_corpus(folder, *, documents=260):

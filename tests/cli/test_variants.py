@@ -19,7 +19,7 @@ from nextlong.cli import variants
 from nextlong.cli.main import main
 from nextlong.errors import RunError
 from nextlong.runs import export as runs_export
-from nextlong.runs.variants import list_variants
+from nextlong.runs.variants import VARIANTS_META, list_variants
 from nextlong.verify.checks import verify
 
 NAMES = ["base", "formats=torchtitan", "short"]
@@ -177,7 +177,7 @@ def test_a_run_with_set_leaves_run_dir_what_it_is_and_says_how_to_open_the_varia
     )
     assert facts["look"].strip() == f"nextlong peek {own}@sequences=3"
     assert record.find(own) == before
-    assert nextlong.Recipe.load(own / "recipe.yaml") == nextlong.open(own).recipe
+    assert nextlong.Recipe.load(own / "variants/base.yaml") == nextlong.open(own).recipe
     for command, shown in (("peek", "12 sequences"), ("stats", "12 sequences"), ("export", "12 rows")):
         assert shown in call(command, own)[1]
     assert (len(nextlong.open(own)), len(nextlong.open(f"{own}@sequences=3"))) == (12, 3)
@@ -314,7 +314,7 @@ def test_gc_drops_variants_and_what_they_alone_need(own, call):
     run = nextlong.open(own)
     assert (run.variant.name, run.other_variants(), len(run)) == ("base", [], 12)
     assert folders(own) == set(run.variant.steps.values())
-    assert nextlong.Recipe.load(own / "recipe.yaml") == run.recipe
+    assert nextlong.Recipe.load(own / "variants/base.yaml") == run.recipe
 
 
 def test_gc_keeps_exports_and_mixes_of_a_variant_that_stays(own, call):
@@ -399,6 +399,16 @@ def test_killed_while_it_cleans_up_every_listed_variant_is_whole(own, call):
 # a sweep
 
 
+def test_every_variant_keeps_a_recipe_that_runs_with_other_settings(own, recipe, call):
+    assert call("run", recipe, "--set", "compose.sequences=2", "--name", "few")[0] == 0
+    variant = nextlong.open(f"{own}@few").variant
+    assert call("run", variant.recipe_file, "--set", "compose.position=tail")[0] == 0
+    made = nextlong.open(f"{own}@position=tail").recipe.compose
+    assert (made.sequences, made.position) == (2, "tail")
+    assert call("gc", own, "--drop", "few", "--yes")[0] == 0
+    assert not variant.recipe_file.exists()
+
+
 def test_a_sweep_that_is_killed_leaves_the_run_that_stood(own, recipe_for, tmp_path):
     (tmp_path / "r.yaml").write_text(recipe_for(own).dump())
     before = nextlong.open(own).variant
@@ -406,7 +416,7 @@ def test_a_sweep_that_is_killed_leaves_the_run_that_stood(own, recipe_for, tmp_p
     kill_at(["sweep", tmp_path / "r.yaml", *over], "*/variants/position=tail,target_tokens=768.json")
     assert (own / "variants" / "position=tail,target_tokens=512.json").exists()
     assert nextlong.open(own).variant == before
-    assert nextlong.Recipe.load(own / "recipe.yaml") == nextlong.open(own).recipe
+    assert nextlong.Recipe.load(own / "variants/base.yaml") == nextlong.open(own).recipe
 
 
 def test_a_run_under_pipeline_alone_records_its_variant(recipe_for, tmp_path):
@@ -421,7 +431,7 @@ def test_the_pages_of_a_variant_go_with_it(own, call):
     pages = ("report.html", f"report-{other}.html", f"report-{other}@{current}.html", "report-2@variants@0123abcd.html")
     for page in (*pages, "sweep.html"):
         shown = current if page == "report.html" else f"{current} {other}"
-        (own / page).write_text(f'<meta name="{record.VARIANTS_META}" content="{shown}">')
+        (own / page).write_text(f'<meta name="{VARIANTS_META}" content="{shown}">')
     assert call("gc", own, "--drop", other, "--yes")[0] == 0
     assert [path.name for path in own.glob("*.html")] == ["report.html"]
 
@@ -431,7 +441,7 @@ def test_without_the_variant_that_run_dir_opens_run_dir_opens_none(own, call):
     stays = next(variant.name for variant in record.variants(own) if variant.name != current)
     for page in ("report.html", f"report-{stays}.html"):
         shown = current if page == "report.html" else stays
-        (own / page).write_text(f'<meta name="{record.VARIANTS_META}" content="{shown}">')
+        (own / page).write_text(f'<meta name="{VARIANTS_META}" content="{shown}">')
     told = json.loads(call("gc", own, "--keep", stays, "--json")[1])["folders"]
     assert (told[-1]["path"], told[-1]["why"]) == (str(own / "report.html"), "shows a variant that goes")
     code, out, _ = call("gc", own, "--keep", stays, "--yes")

@@ -10,7 +10,6 @@ import pytest
 
 import nextlong
 from nextlong import pipeline
-from nextlong.artifacts.record import RECIPE_FILE
 from nextlong.cli.main import main
 from nextlong.engine.step import TaskResult
 from nextlong.errors import RunError
@@ -80,7 +79,7 @@ def test_sequences_come_in_draw_order_and_by_number(run):
 
 @pytest.mark.parametrize("number", [-1, COUNT, 99])
 def test_a_number_that_is_none(run, number):
-    with pytest.raises(IndexError, match=f"sequence {number} of {COUNT}"):
+    with pytest.raises(IndexError, match=f"sequence {number} does not exist: .* has {COUNT}, counted from 0"):
         run.sequence(number)
 
 
@@ -136,7 +135,7 @@ def test_a_group_is_a_meta_chunk_and_its_negatives_by_descending_cosine(run):
 
 def test_the_recipe_of_the_run_comes_back(run, folder):
     assert run.recipe == recipe_in(folder)
-    assert Recipe.load(folder / "run" / RECIPE_FILE) == run.recipe
+    assert Recipe.load(run.variant.recipe_file) == run.recipe
 
 
 def test_fewer_sequences_are_the_first_of_more(run, folder, own_run):

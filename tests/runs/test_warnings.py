@@ -107,6 +107,12 @@ def said(measured, name):
     return message
 
 
+def change(measured, name):
+    """Return the setting that the report names to build the data again."""
+    (setting,) = [warned.change for warned in measured.warnings if warned.name == name]
+    return setting
+
+
 # a corpus without reproach, in many settings
 
 
@@ -132,6 +138,7 @@ def test_too_little_of_the_documents_that_are_extended(measured):
     found = measured({"one": texts + few}, *options)
     assert found.meta_share < warnings.LEAST_META_SHARE
     assert f"only {found.meta_share:.2%} of the tokens" in said(found, "low-meta-share")
+    assert change(found, "low-meta-share") == ""  # no document is long enough
 
 
 def test_documents_as_long_as_the_sequence(measured):
@@ -163,7 +170,9 @@ def test_tables_that_differ_in_numbers_alone(measured):
     assert near.share > warnings.MOST_NEAR_IDENTICAL
     told = said(found, "near-identical-negatives")
     assert f"sequence {near.sequence} has {near.most} of them: `nextlong peek {found.run} {near.sequence}`" in told
-    mended = measured({"one": Writer(4).documents(120) + tables}, "compose.sequences=40", "mine.max_similarity=0.9")
+    mended = measured(
+        {"one": Writer(4).documents(120) + tables}, "compose.sequences=40", change(found, "near-identical-negatives")
+    )
     assert "near-identical-negatives" not in names(mended)
 
 
@@ -195,7 +204,7 @@ def test_few_chunks_that_serve_again_and_again(measured):
     assert f"a chunk is used {found.reuse.mean:.1f} times on average and up to {found.reuse.max}" in said(
         found, "heavy-reuse"
     )
-    mended = measured(few, "compose.sequences=all", "compose.target_tokens=4096", "compose.max_uses=2")
+    mended = measured(few, "compose.sequences=all", "compose.target_tokens=4096", change(found, "heavy-reuse"))
     assert "heavy-reuse" not in names(mended)
 
 
@@ -237,8 +246,9 @@ def test_a_tokenizer_whose_end_of_text_is_not_used(sound, tokenizer, tmp_path):
     made.add_special_tokens(["<|end_of_text|>"])
     made.save(str(tmp_path / "tokenizer.json"))
     source = f"tokenizer.source={tmp_path / 'tokenizer.json'}"
-    assert "the tokenizer has <|end_of_text|> (according to its name)" in said(sound(source), "no-eos")
-    assert "no-eos" not in names(sound(source, "tokenizer.eos=<|end_of_text|>"))
+    found = sound(source)
+    assert "the tokenizer has <|end_of_text|> (according to its name)" in said(found, "no-eos")
+    assert "no-eos" not in names(sound(source, change(found, "no-eos")))
 
 
 def test_a_special_token_ends_documents(sound):
@@ -292,16 +302,19 @@ def test_long_documents_of_which_only_beginnings_are_read(measured, method):
     assert found.cut_off.tokens == found.cut_off.of_tokens - sum(tokens.values())
     assert found.cut_off.share > 0.5
     assert f"{found.cut_off.tokens:,} of the {found.cut_off.of_tokens:,} tokens" in said(found, "much-cut-off")
-    mended = measured(texts, *options, "compose.target_tokens=16384")
+    mended = measured(texts, *options, change(found, "much-cut-off"))
     assert 0 < mended.cut_off.share < warnings.MOST_CUT_OFF
     assert "much-cut-off" not in names(mended)
 
 
 def test_the_cure_where_most_documents_are_longer_than_a_sequence(measured):
-    found = measured({"one": Writer(11).documents(60)}, "compose.sequences=60", "compose.target_tokens=512")
+    texts = {"one": Writer(11).documents(60)}
+    found = measured(texts, "compose.sequences=60", "compose.target_tokens=512")
     assert found.yields.dropped["the meta-document alone fills target_tokens"] > 30
     assert "sample of the corpus; raise compose.target_tokens, or cut" in said(found, "many-dropped")
     assert "of this length; raise compose.target_tokens, or cut" in said(found, "fewer-sequences")
+    mended = measured(texts, "compose.sequences=60", change(found, "many-dropped"))
+    assert "many-dropped" not in names(mended)
 
 
 def test_a_corpus_of_which_a_method_leaves_most_out_as_copies(measured):
@@ -360,8 +373,7 @@ def test_documents_of_one_chunk_that_cannot_be_cut(measured):
     assert said(found, "hardly-in-parts").startswith(
         f"0 of the {found.distinct_documents} documents in the sequences (0.0%)"
     )
-    mended = measured(texts, *options, "chunk.max_chars=64")
-    assert mended.in_parts.share > 0.5
+    mended = measured(texts, *options, change(found, "hardly-in-parts"))
     assert "hardly-in-parts" not in names(mended)
 
 

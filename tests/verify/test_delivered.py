@@ -18,7 +18,7 @@ from nextlong.cli.main import main
 from nextlong.errors import RunError
 from nextlong.runs import export as runs_export
 from nextlong.runs.card import fingerprint
-from nextlong.verify import delivered as checks
+from nextlong.verify import files as checks
 
 
 @pytest.fixture(scope="module")

@@ -1,7 +1,8 @@
 """Record: which variants a run directory holds, and what each is made of.
 
-In:  a run directory. Out: `variants/NAME.json`, one a variant: its recipe, the folders of its steps, how many sequences; and
-`run.json`, which names the variant that `RUN` opens: that of the recipe's own settings, never one made with --set.
+In:  a run directory. Out: `variants/NAME.json`, one a variant: its recipe, the folders of its steps, how many sequences;
+`variants/NAME.yaml`, the recipe to run again; and `run.json`, which names the variant that `RUN` opens: that of the
+recipe's own settings, never one made with --set.
 A variant is what one recipe made there; the same recipe again is the same variant. Its record is written first and `run.json`
 after it, so that a kill leaves a directory whose `RUN` opens a finished variant: the new one, or the one before.
 """
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -29,7 +30,6 @@ from nextlong.recipe.keys import options_class
 from nextlong.text import Json, counted, did_you_mean
 
 RUN_FILE: Final = "run.json"
-RECIPE_FILE: Final = "recipe.yaml"
 VARIANTS_FOLDER: Final = "variants"
 _STEP_FOLDERS: Final = "[0-9][0-9]-*"
 
@@ -54,6 +54,11 @@ class Variant:
     def named(self) -> str:
         """What opens it: `RUN@NAME`."""
         return f"{self.run_dir}@{self.name}"
+
+    @property
+    def recipe_file(self) -> Path:
+        """Its recipe as a file for `nextlong run`, without its name: with other settings it is another variant."""
+        return self.record.with_suffix(".yaml")
 
     @property
     def sequences(self) -> int:
@@ -180,20 +185,22 @@ def write(recipe: Recipe, done: Artifacts, run_dir: Path, *, name: str) -> Varia
             "sequences_per_part": sequences_per_part(recipe.compose.sequences, done["compose"]),
             "recipe": recipe.model_dump(mode="json"),
         }
+        plain = yaml.safe_dump(
+            recipe.model_dump(mode="json") | {"name": None}, sort_keys=False, allow_unicode=True, width=120
+        )
+        store.write_text(path.with_suffix(".yaml"), plain)
         store.write_json(path, record)
-    variant = _read(path)
     if not recipe.overridden:
         with store.explained(run_dir):
-            store.write_json(run_dir / RUN_FILE, {"variant": variant.name})
-            store.write_text(run_dir / RECIPE_FILE, yaml.safe_dump(variant.recipe, sort_keys=False, width=120))
-    return variant
+            store.write_json(run_dir / RUN_FILE, {"variant": name})
+    return _read(path)
 
 
 def remove(variant: Variant) -> None:
     """Forget a variant; one that `RUN` opens leaves `RUN` undefined until the recipe runs again."""
     if current(variant.run_dir) == variant.name:
-        for name in (RUN_FILE, RECIPE_FILE):
-            store.remove_file(variant.run_dir / name)
+        store.remove_file(variant.run_dir / RUN_FILE)
+    store.remove_file(variant.recipe_file)
     store.remove_file(variant.record)
 
 
@@ -324,29 +331,3 @@ def _short(text: str) -> str:
 
 def _digest(text: str) -> str:
     return xxhash.xxh3_64_hexdigest(text.encode())[:6]
-
-
-CURRENT: Final = "report.html"  # of the variant that `RUN` opens
-SWEEP: Final = "sweep.html"  # of those that a sweep made
-VARIANTS_META: Final = "nextlong-variants"  # in the head of a page: which variants it shows
-HEAD_CHARS: Final = 60_000  # of a page: the style stands there, and what names its variants
-_LONGEST_BYTES: Final = 200
-
-
-def page_name(names: Sequence[str]) -> str:
-    """Return the file name of the page of some variants; of many with long names, how many and a hash stand in their place."""
-    joined = "@".join(names)  # which no variant has in its name
-    if len(joined.encode()) > _LONGEST_BYTES:
-        joined = f"{len(names)}@variants@{xxhash.xxh3_64_hexdigest(joined.encode())[:8]}"
-    return f"report-{joined}.html"
-
-
-def pages_of(run_dir: Path, names: Collection[str]) -> list[Path]:
-    """Return the pages whose head names one of these variants, or does not say what they show."""
-    pages = []
-    for page in [*sorted(run_dir.glob("report-*.html")), *run_dir.glob(SWEEP)]:
-        with page.open(encoding="utf-8", errors="replace") as file:
-            told = re.search(rf'name="{VARIANTS_META}" content="([^"]*)"', file.read(HEAD_CHARS))
-        if told is None or not told[1] or {*told[1].split()} & {*names}:
-            pages.append(page)
-    return pages

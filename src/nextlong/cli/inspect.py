@@ -237,7 +237,7 @@ def _view(args: argparse.Namespace) -> None:
             )
     run = nextlong.open(args.run)
     if args.export:
-        from nextlong.view.static_copy import export
+        from nextlong.view.pages import export
 
         count = export(run, args.export, first=args.first)
         if args.json:
@@ -262,8 +262,8 @@ def _view(args: argparse.Namespace) -> None:
 
 
 def _verify(args: argparse.Namespace) -> int:
+    from nextlong.verify.corpus import EVERYTHING
     from nextlong.verify.outcome import as_json, passed, show
-    from nextlong.verify.tokens import EVERYTHING
 
     if args.sample != "all" and not args.sample.isdecimal():
         raise NextlongError(f"--sample {args.sample} is neither a whole number nor all; give 0 or more")
@@ -282,11 +282,11 @@ def _verify(args: argparse.Namespace) -> int:
 def _outcomes(args: argparse.Namespace, sample: int, starting: Callable[[str], None]) -> Iterator[CheckOutcome]:
     from nextlong.engine.executor import usable_cpus
     from nextlong.reading.files import reach
-    from nextlong.verify import checks, delivered
+    from nextlong.verify import checks, files
 
-    if "://" in args.run or delivered.is_delivered(Path(args.run)):
+    if "://" in args.run or files.is_delivered(Path(args.run)):
         fs, root = reach(args.run, where=repr(args.run), error=NextlongError)
-        yield from delivered.verify_delivered(fs, root, args.made_by, starting=starting)
+        yield from files.verify_delivered(fs, root, args.made_by, starting=starting)
         return
     if args.made_by is not None:
         raise NextlongError(f"--run {args.made_by} needs the folder of a delivered export, which {args.run} is not")

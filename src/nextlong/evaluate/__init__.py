@@ -5,10 +5,10 @@ length with every answer; tables and figures as in the paper (§4 and §5, arXiv
 
     task.py       Task, Probe, Sample, Request and the registry    tasks/       one file per family of tasks or probes
     data.py       the user's files, their shapes; downloads        texts.py     haystacks and word lists
-    prompts.py    options of a model; sample → prompt              huggingface.py, server.py    the engines
+    prompts.py    options of a model; sample → prompt              engines.py    transformers, vLLM, servers
     plan.py       settings, checks, dry run                        run.py       tasks × lengths → results; resumes
-    scores.py     answer and references → score                    judge.py     answers rated by another model
-    results.py    result files, intervals, paired tests            report/      results → tables and figures
+    results.py    result files, intervals, paired tests            judge.py     answers rated by another model
+    tables.py, report.py    results → tables and figures
 
 torch, transformers and matplotlib come with the extra `nextlong[evaluate]`, lm-eval with `nextlong[short-text]`, vLLM with
 `nextlong[vllm]`; they are imported where they are used.

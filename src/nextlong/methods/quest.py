@@ -27,14 +27,16 @@ from typing import Annotated, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-import xxhash
 from numpy.typing import NDArray
 from pydantic import Field
 
-from nextlong.methods.base import Citation, DocumentMethod, Documents, Drafted, Need, Request, stretches, whole
+from nextlong.methods.base import Citation, CorpusArrays, DocumentMethod, Drafted, DraftRequest, Need, stretches, whole
 from nextlong.methods.keywords import Keywords
 from nextlong.recipe import Positive
 from nextlong.rng import keyed_hash, rng_for
+
+_RANGES = 64  # a power of two; of 2.4 billion candidates, those of 240 million documents, one holds 38 million
+_DRAWN_AT_ONCE = 1 << 22  # documents
 
 
 class Quest(Keywords):
@@ -70,7 +72,7 @@ class QuestMethod(DocumentMethod[Quest]):
         """Say that the documents of oversampled keywords may come back."""
         return True
 
-    def draft(self, documents: Documents, options: Quest, request: Request) -> Drafted:
+    def draft(self, documents: CorpusArrays, options: Quest, request: DraftRequest) -> Drafted:
         """Return sequences of documents that share a keyword."""
         assert documents.keywords is not None
         index = draw_keywords(documents.keywords, documents.content_hashes, seed=request.seed)
@@ -89,10 +91,10 @@ class QuestMethod(DocumentMethod[Quest]):
         return Drafted(drafts=[whole(piece) for piece in pieces], unshared_keywords=unshared)
 
 
-class Index(NamedTuple):
+class KeywordIndex(NamedTuple):
     """The inverted index, read from the documents' side: each document has one keyword or none."""
 
-    keywords: list[str]  # the distinct ones that were sampled, in alphabetical order
+    keywords: NDArray[np.uint64]  # (d,) the hashes of the distinct ones that were sampled, ascending
     keyword_of: NDArray[np.int64]  # (n,) index into `keywords`, -1 for none
 
 
@@ -103,36 +105,43 @@ def draw_keywords(
     seed: int,
     min_keyword_documents: int = 2,
     max_keyword_share: float = 0.05,
-) -> Index:
-    """Sample one keyword for each document, by key, from its candidates, list<string> (n,), distinct within a document.
+) -> KeywordIndex:
+    """Sample one keyword for each document, by key, from its candidates, list<uint64> (n,), distinct within a document.
 
     Candidates of fewer than `min_keyword_documents` documents connect nothing, and those of more than the share
     `max_keyword_share` of all documents are uninformative; neither is sampled.
     """
-    # (m,) each: every candidate of every document, document after document, as the code of its word and its document.
-    offsets = candidates.offsets.to_numpy()
-    words = candidates.values.slice(offsets[0], offsets[-1] - offsets[0]).dictionary_encode()
-    codes, owner = words.indices.to_numpy(), np.repeat(np.arange(len(candidates)), np.diff(offsets))
-    documents = np.bincount(codes, minlength=len(words.dictionary))
-    usable = (documents >= min_keyword_documents) & (documents <= max_keyword_share * len(candidates))
-    codes, owner = codes[usable[codes]], owner[usable[codes]]
-    # (n,) how many usable candidates a document has, and the place in `codes` of the one that its hash selects.
-    choices = np.bincount(owner, minlength=len(candidates))
-    drawn = keyed_hash(content_hashes, seed=seed, stage="quest.keyword") % np.maximum(choices, 1).astype(np.uint64)
-    place = np.cumsum(choices) - choices + drawn.astype(np.int64)
+    # (m,) every candidate of every document, document after document: those of document i are [offsets[i], offsets[i + 1]).
+    offsets = candidates.offsets.to_numpy().astype(np.int64)
+    words = candidates.values.to_numpy()[offsets[0] : offsets[-1]]
+    offsets -= offsets[0]
+    # Counted by ranges of the hash, so that sorting, which takes several times the memory, holds 1 of _RANGES parts.
+    is_usable = np.empty(len(words), np.bool_)
+    top_bytes = words.view(np.uint8)[7::8]
+    for low in range(0, 256, 256 // _RANGES):
+        places = np.flatnonzero((top_bytes >= low) & (top_bytes < low + 256 // _RANGES))
+        _, word, documents = np.unique(words[places], return_inverse=True, return_counts=True)
+        usable = (documents >= min_keyword_documents) & (documents <= max_keyword_share * len(candidates))
+        is_usable[places] = usable[word]
+    # (n,) the hash of the usable candidate that a document's own hash selects.
+    drawn, has_one = np.zeros(len(candidates), np.uint64), np.zeros(len(candidates), np.bool_)
+    keys = keyed_hash(content_hashes, seed=seed, stage="quest.keyword")
+    for first in range(0, len(candidates), _DRAWN_AT_ONCE):
+        ends = offsets[first : first + _DRAWN_AT_ONCE + 1]
+        usable_places = ends[0] + np.flatnonzero(is_usable[ends[0] : ends[-1]])
+        before = np.searchsorted(usable_places, ends)
+        choices = np.diff(before)
+        some = np.flatnonzero(choices)
+        nth = keys[first + some] % choices[some].astype(np.uint64)
+        drawn[first + some] = words[usable_places[before[some] + nth.astype(np.int64)]]
+        has_one[first + some] = True
     keyword_of = np.full(len(candidates), -1, np.int64)
-    keyword_of[choices > 0] = codes[place[choices > 0]]
-    # Codes in order of appearance become places in the alphabet; the last entry stays -1, for documents without a keyword.
-    sampled = np.unique(keyword_of[keyword_of >= 0])
-    keywords = words.dictionary.take(pa.array(sampled)).to_pylist()
-    order = sorted(range(len(sampled)), key=keywords.__getitem__)
-    new_code = np.full(len(words.dictionary) + 1, -1, np.int64)
-    new_code[sampled[order]] = np.arange(len(sampled))
-    return Index([keywords[place] for place in order], new_code[keyword_of])
+    keywords, keyword_of[has_one] = np.unique(drawn[has_one], return_inverse=True)
+    return KeywordIndex(keywords, keyword_of)
 
 
 def draft_pieces(
-    index: Index,
+    index: KeywordIndex,
     content_hashes: NDArray[np.uint64],
     tokens: NDArray[np.int64],
     *,
@@ -162,7 +171,7 @@ def draft_pieces(
 
 
 def _row(
-    index: Index, content_hashes: NDArray[np.uint64], *, seed: int, split_ratio: float, oversample: int
+    index: KeywordIndex, content_hashes: NDArray[np.uint64], *, seed: int, split_ratio: float, oversample: int
 ) -> NDArray[np.int64]:
     """Return the documents of all sampled keywords, one keyword after the other."""
     # `by_keyword` (d,): the documents with a keyword, sorted by keyword, within one by keyed hash; the documents of keyword k
@@ -172,13 +181,17 @@ def _row(
     by_keyword = positions[shuffled[np.argsort(index.keyword_of[positions[shuffled]], kind="stable")]]
     counts = np.bincount(index.keyword_of[positions], minlength=len(index.keywords))
     first = np.cumsum(counts) - counts
-    names = np.array([xxhash.xxh3_64_intdigest(keyword.encode()) for keyword in index.keywords], np.uint64)
+    names = index.keywords
     rare = np.lexsort((keyed_hash(names, seed=seed, stage="quest.rare"), counts))[: round(split_ratio * len(names))]
     draws = [np.arange(len(names)), *[rare] * (oversample - 1)]
     keys = [keyed_hash(names[keyword], seed=seed, stage=f"quest.draw.{turn}") for turn, keyword in enumerate(draws)]
     row = np.concatenate(draws)[np.argsort(np.concatenate(keys), kind="stable")]
-    pieces = [by_keyword[first[keyword] : first[keyword] + counts[keyword]] for keyword in row.tolist()]
-    return np.concatenate([np.empty(0, np.int64), *pieces])
+    sizes = counts[row]
+    within = np.arange(sizes.sum()) - np.repeat(
+        np.cumsum(sizes) - sizes, sizes
+    )  # the place of a document in its keyword's
+    documents: NDArray[np.int64] = by_keyword[np.repeat(first[row], sizes) + within]
+    return documents
 
 
 METHOD = QuestMethod()

@@ -18,7 +18,7 @@ from nextlong.picture.pieces import clean
 _WIDTH = 320.0  # the width of a card on a telephone and in three columns, so that 11 units of text stay readable
 _TOP, _RIGHT, _FOOT = 6.0, 14.0, 36.0
 _CHAR = 6.1  # width of a character of a label, in these units
-_LONGEST_LABEL = 22
+_LONGEST_LABEL = 28
 _HEIGHT = 170.0
 _LABEL_HEIGHT = 18.0  # of the label of the y axis, above the chart
 _RADIUS = 3.2

@@ -141,6 +141,19 @@ def short_names(runs: Sequence[str]) -> list[str]:
     return ["".join(words[shared:]) for words in parts]
 
 
+def labels(runs: Sequence[Run]) -> list[str]:
+    """Return what to call runs side by side: their methods, else what their names do not have in common."""
+    methods = [run.recipe.compose.method for run in runs]
+    if len(set(methods)) == len(runs):
+        return methods
+    settings = [name.split(",") for name in short_names(list(map(str, runs)))]
+    common = (
+        set[str].intersection(*map(set, settings)) if all("=" in one for each in settings for one in each) else set()
+    )
+    names = [",".join(one for one in each if one not in common) for each in settings]
+    return [name or "without further settings" for name in names]
+
+
 def text_of(value: str | float | None) -> str:
     """Return a value as a cell of a table shows it."""
     if value is None:
@@ -164,9 +177,7 @@ def svg(runs: Sequence[Run]) -> str:
     if not common:
         raise RunError("no document is in a sequence of every run; raise compose.sequences, or choose other runs")
     shown = max(common, key=lambda source_id: min(len(_chunks_of(held[source_id], source_id)) for held in holders))
-    methods = [run.recipe.compose.method for run in runs]
-    names = methods if len(set(methods)) == len(runs) else short_names([str(run) for run in runs])
-    sequences = {name: held[shown].spans for name, held in zip(names, holders, strict=True)}
+    sequences = {name: held[shown].spans for name, held in zip(labels(runs), holders, strict=True)}
     return before_after.comparison_svg(sequences, source_id=shown, tokens=lengths.pop())
 
 

@@ -17,16 +17,15 @@ from pathlib import Path
 
 import numpy as np
 
-from nextlong.artifacts.results import DocumentsResult, IndexResult, ListsResult, MetaDocumentsResult, TuneResult
-from nextlong.engine.memory import memory_bytes
+from nextlong.artifacts.results import DocumentsResult, IndexResult, MetaDocumentsResult, TuneResult
+from nextlong.engine.process import memory_bytes
 from nextlong.engine.step import Artifacts, Step, Task
 from nextlong.errors import RecipeError
 from nextlong.recipe import Recipe, Search
 from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN, document_chars
 from nextlong.recipe.keys import AUTO, EXACT
-from nextlong.retrieval.indexes import costs, ivf, tune
+from nextlong.retrieval.indexes import costs, ivf
 from nextlong.retrieval.indexes.base import IndexFiles, is_built
-from nextlong.retrieval.sample import read_queries
 from nextlong.text import Json, counted
 
 _TRAINED_CODES_NEED = 10_000  # vectors: 39 for each of the 256 values of a product quantizer
@@ -100,14 +99,14 @@ def index_steps(recipe: Recipe, vectors: Step, queries: Step, neighbours: Neighb
         if is_exact(done):
             return []
         k, path, target = count_neighbours(neighbours, done), queries_of(done), search.recall
-        return [partial(tune_index, files=index_files(done), queries=path, k=k, target=target, seed=recipe.seed)]
+        return [partial(ivf.tune, files=index_files(done), queries=path, k=k, target=target, seed=recipe.seed)]
 
     config: Json = {"index": search.index, "seed": recipe.seed}
     if is_auto:
         config["neighbours"] = dict(neighbours)
     inputs: tuple[Step, ...] = (vectors, queries) if is_auto else (vectors,)
     index = Step("index", 3, config, inputs, train, IndexResult, estimate=costs.TRAIN)
-    shards = Step("index_shards", 1, {}, (vectors, index), fill, ListsResult, estimate=costs.FILL)
+    shards = Step("index_shards", 1, {}, (vectors, index), fill, estimate=costs.FILL)
     config = {"recall": search.recall, "neighbours": dict(neighbours), "seed": recipe.seed}
     inputs = (vectors, queries, index, shards)
     return [index, shards, Step("tune", 3, config, inputs, measure, TuneResult, estimate=costs.TUNE)]
@@ -174,10 +173,3 @@ def choose_and_train(out: Path, *, vectors: list[Path], search: Search, queries:
             f"{str(error).rpartition(': ')[2]!r}; name another, or auto"
         ) from None
     return IndexResult(index=factory, why=why, vectors=count, **trained._asdict())
-
-
-def tune_index(out: Path, *, files: IndexFiles, queries: Path, k: int, target: float, seed: int) -> TuneResult:
-    """Tune a filled index on the recipe's queries; writes no file."""
-    del out
-    ids, exclude, _ = read_queries(queries)
-    return tune.tune(files, ids=ids, exclude=exclude, k=k, target=target, seed=seed)

@@ -27,7 +27,7 @@ COSINE_UNIT: Final = 1e-4  # quantiles of cosines are exact to half of this
 _RANDOM_CHUNKS: Final = 500  # whose pairs are the baseline of cosines: the mean is exact to about 0.005
 _SAMPLED_SHARDS: Final = 48
 _HUBS: Final = 10
-_OVERUSED: Final = 16  # uses of a chunk beyond which it teaches hardly anything (docs/warnings.md)
+OVERUSED: Final = 16  # uses of a chunk beyond which it teaches hardly anything (docs/warnings.md)
 _WEIGHED_SEQUENCES: Final = 16  # at most
 
 
@@ -103,7 +103,7 @@ def measure_reuse(run: Run, counted: Tally) -> Reuse:
     histogram = tuple(
         Uses(low + 1, high, int(((uses > low) & (uses <= high)).sum())) for low, high in itertools.pairwise(edges)
     )
-    overused = float(uses[uses > _OVERUSED].sum() / uses.sum())
+    overused = float(uses[uses > OVERUSED].sum() / uses.sum())
     top = np.lexsort((chunk_ids, -uses))[:_HUBS]
     top = top[uses[top] > 1]
     hubs: tuple[Hub, ...] = ()

@@ -14,12 +14,12 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nextlong.artifacts.finished import read_tokenizer
 from nextlong.artifacts.results import ChunkResult, IngestResult, LeftOutResult, TokenizerResult
-from nextlong.corpus.exclude import met_none
+from nextlong.corpus.select import met_none
 from nextlong.export.arrange import LEAST_FILL, SplitResult, fill, percent
 from nextlong.export.card import public_name
 from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe
-from nextlong.runs.measures import bytes_per_token
+from nextlong.runs.measures import OVERUSED, bytes_per_token
 from nextlong.schemas import DropReason, Layout
 from nextlong.sequences.shortfall import LONGER, MOST_DROPPED
 from nextlong.sequences.token_chars import lossy_tokenizer
@@ -82,25 +82,48 @@ def warnings(stats: Stats, run: Run) -> tuple[Warned, ...]:
 
 
 def _change(name: str, seen: Seen) -> str:
-    """Return the setting that is likely to solve a problem; a length is a power of two times the present one."""
-    stats, tokens = seen.stats, seen.stats.target_tokens
-    longer, is_extended = f"compose.target_tokens={2 * tokens}", stats.layout == Layout.EXTENDED
+    """Return the setting that is likely to solve a problem; a length is the present one times a power of two."""
+    stats, tokens, chars_per_token = seen.stats, seen.stats.target_tokens, seen.stats.chars_per_token or 1.0
+    is_extended = stats.layout == Layout.EXTENDED
+
+    def drops_many(tokens: int) -> bool:
+        """Say whether sequences of this many tokens may drop half as many documents as MOST_DROPPED allows."""
+        # A gap holds about as much as the meta-chunk before it, so a document beyond half the length has no room.
+        longest = tokens * chars_per_token * (0.5 if is_extended else 1)
+        bins = [one for one in stats.document_chars_histogram if one.most > stats.max_chars or not is_extended]
+        over = sum(one.count * min(1, max(0, one.most - longest) / (one.most - one.least + 1)) for one in bins)
+        return over > MOST_DROPPED / 2 * sum(one.count for one in bins)
+
     if name == "small-corpus" and stats.documents_per_sequence:
         excess = stats.documents_per_sequence.mean / (MOST_OF_CORPUS * stats.yields.documents)
-        return f"compose.target_tokens={tokens >> math.ceil(math.log2(excess))}"
+        shorter = tokens >> math.ceil(math.log2(excess))
+        return "" if drops_many(shorter) else f"compose.target_tokens={shorter}"
+    if name in ("many-dropped", "fewer-sequences") and _mostly_too_long(seen):
+        longer = next((length for power in range(1, 11) if not drops_many(length := tokens << power)), 0)
+        return f"compose.target_tokens={longer}" if longer else ""
+    if name == "much-cut-off" and stats.cut_off:
+        # Each sequence cuts about as many tokens at its end, however long it is.
+        needed = stats.cut_off.tokens / stats.sequences * (1 / MOST_CUT_OFF - 1) / tokens
+        return f"compose.target_tokens={tokens << max(1, math.ceil(math.log2(needed)))}"
+    if name == "low-meta-share" and stats.chunk_tokens:
+        enough = math.ceil(LEAST_META_SHARE * tokens / stats.chunk_tokens.mean)
+        enough = max(enough, seen.run.recipe.compose.min_meta_chunks + 1)
+        long = sum(one.count for one in stats.document_chars_histogram if one.least >= enough * stats.max_chars)
+        return f"compose.min_meta_chunks={enough}" if long >= stats.sequences else ""
+    if name == "hardly-in-parts" and stats.document_chars:
+        return f"chunk.max_chars={int(min(stats.max_chars, stats.document_chars.p90)) // 2}"
+    if name == "heavy-reuse" and stats.reuse.mean and stats.reuse.overused_share is not None:
+        if stats.reuse.overused_share <= MOST_OVERUSED:  # the mean grows with the sequences, or a little slower
+            return f"compose.sequences={int(0.9 * MOST_USES / stats.reuse.mean * stats.sequences)}"
+        most = OVERUSED if stats.reuse.mean <= MOST_USES else int(MOST_USES)
+        return f"compose.max_uses={most}" if is_extended else ""
     if name == "no-eos":
         return f"tokenizer.eos={_ends(seen.run).eos}"
     changes = {
-        "many-dropped": longer if _mostly_too_long(seen) else "",
-        "much-cut-off": longer,
         "many-near-duplicates": "ingest.dedup=minhash",
-        "hardly-in-parts": f"chunk.max_chars={stats.max_chars // 2}",
-        "low-meta-share": f"compose.min_meta_chunks={2 * seen.run.recipe.compose.min_meta_chunks}",
         "short-distances": f"compose.min_gap_tokens={math.ceil(LEAST_DISTANCE * tokens)}",
-        "high-meta-share": longer,
+        "high-meta-share": f"compose.target_tokens={2 * tokens}",
         "near-identical-negatives": f"mine.max_similarity={stats.near_identical.cosine if stats.near_identical else 1}",
-        "heavy-reuse": f"compose.max_uses={MOST_USES:g}" if is_extended else "",
-        "stand-in-tokenizer": "tokenizer.source=PATH",
     }
     return changes.get(name, "")
 

@@ -4,16 +4,15 @@ In:  a run directory: run.json, manifests, and the files they name; or a deliver
 
     checks.py          all checks in order, in one process or several; outcome.py: what one check found
     run_files.py       the files of a run, read independently
-    files.py           every file against its hash; delivered.py: an export outside its run
-    corpus.py          documents and the chunks that tile them
-    tokens.py          token ids and cuts by the reference tokenizer
+    files.py           every file against its hash, in a run or in an export outside its run
+    corpus.py          documents, the chunks that tile them, and token ids by the reference tokenizer
     vectors.py         vectors encoded again; search.py: scores, and neighbours searched by brute force
-    sequences.py       spans, order, completeness, negatives, reuse
-    near_duplicates.py negatives that repeat their meta-document or each other, by the rule in repeats.py
+    sequences.py       spans, order, completeness, negatives, reuse, cuts
+    near_duplicates.py negatives that repeat their meta-document or each other
     arrangement.py     which sequences make up which row, and the splits
     exports.py         exported rows against rows that are composed again
 
 Nothing here imports the steps, methods or composition that made the run, so that their mistakes are found; a contract of
-import-linter enforces it. Two things are shared: the encoders, since only they can make a vector again, and the readers of
-formats (docs/decisions/0019).
+import-linter enforces it. Shared are the encoders, since only they can make a vector again, and the readers of formats, of the
+record and of CHUNKS and DOCUMENTS (docs/decisions/0019).
 """

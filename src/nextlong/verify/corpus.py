@@ -1,25 +1,45 @@
-"""Corpus: recompute each document's hashes; check that kept documents differ and that their chunks tile them."""
+"""Corpus: documents, the chunks that tile them, and the token ids of the chunks that sequences use.
+
+In:  DOCUMENTS, CHUNKS, TOKENS, tokenizer.json. Each document's hashes are computed again, and kept documents must differ. The
+reference of token ids is `Tokenizer.encode(text, add_special_tokens=False)` of the `tokenizers` library on the chunk's slice of
+its document. Sequences refer to these ids, and `exports` compares files with them, so each chunk is tokenized once here, however
+many sequences contain it.
+
+The reference encodes all chunks of a small run. Of a large run fastokens encodes all of them, about fifteen times as fast, and
+the reference a seeded sample and every chunk for which fastokens disagrees with the stored ids (docs/decisions/0015).
+"""
 
 from __future__ import annotations
 
 import json
+import os
+import sys
+from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
-import fsspec
 import numpy as np
 import xxhash
+from numpy.typing import NDArray
 
-from nextlong.schemas import SHARD_BITS
-from nextlong.text import counted
-from nextlong.verify.outcome import CheckOutcome, document_name
-from nextlong.verify.run_files import Columns, RunFiles
+from nextlong.schemas import BOS, EOS, ROW_MASK, SEPARATOR, SHARD_BITS
+from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name
+from nextlong.verify.run_files import Columns, Ids, StoredRun
+
+if TYPE_CHECKING:
+    from fastokens import Tokenizer as FastTokenizer  # type: ignore[import-untyped]
 
 _HELD_DOCUMENTS: Final = 4_000_000
+EVERYTHING = sys.maxsize  # as a sample
+_BATCH_CHUNKS = 512
+_SAMPLE_CHARS = 8_000_000  # which the reference encodes in about a second
+_DOUBTFUL = "\u017f\u212a\u180e"  # the two classify these otherwise: the reference alone is asked
+
+_Bools = NDArray[np.bool_]
 
 
-def check_corpus(run: RunFiles) -> list[CheckOutcome]:
+def check_corpus(run: StoredRun) -> list[CheckOutcome]:
     """Read every document once."""
     documents, chunks = CheckOutcome("documents", "documents"), CheckOutcome("chunks tile documents", "chunks")
     hashes, chars = run.files("ingest", ".hashes.npy"), run.files("ingest", ".chars.npy")
@@ -66,22 +86,17 @@ def check_corpus(run: RunFiles) -> list[CheckOutcome]:
     return [documents, _check_distinct(compared, keeps), chunks, *_check_excluded(run)]
 
 
-def _check_excluded(run: RunFiles) -> list[CheckOutcome]:
-    """Find documents of the corpus that the exclusion list named when it was ingested; what it names by now is a note."""
+def _check_excluded(run: StoredRun) -> list[CheckOutcome]:
+    """Find documents of the corpus that the exclusion list named when it was ingested."""
     outcome, path = CheckOutcome("excluded documents", "documents"), run.recipe["ingest"].get("exclude")
     if not path:
         return []
     kept = [json.loads(file.read_text(encoding="utf-8")) for file in run.files("ingest", ".excluded.json")]
     if not kept:
-        config = run.steps["ingest"].manifest.get("config", {})
-        if any("exclude" in source for source in config.get("sources", ())):
-            outcome.skipped = "an earlier version excluded documents and kept no list of them; run again"
-        else:
-            outcome.not_needed = f"{path} named nothing"
+        outcome.not_needed = f"{path} named nothing"
         return [outcome]
     excluded = {(of["source"], source_id or None) for of in kept for source_id in of["ids"]}
     excluded |= {(of["source"], None) for of in kept if of["whole"]}
-    named_since, since = _named_now(path) - excluded, 0
     for shard in range(len(run.shards)):
         for first, batch in run.documents(shard, "source", "source_id"):
             pairs = zip(batch.column("source").to_pylist(), batch.column("source_id").to_pylist(), strict=True)
@@ -92,25 +107,12 @@ def _check_excluded(run: RunFiles) -> list[CheckOutcome]:
                     outcome.breach(
                         f"document {name}, {source_id} of {source}, is in the corpus, but was to be excluded"
                     )
-                since += (source, source_id) in named_since or (source, None) in named_since
-    if since:
-        outcome.note = f"{path} names {counted(since, 'document')} of the corpus by now; run again to exclude them"
     return [outcome]
-
-
-def _named_now(path: str) -> set[tuple[str, str | None]]:
-    """Return what an exclusion list names now, nothing if it cannot be read, as from another working directory."""
-    try:
-        with fsspec.open(path, "rt", encoding="utf-8") as file:
-            lines = [json.loads(line) for line in file.read().split("\n") if line.strip()]
-        return {(line["source"], line.get("id") or None) for line in lines}
-    except (OSError, ValueError, KeyError, TypeError, AttributeError):
-        return set()
 
 
 def _check_distinct(compared: list[Path], keeps: list[Path]) -> CheckOutcome:
     """Find kept documents that `ingest.dedup` compares as equal, a range of hashes at a time."""
-    outcome = CheckOutcome("kept documents differ", "documents")
+    outcome = CheckOutcome("no duplicate documents", "documents")
     outcome.checked = sum(int(np.count_nonzero(np.load(path, mmap_mode="r"))) for path in keeps)
     passes = outcome.checked // _HELD_DOCUMENTS + 1
     for step in range(passes):
@@ -131,7 +133,7 @@ def _check_distinct(compared: list[Path], keeps: list[Path]) -> CheckOutcome:
     return outcome
 
 
-def _check_kept(outcome: CheckOutcome, run: RunFiles, shard: int) -> None:
+def _check_kept(outcome: CheckOutcome, run: StoredRun, shard: int) -> None:
     """Find documents whose kept columns are not those that the recipe names for their source."""
     wanted = {
         source.get("name") or source["path"]: list(source.get("metadata") or ())
@@ -182,3 +184,130 @@ def _tiling_problem(text: str, tiles: list[list[int]], *, is_kept: bool) -> str:
             return f"chunk [{start}, {end}) has separator={is_open} but ends in {text[end - 1 : end]!r}"
         at = end
     return "" if at == len(text) else f"its chunks end at {at} of {len(text)} characters"
+
+
+# token ids
+
+
+class _TokenizedChunks(NamedTuple):
+    """Some chunks, and the ids that are stored for each."""
+
+    names: list[int]
+    texts: list[str]
+    ids: list[NDArray[np.uint32]]
+
+    @property
+    def rows(self) -> Ids:
+        """Their rows in their shard, shape (n,)."""
+        rows: Ids = np.array(self.names, np.int64) & ROW_MASK
+        return rows
+
+
+def check_tokens(run: StoredRun) -> list[CheckOutcome]:
+    """Tokenize every chunk that a sequence names, all by the reference if the sample is EVERYTHING, and decode what is stored."""
+    ids, texts = CheckOutcome("token ids", "chunks"), CheckOutcome("decoded text", "chunks")
+    used = run.used_rows()
+    tables = ((run.chunks(shard), rows) for shard, rows in enumerate(used))
+    chars = sum(int((table["end"] - table["start"])[rows].sum()) for table, rows in tables)
+    share = 1.0 if run.sample == EVERYTHING else _SAMPLE_CHARS / max(1, chars)
+    suspects = _suspects(run, used) if share < 1 else None
+    draw, judged_by_reference = np.random.default_rng(run.seed), 0
+    _check_special(run, ids)
+    if type(run.tokenizer.decoder).__name__ != "ByteLevel":
+        texts.skipped = "this tokenizer's decoder does not restore the text"
+    for shard, is_used in enumerate(used):
+        by_reference = is_used if suspects is None else suspects[shard] | (draw.random(len(is_used)) < share)
+        wanted = np.flatnonzero(is_used)
+        for row in wanted[~np.isin(wanted, run.token_shard(shard)[0])].tolist():
+            ids.breach(f"{chunk_name(shard << SHARD_BITS | row)} is in a sequence but has no tokens")
+        for chunks in _chunks(run, shard, wanted):
+            judged = np.flatnonzero(by_reference[chunks.rows]).tolist()
+            _compare_ids(run, chunks, judged, ids)
+            judged_by_reference += len(judged)
+            ids.checked += len(chunks.names)
+            if not texts.skipped:
+                _compare_texts(run, chunks, texts)
+    ids.note = "" if suspects is None else f"{judged_by_reference:,} of them by the reference tokenizer"
+    return [ids, texts]
+
+
+def _chunks(run: StoredRun, shard: int, wanted: Ids) -> Iterator[_TokenizedChunks]:
+    """Yield the chunks of those of some rows of a shard that have tokens, a few hundred at a time."""
+    named, offsets, stored = run.token_shard(shard)
+    for part, texts in run.chunk_texts(shard, wanted[np.isin(wanted, named)]):
+        for start in range(0, len(texts), _BATCH_CHUNKS):
+            rows = part[start : start + _BATCH_CHUNKS]
+            places = np.searchsorted(named, rows).tolist()
+            ids = [stored[offsets[place] : offsets[place + 1]] for place in places]
+            yield _TokenizedChunks((rows | (shard << SHARD_BITS)).tolist(), texts[start : start + _BATCH_CHUNKS], ids)
+
+
+def _suspects(run: StoredRun, used: list[_Bools]) -> list[_Bools] | None:
+    """Return for each shard of which of the chunk rows in use fastokens does not give the stored ids.
+
+    None where it does not know the kind of tokenizer. It is loaded before the reference and released: each takes 100 MB.
+    """
+    os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")  # read when it first encodes
+    import fastokens
+
+    (path,) = run.files("tokenizer", ".tokenizer.json")
+    try:
+        fast = fastokens.Tokenizer.from_json_str(path.read_text(encoding="utf-8"))
+    except ValueError:
+        return None
+    suspects = [np.zeros(len(is_used), np.bool_) for is_used in used]
+    for shard, is_used in enumerate(used):
+        for chunks in _chunks(run, shard, np.flatnonzero(is_used)):
+            suspects[shard][chunks.rows] = _differs(fast, chunks)
+    return suspects
+
+
+def _differs(fast: FastTokenizer, chunks: _TokenizedChunks) -> _Bools:
+    """Return of which chunks fastokens does not give the stored ids, or would not be believed."""
+    try:
+        flat, stops = fast.encode_batch_flat(chunks.texts, add_special_tokens=False, split_special_tokens=True)
+    except ValueError:  # a limit of its regular expressions, say
+        return np.ones(len(chunks.texts), np.bool_)
+    encoded = np.split(np.frombuffer(flat, np.uint32), np.frombuffer(stops, np.uint64)[1:-1].astype(np.int64))
+    compared = zip(chunks.texts, encoded, chunks.ids, strict=True)
+    return np.array(
+        [not np.array_equal(true, ids) or any(char in text for char in _DOUBTFUL) for text, true, ids in compared]
+    )
+
+
+def _compare_ids(run: StoredRun, chunks: _TokenizedChunks, places: list[int], outcome: CheckOutcome) -> None:
+    encodings = run.tokenizer.encode_batch_fast([chunks.texts[place] for place in places], add_special_tokens=False)
+    for place, encoding in zip(places, encodings, strict=True):
+        stored_ids = chunks.ids[place]
+        true = np.array(encoding.ids, np.int64)
+        if not np.array_equal(true, stored_ids):
+            difference = f"{len(stored_ids)} tokens stored, the reference tokenizer gives {len(true)}"
+            if len(stored_ids) == len(true):
+                token = int(np.flatnonzero(stored_ids != true)[0])
+                difference = f"token {token} is {stored_ids[token]}, the reference tokenizer gives {true[token]}"
+            outcome.breach(f"{chunk_name(chunks.names[place])}: {difference}")
+
+
+def _compare_texts(run: StoredRun, chunks: _TokenizedChunks, outcome: CheckOutcome) -> None:
+    outcome.checked += len(chunks.names)
+    normalizer = run.tokenizer.normalizer
+    decoded = run.tokenizer.decode_batch([ids.tolist() for ids in chunks.ids], skip_special_tokens=False)
+    for name, text, said in zip(chunks.names, chunks.texts, decoded, strict=True):
+        expected = text if normalizer is None else normalizer.normalize_str(text)
+        if said != expected:
+            pairs = enumerate(zip(said, expected, strict=False))
+            at = next((n for n, (a, b) in pairs if a != b), min(len(said), len(expected)))
+            outcome.breach(
+                f"{chunk_name(name)} at character {at}: tokens say {said[at : at + 20]!r}, "
+                f"the document {expected[at : at + 20]!r}"
+            )
+
+
+def _check_special(run: StoredRun, outcome: CheckOutcome) -> None:
+    """Compare the ids that the run put between chunks with the reference tokenizer's."""
+    (part,) = run.steps["tokenizer"].manifest["parts"]
+    said = part["counts"]
+    for role, key in ((SEPARATOR, "separator_ids"), (BOS, "bos_id"), (EOS, "eos_id")):
+        stored = said[key] if isinstance(said[key], list) else [] if said[key] is None else [said[key]]
+        if stored != run.special_ids[role]:
+            outcome.breach(f"tokenizer {key} is {said[key]}, the reference tokenizer gives {run.special_ids[role]}")

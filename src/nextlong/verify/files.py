@@ -1,32 +1,45 @@
-"""Files: every file of a run against the size and hash in its manifest, and every manifest against those of its inputs.
+"""Files: every file against the size and hash that were recorded of it, in a run or in an export that was delivered.
 
-This includes exports that a later one of the same format replaced, the finished rows in `data/`, and mixes of several runs.
-What the rows of a mix should hold is known only to all of its runs together, so of a mix the hashes alone are checked.
+In:  a run directory; or a folder that `nextlong export … --into` filled, on any file system, and the run if it is at hand. Out:
+`Outcome`s.
+
+Of a run this includes exports that a later one of the same format replaced, the finished rows in `data/`, and mixes of several
+runs. What the rows of a mix should hold is known only to all of its runs together, so of a mix the hashes alone are checked.
+
+Of a delivered export: whether the record is intact, every file by its hash, the rows and tokens of every split, and with the run
+each row by its content. Remote files are streamed and only hashed: where all hashes hold, the rows are those that were delivered.
 """
 
 from __future__ import annotations
 
 import json
-from collections.abc import Collection, Iterator
+import posixpath
+import re
+from collections.abc import Callable, Collection, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Final
 
 import xxhash
 
+from nextlong.errors import RunError
+from nextlong.export.formats.base import UNREADABLE, Format
 from nextlong.text import Json
-from nextlong.verify.outcome import CheckOutcome
-from nextlong.verify.run_files import FileEntry, RunFiles, StepFiles, open_step
+from nextlong.verify.exports import Comparison, compare, no_reader, readable, rows_in
+from nextlong.verify.outcome import CheckOutcome, in_words
+from nextlong.verify.run_files import FileEntry, StepFiles, StoredRun, open_step
 
 _READ_BYTES: Final = 1 << 22
 _MIX: Final = "mix.json"  # beside the rows of a mix: which runs it is of
 
 
-def check_files(run: RunFiles, *, known: Collection[Path] = ()) -> list[CheckOutcome]:
+def check_files(run: StoredRun, *, known: Collection[Path] = ()) -> list[CheckOutcome]:
     """Hash every file that a manifest names, except those in the folders that are `known` already."""
     files, manifests = CheckOutcome("hashes", "files"), CheckOutcome("manifests", "steps")
-    rows = rows_of_data_set(run)
+    rows = run.rows
     hashed: set[tuple[int, int]] = set()  # device and inode
-    for step in {step.folder: step for step in (*run.steps.values(), *rows.values(), *earlier_exports(run))}.values():
+    for step in {step.folder: step for step in (*run.steps.values(), *rows.values(), *run.earlier_exports)}.values():
         if step.folder in known:
             continue
         manifests.checked += 1
@@ -64,7 +77,7 @@ def _inode(path: Path) -> tuple[int, int]:
     return stat.st_dev, stat.st_ino
 
 
-def _data_of(run: RunFiles) -> Iterator[tuple[Path, dict[str, FileEntry]]]:
+def _data_of(run: StoredRun) -> Iterator[tuple[Path, dict[str, FileEntry]]]:
     """Yield the folders of `data/` that hold rows of the run, and the files that the record in each names."""
     compose = run.steps.get("compose")
     exports = {name for name, step in run.steps.items() if step.damage or "rows" in step.manifest["inputs"]}
@@ -87,10 +100,10 @@ def _problem_of(path: Path, entry: FileEntry) -> str:
     if not path.is_file():
         return "is missing"
     with path.open("rb") as file:
-        return content_problem(file, path.stat().st_size, entry)
+        return _content_problem(file, path.stat().st_size, entry)
 
 
-def content_problem(file: Any, size: int, entry: FileEntry) -> str:
+def _content_problem(file: Any, size: int, entry: FileEntry) -> str:
     """Return how an open binary file of `size` bytes differs from what was recorded, "" if it does not."""
     if size != entry["bytes"]:
         return f"has {size:,} bytes, {entry['bytes']:,} were recorded"
@@ -102,62 +115,26 @@ def content_problem(file: Any, size: int, entry: FileEntry) -> str:
     )
 
 
-# steps that the record of the run does not name
-
-
-def _all_steps(run: RunFiles) -> Iterator[StepFiles]:
-    for path in sorted(run.path.glob("[0-9][0-9]-*/manifest.json")):
-        yield open_step(path.parent.name, path.parent)
-
-
-def earlier_exports(run: RunFiles) -> list[StepFiles]:
-    """Return the steps that wrote other exports of the same sequences, in the order of their folders."""
-    named = {step.folder for step in run.steps.values()}
-    rows = rows_of_data_set(run)
-    return [
-        step
-        for step in _all_steps(run)
-        if step.folder not in named and is_export(step) and step.manifest["inputs"].get("rows") in rows
-    ]
-
-
-def rows_of_data_set(run: RunFiles) -> dict[str, StepFiles]:
-    """Return every step that arranged the sequences of this data set, and of no other run, by fingerprint."""
-    compose, sequences = run.steps.get("compose"), run.setting("compose", "sequences", 100)
-    steps = {}
-    for step in _all_steps(run):
-        config = step.manifest.get("config", {})
-        is_ours = compose is not None and step.manifest["inputs"].get("compose") == compose.manifest["fingerprint"]
-        if is_ours and config.get("sequences") == [sequences] and not config.get("others"):
-            steps[step.manifest["fingerprint"]] = step
-    return run.rows_steps | steps
-
-
-def other_variants(run: RunFiles) -> list[tuple[str, RunFiles]]:
+def other_variants(run: StoredRun) -> list[tuple[str, StoredRun]]:
     """Return the other variants of the run directory, by name, each set of sequences once and none that this run has itself."""
 
-    def sequences_of(run: RunFiles) -> tuple[str, ...]:
+    def sequences_of(run: StoredRun) -> tuple[str, ...]:
         compose = run.steps.get("compose")
         return ("" if compose is None else str(compose.manifest["fingerprint"]), *map(str, run.takes))
 
     seen = {sequences_of(run)}
     variants = []
     for record in sorted((run.path / "variants").glob("[!.]*.json")):
-        variant = RunFiles(Path(f"{run.path}@{record.stem}"))
+        variant = StoredRun(Path(f"{run.path}@{record.stem}"))
         if sequences_of(variant) not in seen:
             seen.add(sequences_of(variant))
             variants.append((record.stem, variant))
     return variants
 
 
-def is_export(step: StepFiles) -> bool:
-    """Return whether a step wrote an export."""
-    return {"format", "split"} <= set(step.manifest.get("config", {}))
-
-
-def check_mixes(run: RunFiles) -> list[CheckOutcome]:
+def check_mixes(run: StoredRun) -> list[CheckOutcome]:
     """Hash every file of each mix of runs in this run directory, and say that its rows were not checked."""
-    steps = list(_all_steps(run))
+    steps = run.all_steps
     outcomes = []
     for rows in steps:
         if not rows.manifest.get("config", {}).get("others") and not (rows.folder / _MIX).exists():
@@ -183,3 +160,189 @@ def _runs_of_mix(folder: Path) -> str:
         return ", ".join(str(run["run"]) for run in description["runs"])
     except (OSError, ValueError, KeyError, TypeError):
         return f"unknown ({_MIX} cannot be read; export the mix again)"
+
+
+_RECORD: Final = "manifest.json"
+_ALLOWED: Final = frozenset({_RECORD, "LICENSE", "LICENSE.md", "LICENSE.txt"})  # what users and hubs put beside data
+_STEP_FOLDER: Final = re.compile(r"\d\d-")  # of a run, perhaps one that has not finished
+_THREADS: Final = 8
+_COUNTED: Final = "counted; --run RUN compares each with what it should hold"
+_COUNTED_MIX: Final = "counted; a mix of several runs, so verify each run by itself"
+_SPLIT_KEYS: Final = {"step", "config", "rows", "sequences", "tokens"}
+_RECORD_KEYS: Final = {"format", "rows", "runs", "splits", "files", "xxh3"}
+
+
+def is_delivered(folder: Path) -> bool:
+    """Return whether a local folder is a delivered export, or holds one per format; a run is neither. A damaged record counts."""
+    folder = folder.expanduser()
+    if not folder.is_dir() or (folder / "variants").exists():
+        return False
+    records = folder.glob(f"*/{_RECORD}")
+    return (folder / _RECORD).is_file() or any(not _STEP_FOLDER.match(path.parent.name) for path in records)
+
+
+def verify_delivered(
+    fs: Any, root: str, run_dir: Path | None = None, *, starting: Callable[[str], None] = lambda _: None
+) -> Iterator[CheckOutcome]:
+    """Yield the outcome of each check of the exports in the folder `root` of an fsspec file system.
+
+    Raises RunError if there is none, if it cannot be listed, or if it is not an export of the run `run_dir`.
+    """
+    root = root.rstrip("/")
+    try:
+        # Object stores cache listings; a file that was replaced a moment ago must be seen.
+        fs.invalidate_cache()
+        found = fs.find(root, detail=True)
+    except Exception as error:  # every file system has errors of its own
+        raise RunError(
+            f"{fs.unstrip_protocol(root)} cannot be listed: {in_words(error)}; check it and try again"
+        ) from None
+    sizes = {posixpath.relpath(path, root): int(info["size"] or 0) for path, info in found.items()}
+    records = (posixpath.dirname(name) for name in sizes if posixpath.basename(name) == _RECORD and name.count("/") < 2)
+    folders = sorted(folder for folder in records if not _STEP_FOLDER.match(folder))
+    if not folders:
+        raise RunError(
+            f"{fs.unstrip_protocol(root)} holds no {_RECORD} of a delivered export; name one that `nextlong export --into` filled"
+        )
+    for folder in [""] if "" in folders else folders:
+        below = f"{folder}/" if folder else ""
+        own = {name.removeprefix(below): size for name, size in sizes.items() if name.startswith(below)}
+        for outcome in _verify_one(fs, f"{root}/{below}", own, run_dir, starting):
+            yield replace(outcome, check=f"{folder}: {outcome.check}") if len(folders) > 1 else outcome
+
+
+def _verify_one(
+    fs: Any, place: str, sizes: Mapping[str, int], run_dir: Path | None, starting: Callable[[str], None]
+) -> Iterator[CheckOutcome]:
+    starting("record")
+    record, outcome = _read_record(lambda: fs.cat_file(place + _RECORD))
+    if record is not None and "parts" in record:
+        raise RunError(
+            f"{place} is a step of a run; verify that run: nextlong verify {posixpath.dirname(place.rstrip('/'))}"
+        )
+    yield outcome
+    if record is None:
+        return
+    run = None if run_dir is None else _run_of(record, run_dir)
+    starting("hashes")
+    yield _check_hashes(fs, place, sizes, record)
+    is_local = "file" in (fs.protocol if isinstance(fs.protocol, tuple | list) else (fs.protocol,))
+    for split in record["splits"]:
+        starting(f"{record['format']} {split}")
+        outcome = CheckOutcome(f"{record['format']} {split} rows", "rows")
+        if is_local:
+            _check_rows(Path(place), record, split, run, outcome)
+        else:
+            outcome.skipped = "remote rows are not read; where all hashes hold, they are those that were delivered"
+        yield outcome
+
+
+def _read_record(read: Callable[[], bytes]) -> tuple[Json | None, CheckOutcome]:
+    """Return the record, None where it cannot be read, and whether it is the one that was written."""
+    outcome = CheckOutcome("record", "files", checked=1)
+    try:
+        record = json.loads(read())
+        if "parts" in record:
+            return record, outcome
+        plain = {key: value for key, value in record.items() if key != "xxh3"}
+        true = xxhash.xxh3_128_hexdigest(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
+        if record["xxh3"] != true:
+            outcome.breach(f"{_RECORD} has been altered: it records the hash {record['xxh3']}, its content has {true}")
+        files = all({"bytes", "xxh3"} <= entry.keys() for entry in record["files"].values())
+        splits = all(split.keys() >= _SPLIT_KEYS for split in record["splits"].values())
+        if not files or not splits or not record.keys() >= _RECORD_KEYS:
+            raise ValueError("keys are missing")
+    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
+        outcome.breach(f"{_RECORD} is not the record of an export ({in_words(error)}); deliver it again")
+        return None, outcome
+    return record, outcome
+
+
+def _run_of(record: Json, run_dir: Path) -> StoredRun:
+    """Return the run that an export is of. Raises RunError if it is another one's, or of several runs."""
+    if len(record["runs"]) != 1:
+        names = ", ".join(run["name"] for run in record["runs"])
+        raise RunError(
+            f"this export is a mix of several runs ({names}); verify it without --run, and each run by itself"
+        )
+    run = StoredRun(run_dir)
+    (of,) = record["runs"]
+    exported, composed = of["steps"]["compose"], run.steps["compose"].manifest["fingerprint"]
+    if exported != composed:
+        raise RunError(
+            f"this export is of the sequences compose-{exported} of a run called {of['name']}, {run_dir} has compose-{composed}; "
+            "name that run, or the variant of it that was exported; if it was deleted, omit --run: files and counts are checked"
+        )
+    return run
+
+
+def _check_hashes(fs: Any, place: str, sizes: Mapping[str, int], record: Json) -> CheckOutcome:
+    """Hash every file that the record names, and find others that a reader would load as part of the data set."""
+    outcome = CheckOutcome("hashes", "files")
+
+    def problem_of(name: str) -> str:
+        if name not in sizes:
+            return "is missing"
+        try:
+            with fs.open(place + name, "rb") as file:
+                return _content_problem(file, sizes[name], record["files"][name])
+        except Exception as error:  # every file system has errors of its own
+            return f"cannot be read ({in_words(error)})"
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        for name, problem in zip(record["files"], pool.map(problem_of, record["files"]), strict=True):
+            outcome.checked += 1
+            if problem:
+                outcome.breach(f"{name} {problem}")
+    for name in sorted(sizes.keys() - record["files"].keys() - _ALLOWED):
+        if not any(part.startswith(".") for part in name.split("/")):
+            outcome.breach(f"{name} is not named in the record, but readers may load it as part of the data set")
+    return outcome
+
+
+def _check_rows(folder: Path, record: Json, split: str, run: StoredRun | None, outcome: CheckOutcome) -> None:
+    """Compare the rows of one split with those of the run, or count them where it is not at hand."""
+    made, recorded = readable(record["format"]), record["splits"][split]
+    if made is None:
+        outcome.skipped = no_reader(record["format"])
+        return
+    outcome.unit = made.unit
+    step = _as_step(folder, record, split)
+    if run is None:
+        _count(step, recorded, made, outcome, note=_COUNTED if len(record["runs"]) == 1 else _COUNTED_MIX)
+        return
+    rows = open_step("rows", next(iter(sorted(run.path.glob(f"*-rows-{record['rows']}"))), run.path / "rows"))
+    if rows.damage:
+        note = f"counted, not compared: {run.path} no longer holds the rows {record['rows']} (deleted by gc?)"
+        _count(step, recorded, made, outcome, note=f"{note}, so their order is not known")
+        return
+    compare(run, rows, split, [Comparison(run, step, made, outcome)])
+    run.name_marks([outcome])
+
+
+def _as_step(folder: Path, record: Json, split: str) -> StepFiles:
+    """Return the files of one split as if they were in the folder of the step that wrote them."""
+    recorded = record["splits"][split]
+    below = recorded.get("folder", "")
+    names = [name for name in record["files"] if name.startswith(below) and "/" not in name.removeprefix(below)]
+    parts = [{"files": {name.removeprefix(below): record["files"][name] for name in names}}]
+    inputs, config = {"rows": record["rows"]}, recorded["config"]
+    manifest = {"parts": parts, "inputs": inputs, "fingerprint": recorded["step"], "config": config}
+    return StepFiles(f"{record['format']} {split}", folder / below, manifest)
+
+
+def _count(step: StepFiles, recorded: Json, made: Format, outcome: CheckOutcome, *, note: str) -> None:
+    """Read every row, and compare the numbers of rows and of tokens without padding with the record."""
+    tokens = 0
+    try:
+        for row in rows_in(step, made):
+            outcome.checked += 1
+            tokens += sum(row["seq_lengths"]) if "seq_lengths" in row else len(row["input_ids"])
+    except UNREADABLE as error:
+        outcome.breach(f"cannot be read from row {outcome.checked} on: {in_words(error)}")
+        return
+    rows = recorded["rows"] if made.unit == "rows" else recorded["sequences"]
+    for what, counted, true in ((made.unit, outcome.checked, rows), ("tokens", tokens, recorded["tokens"])):
+        if counted != true:
+            outcome.breach(f"{counted:,} {what}, the record says {true:,}")
+    outcome.note = note

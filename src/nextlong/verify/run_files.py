@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, NotRequired, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +25,19 @@ from numpy.typing import NDArray
 
 from nextlong.artifacts import lookup, record
 from nextlong.recipe.keys import NEGATIVES, NegativeChoice
-from nextlong.schemas import BOS, DOCUMENT, EOS, META, NEGATIVE, NO_CHUNK, ROLES, ROW_MASK, SEPARATOR, SHARD_BITS
+from nextlong.schemas import (
+    BOS,
+    DOCUMENT,
+    EOS,
+    META,
+    NEGATIVE,
+    NO_CHUNK,
+    ROLES,
+    ROW_MASK,
+    SEPARATOR,
+    SHARD_BITS,
+    Layout,
+)
 from nextlong.text import Json
 from nextlong.verify.outcome import MARK, CheckOutcome, chunk_name
 
@@ -49,16 +61,7 @@ class FileEntry(TypedDict):
     xxh3: str
 
 
-class Manifest(TypedDict):
-    """The manifest of a step."""
-
-    parts: list[Json]  # of each task its `files` (FileEntry by name), and its `counts`
-    inputs: dict[str, str]
-    fingerprint: str
-    config: NotRequired[Json]
-
-
-_NO_MANIFEST: Final[Manifest] = {"parts": [], "inputs": {}, "fingerprint": ""}
+_NO_MANIFEST: Final[Json] = {"parts": [], "inputs": {}, "fingerprint": ""}
 
 
 @dataclass(frozen=True)
@@ -67,13 +70,18 @@ class StepFiles:
 
     name: str
     folder: Path
-    manifest: Manifest
+    manifest: Json
     damage: str = ""
 
     @property
     def entries(self) -> dict[str, FileEntry]:
         """Size and hash of every file, by name."""
         return {name: entry for part in self.manifest["parts"] for name, entry in part["files"].items()}
+
+    @property
+    def is_export(self) -> bool:
+        """Whether the step wrote an export."""
+        return {"format", "split"} <= set(self.manifest.get("config", {}))
 
     def files(self, suffix: str) -> list[Path]:
         """Return the files that end in `suffix`, in the order of the numbers in their names."""
@@ -139,7 +147,7 @@ class ResolvedSequence(_StoredSequence):
         return f"sequence {self.number} span {span} ({role}{chunk}, tokens {self.start[span]}–{self.end[span]})"
 
 
-def stored(reader: pa.RecordBatchFileReader, place: int, number: int) -> _StoredSequence:
+def _stored(reader: pa.RecordBatchFileReader, place: int, number: int) -> _StoredSequence:
     """Return the sequence at a place of a SEQUENCES file, whose batches hold one each, as number `number` of the data set."""
     batch = reader.get_batch(place)
     if batch.num_rows != 1:
@@ -150,7 +158,7 @@ def stored(reader: pa.RecordBatchFileReader, place: int, number: int) -> _Stored
     return _StoredSequence(number, *names, *columns)
 
 
-class RunFiles:
+class StoredRun:
     """A run as its files have it."""
 
     def __init__(self, named: Path, *, sample: int = 100, seed: int = 0) -> None:
@@ -168,18 +176,43 @@ class RunFiles:
         return self.steps[step].files(suffix) if step in self.steps else []
 
     @cached_property
-    def rows_steps(self) -> dict[str, StepFiles]:
-        """The steps that arranged rows, by fingerprint: an export's may be earlier ones than the last, which the record names."""
-        recorded = {step.manifest["fingerprint"]: step for name, step in self.steps.items() if name == "rows"}
-        named = dict.fromkeys(step.manifest["inputs"].get("rows") for step in self.steps.values())
-        others = [fingerprint for fingerprint in named if fingerprint is not None and fingerprint not in recorded]
-        for fingerprint in others:
-            folder = next(iter(sorted(self.path.glob(f"*-rows-{fingerprint}"))), self.path / f"rows-{fingerprint}")
-            recorded[fingerprint] = open_step("rows", folder)
-        return recorded
+    def all_steps(self) -> list[StepFiles]:
+        """Every finished step of the run directory, also of other variants and mixes, in the order of the folders."""
+        return [
+            open_step(path.parent.name, path.parent) for path in sorted(self.path.glob("[0-9][0-9]-*/manifest.json"))
+        ]
+
+    @cached_property
+    def rows(self) -> dict[str, StepFiles]:
+        """The steps that arranged the sequences of this data set, and of no other run, by fingerprint.
+
+        Those from which the record's exports were made are first, whether they can be read or not.
+        """
+        rows = {step.manifest["fingerprint"]: step for name, step in self.steps.items() if name == "rows"}
+        for fingerprint in [step.manifest["inputs"].get("rows") for step in self.steps.values()]:
+            if fingerprint is not None and fingerprint not in rows:
+                folder = next(iter(sorted(self.path.glob(f"*-rows-{fingerprint}"))), self.path / f"rows-{fingerprint}")
+                rows[fingerprint] = open_step("rows", folder)
+        composed = self.steps["compose"].manifest["fingerprint"] if "compose" in self.steps else ""
+        for step in self.all_steps:
+            config = step.manifest.get("config", {})
+            is_ours = step.manifest["inputs"].get("compose") == composed and not config.get("others")
+            if is_ours and config.get("sequences") == [self.setting("compose", "sequences")]:
+                rows[step.manifest["fingerprint"]] = step
+        return rows
+
+    @cached_property
+    def earlier_exports(self) -> list[StepFiles]:
+        """The steps that wrote exports of the same sequences but are not in the record."""
+        named = {step.folder for step in self.steps.values()}
+        return [
+            step
+            for step in self.all_steps
+            if step.folder not in named and step.is_export and step.manifest["inputs"].get("rows") in self.rows
+        ]
 
     def setting(self, section: str, key: str, default: Any = None) -> Any:
-        """Return a key of the recipe, the default where this recipe is from before there was one."""
+        """Return a key of the recipe, the default where it is null or not in this recipe."""
         value = (self.recipe.get(section) or {}).get(key)
         return default if value is None else value
 
@@ -220,6 +253,11 @@ class RunFiles:
         chunks = max(1, sum(len(table["start"]) for table in tables))
         chunk_tokens = chars / chunks / float(part["counts"]["chars_per_token"])
         return max(1, math.ceil(_MIN_GAP_CHUNKS * chunk_tokens))
+
+    @property
+    def is_exact(self) -> bool:
+        """Whether negatives fill a budget, and only the last of a sequence is cut."""
+        return self.layout == Layout.EXTENDED and self.setting("compose", "fit") == "exact"
 
     @property
     def is_filtered(self) -> bool:
@@ -378,7 +416,7 @@ class RunFiles:
             if of_file := range(max(chosen.start, first), min(chosen.stop, first + take)):
                 with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
                     for number in of_file:
-                        yield stored(reader, number - first, number)
+                        yield _stored(reader, number - first, number)
             first += take
 
     def sequences_at(self, parts: Ids, places: Ids) -> list[ResolvedSequence]:
@@ -389,7 +427,7 @@ class RunFiles:
         for part in np.unique(parts).tolist():
             with pa.ipc.open_file(pa.memory_map(str(paths[part]))) as reader:
                 for row in np.flatnonzero(parts == part).tolist():
-                    sequences[row] = stored(reader, int(places[row]), int(firsts[part] + places[row]))
+                    sequences[row] = _stored(reader, int(places[row]), int(firsts[part] + places[row]))
         return self._looked_up([sequences[row] for row in range(len(parts))])
 
     def _looked_up(self, block: Sequence[_StoredSequence]) -> list[ResolvedSequence]:

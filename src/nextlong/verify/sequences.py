@@ -1,4 +1,4 @@
-"""Sequences: check that spans tile [0, T), are in order and complete, and that no chunk occurs twice.
+"""Sequences: check that spans tile [0, T), are in order and complete, that no chunk occurs twice, and where chunks are cut.
 
 In:  SEQUENCES with what CHUNKS and TOKENS say of each chunk. Checks go by role, so that a sequence of meta-chunks and
 negatives and one of whole documents are each held to its own rules.
@@ -6,7 +6,8 @@ negatives and one of whole documents are each held to its own rules.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
+from typing import NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -24,17 +25,18 @@ from nextlong.schemas import (
     Layout,
 )
 from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name
-from nextlong.verify.run_files import UNKNOWN, ResolvedSequence, RunFiles
-from nextlong.verify.tokens import MOST_TRIMMED, is_exact
+from nextlong.verify.run_files import UNKNOWN, ResolvedSequence, StoredRun
+
+_MOST_TRIMMED = 4  # tokens that a cut gives up to fall between two characters
 
 
-def check_sequences(run: RunFiles) -> list[CheckOutcome]:
+def check_sequences(run: StoredRun) -> list[CheckOutcome]:
     """Check every sequence by itself, and all of them together."""
     spans, separators = (
         CheckOutcome("spans tile the sequence", "spans"),
         CheckOutcome("separators, bos, eos", "sequences"),
     )
-    order = CheckOutcome("order and completeness", "sequences")
+    order = CheckOutcome("chunks complete and in order", "sequences")
     repeats = CheckOutcome("no chunk twice", "sequences")
     negatives_outcome = CheckOutcome("negatives of other documents", "negatives")
     between = CheckOutcome("negatives between meta-chunks", "gaps")
@@ -51,7 +53,7 @@ def check_sequences(run: RunFiles) -> list[CheckOutcome]:
             order.breach_each(_order_problems(run, sequence))
             repeats.breach_each(_repeat_problems(run, sequence))
             negatives_outcome.breach_each(_own_document_problems(run, sequence))
-            for span, tokens in gaps(sequence) if is_exact(run) else ():
+            for span, tokens in _gaps(sequence) if run.is_exact else ():
                 between.checked += 1
                 if tokens < run.min_gap_tokens:
                     between.breach(
@@ -63,12 +65,12 @@ def check_sequences(run: RunFiles) -> list[CheckOutcome]:
     outcomes = [spans, separators, order, repeats, *across.outcomes()]
     if negatives_outcome.checked:
         outcomes.insert(4, negatives_outcome)
-    if is_exact(run):
+    if run.is_exact:
         outcomes.insert(5, between)
     return outcomes
 
 
-def _span_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
+def _span_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield where spans do not tile exactly [0, T), or hold what their chunk does not have."""
     target = int(run.setting("compose", "target_tokens", 0))
     target += run.extra_tokens
@@ -79,7 +81,7 @@ def _span_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
     for span in np.flatnonzero((sequence.start != before) | (sequence.end <= sequence.start)).tolist():
         yield f"{sequence.where(span)} should begin at {before[span]} and hold at least one token"
     for span in np.flatnonzero(sequence.is_chunk & (sequence.doc == UNKNOWN)).tolist():
-        yield f"{sequence.where(span)} names a chunk that is not there"
+        yield f"{sequence.where(span)} names a chunk that does not exist"
     for span in np.flatnonzero(~sequence.is_chunk & (sequence.chunk != NO_CHUNK)).tolist():
         yield f"{sequence.where(span)} names a chunk but its role has none"
     too_long = sequence.is_chunk & (sequence.end - sequence.start > sequence.tokens)
@@ -89,7 +91,7 @@ def _span_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
         yield f"{sequence.where(int(truncated[0]))} and {len(truncated) - 1} more are cut; at most one chunk may be"
 
 
-def _separator_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
+def _separator_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield separators that are missing, too many or too long, and bos and eos out of place."""
     special = run.special_ids
     lengths = sequence.end - sequence.start
@@ -110,7 +112,7 @@ def _separator_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[s
             yield f"{sequence.where(span)} should have {len(special[SEPARATOR])} tokens"
         if owner is None or not (is_filling or (wants_separator[owner] and span == owner + 1)):
             yield f"{sequence.where(span)} does not follow a chunk that needs one"
-        elif last_separator and sequence.end[span] - sequence.end[owner] > len(special[SEPARATOR]) + MOST_TRIMMED:
+        elif last_separator and sequence.end[span] - sequence.end[owner] > len(special[SEPARATOR]) + _MOST_TRIMMED:
             yield f"{sequence.where(span)} is one of more separators than a cut between characters needs"
     if special[SEPARATOR]:
         followed = np.append(sequence.role[1:] == SEPARATOR, False)
@@ -135,7 +137,7 @@ def _wants_separator(sequence: ResolvedSequence) -> NDArray[np.bool_]:
     return wants
 
 
-def _order_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
+def _order_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield what is missing or out of order: meta-chunks and their groups, or the documents' chunks."""
     roles = set(np.unique(sequence.role[sequence.is_chunk]).tolist())
     expected = {META, NEGATIVE} if run.layout == Layout.EXTENDED else {DOCUMENT}
@@ -153,8 +155,8 @@ def _order_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
         yield from _document_problems(sequence)
 
 
-def _meta_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
-    is_exact = run.setting("compose", "fit", "exact") == "exact"
+def _meta_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
+    is_exact = run.is_exact
     meta_spans = np.flatnonzero(sequence.role == META)
     if not len(meta_spans):
         if is_exact:
@@ -187,7 +189,7 @@ def _meta_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
                 yield f"{sequence.where(int(chunk_spans[place]))} is at the {position} of its group but is not a meta-chunk"
 
 
-def gaps(sequence: ResolvedSequence) -> list[tuple[int, int]]:
+def _gaps(sequence: ResolvedSequence) -> list[tuple[int, int]]:
     """Return the span of each meta-chunk but the first, and the tokens of negatives between it and the one before."""
     metas = np.flatnonzero(sequence.role == META)
     # (spans + 1,) tokens of negatives before each span; their differences at the meta-chunks are the gaps.
@@ -232,7 +234,7 @@ def _part_problems(sequence: ResolvedSequence) -> Iterator[str]:
         reached[doc] = chunk + 1
 
 
-def _repeat_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
+def _repeat_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield chunks that stand twice; negatives may where they repeat their meta-chunk."""
     looked_at = sequence.is_chunk & ((sequence.role != NEGATIVE) | (not run.negatives.repeat_meta_chunk))
     chunks, counts = np.unique(sequence.chunk[looked_at], return_counts=True)
@@ -241,7 +243,7 @@ def _repeat_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]
         yield f"sequence {sequence.number} holds {chunk_name(chunk)} at spans {at}"
 
 
-def _own_document_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
+def _own_document_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield negatives of the meta-document, or, where they repeat their meta-chunk, those of any other."""
     meta_spans = sequence.doc[sequence.role == META]
     wants_own = run.negatives.repeat_meta_chunk
@@ -253,9 +255,9 @@ def _own_document_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterato
 class _Across:
     """What all sequences share. Memory: one byte a document, two bytes a chunk, and the ids of the sequences."""
 
-    def __init__(self, run: RunFiles) -> None:
+    def __init__(self, run: StoredRun) -> None:
         self._run = run
-        self._documents = CheckOutcome("documents across sequences", "sequences")
+        self._documents = CheckOutcome("documents in one sequence only", "sequences")
         self._keys = CheckOutcome("sequence ids and keys", "sequences")
         self._uses = CheckOutcome("uses of a negative", "chunks")
         self._limit = run.setting("compose", "max_uses")
@@ -266,7 +268,7 @@ class _Across:
             np.zeros(len(np.load(path, mmap_mode="r")), np.bool_) for path in run.files("ingest", ".hashes.npy")
         ]
         if run.repeats_documents:
-            self._documents.not_needed = f"method {run.method} may repeat documents across sequences"
+            self._documents.not_needed = f"method {run.method} may use a document in several sequences"
 
     def add(self, sequence: ResolvedSequence) -> None:
         """Count the documents that this sequence is made of, and its negatives."""
@@ -277,7 +279,9 @@ class _Across:
                 again = rows[self._taken[shard][rows]]
                 if len(again):
                     name = document_name(shard << SHARD_BITS | int(again[0]))
-                    self._documents.breach(f"sequence {sequence.number}: document {name} stands in an earlier one")
+                    self._documents.breach(
+                        f"sequence {sequence.number}: document {name} is already in an earlier sequence"
+                    )
                 self._taken[shard][rows] = True
         known = (sequence.role == NEGATIVE) & (sequence.doc != UNKNOWN)
         for shard, rows in self._run.by_shard(sequence.chunk[known]):
@@ -293,7 +297,7 @@ class _Across:
         hashes = self._run.hashes_of(np.array(list(firsts.values()), np.int64))
         for sequence in block:
             if sequence.id in self._ids and not self._run.repeats_documents:
-                self._keys.breach(f"sequence {sequence.number} is called {sequence.id}, as an earlier one is")
+                self._keys.breach(f"sequence {sequence.number} has the id {sequence.id} of an earlier sequence")
             self._ids.add(sequence.id)
             expected = hashes.get(firsts.get(sequence.number, UNKNOWN))
             if (
@@ -303,7 +307,9 @@ class _Across:
                     f"sequence {sequence.number} has key {sequence.key:016x}, its document is {expected:016x}"
                 )
             if sequence.layout == Layout.EXTENDED and sequence.id != f"{sequence.method}-{sequence.key:016x}":
-                self._keys.breach(f"sequence {sequence.number} is called {sequence.id}, its key is {sequence.key:016x}")
+                self._keys.breach(
+                    f"sequence {sequence.number} has the id {sequence.id}, but its key is {sequence.key:016x}"
+                )
 
     def outcomes(self) -> list[CheckOutcome]:
         """Return what was found, with the largest number of uses as a note."""
@@ -315,3 +321,72 @@ class _Across:
                 self._uses.breach(f"{chunk_name(shard << SHARD_BITS | row)} is a negative in {used[row]} sequences")
         outcomes = [self._keys, self._documents]
         return [*outcomes, self._uses] if self._uses.checked else outcomes
+
+
+class _Beginning(NamedTuple):
+    """The beginning of a chunk, of so many tokens: the whole characters, and whether the next token begins another one."""
+
+    chars: int
+    is_between: bool
+
+
+class Tokenized:
+    """The text of a chunk, by its tokens."""
+
+    def __init__(self, run: StoredRun, text: str) -> None:
+        """Encode the text anew."""
+        self.text = text
+        self._offsets: Sequence[tuple[int, int]] = run.tokenizer.encode(text, add_special_tokens=False).offsets
+
+    def first(self, tokens: int) -> _Beginning:
+        """Return what the first tokens, not all, cover. A character that goes on behind the cut is not whole."""
+        stop = max((end for _, end in self._offsets[:tokens]), default=0)
+        start = min(start for start, _ in self._offsets[tokens:])
+        return _Beginning(min(stop, start), stop <= start)
+
+    def visible(self, tokens: int) -> str:
+        """Return the text that spans tell of: at least a character."""
+        return self.text[: max(1, self.first(tokens).chars)]
+
+
+def texts_of_cuts(run: StoredRun, block: Iterable[ResolvedSequence]) -> dict[int, Tokenized]:
+    """Return the chunks that the sequences of a block hold only the beginning of."""
+    cut = np.concatenate([np.empty(0, np.int64), *(sequence.chunk[sequence.is_truncated] for sequence in block)])
+    return {chunk: Tokenized(run, text) for chunk, text in run.texts_of(cut).items()}
+
+
+def check_cuts(run: StoredRun) -> list[CheckOutcome]:
+    """Check every cut."""
+    outcome = CheckOutcome("cuts between characters", "cuts")
+    for block in run.blocks():
+        texts = texts_of_cuts(run, block)
+        for sequence in block:
+            outcome.checked += int(sequence.is_truncated.sum())
+            outcome.breach_each(_cut_problems(run, sequence, texts))
+    return [outcome]
+
+
+def _cut_problems(run: StoredRun, sequence: ResolvedSequence, texts: dict[int, Tokenized]) -> Iterator[str]:
+    """Yield cuts that part a character though one near would not, or leave none, and separators behind a newline."""
+    separator_tokens = len(run.special_ids[SEPARATOR])
+    for span in np.flatnonzero(sequence.is_truncated).tolist():
+        if int(sequence.chunk[span]) not in texts:
+            continue
+        tokenized, tokens = texts[int(sequence.chunk[span])], int(sequence.end[span] - sequence.start[span])
+        chars, is_between = tokenized.first(tokens)
+        fills_budget = run.is_exact and sequence.role[span] == NEGATIVE
+        if fills_budget and not chars:
+            yield f"{sequence.where(span)} holds a part of a character only"
+        is_joined = span + 1 < len(sequence.role) and sequence.role[span + 1] == SEPARATOR
+        if fills_budget and is_joined and tokenized.text[:chars].endswith("\n"):
+            yield f"{sequence.where(span)} ends in a newline but a separator follows it"
+        if is_between or not separator_tokens:
+            continue
+        # A negative that is followed by no separator gives up the room of one, too.
+        most = tokens - (separator_tokens if fills_budget and not is_joined else 1)
+        for fewer in range(most, max(0, most - _MOST_TRIMMED), -1):
+            before = tokenized.first(fewer)
+            is_fit = before.chars and not (fills_budget and tokenized.text[: before.chars].endswith("\n"))
+            if before.is_between and is_fit:
+                yield f"{sequence.where(span)} ends within a character; {tokens - fewer} tokens fewer would not"
+                break

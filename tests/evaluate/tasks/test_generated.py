@@ -15,7 +15,7 @@ from evaluation_data import TOKENIZERS, word_tokenizer
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.task import Request, Sample, TextTokenizer, all_tasks, prompt_of
-from nextlong.evaluate.tasks import graphwalks, mrcr, needle
+from nextlong.evaluate.tasks import haystack, openai
 
 TASKS = all_tasks()
 MADE = [name for name, task in TASKS.items() if task.suite in ("graphwalks", "babilong", "nolima-own")]
@@ -86,7 +86,7 @@ def test_a_mined_conversation_is_answered_by_whoever_reads_it(name, shared_run):
 
 def test_a_run_without_so_many_meta_chunks_is_told(shared_run):
     with pytest.raises(EvaluateError, match=r"mrcr_mined_99: no sequence of .+ has 99 meta-chunks of 100 characters"):
-        list(mrcr.mined(Request(4096, TextTokenizer(word_tokenizer()), DataFiles(None), run=shared_run), 99))
+        list(openai._mined_samples(Request(4096, TextTokenizer(word_tokenizer()), DataFiles(None), run=shared_run), 99))
 
 
 def test_openais_conversations_are_read_as_turns_at_their_length(tmp_path):
@@ -107,7 +107,7 @@ def test_openais_conversations_are_read_as_turns_at_their_length(tmp_path):
         }
 
     for part, words in enumerate((300, 700)):
-        file = tmp_path / mrcr._files(2)[part]
+        file = tmp_path / openai._mrcr_files(2)[part]
         file.parent.mkdir(parents=True, exist_ok=True)
         parquet.write_table(pa.Table.from_pylist([row(words), row(2 * words)]), file)
     (sample,) = made("mrcr_2", tmp_path, word_tokenizer(), length=512)
@@ -115,14 +115,14 @@ def test_openais_conversations_are_read_as_turns_at_their_length(tmp_path):
     assert sample.text.endswith("Do not include it.\n\nAssistant:")
     assert sample.text.count("one") == 300
     assert judged("mrcr_2", sample, word_tokenizer()) == [1.0, 0.0]
-    (tmp_path / mrcr._files(2)[1]).write_bytes(b"no parquet")
+    (tmp_path / openai._mrcr_files(2)[1]).write_bytes(b"no parquet")
     with pytest.raises(EvaluateError, match=r"2needle_1\.parquet cannot be read as Parquet"):
         made("mrcr_2", tmp_path, word_tokenizer(), length=512)
 
 
 def test_openais_graphs_are_read_by_kind_and_length(tmp_path):
     edges = "\n".join(f"a{n} -> a{n + 1}" for n in range(80))
-    for file, kind in zip(graphwalks._FILES, ("bfs", "parents"), strict=True):
+    for file, kind in zip(openai._GRAPH_FILES, ("bfs", "parents"), strict=True):
         (tmp_path / file).parent.mkdir(exist_ok=True)
         row = {"prompt": f"a list of directed edges{edges}", "answer_nodes": ["a1"], "problem_type": kind}
         parquet.write_table(pa.Table.from_pylist([row]), tmp_path / file)
@@ -146,13 +146,13 @@ def test_mrcrs_scores_are_the_references():
     reference = recorded("mrcr")
     sample = Sample("", (reference["right"],), 1, details={"mark": reference["mark"]})
     for one in reference["scores"]:
-        assert mrcr.score(one["answer"], sample)["sequence_match"] == one["score"], one
+        assert openai._mrcr_score(one["answer"], sample)["sequence_match"] == one["score"], one
 
 
 def test_graphwalks_scores_are_the_references_where_it_reads_the_list():
     """As printed the card's grader keeps "Final Answer: [" in the first node, and gives 1 to an answer without any right node."""
     for one in recorded("graphwalks")["scores"]:
-        ours = graphwalks.score(one["answer"], Sample("", tuple(one["truth"]), 1))["f1"]
+        ours = openai._graph_score(one["answer"], Sample("", tuple(one["truth"]), 1))["f1"]
         if one["overlap"]:
             assert ours == pytest.approx(one["inside_brackets"]), one
         else:
@@ -162,15 +162,15 @@ def test_graphwalks_scores_are_the_references_where_it_reads_the_list():
 
 def test_nolimas_needles_and_scores_are_the_references(tmp_path):
     reference = recorded("nolima")
-    (tmp_path / needle._NEEDLES).parent.mkdir()
-    (tmp_path / needle._NEEDLES).write_text(json.dumps(reference["needle_set"]))
-    needles = list(needle._published(json.loads((tmp_path / needle._NEEDLES).read_text())))
+    (tmp_path / haystack._NEEDLES).parent.mkdir()
+    (tmp_path / haystack._NEEDLES).write_text(json.dumps(reference["needle_set"]))
+    needles = list(haystack._published(DataFiles(tmp_path)))
     keys = ("needle", "question", "answers", "names")
     found = [dict(zip(keys, (n.text, n.question, list(n.answers), list(n.names)), strict=True)) for n in needles]
     assert found == reference["tests"]
     for one in reference["scores"]:
-        assert needle.contains(one["answer"], Sample("", tuple(one["right"]), 1))["contains"] == one["score"], one
-    for book in needle._BOOKS:
+        assert haystack._contains(one["answer"], Sample("", tuple(one["right"]), 1))["contains"] == one["score"], one
+    for book in haystack._BOOKS:
         (tmp_path / book).parent.mkdir(exist_ok=True)
         (tmp_path / book).write_text("\n".join(f"Line {n} of {{a}} book." for n in range(400)))
     for sample in made("nolima", tmp_path, word_tokenizer(), length=1024, samples=20):
@@ -179,10 +179,9 @@ def test_nolimas_needles_and_scores_are_the_references(tmp_path):
         assert sample.text.startswith(("Read this.", "Below is a part"))
 
 
-def test_a_needle_stands_at_its_depth_behind_a_line():
-    text = "\n".join(f"line {number}" for number in range(100)) + "\n"
-    for depth in (0.0, 0.5, 1.0):
-        placed = needle._insert(text, "NEEDLE.", depth)
-        assert placed.count("NEEDLE.\n") == 1
-        assert abs(placed.index("NEEDLE.") / len(text) - depth) < 0.02
-        assert placed.replace("NEEDLE.\n", "").split() == text.split()
+def test_a_needle_stands_at_its_depth_behind_a_line(data_folder):
+    for sample in made("nolima_own", data_folder, word_tokenizer(), length=4096, samples=20):
+        body = sample.prompt.split("\n\n", 1)[1].rsplit("\n\nAnswer the question", 1)[0]
+        lines = body.splitlines()
+        (number,) = (number for number, line in enumerate(lines) if sample.references[0] in line)
+        assert abs(number / len(lines) - sample.details["depth"] / 100) < 0.03

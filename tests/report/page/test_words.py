@@ -126,15 +126,18 @@ def test_the_decision_is_said_with_its_reasons():
     )
     said = words.verdict(warned)
     assert said[:3] == ("look", "Not yet: solve this problem and build the data again.", ("The corpus is small.",))
-    assert said.settings == ("compose.max_uses=4",)
+    assert (said.settings, said.solved) == (("compose.max_uses=4",), "this problem")
+    more = [{"name": "y", "message": "m", "change": f"compose.target_tokens={tokens}"} for tokens in (1024, 4096)]
+    said = words.verdict(plain(Layout.EXTENDED, warnings=[*warned["warnings"], *more]))
+    assert (said.settings, said.solved) == (("compose.max_uses=4",), "1 of these 3 problems")  # not two lengths at once
     leak = {"name": "repeated-chunks", "message": "1 chunk occurs twice", "change": ""}
     assert words.verdict(plain(Layout.EXTENDED, warnings=[*warned["warnings"], leak])).level == "stop"
     assert (
         "No sequence contains the same chunk twice."
         not in words.verdict(plain(Layout.EXTENDED, warnings=[leak])).passed
     )
-    level, decision, reasons, passed, settings = words.verdict(plain(Layout.EXTENDED))
-    assert settings is None
+    level, decision, reasons, passed, settings, _ = words.verdict(plain(Layout.EXTENDED))
+    assert settings == ()
     assert (level, decision) == ("good", "Yes, train on it.")
     assert f"All {len(passed)} data-quality checks passed." in reasons
     assert "Negatives are similar to their meta-chunk: mean cosine 0.50. Random pairs of chunks have 0.12." in reasons

@@ -45,7 +45,6 @@ class Server:
     headers: list[dict[str, str]] = field(default_factory=list)
     busy: int = 0
     most_busy: int = 0
-    connections: int = 0
 
 
 @pytest.fixture
@@ -55,11 +54,6 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
 
     class Handler(BaseHTTPRequestHandler):
         protocol_version = "HTTP/1.1"  # keeps connections open
-
-        def setup(self) -> None:
-            super().setup()
-            with lock:
-                state.connections += 1
 
         def do_POST(self) -> None:
             body = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
@@ -89,7 +83,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     state.url = f"http://127.0.0.1:{http_server.server_address[1]}/v1"
     thread = threading.Thread(target=http_server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    monkeypatch.setattr("nextlong.retrieval.encoders.openai.FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr("nextlong.retrieval.encoders.openai._FIRST_WAIT_S", 0.01)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     yield state
     http_server.shutdown()
@@ -171,28 +165,10 @@ def test_the_first_failed_try_is_told_once_and_again_after_a_while(server, caplo
     )
     assert "up to 4 more times a request" in told
     assert "encoder.openai.timeout_s=5 for the answer" in told
-    monkeypatch.setattr("nextlong.retrieval.encoders.openai.SILENCE_S", 0.0)
+    monkeypatch.setattr("nextlong.retrieval.encoders.openai._SILENCE_S", 0.0)
     server.script = [refusal(500, "oops")] * 2
     encoder(server).encode(["a"])
     assert ["up to 2 more" in line for line in caplog.messages[1:]] == [True, False]
-
-
-def test_requests_go_over_as_many_connections_as_there_are_threads(server):
-    encoder(server, batch_size=1, concurrency=2).encode([f"text {number}" for number in range(12)])
-    assert len(server.asked) == 12
-    assert server.connections <= 2
-
-
-def test_a_connection_that_the_server_has_closed_meanwhile_is_opened_again(server, caplog):
-    def drops_the_second(body: dict[str, Any]) -> Answer:
-        return None if len(server.asked) == 2 else embed(body)
-
-    server.answer = drops_the_second
-    texts = ["one", "two", "three"]
-    vectors = encoder(server, batch_size=1, concurrency=1, max_attempts=1).encode(texts)
-    np.testing.assert_allclose(vectors, expected(texts), rtol=1e-6)
-    assert (len(server.asked), server.connections) == (4, 2)
-    assert caplog.messages == []  # no attempt of the recipe's was used up
 
 
 def test_the_proxy_of_the_environment_is_used(server, monkeypatch):
@@ -208,15 +184,6 @@ def test_the_proxy_of_the_environment_is_used(server, monkeypatch):
     monkeypatch.setenv("no_proxy", "127.0.0.1")
     encoder(server).encode(texts)
     assert server.asked[-1]["path"] == "/v1/embeddings"
-
-
-def test_a_proxy_may_be_named_without_a_scheme(server, monkeypatch):
-    monkeypatch.setenv("http_proxy", server.url.removeprefix("http://").removesuffix("/v1"))
-    monkeypatch.delenv("no_proxy", raising=False)
-    monkeypatch.delenv("NO_PROXY", raising=False)
-    vectors = encoder(server, base_url="http://embeddings.invalid/v1").encode(["one"])
-    np.testing.assert_allclose(vectors, expected(["one"]), rtol=1e-6)
-    assert [body["path"] for body in server.asked] == ["http://embeddings.invalid/v1/embeddings"]
 
 
 def test_an_answer_at_once_is_not_told(server, caplog):

@@ -4,17 +4,21 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from nextlong import recipe
 from nextlong.engine.executor import Resources
 from nextlong.errors import EncoderError
 from nextlong.retrieval.encoders.base import kind_of, load_encoder
-from nextlong.retrieval.encoders.sentence_transformers import SentenceTransformersOptions, check_backend
+from nextlong.retrieval.encoders.sentence_transformers import (
+    _execution,
+    try_model,
+)
+from text_shards import texts_of, write_shard
 
 TEXTS = [
     "The cat sleeps on the sofa. " * 40,
@@ -94,25 +98,6 @@ def test_half_precision_stays_close(model_path, dtype):
     np.testing.assert_allclose(np.linalg.norm(near, axis=1), 1, atol=1e-5)
 
 
-@pytest.mark.parametrize(
-    ("backend", "package"), [("onnx", "sentence-transformers[onnx]"), ("openvino", "sentence-transformers[openvino]")]
-)
-def test_a_backend_whose_packages_are_missing_names_them(monkeypatch, backend, package):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(EncoderError) as caught:
-        check_backend("some/model", backend)
-    assert f"encoder.sentence_transformers.backend={backend} of some/model needs optimum." in str(caught.value)
-    assert f"pip install '{package}'" in str(caught.value)
-    check_backend("some/model", "torch")
-
-
-def test_a_backend_for_processors_refuses_a_gpu_and_half_precision():
-    for options in ({"dtype": "bfloat16"}, {"device": "cuda"}):
-        with pytest.raises(ValidationError, match="runs on a processor in float32"):
-            SentenceTransformersOptions(backend="onnx", **options)
-    assert SentenceTransformersOptions(backend="openvino", device="cpu", dtype="float32").backend == "openvino"
-
-
 @pytest.mark.heavy
 def test_max_tokens_cuts_the_texts(model_path):
     cut = load_encoder(config(model_path, max_tokens=8)).encode([TEXTS[0], "The cat sleeps on the sofa. And more."])
@@ -148,3 +133,34 @@ def test_a_model_that_is_not_there_is_an_encoder_error(model_path, monkeypatch, 
 def test_a_device_that_is_not_there_is_an_encoder_error(model_path, dtype):
     with pytest.raises(EncoderError, match=r"does not run on device='cuda:99' .*sentence_transformers.device"):
         load_encoder(config(model_path, device="cuda:99", dtype=dtype))
+
+
+@pytest.mark.parametrize(
+    ("rate", "calls", "expected"),
+    [
+        (47.2, 128, (128, 1408)),  # half a minute, in whole calls
+        (1000.0, 128, (128, 29_952)),
+        (4.3, 128, (128, 128)),
+        (4.2, 128, (64, 64)),  # a slow model: smaller calls, as one must not take a minute
+        (0.1, 128, (2, 2)),
+        (0.001, 128, (1, 1)),
+        (3000.0, 4096, (4096, 65_536)),
+    ],
+)
+def test_a_task_takes_half_a_minute(rate, calls, expected):
+    model = SimpleNamespace(device="cpu", dimensions=8)
+    found = _execution(model, "float32", 1, rate, call_chunks=calls)
+    assert (found.call_chunks, found.task_chunks) == expected
+
+
+@pytest.mark.heavy
+def test_the_trial_of_a_model_gives_its_width_and_a_rate(model_path, tmp_path):
+    shard = write_shard(tmp_path, "a", texts_of(25))
+    options = {"device": "cpu", "dtype": "float32"}
+    encoder = recipe.Encoder.from_dict(
+        {"model": f"sentence-transformers:{model_path}", "sentence_transformers": options}
+    )
+    found = try_model(tmp_path / "out", documents=[shard[0]], chunks=[shard[1]], encoder=encoder)
+    assert (found.dimensions, found.device, found.dtype) == (384, "cpu", "float32")
+    assert found.chunks_per_second > 0
+    assert list(tmp_path.glob("out*")) == []

@@ -6,7 +6,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.retrieval.indexes import exact
-from nextlong.retrieval.indexes import top_k as best
 from nextlong.retrieval.indexes.base import IndexFiles, VectorShards, open_index
 from stored_vectors import brute_force, clustered_rows, packed, save_shards, unit_rows
 
@@ -29,7 +28,7 @@ def assert_same(found, expected):
 def test_exact_is_brute_force(tmp_path, monkeypatch, block_rows, k):
     monkeypatch.setattr(exact, "_BLOCK_ROWS", block_rows)
     monkeypatch.setattr(exact, "_SCORES", 50)  # a few columns at a time
-    monkeypatch.setattr(exact, "_HELD", 3 * best.cells(k))  # three queries at a time
+    monkeypatch.setattr(exact, "_HELD", 3 * exact.cells(k))  # three queries at a time
     sizes = (20, 0, 33, 5)
     shards = [unit_rows(size, seed=size) for size in sizes]
     ids, vectors = packed(sizes), np.concatenate(shards)
@@ -88,8 +87,8 @@ def test_equal_and_nearly_equal_vectors_are_told_apart(
     exclude = np.stack([ids[:6], ids[:6] + 2], axis=1)
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(exact, "_BLOCK_ROWS", block_rows)
-        patch.setattr(best, "_TIES", ties)
-        patch.setattr(best, "_LEAST_ROOM", least_room)
+        patch.setattr(exact, "_TIES", ties)
+        patch.setattr(exact, "_LEAST_ROOM", least_room)
         patch.setattr(exact, "_LEAST_SAMPLE", sampled)
         patch.setattr(exact, "_WORTH_SAMPLING", 1)
         paths = save_shards(tmp_path_factory.mktemp("vectors"), *shards)

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong.retrieval.near_duplicates import coverage as shares
+from nextlong.retrieval.near_duplicates import rule as shares
 from nextlong.retrieval.near_duplicates.shingles import shingles
 from nextlong.retrieval.near_duplicates.texts import Texts, shared_runs
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 import plain_rule
 from invented import Corpus
-from nextlong.retrieval.near_duplicates import coverage as shares
+from nextlong.retrieval.near_duplicates import rule as shares
 from nextlong.retrieval.near_duplicates.rule import find_near_duplicates, similarities
 from nextlong.retrieval.near_duplicates.shingles import add_counts, document_of, shingles, weights_from
 

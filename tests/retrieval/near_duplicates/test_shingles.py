@@ -1,20 +1,26 @@
 """Shingles: by hand, as files, and how rare they are against plain counting."""
 
+from __future__ import annotations
+
 import random
 from itertools import pairwise
+from unicodedata import category
 
 import numpy as np
 import pytest
 import xxhash
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import plain_rule
 from arrow_files import write_arrow
 from invented import Corpus
-from nextlong.artifacts.results import ShinglesResult
 from nextlong.retrieval.near_duplicates.shingles import (
     ShingleStore,
     add_counts,
     document_of,
+    hash_words,
+    ngrams,
     shingle_shard,
     shingles,
     weigh_shingles,
@@ -95,8 +101,7 @@ def store_of(folder, *, count):
 def test_stored_shingles_are_those_of_the_chunks_in_any_order(tmp_path):
     texts = corpus_with_a_licence(3)
     middle = texts[0].index(" ", len(texts[0]) // 2)
-    pieces = [texts[0][:middle], texts[0][middle:], *texts[1:]]
-    assert shard(tmp_path / "0", ["", *texts], cut=2) == ShinglesResult(shingles=len(shingles(pieces).hashes))
+    shard(tmp_path / "0", ["", *texts], cut=2)
     shard(tmp_path / "1", ["chapter one"])
     found = store_of(tmp_path, count=2).of(np.array([1 << 32, 2, 0, 1, 2]))
     expected = shingles(["chapter one", texts[1], texts[0][:middle], texts[0][middle:], texts[1]])
@@ -108,7 +113,7 @@ def weights_of_shards(folder, shards, *, share=1.0, cut=0):
     folder.mkdir()
     for number, texts in enumerate(shards):
         shard(folder / str(number), texts, cut=cut)
-    counts = weigh_shingles(
+    weigh_shingles(
         folder / "all",
         store=store_of(folder, count=len(shards)),
         chunks=[folder / f"{number}.chunks.arrow" for number in range(len(shards))],
@@ -116,7 +121,7 @@ def weights_of_shards(folder, shards, *, share=1.0, cut=0):
         share=share,
         seed=3,
     )
-    return counts.sampled, np.load(folder / "all.weights.npy")
+    return len(np.load(folder / "all.counted.npy")), np.load(folder / "all.weights.npy")
 
 
 def test_sharding_does_not_change_the_weights(tmp_path):
@@ -149,3 +154,71 @@ def test_a_sample_is_the_same_however_sharded(tmp_path):
     again, parts = weights_of_shards(tmp_path / "two", [texts[30:], texts[:30]], share=0.5)
     assert again == sampled
     assert np.array_equal(whole, parts)
+
+
+def test_words_are_lower_cased_runs_of_letters_and_digits_with_their_places():
+    words = hash_words("Don’t panic: 42 ÄPFEL_don")
+    assert words.starts.tolist() == [0, 4, 6, 13, 16, 22]
+    assert words.ends.tolist() == [3, 5, 11, 15, 21, 25]
+    assert words.hashes[0] == words.hashes[5]
+    assert words.hashes[4] == hash_words("äpfel").hashes[0]
+    assert len(set(words.hashes.tolist())) == 5
+
+
+def test_each_letter_of_a_script_without_blanks_is_a_word():
+    words = hash_words("ab東京xy")
+    assert list(zip(words.starts.tolist(), words.ends.tolist(), strict=True)) == [(0, 2), (2, 3), (3, 4), (4, 6)]
+
+
+@pytest.mark.parametrize("text", ["", " ", "?!", "\n\n"])
+def test_a_text_without_words(text):
+    assert len(hash_words(text).hashes) == 0
+
+
+def test_a_text_longer_than_one_piece_has_the_same_words_as_its_lines():
+    line = "alpha beta gamma, delta.\n"
+    one = hash_words(line)
+    many = hash_words(line * 20_000)
+    assert np.array_equal(many.hashes, np.tile(one.hashes, 20_000))
+    assert many.starts[-1] == 19_999 * len(line) + one.starts[-1]
+
+
+@settings(deadline=None)  # the table of letters is built once
+@given(st.text(alphabet="aAbé1 .\n-’ß²", max_size=60))
+def test_words_match_a_plain_loop(text):
+    expected, start = [], None
+    for place, char in enumerate(text + " "):
+        if char.isalnum() and start is None:
+            start = place
+        if not char.isalnum() and start is not None:
+            expected.append((start, place))
+            start = None
+    words = hash_words(text)
+    assert list(zip(words.starts.tolist(), words.ends.tolist(), strict=True)) == expected
+    same = {text[a:b].lower() for a, b in expected}
+    assert len(set(words.hashes.tolist())) == len(same)
+
+
+@settings(deadline=None)  # the table of letters is built once
+@given(st.text(max_size=40))
+def test_any_text_can_be_hashed(text):
+    words = hash_words(text)
+    inside = "".join(text[a:b] for a, b in zip(words.starts.tolist(), words.ends.tolist(), strict=True))
+    assert inside == "".join(char for char in text if char.isalnum())
+    assert not any(category(char).startswith("Z") for char in inside)
+
+
+# Runs of words
+
+
+def test_runs_are_equal_where_their_words_are_in_the_same_order():
+    runs = ngrams(hash_words("a b c a b c b a").hashes, 3)
+    assert len(runs) == 6
+    assert runs[0] == runs[3]
+    assert len(set(runs.tolist())) == 5
+    assert len(ngrams(hash_words("a b").hashes, 3)) == 0
+
+
+def test_a_run_of_two_words_is_not_the_run_of_one():
+    words = hash_words("a a").hashes
+    assert ngrams(words, 1)[0] != ngrams(words, 2)[0]

@@ -7,12 +7,12 @@ there. Score: the letter of `The correct answer is (B)`; an answer without one i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from functools import partial
 from typing import Final, Literal
 
 from nextlong.evaluate.data import record
-from nextlong.evaluate.scores import chosen_letter
 from nextlong.evaluate.task import Request, Sample, Task, prompt_of
 
 _DATA: Final = "longbench-v2/data.json"
@@ -61,8 +61,10 @@ def _conclusion(answer: str, sample: Sample) -> Sample:
 
 
 def _score(answer: str, sample: Sample) -> dict[str, float]:
-    letter = chosen_letter(answer)
-    return {"accuracy": float(letter == sample.references[0]), "parsed": float(letter is not None)}
+    cleaned, said = answer.replace("*", ""), "The correct answer is "
+    match = re.search(rf"{said}\(([A-D])\)", cleaned) or re.search(rf"{said}([A-D])", cleaned)
+    is_right = match is not None and match[1] == sample.references[0]
+    return {"accuracy": float(is_right), "parsed": float(match is not None)}
 
 
 TASKS: Final = tuple(

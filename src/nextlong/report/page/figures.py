@@ -156,7 +156,9 @@ def seconds(plain: Plain, names: Sequence[str]) -> Markup:
         )
     )
     rows = [[of_run.get(name, 0.0) for name in steps] for of_run in held]
-    return _bars(names, list(map(step_title, steps)), rows, label="seconds", unit=" s", form="{:,.1f}")
+    return _bars(
+        names, [step_title(name, short=True) for name in steps], rows, label="seconds", unit=" s", form="{:,.1f}"
+    )
 
 
 def _bars(

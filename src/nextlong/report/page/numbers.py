@@ -285,9 +285,10 @@ def costs(plain: Mapping[str, Any]) -> list[Row]:
     ]
 
 
-def step_title(name: str) -> str:
-    """Return what a step does, with its name."""
-    return f"{STEP_TITLES[name]} ({name})" if name in STEP_TITLES else f"write the files ({name})"
+def step_title(name: str, *, short: bool = False) -> str:
+    """Return what a step does, with its name unless that is too much to show."""
+    title = STEP_TITLES.get(name, f"write {name}" if short else "write the files")
+    return title if short else f"{title} ({name})"
 
 
 def _megabytes(plain: Mapping[str, Any], path: Path, form: str) -> Cell:

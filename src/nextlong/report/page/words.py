@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from nextlong.artifacts.left_out import EXCLUDED
+from nextlong.artifacts.results import EXCLUDED
 from nextlong.picture.pieces import neighbours_before
 from nextlong.recipe.keys import NEGATIVES
 from nextlong.runs.run import Run, Span
@@ -191,14 +192,15 @@ _GLOSSARY: Final = {
 class Verdict(NamedTuple):
     """Whether to train on a run: a level of the style sheet, the decision in a few words, the reasons, and the passed checks.
 
-    `settings` are those of the recipe (KEY=VALUE) to build again with; None where there is nothing to build again.
+    `settings` are those of the recipe (KEY=VALUE) to build again with, and `solved` says what they are likely to solve.
     """
 
     level: str
     decision: str
     reasons: tuple[str, ...]
     passed: tuple[str, ...] = ()
-    settings: tuple[str, ...] | None = None
+    settings: tuple[str, ...] = ()
+    solved: str = ""
 
 
 def is_extended(plain: Plain) -> bool:
@@ -365,11 +367,16 @@ def verdict(stats: Mapping[str, Any]) -> Verdict:
     passed = tuple(told for name, told in _PASSED.items() if name not in found and _applies(name, stats))
     messages = tuple(f"{warned['message'][:1].upper()}{warned['message'][1:]}." for warned in stats["warnings"])
     if messages:
-        settings = tuple(dict.fromkeys(warned["change"] for warned in stats["warnings"] if warned["change"]))
-        if not found.isdisjoint(_FATAL):
-            return Verdict("stop", "No, do not train on this data.", messages, passed, settings)
+        changes = [warned["change"] for warned in stats["warnings"] if warned["change"]]
+        # Two values of one key contradict each other: then neither solves anything.
+        values = Counter(change.partition("=")[0] for change in set(changes))
+        changes = [change for change in changes if values[change.partition("=")[0]] == 1]
         points = "this problem" if len(messages) == 1 else f"these {len(messages)} problems"
-        return Verdict("look", f"Not yet: solve {points} and build the data again.", messages, passed, settings)
+        solved = points if len(changes) == len(messages) else f"{len(changes)} of {points}"
+        level, decision = "look", f"Not yet: solve {points} and build the data again."
+        if not found.isdisjoint(_FATAL):
+            level, decision = "stop", "No, do not train on this data."
+        return Verdict(level, decision, messages, passed, tuple(dict.fromkeys(changes)), solved)
     if stats["negatives"] and NEGATIVES[stats["negatives"]].repeat_meta_chunk:
         reason = "The sequences repeat their own document, as the recipe asks: a control for an experiment, not training data."
         return Verdict("look", "Only as a control.", (reason,))

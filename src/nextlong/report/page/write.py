@@ -16,22 +16,24 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import xxhash
 from markupsafe import Markup
 
 import nextlong
 from nextlong.artifacts import record
-from nextlong.artifacts.record import CURRENT, HEAD_CHARS, RECIPE_FILE, SWEEP, VARIANTS_META, page_name
 from nextlong.engine import store
 from nextlong.errors import NextlongError
 from nextlong.picture import html, palette
 from nextlong.report import summary
-from nextlong.report.compare import short_names
+from nextlong.report.compare import labels
 from nextlong.report.page import examples, figures, numbers, sequences, words
 from nextlong.report.page.numbers import Row
 from nextlong.report.page.words import Plain
 from nextlong.runs import stats
 from nextlong.runs.run import Run
+from nextlong.runs.variants import CURRENT, HEAD_CHARS, SWEEP, VARIANTS_META
 
+_LONGEST_NAME_BYTES: Final = 200  # of the variants in the name of a page; else how many and a hash
 _EXAMPLES: Final = 3  # near-duplicates of a run
 Figure = Callable[[Plain, Sequence[str]], Markup]
 
@@ -72,7 +74,12 @@ def place_of(runs: Sequence[Run]) -> Path:
     if any(run.path != run_dir for run in runs):
         return Path("report.html")
     names = [run.variant.name for run in runs]
-    return run_dir / (CURRENT if names == [record.current(run_dir)] else page_name(names))
+    if names == [record.current(run_dir)]:
+        return run_dir / CURRENT
+    joined = "@".join(names)  # which no variant has in its name
+    if len(joined.encode()) > _LONGEST_NAME_BYTES:
+        joined = f"{len(names)}@variants@{xxhash.xxh3_64_hexdigest(joined.encode())[:8]}"
+    return run_dir / f"report-{joined}.html"
 
 
 def _shows(path: Path, data: str) -> bool:
@@ -99,7 +106,7 @@ def page(runs: Sequence[Run]) -> str:
         )
     measured = [stats.measure(run) for run in runs]
     plain = [of_run.as_json() for of_run in measured]
-    names = short_names([of_run["run"] for of_run in plain]) if len(runs) > 1 else ["this run"]
+    names = labels(runs) if len(runs) > 1 else ["this run"]
     style, script = html.style(), html.script()
     policy = f"default-src 'none'; style-src {_digest(style)}; script-src {_digest(script)}; base-uri 'none'; form-action 'none'"
     return html.render(
@@ -147,15 +154,14 @@ def _number(cell: numbers.Cell) -> dict[str, str]:
 
 def _run(run: Run, of_run: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return what the first section says about a run."""
-    is_current = record.current(run.path) == run.variant.name
     verdict, named = words.verdict(of_run), shlex.quote(of_run["run"])
-    settings = " ".join(f"--set {shlex.quote(setting)}" for setting in verdict.settings or ())
+    settings = "".join(f" --set {shlex.quote(setting)}" for setting in verdict.settings)
     return {
         "name": name,
         "named": named,
         "facts": words.facts(of_run, run),
         "verdict": verdict,
-        "again": f"nextlong run {shlex.quote(str(run.path / RECIPE_FILE)) if is_current else 'RECIPE'} {settings}".strip(),
+        "again": f"nextlong run {shlex.quote(str(run.variant.recipe_file))}{settings}" if settings else "",
         "summary": summary.lines(run.recipe, run.steps, folder=run.data),
         "examples": [examples.marked(pair) for pair in examples.near_duplicate_pairs(run, most=_EXAMPLES)],
     }

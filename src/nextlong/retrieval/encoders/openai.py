@@ -1,8 +1,8 @@
 """OpenAI: chunks → unit vectors, by any server that speaks the OpenAI embeddings API (vLLM, TEI, llama.cpp, vendors).
 
 In:  texts. Out: float32 (n, dimensions), unit rows, in the order of the texts.
-Standard library only: batches go out in threads, over connections that stay open from one to the next, and what may pass
-(429, 5xx, timeouts, dropped connections) is tried again with exponential backoff and jitter, or after what the server's
+Standard library only: batches go out in threads, each as a request of its own, through the proxy that the environment names. What
+may pass (429, 5xx, timeouts, dropped connections) is tried again with exponential backoff and jitter, or after what the server's
 Retry-After says; the log of Python tells of it, once in a while and not for every request, because the waits add up to
 minutes. What comes back is checked for count, order and width before it is trusted: a server that drops one input would
 shift all vectors behind it.
@@ -10,7 +10,6 @@ shift all vectors behind it.
 
 from __future__ import annotations
 
-import base64
 import http.client
 import json
 import logging
@@ -20,15 +19,15 @@ import random
 import sys
 import threading
 import time
+import urllib.error
 import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
 from datetime import UTC, datetime
 from email.utils import parsedate_to_datetime
-from functools import cached_property, partial
+from functools import cached_property
 from pathlib import Path
-from typing import Annotated, Final, Self
-from urllib.parse import SplitResult, unquote, urlsplit
+from typing import Annotated, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -41,11 +40,11 @@ from nextlong.recipe.keys import MayBePrivate, Operational, Positive, Section
 from nextlong.retrieval.encoders.base import EncoderKind, Speed
 from nextlong.text import Json
 
-FIRST_WAIT_S: Final = 0.5
-LONGEST_WAIT_S: Final = 60.0
-LONGEST_RETRY_AFTER_S: Final = 600.0
+_FIRST_WAIT_S: Final = 0.5
+_LONGEST_WAIT_S: Final = 60.0
+_LONGEST_RETRY_AFTER_S: Final = 600.0
 _USUAL_DIMENSIONS: Final = 1536  # of the usual models
-SILENCE_S: Final = 600.0  # between two words about a server in trouble
+_SILENCE_S: Final = 600.0  # between two words about a server in trouble
 
 _log = logging.getLogger(__name__)
 
@@ -88,6 +87,7 @@ class OpenAIEncoder:
         self._headers = {"Content-Type": "application/json", "User-Agent": "nextlong"}
         if key := os.environ.get(options.api_key_env):
             self._headers["Authorization"] = f"Bearer {key}"
+        self._opener = urllib.request.build_opener()  # asks the environment for the proxy
         self._pace = _Pace(options.requests_per_minute)
         self._quiet_until_s = -math.inf
         self._quiet_lock = threading.Lock()
@@ -107,9 +107,8 @@ class OpenAIEncoder:
             return np.empty((0, self.dimensions), np.float32)
         size = self._options.batch_size
         batches = [texts[first : first + size] for first in range(0, len(texts), size)]
-        threads = min(self._options.concurrency, len(batches))
-        with _Connections(self._url, timeout_s=self._options.timeout_s) as server, ThreadPoolExecutor(threads) as pool:
-            parts = list(pool.map(partial(self._embed, server), batches))
+        with ThreadPoolExecutor(min(self._options.concurrency, len(batches))) as pool:
+            parts = list(pool.map(self._embed, batches))
         widths = {part.shape[1] for part in parts}
         if len(widths) > 1:
             raise self._error(f"answered with vectors of different widths, {sorted(widths)}")
@@ -118,30 +117,35 @@ class OpenAIEncoder:
         unit: NDArray[np.float32] = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
         return unit
 
-    def _embed(self, server: _Connections, batch: Sequence[str]) -> NDArray[np.float32]:
+    def _embed(self, batch: Sequence[str]) -> NDArray[np.float32]:
         body: Json = {"model": self._model, "input": list(batch), "encoding_format": "float"}
         if self._options.dimensions is not None:
             body["dimensions"] = self._options.dimensions
-        return self._check(self._post(server, json.dumps(body).encode()), count=len(batch))
+        return self._check(self._post(json.dumps(body).encode()), count=len(batch))
 
-    def _post(self, server: _Connections, body: bytes) -> bytes:
+    def _post(self, body: bytes) -> bytes:
         """Send one request until it is answered, refused or `max_attempts` are used up; returns the answer's body."""
         attempts = self._options.max_attempts
         for attempt in range(1, attempts + 1):
             self._pace.wait()
+            retry_after_s = None
             try:
-                answer, received = server.post(body, self._headers)
-            # A refused or reset connection, a timeout, an answer that breaks off.
-            except (OSError, http.client.HTTPException) as error:
-                trouble, retry_after_s = f"{type(error).__name__}: {error}", None
-            else:
-                if 200 <= answer.status < 300:
+                request = urllib.request.Request(self._url, body, self._headers)
+                with self._opener.open(request, timeout=self._options.timeout_s) as answer:
+                    received: bytes = answer.read()
                     return received
-                trouble, code = _server_message(received, reason=answer.reason)
-                retry_after_s = _retry_after_s(answer.getheader("Retry-After"))
-                if not (answer.status in (408, 429) or answer.status >= 500) or code == "insufficient_quota":
-                    raise self._refused(answer.status, trouble)
-                trouble = f"HTTP {answer.status}: {trouble}"
+            except urllib.error.HTTPError as error:
+                trouble, code = _server_message(error.read(), reason=error.reason)
+                retry_after_s = _retry_after_s(error.headers.get("Retry-After"))
+                if not (error.code in (408, 429) or error.code >= 500) or code == "insufficient_quota":
+                    raise self._refused(error.code, trouble) from None
+                trouble = f"HTTP {error.code}: {trouble}"
+            except (
+                OSError,
+                http.client.HTTPException,
+            ) as error:  # refused, reset, a timeout, an answer that breaks off
+                reason = getattr(error, "reason", error)
+                trouble = f"{type(reason).__name__}: {reason}"
             if attempt < attempts:
                 wait_s = _backoff_s(attempt) if retry_after_s is None else retry_after_s
                 self._tell(trouble, left=attempts - attempt, wait_s=wait_s)
@@ -155,7 +159,7 @@ class OpenAIEncoder:
         with self._quiet_lock:
             if time.monotonic() < self._quiet_until_s:
                 return
-            self._quiet_until_s = time.monotonic() + SILENCE_S
+            self._quiet_until_s = time.monotonic() + _SILENCE_S
         _log.warning(
             "%sencoder.model=openai:%s: %s did not answer: %s; trying again in %.1f s, up to %d more times a request, each time "
             "after a longer wait and with encoder.openai.timeout_s=%g for the answer",
@@ -208,80 +212,6 @@ class OpenAIEncoder:
         return EncoderError(f"encoder.model=openai:{self._model}: {self._url} {what}")
 
 
-class _Connections:
-    """Connections to one URL, each used by one thread at a time and kept open; a context that closes them.
-
-    They go through the proxy that the environment names (http_proxy, https_proxy, no_proxy), as `urllib.request` does.
-    """
-
-    def __init__(self, url: str, *, timeout_s: float) -> None:
-        parts = urlsplit(url)
-        self._is_tls = parts.scheme == "https"
-        self._address = parts.netloc
-        self._target = parts._replace(scheme="", netloc="").geturl()
-        self._timeout_s = timeout_s
-        proxy = urllib.request.getproxies().get(parts.scheme)
-        if proxy is None or urllib.request.proxy_bypass(parts.netloc):
-            self._proxy = None
-        else:
-            self._proxy = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
-        self._idle: list[http.client.HTTPConnection] = []
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        for connection in self._idle:
-            connection.close()
-
-    def post(self, body: bytes, headers: dict[str, str]) -> tuple[http.client.HTTPResponse, bytes]:
-        """Send one request; returns the answer and its body. Raises OSError and HTTPException."""
-        try:
-            connection = self._idle.pop()  # which no other thread can take meanwhile
-        except IndexError:
-            connection = self._new()
-        was_open = connection.sock is not None
-        try:
-            try:
-                exchanged = self._exchange(connection, body, headers)
-            except ConnectionError:
-                if not was_open:
-                    raise
-                connection.close()  # the server has given up a connection that nobody used for a while
-                exchanged = self._exchange(connection, body, headers)
-        except BaseException:
-            connection.close()
-            raise
-        self._idle.append(connection)
-        return exchanged
-
-    def _exchange(
-        self, connection: http.client.HTTPConnection, body: bytes, headers: dict[str, str]
-    ) -> tuple[http.client.HTTPResponse, bytes]:
-        target = self._target
-        if self._proxy is not None and not self._is_tls:
-            target, headers = f"http://{self._address}{target}", headers | _proxy_authorization(self._proxy)
-        connection.request("POST", target, body, headers)
-        answer = connection.getresponse()
-        return answer, answer.read()
-
-    def _new(self) -> http.client.HTTPConnection:
-        kind = http.client.HTTPSConnection if self._is_tls else http.client.HTTPConnection
-        if self._proxy is None:
-            return kind(self._address, timeout=self._timeout_s)
-        connection = kind(self._proxy.hostname or "", self._proxy.port or 80, timeout=self._timeout_s)
-        if self._is_tls:
-            connection.set_tunnel(self._address, headers=_proxy_authorization(self._proxy))
-        return connection
-
-
-def _proxy_authorization(proxy: SplitResult) -> dict[str, str]:
-    if proxy.username is None:
-        return {}
-    pair = f"{unquote(proxy.username)}:{unquote(proxy.password or '')}"
-    return {"Proxy-Authorization": f"Basic {base64.b64encode(pair.encode()).decode()}"}
-
-
 class _Pace:
     """Lets threads start requests no faster than so many a minute."""
 
@@ -299,7 +229,7 @@ class _Pace:
 
 def _backoff_s(attempt: int) -> float:
     """Return half to all of 0.5, 1, 2, 4 ... seconds; the jitter keeps threads from coming back all at once."""
-    return min(FIRST_WAIT_S * 2.0 ** (attempt - 1), LONGEST_WAIT_S) * random.uniform(0.5, 1.0)
+    return min(_FIRST_WAIT_S * 2.0 ** (attempt - 1), _LONGEST_WAIT_S) * random.uniform(0.5, 1.0)
 
 
 def _retry_after_s(header: str | None) -> float | None:
@@ -314,7 +244,7 @@ def _retry_after_s(header: str | None) -> float | None:
         except ValueError:
             return None
         wait_s = (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
-    return None if math.isnan(wait_s) else min(max(wait_s, 0.0), LONGEST_RETRY_AFTER_S)
+    return None if math.isnan(wait_s) else min(max(wait_s, 0.0), _LONGEST_RETRY_AFTER_S)
 
 
 def _server_message(received: bytes, *, reason: str) -> tuple[str, str]:

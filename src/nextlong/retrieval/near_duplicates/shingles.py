@@ -9,8 +9,9 @@ so that sums of them are exact and whoever adds them decides alike. The rule is 
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Sequence
-from functools import partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -21,21 +22,153 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import SHARDS_KEPT, iter_chunk_texts, opened, read_chunks, write_header
-from nextlong.artifacts.results import ChunkResult, ShinglesResult, WeightsResult
-from nextlong.engine.estimate import Estimate, one, per_shard
-from nextlong.engine.step import Artifacts, Step, Task, each_shard
+from nextlong.artifacts.results import ChunkResult
+from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, each_shard, per_shard
 from nextlong.recipe import Recipe
-from nextlong.retrieval.near_duplicates.words import U64, bounds_of, hash_words, ngrams, runs_on
 from nextlong.rng import keyed_hash, threshold_for
+
+U64 = NDArray[np.uint64]
+
+_PIECE_CHARS: Final = 1 << 17  # hashed at a time; its arrays stay in cache
+_BASE: Final = 0xD1342543DE82EF95  # odd, hence invertible modulo 2^64
+_BASE_INVERSE: Final = pow(_BASE, -1, 1 << 64)
+# Scripts written without blanks: each letter counts as a word.
+_SOLO_RANGES: Final = ((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF), (0x3400, 0x9FFF),
+                       (0xF900, 0xFAFF), (0x20000, 0x3FFFF))  # fmt: skip
+_LAST_LETTERS: Final = 0x40000  # behind the planes of letters only tags and private use follow
+
+
+class Words(NamedTuple):
+    """The words of a text, runs of letters and digits: hash and place (characters) of each, shape (w,).
+
+    Every letter is lower-cased by itself: İ, whose lower case is two code points, stays as it is, and a Σ at the end of a
+    word is the σ that it is within one.
+    """
+
+    hashes: U64
+    starts: Offsets
+    ends: Offsets
+
+
+def hash_words(text: str) -> Words:
+    """Return the words of a text; equal words have equal hashes, on any machine."""
+    pieces, start = [], 0
+    while start < len(text):
+        end = _piece_end(text, start)
+        pieces.append(_hash_piece(text[start:end], start))
+        start = end
+    if not pieces:
+        return Words(np.empty(0, np.uint64), np.empty(0, np.int64), np.empty(0, np.int64))
+    return Words(*map(np.concatenate, zip(*pieces, strict=True)))
+
+
+def _piece_end(text: str, start: int) -> int:
+    """Return where a piece from `start` on ends: in no word, however long that is."""
+    end = start + _PIECE_CHARS
+    if end >= len(text):
+        return len(text)
+    blank = max(text.rfind("\n", start, end), text.rfind(" ", start, end)) + 1
+    if blank:
+        return blank
+    while end < len(text) and text[end].isalnum():
+        end += 1
+    return end
+
+
+def _hash_piece(text: str, offset: int) -> tuple[U64, Offsets, Offsets]:
+    """Hash words as polynomials modulo 2^64, all at once: sums of their letters, shifted back to power 0."""
+    codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
+    letters = _letters().take(codes, mode="clip")  # none is higher; half the time of checking
+    starts, ends = _word_bounds(codes, letters != 0)
+    up, down = powers(max(_PIECE_CHARS, 1 << (len(letters) - 1).bit_length()))
+    letters *= up[: len(letters)]
+    sums = np.add.reduceat(letters, starts) if len(starts) else letters[:0]  # what parts words counts 0
+    return mix(sums * down[starts]), starts + offset, ends + offset
+
+
+def _word_bounds(codes: NDArray[np.uint32], is_letter: NDArray[np.bool_]) -> tuple[Offsets, Offsets]:
+    inside = np.zeros(len(codes) + 2, np.bool_)
+    inside[1:-1] = is_letter
+    high = np.flatnonzero(codes >= _SOLO_RANGES[0][0])  # few in most texts: curly quotes, dashes
+    high = high[_is_solo().take(codes[high])]
+    if not len(high):
+        edges = np.flatnonzero(inside[1:] != inside[:-1])
+        return edges[::2], edges[1::2]
+    solo = np.zeros_like(inside)
+    solo[high + 1] = True
+    breaks = solo[1:] | solo[:-1]
+    starts = np.flatnonzero(inside[1:] & (~inside[:-1] | breaks))
+    ends = np.flatnonzero(inside[:-1] & (~inside[1:] | breaks))
+    return starts, ends
+
+
+@lru_cache(maxsize=1)
+def _letters() -> U64:
+    """Return a random number for each code point, the same for both cases of a letter; 0 for what parts words."""
+    folded = np.zeros(sys.maxunicode + 1, np.uint64)
+    for code in range(_LAST_LETTERS):
+        if chr(code).isalnum():
+            lower = chr(code).lower()
+            folded[code] = ord(lower) if len(lower) == 1 else code
+    return np.where(folded > 0, mix(folded * np.uint64(_BASE)), np.uint64(0))
+
+
+@lru_cache(maxsize=1)
+def _is_solo() -> NDArray[np.bool_]:
+    """Return for each code point whether it is a word by itself."""
+    solo = np.zeros(sys.maxunicode + 1, np.bool_)
+    for first, last in _SOLO_RANGES:
+        solo[first : last + 1] = True
+    return solo
+
+
+@lru_cache(maxsize=3)  # that of a piece, of a longer word, of the passages of a draft
+def powers(count: int) -> tuple[U64, U64]:
+    """Return the powers 0, 1, 2 … of the base and of its inverse, modulo 2^64, shape (count,) each."""
+    up, down = np.full((2, count), np.uint64(_BASE))
+    down[:] = _BASE_INVERSE
+    up[0] = down[0] = 1
+    return np.multiply.accumulate(up), np.multiply.accumulate(down)
+
+
+def mix(values: U64) -> U64:
+    """Return numbers that differ in all bits where the given ones differ in any (SplitMix64's finalizer)."""
+    values = (values ^ (values >> np.uint64(30))) * np.uint64(0xBF58476D1CE4E5B9)
+    values = (values ^ (values >> np.uint64(27))) * np.uint64(0x94D049BB133111EB)
+    return values ^ (values >> np.uint64(31))
+
+
+def ngrams(word_hashes: U64, n: int) -> U64:
+    """Return the hash of every run of n words, shape (w − n + 1,), by place of its first; shape (0,) if there is none."""
+    runs = max(len(word_hashes) - n + 1, 0)
+    rolled = word_hashes[:runs].copy()
+    for step in range(1, n):
+        rolled *= np.uint64(_BASE)
+        rolled += word_hashes[step : step + runs]
+    return mix(rolled ^ np.uint64(n))
+
+
+def bounds_of(words: Words, texts: Sequence[str]) -> Offsets:
+    """Return where the words of each of m texts begin, and all end, shape (m + 1,); `words` are those of "\\n".join(texts)."""
+    ends_of_texts = np.cumsum([len(text) + 1 for text in texts], dtype=np.int64)
+    return np.concatenate([[0], np.searchsorted(words.starts, ends_of_texts)])
+
+
+def runs_on(bounds: Offsets, n: int) -> NDArray[np.bool_]:
+    """Return for each word whether n words from it on belong to the same text, shape (w,)."""
+    left = np.repeat(bounds[1:], np.diff(bounds)) - np.arange(bounds[-1])
+    runs: NDArray[np.bool_] = left >= n
+    return runs
+
 
 Offsets = NDArray[np.int64]
 Weights = NDArray[np.uint16]
 
 SHINGLE_WORDS: Final = 3
-LEAST_WORDS: Final = 10  # of a text that may be a copy in part
-SAMPLED_CHARS: Final = 48_000_000  # of text that rarity is measured on: about two shingles a slot
-FULL_WEIGHT: Final = 1024  # so that a chunk of nothing but stock, at least 1 a word, is a copy of the same stock
-SLOTS: Final = 1 << 22
+_LEAST_WORDS: Final = 10  # of a text that may be a copy in part
+_SAMPLED_CHARS: Final = 48_000_000  # of text that rarity is measured on: about two shingles a slot
+_FULL_WEIGHT: Final = 1024  # so that a chunk of nothing but stock, at least 1 a word, is a copy of the same stock
+_SLOTS: Final = 1 << 22
 _COUNTED_AT_ONCE: Final = 1 << 20  # shingles
 _COMMON_SHARE: Final = 1000  # a shingle in more than one in so many of the documents is stock, and weighs less
 _COMMON_LEAST: Final = 16  # … but never one in as few as these, which versions of one page may share
@@ -77,14 +210,14 @@ def shingles(texts: Sequence[str]) -> Shingles:
     words = hash_words("\n".join(texts))
     bounds = bounds_of(words, texts)
     counts = np.diff(bounds)
-    is_long = counts >= LEAST_WORDS
+    is_long = counts >= _LEAST_WORDS
     sizes = np.where(is_long, counts - SHINGLE_WORDS + 1, counts > 0)
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     hashes = np.empty(offsets[-1], np.uint64)
     runs = runs_on(bounds, SHINGLE_WORDS) & np.repeat(is_long, counts)
     rolled = ngrams(words.hashes, SHINGLE_WORDS)
     hashes[np.repeat(is_long, sizes)] = rolled[runs[: len(rolled)]]
-    for count in range(1, LEAST_WORDS):
+    for count in range(1, _LEAST_WORDS):
         if len(those := np.flatnonzero(counts == count)):
             hashes[offsets[those]] = ~ngrams(words.hashes, count)[bounds[those]]
     return Shingles(hashes, offsets)
@@ -109,7 +242,7 @@ def documents_of(chunk_texts: Sequence[Sequence[str]]) -> list[Document]:
     return documents
 
 
-def shingle_shard(out: Path, *, documents: Path, chunks: Path) -> ShinglesResult:
+def shingle_shard(out: Path, *, documents: Path, chunks: Path) -> TaskResult:
     """Shingle every chunk of a shard; writes `{out}.shingles.npy`, uint64, and `{out}.offsets.npy`, (chunks + 1,)."""
     sizes = [np.zeros(1, np.int64)]
     with open(f"{out}.shingles.npy", "wb") as sink:
@@ -122,7 +255,7 @@ def shingle_shard(out: Path, *, documents: Path, chunks: Path) -> ShinglesResult
         sink.seek(0)
         write_header(sink, np.dtype(np.uint64), int(offsets[-1]))
     np.save(f"{out}.offsets.npy", offsets)
-    return ShinglesResult(shingles=int(offsets[-1]))
+    return TaskResult()
 
 
 class ShingleStore:
@@ -164,14 +297,14 @@ class ShingleStore:
 
 def weigh_shingles(
     out: Path, *, store: ShingleStore, chunks: Sequence[Path], hashes: Sequence[Path], share: float, seed: int
-) -> WeightsResult:
+) -> TaskResult:
     """Weigh shingles by how many of a sample of the documents have them in one of their chunks.
 
     Writes `{out}.weights.npy`, uint16 (2^22,), and `{out}.counted.npy`, the ids of the documents that were counted.
-    `share` of the documents are sampled, by hash of their content: min(1, SAMPLED_CHARS / characters of the corpus).
+    `share` of the documents are sampled, by hash of their content: min(1, _SAMPLED_CHARS / characters of the corpus).
     `hashes`: of each document row's content, a file a shard.
     """
-    counts = np.zeros(SLOTS, np.uint32)
+    counts = np.zeros(_SLOTS, np.uint32)
     counted = [np.empty(0, np.int64)]
     for shard, (chunk_path, hash_path) in enumerate(zip(chunks, hashes, strict=True)):
         doc_rows = read_chunks(chunk_path)["doc_row"]
@@ -180,11 +313,9 @@ def weigh_shingles(
         chosen = keys <= threshold_for(share)
         _count_documents(counts, store.opened(shard), firsts[chosen], np.append(firsts[1:], len(doc_rows))[chosen])
         counted.append(schemas.pack_ids(shard, doc_rows[firsts[chosen]].astype(np.int64)))
-    sampled = sum(map(len, counted))
-    weights = weights_from(counts, sampled)
-    np.save(f"{out}.weights.npy", weights)
+    np.save(f"{out}.weights.npy", weights_from(counts, sum(map(len, counted))))
     np.save(f"{out}.counted.npy", np.concatenate(counted))
-    return WeightsResult(common_slots=int((weights < FULL_WEIGHT).sum()), sampled=sampled)
+    return TaskResult()
 
 
 def _count_documents(
@@ -221,9 +352,9 @@ def weights_from(counts: NDArray[np.uint32], sampled: int) -> Weights:
     1024 · limit / count, rounded down, where limit is 16 documents or a thousandth of them.
     """
     limit = max(_COMMON_LEAST * _COMMON_SHARE, sampled)  # in thousandths of a document
-    weights = np.full(len(counts), FULL_WEIGHT, np.uint16)
+    weights = np.full(len(counts), _FULL_WEIGHT, np.uint16)
     common = np.flatnonzero(counts > limit // _COMMON_SHARE)
-    weights[common] = np.maximum(FULL_WEIGHT * limit // (_COMMON_SHARE * counts[common].astype(np.int64)), 1)
+    weights[common] = np.maximum(_FULL_WEIGHT * limit // (_COMMON_SHARE * counts[common].astype(np.int64)), 1)
     return weights
 
 
@@ -232,7 +363,7 @@ def shingles_step(ingest: Step, chunk: Step) -> Step:
 
     tasks = each_shard(shingle_shard, documents=(ingest, ".documents.arrow"), chunks=(chunk, ".chunks.arrow"))
     estimate = Estimate(work="kept_chars", seconds=2e-8, disk="kept_chars", bytes=0.66, tasks=per_shard)
-    return Step("shingles", 3, {}, (ingest, chunk), tasks, ShinglesResult, estimate=estimate)
+    return Step("shingles", 3, {}, (ingest, chunk), tasks, estimate=estimate)
 
 
 def weights_step(recipe: Recipe, ingest: Step, chunk: Step, shingles: Step) -> Step:
@@ -246,22 +377,22 @@ def weights_step(recipe: Recipe, ingest: Step, chunk: Step, shingles: Step) -> S
                 store=shingle_store(done),
                 chunks=chunked.files(".chunks.arrow"),
                 hashes=done["ingest"].files(".hashes.npy"),
-                share=min(1.0, SAMPLED_CHARS / max(1, sum(shard.chars for shard in chunked.results(ChunkResult)))),
+                share=min(1.0, _SAMPLED_CHARS / max(1, sum(shard.chars for shard in chunked.results(ChunkResult)))),
                 seed=recipe.seed,
             )
         ]
 
-    config = {"sampled_chars": SAMPLED_CHARS, "seed": recipe.seed}
+    config = {"sampled_chars": _SAMPLED_CHARS, "seed": recipe.seed}
     estimate = Estimate(
         # The sampled text, and some 20 ns for each chunk of all shards, to find which documents are sampled.
-        work=lambda amounts: min(amounts.kept_chars, SAMPLED_CHARS) + 3 * amounts.chunks,
+        work=lambda amounts: min(amounts.kept_chars, _SAMPLED_CHARS) + 3 * amounts.chunks,
         seconds=6e-9,
-        disk=one,
+        disk=1,
         bytes=8.4e6,
         # Shingles of the sample; the table of chunks, and the hashes of all documents.
-        reads=lambda amounts: SAMPLED_CHARS + 24 * amounts.chunks + 8 * amounts.documents,
+        reads=lambda amounts: _SAMPLED_CHARS + 24 * amounts.chunks + 8 * amounts.documents,
     )
-    return Step("weights", 3, config, (ingest, chunk, shingles), tasks, WeightsResult, estimate=estimate)
+    return Step("weights", 3, config, (ingest, chunk, shingles), tasks, estimate=estimate)
 
 
 def shingle_store(done: Artifacts) -> ShingleStore:

@@ -9,7 +9,7 @@ or the right letter; summaries by ROUGE-L F1 until a judge has rated them (`next
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import islice
@@ -19,10 +19,19 @@ import tokenizers
 from annotated_types import Len
 
 from nextlong.errors import EvaluateError
+from nextlong.evaluate import required
 from nextlong.evaluate.data import NAME, TEXTS, DataFiles, optional, origin, record, several
-from nextlong.evaluate.scores import best_of_raw_and_parsed, exact_match, helmet, rouge_l_f1, substring_exact_match
 from nextlong.evaluate.task import Request, Sample, Task, prompt_of
-from nextlong.evaluate.tasks.helmet.published import QUESTIONS, SHOTS, fitted, shuffled
+from nextlong.evaluate.tasks.helmet.published import (
+    QUESTIONS,
+    SHOTS,
+    best_of,
+    better_of_raw_and_parsed,
+    exact_match,
+    fitted,
+    shuffled,
+    substring_exact_match,
+)
 from nextlong.text import Json
 
 LLAMA2: Final = "helmet/llama2/tokenizer.json"
@@ -31,19 +40,9 @@ _MARGIN_TOKENS: Final = 200  # that HELMET keeps for instruction, examples and q
 _OMITTED: Final = " ... [the rest of the text is omitted]"
 _QA, _CHOICE = "infinitebench/longbook_qa_eng.jsonl", "infinitebench/longbook_choice_eng.jsonl"
 _NARRATIVE, _NARRATIVE_TRAIN = "narrativeqa/test.jsonl", "narrativeqa/train.jsonl"
-_NARRATIVE_PROMPT: Final = (
-    "You are given a story, which can be either a novel or a movie script, and a question. Answer the question as "
-    "concisely as you can, using a single phrase if possible.\n\n{demo}{context}\n\nQuestion: {question}"
-)
-_QA_PROMPT: Final = (
-    "You are given a story and a question. Answer the question as concisely as you can, using a single phrase if possible.\n\n"
-    "{demo}{context}\n\nQuestion: {question}"
-)
-_CHOICE_PROMPT: Final = (
-    "You are given a story and a question with multiple choices. Choose the best answer from the options provided. Only one of the "
-    "following options is correct, output the answer using one single letter (A, B, C, or D). Don't say anything else.\n\n"
-    "{demo}{context}\n\nQuestion: {question}\nOptions:\n{options}"
-)
+_NARRATIVE_PROMPT: Final = prompt_of("narrativeqa")
+_QA_PROMPT: Final = prompt_of("infbench_qa")
+_CHOICE_PROMPT: Final = prompt_of("infbench_mc")
 _TEXT_FIELD: Final = record(text=str)
 _NARRATIVE_SHAPE: Final = record(document=_TEXT_FIELD, question=_TEXT_FIELD, answers=several(_TEXT_FIELD))
 _BOOK_FIELDS: Final[Json] = {"id": NotRequired[Any], "context": str, "input": str, "answer": str | TEXTS}
@@ -65,7 +64,7 @@ _CHOICE_SHAPE: Final = record(_has_its_answer, **_BOOK_FIELDS, options=Annotated
 
 
 @lru_cache(maxsize=1)
-def llama2(data: DataFiles) -> tokenizers.Tokenizer:
+def _llama2(data: DataFiles) -> tokenizers.Tokenizer:
     """Return Llama 2's tokenizer. Raises EvaluateError without its file."""
     text = data.text(LLAMA2)
     try:
@@ -75,7 +74,7 @@ def llama2(data: DataFiles) -> tokenizers.Tokenizer:
 
 
 def _tokens(data: DataFiles, text: str) -> int:
-    return len(llama2(data).encode(text).ids)
+    return len(_llama2(data).encode(text).ids)
 
 
 def _narrative(data: DataFiles, seed: int) -> Iterator[Json]:
@@ -131,7 +130,7 @@ def _with_others(rows: list[Json], seed: int) -> Iterator[tuple[Json, list[Json]
 
 def _samples(request: Request, items: Iterable[Json], prompt: str, prefix: str, budget: int) -> Iterator[Sample | None]:
     """Yield a question per item, its document cut to what the length leaves."""
-    counter = llama2(request.data)
+    counter = _llama2(request.data)
     remark_tokens = len(counter.encode(_OMITTED).ids)
     for item in items:
         fields = {key: value for key, value in item.items() if key in ("demo", "question", "options")}
@@ -150,9 +149,15 @@ def _samples(request: Request, items: Iterable[Json], prompt: str, prefix: str, 
         yield request.fitting(sample)
 
 
+def _rouge_l_f1(answer: str, references: Sequence[str]) -> float:
+    """Return the best ROUGE-L F1 over the references, with stemming (`rouge_score`)."""
+    scorer = required("rouge_score.rouge_scorer").RougeScorer(["rougeL"], use_stemmer=True)
+    return max(float(scorer.score(target=reference, prediction=answer)["rougeL"].fmeasure) for reference in references)
+
+
 def _score_choice(answer: str, sample: Sample) -> dict[str, float]:
     has_option = float(sample.references[1].lower() in answer.lower())
-    best = best_of_raw_and_parsed(exact_match, sample.completed(answer), sample.references)
+    best = better_of_raw_and_parsed(exact_match, sample.completed(answer), sample.references)
     return {"exact_match": max(has_option, best)}
 
 
@@ -211,7 +216,9 @@ def _story_task(name: str, prompt: str, prefix: str, budget: int, *files: str) -
         metric="exact_match" if is_choice else "rougeL_f1",
         samples=QUESTIONS,
         make=lambda request: _samples(request, read(request.data, request.seed), prompt, prefix, budget),
-        score=_score_choice if is_choice else helmet(rougeL_f1=rouge_l_f1, substring_exact_match=substring_exact_match),
+        score=_score_choice
+        if is_choice
+        else best_of(rougeL_f1=_rouge_l_f1, substring_exact_match=substring_exact_match),
         max_new_tokens=budget,
         files=(*files, LLAMA2),
         version=2,
@@ -230,7 +237,7 @@ TASKS: Final = (
             metric="rougeL_f1",
             samples=QUESTIONS,
             make=partial(_summaries, name=name, budget=budget),
-            score=lambda answer, sample: {"rougeL_f1": rouge_l_f1(answer, sample.references)},
+            score=lambda answer, sample: {"rougeL_f1": _rouge_l_f1(answer, sample.references)},
             max_new_tokens=budget,
             files=files,
         )

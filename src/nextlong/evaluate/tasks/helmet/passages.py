@@ -11,25 +11,29 @@ from __future__ import annotations
 import math
 import random
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
+from itertools import islice
 from statistics import fmean
 from typing import Annotated, Any, Final, NotRequired
 
 from annotated_types import Gt
 
 from nextlong.evaluate.data import NAME, TEXT, TEXTS, DataFiles, optional, record, several
-from nextlong.evaluate.scores import exact_match, helmet, ndcg, normalize_answer, parsed_ranking, substring_exact_match
-from nextlong.evaluate.task import Request, Sample, Task
+from nextlong.evaluate.task import Request, Sample, Task, prompt_of
 from nextlong.evaluate.tasks.helmet.published import (
     LENGTHS,
     QUESTIONS,
     SHOTS,
+    best_of,
+    exact_match,
+    normalize_answer,
     prompted,
     sampled_examples,
     sampled_questions,
     shuffled,
+    substring_exact_match,
 )
 from nextlong.evaluate.texts import sentences
 from nextlong.text import Json
@@ -45,10 +49,7 @@ _RAG_FIELDS: Final[Json] = {
     "depth": NotRequired[Any],
 }
 _RAG_PASSAGES: Final = dict(zip(LENGTHS, (50, 105, 220, 440, 1000), strict=True))
-_RAG_PROMPT: Final = (
-    "Use the given documents to write a concise and short answer to the question. Write your answer in the following format:\n"
-    "Answer: [answer]\n\n{demos}{context}\n\nQuestion: {question}"
-)
+_RAG_PROMPT: Final = prompt_of("helmet_rag")
 
 
 @dataclass(frozen=True)
@@ -115,12 +116,7 @@ _RANKED_SHAPE: Final = record(
     qid=NAME, query=TEXT, ctxs=several(record(id=NAME, text=str, label=int, title=NotRequired[str]))
 )
 _RANKED_PASSAGES: Final = dict(zip(LENGTHS, (50, 130, 285, 600, 1000), strict=True))
-_RANK_PROMPT: Final = (
-    "You are provided with a list of documents, each indicated by their ID. Rank each document based on their relevance to "
-    "the question in descending order from most relelvant to least relevant texts. Include all documents in the rankings. "
-    "Write your answer using the unique IDs, with the following format:\nRanking: ID3 > ID1 > ID2\n\n"
-    "{demos}{context}\n\nQuery: {question}"
-)
+_RANK_PROMPT: Final = prompt_of("helmet_rerank")
 
 
 def _ranked_file(passages: int) -> str:
@@ -168,8 +164,20 @@ def _ranking(row: Json) -> str:
 
 
 def _score_ranking(answer: str, sample: Sample) -> dict[str, float]:
-    relevance = {name: int(label) for name, label in sample.details["judged"].items()}
-    return {"NDCG@10": ndcg(parsed_ranking(sample.completed(answer)), relevance, at=10)}
+    """Return NDCG@10 as trec_eval's ndcg_cut: gain = relevance, discount = log2(rank + 1), ideal over all judged.
+
+    The ranking is the longest `3 > 1 > 2` of the answer, each id once; brackets, colons and `ID` are ignored.
+    """
+    cleaned = re.sub(r"[\[\]:]", "", sample.completed(answer)).lower().replace("id", "")
+    longest = max((match[0] for match in re.finditer(r"(\d+)(?:\s*>\s*(\d+))*", cleaned)), key=len, default="")
+    ranking = dict.fromkeys(part.strip() for part in longest.split(">") if part.strip().isdigit())
+    relevance = {name: max(int(label), 0) for name, label in sample.details["judged"].items()}
+
+    def gain(labels: Iterable[int]) -> float:
+        return sum(label / math.log2(rank + 1) for rank, label in enumerate(islice(labels, 10), start=1))
+
+    ideal = gain(sorted(relevance.values(), reverse=True))
+    return {"NDCG@10": gain(relevance.get(name, 0) for name in ranking) / ideal if ideal else 0.0}
 
 
 # Cite: answers whose claims name passages, [3][7], from up to 700 of them.
@@ -304,7 +312,7 @@ TASKS: Final = (
             metric="substring_exact_match",
             samples=QUESTIONS * files.depths,
             make=partial(_rag_samples, files=files),
-            score=helmet(substring_exact_match=substring_exact_match, exact_match=exact_match),
+            score=best_of(substring_exact_match=substring_exact_match, exact_match=exact_match),
             max_new_tokens=20,
             files=(files.path(),),
             files_at={length: (files.path(length),) for length in LENGTHS},

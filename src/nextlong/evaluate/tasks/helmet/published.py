@@ -1,24 +1,30 @@
-"""Published: what HELMET's tasks share: prompts cut to the length, and the questions and examples sampled from its data files.
+"""Published: what HELMET's tasks share: sampled questions and examples, prompts cut to the length, and scores.
 
 Sampling is HELMET's: questions by Python's `random` with the seed, examples by a hash of the question, as `datasets.shuffle` does.
+So are the scores, between 0 and 1, after DrQA and DensePhrases (utils.py of princeton-nlp/HELMET).
 """
 
 from __future__ import annotations
 
 import hashlib
 import random
-from collections.abc import Sequence
-from typing import Any, Final, TypeVar
+import re
+import string
+from collections.abc import Callable, Sequence
+from typing import Final, TypeVar
 
 import numpy as np
 
-from nextlong.evaluate.task import Request, Sample
+from nextlong.evaluate.task import Request, Sample, Scorer
 from nextlong.text import Json
 
 SHOTS: Final = 2
 QUESTIONS: Final = 100
 LENGTHS: Final = (8192, 16_384, 32_768, 65_536, 131_072)
 _T = TypeVar("_T")
+_Metric = Callable[[str, Sequence[str]], float]
+_ARTICLES: Final = re.compile(r"\b(a|an|the)\b")
+_PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
 
 
 def fitted(
@@ -65,7 +71,7 @@ def sampled_examples(rows: Sequence[Json], key: str, question: str, excluded: se
     """Return two examples for a question, always the same ones, of other keys than `excluded`."""
     kept = [row for row in rows if str(row[key]) not in excluded]
     seed = int(hashlib.sha256(question.encode("utf-8")).hexdigest(), 16) % 2**31
-    first: dict[Any, Json] = {}
+    first: dict[str | int, Json] = {}
     for number in np.random.default_rng(seed).permutation(len(kept)).tolist():
         first.setdefault(kept[number][key], kept[number])
         if len(first) == SHOTS:
@@ -76,3 +82,44 @@ def sampled_examples(rows: Sequence[Json], key: str, question: str, excluded: se
 def shuffled(rows: Sequence[_T], *, seed: int) -> list[_T]:
     """Return records in the order of `datasets.shuffle(seed)`."""
     return [rows[number] for number in np.random.default_rng(seed).permutation(len(rows)).tolist()]
+
+
+def normalize_answer(text: str) -> str:
+    """Lower-case, drop ASCII punctuation and articles, and join words by single spaces."""
+    return " ".join(_ARTICLES.sub(" ", text.lower().translate(_PUNCTUATION)).split())
+
+
+def exact_match(answer: str, references: Sequence[str]) -> float:
+    """Return 1 if the answer equals a reference, both normalised."""
+    return float(normalize_answer(answer) in {normalize_answer(reference) for reference in references})
+
+
+def substring_exact_match(answer: str, references: Sequence[str]) -> float:
+    """Return 1 if the answer contains a reference, both normalised (SubEM)."""
+    normalised = normalize_answer(answer)
+    return float(any(normalize_answer(reference) in normalised for reference in references))
+
+
+def parsed_answer(answer: str, prefix: str = "Answer:") -> str | None:
+    """Return the rest of the line behind `prefix`, else the first line; None for an answer without any."""
+    for pattern in (rf"(?:{prefix})(.*)(?:\n|$)", r"(?:^)(.*)(?:\n|$)"):
+        match = re.search(pattern, answer, flags=re.IGNORECASE)
+        if match is not None:
+            return re.sub(f"^{re.escape(prefix)}", "", match[1].strip(), flags=re.IGNORECASE).strip()
+    return None
+
+
+def better_of_raw_and_parsed(
+    metric: _Metric, answer: str, references: Sequence[str], *, prefix: str = "Answer:"
+) -> float:
+    """Return the better score of the answer as it is and as parsed, `default_post_process` of HELMET."""
+    parsed = parsed_answer(answer, prefix)
+    return max(metric(answer, references), 0.0 if parsed is None else metric(parsed, references))
+
+
+def best_of(prefix: str = "Answer:", **metrics: _Metric) -> Scorer:
+    """Return HELMET's scorer: of the answer behind its prefix, raw or parsed, whichever is better; by the names of the scores."""
+    return lambda answer, sample: {
+        name: better_of_raw_and_parsed(metric, sample.completed(answer), sample.references, prefix=prefix)
+        for name, metric in metrics.items()
+    }

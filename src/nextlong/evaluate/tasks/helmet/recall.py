@@ -15,20 +15,24 @@ from functools import partial
 from typing import Any, Final, NotRequired
 
 from nextlong.evaluate.data import NAME, TEXT, record
-from nextlong.evaluate.scores import helmet, string_match_all, substring_exact_match
-from nextlong.evaluate.task import Request, Sample, Task
+from nextlong.evaluate.task import Request, Sample, Task, prompt_of
 from nextlong.evaluate.tasks import ruler
-from nextlong.evaluate.tasks.helmet.published import LENGTHS, QUESTIONS, SHOTS, fitted, shuffled
+from nextlong.evaluate.tasks.helmet.published import (
+    LENGTHS,
+    QUESTIONS,
+    SHOTS,
+    best_of,
+    fitted,
+    shuffled,
+    substring_exact_match,
+)
 from nextlong.text import Json
 
 _KEYS_AT: Final = dict(zip(LENGTHS, (105, 220, 440, 900, 1800), strict=True))
 _LEAST_KEYS: Final = 4
 _DEPTHS: Final = 6
 _BUDGET: Final = 100
-_PROMPT: Final = (
-    "{context}\n\nExtract the value corresponding to the specified key in the JSON object below.\n\n"
-    "{demos}Key: {question}"
-)
+_PROMPT: Final = prompt_of("helmet_json_kv")
 _PREFIX: Final = "\nCorresponding value:"
 _SHAPE: Final = record(context=TEXT, question=TEXT, answer=NAME, demos=list[tuple[str, str]], depth=NotRequired[Any])
 
@@ -112,7 +116,7 @@ def _ruler_samples(request: Request, task: Task, *, budget: int) -> Iterator[Sam
 
 
 def _score_share(answer: str, sample: Sample) -> dict[str, float]:
-    return {"ruler_recall": string_match_all(sample.completed(answer), sample.references)}
+    return {"ruler_recall": ruler.string_match_all(sample.completed(answer), sample.references)}
 
 
 def _helmet_ruler(task: Task) -> Task:
@@ -124,7 +128,7 @@ def _helmet_ruler(task: Task) -> Task:
         category="HELMET-RULER",
         metric="substring_exact_match" if is_question else "ruler_recall",
         make=partial(_ruler_samples, task=task, budget=budget),
-        score=helmet(substring_exact_match=substring_exact_match) if is_question else _score_share,
+        score=best_of(substring_exact_match=substring_exact_match) if is_question else _score_share,
         samples=100,
         max_new_tokens=budget,
     )
@@ -139,7 +143,7 @@ TASKS: Final = (
         metric="substring_exact_match",
         samples=QUESTIONS,
         make=_json_kv,
-        score=helmet("corresponding value:", substring_exact_match=substring_exact_match),
+        score=best_of("corresponding value:", substring_exact_match=substring_exact_match),
         max_new_tokens=_BUDGET,
         version=2,
         optional=lambda length: (_file(length),),

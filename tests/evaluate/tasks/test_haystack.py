@@ -7,7 +7,8 @@ from evaluation_data import word_tokenizer, write
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.task import Request, TextTokenizer, all_tasks
-from nextlong.evaluate.tasks.needle import HAYSTACK, haystack_text, samples
+from nextlong.evaluate.tasks.haystack import samples
+from nextlong.evaluate.texts import HAYSTACK, haystack_text
 
 NEEDLE = "The best thing to do in San Francisco is eat a sandwich and sit in Dolores Park on a sunny day."
 

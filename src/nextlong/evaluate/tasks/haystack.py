@@ -1,0 +1,347 @@
+"""Something hidden in a long text, the user's haystack, which is repeated where it is too short.
+
+Needle: one sentence at many depths; the answer must hold its words (paper App. A). Needle and question are those of Kamradt's
+test (github.com/gkamradt/LLMTest_NeedleInAHaystack), without a judge (docs/evaluate/needle.md).
+
+NoLiMa: a needle that shares no word with its question, so that it is found by its meaning (Modarressi et al. 2025, arXiv
+2502.05167). Suite `nolima` reads the published needles and books from the user's folder: their licence allows noncommercial
+research only. Suite `nolima-own` has needles of ours in the same form, in any haystack.
+
+BABILong: facts of a small world, and a question about them (Kuratov et al. 2024, arXiv 2406.10149): tasks qa1 to qa5 of bAbI
+(Weston et al. 2015), whose worlds are made anew here with bAbI's words, so that no model has seen them; the facts stand in their
+order between sentences of the haystack. Prompts, the 20 tokens of an answer and the grader are those of booydar/babilong at
+7a6efee. What differs: docs/evaluate/generated.md.
+"""
+
+from __future__ import annotations
+
+import random
+import re
+from bisect import bisect_right
+from collections.abc import Callable, Iterator
+from functools import partial
+from itertools import pairwise, product, zip_longest
+from typing import Annotated, Any, Final, NamedTuple, NotRequired
+
+import numpy as np
+from annotated_types import Len
+
+from nextlong.evaluate.data import TEXT, DataFiles, record
+from nextlong.evaluate.task import Request, Sample, Task, prompt_of
+from nextlong.evaluate.texts import HAYSTACK, Haystacks, haystack_text
+
+_NEEDLE: Final = " The best thing to do in San Francisco is eat a sandwich and sit in Dolores Park on a sunny day."
+_FACTS: Final = ("eat a sandwich", "Dolores Park")
+_PROMPT: Final = prompt_of("needle")
+_PREFIX: Final = "\n\nAnswer: The best thing to do in San Francisco is"
+_BUDGET: Final = 32
+
+
+def samples(request: Request, depths: int = 11) -> Iterator[Sample | None]:
+    """Yield one sample per depth, from the head of the text (0) to its end (100); fewer samples are spread over the depths.
+
+    Rounds beyond the first read on in the text.
+    """
+    room = request.room - _BUDGET - request.tokenizer.count(_PROMPT.format(context=_NEEDLE) + _PREFIX) - 2
+    if room < 1:
+        raise request.too_short("needle")
+    count = request.samples or depths
+    places = np.linspace(0, 100, min(count, depths)) if count != 1 else np.array([50.0])
+    haystacks = Haystacks(request, haystack_text(request.data), room, rounds=-(-count // depths))
+    before, behind = _PROMPT.split("{context}")
+    for number in range(count):
+        depth = float(places[number % depths])
+        haystack = haystacks.of_round(number // depths)
+        # The nearest end of a sentence at or before the depth; the ends of the text are ends too.
+        ends = [0, *(match.end() for match in re.finditer(r"[.!?](?=\s)", haystack))]
+        near = int(len(haystack) * depth / 100)
+        place = len(haystack) if near >= len(haystack) else ends[bisect_right(ends, near) - 1]
+        prompt = _PROMPT.format(context=haystack[:place] + _NEEDLE + haystack[place:])
+        details = {"depth": depth, "chars_before": len(before), "chars_behind": len(behind + _PREFIX)}
+        yield request.fitting(Sample(prompt, _FACTS, _BUDGET, _PREFIX, details=details))
+
+
+def _found(answer: str, sample: Sample) -> dict[str, float]:
+    is_found = [fact.lower() in answer.lower() for fact in sample.references]
+    return {"found": float(all(is_found)), "found_share": sum(is_found) / len(is_found)}
+
+
+_NEEDLES: Final = "nolima/needle_set.json"
+_BOOKS: Final = tuple(f"nolima/rand_shuffle/rand_book_{number}.txt" for number in range(1, 6))
+_DEPTHS: Final = 26
+_LATENT_BUDGET: Final = 192
+_TEMPLATE: Final = prompt_of("nolima_own")
+_NAMES: Final = ("Amara", "Bastian", "Celeste", "Dmitri", "Elowen", "Farouk", "Greta", "Hiroshi", "Ingrid", "Joaquin")
+# A needle, and what it takes to know: each question names only what the needle implies.
+_OWN: Final = (
+    ("{CHAR} has a flat above the square in front of the Sagrada Família.", "Which character lives in Spain?"),
+    ("From the bedroom of {CHAR} one hears the bell of Big Ben.", "Which character lives in England?"),
+    ("The balcony of {CHAR} looks onto the Brandenburg Gate.", "Which character lives in Germany?"),
+    ("In fact, {CHAR} rents a room beside the Colosseum.", "Which character lives in Italy?"),
+    (
+        "Every morning {CHAR} jogs around the foot of the Eiffel Tower before breakfast.",
+        "Which character lives in France?",
+    ),
+    ("The house of {CHAR} stands two streets from the Taj Mahal.", "Which character lives in India?"),
+    ("{CHAR} cannot drink milk without falling ill.", "Which character should not be offered ice cream?"),
+    ("Since a fall from a horse {CHAR} uses a wheelchair.", "Which character cannot climb the stairs of a tower?"),
+    ("{CHAR} has eaten no meat since childhood.", "Which character would refuse a beef stew?"),
+    ("For thirty years {CHAR} has repaired violins.", "Which character knows most about musical instruments?"),
+)
+_SHAPE: Final = record(
+    id=TEXT,
+    needle=TEXT,
+    questions=Annotated[dict[str, str], Len(1)],
+    tests=Annotated[dict[str, dict[str, Any]], Len(1)],
+    character_set=NotRequired[list[str]],
+    task_template=NotRequired[str],
+)
+
+
+class _LatentNeedle(NamedTuple):
+    """A needle with {CHAR} for a name, its question, the template of its prompt, and the names, or else the right answers."""
+
+    text: str
+    question: str
+    template: str
+    names: tuple[str, ...]
+    answers: tuple[str, ...] = ()
+
+
+def _published(data: DataFiles) -> Iterator[_LatentNeedle]:
+    for row in data.json_lines(_NEEDLES, _SHAPE):
+        for question, test in product(row["questions"].values(), row["tests"].values()):
+            text = row["needle"]
+            for number, argument in enumerate(test.get("input_args", ()), start=1):
+                text, question = (one.replace(f"{{{number}}}", argument) for one in (text, question))
+            names, answers = tuple(row.get("character_set", ())), tuple(test.get("gold_answers") or ())
+            yield _LatentNeedle(text, question, row.get("task_template", _TEMPLATE), names, answers)
+
+
+def _latent_samples(request: Request, source: str) -> Iterator[Sample | None]:
+    """Yield every needle at every depth of every text, in random order, so that the first N are a fair part of them."""
+    if source == "published":
+        needles = list(_published(request.data))
+        texts = [request.data.text(book) for book in _BOOKS]
+    else:
+        needles = [_LatentNeedle(text, question, _TEMPLATE, _NAMES) for text, question in _OWN]
+        texts = [haystack_text(request.data)]
+    around = max(request.tokenizer.count(one.template + one.question + one.text) for one in needles)
+    room = request.room - _LATENT_BUDGET - around - 8
+    if room < 64:
+        raise request.too_short("nolima")
+    draw = random.Random(request.seed)
+    haystacks = [Haystacks(request, text, room, rounds=1).of_round(0) for text in texts]
+    placements = list(product(range(len(texts)), needles, np.linspace(0, 100, _DEPTHS).tolist()))
+    draw.shuffle(placements)
+    for number, needle, depth in placements:
+        name = draw.choice(needle.names) if needle.names else ""
+        haystack, sentence = haystacks[number], needle.text.replace("{CHAR}", name)
+        # Behind the line end that is nearest to the depth: a sentence's where there are no lines.
+        ends = [match.end() for match in re.finditer(r"\n" if "\n" in haystack else r"[.!?]\s", haystack)]
+        near = int(len(haystack) * (depth / 100))
+        _, place = min((abs(end - near), end) for end in (0, *ends, len(haystack)))
+        text = f"{haystack[:place].rstrip()} {sentence}\n{haystack[place:]}".lstrip()
+        # The text last, and not by `format`: it may hold braces.
+        question = needle.question.replace("{CHAR}", name)
+        prompt = needle.template.replace("{question}", question).replace("{haystack}", text)
+        references = (name,) if name else needle.answers
+        details = {"depth": round(depth, 1), "question": needle.question}
+        yield request.fitting(Sample(prompt, references, _LATENT_BUDGET, details=details))
+
+
+def _contains(answer: str, sample: Sample) -> dict[str, float]:
+    """Return 1 if the answer contains a right answer, letter for letter."""
+    return {"contains": float(any(reference in answer for reference in sample.references))}
+
+
+# BABILong's worlds.
+
+_WORLD_BUDGET: Final = 20
+_LEAST_TOKENS: Final = 256  # tokens of haystack, so that the facts of a world are hidden in something
+_PEOPLE: Final = ("Daniel", "John", "Mary", "Sandra")
+_GIVERS: Final = ("Bill", "Fred", "Jeff", "Mary")
+_PLACES: Final = ("bathroom", "bedroom", "garden", "hallway", "kitchen", "office")
+_ITEMS: Final = ("apple", "football", "milk")
+_MOVES: Final = ("went to the", "moved to the", "journeyed to the", "travelled to the", "went back to the")
+_TAKES: Final = ("got the {} there", "grabbed the {} there", "took the {} there", "picked up the {} there")
+_DROPS: Final = ("dropped the {}", "discarded the {}", "left the {} there", "put down the {}")
+_GIVES: Final = ("gave the {} to", "handed the {} to", "passed the {} to")
+_Story = tuple[list[str], str, str]  # facts in their order, question, answer
+
+
+def _moves(draw: random.Random, steps: int) -> tuple[list[str], dict[str, str], dict[str, list[str]]]:
+    """Return facts of people who walk about with things, where each person is, and where each thing has been."""
+    facts: list[str] = []
+    at: dict[str, str] = {}
+    held: dict[str, str] = {}
+    been: dict[str, list[str]] = {}
+    for _ in range(steps):
+        who = draw.choice(_PEOPLE)
+        mine, free = [one for one in held if held[one] == who], [one for one in _ITEMS if one not in held]
+        here = [one for one in free if who in at and been.get(one, [at[who]])[-1] == at[who]]
+        act = draw.random()
+        if here and act < 0.3:
+            thing = draw.choice(here)
+            held[thing] = who
+            been.setdefault(thing, [at[who]])
+            facts.append(f"{who} {draw.choice(_TAKES).format(thing)}.")
+        elif mine and act < 0.4:
+            held.pop(thing := draw.choice(mine))
+            facts.append(f"{who} {draw.choice(_DROPS).format(thing)}.")
+        else:
+            at[who] = draw.choice([place for place in _PLACES if place != at.get(who)])
+            for thing in mine:
+                been[thing].append(at[who])
+            facts.append(f"{who} {draw.choice(_MOVES)} {at[who]}.")
+    return facts, at, been
+
+
+def _qa1(draw: random.Random) -> _Story:
+    """Where a person is."""
+    facts: list[str] = []
+    at: dict[str, str] = {}
+    for _ in range(2 * draw.randint(1, 5)):
+        who = draw.choice(_PEOPLE)
+        at[who] = draw.choice(_PLACES)
+        facts.append(f"{who} {draw.choice(_MOVES)} {at[who]}.")
+    who = draw.choice(sorted(at))
+    return facts, f"Where is {who}?", at[who]
+
+
+def _qa2(draw: random.Random) -> _Story:
+    """Where a thing is that somebody carried."""
+    while True:
+        facts, _, been = _moves(draw, draw.randint(6, 20))
+        if been:
+            thing = draw.choice(sorted(been))
+            return facts, f"Where is the {thing}?", been[thing][-1]
+
+
+def _qa3(draw: random.Random) -> _Story:
+    """Where a thing was before it was somewhere."""
+    while True:
+        facts, _, been = _moves(draw, draw.randint(10, 40))
+        # A place where the thing came once only, so that there is one answer.
+        asked = [
+            (thing, n)
+            for thing in sorted(been)
+            for n in range(1, len(been[thing]))
+            if been[thing].count(been[thing][n]) == 1
+        ]
+        if asked:
+            thing, number = draw.choice(asked)
+            return facts, f"Where was the {thing} before the {been[thing][number]}?", been[thing][number - 1]
+
+
+def _qa4(draw: random.Random) -> _Story:
+    """What lies on which side of a place."""
+    first, middle, last = draw.sample(_PLACES, 3)
+    side, other = draw.choice([("east", "west"), ("west", "east"), ("north", "south"), ("south", "north")])
+    facts = [f"The {first} is {side} of the {middle}.", f"The {last} is {other} of the {middle}."]
+    draw.shuffle(facts)
+    if draw.random() < 0.5:
+        return facts, f"What is {side} of the {middle}?", first
+    return facts, f"What is the {middle} {side} of?", last
+
+
+def _qa5(draw: random.Random) -> _Story:
+    """Who gave what to whom."""
+    facts: list[str] = []
+    gifts: list[tuple[str, str, str]] = []
+    for _ in range(draw.randint(3, 12)):
+        who = draw.choice(_GIVERS)
+        facts.append(f"{who} {draw.choice(_MOVES)} {draw.choice(_PLACES)}.")
+        if draw.random() < 0.5:
+            thing, to = draw.choice(_ITEMS), draw.choice([name for name in _GIVERS if name != who])
+            gifts.append((who, thing, to))
+            facts += [f"{who} {draw.choice(_TAKES).format(thing)}.", f"{who} {draw.choice(_GIVES).format(thing)} {to}."]
+    if not gifts:
+        return _qa5(draw)
+    # The last gift of its thing, and between its two people: the question then has one answer.
+    who, thing, to = gifts[-1]
+    questions = [f"Who gave the {thing} to {to}?", f"Who did {who} give the {thing} to?", f"Who gave the {thing}?"]
+    questions += [f"What did {who} give to {to}?", f"Who received the {thing}?"]
+    return facts, *draw.choice(list(zip(questions, (who, to, who, thing, to), strict=True)))
+
+
+_NAMED: Final = tuple(one.lower() for one in (*_GIVERS, *_ITEMS))
+# Each task's world, with the labels of its answers.
+_WORLDS: Final[dict[str, tuple[Callable[[random.Random], _Story], tuple[str, ...]]]] = {
+    **{f"qa{number}": (make, _PLACES) for number, make in enumerate((_qa1, _qa2, _qa3, _qa4), start=1)},
+    "qa5": (_qa5, _NAMED),
+}
+
+
+def _world_samples(request: Request, name: str) -> Iterator[Sample | None]:
+    """Yield questions whose facts stand at random places, in their order, between the sentences of the haystack."""
+    make, template = _WORLDS[name][0], prompt_of(f"babilong_{name}")
+    draw = random.Random(f"{request.seed} {name}")
+    room = request.room - _WORLD_BUDGET - request.tokenizer.count(template)
+    if room < _LEAST_TOKENS:
+        raise request.too_short(f"babilong_{name}")
+    haystack = Haystacks(request, haystack_text(request.data), room, rounds=1).of_round(0)
+    sentences = re.split(r"(?<=[.!?])\s+", haystack)
+    while True:
+        facts, question, answer = make(draw)
+        first = draw.randrange(len(sentences))
+        around = [*sentences[first:], *sentences[:first]]
+        sample = None
+        while around and (sample is None or not request.fits(sample)):
+            # As much is taken away as the facts take, then a little more where that was not enough.
+            del around[len(around) - max(1, 2 * len(facts) if sample is None else len(around) // 50) :]
+            places = sorted(draw.randrange(len(around) + 1) for _ in facts)
+            parts = [around[start:end] for start, end in pairwise([0, *places, len(around)])]
+            lines = [line for part, fact in zip_longest(parts, facts) for line in (*part, *([fact] if fact else []))]
+            prompt = template.format(context=" ".join(lines).strip(), question=question)
+            sample = Sample(prompt, (answer,), _WORLD_BUDGET, details={"question": question, "facts": len(facts)})
+        yield sample and request.fitting(sample)
+
+
+def _name_label(answer: str, sample: Sample, labels: tuple[str, ...]) -> dict[str, float]:
+    """Return 1 if the answer's first sentence names the right label, and no other that the question does not name."""
+    question, said = str(sample.details["question"]).lower(), answer.lower().split(".")[0]
+    for end in ("<context>", "<example>"):
+        said = said.split(end)[0]
+    named = {label for label in labels if label in said and label not in question}
+    return {"accuracy": float(named == {sample.references[0].lower()})}
+
+
+_latent = partial(Task, metric="contains", score=_contains, max_new_tokens=_LATENT_BUDGET)
+_kamradt = partial(Task, metric="found", score=_found, max_new_tokens=_BUDGET, files=(HAYSTACK,))
+TASKS: Final = (
+    _kamradt(name="needle", suite="needle", category="Needle", make=samples, samples=11),
+    _kamradt(
+        name="needle_35", suite="needle-35", category="Needle, 35 depths", make=partial(samples, depths=35), samples=35
+    ),
+    _latent(
+        name="nolima",
+        suite="nolima",
+        category="NoLiMa",
+        make=partial(_latent_samples, source="published"),
+        samples=7540,
+        files=(_NEEDLES, *_BOOKS),
+    ),
+    _latent(
+        name="nolima_own",
+        suite="nolima-own",
+        category="NoLiMa's form, own needles",
+        make=partial(_latent_samples, source="own"),
+        samples=_DEPTHS * len(_OWN),
+        files=(HAYSTACK,),
+    ),
+    *(
+        Task(
+            name=f"babilong_{name}",
+            suite="babilong",
+            category="BABILong",
+            metric="accuracy",
+            samples=100,
+            make=partial(_world_samples, name=name),
+            score=partial(_name_label, labels=labels),
+            max_new_tokens=_WORLD_BUDGET,
+            files=(HAYSTACK,),
+        )
+        for name, (_, labels) in _WORLDS.items()
+    ),
+)

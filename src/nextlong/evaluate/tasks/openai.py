@@ -1,0 +1,243 @@
+"""MRCR and GraphWalks, two tasks that OpenAI published (April 2025, MIT).
+
+MRCR: a conversation in which the same is asked for 2, 4 or 8 times; the model must give back one of the answers (Vodrahalli et
+al. 2024, arXiv 2409.12640). Suite `mrcr` reads OpenAI's conversations from the user's folder: those whose tokens lie in
+(length / 2, length]. Suite `mrcr-mined` makes conversations of the same form from a run of nextlong (`--run`): the needles are
+passages of one document, and what stands between them are their mined hard negatives, so that it is known how alike they are.
+Grader: the published one; 0 unless the answer begins with the random string, else the ratio of `difflib.SequenceMatcher`.
+
+GraphWalks: a breadth-first search, or a node's parents, in a directed graph that fills the context. Suite `graphwalks` makes
+graphs of any length in OpenAI's form: nodes are the first ten hex digits of MD5(0, 1, …), each with four edges to nodes drawn at
+random. A BFS question is only asked where nodes that are reached again change nothing, so that it has one answer however it is
+read. Suite `graphwalks-openai` reads the published questions whose tokens lie in (length / 2, length]. Score: F1 over the set of
+nodes in the last line; docs/evaluate/generated.md says where the published grader is not followed.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import random
+import re
+import string
+from collections.abc import Iterable, Iterator, Sequence
+from difflib import SequenceMatcher
+from functools import partial
+from itertools import chain
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from nextlong.errors import EvaluateError
+from nextlong.evaluate.data import TEXT, record
+from nextlong.evaluate.task import Request, Sample, Task, prompt_of
+
+if TYPE_CHECKING:
+    from nextlong.runs.run import Sequence as RunSequence
+
+_BUDGET: Final = 1024  # 64 nodes of ten hex digits take about 600 tokens
+_NEEDLES: Final = (2, 4, 8)
+_SUBJECT_WORDS: Final = 12
+_LEAST_CHARS: Final = 100  # of a needle: a heading alone is given back without a look at the others
+_MISSES: Final = 64  # distractors too long for what is left, after which the conversation is full
+_ORDINALS: Final = {1: "1st", 2: "2nd", 3: "3rd"}
+_MRCR_SHAPE: Final = record(
+    prompt=TEXT, answer=TEXT, random_string_to_prepend=TEXT
+)  # the prompt is a conversation, as JSON
+
+
+def _mrcr_files(needles: int) -> tuple[str, ...]:
+    return tuple(f"mrcr/{needles}needle/{needles}needle_{part}.parquet" for part in (0, 1))
+
+
+def _mrcr_samples(request: Request, needles: int) -> Iterator[Sample | None]:
+    """Yield OpenAI's conversations, in the order of the files."""
+    for row in (row for file in _mrcr_files(needles) for row in request.data.json_lines(file, _MRCR_SHAPE)):
+        turns = tuple((str(turn["role"]), str(turn["content"])) for turn in json.loads(row["prompt"]))
+        sample = _conversation(request, turns, row["answer"], row["random_string_to_prepend"])
+        if request.is_in_band(sample):
+            yield request.fitting(sample)
+
+
+def _conversation(request: Request, turns: Sequence[tuple[str, str]], answer: str, mark: str) -> Sample:
+    prompt = "\n\n".join(f"{role.capitalize()}: {content}" for role, content in turns)
+    budget = request.tokenizer.count(answer) + 16
+    return Sample(prompt + "\n\nAssistant:", (answer,), budget, details={"mark": mark}, turns=tuple(turns))
+
+
+class _Passage(NamedTuple):
+    """A chunk of a run's sequence: its text, what it is about, and the number of the meta-chunk that it belongs to."""
+
+    role: str
+    group: int
+    text: str
+    subject: str
+
+
+def _mined_samples(request: Request, needles: int) -> Iterator[Sample | None]:
+    """Yield a conversation for each sequence of a run with so many meta-chunks, in a drawn order."""
+    from nextlong.runs import run as opened
+
+    assert request.run is not None, "it is asked for before a model is loaded"
+    run = opened.Run(request.run)
+    draw = random.Random(f"{request.seed} {needles}")
+    numbers = list(range(len(run)))
+    draw.shuffle(numbers)
+    found = False
+    for place, number in enumerate(numbers):
+        own = list(_passages(run.sequence(number)))
+        metas = [one for one in own if one.role == "meta" and len(one.text) >= _LEAST_CHARS][:needles]
+        if len(metas) == needles:
+            found = True
+            others = (one for rest in numbers[place + 1 :] + numbers[:place] for one in _passages(run.sequence(rest)))
+            yield _mined_conversation(
+                request, metas, chain((one for one in own if one.role == "negative"), others), draw
+            )
+    if not found:
+        raise EvaluateError(
+            f"mrcr_mined_{needles}: no sequence of {request.run} has {needles} meta-chunks of {_LEAST_CHARS} characters; "
+            "leave the task out"
+        )
+
+
+def _passages(sequence: RunSequence) -> Iterator[_Passage]:
+    """Yield the chunks of a sequence; those of its document are all about the document's first line."""
+    title = ""
+    for span, text in zip(sequence.spans, sequence.texts, strict=True):
+        if span.role in ("meta", "negative") and text.strip():
+            subject = " ".join(text.strip().splitlines()[0].split()[:_SUBJECT_WORDS]).rstrip(".,;: ")
+            title = title or (subject if span.role == "meta" else "")
+            yield _Passage(span.role, span.group, text.strip(), title if span.role == "meta" else subject)
+
+
+def _mined_conversation(
+    request: Request, metas: Sequence[_Passage], distractors: Iterable[_Passage], draw: random.Random
+) -> Sample | None:
+    # The random string shows that the question was read; without it an answer scores 0.
+    mark = "".join(draw.choices(string.ascii_letters + string.digits, k=10))
+    number = draw.randrange(len(metas))
+    subject, groups = metas[0].subject, [one.group for one in metas]
+    question = (
+        f"Prepend {mark} to the {_ORDINALS.get(number + 1, f'{number + 1}th')} (1 indexed) passage about {subject}. "
+        "Do not include any other text in your response."
+    )
+    count = request.tokenizer.count
+    budget = count(mark + metas[number].text) + 16
+    left = request.room - budget - count(question) - 64 - sum(_tokens(request, one) for one in metas)
+    behind: list[list[_Passage]] = [[one] for one in metas]
+    taken, misses = {one.text for one in metas}, 0
+    for one in distractors:
+        if one.text in taken or one.subject.lower() == subject.lower() or one.role != "negative":
+            continue
+        taken.add(one.text)
+        if (tokens := _tokens(request, one)) > left:
+            misses += 1
+            if misses > _MISSES:
+                break
+            continue
+        left -= tokens
+        # A hard negative stands behind its own needle; what fills the length beyond those stands anywhere.
+        behind[groups.index(one.group) if one.group in groups else draw.randrange(len(behind))].append(one)
+    passages = [one for part in behind for one in part]
+    asked = [(("user", f"Write a passage about {one.subject}."), ("assistant", one.text)) for one in passages]
+    turns = (*chain.from_iterable(asked), ("user", question))
+    return request.fitting(_conversation(request, turns, mark + metas[number].text, mark))
+
+
+def _tokens(request: Request, one: _Passage) -> int:
+    return request.tokenizer.count(f"User: Write a passage about {one.subject}.\n\nAssistant: {one.text}\n\n")
+
+
+def _mrcr_score(answer: str, sample: Sample) -> dict[str, float]:
+    """Return the likeness to the right answer; 0 where the answer does not begin with the random string."""
+    mark, (right,) = str(sample.details["mark"]), sample.references
+    if not answer.startswith(mark):
+        return {"sequence_match": 0.0}
+    return {"sequence_match": SequenceMatcher(None, answer.removeprefix(mark), right.removeprefix(mark)).ratio()}
+
+
+_GRAPH_FILES: Final = ("graphwalks/graphwalks_128k_and_shorter.parquet", "graphwalks/graphwalks_256k_to_1mil.parquet")
+_DEGREE: Final = 4
+_FEWEST_NODES: Final = 16
+_GRAPH_PROMPT: Final = prompt_of("graphwalks")
+_GRAPH_SHAPE: Final = record(prompt=TEXT, answer_nodes=list[str], problem_type=str)
+
+
+def _graph_samples(request: Request, kind: str) -> Iterator[Sample | None]:
+    """Yield questions over graphs that are as large as the length allows."""
+    draw = random.Random(f"{request.seed} {kind}")
+    size = 4 * _FEWEST_NODES
+    fixed = request.tokenizer.count(_GRAPH_PROMPT)
+    per_node = (request.tokenizer.count(_graph_question(kind, size, draw).prompt) - fixed) / size
+    size = int((request.room - _BUDGET - fixed) / per_node)
+    if size < _FEWEST_NODES:
+        raise request.too_short("graphwalks")
+    while True:
+        nodes, sample = size, None
+        while nodes >= _FEWEST_NODES and (sample is None or not request.fits(sample)):
+            sample = _graph_question(kind, nodes, draw)
+            nodes = int(nodes * 0.98)
+        yield sample and request.fitting(sample)
+
+
+def _graph_question(kind: str, size: int, draw: random.Random) -> Sample:
+    names = [hashlib.md5(str(number).encode(), usedforsecurity=False).hexdigest()[:10] for number in range(size)]
+    targets = [[draw.randrange(size) for _ in range(_DEGREE)] for _ in range(size)]
+    answer: set[int] = set()
+    while not answer:
+        start, depth = draw.randrange(size), draw.randint(1, 3)
+        if kind == "parents":
+            answer = {node for node in range(size) if start in targets[node]} - {start}
+            continue
+        # The nodes at a depth; none where a node of a smaller depth is reached again there, which the question leaves open.
+        seen, answer = {start}, {start}
+        for _ in range(depth):
+            answer = {other for node in answer for other in targets[node]}
+            answer = set() if answer & seen else answer
+            seen |= answer
+    operation = f"Perform a BFS from node {names[start]} with depth {depth}."
+    if kind == "parents":
+        depth, operation = 1, f"Find the parents of node {names[start]}."
+    edges = "\n".join(f"{names[node]} -> {names[other]}" for node in range(size) for other in targets[node])
+    prompt = _GRAPH_PROMPT.format(edges=edges, operation=operation)
+    return Sample(prompt, tuple(names[node] for node in sorted(answer)), _BUDGET, details={"depth": depth})
+
+
+def _published_graphs(request: Request, kind: str) -> Iterator[Sample | None]:
+    """Yield OpenAI's questions of one kind, in the order of the files."""
+    for row in (row for file in _GRAPH_FILES for row in request.data.json_lines(file, _GRAPH_SHAPE)):
+        if row["problem_type"].lower() == kind:
+            budget = request.tokenizer.count(", ".join(row["answer_nodes"])) + 32
+            sample = Sample(row["prompt"], tuple(row["answer_nodes"]), budget)
+            if request.is_in_band(sample):
+                yield request.fitting(sample)
+
+
+def _graph_score(answer: str, sample: Sample) -> dict[str, float]:
+    """Return the F1 of the nodes in the last line; 0 without one, 1 where the answer and the truth are both empty."""
+    found = re.search(r"Final Answer: ?\[(.*)\]", answer.split("\n")[-1])
+    if found is None:
+        return {"f1": 0.0, "exact_match": 0.0}
+    said, truth = {name.strip() for name in found[1].split(",") if name.strip()}, set(sample.references)
+    f1 = 2 * len(said & truth) / (len(said) + len(truth)) if said or truth else 1.0
+    return {"f1": f1, "exact_match": float(said == truth)}
+
+
+_mrcr = partial(Task, metric="sequence_match", samples=100, score=_mrcr_score, max_new_tokens=_BUDGET)
+_mined = partial(_mrcr, suite="mrcr-mined", category="MRCR, mined", reads="run")
+_walk = partial(Task, metric="f1", score=_graph_score, max_new_tokens=_BUDGET)
+_own = partial(_walk, suite="graphwalks", category="GraphWalks", samples=100)
+_openai = partial(_walk, suite="graphwalks-openai", category="GraphWalks, OpenAI's", samples=1150, files=_GRAPH_FILES)
+TASKS: Final = (
+    *(_own(name=f"graphwalks_{kind}", make=partial(_graph_samples, kind=kind)) for kind in ("bfs", "parents")),
+    *(_openai(name=f"graphwalks_openai_{k}", make=partial(_published_graphs, kind=k)) for k in ("bfs", "parents")),
+    *(
+        _mrcr(
+            name=f"mrcr_{n}",
+            suite="mrcr",
+            category="MRCR",
+            make=partial(_mrcr_samples, needles=n),
+            files=_mrcr_files(n),
+        )
+        for n in _NEEDLES
+    ),
+    *(_mined(name=f"mrcr_mined_{n}", make=partial(_mined_samples, needles=n)) for n in _NEEDLES),
+)
