@@ -40,15 +40,15 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
     """Run or resume a fine-tuning; return the folder of the finished model."""
     if importlib.util.find_spec("trl") is None:
         raise RecipeError("--engine trl needs trl; pip install 'nextlong[trl]'")
+    if recipe.data.chat is None or recipe.model.path is None:
+        raise RecipeError("--engine trl fine-tunes a model on conversations: set data.chat and model.path")
+    advice = "leave these at their defaults, or train with --engine nextlong"
+    check_supported(recipe, _KEYS, trainer="--engine trl", advice=advice)
     import torch
     from datasets import Dataset
     from torch.optim.lr_scheduler import LambdaLR
     from trl import SFTConfig, SFTTrainer
 
-    if recipe.data.chat is None or recipe.model.path is None:
-        raise RecipeError("--engine trl fine-tunes a model on conversations: set data.chat and model.path")
-    advice = "leave these at their defaults, or train with --engine nextlong"
-    check_supported(recipe, _KEYS, trainer="--engine trl", advice=advice)
     out, is_first = Path(recipe.out).expanduser(), os.environ.get("RANK", "0") == "0"
     with store.locked(out) if is_first else nullcontext():
         # The last checkpoint with the file that the trainer writes last.
