@@ -27,7 +27,7 @@ from nextlong.verify.run_files import StoredRun
 
 PLUGIN = """
 import json
-from nextlong.export.formats.base import Format, Snippet
+from nextlong.export.formats.base import Format, LoadingCode
 from nextlong.artifacts.results import ShardResult
 
 def write(out, blocks, options):
@@ -39,7 +39,7 @@ def write(out, blocks, options):
 
 FORMAT = Format(
     name="lines", layout="one list of ids a line", suffixes=(".lines",), write=write,
-    snippet=Snippet("import json\\nfrom pathlib import Path",
+    snippet=LoadingCode("import json\\nfrom pathlib import Path",
                     "[json.loads(line) for path in sorted(Path({place}).glob('*.lines')) for line in path.open()]",
                     "len(rows), len(rows[0])"),
 )

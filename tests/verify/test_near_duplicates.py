@@ -15,8 +15,8 @@ from nextlong.verify.run_files import StoredRun
 
 COPIES, WEIGHTS, NEAREST = (
     "near-duplicates among negatives",
-    "weights of runs counted again",
-    "negatives are the nearest free",
+    "word weights counted again",
+    "negatives are the nearest unused",
 )
 
 
@@ -102,14 +102,16 @@ def test_a_chunk_that_was_passed_over_without_cause(run):
     assert others
     far = next(chunk for chunk in range(100) if chunk not in row["chunk_id"])
     change_sequence(run, lambda row: row["chunk_id"].__setitem__(nearest, far))
-    assert any("is free and nearer to meta-chunk" in problem for problem in found(run, "search")[NEAREST])
+    assert any("is unused and nearer to meta-chunk" in problem for problem in found(run, "search")[NEAREST])
 
 
 @pytest.mark.parametrize("weight", [1, 512])
 def test_a_weight_that_was_altered(run, weight):
     (path,) = files(run, "weights", ".weights.npy")
     change_array(path, lambda weights: weights.__setitem__(7, weight))
-    assert found(run, "weights")[WEIGHTS] == [f"slot 7 has the weight {weight}, its runs stand in 0 documents: 1024"]
+    assert found(run, "weights")[WEIGHTS] == [
+        f"slot 7 has the weight {weight}, its word runs are in 0 documents, which gives 1024"
+    ]
 
 
 def test_a_document_that_was_not_counted(run):

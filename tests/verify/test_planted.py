@@ -99,17 +99,17 @@ def a_wrong_layout(row):
 
 
 IN_A_SEQUENCE = {
-    two_chunks_swapped: {"order and completeness", "spans tile the sequence"},
-    a_chunk_replaced: {"order and completeness"},
+    two_chunks_swapped: {"chunks complete and in order", "spans tile the sequence"},
+    a_chunk_replaced: {"chunks complete and in order"},
     a_chunk_twice: {"no chunk twice"},
     a_chunk_that_is_not_there: {"spans tile the sequence"},
-    a_wrong_role: {"order and completeness"},
+    a_wrong_role: {"chunks complete and in order"},
     a_wrong_score: {"scores are cosines"},
     a_shifted_border: {"separators, bos, eos", "spans tile the sequence"},
     a_token_less: {"spans tile the sequence"},
     a_wrong_key: {"sequence ids and keys"},
-    a_wrong_method: {"order and completeness"},
-    a_wrong_layout: {"order and completeness"},
+    a_wrong_method: {"chunks complete and in order"},
+    a_wrong_layout: {"chunks complete and in order"},
 }
 
 

@@ -32,8 +32,8 @@ from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, Encoder, kin
 from nextlong.retrieval.shortlist import embedded_rows
 from nextlong.text import Json
 
-BLOCK_CHUNKS: Final = 4096  # encoded at once: an encoder sorts them by length, or keeps several requests under way
-LENGTH_TOLERANCE: Final = 1e-2
+_BLOCK_CHUNKS: Final = 4096  # encoded at once: an encoder sorts them by length, or keeps several requests under way
+_LENGTH_TOLERANCE: Final = 1e-2
 _LEAST_TASKS: Final = 16  # of a small corpus cut into slices
 _AVERAGED_CHUNKS: Final = 32_768  # vectors held as float32 at a time: 32 MB at 256 dimensions
 _LEAST_LENGTH: Final = 1e-3  # of a mean; below it chunks point in opposite directions and half precision is noise
@@ -54,7 +54,7 @@ def embed_shard(
     """
     model = _loaded(encoder, fitted, None)
     rows = embedded_rows(chunks, shortlist)
-    blocks = encode_rows(model, documents, chunks, rows, encoder=encoder, at_once=BLOCK_CHUNKS)
+    blocks = _encode_rows(model, documents, chunks, rows, encoder=encoder, at_once=_BLOCK_CHUNKS)
     return _write_vectors(out, blocks, rows=rows, chunks=count_chunks(chunks), dimensions=model.dimensions)
 
 
@@ -91,7 +91,7 @@ def _loaded(encoder: recipe.Encoder, fitted: Path | None, execution: ExecutionRe
     return model
 
 
-def encode_rows(
+def _encode_rows(
     model: Encoder,
     documents: Path,
     chunks: Path,
@@ -126,7 +126,7 @@ def _first_wrong(vectors: NDArray[np.float32], *, shape: tuple[int, int]) -> tup
     if vectors.shape != shape:
         return 0, f"and those after it vectors of shape {vectors.shape}, not {shape}"
     lengths = np.linalg.norm(vectors, axis=1)
-    wrong = np.flatnonzero(~(np.abs(lengths - 1) < LENGTH_TOLERANCE))  # so that NaN is wrong
+    wrong = np.flatnonzero(~(np.abs(lengths - 1) < _LENGTH_TOLERANCE))  # so that NaN is wrong
     if not len(wrong):
         return None
     place = int(wrong[0])
@@ -159,7 +159,7 @@ def embed_slice(
     """Embed [first, last) of the rows of a shard that are embedded; writes `{out}.slice.npy`, float16."""
     model = _loaded(encoder, None, execution)
     rows = embedded_rows(chunks, shortlist)[first:last]
-    parts = encode_rows(model, documents, chunks, rows, encoder=encoder, at_once=execution.call_chunks)
+    parts = _encode_rows(model, documents, chunks, rows, encoder=encoder, at_once=execution.call_chunks)
     np.save(f"{out}.slice.npy", np.concatenate(list(parts)))
     return EmbedResult(chunks=len(rows), dimensions=model.dimensions)
 

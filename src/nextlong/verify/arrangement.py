@@ -88,7 +88,7 @@ def check_rows(run: StoredRun, rows: Sequence[StepFiles]) -> list[CheckOutcome]:
             if "validation" in splits:
                 _check_apart(run, step, splits, truth, apart)
         except UNREADABLE as error:
-            once.breach(f"{step.folder.name} could not be checked, it is not as it should be: {in_words(error)}")
+            once.breach(f"{step.folder.name} could not be checked, a file is missing or damaged: {in_words(error)}")
     return [once, apart] if apart.checked else [once]
 
 
@@ -195,7 +195,7 @@ def _disorder(split: _SplitRows, numbers: Ids) -> str:
     starts[split.offsets[:-1]] = True
     back = np.flatnonzero((np.diff(numbers) <= 0) & ~starts[1:])
     if len(back):
-        return f"sequence {numbers[back[0] + 1]} stands behind {numbers[back[0]]} in one row"
+        return f"sequence {numbers[back[0] + 1]} follows sequence {numbers[back[0]]} in a row"
     heads = numbers[split.offsets[:-1]]
     back = np.flatnonzero(np.diff(heads) <= 0)
     return (
@@ -217,7 +217,7 @@ def _check_apart(
     for number in np.flatnonzero(shared).tolist():
         hash_ = f"{truth.keys[number]:016x}"
         outcome.breach(
-            f"{step.folder.name}: sequence {number} of train is made of document {hash_}, as one of validation"
+            f"{step.folder.name}: sequence {number} of train is made of document {hash_}, as is one of validation"
         )
     if step.manifest["config"].get("shared_chunks") != "leave-out":
         return
@@ -229,7 +229,7 @@ def _check_apart(
         chunk = _first_used(run, withheld, sequence.chunk)
         if train[sequence.number] and chunk != NO_CHUNK:
             outcome.breach(
-                f"{step.folder.name}: sequence {sequence.number} of train has {chunk_name(chunk)}, as one of validation"
+                f"{step.folder.name}: sequence {sequence.number} of train has {chunk_name(chunk)}, as is one of validation"
             )
         elif not train[sequence.number] and chunk == NO_CHUNK:
             outcome.breach(

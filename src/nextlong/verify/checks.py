@@ -94,7 +94,7 @@ def _guarded(run: StoredRun, name: str, check: Callable[[StoredRun], list[CheckO
         return run.name_marks(check(run))
     except _UNREADABLE as error:
         broken = CheckOutcome(name, "files")
-        broken.breach(f"could not be checked, the files are not as they should be: {in_words(error)}")
+        broken.breach(f"could not be checked, a file is missing or damaged: {in_words(error)}")
         return [broken]
 
 

@@ -52,7 +52,7 @@ def check_search(run: StoredRun) -> list[CheckOutcome]:
         return [check_document_scores(run), *check_partitions(run), none]
     scores = CheckOutcome("scores are cosines", "negatives")
     candidates = CheckOutcome("candidates searched again", "meta-chunks")
-    nearest = CheckOutcome("negatives are the nearest free", "meta-chunks")
+    nearest = CheckOutcome("negatives are the nearest unused", "meta-chunks")
     outcomes = [scores, candidates, nearest]
     meta_chunks = _check_scores_and_draw(run, scores)
     # The recall that the run's index was tuned to; None of an exact search.
@@ -62,9 +62,9 @@ def check_search(run: StoredRun) -> list[CheckOutcome]:
         candidates.not_needed = nearest.not_needed = "this run mined no candidates"
         return outcomes
     if not run.negatives.are_nearest:
-        nearest.not_needed = "compose.negatives asks for others than the nearest"
+        nearest.not_needed = "compose.negatives selects others than the nearest"
     elif run.is_filtered:
-        nearest.not_needed = "some of the nearest were passed over"
+        nearest.not_needed = "mine.max_similarity or compose.max_uses excludes some of the nearest"
     elif promised is not None:
         nearest.not_needed = f"the index is approximate: held to its recall of {promised:g}"
     recalls: list[float] = []
@@ -220,7 +220,7 @@ def _candidate_problems(
     differs = np.abs(said[: len(true.ids)] - true.scores[: len(said)]) > _TOLERANCE
     for rank in np.flatnonzero(differs)[:1].tolist():
         yield (
-            f"{where}: at rank {rank} stands {chunk_name(ids[rank])} with {said[rank]:.4f}, "
+            f"{where}: rank {rank} is {chunk_name(ids[rank])} with {said[rank]:.4f}, "
             f"the nearest by brute force is {chunk_name(true.ids[rank])} with {true.scores[rank]:.4f}"
         )
 
@@ -245,6 +245,6 @@ def _nearer(run: StoredRun, passed_over: list[tuple[_MetaChunk, float, _Neighbou
         for place in np.flatnonzero(np.isin(skipped.ids, by_sequence.get(meta.sequence, [])))[:1].tolist():
             chunk, score = chunk_name(skipped.ids[place]), skipped.scores[place]
             yield (
-                f"sequence {meta.sequence}: {chunk} ({score:.4f}) is free and nearer to meta-chunk "
+                f"sequence {meta.sequence}: {chunk} ({score:.4f}) is unused and nearer to meta-chunk "
                 f"{chunk_name(meta.chunk)} than one of its negatives ({farthest:.4f})"
             )

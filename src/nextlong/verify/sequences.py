@@ -36,7 +36,7 @@ def check_sequences(run: StoredRun) -> list[CheckOutcome]:
         CheckOutcome("spans tile the sequence", "spans"),
         CheckOutcome("separators, bos, eos", "sequences"),
     )
-    order = CheckOutcome("order and completeness", "sequences")
+    order = CheckOutcome("chunks complete and in order", "sequences")
     repeats = CheckOutcome("no chunk twice", "sequences")
     negatives_outcome = CheckOutcome("negatives of other documents", "negatives")
     between = CheckOutcome("negatives between meta-chunks", "gaps")
@@ -81,7 +81,7 @@ def _span_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     for span in np.flatnonzero((sequence.start != before) | (sequence.end <= sequence.start)).tolist():
         yield f"{sequence.where(span)} should begin at {before[span]} and hold at least one token"
     for span in np.flatnonzero(sequence.is_chunk & (sequence.doc == UNKNOWN)).tolist():
-        yield f"{sequence.where(span)} names a chunk that is not there"
+        yield f"{sequence.where(span)} names a chunk that does not exist"
     for span in np.flatnonzero(~sequence.is_chunk & (sequence.chunk != NO_CHUNK)).tolist():
         yield f"{sequence.where(span)} names a chunk but its role has none"
     too_long = sequence.is_chunk & (sequence.end - sequence.start > sequence.tokens)
@@ -257,7 +257,7 @@ class _Across:
 
     def __init__(self, run: StoredRun) -> None:
         self._run = run
-        self._documents = CheckOutcome("documents across sequences", "sequences")
+        self._documents = CheckOutcome("documents in one sequence only", "sequences")
         self._keys = CheckOutcome("sequence ids and keys", "sequences")
         self._uses = CheckOutcome("uses of a negative", "chunks")
         self._limit = run.setting("compose", "max_uses")
@@ -268,7 +268,7 @@ class _Across:
             np.zeros(len(np.load(path, mmap_mode="r")), np.bool_) for path in run.files("ingest", ".hashes.npy")
         ]
         if run.repeats_documents:
-            self._documents.not_needed = f"method {run.method} may repeat documents across sequences"
+            self._documents.not_needed = f"method {run.method} may use a document in several sequences"
 
     def add(self, sequence: ResolvedSequence) -> None:
         """Count the documents that this sequence is made of, and its negatives."""
@@ -279,7 +279,9 @@ class _Across:
                 again = rows[self._taken[shard][rows]]
                 if len(again):
                     name = document_name(shard << SHARD_BITS | int(again[0]))
-                    self._documents.breach(f"sequence {sequence.number}: document {name} stands in an earlier one")
+                    self._documents.breach(
+                        f"sequence {sequence.number}: document {name} is already in an earlier sequence"
+                    )
                 self._taken[shard][rows] = True
         known = (sequence.role == NEGATIVE) & (sequence.doc != UNKNOWN)
         for shard, rows in self._run.by_shard(sequence.chunk[known]):
@@ -295,7 +297,7 @@ class _Across:
         hashes = self._run.hashes_of(np.array(list(firsts.values()), np.int64))
         for sequence in block:
             if sequence.id in self._ids and not self._run.repeats_documents:
-                self._keys.breach(f"sequence {sequence.number} is called {sequence.id}, as an earlier one is")
+                self._keys.breach(f"sequence {sequence.number} has the id {sequence.id} of an earlier sequence")
             self._ids.add(sequence.id)
             expected = hashes.get(firsts.get(sequence.number, UNKNOWN))
             if (
@@ -305,7 +307,9 @@ class _Across:
                     f"sequence {sequence.number} has key {sequence.key:016x}, its document is {expected:016x}"
                 )
             if sequence.layout == Layout.EXTENDED and sequence.id != f"{sequence.method}-{sequence.key:016x}":
-                self._keys.breach(f"sequence {sequence.number} is called {sequence.id}, its key is {sequence.key:016x}")
+                self._keys.breach(
+                    f"sequence {sequence.number} has the id {sequence.id}, but its key is {sequence.key:016x}"
+                )
 
     def outcomes(self) -> list[CheckOutcome]:
         """Return what was found, with the largest number of uses as a note."""

@@ -21,7 +21,7 @@ MODULE = '''
 
 from pathlib import Path
 
-from nextlong.export.formats.base import Format, Snippet
+from nextlong.export.formats.base import Format, LoadingCode
 from nextlong.artifacts.results import ShardResult
 
 
@@ -53,7 +53,7 @@ FORMAT = Format(
     close=close,
     read=read,
     reader_takes="*.ids",
-    snippet=Snippet("from pathlib import Path", "[*Path(folder).glob('*.ids')]", "len(rows)"),
+    snippet=LoadingCode("from pathlib import Path", "[*Path(folder).glob('*.ids')]", "len(rows)"),
 )
 '''
 

@@ -17,7 +17,16 @@ import xxhash
 
 from nextlong.artifacts.resolve import Resolved
 from nextlong.artifacts.results import ShardResult
-from nextlong.export.formats.base import COLUMNS, Format, Options, Snippet, check_index, rows_of, schema_of, to_table
+from nextlong.export.formats.base import (
+    COLUMNS,
+    Format,
+    LoadingCode,
+    Options,
+    check_index,
+    rows_of,
+    schema_of,
+    to_table,
+)
 from nextlong.text import Json
 
 
@@ -104,5 +113,5 @@ FORMAT = Format(
     wanted="spans",
     keys=frozenset({"boundaries", "pad_documents_to"}),
     columns=COLUMNS,
-    snippet=Snippet("from datasets import load_from_disk", "load_from_disk({place})", 'rows[0]["length"]'),
+    snippet=LoadingCode("from datasets import load_from_disk", "load_from_disk({place})", 'rows[0]["length"]'),
 )

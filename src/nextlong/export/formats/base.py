@@ -59,7 +59,7 @@ class Options:
     shards: int = 1
 
 
-class Snippet(NamedTuple):
+class LoadingCode(NamedTuple):
     """Python code that loads an export: an import, an expression for its rows, and an expression to print.
 
     In each, {place} is the expression for the path of the files, {split} the name of the split in quotes, {tokens} the
@@ -123,7 +123,7 @@ class Format:
     columns: tuple[str, ...] = ()
     reader_takes: str = ""
     hub: Literal["loads", "cannot"] = "cannot"
-    snippet: Snippet
+    snippet: LoadingCode
     bytes_per_token: Callable[[str, float], float] = lambda _compression, _chars_per_token: 4.0
 
 

@@ -11,7 +11,7 @@ import orjson
 
 from nextlong.artifacts.resolve import Resolved
 from nextlong.artifacts.results import ShardResult
-from nextlong.export.formats.base import SPAN, Format, Options, Snippet, span_columns
+from nextlong.export.formats.base import SPAN, Format, LoadingCode, Options, span_columns
 
 _KEYS: Final = ("sequence_id", "method", "domain", "length", "seq_lengths", "text", "spans")
 _SPAN_KEYS: Final = tuple(field.name for field in SPAN.fields)
@@ -61,7 +61,7 @@ FORMAT = Format(
     columns=_KEYS,
     reader_takes="*.jsonl",
     hub="loads",
-    snippet=Snippet(
+    snippet=LoadingCode(
         "from datasets import load_dataset",
         "load_dataset(folder, split={split})  # streaming=True: without a copy in the cache",
         "len(rows[0]['text'])",

@@ -26,7 +26,7 @@ from pydantic import JsonValue
 from nextlong.artifacts.resolve import Resolved
 from nextlong.artifacts.results import ShardResult
 from nextlong.errors import ExportError
-from nextlong.export.formats.base import Format, Options, RowSizes, Snippet, check_index
+from nextlong.export.formats.base import Format, LoadingCode, Options, RowSizes, check_index
 
 _COLUMNS: Final = {"domain": "str", "indices": "ndarray:uint32", "input_ids": "ndarray:uint32", "length": "int"}
 _LENGTH_BYTES: Final = 8
@@ -211,7 +211,7 @@ FORMAT = Format(
     compressions=("none", "zstd"),
     most_shard_mb=4000,
     columns=("input_ids", "indices", "length", "domain"),
-    snippet=Snippet(
+    snippet=LoadingCode(
         "from streaming import StreamingDataset",
         "StreamingDataset(local={place}, shuffle=False, batch_size=1)",
         'rows[0]["input_ids"].shape, rows[0]["indices"]',

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from nextlong.artifacts.resolve import Resolved
 from nextlong.artifacts.results import ShardResult
-from nextlong.export.formats.base import Format, Options, Snippet, check_index
+from nextlong.export.formats.base import Format, LoadingCode, Options, check_index
 
 _MAGIC: Final = b"MMIDIDX\x00\x00"
 _VERSION: Final = 1
@@ -138,7 +138,7 @@ FORMAT = Format(
     keys=frozenset({"megatron_eod"}),
     auto_shard_mb=16_000,  # its users name each file
     reader_takes="part-00000",
-    snippet=Snippet(
+    snippet=LoadingCode(
         "from megatron.core.datasets.indexed_dataset import IndexedDataset",
         "IndexedDataset({place})  # the prefix is what --data-path takes",
         "len(rows), rows[0][:8]",

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 from nextlong.artifacts.resolve import Resolved
 from nextlong.artifacts.results import ShardResult
 from nextlong.errors import ExportError
-from nextlong.export.formats.base import Format, Options, Snippet
+from nextlong.export.formats.base import Format, LoadingCode, Options
 
 _UINT16_VOCABULARY = 1 << 16
 
@@ -92,7 +92,7 @@ FORMAT = Format(
     read=_read,
     unit="documents",
     eos="required",
-    snippet=Snippet(
+    snippet=LoadingCode(
         "from glob import glob\n\nimport numpy as np\nfrom olmo_core.data import NumpyFSLDataset",
         "NumpyFSLDataset(*sorted(glob({place} + '/*.npy')), sequence_length={tokens}, vocab_size={vocabulary}, "
         "pad_token_id={eos}, eos_token_id={eos}, dtype=np.{uint})",

@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from nextlong.artifacts.resolve import Resolved
 from nextlong.artifacts.results import ShardResult
-from nextlong.export.formats.base import COLUMNS, Format, Options, Snippet, rows_of, schema_of, to_table
+from nextlong.export.formats.base import COLUMNS, Format, LoadingCode, Options, rows_of, schema_of, to_table
 
 _IDS: Final = ("input_ids", "labels")
 _DICTIONARIES: Final = (
@@ -79,7 +79,7 @@ FORMAT = Format(
     columns=COLUMNS,
     reader_takes="*.parquet",
     hub="loads",
-    snippet=Snippet(
+    snippet=LoadingCode(
         "from datasets import load_dataset",
         "load_dataset(folder, split={split})  # streaming=True: without a copy in the cache",
         "len(rows[0]['input_ids'])",
