@@ -72,7 +72,6 @@ def main() -> int:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--corpus", nargs="+", type=Path, required=True)
     parser.add_argument("--model", required=True)
-    parser.add_argument("--backend", default="torch", choices=["torch", "onnx", "openvino"])
     parser.add_argument("--clock", default="wall", choices=["wall", "processor"])
     parser.add_argument("--repeats", type=int, default=3)
     asked = parser.parse_args()
@@ -80,7 +79,7 @@ def main() -> int:
     ratios, least = [], 1.0
     for number in range(asked.repeats):
         with tempfile.TemporaryDirectory() as folder:
-            own_s, execution, run = _nextlong(Path(folder), asked.corpus, model, asked.backend)
+            own_s, execution, run = _nextlong(Path(folder), asked.corpus, model)
             library = _library(Path(folder), run, model)
             library_s = library[asked.clock]
             if asked.clock == "processor":
@@ -106,14 +105,14 @@ def model_path(given: str) -> str:
     return given
 
 
-def _nextlong(folder: Path, corpus: list[Path], model: str, backend: str) -> tuple[float, dict, Path]:
+def _nextlong(folder: Path, corpus: list[Path], model: str) -> tuple[float, dict, Path]:
     run = folder / "run"
     recipe = {
         "run_dir": str(run),
         "ingest": {"sources": [{"path": str(path.absolute())} for path in corpus]},
         "encoder": {
             "model": f"sentence-transformers:{model}",
-            "sentence_transformers": {"device": "cpu", "backend": backend},
+            "sentence_transformers": {"device": "cpu"},
         },
         "tokenizer": {"train": 2000},
         "compose": {"sequences": 1, "target_tokens": 4096},

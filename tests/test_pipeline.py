@@ -104,7 +104,7 @@ def test_the_executor_is_the_one_that_the_recipe_names(recipe_for, tmp_path):
 def test_what_a_run_would_miss_at_its_end_is_told_at_its_beginning(recipe_for, tmp_path, monkeypatch):
     with pytest.raises(ExportError, match="export.push='nosuch://a': Protocol not known"):
         pipeline.prepare(recipe_for(tmp_path / "run", "export.push=nosuch://a"))
-    monkeypatch.setattr("nextlong.retrieval.encoders.sentence_transformers.is_installed", lambda: False)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
     recipe = recipe_for(tmp_path / "run", "encoder.model='sentence-transformers:m'")
     with pytest.raises(EncoderError, match="needs the package sentence-transformers"):
         pipeline.prepare(recipe)

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from exported import documents_in, exported
 
-from nextlong.export.formats.olmo import write
+from nextlong.export.formats import olmo
 from random_rows import documents_of, ended, options, random_blocks
 
 pytestmark = [pytest.mark.readers, pytest.mark.filterwarnings("ignore")]  # not ours to mend
@@ -36,7 +36,9 @@ def written(folder, vocabulary, *, shards=2, per_row=1):
     blocks = ended(random_blocks(vocabulary, rows=40, vocabulary=vocabulary, per_row=per_row), eos=EOS)
     paths = []
     for shard in range(shards):
-        write(folder / f"part-{shard:05}", blocks[shard::shards], options(vocab_size=vocabulary, eos_id=EOS))
+        olmo.FORMAT.write(
+            folder / f"part-{shard:05}", blocks[shard::shards], options(vocab_size=vocabulary, eos_id=EOS)
+        )
         paths.append(folder / f"part-{shard:05}.npy")
     of_shards = [documents_of(blocks[shard::shards]) for shard in range(shards)]
     return paths, of_shards, np.uint16 if vocabulary <= 65_536 else np.uint32

@@ -55,23 +55,3 @@ def test_a_device_counts_only_where_it_chooses_the_precision_and_then_by_its_kin
     assert (
         identity(device="cuda", dtype="float32") == identity(device="cpu", dtype="float32") == identity(dtype="float32")
     )
-    assert "device" not in identity(device="cpu", backend="onnx")
-
-
-@pytest.mark.parametrize(
-    ("options", "is_refused"),
-    [
-        ({"dtype": "bfloat16"}, True),
-        ({"device": "cuda"}, True),
-        ({"device": "cpu"}, False),
-        ({"dtype": "float32"}, False),
-        ({}, False),
-    ],
-)
-def test_other_backends_run_on_a_processor_in_float32(options, is_refused):
-    if is_refused:
-        with pytest.raises(ValidationError, match="leave these out, or take backend: torch"):
-            SentenceTransformersOptions(backend="onnx", **options)
-    else:
-        assert SentenceTransformersOptions(backend="onnx", **options).backend == "onnx"
-    assert SentenceTransformersOptions(backend="torch", **options).backend == "torch"

@@ -37,7 +37,7 @@ def test_the_manifest_says_what_was_measured(approximate):
     _, done = approximate
     (built,), (tuned,) = counts_of(done["index"]), counts_of(done["tune"])
     assert built["index"] == "IVF16,SQ8"
-    assert total(done["index_shards"], "vectors") == built["vectors"] == total(done["chunk"], "chunks")
+    assert built["vectors"] == total(done["chunk"], "chunks")
     assert len(done["index_shards"].files(".bounds.npy")) == len(done["embed"].files(".vectors.npy"))
     assert tuned["recall"] == 0.8 <= tuned["recall_measured"]
     assert 1 <= tuned["probes"] < 16
@@ -58,7 +58,7 @@ def test_verify_holds_it_to_its_promise(approximate):
     outcomes = {outcome.check: outcome for outcome in verify(recipe.run_path)}
     assert {outcome.check for outcome in outcomes.values() if outcome.breaches} == set()
     assert outcomes[RECALL].checked > 10
-    assert outcomes["negatives are the nearest free"].result == "not needed"
+    assert outcomes["negatives are the nearest unused"].result == "not needed"
 
 
 def test_verify_notices_a_promise_that_is_not_kept(approximate, tmp_path):
@@ -124,8 +124,8 @@ def test_exact_by_name_needs_no_index(recipe_for, tmp_path, shared_run):
 
 
 def test_an_index_that_vectors_cannot_have_is_a_users_error(recipe_for, tmp_path):
-    with pytest.raises(RecipeError, match=r"search\.index='PCA64,IVF4,Flat' does not fit .* of 16 dimensions"):
-        pipeline.run(recipe_for(tmp_path / "run", "search.index='PCA64,IVF4,Flat'"))
+    with pytest.raises(RecipeError, match=r"search\.index='OPQ5,IVF4,Flat' does not fit .* of 16 dimensions"):
+        pipeline.run(recipe_for(tmp_path / "run", "search.index='OPQ5,IVF4,Flat'"))
 
 
 @pytest.mark.parametrize("index", ["HNSW32", "IVF64,PQ64x4fs", "ivf", "Flat"])

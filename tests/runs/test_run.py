@@ -79,7 +79,7 @@ def test_sequences_come_in_draw_order_and_by_number(run):
 
 @pytest.mark.parametrize("number", [-1, COUNT, 99])
 def test_a_number_that_is_none(run, number):
-    with pytest.raises(IndexError, match=f"sequence {number} of {COUNT}"):
+    with pytest.raises(IndexError, match=f"sequence {number} does not exist: .* has {COUNT}, counted from 0"):
         run.sequence(number)
 
 

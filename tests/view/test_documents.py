@@ -4,6 +4,8 @@ import json
 from collections import Counter
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 import nextlong
 from nextlong import pipeline
@@ -76,3 +78,40 @@ def test_columns_that_a_source_keeps_are_read(recipe_for, tmp_path):
     few = ("compose.method=standard", "compose.sequences=1", "compose.target_tokens=512")
     pipeline.run(recipe_for(tmp_path / "run", f"ingest.sources={source}", *few))
     assert documents.read(nextlong.open(tmp_path / "run").corpus, 3).metadata == {"lang": "en"}
+
+
+# what a search box asks for
+
+
+@pytest.mark.parametrize(
+    ("text", "parsed"),
+    [
+        ("serverless lambda", ["serverless", "lambda"]),
+        ('"market price" supply', ["market price", "supply"]),
+        ('"not closed', ["not closed"]),
+        ("", []),
+        ('"" a', ['""', "a"]),
+    ],
+)
+def test_words_and_phrases(text, parsed):
+    assert documents.parse(text) == parsed
+
+
+def test_every_term_has_to_be_there_and_none_is_a_pattern():
+    texts = ["Lambda is a SERVERLESS service", "serverless lambda", "lambda", "a.b", "axb"]
+    assert documents.contain(texts, "serverless lambda").tolist() == [True, True, False, False, False]
+    assert documents.contain(texts, '"serverless lambda"').tolist() == [False, True, False, False, False]
+    assert documents.contain(texts, "a.b").tolist() == [False, False, False, True, False]
+
+
+def test_a_snippet_begins_a_little_before_the_first_term():
+    pieces = documents.snippet("x " * 500 + "the Reef here and a reef there " + "y " * 500, "reef")
+    assert [text for text, is_term in pieces if is_term] == ["Reef", "reef"]
+    assert pieces[0][0].startswith("…")
+    assert pieces[-1][0].endswith("…")
+
+
+@given(st.text(), st.text())
+def test_a_snippet_loses_nothing_and_invents_nothing(text, wanted):
+    shown = "".join(piece for piece, _ in documents.snippet(text, wanted))
+    assert shown.strip("…").replace(" ", "") in "".join(text.split())

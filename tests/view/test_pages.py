@@ -14,10 +14,8 @@ from nextlong.picture import pieces
 from nextlong.view import documents, filtered, marks, pages
 from nextlong.view.documents import Place
 from nextlong.view.marks import Mark
-from nextlong.view.pages import ChunkFilter, Site
+from nextlong.view.pages import ChunkFilter, View
 from nextlong.view.sequences import Query
-
-SITE = Site()
 
 
 class Page(HTMLParser):
@@ -73,15 +71,14 @@ def run(shared_run):
 
 
 def listed(variants, query=None, *, sort="", first=0, columns=(), **options):
-    shown = pages.sequence_list(
-        SITE, variants, "base", query or Query(), sort=sort, first=first, columns=columns, **options
-    )
+    view = View(variants, "base")
+    shown = pages.sequence_list(view, query or Query(), sort=sort, first=first, columns=columns, **options)
     return Page(shown)
 
 
 @given(st.text(st.characters(codec="utf-8")), st.text(st.characters(codec="utf-8")))
 def test_no_name_leads_out_of_its_place_in_a_link(variant, query):
-    link = SITE.url(variant, "sequences", 3, text=query, none=None)
+    link = View(None, variant).url(variant, "sequences", 3, text=query, none=None)
     path, _, asked = link.partition("?")
     assert path.count("/") == 3
     assert path.endswith("/sequences/3")
@@ -91,8 +88,8 @@ def test_no_name_leads_out_of_its_place_in_a_link(variant, query):
 
 
 def test_a_static_copy_links_only_to_pages_it_has():
-    site = Site(frozenset({"sequence-3.html"}))
-    assert (site.url("v", "sequence", 3, first=9), site.url("v", "sequence", 4)) == ("sequence-3.html", "")
+    view = View(None, "v", frozenset({"sequence-3.html"}))
+    assert (view.url("v", "sequence", 3, first=9), view.url("v", "sequence", 4)) == ("sequence-3.html", "")
 
 
 def test_the_list_has_a_row_a_sequence_with_what_it_is_made_of(variants, run):
@@ -147,7 +144,7 @@ def test_how_many_match_is_said(variants):
 
 
 def one(variants, number, *, first=0, chosen=pages._ALL_CHUNKS):
-    return Page(pages.sequence(SITE, variants, "base", number, first=first, chosen=chosen))
+    return Page(pages.sequence(View(variants, "base"), number, first=first, chosen=chosen))
 
 
 def test_a_sequence_lists_its_chunks_in_their_order(variants, run, monkeypatch):
@@ -194,29 +191,29 @@ def test_chunks_are_chosen_by_role_name_and_cosine(chosen, chunks):
 
 
 def test_documents_that_contain_a_text_are_listed_with_it(variants, monkeypatch):
-    page = Page(pages.document_list(SITE, variants, "base", documents.Query(text='"sail reef"'), first=Place()))
+    page = Page(pages.document_list(View(variants, "base"), documents.Query(text='"sail reef"'), first=Place()))
     assert page.body
     assert all("sail reef" in row[2].lower() for row in page.body)
     assert page.fields["text"] == '"sail reef"'
     monkeypatch.setattr(pages, "ROWS", 7)
-    page = Page(pages.document_list(SITE, variants, "base", documents.Query(), first=Place()))
+    page = Page(pages.document_list(View(variants, "base"), documents.Query(), first=Place()))
     (link,) = [link for link in page.links if "after=" in link]
     place = Place(*map(int, link.rpartition("after=")[2].split(".")))
-    rest = Page(pages.document_list(SITE, variants, "base", documents.Query(), first=place))
+    rest = Page(pages.document_list(View(variants, "base"), documents.Query(), first=place))
     assert len(page.body) == 7
     assert {row[0] for row in page.body}.isdisjoint(row[0] for row in rest.body)
 
 
 def test_a_document_is_shown_whole_chunk_by_chunk(variants, run, monkeypatch):
     lead = pieces.lead_document(run.sequence(0).spans)
-    page = Page(pages.document(SITE, variants, "base", lead))
+    page = Page(pages.document(View(variants, "base"), lead))
     text = "".join(documents.read(run.corpus, lead).texts)
     assert all(line in "\n".join(page.texts) for line in text.splitlines())
     assert f"/base/sequences?document={lead}" in page.links
     monkeypatch.setattr(pages, "_SHOWN_CHUNKS", 1)
-    assert "The first 1 chunks are shown." in Page(pages.document(SITE, variants, "base", lead)).texts
+    assert "The first 1 chunks are shown." in Page(pages.document(View(variants, "base"), lead)).texts
     with pytest.raises(IndexError, match="there is no document 9999"):
-        pages.document(SITE, variants, "base", 9999)
+        pages.document(View(variants, "base"), 9999)
 
 
 def test_what_was_marked_is_said_where_it_is(variants, run):
@@ -224,15 +221,15 @@ def test_what_was_marked_is_said_where_it_is(variants, run):
     found = documents.read(run.corpus, lead)
     marks.add(run.path, Mark(found.source, found.source_id, "spam <b>"))
     try:
-        page = Page(pages.document(SITE, variants, "base", lead))
+        page = Page(pages.document(View(variants, "base"), lead))
         assert "This document is marked as bad. spam <b>" in page.text
         assert "This source is marked as bad." not in page.text
         assert "This sequence is marked as bad." not in one(variants, 0).text
-        table = Page(pages.marked(SITE, variants, "base"))
+        table = Page(pages.marked(View(variants, "base")))
         assert [row[:4] for row in table.body] == [["document", found.source, found.source_id, "spam <b>"]]
     finally:
         (run.path / marks.FILE).unlink()
-    assert "Nothing is marked." in Page(pages.marked(SITE, variants, "base")).text
+    assert "Nothing is marked." in Page(pages.marked(View(variants, "base"))).text
 
 
 def test_two_variants_stand_side_by_side(own_run, recipe_for, monkeypatch):
@@ -241,18 +238,18 @@ def test_two_variants_stand_side_by_side(own_run, recipe_for, monkeypatch):
 
     held = Variants(nextlong.open(f"{own_run}@base"))
     lead = pieces.lead_document(held.get("base").run.sequence(3).spans)
-    page = Page(pages.compare(SITE, held, "base", "tail", doc_id=lead))
+    page = Page(pages.compare(View(held, "base"), "tail", doc_id=lead))
     assert "/base/sequence/3" in page.links
     assert any(re.fullmatch(r"/tail/sequence/\d+", link) for link in page.links)
     rows = {row[0]: row[1:] for row in page.body}
     assert rows["sequences"] == ["12 of 2,048 tokens"] * 2
     leads = {pieces.lead_document(sequence.spans) for sequence in held.get("base").run.sequences()}
     other = next(doc_id for doc_id in range(260) if doc_id not in leads)
-    assert "No sequence of this variant is about it." in Page(pages.compare(SITE, held, "base", "", doc_id=other)).text
+    assert "No sequence of this variant is about it." in Page(pages.compare(View(held, "base"), "", doc_id=other)).text
 
 
 def left(variants, key="", *, first=0):
-    return Page(pages.filtered_out(SITE, variants, "base", key, first=first))
+    return Page(pages.filtered_out(View(variants, "base"), key, first=first))
 
 
 def test_every_reason_is_listed_with_its_count(variants):
@@ -278,6 +275,6 @@ def test_examples_of_a_reason_lead_to_the_documents(variants, monkeypatch):
 
 
 def test_an_error_has_a_way_back(variants):
-    page = Page(pages.problem(SITE, variants, "nosuch", "no variant <x>"))
+    page = Page(pages.problem(View(variants, "nosuch"), "no variant <x>", title="There is no such page"))
     assert "no variant <x>" in page.texts
     assert {"/base/sequences", "/base/documents"} <= set(page.links)

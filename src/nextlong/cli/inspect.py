@@ -237,7 +237,7 @@ def _view(args: argparse.Namespace) -> None:
             )
     run = nextlong.open(args.run)
     if args.export:
-        from nextlong.view.static_copy import export
+        from nextlong.view.pages import export
 
         count = export(run, args.export, first=args.first)
         if args.json:

@@ -16,10 +16,10 @@ from numpy.typing import NDArray
 from nextlong import recipe
 from nextlong.errors import NextlongError
 from nextlong.plugins import METHODS
-from nextlong.retrieval.encoders.base import Encoder, kind_of, load_encoder
+from nextlong.retrieval.encoders.base import kind_of, load_encoder
 from nextlong.schemas import DOCUMENT, SHARD_BITS
 from nextlong.verify.outcome import CheckOutcome, chunk_name
-from nextlong.verify.run_files import UNKNOWN, Ids, ResolvedSequence, RunFiles
+from nextlong.verify.run_files import UNKNOWN, Ids, ResolvedSequence, StoredRun
 
 _LEAST_COSINE = 0.999  # half precision moves a cosine by less than 0.001
 _LENGTH_TOLERANCE = 0.01
@@ -27,7 +27,7 @@ _BLOCK_ROWS = 32_768
 _AT_ONCE = 4096
 
 
-def check_vectors(run: RunFiles) -> list[CheckOutcome]:
+def check_vectors(run: StoredRun) -> list[CheckOutcome]:
     """Check the shape and length of all vectors, and encode a sample of random chunks again.
 
     With a shortlist, the vectors of chunks that are not on it must be zero.
@@ -67,18 +67,22 @@ def _check_lengths(path: Path, shard: int, is_embedded: NDArray[np.bool_], outco
             )
 
 
-def _encode_again(run: RunFiles, ids: Ids, outcome: CheckOutcome) -> None:
+def _encode_again(run: StoredRun, ids: Ids, outcome: CheckOutcome) -> None:
     encoder = recipe.Encoder.from_dict(run.recipe["encoder"])
     kind = kind_of(encoder)
     if kind.not_repeatable:
         outcome.skipped = f"{encoder.model} {kind.not_repeatable}"
         return
+    cosines = np.empty(len(ids), np.float32)  # of each stored vector to the one that the encoder makes of the text now
     try:
         fitted = run.steps["encoder"].folder / "part-00000" if kind.needs_fit else None
         model = load_encoder(encoder, fitted=fitted)
-        cosines = np.concatenate(
-            [_cosines(run, model, ids[first : first + _AT_ONCE]) for first in range(0, len(ids), _AT_ONCE)]
-        )
+        for first in range(0, len(ids), _AT_ONCE):
+            some = ids[first : first + _AT_ONCE]
+            texts = run.texts_of(some)
+            true, stored = model.encode([texts[name] for name in some.tolist()]), run.vectors_of(some)
+            lengths = np.linalg.norm(stored, axis=1) * np.linalg.norm(true, axis=1)
+            cosines[first : first + _AT_ONCE] = np.einsum("nd,nd->n", stored, true) / np.maximum(lengths, 1e-12)
     except NextlongError as error:
         outcome.skipped = str(error)
         return
@@ -90,29 +94,21 @@ def _encode_again(run: RunFiles, ids: Ids, outcome: CheckOutcome) -> None:
         )
 
 
-def _cosines(run: RunFiles, model: Encoder, ids: Ids) -> NDArray[np.float32]:
-    """Return the cosine of each chunk's stored vector to the one that the encoder makes of its text now."""
-    texts = run.texts_of(ids)
-    true = model.encode([texts[name] for name in ids.tolist()])
-    stored = run.vectors_of(ids)
-    lengths = np.linalg.norm(stored, axis=1) * np.linalg.norm(true, axis=1)
-    cosines: NDArray[np.float32] = np.einsum("nd,nd->n", stored, true) / np.maximum(lengths, 1e-12)
-    return cosines
-
-
 _TOLERANCE = 1e-3
 _LEAST_LENGTH = 1e-3  # of a mean of chunk vectors; below it the first chunk's stands for it
 _FIRST, _BEFORE = "the first of the sequence", "the one before"  # in the words of the methods
 _FOUND_FOR, _EARLIER = "the document that they were found for", "an earlier one of the sequence"
 
 
-def check_document_scores(run: RunFiles) -> CheckOutcome:
+def check_document_scores(run: StoredRun) -> CheckOutcome:
     """Check the score of every document of every sequence."""
     outcome = CheckOutcome("scores are cosines", "documents")
     if run.method not in METHODS:
         outcome.skipped = f"the method {run.method} is not installed here"
         return outcome
-    scored_to = _scored_to(run)
+    scored_to = str(getattr(METHODS.load(run.method, object), "scores", ""))
+    if scored_to == _FOUND_FOR and run.setting(run.method, "order", "identity") == "identity":
+        scored_to = _BEFORE if run.setting(run.method, "neighbours", 1) == 1 else _EARLIER
     if scored_to not in ("", _FIRST, _BEFORE, _EARLIER):
         outcome.skipped = f"not checked: only the drafts record {scored_to}"
         return outcome
@@ -125,33 +121,30 @@ def check_document_scores(run: RunFiles) -> CheckOutcome:
     return outcome
 
 
-def _scored_to(run: RunFiles) -> str:
-    said = str(getattr(METHODS.load(run.method, object), "scores", ""))
-    if said != _FOUND_FOR or run.setting(run.method, "order", "identity") != "identity":
-        return said
-    return _BEFORE if run.setting(run.method, "neighbours", 1) == 1 else _EARLIER
-
-
-def _problems(run: RunFiles, sequence: ResolvedSequence, spans: Ids, begins: Ids, scored_to: str) -> Iterator[str]:
+def _problems(run: StoredRun, sequence: ResolvedSequence, spans: Ids, begins: Ids, scored_to: str) -> Iterator[str]:
     """Yield the documents, which begin at the places `begins` of `spans`, whose score is not what it should be."""
-    said = sequence.score[spans[begins]]
-    document_of = np.searchsorted(np.sort(sequence.doc[spans[begins]]), sequence.doc[spans])
-    by_id = said[np.argsort(sequence.doc[spans[begins]])]
-    for span in spans[~np.isclose(sequence.score[spans], by_id[document_of], rtol=0, atol=0, equal_nan=True)][
-        :1
-    ].tolist():
+    said = sequence.score[spans[begins]]  # (n,) of each document, in their order
+    by_id = np.argsort(sequence.doc[spans[begins]])
+    document_of = by_id[np.searchsorted(sequence.doc[spans[begins]], sequence.doc[spans], sorter=by_id)]
+    differs = ~np.isclose(sequence.score[spans], said[document_of], rtol=0, atol=0, equal_nan=True)
+    for span in spans[differs][:1].tolist():
         yield f"{sequence.where(span)} has the score {sequence.score[span]:.4f}, its document has another"
     if not scored_to:
         for place in np.flatnonzero(~np.isnan(said))[:1].tolist():
             yield f"{sequence.where(int(spans[begins[place]]))} has the score {said[place]:.4f}, {run.method} gives none"
         return
     vectors = _vectors(run, sequence, spans[begins])
-    true = _document_cosines(vectors, said, scored_to)
+    # (n,) the cosine of each document to the other that its score is of; of several that it may be, the one nearest to the score.
+    if scored_to == _EARLIER:
+        cosines = np.where(np.tri(len(vectors), k=-1, dtype=bool), vectors @ vectors.T, np.inf)
+        true = cosines[np.arange(len(said)), np.abs(cosines - said[:, None]).argmin(axis=1)]
+    else:
+        others = vectors[:1] if scored_to == _FIRST else np.concatenate([vectors[:1], vectors[:-1]])
+        true = np.einsum("nd,nd->n", vectors, np.broadcast_to(others, vectors.shape))
     wrong = ~(np.abs(true - said) <= _TOLERANCE)
-    wrong &= (
-        np.arange(len(said)) > 0 if scored_to == _FIRST else ~np.isnan(said)
-    )  # a walk may jump, and a first has none
-    wrong[:1] = ~np.isnan(said[:1])
+    if scored_to != _FIRST:
+        wrong &= ~np.isnan(said)  # a walk may jump
+    wrong[:1] = ~np.isnan(said[:1])  # the first document has no score
     for place in np.flatnonzero(wrong).tolist():
         yield (
             f"{sequence.where(int(spans[begins[place]]))} has the score {said[place]:.4f}, the cosine to {scored_to} is "
@@ -159,19 +152,7 @@ def _problems(run: RunFiles, sequence: ResolvedSequence, spans: Ids, begins: Ids
         )
 
 
-def _document_cosines(vectors: NDArray[np.float32], said: NDArray[np.float32], scored_to: str) -> NDArray[np.float32]:
-    """Return the cosine of each document to the other that its score is of; of several that it may be, the nearest to it, (n,)."""
-    if scored_to == _EARLIER:
-        cosines = np.where(np.tri(len(vectors), k=-1, dtype=bool), vectors @ vectors.T, np.inf)
-        nearest = np.abs(cosines - said[:, None]).argmin(axis=1)
-        nearest_cosines: NDArray[np.float32] = cosines[np.arange(len(said)), nearest]
-        return nearest_cosines
-    others = vectors[:1] if scored_to == _FIRST else np.concatenate([vectors[:1], vectors[:-1]])
-    true: NDArray[np.float32] = np.einsum("nd,nd->n", vectors, np.broadcast_to(others, vectors.shape))
-    return true
-
-
-def check_partitions(run: RunFiles) -> list[CheckOutcome]:
+def check_partitions(run: StoredRun) -> list[CheckOutcome]:
     """Check that the documents of each sequence belong to one partition, by the centres nearest to their vectors.
 
     There is nothing to tell of a run that drafted from all documents together.
@@ -198,7 +179,7 @@ def check_partitions(run: RunFiles) -> list[CheckOutcome]:
     return [outcome]
 
 
-def _parts_of_clusters(run: RunFiles, centres_CD: NDArray[np.float64]) -> Ids:
+def _parts_of_clusters(run: StoredRun, centres_CD: NDArray[np.float64]) -> Ids:
     """Return the partition of each cluster: the nearest that is left stands next, and the row is cut into equal shares."""
     parts = run.steps["clusters"].manifest["parts"][0]["counts"]["parts"]
     sizes = np.zeros(len(centres_CD))
@@ -216,7 +197,7 @@ def _parts_of_clusters(run: RunFiles, centres_CD: NDArray[np.float64]) -> Ids:
     return part_of
 
 
-def _vectors(run: RunFiles, sequence: ResolvedSequence, spans: Ids) -> NDArray[np.float32]:
+def _vectors(run: StoredRun, sequence: ResolvedSequence, spans: Ids) -> NDArray[np.float32]:
     """Return the unit vectors, rounded as they are stored, of the documents that begin at the given spans."""
     firsts, counts = sequence.doc_first[spans], sequence.doc_stop[spans] - sequence.doc_first[spans]
     if run.setting("documents", "vector", "mean") == "first":

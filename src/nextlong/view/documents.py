@@ -1,17 +1,19 @@
 """Documents: those of the corpus that hold a text or have a name, looked through batch by batch; and the chunks of one.
 
-In:  DOCUMENTS and CHUNKS, and a query. Out: documents, and where to continue.
+In:  DOCUMENTS and CHUNKS, and a query. Out: documents, and where to continue. A search box asks for all of its words, and for
+phrases in quotes (`supply "market price"`); case does not matter.
 """
 
 from __future__ import annotations
 
 import json
+import re
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, NamedTuple, Self
+from typing import Any, Final, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +25,39 @@ from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import CorpusFiles
 from nextlong.artifacts.lookup import read_chunks
 from nextlong.text import Json
-from nextlong.view import terms
+
+_TERM: Final = re.compile(r'"([^"]+)"?|(\S+)')
+_BEFORE, _AFTER = 60, 160  # characters of a snippet around the first term
+
+
+def parse(text: str) -> list[str]:
+    """Return the words and quoted phrases of a search box."""
+    return [phrase or word for phrase, word in _TERM.findall(text)]
+
+
+def contain(texts: NDArray[Any] | Sequence[str] | pa.Array, text: str) -> NDArray[np.bool_]:
+    """Return which of n texts contain every term, shape (n,)."""
+    column = texts if isinstance(texts, pa.Array) else pa.array(texts, pa.large_string())
+    found = np.ones(len(column), np.bool_)
+    for term in parse(text):
+        found &= pc.match_substring(column, term, ignore_case=True).to_numpy(zero_copy_only=False)
+    return found
+
+
+def snippet(text: str, wanted: str) -> list[tuple[str, bool]]:
+    """Return the text around the first term, else its beginning, in pieces, with whether each is a term."""
+    parsed = sorted(parse(wanted), key=len, reverse=True)
+    pattern = re.compile("|".join(map(re.escape, parsed)), re.IGNORECASE) if parsed else None
+    first = pattern.search(text) if pattern else None
+    start = max(0, first.start() - _BEFORE) if first else 0
+    end = (first.end() if first else 0) + _AFTER
+    shown = ("…" if start else "") + " ".join(text[start:end].split()) + ("…" if end < len(text) else "")
+    pieces: list[tuple[str, bool]] = []
+    done = 0
+    for found in pattern.finditer(shown) if pattern else ():
+        pieces += [(shown[done : found.start()], False), (found[0], True)]
+        done = found.end()
+    return [*pieces, (shown[done:], False)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -124,7 +158,7 @@ def _fitting(batch: pa.RecordBatch, query: Query, skip: int) -> list[int]:
             zero_copy_only=False
         )
     if query.text:
-        fits &= terms.contain(batch.column("text"), query.text)
+        fits &= contain(batch.column("text"), query.text)
     if query.source:
         fits &= pc.equal(batch.column("source"), query.source).to_numpy(zero_copy_only=False)
     rows: list[int] = np.flatnonzero(fits).tolist()
@@ -133,7 +167,7 @@ def _fitting(batch: pa.RecordBatch, query: Query, skip: int) -> list[int]:
 
 def _document(batch: pa.RecordBatch, row: int, doc_id: int, text: str) -> Document:
     source, source_id, whole = (batch.column(name)[row].as_py() for name in ("source", "source_id", "text"))
-    return Document(doc_id, source, source_id, terms.snippet(whole, text).pieces)
+    return Document(doc_id, source, source_id, snippet(whole, text))
 
 
 class Chunks(NamedTuple):

@@ -1,7 +1,8 @@
 """Pages: what the viewer shows, from templates that escape every text.
 
 In:  the variants of a run directory and a request's query. Out: HTML: a whole page, or the part of it that `view.js` replaces.
-A `Site` makes the links, so that the same templates serve the local viewer and a static copy.
+`export` writes them as a static copy: `index.html` (the list), a page for each sequence with its texts, the documents that these
+are about, and what was filtered out, which any web host serves. The page's own script sorts and filters lists there.
 """
 
 from __future__ import annotations
@@ -9,20 +10,24 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import asdict, dataclass, replace
 from math import isfinite
+from pathlib import Path
 from typing import Any, Final, NamedTuple
 from urllib.parse import quote, urlencode
 
 import numpy as np
 
+from nextlong import schemas
 from nextlong.artifacts import lookup
+from nextlong.engine import store
+from nextlong.errors import NextlongError
 from nextlong.picture import html, pieces, shared_words, strip
 from nextlong.picture.strip import StripTexts
 from nextlong.report.page import words
 from nextlong.runs.card import card_numbers
+from nextlong.runs.run import Run, Span
 from nextlong.runs.run import Sequence as OneSequence
-from nextlong.runs.run import Span
 from nextlong.runs.stats import STATISTICS, read
-from nextlong.view import documents, filtered, marks, sequences, terms
+from nextlong.view import documents, filtered, marks, sequences
 from nextlong.view.documents import Place
 from nextlong.view.marks import Mark
 from nextlong.view.sequences import Histogram, Query
@@ -46,13 +51,20 @@ _FORMS: Final = {"cosine": "{:.3f}", "share": "{:.1%}", "chunks": "{:,.0f}", "do
 
 
 @dataclass(frozen=True)
-class Site:
-    """Makes links: of the local viewer, or relative ones of a static copy, which holds only some pages (`held`)."""
+class View:
+    """A variant as it is shown: by the local viewer, or in a static copy, which holds only some pages (`held`)."""
 
+    variants: Variants
+    name: str
     held: frozenset[str] | None = None
 
+    @property
+    def variant(self) -> OpenVariant:
+        """The variant, opened."""
+        return self.variants.get(self.name)
+
     def url(self, variant: str, *parts: str | int, **query: Any) -> str:
-        """Return a link; what is None or empty is left out of the query. "" where a static copy has no such page."""
+        """Return a link; what is None or empty is not in its query. "" where a static copy has no such page."""
         if self.held is not None:
             name = "-".join(map(str, parts)) + ".html"
             return name if name in self.held else ""
@@ -60,10 +72,21 @@ class Site:
         given = {name: value for name, value in query.items() if value not in (None, "", ())}
         return f"/{path}" + (f"?{urlencode(given, doseq=True)}" if given else "")
 
-    @property
-    def is_static(self) -> bool:
-        """Whether this is a copy that no server answers."""
-        return self.held is not None
+    def page(self, template: str, title: str, **values: Any) -> str:
+        """Return a page, filled in."""
+        is_static = self.held is not None
+        return html.render(
+            f"view/{template}.html",
+            is_static=is_static,
+            url=self.url,
+            variant=self.name,
+            variants=self.variants.names,
+            run_dir=str(self.variants.run_dir),
+            title=title,
+            style=html.style() + html.asset("nextlong.view", "view.css") if is_static else "",
+            script=html.script() + html.asset("nextlong.view", "view.js") if is_static else "",
+            **values,
+        )
 
 
 class ChunkFilter(NamedTuple):
@@ -78,25 +101,8 @@ class ChunkFilter(NamedTuple):
 _ALL_CHUNKS: Final = ChunkFilter()
 
 
-def _page(site: Site, variants: Variants, variant: str, template: str, title: str, **values: Any) -> str:
-    return html.render(
-        f"view/{template}.html",
-        site=site,
-        url=site.url,
-        variant=variant,
-        variants=variants.names,
-        run_dir=str(variants.run_dir),
-        title=title,
-        style=html.style() + html.asset("nextlong.view", "view.css") if site.is_static else "",
-        script=html.script() + html.asset("nextlong.view", "view.js") if site.is_static else "",
-        **values,
-    )
-
-
 def sequence_list(
-    site: Site,
-    variants: Variants,
-    name: str,
+    view: View,
     query: Query,
     *,
     sort: str,
@@ -105,7 +111,7 @@ def sequence_list(
     most: int = ROWS,
 ) -> str:
     """Return the list of sequences that match, from match number `first` on."""
-    variant = variants.get(name)
+    variant = view.variant
     found = variant.index.find(query, sort=sort, first=first, most=most, seconds=_SECONDS)
     histograms, counted = _histograms(variant, query, is_plain=query.matches_all and not sort)
     shown = [column for column in COLUMNS if column in columns] or list(COLUMNS)
@@ -116,15 +122,11 @@ def sequence_list(
     total = len(variant.run)
 
     def link(**changes: Any) -> str:
-        return site.url(name, "sequences", **(state | changes))
+        return view.url(view.name, "sequences", **(state | changes))
 
-    return _page(
-        site,
-        variants,
-        name,
+    return view.page(
         "sequences",
         "Sequences",
-        room="sequences",
         query=query,
         sort=sort,
         first=first,
@@ -170,7 +172,7 @@ def _sequence_rows(variant: OpenVariant, numbers: Sequence[int], query: Query) -
                 "doc_id": doc_id,
                 "document": name,
                 "source": source,
-                "preview": terms.snippet(text, query.text).pieces,
+                "preview": documents.snippet(text, query.text),
                 "cells": {
                     name: _FORMS[name].format(value) if isfinite(value) else "–" for name, value in values.items()
                 },
@@ -179,32 +181,22 @@ def _sequence_rows(variant: OpenVariant, numbers: Sequence[int], query: Query) -
     return [variant.rows[key] for key in keys]
 
 
-def sequence(
-    site: Site, variants: Variants, name: str, number: int, *, first: int = 0, chosen: ChunkFilter = _ALL_CHUNKS
-) -> str:
+def sequence(view: View, number: int, *, first: int = 0, chosen: ChunkFilter = _ALL_CHUNKS) -> str:
     """Return the page of a sequence; its chunks are listed from place `first` on, those that are `chosen`. Raises IndexError."""
-    variant = variants.get(name)
+    variant = view.variant
     one = variant.sequence(number)
     spans, tokens = one.spans, len(one.input_ids)
     lead = pieces.lead_document(spans)
     source_id = next((span.source_id for span in spans if span.doc_id == lead), "")
-    texts = (
-        _static_texts(variant, one)
-        if site.is_static
-        else StripTexts(url=f"/{quote(name, safe='')}/sequence/{number}/pairs/{{place}}")
-    )
+    texts = _static_texts(variant, one) if view.held is not None else _served_texts(view.name, number)
     fitting = [
         (place, span) for place, span in enumerate(spans) if span.role in pieces.CHUNK_ROLES and _fits(span, chosen)
     ]
     shown = [(place, span) for place, span in fitting if place >= first]
-    most = len(shown) if site.is_static else _CHUNK_ROWS
-    return _page(
-        site,
-        variants,
-        name,
+    most = len(shown) if view.held is not None else _CHUNK_ROWS
+    return view.page(
         "sequence",
         f"Sequence {number:,}: {source_id}",
-        room="sequences",
         number=number,
         total=len(variant.run),
         lead=lead,
@@ -228,7 +220,7 @@ def sequence(
         ],
         fitting=len(fitting),
         following=shown[most][0] if len(shown) > most else None,
-        mark=_mark_of(variants, Mark(*_names(variant, lead), sequence=f"{name}/{number}")),
+        mark=_mark_of(view, Mark(*_names(variant, lead), sequence=f"{view.name}/{number}")),
     )
 
 
@@ -250,6 +242,10 @@ def _fits(span: Span, chosen: ChunkFilter) -> bool:
     return chosen.most is None or span.score <= chosen.most
 
 
+def _served_texts(name: str, number: int) -> StripTexts:
+    return StripTexts(url=f"/{quote(name, safe='')}/sequence/{number}/pairs/{{place}}")
+
+
 def _static_texts(variant: OpenVariant, one: OneSequence) -> StripTexts:
     texts, partners = one.texts, pieces.partners(one.spans)
     shared = [
@@ -267,71 +263,60 @@ def _names(variant: OpenVariant, doc_id: int) -> tuple[str, str]:
     return str(source[0]), str(source_id[0])
 
 
-def _mark_of(variants: Variants, mark: Mark) -> tuple[Mark, bool]:
+def _mark_of(view: View, mark: Mark) -> tuple[Mark, bool]:
     """Return a mark, with its note if it was set, and whether it was."""
-    for one in marks.read(variants.run_dir):
+    for one in marks.read(view.variants.run_dir):
         if replace(one, note="") == mark:
             return one, True
     return mark, False
 
 
-def document_list(site: Site, variants: Variants, name: str, query: documents.Query, *, first: Place) -> str:
+def document_list(view: View, query: documents.Query, *, first: Place) -> str:
     """Return the documents that match, from `first` on."""
-    variant = variants.get(name)
+    variant = view.variant
     result = documents.search(variant.run.corpus, query, first=first, most=ROWS, seconds=_SECONDS)
     after = "" if result.next is None else ".".join(map(str, result.next))
-    return _page(
-        site,
-        variants,
-        name,
+    return view.page(
         "documents",
         "Documents",
-        room="documents",
         query=query,
         result=result,
         sources=variant.sources,
-        next=after and site.url(name, "documents", **asdict(query), after=after),
+        next=after and view.url(view.name, "documents", **asdict(query), after=after),
         is_searching=bool(after) and len(result.documents) < ROWS,
     )
 
 
-def document(site: Site, variants: Variants, name: str, doc_id: int) -> str:
+def document(view: View, doc_id: int) -> str:
     """Return the page of a document. Raises IndexError if there is none."""
-    found = documents.read(variants.get(name).run.corpus, doc_id)
+    found = documents.read(view.variant.run.corpus, doc_id)
     if found is None:
         raise IndexError(f"there is no document {doc_id}")
-    return _page(
-        site,
-        variants,
-        name,
+    return view.page(
         "document",
         found.source_id or f"Document {doc_id}",
-        room="documents",
         doc_id=doc_id,
         document=found,
         shown=found.texts[:_SHOWN_CHUNKS],
         characters=sum(map(len, found.texts)),
-        mark=_mark_of(variants, Mark(found.source, found.source_id)),
-        source_mark=_mark_of(variants, Mark(found.source)),
+        mark=_mark_of(view, Mark(found.source, found.source_id)),
+        source_mark=_mark_of(view, Mark(found.source)),
     )
 
 
-def compare(site: Site, variants: Variants, name: str, other: str, *, doc_id: int | None) -> str:
+def compare(view: View, other: str, *, doc_id: int | None) -> str:
     """Return two variants side by side: their numbers, and what each made of one document."""
+    name, variants = view.name, view.variants
     other = other or next((one for one in variants.names if one != name), name)
     pair = [(name, variants.get(name)), (other, variants.get(other))]
     if doc_id is None and len(pair[0][1].run):
         doc_id = pieces.lead_document(pair[0][1].sequence(0).spans)
     share_documents = len({of.run.steps["ingest"].manifest["fingerprint"] for _, of in pair}) == 1
-    sides = [_side(site, of, label, doc_id) for label, of in pair if share_documents or of is pair[0][1]]
+    sides = [_side(view, of, label, doc_id) for label, of in pair if share_documents or of is pair[0][1]]
     numbers = [card_numbers(read(of.run.steps[STATISTICS])) if STATISTICS in of.run.steps else {} for _, of in pair]
-    return _page(
-        site,
-        variants,
-        name,
+    return view.page(
         "compare",
         f"{name} and {other}",
-        room="compare",
         other=other,
         doc_id=doc_id,
         share_documents=share_documents,
@@ -344,7 +329,7 @@ def compare(site: Site, variants: Variants, name: str, other: str, *, doc_id: in
     )
 
 
-def _side(site: Site, variant: OpenVariant, name: str, doc_id: int | None) -> dict[str, Any]:
+def _side(view: View, variant: OpenVariant, name: str, doc_id: int | None) -> dict[str, Any]:
     """Return what one variant made of a document, as far as it has been searched for it."""
     side: dict[str, Any] = {"name": name, "is_searching": False, "number": None, "url": ""}
     if doc_id is None:
@@ -358,33 +343,29 @@ def _side(site: Site, variant: OpenVariant, name: str, doc_id: int | None) -> di
         options: dict[str, Any] = {"tokens": len(one.input_ids), "lead": doc_id, "scale": _scale(one.spans)}
         side |= {
             "number": number,
-            "url": site.url(name, "sequence", number),
+            "url": view.url(view.name, "sequence", number),
             "caption": words.sequence(one.spans, lead=doc_id, tokens=len(one.input_ids)),
             "strip": strip.explorer(
                 one.spans,
                 **options,
                 name=f"sequence-{name}",
                 label=f"Sequence {number} of {name}",
-                texts=StripTexts(url=f"/{quote(name, safe='')}/sequence/{number}/pairs/{{place}}"),
+                texts=_served_texts(name, number),
             ),
             "legend": strip.legend(one.spans, lead=doc_id, scale=options["scale"]),
         }
     return side
 
 
-def filtered_out(site: Site, variants: Variants, name: str, key: str, *, first: int) -> str:
+def filtered_out(view: View, key: str, *, first: int) -> str:
     """Return what was filtered out: the reasons, and what is known of one of them."""
-    kinds = filtered.kinds(variants.get(name).run)
+    kinds = filtered.kinds(view.variant.run)
     chosen = next((kind for kind in kinds if kind.key == key), None)
     entries, following = chosen.page(first, ROWS) if chosen else ([], None)
-    more = "" if following is None else site.url(name, "filtered", reason=key, after=following)
-    return _page(
-        site,
-        variants,
-        name,
+    more = "" if following is None else view.url(view.name, "filtered", reason=key, after=following)
+    return view.page(
         "filtered",
         "Filtered out",
-        room="filtered",
         kinds=kinds,
         chosen=chosen,
         entries=entries,
@@ -392,14 +373,36 @@ def filtered_out(site: Site, variants: Variants, name: str, key: str, *, first: 
     )
 
 
-def marked(site: Site, variants: Variants, name: str) -> str:
+def marked(view: View) -> str:
     """Return what was marked as bad."""
-    found = marks.read(variants.run_dir)
-    path = variants.run_dir / marks.FILE
-    return _page(site, variants, name, "marks", "Marked as bad", room="marks", marks=found, path=str(path))
+    found = marks.read(view.variants.run_dir)
+    path = view.variants.run_dir / marks.FILE
+    return view.page("marks", "Marked as bad", marks=found, path=str(path))
 
 
-def problem(site: Site, variants: Variants, variant: str, message: str) -> str:
+def problem(view: View, message: str, *, title: str) -> str:
     """Return the page of an error, with the way back."""
-    known = variant if variant in variants.names else variants.first
-    return _page(site, variants, known, "error", "There is no such page", room="", message=message)
+    known = view.name if view.name in view.variants.names else view.variants.first
+    return replace(view, name=known).page("error", title, message=message)
+
+
+def export(run: Run, folder: Path, *, first: int) -> int:
+    """Write a static copy of the `first` sequences (0: all); return the number of pages. Raises NextlongError."""
+    if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
+        raise NextlongError(f"{folder} is not an empty folder; choose another one for --export")
+    variants = Variants(run)
+    count = min(first, len(run)) if first else len(run)
+    leads = {pieces.lead_document(run.sequence(number).spans) for number in range(count)} - {schemas.NO_CHUNK}
+    names = [f"sequence-{number}.html" for number in range(count)] + [f"document-{lead}.html" for lead in sorted(leads)]
+    view = View(variants, variants.first, frozenset({"sequences.html", "filtered.html", *names}))
+    with store.explained(folder):
+        folder.mkdir(parents=True, exist_ok=True)
+        shown = sequence_list(view, Query(), sort="", first=0, columns=(), most=count)
+        store.write_text(folder / "sequences.html", shown)
+        store.write_text(folder / "filtered.html", filtered_out(view, "", first=0))
+        for number in range(count):
+            store.write_text(folder / f"sequence-{number}.html", sequence(view, number))
+        for lead in leads:
+            store.write_text(folder / f"document-{lead}.html", document(view, lead))
+        store.write_text(folder / "index.html", shown)  # last: a copy without it is not complete
+    return len(names) + 3

@@ -23,7 +23,7 @@ from nextlong.artifacts import finished, lookup
 from nextlong.runs import spans
 from nextlong.runs.run import Run
 from nextlong.runs.spans import Block
-from nextlong.view import terms
+from nextlong.view import documents
 
 _BLOCK_TOKENS: Final = 1 << 19  # of sequences that are read at a time: 5 to 20 ms
 _HELD_QUERIES: Final = 8  # whose matches are kept
@@ -208,7 +208,7 @@ class SequenceIndex:
         for first, one in self._read(matches.blocks):
             chunks = one.of(*spans.CHUNK_ROLES)
             new = np.array([chunk for chunk in np.unique(chunks.chunk_ids).tolist() if chunk not in known], np.int64)
-            known.update(zip(new.tolist(), terms.contain(self._run.corpus.texts(new), text).tolist(), strict=True))
+            known.update(zip(new.tolist(), documents.contain(self._run.corpus.texts(new), text).tolist(), strict=True))
             for row, chunk in zip((first + chunks.sequence).tolist(), chunks.chunk_ids.tolist(), strict=True):
                 if known[chunk]:
                     chunk_of.setdefault(row, chunk)

@@ -28,13 +28,12 @@ from nextlong.runs.run import Run
 from nextlong.view import documents, marks, pages
 from nextlong.view.guard import Guard
 from nextlong.view.marks import Mark
-from nextlong.view.pages import ChunkFilter, Site
+from nextlong.view.pages import ChunkFilter, View
 from nextlong.view.sequences import SORTS, Query
 from nextlong.view.variants import Variants
 
-Answer = Callable[[Variants, str, Request], str | Response]
+Answer = Callable[[View, Request], str | Response]
 HOST = "127.0.0.1"
-_SITE = Site()
 _LONGEST_NOTE = 500
 
 
@@ -44,17 +43,23 @@ def application(run: Run, *, token: str) -> Starlette:
     if len(run):
         variants.get(variants.first).index.know(0)  # loads libraries now, so that the first page is quick
 
+    def view_of(request: Request) -> View:
+        return View(variants, request.path_params.get("variant", variants.first))
+
+    def problem(request: Request, error: Exception, *, status: int = 404) -> Response:
+        title = "There is no such page" if isinstance(error, IndexError) else "This page cannot be shown"
+        return Response(pages.problem(view_of(request), str(error), title=title), status, media_type="text/html")
+
     def route(path: str, answer: Answer) -> Route:
         def answered(request: Request) -> Response:
-            variant = request.path_params["variant"]
             with lock:
                 try:
-                    made = answer(variants, variant, request)
+                    made = answer(view_of(request), request)
                     return made if isinstance(made, Response) else Response(made, media_type="text/html")
                 except (IndexError, NextlongError) as error:
-                    return _problem(variants, variant, error, 404)
+                    return problem(request, error)
                 except ValueError as error:
-                    return _problem(variants, variant, error, 400)
+                    return problem(request, error, status=400)
 
         return Route(f"/{{variant}}{path}", answered)
 
@@ -66,33 +71,34 @@ def application(run: Run, *, token: str) -> Starlette:
                 try:
                     _mark(variants, form)
                 except (ValueError, NextlongError) as error:
-                    return _problem(variants, request.path_params["variant"], error, 400)
-            return RedirectResponse(_SITE.url(request.path_params["variant"], "marks"), 303)
+                    return problem(request, error, status=400)
+            return RedirectResponse(view_of(request).url(request.path_params["variant"], "marks"), 303)
 
         return await run_in_threadpool(write)
 
+    def to_list(request: Request) -> Response:
+        view = view_of(request)
+        return RedirectResponse(view.url(view.name, "sequences"))
+
     return Starlette(
         routes=[
-            Route("/", lambda _: RedirectResponse(_SITE.url(variants.first, "sequences"))),
+            Route("/", to_list),
             _asset("/style.css", "text/css", html.style() + html.asset(__package__, "view.css")),
             _asset("/page.js", "text/javascript", html.script()),
             _asset("/view.js", "text/javascript", html.asset(__package__, "view.js")),
             Route("/favicon.ico", lambda _: Response(status_code=204)),  # browsers ask for it
             Route("/{variant}/marks", mark, methods=["POST"]),
-            route("", lambda _, variant, __: RedirectResponse(_SITE.url(variant, "sequences"))),
+            Route("/{variant}", to_list),
             route("/sequences", _sequences),
             route("/sequence", _jump),
             route("/random", _random),
             route("/sequence/{number:int}", _sequence),
             route("/sequence/{number:int}/pairs/{place:int}", _pair),
             route("/documents", _documents),
-            route(
-                "/document/{doc:int}",
-                lambda of, name, request: pages.document(_SITE, of, name, request.path_params["doc"]),
-            ),
+            route("/document/{doc:int}", lambda view, request: pages.document(view, request.path_params["doc"])),
             route("/compare", _compare),
             route("/filtered", _filtered),
-            route("/marks", lambda of, name, _: pages.marked(_SITE, of, name)),
+            route("/marks", lambda view, _: pages.marked(view)),
             route("/{rest:path}", _nothing),
         ],
         middleware=[Middleware(Guard, token=token)],
@@ -103,15 +109,11 @@ def _asset(path: str, media_type: str, text: str) -> Route:
     return Route(path, lambda _: Response(text, media_type=media_type))
 
 
-def _problem(variants: Variants, variant: str, error: Exception, status: int) -> Response:
-    return Response(pages.problem(_SITE, variants, variant, str(error)), status, media_type="text/html")
+def _nothing(_: View, request: Request) -> str:
+    raise IndexError(f"{request.url.path} is not a page of the viewer")
 
 
-def _nothing(_: Variants, __: str, request: Request) -> str:
-    raise IndexError(f"{request.url.path}: no such page")
-
-
-def _sequences(variants: Variants, variant: str, request: Request) -> str:
+def _sequences(view: View, request: Request) -> str:
     given = request.query_params
     sort = given.get("sort", "")
     if sort and sort.removeprefix("-") not in SORTS and not (sort.startswith("random") and sort[7:].isdecimal()):
@@ -125,55 +127,47 @@ def _sequences(variants: Variants, variant: str, request: Request) -> str:
         document=_whole(request, "document"),
     )
     first = _whole(request, "after") or 0
-    return pages.sequence_list(
-        _SITE, variants, variant, query, sort=sort, first=first, columns=given.getlist("columns")
-    )
+    return pages.sequence_list(view, query, sort=sort, first=first, columns=given.getlist("columns"))
 
 
-def _jump(_: Variants, variant: str, request: Request) -> Response:
-    return RedirectResponse(_SITE.url(variant, "sequence", _number("number", request.query_params.get("number", ""))))
+def _jump(view: View, request: Request) -> Response:
+    number = _number("number", request.query_params.get("number", ""))
+    return RedirectResponse(view.url(view.name, "sequence", number))
 
 
-def _random(variants: Variants, variant: str, _: Request) -> Response:
-    count = len(variants.get(variant).run)
-    return RedirectResponse(
-        _SITE.url(variant, "sequence", secrets.randbelow(count)) if count else _SITE.url(variant, "sequences")
-    )
+def _random(view: View, _: Request) -> Response:
+    count = len(view.variant.run)
+    of_one = ("sequence", secrets.randbelow(count)) if count else ("sequences",)
+    return RedirectResponse(view.url(view.name, *of_one))
 
 
-def _sequence(variants: Variants, variant: str, request: Request) -> str:
+def _sequence(view: View, request: Request) -> str:
     given = request.query_params
-    chosen = ChunkFilter(
-        given.get("role", ""), given.get("name", ""), _float(request, "least"), _float(request, "most")
-    )
-    number = request.path_params["number"]
-    return pages.sequence(_SITE, variants, variant, number, first=_whole(request, "after") or 0, chosen=chosen)
+    least, most = _float(request, "least"), _float(request, "most")
+    chosen = ChunkFilter(given.get("role", ""), given.get("name", ""), least, most)
+    return pages.sequence(view, request.path_params["number"], first=_whole(request, "after") or 0, chosen=chosen)
 
 
-def _pair(variants: Variants, variant: str, request: Request) -> Response:
-    asked = request.path_params
-    return Response(
-        json.dumps(variants.get(variant).pair(asked["number"], asked["place"])), media_type="application/json"
-    )
+def _pair(view: View, request: Request) -> Response:
+    pair = view.variant.pair(request.path_params["number"], request.path_params["place"])
+    return Response(json.dumps(pair), media_type="application/json")
 
 
-def _documents(variants: Variants, variant: str, request: Request) -> str:
+def _documents(view: View, request: Request) -> str:
     given = request.query_params
     query = documents.Query(**{name: given.get(name, "").strip() for name in ("text", "name", "source")})
     after = [_number("after", part) for part in given.get("after", "0").split(".")]
     if len(after) > len(documents.Place._fields):
         raise ValueError(f"after={given['after']}: give shard.batch.row")
-    return pages.document_list(_SITE, variants, variant, query, first=documents.Place(*after))
+    return pages.document_list(view, query, first=documents.Place(*after))
 
 
-def _compare(variants: Variants, variant: str, request: Request) -> str:
-    other = request.query_params.get("with", "")
-    return pages.compare(_SITE, variants, variant, other, doc_id=_whole(request, "document"))
+def _compare(view: View, request: Request) -> str:
+    return pages.compare(view, request.query_params.get("with", ""), doc_id=_whole(request, "document"))
 
 
-def _filtered(variants: Variants, variant: str, request: Request) -> str:
-    first = _whole(request, "after") or 0
-    return pages.filtered_out(_SITE, variants, variant, request.query_params.get("reason", ""), first=first)
+def _filtered(view: View, request: Request) -> str:
+    return pages.filtered_out(view, request.query_params.get("reason", ""), first=_whole(request, "after") or 0)
 
 
 def _mark(variants: Variants, form: dict[str, str]) -> None:

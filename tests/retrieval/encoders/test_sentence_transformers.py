@@ -9,16 +9,13 @@ from typing import Any
 
 import numpy as np
 import pytest
-from pydantic import ValidationError
 
 from nextlong import recipe
 from nextlong.engine.executor import Resources
 from nextlong.errors import EncoderError
 from nextlong.retrieval.encoders.base import kind_of, load_encoder
 from nextlong.retrieval.encoders.sentence_transformers import (
-    SentenceTransformersOptions,
     _execution,
-    check_backend,
     try_model,
 )
 from text_shards import texts_of, write_shard
@@ -99,25 +96,6 @@ def test_half_precision_stays_close(model_path, dtype):
     near = load_encoder(config(model_path, dtype=dtype)).encode(TEXTS)
     assert (exact * near).sum(axis=1).min() > 0.995
     np.testing.assert_allclose(np.linalg.norm(near, axis=1), 1, atol=1e-5)
-
-
-@pytest.mark.parametrize(
-    ("backend", "package"), [("onnx", "sentence-transformers[onnx]"), ("openvino", "sentence-transformers[openvino]")]
-)
-def test_a_backend_whose_packages_are_missing_names_them(monkeypatch, backend, package):
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    with pytest.raises(EncoderError) as caught:
-        check_backend("some/model", backend)
-    assert f"encoder.sentence_transformers.backend={backend} of some/model needs optimum." in str(caught.value)
-    assert f"pip install '{package}'" in str(caught.value)
-    check_backend("some/model", "torch")
-
-
-def test_a_backend_for_processors_refuses_a_gpu_and_half_precision():
-    for options in ({"dtype": "bfloat16"}, {"device": "cuda"}):
-        with pytest.raises(ValidationError, match="runs on a processor in float32"):
-            SentenceTransformersOptions(backend="onnx", **options)
-    assert SentenceTransformersOptions(backend="openvino", device="cpu", dtype="float32").backend == "openvino"
 
 
 @pytest.mark.heavy

@@ -8,6 +8,7 @@ its file asks the `EncoderKind` that the file calls ENCODER, never its name; onl
 from __future__ import annotations
 
 import hashlib
+import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from pathlib import Path
@@ -18,9 +19,10 @@ from numpy.typing import NDArray
 from pydantic import JsonValue
 
 from nextlong import recipe
-from nextlong.engine.estimate import Estimate, one
+from nextlong.engine import store
 from nextlong.engine.executor import Resources
-from nextlong.engine.step import Task, TaskResult
+from nextlong.engine.step import Estimate, Task, TaskResult
+from nextlong.errors import EncoderError
 from nextlong.plugins import ENCODERS
 from nextlong.rng import rng_for
 
@@ -64,7 +66,7 @@ class EncoderKind(ABC):
     `Options` are the keys of its section of the recipe, `usage` is what `encoder.model` says: `openai:<model>`. `embeds`: whether
     a task takes a whole shard, or a slice of one as an `ExecutionResult` of the preparation says. `needs_fit`: whether `load`
     reads what the preparation wrote. `preload` are the modules that a worker imports at its start, `rate` what plans measure it by
-    (`engine/estimate.py`), `cure` what to do about vectors that are wrong.
+    (`engine/step.py`), `cure` what to do about vectors that are wrong.
     """
 
     Options: type[recipe.Section] = recipe.Section
@@ -72,6 +74,7 @@ class EncoderKind(ABC):
     embeds: Literal["shards", "slices"] = "shards"
     needs_fit: bool = False
     asks_for_gpus: bool = False
+    package: tuple[str, str] | None = None  # a module that must be installed, and the extra of nextlong that brings it
     preload: tuple[str, ...] = ()
     rate: str = "encoder"
     cure: str
@@ -99,8 +102,11 @@ class EncoderKind(ABC):
         return {}
 
     def check_installed(self, config: recipe.Encoder) -> None:
-        """Raise EncoderError, with the cure, if a package is missing; nothing heavy is imported."""
-        del config
+        """Raise EncoderError, with the cure, if the package is missing; it is not imported, which may take seconds."""
+        if self.package is not None and importlib.util.find_spec(self.package[0]) is None:
+            name, extra = self.package
+            needs = f"needs the package {name.replace('_', '-')}; pip install 'nextlong[{extra}]'"
+            raise EncoderError(f"encoder.model={config.model} {needs}")
 
     def resources(self, config: recipe.Encoder) -> Resources:
         """Return what a task of embedding needs: a core."""
@@ -115,7 +121,13 @@ class EncoderKind(ABC):
     def estimate(self, config: recipe.Encoder) -> Estimate:
         """Return how the time, disk and memory of the preparation grow: it takes none."""
         del config
-        return Estimate(work=one, seconds=0.0, rate="")
+        return Estimate(work=1, seconds=0.0, rate="")
+
+
+def local_files(config: recipe.Encoder) -> dict[str, JsonValue]:
+    """Return the hashes of the files of a model that is a local folder, for `depends_on`; of a name, nothing."""
+    folder = Path(config.name).expanduser()
+    return {"files": dict(store.hash_folder(folder))} if folder.is_dir() else {}
 
 
 def kind_of(config: recipe.Encoder) -> EncoderKind:

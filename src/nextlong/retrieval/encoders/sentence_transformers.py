@@ -19,22 +19,20 @@ import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final, Literal, Self
+from typing import Annotated, Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, JsonValue, model_validator
+from pydantic import Field, JsonValue
 
 from nextlong import recipe
 from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts
 from nextlong.artifacts.results import ExecutionResult
-from nextlong.engine import store
-from nextlong.engine.estimate import Estimate, one
 from nextlong.engine.executor import Resources, granted_gpus, usable_cpus
-from nextlong.engine.step import Task
+from nextlong.engine.step import Estimate, Task
 from nextlong.errors import EncoderError
 from nextlong.recipe.keys import Operational, Positive, PositiveLength, Section
-from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, EncoderKind, Speed
+from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, EncoderKind, Speed, local_files
 
 _TRIAL_S: Final = 0.7  # of float32 on one thread
 _FEWEST, _MOST = 2, 32  # chunks tried
@@ -48,11 +46,6 @@ _GPU_CALL_CHUNKS: Final = 4096
 _MEASURED_CHUNKS: Final = 32
 _USUAL_DIMENSIONS: Final = 1024  # of models such as the paper's
 _WHERE = "encoder.model=sentence-transformers:"
-# What a backend needs beside the library, and what installs it.
-_BACKENDS: Final = {
-    "onnx": (("optimum.onnxruntime", "onnxruntime"), "sentence-transformers[onnx]"),
-    "openvino": (("optimum.intel", "openvino"), "sentence-transformers[openvino]"),
-}
 
 
 class SentenceTransformersOptions(Section):
@@ -76,25 +69,13 @@ class SentenceTransformersOptions(Section):
     dtype: Literal["auto", "float32", "bfloat16", "float16"] = Field(
         "auto", description="auto: bfloat16 on a GPU that has it, and on a processor where a trial finds it faster"
     )
-    backend: Literal["torch", "onnx", "openvino"] = Field(
-        "torch", description="what runs the model; onnx and openvino: on a processor, in float32"
-    )
 
     def identity(self) -> dict[str, JsonValue]:
         """Return what sets the numbers: of the device its kind, and that only where it chooses the precision."""
         plain = super().identity()
         device = plain.pop("device")
-        is_chosen = isinstance(device, str) and self.dtype == "auto" and self.backend == "torch"
+        is_chosen = isinstance(device, str) and self.dtype == "auto"
         return plain | ({"device": str(device).partition(":")[0]} if is_chosen else {})
-
-    @model_validator(mode="after")
-    def _backend_suits(self) -> Self:
-        if self.backend != "torch" and (self.dtype not in ("auto", "float32") or self.device not in (None, "cpu")):
-            raise ValueError(
-                f"backend is {self.backend!r}, which runs on a processor in float32, beside dtype={self.dtype!r} and "
-                f"device={self.device!r}; leave these out, or take backend: torch"
-            )
-        return self
 
 
 class SentenceTransformersEncoder:
@@ -156,11 +137,10 @@ class SentenceTransformersEncoder:
         self.dtype = dtype
 
     def use_threads(self, count: int) -> None:
-        """Calculate on so many threads from now on, in this process; of torch's backend alone."""
-        if self._options.backend == "torch":
-            import torch
+        """Calculate on so many threads from now on, in this process."""
+        import torch
 
-            torch.set_num_threads(count)
+        torch.set_num_threads(count)
 
     def _check_task(self) -> None:
         # The library itself passes over a task in silence.
@@ -193,31 +173,9 @@ def count_gpus() -> int:
     return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
 
 
-def is_installed(module: str = "sentence_transformers") -> bool:
-    """Say whether the library, or a module of another, is there; it is not imported, which takes seconds."""
-    try:
-        return importlib.util.find_spec(module) is not None
-    except ModuleNotFoundError:  # not even what it is a part of
-        return False
-
-
-def check_installed(name: str) -> None:
-    """Raise EncoderError if the library is not installed."""
-    if not is_installed():
-        raise EncoderError(
-            f"{_WHERE}{name} needs the package sentence-transformers; pip install 'nextlong[sentence-transformers]'"
-        )
-
-
-def check_backend(name: str, backend: str) -> None:
-    """Raise EncoderError if a package that the backend needs is not installed."""
-    modules, package = _BACKENDS.get(backend, ((), ""))
-    missing = [module for module in modules if not is_installed(module)]
-    if missing:
-        raise EncoderError(
-            f"encoder.sentence_transformers.backend={backend} of {name} needs {' and '.join(missing)}; pip install "
-            f"'{package}', or take backend: torch"
-        )
+def _is_installed() -> bool:
+    """Say whether the library is there; it is not imported, which takes seconds."""
+    return bool(importlib.util.find_spec("sentence_transformers"))
 
 
 def _load(name: str, options: SentenceTransformersOptions, *, dtype: str | None) -> tuple[Any, str]:
@@ -229,19 +187,19 @@ def _load(name: str, options: SentenceTransformersOptions, *, dtype: str | None)
     except ImportError as error:
         raise EncoderError(f"{_WHERE}{name}: {error}; pip install 'nextlong[sentence-transformers]'") from None
     logging.disable_progress_bar()  # each worker would draw its own, across the run's
-    check_backend(name, options.backend)
     device = _device(torch, options.device)
     dtype = dtype or options.dtype
     try:
         if dtype == "auto":
-            dtype = _best_dtype(torch, device)
+            # bfloat16 from Ampere (8.0) on, in hardware; earlier GPUs only emulate it. A trial finds what suits a processor.
+            is_new = device.startswith("cuda") and torch.cuda.get_device_capability(device) >= (8, 0)
+            dtype = "bfloat16" if is_new else "float32"
         model = SentenceTransformer(
             name,
             device=device,
             revision=options.revision,
             trust_remote_code=options.trust_remote_code,
-            backend=options.backend,
-            model_kwargs=_model_options(options.backend, getattr(torch, dtype)),
+            model_kwargs={"torch_dtype": getattr(torch, dtype)},
         )
         return model, dtype
     except ImportError as error:
@@ -259,19 +217,6 @@ def _load(name: str, options: SentenceTransformersOptions, *, dtype: str | None)
         ) from None
 
 
-def _model_options(backend: str, dtype: Any) -> dict[str, Any]:
-    """Return what the backend is told beside the model: one thread, for parallelism comes from tasks."""
-    if backend == "onnx":
-        import onnxruntime
-
-        session = onnxruntime.SessionOptions()
-        session.intra_op_num_threads = session.inter_op_num_threads = 1
-        return {"provider": "CPUExecutionProvider", "session_options": session}
-    if backend == "openvino":
-        return {"ov_config": {"INFERENCE_NUM_THREADS": 1, "INFERENCE_PRECISION_HINT": "f32"}}
-    return {"torch_dtype": dtype}
-
-
 def _device(torch: Any, asked: str | None) -> str:
     """Return the device to run on; what the recipe names is never replaced by another."""
     if asked not in (None, "cuda"):
@@ -279,13 +224,6 @@ def _device(torch: Any, asked: str | None) -> str:
     if torch.cuda.is_available() or asked == "cuda":
         return f"cuda:{next(iter(granted_gpus()), 0)}"
     return "mps" if torch.backends.mps.is_available() else "cpu"
-
-
-def _best_dtype(torch: Any, device: str) -> str:
-    """Return what suits a GPU; on a processor `choose` tries what does."""
-    # From Ampere (8.0) on in hardware; earlier ones only emulate it.
-    is_new = device.startswith("cuda") and torch.cuda.get_device_capability(device) >= (8, 0)
-    return "bfloat16" if is_new else "float32"
 
 
 def _first_line(error: Exception) -> str:
@@ -301,10 +239,10 @@ def try_model(
         rows = np.arange(count_chunks(chunks_path))
         rows = rows[:: max(1, len(rows) * len(documents) // _TRIED_CHUNKS)]
         texts += (text for batch in iter_chunk_texts(documents_path, chunks_path, rows) for text in batch.texts)
-    return choose_execution(encoder.name, encoder.options_as(SentenceTransformersOptions), texts[:_TRIED_CHUNKS])
+    return _choose_execution(encoder.name, encoder.options_as(SentenceTransformersOptions), texts[:_TRIED_CHUNKS])
 
 
-def choose_execution(name: str, options: SentenceTransformersOptions, texts: Sequence[str]) -> ExecutionResult:
+def _choose_execution(name: str, options: SentenceTransformersOptions, texts: Sequence[str]) -> ExecutionResult:
     """Return how to run the model. Raises EncoderError where it cannot be loaded."""
     encoder = SentenceTransformersEncoder(name, options, threads=1)
     if not texts or encoder.device != "cpu":
@@ -314,14 +252,14 @@ def choose_execution(name: str, options: SentenceTransformersOptions, texts: Seq
     few = texts[: int(np.clip(first_rate * _TRIAL_S, _FEWEST, _MOST))]
     rate, vectors = _timed(encoder, few)
     dtype, threads = encoder.dtype, 1
-    if options.dtype == "auto" and options.backend == "torch":
+    if options.dtype == "auto":
         encoder.convert("bfloat16")
         encoder.encode(few[:1])
         half_rate, half_vectors = _timed(encoder, few)
         if half_rate > _CLEARLY * rate and np.einsum("nd,nd->n", vectors, half_vectors).min() >= _LEAST_COSINE:
             dtype, rate = "bfloat16", half_rate
         encoder.convert(dtype)
-    if options.backend == "torch" and usable_cpus() > 1:
+    if usable_cpus() > 1:
         encoder.use_threads(usable_cpus())
         encoder.encode(few[:1])
         all_rate, _ = _timed(encoder, few)
@@ -377,6 +315,7 @@ class SentenceTransformersKind(EncoderKind):
     usage = "sentence-transformers:<name or path>"
     embeds = "slices"
     asks_for_gpus = True
+    package = ("sentence_transformers", "sentence-transformers")
     preload = ("sentence_transformers",)
     cure = "try encoder.sentence_transformers.dtype: float32, else another model"
     result = ExecutionResult
@@ -401,19 +340,12 @@ class SentenceTransformersKind(EncoderKind):
     def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:
         """Return the hashes of the files of a local model."""
         del seed
-        folder = Path(config.name).expanduser()
-        return {"files": dict(store.hash_folder(folder))} if folder.is_dir() else {}
-
-    def check_installed(self, config: recipe.Encoder) -> None:
-        """Raise EncoderError if the library is not installed."""
-        check_installed(config.name)
+        return local_files(config)
 
     def resources(self, config: recipe.Encoder) -> Resources:
         """Return a GPU for each task, if there is one."""
         options = config.options_as(SentenceTransformersOptions)
         device = options.device
-        if options.backend != "torch":
-            return Resources()
         if device in (None, "cuda"):
             return Resources(gpu="optional" if device is None else "needed")
         if device is not None and device.startswith("cuda"):  # the one that is named
@@ -422,16 +354,16 @@ class SentenceTransformersKind(EncoderKind):
 
     def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
         """Try the model on a few chunks, in a second or so; it is not asked either where its package is missing."""
-        if not is_installed():
+        if not _is_installed():
             return Speed(unknown="needs its package", dimensions=_USUAL_DIMENSIONS)
         few = list(chunks[:: max(1, len(chunks) // _MEASURED_CHUNKS)])[:_MEASURED_CHUNKS]
-        tried = choose_execution(config.name, config.options_as(SentenceTransformersOptions), few)
+        tried = _choose_execution(config.name, config.options_as(SentenceTransformersOptions), few)
         return Speed(tried.threads / tried.chunks_per_second, "", tried.dimensions)
 
     def estimate(self, config: recipe.Encoder) -> Estimate:
         """Return what loading and trying a model takes."""
         del config
-        return Estimate(work=one, seconds=20.0, rate="")
+        return Estimate(work=1, seconds=20.0, rate="")
 
 
 ENCODER = SentenceTransformersKind()

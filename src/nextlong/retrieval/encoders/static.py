@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from pydantic import Field, JsonValue
 
 from nextlong import recipe
-from nextlong.engine import store
 from nextlong.errors import EncoderError
 from nextlong.recipe.keys import Positive, Section
-from nextlong.retrieval.encoders.base import EncoderKind, Speed, direction_of
+from nextlong.retrieval.encoders.base import EncoderKind, Speed, direction_of, local_files
 
 _MEASURED_CHUNKS = 256
 
@@ -73,6 +72,7 @@ class StaticKind(EncoderKind):
 
     Options = StaticOptions
     usage = "static:<name or path>"
+    package = ("model2vec", "static")
     preload = ("model2vec",)
     cure = "take another model"
 
@@ -86,17 +86,7 @@ class StaticKind(EncoderKind):
     def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:
         """Return the hashes of the files of a local model."""
         del seed
-        folder = Path(config.name).expanduser()
-        return {"files": dict(store.hash_folder(folder))} if folder.is_dir() else {}
-
-    def check_installed(self, config: recipe.Encoder) -> None:
-        """Raise EncoderError if model2vec is not installed."""
-        from importlib.util import find_spec
-
-        if find_spec("model2vec") is None:
-            raise EncoderError(
-                f"encoder.model={config.model} needs the package model2vec; pip install 'nextlong[static]'"
-            )
+        return local_files(config)
 
     def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
         """Encode a few chunks."""
