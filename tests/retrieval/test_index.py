@@ -58,7 +58,7 @@ def test_verify_holds_it_to_its_promise(approximate):
     outcomes = {outcome.check: outcome for outcome in verify(recipe.run_path)}
     assert {outcome.check for outcome in outcomes.values() if outcome.breaches} == set()
     assert outcomes[RECALL].checked > 10
-    assert outcomes["negatives are the nearest free"].result == "not needed"
+    assert outcomes["negatives are the nearest unused"].result == "not needed"
 
 
 def test_verify_notices_a_promise_that_is_not_kept(approximate, tmp_path):

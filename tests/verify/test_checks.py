@@ -49,7 +49,7 @@ def test_a_sound_run_passes_every_check(finished):
     assert {name: outcome.examples for name, outcome in outcomes.items() if outcome.result != "pass"} == {}
     assert outcomes["parquet rows"].checked == outcomes["jsonl rows"].checked == 4
     assert outcomes["documents"].checked == 260
-    assert outcomes["candidates searched again"].checked == outcomes["negatives are the nearest free"].checked >= 12
+    assert outcomes["candidates searched again"].checked == outcomes["negatives are the nearest unused"].checked >= 12
     assert outcomes["vectors encoded again"].checked == outcomes["chunks tile documents"].checked
 
 

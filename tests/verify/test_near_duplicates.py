@@ -15,8 +15,8 @@ from nextlong.verify.run_files import RunFiles
 
 COPIES, WEIGHTS, NEAREST = (
     "near-duplicates among negatives",
-    "weights of runs counted again",
-    "negatives are the nearest free",
+    "word weights counted again",
+    "negatives are the nearest unused",
 )
 
 

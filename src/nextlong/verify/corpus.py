@@ -112,7 +112,7 @@ def _check_excluded(run: RunFiles) -> list[CheckOutcome]:
 
 def _check_distinct(compared: list[Path], keeps: list[Path]) -> CheckOutcome:
     """Find kept documents that `ingest.dedup` compares as equal, a range of hashes at a time."""
-    outcome = CheckOutcome("kept documents differ", "documents")
+    outcome = CheckOutcome("kept documents are distinct", "documents")
     outcome.checked = sum(int(np.count_nonzero(np.load(path, mmap_mode="r"))) for path in keeps)
     passes = outcome.checked // _HELD_DOCUMENTS + 1
     for step in range(passes):

@@ -197,7 +197,7 @@ def check_weights(run: RunFiles) -> list[CheckOutcome]:
     """Count again, from the texts, in how many of the counted documents the runs of each slot stand."""
     if "weights" not in run.steps:
         return []
-    outcome = CheckOutcome("weights of runs counted again", "slots", checked=_SLOTS)
+    outcome = CheckOutcome("word weights counted again", "slots", checked=_SLOTS)
     (path,) = run.files("weights", ".counted.npy")
     counted, stored = np.load(path), _weights(run)
     if len(np.unique(counted)) != len(counted):

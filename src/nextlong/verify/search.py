@@ -52,7 +52,7 @@ def check_search(run: RunFiles) -> list[CheckOutcome]:
         return [check_document_scores(run), *check_partitions(run), none]
     scores = CheckOutcome("scores are cosines", "negatives")
     candidates = CheckOutcome("candidates searched again", "meta-chunks")
-    nearest = CheckOutcome("negatives are the nearest free", "meta-chunks")
+    nearest = CheckOutcome("negatives are the nearest unused", "meta-chunks")
     outcomes = [scores, candidates, nearest]
     meta_chunks = _check_scores_and_draw(run, scores)
     # The recall that the run's index was tuned to; None of an exact search.
