@@ -55,7 +55,7 @@ def walk(documents: int) -> dict[str, float]:
     seconds = time.perf_counter() - start
     assert drafts
     kept = np.ones(documents, np.bool_)
-    edges = len(iclm.build_graph(neighbours, cosines, np.arange(documents), kept=kept, k=K).targets) // 2
+    edges = len(iclm._build_graph(neighbours, cosines, np.arange(documents), kept=kept, k=K).targets) // 2
     return {"edges": edges, "seconds": seconds}
 
 

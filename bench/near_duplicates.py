@@ -28,8 +28,8 @@ from sklearn.feature_extraction.text import TfidfVectorizer
 from nextlong.corpus.chunk import chunk_text
 from nextlong.retrieval.near_duplicates.rule import similarities
 from nextlong.retrieval.near_duplicates.shingles import (
-    LEAST_WORDS,
-    SLOTS,
+    _LEAST_WORDS,
+    _SLOTS,
     Document,
     Weights,
     add_counts,
@@ -81,7 +81,7 @@ def read(path: Path) -> list[dict[str, str]]:
 
 def weights_of(texts: Sequence[str]) -> Weights:
     """Return the weights of shingles as the stages would measure them on these documents."""
-    counts = np.zeros(SLOTS, np.uint32)
+    counts = np.zeros(_SLOTS, np.uint32)
     for start in range(0, len(texts), 256):
         add_counts(counts, shingles(texts[start : start + 256]))
     return weights_from(counts, len(texts))
@@ -103,7 +103,7 @@ def print_planted(texts: Sequence[str], weights: Weights, threshold: float) -> N
         found = []
         for text in texts:
             changed = [change(text[a:b], share, how, vocabulary, draw) for a, b in chunk_text(text)]
-            changed = [chunk for chunk in changed if len(words_of(chunk)) >= LEAST_WORDS]
+            changed = [chunk for chunk in changed if len(words_of(chunk)) >= _LEAST_WORDS]
             found += similarities(shingles(changed), document=document_of([text]), weights=weights).tolist()
         caught = np.mean(np.array(found) >= threshold)
         print(
@@ -207,7 +207,7 @@ def judged(pair: Pair, texts: Sequence[str], weights: Weights) -> list[tuple[Pai
     """Return (pair, chunk, similarity) for the chunks of the pair's first text, compared with the second."""
     text = texts[pair[0]]
     chunks = [text[a:b] for a, b in chunk_text(text)]
-    chunks = [chunk for chunk in chunks if len(words_of(chunk)) >= LEAST_WORDS]
+    chunks = [chunk for chunk in chunks if len(words_of(chunk)) >= _LEAST_WORDS]
     other: Document = document_of([texts[pair[1]]])
     found = similarities(shingles(chunks), document=other, weights=weights)
     return [(pair, chunk, float(score)) for chunk, score in zip(chunks, found, strict=True)]

@@ -28,7 +28,7 @@ import numpy as np
 from numpy.typing import NDArray
 from threadpoolctl import threadpool_limits
 
-from nextlong.engine import memory
+from nextlong.engine import process
 from nextlong.retrieval.indexes import exact, ivf, kmeans
 from nextlong.retrieval.indexes.base import IndexFiles, VectorShards
 
@@ -234,12 +234,12 @@ def _measure_index(
     factory = ivf.fitted(kind, vectors=options.count)
     template = stem.with_name(f"{stem.name}.template.faiss")
     stems = [stem.with_name(f"{stem.name}-{shard}") for shard in range(len(paths))]
-    with memory.peak() as built_peak:
+    with process.peak() as built_peak:
         training, trained = _seconds(lambda: ivf.train(stem, vectors=paths, factory=factory, seed=0))
         filling, filled = _seconds(lambda: [_fill(stems, template, paths, shard) for shard in range(len(paths))])
     files = IndexFiles(factory, tuple(paths), template=template, lists=tuple(stems))
     for k, exact_seconds in base.items():
-        with memory.peak() as searched_peak:
+        with process.peak() as searched_peak:
             np.save(asked := stem.with_name("queries.npy"), exclude[:, 0])
             tuned = ivf.tune(stem, files=files, queries=asked, k=k, target=options.recall, seed=0)
             opened = ivf.Ivf(ivf.replace(files, probes=tuned.probes, spare=tuned.spare))

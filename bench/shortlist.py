@@ -27,7 +27,7 @@ from nextlong.engine.step import Artifact
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
 from nextlong.retrieval.sample import read_queries
-from nextlong.retrieval.shortlist import CONTROL, CONTROL_SHARE, SHORTLISTED
+from nextlong.retrieval.shortlist import _CONTROL, _SHORTLISTED, CONTROL_SHARE
 
 _RANKS = 1024  # nearest kept of each meta-chunk
 
@@ -93,9 +93,9 @@ def _row(
         numbers[:wanted] += 1
         found, listed = found + np.isin(full, short).sum(), listed + wanted
         ranked = np.argsort(-cosines, kind="stable")[: len(marks) - int(last - first)]
-        on_list = marks[ranked] & SHORTLISTED
+        on_list = marks[ranked] & _SHORTLISTED
         around.append(on_list @ weights[: len(ranked)] / weights[: len(ranked)].sum())
-        estimated.append(on_list[np.argmax(marks[ranked] & CONTROL)])
+        estimated.append(on_list[np.argmax(marks[ranked] & _CONTROL)])
         redrawn.append(on_list[draws[:, ranked].argmax(axis=1)])
     common = numbers >= len(ids) / 2
     ratios = (sums / np.maximum(full_sums, 1e-9))[common]

@@ -20,7 +20,7 @@ import numpy as np
 import zstandard
 
 from nextlong.corpus.chunk import chunk_text
-from nextlong.sequences.encode import TextEncoder
+from nextlong.sequences.encode import TextEncoder, read_tokenizer
 
 _BATCH = 512
 
@@ -39,11 +39,11 @@ def main() -> int:
     print("|---|---|---:|---:|---:|---:|---:|")
     different = 0
     for path in asked.tokenizer:
-        encoder = TextEncoder.from_file(path)
+        encoder = TextEncoder(read_tokenizer(path))
         engine, load_s = _timed(encoder.settle)
         encoder.encode_batch(texts[:_BATCH])
         (ids, lengths), fast_s = _timed(lambda: _encode(encoder, texts))  # noqa: B023
-        reference = TextEncoder.from_file(path, engine="reference")
+        reference = TextEncoder(read_tokenizer(path), engine="reference")
         (true_ids, true_lengths), reference_s = _timed(lambda: _encode(reference, texts))  # noqa: B023
         wrong = _differences(ids, lengths, true_ids, true_lengths)
         different += wrong

@@ -9,16 +9,16 @@ import xxhash
 
 from exported_runs import change_json, folder_of, record_of
 from nextlong.schemas import ROW_MASK, SHARD_BITS
-from nextlong.verify.checks import CHECKS, guarded, verify
-from nextlong.verify.run_files import RunFiles
+from nextlong.verify.checks import CHECKS, _guarded, verify
+from nextlong.verify.run_files import StoredRun
 
 
 def outcomes(run, *names, sample=100, seed=0):
     """Return the outcome of each check of these groups, without the hashes; of none, all that `verify` says."""
     if not names:
         return _named({outcome.check: outcome for outcome in verify(run, sample=sample, seed=seed)})
-    artefacts = RunFiles(run, sample=sample, seed=seed)
-    checked = [guarded(artefacts, name, CHECKS[name]) for name in names]
+    artefacts = StoredRun(run, sample=sample, seed=seed)
+    checked = [_guarded(artefacts, name, CHECKS[name]) for name in names]
     return _named({outcome.check: outcome for of_group in checked for outcome in of_group})
 
 

@@ -6,7 +6,7 @@ import pyarrow.parquet as pq
 
 from nextlong.runs import export as runs_export
 from nextlong.verify.exports import check_exports
-from nextlong.verify.run_files import RunFiles
+from nextlong.verify.run_files import StoredRun
 
 SEQUENCES, TOKENS = 12, 512
 EOD = "<|endoftext|>"
@@ -24,7 +24,7 @@ def folder_of(run, step):
 
 
 def outcomes_of(run):
-    return {outcome.check: outcome for outcome in check_exports(RunFiles(run))}
+    return {outcome.check: outcome for outcome in check_exports(StoredRun(run))}
 
 
 def breaches(run):

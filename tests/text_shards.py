@@ -10,7 +10,7 @@ import xxhash
 
 from nextlong import recipe, schemas
 from nextlong.artifacts.results import FitResult
-from nextlong.corpus.chunk import chunk_shard
+from nextlong.corpus.chunk import _chunk_shard
 from nextlong.retrieval.encoders.lsa import fit_on_chunks
 
 LSA = recipe.Encoder.from_dict({"lsa": {"dimensions": 8, "fit_chunks": 60, "max_terms": 500}})
@@ -39,7 +39,7 @@ def write_shard(folder: Path, name: str, texts: list[str]) -> tuple[Path, Path]:
             writer.write_batch(pa.RecordBatch.from_pylist(rows[first : first + 3], schema=schemas.DOCUMENTS))
     keep = folder / f"{name}.keep.npy"
     np.save(keep, np.ones(len(texts), np.bool_))
-    chunk_shard(folder / name, documents=documents, keep=keep, max_chars=80, length="slice", oversize="split")
+    _chunk_shard(folder / name, documents=documents, keep=keep, max_chars=80, length="slice", oversize="split")
     return documents, folder / f"{name}.chunks.arrow"
 
 

@@ -16,8 +16,9 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import partial
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 from nextlong.artifacts import record
 from nextlong.artifacts.record import name_for
@@ -98,22 +99,15 @@ STEP_TITLES: Final = {
 }
 
 
+@dataclass(frozen=True)
 class Session:
     """A recipe whose inputs are known and whose run directory this process holds: what a run and array jobs have in common."""
 
-    def __init__(
-        self,
-        recipe: Recipe,
-        files: list[list[InputFile]],
-        executor: Executor,
-        reporter: Reporter,
-    ) -> None:
-        self.recipe = recipe
-        self.run_dir = recipe.run_path
-        self._files = files
-        self._reporter = reporter
-        self.run_steps = partial(run_steps, run_dir=self.run_dir, executor=executor, reporter=reporter)
-        self.run_array_job = partial(run_array_job, run_dir=self.run_dir, executor=executor, reporter=reporter)
+    recipe: Recipe
+    files: list[list[InputFile]]
+    reporter: Reporter
+    run_steps: Callable[..., dict[str, Artifact]]  # `runner.run_steps` there, by the recipe's executor
+    run_array_job: Callable[..., tuple[int, int]]
 
     def route(self, *, attempt: int = 0) -> list[Step]:
         """Return the steps as `route` does; once the inputs are ingested, the run directory remembers them."""
@@ -123,25 +117,25 @@ class Session:
             listing.remember(
                 ingested,
                 sources=self.recipe.ingest.sources,
-                files=self._files,
-                run_dir=self.run_dir,
+                files=self.files,
+                run_dir=self.recipe.run_path,
             )
 
-        return route(self.recipe, self._files, attempt=attempt, when_ingested=remember)
+        return route(self.recipe, self.files, attempt=attempt, when_ingested=remember)
 
     def make_variant(self) -> tuple[dict[str, Artifact], record.Variant]:
         """Run the whole route and record the variant; return the finished steps by name, and the variant."""
-        recipe, name = self.recipe, name_for(self.recipe, self.run_dir)
+        recipe, name = self.recipe, name_for(self.recipe, self.recipe.run_path)
         done = self._compose()
         refuse_nothing(recipe, done)
         export_steps.check_names(recipe.export.formats, done)
         if recipe.export.push is not None:
-            export_steps.check_read(done, self.run_dir, trust="hash")
+            export_steps.check_read(done, self.recipe.run_path, trust="hash")
         writing = export_steps.export_steps(
             recipe.export, export_steps.read_steps(done), sequences=recipe.compose.sequences
         )
         done = self.run_steps(writing, known=done)
-        return done, record.write(recipe, done, self.run_dir, name=name)
+        return done, record.write(recipe, done, self.recipe.run_path, name=name)
 
     def _compose(self) -> dict[str, Artifact]:
         """Run the steps up to composing, with more drafted each time, until there are enough sequences."""
@@ -158,7 +152,7 @@ class Session:
             done = {step.name: done[step.name] for step in steps}
             if is_enough(self.recipe.compose, done) or gives_nothing(done):
                 return done
-            self._reporter.tell(too_few(self.recipe.compose, done, attempt=attempt))
+            self.reporter.tell(too_few(self.recipe.compose, done, attempt=attempt))
         raise AssertionError("unreachable: attempts end with the documents")
 
 
@@ -189,7 +183,8 @@ def session(
             for note in check_corpus(recipe, files):
                 reporter.tell(note)
         with executor_for(recipe, tell=reporter.tell) as executor:
-            yield Session(recipe, files, executor, reporter)
+            where: dict[str, Any] = {"run_dir": run_dir, "executor": executor, "reporter": reporter}
+            yield Session(recipe, files, reporter, partial(run_steps, **where), partial(run_array_job, **where))
 
 
 def prepare(recipe: Recipe, *, encoder: Literal["installed", "any"] = "installed") -> list[list[InputFile]]:

@@ -9,7 +9,7 @@ import pytest
 import nextlong
 from nextlong import pipeline, schemas
 from nextlong.artifacts import finished
-from nextlong.artifacts.finished import RunFiles, SpecialIds
+from nextlong.artifacts.finished import SequenceFiles, SpecialIds
 from nextlong.artifacts.results import ComposeResult, TokenizerResult
 from nextlong.errors import RunError
 
@@ -64,7 +64,7 @@ def test_tokens_and_references_are_those_of_the_sequences(shared_run):
     assert whole
     counts = store.counts(np.array([span.chunk_id for span, _ in whole]))
     assert counts.tolist() == [len(ids) for _, ids in whole]  # of a meta-document nothing is cut
-    files = RunFiles.of(run.steps, [2, 1])
+    files = SequenceFiles.of(run.steps, [2, 1])
     assert files.take == (2, 1)
     assert files.corpus_id == run.steps["chunk"].manifest["fingerprint"]
     assert list(files.sequences) == finished.sequence_files(run.steps)

@@ -14,7 +14,7 @@ from arrow_files import write_documents
 from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.lookup import iter_chunk_texts, opened, read_chunks, write_header
-from nextlong.corpus.chunk import chunk_shard
+from nextlong.corpus.chunk import _chunk_shard
 
 
 def chunk_id(shard, row):
@@ -143,7 +143,7 @@ def shard(tmp_path):
     write_documents(tmp_path / "d.arrow", [["aa\nbb\ncc", "dropped"], ["🎉🎉\nמה", "e\n"]])
     np.save(tmp_path / "keep.npy", np.array([True, False, True, True]))
     options = {"max_chars": 4, "length": "slice", "oversize": "split"}
-    counts = chunk_shard(tmp_path / "s", documents=tmp_path / "d.arrow", keep=tmp_path / "keep.npy", **options)
+    counts = _chunk_shard(tmp_path / "s", documents=tmp_path / "d.arrow", keep=tmp_path / "keep.npy", **options)
     return tmp_path / "d.arrow", tmp_path / "s.chunks.arrow", counts
 
 

@@ -9,7 +9,6 @@ from hypothesis import strategies as st
 
 import nextlong
 from nextlong.artifacts import record
-from nextlong.artifacts.record import SWEEP, VARIANTS_META, page_name, pages_of
 from nextlong.engine.step import Artifact
 from nextlong.errors import RecipeError, RunError
 from nextlong.recipe import Recipe
@@ -146,16 +145,3 @@ def test_any_settings_make_a_name_that_a_recipe_could_give(settings):
     name = record.name_of(settings)
     assert re.fullmatch(r"[\w+=,][\w.+=,-]*", name)
     assert len(name) <= 120
-
-
-def test_pages_are_found_by_the_variants_that_their_heads_name(tmp_path):
-    many = [f"s{n}" * 50 for n in range(6)]
-    pages = {page_name(names): names for names in (["a"], ["a", "b"], ["b=1,c=x+y"], ["a", "variants", "b"], many)}
-    for page, names in (pages | {"report.html": ["b"], SWEEP: ["a=1", "b"]}).items():
-        (tmp_path / page).write_text(f'<head><meta name="{VARIANTS_META}" content="{" ".join(names)}"></head>')
-    assert all(len(page) < 255 for page in pages)
-    assert {path.name for path in pages_of(tmp_path, {"b"})} == {"report-a@b.html", "report-a@variants@b.html", SWEEP}
-    assert {path.name for path in pages_of(tmp_path, {"b=1,c=x+y"})} == {"report-b=1,c=x+y.html"}
-    assert {path.name for path in pages_of(tmp_path, {many[3], "other"})} == {page_name(many)}
-    (tmp_path / SWEEP).write_text("<head></head>")  # which does not say what it shows
-    assert {path.name for path in pages_of(tmp_path, {"other"})} == {SWEEP}

@@ -19,7 +19,7 @@ from nextlong.cli import variants
 from nextlong.cli.main import main
 from nextlong.errors import RunError
 from nextlong.runs import export as runs_export
-from nextlong.runs.variants import list_variants
+from nextlong.runs.variants import VARIANTS_META, list_variants
 from nextlong.verify.checks import verify
 
 NAMES = ["base", "formats=torchtitan", "short"]
@@ -431,7 +431,7 @@ def test_the_pages_of_a_variant_go_with_it(own, call):
     pages = ("report.html", f"report-{other}.html", f"report-{other}@{current}.html", "report-2@variants@0123abcd.html")
     for page in (*pages, "sweep.html"):
         shown = current if page == "report.html" else f"{current} {other}"
-        (own / page).write_text(f'<meta name="{record.VARIANTS_META}" content="{shown}">')
+        (own / page).write_text(f'<meta name="{VARIANTS_META}" content="{shown}">')
     assert call("gc", own, "--drop", other, "--yes")[0] == 0
     assert [path.name for path in own.glob("*.html")] == ["report.html"]
 
@@ -441,7 +441,7 @@ def test_without_the_variant_that_run_dir_opens_run_dir_opens_none(own, call):
     stays = next(variant.name for variant in record.variants(own) if variant.name != current)
     for page in ("report.html", f"report-{stays}.html"):
         shown = current if page == "report.html" else stays
-        (own / page).write_text(f'<meta name="{record.VARIANTS_META}" content="{shown}">')
+        (own / page).write_text(f'<meta name="{VARIANTS_META}" content="{shown}">')
     told = json.loads(call("gc", own, "--keep", stays, "--json")[1])["folders"]
     assert (told[-1]["path"], told[-1]["why"]) == (str(own / "report.html"), "shows a variant that goes")
     code, out, _ = call("gc", own, "--keep", stays, "--yes")

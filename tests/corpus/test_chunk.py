@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from arrow_files import write_documents
 from nextlong.artifacts.lookup import iter_chunk_texts, read_chunks
 from nextlong.artifacts.results import ChunkResult
-from nextlong.corpus.chunk import chunk_shard, chunk_text
+from nextlong.corpus.chunk import _chunk_shard, chunk_text
 
 TEXTS = st.text(alphabet=st.sampled_from("ab.  \n\n\r\té日🎉\u0301\x00א"), max_size=120)
 
@@ -189,7 +189,7 @@ def shard(tmp_path):
     write_documents(tmp_path / "d.arrow", [["aa\nbb\ncc", "dropped"], ["🎉🎉\nמה", "e\n"]])
     np.save(tmp_path / "keep.npy", np.array([True, False, True, True]))
     options = {"max_chars": 4, "length": "slice", "oversize": "split"}
-    counts = chunk_shard(tmp_path / "s", documents=tmp_path / "d.arrow", keep=tmp_path / "keep.npy", **options)
+    counts = _chunk_shard(tmp_path / "s", documents=tmp_path / "d.arrow", keep=tmp_path / "keep.npy", **options)
     return tmp_path / "d.arrow", tmp_path / "s.chunks.arrow", counts
 
 
@@ -208,6 +208,6 @@ def test_a_shard_of_which_nothing_is_kept(tmp_path):
     write_documents(tmp_path / "d.arrow", [["a"]])
     np.save(tmp_path / "keep.npy", np.array([False]))
     options = {"max_chars": 4, "length": "slice", "oversize": "split"}
-    counts = chunk_shard(tmp_path / "s", documents=tmp_path / "d.arrow", keep=tmp_path / "keep.npy", **options)
+    counts = _chunk_shard(tmp_path / "s", documents=tmp_path / "d.arrow", keep=tmp_path / "keep.npy", **options)
     assert counts == ChunkResult(documents=0, chunks=0, chars=0, longest_chunk_chars=0)
     assert list(iter_chunk_texts(tmp_path / "d.arrow", tmp_path / "s.chunks.arrow")) == []

@@ -16,7 +16,7 @@ from altered_corpora import breaches, rows_of, write_source
 from counted import total
 from nextlong import pipeline
 from nextlong.artifacts.lookup import read_chunks
-from nextlong.corpus.decontaminate import decontaminate_shard, evaluation_grams
+from nextlong.corpus.decontaminate import _decontaminate_shard, _evaluation_grams
 from nextlong.engine.runner import open_done
 from nextlong.errors import CorpusError
 from nextlong.recipe import Decontaminate
@@ -57,9 +57,9 @@ def write_shard(stem, documents):
 def decontaminate(folder, files, documents, *, ngram=13):
     """Return which chunks are contaminated, document by document, and the counts."""
     files = [str(file) for file in files]
-    evaluation_grams(folder / "grams", files=files, ngram=ngram)
+    _evaluation_grams(folder / "grams", files=files, ngram=ngram)
     write_shard(folder / "all", documents)
-    counts = decontaminate_shard(
+    counts = _decontaminate_shard(
         folder / "0",
         documents=folder / "all.documents.arrow",
         chunks=folder / "all.chunks.arrow",
@@ -328,11 +328,11 @@ def test_a_file_that_cannot_serve_is_refused(tmp_path, name, content, words):
     path = tmp_path / name
     path.write_bytes(content)
     with pytest.raises(CorpusError) as error:
-        evaluation_grams(tmp_path / "grams", files=[str(path)], ngram=13)
+        _evaluation_grams(tmp_path / "grams", files=[str(path)], ngram=13)
     assert str(path) in str(error.value)
     assert words in str(error.value)
 
 
 def test_a_missing_file_is_refused(tmp_path):
     with pytest.raises(CorpusError, match=r"nowhere\.json does not exist; correct the path"):
-        evaluation_grams(tmp_path / "grams", files=[str(tmp_path / "nowhere.json")], ngram=13)
+        _evaluation_grams(tmp_path / "grams", files=[str(tmp_path / "nowhere.json")], ngram=13)

@@ -13,14 +13,14 @@ from hypothesis import strategies as st
 
 from nextlong.artifacts.results import MinhashResult, NearDuplicatesResult
 from nextlong.corpus.deduplicate import (
-    PERMUTATIONS,
-    Signatures,
-    band_width,
-    minhash_shard,
+    _PERMUTATIONS,
+    _band_width,
+    _minhash_shard,
+    _passes_for,
+    _Signatures,
+    _similar_pairs,
+    _write_bands,
     near_duplicates,
-    passes_for,
-    similar_pairs,
-    write_bands,
 )
 from nextlong.corpus.ingest import content_hash
 from nextlong.errors import RecipeError
@@ -32,31 +32,31 @@ needs_rensa = pytest.mark.skipif(importlib.util.find_spec("rensa") is None, reas
 def variant(signature, *, equal, draw):
     """Return a signature that agrees with another in `equal` values."""
     changed = signature.copy()
-    places = draw.permutation(PERMUTATIONS)[equal:]
+    places = draw.permutation(_PERMUTATIONS)[equal:]
     changed[places] = draw.integers(0, 2**32, len(places), np.uint32)
     return changed
 
 
 def fresh(draw):
-    return draw.integers(0, 2**32, PERMUTATIONS, np.uint32)
+    return draw.integers(0, 2**32, _PERMUTATIONS, np.uint32)
 
 
 def found_near_duplicates(out, *, signatures, keep, hashes, chars, threshold, held_documents=1000):
     """Run the three steps on the files of shards, as the route does; return the counts of the last."""
     bands = [path.with_suffix("") for path in signatures]
-    width, pairs = band_width(threshold), []
+    width, pairs = _band_width(threshold), []
     for stem, signature_path, keep_path in zip(bands, signatures, keep, strict=True):
-        write_bands(stem, np.load(signature_path), np.load(keep_path), width=width)
-    files = Signatures(
+        _write_bands(stem, np.load(signature_path), np.load(keep_path), width=width)
+    files = _Signatures(
         tuple(signatures),
         *(tuple(Path(f"{stem}.{end}.npy") for stem in bands) for end in ("band_hashes", "band_rows")),
         tuple(hashes),
     )
-    passes = passes_for(sum(int(np.load(path).sum()) for path in keep), held_documents=held_documents)
-    for band in range(PERMUTATIONS // width):
+    passes = _passes_for(sum(int(np.load(path).sum()) for path in keep), held_documents=held_documents)
+    for band in range(_PERMUTATIONS // width):
         for step in range(passes):
             part = Path(f"{out}.{band}.{step}")
-            similar_pairs(part, files=files, band=band, step=step, passes=passes, threshold=threshold)
+            _similar_pairs(part, files=files, band=band, step=step, passes=passes, threshold=threshold)
             pairs.append(Path(f"{part}.pairs.npy"))
     return near_duplicates(out, pairs=pairs, keep=keep, hashes=hashes, chars=chars)
 
@@ -68,7 +68,8 @@ def deduplicate(folder, shards, *, threshold=0.8, **options):
         np.save(folder / f"{number}.hashes.npy", np.array([row[0] for row in rows], np.uint64))
         np.save(folder / f"{number}.chars.npy", np.array([row[1] for row in rows], np.int64))
         np.save(
-            folder / f"{number}.signatures.npy", np.array([row[2] for row in rows], np.uint32).reshape(-1, PERMUTATIONS)
+            folder / f"{number}.signatures.npy",
+            np.array([row[2] for row in rows], np.uint32).reshape(-1, _PERMUTATIONS),
         )
         np.save(folder / f"{number}.old.npy", np.array([row[3] for row in rows], np.bool_))
     files = {
@@ -112,7 +113,7 @@ def test_less_similar_documents_all_stay(tmp_path):
     assert counts == NearDuplicatesResult(near_duplicates=0, clusters=0, largest_cluster=0)
 
 
-@pytest.mark.parametrize(("equal", "stay"), [(PERMUTATIONS // 2, 1), (PERMUTATIONS // 2 - 1, 2)])
+@pytest.mark.parametrize(("equal", "stay"), [(_PERMUTATIONS // 2, 1), (_PERMUTATIONS // 2 - 1, 2)])
 def test_a_pair_exactly_at_the_threshold_is_nearly_equal(tmp_path, equal, stay):
     draw = np.random.default_rng(2)
     one = fresh(draw)
@@ -142,7 +143,7 @@ def test_duplicates_of_duplicates_count(tmp_path):
 def test_documents_dropped_before_neither_stay_nor_drop_others(tmp_path):
     draw = np.random.default_rng(0)
     first = fresh(draw)
-    nothing = np.zeros(PERMUTATIONS, np.uint32)
+    nothing = np.zeros(_PERMUTATIONS, np.uint32)
     shards = [[(1, 99, nothing, False), (2, 5, first, True)], [(3, 98, nothing, False), (4, 4, first, True)]]
     counts, stays = deduplicate(tmp_path, shards)
     assert stays == {2}
@@ -170,7 +171,7 @@ def test_neither_sharding_nor_order_nor_memory_changes_what_stays(tmp_path_facto
 
 def test_a_document_is_compared_with_the_one_before_it_where_the_first_of_a_band_differs(tmp_path):
     draw = np.random.default_rng(4)
-    width = band_width(0.8)
+    width = _band_width(0.8)
     second, first = fresh(draw), fresh(draw)
     third = second.copy()
     third[width::width] += np.uint32(1)  # a value in every band but the first, which is all that the three share
@@ -180,7 +181,7 @@ def test_a_document_is_compared_with_the_one_before_it_where_the_first_of_a_band
 
 
 def test_a_band_is_gone_through_in_as_many_ranges_as_memory_asks_for():
-    assert [passes_for(documents, held_documents=4) for documents in (0, 4, 5, 8, 9)] == [1, 1, 2, 2, 3]
+    assert [_passes_for(documents, held_documents=4) for documents in (0, 4, 5, 8, 9)] == [1, 1, 2, 2, 3]
 
 
 def test_every_pair_above_the_threshold_is_found(tmp_path):
@@ -195,11 +196,11 @@ def test_every_pair_above_the_threshold_is_found(tmp_path):
 
 @pytest.mark.parametrize(("threshold", "width"), [(0.5, 3), (0.7, 4), (0.8, 6), (0.9, 10), (1.0, 128)])
 def test_bands_are_as_wide_as_finding_nearly_every_pair_allows(threshold, width):
-    assert band_width(threshold) == width
-    assert 1 - (1 - threshold**width) ** (PERMUTATIONS // width) >= 0.99
+    assert _band_width(threshold) == width
+    assert 1 - (1 - threshold**width) ** (_PERMUTATIONS // width) >= 0.99
 
 
-# Signatures
+# _Signatures
 
 
 def write_shard(stem, texts, keep=None):
@@ -216,7 +217,7 @@ def write_shard(stem, texts, keep=None):
 
 def signatures_of(folder, texts, keep=None):
     write_shard(folder / "0", texts, keep)
-    counts = minhash_shard(folder / "0", documents=folder / "0.documents.arrow", keep=folder / "0.keep.npy", width=6)
+    counts = _minhash_shard(folder / "0", documents=folder / "0.documents.arrow", keep=folder / "0.keep.npy", width=6)
     return counts, np.load(folder / "0.signatures.npy")
 
 

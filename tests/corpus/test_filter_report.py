@@ -16,7 +16,7 @@ import nextlong
 from nextlong import pipeline, schemas
 from nextlong.artifacts.results import ChunkResult, IngestResult, LeftOutResult, NearDuplicatesResult
 from nextlong.cli import main as cli_main
-from nextlong.corpus.filter_report import filter_report_step, same_ids
+from nextlong.corpus.filter_report import _same_ids, filter_report_step
 from nextlong.engine.step import Step
 from nextlong.reading.listing import input_files
 from nextlong.recipe import Recipe
@@ -259,7 +259,7 @@ def write(folder, shards):
 
 def test_a_pair_is_told_with_how_each_begins(tmp_path):
     shards = [[("web", "a", True), ("web", "b", True)], [("books", "a", True), ("web", "b", True)]]
-    count, told = same_ids(*write(tmp_path, shards))
+    count, told = _same_ids(*write(tmp_path, shards))
     assert (count, told[:2]) == (1, ("web", "b"))
     assert [text[: len("document 0.1 of b x")] for text in told[2:]] == ["document 0.1 of b x", "document 1.1 of b x"]
     assert max(map(len, told[2:])) <= 60
@@ -267,7 +267,7 @@ def test_a_pair_is_told_with_how_each_begins(tmp_path):
 
 def test_an_id_of_two_sources_is_two_ids_and_one_left_out_is_none(tmp_path):
     shards = [[("web", "a", True), ("books", "a", True)], [("web", "a", False)], []]
-    assert same_ids(*write(tmp_path, shards)) == (0, ())
+    assert _same_ids(*write(tmp_path, shards)) == (0, ())
 
 
 ROWS = st.lists(st.tuples(st.sampled_from("wb"), st.sampled_from("abcd"), st.booleans()), max_size=6)
@@ -275,7 +275,7 @@ ROWS = st.lists(st.tuples(st.sampled_from("wb"), st.sampled_from("abcd"), st.boo
 
 @given(st.lists(ROWS, max_size=4))
 def test_each_document_after_the_first_of_its_id_counts(tmp_path_factory, shards):
-    count, told = same_ids(*write(tmp_path_factory.mktemp("ids"), shards))
+    count, told = _same_ids(*write(tmp_path_factory.mktemp("ids"), shards))
     held = Counter((source, name) for rows in shards for source, name, stays in rows if stays)
     assert count == held.total() - len(held)
     assert held[told[:2]] > 1 if told else count == 0
@@ -291,7 +291,7 @@ def test_no_more_is_held_than_plan_says(recipe_for, tmp_path):
     (step,) = [step for step in pipeline.route(recipe, input_files(recipe.ingest)) if step.name == "filter_report"]
     tracemalloc.start()
     try:
-        assert same_ids([], *zip(*paths, strict=True)) == (0, ())
+        assert _same_ids([], *zip(*paths, strict=True)) == (0, ())
         held = tracemalloc.get_traced_memory()[1]
     finally:
         tracemalloc.stop()

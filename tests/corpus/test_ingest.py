@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.artifacts.results import IngestResult
-from nextlong.corpus.ingest import allowing, check_rejects, content_hash, ingest_split, normalized_hash
+from nextlong.corpus.ingest import _check_rejects, _ingest_split, allowing, content_hash, normalized_hash
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart
 from nextlong.reading.listing import list_files
@@ -25,7 +25,7 @@ def ingest(folder, lines, *, shard_bytes=1_000_000, max_document_chars=1000, own
     (folder / "in" / "a.jsonl").write_text("".join(line + "\n" for line in lines), encoding="utf-8")
     source = Source(path=str(folder / "in"), name="mine", id=own_id)
     parts = tuple(map(FilePart, list_files(source, where="ingest.sources[0].path")))
-    return ingest_split(
+    return _ingest_split(
         folder / "out", parts=parts, source=source, shard_bytes=shard_bytes, max_document_chars=max_document_chars
     )
 
@@ -146,7 +146,7 @@ def check(*, documents=98, reasons=None, max_reject_share=0.02, example="a.jsonl
         example=example,
         shards=1,
     )
-    check_rejects([result], max_reject_share=max_reject_share, rejects_path="run/01-ingest/part-00000.rejects.arrow")
+    _check_rejects([result], max_reject_share=max_reject_share, rejects_path="run/01-ingest/part-00000.rejects.arrow")
 
 
 def test_share_of_rejects_up_to_the_limit_passes():

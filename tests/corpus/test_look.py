@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.corpus import look as plan_look
-from nextlong.corpus.exclude import Exclusion
+from nextlong.corpus.select import Exclusion
 from nextlong.reading.listing import input_files, list_files
 from nextlong.recipe import Source
 from planned import sources_in
@@ -90,14 +90,14 @@ MOST = 10_000
 @pytest.fixture(scope="module")
 def files(tmp_path_factory):
     folder, made = tmp_path_factory.mktemp("places"), {}
-    for name in ("a.jsonl", "a.parquet", "a.arrow", "a.jsonl.zst"):
+    for name in ("a.jsonl", "a.parquet", "a.jsonl.zst"):
         write_texts(folder / name, TEXTS, rows=20)
         source = Source(path=str(folder / name))
         made[name] = (*list_files(source, where="path"), source)
     return made
 
 
-@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet", "a.arrow"])
+@pytest.mark.parametrize("name", ["a.jsonl", "a.parquet"])
 @given(position=st.floats(0, 1, exclude_max=True), read_bytes=st.integers(500, 4000))
 def test_a_place_holds_records_of_the_file_and_says_their_share(files, name, position, read_bytes):
     file, source = files[name]

@@ -1,19 +1,26 @@
 """Select: exact duplicates, caps and weights, against hand-written cases and a brute-force model."""
 
+import json
 from fractions import Fraction
 from itertools import accumulate
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+import nextlong
+from nextlong import pipeline
 from nextlong.artifacts.results import Selected, SelectResult
+from nextlong.cli.main import main
 from nextlong.corpus import select as select_module
-from nextlong.corpus.select import select_documents
+from nextlong.corpus.select import _select_documents, exclusions_of
 from nextlong.errors import CorpusError
 from nextlong.recipe import Source
 from nextlong.rng import keyed_hash
+from nextlong.runs import stats
+from nextlong.verify import corpus
 
 
 def select(folder, shards, sources, *, seed=0, held_documents=4_000_000):
@@ -26,7 +33,7 @@ def select(folder, shards, sources, *, seed=0, held_documents=4_000_000):
         np.save(compared[-1], np.array([row[2] if len(row) > 2 else row[0] for row in rows], np.uint64))
         np.save(hashes[-1], np.array([row[0] for row in rows], np.uint64))
         np.save(chars[-1], np.array([row[1] for row in rows], np.int64))
-    counts = select_documents(
+    counts = _select_documents(
         folder / "out",
         hashes=hashes,
         compared=compared,
@@ -220,3 +227,95 @@ def test_agrees_with_a_model_in_plain_python(tmp_path_factory, data, seed, held_
     assert sum(getattr(counts, part) for part in ("kept", "duplicates", "capped", "weighted_out")) == sum(
         len(r) for _, r in shards
     )
+
+
+# The exclusion list: what a line means, and every mistake named with its place
+
+
+def sources(*names):
+    return [Source(path="x", name=name) for name in names]
+
+
+def test_a_line_excludes_a_document_or_a_whole_source(tmp_path):
+    path = tmp_path / "marks.jsonl"
+    path.write_text('{"source": "a", "id": "1", "note": "spam"}\n{"source": "b"}\n{"source": "gone", "id": "2"}\n')
+    (a, b, c), elsewhere = exclusions_of(str(path), sources("a", "b", "c"))
+    assert elsewhere == 1
+    assert (a.holds("1"), a.holds("2"), b.holds("2"), c.holds("1")) == (True, False, True, False)
+    assert a.identity != b.identity != c.identity == ""
+    path.write_text('{"source": "b"}\n{"source": "a", "id": "1"}\n')
+    assert exclusions_of(str(path), sources("a", "b"))[0][0].identity == a.identity  # neither order nor notes count
+
+
+def test_a_line_separator_within_an_id_ends_no_line_and_an_empty_line_is_none(tmp_path):
+    path = tmp_path / "marks.jsonl"
+    path.write_text('\n{"source": "a", "id": "1\u20282\u20293\x854"}\r\n \n', encoding="utf-8")
+    assert exclusions_of(str(path), sources("a"))[0][0].ids == {"1\u20282\u20293\x854"}
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ('{"source": "a"}\n{', ":2 is not"),
+        ('{"id": "1"}', ":1 is not"),
+        ('{"source": "a", "id": 7}', ":1 is not"),
+        ('{"source": "other"}', r"names none of the sources of this recipe \(a\) but other"),
+    ],
+)
+def test_what_is_wrong_is_named(tmp_path, text, message):
+    (tmp_path / "marks.jsonl").write_text(text)
+    with pytest.raises(CorpusError, match=message):
+        exclusions_of(str(tmp_path / "marks.jsonl"), sources("a"))
+
+
+def test_a_file_that_is_not_there_is_named(tmp_path):
+    with pytest.raises(CorpusError, match=r"ingest.exclude=.*none.jsonl' cannot be read"):
+        exclusions_of(str(tmp_path / "none.jsonl"), sources("a"))
+
+
+def test_a_run_excludes_what_was_marked_and_verify_holds_it_to_that(
+    small_corpus, recipe_for, tmp_path, capsys, monkeypatch
+):
+    rows = [json.loads(line) for path in sorted(small_corpus.iterdir()) for line in path.read_text().splitlines()]
+    monkeypatch.chdir(tmp_path)
+    marks = tmp_path / "marks.jsonl"
+    marked = [row["id"] for row in rows[::9]]
+    named = [("small", one) for one in marked] + [("small", "gone"), ("other", marked[0])]
+    marks.write_text("".join(json.dumps({"source": source, "id": one}) + "\n" for source, one in named * 2))
+    run_dir = tmp_path / "run"
+    pipeline.run(recipe_for(run_dir, "ingest.exclude=marks.jsonl"))
+    run = nextlong.open(run_dir)
+    served = {span.source_id for sequence in run.sequences() for span in sequence.spans}
+    assert served.isdisjoint(marked)
+    measured = stats.measure(run)
+    (removed,) = [one for one in measured.left_out if "ingest.exclude" in one.reason]
+    assert removed.count == len(marked)
+    (told,) = [one.message for one in measured.warnings if one.name == "unmet-exclusions"]
+    assert told.startswith(f"2 of {len(named):,} entries of ingest.exclude name no document")
+
+    def verified():
+        capsys.readouterr()
+        code = main(["verify", str(run_dir), "--json"])
+        (check,) = [
+            one for one in json.loads(capsys.readouterr().out)["checks"] if one["check"] == "excluded documents"
+        ]
+        return code, check["result"], check["checked"] > 0
+
+    assert verified() == (0, "pass", True)
+    (kept,) = run.steps["ingest"].files(".excluded.json")
+    kept.write_text(json.dumps({"source": "small", "whole": False, "ids": [next(one for one in served if one)]}))
+    assert verified()[:2] == (1, "breach")
+
+
+def test_a_run_whose_list_named_nothing_has_nothing_to_check():
+    run = SimpleNamespace(recipe={"ingest": {"exclude": "marks.jsonl"}}, files=lambda *_: [])
+    (outcome,) = corpus._check_excluded(run)
+    assert outcome.result == "not needed"
+
+
+def test_every_entry_that_names_a_document_raises_no_warning(small_corpus, recipe_for, tmp_path):
+    row = json.loads(next(iter(sorted(small_corpus.iterdir()))).read_text().split("\n")[0])
+    (tmp_path / "marks.jsonl").write_text(json.dumps({"source": "small", "id": row["id"]}))
+    pipeline.run(recipe_for(tmp_path / "run", f"ingest.exclude={tmp_path / 'marks.jsonl'}"))
+    warnings = stats.measure(nextlong.open(tmp_path / "run")).warnings
+    assert "unmet-exclusions" not in [one.name for one in warnings]

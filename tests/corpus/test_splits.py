@@ -20,10 +20,10 @@ from counted import counts_of
 from nextlong import pipeline
 from nextlong.corpus import splits as splits_module
 from nextlong.corpus.splits import (
-    count_lines,
+    _count_lines,
+    _split_inputs,
     numbered,
     shard_bytes_for,
-    split_inputs,
     task_bytes,
     whole_files,
 )
@@ -153,12 +153,12 @@ def sized(*sizes, suffix):
 
 @pytest.mark.parametrize("suffix", ["csv.zst", "parquet", "txt"])
 def test_small_files_share_a_task_and_a_big_one_has_its_own(suffix):
-    tasks = split_inputs(sized(4, 4, 4, 30, 1, 1, suffix=suffix), Source(path="/"), shard_bytes=10, part_bytes=10)
+    tasks = _split_inputs(sized(4, 4, 4, 30, 1, 1, suffix=suffix), Source(path="/"), shard_bytes=10, part_bytes=10)
     assert [[part.file.bytes for part in task] for task in tasks] == [[4, 4], [4], [30], [1, 1]]
 
 
 def test_big_file_of_plain_lines_is_read_by_several_tasks():
-    tasks = split_inputs(sized(4, 20, 31, 1, 1, suffix="jsonl"), Source(path="/"), shard_bytes=10, part_bytes=10)
+    tasks = _split_inputs(sized(4, 20, 31, 1, 1, suffix="jsonl"), Source(path="/"), shard_bytes=10, part_bytes=10)
     assert [[(part.file.name, part.start, part.stop) for part in task] for task in tasks] == [
         [("f0.jsonl", 0, None)],
         [("f1.jsonl", 0, None)],
@@ -172,15 +172,15 @@ def test_big_file_of_plain_lines_is_read_by_several_tasks():
 
 def test_format_of_the_recipe_says_what_can_be_parted():
     source = Source(path="/", format="jsonl")
-    assert len(split_inputs(sized(30, suffix="data"), source, shard_bytes=10, part_bytes=10)) == 3
+    assert len(_split_inputs(sized(30, suffix="data"), source, shard_bytes=10, part_bytes=10)) == 3
     (remote,) = sized(30, suffix="jsonl")
-    assert len(split_inputs([replace(remote, path="memory://f0.jsonl")], source, shard_bytes=10, part_bytes=10)) == 1
+    assert len(_split_inputs([replace(remote, path="memory://f0.jsonl")], source, shard_bytes=10, part_bytes=10)) == 1
 
 
 @given(st.lists(st.integers(0, 50)), st.integers(1, 40), st.sampled_from(["jsonl", "jsonl.gz"]))
 def test_tasks_hold_every_byte_once_in_order_within_the_limit(sizes, shard_bytes, suffix):
     files = sized(*sizes, suffix=suffix)
-    tasks = split_inputs(files, Source(path="/"), shard_bytes=shard_bytes, part_bytes=2 * shard_bytes)
+    tasks = _split_inputs(files, Source(path="/"), shard_bytes=shard_bytes, part_bytes=2 * shard_bytes)
     parts = [part for task in tasks for part in task]
     assert [part.file for part in parts if not part.start] == files
     for file in files:
@@ -202,7 +202,7 @@ def in_parts(folder, content, *, suffix, part_bytes):
     (file,) = list_files(source, where="path")
     with pytest.MonkeyPatch.context() as patched:
         patched.setattr(splits_module, "_SKIPPING_PART_BYTES", part_bytes)
-        parts = [part for task in split_inputs([file], source, shard_bytes=1, part_bytes=1) for part in task]
+        parts = [part for task in _split_inputs([file], source, shard_bytes=1, part_bytes=1) for part in task]
     read = [item for part in parts for item in read_records(part, source, max_document_chars=1000)]
     assert read == list(read_records(FilePart(file), source, max_document_chars=1000))
     return read, parts
@@ -239,7 +239,7 @@ def test_file_that_cannot_be_decompressed_is_one_part(tmp_path):
     path = tmp_path / "a.jsonl.gz"
     path.write_bytes(b"no gzip at all" * 99)
     source = Source(path=str(path))
-    assert split_inputs(list_files(source, where="path"), source, shard_bytes=1, part_bytes=1) == [
+    assert _split_inputs(list_files(source, where="path"), source, shard_bytes=1, part_bytes=1) == [
         (FilePart(list_files(source, where="path")[0]),)
     ]
 
@@ -305,7 +305,7 @@ from nextlong.recipe import Source
 (file,) = list_files(Source(path=sys.argv[1]), where="path")
 """
 CUT_WHILE_COUNTED = """
-from nextlong.corpus.splits import count_lines
+from nextlong.corpus.splits import _count_lines
 
 class CutPart:
     file, start = file, 0
@@ -316,7 +316,7 @@ class CutPart:
         return self.file.bytes
 
 try:
-    print(count_lines(None, part=CutPart()))
+    print(_count_lines(None, part=CutPart()))
 except CorpusError as error:
     print(error)
 """
@@ -362,7 +362,7 @@ def test_a_file_that_cannot_be_opened_has_no_frames(tmp_path, monkeypatch):
 
     monkeypatch.setattr(splits_module.os, "pread", refused)
     monkeypatch.setattr(splits_module, "_SKIPPING_PART_BYTES", 1)
-    assert all(part.skips for (part,) in split_inputs([file], source, shard_bytes=1, part_bytes=1))
+    assert all(part.skips for (part,) in _split_inputs([file], source, shard_bytes=1, part_bytes=1))
 
 
 @given(
@@ -378,9 +378,9 @@ def test_parts_hold_every_line_once_under_its_own_number(tmp_path_factory, lines
     path = tmp_path_factory.mktemp("parts") / "a.jsonl.zst"
     path.write_bytes(b"".join([SKIPPABLE, *framed(text, cuts)]))
     source, file = listed(path)
-    splits = split_inputs([file], source, shard_bytes=part_bytes, part_bytes=part_bytes)
+    splits = _split_inputs([file], source, shard_bytes=part_bytes, part_bytes=part_bytes)
     framed_parts = [part for (part,) in splits if part.stop is not None and not part.skips]
-    counted = [count_lines(None, part=part) for part in framed_parts]
+    counted = [_count_lines(None, part=part) for part in framed_parts]
     parts = [part for (part,) in numbered(splits, iter(counted))]
     items = [item for part in parts for item in read_records(part, source, max_document_chars=1000)]
     assert items == list(read_records(FilePart(file), source, max_document_chars=1000))
@@ -459,8 +459,8 @@ def test_a_damaged_frame_stops_the_run_with_the_name_of_its_file(tmp_path):
     path = tmp_path / "a.jsonl.zst"
     path.write_bytes(b"".join(frames))
     source, file = listed(path)
-    parts = [part for (part,) in split_inputs([file], source, shard_bytes=1000, part_bytes=1000)]
+    parts = [part for (part,) in _split_inputs([file], source, shard_bytes=1000, part_bytes=1000)]
     assert len(parts) == 3
-    assert count_lines(None, part=parts[0]).lines > 0
+    assert _count_lines(None, part=parts[0]).lines > 0
     with pytest.raises(CorpusError, match=r"a\.jsonl\.zst ends early or is damaged"):
-        count_lines(None, part=parts[1])
+        _count_lines(None, part=parts[1])

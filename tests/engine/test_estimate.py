@@ -4,7 +4,7 @@ from dataclasses import replace
 
 import pytest
 
-from nextlong.engine.estimate import BY_CHUNKS, TRIED, Amounts, Estimate, none, one, per_shard
+from nextlong.engine.step import TRIED, Amounts, Estimate, Step, per_shard
 
 AMOUNTS = Amounts(
     shards=0.2,
@@ -23,7 +23,7 @@ AMOUNTS = Amounts(
 def test_there_is_a_task_for_each_shard_and_one_of_less():
     assert per_shard(AMOUNTS) == 1.0
     assert per_shard(replace(AMOUNTS, shards=12.0)) == 12.0
-    assert (none(AMOUNTS), one(AMOUNTS)) == (0.0, 1.0)
+    assert (AMOUNTS.of(0), AMOUNTS.of(1.5)) == (0.0, 1.5)
 
 
 def test_a_step_that_declares_its_work_alone_is_one_task_that_writes_nothing_and_is_tried():
@@ -34,10 +34,11 @@ def test_a_step_that_declares_its_work_alone_is_one_task_that_writes_nothing_and
 
 
 def test_what_declares_nothing_grows_with_the_chunks():
-    assert (AMOUNTS.of(BY_CHUNKS.work), AMOUNTS.of(BY_CHUNKS.disk)) == (5000.0, 5000.0)
-    assert (BY_CHUNKS.rate, BY_CHUNKS.seconds) == (TRIED, 0.0)
+    undeclared = Step("one", 1, {}, (), lambda _: []).estimate
+    assert (AMOUNTS.of(undeclared.work), AMOUNTS.of(undeclared.disk)) == (5000.0, 5000.0)
+    assert (undeclared.rate, undeclared.seconds) == (TRIED, 0.0)
 
 
 def test_numbers_are_given_by_name():
     with pytest.raises(TypeError):
-        Estimate(one, 0.5)
+        Estimate(1, 0.5)

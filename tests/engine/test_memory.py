@@ -3,14 +3,14 @@
 import subprocess
 import sys
 
-from nextlong.engine import memory
+from nextlong.engine import process
 
 MEASURED = """
 import numpy as np
-from nextlong.engine import memory
+from nextlong.engine import process
 
 def peak_of(megabytes):
-    with memory.peak() as peak:
+    with process.peak() as peak:
         np.ones(megabytes << 17).sum()
     return peak()
 
@@ -25,18 +25,18 @@ def test_each_task_has_its_own_peak():
 
 
 def test_without_the_file_there_is_no_number(monkeypatch, tmp_path):
-    monkeypatch.setattr(memory, "_RESET", tmp_path / "none" / "clear_refs")
-    with memory.peak() as peak:
+    monkeypatch.setattr(process, "_RESET", tmp_path / "none" / "clear_refs")
+    with process.peak() as peak:
         pass
     assert peak() is None
 
 
 def test_the_memory_of_a_container_is_what_it_may_use(tmp_path, monkeypatch):
     limits = (tmp_path / "memory.max", tmp_path / "limit_in_bytes")
-    monkeypatch.setattr(memory, "_CONTAINER_LIMITS", limits)
-    installed = memory.memory_bytes()
+    monkeypatch.setattr(process, "_CONTAINER_LIMITS", limits)
+    installed = process.memory_bytes()
     limits[0].write_text("max\n")
     limits[1].write_text(f"{2**62}\n")  # as version 1 says that there is none
-    assert memory.memory_bytes() == installed
+    assert process.memory_bytes() == installed
     limits[0].write_text("1048576\n")
-    assert memory.memory_bytes() == 1 << 20
+    assert process.memory_bytes() == 1 << 20

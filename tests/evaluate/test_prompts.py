@@ -12,9 +12,8 @@ from tokenizers import processors
 
 from evaluation_data import bpe_tokenizer, byte_tokenizer, word_tokenizer
 from nextlong.errors import EvaluateError
-from nextlong.evaluate.huggingface import HuggingFaceModel, VllmModel
+from nextlong.evaluate.engines import HuggingFaceModel, ServerModel, VllmModel
 from nextlong.evaluate.prompts import ModelOptions, Prompts
-from nextlong.evaluate.server import ServerModel
 from nextlong.evaluate.task import Sample, TextTokenizer
 
 TEMPLATE = (

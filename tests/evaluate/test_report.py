@@ -16,7 +16,7 @@ def test_a_setting_in_the_labels_makes_curves(tmp_path):
     folders = [
         write_results(tmp_path / str(size), SCORES, label=f"chunk.max_chars={size}") for size in (512, 1024, 2048)
     ]
-    made = report.all_figures(report.read(folders))
+    made = report._all_figures(report.read(folders))
     assert "chunk.max_chars" in made["by-setting"][1]
     assert made["by-setting"][2].startswith(b"\x89PNG")
 
@@ -25,7 +25,7 @@ def test_a_setting_in_the_labels_makes_curves(tmp_path):
 def test_the_negatives_similarity_is_drawn_where_runs_are_named(tmp_path):
     kinds = {"top": 0.7, "random-retrieved": 0.5, "random-corpus": 0.1}
     folders = [write_results(tmp_path / kind, SCORES, label=kind, cosine=cosine) for kind, cosine in kinds.items()]
-    made = report.all_figures(report.read(folders))
+    made = report._all_figures(report.read(folders))
     assert "median cosine of the negatives" in made["similarity"][1]
     assert "0.70" in made["similarity"][1]
 
@@ -41,7 +41,7 @@ def test_needles_attention_with_longqa_and_dependence_are_drawn(tmp_path):
         for low, gain in ((64, 0.5), (128, 0.25))
     ]
     write_result(folder, "dependency", None, score=0.4, by_distance=distances)
-    made = report.all_figures(report.read([folder]))
+    made = report._all_figures(report.read([folder]))
     assert {"needle-a-model", "attention-longqa", "dependence"} <= set(made)
     assert [">100<" in made["needle-a-model"][1], ">50 %<" in made["needle-a-model"][1]] == [True, True]
     assert ">31.25<" in made["attention-longqa"][1]
@@ -55,7 +55,7 @@ def test_bars_of_nothing_but_zeros_and_two_numbers_of_shots_have_whole_axes(tmp_
     for length in LENGTHS[:3]:
         for path in folder.glob(f"*/{length}.json"):
             path.unlink()
-    made = report.all_figures(report.read([folder]))
+    made = report._all_figures(report.read([folder]))
     assert ">400<" in made["icl-by-shots"][1]
     assert ">500<" in made["icl-by-shots"][1]
     assert ">100<" in made["task-types"][1]

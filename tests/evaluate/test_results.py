@@ -13,8 +13,8 @@ from answering_models import Oracle, asked, evaluated
 from evaluation_data import word_tokenizer
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import results
-from nextlong.evaluate.huggingface import HuggingFaceModel
-from nextlong.evaluate.results import JUDGED, Sampled, Score, _outcomes, _p_value, is_better
+from nextlong.evaluate.engines import HuggingFaceModel
+from nextlong.evaluate.results import JUDGED, Score, _outcomes, _p_value, _Sampled, is_better
 
 
 def test_answers_with_any_line_separator_are_kept(tmp_path):
@@ -65,7 +65,7 @@ def test_what_is_no_results_directory_is_told(tmp_path):
 def score(outcomes, *, task="vt", groups=None, **protocol):
     outcomes = np.array(outcomes, float)
     groups = np.arange(len(outcomes)) if groups is None else np.array(groups)
-    return Score.of(Sampled((task, 8192), outcomes.mean(), outcomes, groups, len(outcomes), protocol=protocol))
+    return Score.of(_Sampled((task, 8192), outcomes.mean(), outcomes, groups, len(outcomes), protocol=protocol))
 
 
 def drawn(share, n, seed=0):
@@ -130,7 +130,7 @@ def test_judgements_that_cannot_be_read_never_shift_the_pairs():
     def judged(shares):
         samples = [{"judged": {"share": share}} for share in shares]
         outcomes, groups = _outcomes({"metric": JUDGED, "samples": samples})
-        return Score.of(Sampled(("narrativeqa", 1024), float(outcomes.mean()), outcomes, groups, len(outcomes)))
+        return Score.of(_Sampled(("narrativeqa", 1024), float(outcomes.mean()), outcomes, groups, len(outcomes)))
 
     assert judged([1.0, None, 0.5]).parts[0][1].groups.tolist() == [0, 2]
     assert _p_value(judged([1.0, None, 0.5, 0.0]), judged([None, 1.0, 0.5, 0.0])) is None

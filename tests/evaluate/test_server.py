@@ -7,8 +7,8 @@ import pytest
 from answering_models import Oracle, asked, evaluated
 from evaluation_data import bpe_tokenizer, word_tokenizer
 from nextlong.errors import EvaluateError
+from nextlong.evaluate.engines import ServerModel
 from nextlong.evaluate.prompts import ModelOptions, Prompts
-from nextlong.evaluate.server import ServerModel
 from nextlong.evaluate.task import Sample, TextTokenizer
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.errors import CorpusError, RecipeError
-from nextlong.export.arrange import RowsResult, SplitResult, is_validation, mix, pack, shares_chunks
+from nextlong.export.arrange import RowsResult, SplitResult, _is_validation, _mix, _pack, _shares_chunks
 from nextlong.schemas import SEQUENCE_INDEX
 
 
@@ -22,31 +22,31 @@ def names(index):
 
 
 def split(index, *, validation, seed):
-    held_out = is_validation(index, share=validation, seed=seed)
+    held_out = _is_validation(index, share=validation, seed=seed)
     return index[~held_out], index[held_out]
 
 
 def test_one_to_two_by_sequences():
     long, short = index_of([8] * 3), index_of([1] * 8, run=1)
-    mixed = mix([long, short], weights=[1, 2], by="sequences")
+    mixed = _mix([long, short], weights=[1, 2], by="sequences")
     assert names(mixed) == [(1, 0), (0, 0), (1, 1), (1, 2), (0, 1), (1, 3), (1, 4), (0, 2), (1, 5)]
 
 
 def test_one_to_two_by_tokens():
     long, short = index_of([8, 8]), index_of([2] * 20, run=1)
-    mixed = mix([long, short], weights=[1, 2], by="tokens")
+    mixed = _mix([long, short], weights=[1, 2], by="tokens")
     assert mixed["run"].tolist() == [1] * 4 + [0] + [1] * 8 + [0] + [1] * 4
     assert mixed["length"].tolist() == [2] * 4 + [8] + [2] * 8 + [8] + [2] * 4
 
 
 def test_the_scarcest_run_sets_the_scale():
-    mixed = mix([index_of([1] * 100), index_of([1] * 3, run=1)], weights=[0.5, 0.1], by="sequences")
+    mixed = _mix([index_of([1] * 100), index_of([1] * 3, run=1)], weights=[0.5, 0.1], by="sequences")
     assert np.bincount(mixed["run"]).tolist() == [15, 3]
 
 
 def test_a_run_without_sequences():
     with pytest.raises(CorpusError, match="run 1 of the mix has no sequence"):
-        mix([index_of([1]), index_of([], run=1)], weights=[1, 1], by="sequences")
+        _mix([index_of([1]), index_of([], run=1)], weights=[1, 1], by="sequences")
 
 
 @given(
@@ -58,7 +58,7 @@ def test_a_run_without_sequences():
 def test_any_mix_keeps_order_repeats_nothing_and_meets_its_proportions(runs, by):
     indexes = [index_of(lengths, run=run) for run, (lengths, _) in enumerate(runs)]
     weights = [weight for _, weight in runs]
-    mixed = mix(indexes, weights=weights, by=by)
+    mixed = _mix(indexes, weights=weights, by=by)
     sizes = [index["length"].sum() if by == "tokens" else len(index) for index in indexes]
     scale = min(size / weight for size, weight in zip(sizes, weights, strict=True))
     for run, index in enumerate(indexes):
@@ -72,7 +72,7 @@ def test_any_mix_keeps_order_repeats_nothing_and_meets_its_proportions(runs, by)
 
 @given(st.lists(st.tuples(st.integers(1, 60), st.integers(1, 5)), min_size=2, max_size=4))
 def test_no_run_is_bunched(runs):
-    mixed = mix(
+    mixed = _mix(
         [index_of([1] * count, run=run) for run, (count, _) in enumerate(runs)],
         weights=[weight for _, weight in runs],
         by="sequences",
@@ -106,7 +106,7 @@ def test_about_the_share_is_held_out():
 @pytest.mark.parametrize(("corpora", "shared"), [([0, 0, 0, 0, 0, 0], [2, 4]), ([0, 0, 0, 0, 1, 1], [2])])
 def test_what_shares_a_chunk_of_one_corpus_with_validation_is_found(corpora, shared):
     references = [[10, 11], [12], [13, 11], [14], [10], [15]]
-    found = shares_chunks(
+    found = _shares_chunks(
         np.array([True, False, False, False, False, False]),
         chunk_ids=np.concatenate(references),
         offsets=np.cumsum([0, *map(len, references)]),
@@ -121,34 +121,34 @@ def rows_of(packed):
 
 
 def test_eight_of_65536_fill_a_row():
-    packed = pack(np.full(20, 65_536), row_tokens=524_288)
+    packed = _pack(np.full(20, 65_536), row_tokens=524_288)
     assert rows_of(packed) == [list(range(8)), list(range(8, 16)), list(range(16, 20))]
 
 
 def test_each_goes_where_the_least_room_suffices():
-    packed = pack(np.array([3, 6, 5, 4, 2]), row_tokens=10)
+    packed = _pack(np.array([3, 6, 5, 4, 2]), row_tokens=10)
     assert rows_of(packed) == [[0, 2, 4], [1, 3]]
 
 
 def test_of_rows_with_the_same_room_the_last_one_is_filled():
-    packed = pack(np.array([6, 6, 3]), row_tokens=10)
+    packed = _pack(np.array([6, 6, 3]), row_tokens=10)
     assert rows_of(packed) == [[0], [1, 2]]
 
 
 def test_a_sequence_longer_than_a_row():
     with pytest.raises(RecipeError, match="pack=10 tokens a row cannot hold sequence 1, which has 11"):
-        pack(np.array([1, 11]), row_tokens=10)
+        _pack(np.array([1, 11]), row_tokens=10)
 
 
 def test_nothing_to_pack():
-    order, offsets = pack(np.empty(0, np.int64), row_tokens=10)
+    order, offsets = _pack(np.empty(0, np.int64), row_tokens=10)
     assert (order.tolist(), offsets.tolist()) == ([], [0])
 
 
 @given(st.lists(st.integers(1, 40), max_size=60), st.integers(40, 90))
 def test_packing_loses_nothing_and_overfills_no_row(lengths, row_tokens):
     lengths = np.array(lengths, np.int64)
-    packed = pack(lengths, row_tokens=row_tokens)
+    packed = _pack(lengths, row_tokens=row_tokens)
     rows = rows_of(packed) if len(lengths) else []
     assert sorted(number for row in rows for number in row) == list(range(len(lengths)))
     tokens = np.array([lengths[row].sum() for row in rows])

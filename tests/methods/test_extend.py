@@ -8,12 +8,13 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from arrow_files import write_arrow
 from nextlong import schemas
 from nextlong.artifacts.results import DraftResult, ReferencedChunksResult
-from nextlong.methods.extend import DraftRules, draft_block, filter_near_duplicates
+from nextlong.methods.extend import _draft_block, _DraftRules, _filter_near_duplicates
 from nextlong.methods.nextlong import Candidates, read_candidates
 from nextlong.retrieval.near_duplicates.shingles import ShingleStore, document_of, shingles
 from nextlong.schemas import META_DOCUMENTS, DropReason
+from nextlong.sequences import encode
 from nextlong.sequences.encode import TextEncoder
-from nextlong.sequences.tokenize import list_referenced_chunks
+from nextlong.sequences.tokenize import _list_referenced_chunks
 
 SECOND = 1 << 32  # chunk 0 of shard 1
 
@@ -56,7 +57,7 @@ def settings(**changed):
         "target_tokens": 20, "chars_per_token": 2.0, "draft_factor": 1.5, "fit": "exact", "max_chars": 10,
         "negatives": "top", "reorder_top": 512, "near_duplicates": None, "max_similarity": None, "seed": 0,
     }  # fmt: skip
-    return {"vectors": [], "measure": None, "rules": DraftRules(**plain | changed)}
+    return {"vectors": [], "measure": None, "rules": _DraftRules(**plain | changed)}
 
 
 def read(path):
@@ -75,7 +76,7 @@ def test_candidates_come_one_meta_document_at_a_time(mined):
 
 def test_a_draft_is_each_meta_chunk_and_a_prefix_of_its_candidates(mined, tmp_path):
     # 40 characters for T; 60 drafted less the document's 20: 20 for each of two meta-chunks, of which 10 will be used.
-    counts = draft_block(tmp_path / "d", **mined, **settings())
+    counts = _draft_block(tmp_path / "d", **mined, **settings())
     first, second = read(tmp_path / "d.drafts.arrow")
     assert counts == DraftResult(drafts=2, dropped={DropReason.TOO_LONG: 0}, dropped_examples={DropReason.TOO_LONG: ()})
     assert first["sequence_id"] == "nextlong-00000000000000ab"
@@ -90,7 +91,7 @@ def test_a_draft_is_each_meta_chunk_and_a_prefix_of_its_candidates(mined, tmp_pa
 
 def test_a_paper_draft_takes_k_negatives(mined, tmp_path):
     # k = (60 - 20) / (2 · 10) = 2 and (60 - 30) / (3 · 10) = 1
-    draft_block(tmp_path / "d", **mined, **settings(fit="paper"))
+    _draft_block(tmp_path / "d", **mined, **settings(fit="paper"))
     first, second = read(tmp_path / "d.drafts.arrow")
     assert first["chunk_id"] == [0, 2, 3, 1, 3, 4, SECOND + 1]
     assert second["chunk_id"] == [2, 0, 3, 1, 4, 0]
@@ -98,7 +99,7 @@ def test_a_paper_draft_takes_k_negatives(mined, tmp_path):
 
 def test_a_document_that_is_surely_too_long_is_dropped_here(mined, tmp_path):
     # The documents have 10 and 15 tokens.
-    counts = draft_block(tmp_path / "d", **mined, **settings(target_tokens=12))
+    counts = _draft_block(tmp_path / "d", **mined, **settings(target_tokens=12))
     assert counts == DraftResult(
         drafts=1, dropped={DropReason.TOO_LONG: 1}, dropped_examples={DropReason.TOO_LONG: ((2, 3, 15),)}
     )
@@ -107,15 +108,15 @@ def test_a_document_that_is_surely_too_long_is_dropped_here(mined, tmp_path):
 
 def test_a_document_in_few_tokens_drafts_more_text(mined, tmp_path):
     # The corpus has half a character a token, these documents two: their own count.
-    draft_block(tmp_path / "scarce", **mined, **settings(chars_per_token=0.5))
-    draft_block(tmp_path / "plain", **mined, **settings())
+    _draft_block(tmp_path / "scarce", **mined, **settings(chars_per_token=0.5))
+    _draft_block(tmp_path / "plain", **mined, **settings())
     assert read(tmp_path / "scarce.drafts.arrow") == read(tmp_path / "plain.drafts.arrow")
 
 
 def test_a_block_may_be_part_of_the_draw(mined, tmp_path):
     write_arrow(tmp_path / "one.arrow", schemas.CANDIDATES, [[2, 3, 4], [[0], [], [1]], [[0.5], [], [0.25]]])
     block = mined | {"first": 1, "candidates": tmp_path / "one.arrow"}
-    draft_block(tmp_path / "d", **block, **settings())
+    _draft_block(tmp_path / "d", **block, **settings())
     (row,) = read(tmp_path / "d.drafts.arrow")
     assert row["sequence_id"] == "nextlong-00000000000000cd"
     assert row["chunk_id"] == [2, 0, 3, 4, 1]
@@ -123,15 +124,15 @@ def test_a_block_may_be_part_of_the_draw(mined, tmp_path):
 
 def test_the_tokenizers_engine_is_the_recipes(mined, tmp_path, monkeypatch):
     asked = []
-    plain = TextEncoder.from_file
 
-    def from_file(path, *, engine="auto"):
-        asked.append(engine)
-        return plain(path, engine=engine)
+    class Noting(TextEncoder):
+        def __init__(self, tokenizer, *, engine):
+            asked.append(engine)
+            super().__init__(tokenizer, engine=engine)
 
-    monkeypatch.setattr(TextEncoder, "from_file", from_file)
+    monkeypatch.setattr(encode, "TextEncoder", Noting)
     for engine in ("reference", "auto"):
-        draft_block(tmp_path / engine, **mined, **settings(), engine=engine)
+        _draft_block(tmp_path / engine, **mined, **settings(), engine=engine)
     assert asked == ["reference", "auto"]
 
 
@@ -140,20 +141,20 @@ def test_the_tokenizers_engine_is_the_recipes(mined, tmp_path, monkeypatch):
     [(None, [2, 1], [[0, 1, 2, 3, 4], [3]]), (2, [2, 0], [[0, 1, 2, 3, 4], []]), (1, [1, 0], [[0, 1, 2, 3, 4], []])],
 )
 def test_refer_lists_the_chunks_that_the_chosen_drafts_name(mined, tmp_path, limit, take, rows):
-    draft_block(tmp_path / "d", **mined, **settings())
+    _draft_block(tmp_path / "d", **mined, **settings())
     write_arrow(
         tmp_path / "e.arrow",
         schemas.DRAFTS,
         [["x"], [7], ["extended"], [[SECOND + 3, 0]], [[0, 1]], [[0, 0]], [[1, 0.5]], [[]]],
     )
     drafts = [tmp_path / "d.drafts.arrow", tmp_path / "e.arrow"]
-    counts = list_referenced_chunks(tmp_path / "r", drafts=drafts, chunks=mined["chunks"], limit=limit)
+    counts = _list_referenced_chunks(tmp_path / "r", drafts=drafts, chunks=mined["chunks"], limit=limit)
     assert counts == ReferencedChunksResult(take=tuple(take), drafts=sum(take), chunks=sum(map(len, rows)))
     assert [np.load(tmp_path / f"r.{shard:05d}.rows.npy").tolist() for shard in range(2)] == rows
 
 
 def test_no_candidate_scores_above_the_ceiling(mined, tmp_path):
-    draft_block(tmp_path / "d", **mined, **settings(max_similarity=0.8))
+    _draft_block(tmp_path / "d", **mined, **settings(max_similarity=0.8))
     first, _ = read(tmp_path / "d.drafts.arrow")
     assert first["chunk_id"] == [0, 3, SECOND, 1, 3, 4, SECOND + 1]
     assert first["score"] == pytest.approx([1, 0.8, 0.7, 1, 0.6, 0.5, 0.4])
@@ -174,7 +175,7 @@ def test_near_duplicates_are_left_out_or_paired_and_counted(mined, tmp_path):
     )
     np.save(tmp_path / "w.npy", np.full(1 << 10, 1024, np.uint16))
     given = settings(near_duplicates=0.8) | {"measure": (store, tmp_path / "w.npy")}
-    counts = draft_block(tmp_path / "d", **mined, **given)
+    counts = _draft_block(tmp_path / "d", **mined, **given)
     first, second = read(tmp_path / "d.drafts.arrow")
     assert first["chunk_id"] == [0, 3, SECOND, 1, 3, 4, SECOND + 1]
     assert first["near_duplicates"] == [3, 4]
@@ -236,7 +237,7 @@ def filtered(store, offered, *, chunks=1, length=2):
     """Screen for a meta-document of the first chunks."""
     texts, shingles = store
     document = document_of(texts[:chunks])
-    found = filter_near_duplicates(
+    found = _filter_near_duplicates(
         offered, take(length), document=document, shingles=shingles, weights=WEIGHTS, threshold=0.8
     )
     return [ids[:length].tolist() for ids, length in zip(found.candidates.ids, found.prefixes, strict=True)], found

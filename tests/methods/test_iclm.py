@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.methods import iclm
-from nextlong.methods.base import Documents, Neighbours, Request
+from nextlong.methods.base import CorpusArrays, DraftRequest, Neighbours
 
 NONE = -1
 F7, F9 = (float(np.float32(cosine)) for cosine in (0.7, 0.9))
@@ -25,7 +25,7 @@ def drafts(neighbours, cosines, tokens, enough, *, hashes=None, sequences=None, 
     """(documents, scores) of each draft."""
     count = len(neighbours)
     filled = neighbours >= 0
-    documents = Documents(
+    documents = CorpusArrays(
         content_hashes=np.arange(count, dtype=np.uint64) if hashes is None else hashes,
         tokens=tokens,
         chunk_offsets=np.arange(count + 1),
@@ -37,7 +37,7 @@ def drafts(neighbours, cosines, tokens, enough, *, hashes=None, sequences=None, 
             cosines=cosines[filled],
         ),
     )
-    request = Request(target_tokens=enough, sequences=sequences, seed=seed)
+    request = DraftRequest(target_tokens=enough, sequences=sequences, seed=seed)
     options = iclm.Iclm(neighbours=k, max_similarity=max_similarity)
     found = iclm.METHOD.draft(documents, options, request).drafts
     return [(draft.documents.tolist(), draft.scores.tolist()) for draft in found]
@@ -46,7 +46,7 @@ def drafts(neighbours, cosines, tokens, enough, *, hashes=None, sequences=None, 
 def path(neighbours, cosines, ranks=None, kept=None, k=10):
     ranks = np.arange(len(neighbours)) if ranks is None else np.array(ranks)
     kept = np.ones(len(neighbours), np.bool_) if kept is None else np.array(kept)
-    return iclm.walk(iclm.build_graph(neighbours, cosines, ranks, kept=kept, k=k), ranks, kept=kept)[0].tolist()
+    return iclm.walk(iclm._build_graph(neighbours, cosines, ranks, kept=kept, k=k), ranks, kept=kept)[0].tolist()
 
 
 #   0 ──.9── 1        5 stands alone
@@ -69,7 +69,7 @@ def test_an_edge_counts_in_both_directions_and_a_stuck_walk_jumps_to_the_least_d
 
 
 def test_each_document_has_the_weight_of_the_edge_to_it_and_none_after_a_jump():
-    graph = iclm.build_graph(*CHAIN, np.arange(6), kept=np.ones(6, np.bool_), k=10)
+    graph = iclm._build_graph(*CHAIN, np.arange(6), kept=np.ones(6, np.bool_), k=10)
     _, weights = iclm.walk(graph, np.arange(6), kept=np.ones(6, np.bool_))
     np.testing.assert_array_equal(weights, np.array([np.nan, np.nan, 0.6, 0.7, 0.8, 0.9], np.float32))
     scores = {tuple(documents): scores for documents, scores in drafts(*CHAIN, np.full(6, 10), 20)}
@@ -91,7 +91,7 @@ def test_equal_weights_are_decided_by_the_keyed_order():
 
 def test_an_edge_has_the_larger_of_two_cosines_and_rows_run_best_first():
     neighbours, cosines = table([(2, 0.75), (1, 0.5)], [(0, 0.625)], [])
-    graph = iclm.build_graph(neighbours, cosines, np.arange(3), kept=np.ones(3, np.bool_), k=10)
+    graph = iclm._build_graph(neighbours, cosines, np.arange(3), kept=np.ones(3, np.bool_), k=10)
     assert graph.offsets.tolist() == [0, 2, 3, 4]
     assert graph.targets.tolist() == [2, 1, 0, 0]
     assert graph.weights.tolist() == [0.75, 0.625, 0.625, 0.75]
@@ -100,18 +100,18 @@ def test_an_edge_has_the_larger_of_two_cosines_and_rows_run_best_first():
 def test_k_counts_the_neighbours_that_stay():
     neighbours, cosines = table([(1, 0.9), (2, 0.8), (3, 0.7)], [], [], [])
     for kept, expected in (([1, 1, 1, 1], [1, 2]), ([1, 0, 1, 1], [2, 3]), ([0, 1, 1, 1], [])):
-        graph = iclm.build_graph(neighbours, cosines, np.arange(4), kept=np.array(kept, np.bool_), k=2)
+        graph = iclm._build_graph(neighbours, cosines, np.arange(4), kept=np.array(kept, np.bool_), k=2)
         assert graph.targets[: graph.offsets[1]].tolist() == expected
 
 
 def test_of_near_duplicates_the_first_in_keyed_order_stays():
     neighbours, cosines = table([(1, 0.99)], [(2, 0.97)], [(1, 0.97)], [(2, 0.9)])
     ranks = np.arange(4)
-    kept = iclm.drop_near_duplicates(neighbours, cosines, ranks, max_similarity=0.95)
+    kept = iclm._drop_near_duplicates(neighbours, cosines, ranks, max_similarity=0.95)
     assert kept.tolist() == [True, False, True, True]  # 2 is a copy of 1 only, and 1 is gone
-    turned = iclm.drop_near_duplicates(neighbours, cosines, ranks[::-1], max_similarity=0.95)
+    turned = iclm._drop_near_duplicates(neighbours, cosines, ranks[::-1], max_similarity=0.95)
     assert turned.tolist() == [True, False, True, True]
-    middle = iclm.drop_near_duplicates(neighbours, cosines, np.array([1, 0, 2, 3]), max_similarity=0.95)
+    middle = iclm._drop_near_duplicates(neighbours, cosines, np.array([1, 0, 2, 3]), max_similarity=0.95)
     assert middle.tolist() == [False, True, False, True]
 
 

@@ -7,21 +7,21 @@ import pytest
 
 from nextlong.errors import EncoderError, RecipeError
 from nextlong.methods import keywords as keywords_module
-from nextlong.methods.keywords import find_words, key_phrases, letters, spaced, stop_words, stop_words_of
+from nextlong.methods.keywords import _find_words, _key_phrases, _stop_words_of, letters, spaced, stop_words
 
 
 def test_extracted_queries_are_the_first_line_and_the_central_sentences_in_reading_order():
     text = (
         "Rye bread\nNothing here counts. Rye flour makes rye bread dense. See example.org for 3.5 more! Bread of rye."
     )
-    assert keywords_module.extract_queries(text, max_queries=3) == [
+    assert keywords_module._extract_queries(text, max_queries=3) == [
         "Rye bread",
         "Rye flour makes rye bread dense.",
         "Bread of rye.",
     ]
-    assert keywords_module.extract_queries(text, max_queries=1) == ["Rye bread"]
-    assert "See example.org for 3.5 more!" in keywords_module.extract_queries(text, max_queries=9)
-    assert keywords_module.extract_queries(" \n\t") == []
+    assert keywords_module._extract_queries(text, max_queries=1) == ["Rye bread"]
+    assert "See example.org for 3.5 more!" in keywords_module._extract_queries(text, max_queries=9)
+    assert keywords_module._extract_queries(" \n\t") == []
 
 
 def test_the_keywords_of_all_shards_have_64_bit_offsets(tmp_path):
@@ -38,7 +38,7 @@ def test_missing_transformers_names_the_cure(monkeypatch):
     monkeypatch.setitem(sys.modules, "transformers", None)
     monkeypatch.setitem(sys.modules, "torch", None)
     with pytest.raises(EncoderError, match=r"quest.queries=some/model: .*pip install 'nextlong\[quest\]'"):
-        keywords_module.Doc2Query("some/model")
+        keywords_module._Doc2Query("some/model")
 
 
 WORDS = ["bread", "flour", "moon", "rye", "sea", "star", "tide", "wave"]
@@ -79,13 +79,15 @@ def tiny_t5(tmp_path_factory):
 
 
 @pytest.mark.heavy
-def test_doc2query_gives_a_query_a_segment(tiny_t5):
+def test_doc2query_gives_a_query_a_segment(tiny_t5, monkeypatch):
+    monkeypatch.setattr(keywords_module, "_MAX_SEGMENTS", 2)
+    monkeypatch.setattr(keywords_module, "_QUERY_TOKENS", 6)
     texts = ["rye bread sea tide star", "moon", "", "wave star flour flour moon bread sea", "sea tide sea sea wave"]
     # Segments of three words, at most two of them; equal queries of a document count once.
     expected = [["bread", "star"], ["moon"], [], ["flour", "bread"], ["sea"]]
     for batch_size in (1, 2, 100):
-        options = {"segment_tokens": 4, "max_segments": 2, "query_tokens": 6, "batch_size": batch_size}
-        assert keywords_module.Doc2Query(tiny_t5, device="cpu", **options).queries(texts) == expected
+        model = keywords_module._Doc2Query(tiny_t5, device="cpu", segment_tokens=4, batch_size=batch_size)
+        assert model.queries(texts) == expected
 
 
 @pytest.mark.heavy
@@ -93,7 +95,7 @@ def test_a_folder_without_a_model_is_refused(tmp_path):
     with pytest.raises(
         EncoderError, match=r"quest.queries=.* cannot be loaded: .*; give the path of a folder with a T5"
     ):
-        keywords_module.Doc2Query(str(tmp_path))
+        keywords_module._Doc2Query(str(tmp_path))
 
 
 @pytest.mark.heavy
@@ -107,7 +109,7 @@ def test_a_worker_loads_a_model_once_for_all_shards(tiny_t5, monkeypatch):
 
 def test_rake_scores_by_hand():
     # deep: in phrases of 3 and 2, (3 + 2) / 2; learning 3; models (3 + 1) / 2; networks 2
-    assert key_phrases("Deep learning models and deep networks, models.") == [
+    assert _key_phrases("Deep learning models and deep networks, models.") == [
         ("deep learning models", 7.5),
         ("deep networks", 4.5),
         ("models", 2.0),
@@ -115,13 +117,13 @@ def test_rake_scores_by_hand():
 
 
 def test_rake_knows_no_alphabet_and_gives_nothing_for_numbers():
-    assert key_phrases("величина дома") == [("величина дома", 4.0)]
-    assert key_phrases("growth rate 2023. 1999") == [("growth rate 2023", 4.0), ("1999", 0.0)]
-    assert key_phrases("It's the one that isn't.\n \u2014") == []
+    assert _key_phrases("величина дома") == [("величина дома", 4.0)]
+    assert _key_phrases("growth rate 2023. 1999") == [("growth rate 2023", 4.0), ("1999", 0.0)]
+    assert _key_phrases("It's the one that isn't.\n \u2014") == []
 
 
 def test_rake_takes_other_stop_words():
-    assert key_phrases("Haus und Hof", stop_words=frozenset(["und"])) == [("haus", 1.0), ("hof", 1.0)]
+    assert _key_phrases("Haus und Hof", stop_words=frozenset(["und"])) == [("haus", 1.0), ("hof", 1.0)]
 
 
 CHINESE = "水循环描述了水在地球表面、地下和大气中的持续运动。蒸发使海洋中的水变成水蒸气。"
@@ -135,17 +137,17 @@ UNSPACED = (CHINESE, JAPANESE, THAI, KHMER, LAO, BURMESE)
 
 @pytest.mark.parametrize("text", UNSPACED)
 def test_scripts_without_blanks_give_keywords_of_several_words(text):
-    keywords = keywords_module.candidate_keywords(keywords_module.extract_queries(text))
+    keywords = keywords_module._candidate_keywords(keywords_module._extract_queries(text))
     assert keywords
     assert all(len(keyword.split()) >= 2 for keyword in keywords)
     assert "".join(spaced(text).split()) == "".join(text.split())
 
 
 def test_keywords_of_chinese_are_words_between_its_stop_words():
-    keywords = keywords_module.candidate_keywords(keywords_module.extract_queries(CHINESE))
+    keywords = keywords_module._candidate_keywords(keywords_module._extract_queries(CHINESE))
     assert "地球 表面" in keywords
     assert not any({"了", "在", "和"} & set(keyword.split()) for keyword in keywords)
-    assert keywords_module.extract_queries(CHINESE)[1].startswith("蒸发 使 海洋")
+    assert keywords_module._extract_queries(CHINESE)[1].startswith("蒸发 使 海洋")
 
 
 def test_a_few_words_of_another_script_leave_a_text_as_it_is():
@@ -157,8 +159,8 @@ def test_what_finds_words_is_named_where_it_is_not_installed(monkeypatch):
     monkeypatch.setitem(sys.modules, "icu4py", None)
     monkeypatch.setitem(sys.modules, "icu4py.breakers", None)
     with pytest.raises(RecipeError, match=r"水循环描述.*pip install 'nextlong\[languages\]'"):
-        keywords_module.extract_queries(CHINESE)
-    assert keywords_module.extract_queries("Rye bread is dense.") == ["Rye bread is dense."]
+        keywords_module._extract_queries(CHINESE)
+    assert keywords_module._extract_queries("Rye bread is dense.") == ["Rye bread is dense."]
 
 
 @pytest.mark.parametrize(
@@ -174,12 +176,12 @@ def test_what_finds_words_is_named_where_it_is_not_installed(monkeypatch):
     ],
 )
 def test_stop_words_are_those_of_the_texts_language(text, language):
-    assert stop_words_of(find_words(text)) == stop_words(language)
+    assert _stop_words_of(_find_words(text)) == stop_words(language)
 
 
 def test_words_keep_their_marks_and_english_contractions_are_stop_words():
-    assert find_words("पानी की गति, don't!") == ["पानी", "की", "गति", ",", "don't", "!"]
-    assert find_words("cafe\u0301 noir") == ["cafe\u0301", "noir"]
+    assert _find_words("पानी की गति, don't!") == ["पानी", "की", "गति", ",", "don't", "!"]
+    assert _find_words("cafe\u0301 noir") == ["cafe\u0301", "noir"]
     assert {"don't", "don’t", "it's", "the"} <= stop_words("en")
 
 

@@ -10,8 +10,8 @@ import pytest
 
 import nextlong
 from damage import breaches, change_array, files, outcomes
-from nextlong.methods.base import Documents, Neighbours, Request, Vectors, method_of
-from nextlong.methods.partition import Part, assign_clusters, parts_of, parts_of_clusters, train_clusters
+from nextlong.methods.base import CorpusArrays, DraftRequest, Neighbours, Vectors, method_of
+from nextlong.methods.partition import Part, _assign_clusters, _parts_of_clusters, _train_clusters, parts_of
 from nextlong.report import summary
 from nextlong.schemas import META_DOCUMENTS, SHARD_BITS
 
@@ -30,7 +30,7 @@ CENTRES = np.stack([np.cos(ANGLES), np.sin(ANGLES)], axis=1).astype(np.float32)
     ],
 )
 def test_clusters_near_each_other_share_a_part_and_parts_are_of_like_size(counts, parts, expected):
-    assert parts_of_clusters(CENTRES, np.array(counts), parts=parts).tolist() == expected
+    assert _parts_of_clusters(CENTRES, np.array(counts), parts=parts).tolist() == expected
 
 
 def test_parts_hold_every_document_once_and_share_the_sequences_by_characters(tmp_path):
@@ -41,7 +41,7 @@ def test_parts_hold_every_document_once_and_share_the_sequences_by_characters(tm
     clusters = []
     for shard, of_shard in enumerate(vectors):
         np.save(tmp_path / f"{shard}.npy", of_shard.astype(np.float16))
-        assign_clusters(tmp_path / str(shard), vectors=tmp_path / f"{shard}.npy", centres=tmp_path / "centres.npy")
+        _assign_clusters(tmp_path / str(shard), vectors=tmp_path / f"{shard}.npy", centres=tmp_path / "centres.npy")
         clusters.append(tmp_path / f"{shard}.clusters.npy")
     chosen = [Part(number, 2, tmp_path / "centres.npy", clusters).choose(rows, 7) for number in range(2)]
     assert [(members.tolist(), share) for members, share in chosen] == [([0, 2, 4, 6], 2), ([1, 3, 5, 7], 5)]
@@ -51,7 +51,7 @@ def test_parts_hold_every_document_once_and_share_the_sequences_by_characters(tm
 def test_centres_are_of_unit_length_and_as_many_as_the_parts_ask_for(tmp_path):
     rng = np.random.default_rng(0)
     np.save(tmp_path / "v.npy", (rows := rng.normal(size=(200, 4))) / np.linalg.norm(rows, axis=1, keepdims=True))
-    told = train_clusters(tmp_path / "c", vectors=[tmp_path / "v.npy"], parts=2, seed=0)
+    told = _train_clusters(tmp_path / "c", vectors=[tmp_path / "v.npy"], parts=2, seed=0)
     centres = np.load(tmp_path / "c.centres.npy")
     assert (told.parts, told.clusters, centres.shape) == (2, 128, (128, 4))
     np.testing.assert_allclose(np.linalg.norm(centres, axis=1), 1, rtol=1e-5)
@@ -76,7 +76,7 @@ def test_each_partition_is_drafted_as_if_it_were_the_corpus(partitioned, method)
     """The neighbours and vectors of each partition's documents alone, given to the method, make the drafts of its task."""
     run = partitioned(method)
     rows = np.load(run.steps["documents"].file(".docs.npy"))
-    parts, request = parts_of(run.steps), Request(target_tokens=2048, sequences=None, seed=run.recipe.compose_seed)
+    parts, request = parts_of(run.steps), DraftRequest(target_tokens=2048, sequences=None, seed=run.recipe.compose_seed)
     assert len(parts) > 1
     lengths = np.concatenate([np.load(path) for path in run.steps["lengths"].files(".lengths.npy")])
     paths = run.steps["document_vectors"].files(".document_vectors.npy")
@@ -91,7 +91,7 @@ def test_each_partition_is_drafted_as_if_it_were_the_corpus(partitioned, method)
         }
         tokens = np.add.reduceat(lengths, np.cumsum(rows["chunks"]) - rows["chunks"])[members]
         flat = [pair for found in lists.values() for pair in found]
-        documents = Documents(
+        documents = CorpusArrays(
             content_hashes=rows["content_hash"][members],
             tokens=tokens,
             chunk_offsets=np.arange(len(members) + 1),

@@ -24,7 +24,7 @@ def lists(*rows):
 def index_of(keywords, keyword_of):
     """Return the index of words, in any order."""
     hashes, order = np.unique(np.array([*map(hash_of, keywords)], np.uint64), return_inverse=True)
-    return quest.Index(hashes, np.append(order, -1)[keyword_of])
+    return quest.KeywordIndex(hashes, np.append(order, -1)[keyword_of])
 
 
 def keywords_of(index, words):
@@ -39,12 +39,12 @@ def hashes_of(count):
 
 def test_uninformative_keywords_are_dropped():
     queries = ["What is the best way to bake sourdough bread?", "oven", "la mi"]
-    assert keywords.candidate_keywords(queries) == ["bake sourdough bread"]
-    assert keywords.candidate_keywords(queries, uninformative=()) == ["bake sourdough bread", "best way"]
-    assert keywords.candidate_keywords(["la mi"], min_keyword_chars=5) == ["la mi"]
-    assert keywords.candidate_keywords(["la mi"]) == []
-    assert keywords.candidate_keywords(["bread"], min_keyword_score=1) == []
-    assert keywords.candidate_keywords(["breads"], min_keyword_score=1) == ["breads"]
+    assert keywords._candidate_keywords(queries) == ["bake sourdough bread"]
+    assert keywords._candidate_keywords(queries, uninformative=()) == ["bake sourdough bread", "best way"]
+    assert keywords._candidate_keywords(["la mi"], min_keyword_chars=5) == ["la mi"]
+    assert keywords._candidate_keywords(["la mi"]) == []
+    assert keywords._candidate_keywords(["bread"], min_keyword_score=1) == []
+    assert keywords._candidate_keywords(["breads"], min_keyword_score=1) == ["breads"]
 
 
 def test_a_document_gets_one_keyword_that_others_share():

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.methods import splice
-from nextlong.methods.base import Documents, Draft, Neighbours, Request, Vectors
+from nextlong.methods.base import CorpusArrays, Draft, DraftRequest, Neighbours, Vectors
 from nextlong.rng import shuffled
 
 #       0      1      2      3      4      5      6
@@ -89,7 +89,7 @@ def test_no_document_twice_each_long_enough_and_the_order_of_documents_does_not_
     for places in (np.arange(count), rng.permutation(count)):
         near = np.argsort(-(cosines - np.diag(np.full(count, np.inf)))[np.ix_(places, places)], axis=1)[:, : count - 1]
         own = np.take_along_axis(cosines[np.ix_(places, places)], near, axis=1)
-        documents = Documents(
+        documents = CorpusArrays(
             content_hashes=hashes[places],
             tokens=tokens[places],
             chunk_offsets=np.arange(count + 1),
@@ -103,7 +103,9 @@ def test_no_document_twice_each_long_enough_and_the_order_of_documents_does_not_
             vectors=Vectors([], np.arange(count)),  # every document is a neighbour of each
         )
         options = splice.Splice(neighbours=k, order=order)
-        drafts = splice.METHOD.draft(documents, options, Request(target_tokens=enough, sequences=None, seed=5)).drafts
+        drafts = splice.METHOD.draft(
+            documents, options, DraftRequest(target_tokens=enough, sequences=None, seed=5)
+        ).drafts
         used = np.concatenate([*(draft.documents for draft in drafts), np.empty(0, np.int64)]).tolist()
         assert len(set(used)) == len(used)
         assert all(documents.tokens[draft.documents].sum() >= enough for draft in drafts)
@@ -146,7 +148,7 @@ def test_short_lists_of_neighbours_give_the_sequences_of_the_papers_algorithm(tm
     similarity = wide @ wide.T
     listed = np.argsort(-np.where(np.eye(count, dtype=bool), -2, similarity), axis=1, kind="stable")[:, :3]
     tokens = rng.integers(1, 30, count)
-    documents = Documents(
+    documents = CorpusArrays(
         content_hashes=rng.integers(0, 2**63, count).astype(np.uint64),
         tokens=tokens,
         chunk_offsets=np.arange(count + 1),
@@ -160,7 +162,7 @@ def test_short_lists_of_neighbours_give_the_sequences_of_the_papers_algorithm(tm
         vectors=Vectors(paths, np.arange(count)),
     )
     drafts = splice.METHOD.draft(
-        documents, splice.Splice(neighbours=k), Request(target_tokens=100, sequences=None, seed=3)
+        documents, splice.Splice(neighbours=k), DraftRequest(target_tokens=100, sequences=None, seed=3)
     ).drafts
     roots = shuffled(documents.content_hashes, seed=3, stage="splice").tolist()
     assert [draft.documents.tolist() for draft in drafts] == naive(roots, similarity, tokens, k=k, enough=100)

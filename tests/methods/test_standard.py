@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.methods import standard
-from nextlong.methods.base import Documents, Request, stretches
+from nextlong.methods.base import CorpusArrays, DraftRequest, stretches
 from nextlong.rng import shuffled
 
 
@@ -28,10 +28,10 @@ def test_another_seed_shuffles_differently():
 
 
 def drafts_of(hashes, tokens, enough, sequences):
-    documents = Documents(
+    documents = CorpusArrays(
         content_hashes=hashes, tokens=tokens, chunk_offsets=np.arange(len(tokens) + 1), chunk_tokens=tokens
     )
-    request = Request(target_tokens=enough, sequences=sequences, seed=3)
+    request = DraftRequest(target_tokens=enough, sequences=sequences, seed=3)
     return [draft.documents for draft in standard.METHOD.draft(documents, standard.METHOD.Options(), request).drafts]
 
 

@@ -125,35 +125,6 @@ def test_every_report_names_the_stand_in_for_queries(one_run, capsys, words):
     assert "extractive stand-in" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("method", ["standard", "iclm", "splice", "untie_the_knots"])
-def test_no_document_stands_in_two_sequences(one_run, method):
-    run = one_run(f"compose.method={method}", "compose.sequences=6", "iclm.max_similarity=null")
-    seen = Counter(
-        doc for sequence in run.sequences() for doc in {s.doc_id for s in sequence.spans if s.role == "document"}
-    )
-    assert max(seen.values()) == 1
-
-
-def test_knn_shares_documents_unless_told_never(one_run):
-    def shared(*overrides):
-        run = one_run("compose.method=knn", "compose.sequences=8", *overrides)
-        uses = Counter(
-            doc for sequence in run.sequences() for doc in {s.doc_id for s in sequence.spans if s.role == "document"}
-        )
-        return max(uses.values())
-
-    assert shared() > 1
-    assert shared("knn.reuse=never") == 1
-
-
-def test_knn_follows_the_seed_with_its_nearest(one_run):
-    run = one_run("compose.method=knn", "compose.sequences=4")
-    for sequence in run.sequences():
-        scores = [span.score for span in sequence.spans if span.role == "document" and span.char_start == 0]
-        assert np.isnan(scores[0])
-        assert scores[1:] == sorted(scores[1:], reverse=True)
-
-
 def test_mean_similarity_has_the_order_of_the_ablation(with_negatives):
     means = []
     for negatives in NEGATIVES:

@@ -8,12 +8,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.methods import untie_the_knots
-from nextlong.methods.base import Documents, Request
+from nextlong.methods.base import CorpusArrays, DraftRequest
 
 
 def documents_of(*chunk_tokens):
     counts = [len(own) for own in chunk_tokens]
-    return Documents(
+    return CorpusArrays(
         content_hashes=np.arange(1, len(counts) + 1, dtype=np.uint64),
         tokens=np.array([sum(own) for own in chunk_tokens]),
         chunk_offsets=np.concatenate([[0], np.cumsum(counts)]),
@@ -22,7 +22,7 @@ def documents_of(*chunk_tokens):
 
 
 def drafts(documents, target_tokens, *, seed=0, sequences=None, **options):
-    request = Request(target_tokens=target_tokens, sequences=sequences, seed=seed)
+    request = DraftRequest(target_tokens=target_tokens, sequences=sequences, seed=seed)
     found = untie_the_knots.METHOD.draft(documents, untie_the_knots.UntieTheKnots(**options), request)
     return [(draft.documents.tolist(), draft.chunks.tolist()) for draft in found.drafts]
 
@@ -32,12 +32,14 @@ def drafts(documents, target_tokens, *, seed=0, sequences=None, **options):
     [(7, 3, [2, 2, 3]), (6, 3, [2, 2, 2]), (5, 2, [2, 3]), (2, 3, [1, 1]), (1, 3, [1])],
 )
 def test_even_parts(chunks, parts, sizes):
-    assert untie_the_knots.part_sizes(chunks, parts=parts, cuts="even", rng=np.random.default_rng(0)).tolist() == sizes
+    assert untie_the_knots._part_sizes(chunks, parts=parts, cuts="even", rng=np.random.default_rng(0)).tolist() == sizes
 
 
 def test_random_cuts_are_equally_likely():
     rng = np.random.default_rng(0)
-    found = Counter(tuple(untie_the_knots.part_sizes(5, parts=3, cuts="random", rng=rng).tolist()) for _ in range(3000))
+    found = Counter(
+        tuple(untie_the_knots._part_sizes(5, parts=3, cuts="random", rng=rng).tolist()) for _ in range(3000)
+    )
     assert set(found) == {(1, 1, 3), (1, 2, 2), (1, 3, 1), (2, 1, 2), (2, 2, 1), (3, 1, 1)}
     assert all(400 < count < 600 for count in found.values())
 

@@ -25,9 +25,10 @@ def folder(blocks, tmp_path):
     folder = tmp_path / "arrow"
     folder.mkdir()
     counts = [
-        arrow.write(folder / f"part-{shard:05}", blocks[shard::3], options(shard=shard, shards=3)) for shard in range(3)
+        arrow.FORMAT.write(folder / f"part-{shard:05}", blocks[shard::3], options(shard=shard, shards=3))
+        for shard in range(3)
     ]
-    arrow.close(folder, counts)
+    arrow.FORMAT.close(folder, counts)
     return folder
 
 
@@ -74,8 +75,8 @@ def test_datasets_would_save_the_same_files(folder, tmp_path):
 def test_a_shard_of_one_block_is_theirs_byte_for_byte(blocks, tmp_path):
     from datasets import Dataset
 
-    counts = arrow.write(tmp_path / "part-00000", blocks[:1], options())
-    arrow.close(tmp_path, [counts])
+    counts = arrow.FORMAT.write(tmp_path / "part-00000", blocks[:1], options())
+    arrow.FORMAT.close(tmp_path, [counts])
     (tmp_path / "saved").mkdir()
     Dataset(to_table(blocks[0], COLUMNS, options())).save_to_disk(str(tmp_path / "saved"), num_shards=1)
     name = "data-00000-of-00001.arrow"
@@ -86,8 +87,8 @@ def test_a_cache_is_used_again_for_the_same_content_only(blocks, folder, tmp_pat
     from datasets import load_from_disk
 
     first, again = load_from_disk(str(folder)), load_from_disk(str(folder))
-    counts = arrow.write(folder / "part-00000", blocks[:1], options())
-    arrow.close(folder, [counts])
+    counts = arrow.FORMAT.write(folder / "part-00000", blocks[:1], options())
+    arrow.FORMAT.close(folder, [counts])
     other = load_from_disk(str(folder))
     assert first._fingerprint == again._fingerprint != other._fingerprint
     heads = [loaded.map(lambda row: {"head": row["input_ids"][0]})["head"] for loaded in (first, other)]
@@ -98,7 +99,9 @@ def test_parquet_streams(blocks, tmp_path):
     from datasets import load_dataset
 
     for shard in range(2):
-        parquet.write(tmp_path / f"part-{shard:05}", blocks[shard::2], options(row_group_mb=0.01, compression="zstd"))
+        parquet.FORMAT.write(
+            tmp_path / f"part-{shard:05}", blocks[shard::2], options(row_group_mb=0.01, compression="zstd")
+        )
     rows = load_dataset(
         "parquet",
         data_files=f"{tmp_path}/part-*.parquet",

@@ -32,7 +32,7 @@ def per_row(request):
 @pytest.mark.parametrize("vocab_size", [300, 65_499, 65_500, 128_256])
 def test_its_dataset_reads_the_same_documents(indexed, per_row, tmp_path, vocab_size, eod):
     blocks = random_blocks(vocab_size, rows=50, vocabulary=vocab_size, per_row=per_row)
-    counts = megatron.write(tmp_path / "part-00000", blocks, options(vocab_size=vocab_size, megatron_eod=eod))
+    counts = megatron.FORMAT.write(tmp_path / "part-00000", blocks, options(vocab_size=vocab_size, megatron_eod=eod))
     expected = [ids + [eod] * (eod is not None and ids[-1] != eod) for ids in documents_of(blocks)]
     for mmap in (True, False):
         dataset = indexed.IndexedDataset(str(tmp_path / "part-00000"), mmap=mmap)
@@ -48,7 +48,7 @@ def test_its_builder_writes_the_same_bytes(indexed, per_row, tmp_path, vocab_siz
     import torch
 
     blocks = random_blocks(7, rows=50, vocabulary=vocab_size, per_row=per_row)
-    megatron.write(tmp_path / "ours", blocks, options(vocab_size=vocab_size))
+    megatron.FORMAT.write(tmp_path / "ours", blocks, options(vocab_size=vocab_size))
     builder = indexed.IndexedDatasetBuilder(str(tmp_path / "theirs.bin"), indexed.DType.optimal_dtype(vocab_size))
     for ids in documents_of(blocks):
         builder.add_document(torch.tensor(np.array(ids)), [len(ids)])
@@ -62,8 +62,8 @@ def test_it_takes_the_blend(indexed, tmp_path):
 
     blocks = random_blocks(3, rows=30)
     shards = [(f"part-{shard:05}", blocks[shard::3]) for shard in range(3)]
-    counts = [megatron.write(tmp_path / name, own, options()) for name, own in shards]
-    megatron.close(tmp_path, counts)
+    counts = [megatron.FORMAT.write(tmp_path / name, own, options()) for name, own in shards]
+    megatron.FORMAT.close(tmp_path, counts)
     prefixes, weights = get_blend_from_list((tmp_path / "blend.txt").read_text().split())
     found = [indexed.IndexedDataset(str(tmp_path / prefix)) for prefix in prefixes]
     assert weights == [dataset.sequence_lengths.sum() for dataset in found]

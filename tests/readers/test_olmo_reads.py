@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 from exported import documents_in, exported
 
-from nextlong.export.formats.olmo import write
+from nextlong.export.formats import olmo
 from random_rows import documents_of, ended, options, random_blocks
 
 pytestmark = [pytest.mark.readers, pytest.mark.filterwarnings("ignore")]  # not ours to mend
@@ -36,7 +36,9 @@ def written(folder, vocabulary, *, shards=2, per_row=1):
     blocks = ended(random_blocks(vocabulary, rows=40, vocabulary=vocabulary, per_row=per_row), eos=EOS)
     paths = []
     for shard in range(shards):
-        write(folder / f"part-{shard:05}", blocks[shard::shards], options(vocab_size=vocabulary, eos_id=EOS))
+        olmo.FORMAT.write(
+            folder / f"part-{shard:05}", blocks[shard::shards], options(vocab_size=vocabulary, eos_id=EOS)
+        )
         paths.append(folder / f"part-{shard:05}.npy")
     of_shards = [documents_of(blocks[shard::shards]) for shard in range(shards)]
     return paths, of_shards, np.uint16 if vocabulary <= 65_536 else np.uint32
@@ -154,7 +156,6 @@ def test_it_knows_every_key_of_an_emitted_config():
 @pytest.mark.parametrize("step", [1, 100, 200, 201, 600, 1000])
 @pytest.mark.parametrize("schedule", ["cosine", "linear", "constant"])
 def test_its_learning_rates_are_ours(schedule, step):
-    from nextlong.train.device import learning_rate
     from nextlong.train.recipe import Training
 
     training, plain = emitted("olmo")
@@ -163,7 +164,7 @@ def test_its_learning_rates_are_ours(schedule, step):
     plain["train_module"]["scheduler"] = {"_CLASS_": f"olmo_core.optim.{name}", "warmup": 200, **least}
     theirs = training.from_dict(plain).train_module.scheduler.get_lr(4e-5, step, 1000)
     ours = Training(steps=1000, warmup_steps=200, lr=4e-5, schedule=schedule, min_lr_ratio=0.1)
-    assert theirs == pytest.approx(learning_rate(step, ours))
+    assert theirs == pytest.approx(ours.lr_at(step))
 
 
 def test_it_trains_on_what_is_emitted():

@@ -38,12 +38,12 @@ def write(folder, rows, *, size_limit, compression):
     given = {"shard_bytes": size_limit, "compression": compression or "none"}
     lengths = np.array([row.token_offsets[-1] for row in rows])
     documents = np.array([row.document_offsets[-1] for row in rows])
-    sizes = mds.shard_sizes(RowSizes(lengths, documents, [row.domains[0] for row in rows]), options(**given))
+    sizes = mds._shard_sizes(RowSizes(lengths, documents, [row.domains[0] for row in rows]), options(**given))
     counts = [
-        mds.write(folder / "part", rows[first:last], options(shard=shard, shards=len(sizes), **given))
+        mds.FORMAT.write(folder / "part", rows[first:last], options(shard=shard, shards=len(sizes), **given))
         for shard, (first, last) in enumerate(pairwise(accumulate([0, *sizes])))
     ]
-    mds.close(folder, counts)
+    mds.FORMAT.close(folder, counts)
     return sizes
 
 

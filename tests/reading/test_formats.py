@@ -254,6 +254,6 @@ def test_a_fault_is_not_remembered(tmp_path, monkeypatch):
         raise OSError(5, "the network is away")
 
     with monkeypatch.context() as faulty:
-        faulty.setattr("nextlong.reading.json_lines.read_head", fails)
+        faulty.setattr("nextlong.reading.records.read_head", fails)
         assert estimate(path) == path.stat().st_size
     assert estimate(path) < path.stat().st_size

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from files_read import lines, read, zstd
-from nextlong.corpus.splits import count_lines
+from nextlong.corpus.splits import _count_lines
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart
 from nextlong.reading.formats import read_records
@@ -133,9 +133,9 @@ def test_parts_of_a_file_give_its_records_once_with_their_line_numbers(tmp_path_
     for start, stop in itertools.pairwise(bounds):
         part = FilePart(file, start, stop, above)
         items += read_records(part, source, max_document_chars=1000)
-        above += count_lines(None, part=part).lines
+        above += _count_lines(None, part=part).lines
     assert items == list(read_records(FilePart(file), source, max_document_chars=1000))
-    assert above == count_lines(None, part=FilePart(file)).lines == path.read_bytes().count(b"\n")
+    assert above == _count_lines(None, part=FilePart(file)).lines == path.read_bytes().count(b"\n")
 
 
 def test_only_the_head_of_a_file_says_whether_it_has_the_column(tmp_path):
@@ -153,4 +153,4 @@ def test_file_that_cannot_be_counted_is_named(tmp_path):
     (file,) = list_files(Source(path=str(path)), where="ingest.sources[0].path")
     path.unlink()
     with pytest.raises(CorpusError, match=r"a\.jsonl has vanished since it was listed"):
-        count_lines(None, part=FilePart(file))
+        _count_lines(None, part=FilePart(file))

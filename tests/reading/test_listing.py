@@ -324,7 +324,7 @@ def remember(source, run_dir, files=None):
 
 
 def recognise(source, run_dir):
-    (files,), changes = listing.recognise([source], own_files(source), run_dir)
+    (files,), changes = listing._recognise([source], own_files(source), run_dir)
     return files, changes
 
 
@@ -393,7 +393,7 @@ def test_a_source_of_one_file_is_named_once(corpus, tmp_path):
     source = Source(path=str(corpus / "a.txt"))
     remember(source, tmp_path)
     (corpus / "a.txt").rename(corpus / "c.txt")
-    (files,), changes = listing.recognise([source], [[]], tmp_path)
+    (files,), changes = listing._recognise([source], [[]], tmp_path)
     assert (files, changes) == ([], [f"{corpus}/a.txt is gone, or no longer named"])
 
 

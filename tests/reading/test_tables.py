@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 import nextlong
 from files_read import ITEMS, TABLE, arrow_file, read, summary
 from nextlong import pipeline
-from nextlong.corpus.splits import split_inputs
+from nextlong.corpus.splits import _split_inputs
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart
 from nextlong.reading.formats import read_records
@@ -77,7 +77,7 @@ def written(path, rows, row_group_size):
 @given(rows=st.integers(0, 200), row_group_size=st.integers(1, 60), part_bytes=st.integers(1, 4000))
 def test_parts_hold_every_row_once_under_its_own_number(tmp_path_factory, rows, row_group_size, part_bytes):
     source, files = written(tmp_path_factory.mktemp("parts") / "a.parquet", rows, row_group_size)
-    tasks = split_inputs(files, source, shard_bytes=part_bytes, part_bytes=part_bytes)
+    tasks = _split_inputs(files, source, shard_bytes=part_bytes, part_bytes=part_bytes)
     items = [item for task in tasks for part in task for item in read_records(part, source, max_document_chars=1000)]
     assert items == list(read_records(FilePart(files[0]), source, max_document_chars=1000))
     assert sum(part.begins_file for task in tasks for part in task) == 1
@@ -85,18 +85,18 @@ def test_parts_hold_every_row_once_under_its_own_number(tmp_path_factory, rows, 
 
 def test_a_large_file_is_parted_and_one_of_a_single_row_group_is_not(tmp_path):
     source, files = written(tmp_path / "a.parquet", 400, 50)
-    tasks = split_inputs(files, source, shard_bytes=1000, part_bytes=1000)
+    tasks = _split_inputs(files, source, shard_bytes=1000, part_bytes=1000)
     assert len(tasks) > 2
     assert [part.lines_before for (part,) in tasks] == [50 * part.row_groups[0] for (part,) in tasks]
     source, files = written(tmp_path / "b.parquet", 400, 400)
-    assert split_inputs(files, source, shard_bytes=1000, part_bytes=1000) == [(FilePart(files[0]),)]
+    assert _split_inputs(files, source, shard_bytes=1000, part_bytes=1000) == [(FilePart(files[0]),)]
 
 
 def test_a_footer_that_cannot_be_read_leaves_the_file_whole(tmp_path):
     (tmp_path / "a.parquet").write_bytes(b"x" * 9000)
     source = Source(path=str(tmp_path / "a.parquet"))
     files = list_files(source, where="path")
-    assert split_inputs(files, source, shard_bytes=1000, part_bytes=1000) == [(FilePart(files[0]),)]
+    assert _split_inputs(files, source, shard_bytes=1000, part_bytes=1000) == [(FilePart(files[0]),)]
 
 
 def test_a_run_names_documents_by_their_rows(tmp_path):

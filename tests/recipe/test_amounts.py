@@ -3,7 +3,7 @@ import math
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong.engine.estimate import Amounts
+from nextlong.engine.step import Amounts
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import BLOCKS, MOST_QUERIES, blocks, candidates_of, draws, sequence_limit
 

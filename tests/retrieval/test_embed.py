@@ -22,7 +22,7 @@ def saved(stem: Path) -> list[bytes]:
 
 
 def test_vectors_are_the_encoders_row_for_row_in_half_precision(tmp_path, monkeypatch):
-    monkeypatch.setattr(embed_chunks, "BLOCK_CHUNKS", 7)
+    monkeypatch.setattr(embed_chunks, "_BLOCK_CHUNKS", 7)
     documents, chunks = write_shard(tmp_path, "a", texts_of(25))
     fit(tmp_path / "fit", [(documents, chunks)])
     counts = embed_shard(tmp_path / "part", documents=documents, chunks=chunks, encoder=LSA, fitted=tmp_path / "fit")
@@ -74,7 +74,7 @@ def test_the_fit_sees_about_as_many_chunks_as_asked_for(tmp_path):
     ],
 )
 def test_a_vector_that_cannot_be_right_stops_the_run_and_names_the_document(tmp_path, monkeypatch, vector, what):
-    monkeypatch.setattr(embed_chunks, "BLOCK_CHUNKS", 4)
+    monkeypatch.setattr(embed_chunks, "_BLOCK_CHUNKS", 4)
     documents, chunks = write_shard(tmp_path, "a", texts_of(12))
     # Documents 0-3 hold 1 + 2 + 3 + 4 chunks, so row 10 is document 4, row 11 document 5.
     monkeypatch.setattr(embed_chunks, "_loaded", lambda *_: WrongAt(11, vector))

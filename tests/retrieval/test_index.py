@@ -37,7 +37,7 @@ def test_the_manifest_says_what_was_measured(approximate):
     _, done = approximate
     (built,), (tuned,) = counts_of(done["index"]), counts_of(done["tune"])
     assert built["index"] == "IVF16,SQ8"
-    assert total(done["index_shards"], "vectors") == built["vectors"] == total(done["chunk"], "chunks")
+    assert built["vectors"] == total(done["chunk"], "chunks")
     assert len(done["index_shards"].files(".bounds.npy")) == len(done["embed"].files(".vectors.npy"))
     assert tuned["recall"] == 0.8 <= tuned["recall_measured"]
     assert 1 <= tuned["probes"] < 16

@@ -12,7 +12,7 @@ from nextlong.artifacts.lookup import iter_chunk_texts
 from nextlong.errors import RecipeError
 from nextlong.retrieval.near_duplicates.shingles import hash_words
 from nextlong.retrieval.sample import read_queries
-from nextlong.retrieval.shortlist import CONTROL, SHORTLISTED, describe_shortlist, judge_shortlist
+from nextlong.retrieval.shortlist import _CONTROL, _SHORTLISTED, describe_shortlist, judge_shortlist
 
 SHORT = ("mine.shortlist=bm25", "mine.shortlist_chunks=12", "compose.sequences=2", "compose.target_tokens=512")
 
@@ -57,9 +57,9 @@ def test_marked_are_the_best_chunks_by_bm25_and_the_meta_documents(made):
     ranks = np.ceil(12 / own + own).astype(int)
     least = np.array([np.sort(row)[-rank] for row, rank in zip(scores, ranks, strict=True)])[:, None]
     assert len(np.unique(own)) > 1
-    assert (marks[(scores > least * (1 + 1e-5)).any(axis=0)] & SHORTLISTED).all()
-    assert (marks[rows] & SHORTLISTED).all()
-    others = np.setdiff1d(np.flatnonzero(marks & SHORTLISTED), rows)
+    assert (marks[(scores > least * (1 + 1e-5)).any(axis=0)] & _SHORTLISTED).all()
+    assert (marks[rows] & _SHORTLISTED).all()
+    others = np.setdiff1d(np.flatnonzero(marks & _SHORTLISTED), rows)
     assert (scores[:, others] >= least * (1 - 1e-5)).any(axis=0).all()
 
 
@@ -68,7 +68,7 @@ def test_only_marked_chunks_have_vectors_and_are_candidates(made):
     vectors = np.concatenate([np.load(path) for path in made["embed"].files(".vectors.npy")])
     np.testing.assert_array_equal(np.abs(vectors).max(axis=1) > 0, marks > 0)
     assert total(made["embed"], "chunks") == np.count_nonzero(marks) < len(marks) / 2
-    assert {SHORTLISTED, CONTROL} <= set(marks.tolist())
+    assert {_SHORTLISTED, _CONTROL} <= set(marks.tolist())
     assert max(counts["fewest"] for counts in counts_of(made["mine"])) < np.count_nonzero(marks)
 
 
@@ -79,11 +79,11 @@ def test_a_run_counts_whether_the_nearest_control_chunk_of_each_meta_chunk_is_sh
     ids, exclude, _ = read_queries(made["meta_documents"].file(".meta_documents.npy"))
     nearest = []
     for query, (first, last) in zip(starts[ids >> 32] + (ids & 0xFFFFFFFF), exclude, strict=True):
-        cosines = np.where(marks & CONTROL, vectors @ vectors[query], -1)
+        cosines = np.where(marks & _CONTROL, vectors @ vectors[query], -1)
         cosines[starts[first >> 32] + (first & 0xFFFFFFFF) :][: last - first] = -1
         nearest += [int(cosines.argmax())] if cosines.max() > 0 else []
     assert total(made["mine"], "judged") == len(nearest) > 0
-    assert total(made["mine"], "shortlisted") == np.count_nonzero(marks[nearest] & SHORTLISTED)
+    assert total(made["mine"], "shortlisted") == np.count_nonzero(marks[nearest] & _SHORTLISTED)
 
 
 def test_the_share_around_rank_100_is_estimated_without_bias(tmp_path):
@@ -98,7 +98,7 @@ def test_the_share_around_rank_100_is_estimated_without_bias(tmp_path):
     estimates = []
     for draw in range(150):
         control = rng.random(3000) < 0.01
-        np.save(path := tmp_path / f"{draw}.npy", SHORTLISTED * on_list.astype(np.uint8) | CONTROL * control)
+        np.save(path := tmp_path / f"{draw}.npy", _SHORTLISTED * on_list.astype(np.uint8) | _CONTROL * control)
         is_embedded = on_list | control
         judged, shortlisted = judge_shortlist([row[is_embedded[row]][:1024] for row in ranked], [path])
         assert judged == 40

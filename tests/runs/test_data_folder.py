@@ -23,11 +23,11 @@ from nextlong.runs import data_folder
 from nextlong.runs import export as runs_export
 from nextlong.verify import files as delivered
 from nextlong.verify.files import check_files
-from nextlong.verify.run_files import RunFiles
+from nextlong.verify.run_files import StoredRun
 
 PLUGIN = """
 import json
-from nextlong.export.formats.base import Format, Snippet
+from nextlong.export.formats.base import Format, LoadingCode
 from nextlong.artifacts.results import ShardResult
 
 def write(out, blocks, options):
@@ -39,7 +39,7 @@ def write(out, blocks, options):
 
 FORMAT = Format(
     name="lines", layout="one list of ids a line", suffixes=(".lines",), write=write,
-    snippet=Snippet("import json\\nfrom pathlib import Path",
+    snippet=LoadingCode("import json\\nfrom pathlib import Path",
                     "[json.loads(line) for path in sorted(Path({place}).glob('*.lines')) for line in path.open()]",
                     "len(rows), len(rows[0])"),
 )
@@ -143,15 +143,15 @@ def test_a_method_is_cited_by_its_own_paper(recipe_for, tmp_path):
 
 
 def test_verify_finds_a_file_of_data_that_is_not_the_runs(own):
-    assert check_files(RunFiles(own))[1].examples == []
+    assert check_files(StoredRun(own))[1].examples == []
     path = own / "data" / "jsonl" / "train" / "part-00000.jsonl"
     text = path.read_bytes()
     path.unlink()
     path.write_bytes(text.replace(b"a", b"b", 1))
-    (found,) = check_files(RunFiles(own))[1].examples
+    (found,) = check_files(StoredRun(own))[1].examples
     assert found.startswith("data/jsonl/train/part-00000.jsonl has the hash")
     path.unlink()
-    assert "is missing" in check_files(RunFiles(own))[1].examples[0]
+    assert "is missing" in check_files(StoredRun(own))[1].examples[0]
     runs_export.export([own], formats=["jsonl"], overrides=["export.validation=0.25"])
     assert path.read_bytes() == text
 
@@ -294,7 +294,7 @@ def test_folders_of_the_users_with_a_manifest_are_let_alone(own, recipe_for, cap
     for copy in ("copy", "backup/jsonl"):
         (data / copy / "train" / "part-00000.jsonl").write_text("changed")
     (data / "parquet" / "NOTES.txt").write_text("mine")
-    assert check_files(RunFiles(own))[1].examples == []
+    assert check_files(StoredRun(own))[1].examples == []
     nextlong.run(recipe_for(own, "compose.target_tokens=1024"))
     assert nextlong.open(own).data == data
     assert main(["gc", str(own), "--drop", "base", "--yes"]) == 0
@@ -305,7 +305,7 @@ def test_folders_of_the_users_with_a_manifest_are_let_alone(own, recipe_for, cap
 
 def test_a_damaged_record_of_the_runs_rows_is_told(own):
     (own / "data" / "jsonl" / "manifest.json").write_text("{")
-    assert "data/jsonl/manifest.json" in check_files(RunFiles(own))[1].examples[0]
+    assert "data/jsonl/manifest.json" in check_files(StoredRun(own))[1].examples[0]
 
 
 def test_a_later_export_leaves_what_datasets_loads(own):

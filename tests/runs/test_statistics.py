@@ -13,7 +13,7 @@ from nextlong.runs import export as runs_export
 from nextlong.runs import stats
 from nextlong.runs.card import card_numbers
 from nextlong.verify.files import check_files
-from nextlong.verify.run_files import RunFiles
+from nextlong.verify.run_files import StoredRun
 
 
 def test_statistics_are_measured_once_for_a_data_set_and_told_by_every_card(own_run):
@@ -56,13 +56,13 @@ def test_statistics_of_another_form_name_the_file(own_run):
 
 def test_a_flipped_card_and_cut_off_statistics_are_noticed(own_run):
     done = exported([own_run], formats=["parquet"])
-    manifests, hashes = check_files(RunFiles(own_run))
+    manifests, hashes = check_files(StoredRun(own_run))
     assert (manifests.examples, hashes.examples) == ([], [])
     card = own_run / "data" / "parquet" / "README.md"
     card.write_bytes(card.read_bytes().replace(b"12 sequences", b"13 sequences", 1))
     (path,) = done["statistics"].files(".statistics.json")
     path.write_bytes(path.read_bytes()[:-9])
-    wrong = check_files(RunFiles(own_run))[1].examples
+    wrong = check_files(StoredRun(own_run))[1].examples
     assert len(wrong) == 2
     assert any(f"{card.parent.name}/README.md has the hash" in told for told in wrong)
     assert any(f"{path.parent.name}/{path.name} has" in told for told in wrong)

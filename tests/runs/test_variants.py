@@ -1,7 +1,9 @@
+from types import SimpleNamespace
+
 import pytest
 
 from nextlong.engine import store
-from nextlong.runs.variants import bytes_of, list_variants, manifest_of
+from nextlong.runs.variants import SWEEP, VARIANTS_META, bytes_of, find_pages, list_variants, manifest_of
 
 
 def test_a_variant_alone_frees_all_that_its_steps_hold(shared_run):
@@ -27,3 +29,18 @@ def test_a_step_without_a_manifest_is_none(tmp_path, text):
     if text is not None:
         (tmp_path / store.MANIFEST).write_text(text)
     assert manifest_of(tmp_path) == {}
+
+
+def test_pages_are_found_by_the_variants_that_their_heads_name(tmp_path):
+    pages = {"report-a.html": "a", "report-a@b.html": "a b", "report-a@variants@b.html": "a variants b", SWEEP: "a=1 b"}
+    for page, names in (pages | {"report.html": "b"}).items():
+        (tmp_path / page).write_text(f'<head><meta name="{VARIANTS_META}" content="{names}"></head>')
+
+    def found(*names):
+        return {waste.path.name for waste in find_pages(tmp_path, [SimpleNamespace(name=name) for name in names])}
+
+    assert found("b") == {"report-a@b.html", "report-a@variants@b.html", SWEEP}
+    assert found("a=1", "other") == {SWEEP}
+    assert found() == set()
+    (tmp_path / SWEEP).write_text("<head></head>")  # which does not say what it shows
+    assert found("other") == {SWEEP}

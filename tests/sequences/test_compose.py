@@ -13,9 +13,9 @@ from nextlong.artifacts.lookup import TokenStore
 from nextlong.artifacts.results import ComposeResult
 from nextlong.retrieval.near_duplicates.shingles import ShingleStore, shingles
 from nextlong.schemas import EOS, META, NEGATIVE, SEPARATOR, DropReason, Layout
-from nextlong.sequences.compose import Composed, ComposeInputs, TextCutter, compose, compose_drafts
-from nextlong.sequences.fit import Cut, Dropped, Group, Piece, Rules, compose_spans, concatenate_spans
-from nextlong.sequences.token_chars import TOKEN_CHARS, token_chars
+from nextlong.sequences.compose import Composed, _compose_drafts, _ComposeInputs, _TextCutter, compose
+from nextlong.sequences.fit import Cut, Dropped, Group, Rules, SizedChunk, compose_spans, concatenate_spans
+from nextlong.sequences.token_chars import _TOKEN_CHARS, token_chars
 from nextlong.sequences.tokenizer import train_bpe
 
 # for a notebook
@@ -98,7 +98,7 @@ def drafted(tmp_path):
         (write_arrow(tmp_path / "documents.arrow", schemas.DOCUMENTS, [["ab\ndefghijklm\nopq"], [7], ["s"], ["i"]]),),
         (write_arrow(tmp_path / "chunks.arrow", schemas.CHUNKS, columns),),
     )
-    np.save(tmp_path / "chars.npy", np.array([(1, False, True)] * 17, TOKEN_CHARS))
+    np.save(tmp_path / "chars.npy", np.array([(1, False, True)] * 17, _TOKEN_CHARS))
     tokens = {
         "rows": np.arange(6),
         "offsets": np.array([0, 3, 7, 12, 14, 16, 17]),
@@ -113,7 +113,7 @@ def drafted(tmp_path):
     ]
     return {
         "drafts": write_arrow(tmp_path / "drafts.arrow", schemas.DRAFTS, *drafts),
-        "inputs": ComposeInputs(
+        "inputs": _ComposeInputs(
             tokens=TokenStore(**{name: [tmp_path / f"{name}.npy"] for name in tokens}),
             corpus=corpus,
             token_chars=tmp_path / "chars.npy",
@@ -130,7 +130,7 @@ def block(drafted, out, **changed):
     }  # fmt: skip
     named = {"method": changed.pop("method", "nextlong"), "seed": changed.pop("seed", 0)}
     inputs = {"drafts": [drafted["drafts"]], "inputs": drafted["inputs"]}
-    counts = compose_drafts(out, **inputs, take=[take], rules=Rules(**(plain | changed)), **named)
+    counts = _compose_drafts(out, **inputs, take=[take], rules=Rules(**(plain | changed)), **named)
     with pa.ipc.open_file(pa.memory_map(f"{out}.sequences.arrow")) as reader:
         assert reader.schema == schemas.SEQUENCES
         return counts, reader.read_all().to_pylist()
@@ -238,7 +238,7 @@ def store(tmp_path_factory):
         (write_arrow(folder / "chunks.arrow", schemas.CHUNKS, chunks),),
     )
     shingle_store = ShingleStore(hashes=[folder / "runs.npy"], offsets=[folder / "run_offsets.npy"])
-    return ComposeInputs(
+    return _ComposeInputs(
         tokens=TokenStore(**{name: [folder / f"{name}.npy"] for name in ("rows", "offsets", "ids")}),
         corpus=corpus,
         token_chars=folder / "chars.npy",
@@ -249,11 +249,11 @@ def store(tmp_path_factory):
 
 def cutter(store, *, separator_tokens=1, near_duplicates=True):
     inputs = store if near_duplicates else replace(store, near_duplicates=None)
-    return TextCutter(inputs, [0], separator_tokens=separator_tokens)
+    return _TextCutter(inputs, [0], separator_tokens=separator_tokens)
 
 
 def piece(chunk):
-    return Piece(chunk, len(TEXTS[chunk].encode()), TEXTS[chunk].endswith("\n"))
+    return SizedChunk(chunk, len(TEXTS[chunk].encode()), TEXTS[chunk].endswith("\n"))
 
 
 @pytest.mark.parametrize(

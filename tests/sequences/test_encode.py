@@ -8,8 +8,8 @@ from tokenizers import AddedToken, Regex, Tokenizer, models, normalizers, pre_to
 
 from larger_cases import thorough
 from nextlong.artifacts.finished import read_tokenizer
-from nextlong.sequences.encode import TextEncoder, chars_before_loading, trial_texts
-from nextlong.sequences.tokenizer import LLAMA3_PATTERN
+from nextlong.sequences.encode import TextEncoder, _trial_texts, chars_before_loading
+from nextlong.sequences.tokenizer import _LLAMA3_PATTERN
 
 TRAINING_TEXT = [
     "It's the first day, and they'll say that we've seen 1234 of the 56789 stars; I'd say: don't count them!\n\n",
@@ -116,12 +116,12 @@ def make_tokenizer(pre_tokenizer, *, normalizer=None, added=()):
 GPT2_SPLIT = pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=True)
 SPACES = [AddedToken(" " * count, normalized=True) for count in range(2, 6)]
 TOKENIZERS = {
-    "llama3": make_tokenizer(split_by(LLAMA3_PATTERN)),
+    "llama3": make_tokenizer(split_by(_LLAMA3_PATTERN)),
     "gpt2": make_tokenizer(GPT2_SPLIT),
     "gpt2-split": make_tokenizer(
         split_by(r"'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+")
     ),
-    "qwen": make_tokenizer(split_by(LLAMA3_PATTERN.replace("{1,3}", "")), normalizer=normalizers.NFC()),
+    "qwen": make_tokenizer(split_by(_LLAMA3_PATTERN.replace("{1,3}", "")), normalizer=normalizers.NFC()),
     "neox": make_tokenizer(GPT2_SPLIT, normalizer=normalizers.NFC(), added=SPACES),
     "special": make_tokenizer(
         GPT2_SPLIT,
@@ -269,7 +269,7 @@ def test_fastokens_is_loaded_once_enough_text_is_known_to_come():
 
 
 def test_the_trial_spells_added_tokens_and_holds_awkward_texts():
-    texts = list(trial_texts(TOKENIZERS["special"]))
+    texts = list(_trial_texts(TOKENIZERS["special"]))
     assert "" in texts
     assert any("<tool>" in text for text in texts)
     assert any("<|endoftext|>" in text for text in texts)

@@ -11,13 +11,15 @@ from nextlong import schemas
 from nextlong.rng import rng_for
 from nextlong.schemas import DropReason
 from nextlong.sequences import fit
-from nextlong.sequences.fit import Dropped, Group, Piece, Rules
+from nextlong.sequences.fit import Dropped, Group, Rules, SizedChunk
 
 
 def groups(*own):
     """Build groups from (meta tokens, {candidate: tokens}); meta-chunks are chunks 100, 101, …; none needs a separator."""
     return [
-        Group(Piece(100 + number, meta, closed=True), [Piece(*one, closed=True) for one in candidates.items()])
+        Group(
+            SizedChunk(100 + number, meta, closed=True), [SizedChunk(*one, closed=True) for one in candidates.items()]
+        )
         for number, (meta, candidates) in enumerate(own)
     ]
 
@@ -198,8 +200,8 @@ def test_too_few_candidates_to_reach_the_target():
 
 def test_a_separator_follows_what_does_not_end_in_a_newline():
     own = [
-        Group(Piece(100, 3), [Piece(1, 4)]),
-        Group(Piece(101, 2, closed=True), [Piece(2, 5, closed=True)]),
+        Group(SizedChunk(100, 3), [SizedChunk(1, 4)]),
+        Group(SizedChunk(101, 2, closed=True), [SizedChunk(2, 5, closed=True)]),
     ]
     assert laid(own, 16, separator_tokens=1) == [
         (100, 0, 3), ("J", 3, 4), (1, 4, 8), ("J", 8, 9), (101, 9, 11), (2, 11, 16),
@@ -207,18 +209,18 @@ def test_a_separator_follows_what_does_not_end_in_a_newline():
 
 
 def test_a_cut_negative_is_followed_by_a_separator():
-    own = [Group(Piece(100, 3, closed=True), [Piece(1, 9, closed=True)])]
+    own = [Group(SizedChunk(100, 3, closed=True), [SizedChunk(1, 9, closed=True)])]
     assert laid(own, 8, separator_tokens=2) == [(100, 0, 3), (1, 3, 6), ("J", 6, 8)]
     assert laid(own, 8, separator_tokens=2, position="tail") == [(1, 0, 3), ("J", 3, 5), (100, 5, 8)]
 
 
 def test_no_separator_where_there_is_only_room_for_one():
-    own = [Group(Piece(100, 3, closed=True), [Piece(1, 9, closed=True)])]
+    own = [Group(SizedChunk(100, 3, closed=True), [SizedChunk(1, 9, closed=True)])]
     assert laid(own, 5, separator_tokens=2) == [(100, 0, 3), (1, 3, 5)]
 
 
 def test_separators_count_against_the_budget():
-    own = [Group(Piece(100, 3), [Piece(1, 4), Piece(2, 4)])]
+    own = [Group(SizedChunk(100, 3), [SizedChunk(1, 4), SizedChunk(2, 4)])]
     # 12 - 3 - 1 = 8: 4 + 1 whole, and 3: 2 of the next and a separator
     assert laid(own, 12, separator_tokens=1) == [
         (100, 0, 3),
@@ -235,7 +237,7 @@ def test_separators_count_against_the_budget():
 
 
 def test_the_paper_cut_may_fall_into_a_separator():
-    own = [Group(Piece(100, 3), [Piece(1, 4)])]
+    own = [Group(SizedChunk(100, 3), [SizedChunk(1, 4)])]
     assert laid(own, 9, fit="paper", separator_tokens=3) == [(100, 0, 3), ("J", 3, 6), (1, 6, 9)]
     assert laid(own, 5, fit="paper", separator_tokens=3) == [(100, 0, 3), ("J", 3, 5)]
 
@@ -270,8 +272,8 @@ def any_groups(draw):
     own = []
     for number in range(draw(st.integers(1, 5))):
         chosen = draw(st.lists(st.integers(0, 24), unique=True, max_size=12))
-        meta = Piece(100 + number, draw(TOKENS), closed=draw(st.booleans()))
-        own.append(Group(meta, [Piece(chunk, *lengths[chunk]) for chunk in chosen]))
+        meta = SizedChunk(100 + number, draw(TOKENS), closed=draw(st.booleans()))
+        own.append(Group(meta, [SizedChunk(chunk, *lengths[chunk]) for chunk in chosen]))
     return own
 
 

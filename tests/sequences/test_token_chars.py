@@ -4,7 +4,7 @@ import pytest
 import tokenizers
 from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers
 
-from nextlong.sequences.token_chars import byte_characters, lossy_tokenizer, lost_share, token_chars
+from nextlong.sequences.token_chars import _byte_characters, lossy_tokenizer, lost_share, token_chars
 from nextlong.sequences.tokenizer import train_bpe
 
 NOTHING = (0, False, False)
@@ -24,7 +24,7 @@ def rows(tokenizer, *names):
 
 
 def bytes_named(raw):
-    return "".join(byte_characters()[byte] for byte in raw)
+    return "".join(_byte_characters()[byte] for byte in raw)
 
 
 def test_a_token_counts_the_characters_that_begin_in_its_bytes():

@@ -18,14 +18,14 @@ from nextlong import pipeline, schemas
 from nextlong.artifacts.finished import read_tokenizer
 from nextlong.artifacts.lookup import iter_chunk_texts
 from nextlong.artifacts.results import TokensResult
-from nextlong.corpus.chunk import chunk_shard
+from nextlong.corpus.chunk import _chunk_shard
 from nextlong.engine.runner import open_done
 from nextlong.engine.step import Artifact, Step
 from nextlong.errors import RunError
 from nextlong.sequences import encode
 from nextlong.sequences import tokenize as stage
 from nextlong.sequences.encode import TextEncoder
-from nextlong.sequences.tokenize import Wanted, list_referenced_chunks, tokenize_shards, tokens_step
+from nextlong.sequences.tokenize import Wanted, _list_referenced_chunks, _tokenize_shards, tokens_step
 from nextlong.sequences.tokenizer import train_bpe
 
 TEXTS = [f"It's document {number}: Zoë saw 東京.\nSecond line, {number**3} stars!\n\nEnd" for number in range(9)]
@@ -41,7 +41,7 @@ def shard(tmp_path):
             columns = {"text": texts, "content_hash": range(len(texts)), "source": texts, "source_id": texts}
             writer.write_batch(pa.RecordBatch.from_pydict(columns, schema=schemas.DOCUMENTS))
     np.save(tmp_path / "keep.npy", np.ones(len(TEXTS), bool))
-    chunk_shard(
+    _chunk_shard(
         tmp_path / "s", documents=documents, keep=tmp_path / "keep.npy", max_chars=32, length="slice", oversize="split"
     )
     train_bpe(TEXTS, vocab_size=320).save(str(tmp_path / "tokenizer.json"))
@@ -61,7 +61,7 @@ def run(shard, out, rows, *, engine="auto", known=()):
     np.save(shard["rows"], np.array(rows, np.int64))
     tokenizer, *paths = shard["tokenizer"], shard["documents"], shard["chunks"], shard["rows"]
     wanted = [Wanted(0, *paths, known=known)]
-    counts = tokenize_shards(out, wanted=wanted, tokenizer=tokenizer, engine=engine)
+    counts = _tokenize_shards(out, wanted=wanted, tokenizer=tokenizer, engine=engine)
     return counts, *(np.load(f"{out}.00000.{name}.npy", mmap_mode="r") for name in ("ids", "offsets"))
 
 
@@ -113,7 +113,7 @@ def test_shards_of_one_task_are_written_apart(shard, tmp_path):
     np.save(rows[1], np.array([4, 11, 17]))
     paths = shard["documents"], shard["chunks"]
     wanted = [Wanted(7, *paths, rows[0]), Wanted(8, *paths, rows[1])]
-    together = tokenize_shards(tmp_path / "two", wanted=wanted, tokenizer=shard["tokenizer"], engine="auto")
+    together = _tokenize_shards(tmp_path / "two", wanted=wanted, tokenizer=shard["tokenizer"], engine="auto")
     whole, ids, offsets = run(shard, tmp_path / "one", [0, 3, 4, 11, 17])
     assert together == whole
     assert np.array_equal(np.concatenate([np.load(tmp_path / f"two.0000{n}.ids.npy") for n in (7, 8)]), ids)
@@ -155,7 +155,7 @@ def test_a_fastokens_that_gives_other_ids_on_trial_is_not_taken(shard, tmp_path,
 def test_differences_are_counted_also_by_an_encoder_that_earlier_tasks_have_used(
     shard, tmp_path, wrong_ids, monkeypatch
 ):
-    monkeypatch.setattr(encode, "trial_texts", lambda _: [])
+    monkeypatch.setattr(encode, "_trial_texts", lambda _: [])
     assert run(shard, tmp_path / "first", range(18))[0].mismatches == wrong_ids > 0
     encode.kept_encoder(shard["tokenizer"], "auto").mismatches = 0
     assert run(shard, tmp_path / "second", range(18))[0].mismatches == wrong_ids
@@ -206,7 +206,7 @@ def test_a_word_level_tokenizer_goes_the_reference_way(shard, tmp_path):
     shard["tokenizer"] = tmp_path / "words.json"
     second_line = next(row for row, text in enumerate(chunk_texts(shard)) if text.startswith("Second"))
     counts, ids, _ = run(shard, tmp_path / "out", [second_line])
-    assert TextEncoder.from_file(tmp_path / "words.json").settle() == "reference"
+    assert TextEncoder(read_tokenizer(tmp_path / "words.json")).settle() == "reference"
     assert ids[:3].tolist() == [5, 7, 0]
     assert counts.chunks == 1
 
@@ -290,7 +290,7 @@ def test_the_chunks_of_the_first_drafts_are_listed_once_by_shard(tmp_path_factor
     drafts = [
         write(folder / f"{number}.drafts.arrow", schemas.DRAFTS, map(draft, held)) for number, held in enumerate(files)
     ]
-    result = list_referenced_chunks(folder / "out", drafts=drafts, chunks=chunks, limit=limit)
+    result = _list_referenced_chunks(folder / "out", drafts=drafts, chunks=chunks, limit=limit)
     taken = [ids for held in files for ids in held][:limit]
     named = {one for ids in taken for one in ids}
     assert result.drafts == sum(result.take) == len(taken)

@@ -17,17 +17,17 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 from nextlong import recipe, schemas
 from nextlong.artifacts.finished import read_tokenizer
 from nextlong.artifacts.results import TokenizerResult
-from nextlong.corpus.chunk import chunk_shard
+from nextlong.corpus.chunk import _chunk_shard
 from nextlong.engine.step import Step
 from nextlong.errors import CorpusError, TokenizerError
 from nextlong.sequences import tokenizer as stage
 from nextlong.sequences.token_chars import token_chars
 from nextlong.sequences.tokenizer import (
     Ends,
+    _prepare_tokenizer,
     find_ends,
     load_tokenizer,
     local_path,
-    prepare_tokenizer,
     special_id,
     tokenizer_step,
     train_bpe,
@@ -61,7 +61,7 @@ def write_shards(folder, shards, *, max_chars=64):
                 writer.write_batch(pa.RecordBatch.from_pydict(columns, schema=schemas.DOCUMENTS))
         np.save(folder / "keep.npy", np.ones(len(pairs), bool))
         out = folder / str(number)
-        chunk_shard(
+        _chunk_shard(
             out, documents=path, keep=folder / "keep.npy", max_chars=max_chars, length="slice", oversize="split"
         )
         documents.append(path)
@@ -199,7 +199,7 @@ def test_training_is_the_same_in_any_order_and_process():
 
 
 def prepare(out, *, shards, seed=0, separator="\n", **config):
-    return prepare_tokenizer(out, tokenizer=recipe.Tokenizer(**config), seed=seed, separator=separator, **shards)
+    return _prepare_tokenizer(out, tokenizer=recipe.Tokenizer(**config), seed=seed, separator=separator, **shards)
 
 
 def test_prepare_counts_characters_per_token(tmp_path):
@@ -230,7 +230,7 @@ def test_prepare_takes_a_given_number(tmp_path):
 
 
 def test_prepare_draws_the_same_chunks_however_the_corpus_is_sharded(tmp_path, monkeypatch):
-    monkeypatch.setattr(stage, "MEASURED_CHUNKS", 7)
+    monkeypatch.setattr(stage, "_MEASURED_CHUNKS", 7)
     monkeypatch.setattr(stage, "TRAINING_CHARS", 600)
     backwards = DOCUMENTS[::-1]
     one = write_shards(tmp_path / "one", [DOCUMENTS])
@@ -246,7 +246,7 @@ def test_prepare_draws_the_same_chunks_however_the_corpus_is_sharded(tmp_path, m
 
 
 def test_another_seed_draws_other_chunks(tmp_path, monkeypatch):
-    monkeypatch.setattr(stage, "MEASURED_CHUNKS", 7)
+    monkeypatch.setattr(stage, "_MEASURED_CHUNKS", 7)
     byte_tokenizer().save(str(tmp_path / "tokenizer.json"))
     shards = write_shards(tmp_path / "corpus", [DOCUMENTS])
     measured = {

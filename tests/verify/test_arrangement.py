@@ -95,7 +95,7 @@ def test_a_sequence_of_validation_in_train(packed):
     change_rows(packed, change)
     (found,) = breaches(packed)["train and validation apart"]
     number = f"{held_out['key'][0]:016x}"
-    assert f"of train is made of document {number}, as one of validation" in found
+    assert f"of train is made of document {number}, as is one of validation" in found
 
 
 @pytest.fixture

@@ -28,7 +28,7 @@ from nextlong.cli.main import main
 from nextlong.errors import RunError
 from nextlong.schemas import META, NEGATIVE, ROW_MASK, SHARD_BITS
 from nextlong.verify import checks
-from nextlong.verify.checks import processes, verify
+from nextlong.verify.checks import _processes, verify
 
 ALL = 100_000  # a sample of everything
 
@@ -143,7 +143,7 @@ def test_meta_chunks_out_of_order(run):
         row["chunk_id"][first], row["chunk_id"][second] = row["chunk_id"][second], row["chunk_id"][first]
 
     change_sequence(run, alter)
-    assert re.search("is in the place of .* · chunk 1$", breaches(run, "sequences")["order and completeness"])
+    assert re.search("is in the place of .* · chunk 1$", breaches(run, "sequences")["chunks complete and in order"])
 
 
 def test_a_meta_chunk_that_is_missing(run):
@@ -151,18 +151,18 @@ def test_a_meta_chunk_that_is_missing(run):
         row["role"][spans_of(row, META)[-1]] = NEGATIVE
 
     change_sequence(run, alter)
-    assert "chunks of its meta-document" in breaches(run, "sequences")["order and completeness"]
+    assert "chunks of its meta-document" in breaches(run, "sequences")["chunks complete and in order"]
 
 
 def test_a_meta_document_that_stands_in_two_sequences(run):
     paths = files(run, "compose", ".sequences.arrow")
     change_rows(paths[1], lambda rows: rows.__setitem__(0, first_sequence(run)))
-    assert "stands in an earlier one" in breaches(run, "sequences")["documents across sequences"]
+    assert "is already in an earlier sequence" in breaches(run, "sequences")["documents in one sequence only"]
 
 
 def test_a_sequence_under_a_false_name(run):
     change_sequence(run, lambda row: row.update(sequence_id="nextlong-0123456789abcdef"))
-    assert "is called nextlong-0123456789abcdef" in breaches(run, "sequences")["sequence ids and keys"]
+    assert "has the id nextlong-0123456789abcdef" in breaches(run, "sequences")["sequence ids and keys"]
 
 
 def test_a_chunk_used_more_often_than_allowed(run):
@@ -306,16 +306,16 @@ def test_the_command_says_what_it_found_and_exits_accordingly(run, capsys):
 
 
 def test_a_killed_process_is_said_with_what_to_do():
-    with pytest.raises(RunError, match="--workers 1"), processes(1) as submit:
+    with pytest.raises(RunError, match="--workers 1"), _processes(1) as submit:
         submit(os._exit, 1).result()
 
 
 def test_ctrl_c_reaches_no_process_from_its_start_on():
     code = """
 import signal
-from nextlong.verify.checks import processes
+from nextlong.verify.checks import _processes
 blocked = (signal.pthread_sigmask, signal.SIG_BLOCK, ())
-with processes(1) as submit:
+with _processes(1) as submit:
     print(signal.SIGINT in submit(*blocked).result(), signal.SIGINT in blocked[0](*blocked[1:]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)

@@ -24,7 +24,7 @@ def test_two_kept_documents_with_one_text(run):
         rows[kept[1]].update({name: rows[kept[0]][name] for name in ("text", "content_hash")})
 
     change_rows(path, alter)
-    said = breaches(run, "documents and chunks")["kept documents are distinct"]
+    said = breaches(run, "documents and chunks")["no duplicate documents"]
     names = " and ".join(document_name(run, row) for row in kept)
     assert f"documents {names} are both kept, but are duplicates" in said
 

@@ -16,7 +16,7 @@ from nextlong.artifacts import record
 from nextlong.runs import export as runs_export
 from nextlong.verify.checks import verify
 from nextlong.verify.files import check_files
-from nextlong.verify.run_files import RunFiles
+from nextlong.verify.run_files import StoredRun
 from nextlong.verify.sequences import check_sequences
 
 
@@ -44,7 +44,7 @@ def test_packed_rows_and_validation_splits_pass_beside_the_rows_of_another_expor
     held_out = outcomes["megatron-validation rows"].checked
     assert held_out + outcomes["megatron rows"].checked == SEQUENCES
     assert outcomes["mds-validation rows"].checked == -(-held_out // 2)
-    assert [outcome.examples for outcome in check_files(RunFiles(packed_run))] == [[], []]
+    assert [outcome.examples for outcome in check_files(StoredRun(packed_run))] == [[], []]
 
 
 def test_a_validation_split_of_other_rows_than_train_is_no_longer_the_runs(packed):
@@ -188,7 +188,7 @@ def change_lengths(folder, change):
 
 def test_an_altered_id_boundary_and_end_of_megatron_documents(run):
     folder = folder_of(run, "megatron")
-    eod = RunFiles(run).tokenizer.token_to_id(EOD)
+    eod = StoredRun(run).tokenizer.token_to_id(EOD)
     ids = np.memmap(folder / "part-00000.bin", np.uint16, "r+")
     assert ids[TOKENS] == eod
     ids[TOKENS], ids[TOKENS + 3] = 600, 600
@@ -213,7 +213,7 @@ def test_exports_that_others_took_the_place_of_are_still_verified(run):
     assert (outcome.result, outcome.checked) == ("pass", SEQUENCES)
     change_parquet(plain, in_row(2, lambda row: row["input_ids"].__setitem__(7, 600)))
     assert f"{plain.name} row 2: input_ids[7] is 600" in breaches(run)[f"{plain.name} rows"][0]
-    assert any(f"{plain.name}/part-00000.parquet has" in told for told in check_files(RunFiles(run))[1].examples)
+    assert any(f"{plain.name}/part-00000.parquet has" in told for told in check_files(StoredRun(run))[1].examples)
 
 
 def test_the_exports_of_every_variant_are_verified_with_the_run(run, recipe_for):
@@ -235,7 +235,7 @@ def test_torchtitans_rows_pass_as_written_and_are_known_when_altered(titan):
     assert breaches(titan) == {}
     held_out = outcomes_of(titan)["torchtitan-validation rows"].checked
     assert 0 < held_out < outcomes_of(titan)["torchtitan rows"].checked
-    (sequences, *_) = check_sequences(RunFiles(titan))
+    (sequences, *_) = check_sequences(StoredRun(titan))
     assert sequences.checked
     assert not sequences.breaches  # of TOKENS + 1 each
     change_parquet(folder_of(titan, "torchtitan"), in_row(1, lambda row: row["input_ids"].pop()))

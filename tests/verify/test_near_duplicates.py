@@ -11,7 +11,7 @@ from damage import change_array, change_sequence, files, first_sequence, outcome
 from nextlong.schemas import META, NEGATIVE
 from nextlong.verify import near_duplicates
 from nextlong.verify.checks import verify
-from nextlong.verify.run_files import RunFiles
+from nextlong.verify.run_files import StoredRun
 
 COPIES, WEIGHTS, NEAREST = (
     "near-duplicates among negatives",
@@ -56,7 +56,7 @@ def test_chunks_too_short_for_a_run_of_words_weigh_nothing_and_pass(recipe_for, 
 
 def copies_of_metas(run):
     """Return the chunks of the first sequence's meta-document, and those of its copy."""
-    artefacts = RunFiles(run)
+    artefacts = StoredRun(run)
     (block,) = artefacts.blocks()
     meta = int(block[0].doc[spans_of(first_sequence(run), META)[0]])
     documents = np.concatenate(
@@ -102,14 +102,16 @@ def test_a_chunk_that_was_passed_over_without_cause(run):
     assert others
     far = next(chunk for chunk in range(100) if chunk not in row["chunk_id"])
     change_sequence(run, lambda row: row["chunk_id"].__setitem__(nearest, far))
-    assert any("is free and nearer to meta-chunk" in problem for problem in found(run, "search")[NEAREST])
+    assert any("is unused and nearer to meta-chunk" in problem for problem in found(run, "search")[NEAREST])
 
 
 @pytest.mark.parametrize("weight", [1, 512])
 def test_a_weight_that_was_altered(run, weight):
     (path,) = files(run, "weights", ".weights.npy")
     change_array(path, lambda weights: weights.__setitem__(7, weight))
-    assert found(run, "weights")[WEIGHTS] == [f"slot 7 has the weight {weight}, its runs stand in 0 documents: 1024"]
+    assert found(run, "weights")[WEIGHTS] == [
+        f"slot 7 has the weight {weight}, its word runs are in 0 documents, which gives 1024"
+    ]
 
 
 def test_a_document_that_was_not_counted(run):
@@ -121,7 +123,7 @@ def test_a_document_that_was_not_counted(run):
 
 def test_what_a_sequence_shows_of_its_cut_negative_is_judged(finished, monkeypatch):
     row = first_sequence(finished)
-    artefacts = RunFiles(finished)
+    artefacts = StoredRun(finished)
     metas = np.array([row["chunk_id"][span] for span in spans_of(row, META)])
     texts = artefacts.texts_of(metas)
     shown = SimpleNamespace(visible=lambda _: "".join(texts[chunk] for chunk in metas.tolist()))

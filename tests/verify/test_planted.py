@@ -23,7 +23,7 @@ from nextlong import pipeline
 from nextlong.plugins import METHODS
 from nextlong.schemas import DOCUMENT, NEGATIVE, NO_CHUNK
 from nextlong.verify.files import check_files
-from nextlong.verify.run_files import RunFiles
+from nextlong.verify.run_files import StoredRun
 
 QUICK = ["nextlong top", "knn", "untie_the_knots"]  # one of each layout
 KINDS = [*QUICK, *thorough("nextlong random-corpus", *sorted({*METHODS.built_in} - {"nextlong", *QUICK}))]
@@ -99,17 +99,17 @@ def a_wrong_layout(row):
 
 
 IN_A_SEQUENCE = {
-    two_chunks_swapped: {"order and completeness", "spans tile the sequence"},
-    a_chunk_replaced: {"order and completeness"},
+    two_chunks_swapped: {"chunks complete and in order", "spans tile the sequence"},
+    a_chunk_replaced: {"chunks complete and in order"},
     a_chunk_twice: {"no chunk twice"},
     a_chunk_that_is_not_there: {"spans tile the sequence"},
-    a_wrong_role: {"order and completeness"},
+    a_wrong_role: {"chunks complete and in order"},
     a_wrong_score: {"scores are cosines"},
     a_shifted_border: {"separators, bos, eos", "spans tile the sequence"},
     a_token_less: {"spans tile the sequence"},
     a_wrong_key: {"sequence ids and keys"},
-    a_wrong_method: {"order and completeness"},
-    a_wrong_layout: {"order and completeness"},
+    a_wrong_method: {"chunks complete and in order"},
+    a_wrong_layout: {"chunks complete and in order"},
 }
 
 
@@ -243,7 +243,7 @@ def told_of(run, damaged):
     whole = {path: path.read_bytes() for path in damaged}
     for path, raw in damaged.items():
         path.write_bytes(raw)
-    outcomes = check_files(RunFiles(run))
+    outcomes = check_files(StoredRun(run))
     for path, raw in whole.items():
         path.write_bytes(raw)
     return {example.split(" ")[0] for outcome in outcomes for example in outcome.examples}

@@ -12,7 +12,7 @@ import plain_rule
 from invented import GAPS, SCRIPTS, Corpus
 from nextlong.retrieval.near_duplicates.shingles import hash_words, ngrams
 from nextlong.verify import near_duplicates as repeats
-from nextlong.verify.near_duplicates import ComparedTexts, _runs_of, words_of
+from nextlong.verify.near_duplicates import _ComparedTexts, _runs_of
 
 
 @pytest.fixture(scope="module", params=[1, 50, repeats._ROWS_AT_ONCE])
@@ -36,7 +36,7 @@ def test_invented_texts_are_judged_by_the_rule(seed):
     threshold = draw.choice([0.3, 0.8, 0.95, 1.0])
     those = draw.sample(range(len(texts)), draw.randint(1, len(texts)))
     others = draw.sample(range(len(texts)), draw.randint(1, len(texts)))
-    compared = ComparedTexts(words_of(texts), weights=weights, threshold=threshold)
+    compared = _ComparedTexts(repeats._numbers_of_words(texts), weights=weights, threshold=threshold)
     found = {(a, b) for a, b, _ in compared.repeated(those, others)}
     assert found == {
         (a, b)
@@ -47,7 +47,9 @@ def test_invented_texts_are_judged_by_the_rule(seed):
 
 
 def test_texts_without_runs_repeat_nothing_but_the_same_words():
-    texts = ComparedTexts(words_of(["", "?!", "one two", "One, two.", "one"]), weights=None, threshold=0.8)
+    texts = _ComparedTexts(
+        repeats._numbers_of_words(["", "?!", "one two", "One, two.", "one"]), weights=None, threshold=0.8
+    )
     assert {(a, b) for a, b, _ in texts.repeated(range(5), range(5))} == {(2, 3), (3, 2)}
 
 
@@ -55,7 +57,7 @@ LETTERS = "".join(SCRIPTS) + "".join(GAPS) + "İıẞßΣςσǅŉﬁ\n\r\x00"
 
 
 def assert_same_words(text):
-    (words,) = words_of([text])
+    (words,) = repeats._numbers_of_words([text])
     assert words.tolist() == hash_words(text).hashes.tolist()
     assert words.tolist() == [plain_rule.word_number(word) for word in plain_rule.words_of(text)]
     assert _runs_of(words).tolist() == ngrams(hash_words(text).hashes, 3).tolist()
@@ -79,7 +81,7 @@ def test_both_sides_find_the_same_words_in_odd_scripts(text):
 def test_both_sides_find_the_same_words_whatever_the_letter():
     codes = [code for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
     text = " ".join(f"a{chr(code)}b" for code in codes)
-    (words,) = words_of([text])
+    (words,) = repeats._numbers_of_words([text])
     assert np.array_equal(words, hash_words(text).hashes)
     cased = "".join(f"a{chr(code)}b " for code in codes if chr(code).lower() != chr(code) or code % 97 == 0)
     assert_same_words(cased)
@@ -98,17 +100,19 @@ def test_both_sides_find_the_same_words_whatever_the_letter():
     ],
 )
 def test_every_letter_is_lower_cased_by_itself(one, other, equal):
-    words = words_of([one, other])
+    words = repeats._numbers_of_words([one, other])
     assert (words[0].tolist() == words[1].tolist()) is equal
 
 
 @pytest.mark.parametrize("text", ["x" * 300_000, "ab,\tc" * 60_000, "漢字" * 80_000, "y" * 131_072 + "z w"])
 def test_no_word_is_parted_however_long(text):
-    (words,) = words_of([text])
+    (words,) = repeats._numbers_of_words([text])
     assert np.array_equal(words, hash_words(text).hashes)
 
 
 def test_words_do_not_depend_on_the_texts_beside_them():
     texts = [text for seed in range(5) for text in Corpus(seed).documents] + ["", "?!", "a" * 300_000, "漢"]
-    assert [words.tolist() for words in words_of(texts)] == [words_of([text])[0].tolist() for text in texts]
-    assert words_of([]) == []
+    assert [words.tolist() for words in repeats._numbers_of_words(texts)] == [
+        repeats._numbers_of_words([text])[0].tolist() for text in texts
+    ]
+    assert repeats._numbers_of_words([]) == []

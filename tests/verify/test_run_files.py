@@ -18,15 +18,15 @@ from nextlong.schemas import META, NEGATIVE, NO_CHUNK, SEPARATOR, SHARD_BITS
 from nextlong.verify import run_files
 from nextlong.verify.checks import verify
 from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name
-from nextlong.verify.run_files import ResolvedSequence, RunFiles, open_step
+from nextlong.verify.run_files import ResolvedSequence, StoredRun, open_step
 
 
 @pytest.mark.parametrize("parts", [1, 3, 8, 40])
 def test_the_parts_of_the_sequences_make_the_whole_and_parse_each_once(exported_run, monkeypatch, parts):
-    run, parsed, stored = RunFiles(exported_run), [], run_files.stored
+    run, parsed, stored = StoredRun(exported_run), [], run_files._stored
     assert max(run.takes) > 1  # so that parts end within a file, too
     whole = [(sequence.number, sequence.id) for sequence in run.bare_sequences()]
-    monkeypatch.setattr(run_files, "stored", lambda *row: parsed.append(row[-1]) or stored(*row))
+    monkeypatch.setattr(run_files, "_stored", lambda *row: parsed.append(row[-1]) or stored(*row))
     count = sum(run.takes)
     bounds = [count * part // parts for part in range(parts + 1)]
     blocks = [block for low, high in itertools.pairwise(bounds) for block in run.blocks(range(low, high))]
@@ -35,7 +35,7 @@ def test_the_parts_of_the_sequences_make_the_whole_and_parse_each_once(exported_
 
 
 def test_files_that_hold_none_of_the_sequences_asked_for_are_not_opened(run):
-    artefacts, paths = RunFiles(run), files(run, "compose", ".sequences.arrow")
+    artefacts, paths = StoredRun(run), files(run, "compose", ".sequences.arrow")
     assert artefacts.takes[:4] == [1, 1, 1, 1]
     for path in [paths[0], *paths[3:]]:
         path.write_bytes(b"not an Arrow file")
@@ -96,7 +96,7 @@ def test_a_span_is_named_by_its_place_role_and_tokens_whatever_its_role():
 def said(run, example):
     outcome = CheckOutcome("check", "things")
     outcome.breach(example)
-    (named,) = RunFiles(run).name_marks([outcome])
+    (named,) = StoredRun(run).name_marks([outcome])
     (example,) = named.examples
     return example
 
@@ -118,7 +118,7 @@ def test_an_id_that_the_run_does_not_have_is_told_by_its_place(finished):
 
 
 def test_files_that_cannot_be_read_cost_the_name_only(finished, monkeypatch):
-    monkeypatch.setattr(RunFiles, "names_of", lambda *_: (_ for _ in ()).throw(OSError("torn")))
+    monkeypatch.setattr(StoredRun, "names_of", lambda *_: (_ for _ in ()).throw(OSError("torn")))
     assert said(finished, chunk_name(3)) == "unknown chunk (shard 0, row 3)"
 
 

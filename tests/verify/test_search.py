@@ -68,4 +68,6 @@ def test_a_negative_that_is_not_the_nearest_free_one(run):
         row["chunk_id"][span], row["score"][span] = int(ids[40]), float(scores[40])
 
     change_sequence(run, alter)
-    assert "is free and nearer to meta-chunk" in breaches(run, "search", sample=ALL)["negatives are the nearest unused"]
+    assert (
+        "is unused and nearer to meta-chunk" in breaches(run, "search", sample=ALL)["negatives are the nearest unused"]
+    )

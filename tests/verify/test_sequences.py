@@ -9,7 +9,7 @@ from damage import breaches, change_recipe, outcomes
 from nextlong.recipe.keys import NEGATIVES
 from nextlong.schemas import BOS, DOCUMENT, EOS, META, NEGATIVE, SEPARATOR, Layout
 from nextlong.verify.run_files import ResolvedSequence
-from nextlong.verify.sequences import _order_problems, _repeat_problems, _separator_problems, _span_problems, gaps
+from nextlong.verify.sequences import _gaps, _order_problems, _repeat_problems, _separator_problems, _span_problems
 
 TOKENS = {0: 4, 1: 3, 2: 2, 3: 5, 4: 6, -1: -1}
 DOCS = {0: 0, 1: 0, 2: 0, 3: 1, 4: 1, -1: -1}
@@ -157,7 +157,7 @@ N3, N4 = (3, NEGATIVE, 0, 5), (4, NEGATIVE, 1, 6)
 
 def test_gaps_count_the_negatives_between_two_meta_chunks():
     _, one = extended(M0, JOIN, N3, JOIN, M1, JOIN, M2, JOIN, (4, NEGATIVE, 2, 6))
-    assert gaps(one) == [(4, 5), (6, 0)]
+    assert _gaps(one) == [(4, 5), (6, 0)]
 
 
 def test_only_the_last_negative_may_be_cut():

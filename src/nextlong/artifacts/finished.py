@@ -72,7 +72,7 @@ class SpecialIds:
 
 
 @dataclass(frozen=True, kw_only=True)
-class RunFiles:
+class SequenceFiles:
     """The SEQUENCES files of a finished run, how many sequences of each are its data set, and what these refer to.
 
     CHUNKS and hashes have one file a shard. `corpus_id` is equal for runs whose chunk ids mean the same chunks; `special_texts`
@@ -91,7 +91,7 @@ class RunFiles:
     token_chars: Path  # TOKEN_CHARS, which say how much of its text a cut chunk keeps
 
     @classmethod
-    def of(cls, done: Artifacts, take: Sequence[int]) -> RunFiles:
+    def of(cls, done: Artifacts, take: Sequence[int]) -> SequenceFiles:
         """Return the files of finished steps, of whose SEQUENCES the first `take[i]` of file i are the data set."""
         tokenizer = done["tokenizer"]
         roles = (schemas.SEPARATOR, schemas.BOS, schemas.EOS)

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Collection, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from datetime import UTC, datetime
 from pathlib import Path
@@ -331,29 +331,3 @@ def _short(text: str) -> str:
 
 def _digest(text: str) -> str:
     return xxhash.xxh3_64_hexdigest(text.encode())[:6]
-
-
-CURRENT: Final = "report.html"  # of the variant that `RUN` opens
-SWEEP: Final = "sweep.html"  # of those that a sweep made
-VARIANTS_META: Final = "nextlong-variants"  # in the head of a page: which variants it shows
-HEAD_CHARS: Final = 60_000  # of a page: the style stands there, and what names its variants
-_LONGEST_BYTES: Final = 200
-
-
-def page_name(names: Sequence[str]) -> str:
-    """Return the file name of the page of some variants; of many with long names, how many and a hash stand in their place."""
-    joined = "@".join(names)  # which no variant has in its name
-    if len(joined.encode()) > _LONGEST_BYTES:
-        joined = f"{len(names)}@variants@{xxhash.xxh3_64_hexdigest(joined.encode())[:8]}"
-    return f"report-{joined}.html"
-
-
-def pages_of(run_dir: Path, names: Collection[str]) -> list[Path]:
-    """Return the pages whose head names one of these variants, or does not say what they show."""
-    pages = []
-    for page in [*sorted(run_dir.glob("report-*.html")), *run_dir.glob(SWEEP)]:
-        with page.open(encoding="utf-8", errors="replace") as file:
-            told = re.search(rf'name="{VARIANTS_META}" content="([^"]*)"', file.read(HEAD_CHARS))
-        if told is None or not told[1] or {*told[1].split()} & {*names}:
-            pages.append(page)
-    return pages

@@ -26,7 +26,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.finished import CorpusFiles, RunFiles, read_tokenizer
+from nextlong.artifacts.finished import CorpusFiles, SequenceFiles, read_tokenizer
 
 if TYPE_CHECKING:
     from tokenizers import Tokenizer
@@ -98,7 +98,7 @@ _BLOCK_TOKENS = 1 << 22  # … up to this: 16 MB of ids
 Wanted = Literal["ids", "domains", "spans"]
 
 
-def resolve(run: RunFiles, part: int, *, first: int = 0, take: int | None = None) -> Iterator[Resolved]:
+def resolve(run: SequenceFiles, part: int, *, first: int = 0, take: int | None = None) -> Iterator[Resolved]:
     """Yield sequences [first, take) of a SEQUENCES file in blocks, of one sequence first and of four million tokens later.
 
     `part` is the file's place among those of the run; without `take`, all from the first on.
@@ -115,7 +115,7 @@ def resolve(run: RunFiles, part: int, *, first: int = 0, take: int | None = None
                 block, held, limit = [], 0, min(2 * limit, _BLOCK_TOKENS)
 
 
-def resolve_table(table: pa.Table, run: RunFiles, *, wanted: Wanted = "spans") -> Resolved:
+def resolve_table(table: pa.Table, run: SequenceFiles, *, wanted: Wanted = "spans") -> Resolved:
     """Look up the sequences of a table of SEQUENCES; what is not `wanted` is -1 or empty."""
     lists = {name: table.column(name).combine_chunks() for name in schemas.SPAN_COLUMNS}
     span_offsets = lists["role"].offsets.to_numpy().astype(np.int64)

@@ -6,7 +6,10 @@ A field with a default is one that earlier versions did not write, or that only 
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import json
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
 
 from nextlong.engine.step import TaskResult
 
@@ -66,12 +69,6 @@ class MinhashResult(TaskResult):
     documents: int
 
 
-class SimilarPairsResult(TaskResult):
-    """Pairs of documents that one task found to be similar."""
-
-    pairs: int
-
-
 class NearDuplicatesResult(TaskResult):
     """Documents left out, and the clusters of nearly equal ones that they belong to.
 
@@ -93,13 +90,6 @@ class ChunkResult(TaskResult):
     longest_chunk_chars: int = 0
 
 
-class EvalNgramsResult(TaskResult):
-    """Runs of words to look for, in all and by file."""
-
-    runs: int
-    files: dict[str, int]
-
-
 class DecontaminateResult(ChunkResult):
     """The same of the chunks that stay; those that do not, how many each file met, and one `example`, in row `example_doc_row`."""
 
@@ -115,19 +105,6 @@ class LeftOutResult(TaskResult):
     left_out: dict[str, int]
     same_ids: int = 0  # that have the user's id of an earlier one
     same_id_example: tuple[str, ...] = ()  # source, id and heads of two of them
-
-
-class ShinglesResult(TaskResult):
-    """Runs of words of a shard."""
-
-    shingles: int
-
-
-class WeightsResult(TaskResult):
-    """Slots whose runs are common, by the documents that were sampled."""
-
-    common_slots: int
-    sampled: int
 
 
 class FitResult(TaskResult):
@@ -180,14 +157,6 @@ class EmbedResult(TaskResult):
     dimensions: int
 
 
-class DocumentVectorsResult(TaskResult):
-    """Documents of a shard, the chunks that their vectors are made of, and the width of these."""
-
-    documents: int
-    chunks: int
-    dimensions: int
-
-
 class IndexResult(TaskResult):
     """The index chosen, `exact` or a FAISS factory string, and why; of a trained one what it consists of."""
 
@@ -198,13 +167,6 @@ class IndexResult(TaskResult):
     clusters: int = 0
     sample: int = 0
     code_bytes: int = 0
-
-
-class ListsResult(TaskResult):
-    """Vectors in some of the lists of an index, and their bytes."""
-
-    vectors: int
-    bytes: int
 
 
 class TuneResult(TaskResult):
@@ -259,13 +221,6 @@ class MineResult(TaskResult):
     fewest: int
     judged: int = 0
     shortlisted: int = 0
-
-
-class LengthsResult(TaskResult):
-    """Characters and tokens of a shard."""
-
-    chars: int
-    tokens: int
 
 
 class KeywordsResult(TaskResult):
@@ -360,8 +315,47 @@ class ShardResult(TaskResult):
     tokens: int | None = None
 
 
-class StatisticsResult(TaskResult):
-    """Sequences measured, and what looks poor in them."""
+FILTER_REPORT_SUFFIX = ".filter_report.json"
 
-    sequences: int
-    warnings: int
+# Why a filter left something out; behind the first stands what is wrong with the records.
+REJECTED = "rejected: "
+FILTERED = "removed by the source filter"
+EXCLUDED = "excluded by ingest.exclude"
+EXACT = "exact duplicate of another document"
+NORMALIZED = "normalized duplicate of another document"
+OVER = "over max_documents, max_chars or weight"
+NEARLY_EQUAL = "near-duplicate of another document"
+CONTAMINATED = "shares words with an evaluation text"
+
+
+@dataclass(frozen=True)
+class Example:
+    """One that was left out: its own id, the source's name, how its text begins, and what there is to say of it."""
+
+    source_id: str
+    source: str
+    head: str
+    note: str
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """How many `unit` were left out for one reason; `examples` are some of them."""
+
+    reason: str
+    unit: str
+    count: int
+    examples: tuple[Example, ...]
+
+
+def write_filter_report(path: Path, reasons: Sequence[LeftOut]) -> None:
+    """Write what was left out as JSON."""
+    path.write_text(json.dumps([asdict(one) for one in reasons], indent=1, ensure_ascii=False), encoding="utf-8")
+
+
+def read_filter_report(path: Path) -> tuple[LeftOut, ...]:
+    """Return what `write_filter_report` wrote."""
+    return tuple(
+        LeftOut(**{**one, "examples": tuple(Example(**example) for example in one["examples"])})
+        for one in json.loads(path.read_text(encoding="utf-8"))
+    )

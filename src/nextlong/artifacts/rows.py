@@ -20,7 +20,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts.finished import RunFiles
+from nextlong.artifacts.finished import SequenceFiles
 from nextlong.artifacts.resolve import document_starts
 from nextlong.rng import keyed_hash
 
@@ -35,7 +35,7 @@ class Rows:
     number the sources.
     """
 
-    def __init__(self, sources: Sequence[RunFiles], *, index: NDArray[Any], offsets: NDArray[np.int64]) -> None:
+    def __init__(self, sources: Sequence[SequenceFiles], *, index: NDArray[Any], offsets: NDArray[np.int64]) -> None:
         self._sources = list(sources)
         self.index = index
         self._offsets = offsets

@@ -210,8 +210,6 @@ def _data(args: argparse.Namespace, shown: Console) -> None:
 
 
 def _measure(args: argparse.Namespace, shown: Console) -> None:
-    from dataclasses import asdict
-
     from nextlong.evaluate import plan, report
     from nextlong.evaluate.run import IncompleteError, TaskProgress, evaluate, opened
 
@@ -219,7 +217,7 @@ def _measure(args: argparse.Namespace, shown: Console) -> None:
     if args.dry_run:
         planned, context = plan.planned(settings)
         if args.json:
-            print_json(asdict(planned))
+            print_json(planned)
         else:
             plan.show(planned, shown)
         plan.check(settings, context=context)

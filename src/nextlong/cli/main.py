@@ -32,7 +32,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
         parser.print_help()
         return _USER_MISTAKE
     args = parser.parse_args(arguments)
-    from nextlong.engine.interrupts import Terminated, sigterm_raises
+    from nextlong.engine.process import Terminated, sigterm_raises
 
     code: int | None = None
     try:

@@ -123,7 +123,7 @@ def _plan(args: argparse.Namespace) -> None:
 
 
 def _run(args: argparse.Namespace) -> None:
-    from nextlong.engine.interrupts import held_back
+    from nextlong.engine.process import held_back
     from nextlong.recipe import Recipe
 
     if args.tasks and not args.only_step:

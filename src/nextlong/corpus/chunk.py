@@ -22,8 +22,7 @@ import pyarrow as pa
 
 from nextlong import schemas
 from nextlong.artifacts.results import ChunkResult
-from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Step, each_shard
+from nextlong.engine.step import Estimate, Step, each_shard, per_shard
 from nextlong.recipe import Chunk
 
 Span = tuple[int, int]
@@ -103,18 +102,13 @@ def chunk_step(settings: Chunk, ingest: Step, keep: Step) -> Step:
     """DOCUMENTS → CHUNKS; `keep` is the step that says which documents are kept."""
 
     files = {"documents": (ingest, ".documents.arrow"), "keep": (keep, ".keep.npy")}
-    tasks = each_shard(partial(chunk_shard, **settings.model_dump()), **files)
-    estimate = Estimate(
-        work="kept_chars",
-        seconds=3e-9,
-        disk="chunks",
-        bytes=21,  # 4 + 8 + 8 and a bit
-        tasks=per_shard,
-    )
+    tasks = each_shard(partial(_chunk_shard, **settings.model_dump()), **files)
+    # 21 bytes: 4 + 8 + 8 and a bit.
+    estimate = Estimate(work="kept_chars", seconds=3e-9, disk="chunks", bytes=21, tasks=per_shard)
     return Step("chunk", 1, settings.identity(), (ingest, keep), tasks, ChunkResult, estimate=estimate)
 
 
-def chunk_shard(
+def _chunk_shard(
     out: Path,
     *,
     documents: Path,

@@ -18,6 +18,7 @@ import json
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
+from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 
@@ -29,9 +30,8 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts.lookup import read_chunks
-from nextlong.artifacts.results import DecontaminateResult, EvalNgramsResult
-from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Artifacts, Step, Task, Work, each_shard
+from nextlong.artifacts.results import DecontaminateResult
+from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, Work, each_shard, per_shard
 from nextlong.errors import CorpusError
 from nextlong.reading.files import COMPRESSIONS, open_binary
 from nextlong.recipe import Decontaminate
@@ -56,26 +56,25 @@ def decontaminate_steps(settings: Decontaminate, ingest: Step, chunk: Step) -> l
     files, ngram = settings.files, settings.ngram
     if not files:
         return []
-    eval_ngrams = Step(
-        "eval_ngrams",
-        1,
-        {"files": [[file, _content_hash(file)] for file in files], "ngram": ngram},
-        (),
-        lambda _: [partial(evaluation_grams, files=files, ngram=ngram)],
-        EvalNgramsResult,
-        estimate=Estimate(
-            work="evaluation_bytes",
-            seconds=1e-7,
-            disk="evaluation_bytes",
-            bytes=0.8,
-            memory=lambda amounts: 4 * amounts.evaluation_bytes,
-            rate="",
-        ),
+    hashes = []
+    for file in files:
+        with _explained(file), open_binary(file) as stream:
+            hashes.append([file, xxhash.xxh3_128_hexdigest(stream.read())])
+    reading = Estimate(
+        work="evaluation_bytes",
+        seconds=1e-7,
+        disk="evaluation_bytes",
+        bytes=0.8,
+        memory=lambda amounts: 4 * amounts.evaluation_bytes,
+        rate="",
     )
+    grams = [partial(_evaluation_grams, files=files, ngram=ngram)]
+    config = {"files": hashes, "ngram": ngram}
+    eval_ngrams = Step("eval_ngrams", 1, config, (), lambda _: grams, estimate=reading)
 
     def tasks(done: Artifacts) -> Sequence[Task] | Work:
         heads, grams = (done["eval_ngrams"].file(suffix) for suffix in (".heads.npy", ".grams.npy"))
-        task = partial(decontaminate_shard, heads=heads, grams=grams, files=files)
+        task = partial(_decontaminate_shard, heads=heads, grams=grams, files=files)
         return each_shard(task, documents=(ingest, ".documents.arrow"), chunks=(chunk, ".chunks.arrow"))(done)
 
     estimate = Estimate(
@@ -83,11 +82,6 @@ def decontaminate_steps(settings: Decontaminate, ingest: Step, chunk: Step) -> l
     )
     inputs = (ingest, chunk, eval_ngrams)
     return [eval_ngrams, Step("decontaminate", 3, {}, inputs, tasks, DecontaminateResult, estimate=estimate)]
-
-
-def _content_hash(file: str) -> str:
-    with _explained(file), open_binary(file) as stream:
-        return str(xxhash.xxh3_128_hexdigest(stream.read()))
 
 
 @contextmanager
@@ -102,7 +96,7 @@ def _explained(file: str) -> Iterator[None]:
         raise CorpusError(f"decontaminate: {file} cannot be read: {reason}; repair or remove it") from None
 
 
-def evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> EvalNgramsResult:
+def _evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> TaskResult:
     """Write the runs of words of evaluation files (paths or URLs) as `{out}.heads.npy` and `{out}.grams.npy`.
 
     A position whose next words are not a head starts no run, which settles nearly all positions at once. Raises CorpusError
@@ -121,11 +115,9 @@ def evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> EvalNgra
                 f"decontaminate: {file} holds no text of {min(ngram, _LEAST_WORDS)} words or more and no question of "
                 f"{min(ngram, _LEAST_QUESTION_WORDS)}, so there is nothing to look for; remove it from the list"
             )
-    all_grams = _distinct(np.concatenate(grams), "hash", "file")
     np.save(f"{out}.heads.npy", _distinct(np.concatenate(heads), "words", "hash"))
-    np.save(f"{out}.grams.npy", all_grams)
-    runs = np.bincount(all_grams["file"], minlength=len(files)).tolist()
-    return EvalNgramsResult(runs=len(all_grams), files=dict(zip(files, runs, strict=True)))
+    np.save(f"{out}.grams.npy", _distinct(np.concatenate(grams), "hash", "file"))
+    return TaskResult()
 
 
 def _rows(kind: Any, **columns: Any) -> NDArray[Any]:
@@ -186,9 +178,7 @@ def _texts_of(file: str) -> Iterator[str]:
 
 
 def _json_lines(stream: io.TextIOWrapper) -> Iterator[str]:
-    for line in stream:
-        if line.strip():
-            yield from _strings(json.loads(line))
+    return chain.from_iterable(_strings(json.loads(line)) for line in stream if line.strip())
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -230,12 +220,12 @@ _READERS: Final[Mapping[str, Callable[[io.TextIOWrapper], Iterator[str]]]] = {
 }
 
 
-def decontaminate_shard(
+def _decontaminate_shard(
     out: Path, *, documents: Path, chunks: Path, heads: Path, grams: Path, files: Sequence[str]
 ) -> DecontaminateResult:
     """Write `{out}.contaminated.npy`, one bool a chunk row of the shard, and the other rows as `{out}.chunks.arrow`.
 
-    `heads` and `grams` are what `evaluation_grams` wrote for `files`. `example` shows the first match.
+    `heads` and `grams` are what `_evaluation_grams` wrote for `files`. `example` shows the first match.
     """
     wanted = _Wanted.read(heads, grams)
     table = read_chunks(chunks)
@@ -253,7 +243,12 @@ def decontaminate_shard(
                 text_starts = np.cumsum([0, *(len(piece) + 1 for piece in texts)])
                 firsts, lasts, of_file = _matches(hash_words(text), text_starts, wanted)
                 starts = text_starts[text_of_chunk] + table["start"][low:high]
-                met[:, low:high] = _chunks_met(firsts, lasts, of_file, starts, len(files))
+                # changes[f, c]: matches of file f that begin in chunk c, minus those that ended before it. Its running sum over
+                # the chunks counts the matches that overlap each chunk.
+                changes = np.zeros((len(files), len(starts) + 1), np.int64)
+                np.add.at(changes, (of_file, np.searchsorted(starts, firsts, side="right") - 1), 1)
+                np.add.at(changes, (of_file, np.searchsorted(starts, lasts - 1, side="right")), -1)
+                met[:, low:high] = np.cumsum(changes, axis=1)[:, :-1] > 0
                 if len(firsts) and not example:
                     example = f"{files[of_file[0]]}: {text[firsts[0] : lasts[0]][:_EXAMPLE_CHARS]}"
                     example_doc_row = first_doc + int(rows[np.searchsorted(text_starts, firsts[0], side="right") - 1])
@@ -306,7 +301,7 @@ def _slots(hashes: NDArray[np.uint64], bloom: NDArray[np.bool_]) -> tuple[NDArra
 
 
 class _Wanted(NamedTuple):
-    """What `evaluation_grams` wrote, laid out for looking up."""
+    """What `_evaluation_grams` wrote, laid out for looking up."""
 
     heads: dict[int, _Hashes]  # by their words
     hashes: NDArray[np.uint64]  # (g,) of runs, ascending
@@ -355,20 +350,3 @@ def _find(ascending: NDArray[np.uint64], values: NDArray[np.uint64]) -> NDArray[
     held: NDArray[np.bool_] = np.less(rows, len(ascending))
     held[held] = ascending[rows[held]] == values[held]
     return np.where(held, rows, -1)
-
-
-def _chunks_met(
-    firsts: NDArray[np.int64],
-    lasts: NDArray[np.int64],
-    of_file: NDArray[np.uint16],
-    chunk_starts: NDArray[np.int64],
-    files: int,
-) -> NDArray[np.bool_]:
-    """Return which chunks each file's runs lie in, shape (files, chunks)."""
-    # changes[f, c]: matches of file f that begin in chunk c, minus those that ended before it. Its running sum over the chunks
-    # counts the matches that overlap each chunk.
-    changes = np.zeros((files, len(chunk_starts) + 1), np.int64)
-    np.add.at(changes, (of_file, np.searchsorted(chunk_starts, firsts, side="right") - 1), 1)
-    np.add.at(changes, (of_file, np.searchsorted(chunk_starts, lasts - 1, side="right")), -1)
-    met: NDArray[np.bool_] = np.cumsum(changes, axis=1)[:, :-1] > 0
-    return met

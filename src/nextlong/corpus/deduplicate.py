@@ -13,22 +13,20 @@ So every hash is read once, and the last task holds nothing but pairs.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nextlong.artifacts.results import MinhashResult, NearDuplicatesResult, SimilarPairsResult
-from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Artifacts, Step, Task, each_shard
+from nextlong.artifacts.results import MinhashResult, NearDuplicatesResult
+from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, each_shard, per_shard
 from nextlong.errors import RecipeError
 from nextlong.retrieval.near_duplicates.shingles import bounds_of, hash_words, ngrams, runs_on
 
-PERMUTATIONS: Final = 128  # the estimate's standard error at Jaccard 0.8 is 0.035
+_PERMUTATIONS: Final = 128  # the estimate's standard error at Jaccard 0.8 is 0.035
 _SHINGLE_WORDS: Final = 5
 _SIGNATURE_SEED: Final = 1
 _ALGORITHM_VERSION: Final = 2  # of rensa's signatures; another one would decide differently near the threshold
@@ -41,18 +39,16 @@ Pairs = NDArray[np.int64]  # (p, 2) rows of the corpus: rows of all shards, numb
 
 
 def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]:
-    """Selected documents → which are kept: of near-duplicates the longest. Signatures, similar pairs, clusters."""
-    width = band_width(threshold)
-    bands = PERMUTATIONS // width
+    """Selected documents → which are kept: of near-duplicates the longest. _Signatures, similar pairs, clusters."""
+    width = _band_width(threshold)
+    bands = _PERMUTATIONS // width
     minhash = Step(
         "minhash",
         2,
         {"width": width},
         (ingest, select),
         each_shard(
-            partial(minhash_shard, width=width),
-            documents=(ingest, ".documents.arrow"),
-            keep=(select, ".keep.npy"),
+            partial(_minhash_shard, width=width), documents=(ingest, ".documents.arrow"), keep=(select, ".keep.npy")
         ),
         MinhashResult,
         estimate=Estimate(work="kept_chars", seconds=5e-8, disk="documents", bytes=512 + 12 * bands, tasks=per_shard),
@@ -60,18 +56,11 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
 
     def find_pairs(done: Artifacts) -> list[Task]:
         own = done["minhash"]
-        passes = passes_for(sum(part.documents for part in own.results(MinhashResult)))
-        files = Signatures(
-            signatures=tuple(own.files(".signatures.npy")),
-            band_hashes=tuple(own.files(".band_hashes.npy")),
-            band_rows=tuple(own.files(".band_rows.npy")),
-            hashes=tuple(done["ingest"].files(".hashes.npy")),
-        )
-        return [
-            partial(similar_pairs, files=files, band=band, step=step, passes=passes, threshold=threshold)
-            for band in range(bands)
-            for step in range(passes)
-        ]
+        passes = _passes_for(sum(part.documents for part in own.results(MinhashResult)))
+        signatures, hashes, rows = (own.files(f".{name}.npy") for name in ("signatures", "band_hashes", "band_rows"))
+        files = _Signatures(signatures, hashes, rows, done["ingest"].files(".hashes.npy"))
+        task = partial(_similar_pairs, files=files, threshold=threshold)
+        return [partial(task, band=band, step=step, passes=passes) for band in range(bands) for step in range(passes)]
 
     pairs = Step(
         "similar_pairs",
@@ -79,27 +68,20 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
         {"threshold": threshold},
         (ingest, minhash),
         find_pairs,
-        SimilarPairsResult,
         estimate=Estimate(
             work="documents",
             seconds=2e-5,
             disk="documents",
             bytes=16.0,
-            tasks=lambda amounts: bands * passes_for(round(amounts.documents)),
-            memory=lambda amounts: 60 * amounts.documents / passes_for(round(amounts.documents)),
+            tasks=lambda amounts: bands * _passes_for(round(amounts.documents)),
+            memory=lambda amounts: 60 * amounts.documents / _passes_for(round(amounts.documents)),
         ),
     )
 
     def cluster(done: Artifacts) -> list[Task]:
-        return [
-            partial(
-                near_duplicates,
-                pairs=done["similar_pairs"].files(".pairs.npy"),
-                keep=done["select"].files(".keep.npy"),
-                hashes=done["ingest"].files(".hashes.npy"),
-                chars=done["ingest"].files(".chars.npy"),
-            )
-        ]
+        pairs, keep = done["similar_pairs"].files(".pairs.npy"), done["select"].files(".keep.npy")
+        hashes, chars = done["ingest"].files(".hashes.npy"), done["ingest"].files(".chars.npy")
+        return [partial(near_duplicates, pairs=pairs, keep=keep, hashes=hashes, chars=chars)]
 
     clusters = Step(
         "near_duplicates",
@@ -115,15 +97,15 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
     return [minhash, pairs, clusters]
 
 
-def minhash_shard(out: Path, *, documents: Path, keep: Path, width: int) -> MinhashResult:
-    """Write `{out}.signatures.npy`, uint32 (rows, PERMUTATIONS), of one shard, and its bands of `width` values (`write_bands`).
+def _minhash_shard(out: Path, *, documents: Path, keep: Path, width: int) -> MinhashResult:
+    """Write `{out}.signatures.npy`, uint32 (rows, _PERMUTATIONS), of one shard, and its bands of `width` values (`_write_bands`).
 
     Rows that are not kept stay 0. Raises RecipeError if rensa is not installed, or is a version with other signatures.
     """
     minhash = minhash_class()
     kept = np.load(keep)
     signatures = np.lib.format.open_memmap(
-        f"{out}.signatures.npy", mode="w+", dtype=np.uint32, shape=(len(kept), PERMUTATIONS)
+        f"{out}.signatures.npy", mode="w+", dtype=np.uint32, shape=(len(kept), _PERMUTATIONS)
     )
     first = 0
     with pa.ipc.open_file(pa.memory_map(str(documents))) as reader:
@@ -133,17 +115,17 @@ def minhash_shard(out: Path, *, documents: Path, keep: Path, width: int) -> Minh
             if len(rows):
                 texts = batch.column("text").take(pa.array(rows)).to_pylist()
                 hashes, offsets = _shingles(texts, batch.column("content_hash").to_numpy()[rows])
-                digests = minhash.digest_matrix_from_flat_token_hashes(hashes, offsets, PERMUTATIONS, _SIGNATURE_SEED)
+                digests = minhash.digest_matrix_from_flat_token_hashes(hashes, offsets, _PERMUTATIONS, _SIGNATURE_SEED)
                 signatures[first + rows] = np.array(digests.to_rows(), np.uint32)
             first += batch.num_rows
-    write_bands(out, signatures, kept, width=width)
+    _write_bands(out, signatures, kept, width=width)
     return MinhashResult(documents=int(kept.sum()))
 
 
-def write_bands(out: Path, signatures: NDArray[np.uint32], kept: NDArray[np.bool_], *, width: int) -> None:
+def _write_bands(out: Path, signatures: NDArray[np.uint32], kept: NDArray[np.bool_], *, width: int) -> None:
     """Write `{out}.band_hashes.npy`, uint64 (bands, kept rows), each band ascending, and `{out}.band_rows.npy`, uint32, alike."""
     rows = np.flatnonzero(kept).astype(np.uint32)
-    shape = (PERMUTATIONS // width, len(rows))
+    shape = (_PERMUTATIONS // width, len(rows))
     hashes = np.lib.format.open_memmap(f"{out}.band_hashes.npy", mode="w+", dtype=np.uint64, shape=shape)
     ordered = np.lib.format.open_memmap(f"{out}.band_rows.npy", mode="w+", dtype=np.uint32, shape=shape)
     for band in range(shape[0]):
@@ -193,24 +175,21 @@ def _shingles(texts: Sequence[str], content: NDArray[np.uint64]) -> tuple[NDArra
     return hashes, np.concatenate([[0], np.cumsum(sizes)]).astype(np.uint64)
 
 
-@dataclass(frozen=True)
-class Signatures:
-    """The files of all shards that pairs are found in: signatures, bands (`write_bands`), and content hashes, uint64 (rows,)."""
+class _Signatures(NamedTuple):
+    """The files of all shards that pairs are found in: signatures, bands (`_write_bands`), and content hashes, uint64 (rows,)."""
 
-    signatures: tuple[Path, ...]
-    band_hashes: tuple[Path, ...]
-    band_rows: tuple[Path, ...]
-    hashes: tuple[Path, ...]
+    signatures: Sequence[Path]
+    band_hashes: Sequence[Path]
+    band_rows: Sequence[Path]
+    hashes: Sequence[Path]
 
 
-def passes_for(documents: int, *, held_documents: int = _HELD_DOCUMENTS) -> int:
+def _passes_for(documents: int, *, held_documents: int = _HELD_DOCUMENTS) -> int:
     """Return into how many ranges of hashes each band is divided, so that a task holds about `held_documents` of them."""
     return max(1, -(-documents // held_documents))
 
 
-def similar_pairs(
-    out: Path, *, files: Signatures, band: int, step: int, passes: int, threshold: float
-) -> SimilarPairsResult:
+def _similar_pairs(out: Path, *, files: _Signatures, band: int, step: int, passes: int, threshold: float) -> TaskResult:
     """Write `{out}.pairs.npy`, int64 (pairs, 2): documents that agree on a band, in a range of its hashes, and are similar.
 
     The range is number `step` of `passes`. Rows count the documents of all shards. A document is compared with the first of those
@@ -229,9 +208,14 @@ def similar_pairs(
         keys.append(np.asarray(shard_hashes[low:high]))
         rows.append(start + np.load(rows_path, mmap_mode="r")[band, low:high].astype(np.int64))
     pairs = _neighbouring(np.concatenate(keys), np.concatenate(rows), _Columns(files.hashes))
-    pairs = pairs[_similar(corpus, pairs, threshold)]
+    similar = np.empty(len(pairs), np.bool_)  # the share of equal values estimates the Jaccard similarity
+    for start in range(0, len(pairs), _COMPARED_PAIRS):
+        part = pairs[start : start + _COMPARED_PAIRS]
+        equal = corpus.gather(part[:, 0]) == corpus.gather(part[:, 1])
+        similar[start : start + len(part)] = equal.sum(axis=1) >= threshold * _PERMUTATIONS
+    pairs = pairs[similar]
     np.save(f"{out}.pairs.npy", pairs)
-    return SimilarPairsResult(pairs=len(pairs))
+    return TaskResult()
 
 
 def _neighbouring(keys: NDArray[np.uint64], rows: NDArray[np.int64], hashes: _Columns) -> Pairs:
@@ -259,16 +243,11 @@ def _neighbouring(keys: NDArray[np.uint64], rows: NDArray[np.int64], hashes: _Co
 
 
 def near_duplicates(
-    out: Path,
-    *,
-    pairs: Sequence[Path],
-    keep: Sequence[Path],
-    hashes: Sequence[Path],
-    chars: Sequence[Path],
+    out: Path, *, pairs: Sequence[Path], keep: Sequence[Path], hashes: Sequence[Path], chars: Sequence[Path]
 ) -> NearDuplicatesResult:
     """Write `{out}.{shard:05d}.keep.npy`: False also where a near-duplicate stays instead.
 
-    `pairs` are those that `similar_pairs` found; `keep`, `hashes` (uint64) and `chars` (int64) .npy files of one value a row, as
+    `pairs` are those that `_similar_pairs` found; `keep`, `hashes` (uint64) and `chars` (int64) .npy files of one value a row, as
     select and ingest write them. Duplicates of duplicates count: the pairs' connected components are the clusters.
     """
     members, clusters = _components(np.concatenate([np.empty((0, 2), np.int64), *map(np.load, pairs)]))
@@ -282,30 +261,24 @@ def near_duplicates(
         first, last = starts[shard : shard + 2]
         kept[losers[np.searchsorted(losers, first) : np.searchsorted(losers, last)] - first] = False
         np.save(f"{out}.{shard:05d}.keep.npy", kept)
+    some = losers[:: max(1, len(losers) // _EXAMPLES)][:_EXAMPLES]  # spread over the corpus
+    is_loser = np.isin(members, losers)
+    stays = np.empty(int(clusters.max(initial=-1)) + 1, np.int64)  # of each cluster the row that is kept
+    stays[clusters[~is_loser]] = members[~is_loser]
+    kept_instead = stays[clusters[np.searchsorted(members, some)]]
     sizes = np.bincount(clusters)
     return NearDuplicatesResult(
         near_duplicates=len(losers),
         clusters=len(sizes),
         largest_cluster=int(sizes.max(initial=0)),
-        examples=_some_losers(losers, members, clusters),
+        examples=tuple(zip(some.tolist(), kept_instead.tolist(), strict=True)),
     )
 
 
-def _some_losers(
-    losers: NDArray[np.int64], members: NDArray[np.int64], clusters: NDArray[np.int64]
-) -> tuple[tuple[int, int], ...]:
-    """Return a few removed rows, spread over the corpus, each with the row that was kept instead."""
-    some = losers[:: max(1, len(losers) // _EXAMPLES)][:_EXAMPLES]
-    is_loser = np.isin(members, losers)
-    stays = np.empty(int(clusters.max(initial=-1)) + 1, np.int64)
-    stays[clusters[~is_loser]] = members[~is_loser]
-    return tuple(zip(some.tolist(), stays[clusters[np.searchsorted(members, some)]].tolist(), strict=True))
-
-
-def band_width(threshold: float) -> int:
+def _band_width(threshold: float) -> int:
     """Return how many values make a band: the most with which a pair at the threshold still agrees on one of the bands."""
-    for width in range(PERMUTATIONS, 1, -1):
-        if 1 - (1 - threshold**width) ** (PERMUTATIONS // width) >= _LEAST_RECALL:
+    for width in range(_PERMUTATIONS, 1, -1):
+        if 1 - (1 - threshold**width) ** (_PERMUTATIONS // width) >= _LEAST_RECALL:
             return width
     return 1
 
@@ -325,16 +298,6 @@ class _Columns:
             of_shard = shards == shard
             values[of_shard] = self._columns[shard][rows[of_shard] - self.starts[shard]]
         return values
-
-
-def _similar(signatures: _Columns, pairs: Pairs, threshold: float) -> NDArray[np.bool_]:
-    """Return which pairs have an estimated Jaccard similarity of at least `threshold`: the share of equal values."""
-    similar = np.empty(len(pairs), np.bool_)
-    for start in range(0, len(pairs), _COMPARED_PAIRS):
-        part = pairs[start : start + _COMPARED_PAIRS]
-        equal = signatures.gather(part[:, 0]) == signatures.gather(part[:, 1])
-        similar[start : start + len(part)] = equal.sum(axis=1) >= threshold * PERMUTATIONS
-    return similar
 
 
 def _components(pairs: Pairs) -> tuple[NDArray[np.int64], NDArray[np.int64]]:

@@ -19,31 +19,28 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.left_out import (
+from nextlong.artifacts.results import (
     CONTAMINATED,
     EXACT,
     EXCLUDED,
+    FILTER_REPORT_SUFFIX,
     FILTERED,
     NEARLY_EQUAL,
     NORMALIZED,
     OVER,
     REJECTED,
-    SUFFIX,
-    Example,
-    LeftOut,
-    write,
-)
-from nextlong.artifacts.results import (
     DecontaminateResult,
+    Example,
     IngestResult,
+    LeftOut,
     LeftOutResult,
     NearDuplicatesResult,
     SelectResult,
+    write_filter_report,
 )
 from nextlong.corpus.select import compared_suffix
 from nextlong.corpus.splits import Splits
-from nextlong.engine.estimate import Estimate
-from nextlong.engine.step import Artifacts, Step, Task
+from nextlong.engine.step import Artifacts, Estimate, Step, Task
 from nextlong.recipe import Ingest
 
 _EXAMPLES: Final = 5
@@ -106,9 +103,19 @@ class _Inputs:
 
 def _write_filter_report(out: Path, *, inputs: _Inputs) -> LeftOutResult:
     """Write `{out}.filter_report.json`; return the counts by reason, and how many kept documents share their id with another."""
-    reasons = [*_rejects(inputs), *_by_filter(inputs), *_by_select(inputs), *_near(inputs), *_contaminated(inputs)]
-    write(out.with_name(out.name + SUFFIX), [one for one in reasons if one.count])
-    count, example = same_ids(inputs.documents, inputs.id_hashes, inputs.stay)
+    parts = list(zip(inputs.ingested, inputs.labels, strict=True))
+    filtered = [Example(one, label, head, "") for part, label in parts for one, head in part.filter_examples]
+    excluded = [Example(one, label, head, "") for part, label in parts for one, head in part.excluded_examples]
+    reasons = [
+        *_rejects(inputs),
+        LeftOut(FILTERED, "documents", sum(part.filtered_out for part in inputs.ingested), _spread(filtered)),
+        LeftOut(EXCLUDED, "documents", sum(part.excluded for part in inputs.ingested), _spread(excluded)),
+        *_by_select(inputs),
+        *_near(inputs),
+        _contaminated(inputs),
+    ]
+    write_filter_report(out.with_name(out.name + FILTER_REPORT_SUFFIX), [one for one in reasons if one.count])
+    count, example = _same_ids(inputs.documents, inputs.id_hashes, inputs.stay)
     left_out = {one.reason: one.count for one in reasons if one.count}
     return LeftOutResult(left_out=left_out, same_ids=count, same_id_example=example)
 
@@ -131,20 +138,14 @@ def _rejects(inputs: _Inputs) -> list[LeftOut]:
     ]
 
 
-def _by_filter(inputs: _Inputs) -> list[LeftOut]:
-    """Count what the source's filter and the exclusion list removed while the files were read."""
-    parts = list(zip(inputs.ingested, inputs.labels, strict=True))
-    filtered = [Example(one, label, head, "") for part, label in parts for one, head in part.filter_examples]
-    excluded = [Example(one, label, head, "") for part, label in parts for one, head in part.excluded_examples]
-    return [
-        LeftOut(FILTERED, "documents", sum(part.filtered_out for part in inputs.ingested), _spread(filtered)),
-        LeftOut(EXCLUDED, "documents", sum(part.excluded for part in inputs.ingested), _spread(excluded)),
-    ]
-
-
 def _by_select(inputs: _Inputs) -> list[LeftOut]:
     """Tell duplicates from documents over caps and weights: of its equals, a duplicate is not the one that is kept."""
-    dropped = _dropped(inputs.keep)
+    dropped: list[int] = []  # ids of some documents that select did not keep, from as many shards as there are
+    for shard, path in enumerate(inputs.keep):
+        rows = np.flatnonzero(~np.load(path, mmap_mode="r"))[: max(1, _EXAMINED // len(inputs.keep))]
+        dropped += schemas.pack_ids(shard, rows).tolist()
+        if len(dropped) >= _EXAMINED:
+            break
     stays_of = _stays_of(inputs, dropped)
     equal = [(doc, stays) for doc, stays in stays_of.items() if stays != doc]
     capped = [doc for doc, stays in stays_of.items() if stays == doc]
@@ -153,23 +154,10 @@ def _by_select(inputs: _Inputs) -> list[LeftOut]:
     same = "equals" if is_exact else "equals, but for case and white space,"
     duplicates = _examples(inputs, [doc for doc, _ in equal], [f"{same} {name}" for name in names])
     over = inputs.selected.capped + inputs.selected.weighted_out
-    over_caps = _examples(inputs, capped, [""] * len(capped))
     return [
-        LeftOut(EXACT if is_exact else NORMALIZED, "documents", inputs.selected.duplicates, _spread(duplicates)),
-        LeftOut(OVER, "documents", over, _spread(over_caps)),
+        LeftOut(EXACT if is_exact else NORMALIZED, "documents", inputs.selected.duplicates, duplicates),
+        LeftOut(OVER, "documents", over, _examples(inputs, capped, [""] * len(capped))),
     ]
-
-
-def _dropped(keep: Sequence[Path]) -> list[int]:
-    """Return the ids of some documents that select did not keep, from as many shards as there are."""
-    most = max(1, _EXAMINED // max(1, len(keep)))
-    doc_ids: list[int] = []
-    for shard, path in enumerate(keep):
-        rows = np.flatnonzero(~np.load(path, mmap_mode="r"))[:most]
-        doc_ids += schemas.pack_ids(shard, rows).tolist()
-        if len(doc_ids) >= _EXAMINED:
-            break
-    return doc_ids
 
 
 def _stays_of(inputs: _Inputs, doc_ids: Sequence[int]) -> dict[int, int]:
@@ -201,39 +189,35 @@ def _near(inputs: _Inputs) -> list[LeftOut]:
     shards = np.searchsorted(starts, rows, side="right") - 1
     gone, stays = (shards << schemas.SHARD_BITS | rows - starts[shards]).T.tolist()
     notes = [f"near-duplicate of {name}" for name in _names(inputs, stays)]
-    return [LeftOut(NEARLY_EQUAL, "documents", inputs.near.near_duplicates, _spread(_examples(inputs, gone, notes)))]
+    return [LeftOut(NEARLY_EQUAL, "documents", inputs.near.near_duplicates, _examples(inputs, gone, notes))]
 
 
-def _contaminated(inputs: _Inputs) -> list[LeftOut]:
-    contaminated = [
-        (shard << schemas.SHARD_BITS | part.example_doc_row, part.example)
+def _contaminated(inputs: _Inputs) -> LeftOut:
+    shared = [
+        (shard << schemas.SHARD_BITS | part.example_doc_row, f"shares with {part.example}")
         for shard, part in enumerate(inputs.contaminated)
         if part.example_doc_row >= 0
     ]
     count = sum(part.contaminated for part in inputs.contaminated)
-    some = _spread(contaminated)
-    examples = _examples(
-        inputs, [doc for doc, _ in some], [f"shares with {evaluation_file}" for _, evaluation_file in some]
+    return LeftOut(
+        CONTAMINATED, "chunks", count, _examples(inputs, [doc for doc, _ in shared], [note for _, note in shared])
     )
-    return [LeftOut(CONTAMINATED, "chunks", count, tuple(examples))]
-
-
-def _examples(inputs: _Inputs, doc_ids: Sequence[int], notes: Sequence[str]) -> list[Example]:
-    """Return documents as examples, with what there is to say of each."""
-    chosen = _spread(list(zip(doc_ids, notes, strict=True)))
-    if not chosen:
-        return []
-    ids = np.array([doc for doc, _ in chosen])
-    names, sources, texts = lookup.document_columns(ids, inputs.documents, ("source_id", "source", "text"))
-    rows = zip(names.tolist(), sources.tolist(), texts.tolist(), [note for _, note in chosen], strict=True)
-    return [Example(name, source, text[:_HEAD_CHARS], note) for name, source, text, note in rows]
 
 
 def _names(inputs: _Inputs, doc_ids: Sequence[int]) -> list[str]:
-    if not doc_ids:
-        return []
-    source_ids: list[str] = lookup.source_ids(np.array(doc_ids), inputs.documents).tolist()
-    return source_ids
+    names: list[str] = lookup.source_ids(np.array(doc_ids), inputs.documents).tolist() if doc_ids else []
+    return names
+
+
+def _examples(inputs: _Inputs, doc_ids: Sequence[int], notes: Sequence[str]) -> tuple[Example, ...]:
+    """Return some of the documents as examples, with what there is to say of each."""
+    chosen = _spread(list(zip(doc_ids, notes, strict=True)))
+    if not chosen:
+        return ()
+    ids = np.array([doc for doc, _ in chosen])
+    names, sources, texts = lookup.document_columns(ids, inputs.documents, ("source_id", "source", "text"))
+    rows = zip(names.tolist(), sources.tolist(), texts.tolist(), [note for _, note in chosen], strict=True)
+    return tuple(Example(name, source, text[:_HEAD_CHARS], note) for name, source, text, note in rows)
 
 
 def _spread(items: Sequence[Any]) -> tuple[Any, ...]:
@@ -242,7 +226,9 @@ def _spread(items: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(items[::step][:_EXAMPLES])
 
 
-def same_ids(documents: Sequence[Path], id_hashes: Sequence[Path], keep: Sequence[Path]) -> tuple[int, tuple[str, ...]]:
+def _same_ids(
+    documents: Sequence[Path], id_hashes: Sequence[Path], keep: Sequence[Path]
+) -> tuple[int, tuple[str, ...]]:
     """Return how many kept documents have the id of an earlier one; and source, id, and the beginnings of two texts with one id.
 
     Those are the first two of the id with the smallest hash. Equal ids have equal `id_hashes`, a file of uint64 a shard.

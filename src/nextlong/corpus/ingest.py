@@ -23,10 +23,9 @@ import pyarrow as pa
 import xxhash
 
 from nextlong.artifacts.results import IngestResult, LineCountResult
-from nextlong.corpus.exclude import ELSEWHERE, Exclusion, all_excluded, exclusions_of, write_kept, write_met
+from nextlong.corpus.select import ELSEWHERE, Exclusion, all_excluded, exclusions_of, write_kept, write_met
 from nextlong.corpus.splits import Splits, numbered, split_config, task_bytes
-from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Artifact, Artifacts, Step, Task
+from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task, per_shard
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart, InputFile
 from nextlong.reading.filter import evaluator
@@ -68,7 +67,7 @@ def ingest_step(
         counts = iter([part for step in done.values() for part in step.results(LineCountResult)])
         return [
             partial(
-                ingest_split,
+                _ingest_split,
                 parts=parts,
                 source=source,
                 shard_bytes=shard_bytes,
@@ -84,26 +83,31 @@ def ingest_step(
 
     def check(done: Artifact) -> None:
         results = done.results(IngestResult)
-        check_rejects(
-            results,
-            max_reject_share=ingest.max_reject_share,
-            rejects_path=f"{done.folder}/part-*.rejects.arrow",
+        _check_rejects(
+            results, max_reject_share=ingest.max_reject_share, rejects_path=f"{done.folder}/part-*.rejects.arrow"
         )
         rest = iter(results)
         for place, (source, of_source) in enumerate(zip(ingest.sources, splits, strict=True)):
             _check_columns(source, [next(rest) for _ in of_source], files[place], key=f"ingest.sources[{place}]")
         when_ingested(done)
 
+    # Of each source the version of the library that extracts the text of its files, if one does.
+    extractors = [
+        next(filter(None, (format_of(file.name, source).extractor for file in source_files)), None)
+        for source, source_files in zip(ingest.sources, files, strict=True)
+    ]
     config = {
         "sources": [
             # Names below the source: a corpus that was moved is the same.
             {"format": source.format, "id": source.id, "label": source.label, "text": source.text}
             | {key: value for key in ("filter", "metadata") if (value := getattr(source, key))}
             | ({"evaluator": evaluator()} if source.filter else {})
-            | ({"extractor": extractor} if (extractor := _extractor(source, source_files)) else {})
+            | ({"extractor": extractor} if extractor else {})
             | ({"excluded": exclusion.identity} if exclusion.identity else {})
             | {"files": [[file.name, file.identity] for file in source_files]}
-            for source, source_files, exclusion in zip(ingest.sources, files, exclusions, strict=True)
+            for source, source_files, exclusion, extractor in zip(
+                ingest.sources, files, exclusions, extractors, strict=True
+            )
         ],
         "max_document_chars": ingest.max_document_chars,
         "shard_bytes": shard_bytes,
@@ -112,25 +116,11 @@ def ingest_step(
         **split_config(splits),
     }
     estimate = Estimate(work="text_bytes", seconds=6e-9, disk="text_bytes", bytes=0.4, tasks=per_shard)
-    return Step(
-        "ingest",
-        6,
-        config,
-        tuple(line_counts),
-        tasks,
-        IngestResult,
-        check=check,
-        sizes=task_bytes(splits),
-        estimate=estimate,
-    )
+    inputs, sizes = tuple(line_counts), task_bytes(splits)
+    return Step("ingest", 6, config, inputs, tasks, IngestResult, check=check, sizes=sizes, estimate=estimate)
 
 
-def _extractor(source: Source, files: Sequence[InputFile]) -> str | None:
-    """Return the version of the library that extracts the text of a source's files, if one does."""
-    return next(filter(None, (format_of(file.name, source).extractor for file in files)), None)
-
-
-def ingest_split(
+def _ingest_split(
     out: Path,
     *,
     parts: tuple[FilePart, ...],
@@ -245,7 +235,7 @@ def _no_ids(source: Source, problem: str, known: Sequence[str], *, key: str) -> 
     )
 
 
-def check_rejects(results: Sequence[IngestResult], *, max_reject_share: float, rejects_path: str) -> None:
+def _check_rejects(results: Sequence[IngestResult], *, max_reject_share: float, rejects_path: str) -> None:
     """Raise CorpusError if no document was read at all, or more than `max_reject_share` of the records were rejected."""
     documents, rejects, filtered_out = (
         sum(getattr(result, name) for result in results) for name in ("documents", "rejects", "filtered_out")
@@ -303,9 +293,7 @@ class _DocumentShards:
     """Writes documents in order; closes a record batch every MB and a shard every `shard_bytes`."""
 
     def __init__(self, out: Path, source: Source, shard_bytes: int, *, hash_normalized: bool) -> None:
-        self._out = out
-        self._source = source
-        self._shard_bytes = shard_bytes
+        self._out, self._source, self._shard_bytes = out, source, shard_bytes
         self._schema = DOCUMENTS_WITH_METADATA if source.metadata else DOCUMENTS
         self._writer: Any = None
         # Of the record batch: texts, ids and metadata as UTF-8 JSON.

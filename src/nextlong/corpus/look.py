@@ -3,8 +3,8 @@
 In:  the recipe's section `ingest` and its files. Out: a `Look` a source.
 Files of a source may be unlike each other, and so may the beginning and the end of one; so all is read that can be read in
 some seconds, and of larger corpora random places of files spread over each source, of large files more than of small ones.
-Plain JSON lines can be read from any byte, Parquet from any row group, Arrow from any record batch. Compressed files, CSV and
-TSV cannot: they are read from the beginning up to a limit, and a share of the records is kept.
+Plain JSON lines can be read from any byte, Parquet from any row group. Arrow, CSV, TSV and compressed
+files cannot: they are read from the beginning up to a limit, and a share of the records is kept.
 """
 
 from __future__ import annotations
@@ -18,8 +18,8 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import Final
 
-from nextlong.corpus.exclude import Exclusion, exclusions_of
 from nextlong.corpus.ingest import content_hash, normalized_hash
+from nextlong.corpus.select import Exclusion, exclusions_of
 from nextlong.reading.files import FilePart, InputFile, compression_of, open_file
 from nextlong.reading.filter import apply_filter, named_columns
 from nextlong.reading.formats import estimate_text_bytes, format_of, read_records
@@ -74,7 +74,7 @@ def look_at(ingest: Ingest, files: Sequence[Sequence[InputFile]]) -> list[Look]:
     estimates = list(map(estimate_text_bytes, files, ingest.sources))
     total = max(1, sum(estimates))
     digest_of = normalized_hash if ingest.dedup == "normalized" else content_hash
-    exclusions = exclusions_of(ingest.exclude, ingest.sources).each
+    exclusions, _ = exclusions_of(ingest.exclude, ingest.sources)
     seen: set[int] = set()
     looks = []
     for source, source_files, estimate, exclusion in zip(ingest.sources, files, estimates, exclusions, strict=True):

@@ -1,4 +1,4 @@
-"""Select: which documents are kept.
+"""Select: which documents are kept; before that, which ones the user's exclusion list removes.
 
 In:  hashes and length of every document, shard by shard, as written by ingest.
 Out: one bool per row and shard: duplicates dropped, then each source cut to its caps, then to its weight.
@@ -6,24 +6,30 @@ Of duplicates, the one of the earliest source is kept, and within a source the o
 keeps the documents with the smallest keyed hash: what is kept of a source is a prefix of one fixed order. So neither sharding
 nor file order changes which texts are kept (only the ids by which equal texts are known). Memory holds one range of hashes at
 a time.
+
+The exclusion list, as `nextlong view` writes one, is a JSON Lines file with `source` and, unless all of the source is meant,
+`id`. Ingest applies it, and keeps with its documents what the list excluded, and which of its entries met a document: the list
+may change or move.
 """
 
 from __future__ import annotations
 
+import json
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Final
+from typing import Any, Final, NamedTuple
 
+import fsspec
 import numpy as np
+import xxhash
 from numpy.typing import NDArray
 
 from nextlong.artifacts.results import IngestResult, Selected, SelectResult
 from nextlong.corpus.splits import Splits
-from nextlong.engine.estimate import Estimate
-from nextlong.engine.step import Artifacts, Step, Task
+from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.recipe import Ingest, Source
 from nextlong.rng import keyed_hash
@@ -32,6 +38,9 @@ _STAGE: Final = "select"
 _HELD_DOCUMENTS: Final = 4_000_000
 _BIN_BITS: Final = 12
 _EVERY_KEY: Final = 2**64 - 1
+_KEPT: Final = ".excluded.json"  # of each source's first task: what was excluded of it
+_MET: Final = ".excluded_met.json"  # of each task: the entries that it met
+ELSEWHERE: Final = "excluded_elsewhere"  # in the step's configuration: how many entries are of other sources
 
 
 def compared_suffix(dedup: str) -> str:
@@ -50,17 +59,11 @@ def select_step(settings: Ingest, ingest: Step, splits: Splits, *, seed: int) ->
             for place, part in zip(source_of_split, done["ingest"].results(IngestResult), strict=True)
             for _ in range(part.shards)
         ]
-        return [
-            partial(
-                select_documents,
-                hashes=done["ingest"].files(".hashes.npy"),
-                compared=done["ingest"].files(compared_suffix(settings.dedup)),
-                chars=done["ingest"].files(".chars.npy"),
-                shard_sources=shard_sources,
-                sources=sources,
-                seed=seed,
-            )
-        ]
+        ingested = done["ingest"]
+        hashes, chars = ingested.files(".hashes.npy"), ingested.files(".chars.npy")
+        compared = ingested.files(compared_suffix(settings.dedup))
+        task = partial(_select_documents, hashes=hashes, compared=compared, chars=chars)
+        return [partial(task, shard_sources=shard_sources, sources=sources, seed=seed)]
 
     caps = [source.model_dump(include={"weight", "max_documents", "max_chars"}) for source in sources]
     is_sampled = any(value is not None for cap in caps for value in cap.values())
@@ -115,7 +118,7 @@ class _Histogram:
         return _Prefix(_EVERY_KEY, int(self.documents.sum()), int(self.chars.sum()))
 
 
-def select_documents(
+def _select_documents(
     out: Path,
     *,
     hashes: Sequence[Path],
@@ -200,7 +203,7 @@ def _histogram(shards: _Shards, source: int, seed: int) -> _Histogram:
     documents, chars = np.zeros(bins, np.int64), np.zeros(bins, np.int64)
     for shard_hashes, shard_chars, keep in shards.of(source):
         kept = np.flatnonzero(keep)  # rows of the shard
-        bin_of = _bins(keyed_hash(shard_hashes[kept], seed=seed, stage=_STAGE))
+        bin_of = (keyed_hash(shard_hashes[kept], seed=seed, stage=_STAGE) >> np.uint64(64 - _BIN_BITS)).astype(np.int64)
         documents += np.bincount(bin_of, minlength=bins)
         np.add.at(chars, bin_of, shard_chars[kept])
     return _Histogram(documents, chars)
@@ -224,34 +227,23 @@ def _prefix(
         int(documents[split] - histogram.documents[split]),
         int(chars[split] - histogram.chars[split]),
     )
+    of_keys, of_chars = [], []
+    for shard_hashes, shard_chars, keep in shards.of(source):
+        kept = np.flatnonzero(keep)
+        shard_keys = keyed_hash(shard_hashes[kept], seed=seed, stage=_STAGE)
+        inside = shard_keys >> np.uint64(64 - _BIN_BITS) == split
+        of_keys.append(shard_keys[inside])
+        of_chars.append(shard_chars[kept[inside]])
     # (n,) each, ascending by key, of the documents in that bin: `running` counts characters from the start of the prefix.
-    keys, key_chars = _members(shards, source, split, seed)
-    running = before.chars + np.cumsum(key_chars)
+    joined = np.concatenate(of_keys)
+    order = np.argsort(joined)
+    keys, running = joined[order], before.chars + np.cumsum(np.concatenate(of_chars)[order])
     fitting = min(int(np.searchsorted(running, max_chars, side="right")), max_documents - before.documents)
     if not before.documents:
         fitting = max(fitting, 1)
     if not fitting:
         return before
     return _Prefix(int(keys[fitting - 1]), before.documents + fitting, int(running[fitting - 1]))
-
-
-def _members(shards: _Shards, source: int, which_bin: int, seed: int) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
-    """Return (keys, chars), ascending by key, of one source's documents in one bin."""
-    keys: list[NDArray[np.uint64]] = []
-    chars: list[NDArray[np.int64]] = []
-    for shard_hashes, shard_chars, keep in shards.of(source):
-        kept = np.flatnonzero(keep)
-        shard_keys = keyed_hash(shard_hashes[kept], seed=seed, stage=_STAGE)
-        inside = _bins(shard_keys) == which_bin
-        keys.append(shard_keys[inside])
-        chars.append(shard_chars[kept[inside]])
-    joined = np.concatenate(keys)
-    order = np.argsort(joined)
-    return joined[order], np.concatenate(chars)[order]
-
-
-def _bins(keys: NDArray[np.uint64]) -> NDArray[np.int64]:
-    return (keys >> np.uint64(64 - _BIN_BITS)).astype(np.int64)
 
 
 def _weighted_chars(available_chars: dict[int, int], sources: Sequence[Source]) -> dict[int, int]:
@@ -265,3 +257,103 @@ def _weighted_chars(available_chars: dict[int, int], sources: Sequence[Source]) 
             )
     scale = min((Fraction(available_chars[i]) / weight for i, weight in weights.items()), default=Fraction(0))
     return {i: int(scale * weight) for i, weight in weights.items()}
+
+
+# the exclusion list
+
+
+class Exclusion(NamedTuple):
+    """The documents of one source that are excluded: all of them, or those with one of `ids`."""
+
+    is_whole: bool = False
+    ids: frozenset[str] = frozenset()
+
+    def holds(self, source_id: str) -> bool:
+        """Return whether a document of this id is excluded."""
+        return self.is_whole or source_id in self.ids
+
+    def entries(self, source_id: str) -> set[str]:
+        """Return the entries that name a document of this id: ids, and "" for the whole source."""
+        return ({source_id} & self.ids) | ({""} if self.is_whole else set())
+
+    @property
+    def identity(self) -> str:
+        """A hash of what is excluded, "" if nothing is."""
+        if not self.is_whole and not self.ids:
+            return ""
+        return xxhash.xxh3_64_hexdigest(json.dumps([self.is_whole, sorted(self.ids)]).encode())
+
+
+def exclusions_of(path: str | None, sources: Sequence[Source]) -> tuple[list[Exclusion], int]:
+    """Return what a list excludes of each source, and how many of its entries are of other sources.
+
+    Raises CorpusError for a file that cannot be read or a line without a source.
+    """
+    if path is None:
+        return [Exclusion()] * len(sources), 0
+    try:
+        with fsspec.open(path, "rt", encoding="utf-8") as file:
+            lines = file.read().split("\n")  # JSON may have other line separators in its strings
+    except (OSError, ValueError) as error:
+        raise CorpusError(
+            f"ingest.exclude={path!r} cannot be read ({error}); correct the path, or set it to null"
+        ) from None
+    whole: set[str] = set()
+    ids: dict[str, set[str]] = {}
+    for number, line in enumerate(lines, start=1):
+        if not line.strip():
+            continue
+        try:
+            entry = json.loads(line)
+            source, source_id = entry["source"], entry.get("id", "")
+        except (ValueError, TypeError, KeyError, AttributeError):
+            source = source_id = None
+        if not (isinstance(source, str) and isinstance(source_id, str)):
+            raise CorpusError(
+                f'ingest.exclude: {path}:{number} is not {{"source": …, "id": …}}; correct or delete the line'
+            )
+        if source_id:
+            ids.setdefault(source, set()).add(source_id)
+        else:
+            whole.add(source)
+    known = {source.label for source in sources}
+    if (whole or ids) and known.isdisjoint(whole | set(ids)):
+        raise CorpusError(
+            f"ingest.exclude={path!r} names none of the sources of this recipe ({', '.join(sorted(known))}) but "
+            f"{', '.join(sorted(whole | set(ids)))}; correct the names, or set ingest.exclude to null"
+        )
+    each = [Exclusion(source.label in whole, frozenset(ids.get(source.label, ()))) for source in sources]
+    elsewhere = len(whole - known) + sum(len(of) for source, of in ids.items() if source not in known)
+    return each, elsewhere
+
+
+def all_excluded(documents: str) -> CorpusError:
+    """Return the error that the list leaves nothing of these documents."""
+    return CorpusError(f"ingest.exclude excludes all {documents}; delete lines of it, or set it to null")
+
+
+def write_kept(out: Path, source: Source, exclusion: Exclusion) -> None:
+    """Write `{out}.excluded.json`: what is excluded of a source."""
+    kept = {"source": source.label, "whole": exclusion.is_whole, "ids": sorted(exclusion.ids)}
+    Path(f"{out}{_KEPT}").write_text(json.dumps(kept), encoding="utf-8")
+
+
+def write_met(out: Path, source: Source, entries: set[str]) -> None:
+    """Write `{out}.excluded_met.json`: the entries for a source that name a document which one task met."""
+    met = {"source": source.label, "entries": sorted(entries)}
+    Path(f"{out}{_MET}").write_text(json.dumps(met), encoding="utf-8")
+
+
+def met_none(ingested: Artifact) -> tuple[int, int]:
+    """Return how many entries of the list named no document when the corpus was ingested, and how many there were."""
+
+    def read(suffix: str) -> Iterator[Any]:
+        names = [name for part in ingested.manifest["parts"] for name in part["files"] if name.endswith(suffix)]
+        return (json.loads((ingested.folder / name).read_text(encoding="utf-8")) for name in names)
+
+    elsewhere = int(ingested.manifest["config"].get(ELSEWHERE, 0))
+    named = {
+        (kept["source"], entry) for kept in read(_KEPT) for entry in (*kept["ids"], *([""] if kept["whole"] else []))
+    }
+    met = {(task["source"], entry) for task in read(_MET) for entry in task["entries"]}
+    return len(named - met) + elsewhere, len(named) + elsewhere

@@ -22,8 +22,7 @@ import pyarrow as pa
 import zstandard
 
 from nextlong.artifacts.results import LineCountResult
-from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Step
+from nextlong.engine.step import Estimate, Step, per_shard
 from nextlong.reading.files import FilePart, InputFile, check_unchanged, compression_of, is_local, read_head
 from nextlong.reading.formats import estimate_text_bytes, format_of
 from nextlong.reading.records import explained
@@ -65,24 +64,24 @@ def splits_of(sources: Sequence[Source], files: Sequence[Sequence[InputFile]], *
     """Return what each task reads, of each source; a part of a file holds about as much text as a shard."""
     splits = []
     for source, source_files in zip(sources, files, strict=True):
-        large = [file for file in source_files if file.bytes > shard_bytes and can_be_shared(file, source)]
+        large = [file for file in source_files if file.bytes > shard_bytes and _can_be_shared(file, source)]
         text_bytes = estimate_text_bytes(large, source)
         part_bytes = shard_bytes * sum(file.bytes for file in large) // text_bytes if text_bytes else shard_bytes
-        splits.append(split_inputs(source_files, source, shard_bytes=shard_bytes, part_bytes=part_bytes))
+        splits.append(_split_inputs(source_files, source, shard_bytes=shard_bytes, part_bytes=part_bytes))
     return splits
 
 
-def split_inputs(
+def _split_inputs(
     files: Iterable[InputFile], source: Source, *, shard_bytes: int, part_bytes: int
 ) -> list[tuple[FilePart, ...]]:
     """Group consecutive files into tasks of at most about `shard_bytes`.
 
-    A larger file is a task of its own, or several of about `part_bytes` if tasks can share it (`can_be_shared`).
+    A larger file is a task of its own, or several of about `part_bytes` if tasks can share it (`_can_be_shared`).
     """
     tasks: list[list[FilePart]] = []
     held_bytes = full = shard_bytes + 1
     for file in files:
-        if file.bytes > _MIN_PARTS * part_bytes and can_be_shared(file, source):
+        if file.bytes > _MIN_PARTS * part_bytes and _can_be_shared(file, source):
             tasks += [[part] for part in _parts_of(file, source, part_bytes)]
             held_bytes = full
             continue
@@ -94,7 +93,7 @@ def split_inputs(
     return [tuple(parts) for parts in tasks]
 
 
-def can_be_shared(file: InputFile, source: Source) -> bool:
+def _can_be_shared(file: InputFile, source: Source) -> bool:
     """Return whether several tasks can share a file: JSON lines, compressed or not, or Parquet, on a local disk."""
     return format_of(file.name, source).is_splittable and is_local(fsspec.core.url_to_fs(file.path)[0])
 
@@ -199,14 +198,14 @@ def _frame_end(file: int, head: bytes, offset: int) -> int | None:
     return offset + _CHECKSUM_BYTES * has_checksum
 
 
-def all_parts(splits: Splits) -> list[FilePart]:
+def _all_parts(splits: Splits) -> list[FilePart]:
     """Return the parts of all tasks in task order."""
     return [part for of_source in splits for split in of_source for part in split]
 
 
 def split_config(splits: Splits) -> Json:
     """Return how Parquet files and files compressed as a whole are divided, for the fingerprint; empty if none is."""
-    parts = all_parts(splits)
+    parts = _all_parts(splits)
     row_groups = [[part.file.name, *part.row_groups] for part in parts if part.row_groups]
     skipping = [[part.file.name, part.start] for part in parts if part.skips]
     return {key: value for key, value in (("row_groups", row_groups), ("decompressed_from", skipping)) if value}
@@ -215,7 +214,7 @@ def split_config(splits: Splits) -> Json:
 def task_bytes(splits: Splits) -> list[float]:
     """Return about how many bytes on disk each task reads, in task order."""
     pieces: Counter[str] = Counter()  # by file: its row groups, or its parts of decompressed content
-    for part in all_parts(splits):
+    for part in _all_parts(splits):
         if part.row_groups is not None:
             pieces[part.file.path] = max(pieces[part.file.path], part.row_groups[1])
         elif part.skips:
@@ -241,7 +240,7 @@ def whole_files(
             if not compression_of(file.name) or file.bytes <= max(2 * shard_bytes, _WORTH_TELLING_BYTES):
                 continue
             tasks = 1
-            if can_be_shared(file, source):
+            if _can_be_shared(file, source):
                 if compression_of(file.name) == "zstd" and len(_frame_bounds(file.path, version=file.version)) > 2:
                     continue
                 tasks = len(_skipping_parts(file))
@@ -280,16 +279,16 @@ def _is_counted(part: FilePart) -> bool:
 
 def line_counts_steps(splits: Splits) -> list[Step]:
     """Return the step that counts the lines in parts of large files; none if no file is divided by bytes."""
-    parts = [part for part in all_parts(splits) if _is_counted(part)]
+    parts = [part for part in _all_parts(splits) if _is_counted(part)]
     if not parts:
         return []
     config = [[part.file.name, part.file.identity, part.start, part.stop] for part in parts]
-    tasks = [partial(count_lines, part=part) for part in parts]
+    tasks = [partial(_count_lines, part=part) for part in parts]
     estimate = Estimate(work="text_bytes", seconds=3e-10, tasks=per_shard, rate="")
     return [Step("line_counts", 1, {"parts": config}, (), lambda _: tasks, LineCountResult, estimate=estimate)]
 
 
-def count_lines(_: Path, *, part: FilePart) -> LineCountResult:
+def _count_lines(_: Path, *, part: FilePart) -> LineCountResult:
     """Return what a part of a local file holds. Raises CorpusError if it cannot be read."""
     lines, size, last = 0, 0, b""
     compression = compression_of(part.file.name)

@@ -26,7 +26,7 @@ from pathlib import Path
 from types import TracebackType
 from typing import Any, NamedTuple
 
-from nextlong.engine import interrupts
+from nextlong.engine import process
 from nextlong.engine.executor import ONE_THREAD, Resources, call_with_gpus, environment
 from nextlong.errors import RunError
 
@@ -105,7 +105,7 @@ class LocalExecutor:
     ) -> None:
         """Hand a task to the next worker that is free."""
         gpus = tuple(self._free_gpus()[:1]) if resources.gpu == "needed" else ()
-        with interrupts.held_back(), self._explained():
+        with process.held_back(), self._explained():
             future = self._started(gpus).submit(_with_growth, gpus, call, arguments)
         self._running[future] = _Under(key, label, gpus)
 
@@ -177,7 +177,7 @@ class LocalExecutor:
 def start_server(preload: Sequence[str]) -> None:
     """Start the server that workers are forked from, if there is none, and return while it imports what they need."""
     forkserver.set_forkserver_preload(list(preload))
-    with interrupts.held_back(), environment(ONE_THREAD):
+    with process.held_back(), environment(ONE_THREAD):
         forkserver.ensure_running()
 
 

@@ -20,7 +20,7 @@ from importlib import metadata
 from pathlib import Path
 from typing import NamedTuple
 
-from nextlong.engine import memory, store
+from nextlong.engine import process, store
 from nextlong.engine.executor import Executor, Resources
 from nextlong.engine.progress import Clock, Quiet, Reporter
 from nextlong.engine.step import Artifact, Artifacts, Step, Task, Work
@@ -316,7 +316,7 @@ def run_task(task: Task, folder: Path, index: int) -> store.TaskPart:
     with store.explained(folder):
         try:
             work.mkdir()
-            with memory.peak() as peak_bytes, memory.named(folder, index):
+            with process.peak() as peak_bytes, process.named(folder, index):
                 result = task(work / f"part-{index:05d}").model_dump(mode="json")
             return store.commit_part(work, folder, index, result, time.monotonic() - began, peak_bytes=peak_bytes())
         finally:

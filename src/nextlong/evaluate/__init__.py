@@ -5,7 +5,7 @@ length with every answer; tables and figures as in the paper (§4 and §5, arXiv
 
     task.py       Task, Probe, Sample, Request and the registry    tasks/       one file per family of tasks or probes
     data.py       the user's files, their shapes; downloads        texts.py     haystacks and word lists
-    prompts.py    options of a model; sample → prompt              huggingface.py, server.py    the engines
+    prompts.py    options of a model; sample → prompt              engines.py    transformers, vLLM, servers
     plan.py       settings, checks, dry run                        run.py       tasks × lengths → results; resumes
     results.py    result files, intervals, paired tests            judge.py     answers rated by another model
     tables.py, report.py    results → tables and figures

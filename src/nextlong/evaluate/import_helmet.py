@@ -73,10 +73,7 @@ def read_into(files: Sequence[Path], *, out: Path | None, label: str | None, con
             place.parent.mkdir(exist_ok=True)
             results.write(place, values)
             written[place] = file
-    identity = {"kind": "helmet", "name": models[0], "label": label}
-    store.write_json(
-        out / results.INDEX, {"format": results.FORMAT, "nextlong": nextlong.__version__, "model": identity}
-    )
+    results.write_index(out, {"kind": "helmet", "name": models[0], "label": label})
     tables.say(f"read {len(files)} files of {models[0]} into {len(written)} results in {out}", console)
     return results.read_results(out)
 

@@ -28,9 +28,9 @@ from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required, results
 from nextlong.evaluate.data import DataFiles
+from nextlong.evaluate.engines import ServerModel
 from nextlong.evaluate.prompts import ModelOptions, Prompts
 from nextlong.evaluate.results import JUDGED, Partial, Result
-from nextlong.evaluate.server import ServerModel
 from nextlong.evaluate.task import Sample, TextTokenizer, prompt_of
 from nextlong.evaluate.tasks.helmet.passages import Entails, alce_passages, citations
 from nextlong.evaluate.tasks.helmet.published import parsed_answer
@@ -41,7 +41,7 @@ _VERSION: Final = 3
 _BUDGET: Final = 4096
 _BATCHES: Final = 4  # rounds of requests between two writes to the disk
 _NO_TOKENIZER: Final = TextTokenizer(tokenizers.Tokenizer(tokenizers.models.BPE()))  # messages are not tokenized here
-Rate = Callable[[Result, Sequence[Json]], list[Json]]
+_Rate = Callable[[Result, Sequence[Json]], list[Json]]
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ def run(
     return scores
 
 
-def _server_rating(server: ServerModel) -> Rate:
+def _server_rating(server: ServerModel) -> _Rate:
     """Return a rating by a model behind a server, with the prompts of a task's rubric."""
 
     def rate(result: Result, samples: Sequence[Json]) -> list[Json]:
@@ -115,7 +115,7 @@ def _server_rating(server: ServerModel) -> Rate:
     return rate
 
 
-def _entailment_rating(nli: str, data: DataFiles) -> Rate:
+def _entailment_rating(nli: str, data: DataFiles) -> _Rate:
     """Return a rating of ALCE's citations by a model of transformers that says whether passages entail a claim."""
     loaded: list[Entails] = []
     passages: dict[tuple[str, int | None], dict[str, list[Json]]] = {}
@@ -125,7 +125,7 @@ def _entailment_rating(nli: str, data: DataFiles) -> Rate:
         if key not in passages:
             passages[key] = alce_passages(data, name, result.length or 0)
         if not loaded:
-            loaded.append(entailment(nli))
+            loaded.append(_entailment(nli))
         rated: list[Json] = []
         for sample in samples:
             question = str(sample["details"]["question"])
@@ -143,7 +143,7 @@ def _entailment_rating(nli: str, data: DataFiles) -> Rate:
     return rate
 
 
-def entailment(name: str) -> Entails:
+def _entailment(name: str) -> Entails:
     """Return a model that says "1" where a premise entails a hypothesis, as HELMET's google/t5_xxl_true_nli_mixture does."""
     torch, transformers = required("torch"), required("transformers")
     spread = {"device_map": "auto"} if torch.cuda.is_available() else {}
@@ -162,7 +162,7 @@ def entailment(name: str) -> Entails:
     return entails
 
 
-def _judge(result: Result, judge: Json, needs: str, rate: Rate, step: int) -> str:
+def _judge(result: Result, judge: Json, needs: str, rate: _Rate, step: int) -> str:
     """Rate the answers of a result and write it anew; return what was done."""
     answered = [sample for sample in result.values["samples"] if not sample.get("refused")]
     if not answered or any(needs not in sample.get("details", {}) for sample in answered):

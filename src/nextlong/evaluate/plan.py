@@ -9,15 +9,15 @@ from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 
-from nextlong.engine.memory import memory_bytes
+from nextlong.engine.process import memory_bytes
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required, results
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.huggingface import SHARDED, HuggingFaceModel, context_of, is_local, read_config
+from nextlong.evaluate.engines import SHARDED, HuggingFaceModel, context_of, is_local, read_config
 from nextlong.evaluate.prompts import AnsweringModel, ModelOptions
 from nextlong.evaluate.task import ALL_SAMPLES, Probe, Request, Task, short
 from nextlong.report import tables
-from nextlong.text import first_sentence
+from nextlong.text import Json, first_sentence
 
 if TYPE_CHECKING:
     from transformers import PreTrainedConfig
@@ -86,7 +86,7 @@ def check(settings: EvaluationSettings, *, context: int | None) -> None:
         if task.reads == "run" and settings.run is None:
             raise EvaluateError(f"{task.name}: add --run RUN, the run whose sequences are read")
         if isinstance(task, Probe) and settings.model is not None and settings.model.url:
-            raise _behind_a_server(task)
+            local(None, task)
     for task, length in pairs(settings):
         if context is not None and length is not None and length > context:
             raise EvaluateError(
@@ -98,88 +98,64 @@ def check(settings: EvaluationSettings, *, context: int | None) -> None:
         raise settings.data.missing(list(missing))
 
 
-def local(model: AnsweringModel, probe: Probe) -> HuggingFaceModel:
+def local(model: AnsweringModel | None, probe: Probe) -> HuggingFaceModel:
     """Return the model that a probe looks into. Raises EvaluateError for one behind a server."""
     if isinstance(model, HuggingFaceModel):
         return model
-    raise _behind_a_server(probe)
-
-
-def _behind_a_server(probe: Probe) -> EvaluateError:
-    return EvaluateError(
+    raise EvaluateError(
         f"{probe.name}: a server gives no access to the inside of its model; name the model's folder or hub name, without --url, "
         "or leave the probe out"
     )
 
 
-@dataclass(frozen=True)
-class PlannedTask:
-    """One task at one length: its samples (None: all), its state, and the tokens that remain to be read at most."""
+def planned(settings: EvaluationSettings) -> tuple[Json, int | None]:
+    """Return the plan of an evaluation, and the context of its model where it is known; nothing is downloaded.
 
-    task: str
-    length: int | None
-    samples: int | None
-    state: str
-    tokens: int
-
-
-@dataclass(frozen=True)
-class Plan:
-    """What an evaluation would read, and in words the memory that it takes at the greatest length; None for a server."""
-
-    model: str
-    tasks: list[PlannedTask]
-    tokens: int
-    memory: str | None
-
-
-def planned(settings: EvaluationSettings) -> tuple[Plan, int | None]:
-    """Return the plan of an evaluation, and the context of its model where it is known; nothing is downloaded."""
+    For each task and length: its samples (None: all), its state, and the tokens that remain to be read at most; and in words the
+    memory that the greatest length takes, None for a server.
+    """
     options = settings.model
     assert options is not None, "the command names one"
     config = read_config(options, local_files_only=True) if options.url is None and is_local(options) else None
     context = context_of(config, options)
-    tasks = [_planned_task(settings, task, length, context) for task, length in pairs(settings)]
+    tasks: list[Json] = []
+    for task, length in pairs(settings):
+        gone = [name for name in task.needs(length) if not settings.data.can_read(name)]
+        if settings.place(task, length).is_file():
+            state = "done"
+        elif task.reads == "run" and settings.run is None:
+            state = "missing: --run RUN"
+        elif context is not None and (length or 0) > context:
+            state = f"too long: the model's context is {context:,}"
+        else:
+            state = f"missing: {', '.join(gone)}" if gone else "to do"
+        samples = settings.samples or task.samples
+        tokens = 0 if state == "done" or samples == ALL_SAMPLES else samples * (length or 0)
+        about = {"task": task.name, "length": length, "samples": None if samples == ALL_SAMPLES else samples}
+        tasks.append({**about, "state": state, "tokens": tokens})
     memory = None
     if options.url is None and config is None:
         _device_memory(options.device)  # refuses a device that does not exist
         memory = _UNKNOWN.format(options.name)
     elif options.url is None:
         memory = _memory(config, options, settings.lengths)
-    return Plan(options.name, tasks, sum(one.tokens for one in tasks), memory), context
+    total = sum(one["tokens"] for one in tasks)
+    return {"model": options.name, "tasks": tasks, "tokens": total, "memory": memory}, context
 
 
-def _planned_task(
-    settings: EvaluationSettings, task: Task | Probe, length: int | None, context: int | None
-) -> PlannedTask:
-    gone = [name for name in task.needs(length) if not settings.data.can_read(name)]
-    if settings.place(task, length).is_file():
-        state = "done"
-    elif task.reads == "run" and settings.run is None:
-        state = "missing: --run RUN"
-    elif context is not None and (length or 0) > context:
-        state = f"too long: the model's context is {context:,}"
-    else:
-        state = f"missing: {', '.join(gone)}" if gone else "to do"
-    samples = settings.samples or task.samples
-    if samples == ALL_SAMPLES:
-        return PlannedTask(task.name, length, None, state, 0)
-    return PlannedTask(task.name, length, samples, state, 0 if state == "done" else samples * (length or 0))
-
-
-def show(plan: Plan, console: Console) -> None:
+def show(plan: Json, console: Console) -> None:
     """Print the tasks with their samples and tokens, what is missing, and the memory at the greatest length."""
     table = tables.table()
     for heading in ("task", "length", "samples", "tokens to read", "state"):
         table.add_column(heading, justify="left" if heading in ("task", "state") else "right", overflow="fold")
-    for one in plan.tasks:
-        tokens = f"{one.tokens:,}" if one.length else "–"
-        samples = "all" if one.samples is None else f"{one.samples:,}"
-        table.add_row(one.task, short(one.length), samples, tokens, tables.cell(one.state))
+    for one in plan["tasks"]:
+        tokens = f"{one['tokens']:,}" if one["length"] else "–"
+        samples = "all" if one["samples"] is None else f"{one['samples']:,}"
+        table.add_row(one["task"], short(one["length"]), samples, tokens, tables.cell(one["state"]))
     tables.show(table, console)
-    tables.say(f"to read: {plan.tokens:,} tokens at most; shared prefixes are read once", console)
-    if plan.memory:
-        tables.say(plan.memory, console)
+    tables.say(f"to read: {plan['tokens']:,} tokens at most; shared prefixes are read once", console)
+    if plan["memory"]:
+        tables.say(plan["memory"], console)
 
 
 def _memory(config: PreTrainedConfig, options: ModelOptions, lengths: Sequence[int]) -> str:
@@ -189,9 +165,9 @@ def _memory(config: PreTrainedConfig, options: ModelOptions, lengths: Sequence[i
     saved = str(getattr(config, "dtype", None) or "float32").split(".")[-1]
     dtype = options.dtype if options.dtype in _BYTES else saved
     size, saved_size = _BYTES.get(dtype, 4), _BYTES.get(saved, 4)
-    on_disk = weight_bytes(options.name)
+    on_disk = _weight_bytes(options.name)
     weights = None if on_disk is None else on_disk * size // saved_size
-    cache = cache_bytes(config, max(1, options.batch_tokens // length) * length, bytes_per_value=size)
+    cache = _cache_bytes(config, max(1, options.batch_tokens // length) * length, bytes_per_value=size)
     activations = f"the activations of {options.chunk_tokens:,} tokens"
     total = "" if weights is None else f", together {_gib(weights + cache)} and {activations}"
     place, capacity = _device_memory(options.device)
@@ -219,7 +195,7 @@ def _device_memory(device: str) -> tuple[str, int]:
     return "this machine", memory_bytes()
 
 
-def cache_bytes(config: PreTrainedConfig, tokens: int, *, bytes_per_value: int) -> int:
+def _cache_bytes(config: PreTrainedConfig, tokens: int, *, bytes_per_value: int) -> int:
     """Return the bytes of the key-value cache of some tokens: 2 × layers × key-value heads × head size × tokens."""
     heads = config.num_attention_heads
     key_value_heads = getattr(config, "num_key_value_heads", None) or heads
@@ -227,7 +203,7 @@ def cache_bytes(config: PreTrainedConfig, tokens: int, *, bytes_per_value: int) 
     return int(2 * config.num_hidden_layers * key_value_heads * head_size * tokens * bytes_per_value)
 
 
-def weight_bytes(name: str) -> int | None:
+def _weight_bytes(name: str) -> int | None:
     """Return the bytes of a local model's weight files; None for one that is not on this machine."""
     folder = Path(name).expanduser()
     if not folder.is_dir():

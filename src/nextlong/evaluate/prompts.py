@@ -23,7 +23,7 @@ from nextlong.evaluate import required
 from nextlong.evaluate.task import Sample, TextTokenizer
 from nextlong.text import Json, first_sentence, why_no_model
 
-PromptFormat = Literal["completion", "chat", "messages"]
+_PromptFormat = Literal["completion", "chat", "messages"]
 _UNKNOWN_TEMPLATE: Final = 64  # tokens kept free for a template that only the server knows
 _OPEN, _CLOSE = "<think>", "</think>"
 
@@ -37,7 +37,7 @@ class ModelOptions:
     """
 
     name: str
-    prompt_format: PromptFormat = "completion"
+    prompt_format: _PromptFormat = "completion"
     thinking: int = 0
     context: int | None = None
     revision: str | None = None
@@ -79,7 +79,7 @@ class Prompts:
     """How samples become prompts. `template` is a tokenizer of transformers with a chat template, needed for `chat`."""
 
     tokenizer: TextTokenizer
-    format: PromptFormat = "completion"
+    format: _PromptFormat = "completion"
     thinking: int = 0
     template: Any = None
 

@@ -103,7 +103,7 @@ def write(results: Sequence[ModelResults], *, outputs: Sequence[Path], figures: 
                 f"--output {output}: {output.parent} is not a folder; create it, or choose another place"
             )
     tables = list(all_tables(results))
-    made = all_figures(results) if figures or any(output.suffix == ".html" for output in outputs) else {}
+    made = _all_figures(results) if figures or any(output.suffix == ".html" for output in outputs) else {}
     for output in outputs:
         if output.suffix == ".html":  # one page, which loads nothing from elsewhere
             drawings = [(title, Markup(svg)) for title, svg, _ in made.values()]
@@ -121,7 +121,7 @@ def write(results: Sequence[ModelResults], *, outputs: Sequence[Path], figures: 
         console_tables.say(f"wrote {len(made)} figures as SVG and PNG to {figures}", console)
 
 
-def all_figures(results: Sequence[ModelResults]) -> dict[str, tuple[str, str, bytes]]:
+def _all_figures(results: Sequence[ModelResults]) -> dict[str, tuple[str, str, bytes]]:
     """Return every figure that there are results for, by its file's name: its title, and itself as SVG and PNG."""
     drawings: list[tuple[str, str, Callable[[Figure, Sequence[ModelResults]], bool], Sequence[ModelResults]]] = [
         ("score-by-length", "Score by length", _by_length, results),

@@ -23,31 +23,32 @@ from typing import Any, Final
 import numpy as np
 from numpy.typing import NDArray
 
+import nextlong
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.rng import rng_for
 from nextlong.text import Json
 
 FORMAT: Final = 2
-INDEX: Final = "evaluation.json"
+_INDEX: Final = "evaluation.json"
 JUDGED: Final = "judged"
 _REPLICATES: Final = 1000
 _FLIPS: Final = 2000
 _SIGNIFICANT: Final = 0.05
 _QUANTILES: Final = (0.025, 0.975)
 _Floats = NDArray[np.float64]
-Key = tuple[str, int | None]  # task and length
+_Key = tuple[str, int | None]  # task and length
 
 
 @dataclass(frozen=True, eq=False)
-class Sampled:
+class _Sampled:
     """One task at one length: its score, and the outcome of each question, shape (n,), in the unit of the score.
 
     `groups`, shape (n,), numbers the questions that share a context. `outcomes` is empty where the file has none. `protocol` must
     be equal for a comparison.
     """
 
-    key: Key
+    key: _Key
     score: float
     outcomes: _Floats
     groups: NDArray[np.int64]
@@ -91,19 +92,19 @@ class Score:
     """A score in percent: of one task at one length, or a weighted mean of several. `parts` are their weights."""
 
     value: float
-    parts: tuple[tuple[float, Sampled], ...] = ()
+    parts: tuple[tuple[float, _Sampled], ...] = ()
 
     @classmethod
-    def of(cls, sampled: Sampled) -> Score:
+    def of(cls, sampled: _Sampled) -> Score:
         """Return the score of one task at one length."""
         return cls(sampled.score, ((1.0, sampled),))
 
     @classmethod
-    def of_outcomes(cls, key: Key, outcomes: Sequence[float], protocol: Json, *, refused: int = 0) -> Score:
+    def of_outcomes(cls, key: _Key, outcomes: Sequence[float], protocol: Json, *, refused: int = 0) -> Score:
         """Return the mean of independent outcomes; `refused` of them are of questions that were not asked."""
         values = np.array(outcomes, float)
         groups = np.arange(len(values))
-        return cls.of(Sampled(key, float(values.mean()), values, groups, len(values), refused, protocol))
+        return cls.of(_Sampled(key, float(values.mean()), values, groups, len(values), refused, protocol))
 
     @classmethod
     def of_answers(cls, task: str, right: str) -> Score:
@@ -207,7 +208,7 @@ class Result:
             return Score.mean([Score.of_answers(task, right) for task, right in self.values["answers"].items()])
         outcomes, groups = _outcomes(self.values)
         n, refused = int(self.values.get("n", len(outcomes))), int(self.values.get("refused", 0))
-        return Score.of(Sampled((self.task, self.length), self.score, outcomes, groups, n, refused, self.protocol))
+        return Score.of(_Sampled((self.task, self.length), self.score, outcomes, groups, n, refused, self.protocol))
 
     @property
     def protocol(self) -> Json:
@@ -294,6 +295,24 @@ def write(path: Path, values: Json) -> None:
     store.write_json(path, {**values, "interval": interval and [round(bound, 4) for bound in interval]})
 
 
+def write_index(folder: Path, model: Json) -> None:
+    """Write whose results a folder holds: the model as it names itself, with a label and what else is for reports alone.
+
+    Raises EvaluateError if the folder holds another model's. A label that is None stays as it was.
+    """
+    index, about = folder / _INDEX, {name: model.get(name) for name in ("label", "negatives_cosine")}
+    identity = {name: value for name, value in model.items() if name not in about}
+    if index.is_file():
+        before = _checked_format(store.read_json(index), index)["model"]
+        if {name: value for name, value in before.items() if name not in about} != identity:
+            raise EvaluateError(
+                f"{folder} holds results of another model, {before.get('name')}, or of the same one with other "
+                "options; give another --out, or delete the folder"
+            )
+        about = {name: before.get(name) if value is None else value for name, value in about.items()}
+    store.write_json(index, {"format": FORMAT, "nextlong": nextlong.__version__, "model": {**identity, **about}})
+
+
 def read_finished(path: Path) -> Result:
     """Read a finished file. Raises EvaluateError if it is damaged or of another version."""
     try:
@@ -302,29 +321,27 @@ def read_finished(path: Path) -> Result:
         raise EvaluateError(f"{path} is damaged ({error}); delete it and evaluate again") from None
     if not isinstance(values, dict) or "score" not in values or "task" not in values:
         raise EvaluateError(f"{path} is not a result of nextlong evaluate; move it out of the folder")
-    check_format(values, path)
-    return Result(path, values)
+    return Result(path, _checked_format(values, path))
 
 
-def check_format(values: Json, path: Path) -> None:
-    """Raise EvaluateError if a file was written in another format than this version reads."""
+def _checked_format(values: Json, path: Path) -> Json:
+    """Return the values of a file. Raises EvaluateError if it was written in another format than this version reads."""
     if values.get("format") != FORMAT:
         raise EvaluateError(
             f"{path} has results of format {values.get('format')} and this nextlong reads {FORMAT}; evaluate again into another "
             f"--out, or use the version that wrote it ({values.get('nextlong', 'unknown')})"
         )
+    return values
 
 
 def read_results(folder: Path) -> ModelResults:
     """Read a results directory. Raises EvaluateError if it is none."""
-    index = folder / INDEX
+    index = folder / _INDEX
     if not index.is_file():
-        reason = "has no " + INDEX if folder.is_dir() else "is not a folder"
+        reason = "has no " + _INDEX if folder.is_dir() else "is not a folder"
         raise EvaluateError(f"{folder} {reason}; give a folder that `nextlong evaluate MODEL --out FOLDER` wrote")
-    record = store.read_json(index)
-    check_format(record, index)
     finished = tuple(read_finished(path) for path in sorted(folder.glob("*/*.json")))
-    return ModelResults(folder, record["model"], finished)
+    return ModelResults(folder, _checked_format(store.read_json(index), index)["model"], finished)
 
 
 class Partial:

@@ -22,10 +22,9 @@ from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import results
 from nextlong.evaluate.data import STAND_INS
-from nextlong.evaluate.huggingface import HuggingFaceModel, VllmModel
+from nextlong.evaluate.engines import HuggingFaceModel, ServerModel, VllmModel
 from nextlong.evaluate.plan import EvaluationSettings, check, local, pairs
 from nextlong.evaluate.prompts import AnsweringModel, Prompts
-from nextlong.evaluate.server import ServerModel
 from nextlong.evaluate.task import Probe, Request, Sample, Task
 from nextlong.report.tables import say
 from nextlong.text import Json
@@ -66,7 +65,8 @@ def evaluate(
     with store.explained(settings.out):
         settings.out.mkdir(parents=True, exist_ok=True)
     with store.locked(settings.out):
-        _claim(settings, model.identity())
+        about = {"label": settings.label, "negatives_cosine": settings.negatives_cosine}
+        results.write_index(settings.out, {**model.identity(), **about})
         progress.begin([_tokens(task, length, settings) for task, length in todo])
         failed = []
         for task, length in todo:
@@ -113,25 +113,6 @@ def _memory_explained(task: Task | Probe, length: int | None) -> Iterator[None]:
             f"{where}: the device is out of memory; lower --chunk-tokens or --batch-tokens, give --dtype bfloat16, or leave the "
             f"length out (finished answers are kept): {str(error).partition('. ')[0]}"
         ) from None
-
-
-def _claim(settings: EvaluationSettings, identity: Json) -> None:
-    """Write whose results the folder holds. Raises EvaluateError if it holds another model's."""
-    index = settings.out / results.INDEX
-    # These are for reports alone: with another label the results are still those of the same model.
-    about = {"label": settings.label, "negatives_cosine": settings.negatives_cosine}
-    if index.is_file():
-        before = store.read_json(index)
-        results.check_format(before, index)
-        if {key: value for key, value in before["model"].items() if key not in about} != identity:
-            raise EvaluateError(
-                f"{settings.out} holds results of another model, {before['model'].get('name')}, or of the same one with other "
-                "options; give another --out, or delete the folder"
-            )
-        about = {key: before["model"].get(key) if value is None else value for key, value in about.items()}
-    store.write_json(
-        index, {"format": results.FORMAT, "nextlong": nextlong.__version__, "model": {**identity, **about}}
-    )
 
 
 def _one(

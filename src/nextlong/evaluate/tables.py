@@ -18,7 +18,7 @@ from nextlong.evaluate.task import Probe, Task, all_tasks, registered, short
 from nextlong.text import Json
 
 CATEGORIES: Final = ("Recall", "RAG", "ICL", "Re-rank", "LongQA", "RULER")
-LENGTHS: Final = (8192, 16_384, 32_768, 65_536, 131_072)
+_LENGTHS: Final = (8192, 16_384, 32_768, 65_536, 131_072)
 _OTHER_PROTOCOL: Final = {"ICL": "ICL 2024", "RULER": "HELMET-RULER"}
 _HELMET: Final = ("Recall", "RAG", "ICL", "Cite", "Re-rank", "LongQA", "Summ")  # all of it, in the order of its tables
 # Tasks that are scored by a metric, by a judge of the user's, or by HELMET's own.
@@ -155,7 +155,7 @@ def _of_the_paper(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
     categories = [others.get(name, name) for name in CATEGORIES]
     rows = []
     for one in results:
-        scores = [mean([category_score(one, category, length) for length in LENGTHS]) for category in categories]
+        scores = [mean([category_score(one, category, length) for length in _LENGTHS]) for category in categories]
         rows.append((one.name, (mean(scores), *scores)))
     about = "Mean over 8K, 16K, 32K, 64K and 128K; the average is over the six columns (paper, Tables 1 and 2)."
     ways = {one.name: " and ".join(sorted(one.scored_by("narrativeqa"))) for one in results}

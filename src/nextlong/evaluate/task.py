@@ -23,7 +23,7 @@ from nextlong.recipe.keys import read_length
 from nextlong.text import Json
 
 if TYPE_CHECKING:
-    from nextlong.evaluate.huggingface import HuggingFaceModel
+    from nextlong.evaluate.engines import HuggingFaceModel
 
 Scorer = Callable[[str, "Sample"], dict[str, float]]
 ALL_SAMPLES: Final = 10**9  # the number of samples of a measurement that reads everything there is

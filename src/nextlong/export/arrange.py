@@ -21,7 +21,7 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.artifacts.finished import RunFiles
+from nextlong.artifacts.finished import SequenceFiles
 from nextlong.engine.step import TaskResult
 from nextlong.errors import CorpusError, RecipeError
 from nextlong.rng import keyed_hash, threshold_for
@@ -29,7 +29,7 @@ from nextlong.rng import keyed_hash, threshold_for
 # mix
 
 
-def mix(
+def _mix(
     indexes: Sequence[NDArray[Any]], *, weights: Sequence[float], by: Literal["sequences", "tokens"]
 ) -> NDArray[Any]:
     """Return the sequences of several runs in the proportions of `weights`, evenly interleaved, none repeated.
@@ -61,7 +61,7 @@ def mix(
 # split
 
 
-def is_validation(index: NDArray[Any], *, share: float, seed: int) -> NDArray[np.bool_]:
+def _is_validation(index: NDArray[Any], *, share: float, seed: int) -> NDArray[np.bool_]:
     """Return which sequences of an index are held out for validation, about a `share` of them, shape (n,).
 
     Each key is asked by itself, so that a meta-document lies on the same side whatever the run, length or method.
@@ -70,7 +70,7 @@ def is_validation(index: NDArray[Any], *, share: float, seed: int) -> NDArray[np
     return held_out
 
 
-def shares_chunks(
+def _shares_chunks(
     held_out: NDArray[np.bool_], *, chunk_ids: NDArray[np.int64], offsets: NDArray[np.int64], corpora: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
     """Return which sequences that are not held out share a chunk with one that is, shape (n,).
@@ -112,7 +112,7 @@ class Arrangement:
     seed: int
 
 
-def arrange_rows(out: Path, *, runs: Sequence[RunFiles], arrangement: Arrangement) -> RowsResult:
+def arrange_rows(out: Path, *, runs: Sequence[SequenceFiles], arrangement: Arrangement) -> RowsResult:
     """Write `{out}.{split}.index.npy` and `{out}.{split}.offsets.npy` for each split; count what is in them."""
     splits, left_out = arranged(runs, arrangement)
     total, empty = left_out + sum(map(len, splits.values())), [name for name, index in splits.items() if not len(index)]
@@ -150,7 +150,7 @@ _Chunks = dict[Hashable, NDArray[np.int64]]  # of each corpus, distinct
 
 
 def _contents(
-    splits: Mapping[str, NDArray[Any]], runs: Sequence[RunFiles]
+    splits: Mapping[str, NDArray[Any]], runs: Sequence[SequenceFiles]
 ) -> tuple[dict[str, int], dict[str, _Chunks]]:
     """Return of how many documents, distinct by content, and of which chunks the sequences of each split are made."""
     hashes_of: dict[str, list[NDArray[np.uint64]]] = {name: [] for name in splits}
@@ -171,17 +171,17 @@ def _contents(
     return documents, chunks_of
 
 
-def arranged(runs: Sequence[RunFiles], arrangement: Arrangement) -> tuple[dict[str, NDArray[Any]], int]:
+def arranged(runs: Sequence[SequenceFiles], arrangement: Arrangement) -> tuple[dict[str, NDArray[Any]], int]:
     """Return the SEQUENCE_INDEX of each split, its runs mixed, and how many sequences were filtered out for shared chunks."""
     index = np.concatenate([run.read_index(run=number) for number, run in enumerate(runs)])
     if not arrangement.validation:
         return {"train": _mixed(index, "train", len(runs), arrangement)}, 0
-    held_out = is_validation(index, share=arrangement.validation, seed=arrangement.seed)
+    held_out = _is_validation(index, share=arrangement.validation, seed=arrangement.seed)
     is_shared = np.zeros(len(index), np.bool_)
     if arrangement.shared_chunks == "leave-out":
         references = [run.chunk_ids() for run in runs]
         corpora = [run.corpus_id for run in runs]
-        is_shared = shares_chunks(
+        is_shared = _shares_chunks(
             held_out,
             chunk_ids=np.concatenate([ids for ids, _ in references]),
             offsets=np.concatenate([[0], np.cumsum(np.concatenate([np.diff(ends) for _, ends in references]))]),
@@ -199,21 +199,21 @@ def _mixed(index: NDArray[Any], split: str, runs: int, arrangement: Arrangement)
     of_runs = [index[index["run"] == number] for number in range(runs)]
     if arrangement.mix is None:
         present = [of_run for of_run in of_runs if len(of_run)]
-        return mix(present, weights=[len(of_run) for of_run in present], by="sequences")
+        return _mix(present, weights=[len(of_run) for of_run in present], by="sequences")
     for number, of_run in enumerate(of_runs):
         if arrangement.validation and not len(of_run):
             raise CorpusError(
                 f"run {number} of the mix has no sequence in {split} where {arrangement.validation:g} of all are validation, so "
                 "there are no proportions; choose another share, or make more sequences"
             )
-    return mix(of_runs, weights=arrangement.mix, by=arrangement.by)
+    return _mix(of_runs, weights=arrangement.mix, by=arrangement.by)
 
 
 def packed(index: NDArray[Any], *, row_tokens: int | None) -> tuple[NDArray[Any], NDArray[np.int64]]:
     """Return the index in row order, and the offsets of the rows, shape (rows + 1,)."""
     if row_tokens is None:
         return index, np.arange(len(index) + 1)
-    order, offsets = pack(index["length"], row_tokens=row_tokens)
+    order, offsets = _pack(index["length"], row_tokens=row_tokens)
     return index[order], offsets
 
 
@@ -253,7 +253,7 @@ class RowsResult(TaskResult):
         return {"train": self.train} | ({} if self.validation is None else {"validation": self.validation})
 
 
-def pack(lengths: NDArray[np.int64], *, row_tokens: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _pack(lengths: NDArray[np.int64], *, row_tokens: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Put each sequence, lengths (n,), whole into a row of at most `row_tokens`: the longest first, where it fits best.
 
     Return (order, offsets): row i holds sequences order[offsets[i]:offsets[i + 1]], ascending, and rows stand in the order

@@ -21,7 +21,7 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nextlong.artifacts.finished import RunFiles, chunks_of, sequences_per_part
+from nextlong.artifacts.finished import SequenceFiles, chunks_of, sequences_per_part
 from nextlong.artifacts.resolve import (
     Resolved,
     domains_of,
@@ -35,8 +35,7 @@ from nextlong.artifacts.resolve import (
 )
 from nextlong.artifacts.results import ShardResult, TokenizerResult
 from nextlong.engine import store
-from nextlong.engine.estimate import Amounts, Estimate
-from nextlong.engine.step import Artifact, Artifacts, Join, Step, Task, TaskResult, Work
+from nextlong.engine.step import Amounts, Artifact, Artifacts, Estimate, Join, Step, Task, TaskResult, Work
 from nextlong.errors import RecipeError, RunError
 from nextlong.export.arrange import SPLITS, Arrangement, RowsResult, arrange_rows
 from nextlong.export.formats.base import Format, Options, RowSizes, format_of
@@ -69,7 +68,7 @@ class Mix(NamedTuple):
 
 
 _ALONE = Mix()
-_FilesOf = Callable[[Artifacts], list[RunFiles]]  # of the recipe's own run, and of the others of a mix
+_FilesOf = Callable[[Artifacts], list[SequenceFiles]]  # of the recipe's own run, and of the others of a mix
 
 
 def export_steps(
@@ -80,10 +79,10 @@ def export_steps(
     `sequences` is the recipe's own `compose.sequences`.
     """
 
-    def of_runs(done: Artifacts) -> list[RunFiles]:
+    def of_runs(done: Artifacts) -> list[SequenceFiles]:
         runs = (Other(sequences, done), *mix.others)
         takes = [sequences_per_part(run.sequences, run.finished["compose"]) for run in runs]
-        return [RunFiles.of(run.finished, take) for run, take in zip(runs, takes, strict=True)]
+        return [SequenceFiles.of(run.finished, take) for run, take in zip(runs, takes, strict=True)]
 
     rows = _rows_step(export, read, sequences, mix, of_runs)
     return [
@@ -235,7 +234,7 @@ def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequen
 def _shard_bounds(
     index: NDArray[Any],
     offsets: NDArray[np.int64],
-    origins: Sequence[RunFiles],
+    origins: Sequence[SequenceFiles],
     *,
     made: Format,
     options: Options,
@@ -265,7 +264,7 @@ def _export_shard(
     rows: tuple[int, int],
     index: Path,
     offsets: Path,
-    origins: Sequence[RunFiles],
+    origins: Sequence[SequenceFiles],
     options: Options,
 ) -> ShardResult:
     """Write rows [first, last) of `index` and `offsets` as one shard, whose files are named beside `out`."""
@@ -288,7 +287,7 @@ def _close_export(out: Path, *, name: str, shards: Sequence[ShardResult]) -> Tas
     return TaskResult()
 
 
-def _domains(index: NDArray[Any], origins: Sequence[RunFiles]) -> list[str]:
+def _domains(index: NDArray[Any], origins: Sequence[SequenceFiles]) -> list[str]:
     """Return the domain of every sequence of a SEQUENCE_INDEX."""
     domains = np.empty(len(index), object)
     for number, origin in enumerate(origins):
@@ -306,7 +305,7 @@ def _domains(index: NDArray[Any], origins: Sequence[RunFiles]) -> list[str]:
 def _read_rows(
     index: NDArray[Any],
     offsets: NDArray[np.int64],
-    origins: Sequence[RunFiles],
+    origins: Sequence[SequenceFiles],
     *,
     wanted: Literal["ids", "domains", "spans", "texts"],
 ) -> Iterator[tuple[Resolved, list[str]]]:
@@ -355,7 +354,7 @@ def _order(runs: NDArray[np.int32]) -> list[tuple[int, int, int]]:
     return order
 
 
-def _table(sequences: NDArray[Any], origin: RunFiles) -> pa.Table:
+def _table(sequences: NDArray[Any], origin: SequenceFiles) -> pa.Table:
     """Return the SEQUENCES of one run that an index names; each stretch of one file is read at once."""
     batches: list[pa.RecordBatch] = []
     for part in np.split(sequences, np.flatnonzero(np.diff(sequences["part"])) + 1):

@@ -1,6 +1,6 @@
 """The contract: what a method says of itself, what it gets, and what it hands back.
 
-In:  `Documents`, the whole corpus as arrays, and what the method needs of it: neighbours, keywords or nothing.
+In:  `CorpusArrays`, the whole corpus as arrays, and what the method needs of it: neighbours, keywords or nothing.
 Out: `Draft`s, each the documents of one sequence in reading order, or their parts.
 
 `Method` is the contract; `DocumentMethod` does all of it but `draft` for methods that put documents, or parts of documents,
@@ -148,7 +148,7 @@ class Vectors:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Documents:
+class CorpusArrays:
     """All n documents of the corpus that have chunks, and what the method needs of them."""
 
     content_hashes: NDArray[np.uint64]  # (n,) what draws go by, so that file order and shards do not matter
@@ -186,7 +186,7 @@ class Drafted:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Request:
+class DraftRequest:
     """What is asked of a method: drafts of at least so many tokens, at most so many of them (None: all there are)."""
 
     target_tokens: int
@@ -242,7 +242,7 @@ class DocumentMethod(ABC, Generic[OptionsT]):
         return None
 
     @abstractmethod
-    def draft(self, documents: Documents, options: OptionsT, request: Request) -> Drafted:
+    def draft(self, documents: CorpusArrays, options: OptionsT, request: DraftRequest) -> Drafted:
         """Return the sequences, drawn by content (`nextlong.rng`) so that file order and shards do not matter."""
 
     def steps(self, recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:

@@ -26,18 +26,17 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts.finished import chunks_of, special_ids
 from nextlong.artifacts.lookup import iter_chunk_texts, read_chunks
-from nextlong.artifacts.results import DraftResult, LengthsResult
-from nextlong.engine.estimate import Amounts, Estimate, per_shard
-from nextlong.engine.step import Artifact, Artifacts, Step, Task
+from nextlong.artifacts.results import DraftResult
+from nextlong.engine.step import Amounts, Artifact, Artifacts, Estimate, Step, Task, TaskResult, per_shard
 from nextlong.errors import CorpusError
 from nextlong.methods.base import (
+    CorpusArrays,
     DocumentMethod,
-    Documents,
     Draft,
     Drafted,
+    DraftRequest,
     Need,
     Neighbours,
-    Request,
     Vectors,
     promises,
 )
@@ -71,7 +70,9 @@ def document_steps(
         neighbours = document_neighbours(recipe, neighbours=method.neighbours(recipe.options), attempt=attempt)
         index = index_steps(recipe, vectors, documents, neighbours)
         *scanning, mine = mine_steps(recipe, "neighbours", vectors, documents, index, neighbours)
-        parts = partition_steps(recipe, documents, vectors, neighbours)
+        parts = partition_steps(
+            documents, vectors, neighbours, partition_size=recipe.documents.partition_size, seed=recipe.seed
+        )
         on_the_way = [encoder, embed, vectors, *parts, *index, *scanning]
         needed += [*parts, mine]
         if Need.DOCUMENT_VECTORS in method.needs:
@@ -87,12 +88,13 @@ def _lengths_step(engine: Engine, ingest: Step, chunk: Step, tokenizer: Step) ->
 
     def tasks(done: Artifacts) -> list[Task]:
         shards = zip(done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow"), strict=True)
-        given: dict[str, Any] = {
-            "tokenizer": done["tokenizer"].file(".tokenizer.json"),
-            "engine": engine,
-            "separator_tokens": len(special_ids(done).separator),
-        }
-        return [partial(count_tokens, documents=documents, chunks=chunks, **given) for documents, chunks in shards]
+        task = partial(
+            _count_tokens,
+            tokenizer=done["tokenizer"].file(".tokenizer.json"),
+            engine=engine,
+            separator_tokens=len(special_ids(done).separator),
+        )
+        return [partial(task, documents=documents, chunks=chunks) for documents, chunks in shards]
 
     estimate = Estimate(
         work="kept_chars",
@@ -104,7 +106,7 @@ def _lengths_step(engine: Engine, ingest: Step, chunk: Step, tokenizer: Step) ->
         rate="tokens",
     )
     inputs = (ingest, chunk, tokenizer)
-    return Step("lengths", 1, {"engine": engine}, inputs, tasks, LengthsResult, estimate=estimate)
+    return Step("lengths", 1, {"engine": engine}, inputs, tasks, estimate=estimate)
 
 
 def _draft_step(
@@ -128,7 +130,7 @@ def _draft_step(
         special = special_ids(done)
         room = recipe.sequence_tokens - len(special.bos) - len(special.eos)
         draft = partial(
-            draft_documents,
+            _draft_documents,
             method=method.name,
             options=recipe.options,
             docs=done["documents"].file(".docs.npy"),
@@ -136,14 +138,14 @@ def _draft_step(
             neighbours=files(done, "neighbours", ".candidates.arrow"),
             vectors=files(done, "document_vectors", ".document_vectors.npy"),
             keywords=files(done, "keywords", ".keywords.arrow"),
-            request=Request(target_tokens=room, sequences=limit, seed=recipe.compose_seed),
+            request=DraftRequest(target_tokens=room, sequences=limit, seed=recipe.compose_seed),
         )
         parts = parts_of(done)
         if not parts:
             return [draft]
         # Sequences are taken from the first task on, so spare ones would displace those of the last parts.
         asked = None if recipe.compose.sequences == "all" else recipe.compose.sequences << attempt
-        request = Request(target_tokens=room, sequences=asked, seed=recipe.compose_seed)
+        request = DraftRequest(target_tokens=room, sequences=asked, seed=recipe.compose_seed)
         return [partial(draft, request=request, part=part) for part in parts]
 
     def check(done: Artifact) -> None:
@@ -156,7 +158,11 @@ def _draft_step(
             )
 
     def parts(amounts: Amounts) -> int:
-        return count_parts(recipe, queries=amounts.queries, neighbours=min(amounts.neighbours, amounts.vectors))
+        return count_parts(
+            recipe.documents.partition_size,
+            queries=amounts.queries,
+            neighbours=min(amounts.neighbours, amounts.vectors),
+        )
 
     # Bytes of a document: its row and place, and ten keywords, which are hashes, beside flags and the sorting of a range.
     document_bytes = 200 if Need.KEYWORDS in method.needs else 50
@@ -175,19 +181,18 @@ def _draft_step(
     return Step("draft", 4, config, (*needed, tokenizer), tasks, DraftResult, check=check, estimate=estimate)
 
 
-def count_tokens(
+def _count_tokens(
     out: Path, *, documents: Path, chunks: Path, tokenizer: Path, engine: Engine, separator_tokens: int
-) -> LengthsResult:
+) -> TaskResult:
     """Write `{out}.lengths.npy` int32 (chunks,): the tokens of each chunk, with the separator that follows it, if any."""
     table, encoder = read_chunks(chunks), kept_encoder(tokenizer, engine)
-    chars = int((table["end"] - table["start"]).sum())
-    encoder.expect(chars)
+    encoder.expect(int((table["end"] - table["start"]).sum()))
     lengths = np.zeros(len(table["start"]), np.int32)
     for batch in iter_chunk_texts(documents, chunks):
         lengths[batch.rows] = encoder.encode_batch(batch.texts)[1]
     lengths += separator_tokens * separator_follows(table)
     np.save(f"{out}.lengths.npy", lengths)
-    return LengthsResult(chars=chars, tokens=int(lengths.sum()))
+    return TaskResult()
 
 
 def separator_follows(table: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
@@ -197,7 +202,7 @@ def separator_follows(table: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
     return follows
 
 
-def draft_documents(
+def _draft_documents(
     out: Path,
     *,
     method: str,
@@ -207,7 +212,7 @@ def draft_documents(
     neighbours: Sequence[Path] | None,
     vectors: Sequence[Path] | None,
     keywords: Sequence[Path] | None,
-    request: Request,
+    request: DraftRequest,
     part: Part | None = None,
 ) -> DraftResult:
     """Draft all sequences of a method, or those of one part of the documents; writes `{out}.{n:05d}.drafts.arrow`, in draw order.
@@ -250,7 +255,7 @@ def _documents(
     near: Neighbours | None,
     vectors: Sequence[Path] | None,
     keywords: Sequence[Path] | None,
-) -> Documents:
+) -> CorpusArrays:
     """Return the documents at the positions `members` of META_DOCUMENTS `rows`, ascending, and what is known of them."""
     counts = rows["chunks"][members]
     offsets = np.concatenate([[0], np.cumsum(counts)])
@@ -261,7 +266,7 @@ def _documents(
         of_shards.append(np.load(path)[schemas.row_of(chunk_ids_of(rows[members[low:high]]))])
     chunk_tokens: NDArray[Any] = np.concatenate(of_shards)
     filled = np.concatenate([[0], np.cumsum(chunk_tokens, dtype=np.int64)])
-    return Documents(
+    return CorpusArrays(
         content_hashes=rows["content_hash"][members],
         tokens=np.diff(filled[offsets]),
         chunk_offsets=offsets,

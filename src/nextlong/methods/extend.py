@@ -31,8 +31,7 @@ from nextlong import schemas
 from nextlong.artifacts.finished import CorpusFiles, chunks_of
 from nextlong.artifacts.lookup import opened
 from nextlong.artifacts.results import DraftResult, TokenizerResult
-from nextlong.engine.estimate import Estimate
-from nextlong.engine.step import Artifacts, Step, Task
+from nextlong.engine.step import Artifacts, Estimate, Step, Task
 from nextlong.errors import RecipeError
 from nextlong.methods.base import method_of, promises
 from nextlong.methods.nextlong import (
@@ -42,7 +41,7 @@ from nextlong.methods.nextlong import (
     ordered_candidates,
     read_candidates,
 )
-from nextlong.recipe import Recipe
+from nextlong.recipe import Compose, Recipe
 from nextlong.recipe.amounts import SURE_SHARE, blocks, candidates_of, sequence_limit
 from nextlong.recipe.keys import AUTO, EXACT, NEGATIVES
 from nextlong.retrieval.embed import embed_step, encoder_step
@@ -79,7 +78,7 @@ def extension_steps(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, 
     meta_documents = meta_documents_step(recipe, ingest, chunk, attempt=attempt)
     neighbours = {"neighbours": candidates_of(recipe)}
     if is_short := recipe.mine.shortlist is not None:
-        _check_shortlist(recipe)
+        _check_shortlist(recipe.compose, recipe.search.index)
     shortlisting = shortlist_steps(recipe, ingest, chunk, meta_documents) if is_short else []
     embed = embed_step(recipe, ingest, chunk, encoder, shortlisting[-1] if is_short else None)
     # Most vectors are zero with a shortlist, and an index of them would have poor clusters: the search is exact.
@@ -95,9 +94,8 @@ def extension_steps(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, 
     return [meta_documents, *shortlisting, encoder, *near_duplicate_steps, embed, *index, *mining, draft]
 
 
-def _check_shortlist(recipe: Recipe) -> None:
+def _check_shortlist(compose: Compose, index: str) -> None:
     """Raise RecipeError for what needs the vectors of chunks that are not on a shortlist."""
-    compose, index = recipe.compose, recipe.search.index
     if compose.sequences == "all":
         why = "embeds every chunk with compose.sequences=all, which extends every document; give compose.sequences a number"
     elif index not in (AUTO, EXACT):
@@ -129,13 +127,13 @@ def _draft_step(recipe: Recipe, inputs: Sequence[Step], *, attempt: int) -> Step
         meta_documents = done["meta_documents"].file(".meta_documents.npy")
         ranges = zip(query_ranges(meta_documents), done["mine"].files(".candidates.arrow"), strict=True)
         chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
-        rules = DraftRules(chars_per_token=chars_per_token, **config)
+        rules = _DraftRules(chars_per_token=chars_per_token, **config)
         sure_chars = SURE_SHARE * recipe.compose.target_tokens * chars_per_token
         drafted = _surely_enough(np.load(meta_documents)["chars"], enough=enough, sure_chars=sure_chars)
         measure = (shingle_store(done), done["weights"].file(".weights.npy")) if "weights" in done else None
         return [
             partial(
-                draft_block,
+                _draft_block,
                 meta_documents=meta_documents,
                 first=first,
                 last=min(last, drafted),
@@ -175,7 +173,7 @@ def _surely_enough(chars: NDArray[np.int64], *, enough: int | None, sure_chars: 
 
 
 @dataclass(frozen=True, kw_only=True)
-class DraftRules:
+class _DraftRules:
     """How candidates become drafts: the recipe's choices and E."""
 
     target_tokens: int
@@ -202,7 +200,7 @@ class Filtered(NamedTuple):
     examples: tuple[tuple[int, int | None], ...] = ()
 
 
-def draft_block(
+def _draft_block(
     out: Path,
     *,
     meta_documents: Path,
@@ -215,7 +213,7 @@ def draft_block(
     tokenizer: Path,
     engine: Literal["auto", "reference"] = "auto",
     measure: tuple[ShingleStore, Path] | None,
-    rules: DraftRules,
+    rules: _DraftRules,
 ) -> DraftResult:
     """Draft the meta-documents [first, last); writes `{out}.drafts.arrow` and counts those that cannot fit.
 
@@ -257,7 +255,7 @@ def draft_block(
             if measure is None or rules.near_duplicates is None:
                 drafted = Filtered(ordered, prefixes_of(ordered), np.empty((0, 2), np.int64))
             else:
-                drafted = filter_near_duplicates(
+                drafted = _filter_near_duplicates(
                     ordered,
                     prefixes_of,
                     document=compared[place],
@@ -284,7 +282,7 @@ def draft_block(
     )
 
 
-def _target_chars(rules: DraftRules, meta: NDArray[Any], own_tokens: int) -> float:
+def _target_chars(rules: _DraftRules, meta: NDArray[Any], own_tokens: int) -> float:
     """Return T in characters: T·E with the corpus's E, which under `fit="paper"` is the paper's constant.
 
     `fit="exact"` drafts at the E of the meta-document where that is above the corpus's: its negatives are in its own
@@ -295,7 +293,7 @@ def _target_chars(rules: DraftRules, meta: NDArray[Any], own_tokens: int) -> flo
     return rules.target_tokens * max(rules.chars_per_token, float(meta["chars"]) / max(1, own_tokens))
 
 
-def _prefixes(rules: DraftRules, meta: NDArray[Any], target_chars: float, candidates: Candidates) -> list[int]:
+def _prefixes(rules: _DraftRules, meta: NDArray[Any], target_chars: float, candidates: Candidates) -> list[int]:
     """Return how much of each list of candidates the draft takes."""
     return draft_prefixes(
         candidates.ids,
@@ -334,7 +332,7 @@ def _draft_row(meta: NDArray[Any], drafted: Filtered) -> schemas.DraftRow:
     }
 
 
-def filter_near_duplicates(
+def _filter_near_duplicates(
     candidates: Candidates,
     draft: Callable[[Candidates], list[int]],
     *,

@@ -29,16 +29,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from nextlong.methods.base import (
-    Citation,
-    DocumentMethod,
-    Documents,
-    Draft,
-    Drafted,
-    Need,
-    Request,
-    stretches,
-)
+from nextlong.methods.base import Citation, CorpusArrays, DocumentMethod, Draft, Drafted, DraftRequest, Need, stretches
 from nextlong.recipe import Positive, Section
 from nextlong.rng import rng_for, shuffled
 
@@ -62,7 +53,7 @@ class Graph(NamedTuple):
     weights: NDArray[np.float32]  # (2 · edges,)
 
 
-class IclmMethod(DocumentMethod[Iclm]):
+class _IclmMethod(DocumentMethod[Iclm]):
     """In-Context Pretraining."""
 
     name = "iclm"
@@ -82,29 +73,28 @@ class IclmMethod(DocumentMethod[Iclm]):
         """Return that every document needs k neighbours, and some to spare."""
         return options.neighbours + _NEAR_DUPLICATE_SPARES
 
-    def draft(self, documents: Documents, options: Iclm, request: Request) -> Drafted:
+    def draft(self, documents: CorpusArrays, options: Iclm, request: DraftRequest) -> Drafted:
         """Return stretches of the path, in random order."""
         assert documents.neighbours is not None
         neighbours, cosines = documents.neighbours.table()
         order = shuffled(documents.content_hashes, seed=request.seed, stage=self.name)
         ranks = np.empty(len(order), np.int64)
         ranks[order] = np.arange(len(order))
-        kept = drop_near_duplicates(neighbours, cosines, ranks, max_similarity=options.max_similarity)
-        path, weights = walk(build_graph(neighbours, cosines, ranks, kept=kept, k=options.neighbours), ranks, kept=kept)
+        kept = _drop_near_duplicates(neighbours, cosines, ranks, max_similarity=options.max_similarity)
+        path, weights = walk(
+            _build_graph(neighbours, cosines, ranks, kept=kept, k=options.neighbours), ranks, kept=kept
+        )
         places = stretches(np.arange(len(path)), documents.tokens[path], enough=request.target_tokens)
         shuffle = rng_for(request.seed, "iclm.stretches").permutation(len(places))[: request.sequences]
         pieces = [places[place] for place in shuffle.tolist()]
         left_out = None if options.max_similarity is None else int((~kept).sum())
-        drafts = [Draft(path[piece], _without_first(weights[piece])) for piece in pieces]
+        for piece in pieces:  # the edge of its first document leads back into another sequence
+            weights[piece[0]] = np.nan
+        drafts = [Draft(path[piece], weights[piece]) for piece in pieces]
         return Drafted(drafts=drafts, near_duplicates=left_out)
 
 
-def _without_first(weights: NDArray[np.float32]) -> NDArray[np.float32]:
-    """Return the weights with none for the first document, whose edge leads back into another sequence."""
-    return np.concatenate([np.array([np.nan], np.float32), weights[1:]])
-
-
-def drop_near_duplicates(
+def _drop_near_duplicates(
     neighbours: NDArray[np.int64],
     cosines: NDArray[np.float32],
     ranks: NDArray[np.int64],
@@ -128,7 +118,7 @@ def drop_near_duplicates(
     return stays[ranks]
 
 
-def build_graph(
+def _build_graph(
     neighbours: NDArray[np.int64],
     cosines: NDArray[np.float32],
     ranks: NDArray[np.int64],
@@ -176,4 +166,4 @@ def walk(
     return path, weights
 
 
-METHOD = IclmMethod()
+METHOD = _IclmMethod()

@@ -39,9 +39,8 @@ from pydantic import Field
 from nextlong.artifacts.lookup import read_chunks
 from nextlong.artifacts.results import KeywordsResult
 from nextlong.engine import store
-from nextlong.engine.estimate import TRIED, Estimate, per_shard
 from nextlong.engine.executor import Resources, granted_gpus
-from nextlong.engine.step import Step, each_shard
+from nextlong.engine.step import TRIED, Estimate, Step, each_shard, per_shard
 from nextlong.errors import EncoderError, RecipeError
 from nextlong.plugins import METHODS
 from nextlong.recipe import MayBePath, Named, Positive, Section
@@ -70,7 +69,7 @@ def keywords_step(method: str, options: Section, ingest: Step, chunk: Step) -> S
         )
 
     files = {"documents": (ingest, ".documents.arrow"), "chunks": (chunk, ".chunks.arrow")}
-    tasks = each_shard(partial(extract_keywords, options=options), **files)
+    tasks = each_shard(partial(_extract_keywords, options=options), **files)
     config: Json = options.model_dump(include=set(Keywords.model_fields))
     model = Path(options.queries).expanduser()
     if options.queries != "extractive" and model.is_dir():
@@ -87,7 +86,7 @@ def keywords_step(method: str, options: Section, ingest: Step, chunk: Step) -> S
     return Step("keywords", 3, config, (ingest, chunk), tasks, KeywordsResult, resources=needs, estimate=estimate)
 
 
-def extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keywords) -> KeywordsResult:
+def _extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keywords) -> KeywordsResult:
     """Write `{out}.keywords.arrow`: for each document of a shard with chunks, hashes of the keywords that may stand for it."""
     wanted = np.unique(read_chunks(chunks)["doc_row"])
     model = None if options.queries == "extractive" else doc2query(options.queries)
@@ -104,9 +103,9 @@ def extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keywo
             source = batch.column("source")[0].as_py()  # a shard's documents are of one
             texts = batch.column("text").take(pa.array(wanted[low:high] - first)).to_pylist()
             first += batch.num_rows
-            queries = [extract_queries(text) for text in texts] if model is None else model.queries(texts)
+            queries = [_extract_queries(text) for text in texts] if model is None else model.queries(texts)
             keywords = [
-                candidate_keywords(
+                _candidate_keywords(
                     text_queries,
                     min_keyword_score=options.min_keyword_score,
                     min_keyword_chars=options.min_keyword_chars,
@@ -119,7 +118,7 @@ def extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keywo
     return KeywordsResult(
         documents=len(wanted),
         with_keywords=with_keywords,
-        queries=EXTRACTIVE if model is None else options.queries,
+        queries=_EXTRACTIVE if model is None else options.queries,
         source=source,
     )
 
@@ -136,10 +135,10 @@ def read_keywords(paths: Sequence[Path]) -> pa.LargeListArray:
     return pa.concat_arrays(pieces)
 
 
-EXTRACTIVE: Final = "extractive stand-in"  # its name in every report: sentences of the document, not a model's queries
+_EXTRACTIVE: Final = "extractive stand-in"  # its name in every report: sentences of the document, not a model's queries
 
 # The paper's two, and what doc2query models and prose say as often and as emptily.
-UNINFORMATIVE: Final = frozenset(
+_UNINFORMATIVE: Final = frozenset(
     [
         "following sentence", "best way", "following statement", "following question", "following example",
         "following table", "good idea", "main idea", "main purpose", "different types", "long time", "wide range",
@@ -153,10 +152,12 @@ _ENDS: Final = "。！？।॥؟۔។။"  # of Chinese and Japanese, Devanagar
 _SENTENCES: Final = re.compile(rf"[^\n.!?{_ENDS}]+(?:[.!?]+(?=\S)[^\n.!?{_ENDS}]+)*[.!?{_ENDS}]*")
 _READ_CHARS: Final = 8192  # of a document; queries are about its subject, which shows early
 _QUERY_CHARS: Final = 300  # longer sentences are cut: a query is short
+_MAX_SEGMENTS: Final = 8  # of a document that a model makes a query of …
+_QUERY_TOKENS: Final = 64  # … at most of so many tokens
 _TOLD_BY_CHARS: Final = 2000  # a text's language shows in these
 
 
-def extract_queries(text: str, *, max_queries: int = 5) -> list[str]:
+def _extract_queries(text: str, *, max_queries: int = 5) -> list[str]:
     """Return the first line and the most central sentences of a text, in reading order: the extractive stand-in.
 
     Where its script sets no blanks between words, the sentences have them. Raises RecipeError if what finds words is not installed.
@@ -166,8 +167,8 @@ def extract_queries(text: str, *, max_queries: int = 5) -> list[str]:
     read = spaced(text[:_READ_CHARS])
     stripped = (" ".join(sentence.split())[:_QUERY_CHARS] for sentence in _SENTENCES.findall(read))
     sentences = list(dict.fromkeys(filter(None, stripped)))
-    stop_words = stop_words_of(find_words(read[:_TOLD_BY_CHARS].lower()))
-    words = [set(filter(is_word, find_words(sentence.lower()))) - stop_words for sentence in sentences]
+    stop_words = _stop_words_of(_find_words(read[:_TOLD_BY_CHARS].lower()))
+    words = [set(filter(_is_word, _find_words(sentence.lower()))) - stop_words for sentence in sentences]
     counts = Counter(word for sentence_words in words for word in sentence_words)
     central = [
         sum(counts[word] for word in sentence_words) / math.sqrt(len(sentence_words) or 1) for sentence_words in words
@@ -176,39 +177,29 @@ def extract_queries(text: str, *, max_queries: int = 5) -> list[str]:
     return [sentences[place] for place in sorted([*best, 0])] if sentences else []
 
 
-def candidate_keywords(
+def _candidate_keywords(
     queries: Sequence[str],
     *,
     min_keyword_score: float = 3.0,
     min_keyword_chars: int = 6,
-    uninformative: Collection[str] = UNINFORMATIVE,
+    uninformative: Collection[str] = _UNINFORMATIVE,
 ) -> list[str]:
     """Return the keywords of one document's queries that may stand for it, best first: RAKE's, less the uninformative."""
     return [
         phrase
-        for phrase, score in key_phrases(spaced("\n".join(queries)))
+        for phrase, score in _key_phrases(spaced("\n".join(queries)))
         if score >= min_keyword_score and letters(phrase) >= min_keyword_chars and phrase not in uninformative
     ]
 
 
-class Doc2Query:
+class _Doc2Query:
     """A doc2query model (a T5 such as doc2query/msmarco-t5-base-v1), loaded by transformers."""
 
     def __init__(
-        self,
-        name: str,
-        *,
-        segment_tokens: int = 320,
-        max_segments: int = 8,
-        query_tokens: int = 64,
-        batch_size: int = 32,
-        device: str | None = None,
+        self, name: str, *, segment_tokens: int = 320, batch_size: int = 32, device: str | None = None
     ) -> None:
         """Load the model by its name on the hub or the path of its folder; raises EncoderError where that fails."""
-        self._segment_tokens = segment_tokens
-        self._max_segments = max_segments
-        self._query_tokens = query_tokens
-        self._batch_size = batch_size
+        self._segment_tokens, self._batch_size = segment_tokens, batch_size
         self._torch, self._tokenizer, self._model = _load_t5(name, device)
 
     def queries(self, texts: Sequence[str]) -> list[list[str]]:
@@ -218,21 +209,17 @@ class Doc2Query:
         """
         owners: list[int] = []
         segments: list[list[int]] = []
+        size = self._segment_tokens - 1
         for number, text in enumerate(texts):
-            text_segments = self._segments(text)
-            owners += [number] * len(text_segments)
-            segments += text_segments
+            ids = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
+            starts = range(0, min(len(ids), size * _MAX_SEGMENTS), size)
+            owners += [number] * len(starts)
+            segments += [[*ids[start : start + size], self._tokenizer.eos_token_id] for start in starts]
         queries_of: list[list[str]] = [[] for _ in texts]
         for owner, query in zip(owners, self._generate(segments), strict=True):
             if query and query not in queries_of[owner]:
                 queries_of[owner].append(query)
         return queries_of
-
-    def _segments(self, text: str) -> list[list[int]]:
-        ids = self._tokenizer(text, add_special_tokens=False, verbose=False)["input_ids"]
-        size = self._segment_tokens - 1
-        starts = range(0, min(len(ids), size * self._max_segments), size)
-        return [[*ids[start : start + size], self._tokenizer.eos_token_id] for start in starts]
 
     def _generate(self, segments: Sequence[list[int]]) -> list[str]:
         """Return one query a segment; batches hold segments of like length, so that they hold little padding."""
@@ -245,7 +232,7 @@ class Doc2Query:
                 outputs = self._model.generate(
                     input_ids=batch["input_ids"].to(self._model.device),
                     attention_mask=batch["attention_mask"].to(self._model.device),
-                    max_new_tokens=self._query_tokens,
+                    max_new_tokens=_QUERY_TOKENS,
                     do_sample=False,
                     num_beams=1,
                 )
@@ -257,9 +244,9 @@ class Doc2Query:
 
 
 @lru_cache(maxsize=1)
-def doc2query(name: str) -> Doc2Query:
+def doc2query(name: str) -> _Doc2Query:
     """Return the model, which a worker loads once for all its shards."""
-    return Doc2Query(name)
+    return _Doc2Query(name)
 
 
 def _load_t5(name: str, device: str | None) -> tuple[Any, Any, Any]:
@@ -273,15 +260,14 @@ def _load_t5(name: str, device: str | None) -> tuple[Any, Any, Any]:
     try:
         tokenizer = transformers.AutoTokenizer.from_pretrained(name)
         model = transformers.AutoModelForSeq2SeqLM.from_pretrained(name)
-    except ImportError as error:
+    except (ImportError, OSError, ValueError) as error:
         reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise EncoderError(f"quest.queries={name} cannot be loaded: {reason}; pip install 'nextlong[quest]'") from None
-    except (OSError, ValueError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        raise EncoderError(
-            f"quest.queries={name} cannot be loaded: {reason}; give the path of a folder with a T5 and its tokenizer, or "
-            "a name on the Hugging Face Hub (and a network), such as doc2query/msmarco-t5-base-v1"
-        ) from None
+        cure = (
+            "give the path of a folder with a T5 and its tokenizer, or a name on the Hugging Face Hub (and a network), such as "
+            "doc2query/msmarco-t5-base-v1"
+        )
+        cure = "pip install 'nextlong[quest]'" if isinstance(error, ImportError) else cure
+        raise EncoderError(f"quest.queries={name} cannot be loaded: {reason}; {cure}") from None
     best = f"cuda:{next(iter(granted_gpus()), 0)}" if torch.cuda.is_available() else "cpu"
     try:
         return torch, tokenizer, model.to(device or best).eval()
@@ -292,13 +278,21 @@ def _load_t5(name: str, device: str | None) -> tuple[Any, Any, Any]:
         ) from None
 
 
-def key_phrases(text: str, *, stop_words: frozenset[str] | None = None) -> list[tuple[str, float]]:
+def _key_phrases(text: str, *, stop_words: frozenset[str] | None = None) -> list[tuple[str, float]]:
     """Return (phrase, score) of every distinct phrase, in lower case, descending; equal scores in alphabetical order.
 
     Without `stop_words` those of the text's language are taken.
     """
-    words = find_words(text.lower())
-    phrases = _phrases(words, stop_words_of(words) if stop_words is None else stop_words)
+    words = _find_words(text.lower())
+    stop_words = _stop_words_of(words) if stop_words is None else stop_words
+    phrases: list[tuple[str, ...]] = []
+    run: list[str] = []
+    for word in [*words, "\n"]:
+        if _is_word(word) and word not in stop_words:
+            run.append(word)
+        elif run:
+            phrases.append(tuple(run))
+            run = []
     frequency: Counter[str] = Counter()
     degree: Counter[str] = Counter()
     for phrase in phrases:
@@ -309,18 +303,6 @@ def key_phrases(text: str, *, stop_words: frozenset[str] | None = None) -> list[
     word_score = {word: degree[word] / frequency[word] for word in frequency}
     scores = {" ".join(phrase): sum(word_score.get(word, 0.0) for word in phrase) for phrase in phrases}
     return sorted(scores.items(), key=lambda item: (-item[1], item[0]))
-
-
-def _phrases(words: Sequence[str], stop_words: frozenset[str]) -> list[tuple[str, ...]]:
-    phrases: list[tuple[str, ...]] = []
-    run: list[str] = []
-    for word in [*words, "\n"]:
-        if is_word(word) and word not in stop_words:
-            run.append(word)
-        elif run:
-            phrases.append(tuple(run))
-            run = []
-    return phrases
 
 
 _UNSPACED: Final = (
@@ -364,7 +346,7 @@ def spaced(text: str) -> str:
     return _UNSPACED_RUN.sub(lambda run: f" {' '.join(WordBreaker(run[0], 'und'))} ", text)
 
 
-def find_words(text: str) -> list[str]:
+def _find_words(text: str) -> list[str]:
     """Return the words of a text whose words are apart, its punctuation marks and its newlines, in order."""
     return (_LATIN_TOKENS if _IS_LATIN(text) else _tokens()).findall(text)
 
@@ -379,8 +361,8 @@ def _tokens() -> re.Pattern[str]:
     return re.compile(rf"{word}(?:['’\-]{word})*|[^\w\s]|\n")
 
 
-def is_word(token: str) -> bool:
-    """Say whether a token of `find_words` is a word."""
+def _is_word(token: str) -> bool:
+    """Say whether a token of `_find_words` is a word."""
     return token[0].isalnum() or token[0] == "_"
 
 
@@ -389,19 +371,14 @@ def letters(phrase: str) -> int:
     return len(phrase) + 2 * len(_IDEOGRAPH.findall(phrase))
 
 
-def stop_words_of(words: Iterable[str]) -> frozenset[str]:
+def _stop_words_of(tokens: Iterable[str]) -> frozenset[str]:
     """Return the stop words of the language to which most of the words belong as stop words; of English where few do."""
-    return stop_words(
-        _language_of([word for word in words if is_word(word) and not word[0].isdigit()][:_LANGUAGE_WORDS])
-    )
-
-
-def _language_of(words: Sequence[str]) -> str:
+    words = [word for word in tokens if _is_word(word) and not word[0].isdigit()][:_LANGUAGE_WORDS]
     if sum(word in stop_words(_ENGLISH) for word in words) > _SURELY_ENGLISH * len(words):
-        return _ENGLISH
+        return stop_words(_ENGLISH)
     counts = Counter(language for word in words for language in _languages_of().get(word, ()))
     best = max(counts, key=lambda language: (counts[language], language), default=_ENGLISH)
-    return best if counts[best] > max(_FEW_STOP_WORDS, _MARGIN * counts[_ENGLISH]) else _ENGLISH
+    return stop_words(best if counts[best] > max(_FEW_STOP_WORDS, _MARGIN * counts[_ENGLISH]) else _ENGLISH)
 
 
 @functools.cache

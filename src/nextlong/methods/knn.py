@@ -17,7 +17,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from nextlong.methods.base import DocumentMethod, Documents, Draft, Drafted, Need, Request
+from nextlong.methods.base import CorpusArrays, DocumentMethod, Draft, Drafted, DraftRequest, Need
 from nextlong.recipe import Section
 
 Reuse = Literal["across-sequences", "never"]
@@ -29,7 +29,7 @@ class Knn(Section):
     reuse: Reuse = Field("across-sequences", description="may a document stand in several sequences (as published)")
 
 
-class KnnMethod(DocumentMethod[Knn]):
+class _KnnMethod(DocumentMethod[Knn]):
     """A document and its nearest."""
 
     name = "knn"
@@ -42,7 +42,7 @@ class KnnMethod(DocumentMethod[Knn]):
         """Say what the user allows."""
         return options.reuse == "across-sequences"
 
-    def draft(self, documents: Documents, options: Knn, request: Request) -> Drafted:
+    def draft(self, documents: CorpusArrays, options: Knn, request: DraftRequest) -> Drafted:
         """Return a sequence for each seed whose neighbours fill it."""
         near = documents.neighbours
         assert near is not None
@@ -93,4 +93,4 @@ def follow(
     return Drafted(drafts=drafts, starved=starved)
 
 
-METHOD = KnnMethod()
+METHOD = _KnnMethod()

@@ -71,12 +71,8 @@ def negatives_per_meta_chunk(
     return max(1, math.ceil((drafted_chars - document_chars) / (meta_chunks * max_chars)))
 
 
-def serving_order(
-    count: int,
-    *,
-    by: Literal["nearest", "random", "farthest"],
-    reorder_top: int,
-    rng: np.random.Generator,
+def _serving_order(
+    count: int, *, by: Literal["nearest", "random", "farthest"], reorder_top: int, rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """Return in which order the `count` candidates of a meta-chunk serve, as positions (the paper's ablation, §4.4).
 
@@ -165,7 +161,7 @@ def ordered_candidates(
         retrieved = retrieved.picked([scores <= max_similarity for scores in retrieved.scores])
     if negatives.origin == "corpus":
         return retrieved
-    orders = [serving_order(len(ids), by=negatives.order, reorder_top=reorder_top, rng=rng) for ids in retrieved.ids]
+    orders = [_serving_order(len(ids), by=negatives.order, reorder_top=reorder_top, rng=rng) for ids in retrieved.ids]
     return retrieved.picked(orders)
 
 
@@ -186,11 +182,7 @@ def read_candidates(
 
 
 def _from_corpus(
-    meta: NDArray[Any],
-    retrieved: Candidates,
-    chunks: Sequence[Path],
-    vectors: Sequence[Path],
-    rng: np.random.Generator,
+    meta: NDArray[Any], retrieved: Candidates, chunks: Sequence[Path], vectors: Sequence[Path], rng: np.random.Generator
 ) -> Candidates:
     """Return as many random chunks of other documents as were retrieved, with their true cosines."""
     counts = np.array([opened(path).shape[0] for path in vectors])

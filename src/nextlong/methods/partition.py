@@ -20,9 +20,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.artifacts.results import ClustersResult, DocumentsResult, DraftResult
-from nextlong.engine.estimate import Amounts, Estimate, per_shard
-from nextlong.engine.step import Artifacts, Step, Task, TaskResult
-from nextlong.recipe import Recipe
+from nextlong.engine.step import Amounts, Artifacts, Estimate, Step, Task, TaskResult, per_shard
 from nextlong.retrieval.index import NeighbourCount, count_neighbours
 from nextlong.retrieval.indexes.base import VectorShards
 from nextlong.retrieval.indexes.costs import PRODUCT_S
@@ -45,8 +43,8 @@ class Part(NamedTuple):
 
     def choose(self, rows: NDArray[Any], sequences: int | None) -> tuple[NDArray[np.int64], int | None]:
         """Return the positions of the part's documents among META_DOCUMENTS `rows`, and its share of `sequences` by characters."""
-        of_cluster = parts_of_clusters(np.load(self.centres), _counts(self.clusters), parts=self.parts)
-        part_of = of_cluster[np.concatenate([np.load(path) for path in self.clusters])]
+        cluster_of = np.concatenate([np.empty(0, np.uint16), *map(np.load, self.clusters)])  # (documents,)
+        part_of = _parts_of_clusters(np.load(self.centres), np.bincount(cluster_of), parts=self.parts)[cluster_of]
         chars = np.bincount(part_of, weights=rows["chars"], minlength=self.parts)
         ends = np.concatenate([[0.0], np.cumsum(chars) / max(1.0, chars.sum())])
         share = None
@@ -55,12 +53,7 @@ class Part(NamedTuple):
         return np.flatnonzero(part_of == self.number), share
 
 
-def _counts(clusters: Sequence[Path]) -> NDArray[np.int64]:
-    """Return how many documents each cluster has, without those after the last that has one."""
-    return np.bincount(np.concatenate([np.empty(0, np.uint16), *(np.load(path) for path in clusters)]))
-
-
-def parts_of_clusters(centres_CD: NDArray[np.float32], counts: NDArray[np.int64], *, parts: int) -> NDArray[np.int64]:
+def _parts_of_clusters(centres_CD: NDArray[np.float32], counts: NDArray[np.int64], *, parts: int) -> NDArray[np.int64]:
     """Return the part of each cluster, shape (clusters,): clusters near each other share one, and parts have like `counts`.
 
     The clusters stand in a row, each followed by the nearest that is left; the row is cut where a part's share is full.
@@ -78,7 +71,7 @@ def parts_of_clusters(centres_CD: NDArray[np.float32], counts: NDArray[np.int64]
     return part_of
 
 
-def train_clusters(out: Path, *, vectors: Sequence[Path], parts: int, seed: int) -> ClustersResult:
+def _train_clusters(out: Path, *, vectors: Sequence[Path], parts: int, seed: int) -> ClustersResult:
     """Write `{out}.centres.npy`, float32 (clusters, dimensions), trained on a sample of the documents' vectors."""
     shards = VectorShards(vectors)
     total = sum(shards.rows)
@@ -89,7 +82,7 @@ def train_clusters(out: Path, *, vectors: Sequence[Path], parts: int, seed: int)
     return ClustersResult(parts=parts, clusters=count)
 
 
-def assign_clusters(out: Path, *, vectors: Path, centres: Path) -> TaskResult:
+def _assign_clusters(out: Path, *, vectors: Path, centres: Path) -> TaskResult:
     """Write `{out}.clusters.npy`, uint16 (documents,): the cluster whose centre is nearest to each document of a shard."""
     stored, centres_CD = np.load(vectors, mmap_mode="r"), np.load(centres)
     numbers = np.empty(len(stored), np.uint16)
@@ -100,9 +93,9 @@ def assign_clusters(out: Path, *, vectors: Path, centres: Path) -> TaskResult:
     return TaskResult()
 
 
-def count_parts(recipe: Recipe, *, queries: float, neighbours: float) -> int:
+def count_parts(partition_size: int, *, queries: float, neighbours: float) -> int:
     """Return in how many parts the neighbours of so many documents are drafted from."""
-    return max(1, math.ceil(queries * neighbours / recipe.documents.partition_size))
+    return max(1, math.ceil(queries * neighbours / partition_size))
 
 
 def parts_of(done: Artifacts) -> list[Part]:
@@ -125,35 +118,35 @@ def describe_partition(done: Artifacts) -> str:
     )
 
 
-def partition_steps(recipe: Recipe, documents: Step, vectors: Step, neighbours: NeighbourCount) -> list[Step]:
+def partition_steps(
+    documents: Step, vectors: Step, neighbours: NeighbourCount, *, partition_size: int, seed: int
+) -> list[Step]:
     """Return the steps that put the documents into parts; without tasks where one part holds all."""
 
     def parts(done: Artifacts) -> int:
         drawn = done["documents"].result(DocumentsResult).drawn
-        return count_parts(recipe, queries=drawn, neighbours=count_neighbours(neighbours, done))
+        return count_parts(partition_size, queries=drawn, neighbours=count_neighbours(neighbours, done))
 
     def train(done: Artifacts) -> list[Task]:
         if parts(done) == 1:
             return []
         paths = done["document_vectors"].files(".document_vectors.npy")
-        return [partial(train_clusters, vectors=paths, parts=parts(done), seed=recipe.seed)]
+        return [partial(_train_clusters, vectors=paths, parts=parts(done), seed=seed)]
 
     def assign(done: Artifacts) -> list[Task]:
         if parts(done) == 1:
             return []
         centres = done["clusters"].file(".centres.npy")
         paths = done["document_vectors"].files(".document_vectors.npy")
-        return [partial(assign_clusters, vectors=path, centres=centres) for path in paths]
+        return [partial(_assign_clusters, vectors=path, centres=centres) for path in paths]
 
     def clusters(amounts: Amounts) -> float:
-        count = count_parts(recipe, queries=amounts.queries, neighbours=min(amounts.neighbours, amounts.vectors))
+        count = count_parts(
+            partition_size, queries=amounts.queries, neighbours=min(amounts.neighbours, amounts.vectors)
+        )
         return 0.0 if count == 1 else min(_CLUSTERS_OF_A_PART * count, amounts.vectors)
 
-    config: Json = {
-        "partition_size": recipe.documents.partition_size,
-        "neighbours": dict(neighbours),
-        "seed": recipe.seed,
-    }
+    config: Json = {"partition_size": partition_size, "neighbours": dict(neighbours), "seed": seed}
     training = Estimate(
         work=lambda amounts: _ITERATIONS * _SAMPLED_OF_A_CLUSTER * clusters(amounts) ** 2 * amounts.dimensions,
         seconds=PRODUCT_S,

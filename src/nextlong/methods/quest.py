@@ -30,7 +30,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field
 
-from nextlong.methods.base import Citation, DocumentMethod, Documents, Drafted, Need, Request, stretches, whole
+from nextlong.methods.base import Citation, CorpusArrays, DocumentMethod, Drafted, DraftRequest, Need, stretches, whole
 from nextlong.methods.keywords import Keywords
 from nextlong.recipe import Positive
 from nextlong.rng import keyed_hash, rng_for
@@ -72,7 +72,7 @@ class QuestMethod(DocumentMethod[Quest]):
         """Say that the documents of oversampled keywords may come back."""
         return True
 
-    def draft(self, documents: Documents, options: Quest, request: Request) -> Drafted:
+    def draft(self, documents: CorpusArrays, options: Quest, request: DraftRequest) -> Drafted:
         """Return sequences of documents that share a keyword."""
         assert documents.keywords is not None
         index = draw_keywords(documents.keywords, documents.content_hashes, seed=request.seed)
@@ -91,7 +91,7 @@ class QuestMethod(DocumentMethod[Quest]):
         return Drafted(drafts=[whole(piece) for piece in pieces], unshared_keywords=unshared)
 
 
-class Index(NamedTuple):
+class KeywordIndex(NamedTuple):
     """The inverted index, read from the documents' side: each document has one keyword or none."""
 
     keywords: NDArray[np.uint64]  # (d,) the hashes of the distinct ones that were sampled, ascending
@@ -105,7 +105,7 @@ def draw_keywords(
     seed: int,
     min_keyword_documents: int = 2,
     max_keyword_share: float = 0.05,
-) -> Index:
+) -> KeywordIndex:
     """Sample one keyword for each document, by key, from its candidates, list<uint64> (n,), distinct within a document.
 
     Candidates of fewer than `min_keyword_documents` documents connect nothing, and those of more than the share
@@ -137,11 +137,11 @@ def draw_keywords(
         has_one[first + some] = True
     keyword_of = np.full(len(candidates), -1, np.int64)
     keywords, keyword_of[has_one] = np.unique(drawn[has_one], return_inverse=True)
-    return Index(keywords, keyword_of)
+    return KeywordIndex(keywords, keyword_of)
 
 
 def draft_pieces(
-    index: Index,
+    index: KeywordIndex,
     content_hashes: NDArray[np.uint64],
     tokens: NDArray[np.int64],
     *,
@@ -171,7 +171,7 @@ def draft_pieces(
 
 
 def _row(
-    index: Index, content_hashes: NDArray[np.uint64], *, seed: int, split_ratio: float, oversample: int
+    index: KeywordIndex, content_hashes: NDArray[np.uint64], *, seed: int, split_ratio: float, oversample: int
 ) -> NDArray[np.int64]:
     """Return the documents of all sampled keywords, one keyword after the other."""
     # `by_keyword` (d,): the documents with a keyword, sorted by keyword, within one by keyed hash; the documents of keyword k

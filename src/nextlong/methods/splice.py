@@ -21,7 +21,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from nextlong.methods.base import Citation, DocumentMethod, Documents, Draft, Drafted, Need, Request
+from nextlong.methods.base import Citation, CorpusArrays, DocumentMethod, Draft, Drafted, DraftRequest, Need
 from nextlong.recipe import Positive, Section
 from nextlong.rng import rng_for, shuffled
 from nextlong.schemas import Layout
@@ -39,7 +39,7 @@ class Splice(Section):
     order: Order = Field("identity", description="of the documents of a tree: as found | reverse | random")
 
 
-class SpliceMethod(DocumentMethod[Splice]):
+class _SpliceMethod(DocumentMethod[Splice]):
     """Structured Packing for Long Context."""
 
     name = "splice"
@@ -60,7 +60,7 @@ class SpliceMethod(DocumentMethod[Splice]):
         """Return so many that every document is given enough neighbours that k of them are free."""
         return max(_SEARCHED, 4 * options.neighbours)
 
-    def draft(self, documents: Documents, options: Splice, request: Request) -> Drafted:
+    def draft(self, documents: CorpusArrays, options: Splice, request: DraftRequest) -> Drafted:
         """Return trees until nothing is left that fills a sequence."""
         assert documents.neighbours is not None
         assert documents.vectors is not None
@@ -133,4 +133,4 @@ def ordered(tree: Draft, *, order: Order, rng: np.random.Generator) -> Draft:
     return Draft(tree.documents[places], tree.scores[places])
 
 
-METHOD = SpliceMethod()
+METHOD = _SpliceMethod()

@@ -9,7 +9,7 @@ the documents' contents, so that another sharding or file order gives the same s
 
 from __future__ import annotations
 
-from nextlong.methods.base import DocumentMethod, Documents, Drafted, Request, stretches, whole
+from nextlong.methods.base import CorpusArrays, DocumentMethod, Drafted, DraftRequest, stretches, whole
 from nextlong.recipe import Section
 from nextlong.rng import shuffled
 
@@ -19,7 +19,7 @@ class Standard(DocumentMethod[Section]):
 
     name = "standard"
 
-    def draft(self, documents: Documents, options: Section, request: Request) -> Drafted:  # noqa: ARG002
+    def draft(self, documents: CorpusArrays, options: Section, request: DraftRequest) -> Drafted:  # noqa: ARG002
         """Return stretches of one shuffle."""
         order = shuffled(documents.content_hashes, seed=request.seed, stage=self.name)
         pieces = stretches(order, documents.tokens, enough=request.target_tokens, sequences=request.sequences)

@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from nextlong.methods.base import Citation, DocumentMethod, Documents, Draft, Drafted, Request, stretches, whole
+from nextlong.methods.base import Citation, CorpusArrays, DocumentMethod, Draft, Drafted, DraftRequest, stretches, whole
 from nextlong.recipe import Section
 from nextlong.rng import rng_for, shuffled
 from nextlong.schemas import Layout
@@ -39,7 +39,7 @@ class UntieTheKnots(Section):
     )
 
 
-class UntieTheKnotsMethod(DocumentMethod[UntieTheKnots]):
+class _UntieTheKnotsMethod(DocumentMethod[UntieTheKnots]):
     """Parts of documents, interleaved."""
 
     name = "untie_the_knots"
@@ -53,25 +53,27 @@ class UntieTheKnotsMethod(DocumentMethod[UntieTheKnots]):
     Options = UntieTheKnots
     layout = Layout.INTERLEAVED
 
-    def draft(self, documents: Documents, options: UntieTheKnots, request: Request) -> Drafted:
+    def draft(self, documents: CorpusArrays, options: UntieTheKnots, request: DraftRequest) -> Drafted:
         """Return windows of whole documents, the parts of each shuffled."""
         order = shuffled(documents.content_hashes, seed=request.seed, stage="untie_the_knots")
         windows = stretches(order, documents.tokens, enough=request.target_tokens, sequences=request.sequences)
         return Drafted(drafts=[_tangled(window, documents, options, request) for window in windows])
 
 
-def _tangled(window: NDArray[np.int64], documents: Documents, options: UntieTheKnots, request: Request) -> Draft:
+def _tangled(
+    window: NDArray[np.int64], documents: CorpusArrays, options: UntieTheKnots, request: DraftRequest
+) -> Draft:
     rng = rng_for(request.seed, "untie_the_knots.window", int(documents.content_hashes[window[0]]))
     chunks = np.diff(documents.chunk_offsets)[window]
     chunks[-1] = _reached(window, documents, request.target_tokens)
     if rng.random() >= options.share:
         return Draft(*whole(window)[:2], chunks)
-    sizes = [part_sizes(int(count), parts=options.parts, cuts=options.cuts, rng=rng) for count in chunks]
+    sizes = [_part_sizes(int(count), parts=options.parts, cuts=options.cuts, rng=rng) for count in chunks]
     labels, taken = interleave(sizes, rng=rng)
     return Draft(*whole(window[labels])[:2], taken)
 
 
-def _reached(window: NDArray[np.int64], documents: Documents, target_tokens: int) -> int:
+def _reached(window: NDArray[np.int64], documents: CorpusArrays, target_tokens: int) -> int:
     """Return how many chunks of the window's last document it takes to reach T."""
     first, stop = documents.chunk_offsets[window[-1] : window[-1] + 2].tolist()
     left = target_tokens - int(documents.tokens[window[:-1]].sum())
@@ -80,7 +82,7 @@ def _reached(window: NDArray[np.int64], documents: Documents, target_tokens: int
     return reached
 
 
-def part_sizes(
+def _part_sizes(
     chunks: int, *, parts: int, cuts: Literal["random", "even"], rng: np.random.Generator
 ) -> NDArray[np.int64]:
     """Return the sizes, in chunks, of the parts of a document, at most `parts` of them and none empty."""
@@ -111,4 +113,4 @@ def interleave(
     return labels, taken
 
 
-METHOD = UntieTheKnotsMethod()
+METHOD = _UntieTheKnotsMethod()

@@ -11,13 +11,12 @@ import csv
 import io
 import shlex
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from typing import Any, Final
 
 import pyarrow as pa
 
 from nextlong.errors import CorpusError
-from nextlong.reading.files import InputFile, read_head
+from nextlong.reading.files import InputFile
 from nextlong.reading.records import (
     InputFormat,
     Items,
@@ -28,7 +27,6 @@ from nextlong.reading.records import (
     refuse_column,
     source_id,
 )
-from nextlong.recipe import Source
 
 _MIN_FIELD_LIMIT_CHARS: Final = 64_000_000  # a longer field is taken for one whose quote is not closed
 _HEAD_BYTES: Final = 512
@@ -89,21 +87,6 @@ class _Delimited(InputFormat):
         if len(header) == 1:
             self._refuse_delimiter(header[0], file)
         yield from (dict(zip(header, row, strict=False)) for row in rows)
-
-    def text_bytes(self, file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
-        """Return (bytes of text, bytes on disk) of a file's head; its last, cut row is assumed to be like the others."""
-        head, raw_bytes = read_head(file, head_bytes)
-        whole = head[: head.rfind(b"\n") + 1] or head
-        text_bytes = read_bytes = 0
-        text_index = -1
-        with suppress(CorpusError):  # the head may end within a quoted field
-            for _, row in self._rows(pa.BufferReader(whole), file):
-                if text_index < 0:
-                    text_index = row.index(source.text) if source.text in row else len(row)
-                elif text_index < len(row):
-                    text_bytes += len(row[text_index].encode("utf-8", "surrogateescape"))
-                    read_bytes += sum(len(field) + 1 for field in row)
-        return (len(head) * text_bytes // read_bytes if text_bytes else len(head)), raw_bytes
 
     def _rows(
         self, stream: pa.NativeFile, file: InputFile, *, max_field_chars: int = 0

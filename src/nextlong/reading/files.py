@@ -115,7 +115,7 @@ def open_file(file: InputFile, *, start: int = 0) -> pa.NativeFile:
     Files are never memory-mapped: truncating a mapped file kills the process.
     """
     fs, path = fsspec.core.url_to_fs(file.path)
-    raw = pa.OSFile(path) if is_local(fs) else pa.PythonFile(RetriedFile(fs, path), mode="r")
+    raw = pa.OSFile(path) if is_local(fs) else pa.PythonFile(_RetriedFile(fs, path), mode="r")
     compression = compression_of(file.name)
     if not compression:
         return raw
@@ -187,10 +187,10 @@ def retried(call: Callable[[], _T], *, fs: AbstractFileSystem) -> _T:
 def open_binary(path: str) -> Any:
     """Open a local path or URL for reading; reads of a remote file are retried."""
     fs, within = fsspec.core.url_to_fs(path)
-    return open(within, "rb") if is_local(fs) else RetriedFile(fs, within)
+    return open(within, "rb") if is_local(fs) else _RetriedFile(fs, within)
 
 
-class RetriedFile(io.RawIOBase):
+class _RetriedFile(io.RawIOBase):
     """A file on an fsspec file system; a failed read opens it again at the same position."""
 
     def __init__(self, fs: AbstractFileSystem, path: str) -> None:

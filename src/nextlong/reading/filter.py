@@ -54,7 +54,7 @@ _FALSELY_CONSISTENT: Final = frozenset(
 _Path = tuple[str, ...]  # of a column, or of a field of a struct
 
 
-class RowFilter:
+class _RowFilter:
     """A parsed condition; `columns` are those that it names, dotted where it reaches into a struct."""
 
     def __init__(self, expression: str, *, key: str) -> None:
@@ -239,9 +239,9 @@ def evaluator() -> str:
 
 
 @lru_cache(maxsize=64)
-def filter_of(source: Source) -> RowFilter | None:
+def filter_of(source: Source) -> _RowFilter | None:
     """Return a source's condition, None if it has none. Raises RecipeError."""
-    return None if source.filter is None else RowFilter(source.filter, key=f"ingest.sources ({source.label}): filter")
+    return None if source.filter is None else _RowFilter(source.filter, key=f"ingest.sources ({source.label}): filter")
 
 
 def named_columns(source: Source) -> tuple[str, ...]:

@@ -139,21 +139,19 @@ def estimate_text_bytes(files: Sequence[InputFile], source: Source, *, head_byte
     groups: dict[tuple[str, str], list[InputFile]] = {}
     for file in files:
         groups.setdefault((format_of(file.name, source).name, compression_of(file.name)), []).append(file)
-    return sum(int(sum(f.bytes for f in group) * _text_share(group, source, head_bytes)) for group in groups.values())
-
-
-def _text_share(group: Sequence[InputFile], source: Source, head_bytes: int) -> float:
-    """Return text bytes per byte on disk, measured on a few files spread over the group; 1 if none can be read."""
-    step = max(1, len(group) // _HEAD_FILES)
-    text_bytes = raw_bytes = 0
-    for file in group[::step][:_HEAD_FILES]:
-        try:
-            text, raw = _measured(file, source, head_bytes)
-        except (OSError, StopIteration, ValueError, pa.ArrowException):
-            continue  # reading it later reports what is wrong
-        text_bytes += text
-        raw_bytes += raw
-    return text_bytes / raw_bytes if text_bytes and raw_bytes else 1.0
+    estimate = 0
+    for group in groups.values():
+        text_bytes = raw_bytes = 0  # of a few files spread over the group
+        for file in group[:: max(1, len(group) // _HEAD_FILES)][:_HEAD_FILES]:
+            try:
+                text, raw = _measured(file, source, head_bytes)
+            except (OSError, StopIteration, ValueError, pa.ArrowException):
+                continue  # reading it later reports what is wrong
+            text_bytes += text
+            raw_bytes += raw
+        share = text_bytes / raw_bytes if text_bytes and raw_bytes else 1.0
+        estimate += int(sum(file.bytes for file in group) * share)
+    return estimate
 
 
 @lru_cache(maxsize=1024)  # a run asks several times before it begins; errors are not cached

@@ -6,13 +6,13 @@ import io
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Any, Final
+from typing import Final
 
 import orjson
 import pyarrow as pa
 
 from nextlong.errors import CorpusError
-from nextlong.reading.files import FilePart, InputFile, read_head
+from nextlong.reading.files import FilePart, InputFile
 from nextlong.reading.records import (
     ABSENT,
     BOM,
@@ -27,7 +27,6 @@ from nextlong.reading.records import (
     refuse_column,
     source_id,
 )
-from nextlong.recipe import Source
 from nextlong.text import Json, counted
 
 _MAX_HEAD_LINE_BYTES: Final = 10_000_000
@@ -59,7 +58,8 @@ class _JsonLines(InputFormat):
                     _refuse_array(file, line)
                 yield Reject(file.name, number, *problem)
                 continue
-            text = _text(value, source)
+            found = lookup(value, source.text)
+            text = found if (turns := conversation_text(found)) is None else turns
             if text is ABSENT:
                 without_column += 1
                 keys = keys or [
@@ -101,20 +101,6 @@ class _JsonLines(InputFormat):
             problem = problem or f"line {number}: {RejectKind.NOT_AN_OBJECT}"
         if lines and not has_objects:
             raise ValueError(f"{problem}; {counted(lines, 'line')} read, none of them a JSON object")
-
-    def text_bytes(self, file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
-        """Return (bytes of text, bytes on disk) of a file's head; its last, cut line is assumed to be like the others."""
-        head, raw_bytes = read_head(file, head_bytes)
-        lines = head.split(b"\n")[: None if raw_bytes == file.bytes else -1]
-        text_bytes = 0
-        for line in lines:
-            try:
-                text = _text(orjson.loads(line), source)
-            except orjson.JSONDecodeError:
-                continue
-            text_bytes += len(text.encode()) if isinstance(text, str) else 0
-        line_bytes = sum(len(line) + 1 for line in lines)
-        return (round(len(head) * text_bytes / line_bytes) if text_bytes else len(head)), raw_bytes
 
     def read_at(
         self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int
@@ -201,13 +187,6 @@ def _refuse_array(file: InputFile, line: bytes) -> None:
         raise CorpusError(
             f"{file.path} is one JSON array, not JSON lines; convert it: jq -c '.[]' {file.name} > {file.name}l"
         )
-
-
-def _text(value: Any, source: Source) -> Any:
-    """Return the value of the text column, a conversation as text, or ABSENT."""
-    found = lookup(value, source.text)
-    text = conversation_text(found)
-    return found if text is None else text
 
 
 def _first_lines(stream: pa.NativeFile) -> Iterator[tuple[int, bytes]]:

@@ -10,6 +10,7 @@ is recognised by the hash of its bytes, taken when they were read. Remote files 
 from __future__ import annotations
 
 import glob
+import itertools
 import posixpath
 import re
 import stat
@@ -230,15 +231,10 @@ def recognise_inputs(
     tell: Callable[[str], None],
 ) -> list[list[InputFile]]:
     """Return the files as the run directory knows them. Raises RunError if one that it has read has changed or is gone."""
-    own_outputs = [
-        file.path
-        for source_files in files
-        for file in source_files
-        if Path(file.path).is_relative_to(run_dir.resolve())
-    ]
-    if own_outputs:
+    every_path = (file.path for source_files in files for file in source_files)
+    if own_outputs := [path for path in every_path if Path(path).is_relative_to(run_dir.resolve())]:
         raise RunError(f"ingest.sources reach into run_dir={run_dir} ({own_outputs[0]}); choose a folder elsewhere")
-    recognised, changes = recognise(sources, files, run_dir, tell=tell)
+    recognised, changes = _recognise(sources, files, run_dir, tell=tell)
     if changes and changed_inputs != "accept":
         more = f", and {counted(len(changes) - 1, 'other file')}" if len(changes) > 1 else ""
         raise RunError(
@@ -248,7 +244,7 @@ def recognise_inputs(
     return recognised
 
 
-def recognise(
+def _recognise(
     sources: Sequence[Source],
     files: Sequence[Sequence[InputFile]],
     run_dir: Path,
@@ -260,12 +256,15 @@ def recognise(
     Files with another version but of equal size are hashed.
     """
     known = _read_known(run_dir)
-    records = [known.get(source.path, {}) for source in sources]
+    # Of each source: its files, each with what the directory knows of it, if anything.
+    pairs = [
+        [(file, known.get(source.path, {}).get(file.name)) for file in source_files]
+        for source, source_files in zip(sources, files, strict=True)
+    ]
     touched = [
         file
-        for source_files, record in zip(files, records, strict=True)
-        for file in source_files
-        if (entry := record.get(file.name)) is not None
+        for file, entry in itertools.chain.from_iterable(pairs)
+        if entry is not None
         and file.version != entry["version"]
         and entry["xxh3"] is not None
         and _size(file.version) == _size(entry["version"])
@@ -277,15 +276,11 @@ def recognise(
         hashes = dict(zip(touched, pool.map(hash_of, touched), strict=True))
 
     def known_as(file: InputFile, entry: Mapping[str, Any] | None) -> InputFile:
-        if entry is None:
+        if entry is None or (file.version != entry["version"] and (hashes.get(file) or "") != entry["xxh3"]):
             return file
-        is_same = file.version == entry["version"] or (hashes.get(file) or "") == entry["xxh3"]
-        return replace(file, known_as=entry["identity"]) if is_same else file
+        return replace(file, known_as=entry["identity"])
 
-    recognised = [
-        [known_as(file, record.get(file.name)) for file in source_files]
-        for source_files, record in zip(files, records, strict=True)
-    ]
+    recognised = [[known_as(file, entry) for file, entry in own] for own in pairs]
     # Several sources may read files of one path, each of another format.
     now: dict[str, dict[str, InputFile]] = {}
     for source, source_files in zip(sources, recognised, strict=True):
@@ -294,11 +289,7 @@ def recognise(
 
 
 def remember(
-    ingested: Artifact,
-    *,
-    sources: Sequence[Source],
-    files: Sequence[Sequence[InputFile]],
-    run_dir: Path,
+    ingested: Artifact, *, sources: Sequence[Source], files: Sequence[Sequence[InputFile]], run_dir: Path
 ) -> None:
     """Record the files of a finished ingest in the run directory; entries of other sources stay."""
     # In the order of the files.

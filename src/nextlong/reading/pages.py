@@ -8,14 +8,13 @@ status 200 that hold HTML, and the texts of a WET file; pages without text are s
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
-from contextlib import suppress
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
 
 import pyarrow as pa
 
 from nextlong.errors import CorpusError
-from nextlong.reading.files import FilePart, InputFile, read_head
+from nextlong.reading.files import InputFile
 from nextlong.reading.records import (
     BOM,
     InputFormat,
@@ -27,7 +26,6 @@ from nextlong.reading.records import (
     refuse_column,
     source_id,
 )
-from nextlong.recipe import Source
 
 _HTML_TYPES: Final = ("text/html", "application/xhtml+xml")
 _MARKUP: Final = 20  # bytes of a page per character of its text, at most
@@ -50,15 +48,6 @@ class _Pages(InputFormat):
         """Yield nothing. Raises CorpusError if the packages are missing."""
         self._check_installed(file)
         return super().head(stream, file)
-
-    def text_bytes(self, file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
-        """Return (bytes of text, bytes on disk) of the head of an archive or of a page."""
-        head, raw_bytes = read_head(file, head_bytes)
-        text_bytes = 0
-        with suppress(CorpusError, OSError, EOFError):  # the head may end within a record
-            for item in self.read(pa.BufferReader(head), ReadRequest(FilePart(file), source, (), len(head))):
-                text_bytes += len(item.text.encode()) if isinstance(item, Record) else 0
-        return text_bytes or len(head), raw_bytes
 
     def _check_installed(self, file: InputFile) -> None:
         if not self.extractor:
@@ -191,12 +180,6 @@ class _PlainText(InputFormat):
             yield Record(raw.removeprefix(BOM).decode("utf-8"), file.name, 1)
         except UnicodeDecodeError:
             yield Reject(file.name, 1, RejectKind.INVALID_UTF8)
-
-    def text_bytes(self, file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
-        """Return (bytes of text, bytes on disk) of a file's head: all of it is text."""
-        del source
-        head, raw_bytes = read_head(file, head_bytes)
-        return len(head), raw_bytes
 
 
 FORMAT: Final = (_Warc(), _Html(), _PlainText())

@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from enum import StrEnum
 from typing import Any, Final, Literal, NamedTuple, NoReturn
@@ -13,7 +13,7 @@ from typing import Any, Final, Literal, NamedTuple, NoReturn
 import pyarrow as pa
 
 from nextlong.errors import CorpusError
-from nextlong.reading.files import FilePart, InputFile, check_unchanged
+from nextlong.reading.files import FilePart, InputFile, check_unchanged, read_head
 from nextlong.recipe import Source
 
 BOM: Final = b"\xef\xbb\xbf"  # may begin a UTF-8 file
@@ -111,9 +111,18 @@ class InputFormat(ABC):
         del stream, file
         return iter(())
 
-    @abstractmethod
     def text_bytes(self, file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
-        """Estimate from the head of a file: return (bytes of text, bytes on disk that hold them)."""
+        """Estimate from the head of a file: return (bytes of text, bytes on disk that hold them).
+
+        What follows its last newline, a line that is cut, is assumed to be like the lines before it.
+        """
+        head, raw_bytes = read_head(file, head_bytes)
+        whole = head if raw_bytes == file.bytes else head[: head.rfind(b"\n") + 1] or head
+        text_bytes = 0
+        with suppress(CorpusError, OSError, EOFError):  # the head may end within a record
+            for item in self.read(pa.BufferReader(whole), ReadRequest(FilePart(file), source, (), len(head))):
+                text_bytes += len(item.text.encode()) if isinstance(item, Record) else 0
+        return len(head) * text_bytes // len(whole) if text_bytes else len(head), raw_bytes
 
     def split(self, file: InputFile, part_bytes: int) -> list[FilePart]:
         """Return the parts of a file, of about `part_bytes` each, where `is_splittable`."""

@@ -1,6 +1,6 @@
 """Tables: the rows of Parquet and Arrow files → records.
 
-A large Parquet file is shared by its row groups. Both formats can be read from any row group or record batch on.
+A large Parquet file is shared by its row groups, and can be read from any of them on.
 """
 
 from __future__ import annotations
@@ -96,7 +96,8 @@ class _Parquet(InputFormat):
             return iter(()), 1.0
         group = min(int(position * groups), groups - 1)
         rows = parquet.metadata.row_group(group).num_rows
-        max_rows, batches, taken = _rows_to_take(rows, read_bytes, file.bytes / groups), [], 0
+        # The same share of each row group, so that none counts for more.
+        max_rows, batches, taken = max(1, round(rows * min(1.0, read_bytes * groups / max(1, file.bytes)))), [], 0
         for batch in parquet.iter_batches(
             batch_size=max(1, min(_SAMPLE_ROWS, max_rows)), row_groups=[group], columns=_names(paths), use_threads=False
         ):
@@ -111,7 +112,6 @@ class _Arrow(InputFormat):
     name = "arrow"
     suffixes = (".arrow",)
     compression = "inside"
-    is_seekable = True
 
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the record or reject of each row of an Arrow file or stream."""
@@ -135,24 +135,6 @@ class _Arrow(InputFormat):
             batch = next(_arrow_batches(reader))
             whole = file.bytes // reader.num_record_batches if _has_footer(reader) else batch.nbytes
             return _column(batch, path).nbytes, whole
-
-    def read_at(
-        self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int
-    ) -> tuple[Items, float]:
-        """Read rows of the record batch at a position; a stream is read up to there."""
-        reader, file = _open_arrow(stream), request.part.file
-        paths = _resolve_columns(reader.schema, request)
-        if _has_footer(reader):
-            reader = _open_arrow(stream, columns={path[0] for path in paths if path})
-            count = reader.num_record_batches
-            batch = reader.get_batch(min(int(position * count), count - 1)) if count else None
-        else:
-            batch = next((batch for batch in reader if stream.tell() >= position * file.bytes), None)
-            count = max(1, round(file.bytes / max(1, batch.nbytes))) if batch is not None else 0
-        if batch is None or not batch.num_rows:
-            return iter(()), 1.0
-        taken = batch.slice(0, _rows_to_take(batch.num_rows, read_bytes, file.bytes / count))
-        return _read_batches([taken], file, paths), taken.num_rows / batch.num_rows / count
 
 
 FORMAT: Final = (_Parquet(), _Arrow())
@@ -289,8 +271,3 @@ def _text_column_bytes(metadata: pq.FileMetaData, column: str) -> int:
     indexes = [index for index, path in enumerate(paths) if path == column or path.startswith(f"{column}.")]
     groups = [metadata.row_group(group) for group in range(metadata.num_row_groups)]
     return sum(group.column(index).total_uncompressed_size for group in groups for index in indexes)
-
-
-def _rows_to_take(rows: int, read_bytes: int, mean_bytes: float) -> int:
-    """Return how many rows of a row group or batch to take: the same share of each, so that none counts for more."""
-    return max(1, round(rows * min(1.0, read_bytes / max(1.0, mean_bytes))))

@@ -19,7 +19,7 @@ from rich.console import Console
 
 import nextlong
 from nextlong.engine.executor import usable_cpus
-from nextlong.engine.memory import memory_bytes
+from nextlong.engine.process import memory_bytes
 from nextlong.report import tables
 
 FEATURES: Final = {

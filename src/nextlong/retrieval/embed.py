@@ -24,17 +24,16 @@ from numpy.typing import NDArray
 from nextlong import recipe
 from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import chunk_name, count_chunks, iter_chunk_texts, read_chunks
-from nextlong.artifacts.results import DocumentVectorsResult, EmbedResult, ExecutionResult
-from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Artifacts, Join, Step, Task, Work, each_shard
+from nextlong.artifacts.results import EmbedResult, ExecutionResult
+from nextlong.engine.step import Artifacts, Estimate, Join, Step, Task, TaskResult, Work, each_shard, per_shard
 from nextlong.errors import EncoderError
 from nextlong.recipe import Recipe
 from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, Encoder, kind_of, load_encoder
 from nextlong.retrieval.shortlist import embedded_rows
 from nextlong.text import Json
 
-BLOCK_CHUNKS: Final = 4096  # encoded at once: an encoder sorts them by length, or keeps several requests under way
-LENGTH_TOLERANCE: Final = 1e-2
+_BLOCK_CHUNKS: Final = 4096  # encoded at once: an encoder sorts them by length, or keeps several requests under way
+_LENGTH_TOLERANCE: Final = 1e-2
 _LEAST_TASKS: Final = 16  # of a small corpus cut into slices
 _AVERAGED_CHUNKS: Final = 32_768  # vectors held as float32 at a time: 32 MB at 256 dimensions
 _LEAST_LENGTH: Final = 1e-3  # of a mean; below it chunks point in opposite directions and half precision is noise
@@ -55,7 +54,7 @@ def embed_shard(
     """
     model = _loaded(encoder, fitted, None)
     rows = embedded_rows(chunks, shortlist)
-    blocks = encode_rows(model, documents, chunks, rows, encoder=encoder, at_once=BLOCK_CHUNKS)
+    blocks = _encode_rows(model, documents, chunks, rows, encoder=encoder, at_once=_BLOCK_CHUNKS)
     return _write_vectors(out, blocks, rows=rows, chunks=count_chunks(chunks), dimensions=model.dimensions)
 
 
@@ -92,7 +91,7 @@ def _loaded(encoder: recipe.Encoder, fitted: Path | None, execution: ExecutionRe
     return model
 
 
-def encode_rows(
+def _encode_rows(
     model: Encoder,
     documents: Path,
     chunks: Path,
@@ -127,7 +126,7 @@ def _first_wrong(vectors: NDArray[np.float32], *, shape: tuple[int, int]) -> tup
     if vectors.shape != shape:
         return 0, f"and those after it vectors of shape {vectors.shape}, not {shape}"
     lengths = np.linalg.norm(vectors, axis=1)
-    wrong = np.flatnonzero(~(np.abs(lengths - 1) < LENGTH_TOLERANCE))  # so that NaN is wrong
+    wrong = np.flatnonzero(~(np.abs(lengths - 1) < _LENGTH_TOLERANCE))  # so that NaN is wrong
     if not len(wrong):
         return None
     place = int(wrong[0])
@@ -160,7 +159,7 @@ def embed_slice(
     """Embed [first, last) of the rows of a shard that are embedded; writes `{out}.slice.npy`, float16."""
     model = _loaded(encoder, None, execution)
     rows = embedded_rows(chunks, shortlist)[first:last]
-    parts = encode_rows(model, documents, chunks, rows, encoder=encoder, at_once=execution.call_chunks)
+    parts = _encode_rows(model, documents, chunks, rows, encoder=encoder, at_once=execution.call_chunks)
     np.save(f"{out}.slice.npy", np.concatenate(list(parts)))
     return EmbedResult(chunks=len(rows), dimensions=model.dimensions)
 
@@ -175,7 +174,7 @@ def join_slices(
     return _write_vectors(out, slices, rows=rows, chunks=count_chunks(chunks), dimensions=dimensions)
 
 
-def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean", "first"]) -> DocumentVectorsResult:
+def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean", "first"]) -> TaskResult:
     """Write `{out}.document_vectors.npy`, float16 (documents, dimensions): a unit vector for each document with chunks.
 
     `of="mean"`: the mean of the document's chunk vectors at unit length. `"first"`: its first chunk's vector, which is what a
@@ -194,7 +193,7 @@ def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean",
                 block = chunk_vectors[first[low] : first[high - 1] + counts[high - 1]]
                 block_vectors = average(block, first[low:high] - first[low])
             file.write(block_vectors.astype("<f2").tobytes())
-    return DocumentVectorsResult(documents=shape[0], chunks=len(chunk_vectors), dimensions=shape[1])
+    return TaskResult()
 
 
 def average(vectors: NDArray[np.float16], first: NDArray[np.int64]) -> NDArray[np.float32]:
@@ -307,4 +306,4 @@ def document_vectors_step(recipe: Recipe, chunk: Step, embed: Step) -> Step:
         bytes=2,
         tasks=per_shard,
     )
-    return Step("document_vectors", 2, config, (chunk, embed), tasks, DocumentVectorsResult, estimate=estimate)
+    return Step("document_vectors", 2, config, (chunk, embed), tasks, estimate=estimate)

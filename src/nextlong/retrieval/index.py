@@ -17,8 +17,8 @@ from pathlib import Path
 
 import numpy as np
 
-from nextlong.artifacts.results import DocumentsResult, IndexResult, ListsResult, MetaDocumentsResult, TuneResult
-from nextlong.engine.memory import memory_bytes
+from nextlong.artifacts.results import DocumentsResult, IndexResult, MetaDocumentsResult, TuneResult
+from nextlong.engine.process import memory_bytes
 from nextlong.engine.step import Artifacts, Step, Task
 from nextlong.errors import RecipeError
 from nextlong.recipe import Recipe, Search
@@ -106,7 +106,7 @@ def index_steps(recipe: Recipe, vectors: Step, queries: Step, neighbours: Neighb
         config["neighbours"] = dict(neighbours)
     inputs: tuple[Step, ...] = (vectors, queries) if is_auto else (vectors,)
     index = Step("index", 3, config, inputs, train, IndexResult, estimate=costs.TRAIN)
-    shards = Step("index_shards", 1, {}, (vectors, index), fill, ListsResult, estimate=costs.FILL)
+    shards = Step("index_shards", 1, {}, (vectors, index), fill, estimate=costs.FILL)
     config = {"recall": search.recall, "neighbours": dict(neighbours), "seed": recipe.seed}
     inputs = (vectors, queries, index, shards)
     return [index, shards, Step("tune", 3, config, inputs, measure, TuneResult, estimate=costs.TUNE)]

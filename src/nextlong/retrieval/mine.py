@@ -4,8 +4,8 @@ In:  META_DOCUMENTS or ids of documents, VECTORS (unit length, so inner product 
 Out: CANDIDATES, descending by cosine. The own document, which would be nearest, is excluded (paper §3.1.2).
 
 A small corpus is searched by one task for each range of queries, which reads all vectors. Exact search of a large one reads
-them once: `find_least_scores` bounds each query's k-th best cosine by a sample, `scan_block` searches one block of the corpus
-for all queries and keeps what reaches the bound, and `mine_block` merges what the blocks gave. The result is the same.
+them once: `_find_least_scores` bounds each query's k-th best cosine by a sample, `_scan_block` searches one block of the corpus
+for all queries and keeps what reaches the bound, and `_mine_block` merges what the blocks gave. The result is the same.
 """
 
 from __future__ import annotations
@@ -24,9 +24,8 @@ from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.lookup import opened
 from nextlong.artifacts.results import MineResult
-from nextlong.engine.estimate import Amounts, Estimate
 from nextlong.engine.executor import Resources
-from nextlong.engine.step import Artifacts, Step, Task, TaskResult, Work
+from nextlong.engine.step import Amounts, Artifacts, Estimate, Step, Task, TaskResult, Work
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import MOST_QUERIES, blocks
 from nextlong.recipe.keys import AUTO, EXACT
@@ -57,14 +56,14 @@ _SAMPLED_NEIGHBOURS = 8
 _LEAST_QUERIES = 2048
 
 
-class Scans(NamedTuple):
-    """What `find_least_scores` and `scan_block` wrote: files in the order of queries, and stems of the blocks."""
+class _Scans(NamedTuple):
+    """What `_find_least_scores` and `_scan_block` wrote: files in the order of queries, and stems of the blocks."""
 
     least: tuple[Path, ...]
     blocks: tuple[Path, ...]
 
 
-def corpus_blocks(vectors: Sequence[Path]) -> list[range]:
+def _corpus_blocks(vectors: Sequence[Path]) -> list[range]:
     """Return the shards of each block that one task searches for all queries; none where one block holds all."""
     blocks, first, held = [], 0, 0
     for shard, path in enumerate(vectors):
@@ -80,7 +79,7 @@ def _sample_size(k: float, total: float) -> int:
     return int(np.clip(_SAMPLED_NEIGHBOURS * total // k, _SAMPLE_AT_LEAST, _SAMPLE_AT_MOST))
 
 
-def find_least_scores(
+def _find_least_scores(
     out: Path, *, queries: Path, first: int, last: int, vectors: Sequence[Path], k: int
 ) -> TaskResult:
     """Write `{out}.least.npy`, float32 (queries,): for each query a cosine that some more than `k` vectors reach."""
@@ -94,7 +93,7 @@ def find_least_scores(
     return TaskResult()
 
 
-def scan_block(
+def _scan_block(
     out: Path, *, queries: Path, least: Sequence[Path], vectors: Sequence[Path], block: range, k: int
 ) -> MineResult:
     """Search one block of the corpus, which is read into memory once, for all queries.
@@ -120,7 +119,7 @@ def scan_block(
     return MineResult(queries=len(query_ids), candidates=sum(counts), fewest=min(counts, default=0))
 
 
-def mine_block(
+def _mine_block(
     out: Path,
     *,
     queries: Path,
@@ -128,7 +127,7 @@ def mine_block(
     last: int,
     index: IndexFiles,
     k: int,
-    scans: Scans | None = None,
+    scans: _Scans | None = None,
     shortlist: Sequence[Path] = (),
 ) -> MineResult:
     """Find the candidates of the queries of rows [first, last), by merging `scans` if given; writes `{out}.candidates.arrow`.
@@ -163,7 +162,7 @@ def mine_block(
     return MineResult(queries=len(ids), candidates=candidates, fewest=fewest, judged=judged, shortlisted=shortlisted)
 
 
-def _merge(scans: Scans, first: int, queries_QD: NDArray[np.float32], k: int) -> tuple[Neighbours, NDArray[np.int64]]:
+def _merge(scans: _Scans, first: int, queries_QD: NDArray[np.float32], k: int) -> tuple[Neighbours, NDArray[np.int64]]:
     """Return the k best of the queries from `first` on over all blocks, and the queries whose bound may have hidden some."""
     count, dimensions = queries_QD.shape
     least_Q = np.concatenate([np.load(path) for path in scans.least])[first : first + count]
@@ -302,13 +301,13 @@ def mine_steps(
         config |= {"index": unbuilt, "version": index_kind(unbuilt).version}
 
     def is_whole(done: Artifacts) -> bool:
-        return not is_exact(done) or not corpus_blocks(vectors_of(done))
+        return not is_exact(done) or not _corpus_blocks(vectors_of(done))
 
     def least_tasks(done: Artifacts) -> Work:
         path, paths, k = queries_of(done), vectors_of(done), count_neighbours(neighbours, done)
         ranges = [] if is_whole(done) else query_ranges(path, most=_LEAST_QUERIES)
         each = [
-            partial(find_least_scores, queries=path, first=first, last=last, vectors=paths, k=k)
+            partial(_find_least_scores, queries=path, first=first, last=last, vectors=paths, k=k)
             for first, last in ranges
         ]
         return Work(each, gpu="unused")
@@ -319,8 +318,8 @@ def mine_steps(
         path, paths, k = queries_of(done), vectors_of(done), count_neighbours(neighbours, done)
         least = done["least_scores"].files(".least.npy")
         return [
-            partial(scan_block, queries=path, least=least, vectors=paths, block=block, k=k)
-            for block in corpus_blocks(paths)
+            partial(_scan_block, queries=path, least=least, vectors=paths, block=block, k=k)
+            for block in _corpus_blocks(paths)
         ]
 
     def tasks(done: Artifacts) -> Work:
@@ -330,8 +329,8 @@ def mine_steps(
         if "scan" in done and not is_whole(done):
             ends = done["scan"].files(".ends.npy")
             stems = tuple(file.with_name(file.name.removesuffix(".ends.npy")) for file in ends)
-            scans = Scans(tuple(done["least_scores"].files(".least.npy")), stems)
-        mine = partial(mine_block, queries=path, index=files, k=k, scans=scans)
+            scans = _Scans(tuple(done["least_scores"].files(".least.npy")), stems)
+        mine = partial(_mine_block, queries=path, index=files, k=k, scans=scans)
         if shortlist:
             mine = partial(mine, shortlist=done["shortlist"].files(".shortlist.npy"))
         each = [partial(mine, first=first, last=last) for first, last in query_ranges(path)]

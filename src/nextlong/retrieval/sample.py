@@ -18,8 +18,7 @@ from nextlong import schemas
 from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import read_chunks
 from nextlong.artifacts.results import DocumentsResult, MetaDocumentsResult
-from nextlong.engine.estimate import Estimate
-from nextlong.engine.step import Artifact, Artifacts, Step, Task
+from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import BLOCKS, MOST_QUERIES, draws
@@ -48,7 +47,7 @@ def sample_meta_documents(
     drawn = np.empty(0, META_DOCUMENTS)
     eligible = documents = 0
     for shard, (chunk_path, hash_path, chars_path) in enumerate(zip(chunks, hashes, chars, strict=True)):
-        documents_of = document_rows(shard, chunk_path, hash_path, seed=seed)
+        documents_of = _document_rows(shard, chunk_path, hash_path, seed=seed)
         documents += len(documents_of)
         documents_of = documents_of[(documents_of["chunks"] >= min_meta_chunks) & _is_whole(chunk_path, chars_path)]
         eligible += len(documents_of)
@@ -72,7 +71,7 @@ def _is_whole(chunks: Path, chars: Path) -> NDArray[np.bool_]:
     return whole
 
 
-def document_rows(shard: int, chunks: Path, hashes: Path, *, seed: int) -> NDArray[Any]:
+def _document_rows(shard: int, chunks: Path, hashes: Path, *, seed: int) -> NDArray[Any]:
     """Return a META_DOCUMENTS row for every document of a shard that has chunks, in the shard's order."""
     table, hash_of = read_chunks(chunks), np.load(hashes, mmap_mode="r")
     doc_rows, first, count = np.unique(table["doc_row"], return_index=True, return_counts=True)
@@ -102,7 +101,7 @@ def list_documents(
     or all (None).
     """
     of_shards = [
-        document_rows(shard, *paths, seed=seed) for shard, paths in enumerate(zip(chunks, hashes, strict=True))
+        _document_rows(shard, *paths, seed=seed) for shard, paths in enumerate(zip(chunks, hashes, strict=True))
     ]
     docs = np.concatenate([np.empty(0, META_DOCUMENTS), *of_shards])
     rows = np.concatenate([np.empty(0, np.int64), *(np.arange(len(of_shard)) for of_shard in of_shards)])

@@ -1,14 +1,14 @@
 """Shortlist: choose by words which chunks are embedded, so that a transformer encodes a part of the corpus.
 
 In:  DOCUMENTS and CHUNKS, the sampled META_DOCUMENTS.
-Out: SHORTLIST, uint8 (chunks,) for each shard: the bits SHORTLISTED and CONTROL; chunks with either are embedded.
+Out: SHORTLIST, uint8 (chunks,) for each shard: the bits _SHORTLISTED and _CONTROL; chunks with either are embedded.
 
 Shortlisted are the chunks of the meta-documents, and for each meta-chunk about as many of the best chunks by BM25 as its share
 of `mine.shortlist_chunks` (the idea: LiteLong, arXiv 2509.15568). A ranking of the whole corpus for each meta-chunk would have to
 be merged from all shards. Instead, a sample of chunks tells which score the chunk at that rank has, and each shard marks its
 chunks that reach this score for some meta-chunk. Up to _SAMPLED chunks the sample is the whole corpus, and the ranks are exact.
 
-CONTROL is a random 1 % of all chunks, shortlisted or not. All of them are embedded, so the nearest of them to a meta-chunk is
+_CONTROL is a random 1 % of all chunks, shortlisted or not. All of them are embedded, so the nearest of them to a meta-chunk is
 known, and so is whether the shortlist has it. Among all chunks, the nearest of a random share s has the rank r with probability
 s·(1 − s)^(r − 1), 100 on average: how often it is shortlisted is an unbiased estimate of the share of chunks at such ranks that
 are. The control chunks among the nearest *embedded* chunks would not tell that: these reach deeper ranks.
@@ -32,8 +32,7 @@ from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import CorpusFiles, chunks_of
 from nextlong.artifacts.lookup import chunk_keys, count_chunks, iter_chunk_texts, sample_texts
 from nextlong.artifacts.results import MineResult, ShortlistResult, ShortlistWordsResult
-from nextlong.engine.estimate import Estimate, per_shard
-from nextlong.engine.step import Artifacts, Step, Task, TaskResult
+from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, per_shard
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import blocks, shortlist_chunks
 from nextlong.retrieval.near_duplicates.shingles import bounds_of, hash_words
@@ -44,8 +43,8 @@ from nextlong.text import Json, counted
 if TYPE_CHECKING:
     from scipy.sparse import csr_matrix
 
-SHORTLISTED: Final = 1
-CONTROL: Final = 2
+_SHORTLISTED: Final = 1
+_CONTROL: Final = 2
 CONTROL_SHARE: Final = 0.01
 _LEAST_JUDGED: Final = (
     0.95  # of the meta-chunks; with fewer, the deeper ranks are left out (`mine.candidates` is small)
@@ -58,7 +57,7 @@ _TEXTS_AT_ONCE: Final = 512
 _PRODUCTS_AT_ONCE: Final = 1 << 24  # of words of queries and chunks; their scores take some 200 MB
 
 
-class Vocabulary(NamedTuple):
+class _Vocabulary(NamedTuple):
     """The words of at least two sampled chunks: hashes (V,) ascending, idf (V,), and the mean number of words of a chunk."""
 
     hashes: NDArray[np.uint64]
@@ -71,7 +70,7 @@ def count_words(
 ) -> ShortlistWordsResult:
     """Count the words of a sample of all chunks.
 
-    Writes `{out}.words.npy` and `{out}.idf.npy`, a Vocabulary, and `{out}.sample.npz`, the BM25 weights of the sample as CSR
+    Writes `{out}.words.npy` and `{out}.idf.npy`, a _Vocabulary, and `{out}.sample.npz`, the BM25 weights of the sample as CSR
     (V, sampled chunks).
     """
     from scipy import sparse
@@ -84,7 +83,7 @@ def count_words(
     frequency = np.bincount(counts.indices, minlength=len(words))
     several = np.flatnonzero(frequency >= 2)
     idf = np.log1p((len(texts) - frequency[several] + 0.5) / (frequency[several] + 0.5)).astype(np.float32)
-    vocabulary = Vocabulary(words[several], idf, len(hashes) / max(1, len(texts)))
+    vocabulary = _Vocabulary(words[several], idf, len(hashes) / max(1, len(texts)))
     weights = _weights(counts[:, several], np.diff(bounds), vocabulary)
     np.save(f"{out}.words.npy", vocabulary.hashes)
     np.save(f"{out}.idf.npy", vocabulary.idf)
@@ -153,7 +152,7 @@ def mark_shard(
     vocabulary = _vocabulary(words, summary)
     marks = np.zeros(count_chunks(chunks), np.uint8)
     keys = chunk_keys(documents, chunks, seed=seed, stage="shortlist.control")
-    marks[keys < threshold_for(CONTROL_SHARE)] = CONTROL
+    marks[keys < threshold_for(CONTROL_SHARE)] = _CONTROL
     hashed = [_hashed(batch.texts) for batch in iter_chunk_texts(documents, chunks)]
     found = [_weights(_looked_up(*one, vocabulary), np.diff(one[1]), vocabulary) for one in hashed]
     del hashed
@@ -163,10 +162,10 @@ def mark_shard(
             least = np.load(f"{stem}.least.npy")
             for begin, scores in _scores(sparse.load_npz(f"{stem}.queries.npz"), weights):
                 reached = least[begin : begin + scores.shape[0]]
-                marks[scores.indices[scores.data >= np.repeat(reached, np.diff(scores.indptr))]] |= SHORTLISTED
+                marks[scores.indices[scores.data >= np.repeat(reached, np.diff(scores.indptr))]] |= _SHORTLISTED
     metas = np.load(meta_documents)
     own = chunk_ids_of(metas[schemas.shard_of(metas["first_chunk"]) == shard])
-    marks[schemas.row_of(own)] |= SHORTLISTED
+    marks[schemas.row_of(own)] |= _SHORTLISTED
     np.save(f"{out}.shortlist.npy", marks)
     return ShortlistResult(chunks=len(marks), embedded=int(np.count_nonzero(marks)))
 
@@ -183,9 +182,9 @@ def judge_shortlist(neighbours: Sequence[NDArray[np.int64]], shortlist: Sequence
         return 0, 0
     (marks,) = lookup.by_shard(ids, lambda shard, rows: [lookup.opened(shortlist[shard])[rows]])
     query_of = np.repeat(np.arange(len(neighbours)), [len(row) for row in neighbours])
-    controls = np.flatnonzero(marks & CONTROL)
+    controls = np.flatnonzero(marks & _CONTROL)
     _, first = np.unique(query_of[controls], return_index=True)
-    return len(first), int(np.count_nonzero(marks[controls[first]] & SHORTLISTED))
+    return len(first), int(np.count_nonzero(marks[controls[first]] & _SHORTLISTED))
 
 
 def describe_shortlist(done: Artifacts) -> str:
@@ -205,8 +204,8 @@ def describe_shortlist(done: Artifacts) -> str:
     )
 
 
-def _vocabulary(words: Path, summary: ShortlistWordsResult) -> Vocabulary:
-    return Vocabulary(np.load(f"{words}.words.npy"), np.load(f"{words}.idf.npy"), summary.mean_words)
+def _vocabulary(words: Path, summary: ShortlistWordsResult) -> _Vocabulary:
+    return _Vocabulary(np.load(f"{words}.words.npy"), np.load(f"{words}.idf.npy"), summary.mean_words)
 
 
 def _hashed(texts: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.int64]]:
@@ -220,7 +219,7 @@ def _hashed(texts: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.int64]
     return np.concatenate(hashes), np.concatenate(bounds)
 
 
-def _looked_up(hashes: NDArray[np.uint64], bounds: NDArray[np.int64], vocabulary: Vocabulary) -> csr_matrix:
+def _looked_up(hashes: NDArray[np.uint64], bounds: NDArray[np.int64], vocabulary: _Vocabulary) -> csr_matrix:
     """Return how often each word of the vocabulary stands in each text, CSR float32 (texts, V)."""
     places = np.searchsorted(vocabulary.hashes, hashes)
     known = np.zeros(len(hashes), np.bool_)
@@ -239,7 +238,7 @@ def _counts(columns: NDArray[np.int64], bounds: NDArray[np.int64], *, width: int
     return counts
 
 
-def _weights(counts: csr_matrix, lengths: NDArray[np.int64], vocabulary: Vocabulary) -> csr_matrix:
+def _weights(counts: csr_matrix, lengths: NDArray[np.int64], vocabulary: _Vocabulary) -> csr_matrix:
     """Return the BM25 weights of the words of n chunks, CSR float32 (V, n); `lengths` (n,) in words."""
     norm = (_K1 * (1 - _B + _B * lengths / max(1.0, vocabulary.mean_words))).astype(np.float32)
     weights = counts.copy()

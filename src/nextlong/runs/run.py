@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import finished, record
-from nextlong.artifacts.finished import CorpusFiles, RunFiles, read_tokenizer
+from nextlong.artifacts.finished import CorpusFiles, SequenceFiles, read_tokenizer
 from nextlong.artifacts.resolve import Resolved, resolve, span_texts
 from nextlong.engine.runner import open_done
 from nextlong.engine.step import Artifact
@@ -188,9 +188,9 @@ class Run:
         return read_tokenizer(self.steps["tokenizer"].file(".tokenizer.json"))
 
     @cached_property
-    def files(self) -> RunFiles:
+    def files(self) -> SequenceFiles:
         """The files of the sequences, and those that they refer to."""
-        return RunFiles.of(self.steps, self.sequences_per_part)
+        return SequenceFiles.of(self.steps, self.sequences_per_part)
 
     def _read(self, part: int, first: int, last: int) -> Iterator[Sequence]:
         for block in resolve(self.files, part, first=first, take=last):

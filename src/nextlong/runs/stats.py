@@ -22,18 +22,19 @@ from numpy.typing import NDArray
 from pydantic import TypeAdapter, ValidationError
 
 from nextlong import schemas
-from nextlong.artifacts import finished, left_out, lookup
-from nextlong.artifacts.left_out import LeftOut
+from nextlong.artifacts import finished, lookup
 from nextlong.artifacts.results import (
+    FILTER_REPORT_SUFFIX,
     ChunkResult,
     DecontaminateResult,
     DraftResult,
     KeywordsResult,
+    LeftOut,
     ReferencedChunksResult,
-    StatisticsResult,
+    read_filter_report,
 )
 from nextlong.engine import store
-from nextlong.engine.step import Artifact, Step
+from nextlong.engine.step import Artifact, Step, TaskResult
 from nextlong.errors import RunError
 from nextlong.export.steps import read_steps
 from nextlong.methods.base import method_of
@@ -227,16 +228,16 @@ def statistics_step(run: Run) -> Step:
     config = {"sequences": run.recipe.compose.sequences}
     tasks = [partial(measure_to, named=run.variant.named)]
     embed = [Step.of(run.steps["embed"])] if "embed" in run.steps else []
-    return Step(STATISTICS, 10, config, (*read_steps(run.steps), *embed), lambda _: tasks, StatisticsResult)
+    return Step(STATISTICS, 10, config, (*read_steps(run.steps), *embed), lambda _: tasks)
 
 
-def measure_to(out: Path, *, named: str) -> StatisticsResult:
+def measure_to(out: Path, *, named: str) -> TaskResult:
     """Measure the variant of a run that `named` opens, and write `{out}.statistics.json`."""
     run = Run(named)
     measured = compute(run)
     # Without the path of the run and the seconds of its steps: the same sequences give the same bytes anywhere.
     store.write_json(out.with_name(f"{out.name}{_SUFFIX}"), replace(measured, run="", steps=()).as_json())
-    return StatisticsResult(sequences=len(run), warnings=len(measured.warnings))
+    return TaskResult()
 
 
 def read(done: Artifact) -> Stats:
@@ -400,7 +401,7 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         if method.layout == schemas.Layout.INTERLEAVED
         else None,
         contaminated=dict(contaminated) if "decontaminate" in run.steps else None,
-        left_out=left_out.read(run.steps["filter_report"].file(left_out.SUFFIX))
+        left_out=read_filter_report(run.steps["filter_report"].file(FILTER_REPORT_SUFFIX))
         if "filter_report" in run.steps
         else (),
         meta_share=by_role["meta"] / max(1, tokens) if is_extended else None,

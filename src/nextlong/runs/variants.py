@@ -6,15 +6,16 @@ them; `alone_bytes` is what dropping the one variant would free.
 
 from __future__ import annotations
 
+import re
 import shutil
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Final, Literal
 
 from nextlong.artifacts import record
-from nextlong.artifacts.record import CURRENT, Variant, pages_of
+from nextlong.artifacts.record import Variant
 from nextlong.engine import store
 from nextlong.errors import RunError
 from nextlong.runs import data_folder
@@ -101,6 +102,10 @@ def bytes_of(folder: Path) -> int:
 
 
 _LEFTOVERS = (".work-*", ".*.tmp")
+CURRENT: Final = "report.html"  # of the variant that `RUN` opens
+SWEEP: Final = "sweep.html"  # of those that a sweep made
+VARIANTS_META: Final = "nextlong-variants"  # in the head of a page: which variants it shows
+HEAD_CHARS: Final = 60_000  # of a page: the style stands there, and what names its variants
 
 
 @dataclass(frozen=True)
@@ -156,12 +161,16 @@ def _fingerprint(folder: str) -> str:
 
 
 def find_pages(run_dir: Path, dropped: Sequence[Variant]) -> list[Waste]:
-    """Return the pages of reports that go with the variants that are dropped."""
-    gone = {variant.name for variant in dropped}
-    pages = dict.fromkeys(pages_of(run_dir, gone) if gone else [], "shows a variant that goes")
-    if record.current(run_dir) in gone:
-        pages[run_dir / CURRENT] = "shows a variant that goes"
-    return [Waste(page, page.stat().st_size, why) for page, why in pages.items() if page.exists()]
+    """Return the pages of reports that go with dropped variants: their heads name one, or do not say what they show."""
+    gone, pages = {variant.name for variant in dropped}, []
+    for page in [*sorted(run_dir.glob("report-*.html")), *run_dir.glob(SWEEP)] if gone else []:
+        with page.open(encoding="utf-8", errors="replace") as file:
+            named = re.search(rf'name="{VARIANTS_META}" content="([^"]*)"', file.read(HEAD_CHARS))
+        if named is None or not named[1] or {*named[1].split()} & gone:
+            pages.append(page)
+    if record.current(run_dir) in gone and (run_dir / CURRENT).exists():
+        pages.append(run_dir / CURRENT)
+    return [Waste(page, page.stat().st_size, "shows a variant that goes") for page in pages]
 
 
 def remove(run_dir: Path, dropped: Sequence[Variant], waste: Sequence[Waste]) -> None:

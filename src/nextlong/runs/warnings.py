@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 
 from nextlong.artifacts.finished import read_tokenizer
 from nextlong.artifacts.results import ChunkResult, IngestResult, LeftOutResult, TokenizerResult
-from nextlong.corpus.exclude import met_none
+from nextlong.corpus.select import met_none
 from nextlong.export.arrange import LEAST_FILL, SplitResult, fill, percent
 from nextlong.export.card import public_name
 from nextlong.methods.base import method_of

@@ -28,8 +28,7 @@ from nextlong.artifacts.finished import CorpusFiles, chunks_of, corpus, read_tok
 from nextlong.artifacts.lookup import TokenStore
 from nextlong.artifacts.resolve import Cuts, cuts_of
 from nextlong.artifacts.results import ChunkResult, ComposeResult, ReferencedChunksResult, TokenizerResult
-from nextlong.engine.estimate import Estimate, one
-from nextlong.engine.step import Artifacts, Step, Task
+from nextlong.engine.step import Artifacts, Estimate, Step, Task
 from nextlong.recipe import Compose
 from nextlong.recipe.amounts import MIN_GAP_CHUNKS, blocks
 from nextlong.recipe.keys import NEGATIVES
@@ -50,10 +49,10 @@ from nextlong.sequences.fit import (
     Dropped,
     Fit,
     Group,
-    Piece,
     Position,
     Rules,
-    Span,
+    SizedChunk,
+    TokenSpan,
     compose_spans,
     concatenate_spans,
 )
@@ -69,7 +68,7 @@ class Composed(NamedTuple):
     """One sequence in memory: its token ids and the spans that tile it."""
 
     input_ids: list[int]
-    spans: list[Span]
+    spans: list[TokenSpan]
 
 
 def compose(
@@ -114,8 +113,8 @@ def compose(
             chunk = numbers.setdefault(tuple(ids), len(tokens))
             if chunk == len(tokens):
                 tokens.append(ids)
-            pieces.append(Piece(chunk, len(ids)))
-        groups.append(Group(Piece(number, len(meta)), pieces))
+            pieces.append(SizedChunk(chunk, len(ids)))
+        groups.append(Group(SizedChunk(number, len(meta)), pieces))
     rules = Rules(
         target_tokens=target_tokens,
         fit=fit,
@@ -137,7 +136,7 @@ def compose(
 
 
 @dataclass(frozen=True, kw_only=True)
-class ComposeInputs:
+class _ComposeInputs:
     """What composing looks chunks up in; `near_duplicates`: (SHINGLES, WEIGHTS, threshold), None where they may stay."""
 
     tokens: TokenStore
@@ -147,12 +146,12 @@ class ComposeInputs:
     near_duplicates: tuple[ShingleStore, Path, float] | None = None
 
 
-def compose_drafts(
+def _compose_drafts(
     out: Path,
     *,
     drafts: Sequence[Path],
     take: Sequence[int],
-    inputs: ComposeInputs,
+    inputs: _ComposeInputs,
     rules: Rules,
     method: str,
     seed: int,
@@ -210,16 +209,16 @@ def compose_drafts(
 
 def _compose_draft(
     draft: pa.RecordBatch,
-    pieces: list[Piece],
-    inputs: ComposeInputs,
+    pieces: list[SizedChunk],
+    inputs: _ComposeInputs,
     rules: Rules,
     *,
     seed: int,
     blocked: Container[int],
-) -> list[Span] | Dropped:
+) -> list[TokenSpan] | Dropped:
     starts = np.flatnonzero(draft.column("role").values.to_numpy() == schemas.META).tolist()
     meta_chunks = [pieces[place].chunk for place in starts]
-    cutter = TextCutter(inputs, meta_chunks, separator_tokens=rules.separator_tokens)
+    cutter = _TextCutter(inputs, meta_chunks, separator_tokens=rules.separator_tokens)
     if draft.column("layout")[0].as_py() != Layout.EXTENDED:
         return concatenate_spans(pieces, draft.column("group").values.to_pylist(), rules, cutter=cutter)
     groups = [Group(pieces[a], pieces[a + 1 : b]) for a, b in zip(starts, [*starts[1:], len(pieces)], strict=True)]
@@ -233,7 +232,7 @@ def _compose_draft(
 
 def _drafts_and_pieces(
     reader: pa.RecordBatchFileReader, take: int, tokens: TokenStore, chunks: Sequence[Path]
-) -> Iterator[tuple[pa.RecordBatch, list[Piece]]]:
+) -> Iterator[tuple[pa.RecordBatch, list[SizedChunk]]]:
     """Yield the first `take` drafts and their chunks; lookups are made for blocks of drafts, to bound memory."""
     block: list[pa.RecordBatch] = []
     held = 0
@@ -245,7 +244,7 @@ def _drafts_and_pieces(
             block, held = [], 0
 
 
-def _pieces_of(drafts: Sequence[pa.RecordBatch], tokens: TokenStore, chunks: Sequence[Path]) -> list[list[Piece]]:
+def _pieces_of(drafts: Sequence[pa.RecordBatch], tokens: TokenStore, chunks: Sequence[Path]) -> list[list[SizedChunk]]:
     """Return the chunks of each draft with their token counts, and whether no separator follows them.
 
     None follows a chunk that ends in a newline, or whose document continues in the next piece of the draft: whole documents
@@ -260,23 +259,23 @@ def _pieces_of(drafts: Sequence[pa.RecordBatch], tokens: TokenStore, chunks: Seq
     continues = (roles[:-1] == schemas.DOCUMENT) & (ids[:-1] + 1 == ids[1:])
     continues &= (doc_row[:-1] == doc_row[1:]) & (end[:-1] == start[1:])
     closed = ~separator | np.append(continues, False)
-    pieces = list(map(Piece, ids.tolist(), tokens.counts(ids).tolist(), closed.tolist(), scores.tolist()))
+    pieces = list(map(SizedChunk, ids.tolist(), tokens.counts(ids).tolist(), closed.tolist(), scores.tolist()))
     ends = np.cumsum([len(draft.column("chunk_id").values) for draft in drafts]).tolist()
     return [pieces[first:last] for first, last in pairwise([0, *ends])]
 
 
-class TextCutter(Cutter):
+class _TextCutter(Cutter):
     """Cuts the chunks of one sequence, whose meta-document, if it has one, consists of `meta_chunks`."""
 
     trimmed_tokens = 4  # a character has at most four bytes, hence byte-level tokens
 
-    def __init__(self, inputs: ComposeInputs, meta_chunks: Sequence[int], *, separator_tokens: int) -> None:
+    def __init__(self, inputs: _ComposeInputs, meta_chunks: Sequence[int], *, separator_tokens: int) -> None:
         """Read nothing yet: most sequences need the text of one chunk and of their meta-document only."""
         super().__init__(separator_tokens)
         self._inputs, self._meta_chunks = inputs, meta_chunks
         self._looked_up = lru_cache(maxsize=1)(self._look_up)
 
-    def negative(self, piece: Piece, budget: int, placed: Sequence[int]) -> Cut | None:
+    def negative(self, piece: SizedChunk, budget: int, placed: Sequence[int]) -> Cut | None:
         """Return the longest cut that fills the budget, with separators behind it unless it ends in a newline."""
         if piece.tokens < budget - self.separator_tokens:
             return None
@@ -289,13 +288,13 @@ class TextCutter(Cutter):
             cut, kept = Cut(budget, closed=True), int(cuts.chars[budget]) if budget <= piece.tokens else 0
         return cut if kept and not self._repeats(text[:kept], placed) else None
 
-    def end(self, piece: Piece, tokens: int) -> int:
+    def end(self, piece: SizedChunk, tokens: int) -> int:
         """Return the most tokens, of `tokens` or up to four fewer, that end between two characters; else `tokens`."""
         _, cuts = self._looked_up(piece.chunk)
         fewest = max(1, tokens - self.trimmed_tokens) if self.separator_tokens else tokens
         return next((n for n in range(tokens, fewest - 1, -1) if cuts.between[n] and cuts.chars[n]), tokens)
 
-    def _possible_cuts(self, piece: Piece, budget: int) -> Iterator[Cut]:
+    def _possible_cuts(self, piece: SizedChunk, budget: int) -> Iterator[Cut]:
         if budget <= piece.tokens:
             yield Cut(budget, closed=True)
         if self.separator_tokens:
@@ -373,8 +372,8 @@ def compose_step(
         if "weights" in done and near_duplicates is not None and compose.fit == "exact":
             compared = (shingle_store(done), done["weights"].file(".weights.npy"), near_duplicates)
         task = partial(
-            compose_drafts,
-            inputs=ComposeInputs(
+            _compose_drafts,
+            inputs=_ComposeInputs(
                 tokens=token_store(done),
                 corpus=corpus(done),
                 token_chars=done["tokenizer"].file(".tokenchars.npy"),
@@ -407,6 +406,6 @@ def compose_step(
         disk="drafted_chunks",
         bytes=30,
         # With max_uses, what a sequence may take depends on the sequences before it.
-        tasks=one if max_uses is not None else lambda amounts: blocks(amounts.drafts, amounts.queries),
+        tasks=1 if max_uses is not None else lambda amounts: blocks(amounts.drafts, amounts.queries),
     )
     return Step("compose", 6, config, tuple(inputs), tasks, ComposeResult, estimate=estimate)

@@ -8,7 +8,7 @@ fastokens is some forty times as fast (`SPEED_UP`), but takes the longer to load
 it once enough text is known to come, or the reference has spent as much time on its texts. A wrong id is silent damage in a
 training set, hence:
 
-1.  It must load the tokenizer (it knows byte-level BPE and little else) and give the reference's ids on `trial_texts`.
+1.  It must load the tokenizer (it knows byte-level BPE and little else) and give the reference's ids on `_trial_texts`.
 2.  Texts with one of the three characters that the two class differently go to the reference; a test tries all others.
 3.  The first texts and then every 256th are encoded both ways, and the differences are counted: no ids are kept of a process
     that has seen one.
@@ -86,11 +86,6 @@ class TextEncoder:
         self.mismatches = 0
         self._checkable_texts = 0
 
-    @classmethod
-    def from_file(cls, path: Path, *, engine: Engine = "auto") -> TextEncoder:
-        """Read a tokenizer.json as `read_tokenizer` does."""
-        return cls(read_tokenizer(path), engine=engine)
-
     def expect(self, chars: int) -> None:
         """Load fastokens now if encoding `chars` characters is worth the time that this takes."""
         if chars >= self._chars_before_loading:
@@ -134,10 +129,10 @@ class TextEncoder:
 @lru_cache(maxsize=1)
 def kept_encoder(path: Path, engine: Engine) -> TextEncoder:
     """Return the encoder of a tokenizer.json, which a worker keeps from task to task: fastokens takes a second to load."""
-    return TextEncoder.from_file(path, engine=engine)
+    return TextEncoder(read_tokenizer(path), engine=engine)
 
 
-def trial_texts(tokenizer: Tokenizer) -> Iterator[str]:
+def _trial_texts(tokenizer: Tokenizer) -> Iterator[str]:
     """Yield some 70,000 characters on which a tokenizer that is not the reference is likely to differ from it."""
     for piece in ("", *_AWKWARD):
         yield piece
@@ -150,9 +145,8 @@ def trial_texts(tokenizer: Tokenizer) -> Iterator[str]:
         *range(0x20, 0xD800, 0x400),
         *range(0xE000, 0x20000, 0x400),
     ):  # every 16th character, in a word and alone
-        yield "".join(
-            f"a{chr(code)} {chr(code)}" for code in range(first, first + 0x400, 16) if not 0xD800 <= code < 0xE000
-        )
+        codes = (code for code in range(first, first + 0x400, 16) if not 0xD800 <= code < 0xE000)
+        yield "".join(f"a{chr(code)} {chr(code)}" for code in codes)
     added = sorted({token.content for token in tokenizer.get_added_tokens_decoder().values()})
     for content in added[:: max(1, len(added) // _TRIED_ADDED_TOKENS)]:
         yield f"x{content}y {content}  {content}\n{content}{content}\u0301{content[:-1]} {content.upper()}{content[1:]}"
@@ -165,7 +159,7 @@ def _load_fast(reference: Tokenizer) -> fastokens.Tokenizer | None:
     try:
         fast = fastokens.Tokenizer.from_json_str(written)
         if key not in _verdicts:
-            texts = list(trial_texts(reference))
+            texts = list(_trial_texts(reference))
             true = _joined(_reference_ids(reference, text) for text in texts)
             encoded = _encode_fast(fast, reference, texts)
             _verdicts[key] = np.array_equal(encoded[0], true[0]) and np.array_equal(encoded[1], true[1])

@@ -31,7 +31,7 @@ Position = Literal["head", "tail", "random"]
 _MOST_CUTS: Final = 16  # candidates whose beginning is checked before the other groups fill the rest
 
 
-class Piece(NamedTuple):
+class SizedChunk(NamedTuple):
     """A chunk as composing sees it; `closed`: its text ends in a newline or its document continues right behind it.
 
     `fill`: separator tokens behind it beside the one that any open chunk has, where it was cut between two characters.
@@ -51,11 +51,11 @@ class Piece(NamedTuple):
 class Group(NamedTuple):
     """A meta-chunk and the candidates for its negatives, best first."""
 
-    meta: Piece
-    candidates: Sequence[Piece]
+    meta: SizedChunk
+    candidates: Sequence[SizedChunk]
 
 
-class Span(NamedTuple):
+class TokenSpan(NamedTuple):
     """Tokens [start, end) of a sequence: the first end - start tokens of `chunk`, or a separator or special token."""
 
     chunk: int
@@ -106,14 +106,14 @@ class Cutter:
     def __init__(self, separator_tokens: int = 0) -> None:
         self.separator_tokens = separator_tokens
 
-    def negative(self, piece: Piece, budget: int, placed: Sequence[int]) -> Cut | None:  # noqa: ARG002
+    def negative(self, piece: SizedChunk, budget: int, placed: Sequence[int]) -> Cut | None:  # noqa: ARG002
         """Return how a negative fills a budget of tokens beside the chunks that are placed, None if it does not."""
         with_separator = budget - self.separator_tokens
         if 1 <= with_separator < piece.tokens or (with_separator == piece.tokens and not piece.closed):
             return Cut(with_separator, closed=False)
         return Cut(budget, closed=True) if budget <= piece.tokens else None
 
-    def end(self, piece: Piece, tokens: int) -> int:  # noqa: ARG002
+    def end(self, piece: SizedChunk, tokens: int) -> int:  # noqa: ARG002
         """Return how many of its first `tokens` tokens the last chunk of a sequence keeps; separators fill the rest."""
         return tokens
 
@@ -126,7 +126,7 @@ def compose_spans(
     blocked: Container[int] = (),
     near_duplicates: Mapping[int, Sequence[int]] = MappingProxyType({}),
     cutter: Cutter | None = None,
-) -> list[Span] | Dropped:
+) -> list[TokenSpan] | Dropped:
     """Return spans that tile exactly `rules.target_tokens` tokens, or why there are none (arXiv 2501.12766 §3.1.2).
 
     `rng` places the meta-chunks if `position="random"`. A chunk serves as a negative once unless `reuse="free"`, never if it
@@ -148,8 +148,8 @@ def compose_spans(
 
 
 def concatenate_spans(
-    pieces: Sequence[Piece], groups: Sequence[int], rules: Rules, *, cutter: Cutter | None = None
-) -> list[Span] | Dropped:
+    pieces: Sequence[SizedChunk], groups: Sequence[int], rules: Rules, *, cutter: Cutter | None = None
+) -> list[TokenSpan] | Dropped:
     """Return spans of documents one after the other, cut at T; `groups` says which document a chunk is of.
 
     A chunk whose document continues right behind it is `closed`, so that no separator parts what belongs together.
@@ -168,20 +168,20 @@ class _Walker:
 
     def __init__(
         self,
-        candidates: Sequence[Piece],
+        candidates: Sequence[SizedChunk],
         used: set[int] | None,
         blocked: Container[int],
         near_duplicates: Mapping[int, Sequence[int]],
         cutter: Cutter,
     ) -> None:
-        self.taken: list[Piece] = []
+        self.taken: list[SizedChunk] = []
         self.tokens = self.cost = 0
         self._candidates, self._used, self._blocked, self._near_duplicates = candidates, used, blocked, near_duplicates
         self._cutter = cutter
         self._places: list[int] = []  # of `taken` among the candidates
         self._next = 0
 
-    def free(self) -> Piece | None:
+    def free(self) -> SizedChunk | None:
         """Return the next candidate that may serve, None if there is none."""
         used = self._used or ()
         while self._next < len(self._candidates):
@@ -229,14 +229,14 @@ class _Walker:
         self.tokens = sum(piece.tokens for piece in self.taken)
         self.cost = sum(piece.cost(self._cutter.separator_tokens) for piece in self.taken)
 
-    def mark_used(self, pieces: Sequence[Piece]) -> None:
+    def mark_used(self, pieces: Sequence[SizedChunk]) -> None:
         """Mark negatives, and their near-duplicates, as used."""
         if self._used is not None:
             for piece in pieces:
                 self._used.add(piece.chunk)
                 self._used.update(self._near_duplicates.get(piece.chunk, ()))
 
-    def _take(self, piece: Piece) -> None:
+    def _take(self, piece: SizedChunk) -> None:
         self.mark_used([piece])
         self.taken.append(piece)
         self._places.append(self._next)
@@ -312,8 +312,8 @@ def _fill_up(last: _Walker, others: Sequence[_Walker], left: int, used: set[int]
 
 
 def _arranged(
-    groups: Sequence[Group], negatives: Sequence[list[Piece]], rules: Rules, rng: np.random.Generator | None
-) -> list[tuple[Piece, int, int]]:
+    groups: Sequence[Group], negatives: Sequence[list[SizedChunk]], rules: Rules, rng: np.random.Generator | None
+) -> list[tuple[SizedChunk, int, int]]:
     """Return (piece, role, group) in reading order; any two meta-chunks have `min_gap_tokens` tokens between them."""
     least = rules.min_gap_tokens if rules.fit == "exact" else 0
     ordered = []
@@ -334,10 +334,10 @@ def _arranged(
 
 
 def _tile(
-    ordered: Sequence[tuple[Piece, int, int]], rules: Rules, cutter: Cutter, *, if_short: DropReason
-) -> list[Span] | Dropped:
+    ordered: Sequence[tuple[SizedChunk, int, int]], rules: Rules, cutter: Cutter, *, if_short: DropReason
+) -> list[TokenSpan] | Dropped:
     """Lay BOS, pieces with separators, and EOS one after the other; the piece that crosses the end is cut."""
-    spans = [Span(schemas.NO_CHUNK, schemas.BOS, -1, 0, rules.bos_tokens, 0.0)] if rules.bos_tokens else []
+    spans = [TokenSpan(schemas.NO_CHUNK, schemas.BOS, -1, 0, rules.bos_tokens, 0.0)] if rules.bos_tokens else []
     reached, end = rules.bos_tokens, rules.target_tokens - rules.eos_tokens
     for piece, role, group in ordered:
         tokens, separators = piece.tokens, piece.cost(cutter.separator_tokens) - piece.tokens
@@ -345,17 +345,17 @@ def _tile(
             tokens = cutter.end(piece, end - reached)
             separators = end - reached - tokens
         if tokens:
-            spans.append(Span(piece.chunk, role, group, reached, reached + tokens, piece.score))
+            spans.append(TokenSpan(piece.chunk, role, group, reached, reached + tokens, piece.score))
         reached += tokens
         stop = min(reached + separators, end)
         while reached < stop:
             length = min(cutter.separator_tokens, stop - reached)
-            spans.append(Span(schemas.NO_CHUNK, schemas.SEPARATOR, group, reached, reached + length, 0.0))
+            spans.append(TokenSpan(schemas.NO_CHUNK, schemas.SEPARATOR, group, reached, reached + length, 0.0))
             reached += length
         if reached == end:
             break
     if reached < end:
         return Dropped(if_short, reached)
     if rules.eos_tokens:
-        spans.append(Span(schemas.NO_CHUNK, schemas.EOS, -1, end, rules.target_tokens, 0.0))
+        spans.append(TokenSpan(schemas.NO_CHUNK, schemas.EOS, -1, end, rules.target_tokens, 0.0))
     return spans

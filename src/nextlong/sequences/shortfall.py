@@ -65,7 +65,7 @@ def check_enough(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> None:
         return
     tokens = count_tokens(recipe, looks, of="all")
     if tokens * (_EXACT_MARGIN if recipe.tokenizer.train is None else _TRAINED_MARGIN) < asked:
-        raise CorpusError(too_short(recipe, tokens))
+        raise CorpusError(too_short(recipe.compose, tokens))
 
 
 def mostly_too_long(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> str:
@@ -82,16 +82,16 @@ def mostly_too_long(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> str
         if isinstance(text, str)
     ]
     longer = sum(len(text) > recipe.sequence_tokens * TYPICAL_CHARS_PER_TOKEN for text in texts)
-    return too_long(recipe, longer, len(texts), of="documents that come first in the sources")
+    return too_long(recipe.compose, longer, len(texts), of="documents that come first in the sources")
 
 
-def too_long(recipe: Recipe, longer: float, documents: float, *, of: str) -> str:
+def too_long(compose: Compose, longer: float, documents: float, *, of: str) -> str:
     """Return the message that this many documents do not fit a sequence, "" if most do or the method accepts them."""
-    if not is_extended(recipe.compose) or longer <= MOST_DROPPED * documents:
+    if not is_extended(compose) or longer <= MOST_DROPPED * documents:
         return ""
     return (
         f"about {longer:,.0f} of the {documents:,.0f} {of} ({longer / documents:.0%}) are too long for "
-        f"compose.target_tokens={recipe.compose.target_tokens:,} with negatives between their chunks, so they are dropped, and the "
+        f"compose.target_tokens={compose.target_tokens:,} with negatives between their chunks, so they are dropped, and the "
         f"rest is a biased sample; {LONGER}"
     )
 
@@ -111,10 +111,10 @@ def uses_a_chunk_once(compose: Compose) -> bool:
     return not (is_extended(compose) and NEGATIVES[compose.negatives].repeat_meta_chunk)
 
 
-def too_short(recipe: Recipe, tokens: float) -> str:
+def too_short(compose: Compose, tokens: float) -> str:
     """Return the message that the corpus has too few tokens for one sequence."""
     return (
-        f"no sequence can be made: compose.target_tokens={recipe.compose.target_tokens:,}, but all documents together are "
+        f"no sequence can be made: compose.target_tokens={compose.target_tokens:,}, but all documents together are "
         f"about {tokens:,.0f} tokens; add documents or lower it"
     )
 

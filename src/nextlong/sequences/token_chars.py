@@ -1,7 +1,7 @@
 """Byte level: which characters the tokens of a byte-level BPE stand for.
 
 In:  a `tokenizers.Tokenizer`.
-Out: TOKEN_CHARS, from which NumPy computes how many characters remain of a chunk that is cut (`artifacts/resolve.py`): a
+Out: _TOKEN_CHARS, from which NumPy computes how many characters remain of a chunk that is cut (`artifacts/resolve.py`): a
 process that exports need not load the tokenizer, which takes half a second for a vocabulary of 128,000.
 """
 
@@ -19,14 +19,14 @@ from tokenizers.pre_tokenizers import ByteLevel
 
 # How many characters begin in a token's bytes; whether its first byte continues a character that began before; whether its
 # bytes are those of the text wherever its id encodes a part of it.
-TOKEN_CHARS: Final = np.dtype([("begun", "i4"), ("goes_on", "?"), ("readable", "?")])
+_TOKEN_CHARS: Final = np.dtype([("begun", "i4"), ("goes_on", "?"), ("readable", "?")])
 
 _CONTINUATION_BYTES: Final = bytes(range(0x80, 0xC0))  # of UTF-8: every other byte begins a character
 _PROBE_ASCII: Final = "It's\r\n\ta test,  of (1234) blanks \n "
 _PROBE: Final = f"{_PROBE_ASCII} é 日本 👍🏽 \u200b עברית\n"
 
 
-def byte_characters() -> dict[int, str]:
+def _byte_characters() -> dict[int, str]:
     """Return byte → the character that stands for it in a byte-level vocabulary, read off the reference's ByteLevel."""
     convert = ByteLevel(add_prefix_space=False, use_regex=False).pre_tokenize_str
     # Together these code points hold every byte that UTF-8 can hold.
@@ -37,11 +37,11 @@ def byte_characters() -> dict[int, str]:
 
 
 def token_chars(tokenizer: Tokenizer) -> NDArray[Any]:
-    """Return TOKEN_CHARS, shape (highest id + 1,).
+    """Return _TOKEN_CHARS, shape (highest id + 1,).
 
     No token is readable where the tokenizer is no byte-level BPE or has another normalizer than NFC.
     """
-    table = np.zeros(max(tokenizer.get_vocab().values(), default=-1) + 1, TOKEN_CHARS)
+    table = np.zeros(max(tokenizer.get_vocab().values(), default=-1) + 1, _TOKEN_CHARS)
     normalizer = tokenizer.normalizer
     if not isinstance(tokenizer.model, models.BPE) or not isinstance(normalizer, normalizers.NFC | None):
         return table
@@ -73,7 +73,7 @@ def _is_readable_under_nfc(content: bytes) -> bool:
 
 def _contents(tokenizer: Tokenizer) -> dict[int, bytes]:
     """Return id → bytes, without the unknown token and ids that stand for one thing or another."""
-    bytes_of = {ord(char): byte for byte, char in byte_characters().items()}
+    bytes_of = {ord(char): byte for byte, char in _byte_characters().items()}
     alphabet = set(map(chr, bytes_of))
     unknown = tokenizer.model.unk_token
     contents = {}

@@ -23,9 +23,8 @@ from nextlong import schemas
 from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts, read_chunks, write_header
 from nextlong.artifacts.results import ChunkResult, ReferencedChunksResult, TokensResult
-from nextlong.engine.estimate import Estimate
 from nextlong.engine.runner import open_done
-from nextlong.engine.step import Artifact, Artifacts, Step, Task
+from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task
 from nextlong.errors import RunError
 from nextlong.recipe.amounts import TOKENIZER_BYTES
 from nextlong.sequences.encode import Engine, TextEncoder, kept_encoder
@@ -43,7 +42,7 @@ def referenced_chunks_step(chunk: Step, draft: Step, *, limit: int | None) -> St
 
     def tasks(done: Artifacts) -> list[Task]:
         drafts, chunks = done["draft"].files(".drafts.arrow"), chunks_of(done).files(".chunks.arrow")
-        return [partial(list_referenced_chunks, drafts=drafts, chunks=chunks, limit=limit)]
+        return [partial(_list_referenced_chunks, drafts=drafts, chunks=chunks, limit=limit)]
 
     estimate = Estimate(
         # 0.03 ms a draft of 400 chunks, 0.1 ms a shard: a sample, whose milliseconds are mostly start-up, cannot tell.
@@ -59,7 +58,7 @@ def referenced_chunks_step(chunk: Step, draft: Step, *, limit: int | None) -> St
     )
 
 
-def list_referenced_chunks(
+def _list_referenced_chunks(
     out: Path, *, drafts: Sequence[Path], chunks: Sequence[Path], limit: int | None
 ) -> ReferencedChunksResult:
     """Choose the first `limit` drafts and list the chunks they name; writes `{out}.{shard}.rows.npy`, sorted, per shard.
@@ -112,7 +111,7 @@ def tokens_step(ingest: Step, chunk: Step, tokenizer: Step, named: Step, *, engi
             groups[-1].append(Wanted(shard, *paths, known=[files[shard] for files in earlier]))
             room -= rows
         path = done["tokenizer"].file(".tokenizer.json")
-        return [partial(tokenize_shards, wanted=group, tokenizer=path, engine=engine) for group in groups]
+        return [partial(_tokenize_shards, wanted=group, tokenizer=path, engine=engine) for group in groups]
 
     def check(done: Artifact) -> None:
         encoded = enumerate(done.results(TokensResult))
@@ -168,7 +167,7 @@ class Wanted(NamedTuple):
     known: Sequence[Known] = ()
 
 
-def tokenize_shards(out: Path, *, wanted: Sequence[Wanted], tokenizer: Path, engine: Engine) -> TokensResult:
+def _tokenize_shards(out: Path, *, wanted: Sequence[Wanted], tokenizer: Path, engine: Engine) -> TokensResult:
     """Encode what is wanted of shards into `{out}.{shard}.ids.npy` and `{out}.{shard}.offsets.npy`.
 
     What is known is copied from there; the bytes are the same without. The files are wrong if there is a mismatch.

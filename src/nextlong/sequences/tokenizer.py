@@ -28,8 +28,7 @@ from nextlong.artifacts.finished import chunks_of, read_tokenizer, without_optio
 from nextlong.artifacts.lookup import iter_chunk_texts, read_chunks, read_content_hashes
 from nextlong.artifacts.results import TokenizerResult
 from nextlong.engine import store
-from nextlong.engine.estimate import TRIED, Estimate, one
-from nextlong.engine.step import Artifact, Artifacts, Step, Task
+from nextlong.engine.step import TRIED, Artifact, Artifacts, Estimate, Step, Task
 from nextlong.errors import CorpusError, TokenizerError
 from nextlong.recipe.amounts import TOKENIZER_BYTES
 from nextlong.rng import keyed_hash, threshold_for
@@ -37,11 +36,11 @@ from nextlong.sequences.encode import TextEncoder
 from nextlong.sequences.token_chars import lost_share, token_chars
 
 END_OF_TEXT: Final = "<|endoftext|>"
-LLAMA3_PATTERN: Final = (
+_LLAMA3_PATTERN: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
-MEASURED_CHUNKS: Final = 2048
+_MEASURED_CHUNKS: Final = 2048
 _DECODED_CHUNKS: Final = 256
 TRAINING_CHARS: Final = 20_000_000
 # A chunk ends behind a newline or a blank: no tokenizer joins the two parts of such a pair into one word.
@@ -66,7 +65,7 @@ def tokenizer_step(
         check_eod(megatron_eod, path)
 
     def tasks(done: Artifacts) -> list[Task]:
-        task = partial(prepare_tokenizer, tokenizer=settings, separator=separator, seed=seed)
+        task = partial(_prepare_tokenizer, tokenizer=settings, separator=separator, seed=seed)
         chunks = chunks_of(done).files(".chunks.arrow")
         return [partial(task, documents=done["ingest"].files(".documents.arrow"), chunks=chunks)]
 
@@ -75,10 +74,10 @@ def tokenizer_step(
 
     estimate = Estimate(
         work=lambda amounts: min(
-            amounts.kept_chars, TRAINING_CHARS if source is None else MEASURED_CHUNKS * amounts.chunk_chars
+            amounts.kept_chars, TRAINING_CHARS if source is None else _MEASURED_CHUNKS * amounts.chunk_chars
         ),
         seconds=5e-8,
-        disk=one,
+        disk=1,
         bytes=5e6 if source is None or not path.is_file() else path.stat().st_size,
         memory=lambda _: TOKENIZER_BYTES,
         rate=TRIED if source is None else "tokenizer",
@@ -154,7 +153,7 @@ def train_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     tokenizer = Tokenizer(models.BPE())
     tokenizer.pre_tokenizer = pre_tokenizers.Sequence(
         [
-            pre_tokenizers.Split(Regex(LLAMA3_PATTERN), "isolated"),
+            pre_tokenizers.Split(Regex(_LLAMA3_PATTERN), "isolated"),
             pre_tokenizers.ByteLevel(add_prefix_space=False, use_regex=False),
         ]
     )
@@ -169,7 +168,7 @@ def train_bpe(texts: Iterable[str], *, vocab_size: int) -> Tokenizer:
     return tokenizer
 
 
-def prepare_tokenizer(
+def _prepare_tokenizer(
     out: Path,
     *,
     tokenizer: recipe.Tokenizer,
@@ -226,9 +225,14 @@ def prepare_tokenizer(
 
 def _require_pieces_alone(tokenizer: Tokenizer, *, source: str) -> None:
     """Refuse a tokenizer that puts a blank before each text: every chunk would get one that its document lacks."""
+
+    def decoded(*texts: str) -> str:
+        """Return the decoded tokens of texts that were encoded one by one, as one text."""
+        tokens = [token for text in texts for token in tokenizer.encode(text, add_special_tokens=False).tokens]
+        return "".join(tokens) if tokenizer.decoder is None else str(tokenizer.decoder.decode(tokens))
+
     for left, right in _NEIGHBOURS:
-        apart = _text_of(tokenizer, left, right)
-        whole = _text_of(tokenizer, left + right)
+        apart, whole = decoded(left, right), decoded(left + right)
         if apart != whole and apart.translate(_BLANKS) == whole.translate(_BLANKS):
             parts = json.loads(tokenizer.to_str())
             blanks = json.dumps([parts["normalizer"], parts["pre_tokenizer"]])
@@ -239,21 +243,15 @@ def _require_pieces_alone(tokenizer: Tokenizer, *, source: str) -> None:
             )
 
 
-def _text_of(tokenizer: Tokenizer, *texts: str) -> str:
-    """Return the decoded tokens of texts that were encoded one by one, as one text."""
-    tokens = [token for text in texts for token in tokenizer.encode(text, add_special_tokens=False).tokens]
-    return "".join(tokens) if tokenizer.decoder is None else str(tokenizer.decoder.decode(tokens))
-
-
 def _drawn_texts(corpus: Sequence[tuple[Path, Path]], *, seed: int) -> Iterator[list[str]]:
-    """Yield the texts of the `MEASURED_CHUNKS` chunks with the smallest keys, shard by shard."""
+    """Yield the texts of the `_MEASURED_CHUNKS` chunks with the smallest keys, shard by shard."""
     drawn = np.empty((3, 0), np.uint64)  # rows: key, shard, row of the chunk; columns ascending by key
     for shard, (documents, chunks) in enumerate(corpus):
         keys = _chunk_keys(documents, chunks, seed=seed, stage="tokenizer-measure")
-        rows = np.argsort(keys, kind="stable")[:MEASURED_CHUNKS]
+        rows = np.argsort(keys, kind="stable")[:_MEASURED_CHUNKS]
         here = np.stack([keys[rows], np.full(len(rows), shard, np.uint64), rows.astype(np.uint64)])
         drawn = np.concatenate([drawn, here], axis=1)
-        drawn = drawn[:, np.argsort(drawn[0], kind="stable")[:MEASURED_CHUNKS]]
+        drawn = drawn[:, np.argsort(drawn[0], kind="stable")[:_MEASURED_CHUNKS]]
     for shard, (documents, chunks) in enumerate(corpus):
         rows = np.sort(drawn[2, drawn[1] == shard]).astype(np.int64)
         yield from (batch.texts for batch in iter_chunk_texts(documents, chunks, rows))
@@ -302,19 +300,10 @@ _DOCUMENT_ENDS: Final = (
     "<|end_of_text|>", "<|endoftext|>", "<|end▁of▁sentence|>", "<｜end▁of▁sentence｜>", "<|eos|>", "</s>", "<eos>", "<EOS>",
     "<|eod|>", "<EOD_TOKEN>", "<|END_OF_TEXT|>",
 )  # fmt: skip
-_TURN_ENDS: Final = frozenset(
-    [
-        "<|eot_id|>",
-        "<|eom_id|>",
-        "<|eot|>",
-        "<|im_end|>",
-        "<end_of_turn>",
-        "<|end|>",
-        "<|return|>",
-        "<|turn_end|>",
-        "<|END_OF_TURN_TOKEN|>",
-    ]
-)
+_TURN_ENDS: Final = (
+    "<|eot_id|>", "<|eom_id|>", "<|eot|>", "<|im_end|>", "<end_of_turn>", "<|end|>", "<|return|>", "<|turn_end|>",
+    "<|END_OF_TURN_TOKEN|>",
+)  # fmt: skip
 
 
 @dataclass(frozen=True)
@@ -335,15 +324,16 @@ def find_ends(tokenizer: Tokenizer, beside: Path | None = None) -> Ends:
     tokenizer puts before every text: models without one were never shown any.
     """
     added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
-    named = [
-        *_named(beside, "eos", tokenizer),
-        *((token, "its post-processor") for token in _placed(tokenizer)[1]),
-    ]
+    # The special tokens that the tokenizer itself puts before and behind a text.
+    encoded = tokenizer.encode("a", add_special_tokens=True)
+    text = [place for place, is_special in enumerate(encoded.special_tokens_mask) if not is_special] or [len(encoded)]
+    before = [(token, "its post-processor") for token in encoded.tokens[: text[0]]]
+    behind = [(token, "its post-processor") for token in encoded.tokens[text[-1] + 1 :]]
+    named = [*_named(beside, "eos", tokenizer), *behind]
     known = [(token, "its name") for token in _DOCUMENT_ENDS if token in added]
     found = [(token, said_by) for token, said_by in named if tokenizer.token_to_id(token) is not None]
     chosen = next(((token, said_by) for token, said_by in found if token not in _TURN_ENDS), None)
     eos = chosen or next(iter([*known, *found]), (None, ""))
-    before = [(token, "its post-processor") for token in _placed(tokenizer)[0]]
     if not before and _config(beside, "tokenizer_config.json").get("add_bos_token") is True:
         before = list(_named(beside, "bos", tokenizer))
     bos = next(iter(before), (None, ""))
@@ -386,12 +376,3 @@ def _config(beside: Path | None, name: str) -> dict[str, Any]:
     except (OSError, ValueError):
         return {}
     return parsed if isinstance(parsed, dict) else {}
-
-
-def _placed(tokenizer: Tokenizer) -> tuple[list[str], list[str]]:
-    """Return the special tokens that the tokenizer puts before and behind a text."""
-    tokens = tokenizer.encode("a", add_special_tokens=True)
-    marks = tokens.special_tokens_mask
-    text = [place for place, is_special in enumerate(marks) if not is_special]
-    first, last = (text[0], text[-1]) if text else (len(marks), len(marks))
-    return tokens.tokens[:first], tokens.tokens[last + 1 :]

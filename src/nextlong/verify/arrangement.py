@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 from nextlong.export.formats.base import UNREADABLE
 from nextlong.schemas import DOCUMENT, META, NO_CHUNK, ROW_MASK, SHARD_BITS
 from nextlong.verify.outcome import CheckOutcome, chunk_name, in_words
-from nextlong.verify.run_files import Ids, ResolvedSequence, RunFiles, StepFiles
+from nextlong.verify.run_files import Ids, ResolvedSequence, StepFiles, StoredRun
 
 _FIELDS = ("run", "part", "place", "length", "key")
 _BLOCK_TOKENS = 1 << 22
@@ -51,12 +51,12 @@ def read_split(step: StepFiles, split: str) -> _SplitRows:
     return _SplitRows(index, offsets)
 
 
-def splits_of(step: StepFiles) -> tuple[str, ...]:
+def _splits_of(step: StepFiles) -> tuple[str, ...]:
     """Return the splits that a rows artefact should have."""
     return ("train", "validation") if step.manifest["config"]["validation"] else ("train",)
 
 
-def blocks_of_rows(run: RunFiles, split: _SplitRows) -> Iterator[list[list[ResolvedSequence]]]:
+def blocks_of_rows(run: StoredRun, split: _SplitRows) -> Iterator[list[list[ResolvedSequence]]]:
     """Yield the sequences of each row, chunks looked up, in blocks of whole rows of about four million tokens."""
     ends = np.cumsum(split.row_tokens)
     first = 0
@@ -71,7 +71,7 @@ def blocks_of_rows(run: RunFiles, split: _SplitRows) -> Iterator[list[list[Resol
         first = last
 
 
-def check_rows(run: RunFiles, rows: Sequence[StepFiles]) -> list[CheckOutcome]:
+def check_rows(run: StoredRun, rows: Sequence[StepFiles]) -> list[CheckOutcome]:
     """Check every arrangement that an export was written from: nothing where there is none, apart only if there is a split."""
     once = CheckOutcome("rows hold each sequence once", "sequences")
     apart = CheckOutcome("train and validation apart", "sequences")
@@ -83,12 +83,12 @@ def check_rows(run: RunFiles, rows: Sequence[StepFiles]) -> list[CheckOutcome]:
         try:
             if step.damage:
                 raise ValueError(f"its manifest {step.damage}")
-            splits = {name: read_split(step, name) for name in splits_of(step)}
+            splits = {name: read_split(step, name) for name in _splits_of(step)}
             _check_once(step, splits, truth, once)
             if "validation" in splits:
                 _check_apart(run, step, splits, truth, apart)
         except UNREADABLE as error:
-            once.breach(f"{step.folder.name} could not be checked, it is not as it should be: {in_words(error)}")
+            once.breach(f"{step.folder.name} could not be checked, a file is missing or damaged: {in_words(error)}")
     return [once, apart] if apart.checked else [once]
 
 
@@ -101,7 +101,7 @@ class _Truth:
     keys: NDArray[np.uint64]
 
     @classmethod
-    def of(cls, run: RunFiles) -> _Truth:
+    def of(cls, run: StoredRun) -> _Truth:
         firsts = np.cumsum([0, *run.takes])
         lengths, keys = np.zeros(firsts[-1], np.int64), np.zeros(firsts[-1], np.uint64)
         leaders = np.full(firsts[-1], NO_CHUNK, np.int64)
@@ -195,7 +195,7 @@ def _disorder(split: _SplitRows, numbers: Ids) -> str:
     starts[split.offsets[:-1]] = True
     back = np.flatnonzero((np.diff(numbers) <= 0) & ~starts[1:])
     if len(back):
-        return f"sequence {numbers[back[0] + 1]} stands behind {numbers[back[0]]} in one row"
+        return f"sequence {numbers[back[0] + 1]} follows sequence {numbers[back[0]]} in a row"
     heads = numbers[split.offsets[:-1]]
     back = np.flatnonzero(np.diff(heads) <= 0)
     return (
@@ -206,7 +206,7 @@ def _disorder(split: _SplitRows, numbers: Ids) -> str:
 
 
 def _check_apart(
-    run: RunFiles, step: StepFiles, splits: dict[str, _SplitRows], truth: _Truth, outcome: CheckOutcome
+    run: StoredRun, step: StepFiles, splits: dict[str, _SplitRows], truth: _Truth, outcome: CheckOutcome
 ) -> None:
     """Check by content hash, and where shared chunks are left out by every chunk, that nothing of validation is in train."""
     numbers = {name: truth.numbers(split.index[truth.is_known(split.index)]) for name, split in splits.items()}
@@ -217,7 +217,7 @@ def _check_apart(
     for number in np.flatnonzero(shared).tolist():
         hash_ = f"{truth.keys[number]:016x}"
         outcome.breach(
-            f"{step.folder.name}: sequence {number} of train is made of document {hash_}, as one of validation"
+            f"{step.folder.name}: sequence {number} of train is made of document {hash_}, as is one of validation"
         )
     if step.manifest["config"].get("shared_chunks") != "leave-out":
         return
@@ -229,7 +229,7 @@ def _check_apart(
         chunk = _first_used(run, withheld, sequence.chunk)
         if train[sequence.number] and chunk != NO_CHUNK:
             outcome.breach(
-                f"{step.folder.name}: sequence {sequence.number} of train has {chunk_name(chunk)}, as one of validation"
+                f"{step.folder.name}: sequence {sequence.number} of train has {chunk_name(chunk)}, as is one of validation"
             )
         elif not train[sequence.number] and chunk == NO_CHUNK:
             outcome.breach(
@@ -237,7 +237,7 @@ def _check_apart(
             )
 
 
-def _first_used(run: RunFiles, used: list[NDArray[np.bool_]], chunks: Ids) -> int:
+def _first_used(run: StoredRun, used: list[NDArray[np.bool_]], chunks: Ids) -> int:
     for shard, rows in run.by_shard(chunks):
         named = rows[rows < len(used[shard])]
         hits = named[used[shard][named]]

@@ -18,14 +18,14 @@ from typing import Any, Final
 import pyarrow as pa
 from threadpoolctl import threadpool_limits
 
-from nextlong.engine import interrupts
+from nextlong.engine.process import held_back
 from nextlong.errors import RunError
 from nextlong.verify.corpus import check_corpus, check_tokens
 from nextlong.verify.exports import check_exports
 from nextlong.verify.files import check_files, check_mixes, other_variants
 from nextlong.verify.near_duplicates import check_near_duplicates, check_weights, find_copies
 from nextlong.verify.outcome import CheckOutcome, in_words
-from nextlong.verify.run_files import RunFiles
+from nextlong.verify.run_files import StoredRun
 from nextlong.verify.search import check_search
 from nextlong.verify.sequences import check_cuts, check_sequences
 from nextlong.verify.vectors import check_vectors
@@ -36,7 +36,7 @@ _WORTH_PROCESSES_BYTES = 64_000_000  # of a run's files: checked one after the o
 
 _COPIES: Final = "near-duplicates"
 # In the order of the route.
-CHECKS: Final[dict[str, Callable[[RunFiles], list[CheckOutcome]]]] = {
+CHECKS: Final[dict[str, Callable[[StoredRun], list[CheckOutcome]]]] = {
     "documents and chunks": check_corpus,
     "tokens": check_tokens,
     "sequences": check_sequences,
@@ -64,9 +64,9 @@ def verify(
     `sample` random meta-chunks are searched for again, as many random vectors encoded again; if it is EVERYTHING, every chunk is
     tokenized by the reference tokenizer, too, of which a large run's are otherwise sampled. Checks run side by side in up to
     `workers` processes if the run is large enough to be worth starting them. `starting` is told what comes next. Raises
-    RunError if there is no finished run. RunFiles that cannot be read are breaches, not errors.
+    RunError if there is no finished run. Files that cannot be read are breaches, not errors.
     """
-    run = RunFiles(run_dir, sample=sample, seed=seed)
+    run = StoredRun(run_dir, sample=sample, seed=seed)
     whole = run.path == run_dir.expanduser()  # the run directory, not one variant of it
     stored = (path for step in run.steps.values() for path in step.folder.glob("*") if path.is_file())
     if workers > 1 and sum(path.stat().st_size for path in stored) > _WORTH_PROCESSES_BYTES:
@@ -76,36 +76,36 @@ def verify(
         yield from check_files(run)
         for name, check in CHECKS.items():
             starting(name)
-            yield from guarded(run, name, check)
+            yield from _guarded(run, name, check)
 
-    def check_other(variant: RunFiles) -> list[CheckOutcome]:
+    def check_other(variant: StoredRun) -> list[CheckOutcome]:
         """Check the files that are not this run's too, and the exports; its sequences are for `verify RUN@NAME`."""
         return [*check_files(variant, known={step.folder for step in run.steps.values()}), *check_exports(variant)]
 
     for name, variant in other_variants(run) if whole else ():
         starting(f"exports of {name}")
-        for outcome in guarded(variant, "exports", check_other):
+        for outcome in _guarded(variant, "exports", check_other):
             yield replace(outcome, check=f"{name}: {outcome.check}")
 
 
-def guarded(run: RunFiles, name: str, check: Callable[[RunFiles], list[CheckOutcome]]) -> list[CheckOutcome]:
+def _guarded(run: StoredRun, name: str, check: Callable[[StoredRun], list[CheckOutcome]]) -> list[CheckOutcome]:
     """Return the outcomes of a check with the names of chunks; a breach if files that it needs cannot be read."""
     try:
         return run.name_marks(check(run))
     except _UNREADABLE as error:
         broken = CheckOutcome(name, "files")
-        broken.breach(f"could not be checked, the files are not as they should be: {in_words(error)}")
+        broken.breach(f"could not be checked, a file is missing or damaged: {in_words(error)}")
         return [broken]
 
 
 def _side_by_side(
-    run: RunFiles, run_dir: Path, *, workers: int, starting: Callable[[str], None]
+    run: StoredRun, run_dir: Path, *, workers: int, starting: Callable[[str], None]
 ) -> Iterator[CheckOutcome]:
     """Yield the outcomes of all checks in their order."""
     # Near-duplicates are compared within a sequence, so each process can take a part of the sequences.
     bounds = [sum(run.takes) * part // workers for part in range(workers + 1)]
     parts = {_COPIES: [range(*pair) for pair in pairwise(bounds)]}
-    with processes(workers) as submit:
+    with _processes(workers) as submit:
         futures: dict[str, list[Future[list[CheckOutcome]]]] = {
             name: [
                 submit(_check, run_dir, run.sample, run.seed, name, numbers) for numbers in parts.get(name, [range(0)])
@@ -118,20 +118,20 @@ def _side_by_side(
         for name in CHECKS:
             starting(name)
             found = (outcome for future in futures[name] for outcome in future.result())
-            yield from found if name != _COPIES else guarded(run, name, partial(check_near_duplicates, found=found))
+            yield from found if name != _COPIES else _guarded(run, name, partial(check_near_duplicates, found=found))
 
 
-_opened = lru_cache(maxsize=1)(RunFiles)  # in a process that checks: checks share what they look up
+_opened = lru_cache(maxsize=1)(StoredRun)  # in a process that checks: checks share what they look up
 
 
 def _check(run_dir: Path, sample: int, seed: int, name: str, numbers: range) -> list[CheckOutcome]:
     """Return the outcomes of a check, in a process of its own; of near-duplicates those of the sequences of some numbers."""
     run = _opened(run_dir, sample=sample, seed=seed)
-    return [find_copies(run, numbers)] if name == _COPIES else guarded(run, name, CHECKS[name])
+    return [find_copies(run, numbers)] if name == _COPIES else _guarded(run, name, CHECKS[name])
 
 
 @contextmanager
-def processes(count: int) -> Iterator[Callable[..., Future[Any]]]:
+def _processes(count: int) -> Iterator[Callable[..., Future[Any]]]:
     """Yield a function that starts a call in one of some processes of this machine."""
     # Forked from a server that has imported what all of them need, they start at once.
     context = multiprocessing.get_context("forkserver")
@@ -139,7 +139,7 @@ def processes(count: int) -> Iterator[Callable[..., Future[Any]]]:
     pool = ProcessPoolExecutor(count, mp_context=context, initializer=_prepare_process)
 
     def submit(call: Callable[..., Any], *given: Any) -> Future[Any]:
-        with interrupts.held_back():
+        with held_back():
             return pool.submit(call, *given)
 
     try:

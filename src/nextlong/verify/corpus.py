@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from nextlong.schemas import BOS, EOS, ROW_MASK, SEPARATOR, SHARD_BITS
 from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name
-from nextlong.verify.run_files import Columns, Ids, RunFiles
+from nextlong.verify.run_files import Columns, Ids, StoredRun
 
 if TYPE_CHECKING:
     from fastokens import Tokenizer as FastTokenizer  # type: ignore[import-untyped]
@@ -36,10 +36,10 @@ _BATCH_CHUNKS = 512
 _SAMPLE_CHARS = 8_000_000  # which the reference encodes in about a second
 _DOUBTFUL = "\u017f\u212a\u180e"  # the two classify these otherwise: the reference alone is asked
 
-Bools = NDArray[np.bool_]
+_Bools = NDArray[np.bool_]
 
 
-def check_corpus(run: RunFiles) -> list[CheckOutcome]:
+def check_corpus(run: StoredRun) -> list[CheckOutcome]:
     """Read every document once."""
     documents, chunks = CheckOutcome("documents", "documents"), CheckOutcome("chunks tile documents", "chunks")
     hashes, chars = run.files("ingest", ".hashes.npy"), run.files("ingest", ".chars.npy")
@@ -86,7 +86,7 @@ def check_corpus(run: RunFiles) -> list[CheckOutcome]:
     return [documents, _check_distinct(compared, keeps), chunks, *_check_excluded(run)]
 
 
-def _check_excluded(run: RunFiles) -> list[CheckOutcome]:
+def _check_excluded(run: StoredRun) -> list[CheckOutcome]:
     """Find documents of the corpus that the exclusion list named when it was ingested."""
     outcome, path = CheckOutcome("excluded documents", "documents"), run.recipe["ingest"].get("exclude")
     if not path:
@@ -112,7 +112,7 @@ def _check_excluded(run: RunFiles) -> list[CheckOutcome]:
 
 def _check_distinct(compared: list[Path], keeps: list[Path]) -> CheckOutcome:
     """Find kept documents that `ingest.dedup` compares as equal, a range of hashes at a time."""
-    outcome = CheckOutcome("kept documents are distinct", "documents")
+    outcome = CheckOutcome("no duplicate documents", "documents")
     outcome.checked = sum(int(np.count_nonzero(np.load(path, mmap_mode="r"))) for path in keeps)
     passes = outcome.checked // _HELD_DOCUMENTS + 1
     for step in range(passes):
@@ -133,7 +133,7 @@ def _check_distinct(compared: list[Path], keeps: list[Path]) -> CheckOutcome:
     return outcome
 
 
-def _check_kept(outcome: CheckOutcome, run: RunFiles, shard: int) -> None:
+def _check_kept(outcome: CheckOutcome, run: StoredRun, shard: int) -> None:
     """Find documents whose kept columns are not those that the recipe names for their source."""
     wanted = {
         source.get("name") or source["path"]: list(source.get("metadata") or ())
@@ -203,7 +203,7 @@ class _TokenizedChunks(NamedTuple):
         return rows
 
 
-def check_tokens(run: RunFiles) -> list[CheckOutcome]:
+def check_tokens(run: StoredRun) -> list[CheckOutcome]:
     """Tokenize every chunk that a sequence names, all by the reference if the sample is EVERYTHING, and decode what is stored."""
     ids, texts = CheckOutcome("token ids", "chunks"), CheckOutcome("decoded text", "chunks")
     used = run.used_rows()
@@ -231,7 +231,7 @@ def check_tokens(run: RunFiles) -> list[CheckOutcome]:
     return [ids, texts]
 
 
-def _chunks(run: RunFiles, shard: int, wanted: Ids) -> Iterator[_TokenizedChunks]:
+def _chunks(run: StoredRun, shard: int, wanted: Ids) -> Iterator[_TokenizedChunks]:
     """Yield the chunks of those of some rows of a shard that have tokens, a few hundred at a time."""
     named, offsets, stored = run.token_shard(shard)
     for part, texts in run.chunk_texts(shard, wanted[np.isin(wanted, named)]):
@@ -242,7 +242,7 @@ def _chunks(run: RunFiles, shard: int, wanted: Ids) -> Iterator[_TokenizedChunks
             yield _TokenizedChunks((rows | (shard << SHARD_BITS)).tolist(), texts[start : start + _BATCH_CHUNKS], ids)
 
 
-def _suspects(run: RunFiles, used: list[Bools]) -> list[Bools] | None:
+def _suspects(run: StoredRun, used: list[_Bools]) -> list[_Bools] | None:
     """Return for each shard of which of the chunk rows in use fastokens does not give the stored ids.
 
     None where it does not know the kind of tokenizer. It is loaded before the reference and released: each takes 100 MB.
@@ -262,7 +262,7 @@ def _suspects(run: RunFiles, used: list[Bools]) -> list[Bools] | None:
     return suspects
 
 
-def _differs(fast: FastTokenizer, chunks: _TokenizedChunks) -> Bools:
+def _differs(fast: FastTokenizer, chunks: _TokenizedChunks) -> _Bools:
     """Return of which chunks fastokens does not give the stored ids, or would not be believed."""
     try:
         flat, stops = fast.encode_batch_flat(chunks.texts, add_special_tokens=False, split_special_tokens=True)
@@ -275,7 +275,7 @@ def _differs(fast: FastTokenizer, chunks: _TokenizedChunks) -> Bools:
     )
 
 
-def _compare_ids(run: RunFiles, chunks: _TokenizedChunks, places: list[int], outcome: CheckOutcome) -> None:
+def _compare_ids(run: StoredRun, chunks: _TokenizedChunks, places: list[int], outcome: CheckOutcome) -> None:
     encodings = run.tokenizer.encode_batch_fast([chunks.texts[place] for place in places], add_special_tokens=False)
     for place, encoding in zip(places, encodings, strict=True):
         stored_ids = chunks.ids[place]
@@ -288,7 +288,7 @@ def _compare_ids(run: RunFiles, chunks: _TokenizedChunks, places: list[int], out
             outcome.breach(f"{chunk_name(chunks.names[place])}: {difference}")
 
 
-def _compare_texts(run: RunFiles, chunks: _TokenizedChunks, outcome: CheckOutcome) -> None:
+def _compare_texts(run: StoredRun, chunks: _TokenizedChunks, outcome: CheckOutcome) -> None:
     outcome.checked += len(chunks.names)
     normalizer = run.tokenizer.normalizer
     decoded = run.tokenizer.decode_batch([ids.tolist() for ids in chunks.ids], skip_special_tokens=False)
@@ -303,7 +303,7 @@ def _compare_texts(run: RunFiles, chunks: _TokenizedChunks, outcome: CheckOutcom
             )
 
 
-def _check_special(run: RunFiles, outcome: CheckOutcome) -> None:
+def _check_special(run: StoredRun, outcome: CheckOutcome) -> None:
     """Compare the ids that the run put between chunks with the reference tokenizer's."""
     (part,) = run.steps["tokenizer"].manifest["parts"]
     said = part["counts"]

@@ -21,16 +21,16 @@ from nextlong.export.formats.base import UNREADABLE, Format, format_of
 from nextlong.schemas import DOCUMENT, EOS, META, NO_CHUNK, ROLES, SHARD_BITS
 from nextlong.verify.arrangement import blocks_of_rows, check_rows, read_split
 from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name, in_words
-from nextlong.verify.run_files import ResolvedSequence, RunFiles, StepFiles
+from nextlong.verify.run_files import ResolvedSequence, StepFiles, StoredRun
 from nextlong.verify.sequences import Tokenized
 
-Row = Mapping[str, Any]  # columns by name; `spans` has one list per field
+_Row = Mapping[str, Any]  # columns by name; `spans` has one list per field
 
 _VALIDATION = "-validation"
 _IGNORED = -100  # the label of a token that no context predicts, such as the first of a document
 
 
-def check_exports(run: RunFiles) -> list[CheckOutcome]:
+def check_exports(run: StoredRun) -> list[CheckOutcome]:
     """Check which sequences make up which row, then every exported row, those of earlier exports of the data set included."""
     outcomes: dict[str, CheckOutcome] = {}
     comparisons: dict[tuple[str, str], list[Comparison]] = {}
@@ -80,7 +80,7 @@ def no_reader(name: str) -> str:
     return f"the format {name} has no reader, or is not installed here: only hashes are checked"
 
 
-def _is_recorded(run: RunFiles, name: str, step: StepFiles) -> bool:
+def _is_recorded(run: StoredRun, name: str, step: StepFiles) -> bool:
     """Return whether a step of the record wrote an export; where its manifest cannot be read, its name tells."""
     layout = name.removesuffix(_VALIDATION)
     if step.damage:
@@ -91,19 +91,19 @@ def _is_recorded(run: RunFiles, name: str, step: StepFiles) -> bool:
 class Comparison:
     """The rows of one export, each compared with what it should hold."""
 
-    def __init__(self, run: RunFiles, step: StepFiles, made: Format, outcome: CheckOutcome) -> None:
+    def __init__(self, run: StoredRun, step: StepFiles, made: Format, outcome: CheckOutcome) -> None:
         """Start to read; the token that should end each document is looked up in the reference tokenizer."""
         config = step.manifest["config"]
         self.step, self.made, self.outcome, self.number = step, made, outcome, 0
         self.layout: tuple[str, int] = (config.get("boundaries", "sequence"), config.get("pad_documents_to", 1))
         self.parts = {"spans": {"spans"}, "texts": {"spans", "text"}}.get(made.wanted, set())
-        self._rows: Iterator[Row] | None = rows_in(step, made)
+        self._rows: Iterator[_Row] | None = rows_in(step, made)
         name = config.get("megatron_eod")
         self._eod = None if name is None else run.tokenizer.token_to_id(name)
         if name is not None and self._eod is None:
             outcome.breach(f"{name!r}, which should end each document, is not a token of the tokenizer")
 
-    def take(self, true: Row) -> None:
+    def take(self, true: _Row) -> None:
         """Compare the next row; of a format of documents the next ones, one per document of the row."""
         if self.made.unit == "rows":
             self._compare(true)
@@ -121,7 +121,7 @@ class Comparison:
         if extra:
             self.outcome.breach(f"{extra} {self.outcome.unit} more than there should be")
 
-    def _compare(self, true: Row) -> None:
+    def _compare(self, true: _Row) -> None:
         row = self._next()
         if row is not None:
             self.outcome.checked += 1
@@ -131,7 +131,7 @@ class Comparison:
             self.outcome.breach(f"{self.step.name} row {self.number} is missing")
         self.number += 1
 
-    def _next(self) -> Row | None:
+    def _next(self) -> _Row | None:
         """Return the next row, None at the end; nothing is read after a file that cannot be read."""
         try:
             return None if self._rows is None else next(self._rows, None)
@@ -141,7 +141,7 @@ class Comparison:
             return None
 
 
-def rows_in(step: StepFiles, made: Format) -> Iterator[Row]:
+def rows_in(step: StepFiles, made: Format) -> Iterator[_Row]:
     """Yield what the format's reader finds. Raises ValueError for other columns, and for files that the manifest does not name."""
     assert made.read is not None, "readable"
     names = [path.name for suffix in made.suffixes for path in step.files(suffix)]
@@ -155,7 +155,7 @@ def rows_in(step: StepFiles, made: Format) -> Iterator[Row]:
         yield row
 
 
-def compare(run: RunFiles, rows: StepFiles, split: str, comparisons: Sequence[Comparison]) -> None:
+def compare(run: StoredRun, rows: StepFiles, split: str, comparisons: Sequence[Comparison]) -> None:
     """Compose each row of a split once, and compare it with the next row of every export."""
     parts = frozenset[str]().union(*(comparison.parts for comparison in comparisons))
     layouts = {comparison.layout for comparison in comparisons}
@@ -182,7 +182,7 @@ def compare(run: RunFiles, rows: StepFiles, split: str, comparisons: Sequence[Co
 class _Expected:
     """The rows of a block of sequences, composed again; `parts`: whether `spans` and `text` are needed."""
 
-    def __init__(self, run: RunFiles, block: Sequence[ResolvedSequence], *, parts: frozenset[str]) -> None:
+    def __init__(self, run: StoredRun, block: Sequence[ResolvedSequence], *, parts: frozenset[str]) -> None:
         """Look up what the block refers to."""
         self._run, self._parts = run, parts
         chunks, docs = (np.concatenate([getattr(sequence, name) for sequence in block]) for name in ("chunk", "doc"))
@@ -309,7 +309,7 @@ def _later_documents(sequence: ResolvedSequence) -> list[int]:
 # how a row differs from that
 
 
-def _problems(row: Row, true: Row) -> Iterator[str]:
+def _problems(row: _Row, true: _Row) -> Iterator[str]:
     for name, value in row.items():
         if name not in true:
             yield f"its reader returns {name!r}, which rows do not have"

@@ -28,13 +28,13 @@ from nextlong.export.formats.base import UNREADABLE, Format
 from nextlong.text import Json
 from nextlong.verify.exports import Comparison, compare, no_reader, readable, rows_in
 from nextlong.verify.outcome import CheckOutcome, in_words
-from nextlong.verify.run_files import FileEntry, RunFiles, StepFiles, open_step
+from nextlong.verify.run_files import FileEntry, StepFiles, StoredRun, open_step
 
 _READ_BYTES: Final = 1 << 22
 _MIX: Final = "mix.json"  # beside the rows of a mix: which runs it is of
 
 
-def check_files(run: RunFiles, *, known: Collection[Path] = ()) -> list[CheckOutcome]:
+def check_files(run: StoredRun, *, known: Collection[Path] = ()) -> list[CheckOutcome]:
     """Hash every file that a manifest names, except those in the folders that are `known` already."""
     files, manifests = CheckOutcome("hashes", "files"), CheckOutcome("manifests", "steps")
     rows = run.rows
@@ -77,7 +77,7 @@ def _inode(path: Path) -> tuple[int, int]:
     return stat.st_dev, stat.st_ino
 
 
-def _data_of(run: RunFiles) -> Iterator[tuple[Path, dict[str, FileEntry]]]:
+def _data_of(run: StoredRun) -> Iterator[tuple[Path, dict[str, FileEntry]]]:
     """Yield the folders of `data/` that hold rows of the run, and the files that the record in each names."""
     compose = run.steps.get("compose")
     exports = {name for name, step in run.steps.items() if step.damage or "rows" in step.manifest["inputs"]}
@@ -115,24 +115,24 @@ def _content_problem(file: Any, size: int, entry: FileEntry) -> str:
     )
 
 
-def other_variants(run: RunFiles) -> list[tuple[str, RunFiles]]:
+def other_variants(run: StoredRun) -> list[tuple[str, StoredRun]]:
     """Return the other variants of the run directory, by name, each set of sequences once and none that this run has itself."""
 
-    def sequences_of(run: RunFiles) -> tuple[str, ...]:
+    def sequences_of(run: StoredRun) -> tuple[str, ...]:
         compose = run.steps.get("compose")
         return ("" if compose is None else str(compose.manifest["fingerprint"]), *map(str, run.takes))
 
     seen = {sequences_of(run)}
     variants = []
     for record in sorted((run.path / "variants").glob("[!.]*.json")):
-        variant = RunFiles(Path(f"{run.path}@{record.stem}"))
+        variant = StoredRun(Path(f"{run.path}@{record.stem}"))
         if sequences_of(variant) not in seen:
             seen.add(sequences_of(variant))
             variants.append((record.stem, variant))
     return variants
 
 
-def check_mixes(run: RunFiles) -> list[CheckOutcome]:
+def check_mixes(run: StoredRun) -> list[CheckOutcome]:
     """Hash every file of each mix of runs in this run directory, and say that its rows were not checked."""
     steps = run.all_steps
     outcomes = []
@@ -162,8 +162,8 @@ def _runs_of_mix(folder: Path) -> str:
         return f"unknown ({_MIX} cannot be read; export the mix again)"
 
 
-RECORD: Final = "manifest.json"
-_ALLOWED: Final = frozenset({RECORD, "LICENSE", "LICENSE.md", "LICENSE.txt"})  # what users and hubs put beside data
+_RECORD: Final = "manifest.json"
+_ALLOWED: Final = frozenset({_RECORD, "LICENSE", "LICENSE.md", "LICENSE.txt"})  # what users and hubs put beside data
 _STEP_FOLDER: Final = re.compile(r"\d\d-")  # of a run, perhaps one that has not finished
 _THREADS: Final = 8
 _COUNTED: Final = "counted; --run RUN compares each with what it should hold"
@@ -177,8 +177,8 @@ def is_delivered(folder: Path) -> bool:
     folder = folder.expanduser()
     if not folder.is_dir() or (folder / "variants").exists():
         return False
-    records = folder.glob(f"*/{RECORD}")
-    return (folder / RECORD).is_file() or any(not _STEP_FOLDER.match(path.parent.name) for path in records)
+    records = folder.glob(f"*/{_RECORD}")
+    return (folder / _RECORD).is_file() or any(not _STEP_FOLDER.match(path.parent.name) for path in records)
 
 
 def verify_delivered(
@@ -198,11 +198,11 @@ def verify_delivered(
             f"{fs.unstrip_protocol(root)} cannot be listed: {in_words(error)}; check it and try again"
         ) from None
     sizes = {posixpath.relpath(path, root): int(info["size"] or 0) for path, info in found.items()}
-    records = (posixpath.dirname(name) for name in sizes if posixpath.basename(name) == RECORD and name.count("/") < 2)
+    records = (posixpath.dirname(name) for name in sizes if posixpath.basename(name) == _RECORD and name.count("/") < 2)
     folders = sorted(folder for folder in records if not _STEP_FOLDER.match(folder))
     if not folders:
         raise RunError(
-            f"{fs.unstrip_protocol(root)} holds no {RECORD} of a delivered export; name one that `nextlong export --into` filled"
+            f"{fs.unstrip_protocol(root)} holds no {_RECORD} of a delivered export; name one that `nextlong export --into` filled"
         )
     for folder in [""] if "" in folders else folders:
         below = f"{folder}/" if folder else ""
@@ -215,7 +215,7 @@ def _verify_one(
     fs: Any, place: str, sizes: Mapping[str, int], run_dir: Path | None, starting: Callable[[str], None]
 ) -> Iterator[CheckOutcome]:
     starting("record")
-    record, outcome = _read_record(lambda: fs.cat_file(place + RECORD))
+    record, outcome = _read_record(lambda: fs.cat_file(place + _RECORD))
     if record is not None and "parts" in record:
         raise RunError(
             f"{place} is a step of a run; verify that run: nextlong verify {posixpath.dirname(place.rstrip('/'))}"
@@ -247,25 +247,25 @@ def _read_record(read: Callable[[], bytes]) -> tuple[Json | None, CheckOutcome]:
         plain = {key: value for key, value in record.items() if key != "xxh3"}
         true = xxhash.xxh3_128_hexdigest(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
         if record["xxh3"] != true:
-            outcome.breach(f"{RECORD} has been altered: it records the hash {record['xxh3']}, its content has {true}")
+            outcome.breach(f"{_RECORD} has been altered: it records the hash {record['xxh3']}, its content has {true}")
         files = all({"bytes", "xxh3"} <= entry.keys() for entry in record["files"].values())
         splits = all(split.keys() >= _SPLIT_KEYS for split in record["splits"].values())
         if not files or not splits or not record.keys() >= _RECORD_KEYS:
             raise ValueError("keys are missing")
     except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        outcome.breach(f"{RECORD} is not the record of an export ({in_words(error)}); deliver it again")
+        outcome.breach(f"{_RECORD} is not the record of an export ({in_words(error)}); deliver it again")
         return None, outcome
     return record, outcome
 
 
-def _run_of(record: Json, run_dir: Path) -> RunFiles:
+def _run_of(record: Json, run_dir: Path) -> StoredRun:
     """Return the run that an export is of. Raises RunError if it is another one's, or of several runs."""
     if len(record["runs"]) != 1:
         names = ", ".join(run["name"] for run in record["runs"])
         raise RunError(
             f"this export is a mix of several runs ({names}); verify it without --run, and each run by itself"
         )
-    run = RunFiles(run_dir)
+    run = StoredRun(run_dir)
     (of,) = record["runs"]
     exported, composed = of["steps"]["compose"], run.steps["compose"].manifest["fingerprint"]
     if exported != composed:
@@ -300,7 +300,7 @@ def _check_hashes(fs: Any, place: str, sizes: Mapping[str, int], record: Json) -
     return outcome
 
 
-def _check_rows(folder: Path, record: Json, split: str, run: RunFiles | None, outcome: CheckOutcome) -> None:
+def _check_rows(folder: Path, record: Json, split: str, run: StoredRun | None, outcome: CheckOutcome) -> None:
     """Compare the rows of one split with those of the run, or count them where it is not at hand."""
     made, recorded = readable(record["format"]), record["splits"][split]
     if made is None:

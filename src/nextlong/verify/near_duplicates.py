@@ -20,11 +20,11 @@ from numpy.typing import NDArray
 
 from nextlong.schemas import META, NEGATIVE, SHARD_BITS, Layout
 from nextlong.verify.outcome import CheckOutcome, chunk_name
-from nextlong.verify.run_files import UNKNOWN, Ids, ResolvedSequence, RunFiles
+from nextlong.verify.run_files import UNKNOWN, Ids, ResolvedSequence, StoredRun
 from nextlong.verify.sequences import Tokenized, texts_of_cuts
 
-Bools = NDArray[np.bool_]
-Numbers = NDArray[np.uint64]
+_Bools = NDArray[np.bool_]
+_Numbers = NDArray[np.uint64]
 
 _CHECK = "near-duplicates among negatives"
 _THRESHOLD = 0.8  # of a count where the recipe asked for none
@@ -56,21 +56,21 @@ _ALONE = (
 class _SequenceWords(NamedTuple):
     """The words of chunks, by chunk id, and of whole meta-documents, by sequence number."""
 
-    of_chunk: dict[int, Numbers]
-    of_document: dict[int, Numbers]
+    of_chunk: dict[int, _Numbers]
+    of_document: dict[int, _Numbers]
     own_chunks: dict[int, Ids]
 
-    def chunks(self, ids: Ids) -> list[Numbers]:
+    def chunks(self, ids: Ids) -> list[_Numbers]:
         """Return the words of each chunk."""
         return [self.of_chunk[chunk] for chunk in ids.tolist()]
 
-    def document(self, sequence: ResolvedSequence) -> list[Numbers]:
+    def document(self, sequence: ResolvedSequence) -> list[_Numbers]:
         """Return the words of the whole meta-document, and of each of its chunks that has few."""
         chunks = self.chunks(self.own_chunks[sequence.number])
         return [self.of_document[sequence.number], *(words for words in chunks if len(words) < _LEAST_WORDS)]
 
 
-def check_near_duplicates(run: RunFiles, found: Iterable[CheckOutcome] | None = None) -> list[CheckOutcome]:
+def check_near_duplicates(run: StoredRun, found: Iterable[CheckOutcome] | None = None) -> list[CheckOutcome]:
     """Compare every negative, or take what was `found` of all sequences: a breach where the recipe asked for none, else a count."""
     outcome = CheckOutcome(_CHECK, "negatives", not_needed=_not_meant(run))
     if outcome.not_needed:
@@ -84,7 +84,7 @@ def check_near_duplicates(run: RunFiles, found: Iterable[CheckOutcome] | None = 
     return [outcome]
 
 
-def find_copies(run: RunFiles, numbers: range) -> CheckOutcome:
+def find_copies(run: StoredRun, numbers: range) -> CheckOutcome:
     """Compare every negative of the sequences of some numbers, and count those that repeat something, as breaches."""
     outcome = CheckOutcome(_CHECK, "negatives")
     for block in () if _not_meant(run) else run.blocks(numbers):
@@ -96,7 +96,7 @@ def find_copies(run: RunFiles, numbers: range) -> CheckOutcome:
     return outcome
 
 
-def _not_meant(run: RunFiles) -> str:
+def _not_meant(run: StoredRun) -> str:
     """Say why sequences are not meant to be free of near-duplicates, "" if they are."""
     if run.layout == Layout.EXTENDED and not run.negatives.repeat_meta_chunk:
         return ""
@@ -104,7 +104,7 @@ def _not_meant(run: RunFiles) -> str:
     return f"{of} may contain near-duplicates"
 
 
-def without_cause(run: RunFiles, passed_over: Mapping[int, Ids]) -> dict[int, Ids]:
+def without_cause(run: StoredRun, passed_over: Mapping[int, Ids]) -> dict[int, Ids]:
     """Return which of the chunks that sequences, by number, passed over repeat neither meta-document nor negative of theirs.
 
     Nor does a negative of theirs repeat them.
@@ -131,7 +131,7 @@ def without_cause(run: RunFiles, passed_over: Mapping[int, Ids]) -> dict[int, Id
 
 
 def _copies(
-    run: RunFiles, sequence: ResolvedSequence, words: _SequenceWords, cuts: Mapping[int, Tokenized]
+    run: StoredRun, sequence: ResolvedSequence, words: _SequenceWords, cuts: Mapping[int, Tokenized]
 ) -> Iterator[tuple[int, str]]:
     """Yield the spans of negatives that repeat the meta-document or another negative, and what each repeats.
 
@@ -141,7 +141,7 @@ def _copies(
     cut = [span for span in negatives[sequence.is_truncated[negatives]].tolist() if int(sequence.chunk[span]) in cuts]
     visible = [cuts[int(sequence.chunk[span])].visible(int(sequence.end[span] - sequence.start[span])) for span in cut]
     spans = [*negatives.tolist(), *cut]
-    texts = [*document, *words.chunks(sequence.chunk[negatives]), *words_of(visible)]
+    texts = [*document, *words.chunks(sequence.chunk[negatives]), *_numbers_of_words(visible)]
     first = len(document)
     for a, b, how in _texts(run, texts).repeated(range(first, len(texts)), range(len(texts))):
         span = spans[a - first]
@@ -152,10 +152,10 @@ def _copies(
         yield span, f"{what} {how} {other}"
 
 
-def _texts(run: RunFiles, words: Sequence[Numbers]) -> ComparedTexts:
+def _texts(run: StoredRun, words: Sequence[_Numbers]) -> _ComparedTexts:
     is_asked = run.setting("mine", "near_duplicates") is not None
     threshold = float(run.setting("mine", "near_duplicates", _THRESHOLD))
-    return ComparedTexts(words, weights=_weights(run) if is_asked else None, threshold=threshold)
+    return _ComparedTexts(words, weights=_weights(run) if is_asked else None, threshold=threshold)
 
 
 def _negatives(sequence: ResolvedSequence) -> Ids:
@@ -163,7 +163,7 @@ def _negatives(sequence: ResolvedSequence) -> Ids:
     return negatives
 
 
-def _words_of(run: RunFiles, block: Sequence[ResolvedSequence], *further: Ids) -> _SequenceWords:
+def _words_of(run: StoredRun, block: Sequence[ResolvedSequence], *further: Ids) -> _SequenceWords:
     """Return the words of the negatives and meta-documents of some sequences, and of further chunks, each read once."""
     own_chunks: dict[int, Ids] = {}  # all chunks of the meta-document, whether the sequence has them or not
     for sequence in block:
@@ -173,27 +173,27 @@ def _words_of(run: RunFiles, block: Sequence[ResolvedSequence], *further: Ids) -
     negatives = (sequence.chunk[_negatives(sequence)] for sequence in block)
     of_documents = set(np.concatenate([*own_chunks.values()]).tolist())
     own_texts: dict[int, str] = {}
-    of_chunk: dict[int, Numbers] = {}
+    of_chunk: dict[int, _Numbers] = {}
     for shard, rows in run.by_shard(np.concatenate([*negatives, *own_chunks.values(), *further])):
         for part, texts in run.chunk_texts(shard, rows):
             names = (part | (shard << SHARD_BITS)).tolist()
-            of_chunk.update(zip(names, words_of(texts), strict=True))
+            of_chunk.update(zip(names, _numbers_of_words(texts), strict=True))
             own_texts.update((name, text) for name, text in zip(names, texts, strict=True) if name in of_documents)
     documents = ("".join(own_texts[chunk] for chunk in chunks.tolist()) for chunks in own_chunks.values())
-    of_document = {number: words_of([text])[0] for number, text in zip(own_chunks, documents, strict=True)}
+    of_document = {number: _numbers_of_words([text])[0] for number, text in zip(own_chunks, documents, strict=True)}
     return _SequenceWords(of_chunk, of_document, own_chunks)
 
 
 # the table of weights
 
 
-def _weights(run: RunFiles) -> NDArray[np.uint16]:
+def _weights(run: StoredRun) -> NDArray[np.uint16]:
     (path,) = run.files("weights", ".weights.npy")
     weights: NDArray[np.uint16] = np.load(path, mmap_mode="r")
     return weights
 
 
-def check_weights(run: RunFiles) -> list[CheckOutcome]:
+def check_weights(run: StoredRun) -> list[CheckOutcome]:
     """Count again, from the texts, in how many of the counted documents the runs of each slot stand."""
     if "weights" not in run.steps:
         return []
@@ -221,18 +221,18 @@ def check_weights(run: RunFiles) -> list[CheckOutcome]:
         return [outcome]
     for slot in np.flatnonzero(stored != weights).tolist():
         outcome.breach(
-            f"slot {slot} has the weight {stored[slot]}, its runs stand in {counts[slot]} documents: {weights[slot]}"
+            f"slot {slot} has the weight {stored[slot]}, its word runs are in {counts[slot]} documents, which gives {weights[slot]}"
         )
     return [outcome]
 
 
-def _count(run: RunFiles, shard: int, doc_rows: Ids, counts: NDArray[np.int64]) -> None:
+def _count(run: StoredRun, shard: int, doc_rows: Ids, counts: NDArray[np.int64]) -> None:
     """Add one to the slot of each run, once a document, for some documents of a shard."""
     owners = run.chunks(shard)["doc_row"]
     rows = np.flatnonzero(np.isin(owners, doc_rows))
     pieces: list[NDArray[np.uint64]] = []
     for part, texts in run.chunk_texts(shard, rows):
-        words = [text if len(text) >= _LEAST_WORDS else text[:0] for text in words_of(texts)]
+        words = [text if len(text) >= _LEAST_WORDS else text[:0] for text in _numbers_of_words(texts)]
         numbers, chunk = _runs_within(words)
         # Document and slot in one number, so that sorting makes a run that a document has twice count once.
         pieces.append(numbers % np.uint64(_SLOTS) | (owners[part][chunk].astype(np.uint64) << np.uint64(SHARD_BITS)))
@@ -261,10 +261,10 @@ class _Repeat(NamedTuple):
     how: str
 
 
-class ComparedTexts:
+class _ComparedTexts:
     """Some texts that are compared with each other; n of them, r runs of three words in those of ten words or more."""
 
-    def __init__(self, words: Sequence[Numbers], *, weights: NDArray[np.uint16] | None, threshold: float) -> None:
+    def __init__(self, words: Sequence[_Numbers], *, weights: NDArray[np.uint16] | None, threshold: float) -> None:
         """Number the runs that several texts may have: equal runs have equal numbers. Without `weights` all weigh the same."""
         self._words = words
         self._millionths = round(threshold * _MILLION)
@@ -287,16 +287,16 @@ class ComparedTexts:
         yield from self._passages(wanted, offered)
         yield from self._shares(wanted, offered)
 
-    def _may_stand_in_two(self, numbers: Numbers) -> Bools:
+    def _may_stand_in_two(self, numbers: _Numbers) -> _Bools:
         """Return which runs another text may have, too: it has one with the same last bits, shape (r,)."""
         slots = (numbers % np.uint64(_SCREEN_SLOTS)).astype(np.int64)
         lowest, highest = (np.empty(_SCREEN_SLOTS, np.min_scalar_type(len(self._words))) for _ in range(2))
         highest[slots] = self._text  # which are in order, and the last one stays
         lowest[slots[::-1]] = self._text[::-1]
-        two: Bools = lowest[slots] != highest[slots]
+        two: _Bools = lowest[slots] != highest[slots]
         return two
 
-    def _word_weights(self, numbers: Numbers, weights: NDArray[np.uint16] | None) -> Ids:
+    def _word_weights(self, numbers: _Numbers, weights: NDArray[np.uint16] | None) -> Ids:
         """Return the weight of the last word of each run where that stands in three runs, else 0, shape (r,)."""
         if weights is None:
             rarity = np.full(len(numbers), _FULL_WEIGHT, np.int64)
@@ -304,9 +304,9 @@ class ComparedTexts:
             rarity = weights[(numbers % np.uint64(len(weights))).astype(np.int64)].astype(np.int64)
         return np.where(self._follow(_RUN_WORDS), self._over(rarity, np.maximum), 0)
 
-    def _follow(self, count: int) -> Bools:
+    def _follow(self, count: int) -> _Bools:
         """Return whether `count` runs from each on are of one text, shape (r,)."""
-        follow: Bools = np.arange(len(self._text)) + count <= self._stops[self._text]
+        follow: _Bools = np.arange(len(self._text)) + count <= self._stops[self._text]
         return follow
 
     def _over(self, values: NDArray[Any], combine: np.ufunc) -> NDArray[Any]:
@@ -320,12 +320,12 @@ class ComparedTexts:
         total: Ids = np.bincount(self._text, values, len(self._words)).astype(np.int64)
         return total
 
-    def _reaches(self, shared: Ids, texts: Ids) -> Bools:
+    def _reaches(self, shared: Ids, texts: Ids) -> _Bools:
         whole = self._whole[texts]
-        reaches: Bools = (whole > 0) & (shared * _MILLION >= self._millionths * whole)
+        reaches: _Bools = (whole > 0) & (shared * _MILLION >= self._millionths * whole)
         return reaches
 
-    def _same(self, wanted: Bools, offered: Bools) -> Iterator[_Repeat]:
+    def _same(self, wanted: _Bools, offered: _Bools) -> Iterator[_Repeat]:
         """Yield the texts of fewer than ten words that have the same words."""
         short = [text for text, text_words in enumerate(self._words) if 0 < len(text_words) < _LEAST_WORDS]
         by_words: defaultdict[bytes, list[int]] = defaultdict(list)
@@ -336,7 +336,7 @@ class ComparedTexts:
             if wanted[a]:
                 yield from (_Repeat(a, b, "is the same as") for b in by_words[self._words[a].tobytes()] if a != b)
 
-    def _passages(self, wanted: Bools, offered: Bools) -> Iterator[_Repeat]:
+    def _passages(self, wanted: _Bools, offered: _Bools) -> Iterator[_Repeat]:
         """Yield the texts that have the same 100 words in a row."""
         runs = _PASSAGE_WORDS - _RUN_WORDS + 1
         alone = np.append(0, np.cumsum(~self._is_met(wanted | offered, wanted | offered)))
@@ -354,7 +354,7 @@ class ComparedTexts:
         pairs = {(text, b) for text, passage in passages if wanted[text] for b in holders[passage] if text != b}
         yield from (_Repeat(a, b, "has the same 100 words in a row as") for a, b in sorted(pairs))
 
-    def _is_met(self, wanted: Bools, offered: Bools) -> Bools:
+    def _is_met(self, wanted: _Bools, offered: _Bools) -> _Bools:
         """Return whether a run of a wanted text is met in another one that is offered, shape (r,)."""
         groups, texts = self._has
         count = np.bincount(groups[offered[texts]], minlength=len(groups))
@@ -363,7 +363,7 @@ class ComparedTexts:
         met[self._shared] = wanted[of_shared] & (count[self._group] > offered[of_shared])
         return met
 
-    def _shares(self, wanted: Bools, offered: Bools) -> Iterator[_Repeat]:
+    def _shares(self, wanted: _Bools, offered: _Bools) -> Iterator[_Repeat]:
         """Yield the texts enough of whose words stand in runs that the other has."""
         met = self._is_met(wanted, offered)
         suspects = wanted & self._reaches(
@@ -410,9 +410,9 @@ def _parts(texts: Ids, sizes: Ids) -> Iterator[slice]:
         first = last
 
 
-def words_of(texts: Sequence[str]) -> list[Numbers]:
+def _numbers_of_words(texts: Sequence[str]) -> list[_Numbers]:
     """Return the numbers of the words of each text, in reading order."""
-    numbers: list[Numbers] = []
+    numbers: list[_Numbers] = []
     first, held = 0, 0
     for place, text in enumerate(texts):
         held += len(text)
@@ -422,7 +422,7 @@ def words_of(texts: Sequence[str]) -> list[Numbers]:
     return numbers
 
 
-def _runs_of(words: Numbers) -> Numbers:
+def _runs_of(words: _Numbers) -> _Numbers:
     """Return the number of each run of three words, shape (w − 2,)."""
     numbers = np.zeros(max(0, len(words) - _RUN_WORDS + 1), np.uint64)
     for step in range(_RUN_WORDS):
@@ -430,7 +430,7 @@ def _runs_of(words: Numbers) -> Numbers:
     return _mixed(numbers ^ np.uint64(_RUN_WORDS))
 
 
-def _runs_within(words: Sequence[Numbers]) -> tuple[Numbers, NDArray[np.int64]]:
+def _runs_within(words: Sequence[_Numbers]) -> tuple[_Numbers, NDArray[np.int64]]:
     """Return the runs of some texts, one text's after the other's, and which of the texts each is of, shape (r,) each."""
     text_of_word = np.repeat(np.arange(len(words)), [*map(len, words)])
     is_within = text_of_word[_RUN_WORDS - 1 :] == text_of_word[: -_RUN_WORDS + 1]
@@ -438,7 +438,7 @@ def _runs_within(words: Sequence[Numbers]) -> tuple[Numbers, NDArray[np.int64]]:
     return numbers[is_within], text_of_word[: len(is_within)][is_within]
 
 
-def _batch(texts: Sequence[str]) -> list[Numbers]:
+def _batch(texts: Sequence[str]) -> list[_Numbers]:
     codes = np.frombuffer("\n".join(texts).encode("utf-32-le", "surrogatepass"), np.uint32)
     bits = max(_LEAST_BITS, int(codes.max(initial=0)).bit_length())
     terms = _terms(bits)[codes]
@@ -460,7 +460,7 @@ def _batch(texts: Sequence[str]) -> list[Numbers]:
 
 
 @cache
-def _terms(bits: int) -> Numbers:
+def _terms(bits: int) -> _Numbers:
     """Return what each code point below 2^bits adds to the number of its word, 0 if it parts words, shape (2^bits,).
 
     Made for the largest code point that was met: all of Unicode takes half a second.
@@ -485,14 +485,14 @@ def _is_alone(bits: int) -> NDArray[np.bool_]:
 
 
 @lru_cache(maxsize=4)  # a long text's need no less memory than the text's own arrays
-def _powers(base: np.uint64, bits: int) -> Numbers:
+def _powers(base: np.uint64, bits: int) -> _Numbers:
     """Return the powers of a base, modulo 2^64, from that of 0 on, shape (2^bits,)."""
     factors = np.full(1 << bits, base)
     factors[0] = 1
     return np.multiply.accumulate(factors)
 
 
-def _mixed(numbers: Numbers) -> Numbers:
+def _mixed(numbers: _Numbers) -> _Numbers:
     """Return the numbers mixed by the finalizer of SplitMix64 (Steele, Lea, Flood 2014)."""
     for shift, factor in ((30, 0xBF58476D1CE4E5B9), (27, 0x94D049BB133111EB)):
         numbers = (numbers ^ (numbers >> np.uint64(shift))) * np.uint64(factor)

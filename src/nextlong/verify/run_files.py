@@ -147,7 +147,7 @@ class ResolvedSequence(_StoredSequence):
         return f"sequence {self.number} span {span} ({role}{chunk}, tokens {self.start[span]}–{self.end[span]})"
 
 
-def stored(reader: pa.RecordBatchFileReader, place: int, number: int) -> _StoredSequence:
+def _stored(reader: pa.RecordBatchFileReader, place: int, number: int) -> _StoredSequence:
     """Return the sequence at a place of a SEQUENCES file, whose batches hold one each, as number `number` of the data set."""
     batch = reader.get_batch(place)
     if batch.num_rows != 1:
@@ -158,7 +158,7 @@ def stored(reader: pa.RecordBatchFileReader, place: int, number: int) -> _Stored
     return _StoredSequence(number, *names, *columns)
 
 
-class RunFiles:
+class StoredRun:
     """A run as its files have it."""
 
     def __init__(self, named: Path, *, sample: int = 100, seed: int = 0) -> None:
@@ -416,7 +416,7 @@ class RunFiles:
             if of_file := range(max(chosen.start, first), min(chosen.stop, first + take)):
                 with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
                     for number in of_file:
-                        yield stored(reader, number - first, number)
+                        yield _stored(reader, number - first, number)
             first += take
 
     def sequences_at(self, parts: Ids, places: Ids) -> list[ResolvedSequence]:
@@ -427,7 +427,7 @@ class RunFiles:
         for part in np.unique(parts).tolist():
             with pa.ipc.open_file(pa.memory_map(str(paths[part]))) as reader:
                 for row in np.flatnonzero(parts == part).tolist():
-                    sequences[row] = stored(reader, int(places[row]), int(firsts[part] + places[row]))
+                    sequences[row] = _stored(reader, int(places[row]), int(firsts[part] + places[row]))
         return self._looked_up([sequences[row] for row in range(len(parts))])
 
     def _looked_up(self, block: Sequence[_StoredSequence]) -> list[ResolvedSequence]:

@@ -17,14 +17,14 @@ from numpy.typing import NDArray
 from nextlong.schemas import META, NEGATIVE, SHARD_BITS, Layout
 from nextlong.verify.near_duplicates import without_cause
 from nextlong.verify.outcome import CheckOutcome, chunk_name
-from nextlong.verify.run_files import UNKNOWN, Ids, ResolvedSequence, RunFiles
+from nextlong.verify.run_files import UNKNOWN, Ids, ResolvedSequence, StoredRun
 from nextlong.verify.vectors import check_document_scores, check_partitions
 
 _TOLERANCE = 1e-3
 _QUERIES_AT_ONCE = 1024
 _BLOCK_ROWS = 32_768
 
-Scores = NDArray[np.float32]
+_Scores = NDArray[np.float32]
 
 
 class _MetaChunk(NamedTuple):
@@ -42,10 +42,10 @@ class _Neighbours(NamedTuple):
     """The chunks that are most similar to a meta-chunk, and their scores, descending, shape (k,) each."""
 
     ids: Ids
-    scores: Scores
+    scores: _Scores
 
 
-def check_search(run: RunFiles) -> list[CheckOutcome]:
+def check_search(run: StoredRun) -> list[CheckOutcome]:
     """Check the scores of all negatives, or documents, and search again for a sample of random meta-chunks."""
     if run.layout != Layout.EXTENDED:
         none = CheckOutcome("candidates searched again", "meta-chunks", not_needed=f"{run.layout} sequences have none")
@@ -62,9 +62,9 @@ def check_search(run: RunFiles) -> list[CheckOutcome]:
         candidates.not_needed = nearest.not_needed = "this run mined no candidates"
         return outcomes
     if not run.negatives.are_nearest:
-        nearest.not_needed = "compose.negatives asks for others than the nearest"
+        nearest.not_needed = "compose.negatives selects others than the nearest"
     elif run.is_filtered:
-        nearest.not_needed = "some of the nearest were passed over"
+        nearest.not_needed = "mine.max_similarity or compose.max_uses excludes some of the nearest"
     elif promised is not None:
         nearest.not_needed = f"the index is approximate: held to its recall of {promised:g}"
     recalls: list[float] = []
@@ -96,7 +96,7 @@ def check_search(run: RunFiles) -> list[CheckOutcome]:
     return outcomes
 
 
-def _check_scores_and_draw(run: RunFiles, outcome: CheckOutcome) -> list[_MetaChunk]:
+def _check_scores_and_draw(run: StoredRun, outcome: CheckOutcome) -> list[_MetaChunk]:
     """Check the scores of all negatives; return a sample of random meta-chunks of the data set."""
     total = sum(int((sequence.role == META).sum()) for sequence in run.bare_sequences())
     drawn = set(np.random.default_rng(run.seed).permutation(total)[: run.sample].tolist())
@@ -117,7 +117,7 @@ def _check_scores_and_draw(run: RunFiles, outcome: CheckOutcome) -> list[_MetaCh
     return meta_chunks
 
 
-def _check_scores(run: RunFiles, block: list[ResolvedSequence], outcome: CheckOutcome) -> None:
+def _check_scores(run: StoredRun, block: list[ResolvedSequence], outcome: CheckOutcome) -> None:
     """Compare each negative's score with the cosine to its group's meta-chunk, and see that the nearest come first."""
     spans, queries = zip(*map(_negatives_and_queries, block), strict=True)
     chunks = np.concatenate([sequence.chunk[places] for sequence, places in zip(block, spans, strict=True)])
@@ -150,7 +150,7 @@ def _negatives_and_queries(sequence: ResolvedSequence) -> tuple[Ids, Ids]:
     return spans, np.array([meta_chunks[group] for group in sequence.group[spans].tolist()], np.int64)
 
 
-def _stored_candidates(run: RunFiles, chunks: list[int]) -> dict[int, _Neighbours]:
+def _stored_candidates(run: StoredRun, chunks: list[int]) -> dict[int, _Neighbours]:
     """Return the stored neighbours of the given meta-chunks."""
     candidates: dict[int, _Neighbours] = {}
     for path in run.files("mine", ".candidates.arrow"):
@@ -164,7 +164,7 @@ def _stored_candidates(run: RunFiles, chunks: list[int]) -> dict[int, _Neighbour
     return candidates
 
 
-def _brute_force(run: RunFiles, meta_chunks: list[_MetaChunk], k: int) -> Iterator[_Neighbours]:
+def _brute_force(run: StoredRun, meta_chunks: list[_MetaChunk], k: int) -> Iterator[_Neighbours]:
     """Yield for each query the `k` nearest chunks of other documents.
 
     With a shortlist, only embedded chunks are searched, and those with a positive cosine count.
@@ -191,7 +191,7 @@ def _brute_force(run: RunFiles, meta_chunks: list[_MetaChunk], k: int) -> Iterat
 
 
 def _candidate_problems(
-    run: RunFiles, meta: _MetaChunk, stored: _Neighbours | None, true: _Neighbours, *, is_exact: bool
+    run: StoredRun, meta: _MetaChunk, stored: _Neighbours | None, true: _Neighbours, *, is_exact: bool
 ) -> Iterator[str]:
     """Yield what is wrong with the stored candidates of one meta-chunk."""
     where = f"meta-chunk {chunk_name(meta.chunk)} of sequence {meta.sequence}"
@@ -220,7 +220,7 @@ def _candidate_problems(
     differs = np.abs(said[: len(true.ids)] - true.scores[: len(said)]) > _TOLERANCE
     for rank in np.flatnonzero(differs)[:1].tolist():
         yield (
-            f"{where}: at rank {rank} stands {chunk_name(ids[rank])} with {said[rank]:.4f}, "
+            f"{where}: rank {rank} is {chunk_name(ids[rank])} with {said[rank]:.4f}, "
             f"the nearest by brute force is {chunk_name(true.ids[rank])} with {true.scores[rank]:.4f}"
         )
 
@@ -233,7 +233,7 @@ def _passed_over(meta: _MetaChunk, true: _Neighbours) -> tuple[float, _Neighbour
     return farthest, _Neighbours(true.ids[skipped], true.scores[skipped])
 
 
-def _nearer(run: RunFiles, passed_over: list[tuple[_MetaChunk, float, _Neighbours]]) -> Iterator[str]:
+def _nearer(run: StoredRun, passed_over: list[tuple[_MetaChunk, float, _Neighbours]]) -> Iterator[str]:
     """Yield for each meta-chunk the nearest chunk that was passed over without being a near-duplicate."""
     by_sequence: dict[int, Ids] = {}
     for meta, _, skipped in passed_over:
@@ -245,6 +245,6 @@ def _nearer(run: RunFiles, passed_over: list[tuple[_MetaChunk, float, _Neighbour
         for place in np.flatnonzero(np.isin(skipped.ids, by_sequence.get(meta.sequence, [])))[:1].tolist():
             chunk, score = chunk_name(skipped.ids[place]), skipped.scores[place]
             yield (
-                f"sequence {meta.sequence}: {chunk} ({score:.4f}) is free and nearer to meta-chunk "
+                f"sequence {meta.sequence}: {chunk} ({score:.4f}) is unused and nearer to meta-chunk "
                 f"{chunk_name(meta.chunk)} than one of its negatives ({farthest:.4f})"
             )

@@ -25,18 +25,18 @@ from nextlong.schemas import (
     Layout,
 )
 from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name
-from nextlong.verify.run_files import UNKNOWN, ResolvedSequence, RunFiles
+from nextlong.verify.run_files import UNKNOWN, ResolvedSequence, StoredRun
 
 _MOST_TRIMMED = 4  # tokens that a cut gives up to fall between two characters
 
 
-def check_sequences(run: RunFiles) -> list[CheckOutcome]:
+def check_sequences(run: StoredRun) -> list[CheckOutcome]:
     """Check every sequence by itself, and all of them together."""
     spans, separators = (
         CheckOutcome("spans tile the sequence", "spans"),
         CheckOutcome("separators, bos, eos", "sequences"),
     )
-    order = CheckOutcome("order and completeness", "sequences")
+    order = CheckOutcome("chunks complete and in order", "sequences")
     repeats = CheckOutcome("no chunk twice", "sequences")
     negatives_outcome = CheckOutcome("negatives of other documents", "negatives")
     between = CheckOutcome("negatives between meta-chunks", "gaps")
@@ -53,7 +53,7 @@ def check_sequences(run: RunFiles) -> list[CheckOutcome]:
             order.breach_each(_order_problems(run, sequence))
             repeats.breach_each(_repeat_problems(run, sequence))
             negatives_outcome.breach_each(_own_document_problems(run, sequence))
-            for span, tokens in gaps(sequence) if run.is_exact else ():
+            for span, tokens in _gaps(sequence) if run.is_exact else ():
                 between.checked += 1
                 if tokens < run.min_gap_tokens:
                     between.breach(
@@ -70,7 +70,7 @@ def check_sequences(run: RunFiles) -> list[CheckOutcome]:
     return outcomes
 
 
-def _span_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
+def _span_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield where spans do not tile exactly [0, T), or hold what their chunk does not have."""
     target = int(run.setting("compose", "target_tokens", 0))
     target += run.extra_tokens
@@ -81,7 +81,7 @@ def _span_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
     for span in np.flatnonzero((sequence.start != before) | (sequence.end <= sequence.start)).tolist():
         yield f"{sequence.where(span)} should begin at {before[span]} and hold at least one token"
     for span in np.flatnonzero(sequence.is_chunk & (sequence.doc == UNKNOWN)).tolist():
-        yield f"{sequence.where(span)} names a chunk that is not there"
+        yield f"{sequence.where(span)} names a chunk that does not exist"
     for span in np.flatnonzero(~sequence.is_chunk & (sequence.chunk != NO_CHUNK)).tolist():
         yield f"{sequence.where(span)} names a chunk but its role has none"
     too_long = sequence.is_chunk & (sequence.end - sequence.start > sequence.tokens)
@@ -91,7 +91,7 @@ def _span_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
         yield f"{sequence.where(int(truncated[0]))} and {len(truncated) - 1} more are cut; at most one chunk may be"
 
 
-def _separator_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
+def _separator_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield separators that are missing, too many or too long, and bos and eos out of place."""
     special = run.special_ids
     lengths = sequence.end - sequence.start
@@ -137,7 +137,7 @@ def _wants_separator(sequence: ResolvedSequence) -> NDArray[np.bool_]:
     return wants
 
 
-def _order_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
+def _order_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield what is missing or out of order: meta-chunks and their groups, or the documents' chunks."""
     roles = set(np.unique(sequence.role[sequence.is_chunk]).tolist())
     expected = {META, NEGATIVE} if run.layout == Layout.EXTENDED else {DOCUMENT}
@@ -155,7 +155,7 @@ def _order_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
         yield from _document_problems(sequence)
 
 
-def _meta_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
+def _meta_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     is_exact = run.is_exact
     meta_spans = np.flatnonzero(sequence.role == META)
     if not len(meta_spans):
@@ -189,7 +189,7 @@ def _meta_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
                 yield f"{sequence.where(int(chunk_spans[place]))} is at the {position} of its group but is not a meta-chunk"
 
 
-def gaps(sequence: ResolvedSequence) -> list[tuple[int, int]]:
+def _gaps(sequence: ResolvedSequence) -> list[tuple[int, int]]:
     """Return the span of each meta-chunk but the first, and the tokens of negatives between it and the one before."""
     metas = np.flatnonzero(sequence.role == META)
     # (spans + 1,) tokens of negatives before each span; their differences at the meta-chunks are the gaps.
@@ -234,7 +234,7 @@ def _part_problems(sequence: ResolvedSequence) -> Iterator[str]:
         reached[doc] = chunk + 1
 
 
-def _repeat_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
+def _repeat_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield chunks that stand twice; negatives may where they repeat their meta-chunk."""
     looked_at = sequence.is_chunk & ((sequence.role != NEGATIVE) | (not run.negatives.repeat_meta_chunk))
     chunks, counts = np.unique(sequence.chunk[looked_at], return_counts=True)
@@ -243,7 +243,7 @@ def _repeat_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]
         yield f"sequence {sequence.number} holds {chunk_name(chunk)} at spans {at}"
 
 
-def _own_document_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterator[str]:
+def _own_document_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield negatives of the meta-document, or, where they repeat their meta-chunk, those of any other."""
     meta_spans = sequence.doc[sequence.role == META]
     wants_own = run.negatives.repeat_meta_chunk
@@ -255,9 +255,9 @@ def _own_document_problems(run: RunFiles, sequence: ResolvedSequence) -> Iterato
 class _Across:
     """What all sequences share. Memory: one byte a document, two bytes a chunk, and the ids of the sequences."""
 
-    def __init__(self, run: RunFiles) -> None:
+    def __init__(self, run: StoredRun) -> None:
         self._run = run
-        self._documents = CheckOutcome("documents across sequences", "sequences")
+        self._documents = CheckOutcome("documents in one sequence only", "sequences")
         self._keys = CheckOutcome("sequence ids and keys", "sequences")
         self._uses = CheckOutcome("uses of a negative", "chunks")
         self._limit = run.setting("compose", "max_uses")
@@ -268,7 +268,7 @@ class _Across:
             np.zeros(len(np.load(path, mmap_mode="r")), np.bool_) for path in run.files("ingest", ".hashes.npy")
         ]
         if run.repeats_documents:
-            self._documents.not_needed = f"method {run.method} may repeat documents across sequences"
+            self._documents.not_needed = f"method {run.method} may use a document in several sequences"
 
     def add(self, sequence: ResolvedSequence) -> None:
         """Count the documents that this sequence is made of, and its negatives."""
@@ -279,7 +279,9 @@ class _Across:
                 again = rows[self._taken[shard][rows]]
                 if len(again):
                     name = document_name(shard << SHARD_BITS | int(again[0]))
-                    self._documents.breach(f"sequence {sequence.number}: document {name} stands in an earlier one")
+                    self._documents.breach(
+                        f"sequence {sequence.number}: document {name} is already in an earlier sequence"
+                    )
                 self._taken[shard][rows] = True
         known = (sequence.role == NEGATIVE) & (sequence.doc != UNKNOWN)
         for shard, rows in self._run.by_shard(sequence.chunk[known]):
@@ -295,7 +297,7 @@ class _Across:
         hashes = self._run.hashes_of(np.array(list(firsts.values()), np.int64))
         for sequence in block:
             if sequence.id in self._ids and not self._run.repeats_documents:
-                self._keys.breach(f"sequence {sequence.number} is called {sequence.id}, as an earlier one is")
+                self._keys.breach(f"sequence {sequence.number} has the id {sequence.id} of an earlier sequence")
             self._ids.add(sequence.id)
             expected = hashes.get(firsts.get(sequence.number, UNKNOWN))
             if (
@@ -305,7 +307,9 @@ class _Across:
                     f"sequence {sequence.number} has key {sequence.key:016x}, its document is {expected:016x}"
                 )
             if sequence.layout == Layout.EXTENDED and sequence.id != f"{sequence.method}-{sequence.key:016x}":
-                self._keys.breach(f"sequence {sequence.number} is called {sequence.id}, its key is {sequence.key:016x}")
+                self._keys.breach(
+                    f"sequence {sequence.number} has the id {sequence.id}, but its key is {sequence.key:016x}"
+                )
 
     def outcomes(self) -> list[CheckOutcome]:
         """Return what was found, with the largest number of uses as a note."""
@@ -329,7 +333,7 @@ class _Beginning(NamedTuple):
 class Tokenized:
     """The text of a chunk, by its tokens."""
 
-    def __init__(self, run: RunFiles, text: str) -> None:
+    def __init__(self, run: StoredRun, text: str) -> None:
         """Encode the text anew."""
         self.text = text
         self._offsets: Sequence[tuple[int, int]] = run.tokenizer.encode(text, add_special_tokens=False).offsets
@@ -345,13 +349,13 @@ class Tokenized:
         return self.text[: max(1, self.first(tokens).chars)]
 
 
-def texts_of_cuts(run: RunFiles, block: Iterable[ResolvedSequence]) -> dict[int, Tokenized]:
+def texts_of_cuts(run: StoredRun, block: Iterable[ResolvedSequence]) -> dict[int, Tokenized]:
     """Return the chunks that the sequences of a block hold only the beginning of."""
     cut = np.concatenate([np.empty(0, np.int64), *(sequence.chunk[sequence.is_truncated] for sequence in block)])
     return {chunk: Tokenized(run, text) for chunk, text in run.texts_of(cut).items()}
 
 
-def check_cuts(run: RunFiles) -> list[CheckOutcome]:
+def check_cuts(run: StoredRun) -> list[CheckOutcome]:
     """Check every cut."""
     outcome = CheckOutcome("cuts between characters", "cuts")
     for block in run.blocks():
@@ -362,7 +366,7 @@ def check_cuts(run: RunFiles) -> list[CheckOutcome]:
     return [outcome]
 
 
-def _cut_problems(run: RunFiles, sequence: ResolvedSequence, texts: dict[int, Tokenized]) -> Iterator[str]:
+def _cut_problems(run: StoredRun, sequence: ResolvedSequence, texts: dict[int, Tokenized]) -> Iterator[str]:
     """Yield cuts that part a character though one near would not, or leave none, and separators behind a newline."""
     separator_tokens = len(run.special_ids[SEPARATOR])
     for span in np.flatnonzero(sequence.is_truncated).tolist():

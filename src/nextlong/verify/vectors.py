@@ -19,7 +19,7 @@ from nextlong.plugins import METHODS
 from nextlong.retrieval.encoders.base import kind_of, load_encoder
 from nextlong.schemas import DOCUMENT, SHARD_BITS
 from nextlong.verify.outcome import CheckOutcome, chunk_name
-from nextlong.verify.run_files import UNKNOWN, Ids, ResolvedSequence, RunFiles
+from nextlong.verify.run_files import UNKNOWN, Ids, ResolvedSequence, StoredRun
 
 _LEAST_COSINE = 0.999  # half precision moves a cosine by less than 0.001
 _LENGTH_TOLERANCE = 0.01
@@ -27,7 +27,7 @@ _BLOCK_ROWS = 32_768
 _AT_ONCE = 4096
 
 
-def check_vectors(run: RunFiles) -> list[CheckOutcome]:
+def check_vectors(run: StoredRun) -> list[CheckOutcome]:
     """Check the shape and length of all vectors, and encode a sample of random chunks again.
 
     With a shortlist, the vectors of chunks that are not on it must be zero.
@@ -67,7 +67,7 @@ def _check_lengths(path: Path, shard: int, is_embedded: NDArray[np.bool_], outco
             )
 
 
-def _encode_again(run: RunFiles, ids: Ids, outcome: CheckOutcome) -> None:
+def _encode_again(run: StoredRun, ids: Ids, outcome: CheckOutcome) -> None:
     encoder = recipe.Encoder.from_dict(run.recipe["encoder"])
     kind = kind_of(encoder)
     if kind.not_repeatable:
@@ -100,7 +100,7 @@ _FIRST, _BEFORE = "the first of the sequence", "the one before"  # in the words 
 _FOUND_FOR, _EARLIER = "the document that they were found for", "an earlier one of the sequence"
 
 
-def check_document_scores(run: RunFiles) -> CheckOutcome:
+def check_document_scores(run: StoredRun) -> CheckOutcome:
     """Check the score of every document of every sequence."""
     outcome = CheckOutcome("scores are cosines", "documents")
     if run.method not in METHODS:
@@ -121,7 +121,7 @@ def check_document_scores(run: RunFiles) -> CheckOutcome:
     return outcome
 
 
-def _problems(run: RunFiles, sequence: ResolvedSequence, spans: Ids, begins: Ids, scored_to: str) -> Iterator[str]:
+def _problems(run: StoredRun, sequence: ResolvedSequence, spans: Ids, begins: Ids, scored_to: str) -> Iterator[str]:
     """Yield the documents, which begin at the places `begins` of `spans`, whose score is not what it should be."""
     said = sequence.score[spans[begins]]  # (n,) of each document, in their order
     by_id = np.argsort(sequence.doc[spans[begins]])
@@ -152,7 +152,7 @@ def _problems(run: RunFiles, sequence: ResolvedSequence, spans: Ids, begins: Ids
         )
 
 
-def check_partitions(run: RunFiles) -> list[CheckOutcome]:
+def check_partitions(run: StoredRun) -> list[CheckOutcome]:
     """Check that the documents of each sequence belong to one partition, by the centres nearest to their vectors.
 
     There is nothing to tell of a run that drafted from all documents together.
@@ -179,7 +179,7 @@ def check_partitions(run: RunFiles) -> list[CheckOutcome]:
     return [outcome]
 
 
-def _parts_of_clusters(run: RunFiles, centres_CD: NDArray[np.float64]) -> Ids:
+def _parts_of_clusters(run: StoredRun, centres_CD: NDArray[np.float64]) -> Ids:
     """Return the partition of each cluster: the nearest that is left stands next, and the row is cut into equal shares."""
     parts = run.steps["clusters"].manifest["parts"][0]["counts"]["parts"]
     sizes = np.zeros(len(centres_CD))
@@ -197,7 +197,7 @@ def _parts_of_clusters(run: RunFiles, centres_CD: NDArray[np.float64]) -> Ids:
     return part_of
 
 
-def _vectors(run: RunFiles, sequence: ResolvedSequence, spans: Ids) -> NDArray[np.float32]:
+def _vectors(run: StoredRun, sequence: ResolvedSequence, spans: Ids) -> NDArray[np.float32]:
     """Return the unit vectors, rounded as they are stored, of the documents that begin at the given spans."""
     firsts, counts = sequence.doc_first[spans], sequence.doc_stop[spans] - sequence.doc_first[spans]
     if run.setting("documents", "vector", "mean") == "first":

@@ -17,10 +17,8 @@ import numpy as np
 import pyarrow as pa
 
 from nextlong import schemas
-from nextlong.artifacts import left_out as artefact
-from nextlong.artifacts import lookup
-from nextlong.artifacts.left_out import Example
-from nextlong.artifacts.results import ComposeResult, DraftResult
+from nextlong.artifacts import lookup, results
+from nextlong.artifacts.results import ComposeResult, DraftResult, Example
 from nextlong.runs.run import Run
 from nextlong.text import counted
 
@@ -59,7 +57,11 @@ def kinds(run: Run) -> list[Kind]:
 
 
 def _of_corpus(run: Run) -> Iterator[Kind]:
-    reasons = artefact.read(run.steps["filter_report"].file(artefact.SUFFIX)) if "filter_report" in run.steps else ()
+    reasons = (
+        results.read_filter_report(run.steps["filter_report"].file(results.FILTER_REPORT_SUFFIX))
+        if "filter_report" in run.steps
+        else ()
+    )
     present = {one.reason for one in reasons}
     for place, one in enumerate(reasons):
         listed = _listed(run, one.reason, present)
@@ -73,14 +75,14 @@ def _examples(examples: Sequence[Example]) -> Iterator[Entry]:
 
 def _listed(run: Run, reason: str, present: set[str]) -> Callable[[], Iterator[Entry]] | None:
     """Return what lists all that were left out for a reason of the corpus; None where no file tells them from others."""
-    if reason.startswith(artefact.REJECTED):
-        return partial(_rejects, run, reason.removeprefix(artefact.REJECTED))
-    if reason == artefact.NEARLY_EQUAL:
+    if reason.startswith(results.REJECTED):
+        return partial(_rejects, run, reason.removeprefix(results.REJECTED))
+    if reason == results.NEARLY_EQUAL:
         keeps = run.steps["near_duplicates"].files(".keep.npy")
         return partial(_not_kept, run, keeps, run.steps["select"].files(".keep.npy"))
-    if reason == artefact.CONTAMINATED:
+    if reason == results.CONTAMINATED:
         return partial(_contaminated_chunks, run)
-    by_select = {artefact.EXACT, artefact.NORMALIZED, artefact.OVER}
+    by_select = {results.EXACT, results.NORMALIZED, results.OVER}
     if reason in by_select and len(by_select.intersection(present)) == 1:
         return partial(_not_kept, run, run.steps["select"].files(".keep.npy"), None)
     return None

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nextlong.errors import EvaluateError
-from nextlong.evaluate.huggingface import HuggingFaceModel
+from nextlong.evaluate.engines import HuggingFaceModel
 from nextlong.evaluate.prompts import ModelOptions
 from nextlong.evaluate.tasks import attention
 
@@ -34,7 +34,7 @@ def test_weights_are_those_of_eager_attention_at_2k(tiny_model):
 def test_shares_by_hand():
     weights = np.zeros((1, 20), np.float32)
     weights[0, [0, 5, 10, 17, 19]] = [0.5, 0.1, 0.1, 0.2, 0.1]
-    found = attention.shares(weights, 3, 18)  # a context of 15 tokens: thirds are 3-7, 8-12, 13-17
+    found = attention._shares(weights, 3, 18)  # a context of 15 tokens: thirds are 3-7, 8-12, 13-17
     assert found["first_third_whole"][0] == pytest.approx(0.6)  # tokens 0 to 5
     assert found["last_third_whole"][0] == pytest.approx(0.3)  # tokens 14 to 19
     assert found["first_third_context"][0] == pytest.approx(0.1 / 0.4)
@@ -50,4 +50,4 @@ def test_a_chat_prompt_is_refused(tiny_model, tmp_path):
     (folder / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
     model = HuggingFaceModel(ModelOptions(str(folder), prompt_format="chat"))
     with pytest.raises(EvaluateError, match="leave --prompt-format chat out"):
-        attention.check_model(model, None)
+        attention._check_model(model, None)

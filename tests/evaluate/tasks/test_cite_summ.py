@@ -176,22 +176,22 @@ def entailing(tmp_path, monkeypatch):
 
 
 def test_an_entailment_model_is_loaded_and_asked(entailing):
-    assert judge.entailment(str(entailing))("A reef.", "A reef.") is False  # random weights never say "1"
+    assert judge._entailment(str(entailing))("A reef.", "A reef.") is False  # random weights never say "1"
     with pytest.raises(EvaluateError, match="--nli .+ cannot be loaded as an encoder-decoder"):
-        judge.entailment(str(entailing / "none"))
+        judge._entailment(str(entailing / "none"))
 
 
 def test_citations_are_rated_and_count_with_the_answers_found(folder, monkeypatch, capsys):
     out = measured("alce_asqa", folder, 8192)
     before = results.read_results(out).finished[0]
     assert before.score == 100.0
-    monkeypatch.setattr(judge, "entailment", lambda _: lambda premise, claim: claim in premise)
+    monkeypatch.setattr(judge, "_entailment", lambda _: lambda premise, claim: claim in premise)
     arguments = ["evaluate", "judge", str(out), "--nli", "t5", "--data", str(folder)]
     assert main(arguments) == 0
     after = results.read_results(out).finished[0]
     assert after.score == pytest.approx(100.0)
     assert after.scored_by == "judge t5"
-    monkeypatch.setattr(judge, "entailment", lambda _: lambda *_: False)
+    monkeypatch.setattr(judge, "_entailment", lambda _: lambda *_: False)
     assert main(["evaluate", "judge", str(out), "--nli", "strict", "--data", str(folder)]) == 0
     assert results.read_results(out).finished[0].score == pytest.approx(100 / 3)
     assert main([*arguments[:-1], str(folder / "results")]) == 2

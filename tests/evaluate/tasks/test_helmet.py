@@ -196,7 +196,7 @@ def test_narrativeqa_asks_about_long_stories_only(data_folder, tmp_path):
     with pytest.raises(EvaluateError, match="no story of .* has more than 131,072 tokens of Llama 2"):
         made("narrativeqa", tmp_path)
     write(tmp_path / "helmet/llama2/tokenizer.json", "{}")
-    longqa.llama2.cache_clear()
+    longqa._llama2.cache_clear()
     with pytest.raises(EvaluateError, match=r"llama2/tokenizer\.json is not a tokenizer\.json"):
         made("narrativeqa", tmp_path)
 

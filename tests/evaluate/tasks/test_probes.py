@@ -8,7 +8,7 @@ import pytest
 from answering_models import asked, evaluated
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.huggingface import HuggingFaceModel
+from nextlong.evaluate.engines import HuggingFaceModel
 from nextlong.evaluate.prompts import ModelOptions
 from nextlong.evaluate.task import Request
 from nextlong.evaluate.tasks import probes

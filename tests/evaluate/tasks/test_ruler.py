@@ -17,7 +17,7 @@ from evaluation_data import TOKENIZERS, word_tokenizer, write_data
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.task import Request, Sample, TextTokenizer, all_tasks
-from nextlong.evaluate.tasks.ruler import _FORMS, _needle_question, _upper_bound, fitting, largest
+from nextlong.evaluate.tasks.ruler import _FORMS, _fitting, _largest, _needle_question, _upper_bound
 
 RULER = [name for name, task in all_tasks().items() if task.suite == "ruler"]
 
@@ -78,20 +78,20 @@ def built(size, *, question=3, budget=0):
 @given(length=st.integers(1, 400), budget=st.integers(0, 20), upper=st.integers(1, 500))
 def test_the_largest_context_that_fits_is_found(length, budget, upper):
     fits = [size for size in range(1, upper + 1) if size + 4 + budget <= length]
-    found = largest(request(length), partial(built, budget=budget), lower=1, upper=upper, step=1)
+    found = _largest(request(length), partial(built, budget=budget), lower=1, upper=upper, step=1)
     assert found == max(fits, default=1)
 
 
 @given(length=st.integers(20, 4000))
 def test_the_bound_is_above_what_fits(length):
-    assert _upper_bound(request(length), built, step=5) >= largest(
+    assert _upper_bound(request(length), built, step=5) >= _largest(
         request(length), built, lower=5, upper=length, step=5
     )
 
 
 @given(size=st.integers(1, 60), step=st.integers(1, 9), length=st.integers(10, 60))
 def test_a_sample_takes_steps_less_until_it_fits(size, step, length):
-    (sample,) = islice(fitting(request(length), lambda _, used: built(used, budget=2), size=size, step=step), 1)
+    (sample,) = islice(_fitting(request(length), lambda _, used: built(used, budget=2), size=size, step=step), 1)
     fits = [used for used in range(size, 0, -step) if used + 6 <= length]
     assert (sample is None) == (not fits)
     if sample is not None:
@@ -100,7 +100,7 @@ def test_a_sample_takes_steps_less_until_it_fits(size, step, length):
 
 def test_it_ends_where_there_are_no_more_questions_and_goes_on_behind_one_that_never_fits():
     sizes = {0: 1, 1: 99, 2: 1}
-    made = list(fitting(request(20), lambda index, _: built(sizes[index]) if index in sizes else None, size=1, step=1))
+    made = list(_fitting(request(20), lambda index, _: built(sizes[index]) if index in sizes else None, size=1, step=1))
     assert [sample is None for sample in made] == [False, True, False]
 
 

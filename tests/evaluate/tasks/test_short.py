@@ -17,7 +17,6 @@ class Harness:
     def __init__(self, error=None):
         self.asked, self.error = [], error
         self.HFLM = dict
-        self.TaskManager = dict
 
     def simple_evaluate(self, model, **asked):
         self.asked.append(asked)
@@ -51,7 +50,7 @@ def request(samples):
 
 
 def test_the_score_is_the_mean_of_acc_as_in_the_papers_table_with_its_interval(harness):
-    values = short.measure(model(), request(None))
+    values = short._measure(model(), request(None))
     assert values["scores"]["average"] == pytest.approx(100 * sum(range(7)) / 70)
     assert values["scores"]["hellaswag acc_norm"] == pytest.approx(5.0)
     assert values["scores"]["piqa acc"] == pytest.approx(40.0)
@@ -65,7 +64,7 @@ def test_the_score_is_the_mean_of_acc_as_in_the_papers_table_with_its_interval(h
 
 @pytest.mark.parametrize(("samples", "limit"), [(None, None), (short.ALL_SAMPLES, None), (20, 20)])
 def test_everything_is_asked_unless_there_is_a_limit(harness, samples, limit):
-    short.measure(model(), request(samples))
+    short._measure(model(), request(samples))
     (asked,) = harness.asked
     assert (asked["limit"], asked["tasks"]) == (limit, list(_HARNESS))
 
@@ -83,13 +82,13 @@ def test_everything_is_asked_unless_there_is_a_limit(harness, samples, limit):
 def test_data_that_cannot_be_had_is_told_in_a_line(harness, error, told):
     harness.error = error
     with pytest.raises(EvaluateError, match=told):
-        short.measure(model(), request(None))
+        short._measure(model(), request(None))
 
 
 @pytest.mark.parametrize(("bos", "eos", "is_refused"), [(None, None, True), (0, None, False), (None, 0, False)])
 def test_a_text_begins_with_one_of_the_two_ids(harness, bos, eos, is_refused):
     if is_refused:
         with pytest.raises(EvaluateError, match="the tokenizer names neither; set one"):
-            short.check_model(model(bos, eos), None)
+            short._check_model(model(bos, eos), None)
     else:
-        short.check_model(model(bos, eos), None)
+        short._check_model(model(bos, eos), None)

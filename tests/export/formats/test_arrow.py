@@ -15,10 +15,10 @@ from random_rows import documents_of, options, random_blocks, read_back, rows_of
 def write_all(folder, *shards):
     """Write one shard for each list of blocks."""
     counts = [
-        arrow.write(folder / f"part-{shard:05}", blocks, options(shard=shard, shards=len(shards)))
+        arrow.FORMAT.write(folder / f"part-{shard:05}", blocks, options(shard=shard, shards=len(shards)))
         for shard, blocks in enumerate(shards)
     ]
-    arrow.close(folder, [arrow.ArrowShard(**json.loads(count.model_dump_json())) for count in counts])
+    arrow.FORMAT.close(folder, [arrow._ArrowShard(**json.loads(count.model_dump_json())) for count in counts])
     return counts
 
 

@@ -14,14 +14,14 @@ from nextlong.export.formats.base import format_of
 from nextlong.recipe import Recipe
 from nextlong.runs import export as runs_export
 from nextlong.verify.exports import check_exports
-from nextlong.verify.run_files import RunFiles
+from nextlong.verify.run_files import StoredRun
 
 MODULE = '''
 """Lines: the ids of a row in words, a line a row."""
 
 from pathlib import Path
 
-from nextlong.export.formats.base import Format, Snippet
+from nextlong.export.formats.base import Format, LoadingCode
 from nextlong.artifacts.results import ShardResult
 
 
@@ -53,7 +53,7 @@ FORMAT = Format(
     close=close,
     read=read,
     reader_takes="*.ids",
-    snippet=Snippet("from pathlib import Path", "[*Path(folder).glob('*.ids')]", "len(rows)"),
+    snippet=LoadingCode("from pathlib import Path", "[*Path(folder).glob('*.ids')]", "len(rows)"),
 )
 '''
 
@@ -78,7 +78,7 @@ def install(tmp_path, monkeypatch):
 
 
 def lines_outcome(run):
-    return {outcome.check: outcome for outcome in check_exports(RunFiles(run))}["lines rows"]
+    return {outcome.check: outcome for outcome in check_exports(StoredRun(run))}["lines rows"]
 
 
 def test_it_is_written_told_opened_and_verified(own_run, install):

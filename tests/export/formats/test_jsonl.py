@@ -46,7 +46,7 @@ def block():
 
 
 def test_a_row_is_an_object_a_line(block, tmp_path):
-    count = jsonl.write(
+    count = jsonl.FORMAT.write(
         tmp_path / "x", [(block, span_texts(block, text_of=texts_of, special_text=SPECIAL))] * 2, options()
     ).rows
     lines = (tmp_path / "x.jsonl").read_text(encoding="utf-8").splitlines()
@@ -82,5 +82,5 @@ def test_span_texts_of_one_sequence_ask_for_its_chunks_only(block):
 
 
 def test_no_blocks_are_an_empty_file(tmp_path):
-    assert jsonl.write(tmp_path / "x", [], options()).rows == 0
+    assert jsonl.FORMAT.write(tmp_path / "x", [], options()).rows == 0
     assert (tmp_path / "x.jsonl").read_bytes() == b""

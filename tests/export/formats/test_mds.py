@@ -28,7 +28,7 @@ HEADER = (
 def sizes_of(rows, **given):
     tokens = np.array([row.token_offsets[-1] for row in rows], np.int64)
     documents = np.array([row.document_offsets[-1] for row in rows], np.int64)
-    return mds.shard_sizes(RowSizes(tokens, documents, [row.domains[0] for row in rows]), options(**given))
+    return mds._shard_sizes(RowSizes(tokens, documents, [row.domains[0] for row in rows]), options(**given))
 
 
 def write_all(folder, blocks, **given):
@@ -36,12 +36,12 @@ def write_all(folder, blocks, **given):
     rows = rows_of(blocks)
     sizes = sizes_of(rows, **given)
     counts = [
-        mds.write(folder / "part", rows[first:last], options(shard=shard, shards=len(sizes), **given))
+        mds.FORMAT.write(folder / "part", rows[first:last], options(shard=shard, shards=len(sizes), **given))
         for shard, (first, last) in enumerate(pairwise(accumulate([0, *sizes])))
     ]
     assert [count.rows for count in counts] == sizes
     assert sum(sizes) == len(rows)
-    mds.close(folder, [mds.MdsShard(**json.loads(count.model_dump_json())) for count in counts])
+    mds.FORMAT.close(folder, [mds._MdsShard(**json.loads(count.model_dump_json())) for count in counts])
     return sizes
 
 
@@ -57,7 +57,7 @@ def test_a_shard_of_one_packed_row_byte_for_byte(tmp_path):
             "document_lengths": np.array([2, 1], np.int32),
         }
     )
-    counts = mds.write(tmp_path / "part-00004", [block], options(shard=4, shards=9, shard_bytes=NO_LIMIT))
+    counts = mds.FORMAT.write(tmp_path / "part-00004", [block], options(shard=4, shards=9, shard_bytes=NO_LIMIT))
     sample = struct.pack("<3I", 2, 3 + 16, 2 + 12) + "é".encode()
     sample += bytes([2 << 2, 2, 2]) + struct.pack("<4I", 0, 2, 2, 3)
     sample += bytes([1 << 2, 3]) + struct.pack("<3I", 7, 8, 128_255) + struct.pack("<q", 3)
@@ -93,7 +93,7 @@ def test_a_row_that_no_shard_can_hold_leaves_an_empty_one_before_it():
 
 def test_a_shard_is_full_to_the_last_byte(tmp_path):
     rows = rows_of(random_blocks(1, rows=5))
-    mds.write(tmp_path / "part", rows[:3], options(shard_bytes=NO_LIMIT))
+    mds.FORMAT.write(tmp_path / "part", rows[:3], options(shard_bytes=NO_LIMIT))
     filled = (tmp_path / "shard.00000.mds").stat().st_size
     limit = filled - len(str(NO_LIMIT)) + len("1234")  # the header names the limit, which has four digits below
     assert len(str(limit)) == 4

@@ -43,7 +43,7 @@ def block_of(*documents):
 
 
 def write(folder, blocks, name="part-00003", *, eod=None, **given):
-    return megatron.write(folder / name, blocks, options(megatron_eod=eod, **given))
+    return megatron.FORMAT.write(folder / name, blocks, options(megatron_eod=eod, **given))
 
 
 def test_a_pair_byte_for_byte(tmp_path):
@@ -52,7 +52,7 @@ def test_a_pair_byte_for_byte(tmp_path):
     expected = b"MMIDIDX\x00\x00" + struct.pack("<QBQQ", 1, 4, 2, 3)
     expected += struct.pack("<2i", 3, 1) + struct.pack("<2q", 0, 12) + struct.pack("<3q", 0, 1, 2)
     assert (tmp_path / "part-00003.idx").read_bytes() == expected
-    assert counts == megatron.MegatronShard(rows=1, documents=2, tokens=4, eod=None, prefix="part-00003")
+    assert counts == megatron._MegatronShard(rows=1, documents=2, tokens=4, eod=None, prefix="part-00003")
 
 
 @pytest.mark.parametrize(("vocab_size", "code", "bytes_per_id"), [(65_499, 8, 2), (65_500, 4, 4)])
@@ -65,7 +65,7 @@ def test_ids_are_uint16_where_megatron_has_them_so(tmp_path, vocab_size, code, b
 
 def test_an_eod_ends_every_document_once_and_counts(tmp_path):
     counts = write(tmp_path, [block_of([7, 8], [9, 0]), block_of([5])], eod=0)
-    megatron.close(tmp_path, [counts])
+    megatron.FORMAT.close(tmp_path, [counts])
     rows = [row["input_ids"].tolist() for row in read_back(tmp_path, "megatron")]
     assert rows == [[7, 8, 0], [9, 0], [5, 0]]
     assert (counts.tokens, counts.documents, counts.eod) == (7, 3, 0)
@@ -76,19 +76,19 @@ def test_an_eod_ends_every_document_once_and_counts(tmp_path):
 def test_documents_come_back(tmp_path_factory, seed, per_row, vocabulary, eod):
     folder = tmp_path_factory.mktemp("megatron")
     blocks = random_blocks(seed, rows=12, per_row=per_row, vocabulary=vocabulary)
-    megatron.close(folder, [write(folder, blocks, vocab_size=vocabulary, eod=eod)])
+    megatron.FORMAT.close(folder, [write(folder, blocks, vocab_size=vocabulary, eod=eod)])
     expected = [ids + [eod] * (eod is not None and ids[-1] != eod) for ids in documents_of(blocks)]
     assert [row["input_ids"].tolist() for row in read_back(folder, "megatron")] == expected
 
 
 def test_no_rows_are_an_empty_pair(tmp_path):
     counts = write(tmp_path, [])
-    megatron.close(tmp_path, [counts])
+    megatron.FORMAT.close(tmp_path, [counts])
     assert (counts.rows, counts.documents, counts.tokens) == (0, 0, 0)
     assert read_back(tmp_path, "megatron") == []
 
 
 def test_the_blend_lists_the_shards_by_their_tokens(tmp_path):
     counts = [write(tmp_path, [block_of(ids)], name) for name, ids in (("part-00000", [1, 2, 3]), ("part-00001", [4]))]
-    megatron.close(tmp_path, counts)
+    megatron.FORMAT.close(tmp_path, counts)
     assert (tmp_path / "blend.txt").read_text() == "3 part-00000\n1 part-00001\n"

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nextlong.errors import ExportError
-from nextlong.export.formats.olmo import OlmoShard, read, write
+from nextlong.export.formats import olmo
 from random_rows import documents_of, ended, options, random_blocks, read_back
 
 EOS = 0
@@ -22,9 +22,11 @@ def test_every_document_is_read_back_and_takes_the_bytes_that_the_vocabulary_nee
     tmp_path, vocabulary, width, per_row
 ):
     blocks = ended(random_blocks(3, vocabulary=vocabulary, per_row=per_row), eos=EOS)
-    counts = write(tmp_path / "part-00000", blocks, options_for(vocabulary))
+    counts = olmo.FORMAT.write(tmp_path / "part-00000", blocks, options_for(vocabulary))
     expected = documents_of(blocks)
-    assert counts == OlmoShard(rows=sum(map(len, blocks)), documents=len(expected), tokens=sum(map(len, expected)))
+    assert counts == olmo._OlmoShard(
+        rows=sum(map(len, blocks)), documents=len(expected), tokens=sum(map(len, expected))
+    )
     assert [row["input_ids"].tolist() for row in read_back(tmp_path, "olmo")] == expected
     raw = (tmp_path / "part-00000.npy").read_bytes()
     assert len(raw) == width * counts.tokens
@@ -33,7 +35,7 @@ def test_every_document_is_read_back_and_takes_the_bytes_that_the_vocabulary_nee
 
 def test_offsets_stand_a_line_a_document(tmp_path):
     blocks = ended(random_blocks(5, rows=3), eos=EOS)
-    write(tmp_path / "part-00000", blocks, options_for(128_256))
+    olmo.FORMAT.write(tmp_path / "part-00000", blocks, options_for(128_256))
     ends = np.cumsum([len(ids) for ids in documents_of(blocks)]).tolist()
     lines = gzip.decompress((tmp_path / "part-00000.csv.gz").read_bytes()).decode().splitlines()
     assert lines == [f"{start},{end}" for start, end in zip([0, *ends], ends, strict=False)]
@@ -43,7 +45,7 @@ def test_the_same_rows_are_the_same_bytes(tmp_path):
     blocks = ended(random_blocks(7), eos=EOS)
     for name in ("a", "b"):
         (tmp_path / name).mkdir()
-        write(tmp_path / name / "part-00000", blocks, options_for(128_256))
+        olmo.FORMAT.write(tmp_path / name / "part-00000", blocks, options_for(128_256))
     for suffix in (".npy", ".csv.gz"):
         one, other = ((tmp_path / name / f"part-00000{suffix}").read_bytes() for name in ("a", "b"))
         assert one == other
@@ -53,11 +55,11 @@ def test_a_document_without_its_end_or_with_one_too_many_is_refused(tmp_path):
     (block, *_) = ended(random_blocks(9, rows=4), eos=EOS)
     block.input_ids[-1] = 5
     with pytest.raises(ExportError, match="a document has no EOS token at its end"):
-        write(tmp_path / "part-00000", [block], options_for(128_256))
+        olmo.FORMAT.write(tmp_path / "part-00000", [block], options_for(128_256))
     (block, *_) = ended(random_blocks(9, rows=4), eos=EOS)
     block.input_ids[0] = EOS
     with pytest.raises(ExportError, match="a document has no EOS token at its end, or one before"):
-        write(tmp_path / "part-00000", [block], options_for(128_256))
+        olmo.FORMAT.write(tmp_path / "part-00000", [block], options_for(128_256))
 
 
 @pytest.mark.parametrize(
@@ -73,4 +75,4 @@ def test_offsets_that_do_not_tile_the_array_are_found(tmp_path, lines, told):
     (tmp_path / "part-00000.npy").write_bytes(np.arange(6, dtype="<u2").tobytes())
     (tmp_path / "part-00000.csv.gz").write_bytes(gzip.compress("".join(f"{line}\n" for line in lines).encode()))
     with pytest.raises(ValueError, match=told):
-        list(read(tmp_path, ["part-00000.npy"]))
+        list(olmo.FORMAT.read(tmp_path, ["part-00000.npy"]))

@@ -56,7 +56,7 @@ def path(tmp_path):
 def write(path, blocks, row_group_bytes, *, columns=COLUMNS, compression="zstd"):
     """Write `path`, whose name ends in .parquet; return the number of rows."""
     keys = {"row_group_mb": (row_group_bytes + 0.5) / 1_000_000, "compression": compression}
-    return parquet.write(path.with_suffix(""), blocks, options(**keys), columns=columns).rows
+    return parquet.FORMAT.write(path.with_suffix(""), blocks, options(**keys), columns=columns).rows
 
 
 def groups_of(path):

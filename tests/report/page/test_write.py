@@ -182,6 +182,7 @@ def test_without_a_place_the_page_lies_where_the_run_left_its_own(shared_run, ot
     assert write.place_of([one]) == one.path / "report.html"
     name = one.variant.name
     assert write.place_of([one, one]) == one.path / f"report-{name}@{name}.html"  # beside the page of a sweep
+    assert write.place_of([one] * 99).name.startswith("report-99@variants@")  # fit for a file system
     assert write.place_of([one, other]) == type(tmp_path)("report.html")
     monkeypatch.setattr(write.record, "current", lambda _: "another variant")
     assert write.place_of([one]) == one.path / f"report-{one.variant.name}.html"

@@ -2,7 +2,7 @@
 
 import pytest
 
-from nextlong.engine.estimate import Amounts
+from nextlong.engine.step import Amounts
 from nextlong.recipe.amounts import candidates_of
 from nextlong.report.plan.amounts import amounts_of
 

@@ -2,8 +2,7 @@
 
 import pytest
 
-from nextlong.engine.estimate import Amounts, Estimate, per_shard
-from nextlong.engine.step import Step
+from nextlong.engine.step import Amounts, Estimate, Step, per_shard
 from nextlong.report.plan.costs import Cost, Machines, Rate, Trial, costs, schedule, total
 
 WHOLE = Amounts(chunks=10_000, shards=8)

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 
 import pytest
 
-from nextlong.engine.estimate import Amounts
+from nextlong.engine.step import Amounts
 from nextlong.report.plan import page
 from nextlong.report.plan.costs import Cost, Machines
 from nextlong.report.plan.elsewhere import Asked, Shape, assumed
@@ -104,7 +104,7 @@ def test_other_machines_and_a_larger_corpus(recipe):
 
 
 def test_a_transformer_on_gpus_by_its_formula(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(sentence_transformers, "is_installed", lambda: False)
+    monkeypatch.setattr(sentence_transformers, "_is_installed", lambda: False)
     model = "encoder.model='sentence-transformers:jinaai/jina-embeddings-v3'"
     told = written(recipe_in(tmp_path, model), Asked(nodes=2, gpus=4, chunks=1e8, gpu_tflops=1))
     assert "(2 × 302 M parameters + 4 × 24 layers × 1,024 × " in told

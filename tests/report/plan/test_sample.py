@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from nextlong.corpus import look
-from nextlong.engine.estimate import Amounts
+from nextlong.engine.step import Amounts
 from nextlong.errors import CorpusError
 from nextlong.reading.listing import input_files
 from nextlong.recipe import Recipe

@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nextlong.retrieval.encoders.lsa import Lsa, cut_ascii_words, cut_words, fit_lsa
+from nextlong.retrieval.encoders.lsa import Lsa, _cut_ascii_words, _cut_words, _fit_lsa
 
 TOPICS = {
     "cooking": "simmer onion garlic butter stir pan oven bake dough flour",
@@ -31,7 +31,7 @@ def topic_texts(count: int) -> list[str]:
 
 def test_tfidf_equals_scikit_learn():
     texts = topic_texts(200)
-    lsa = fit_lsa(texts, dimensions=8, max_terms=1000, seed=0)
+    lsa = _fit_lsa(texts, dimensions=8, max_terms=1000, seed=0)
     vocabulary = {term: column for column, term in enumerate(lsa.terms)}
     # Here and below, because it takes longer to import than all these tests, and each test process imports each file.
     from sklearn.feature_extraction.text import TfidfVectorizer
@@ -46,7 +46,7 @@ def test_tfidf_equals_scikit_learn():
 def test_terms_follow_the_document_frequency_rule_and_frequency():
     texts = ["common rare1 twice twice twice", "common twice three", "common three", "common three", "common odd"]
     texts += ["common five five"] * 2 + ["common"] * 3
-    lsa = fit_lsa(texts, dimensions=2, max_terms=2, seed=0)
+    lsa = _fit_lsa(texts, dimensions=2, max_terms=2, seed=0)
     # common is in all texts, rare1 and odd in one; twice and five occur 4 times, three 3 times.
     assert list(lsa.terms) == ["five", "twice"]
     np.testing.assert_allclose(lsa.idf, np.log(11 / 3) + 1, rtol=1e-6)
@@ -54,7 +54,7 @@ def test_terms_follow_the_document_frequency_rule_and_frequency():
 
 def test_space_is_that_of_scikit_learns_exact_svd():
     texts = topic_texts(120)
-    lsa = fit_lsa(texts, dimensions=6, max_terms=1000, seed=3)
+    lsa = _fit_lsa(texts, dimensions=6, max_terms=1000, seed=3)
     weights = lsa.tfidf(texts).toarray()
     from sklearn.decomposition import TruncatedSVD
 
@@ -68,7 +68,7 @@ def test_space_is_that_of_scikit_learns_exact_svd():
 
 def test_texts_of_one_topic_are_nearest_to_each_other():
     texts = topic_texts(400)
-    lsa = fit_lsa(texts[:200], dimensions=8, max_terms=1000, seed=0)
+    lsa = _fit_lsa(texts[:200], dimensions=8, max_terms=1000, seed=0)
     vectors = lsa.encode(texts[200:])
     assert vectors.dtype == np.float32
     np.testing.assert_allclose(np.linalg.norm(vectors, axis=1), 1, atol=1e-5)
@@ -79,11 +79,11 @@ def test_texts_of_one_topic_are_nearest_to_each_other():
 
 def test_same_bits_whatever_the_batch_and_after_a_round_trip(tmp_path: Path):
     texts = [*topic_texts(90), "日本語の文章です", "!!!", ""]
-    lsa = fit_lsa(texts, dimensions=8, max_terms=1000, seed=0)
+    lsa = _fit_lsa(texts, dimensions=8, max_terms=1000, seed=0)
     whole = lsa.encode(texts)
     one_by_one = np.concatenate([lsa.encode([text]) for text in texts])
     stem = tmp_path / "part.0001"
-    fit_lsa(texts, dimensions=8, max_terms=1000, seed=0).save(stem)
+    _fit_lsa(texts, dimensions=8, max_terms=1000, seed=0).save(stem)
     loaded = Lsa.load(stem)
     assert sorted(path.name for path in tmp_path.iterdir()) == [
         "part.0001.components.npy",
@@ -95,7 +95,7 @@ def test_same_bits_whatever_the_batch_and_after_a_round_trip(tmp_path: Path):
 
 
 def test_unknown_texts_get_their_own_direction():
-    lsa = fit_lsa(topic_texts(200), dimensions=24, max_terms=1000, seed=0)
+    lsa = _fit_lsa(topic_texts(200), dimensions=24, max_terms=1000, seed=0)
     assert lsa.dimensions == 24
     vectors = lsa.encode(["???", "zzzz", "???", "", *topic_texts(4)])
     cosines = vectors @ vectors.T
@@ -116,7 +116,7 @@ def test_unknown_texts_get_their_own_direction():
     ],
 )
 def test_small_samples_shrink_the_dimensions(texts, dimensions):
-    lsa = fit_lsa(texts, dimensions=16, max_terms=100, seed=0)
+    lsa = _fit_lsa(texts, dimensions=16, max_terms=100, seed=0)
     vectors = lsa.encode([*texts, "quite another"])
     assert vectors.shape == (len(texts) + 1, dimensions)
     assert lsa.dimensions == dimensions
@@ -126,13 +126,13 @@ def test_small_samples_shrink_the_dimensions(texts, dimensions):
 def test_chinese_texts_that_share_words_are_nearer():
     sea = ["海上的风浪很大渔船回港", "渔船在海上遇到风浪", "风浪大渔船不出海"]
     code = ["编译器优化循环代码", "循环代码由编译器展开", "编译器检查代码类型"]
-    lsa = fit_lsa(sea + code, dimensions=4, max_terms=100, seed=0)
+    lsa = _fit_lsa(sea + code, dimensions=4, max_terms=100, seed=0)
     cosines = lsa.encode(sea + code) @ lsa.encode(sea + code).T
     assert cosines[:3, :3].min() > cosines[:3, 3:].max()
 
 
 def words_of(text: str) -> list[str]:
-    words, bounds = cut_words([text])
+    words, bounds = _cut_words([text])
     assert bounds.tolist() == [0, len(words)]
     return [word.decode("utf-32-le") for word in words.to_pylist()]
 
@@ -159,7 +159,7 @@ def test_words_are_cut_as_written_by_hand(text, words):
 @settings(max_examples=60, deadline=None)
 @given(st.lists(st.text(st.sampled_from("ab 日本。é\n_x"), max_size=12), min_size=1, max_size=6))
 def test_words_of_a_batch_are_the_words_of_its_texts(texts):
-    words, bounds = cut_words(texts)
+    words, bounds = _cut_words(texts)
     flat = [word.decode("utf-32-le") for word in words.to_pylist()]
     parts = [flat[first:last] for first, last in pairwise(bounds)]
     assert parts == [words_of(text) for text in texts]
@@ -167,7 +167,7 @@ def test_words_of_a_batch_are_the_words_of_its_texts(texts):
 
 @given(st.lists(st.text(st.characters(max_codepoint=127), max_size=12), min_size=1, max_size=6))
 def test_ascii_words_are_the_same_but_for_single_characters(texts):
-    words, bounds = cut_ascii_words(texts)
+    words, bounds = _cut_ascii_words(texts)
     flat = [word.decode("ascii") for word in words.to_pylist()]
     for text, (first, last) in zip(texts, pairwise(bounds), strict=True):
         assert [word for word in flat[first:last] if len(word) > 1] == words_of(text)

@@ -83,7 +83,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     state.url = f"http://127.0.0.1:{http_server.server_address[1]}/v1"
     thread = threading.Thread(target=http_server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    monkeypatch.setattr("nextlong.retrieval.encoders.openai.FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr("nextlong.retrieval.encoders.openai._FIRST_WAIT_S", 0.01)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     yield state
     http_server.shutdown()
@@ -165,7 +165,7 @@ def test_the_first_failed_try_is_told_once_and_again_after_a_while(server, caplo
     )
     assert "up to 4 more times a request" in told
     assert "encoder.openai.timeout_s=5 for the answer" in told
-    monkeypatch.setattr("nextlong.retrieval.encoders.openai.SILENCE_S", 0.0)
+    monkeypatch.setattr("nextlong.retrieval.encoders.openai._SILENCE_S", 0.0)
     server.script = [refusal(500, "oops")] * 2
     encoder(server).encode(["a"])
     assert ["up to 2 more" in line for line in caplog.messages[1:]] == [True, False]

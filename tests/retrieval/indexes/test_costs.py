@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong.engine.estimate import Amounts
+from nextlong.engine.step import Amounts
 from nextlong.retrieval.indexes.costs import FILL, TRAIN, TUNE, Load, choose, parts, seconds
 
 GIB = 1 << 30
@@ -48,7 +48,7 @@ EXACT = Amounts(vectors=1e6, queries=1e4, dimensions=256, neighbours=1000, shard
 
 @pytest.mark.parametrize("estimate", [TRAIN, FILL, TUNE])
 def test_exact_search_builds_nothing(estimate):
-    assert estimate.work(EXACT) == estimate.disk(EXACT) == estimate.memory(EXACT) == 0
+    assert [EXACT.of(amount) for amount in (estimate.work, estimate.disk, estimate.memory)] == [0, 0, 0]
 
 
 @pytest.mark.parametrize(("codes", "code_bytes"), [("Flat", 512), ("SQ8", 256), ("PQ64", 64)])

@@ -7,7 +7,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong.retrieval.near_duplicates.rule import PASSAGE_WORDS, repeated_passages
+from nextlong.retrieval.near_duplicates.rule import _PASSAGE_WORDS, repeated_passages
 from nextlong.retrieval.near_duplicates.shingles import shingles
 from nextlong.retrieval.near_duplicates.texts import Texts
 
@@ -40,7 +40,7 @@ def test_texts_share_a_passage_where_a_hundred_words_of_their_slices_are_the_sam
         (one, other)
         for one, other in combinations(range(len(texts)), 2)
         if min(min(slices[one][1], slices[other][1]), len(STOCK)) - max(slices[one][0], slices[other][0])
-        >= PASSAGE_WORDS
+        >= _PASSAGE_WORDS
     ]
     assert pairs(texts) == expected
 

@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 import plain_rule
 from arrow_files import write_arrow
 from invented import Corpus
-from nextlong.artifacts.results import ShinglesResult
 from nextlong.retrieval.near_duplicates.shingles import (
     ShingleStore,
     add_counts,
@@ -102,8 +101,7 @@ def store_of(folder, *, count):
 def test_stored_shingles_are_those_of_the_chunks_in_any_order(tmp_path):
     texts = corpus_with_a_licence(3)
     middle = texts[0].index(" ", len(texts[0]) // 2)
-    pieces = [texts[0][:middle], texts[0][middle:], *texts[1:]]
-    assert shard(tmp_path / "0", ["", *texts], cut=2) == ShinglesResult(shingles=len(shingles(pieces).hashes))
+    shard(tmp_path / "0", ["", *texts], cut=2)
     shard(tmp_path / "1", ["chapter one"])
     found = store_of(tmp_path, count=2).of(np.array([1 << 32, 2, 0, 1, 2]))
     expected = shingles(["chapter one", texts[1], texts[0][:middle], texts[0][middle:], texts[1]])
@@ -115,7 +113,7 @@ def weights_of_shards(folder, shards, *, share=1.0, cut=0):
     folder.mkdir()
     for number, texts in enumerate(shards):
         shard(folder / str(number), texts, cut=cut)
-    counts = weigh_shingles(
+    weigh_shingles(
         folder / "all",
         store=store_of(folder, count=len(shards)),
         chunks=[folder / f"{number}.chunks.arrow" for number in range(len(shards))],
@@ -123,7 +121,7 @@ def weights_of_shards(folder, shards, *, share=1.0, cut=0):
         share=share,
         seed=3,
     )
-    return counts.sampled, np.load(folder / "all.weights.npy")
+    return len(np.load(folder / "all.counted.npy")), np.load(folder / "all.weights.npy")
 
 
 def test_sharding_does_not_change_the_weights(tmp_path):

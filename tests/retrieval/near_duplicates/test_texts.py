@@ -1,17 +1,17 @@
 """What the words of texts weigh, against sums that are written out word by word."""
 
 import numpy as np
-import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.retrieval.near_duplicates.shingles import SHINGLE_WORDS, shingles
-from nextlong.retrieval.near_duplicates.texts import Texts, covered, highest, millionths_of
+from nextlong.retrieval.near_duplicates.texts import Texts, covered, highest
 
 
-@pytest.mark.parametrize(("threshold", "millionths"), [(0.8, 800_000), (0.1 + 0.2, 300_000), (1.0, 1_000_000)])
-def test_thresholds_are_compared_in_whole_millionths(threshold, millionths):
-    assert millionths_of(threshold) == millionths
+def test_thresholds_are_compared_in_whole_millionths():
+    fourteen = shingles([" ".join(f"w{number}" for number in range(14))])  # of which ten words count
+    texts = Texts.of(fourteen, np.full(1, 1024, np.uint16), 0.1 + 0.2)  # a little above 0.3
+    assert (texts.whole.tolist(), texts.needed.tolist()) == ([10_240], [3072])
 
 
 @given(st.lists(st.integers(0, 9), min_size=SHINGLE_WORDS, max_size=30))

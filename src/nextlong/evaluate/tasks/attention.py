@@ -22,7 +22,7 @@ from numpy.typing import NDArray
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
-from nextlong.evaluate.huggingface import HuggingFaceModel
+from nextlong.evaluate.engines import HuggingFaceModel
 from nextlong.evaluate.task import Probe, Request, Sample, all_tasks
 from nextlong.evaluate.tasks import haystack
 from nextlong.evaluate.tasks.helmet.longqa import LLAMA2
@@ -37,17 +37,15 @@ _NAME: Final = "nextlong_last_token"
 _METRIC: Final = "first_third_context"
 _SINK: Final = 4  # tokens at the head that models rest their attention on (Xiao et al. 2023, arXiv 2309.17453)
 _QA: Final = "infinitebench/longbook_qa_eng.jsonl"
-# The last token's attention by layer, each of shape (tokens,): mean over heads.
-_ByLayer = dict[int, NDArray[np.float32]]
 
 
-def check(request: Request) -> None:
+def _check(request: Request) -> None:
     """Raise EvaluateError where no prompt fits the length."""
     if all(sample is None for sample in islice(_prompts(request), request.samples)):
         raise EvaluateError(f"attention: no prompt fits {request.length:,} tokens; give a greater length")
 
 
-def check_model(model: HuggingFaceModel, _: Path | None) -> None:
+def _check_model(model: HuggingFaceModel, _: Path | None) -> None:
     """Raise EvaluateError for a model that is asked as a chat model."""
     if model.prompts.format == "chat":
         raise EvaluateError(
@@ -55,36 +53,41 @@ def check_model(model: HuggingFaceModel, _: Path | None) -> None:
         )
 
 
-def measure(model: HuggingFaceModel, request: Request) -> Json:
+def _measure(model: HuggingFaceModel, request: Request) -> Json:
     """Measure the shares over the samples, in percent."""
-    check(request)
+    _check(request)
     rows = []
     for sample in islice(_prompts(request), request.samples):
         if sample is None:
             continue
-        weights = _attention_of(model, model.prompts.ids(sample))
-        rows.append(shares(weights, *_context_bounds(model, sample)))
+        ids, text = model.prompts.ids(sample), sample.text
+        # Details count the characters before and behind the story: instruction and examples, question.
+        before, behind = (int(str(sample.details.get(name, 0))) for name in ("chars_before", "chars_behind"))
+        first = len(model.tokenizer.prefix) + model.tokenizer.count(text[:before])
+        last = len(ids) - (model.tokenizer.count(text[len(text) - behind :]) if behind else 0)
+        rows.append(_shares(_attention_of(model, ids), first, last))
         request.advance(1)
     mean = {name: np.mean([row[name] for row in rows], axis=0) for name in rows[0]}
-    scores = {f"{name}": float(100 * values.mean()) for name, values in mean.items()}
-    by_layer = {name: [round(float(100 * value), 4) for value in values] for name, values in mean.items()}
-    outcomes = [float(100 * row[_METRIC].mean()) for row in rows]
-    return {"scores": scores, "by_layer": by_layer, "outcomes": outcomes, "n": len(rows)}
+    return {
+        "scores": {name: float(100 * values.mean()) for name, values in mean.items()},
+        "by_layer": {name: [round(float(100 * value), 4) for value in values] for name, values in mean.items()},
+        "outcomes": [float(100 * row[_METRIC].mean()) for row in rows],
+        "n": len(rows),
+    }
 
 
 def _prompts(request: Request) -> Iterator[Sample | None]:
     questions = all_tasks()["infbench_qa"]
     if all(request.data.has(name) for name in questions.files):
-        yield from questions.make(request)
-    else:
-        yield from haystack.samples(request)
+        return questions.make(request)
+    return haystack.samples(request)
 
 
 def _attention_of(model: HuggingFaceModel, ids: list[int]) -> NDArray[np.float32]:
-    """Return the attention of the last of `ids`, shape (layers, tokens)."""
+    """Return the attention of the last of `ids`, shape (layers, tokens): mean over heads."""
     torch = required("torch")
     cache = model.prefilled(ids[:-1])
-    by_layer: _ByLayer = {}
+    by_layer: dict[int, NDArray[np.float32]] = {}
     with _recorded(model, by_layer):
         model.forward(torch.tensor([ids[-1:]], device=model.device), cache)
     # The next question of the same story shares all but its last tokens, which stay in the cache.
@@ -93,7 +96,7 @@ def _attention_of(model: HuggingFaceModel, ids: list[int]) -> NDArray[np.float32
 
 
 @contextmanager
-def _recorded(model: HuggingFaceModel, by_layer: _ByLayer) -> Iterator[None]:
+def _recorded(model: HuggingFaceModel, by_layer: dict[int, NDArray[np.float32]]) -> Iterator[None]:
     """Replace the model's attention by one that records its weights."""
     torch, transformers = required("torch"), required("transformers")
     masks = required("transformers.masking_utils")
@@ -127,20 +130,7 @@ def _recorded(model: HuggingFaceModel, by_layer: _ByLayer) -> Iterator[None]:
         model.model.set_attn_implementation(before)
 
 
-def _context_bounds(model: HuggingFaceModel, sample: Sample) -> tuple[int, int]:
-    """Return the first and last token of the story, without instruction, examples and question.
-
-    Prompts say where: a detail of the sample counts its characters before and behind the story.
-    """
-    before, behind = (int(str(sample.details.get(name, 0))) for name in ("chars_before", "chars_behind"))
-    ids = model.prompts.ids(sample)
-    text = sample.text
-    head = model.tokenizer.count(text[:before])
-    tail = model.tokenizer.count(text[len(text) - behind :]) if behind else 0
-    return len(model.tokenizer.prefix) + head, len(ids) - tail
-
-
-def shares(weights: NDArray[np.float32], first: int, last: int) -> dict[str, NDArray[np.float64]]:
+def _shares(weights: NDArray[np.float32], first: int, last: int) -> dict[str, NDArray[np.float64]]:
     """Return the shares by layer, shape (layers,), of the first (long) and last (proximal) third.
 
     Over the whole prompt; over it without its first tokens, where models rest their attention, as a share of what lies on the
@@ -162,11 +152,11 @@ TASKS: Final = (
         category="Attention",
         metric=_METRIC,
         samples=50,
-        measure=measure,
+        measure=_measure,
         version=3,
         optional=lambda _: (_QA, LLAMA2, HAYSTACK),
-        check=check,
-        check_model=check_model,
+        check=_check,
+        check_model=_check_model,
         columns={
             "First third": _METRIC,
             "Last third": "last_third_context",

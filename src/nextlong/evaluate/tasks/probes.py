@@ -30,7 +30,7 @@ from numpy.typing import NDArray
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
-from nextlong.evaluate.huggingface import HuggingFaceModel
+from nextlong.evaluate.engines import HuggingFaceModel
 from nextlong.evaluate.results import weighted_interval
 from nextlong.evaluate.task import Probe, Request, TextTokenizer
 from nextlong.evaluate.texts import HAYSTACK, haystack_ids
@@ -153,7 +153,7 @@ def _chunk_losses(
             "dependency: the run has no second document whose meta-chunks could replace a document's own; give a longer run"
         )
     # Three readings: with everything, with other text in the earlier meta-chunks' places, and without them.
-    whole = token_losses(model, ids.tolist())
+    whole = _token_losses(model, ids.tolist())
     replaced = _behind_others(model, ids, meta_spans, np.resize(other_text, len(ids)))
     alone = _behind_others(model, ids, meta_spans, None)
     for number, ((start, end), other, without) in enumerate(zip(meta_spans, replaced, alone, strict=True)):
@@ -165,7 +165,7 @@ def _chunk_losses(
             yield _ChunkLoss(sequence.id, end - start, distance, number, *losses)
 
 
-def token_losses(model: HuggingFaceModel, ids: list[int]) -> NDArray[np.float32]:
+def _token_losses(model: HuggingFaceModel, ids: list[int]) -> NDArray[np.float32]:
     """Return the loss of every token but the first, in nats, shape (n - 1,); read in chunks."""
     return _read(model, ids, required("transformers").DynamicCache(config=model.config))[:-1]
 
@@ -255,7 +255,7 @@ def _measure_copying(model: HuggingFaceModel, request: Request) -> Json:
         ends = [_PASSAGE_TOKENS, 2 * _PASSAGE_TOKENS, request.length - len(model.tokenizer.prefix)]
         passage, other, between = (part.tolist() for part in np.split(ids, ends)[:3])
         whole = [model.tokenizer.with_prefix([*head, *between, *passage]) for head in (other, passage)]
-        losses.append([float(token_losses(model, ids)[-_PASSAGE_TOKENS:].mean()) for ids in whole])
+        losses.append([float(_token_losses(model, ids)[-_PASSAGE_TOKENS:].mean()) for ids in whole])
         request.advance(1)
     # Mean loss of the passage in nats per token, shape (samples,): behind another passage, and behind its copy.
     without, with_copy = np.array(losses).T

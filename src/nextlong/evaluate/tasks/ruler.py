@@ -34,7 +34,7 @@ _LEAST_NEEDLE_TOKENS: Final = 256
 _REDRAWS: Final = 20  # of the smallest context; NVIDIA's scripts never give up
 
 
-def largest(request: Request, build: _Build, *, lower: int, upper: int, step: int) -> int:
+def _largest(request: Request, build: _Build, *, lower: int, upper: int, step: int) -> int:
     """Return the largest context in [lower, upper] that fits, else `step`, as NVIDIA's scripts do."""
     best = step
     while lower <= upper:
@@ -52,7 +52,7 @@ def _upper_bound(request: Request, build: _Build, *, step: int) -> int:
     return max(int((request.room / tokens_per_unit) * 3), step * 2)
 
 
-def fitting(
+def _fitting(
     request: Request, build: Callable[[int, int], Sample | None], *, size: int, step: int
 ) -> Iterator[Sample | None]:
     """Yield one sample per index with `size` units of context or, where that is too long, `step` less at a time; else None.
@@ -90,7 +90,7 @@ _RANDOM: Final[dict[str, Callable[[random.Random], str]]] = {
 
 
 @dataclass(frozen=True)
-class Form:
+class _Form:
     """A haystack (noise, essay or needle), the kinds of keys and values, their numbers, and how many keys are queried."""
 
     haystack: str
@@ -102,18 +102,18 @@ class Form:
 
 
 _FORMS: Final = {
-    "niah_single_1": Form("noise"),
-    "niah_single_2": Form("essay"),
-    "niah_single_3": Form("essay", value_kind="uuids"),
-    "niah_multikey_1": Form("essay", keys=4),
-    "niah_multikey_2": Form("needle"),
-    "niah_multikey_3": Form("needle", key_kind="uuids", value_kind="uuids"),
-    "niah_multivalue": Form("essay", values=4),
-    "niah_multiquery": Form("essay", keys=4, queries=4),
+    "niah_single_1": _Form("noise"),
+    "niah_single_2": _Form("essay"),
+    "niah_single_3": _Form("essay", value_kind="uuids"),
+    "niah_multikey_1": _Form("essay", keys=4),
+    "niah_multikey_2": _Form("needle"),
+    "niah_multikey_3": _Form("needle", key_kind="uuids", value_kind="uuids"),
+    "niah_multivalue": _Form("essay", values=4),
+    "niah_multiquery": _Form("essay", keys=4, queries=4),
 }
 
 
-def _needle_samples(request: Request, form: Form) -> Iterator[Sample | None]:
+def _needle_samples(request: Request, form: _Form) -> Iterator[Sample | None]:
     request.require(_LEAST_NEEDLE_TOKENS, "a needle")
     draw = random.Random(request.seed)
     essay = texts.essay_words(request.data) if form.haystack == "essay" else []
@@ -122,11 +122,11 @@ def _needle_samples(request: Request, form: Form) -> Iterator[Sample | None]:
     if form.haystack == "essay":
         step = 500 if request.length >= 4096 else 50  # NVIDIA's 500 words leave no room below
     upper = _upper_bound(request, build, step=step)
-    size = largest(request, build, lower=step, upper=upper, step=step)
-    return fitting(request, lambda _, used: build(used), size=size, step=step)
+    size = _largest(request, build, lower=step, upper=upper, step=step)
+    return _fitting(request, lambda _, used: build(used), size=size, step=step)
 
 
-def _needle_question(size: int, *, form: Form, draw: random.Random, seed: int, essay: list[str]) -> Sample:
+def _needle_question(size: int, *, form: _Form, draw: random.Random, seed: int, essay: list[str]) -> Sample:
     """Return a question whose haystack has `size` words of the essay, or lines."""
     keys: list[str] = []
     values: list[list[str]] = []
@@ -164,7 +164,7 @@ def _in_essay(needles: list[str], essay: list[str], draw: random.Random) -> str:
     return " ".join(parts)
 
 
-def _in_lines(needles: list[str], form: Form, size: int, draw: random.Random) -> str:
+def _in_lines(needles: list[str], form: _Form, size: int, draw: random.Random) -> str:
     if form.haystack == "noise":
         lines = [_NOISE] * size
     else:
@@ -209,7 +209,7 @@ def _variable_samples(request: Request) -> Iterator[Sample | None]:
     step = 10 if request.length >= 4096 else 5
     # The bound comes from the whole length and the search from what the example leaves, as in NVIDIA's script.
     left = replace(request, length=request.length - request.tokenizer.count(example))
-    size = largest(left, build, lower=step, upper=_upper_bound(request, build, step=step), step=step)
+    size = _largest(left, build, lower=step, upper=_upper_bound(request, build, step=step), step=step)
 
     def with_example(_: int, used: int) -> Sample:
         sample, shown = build(used), example
@@ -217,14 +217,14 @@ def _variable_samples(request: Request) -> Iterator[Sample | None]:
             shown = shown.replace(name, draws.name(len(name)))
         return replace(sample, prompt=f"{shown.replace(_EXAMPLE_VALUE, draws.value())}\n{sample.prompt}")
 
-    return fitting(request, with_example, size=size, step=step)
+    return _fitting(request, with_example, size=size, step=step)
 
 
 def _worked_example(request: Request, draws: _Draws) -> str:
     short = replace(request, length=_EXAMPLE_TOKENS)
     build = partial(_chain_question, draws=draws, is_example=True)
-    size = largest(short, build, lower=5, upper=_upper_bound(short, build, step=5), step=5)
-    shown = next(fitting(short, lambda _, used: build(used), size=size, step=5)) or build(5)
+    size = _largest(short, build, lower=5, upper=_upper_bound(short, build, step=5), step=5)
+    shown = next(_fitting(short, lambda _, used: build(used), size=size, step=5)) or build(5)
     return f"{shown.text} {' '.join(shown.references)}\n"
 
 
@@ -278,13 +278,13 @@ def _common_words_samples(request: Request) -> Iterator[Sample | None]:
     most = max(len(few), len(many))
     tokens_per_word = request.tokenizer.count(build(4096).text) / 4096
     upper = max(int(request.room // tokens_per_word) * 2, _WORD_STEP * 2)
-    size = largest(request, build, lower=_WORD_STEP, upper=min(upper, most), step=_WORD_STEP)
+    size = _largest(request, build, lower=_WORD_STEP, upper=min(upper, most), step=_WORD_STEP)
     if size == most < upper:
         raise EvaluateError(
             f"cwe at {request.length:,} tokens needs more than {most:,} different words, and {_ENGLISH_WORDS} is missing; "
             f"{origin(_ENGLISH_WORDS)}, or leave the length out"
         )
-    return fitting(request, lambda _, used: build(used), size=size, step=_WORD_STEP)
+    return _fitting(request, lambda _, used: build(used), size=size, step=_WORD_STEP)
 
 
 def _numbered(words: list[str]) -> str:
@@ -345,7 +345,7 @@ _ASK: Final = prompt_of("ruler_qa")
 
 
 @dataclass(frozen=True)
-class Question:
+class _Question:
     """A question, its answers, and by number the documents that hold them and others of the same article."""
 
     text: str
@@ -354,7 +354,7 @@ class Question:
     related: list[int] = field(default_factory=list)
 
 
-Questions = tuple[list[Question], list[str]]  # and the documents
+_Questions = tuple[list[_Question], list[str]]  # and the documents
 
 
 def _answerable(question: Json) -> Json:
@@ -371,7 +371,7 @@ _SQUAD_SHAPE: Final = record(data=several(record(paragraphs=several(_PARAGRAPH))
 _HOTPOTQA_SHAPE: Final = several(record(question=TEXT, answer=TEXT, context=several(tuple[str, list[str]])))
 
 
-def _read_squad(data: DataFiles) -> Questions:
+def _read_squad(data: DataFiles) -> _Questions:
     """Read SQuAD 2.0: the answerable questions; documents are paragraphs."""
     articles = [article["paragraphs"] for article in data.json(_SQUAD, _SQUAD_SHAPE)["data"]]
     documents = sorted({paragraph["context"] for article in articles for paragraph in article})
@@ -382,26 +382,26 @@ def _read_squad(data: DataFiles) -> Questions:
         for gold, paragraph in zip(same, article, strict=True):
             related = [number for number in same if number != gold]
             questions += [
-                Question(one["question"], tuple(answer["text"] for answer in one["answers"]), [gold], related)
+                _Question(one["question"], tuple(answer["text"] for answer in one["answers"]), [gold], related)
                 for one in paragraph["qas"]
                 if not one.get("is_impossible")
             ]
     return questions, documents
 
 
-def _read_hotpotqa(data: DataFiles) -> Questions:
+def _read_hotpotqa(data: DataFiles) -> _Questions:
     """Read HotpotQA's distractor setting: ten documents per question, title and text."""
     items = data.json(_HOTPOTQA, _HOTPOTQA_SHAPE)
     contexts = [[f"{title}\n{''.join(lines)}" for title, lines in item["context"]] for item in items]
     documents = sorted({text for context in contexts for text in context})
     numbers = {text: number for number, text in enumerate(documents)}
     return [
-        Question(item["question"], (item["answer"],), [numbers[text] for text in context])
+        _Question(item["question"], (item["answer"],), [numbers[text] for text in context])
         for item, context in zip(items, contexts, strict=True)
     ], documents
 
 
-def _qa_samples(request: Request, read: Callable[[DataFiles], Questions]) -> Iterator[Sample | None]:
+def _qa_samples(request: Request, read: Callable[[DataFiles], _Questions]) -> Iterator[Sample | None]:
     request.require(_LEAST_TOKENS, "qa")
     questions, documents = read(request.data)
     if not questions:
@@ -417,12 +417,12 @@ def _qa_samples(request: Request, read: Callable[[DataFiles], Questions]) -> Ite
 
     first = partial(build, 0)
     upper = _upper_bound(request, first, step=_QA_STEP)
-    size = largest(request, first, lower=_QA_STEP, upper=upper, step=_QA_STEP)
+    size = _largest(request, first, lower=_QA_STEP, upper=upper, step=_QA_STEP)
     in_order = lambda index, used: build(index, used) if index < len(questions) else None  # noqa: E731
-    return fitting(request, in_order, size=size, step=_QA_STEP)
+    return _fitting(request, in_order, size=size, step=_QA_STEP)
 
 
-def _documents(documents: list[str], question: Question, size: int, draw: random.Random) -> list[str]:
+def _documents(documents: list[str], question: _Question, size: int, draw: random.Random) -> list[str]:
     if size >= len(documents):
         return (documents * -(-size // len(documents)))[:size]
     missing = size - len(question.gold)
@@ -440,7 +440,7 @@ def string_match_all(answer: str, references: Sequence[str]) -> float:
     return sum(reference.lower() in answer.lower() for reference in references) / len(references)
 
 
-def string_match_part(answer: str, references: Sequence[str]) -> float:
+def _string_match_part(answer: str, references: Sequence[str]) -> float:
     """Return 1 if the answer contains any reference, lower-cased."""
     return float(any(reference.lower() in answer.lower() for reference in references))
 
@@ -454,7 +454,7 @@ _all = partial(
 _part = partial(
     _task,
     metric="string_match_part",
-    score=lambda answer, sample: {"string_match_part": string_match_part(answer, sample.references)},
+    score=lambda answer, sample: {"string_match_part": _string_match_part(answer, sample.references)},
     max_new_tokens=32,
 )
 TASKS: Final = (

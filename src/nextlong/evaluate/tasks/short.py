@@ -11,10 +11,10 @@ from typing import Final
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
-from nextlong.evaluate.huggingface import HuggingFaceModel
+from nextlong.evaluate.engines import HuggingFaceModel
 from nextlong.evaluate.results import Score
 from nextlong.evaluate.task import ALL_SAMPLES, Probe, Request
-from nextlong.text import Json
+from nextlong.text import Json, first_sentence
 
 _HARNESS: Final = {  # with the headings of the paper's table
     "hellaswag": "Hel.",
@@ -27,7 +27,7 @@ _HARNESS: Final = {  # with the headings of the paper's table
 }
 
 
-def check_model(model: HuggingFaceModel, _: Path | None) -> None:
+def _check_model(model: HuggingFaceModel, _: Path | None) -> None:
     """Raise EvaluateError for a model without BOS and EOS, and where lm-eval is not installed."""
     required("lm_eval")
     if model.hub_tokenizer.bos_token_id is None and model.hub_tokenizer.eos_token_id is None:
@@ -36,45 +36,33 @@ def check_model(model: HuggingFaceModel, _: Path | None) -> None:
         )
 
 
-def measure(model: HuggingFaceModel, request: Request) -> Json:
-    """Measure the seven tasks, in percent; the score is the mean of their acc."""
-    limit = None if request.samples in (None, ALL_SAMPLES) else request.samples
-    measured, answers = _harness_results(model, list(_HARNESS), limit=limit)
-    scores = {f"{task} {metric}": 100 * value for task, values in measured.items() for metric, value in values.items()}
-    average = Score.mean([Score.of_answers(task, right) for task, right in answers.items()])
-    return {"scores": {"average": average.value, **scores}, "answers": answers, "n": average.n}
-
-
-def _harness_results(
-    model: HuggingFaceModel, tasks: list[str], *, limit: int | None, include: Path | None = None
-) -> tuple[dict[str, dict[str, float]], dict[str, str]]:
-    """Return lm-eval's acc and acc_norm of each task, as shares, and its answers: a 1 or 0 per question, right or wrong.
-
-    `include` is a folder of further task definitions.
-    """
+def _measure(model: HuggingFaceModel, request: Request) -> Json:
+    """Measure acc and acc_norm of each task, in percent, and its answers, a 1 or 0 per question; the score is the mean acc."""
     lm_eval = required("lm_eval")
     harness = required("lm_eval.models.huggingface").HFLM(
         pretrained=model.model, tokenizer=model.hub_tokenizer, batch_size=8
     )
-    manager = required("lm_eval.tasks").TaskManager(include_path=str(include) if include else None)
+    limit = None if request.samples in (None, ALL_SAMPLES) else request.samples
     try:
         evaluated: Json = lm_eval.simple_evaluate(
-            harness, tasks=tasks, limit=limit, task_manager=manager, bootstrap_iters=0, log_samples=True
+            harness, tasks=list(_HARNESS), limit=limit, bootstrap_iters=0, log_samples=True
         )
     except (OSError, ValueError, RuntimeError) as error:
-        first = str(error).splitlines()[0] if str(error) else type(error).__name__
         raise EvaluateError(
-            f"short: lm-eval could not load its data ({type(error).__name__}: {first}); it downloads them from the Hugging Face "
-            "hub on the first use: run it once where the hub can be reached, or copy its cache (HF_HOME)"
+            f"short: lm-eval could not load its data ({type(error).__name__}: {first_sentence(error)}); it downloads them from the "
+            "Hugging Face hub on the first use: run it once where the hub can be reached, or copy its cache (HF_HOME)"
         ) from None
     scores = {
-        task: {metric: float(values[f"{metric},none"]) for metric in ("acc", "acc_norm") if f"{metric},none" in values}
+        f"{task} {metric}": 100 * float(values[f"{metric},none"])
         for task, values in evaluated["results"].items()
+        for metric in ("acc", "acc_norm")
+        if f"{metric},none" in values
     }
     answers = {
         task: "".join(str(int(sample["acc"])) for sample in samples) for task, samples in evaluated["samples"].items()
     }
-    return scores, answers
+    average = Score.mean([Score.of_answers(task, right) for task, right in answers.items()])
+    return {"scores": {"average": average.value, **scores}, "answers": answers, "n": average.n}
 
 
 TASKS: Final = (
@@ -84,10 +72,10 @@ TASKS: Final = (
         category="Short text",
         metric="average",
         samples=ALL_SAMPLES,
-        measure=measure,
+        measure=_measure,
         lengths=None,
         version=2,
-        check_model=check_model,
+        check_model=_check_model,
         columns={"Avg.": "average", **{heading: f"{task} acc" for task, heading in _HARNESS.items()}},
         about="lm-eval, zero-shot, acc, percent (paper, Table 4).",
     ),

@@ -17,11 +17,20 @@ import xxhash
 
 from nextlong.artifacts.resolve import Resolved
 from nextlong.artifacts.results import ShardResult
-from nextlong.export.formats.base import COLUMNS, Format, Options, Snippet, check_index, rows_of, schema_of, to_table
+from nextlong.export.formats.base import (
+    COLUMNS,
+    Format,
+    LoadingCode,
+    Options,
+    check_index,
+    rows_of,
+    schema_of,
+    to_table,
+)
 from nextlong.text import Json
 
 
-class ArrowShard(ShardResult):
+class _ArrowShard(ShardResult):
     """A shard, its file, the hash of its content, and the columns that padding added."""
 
     file: str
@@ -29,7 +38,7 @@ class ArrowShard(ShardResult):
     added_columns: tuple[str, ...] = ()
 
 
-def write(out: Path, rows: Iterable[Resolved], options: Options) -> ArrowShard:
+def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _ArrowShard:
     """Write one shard beside `out`, one record batch per block."""
     path = out.with_name(f"data-{options.shard:05}-of-{options.shards:05}.arrow")
     content, count = xxhash.xxh3_64(), 0
@@ -43,12 +52,12 @@ def write(out: Path, rows: Iterable[Resolved], options: Options) -> ArrowShard:
             for chunk in (chunk for column in table.columns for chunk in column.chunks):
                 for buffer in filter(None, chunk.buffers()):
                     content.update(buffer)
-    return ArrowShard(
+    return _ArrowShard(
         rows=count, file=path.name, xxh3=content.hexdigest(), added_columns=tuple(columns.names[len(COLUMNS) :])
     )
 
 
-def close(folder: Path, shards: Sequence[ArrowShard]) -> None:
+def _close(folder: Path, shards: Sequence[_ArrowShard]) -> None:
     """Write `dataset_info.json` (the columns) and `state.json` (the files, in order).
 
     `_fingerprint` is a hash of the content: `datasets` keys its caches of `map` and `filter` by it.
@@ -68,7 +77,7 @@ def close(folder: Path, shards: Sequence[ArrowShard]) -> None:
         (folder / name).write_text(json.dumps(content, indent=2), encoding="utf-8")
 
 
-def read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of the files in `state.json`. Raises ValueError for columns that `dataset_info.json` does not have."""
     state, info = (json.loads((folder / name).read_bytes()) for name in ("state.json", "dataset_info.json"))
     check_index("state.json", [file["filename"] for file in state["_data_files"]], files)
@@ -97,12 +106,12 @@ FORMAT = Format(
     name="arrow",
     layout="arrow",
     suffixes=(".arrow",),
-    write=write,
-    result=ArrowShard,
-    close=close,
-    read=read,
+    write=_write,
+    result=_ArrowShard,
+    close=_close,
+    read=_read,
     wanted="spans",
     keys=frozenset({"boundaries", "pad_documents_to"}),
     columns=COLUMNS,
-    snippet=Snippet("from datasets import load_from_disk", "load_from_disk({place})", 'rows[0]["length"]'),
+    snippet=LoadingCode("from datasets import load_from_disk", "load_from_disk({place})", 'rows[0]["length"]'),
 )

@@ -32,7 +32,7 @@ from nextlong.artifacts.resolve import Resolved
 from nextlong.artifacts.results import ShardResult
 from nextlong.plugins import FORMATS
 
-PADDED_COLUMNS: Final = ("seq_lengths_padded", "labels")  # that `export.pad_documents_to` adds
+_PADDED_COLUMNS: Final = ("seq_lengths_padded", "labels")  # that `export.pad_documents_to` adds
 
 # What a reader raises for a file that is missing, truncated or of another shape; its message names the file.
 UNREADABLE: Final = (
@@ -59,7 +59,7 @@ class Options:
     shards: int = 1
 
 
-class Snippet(NamedTuple):
+class LoadingCode(NamedTuple):
     """Python code that loads an export: an import, an expression for its rows, and an expression to print.
 
     In each, {place} is the expression for the path of the files, {split} the name of the split in quotes, {tokens} the
@@ -123,7 +123,7 @@ class Format:
     columns: tuple[str, ...] = ()
     reader_takes: str = ""
     hub: Literal["loads", "cannot"] = "cannot"
-    snippet: Snippet
+    snippet: LoadingCode
     bytes_per_token: Callable[[str, float], float] = lambda _compression, _chars_per_token: 4.0
 
 
@@ -134,7 +134,7 @@ def format_of(name: str, keys: Mapping[str, Any] = MappingProxyType({})) -> Form
     """
     made = FORMATS.load(name, Format)
     is_padded = keys.get("pad_documents_to") and "pad_documents_to" in made.keys
-    return replace(made, columns=(*made.columns, *PADDED_COLUMNS)) if is_padded else made
+    return replace(made, columns=(*made.columns, *_PADDED_COLUMNS)) if is_padded else made
 
 
 def check_index(index: str, listed: Sequence[str], files: Sequence[str]) -> None:
@@ -268,5 +268,5 @@ COLUMNS: Final = tuple(_COLUMNS)[:7]  # of formats that keep everything
 
 def schema_of(columns: Sequence[str], keys: Mapping[str, Any] = MappingProxyType({})) -> pa.Schema:
     """Return the schema of these columns, and of those that `export.pad_documents_to` adds if it is among `keys`."""
-    added = PADDED_COLUMNS if keys.get("pad_documents_to") else ()
+    added = _PADDED_COLUMNS if keys.get("pad_documents_to") else ()
     return pa.schema([(name, _COLUMNS[name][0]) for name in (*columns, *added)])

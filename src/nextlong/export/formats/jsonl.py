@@ -11,14 +11,14 @@ import orjson
 
 from nextlong.artifacts.resolve import Resolved
 from nextlong.artifacts.results import ShardResult
-from nextlong.export.formats.base import SPAN, Format, Options, Snippet, span_columns
+from nextlong.export.formats.base import SPAN, Format, LoadingCode, Options, span_columns
 
 _KEYS: Final = ("sequence_id", "method", "domain", "length", "seq_lengths", "text", "spans")
 _SPAN_KEYS: Final = tuple(field.name for field in SPAN.fields)
 _BYTES_PER_CHAR: Final = 1.2  # JSON escapes and spans included
 
 
-def write(out: Path, blocks: Iterable[tuple[Resolved, Sequence[str]]], _options: Options) -> ShardResult:
+def _write(out: Path, blocks: Iterable[tuple[Resolved, Sequence[str]]], _options: Options) -> ShardResult:
     """Write blocks of rows, each with the text of its spans, to `{out}.jsonl`."""
     count = 0
     with Path(f"{out}.jsonl").open("wb") as file:
@@ -42,7 +42,7 @@ def write(out: Path, blocks: Iterable[tuple[Resolved, Sequence[str]]], _options:
     return ShardResult(rows=count)
 
 
-def read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """Yield one mapping per line."""
     for name in files:
         with (folder / name).open(encoding="utf-8") as lines:
@@ -54,14 +54,14 @@ FORMAT = Format(
     name="jsonl",
     layout="jsonl",
     suffixes=(".jsonl",),
-    write=write,
-    read=read,
+    write=_write,
+    read=_read,
     wanted="texts",
     keys=frozenset({"boundaries"}),
     columns=_KEYS,
     reader_takes="*.jsonl",
     hub="loads",
-    snippet=Snippet(
+    snippet=LoadingCode(
         "from datasets import load_dataset",
         "load_dataset(folder, split={split})  # streaming=True: without a copy in the cache",
         "len(rows[0]['text'])",

@@ -5,7 +5,7 @@ own `MDSWriter` makes of the same rows, columns and options. That library pins a
 
 A shard is the number of its samples (uint32), the offset of each sample and of the end (uint32), a JSON header, then
 the samples; a sample is the sizes (uint32) of its columns of no fixed size, then its columns in the order of their
-names. `shard_sizes` computes from lengths alone which rows belong to which shard, so that shards can be written in
+names. `_shard_sizes` computes from lengths alone which rows belong to which shard, so that shards can be written in
 parallel.
 """
 
@@ -26,7 +26,7 @@ from pydantic import JsonValue
 from nextlong.artifacts.resolve import Resolved
 from nextlong.artifacts.results import ShardResult
 from nextlong.errors import ExportError
-from nextlong.export.formats.base import Format, Options, RowSizes, Snippet, check_index
+from nextlong.export.formats.base import Format, LoadingCode, Options, RowSizes, check_index
 
 _COLUMNS: Final = {"domain": "str", "indices": "ndarray:uint32", "input_ids": "ndarray:uint32", "length": "int"}
 _LENGTH_BYTES: Final = 8
@@ -36,14 +36,14 @@ _MOST_BYTES: Final = 2**32 - 1
 _ZSTD_LEVEL: Final = 3
 
 
-class MdsShard(ShardResult):
+class _MdsShard(ShardResult):
     """A shard and its entry in the index."""
 
     entry: dict[str, JsonValue]
 
 
-def write(out: Path, rows: Iterable[Resolved], options: Options) -> MdsShard:
-    """Write one shard beside `out`, held in memory until it is complete; `shard_sizes` says which rows it must hold."""
+def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _MdsShard:
+    """Write one shard beside `out`, held in memory until it is complete; `_shard_sizes` says which rows it must hold."""
     samples = [sample for block in rows for sample in _samples(block)]
     pieces = list(_pieces(samples, json.dumps(_config(options), sort_keys=True).encode()))
     name = f"shard.{options.shard:05}.mds"
@@ -55,16 +55,16 @@ def write(out: Path, rows: Iterable[Resolved], options: Options) -> MdsShard:
         files["zip_data"] = _file_entry(name, len(pieces[0]))
     with (out.parent / name).open("wb") as file:
         file.writelines(pieces)
-    return MdsShard(rows=len(samples), entry={"samples": len(samples), **files, **_config(options)})
+    return _MdsShard(rows=len(samples), entry={"samples": len(samples), **files, **_config(options)})
 
 
-def close(folder: Path, shards: Sequence[MdsShard]) -> None:
+def _close(folder: Path, shards: Sequence[_MdsShard]) -> None:
     """Write `index.json` from what `write` returned for each shard, in their order."""
     index = {"version": 2, "shards": [shard.entry for shard in shards]}
     (folder / "index.json").write_text(json.dumps(index, sort_keys=True), encoding="ascii")
 
 
-def shard_sizes(rows: RowSizes, options: Options) -> list[int]:
+def _shard_sizes(rows: RowSizes, options: Options) -> list[int]:
     """Return how many rows each shard holds, by the rule of `MDSWriter`.
 
     A shard is closed before the row that would take it over `options.shard_bytes`. So a first row that is larger than
@@ -83,7 +83,7 @@ def shard_sizes(rows: RowSizes, options: Options) -> list[int]:
     return [*sizes, count] if count else sizes
 
 
-def read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of the shards in `index.json`. Raises ValueError where index, header and shard disagree."""
     try:
         entries = json.loads((folder / "index.json").read_bytes())["shards"]
@@ -201,17 +201,17 @@ FORMAT = Format(
     name="mds",
     layout="mds",
     suffixes=(".mds", ".mds.zstd"),
-    write=write,
-    result=MdsShard,
-    close=close,
-    read=read,
-    shard_rows=shard_sizes,
+    write=_write,
+    result=_MdsShard,
+    close=_close,
+    read=_read,
+    shard_rows=_shard_sizes,
     wanted="domains",
     keys=frozenset({"compression"}),
     compressions=("none", "zstd"),
     most_shard_mb=4000,
     columns=("input_ids", "indices", "length", "domain"),
-    snippet=Snippet(
+    snippet=LoadingCode(
         "from streaming import StreamingDataset",
         "StreamingDataset(local={place}, shuffle=False, batch_size=1)",
         'rows[0]["input_ids"].shape, rows[0]["indices"]',

@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from nextlong.artifacts.resolve import Resolved
 from nextlong.artifacts.results import ShardResult
-from nextlong.export.formats.base import Format, Options, Snippet, check_index
+from nextlong.export.formats.base import Format, LoadingCode, Options, check_index
 
 _MAGIC: Final = b"MMIDIDX\x00\x00"
 _VERSION: Final = 1
@@ -31,7 +31,7 @@ _DTYPE_CODES: Final = {"int32": 4, "uint16": 8}
 _UINT16_VOCABULARY: Final = 65_500  # Megatron's own bound: it leaves room for ids that padding the vocabulary adds
 
 
-class MegatronShard(ShardResult):
+class _MegatronShard(ShardResult):
     """A shard: its documents, the id appended to those that do not end in it, and its file names without suffixes."""
 
     documents: int
@@ -39,7 +39,7 @@ class MegatronShard(ShardResult):
     prefix: str
 
 
-def write(out: Path, rows: Iterable[Resolved], options: Options) -> MegatronShard:
+def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _MegatronShard:
     """Write `{out}.bin` and `{out}.idx`.
 
     The token `export.megatron_eod` is appended to each document that does not end in it already, and counts in the
@@ -62,18 +62,18 @@ def write(out: Path, rows: Iterable[Resolved], options: Options) -> MegatronShar
         file.write(lengths.astype("<i4").tobytes())
         file.write(((ends - lengths) * dtype.itemsize).astype("<i8").tobytes())
         file.write(np.arange(len(lengths) + 1, dtype="<i8").tobytes())
-    return MegatronShard(
+    return _MegatronShard(
         rows=count, documents=len(lengths), tokens=int(lengths.sum(dtype=np.int64)), eod=eod, prefix=out.name
     )
 
 
-def close(folder: Path, shards: Sequence[MegatronShard]) -> None:
+def _close(folder: Path, shards: Sequence[_MegatronShard]) -> None:
     """Write `blend.txt`: for each shard a line with its tokens, which are its weight, and its prefix below the folder."""
     lines = [f"{shard.tokens} {shard.prefix}\n" for shard in shards]
     (folder / "blend.txt").write_text("".join(lines), encoding="utf-8")
 
 
-def read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """Yield the documents of the `.bin` files that `blend.txt` lists, as their `.idx` files divide them."""
     blend = [line.split(" ") for line in (folder / "blend.txt").read_text(encoding="utf-8").splitlines()]
     check_index("blend.txt", [f"{prefix}.bin" for _, prefix in blend], files)
@@ -130,15 +130,15 @@ FORMAT = Format(
     name="megatron",
     layout="megatron",
     suffixes=(".bin",),
-    write=write,
-    result=MegatronShard,
-    close=close,
-    read=read,
+    write=_write,
+    result=_MegatronShard,
+    close=_close,
+    read=_read,
     unit="documents",
     keys=frozenset({"megatron_eod"}),
     auto_shard_mb=16_000,  # its users name each file
     reader_takes="part-00000",
-    snippet=Snippet(
+    snippet=LoadingCode(
         "from megatron.core.datasets.indexed_dataset import IndexedDataset",
         "IndexedDataset({place})  # the prefix is what --data-path takes",
         "len(rows), rows[0][:8]",

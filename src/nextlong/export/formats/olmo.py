@@ -23,18 +23,18 @@ from numpy.typing import NDArray
 from nextlong.artifacts.resolve import Resolved
 from nextlong.artifacts.results import ShardResult
 from nextlong.errors import ExportError
-from nextlong.export.formats.base import Format, Options, Snippet
+from nextlong.export.formats.base import Format, LoadingCode, Options
 
 _UINT16_VOCABULARY = 1 << 16
 
 
-class OlmoShard(ShardResult):
+class _OlmoShard(ShardResult):
     """A shard and its documents."""
 
     documents: int
 
 
-def write(out: Path, rows: Iterable[Resolved], options: Options) -> OlmoShard:
+def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _OlmoShard:
     """Write `{out}.npy` and `{out}.csv.gz`.
 
     Raises ExportError for a document that does not end in EOS, or has one within.
@@ -51,10 +51,10 @@ def write(out: Path, rows: Iterable[Resolved], options: Options) -> OlmoShard:
     # No name and no time in the gzip header: the same rows give the same bytes.
     with Path(f"{out}.csv.gz").open("wb") as file, gzip.GzipFile("", "wb", fileobj=file, mtime=0) as packed:
         packed.write(lines.encode("ascii"))
-    return OlmoShard(rows=count, documents=len(ends) - 1, tokens=ends[-1])
+    return _OlmoShard(rows=count, documents=len(ends) - 1, tokens=ends[-1])
 
 
-def read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """Yield the documents of the arrays by the offsets beside them. Raises ValueError unless these tile the array."""
     for name in files:
         with gzip.open(folder / name.replace(".npy", ".csv.gz"), "rt", newline="") as lines:
@@ -87,12 +87,12 @@ FORMAT = Format(
     name="olmo",
     layout="raw token ids of OLMo-core",
     suffixes=(".npy",),
-    write=write,
-    result=OlmoShard,
-    read=read,
+    write=_write,
+    result=_OlmoShard,
+    read=_read,
     unit="documents",
     eos="required",
-    snippet=Snippet(
+    snippet=LoadingCode(
         "from glob import glob\n\nimport numpy as np\nfrom olmo_core.data import NumpyFSLDataset",
         "NumpyFSLDataset(*sorted(glob({place} + '/*.npy')), sequence_length={tokens}, vocab_size={vocabulary}, "
         "pad_token_id={eos}, eos_token_id={eos}, dtype=np.{uint})",

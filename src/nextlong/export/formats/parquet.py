@@ -18,7 +18,7 @@ import pyarrow.parquet as pq
 
 from nextlong.artifacts.resolve import Resolved
 from nextlong.artifacts.results import ShardResult
-from nextlong.export.formats.base import COLUMNS, Format, Options, Snippet, rows_of, schema_of, to_table
+from nextlong.export.formats.base import COLUMNS, Format, LoadingCode, Options, rows_of, schema_of, to_table
 
 _IDS: Final = ("input_ids", "labels")
 _DICTIONARIES: Final = (
@@ -30,7 +30,7 @@ _AXOLOTL: Final = ("input_ids", "attention_mask", "labels")
 _TORCHTITAN: Final = ("input_ids", "seq_lengths")
 
 
-def write(out: Path, blocks: Iterable[Resolved], options: Options, *, columns: Sequence[str] = COLUMNS) -> ShardResult:
+def _write(out: Path, blocks: Iterable[Resolved], options: Options, *, columns: Sequence[str] = COLUMNS) -> ShardResult:
     """Write blocks of rows to `{out}.parquet`, in row groups of about `export.row_group_mb` MB of ids."""
     compression = options.keys["compression"]
     row_group_bytes = int(options.keys["row_group_mb"] * 1_000_000)
@@ -59,7 +59,7 @@ def write(out: Path, blocks: Iterable[Resolved], options: Options, *, columns: S
     return ShardResult(rows=rows)
 
 
-def read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
+def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     """Yield the rows of the files."""
     for name in files:
         with pq.ParquetFile(folder / name) as file:
@@ -71,15 +71,15 @@ FORMAT = Format(
     name="parquet",
     layout="parquet",
     suffixes=(".parquet",),
-    write=write,
-    read=read,
+    write=_write,
+    read=_read,
     wanted="spans",
     keys=frozenset({"row_group_mb", "compression", "boundaries", "pad_documents_to"}),
     compressions=("zstd", "lz4", "snappy", "none"),
     columns=COLUMNS,
     reader_takes="*.parquet",
     hub="loads",
-    snippet=Snippet(
+    snippet=LoadingCode(
         "from datasets import load_dataset",
         "load_dataset(folder, split={split})  # streaming=True: without a copy in the cache",
         "len(rows[0]['input_ids'])",
@@ -91,7 +91,7 @@ FORMAT = Format(
 FORMAT_AXOLOTL = replace(
     FORMAT,
     name="axolotl",
-    write=partial(write, columns=_AXOLOTL),
+    write=partial(_write, columns=_AXOLOTL),
     wanted="ids",
     keys=FORMAT.keys - {"pad_documents_to"},
     columns=_AXOLOTL,
@@ -102,7 +102,7 @@ FORMAT_AXOLOTL = replace(
 FORMAT_TORCHTITAN = replace(
     FORMAT,
     name="torchtitan",
-    write=partial(write, columns=_TORCHTITAN),
+    write=partial(_write, columns=_TORCHTITAN),
     wanted="ids",
     keys=FORMAT.keys - {"pad_documents_to"},
     columns=_TORCHTITAN,

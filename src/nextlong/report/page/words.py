@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from nextlong.artifacts.left_out import EXCLUDED
+from nextlong.artifacts.results import EXCLUDED
 from nextlong.picture.pieces import neighbours_before
 from nextlong.recipe.keys import NEGATIVES
 from nextlong.runs.run import Run, Span

@@ -16,11 +16,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
+import xxhash
 from markupsafe import Markup
 
 import nextlong
 from nextlong.artifacts import record
-from nextlong.artifacts.record import CURRENT, HEAD_CHARS, SWEEP, VARIANTS_META, page_name
 from nextlong.engine import store
 from nextlong.errors import NextlongError
 from nextlong.picture import html, palette
@@ -31,7 +31,9 @@ from nextlong.report.page.numbers import Row
 from nextlong.report.page.words import Plain
 from nextlong.runs import stats
 from nextlong.runs.run import Run
+from nextlong.runs.variants import CURRENT, HEAD_CHARS, SWEEP, VARIANTS_META
 
+_LONGEST_NAME_BYTES: Final = 200  # of the variants in the name of a page; else how many and a hash
 _EXAMPLES: Final = 3  # near-duplicates of a run
 Figure = Callable[[Plain, Sequence[str]], Markup]
 
@@ -72,7 +74,12 @@ def place_of(runs: Sequence[Run]) -> Path:
     if any(run.path != run_dir for run in runs):
         return Path("report.html")
     names = [run.variant.name for run in runs]
-    return run_dir / (CURRENT if names == [record.current(run_dir)] else page_name(names))
+    if names == [record.current(run_dir)]:
+        return run_dir / CURRENT
+    joined = "@".join(names)  # which no variant has in its name
+    if len(joined.encode()) > _LONGEST_NAME_BYTES:
+        joined = f"{len(names)}@variants@{xxhash.xxh3_64_hexdigest(joined.encode())[:8]}"
+    return run_dir / f"report-{joined}.html"
 
 
 def _shows(path: Path, data: str) -> bool:

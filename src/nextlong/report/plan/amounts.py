@@ -8,7 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import replace
 
-from nextlong.engine.estimate import Amounts
+from nextlong.engine.step import Amounts
 from nextlong.methods.base import DocumentMethod, Need, method_of
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import SURE_SHARE, candidates_of, document_chars, draws, sequence_limit, shortlist_chunks

@@ -14,8 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from nextlong.engine.estimate import TRIED, Amounts
-from nextlong.engine.step import Step
+from nextlong.engine.step import TRIED, Amounts, Step
 
 WORKER_BYTES = 130e6  # a worker with its libraries, measured (bench/README.md)
 _TELLING_SECONDS = (

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
-from nextlong.engine.estimate import Amounts
+from nextlong.engine.step import Amounts
 from nextlong.recipe import Encoder, Recipe
 from nextlong.report.plan.costs import Cost, Machines
 from nextlong.retrieval.encoders.base import kind_of

@@ -20,8 +20,7 @@ from nextlong import pipeline
 from nextlong.artifacts.record import name_for, variant_names
 from nextlong.corpus.splits import shard_bytes_for, shard_bytes_of, whole_files
 from nextlong.engine import runner
-from nextlong.engine.estimate import Amounts
-from nextlong.engine.step import Step
+from nextlong.engine.step import Amounts, Step
 from nextlong.errors import CorpusError, EncoderError, RunError
 from nextlong.methods.base import described
 from nextlong.reading.files import InputFile

@@ -15,9 +15,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.corpus.chunk import chunk_text
-from nextlong.corpus.exclude import all_excluded
 from nextlong.corpus.look import kept_shares, look_at
-from nextlong.engine.estimate import Amounts
+from nextlong.corpus.select import all_excluded
+from nextlong.engine.step import Amounts
 from nextlong.errors import CorpusError
 from nextlong.reading.files import InputFile
 from nextlong.reading.records import RejectKind

@@ -27,11 +27,10 @@ from nextlong import pipeline
 from nextlong.artifacts.finished import chunks_of, sequence_files
 from nextlong.artifacts.lookup import read_chunks
 from nextlong.artifacts.results import ChunkResult, MetaDocumentsResult, TokenizerResult
-from nextlong.engine import memory
-from nextlong.engine.estimate import TRIED, Amounts
+from nextlong.engine import process
 from nextlong.engine.executor import Resources, SerialExecutor
 from nextlong.engine.runner import find_done, run_steps
-from nextlong.engine.step import Artifact
+from nextlong.engine.step import TRIED, Amounts, Artifact
 from nextlong.errors import EncoderError, NextlongError
 from nextlong.methods.base import method_of
 from nextlong.methods.keywords import Keywords
@@ -98,7 +97,7 @@ def measure(recipe: Recipe, sample: Sample) -> Measured:
     encoding = _measure_encoder(recipe, chunks)
     trial = try_route(recipe, _spread(sample.mixed(), _CHARS), chars_per_token=tokenizing.chars_per_token)
     dimensions = encoding.dimensions or max(1, round(trial.amounts.dimensions))  # those that LSA found in the trial
-    process_bytes = memory.resident_bytes() or WORKER_BYTES
+    process_bytes = process.resident_bytes() or WORKER_BYTES
     return Measured(sample, trial, tokenizing, encoding, dimensions, _measure_search(dimensions), process_bytes)
 
 

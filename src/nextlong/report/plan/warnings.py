@@ -8,8 +8,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from nextlong.corpus.ingest import allowing
-from nextlong.engine.estimate import Amounts
-from nextlong.engine.memory import memory_bytes
+from nextlong.engine.process import memory_bytes
+from nextlong.engine.step import Amounts
 from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import EXACT
@@ -67,9 +67,9 @@ def of_the_data(
     is_checked = sample.is_whole and amounts.chunks == sample.size.chunks
     tokens = amounts.kept_chars / chars_per_token
     if not is_checked and uses_a_chunk_once(recipe.compose) and tokens < recipe.compose.target_tokens:
-        return [too_short(recipe, tokens)]
+        return [too_short(recipe.compose, tokens)]
     messages = {
-        "many-dropped": too_long(recipe, dropped, amounts.eligible, of="documents that may be extended"),
+        "many-dropped": too_long(recipe.compose, dropped, amounts.eligible, of="documents that may be extended"),
         "stand-in-tokenizer": warnings.stand_in_tokenizer(recipe, recipe.compose.target_tokens),
     }
     if uses_a_chunk_once(recipe.compose):

@@ -20,9 +20,8 @@ from pydantic import JsonValue
 
 from nextlong import recipe
 from nextlong.engine import store
-from nextlong.engine.estimate import Estimate, one
 from nextlong.engine.executor import Resources
-from nextlong.engine.step import Task, TaskResult
+from nextlong.engine.step import Estimate, Task, TaskResult
 from nextlong.errors import EncoderError
 from nextlong.plugins import ENCODERS
 from nextlong.rng import rng_for
@@ -67,7 +66,7 @@ class EncoderKind(ABC):
     `Options` are the keys of its section of the recipe, `usage` is what `encoder.model` says: `openai:<model>`. `embeds`: whether
     a task takes a whole shard, or a slice of one as an `ExecutionResult` of the preparation says. `needs_fit`: whether `load`
     reads what the preparation wrote. `preload` are the modules that a worker imports at its start, `rate` what plans measure it by
-    (`engine/estimate.py`), `cure` what to do about vectors that are wrong.
+    (`engine/step.py`), `cure` what to do about vectors that are wrong.
     """
 
     Options: type[recipe.Section] = recipe.Section
@@ -122,7 +121,7 @@ class EncoderKind(ABC):
     def estimate(self, config: recipe.Encoder) -> Estimate:
         """Return how the time, disk and memory of the preparation grow: it takes none."""
         del config
-        return Estimate(work=one, seconds=0.0, rate="")
+        return Estimate(work=1, seconds=0.0, rate="")
 
 
 def local_files(config: recipe.Encoder) -> dict[str, JsonValue]:

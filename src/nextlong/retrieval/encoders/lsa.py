@@ -27,8 +27,7 @@ from pydantic import Field, JsonValue
 from nextlong import recipe
 from nextlong.artifacts.lookup import count_chunks, sample_texts
 from nextlong.artifacts.results import FitResult
-from nextlong.engine.estimate import TRIED, Amounts, Estimate
-from nextlong.engine.step import Task
+from nextlong.engine.step import TRIED, Amounts, Estimate, Task
 from nextlong.errors import EncoderError
 from nextlong.recipe.keys import Positive, Section
 from nextlong.retrieval.encoders.base import EncoderKind, direction_of
@@ -37,9 +36,9 @@ from nextlong.rng import rng_for
 _BATCH_CHARS: Final = 1 << 22  # each batch makes a hash table of all terms
 _CUT_CHARS: Final = 1 << 18  # cut at a time; its arrays stay in cache
 _ENCODED_CHARS: Final = 1 << 20  # … where distinct words are gathered
-OVERSAMPLING: Final = 16
+_OVERSAMPLING: Final = 16
 # float32 noise: directions with a smaller share of the first singular value, or shorter projections, carry nothing.
-NEGLIGIBLE: Final = 1e-5
+_NEGLIGIBLE: Final = 1e-5
 _GRAM_ROWS: Final = 4096
 _TERM_GROWTH: Final = 0.6  # Heaps' law: distinct terms grow as text ** 0.6
 _TERMS_OF_A_CHUNK: Final = 150  # in that law, of English
@@ -63,7 +62,7 @@ class Lsa:
         self.idf = idf
         self.components = components
         self.dimensions: int = components.shape[1]
-        # As `cut_words` writes them, and as `cut_ascii_words` does.
+        # As `_cut_words` writes them, and as `_cut_ascii_words` does.
         self._terms, self._ascii_terms = (
             pa.array([term.encode(encoding) for term in terms], pa.large_binary())
             for encoding in ("utf-32-le", "utf-8")
@@ -84,7 +83,7 @@ class Lsa:
                 # float32 rows times float32 columns, each row on its own: the batch does not show in the bits.
                 vectors[rows[first:last]] = self.tfidf(alike[first:last]) @ self.components
         lengths = np.linalg.norm(vectors, axis=1)
-        for row in np.flatnonzero(lengths < NEGLIGIBLE).tolist():
+        for row in np.flatnonzero(lengths < _NEGLIGIBLE).tolist():
             vectors[row] = direction_of(texts[row], self.dimensions)
             lengths[row] = np.linalg.norm(vectors[row])
         vectors /= lengths[:, None]
@@ -93,7 +92,7 @@ class Lsa:
     def tfidf(self, texts: Sequence[str]) -> Any:
         """Return the TF-IDF rows of a batch, CSR float32 (n, terms): (1 + ln count) · idf, unit length."""
         is_ascii = all(map(str.isascii, texts))
-        cut, terms = (cut_ascii_words, self._ascii_terms) if is_ascii else (cut_words, self._terms)
+        cut, terms = (_cut_ascii_words, self._ascii_terms) if is_ascii else (_cut_words, self._terms)
         words, starts = [pa.array([], pa.large_binary())], [np.zeros(1, np.int64)]
         for first, last in _batches(texts, chars=_CUT_CHARS):
             piece, bounds = cut(texts[first:last])
@@ -118,7 +117,7 @@ class Lsa:
         return cls(terms, np.load(f"{stem}.idf.npy"), components)
 
 
-def fit_lsa(texts: Sequence[str], *, dimensions: int, max_terms: int, seed: int) -> Lsa:
+def _fit_lsa(texts: Sequence[str], *, dimensions: int, max_terms: int, seed: int) -> Lsa:
     """Fit on a sample of the chunks; same texts in the same order and same seed, same encoder.
 
     Terms: those of at least 2 texts and at most half of them, the `max_terms` most frequent; where this would leave
@@ -143,7 +142,7 @@ def _indexed_words(texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.
     """Return all words as indices into the distinct ones, where each text's begin, and the distinct words."""
     encoded, starts = [pa.array([], pa.large_binary()).dictionary_encode()], [np.zeros(1, np.int64)]
     for first, last in _batches(texts, chars=_ENCODED_CHARS):
-        words, bounds = cut_words(texts[first:last])
+        words, bounds = _cut_words(texts[first:last])
         encoded.append(words.dictionary_encode())
         starts.append(starts[-1][-1] + bounds[1:])
     unified = pa.chunked_array(encoded).unify_dictionaries()
@@ -197,7 +196,7 @@ def _components(tfidf: Any, *, dimensions: int, seed: int) -> NDArray[np.float32
     texts, terms = tfidf.shape
     if not tfidf.nnz:
         return np.zeros((terms, dimensions), np.float32)
-    width = min(dimensions + OVERSAMPLING, texts, terms)
+    width = min(dimensions + _OVERSAMPLING, texts, terms)
     rows_NW = tfidf @ rng_for(seed, "lsa").standard_normal((terms, width), np.float32)
     # One power iteration. Of 20,000 unseen chunks' ten nearest, one, two and four find the same share in their own
     # document (40-41 %); without any, 28 % of the neighbours differ from those that four give.
@@ -207,7 +206,7 @@ def _components(tfidf: Any, *, dimensions: int, seed: int) -> NDArray[np.float32
     projected_TW = tfidf.T @ basis_NW
     squares, turn_WW = np.linalg.eigh(_gram(projected_TW))  # of the singular values within the basis, ascending
     values = np.sqrt(np.maximum(squares[::-1], 0))
-    kept = np.flatnonzero(values[:dimensions] > NEGLIGIBLE * values[0])
+    kept = np.flatnonzero(values[:dimensions] > _NEGLIGIBLE * values[0])
     turn = turn_WW[:, ::-1][:, kept] / values[kept]
     return np.ascontiguousarray(projected_TW @ turn.astype(np.float32))
 
@@ -239,21 +238,21 @@ def fit_on_chunks(
     """Fit on about `options.fit_chunks` chunks of all shards; writes what `Lsa.save` names."""
     total_chunks = sum(count_chunks(path) for path in chunks)
     sample = sample_texts(documents, chunks, fraction=options.fit_chunks / max(total_chunks, 1), seed=seed)
-    lsa = fit_lsa(sample, dimensions=options.dimensions, max_terms=options.max_terms, seed=seed)
+    lsa = _fit_lsa(sample, dimensions=options.dimensions, max_terms=options.max_terms, seed=seed)
     lsa.save(out)
     return FitResult(chunks=total_chunks, fit_chunks=len(sample), terms=len(lsa.terms), dimensions=lsa.dimensions)
 
 
-SPACE: Final = 0x20
+_SPACE: Final = 0x20
 # Scripts written without spaces between words: Thai to Myanmar, Khmer, kana, Han, Hangul, their compatibility forms and
 # the Han planes. Hangul has spaces, but its endings stick to its words.
-UNSPACED: Final = (
+_UNSPACED: Final = (
     (0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3005, 0x3007), (0x3040, 0x30FF), (0x31F0, 0x31FF),
     (0x3400, 0x4DBF), (0x4E00, 0x9FFF), (0xAC00, 0xD7AF), (0xF900, 0xFAFF), (0xFF66, 0xFF9F), (0x20000, 0x3FFFF),
 )  # fmt: skip
 
 
-def cut_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
+def _cut_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
     """Cut texts into lower-case words of two characters or more.
 
     Returns all words as one Arrow array of UTF-32 bytes, and where each text's begin, shape (n + 1,). A word is a run
@@ -265,11 +264,11 @@ def cut_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
     )  # none is higher; half the time of checking
     bounds = np.cumsum([0, *(len(text) + 1 for text in texts)])
     high = np.flatnonzero(
-        codes >= UNSPACED[0][0]
+        codes >= _UNSPACED[0][0]
     )  # few in most texts: what is not of Latin, Greek, Cyrillic, Hebrew, Arabic …
     if len(unspaced := high[_unspaced().take(codes[high])]):
         codes, bounds = _pair_unspaced(codes, bounds, unspaced)
-    inside = codes != SPACE
+    inside = codes != _SPACE
     edges = np.flatnonzero(np.diff(inside, prepend=False, append=False))
     firsts, lengths = edges[::2], edges[1::2] - edges[::2]
     inside[firsts[lengths == 1]] = False
@@ -279,11 +278,11 @@ def cut_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
     return pa.LargeBinaryArray.from_buffers(pa.large_binary(), len(firsts), buffers), np.searchsorted(firsts, bounds)
 
 
-def cut_ascii_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
+def _cut_ascii_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
     """Cut texts of nothing but ASCII in half the time: words as bytes, those of one character too, and where each text's begin."""
     letters = "\n".join(texts).encode("ascii").translate(_lowered_ascii())
     inside = np.zeros(len(letters) + 2, np.bool_)
-    np.not_equal(np.frombuffer(letters, np.uint8), SPACE, out=inside[1:-1])
+    np.not_equal(np.frombuffer(letters, np.uint8), _SPACE, out=inside[1:-1])
     edges = np.flatnonzero(inside[1:] != inside[:-1])
     firsts = edges[::2]
     offsets = np.concatenate([[0], np.cumsum(edges[1::2] - firsts)])
@@ -303,11 +302,11 @@ def _pair_unspaced(
     begins_run = np.concatenate([[True], ends_run[:-1]])
     last, before = unspaced[ends_run], unspaced[begins_run] - 1
     last, before = last[last + 1 < len(codes)], before[before >= 0]
-    apart = np.concatenate([last[codes[last + 1] != SPACE], before[codes[before] != SPACE]])  # c → c␣
+    apart = np.concatenate([last[codes[last + 1] != _SPACE], before[codes[before] != _SPACE]])  # c → c␣
     inner = unspaced[~ends_run & ~begins_run]  # c → c␣c
     at = np.concatenate([apart, inner, inner]) + 1
     order = np.argsort(at, kind="stable")
-    inserted = np.concatenate([np.full(len(apart) + len(inner), SPACE, np.uint32), codes[inner]])[order]
+    inserted = np.concatenate([np.full(len(apart) + len(inner), _SPACE, np.uint32), codes[inner]])[order]
     return np.insert(codes, at[order], inserted), bounds + np.searchsorted(at[order], bounds, side="right")
 
 
@@ -321,8 +320,8 @@ def _lowered() -> NDArray[np.uint32]:
             lower = letter.lower()
             table[code] = ord(lower) if len(lower) == 1 else code
         else:
-            table[code] = SPACE
-    table[0x40000:] = SPACE  # tags and private use; between lie the Han planes
+            table[code] = _SPACE
+    table[0x40000:] = _SPACE  # tags and private use; between lie the Han planes
     table[ord("ς")] = ord("σ")
     return table
 
@@ -330,7 +329,7 @@ def _lowered() -> NDArray[np.uint32]:
 @lru_cache(maxsize=1)
 def _unspaced() -> NDArray[np.bool_]:
     table = np.zeros(sys.maxunicode + 1, np.bool_)
-    for first, last in UNSPACED:
+    for first, last in _UNSPACED:
         table[first : last + 1] = True
     return table
 

@@ -40,11 +40,11 @@ from nextlong.recipe.keys import MayBePrivate, Operational, Positive, Section
 from nextlong.retrieval.encoders.base import EncoderKind, Speed
 from nextlong.text import Json
 
-FIRST_WAIT_S: Final = 0.5
-LONGEST_WAIT_S: Final = 60.0
-LONGEST_RETRY_AFTER_S: Final = 600.0
+_FIRST_WAIT_S: Final = 0.5
+_LONGEST_WAIT_S: Final = 60.0
+_LONGEST_RETRY_AFTER_S: Final = 600.0
 _USUAL_DIMENSIONS: Final = 1536  # of the usual models
-SILENCE_S: Final = 600.0  # between two words about a server in trouble
+_SILENCE_S: Final = 600.0  # between two words about a server in trouble
 
 _log = logging.getLogger(__name__)
 
@@ -159,7 +159,7 @@ class OpenAIEncoder:
         with self._quiet_lock:
             if time.monotonic() < self._quiet_until_s:
                 return
-            self._quiet_until_s = time.monotonic() + SILENCE_S
+            self._quiet_until_s = time.monotonic() + _SILENCE_S
         _log.warning(
             "%sencoder.model=openai:%s: %s did not answer: %s; trying again in %.1f s, up to %d more times a request, each time "
             "after a longer wait and with encoder.openai.timeout_s=%g for the answer",
@@ -229,7 +229,7 @@ class _Pace:
 
 def _backoff_s(attempt: int) -> float:
     """Return half to all of 0.5, 1, 2, 4 ... seconds; the jitter keeps threads from coming back all at once."""
-    return min(FIRST_WAIT_S * 2.0 ** (attempt - 1), LONGEST_WAIT_S) * random.uniform(0.5, 1.0)
+    return min(_FIRST_WAIT_S * 2.0 ** (attempt - 1), _LONGEST_WAIT_S) * random.uniform(0.5, 1.0)
 
 
 def _retry_after_s(header: str | None) -> float | None:
@@ -244,7 +244,7 @@ def _retry_after_s(header: str | None) -> float | None:
         except ValueError:
             return None
         wait_s = (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
-    return None if math.isnan(wait_s) else min(max(wait_s, 0.0), LONGEST_RETRY_AFTER_S)
+    return None if math.isnan(wait_s) else min(max(wait_s, 0.0), _LONGEST_RETRY_AFTER_S)
 
 
 def _server_message(received: bytes, *, reason: str) -> tuple[str, str]:

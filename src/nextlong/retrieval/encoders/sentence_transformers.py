@@ -28,9 +28,8 @@ from pydantic import Field, JsonValue
 from nextlong import recipe
 from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts
 from nextlong.artifacts.results import ExecutionResult
-from nextlong.engine.estimate import Estimate, one
 from nextlong.engine.executor import Resources, granted_gpus, usable_cpus
-from nextlong.engine.step import Task
+from nextlong.engine.step import Estimate, Task
 from nextlong.errors import EncoderError
 from nextlong.recipe.keys import Operational, Positive, PositiveLength, Section
 from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, EncoderKind, Speed, local_files
@@ -174,7 +173,7 @@ def count_gpus() -> int:
     return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
 
 
-def is_installed() -> bool:
+def _is_installed() -> bool:
     """Say whether the library is there; it is not imported, which takes seconds."""
     return bool(importlib.util.find_spec("sentence_transformers"))
 
@@ -240,10 +239,10 @@ def try_model(
         rows = np.arange(count_chunks(chunks_path))
         rows = rows[:: max(1, len(rows) * len(documents) // _TRIED_CHUNKS)]
         texts += (text for batch in iter_chunk_texts(documents_path, chunks_path, rows) for text in batch.texts)
-    return choose_execution(encoder.name, encoder.options_as(SentenceTransformersOptions), texts[:_TRIED_CHUNKS])
+    return _choose_execution(encoder.name, encoder.options_as(SentenceTransformersOptions), texts[:_TRIED_CHUNKS])
 
 
-def choose_execution(name: str, options: SentenceTransformersOptions, texts: Sequence[str]) -> ExecutionResult:
+def _choose_execution(name: str, options: SentenceTransformersOptions, texts: Sequence[str]) -> ExecutionResult:
     """Return how to run the model. Raises EncoderError where it cannot be loaded."""
     encoder = SentenceTransformersEncoder(name, options, threads=1)
     if not texts or encoder.device != "cpu":
@@ -355,16 +354,16 @@ class SentenceTransformersKind(EncoderKind):
 
     def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
         """Try the model on a few chunks, in a second or so; it is not asked either where its package is missing."""
-        if not is_installed():
+        if not _is_installed():
             return Speed(unknown="needs its package", dimensions=_USUAL_DIMENSIONS)
         few = list(chunks[:: max(1, len(chunks) // _MEASURED_CHUNKS)])[:_MEASURED_CHUNKS]
-        tried = choose_execution(config.name, config.options_as(SentenceTransformersOptions), few)
+        tried = _choose_execution(config.name, config.options_as(SentenceTransformersOptions), few)
         return Speed(tried.threads / tried.chunks_per_second, "", tried.dimensions)
 
     def estimate(self, config: recipe.Encoder) -> Estimate:
         """Return what loading and trying a model takes."""
         del config
-        return Estimate(work=one, seconds=20.0, rate="")
+        return Estimate(work=1, seconds=20.0, rate="")
 
 
 ENCODER = SentenceTransformersKind()

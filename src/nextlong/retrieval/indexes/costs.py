@@ -15,8 +15,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
 
-from nextlong.engine.estimate import Amounts, Estimate
-from nextlong.engine.memory import memory_bytes
+from nextlong.engine.process import memory_bytes
+from nextlong.engine.step import Amounts, Estimate
 from nextlong.recipe import Search
 from nextlong.recipe.keys import EXACT
 from nextlong.retrieval.indexes import ivf
@@ -75,7 +75,7 @@ def seconds(load: Load) -> tuple[float, float]:
     pairs = float(load.queries) * load.vectors * 2 * load.dimensions
     keeping = load.queries * load.k * FOUND_S
     exact = pairs / (_GPU_FLOP_PER_S if load.has_gpu else _FLOP_PER_S) + keeping
-    train, fill = build_seconds(load)
+    train, fill = _build_seconds(load)
     search = pairs / _FLOP_PER_S * visited_share(load) + load.queries * _QUERY_S + keeping
     return exact, train + fill + search
 
@@ -85,7 +85,7 @@ def visited_share(load: Load) -> float:
     return min(1.0, _SPREAD * math.sqrt(load.k / max(1, load.vectors)))
 
 
-def build_seconds(load: Load) -> tuple[float, float]:
+def _build_seconds(load: Load) -> tuple[float, float]:
     """Return about how long it takes to train an index and to fill it."""
     clusters = clusters_for(load.vectors)
     product = _BUILD * 2.0 * load.dimensions / _FLOP_PER_S
@@ -160,7 +160,7 @@ def _tuning(amounts: Amounts) -> float:
 
 
 TRAIN = Estimate(
-    work=_if_built(lambda amounts: build_seconds(load_of(amounts))[0] / PRODUCT_S),
+    work=_if_built(lambda amounts: _build_seconds(load_of(amounts))[0] / PRODUCT_S),
     seconds=PRODUCT_S,
     disk=_if_built(lambda amounts: 4 * _clusters(amounts) * amounts.dimensions),
     bytes=1,
@@ -169,7 +169,7 @@ TRAIN = Estimate(
     reads=_if_built(lambda amounts: 2 * amounts.dimensions * ivf.sample_of(_clusters(amounts))),
 )
 FILL = Estimate(
-    work=_if_built(lambda amounts: build_seconds(load_of(amounts))[1] / PRODUCT_S),
+    work=_if_built(lambda amounts: _build_seconds(load_of(amounts))[1] / PRODUCT_S),
     seconds=PRODUCT_S,
     disk=_if_built(_list_bytes),
     bytes=1,

@@ -21,11 +21,11 @@ from itertools import pairwise
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.retrieval.indexes.base import Index, IndexFiles, IndexKind, Neighbours, VectorShards, open_exact
+from nextlong.retrieval.indexes.base import IndexKind, Neighbours, VectorShards, open_exact
 
 Ids = NDArray[np.int64]
 Scores = NDArray[np.float32]
-ExactScores = Callable[[NDArray[np.int64], Sequence[Ids]], list[Scores]]  # of queries and, for each, of so many ids
+_ExactScores = Callable[[NDArray[np.int64], Sequence[Ids]], list[Scores]]  # of queries and, for each, of so many ids
 
 _TIES = 64  # beyond k that a query may hold because rough scores cannot tell them apart
 _LEAST_ROOM = 512  # that may enter before a list is pruned, at least
@@ -41,7 +41,7 @@ class Best:
     """
 
     def __init__(
-        self, queries: int, *, k: int, error: float, exact: ExactScores | None, guess_Q: Scores | None = None
+        self, queries: int, *, k: int, error: float, exact: _ExactScores | None, guess_Q: Scores | None = None
     ) -> None:
         """`exact` gives the scores that decide; None: rough ones do. `guess_Q`, shape (queries,): see `too_high`."""
         self._k, self._error, self._exact = k, error, exact
@@ -301,8 +301,4 @@ def exact_cosines(
     return cosines
 
 
-def _open(files: IndexFiles) -> Index:
-    return open_exact(files.vectors)
-
-
-INDEX = IndexKind(name="exact", takes="exact", usage="exact", open=_open)
+INDEX = IndexKind(name="exact", takes="exact", usage="exact", open=lambda files: open_exact(files.vectors))

@@ -27,7 +27,8 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.results import ListsResult, TuneResult
+from nextlong.artifacts.results import TuneResult
+from nextlong.engine.step import TaskResult
 from nextlong.retrieval.indexes.base import IndexFiles, IndexKind, Neighbours, VectorShards
 from nextlong.retrieval.indexes.exact import Best, Exact, cells, exact_cosines, exclude_ranges, rounding_error
 from nextlong.retrieval.indexes.kmeans import (
@@ -75,7 +76,7 @@ def fitted(factory: str, *, vectors: int) -> str:
     return f"{factory[: match.start()]}IVF{clusters}{graph}{factory[match.end() :]}"
 
 
-class Trained(NamedTuple):
+class _Trained(NamedTuple):
     """What an index consists of that was trained on `sample` vectors."""
 
     factory: str
@@ -84,7 +85,7 @@ class Trained(NamedTuple):
     code_bytes: int  # of a vector
 
 
-def train(out: Path, *, vectors: Sequence[Path], factory: str, seed: int) -> Trained:
+def train(out: Path, *, vectors: Sequence[Path], factory: str, seed: int) -> _Trained:
     """Train the template on a random sample drawn across all shards; writes `{out}.template.faiss`."""
     import faiss
 
@@ -114,7 +115,7 @@ def train(out: Path, *, vectors: Sequence[Path], factory: str, seed: int) -> Tra
         lists.train(sample_ND)  # the codes: clusters that are there already stay
     index.is_trained = True
     faiss.write_index(index, f"{out}.template.faiss")
-    return Trained(factory, lists.nlist, len(sample_ND), lists.code_size)
+    return _Trained(factory, lists.nlist, len(sample_ND), lists.code_size)
 
 
 def _rotations_of(index: Any) -> list[Any]:
@@ -140,7 +141,7 @@ def draw_sample(vectors: Sequence[Path], *, most: int, per: int, seed: int) -> N
     return sample_ND[rng_for(seed, "index.order").permutation(len(sample_ND))]  # any head of it is a fair sample
 
 
-def fill(out: Path, *, template: Path, vectors: Sequence[Path], first_shard: int) -> ListsResult:
+def fill(out: Path, *, template: Path, vectors: Sequence[Path], first_shard: int) -> TaskResult:
     """Encode the vectors of the shards from `first_shard` on, ordered by cluster.
 
     Writes `{out}.codes.npy` uint8 (n, code bytes), `{out}.members.npy` int64 ids (n,), ascending within a cluster, and
@@ -162,7 +163,7 @@ def fill(out: Path, *, template: Path, vectors: Sequence[Path], first_shard: int
     np.save(f"{out}.codes.npy", codes[order])
     np.save(f"{out}.members.npy", ids[order])
     np.save(f"{out}.bounds.npy", np.searchsorted(cluster[order], np.arange(index.clusters + 1)))
-    return ListsResult(vectors=len(cluster), bytes=len(cluster) * (index.code_bytes + 8))
+    return TaskResult()
 
 
 class Ivf:
@@ -298,13 +299,13 @@ class _Template:
         return rows_ND
 
 
-NEAREST = 100  # of the k neighbours: those that negatives are taken from first
+_NEAREST = 100  # of the k neighbours: those that negatives are taken from first
 _HALVINGS = 3  # of the last doubling: probes are at most an eighth more than needed
 SAMPLE = 256  # queries; at k = 1,000 the standard error of their mean recall is about half a percent
 _SPARES = (0.1, 0.5, 2.0, 6.0)  # of lossy codes: rough scores find so much more than k, and exact ones choose
 
 
-class Tuned(NamedTuple):
+class _Tuned(NamedTuple):
     """What a search with so many probes and so much spare finds."""
 
     probes: int
@@ -323,7 +324,7 @@ def tune(_out: Path, *, files: IndexFiles, queries: Path, k: int, target: float,
     tuned = _search(files, queries_QD, exclude, truth, k=k, target=target)
     retrieved = Ivf(replace(files, probes=tuned.probes, spare=tuned.spare)).search(queries_QD, k, exclude=exclude)
     recalls = recalls_of(retrieved, truth)
-    nearest_truth = [ids[:NEAREST] for ids in truth[0]], [scores[:NEAREST] for scores in truth[1]]
+    nearest_truth = [ids[:_NEAREST] for ids in truth[0]], [scores[:_NEAREST] for scores in truth[1]]
     return TuneResult(
         probes=tuned.probes,
         spare=tuned.spare,
@@ -333,7 +334,7 @@ def tune(_out: Path, *, files: IndexFiles, queries: Path, k: int, target: float,
         recall_p5=round(float(np.percentile(recalls, 5)), 4),
         recall_worst=round(float(recalls.min()), 4),
         recall_nearest=round(float(recalls_of(retrieved, nearest_truth).mean()), 4),
-        nearest=min(NEAREST, k),
+        nearest=min(_NEAREST, k),
         sample=len(sample),
         k=k,
     )
@@ -347,17 +348,17 @@ def _search(
     *,
     k: int,
     target: float,
-) -> Tuned:
+) -> _Tuned:
     """Double the probes until the recall is reached, then halve the step; more spare where codes are too rough."""
     index = Ivf(replace(files, probes=1))
-    best = Tuned(1, 0.0, -1.0, 0.0)
+    best = _Tuned(1, 0.0, -1.0, 0.0)
     for spare in (0.0,) if index.is_lossless else _SPARES:
 
-        def measured(probes: int, spare: float = spare) -> Tuned:
+        def measured(probes: int, spare: float = spare) -> _Tuned:
             ids, scores = Ivf(replace(files, probes=probes, spare=spare)).search(queries_QD, k, exclude=exclude)
             recalls = recalls_of((ids, scores), truth)
             error = float(recalls.std() / max(1, len(recalls)) ** 0.5)
-            return Tuned(probes, spare, float(recalls.mean()), error)
+            return _Tuned(probes, spare, float(recalls.mean()), error)
 
         probes = 1
         while (tried := measured(probes)).recall - 2 * tried.error < target and probes < index.clusters:
@@ -368,7 +369,7 @@ def _search(
     return best
 
 
-def _fewest(measured: Callable[[int], Tuned], enough: Tuned, *, target: float) -> Tuned:
+def _fewest(measured: Callable[[int], _Tuned], enough: _Tuned, *, target: float) -> _Tuned:
     """Return the setting of fewest probes that is found between half of those of `enough`, which are too few, and these."""
     too_few = enough.probes // 2
     for _ in range(_HALVINGS):

@@ -83,7 +83,7 @@ def _products(
         yield first, np.matmul(block_RD, centres_CD.T, out=held_RC[: len(block_RD)])
 
 
-ROUNDS: Final = 8  # of k-means, and of turning the rotation
+_ROUNDS: Final = 8  # of k-means, and of turning the rotation
 _ROUNDS_A_TURN: Final = 2  # of k-means, from the codebooks of the turn before
 _ROWS: Final = 4096  # compared at a time: 4 MB of products with 256 values
 
@@ -95,7 +95,7 @@ def first_codebooks(rows_ND: NDArray[np.float32], *, parts: int, values: int, se
 
 
 def train_codebooks(
-    rows_ND: NDArray[np.float32], books_PVW: NDArray[np.float32], *, rounds: int = ROUNDS
+    rows_ND: NDArray[np.float32], books_PVW: NDArray[np.float32], *, rounds: int = _ROUNDS
 ) -> NDArray[np.float32]:
     """Return the codebooks after so many rounds of k-means. A value that no row is nearest to stays."""
     books_PVW = books_PVW.copy()
@@ -115,9 +115,9 @@ def train_rotation(rows_ND: NDArray[np.float32], *, parts: int, values: int, see
         "f4"
     )
     books_PVW = first_codebooks(rows_ND @ rotation_DD.T, parts=parts, values=values, seed=seed)
-    for turn in range(ROUNDS):
+    for turn in range(_ROUNDS):
         rotated_ND = rows_ND @ rotation_DD.T
-        books_PVW = train_codebooks(rotated_ND, books_PVW, rounds=_ROUNDS_A_TURN if turn else ROUNDS)
+        books_PVW = train_codebooks(rotated_ND, books_PVW, rounds=_ROUNDS_A_TURN if turn else _ROUNDS)
         slices = zip(_slices(rotated_ND, parts), books_PVW, strict=True)
         coded_ND = np.concatenate([book_VW[_nearest(slice_NW, book_VW)] for slice_NW, book_VW in slices], axis=1)
         left, _, right = np.linalg.svd(coded_ND.T @ rows_ND)  # orthogonal Procrustes

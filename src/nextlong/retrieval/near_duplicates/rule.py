@@ -40,8 +40,8 @@ from nextlong.retrieval.near_duplicates.texts import (
     shared_runs,
 )
 
-PASSAGE_WORDS: Final = 100
-_RUNS: Final = PASSAGE_WORDS - SHINGLE_WORDS + 1
+_PASSAGE_WORDS: Final = 100
+_RUNS: Final = _PASSAGE_WORDS - SHINGLE_WORDS + 1
 _RARE_SHARE: Final = 0.05  # of a text's weight that is looked at besides what may be missing
 _AT_ONCE: Final = 1 << 21  # runs of one text that another may have
 _KINDS_A_RUN: Final = 32  # … and kinds of runs a text may have, for each of them

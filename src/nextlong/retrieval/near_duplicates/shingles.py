@@ -22,9 +22,8 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import SHARDS_KEPT, iter_chunk_texts, opened, read_chunks, write_header
-from nextlong.artifacts.results import ChunkResult, ShinglesResult, WeightsResult
-from nextlong.engine.estimate import Estimate, one, per_shard
-from nextlong.engine.step import Artifacts, Step, Task, each_shard
+from nextlong.artifacts.results import ChunkResult
+from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, each_shard, per_shard
 from nextlong.recipe import Recipe
 from nextlong.rng import keyed_hash, threshold_for
 
@@ -166,10 +165,10 @@ Offsets = NDArray[np.int64]
 Weights = NDArray[np.uint16]
 
 SHINGLE_WORDS: Final = 3
-LEAST_WORDS: Final = 10  # of a text that may be a copy in part
-SAMPLED_CHARS: Final = 48_000_000  # of text that rarity is measured on: about two shingles a slot
-FULL_WEIGHT: Final = 1024  # so that a chunk of nothing but stock, at least 1 a word, is a copy of the same stock
-SLOTS: Final = 1 << 22
+_LEAST_WORDS: Final = 10  # of a text that may be a copy in part
+_SAMPLED_CHARS: Final = 48_000_000  # of text that rarity is measured on: about two shingles a slot
+_FULL_WEIGHT: Final = 1024  # so that a chunk of nothing but stock, at least 1 a word, is a copy of the same stock
+_SLOTS: Final = 1 << 22
 _COUNTED_AT_ONCE: Final = 1 << 20  # shingles
 _COMMON_SHARE: Final = 1000  # a shingle in more than one in so many of the documents is stock, and weighs less
 _COMMON_LEAST: Final = 16  # … but never one in as few as these, which versions of one page may share
@@ -211,14 +210,14 @@ def shingles(texts: Sequence[str]) -> Shingles:
     words = hash_words("\n".join(texts))
     bounds = bounds_of(words, texts)
     counts = np.diff(bounds)
-    is_long = counts >= LEAST_WORDS
+    is_long = counts >= _LEAST_WORDS
     sizes = np.where(is_long, counts - SHINGLE_WORDS + 1, counts > 0)
     offsets = np.concatenate([[0], np.cumsum(sizes)])
     hashes = np.empty(offsets[-1], np.uint64)
     runs = runs_on(bounds, SHINGLE_WORDS) & np.repeat(is_long, counts)
     rolled = ngrams(words.hashes, SHINGLE_WORDS)
     hashes[np.repeat(is_long, sizes)] = rolled[runs[: len(rolled)]]
-    for count in range(1, LEAST_WORDS):
+    for count in range(1, _LEAST_WORDS):
         if len(those := np.flatnonzero(counts == count)):
             hashes[offsets[those]] = ~ngrams(words.hashes, count)[bounds[those]]
     return Shingles(hashes, offsets)
@@ -243,7 +242,7 @@ def documents_of(chunk_texts: Sequence[Sequence[str]]) -> list[Document]:
     return documents
 
 
-def shingle_shard(out: Path, *, documents: Path, chunks: Path) -> ShinglesResult:
+def shingle_shard(out: Path, *, documents: Path, chunks: Path) -> TaskResult:
     """Shingle every chunk of a shard; writes `{out}.shingles.npy`, uint64, and `{out}.offsets.npy`, (chunks + 1,)."""
     sizes = [np.zeros(1, np.int64)]
     with open(f"{out}.shingles.npy", "wb") as sink:
@@ -256,7 +255,7 @@ def shingle_shard(out: Path, *, documents: Path, chunks: Path) -> ShinglesResult
         sink.seek(0)
         write_header(sink, np.dtype(np.uint64), int(offsets[-1]))
     np.save(f"{out}.offsets.npy", offsets)
-    return ShinglesResult(shingles=int(offsets[-1]))
+    return TaskResult()
 
 
 class ShingleStore:
@@ -298,14 +297,14 @@ class ShingleStore:
 
 def weigh_shingles(
     out: Path, *, store: ShingleStore, chunks: Sequence[Path], hashes: Sequence[Path], share: float, seed: int
-) -> WeightsResult:
+) -> TaskResult:
     """Weigh shingles by how many of a sample of the documents have them in one of their chunks.
 
     Writes `{out}.weights.npy`, uint16 (2^22,), and `{out}.counted.npy`, the ids of the documents that were counted.
-    `share` of the documents are sampled, by hash of their content: min(1, SAMPLED_CHARS / characters of the corpus).
+    `share` of the documents are sampled, by hash of their content: min(1, _SAMPLED_CHARS / characters of the corpus).
     `hashes`: of each document row's content, a file a shard.
     """
-    counts = np.zeros(SLOTS, np.uint32)
+    counts = np.zeros(_SLOTS, np.uint32)
     counted = [np.empty(0, np.int64)]
     for shard, (chunk_path, hash_path) in enumerate(zip(chunks, hashes, strict=True)):
         doc_rows = read_chunks(chunk_path)["doc_row"]
@@ -314,11 +313,9 @@ def weigh_shingles(
         chosen = keys <= threshold_for(share)
         _count_documents(counts, store.opened(shard), firsts[chosen], np.append(firsts[1:], len(doc_rows))[chosen])
         counted.append(schemas.pack_ids(shard, doc_rows[firsts[chosen]].astype(np.int64)))
-    sampled = sum(map(len, counted))
-    weights = weights_from(counts, sampled)
-    np.save(f"{out}.weights.npy", weights)
+    np.save(f"{out}.weights.npy", weights_from(counts, sum(map(len, counted))))
     np.save(f"{out}.counted.npy", np.concatenate(counted))
-    return WeightsResult(common_slots=int((weights < FULL_WEIGHT).sum()), sampled=sampled)
+    return TaskResult()
 
 
 def _count_documents(
@@ -355,9 +352,9 @@ def weights_from(counts: NDArray[np.uint32], sampled: int) -> Weights:
     1024 · limit / count, rounded down, where limit is 16 documents or a thousandth of them.
     """
     limit = max(_COMMON_LEAST * _COMMON_SHARE, sampled)  # in thousandths of a document
-    weights = np.full(len(counts), FULL_WEIGHT, np.uint16)
+    weights = np.full(len(counts), _FULL_WEIGHT, np.uint16)
     common = np.flatnonzero(counts > limit // _COMMON_SHARE)
-    weights[common] = np.maximum(FULL_WEIGHT * limit // (_COMMON_SHARE * counts[common].astype(np.int64)), 1)
+    weights[common] = np.maximum(_FULL_WEIGHT * limit // (_COMMON_SHARE * counts[common].astype(np.int64)), 1)
     return weights
 
 
@@ -366,7 +363,7 @@ def shingles_step(ingest: Step, chunk: Step) -> Step:
 
     tasks = each_shard(shingle_shard, documents=(ingest, ".documents.arrow"), chunks=(chunk, ".chunks.arrow"))
     estimate = Estimate(work="kept_chars", seconds=2e-8, disk="kept_chars", bytes=0.66, tasks=per_shard)
-    return Step("shingles", 3, {}, (ingest, chunk), tasks, ShinglesResult, estimate=estimate)
+    return Step("shingles", 3, {}, (ingest, chunk), tasks, estimate=estimate)
 
 
 def weights_step(recipe: Recipe, ingest: Step, chunk: Step, shingles: Step) -> Step:
@@ -380,22 +377,22 @@ def weights_step(recipe: Recipe, ingest: Step, chunk: Step, shingles: Step) -> S
                 store=shingle_store(done),
                 chunks=chunked.files(".chunks.arrow"),
                 hashes=done["ingest"].files(".hashes.npy"),
-                share=min(1.0, SAMPLED_CHARS / max(1, sum(shard.chars for shard in chunked.results(ChunkResult)))),
+                share=min(1.0, _SAMPLED_CHARS / max(1, sum(shard.chars for shard in chunked.results(ChunkResult)))),
                 seed=recipe.seed,
             )
         ]
 
-    config = {"sampled_chars": SAMPLED_CHARS, "seed": recipe.seed}
+    config = {"sampled_chars": _SAMPLED_CHARS, "seed": recipe.seed}
     estimate = Estimate(
         # The sampled text, and some 20 ns for each chunk of all shards, to find which documents are sampled.
-        work=lambda amounts: min(amounts.kept_chars, SAMPLED_CHARS) + 3 * amounts.chunks,
+        work=lambda amounts: min(amounts.kept_chars, _SAMPLED_CHARS) + 3 * amounts.chunks,
         seconds=6e-9,
-        disk=one,
+        disk=1,
         bytes=8.4e6,
         # Shingles of the sample; the table of chunks, and the hashes of all documents.
-        reads=lambda amounts: SAMPLED_CHARS + 24 * amounts.chunks + 8 * amounts.documents,
+        reads=lambda amounts: _SAMPLED_CHARS + 24 * amounts.chunks + 8 * amounts.documents,
     )
-    return Step("weights", 3, config, (ingest, chunk, shingles), tasks, WeightsResult, estimate=estimate)
+    return Step("weights", 3, config, (ingest, chunk, shingles), tasks, estimate=estimate)
 
 
 def shingle_store(done: Artifacts) -> ShingleStore:

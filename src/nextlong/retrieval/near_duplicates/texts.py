@@ -111,7 +111,7 @@ class Texts(NamedTuple):
         words, sizes = _word_weights(texts, weights), np.diff(texts.offsets)
         owners = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
         whole = _sums(words, texts.offsets)
-        needed = -(-whole * millionths_of(threshold) // _MILLION)
+        needed = -(-whole * round(threshold * _MILLION) // _MILLION)
         return cls(texts.hashes, texts.offsets, owners, words, whole, needed)
 
     def suspects(self, is_shared: Bools) -> Bools:
@@ -119,11 +119,6 @@ class Texts(NamedTuple):
         shared = _sums(self.words * highest(is_shared), self.offsets)
         enough: Bools = (self.whole > 0) & (shared >= self.needed)
         return enough
-
-
-def millionths_of(threshold: float) -> int:
-    """Return a threshold as it is compared: in whole millionths."""
-    return round(threshold * _MILLION)
 
 
 def highest(of_shingles: NDArray[Any]) -> NDArray[Any]:

@@ -22,8 +22,8 @@ from nextlong.evaluate.task import Request, Sample, Task, prompt_of
 from nextlong.evaluate.tasks.helmet.published import LENGTHS, exact_match, parsed_answer, prompted, shuffled
 
 _PROMPT: Final = prompt_of("helmet_icl")
-Form = Literal["2025", "2024"]
-_QUESTIONS: Final[dict[Form, int]] = {"2025": 500, "2024": 100}
+_Form = Literal["2025", "2024"]
+_QUESTIONS: Final[dict[_Form, int]] = {"2025": 500, "2024": 100}
 _TREC: Final = ("icl/trec/train_5500.label", "icl/trec/TREC_10.label")
 _BANKING: Final = ("icl/banking77/train.csv", "icl/banking77/test.csv")
 _CLINC: Final = "icl/clinc150/data_full.json"
@@ -38,10 +38,10 @@ class _Labelled:
     label: str
 
 
-Split = tuple[list[_Labelled], list[_Labelled]]  # what examples are sampled from, and the questions
+_Split = tuple[list[_Labelled], list[_Labelled]]  # what examples are sampled from, and the questions
 
 
-def _read_trec(data: DataFiles, *, level: str) -> Split:
+def _read_trec(data: DataFiles, *, level: str) -> _Split:
     """Read TREC's questions; `level` is coarse (6 labels) or fine (50)."""
 
     def lines(name: str) -> list[_Labelled]:
@@ -59,7 +59,7 @@ def _read_trec(data: DataFiles, *, level: str) -> Split:
     return lines(_TREC[0]), lines(_TREC[1])
 
 
-def _read_csv(data: DataFiles, *, files: tuple[str, str], label: tuple[str, ...]) -> Split:
+def _read_csv(data: DataFiles, *, files: tuple[str, str], label: tuple[str, ...]) -> _Split:
     """Read BANKING77 (77 intents of a bank's customers) or NLU-Evaluation-Data, whose label is scenario_intent."""
     train, test = (
         [_Labelled(row["text"], "_".join(row[name] for name in label)) for row in data.rows(file, ("text", *label))]
@@ -68,7 +68,7 @@ def _read_csv(data: DataFiles, *, files: tuple[str, str], label: tuple[str, ...]
     return train, test
 
 
-def _read_clinc150(data: DataFiles) -> Split:
+def _read_clinc150(data: DataFiles) -> _Split:
     """Read CLINC150 with its out-of-scope examples as the 151st label; HELMET asks the validation part."""
     intents = several(tuple[str, str])
     parts = data.json(_CLINC, record(train=intents, oos_train=intents, val=intents, oos_val=intents))
@@ -80,7 +80,7 @@ def _read_clinc150(data: DataFiles) -> Split:
 
 
 def _samples(
-    request: Request, read: Callable[[DataFiles], Split], shots_at: dict[int, int], form: Form
+    request: Request, read: Callable[[DataFiles], _Split], shots_at: dict[int, int], form: _Form
 ) -> Iterator[Sample | None]:
     """Yield samples with HELMET's number of shots for the length, balanced over the labels."""
     train, test = read(request.data)
@@ -146,7 +146,7 @@ _SETS: Final = (
 )
 
 
-def tasks(form: Form) -> tuple[Task, ...]:
+def tasks(form: _Form) -> tuple[Task, ...]:
     """Return the tasks in HELMET's form since 2025-01-13, or the one before."""
     is_newest = form == "2025"
     return tuple(

@@ -64,7 +64,7 @@ _CHOICE_SHAPE: Final = record(_has_its_answer, **_BOOK_FIELDS, options=Annotated
 
 
 @lru_cache(maxsize=1)
-def llama2(data: DataFiles) -> tokenizers.Tokenizer:
+def _llama2(data: DataFiles) -> tokenizers.Tokenizer:
     """Return Llama 2's tokenizer. Raises EvaluateError without its file."""
     text = data.text(LLAMA2)
     try:
@@ -74,7 +74,7 @@ def llama2(data: DataFiles) -> tokenizers.Tokenizer:
 
 
 def _tokens(data: DataFiles, text: str) -> int:
-    return len(llama2(data).encode(text).ids)
+    return len(_llama2(data).encode(text).ids)
 
 
 def _narrative(data: DataFiles, seed: int) -> Iterator[Json]:
@@ -130,7 +130,7 @@ def _with_others(rows: list[Json], seed: int) -> Iterator[tuple[Json, list[Json]
 
 def _samples(request: Request, items: Iterable[Json], prompt: str, prefix: str, budget: int) -> Iterator[Sample | None]:
     """Yield a question per item, its document cut to what the length leaves."""
-    counter = llama2(request.data)
+    counter = _llama2(request.data)
     remark_tokens = len(counter.encode(_OMITTED).ids)
     for item in items:
         fields = {key: value for key, value in item.items() if key in ("demo", "question", "options")}

@@ -1,14 +1,31 @@
-"""A causal language model of Hugging Face transformers, answered with greedily.
+"""Engines: models that answer samples greedily, by transformers, by vLLM, or behind a server with an OpenAI-compatible API.
 
-Prompts are prefilled in chunks, so that no length needs more activations than another; what a prompt shares with the one before it
-stays in the key-value cache; short prompts are answered in batches of like length, padded on the left.
+transformers: prompts are prefilled in chunks, so that no length needs more activations than another; what a prompt shares with the
+one before it stays in the key-value cache; short prompts are answered in batches of like length, padded on the left.
+
+A server (vLLM, SGLang, llama.cpp, or OpenAI's own):
+
+    POST {url}/completions        {"model", "prompt", "max_tokens", "temperature": 0, "stop"}          → choices[0].text
+    POST {url}/chat/completions   {"model", "messages", "max_tokens", "temperature": 0, "stop"}        → choices[0].message.content
+
+A chat model is asked by the first as well, its template applied here (`prompts.py`), so that it reads what the same model on this
+machine would; by the second only with the format `messages`, which leaves the template to the server and refuses begun answers.
+Several requests are under way at a time. What fails in passing (no connection, 408, 429, 5xx) is tried again after growing waits.
 """
 
 from __future__ import annotations
 
 import hashlib
+import http.client
 import inspect
+import json
+import os
+import random
+import time
+import urllib.error
+import urllib.request
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
@@ -39,7 +56,10 @@ _MODEL_FILES: Final = (
     "merges.txt",
 )
 SHARDED: Final = "sharded"  # the device of a model whose layers are spread over all GPUs
-_SHARED: Final = 0.5  # from this share of a common prefix on, a batch is answered one by one with a shared cache
+_SHARED_SHARE: Final = 0.5  # from this share of a common prefix on, a batch is answered one by one with a shared cache
+
+_LONGEST_WAIT_S: Final = 30.0
+_PASSING: Final = (408, 429)
 
 
 class HuggingFaceModel:
@@ -54,7 +74,24 @@ class HuggingFaceModel:
         self.tokenizer = TextTokenizer(self.hub_tokenizer.backend_tokenizer)
         self.prompts = Prompts(self.tokenizer, options.prompt_format, options.thinking, self.hub_tokenizer)
         self.engine = f"transformers {required('transformers').__version__}"
-        self.model = _load_model(options)
+        torch, device = required("torch"), options.device
+        required("transformers.utils.logging").disable_progress_bar()
+        device = device if device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
+        spread = {"device_map": required("accelerate") and "auto"} if device == SHARDED else {}
+        try:
+            model: PreTrainedModel = required("transformers").AutoModelForCausalLM.from_pretrained(
+                str(Path(options.name).expanduser()),
+                revision=options.revision,
+                dtype=options.dtype,
+                attn_implementation=options.attention,
+                **spread,
+            )
+            self.model = (model if spread else model.to(device)).eval()
+        # torch asserts for CUDA.
+        except (OSError, ValueError, ImportError, RuntimeError, TypeError, AssertionError) as error:
+            raise EvaluateError(
+                f"{options.name} cannot be loaded with --device {device} --dtype {options.dtype}: {first_sentence(error)}"
+            ) from None
         self.device = self.model.device
         self.chunk_tokens = options.chunk_tokens
         parameters = inspect.signature(self.model.forward).parameters
@@ -87,16 +124,13 @@ class HuggingFaceModel:
     def answers(self, samples: Sequence[Sample]) -> Iterator[str]:
         """Yield the answers in order, greedy, cut at the sample's limits."""
         ids = [self.prompts.ids(sample) for sample in samples]
-        shared = _common_prefix(ids)
-        if len(ids) == 1 or shared >= _SHARED * min(map(len, ids)):
-            for one, sample in zip(ids, samples, strict=True):
-                yield self._text(self._answer_one(one, sample), sample)
-            return
-        for answer, sample in zip(self._answer_batch(ids, samples), samples, strict=True):
-            yield self._text(answer, sample)
-
-    def _text(self, ids: list[int], sample: Sample) -> str:
-        return self.prompts.answer(self.hub_tokenizer.decode(ids, skip_special_tokens=True), sample)
+        answers: Iterator[list[int]]
+        if len(ids) == 1 or _common_prefix(ids) >= _SHARED_SHARE * min(map(len, ids)):
+            answers = (self._answer_one(one, sample) for one, sample in zip(ids, samples, strict=True))
+        else:
+            answers = iter(self._answer_batch(ids, samples))
+        for answer, sample in zip(answers, samples, strict=True):
+            yield self.prompts.answer(self.hub_tokenizer.decode(answer, skip_special_tokens=True), sample)
 
     def _answer_one(self, ids: list[int], sample: Sample) -> list[int]:
         torch = required("torch")
@@ -252,27 +286,6 @@ def _weights_of(config: PreTrainedConfig, options: ModelOptions) -> Json:
     }
 
 
-def _load_model(options: ModelOptions) -> PreTrainedModel:
-    torch, transformers = required("torch"), required("transformers")
-    required("transformers.utils.logging").disable_progress_bar()
-    device = options.device if options.device != "auto" else "cuda" if torch.cuda.is_available() else "cpu"
-    spread = {"device_map": required("accelerate") and "auto"} if device == SHARDED else {}
-    try:
-        model = transformers.AutoModelForCausalLM.from_pretrained(
-            str(Path(options.name).expanduser()),
-            revision=options.revision,
-            dtype=options.dtype,
-            attn_implementation=options.attention,
-            **spread,
-        )
-        return (model if spread else model.to(device)).eval()
-    # torch asserts for CUDA.
-    except (OSError, ValueError, ImportError, RuntimeError, TypeError, AssertionError) as error:
-        raise EvaluateError(
-            f"{options.name} cannot be loaded with --device {device} --dtype {options.dtype}: {first_sentence(error)}"
-        ) from None
-
-
 def _common_prefix(lists: Sequence[list[int]]) -> int:
     """Return the number of ids that all lists begin with."""
     shortest = min(map(len, lists))
@@ -332,3 +345,108 @@ class VllmModel:
         ]
         for sample, output in zip(samples, self._llm.generate(asked, limits, use_tqdm=False), strict=True):
             yield self.prompts.answer(output.outputs[0].text, sample)
+
+
+class ServerModel:
+    """A model behind an OpenAI-compatible server; the tokenizer and its template are the user's."""
+
+    def __init__(self, options: ModelOptions, prompts: Prompts) -> None:
+        self.options, self.prompts, self.context = options, prompts, options.context
+        self.engine = f"server {options.url}"
+
+    def identity(self) -> Json:
+        """Return name, place and tokenizer, and how it is prompted. Which weights the server holds, it alone knows."""
+        named = {"kind": "server", "name": self.options.name, "url": self.options.url, "context": self.context}
+        return {**named, **self.prompts.identity()}
+
+    def batch(self, length: int) -> int:
+        """Return how many requests make a batch: a few rounds of those that are sent concurrently."""
+        return self.options.concurrency * (4 if length <= 16_384 else 1)
+
+    def answers(self, samples: Sequence[Sample]) -> Iterator[str]:
+        """Yield the answers in order, greedy, cut at the sample's limits. Raises EvaluateError when the server gives up."""
+        with ThreadPoolExecutor(self.options.concurrency) as pool:
+            asked = [pool.submit(self._answer, sample) for sample in samples]
+            try:
+                for one in asked:
+                    yield one.result()
+            # After an error, requests that have not been sent are not worth sending.
+            finally:
+                for one in asked:
+                    one.cancel()
+
+    def _answer(self, sample: Sample) -> str:
+        prompts = self.prompts
+        body: Json = {"model": self.options.name, "max_tokens": prompts.budget(sample), "temperature": 0}
+        if (stop := prompts.stop(sample)) is not None:
+            body["stop"] = [stop]
+        if prompts.format == "messages":
+            place = "/chat/completions"
+            body["messages"] = prompts.messages(sample)
+            if sample.answer_prefix:
+                raise EvaluateError(
+                    f"--prompt-format messages: the task begins the model's answer ({sample.answer_prefix.strip()!r:.60}), and a "
+                    "server's own template cannot; give --prompt-format chat with --tokenizer FOLDER, or leave the task out"
+                )
+            if prompts.thinking:
+                body["chat_template_kwargs"] = {"enable_thinking": True}
+        else:
+            place = "/completions"
+            is_cut = sample.input_ids is not None and prompts.format == "completion"
+            body["prompt"] = prompts.ids(sample) if is_cut else prompts.text(sample)
+        received = self._post(place, json.dumps(body).encode())
+        try:
+            choice = json.loads(received)["choices"][0]
+            text = choice["message"]["content"] if "message" in choice else choice["text"]
+        except (ValueError, KeyError, TypeError, IndexError):
+            raise self._error(f"answered with no completion: {received[:200].decode('utf-8', 'replace')!r}") from None
+        if not isinstance(text, str):
+            reason = f" (finish_reason {choice['finish_reason']})" if choice.get("finish_reason") else ""
+            raise self._error(
+                f"answered without content{reason}: a model that reasons needs --thinking with more tokens than it takes"
+            )
+        return prompts.answer(text, sample)
+
+    def _post(self, place: str, body: bytes) -> bytes:
+        headers = {"Content-Type": "application/json"}
+        if key := os.environ.get(self.options.api_key_env):
+            headers["Authorization"] = f"Bearer {key}"
+        trouble = ""
+        for attempt in range(self.options.max_attempts):
+            if attempt:
+                # Half to all of the wait at random, so that threads do not come back all at once.
+                wait_s = min(self.options.first_wait_s * 2.0 ** (attempt - 1), _LONGEST_WAIT_S)
+                time.sleep(wait_s * random.uniform(0.5, 1.0))
+            try:
+                request = urllib.request.Request(str(self.options.url).rstrip("/") + place, body, headers)
+                with urllib.request.urlopen(request, timeout=self.options.timeout_s) as answer:
+                    received: bytes = answer.read()
+                    return received
+            except urllib.error.HTTPError as error:
+                with error:
+                    trouble = f"HTTP {error.code}: {_message(error)}"
+                if error.code not in _PASSING and error.code < 500:
+                    raise self._error(f"refused with {trouble}") from None
+            except (OSError, http.client.HTTPException) as error:
+                cause = error.reason if isinstance(error, urllib.error.URLError) else error
+                trouble = f"{type(cause).__name__}: {cause}"
+        raise self._error(
+            f"did not answer in {self.options.max_attempts} attempts, the last with {trouble}; finished answers are kept: fix the "
+            "server and run the same command again, or lower --concurrency"
+        )
+
+    def _error(self, what: str) -> EvaluateError:
+        return EvaluateError(f"--url {self.options.url}, model {self.options.name}: the server {what}")
+
+
+def _message(error: urllib.error.HTTPError) -> str:
+    """Return what a server says about an error: the message of its JSON, else the text, else the reason."""
+    try:
+        text = error.read().decode("utf-8", "replace")
+        reply = json.loads(text)
+    except (OSError, http.client.HTTPException):
+        return error.reason
+    except ValueError:
+        return " ".join(text.split())[:300] or error.reason
+    reply = reply.get("error", reply) if isinstance(reply, dict) else reply
+    return str(reply.get("message", reply) if isinstance(reply, dict) else reply)[:300]

@@ -1,0 +1,137 @@
+"""Process: what stops a run, at a moment when it can be cleaned up after; and the memory of a process that runs a task.
+
+Ctrl-C raises KeyboardInterrupt wherever the main thread is. SIGTERM, as `kill`, `timeout`, Slurm and container runtimes send
+it, would end the process on the spot and leave its semaphores behind; here it raises one of its own.
+
+Linux keeps the peak of a process and lets it be set back, so that one task after another is measured. Where there is no such
+file, or it is not ours to write, there is no number.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from multiprocessing import resource_tracker
+from pathlib import Path
+from typing import Final, Literal
+
+from nextlong.errors import RunError
+
+_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+
+
+class Terminated(KeyboardInterrupt):
+    """SIGTERM came."""
+
+
+@contextmanager
+def sigterm_raises() -> Iterator[None]:
+    """Raise Terminated in the main thread when SIGTERM comes; a second one does not disturb the cleaning up.
+
+    Only that thread can set it up; where SIGTERM is ignored it stays so.
+    """
+    if not _in_main_thread() or signal.getsignal(signal.SIGTERM) == signal.SIG_IGN:
+        yield
+        return
+
+    def terminate(*_: object) -> None:
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        raise Terminated
+
+    before = signal.signal(signal.SIGTERM, terminate)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
+
+
+def _in_main_thread() -> bool:
+    return threading.current_thread() is threading.main_thread()
+
+
+def _start_tracker() -> None:
+    """Start the process that removes the semaphores of a killed run, without its warning that it had to."""
+    sys.warnoptions.append("ignore::UserWarning:multiprocessing.resource_tracker")
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        sys.warnoptions.pop()
+
+
+@contextmanager
+def held_back() -> Iterator[None]:
+    """Let both wait while processes start: a half-started one would outlive its pool and print tracebacks.
+
+    The server inherits the blocked Ctrl-C, and so do its workers: it is this process's to handle. Here blocking is not
+    enough, because a library's thread may receive the signal in this one's stead. SIGTERM is not blocked: it is what ends
+    the workers.
+    """
+    _start_tracker()  # beforehand, because starting it unblocks the signal
+    caught: list[int] = []
+    interrupted = _SIGNALS if _in_main_thread() else ()  # no other thread ever is
+    handlers = {number: signal.signal(number, lambda number, _: caught.append(number)) for number in interrupted}
+    mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
+    try:
+        yield
+    finally:
+        signal.pthread_sigmask(signal.SIG_SETMASK, mask)
+        for number, handler in handlers.items():
+            signal.signal(number, handler or signal.SIG_DFL)
+        if caught:
+            signal.raise_signal(caught[0])
+
+
+_RESET: Final = Path("/proc/self/clear_refs")
+_STATUS: Final = Path("/proc/self/status")
+_RESET_PEAK: Final = "5"  # proc(5): resets VmHWM to the present
+_CONTAINER_LIMITS: Final = (  # as a container sees its own control group, of version 2 and 1; "max" is none
+    Path("/sys/fs/cgroup/memory.max"),
+    Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
+)
+
+
+def memory_bytes() -> int:
+    """Return the memory of this machine, or of the container that this process may not leave."""
+    installed = int(os.sysconf("SC_PAGE_SIZE")) * int(os.sysconf("SC_PHYS_PAGES"))
+    limits = [path.read_text(encoding="ascii").strip() for path in _CONTAINER_LIMITS if path.is_file()]
+    return min([installed, *(int(limit) for limit in limits if limit.isdigit())])
+
+
+@contextmanager
+def peak() -> Iterator[Callable[[], int | None]]:
+    """Yield what tells, at the end, the largest resident memory since, in bytes; None where it is not known."""
+    try:
+        _RESET.write_text(_RESET_PEAK)
+    except OSError:
+        yield lambda: None
+        return
+    highest: list[int | None] = [None]
+    yield lambda: highest[0]
+    highest[0] = resident_bytes(of="VmHWM")
+
+
+def resident_bytes(*, of: Literal["VmRSS", "VmHWM"] = "VmRSS") -> int | None:
+    """Return what this process holds in memory now, or at most since its peak was set back; None where it is not known."""
+    if not _STATUS.exists():
+        return None
+    lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
+    sizes = [line.split()[1] for line in lines if line.startswith(f"{of}:")]
+    return int(sizes[0]) * 1024 if sizes else None
+
+
+@contextmanager
+def named(folder: Path, index: int) -> Iterator[None]:
+    """Turn what a task says that gets no more memory into a RunError that names it."""
+    try:
+        yield
+    except MemoryError as error:
+        step = folder.name.split("-", 1)[1].rpartition("-")[0]
+        said = " ".join(str(error).split()) or "no more is to be had"
+        raise RunError(
+            f"{step} task {index} (the files {folder.name}/part-{index:05d}.*) ran out of memory: {said}; run again with fewer "
+            "workers (--set workers=1) or on a larger machine: finished steps are kept"
+        ) from None
