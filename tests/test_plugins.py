@@ -136,7 +136,7 @@ def test_a_method_that_needs_keywords_must_say_how_they_are_read(bring, recipe_f
     bring(
         SOUND.replace(
             "    Options = Longest\n", "    Options = Longest\n    needs = frozenset({Need.KEYWORDS})\n"
-        ).replace("Drafted, Request", "Drafted, Need, Request")
+        ).replace("Drafted, DraftRequest", "Drafted, DraftRequest, Need")
     )
     with pytest.raises(PluginError, match=f"{OWNER} needs keywords, but its Options do not derive from .*Keywords"):
         nextlong.run(recipe_for(tmp_path / "run", "compose.method=longest"))

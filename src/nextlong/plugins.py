@@ -22,7 +22,7 @@ from typing import Any, Final, TypeVar
 
 from nextlong.errors import PluginError
 
-DeclaredT = TypeVar("DeclaredT")
+_DeclaredT = TypeVar("_DeclaredT")
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ class Registry:
         """Return where an extension comes from: "nextlong", or a distribution with its version. Raises KeyError."""
         return "nextlong" if name in self.built_in else _distribution(self._brought()[name][0])
 
-    def load(self, name: str, expected: type[DeclaredT]) -> DeclaredT:
+    def load(self, name: str, expected: type[_DeclaredT]) -> _DeclaredT:
         """Return what an extension declares.
 
         Raises KeyError for an unknown name, PluginError if the extension cannot be imported, is not an `expected`, calls itself

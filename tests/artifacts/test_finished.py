@@ -3,7 +3,6 @@
 from types import SimpleNamespace
 
 import numpy as np
-import pyarrow as pa
 import pytest
 
 import nextlong
@@ -11,7 +10,6 @@ from nextlong import pipeline, schemas
 from nextlong.artifacts import finished
 from nextlong.artifacts.finished import SequenceFiles, SpecialIds
 from nextlong.artifacts.results import ComposeResult, TokenizerResult
-from nextlong.errors import RunError
 
 
 def composed(*parts):
@@ -69,17 +67,6 @@ def test_tokens_and_references_are_those_of_the_sequences(shared_run):
     assert files.corpus_id == run.steps["chunk"].manifest["fingerprint"]
     assert list(files.sequences) == finished.sequence_files(run.steps)
     assert files.special_texts == {schemas.SEPARATOR: "\n", schemas.BOS: "", schemas.EOS: ""}
-
-
-def test_sequences_of_a_version_with_other_columns_are_refused(own_run):
-    steps = nextlong.open(own_run).steps
-    path = finished.sequence_files(steps)[0]
-    with pa.ipc.open_file(str(path)) as reader:
-        table = reader.read_all().drop_columns(["score"])
-    with pa.ipc.new_file(str(path), table.schema) as writer:
-        writer.write_table(table)
-    with pytest.raises(RunError, match="column score"):
-        finished.sequence_files(steps)
 
 
 @pytest.fixture(scope="module")

@@ -50,7 +50,7 @@ COMPOSED = {
 def finish(recipe, run_dir):
     """Record a variant as if the recipe had run, and return its name."""
     name = record.name_for(recipe, run_dir)
-    folder = run_dir / f"01-compose-{abs(hash(str(record.settings_of(recipe.model_dump(mode='json'))))):x}"
+    folder = run_dir / f"01-compose-{abs(hash(str(record._settings_of(recipe.model_dump(mode='json'))))):x}"
     record.write(recipe, {"compose": Artifact("compose", folder, {"parts": [COMPOSED]})}, run_dir, name=name)
     return name
 

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from pydantic import ValidationError
 
 from nextlong.artifacts import results
-from nextlong.artifacts.results import DraftResult, IngestResult
+from nextlong.artifacts.results import DraftResult
 from nextlong.engine.step import TaskResult
 from nextlong.export.arrange import RowsResult, SplitResult
 
@@ -32,21 +32,6 @@ def test_results_cannot_be_changed():
     told = SplitResult(rows=1, sequences=2, documents=3, tokens=4)
     with pytest.raises(ValidationError, match="frozen"):
         told.rows = 2
-
-
-def test_counts_of_earlier_versions_are_read():
-    drafted = DraftResult.model_validate({"drafts": 3, "dropped": {}})
-    assert (drafted.starved, drafted.near_duplicates, drafted.dropped_examples) == (0, None, {})
-    ingested = {
-        "documents": 1,
-        "text_bytes": 2,
-        "chars": 2,
-        "rejects": 0,
-        "reject_reasons": {},
-        "example": "",
-        "shards": 1,
-    }
-    assert IngestResult.model_validate(ingested).input_hashes == ()
 
 
 def test_what_a_later_version_adds_is_passed_over():

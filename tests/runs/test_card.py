@@ -95,7 +95,8 @@ def test_a_run_of_a_copied_source_tree_finishes_and_says_so(recipe_for, tmp_path
             raise PackageNotFoundError(package)
         return version(package)
 
-    monkeypatch.setattr(runner, "version", found)
+    monkeypatch.setattr(runner.metadata, "version", found)
+    monkeypatch.setattr(runner, "_versions", runner._versions.__wrapped__)
     options = (
         "executor=serial",
         f"export.push={tmp_path / 'published'}",

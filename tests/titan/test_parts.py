@@ -1,5 +1,7 @@
 """What the trainer is given: batches, the model's sizes, and refusals of what torchtitan would compute otherwise."""
 
+import io
+import json
 import sys
 from types import SimpleNamespace
 
@@ -110,13 +112,60 @@ def test_another_version_is_named(monkeypatch):
 
     from nextlong.train.titan import launch
 
-    monkeypatch.setattr("importlib.metadata.version", lambda _: "0.2.2")
+    monkeypatch.setattr(launch, "_version_or_commit", lambda: "0.2.2")
     with pytest.raises(RecipeError, match=r"torchtitan 0\.2\.2 is not supported; install 0\.3\.0, or main"):
         launch.installed_version()
     fields = {"max_context_length": None, "num_tokens_per_train_step": None}
     monkeypatch.setattr(torchtitan.config, "TrainingConfig", SimpleNamespace(__dataclass_fields__=fields))
     with pytest.raises(RecipeError, match="is not supported"):  # main's fields without main's loaders
         launch.installed_version()
+
+
+MAIN = "b5bcd76f0f0b2b1a6c0a0e2f6a2f4f7b2b9a7e11"  # as pip records it
+
+
+@pytest.mark.parametrize(
+    ("version", "commit", "told"),
+    [("0.3.0", None, False), ("0.3.1", None, True), ("0.2.2", MAIN, False), ("0.2.2", "f" * 40, True)],
+)
+def test_a_torchtitan_that_was_not_tried_is_said(monkeypatch, tmp_path, version, commit, told):
+    from rich.console import Console
+
+    from nextlong.train.recipe import TrainRecipe
+    from nextlong.train.titan import launch
+
+    origin = json.dumps({"url": "here", "vcs_info": {"commit_id": commit}}) if commit else None
+    found = SimpleNamespace(version=version, read_text=lambda _: origin)
+    monkeypatch.setattr("importlib.metadata.distribution", lambda _: found)
+    monkeypatch.setattr(launch, "installed_version", lambda: "main" if commit else "0.3")
+    console = Console(record=True, width=200, quiet=False, file=io.StringIO())
+    recipe = {"out": "out", "data": {"parquet": ["rows"]}, "model": {"path": str(tmp_path)}}
+    with pytest.raises(RecipeError, match="holds no .safetensors"):
+        launch.train(TrainRecipe.from_dict(recipe), console)
+    assert ("has not been tested with nextlong; 0.3.0 and b5bcd76 have" in console.export_text()) == told
+
+
+def test_context_parallelism_of_main_is_refused_under_its_untested_backend(monkeypatch):
+    from nextlong.train.recipe import TrainRecipe
+    from nextlong.train.titan import config
+
+    plain = {
+        "out": "out",
+        "data": {"parquet": ["no-rows"]},
+        "model": {"path": "model"},
+        "hardware": {"count": 2, "ranks_per_row": 2},
+    }
+    monkeypatch.setattr(config, "installed_version", lambda: "main")
+    with pytest.raises(
+        RecipeError, match=r"hardware.ranks_per_row=2: .*needs its backend spmd_types.*install torchtitan==0\.3\.0"
+    ):
+        config.config_of(TrainRecipe.from_dict(plain))
+    for allowed in (
+        {"hardware": {"count": 2}},
+        {"torchtitan": {"options": ["--parallelism.spmd_backend", "spmd_types"]}},
+    ):
+        with pytest.raises(RecipeError, match="no-rows|model"):  # it looks for the model and the rows
+            config.config_of(TrainRecipe.from_dict({**plain, **allowed}))
 
 
 def test_more_devices_than_there_are(saved, tmp_path, monkeypatch):

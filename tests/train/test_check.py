@@ -133,13 +133,13 @@ def test_a_nan_in_the_weights_is_named(train_recipe, quiet, llama):
 def test_a_weight_that_becomes_nan_while_training_is_named(train_recipe, quiet, monkeypatch):
     from nextlong.train import loop
 
-    step = loop._gradients
+    step = loop._step
 
-    def broken(engine, batches):
+    def broken(engine, *given):
         engine.model.model.norm.weight.data[0] = float("nan")
-        return step(engine, batches)
+        return step(engine, *given)
 
-    monkeypatch.setattr(loop, "_gradients", broken)
+    monkeypatch.setattr(loop, "_step", broken)
     with pytest.raises(
         errors.RunError, match=r"the loss of step 1 is nan, and the weight model\.norm\.weight is not finite"
     ):

@@ -6,7 +6,7 @@ pytestmark = pytest.mark.heavy
 
 
 def counting_optimizer(parameters):
-    """An optimizer that counts its steps in an int and shares a table among parameters, as bitsandbytes does."""
+    """An optimizer that counts its steps in an int and shares a table among parameters."""
     import torch
 
     class Counting(torch.optim.Optimizer):

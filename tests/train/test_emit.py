@@ -79,9 +79,9 @@ OTHER = {  # another value of each key that may differ
     "training.tokens_per_step": 131_072, "training.micro_batch_rows": 2, "training.lr": 3e-4, "training.min_lr_ratio": 0.3,
     "training.schedule": "constant", "training.warmup_steps": 7, "training.beta1": 0.8, "training.beta2": 0.99,
     "training.eps": 1e-6, "training.weight_decay": 0.3, "training.clip": 0.7, "training.precision": "fp32",
-    "memory.checkpointing": "none", "memory.optimizer": "adamw-8bit", "memory.loss_block_tokens": 1024,
+    "memory.checkpointing": "none", "memory.loss_block_tokens": 1024,
     "checkpoints.every_steps": 13, "checkpoints.keep_last": 7, "held_out.every_steps": 3, "held_out.rows": 3,
-    "watch.tensorboard": "on", "watch.spike": 9.0, "hardware.count": 32, "hardware.ranks_per_row": 8,
+    "watch.spike": 9.0, "hardware.count": 32, "hardware.ranks_per_row": 8,
     "torchtitan.float8": "on", "torchtitan.options": ["--compile.enable"],
 }  # fmt: skip
 
@@ -134,7 +134,6 @@ def test_a_key_is_emitted_or_refused(recipe, tmp_path, name, key):
             "prolong",
             r"model.lora_rank=8 \(only null\); training.eps=1e-06 \(only",
         ),
-        (("memory.optimizer=adamw-8bit",), "axolotl", "--emit axolotl does not support memory.optimizer=adamw-8bit"),
         (("watch.spike=3",), "megatron", "--emit megatron does not support watch.spike=3.0"),
         (
             ("training.min_lr_ratio=0.1", "training.schedule=linear"),

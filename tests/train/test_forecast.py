@@ -106,12 +106,12 @@ def planned():
 
 
 def test_a_length_that_is_not_run_lies_on_the_line(planned):
-    from nextlong.train import costs
+    from nextlong.train import forecast
 
     recipe, config, cases = planned
     for tokens in (1 << 17, 1 << 19):
         assert cases[1, tokens].memory.total == pytest.approx(
-            costs.peak_memory(recipe, config, [tokens]).total, rel=0.02
+            forecast.peak_memory(recipe, config, [tokens]).total, rel=0.02
         )
 
 
@@ -127,9 +127,9 @@ def test_what_does_not_fit_is_said_and_shared_rows_take_less(planned):
 
 
 def test_states_are_sharded_and_hours_fall_with_the_devices(planned):
-    from nextlong.train import costs
+    from nextlong.train import forecast
 
     _, config, cases = planned
-    parameters = costs.sizes_of(config).parameters
+    parameters = forecast.sizes_of(config).parameters
     assert cases[64, 1 << 16].memory.parts["states"] == 8 * parameters / 64
     assert cases[64, 1 << 16].hours == pytest.approx(cases[8, 1 << 16].hours / 8)

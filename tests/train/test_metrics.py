@@ -74,7 +74,7 @@ def test_the_same_metrics_give_the_same_bytes(tmp_path):
 def test_a_gpu_without_a_known_data_sheet_has_no_peak(monkeypatch, name, peak):
     import torch
 
-    from nextlong.train.costs import peak_flops
+    from nextlong.train.forecast import peak_flops
 
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda _: name)
     assert peak_flops(torch.device("cuda")) == peak
@@ -86,10 +86,10 @@ def test_an_unknown_peak_is_shown_as_unknown(train_recipe, monkeypatch):
 
     from rich.console import Console
 
-    from nextlong.train import costs
+    from nextlong.train import forecast
     from nextlong.train.loop import train
 
-    monkeypatch.setattr(costs, "peak_flops", lambda _: None)
+    monkeypatch.setattr(forecast, "peak_flops", lambda _: None)
     told = StringIO()
     train(train_recipe(), Console(file=told))
     assert "MFU – " in told.getvalue()
@@ -99,10 +99,3 @@ def train(recipe, console):
     from nextlong.train.loop import train as start
 
     return start(recipe, console)
-
-
-@pytest.mark.heavy
-def test_tensorboard(train_recipe, quiet):
-    pytest.importorskip("tensorboard")
-    final = train(train_recipe({"watch.tensorboard": "on"}), quiet)
-    assert list((final.parent / "tensorboard").glob("events.*"))

@@ -30,7 +30,7 @@ def test_no_memory_left_says_which_knob(train_recipe, quiet, monkeypatch):
     def full(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
 
-    monkeypatch.setattr(loop, "_gradients", full)
+    monkeypatch.setattr(loop, "_step", full)
     with pytest.raises(
         errors.RunError, match=r"out of GPU memory \(CUDA out of memory\); set memory.checkpointing=layers; or"
     ):
@@ -42,7 +42,7 @@ def test_no_main_memory_left_says_which_knob(train_recipe, quiet, monkeypatch):
 
     from nextlong.train import loop
 
-    monkeypatch.setattr(loop, "_gradients", lambda *_: torch.empty(1 << 50))
+    monkeypatch.setattr(loop, "_step", lambda *_: torch.empty(1 << 50))
     with pytest.raises(errors.RunError, match=r"out of memory .*set memory.checkpointing=layers"):
         train(train_recipe(), quiet)
 
@@ -98,7 +98,7 @@ def test_a_mix_of_different_lengths(train_recipe, shared_run, recipe_for, tmp_pa
     )
     pipeline.run(shorter)
     runs = [str(shared_run), str(tmp_path / "shorter")]
-    with pytest.raises(errors.RecipeError, match=r"sequences of 1,024 and 2,048 tokens, .*set data.pack=2048"):
+    with pytest.raises(errors.RecipeError, match=r"sequences of 1,024 to 2,048 tokens, .*set data.pack=2048"):
         train(train_recipe({"data.runs": runs, "data.mix": [1, 2]}), quiet)
     train(train_recipe({"data.runs": runs, "data.mix": [1, 2], "data.by": "tokens", "data.pack": 2048}), quiet)
 

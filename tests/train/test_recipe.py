@@ -3,7 +3,7 @@
 import pytest
 
 from nextlong.errors import RecipeError
-from nextlong.train.recipe import TrainRecipe
+from nextlong.train.recipe import Training, TrainRecipe
 
 PLAIN = {"out": "out", "data": {"runs": ["run"]}, "model": {"path": "model"}}
 
@@ -53,6 +53,22 @@ def test_only_keys_that_decide_the_weights_are_kept_with_a_checkpoint():
     one = TrainRecipe.from_dict(PLAIN).trained_keys()
     for override in ("checkpoints.every_steps=7", "held_out.rows=3", "memory.checkpointing=offload", "watch.spike=9"):
         assert TrainRecipe.from_dict(PLAIN, overrides=[override]).trained_keys() == one
-    changes = ("seed=1", "training.lr=1", "attention=row", "data.pack=4096", "model.rope_base=1e6")
-    for override in (*changes, "memory.optimizer=adamw-8bit"):
+    for override in ("seed=1", "training.lr=1", "attention=row", "data.pack=4096", "model.rope_base=1e6"):
         assert TrainRecipe.from_dict(PLAIN, overrides=[override]).trained_keys() != one
+
+
+@pytest.mark.parametrize(
+    ("schedule", "rates"),
+    [
+        ("cosine", {1: 0.25, 4: 1.0, 8: 0.55, 12: 0.1}),
+        ("linear", {2: 0.5, 4: 1.0, 8: 0.55, 12: 0.1}),
+        ("constant", {4: 1.0, 12: 1.0}),
+    ],
+)
+def test_up_then_down_to_the_least(schedule, rates):
+    training = Training(steps=12, warmup_steps=4, lr=1.0, min_lr_ratio=0.1, schedule=schedule)
+    assert {step: training.lr_at(step) for step in rates} == pytest.approx(rates)
+
+
+def test_without_warm_up_the_first_step_is_nearly_the_highest():
+    assert Training(steps=100, lr=1.0).lr_at(1) == pytest.approx(0.99975, abs=1e-4)

@@ -220,7 +220,7 @@ _LONGEST_VALUE, _LONGEST_NAME = 40, 120  # characters of a name that is made fro
 LONG_NAME: Final = 32  # where somebody would rather give one
 
 
-def settings_of(recipe: Mapping[str, Any]) -> Json:
+def _settings_of(recipe: Mapping[str, Any]) -> Json:
     """Return what a recipe, as plain data, makes a variant of, by dotted key."""
     try:
         return dict(_flat(Recipe.from_dict(recipe).identity()))  # with the defaults of keys that are new
@@ -244,7 +244,7 @@ def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> Json:
 
     The options of a method or an encoder come and go with it: where a recipe has none, they have their defaults.
     """
-    ours, theirs = settings_of(recipe), settings_of(first)
+    ours, theirs = _settings_of(recipe), _settings_of(first)
     defaults: Json = {}
     for above in {key.rpartition(".")[0] for key in {*ours} ^ {*theirs}}:
         registry = ENCODERS if above.startswith("encoder.") else METHODS
@@ -295,7 +295,9 @@ def _wanted(recipe: Recipe, plain: Json, there: Sequence[Variant]) -> Iterator[s
         yield _FIRST_NAME
         differing = differences(plain, there[0].recipe) if there else {}
     else:
-        differing = settings_of(plain) if recipe.own is None else differences(plain, recipe.own.model_dump(mode="json"))
+        differing = (
+            _settings_of(plain) if recipe.own is None else differences(plain, recipe.own.model_dump(mode="json"))
+        )
         asked = {
             key: value
             for overridden in recipe.overridden

@@ -1,7 +1,7 @@
 """Results: what each step's tasks tell beside their files, a frozen model each; manifests keep it as `counts`.
 
 In:  what a task has counted, found or chosen. Out: JSON in the manifest of its step, and the same model when it is read back.
-A field with a default is one that earlier versions did not write, or that only some tasks have something to say in.
+A field with a default is one that only some tasks have something to say in.
 """
 
 from __future__ import annotations

@@ -19,7 +19,7 @@ from rich.text import Text
 
 from nextlong.text import HANGING, wrapped
 
-Advance = Callable[[float], None]
+_Advance = Callable[[float], None]
 _LINE_EVERY_S = 30.0
 _NO_TITLES: Mapping[str, str] = MappingProxyType({})
 
@@ -52,7 +52,7 @@ class Quiet:
         """Pass over what is told."""
 
     @contextmanager
-    def step(self, label: str, *, done: int, total: int) -> Iterator[Advance]:  # noqa: ARG002
+    def step(self, label: str, *, done: int, total: int) -> Iterator[_Advance]:  # noqa: ARG002
         """Run a step without a word."""
         yield lambda _: None
 
@@ -73,7 +73,7 @@ class Lines:
         self._console.print(text, highlight=False, markup=False, soft_wrap=True)
 
     @contextmanager
-    def step(self, label: str, *, done: int, total: int) -> Iterator[Advance]:
+    def step(self, label: str, *, done: int, total: int) -> Iterator[_Advance]:
         """Print how far a step is, now and then, and how long it took."""
         clock = Clock()
         at = done
@@ -131,7 +131,7 @@ class Bars:
         )
 
     @contextmanager
-    def step(self, label: str, *, done: int, total: int) -> Iterator[Advance]:
+    def step(self, label: str, *, done: int, total: int) -> Iterator[_Advance]:
         """Show a bar with rate and time left, of a single task one that moves; leave one line behind."""
         if not self._live.tasks:
             self._live.start()

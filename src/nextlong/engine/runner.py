@@ -13,7 +13,7 @@ import shutil
 import time
 import uuid
 from collections import deque
-from collections.abc import Container, Mapping, Sequence
+from collections.abc import Container, Sequence
 from contextlib import ExitStack, suppress
 from functools import cache
 from importlib import metadata
@@ -25,8 +25,6 @@ from nextlong.engine.executor import Executor, Resources
 from nextlong.engine.progress import Clock, Quiet, Reporter
 from nextlong.engine.step import Artifact, Artifacts, Step, Task, Work
 from nextlong.errors import RunError
-
-version = cache(metadata.version)  # takes 3 ms a package
 
 _RECORDED_PACKAGES = ("nextlong", "numpy", "pyarrow", "scipy", "faiss-cpu", "tokenizers", "fastokens")
 
@@ -61,20 +59,17 @@ class _Route:
 
     def __init__(
         self,
-        steps: Mapping[int, Step],
+        waiting: dict[int, Step],
         known: dict[str, Artifact],
         run_dir: Path,
         executor: Executor,
         reporter: Reporter,
     ) -> None:
-        self._waiting = dict(steps)  # by place
+        self._waiting = dict(waiting)  # by place
         self._running: dict[int, _Running] = {}
         self._finished = known
-        self._run_dir = run_dir
-        self._executor = executor
-        self._reporter = reporter
+        self._run_dir, self._executor, self._reporter = run_dir, executor, reporter
         self._kept: list[str] = []  # and not yet told
-        self._versions = _versions()
 
     def carry_out(self) -> dict[str, Artifact]:
         """Finish every step."""
@@ -107,10 +102,13 @@ class _Route:
             if names.isdisjoint(before.name for before in step.inputs):
                 del self._waiting[place]
                 if (there := find_done(step, self._run_dir)) is not None:
-                    self._keep(step, there)
+                    store.check_files(there.folder, there.manifest)
+                    store.remove_leftovers(there.folder)
+                    self._kept.append(step.name)
+                    self._accept(step, there)
                     names.discard(step.name)
                     continue
-                folder, work = folder_for(step, self._run_dir, place), step.work(self._finished)
+                folder, work = _folder_for(step, self._run_dir, place), step.work(self._finished)
                 store.remove_leftovers(folder)
                 parts = store.confirmed_parts(folder)
                 parts = {index: part for index, part in parts.items() if index < len(work)}
@@ -123,31 +121,23 @@ class _Route:
                     self._end(place)
                     names.discard(step.name)
 
-    def _keep(self, step: Step, there: Artifact) -> None:
-        store.check_files(there.folder, there.manifest)
-        store.remove_leftovers(there.folder)
-        self._kept.append(step.name)
-        _accept(step, there, self._finished)
-
     def _hand_over(self) -> None:
         """Give the executor what it has room for; the tasks of the first step come first."""
         for place, running in sorted(self._running.items()):
             while (task := running.next_task()) is not None and self._executor.has_room(task.resources):
                 running.hand_over()
                 label = f"{running.step.name} task {task.number}"
-                call = (run_task, task.task, task.folder, task.number)
+                call = (_run_task, task.task, task.folder, task.number)
                 self._executor.submit(place, *call, resources=task.resources, label=label)
 
     def _end(self, place: int) -> None:
         running = self._running.pop(place)
-        done = running.finish(self._versions)
-        _accept(running.step, done, self._finished)
+        self._accept(running.step, running.finish())
 
-
-def _accept(step: Step, there: Artifact, finished: dict[str, Artifact]) -> None:
-    if step.check is not None:
-        step.check(there)
-    finished[step.name] = there
+    def _accept(self, step: Step, done: Artifact) -> None:
+        if step.check is not None:
+            step.check(done)
+        self._finished[step.name] = done
 
 
 def find_done(step: Step, run_dir: Path) -> Artifact | None:
@@ -171,7 +161,7 @@ def open_done(name: str, folder: Path, *, trust: store.Trust = "time") -> Artifa
     return Artifact(name, folder, manifest)
 
 
-def folder_for(step: Step, run_dir: Path, place: int) -> Path:
+def _folder_for(step: Step, run_dir: Path, place: int) -> Path:
     """Return the folder of a step: the one that there is, or that which its place on the route names."""
     return store.step_folder(run_dir, step.folder_suffix) or run_dir / f"{place:02d}-{step.folder_suffix}"
 
@@ -287,7 +277,7 @@ class _Running:
         self._advance(part["seconds"])
         self._clock.advance(part["seconds"])
 
-    def finish(self, versions: dict[str, str]) -> Artifact:
+    def finish(self) -> Artifact:
         """Write the manifest, with the versions of Python and packages."""
         self.ending.close()
         step, parts = self.step, self._parts
@@ -303,13 +293,13 @@ class _Running:
             "parts": [parts[index] for index in sorted(parts)],
             "bytes": sum(record["bytes"] for part in parts.values() for record in part["files"].values()),
             "seconds": round(self._clock.spent(), 3),
-            "versions": versions,
+            "versions": _versions(),
         }
         store.finish(self._folder, manifest)
         return Artifact(step.name, self._folder, manifest)
 
 
-def run_task(task: Task, folder: Path, index: int) -> store.TaskPart:
+def _run_task(task: Task, folder: Path, index: int) -> store.TaskPart:
     """Run one task in a private folder beside its destination, then move its files into place; runs in a worker."""
     began = time.monotonic()
     work = folder / f".work-{index:05d}-{uuid.uuid4().hex[:8]}"
@@ -323,11 +313,12 @@ def run_task(task: Task, folder: Path, index: int) -> store.TaskPart:
             shutil.rmtree(work, ignore_errors=True)
 
 
+@cache  # looking a version up takes 3 ms a package
 def _versions() -> dict[str, str]:
     versions = {"python": platform.python_version()}
     for package in _RECORDED_PACKAGES:
         try:
-            versions[package] = version(package)
+            versions[package] = metadata.version(package)
         except metadata.PackageNotFoundError:
             continue
     return versions
@@ -360,7 +351,7 @@ def run_array_job(
         )
     if find_done(step, run_dir) is not None:
         return 0, 0
-    work, folder = step.work(finished), folder_for(step, run_dir, place)
+    work, folder = step.work(finished), _folder_for(step, run_dir, place)
     mine, resources = range(job[0] - 1, len(work.tasks), job[1]), step.needs(work, executor)
     with store.explained(run_dir):
         confirmed = store.confirmed_parts(folder, among=mine)
@@ -371,7 +362,7 @@ def run_array_job(
             while waiting or running:
                 while waiting and running < (resources.at_once or len(mine)) and executor.has_room(resources):
                     index = waiting.popleft()
-                    call = (run_task, work.tasks[index], folder, index)
+                    call = (_run_task, work.tasks[index], folder, index)
                     executor.submit(0, *call, resources=resources, label=f"{name} task {index}")
                     running += 1
                 for _, part in executor.ended():

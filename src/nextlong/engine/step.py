@@ -48,7 +48,7 @@ class Amounts:
     sequences: float = 0.0
     tokens: float = 0.0  # of all sequences
 
-    def of(self, amount: Amount) -> float:
+    def of(self, amount: _Amount) -> float:
         """Return one of the amounts by its name, what a function makes of them, or a number as it is."""
         if isinstance(amount, int | float):
             return float(amount)
@@ -75,7 +75,7 @@ class Amounts:
         return self.queries * min(self.neighbours, self.vectors)
 
 
-Amount = float | str | Callable[[Amounts], float]  # a number, the name of one of the amounts, or a function of all
+_Amount = float | str | Callable[[Amounts], float]  # a number, the name of one of the amounts, or a function of all
 TRIED = "tried"  # on the sample
 
 
@@ -96,15 +96,15 @@ class Estimate:
     tasks together read; None: all of them.
     """
 
-    work: Amount
+    work: _Amount
     seconds: float
-    disk: Amount = 0
+    disk: _Amount = 0
     bytes: float = 0.0
-    tasks: Amount = 1
-    memory: Amount = 0
+    tasks: _Amount = 1
+    memory: _Amount = 0
     rate: str = TRIED
     task_s: float = 0.0
-    reads: Amount | None = None
+    reads: _Amount | None = None
 
 
 class TaskResult(BaseModel):
@@ -147,10 +147,10 @@ class Work:
         return len(self.tasks) + len(self.joins)
 
 
-TaskMaker = Callable[["Artifacts"], Sequence[Task] | Work]
+_TaskMaker = Callable[["Artifacts"], Sequence[Task] | Work]
 
 
-def each_shard(task: Callable[..., TaskResult], **files: tuple[Step, str]) -> TaskMaker:
+def each_shard(task: Callable[..., TaskResult], **files: tuple[Step, str]) -> _TaskMaker:
     """Return the tasks of a step that has one for each shard.
 
     `files` are keywords of `task`, each with the step whose file of the shard it gets, and the suffix of that file.
@@ -175,7 +175,7 @@ class Step:
     version: int
     config: Mapping[str, Any]
     inputs: tuple[Step, ...]
-    tasks: TaskMaker = field(compare=False)
+    tasks: _TaskMaker = field(compare=False)
     result: type[TaskResult] = field(default=TaskResult, compare=False)
     check: Callable[[Artifact], None] | None = field(default=None, compare=False)
     resources: Resources = field(default=Resources(), compare=False)  # of each task

@@ -29,7 +29,7 @@ from nextlong.text import Json
 MANIFEST = "manifest.json"
 Trust = Literal["size", "time", "hash"]
 Mode = Literal["alone", "together"]  # how a lock is held
-ItemT = TypeVar("ItemT")
+_ItemT = TypeVar("_ItemT")
 ResultT = TypeVar("ResultT")
 _HASH_BLOCK_BYTES = 1 << 22
 _CHECKED_AT_ONCE = 32  # files
@@ -56,7 +56,7 @@ _REFUSALS = {
 _NUMPY_SHORT_WRITE = re.compile(r"\d+ requested and \d+ written|Not enough free space")
 
 
-class RecordedFile(TypedDict):
+class _RecordedFile(TypedDict):
     """What a marker or manifest says of a file."""
 
     bytes: int
@@ -68,7 +68,7 @@ class TaskPart(TypedDict):
     """What one task wrote and returned; `closes` marks the task that came after all others."""
 
     index: int
-    files: dict[str, RecordedFile]
+    files: dict[str, _RecordedFile]
     counts: Json
     seconds: float
     peak_bytes: NotRequired[int]
@@ -140,7 +140,7 @@ def commit_part(
     work: Path, folder: Path, index: int, counts: Mapping[str, Any], seconds: float, *, peak_bytes: int | None = None
 ) -> TaskPart:
     """Move a task's files from its private folder `work` into the step's `folder`; the marker, written last, is returned."""
-    files: dict[str, RecordedFile] = {}
+    files: dict[str, _RecordedFile] = {}
     for path in sorted(work.iterdir()):
         sync(path)
         stat = path.stat()
@@ -209,7 +209,7 @@ def check_files(folder: Path, manifest: Mapping[str, Any], *, trust: Trust = "ti
             )
 
 
-def _at_once(check: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> Iterable[ResultT]:
+def _at_once(check: Callable[[_ItemT], ResultT], items: Sequence[_ItemT]) -> Iterable[ResultT]:
     """Return `check` of each item, in order. Many are looked at by threads: what takes long is waiting for the file system."""
     if len(items) <= _CHECKED_AT_ONCE:
         return map(check, items)
@@ -217,7 +217,7 @@ def _at_once(check: Callable[[ItemT], ResultT], items: Sequence[ItemT]) -> Itera
         return list(pool.map(check, items))
 
 
-def _is_intact(path: Path, record: RecordedFile, *, trust: Trust) -> bool:
+def _is_intact(path: Path, record: _RecordedFile, *, trust: Trust) -> bool:
     try:
         stat = path.stat()
     except FileNotFoundError:

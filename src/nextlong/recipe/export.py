@@ -1,6 +1,6 @@
 """Recipe's export: the section that says what is written of the sequences, and where to.
 
-What a format takes of it, and what it wants of the rest of the recipe, is the format's own declaration: see `FormatTerms`.
+What a format takes of it, and what it wants of the rest of the recipe, is its own declaration (`export/formats/base.py`).
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ _ALL_TAKE: Final = ("auto", "none")
 
 
 @runtime_checkable
-class FormatTerms(Protocol):
+class _FormatTerms(Protocol):
     """What a recipe must know of a format: which keys it takes, and what it wants of sequences. See `Format`."""
 
     @property
@@ -144,10 +144,10 @@ class Export(Section):
         return [name for name in self.formats if terms_of(name).eos == "required"]
 
 
-def terms_of(name: str) -> FormatTerms:
+def terms_of(name: str) -> _FormatTerms:
     """Return what a format says of itself. Raises ValueError if there is none of that name, PluginError if it is broken."""
     try:
-        return FORMATS.load(name, FormatTerms)
+        return FORMATS.load(name, _FormatTerms)
     except KeyError:
         known = FORMATS.names()
         near = difflib.get_close_matches(name, known, n=1)

@@ -40,7 +40,8 @@ from nextlong.replicate.invented import Negatives, Probe
 from nextlong.replicate.recipe import ARMS, CRITERION_NEGATIVES, Arm, Replication
 from nextlong.runs.run import Run
 from nextlong.text import Json
-from nextlong.train import checkpoint, device, loop, metrics
+from nextlong.train import checkpoint, loop, metrics
+from nextlong.train.model import accelerator
 from nextlong.train.recipe import TrainRecipe
 
 RESULTS: Final = "results.json"
@@ -355,7 +356,7 @@ def _training(steps: int, tokens: int, row: int, lr: float) -> Json:
 def _loaded(model: Stage, *, attention: str = "sdpa") -> PreTrainedModel:
     logging.disable_progress_bar()
     loaded = AutoModelForCausalLM.from_pretrained(str(model.final), attn_implementation=attention, dtype=torch.float32)
-    return loaded.to(device.accelerator()).eval()
+    return loaded.to(accelerator()).eval()
 
 
 def plan(recipe: Replication) -> Iterator[tuple[str, str]]:

@@ -7,7 +7,6 @@ packing are those of exports (`export/arrange.py`).
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
@@ -17,9 +16,8 @@ import torch
 from numpy.typing import NDArray
 from torch.utils.data import Dataset
 
-from nextlong import errors
 from nextlong.artifacts.rows import Order, Remainder, Rows, original_lengths
-from nextlong.errors import RecipeError
+from nextlong.errors import CorpusError, RecipeError
 from nextlong.export.arrange import Arrangement, SharedChunks, arranged, packed
 from nextlong.runs import notebook
 from nextlong.runs.run import Run, check_mix
@@ -27,6 +25,8 @@ from nextlong.runs.run import Run, check_mix
 if TYPE_CHECKING:
     from nextlong.torch.stream import SequenceStream
 
+Split = Literal["train", "validation"]
+RunLike = str | Path | Run
 COLUMNS: Final = ("input_ids", "labels", "position_ids", "cu_seqlens", "cu_seqlens_padded", "max_seqlen", "seq_lengths")
 _IGNORED: Final = -100  # what PyTorch's cross entropy passes over
 
@@ -66,27 +66,41 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         pad_id: int = 0,
         columns: Sequence[str] = ("input_ids", "labels", "position_ids"),
     ) -> None:
-        check_word("boundaries", boundaries, ("sequence", "document"))
+        for name, value, allowed in (
+            ("boundaries", boundaries, ("sequence", "document")),
+            ("by", by, ("sequences", "tokens")),
+            ("split", split, (None, "train", "validation")),
+            ("shared_chunks", shared_chunks, ("keep", "leave-out")),
+        ):
+            check_word(name, value, allowed)
         if pad_documents_to < 1:
-            raise errors.RecipeError(f"pad_documents_to={pad_documents_to} tokens; give 2 · the ranks that share a row")
-        unknown = [name for name in columns if name not in COLUMNS]
-        if unknown or isinstance(columns, str):
-            raise errors.RecipeError(f"columns={columns!r}: choose from {', '.join(COLUMNS)}, as a list")
-        choice = choose(
-            run,
-            mix=mix,
+            raise RecipeError(f"pad_documents_to={pad_documents_to} tokens; give 2 · the ranks that share a row")
+        if isinstance(columns, str) or not set(columns) <= set(COLUMNS):
+            raise RecipeError(f"columns={columns!r}: choose from {', '.join(COLUMNS)}, as a list")
+        _check_split(split, validation, shared_chunks=shared_chunks, split_seed=split_seed)
+        several = [run] if isinstance(run, str | Path | Run) else run
+        runs = [one if isinstance(one, Run) else Run(one) for one in several]
+        check_mix(runs, mix, by=by)
+        arrangement = Arrangement(
+            mix=None if mix is None else tuple(mix),
             by=by,
-            split=split,
-            validation=validation,
+            validation=validation or 0.0,
             shared_chunks=shared_chunks,
-            split_seed=split_seed,
             pack=pack,
+            seed=split_seed,
         )
-        self.rows = choice.rows
-        self.fill = (
-            choice.fill
-        )  # share of the packed rows that holds tokens; the rest is never there, so rows are shorter
-        self.left_out = choice.left_out
+        files = [one.files for one in runs]
+        splits, self.left_out = arranged(files, arrangement)  # left out of train, for a chunk that validation has
+        index, offsets = packed(splits[split or "train"], row_tokens=pack)
+        if not len(index):
+            shared = f", {self.left_out} share a chunk with validation" if self.left_out else ""
+            raise CorpusError(
+                f"no sequence is left: split={split!r} with validation={validation} of {sum(map(len, runs))} sequences "
+                f"keeps none{shared}; change the share, or make more sequences"
+            )
+        self.rows = Rows(files, index=index, offsets=offsets)
+        # The share of packed rows that holds tokens; the rest is never there, so rows are shorter.
+        self.fill = 1.0 if pack is None else float(index["length"].sum() / ((len(offsets) - 1) * pack))
         self.columns = tuple(columns)
         self._boundaries, self._multiple, self._pad_id = boundaries, pad_documents_to, pad_id
 
@@ -178,101 +192,25 @@ def _boundaries(name: str, lengths: NDArray[np.int64], padded: NDArray[np.int64]
     return torch.from_numpy(np.concatenate([[0], np.cumsum(counted)]).astype(np.int32))
 
 
-Split = Literal["train", "validation"]
-RunLike = str | Path | Run
-
-
-@dataclass(frozen=True)
-class Choice:
-    """The rows; the share of a packed row that is filled; train sequences left out for a chunk that validation has."""
-
-    rows: Rows
-    fill: float
-    left_out: int
-
-
-def choose(
-    run: RunLike | Sequence[RunLike],
-    *,
-    mix: Sequence[float] | None,
-    by: Literal["sequences", "tokens"],
-    split: Split | None,
-    validation: float | None,
-    shared_chunks: SharedChunks,
-    split_seed: int,
-    pack: int | None,
-) -> Choice:
-    """Split, then mix, then pack the sequences of one or several runs; each sequence stands in at most one row."""
-    runs = [one if isinstance(one, Run) else Run(one) for one in ([run] if isinstance(run, str | Path | Run) else run)]
-    _check(
-        runs,
-        mix=mix,
-        by=by,
-        split=split,
-        validation=validation,
-        shared_chunks=shared_chunks,
-        split_seed=split_seed,
-    )
-    arrangement = Arrangement(
-        mix=None if mix is None else tuple(mix),
-        by=by,
-        validation=validation or 0.0,
-        shared_chunks=shared_chunks,
-        pack=pack,
-        seed=split_seed,
-    )
-    files = [one.files for one in runs]
-    splits, left_out = arranged(files, arrangement)
-    index, offsets = packed(splits[split or "train"], row_tokens=pack)
-    if not len(index):
-        shared = f", {left_out} share a chunk with validation" if left_out else ""
-        raise errors.CorpusError(
-            f"no sequence is left: split={split!r} with validation={validation} of {sum(map(len, runs))} sequences "
-            f"keeps none{shared}; change the share, or make more sequences"
-        )
-    fill = 1.0 if pack is None else float(index["length"].sum() / ((len(offsets) - 1) * pack))
-    return Choice(Rows(files, index=index, offsets=offsets), fill, left_out)
-
-
-def _check(
-    runs: Sequence[Run],
-    *,
-    mix: Sequence[float] | None,
-    by: str,
-    split: str | None,
-    validation: float | None,
-    shared_chunks: str,
-    split_seed: int,
+def _check_split(
+    split: Split | None, validation: float | None, *, shared_chunks: SharedChunks, split_seed: int
 ) -> None:
-    known = {
-        "by": (by, ("sequences", "tokens")),
-        "split": (split, (None, "train", "validation")),
-        "shared_chunks": (shared_chunks, ("keep", "leave-out")),
-    }
-    for name, (value, allowed) in known.items():
-        check_word(name, value, allowed)
-    if (split is None) != (validation is None):
-        missing, given = ("validation", f"split={split!r}") if split else ("split", f"validation={validation}")
-        cure = (
-            "validation=0.01 holds out one in a hundred"
-            if split
-            else 'split="train" or split="validation" says which side'
-        )
-        raise errors.RecipeError(f"{given} without {missing}; {cure}")
+    if split and validation is None:
+        raise RecipeError(f"split={split!r} without validation; validation=0.01 holds out one in a hundred")
+    if split is None and validation is not None:
+        which = 'split="train" or split="validation" says which side'
+        raise RecipeError(f"validation={validation} without split; {which}")
     if split is None and (shared_chunks != "keep" or split_seed):
         given = f"shared_chunks={shared_chunks!r}" if shared_chunks != "keep" else f"split_seed={split_seed}"
-        raise errors.RecipeError(
-            f'{given} without a split; split="train" with validation=0.01 makes one, or leave it out'
-        )
+        raise RecipeError(f'{given} without a split; split="train" with validation=0.01 makes one, or leave it out')
     if validation is not None and not 0 < validation < 1:
-        raise errors.RecipeError(f"validation={validation} is not a share; give a number between 0 and 1, such as 0.01")
-    check_mix(runs, mix, by=by)
+        raise RecipeError(f"validation={validation} is not a share; give a number between 0 and 1, such as 0.01")
 
 
 def check_word(name: str, value: object, allowed: Sequence[object]) -> None:
     """Raise RecipeError unless the value is one of the allowed ones."""
     if value not in allowed:
-        raise errors.RecipeError(f"{name}={value!r} is not known; it must be one of {', '.join(map(repr, allowed))}")
+        raise RecipeError(f"{name}={value!r} is not known; it must be one of {', '.join(map(repr, allowed))}")
 
 
 Row = dict[str, Any]  # tensors by column, and whole numbers such as max_seqlen

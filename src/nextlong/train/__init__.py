@@ -9,7 +9,7 @@ Out: checkpoints that `from_pretrained` loads, logs, a figure of the loss.
     model.py, attention.py, loss.py   exact attention and loss per document, without T × T masks and whole logits
     loop.py, checkpoint.py        steps on one device, resumable
     held_out.py, metrics.py       loss by role and distance; logs and figures
-    costs.py, forecast.py         memory, operations, hours
+    forecast.py                   memory, operations, hours
     titan/, sft.py, emit.py       several devices by torchtitan; TRL; configs for other trainers
 
 Recipes, presets and emitted configs need no PyTorch; for the rest: pip install 'nextlong[train]'.

@@ -4,13 +4,9 @@ In:  queries, keys and values of one row of T tokens; where its documents begin 
      (documents + 1,), made once a step, and `cu_seq_lens_q`, the same numbers as an int32 tensor on the device.
 Out: the attention output of the row; no token attends to another document.
 
-transformers' `sdpa` builds a boolean T × T mask for such a row (17 GB at 131,072 tokens) and reads the boundaries from
-`position_ids`, but not with a cache or a 2-D mask. Here the boundaries are an argument: without them, and with a padding mask or a
-cache, this attention refuses to run.
-
-Kernels: `sdpa` runs `scaled_dot_product_attention` with `is_causal`, a document at a time; `varlen` is
-`torch.nn.attention.varlen`, FlashAttention over all documents of a row at once. `auto`: varlen for packed rows in bfloat16
-on a GPU, else sdpa.
+transformers' `sdpa` builds a boolean T × T mask for such a row (17 GB at 131,072 tokens). Here the boundaries are an argument:
+without them, with a padding mask and with a cache, this attention refuses to run. `sdpa` runs `scaled_dot_product_attention` with
+`is_causal`, a document at a time; `varlen` is `torch.nn.attention.varlen`, FlashAttention over all documents of a row at once.
 """
 
 from __future__ import annotations
@@ -18,7 +14,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from contextlib import nullcontext
 from itertools import pairwise
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 import torch
 from torch import Tensor
@@ -37,9 +33,48 @@ def register(kernel: _Kernel = "auto") -> str:
     name = NAME if kernel == "auto" else f"{NAME}_{kernel}"
 
     def attend(
-        module: torch.nn.Module, query: Tensor, key: Tensor, value: Tensor, _: object, **given: Any
+        module: torch.nn.Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        _: object,
+        *,
+        scaling: float | None = None,
+        dropout: float = 0.0,
+        cu_seq_lens_q: Tensor | None = None,
+        document_bounds: Sequence[int] | None = None,
+        sliding_window: int | None = None,
+        **__: object,
     ) -> tuple[Tensor, None]:
-        return _attend(kernel, module, query, key, value, **given), None
+        """Return the output (1, T, heads, head size) of queries (1, heads, T, size), keys and values (1, groups, T, size)."""
+        if cu_seq_lens_q is None:
+            raise ValueError("cu_seq_lens_q is missing: give the boundaries of the row's documents, [0, …, T]")
+        bounds = cu_seq_lens_q.tolist() if document_bounds is None else document_bounds
+        if query.shape[0] != 1 or bounds[-1] != query.shape[2]:
+            raise ValueError(
+                f"rows are laid end to end, shape (1, T, …); these are {query.shape[0]} rows of {query.shape[2]} tokens with "
+                f"documents up to {bounds[-1]}"
+            )
+        longest = max(last - first for first, last in pairwise(bounds))
+        if sliding_window is not None and sliding_window < longest:
+            name = type(module).__name__
+            raise ValueError(f"{name} has a sliding window of {sliding_window} tokens, less than a document has")
+        device = query.device.type
+        if torch.is_autocast_enabled(device):  # RoPE's cosines are float32, so queries and keys are; the values are not
+            query, key, value = (part.to(torch.get_autocast_dtype(device)) for part in (query, key, value))
+        is_packed = len(bounds) > 2
+        if kernel == "varlen" or (kernel == "auto" and is_packed and query.is_cuda and query.dtype != torch.float32):
+            if dropout:
+                raise ValueError(
+                    f"varlen attention has no dropout, and this model's is {dropout}; set attention_dropout to 0"
+                )
+            from torch.nn.attention.varlen import varlen_attn
+
+            tokens, ends, causal = (part[0].transpose(0, 1) for part in (query, key, value)), cu_seq_lens_q, (-1, 0)
+            out = varlen_attn(*tokens, ends, ends, longest, longest, scale=scaling, window_size=causal, enable_gqa=True)
+            assert isinstance(out, Tensor)
+            return out[None], None
+        return _sdpa(query, key, value, bounds, scale=scaling, dropout_p=dropout), None
 
     def no_mask(*, q_length: int, kv_length: int, attention_mask: Tensor | None = None, **_: object) -> None:
         """Return None, transformers' "no mask"; refuse inputs that would need one."""
@@ -51,43 +86,6 @@ def register(kernel: _Kernel = "auto") -> str:
     AttentionInterface.register(name, attend)
     AttentionMaskInterface.register(name, no_mask)
     return name
-
-
-def _attend(
-    kernel: _Kernel,
-    module: torch.nn.Module,
-    query: Tensor,
-    key: Tensor,
-    value: Tensor,
-    *,
-    scaling: float | None = None,
-    dropout: float = 0.0,
-    cu_seq_lens_q: Tensor | None = None,
-    document_bounds: Sequence[int] | None = None,
-    sliding_window: int | None = None,
-    **_: object,
-) -> Tensor:
-    """Return the output, shape (1, T, heads, head size), of queries (1, heads, T, size), keys and values (1, groups, T, size)."""
-    if cu_seq_lens_q is None:
-        raise ValueError("cu_seq_lens_q is missing: give the boundaries of the row's documents, [0, …, T]")
-    bounds = cu_seq_lens_q.tolist() if document_bounds is None else document_bounds
-    if query.shape[0] != 1 or bounds[-1] != query.shape[2]:
-        raise ValueError(
-            f"rows are laid end to end, shape (1, T, …); these are {query.shape[0]} rows of {query.shape[2]} tokens with documents "
-            f"up to {bounds[-1]}"
-        )
-    longest = max(last - first for first, last in pairwise(bounds))
-    if sliding_window is not None and sliding_window < longest:
-        raise ValueError(
-            f"{type(module).__name__} has a sliding window of {sliding_window} tokens, less than a document has"
-        )
-    device = query.device.type
-    if torch.is_autocast_enabled(device):  # RoPE's cosines are float32, so queries and keys are; the values are not
-        query, key, value = (part.to(torch.get_autocast_dtype(device)) for part in (query, key, value))
-    is_packed = len(bounds) > 2
-    if kernel == "varlen" or (kernel == "auto" and is_packed and query.is_cuda and query.dtype != torch.float32):
-        return _varlen(query, key, value, cu_seq_lens_q, longest=longest, scale=scaling, dropout_p=dropout)
-    return _sdpa(query, key, value, bounds, scale=scaling, dropout_p=dropout)
 
 
 def _sdpa(
@@ -107,19 +105,3 @@ def _sdpa(
             )
             outputs.append(out.transpose(1, 2))
     return torch.cat(outputs, dim=1) if len(outputs) > 1 else outputs[0]
-
-
-def _varlen(
-    query: Tensor, key: Tensor, value: Tensor, bounds: Tensor, *, longest: int, scale: float | None, dropout_p: float
-) -> Tensor:
-    from torch.nn.attention.varlen import varlen_attn
-
-    if dropout_p:
-        raise ValueError(
-            f"varlen attention has no dropout, and this model's is {dropout_p}; set attention_dropout to 0"
-        )
-    tokens = (part[0].transpose(0, 1) for part in (query, key, value))
-    causal = (-1, 0)
-    out = varlen_attn(*tokens, bounds, bounds, longest, longest, scale=scale, window_size=causal, enable_gqa=True)
-    assert isinstance(out, Tensor)
-    return out[None]

@@ -57,18 +57,14 @@ class ChatRows:
             raise CorpusError(
                 f"data.chat={data.chat!r} leaves no conversation for {split}; check data.validation and data.pack"
             )
-
-    def __len__(self) -> int:
-        return len(self._rows)
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of all ids."""
         state = hashlib.blake2b(digest_size=8)
         for row in self._rows:
             for ids, is_answer in row:
                 state.update(ids.tobytes() + is_answer.tobytes())
-        return state.hexdigest()
+        self.fingerprint: str = state.hexdigest()
+
+    def __len__(self) -> int:
+        return len(self._rows)
 
     def read(self, row: int) -> SourceRow:
         """Return a row; its answers are to be predicted."""

@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 import torch
 
 from nextlong.errors import RecipeError
-from nextlong.train.device import autocast
+from nextlong.train.model import autocast
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import on_device, packed_batch
 
@@ -42,7 +42,7 @@ def check_model(model: PreTrainedModel, recipe: TrainRecipe, *, device: torch.de
     bounds = _BOUNDS if is_packed else _BOUNDS[:2]
     generator = torch.Generator().manual_seed(0)
     ids = torch.randint(bare.config.vocab_size, (1, bounds[-1]), generator=generator).to(device)
-    name = type(bare).__name__
+    name, name_of_ours = type(bare).__name__, bare.config._attn_implementation
     try:
         if is_packed:
             with autocast(recipe, device):
@@ -56,7 +56,15 @@ def check_model(model: PreTrainedModel, recipe: TrainRecipe, *, device: torch.de
         with torch.no_grad():
             # The mean over the predicted tokens of the packed row, by the forward pass that trains.
             ours = float(bare(**on_device(packed_batch(ids, bounds), device)).loss)
-            own = _own_loss(bare, ids, bounds)
+            # The same mean by the model's own forward pass with transformers' attention, a document at a time.
+            bare.set_attn_implementation("eager")
+            total = 0.0
+            for first, last in pairwise(bounds):
+                document = ids[:, first:last]
+                loss = bare.own_forward(input_ids=document, labels=document, use_cache=False).loss
+                total += float(loss) * (last - first - 1)
+            own = total / (bounds[-1] - len(bounds) + 1)
+        bare.set_attn_implementation(name_of_ours)
         bare.train()
     except ValueError as error:  # attention or loss that cannot do what this model needs
         raise RecipeError(f"{error}; train another model, or with another engine") from None
@@ -69,21 +77,6 @@ def check_model(model: PreTrainedModel, recipe: TrainRecipe, *, device: torch.de
         )
     leaks = "no leak between documents, " if is_packed else ""
     return f"check: {leaks}relative difference to the loss of the model's own forward pass {difference:.0e}"
-
-
-def _own_loss(model: PreTrainedModel, ids: torch.Tensor, bounds: Sequence[int]) -> float:
-    """Return the same mean by the model's own forward pass with transformers' attention, a document at a time."""
-    ours = model.config._attn_implementation
-    model.set_attn_implementation("eager")
-    try:
-        total = 0.0
-        for first, last in pairwise(bounds):
-            document = ids[:, first:last]
-            loss = model.own_forward(input_ids=document, labels=document, use_cache=False).loss
-            total += float(loss) * (last - first - 1)
-    finally:
-        model.set_attn_implementation(ours)
-    return total / (bounds[-1] - len(bounds) + 1)
 
 
 def measure_leak(model: PreTrainedModel, input_ids: torch.Tensor, bounds: Sequence[int], *, document: int) -> Leak:

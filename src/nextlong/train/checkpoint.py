@@ -121,14 +121,14 @@ def load(checkpoint: Path, *, model: PreTrainedModel, optimizer: torch.optim.Opt
 def publish(work: Path, final: Path) -> None:
     """Sync a folder to the disk, rename it to `final`, and only then delete what had that name before."""
     for path in (*work.rglob("*"), work):
-        _sync(path)
+        store.sync(path)
     replaced = final.with_name(".work-replaced")
     if final.exists():
         shutil.rmtree(replaced, ignore_errors=True)
         final.replace(replaced)
     work.replace(final)
-    _sync(final.parent)
-    _sync(work.parent)
+    store.sync(final.parent)
+    store.sync(work.parent)
     shutil.rmtree(replaced, ignore_errors=True)
 
 
@@ -158,11 +158,3 @@ def explained(where: Path) -> Iterator[None]:
         if error.errno == errno.EIO:
             raise RunError(f"{where}: the disk fails ({error.strerror}); choose another `out`") from None
         raise
-
-
-def _sync(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

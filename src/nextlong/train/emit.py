@@ -11,11 +11,11 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, NamedTuple
 
 import numpy as np
 import yaml
@@ -41,8 +41,6 @@ COMMON_KEYS: Final[SupportedKeys] = {
 }
 # What Megatron-LM has built in of Llama 3.1's RoPE scaling; it takes the factor as an argument.
 _MEGATRON_SCALING: Final = {"low_freq_factor": 1.0, "high_freq_factor": 4.0, "original_max_position_embeddings": 8192}
-
-
 _ARCHITECTURES: Final = ("llama", "mistral")
 # Built into the Llama of torchtitan, Megatron-LM and OLMo-core: they would silently compute a model with other values differently.
 _BUILT_IN: Final = {
@@ -149,15 +147,6 @@ class Settings:
         """Return the RoPE base and scaling to train with, as transformers names them."""
         return (self.llama3_scaling() or {"rope_type": "default"}) | {"rope_theta": self.rope_base}
 
-    def launch_options(self) -> str:
-        """Return the options of torchrun for the number of machines and their rendezvous."""
-        count = self.recipe.hardware.count
-        nodes, per_node = -(-count // _GPUS_PER_NODE), min(_GPUS_PER_NODE, count)
-        options = f"--nnodes {nodes} --nproc-per-node {per_node}"
-        if nodes > 1:
-            options += ' --rdzv-backend c10d --rdzv-endpoint "${HEAD_NODE:?address:port of the first machine}"'
-        return options
-
 
 class Trainer(NamedTuple):
     """A trainer: the export format that it reads, whether we pack its rows, the keys it supports, and its files by name.
@@ -207,7 +196,17 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
         stale="replace",
     ).done
     index = np.load(done["rows"].file(".train.index.npy"), mmap_mode="r")
-    longest = _checked_length(sorted(set(index["length"].tolist())), pack=data.pack, cuts=trainer.cuts and name)
+    shortest, longest = int(index["length"].min()), int(index["length"].max())
+    if not data.pack and shortest < longest:
+        raise RecipeError(
+            f"data.runs has sequences of {shortest:,} to {longest:,} tokens, so rows would differ in length; set "
+            f"data.pack={longest}, which puts several short ones into a row, or use runs of one length"
+        )
+    if data.pack and trainer.cuts and (shortest < longest or data.pack % longest):
+        raise RecipeError(
+            f"data.pack={data.pack} with sequences of {shortest:,} to {longest:,} tokens: {name} reads all sequences as one stream "
+            "and cuts it at multiples of the row, so sequences must have one length that divides data.pack; or use --emit axolotl"
+        )
     settings = Settings(
         recipe,
         folder.absolute(),
@@ -224,62 +223,48 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
     tables.say(f"wrote {folder}; inspect launch.sh, then run it there", console)
 
 
-def _checked_length(lengths: list[int], *, pack: int | None, cuts: str | Literal[False]) -> int:
-    """Return the longest of the sequences' lengths. Raises RecipeError if rows would differ in length, or be cut elsewhere."""
-    shortest, longest = lengths[0], lengths[-1]
-    if pack is None and len(lengths) > 1:
-        raise RecipeError(
-            f"data.runs has sequences of {shortest:,} to {longest:,} tokens, so rows would differ in length; set "
-            f"data.pack={longest}, which puts several short ones into a row, or use runs of one length"
-        )
-    if pack and cuts and (len(lengths) > 1 or pack % longest):
-        raise RecipeError(
-            f"data.pack={pack} with sequences of {shortest:,} to {longest:,} tokens: {cuts} reads all sequences as one stream and "
-            "cuts it at multiples of the row, so sequences must have one length that divides data.pack; or use --emit axolotl"
-        )
-    return longest
+def launch_script(settings: Settings, *lines: str, program: Sequence[str]) -> str:
+    """Return a bash script that runs `lines` in its own folder and then torchrun, for all machines of the recipe.
+
+    It stops at the first error. `program`: what torchrun runs, and the lines of its arguments.
+    """
+    count = settings.recipe.hardware.count
+    nodes, per_node = -(-count // _GPUS_PER_NODE), min(_GPUS_PER_NODE, count)
+    options = f"--nnodes {nodes} --nproc-per-node {per_node}"
+    if nodes > 1:
+        options += ' --rdzv-backend c10d --rdzv-endpoint "${HEAD_NODE:?address:port of the first machine}"'
+    launch = " \\\n    ".join([program[0].format(options), *program[1:]])
+    return "\n".join(["#!/usr/bin/env bash", "set -euo pipefail", 'cd "$(dirname "$0")"', *lines, launch]) + "\n"
 
 
-def shell(*lines: str) -> str:
-    """Return a bash script that stops at the first error, in its own folder."""
-    return "\n".join(["#!/usr/bin/env bash", "set -euo pipefail", 'cd "$(dirname "$0")"', *lines]) + "\n"
-
-
-def torchrun(settings: Settings, *arguments: str) -> list[str]:
-    """Return the lines of a torchrun command."""
-    *lines, last = arguments
-    return [f"torchrun {settings.launch_options()} \\", *(f"    {line} \\" for line in lines), f"    {last}"]
-
-
-def _transformers_arguments(settings: Settings, *, trainer: str) -> Json:
-    """Return what axolotl and TRL both hand to the trainer of transformers. Raises RecipeError for a schedule that it lacks."""
-    recipe, training = settings.recipe, settings.recipe.training
-    if training.schedule != "cosine" and training.min_lr_ratio:
-        raise RecipeError(
-            f"--emit {trainer} does not support training.min_lr_ratio={training.min_lr_ratio} with training.schedule="
-            f"{training.schedule}; set it to 0, or use the schedule cosine"
-        )
+def transformers_arguments(recipe: TrainRecipe, *, accumulation: int) -> Json:
+    """Return what axolotl and TRL both hand to the trainer of transformers."""
+    training = recipe.training
     return {
-        "gradient_accumulation_steps": settings.accumulation,
+        "gradient_accumulation_steps": accumulation,
         "max_steps": training.steps,
         "learning_rate": training.lr,
-        "warmup_steps": training.warmup_steps,
         "adam_beta1": training.beta1,
         "adam_beta2": training.beta2,
         "adam_epsilon": training.eps,
         "weight_decay": training.weight_decay,
         "max_grad_norm": training.clip or 0.0,  # 0: no clipping
-        "bf16": True,
+        "bf16": training.precision == "bf16",
         "save_steps": recipe.checkpoints.every_steps,
         "save_total_limit": recipe.checkpoints.keep_last,
         "seed": recipe.seed,
-        "output_dir": str(settings.folder / "out"),
-        "attn_implementation": "flash_attention_2",
     }
 
 
-def _schedule(recipe: TrainRecipe) -> str:
-    return "constant_with_warmup" if recipe.training.schedule == "constant" else recipe.training.schedule
+def _schedule(recipe: TrainRecipe, *, trainer: str) -> str:
+    """Return the schedule as transformers calls it. Raises RecipeError for one that it lacks."""
+    training = recipe.training
+    if training.schedule != "cosine" and training.min_lr_ratio:
+        raise RecipeError(
+            f"--emit {trainer} does not support training.min_lr_ratio={training.min_lr_ratio} with training.schedule="
+            f"{training.schedule}; set it to 0, or use the schedule cosine"
+        )
+    return "constant_with_warmup" if training.schedule == "constant" else training.schedule
 
 
 def _axolotl(settings: Settings) -> Mapping[str, str]:
@@ -308,15 +293,18 @@ def _axolotl(settings: Settings) -> Mapping[str, str]:
         "context_parallel_size": recipe.hardware.ranks_per_row,
         "ring_attn_func": "varlen_llama3",  # batch_ring gave loss × 1.83; 0.21 warns that it chooses by itself now
         "micro_batch_size": 1,
-        "lr_scheduler": _schedule(recipe),
+        "lr_scheduler": _schedule(recipe, trainer="axolotl"),
+        "warmup_steps": recipe.training.warmup_steps,
         "optimizer": "adamw_torch_fused",
-        **_transformers_arguments(settings, trainer="axolotl"),
+        "attn_implementation": "flash_attention_2",
+        "output_dir": str(settings.folder / "out"),
+        **transformers_arguments(recipe, accumulation=settings.accumulation),
     }
     if recipe.training.min_lr_ratio:
         config["cosine_min_lr_ratio"] = recipe.training.min_lr_ratio
     if recipe.data.validation:
         config["test_datasets"] = [{"path": str(settings.data), "split": "validation", "type": None}]
-    launch = shell("axolotl train axolotl.yaml --launcher torchrun -- " + settings.launch_options())
+    launch = launch_script(settings, program=["axolotl train axolotl.yaml --launcher torchrun -- {}"])
     return {"axolotl.yaml": yaml.safe_dump(config, sort_keys=False, width=120), "launch.sh": launch}
 
 
@@ -332,11 +320,14 @@ def _trl(settings: Settings) -> Mapping[str, str]:
         "padding_free": True,
         "max_length": None,
         "per_device_train_batch_size": 1,
-        "lr_scheduler_type": _schedule(recipe),
+        "lr_scheduler_type": _schedule(recipe, trainer="trl"),
+        "warmup_steps": recipe.training.warmup_steps,
         "optim": "adamw_torch_fused",
+        "attn_implementation": "flash_attention_2",
+        "output_dir": str(settings.folder / "out"),
         "logging_steps": 1,
         "eval_steps": recipe.held_out.every_steps,
-        **_transformers_arguments(settings, trainer="trl"),
+        **transformers_arguments(recipe, accumulation=settings.accumulation),
         "gradient_checkpointing": is_recomputed,
     }
     if recipe.training.min_lr_ratio:
@@ -351,7 +342,7 @@ def _trl(settings: Settings) -> Mapping[str, str]:
         config |= {"fsdp": True, "fsdp_config": sharded, "gradient_checkpointing": False}
     if recipe.data.validation:
         config |= {"dataset_test_split": "validation", "eval_strategy": "steps", "per_device_eval_batch_size": 1}
-    launch = shell(*torchrun(settings, "-m trl.scripts.sft", "--config trl.yaml"))
+    launch = launch_script(settings, program=["torchrun {} -m trl.scripts.sft --config trl.yaml"])
     return {"trl.yaml": yaml.safe_dump(config, sort_keys=False, width=120), "launch.sh": launch}
 
 
@@ -383,12 +374,13 @@ def _prolong(settings: Settings) -> Mapping[str, str]:
         '--fsdp "auto_wrap" --gradient_checkpointing --cuda_empty_cache',
         f'--tokenized_mds_train "{data}@1.0"',
     ]
-    launch = shell(
+    launch = launch_script(
+        settings,
         ': "${PROLONG:?a checkout of princeton-nlp/ProLong}"',
         'here=$PWD; cd "$PROLONG"',
         "export LOGIT_BLOCK_SIZE=2048 WANDB_MODE=offline TOKENIZERS_PARALLELISM=true",
         "export FSDP_SHARDING_STRATEGY=1 FSDP_STATE_DICT_TYPE=FULL_STATE_DICT",
-        *torchrun(settings, "-m training.train_language_model", *arguments),
+        program=["torchrun {} -m training.train_language_model", *arguments],
     )
     return {"launch.sh": launch}
 
@@ -436,9 +428,10 @@ def _megatron(settings: Settings) -> Mapping[str, str]:
         *(["--reset-position-ids --reset-attention-mask"] if is_masked else []),
         f'--load "$CHECKPOINT" --finetune --save out --save-interval {recipe.checkpoints.every_steps}',
     ]
-    launch = shell(
+    launch = launch_script(
+        settings,
         ': "${MEGATRON:?a checkout of NVIDIA/Megatron-LM}" "${CHECKPOINT:?the model, converted to Megatron}"',
-        *torchrun(settings, '"$MEGATRON/pretrain_gpt.py"', *arguments),
+        program=['torchrun {} "$MEGATRON/pretrain_gpt.py"', *arguments],
     )
     return {"launch.sh": launch}
 

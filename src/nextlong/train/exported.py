@@ -28,10 +28,31 @@ class ParquetRows:
 
     def __init__(self, data: Data, *, split: str) -> None:
         self._groups: list[tuple[Path, int]] = []
-        self._fingerprint, counts = hashlib.blake2b(digest_size=8), []
-        for path in [path for name in data.parquet for path in _parquet_files(Path(name).expanduser())]:
-            metadata = _checked_metadata(path)
-            self._fingerprint.update(repr(metadata.to_dict()).encode())  # has offsets and statistics of all columns
+        state, counts = hashlib.blake2b(digest_size=8), []
+        paths = []
+        for path in (Path(name).expanduser() for name in data.parquet):
+            if not (found := [path] if path.is_file() else sorted(path.rglob("*.parquet"))):
+                raise RecipeError(f"data.parquet: {path} holds no .parquet file; name files or a folder of them")
+            paths += found
+        for path in paths:
+            try:
+                metadata = pq.ParquetFile(path).metadata
+            except (pa.ArrowException, OSError) as error:
+                reason = str(error).split(".")[0]
+                raise RecipeError(
+                    f"data.parquet: {path} cannot be read as Parquet ({reason}); name files of `nextlong export --to parquet`"
+                ) from None
+            names = metadata.schema.to_arrow_schema().names
+            if "input_ids" not in names:
+                raise RecipeError(
+                    f"data.parquet: {path} has no column input_ids; name files of `nextlong export --to parquet`"
+                )
+            if "seq_lengths_padded" in names:
+                raise RecipeError(
+                    f"data.parquet: {path} has padded documents, which this trainer does not need; export it without "
+                    "export.pad_documents_to"
+                )
+            state.update(repr(metadata.to_dict()).encode())  # has offsets and statistics of all columns
             self._groups += [(path, group) for group in range(metadata.num_row_groups)]
             counts += [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
         # The row group of each row and its place there, int64 (rows, 2).
@@ -40,27 +61,21 @@ class ParquetRows:
         self._rows = rows[is_on_side(np.arange(len(rows)), data, split=split)]
         if not len(self._rows):
             raise CorpusError(f"data.parquet leaves no row for {split}; change data.validation, or export more")
-        self._fingerprint.update(self._rows.tobytes())
-        self._open: tuple[int, pa.Table] | None = None
+        state.update(self._rows.tobytes())
+        self.fingerprint: str = state.hexdigest()  # of the files' metadata, and of which rows are read
+        self._open: tuple[int, tuple[str, ...], pa.Table] | None = None
 
     def __len__(self) -> int:
         return len(self._rows)
-
-    @property
-    def fingerprint(self) -> str:
-        """Hash of the files' metadata, and of which rows are read."""
-        return self._fingerprint.hexdigest()
 
     @cached_property
     def _lengths(self) -> list[NDArray[np.int64]]:
         """The lengths of each row's sequences; without the column `seq_lengths`, a row is one sequence."""
         lengths = []
-        for group in np.unique(self._rows[:, 0]).tolist():  # only the column of lengths is read, if there is one
-            table = self._read_group(group, "seq_lengths")
-            table = table if table.num_columns else self._read_group(group, "input_ids")
-            for place in self._rows[self._rows[:, 0] == group, 1].tolist():
-                values = table.column(0)[place].values
-                lengths.append(values.to_numpy() if "seq_lengths" in table.column_names else np.array([len(values)]))
+        for row in range(len(self)):  # only the column of lengths is read, if there is one
+            column = self._columns(row, "seq_lengths") or self._columns(row, "input_ids")
+            ((name, values),) = column.items()
+            lengths.append(values if name == "seq_lengths" else np.array([len(values)]))
         return lengths
 
     @cached_property
@@ -81,58 +96,29 @@ class ParquetRows:
 
     def read(self, row: int) -> SourceRow:
         """Return a row, with spans if the file has them."""
-        group, place = self._rows[row].tolist()
-        if self._open is None or self._open[0] != group:
-            self._open = group, self._read_group(group, "input_ids", "seq_lengths", "spans")
-        columns = {name: self._open[1].column(name)[place] for name in self._open[1].column_names}
-        ids = columns["input_ids"].values.to_numpy().astype(np.int64)
-        sequences = columns["seq_lengths"].values.to_numpy() if "seq_lengths" in columns else [len(ids)]
-        lengths = np.array(sequences, np.int64)
+        columns = self._columns(row, "input_ids", "seq_lengths", "spans")
+        ids = columns["input_ids"].astype(np.int64)
+        lengths = columns.get("seq_lengths", np.array([len(ids)])).astype(np.int64)
         if "spans" not in columns:
             return SourceRow(ids, lengths)
-        spans = columns["spans"].as_py()
+        spans = columns["spans"]
         if unknown := {span["role"] for span in spans} - set(ROLES):
             raise RecipeError(
-                f"data.parquet: {self._groups[group][0]} has spans of role {min(unknown)!r}; known are "
+                f"data.parquet: {self._groups[self._rows[row, 0]][0]} has spans of role {min(unknown)!r}; known are "
                 f"{', '.join(ROLES)}: name files of `nextlong export --to parquet`"
             )
         return SourceRow(ids, lengths, _spans(spans, lengths))
 
-    def _read_group(self, group: int, *columns: str) -> pa.Table:
-        """Return those of `columns` that the file of a row group has."""
-        path, number = self._groups[group]
-        reader = pq.ParquetFile(path)
-        names = [name for name in columns if name in reader.schema_arrow.names]
-        return reader.read_row_group(number, columns=names).combine_chunks()
-
-
-def _parquet_files(path: Path) -> list[Path]:
-    if path.is_file():
-        return [path]
-    files = sorted(path.rglob("*.parquet"))
-    if not files:
-        raise RecipeError(f"data.parquet: {path} holds no .parquet file; name files or a folder of them")
-    return files
-
-
-def _checked_metadata(path: Path) -> pq.FileMetaData:
-    """Return the metadata of a file. Raises RecipeError if its rows cannot be trained on."""
-    try:
-        metadata = pq.ParquetFile(path).metadata
-    except (pa.ArrowException, OSError) as error:
-        reason = str(error).split(".")[0]
-        raise RecipeError(
-            f"data.parquet: {path} cannot be read as Parquet ({reason}); name files of `nextlong export --to parquet`"
-        ) from None
-    names = metadata.schema.to_arrow_schema().names
-    if "input_ids" not in names:
-        raise RecipeError(f"data.parquet: {path} has no column input_ids; name files of `nextlong export --to parquet`")
-    if "seq_lengths_padded" in names:
-        raise RecipeError(
-            f"data.parquet: {path} has padded documents, which this trainer does not need; export it without "
-            "export.pad_documents_to"
-        )
-    return metadata
+    def _columns(self, row: int, *columns: str) -> dict[str, Any]:
+        """Return those of `columns` that the file of a row has; its row group is kept for the next row."""
+        group, place = self._rows[row].tolist()
+        if self._open is None or self._open[:2] != (group, columns):
+            path, number = self._groups[group]
+            reader = pq.ParquetFile(path)
+            names = [name for name in columns if name in reader.schema_arrow.names]
+            self._open = group, columns, reader.read_row_group(number, columns=names).combine_chunks()
+        found = {name: self._open[2].column(name)[place] for name in self._open[2].column_names}
+        return {name: one.as_py() if name == "spans" else one.values.to_numpy() for name, one in found.items()}
 
 
 def _spans(row_spans: list[dict[str, Any]], lengths: NDArray[np.int64]) -> NDArray[np.void]:

@@ -1,19 +1,20 @@
 """Forecast: what a training takes, and whether it fits, before anything is loaded (`nextlong train RECIPE --dry-run`).
 
 In:  a training recipe, the model's config and the lengths of the rows; no weights.
-Out: memory of a device, operations and hours, and one table of machines and row lengths for both engines: nextlong's loop on
-one GPU, torchtitan on several.
+Out: memory, operations and hours, and a table of machines and row lengths: nextlong's loop on one GPU, torchtitan on several.
 
-All bytes come from `costs.peak_memory`. For torchtitan it runs the model in bfloat16 on the tokens of one context-parallel rank;
-weights, gradients and optimizer states are divided by the devices, as FSDP2 does. Hours on a GPU follow from operations at the
-share of the data sheet's peak that both of the paper's trainings had, where every step waits for the rank with the longest
-rows. Hours on this machine are measured, on one and two layers of the model.
+Memory comes from the step itself: the real model, loss, checkpointing and optimizer run under FakeTensorMode, which allocates
+nothing, while MemTracker counts. Of more than 8 equal layers, 2 and 4 run, and each moment that may be the peak (the backward
+pass of the last and the first layer, the optimizer step) is extrapolated linearly. For torchtitan the model runs in bfloat16 on
+the tokens of one context-parallel rank; weights, gradients and states are divided by the devices, as FSDP2 does. Hours on a GPU
+follow from operations at the share of the data sheet's peak that both of the paper's trainings had; here they are measured.
 """
 
 from __future__ import annotations
 
+import copy
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate
 from typing import TYPE_CHECKING, Final
@@ -21,18 +22,25 @@ from typing import TYPE_CHECKING, Final
 import torch
 from rich.console import Console
 
+from nextlong.errors import RecipeError
 from nextlong.report import tables
 from nextlong.rng import rng_for
 from nextlong.text import Json, counted
-from nextlong.train import costs, device
-from nextlong.train.costs import PeakMemory, Sizes
+from nextlong.train import attention, loss
+from nextlong.train.model import accelerator, autocast, memory_advice, optimizer_for, ready_to_train
 from nextlong.train.prepare import Prepared, prepare
 from nextlong.train.recipe import TrainRecipe, micro_batches
 from nextlong.train.rows import on_device, packed_batch
 
 if TYPE_CHECKING:
-    from transformers import PretrainedConfig
+    from torch.distributed._tools.mem_tracker import MemTracker
+    from transformers import PretrainedConfig, PreTrainedModel
 
+# Dense bf16 peak, TFLOP/s, and memory, GB: NVIDIA's data sheets.
+DEVICES: Final = {"A100": (312.0, 80), "H100": (989.0, 80), "H200": (989.0, 141), "B200": (2250.0, 192)}
+_MOST_RUN_LAYERS: Final = 8
+_FEWER_LAYERS: Final = (2, 4)
+_PARTS: Final = {"Parameter": "weights", "Gradient": "gradients", "Optstate": "states"}  # MemTracker's names and ours
 # Model FLOP/s over peak that gives 15 h for the paper's 128K training (64 H100) and 20 h for 512K (128 H100), to within 10 %.
 UTILISATION: Final = 0.195
 _USABLE: Final = 0.95  # of a GPU's memory; the CUDA context and fragmentation take the rest
@@ -44,6 +52,36 @@ _GATHERED_LAYERS: Final = 2  # the one that computes and the next, which FSDP2 p
 _SAMPLED_STEPS: Final = 200
 _MOST_EPOCHS: Final = 4  # as good as new data: Muennighoff et al. 2023, Scaling Data-Constrained Language Models
 _SAMPLED_ROWS: Final = 64
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """Sizes of a model: parameters in all, those that multiply each token, those of one layer, and the widths."""
+
+    parameters: int
+    multiplied: int
+    layer_parameters: int
+    layers: int
+    width: int
+    attention_width: int
+    vocabulary: int
+
+
+@dataclass(frozen=True)
+class PeakMemory:
+    """Bytes of one device at the peak of a step.
+
+    `parts`: weights, gradients, states, activations. `layer_kinds`: what one layer allocates for its backward pass, by
+    kind of module.
+    """
+
+    parts: Mapping[str, float]
+    layer_kinds: Mapping[str, float]
+
+    @property
+    def total(self) -> float:
+        """Bytes of all parts."""
+        return sum(self.parts.values())
 
 
 @dataclass(frozen=True)
@@ -123,13 +161,13 @@ def estimate(recipe: TrainRecipe, config: PretrainedConfig, documents: Sequence[
 
     Raises RecipeError if the devices cannot share a step evenly.
     """
-    sizes, hardware, longest = costs.sizes_of(config), recipe.hardware, max(documents, key=sum)
+    sizes, hardware, longest = sizes_of(config), recipe.hardware, max(documents, key=sum)
     rows_per_step, ranks = max(1, recipe.training.tokens_per_step // sum(longest)), hardware.ranks_per_row
     rows_per_group = recipe.training.micro_batch_rows * micro_batches(
         recipe, rows_per_step=rows_per_step, devices=hardware.count, ranks_per_row=ranks
     )
-    row_flops = [costs.flops(sizes, lengths) for lengths in documents]
-    flops = sum(row_flops) / len(row_flops) * rows_per_step * recipe.training.steps
+    row_flops = [flops(sizes, lengths) for lengths in documents]
+    total = sum(row_flops) / len(row_flops) * rows_per_step * recipe.training.steps
     if hardware.device == "this":
         seconds = rows_per_step * measure_row(recipe, config, documents[0]) * recipe.training.steps
         basis = "measured here, on one and two of its layers"
@@ -138,29 +176,29 @@ def estimate(recipe: TrainRecipe, config: PretrainedConfig, documents: Sequence[
         shape = (_SAMPLED_STEPS, hardware.count // ranks, rows_per_group)
         sampled = rng_for(recipe.seed, "plan").choice(row_flops, size=shape)
         slowest = float(sampled.sum(axis=2).max(axis=1).mean())
-        peak = costs.DEVICES[hardware.device][0] * 1e12
+        peak = DEVICES[hardware.device][0] * 1e12
         seconds = slowest / ranks / (peak * UTILISATION) * recipe.training.steps
         basis = f"{UTILISATION:.1%} of peak, as in the paper's two trainings; each step waits for its longest row"
     at_once = list(longest) * recipe.training.micro_batch_rows
     if hardware.count == 1:
-        memory = costs.peak_memory(recipe, config, at_once)
+        memory = peak_memory(recipe, config, at_once)
     else:
         memory = sharded(_on_one_rank(recipe, config, sum(at_once) // ranks), sizes, hardware.count)
-    return Estimate(sizes, memory, flops, seconds, basis)
+    return Estimate(sizes, memory, total, seconds, basis)
 
 
 def measure_row(recipe: TrainRecipe, config: PretrainedConfig, lengths: Sequence[int]) -> float:
     """Return the seconds of training on a row here: one and two layers with random weights are timed, the rest is linear."""
-    here = device.accelerator()
+    here = accelerator()
     bounds = [0, *accumulate(lengths)]
     batch = on_device(packed_batch(torch.randint(config.vocab_size, (1, bounds[-1])), bounds), here)
 
     def seconds(layers: int) -> float:
-        network = costs.model_of_layers(recipe, config, layers=layers).to(here)
+        network = model_of_layers(recipe, config, layers=layers).to(here)
         times = []
         for _ in range(2):  # the first warms up
             started = time.perf_counter()
-            with device.autocast(recipe, here):
+            with autocast(recipe, here):
                 result = network(**batch).loss
             result.backward()
             if here.type == "cuda":
@@ -175,11 +213,11 @@ def measure_row(recipe: TrainRecipe, config: PretrainedConfig, lengths: Sequence
 
 def cases(recipe: TrainRecipe, config: PretrainedConfig) -> Iterator[Case]:
     """Yield a case of each machine and row length; of several GPUs the fewest ranks per row that fit, else the most."""
-    sizes = costs.sizes_of(config)
-    alone = [costs.peak_memory(recipe, config, [tokens]) for tokens in _ANCHORS]
+    sizes = sizes_of(config)
+    alone = [peak_memory(recipe, config, [tokens]) for tokens in _ANCHORS]
     split = [_on_one_rank(recipe, config, tokens) for tokens in _ANCHORS]
     for name, count in _MACHINES:
-        tera, gigabytes = costs.DEVICES[name]
+        tera, gigabytes = DEVICES[name]
         for tokens in _LENGTHS.values():
             rows = max(1, recipe.training.tokens_per_step // tokens)
             powers = [1 << power for power in range(count.bit_length()) if count % (1 << power) == 0]
@@ -187,13 +225,13 @@ def cases(recipe: TrainRecipe, config: PretrainedConfig) -> Iterator[Case]:
             for ranks in [ranks for ranks in powers if rows % (count // ranks) == 0] or [count]:
                 first, second = alone if count == 1 else split
                 share = (tokens // ranks - _ANCHORS[0]) / (_ANCHORS[1] - _ANCHORS[0])
-                held = PeakMemory(costs.interpolate(first.parts, second.parts, share), {})
+                held = PeakMemory(interpolate(first.parts, second.parts, share), {})
                 if count > 1:
                     held = sharded(held, sizes, count)
                 if fits := held.total <= gigabytes * 1e9 * _USABLE:
                     break
-            flops = costs.flops(sizes, [tokens]) / tokens * recipe.training.tokens_per_step * recipe.training.steps
-            hours = flops / (tera * 1e12 * UTILISATION * count) / 3600
+            total = flops(sizes, [tokens]) / tokens * recipe.training.tokens_per_step * recipe.training.steps
+            hours = total / (tera * 1e12 * UTILISATION * count) / 3600
             yield Case(name, count, tokens, ranks, held, fits, hours)
 
 
@@ -211,11 +249,7 @@ def _on_one_rank(recipe: TrainRecipe, config: PretrainedConfig, tokens: int) -> 
     if recipe.memory.checkpointing == "offload":
         changes |= {"checkpointing": "layers"}
     chunked = recipe.model_copy(update={"memory": recipe.memory.model_copy(update=changes)})
-    return costs.peak_memory(chunked, config, [tokens], dtype=torch.bfloat16)
-
-
-def _parts(held: PeakMemory) -> dict[str, float]:
-    return {**held.parts, "total": held.total}
+    return peak_memory(chunked, config, [tokens], dtype=torch.bfloat16)
 
 
 def show(made: Forecast, console: Console) -> None:
@@ -229,19 +263,21 @@ def show(made: Forecast, console: Console) -> None:
         table.add_column(name, justify="right")
     length_names = {tokens: name for name, tokens in _LENGTHS.items()}
     for case in made.cases:
-        *parts, total = [f"{size / 1e9:.1f}" for size in _parts(case.memory).values()]
+        *parts, total = [f"{size / 1e9:.1f}" for size in (*case.memory.parts.values(), case.memory.total)]
         engine, fits = "nextlong" if case.count == 1 else "torchtitan", "yes" if case.fits else "no"
         machine = [f"{case.count} × {case.device}", engine, length_names[case.row_tokens], str(case.ranks_per_row)]
-        table.add_row(*machine, fits, total, *parts, f"{case.hours:,.0f}")
+        table.add_row(*machine, fits, total, *parts, f"{case.hours:,.{0 if case.hours >= 10 else 1}f}")
     tables.show(table, console)
     memory = made.ready.recipe.memory
     for line in (
         f"Each row is one document; {made.tokens:,} tokens are trained on in all. Activation checkpointing: "
-        f"{memory.checkpointing}; optimizer: {memory.optimizer} (torchtitan: adamw, layers instead of offload).",
+        f"{memory.checkpointing} (torchtitan: layers instead of offload).",
         f"Bytes: one step of the model on fake tensors, at {_ANCHORS[0]:,} and {_ANCHORS[1]:,} tokens; other lengths by linear "
-        f"extrapolation. A training fits if it takes at most {_USABLE:.0%} of the GPU's memory.",
+        "extrapolation. Parts are those at the moment of the peak, when not all gradients exist. A training fits if it takes at "
+        f"most {_USABLE:.0%} of the GPU's memory.",
         "torchtitan: FSDP2 shards float32 weights, gradients and AdamW states over all GPUs and gathers two layers and the output "
-        f"head in bfloat16; context parallelism divides the tokens of a row; the loss is computed in {_LOSS_CHUNKS} chunks.",
+        f"head in bfloat16; context parallelism divides the tokens of a row; the loss is computed in {_LOSS_CHUNKS} chunks. GPUs "
+        "per row: the fewest that fit, and that leave each group of GPUs whole rows of training.tokens_per_step.",
         f"Hours: {UTILISATION:.1%} of the data sheet's peak, as in the paper's two trainings. No row of this table has been run.",
     ):
         tables.say(line, console)
@@ -252,7 +288,7 @@ def facts(made: Forecast) -> list[tuple[str, str]]:
     recipe, found = made.ready.recipe, made.estimate
     memory, hardware, training, hours = found.memory, recipe.hardware, recipe.training, found.seconds / 3600
     machine = "this machine" if hardware.device == "this" else f"{hardware.count} {hardware.device}"
-    *parts, total = [f"{size / 1e9:.1f}" for size in _parts(memory).values()]
+    *parts, total = [f"{size / 1e9:.1f}" for size in (*memory.parts.values(), memory.total)]
     layer = ", ".join(f"{kind} {size / 1e9:.2f} GB" for kind, size in memory.layer_kinds.items())
     names = ("weights", "gradients", "optimizer states", "activations")
     by_part = ", ".join(f"{size} {name}" for size, name in zip(parts, names, strict=True))
@@ -264,8 +300,157 @@ def facts(made: Forecast) -> list[tuple[str, str]]:
         ("operations", f"{found.flops:.2e} FLOPs, {found.flops / made.tokens:.2e} per token"),
         ("time", f"{f'{hours:.1f} h' if hours >= 1 else f'{found.seconds:.0f} s'} on {machine} ({found.basis})"),
     ]
-    if hardware.device != "this" and memory.total > (available := costs.DEVICES[hardware.device][1] * 1e9):
-        shown.append(("too large", f"{hardware.device} has {available / 1e9:.0f} GB; {device.memory_advice(recipe)}"))
+    if hardware.device != "this" and memory.total > (available := DEVICES[hardware.device][1] * 1e9):
+        shown.append(("too large", f"{hardware.device} has {available / 1e9:.0f} GB; {memory_advice(recipe)}"))
     if made.warning:
         shown.append(("warning", made.warning))
     return shown
+
+
+def sizes_of(config: PretrainedConfig) -> Sizes:
+    """Return the sizes of the model that a config describes; nothing is allocated."""
+    from transformers import AutoModelForCausalLM
+
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(config)
+    # Tied weights are one tensor, and `parameters()` yields it once.
+    parameters = sum(tensor.numel() for tensor in model.parameters())
+    embedding = model.get_input_embeddings().weight
+    is_tied = model.get_output_embeddings().weight is embedding
+    heads = config.num_attention_heads
+    return Sizes(
+        parameters=parameters,
+        multiplied=parameters - (0 if is_tied else embedding.numel()),
+        layer_parameters=(parameters - embedding.numel() * (1 if is_tied else 2)) // config.num_hidden_layers,
+        layers=config.num_hidden_layers,
+        width=config.hidden_size,
+        attention_width=heads * (getattr(config, "head_dim", None) or config.hidden_size // heads),
+        vocabulary=config.vocab_size,
+    )
+
+
+def flops(sizes: Sizes, document_lengths: Sequence[int]) -> float:
+    """Return the operations of training on one row: 6 per parameter and token, and causal attention within each document."""
+    attention_flops = sum(6.0 * length * length * sizes.attention_width * sizes.layers for length in document_lengths)
+    return 6.0 * sizes.multiplied * sum(document_lengths) + attention_flops
+
+
+def peak_flops(device: torch.device) -> float | None:
+    """Return a GPU's peak in operations per second, from its data sheet; None for a CPU and for GPUs not listed here."""
+    if device.type != "cuda":
+        return None
+    name = torch.cuda.get_device_name(device)
+    return next((tera * 1e12 for part, (tera, _) in DEVICES.items() if part in name), None)
+
+
+def peak_memory(
+    recipe: TrainRecipe, config: PretrainedConfig, lengths: Sequence[int], *, dtype: torch.dtype = torch.float32
+) -> PeakMemory:
+    """Return the peak memory of a step over documents of these lengths, computed at once.
+
+    `dtype` is that of the weights. Raises RecipeError for a model whose operations have no fake implementation.
+    """
+    bounds = [0, *accumulate(lengths)]
+    layers = config.num_hidden_layers
+    try:
+        if layers <= _MOST_RUN_LAYERS or len(set(getattr(config, "layer_types", None) or ())) > 1:
+            moments, kinds = _run_step(recipe, config, bounds, layers=layers, dtype=dtype)
+        else:
+            (few, _), (more, kinds) = (
+                _run_step(recipe, config, bounds, layers=number, dtype=dtype) for number in _FEWER_LAYERS
+            )
+            steps = (layers - _FEWER_LAYERS[0]) / (_FEWER_LAYERS[1] - _FEWER_LAYERS[0])
+            moments = [interpolate(one, other, steps) for one, other in zip(few, more, strict=True)]
+    except RuntimeError as error:  # an operation has no fake implementation, as in some mixtures of experts
+        raise RecipeError(
+            f"the memory of a {config.model_type} cannot be forecast ({str(error).splitlines()[0][:120]}); train without --dry-run"
+        ) from None
+    return PeakMemory(max(moments, key=lambda parts: sum(parts.values())), kinds)
+
+
+def interpolate(first: Mapping[str, float], second: Mapping[str, float], share: float) -> dict[str, float]:
+    """Return the bytes by part at `share` of the way from `first` to `second`; beyond 1 on the same line."""
+    return {part: first[part] + (second[part] - first[part]) * share for part in first}
+
+
+def model_of_layers(
+    recipe: TrainRecipe, config: PretrainedConfig, *, layers: int, dtype: torch.dtype = torch.float32
+) -> PreTrainedModel:
+    """Return the model as `model.make_model` makes it, with random weights and this many layers; nothing is offloaded."""
+    from transformers import AutoModelForCausalLM
+
+    smaller = copy.deepcopy(config)
+    smaller.num_hidden_layers, smaller.use_cache = layers, False
+    if getattr(smaller, "layer_types", None):
+        smaller.layer_types = smaller.layer_types[:layers]
+    if recipe.model.lora_rank is not None and recipe.training.precision == "bf16":
+        dtype = torch.bfloat16  # of frozen weights
+    name = attention.register(recipe.attention_kernel)
+    model = AutoModelForCausalLM.from_config(smaller, attn_implementation=name, dtype=dtype)
+    return ready_to_train(model, recipe).train()
+
+
+def _run_step(
+    recipe: TrainRecipe, config: PretrainedConfig, bounds: list[int], *, layers: int, dtype: torch.dtype
+) -> tuple[list[dict[str, float]], dict[str, float]]:
+    """Run one step of a model with this many layers; return the bytes at its possible peaks, and of a layer by kind."""
+    from torch._subclasses.fake_tensor import FakeTensorMode
+    from torch.distributed._tools.mem_tracker import MemTracker
+
+    with FakeTensorMode():
+        model = model_of_layers(recipe, config, layers=layers, dtype=dtype)
+        optimizer = optimizer_for(model, recipe)
+        for parameter in model.parameters():  # a first step makes the optimizer's states
+            parameter.grad = torch.zeros_like(parameter) if parameter.requires_grad else None
+        optimizer.step()
+        optimizer.zero_grad(set_to_none=True)
+        batch = packed_batch(torch.zeros(1, bounds[-1], dtype=torch.int64), bounds)
+        tracker = MemTracker()
+        tracker.track_external(model, optimizer, *(one for one in batch.values() if isinstance(one, torch.Tensor)))
+        bare = model.get_base_model() if hasattr(model, "peft_config") else model
+        decoder_layers = loss.layers_of(bare)
+        with tracker:
+            with autocast(recipe, torch.device("cpu")):
+                result = model(**batch, num_items_in_batch=bounds[-1]).loss
+            result.backward()
+            torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.training.clip or float("inf"))
+            optimizer.step()
+        # Checkpointed inputs that are in main memory: of all layers but the last, which the backward pass needs at once.
+        is_offloaded = recipe.memory.checkpointing == "offload"
+        offloaded = is_offloaded * (layers - 1) * bounds[-1] * config.hidden_size * dtype.itemsize
+        return _moments(tracker, decoder_layers, offloaded=offloaded), _layer_kinds(tracker, decoder_layers[-1])
+
+
+def _moments(tracker: MemTracker, layers: torch.nn.ModuleList, *, offloaded: int) -> list[dict[str, float]]:
+    """Return the bytes by part at the peak, at the peaks of the last and of the first layer, and at the end."""
+    from torch.distributed._tools.mem_tracker import _ModState
+
+    snapshots = [tracker.get_tracker_snapshot("peak")]
+    for layer in (layers[-1], layers[0]):
+        by_state = tracker.memory_tracking[layer].snapshots
+        snapshots += [by_state[state][-1] for state in (_ModState.PEAK_FW, _ModState.PEAK_BW)]
+    snapshots.append(tracker.get_tracker_snapshot("current"))
+    moments = []
+    for snapshot in snapshots:
+        (held,) = snapshot.values()
+        named = {getattr(kind, "value", kind): float(held[kind]) for kind in held}
+        parts = {ours: named[theirs] for theirs, ours in _PARTS.items()}
+        parts["activations"] = named["Total"] - sum(parts.values()) - offloaded  # everything else
+        moments.append(parts)
+    return moments
+
+
+def _layer_kinds(tracker: MemTracker, layer: torch.nn.Module) -> dict[str, float]:
+    """Return what a layer's modules allocate in the forward pass and keep for the backward pass, by kind of module."""
+    from torch.distributed._tools.mem_tracker import _MemRefType, _ModState
+
+    kinds: dict[str, float] = {}
+    for module in layer.children():
+        snapshots = tracker.memory_tracking[module].snapshots if module in tracker.memory_tracking else {}
+        is_recomputed = _ModState.PRE_FW_AC in snapshots
+        states = (_ModState.PRE_FW_AC, _ModState.POST_FW_AC) if is_recomputed else (_ModState.PRE_FW, _ModState.POST_FW)
+        if all(state in snapshots for state in states):
+            before, after = (sum(one[_MemRefType.ACT] for one in snapshots[state][-1].values()) for state in states)
+            kind = type(module).__name__
+            kinds[kind] = kinds.get(kind, 0.0) + after - before
+    return kinds

@@ -3,10 +3,8 @@
 In:  a training recipe.
 Out: `out/`: recipe.yaml, metrics.jsonl, held_out.jsonl, checkpoints/, final/, loss.svg.
 
-All errors in recipe and data are found before the model is loaded. A folder is trained in by one process at a time, and
-training resumes from what it holds. A step is a function of the weights, the optimizer's states and its number: rows, learning
-rate and random numbers follow from the number. So a killed training resumes bit for bit from its last checkpoint (on a CPU with
-the same number of threads).
+A folder is trained in by one process at a time, and training resumes from what it holds. Rows, learning rate and random numbers
+of a step follow from its number, so a killed training resumes bit for bit (on a CPU with the same number of threads).
 """
 
 from __future__ import annotations
@@ -26,12 +24,11 @@ from rich.console import Console
 from nextlong.engine import store
 from nextlong.errors import RecipeError, RunError
 from nextlong.report import tables
-from nextlong.train import checkpoint, costs, held_out, metrics
+from nextlong.train import checkpoint, forecast, held_out, metrics
 from nextlong.train.check import check_model
-from nextlong.train.device import accelerator, autocast, explained_memory_errors, learning_rate, optimizer_for
 from nextlong.train.loss import IGNORED
 from nextlong.train.metrics import Metrics, Step
-from nextlong.train.model import make_model, not_finite
+from nextlong.train.model import accelerator, autocast, explained_memory_errors, make_model, not_finite, optimizer_for
 from nextlong.train.prepare import RECORD, Prepared, prepare
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import flat, on_device
@@ -52,11 +49,6 @@ class Engine:
     model: PreTrainedModel
     optimizer: torch.optim.Optimizer
 
-    @property
-    def recipe(self) -> TrainRecipe:
-        """The recipe that is trained."""
-        return self.ready.recipe
-
 
 def train(recipe: TrainRecipe, console: Console) -> Path:
     """Run or resume a training; return the folder of the finished model."""
@@ -72,7 +64,15 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
         )
     out = Path(recipe.out).expanduser()
     with store.locked(out), explained_memory_errors(recipe):
-        engine = _make_engine(recipe, console)
+        ready, device = prepare(recipe), accelerator()
+        ready.begin(resumes=bool(checkpoint.finished(out)))
+        model, rows = make_model(recipe, ready.config).to(device), ready.rows
+        first_rows = (rows[row] for row in range(min(len(rows), _SEARCHED_ROWS)))
+        is_packed = recipe.training.micro_batch_rows > 1 or any(len(row.bounds) > 2 for row in first_rows)
+        checked, sizes = check_model(model, recipe, device=device, is_packed=is_packed), forecast.sizes_of(ready.config)
+        for line in [f"model: {sizes.parameters:,} parameters", *ready.notes(), f"device: {device}", checked]:
+            tables.say(line, console)
+        engine = Engine(ready, device, model, optimizer_for(model, recipe))
         done = _resume(engine, console)
         steps = recipe.training.steps
         if done >= steps:
@@ -80,34 +80,19 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
         elif done:
             tables.say(f"resuming after step {done} of {steps}", console)
         logs = Metrics(out, recipe.watch, first_step=done)
-        bounds = engine.ready.rows[0].bounds
-        row_flops = costs.flops(costs.sizes_of(engine.model.config), bounds.diff().tolist())
-        per_token, peak = row_flops / int(bounds[-1]), costs.peak_flops(engine.device)
+        bounds = rows[0].bounds
+        per_token = forecast.flops(sizes, bounds.diff().tolist()) / int(bounds[-1])
+        peak = forecast.peak_flops(device)
         progress = metrics.Progress(console, steps=steps, flops_per_token=per_token, peak_flops=peak)
         try:
             _run_steps(engine, logs, first_step=done, progress=progress)
         finally:
             progress.close()
-        logs.close()
         _write_final(engine)
         figure = metrics.draw(out)
         drawn = f"figure: {figure}" if figure else "figure: none, matplotlib is missing; pip install matplotlib"
         tables.say(f"model: {out / 'final'}\n{drawn}", console)
     return out / "final"
-
-
-def _make_engine(recipe: TrainRecipe, console: Console) -> Engine:
-    """Prepare data, model and optimizer, check them, and print what they are."""
-    ready, device = prepare(recipe), accelerator()
-    ready.begin(resumes=bool(checkpoint.finished(ready.out)))
-    rows, model = ready.rows, make_model(recipe, ready.config).to(device)
-    first_rows = (rows[row] for row in range(min(len(rows), _SEARCHED_ROWS)))
-    is_packed = recipe.training.micro_batch_rows > 1 or any(len(row.bounds) > 2 for row in first_rows)
-    checked = check_model(model, recipe, device=device, is_packed=is_packed)
-    parameters = costs.sizes_of(ready.config).parameters
-    for line in [f"model: {parameters:,} parameters", *ready.notes(), f"device: {device}", checked]:
-        tables.say(line, console)
-    return Engine(ready, device, model, optimizer_for(model, recipe))
 
 
 def _resume(engine: Engine, console: Console) -> int:
@@ -133,7 +118,7 @@ def _resume(engine: Engine, console: Console) -> int:
 
 def _run_steps(engine: Engine, logs: Metrics, *, first_step: int, progress: metrics.Progress) -> None:
     """Train from `first_step` (steps done so far) to the end; checkpoints and validations as the recipe says."""
-    recipe = engine.recipe
+    recipe = engine.ready.recipe
 
     def measure(step: int) -> None:
         rows = engine.ready.held_out_rows
@@ -158,7 +143,7 @@ def _run_steps(engine: Engine, logs: Metrics, *, first_step: int, progress: metr
 
 def _prefetched(engine: Engine, first_step: int) -> Iterator[tuple[int, list[Batch]]]:
     """Yield each step's number and micro batches; a thread reads those of the next step while one is computed."""
-    rows, plan, steps = engine.ready.rows, engine.ready.plan, engine.recipe.training.steps
+    rows, plan, steps = engine.ready.rows, engine.ready.plan, engine.ready.recipe.training.steps
 
     def read(number: int) -> list[Batch]:
         batches = [flat([rows[row] for row in numbers.tolist()]) for numbers in plan.micro_batches(number - 1)]
@@ -179,12 +164,20 @@ def _prefetched(engine: Engine, first_step: int) -> Iterator[tuple[int, list[Bat
 
 
 def _step(engine: Engine, logs: Metrics, number: int, batches: Sequence[Batch]) -> Step:
-    started, training = time.perf_counter(), engine.recipe.training
-    torch.manual_seed(engine.recipe.seed * 1_000_003 + number * 1009)  # of dropout
-    lr = learning_rate(number, training)
+    started, training = time.perf_counter(), engine.ready.recipe.training
+    torch.manual_seed(engine.ready.recipe.seed * 1_000_003 + number * 1009)  # of dropout
+    lr = training.lr_at(number)
     for group in engine.optimizer.param_groups:
         group["lr"] = lr
-    loss, tokens = _gradients(engine, batches)
+    # Divided by the tokens of the whole step, so micro-batches of different lengths add up to its mean.
+    items = sum(int((batch["labels"] != IGNORED).sum()) for batch in batches)
+    total = torch.zeros((), device=engine.device)
+    for batch in batches:
+        with autocast(engine.ready.recipe, engine.device):
+            part = engine.model(**on_device(batch, engine.device), num_items_in_batch=items).loss
+        part.backward()
+        total += part.detach()
+    loss, tokens = float(total), sum(batch["labels"].shape[1] for batch in batches)
     norm = float(torch.nn.utils.clip_grad_norm_(engine.model.parameters(), training.clip or float("inf")))
     if reason := logs.fault(number, loss, norm):
         if broken := not_finite(engine.model):
@@ -200,24 +193,11 @@ def _step(engine: Engine, logs: Metrics, number: int, batches: Sequence[Batch]) 
     return Step(number, loss, norm, lr, tokens, time.perf_counter() - started)
 
 
-def _gradients(engine: Engine, batches: Sequence[Batch]) -> tuple[float, int]:
-    """Compute the gradient of the mean loss over the step's predicted tokens; return that mean, and the tokens read."""
-    # Divided by the tokens of the whole step, so micro-batches of different lengths add up to its mean.
-    items = sum(int((batch["labels"] != IGNORED).sum()) for batch in batches)
-    total = torch.zeros((), device=engine.device)
-    for batch in batches:
-        with autocast(engine.recipe, engine.device):
-            loss = engine.model(**on_device(batch, engine.device), num_items_in_batch=items).loss
-        loss.backward()
-        total += loss.detach()
-    return float(total), sum(batch["labels"].shape[1] for batch in batches)
-
-
 def _save(engine: Engine, step: int, *, reason: str | None = None) -> None:
     """Write a checkpoint of `step` steps done, and remove old ones."""
     parts = {"model": engine.model, "optimizer": engine.optimizer, "tokenizer": engine.ready.tokenizer}
     checkpoint.save(engine.ready.out, step, **parts, stopped_because=reason)
-    checkpoint.remove_old(engine.ready.out, keep_last=engine.recipe.checkpoints.keep_last)
+    checkpoint.remove_old(engine.ready.out, keep_last=engine.ready.recipe.checkpoints.keep_last)
 
 
 def _write_final(engine: Engine) -> None:
@@ -225,7 +205,7 @@ def _write_final(engine: Engine) -> None:
     model = engine.model
     if hasattr(model, "peft_config"):
         model = model.merge_and_unload()
-    dtype = torch.bfloat16 if engine.recipe.training.precision == "bf16" else torch.float32
+    dtype = torch.bfloat16 if engine.ready.recipe.training.precision == "bf16" else torch.float32
     with checkpoint.new_folder(engine.ready.out / "final") as work:
         rounded = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
         checkpoint.write_model(work, model=model, weights=rounded, tokenizer=engine.ready.tokenizer)

@@ -1,4 +1,4 @@
-"""Metrics: what each step and each validation gave: JSON lines, the terminal, TensorBoard, and a figure of the loss.
+"""Metrics: what each step and each validation gave: JSON lines, the terminal, and a figure of the loss.
 
 In:  steps and held-out losses.
 Out: `metrics.jsonl`, `held_out.jsonl`, `loss.svg` and `loss.png`. Lines after the checkpoint that a training resumes from are
@@ -12,23 +12,18 @@ import math
 import os
 import resource
 import sys
-from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
 from pathlib import Path
 from statistics import median
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Final
 
 from rich.console import Console
 
 from nextlong.engine import store
-from nextlong.errors import RecipeError
 from nextlong.report import tables
 from nextlong.text import Json
 from nextlong.train.recipe import Watch
-
-if TYPE_CHECKING:
-    from torch.utils.tensorboard import SummaryWriter
 
 STEPS, HELD_OUT = "metrics.jsonl", "held_out.jsonl"
 _LOG_LINES: Final = 20  # printed for all steps where there is no terminal
@@ -75,13 +70,6 @@ class Metrics:
                     store.write_text(out / name, "".join(json.dumps(row) + "\n" for row in kept))
         self._recent_losses = [row["loss"] for row in read(out / STEPS)][-_SPIKE_WINDOW:]
         self._spike = watch.spike
-        self._writer: SummaryWriter | None = None
-        if watch.tensorboard == "on":
-            try:
-                from torch.utils.tensorboard import SummaryWriter
-            except ImportError:
-                raise RecipeError("watch.tensorboard=on needs tensorboard: pip install tensorboard") from None
-            self._writer = SummaryWriter(str(out / "tensorboard"), purge_step=first_step + 1)
 
     def step(self, step: Step) -> None:
         """Log a step."""
@@ -89,8 +77,6 @@ class Metrics:
         number = values.pop("number")
         self._append(STEPS, {"step": number, **values})
         self._recent_losses = [*self._recent_losses, step.loss][-_SPIKE_WINDOW:]
-        shown = {name: values[name] for name in ("loss", "lr", "grad_norm")}
-        self._show(number, {**shown, "tokens_per_second": step.tokens / step.seconds})
 
     def fault(self, number: int, loss: float, grad_norm: float) -> str | None:
         """Return in words why a training must stop: a step is not finite, or its loss is a spike (`watch.spike`); or None."""
@@ -107,10 +93,6 @@ class Metrics:
     def held_out(self, step: int, measured: HeldOutLoss) -> None:
         """Log a validation."""
         self._append(HELD_OUT, {"step": step, **asdict(measured)})
-        values = {"held_out/loss": measured.loss}
-        for group in ("role", "distance"):
-            values |= {f"held_out/{group}/{name}": loss for name, (loss, _) in getattr(measured, group).items()}
-        self._show(step, values)
 
     def flush(self) -> None:
         """Write everything to the disk; called before a checkpoint, which is never ahead of the logs."""
@@ -120,19 +102,9 @@ class Metrics:
                 with path.open("rb") as file:
                     os.fsync(file.fileno())
 
-    def close(self) -> None:
-        """Close TensorBoard's log."""
-        if self._writer is not None:
-            self._writer.close()
-
     def _append(self, name: str, row: Json) -> None:
         with store.explained(self._out / name), (self._out / name).open("a", encoding="utf-8") as file:
             file.write(json.dumps(row) + "\n")
-
-    def _show(self, step: int, values: dict[str, float]) -> None:
-        if self._writer is not None:
-            for name, value in values.items():
-                self._writer.add_scalar(name, value, step)
 
 
 def read(path: Path) -> list[Json]:
@@ -160,7 +132,24 @@ class Progress:
     def show(self, step: Step) -> None:
         """Show that a step is done."""
         self._recent = [*self._recent, step][-_SMOOTHED_STEPS:]
-        line = " · ".join(f"{name} {value}" for name, value in self._values(step).items())
+        import torch
+
+        unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, the peak of the process
+        resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+        peak_bytes = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else resident
+        seconds = sum(one.seconds for one in self._recent)
+        speed = sum(one.tokens for one in self._recent) / seconds
+        words = [
+            f"step {step.number}/{self._steps}",
+            f"loss {sum(one.loss for one in self._recent) / len(self._recent):.4f}",
+            f"gradient {step.grad_norm:.2f}",
+            f"lr {step.lr:.2e}",
+            f"tokens/s {speed:,.0f}",
+            "MFU " + (f"{speed * self._flops_per_token / self._peak:.1%}" if self._peak else "–"),
+            f"memory {peak_bytes / 1e9:.2f} GB",
+            f"left {timedelta(seconds=round((self._steps - step.number) * seconds / len(self._recent)))}",
+        ]
+        line = " · ".join(words)
         if step.number in (1, self._steps) or step.number % max(1, self._steps // _LOG_LINES) == 0:
             tables.say(line, self._console)
         self._status.update(line)
@@ -169,77 +158,49 @@ class Progress:
         """Stop updating the terminal."""
         self._status.stop()
 
-    def _values(self, step: Step) -> dict[str, str]:
-        seconds = sum(one.seconds for one in self._recent)
-        speed = sum(one.tokens for one in self._recent) / seconds
-        left = timedelta(seconds=round((self._steps - step.number) * seconds / len(self._recent)))
-        return {
-            "step": f"{step.number}/{self._steps}",
-            "loss": f"{sum(one.loss for one in self._recent) / len(self._recent):.4f}",
-            "gradient": f"{step.grad_norm:.2f}",
-            "lr": f"{step.lr:.2e}",
-            "tokens/s": f"{speed:,.0f}",
-            "MFU": f"{speed * self._flops_per_token / self._peak:.1%}" if self._peak else "–",
-            "memory": f"{_memory_bytes() / 1e9:.2f} GB",
-            "left": str(left),
-        }
-
-
-def _memory_bytes() -> float:
-    """Return the peak memory so far: of the GPU, else of the process."""
-    import torch
-
-    if torch.cuda.is_available():
-        return float(torch.cuda.max_memory_allocated())
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1.0 if sys.platform == "darwin" else 1024.0)
-
 
 def draw(out: Path) -> Path | None:
     """Draw `out/loss.svg` and `out/loss.png` from the logs; return the first, or None where matplotlib is not installed."""
+    from nextlong.train.held_out import DISTANCES
+
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError:
         return None
-    charts = [chart for chart in _charts(read(out / STEPS), read(out / HELD_OUT)) if chart.lines]
-    with mpl.rc_context({"svg.hashsalt": "nextlong", "axes.spines.top": False, "axes.spines.right": False}):
-        figure = Figure(figsize=(4.5 * len(charts), 4), layout="constrained")
-        for axes, chart in zip(figure.subplots(1, len(charts), squeeze=False)[0], charts, strict=True):
-            for name, points in chart.lines.items():
-                axes.plot(*zip(*points, strict=True), color=_COLOURS.get(name), marker=".", label=name)
-            axes.set(title=chart.title, xlabel=chart.x_label, ylabel="nats per token")
-            axes.tick_params("x", rotation=chart.rotation)
-            axes.legend(frameon=False)
-        figure.savefig(out / "loss.svg", metadata={"Date": None})
-        figure.savefig(out / "loss.png", dpi=120)
-    return out / "loss.svg"
-
-
-class _Chart(NamedTuple):
-    """Lines by name, each of points (x, loss); a word as x is a category, in the order of the points."""
-
-    title: str
-    x_label: str
-    lines: Mapping[str, Sequence[tuple[float | str, float]]]
-    rotation: int = 0
-
-
-def _charts(steps: list[Json], measured: list[Json]) -> Iterator[_Chart]:
-    from nextlong.train.held_out import DISTANCES
-
-    loss = {"training": steps, "held out": measured}
-    lines = {name: [(row["step"], row["loss"]) for row in rows] for name, rows in loss.items() if rows}
-    yield _Chart("Loss", "step", lines)
-    by_role = {
-        role: [(row["step"], row["role"][role][0]) for row in measured if role in row["role"]]
-        for role in _COLOURS
-        if any(role in row["role"] for row in measured)
-    }
-    yield _Chart("Held out, by role", "step", by_role)
-    by_distance = {
+    steps, measured = read(out / STEPS), read(out / HELD_OUT)
+    by_distance: dict[str, list[tuple[float | str, float]]] = {
         f"step {row['step']}": [(name, row["distance"][name][0]) for name in DISTANCES if name in row["distance"]]
         for row in measured
         if row["distance"]
     }
-    ends = dict([*by_distance.items()][:: max(1, len(by_distance) - 1)])  # before training, and after it
-    yield _Chart("Held-out meta-chunks, by distance", "tokens since the previous meta-chunk", ends, 30)
+    # Of each chart: its title and x label, and lines by name, each of points (x, loss); a word as x is a category.
+    charts: dict[tuple[str, str], dict[str, list[tuple[float | str, float]]]] = {
+        ("Loss", "step"): {
+            name: [(row["step"], row["loss"]) for row in rows]
+            for name, rows in (("training", steps), ("held out", measured))
+        },
+        ("Held out, by role", "step"): {
+            role: [(row["step"], row["role"][role][0]) for row in measured if role in row["role"]] for role in _COLOURS
+        },
+        # Before training, and after it.
+        ("Held-out meta-chunks, by distance", "tokens since the previous meta-chunk"): dict(
+            [*by_distance.items()][:: max(1, len(by_distance) - 1)]
+        ),
+    }
+    drawn = {
+        names: kept for names, lines in charts.items() if (kept := {name: one for name, one in lines.items() if one})
+    }
+    with mpl.rc_context({"svg.hashsalt": "nextlong", "axes.spines.top": False, "axes.spines.right": False}):
+        figure = Figure(figsize=(4.5 * len(drawn), 4), layout="constrained")
+        for axes, ((title, x_label), lines) in zip(
+            figure.subplots(1, len(drawn), squeeze=False)[0], drawn.items(), strict=True
+        ):
+            for name, points in lines.items():
+                axes.plot(*zip(*points, strict=True), color=_COLOURS.get(name), marker=".", label=name)
+            axes.set(title=title, xlabel=x_label, ylabel="nats per token")
+            axes.tick_params("x", rotation=0 if x_label == "step" else 30)
+            axes.legend(frameon=False)
+        figure.savefig(out / "loss.svg", metadata={"Date": None})
+        figure.savefig(out / "loss.png", dpi=120)
+    return out / "loss.svg"

@@ -1,4 +1,4 @@
-"""Model: load or make what is trained, with its RoPE base set for the rows, our attention and our loss.
+"""Model: load or make what is trained, with its RoPE base set for the rows, our attention and our loss; its optimizer.
 
 In:  the recipe, the longest document, the tokenizer of the runs.
 Out: a causal model of transformers in float32 (autocast does the rest).
@@ -10,12 +10,14 @@ model computes with, is saved with, and is loaded with.
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 import torch
 
-from nextlong.errors import RecipeError, TokenizerError
+from nextlong.errors import RecipeError, RunError, TokenizerError
 from nextlong.text import first_sentence, why_no_model
 from nextlong.train import attention, loss
 from nextlong.train.recipe import TrainRecipe
@@ -124,11 +126,23 @@ def ready_to_train(model: PreTrainedModel, recipe: TrainRecipe, *, offload: bool
     """Return the model with our loss, and with the recipe's activation checkpointing and adapters.
 
     `offload`: the inputs of layers, which activation checkpointing keeps for the backward pass, are kept in main memory.
+    Raises RecipeError where PEFT is missing.
     """
     loss.install(model, block_tokens=recipe.memory.loss_block_tokens)
     if recipe.memory.checkpointing != "none":
         model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False}, offload=offload)
-    return model if recipe.model.lora_rank is None else _with_adapters(model, recipe)
+    if recipe.model.lora_rank is None:
+        return model
+    try:
+        from peft import LoraConfig, get_peft_model
+    except ImportError:
+        raise RecipeError("model.lora_rank needs peft; pip install peft, or leave lora_rank at null") from None
+    torch.manual_seed(recipe.seed)
+    rank, alpha = recipe.model.lora_rank, recipe.model.lora_alpha
+    adapters = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+    if recipe.memory.checkpointing != "none":
+        model.enable_input_require_grads()
+    return get_peft_model(model, adapters)
 
 
 def load_weights(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedModel:
@@ -170,18 +184,54 @@ def not_finite(model: torch.nn.Module) -> str | None:
     return next((name for name, one in model.named_parameters() if not bool(torch.isfinite(one).all())), None)
 
 
-def _with_adapters(model: PreTrainedModel, recipe: TrainRecipe) -> PreTrainedModel:
-    """Return the model with LoRA adapters, which alone are trained. Raises RecipeError where PEFT is missing."""
+def accelerator() -> torch.device:
+    """Return the accelerator of this process, or the CPU where there is none."""
+    device = torch.accelerator.current_accelerator() if torch.accelerator.is_available() else None
+    return device or torch.device("cpu")
+
+
+def autocast(recipe: TrainRecipe, device: torch.device) -> torch.autocast:
+    """Return the context in which the model computes: bfloat16 with float32 weights, or float32."""
+    return torch.autocast(device.type, torch.bfloat16, enabled=recipe.training.precision == "bf16")
+
+
+def optimizer_for(model: torch.nn.Module, recipe: TrainRecipe) -> torch.optim.Optimizer:
+    """Return AdamW over the trainable parameters; norms and biases do not decay."""
+    training = recipe.training
+    trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
+    groups = [
+        {"params": [one for one in trained if one.ndim >= 2], "weight_decay": training.weight_decay},
+        {"params": [one for one in trained if one.ndim < 2], "weight_decay": 0.0},
+    ]
+    groups = [group for group in groups if group["params"]]
+    betas = (training.beta1, training.beta2)
+    return torch.optim.AdamW(groups, lr=training.lr, betas=betas, eps=training.eps, fused=True)
+
+
+@contextmanager
+def explained_memory_errors(recipe: TrainRecipe) -> Iterator[None]:
+    """Turn an out-of-memory error into a RunError that names the next settings to change."""
     try:
-        from peft import LoraConfig, get_peft_model
-    except ImportError:
-        raise RecipeError("model.lora_rank needs peft; pip install peft, or leave lora_rank at null") from None
-    torch.manual_seed(recipe.seed)
-    rank, alpha = recipe.model.lora_rank or 0, recipe.model.lora_alpha
-    adapters = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-    if recipe.memory.checkpointing != "none":
-        model.enable_input_require_grads()
-    return get_peft_model(model, adapters)
+        yield
+    except RuntimeError as error:  # OutOfMemoryError is one; the CPU's allocator raises a plain one
+        is_of_gpu = isinstance(error, torch.OutOfMemoryError)
+        if not is_of_gpu and "can't allocate memory" not in str(error):
+            raise
+        memory, message = "GPU memory" if is_of_gpu else "memory", str(error).split(". ")[0][:120]
+        raise RunError(f"out of {memory} ({message}); {memory_advice(recipe)}") from None
+
+
+def memory_advice(recipe: TrainRecipe) -> str:
+    """Return the next settings that reduce the memory of a training."""
+    memory = recipe.memory
+    settings = [
+        (recipe.training.micro_batch_rows > 1, "set training.micro_batch_rows=1"),
+        (memory.checkpointing == "none", "set memory.checkpointing=layers"),
+        (memory.checkpointing == "layers", "set memory.checkpointing=offload"),
+        (recipe.model.lora_rank is None, "set model.lora_rank=16"),
+    ]
+    unused = [setting for is_unused, setting in settings if is_unused]
+    return "; or ".join([*unused[:2], "use several GPUs: --engine torchtitan"])
 
 
 def tokenizer_of(recipe: TrainRecipe, *, run_tokenizer: Path | None) -> PreTrainedTokenizerBase | None:

@@ -10,62 +10,16 @@ from __future__ import annotations
 
 import json
 from collections.abc import Mapping
+from pathlib import Path
 from typing import Final
 
 from nextlong.errors import RecipeError
 from nextlong.text import Json
-from nextlong.train.emit import COMMON_KEYS, Settings, Trainer, shell, torchrun
+from nextlong.train.emit import COMMON_KEYS, Settings, Trainer, launch_script
 from nextlong.train.recipe import SupportedKeys
 
 _SCHEDULES: Final = {"cosine": "CosWithWarmup", "linear": "LinearWithWarmup", "constant": "ConstantWithWarmup"}
 _KEYS: Final[SupportedKeys] = {**COMMON_KEYS, "data.pack": (None,), "checkpoints.keep_last": None}
-_TRAIN: Final = '''"""Train on olmo.json with OLMo-core 3.0. `python train.py convert` converts the weights of the model for it."""
-
-import sys
-from dataclasses import dataclass
-
-import torch
-from olmo_core.config import Config
-from olmo_core.data import NumpyDataLoaderConfig, NumpyFSLDatasetConfig
-from olmo_core.distributed.checkpoint import save_model_and_optim_state
-from olmo_core.nn.hf import load_hf_model
-from olmo_core.nn.transformer import TransformerConfig
-from olmo_core.train import TrainerConfig, prepare_training_environment, teardown_training_environment
-from olmo_core.train.train_module import TransformerTrainModuleConfig
-
-
-@dataclass
-class Training(Config):
-    seed: int
-    model_path: str
-    model: TransformerConfig
-    dataset: NumpyFSLDatasetConfig
-    data_loader: NumpyDataLoaderConfig
-    train_module: TransformerTrainModuleConfig
-    trainer: TrainerConfig
-
-
-def convert(config: Training) -> None:
-    model = config.model.build()
-    weights = model.state_dict()
-    load_hf_model(config.model_path, weights, num_embeddings=config.model.vocab_size)
-    model.load_state_dict(weights)
-    save_model_and_optim_state(config.trainer.load_path, model)
-
-
-def train(config: Training) -> None:
-    backend = "cpu:gloo,cuda:nccl" if torch.cuda.is_available() else "gloo"
-    prepare_training_environment(seed=config.seed, backend=backend)
-    module = config.train_module.build(config.model.build(init_device="meta"))
-    rows = config.data_loader.build(config.dataset.build(), dp_process_group=module.dp_process_group)
-    config.trainer.build(module, rows).fit()
-    teardown_training_environment()
-
-
-if __name__ == "__main__":
-    config = Training.from_json("olmo.json")
-    convert(config) if sys.argv[1:] == ["convert"] else train(config)
-'''
 
 
 def _of(name: str, **values: object) -> Json:
@@ -151,8 +105,10 @@ def _olmo(settings: Settings) -> Mapping[str, str]:
             },
         },
     }
-    launch = shell("[[ -e converted ]] || python train.py convert", *torchrun(settings, "train.py"))
-    return {"olmo.json": json.dumps(config, indent=1), "train.py": _TRAIN, "launch.sh": launch}
+    convert = "[[ -e converted ]] || python train.py convert"
+    launch = launch_script(settings, convert, program=["torchrun {} train.py"])
+    script = Path(__file__).with_name("olmo_train.txt").read_text(encoding="utf-8")
+    return {"olmo.json": json.dumps(config, indent=1), "train.py": script, "launch.sh": launch}
 
 
 TRAINER: Final = Trainer("olmo", "olmo", False, _KEYS, _olmo, cuts=True)

@@ -6,6 +6,7 @@ A trainer declares the keys that it supports; `check_supported` refuses a recipe
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
@@ -23,12 +24,11 @@ Share = Annotated[float, Field(ge=0, lt=1)]
 Attention = Literal["sequence", "document", "row"]
 
 
-def _switch(value: Any) -> Any:
-    """Return the word that YAML 1.1 read as a Boolean: a bare `on` or `off`."""
-    return {True: "on", False: "off"}[value] if isinstance(value, bool) else value
-
-
-Switch = Annotated[Literal["off", "on"], BeforeValidator(_switch)]
+# YAML 1.1 reads a bare `on` or `off` as a Boolean.
+_WORDS: Final = {True: "on", False: "off"}
+Switch = Annotated[
+    Literal["off", "on"], BeforeValidator(lambda value: _WORDS[value] if isinstance(value, bool) else value)
+]
 
 
 class Section(BaseModel):
@@ -126,15 +126,27 @@ class Training(Section):
             )
         return self
 
+    def lr_at(self, step: int) -> float:
+        """Return the learning rate of step 1, 2, …: a linear warm-up, then the schedule down to `min_lr_ratio` at the last step.
+
+        A function of the step alone, so no state of it is saved.
+        """
+        if step <= self.warmup_steps:
+            return self.lr * step / self.warmup_steps
+        done = (step - self.warmup_steps) / (self.steps - self.warmup_steps)
+        left = {"constant": 1.0, "linear": 1 - done, "cosine": (1 + math.cos(math.pi * done)) / 2}[self.schedule]
+        return self.lr * (self.min_lr_ratio + (1 - self.min_lr_ratio) * left)
+
+    def lr_share(self, done: int) -> float:
+        """Return the share of `lr` for the step after `done` steps, as PyTorch's LambdaLR takes it."""
+        return self.lr_at(min(done + 1, self.steps)) / self.lr
+
 
 class Memory(Section):
     """Settings that reduce peak memory."""
 
     checkpointing: Literal["none", "layers", "offload"] = Field(
         "layers", description="activation checkpointing: keep only each layer's input; offload: in main memory"
-    )
-    optimizer: Literal["adamw", "adamw-8bit"] = Field(
-        "adamw", description="adamw-8bit: states in 8 bits (needs bitsandbytes)"
     )
     loss_block_tokens: PositiveLength = Field(2048, description="tokens whose logits are in memory at a time")
 
@@ -150,7 +162,6 @@ class HeldOut(Section):
 
 
 class Watch(Section):
-    tensorboard: Switch = "off"
     spike: Annotated[float, Field(gt=1)] | None = Field(
         2.0, description="stop when the loss of a step exceeds this multiple of the median of the last 20; null: never"
     )
@@ -228,7 +239,7 @@ class TrainRecipe(RecipeFile):
         """Return the keys that determine the trained weights; the others may change before a training resumes."""
         everything = self.model_dump(mode="json")
         kept = ("seed", "data", "model", "attention", "training")
-        return {key: everything[key] for key in kept} | {"memory": {"optimizer": self.memory.optimizer}}
+        return {key: everything[key] for key in kept}
 
 
 # The values that a trainer supports of a key, or of a whole section; None: all values.

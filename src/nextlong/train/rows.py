@@ -13,7 +13,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import pairwise
-from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
 import torch
@@ -28,6 +28,9 @@ from nextlong.train.recipe import Attention, Data, TrainRecipe, nearest_multiple
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
+
+    from nextlong.train.chat import ChatRows
+    from nextlong.train.exported import ParquetRows
 
 
 @dataclass(frozen=True)
@@ -48,19 +51,6 @@ class SourceRow(NamedTuple):
     lengths: NDArray[np.int64]
     spans: NDArray[np.void] | None = None
     is_target: NDArray[np.bool_] | None = None
-
-
-class Source(Protocol):
-    """Stored rows: a fingerprint of which sequences are in which row, the tokens of the longest row and sequence, and the rows."""
-
-    @property
-    def fingerprint(self) -> str: ...
-    @property
-    def row_tokens(self) -> int: ...
-    @property
-    def sequence_tokens(self) -> int: ...
-    def __len__(self) -> int: ...
-    def read(self, row: int) -> SourceRow: ...
 
 
 def source_of(data: Data, *, split: str, tokenizer: PreTrainedTokenizerBase | None) -> Source:
@@ -98,12 +88,11 @@ class RunRows:
         )
         self.fingerprint: str = self._dataset.rows.fingerprint
         self.sequence_tokens: int = self._dataset.rows.longest
-        lengths = sorted({int(length) for length in self._dataset.rows.index["length"]})
+        lengths = np.unique(self._dataset.rows.index["length"]).tolist()
         if data.pack is None and len(lengths) > 1:
-            mixed = " and ".join(f"{length:,}" for length in lengths)
             raise RecipeError(
-                f"data.runs mixes sequences of {mixed} tokens, so rows would differ in length; set data.pack={lengths[-1]}, which "
-                "puts several short ones into a row"
+                f"data.runs mixes sequences of {lengths[0]:,} to {lengths[-1]:,} tokens, so rows would differ in length; set "
+                f"data.pack={lengths[-1]}, which puts several short ones into a row"
             )
 
     def __len__(self) -> int:
@@ -119,6 +108,10 @@ class RunRows:
         tensors = self._dataset[row]
         spans = self._dataset.rows.spans(row)
         return SourceRow(tensors["input_ids"].numpy(), tensors["seq_lengths"].numpy(), spans)
+
+
+# Stored rows: a fingerprint of which sequences are in which row, the tokens of the longest row and sequence, and `read(row)`.
+Source: TypeAlias = "RunRows | ChatRows | ParquetRows"
 
 
 class TrainingRows:

@@ -3,9 +3,8 @@
 In:  a training recipe with `data.chat`.
 Out: `out/`: recipe.yaml, trainer.json (recipe and data of the checkpoints), TRL's checkpoints and logs, `final/`.
 
-TRL trains on the rows of nextlong's own loop, in the same order: whole conversations packed end to end, with a loss on the
-answers alone. TRL's own answer masks need a chat template with `{% generation %}`; ours need one that only appends. Attention is
-nextlong's, so a conversation attends to itself alone and no T × T mask is built.
+TRL trains on the rows of nextlong's own loop, in the same order, with a loss on the answers alone. TRL's own answer masks need a
+chat template with `{% generation %}`; ours need one that only appends. Attention is nextlong's, without T × T masks.
 """
 
 from __future__ import annotations
@@ -22,9 +21,9 @@ from nextlong.engine import store
 from nextlong.errors import RecipeError
 from nextlong.report import tables
 from nextlong.train import checkpoint
-from nextlong.train.device import lr_factor
+from nextlong.train.emit import transformers_arguments
 from nextlong.train.model import load_weights
-from nextlong.train.prepare import Prepared, prepare
+from nextlong.train.prepare import prepare
 from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported, micro_batches
 from nextlong.train.rows import flat
 
@@ -32,9 +31,8 @@ _KEYS: Final[SupportedKeys] = {
     **dict.fromkeys(
         ("data", "seed", "attention", "attention_kernel", "model.rope_base", "model.rope_scaling", "compile")
     ),
-    **dict.fromkeys(("training", "checkpoints", "hardware", "watch.tensorboard")),
+    **dict.fromkeys(("training", "checkpoints", "hardware")),
     "memory.checkpointing": ("layers", "none"),
-    "memory.optimizer": ("adamw", "adamw-8bit"),
 }
 
 
@@ -46,85 +44,61 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
         raise RecipeError("--engine trl fine-tunes a model on conversations: set data.chat and model.path")
     advice = "leave these at their defaults, or train with --engine nextlong"
     check_supported(recipe, _KEYS, trainer="--engine trl", advice=advice)
-    out, is_first = Path(recipe.out).expanduser(), os.environ.get("RANK", "0") == "0"
-    with store.locked(out) if is_first else nullcontext():
-        _train(recipe, out, console, is_first=is_first)
-    return out / "final"
-
-
-def _train(recipe: TrainRecipe, out: Path, console: Console, *, is_first: bool) -> None:
+    import torch
     from datasets import Dataset
     from torch.optim.lr_scheduler import LambdaLR
-    from trl import SFTTrainer
+    from trl import SFTConfig, SFTTrainer
 
-    ready, last = prepare(recipe), _last_checkpoint(out)
-    if is_first:
-        ready.begin(resumes=last is not None)
-        for line in ready.notes():
-            tables.say(line, console)
-    # TRL's dataset is the numbers of the rows, in the order in which the steps of nextlong's loop read them.
-    numbers = [
-        row for step in range(recipe.training.steps) for row in ready.plan.micro_batches(step).flatten().tolist()
-    ]
+    out, is_first = Path(recipe.out).expanduser(), os.environ.get("RANK", "0") == "0"
+    with store.locked(out) if is_first else nullcontext():
+        # The last checkpoint with the file that the trainer writes last.
+        whole = [path.parent for path in out.glob("checkpoint-*/trainer_state.json")]
+        last = max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
+        ready = prepare(recipe)
+        if is_first:
+            ready.begin(resumes=last is not None)
+            for line in ready.notes():
+                tables.say(line, console)
+        # TRL's dataset is the numbers of the rows, in the order in which the steps of nextlong's loop read them.
+        numbers = [
+            row for step in range(recipe.training.steps) for row in ready.plan.micro_batches(step).flatten().tolist()
+        ]
 
-    class RowsTrainer(SFTTrainer):  # type: ignore[misc]
-        def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:  # noqa: ARG002
-            """Use our learning rates: transformers' own lag by one step and know no linear schedule that ends above 0."""
-            self.lr_scheduler = LambdaLR(optimizer or self.optimizer, lr_factor(recipe.training))
-            return self.lr_scheduler
+        class RowsTrainer(SFTTrainer):  # type: ignore[misc]
+            def create_scheduler(self, num_training_steps: int, optimizer: Any = None) -> Any:  # noqa: ARG002
+                """Use our learning rates: transformers' own lag by one step and know no linear schedule that ends above 0."""
+                self.lr_scheduler = LambdaLR(optimizer or self.optimizer, recipe.training.lr_share)
+                return self.lr_scheduler
 
-    trainer = RowsTrainer(
-        model=load_weights(recipe, ready.config),
-        args=_arguments(recipe, ready, out),
-        train_dataset=Dataset.from_dict({"row": numbers}),
-        data_collator=lambda batch: flat([ready.rows[one["row"]] for one in batch]),
-        processing_class=ready.tokenizer,
-    )
-    trainer.train(resume_from_checkpoint=last and str(last))
-    work = out / ".work-final"
-    trainer.save_model(str(work))
-    if is_first:
-        with checkpoint.explained(out):
-            checkpoint.publish(work, out / "final")
-
-
-def _last_checkpoint(out: Path) -> Path | None:
-    """Return the last checkpoint with the file that the trainer writes last."""
-    whole = [path.parent for path in out.glob("checkpoint-*/trainer_state.json")]
-    return max(whole, key=lambda path: int(path.name.rpartition("-")[2]), default=None)
-
-
-def _arguments(recipe: TrainRecipe, ready: Prepared, out: Path) -> Any:
-    """Return TRL's settings for those of the recipe. Raises RecipeError for a step that the ranks cannot share."""
-    import torch
-    from trl import SFTConfig
-
-    training, processes = recipe.training, int(os.environ.get("WORLD_SIZE", "1"))
-    accumulation = micro_batches(recipe, rows_per_step=ready.plan.rows_per_step, devices=processes, ranks_per_row=1)
-    return SFTConfig(
-        output_dir=str(out),
-        max_steps=training.steps,
-        per_device_train_batch_size=training.micro_batch_rows,
-        gradient_accumulation_steps=accumulation,
-        learning_rate=training.lr,
-        adam_beta1=training.beta1,
-        adam_beta2=training.beta2,
-        adam_epsilon=training.eps,
-        weight_decay=training.weight_decay,
-        max_grad_norm=training.clip or 0.0,
-        optim="adamw_torch_fused" if recipe.memory.optimizer == "adamw" else "adamw_bnb_8bit",
-        bf16=training.precision == "bf16",
-        activation_checkpointing=recipe.memory.checkpointing == "layers",
-        activation_checkpointing_kwargs={"use_reentrant": False},
-        torch_compile=recipe.compile == "on",
-        train_sampling_strategy="sequential",
-        dataset_kwargs={"skip_prepare_dataset": True},
-        remove_unused_columns=False,
-        max_length=None,
-        save_steps=recipe.checkpoints.every_steps,
-        save_total_limit=recipe.checkpoints.keep_last,
-        logging_steps=1,
-        report_to=["tensorboard"] if recipe.watch.tensorboard == "on" else [],
-        seed=recipe.seed,
-        use_cpu=not torch.accelerator.is_available(),
-    )
+        processes = int(os.environ.get("WORLD_SIZE", "1"))
+        accumulation = micro_batches(recipe, rows_per_step=ready.plan.rows_per_step, devices=processes, ranks_per_row=1)
+        arguments = SFTConfig(
+            output_dir=str(out),
+            per_device_train_batch_size=recipe.training.micro_batch_rows,
+            **transformers_arguments(recipe, accumulation=accumulation),
+            optim="adamw_torch_fused",
+            activation_checkpointing=recipe.memory.checkpointing == "layers",
+            activation_checkpointing_kwargs={"use_reentrant": False},
+            torch_compile=recipe.compile == "on",
+            train_sampling_strategy="sequential",
+            dataset_kwargs={"skip_prepare_dataset": True},
+            remove_unused_columns=False,
+            max_length=None,
+            logging_steps=1,
+            report_to=[],
+            use_cpu=not torch.accelerator.is_available(),
+        )
+        trainer = RowsTrainer(
+            model=load_weights(recipe, ready.config),
+            args=arguments,
+            train_dataset=Dataset.from_dict({"row": numbers}),
+            data_collator=lambda batch: flat([ready.rows[one["row"]] for one in batch]),
+            processing_class=ready.tokenizer,
+        )
+        trainer.train(resume_from_checkpoint=last and str(last))
+        work = out / ".work-final"
+        trainer.save_model(str(work))
+        if is_first:
+            with checkpoint.explained(out):
+                checkpoint.publish(work, out / "final")
+    return out / "final"

@@ -13,7 +13,6 @@ pytestmark = pytest.mark.heavy
     ("key", "value", "told"),
     [
         ("model.lora_rank", 4, r"--engine torchtitan does not support .*model\.lora_rank=4 \(only null\)"),
-        ("memory.optimizer", "adamw-8bit", "memory.optimizer=adamw-8bit"),
         ("memory.checkpointing", "offload", r"memory\.checkpointing=offload \(only layers or none\)"),
         ("attention_kernel", "sdpa", r"attention_kernel=sdpa \(only auto\)"),
     ],

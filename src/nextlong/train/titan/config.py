@@ -41,22 +41,23 @@ def nextlong() -> Trainer.Config:
 
 
 def config_of(recipe: TrainRecipe) -> Trainer.Config:
-    """Return the trainer's config."""
+    """Return the trainer's config. Raises RecipeError for what the installed torchtitan does not support."""
+    ranks, is_main = recipe.hardware.ranks_per_row, installed_version() == "main"
+    if is_main and ranks > 1 and not any("spmd_backend" in option for option in recipe.torchtitan.options):
+        raise RecipeError(
+            f"hardware.ranks_per_row={ranks}: context parallelism of torchtitan's main branch needs its backend "
+            "spmd_types, which nextlong was not tested with; install torchtitan==0.3.0, or try it with "
+            'torchtitan.options=["--parallelism.spmd_backend", "spmd_types"]'
+        )
     as_json = recipe.model_dump_json()
     ready = parts.prepared(as_json)
     path, training, hardware = str(recipe.model.path), recipe.training, recipe.hardware
-    ranks, rows_per_step = hardware.ranks_per_row, ready.plan.rows_per_step
+    rows_per_step = ready.plan.rows_per_step
     row_tokens = input_tokens(ready.row_tokens, ranks_per_row=ranks)
     micro_batches(recipe, rows_per_step=rows_per_step, devices=hardware.count, ranks_per_row=ranks)
     check_llama(ready.config.to_dict(), path=path, trainer="the engine torchtitan")
     rows: Json = {"recipe": as_json, "row_tokens": row_tokens}
-    if installed_version() == "main":
-        if ranks > 1 and not any("spmd_backend" in option for option in recipe.torchtitan.options):
-            raise RecipeError(
-                f"hardware.ranks_per_row={ranks}: context parallelism of torchtitan's main branch needs its backend "
-                "spmd_types, which nextlong was not tested with; install torchtitan==0.3.0, or try it with "
-                'torchtitan.options=["--parallelism.spmd_backend", "spmd_types"]'
-            )
+    if is_main:
         batch = {
             "max_context_length": row_tokens,
             "num_tokens_per_microbatch_per_dp_rank": training.micro_batch_rows * row_tokens,

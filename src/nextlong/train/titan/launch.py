@@ -3,14 +3,15 @@
 In:  a recipe; torchrun's environment variables, or none: then the processes are started here, on this machine.
 Out: `out/`: recipe.yaml, metrics.jsonl, held_out.jsonl, checkpoints/ (DCP), final/ (Hugging Face), as by the one-device engine.
 
-torchtitan writes the last step as Hugging Face weights: each rank its part below `step-N/sharded`, then whole files from all parts
-there, then the index. `final/` is that folder with config and tokenizer, and `trainer.json` with the recipe and data it is of.
+torchtitan writes the last step as Hugging Face weights: each rank its part below `step-N/sharded`, then whole files from all
+parts there, then the index. `final/` is that folder with config, tokenizer and `trainer.json`.
 """
 
 from __future__ import annotations
 
 import importlib.metadata
 import importlib.util
+import json
 import os
 import shutil
 import subprocess
@@ -37,6 +38,7 @@ _KEYS: Final[SupportedKeys] = {
     **dict.fromkeys(("held_out", "memory.loss_block_tokens", "torchtitan", "compile")),
     "memory.checkpointing": ("layers", "none"),
 }
+_TRIED: Final = ("0.3.0", "b5bcd76")  # a release, and a commit of main of August 2026
 _INDEX: Final = "model.safetensors.index.json"
 
 
@@ -61,10 +63,7 @@ def installed_version() -> Literal["0.3", "main"]:
     has_new_loaders = importlib.util.find_spec("torchtitan.components.data") is not None
     if {"max_context_length", "num_tokens_per_train_step"} <= fields and has_new_loaders:
         return "main"
-    try:
-        version = importlib.metadata.version("torchtitan")
-    except importlib.metadata.PackageNotFoundError:  # a checkout on PYTHONPATH
-        version = "of unknown version"
+    version = _version_or_commit()
     if version.startswith("0.3.") and {"seq_len", "global_batch_size"} <= fields:
         return "0.3"
     raise RecipeError(
@@ -72,11 +71,23 @@ def installed_version() -> Literal["0.3", "main"]:
     )
 
 
+def _version_or_commit() -> str:
+    """Return the version of the installed torchtitan, or the commit that pip installed it from."""
+    try:
+        found = importlib.metadata.distribution("torchtitan")
+    except importlib.metadata.PackageNotFoundError:  # a checkout on PYTHONPATH
+        return "of unknown version"
+    origin = json.loads(found.read_text("direct_url.json") or "{}")  # pip's, PEP 610
+    return str(origin.get("vcs_info", {}).get("commit_id") or found.version)
+
+
 def train(recipe: TrainRecipe, console: Console) -> Path:
     """Run or resume a training; return the folder of the finished model."""
     advice = "leave these at their defaults, or train on one device with --engine nextlong"
     check_supported(recipe, _KEYS, trainer="--engine torchtitan", advice=advice)
     installed_version()
+    if not (version := _version_or_commit()).startswith(_TRIED) and os.environ.get("RANK", "0") == "0":
+        tables.say(f"torchtitan {version} has not been tested with nextlong; {' and '.join(_TRIED)} have", console)
     recipe = _with_local_paths(recipe)
     from nextlong.train.titan import parts
 
@@ -105,7 +116,7 @@ def _start_processes(ready: Prepared, console: Console) -> None:
             "machines of 8 devices: torchrun --nnodes 2 --nproc-per-node 8 --rdzv-backend c10d --rdzv-endpoint "
             "FIRST_MACHINE:29500 -m nextlong train RECIPE --engine torchtitan"
         )
-    _begin(ready)
+    ready.begin(resumes=any((ready.out / "checkpoints").glob("step-*")))
     for line in ready.notes():
         tables.say(line, console)
     torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
@@ -124,12 +135,12 @@ def _train_as_rank(ready: Prepared) -> None:
             f"hardware.count={recipe.hardware.count}, and torchrun started {processes} processes; make them equal"
         )
     if rank == 0:
-        _begin(ready)
+        ready.begin(resumes=any((ready.out / "checkpoints").glob("step-*")))
     if _last_save(recipe) is None and not _is_finished(ready):  # rank 0 may have finished it a moment ago
         if rank == 0:
             # A kill may have left parts of the last save. Parts of more ranks than now would be read as weights of this training.
             # The other ranks wait for this one before they write.
-            shutil.rmtree(_last_step_folder(recipe), ignore_errors=True)
+            shutil.rmtree(ready.out / "checkpoints" / f"step-{recipe.training.steps}", ignore_errors=True)
         os.environ["NEXTLONG_RECIPE_JSON"] = recipe.model_dump_json()
         from torchtitan.train import main
 
@@ -145,20 +156,14 @@ def _train_as_rank(ready: Prepared) -> None:
         _finish(ready)
 
 
-def _begin(ready: Prepared) -> None:
-    ready.begin(resumes=any((ready.out / "checkpoints").glob("step-*")))
-
-
 def _with_local_paths(recipe: TrainRecipe) -> TrainRecipe:
     """Return the recipe with absolute paths, a model of the Hub downloaded. Raises RecipeError where there are no safetensors."""
-    if recipe.model.path is None:
-        raise RecipeError("--engine torchtitan starts from weights; set model.path instead of model.scratch")
-    folder = Path(recipe.model.path).expanduser()
+    folder = Path(str(recipe.model.path)).expanduser()
     if not folder.is_dir():
         from huggingface_hub import snapshot_download
 
         try:
-            folder = Path(snapshot_download(recipe.model.path))
+            folder = Path(snapshot_download(str(recipe.model.path)))
         except Exception as error:
             raise RecipeError(
                 f"model.path={recipe.model.path!r} is not a folder, and cannot be downloaded from the Hub ({error})"
@@ -171,13 +176,9 @@ def _with_local_paths(recipe: TrainRecipe) -> TrainRecipe:
     return recipe.model_copy(update={"model": model, "out": str(Path(recipe.out).expanduser().absolute())})
 
 
-def _last_step_folder(recipe: TrainRecipe) -> Path:
-    return Path(recipe.out) / "checkpoints" / f"step-{recipe.training.steps}"
-
-
 def _last_save(recipe: TrainRecipe) -> Path | None:
     """Return torchtitan's last save, of weights alone, if it is complete: the index is written last."""
-    saved = _last_step_folder(recipe)
+    saved = Path(recipe.out) / "checkpoints" / f"step-{recipe.training.steps}"
     return saved if (saved / _INDEX).is_file() and not (saved / ".metadata").exists() else None
 
 

@@ -23,7 +23,6 @@ from torchtitan.components.validate import Validator
 
 from nextlong.errors import RunError
 from nextlong.train import held_out
-from nextlong.train.device import lr_factor
 from nextlong.train.loss import IGNORED
 from nextlong.train.metrics import STOPPED_ADVICE, HeldOutLoss, Metrics, Step
 from nextlong.train.prepare import Prepared, prepare
@@ -118,7 +117,7 @@ class Schedule(LRSchedulersContainer):  # type: ignore[misc]
             """Return the schedule for the optimizers, whose own learning rate is the highest."""
             training = TrainRecipe.model_validate_json(self.recipe).training
 
-            return LRSchedulersContainer(optimizers, lr_factor(training))
+            return LRSchedulersContainer(optimizers, training.lr_share)
 
 
 class HeldOut(Validator):  # type: ignore[misc]
@@ -243,7 +242,6 @@ class Log(MetricsProcessor):  # type: ignore[misc]
         super().close()
         if self._metrics is not None:
             self._metrics.flush()
-            self._metrics.close()
 
     def _first_rank_metrics(self, step: int) -> Metrics | None:
         """Return the logs, on the first rank; lines after the checkpoint that was resumed are removed from them."""

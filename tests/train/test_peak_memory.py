@@ -28,8 +28,7 @@ def measured(recipe, config, lengths):
     from transformers import AutoModelForCausalLM
 
     from nextlong.train import attention
-    from nextlong.train.device import autocast, optimizer_for
-    from nextlong.train.model import ready_to_train
+    from nextlong.train.model import autocast, optimizer_for, ready_to_train
     from nextlong.train.rows import packed_batch
 
     config.use_cache = False
@@ -61,11 +60,11 @@ def measured(recipe, config, lengths):
 
 @pytest.mark.parametrize(("sizes", "lengths", "changes"), CONFIGURATIONS)
 def test_the_forecast_is_within_15_percent_of_what_the_allocator_held(train_recipe, sizes, lengths, changes):
-    from nextlong.train import costs, model
+    from nextlong.train import forecast, model
 
     recipe = recipe_of(train_recipe, sizes, changes)
     config = model.config_of(recipe, vocabulary=None)
-    foreseen = costs.peak_memory(recipe, config, lengths)
+    foreseen = forecast.peak_memory(recipe, config, lengths)
     assert foreseen.total == pytest.approx(measured(recipe, config, lengths), rel=0.15)
 
 
@@ -74,21 +73,21 @@ def test_what_fake_tensors_cannot_run_is_said(train_recipe):
     from transformers import MixtralConfig
 
     from nextlong.errors import RecipeError
-    from nextlong.train import costs
+    from nextlong.train import forecast
 
     sizes = {"hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 1, "num_attention_heads": 4}
     config = MixtralConfig(vocab_size=128, num_key_value_heads=2, num_local_experts=4, **sizes)
     with pytest.raises(RecipeError, match="the memory of a mixtral cannot be forecast .*; train without --dry-run"):
-        costs.peak_memory(train_recipe({"training.precision": "bf16"}), config, [256])
+        forecast.peak_memory(train_recipe({"training.precision": "bf16"}), config, [256])
 
 
 K = 1024
 
 
 def test_attention_counts_within_documents():
-    from nextlong.train import costs
+    from nextlong.train import forecast
 
-    sizes = costs.sizes_of(llama_3_8b())
-    whole, parts = costs.flops(sizes, [512 * K]), costs.flops(sizes, [64 * K] * 8)
+    sizes = forecast.sizes_of(llama_3_8b())
+    whole, parts = forecast.flops(sizes, [512 * K]), forecast.flops(sizes, [64 * K] * 8)
     linear = 6.0 * sizes.multiplied * 512 * K
     assert (whole - linear) / (parts - linear) == pytest.approx(8)
