@@ -3,6 +3,7 @@
 import json
 import re
 import shlex
+import shutil
 import subprocess
 import sys
 from pathlib import Path
@@ -59,18 +60,19 @@ def test_the_recalls_are_those_of_the_results(name, place):
         assert cells == [f"{fmean(values):.0f}" for values in zip(*recalls, strict=True)], arm
 
 
-COMMANDS = [
-    command.partition("#")[0].strip()
-    for line in re.findall(
-        r"^    (?:pip install '.+' && )?(nextlong .*)", README.read_text(encoding="utf-8"), flags=re.MULTILINE
+def _commands(page):
+    lines = re.findall(
+        r"^    (?:pip install '.+' && )?(nextlong .*)", page.read_text(encoding="utf-8"), flags=re.MULTILINE
     )
-    for command in line.split(" && ")
-]
+    return [command.partition("#")[0].strip() for line in lines for command in line.split(" && ")]
+
+
+COMMANDS, TUTORIAL = _commands(README), _commands(README.parent / "docs" / "tutorial.md")
 # What needs a model, a server, a second run or hours is only parsed here, and run by the tests of these commands.
 ONLY_PARSED = ("view", "train", "evaluate", "replicate", "RUN-512K", "nextlong-demo")
 
 
-@pytest.mark.parametrize("command", COMMANDS)
+@pytest.mark.parametrize("command", [*COMMANDS, *TUTORIAL])
 def test_command_is_known(command):
     main._parser().parse_args(shlex.split(command)[1:])
 
@@ -100,3 +102,16 @@ def test_commands_run_in_their_order(tmp_path, monkeypatch, capsys):
 
 def _run_dir(recipe):
     return yaml.safe_load(recipe.read_text(encoding="utf-8"))["run_dir"] if recipe.exists() else "RUN"
+
+
+@pytest.mark.heavy
+def test_the_commands_of_the_tutorial_run_in_their_order(tmp_path, monkeypatch, capsys):
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "my-model").mkdir()
+    for command in TUTORIAL:
+        assert main.main(shlex.split(command)[1:]) == 0, command + capsys.readouterr().err
+        if command == "nextlong demo":  # its documents and tokenizer stand for the reader's own
+            shutil.copytree(tmp_path / "nextlong-demo", tmp_path / "my-documents", ignore=shutil.ignore_patterns("run"))
+            (tokenizer,) = tmp_path.glob("nextlong-demo/run/*-tokenizer-*/*.tokenizer.json")
+            shutil.copy(tokenizer, tmp_path / "my-model" / "tokenizer.json")
+    assert list(tmp_path.glob("data/long-128k/*.mds"))

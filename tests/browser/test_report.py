@@ -113,7 +113,7 @@ def test_charts_tell_values_and_their_legends_hide_series(open_page, both):
     bar.scroll_into_view_if_needed()
     bar.hover()
     expect(page.locator(".tip")).to_contain_text("%")
-    for name in ("extended", "standard"):
+    for name in ("nextlong", "standard"):
         expect(card.get_by_role("button", name=name)).to_have_attribute("aria-pressed", "true")
     card.get_by_role("button", name="standard").click()
     expect(card.locator("rect.run1").first).to_be_hidden()

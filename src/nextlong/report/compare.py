@@ -8,6 +8,7 @@ from __future__ import annotations
 import csv
 import io
 import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
@@ -24,6 +25,7 @@ from nextlong.text import Json
 
 _NONE = "–"
 RANKS = (1, 2, 5, 10, 20, 50, 100, 200)
+_SPREAD = ("mean", "p10", "p50", "p90")
 _DECIMALS = ((100, 0), (10, 1))  # of a table, from this value on, else 3; CSV and JSON hold every digit
 
 
@@ -47,19 +49,10 @@ def row(stats: Stats) -> Json:
         "eligible": stats.yields.eligible,
         "drawn": stats.yields.drawn,
         "dropped": sum(stats.yields.dropped.values()),
-        "cosine_mean": cosines and cosines.mean,
-        "cosine_p10": cosines and cosines.p10,
-        "cosine_p50": cosines and cosines.p50,
-        "cosine_p90": cosines and cosines.p90,
+        **{f"cosine_{part}": cosines and getattr(cosines, part) for part in _SPREAD},
         **{f"cosine_rank_{rank}": by_rank.get(rank) if is_extended else None for rank in RANKS},
-        "document_cosine_mean": of_documents and of_documents.mean,
-        "document_cosine_p10": of_documents and of_documents.p10,
-        "document_cosine_p50": of_documents and of_documents.p50,
-        "document_cosine_p90": of_documents and of_documents.p90,
-        "distance_mean": distance and distance.mean,
-        "distance_p50": distance and distance.p50,
-        "distance_p90": distance and distance.p90,
-        "distance_max": distance and distance.max,
+        **{f"document_cosine_{part}": of_documents and getattr(of_documents, part) for part in _SPREAD},
+        **{f"distance_{part}": distance and getattr(distance, part) for part in ("mean", "p50", "p90", "max")},
         "distinct_documents": stats.distinct_documents,
         "documents_per_sequence": documents and documents.mean,
         "distinct_chunks": stats.reuse.distinct_chunks,
@@ -176,25 +169,19 @@ def svg(runs: Sequence[Run]) -> str:
     common = [source_id for source_id in holders[0] if all(source_id in held for held in holders[1:])]
     if not common:
         raise RunError("no document is in a sequence of every run; raise compose.sequences, or choose other runs")
-    shown = max(common, key=lambda source_id: min(len(_chunks_of(held[source_id], source_id)) for held in holders))
-    sequences = {name: held[shown].spans for name, held in zip(labels(runs), holders, strict=True)}
+    shown = max(common, key=lambda source_id: min(held[source_id][1] for held in holders))
+    sequences = {name: held[shown][0].spans for name, held in zip(labels(runs), holders, strict=True)}
     return before_after.comparison_svg(sequences, source_id=shown, tokens=lengths.pop())
 
 
-def _sequence_of_each_document(run: Run) -> dict[str, RunSequence]:
-    """Return the first sequence that holds each document whole, or is made of its meta-chunks, by the document's name."""
-    holders: dict[str, RunSequence] = {}
+def _sequence_of_each_document(run: Run) -> dict[str, tuple[RunSequence, int]]:
+    """Return the first sequence that holds each document whole, or is made of its meta-chunks, and how many of its chunks."""
+    holders: dict[str, tuple[RunSequence, int]] = {}
     for sequence in run.sequences():
-        for span in sequence.spans:
-            if span.role in ("meta", "document"):
-                holders.setdefault(span.source_id, sequence)
+        held = ((span.source_id, span.chunk_id) for span in sequence.spans if span.role in ("meta", "document"))
+        for source_id, count in Counter(source_id for source_id, _ in dict.fromkeys(held)).items():
+            holders.setdefault(source_id, (sequence, count))
     return holders
-
-
-def _chunks_of(sequence: RunSequence, source_id: str) -> set[int]:
-    return {
-        span.chunk_id for span in sequence.spans if span.source_id == source_id and span.role in ("meta", "document")
-    }
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -45,12 +45,10 @@ _FATAL: Final = (
 )  # warnings that forbid training
 
 _OPENINGS: Final = {
-    Layout.EXTENDED: "Short documents were turned into long sequences to train a language model on. A sequence takes one document "
-    "(its meta-document), splits it into meta-chunks, and inserts negatives between them: the chunks of other "
-    "documents that are "
-    "most similar to the meta-chunk before. To predict a meta-chunk, a model must find the one before it, thousands "
-    "of tokens "
-    "earlier, and ignore the similar text in between.",
+    Layout.EXTENDED: "Short documents were turned into long sequences to train a language model on. A sequence "
+    "takes one document (its meta-document), splits it into meta-chunks, and inserts negatives between them: the "
+    "chunks of other documents that are most similar to the meta-chunk before. To predict a meta-chunk, a model "
+    "must find the one before it, thousands of tokens earlier, and ignore the similar text in between.",
     Layout.CONCATENATED: "Documents were concatenated into long sequences to train a language model on. Each document stays whole "
     "as far as it fits, so its parts stay next to each other.",
     Layout.INTERLEAVED: "Documents were split into parts, and the parts of several documents were interleaved into long sequences "
@@ -61,16 +59,13 @@ _READ: Final = {
     "rank": "Rank 1 is the most similar negative of a meta-chunk. Good: far above the line of random pairs, and "
     "falling slowly, which "
     "means that the corpus holds enough similar text. Hover to see n, the number of negatives at that rank.",
-    "similarity": "1 means the same text; random pairs show what unrelated text has. Good lies in between: unrelated "
-    "text is easy to "
-    f"ignore, and nearly identical text ({NEAR_IDENTICAL_COSINE} or more) teaches little. The scale depends on the "
-    f"encoder.",
+    "similarity": "1 means the same text; random pairs show what unrelated text has. Good lies in between: "
+    f"unrelated text is easy to ignore, and nearly identical text ({NEAR_IDENTICAL_COSINE} or more) teaches little. "
+    "The scale depends on the encoder.",
     "distance": "How far back a model must attend to find the previous chunk of the same document. A check warns if "
-    "one distance in "
-    f"ten is below {LEAST_DISTANCE:.0%} of a sequence.",
+    f"one distance in ten is below {LEAST_DISTANCE:.0%} of a sequence.",
     "source-cosine": "The negatives of each source's meta-documents. A source near the mean of random pairs has too "
-    "little similar "
-    "text in the corpus.",
+    "little similar text in the corpus.",
     "exposure": "The tokens before a predicted token that its attention can reach. Short contexts do not train long "
     "attention.",
     "reuse": "Most chunks should be used once or a few times. A chunk that is used hundreds of times will be "
@@ -81,13 +76,11 @@ _READ: Final = {
     "sources": "Tokens of the sequences by source, and characters of the corpus. A source whose chunks are similar "
     "to many others gains.",
     "roles": "Only the meta-document has dependencies that span the sequence; the negatives are the distractors "
-    "between its chunks. "
-    f"A check warns below {LEAST_META_SHARE:.2%} and above {MOST_META_SHARE:.0%}.",
+    f"between its chunks. A check warns below {LEAST_META_SHARE:.2%} and above {MOST_META_SHARE:.0%}.",
     "near": "A negative that repeats the text gives the answer away, so it is filtered out and the next similar "
     "chunk is used.",
-    "yield": "Check that you accept each reason for dropping a document. Many dropped documents mean that the corpus "
-    "is too small, "
-    "or its documents too short for this sequence length.",
+    "yield": "Check that you accept each reason for dropping a document. Many dropped documents mean that the "
+    "corpus is too small, or its documents too short for this sequence length.",
     "cost": "Steps that take at least 1% of the time; the numbers have all. Seconds from the start of the first task "
     "to the end of "
     "the last; cached steps show their original time. Memory is the peak of one task, including memory-mapped files.",
@@ -113,8 +106,7 @@ _PASSED: Final = {
     "one-source": f"No source gives {SOURCE_SHARE:.0%} of the negatives and {SOURCE_LIFT:g} times its share of the "
     f"meta-documents.",
     "near-identical-negatives": f"At most {MOST_NEAR_IDENTICAL:.0%} of the negatives have a cosine of "
-    f"{NEAR_IDENTICAL_COSINE} or "
-    "more to their meta-chunk.",
+    f"{NEAR_IDENTICAL_COSINE} or more to their meta-chunk.",
     "much-cut-off": f"At most {MOST_CUT_OFF:.0%} of the documents' tokens are cut off at the ends of sequences.",
     "many-near-duplicates": f"At most {MOST_NEAR_DUPLICATES:.0%} of the documents were filtered out as "
     f"near-duplicates.",
@@ -124,8 +116,7 @@ _PASSED: Final = {
     "fewer-sequences": "The run produced as many sequences as the recipe asks for.",
     "many-dropped": f"At most {MOST_DROPPED:.0%} of the drafts were dropped.",
     "heavy-reuse": f"A chunk is used at most {MOST_USES:g} times on average, and at most {MOST_OVERUSED:.0%} of the "
-    f"uses go to "
-    "chunks used more than 16 times.",
+    "uses go to chunks used more than 16 times.",
     "small-corpus": f"A sequence takes text from at most {MOST_OF_CORPUS:.0%} of the documents.",
     "stand-in-tokenizer": "The tokenizer is that of a model, not one trained on this corpus.",
     "lossy-tokenizer": "The tokenizer can represent the characters of the text.",
@@ -241,8 +232,7 @@ def _usual_share(stats: Mapping[str, Any]) -> str:
     least, most = (tokens / stats["target_tokens"] for tokens in _META_TOKENS)
     return (
         f"Meta-documents of five corpora that passed all checks had {_META_TOKENS[0]:,} to {_META_TOKENS[1]:,} "
-        f"tokens on average: {least:.1%} to {most:.1%} "
-        f"of {stats['target_tokens']:,}."
+        f"tokens on average: {least:.1%} to {most:.1%} of {stats['target_tokens']:,}."
     )
 
 
@@ -278,8 +268,7 @@ def _near_duplicates(stats: Mapping[str, Any]) -> str:
     each = stats["similarity"]["count"] / max(1, stats["sequences"])
     return (
         f"Filtered out: {count:,} chunks in {counted(drafts, 'draft')}, {count / max(1, drafts):.1f} per draft. A "
-        f"sequence has "
-        f"{each:.1f} negatives on average."
+        f"sequence has {each:.1f} negatives on average."
     )
 
 
@@ -402,8 +391,7 @@ def _evidence(stats: Mapping[str, Any]) -> Iterator[str]:
     if random:
         yield (
             f"Negatives are similar to their meta-chunk: mean cosine {similarity['mean']:.2f}. Random pairs of "
-            f"chunks have "
-            f"{random['mean']:.2f}."
+            f"chunks have {random['mean']:.2f}."
         )
     if distance:
         yield f"Neighboring chunks of a document are {distance['p50']:,.0f} tokens apart (median)."

@@ -1,4 +1,4 @@
-"""Trial: run the recipe's own route on two megabytes of the user's texts, to measure what each step takes here.
+"""Trial: run the recipe's own route on a megabyte of the user's texts, to measure what each step takes here.
 
 In:  a recipe, a sample of its corpus. Out: the seconds and bytes of each step on the trial, and how much there was to do; and the
      rates that no trial can tell.
@@ -48,8 +48,8 @@ from nextlong.sequences.token_chars import lost_share
 from nextlong.sequences.tokenizer import END_OF_TEXT, load_tokenizer, special_id, train_bpe
 from nextlong.text import Json
 
-_CHARS = 2_000_000  # of a trial
-_MEASURED_CHUNKS = 128  # that the tokenizer is timed on
+_CHARS = 1_000_000  # of a trial
+_MEASURED_CHUNKS = 64  # that the tokenizer is timed on
 _MEASURED_ENTRIES = 4096  # of a tokenizer yet to be trained: within a tenth of the characters per token of 32,000
 _TRIED_ENTRIES, _TRIED_TEXTS, _TRIED_CHARS = 2048, 64, 4_000  # of the tokenizer of a trial
 _ROOM = 3  # times the characters of a draft that a trial must hold
