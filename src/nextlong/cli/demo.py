@@ -177,7 +177,12 @@ def _entries(body: list[ast.stmt], *, owner: str) -> Iterator[str]:
             continue
         docstring = ast.get_docstring(node)
         if docstring:
-            yield f"{_signature(node, owner=owner)}\n{docstring}"
+            signature = f"{owner}.{node.name}"
+            if not isinstance(node, ast.ClassDef):
+                signature += f"({ast.unparse(node.args)})"
+            elif node.bases:
+                signature += f"({', '.join(map(ast.unparse, node.bases))})"
+            yield f"{'class ' * isinstance(node, ast.ClassDef)}{signature}\n{docstring}"
         if isinstance(node, ast.ClassDef):
             yield from _entries(node.body, owner=f"{owner}.{node.name}")
 
@@ -192,11 +197,3 @@ def _definitions(body: list[ast.stmt]) -> Iterator[_Definition]:
         elif isinstance(node, ast.Try):
             handled = [statement for handler in node.handlers for statement in handler.body]
             yield from _definitions([*node.body, *handled, *node.orelse, *node.finalbody])
-
-
-def _signature(node: _Definition, *, owner: str) -> str:
-    name = f"{owner}.{node.name}"
-    if isinstance(node, ast.ClassDef):
-        bases = ", ".join(ast.unparse(base) for base in node.bases)
-        return f"class {name}({bases})" if bases else f"class {name}"
-    return f"{name}({ast.unparse(node.args)})"

@@ -275,20 +275,16 @@ def _explain_one(where: str, items: Sequence[Any], root: type[BaseModel], method
         f"{where} {' or '.join([reasons[0], *(reason.removeprefix('must be ') for reason in reasons[1:])])}{value}"
     )
     if first["type"] == "tuple_type" and isinstance(first["input"], str):
-        return f"{problem}; {_in_brackets(where, first, root)}"
+        element: Any = root
+        for part in first["loc"]:
+            element = _section_below(element, part)
+        is_section = isinstance(element, type) and issubclass(element, BaseModel)
+        listed = f"{{{next(iter(element.model_fields))}: {first['input']}}}" if is_section else first["input"]
+        return f"{problem}; lists stand in brackets: --set '{where}=[{listed}]'"
     if any(item["type"] == "int_parsing" for item in items) and (short := _COUNTED.fullmatch(str(first["input"]))):
         thousands = int(short[1]) * {"k": 1000, "m": 1_000_000}[short[2].lower()]
         return f"{problem}; k and M count 1,024s, and only lengths in tokens or characters take them: write {thousands}"
     return problem
-
-
-def _in_brackets(where: str, item: Any, root: type[BaseModel]) -> str:
-    element: Any = root
-    for part in item["loc"]:
-        element = _section_below(element, part)
-    is_section = isinstance(element, type) and issubclass(element, BaseModel)
-    listed = f"{{{next(iter(element.model_fields))}: {item['input']}}}" if is_section else item["input"]
-    return f"lists stand in brackets: --set '{where}=[{listed}]'"
 
 
 def _explain_unknown(loc: tuple[int | str, ...], root: type[BaseModel], methods: Callable[[], Sequence[str]]) -> str:
