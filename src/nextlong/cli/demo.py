@@ -94,7 +94,11 @@ def write_demo_corpus(path: Path) -> tuple[int, int]:
 
     Raises CorpusError where this interpreter carries no documentation or `path` cannot be written.
     """
-    rows = [*_topic_rows(), *stdlib_rows(Path(sysconfig.get_path("stdlib")))]
+    rows = list(stdlib_rows(Path(sysconfig.get_path("stdlib"))))
+    with suppress(ImportError):  # some distributions leave the topics out
+        from pydoc_data.topics import topics
+
+        rows = [row for name in sorted(topics) for row in _row("python-topics", name, str(topics[name]))] + rows
     if not rows:
         raise CorpusError(
             f"this Python carries no documentation (no pydoc_data, no sources in {sysconfig.get_path('stdlib')}); "
@@ -141,15 +145,6 @@ def module_text(source: bytes, *, module: str) -> str:
     entries = [f"{module}\n{docstring}"] if docstring else []
     entries.extend(_entries(tree.body, owner=module))
     return "\n\n".join(entries) + "\n" if entries else ""
-
-
-def _topic_rows() -> Iterator[dict[str, str]]:
-    try:
-        from pydoc_data.topics import topics  # some distributions leave it out
-    except ImportError:
-        return
-    for name in sorted(topics):
-        yield from _row("python-topics", name, str(topics[name]))
 
 
 def _row(source: str, name: str, text: str) -> Iterator[dict[str, str]]:

@@ -214,12 +214,13 @@ def propose(recipe: Recipe) -> Proposal | None:
         return None
     if tokens < _MIN_TOKENS:
         return None
-    document_chars = np.array([len(text) for sample in samples for text in sample.texts])  # of the sample
+    document_chars = np.array([len(text) for sample in samples for text in sample.texts])  # of each sampled document
     max_chars = recipe.chunk.max_chars
     if (document_chars > max_chars).mean() < _MIN_EXTENDABLE:
         # The median document then has three chunks.
         third = max(1.0, float(np.median(document_chars)) / 3)
         max_chars = max(_MIN_CHUNK_CHARS, 1 << math.floor(math.log2(third)))
+    # A sample stands for `scale` times as much of its source. Only documents of two chunks or more can be extended.
     documents = sum(sample.scale * sample.distinct_documents for sample in samples)
     extendable = sum(
         sample.scale * sample.distinct_documents * float(np.mean([len(text) > max_chars for text in sample.texts]))

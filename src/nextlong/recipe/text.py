@@ -157,7 +157,23 @@ def merge(data: Mapping[str, Any], overrides: Sequence[str]) -> Json:
             value = yaml.load(raw, UniqueKeys)
         except (yaml.YAMLError, ValueError):
             raise RecipeError(f"--set {override!r}: {raw!r} is not a YAML value; quote it") from None
-        _put(merged, _INDEX.sub(r".\1", dotted).split("."), value, override)
+        node: Any = merged
+        keys = _INDEX.sub(r".\1", dotted).split(".")
+        for depth, key in enumerate(keys):
+            place: Any = key
+            if isinstance(node, list):
+                if not key.isdigit() or int(key) >= len(node):
+                    where = ".".join(keys[:depth])
+                    raise RecipeError(f"--set {override!r}: {where} is a list of {len(node)}; {key!r} is not in it")
+                place = int(key)
+            if depth == len(keys) - 1:
+                node[place] = value
+                break
+            below = node[place] if isinstance(node, list) else node.get(place)
+            if not isinstance(below, dict | list):
+                full = _in_full(key, below)
+                node[place] = full if isinstance(full, dict) else {}  # a value gives way to the keys set below it
+            node = node[place]
     return merged
 
 
@@ -193,24 +209,6 @@ def _in_full(key: str, value: Any) -> Any:
     if key == "tokenizer" and isinstance(value, str):
         return {"source": value}
     return {"files": value} if key == "decontaminate" and isinstance(value, list) else value
-
-
-def _put(node: Any, keys: list[str], value: Any, override: str) -> None:
-    for depth, key in enumerate(keys):
-        place: Any = key
-        if isinstance(node, list):
-            if not key.isdigit() or int(key) >= len(node):
-                where = ".".join(keys[:depth])
-                raise RecipeError(f"--set {override!r}: {where} is a list of {len(node)}; {key!r} is not in it")
-            place = int(key)
-        if depth == len(keys) - 1:
-            node[place] = value
-            return
-        below = node[place] if isinstance(node, list) else node.get(place)
-        if not isinstance(below, dict | list):
-            full = _in_full(key, below)
-            node[place] = full if isinstance(full, dict) else {}  # a value gives way to the keys set below it
-        node = node[place]
 
 
 # pydantic's words for what YAML calls otherwise

@@ -80,6 +80,7 @@ def _groups_of(row: TrainingRow, *, longest: int) -> NDArray[np.int64]:
     meta_places = np.flatnonzero(spans["role"] == META)
     meta_spans = spans[meta_places]
     has_previous = np.concatenate([[False], np.diff(meta_spans["sequence"]) == 0])[: len(meta_spans)]
+    # Tokens from the end of each meta-chunk to the next one; those between two sequences count for nothing (`has_previous`).
     gaps = meta_spans["first"][1:] - meta_spans["last"][:-1]
     places = np.zeros(len(meta_spans), np.int64)
     far = np.floor(np.log2(np.maximum(gaps, 1) / _NEAREST)).astype(np.int64) + 2

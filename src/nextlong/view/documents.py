@@ -183,6 +183,7 @@ def read(corpus: CorpusFiles, doc_id: int) -> Chunks | None:
     shard, row = doc_id >> schemas.SHARD_BITS, doc_id & schemas.ROW_MASK
     if not 0 <= shard < len(corpus.documents):
         return None
+    # The row of each chunk's document, ascending: the chunks of a document are neighbours.
     doc_rows = read_chunks(corpus.chunks[shard], ("doc_row",))["doc_row"]
     first, last = np.searchsorted(doc_rows, [row, row + 1]).tolist()
     try:

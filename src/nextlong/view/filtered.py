@@ -135,6 +135,7 @@ def _contaminated_chunks(run: Run) -> Iterator[Entry]:
 def _of_chunks(run: Run, ids: np.ndarray, chunks: Sequence[Path]) -> Iterator[Entry]:
     if not len(ids):
         return
+    # All of one element per chunk: the row of its document in the shard, and where it begins and ends there in characters.
     doc_rows, start, end = lookup.chunk_columns(ids, chunks, ("doc_row", "start", "end"))
     docs = schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows
     names = lookup.source_ids(docs, run.corpus.documents).tolist()
