@@ -65,21 +65,16 @@ def _tangled(
 ) -> Draft:
     rng = rng_for(request.seed, "untie_the_knots.window", int(documents.content_hashes[window[0]]))
     chunks = np.diff(documents.chunk_offsets)[window]
-    chunks[-1] = _reached(window, documents, request.target_tokens)
+    # Of the window's last document as many chunks as it takes to reach T.
+    first, stop = documents.chunk_offsets[window[-1] : window[-1] + 2].tolist()
+    left = request.target_tokens - int(documents.tokens[window[:-1]].sum())
+    filled = np.cumsum(documents.chunk_tokens[first:stop])
+    chunks[-1] = min(stop - first, int(np.searchsorted(filled, left)) + 1)
     if rng.random() >= options.share:
         return Draft(*whole(window)[:2], chunks)
     sizes = [_part_sizes(int(count), parts=options.parts, cuts=options.cuts, rng=rng) for count in chunks]
     labels, taken = interleave(sizes, rng=rng)
     return Draft(*whole(window[labels])[:2], taken)
-
-
-def _reached(window: NDArray[np.int64], documents: CorpusArrays, target_tokens: int) -> int:
-    """Return how many chunks of the window's last document it takes to reach T."""
-    first, stop = documents.chunk_offsets[window[-1] : window[-1] + 2].tolist()
-    left = target_tokens - int(documents.tokens[window[:-1]].sum())
-    filled = np.cumsum(documents.chunk_tokens[first:stop])
-    reached: int = min(stop - first, int(np.searchsorted(filled, left)) + 1)
-    return reached
 
 
 def _part_sizes(

@@ -204,20 +204,15 @@ def _components(tfidf: Any, *, dimensions: int, seed: int) -> NDArray[np.float32
     basis_NW, _ = np.linalg.qr(rows_NW)
     del rows_NW
     projected_TW = tfidf.T @ basis_NW
-    squares, turn_WW = np.linalg.eigh(_gram(projected_TW))  # of the singular values within the basis, ascending
+    gram_WW = np.zeros((width, width))  # the products of all columns, in float64: squares span twice the digits
+    for first in range(0, terms, _GRAM_ROWS):
+        block = projected_TW[first : first + _GRAM_ROWS].astype(np.float64)
+        gram_WW += block.T @ block
+    squares, turn_WW = np.linalg.eigh(gram_WW)  # of the singular values within the basis, ascending
     values = np.sqrt(np.maximum(squares[::-1], 0))
     kept = np.flatnonzero(values[:dimensions] > _NEGLIGIBLE * values[0])
     turn = turn_WW[:, ::-1][:, kept] / values[kept]
     return np.ascontiguousarray(projected_TW @ turn.astype(np.float32))
-
-
-def _gram(matrix_TW: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the products of all columns with each other, (width, width), in float64: squares span twice the digits."""
-    products = np.zeros((matrix_TW.shape[1],) * 2)
-    for first in range(0, len(matrix_TW), _GRAM_ROWS):
-        rows = matrix_TW[first : first + _GRAM_ROWS].astype(np.float64)
-        products += rows.T @ rows
-    return products
 
 
 def _batches(texts: Sequence[str], *, chars: int) -> Iterator[tuple[int, int]]:
@@ -280,7 +275,7 @@ def _cut_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
 
 def _cut_ascii_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
     """Cut texts of nothing but ASCII in half the time: words as bytes, those of one character too, and where each text's begin."""
-    letters = "\n".join(texts).encode("ascii").translate(_lowered_ascii())
+    letters = "\n".join(texts).encode("ascii").translate(bytes(_lowered()[:128].tolist()).ljust(256))
     inside = np.zeros(len(letters) + 2, np.bool_)
     np.not_equal(np.frombuffer(letters, np.uint8), _SPACE, out=inside[1:-1])
     edges = np.flatnonzero(inside[1:] != inside[:-1])
@@ -334,11 +329,6 @@ def _unspaced() -> NDArray[np.bool_]:
     return table
 
 
-@lru_cache(maxsize=1)
-def _lowered_ascii() -> bytes:
-    return bytes(_lowered()[:128].tolist()).ljust(256)
-
-
 class LsaKind(EncoderKind):
     """The built-in encoder; it takes a random sample of the chunks to fit."""
 
@@ -376,19 +366,18 @@ class LsaKind(EncoderKind):
     def estimate(self, config: recipe.Encoder) -> Estimate:
         """Return how the fit grows with its sample."""
         options = config.options_as(LsaOptions)
+
+        def terms(amounts: Amounts) -> float:
+            sample: float = min(amounts.chunks, options.fit_chunks)
+            return min(float(options.max_terms), _TERMS_OF_A_CHUNK * math.pow(sample, _TERM_GROWTH))
+
         return Estimate(
             work=lambda amounts: min(amounts.chunks, options.fit_chunks),
             seconds=6e-4,
-            disk=lambda amounts: _terms(amounts, options) * (amounts.dimensions + 4),
+            disk=lambda amounts: terms(amounts) * (amounts.dimensions + 4),
             bytes=4.0,
             memory=lambda amounts: 12e3 * min(amounts.chunks, options.fit_chunks),
         )
-
-
-def _terms(amounts: Amounts, options: LsaOptions) -> float:
-    """Return about how many terms the sample has."""
-    sample: float = min(amounts.chunks, options.fit_chunks)
-    return min(float(options.max_terms), _TERMS_OF_A_CHUNK * math.pow(sample, _TERM_GROWTH))
 
 
 ENCODER = LsaKind()

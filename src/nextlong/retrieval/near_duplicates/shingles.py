@@ -198,7 +198,7 @@ class Shingles(NamedTuple):
         return short
 
 
-class Document(NamedTuple):
+class ComparedDocument(NamedTuple):
     """A meta-document as candidates are compared with it."""
 
     runs: U64  # of its whole text, in reading order: no chunk border parts them; none if it has fewer than ten words
@@ -223,12 +223,12 @@ def shingles(texts: Sequence[str]) -> Shingles:
     return Shingles(hashes, offsets)
 
 
-def document_of(chunk_texts: Sequence[str]) -> Document:
+def document_of(chunk_texts: Sequence[str]) -> ComparedDocument:
     """Return a document of which these are the chunks, in order."""
     return documents_of([chunk_texts])[0]
 
 
-def documents_of(chunk_texts: Sequence[Sequence[str]]) -> list[Document]:
+def documents_of(chunk_texts: Sequence[Sequence[str]]) -> list[ComparedDocument]:
     """Return documents of which these are the chunks, in order."""
     chunks = shingles([text for texts in chunk_texts for text in texts])
     wholes = shingles(["".join(texts) for texts in chunk_texts])
@@ -238,7 +238,7 @@ def documents_of(chunk_texts: Sequence[Sequence[str]]) -> list[Document]:
         shorts = chunks.hashes[chunks.offsets[first:last][chunks.is_short[first:last]]]
         whole = wholes.hashes[wholes.offsets[number] : wholes.offsets[number + 1]]
         own = int(wholes.is_short[number])
-        documents.append(Document(whole[own:], np.append(shorts, whole[:own])))
+        documents.append(ComparedDocument(whole[own:], np.append(shorts, whole[:own])))
     return documents
 
 
