@@ -161,7 +161,21 @@ def _by_select(inputs: _Inputs) -> list[LeftOut]:
         dropped += schemas.pack_ids(shard, rows).tolist()
         if len(dropped) >= _EXAMINED:
             break
-    stays_of = _stays_of(inputs, dropped)
+    # The compared hash of each of them, (n,); then all shards are searched for others that have one of them.
+    wanted = np.empty(len(dropped), np.uint64)
+    for place, doc in enumerate(dropped):
+        wanted[place] = np.load(inputs.compared[doc >> schemas.SHARD_BITS], mmap_mode="r")[doc & schemas.ROW_MASK]
+    # The one that is kept of all that are compared as equal, by the hash compared: place of the source, hash of the content, id.
+    kept: dict[int, tuple[int, int, int]] = {}
+    for shard, (compared_path, hash_path) in enumerate(
+        zip(inputs.compared, inputs.hashes, strict=True) if dropped else ()
+    ):
+        compared: NDArray[np.uint64] = np.load(compared_path, mmap_mode="r")
+        hashes = np.load(hash_path, mmap_mode="r")
+        for row in np.flatnonzero(np.isin(compared, wanted)).tolist():
+            this = (inputs.source_of[shard], int(hashes[row]), shard << schemas.SHARD_BITS | row)
+            kept[int(compared[row])] = min(this, kept.get(int(compared[row]), this))
+    stays_of = {doc: kept[value][2] for doc, value in zip(dropped, wanted.tolist(), strict=True)}
     equal = [(doc, stays) for doc, stays in stays_of.items() if stays != doc]
     capped = [doc for doc, stays in stays_of.items() if stays == doc]
     names = _names(inputs, [stays for _, stays in equal])
@@ -173,26 +187,6 @@ def _by_select(inputs: _Inputs) -> list[LeftOut]:
         LeftOut(EXACT if is_exact else NORMALIZED, "documents", inputs.selected.duplicates, duplicates),
         LeftOut(OVER, "documents", over, _examples(inputs, capped, [""] * len(capped))),
     ]
-
-
-def _stays_of(inputs: _Inputs, doc_ids: Sequence[int]) -> dict[int, int]:
-    """Return for each document the one that is kept of all that are compared as equal to it, itself if it is that one."""
-    # The compared hash of each document, (n,); then all shards are searched for others that have one of them.
-    ids = np.array(doc_ids, np.int64)
-    wanted = np.empty(len(ids), np.uint64)
-    for place, doc in enumerate(doc_ids):
-        wanted[place] = np.load(inputs.compared[doc >> schemas.SHARD_BITS], mmap_mode="r")[doc & schemas.ROW_MASK]
-    stays: dict[int, tuple[int, int, int]] = {}  # by the hash compared: place of the source, hash of the content, id
-    for shard, (compared_path, hash_path) in enumerate(
-        zip(inputs.compared, inputs.hashes, strict=True) if doc_ids else ()
-    ):
-        compared: NDArray[np.uint64] = np.load(compared_path, mmap_mode="r")
-        hashes = np.load(hash_path, mmap_mode="r")
-        source = inputs.source_of[shard]
-        for row in np.flatnonzero(np.isin(compared, wanted)).tolist():
-            this = (source, int(hashes[row]), shard << schemas.SHARD_BITS | row)
-            stays[int(compared[row])] = min(this, stays.get(int(compared[row]), this))
-    return {doc: stays[value][2] for doc, value in zip(doc_ids, wanted.tolist(), strict=True)}
 
 
 def _names(inputs: _Inputs, doc_ids: Sequence[int]) -> list[str]:

@@ -128,11 +128,18 @@ def _fit_lsa(texts: Sequence[str], *, dimensions: int, max_terms: int, seed: int
     columns, starts, names = _indexed_words(texts)
     counts = _count(columns, starts, width=len(names))
     del columns  # as large as all that follows
-    chosen = _choose_terms(counts, names, dimensions=dimensions, max_terms=max_terms)
+    # (names,) each: in how many texts a term stands, and how often in all of them.
+    document_frequency = np.bincount(counts.indices, minlength=len(names))
+    frequency = np.bincount(counts.indices, weights=counts.data, minlength=len(names))
+    telling = (document_frequency >= 2) & (document_frequency <= counts.shape[0] / 2)
+    chosen = pc.array_sort_indices(names).to_numpy().astype(np.int64)
+    if telling.sum() >= dimensions:
+        chosen = chosen[telling[chosen]]
+    # The most frequent first, equals in the order of their terms.
+    chosen = chosen[np.argsort(-frequency[chosen], kind="stable")[:max_terms]]
     counts = counts[:, chosen]
     counts.sort_indices()
-    document_frequency = np.bincount(counts.indices, minlength=len(chosen))
-    idf = (np.log((1 + len(texts)) / (1 + document_frequency)) + 1).astype(np.float32)
+    idf = (np.log((1 + len(texts)) / (1 + document_frequency[chosen])) + 1).astype(np.float32)
     terms = [name.decode("utf-32-le") for name in names.take(pa.array(chosen)).to_pylist()]
     del names
     return Lsa(terms, idf, _components(_weigh(counts, idf), dimensions=dimensions, seed=seed))
@@ -148,16 +155,6 @@ def _indexed_words(texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.
     unified = pa.chunked_array(encoded).unify_dictionaries()
     columns = np.concatenate([part.indices.to_numpy() for part in unified.chunks])
     return columns, np.concatenate(starts), unified.chunk(0).dictionary
-
-
-def _choose_terms(counts: Any, names: Any, *, dimensions: int, max_terms: int) -> NDArray[np.int64]:
-    """Return the columns to keep, the most frequent first, equals in the order of their terms."""
-    document_frequency = np.bincount(counts.indices, minlength=len(names))
-    frequency = np.bincount(counts.indices, weights=counts.data, minlength=len(names))
-    telling = (document_frequency >= 2) & (document_frequency <= counts.shape[0] / 2)
-    by_term = pc.array_sort_indices(names).to_numpy().astype(np.int64)
-    chosen: NDArray[np.int64] = by_term[telling[by_term]] if telling.sum() >= dimensions else by_term
-    return chosen[np.argsort(-frequency[chosen], kind="stable")[:max_terms]]
 
 
 def _count(columns: NDArray[np.int32], starts: NDArray[np.int64], *, width: int) -> Any:

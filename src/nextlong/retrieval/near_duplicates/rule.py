@@ -28,7 +28,6 @@ from numpy.typing import NDArray
 
 from nextlong.retrieval.near_duplicates.shingles import (
     SHINGLE_WORDS,
-    U64,
     ComparedDocument,
     Shingles,
     Weights,
@@ -38,7 +37,6 @@ from nextlong.retrieval.near_duplicates.shingles import (
 from nextlong.retrieval.near_duplicates.texts import (
     Bools,
     Ints,
-    Owners,
     SharedRuns,
     Texts,
     covered,
@@ -187,19 +185,17 @@ def repeated_passages(texts: Texts, is_shared: Bools) -> Ints:
     if not len(within):
         return np.empty((0, 2), np.int64)
     firsts, owners = firsts[within], owners[within]
-    return _pairs(shared_runs(_numbers(texts, firsts, owners), owners), len(texts.whole))
-
-
-def _numbers(texts: Texts, firsts: Ints, owners: Owners) -> U64:
-    """Return a number for each passage, of the 98 runs from firsts[i] on, (n,): equal for equal runs."""
+    # `runs` (r,): those of all texts with a passage, one text after the other; a passage has the 98 from one of `begins` on.
     those, which = np.unique(owners, return_inverse=True)
     sizes = np.diff(texts.offsets)[those]
     runs = texts.hashes[ranges(texts.offsets[those], sizes)]
     begins = (firsts - texts.offsets[owners]) + (np.cumsum(sizes) - sizes)[which]
+    # A number for each passage, equal for equal runs: the sum of these as a polynomial, shifted back to power 0.
     up, down = powers(1 << len(runs).bit_length())
     sums = np.zeros(len(runs) + 1, np.uint64)
     np.cumsum(runs * up[: len(runs)], out=sums[1:])
-    return mix((sums[begins + _RUNS] - sums[begins]) * down[begins])
+    passages = mix((sums[begins + _RUNS] - sums[begins]) * down[begins])
+    return _pairs(shared_runs(passages, owners), len(texts.whole))
 
 
 def _pairs(shared: SharedRuns, count: int) -> Ints:
