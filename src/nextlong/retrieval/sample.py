@@ -126,6 +126,7 @@ def read_queries(path: Path, first: int = 0, last: int | None = None) -> Queries
     rows: NDArray[Any] = np.asarray(stored[first:last])
     if rows.dtype == np.int64:
         return Queries(rows, np.stack([rows, rows + 1], axis=1), first)
+    # (queries,) each: of every chunk the first one of its document, and how many that has; all of these are excluded.
     starts, counts = (np.repeat(rows[name], rows["chunks"]) for name in ("first_chunk", "chunks"))
     exclude = np.stack([starts, starts + counts], axis=1)
     return Queries(chunk_ids_of(rows), exclude, int(stored["chunks"][:first].sum()))
@@ -138,6 +139,7 @@ def query_ranges(path: Path, *, most: int = MOST_QUERIES) -> list[tuple[int, int
     """
     rows = np.load(path, mmap_mode="r")
     is_documents = rows.dtype == np.int64
+    # (rows,): how many queries there are up to and including each row.
     ends = np.arange(1, len(rows) + 1) if is_documents else np.cumsum(rows["chunks"])
     total = int(ends[-1]) if len(ends) else 0
     most = min(max(1, math.ceil(total / BLOCKS)), most)
