@@ -213,6 +213,7 @@ def _report(args: argparse.Namespace) -> None:
     if args.output is not None:
         check_folder_of(args.output)
     runs = [nextlong.open(run) for named in args.runs for run in matching(named)]
+    # The page is made before anything is written: a mistake leaves the old one.
     path = args.output or write_page.place_of(runs)
     page = write_page.page(runs)
     try:

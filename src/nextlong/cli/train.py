@@ -151,13 +151,13 @@ def _with_whole_rows(recipe: TrainRecipe, overrides: Sequence[str]) -> tuple[Tra
     from nextlong.train.recipe import nearest_multiple
 
     longest = max((Run(run).recipe.sequence_tokens for run in recipe.data.runs), default=None)
-    row_tokens, args = recipe.data.pack or longest, recipe.training.tokens_per_step
+    row_tokens, given = recipe.data.pack or longest, recipe.training.tokens_per_step
     is_own = any(override.startswith(("training.tokens_per_step=", "training=")) for override in overrides)
-    if row_tokens is None or args % row_tokens == 0 or is_own:
+    if row_tokens is None or given % row_tokens == 0 or is_own:
         return recipe, ""
-    whole = nearest_multiple(args, row_tokens=row_tokens)
+    whole = nearest_multiple(given, row_tokens=row_tokens)
     training = recipe.training.model_copy(update={"tokens_per_step": whole})
-    changed = f"training.tokens_per_step: {whole:,}, whole rows of {row_tokens:,} tokens, in place of {args:,}"
+    changed = f"training.tokens_per_step: {whole:,}, whole rows of {row_tokens:,} tokens, in place of {given:,}"
     return recipe.model_copy(update={"training": training}), changed
 
 

@@ -114,7 +114,7 @@ class _Route:
                 parts = {index: part for index, part in parts.items() if index < len(work)}
                 running = _Running(step, folder, work, parts, step.needs(work, self._executor))
                 self._running[place] = running
-                self._tell_kept()
+                self._tell_kept()  # together, before this step's own lines
                 running.start(self._reporter)
                 endings.push(running.ending)
                 if running.is_done:
@@ -195,7 +195,7 @@ class _Running:
         self._joins = dict(enumerate(work.joins, start=len(work.tasks)))  # by task index
         self._replaced: set[int] = set()  # tasks whose files a join has taken the place of
         self._total = len(work)
-        for index in self._joins.keys() & parts.keys():
+        for index in self._joins.keys() & parts.keys():  # the members of a join that is done are not run again
             self._replace(index)
         order: Sequence[int] = range(len(work.tasks))
         if step.sizes is not None:

@@ -153,6 +153,7 @@ def load_weights(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedMod
     if recipe.model.scratch is not None:
         torch.manual_seed(recipe.seed)
         return AutoModelForCausalLM.from_config(config, attn_implementation=name, dtype=torch.float32)
+    # Trained weights are float32, for AdamW's small updates vanish in bfloat16; frozen ones need no more than they compute with.
     is_frozen = recipe.model.lora_rank is not None and recipe.training.precision == "bf16"
     try:
         model, info = AutoModelForCausalLM.from_pretrained(

@@ -151,6 +151,7 @@ def sequence_list(
 
 def _sequence_rows(variant: OpenVariant, numbers: Sequence[int], query: Query) -> list[dict[str, Any]]:
     """Return what a list shows of sequences; a search that continues shows mostly rows that it has shown before."""
+    # `rows` holds what was shown, by sequence, chunk and search text, because any of these changes the preview.
     if len(variant.rows) > _HELD_ROWS:
         variant.rows.clear()
     for number in numbers:
@@ -307,6 +308,7 @@ def compare(view: View, other: str, *, doc_id: int | None) -> str:
     pair = [(name, variants.get(name)), (other, variants.get(other))]
     if doc_id is None and len(pair[0][1].run):
         doc_id = pieces.lead_document(pair[0][1].sequence(0).spans)
+    # A number of a document means the same in both only where both read the same documents.
     share_documents = len({of.run.steps["ingest"].manifest["fingerprint"] for _, of in pair}) == 1
     sides = [_side(view, of, label, doc_id) for label, of in pair if share_documents or of is pair[0][1]]
     numbers = [card_numbers(read(of.run.steps[STATISTICS])) if STATISTICS in of.run.steps else {} for _, of in pair]

@@ -225,9 +225,14 @@ class SequenceIndex:
             of_others = one.of(schemas.NEGATIVE, schemas.DOCUMENT)
             scored = of_others.sequence[np.isfinite(of_others.scores)]
             sums = np.bincount(scored, weights=of_others.scores[np.isfinite(of_others.scores)], minlength=count)
-            leads, self.first_chunks[rows] = _leads(one, count)
-            self.leads[rows] = leads
+            # The meta-document of each sequence, else the document of its first chunk; and the first chunk of it. Meta-chunks come
+            # second, and overwrite what the first chunk said.
+            leads, first_chunks = np.full((2, count), schemas.NO_CHUNK, np.int64)
             chunks = one.of(*spans.CHUNK_ROLES)
+            for of_roles in (chunks, one.of(schemas.META)):
+                places, firsts = np.unique(of_roles.sequence, return_index=True)
+                leads[places], first_chunks[places] = of_roles.doc_ids[firsts], of_roles.chunk_ids[firsts]
+            self.leads[rows], self.first_chunks[rows] = leads, first_chunks
             of_lead = chunks.doc_ids == leads[chunks.sequence]
             own_tokens = np.bincount(chunks.sequence[of_lead], weights=chunks.lengths[of_lead], minlength=count)
             with np.errstate(invalid="ignore"):  # NaN where nothing has a cosine
@@ -279,14 +284,3 @@ def _stretches(run: Run) -> Iterator[_Stretch]:
             count = min(size, take - first)
             yield _Stretch(path, first, count, number)
             number += count
-
-
-def _leads(block: Block, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the meta-document of each sequence, else the document of its first chunk; and the first chunk of it."""
-    leads, chunk_ids = np.full((2, count), schemas.NO_CHUNK, np.int64)
-    # Meta-chunks come second, and overwrite what the first chunk said.
-    for roles in (spans.CHUNK_ROLES, (schemas.META,)):
-        chunks = block.of(*roles)
-        sequences, firsts = np.unique(chunks.sequence, return_index=True)
-        leads[sequences], chunk_ids[sequences] = chunks.doc_ids[firsts], chunks.chunk_ids[firsts]
-    return leads, chunk_ids
