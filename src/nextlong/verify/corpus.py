@@ -23,6 +23,7 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
+from nextlong.artifacts.lookup import read_chunks
 from nextlong.schemas import BOS, EOS, ROW_MASK, SEPARATOR, SHARD_BITS
 from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name
 from nextlong.verify.run_files import Columns, Ids, StoredRun
@@ -43,6 +44,7 @@ def check_corpus(run: StoredRun) -> list[CheckOutcome]:
     """Read every document once."""
     documents, chunks = CheckOutcome("documents", "documents"), CheckOutcome("chunks tile documents", "chunks")
     hashes, chars = run.files("ingest", ".hashes.npy"), run.files("ingest", ".chars.npy")
+    cut = run.files("chunk", ".chunks.arrow")  # CHUNKS before any were left out
     # Which documents the chunks were made from is settled by one step or another: the last that says so counts.
     keeps = [files for name in run.steps["chunk"].manifest["inputs"] if (files := run.files(name, ".keep.npy"))][-1]
     is_normalized = run.recipe["ingest"].get("dedup") == "normalized"
@@ -53,7 +55,7 @@ def check_corpus(run: StoredRun) -> list[CheckOutcome]:
         own_hashes, own_chars, own_compared, keep = (
             np.load(paths[shard]) for paths in (hashes, chars, compared, keeps)
         )
-        table = run.chunks_before_cleaning(shard)
+        table = read_chunks(cut[shard])
         chunks.checked += len(table["start"])
         if problem := _cleaning_problem(table, run.chunks(shard), shard):
             chunks.breach(f"shard {shard}: {problem}")
@@ -139,10 +141,9 @@ def _check_kept(outcome: CheckOutcome, run: StoredRun, shard: int) -> None:
         source.get("name") or source["path"]: list(source.get("metadata") or ())
         for source in run.recipe["ingest"]["sources"]
     }
-    has_column = run.keeps(shard)
-    for first, batch in run.documents(shard, "source", *(["metadata"] if has_column else [])):
+    for first, batch in run.documents(shard, "source", "metadata"):
         sources = batch.column("source").to_pylist()
-        kept = batch.column("metadata").to_pylist() if has_column else ["{}"] * len(sources)
+        kept = batch.column("metadata").to_pylist() if "metadata" in batch.schema.names else ["{}"] * len(sources)
         for row, (source, source_kept) in enumerate(zip(sources, kept, strict=True), first):
             if (names := _keys(source_kept)) != wanted.get(source, []):
                 outcome.breach(
@@ -212,7 +213,12 @@ def check_tokens(run: StoredRun) -> list[CheckOutcome]:
     share = 1.0 if run.sample == EVERYTHING else _SAMPLE_CHARS / max(1, chars)
     suspects = _suspects(run, used) if share < 1 else None
     draw, judged_by_reference = np.random.default_rng(run.seed), 0
-    _check_special(run, ids)
+    # The ids that the run put between chunks.
+    said = run.steps["tokenizer"].manifest["parts"][0]["counts"]
+    for role, key in ((SEPARATOR, "separator_ids"), (BOS, "bos_id"), (EOS, "eos_id")):
+        stored = said[key] if isinstance(said[key], list) else [] if said[key] is None else [said[key]]
+        if stored != run.special_ids[role]:
+            ids.breach(f"tokenizer {key} is {said[key]}, the reference tokenizer gives {run.special_ids[role]}")
     if type(run.tokenizer.decoder).__name__ != "ByteLevel":
         texts.skipped = "this tokenizer's decoder does not restore the text"
     for shard, is_used in enumerate(used):
@@ -301,13 +307,3 @@ def _compare_texts(run: StoredRun, chunks: _TokenizedChunks, outcome: CheckOutco
                 f"{chunk_name(name)} at character {at}: tokens say {said[at : at + 20]!r}, "
                 f"the document {expected[at : at + 20]!r}"
             )
-
-
-def _check_special(run: StoredRun, outcome: CheckOutcome) -> None:
-    """Compare the ids that the run put between chunks with the reference tokenizer's."""
-    (part,) = run.steps["tokenizer"].manifest["parts"]
-    said = part["counts"]
-    for role, key in ((SEPARATOR, "separator_ids"), (BOS, "bos_id"), (EOS, "eos_id")):
-        stored = said[key] if isinstance(said[key], list) else [] if said[key] is None else [said[key]]
-        if stored != run.special_ids[role]:
-            outcome.breach(f"tokenizer {key} is {said[key]}, the reference tokenizer gives {run.special_ids[role]}")

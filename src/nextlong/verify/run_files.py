@@ -259,11 +259,6 @@ class StoredRun:
         """Whether negatives fill a budget, and only the last of a sequence is cut."""
         return self.layout == Layout.EXTENDED and self.setting("compose", "fit") == "exact"
 
-    @property
-    def is_filtered(self) -> bool:
-        """Whether candidates may be passed over for another reason than being used already."""
-        return self.setting("mine", "max_similarity") is not None or self.setting("compose", "max_uses") is not None
-
     def is_embedded(self, shard: int) -> NDArray[np.bool_]:
         """Return for each chunk of a shard whether it was embedded: with a shortlist, only those that are marked."""
         if "shortlist" not in self.steps:
@@ -313,19 +308,10 @@ class StoredRun:
         """Return the CHUNKS of a shard, by its number, as arrays, shape (rows,)."""
         return lru_cache(maxsize=_KEPT_SHARDS)(lambda shard: lookup.read_chunks(self.shards[shard][1]))
 
-    def chunks_before_cleaning(self, shard: int) -> Columns:
-        """Return the CHUNKS of a shard as they were cut, before any were left out."""
-        return lookup.read_chunks(self.files("chunk", ".chunks.arrow")[shard])
-
-    def keeps(self, shard: int) -> bool:
-        """Whether the documents of a shard have other columns beside their text."""
-        with pa.ipc.open_file(pa.memory_map(str(self.shards[shard][0]))) as reader:
-            return "metadata" in reader.schema.names
-
     def documents(self, shard: int, *names: str) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield (first row, batch) of a shard's DOCUMENTS with the named columns."""
+        """Yield (first row, batch) of a shard's DOCUMENTS with those of the named columns that it has."""
         with pa.ipc.open_file(pa.memory_map(str(self.shards[shard][0]))) as reader:
-            fields = [reader.schema.get_field_index(name) for name in names]
+            fields = [reader.schema.get_field_index(name) for name in names if name in reader.schema.names]
         options = pa.ipc.IpcReadOptions(included_fields=fields)
         first = 0
         with pa.ipc.open_file(pa.memory_map(str(self.shards[shard][0])), options=options) as reader:
