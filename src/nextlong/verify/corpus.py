@@ -15,7 +15,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from functools import lru_cache
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -144,21 +144,17 @@ def _check_kept(outcome: CheckOutcome, run: StoredRun, shard: int) -> None:
     for first, batch in run.documents(shard, "source", "metadata"):
         sources = batch.column("source").to_pylist()
         kept = batch.column("metadata").to_pylist() if "metadata" in batch.schema.names else ["{}"] * len(sources)
+        names_of: dict[str, list[str]] = {}  # by what a document keeps; in most corpora that is the same for all
+        for source_kept in set(kept):
+            with suppress(ValueError):
+                names_of[source_kept] = list(json.loads(source_kept))
         for row, (source, source_kept) in enumerate(zip(sources, kept, strict=True), first):
-            if (names := _keys(source_kept)) != wanted.get(source, []):
+            if (names := names_of.get(source_kept)) != wanted.get(source, []):
                 outcome.breach(
                     f"document {document_name(shard << SHARD_BITS | row)} keeps {names} of {source}, "
                     f"the recipe asks for {wanted.get(source)}"
                 )
                 return
-
-
-@lru_cache(maxsize=1)  # in most corpora all documents' are the same
-def _keys(kept: str) -> list[str] | None:
-    try:
-        return list(json.loads(kept))
-    except ValueError:
-        return None
 
 
 def _cleaning_problem(all_chunks: Columns, used: Columns, shard: int) -> str:

@@ -437,11 +437,12 @@ def _runs_within(words: Sequence[_Numbers]) -> tuple[_Numbers, NDArray[np.int64]
 def _batch(texts: Sequence[str]) -> list[_Numbers]:
     codes = np.frombuffer("\n".join(texts).encode("utf-32-le", "surrogatepass"), np.uint32)
     bits = max(_LEAST_BITS, int(codes.max(initial=0)).bit_length())
-    terms = _terms(bits)[codes]
+    term_of, is_alone = _terms(bits)
+    terms = term_of[codes]
     begins = terms != 0
     begins[1:] &= terms[:-1] == 0
     high = np.flatnonzero(codes >= _ALONE[0].start)
-    alone = high[_is_alone(bits)[codes[high]]]
+    alone = high[is_alone[codes[high]]]
     after = alone[alone + 1 < len(codes)] + 1
     begins[alone], begins[after] = True, terms[after] != 0
     firsts = np.flatnonzero(begins)
@@ -456,9 +457,10 @@ def _batch(texts: Sequence[str]) -> list[_Numbers]:
 
 
 @cache
-def _terms(bits: int) -> _Numbers:
-    """Return what each code point below 2^bits adds to the number of its word, 0 if it parts words, shape (2^bits,).
+def _terms(bits: int) -> tuple[_Numbers, _Bools]:
+    """Return what each code point below 2^bits adds to the number of its word, 0 if it parts words, and whether it is one.
 
+    Both have the shape (2^bits,).
     Made for the largest code point that was met: all of Unicode takes half a second.
     """
     letters = np.zeros(1 << bits, np.bool_)
@@ -468,16 +470,10 @@ def _terms(bits: int) -> _Numbers:
             letters[code] = True
             if len(small := letter.lower()) == 1:
                 lower[code] = ord(small)
-    return _mixed(lower * _BASE) * letters
-
-
-@cache
-def _is_alone(bits: int) -> NDArray[np.bool_]:
-    """Return which code points below 2^bits are a word by themselves, shape (2^bits,)."""
     alone = np.zeros(1 << bits, np.bool_)
     for codes in _ALONE:
-        alone[codes.start : codes.stop] = _terms(bits)[codes.start : codes.stop] != 0
-    return alone
+        alone[codes.start : codes.stop] = letters[codes.start : codes.stop]
+    return _mixed(lower * _BASE) * letters, alone
 
 
 @lru_cache(maxsize=4)  # a long text's need no less memory than the text's own arrays
