@@ -107,7 +107,10 @@ def exported(
     if recipe.export.push is not None:
         facts.append(("pushed to", recipe.export.push))
     if rows.left_out:
-        facts.append(("left out", _left_out(rows)))
+        train, total = rows.train.sequences, rows.left_out + sum(split.sequences for split in rows.splits.values())
+        neither = f"{rows.left_out:,} of {counted(total, 'sequence')} are in neither split, for they share a chunk with validation"
+        few = f"; few are left to train on: {FEWER_LEFT_OUT}" if rows.left_out > train else ""
+        facts.append(("left out", f"{neither}{few}"))
     return facts
 
 
@@ -117,16 +120,6 @@ def warned(done: Artifacts, *, named: str) -> list[tuple[str, str]]:
         return []
     warnings = stats.read(done[stats.STATISTICS]).warnings
     return [("warning", str(one.of(named))) for one in warnings] or [("checked", "all data-quality checks passed")]
-
-
-def _left_out(rows: RowsResult) -> str:
-    """Say how many sequences are in neither split, and the cure where most of train is gone."""
-    left_out, train = rows.left_out, rows.train.sequences
-    total = left_out + sum(split.sequences for split in rows.splits.values())
-    neither = (
-        f"{left_out:,} of {counted(total, 'sequence')} are in neither split, for they share a chunk with validation"
-    )
-    return f"{neither}; few are left to train on: {FEWER_LEFT_OUT}" if left_out > train else neither
 
 
 def _contamination(done: Artifacts) -> str:

@@ -91,7 +91,12 @@ def place(folder: Path, files: list[ExportFile], *, card: str, delivered: str) -
         for file in files:
             target = new / file.name
             target.parent.mkdir(parents=True, exist_ok=True)
-            _link(file.path, target)
+            try:
+                os.link(file.path, target)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                _link_to(file.path, target)
         for below in {(new / file.name).parent for file in files}:
             store.sync(below)
         store.write_text(new / CARD, card)
@@ -281,15 +286,6 @@ def _is_same(folder: Path, files: list[ExportFile], card: str, delivered: str) -
         )
     except OSError:
         return False
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        _link_to(source, target)
 
 
 def _link_to(source: Path, target: Path) -> None:

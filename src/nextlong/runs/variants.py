@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -186,17 +186,12 @@ def remove(run_dir: Path, dropped: Sequence[Variant], waste: Sequence[Waste]) ->
             record.remove(variant)
         for page in pages:
             store.remove_file(page.path)
-        for path in _set_aside(run_dir, waste):
-            shutil.rmtree(path)
+        for one in waste:
+            if not one.path.is_dir():
+                one.path.unlink(missing_ok=True)
+                continue
+            # A folder is first renamed to what `store.locked` takes for a killed task's, and removes.
+            aside = run_dir / f".work-removed-{one.path.name}"
+            one.path.rename(aside)
+            shutil.rmtree(aside)
         data_folder.write_index(run_dir)
-
-
-def _set_aside(run_dir: Path, waste: Sequence[Waste]) -> Iterator[Path]:
-    """Rename each to what `store.locked` takes for a killed task's folder, and yield it."""
-    for one in waste:
-        if not one.path.is_dir():
-            one.path.unlink(missing_ok=True)
-            continue
-        aside = run_dir / f".work-removed-{one.path.name}"
-        one.path.rename(aside)
-        yield aside

@@ -27,7 +27,7 @@ from nextlong.picture import html, palette
 from nextlong.report import summary
 from nextlong.report.compare import labels
 from nextlong.report.page import examples, figures, numbers, sequences, words
-from nextlong.report.page.numbers import Row
+from nextlong.report.page.numbers import TableRow
 from nextlong.report.page.words import Plain
 from nextlong.runs import stats
 from nextlong.runs.run import Run
@@ -44,7 +44,7 @@ class Table:
 
     caption: str
     heads: Sequence[str]
-    rows: Sequence[Row]
+    rows: Sequence[TableRow]
 
 
 @dataclass(frozen=True)
@@ -167,7 +167,7 @@ def _run(run: Run, of_run: Mapping[str, Any], name: str) -> dict[str, Any]:
     }
 
 
-def _hardness(plain: Plain) -> list[tuple[str, str, Figure, list[Row]]]:
+def _hardness(plain: Plain) -> list[tuple[str, str, Figure, list[TableRow]]]:
     """Return the charts about similarity and distance: name, heading, what draws it, its numbers."""
     is_extended = words.is_extended(plain)
     compared = "; ".join(dict.fromkeys(words.compared(stats) for stats in plain if stats["scores"]))
@@ -212,7 +212,7 @@ def _hardness(plain: Plain) -> list[tuple[str, str, Figure, list[Row]]]:
     ]
 
 
-def _content(plain: Plain) -> list[tuple[str, str, Figure, list[Row]]]:
+def _content(plain: Plain) -> list[tuple[str, str, Figure, list[TableRow]]]:
     """Return the charts about what the tokens are."""
     return [
         ("sources", "Sources of the sequences and of the corpus", figures.sources, numbers.sources(plain)),
@@ -245,7 +245,7 @@ def _content(plain: Plain) -> list[tuple[str, str, Figure, list[Row]]]:
     ]
 
 
-def _removal(plain: Plain) -> list[tuple[str, str, Figure, list[Row]]]:
+def _removal(plain: Plain) -> list[tuple[str, str, Figure, list[TableRow]]]:
     """Return what became of the drafts and what was filtered out."""
     return [
         ("yield", "From documents to sequences", figures.outcome, numbers.yields(plain)),
@@ -253,7 +253,7 @@ def _removal(plain: Plain) -> list[tuple[str, str, Figure, list[Row]]]:
     ]
 
 
-def _cards(wanted: Sequence[tuple[str, str, Figure, list[Row]]], plain: Plain, names: Sequence[str]) -> list[Card]:
+def _cards(wanted: Sequence[tuple[str, str, Figure, list[TableRow]]], plain: Plain, names: Sequence[str]) -> list[Card]:
     """Return the cards of the charts that hold a value of at least one run; a mean of one source is that of all."""
     return [
         Card(name, heading, figure(plain, names), words.reading(name, plain, names), [Table(heading, names, rows)])

@@ -40,7 +40,7 @@ from nextlong.recipe.keys import EXACT
 from nextlong.report.plan.amounts import amounts_of
 from nextlong.report.plan.costs import WORKER_BYTES, Trial
 from nextlong.report.plan.elsewhere import shape_of
-from nextlong.report.plan.sample import Sample
+from nextlong.report.plan.sample import CorpusSample
 from nextlong.retrieval.encoders.base import Speed, kind_of
 from nextlong.schemas import NO_CHUNK, Layout
 from nextlong.sequences.encode import SPEED_UP, TextEncoder, chars_before_loading, is_known_to_be_fast
@@ -81,7 +81,7 @@ class Tokenizing(NamedTuple):
 class Measured:
     """A sample of the corpus, a trial on it, and what is measured apart from the steps."""
 
-    sample: Sample
+    sample: CorpusSample
     trial: Trial
     tokenizing: Tokenizing
     encoding: Speed
@@ -90,7 +90,7 @@ class Measured:
     process_bytes: float = WORKER_BYTES  # of a process that has run every step: its libraries, and what they keep
 
 
-def measure(recipe: Recipe, sample: Sample) -> Measured:
+def measure(recipe: Recipe, sample: CorpusSample) -> Measured:
     """Run the trial, and measure what it cannot tell. Raises a NextlongError for a tokenizer that cannot be used."""
     chunks = sample.some_chunks(recipe.chunk, _MEASURED_CHUNKS)
     tokenizing = _measure_tokenizer(recipe, chunks)
