@@ -92,13 +92,27 @@ class Installation:
 def examine() -> Installation:
     """Look at the installed packages and this machine."""
     core = tuple(_packages(""))
+    features = []
+    for extra in _extras():
+        missing = tuple(
+            package.name if package.installed is None else f"{package.name}{package.needed} (is {package.installed})"
+            for package in _packages(extra)
+            if not package.is_enough
+        )
+        cure = f"pip install 'nextlong[{extra}]'" if missing else None
+        features.append(Feature(extra, FEATURES[extra], missing, cure))
+    gpus = None
+    if util.find_spec("torch") is not None:
+        import torch
+
+        gpus = tuple(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))
     return Installation(
         nextlong=nextlong.__version__,
         python=platform.python_version(),
         platform=platform.platform(),
-        hardware=LocalHardware(usable_cpus(), memory_bytes(), shutil.disk_usage(Path.cwd()).free, _gpus()),
+        hardware=LocalHardware(usable_cpus(), memory_bytes(), shutil.disk_usage(Path.cwd()).free, gpus),
         core=core,
-        features=tuple(_feature(extra) for extra in _extras()),
+        features=tuple(features),
         is_whole=all(package.is_enough for package in core),
     )
 
@@ -131,27 +145,21 @@ def _packages(extra: str) -> Iterator[Package]:
         yield Package(needed.name, str(needed.specifier), installed, is_enough=is_enough)
 
 
-def _feature(extra: str) -> Feature:
-    missing = tuple(
-        package.name if package.installed is None else f"{package.name}{package.needed} (is {package.installed})"
-        for package in _packages(extra)
-        if not package.is_enough
-    )
-    return Feature(extra, FEATURES[extra], missing, f"pip install 'nextlong[{extra}]'" if missing else None)
-
-
-def _gpus() -> tuple[str, ...] | None:
-    if util.find_spec("torch") is None:
-        return None
-    import torch
-
-    return tuple(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))
-
-
 def show(installation: Installation, console: Console) -> None:
     """Print what is there, and for each feature that is not, the command that adds it."""
     hardware = installation.hardware
     gpus = "unknown without torch" if hardware.gpus is None else ", ".join(hardware.gpus) or "none that torch sees"
+    wrong = [
+        f"{package.name}{package.needed} ({package.installed or 'missing'})"
+        for package in installation.core
+        if not package.is_enough
+    ]
+    if not installation.core:
+        core = "runs from its sources, so what it needs is not known; say pip install -e ."
+    elif wrong:
+        core = f"broken: {', '.join(wrong)}; say pip install --upgrade nextlong"
+    else:
+        core = f"all {len(installation.core)} packages are there"
     tables.show_pairs(
         f"nextlong {installation.nextlong}",
         [
@@ -160,7 +168,7 @@ def show(installation: Installation, console: Console) -> None:
             ("memory", f"{hardware.memory_bytes / _GB:,.1f} GB"),
             ("free disk", f"{hardware.free_disk_bytes / _GB:,.1f} GB in {Path.cwd()}"),
             ("GPU", gpus if hardware.gpus else f"{gpus}; everything runs on processors"),
-            ("core", _core_in_words(installation)),
+            ("core", core),
         ],
         console,
     )
@@ -173,16 +181,3 @@ def show(installation: Installation, console: Console) -> None:
         table.add_row(feature.extra, tables.cell(feature.purpose), state)
     if installation.features:
         tables.show(table, console)
-
-
-def _core_in_words(installation: Installation) -> str:
-    if not installation.core:
-        return "runs from its sources, so what it needs is not known; say pip install -e ."
-    wrong = [
-        f"{package.name}{package.needed} ({package.installed or 'missing'})"
-        for package in installation.core
-        if not package.is_enough
-    ]
-    if wrong:
-        return f"broken: {', '.join(wrong)}; say pip install --upgrade nextlong"
-    return f"all {len(installation.core)} packages are there"

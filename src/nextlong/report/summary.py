@@ -37,14 +37,18 @@ def lines(recipe: Recipe, done: Artifacts, *, folder: Path, named: str = "RUN") 
     chunked = done["chunk"].results(ChunkResult)
     chunks, chars = sum(shard.chunks for shard in chunked), sum(shard.chars for shard in chunked)
     sequences = sum(sequences_per_part(recipe.compose.sequences, done["compose"]))
+    # Why there are fewer sequences than were asked for, or, of all, than there were drafts.
+    asked, causes = recipe.compose.sequences, "; ".join(why_fewer(recipe.compose, done))
+    shortfall = ""
+    if asked == "all":
+        shortfall = f" ({causes})" if dropped(done) else ""
+    elif sequences != asked:
+        shortfall = f", fewer than compose.sequences={asked:,} ({causes})"
     facts = [
         ("documents", f"{sum(shard.documents for shard in chunked):,} kept of {read:,}{_why_less(recipe, done)}"),
         ("chunks", f"{chunks:,}, {chars / max(1, chunks):,.0f} characters each on average"),
         ("method", described(recipe)),
-        (
-            "sequences",
-            f"{sequences:,} of exactly {recipe.sequence_tokens:,} tokens{_shortfall(recipe, done, sequences)}",
-        ),
+        ("sequences", f"{sequences:,} of exactly {recipe.sequence_tokens:,} tokens{shortfall}"),
     ]
     if "decontaminate" in done:
         facts.insert(2, ("contaminated", _contamination(done)))
@@ -151,11 +155,3 @@ def _why_less(recipe: Recipe, done: Artifacts) -> str:
         if count
     ]
     return f" ({', '.join(parts)})" if parts else ""
-
-
-def _shortfall(recipe: Recipe, done: Artifacts, sequences: int) -> str:
-    """Say why there are fewer than were asked for, or, of all, than there were drafts."""
-    asked, causes = recipe.compose.sequences, "; ".join(why_fewer(recipe.compose, done))
-    if asked == "all":
-        return f" ({causes})" if dropped(done) else ""
-    return "" if sequences == asked else f", fewer than compose.sequences={asked:,} ({causes})"

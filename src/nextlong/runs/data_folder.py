@@ -193,14 +193,14 @@ def remove(paths: list[Path]) -> None:
 
 def _delivered(folder: Path) -> list[Path]:
     """Return the folders of formats; another folder with a `manifest.json`, or a copy, is the user's."""
-    return [path.parent for path in sorted(folder.glob(f"[!.]*/{DELIVERED}")) if _is_ours(path.parent)]
-
-
-def _is_ours(folder: Path) -> bool:
-    plain = _record_of(folder)
-    runs = plain.get("runs")
-    of_runs = isinstance(runs, list) and runs and all(isinstance(run, dict) for run in runs)
-    return bool(of_runs and plain.get("format") == folder.name and isinstance(_variant_of(folder), str))
+    ours = []
+    for below in (path.parent for path in sorted(folder.glob(f"[!.]*/{DELIVERED}"))):
+        plain = _record_of(below)
+        runs = plain.get("runs")
+        of_runs = isinstance(runs, list) and runs and all(isinstance(run, dict) for run in runs)
+        if of_runs and plain.get("format") == below.name and isinstance(_variant_of(below), str):
+            ours.append(below)
+    return ours
 
 
 def _record_of(folder: Path) -> Json:

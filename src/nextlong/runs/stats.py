@@ -476,7 +476,7 @@ def _by_source(run: Run, by_document: Tally) -> dict[str, int]:
     """Return what is counted of documents, by source, the largest first; one shard's documents at a time."""
     doc_ids, counts = by_document.counted()
     total: Counter[str] = Counter()
-    shards = schemas.shard_of(doc_ids)
+    shards = schemas.shard_of(doc_ids)  # (documents,)
     for shard in np.unique(shards).tolist():
         of_shard = shards == shard
         (sources,) = lookup.document_columns(doc_ids[of_shard], run.corpus.documents, ("source",))

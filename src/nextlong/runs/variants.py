@@ -132,7 +132,15 @@ def choose(run_dir: Path, *, keep: Sequence[str] = (), drop: Sequence[str] = ())
 
 def find_waste(run_dir: Path, kept: Sequence[Variant], dropped: Sequence[Variant] = ()) -> list[Waste]:
     """Return what can go, in the order of the route."""
-    needed = _needed(run_dir, kept, dropped)
+    needed = {folder for variant in kept for folder in variant.steps.values()}
+    given_up = {folder for variant in dropped for folder in variant.steps.values()} - needed
+    # Other exports and measurements of what a kept variant composed stay too, and the rows that any of them reads.
+    composed = {_fingerprint(variant.steps["compose"]) for variant in kept}
+    for folder in run_dir.glob("[0-9][0-9]-*"):
+        if inputs_of(folder).get("compose") in composed and folder.name not in given_up:
+            needed.add(folder.name)
+    rows = {inputs_of(run_dir / name).get("rows") for name in needed}
+    needed |= {path.name for path in run_dir.glob("[0-9][0-9]-rows-*") if _fingerprint(path.name) in rows}
     waste = []
     for folder in sorted(run_dir.glob("[0-9][0-9]-*")):
         if folder.name not in needed:
@@ -143,17 +151,6 @@ def find_waste(run_dir: Path, kept: Sequence[Variant], dropped: Sequence[Variant
         leftovers = [path for pattern in _LEFTOVERS for path in sorted(folder.glob(pattern))]
         waste += [Waste(path, bytes_of(path), "left by a killed run") for path in leftovers]
     return waste
-
-
-def _needed(run_dir: Path, kept: Sequence[Variant], dropped: Sequence[Variant]) -> set[str]:
-    named = {folder for variant in kept for folder in variant.steps.values()}
-    given_up = {folder for variant in dropped for folder in variant.steps.values()} - named
-    composed = {_fingerprint(variant.steps["compose"]) for variant in kept}
-    for folder in run_dir.glob("[0-9][0-9]-*"):
-        if inputs_of(folder).get("compose") in composed and folder.name not in given_up:
-            named.add(folder.name)
-    rows = {inputs_of(run_dir / folder).get("rows") for folder in named}
-    return named | {path.name for path in run_dir.glob("[0-9][0-9]-rows-*") if _fingerprint(path.name) in rows}
 
 
 def _fingerprint(folder: str) -> str:

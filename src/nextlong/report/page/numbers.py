@@ -97,13 +97,16 @@ def settings(plain: Plain) -> list[TableRow]:
         row("mean cosine", plain, ("similarity", "mean"), "{:.4f}"),
         row("tokens between neighboring chunks of a document, median", plain, ("distance_tokens", "p50"), "{:,.0f}"),
     ]
-    rows = (row(name, plain, (key,), "{:.3f}" if key == "chars_per_token" else "{:,}") for key, name in names.items())
-    return _filled([*(TableRow(one.name, tuple(map(_explained, one.cells))) for one in rows), *compared])
-
-
-def _explained(cell: Cell) -> Cell:
-    meaning = SETTINGS.get(str(cell.path[0]), {}).get(cell.value) if cell.path else None
-    return replace(cell, text=f"{cell.text}: {meaning}") if meaning else cell
+    shown = []
+    for key, name in names.items():
+        one = row(name, plain, (key,), "{:.3f}" if key == "chars_per_token" else "{:,}")
+        meanings = [SETTINGS.get(key, {}).get(cell.value) for cell in one.cells]
+        cells = [
+            replace(cell, text=f"{cell.text}: {meaning}") if meaning else cell
+            for cell, meaning in zip(one.cells, meanings, strict=True)
+        ]
+        shown.append(TableRow(name, tuple(cells)))
+    return _filled([*shown, *compared])
 
 
 def yields(plain: Plain) -> list[TableRow]:

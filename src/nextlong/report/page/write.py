@@ -62,7 +62,11 @@ def leave(runs: Sequence[Run]) -> str:
     """Write the report of some variants of one run directory unless it is there; return what to say about it."""
     shown = runs[: palette.RUNS]
     path = place_of(shown) if len(shown) == 1 else shown[0].path / SWEEP
-    if not _shows(path, identity(shown)):
+    is_there = False
+    if path.is_file():
+        with path.open(encoding="utf-8", errors="replace") as file:
+            is_there = identity(shown) in file.read(HEAD_CHARS)
+    if not is_there:
         with store.explained(path):
             store.write_text(path, page(shown))
     return str(path) if shown == runs else f"{path} (the first {len(shown)} of {len(runs)})"
@@ -80,13 +84,6 @@ def place_of(runs: Sequence[Run]) -> Path:
     if len(joined.encode()) > _LONGEST_NAME_BYTES:
         joined = f"{len(names)}@variants@{xxhash.xxh3_64_hexdigest(joined.encode())[:8]}"
     return run_dir / f"report-{joined}.html"
-
-
-def _shows(path: Path, data: str) -> bool:
-    if not path.is_file():
-        return False
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return data in file.read(HEAD_CHARS)
 
 
 def identity(runs: Sequence[Run]) -> str:
