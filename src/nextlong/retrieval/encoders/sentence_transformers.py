@@ -187,7 +187,12 @@ def _load(name: str, options: SentenceTransformersOptions, *, dtype: str | None)
     except ImportError as error:
         raise EncoderError(f"{_WHERE}{name}: {error}; pip install 'nextlong[sentence-transformers]'") from None
     logging.disable_progress_bar()  # each worker would draw its own, across the run's
-    device = _device(torch, options.device)
+    device = options.device  # what the recipe names is never replaced by another
+    if device in (None, "cuda"):
+        if device == "cuda" or torch.cuda.is_available():
+            device = f"cuda:{next(iter(granted_gpus()), 0)}"
+        else:
+            device = "mps" if torch.backends.mps.is_available() else "cpu"
     dtype = dtype or options.dtype
     try:
         if dtype == "auto":
@@ -215,15 +220,6 @@ def _load(name: str, options: SentenceTransformersOptions, *, dtype: str | None)
             f"{_WHERE}{name} does not run on device={device!r} with dtype={dtype}: {_first_line(error)}; "
             "set encoder.sentence_transformers.device or dtype"
         ) from None
-
-
-def _device(torch: Any, asked: str | None) -> str:
-    """Return the device to run on; what the recipe names is never replaced by another."""
-    if asked not in (None, "cuda"):
-        return asked
-    if torch.cuda.is_available() or asked == "cuda":
-        return f"cuda:{next(iter(granted_gpus()), 0)}"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def _first_line(error: Exception) -> str:
