@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from nextlong.artifacts.results import EXCLUDED
@@ -369,9 +369,14 @@ def verdict(stats: Mapping[str, Any]) -> Verdict:
     if stats["negatives"] and NEGATIVES[stats["negatives"]].repeat_meta_chunk:
         reason = "The sequences repeat their own document, as the recipe asks: a control for an experiment, not training data."
         return Verdict("look", "Only as a control.", (reason,))
-    return Verdict(
-        "good", "Yes, train on it.", (f"All {len(passed)} data-quality checks passed.", *_evidence(stats)), passed
-    )
+    reasons = [f"All {len(passed)} data-quality checks passed."]
+    similarity, random, distance = (stats[key] for key in ("similarity", "random_similarity", "distance_tokens"))
+    if random:
+        mean = f"mean cosine {similarity['mean']:.2f}. Random pairs of chunks have {random['mean']:.2f}."
+        reasons.append(f"Negatives are similar to their meta-chunk: {mean}")
+    if distance:
+        reasons.append(f"Neighboring chunks of a document are {distance['p50']:,.0f} tokens apart (median).")
+    return Verdict("good", "Yes, train on it.", tuple(reasons), passed)
 
 
 def _applies(name: str, stats: Mapping[str, Any]) -> bool:
@@ -383,15 +388,3 @@ def _applies(name: str, stats: Mapping[str, Any]) -> bool:
         "unmet-exclusions": any(one["reason"] == EXCLUDED for one in stats["left_out"]),
     }
     return special.get(name, True) and (name not in _NEEDS or stats[_NEEDS[name]] is not None)
-
-
-def _evidence(stats: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what speaks for a run beside its checks."""
-    similarity, random, distance = (stats[key] for key in ("similarity", "random_similarity", "distance_tokens"))
-    if random:
-        yield (
-            f"Negatives are similar to their meta-chunk: mean cosine {similarity['mean']:.2f}. Random pairs of "
-            f"chunks have {random['mean']:.2f}."
-        )
-    if distance:
-        yield f"Neighboring chunks of a document are {distance['p50']:,.0f} tokens apart (median)."
