@@ -23,7 +23,6 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from nextlong.artifacts.lookup import read_chunks
 from nextlong.schemas import BOS, EOS, ROW_MASK, SEPARATOR, SHARD_BITS
 from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name
 from nextlong.verify.run_files import Columns, Ids, StoredRun
@@ -44,7 +43,6 @@ def check_corpus(run: StoredRun) -> list[CheckOutcome]:
     """Read every document once."""
     documents, chunks = CheckOutcome("documents", "documents"), CheckOutcome("chunks tile documents", "chunks")
     hashes, chars = run.files("ingest", ".hashes.npy"), run.files("ingest", ".chars.npy")
-    cut = run.files("chunk", ".chunks.arrow")  # CHUNKS before any were left out
     # Which documents the chunks were made from is settled by one step or another: the last that says so counts.
     keeps = [files for name in run.steps["chunk"].manifest["inputs"] if (files := run.files(name, ".keep.npy"))][-1]
     is_normalized = run.recipe["ingest"].get("dedup") == "normalized"
@@ -55,7 +53,7 @@ def check_corpus(run: StoredRun) -> list[CheckOutcome]:
         own_hashes, own_chars, own_compared, keep = (
             np.load(paths[shard]) for paths in (hashes, chars, compared, keeps)
         )
-        table = read_chunks(cut[shard])
+        table = run.chunks_before_cleaning(shard)
         chunks.checked += len(table["start"])
         if problem := _cleaning_problem(table, run.chunks(shard), shard):
             chunks.breach(f"shard {shard}: {problem}")
