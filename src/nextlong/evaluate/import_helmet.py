@@ -111,6 +111,7 @@ def _results(record: Json, file: Path, out: Path) -> Iterator[tuple[Path, Json]]
         raise EvaluateError(
             f"{file}: no number in `args.input_max_length` or `averaged_metrics.{metric}`; give a file as HELMET wrote it"
         ) from None
+    # Compared as part of the protocol: scores of chat prompts are not compared with those of plain ones.
     prompt_format = {True: "chat", False: "completion"}.get(arguments.get("use_chat_template"))
     for task in (all_tasks()[one] for one in (name, *_ALSO_RULER.get(name, ()))):
         yield (
@@ -139,10 +140,12 @@ def _samples(record: Json, metric: str) -> list[Json]:
     samples = []
     for item in record.get("data", []):
         judged, value = item.get("gpt-4-scores"), item.get(metric)
+        # The score of a question as `eval_gpt4_longqa.py` computes it, here as a share of its most, 3.
         if metric == "gpt-4-score" and judged:
             value = judged["fluency"] * judged["correctness"] / 3
         if value is None:
             return []
+        # HELMET asks one question at several depths; such questions are resampled together.
         group = item.get("id", item.get("qid", item.get("question")))
         samples.append({"scores": {metric: float(value)}, "details": {"group": group} if group else {}})
     return samples

@@ -46,6 +46,7 @@ def samples(request: TaskRequest, depths: int = 11) -> Iterator[Sample | None]:
     if room < 1:
         raise request.too_short("needle")
     count = request.samples or depths
+    # Depths in percent; a single sample is asked at the middle.
     places = np.linspace(0, 100, min(count, depths)) if count != 1 else np.array([50.0])
     haystacks = Haystacks(request, haystack_text(request.data), room, rounds=-(-count // depths))
     before, behind = _PROMPT.split("{context}")
@@ -127,6 +128,7 @@ def _latent_samples(request: TaskRequest, source: str) -> Iterator[Sample | None
         needles = [_LatentNeedle(text, question, _TEMPLATE, _NAMES) for text, question in _OWN]
         texts = [haystack_text(request.data)]
     around = max(request.tokenizer.count(one.template + one.question + one.text) for one in needles)
+    # The longest needle with its question and template, and eight tokens for what merges or splits at the seams.
     room = request.room - _LATENT_BUDGET - around - 8
     if room < 64:
         raise request.too_short("nolima")
@@ -178,6 +180,7 @@ def _moves(draw: random.Random, steps: int) -> tuple[list[str], dict[str, str], 
     been: dict[str, list[str]] = {}
     for _ in range(steps):
         who = draw.choice(_PEOPLE)
+        # What this person carries, what nobody carries, and of it what lies where the person is.
         mine, free = [one for one in held if held[one] == who], [one for one in _ITEMS if one not in held]
         here = [one for one in free if who in at and been.get(one, [at[who]])[-1] == at[who]]
         act = draw.random()
@@ -303,6 +306,7 @@ def _name_label(answer: str, sample: Sample, labels: tuple[str, ...]) -> dict[st
     question, said = str(sample.details["question"]).lower(), answer.lower().split(".")[0]
     for end in ("<context>", "<example>"):
         said = said.split(end)[0]
+    # A label that the question itself names cannot show that the model knows the answer.
     named = {label for label in labels if label in said and label not in question}
     return {"accuracy": float(named == {sample.references[0].lower()})}
 
