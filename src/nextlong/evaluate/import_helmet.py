@@ -55,7 +55,21 @@ def read_into(files: Sequence[Path], *, out: Path | None, label: str | None, con
     """Read files of one model into `out`; return its results. Raises EvaluateError."""
     if not files or out is None:
         raise EvaluateError("import: run nextlong evaluate import HELMET-RESULT.json… --out RESULTS")
-    records = [(file, _record(file)) for file in files]
+    records: list[tuple[Path, Json]] = []
+    for file in files:
+        try:
+            record = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise EvaluateError(f"{file} cannot be read ({error}); give result files of HELMET's eval.py") from None
+        if not isinstance(record, dict) or not record.keys() >= {"args", "averaged_metrics"}:
+            raise EvaluateError(
+                f"{file} is not a result of HELMET's eval.py: it has no `args` and `averaged_metrics` (.score files lack them)"
+            )
+        if not isinstance(record["args"], dict) or not isinstance(record["averaged_metrics"], dict):
+            raise EvaluateError(
+                f"{file}: its `args` or `averaged_metrics` hold no fields; give a file as HELMET wrote it"
+            )
+        records.append((file, record))
     models = sorted({str(record["args"].get("model_name_or_path")) for _, record in records})
     if len(models) > 1:
         raise EvaluateError(
@@ -76,20 +90,6 @@ def read_into(files: Sequence[Path], *, out: Path | None, label: str | None, con
     results.write_index(out, {"kind": "helmet", "name": models[0], "label": label})
     tables.say(f"read {len(files)} files of {models[0]} into {len(written)} results in {out}", console)
     return results.read_results(out)
-
-
-def _record(file: Path) -> Json:
-    try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise EvaluateError(f"{file} cannot be read ({error}); give result files of HELMET's eval.py") from None
-    if not isinstance(record, dict) or not record.keys() >= {"args", "averaged_metrics"}:
-        raise EvaluateError(
-            f"{file} is not a result of HELMET's eval.py: it has no `args` and `averaged_metrics` (.score files lack them)"
-        )
-    if not isinstance(record["args"], dict) or not isinstance(record["averaged_metrics"], dict):
-        raise EvaluateError(f"{file}: its `args` or `averaged_metrics` hold no fields; give a file as HELMET wrote it")
-    return record
 
 
 def _results(record: Json, file: Path, out: Path) -> Iterator[tuple[Path, Json]]:

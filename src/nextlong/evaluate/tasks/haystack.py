@@ -152,11 +152,6 @@ def _latent_samples(request: TaskRequest, source: str) -> Iterator[Sample | None
         yield request.fitting(Sample(prompt, references, _LATENT_BUDGET, details=details))
 
 
-def _contains(answer: str, sample: Sample) -> dict[str, float]:
-    """Return 1 if the answer contains a right answer, letter for letter."""
-    return {"contains": float(any(reference in answer for reference in sample.references))}
-
-
 # BABILong's worlds.
 
 _WORLD_BUDGET: Final = 20
@@ -311,7 +306,13 @@ def _name_label(answer: str, sample: Sample, labels: tuple[str, ...]) -> dict[st
     return {"accuracy": float(named == {sample.references[0].lower()})}
 
 
-_latent = partial(Task, metric="contains", score=_contains, max_new_tokens=_LATENT_BUDGET)
+_latent = partial(
+    Task,
+    metric="contains",
+    # 1 if the answer contains a right answer, letter for letter.
+    score=lambda answer, sample: {"contains": float(any(reference in answer for reference in sample.references))},
+    max_new_tokens=_LATENT_BUDGET,
+)
 _kamradt = partial(Task, metric="found", score=_found, max_new_tokens=_BUDGET, files=(HAYSTACK,))
 TASKS: Final = (
     _kamradt(name="needle", suite="needle", category="Needle", make=samples, samples=11),
