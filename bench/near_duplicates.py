@@ -30,7 +30,7 @@ from nextlong.retrieval.near_duplicates.rule import similarities
 from nextlong.retrieval.near_duplicates.shingles import (
     _LEAST_WORDS,
     _SLOTS,
-    Document,
+    ComparedDocument,
     Weights,
     add_counts,
     document_of,
@@ -208,7 +208,7 @@ def judged(pair: Pair, texts: Sequence[str], weights: Weights) -> list[tuple[Pai
     text = texts[pair[0]]
     chunks = [text[a:b] for a, b in chunk_text(text)]
     chunks = [chunk for chunk in chunks if len(words_of(chunk)) >= _LEAST_WORDS]
-    other: Document = document_of([texts[pair[1]]])
+    other: ComparedDocument = document_of([texts[pair[1]]])
     found = similarities(shingles(chunks), document=other, weights=weights)
     return [(pair, chunk, float(score)) for chunk, score in zip(chunks, found, strict=True)]
 

@@ -26,7 +26,7 @@ import xxhash
 
 import nextlong
 from nextlong.retrieval.near_duplicates.rule import find_near_duplicates
-from nextlong.retrieval.near_duplicates.shingles import Document, Shingles, document_of, shingle_store
+from nextlong.retrieval.near_duplicates.shingles import ComparedDocument, Shingles, document_of, shingle_store
 from nextlong.schemas import META, NEGATIVE
 
 
@@ -97,7 +97,7 @@ def judge(stored: Path) -> int:
     weights, threshold, drafts = pickle.loads(stored.read_bytes())
     seconds, state = 0.0, xxhash.xxh3_128()
     for hashes, offsets, runs, wholes in drafts:
-        given = Shingles(hashes, offsets), Document(runs, wholes)
+        given = Shingles(hashes, offsets), ComparedDocument(runs, wholes)
         start = time.process_time()
         found = find_near_duplicates(given[0], document=given[1], weights=weights, threshold=threshold)
         seconds += time.process_time() - start

@@ -10,7 +10,7 @@ def row_of(spans, tokens):
     import torch
 
     from nextlong.artifacts.rows import SPANS
-    from nextlong.train.rows import Row
+    from nextlong.train.rows import TrainingRow
 
     made = np.zeros(len(spans), SPANS)
     for place, (sequence, role, first, last) in enumerate(spans):
@@ -23,7 +23,7 @@ def row_of(spans, tokens):
     ids = torch.arange(tokens)
     labels = ids.clone()
     labels[0] = -100
-    return Row(ids, labels, ids.clone(), torch.tensor([0, tokens]), made)
+    return TrainingRow(ids, labels, ids.clone(), torch.tensor([0, tokens]), made)
 
 
 def test_roles_and_distances_by_hand():

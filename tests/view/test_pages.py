@@ -191,15 +191,15 @@ def test_chunks_are_chosen_by_role_name_and_cosine(chosen, chunks):
 
 
 def test_documents_that_contain_a_text_are_listed_with_it(variants, monkeypatch):
-    page = Page(pages.document_list(View(variants, "base"), documents.Query(text='"sail reef"'), first=Place()))
+    page = Page(pages.document_list(View(variants, "base"), documents.DocumentQuery(text='"sail reef"'), first=Place()))
     assert page.body
     assert all("sail reef" in row[2].lower() for row in page.body)
     assert page.fields["text"] == '"sail reef"'
     monkeypatch.setattr(pages, "ROWS", 7)
-    page = Page(pages.document_list(View(variants, "base"), documents.Query(), first=Place()))
+    page = Page(pages.document_list(View(variants, "base"), documents.DocumentQuery(), first=Place()))
     (link,) = [link for link in page.links if "after=" in link]
     place = Place(*map(int, link.rpartition("after=")[2].split(".")))
-    rest = Page(pages.document_list(View(variants, "base"), documents.Query(), first=place))
+    rest = Page(pages.document_list(View(variants, "base"), documents.DocumentQuery(), first=place))
     assert len(page.body) == 7
     assert {row[0] for row in page.body}.isdisjoint(row[0] for row in rest.body)
 

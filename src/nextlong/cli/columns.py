@@ -100,22 +100,18 @@ def _look_at(file: InputFile, source: Source) -> FileLook:
     }
     most = {name: Counter(values).most_common(1)[0] for name, values in scalars.items()}
     repeated = _first_named({name: value for name, (value, count) in most.items() if count > 1}, _IDS)
-    texts = {name: _example(values[0]) if values else "null" for name, values in columns.items()}
+    examples = {}  # in one line, with the type of what is no string
+    for name, values in columns.items():
+        kind = next((kind for types, kind in _KINDS if values and isinstance(values[0], types)), None)
+        text = "null" if not values else f"{kind}, {values[0]}" if kind else " ".join(str(values[0]).split())
+        examples[name] = text if len(text) <= _EXAMPLE_CHARS else f"{text[:_EXAMPLE_CHARS]} …"
     return FileLook(
         file,
         text=text_column(columns),
         id=id_column(columns),
-        examples={
-            name: text if len(text) <= _EXAMPLE_CHARS else f"{text[:_EXAMPLE_CHARS]} …" for name, text in texts.items()
-        },
+        examples=examples,
         repeating=None if repeated is None else (repeated, most[repeated][0]),
     )
-
-
-def _example(value: Any) -> str:
-    """Return a value in one line, with its type if it is no string."""
-    kind = next((name for types, name in _KINDS if isinstance(value, types)), None)
-    return " ".join(str(value).split()) if kind is None else f"{kind}, {value}"
 
 
 def text_column(columns: Mapping[str, Sequence[Any]]) -> str | None:

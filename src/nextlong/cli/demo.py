@@ -94,7 +94,11 @@ def write_demo_corpus(path: Path) -> tuple[int, int]:
 
     Raises CorpusError where this interpreter carries no documentation or `path` cannot be written.
     """
-    rows = [*_topic_rows(), *stdlib_rows(Path(sysconfig.get_path("stdlib")))]
+    rows = list(stdlib_rows(Path(sysconfig.get_path("stdlib"))))
+    with suppress(ImportError):  # some distributions leave the topics out
+        from pydoc_data.topics import topics
+
+        rows = [row for name in sorted(topics) for row in _row("python-topics", name, str(topics[name]))] + rows
     if not rows:
         raise CorpusError(
             f"this Python carries no documentation (no pydoc_data, no sources in {sysconfig.get_path('stdlib')}); "
@@ -143,15 +147,6 @@ def module_text(source: bytes, *, module: str) -> str:
     return "\n\n".join(entries) + "\n" if entries else ""
 
 
-def _topic_rows() -> Iterator[dict[str, str]]:
-    try:
-        from pydoc_data.topics import topics  # some distributions leave it out
-    except ImportError:
-        return
-    for name in sorted(topics):
-        yield from _row("python-topics", name, str(topics[name]))
-
-
 def _row(source: str, name: str, text: str) -> Iterator[dict[str, str]]:
     if len(text) >= MIN_DOCUMENT_CHARS:
         # A docstring may spell a lone surrogate, which UTF-8 cannot hold.
@@ -177,7 +172,12 @@ def _entries(body: list[ast.stmt], *, owner: str) -> Iterator[str]:
             continue
         docstring = ast.get_docstring(node)
         if docstring:
-            yield f"{_signature(node, owner=owner)}\n{docstring}"
+            signature = f"{owner}.{node.name}"
+            if not isinstance(node, ast.ClassDef):
+                signature += f"({ast.unparse(node.args)})"
+            elif node.bases:
+                signature += f"({', '.join(map(ast.unparse, node.bases))})"
+            yield f"{'class ' * isinstance(node, ast.ClassDef)}{signature}\n{docstring}"
         if isinstance(node, ast.ClassDef):
             yield from _entries(node.body, owner=f"{owner}.{node.name}")
 
@@ -192,11 +192,3 @@ def _definitions(body: list[ast.stmt]) -> Iterator[_Definition]:
         elif isinstance(node, ast.Try):
             handled = [statement for handler in node.handlers for statement in handler.body]
             yield from _definitions([*node.body, *handled, *node.orelse, *node.finalbody])
-
-
-def _signature(node: _Definition, *, owner: str) -> str:
-    name = f"{owner}.{node.name}"
-    if isinstance(node, ast.ClassDef):
-        bases = ", ".join(ast.unparse(base) for base in node.bases)
-        return f"class {name}({bases})" if bases else f"class {name}"
-    return f"{name}({ast.unparse(node.args)})"

@@ -173,14 +173,21 @@ def new_recipe(recipe_path: Path, sources: Sequence[str] = (), *, tokenizer: str
     folder = Path(_absolute(recipe_path)).parent
     found = [path for gathered in _gathered(find_sources(recipe_path, sources)) for path in _split_up(gathered, looks)]
     paths = list(dict.fromkeys(found)) or [str(folder / "data/*.jsonl")]
+    local = [Source(path=path) for path in paths if "://" not in path]  # a URL may need a package to be looked at
+    # The runs lie in the folder, or in the nearest one above it, where no source would read them.
+    places = (folder, *folder.parents)
+    outside = next((one for one in places if not any(reaches(source, one / "runs") for source in local)), folder)
+    named = []
+    for path, name in zip(paths, _names(paths), strict=True):
+        files = looks.into(path)
+        first = next((look for look in files if look.text), next((look for look in files if look.has_columns), None))
+        columns = {} if first is None else {"text": first.text, "id": first.id}
+        named.append(
+            {"path": path, "name": name} | {key: column for key, column in columns.items() if column is not None}
+        )
     plain: Json = {
-        "run_dir": str(_outside(folder, paths) / "runs" / recipe_path.stem),
-        "ingest": {
-            "sources": [
-                {"path": path, "name": name} | _columns(path, looks)
-                for path, name in zip(paths, _names(paths), strict=True)
-            ]
-        },
+        "run_dir": str(outside / "runs" / recipe_path.stem),
+        "ingest": {"sources": named},
         "tokenizer": _tokenizer(tokenizer, folder / "tokenizer.json"),
     }
     recipe = Recipe.from_dict(plain)
@@ -207,12 +214,13 @@ def propose(recipe: Recipe) -> Proposal | None:
         return None
     if tokens < _MIN_TOKENS:
         return None
-    document_chars = np.array([len(text) for sample in samples for text in sample.texts])  # of the sample
+    document_chars = np.array([len(text) for sample in samples for text in sample.texts])  # of each sampled document
     max_chars = recipe.chunk.max_chars
     if (document_chars > max_chars).mean() < _MIN_EXTENDABLE:
         # The median document then has three chunks.
         third = max(1.0, float(np.median(document_chars)) / 3)
         max_chars = max(_MIN_CHUNK_CHARS, 1 << math.floor(math.log2(third)))
+    # A sample stands for `scale` times as much of its source. Only documents of two chunks or more can be extended.
     documents = sum(sample.scale * sample.distinct_documents for sample in samples)
     extendable = sum(
         sample.scale * sample.distinct_documents * float(np.mean([len(text) > max_chars for text in sample.texts]))
@@ -300,15 +308,6 @@ def _is_readable(new: NewRecipe) -> bool:
     return True
 
 
-def _columns(path: str, looks: Looks) -> dict[str, str]:
-    """Return the columns of text and id of a source, as far as they were found."""
-    files = looks.into(path)
-    first = next((look for look in files if look.text), next((look for look in files if look.has_columns), None))
-    if first is None:
-        return {}
-    return {key: name for key, name in (("text", first.text), ("id", first.id)) if name is not None}
-
-
 def _split_up(path: str, looks: Looks) -> list[str]:
     """Return a path, or one per file or suffix if its files hold their texts in different columns.
 
@@ -360,15 +359,6 @@ def _holds_data(folder: Path, pattern: str) -> bool:
     if not folder.is_dir() or folder.name.startswith("."):
         return False
     return any(next(folder.glob(f"{pattern}{suffix}"), None) for suffix in _DATA_SUFFIXES)
-
-
-def _outside(folder: Path, sources: Sequence[str]) -> Path:
-    """Return the folder, or the nearest one above it that no source includes; a URL may need a package to be looked at."""
-    local = [path for path in sources if "://" not in path]
-    for place in (folder, *folder.parents):
-        if not any(reaches(Source(path=path), place / "runs") for path in local):
-            return place
-    return folder
 
 
 def _absolute(path: Path) -> str:

@@ -31,8 +31,6 @@ from nextlong.errors import NextlongError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from nextlong.verify.outcome import CheckOutcome
-
 _FAILED = 1
 
 
@@ -262,6 +260,9 @@ def _view(args: argparse.Namespace) -> None:
 
 
 def _verify(args: argparse.Namespace) -> int:
+    from nextlong.engine.executor import usable_cpus
+    from nextlong.reading.files import reach
+    from nextlong.verify import checks, files
     from nextlong.verify.corpus import EVERYTHING
     from nextlong.verify.outcome import as_json, passed, show
 
@@ -271,27 +272,19 @@ def _verify(args: argparse.Namespace) -> int:
         raise NextlongError(f"--workers {args.workers} is not a number of processes; give 1 or more")
     sample = EVERYTHING if args.sample == "all" else int(args.sample)
     with _progress() as starting:
-        outcomes = list(_outcomes(args, sample, starting))
+        if "://" in args.run or files.is_delivered(Path(args.run)):
+            fs, root = reach(args.run, where=repr(args.run), error=NextlongError)
+            outcomes = list(files.verify_delivered(fs, root, args.made_by, starting=starting))
+        elif args.made_by is not None:
+            raise NextlongError(f"--run {args.made_by} needs the folder of a delivered export, which {args.run} is not")
+        else:
+            options = {"sample": sample, "seed": args.seed, "workers": args.workers or usable_cpus()}
+            outcomes = list(checks.verify(Path(args.run), **options, starting=starting))
     if args.json:
         print(as_json(outcomes, args.run))
     else:
         show(outcomes, args.run, console())
     return 0 if passed(outcomes) else _FAILED
-
-
-def _outcomes(args: argparse.Namespace, sample: int, starting: Callable[[str], None]) -> Iterator[CheckOutcome]:
-    from nextlong.engine.executor import usable_cpus
-    from nextlong.reading.files import reach
-    from nextlong.verify import checks, files
-
-    if "://" in args.run or files.is_delivered(Path(args.run)):
-        fs, root = reach(args.run, where=repr(args.run), error=NextlongError)
-        yield from files.verify_delivered(fs, root, args.made_by, starting=starting)
-        return
-    if args.made_by is not None:
-        raise NextlongError(f"--run {args.made_by} needs the folder of a delivered export, which {args.run} is not")
-    workers = args.workers or usable_cpus()
-    yield from checks.verify(Path(args.run), sample=sample, seed=args.seed, workers=workers, starting=starting)
 
 
 @contextmanager

@@ -116,7 +116,16 @@ def _parser() -> argparse.ArgumentParser:
     evaluate.add(commands)
     replicate.add(commands)
     inspect.add_checks(commands)
-    _add_completion(commands)
+    completion = commands.add_parser(
+        "completion",
+        help="Print a shell completion script",
+        description='bash: eval "$(nextlong completion bash)" in ~/.bashrc  ·  '
+        "zsh: nextlong completion zsh > _nextlong in a folder of $fpath  ·  "
+        "fish: nextlong completion fish > ~/.config/fish/completions/nextlong.fish",
+    )
+    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
+    add_json(completion, about="print the script within JSON")
+    completion.set_defaults(command=_completion)
     for listed in commands._choices_actions:
         command = commands.choices[listed.dest]
         command.description = command.description or f"{listed.help}."
@@ -163,19 +172,6 @@ def _add_variants(commands: Commands) -> None:
     cleaning.add_argument("--yes", action="store_true", help="delete without confirmation")
     add_json(cleaning, about="print JSON; without --yes nothing is deleted")
     cleaning.set_defaults(command=imported("variants:gc_command"))
-
-
-def _add_completion(commands: Commands) -> None:
-    completion = commands.add_parser(
-        "completion",
-        help="Print a shell completion script",
-        description='bash: eval "$(nextlong completion bash)" in ~/.bashrc  ·  '
-        "zsh: nextlong completion zsh > _nextlong in a folder of $fpath  ·  "
-        "fish: nextlong completion fish > ~/.config/fish/completions/nextlong.fish",
-    )
-    completion.add_argument("shell", choices=("bash", "zsh", "fish"))
-    add_json(completion, about="print the script within JSON")
-    completion.set_defaults(command=_completion)
 
 
 def _completion(args: argparse.Namespace) -> None:

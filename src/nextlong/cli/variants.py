@@ -7,21 +7,21 @@ import shlex
 import sys
 from collections.abc import Sequence
 from dataclasses import asdict
-from datetime import UTC, datetime, timedelta
+from datetime import UTC, datetime
 from functools import partial
 from pathlib import Path
 
 from rich.console import Console
 
 from nextlong.artifacts import record
-from nextlong.artifacts.record import Variant, word
+from nextlong.artifacts.record import word
 from nextlong.cli.common import console, first_few, print_json, say
 from nextlong.engine import store
 from nextlong.errors import NextlongError
 from nextlong.report import tables
 from nextlong.runs import variants
 from nextlong.runs.variants import Listed, list_variants
-from nextlong.text import Json, counted
+from nextlong.text import counted
 
 _MB = 1_000_000
 _SHOWN_NAMES = 5
@@ -44,7 +44,12 @@ def list_command(args: argparse.Namespace) -> None:
         print_json([asdict(one) for one in listed])
         return
     _show(listed, console())
-    lines = [_opened_by(run_dir, listed)]
+    own = next((one.name for one in listed if one.is_current), None)
+    if own is None:
+        lines = [f"{run_dir} opens none of these variants; run the recipe again, or name one: {run_dir}@NAME"]
+    else:
+        others = f"; open the others as {run_dir}@NAME" if len(listed) > 1 else ""
+        lines = [f"{run_dir} opens {own}, the recipe's own settings{others}"]
     lines += filter(None, [record.unfinished_steps(run_dir)])
     if waste := variants.find_waste(run_dir, variants.choose(run_dir)[0]):
         size = _size(sum(one.bytes for one in waste))
@@ -53,40 +58,26 @@ def list_command(args: argparse.Namespace) -> None:
         say(line)
 
 
-def _opened_by(run_dir: Path, listed: Sequence[Listed]) -> str:
-    """Say which variant `RUN` opens, and how the others are opened."""
-    own = next((one.name for one in listed if one.is_current), None)
-    if own is None:
-        return f"{run_dir} opens none of these variants; run the recipe again, or name one: {run_dir}@NAME"
-    others = f"; open the others as {run_dir}@NAME" if len(listed) > 1 else ""
-    return f"{run_dir} opens {own}, the recipe's own settings{others}"
-
-
 def _show(listed: Sequence[Listed], shown: Console) -> None:
     """Print a block for each variant; its name stands alone, because any name may be as long as a line."""
     for one in listed:
         made = f"{one.sequences:,}" + ("" if one.tokens_each is None else f" of {one.tokens_each:,} tokens")
         fewer = f", fewer than the requested {one.asked:,}: {one.why_fewer}" if one.why_fewer else ""
+        seconds = max(0, int((datetime.now(UTC) - datetime.fromisoformat(one.made)).total_seconds()))
+        units = ((seconds // length, unit) for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)))
+        age, unit = next(((count, unit) for count, unit in units if count >= 2), (seconds, "s"))
         rows = [
             ("sequences", made + fewer),
             ("differs in", ", ".join(f"{key}={word(value)}" for key, value in one.differs.items())),
             ("rows", ", ".join(dict.fromkeys(name.removesuffix("-validation") for name in one.exports))),
             ("size", f"{_size(one.bytes)}, of which {_size(one.alone_bytes)} are not shared"),
-            ("made", f"{_age(datetime.now(UTC) - datetime.fromisoformat(one.made))} ago"),
+            ("made", f"{age} {unit} ago"),
         ]
         tables.show_pairs(one.name, [(name, value) for name, value in rows if value], shown)
 
 
 def _size(count: int) -> str:
     return f"{count / _MB:,.1f} MB" if count >= _MB / 10 else f"{count / 1000:,.0f} kB"
-
-
-def _age(since: timedelta) -> str:
-    seconds = max(0, int(since.total_seconds()))
-    for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)):
-        if seconds >= 2 * length:
-            return f"{seconds // length} {unit}"
-    return f"{seconds} s"
 
 
 def gc_command(args: argparse.Namespace) -> None:
@@ -100,7 +91,9 @@ def gc_command(args: argparse.Namespace) -> None:
         if args.json:
             if args.yes:
                 remove()
-            print_json(_as_json(kept, dropped, [*waste, *pages], removed=args.yes))
+            folders = [{"path": str(one.path), "bytes": one.bytes, "why": one.why} for one in [*waste, *pages]]
+            names = {"kept": [one.name for one in kept], "dropped": [one.name for one in dropped]}
+            print_json({**names, "folders": folders, "removed": args.yes})
             return
         if not waste and not dropped:
             say(f"{path}: nothing to clean up")
@@ -110,25 +103,14 @@ def gc_command(args: argparse.Namespace) -> None:
         if pages:
             line += f", {counted(len(pages), 'page')}"
         if dropped:
-            names = first_few([variant.name for variant in dropped], most=_SHOWN_NAMES)
-            line += f", and the variant{'s' if len(dropped) > 1 else ''} {names}"
+            shown = first_few([variant.name for variant in dropped], most=_SHOWN_NAMES)
+            line += f", and the variant{'s' if len(dropped) > 1 else ''} {shown}"
         say(f"{line}; kept: {first_few([variant.name for variant in kept], most=_SHOWN_NAMES)}")
-        if not (args.yes or _agrees(path, *_options(args))):
+        if not (args.yes or _agrees(path, args)):
             say("nothing was removed")
             return
         remove()
     say("removed")
-
-
-def _as_json(
-    kept: Sequence[Variant], dropped: Sequence[Variant], waste: Sequence[variants.Waste], *, removed: bool
-) -> Json:
-    return {
-        "kept": [variant.name for variant in kept],
-        "dropped": [variant.name for variant in dropped],
-        "folders": [{"path": str(one.path), "bytes": one.bytes, "why": one.why} for one in waste],
-        "removed": removed,
-    }
 
 
 def _show_waste(waste: Sequence[variants.Waste]) -> None:
@@ -143,14 +125,11 @@ def _show_waste(waste: Sequence[variants.Waste]) -> None:
     tables.show(table, console())
 
 
-def _options(args: argparse.Namespace) -> list[str]:
-    """Return what was asked to go or to stay, as it was asked."""
-    variants = [("--keep", args.keep), ("--drop", args.drop)]
-    return [option for name, names in variants if names for option in (name, *names)]
-
-
-def _agrees(run_dir: Path, *options: str) -> bool:
+def _agrees(run_dir: Path, args: argparse.Namespace) -> bool:
     if not sys.stdin.isatty():
+        options = [
+            word for name in ("keep", "drop") if (given := getattr(args, name)) for word in (f"--{name}", *given)
+        ]
         command = shlex.join(["nextlong", "gc", str(run_dir), *options, "--yes"])
         raise NextlongError(f"nothing was removed, because there is no terminal to ask for confirmation; run {command}")
     try:

@@ -177,10 +177,6 @@ def _texts_of(file: str) -> Iterator[str]:
         yield from _READERS[kind](text)
 
 
-def _json_lines(stream: io.TextIOWrapper) -> Iterator[str]:
-    return chain.from_iterable(_strings(json.loads(line)) for line in stream if line.strip())
-
-
 def _strings(value: Any) -> Iterator[str]:
     """Yield the strings in a JSON value; those of a list of strings joined as well, for each alone may be too short."""
     if isinstance(value, str):
@@ -213,7 +209,10 @@ def _plain(stream: io.TextIOWrapper) -> Iterator[str]:
 
 _READERS: Final[Mapping[str, Callable[[io.TextIOWrapper], Iterator[str]]]] = {
     ".json": lambda stream: _strings(json.load(stream)),
-    **dict.fromkeys((".jsonl", ".ndjson"), _json_lines),
+    **dict.fromkeys(
+        (".jsonl", ".ndjson"),
+        lambda stream: chain.from_iterable(_strings(json.loads(line)) for line in stream if line.strip()),
+    ),
     ".csv": _csv,
     ".tsv": partial(_csv, delimiter="\t"),
     **dict.fromkeys((".txt", ".md"), _plain),

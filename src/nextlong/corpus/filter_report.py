@@ -106,13 +106,28 @@ def _write_filter_report(out: Path, *, inputs: _Inputs) -> LeftOutResult:
     parts = list(zip(inputs.ingested, inputs.labels, strict=True))
     filtered = [Example(one, label, head, "") for part, label in parts for one, head in part.filter_examples]
     excluded = [Example(one, label, head, "") for part, label in parts for one, head in part.excluded_examples]
+    near: list[LeftOut] = []
+    if inputs.near is not None:
+        # Examples are pairs of rows of the corpus, whose shards begin at `starts`: (e, 2) ids of documents.
+        starts = np.cumsum([0, *(len(np.load(path, mmap_mode="r")) for path in inputs.keep)])
+        rows = np.array(inputs.near.examples, np.int64).reshape(-1, 2)
+        shards = np.searchsorted(starts, rows, side="right") - 1
+        gone, stays = (shards << schemas.SHARD_BITS | rows - starts[shards]).T.tolist()
+        notes = [f"near-duplicate of {name}" for name in _names(inputs, stays)]
+        near = [LeftOut(NEARLY_EQUAL, "documents", inputs.near.near_duplicates, _examples(inputs, gone, notes))]
+    shares = {
+        shard << schemas.SHARD_BITS | part.example_doc_row: f"shares with {part.example}"
+        for shard, part in enumerate(inputs.contaminated)
+        if part.example_doc_row >= 0
+    }
+    contaminated = sum(part.contaminated for part in inputs.contaminated)
     reasons = [
         *_rejects(inputs),
         LeftOut(FILTERED, "documents", sum(part.filtered_out for part in inputs.ingested), _spread(filtered)),
         LeftOut(EXCLUDED, "documents", sum(part.excluded for part in inputs.ingested), _spread(excluded)),
         *_by_select(inputs),
-        *_near(inputs),
-        _contaminated(inputs),
+        *near,
+        LeftOut(CONTAMINATED, "chunks", contaminated, _examples(inputs, list(shares), list(shares.values()))),
     ]
     write_filter_report(out.with_name(out.name + FILTER_REPORT_SUFFIX), [one for one in reasons if one.count])
     count, example = _same_ids(inputs.documents, inputs.id_hashes, inputs.stay)
@@ -146,7 +161,21 @@ def _by_select(inputs: _Inputs) -> list[LeftOut]:
         dropped += schemas.pack_ids(shard, rows).tolist()
         if len(dropped) >= _EXAMINED:
             break
-    stays_of = _stays_of(inputs, dropped)
+    # The compared hash of each of them, (n,); then all shards are searched for others that have one of them.
+    wanted = np.empty(len(dropped), np.uint64)
+    for place, doc in enumerate(dropped):
+        wanted[place] = np.load(inputs.compared[doc >> schemas.SHARD_BITS], mmap_mode="r")[doc & schemas.ROW_MASK]
+    # The one that is kept of all that are compared as equal, by the hash compared: place of the source, hash of the content, id.
+    kept: dict[int, tuple[int, int, int]] = {}
+    for shard, (compared_path, hash_path) in enumerate(
+        zip(inputs.compared, inputs.hashes, strict=True) if dropped else ()
+    ):
+        compared: NDArray[np.uint64] = np.load(compared_path, mmap_mode="r")
+        hashes = np.load(hash_path, mmap_mode="r")
+        for row in np.flatnonzero(np.isin(compared, wanted)).tolist():
+            this = (inputs.source_of[shard], int(hashes[row]), shard << schemas.SHARD_BITS | row)
+            kept[int(compared[row])] = min(this, kept.get(int(compared[row]), this))
+    stays_of = {doc: kept[value][2] for doc, value in zip(dropped, wanted.tolist(), strict=True)}
     equal = [(doc, stays) for doc, stays in stays_of.items() if stays != doc]
     capped = [doc for doc, stays in stays_of.items() if stays == doc]
     names = _names(inputs, [stays for _, stays in equal])
@@ -158,50 +187,6 @@ def _by_select(inputs: _Inputs) -> list[LeftOut]:
         LeftOut(EXACT if is_exact else NORMALIZED, "documents", inputs.selected.duplicates, duplicates),
         LeftOut(OVER, "documents", over, _examples(inputs, capped, [""] * len(capped))),
     ]
-
-
-def _stays_of(inputs: _Inputs, doc_ids: Sequence[int]) -> dict[int, int]:
-    """Return for each document the one that is kept of all that are compared as equal to it, itself if it is that one."""
-    # The compared hash of each document, (n,); then all shards are searched for others that have one of them.
-    ids = np.array(doc_ids, np.int64)
-    wanted = np.empty(len(ids), np.uint64)
-    for place, doc in enumerate(doc_ids):
-        wanted[place] = np.load(inputs.compared[doc >> schemas.SHARD_BITS], mmap_mode="r")[doc & schemas.ROW_MASK]
-    stays: dict[int, tuple[int, int, int]] = {}  # by the hash compared: place of the source, hash of the content, id
-    for shard, (compared_path, hash_path) in enumerate(
-        zip(inputs.compared, inputs.hashes, strict=True) if doc_ids else ()
-    ):
-        compared: NDArray[np.uint64] = np.load(compared_path, mmap_mode="r")
-        hashes = np.load(hash_path, mmap_mode="r")
-        source = inputs.source_of[shard]
-        for row in np.flatnonzero(np.isin(compared, wanted)).tolist():
-            this = (source, int(hashes[row]), shard << schemas.SHARD_BITS | row)
-            stays[int(compared[row])] = min(this, stays.get(int(compared[row]), this))
-    return {doc: stays[value][2] for doc, value in zip(doc_ids, wanted.tolist(), strict=True)}
-
-
-def _near(inputs: _Inputs) -> list[LeftOut]:
-    if inputs.near is None:
-        return []
-    # Examples are pairs of rows of the corpus, whose shards begin at `starts`: (e, 2) ids of documents.
-    starts = np.cumsum([0, *(len(np.load(path, mmap_mode="r")) for path in inputs.keep)])
-    rows = np.array(inputs.near.examples, np.int64).reshape(-1, 2)
-    shards = np.searchsorted(starts, rows, side="right") - 1
-    gone, stays = (shards << schemas.SHARD_BITS | rows - starts[shards]).T.tolist()
-    notes = [f"near-duplicate of {name}" for name in _names(inputs, stays)]
-    return [LeftOut(NEARLY_EQUAL, "documents", inputs.near.near_duplicates, _examples(inputs, gone, notes))]
-
-
-def _contaminated(inputs: _Inputs) -> LeftOut:
-    shared = [
-        (shard << schemas.SHARD_BITS | part.example_doc_row, f"shares with {part.example}")
-        for shard, part in enumerate(inputs.contaminated)
-        if part.example_doc_row >= 0
-    ]
-    count = sum(part.contaminated for part in inputs.contaminated)
-    return LeftOut(
-        CONTAMINATED, "chunks", count, _examples(inputs, [doc for doc, _ in shared], [note for _, note in shared])
-    )
 
 
 def _names(inputs: _Inputs, doc_ids: Sequence[int]) -> list[str]:

@@ -53,15 +53,6 @@ def _in_main_thread() -> bool:
     return threading.current_thread() is threading.main_thread()
 
 
-def _start_tracker() -> None:
-    """Start the process that removes the semaphores of a killed run, without its warning that it had to."""
-    sys.warnoptions.append("ignore::UserWarning:multiprocessing.resource_tracker")
-    try:
-        resource_tracker.ensure_running()
-    finally:
-        sys.warnoptions.pop()
-
-
 @contextmanager
 def held_back() -> Iterator[None]:
     """Let both wait while processes start: a half-started one would outlive its pool and print tracebacks.
@@ -70,7 +61,13 @@ def held_back() -> Iterator[None]:
     enough, because a library's thread may receive the signal in this one's stead. SIGTERM is not blocked: it is what ends
     the workers.
     """
-    _start_tracker()  # beforehand, because starting it unblocks the signal
+    # The process that removes the semaphores of a killed run, without its warning that it had to: first, because starting it
+    # unblocks the signal.
+    sys.warnoptions.append("ignore::UserWarning:multiprocessing.resource_tracker")
+    try:
+        resource_tracker.ensure_running()
+    finally:
+        sys.warnoptions.pop()
     caught: list[int] = []
     interrupted = _SIGNALS if _in_main_thread() else ()  # no other thread ever is
     handlers = {number: signal.signal(number, lambda number, _: caught.append(number)) for number in interrupted}

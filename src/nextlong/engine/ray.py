@@ -89,16 +89,19 @@ class RayExecutor:
         if not ray.is_initialized():
             self._is_ours = True
             here = {"num_cpus": self._workers} if self._address is None else {}
+            handler = signal.getsignal(signal.SIGTERM)
             try:
-                _reach(self._address)
-                with _handlers_kept():
-                    ray.init(
-                        address=self._address or "local",  # None would take any cluster that this machine knows of
-                        log_to_driver=False,
-                        include_dashboard=False,
-                        configure_logging=False,
-                        **here,
-                    )
+                # Ray itself would try for minutes where nothing listens.
+                host, colon, port = (self._address or "").removeprefix("ray://").rpartition(":")
+                if colon and port.isdigit():
+                    socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
+                ray.init(
+                    address=self._address or "local",  # None would take any cluster that this machine knows of
+                    log_to_driver=False,
+                    include_dashboard=False,
+                    configure_logging=False,
+                    **here,
+                )
             except (OSError, ValueError, RuntimeError) as error:
                 if self._address is None:
                     raise RunError(
@@ -108,6 +111,9 @@ class RayExecutor:
                     f"no Ray cluster answers at ray.address={self._address}: {_first_line(error)}; start one (`ray start --head`), "
                     "correct the address, or leave it out to start one here"
                 ) from None
+            finally:
+                if threading.current_thread() is threading.main_thread():
+                    signal.signal(signal.SIGTERM, handler)  # Ray puts a handler of its own there
         self._task, self._actor_class = ray.remote(_call), ray.remote(_GpuWorker)
         # A worker can import what this process can, where it runs from a checkout.
         path = {key: os.environ[key] for key in ("PYTHONPATH",) if key in os.environ}
@@ -300,24 +306,6 @@ def _lost(label: str, error: Exception) -> str:
         f"{label} was lost at every try ({type(error).__name__}: {_first_line(error)}); look at the nodes (`ray status`), then "
         "run again: finished steps are kept"
     )
-
-
-def _reach(address: str | None) -> None:
-    """Raise OSError if nothing listens at host:port; Ray itself would try for minutes."""
-    host, colon, port = (address or "").removeprefix("ray://").rpartition(":")
-    if colon and port.isdigit():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=_REACH_S).close()
-
-
-@contextmanager
-def _handlers_kept() -> Iterator[None]:
-    """Keep what this process does on SIGTERM: Ray puts a handler of its own there."""
-    before = signal.getsignal(signal.SIGTERM)
-    try:
-        yield
-    finally:
-        if threading.current_thread() is threading.main_thread():
-            signal.signal(signal.SIGTERM, before)
 
 
 def _first_line(error: Exception) -> str:

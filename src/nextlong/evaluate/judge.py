@@ -236,7 +236,18 @@ def _summary_prompts(task: str, sample: Json) -> tuple[str, ...]:
 
 def _summary_scores(sample: Json, said: Sequence[str]) -> Json:
     """Return fluency, recall and precision of three judgements, and fluency × their harmonic mean as HELMET's gpt-4-f1."""
-    fluency, recall, precision = (_last_json(one) for one in said)
+    found_in: list[Any] = []  # the JSON object of each judgement
+    for one in said:
+        # As HELMET's `parse_json`: the last object, else what a code block holds; None without one.
+        for pattern in (r"\{.*?\}", r"(?:```json)(.+)(?:```)"):
+            try:
+                found_in.append(json.loads(re.findall(pattern, one, re.DOTALL)[-1]))
+                break
+            except (IndexError, ValueError):
+                continue
+        else:
+            found_in.append(None)
+    fluency, recall, precision = found_in
     try:
         total = len(sample["details"]["keypoints"])
         found = recall["recall"] / total if total else 0.0
@@ -246,16 +257,6 @@ def _summary_scores(sample: Json, said: Sequence[str]) -> Json:
         return {"fluency": fluency["fluency"], "recall": found, "precision": supported, "share": share}
     except (KeyError, TypeError):
         return dict.fromkeys(("fluency", "recall", "precision", "share"))
-
-
-def _last_json(text: str) -> Any:
-    """Return the last JSON object of a text, as HELMET's `parse_json` finds it; None without one."""
-    for found in (re.findall(r"\{.*?\}", text, re.DOTALL), re.findall(r"(?:```json)(.+)(?:```)", text, re.DOTALL)):
-        try:
-            return json.loads(found[-1])
-        except (IndexError, ValueError):
-            continue
-    return None
 
 
 _RUBRICS: Final = {

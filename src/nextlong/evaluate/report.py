@@ -117,7 +117,7 @@ def write(results: Sequence[ModelResults], *, outputs: Sequence[Path], figures: 
             figures.mkdir(parents=True, exist_ok=True)
             for name, (_, svg, png) in made.items():
                 store.write_text(figures / f"{name}.svg", svg + "\n")
-                (figures / f"{name}.png").write_bytes(png)
+                store.write_bytes(figures / f"{name}.png", png)
         console_tables.say(f"wrote {len(made)} figures as SVG and PNG to {figures}", console)
 
 

@@ -197,6 +197,7 @@ def _count_tokens(
 
 def separator_follows(table: Mapping[str, NDArray[Any]]) -> NDArray[np.bool_]:
     """Return whether a separator follows each of the CHUNKS: its text neither ends in a newline nor goes on in the next one."""
+    # (chunks − 1,): whether the next chunk goes on where each one ends.
     goes_on = (table["doc_row"][:-1] == table["doc_row"][1:]) & (table["end"][:-1] == table["start"][1:])
     follows: NDArray[np.bool_] = table["separator"] & ~np.append(goes_on, False)
     return follows

@@ -49,7 +49,7 @@ from nextlong.retrieval.index import index_steps
 from nextlong.retrieval.mine import mine_steps
 from nextlong.retrieval.near_duplicates.rule import find_near_duplicates
 from nextlong.retrieval.near_duplicates.shingles import (
-    Document,
+    ComparedDocument,
     ShingleStore,
     Weights,
     documents_of,
@@ -336,7 +336,7 @@ def _filter_near_duplicates(
     candidates: Candidates,
     draft: Callable[[Candidates], list[int]],
     *,
-    document: Document,
+    document: ComparedDocument,
     shingles: ShingleStore,
     weights: Weights,
     threshold: float,

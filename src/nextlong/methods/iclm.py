@@ -131,6 +131,7 @@ def _build_graph(
     usable = (neighbours >= 0) & kept[neighbours] & kept[:, None]
     rows, columns = np.nonzero(usable & (np.cumsum(usable, axis=1) <= k))
     ends, weights = neighbours[rows, columns], cosines[rows, columns]
+    # An edge is one number, lower end · n + higher end, so that the two directions in which it is found are equal.
     edges = np.minimum(rows, ends) * counts + np.maximum(rows, ends)
     by_edge = np.lexsort((-weights, edges))  # so that the first of two is the larger cosine
     edges, first = np.unique(edges[by_edge], return_index=True)

@@ -81,6 +81,7 @@ def follow(
             break
         if not free[seed]:
             continue
+        # The seed and those of its nearest that are free, nearest first; `last` of them reach `enough`.
         documents = np.concatenate([[seed], nearest[free[nearest]]])
         last = int(np.searchsorted(np.cumsum(tokens[documents]), enough)) + 1
         if last > len(documents):

@@ -71,23 +71,6 @@ def negatives_per_meta_chunk(
     return max(1, math.ceil((drafted_chars - document_chars) / (meta_chunks * max_chars)))
 
 
-def _serving_order(
-    count: int, *, by: Literal["nearest", "random", "farthest"], reorder_top: int, rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """Return in which order the `count` candidates of a meta-chunk serve, as positions (the paper's ablation, §4.4).
-
-    The nearest first; or the `reorder_top` nearest in random order, or the farthest of these first. The others follow, nearest
-    first, for sequences that need more.
-    """
-    positions = np.arange(count)
-    nearest, others = positions[:reorder_top], positions[reorder_top:]
-    if by == "random":
-        nearest = rng.permutation(nearest)
-    elif by == "farthest":
-        nearest = nearest[::-1]
-    return np.concatenate([nearest, others])
-
-
 def draft_prefixes(
     candidate_ids: Sequence[NDArray[np.int64]],
     candidate_chars: Sequence[NDArray[np.int64]],
@@ -161,7 +144,17 @@ def ordered_candidates(
         retrieved = retrieved.picked([scores <= max_similarity for scores in retrieved.scores])
     if negatives.origin == "corpus":
         return retrieved
-    orders = [_serving_order(len(ids), by=negatives.order, reorder_top=reorder_top, rng=rng) for ids in retrieved.ids]
+    # The nearest first; or the `reorder_top` nearest in random order, or the farthest of these first (the paper's ablation,
+    # §4.4). The others follow, nearest first, for sequences that need more.
+    orders = []
+    for ids in retrieved.ids:
+        places = np.arange(len(ids))
+        nearest, others = places[:reorder_top], places[reorder_top:]
+        if negatives.order == "random":
+            nearest = rng.permutation(nearest)
+        elif negatives.order == "farthest":
+            nearest = nearest[::-1]
+        orders.append(np.concatenate([nearest, others]))
     return retrieved.picked(orders)
 
 

@@ -46,6 +46,7 @@ class Part(NamedTuple):
         cluster_of = np.concatenate([np.empty(0, np.uint16), *map(np.load, self.clusters)])  # (documents,)
         part_of = _parts_of_clusters(np.load(self.centres), np.bincount(cluster_of), parts=self.parts)[cluster_of]
         chars = np.bincount(part_of, weights=rows["chars"], minlength=self.parts)
+        # (parts + 1,): the share of all characters that the parts before each hold.
         ends = np.concatenate([[0.0], np.cumsum(chars) / max(1.0, chars.sum())])
         share = None
         if sequences is not None:
@@ -65,6 +66,7 @@ def _parts_of_clusters(centres_CD: NDArray[np.float32], counts: NDArray[np.int64
         row.append(here)
         cosines_CC[:, here] = -np.inf
         here = int(cosines_CC[here].argmax())
+    # (clusters,): how many documents stand in the row before the middle of each of its clusters.
     middles = np.cumsum(counts[row]) - counts[row] / 2
     part_of = np.empty(len(row), np.int64)
     part_of[row] = np.minimum(parts * middles // max(1, counts.sum()), parts - 1)

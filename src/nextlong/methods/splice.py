@@ -102,6 +102,7 @@ def trees(
         parents = iter(documents)  # breadth first: a list is read while it grows
         while filled < enough and left:
             parent = next(parents)
+            # The k nearest that are free: of those listed for the document first, then by a search of all that are left.
             listed = neighbours[parent][neighbours[parent] >= 0]
             places = np.flatnonzero(free[listed])[:k]
             children, child_cosines = listed[places], cosines[parent][places]

@@ -57,29 +57,21 @@ class _UntieTheKnotsMethod(DocumentMethod[UntieTheKnots]):
         """Return windows of whole documents, the parts of each shuffled."""
         order = shuffled(documents.content_hashes, seed=request.seed, stage="untie_the_knots")
         windows = stretches(order, documents.tokens, enough=request.target_tokens, sequences=request.sequences)
-        return Drafted(drafts=[_tangled(window, documents, options, request) for window in windows])
-
-
-def _tangled(
-    window: NDArray[np.int64], documents: CorpusArrays, options: UntieTheKnots, request: DraftRequest
-) -> Draft:
-    rng = rng_for(request.seed, "untie_the_knots.window", int(documents.content_hashes[window[0]]))
-    chunks = np.diff(documents.chunk_offsets)[window]
-    chunks[-1] = _reached(window, documents, request.target_tokens)
-    if rng.random() >= options.share:
-        return Draft(*whole(window)[:2], chunks)
-    sizes = [_part_sizes(int(count), parts=options.parts, cuts=options.cuts, rng=rng) for count in chunks]
-    labels, taken = interleave(sizes, rng=rng)
-    return Draft(*whole(window[labels])[:2], taken)
-
-
-def _reached(window: NDArray[np.int64], documents: CorpusArrays, target_tokens: int) -> int:
-    """Return how many chunks of the window's last document it takes to reach T."""
-    first, stop = documents.chunk_offsets[window[-1] : window[-1] + 2].tolist()
-    left = target_tokens - int(documents.tokens[window[:-1]].sum())
-    filled = np.cumsum(documents.chunk_tokens[first:stop])
-    reached: int = min(stop - first, int(np.searchsorted(filled, left)) + 1)
-    return reached
+        drafts = []
+        for window in windows:
+            rng = rng_for(request.seed, "untie_the_knots.window", int(documents.content_hashes[window[0]]))
+            chunks = np.diff(documents.chunk_offsets)[window]  # (documents of the window,)
+            # Of the window's last document as many chunks as it takes to reach T.
+            first, stop = documents.chunk_offsets[window[-1] : window[-1] + 2].tolist()
+            left = request.target_tokens - int(documents.tokens[window[:-1]].sum())
+            filled = np.cumsum(documents.chunk_tokens[first:stop])
+            chunks[-1] = min(stop - first, int(np.searchsorted(filled, left)) + 1)
+            if rng.random() < options.share:
+                sizes = [_part_sizes(int(count), parts=options.parts, cuts=options.cuts, rng=rng) for count in chunks]
+                labels, chunks = interleave(sizes, rng=rng)
+                window = window[labels]  # the document of each part
+            drafts.append(Draft(*whole(window)[:2], chunks))
+        return Drafted(drafts=drafts)
 
 
 def _part_sizes(

@@ -31,7 +31,13 @@ _SHOWN = frozenset(
 
 def commented(recipe: Recipe, *, heading: str) -> str:
     """Return the recipe as YAML with a comment for each key; `Recipe.load` reads it back to an equal recipe."""
-    return _headed(heading, _lines(recipe, _sections(recipe), keys="all"))
+    said: Json = {name: getattr(recipe, name) for name in type(recipe).model_fields}
+    # The options of every built-in encoder, and of every method before `export`.
+    said["encoder"] = encoder_with(ENCODERS.built_in).model_validate(recipe.encoder.model_dump(mode="json"))
+    export = said.pop("export")
+    of_methods = {name: options_class(METHODS, name)() for name in METHODS.built_in}
+    shown = {name: said.get(name, options) for name, options in of_methods.items() if type(options).model_fields}
+    return _headed(heading, _lines(recipe, said | shown | {"export": export}, keys="all"))
 
 
 def short(recipe: Recipe, *, heading: str) -> str:
@@ -77,16 +83,6 @@ def _lines(
         elif keys == "all" or dotted in _SHOWN or (field is not None and value != field.get_default()):
             lines.append(_beside(f"{indent}{key}: {_scalar(value)}", comment))
     return lines
-
-
-def _sections(recipe: Recipe) -> Json:
-    """Return the recipe's keys in order, with the options of every built-in encoder, and of every method before `export`."""
-    said = {name: getattr(recipe, name) for name in type(recipe).model_fields}
-    said["encoder"] = encoder_with(ENCODERS.built_in).model_validate(recipe.encoder.model_dump(mode="json"))
-    export = said.pop("export")
-    of_methods = {name: options_class(METHODS, name)() for name in METHODS.built_in}
-    shown = {name: said.get(name, options) for name, options in of_methods.items() if type(options).model_fields}
-    return said | shown | {"export": export}
 
 
 def _scalar(value: Any) -> str:

@@ -157,7 +157,23 @@ def merge(data: Mapping[str, Any], overrides: Sequence[str]) -> Json:
             value = yaml.load(raw, UniqueKeys)
         except (yaml.YAMLError, ValueError):
             raise RecipeError(f"--set {override!r}: {raw!r} is not a YAML value; quote it") from None
-        _put(merged, _INDEX.sub(r".\1", dotted).split("."), value, override)
+        node: Any = merged
+        keys = _INDEX.sub(r".\1", dotted).split(".")
+        for depth, key in enumerate(keys):
+            place: Any = key
+            if isinstance(node, list):
+                if not key.isdigit() or int(key) >= len(node):
+                    where = ".".join(keys[:depth])
+                    raise RecipeError(f"--set {override!r}: {where} is a list of {len(node)}; {key!r} is not in it")
+                place = int(key)
+            if depth == len(keys) - 1:
+                node[place] = value
+                break
+            below = node[place] if isinstance(node, list) else node.get(place)
+            if not isinstance(below, dict | list):
+                full = _in_full(key, below)
+                node[place] = full if isinstance(full, dict) else {}  # a value gives way to the keys set below it
+            node = node[place]
     return merged
 
 
@@ -193,24 +209,6 @@ def _in_full(key: str, value: Any) -> Any:
     if key == "tokenizer" and isinstance(value, str):
         return {"source": value}
     return {"files": value} if key == "decontaminate" and isinstance(value, list) else value
-
-
-def _put(node: Any, keys: list[str], value: Any, override: str) -> None:
-    for depth, key in enumerate(keys):
-        place: Any = key
-        if isinstance(node, list):
-            if not key.isdigit() or int(key) >= len(node):
-                where = ".".join(keys[:depth])
-                raise RecipeError(f"--set {override!r}: {where} is a list of {len(node)}; {key!r} is not in it")
-            place = int(key)
-        if depth == len(keys) - 1:
-            node[place] = value
-            return
-        below = node[place] if isinstance(node, list) else node.get(place)
-        if not isinstance(below, dict | list):
-            full = _in_full(key, below)
-            node[place] = full if isinstance(full, dict) else {}  # a value gives way to the keys set below it
-        node = node[place]
 
 
 # pydantic's words for what YAML calls otherwise
@@ -275,20 +273,16 @@ def _explain_one(where: str, items: Sequence[Any], root: type[BaseModel], method
         f"{where} {' or '.join([reasons[0], *(reason.removeprefix('must be ') for reason in reasons[1:])])}{value}"
     )
     if first["type"] == "tuple_type" and isinstance(first["input"], str):
-        return f"{problem}; {_in_brackets(where, first, root)}"
+        element: Any = root
+        for part in first["loc"]:
+            element = _section_below(element, part)
+        is_section = isinstance(element, type) and issubclass(element, BaseModel)
+        listed = f"{{{next(iter(element.model_fields))}: {first['input']}}}" if is_section else first["input"]
+        return f"{problem}; lists stand in brackets: --set '{where}=[{listed}]'"
     if any(item["type"] == "int_parsing" for item in items) and (short := _COUNTED.fullmatch(str(first["input"]))):
         thousands = int(short[1]) * {"k": 1000, "m": 1_000_000}[short[2].lower()]
         return f"{problem}; k and M count 1,024s, and only lengths in tokens or characters take them: write {thousands}"
     return problem
-
-
-def _in_brackets(where: str, item: Any, root: type[BaseModel]) -> str:
-    element: Any = root
-    for part in item["loc"]:
-        element = _section_below(element, part)
-    is_section = isinstance(element, type) and issubclass(element, BaseModel)
-    listed = f"{{{next(iter(element.model_fields))}: {item['input']}}}" if is_section else item["input"]
-    return f"lists stand in brackets: --set '{where}=[{listed}]'"
 
 
 def _explain_unknown(loc: tuple[int | str, ...], root: type[BaseModel], methods: Callable[[], Sequence[str]]) -> str:

@@ -28,7 +28,7 @@ from nextlong.artifacts.results import EmbedResult, ExecutionResult
 from nextlong.engine.step import Artifacts, Estimate, Join, Step, Task, TaskResult, Work, each_shard, per_shard
 from nextlong.errors import EncoderError
 from nextlong.recipe import Recipe
-from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, Encoder, kind_of, load_encoder
+from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, LoadedEncoder, kind_of, load_encoder
 from nextlong.retrieval.shortlist import embedded_rows
 from nextlong.text import Json
 
@@ -77,7 +77,7 @@ def _write_vectors(
 
 
 @functools.lru_cache(maxsize=1)
-def _loaded(encoder: recipe.Encoder, fitted: Path | None, execution: ExecutionResult | None) -> Encoder:
+def _loaded(encoder: recipe.Encoder, fitted: Path | None, execution: ExecutionResult | None) -> LoadedEncoder:
     # One worker embeds many shards or slices; the model is loaded once.
     if execution is None:
         return load_encoder(encoder, fitted=fitted)
@@ -92,7 +92,7 @@ def _loaded(encoder: recipe.Encoder, fitted: Path | None, execution: ExecutionRe
 
 
 def _encode_rows(
-    model: Encoder,
+    model: LoadedEncoder,
     documents: Path,
     chunks: Path,
     rows: NDArray[np.int64],
@@ -106,8 +106,16 @@ def _encode_rows(
 
     def encoded(texts: list[str]) -> NDArray[np.float16]:
         vectors = model.encode(texts)
-        if wrong := _first_wrong(vectors, shape=(len(texts), model.dimensions)):
-            place, what = wrong
+        place, what, shape = 0, "", (len(texts), model.dimensions)
+        if vectors.shape != shape:
+            what = f"and those after it vectors of shape {vectors.shape}, not {shape}"
+        else:
+            lengths = np.linalg.norm(vectors, axis=1)
+            wrong = np.flatnonzero(~(np.abs(lengths - 1) < _LENGTH_TOLERANCE))  # so that NaN is wrong
+            if len(wrong):
+                place = int(wrong[0])
+                what = f"a vector of length {lengths[place]:.4g} where it must be 1"
+        if what:
             where = chunk_name(int(rows[done + place]), documents=[documents], chunks=[chunks])
             raise EncoderError(f"encoder.model={encoder.model} gave {where} {what}; {kind_of(encoder).cure}")
         return vectors.astype("<f2")
@@ -119,18 +127,6 @@ def _encode_rows(
             waiting, done = waiting[at_once:], done + at_once
     if waiting:
         yield encoded(waiting)
-
-
-def _first_wrong(vectors: NDArray[np.float32], *, shape: tuple[int, int]) -> tuple[int, str] | None:
-    """Return the place of the first vector that cannot be right, and what is wrong with it."""
-    if vectors.shape != shape:
-        return 0, f"and those after it vectors of shape {vectors.shape}, not {shape}"
-    lengths = np.linalg.norm(vectors, axis=1)
-    wrong = np.flatnonzero(~(np.abs(lengths - 1) < _LENGTH_TOLERANCE))  # so that NaN is wrong
-    if not len(wrong):
-        return None
-    place = int(wrong[0])
-    return place, f"a vector of length {lengths[place]:.4g} where it must be 1"
 
 
 def slices_of(row_counts: Sequence[int], execution: ExecutionResult) -> list[tuple[int, int, int]]:

@@ -49,7 +49,11 @@ def sample_meta_documents(
     for shard, (chunk_path, hash_path, chars_path) in enumerate(zip(chunks, hashes, chars, strict=True)):
         documents_of = _document_rows(shard, chunk_path, hash_path, seed=seed)
         documents += len(documents_of)
-        documents_of = documents_of[(documents_of["chunks"] >= min_meta_chunks) & _is_whole(chunk_path, chars_path)]
+        if len(documents_of):  # (documents,) rows: the characters that the chunks of each hold, and those that it had
+            table = read_chunks(chunk_path)
+            doc_rows, firsts = np.unique(table["doc_row"], return_index=True)
+            is_whole = np.add.reduceat(table["end"] - table["start"], firsts) == np.load(chars_path)[doc_rows]
+            documents_of = documents_of[(documents_of["chunks"] >= min_meta_chunks) & is_whole]
         eligible += len(documents_of)
         drawn = np.concatenate([drawn, documents_of])
         if draws is not None and len(drawn) > draws:
@@ -59,16 +63,6 @@ def sample_meta_documents(
     return MetaDocumentsResult(
         documents=documents, eligible=eligible, drawn=len(drawn), meta_chunks=int(drawn["chunks"].sum())
     )
-
-
-def _is_whole(chunks: Path, chars: Path) -> NDArray[np.bool_]:
-    """Return whether each document of a shard that has chunks has them all, in the shard's order."""
-    table = read_chunks(chunks)
-    doc_rows, first = np.unique(table["doc_row"], return_index=True)
-    if not len(first):
-        return np.empty(0, np.bool_)
-    whole: NDArray[np.bool_] = np.add.reduceat(table["end"] - table["start"], first) == np.load(chars)[doc_rows]
-    return whole
 
 
 def _document_rows(shard: int, chunks: Path, hashes: Path, *, seed: int) -> NDArray[Any]:
@@ -132,6 +126,7 @@ def read_queries(path: Path, first: int = 0, last: int | None = None) -> Queries
     rows: NDArray[Any] = np.asarray(stored[first:last])
     if rows.dtype == np.int64:
         return Queries(rows, np.stack([rows, rows + 1], axis=1), first)
+    # (queries,) each: of every chunk the first one of its document, and how many that has; all of these are excluded.
     starts, counts = (np.repeat(rows[name], rows["chunks"]) for name in ("first_chunk", "chunks"))
     exclude = np.stack([starts, starts + counts], axis=1)
     return Queries(chunk_ids_of(rows), exclude, int(stored["chunks"][:first].sum()))
@@ -144,6 +139,7 @@ def query_ranges(path: Path, *, most: int = MOST_QUERIES) -> list[tuple[int, int
     """
     rows = np.load(path, mmap_mode="r")
     is_documents = rows.dtype == np.int64
+    # (rows,): how many queries there are up to and including each row.
     ends = np.arange(1, len(rows) + 1) if is_documents else np.cumsum(rows["chunks"])
     total = int(ends[-1]) if len(ends) else 0
     most = min(max(1, math.ceil(total / BLOCKS)), most)

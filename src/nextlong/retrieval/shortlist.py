@@ -150,6 +150,7 @@ def mark_shard(
     from scipy import sparse
 
     vocabulary = _vocabulary(words, summary)
+    # (chunks,): bits that say why a chunk is embedded, as a control or because it is on the shortlist; 0 if it is not.
     marks = np.zeros(count_chunks(chunks), np.uint8)
     keys = chunk_keys(documents, chunks, seed=seed, stage="shortlist.control")
     marks[keys < threshold_for(CONTROL_SHARE)] = _CONTROL
@@ -264,6 +265,7 @@ def _scores(queries: csr_matrix, weights: csr_matrix) -> Iterator[tuple[int, csr
 
     The scores of a query are sums in the order of its words: the same bits whatever the block and whatever the shard.
     """
+    # (queries + 1,): how many products the queries before each one take.
     postings = np.concatenate([[0], np.cumsum(np.diff(weights.indptr)[queries.indices])])[queries.indptr]
     first = 0
     while first < queries.shape[0]:

@@ -34,7 +34,7 @@ from nextlong.recipe.amounts import MIN_GAP_CHUNKS, blocks
 from nextlong.recipe.keys import NEGATIVES
 from nextlong.retrieval.near_duplicates.rule import find_near_duplicates
 from nextlong.retrieval.near_duplicates.shingles import (
-    Document,
+    ComparedDocument,
     Shingles,
     ShingleStore,
     document_of,
@@ -314,7 +314,7 @@ class _TextCutter(Cutter):
         return text, cuts_of(ids, chars=len(text), token_chars=token_chars, text_of=lambda: text, tokenizer=tokenizer)
 
     @cached_property
-    def _document(self) -> Document:
+    def _document(self) -> ComparedDocument:
         return document_of(self._inputs.corpus.texts(np.array(self._meta_chunks)).tolist())
 
     def _repeats(self, visible: str, placed: Sequence[int]) -> bool:

@@ -99,7 +99,18 @@ class TextEncoder:
         """Load fastokens now, if its ids are the reference's, however few texts there are; return what encodes from now on."""
         if not self._is_settled:
             self._is_settled = True
-            self._fast = _load_fast(self._reference)
+            written = self._reference.to_str()
+            key = xxhash.xxh3_128_intdigest(written.encode())
+            try:
+                fast = fastokens.Tokenizer.from_json_str(written)
+                if key not in _verdicts:
+                    texts = list(_trial_texts(self._reference))
+                    true = _joined(_reference_ids(self._reference, text) for text in texts)
+                    encoded = _encode_fast(fast, self._reference, texts)
+                    _verdicts[key] = np.array_equal(encoded[0], true[0]) and np.array_equal(encoded[1], true[1])
+                self._fast = fast if _verdicts[key] else None
+            except ValueError:  # what fastokens knows nothing of: the reference encodes
+                pass
         return "reference" if self._fast is None else "fastokens"
 
     def encode_batch(self, texts: Sequence[str]) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
@@ -150,22 +161,6 @@ def _trial_texts(tokenizer: Tokenizer) -> Iterator[str]:
     added = sorted({token.content for token in tokenizer.get_added_tokens_decoder().values()})
     for content in added[:: max(1, len(added) // _TRIED_ADDED_TOKENS)]:
         yield f"x{content}y {content}  {content}\n{content}{content}\u0301{content[:-1]} {content.upper()}{content[1:]}"
-
-
-def _load_fast(reference: Tokenizer) -> fastokens.Tokenizer | None:
-    """Return fastokens' tokenizer, or None where it cannot load this one or gives other ids on the trial texts."""
-    written = reference.to_str()
-    key = xxhash.xxh3_128_intdigest(written.encode())
-    try:
-        fast = fastokens.Tokenizer.from_json_str(written)
-        if key not in _verdicts:
-            texts = list(_trial_texts(reference))
-            true = _joined(_reference_ids(reference, text) for text in texts)
-            encoded = _encode_fast(fast, reference, texts)
-            _verdicts[key] = np.array_equal(encoded[0], true[0]) and np.array_equal(encoded[1], true[1])
-    except ValueError:  # what it knows nothing of
-        return None
-    return fast if _verdicts[key] else None
 
 
 def _encode_fast(

@@ -320,6 +320,7 @@ def _arranged(
     behind = least  # tokens of negatives since the last meta-chunk
     for number, (group, group_negatives) in enumerate(zip(groups, negatives, strict=True)):
         placed = [(piece, schemas.NEGATIVE, number) for piece in group_negatives]
+        # The tokens of the group's negatives before each of the places that its meta-chunk may take.
         before = list(accumulate((piece.tokens for piece in group_negatives), initial=0))
         if rules.position == "random":
             assert rng is not None

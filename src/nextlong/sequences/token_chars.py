@@ -45,7 +45,18 @@ def token_chars(tokenizer: Tokenizer) -> NDArray[Any]:
     normalizer = tokenizer.normalizer
     if not isinstance(tokenizer.model, models.BPE) or not isinstance(normalizer, normalizers.NFC | None):
         return table
-    contents = _contents(tokenizer)
+    # `contents`: id → bytes, without the unknown token and ids that stand for one thing or another.
+    bytes_of = {ord(char): byte for byte, char in _byte_characters().items()}
+    alphabet = set(map(chr, bytes_of))
+    unknown = tokenizer.model.unk_token
+    contents: dict[int, bytes] = {}
+    for name, token in tokenizer.get_vocab(with_added_tokens=False).items():
+        if name != unknown and alphabet.issuperset(name):
+            contents[token] = name.translate(bytes_of).encode("latin-1")
+    for token, added in tokenizer.get_added_tokens_decoder().items():
+        content = added.content.encode()
+        if added.content == unknown or contents.setdefault(token, content) != content:
+            contents.pop(token, None)
     probe = _PROBE if normalizer is None else _PROBE_ASCII
     if b"".join(contents.get(i, b"") for i in tokenizer.encode(probe, add_special_tokens=False).ids) != probe.encode():
         return table
@@ -69,22 +80,6 @@ def _is_readable_under_nfc(content: bytes) -> bool:
     # A character that Python's Unicode does not know yet may be composed in the tokenizer's.
     unsure = any(unicodedata.category(char) in ("Mn", "Mc", "Me", "Cn") for char in text)
     return not unsure and unicodedata.is_normalized("NFD", text)
-
-
-def _contents(tokenizer: Tokenizer) -> dict[int, bytes]:
-    """Return id → bytes, without the unknown token and ids that stand for one thing or another."""
-    bytes_of = {ord(char): byte for byte, char in _byte_characters().items()}
-    alphabet = set(map(chr, bytes_of))
-    unknown = tokenizer.model.unk_token
-    contents = {}
-    for name, token in tokenizer.get_vocab(with_added_tokens=False).items():
-        if name != unknown and alphabet.issuperset(name):
-            contents[token] = name.translate(bytes_of).encode("latin-1")
-    for token, added in tokenizer.get_added_tokens_decoder().items():
-        content = added.content.encode()
-        if added.content == unknown or contents.setdefault(token, content) != content:
-            contents.pop(token, None)
-    return contents
 
 
 def lost_share(tokenizer: Tokenizer, texts: Sequence[str]) -> float:

@@ -101,13 +101,25 @@ class ParquetRows:
         lengths = columns.get("seq_lengths", np.array([len(ids)])).astype(np.int64)
         if "spans" not in columns:
             return SourceRow(ids, lengths)
-        spans = columns["spans"]
-        if unknown := {span["role"] for span in spans} - set(ROLES):
+        row_spans = columns["spans"]
+        if unknown := {span["role"] for span in row_spans} - set(ROLES):
             raise RecipeError(
                 f"data.parquet: {self._groups[self._rows[row, 0]][0]} has spans of role {min(unknown)!r}; known are "
                 f"{', '.join(ROLES)}: name files of `nextlong export --to parquet`"
             )
-        return SourceRow(ids, lengths, _spans(spans, lengths))
+        # SPANS: one element per span, in the order of the row; `first` and `last` count the tokens of the row.
+        spans = np.zeros(len(row_spans), SPANS)
+        spans["chunk_id"] = [span["chunk_id"] for span in row_spans]
+        spans["role"] = [ROLES.index(span["role"]) for span in row_spans]
+        spans["first"] = [span["token_start"] for span in row_spans]
+        spans["last"] = [span["token_end"] for span in row_spans]
+        spans["sequence"] = np.searchsorted(np.cumsum(lengths), spans["first"], side="right")
+        # `group` numbers the original documents of a concatenation, or the meta-chunks that negatives follow.
+        documents = np.array([span["doc_id"] for span in row_spans])
+        is_new = np.concatenate([[True], documents[1:] != documents[:-1]])
+        is_meta = spans["role"] == META
+        spans["group"] = np.cumsum(is_meta if is_meta.any() else is_new) - 1
+        return SourceRow(ids, lengths, spans)
 
     def _columns(self, row: int, *columns: str) -> dict[str, Any]:
         """Return those of `columns` that the file of a row has; its row group is kept for the next row."""
@@ -119,20 +131,3 @@ class ParquetRows:
             self._open = group, columns, reader.read_row_group(number, columns=names).combine_chunks()
         found = {name: self._open[2].column(name)[place] for name in self._open[2].column_names}
         return {name: one.as_py() if name == "spans" else one.values.to_numpy() for name, one in found.items()}
-
-
-def _spans(row_spans: list[dict[str, Any]], lengths: NDArray[np.int64]) -> NDArray[np.void]:
-    """Return exported spans as SPANS; `doc_id` separates the documents of a concatenation, their order the meta-chunks."""
-    # One element per span, in the order of the row; `first` and `last` count the tokens of the row.
-    spans = np.zeros(len(row_spans), SPANS)
-    spans["chunk_id"] = [span["chunk_id"] for span in row_spans]
-    spans["role"] = [ROLES.index(span["role"]) for span in row_spans]
-    spans["first"] = [span["token_start"] for span in row_spans]
-    spans["last"] = [span["token_end"] for span in row_spans]
-    spans["sequence"] = np.searchsorted(np.cumsum(lengths), spans["first"], side="right")
-    # `group` numbers the original documents of a concatenation, or the meta-chunks that negatives follow.
-    documents = np.array([span["doc_id"] for span in row_spans])
-    is_new = np.concatenate([[True], documents[1:] != documents[:-1]])
-    is_extended = np.any(spans["role"] == META)
-    spans["group"] = np.cumsum(spans["role"] == META if is_extended else is_new) - 1
-    return spans

@@ -85,7 +85,7 @@ class PeakMemory:
 
 
 @dataclass(frozen=True)
-class Estimate:
+class TrainingCost:
     """What a training takes: memory of each device, operations and seconds in all, and what the seconds are based on."""
 
     sizes: Sizes
@@ -113,7 +113,7 @@ class Forecast:
     """The estimate of a recipe, its prepared data, and the table of machines and row lengths."""
 
     ready: Prepared
-    estimate: Estimate
+    estimate: TrainingCost
     cases: Sequence[Case]
 
     @property
@@ -156,7 +156,7 @@ def forecast(recipe: TrainRecipe) -> Forecast:
     return Forecast(ready, estimate(recipe, ready.config, documents), tuple(cases(recipe, ready.config)))
 
 
-def estimate(recipe: TrainRecipe, config: PretrainedConfig, documents: Sequence[Sequence[int]]) -> Estimate:
+def estimate(recipe: TrainRecipe, config: PretrainedConfig, documents: Sequence[Sequence[int]]) -> TrainingCost:
     """Return the estimate for rows whose documents have these lengths, each row as likely as the other.
 
     Raises RecipeError if the devices cannot share a step evenly.
@@ -184,7 +184,7 @@ def estimate(recipe: TrainRecipe, config: PretrainedConfig, documents: Sequence[
         memory = peak_memory(recipe, config, at_once)
     else:
         memory = sharded(_on_one_rank(recipe, config, sum(at_once) // ranks), sizes, hardware.count)
-    return Estimate(sizes, memory, total, seconds, basis)
+    return TrainingCost(sizes, memory, total, seconds, basis)
 
 
 def measure_row(recipe: TrainRecipe, config: PretrainedConfig, lengths: Sequence[int]) -> float:

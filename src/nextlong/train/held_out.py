@@ -20,7 +20,7 @@ from numpy.typing import NDArray
 from nextlong.schemas import META, ROLES
 from nextlong.train.loss import IGNORED
 from nextlong.train.metrics import HeldOutLoss
-from nextlong.train.rows import Row, TrainingRows, flat, on_device
+from nextlong.train.rows import TrainingRow, TrainingRows, flat, on_device
 
 if TYPE_CHECKING:
     from transformers import PreTrainedModel
@@ -53,7 +53,7 @@ def measure(model: PreTrainedModel, rows: TrainingRows, *, most: int, device: to
     return means(totals, longest=rows.source.row_tokens)
 
 
-def tally(row: Row, losses: NDArray[np.float64], *, longest: int) -> NDArray[np.float64]:
+def tally(row: TrainingRow, losses: NDArray[np.float64], *, longest: int) -> NDArray[np.float64]:
     """Return the sums of losses (T,) and the tokens of each group, (2, groups), of the row's targets."""
     is_target = row.labels.numpy() != IGNORED
     totals = np.zeros((2, _GROUPS))
@@ -66,7 +66,7 @@ def tally(row: Row, losses: NDArray[np.float64], *, longest: int) -> NDArray[np.
     return totals
 
 
-def _groups_of(row: Row, *, longest: int) -> NDArray[np.int64]:
+def _groups_of(row: TrainingRow, *, longest: int) -> NDArray[np.int64]:
     """Return the group of each token by role, position and distance, (3, T); −1: none."""
     groups = np.full((3, len(row.input_ids)), -1)
     groups[1] = _FIRST_POSITION + row.position_ids.numpy() * _POSITION_BINS // longest
@@ -80,6 +80,7 @@ def _groups_of(row: Row, *, longest: int) -> NDArray[np.int64]:
     meta_places = np.flatnonzero(spans["role"] == META)
     meta_spans = spans[meta_places]
     has_previous = np.concatenate([[False], np.diff(meta_spans["sequence"]) == 0])[: len(meta_spans)]
+    # Tokens from the end of each meta-chunk to the next one; those between two sequences count for nothing (`has_previous`).
     gaps = meta_spans["first"][1:] - meta_spans["last"][:-1]
     places = np.zeros(len(meta_spans), np.int64)
     far = np.floor(np.log2(np.maximum(gaps, 1) / _NEAREST)).astype(np.int64) + 2

@@ -27,7 +27,7 @@ from nextlong.report import tables
 from nextlong.train import checkpoint, forecast, held_out, metrics
 from nextlong.train.check import check_model
 from nextlong.train.loss import IGNORED
-from nextlong.train.metrics import Metrics, Step
+from nextlong.train.metrics import Metrics, TrainedStep
 from nextlong.train.model import accelerator, autocast, explained_memory_errors, make_model, not_finite, optimizer_for
 from nextlong.train.prepare import RECORD, Prepared, prepare
 from nextlong.train.recipe import TrainRecipe
@@ -163,7 +163,7 @@ def _prefetched(engine: Engine, first_step: int) -> Iterator[tuple[int, list[Bat
             yield number, batches
 
 
-def _step(engine: Engine, logs: Metrics, number: int, batches: Sequence[Batch]) -> Step:
+def _step(engine: Engine, logs: Metrics, number: int, batches: Sequence[Batch]) -> TrainedStep:
     started, training = time.perf_counter(), engine.ready.recipe.training
     torch.manual_seed(engine.ready.recipe.seed * 1_000_003 + number * 1009)  # of dropout
     lr = training.lr_at(number)
@@ -190,7 +190,7 @@ def _step(engine: Engine, logs: Metrics, number: int, batches: Sequence[Batch]) 
         )
     engine.optimizer.step()
     engine.optimizer.zero_grad(set_to_none=True)
-    return Step(number, loss, norm, lr, tokens, time.perf_counter() - started)
+    return TrainedStep(number, loss, norm, lr, tokens, time.perf_counter() - started)
 
 
 def _save(engine: Engine, step: int, *, reason: str | None = None) -> None:

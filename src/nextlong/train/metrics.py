@@ -37,7 +37,7 @@ _COLOURS: Final = {"meta": "#b5472f", "negative": "#5b7a8c", "document": "#5b7a8
 
 
 @dataclass(frozen=True)
-class Step:
+class TrainedStep:
     """What a step measured: number, mean loss, norm of the gradient before clipping, tokens, seconds."""
 
     number: int
@@ -71,7 +71,7 @@ class Metrics:
         self._recent_losses = [row["loss"] for row in read(out / STEPS)][-_SPIKE_WINDOW:]
         self._spike = watch.spike
 
-    def step(self, step: Step) -> None:
+    def step(self, step: TrainedStep) -> None:
         """Log a step."""
         values = asdict(step)
         number = values.pop("number")
@@ -124,12 +124,12 @@ class Progress:
     def __init__(self, console: Console, *, steps: int, flops_per_token: float, peak_flops: float | None) -> None:
         self._console, self._steps = console, steps
         self._flops_per_token, self._peak = flops_per_token, peak_flops
-        self._recent: list[Step] = []
+        self._recent: list[TrainedStep] = []
         self._status = console.status("")
         if console.is_terminal:
             self._status.start()
 
-    def show(self, step: Step) -> None:
+    def show(self, step: TrainedStep) -> None:
         """Show that a step is done."""
         self._recent = [*self._recent, step][-_SMOOTHED_STEPS:]
         import torch

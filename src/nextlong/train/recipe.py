@@ -12,14 +12,13 @@ from pathlib import Path
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
 import yaml
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, PositiveFloat, ValidationError, model_validator
+from pydantic import BaseModel, BeforeValidator, Field, PositiveFloat, ValidationError, model_validator
 
 from nextlong.errors import RecipeError
-from nextlong.recipe.keys import PositiveLength
+from nextlong.recipe.keys import Positive, PositiveLength, Section
 from nextlong.recipe.text import explain, merge, read_file
 from nextlong.text import Json
 
-Positive = Annotated[int, Field(gt=0)]
 Share = Annotated[float, Field(ge=0, lt=1)]
 Attention = Literal["sequence", "document", "row"]
 
@@ -29,10 +28,6 @@ _WORDS: Final = {True: "on", False: "off"}
 Switch = Annotated[
     Literal["off", "on"], BeforeValidator(lambda value: _WORDS[value] if isinstance(value, bool) else value)
 ]
-
-
-class Section(BaseModel):
-    model_config = ConfigDict(frozen=True, extra="forbid", validate_default=True, allow_inf_nan=False)
 
 
 class Data(Section):
@@ -167,7 +162,7 @@ class Watch(Section):
     )
 
 
-class Hardware(Section):
+class Devices(Section):
     """Devices: --dry-run plans for them, and more than one are trained on by torchtitan."""
 
     device: Literal["this", "H100", "H200", "A100", "B200"] = Field(
@@ -232,7 +227,7 @@ class TrainRecipe(RecipeFile):
     checkpoints: Checkpoints = Checkpoints()
     held_out: HeldOut = HeldOut()
     watch: Watch = Watch()
-    hardware: Hardware = Hardware()
+    hardware: Devices = Devices()
     torchtitan: Torchtitan = Torchtitan()
 
     def trained_keys(self) -> Json:

@@ -1,7 +1,7 @@
 """Rows: what a training step reads, with the boundaries of its documents, and which rows each step reads.
 
 In:  finished runs (nothing is exported), exported Parquet, or conversations; which tokens see each other.
-Out: `Row`s: ids, labels (−100 at the first token of a document), positions from 0 in each document, and its boundaries.
+Out: `TrainingRow`s: ids, labels (−100 at the first token of a document), positions from 0 in each document, and its boundaries.
 
 The rows of a step are a function of the seed and the step alone. So an interrupted training resumes at the very next row, and
 nothing about the data is saved but a fingerprint.
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
 
 
 @dataclass(frozen=True)
-class Row:
+class TrainingRow:
     """T tokens: `input_ids`, `labels`, `position_ids` int64 (T,), `bounds` int32 (documents + 1,), `spans` (Rows.spans) or None."""
 
     input_ids: torch.Tensor
@@ -128,7 +128,7 @@ class TrainingRows:
         """The tokens of the longest document, at most; positions count to it."""
         return self.source.row_tokens if self._attention == "row" else self.source.sequence_tokens
 
-    def __getitem__(self, row: int) -> Row:
+    def __getitem__(self, row: int) -> TrainingRow:
         ids, lengths, spans, is_target = self.source.read(row)
         if self._vocabulary is not None and (highest := int(ids.max())) >= self._vocabulary:
             raise TokenizerError(
@@ -152,10 +152,10 @@ class TrainingRows:
         positions = np.arange(len(ids)) - np.repeat(bounds[:-1], np.diff(bounds))
         columns = (torch.from_numpy(column.astype(np.int64)) for column in (ids, labels, positions))
         input_ids, label_ids, position_ids = columns
-        return Row(input_ids, label_ids, position_ids, torch.from_numpy(bounds.astype(np.int32)), spans)
+        return TrainingRow(input_ids, label_ids, position_ids, torch.from_numpy(bounds.astype(np.int32)), spans)
 
 
-def flat(rows: Sequence[Row]) -> dict[str, Any]:
+def flat(rows: Sequence[TrainingRow]) -> dict[str, Any]:
     """Lay rows end to end; return a batch as `packed_batch` does."""
     bounds = [0]
     for row in rows:

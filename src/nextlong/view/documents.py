@@ -61,7 +61,7 @@ def snippet(text: str, wanted: str) -> list[tuple[str, bool]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Query:
+class DocumentQuery:
     """What a document has to contain; "" matches everything, case does not matter. `text` holds words and quoted phrases."""
 
     text: str = ""
@@ -69,7 +69,7 @@ class Query:
     source: str = ""
 
 
-class Document(NamedTuple):
+class ListedDocument(NamedTuple):
     """A document as a list shows it; `snippet` is a part of its text in pieces, with whether each is a search term."""
 
     doc_id: int
@@ -89,15 +89,15 @@ class Place(NamedTuple):
 class MatchingDocuments(NamedTuple):
     """Documents that fit, and where to continue; None: there are no more. `share` of the corpus was looked at."""
 
-    documents: list[Document]
+    documents: list[ListedDocument]
     next: Place | None
     share: float
 
 
-def search(corpus: CorpusFiles, query: Query, *, first: Place, most: int, seconds: float) -> MatchingDocuments:
+def search(corpus: CorpusFiles, query: DocumentQuery, *, first: Place, most: int, seconds: float) -> MatchingDocuments:
     """Return at most `most` documents from `first` on that fit, found in about so many seconds."""
     until = time.monotonic() + seconds
-    documents: list[Document] = []
+    documents: list[ListedDocument] = []
     shards = len(corpus.documents)
     for shard in range(first.shard, shards):
         with _Shard(corpus.documents[shard]) as reader:
@@ -110,7 +110,9 @@ def search(corpus: CorpusFiles, query: Query, *, first: Place, most: int, second
                     if len(documents) == most:
                         return MatchingDocuments(documents, Place(shard, number, row), share)
                     doc_id = shard << schemas.SHARD_BITS | (reader.first_row(number) + row)
-                    documents.append(_document(reader.whole(number), row, doc_id, query.text))
+                    columns = (reader.whole(number).column(name) for name in ("source", "source_id", "text"))
+                    source, source_id, text = (column[row].as_py() for column in columns)
+                    documents.append(ListedDocument(doc_id, source, source_id, snippet(text, query.text)))
     return MatchingDocuments(documents, None, 1.0)
 
 
@@ -142,7 +144,7 @@ class _Shard:
             self._held = number, self._all.get_batch(number)
         return self._held[1]
 
-    def narrow(self, number: int, query: Query) -> pa.RecordBatch:
+    def narrow(self, number: int, query: DocumentQuery) -> pa.RecordBatch:
         return self.whole(number) if query.text else self._names.get_batch(number)
 
     def first_row(self, number: int) -> int:
@@ -151,7 +153,8 @@ class _Shard:
         return self._firsts[number]
 
 
-def _fitting(batch: pa.RecordBatch, query: Query, skip: int) -> list[int]:
+def _fitting(batch: pa.RecordBatch, query: DocumentQuery, skip: int) -> list[int]:
+    # Whether each row of the batch matches; the cheap columns first.
     fits = np.arange(batch.num_rows) >= skip
     if query.name:
         fits &= pc.match_substring(batch.column("source_id"), query.name, ignore_case=True).to_numpy(
@@ -163,11 +166,6 @@ def _fitting(batch: pa.RecordBatch, query: Query, skip: int) -> list[int]:
         fits &= pc.equal(batch.column("source"), query.source).to_numpy(zero_copy_only=False)
     rows: list[int] = np.flatnonzero(fits).tolist()
     return rows
-
-
-def _document(batch: pa.RecordBatch, row: int, doc_id: int, text: str) -> Document:
-    source, source_id, whole = (batch.column(name)[row].as_py() for name in ("source", "source_id", "text"))
-    return Document(doc_id, source, source_id, snippet(whole, text))
 
 
 class Chunks(NamedTuple):
@@ -185,6 +183,7 @@ def read(corpus: CorpusFiles, doc_id: int) -> Chunks | None:
     shard, row = doc_id >> schemas.SHARD_BITS, doc_id & schemas.ROW_MASK
     if not 0 <= shard < len(corpus.documents):
         return None
+    # The row of each chunk's document, ascending: the chunks of a document are neighbours.
     doc_rows = read_chunks(corpus.chunks[shard], ("doc_row",))["doc_row"]
     first, last = np.searchsorted(doc_rows, [row, row + 1]).tolist()
     try:

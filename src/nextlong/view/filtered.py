@@ -22,6 +22,8 @@ from nextlong.artifacts.results import ComposeResult, DraftResult, Example
 from nextlong.runs.run import Run
 from nextlong.text import counted
 
+_NAMED_AT_A_TIME = 64
+
 
 @dataclass(frozen=True)
 class Entry:
@@ -52,8 +54,17 @@ class Kind:
 
 def kinds(run: Run) -> list[Kind]:
     """Return the reasons for which this run left anything out, in the order of the route."""
-    all_kinds = [*_of_corpus(run), *_near_duplicates(run), *_drafts(run)]
-    return [kind for kind in all_kinds if kind.count]
+    drafted = run.steps["draft"].results(DraftResult)
+    pairs = [pair for part in drafted for pair in part.near_duplicate_examples]
+    near_duplicates = Kind(
+        "near-duplicates",
+        "candidate negatives",
+        "near-duplicate of the meta-document, or of another negative of the sequence",
+        sum(part.near_duplicates or 0 for part in drafted),
+        partial(_pairs, run, pairs),
+        is_sampled=True,
+    )
+    return [kind for kind in (*_of_corpus(run), near_duplicates, *_drafts(run)) if kind.count]
 
 
 def _of_corpus(run: Run) -> Iterator[Kind]:
@@ -103,17 +114,15 @@ def _rejects(run: Run, kind: str) -> Iterator[Entry]:
 def _not_kept(run: Run, keeps: Sequence[Path], before: Sequence[Path] | None) -> Iterator[Entry]:
     """Yield the documents that `keeps` drops, and `before` did not."""
     for shard, path in enumerate(keeps):
-        dropped = ~np.load(path, mmap_mode="r")
+        dropped = ~np.load(path, mmap_mode="r")  # of each document of the shard
         if before is not None:
             dropped = dropped & np.load(before[shard], mmap_mode="r")
-        yield from _named(run, schemas.pack_ids(shard, np.flatnonzero(dropped)))
-
-
-def _named(run: Run, doc_ids: np.ndarray, *, detail: str = "") -> Iterator[Entry]:
-    for first in range(0, len(doc_ids), 64):
-        some = doc_ids[first : first + 64]
-        names = lookup.source_ids(some, run.corpus.documents)
-        yield from (Entry(name, doc_id, detail) for name, doc_id in zip(names.tolist(), some.tolist(), strict=True))
+        doc_ids = schemas.pack_ids(shard, np.flatnonzero(dropped))
+        for first in range(
+            0, len(doc_ids), _NAMED_AT_A_TIME
+        ):  # a page shows few, and names are read from the documents
+            some = doc_ids[first : first + _NAMED_AT_A_TIME]
+            yield from map(Entry, lookup.source_ids(some, run.corpus.documents).tolist(), some.tolist())
 
 
 def _contaminated_chunks(run: Run) -> Iterator[Entry]:
@@ -126,25 +135,12 @@ def _contaminated_chunks(run: Run) -> Iterator[Entry]:
 def _of_chunks(run: Run, ids: np.ndarray, chunks: Sequence[Path]) -> Iterator[Entry]:
     if not len(ids):
         return
+    # All of one element per chunk: the row of its document in the shard, and where it begins and ends there in characters.
     doc_rows, start, end = lookup.chunk_columns(ids, chunks, ("doc_row", "start", "end"))
     docs = schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows
     names = lookup.source_ids(docs, run.corpus.documents).tolist()
     for name, doc_id, first, last in zip(names, docs.tolist(), start.tolist(), end.tolist(), strict=True):
         yield Entry(name, doc_id, f"characters {first:,} to {last:,}")
-
-
-def _near_duplicates(run: Run) -> Iterator[Kind]:
-    drafted = run.steps["draft"].results(DraftResult)
-    pairs = [pair for part in drafted for pair in part.near_duplicate_examples]
-    reason = "near-duplicate of the meta-document, or of another negative of the sequence"
-    yield Kind(
-        "near-duplicates",
-        "candidate negatives",
-        reason,
-        sum(part.near_duplicates or 0 for part in drafted),
-        partial(_pairs, run, pairs),
-        True,
-    )
 
 
 def _pairs(run: Run, pairs: Sequence[Sequence[int]]) -> Iterator[Entry]:

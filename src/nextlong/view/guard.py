@@ -47,12 +47,14 @@ class Guard:
 
         headers_sent = Headers(scope=scope)
         given = QueryParams(scope.get("query_string", b"")).get("token", "")
-        cookie = _cookie_of(headers_sent)
+        # Cookies are of a host, so the name holds the port.
+        cookie = f"nextlong-view-{headers_sent.get('host', '').rpartition(':')[2]}"
+        cookies = (pair.strip().partition("=") for pair in headers_sent.get("cookie", "").split(";"))
         is_known = any(
             compare_digest(word.encode(), self._token.encode())
             for word in (
                 given,
-                _held(headers_sent, cookie),
+                next((value for name, _, value in cookies if name == cookie), ""),
                 headers_sent.get("authorization", "").removeprefix("token "),
             )
         )
@@ -68,17 +70,6 @@ class Guard:
 
         refused = _refusal(scope["method"], headers_sent) or (None if is_known else PlainTextResponse(_NO_TOKEN, 403))
         await (refused or self._app)(scope, receive, send_guarded)
-
-
-def _cookie_of(headers: Headers) -> str:
-    """Return the name of the cookie: cookies are of a host, so it holds the port."""
-    return f"nextlong-view-{headers.get('host', '').rpartition(':')[2]}"
-
-
-def _held(headers: Headers, cookie: str) -> str:
-    """Return the value of a cookie, "" where there is none."""
-    pairs = (pair.strip().partition("=") for pair in headers.get("cookie", "").split(";"))
-    return next((value for name, _, value in pairs if name == cookie), "")
 
 
 def _refusal(method: str, headers: Headers) -> PlainTextResponse | None:

@@ -30,7 +30,7 @@ from nextlong.runs.stats import STATISTICS, read
 from nextlong.view import documents, filtered, marks, sequences
 from nextlong.view.documents import Place
 from nextlong.view.marks import Mark
-from nextlong.view.sequences import Histogram, Query
+from nextlong.view.sequences import Query
 from nextlong.view.variants import OpenVariant, Variants
 
 ROWS: Final = 25
@@ -113,7 +113,9 @@ def sequence_list(
     """Return the list of sequences that match, from match number `first` on."""
     variant = view.variant
     found = variant.index.find(query, sort=sort, first=first, most=most, seconds=_SECONDS)
-    histograms, counted = _histograms(variant, query, is_plain=query.matches_all and not sort)
+    if query.matches_all and not sort:  # a plain list reads a little for the histograms, so that its page is quick
+        variant.index.find(query, sort="cosine", most=0, seconds=_SECONDS)
+    histograms, counted = variant.index.histograms(query)
     shown = [column for column in COLUMNS if column in columns] or list(COLUMNS)
     state = asdict(query) | {
         "sort": sort,
@@ -145,13 +147,6 @@ def sequence_list(
         introduction=words.sequences_of(total, variant.run.recipe.sequence_tokens),
         method=variant.run.recipe.compose.method,
     )
-
-
-def _histograms(variant: OpenVariant, query: Query, *, is_plain: bool) -> tuple[dict[str, Histogram], int]:
-    """Return histograms over what was read; a plain list reads a little for them, so that its page is quick."""
-    if is_plain:
-        variant.index.find(query, sort="cosine", most=0, seconds=_SECONDS)
-    return variant.index.histograms(query)
 
 
 def _sequence_rows(variant: OpenVariant, numbers: Sequence[int], query: Query) -> list[dict[str, Any]]:
@@ -215,7 +210,12 @@ def sequence(view: View, number: int, *, first: int = 0, chosen: ChunkFilter = _
         example=pieces.EXAMPLE if any(span.role == "negative" for span in spans) else "",
         roles=list(dict.fromkeys(span.role for span in spans if span.role in pieces.CHUNK_ROLES)),
         rows=[
-            {"place": place, "span": span, "length": pieces.length(span), "cosine": _cosine(span)}
+            {
+                "place": place,
+                "span": span,
+                "length": pieces.length(span),
+                "cosine": f"{span.score:.3f}" if span.role != "meta" and isfinite(span.score) else "–",
+            }
             for place, span in shown[:most]
         ],
         fitting=len(fitting),
@@ -226,10 +226,6 @@ def sequence(view: View, number: int, *, first: int = 0, chosen: ChunkFilter = _
 
 def _scale(spans: Sequence[Span]) -> tuple[float, float]:
     return pieces.scale(pieces.scored(spans))
-
-
-def _cosine(span: Span) -> str:
-    return f"{span.score:.3f}" if span.role != "meta" and isfinite(span.score) else "–"
 
 
 def _fits(span: Span, chosen: ChunkFilter) -> bool:
@@ -271,7 +267,7 @@ def _mark_of(view: View, mark: Mark) -> tuple[Mark, bool]:
     return mark, False
 
 
-def document_list(view: View, query: documents.Query, *, first: Place) -> str:
+def document_list(view: View, query: documents.DocumentQuery, *, first: Place) -> str:
     """Return the documents that match, from `first` on."""
     variant = view.variant
     result = documents.search(variant.run.corpus, query, first=first, most=ROWS, seconds=_SECONDS)

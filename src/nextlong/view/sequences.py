@@ -177,6 +177,7 @@ class SequenceIndex:
         self._know(number)
         block = self._blocks[number]
         whole = slice(block.number, block.number + block.size)
+        # Whether each sequence of the block fits so far, by its row there; what has to be read from files comes last.
         fits = np.ones(block.size, np.bool_)
         cosine = self.values[SORTS.index("cosine"), whole]
         if query.least is not None:
@@ -220,6 +221,7 @@ class SequenceIndex:
         for first, one in self._read(number):
             count = int(one.sequence[-1]) + 1
             rows = slice(self._blocks[number].number + first, self._blocks[number].number + first + count)
+            # One element per span; `sequence` is the row in this part of the block. Meta-chunks have no cosine.
             of_others = one.of(schemas.NEGATIVE, schemas.DOCUMENT)
             scored = of_others.sequence[np.isfinite(of_others.scores)]
             sums = np.bincount(scored, weights=of_others.scores[np.isfinite(of_others.scores)], minlength=count)
@@ -282,6 +284,7 @@ def _stretches(run: Run) -> Iterator[_Stretch]:
 def _leads(block: Block, count: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Return the meta-document of each sequence, else the document of its first chunk; and the first chunk of it."""
     leads, chunk_ids = np.full((2, count), schemas.NO_CHUNK, np.int64)
+    # Meta-chunks come second, and overwrite what the first chunk said.
     for roles in (spans.CHUNK_ROLES, (schemas.META,)):
         chunks = block.of(*roles)
         sequences, firsts = np.unique(chunks.sequence, return_index=True)

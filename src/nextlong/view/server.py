@@ -155,7 +155,7 @@ def _pair(view: View, request: Request) -> Response:
 
 def _documents(view: View, request: Request) -> str:
     given = request.query_params
-    query = documents.Query(**{name: given.get(name, "").strip() for name in ("text", "name", "source")})
+    query = documents.DocumentQuery(**{name: given.get(name, "").strip() for name in ("text", "name", "source")})
     after = [_number("after", part) for part in given.get("after", "0").split(".")]
     if len(after) > len(documents.Place._fields):
         raise ValueError(f"after={given['after']}: give shard.batch.row")

@@ -280,10 +280,27 @@ def _check_key_values(request: TaskRequest) -> None:
 def _measure_key_values(model: HuggingFaceModel, request: TaskRequest) -> Json:
     """Ask for every pair of every sample."""
     _check_key_values(request)
-    words = _words(model.tokenizer)
-    samples = range(request.samples or _SAMPLES)
+    torch, words = required("torch"), _words(model.tokenizer)
+    colon, newline = model.tokenizer.encode(":"), model.tokenizer.encode("\n")
     # Whether each value is the likeliest, shape (samples, pairs), pairs at the head of the context first.
-    right = np.array([_are_likeliest(model, request, words, number) for number in samples], dtype=float)
+    right = np.zeros((request.samples or _SAMPLES, _PAIRS))
+    for number, row in enumerate(right):
+        sampled = random.Random(f"{request.seed} key_values {number}").sample(words, 2 * _PAIRS)
+        keys, values = sampled[:_PAIRS], sampled[_PAIRS:]
+        lines = [[*newline, key, *colon, value, *newline] for key, value in zip(keys, values, strict=True)]
+        room = request.length - sum(map(len, lines)) - len(newline) - 1 - len(colon) - len(model.tokenizer.prefix)
+        filler = np.array_split(haystack_ids(request, room, part=number), _PAIRS)
+        # Each pair on a line of its own, and behind it its share of the haystack.
+        ids = model.tokenizer.with_prefix(
+            [one for line, between in zip(lines, filler, strict=True) for one in (*line, *between.tolist())]
+        )
+        cache = model.prefilled(ids)
+        for place, key in enumerate(keys):
+            query = torch.tensor([[*newline, key, *colon]], device=model.device)
+            row[place] = int(model.forward(query, cache)[0][values].argmax()) == place
+            # Every key is asked behind the context alone, not behind the keys before it.
+            model.forget(len(ids))
+        request.advance(1)
     return {
         "scores": {"accuracy": 100 * float(right.mean()), "chance": 100 / _PAIRS},
         "by_depth": [100 * float(share) for share in right.mean(axis=0)],
@@ -305,27 +322,6 @@ def _words(tokenizer: TextTokenizer) -> list[int]:
             f"key_values: the tokenizer has {len(words)} tokens that are words, and {2 * _PAIRS} are needed; leave the probe out"
         )
     return words
-
-
-def _are_likeliest(model: HuggingFaceModel, request: TaskRequest, words: list[int], number: int) -> list[bool]:
-    torch = required("torch")
-    sampled = random.Random(f"{request.seed} key_values {number}").sample(words, 2 * _PAIRS)
-    keys, values = sampled[:_PAIRS], sampled[_PAIRS:]
-    colon, newline = model.tokenizer.encode(":"), model.tokenizer.encode("\n")
-    lines = [[*newline, key, *colon, value, *newline] for key, value in zip(keys, values, strict=True)]
-    room = request.length - sum(map(len, lines)) - len(newline) - 1 - len(colon) - len(model.tokenizer.prefix)
-    filler = np.array_split(haystack_ids(request, room, part=number), _PAIRS)
-    ids = model.tokenizer.with_prefix(
-        [one for line, between in zip(lines, filler, strict=True) for one in (*line, *between.tolist())]
-    )
-    cache, right = model.prefilled(ids), []
-    for place, key in enumerate(keys):
-        query = torch.tensor([[*newline, key, *colon]], device=model.device)
-        logits = model.forward(query, cache)[0]
-        right.append(int(logits[values].argmax()) == place)
-        model.forget(len(ids))
-    request.advance(1)
-    return right
 
 
 TASKS: Final = (

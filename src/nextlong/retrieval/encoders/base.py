@@ -32,7 +32,7 @@ SLICE_S: Final = 30.0
 SLICE_CHUNKS: Final = 1 << 16
 
 
-class Encoder(Protocol):
+class LoadedEncoder(Protocol):
     """Texts in, unit vectors out."""
 
     @property
@@ -83,7 +83,9 @@ class EncoderKind(ABC):
     not_repeatable: str = ""  # why the same text may be given other vectors another time, if it may
 
     @abstractmethod
-    def load(self, config: recipe.Encoder, *, fitted: Path | None, dtype: str | None, threads: int | None) -> Encoder:
+    def load(
+        self, config: recipe.Encoder, *, fitted: Path | None, dtype: str | None, threads: int | None
+    ) -> LoadedEncoder:
         """Return the encoder. Raises EncoderError where a package or a model is missing, with the cure.
 
         `fitted` is the stem that the preparation wrote; `dtype` and `threads` are what it chose.
@@ -137,6 +139,6 @@ def kind_of(config: recipe.Encoder) -> EncoderKind:
 
 def load_encoder(
     config: recipe.Encoder, *, fitted: Path | None = None, dtype: str | None = None, threads: int | None = None
-) -> Encoder:
+) -> LoadedEncoder:
     """Return the encoder that the recipe names; as `EncoderKind.load`."""
     return kind_of(config).load(config, fitted=fitted, dtype=dtype, threads=threads)

@@ -128,11 +128,18 @@ def _fit_lsa(texts: Sequence[str], *, dimensions: int, max_terms: int, seed: int
     columns, starts, names = _indexed_words(texts)
     counts = _count(columns, starts, width=len(names))
     del columns  # as large as all that follows
-    chosen = _choose_terms(counts, names, dimensions=dimensions, max_terms=max_terms)
+    # (names,) each: in how many texts a term stands, and how often in all of them.
+    document_frequency = np.bincount(counts.indices, minlength=len(names))
+    frequency = np.bincount(counts.indices, weights=counts.data, minlength=len(names))
+    telling = (document_frequency >= 2) & (document_frequency <= counts.shape[0] / 2)
+    chosen = pc.array_sort_indices(names).to_numpy().astype(np.int64)
+    if telling.sum() >= dimensions:
+        chosen = chosen[telling[chosen]]
+    # The most frequent first, equals in the order of their terms.
+    chosen = chosen[np.argsort(-frequency[chosen], kind="stable")[:max_terms]]
     counts = counts[:, chosen]
     counts.sort_indices()
-    document_frequency = np.bincount(counts.indices, minlength=len(chosen))
-    idf = (np.log((1 + len(texts)) / (1 + document_frequency)) + 1).astype(np.float32)
+    idf = (np.log((1 + len(texts)) / (1 + document_frequency[chosen])) + 1).astype(np.float32)
     terms = [name.decode("utf-32-le") for name in names.take(pa.array(chosen)).to_pylist()]
     del names
     return Lsa(terms, idf, _components(_weigh(counts, idf), dimensions=dimensions, seed=seed))
@@ -148,16 +155,6 @@ def _indexed_words(texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.
     unified = pa.chunked_array(encoded).unify_dictionaries()
     columns = np.concatenate([part.indices.to_numpy() for part in unified.chunks])
     return columns, np.concatenate(starts), unified.chunk(0).dictionary
-
-
-def _choose_terms(counts: Any, names: Any, *, dimensions: int, max_terms: int) -> NDArray[np.int64]:
-    """Return the columns to keep, the most frequent first, equals in the order of their terms."""
-    document_frequency = np.bincount(counts.indices, minlength=len(names))
-    frequency = np.bincount(counts.indices, weights=counts.data, minlength=len(names))
-    telling = (document_frequency >= 2) & (document_frequency <= counts.shape[0] / 2)
-    by_term = pc.array_sort_indices(names).to_numpy().astype(np.int64)
-    chosen: NDArray[np.int64] = by_term[telling[by_term]] if telling.sum() >= dimensions else by_term
-    return chosen[np.argsort(-frequency[chosen], kind="stable")[:max_terms]]
 
 
 def _count(columns: NDArray[np.int32], starts: NDArray[np.int64], *, width: int) -> Any:
@@ -204,20 +201,15 @@ def _components(tfidf: Any, *, dimensions: int, seed: int) -> NDArray[np.float32
     basis_NW, _ = np.linalg.qr(rows_NW)
     del rows_NW
     projected_TW = tfidf.T @ basis_NW
-    squares, turn_WW = np.linalg.eigh(_gram(projected_TW))  # of the singular values within the basis, ascending
+    gram_WW = np.zeros((width, width))  # the products of all columns, in float64: squares span twice the digits
+    for first in range(0, terms, _GRAM_ROWS):
+        block = projected_TW[first : first + _GRAM_ROWS].astype(np.float64)
+        gram_WW += block.T @ block
+    squares, turn_WW = np.linalg.eigh(gram_WW)  # of the singular values within the basis, ascending
     values = np.sqrt(np.maximum(squares[::-1], 0))
     kept = np.flatnonzero(values[:dimensions] > _NEGLIGIBLE * values[0])
     turn = turn_WW[:, ::-1][:, kept] / values[kept]
     return np.ascontiguousarray(projected_TW @ turn.astype(np.float32))
-
-
-def _gram(matrix_TW: NDArray[np.float32]) -> NDArray[np.float64]:
-    """Return the products of all columns with each other, (width, width), in float64: squares span twice the digits."""
-    products = np.zeros((matrix_TW.shape[1],) * 2)
-    for first in range(0, len(matrix_TW), _GRAM_ROWS):
-        rows = matrix_TW[first : first + _GRAM_ROWS].astype(np.float64)
-        products += rows.T @ rows
-    return products
 
 
 def _batches(texts: Sequence[str], *, chars: int) -> Iterator[tuple[int, int]]:
@@ -280,7 +272,7 @@ def _cut_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
 
 def _cut_ascii_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
     """Cut texts of nothing but ASCII in half the time: words as bytes, those of one character too, and where each text's begin."""
-    letters = "\n".join(texts).encode("ascii").translate(_lowered_ascii())
+    letters = "\n".join(texts).encode("ascii").translate(bytes(_lowered()[:128].tolist()).ljust(256))
     inside = np.zeros(len(letters) + 2, np.bool_)
     np.not_equal(np.frombuffer(letters, np.uint8), _SPACE, out=inside[1:-1])
     edges = np.flatnonzero(inside[1:] != inside[:-1])
@@ -334,11 +326,6 @@ def _unspaced() -> NDArray[np.bool_]:
     return table
 
 
-@lru_cache(maxsize=1)
-def _lowered_ascii() -> bytes:
-    return bytes(_lowered()[:128].tolist()).ljust(256)
-
-
 class LsaKind(EncoderKind):
     """The built-in encoder; it takes a random sample of the chunks to fit."""
 
@@ -376,19 +363,18 @@ class LsaKind(EncoderKind):
     def estimate(self, config: recipe.Encoder) -> Estimate:
         """Return how the fit grows with its sample."""
         options = config.options_as(LsaOptions)
+
+        def terms(amounts: Amounts) -> float:
+            sample: float = min(amounts.chunks, options.fit_chunks)
+            return min(float(options.max_terms), _TERMS_OF_A_CHUNK * math.pow(sample, _TERM_GROWTH))
+
         return Estimate(
             work=lambda amounts: min(amounts.chunks, options.fit_chunks),
             seconds=6e-4,
-            disk=lambda amounts: _terms(amounts, options) * (amounts.dimensions + 4),
+            disk=lambda amounts: terms(amounts) * (amounts.dimensions + 4),
             bytes=4.0,
             memory=lambda amounts: 12e3 * min(amounts.chunks, options.fit_chunks),
         )
-
-
-def _terms(amounts: Amounts, options: LsaOptions) -> float:
-    """Return about how many terms the sample has."""
-    sample: float = min(amounts.chunks, options.fit_chunks)
-    return min(float(options.max_terms), _TERMS_OF_A_CHUNK * math.pow(sample, _TERM_GROWTH))
 
 
 ENCODER = LsaKind()

@@ -187,7 +187,12 @@ def _load(name: str, options: SentenceTransformersOptions, *, dtype: str | None)
     except ImportError as error:
         raise EncoderError(f"{_WHERE}{name}: {error}; pip install 'nextlong[sentence-transformers]'") from None
     logging.disable_progress_bar()  # each worker would draw its own, across the run's
-    device = _device(torch, options.device)
+    device = options.device  # what the recipe names is never replaced by another
+    if device in (None, "cuda"):
+        if device == "cuda" or torch.cuda.is_available():
+            device = f"cuda:{next(iter(granted_gpus()), 0)}"
+        else:
+            device = "mps" if torch.backends.mps.is_available() else "cpu"
     dtype = dtype or options.dtype
     try:
         if dtype == "auto":
@@ -215,15 +220,6 @@ def _load(name: str, options: SentenceTransformersOptions, *, dtype: str | None)
             f"{_WHERE}{name} does not run on device={device!r} with dtype={dtype}: {_first_line(error)}; "
             "set encoder.sentence_transformers.device or dtype"
         ) from None
-
-
-def _device(torch: Any, asked: str | None) -> str:
-    """Return the device to run on; what the recipe names is never replaced by another."""
-    if asked not in (None, "cuda"):
-        return asked
-    if torch.cuda.is_available() or asked == "cuda":
-        return f"cuda:{next(iter(granted_gpus()), 0)}"
-    return "mps" if torch.backends.mps.is_available() else "cpu"
 
 
 def _first_line(error: Exception) -> str:
@@ -263,7 +259,10 @@ def _choose_execution(name: str, options: SentenceTransformersOptions, texts: Se
         encoder.use_threads(usable_cpus())
         encoder.encode(few[:1])
         all_rate, _ = _timed(encoder, few)
-        if all_rate > _CLEARLY * rate or not _fits(encoder.weight_bytes):
+        # Tasks of one thread each hold a copy of the model: all of them may take half of the memory that is free, if that is known.
+        is_known = "SC_AVPHYS_PAGES" in os.sysconf_names
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if is_known else 0
+        if all_rate > _CLEARLY * rate or (free and encoder.weight_bytes * usable_cpus() > free / 2):
             threads, rate = usable_cpus(), all_rate
         encoder.use_threads(1)
     return _execution(encoder, dtype, threads, rate * threads, call_chunks=_CALL_CHUNKS)
@@ -300,12 +299,6 @@ def _timed(encoder: SentenceTransformersEncoder, texts: Sequence[str]) -> tuple[
     began = time.process_time()
     vectors = encoder.encode(texts)
     return len(texts) / max(1e-9, time.process_time() - began), vectors
-
-
-def _fits(weight_bytes: int) -> bool:
-    """Say whether a copy of the model for each processor takes at most half of the memory that is free."""
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if "SC_AVPHYS_PAGES" in os.sysconf_names else 0
-    return not free or weight_bytes * usable_cpus() <= free / 2
 
 
 class SentenceTransformersKind(EncoderKind):

@@ -153,12 +153,6 @@ def _parts(amounts: Amounts) -> float:
     return parts(amounts.vectors, round(amounts.shards))
 
 
-def _tuning(amounts: Amounts) -> float:
-    """Return the products of an exact search for the sample that recall is measured on, and of the settings tried."""
-    sample = min(ivf.SAMPLE, amounts.queries) * amounts.vectors * amounts.dimensions
-    return sample * (1 + 2 * amounts.visited_share)  # each trial visits twice as many clusters as the one before
-
-
 TRAIN = Estimate(
     work=_if_built(lambda amounts: _build_seconds(load_of(amounts))[0] / PRODUCT_S),
     seconds=PRODUCT_S,
@@ -179,7 +173,13 @@ FILL = Estimate(
     reads=_if_built(lambda amounts: 2 * amounts.vectors * amounts.dimensions),
 )
 TUNE = Estimate(
-    work=_if_built(_tuning),
+    # The products of an exact search for the sample that recall is measured on, and of the settings tried: each trial visits
+    # twice as many clusters as the one before.
+    work=_if_built(
+        lambda amounts: (
+            min(ivf.SAMPLE, amounts.queries) * amounts.vectors * amounts.dimensions * (1 + 2 * amounts.visited_share)
+        )
+    ),
     seconds=PRODUCT_S,
     rate="products",
     reads=_if_built(lambda amounts: 2 * amounts.vectors * amounts.dimensions + _list_bytes(amounts)),

@@ -17,7 +17,7 @@ them is found. What is promised is `target`; what is measured lies above it by t
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -365,23 +365,18 @@ def _search(
             probes = min(2 * probes, index.clusters)
         best = max(best, tried, key=lambda setting: setting.recall)
         if tried.recall - 2 * tried.error >= target:
-            return _fewest(measured, tried, target=target)
+            enough, too_few = tried, tried.probes // 2  # half as many were too few: halve what lies between
+            for _ in range(_HALVINGS):
+                probes = (too_few + enough.probes) // 2
+                if probes == too_few:
+                    break
+                tried = measured(probes)
+                if tried.recall - 2 * tried.error >= target:
+                    enough = tried
+                else:
+                    too_few = probes
+            return enough
     return best
-
-
-def _fewest(measured: Callable[[int], _Tuned], enough: _Tuned, *, target: float) -> _Tuned:
-    """Return the setting of fewest probes that is found between half of those of `enough`, which are too few, and these."""
-    too_few = enough.probes // 2
-    for _ in range(_HALVINGS):
-        probes = (too_few + enough.probes) // 2
-        if probes == too_few:
-            break
-        tried = measured(probes)
-        if tried.recall - 2 * tried.error >= target:
-            enough = tried
-        else:
-            too_few = probes
-    return enough
 
 
 def recalls_of(retrieved: Neighbours, truth: Neighbours) -> NDArray[np.float64]:

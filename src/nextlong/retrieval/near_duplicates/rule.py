@@ -26,11 +26,17 @@ from typing import Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.retrieval.near_duplicates.shingles import SHINGLE_WORDS, U64, Document, Shingles, Weights, mix, powers
+from nextlong.retrieval.near_duplicates.shingles import (
+    SHINGLE_WORDS,
+    ComparedDocument,
+    Shingles,
+    Weights,
+    mix,
+    powers,
+)
 from nextlong.retrieval.near_duplicates.texts import (
     Bools,
     Ints,
-    Owners,
     SharedRuns,
     Texts,
     covered,
@@ -167,35 +173,29 @@ def _parts(sizes: Ints) -> Iterator[tuple[int, int]]:
 
 def repeated_passages(texts: Texts, is_shared: Bools) -> Ints:
     """Return the pairs a < b of texts that share a passage, (n, 2)."""
-    firsts = _passages(is_shared)
+    # `run` (…,): whether `length` shared runs in a row begin at each place; two that overlap make the rest of the 98.
+    run, length = is_shared, 1
+    while 2 * length <= _RUNS:
+        run = run[:-length] & run[length:]
+        length *= 2
+    rest = _RUNS - length
+    firsts = np.flatnonzero(run[:-rest] & run[rest:])  # of the passages, (n,)
     owners = texts.owners[firsts]
     within = np.flatnonzero(owners == texts.owners[firsts + _RUNS - 1])
     if not len(within):
         return np.empty((0, 2), np.int64)
     firsts, owners = firsts[within], owners[within]
-    return _pairs(shared_runs(_numbers(texts, firsts, owners), owners), len(texts.whole))
-
-
-def _passages(is_shared: Bools) -> Ints:
-    """Return where 98 shared runs in a row begin, (n,)."""
-    whole, length = is_shared, 1
-    while 2 * length <= _RUNS:
-        whole = whole[:-length] & whole[length:]
-        length *= 2
-    rest = _RUNS - length  # two of `length` that overlap
-    return np.flatnonzero(whole[:-rest] & whole[rest:])
-
-
-def _numbers(texts: Texts, firsts: Ints, owners: Owners) -> U64:
-    """Return a number for each passage, of the 98 runs from firsts[i] on, (n,): equal for equal runs."""
+    # `runs` (r,): those of all texts with a passage, one text after the other; a passage has the 98 from one of `begins` on.
     those, which = np.unique(owners, return_inverse=True)
     sizes = np.diff(texts.offsets)[those]
     runs = texts.hashes[ranges(texts.offsets[those], sizes)]
     begins = (firsts - texts.offsets[owners]) + (np.cumsum(sizes) - sizes)[which]
+    # A number for each passage, equal for equal runs: the sum of these as a polynomial, shifted back to power 0.
     up, down = powers(1 << len(runs).bit_length())
     sums = np.zeros(len(runs) + 1, np.uint64)
     np.cumsum(runs * up[: len(runs)], out=sums[1:])
-    return mix((sums[begins + _RUNS] - sums[begins]) * down[begins])
+    passages = mix((sums[begins + _RUNS] - sums[begins]) * down[begins])
+    return _pairs(shared_runs(passages, owners), len(texts.whole))
 
 
 def _pairs(shared: SharedRuns, count: int) -> Ints:
@@ -228,7 +228,7 @@ class NearDuplicates(NamedTuple):
 
 
 def find_near_duplicates(
-    candidates: Shingles, *, document: Document, weights: Weights, threshold: float
+    candidates: Shingles, *, document: ComparedDocument, weights: Weights, threshold: float
 ) -> NearDuplicates:
     """Return which candidates are near-duplicates of a document or of a part of it, and which of the others of each other.
 
@@ -272,7 +272,7 @@ def find_near_duplicates(
     )
 
 
-def _repeat_document(texts: Shingles, document: Document, weights: Weights, threshold: float) -> Bools:
+def _repeat_document(texts: Shingles, document: ComparedDocument, weights: Weights, threshold: float) -> Bools:
     """Return which of m texts repeat the document by their share of words, or one of its short chunks, (m,)."""
     weighed = Texts.of(texts, weights, threshold)
     repeats: Bools = (weighed.whole > 0) & (_covered_by(document, weighed) >= weighed.needed)
@@ -280,7 +280,7 @@ def _repeat_document(texts: Shingles, document: Document, weights: Weights, thre
     return repeats
 
 
-def _covered_by(document: Document, texts: Texts) -> Ints:
+def _covered_by(document: ComparedDocument, texts: Texts) -> Ints:
     """Return the weight of each text's words that stand in runs of the document, (m,)."""
     places = np.flatnonzero(np.isin(texts.hashes, document.runs))
     firsts = np.flatnonzero(np.diff(texts.owners[places], prepend=-1))
@@ -289,7 +289,7 @@ def _covered_by(document: Document, texts: Texts) -> Ints:
     return weights
 
 
-def similarities(candidates: Shingles, *, document: Document, weights: Weights) -> NDArray[np.float64]:
+def similarities(candidates: Shingles, *, document: ComparedDocument, weights: Weights) -> NDArray[np.float64]:
     """Return for each of m candidates the share of its words, by weight, that stand in a shared shingle, (m,) in [0, 1].
 
     1 or 0 for a text of fewer than ten words: the document has the same or not.
@@ -301,7 +301,7 @@ def similarities(candidates: Shingles, *, document: Document, weights: Weights) 
     return shares
 
 
-def _with(texts: Shingles, document: Document) -> Shingles:
+def _with(texts: Shingles, document: ComparedDocument) -> Shingles:
     """Return the texts, and the whole document behind them."""
     hashes = np.concatenate([texts.hashes, document.runs])
     return Shingles(hashes, np.append(texts.offsets, len(hashes)))

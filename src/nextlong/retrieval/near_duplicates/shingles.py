@@ -54,7 +54,12 @@ def hash_words(text: str) -> Words:
     """Return the words of a text; equal words have equal hashes, on any machine."""
     pieces, start = [], 0
     while start < len(text):
-        end = _piece_end(text, start)
+        end = start + _PIECE_CHARS
+        if end < len(text):  # a piece ends in no word, however long that is
+            if blank := max(text.rfind("\n", start, end), text.rfind(" ", start, end)) + 1:
+                end = blank
+            while not blank and end < len(text) and text[end].isalnum():
+                end += 1
         pieces.append(_hash_piece(text[start:end], start))
         start = end
     if not pieces:
@@ -62,44 +67,28 @@ def hash_words(text: str) -> Words:
     return Words(*map(np.concatenate, zip(*pieces, strict=True)))
 
 
-def _piece_end(text: str, start: int) -> int:
-    """Return where a piece from `start` on ends: in no word, however long that is."""
-    end = start + _PIECE_CHARS
-    if end >= len(text):
-        return len(text)
-    blank = max(text.rfind("\n", start, end), text.rfind(" ", start, end)) + 1
-    if blank:
-        return blank
-    while end < len(text) and text[end].isalnum():
-        end += 1
-    return end
-
-
 def _hash_piece(text: str, offset: int) -> tuple[U64, Offsets, Offsets]:
     """Hash words as polynomials modulo 2^64, all at once: sums of their letters, shifted back to power 0."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
     letters = _letters().take(codes, mode="clip")  # none is higher; half the time of checking
-    starts, ends = _word_bounds(codes, letters != 0)
+    # `inside` (n + 2,): whether a letter or digit stands at each place, with one place before and one behind the piece.
+    inside = np.zeros(len(codes) + 2, np.bool_)
+    inside[1:-1] = letters != 0
+    high = np.flatnonzero(codes >= _SOLO_RANGES[0][0])  # few in most texts: curly quotes, dashes
+    high = high[_is_solo().take(codes[high])]
+    if len(high):
+        solo = np.zeros_like(inside)
+        solo[high + 1] = True
+        breaks = solo[1:] | solo[:-1]
+        starts = np.flatnonzero(inside[1:] & (~inside[:-1] | breaks))
+        ends = np.flatnonzero(inside[:-1] & (~inside[1:] | breaks))
+    else:
+        edges = np.flatnonzero(inside[1:] != inside[:-1])
+        starts, ends = edges[::2], edges[1::2]
     up, down = powers(max(_PIECE_CHARS, 1 << (len(letters) - 1).bit_length()))
     letters *= up[: len(letters)]
     sums = np.add.reduceat(letters, starts) if len(starts) else letters[:0]  # what parts words counts 0
     return mix(sums * down[starts]), starts + offset, ends + offset
-
-
-def _word_bounds(codes: NDArray[np.uint32], is_letter: NDArray[np.bool_]) -> tuple[Offsets, Offsets]:
-    inside = np.zeros(len(codes) + 2, np.bool_)
-    inside[1:-1] = is_letter
-    high = np.flatnonzero(codes >= _SOLO_RANGES[0][0])  # few in most texts: curly quotes, dashes
-    high = high[_is_solo().take(codes[high])]
-    if not len(high):
-        edges = np.flatnonzero(inside[1:] != inside[:-1])
-        return edges[::2], edges[1::2]
-    solo = np.zeros_like(inside)
-    solo[high + 1] = True
-    breaks = solo[1:] | solo[:-1]
-    starts = np.flatnonzero(inside[1:] & (~inside[:-1] | breaks))
-    ends = np.flatnonzero(inside[:-1] & (~inside[1:] | breaks))
-    return starts, ends
 
 
 @lru_cache(maxsize=1)
@@ -198,7 +187,7 @@ class Shingles(NamedTuple):
         return short
 
 
-class Document(NamedTuple):
+class ComparedDocument(NamedTuple):
     """A meta-document as candidates are compared with it."""
 
     runs: U64  # of its whole text, in reading order: no chunk border parts them; none if it has fewer than ten words
@@ -223,12 +212,12 @@ def shingles(texts: Sequence[str]) -> Shingles:
     return Shingles(hashes, offsets)
 
 
-def document_of(chunk_texts: Sequence[str]) -> Document:
+def document_of(chunk_texts: Sequence[str]) -> ComparedDocument:
     """Return a document of which these are the chunks, in order."""
     return documents_of([chunk_texts])[0]
 
 
-def documents_of(chunk_texts: Sequence[Sequence[str]]) -> list[Document]:
+def documents_of(chunk_texts: Sequence[Sequence[str]]) -> list[ComparedDocument]:
     """Return documents of which these are the chunks, in order."""
     chunks = shingles([text for texts in chunk_texts for text in texts])
     wholes = shingles(["".join(texts) for texts in chunk_texts])
@@ -238,7 +227,7 @@ def documents_of(chunk_texts: Sequence[Sequence[str]]) -> list[Document]:
         shorts = chunks.hashes[chunks.offsets[first:last][chunks.is_short[first:last]]]
         whole = wholes.hashes[wholes.offsets[number] : wholes.offsets[number + 1]]
         own = int(wholes.is_short[number])
-        documents.append(Document(whole[own:], np.append(shorts, whole[:own])))
+        documents.append(ComparedDocument(whole[own:], np.append(shorts, whole[:own])))
     return documents
 
 

@@ -108,7 +108,13 @@ class Texts(NamedTuple):
     @classmethod
     def of(cls, texts: Shingles, weights: Weights, threshold: float) -> Texts:
         """Weigh the words of texts."""
-        words, sizes = _word_weights(texts, weights), np.diff(texts.offsets)
+        # A word weighs as the heaviest shingle that it stands in. The first and last two of a text stand in fewer than three
+        # and do not count: 0 for the last two shingles, and so for the one number of a text of fewer than ten words.
+        words: NDArray[np.uint16] = highest(weights[(texts.hashes & np.uint64(len(weights) - 1)).view(np.int64)])
+        sizes = np.diff(texts.offsets)
+        ends = texts.offsets[1:][sizes > 0]
+        for step in range(1, SHINGLE_WORDS):
+            words[ends - step] = 0
         owners = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
         whole = _sums(words, texts.offsets)
         needed = -(-whole * round(threshold * _MILLION) // _MILLION)
@@ -156,19 +162,6 @@ def _sums(words: NDArray[np.uint16], offsets: Ints) -> Ints:
     if len(filled):
         sums[filled] = np.add.reduceat(words, offsets[filled], dtype=np.int64)
     return sums
-
-
-def _word_weights(texts: Shingles, weights: Weights) -> NDArray[np.uint16]:
-    """Return for each shingle the weight of its last word, that of the heaviest shingle it stands in, shape (s,).
-
-    The first and last two words of a text stand in fewer than three shingles and do not count: 0 for the last two shingles,
-    and so for the one number of a text of fewer than ten words.
-    """
-    heaviest: NDArray[np.uint16] = highest(weights[(texts.hashes & np.uint64(len(weights) - 1)).view(np.int64)])
-    ends = texts.offsets[1:][np.diff(texts.offsets) > 0]
-    for step in range(1, SHINGLE_WORDS):
-        heaviest[ends - step] = 0
-    return heaviest
 
 
 class Distinct(NamedTuple):

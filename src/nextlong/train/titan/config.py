@@ -117,7 +117,7 @@ def config_of(recipe: TrainRecipe) -> Trainer.Config:
         compile=CompileConfig(enable=recipe.compile == "on"),
         comm=CommConfig(init_timeout_seconds=TIMEOUT_SECONDS, train_timeout_seconds=TIMEOUT_SECONDS),
         debug=DebugConfig(seed=recipe.seed),
-        validator=parts.HeldOut.Config(**rows, enable=ready.held_out_rows is not None, steps=1),
+        validator=parts.HeldOutValidator.Config(**rows, enable=ready.held_out_rows is not None, steps=1),
     )
 
 

@@ -24,10 +24,10 @@ from torchtitan.components.validate import Validator
 from nextlong.errors import RunError
 from nextlong.train import held_out
 from nextlong.train.loss import IGNORED
-from nextlong.train.metrics import STOPPED_ADVICE, HeldOutLoss, Metrics, Step
+from nextlong.train.metrics import STOPPED_ADVICE, HeldOutLoss, Metrics, TrainedStep
 from nextlong.train.prepare import Prepared, prepare
 from nextlong.train.recipe import TrainRecipe
-from nextlong.train.rows import Row
+from nextlong.train.rows import TrainingRow
 from nextlong.train.titan.launch import installed_version
 
 _IS_MAIN = installed_version() == "main"
@@ -46,7 +46,7 @@ def prepared(recipe: str) -> Prepared:
     return prepare(TrainRecipe.model_validate_json(recipe))
 
 
-def batch_of(rows: list[Row], *, row_tokens: int, targets: list[torch.Tensor]) -> Batch:
+def batch_of(rows: list[TrainingRow], *, row_tokens: int, targets: list[torch.Tensor]) -> Batch:
     """Return what a model call reads of rows: inputs, positions from 0 in each document, and for each token the next one's target.
 
     Shape (rows, row_tokens); of torchtitan's main branch, which has no batch dimension, (rows · row_tokens,). A row that is shorter
@@ -120,7 +120,7 @@ class Schedule(LRSchedulersContainer):  # type: ignore[misc]
             return LRSchedulersContainer(optimizers, training.lr_share)
 
 
-class HeldOut(Validator):  # type: ignore[misc]
+class HeldOutValidator(Validator):  # type: ignore[misc]
     """The loss of held-out rows by role, position and distance, as the one-device engine measures it."""
 
     @dataclass(kw_only=True, slots=True)
@@ -158,7 +158,7 @@ class HeldOut(Validator):  # type: ignore[misc]
         measured = held_out.means(on_device.cpu().numpy(), longest=longest)
         self.metrics_processor.held_out(step, measured)
 
-    def _tally(self, model_parts: list[Any], row: Row, *, longest: int, is_counted: bool) -> Any:
+    def _tally(self, model_parts: list[Any], row: TrainingRow, *, longest: int, is_counted: bool) -> Any:
         device = next(model_parts[0].parameters()).device
         # In place of labels, each token's place in the row, so that places come back in the order of context parallelism.
         places = torch.arange(len(row.labels))
@@ -221,7 +221,7 @@ class Log(MetricsProcessor):  # type: ignore[misc]
         super().log(step, global_avg_loss, global_max_loss, grad_norm, extra_metrics)
         lr = next(float(value) for name, value in (extra_metrics or {}).items() if name.startswith("lr/"))
         seconds, self._began = time.perf_counter() - self._began, time.perf_counter()
-        done = Step(step, global_avg_loss, grad_norm, lr, self._recipe.training.tokens_per_step, seconds)
+        done = TrainedStep(step, global_avg_loss, grad_norm, lr, self._recipe.training.tokens_per_step, seconds)
         faults: list[str | None] = [None]
         if metrics := self._first_rank_metrics(step):
             faults = [metrics.fault(step, global_avg_loss, grad_norm)]

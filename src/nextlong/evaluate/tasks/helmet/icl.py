@@ -131,11 +131,6 @@ def _balanced(train: list[_Labelled], shots: int, *, seed: int) -> list[_Labelle
     return list(chain.from_iterable(rounds))[:shots]
 
 
-def _score(answer: str, sample: Sample) -> dict[str, float]:
-    parsed = parsed_answer(sample.completed(answer), "label:")
-    return {"exact_match": exact_match(parsed or "", sample.references)}
-
-
 # Name, reader, shots at 8K to 128K, files.
 _SETS: Final = (
     ("trec_coarse", partial(_read_trec, level="coarse"), (400, 800, 1600, 3300, 6600), _TREC),
@@ -157,7 +152,9 @@ def tasks(form: _Form) -> tuple[Task, ...]:
             metric="exact_match",
             samples=_QUESTIONS[form],
             make=partial(_samples, read=read, shots_at=dict(zip(LENGTHS, shots, strict=True)), form=form),
-            score=_score,
+            score=lambda answer, sample: {
+                "exact_match": exact_match(parsed_answer(sample.completed(answer), "label:") or "", sample.references)
+            },
             max_new_tokens=20,
             files=files,
             version=2,
