@@ -175,6 +175,7 @@ def _strip(
         cosine = f", cosine {piece.score:.3f}" if is_scored else ""
         title = f"{piece.role}: {piece.source_id or piece.role}, {length(piece):,} tokens{cosine}"
         x = MARGIN + (piece.token_start if start is None else start) * unit
+        # Boxes stand apart by a hairline, and the thinnest stay visible.
         width = length(piece) * unit
         yield Box(x, y, max(0.3, width - (0.6 if width > 2 else 0)), BAR, fill, title)
         start = None if start is None else start + length(piece)
@@ -213,6 +214,7 @@ def png(pieces: Pieces, *, tokens: int, name: str) -> bytes:
                 axes.add_patch(patches.Rectangle((part.x, part.y), part.width, part.height, facecolor=part.fill))
             elif isinstance(part, Arc):
                 middle = ((part.left + part.right) / 2, part.y + part.depth)
+                # 1 moves to a point; 3, twice, is a quadratic curve: its control point and its end.
                 curve = paths.Path([(part.left, part.y), middle, (part.right, part.y)], [1, 3, 3])
                 axes.add_patch(patches.PathPatch(curve, fill=False, edgecolor=LIGHT["own"], linewidth=1.6 * 72 / _INCH))
             else:

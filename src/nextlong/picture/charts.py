@@ -79,7 +79,7 @@ def bars(
     thick = 26.0 if stacked else max(8.0, 17.0 - 2 * len(series))
     step = (thick if stacked else thick * len(series)) + 6
     marks: list[Markup] = []
-    starts = [0.0] * len(names)
+    starts = [0.0] * len(names)  # of each row: the value at which its next bar begins, which grows only if stacked
     top = _TOP + (_LABEL_HEIGHT if y_label else 0)
     for number, one in enumerate(series):
         for row, value in enumerate(one.values):
@@ -200,5 +200,6 @@ def _nice(least: float, most: float, steps: int) -> list[float]:
     rough = span / steps
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * unit for factor in (1, 2, 2.5, 5, 10) if factor * unit >= rough * 0.999)
+    # Rounding errors of the division must not add a tick at either end.
     first, last = math.floor(least / step + 1e-9), math.ceil(most / step - 1e-9)
     return [round(number * step, 10) for number in range(first, max(last, first + 1) + 1)]

@@ -43,6 +43,7 @@ def bar(
     for piece in pieces:
         order = documents.setdefault(piece.doc_id, len(documents))
         name = colour(piece, order, lead, scale)
+        # A box as a path: from its upper left corner to the right, down, back to the left, and closed.
         top, foot = _TALL if name == "own" else _LOW
         paths.setdefault(name, []).append(f"M{piece.token_start} {top}h{length(piece)}V{foot}h-{length(piece)}z")
     arcs = "".join(

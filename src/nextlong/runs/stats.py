@@ -337,7 +337,7 @@ class _Counting:
 
 def _padded_sum(left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
     longer, shorter = (left, right) if len(left) >= len(right) else (right, left)
-    added = longer.copy()
+    added = longer.copy()  # a block without a rank beyond `shorter` adds nothing there
     added[: len(shorter)] += shorter
     return added
 

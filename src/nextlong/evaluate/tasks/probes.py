@@ -111,6 +111,7 @@ def _by_distance(losses: Sequence[_ChunkLoss]) -> list[Json]:
     bins = []
     for low, high in zip((0, *_BINS), (*_BINS, 1 << 62), strict=True):
         if inside := [loss for loss in losses if low <= loss.distance < high]:
+            # Bins double from 64 tokens on, since effects of distance are seen on a logarithmic scale.
             bounds = {"from_tokens": low, "to_tokens": high, "chunks": len(inside)}
             bins.append({**bounds, "interval": _interval(inside), **_means(inside)})
     return bins
@@ -202,6 +203,7 @@ def _behind_others(
     for start, end in meta_spans:
         # Something stands before every chunk: those that touch are joined, and one at the head begins behind its first token.
         between, chunk = [*behind.tolist(), *ids[read:start].tolist()], ids[start:end].tolist()
+        # The first token of a chunk is predicted by the last one before it, so its loss comes from that reading.
         last_loss = _read(model, between, cache, following=chunk[0])[-1:]
         inside = _read(model, chunk, cache)[:-1]
         cache.crop(-len(chunk))
@@ -228,6 +230,7 @@ def _means(losses: Sequence[_ChunkLoss]) -> dict[str, float]:
         "with_earlier_nats": whole,
         "without_earlier_nats": without,
     }
+    # Of the mean over chunks; the interval over sequences is in `interval`.
     error = float(np.std(replaced - whole, ddof=1) / len(losses) ** 0.5) if len(losses) > 1 else 0.0
     weighted = {name: float(np.average(values, weights=tokens)) for name, values in means.items()}
     return {**weighted, "gain_standard_error": error}

@@ -32,6 +32,7 @@ class Pair(NamedTuple):
 def near_duplicate_pairs(run: Run, *, most: int) -> Iterator[Pair]:
     """Yield near-duplicates that drafting filtered out, from different tasks before several of one."""
     counted = [part.near_duplicate_examples for part in run.steps["draft"].results(DraftResult)]
+    # The first example of every task, then the second of every task, and so on.
     rounds = (
         of_run[turn] for turn in range(max(map(len, counted), default=0)) for of_run in counted if turn < len(of_run)
     )

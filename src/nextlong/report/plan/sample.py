@@ -76,6 +76,7 @@ class CorpusSample:
 
     def documents_of(self, chunks: float) -> float:
         """Return how many documents a random `chunks` of the corpus's chunks, each used once, come from, on average."""
+        # A document of k chunks is missed if all of them are: with a probability of (1 - used) ** k.
         used = min(1.0, chunks / max(1.0, self.size.chunks))
         return float((self.stands_for * (1 - (1 - used) ** self.chunks)).sum())
 
