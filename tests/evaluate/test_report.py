@@ -1,6 +1,7 @@
 """Tables and figures of results, as files of every form."""
 
 import io
+import os
 import re
 
 import pytest
@@ -81,6 +82,26 @@ def test_reports_in_every_form(two, tmp_path):
     assert made == [
         f"{name}.{suffix}" for name in ("icl-by-shots", "score-by-length", "task-types") for suffix in ("png", "svg")
     ]
+
+
+def test_a_write_that_is_interrupted_keeps_the_old_picture(two, tmp_path, monkeypatch):
+    figures, results, fsync = tmp_path / "figures", report.read(two), os.fsync
+
+    def write(png):
+        monkeypatch.setattr(report, "_all_figures", lambda _: {"one": ("One", "<svg/>", png)})
+        report.write(results, outputs=[], figures=figures, console=Console(file=io.StringIO()))
+
+    def interrupted(file):
+        if list(figures.glob(".one.png.*")):  # the new picture is written, and not yet in its place
+            raise KeyboardInterrupt
+        fsync(file)
+
+    write(b"old")
+    monkeypatch.setattr(os, "fsync", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        write(b"new")
+    assert (figures / "one.png").read_bytes() == b"old"
+    assert sorted(path.name for path in figures.iterdir()) == ["one.png", "one.svg"]
 
 
 def test_wrong_outputs_and_labels_are_told(two, tmp_path):

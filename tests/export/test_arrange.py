@@ -1,12 +1,15 @@
 """Arrange: mixing, splitting and packing, against hand-written cases and what must always hold."""
 
+from itertools import pairwise
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.errors import CorpusError, RecipeError
-from nextlong.export.arrange import RowsResult, SplitResult, _is_validation, _mix, _pack, _shares_chunks
+from nextlong.export.arrange import Arrangement, RowsResult, SplitResult, _mix, _shares_chunks, arranged, packed
 from nextlong.schemas import SEQUENCE_INDEX
 
 
@@ -22,8 +25,9 @@ def names(index):
 
 
 def split(index, *, validation, seed):
-    held_out = _is_validation(index, share=validation, seed=seed)
-    return index[~held_out], index[held_out]
+    how = Arrangement(mix=None, by="sequences", validation=validation, shared_chunks="keep", pack=None, seed=seed)
+    splits, _ = arranged([SimpleNamespace(read_index=lambda run: index)], how)
+    return splits["train"], splits["validation"]
 
 
 def test_one_to_two_by_sequences():
@@ -115,43 +119,38 @@ def test_what_shares_a_chunk_of_one_corpus_with_validation_is_found(corpora, sha
     assert np.flatnonzero(found).tolist() == shared
 
 
-def rows_of(packed):
-    order, offsets = packed
-    return [part.tolist() for part in np.split(order, offsets[1:-1])]
+def rows_of(lengths, row_tokens):
+    index, offsets = packed(index_of(lengths), row_tokens=row_tokens)
+    assert index["length"].tolist() == [lengths[place] for place in index["place"]]
+    return [index["place"][first:last].tolist() for first, last in pairwise(offsets)]
 
 
 def test_eight_of_65536_fill_a_row():
-    packed = _pack(np.full(20, 65_536), row_tokens=524_288)
-    assert rows_of(packed) == [list(range(8)), list(range(8, 16)), list(range(16, 20))]
+    assert rows_of([65_536] * 20, row_tokens=524_288) == [list(range(8)), list(range(8, 16)), list(range(16, 20))]
 
 
 def test_each_goes_where_the_least_room_suffices():
-    packed = _pack(np.array([3, 6, 5, 4, 2]), row_tokens=10)
-    assert rows_of(packed) == [[0, 2, 4], [1, 3]]
+    assert rows_of([3, 6, 5, 4, 2], row_tokens=10) == [[0, 2, 4], [1, 3]]
 
 
 def test_of_rows_with_the_same_room_the_last_one_is_filled():
-    packed = _pack(np.array([6, 6, 3]), row_tokens=10)
-    assert rows_of(packed) == [[0], [1, 2]]
+    assert rows_of([6, 6, 3], row_tokens=10) == [[0], [1, 2]]
 
 
 def test_a_sequence_longer_than_a_row():
     with pytest.raises(RecipeError, match="pack=10 tokens a row cannot hold sequence 1, which has 11"):
-        _pack(np.array([1, 11]), row_tokens=10)
+        rows_of([1, 11], row_tokens=10)
 
 
 def test_nothing_to_pack():
-    order, offsets = _pack(np.empty(0, np.int64), row_tokens=10)
-    assert (order.tolist(), offsets.tolist()) == ([], [0])
+    assert rows_of([], row_tokens=10) == []
 
 
 @given(st.lists(st.integers(1, 40), max_size=60), st.integers(40, 90))
 def test_packing_loses_nothing_and_overfills_no_row(lengths, row_tokens):
-    lengths = np.array(lengths, np.int64)
-    packed = _pack(lengths, row_tokens=row_tokens)
-    rows = rows_of(packed) if len(lengths) else []
+    rows = rows_of(lengths, row_tokens)
     assert sorted(number for row in rows for number in row) == list(range(len(lengths)))
-    tokens = np.array([lengths[row].sum() for row in rows])
+    tokens = np.array([sum(lengths[number] for number in row) for row in rows])
     assert all((tokens > 0) & (tokens <= row_tokens))
     assert [row[0] for row in rows] == sorted(min(row) for row in rows)
     assert len(rows) < 2 or np.sort(tokens)[:2].sum() > row_tokens  # no two rows would fit into one

@@ -45,10 +45,6 @@ def test_files_hold_every_row_once_and_none_could_take_one_more(rows, room):
             assert sum(held) + rows[last] > room
 
 
-def test_sequences_of_several_runs_are_counted_run_by_run():
-    assert steps._order(np.array([0, 0, 1, 0, 1, 1], np.int32)) == [(0, 0, 2), (1, 0, 1), (0, 2, 3), (1, 1, 3)]
-
-
 def index_of(*runs):
     """A SEQUENCE_INDEX of all sequences of some runs, one of each run in turn."""
     places = [

@@ -112,7 +112,7 @@ def test_another_value_stands_here_for_each_key(recipe):
 
 
 @pytest.mark.parametrize("name", EVERY)
-@pytest.mark.parametrize("key", sorted(set(OTHER) - {"model.rope_scaling"}))  # for a model that has one: test_facts.py
+@pytest.mark.parametrize("key", sorted(set(OTHER) - {"model.rope_scaling"}))
 def test_a_key_is_emitted_or_refused(recipe, tmp_path, name, key):
     made = recipe(*ALONE.get(name, ()))
     before, after = text_of(made, name, tmp_path), with_key(made, key, OTHER[key])

@@ -97,7 +97,7 @@ def set_rope_base(*arguments, **given):
 
 
 def test_transformers_ignores_the_old_attribute():
-    """If this fails, transformers has changed, and rope.py can be simpler."""
+    """If this fails, transformers has changed, and `set_rope_base` can be simpler."""
     import torch
     from transformers import AutoModelForCausalLM
 

@@ -12,7 +12,7 @@ import plain_rule
 from invented import GAPS, SCRIPTS, Corpus
 from nextlong.retrieval.near_duplicates.shingles import hash_words, ngrams
 from nextlong.verify import near_duplicates as repeats
-from nextlong.verify.near_duplicates import _ComparedTexts, _runs_of
+from nextlong.verify.near_duplicates import _ComparedTexts, _runs_within
 
 
 @pytest.fixture(scope="module", params=[1, 50, repeats._ROWS_AT_ONCE])
@@ -60,10 +60,9 @@ def assert_same_words(text):
     (words,) = repeats._numbers_of_words([text])
     assert words.tolist() == hash_words(text).hashes.tolist()
     assert words.tolist() == [plain_rule.word_number(word) for word in plain_rule.words_of(text)]
-    assert _runs_of(words).tolist() == ngrams(hash_words(text).hashes, 3).tolist()
-    assert _runs_of(words).tolist() == [
-        plain_rule.run_number(run) for run in plain_rule.runs_of(plain_rule.words_of(text))
-    ]
+    runs, _ = _runs_within([words])
+    assert runs.tolist() == ngrams(hash_words(text).hashes, 3).tolist()
+    assert runs.tolist() == [plain_rule.run_number(run) for run in plain_rule.runs_of(plain_rule.words_of(text))]
 
 
 @settings(deadline=None)

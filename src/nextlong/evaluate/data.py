@@ -45,6 +45,7 @@ _adapter = cache(TypeAdapter)
 
 def record(check: Callable[[Json], Json] | None = None, /, **fields: Shape) -> Shape:
     """Return the shape of an object with these fields; `check` may raise ValueError for a record of that shape."""
+    # Keys that are not declared are ignored: published files have many that no task reads.
     shape = _types.TypedDict("Record", fields)
     return shape if check is None else _types.Annotated[shape, AfterValidator(check)]
 
@@ -154,6 +155,7 @@ class DataFiles:
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError:
+            # Latin-1 has a character for every byte, so this cannot fail.
             return raw.decode("latin-1")
 
     def json(self, name: str, shape: Shape = None) -> Any:
@@ -171,6 +173,7 @@ class DataFiles:
         """
         if name.endswith(".parquet"):
             try:
+                # Small batches: a conversation of a million tokens is several megabytes in one cell.
                 for batch in parquet.ParquetFile(self.path(name)).iter_batches(batch_size=16):
                     for row in batch.to_pylist():
                         yield self._checked(row, shape, name)
@@ -208,6 +211,7 @@ class DataFiles:
 
         Raises EvaluateError if a column is missing, in any row.
         """
+        # `newline=""` leaves line breaks inside quoted fields to the CSV reader.
         reader = csv.DictReader(io.StringIO(self.text(name), newline=""), strict=True)
         rows: list[dict[str, str]] = []
         try:
@@ -276,6 +280,7 @@ def _download(file: _HubFile, place: Path) -> str:
     # The library reads HF_ENDPOINT when it is imported; here it is read at each call.
     where = {"repo_type": "dataset", "revision": file.revision, "endpoint": os.environ.get("HF_ENDPOINT")}
     place.parent.mkdir(parents=True, exist_ok=True)
+    # Into a temporary folder beside the destination, so that an interrupted download leaves no half file there.
     with TemporaryDirectory(dir=place.parent, prefix=".fetching-") as temporary:
         try:
             etag = hub.get_hf_file_metadata(hub.hf_hub_url(file.repo, file.path, **where)).etag

@@ -102,6 +102,7 @@ class HuggingFaceModel:
     @cached_property
     def end_ids(self) -> frozenset[int]:
         """The ids that end an answer."""
+        # The generation config may name several ids, like that of Llama 3; the tokenizer names one.
         named = [self.model.generation_config.eos_token_id, self.hub_tokenizer.eos_token_id]
         flat = [one for value in named for one in (value if isinstance(value, list) else [value])]
         return frozenset(one for one in flat if one is not None)
@@ -191,12 +192,14 @@ class HuggingFaceModel:
         torch = required("torch")
         # Padded on the left, so that every prompt ends in the last column and its answer begins in the next.
         longest = max(map(len, ids))
+        # `padded` and `mask` have shape (batch, longest); the mask is 1 on tokens and 0 on padding.
         padded = torch.zeros((len(ids), longest), dtype=torch.int64, device=self.device)
         mask = torch.zeros_like(padded)
         for row, one in enumerate(ids):
             padded[row, longest - len(one) :] = torch.tensor(one)
             mask[row, longest - len(one) :] = 1
         cache = required("transformers").DynamicCache(config=self.config)
+        # Positions count from the first real token of each row, so padding does not shift RoPE.
         positions = (mask.cumsum(1) - 1).clamp(min=0)
         # A batch needs no more memory for activations than one prompt.
         step = max(1, self.chunk_tokens // len(ids))
@@ -218,6 +221,7 @@ class HuggingFaceModel:
         while going:
             if mask is not None:
                 inputs = {"attention_mask": mask, "position_ids": mask.sum(1, keepdim=True) - 1}
+            # Greedy: the likeliest token of each row, shape (batch,).
             chosen = self.forward(last, cache, **inputs).argmax(-1)
             for row, token in enumerate(chosen.tolist()):
                 if row in going and self._goes_on(token, answers[row], samples[row]):
@@ -225,6 +229,7 @@ class HuggingFaceModel:
                 going.discard(row)
             last = chosen[:, None]
             if mask is not None:
+                # The token just chosen is read next, so the mask grows by one column of ones.
                 mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
         return answers
 
@@ -264,6 +269,7 @@ def read_config(options: ModelOptions, *, local_files_only: bool = False) -> Pre
             f"{name} is not a model that transformers can read ({first_sentence(error)}); name a folder with config.json and "
             "weights, or one of the Hugging Face hub, or the --url of a server"
         ) from None
+    # transformers has no public list of the classes that AutoModelForCausalLM accepts.
     if type(config) not in transformers.AutoModelForCausalLM._model_mapping:
         raise EvaluateError(
             f"{name} is a {config.model_type}, no causal language model; evaluate asks models to continue a text"
@@ -275,6 +281,7 @@ def _weights_of(config: PreTrainedConfig, options: ModelOptions) -> Json:
     """Return what names a model's weights: its folder and the hash of its files, or its name on the hub and the commit."""
     place, weights = Path(options.name).expanduser(), getattr(config, "_commit_hash", None)
     if place.is_dir():
+        # Only files that change the answers: a README in the folder does not make it another model.
         paths = sorted({path for pattern in _MODEL_FILES for path in place.glob(pattern) if path.is_file()})
         identities = [(path.name, path.stat().st_size, store.hash_file(path)) for path in paths]
         weights = hashlib.blake2b(repr(identities).encode(), digest_size=16).hexdigest()
@@ -305,6 +312,7 @@ class VllmModel:
         self.context = context_of(self.config, options)
         self.prompts = Prompts.read(options)
         self.engine = f"vllm {vllm.__version__}"
+        # vLLM refuses a context that its cache has no room for, so it gets no longer one than the tasks need.
         needed = longest + options.thinking + len(self.prompts.tokenizer.prefix)
         try:
             self._llm = vllm.LLM(

@@ -55,7 +55,21 @@ def read_into(files: Sequence[Path], *, out: Path | None, label: str | None, con
     """Read files of one model into `out`; return its results. Raises EvaluateError."""
     if not files or out is None:
         raise EvaluateError("import: run nextlong evaluate import HELMET-RESULT.json… --out RESULTS")
-    records = [(file, _record(file)) for file in files]
+    records: list[tuple[Path, Json]] = []
+    for file in files:
+        try:
+            record = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise EvaluateError(f"{file} cannot be read ({error}); give result files of HELMET's eval.py") from None
+        if not isinstance(record, dict) or not record.keys() >= {"args", "averaged_metrics"}:
+            raise EvaluateError(
+                f"{file} is not a result of HELMET's eval.py: it has no `args` and `averaged_metrics` (.score files lack them)"
+            )
+        if not isinstance(record["args"], dict) or not isinstance(record["averaged_metrics"], dict):
+            raise EvaluateError(
+                f"{file}: its `args` or `averaged_metrics` hold no fields; give a file as HELMET wrote it"
+            )
+        records.append((file, record))
     models = sorted({str(record["args"].get("model_name_or_path")) for _, record in records})
     if len(models) > 1:
         raise EvaluateError(
@@ -78,20 +92,6 @@ def read_into(files: Sequence[Path], *, out: Path | None, label: str | None, con
     return results.read_results(out)
 
 
-def _record(file: Path) -> Json:
-    try:
-        record = json.loads(file.read_text(encoding="utf-8"))
-    except (OSError, ValueError) as error:
-        raise EvaluateError(f"{file} cannot be read ({error}); give result files of HELMET's eval.py") from None
-    if not isinstance(record, dict) or not record.keys() >= {"args", "averaged_metrics"}:
-        raise EvaluateError(
-            f"{file} is not a result of HELMET's eval.py: it has no `args` and `averaged_metrics` (.score files lack them)"
-        )
-    if not isinstance(record["args"], dict) or not isinstance(record["averaged_metrics"], dict):
-        raise EvaluateError(f"{file}: its `args` or `averaged_metrics` hold no fields; give a file as HELMET wrote it")
-    return record
-
-
 def _results(record: Json, file: Path, out: Path) -> Iterator[tuple[Path, Json]]:
     arguments, metrics = record["args"], record["averaged_metrics"]
     dataset = str(arguments.get("datasets"))
@@ -111,6 +111,7 @@ def _results(record: Json, file: Path, out: Path) -> Iterator[tuple[Path, Json]]
         raise EvaluateError(
             f"{file}: no number in `args.input_max_length` or `averaged_metrics.{metric}`; give a file as HELMET wrote it"
         ) from None
+    # Compared as part of the protocol: scores of chat prompts are not compared with those of plain ones.
     prompt_format = {True: "chat", False: "completion"}.get(arguments.get("use_chat_template"))
     for task in (all_tasks()[one] for one in (name, *_ALSO_RULER.get(name, ()))):
         yield (
@@ -139,10 +140,12 @@ def _samples(record: Json, metric: str) -> list[Json]:
     samples = []
     for item in record.get("data", []):
         judged, value = item.get("gpt-4-scores"), item.get(metric)
+        # The score of a question as `eval_gpt4_longqa.py` computes it, here as a share of its most, 3.
         if metric == "gpt-4-score" and judged:
             value = judged["fluency"] * judged["correctness"] / 3
         if value is None:
             return []
+        # HELMET asks one question at several depths; such questions are resampled together.
         group = item.get("id", item.get("qid", item.get("question")))
         samples.append({"scores": {metric: float(value)}, "details": {"group": group} if group else {}})
     return samples

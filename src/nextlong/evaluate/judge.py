@@ -118,6 +118,7 @@ def _server_rating(server: ServerModel) -> _Rate:
 def _entailment_rating(nli: str, data: DataFiles) -> _Rate:
     """Return a rating of ALCE's citations by a model of transformers that says whether passages entail a claim."""
     loaded: list[Entails] = []
+    # By task and length, the passages that each question had before it: read once for all results.
     passages: dict[tuple[str, int | None], dict[str, list[Json]]] = {}
 
     def rate(result: Result, samples: Sequence[Json]) -> list[Json]:
@@ -135,6 +136,7 @@ def _entailment_rating(nli: str, data: DataFiles) -> _Rate:
                     f"{result.path}: --data holds no question {question!r:.60}; give the folder it was measured with"
                 )
             scores = citations(sample["answer"], question, shown, loaded[0], is_list=name == "qampari")
+            # HELMET leaves an answer without any claim out of its means; here it counts as 0, as a wrong answer does.
             scores = scores or {"citation_rec": 0.0, "citation_prec": 0.0}
             found = float(sample["scores"]["str_em" if name == "asqa" else "qampari_rec_top5"])
             rated.append({**scores, "share": fmean([found, *scores.values()])})
@@ -154,6 +156,7 @@ def _entailment(name: str) -> Entails:
         raise EvaluateError(f"--nli {name} cannot be loaded as an encoder-decoder ({first_sentence(error)})") from None
 
     def entails(premise: str, hypothesis: str) -> bool:
+        # The form that the model was trained on; it answers "1" or "0".
         ids = tokenizer(f"premise: {premise} hypothesis: {hypothesis}", return_tensors="pt").input_ids.to(model.device)
         with torch.inference_mode():
             said = model.generate(ids, max_new_tokens=10)
@@ -177,6 +180,7 @@ def _judge(result: Result, judge: Json, needs: str, rate: _Rate, step: int) -> s
             partial_file.append(rate(result, answered[first : first + step]))
     finally:
         partial_file.close()
+    # Between 0 and 1, one for each judgement that could be read.
     shares = [one["share"] for one in partial_file.samples if one["share"] is not None]
     if not shares:
         raise EvaluateError(
@@ -236,9 +240,21 @@ def _summary_prompts(task: str, sample: Json) -> tuple[str, ...]:
 
 def _summary_scores(sample: Json, said: Sequence[str]) -> Json:
     """Return fluency, recall and precision of three judgements, and fluency × their harmonic mean as HELMET's gpt-4-f1."""
-    fluency, recall, precision = (_last_json(one) for one in said)
+    found_in: list[Any] = []  # the JSON object of each judgement
+    for one in said:
+        # As HELMET's `parse_json`: the last object, else what a code block holds; None without one.
+        for pattern in (r"\{.*?\}", r"(?:```json)(.+)(?:```)"):
+            try:
+                found_in.append(json.loads(re.findall(pattern, one, re.DOTALL)[-1]))
+                break
+            except (IndexError, ValueError):
+                continue
+        else:
+            found_in.append(None)
+    fluency, recall, precision = found_in
     try:
         total = len(sample["details"]["keypoints"])
+        # As `eval_gpt4_summ.py`: key points found of all, supported sentences of all, and their harmonic mean.
         found = recall["recall"] / total if total else 0.0
         supported = precision["precision"] / precision["sentence_count"] if precision["sentence_count"] > 0 else 0.0
         both = found + supported
@@ -246,16 +262,6 @@ def _summary_scores(sample: Json, said: Sequence[str]) -> Json:
         return {"fluency": fluency["fluency"], "recall": found, "precision": supported, "share": share}
     except (KeyError, TypeError):
         return dict.fromkeys(("fluency", "recall", "precision", "share"))
-
-
-def _last_json(text: str) -> Any:
-    """Return the last JSON object of a text, as HELMET's `parse_json` finds it; None without one."""
-    for found in (re.findall(r"\{.*?\}", text, re.DOTALL), re.findall(r"(?:```json)(.+)(?:```)", text, re.DOTALL)):
-        try:
-            return json.loads(found[-1])
-        except (IndexError, ValueError):
-            continue
-    return None
 
 
 _RUBRICS: Final = {

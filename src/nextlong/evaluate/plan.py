@@ -73,6 +73,7 @@ def pairs(settings: EvaluationSettings) -> list[tuple[Task | Probe, int | None]]
             return length == task.usual_length
         return task.lengths == () or length in (task.lengths or ())
 
+    # Short lengths first: mistakes in the setup show after minutes rather than hours.
     each: list[tuple[Task | Probe, int | None]] = [
         (task, length) for length in sorted(settings.lengths) for task in settings.tasks if is_defined(task, length)
     ]
@@ -162,6 +163,7 @@ def _memory(config: PreTrainedConfig, options: ModelOptions, lengths: Sequence[i
     """Return in words the memory of weights, cache and activations at the length that takes most."""
     # Short prompts are answered together, so the longest need not take the most memory.
     length = max(lengths, key=lambda length: (max(options.batch_tokens // length, 1) * length, length))
+    # The files hold one type and the model may be loaded in another; bytes are scaled by the ratio of the two.
     saved = str(getattr(config, "dtype", None) or "float32").split(".")[-1]
     dtype = options.dtype if options.dtype in _BYTES else saved
     size, saved_size = _BYTES.get(dtype, 4), _BYTES.get(saved, 4)
@@ -184,6 +186,7 @@ def _device_memory(device: str) -> tuple[str, int]:
     cuda = torch.cuda
     place = device if device != "auto" else "cuda" if cuda.is_available() else "cpu"
     if place == SHARDED and cuda.is_available():
+        # Layers are spread over all GPUs, so their memory adds up.
         capacities = [cuda.get_device_properties(number).total_memory for number in range(cuda.device_count())]
         return f"{len(capacities)} GPUs", int(sum(capacities))
     try:
@@ -208,6 +211,7 @@ def _weight_bytes(name: str) -> int | None:
     folder = Path(name).expanduser()
     if not folder.is_dir():
         return None
+    # Folders may hold both formats of the same weights; transformers reads the first.
     files = list(folder.glob("*.safetensors")) or list(folder.glob("pytorch_model*.bin"))
     if not files:
         raise EvaluateError(f"{name} has no weights (*.safetensors); save the model with `save_pretrained`")

@@ -100,6 +100,7 @@ class Prompts:
     def overhead(self) -> int:
         """The tokens that a template adds to a prompt."""
         if self.format == "chat":
+            # The tokens around a prompt of one letter: a template adds the same to every prompt.
             return len(self.ids(Sample("a", (), 1))) - self.tokenizer.count("a")
         return _UNKNOWN_TEMPLATE if self.format == "messages" else 0
 
@@ -118,6 +119,7 @@ class Prompts:
         )
         if self.tokenizer.prefix == (self.template.bos_token_id,):  # whoever tokenizes the text puts it there
             asked = asked.removeprefix(self.template.bos_token)
+        # A template ends in its own line break, so the prefix loses its own.
         return asked if self.thinking else asked + sample.answer_prefix.lstrip()
 
     def ids(self, sample: Sample) -> list[int]:
@@ -131,6 +133,7 @@ class Prompts:
         if self.format == "messages":
             sent = json.dumps(self.messages(sample), ensure_ascii=False)
         else:
+            # A prompt that was cut between tokens is sent as ids: its text may be tokenized differently at the cut.
             is_cut = sample.input_ids is not None and self.format == "completion"
             sent = json.dumps(self.ids(sample)) if is_cut else self.text(sample)
         return hashlib.sha256(sent.encode("utf-8", "surrogatepass")).hexdigest()
@@ -145,6 +148,7 @@ class Prompts:
 
     def answer(self, text: str, sample: Sample) -> str:
         """Return the answer in a generated text: behind the reasoning, up to the first stop; "" where the reasoning has no end."""
+        # Everything up to the last closing tag is reasoning; a text that never closes it has no answer.
         if self.thinking and _CLOSE in text:
             text = text.rpartition(_CLOSE)[2].lstrip()
         elif self.thinking and (_OPEN in text or self._opens_reasoning):
@@ -172,7 +176,9 @@ def load_tokenizer(name: str, options: ModelOptions) -> Any:
     source = Path(name).expanduser()
     try:
         tokenizer = required("transformers").AutoTokenizer.from_pretrained(
-            str(source.parent if source.is_file() else source), revision=options.revision
+            # The user may name the tokenizer.json itself; transformers wants its folder.
+            str(source.parent if source.is_file() else source),
+            revision=options.revision,
         )
     except (OSError, ValueError, KeyError, ImportError) as error:
         raise EvaluateError(

@@ -117,7 +117,7 @@ def write(results: Sequence[ModelResults], *, outputs: Sequence[Path], figures: 
             figures.mkdir(parents=True, exist_ok=True)
             for name, (_, svg, png) in made.items():
                 store.write_text(figures / f"{name}.svg", svg + "\n")
-                (figures / f"{name}.png").write_bytes(png)
+                store.write_bytes(figures / f"{name}.png", png)
         console_tables.say(f"wrote {len(made)} figures as SVG and PNG to {figures}", console)
 
 
@@ -201,6 +201,7 @@ def _by_length(figure: Figure, results: Sequence[ModelResults]) -> bool:
         return False
     columns = min(len(shared), 3)
     rows = -(-len(shared) // columns)
+    # One panel per category, in a grid of at most three columns; unused panels are hidden.
     figure.set_size_inches(2.6 * columns + 1.8, 2.5 * rows + 0.7)
     grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
     for axes in grid.flat[len(shared) :]:

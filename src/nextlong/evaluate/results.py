@@ -75,7 +75,10 @@ def _sums(groups: NDArray[np.int64], values: _Floats) -> _Floats:
 
 def _resampled(sums: _Floats, counts: _Floats, *, key: str) -> _Floats:
     """Return the mean over resampled groups, shape (_REPLICATES,), by the sum and the weight of each, shape (groups,)."""
+    # Which groups each replicate holds, drawn with replacement, shape (_REPLICATES, groups). The generator depends on
+    # the key and the number of groups, so an interval is the same in every report.
     picked = rng_for(0, "bootstrap", f"{key} {len(sums)}").integers(len(sums), size=(_REPLICATES, len(sums)))
+    # A ratio of sums, since groups differ in their number of questions.
     means: _Floats = sums[picked].sum(1) / counts[picked].sum(1)
     return means
 
@@ -83,6 +86,7 @@ def _resampled(sums: _Floats, counts: _Floats, *, key: str) -> _Floats:
 def weighted_interval(values: _Floats, weights: _Floats, groups: NDArray[np.int64]) -> tuple[float, float]:
     """Return the bootstrap 95 % interval of a weighted mean over groups; all arrays have shape (n,)."""
     means = _resampled(_sums(groups, values * weights), _sums(groups, weights), key="weighted")
+    # The interval between the 2.5th and the 97.5th percentile of the resampled means.
     low, high = np.quantile(means, _QUANTILES)
     return float(low), float(high)
 
@@ -114,6 +118,7 @@ class Score:
     @classmethod
     def mean(cls, scores: Sequence[Score]) -> Score:
         """Return the mean of scores, each with the same weight."""
+        # Every score has the same weight, however many questions it has: as HELMET and RULER average.
         share = 1 / len(scores)
         parts = tuple((share * weight, part) for one in scores for weight, part in one.parts)
         return cls(share * sum(one.value for one in scores), parts)
@@ -300,6 +305,7 @@ def write_index(folder: Path, model: Json) -> None:
 
     Raises EvaluateError if the folder holds another model's. A label that is None stays as it was.
     """
+    # Label and cosine describe the model for readers; all else says whether it is the same model.
     index, about = folder / _INDEX, {name: model.get(name) for name in ("label", "negatives_cosine")}
     identity = {name: value for name, value in model.items() if name not in about}
     if index.is_file():
@@ -363,6 +369,7 @@ class Partial:
     def append(self, samples: Sequence[Json]) -> None:
         """Add answered samples; they are on the disk when this returns."""
         self._file.write("".join(json.dumps(sample, ensure_ascii=False) + "\n" for sample in samples))
+        # A sample may have taken minutes, so it is on the disk before the next ones are asked.
         self._file.flush()
         os.fsync(self._file.fileno())
         self.samples.extend(samples)

@@ -161,6 +161,7 @@ def _one(
 def _depends_on(task: Task | Probe, length: int | None, settings: EvaluationSettings, identity: Json) -> Json:
     """Return what a result depends on: among others the hash of every file that is read, of a stand-in where one is missing."""
     data, names = settings.data, (*task.needs(length), *task.optional(length or 0))
+    # Where a file is missing, its stand-in is what is read, so that one is hashed.
     read = {name if data.has(name) else STAND_INS.get(name, name) for name in names}
     run = {}
     if settings.run and (isinstance(task, Probe) or task.reads == "run"):
@@ -185,10 +186,13 @@ def _answered(
     """Yield the lines of the samples behind the first `skip`, a batch at a time."""
     made = _made(task, request, skip, samples)
     while group := list(islice(made, model.batch(request.length))):
+        # Refused samples are not asked; their lines keep their places, so that a resumed task continues at the right
+        # one.
         fitting = [sample for sample in group if sample is not None and fits(model, sample, request)]
         answers = list(model.answers(fitting)) if fitting else []
         if task.follow_up is not None and answers:
             questions = [task.follow_up(answer, sample) for answer, sample in zip(answers, fitting, strict=True)]
+            # The first answers are only the reasoning; the answers to the second questions are scored.
             answers = list(model.answers(questions))
         said, lines = iter(answers), []
         for sample in group:
@@ -296,6 +300,7 @@ class TaskProgress:
 
     def _state(self) -> str:
         now = self._clock()
+        # At the pace of this session: samples that an earlier one answered took no time.
         left_s = max(self._samples - self._done, 0) * (now - self._began_s) / max(self._fresh, 1)
         state = f"{self._name} {self._done}/{self._samples}  {_duration(left_s)} left"
         if self._read and sum(self._tokens[self._number :]):

@@ -105,6 +105,7 @@ def mixed_protocols(results: Sequence[ModelResults]) -> list[str]:
     found = []
     for one in results:
         for result in one.finished:
+            # Every model is compared with the first that has the same task and length.
             name, first = seen.setdefault((result.task, result.length), (one.name, result))
             if several := differences(first.protocol, result.protocol):
                 found.append(
@@ -132,6 +133,7 @@ def all_tables(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
             columns = (*columns, "n")
             for number, (name, cells) in enumerate(rows):
                 scores = [cell for cell in cells if isinstance(cell, Score)]
+                # The fewest and the most questions behind a score of the row; one number where they are equal.
                 counts = sorted({score.n for score in scores})
                 count = "–".join(f"{one:,}" for one in dict.fromkeys((*counts[:1], *counts[-1:])))
                 refused = max((score.refused for score in scores), default=0)
@@ -155,6 +157,7 @@ def _of_the_paper(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
     categories = [others.get(name, name) for name in CATEGORIES]
     rows = []
     for one in results:
+        # Each cell is a mean over lengths of means over tasks, as in Tables 1 and 2; one missing part leaves a dash.
         scores = [mean([category_score(one, category, length) for length in _LENGTHS]) for category in categories]
         rows.append((one.name, (mean(scores), *scores)))
     about = "Mean over 8K, 16K, 32K, 64K and 128K; the average is over the six columns (paper, Tables 1 and 2)."
@@ -166,6 +169,7 @@ def _of_the_paper(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
     for length in lengths_of(results):
         for one in results:
             helmet = {category: category_score(one, category, length) for category in _HELMET}
+            # The other five categories alone are in the table above, and in those by length.
             if helmet["Cite"] or helmet["Summ"]:
                 rows.append((f"{one.name}, {short(length)}", (mean(list(helmet.values())), *helmet.values())))
     about = "Percent; the average is HELMET's, over its seven categories. How LongQA, Cite and Summ are scored: by task, below."
@@ -201,6 +205,7 @@ def _by_part(results: Sequence[ModelResults], task: Task) -> ScoreTable:
     def part(result: Result, detail: str, value: str) -> Score | None:
         """Return the score over the samples whose detail has a value, refused ones included."""
         samples = [one for one in result.values["samples"] if one.get("details", {}).get(detail) == value]
+        # In percent, one per sample of this part.
         outcomes = [0.0 if one.get("refused") else 100 * one["scores"][task.metric] for one in samples]
         key, refused = (
             (f"{task.name} {detail}={value}", result.length),
@@ -268,6 +273,7 @@ def as_markdown(tables: Sequence[ScoreTable], *, level: int = 2) -> str:
 
 def as_latex(tables: Sequence[ScoreTable]) -> str:
     """Return tables as LaTeX, in the paper's form; needs no package."""
+    # Characters that LaTeX reads as commands, and signs that its text fonts lack.
     special = {"\\": r"\textbackslash{}", "–": "--", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"}
     special |= {"±": r"$\pm$", "−": "$-$", **{one: f"\\{one}" for one in "&%$#_{}"}}
 

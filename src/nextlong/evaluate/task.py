@@ -53,6 +53,7 @@ class TextTokenizer:
         return cls(backend)
 
     def __post_init__(self) -> None:
+        # A tokenizer.json may truncate or pad to a length of its training, which would change every count.
         self.backend.no_truncation()
         self.backend.no_padding()
 
@@ -140,6 +141,7 @@ class TaskRequest:
 
     def fits(self, sample: Sample) -> bool:
         """Return whether a sample with its answer fits the length."""
+        # A prompt that was cut between tokens counts as it was cut.
         tokens = self.tokenizer.count(sample.text) if sample.input_ids is None else len(sample.input_ids)
         return tokens + sample.max_new_tokens <= self.room
 

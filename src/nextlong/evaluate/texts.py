@@ -32,6 +32,7 @@ _MOST_CHARS_PER_TOKEN: Final = 8  # of prose; with more of them the text is only
 def wonderwords(name: str) -> tuple[str, ...]:
     """Return a list of the package wonderwords: noun, adjective or verb."""
     required("wonderwords")
+    # Read from the package itself: its own functions draw at random, and the samples need the whole list in order.
     lines = (files("wonderwords.assets") / f"{name}list.txt").read_text(encoding="utf-8").splitlines()
     return tuple(line.rstrip() for line in lines)
 
@@ -94,6 +95,7 @@ def sentences(text: str) -> tuple[str, ...]:
 
 def haystack_text(data: DataFiles) -> str:
     """Return the text that needles are hidden in. Raises EvaluateError if it is empty."""
+    # The essays of RULER stand in for a missing haystack.
     text = data.text(HAYSTACK) if data.has(HAYSTACK) or not data.has(ESSAYS) else " ".join(essay_words(data))
     if not text.strip():
         raise EvaluateError(f"{HAYSTACK} is empty; put a long text there")
@@ -104,6 +106,7 @@ class Haystacks:
     """Texts of `room` tokens, each round's behind that of the one before; the text is repeated as needed and tokenized once."""
 
     def __init__(self, request: TaskRequest, text: str, room: int, *, rounds: int) -> None:
+        # Cut to about what the rounds take, so that a library of books is not tokenized for one prompt.
         part = text[: room * rounds * _MOST_CHARS_PER_TOKEN]
         repeats = -(-room * rounds // request.tokenizer.count(part))
         self._text, self._room = " ".join([part] * repeats), room
@@ -119,6 +122,7 @@ def haystack_ids(request: TaskRequest, tokens: int, *, part: int) -> NDArray[np.
     text = haystack_text(request.data)
     chars = tokens * _MOST_CHARS_PER_TOKEN
     first = part * chars % len(text)
+    # Each part begins elsewhere and wraps around the end of the text.
     ids = request.tokenizer.encode((text[first:] + "\n" + text[:first])[:chars])
     if len(ids) < tokens:
         raise EvaluateError(

@@ -61,15 +61,6 @@ def _mix(
 # split
 
 
-def _is_validation(index: NDArray[Any], *, share: float, seed: int) -> NDArray[np.bool_]:
-    """Return which sequences of an index are held out for validation, about a `share` of them, shape (n,).
-
-    Each key is asked by itself, so that a meta-document lies on the same side whatever the run, length or method.
-    """
-    held_out: NDArray[np.bool_] = keyed_hash(index["key"], seed=seed, stage="split") < threshold_for(share)
-    return held_out
-
-
 def _shares_chunks(
     held_out: NDArray[np.bool_], *, chunk_ids: NDArray[np.int64], offsets: NDArray[np.int64], corpora: NDArray[np.int64]
 ) -> NDArray[np.bool_]:
@@ -176,7 +167,9 @@ def arranged(runs: Sequence[SequenceFiles], arrangement: Arrangement) -> tuple[d
     index = np.concatenate([run.read_index(run=number) for number, run in enumerate(runs)])
     if not arrangement.validation:
         return {"train": _mixed(index, "train", len(runs), arrangement)}, 0
-    held_out = _is_validation(index, share=arrangement.validation, seed=arrangement.seed)
+    # Each key is asked by itself, so that a meta-document lies on the same side whatever the run, length or method.
+    hashes = keyed_hash(index["key"], seed=arrangement.seed, stage="split")
+    held_out: NDArray[np.bool_] = hashes < threshold_for(arrangement.validation)
     is_shared = np.zeros(len(index), np.bool_)
     if arrangement.shared_chunks == "leave-out":
         references = [run.chunk_ids() for run in runs]
@@ -207,14 +200,6 @@ def _mixed(index: NDArray[Any], split: str, runs: int, arrangement: Arrangement)
                 "there are no proportions; choose another share, or make more sequences"
             )
     return _mix(of_runs, weights=arrangement.mix, by=arrangement.by)
-
-
-def packed(index: NDArray[Any], *, row_tokens: int | None) -> tuple[NDArray[Any], NDArray[np.int64]]:
-    """Return the index in row order, and the offsets of the rows, shape (rows + 1,)."""
-    if row_tokens is None:
-        return index, np.arange(len(index) + 1)
-    order, offsets = _pack(index["length"], row_tokens=row_tokens)
-    return index[order], offsets
 
 
 def fill(tokens: int, *, rows: int, room: int) -> float:
@@ -253,13 +238,16 @@ class RowsResult(TaskResult):
         return {"train": self.train} | ({} if self.validation is None else {"validation": self.validation})
 
 
-def _pack(lengths: NDArray[np.int64], *, row_tokens: int) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Put each sequence, lengths (n,), whole into a row of at most `row_tokens`: the longest first, where it fits best.
+def packed(index: NDArray[Any], *, row_tokens: int | None) -> tuple[NDArray[Any], NDArray[np.int64]]:
+    """Put each sequence whole into a row of at most `row_tokens`, the longest first, where it fits best; None: one a row.
 
-    Return (order, offsets): row i holds sequences order[offsets[i]:offsets[i + 1]], ascending, and rows stand in the order
-    of their first sequence. Sequences of one length come out in order. Raises RecipeError for a sequence that is longer
-    than a row.
+    Return the index in row order and the offsets of the rows, shape (rows + 1,): the sequences of a row ascend, and rows stand
+    in the order of their first sequence. Sequences of one length come out in order. Raises RecipeError for a sequence that is
+    longer than a row.
     """
+    if row_tokens is None:
+        return index, np.arange(len(index) + 1)
+    lengths = index["length"]
     if len(lengths) and lengths.max() > row_tokens:
         longest = int(np.argmax(lengths))
         raise RecipeError(
@@ -293,4 +281,4 @@ def _pack(lengths: NDArray[np.int64], *, row_tokens: int) -> tuple[NDArray[np.in
     place_of[np.argsort(first)] = np.arange(len(first))
     row_of = place_of[row_of]
     offsets = np.concatenate([[0], np.cumsum(np.bincount(row_of, minlength=len(first)))])
-    return np.argsort(row_of, kind="stable"), offsets
+    return index[np.argsort(row_of, kind="stable")], offsets

@@ -145,7 +145,12 @@ def front_matter(facts: Facts) -> Json:
     matter: Json = {"pretty_name": facts.name}
     matter |= _licence([source.licence.strip() for source in facts.sources])
     matter["task_categories"] = ["text-generation"]
-    matter["size_categories"] = [_size_category(sum(split.rows for split in facts.splits))]
+    exponent = len(str(sum(split.rows for split in facts.splits))) - 4  # 3 digits: under 1K; 4: 1K to 10K
+    if exponent < 0:
+        size = f"n<{_SIZES[0]}"
+    else:
+        size = f"{_SIZES[exponent]}<n<{_SIZES[exponent + 1]}" if exponent < len(_SIZES) - 1 else f"n>{_SIZES[-1]}"
+    matter["size_categories"] = [size]
     matter["tags"] = [
         *("long-context", "pretraining", "synthetic", "nextlong"),
         *(f"method:{method}" for method in facts.methods),
@@ -169,13 +174,6 @@ def _licence(given: list[str]) -> dict[str, str]:
         return {"license": only}
     name = re.sub(r"[^a-z0-9.]+", "-", only).strip("-") if len(distinct) == 1 else "several"
     return {"license": "other", "license_name": name or "own"}
-
-
-def _size_category(rows: int) -> str:
-    exponent = len(str(rows)) - 4  # 3 digits: under 1K; 4: 1K to 10K
-    if exponent < 0:
-        return f"n<{_SIZES[0]}"
-    return f"{_SIZES[exponent]}<n<{_SIZES[exponent + 1]}" if exponent < len(_SIZES) - 1 else f"n>{_SIZES[-1]}"
 
 
 def _loading(facts: Facts, laid: Laid) -> str:

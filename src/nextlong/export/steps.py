@@ -84,15 +84,27 @@ def export_steps(
         takes = [sequences_per_part(run.sequences, run.finished["compose"]) for run in runs]
         return [SequenceFiles.of(run.finished, take) for run, take in zip(runs, takes, strict=True)]
 
-    rows = _rows_step(export, read, sequences, mix, of_runs)
-    return [
-        rows,
-        *(
-            _format_step(export, name, split, rows, read, of_runs)
-            for name in export.formats
-            for split in splits_of(export)
-        ),
-    ]
+    is_split, is_mixed = export.validation > 0, bool(mix.others)
+    arrangement: Json = {
+        "mix": mix.proportions if is_mixed else None,
+        "by": mix.by if is_mixed else "sequences",
+        "validation": export.validation,
+        "shared_chunks": export.shared_chunks if is_split else "keep",
+        "pack": export.pack,
+        "seed": export.split_seed if is_split else 0,
+    }
+
+    def tasks(done: Artifacts) -> list[Task]:
+        return [partial(arrange_rows, runs=of_runs(done), arrangement=Arrangement(**arrangement))]
+
+    config = arrangement | {
+        "sequences": [sequences, *(other.sequences for other in mix.others)],
+        "others": [[step.fingerprint for step in read_steps(other.finished)] for other in mix.others],
+    }
+    estimate = Estimate(work="sequences", seconds=2e-5, disk="sequences", bytes=36)
+    rows = Step("rows", 2, config, tuple(read), tasks, RowsResult, estimate=estimate)
+    each = ((name, split) for name in export.formats for split in splits_of(export))
+    return [rows, *(_format_step(export, name, split, rows, read, of_runs) for name, split in each)]
 
 
 def check_names(formats: Sequence[str], known: Artifacts) -> None:
@@ -142,30 +154,6 @@ def splits_of(export: Export) -> tuple[str, ...]:
 def step_name(name: str, split: str) -> str:
     """Return the name of the step that writes one split in one format."""
     return name if split == "train" else f"{name}-{split}"
-
-
-def _rows_step(
-    export: Export, read: Sequence[Step], sequences: int | Literal["all"], mix: Mix, of_runs: _FilesOf
-) -> Step:
-    """SEQUENCES → rows."""
-    is_split, is_mixed = export.validation > 0, bool(mix.others)
-    arrangement: Json = {
-        "mix": mix.proportions if is_mixed else None,
-        "by": mix.by if is_mixed else "sequences",
-        "validation": export.validation,
-        "shared_chunks": export.shared_chunks if is_split else "keep",
-        "pack": export.pack,
-        "seed": export.split_seed if is_split else 0,
-    }
-    others = [[step.fingerprint for step in read_steps(other.finished)] for other in mix.others]
-
-    def tasks(done: Artifacts) -> list[Task]:
-        return [partial(arrange_rows, runs=of_runs(done), arrangement=Arrangement(**arrangement))]
-
-    takes = [sequences, *(other.sequences for other in mix.others)]
-    config = arrangement | {"sequences": takes, "others": others}
-    estimate = Estimate(work="sequences", seconds=2e-5, disk="sequences", bytes=36)
-    return Step("rows", 2, config, tuple(read), tasks, RowsResult, estimate=estimate)
 
 
 def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequence[Step], of_runs: _FilesOf) -> Step:
@@ -246,8 +234,14 @@ def _shard_bounds(
     # (rows,) tokens of each row: the index has the tokens of its sequences, the offsets say which sequences make a row.
     row_tokens = np.diff(np.concatenate([[0], np.cumsum(index["length"])])[offsets])
     if made.shard_rows is not None:
-        domains = _domains(index, origins)
-        of_rows = [joined_names(domains[first:last]) for first, last in pairwise(offsets.tolist())]
+        domains = np.empty(len(index), object)  # of each sequence
+        for number, origin in enumerate(origins):
+            places = np.flatnonzero(index["run"] == number)
+            for some in np.array_split(places, -(-len(places) // _SEQUENCES_HELD)) if len(places) else ():
+                lists = [_table(index[some], origin).column(name).combine_chunks() for name in ("chunk_id", "role")]
+                chunk_ids, roles = (column.values.to_numpy() for column in lists)
+                domains[some] = domains_of(chunk_ids, roles, lists[0].offsets.to_numpy(), origin.corpus)
+        of_rows = [joined_names(domains[first:last].tolist()) for first, last in pairwise(offsets.tolist())]
         sizes = made.shard_rows(RowSizes(row_tokens, np.diff(offsets), of_rows), options)
         return [0, *np.cumsum(sizes, dtype=np.int64).tolist()]
     ends, bounds = np.cumsum(_ID_BYTES * row_tokens), [0]
@@ -287,21 +281,6 @@ def _close_export(out: Path, *, name: str, shards: Sequence[ShardResult]) -> Tas
     return TaskResult()
 
 
-def _domains(index: NDArray[Any], origins: Sequence[SequenceFiles]) -> list[str]:
-    """Return the domain of every sequence of a SEQUENCE_INDEX."""
-    domains = np.empty(len(index), object)
-    for number, origin in enumerate(origins):
-        places = np.flatnonzero(index["run"] == number)
-        for block_places in np.array_split(places, -(-len(places) // _SEQUENCES_HELD) or 1):
-            if not len(block_places):  # a split that holds none of this run
-                continue
-            lists = [_table(index[block_places], origin).column(name).combine_chunks() for name in ("chunk_id", "role")]
-            chunk_ids, roles = (column.values.to_numpy() for column in lists)
-            domains[block_places] = domains_of(chunk_ids, roles, lists[0].offsets.to_numpy(), origin.corpus)
-    as_list: list[str] = domains.tolist()
-    return as_list
-
-
 def _read_rows(
     index: NDArray[Any],
     offsets: NDArray[np.int64],
@@ -329,7 +308,13 @@ def _read_rows(
                 texts_of_runs[run] = span_texts(
                     of_runs[run], text_of=origin.corpus.texts, special_text=origin.special_texts
                 )
-        order = _order(runs)
+        # Which sequences of which run, counted run by run, stand one after the other in the block.
+        order: list[tuple[int, int, int]] = []
+        seen: Counter[int] = Counter()
+        for stretch in np.split(runs, np.flatnonzero(np.diff(runs)) + 1):
+            run = int(stretch[0])
+            order.append((run, seen[run], seen[run] + len(stretch)))
+            seen[run] += len(stretch)
         texts = [
             text
             for run, start, stop in (order if wanted == "texts" else ())
@@ -341,17 +326,6 @@ def _read_rows(
             block = joined([sliced(of_runs[run], start, stop) for run, start, stop in order])
         yield packed(block, offsets[first : last + 1] - offsets[first]), texts
         first = last
-
-
-def _order(runs: NDArray[np.int32]) -> list[tuple[int, int, int]]:
-    """Return which sequences of which run, counted run by run, stand one after the other."""
-    seen: Counter[int] = Counter()
-    order = []
-    for run_spans in np.split(runs, np.flatnonzero(np.diff(runs)) + 1):
-        run, first = int(run_spans[0]), seen[int(run_spans[0])]
-        seen[run] += len(run_spans)
-        order.append((run, first, seen[run]))
-    return order
 
 
 def _table(sequences: NDArray[Any], origin: SequenceFiles) -> pa.Table:

@@ -46,7 +46,7 @@ class Method(Protocol[OptionsT_contra]):
 
     `name` is that of `compose.method` and of the method's section of the recipe, whose keys are the fields of `Options`
     (none: `Section` itself). `scores`: what the score of a span is the cosine to, for reports; empty if there are none.
-    A method of a paper may have a `citation` (nextlong/citation.py), which the data card gives beside NExtLong's.
+    A method of a paper may have a `citation` (a `Citation`), which the data card gives beside NExtLong's.
     """
 
     name: str

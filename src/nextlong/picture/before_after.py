@@ -100,14 +100,6 @@ def _after(pieces: Pieces, lead: int) -> str:
     return f"the same chunks up to {max(apart):,} tokens apart, between {between}"
 
 
-def _box(piece: Piece, start: int, y: int, unit: float, fill: str) -> Box:
-    is_scored = piece.role in ("negative", "document") and piece.score == piece.score
-    cosine = f", cosine {piece.score:.3f}" if is_scored else ""
-    title = f"{piece.role}: {piece.source_id or piece.role}, {length(piece):,} tokens{cosine}"
-    width = length(piece) * unit
-    return Box(MARGIN + start * unit, y, max(0.3, width - (0.6 if width > 2 else 0)), BAR, fill, title)
-
-
 def _legend(pieces: Pieces, shades: tuple[float, float], *, y: int) -> Iterator[Box | Line]:
     yield Box(MARGIN, y, 14, 14, LIGHT["own"])
     yield Line(MARGIN + 22, y + 12, "the document")
@@ -179,7 +171,13 @@ def _strip(
     order: dict[int, int] = {}
     for piece in pieces:
         fill = LIGHT[colour(piece, order.setdefault(piece.doc_id, len(order)), lead, shades)]
-        yield _box(piece, piece.token_start if start is None else start, y, unit, fill)
+        is_scored = piece.role in ("negative", "document") and piece.score == piece.score
+        cosine = f", cosine {piece.score:.3f}" if is_scored else ""
+        title = f"{piece.role}: {piece.source_id or piece.role}, {length(piece):,} tokens{cosine}"
+        x = MARGIN + (piece.token_start if start is None else start) * unit
+        # Boxes stand apart by a hairline, and the thinnest stay visible.
+        width = length(piece) * unit
+        yield Box(x, y, max(0.3, width - (0.6 if width > 2 else 0)), BAR, fill, title)
         start = None if start is None else start + length(piece)
 
 
@@ -216,6 +214,7 @@ def png(pieces: Pieces, *, tokens: int, name: str) -> bytes:
                 axes.add_patch(patches.Rectangle((part.x, part.y), part.width, part.height, facecolor=part.fill))
             elif isinstance(part, Arc):
                 middle = ((part.left + part.right) / 2, part.y + part.depth)
+                # 1 moves to a point; 3, twice, is a quadratic curve: its control point and its end.
                 curve = paths.Path([(part.left, part.y), middle, (part.right, part.y)], [1, 3, 3])
                 axes.add_patch(patches.PathPatch(curve, fill=False, edgecolor=LIGHT["own"], linewidth=1.6 * 72 / _INCH))
             else:

@@ -7,7 +7,7 @@ nothing to draw. Why no charting library: docs/decisions/0021-charts.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from typing import Literal, NamedTuple, cast
 
 from markupsafe import Markup
@@ -71,14 +71,15 @@ def bars(
     most = max(totals if stacked else [value for one in series for value in one.values], default=0)
     if most <= 0:
         return Markup()
-    labels = [_shortened(name) for name in names]
+    whole = [" ".join(clean(name).split()) for name in names]
+    labels = [text if len(text) <= _LONGEST_LABEL else f"{text[: _LONGEST_LABEL - 1]}…" for text in whole]
     left = 8 + _CHAR * max(map(len, labels))
     ticks = _nice(0, most, 4)
     unit_x = (_WIDTH - _RIGHT - left) / ticks[-1]
     thick = 26.0 if stacked else max(8.0, 17.0 - 2 * len(series))
     step = (thick if stacked else thick * len(series)) + 6
     marks: list[Markup] = []
-    starts = [0.0] * len(names)
+    starts = [0.0] * len(names)  # of each row: the value at which its next bar begins, which grows only if stacked
     top = _TOP + (_LABEL_HEIGHT if y_label else 0)
     for number, one in enumerate(series):
         for row, value in enumerate(one.values):
@@ -172,10 +173,17 @@ def _drawn(
     chart = html.macro("picture/charts.html", "chart")
     keys = [(one.name, one.colour) for one in series] if len(series) > 1 else []
     size = (_WIDTH, foot + (_FOOT if x_label else 0))
+    shown: list[Tick] = []  # of the x axis: those whose labels do not touch the one before
+    end = -math.inf
+    for tick in along:
+        half = len(tick.label) * _CHAR / 2
+        if tick.place - half > end:
+            shown.append(tick)
+            end = tick.place + half + 3
     drawn = chart(
         keys,
         Markup("").join(marks),
-        list(_apart(along)),
+        shown,
         up,
         size,
         (left, _TOP + (_LABEL_HEIGHT if y_label else 0), _WIDTH - _RIGHT, foot),
@@ -186,26 +194,12 @@ def _drawn(
     return cast(Markup, drawn)
 
 
-def _apart(ticks: Sequence[Tick]) -> Iterator[Tick]:
-    """Yield the ticks whose labels do not touch the one before."""
-    end = -math.inf
-    for tick in ticks:
-        half = len(tick.label) * _CHAR / 2
-        if tick.place - half > end:
-            yield tick
-            end = tick.place + half + 3
-
-
 def _nice(least: float, most: float, steps: int) -> list[float]:
     """Return about so many round numbers that reach from `least` to `most`."""
     span = (most - least) or abs(most) or 1
     rough = span / steps
     unit = 10.0 ** math.floor(math.log10(rough))
     step = next(factor * unit for factor in (1, 2, 2.5, 5, 10) if factor * unit >= rough * 0.999)
+    # Rounding errors of the division must not add a tick at either end.
     first, last = math.floor(least / step + 1e-9), math.ceil(most / step - 1e-9)
     return [round(number * step, 10) for number in range(first, max(last, first + 1) + 1)]
-
-
-def _shortened(name: str) -> str:
-    text = " ".join(clean(name).split())
-    return text if len(text) <= _LONGEST_LABEL else f"{text[: _LONGEST_LABEL - 1]}…"

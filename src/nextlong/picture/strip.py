@@ -43,6 +43,7 @@ def bar(
     for piece in pieces:
         order = documents.setdefault(piece.doc_id, len(documents))
         name = colour(piece, order, lead, scale)
+        # A box as a path: from its upper left corner to the right, down, back to the left, and closed.
         top, foot = _TALL if name == "own" else _LOW
         paths.setdefault(name, []).append(f"M{piece.token_start} {top}h{length(piece)}V{foot}h-{length(piece)}z")
     arcs = "".join(
@@ -75,29 +76,10 @@ def explorer(
     `opens`: whether it shows texts "at once", those of the `example` of its pieces, or only "when chosen".
     """
     drawn = bar(pieces, tokens=tokens, lead=lead, scale=scale, label=label)
-    data = html.as_json(_data(pieces, tokens, texts))
-    last = max(0, len(pieces) - 1)
-    return cast(
-        Markup,
-        html.macro("picture/strip.html", "explorer")(
-            drawn, data, name, label, last, example(pieces) if opens == "at once" else -1
-        ),
-    )
-
-
-def legend(pieces: Pieces, *, lead: int, scale: tuple[float, float]) -> Markup:
-    """Return what the colours mean of a bar drawn for document `lead`."""
-    has_plain = any(piece.role == "document" and not isfinite(piece.score) for piece in pieces)
-    what = "negatives" if any(piece.role == "negative" for piece in pieces) else "other documents"
-    shades = SHADES if scored(pieces) else 0
-    drawn = html.macro("picture/strip.html", "legend")
-    return cast(Markup, drawn(what, scale, shades, has_plain, bool(neighbours_before(pieces, lead))))
-
-
-def _data(pieces: Pieces, tokens: int, texts: StripTexts | None) -> dict[str, object]:
     sources = list(dict.fromkeys(piece.source_id for piece in pieces))
     number = {source: place for place, source in enumerate(sources)}
     is_scored = [piece.role in ("negative", "document") and isfinite(piece.score) for piece in pieces]
+    # What `page.js` reads: one entry per piece in each list but `sources`.
     data: dict[str, object] = {
         "tokens": tokens,
         "starts": [piece.token_start for piece in pieces],
@@ -112,4 +94,19 @@ def _data(pieces: Pieces, tokens: int, texts: StripTexts | None) -> dict[str, ob
     }
     if texts is not None:
         data |= {"texts": texts.texts, "words": texts.words, "url": texts.url}
-    return data
+    last = max(0, len(pieces) - 1)
+    return cast(
+        Markup,
+        html.macro("picture/strip.html", "explorer")(
+            drawn, html.as_json(data), name, label, last, example(pieces) if opens == "at once" else -1
+        ),
+    )
+
+
+def legend(pieces: Pieces, *, lead: int, scale: tuple[float, float]) -> Markup:
+    """Return what the colours mean of a bar drawn for document `lead`."""
+    has_plain = any(piece.role == "document" and not isfinite(piece.score) for piece in pieces)
+    what = "negatives" if any(piece.role == "negative" for piece in pieces) else "other documents"
+    shades = SHADES if scored(pieces) else 0
+    drawn = html.macro("picture/strip.html", "legend")
+    return cast(Markup, drawn(what, scale, shades, has_plain, bool(neighbours_before(pieces, lead))))

@@ -116,6 +116,7 @@ class RealDocuments(Section):
         rejected: Counter[str] = Counter()
         bound = threshold_for(self.held_out)
         for text in self._texts(rejected):
+            # The part depends on a hash of the text alone, so copies of a document are never on both sides.
             hashes = np.array([normalized_hash(text.encode("utf-8"))], np.uint64)
             is_held_out = keyed_hash(hashes, seed=self.seed, stage="held-out")[0] < bound
             texts["held-out" if is_held_out else "train"].append(text)
@@ -130,6 +131,7 @@ class RealDocuments(Section):
         tokenizer = train_bpe(self._sample(texts["train"]), vocab_size=self.vocabulary)
         tokenizer.add_tokens([AddedToken(f" {name}", normalized=False) for name in NAMES])
         store.write_text(folder / "tokenizer.json", tokenizer.to_str())
+        # In how many documents each word occurs.
         counts = Counter(word for text in texts["train"] for word in set(text.split()))
         # The words of lower case that are a token with the blank before them, by rarity.
         known = sorted(token[1:] for token in tokenizer.get_vocab() if token[0] == "Ġ")
@@ -162,6 +164,7 @@ class RealDocuments(Section):
         """Return up to `most` paragraphs that state facts among the words from `first` on, and where the next words begin."""
         facts, paragraphs = source.facts(rng), list[str]()
         while len(paragraphs) < most:
+            # The first paragraph states every fact once, later ones restate facts drawn with replacement.
             order = rng.integers(FACTS, size=FACTS) if paragraphs else rng.permutation(FACTS)
             counts = self._counts(rng)
             if (end := first + sum(counts)) > len(source.words):
@@ -221,7 +224,9 @@ class RealDocuments(Section):
         lines = [self._stated(rng, sources[own], facts)]
         for _ in range(negatives):
             source = sources[own if kind == "hard" else int(rng.choice(others))]
+            # Hard negatives state facts of the same document, with values that compete; random ones those of another.
             lines.append(self._stated(rng, source, source.facts(rng, avoid=asked)))
+        # `head` holds the facts and the negatives, `again` the questions; a value is the token behind its name.
         head = tokenizer.encode("".join(lines)).ids
         again = tokenizer.encode(self._stated(rng, sources[own], facts)).ids
         names = {tokenizer.token_to_id(f" {name}") for name in asked}
@@ -248,6 +253,7 @@ class _Text:
         """Return a document, None if it has too few words for values; `weights`: of words that are a token, by rarity."""
         words = text.split()
         counts = Counter(word for word in words if word in weights)
+        # The words with the highest tf-idf: frequent in this document and rare in the others.
         typical = sorted(counts, key=lambda word: (counts[word] * weights[word], word))[-VALUES:]
         return cls(words, typical) if len(typical) == VALUES else None
 

@@ -208,6 +208,7 @@ def of_middling_compression(texts: Sequence[str]) -> list[str]:
     """Return the texts but those at either end of the compression ratio, in their order."""
     if not texts:
         return []
+    # Compressed bytes per byte of each text, shape (texts,).
     ratios = np.array([len(gzip.compress(raw, mtime=0)) / len(raw) for raw in (text.encode("utf-8") for text in texts)])
     low, high = np.quantile(ratios, [_GZIP_DROPPED, 1 - _GZIP_DROPPED])
     return [text for text, ratio in zip(texts, ratios, strict=True) if low <= ratio <= high]

@@ -141,6 +141,7 @@ class Results:
             if not {claim["ours"], other} <= set(self.arms):
                 continue
             ours, theirs = (self.mean_recall(arm, claim["kind"], counts) for arm in (claim["ours"], other))
+            # The difference of the two arms at each seed: both start from the same base model, so the test is paired.
             each = [one - rival for one, rival in zip(ours, theirs, strict=True)]
             gap = SeedMean.of(each)
             said = f"{claim['ours']} {fmean(ours):.1f} %, {other} {fmean(theirs):.1f} %: {gap.mean:+.1f} points"
@@ -203,6 +204,7 @@ class Results:
 
     def settings(self) -> list[str]:
         """Return what differs from the preset, as a shell takes it behind `--set`."""
+        # The sources are left out: they are paths of the machine that ran the experiment.
         usual = recipe_from(self.name, out="OUT").model_dump(mode="json")
         found = []
         for key, value in self.recipe.items():
@@ -238,6 +240,7 @@ def joined(one: Json, other: Json, *, origin: str) -> Json:
 
     Raises RunError if anything else of the recipes or the corpora differ, or if the models that both have are not the same.
     """
+    # Everything but arms and seeds must be equal, or the models would not be comparable.
     recipes = [{**part["recipe"], "arms": None, "seeds": None, "corpus made": part["corpus"]} for part in (one, other)]
     if differing := [key for key in recipes[0] if recipes[0][key] != recipes[1].get(key)]:
         raise RunError(f"{origin}: its {differing[0]} differs from that of the results before it; report them apart")
@@ -294,6 +297,7 @@ def _figures(results: Results) -> Iterator[tuple[str, str]]:
 
     def draw_attention(figure: Figure) -> bool:
         axes = figure.subplots()
+        # Two bars for each arm, one below the other.
         for offset, third in enumerate(("first", "last")):
             spreads = results.spreads("attention", "hard", third).values()
             places = [place + 0.4 * offset for place in range(len(spreads))]

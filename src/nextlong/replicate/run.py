@@ -171,11 +171,13 @@ class Experiment:
         extend = self.recipe.extend
         lengths = arm.lengths or extend.lengths
         replay = extend.replay if arm.replay is None else arm.replay
+        # Sequences of each length, so that all lengths have the same number of tokens.
         wanted = [-(-extend.data_tokens // (len(lengths) * length)) for length in lengths]
         runs = []
         for length, count in zip(lengths, wanted, strict=True) if replay < 1 else ():
             compose = {**arm.compose, "target_tokens": length, "sequences": count}
             runs.append(self.run(arm.source, compose, chunks=arm.chunks))
+        # Shares of the runs in tokens: equal ones for the lengths, and the replay in halves for documents and echoes.
         mix = [(1 - replay) / len(lengths)] * len(runs)
         if replay:
             runs, mix = [*runs, *self.short_runs()], [*mix, replay / 2, replay / 2]
@@ -256,6 +258,7 @@ class Experiment:
     def _trained(self, name: str, keys: Json, before: Stage | None) -> Stage:
         """Return a training, known by what it is trained on and from, and not by where these lie."""
         composed = [self.composed[run] for run in keys["data"]["runs"]]
+        # A model is named by what it depends on, not by paths, so that the folder may be moved.
         origin = before.fingerprint if before else self.recipe.model.model_dump()
         about = {**keys, "data": {**keys["data"], "runs": composed}, "model": origin}
         return Stage(self.out / "models", name, about, keys)
@@ -264,6 +267,7 @@ class Experiment:
         """Train a model if it is not finished; measure what ends the training of a base model if asked to."""
         if training.is_finished:
             return
+        # Seeds are trained in parallel, a core each; and one thread adds its sums in the same order every time.
         torch.set_num_threads(1)
         keys = training.keys
         recipe = TrainRecipe.from_dict(
@@ -328,9 +332,11 @@ class Experiment:
         for (kind, count), probes in self.probes.items():
             curves[kind][str(count)] = round(100 * float(small_llama.recalled(loaded, probes).mean()), 3)
         losses, bins = small_llama.losses(loaded, self.held_out_rows), {}
+        # The positions between which the losses, shape (T - 1,), are averaged.
         edges = [1, *(length for length in (256, 512, 1024, 2048) if length < self.recipe.extend.row_tokens)]
         for first, last in zip(edges, [*edges[1:], self.recipe.extend.row_tokens], strict=True):
             bins[str(last)] = round(float(losses[first - 1 : last - 1].mean()), 5)
+        # Only eager attention returns its weights.
         eager = _loaded(model, attention="eager")
         thirds = {kind: small_llama.attention_thirds(eager, self.probes[kind, longest]) for kind in small_llama.KINDS}
         attention = {
@@ -395,6 +401,7 @@ def replicate(recipe: Replication, *, report: Callable[[str], None]) -> Json:
         with store.explained(experiment.out):
             store.write_text(experiment.out / "replicate.yaml", recipe.dump())
         experiment.first_run(), experiment.short_runs(), experiment.held_out_run()
+        # Forked processes would inherit threads of torch, which may hang.
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(min(recipe.workers, len(recipe.seeds)), mp_context=context) as processes:
             of_bases = dict.fromkeys(map(experiment.base_seed, recipe.seeds))

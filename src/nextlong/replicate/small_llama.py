@@ -98,6 +98,7 @@ def recalled(model: PreTrainedModel, asked: Probes) -> NDArray[np.bool_]:
         ids, places = (
             torch.from_numpy(part[first : first + rows]).to(model.device) for part in (asked.ids, asked.places)
         )
+        # Hidden states, shape (rows, T, size); logits are computed only where a value is asked for.
         hidden = model.get_decoder()(input_ids=ids, use_cache=False).last_hidden_state
         before = hidden.gather(1, (places - 1)[..., None].expand(-1, -1, hidden.shape[-1]))
         likeliest = model.get_output_embeddings()(before).argmax(-1)
@@ -116,6 +117,7 @@ def attention_thirds(model: PreTrainedModel, asked: Probes) -> tuple[float, floa
         row = torch.from_numpy(ids[None, :length]).to(model.device)
         out = model(input_ids=row, output_attentions=True, use_cache=False)
         for place in places - 1:
+            # Attention of one token to all before it and itself, mean over heads and layers, shape (place + 1,).
             share = torch.stack([layer[0, :, place, : place + 1].mean(0) for layer in out.attentions]).mean(0)
             third = (int(place) + 1) // 3
             firsts.append(float(share[:third].sum()))

@@ -9,7 +9,7 @@ from dataclasses import asdict
 from itertools import islice
 from math import isfinite
 
-from nextlong.export.arrange import RowsResult, SplitResult
+from nextlong.export.arrange import RowsResult
 from nextlong.runs.export import Exported, measured
 from nextlong.runs.run import Run, Sequence
 from nextlong.runs.warnings import of_rows
@@ -71,13 +71,12 @@ def export_of(written: Exported) -> Json:
     stats = measured(written)
     empty = [warning for name, split in rows.splits.items() for warning in of_rows(name, split, room=room)]
     return {
-        "rows": {name: _plain(split) for name, split in rows.splits.items()},
+        "rows": {
+            name: split.model_dump(include={"rows", "sequences", "documents", "tokens"})
+            for name, split in rows.splits.items()
+        },
         "left_out": rows.left_out,
         "exports": {name: str(written.folder / name) for name in recipe.export.formats},
         "pushed_to": recipe.export.push,
         "warnings": [asdict(warning) for warning in (*(stats.warnings if stats else ()), *empty)],
     }
-
-
-def _plain(split: SplitResult) -> dict[str, int]:
-    return {"rows": split.rows, "sequences": split.sequences, "documents": split.documents, "tokens": split.tokens}

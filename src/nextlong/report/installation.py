@@ -9,6 +9,7 @@ from __future__ import annotations
 import platform
 import shutil
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
@@ -66,7 +67,7 @@ class Feature:
 
 
 @dataclass(frozen=True)
-class Hardware:
+class LocalHardware:
     """What runs use. `gpus` is None where torch, which is asked for them, is not installed."""
 
     cpus: int
@@ -82,7 +83,7 @@ class Installation:
     nextlong: str
     python: str
     platform: str
-    hardware: Hardware
+    hardware: LocalHardware
     core: tuple[Package, ...]
     features: tuple[Feature, ...]
     is_whole: bool
@@ -91,29 +92,39 @@ class Installation:
 def examine() -> Installation:
     """Look at the installed packages and this machine."""
     core = tuple(_packages(""))
+    features = []
+    for extra in _extras():
+        missing = tuple(
+            package.name if package.installed is None else f"{package.name}{package.needed} (is {package.installed})"
+            for package in _packages(extra)
+            if not package.is_enough
+        )
+        cure = f"pip install 'nextlong[{extra}]'" if missing else None
+        features.append(Feature(extra, FEATURES[extra], missing, cure))
+    gpus = None
+    if util.find_spec("torch") is not None:
+        import torch
+
+        gpus = tuple(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))
     return Installation(
         nextlong=nextlong.__version__,
         python=platform.python_version(),
         platform=platform.platform(),
-        hardware=_hardware(),
+        hardware=LocalHardware(usable_cpus(), memory_bytes(), shutil.disk_usage(Path.cwd()).free, gpus),
         core=core,
-        features=tuple(_feature(extra) for extra in _extras()),
+        features=tuple(features),
         is_whole=all(package.is_enough for package in core),
     )
 
 
 def _extras() -> list[str]:
     """Return the extras that are features, in order; those for developing nextlong are none."""
-    known = set(_metadata().get_all("Provides-Extra") or ()) if _is_installed() else set()
+    known = metadata.metadata("nextlong").get_all("Provides-Extra") or () if _is_installed() else ()
     return [extra for extra in FEATURES if extra in known]
 
 
 def _is_installed() -> bool:
     return bool(list(metadata.distributions(name="nextlong")))
-
-
-def _metadata() -> metadata.PackageMetadata:
-    return metadata.metadata("nextlong")
 
 
 def _packages(extra: str) -> Iterator[Package]:
@@ -126,43 +137,29 @@ def _packages(extra: str) -> Iterator[Package]:
         if needed.name == "nextlong":
             for other in needed.extras:
                 yield from _packages(other)
-        else:
-            yield _package(needed)
-
-
-def _package(needed: Requirement) -> Package:
-    try:
-        installed = metadata.version(needed.name)
-    except metadata.PackageNotFoundError:
-        return Package(needed.name, str(needed.specifier), None, is_enough=False)
-    is_enough = needed.specifier.contains(installed, prereleases=True)
-    return Package(needed.name, str(needed.specifier), installed, is_enough=is_enough)
-
-
-def _feature(extra: str) -> Feature:
-    missing = tuple(
-        package.name if package.installed is None else f"{package.name}{package.needed} (is {package.installed})"
-        for package in _packages(extra)
-        if not package.is_enough
-    )
-    return Feature(extra, FEATURES[extra], missing, f"pip install 'nextlong[{extra}]'" if missing else None)
-
-
-def _hardware() -> Hardware:
-    return Hardware(usable_cpus(), memory_bytes(), shutil.disk_usage(Path.cwd()).free, _gpus())
-
-
-def _gpus() -> tuple[str, ...] | None:
-    if util.find_spec("torch") is None:
-        return None
-    import torch
-
-    return tuple(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))
+            continue
+        installed: str | None = None
+        with suppress(metadata.PackageNotFoundError):
+            installed = metadata.version(needed.name)
+        is_enough = installed is not None and needed.specifier.contains(installed, prereleases=True)
+        yield Package(needed.name, str(needed.specifier), installed, is_enough=is_enough)
 
 
 def show(installation: Installation, console: Console) -> None:
     """Print what is there, and for each feature that is not, the command that adds it."""
     hardware = installation.hardware
+    gpus = "unknown without torch" if hardware.gpus is None else ", ".join(hardware.gpus) or "none that torch sees"
+    wrong = [
+        f"{package.name}{package.needed} ({package.installed or 'missing'})"
+        for package in installation.core
+        if not package.is_enough
+    ]
+    if not installation.core:
+        core = "runs from its sources, so what it needs is not known; say pip install -e ."
+    elif wrong:
+        core = f"broken: {', '.join(wrong)}; say pip install --upgrade nextlong"
+    else:
+        core = f"all {len(installation.core)} packages are there"
     tables.show_pairs(
         f"nextlong {installation.nextlong}",
         [
@@ -170,8 +167,8 @@ def show(installation: Installation, console: Console) -> None:
             ("processors", f"{hardware.cpus}, as many workers as `workers: auto` starts"),
             ("memory", f"{hardware.memory_bytes / _GB:,.1f} GB"),
             ("free disk", f"{hardware.free_disk_bytes / _GB:,.1f} GB in {Path.cwd()}"),
-            ("GPU", _gpu_in_words(hardware.gpus)),
-            ("core", _core_in_words(installation)),
+            ("GPU", gpus if hardware.gpus else f"{gpus}; everything runs on processors"),
+            ("core", core),
         ],
         console,
     )
@@ -184,22 +181,3 @@ def show(installation: Installation, console: Console) -> None:
         table.add_row(feature.extra, tables.cell(feature.purpose), state)
     if installation.features:
         tables.show(table, console)
-
-
-def _gpu_in_words(gpus: tuple[str, ...] | None) -> str:
-    if gpus is None:
-        return "unknown without torch; everything runs on processors"
-    return ", ".join(gpus) or "none that torch sees; everything runs on processors"
-
-
-def _core_in_words(installation: Installation) -> str:
-    if not installation.core:
-        return "runs from its sources, so what it needs is not known; say pip install -e ."
-    wrong = [
-        f"{package.name}{package.needed} ({package.installed or 'missing'})"
-        for package in installation.core
-        if not package.is_enough
-    ]
-    if wrong:
-        return f"broken: {', '.join(wrong)}; say pip install --upgrade nextlong"
-    return f"all {len(installation.core)} packages are there"

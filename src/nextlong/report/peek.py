@@ -82,7 +82,9 @@ def show_sequence(sequence: Sequence, console: Console) -> None:
     console.print(f"[bold]{sequence.id}[/]  {len(sequence.input_ids):,} tokens", highlight=False)
     if console.is_terminal:
         console.print(_strip(sequence, min(_STRIP_CELLS, console.width)))
-        console.print(_legend(sequence))
+        present = {span.role for span in sequence.spans}
+        parts = [Text(f"{_MARKS[role]} {name}", style=_BARS[role]) for role, name in _NAMES.items() if role in present]
+        console.print(Text("  ").join(parts))
     table = tables.table()
     is_narrow = _is_narrow(console)  # then names of documents come before what can be worked out
     source_cells = console.width - _NARROW_CELLS if is_narrow else min(_SOURCE_CELLS, console.width // 3)
@@ -124,26 +126,17 @@ def show_text(sequence: Sequence, console: Console) -> None:
     for span, text in zip(sequence.spans, sequence.texts, strict=True):
         style = STYLES.get(span.role, _OTHER)
         if span.role in _MARKS:
-            console.print(Text(f"{_MARKS[span.role]} {_said(span)}", style="bold"), soft_wrap=True)
+            cosine = f", cosine {span.score:.3f}" if span.role == "negative" else ""
+            source = " ".join(tables.visible(span.source_id).split())
+            tokens = f"tokens {span.token_start:,}–{span.token_end:,}{cosine}"
+            said = f"{_MARKS[span.role]} {_NAMES[span.role]} of {source}, {tokens}"
+            console.print(Text(said, style="bold"), soft_wrap=True)
         shown = tables.visible(text)
         console.print(Text(shown, style=style), end="" if shown.endswith("\n") else "\n", soft_wrap=True)
 
 
-def _said(span: Span) -> str:
-    """Say in words what a span is, where it comes from and where it stands."""
-    cosine = f", cosine {span.score:.3f}" if span.role == "negative" else ""
-    source = " ".join(tables.visible(span.source_id).split())
-    return f"{_NAMES[span.role]} of {source}, tokens {span.token_start:,}–{span.token_end:,}{cosine}"
-
-
 def _of(sequence: Sequence, role: str) -> list[Span]:
     return [span for span in sequence.spans if span.role == role]
-
-
-def _legend(sequence: Sequence) -> Text:
-    present = {span.role for span in sequence.spans}
-    parts = [Text(f"{_MARKS[role]} {name}", style=_BARS[role]) for role, name in _NAMES.items() if role in present]
-    return Text("  ").join(parts)
 
 
 def _strip(sequence: Sequence, cells: int) -> Text:

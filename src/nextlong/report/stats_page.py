@@ -22,13 +22,20 @@ Rows = Sequence[tuple[str, str]]
 
 def show(stats: Stats, console: Console) -> None:
     """Print one data set."""
+    is_extended = _is_extended(stats)
+    compared, place = ("negatives", "beside it") if is_extended else ("documents", "in the sequence, from 0")
+    by_rank = [(f"rank {one.rank}", f"{one.mean:.4f} (mean of {one.count:,})") for one in stats.similarity_by_rank]
+    stretched = "meta-chunks" if is_extended else "parts of a document"
     for title, rows in (
         (f"{counted(stats.sequences, 'sequence')} of {stats.target_tokens:,} tokens in {stats.run}", _what(stats)),
         ("Yield", _yield(stats)),
         ("Left out of the corpus", _left_out(stats)),
-        (_similarity_title(stats), _similarity(stats)),
-        (f"Tokens between consecutive {_stretched(stats)}", spread_rows(stats.distance_tokens, "{:,.0f}")),
-        (f"Use of a chunk{', as a negative,' * _is_extended(stats)} over all sequences", _reuse(stats)),
+        (
+            f"Cosine of {compared} to {stats.scores}, by their rank {place}",
+            [*spread_rows(stats.similarity, "{:.4f}"), *by_rank],
+        ),
+        (f"Tokens between consecutive {stretched}", spread_rows(stats.distance_tokens, "{:,.0f}")),
+        (f"Use of a chunk{', as a negative,' * is_extended} over all sequences", _reuse(stats)),
         (
             "Chunks used most",
             [(f"{hub.uses:,} times", hub.name) for hub in stats.reuse.hubs],
@@ -102,7 +109,11 @@ def _yield(stats: Stats) -> Rows:
         rows.append(
             ("near-duplicates", f"{counted(stats.near_duplicate_documents, 'document')} left out by the method")
         )
-    rows += _keywords(stats)
+    for source, of in (stats.keywords or {}).items():
+        left_out = of.documents - of.with_keywords
+        rows.append((f"without keywords in {source}", f"{left_out:,} of {of.documents:,} documents left out"))
+    if stats.unshared_keywords is not None:
+        rows.append(("unshared keywords", f"{counted(stats.unshared_keywords, 'document')} left out by the method"))
     if stats.in_parts is not None:
         split = stats.in_parts
         rows.append(("in parts", f"{split.in_parts:,} of {split.documents:,} documents ({split.share:.1%})"))
@@ -111,16 +122,6 @@ def _yield(stats: Stats) -> Rows:
         *rows,
         *((f"contaminated by {file}", f"{counted(count, 'chunk')} left out") for file, count in contaminated.items()),
     ]
-
-
-def _keywords(stats: Stats) -> Rows:
-    rows = [
-        (f"without keywords in {source}", f"{of.documents - of.with_keywords:,} of {of.documents:,} documents left out")
-        for source, of in (stats.keywords or {}).items()
-    ]
-    if stats.unshared_keywords is not None:
-        rows.append(("unshared keywords", f"{counted(stats.unshared_keywords, 'document')} left out by the method"))
-    return rows
 
 
 def _attention_work(stats: Stats) -> Rows:
@@ -157,23 +158,8 @@ def _left_out(stats: Stats) -> Rows:
     return rows
 
 
-def _similarity_title(stats: Stats) -> str:
-    if _is_extended(stats):
-        return f"Cosine of negatives to {stats.scores}, by their rank beside it"
-    return f"Cosine of documents to {stats.scores}, by their rank in the sequence, from 0"
-
-
-def _stretched(stats: Stats) -> str:
-    return "meta-chunks" if _is_extended(stats) else "parts of a document"
-
-
 def _is_extended(stats: Stats) -> bool:
     return stats.layout == Layout.EXTENDED
-
-
-def _similarity(stats: Stats) -> Rows:
-    rows = spread_rows(stats.similarity, "{:.4f}")
-    return rows + [(f"rank {one.rank}", f"{one.mean:.4f} (mean of {one.count:,})") for one in stats.similarity_by_rank]
 
 
 def _reuse(stats: Stats) -> Rows:

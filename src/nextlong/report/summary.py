@@ -37,14 +37,18 @@ def lines(recipe: Recipe, done: Artifacts, *, folder: Path, named: str = "RUN") 
     chunked = done["chunk"].results(ChunkResult)
     chunks, chars = sum(shard.chunks for shard in chunked), sum(shard.chars for shard in chunked)
     sequences = sum(sequences_per_part(recipe.compose.sequences, done["compose"]))
+    # Why there are fewer sequences than were asked for, or, of all, than there were drafts.
+    asked, causes = recipe.compose.sequences, "; ".join(why_fewer(recipe.compose, done))
+    shortfall = ""
+    if asked == "all":
+        shortfall = f" ({causes})" if dropped(done) else ""
+    elif sequences != asked:
+        shortfall = f", fewer than compose.sequences={asked:,} ({causes})"
     facts = [
         ("documents", f"{sum(shard.documents for shard in chunked):,} kept of {read:,}{_why_less(recipe, done)}"),
         ("chunks", f"{chunks:,}, {chars / max(1, chunks):,.0f} characters each on average"),
         ("method", described(recipe)),
-        (
-            "sequences",
-            f"{sequences:,} of exactly {recipe.sequence_tokens:,} tokens{_shortfall(recipe, done, sequences)}",
-        ),
+        ("sequences", f"{sequences:,} of exactly {recipe.sequence_tokens:,} tokens{shortfall}"),
     ]
     if "decontaminate" in done:
         facts.insert(2, ("contaminated", _contamination(done)))
@@ -107,7 +111,10 @@ def exported(
     if recipe.export.push is not None:
         facts.append(("pushed to", recipe.export.push))
     if rows.left_out:
-        facts.append(("left out", _left_out(rows)))
+        train, total = rows.train.sequences, rows.left_out + sum(split.sequences for split in rows.splits.values())
+        neither = f"{rows.left_out:,} of {counted(total, 'sequence')} are in neither split, for they share a chunk with validation"
+        few = f"; few are left to train on: {FEWER_LEFT_OUT}" if rows.left_out > train else ""
+        facts.append(("left out", f"{neither}{few}"))
     return facts
 
 
@@ -117,16 +124,6 @@ def warned(done: Artifacts, *, named: str) -> list[tuple[str, str]]:
         return []
     warnings = stats.read(done[stats.STATISTICS]).warnings
     return [("warning", str(one.of(named))) for one in warnings] or [("checked", "all data-quality checks passed")]
-
-
-def _left_out(rows: RowsResult) -> str:
-    """Say how many sequences are in neither split, and the cure where most of train is gone."""
-    left_out, train = rows.left_out, rows.train.sequences
-    total = left_out + sum(split.sequences for split in rows.splits.values())
-    neither = (
-        f"{left_out:,} of {counted(total, 'sequence')} are in neither split, for they share a chunk with validation"
-    )
-    return f"{neither}; few are left to train on: {FEWER_LEFT_OUT}" if left_out > train else neither
 
 
 def _contamination(done: Artifacts) -> str:
@@ -158,11 +155,3 @@ def _why_less(recipe: Recipe, done: Artifacts) -> str:
         if count
     ]
     return f" ({', '.join(parts)})" if parts else ""
-
-
-def _shortfall(recipe: Recipe, done: Artifacts, sequences: int) -> str:
-    """Say why there are fewer than were asked for, or, of all, than there were drafts."""
-    asked, causes = recipe.compose.sequences, "; ".join(why_fewer(recipe.compose, done))
-    if asked == "all":
-        return f" ({causes})" if dropped(done) else ""
-    return "" if sequences == asked else f", fewer than compose.sequences={asked:,} ({causes})"

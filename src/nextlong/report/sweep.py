@@ -92,7 +92,11 @@ def parse_axis(asked: str) -> Axis:
 def variants(path: Path, axes: Sequence[Axis], *, overrides: Sequence[str] = ()) -> list[GridPoint]:
     """Return every combination, the last key changing fastest. Raises RecipeError naming all that are no recipes."""
     recipe = Recipe.load(path, overrides=overrides)  # a mistake of the file's own is told once
-    _check_keys(axes)
+    keys = [axis.key for axis in axes]
+    if len(set(keys)) < len(keys):
+        raise RecipeError(f"--over names a key twice ({', '.join(keys)}); give it all its values at once")
+    if "run_dir" in keys:
+        raise RecipeError("--over run_dir: the variants share one run directory; sweep another key")
     if recipe.name is not None:
         raise RecipeError(
             f"name={recipe.name}: the points of a sweep are variants with names of their own; leave it null"
@@ -106,37 +110,17 @@ def variants(path: Path, axes: Sequence[Axis], *, overrides: Sequence[str] = ())
         try:
             recipe = Recipe.load(path, overrides=[*overrides, *sets])
         except RecipeError as error:
-            mistakes.append(f"{_label(settings)}: {error}")
+            label = " ".join(f"--over {key}={word(value)}" for key, value in settings.items())
+            mistakes.append(f"{label}: {error}")
             continue
-        checked.append(_variant(recipe, settings))
+        name = name_for(recipe, recipe.run_path)
+        checked.append(GridPoint(name, settings, recipe.model_copy(update={"name": name})))
     if mistakes:
         raise RecipeError("\n".join([*mistakes, "nothing was run; correct --over"]))
-    _check_names(checked)
-    return checked
-
-
-def _check_keys(axes: Sequence[Axis]) -> None:
-    keys = [axis.key for axis in axes]
-    if len(set(keys)) < len(keys):
-        raise RecipeError(f"--over names a key twice ({', '.join(keys)}); give it all its values at once")
-    if "run_dir" in keys:
-        raise RecipeError("--over run_dir: the variants share one run directory; sweep another key")
-
-
-def _check_names(variants: Sequence[GridPoint]) -> None:
-    names = [variant.name for variant in variants]
-    twice = next((name for name in names if names.count(name) > 1), None)
-    if twice:
+    names = [point.name for point in checked]
+    if twice := next((name for name in names if names.count(name) > 1), None):
         raise RecipeError(f"two variants of --over would both be recorded as {twice}; run them as two sweeps")
-
-
-def _label(settings: Json) -> str:
-    return " ".join(f"--over {key}={word(value)}" for key, value in settings.items())
-
-
-def _variant(recipe: Recipe, settings: Json) -> GridPoint:
-    name = name_for(recipe, recipe.run_path)
-    return GridPoint(name, settings, recipe.model_copy(update={"name": name}))
+    return checked
 
 
 class Ahead(NamedTuple):
@@ -154,27 +138,22 @@ def ahead(
     """Return what is to be done for each variant, or why it cannot be; inputs that may have changed are hashed, which is told."""
     seen: set[str] = set()
     files: dict[tuple[Any, Path], list[list[InputFile]]] = {}  # hashing may take long, and most variants read the same
-    return [_ahead(variant.recipe, seen, files, tell) for variant in variants]
-
-
-def _ahead(
-    recipe: Recipe,
-    seen: set[str],
-    files: dict[tuple[Any, Path], list[list[InputFile]]],
-    tell: Callable[[str], None],
-) -> Ahead | NextlongError:
-    run_dir = recipe.run_path
-    read = recipe.ingest, run_dir
-    try:
-        if read not in files:
-            files[read] = recognise_inputs(recipe.ingest.sources, input_files(recipe.ingest), run_dir, tell=tell)
-        steps = pipeline.route(recipe, files[read])
-    except NextlongError as error:
-        return error
-    left = [step for step in steps if find_done(step, run_dir) is None]
-    new = {step.fingerprint for step in left} - seen
-    seen |= new
-    return Ahead(len(steps), len(steps) - len(left), len(left) - len(new), len(new))
+    counted: list[Ahead | NextlongError] = []
+    for recipe in (variant.recipe for variant in variants):
+        run_dir = recipe.run_path
+        read = recipe.ingest, run_dir
+        try:
+            if read not in files:
+                files[read] = recognise_inputs(recipe.ingest.sources, input_files(recipe.ingest), run_dir, tell=tell)
+            steps = pipeline.route(recipe, files[read])
+        except NextlongError as error:
+            counted.append(error)
+            continue
+        left = [step for step in steps if find_done(step, run_dir) is None]
+        new = {step.fingerprint for step in left} - seen
+        seen |= new
+        counted.append(Ahead(len(steps), len(steps) - len(left), len(left) - len(new), len(new)))
+    return counted
 
 
 def show_ahead(variants: Sequence[GridPoint], console: Console) -> None:
@@ -250,20 +229,18 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
     headings = [*(lasts if len(set(lasts)) == len(lasts) else keys), *shown, "new_seconds"]
     between = "\n" if console.is_terminal else " "
     tables.show_in_blocks([key.replace("_", between) for key in headings], lines, console, names=len(keys))
-    for note in _notes(outcomes):
-        tables.say(note, console)
-
-
-def _notes(outcomes: Sequence[Outcome]) -> Iterator[str]:
-    """Yield what a line of the table has no room for: what must be said of a method, and why a variant failed."""
+    # What a line of the table has no room for: what must be said of a method, and why a variant failed.
     recipes = [outcome.variant.recipe for outcome in outcomes]
-    yield from sorted({described(recipe) for recipe in recipes} - {recipe.compose.method for recipe in recipes})
+    notes = sorted({described(recipe) for recipe in recipes} - {recipe.compose.method for recipe in recipes})
     for outcome in outcomes:
         asked = outcome.variant.recipe.compose.sequences
         if outcome.error:
-            yield f"{outcome.variant.name}: {outcome.error}"
+            notes.append(f"{outcome.variant.name}: {outcome.error}")
         elif outcome.stats and isinstance(asked, int) and outcome.stats.sequences < asked:
-            yield f"{outcome.variant.name}: {outcome.stats.sequences:,} of {asked:,} sequences ({outcome.why_fewer})"
+            made = f"{outcome.stats.sequences:,} of {asked:,} sequences ({outcome.why_fewer})"
+            notes.append(f"{outcome.variant.name}: {made}")
+    for note in notes:
+        tables.say(note, console)
 
 
 def rows(outcomes: Sequence[Outcome]) -> list[Json]:

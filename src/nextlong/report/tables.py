@@ -135,7 +135,10 @@ def show_in_blocks(headings: Sequence[str], rows: Sequence[Sequence[str]], conso
 
     The first `names` columns say what a row is: they stand to the left and in every block.
     """
-    widths = [_column_cells(place, headings, rows) for place in range(len(headings))]
+    widths = []  # of each column, in cells
+    for place, heading in enumerate(headings):
+        head_cells = max(map(cell_len, heading.split("\n")))
+        widths.append(max([min(_HEADING_CELLS, head_cells), *(cell_len(row[place]) for row in rows)]))
     blocks: list[list[int]] = [[]]
     for place in range(names, len(headings)):
         block_cells = sum(widths[column] + _GAP_CELLS for column in (*range(names), *blocks[-1], place)) - _GAP_CELLS
@@ -145,31 +148,14 @@ def show_in_blocks(headings: Sequence[str], rows: Sequence[Sequence[str]], conso
     for number, block in enumerate(blocks):
         if number:
             console.print()
-        _show_columns([*range(names), *block], widths, headings, rows, console, names=names)
-
-
-def _column_cells(place: int, headings: Sequence[str], rows: Sequence[Sequence[str]]) -> int:
-    heading = max(map(cell_len, headings[place].split("\n")))
-    return max([min(_HEADING_CELLS, heading), *(cell_len(row[place]) for row in rows)])
-
-
-def _show_columns(
-    places: Sequence[int],
-    widths: Sequence[int],
-    headings: Sequence[str],
-    rows: Sequence[Sequence[str]],
-    console: Console,
-    *,
-    names: int,
-) -> None:
-    block = table()
-    for place in places:
-        heading = "\n".join(map(cell, headings[place].split("\n")))
-        width = widths[place] if console.is_terminal else None
-        block.add_column(heading, justify="left" if place < names else "right", overflow="fold", width=width)
-    for row in rows:
-        block.add_row(*(cell(row[place]) for place in places))
-    show(block, console)
+        shown, places = table(), [*range(names), *block]
+        for place in places:
+            heading = "\n".join(map(cell, headings[place].split("\n")))
+            width = widths[place] if console.is_terminal else None
+            shown.add_column(heading, justify="left" if place < names else "right", overflow="fold", width=width)
+        for row in rows:
+            shown.add_row(*(cell(row[place]) for place in places))
+        show(shown, console)
 
 
 def show(filled: Table, console: Console) -> None:

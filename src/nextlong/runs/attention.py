@@ -55,6 +55,7 @@ def imbalance(lengths: NDArray[np.int64], *, ranks: int) -> float:
     cuts = np.linspace(0, ends[-1], 2 * ranks + 1)
     document = np.minimum(np.searchsorted(ends, cuts, side="right"), len(lengths) - 1)
     inside = cuts - (ends - lengths)[document]
+    # (2 · ranks,) the work of each slice. Rank r has slices r and −1 − r, the pairing of context-parallel attention.
     slices = np.diff(works[document] + inside * (inside + 1) / 2)
     of_ranks = slices[:ranks] + slices[: ranks - 1 : -1]
     return float(of_ranks.max() / of_ranks.mean())
@@ -122,9 +123,9 @@ def context_histogram(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
 
 def document_lengths(block: Block) -> list[NDArray[np.int64]]:
     """Return the tokens of each document of every sequence of a block; an extended sequence counts as one document."""
-    lengths = block.ends[
-        np.flatnonzero(np.diff(block.sequence, append=-1))
-    ]  # (sequences,) the end of each one's last span
+    # (sequences,) the end of each one's last span, and where each would start if they stood one after the other, as
+    # `document_starts` takes them.
+    lengths = block.ends[np.flatnonzero(np.diff(block.sequence, append=-1))]
     sequence_starts = np.cumsum(lengths) - lengths
     starts = document_starts(
         lengths, roles=block.roles, groups=block.groups, starts=sequence_starts[block.sequence] + block.starts

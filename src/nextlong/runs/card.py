@@ -83,7 +83,13 @@ def facts(
         vocabulary=tokenizer.vocab_size,
         citations=list(dict.fromkeys([NEXTLONG, *(one for one in citations if isinstance(one, Citation))])),
         eos=tokenizer.eos_id,
-        sources=_sources(runs),
+        sources=list(
+            dict.fromkeys(
+                CardSource(source.name or public_name(source.path), public_name(source.path), source.license)
+                for run in runs
+                for source in run.recipe.ingest.sources
+            )
+        ),
         recipes=[public_recipe(recipe_made) for recipe_made in (recipe, *(run.recipe for run in runs[1:]))],
         runs=_shares(runs, rows, below),
         version=done["rows"].manifest["versions"].get("nextlong", "not installed as a package"),
@@ -152,16 +158,6 @@ def _shares(runs: Sequence[Run], rows: RowsResult, names: Iterable[str]) -> list
         )
         for number, run in enumerate(runs)
     ]
-
-
-def _sources(runs: Sequence[Run]) -> list[CardSource]:
-    """Return the sources of all runs, each once."""
-    sources = [
-        CardSource(source.name or public_name(source.path), public_name(source.path), source.license)
-        for run in runs
-        for source in run.recipe.ingest.sources
-    ]
-    return list(dict.fromkeys(sources))
 
 
 def delivered_record(

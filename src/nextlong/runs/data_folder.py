@@ -91,7 +91,12 @@ def place(folder: Path, files: list[ExportFile], *, card: str, delivered: str) -
         for file in files:
             target = new / file.name
             target.parent.mkdir(parents=True, exist_ok=True)
-            _link(file.path, target)
+            try:
+                os.link(file.path, target)
+            except OSError as error:
+                if error.errno not in _NO_LINKS:
+                    raise
+                _link_to(file.path, target)
         for below in {(new / file.name).parent for file in files}:
             store.sync(below)
         store.write_text(new / CARD, card)
@@ -188,14 +193,14 @@ def remove(paths: list[Path]) -> None:
 
 def _delivered(folder: Path) -> list[Path]:
     """Return the folders of formats; another folder with a `manifest.json`, or a copy, is the user's."""
-    return [path.parent for path in sorted(folder.glob(f"[!.]*/{DELIVERED}")) if _is_ours(path.parent)]
-
-
-def _is_ours(folder: Path) -> bool:
-    plain = _record_of(folder)
-    runs = plain.get("runs")
-    of_runs = isinstance(runs, list) and runs and all(isinstance(run, dict) for run in runs)
-    return bool(of_runs and plain.get("format") == folder.name and isinstance(_variant_of(folder), str))
+    ours = []
+    for below in (path.parent for path in sorted(folder.glob(f"[!.]*/{DELIVERED}"))):
+        plain = _record_of(below)
+        runs = plain.get("runs")
+        of_runs = isinstance(runs, list) and runs and all(isinstance(run, dict) for run in runs)
+        if of_runs and plain.get("format") == below.name and isinstance(_variant_of(below), str):
+            ours.append(below)
+    return ours
 
 
 def _record_of(folder: Path) -> Json:
@@ -281,15 +286,6 @@ def _is_same(folder: Path, files: list[ExportFile], card: str, delivered: str) -
         )
     except OSError:
         return False
-
-
-def _link(source: Path, target: Path) -> None:
-    try:
-        os.link(source, target)
-    except OSError as error:
-        if error.errno not in _NO_LINKS:
-            raise
-        _link_to(source, target)
 
 
 def _link_to(source: Path, target: Path) -> None:

@@ -52,6 +52,7 @@ def common_document(runs: Sequence[Run]) -> tuple[int, dict[int, int]] | None:
                 sequences_of[place].setdefault(doc, number)
     base = min(alike, key=lambda place: len(sequences_of[place]))
     candidates = list(sequences_of[base])[:_CANDIDATES]
+    # The document that most runs share; among equals, that of the earliest sequence of `base`.
     best = max(
         candidates,
         key=lambda doc: (sum(doc in first_of for first_of in sequences_of.values()), -sequences_of[base][doc]),

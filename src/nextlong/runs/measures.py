@@ -104,6 +104,7 @@ def measure_reuse(run: Run, counted: Tally) -> Reuse:
         Uses(low + 1, high, int(((uses > low) & (uses <= high)).sum())) for low, high in itertools.pairwise(edges)
     )
     overused = float(uses[uses > OVERUSED].sum() / uses.sum())
+    # The last key sorts first: the most used chunks, and of equally used ones those with the lowest ids.
     top = np.lexsort((chunk_ids, -uses))[:_HUBS]
     top = top[uses[top] > 1]
     hubs: tuple[Hub, ...] = ()
@@ -126,6 +127,7 @@ def measure_cut_off(run: Run, taken: Tally, *, tokens: int) -> CutOff | None:
     lengths, separator_tokens = run.steps["lengths"].files(".lengths.npy"), len(special_ids(run.steps).separator)
 
     def load(shard: int, rows: NDArray[np.int64]) -> list[Column]:
+        # The lengths hold each chunk's tokens (chunks,) with the separator behind it, which is no text of the document.
         table = read_chunks(run.corpus.chunks[shard])
         chunk_tokens = np.load(lengths[shard]) - separator_tokens * separator_follows(table)
         return [np.bincount(table["doc_row"], weights=chunk_tokens)[rows]]
@@ -142,6 +144,7 @@ def corpus_chars(run: Run) -> tuple[Tally, dict[str, int]]:
         columns = read_chunks(path, ("doc_row", "start", "end"))
         rows, chars = columns["doc_row"], columns["end"] - columns["start"]
         if len(rows):
+            # The chunks of a document are consecutive, so each new row of the documents begins a document.
             lengths.add(np.add.reduceat(chars, np.flatnonzero(np.diff(rows, prepend=rows[0] - 1))))
             first = schemas.pack_ids(shard, rows[:1])  # the documents of a shard are of one source
             (names,) = lookup.document_columns(first, run.corpus.documents, ("source",))
@@ -171,10 +174,10 @@ def measure_random_similarity(run: Run) -> Spread | None:
     if not has_every_vector(run):
         return None
     ids = sample_chunks(run, _RANDOM_CHUNKS)
-    vectors = lookup.vectors(ids, run.steps["embed"].files(".vectors.npy")).astype(
-        np.float64
-    )  # sums of any order round to the same multiple of COSINE_UNIT
+    # (n, dimensions) float64, so that sums of any order round to the same multiple of COSINE_UNIT.
+    vectors = lookup.vectors(ids, run.steps["embed"].files(".vectors.npy")).astype(np.float64)
     documents = lookup.documents_of(ids, run.corpus.chunks)
+    # Every pair once, (n · (n − 1) / 2,). Chunks of one document are similar, so such pairs are no baseline.
     one, other = np.triu_indices(len(ids), 1)
     is_pair = documents[one] != documents[other]
     cosines = Tally()

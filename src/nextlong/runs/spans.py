@@ -77,11 +77,13 @@ def _reader(file: lookup.FileVersion) -> pa.RecordBatchFileReader:
 
 def _block(table: pa.Table, corpus: CorpusFiles) -> Block:
     lists = {name: table.column(name).combine_chunks() for name in schemas.SPAN_COLUMNS}
+    # Each column is a list per sequence: `sizes` (sequences,) spans in each, and the spans of all, one after the other.
     sizes = np.diff(lists["role"].offsets.to_numpy())
     chunk_ids = lists["chunk_id"].values.to_numpy()
     is_chunk = chunk_ids != schemas.NO_CHUNK
     doc_ids = np.full(len(chunk_ids), schemas.NO_CHUNK, np.int64)
     (doc_rows,) = lookup.chunk_columns(chunk_ids[is_chunk], corpus.chunks, ("doc_row",))
+    # A document's id is packed as a chunk's: the shard's number, which both share, above the row.
     doc_ids[is_chunk] = schemas.shard_of(chunk_ids[is_chunk]) << schemas.SHARD_BITS | doc_rows
     groups, starts, ends = (
         lists[name].values.to_numpy().astype(np.int64) for name in ("group", "token_start", "token_end")
@@ -112,6 +114,7 @@ def ranked_scores(block: Block) -> tuple[NDArray[np.int64], NDArray[np.float64],
 def distances(block: Block) -> NDArray[np.int64]:
     """Return the tokens between each two consecutive meta-chunks, and parts of a document with others in between."""
     meta_spans = block.of(schemas.META)
+    # By sequence, then by position; a difference across the border of two sequences is no distance and is left out.
     order = np.lexsort((meta_spans.starts, meta_spans.sequence))
     gaps = meta_spans.starts[order][1:] - meta_spans.ends[order][:-1]
     of_meta_chunks = gaps[np.diff(meta_spans.sequence[order]) == 0]
@@ -139,6 +142,7 @@ def own_document_negatives(block: Block) -> int:
         np.concatenate([meta_spans.sequence, negatives.sequence]),
         np.concatenate([meta_spans.doc_ids, negatives.doc_ids]),
     )
+    # The keys of both kinds of spans come from one call, which numbers the documents densely.
     return int(np.isin(keys[len(meta_spans.roles) :], keys[: len(meta_spans.roles)]).sum())
 
 
@@ -166,6 +170,7 @@ def documents_taken(block: Block) -> NDArray[np.int64]:
 def documents_in_parts(block: Block) -> tuple[int, int]:
     """Return how many of the documents of the sequences stand in parts, with others between, and how many documents there are."""
     owner = block.of(schemas.DOCUMENT).group_keys
+    # Where the document changes, a part begins: how many parts each document of each sequence has.
     parts = np.unique(owner[np.diff(owner, prepend=owner[:1] - 1) != 0], return_counts=True)[1]
     return int((parts > 1).sum()), len(parts)
 

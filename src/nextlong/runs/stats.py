@@ -316,9 +316,7 @@ class _Counting:
         self.in_parts += in_parts
         self.in_sequences += documents
         np.add.at(self.role_tokens, block.roles, block.lengths)
-        self._add_negatives(block.of(schemas.NEGATIVE), sequences=int(block.sequence[-1]) + 1)
-
-    def _add_negatives(self, negatives: Block, *, sequences: int) -> None:
+        negatives, sequences = block.of(schemas.NEGATIVE), int(block.sequence[-1]) + 1
         self.negative_tokens_of_document.add(negatives.doc_ids, negatives.lengths)
         # (sequences,) the negatives of each sequence of the block that are nearly identical to their meta-chunk
         near = np.bincount(negatives.sequence[negatives.scores >= NEAR_IDENTICAL_COSINE], minlength=sequences)
@@ -329,10 +327,17 @@ class _Counting:
         self.near_identical += int(near.sum())
         self.sequences += sequences
 
+    def nearly_identical(self) -> NearIdentical | None:
+        if not self.negatives:
+            return None
+        share = self.near_identical / self.negatives
+        most, place = self.most_near_identical, self.most_near_identical_in
+        return NearIdentical(NEAR_IDENTICAL_COSINE, self.near_identical, share, place, most)
+
 
 def _padded_sum(left: NDArray[Any], right: NDArray[Any]) -> NDArray[Any]:
     longer, shorter = (left, right) if len(left) >= len(right) else (right, left)
-    added = longer.copy()
+    added = longer.copy()  # a block without a rank beyond `shorter` adds nothing there
     added[: len(shorter)] += shorter
     return added
 
@@ -350,15 +355,8 @@ def _stats(run: Run, counting: _Counting) -> Stats:
     similarity = counting.cosines.spread(unit=COSINE_UNIT)
     if similarity is not None:  # the quantiles are rounded, the mean is not
         similarity = replace(similarity, mean=float(counting.rank_sums.sum()) / similarity.count)
-    near_identical = None
-    if counting.negatives:
-        near_identical = NearIdentical(
-            NEAR_IDENTICAL_COSINE,
-            counting.near_identical,
-            counting.near_identical / counting.negatives,
-            counting.most_near_identical_in,
-            counting.most_near_identical,
-        )
+    cosine_sums = _by_source(run, counting.cosines_of_document)  # by source of the meta-document, in units
+    cosine_counts = _by_source(run, counting.scores_of_document)
     return Stats(
         run=str(run),
         method=compose.method,
@@ -382,7 +380,10 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         similarity=similarity,
         similarity_by_rank=_by_rank(counting),
         similarity_histogram=counting.cosines.histogram(edges=_COSINE_EDGES, unit=COSINE_UNIT),
-        similarity_by_source=_similarity_by_source(run, counting),
+        similarity_by_source={
+            source: SourceMean(cosine_sums[source] * COSINE_UNIT / count, count)
+            for source, count in cosine_counts.items()
+        },
         random_similarity=measure_random_similarity(run) if is_extended and similarity is not None else None,
         distance_tokens=counting.gaps.spread(),
         distance_histogram=counting.gaps.histogram(edges=_TOKEN_EDGES),
@@ -409,7 +410,7 @@ def _stats(run: Run, counting: _Counting) -> Stats:
         tokens_by_source=_by_source(run, counting.tokens_of_document),
         corpus_by_source=source_chars,
         negatives_by_source=_by_source(run, counting.negative_tokens_of_document) if is_extended else None,
-        near_identical=near_identical,
+        near_identical=counting.nearly_identical(),
         chars_per_token=counting.whole_chars / counting.whole_tokens if counting.whole_tokens else None,
         documents_per_sequence=counting.documents.spread(),
         distinct_documents=len(counting.tokens_of_document.counted()[0]),
@@ -471,19 +472,11 @@ def _by_rank(counting: _Counting) -> tuple[RankMean, ...]:
     )
 
 
-def _similarity_by_source(run: Run, counting: _Counting) -> dict[str, SourceMean]:
-    sums = _by_source(run, counting.cosines_of_document)
-    return {
-        source: SourceMean(sums[source] * COSINE_UNIT / count, count)
-        for source, count in _by_source(run, counting.scores_of_document).items()
-    }
-
-
 def _by_source(run: Run, by_document: Tally) -> dict[str, int]:
     """Return what is counted of documents, by source, the largest first; one shard's documents at a time."""
     doc_ids, counts = by_document.counted()
     total: Counter[str] = Counter()
-    shards = schemas.shard_of(doc_ids)
+    shards = schemas.shard_of(doc_ids)  # (documents,)
     for shard in np.unique(shards).tolist():
         of_shard = shards == shard
         (sources,) = lookup.document_columns(doc_ids[of_shard], run.corpus.documents, ("source",))

@@ -15,7 +15,7 @@ import re
 import statistics
 import sys
 import tempfile
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, Final, Literal
@@ -84,8 +84,18 @@ def synthesize(
     reporter = reporter_for(console, STEP_TITLES) if progress else Quiet()
     with _arguments_named():
         asked = Recipe.from_dict(plain, origin="nextlong.synthesize")
-    chunk = f"chunk.max_chars={_chunk_chars(chars, asked.compose.target_tokens)}"
-    recipe = Recipe.from_dict(plain, overrides=[chunk, *_checked(settings)], origin="nextlong.synthesize")
+    # Chunks are so small that sequences and texts hold several.
+    of_sequence = asked.compose.target_tokens * TYPICAL_CHARS_PER_TOKEN / _CHUNKS_A_SEQUENCE
+    of_text = statistics.median(chars) / _CHUNKS_A_DOCUMENT
+    chunk_chars = int(min(_MOST_CHUNK_CHARS, max(_LEAST_CHUNK_CHARS, min(of_sequence, of_text))))
+    given = [settings] if isinstance(settings, str) else list(settings)
+    for one in given:
+        if not isinstance(one, str) or "=" not in one:
+            raise RecipeError(
+                f"settings has {one!r}, which is not KEY=VALUE; write settings=['mine.near_duplicates=0.9']"
+            )
+    overrides = [f"chunk.max_chars={chunk_chars}", *given]
+    recipe = Recipe.from_dict(plain, overrides=overrides, origin="nextlong.synthesize")
     with _arguments_named():
         (run,) = export.run(recipe, reporter=reporter).runs
     return run
@@ -101,16 +111,6 @@ def _arguments_named() -> Iterator[None]:
         for key, argument in _ARGUMENTS.items():
             message = re.sub(rf"(?<!--set ){re.escape(key)}\b", argument, message)
         raise type(error)(message) from None
-
-
-def _checked(settings: Iterable[str]) -> list[str]:
-    given = [settings] if isinstance(settings, str) else list(settings)
-    for one in given:
-        if not isinstance(one, str) or "=" not in one:
-            raise RecipeError(
-                f"settings has {one!r}, which is not KEY=VALUE; write settings=['mine.near_duplicates=0.9']"
-            )
-    return given
 
 
 def _written(texts: Iterable[Text], *, text: str, id: str, folder: Path | None) -> tuple[Path, list[int]]:  # noqa: A002
@@ -153,13 +153,6 @@ def _records(texts: Iterable[Text], *, text: str, id: str) -> Iterator[dict[str,
                 f"texts[{number}] {found}; give strings, or dictionaries whose {text!r} is a string (text=… names another key)"
             )
         yield {"id": str(row.get(id, number)), "text": row[text]}
-
-
-def _chunk_chars(chars: Sequence[int], seq_len: int) -> int:
-    """Return the characters of a chunk: small enough that sequences and texts hold several."""
-    of_sequence = seq_len * TYPICAL_CHARS_PER_TOKEN / _CHUNKS_A_SEQUENCE
-    of_text = statistics.median(chars) / _CHUNKS_A_DOCUMENT
-    return int(min(_MOST_CHUNK_CHARS, max(_LEAST_CHUNK_CHARS, min(of_sequence, of_text))))
 
 
 def _tokenizer(given: Any, folder: Path) -> dict[str, Any]:

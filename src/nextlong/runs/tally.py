@@ -62,6 +62,7 @@ class Tally:
         total = int(counts.sum())
         if not total:
             return None
+        # (d,) how many of what was counted are at most each value. Shares are counted in whole numbers, without rounding.
         upto = np.cumsum(counts)
         p10, p50, p90 = (values[np.searchsorted(upto, -(-percent * total // 100))] * unit for percent in (10, 50, 90))
         mean = float(values @ counts) / total * unit
@@ -73,6 +74,7 @@ class Tally:
         Empty bins before the first value and behind the last are left out. Values outside of the edges are not counted.
         """
         values, counts = self.counted()
+        # (d,) the bin of each distinct value; −1, or the last edge's number, lies outside.
         place = np.searchsorted(edges, values, side="right") - 1
         inside = (place >= 0) & (place < len(edges) - 1)
         sums = np.bincount(place[inside], weights=counts[inside], minlength=len(edges) - 1).astype(np.int64)

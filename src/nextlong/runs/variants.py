@@ -9,7 +9,7 @@ from __future__ import annotations
 import re
 import shutil
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Final, Literal
@@ -132,7 +132,15 @@ def choose(run_dir: Path, *, keep: Sequence[str] = (), drop: Sequence[str] = ())
 
 def find_waste(run_dir: Path, kept: Sequence[Variant], dropped: Sequence[Variant] = ()) -> list[Waste]:
     """Return what can go, in the order of the route."""
-    needed = _needed(run_dir, kept, dropped)
+    needed = {folder for variant in kept for folder in variant.steps.values()}
+    given_up = {folder for variant in dropped for folder in variant.steps.values()} - needed
+    # Other exports and measurements of what a kept variant composed stay too, and the rows that any of them reads.
+    composed = {_fingerprint(variant.steps["compose"]) for variant in kept}
+    for folder in run_dir.glob("[0-9][0-9]-*"):
+        if inputs_of(folder).get("compose") in composed and folder.name not in given_up:
+            needed.add(folder.name)
+    rows = {inputs_of(run_dir / name).get("rows") for name in needed}
+    needed |= {path.name for path in run_dir.glob("[0-9][0-9]-rows-*") if _fingerprint(path.name) in rows}
     waste = []
     for folder in sorted(run_dir.glob("[0-9][0-9]-*")):
         if folder.name not in needed:
@@ -143,17 +151,6 @@ def find_waste(run_dir: Path, kept: Sequence[Variant], dropped: Sequence[Variant
         leftovers = [path for pattern in _LEFTOVERS for path in sorted(folder.glob(pattern))]
         waste += [Waste(path, bytes_of(path), "left by a killed run") for path in leftovers]
     return waste
-
-
-def _needed(run_dir: Path, kept: Sequence[Variant], dropped: Sequence[Variant]) -> set[str]:
-    named = {folder for variant in kept for folder in variant.steps.values()}
-    given_up = {folder for variant in dropped for folder in variant.steps.values()} - named
-    composed = {_fingerprint(variant.steps["compose"]) for variant in kept}
-    for folder in run_dir.glob("[0-9][0-9]-*"):
-        if inputs_of(folder).get("compose") in composed and folder.name not in given_up:
-            named.add(folder.name)
-    rows = {inputs_of(run_dir / folder).get("rows") for folder in named}
-    return named | {path.name for path in run_dir.glob("[0-9][0-9]-rows-*") if _fingerprint(path.name) in rows}
 
 
 def _fingerprint(folder: str) -> str:
@@ -186,17 +183,12 @@ def remove(run_dir: Path, dropped: Sequence[Variant], waste: Sequence[Waste]) ->
             record.remove(variant)
         for page in pages:
             store.remove_file(page.path)
-        for path in _set_aside(run_dir, waste):
-            shutil.rmtree(path)
+        for one in waste:
+            if not one.path.is_dir():
+                one.path.unlink(missing_ok=True)
+                continue
+            # A folder is first renamed to what `store.locked` takes for a killed task's, and removes.
+            aside = run_dir / f".work-removed-{one.path.name}"
+            one.path.rename(aside)
+            shutil.rmtree(aside)
         data_folder.write_index(run_dir)
-
-
-def _set_aside(run_dir: Path, waste: Sequence[Waste]) -> Iterator[Path]:
-    """Rename each to what `store.locked` takes for a killed task's folder, and yield it."""
-    for one in waste:
-        if not one.path.is_dir():
-            one.path.unlink(missing_ok=True)
-            continue
-        aside = run_dir / f".work-removed-{one.path.name}"
-        one.path.rename(aside)
-        yield aside

@@ -145,18 +145,13 @@ def _fewer_sequences(seen: Seen) -> str:
     asked = seen.stats.yields.asked
     if not isinstance(asked, int) or seen.stats.sequences >= asked:
         return ""
+    too_short = " or compose.min_meta_chunks" if seen.stats.layout == Layout.EXTENDED else ""
+    lower = f"add documents, or lower compose.target_tokens{too_short}"
+    cure = LONGER if _mostly_too_long(seen) else lower
     return (
         f"{seen.stats.sequences:,} sequences were made, but {asked:,} were requested: the corpus has no more of this length; "
-        + (
-            LONGER
-            if _mostly_too_long(seen)
-            else "add documents, or lower compose.target_tokens" + _or_min_meta_chunks(seen)
-        )
+        f"{cure}"
     )
-
-
-def _or_min_meta_chunks(seen: Seen) -> str:
-    return " or compose.min_meta_chunks" if seen.stats.layout == Layout.EXTENDED else ""
 
 
 def _low_meta_share(seen: Seen) -> str:
@@ -206,9 +201,10 @@ def _near_identical(seen: Seen) -> str:
 
 
 def _one_source(seen: Seen) -> str:
-    negatives, meta_tokens = seen.stats.negatives_by_source, _meta_tokens_by_source(seen.stats)
-    if not negatives or len(meta_tokens | negatives) < 2:
+    negatives = seen.stats.negatives_by_source
+    if not negatives or len(seen.stats.tokens_by_source | negatives) < 2:
         return ""
+    meta_tokens = {source: tokens - negatives.get(source, 0) for source, tokens in seen.stats.tokens_by_source.items()}
     source, tokens = max(negatives.items(), key=lambda item: item[1])
     share = tokens / sum(negatives.values())
     of_meta_tokens = meta_tokens.get(source, 0) / max(1, sum(meta_tokens.values()))
@@ -220,11 +216,6 @@ def _one_source(seen: Seen) -> str:
         "its style tells a model which text to skip; give the source a smaller ingest.sources weight or max_documents, or "
         "cap reuse with compose.max_uses"
     )
-
-
-def _meta_tokens_by_source(stats: Stats) -> dict[str, int]:
-    negatives = stats.negatives_by_source or {}
-    return {source: tokens - negatives.get(source, 0) for source, tokens in stats.tokens_by_source.items()}
 
 
 def _stand_in_tokenizer(seen: Seen) -> str:

@@ -105,7 +105,7 @@ def _olmo(settings: Settings) -> Mapping[str, str]:
             },
         },
     }
-    convert = "[[ -e converted ]] || python train.py convert"
+    convert = "[[ -e converted/.metadata ]] || python train.py convert"  # written last
     launch = launch_script(settings, convert, program=["torchrun {} train.py"])
     script = Path(__file__).with_name("olmo_train.txt").read_text(encoding="utf-8")
     return {"olmo.json": json.dumps(config, indent=1), "train.py": script, "launch.sh": launch}

@@ -51,11 +51,6 @@ def read_split(step: StepFiles, split: str) -> _SplitRows:
     return _SplitRows(index, offsets)
 
 
-def _splits_of(step: StepFiles) -> tuple[str, ...]:
-    """Return the splits that a rows artefact should have."""
-    return ("train", "validation") if step.manifest["config"]["validation"] else ("train",)
-
-
 def blocks_of_rows(run: StoredRun, split: _SplitRows) -> Iterator[list[list[ResolvedSequence]]]:
     """Yield the sequences of each row, chunks looked up, in blocks of whole rows of about four million tokens."""
     ends = np.cumsum(split.row_tokens)
@@ -83,7 +78,8 @@ def check_rows(run: StoredRun, rows: Sequence[StepFiles]) -> list[CheckOutcome]:
         try:
             if step.damage:
                 raise ValueError(f"its manifest {step.damage}")
-            splits = {name: read_split(step, name) for name in _splits_of(step)}
+            names = ("train", "validation") if step.manifest["config"]["validation"] else ("train",)
+            splits = {name: read_split(step, name) for name in names}
             _check_once(step, splits, truth, once)
             if "validation" in splits:
                 _check_apart(run, step, splits, truth, apart)
@@ -226,7 +222,9 @@ def _check_apart(
     for sequence in run.bare_sequences():
         if validation[sequence.number]:
             continue
-        chunk = _first_used(run, withheld, sequence.chunk)
+        known = ((shard, rows[rows < len(withheld[shard])]) for shard, rows in run.by_shard(sequence.chunk))
+        hits = (shard << SHARD_BITS | row for shard, rows in known for row in rows[withheld[shard][rows]][:1].tolist())
+        chunk = next(hits, NO_CHUNK)
         if train[sequence.number] and chunk != NO_CHUNK:
             outcome.breach(
                 f"{step.folder.name}: sequence {sequence.number} of train has {chunk_name(chunk)}, as is one of validation"
@@ -235,12 +233,3 @@ def _check_apart(
             outcome.breach(
                 f"{step.folder.name}: sequence {sequence.number} is left out, but shares no chunk with validation"
             )
-
-
-def _first_used(run: StoredRun, used: list[NDArray[np.bool_]], chunks: Ids) -> int:
-    for shard, rows in run.by_shard(chunks):
-        named = rows[rows < len(used[shard])]
-        hits = named[used[shard][named]]
-        if len(hits):
-            return shard << SHARD_BITS | int(hits[0])
-    return NO_CHUNK

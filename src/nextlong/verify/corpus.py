@@ -15,7 +15,7 @@ import json
 import os
 import sys
 from collections.abc import Iterator
-from functools import lru_cache
+from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -139,25 +139,20 @@ def _check_kept(outcome: CheckOutcome, run: StoredRun, shard: int) -> None:
         source.get("name") or source["path"]: list(source.get("metadata") or ())
         for source in run.recipe["ingest"]["sources"]
     }
-    has_column = run.keeps(shard)
-    for first, batch in run.documents(shard, "source", *(["metadata"] if has_column else [])):
+    for first, batch in run.documents(shard, "source", "metadata"):
         sources = batch.column("source").to_pylist()
-        kept = batch.column("metadata").to_pylist() if has_column else ["{}"] * len(sources)
+        kept = batch.column("metadata").to_pylist() if "metadata" in batch.schema.names else ["{}"] * len(sources)
+        names_of: dict[str, list[str]] = {}  # by what a document keeps; in most corpora that is the same for all
+        for source_kept in set(kept):
+            with suppress(ValueError):
+                names_of[source_kept] = list(json.loads(source_kept))
         for row, (source, source_kept) in enumerate(zip(sources, kept, strict=True), first):
-            if (names := _keys(source_kept)) != wanted.get(source, []):
+            if (names := names_of.get(source_kept)) != wanted.get(source, []):
                 outcome.breach(
                     f"document {document_name(shard << SHARD_BITS | row)} keeps {names} of {source}, "
                     f"the recipe asks for {wanted.get(source)}"
                 )
                 return
-
-
-@lru_cache(maxsize=1)  # in most corpora all documents' are the same
-def _keys(kept: str) -> list[str] | None:
-    try:
-        return list(json.loads(kept))
-    except ValueError:
-        return None
 
 
 def _cleaning_problem(all_chunks: Columns, used: Columns, shard: int) -> str:
@@ -212,7 +207,12 @@ def check_tokens(run: StoredRun) -> list[CheckOutcome]:
     share = 1.0 if run.sample == EVERYTHING else _SAMPLE_CHARS / max(1, chars)
     suspects = _suspects(run, used) if share < 1 else None
     draw, judged_by_reference = np.random.default_rng(run.seed), 0
-    _check_special(run, ids)
+    # The ids that the run put between chunks.
+    said = run.steps["tokenizer"].manifest["parts"][0]["counts"]
+    for role, key in ((SEPARATOR, "separator_ids"), (BOS, "bos_id"), (EOS, "eos_id")):
+        stored = said[key] if isinstance(said[key], list) else [] if said[key] is None else [said[key]]
+        if stored != run.special_ids[role]:
+            ids.breach(f"tokenizer {key} is {said[key]}, the reference tokenizer gives {run.special_ids[role]}")
     if type(run.tokenizer.decoder).__name__ != "ByteLevel":
         texts.skipped = "this tokenizer's decoder does not restore the text"
     for shard, is_used in enumerate(used):
@@ -301,13 +301,3 @@ def _compare_texts(run: StoredRun, chunks: _TokenizedChunks, outcome: CheckOutco
                 f"{chunk_name(name)} at character {at}: tokens say {said[at : at + 20]!r}, "
                 f"the document {expected[at : at + 20]!r}"
             )
-
-
-def _check_special(run: StoredRun, outcome: CheckOutcome) -> None:
-    """Compare the ids that the run put between chunks with the reference tokenizer's."""
-    (part,) = run.steps["tokenizer"].manifest["parts"]
-    said = part["counts"]
-    for role, key in ((SEPARATOR, "separator_ids"), (BOS, "bos_id"), (EOS, "eos_id")):
-        stored = said[key] if isinstance(said[key], list) else [] if said[key] is None else [said[key]]
-        if stored != run.special_ids[role]:
-            outcome.breach(f"tokenizer {key} is {said[key]}, the reference tokenizer gives {run.special_ids[role]}")

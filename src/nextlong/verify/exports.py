@@ -35,8 +35,15 @@ def check_exports(run: StoredRun) -> list[CheckOutcome]:
     outcomes: dict[str, CheckOutcome] = {}
     comparisons: dict[tuple[str, str], list[Comparison]] = {}
     rows = run.rows
-    recorded = {name: step for name, step in run.steps.items() if _is_recorded(run, name, step)}
-    for name, step in (recorded | {step.folder.name: step for step in run.earlier_exports}).items():
+    exports: dict[str, StepFiles] = {}
+    for name, step in run.steps.items():
+        layout = name.removesuffix(_VALIDATION)
+        # Where a manifest cannot be read, the step's name tells whether it wrote an export.
+        if step.is_export or (
+            step.damage and (readable(layout) is not None or layout in run.setting("export", "formats", ()))
+        ):
+            exports[name] = step
+    for name, step in (exports | {step.folder.name: step for step in run.earlier_exports}).items():
         layout = step.manifest.get("config", {}).get("format", name.removesuffix(_VALIDATION))
         made = readable(layout)
         outcome = outcomes[name] = CheckOutcome(f"{name} rows", made.unit if made else "rows")
@@ -78,14 +85,6 @@ def readable(name: str) -> Format | None:
 def no_reader(name: str) -> str:
     """Say why the rows of a format are not read."""
     return f"the format {name} has no reader, or is not installed here: only hashes are checked"
-
-
-def _is_recorded(run: StoredRun, name: str, step: StepFiles) -> bool:
-    """Return whether a step of the record wrote an export; where its manifest cannot be read, its name tells."""
-    layout = name.removesuffix(_VALIDATION)
-    if step.damage:
-        return readable(layout) is not None or layout in list(run.setting("export", "formats", ()))
-    return step.is_export
 
 
 class Comparison:
@@ -207,12 +206,14 @@ class _Expected:
         """Return the row of these sequences with every column of any format; its documents end at multiples of `multiple`."""
         pieces = [self.input_ids(sequence) for sequence in sequences]
         firsts = [0, *accumulate(map(len, pieces))]
-        bounds = [
-            first + start
-            for sequence, first in zip(sequences, firsts, strict=False)
-            for start in (0, *(_later_documents(sequence) if boundaries == "document" else ()))
-        ] + firsts[-1:]
-        lengths = np.diff(bounds)
+        bounds: list[int] = []  # the token at which each document of the row begins, and the end of the last
+        for sequence, first in zip(sequences, firsts, strict=False):
+            bounds.append(first)
+            if boundaries == "document":
+                documents = np.flatnonzero(sequence.role == DOCUMENT)
+                later = documents[1:][np.diff(sequence.group[documents]) != 0]
+                bounds += (first + sequence.start[later]).tolist()
+        lengths = np.diff([*bounds, firsts[-1]])
         room = lengths + -lengths % multiple
         starts = np.cumsum(room) - room
         # Where each token of the sequences, shape (T,), comes to stand in the row.
@@ -298,14 +299,6 @@ class _Expected:
         )
 
 
-def _later_documents(sequence: ResolvedSequence) -> list[int]:
-    """Return the token at which each document of a concatenation begins, but the first."""
-    documents = np.flatnonzero(sequence.role == DOCUMENT)
-    begins = documents[1:][np.diff(sequence.group[documents]) != 0]
-    starts: list[int] = sequence.start[begins].tolist()
-    return starts
-
-
 # how a row differs from that
 
 
@@ -316,15 +309,20 @@ def _problems(row: _Row, true: _Row) -> Iterator[str]:
             continue
         right = true[name]
         if isinstance(right, np.ndarray):
-            if not np.array_equal(value, right):
-                yield _array_difference(name, np.asarray(value), right)
+            if len(value) != len(right):
+                yield f"{len(value):,} {'ids' if name == 'input_ids' else name}, should be {len(right):,}"
+            elif not np.array_equal(value, right):
+                place = int(np.flatnonzero(np.asarray(value) != right)[0])
+                yield f"{name}[{place}] is {value[place]}, should be {right[place]}"
         elif name == "spans":
-            yield from (
-                _span_difference(key, value[key], right[key])
-                for key in value
-                if value[key] != right[key]
-                and (len(value[key]) != len(right[key]) or not all(map(_is_same, value[key], right[key])))
-            )
+            for key, values in value.items():
+                if len(values) != len(right[key]):
+                    yield f"{len(values)} spans, should be {len(right[key])}"
+                elif values != right[key]:
+                    named = {"chunk_id": chunk_name, "doc_id": document_name}.get(key, repr)
+                    pairs = enumerate(zip(values, right[key], strict=True))
+                    for span, (said, expected) in [pair for pair in pairs if not _is_same(*pair[1])][:1]:
+                        yield f"spans[{span}].{key} is {named(said)}, should be {named(expected)}"
         elif name == "text" and value != right:
             pairs = enumerate(zip(value, right, strict=False))
             place = next((n for n, (a, b) in pairs if a != b), min(len(value), len(right)))
@@ -334,23 +332,8 @@ def _problems(row: _Row, true: _Row) -> Iterator[str]:
             yield f"{name} is {value!r}, should be {right!r}"
 
 
-def _array_difference(name: str, values: NDArray[Any], true: NDArray[Any]) -> str:
-    if len(values) != len(true):
-        return f"{len(values):,} {'ids' if name == 'input_ids' else name}, should be {len(true):,}"
-    place = int(np.flatnonzero(values != true)[0])
-    return f"{name}[{place}] is {values[place]}, should be {true[place]}"
-
-
 def _is_same(value: Any, true: Any) -> bool:
     """Return whether a field of a span is as it should be; JSON has six digits of a score, and null where there is none."""
     if not isinstance(true, float):
         return bool(value == true)
     return math.isnan(true) if value is None or math.isnan(value) else abs(value - true) <= 1e-6
-
-
-def _span_difference(key: str, values: list[Any], true: list[Any]) -> str:
-    if len(values) != len(true):
-        return f"{len(values)} spans, should be {len(true)}"
-    span = next(n for n, (value, right) in enumerate(zip(values, true, strict=True)) if not _is_same(value, right))
-    named = {"chunk_id": chunk_name, "doc_id": document_name}.get(key, repr)
-    return f"spans[{span}].{key} is {named(values[span])}, should be {named(true[span])}"

@@ -147,19 +147,14 @@ def check_mixes(run: StoredRun) -> list[CheckOutcome]:
         for step in (rows, *exports):
             _check_step(step, outcome)
         written = ", ".join(step.folder.name for step in exports) or "no export"
-        outcome.note = (
-            f"only hashes are checked, not the rows of {written}. Verify each run: {_runs_of_mix(rows.folder)}"
-        )
+        try:
+            description: Json = json.loads((rows.folder / _MIX).read_text(encoding="utf-8"))
+            runs = ", ".join(str(run["run"]) for run in description["runs"])
+        except (OSError, ValueError, KeyError, TypeError):
+            runs = f"unknown ({_MIX} cannot be read; export the mix again)"
+        outcome.note = f"only hashes are checked, not the rows of {written}. Verify each run: {runs}"
         outcomes.append(outcome)
     return outcomes
-
-
-def _runs_of_mix(folder: Path) -> str:
-    try:
-        description: Json = json.loads((folder / _MIX).read_text(encoding="utf-8"))
-        return ", ".join(str(run["run"]) for run in description["runs"])
-    except (OSError, ValueError, KeyError, TypeError):
-        return f"unknown ({_MIX} cannot be read; export the mix again)"
 
 
 _RECORD: Final = "manifest.json"
@@ -223,7 +218,21 @@ def _verify_one(
     yield outcome
     if record is None:
         return
-    run = None if run_dir is None else _run_of(record, run_dir)
+    run = None
+    if run_dir is not None:
+        if len(record["runs"]) != 1:
+            names = ", ".join(run["name"] for run in record["runs"])
+            raise RunError(
+                f"this export is a mix of several runs ({names}); verify it without --run, and each run by itself"
+            )
+        run, (of,) = StoredRun(run_dir), record["runs"]
+        exported, composed = of["steps"]["compose"], run.steps["compose"].manifest["fingerprint"]
+        if exported != composed:
+            raise RunError(
+                f"this export is of the sequences compose-{exported} of a run called {of['name']}, "
+                f"{run_dir} has compose-{composed}; name that run, or the variant of it that was exported; "
+                "if it was deleted, omit --run: files and counts are checked"
+            )
     starting("hashes")
     yield _check_hashes(fs, place, sizes, record)
     is_local = "file" in (fs.protocol if isinstance(fs.protocol, tuple | list) else (fs.protocol,))
@@ -258,24 +267,6 @@ def _read_record(read: Callable[[], bytes]) -> tuple[Json | None, CheckOutcome]:
     return record, outcome
 
 
-def _run_of(record: Json, run_dir: Path) -> StoredRun:
-    """Return the run that an export is of. Raises RunError if it is another one's, or of several runs."""
-    if len(record["runs"]) != 1:
-        names = ", ".join(run["name"] for run in record["runs"])
-        raise RunError(
-            f"this export is a mix of several runs ({names}); verify it without --run, and each run by itself"
-        )
-    run = StoredRun(run_dir)
-    (of,) = record["runs"]
-    exported, composed = of["steps"]["compose"], run.steps["compose"].manifest["fingerprint"]
-    if exported != composed:
-        raise RunError(
-            f"this export is of the sequences compose-{exported} of a run called {of['name']}, {run_dir} has compose-{composed}; "
-            "name that run, or the variant of it that was exported; if it was deleted, omit --run: files and counts are checked"
-        )
-    return run
-
-
 def _check_hashes(fs: Any, place: str, sizes: Mapping[str, int], record: Json) -> CheckOutcome:
     """Hash every file that the record names, and find others that a reader would load as part of the data set."""
     outcome = CheckOutcome("hashes", "files")
@@ -307,7 +298,16 @@ def _check_rows(folder: Path, record: Json, split: str, run: StoredRun | None, o
         outcome.skipped = no_reader(record["format"])
         return
     outcome.unit = made.unit
-    step = _as_step(folder, record, split)
+    # The files of the split as if they were in the folder of the step that wrote them.
+    below = recorded.get("folder", "")
+    names = [name for name in record["files"] if name.startswith(below) and "/" not in name.removeprefix(below)]
+    manifest = {
+        "parts": [{"files": {name.removeprefix(below): record["files"][name] for name in names}}],
+        "inputs": {"rows": record["rows"]},
+        "fingerprint": recorded["step"],
+        "config": recorded["config"],
+    }
+    step = StepFiles(f"{record['format']} {split}", folder / below, manifest)
     if run is None:
         _count(step, recorded, made, outcome, note=_COUNTED if len(record["runs"]) == 1 else _COUNTED_MIX)
         return
@@ -318,17 +318,6 @@ def _check_rows(folder: Path, record: Json, split: str, run: StoredRun | None, o
         return
     compare(run, rows, split, [Comparison(run, step, made, outcome)])
     run.name_marks([outcome])
-
-
-def _as_step(folder: Path, record: Json, split: str) -> StepFiles:
-    """Return the files of one split as if they were in the folder of the step that wrote them."""
-    recorded = record["splits"][split]
-    below = recorded.get("folder", "")
-    names = [name for name in record["files"] if name.startswith(below) and "/" not in name.removeprefix(below)]
-    parts = [{"files": {name.removeprefix(below): record["files"][name] for name in names}}]
-    inputs, config = {"rows": record["rows"]}, recorded["config"]
-    manifest = {"parts": parts, "inputs": inputs, "fingerprint": recorded["step"], "config": config}
-    return StepFiles(f"{record['format']} {split}", folder / below, manifest)
 
 
 def _count(step: StepFiles, recorded: Json, made: Format, outcome: CheckOutcome, *, note: str) -> None:

@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from nextlong.schemas import META, NEGATIVE, SHARD_BITS, Layout
 from nextlong.verify.outcome import CheckOutcome, chunk_name
 from nextlong.verify.run_files import UNKNOWN, Ids, ResolvedSequence, StoredRun
-from nextlong.verify.sequences import Tokenized, texts_of_cuts
+from nextlong.verify.sequences import texts_of_cuts
 
 _Bools = NDArray[np.bool_]
 _Numbers = NDArray[np.uint64]
@@ -92,7 +92,29 @@ def find_copies(run: StoredRun, numbers: range) -> CheckOutcome:
         cuts = texts_of_cuts(run, block) if run.is_exact else {}
         for sequence in block:
             outcome.checked += int((sequence.role == NEGATIVE).sum())
-            outcome.breach_each(dict(_copies(run, sequence, words, cuts)).values())
+            negatives, document = _negatives(sequence), words.document(sequence)
+            # The negative that is cut is judged by its whole chunk, and by what the sequence holds of it.
+            cut = [
+                span
+                for span in negatives[sequence.is_truncated[negatives]].tolist()
+                if int(sequence.chunk[span]) in cuts
+            ]
+            visible = [
+                cuts[int(sequence.chunk[span])].visible(int(sequence.end[span] - sequence.start[span])) for span in cut
+            ]
+            spans = [*negatives.tolist(), *cut]
+            # The meta-document and its short chunks, then a text for each of `spans`.
+            texts = [*document, *words.chunks(sequence.chunk[negatives]), *_numbers_of_words(visible)]
+            first = len(document)
+            found: dict[int, str] = {}  # by span
+            for a, b, how in _texts(run, texts).repeated(range(first, len(texts)), range(len(texts))):
+                span = spans[a - first]
+                if b >= first and span == spans[b - first]:
+                    continue  # a chunk and its own beginning
+                other = "the meta-document" if b < first else chunk_name(sequence.chunk[spans[b - first]])
+                what = sequence.where(span) + (", as cut," if a - first >= len(negatives) else "")
+                found[span] = f"{what} {how} {other}"
+            outcome.breach_each(found.values())
     return outcome
 
 
@@ -128,28 +150,6 @@ def without_cause(run: StoredRun, passed_over: Mapping[int, Ids]) -> dict[int, I
             repeats |= {repeat.b for repeat in compared.repeated(placed, left)}
             unexplained[sequence.number] = candidate_chunks[[text not in repeats for text in others]]
     return unexplained
-
-
-def _copies(
-    run: StoredRun, sequence: ResolvedSequence, words: _SequenceWords, cuts: Mapping[int, Tokenized]
-) -> Iterator[tuple[int, str]]:
-    """Yield the spans of negatives that repeat the meta-document or another negative, and what each repeats.
-
-    The one that is cut is judged by its whole chunk, and by what the sequence holds of it.
-    """
-    negatives, document = _negatives(sequence), words.document(sequence)
-    cut = [span for span in negatives[sequence.is_truncated[negatives]].tolist() if int(sequence.chunk[span]) in cuts]
-    visible = [cuts[int(sequence.chunk[span])].visible(int(sequence.end[span] - sequence.start[span])) for span in cut]
-    spans = [*negatives.tolist(), *cut]
-    texts = [*document, *words.chunks(sequence.chunk[negatives]), *_numbers_of_words(visible)]
-    first = len(document)
-    for a, b, how in _texts(run, texts).repeated(range(first, len(texts)), range(len(texts))):
-        span = spans[a - first]
-        if b >= first and span == spans[b - first]:
-            continue  # a chunk and its own beginning
-        other = "the meta-document" if b < first else chunk_name(sequence.chunk[spans[b - first]])
-        what = sequence.where(span) + (", as cut," if a - first >= len(negatives) else "")
-        yield span, f"{what} {how} {other}"
 
 
 def _texts(run: StoredRun, words: Sequence[_Numbers]) -> _ComparedTexts:
@@ -422,30 +422,27 @@ def _numbers_of_words(texts: Sequence[str]) -> list[_Numbers]:
     return numbers
 
 
-def _runs_of(words: _Numbers) -> _Numbers:
-    """Return the number of each run of three words, shape (w − 2,)."""
-    numbers = np.zeros(max(0, len(words) - _RUN_WORDS + 1), np.uint64)
-    for step in range(_RUN_WORDS):
-        numbers = numbers * _BASE + words[step : step + len(numbers)]
-    return _mixed(numbers ^ np.uint64(_RUN_WORDS))
-
-
 def _runs_within(words: Sequence[_Numbers]) -> tuple[_Numbers, NDArray[np.int64]]:
-    """Return the runs of some texts, one text's after the other's, and which of the texts each is of, shape (r,) each."""
+    """Return the runs of three words of some texts, one text's after the other's, and which text each is of, shape (r,) each."""
     text_of_word = np.repeat(np.arange(len(words)), [*map(len, words)])
     is_within = text_of_word[_RUN_WORDS - 1 :] == text_of_word[: -_RUN_WORDS + 1]
-    numbers = _runs_of(np.concatenate([np.empty(0, np.uint64), *words]))
+    joined = np.concatenate([np.empty(0, np.uint64), *words])
+    numbers = np.zeros(max(0, len(joined) - _RUN_WORDS + 1), np.uint64)
+    for step in range(_RUN_WORDS):
+        numbers = numbers * _BASE + joined[step : step + len(numbers)]
+    numbers = _mixed(numbers ^ np.uint64(_RUN_WORDS))
     return numbers[is_within], text_of_word[: len(is_within)][is_within]
 
 
 def _batch(texts: Sequence[str]) -> list[_Numbers]:
     codes = np.frombuffer("\n".join(texts).encode("utf-32-le", "surrogatepass"), np.uint32)
     bits = max(_LEAST_BITS, int(codes.max(initial=0)).bit_length())
-    terms = _terms(bits)[codes]
+    term_of, is_alone = _terms(bits)
+    terms = term_of[codes]
     begins = terms != 0
     begins[1:] &= terms[:-1] == 0
     high = np.flatnonzero(codes >= _ALONE[0].start)
-    alone = high[_is_alone(bits)[codes[high]]]
+    alone = high[is_alone[codes[high]]]
     after = alone[alone + 1 < len(codes)] + 1
     begins[alone], begins[after] = True, terms[after] != 0
     firsts = np.flatnonzero(begins)
@@ -460,9 +457,10 @@ def _batch(texts: Sequence[str]) -> list[_Numbers]:
 
 
 @cache
-def _terms(bits: int) -> _Numbers:
-    """Return what each code point below 2^bits adds to the number of its word, 0 if it parts words, shape (2^bits,).
+def _terms(bits: int) -> tuple[_Numbers, _Bools]:
+    """Return what each code point below 2^bits adds to the number of its word, 0 if it parts words, and whether it is one.
 
+    Both have the shape (2^bits,).
     Made for the largest code point that was met: all of Unicode takes half a second.
     """
     letters = np.zeros(1 << bits, np.bool_)
@@ -472,16 +470,10 @@ def _terms(bits: int) -> _Numbers:
             letters[code] = True
             if len(small := letter.lower()) == 1:
                 lower[code] = ord(small)
-    return _mixed(lower * _BASE) * letters
-
-
-@cache
-def _is_alone(bits: int) -> NDArray[np.bool_]:
-    """Return which code points below 2^bits are a word by themselves, shape (2^bits,)."""
     alone = np.zeros(1 << bits, np.bool_)
     for codes in _ALONE:
-        alone[codes.start : codes.stop] = _terms(bits)[codes.start : codes.stop] != 0
-    return alone
+        alone[codes.start : codes.stop] = letters[codes.start : codes.stop]
+    return _mixed(lower * _BASE) * letters, alone
 
 
 @lru_cache(maxsize=4)  # a long text's need no less memory than the text's own arrays

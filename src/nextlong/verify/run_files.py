@@ -259,11 +259,6 @@ class StoredRun:
         """Whether negatives fill a budget, and only the last of a sequence is cut."""
         return self.layout == Layout.EXTENDED and self.setting("compose", "fit") == "exact"
 
-    @property
-    def is_filtered(self) -> bool:
-        """Whether candidates may be passed over for another reason than being used already."""
-        return self.setting("mine", "max_similarity") is not None or self.setting("compose", "max_uses") is not None
-
     def is_embedded(self, shard: int) -> NDArray[np.bool_]:
         """Return for each chunk of a shard whether it was embedded: with a shortlist, only those that are marked."""
         if "shortlist" not in self.steps:
@@ -317,15 +312,10 @@ class StoredRun:
         """Return the CHUNKS of a shard as they were cut, before any were left out."""
         return lookup.read_chunks(self.files("chunk", ".chunks.arrow")[shard])
 
-    def keeps(self, shard: int) -> bool:
-        """Whether the documents of a shard have other columns beside their text."""
-        with pa.ipc.open_file(pa.memory_map(str(self.shards[shard][0]))) as reader:
-            return "metadata" in reader.schema.names
-
     def documents(self, shard: int, *names: str) -> Iterator[tuple[int, pa.RecordBatch]]:
-        """Yield (first row, batch) of a shard's DOCUMENTS with the named columns."""
+        """Yield (first row, batch) of a shard's DOCUMENTS with those of the named columns that it has."""
         with pa.ipc.open_file(pa.memory_map(str(self.shards[shard][0]))) as reader:
-            fields = [reader.schema.get_field_index(name) for name in names]
+            fields = [reader.schema.get_field_index(name) for name in names if name in reader.schema.names]
         options = pa.ipc.IpcReadOptions(included_fields=fields)
         first = 0
         with pa.ipc.open_file(pa.memory_map(str(self.shards[shard][0])), options=options) as reader:
@@ -431,18 +421,8 @@ class StoredRun:
         return self._looked_up([sequences[row] for row in range(len(parts))])
 
     def _looked_up(self, block: Sequence[_StoredSequence]) -> list[ResolvedSequence]:
+        """Add what CHUNKS and TOKENS say of each chunk."""
         ids = np.concatenate([sequence.chunk for sequence in block])
-        columns = self._describe(ids)
-        cuts = np.cumsum([len(sequence.chunk) for sequence in block])[:-1]
-        pieces = {name: np.split(column, cuts) for name, column in columns.items()}
-        looked_up = []
-        for place, sequence in enumerate(block):
-            known: dict[str, Any] = {name: piece[place] for name, piece in pieces.items()}
-            looked_up.append(ResolvedSequence(**vars(sequence), **known))
-        return looked_up
-
-    def _describe(self, ids: Ids) -> Columns:
-        """Return what CHUNKS and TOKENS say of each chunk id, shape (n,)."""
         names = ("doc", "doc_first", "doc_stop", "char_start", "char_end", "open_ended", "tokens")
         columns: Columns = {name: np.full(len(ids), UNKNOWN, np.int64) for name in names}
         columns["open_ended"] = np.zeros(len(ids), np.bool_)
@@ -464,7 +444,14 @@ class StoredRun:
             there = at < len(named)
             there[there] = named[at[there]] == rows[there]
             columns["tokens"][places[there]] = offsets[at[there] + 1] - offsets[at[there]]
-        return columns
+        # (spans,) of all sequences, one after the other: divided into those of each.
+        cuts = np.cumsum([len(sequence.chunk) for sequence in block])[:-1]
+        pieces = {name: np.split(column, cuts) for name, column in columns.items()}
+        looked_up = []
+        for place, sequence in enumerate(block):
+            known: dict[str, Any] = {name: piece[place] for name, piece in pieces.items()}
+            looked_up.append(ResolvedSequence(**vars(sequence), **known))
+        return looked_up
 
     def used_rows(self, asked: NDArray[np.bool_] | None = None) -> list[NDArray[np.bool_]]:
         """Return for each shard which chunk rows the sequences `asked`, shape (sequences,), name, or any: one byte a chunk."""

@@ -63,7 +63,7 @@ def check_search(run: StoredRun) -> list[CheckOutcome]:
         return outcomes
     if not run.negatives.are_nearest:
         nearest.not_needed = "compose.negatives selects others than the nearest"
-    elif run.is_filtered:
+    elif run.setting("mine", "max_similarity") is not None or run.setting("compose", "max_uses") is not None:
         nearest.not_needed = "mine.max_similarity or compose.max_uses excludes some of the nearest"
     elif promised is not None:
         nearest.not_needed = f"the index is approximate: held to its recall of {promised:g}"
@@ -84,7 +84,11 @@ def check_search(run: StoredRun) -> list[CheckOutcome]:
                 recalls.append(min(1.0, float(found.sum()) / len(true.ids)))
             if not nearest.not_needed:
                 nearest.checked += 1
-                passed_over.append((meta, *_passed_over(meta, true)))
+                # The cosine of the farthest whole negative of the group, and the nearer chunks that are not in the sequence.
+                known = np.isin(true.ids, meta.whole_negatives)
+                farthest = float(true.scores[known].min()) if known.any() else np.inf
+                skipped = (true.scores > farthest + _TOLERANCE) & ~np.isin(true.ids, meta.in_sequence)
+                passed_over.append((meta, farthest, _Neighbours(true.ids[skipped], true.scores[skipped])))
     nearest.breach_each(_nearer(run, passed_over))
     if promised is not None and recalls:
         recall = CheckOutcome("recall of the approximate index", "meta-chunks", checked=len(recalls))
@@ -119,7 +123,15 @@ def _check_scores_and_draw(run: StoredRun, outcome: CheckOutcome) -> list[_MetaC
 
 def _check_scores(run: StoredRun, block: list[ResolvedSequence], outcome: CheckOutcome) -> None:
     """Compare each negative's score with the cosine to its group's meta-chunk, and see that the nearest come first."""
-    spans, queries = zip(*map(_negatives_and_queries, block), strict=True)
+    # Of each sequence, (n,): the spans of the negatives whose group has a meta-chunk, and the id of that meta-chunk.
+    spans: list[Ids] = []
+    queries: list[Ids] = []
+    for sequence in block:
+        meta_spans = np.flatnonzero(sequence.role == META)
+        meta_chunks = dict(zip(sequence.group[meta_spans].tolist(), sequence.chunk[meta_spans].tolist(), strict=True))
+        is_grouped = np.isin(sequence.group, [*meta_chunks])
+        spans.append(np.flatnonzero((sequence.role == NEGATIVE) & (sequence.doc != UNKNOWN) & is_grouped))
+        queries.append(np.array([meta_chunks[group] for group in sequence.group[spans[-1]].tolist()], np.int64))
     chunks = np.concatenate([sequence.chunk[places] for sequence, places in zip(block, spans, strict=True)])
     # Each query vector is read once: `distinct` (q,) are the meta-chunks of the block, of_chunk[n] is the place in it of the
     # meta-chunk that negative n was found for.
@@ -138,16 +150,6 @@ def _check_scores(run: StoredRun, block: list[ResolvedSequence], outcome: CheckO
                 outcome.breach(
                     f"{sequence.where(int(places[place]))} precedes a negative that is nearer to its meta-chunk"
                 )
-
-
-def _negatives_and_queries(sequence: ResolvedSequence) -> tuple[Ids, Ids]:
-    """Return the spans of the negatives whose group has a meta-chunk, shape (n,), and the id of that meta-chunk, (n,)."""
-    meta_spans = np.flatnonzero(sequence.role == META)
-    meta_chunks = dict(zip(sequence.group[meta_spans].tolist(), sequence.chunk[meta_spans].tolist(), strict=True))
-    spans = np.flatnonzero(
-        (sequence.role == NEGATIVE) & (sequence.doc != UNKNOWN) & np.isin(sequence.group, [*meta_chunks])
-    )
-    return spans, np.array([meta_chunks[group] for group in sequence.group[spans].tolist()], np.int64)
 
 
 def _stored_candidates(run: StoredRun, chunks: list[int]) -> dict[int, _Neighbours]:
@@ -223,14 +225,6 @@ def _candidate_problems(
             f"{where}: rank {rank} is {chunk_name(ids[rank])} with {said[rank]:.4f}, "
             f"the nearest by brute force is {chunk_name(true.ids[rank])} with {true.scores[rank]:.4f}"
         )
-
-
-def _passed_over(meta: _MetaChunk, true: _Neighbours) -> tuple[float, _Neighbours]:
-    """Return the cosine of the farthest whole negative of the group, and the nearer chunks that are not in the sequence."""
-    known = np.isin(true.ids, meta.whole_negatives)
-    farthest = float(true.scores[known].min()) if known.any() else np.inf
-    skipped = (true.scores > farthest + _TOLERANCE) & ~np.isin(true.ids, meta.in_sequence)
-    return farthest, _Neighbours(true.ids[skipped], true.scores[skipped])
 
 
 def _nearer(run: StoredRun, passed_over: list[tuple[_MetaChunk, float, _Neighbours]]) -> Iterator[str]:

@@ -10,7 +10,6 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nextlong.schemas import (
     BOS,
@@ -52,7 +51,11 @@ def check_sequences(run: StoredRun) -> list[CheckOutcome]:
             separators.breach_each(_separator_problems(run, sequence))
             order.breach_each(_order_problems(run, sequence))
             repeats.breach_each(_repeat_problems(run, sequence))
-            negatives_outcome.breach_each(_own_document_problems(run, sequence))
+            # Negatives are of other documents; where they repeat their meta-chunk, of the meta-document.
+            is_own = np.isin(sequence.doc, sequence.doc[sequence.role == META])
+            wants_own = run.negatives.repeat_meta_chunk
+            for span in np.flatnonzero((sequence.role == NEGATIVE) & (is_own != wants_own)).tolist():
+                negatives_outcome.breach(f"{sequence.where(span)} is {'not ' if wants_own else ''}of the meta-document")
             for span, tokens in _gaps(sequence) if run.is_exact else ():
                 between.checked += 1
                 if tokens < run.min_gap_tokens:
@@ -101,8 +104,18 @@ def _separator_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[
         if spans != ([place] if special[role] else []) or any(lengths[span] != len(special[role]) for span in spans):
             yield f"sequence {sequence.number} has {ROLES[role]} at spans {spans}, the tokenizer's is {special[role]}"
     end = last - bool(special[EOS])  # the span that is cut where the sequence is full
-    wants_separator, is_truncated = _wants_separator(sequence), sequence.is_truncated
-    is_separator = sequence.role == SEPARATOR
+    # (spans,) whether the document of a chunk goes on with the next chunk of the sequence, separators left aside
+    goes_on = np.zeros(len(sequence.role), np.bool_)
+    chunks = np.flatnonzero(sequence.role == DOCUMENT)
+    here, after = chunks[:-1], chunks[1:]
+    goes_on[here] = (
+        (sequence.chunk[here] + 1 == sequence.chunk[after])
+        & (sequence.doc[here] == sequence.doc[after])
+        & (sequence.char_end[here] == sequence.char_start[after])
+    )
+    # (spans,) whether a chunk, when whole, takes a separator: it ends without a newline, and its document does not go on
+    wants_separator = sequence.is_chunk & sequence.open_ended & ~goes_on
+    is_separator, is_truncated = sequence.role == SEPARATOR, sequence.is_truncated
     for span in np.flatnonzero(is_separator).tolist():
         owner = int(np.flatnonzero(~is_separator[:span])[-1]) if (~is_separator[:span]).any() else None
         last_separator = span == last or not is_separator[span + 1]
@@ -121,20 +134,6 @@ def _separator_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[
         # The last negative may just fill the budget and have no separator: it counts as the one that is cut.
         if len(missing) > (0 if is_truncated.any() else 1):
             yield f"{sequence.where(int(missing[0]))} does not end in a newline but no separator follows it"
-
-
-def _wants_separator(sequence: ResolvedSequence) -> NDArray[np.bool_]:
-    """Return which chunks, when whole, take a separator: those that end without a newline and their document not going on."""
-    goes_on = np.zeros(len(sequence.role), np.bool_)
-    chunks = np.flatnonzero(sequence.role == DOCUMENT)
-    here, after = chunks[:-1], chunks[1:]
-    goes_on[here] = (
-        (sequence.chunk[here] + 1 == sequence.chunk[after])
-        & (sequence.doc[here] == sequence.doc[after])
-        & (sequence.char_end[here] == sequence.char_start[after])
-    )
-    wants: NDArray[np.bool_] = sequence.is_chunk & sequence.open_ended & ~goes_on
-    return wants
 
 
 def _order_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
@@ -241,15 +240,6 @@ def _repeat_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str
     for chunk in chunks[counts > 1].tolist():
         at = np.flatnonzero(looked_at & (sequence.chunk == chunk)).tolist()
         yield f"sequence {sequence.number} holds {chunk_name(chunk)} at spans {at}"
-
-
-def _own_document_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
-    """Yield negatives of the meta-document, or, where they repeat their meta-chunk, those of any other."""
-    meta_spans = sequence.doc[sequence.role == META]
-    wants_own = run.negatives.repeat_meta_chunk
-    wrong = (sequence.role == NEGATIVE) & (np.isin(sequence.doc, meta_spans) != wants_own)
-    for span in np.flatnonzero(wrong).tolist():
-        yield f"{sequence.where(span)} is {'not ' if wants_own else ''}of the meta-document"
 
 
 class _Across:

@@ -8,7 +8,6 @@ checked. SPLiCe's scores are those to an earlier document of the sequence: the p
 from __future__ import annotations
 
 from collections.abc import Iterator
-from pathlib import Path
 
 import numpy as np
 from numpy.typing import NDArray
@@ -42,7 +41,17 @@ def check_vectors(run: StoredRun) -> list[CheckOutcome]:
     for shard, path in enumerate(run.files("embed", ".vectors.npy")):
         is_embedded = run.is_embedded(shard)
         embedded.append(np.flatnonzero(is_embedded))
-        _check_lengths(path, shard, is_embedded, lengths)
+        stored = np.load(path, mmap_mode="r")
+        lengths.checked += len(stored)
+        if len(stored) != len(is_embedded):
+            lengths.breach(f"shard {shard} has {len(stored)} vectors for {len(is_embedded)} chunks")
+        for first in range(0, min(len(stored), len(is_embedded)), _BLOCK_ROWS):
+            norms = np.linalg.norm(stored[first : first + _BLOCK_ROWS].astype(np.float32), axis=1)
+            wanted = is_embedded[first : first + len(norms)]  # 1, and 0 of what is not embedded
+            wrong = ~(np.abs(norms[: len(wanted)] - wanted) < _LENGTH_TOLERANCE * wanted + 1e-9)
+            for row in np.flatnonzero(wrong).tolist():
+                name = chunk_name(shard << SHARD_BITS | first + row)
+                lengths.breach(f"the vector of {name} has the length {norms[row]:.4f}")
     sizes = [*map(len, embedded)]
     drawn = np.sort(np.random.default_rng(run.seed).permutation(sum(sizes))[: run.sample])
     shards = np.searchsorted(np.cumsum(sizes), drawn, side="right")
@@ -50,21 +59,6 @@ def check_vectors(run: StoredRun) -> list[CheckOutcome]:
     if len(ids):
         _encode_again(run, ids, again)
     return [lengths, again]
-
-
-def _check_lengths(path: Path, shard: int, is_embedded: NDArray[np.bool_], outcome: CheckOutcome) -> None:
-    stored = np.load(path, mmap_mode="r")
-    outcome.checked += len(stored)
-    if len(stored) != len(is_embedded):
-        outcome.breach(f"shard {shard} has {len(stored)} vectors for {len(is_embedded)} chunks")
-    for first in range(0, min(len(stored), len(is_embedded)), _BLOCK_ROWS):
-        lengths = np.linalg.norm(stored[first : first + _BLOCK_ROWS].astype(np.float32), axis=1)
-        wanted = is_embedded[first : first + len(lengths)]
-        wrong = ~(np.abs(lengths[: len(wanted)] - wanted) < _LENGTH_TOLERANCE * wanted + 1e-9)
-        for row in np.flatnonzero(wrong).tolist():
-            outcome.breach(
-                f"the vector of {chunk_name(shard << SHARD_BITS | first + row)} has the length {lengths[row]:.4f}"
-            )
 
 
 def _encode_again(run: StoredRun, ids: Ids, outcome: CheckOutcome) -> None:
@@ -161,7 +155,19 @@ def check_partitions(run: StoredRun) -> list[CheckOutcome]:
         return []
     outcome = CheckOutcome("partitions", "sequences")
     centres_CD = np.load(run.files("clusters", ".centres.npy")[0]).astype(np.float64)
-    part_of = _parts_of_clusters(run, centres_CD)
+    # The partition of each cluster: the nearest that is left stands next, and the row is cut into equal shares.
+    parts = run.steps["clusters"].manifest["parts"][0]["counts"]["parts"]
+    sizes = np.zeros(len(centres_CD))  # documents of each cluster
+    for path in run.files("partition", ".clusters.npy"):
+        np.add.at(sizes, np.load(path), 1)
+    row, left = [0], [*range(1, len(centres_CD))]
+    while left:
+        row.append(max(left, key=(centres_CD @ centres_CD[row[-1]]).__getitem__))  # of equal ones the first
+        left.remove(row[-1])
+    part_of, before = np.zeros(len(row), np.int64), 0.0
+    for cluster in row:
+        part_of[cluster] = min(parts - 1, parts * (before + sizes[cluster] / 2) // max(1, sizes.sum()))
+        before += sizes[cluster]
     outcome.note = f"{part_of.max() + 1} partitions"
     for block in run.blocks():
         for sequence in block:
@@ -177,24 +183,6 @@ def check_partitions(run: StoredRun) -> list[CheckOutcome]:
                     f"sequence {sequence.number} has documents of the partitions {sorted(set.union(*may_be))}"
                 )
     return [outcome]
-
-
-def _parts_of_clusters(run: StoredRun, centres_CD: NDArray[np.float64]) -> Ids:
-    """Return the partition of each cluster: the nearest that is left stands next, and the row is cut into equal shares."""
-    parts = run.steps["clusters"].manifest["parts"][0]["counts"]["parts"]
-    sizes = np.zeros(len(centres_CD))
-    for path in run.files("partition", ".clusters.npy"):
-        np.add.at(sizes, np.load(path), 1)
-    row, left = [0], set(range(1, len(centres_CD)))
-    while left:
-        cosines = centres_CD @ centres_CD[row[-1]]
-        row.append(max(left, key=lambda cluster: (cosines[cluster], -cluster)))
-        left.remove(row[-1])
-    part_of, before = np.zeros(len(row), np.int64), 0.0
-    for cluster in row:
-        part_of[cluster] = min(parts - 1, parts * (before + sizes[cluster] / 2) // max(1, sizes.sum()))
-        before += sizes[cluster]
-    return part_of
 
 
 def _vectors(run: StoredRun, sequence: ResolvedSequence, spans: Ids) -> NDArray[np.float32]:

@@ -1,7 +1,7 @@
 """Rows of numbers, from hand-made statistics: each cell says where its value stands, and what is missing is a dash."""
 
 from nextlong.report.page import numbers
-from nextlong.report.page.numbers import Cell, Row
+from nextlong.report.page.numbers import Cell, TableRow
 from nextlong.schemas import Layout
 
 NOTHING = Cell("–")
@@ -9,7 +9,7 @@ NOTHING = Cell("–")
 
 def test_a_cell_holds_the_value_as_it_is_and_as_it_is_shown():
     plain = [{"a": {"b": 1234567}}, {"a": None}, {}, {"a": {"b": "word"}}]
-    assert numbers.row("n", plain, ("a", "b")) == Row(
+    assert numbers.row("n", plain, ("a", "b")) == TableRow(
         "n", (Cell("1,234,567", 1234567, ("a", "b")), NOTHING, NOTHING, Cell("word", "word", ("a", "b")))
     )
     assert numbers.row("n", [{"x": 0}], ("x",)).cells == (Cell("0", 0, ("x",)),)  # 0 is a number, not nothing
@@ -27,8 +27,8 @@ def test_a_place_or_a_bin_that_one_run_lacks_is_a_dash_for_it():
         ("rank 8: n", ["7", "9"]),
     ]
     assert rows[::2] == [
-        Row("rank 1", (Cell("0.5000", 0.5, ("similarity_by_rank", 0, "mean")), NOTHING)),
-        Row(
+        TableRow("rank 1", (Cell("0.5000", 0.5, ("similarity_by_rank", 0, "mean")), NOTHING)),
+        TableRow(
             "rank 8",
             (
                 Cell("0.2500", 0.25, ("similarity_by_rank", 1, "mean")),

@@ -10,7 +10,7 @@ from nextlong.engine.step import Amounts
 from nextlong.errors import CorpusError
 from nextlong.reading.listing import input_files
 from nextlong.recipe import Recipe
-from nextlong.report.plan.sample import Sample, sample
+from nextlong.report.plan.sample import CorpusSample, sample
 from planned import sources_in
 
 
@@ -76,7 +76,7 @@ def made(**rows):
     chars, chunks = np.array(rows["chars"]), np.array(rows["chunks"])
     stands_for = np.full(len(chars), 10.0)
     size = Amounts(chunks=float(stands_for @ chunks), kept_chars=float(stands_for @ chars))
-    return Sample(size, True, ["x"] * len(chars), stands_for, chars, chunks, {})
+    return CorpusSample(size, True, ["x"] * len(chars), stands_for, chars, chunks, {})
 
 
 def test_documents_of_many_chunks_are_met_more_often():

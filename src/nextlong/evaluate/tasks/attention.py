@@ -63,10 +63,12 @@ def _measure(model: HuggingFaceModel, request: TaskRequest) -> Json:
         ids, text = model.prompts.ids(sample), sample.text
         # Details count the characters before and behind the story: instruction and examples, question.
         before, behind = (int(str(sample.details.get(name, 0))) for name in ("chars_before", "chars_behind"))
+        # The context is the tokens [first, last): behind BOS and the instruction, before the question.
         first = len(model.tokenizer.prefix) + model.tokenizer.count(text[:before])
         last = len(ids) - (model.tokenizer.count(text[len(text) - behind :]) if behind else 0)
         rows.append(_shares(_attention_of(model, ids), first, last))
         request.advance(1)
+    # Means over samples by layer, shape (layers,); the score is the mean over layers of these.
     mean = {name: np.mean([row[name] for row in rows], axis=0) for name in rows[0]}
     return {
         "scores": {name: float(100 * values.mean()) for name, values in mean.items()},
@@ -111,12 +113,14 @@ def _recorded(model: HuggingFaceModel, by_layer: dict[int, NDArray[np.float32]])
         **_: object,
     ) -> tuple[Tensor, Tensor]:
         """Attend from one token; shapes: query (1, heads, 1, size), key and value (1, key-value heads, tokens, size)."""
+        # Grouped-query attention: several query heads share the keys and values of one.
         groups = query.shape[1] // key.shape[1]
         key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
         scores = query.float() @ key.float().transpose(2, 3) * (scaling or query.shape[-1] ** -0.5)
         if attention_mask is not None:
             scores = scores + attention_mask[..., : key.shape[-2]].float()
         weights = torch.softmax(scores, dim=-1)
+        # The weights of the last token, mean over heads, shape (tokens,).
         by_layer[module.layer_idx] = weights[0, :, -1].mean(0).cpu().numpy()
         return (weights @ value.float()).to(query.dtype).transpose(1, 2).contiguous(), weights
 

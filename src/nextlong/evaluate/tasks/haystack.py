@@ -46,6 +46,7 @@ def samples(request: TaskRequest, depths: int = 11) -> Iterator[Sample | None]:
     if room < 1:
         raise request.too_short("needle")
     count = request.samples or depths
+    # Depths in percent; a single sample is asked at the middle.
     places = np.linspace(0, 100, min(count, depths)) if count != 1 else np.array([50.0])
     haystacks = Haystacks(request, haystack_text(request.data), room, rounds=-(-count // depths))
     before, behind = _PROMPT.split("{context}")
@@ -127,6 +128,7 @@ def _latent_samples(request: TaskRequest, source: str) -> Iterator[Sample | None
         needles = [_LatentNeedle(text, question, _TEMPLATE, _NAMES) for text, question in _OWN]
         texts = [haystack_text(request.data)]
     around = max(request.tokenizer.count(one.template + one.question + one.text) for one in needles)
+    # The longest needle with its question and template, and eight tokens for what merges or splits at the seams.
     room = request.room - _LATENT_BUDGET - around - 8
     if room < 64:
         raise request.too_short("nolima")
@@ -148,11 +150,6 @@ def _latent_samples(request: TaskRequest, source: str) -> Iterator[Sample | None
         references = (name,) if name else needle.answers
         details = {"depth": round(depth, 1), "question": needle.question}
         yield request.fitting(Sample(prompt, references, _LATENT_BUDGET, details=details))
-
-
-def _contains(answer: str, sample: Sample) -> dict[str, float]:
-    """Return 1 if the answer contains a right answer, letter for letter."""
-    return {"contains": float(any(reference in answer for reference in sample.references))}
 
 
 # BABILong's worlds.
@@ -178,6 +175,7 @@ def _moves(draw: random.Random, steps: int) -> tuple[list[str], dict[str, str], 
     been: dict[str, list[str]] = {}
     for _ in range(steps):
         who = draw.choice(_PEOPLE)
+        # What this person carries, what nobody carries, and of it what lies where the person is.
         mine, free = [one for one in held if held[one] == who], [one for one in _ITEMS if one not in held]
         here = [one for one in free if who in at and been.get(one, [at[who]])[-1] == at[who]]
         act = draw.random()
@@ -303,11 +301,18 @@ def _name_label(answer: str, sample: Sample, labels: tuple[str, ...]) -> dict[st
     question, said = str(sample.details["question"]).lower(), answer.lower().split(".")[0]
     for end in ("<context>", "<example>"):
         said = said.split(end)[0]
+    # A label that the question itself names cannot show that the model knows the answer.
     named = {label for label in labels if label in said and label not in question}
     return {"accuracy": float(named == {sample.references[0].lower()})}
 
 
-_latent = partial(Task, metric="contains", score=_contains, max_new_tokens=_LATENT_BUDGET)
+_latent = partial(
+    Task,
+    metric="contains",
+    # 1 if the answer contains a right answer, letter for letter.
+    score=lambda answer, sample: {"contains": float(any(reference in answer for reference in sample.references))},
+    max_new_tokens=_LATENT_BUDGET,
+)
 _kamradt = partial(Task, metric="found", score=_found, max_new_tokens=_BUDGET, files=(HAYSTACK,))
 TASKS: Final = (
     _kamradt(name="needle", suite="needle", category="Needle", make=samples, samples=11),

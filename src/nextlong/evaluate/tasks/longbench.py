@@ -46,6 +46,7 @@ def _samples(request: TaskRequest, template: str, budget: int) -> Iterator[Sampl
 
 def _truncate_middle(request: TaskRequest, text: str, budget: int) -> tuple[str, tuple[int, ...] | None]:
     """Return the text, or its first and last tokens in equal parts (a BOS counts in the first): in characters, and as ids."""
+    # `bounds` holds the characters [start, end) of each token, so text and ids are cut at the same places.
     bounds, prefix = request.tokenizer.boundaries(text), len(request.tokenizer.prefix)
     most = min(request.room - budget, _MOST_TOKENS)
     if len(bounds) + prefix <= most:
@@ -61,6 +62,7 @@ def _conclusion(answer: str, sample: Sample) -> Sample:
 
 
 def _score(answer: str, sample: Sample) -> dict[str, float]:
+    # As the published `extract_answer`: the stars of bold text are removed, and a letter in brackets comes first.
     cleaned, said = answer.replace("*", ""), "The correct answer is "
     match = re.search(rf"{said}\(([A-D])\)", cleaned) or re.search(rf"{said}([A-D])", cleaned)
     is_right = match is not None and match[1] == sample.references[0]

@@ -79,6 +79,7 @@ def _mined_samples(request: TaskRequest, needles: int) -> Iterator[Sample | None
     assert request.run is not None, "it is asked for before a model is loaded"
     run = opened.Run(request.run)
     draw = random.Random(f"{request.seed} {needles}")
+    # Sequences in random order: each conversation takes its filler from those behind it, then from those before.
     numbers = list(range(len(run)))
     draw.shuffle(numbers)
     found = False
@@ -122,6 +123,7 @@ def _mined_conversation(
     count = request.tokenizer.count
     budget = count(mark + metas[number].text) + 16
     left = request.room - budget - count(question) - 64 - sum(_tokens(request, one) for one in metas)
+    # Each needle with the distractors that follow it.
     behind: list[list[_Passage]] = [[one] for one in metas]
     taken, misses = {one.text for one in metas}, 0
     for one in distractors:
@@ -166,6 +168,7 @@ def _graph_samples(request: TaskRequest, kind: str) -> Iterator[Sample | None]:
     draw = random.Random(f"{request.seed} {kind}")
     size = 4 * _FEWEST_NODES
     fixed = request.tokenizer.count(_GRAPH_PROMPT)
+    # Tokens of a node with its edges, measured on a graph of 64.
     per_node = (request.tokenizer.count(_graph_question(kind, size, draw).prompt) - fixed) / size
     size = int((request.room - _BUDGET - fixed) / per_node)
     if size < _FEWEST_NODES:
@@ -179,6 +182,7 @@ def _graph_samples(request: TaskRequest, kind: str) -> Iterator[Sample | None]:
 
 
 def _graph_question(kind: str, size: int, draw: random.Random) -> Sample:
+    # The names of the nodes, and `targets`: the four nodes that each of them points to, by number.
     names = [hashlib.md5(str(number).encode(), usedforsecurity=False).hexdigest()[:10] for number in range(size)]
     targets = [[draw.randrange(size) for _ in range(_DEGREE)] for _ in range(size)]
     answer: set[int] = set()

@@ -111,6 +111,7 @@ def _by_distance(losses: Sequence[_ChunkLoss]) -> list[Json]:
     bins = []
     for low, high in zip((0, *_BINS), (*_BINS, 1 << 62), strict=True):
         if inside := [loss for loss in losses if low <= loss.distance < high]:
+            # Bins double from 64 tokens on, since effects of distance are seen on a logarithmic scale.
             bounds = {"from_tokens": low, "to_tokens": high, "chunks": len(inside)}
             bins.append({**bounds, "interval": _interval(inside), **_means(inside)})
     return bins
@@ -202,6 +203,7 @@ def _behind_others(
     for start, end in meta_spans:
         # Something stands before every chunk: those that touch are joined, and one at the head begins behind its first token.
         between, chunk = [*behind.tolist(), *ids[read:start].tolist()], ids[start:end].tolist()
+        # The first token of a chunk is predicted by the last one before it, so its loss comes from that reading.
         last_loss = _read(model, between, cache, following=chunk[0])[-1:]
         inside = _read(model, chunk, cache)[:-1]
         cache.crop(-len(chunk))
@@ -228,6 +230,7 @@ def _means(losses: Sequence[_ChunkLoss]) -> dict[str, float]:
         "with_earlier_nats": whole,
         "without_earlier_nats": without,
     }
+    # Of the mean over chunks; the interval over sequences is in `interval`.
     error = float(np.std(replaced - whole, ddof=1) / len(losses) ** 0.5) if len(losses) > 1 else 0.0
     weighted = {name: float(np.average(values, weights=tokens)) for name, values in means.items()}
     return {**weighted, "gain_standard_error": error}
@@ -280,10 +283,27 @@ def _check_key_values(request: TaskRequest) -> None:
 def _measure_key_values(model: HuggingFaceModel, request: TaskRequest) -> Json:
     """Ask for every pair of every sample."""
     _check_key_values(request)
-    words = _words(model.tokenizer)
-    samples = range(request.samples or _SAMPLES)
+    torch, words = required("torch"), _words(model.tokenizer)
+    colon, newline = model.tokenizer.encode(":"), model.tokenizer.encode("\n")
     # Whether each value is the likeliest, shape (samples, pairs), pairs at the head of the context first.
-    right = np.array([_are_likeliest(model, request, words, number) for number in samples], dtype=float)
+    right = np.zeros((request.samples or _SAMPLES, _PAIRS))
+    for number, row in enumerate(right):
+        sampled = random.Random(f"{request.seed} key_values {number}").sample(words, 2 * _PAIRS)
+        keys, values = sampled[:_PAIRS], sampled[_PAIRS:]
+        lines = [[*newline, key, *colon, value, *newline] for key, value in zip(keys, values, strict=True)]
+        room = request.length - sum(map(len, lines)) - len(newline) - 1 - len(colon) - len(model.tokenizer.prefix)
+        filler = np.array_split(haystack_ids(request, room, part=number), _PAIRS)
+        # Each pair on a line of its own, and behind it its share of the haystack.
+        ids = model.tokenizer.with_prefix(
+            [one for line, between in zip(lines, filler, strict=True) for one in (*line, *between.tolist())]
+        )
+        cache = model.prefilled(ids)
+        for place, key in enumerate(keys):
+            query = torch.tensor([[*newline, key, *colon]], device=model.device)
+            row[place] = int(model.forward(query, cache)[0][values].argmax()) == place
+            # Every key is asked behind the context alone, not behind the keys before it.
+            model.forget(len(ids))
+        request.advance(1)
     return {
         "scores": {"accuracy": 100 * float(right.mean()), "chance": 100 / _PAIRS},
         "by_depth": [100 * float(share) for share in right.mean(axis=0)],
@@ -305,27 +325,6 @@ def _words(tokenizer: TextTokenizer) -> list[int]:
             f"key_values: the tokenizer has {len(words)} tokens that are words, and {2 * _PAIRS} are needed; leave the probe out"
         )
     return words
-
-
-def _are_likeliest(model: HuggingFaceModel, request: TaskRequest, words: list[int], number: int) -> list[bool]:
-    torch = required("torch")
-    sampled = random.Random(f"{request.seed} key_values {number}").sample(words, 2 * _PAIRS)
-    keys, values = sampled[:_PAIRS], sampled[_PAIRS:]
-    colon, newline = model.tokenizer.encode(":"), model.tokenizer.encode("\n")
-    lines = [[*newline, key, *colon, value, *newline] for key, value in zip(keys, values, strict=True)]
-    room = request.length - sum(map(len, lines)) - len(newline) - 1 - len(colon) - len(model.tokenizer.prefix)
-    filler = np.array_split(haystack_ids(request, room, part=number), _PAIRS)
-    ids = model.tokenizer.with_prefix(
-        [one for line, between in zip(lines, filler, strict=True) for one in (*line, *between.tolist())]
-    )
-    cache, right = model.prefilled(ids), []
-    for place, key in enumerate(keys):
-        query = torch.tensor([[*newline, key, *colon]], device=model.device)
-        logits = model.forward(query, cache)[0]
-        right.append(int(logits[values].argmax()) == place)
-        model.forget(len(ids))
-    request.advance(1)
-    return right
 
 
 TASKS: Final = (

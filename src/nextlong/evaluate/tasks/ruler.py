@@ -139,9 +139,22 @@ def _needle_question(size: int, *, form: _Form, draw: random.Random, seed: int, 
             needles.append(_NEEDLE.format(kind=form.value_kind, key=keys[-1], value=values[-1][-1]))
     random.Random(seed).shuffle(needles)
     if form.haystack == "essay":
-        context = _in_essay(needles, (essay * -(-size // len(essay)))[:size], draw)
+        # The essay in sentences, cut at the depths that are drawn, a needle at each cut.
+        lines = texts.sentences(" ".join((essay * -(-size // len(essay)))[:size]).strip())
+        places = sorted(int(len(lines) * (depth / 100)) for depth in draw.sample(_DEPTHS, len(needles)))
+        parts: list[str] = []
+        for number, (first, last) in enumerate(pairwise([0, *places, len(lines)])):
+            parts += [" ".join(lines[first:last]), *needles[number : number + 1]]
+        context = " ".join(parts)
     else:
-        context = _in_lines(needles, form, size, draw)
+        # Lines of noise, or needles with keys and values that nobody asks for.
+        hay = [_NOISE] * size
+        if form.haystack == "needle":
+            key, value = _RANDOM[form.key_kind], _RANDOM[form.value_kind]
+            hay = [_NEEDLE.format(kind=form.value_kind, key=key(draw), value=value(draw)) for _ in range(size)]
+        for place, needle in zip(sorted(draw.sample(range(size), len(needles)), reverse=True), needles, strict=True):
+            hay.insert(place, needle)
+        context = "\n".join(hay)
     queried = draw.sample(range(form.keys), form.queries)
     queries = [keys[number] for number in queried]
     query = ", ".join(queries[:-1]) + ", and " + queries[-1] if len(queries) > 1 else queries[0]
@@ -152,27 +165,6 @@ def _needle_question(size: int, *, form: _Form, draw: random.Random, seed: int, 
     return Sample(
         prompt.format(kind=kind, context=context, query=query), answers, 128, prefix.format(kind=kind, query=query)
     )
-
-
-def _in_essay(needles: list[str], essay: list[str], draw: random.Random) -> str:
-    lines = texts.sentences(" ".join(essay).strip())
-    places = sorted(int(len(lines) * (depth / 100)) for depth in draw.sample(_DEPTHS, len(needles)))
-    parts = []
-    for number, (first, last) in enumerate(pairwise([0, *places, len(lines)])):
-        parts.append(" ".join(lines[first:last]))
-        parts.extend(needles[number : number + 1])
-    return " ".join(parts)
-
-
-def _in_lines(needles: list[str], form: _Form, size: int, draw: random.Random) -> str:
-    if form.haystack == "noise":
-        lines = [_NOISE] * size
-    else:
-        key, value = _RANDOM[form.key_kind], _RANDOM[form.value_kind]
-        lines = [_NEEDLE.format(kind=form.value_kind, key=key(draw), value=value(draw)) for _ in range(size)]
-    for place, needle in zip(sorted(draw.sample(range(size), len(needles)), reverse=True), needles, strict=True):
-        lines.insert(place, needle)
-    return "\n".join(lines)
 
 
 # Variable tracking: every variable that has a value is asked for, behind one worked example.
@@ -204,7 +196,12 @@ class _Draws:
 def _variable_samples(request: TaskRequest) -> Iterator[Sample | None]:
     request.require(_LEAST_TOKENS, "vt")
     draws = _Draws(request.seed)
-    example = _worked_example(request, draws)
+    # The worked example: a short question of the same form with its answer behind it, made once for all samples.
+    short = replace(request, length=_EXAMPLE_TOKENS)
+    worked = partial(_chain_question, draws=draws, is_example=True)
+    size = _largest(short, worked, lower=5, upper=_upper_bound(short, worked, step=5), step=5)
+    shown = next(_fitting(short, lambda _, used: worked(used), size=size, step=5)) or worked(5)
+    example = f"{shown.text} {' '.join(shown.references)}\n"
     build = partial(_chain_question, draws=draws)
     step = 10 if request.length >= 4096 else 5
     # The bound comes from the whole length and the search from what the example leaves, as in NVIDIA's script.
@@ -218,14 +215,6 @@ def _variable_samples(request: TaskRequest) -> Iterator[Sample | None]:
         return replace(sample, prompt=f"{shown.replace(_EXAMPLE_VALUE, draws.value())}\n{sample.prompt}")
 
     return _fitting(request, with_example, size=size, step=step)
-
-
-def _worked_example(request: TaskRequest, draws: _Draws) -> str:
-    short = replace(request, length=_EXAMPLE_TOKENS)
-    build = partial(_chain_question, draws=draws, is_example=True)
-    size = _largest(short, build, lower=5, upper=_upper_bound(short, build, step=5), step=5)
-    shown = next(_fitting(short, lambda _, used: build(used), size=size, step=5)) or build(5)
-    return f"{shown.text} {' '.join(shown.references)}\n"
 
 
 def _chain_question(size: int, *, draws: _Draws, is_example: bool = False) -> Sample:
@@ -410,7 +399,19 @@ def _qa_samples(request: TaskRequest, read: Callable[[DataFiles], _Questions]) -
 
     def build(index: int, size: int) -> Sample:
         question = questions[index]
-        chosen = _documents(documents, question, size, draw)
+        missing = size - len(question.gold)
+        if size >= len(documents):
+            chosen = (documents * -(-size // len(documents)))[:size]
+        else:
+            # Behind the documents that hold the answer: those of the same article, then any others, as NVIDIA's script does.
+            more = question.related
+            if missing > len(more):
+                known = {*question.gold, *more}
+                others = [number for number in range(len(documents)) if number not in known]
+                more = more + draw.sample(others, max(0, missing - len(more)))
+            else:
+                more = draw.sample(more, missing)
+            chosen = [documents[number] for number in question.gold + more]
         random.Random(request.seed).shuffle(chosen)
         context = "\n\n".join(f"Document {number}:\n{text}" for number, text in enumerate(chosen, start=1))
         return Sample(_ASK.format(context=context, query=question.text), question.answers, 32, " Answer:")
@@ -422,27 +423,9 @@ def _qa_samples(request: TaskRequest, read: Callable[[DataFiles], _Questions]) -
     return _fitting(request, in_order, size=size, step=_QA_STEP)
 
 
-def _documents(documents: list[str], question: _Question, size: int, draw: random.Random) -> list[str]:
-    if size >= len(documents):
-        return (documents * -(-size // len(documents)))[:size]
-    missing = size - len(question.gold)
-    if missing > len(question.related):
-        known = {*question.gold, *question.related}
-        others = [number for number in range(len(documents)) if number not in known]
-        more = question.related + draw.sample(others, max(0, missing - len(question.related)))
-    else:
-        more = draw.sample(question.related, missing)
-    return [documents[number] for number in question.gold + more]
-
-
 def string_match_all(answer: str, references: Sequence[str]) -> float:
     """Return the share of references that the answer contains, lower-cased (scripts/eval/synthetic/constants.py)."""
     return sum(reference.lower() in answer.lower() for reference in references) / len(references)
-
-
-def _string_match_part(answer: str, references: Sequence[str]) -> float:
-    """Return 1 if the answer contains any reference, lower-cased."""
-    return float(any(reference.lower() in answer.lower() for reference in references))
 
 
 _task = partial(Task, suite="ruler", category="RULER", samples=500)
@@ -454,7 +437,10 @@ _all = partial(
 _part = partial(
     _task,
     metric="string_match_part",
-    score=lambda answer, sample: {"string_match_part": _string_match_part(answer, sample.references)},
+    # 1 if the answer contains any reference, lower-cased.
+    score=lambda answer, sample: {
+        "string_match_part": float(any(reference.lower() in answer.lower() for reference in sample.references))
+    },
     max_new_tokens=32,
 )
 TASKS: Final = (

@@ -44,6 +44,8 @@ def _measure(model: HuggingFaceModel, request: TaskRequest) -> Json:
     )
     limit = None if request.samples in (None, ALL_SAMPLES) else request.samples
     try:
+        # The harness gets the loaded model and its usual tokenizer; its own bootstrap is off, as intervals are
+        # computed in results.py.
         evaluated: Json = lm_eval.simple_evaluate(
             harness, tasks=list(_HARNESS), limit=limit, bootstrap_iters=0, log_samples=True
         )
@@ -58,6 +60,7 @@ def _measure(model: HuggingFaceModel, request: TaskRequest) -> Json:
         for metric in ("acc", "acc_norm")
         if f"{metric},none" in values
     }
+    # A string of 1 and 0 for each task: right or wrong by acc, the metric of the paper.
     answers = {
         task: "".join(str(int(sample["acc"])) for sample in samples) for task, samples in evaluated["samples"].items()
     }

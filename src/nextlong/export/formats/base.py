@@ -165,9 +165,29 @@ _ARRAYS: Final = frozenset({"input_ids", "attention_mask", "labels"})
 
 def to_table(block: Resolved, columns: Sequence[str], options: Options) -> pa.Table:
     """Return columns of a block, padded where `options` ask for it."""
-    room = block.document_lengths
+    room = block.document_lengths  # (D,) the tokens that each document occupies
     if multiple := options.keys.get("pad_documents_to"):
-        block, room = _padded(block, multiple, pad_id=options.eos_id or 0)
+        lengths = block.document_lengths.astype(np.int64)
+        padded = -(-lengths // multiple) * multiple
+        # (D,) where each document starts among all tokens of the block, before and after padding.
+        starts, new_starts = np.cumsum(lengths) - lengths, np.cumsum(padded) - padded
+        ids = np.full(padded.sum(), options.eos_id or 0, np.int32)
+        ids[np.arange(lengths.sum()) + np.repeat(new_starts - starts, lengths)] = block.input_ids
+        token_offsets = np.append(0, np.cumsum(padded))[block.document_offsets]
+        # Spans move with their document; places count the tokens of all rows.
+        row_of_span = np.repeat(np.arange(len(block)), np.diff(block.span_offsets))
+        places = block.token_offsets[row_of_span] + block.token_starts
+        document = np.searchsorted(starts, places, side="right") - 1
+        moved = places + (new_starts - starts)[document] - token_offsets[row_of_span]
+        token_starts = moved.astype(np.int32)
+        block = replace(
+            block,
+            input_ids=ids,
+            token_offsets=token_offsets,
+            token_starts=token_starts,
+            token_ends=token_starts + (block.token_ends - block.token_starts),
+        )
+        room = padded.astype(np.int32)
     return pa.table({name: _COLUMNS[name][1](block, room) for name in columns})
 
 
@@ -197,31 +217,6 @@ def span_columns(block: Resolved) -> list[pa.Array]:
         roles,
         *map(pa.array, (block.token_starts, block.token_ends, block.scores)),
     ]
-
-
-def _padded(block: Resolved, multiple: int, *, pad_id: int) -> tuple[Resolved, NDArray[np.int32]]:
-    """Return the block with padding behind each document, and the tokens that each then occupies, shape (D,)."""
-    lengths = block.document_lengths.astype(np.int64)
-    room = -(-lengths // multiple) * multiple
-    # (D,) where each document starts among all tokens of the block, before and after padding.
-    starts, new_starts = np.cumsum(lengths) - lengths, np.cumsum(room) - room
-    ids = np.full(room.sum(), pad_id, np.int32)
-    ids[np.arange(lengths.sum()) + np.repeat(new_starts - starts, lengths)] = block.input_ids
-    token_offsets = np.append(0, np.cumsum(room))[block.document_offsets]
-    # Spans move with their document; places count the tokens of all rows.
-    row_of_span = np.repeat(np.arange(len(block)), np.diff(block.span_offsets))
-    places = block.token_offsets[row_of_span] + block.token_starts
-    document = np.searchsorted(starts, places, side="right") - 1
-    moved = places + (new_starts - starts)[document] - token_offsets[row_of_span]
-    token_starts = moved.astype(np.int32)
-    block = replace(
-        block,
-        input_ids=ids,
-        token_offsets=token_offsets,
-        token_starts=token_starts,
-        token_ends=token_starts + (block.token_ends - block.token_starts),
-    )
-    return block, room.astype(np.int32)
 
 
 def _labels(block: Resolved, room: NDArray[np.int32]) -> NDArray[np.int32]:

@@ -14,7 +14,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
-from itertools import pairwise
+from itertools import accumulate, chain, pairwise
 from pathlib import Path
 from typing import Any, Final
 
@@ -45,7 +45,17 @@ class _MdsShard(ShardResult):
 def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _MdsShard:
     """Write one shard beside `out`, held in memory until it is complete; `_shard_sizes` says which rows it must hold."""
     samples = [sample for block in rows for sample in _samples(block)]
-    pieces = list(_pieces(samples, json.dumps(_config(options), sort_keys=True).encode()))
+    header = json.dumps(_config(options), sort_keys=True).encode()
+    # Where each sample begins in the shard, and the last ends, shape (samples + 1,).
+    offsets = np.cumsum([0, *(sum(map(len, sample)) for sample in samples)])
+    offsets += _UINT32_BYTES * (len(samples) + 2) + len(header)
+    if offsets[-1] > _MOST_BYTES:
+        raise ExportError(
+            f"an MDS shard of {offsets[-1]:,} bytes is more than its offsets can count ({_MOST_BYTES:,}); lower "
+            "export.shard_mb, or export.pack"
+        )
+    count = np.uint32(len(samples)).tobytes()
+    pieces = [count, offsets.astype(np.uint32).tobytes(), header, *chain.from_iterable(samples)]
     name = f"shard.{options.shard:05}.mds"
     files: dict[str, JsonValue] = {"raw_data": _file_entry(name, sum(map(len, pieces))), "zip_data": None}
     if options.keys["compression"] == "zstd":
@@ -107,7 +117,10 @@ def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
         if offsets[-1] != len(data):
             raise ValueError(f"{name} ends at byte {len(data)}, its last sample at {offsets[-1]}")
         for first, last in pairwise(offsets):
-            domain, indices, input_ids, length = _columns(data[first:last])
+            # A sample begins with the sizes of all columns but the last.
+            sizes = np.frombuffer(data, "<u4", _SIZES_BYTES // _UINT32_BYTES, first).tolist()
+            bounds = accumulate([_SIZES_BYTES, *sizes, _LENGTH_BYTES])
+            domain, indices, input_ids, length = (data[first:last][start:stop] for start, stop in pairwise(bounds))
             yield {
                 "domain": bytes(domain).decode(),
                 "indices": _array(indices).tolist(),
@@ -129,14 +142,6 @@ def _shard(path: Path, entry: Mapping[str, Any]) -> memoryview:
     return data
 
 
-def _columns(sample: memoryview) -> Iterator[memoryview]:
-    """Yield the columns of a sample, which begins with the sizes of all but the last."""
-    start = _SIZES_BYTES
-    for size in [*np.frombuffer(sample, "<u4", _SIZES_BYTES // _UINT32_BYTES).tolist(), _LENGTH_BYTES]:
-        yield sample[start : start + size]
-        start += size
-
-
 def _array(value: memoryview) -> NDArray[np.uint32]:
     """Return an array of uint32, which begins with its shape as `_shape` writes it."""
     axes, width = value[0] >> 2, 1 << (value[0] & 3)
@@ -156,22 +161,6 @@ def _samples(block: Resolved) -> Iterator[list[bytes | memoryview]]:
         sizes = [len(name), len(indices_shape) + indices.nbytes, len(shape) + _UINT32_BYTES * (stop - start)]
         head = np.array(sizes, np.uint32).tobytes() + name + indices_shape + indices.tobytes() + shape
         yield [head, ids[_UINT32_BYTES * start : _UINT32_BYTES * stop], np.int64(stop - start).tobytes()]
-
-
-def _pieces(samples: list[list[bytes | memoryview]], header: bytes) -> Iterator[bytes | memoryview]:
-    sizes = [sum(map(len, sample)) for sample in samples]
-    first = _UINT32_BYTES * (len(samples) + 2) + len(header)
-    offsets = np.cumsum([0, *sizes]) + first
-    if offsets[-1] > _MOST_BYTES:
-        raise ExportError(
-            f"an MDS shard of {offsets[-1]:,} bytes is more than its offsets can count ({_MOST_BYTES:,}); lower "
-            "export.shard_mb, or export.pack"
-        )
-    yield np.uint32(len(samples)).tobytes()
-    yield offsets.astype(np.uint32).tobytes()
-    yield header
-    for sample in samples:
-        yield from sample
 
 
 def _shape(*shape: int) -> bytes:

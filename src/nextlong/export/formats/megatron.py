@@ -78,7 +78,20 @@ def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
     blend = [line.split(" ") for line in (folder / "blend.txt").read_text(encoding="utf-8").splitlines()]
     check_index("blend.txt", [f"{prefix}.bin" for _, prefix in blend], files)
     for name, (weight, _) in zip(files, blend, strict=True):
-        lengths, dtype = _read_index((folder / name).with_suffix(".idx"))
+        path = (folder / name).with_suffix(".idx")
+        index = path.read_bytes()
+        magic, version, code, sequences, bounds = struct.unpack_from("<9sQBQQ", index)
+        if (magic, version) != (_MAGIC, _VERSION):
+            raise ValueError(f"{path.name} begins with {magic!r}, version {version}")
+        dtype = np.dtype({code: name for name, code in _DTYPE_CODES.items()}[code])
+        # Behind the header of 34 bytes: the lengths of the sequences, (D,), where each begins, and where documents do.
+        lengths = np.frombuffer(index, "<i4", sequences, 34)
+        pointers = np.frombuffer(index, "<i8", sequences, 34 + 4 * sequences)
+        documents = np.frombuffer(index, "<i8", bounds, 34 + 12 * sequences)
+        if not np.array_equal(documents, np.arange(sequences + 1)):
+            raise ValueError(f"{path.name} does not make one document of every sequence")
+        if not np.array_equal(pointers, (np.cumsum(lengths, dtype=np.int64) - lengths) * dtype.itemsize):
+            raise ValueError(f"{path.name} has documents that do not begin where the one before ends")
         tokens = int(lengths.sum(dtype=np.int64))
         size = (folder / name).stat().st_size
         if size != tokens * dtype.itemsize:
@@ -107,23 +120,6 @@ def _write_block(file: BinaryIO, block: Resolved, dtype: np.dtype[Any], eod: int
     os.fsync(file.fileno())
     lengths: NDArray[np.int32] = block.document_lengths + is_open.astype(np.int32)
     return lengths
-
-
-def _read_index(path: Path) -> tuple[NDArray[np.int32], np.dtype[Any]]:
-    """Return the lengths of the documents, shape (D,), and the type of the ids."""
-    index = path.read_bytes()
-    magic, version, code, sequences, bounds = struct.unpack_from("<9sQBQQ", index)
-    if (magic, version) != (_MAGIC, _VERSION):
-        raise ValueError(f"{path.name} begins with {magic!r}, version {version}")
-    dtype = np.dtype({code: name for name, code in _DTYPE_CODES.items()}[code])
-    lengths = np.frombuffer(index, "<i4", sequences, 34)
-    pointers = np.frombuffer(index, "<i8", sequences, 34 + 4 * sequences)
-    documents = np.frombuffer(index, "<i8", bounds, 34 + 12 * sequences)
-    if not np.array_equal(documents, np.arange(sequences + 1)):
-        raise ValueError(f"{path.name} does not make one document of every sequence")
-    if not np.array_equal(pointers, (np.cumsum(lengths, dtype=np.int64) - lengths) * dtype.itemsize):
-        raise ValueError(f"{path.name} has documents that do not begin where the one before ends")
-    return lengths, dtype
 
 
 FORMAT = Format(

@@ -18,7 +18,6 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from numpy.typing import NDArray
 
 from nextlong.artifacts.resolve import Resolved
 from nextlong.artifacts.results import ShardResult
@@ -45,7 +44,14 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _OlmoShard:
     with Path(f"{out}.npy").open("wb") as file:
         for block in rows:
             count += len(block)
-            ends += (ends[-1] + _document_ends(block, options.eos_id)).tolist()
+            # (D,) where the documents of the block end, which must be where its EOS tokens stand.
+            block_ends = np.cumsum(block.document_lengths, dtype=np.int64)
+            if not np.array_equal(np.flatnonzero(block.input_ids == options.eos_id) + 1, block_ends):
+                raise ExportError(
+                    "olmo: a document has no EOS token at its end, or one before, by which OLMo-core would part it; run again "
+                    "with tokenizer.eos set to a token that the documents do not spell"
+                )
+            ends += (ends[-1] + block_ends).tolist()
             file.write(np.ascontiguousarray(block.input_ids, dtype).data)
     lines = "".join(f"{start},{end}\n" for start, end in pairwise(ends))
     # No name and no time in the gzip header: the same rows give the same bytes.
@@ -70,17 +76,6 @@ def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
                 raise ValueError(f"{name} has a document from {start} to {end} behind one that ends at {before}")
             yield {"input_ids": ids[start:end]}
             before = end
-
-
-def _document_ends(block: Resolved, eos: int | None) -> NDArray[np.int64]:
-    """Return where the documents of a block end, shape (D,), which must be where its EOS tokens stand."""
-    ends: NDArray[np.int64] = np.cumsum(block.document_lengths, dtype=np.int64)
-    if not np.array_equal(np.flatnonzero(block.input_ids == eos) + 1, ends):
-        raise ExportError(
-            "olmo: a document has no EOS token at its end, or one before, by which OLMo-core would part it; run again with "
-            "tokenizer.eos set to a token that the documents do not spell"
-        )
-    return ends
 
 
 FORMAT = Format(

@@ -40,6 +40,7 @@ def draw(run: Run, spans: Sequence[Span], *, lead: int) -> ChunkMap | None:
     ids = np.concatenate([sampled, np.array(sorted(of_sequence), np.int64)])
     vectors = lookup.vectors(ids, run.steps["embed"].files(".vectors.npy"))
     center = vectors[: len(sampled)].mean(axis=0)
+    # The sample alone spans the plane, so that maps of several sequences of a run have the same background.
     _, singular, axes = np.linalg.svd(vectors[: len(sampled)] - center, full_matrices=False)
     if len(singular) < 2 or not singular.any():
         return None

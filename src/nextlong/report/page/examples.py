@@ -6,7 +6,7 @@ In:  a run. Out: a few pairs of texts, with the runs of three words that both ho
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
@@ -32,6 +32,7 @@ class Pair(NamedTuple):
 def near_duplicate_pairs(run: Run, *, most: int) -> Iterator[Pair]:
     """Yield near-duplicates that drafting filtered out, from different tasks before several of one."""
     counted = [part.near_duplicate_examples for part in run.steps["draft"].results(DraftResult)]
+    # The first example of every task, then the second of every task, and so on.
     rounds = (
         of_run[turn] for turn in range(max(map(len, counted), default=0)) for of_run in counted if turn < len(of_run)
     )
@@ -68,22 +69,17 @@ def _pieces(text: str, shared: set[tuple[str, ...]]) -> list[tuple[str, bool]]:
     places = sorted(place for run, run_places in _runs(text).items() if run in shared for place in run_places)
     first = max(0, places[0][0] - _BEFORE) if places else 0
     last = min(len(text), first + _CHARS)
-    pieces = [("…", False)] if first else []
-    done = first
-    for start, end in _joined(places):
-        if start >= last:
-            break
-        pieces += [(text[done:start], False), (text[start : min(end, last)], True)]
-        done = min(end, last)
-    return [*pieces, (text[done:last] + ("…" if last < len(text) else ""), False)]
-
-
-def _joined(places: Sequence[tuple[int, int]]) -> Iterator[tuple[int, int]]:
-    """Yield the stretches that sorted, overlapping ones cover together."""
-    joined: list[tuple[int, int]] = []
+    joined: list[tuple[int, int]] = []  # the stretches that the runs cover together, for runs overlap
     for start, end in places:
         if joined and start <= joined[-1][1]:
             joined[-1] = joined[-1][0], max(end, joined[-1][1])
         else:
             joined.append((start, end))
-    yield from joined
+    pieces = [("…", False)] if first else []
+    done = first
+    for start, end in joined:
+        if start >= last:
+            break
+        pieces += [(text[done:start], False), (text[start : min(end, last)], True)]
+        done = min(end, last)
+    return [*pieces, (text[done:last] + ("…" if last < len(text) else ""), False)]

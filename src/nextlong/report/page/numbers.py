@@ -29,16 +29,16 @@ class Cell:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """A name and a cell a run."""
 
     name: str
     cells: tuple[Cell, ...]
 
 
-def row(name: str, plain: Plain, path: Path, form: str = "{:,}") -> Row:
+def row(name: str, plain: Plain, path: Path, form: str = "{:,}") -> TableRow:
     """Return one number of every run."""
-    return Row(name, tuple(_cell(stats, path, form) for stats in plain))
+    return TableRow(name, tuple(_cell(stats, path, form) for stats in plain))
 
 
 def _cell(plain: Mapping[str, Any], path: Path, form: str) -> Cell:
@@ -53,12 +53,12 @@ def _cell(plain: Mapping[str, Any], path: Path, form: str) -> Cell:
     return Cell(value if isinstance(value, str) else form.format(value), value, path)
 
 
-def _filled(rows: Iterable[Row]) -> list[Row]:
+def _filled(rows: Iterable[TableRow]) -> list[TableRow]:
     """Return the rows that hold a value of at least one run."""
     return [row for row in rows if any(cell.path for cell in row.cells)]
 
 
-def first(plain: Plain) -> list[Row]:
+def first(plain: Plain) -> list[TableRow]:
     """Return the few numbers of the first screen of one run."""
     what = "negatives" if is_extended(plain) else "documents"
     apart = "tokens between neighboring chunks of a document, median"
@@ -76,7 +76,7 @@ def first(plain: Plain) -> list[Row]:
     )
 
 
-def settings(plain: Plain) -> list[Row]:
+def settings(plain: Plain) -> list[TableRow]:
     """Return what distinguishes the runs; words of the recipe are explained."""
     names = {
         "method_name": "method",
@@ -97,16 +97,19 @@ def settings(plain: Plain) -> list[Row]:
         row("mean cosine", plain, ("similarity", "mean"), "{:.4f}"),
         row("tokens between neighboring chunks of a document, median", plain, ("distance_tokens", "p50"), "{:,.0f}"),
     ]
-    rows = (row(name, plain, (key,), "{:.3f}" if key == "chars_per_token" else "{:,}") for key, name in names.items())
-    return _filled([*(Row(one.name, tuple(map(_explained, one.cells))) for one in rows), *compared])
+    shown = []
+    for key, name in names.items():
+        one = row(name, plain, (key,), "{:.3f}" if key == "chars_per_token" else "{:,}")
+        meanings = [SETTINGS.get(key, {}).get(cell.value) for cell in one.cells]
+        cells = [
+            replace(cell, text=f"{cell.text}: {meaning}") if meaning else cell
+            for cell, meaning in zip(one.cells, meanings, strict=True)
+        ]
+        shown.append(TableRow(name, tuple(cells)))
+    return _filled([*shown, *compared])
 
 
-def _explained(cell: Cell) -> Cell:
-    meaning = SETTINGS.get(str(cell.path[0]), {}).get(cell.value) if cell.path else None
-    return replace(cell, text=f"{cell.text}: {meaning}") if meaning else cell
-
-
-def yields(plain: Plain) -> list[Row]:
+def yields(plain: Plain) -> list[TableRow]:
     """Return the way from documents to sequences."""
     names = {
         "documents": "documents in the corpus",
@@ -126,12 +129,12 @@ def yields(plain: Plain) -> list[Row]:
     return _filled(rows)
 
 
-def spread(plain: Plain, key: str, form: str, *, of: str = "") -> list[Row]:
+def spread(plain: Plain, key: str, form: str, *, of: str = "") -> list[TableRow]:
     """Return a distribution in five numbers; `of` says of what, where the table holds other numbers too."""
     return _filled(row(f"{of}{name}", plain, (key, part), form) for part, name in _SPREAD.items())
 
 
-def by_rank(plain: Plain) -> list[Row]:
+def by_rank(plain: Plain) -> list[TableRow]:
     """Return the mean cosine at each rank and the number of chunks behind it."""
     ranks = sorted({one["rank"] for stats in plain for one in stats["similarity_by_rank"]})
     return [
@@ -144,7 +147,7 @@ def by_rank(plain: Plain) -> list[Row]:
     ]
 
 
-def by_source(plain: Plain) -> list[Row]:
+def by_source(plain: Plain) -> list[TableRow]:
     """Return the mean cosine of each source and the number of chunks behind it."""
     names = [name for name in source_names(plain) if any(name in stats["similarity_by_source"] for stats in plain)]
     return [
@@ -157,7 +160,7 @@ def by_source(plain: Plain) -> list[Row]:
     ]
 
 
-def _row_where(name: str, plain: Plain, path: Path, where: Mapping[str, Any], part: str, form: str) -> Row:
+def _row_where(name: str, plain: Plain, path: Path, where: Mapping[str, Any], part: str, form: str) -> TableRow:
     """Return one part of the entry of a list, in each run, for which `where` holds."""
     cells = []
     for stats in plain:
@@ -166,10 +169,10 @@ def _row_where(name: str, plain: Plain, path: Path, where: Mapping[str, Any], pa
             entries = entries[key]
         places = [n for n, one in enumerate(entries) if all(one[key] == value for key, value in where.items())]
         cells.append(_cell(stats, (*path, places[0], part), form) if places else Cell(_NOTHING))
-    return Row(name, tuple(cells))
+    return TableRow(name, tuple(cells))
 
 
-def bins(plain: Plain, *path: str | int, form: str, part: str = "count") -> list[Row]:
+def bins(plain: Plain, *path: str | int, form: str, part: str = "count") -> list[TableRow]:
     """Return a histogram; `form` makes the name of a row of its bin."""
 
     def histogram(stats: Mapping[str, Any]) -> Any:
@@ -197,7 +200,7 @@ def spoken_bin(least: float, most: float) -> str:
     return f"{least:,.0f}" if least == most else f"{least:,.0f}–{most:,.0f}"
 
 
-def reuse(plain: Plain) -> list[Row]:
+def reuse(plain: Plain) -> list[TableRow]:
     """Return how often a chunk is used."""
     rows = [
         row("distinct chunks", plain, ("reuse", "distinct_chunks")),
@@ -207,15 +210,17 @@ def reuse(plain: Plain) -> list[Row]:
     return _filled([*rows, *bins(plain, "reuse", "histogram", form="chunks used {}×", part="chunks")])
 
 
-def hubs(plain: Mapping[str, Any]) -> list[Row]:
+def hubs(plain: Mapping[str, Any]) -> list[TableRow]:
     """Return the chunks of one run that are used most."""
     return [
-        Row(f"{hub['source_id']} · chunk {hub['ordinal']}", (_cell(plain, ("reuse", "hubs", place, "uses"), "{:,}"),))
+        TableRow(
+            f"{hub['source_id']} · chunk {hub['ordinal']}", (_cell(plain, ("reuse", "hubs", place, "uses"), "{:,}"),)
+        )
         for place, hub in enumerate(plain["reuse"]["hubs"])
     ]
 
 
-def roles(plain: Plain) -> list[Row]:
+def roles(plain: Plain) -> list[TableRow]:
     """Return what the tokens are."""
     names = dict.fromkeys(role for stats in plain for role in stats["tokens_by_role"])
     counts = [row(f"tokens: {role}", plain, ("tokens_by_role", role)) for role in names]
@@ -231,7 +236,7 @@ def source_names(plain: Plain) -> list[str]:
     return sorted(total, key=lambda name: (-total[name], name))
 
 
-def sources(plain: Plain) -> list[Row]:
+def sources(plain: Plain) -> list[TableRow]:
     """Return the tokens of each source, the largest first, and its characters in the corpus."""
     names = source_names(plain)
     shown = [
@@ -244,11 +249,11 @@ def sources(plain: Plain) -> list[Row]:
     ]
     if rest := names[_SHOWN_SOURCES:]:
         sums = [sum(stats["tokens_by_source"].get(name, 0) for name in rest) for stats in plain]
-        shown.append(Row(f"{len(rest):,} more sources together", tuple(Cell(f"{total:,}") for total in sums)))
+        shown.append(TableRow(f"{len(rest):,} more sources together", tuple(Cell(f"{total:,}") for total in sums)))
     return shown
 
 
-def filtered(plain: Plain) -> list[Row]:
+def filtered(plain: Plain) -> list[TableRow]:
     """Return what was filtered out because it repeats something or occurs in an evaluation, and what must be 0."""
     files = dict.fromkeys(file for stats in plain for file in stats["contaminated"] or {})
     keyword_sources = dict.fromkeys(source for stats in plain for source in stats["keywords"] or {})
@@ -270,10 +275,10 @@ def filtered(plain: Plain) -> list[Row]:
     )
 
 
-def costs(plain: Mapping[str, Any]) -> list[Row]:
+def costs(plain: Mapping[str, Any]) -> list[TableRow]:
     """Return seconds, peak memory and disk space of each step of one run, in order."""
     return [
-        Row(
+        TableRow(
             step_title(step["step"]),
             (
                 _cell(plain, ("steps", place, "seconds"), "{:,.1f} s"),

@@ -60,7 +60,16 @@ class _Chosen:
 
 def shown(runs: Sequence[Run], names: Sequence[str]) -> Shown | None:
     """Return what to show of each run; None where no run has a sequence that can be drawn."""
-    chosen = [one for one in _choose(runs, names) if len(one.sequence.spans) <= _MOST_PIECES]
+    common = find.common_document(runs)
+    chosen = []
+    for place, (name, run) in enumerate(zip(names, runs, strict=True)):
+        if not len(run):
+            continue
+        number = common[1].get(place, 0) if common else 0
+        sequence = run.sequence(number)
+        lead = common[0] if common and place in common[1] else pieces.lead_document(sequence.spans)
+        if len(sequence.spans) <= _MOST_PIECES:
+            chosen.append(_Chosen(place, name, run, number, sequence, lead))
     if not chosen:
         return None
     scale = pieces.scale([score for one in chosen for score in pieces.scored(one.sequence.spans)])
@@ -74,19 +83,6 @@ def shown(runs: Sequence[Run], names: Sequence[str]) -> Shown | None:
     return Shown(
         is_common, before, caption, after, drawn_map, pieces.EXAMPLE if len(runs) == 1 and has_negatives else ""
     )
-
-
-def _choose(runs: Sequence[Run], names: Sequence[str]) -> list[_Chosen]:
-    common = find.common_document(runs)
-    chosen = []
-    for place, (name, run) in enumerate(zip(names, runs, strict=True)):
-        if not len(run):
-            continue
-        number = common[1].get(place, 0) if common else 0
-        sequence = run.sequence(number)
-        lead = common[0] if common and place in common[1] else pieces.lead_document(sequence.spans)
-        chosen.append(_Chosen(place, name, run, number, sequence, lead))
-    return chosen
 
 
 def _before(one: _Chosen) -> tuple[Markup, str]:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
 from nextlong.artifacts.results import EXCLUDED
@@ -353,7 +353,16 @@ def compared(stats: Mapping[str, Any]) -> str:
 def verdict(stats: Mapping[str, Any]) -> Verdict:
     """Return whether to train on a run, and why."""
     found = {warned["name"] for warned in stats["warnings"]}
-    passed = tuple(told for name, told in _PASSED.items() if name not in found and _applies(name, stats))
+    # A check that had nothing to look at is not passed: what it would say means nothing.
+    special = {
+        "fewer-sequences": stats["yields"]["asked"] != "all",
+        "one-source": len(stats["tokens_by_source"]) > 1,
+        "stand-in-tokenizer": stats["target_tokens"] >= STAND_IN_TOKENS,
+        "unmet-exclusions": any(one["reason"] == EXCLUDED for one in stats["left_out"]),
+    }
+    applying = {name for name in _PASSED if special.get(name, True)}
+    applying -= {name for name, field in _NEEDS.items() if stats[field] is None}
+    passed = tuple(told for name, told in _PASSED.items() if name in applying - found)
     messages = tuple(f"{warned['message'][:1].upper()}{warned['message'][1:]}." for warned in stats["warnings"])
     if messages:
         changes = [warned["change"] for warned in stats["warnings"] if warned["change"]]
@@ -369,29 +378,11 @@ def verdict(stats: Mapping[str, Any]) -> Verdict:
     if stats["negatives"] and NEGATIVES[stats["negatives"]].repeat_meta_chunk:
         reason = "The sequences repeat their own document, as the recipe asks: a control for an experiment, not training data."
         return Verdict("look", "Only as a control.", (reason,))
-    return Verdict(
-        "good", "Yes, train on it.", (f"All {len(passed)} data-quality checks passed.", *_evidence(stats)), passed
-    )
-
-
-def _applies(name: str, stats: Mapping[str, Any]) -> bool:
-    """Say whether a check had something to look at; what it passes otherwise says nothing."""
-    special = {
-        "fewer-sequences": stats["yields"]["asked"] != "all",
-        "one-source": len(stats["tokens_by_source"]) > 1,
-        "stand-in-tokenizer": stats["target_tokens"] >= STAND_IN_TOKENS,
-        "unmet-exclusions": any(one["reason"] == EXCLUDED for one in stats["left_out"]),
-    }
-    return special.get(name, True) and (name not in _NEEDS or stats[_NEEDS[name]] is not None)
-
-
-def _evidence(stats: Mapping[str, Any]) -> Iterator[str]:
-    """Yield what speaks for a run beside its checks."""
+    reasons = [f"All {len(passed)} data-quality checks passed."]
     similarity, random, distance = (stats[key] for key in ("similarity", "random_similarity", "distance_tokens"))
     if random:
-        yield (
-            f"Negatives are similar to their meta-chunk: mean cosine {similarity['mean']:.2f}. Random pairs of "
-            f"chunks have {random['mean']:.2f}."
-        )
+        mean = f"mean cosine {similarity['mean']:.2f}. Random pairs of chunks have {random['mean']:.2f}."
+        reasons.append(f"Negatives are similar to their meta-chunk: {mean}")
     if distance:
-        yield f"Neighboring chunks of a document are {distance['p50']:,.0f} tokens apart (median)."
+        reasons.append(f"Neighboring chunks of a document are {distance['p50']:,.0f} tokens apart (median).")
+    return Verdict("good", "Yes, train on it.", tuple(reasons), passed)

@@ -27,7 +27,7 @@ from nextlong.picture import html, palette
 from nextlong.report import summary
 from nextlong.report.compare import labels
 from nextlong.report.page import examples, figures, numbers, sequences, words
-from nextlong.report.page.numbers import Row
+from nextlong.report.page.numbers import TableRow
 from nextlong.report.page.words import Plain
 from nextlong.runs import stats
 from nextlong.runs.run import Run
@@ -44,7 +44,7 @@ class Table:
 
     caption: str
     heads: Sequence[str]
-    rows: Sequence[Row]
+    rows: Sequence[TableRow]
 
 
 @dataclass(frozen=True)
@@ -62,7 +62,11 @@ def leave(runs: Sequence[Run]) -> str:
     """Write the report of some variants of one run directory unless it is there; return what to say about it."""
     shown = runs[: palette.RUNS]
     path = place_of(shown) if len(shown) == 1 else shown[0].path / SWEEP
-    if not _shows(path, identity(shown)):
+    is_there = False
+    if path.is_file():
+        with path.open(encoding="utf-8", errors="replace") as file:
+            is_there = identity(shown) in file.read(HEAD_CHARS)
+    if not is_there:
         with store.explained(path):
             store.write_text(path, page(shown))
     return str(path) if shown == runs else f"{path} (the first {len(shown)} of {len(runs)})"
@@ -80,13 +84,6 @@ def place_of(runs: Sequence[Run]) -> Path:
     if len(joined.encode()) > _LONGEST_NAME_BYTES:
         joined = f"{len(names)}@variants@{xxhash.xxh3_64_hexdigest(joined.encode())[:8]}"
     return run_dir / f"report-{joined}.html"
-
-
-def _shows(path: Path, data: str) -> bool:
-    if not path.is_file():
-        return False
-    with path.open(encoding="utf-8", errors="replace") as file:
-        return data in file.read(HEAD_CHARS)
 
 
 def identity(runs: Sequence[Run]) -> str:
@@ -167,7 +164,7 @@ def _run(run: Run, of_run: Mapping[str, Any], name: str) -> dict[str, Any]:
     }
 
 
-def _hardness(plain: Plain) -> list[tuple[str, str, Figure, list[Row]]]:
+def _hardness(plain: Plain) -> list[tuple[str, str, Figure, list[TableRow]]]:
     """Return the charts about similarity and distance: name, heading, what draws it, its numbers."""
     is_extended = words.is_extended(plain)
     compared = "; ".join(dict.fromkeys(words.compared(stats) for stats in plain if stats["scores"]))
@@ -212,7 +209,7 @@ def _hardness(plain: Plain) -> list[tuple[str, str, Figure, list[Row]]]:
     ]
 
 
-def _content(plain: Plain) -> list[tuple[str, str, Figure, list[Row]]]:
+def _content(plain: Plain) -> list[tuple[str, str, Figure, list[TableRow]]]:
     """Return the charts about what the tokens are."""
     return [
         ("sources", "Sources of the sequences and of the corpus", figures.sources, numbers.sources(plain)),
@@ -245,7 +242,7 @@ def _content(plain: Plain) -> list[tuple[str, str, Figure, list[Row]]]:
     ]
 
 
-def _removal(plain: Plain) -> list[tuple[str, str, Figure, list[Row]]]:
+def _removal(plain: Plain) -> list[tuple[str, str, Figure, list[TableRow]]]:
     """Return what became of the drafts and what was filtered out."""
     return [
         ("yield", "From documents to sequences", figures.outcome, numbers.yields(plain)),
@@ -253,7 +250,7 @@ def _removal(plain: Plain) -> list[tuple[str, str, Figure, list[Row]]]:
     ]
 
 
-def _cards(wanted: Sequence[tuple[str, str, Figure, list[Row]]], plain: Plain, names: Sequence[str]) -> list[Card]:
+def _cards(wanted: Sequence[tuple[str, str, Figure, list[TableRow]]], plain: Plain, names: Sequence[str]) -> list[Card]:
     """Return the cards of the charts that hold a value of at least one run; a mean of one source is that of all."""
     return [
         Card(name, heading, figure(plain, names), words.reading(name, plain, names), [Table(heading, names, rows)])

@@ -21,8 +21,14 @@ from nextlong.schemas import Layout
 
 def amounts_of(recipe: Recipe, corpus: Amounts, *, chars_per_token: float, has_gpu: bool = False) -> Amounts:
     """Return `corpus`, which holds the sizes up to `dimensions`, with what follows from them filled in."""
-    is_chunks = Need.CHUNK_NEIGHBOURS in method_of(recipe).needs
-    neighbours = candidates_of(recipe) if is_chunks else _document_neighbours(recipe, corpus, chars_per_token)
+    method = method_of(recipe)
+    is_chunks = Need.CHUNK_NEIGHBOURS in method.needs
+    neighbours: float = candidates_of(recipe) if is_chunks else 0
+    if not is_chunks and isinstance(method, DocumentMethod) and Need.DOCUMENT_NEIGHBOURS in method.needs:
+        declared = method.neighbours(recipe.options)  # None: as many as fill a sequence several times
+        mean_chars = max(1.0, corpus.kept_chars / max(1.0, corpus.kept_documents))
+        filling = 4 * document_chars(recipe, chars_per_token) / mean_chars
+        neighbours = math.ceil(filling) if declared is None else declared
     vectors = corpus.chunks if is_chunks else corpus.kept_documents
     amounts = replace(corpus, vectors=vectors, neighbours=neighbours)
     amounts = _with_drafts(recipe, amounts, sequence_chars=recipe.sequence_tokens * chars_per_token)
@@ -35,18 +41,8 @@ def amounts_of(recipe: Recipe, corpus: Amounts, *, chars_per_token: float, has_g
 
 def different(among: float, drawn: float) -> float:
     """Return the expected number of distinct items after drawing `drawn` times from `among`, with replacement."""
+    # Each is missed by all draws with a probability of (1 - 1 / among) ** drawn, nearly exp(-drawn / among).
     return among * -math.expm1(-drawn / max(1.0, among))
-
-
-def _document_neighbours(recipe: Recipe, corpus: Amounts, chars_per_token: float) -> float:
-    method = method_of(recipe)
-    if not isinstance(method, DocumentMethod) or Need.DOCUMENT_NEIGHBOURS not in method.needs:
-        return 0
-    neighbours = method.neighbours(recipe.options)
-    if neighbours is not None:
-        return neighbours
-    mean_chars = corpus.kept_chars / max(1.0, corpus.kept_documents)
-    return math.ceil(4 * document_chars(recipe, chars_per_token) / max(1.0, mean_chars))
 
 
 def _with_drafts(recipe: Recipe, amounts: Amounts, *, sequence_chars: float) -> Amounts:

@@ -31,7 +31,7 @@ _COMPRESSED_SHARE = 0.3  # of JSON, by gzip or zstd
 
 
 @dataclass(frozen=True)
-class Sample:
+class CorpusSample:
     """The size of the corpus, and documents drawn from it.
 
     `stands_for`, `chars` and `chunks` have shape (n,), one row for each document of `looked_at`: how many documents of the
@@ -76,11 +76,12 @@ class Sample:
 
     def documents_of(self, chunks: float) -> float:
         """Return how many documents a random `chunks` of the corpus's chunks, each used once, come from, on average."""
+        # A document of k chunks is missed if all of them are: with a probability of (1 - used) ** k.
         used = min(1.0, chunks / max(1.0, self.size.chunks))
         return float((self.stands_for * (1 - (1 - used) ** self.chunks)).sum())
 
 
-def sample(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Sample:
+def sample(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> CorpusSample:
     """Look at every source. Raises CorpusError if no document is found."""
     every = look_at(recipe.ingest, files)
     looks = [look for look in every if look.documents]
@@ -120,7 +121,7 @@ def sample(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> Sample:
         evaluation_bytes=sum(map(_evaluation_bytes, recipe.decontaminate.files)),
     )
     is_whole = all(look.is_whole for look in looks)
-    return Sample(size, is_whole, texts, stands_for, np.array(list(map(len, texts))), chunks, rejects)
+    return CorpusSample(size, is_whole, texts, stands_for, np.array(list(map(len, texts))), chunks, rejects)
 
 
 def _evaluation_bytes(file: str) -> float:

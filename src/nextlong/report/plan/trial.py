@@ -40,7 +40,7 @@ from nextlong.recipe.keys import EXACT
 from nextlong.report.plan.amounts import amounts_of
 from nextlong.report.plan.costs import WORKER_BYTES, Trial
 from nextlong.report.plan.elsewhere import shape_of
-from nextlong.report.plan.sample import Sample
+from nextlong.report.plan.sample import CorpusSample
 from nextlong.retrieval.encoders.base import Speed, kind_of
 from nextlong.schemas import NO_CHUNK, Layout
 from nextlong.sequences.encode import SPEED_UP, TextEncoder, chars_before_loading, is_known_to_be_fast
@@ -81,7 +81,7 @@ class Tokenizing(NamedTuple):
 class Measured:
     """A sample of the corpus, a trial on it, and what is measured apart from the steps."""
 
-    sample: Sample
+    sample: CorpusSample
     trial: Trial
     tokenizing: Tokenizing
     encoding: Speed
@@ -90,11 +90,16 @@ class Measured:
     process_bytes: float = WORKER_BYTES  # of a process that has run every step: its libraries, and what they keep
 
 
-def measure(recipe: Recipe, sample: Sample) -> Measured:
+def measure(recipe: Recipe, sample: CorpusSample) -> Measured:
     """Run the trial, and measure what it cannot tell. Raises a NextlongError for a tokenizer that cannot be used."""
     chunks = sample.some_chunks(recipe.chunk, _MEASURED_CHUNKS)
     tokenizing = _measure_tokenizer(recipe, chunks)
-    encoding = _measure_encoder(recipe, chunks)
+    try:
+        encoding = kind_of(recipe.encoder).measure(recipe.encoder, chunks)
+    except EncoderError:  # a model whose shape is known may be missing here
+        if (shape := shape_of(recipe.encoder)) is None:
+            raise
+        encoding = Speed(None, "no model here", shape.width)
     trial = try_route(recipe, _spread(sample.mixed(), _CHARS), chars_per_token=tokenizing.chars_per_token)
     dimensions = encoding.dimensions or max(1, round(trial.amounts.dimensions))  # those that LSA found in the trial
     process_bytes = process.resident_bytes() or WORKER_BYTES
@@ -144,6 +149,7 @@ def _documents_share(done: Mapping[str, Artifact]) -> float:
         for ids in pa.ipc.open_file(part).read_all().column("chunk_id"):
             rows = np.unique(ids.values.to_numpy())
             rows = rows[rows != NO_CHUNK]
+            # Chunks drawn at random would come from `expected` documents: those of which not all chunks are missed.
             found += len(np.unique(documents[rows]))
             expected += float((1 - (1 - len(rows) / len(documents)) ** chunks_of_document).sum())
     return found / expected if expected else 1.0
@@ -245,23 +251,13 @@ def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> Tokenizing:
     return Tokenizing(chars / max(1, len(ids)), lost_share(tokenizer, chunks), read_s, slow_s, worth_chars)
 
 
-def _measure_encoder(recipe: Recipe, chunks: Sequence[str]) -> Speed:
-    """Return how fast chunks are encoded; a model whose shape is known may be missing here."""
-    try:
-        return kind_of(recipe.encoder).measure(recipe.encoder, chunks)
-    except EncoderError:
-        if (shape := shape_of(recipe.encoder)) is None:
-            raise
-        return Speed(None, "no model here", shape.width)
-
-
 def _measure_search(dimensions: int) -> float:
     """Return the seconds of a multiplication and addition of exact search, with its share of keeping the best."""
     with threadpool_limits(1):
         random = np.random.default_rng(0)
         stored = random.standard_normal((_SEARCH_ROWS, dimensions), dtype=np.float32).astype(np.float16)
         queries = stored[:_SEARCH_QUERIES].astype(np.float32)
-        queries @ queries.T
+        queries @ queries.T  # the first product takes longer, so it is not timed
         began = time.process_time()
         queries @ stored.astype(np.float32).T
         seconds = time.process_time() - began

@@ -15,7 +15,7 @@ from nextlong.recipe import Recipe
 from nextlong.recipe.keys import EXACT
 from nextlong.report.plan.amounts import different
 from nextlong.report.plan.costs import Total
-from nextlong.report.plan.sample import Sample
+from nextlong.report.plan.sample import CorpusSample
 from nextlong.retrieval.indexes import costs
 from nextlong.retrieval.indexes.base import is_built
 from nextlong.retrieval.sample import none_long_enough
@@ -25,7 +25,7 @@ from nextlong.schemas import Layout
 from nextlong.sequences.shortfall import too_long, too_short, uses_a_chunk_once
 
 
-def of_the_sample(recipe: Recipe, sample: Sample) -> list[str]:
+def of_the_sample(recipe: Recipe, sample: CorpusSample) -> list[str]:
     """Return why the run is likely to stop, as far as the sample tells."""
     lines = []
     count = sum(sample.rejects.values())
@@ -41,7 +41,7 @@ def of_the_sample(recipe: Recipe, sample: Sample) -> list[str]:
     return lines
 
 
-def none_extended(recipe: Recipe, sample: Sample) -> str:
+def none_extended(recipe: Recipe, sample: CorpusSample) -> str:
     """Return the message that no document has the chunks that the method extends it by, "" if one has."""
     if method_of(recipe).layout != Layout.EXTENDED or sample.size.eligible:
         return ""
@@ -53,7 +53,7 @@ def none_extended(recipe: Recipe, sample: Sample) -> str:
 def of_the_data(
     recipe: Recipe,
     amounts: Amounts,
-    sample: Sample,
+    sample: CorpusSample,
     dropped: float,
     *,
     chars_per_token: float,

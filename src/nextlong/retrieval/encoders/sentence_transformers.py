@@ -259,7 +259,10 @@ def _choose_execution(name: str, options: SentenceTransformersOptions, texts: Se
         encoder.use_threads(usable_cpus())
         encoder.encode(few[:1])
         all_rate, _ = _timed(encoder, few)
-        if all_rate > _CLEARLY * rate or not _fits(encoder.weight_bytes):
+        # Tasks of one thread each hold a copy of the model: all of them may take half of the memory that is free, if that is known.
+        is_known = "SC_AVPHYS_PAGES" in os.sysconf_names
+        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if is_known else 0
+        if all_rate > _CLEARLY * rate or (free and encoder.weight_bytes * usable_cpus() > free / 2):
             threads, rate = usable_cpus(), all_rate
         encoder.use_threads(1)
     return _execution(encoder, dtype, threads, rate * threads, call_chunks=_CALL_CHUNKS)
@@ -296,12 +299,6 @@ def _timed(encoder: SentenceTransformersEncoder, texts: Sequence[str]) -> tuple[
     began = time.process_time()
     vectors = encoder.encode(texts)
     return len(texts) / max(1e-9, time.process_time() - began), vectors
-
-
-def _fits(weight_bytes: int) -> bool:
-    """Say whether a copy of the model for each processor takes at most half of the memory that is free."""
-    free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if "SC_AVPHYS_PAGES" in os.sysconf_names else 0
-    return not free or weight_bytes * usable_cpus() <= free / 2
 
 
 class SentenceTransformersKind(EncoderKind):

@@ -44,32 +44,26 @@ def train_centres(sample_ND: NDArray[np.float32], *, count: int, iterations: int
 
     A centre that no vector is nearest to goes to one of the vectors farthest from theirs.
     """
+    from scipy import sparse  # a tenth of a second, at every start of nextlong
+
     drawn = rng_for(seed, "index.centres").choice(len(sample_ND), count, replace=False)
     centres_CD = sample_ND[np.sort(drawn)]
     best_N = np.empty(len(sample_ND), np.float32)
     numbers_N = np.empty(len(sample_ND), np.int64)
+    ones, ends = np.ones(len(sample_ND), np.float32), np.arange(len(sample_ND) + 1)
     for _ in range(iterations):
         for first, products_RC in _products(sample_ND, centres_CD):
             numbers = products_RC.argmax(axis=1)
             numbers_N[first : first + len(numbers)] = numbers
             best_N[first : first + len(numbers)] = products_RC[np.arange(len(numbers)), numbers]
-        centres_CD = _means(sample_ND, numbers_N, best_N, count=count)
+        # A matrix of vectors × clusters with one 1 in each row: its transpose sums the vectors of each cluster.
+        of_row = sparse.csr_matrix((ones, numbers_N, ends), shape=(len(sample_ND), count))
+        sums_CD: NDArray[np.float32] = of_row.T @ sample_ND
+        empty = np.flatnonzero(np.bincount(numbers_N, minlength=count) == 0)
+        sums_CD[empty] = sample_ND[np.argsort(best_N, kind="stable")[: len(empty)]]
+        lengths_C = np.linalg.norm(sums_CD, axis=1, keepdims=True)
+        centres_CD = np.ascontiguousarray(sums_CD / np.where(lengths_C > 0, lengths_C, 1), np.float32)
     return centres_CD
-
-
-def _means(
-    sample_ND: NDArray[np.float32], numbers_N: NDArray[np.int64], best_N: NDArray[np.float32], *, count: int
-) -> NDArray[np.float32]:
-    from scipy import sparse  # a tenth of a second, at every start of nextlong
-
-    # A matrix of vectors × clusters with one 1 in each row: its transpose sums the vectors of each cluster.
-    ones, ends = np.ones(len(sample_ND), np.float32), np.arange(len(sample_ND) + 1)
-    of_row = sparse.csr_matrix((ones, numbers_N, ends), shape=(len(sample_ND), count))
-    sums_CD: NDArray[np.float32] = of_row.T @ sample_ND
-    empty = np.flatnonzero(np.bincount(numbers_N, minlength=count) == 0)
-    sums_CD[empty] = sample_ND[np.argsort(best_N, kind="stable")[: len(empty)]]
-    lengths_C = np.linalg.norm(sums_CD, axis=1, keepdims=True)
-    return np.ascontiguousarray(sums_CD / np.where(lengths_C > 0, lengths_C, 1), np.float32)
 
 
 def _products(

@@ -85,6 +85,7 @@ def _samples(
     """Yield samples with HELMET's number of shots for the length, balanced over the labels."""
     train, test = read(request.data)
     labels = sorted({one.label for one in train})
+    # A length that HELMET does not define gets shots in proportion to those at 128K.
     shots = shots_at.get(request.length) or max(1, shots_at[131_072] * request.length // 131_072)
     questions = [one for one in test if one.label in set(labels)]
     if len(questions) > _QUESTIONS[form]:
@@ -118,9 +119,11 @@ def _balanced(train: list[_Labelled], shots: int, *, seed: int) -> list[_Labelle
     by_label: dict[str, list[_Labelled]] = {}
     for one in train:
         by_label.setdefault(one.label, []).append(one)
+    # Rounds that are needed, and in each round one example of every label.
     count = math.ceil(shots / len(by_label))
     rounds: list[list[_Labelled]] = [[] for _ in range(count)]
     for listed in by_label.values():
+        # Which example of the label stands in each round; a rare label begins anew when its examples are used up.
         indices = draw.sample(range(len(listed)), count % len(listed))
         while len(indices) < count:
             indices += draw.sample(range(len(listed)), min(count - len(indices), len(listed)))
@@ -129,11 +132,6 @@ def _balanced(train: list[_Labelled], shots: int, *, seed: int) -> list[_Labelle
     for one_round in rounds:
         draw.shuffle(one_round)
     return list(chain.from_iterable(rounds))[:shots]
-
-
-def _score(answer: str, sample: Sample) -> dict[str, float]:
-    parsed = parsed_answer(sample.completed(answer), "label:")
-    return {"exact_match": exact_match(parsed or "", sample.references)}
 
 
 # Name, reader, shots at 8K to 128K, files.
@@ -157,7 +155,9 @@ def tasks(form: _Form) -> tuple[Task, ...]:
             metric="exact_match",
             samples=_QUESTIONS[form],
             make=partial(_samples, read=read, shots_at=dict(zip(LENGTHS, shots, strict=True)), form=form),
-            score=_score,
+            score=lambda answer, sample: {
+                "exact_match": exact_match(parsed_answer(sample.completed(answer), "label:") or "", sample.references)
+            },
             max_new_tokens=20,
             files=files,
             version=2,

@@ -108,6 +108,7 @@ def _infinite(data: DataFiles, seed: int, *, file: str) -> Iterator[Json]:
         answers = [row["answer"]] if isinstance(row["answer"], str) else row["answer"]
         item = {"id": row.get("id"), "context": row["context"], "question": row["input"], "answers": answers}
         if file == _CHOICE:
+            # HELMET accepts the letter, or the letter with its option.
             letter = "ABCD"[row["options"].index(answers[0])]
             item["options"] = "\n".join(f"{name}. {one}" for name, one in zip("ABCD", row["options"], strict=True))
             item["answers"] = [letter, f"{letter}. {answers[0]}"]
@@ -132,6 +133,7 @@ def _samples(
     request: TaskRequest, items: Iterable[Json], prompt: str, prefix: str, budget: int
 ) -> Iterator[Sample | None]:
     """Yield a question per item, its document cut to what the length leaves."""
+    # Counted by Llama 2 whatever the model, so that every model reads the same part of a story.
     counter = _llama2(request.data)
     remark_tokens = len(counter.encode(_OMITTED).ids)
     for item in items:
@@ -159,6 +161,7 @@ def _rouge_l_f1(answer: str, references: Sequence[str]) -> float:
 
 def _score_choice(answer: str, sample: Sample) -> dict[str, float]:
     has_option = float(sample.references[1].lower() in answer.lower())
+    # Also right where the answer holds the letter with its option, as HELMET scores it.
     best = better_of_raw_and_parsed(exact_match, sample.completed(answer), sample.references)
     return {"exact_match": max(has_option, best)}
 
@@ -182,6 +185,7 @@ def _books(data: DataFiles, seed: int) -> Iterator[Json]:
 def _cases(data: DataFiles, seed: int) -> Iterator[Json]:
     examples = [row["summary/short"] for row in data.json_lines(_CASES_TRAIN, _LAWSUIT) if row["summary/short"]]
     rows = [row for row in data.json_lines(_CASES, _LAWSUIT) if row["summary/short"]]
+    # HELMET asks about long cases only.
     long = [row for row in rows if _tokens(data, "\n\n".join(row["sources"])) >= _LEAST_TOKENS]
     if not long:
         raise EvaluateError(

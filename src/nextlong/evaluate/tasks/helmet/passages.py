@@ -129,6 +129,7 @@ def _rerank_samples(request: TaskRequest) -> Iterator[Sample | None]:
     rows = sampled_questions(list(request.data.json_lines(file, _RANKED_SHAPE)), "qid", seed=request.seed)
     examples = list(request.data.json_lines(_ranked_file(10), _RANKED_SHAPE))
     are_many = len(examples) > 2 * len(rows)
+    # With enough examples none of them is a query of the test, else only the question itself is left out.
     every = {str(row["qid"]) for row in rows}
     for row in rows:
         query = str(row["qid"])
@@ -176,6 +177,7 @@ def _score_ranking(answer: str, sample: Sample) -> dict[str, float]:
     def gain(labels: Iterable[int]) -> float:
         return sum(label / math.log2(rank + 1) for rank, label in enumerate(islice(labels, 10), start=1))
 
+    # The gain of the best order; a query without a relevant passage scores 0.
     ideal = gain(sorted(relevance.values(), reverse=True))
     return {"NDCG@10": gain(relevance.get(name, 0) for name in ranking) / ideal if ideal else 0.0}
 
@@ -225,6 +227,7 @@ def _alce_samples(request: TaskRequest, name: str) -> Iterator[Sample | None]:
         demos = [{**shot, "instruction": instruction, "context": listed(shot["docs"])} for shot in row["shots"]]
         shown = "".join(prompt["demo_prompt"].format(**demo) + "\n\n\n" for demo in demos)
         context = listed(row["docs"][: _ALCE_PASSAGES[request.length]])
+        # A group holds the spellings of one answer: of an item of QAMPARI's list, or of a short answer of ASQA.
         groups = row["answers"] if name == "qampari" else [pair["short_answers"] for pair in row["qa_pairs"]]
         sample = Sample(
             f"{shown}{instruction}\n\nQuestion: {row['question']}\n\n{context}",
@@ -261,6 +264,7 @@ def _score_qampari(answer: str, sample: Sample) -> dict[str, float]:
     said = [one for one in listed if one]
     groups = [[normalize_answer(one) for one in group] for group in sample.details["answers"]]
     right = {one for group in groups for one in group}
+    # Answers of the truth that the list names in any spelling.
     found = sum(any(one in said for one in group) for group in groups)
     return {
         "qampari_rec_top5": min(_TOP, found) / min(_TOP, len(groups)),

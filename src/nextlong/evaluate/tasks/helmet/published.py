@@ -62,6 +62,7 @@ def prompted(
 
 def sampled_questions(rows: Sequence[Json], key: str, *, seed: int) -> list[Json]:
     """Return every record of 100 questions; one question has a record for each depth of its gold passage."""
+    # HELMET samples among sorted keys; numbers stand before strings so that mixed ids can be sorted.
     keys = sorted({row[key] for row in rows}, key=lambda name: (isinstance(name, str), name))
     chosen = set(random.Random(seed).sample(keys, min(QUESTIONS, len(keys))))
     return [row for row in rows if row[key] in chosen]
@@ -69,6 +70,7 @@ def sampled_questions(rows: Sequence[Json], key: str, *, seed: int) -> list[Json
 
 def sampled_examples(rows: Sequence[Json], key: str, question: str, excluded: set[str]) -> list[Json]:
     """Return two examples for a question, always the same ones, of other keys than `excluded`."""
+    # The seed is a hash of the question, so that its examples do not depend on the questions before it.
     kept = [row for row in rows if str(row[key]) not in excluded]
     seed = int(hashlib.sha256(question.encode("utf-8")).hexdigest(), 16) % 2**31
     first: dict[str | int, Json] = {}
@@ -102,6 +104,7 @@ def substring_exact_match(answer: str, references: Sequence[str]) -> float:
 
 def parsed_answer(answer: str, prefix: str = "Answer:") -> str | None:
     """Return the rest of the line behind `prefix`, else the first line; None for an answer without any."""
+    # As `parse_output` of utils.py: the text behind the prefix, else the first line.
     for pattern in (rf"(?:{prefix})(.*)(?:\n|$)", r"(?:^)(.*)(?:\n|$)"):
         match = re.search(pattern, answer, flags=re.IGNORECASE)
         if match is not None:

@@ -49,7 +49,12 @@ def _file(length: int) -> str:
 def _json_kv(request: TaskRequest) -> Iterator[Sample | None]:
     """Yield samples from HELMET's file for the length where the user has it, else made in the same form."""
     if not request.data.has(_file(request.length)):
-        yield from map(request.fitting, _objects(request))
+        keys = _keys_at(request.length)
+        if request.length not in _KEYS_AT:
+            # HELMET's numbers are never changed; ours are, where a small vocabulary writes more tokens.
+            while keys > _LEAST_KEYS and _object(request, 0, keys).details["context_cut"]:
+                keys -= 1
+        yield from (request.fitting(_object(request, number, keys)) for number in range(request.samples or QUESTIONS))
         return
     rows = list(request.data.json_lines(_file(request.length), _SHAPE))
     for row in shuffled(rows, seed=request.seed):
@@ -57,18 +62,8 @@ def _json_kv(request: TaskRequest) -> Iterator[Sample | None]:
         yield request.fitting(_sample(request, row["context"], pair, demos, {"depth": row.get("depth")}))
 
 
-def _objects(request: TaskRequest) -> Iterator[Sample]:
-    """Make objects whose key in question is at one of six depths in turn."""
-    keys = _keys_at(request.length)
-    if request.length not in _KEYS_AT:
-        # HELMET's numbers are never changed; ours are, where a small vocabulary writes more tokens.
-        while keys > _LEAST_KEYS and _object(request, 0, keys).details["context_cut"]:
-            keys -= 1
-    for number in range(request.samples or QUESTIONS):
-        yield _object(request, number, keys)
-
-
 def _object(request: TaskRequest, number: int, keys: int) -> Sample:
+    """Return a question whose key is at one of six depths in turn."""
     draw = random.Random(f"{request.seed} json_kv {number}")
 
     def name() -> str:
@@ -115,10 +110,6 @@ def _ruler_samples(request: TaskRequest, task: Task, *, budget: int) -> Iterator
         )
 
 
-def _score_share(answer: str, sample: Sample) -> dict[str, float]:
-    return {"ruler_recall": ruler.string_match_all(sample.completed(answer), sample.references)}
-
-
 def _helmet_ruler(task: Task) -> Task:
     budget, is_question = _RULER_BUDGETS.get(task.name, 50), task.name.startswith("qa_")
     return replace(
@@ -128,7 +119,11 @@ def _helmet_ruler(task: Task) -> Task:
         category="HELMET-RULER",
         metric="substring_exact_match" if is_question else "ruler_recall",
         make=partial(_ruler_samples, task=task, budget=budget),
-        score=best_of(substring_exact_match=substring_exact_match) if is_question else _score_share,
+        score=best_of(substring_exact_match=substring_exact_match)
+        if is_question
+        else lambda answer, sample: {
+            "ruler_recall": ruler.string_match_all(sample.completed(answer), sample.references)
+        },
         samples=100,
         max_new_tokens=budget,
     )
