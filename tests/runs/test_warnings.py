@@ -10,6 +10,7 @@ import pytest
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers, trainers
 
 import nextlong
+from exported_runs import exported
 from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.export.arrange import SplitResult
@@ -125,6 +126,20 @@ def test_a_control_that_repeats_itself_is_not_told_that_it_does(sound):
     found = sound("compose.negatives=self-repeat")
     assert found.repeated_chunks > 0
     assert found.warnings == ()
+    exported([found.run], formats=["jsonl"])
+    run = nextlong.open(found.run)
+    ((name, told),) = summary.warned(run.recipe, run.steps, named="RUN")
+    assert (name, told) == ("only as a control", warnings.control(found.as_json()))
+
+
+def test_negatives_that_are_no_closer_than_random_chunks(sound):
+    found = sound()
+    check = warnings.CHECKS["unrelated-negatives"]
+    assert found.similarity.mean > found.random_similarity.mean
+    for mean, is_warned in ((found.similarity.mean, True), (found.similarity.mean - 0.01, False)):
+        other = replace(found, random_similarity=replace(found.random_similarity, mean=mean))
+        assert bool(check(warnings.Seen(other, None))) is is_warned
+        assert check(warnings.Seen(replace(other, negatives="random-corpus"), None)) == ""
 
 
 # what deserves one

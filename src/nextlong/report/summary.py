@@ -25,7 +25,7 @@ from nextlong.recipe import Recipe
 from nextlong.retrieval.index import describe_choice
 from nextlong.retrieval.shortlist import describe_shortlist
 from nextlong.runs import stats
-from nextlong.runs.warnings import of_rows
+from nextlong.runs.warnings import FROM_SCRATCH, control, of_rows
 from nextlong.sequences.shortfall import dropped, why_fewer
 from nextlong.text import counted
 
@@ -67,7 +67,7 @@ def lines(recipe: Recipe, done: Artifacts, *, folder: Path, named: str = "RUN") 
         facts.append(("partitions", partitioned))
     facts += _keywords(done)
     facts += exported(recipe, done, folder=folder)
-    facts += warned(done, named=named)
+    facts += warned(recipe, done, named=named)
     return facts
 
 
@@ -118,12 +118,19 @@ def exported(
     return facts
 
 
-def warned(done: Artifacts, *, named: str) -> list[tuple[str, str]]:
+def warned(recipe: Recipe, done: Artifacts, *, named: str) -> list[tuple[str, str]]:
     """Return what looks poor in the run `named`, as (name, value), or that nothing does; nothing if it was not measured."""
     if stats.STATISTICS not in done:
         return []
-    warnings = stats.read(done[stats.STATISTICS]).warnings
-    return [("warning", str(one.of(named))) for one in warnings] or [("checked", "all data-quality checks passed")]
+    measured = stats.read(done[stats.STATISTICS])
+    facts = [("warning", str(one.of(named))) for one in measured.warnings]
+    if why := control(measured.as_json()):
+        facts.append(("only as a control", why))
+    elif not facts:
+        facts.append(("checked", "all data-quality checks passed"))
+    if recipe.tokenizer.train is not None:
+        facts.append(("train on it", FROM_SCRATCH))
+    return facts
 
 
 def _contamination(done: Artifacts) -> str:

@@ -10,7 +10,7 @@ import math
 import shlex
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 from nextlong.artifacts.finished import read_tokenizer
 from nextlong.artifacts.results import ChunkResult, IngestResult, LeftOutResult, TokenizerResult
@@ -45,6 +45,13 @@ LEAST_BYTES_PER_TOKEN: Final = 2.0
 MOST_NEAR_DUPLICATES: Final = 0.5  # of all documents
 MOST_WITHOUT_KEYWORDS: Final = 0.05  # of a source's documents
 LEAST_IN_PARTS: Final = 0.05  # of the documents in the sequences
+FROM_SCRATCH: Final = "only with a model trained from scratch with this tokenizer"
+_CONTROLS: Final = {  # what the negatives are where they are not simply the most similar chunks: the paper's ablation (§4.4)
+    "random-retrieved": ("similar chunks in random order", "the hardest negatives"),
+    "tail": ("the least similar of the chunks that search found", "the hardest negatives"),
+    "random-corpus": ("random", "hard negatives"),
+    "self-repeat": ("copies of their meta-chunk", "hard negatives"),
+}
 
 
 @dataclass(frozen=True)
@@ -79,6 +86,16 @@ def warnings(stats: Stats, run: Run) -> tuple[Warned, ...]:
     seen = Seen(stats, run)
     messages = ((name, check(seen)) for name, check in CHECKS.items())
     return tuple(Warned(name, message, _change(name, seen)) for name, message in messages if message)
+
+
+def control(stats: Mapping[str, Any]) -> str:
+    """Return, from `Stats.as_json()`, why the data are a control of an experiment, "" if they are data for training."""
+    if stats["negatives"] not in _CONTROLS:
+        return ""
+    what, hard = _CONTROLS[stats["negatives"]]
+    compared = [("cosine", stats["similarity"]), ("random pairs", stats["random_similarity"])]
+    cosines = ", ".join(f"{name} {spread['mean']:.2f}" for name, spread in compared if spread)
+    return f"Negatives are {what}{f' ({cosines})' if cosines else ''}: a control of the paper's ablation, not {hard}."
 
 
 def _change(name: str, seen: Seen) -> str:
@@ -197,6 +214,17 @@ def _near_identical(seen: Seen) -> str:
         f"{near.share:.0%} of the negatives have a cosine of {near.cosine} or more to their meta-chunk, as in tables and "
         f"forms that differ only in names and numbers: such negatives teach little; sequence {near.sequence} has {near.most:,} of "
         f"them: `nextlong peek RUN {near.sequence}`; set mine.max_similarity, or filter such pages out of the corpus"
+    )
+
+
+def _unrelated(seen: Seen) -> str:
+    similarity, random = seen.stats.similarity, seen.stats.random_similarity
+    if seen.stats.negatives != "top" or not similarity or not random or similarity.mean > random.mean:
+        return ""
+    return (
+        f"negatives are not more similar to their meta-chunk (mean cosine {similarity.mean:.2f}) than random pairs of chunks are "
+        f"to each other ({random.mean:.2f}), so a model ignores them easily; add documents on the same topics, lower "
+        "compose.target_tokens, or choose another encoder"
     )
 
 
@@ -442,6 +470,7 @@ CHECKS: Final[Mapping[str, Callable[[Seen], str]]] = {
     "short-distances": _short_distances,
     "high-meta-share": _high_meta_share,
     "near-identical-negatives": _near_identical,
+    "unrelated-negatives": _unrelated,
     "one-source": _one_source,
     "heavy-reuse": _heavy_reuse,
     "small-corpus": _small_corpus,

@@ -5,7 +5,7 @@ import pytest
 from hand_made_spans import DOCUMENTS, EXTENDED, span
 from nextlong.recipe.keys import NEGATIVES
 from nextlong.report.page import words
-from nextlong.runs.warnings import CHECKS
+from nextlong.runs.warnings import CHECKS, FROM_SCRATCH, control
 from nextlong.schemas import Layout
 
 
@@ -31,6 +31,7 @@ def plain(layout, **more):
         "layout": layout,
         "warnings": [],
         "negatives": "top",
+        "position": "head",
         "own_document_negatives": 0 if is_extended else None,
         "yields": {"asked": 4, "documents": 200, "drafts": 10},
         "similarity": {"mean": 0.5, "count": 60},
@@ -114,10 +115,16 @@ def test_only_terms_that_a_run_has_a_use_for_are_explained():
         "similarity": None,
         "near_duplicates": None,
         "near_duplicate_documents": None,
+        "random_similarity": None,
     }
     assert list(words.glossary([nothing])) == ["token", "sequence", "chunk", "draft"]
     assert "near-duplicate" in words.glossary([nothing, {**nothing, "near_duplicate_documents": 0}])
-    assert words.glossary([{**nothing, "negatives": "top"}])["negative"] == words._GLOSSARY["negative"][0]
+    assert words.glossary([plain(Layout.EXTENDED), plain(Layout.EXTENDED, negatives="random-corpus")])["negative"] == (
+        "a chunk between two meta-chunks; here the chunks of other documents that are most similar to the meta-chunk before "
+        "them; or random chunks of other documents."
+    )
+    meaning = words.glossary([plain(Layout.EXTENDED)])["cosine"]
+    assert meaning.endswith("0 no common direction; unrelated text of this corpus has about 0.12.")
 
 
 def test_the_decision_is_said_with_its_reasons():
@@ -138,10 +145,12 @@ def test_the_decision_is_said_with_its_reasons():
     )
     level, decision, reasons, passed, settings, _ = words.verdict(plain(Layout.EXTENDED))
     assert settings == ()
-    assert (level, decision) == ("good", "Yes, train on it.")
-    assert f"All {len(passed)} data-quality checks passed." in reasons
+    assert (level, decision) == ("good", "No defects found: you can train on it.")
+    assert reasons[0] == (
+        f"All {len(passed)} data-quality checks passed. Whether such data helps a model: docs/results.md."
+    )
     assert "Negatives are similar to their meta-chunk: mean cosine 0.50. Random pairs of chunks have 0.12." in reasons
-    assert "Neighboring chunks of a document are 1,234 tokens apart (median)." in reasons
+    assert "Chunks that followed each other in their document are now 1,234 tokens apart (median)." in reasons
     assert "No negative comes from the document that it interrupts." in passed
     assert "The run produced as many sequences as the recipe asks for." in passed
     documents = plain(Layout.CONCATENATED, negatives=None, random_similarity=None, distance_tokens=None)
@@ -155,6 +164,7 @@ def test_a_check_without_anything_to_look_at_is_not_said_to_be_passed():
         ({"target_tokens": 16384}, "The tokenizer is that of a model, not one trained on this corpus."),
         ({"yields": {"asked": "all"}}, "The run produced as many sequences as the recipe asks for."),
         ({"near_identical": None}, words._PASSED["near-identical-negatives"]),
+        ({"random_similarity": None}, words._PASSED["unrelated-negatives"]),
         ({"tokens_by_source": {"a": 1}}, words._PASSED["one-source"]),
     ):
         passed = words.verdict(plain(Layout.EXTENDED, **changed)).passed
@@ -167,9 +177,51 @@ def test_what_forbids_training_is_a_check_that_exists():
 
 
 @pytest.mark.parametrize("negatives", NEGATIVES)
-def test_a_control_that_repeats_itself_is_called_one(negatives):
-    said = words.verdict(plain(Layout.EXTENDED, negatives=negatives)).decision
-    assert ("control" in said) is NEGATIVES[negatives].repeat_meta_chunk
+def test_only_the_most_similar_negatives_are_called_similar_and_others_a_control(negatives):
+    of_run = plain(Layout.EXTENDED, negatives=negatives)
+    said = words.verdict(of_run)
+    assert ("control" in said.decision) is (negatives != "top")
+    assert any("Negatives are similar to" in reason for reason in said.reasons) is (negatives == "top")
+    if negatives != "top":
+        assert said.reasons == (control(of_run),)
+    repeated = words.verdict({**of_run, "warnings": [{"name": "x", "message": "m", "change": ""}]})
+    assert any("a control of" in reason for reason in repeated.reasons) is (negatives != "top")
+
+
+def test_random_negatives_are_told_with_the_cosine_of_random_pairs():
+    told = control(plain(Layout.EXTENDED, negatives="random-corpus"))
+    assert told == (
+        "Negatives are random (cosine 0.50, random pairs 0.12): a control of the paper's ablation, not hard negatives."
+    )
+    assert "random pairs" not in control(plain(Layout.EXTENDED, negatives="tail", random_similarity=None))
+    assert control(plain(Layout.CONCATENATED, negatives=None)) == ""
+
+
+def test_data_of_a_tokenizer_that_no_model_knows_are_for_models_trained_from_scratch():
+    said = words.verdict(plain(Layout.EXTENDED), is_stand_in=True)
+    assert said.decision == f"No defects found: you can train on it, {FROM_SCRATCH}."
+    named = words.verdict(plain(Layout.EXTENDED, negatives="tail"), is_stand_in=True).reasons
+    assert any(FROM_SCRATCH in reason for reason in named)
+    warning = {"name": "stand-in-tokenizer", "message": "m", "change": ""}
+    assert words.verdict(plain(Layout.EXTENDED, warnings=[warning]), is_stand_in=True).reasons == ("M.",)
+
+
+@pytest.mark.parametrize(
+    ("settings", "told"),
+    [
+        ({}, "the chunks of other documents that are most similar to the meta-chunk before them. A model"),
+        ({"position": "tail"}, "are most similar to the meta-chunk after them. A model"),
+        ({"negatives": "tail"}, "to the meta-chunk before them, the least similar of them first. A model"),
+        ({"negatives": "random-retrieved"}, "to the meta-chunk before them, in random order. A model"),
+        ({"negatives": "random-corpus"}, "between them: random chunks of other documents. A model"),
+        ({"negatives": "self-repeat"}, "between them: copies of the meta-chunk before them. A model"),
+        ({"negatives": None}, "between them: chunks of other documents. A model"),
+        ({}, "from the one before it, 1,234 tokens earlier (median); it must ignore the similar text in between."),
+        ({"distance_tokens": None}, "from the one before it; it must ignore"),
+    ],
+)
+def test_the_opening_says_what_the_settings_do(settings, told):
+    assert told in words.opening(plain(Layout.EXTENDED, **settings))
 
 
 def test_counts_of_one_are_singular():

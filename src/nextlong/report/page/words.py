@@ -12,6 +12,7 @@ from nextlong.recipe.keys import NEGATIVES
 from nextlong.runs.run import Run, Span
 from nextlong.runs.stats import NEAR_IDENTICAL_COSINE
 from nextlong.runs.warnings import (
+    FROM_SCRATCH,
     LEAST_BYTES_PER_TOKEN,
     LEAST_DISTANCE,
     LEAST_IN_PARTS,
@@ -27,6 +28,7 @@ from nextlong.runs.warnings import (
     SOURCE_LIFT,
     SOURCE_SHARE,
     STAND_IN_TOKENS,
+    control,
 )
 from nextlong.schemas import Layout
 from nextlong.sequences.shortfall import MOST_DROPPED
@@ -46,9 +48,8 @@ _FATAL: Final = (
 
 _OPENINGS: Final = {
     Layout.EXTENDED: "Short documents were turned into long sequences to train a language model on. A sequence "
-    "takes one document (its meta-document), splits it into meta-chunks, and inserts negatives between them: the "
-    "chunks of other documents that are most similar to the meta-chunk before. To predict a meta-chunk, a model "
-    "must find the one before it, thousands of tokens earlier, and ignore the similar text in between.",
+    "takes one document (its meta-document), splits it into meta-chunks, and inserts negatives between them: "
+    "{negatives}. A model that predicts a meta-chunk gains from the one before it{far}; {between}.",
     Layout.CONCATENATED: "Documents were concatenated into long sequences to train a language model on. Each document stays whole "
     "as far as it fits, so its parts stay next to each other.",
     Layout.INTERLEAVED: "Documents were split into parts, and the parts of several documents were interleaved into long sequences "
@@ -103,6 +104,7 @@ _PASSED: Final = {
     "high-meta-share": f"Meta-documents have at most {MOST_META_SHARE:.0%} of the tokens.",
     "short-distances": f"Nine in ten distances between consecutive meta-chunks are at least {LEAST_DISTANCE:.0%} of "
     f"a sequence.",
+    "unrelated-negatives": "Negatives are more similar to their meta-chunk than random pairs of chunks to each other.",
     "one-source": f"No source gives {SOURCE_SHARE:.0%} of the negatives and {SOURCE_LIFT:g} times its share of the "
     f"meta-documents.",
     "near-identical-negatives": f"At most {MOST_NEAR_IDENTICAL:.0%} of the negatives have a cosine of "
@@ -134,6 +136,7 @@ _NEEDS: Final = {  # the field of the statistics that is None where a check has 
     "short-distances": "meta_share",
     "one-source": "negatives_by_source",
     "near-identical-negatives": "near_identical",
+    "unrelated-negatives": "random_similarity",
     "much-cut-off": "cut_off",
     "many-near-duplicates": "near_duplicate_documents",
     "no-keywords": "keywords",
@@ -145,8 +148,8 @@ _NEEDS: Final = {  # the field of the statistics that is None where a check has 
 SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
     "negatives": {
         "top": "the most similar chunks, most similar first",
-        "random-retrieved": "the most similar chunks, in random order",
-        "tail": "the most similar chunks, least similar first",
+        "random-retrieved": "the similar chunks, in random order",
+        "tail": "the similar chunks, least similar first",
         "random-corpus": "random chunks of the corpus",
         "self-repeat": "the meta-chunk itself",
     },
@@ -167,9 +170,9 @@ _GLOSSARY: Final = {
     "sequence": ("the tokens that a model sees at once during training.", ()),
     "chunk": ("a piece of a document, a few paragraphs long.", ()),
     "meta-document": ("the document that a sequence extends; its chunks are meta-chunks.", ("meta_share",)),
-    "negative": ("a chunk of another document, similar to the meta-chunk before it but not a copy.", ("negatives",)),
+    "negative": ("a chunk between two meta-chunks; here {negatives}.", ("negatives",)),
     "cosine": (
-        "the similarity of two texts, from their vectors: 1 is the same direction, 0 is unrelated.",
+        "the similarity of two texts, from their vectors: 1 is the same direction, 0 no common direction{unrelated}.",
         ("similarity",),
     ),
     "draft": ("the planned order of chunks in a sequence, before its tokens are counted.", ()),
@@ -289,7 +292,26 @@ def glossary(plain: Plain) -> dict[str, str]:
     def is_used(fields: tuple[str, ...]) -> bool:
         return not fields or any(stats[key] is not None for stats in plain for key in fields)
 
-    return {term: meaning for term, (meaning, fields) in _GLOSSARY.items() if is_used(fields)}
+    negatives = "; or ".join(dict.fromkeys(_negatives(stats)[0] for stats in plain if stats["negatives"]))
+    random = {stats["random_similarity"]["mean"] for stats in plain if stats["random_similarity"]}
+    unrelated = f"; unrelated text of this corpus has about {random.pop():.2f}" if len(random) == 1 else ""
+    told = {"negatives": negatives, "unrelated": unrelated}
+    return {term: meaning.format(**told) for term, (meaning, fields) in _GLOSSARY.items() if is_used(fields)}
+
+
+def _negatives(stats: Mapping[str, Any]) -> tuple[str, str]:
+    """Return what the negatives of a run are, and what a model makes of them."""
+    beside = {"head": "before them", "tail": "after them"}.get(stats["position"], "among them")
+    if stats["negatives"] is None:
+        return "chunks of other documents", "it must ignore the text in between"
+    choice = NEGATIVES[stats["negatives"]]
+    if choice.repeat_meta_chunk:
+        return f"copies of the meta-chunk {beside}", "the copies in between add nothing"
+    if choice.origin == "corpus":
+        return "random chunks of other documents", "it must ignore the unrelated text in between"
+    similar = f"the chunks of other documents that are most similar to the meta-chunk {beside}"
+    order = {"random": ", in random order", "farthest": ", the least similar of them first"}.get(choice.order, "")
+    return f"{similar}{order}", "it must ignore the similar text in between"
 
 
 def sequences_of(count: int, tokens: int) -> str:
@@ -310,7 +332,13 @@ def sequence(spans: Sequence[Span], *, lead: int, tokens: int) -> str:
 
 def opening(stats: Mapping[str, Any]) -> str:
     """Return what was done to the documents, in a few sentences."""
-    return _OPENINGS[Layout(stats["layout"])]
+    told = _OPENINGS[Layout(stats["layout"])]
+    if stats["layout"] != Layout.EXTENDED:
+        return told
+    negatives, between = _negatives(stats)
+    distance = stats["distance_tokens"]
+    far = f", {distance['p50']:,.0f} tokens earlier (median)" if distance else ""
+    return told.format(negatives=negatives, far=far, between=between)
 
 
 def title(plain: Plain) -> str:
@@ -350,12 +378,13 @@ def compared(stats: Mapping[str, Any]) -> str:
     return f"{what} to {stats['scores']}"
 
 
-def verdict(stats: Mapping[str, Any]) -> Verdict:
-    """Return whether to train on a run, and why."""
+def verdict(stats: Mapping[str, Any], *, is_stand_in: bool = False) -> Verdict:
+    """Return whether to train on a run, and why; `is_stand_in`: the tokenizer was trained on its corpus."""
     found = {warned["name"] for warned in stats["warnings"]}
     # A check that had nothing to look at is not passed: what it would say means nothing.
     special = {
         "fewer-sequences": stats["yields"]["asked"] != "all",
+        "unrelated-negatives": stats["negatives"] == "top",
         "one-source": len(stats["tokens_by_source"]) > 1,
         "stand-in-tokenizer": stats["target_tokens"] >= STAND_IN_TOKENS,
         "unmet-exclusions": any(one["reason"] == EXCLUDED for one in stats["left_out"]),
@@ -364,6 +393,9 @@ def verdict(stats: Mapping[str, Any]) -> Verdict:
     applying -= {name for name, field in _NEEDS.items() if stats[field] is None}
     passed = tuple(told for name, told in _PASSED.items() if name in applying - found)
     messages = tuple(f"{warned['message'][:1].upper()}{warned['message'][1:]}." for warned in stats["warnings"])
+    limits = [control(stats)] if control(stats) else []
+    if is_stand_in and "stand-in-tokenizer" not in found:
+        limits.append(f"The tokenizer was trained on this corpus: train on the data {FROM_SCRATCH}.")
     if messages:
         changes = [warned["change"] for warned in stats["warnings"] if warned["change"]]
         # Two values of one key contradict each other: then neither solves anything.
@@ -374,15 +406,16 @@ def verdict(stats: Mapping[str, Any]) -> Verdict:
         level, decision = "look", f"Not yet: solve {points} and build the data again."
         if not found.isdisjoint(_FATAL):
             level, decision = "stop", "No, do not train on this data."
-        return Verdict(level, decision, messages, passed, tuple(dict.fromkeys(changes)), solved)
-    if stats["negatives"] and NEGATIVES[stats["negatives"]].repeat_meta_chunk:
-        reason = "The sequences repeat their own document, as the recipe asks: a control for an experiment, not training data."
-        return Verdict("look", "Only as a control.", (reason,))
-    reasons = [f"All {len(passed)} data-quality checks passed."]
+        return Verdict(level, decision, (*messages, *limits), passed, tuple(dict.fromkeys(changes)), solved)
+    if control(stats):
+        return Verdict("look", "Only as a control.", tuple(limits), passed)
+    decision = f"No defects found: you can train on it{f', {FROM_SCRATCH}' if is_stand_in else ''}."
+    reasons = [f"All {len(passed)} data-quality checks passed. Whether such data helps a model: docs/results.md."]
     similarity, random, distance = (stats[key] for key in ("similarity", "random_similarity", "distance_tokens"))
-    if random:
+    if random and similarity["mean"] > random["mean"]:
         mean = f"mean cosine {similarity['mean']:.2f}. Random pairs of chunks have {random['mean']:.2f}."
         reasons.append(f"Negatives are similar to their meta-chunk: {mean}")
     if distance:
-        reasons.append(f"Neighboring chunks of a document are {distance['p50']:,.0f} tokens apart (median).")
-    return Verdict("good", "Yes, train on it.", tuple(reasons), passed)
+        apart = f"{distance['p50']:,.0f} tokens apart (median)"
+        reasons.append(f"Chunks that followed each other in their document are now {apart}.")
+    return Verdict("good", decision, tuple(reasons), passed)

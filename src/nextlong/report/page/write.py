@@ -151,7 +151,8 @@ def _number(cell: numbers.Cell) -> dict[str, str]:
 
 def _run(run: Run, of_run: Mapping[str, Any], name: str) -> dict[str, Any]:
     """Return what the first section says about a run."""
-    verdict, named = words.verdict(of_run), shlex.quote(of_run["run"])
+    verdict = words.verdict(of_run, is_stand_in=run.recipe.tokenizer.train is not None)
+    named = shlex.quote(of_run["run"])
     settings = "".join(f" --set {shlex.quote(setting)}" for setting in verdict.settings)
     return {
         "name": name,
