@@ -88,11 +88,14 @@ def partners(pieces: Pieces) -> list[int]:
     return partner_of
 
 
-EXAMPLE = "Shown first: of the most similar negatives of each meta-chunk, the one with the median cosine."
+EXAMPLE = "Shown first: a typical top negative."
 
 
 def example(pieces: Pieces) -> int:
-    """Return the place of the piece to show first: as `EXAMPLE` says, else the first that has a partner; 0 for none."""
+    """Return the place of the piece to show first; 0 for none.
+
+    Of the most similar negative of each meta-chunk it is the one with the median cosine, else the first that has a partner.
+    """
     nearest: dict[int, int] = {}
     for place, piece in enumerate(pieces):
         if piece.role == "negative" and isfinite(piece.score):

@@ -93,7 +93,7 @@ def _yield(stats: Stats) -> Rows:
         counts.append(("eligible", yields.eligible))
     rows = [(name, f"{value:,}" if isinstance(value, int) else value) for name, value in counts]
     rows.append(("sampled" if _is_extended(stats) else "drafts", f"{yields.drafts:,}, of which"))
-    parts = [("kept", yields.kept), ("unused", yields.spare), ("not tried", yields.untried)]
+    parts = [("kept", yields.kept), ("spare, built", yields.spare), ("spare, not built", yields.untried)]
     rows += [(name, f"{count:,}") for name, count in parts]
     for reason, count in yields.dropped.items():
         examples = yields.dropped_examples.get(reason, ())

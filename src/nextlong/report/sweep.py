@@ -58,10 +58,10 @@ class GridPoint(NamedTuple):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What came of a variant: its statistics, or why there are none. `new_seconds` is the work of all workers on new steps."""
+    """What came of a variant: its statistics, or why there are none. `new_core_seconds` is the work of all workers on new steps."""
 
     variant: GridPoint
-    new_seconds: float
+    new_core_seconds: float
     stats: Stats | None = None
     error: str = ""
     why_fewer: str = ""
@@ -70,7 +70,7 @@ class Outcome:
         """Return the outcome as a flat row for tables: name, settings, every number of `compare`, seconds, error."""
         numbers = compare.row(self.stats) if self.stats else {}
         settings = {key: word(value) for key, value in self.variant.settings.items()}
-        row = {"variant": self.variant.name, **settings, "new_seconds": self.new_seconds, "error": self.error}
+        row = {"variant": self.variant.name, **settings, "new_core_seconds": self.new_core_seconds, "error": self.error}
         return row | numbers
 
 
@@ -191,11 +191,11 @@ def run_variants(
             made = Run(f"{run_dir}@{variant.name}")
             stats = measure(made)
         except NextlongError as error:
-            yield Outcome(variant, _new_seconds(run_dir, there), error=str(error))
+            yield Outcome(variant, _new_core_seconds(run_dir, there), error=str(error))
         else:
             yield Outcome(
                 variant,
-                _new_seconds(run_dir, there),
+                _new_core_seconds(run_dir, there),
                 stats=stats,
                 why_fewer="; ".join(why_fewer(made.recipe.compose, made.steps)),
             )
@@ -205,7 +205,7 @@ def _finished_folders(run_dir: Path) -> set[Path]:
     return set(run_dir.glob(f"*/{store.MANIFEST}"))
 
 
-def _new_seconds(run_dir: Path, there: set[Path]) -> float:
+def _new_core_seconds(run_dir: Path, there: set[Path]) -> float:
     new = _finished_folders(run_dir) - there
     return round(math.fsum(part["seconds"] for path in new for part in store.read_json(path)["parts"]), 3)
 
@@ -222,11 +222,11 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
         [
             *(word(value) for value in outcome.variant.settings.values()),
             *(compare.text_of(row.get(key)) if outcome.stats else _FAILED.get(key, "–") for key in shown),
-            f"{outcome.new_seconds:,.1f}",
+            f"{outcome.new_core_seconds:,.1f}",
         ]
         for outcome, row in zip(outcomes, rows, strict=True)
     ]
-    headings = [*(lasts if len(set(lasts)) == len(lasts) else keys), *shown, "new_seconds"]
+    headings = [*(lasts if len(set(lasts)) == len(lasts) else keys), *shown, "new_core_seconds"]
     between = "\n" if console.is_terminal else " "
     tables.show_in_blocks([key.replace("_", between) for key in headings], lines, console, names=len(keys))
     # What a line of the table has no room for: what must be said of a method, and why a variant failed.
@@ -256,7 +256,7 @@ def json_of(outcomes: Sequence[Outcome]) -> list[Json]:
         {
             "variant": outcome.variant.name,
             "settings": outcome.variant.settings,
-            "new_seconds": outcome.new_seconds,
+            "new_core_seconds": outcome.new_core_seconds,
             "error": outcome.error or None,
             "stats": outcome.stats.as_json() if outcome.stats else None,
         }

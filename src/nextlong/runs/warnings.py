@@ -40,6 +40,7 @@ STAND_IN_TOKENS: Final = 32_768
 MOST_CUT_OFF: Final = 0.25  # of the tokens of the documents that are taken
 MOST_USES: Final = 4.0  # of a chunk, on average
 MOST_OVERUSED: Final = 0.1
+MEMORIZED_USES: Final = 200  # of a chunk
 MOST_OF_CORPUS: Final = 0.1  # documents that one sequence takes chunks from, of all
 LEAST_BYTES_PER_TOKEN: Final = 2.0
 MOST_NEAR_DUPLICATES: Final = 0.5  # of all documents
@@ -321,14 +322,16 @@ def _heavy_reuse(seen: Seen) -> str:
         f"{reuse.mean:.1f} times on average and up to {reuse.max:,} ({reuse.overused_share:.0%} of all uses go to chunks used "
         "more than 16 times)",
         seen.run.recipe,
+        most=reuse.max,
     )
 
 
-def heavy_reuse(uses: str, recipe: Recipe) -> str:
-    """Return the warning about chunks that are used so often."""
+def heavy_reuse(uses: str, recipe: Recipe, *, most: float) -> str:
+    """Return the warning about chunks that are used so often; `most` is how often one of them is."""
     is_extended = method_of(recipe).layout == Layout.EXTENDED
     cure = ", make fewer sequences, or cap it with compose.max_uses" if is_extended else " or make fewer sequences"
-    return f"a chunk is used {uses}: text that is repeated so often is memorized; add documents{cure}"
+    effect = "is memorized" if most >= MEMORIZED_USES else "is learned better than the rest, and later uses teach less"
+    return f"a chunk is used {uses}: text that is repeated so often {effect}; add documents{cure}"
 
 
 def _small_corpus(seen: Seen) -> str:

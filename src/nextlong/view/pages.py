@@ -20,6 +20,7 @@ from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.engine import store
 from nextlong.errors import NextlongError
+from nextlong.methods.base import method_of
 from nextlong.picture import html, pieces, shared_words, strip
 from nextlong.picture.strip import StripTexts
 from nextlong.report.page import words
@@ -27,6 +28,7 @@ from nextlong.runs.card import card_numbers
 from nextlong.runs.run import Run, Span
 from nextlong.runs.run import Sequence as OneSequence
 from nextlong.runs.stats import STATISTICS, read
+from nextlong.schemas import Layout
 from nextlong.view import documents, filtered, marks, sequences
 from nextlong.view.documents import Place
 from nextlong.view.marks import Mark
@@ -39,13 +41,13 @@ _CHUNK_ROWS: Final = 25
 _SHOWN_CHUNKS: Final = 200
 _HELD_ROWS: Final = 1_000
 COLUMNS: Final = {
-    "document": "about the document",
+    "document": "meta-document",
     "source": "source",
     "preview": "text",
     "chunks": "chunks",
     "documents": "documents",
     "cosine": "mean cosine",
-    "share": "share of the document",
+    "share": "tokens from the meta-document",
 }
 _FORMS: Final = {"cosine": "{:.3f}", "share": "{:.1%}", "chunks": "{:,.0f}", "documents": "{:,.0f}"}
 
@@ -122,6 +124,9 @@ def sequence_list(
         "columns": shown if len(shown) < len(COLUMNS) else (),
     }
     total = len(variant.run)
+    # A sequence that extends no document is listed by its first one.
+    lead = COLUMNS["document"] if method_of(variant.run.recipe).layout == Layout.EXTENDED else "first document"
+    names = {**COLUMNS, "document": lead, "share": f"tokens from the {lead}"}
 
     def link(**changes: Any) -> str:
         return view.url(view.name, "sequences", **(state | changes))
@@ -136,8 +141,8 @@ def sequence_list(
         found=found,
         total=total,
         counted=counted,
-        columns=[(column, COLUMNS[column]) for column in shown],
-        all_columns=COLUMNS,
+        columns=[(column, names[column]) for column in shown],
+        all_columns=names,
         histograms=histograms,
         forms=_FORMS,
         sources=variant.sources,

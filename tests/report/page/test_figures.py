@@ -65,7 +65,7 @@ def test_runs_are_called_by_their_names():
 def test_only_what_happened_to_drafts_is_in_the_legend():
     yields = {"kept": 5, "spare": 1, "untried": 2, "dropped": {"too long": 1, "too short": 2}}
     chart = figures.outcome([{"yields": yields}], NAMES)
-    assert [name in chart for name in ("kept: 5", "not needed: 3", "dropped: 3")] == [True, True, True]
+    assert [name in chart for name in ("kept: 5", "spare: 3", "dropped: 3")] == [True, True, True]
     assert "dropped" not in figures.outcome([{"yields": yields | {"dropped": {}}}], NAMES)
 
 

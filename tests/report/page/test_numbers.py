@@ -47,6 +47,13 @@ def test_a_place_or_a_bin_that_one_run_lacks_is_a_dash_for_it():
     )
 
 
+def test_a_random_pair_of_the_same_text_is_named_and_keeps_its_value():
+    spread = {"mean": 0.25, "p10": 0.0, "p50": 0.2, "p90": 0.5, "max": 0.99999}
+    *others, most = numbers.random_pairs([{"random_similarity": spread}])
+    assert most.cells == (Cell("1.0000 (the same text twice)", 0.99999, ("random_similarity", "max")),)
+    assert [row.cells[0].text for row in others] == ["0.2500", "0.0000", "0.2000", "0.5000"]
+
+
 def stats(**changed):
     yields = {"documents": 9, "eligible": 5, "asked": "all", "drafts": 5, "kept": 4, "spare": 0, "untried": 0}
     return {"layout": Layout.EXTENDED, "yields": {**yields, "dropped": {}}, **changed}

@@ -52,6 +52,7 @@ def plain(layout, **more):
         "left_out": [],
         "encoder": "lsa",
         "chars_per_token": 4.0,
+        "chunk_tokens": {"max": 604},
         "max_chars": 2048,
         **more,
     }
@@ -75,8 +76,9 @@ def test_a_page_without_an_extended_run_is_read_otherwise_where_that_matters():
 def test_the_usual_cosine_is_told_only_for_encoders_of_which_it_is_known():
     extended = plain(Layout.EXTENDED)
     low, high = words._COSINES["lsa"]
-    assert f"With lsa, five corpora that passed all checks had means of {low} to {high}" in words.reading(
-        "similarity", [extended], ["a"]
+    assert (
+        f"With lsa, five corpora that passed all checks had means of {low} to {high}; this run has 0.50. A check warns"
+        in words.reading("similarity", [extended], ["a"])
     )
     assert "five corpora" not in words.reading("similarity", [extended | {"encoder": "static"}], ["a"])
     assert "five corpora" not in words.reading("similarity", [extended | {"random_similarity": None}], ["a"])
@@ -98,6 +100,9 @@ def test_numbers_stand_beside_what_they_are_to_be_compared_to():
     assert words.reading("source-cosine", [extended, extended], ["base", "tail"]).endswith(f"corpus. {random}")
     assert f"base: {random} tail: Random" in words.reading("source-cosine", [extended, other], ["base", "tail"])
     assert "Here that is 328 tokens." in words.reading("distance", [extended], ["a"])
+    assert words.reading("chunks", [extended], ["a"]).endswith(
+        "so a chunk of 2,048 characters (chunk.max_chars) has about 512 tokens on average; the longest chunk has 604."
+    )
     assert "at least 2 chunks" in words.reading("yield", [extended], ["a"])
 
 

@@ -140,7 +140,7 @@ def outcome(plain: Plain, names: Sequence[str]) -> Markup:
     yields = [stats["yields"] for stats in plain]
     parts = {
         ("kept", "run0"): [of["kept"] for of in yields],
-        ("not needed", "plain0"): [of["spare"] + of["untried"] for of in yields],
+        ("spare", "plain0"): [of["spare"] + of["untried"] for of in yields],
         ("dropped", "run1"): [sum(of["dropped"].values()) for of in yields],
     }
     series = [Series(*named, values) for named, values in parts.items() if any(values)]

@@ -61,7 +61,7 @@ def _filled(rows: Iterable[TableRow]) -> list[TableRow]:
 def first(plain: Plain) -> list[TableRow]:
     """Return the few numbers of the first screen of one run."""
     what = "negatives" if is_extended(plain) else "documents"
-    apart = "tokens between neighboring chunks of a document, median"
+    apart = "tokens between chunks that followed each other, median"
     random = plain[0]["random_similarity"]
     of_random = f" (random pairs: {random['mean']:.2f})" if random else ""
     return _filled(
@@ -95,7 +95,7 @@ def settings(plain: Plain) -> list[TableRow]:
     }
     compared = [
         row("mean cosine", plain, ("similarity", "mean"), "{:.4f}"),
-        row("tokens between neighboring chunks of a document, median", plain, ("distance_tokens", "p50"), "{:,.0f}"),
+        row("tokens between chunks that followed each other, median", plain, ("distance_tokens", "p50"), "{:,.0f}"),
     ]
     shown = []
     for key, name in names.items():
@@ -117,8 +117,8 @@ def yields(plain: Plain) -> list[TableRow]:
         "asked": "sequences requested",
         "drafts": "drafts of a sequence",
         "kept": "kept",
-        "spare": "not needed: composed beyond the number requested",
-        "untried": "not needed: not composed",
+        "spare": "spare, built",
+        "untried": "spare, not built",
     }
     rows = [row(name, plain, ("yields", key)) for key, name in names.items()]
     for reason in dict.fromkeys(reason for stats in plain for reason in stats["yields"]["dropped"]):
@@ -132,6 +132,20 @@ def yields(plain: Plain) -> list[TableRow]:
 def spread(plain: Plain, key: str, form: str, *, of: str = "") -> list[TableRow]:
     """Return a distribution in five numbers; `of` says of what, where the table holds other numbers too."""
     return _filled(row(f"{of}{name}", plain, (key, part), form) for part, name in _SPREAD.items())
+
+
+def random_pairs(plain: Plain) -> list[TableRow]:
+    """Return the cosines of random pairs of chunks in five numbers; one as good as 1 is explained."""
+    return [
+        TableRow(
+            one.name,
+            tuple(
+                replace(cell, text=f"{cell.text} (the same text twice)") if cell.text == "1.0000" else cell
+                for cell in one.cells
+            ),
+        )
+        for one in spread(plain, "random_similarity", "{:.4f}", of="random pairs: ")
+    ]
 
 
 def by_rank(plain: Plain) -> list[TableRow]:

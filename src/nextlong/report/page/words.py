@@ -69,7 +69,7 @@ _READ: Final = {
     "little similar text in the corpus.",
     "exposure": "The tokens before a predicted token that its attention can reach. Short contexts do not train long "
     "attention.",
-    "reuse": "Most chunks should be used once or a few times. A chunk that is used hundreds of times will be "
+    "reuse": "Most chunks should be used once or a few times. A chunk that is used hundreds of times is likely to be "
     "memorized.",
     "chunks": "Expect one peak. Many chunks of a few tokens are headings or fragments of tables.",
     "documents": "A document of a few chunks has little to spread out; a document longer than a sequence fills it "
@@ -148,8 +148,8 @@ _NEEDS: Final = {  # the field of the statistics that is None where a check has 
 SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
     "negatives": {
         "top": "the most similar chunks, most similar first",
-        "random-retrieved": "the similar chunks, in random order",
-        "tail": "the similar chunks, least similar first",
+        "random-retrieved": "the most similar chunks, in random order",
+        "tail": "the most similar chunks, least similar first",
         "random-corpus": "random chunks of the corpus",
         "self-repeat": "the meta-chunk itself",
     },
@@ -223,9 +223,10 @@ def _usual_cosine(stats: Mapping[str, Any]) -> str:
     usual = _COSINES.get(stats["encoder"])
     if usual is None or not stats["random_similarity"]:
         return _random_pairs(stats)
+    limit = " A check warns at or below the mean of random pairs." if stats["negatives"] == "top" else ""
     return (
         f"{_random_pairs(stats)} With {stats['encoder']}, five corpora that passed all checks had means of "
-        f"{usual[0]:.2f} to {usual[1]:.2f}."
+        f"{usual[0]:.2f} to {usual[1]:.2f}; this run has {stats['similarity']['mean']:.2f}.{limit}"
     )
 
 
@@ -235,7 +236,7 @@ def _usual_share(stats: Mapping[str, Any]) -> str:
     least, most = (tokens / stats["target_tokens"] for tokens in _META_TOKENS)
     return (
         f"Meta-documents of five corpora that passed all checks had {_META_TOKENS[0]:,} to {_META_TOKENS[1]:,} "
-        f"tokens on average: {least:.1%} to {most:.1%} of {stats['target_tokens']:,}."
+        f"tokens on average: {least:.1%} to {most:.1%} of {stats['target_tokens']:,}; this run has {stats['meta_share']:.1%}."
     )
 
 
@@ -252,9 +253,10 @@ def _extendable(stats: Mapping[str, Any]) -> str:
 def _chunk_chars(stats: Mapping[str, Any]) -> str:
     if not stats["chars_per_token"]:
         return ""
+    longest = f"; the longest chunk has {stats['chunk_tokens']['max']:,.0f}" if stats["chunk_tokens"] else ""
     return (
-        f"A token has {stats['chars_per_token']:.1f} characters on average, so the longest chunk (chunk.max_chars="
-        f"{stats['max_chars']}) has about {stats['max_chars'] / stats['chars_per_token']:,.0f} tokens."
+        f"A token has {stats['chars_per_token']:.1f} characters on average, so a chunk of {stats['max_chars']:,} characters "
+        f"(chunk.max_chars) has about {stats['max_chars'] / stats['chars_per_token']:,.0f} tokens on average{longest}."
     )
 
 

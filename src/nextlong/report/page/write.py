@@ -175,7 +175,7 @@ def _hardness(plain: Plain) -> list[tuple[str, str, Figure, list[TableRow]]]:
             "rank",
             f"Mean cosine by rank: {compared}",
             figures.by_rank,
-            [*numbers.by_rank(plain), *numbers.spread(plain, "random_similarity", "{:.4f}", of="random pairs: ")],
+            [*numbers.by_rank(plain), *numbers.random_pairs(plain)],
         ),
         (
             "similarity",

@@ -81,7 +81,7 @@ def of_the_data(
         uses = amounts.sequences * chunks
         mean = uses / max(1.0, different(amounts.chunks, uses))
         if mean > warnings.MOST_USES and recipe.compose.max_uses is None:
-            messages["heavy-reuse"] = warnings.heavy_reuse(f"about {mean:,.1f} times on average", recipe)
+            messages["heavy-reuse"] = warnings.heavy_reuse(f"about {mean:,.1f} times on average", recipe, most=mean)
     return [str(Warned(name, message)) for name, message in messages.items() if message]
 
 
