@@ -322,7 +322,7 @@ def _heavy_reuse(seen: Seen) -> str:
         f"{reuse.mean:.1f} times on average and up to {reuse.max:,} ({reuse.overused_share:.0%} of all uses go to chunks used "
         "more than 16 times)",
         seen.run.recipe,
-        most=reuse.max,
+        most=reuse.max or 0,
     )
 
 
