@@ -311,8 +311,11 @@ def _negatives(stats: Mapping[str, Any]) -> tuple[str, str]:
         return f"copies of the meta-chunk {beside}", "the copies in between add nothing"
     if choice.origin == "corpus":
         return "random chunks of other documents", "it must ignore the unrelated text in between"
+    if choice.order == "farthest":
+        found = f"of the chunks that search found for the meta-chunk {beside}, the least similar"
+        return found, "it must ignore the text in between"
     similar = f"the chunks of other documents that are most similar to the meta-chunk {beside}"
-    order = {"random": ", in random order", "farthest": ", the least similar of them first"}.get(choice.order, "")
+    order = ", in random order" if choice.are_random else ""
     return f"{similar}{order}", "it must ignore the similar text in between"
 
 
