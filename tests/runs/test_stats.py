@@ -115,7 +115,16 @@ def test_sequences_too_short_are_counted(recipe_for, own_run):
     block = page.partition("Yield\n")[2].splitlines()
     rows = dict(line.strip().split("  ", 1) for line in block[: 7 + len(told.dropped)])
     dropped = [f"dropped: {reason}" for reason in told.dropped]
-    assert list(rows) == ["asked", "documents", "eligible", "sampled", "kept", "unused", "not tried", *dropped]
+    assert list(rows) == [
+        "asked",
+        "documents",
+        "eligible",
+        "sampled",
+        "kept",
+        "spare, built",
+        "spare, not built",
+        *dropped,
+    ]
     examples = told.dropped_examples[DropReason.TOO_FEW_NEGATIVES]
     assert rows[f"dropped: {DropReason.TOO_FEW_NEGATIVES}"].endswith(f", such as {'; '.join(examples)}")
     drawn, *parts = [int(value.split(",")[0]) for value in list(rows.values())[3:]]

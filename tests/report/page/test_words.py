@@ -216,7 +216,10 @@ def test_data_of_a_tokenizer_that_no_model_knows_are_for_models_trained_from_scr
     [
         ({}, "the chunks of other documents that are most similar to the meta-chunk before them. A model"),
         ({"position": "tail"}, "are most similar to the meta-chunk after them. A model"),
-        ({"negatives": "tail"}, "of the chunks that search found for the meta-chunk before them, the least similar. A model"),
+        (
+            {"negatives": "tail"},
+            "of the chunks that search found for the meta-chunk before them, the least similar. A model",
+        ),
         ({"negatives": "random-retrieved"}, "to the meta-chunk before them, in random order. A model"),
         ({"negatives": "random-corpus"}, "between them: random chunks of other documents. A model"),
         ({"negatives": "self-repeat"}, "between them: copies of the meta-chunk before them. A model"),
