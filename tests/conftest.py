@@ -25,7 +25,7 @@ from nextlong.engine.local import LocalExecutor
 from nextlong.recipe import Recipe
 
 # What drives a browser has an environment of its own (.ci/run browser).
-collect_ignore = [] if find_spec("playwright") else ["browser", "view/test_guard.py", "view/test_pages.py"]
+collect_ignore = [] if find_spec("playwright") else ["browser", "view/test_guard.py"]
 
 # Of tests started in the background Ctrl-C is ignored, and so it would be of the runs that they start and interrupt.
 if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:

@@ -303,8 +303,9 @@ def test_a_run_excludes_what_was_marked_and_verify_holds_it_to_that(
 
     assert verified() == (0, "pass", True)
     (kept,) = run.steps["ingest"].files(".excluded.json")
-    kept.write_text(json.dumps({"source": "small", "whole": False, "ids": [next(one for one in served if one)]}))
-    assert verified()[:2] == (1, "breach")
+    for whole, ids in ((False, [next(one for one in served if one)]), (True, [])):
+        kept.write_text(json.dumps({"source": "small", "whole": whole, "ids": ids}))
+        assert verified()[:2] == (1, "breach")
 
 
 def test_a_run_whose_list_named_nothing_has_nothing_to_check():

@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import pyarrow.parquet as pq
 import pytest
 import yaml
 
@@ -153,7 +154,7 @@ def test_a_key_is_emitted_or_refused(recipe, tmp_path, name, key):
         (("training.precision=fp32",), "axolotl", r"training.precision=fp32 \(only bf16\)"),
         (("data.pack=8192",), "olmo", r"--emit olmo does not support data.pack=8192 \(only null\)"),
         (
-            ("data.pack=7168",),
+            ("data.pack=5120",),
             "megatron",
             "sequences of 2,048 to 2,048 tokens: megatron reads all sequences as one stream",
         ),
@@ -171,6 +172,7 @@ def test_a_key_is_emitted_or_refused(recipe, tmp_path, name, key):
 def test_what_a_trainer_cannot_do(recipe, quiet, tmp_path, overrides, name, told):
     with pytest.raises(RecipeError, match=told):
         emit(recipe(*overrides), name, tmp_path / "x", quiet)
+    assert not (tmp_path / "x").exists() or "reads all sequences" in told  # only that is not known before the export
 
 
 @pytest.mark.parametrize("name", ["megatron", "olmo"])
@@ -188,6 +190,7 @@ def test_a_model_that_the_trainers_llama_computes_differently(recipe, quiet, tmp
     (tmp_path / "llama" / "config.json").write_text(json.dumps({**LLAMA, **changes}))
     with pytest.raises(RecipeError, match=told.format(name)):
         emit(made, name, tmp_path / name, quiet)
+    assert not (tmp_path / name).exists()
 
 
 @pytest.mark.parametrize("name", ["axolotl", "prolong"])
@@ -261,6 +264,14 @@ def test_axolotl(recipe, quiet, tmp_path):
     assert config["cosine_min_lr_ratio"] == 0.1
     assert config["sample_packing"] is False
     assert list((tmp_path / "a" / "data" / "validation").iterdir())
+
+
+def test_sequences_that_share_chunks_with_validation_are_left_out_of_train(emitted):
+    rows = {}
+    for how in ("keep", "leave-out"):
+        folder = emitted("axolotl", "data.validation=0.1", f"data.shared_chunks={how}") / "data" / "train"
+        rows[how] = sum(pq.read_metadata(path).num_rows for path in folder.glob("*.parquet"))
+    assert rows["keep"] > rows["leave-out"] > 0
 
 
 def test_packed_rows_are_packed_by_axolotl_itself(recipe, quiet, tmp_path):
@@ -392,6 +403,9 @@ def test_olmo(emitted):
     assert (config["dataset"]["dtype"], config["dataset"]["sequence_length"]) == ("uint16", 2048)
     assert config["train_module"]["scheduler"]["alpha_f"] == 0.1
     assert config["data_loader"]["global_batch_size"] == 65_536
+    assert "[[ -e converted/.metadata ]] || { echo 'on one machine first: " in (made / "launch.sh").read_text()
+    alone = emitted("olmo", "hardware.count=8")
+    assert "[[ -e converted/.metadata ]] || python train.py convert\n" in (alone / "launch.sh").read_text()
 
 
 needs_trl = pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="trl is not installed")

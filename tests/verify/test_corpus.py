@@ -1,6 +1,8 @@
 import numpy as np
+import pyarrow as pa
+import pytest
 
-from damage import breaches, change_rows, document_name, files
+from damage import breaches, change_array, change_recipe, change_rows, document_name, files, read_batches, rehash
 
 
 def test_an_altered_document(run):
@@ -9,6 +11,32 @@ def test_an_altered_document(run):
 
     change_rows(files(run, "ingest", ".documents.arrow")[0], alter)
     assert f"document {document_name(run, 0)} has the hash" in breaches(run, "documents and chunks")["documents"]
+
+
+@pytest.mark.parametrize("place", [".hashes.npy", ".documents.arrow"])
+def test_a_hash_that_is_right_in_one_of_its_two_places(run, place):
+    def alter(stored):
+        if place == ".hashes.npy":
+            stored[0] ^= np.uint64(1)
+        else:
+            stored[0]["content_hash"] ^= 1
+
+    change = change_array if place == ".hashes.npy" else change_rows
+    change(files(run, "ingest", place)[0], alter)
+    assert f"document {document_name(run, 0)} has the hash" in breaches(run, "documents and chunks")["documents"]
+
+
+@pytest.mark.parametrize(("asked", "is_right"), [("lang", True), ("year", False)])
+def test_documents_keep_the_columns_of_the_names_asked_for(run, asked, is_right):
+    for path in files(run, "ingest", ".documents.arrow"):
+        table = pa.Table.from_batches(read_batches(path)[0])
+        table = table.append_column("metadata", pa.array(['{"lang": 1}'] * len(table)))
+        with pa.ipc.new_file(path, table.schema) as writer:
+            writer.write_table(table)
+        rehash(path)
+    change_recipe(run, "ingest", "sources", [{"path": "x", "name": "small", "metadata": [asked]}])
+    said = breaches(run, "documents and chunks").get("documents", "")
+    assert said == "" if is_right else "keeps ['lang'] of small, the recipe asks for ['year']" in said
 
 
 def test_two_kept_documents_with_one_text(run):

@@ -10,8 +10,8 @@ chunks that reach this score for some meta-chunk. Up to _SAMPLED chunks the samp
 
 _CONTROL is a random 1 % of all chunks, shortlisted or not. All of them are embedded, so the nearest of them to a meta-chunk is
 known, and so is whether the shortlist has it. Among all chunks, the nearest of a random share s has the rank r with probability
-s·(1 − s)^(r − 1), 100 on average: how often it is shortlisted is an unbiased estimate of the share of chunks at such ranks that
-are. The control chunks among the nearest *embedded* chunks would not tell that: these reach deeper ranks.
+s·(1 − s)^(r − 1), 100 on average: how often it is shortlisted is a nearly unbiased estimate of the share of chunks at such ranks
+that are. The control chunks among the nearest *embedded* chunks would not tell that: these reach deeper ranks.
 
 BM25 is Lucene's (k1 = 1.2, b = 0.75). Of a meta-chunk, only the words with the highest weight are looked up, as in Lucene's
 "more like this": words that most chunks have cost most of the time and decide little.
@@ -46,9 +46,8 @@ if TYPE_CHECKING:
 _SHORTLISTED: Final = 1
 _CONTROL: Final = 2
 CONTROL_SHARE: Final = 0.01
-_LEAST_JUDGED: Final = (
-    0.95  # of the meta-chunks; with fewer, the deeper ranks are left out (`mine.candidates` is small)
-)
+# Of the meta-chunks. Those without a control chunk among their candidates are left out: their ranks are the deeper ones.
+_LEAST_JUDGED: Final = 0.95
 _SAMPLED: Final = 1 << 17  # chunks
 _LEAST_RANK: Final = 2  # in the sample: the score at a lower rank would be chance
 _QUERY_WORDS: Final = 48

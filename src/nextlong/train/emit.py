@@ -12,7 +12,7 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple
@@ -27,10 +27,11 @@ from nextlong.errors import RecipeError
 from nextlong.plugins import TRAINERS
 from nextlong.report import tables
 from nextlong.runs import export
+from nextlong.runs.run import Run
 from nextlong.text import Json
 from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported, micro_batches
 
-_GPUS_PER_NODE: Final = 8
+GPUS_PER_NODE: Final = 8
 COMMON_KEYS: Final[SupportedKeys] = {
     **dict.fromkeys(("data.runs", "data.mix", "data.by", "data.pack")),
     **dict.fromkeys(("data.validation", "data.shared_chunks", "data.split_seed")),
@@ -85,9 +86,9 @@ class Settings:
 
     def __post_init__(self) -> None:
         count = self.recipe.hardware.count
-        if count % min(_GPUS_PER_NODE, count):
+        if count % min(GPUS_PER_NODE, count):
             raise RecipeError(
-                f"hardware.count={count} does not fill machines of {_GPUS_PER_NODE} devices; use a multiple of that"
+                f"hardware.count={count} does not fill machines of {GPUS_PER_NODE} devices; use a multiple of that"
             )
         _ = self.accumulation
 
@@ -181,6 +182,9 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
     if local.exists():  # launch.sh runs in a folder of its own
         model = recipe.model.model_copy(update={"path": str(local.absolute())})
         recipe = recipe.model_copy(update={"model": model})
+    tokens = Run(data.runs[0]).recipe.sequence_tokens  # if runs differ in it, no refusal below depends on it
+    settings = Settings(recipe, folder.absolute(), sequence_tokens=tokens, row_tokens=data.pack or tokens, tokens=1)
+    trainer.files(settings)  # refuses what it does not support before anything is written
     overrides = [f"export.push={json.dumps(str(folder.absolute() / 'data'))}"]
     if data.pack and trainer.packs:
         overrides.append(f"export.pack={data.pack}")
@@ -207,9 +211,8 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
             f"data.pack={data.pack} with sequences of {shortest:,} to {longest:,} tokens: {name} reads all sequences as one stream "
             "and cuts it at multiples of the row, so sequences must have one length that divides data.pack; or use --emit axolotl"
         )
-    settings = Settings(
-        recipe,
-        folder.absolute(),
+    settings = replace(
+        settings,
         sequence_tokens=longest,
         row_tokens=data.pack or longest,
         tokens=int(index["length"].sum()),
@@ -229,7 +232,7 @@ def launch_script(settings: Settings, *lines: str, program: Sequence[str]) -> st
     It stops at the first error. `program`: what torchrun runs, and the lines of its arguments.
     """
     count = settings.recipe.hardware.count
-    nodes, per_node = -(-count // _GPUS_PER_NODE), min(_GPUS_PER_NODE, count)
+    nodes, per_node = -(-count // GPUS_PER_NODE), min(GPUS_PER_NODE, count)
     options = f"--nnodes {nodes} --nproc-per-node {per_node}"
     if nodes > 1:
         options += ' --rdzv-backend c10d --rdzv-endpoint "${HEAD_NODE:?address:port of the first machine}"'

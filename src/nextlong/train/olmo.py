@@ -1,7 +1,7 @@
 """OLMo: a training for OLMo-core, its configs in JSON.
 
 In:  a training recipe over finished runs whose sequences have one length; a Llama in a local folder.
-Out: `olmo.json`, `train.py`, which reads it, and `launch.sh`, which first converts the weights.
+Out: `olmo.json`, `train.py`, which reads it, and `launch.sh`, which on one machine first converts the weights.
 
 OLMo-core cuts the exported ids every `sequence_length` tokens, so an instance is one sequence. It attends within an instance.
 """
@@ -15,7 +15,7 @@ from typing import Final
 
 from nextlong.errors import RecipeError
 from nextlong.text import Json
-from nextlong.train.emit import COMMON_KEYS, Settings, Trainer, launch_script
+from nextlong.train.emit import COMMON_KEYS, GPUS_PER_NODE, Settings, Trainer, launch_script
 from nextlong.train.recipe import SupportedKeys
 
 _SCHEDULES: Final = {"cosine": "CosWithWarmup", "linear": "LinearWithWarmup", "constant": "ConstantWithWarmup"}
@@ -105,8 +105,11 @@ def _olmo(settings: Settings) -> Mapping[str, str]:
             },
         },
     }
-    convert = "[[ -e converted/.metadata ]] || python train.py convert"  # written last
-    launch = launch_script(settings, convert, program=["torchrun {} train.py"])
+    convert = "python train.py convert"
+    if recipe.hardware.count > GPUS_PER_NODE:  # each machine would clear what another one is writing to a shared folder
+        convert = "{ echo 'on one machine first: python train.py convert' >&2; exit 1; }"
+    once = f"[[ -e converted/.metadata ]] || {convert}"  # written last
+    launch = launch_script(settings, once, program=["torchrun {} train.py"])
     script = Path(__file__).with_name("olmo_train.txt").read_text(encoding="utf-8")
     return {"olmo.json": json.dumps(config, indent=1), "train.py": script, "launch.sh": launch}
 

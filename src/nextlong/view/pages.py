@@ -346,7 +346,7 @@ def _side(view: View, variant: OpenVariant, name: str, doc_id: int | None) -> di
         options: dict[str, Any] = {"tokens": len(one.input_ids), "lead": doc_id, "scale": _scale(one.spans)}
         side |= {
             "number": number,
-            "url": view.url(view.name, "sequence", number),
+            "url": view.url(name, "sequence", number),
             "caption": words.sequence(one.spans, lead=doc_id, tokens=len(one.input_ids)),
             "strip": strip.explorer(
                 one.spans,
