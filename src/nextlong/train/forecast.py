@@ -16,7 +16,7 @@ import copy
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
-from itertools import accumulate
+from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Final
 
 import torch
@@ -52,6 +52,8 @@ _GATHERED_LAYERS: Final = 2  # the one that computes and the next, which FSDP2 p
 _SAMPLED_STEPS: Final = 200
 _MOST_EPOCHS: Final = 4  # as good as new data: Muennighoff et al. 2023, Scaling Data-Constrained Language Models
 _SAMPLED_ROWS: Final = 64
+# A CPU takes minutes for a step of a long row; the rest follows from operations.
+_MEASURED_TOKENS: Final = 8192
 
 
 @dataclass(frozen=True)
@@ -169,8 +171,12 @@ def estimate(recipe: TrainRecipe, config: PretrainedConfig, documents: Sequence[
     row_flops = [flops(sizes, lengths) for lengths in documents]
     total = sum(row_flops) / len(row_flops) * rows_per_step * recipe.training.steps
     if hardware.device == "this":
-        seconds = rows_per_step * measure_row(recipe, config, documents[0]) * recipe.training.steps
-        basis = "measured here, on one and two of its layers"
+        most = sum(documents[0]) if accelerator().type == "cuda" else _MEASURED_TOKENS
+        ends = [min(end, most) for end in accumulate(documents[0], initial=0)]
+        measured = [end - start for start, end in pairwise(ends) if end > start]
+        row_seconds = measure_row(recipe, config, measured) * row_flops[0] / flops(sizes, measured)
+        seconds = rows_per_step * row_seconds * recipe.training.steps
+        basis = f"measured here, on {sum(measured):,} tokens and one and two of its layers"
     else:
         # A step waits for the group of ranks with the most work: sampled steps, shape (steps, groups, rows of a group).
         shape = (_SAMPLED_STEPS, hardware.count // ranks, rows_per_group)
