@@ -161,13 +161,13 @@ class Progress:
 
 def draw(out: Path) -> Path | None:
     """Draw `out/loss.svg` and `out/loss.png` from the logs; return the first, or None where matplotlib is not installed."""
-    from nextlong.train.held_out import DISTANCES
-
     try:
         import matplotlib as mpl
         from matplotlib.figure import Figure
     except ImportError:
         return None
+    from nextlong.train.held_out import DISTANCES
+
     steps, measured = read(out / STEPS), read(out / HELD_OUT)
     by_distance: dict[str, list[tuple[float | str, float]]] = {
         f"step {row['step']}": [(name, row["distance"][name][0]) for name in DISTANCES if name in row["distance"]]
