@@ -171,11 +171,11 @@ def _faiss(paths: Sequence[Path], queries: NDArray[np.float32], k: int) -> NDArr
 
 def _compare_clusters(paths: Sequence[Path], options: argparse.Namespace) -> None:
     sample, _ = _queries(paths, min(options.count, 40 * options.clusters))
-    kmeans = faiss.Kmeans(sample.shape[1], options.clusters, niter=ivf.ITERATIONS, spherical=True, seed=0)
+    theirs = faiss.Kmeans(sample.shape[1], options.clusters, niter=ivf.ITERATIONS, spherical=True, seed=0)
     how = {"count": options.clusters, "iterations": ivf.ITERATIONS, "seed": 0}
     trained = {
         "nextlong": lambda: kmeans.train_centres(sample, **how),
-        "FAISS": lambda: kmeans.train(sample) and kmeans.centroids,
+        "FAISS": lambda: theirs.train(sample) and theirs.centroids,
     }
     print(f"{options.clusters:,} clusters of {len(sample):,} vectors, {ivf.ITERATIONS} rounds, one core:\n")
     print(
@@ -255,7 +255,8 @@ def _measure_index(
 
 def _fill(stems: Sequence[Path], template: Path, paths: Sequence[Path], shard: int) -> int:
     """Encode one shard; return the bytes of its codes and ids."""
-    return ivf.fill(stems[shard], template=template, vectors=[paths[shard]], first_shard=shard).bytes
+    ivf.fill(stems[shard], template=template, vectors=[paths[shard]], first_shard=shard)
+    return sum(Path(f"{stems[shard]}.{name}.npy").stat().st_size for name in ("codes", "members"))
 
 
 def _mb(size: int | None) -> str:
