@@ -35,6 +35,22 @@ def test_the_papers_hours_within_a_quarter(preset, documents, hours):
     assert found.seconds / 3600 == pytest.approx(hours, rel=0.25)
 
 
+def test_the_time_of_a_long_row_on_a_cpu_follows_from_a_cut_one(monkeypatch):
+    from nextlong.train import forecast
+
+    timed = []
+    monkeypatch.setattr(forecast, "measure_row", lambda recipe, config, lengths: timed.append(list(lengths)) or 2.0)
+    monkeypatch.setattr(forecast, "peak_memory", lambda recipe, config, lengths: None)
+    small = recipe("paper-128k", "hardware.device=this", "hardware.count=1", "hardware.ranks_per_row=1")
+    row = [5 * K, 6 * K, 117 * K]
+    found = forecast.estimate(small, llama_3_8b(), [row])
+    assert timed == [[5 * K, 3 * K]]
+    sizes, rows = found.sizes, small.training.tokens_per_step // sum(row) * small.training.steps
+    assert found.seconds == pytest.approx(
+        2.0 * rows * forecast.flops(sizes, row) / forecast.flops(sizes, [5 * K, 3 * K])
+    )
+
+
 def test_devices_that_cannot_share_a_step():
     from nextlong.errors import RecipeError
     from nextlong.train.forecast import estimate
