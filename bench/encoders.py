@@ -61,7 +61,7 @@ with tempfile.TemporaryDirectory() as folder:
     began = time.process_time()
     for shard, first, last in cut:
         documents, chunks = shards[shard]
-        embed.embed_slice(Path(folder) / "part", documents=documents, chunks=chunks, first=first, last=last, encoder=encoder,
+        embed.embed_rows(Path(folder) / "part", documents=documents, chunks=chunks, first=first, last=last, encoder=encoder,
                           execution=execution)
     print(json.dumps(time.process_time() - began))
 """

@@ -28,8 +28,8 @@ from nextlong.recipe import Recipe
 from nextlong.report.plan import costs as plan_costs
 from nextlong.report.plan import page
 from nextlong.report.plan.trial import Timed
+from nextlong.retrieval.encoders.base import import_preloaded
 from nextlong.runs.stats import measure
-from nextlong.workers import import_preloaded
 
 _HEADINGS = (
     "corpus", "method", "run", "time", "memory", "disk", "chunks", "sequences", "documents a sequence", "planning",

@@ -20,6 +20,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from threadpoolctl import threadpool_limits
 from nextlong.engine import process
 from nextlong.retrieval.indexes import exact, ivf, kmeans
 from nextlong.retrieval.indexes.base import IndexFiles, VectorShards
+from nextlong.retrieval.indexes.ivf import TuneResult
 
 _FAISS_ROWS = 32_768
 _ROWS = 65_536
@@ -213,11 +215,13 @@ def _compare_indexes(folder: Path, paths: Sequence[Path], options: argparse.Name
     }
     print(f"Indexes, {len(queries):,} queries, tuned to a recall of {options.recall:g}, one core:\n")
     print(
-        "| index | train | fill | bytes a vector | k | clusters looked into | recall | queries/s | of exact search | peak |"
+        "| index | train | fill | bytes a vector | k | tune | clusters looked into | recall | queries/s | of exact search | peak |"
     )
-    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
+    print("|---|---:|---:|---:|---:|---:|---:|---:|---:|---:|---:|")
     for k, seconds in base.items():
-        print(f"| exact | – | – | {2 * queries.shape[1]:,} | {k:,} | – | 1 | {1 / seconds:,.0f} | 1× | |", flush=True)
+        print(
+            f"| exact | – | – | {2 * queries.shape[1]:,} | {k:,} | – | – | 1 | {1 / seconds:,.0f} | 1× | |", flush=True
+        )
     for number, kind in enumerate(options.kinds):
         _measure_index(folder / f"index{number}", kind, paths, queries, exclude, base, options)
 
@@ -241,16 +245,24 @@ def _measure_index(
     for k, exact_seconds in base.items():
         with process.peak() as searched_peak:
             np.save(asked := stem.with_name("queries.npy"), exclude[:, 0])
-            tuned = ivf.tune(stem, files=files, queries=asked, k=k, target=options.recall, seed=0)
-            opened = ivf.Ivf(ivf.replace(files, probes=tuned.probes, spare=tuned.spare))
+            tuning, tuned = _seconds(lambda k=k: _tune(stem, files, asked, k, options.recall))
+            opened = ivf.Ivf(replace(files, probes=tuned.probes, spare=tuned.spare))
             seconds, _ = _seconds(lambda k=k, opened=opened: opened.search(queries, k, exclude=exclude))
         rate = len(queries) / seconds
         print(
-            f"| {factory} | {training:.0f} s | {filling:.0f} s | {sum(filled) / options.count:,.0f} | {k:,} "
+            f"| {factory} | {training:.0f} s | {filling:.0f} s | {sum(filled) / options.count:,.0f} | {k:,} | {tuning:.0f} s "
             f"| {tuned.probes:,} of {trained.clusters:,} | {tuned.recall_measured:.3f} | {rate:,.0f} | {rate * exact_seconds:.1f}× "
             f"| {_mb(built_peak())}, {_mb(searched_peak())} MB |",
             flush=True,
         )
+
+
+def _tune(stem: Path, files: IndexFiles, queries: Path, k: int, target: float) -> TuneResult:
+    """Measure the whole corpus as one block, and choose."""
+    given = {"files": files, "queries": queries, "k": k, "seed": 0}
+    whole = {"lists": slice(0, len(files.lists)), "shards": range(len(files.vectors))}
+    ivf.measure_block(stem.with_name("part-00000"), **whole, **given)
+    return ivf.tune(stem.with_name("work") / "part", blocks=1, target=target, **given)
 
 
 def _fill(stems: Sequence[Path], template: Path, paths: Sequence[Path], shard: int) -> int:

@@ -22,12 +22,11 @@ from numpy.typing import NDArray
 
 from nextlong import pipeline
 from nextlong.artifacts import lookup
-from nextlong.artifacts.results import ShortlistResult
 from nextlong.engine.step import Artifact
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
 from nextlong.retrieval.sample import read_queries
-from nextlong.retrieval.shortlist import _CONTROL, _SHORTLISTED, CONTROL_SHARE
+from nextlong.retrieval.shortlist import _CONTROL, _SHORTLISTED, CONTROL_SHARE, _ShortlistResult
 
 _RANKS = 1024  # nearest kept of each meta-chunk
 
@@ -70,7 +69,7 @@ def _row(
         until = {step.name for step in route[: 1 + [step.name for step in route].index("shortlist")]}
         done: dict[str, Artifact] = session.run_steps(route, only=until)
     marks = np.concatenate([np.load(file) for file in done["shortlist"].files(".shortlist.npy")])
-    starts = np.cumsum([0, *(result.chunks for result in done["shortlist"].results(ShortlistResult))])
+    starts = np.cumsum([0, *(result.chunks for result in done["shortlist"].results(_ShortlistResult))])
 
     def places(ids: NDArray[np.int64]) -> NDArray[np.int64]:
         return starts[ids >> 32] + (ids & 0xFFFFFFFF)

@@ -6,9 +6,8 @@ from collections import Counter
 from rich.console import Console
 
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.plan import EvaluationSettings
 from nextlong.evaluate.prompts import Prompts
-from nextlong.evaluate.run import TaskProgress, evaluate
+from nextlong.evaluate.run import EvaluationSettings, TaskProgress, evaluate
 from nextlong.evaluate.task import TextTokenizer, registered
 
 

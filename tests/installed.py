@@ -15,8 +15,7 @@ def installed(monkeypatch, versions, requires):
 
     monkeypatch.setattr(installation.metadata, "version", version)
     monkeypatch.setattr(installation.metadata, "requires", lambda _: requires)
-    monkeypatch.setattr(installation, "_is_installed", lambda: True)
-    monkeypatch.setattr(installation, "_extras", lambda: ["s3", "ray", "short-text"])
+    monkeypatch.setattr(installation.metadata, "distributions", lambda name: [name])
 
 
 REQUIRES = [

@@ -1,4 +1,4 @@
-"""A small IVF index, trained and filled."""
+"""A small IVF index, trained, filled and tuned."""
 
 from itertools import pairwise
 
@@ -21,3 +21,27 @@ def built(folder, shards, factory, *, parts=1, **tuned):
         ivf.fill(stems[-1], template=folder / "t.template.faiss", vectors=paths[low:high], first_shard=low)
     files = IndexFiles(factory, tuple(paths), template=folder / "t.template.faiss", lists=tuple(stems), **tuned)
     return open_index(files)
+
+
+def tuned(folder, files, queries, *, blocks=1, **given):
+    """Measure block by block, as the tasks of `tune` do, and return what the last one chooses."""
+    parts = np.linspace(0, len(files.lists), blocks + 1).astype(int).tolist()
+    # `built` gives each part the same share of the shards.
+    ends = np.linspace(0, len(files.vectors), len(files.lists) + 1).astype(int).tolist()
+    given |= {"files": files, "queries": queries}
+    for number, (low, high) in enumerate(pairwise(parts)):
+        of_block = {"lists": slice(low, high), "shards": range(ends[low], ends[high])}
+        ivf.measure_block(
+            folder / f"part-{number:05d}", **of_block, k=given["k"], seed=given["seed"], files=files, queries=queries
+        )
+    return ivf.tune(folder / "work" / "part", blocks=blocks, **given)
+
+
+def recalls_of(found, truth):
+    """Return the recall of each query: found ids among the true ones, or as near as the farthest of them."""
+    return np.array(
+        [
+            min(1.0, float((np.isin(ids, true_ids) | (scores >= true_scores[-1])).mean() * len(ids) / len(true_ids)))
+            for ids, scores, true_ids, true_scores in zip(*found, *truth, strict=True)
+        ]
+    )

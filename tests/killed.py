@@ -4,8 +4,10 @@ A test that watches a folder and kills when it sees a file may come too late. He
 a pattern that it is about to open for writing, rename to, make, remove or connect to, and each that it has brought to the disk.
 """
 
+import multiprocessing
 import os
 import runpy
+import shutil
 import signal
 import subprocess
 import sys
@@ -21,6 +23,51 @@ def kill_at(arguments, pattern, count=1, *, environment=None):
     command = _command(signal.SIGKILL, pattern, count, arguments)
     ended = subprocess.run(command, env=environment, capture_output=True, check=False, start_new_session=True)
     assert ended.returncode == -signal.SIGKILL, f"ended before change {count} of {pattern}:\n{ended.stderr.decode()}"
+
+
+def kill_forked_at(arguments, pattern, count=1):
+    """As `kill_at`, without an interpreter of its own: in a fork of the server that `warm_workers` has imports ready in."""
+    _see_killed(_run_counted, [*map(str, arguments)], pattern, count)
+
+
+def kill_at_removal(arguments, number):
+    """As `kill_forked_at`, within the removal of the folder of this number, counted from 0."""
+    _see_killed(_run_removing, [*map(str, arguments)], number)
+
+
+def _see_killed(target, *arguments):
+    process = multiprocessing.get_context("forkserver").Process(target=target, args=arguments)
+    process.start()
+    process.join()
+    assert process.exitcode == -signal.SIGKILL, f"ended with {process.exitcode} before it was to be killed: {arguments}"
+
+
+def _run_counted(arguments, pattern, count):
+    _count_down(signal.SIGKILL, pattern, count)
+    _run(arguments)
+
+
+def _run_removing(arguments, left):
+    remove = shutil.rmtree
+
+    def removed(path, *rest, **named):
+        nonlocal left
+        left -= 1
+        if left < 0:
+            next(file for file in Path(path).rglob("*") if file.is_file()).unlink()
+            os.kill(os.getpid(), signal.SIGKILL)
+        remove(path, *rest, **named)
+
+    shutil.rmtree = removed
+    _run(arguments)
+
+
+def _run(arguments):
+    from nextlong.cli.main import main
+
+    os.setsid()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)
+    sys.exit(main(arguments))
 
 
 def stop_at(arguments, pattern, count=1):

@@ -243,7 +243,7 @@ def test_a_line_that_holds_no_text_is_counted(bench, line):
         "1 of 61 records (1.64%) were rejected, more than ingest.max_reject_share=0.01 allows: 1 ×"
     )
     assert "; the first: corpus.jsonl:1: " in message
-    assert message.endswith("; correct the files, or add --set ingest.max_reject_share=0.02")
+    assert message.endswith("; correct the files, or set ingest.max_reject_share=0.02 in the recipe")
 
 
 @pytest.mark.parametrize("megabytes", [2, *thorough(50)])
@@ -308,7 +308,8 @@ def test_a_tokenizer_that_does_not_exist(kept):
 
 def test_an_unknown_special_token_costs_nothing_but_the_message(kept):
     err = told(kept, "tokenizer.eos=</s>")
-    assert err == "error: tokenizer.eos='</s>' is not in the tokenizer; nearest of its special tokens: <|endoftext|>\n"
+    cure = "name one, such as its end of text; nearest of its special tokens: <|endoftext|>"
+    assert err == f"error: tokenizer.eos='</s>' is not in the tokenizer; {cure}\n"
     code, out, _ = kept.again("tokenizer.eos=<|endoftext|>")
     assert code == 0
     assert re.search(r"^reused: .*\bmine\b", out, re.MULTILINE)

@@ -237,8 +237,8 @@ def test_ids_that_several_documents_have_are_told(tmp_path, capfd):
     one, other = [row["content"] for row in rows if row["doc_id"] == shared[1]][:2]
     assert [shared[2], shared[3]] == [" ".join(text[:60].split()) for text in (one, other)]
     unique = _as(".csv", [{"doc_id": f"d{n}", "content": row["text"]} for n, row in enumerate(lines)], tmp_path)
-    assert call(capfd, "run", recipe_of(unique, id="doc_id", path=str(unique)))[0] == 0
-    warnings = json.loads(call(capfd, "stats", tmp_path / "run", "--json")[1])["warnings"]
+    assert call(capfd, "run", recipe_of(unique, id="doc_id", path=str(unique)), "--name", "unique")[0] == 0
+    warnings = json.loads(call(capfd, "stats", f"{tmp_path / 'run'}@unique", "--json")[1])["warnings"]
     assert "same-ids" not in [one["name"] for one in warnings]
 
 

@@ -128,7 +128,7 @@ def test_what_is_no_method_is_named(bring, tmp_path):
     source = tmp_path / "a.jsonl"
     source.write_text('{"text": "a few words"}\n', encoding="utf-8")
     asked = recipe(f"ingest.sources.0.path={source}", f"run_dir={tmp_path / 'run'}", "compose.target_tokens=2")
-    with pytest.raises(PluginError, match=f"{OWNER} is not a method: it has no name, layout, needs"):
+    with pytest.raises(PluginError, match=f"{OWNER} is not a nextlong method, but <class"):
         nextlong.run(asked)
 
 

@@ -12,7 +12,7 @@ from statistics import fmean
 import pytest
 import yaml
 
-from nextlong.cli import main
+from nextlong.cli import arguments, main
 from nextlong.cli.demo import write_demo_corpus
 
 README = Path(__file__).parents[1] / "README.md"
@@ -62,7 +62,7 @@ def test_the_recalls_are_those_of_the_results(name, place):
 
 def _commands(page):
     lines = re.findall(
-        r"^    (?:pip install '.+' && )?(nextlong .*)", page.read_text(encoding="utf-8"), flags=re.MULTILINE
+        r"^    (?:pip install -e '.+' && )?(nextlong .*)", page.read_text(encoding="utf-8"), flags=re.MULTILINE
     )
     return [command.partition("#")[0].strip() for line in lines for command in line.split(" && ")]
 
@@ -74,7 +74,7 @@ ONLY_PARSED = ("view", "train", "evaluate", "replicate", "RUN-512K", "nextlong-d
 
 @pytest.mark.parametrize("command", [*COMMANDS, *TUTORIAL])
 def test_command_is_known(command):
-    main._parser().parse_args(shlex.split(command)[1:])
+    arguments.parser().parse_args(shlex.split(command)[1:])
 
 
 @pytest.mark.heavy  # the report needs its extra

@@ -17,7 +17,7 @@ from rich.console import Console
 
 import nextlong
 from counted import total
-from killed import kill_at, stop_at
+from killed import kill_at, kill_forked_at, stop_at
 from nextlong import pipeline
 from nextlong.artifacts.record import RUN_FILE
 from nextlong.cli.main import main
@@ -126,7 +126,7 @@ def test_a_run_killed_in_each_of_these_steps_and_resumed_gives_the_same_bytes(
 ):
     path = written(recipe_for(tmp_path / "run", *settings), tmp_path)
     for step in steps:  # each run goes on where the one before was killed
-        kill_at(["run", path], f"{tmp_path}/run/[0-9]*-{step}-*", 4)
+        kill_forked_at(["run", path], f"{tmp_path}/run/[0-9]*-{step}-*", 4)
     go_on(recipe_for(tmp_path / "run", *settings))
     pipeline.run(recipe_for(tmp_path / "whole", *settings))
     assert hashes_of(tmp_path / "run") == hashes_of(tmp_path / "whole")
@@ -245,8 +245,8 @@ def test_added_input_is_read_and_one_that_vanishes_is_missed(recipe_for, own_cor
 
 
 def test_inputs_that_were_copied_anew_are_known_by_their_bytes(recipe_for, own_corpus, tmp_path):
-    recipe = recipe_for(tmp_path / "run", f"ingest.sources.0.path={own_corpus}")
-    pipeline.run(recipe)
+    recipe = recipe_for(tmp_path / "run", f"ingest.sources.0.path={own_corpus}", CHEAP)
+    done = pipeline.run(recipe)
     for place, path in enumerate(sorted(own_corpus.iterdir())):
         os.utime(path, (place, place))
     plan = Console(file=io.StringIO(), width=100)
@@ -256,7 +256,7 @@ def test_inputs_that_were_copied_anew_are_known_by_their_bytes(recipe_for, own_c
     pipeline.run(recipe, reporter=Lines(Console(file=told)))
     first, *others = told.getvalue().splitlines()
     assert first.startswith("inputs: hashing 4 files with a new modification time (")
-    assert sorted(name for line in others for name in line.removeprefix("reused: ").split(", ")) == sorted(STEPS)
+    assert sorted(name for line in others for name in line.removeprefix("reused: ").split(", ")) == sorted(done)
     assert redone(recipe) == []
 
 
@@ -273,6 +273,25 @@ def test_changed_inputs_are_refused_until_accepted(recipe_for, small_corpus, own
     assert total(pipeline.run(recipe)["ingest"], "documents") == before - 2
 
 
+def test_other_documents_are_refused_unless_asked_for(recipe_for, own_corpus, tmp_path, capsys):
+    run_dir, others = tmp_path / "run", tmp_path / "others.jsonl"
+    recipe = recipe_for(run_dir, CHEAP, f"ingest.sources.0.path={own_corpus}")
+    pipeline.run(recipe)
+    moved = own_corpus.rename(tmp_path / "moved")
+
+    def reading(path, **changes):
+        plain = recipe.model_dump(mode="json") | changes
+        plain["ingest"]["sources"][0]["path"] = str(path)
+        return nextlong.Recipe.from_dict(plain)
+
+    pipeline.run(reading(moved))  # the same files at another place
+    others.write_text("".join((moved / "1.jsonl").read_text().splitlines(keepends=True)[1:]))
+    message = complaint(capsys, reading(others), tmp_path)
+    assert f"run_dir={run_dir} holds runs of other documents" in message
+    assert "choose another run_dir, or keep both here under a name (--name NAME)" in message
+    pipeline.run(reading(others, name="others"))
+
+
 def test_file_that_is_named_and_gone_is_told(recipe_for, tmp_path, capsys):
     message = complaint(capsys, recipe_for(tmp_path / "run", "ingest.sources.0.path=/no/such.jsonl"), tmp_path)
     assert "ingest.sources[0].path='/no/such.jsonl' does not exist" in message
@@ -287,15 +306,16 @@ def test_sources_that_reach_into_the_run_directory_are_refused(recipe_for, own_r
     assert "choose a folder elsewhere" in message
 
 
-def test_a_second_head_is_refused_and_leaves_the_first_alone(recipe_for, shared_run, hashes_of, tmp_path, capsys):
-    recipe = recipe_for(tmp_path / "run")
+def test_a_second_head_is_refused_and_leaves_the_first_alone(recipe_for, hashes_of, tmp_path, capsys):
+    recipe = recipe_for(tmp_path / "run", CHEAP)
     first = stop_at(["run", written(recipe, tmp_path)], parts_of(tmp_path / "run"))
     message = complaint(capsys, recipe, tmp_path)
     assert f"run is in use by process {first.pid} on " in message
     first.send_signal(signal.SIGCONT)
     first.communicate(timeout=PATIENCE_S)
     assert first.returncode == 0
-    assert hashes_of(shared_run).items() <= hashes_of(tmp_path / "run").items()
+    pipeline.run(recipe_for(tmp_path / "alone", CHEAP))
+    assert hashes_of(tmp_path / "run").items() >= hashes_of(tmp_path / "alone").items()
 
 
 def test_a_killed_worker_costs_its_tasks_and_the_next_run_goes_on(by_workers, shared_run, hashes_of, tmp_path):
@@ -402,5 +422,5 @@ def test_run_that_fills_the_disk_says_so_and_goes_on_when_there_is_room(
     assert "run again" in message
     assert 0 < files_made(small_disk.folder / "run") < files_made(shared_run)
     small_disk.grow()
-    pipeline.run(recipe)
+    go_on(recipe)
     assert hashes_of(small_disk.folder / "run") == hashes_of(shared_run)

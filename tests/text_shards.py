@@ -9,9 +9,8 @@ import pyarrow as pa
 import xxhash
 
 from nextlong import recipe, schemas
-from nextlong.artifacts.results import FitResult
 from nextlong.corpus.chunk import _chunk_shard
-from nextlong.retrieval.encoders.lsa import fit_on_chunks
+from nextlong.retrieval.encoders.lsa import FitResult, fit_on_chunks
 
 LSA = recipe.Encoder.from_dict({"lsa": {"dimensions": 8, "fit_chunks": 60, "max_terms": 500}})
 

@@ -43,21 +43,13 @@ from nextlong.reading.files import InputFile, reach
 from nextlong.reading.filter import filter_of
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import sequence_limit
-from nextlong.retrieval.encoders.base import kind_of
+from nextlong.retrieval.encoders.base import kind_of, preloaded
 from nextlong.retrieval.encoders.sentence_transformers import count_gpus
 from nextlong.retrieval.indexes.costs import has_driver
 from nextlong.sequences.compose import compose_step
-from nextlong.sequences.shortfall import (
-    check_enough,
-    gives_nothing,
-    is_enough,
-    mostly_too_long,
-    refuse_nothing,
-    too_few,
-)
+from nextlong.sequences.shortfall import another_attempt, check_enough, refuse_nothing
 from nextlong.sequences.tokenize import referenced_chunks_step, tokens_step
-from nextlong.sequences.tokenizer import check_there, tokenizer_step
-from nextlong.workers import EXPORT_STEPS, preloaded
+from nextlong.sequences.tokenizer import check_source, tokenizer_step
 
 # What each step does, as progress shows it.
 STEP_TITLES: Final = {
@@ -97,193 +89,6 @@ STEP_TITLES: Final = {
     "rows": "arrange the rows of the export",
     "statistics": "compute the statistics",
 }
-
-
-@dataclass(frozen=True)
-class Session:
-    """A recipe whose inputs are known and whose run directory this process holds: what a run and array jobs have in common."""
-
-    recipe: Recipe
-    files: list[list[InputFile]]
-    reporter: Reporter
-    run_steps: Callable[..., dict[str, Artifact]]  # `runner.run_steps` there, by the recipe's executor
-    run_array_job: Callable[..., tuple[int, int]]
-
-    def route(self, *, attempt: int = 0) -> list[Step]:
-        """Return the steps as `route` does; once the inputs are ingested, the run directory remembers them."""
-
-        def remember(ingested: Artifact) -> None:
-            # Only now, so that a file that was refused may be mended.
-            listing.remember(
-                ingested,
-                sources=self.recipe.ingest.sources,
-                files=self.files,
-                run_dir=self.recipe.run_path,
-            )
-
-        return route(self.recipe, self.files, attempt=attempt, when_ingested=remember)
-
-    def make_variant(self) -> tuple[dict[str, Artifact], record.Variant]:
-        """Run the whole route and record the variant; return the finished steps by name, and the variant."""
-        recipe, name = self.recipe, name_for(self.recipe, self.recipe.run_path)
-        done = self._compose()
-        refuse_nothing(recipe, done)
-        export_steps.check_names(recipe.export.formats, done)
-        if recipe.export.push is not None:
-            export_steps.check_read(done, self.recipe.run_path, trust="hash")
-        writing = export_steps.export_steps(
-            recipe.export, export_steps.read_steps(done), sequences=recipe.compose.sequences
-        )
-        done = self.run_steps(writing, known=done)
-        return done, record.write(recipe, done, self.recipe.run_path, name=name)
-
-    def _compose(self) -> dict[str, Artifact]:
-        """Run the steps up to composing, with more drafted each time, until there are enough sequences."""
-        done: dict[str, Artifact] = {}
-        for attempt in itertools.count():
-            steps = self.route(attempt=attempt)
-            steps = steps[: 1 + [step.name for step in steps].index("compose")]
-            known = {
-                step.name: done[step.name]
-                for step in steps
-                if step.name in done and done[step.name].manifest["fingerprint"] == step.fingerprint
-            }
-            done = self.run_steps([step for step in steps if step.name not in known], known=known)
-            done = {step.name: done[step.name] for step in steps}
-            if is_enough(self.recipe.compose, done) or gives_nothing(done):
-                return done
-            self.reporter.tell(too_few(self.recipe.compose, done, attempt=attempt))
-        raise AssertionError("unreachable: attempts end with the documents")
-
-
-@contextmanager
-def session(
-    recipe: Recipe,
-    *,
-    reporter: Reporter | None = None,
-    changed_inputs: Literal["refuse", "accept"] = "refuse",
-    mode: Literal["alone", "together"] = "alone",
-) -> Iterator[Session]:
-    """Check a recipe and hold its run directory, "alone" or "together" with other array jobs, until the end.
-
-    `changed_inputs="accept"` ingests again where input files differ from those that an earlier run in this directory read.
-    Raises a NextlongError for every mistake that can be found before the first step.
-    """
-    reporter = reporter or Quiet()
-    files, run_dir = prepare(recipe), recipe.run_path
-    with store.locked(run_dir, mode=mode):
-        files = listing.recognise_inputs(
-            recipe.ingest.sources,
-            files,
-            run_dir,
-            changed_inputs=changed_inputs,
-            tell=reporter.tell,
-        )
-        if mode == "alone" and name_for(recipe, run_dir) not in record.variant_names(run_dir):
-            for note in check_corpus(recipe, files):
-                reporter.tell(note)
-        with executor_for(recipe, tell=reporter.tell) as executor:
-            where: dict[str, Any] = {"run_dir": run_dir, "executor": executor, "reporter": reporter}
-            yield Session(recipe, files, reporter, partial(run_steps, **where), partial(run_array_job, **where))
-
-
-def prepare(recipe: Recipe, *, encoder: Literal["installed", "any"] = "installed") -> list[list[InputFile]]:
-    """Return the input files of a recipe after everything was checked that hours of work would end in otherwise.
-
-    That is a package, a tokenizer, an input or a destination's file system that is missing. Raises a NextlongError.
-    """
-    refuse_import_by_worker()
-    check_there(recipe.tokenizer)
-    if recipe.ingest.dedup == "minhash":
-        minhash_class()
-    for source in recipe.ingest.sources:
-        filter_of(source)
-    if encoder == "installed":
-        kind_of(recipe.encoder).check_installed(recipe.encoder)
-    if recipe.export.push is not None:
-        reach(recipe.export.push, where=f"export.push={recipe.export.push!r}", error=ExportError)
-    listing.check_apart(recipe.ingest.sources, run_dir=recipe.run_dir)
-    return listing.input_files(recipe.ingest)
-
-
-def check_corpus(recipe: Recipe, files: list[list[InputFile]]) -> list[str]:
-    """Return what to know of a corpus that was not run before. Raises CorpusError if it cannot give the sequences."""
-    check_named_ids(recipe.ingest.sources, files)
-    check_enough(recipe, files)
-    notes = (
-        mostly_too_long(recipe, files),
-        *whole_files(
-            recipe.ingest.sources,
-            files,
-            shard_bytes=shard_bytes_of(recipe.ingest, files),
-            workers=worker_count(recipe),
-        ),
-    )
-    return [note for note in notes if note]
-
-
-def run(
-    recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: Literal["refuse", "accept"] = "refuse"
-) -> dict[str, Artifact]:
-    """Make the recipe's variant of the run directory; return the finished steps by name. What is finished is reused.
-
-    Raises a NextlongError for every mistake that a user can mend.
-    """
-    with session(recipe, reporter=reporter, changed_inputs=changed_inputs) as opened:
-        return opened.make_variant()[0]
-
-
-def run_before(
-    recipe: Recipe,
-    step: str,
-    *,
-    reporter: Reporter | None = None,
-    changed_inputs: Literal["refuse", "accept"] = "refuse",
-) -> list[str]:
-    """Run the steps that `step` needs, before array jobs share it; return their names. Raises a NextlongError."""
-    with session(recipe, reporter=reporter, changed_inputs=changed_inputs) as opened:
-        steps = opened.route()
-        needed = steps_before(steps, step)
-        opened.run_steps(steps, only=needed)
-    return [one.name for one in steps if one.name in needed]
-
-
-def run_share(recipe: Recipe, step: str, *, part: tuple[int, int], reporter: Reporter | None = None) -> tuple[int, int]:
-    """Run the tasks of one step that belong to array job `part` = (k, n), beside other jobs; return how many, of how many.
-
-    Raises RunError if a step that it needs is not done, and every other NextlongError of a run.
-    """
-    with session(recipe, reporter=reporter, mode="together") as opened:
-        return opened.run_array_job(opened.route(), step, job=part)
-
-
-def executor_for(
-    recipe: Recipe, *, work: Literal["all", "export"] = "all", tell: Callable[[str], object] = lambda _: None
-) -> Executor:
-    """Return what carries out all steps of a recipe, or only those that export; `tell` gets what it waits for."""
-    if recipe.executor == "serial":
-        return SerialExecutor()
-    if recipe.executor == "ray":
-        from nextlong.engine.ray import RayExecutor
-
-        workers, retries = worker_count(recipe), recipe.ray.retries
-        return RayExecutor(recipe.ray.address, workers=workers, retries=retries, tell=tell)
-    preload = EXPORT_STEPS if work == "export" else preloaded(recipe.encoder)
-    return LocalExecutor(worker_count(recipe), count_gpus=lambda: count_gpus_for(recipe), preload=preload)
-
-
-def count_gpus_for(recipe: Recipe) -> int:
-    """Return how many GPUs this machine has for the recipe.
-
-    Counting GPUs imports torch, which takes seconds: only where a model runs on them, or a driver is loaded.
-    """
-    is_model = kind_of(recipe.encoder).asks_for_gpus or Need.KEYWORDS in method_of(recipe).needs
-    return count_gpus() if is_model or (recipe.search.device != "cpu" and has_driver()) else 0
-
-
-def worker_count(recipe: Recipe) -> int:
-    """Return how many processes the recipe asks for; `auto` is one per core that this process may use."""
-    return usable_cpus() if recipe.workers == "auto" else recipe.workers
 
 
 def route(
@@ -349,3 +154,172 @@ def route(
         compose,
         *writing,
     ]
+
+
+@dataclass(frozen=True)
+class _Session:
+    """A recipe whose inputs are known and whose run directory this process holds: what a run and array jobs have in common."""
+
+    recipe: Recipe
+    files: list[list[InputFile]]
+    reporter: Reporter
+    run_steps: Callable[..., dict[str, Artifact]]  # `runner.run_steps` there, by the recipe's executor
+    run_array_job: Callable[..., tuple[int, int]]
+
+    def route(self, *, attempt: int = 0) -> list[Step]:
+        """Return the steps as `route` does; once the inputs are ingested, the run directory remembers them."""
+
+        def remember(ingested: Artifact) -> None:
+            # Only now, so that a file that was refused may be mended.
+            sources, run_dir = self.recipe.ingest.sources, self.recipe.run_path
+            listing.remember(ingested, sources=sources, files=self.files, run_dir=run_dir)
+
+        return route(self.recipe, self.files, attempt=attempt, when_ingested=remember)
+
+    def make_variant(self) -> tuple[dict[str, Artifact], record.Variant]:
+        """Run the whole route and record the variant; return the finished steps by name, and the variant."""
+        recipe, name = self.recipe, name_for(self.recipe, self.recipe.run_path)
+        done: dict[str, Artifact] = {}
+        # Up to composing, with more drafted each time, until there are enough sequences.
+        for attempt in itertools.count():
+            steps = self.route(attempt=attempt)
+            steps = steps[: 1 + [step.name for step in steps].index("compose")]
+            finished = {before.manifest["fingerprint"]: before for before in done.values()}
+            known = {step.name: finished[step.fingerprint] for step in steps if step.fingerprint in finished}
+            done = self.run_steps([step for step in steps if step.name not in known], known=known)
+            done = {step.name: done[step.name] for step in steps}
+            if (too_few := another_attempt(recipe.compose, done, attempt=attempt)) is None:
+                break
+            self.reporter.tell(too_few)
+        refuse_nothing(recipe, done)
+        export_steps.check_names(recipe.export.formats, done)
+        if recipe.export.push is not None:
+            export_steps.check_read(done, recipe.run_path, trust="hash")
+        rows = export_steps.read_steps(done)
+        done = self.run_steps(
+            export_steps.export_steps(recipe.export, rows, sequences=recipe.compose.sequences), known=done
+        )
+        return done, record.write(recipe, done, recipe.run_path, name=name)
+
+
+@contextmanager
+def session(
+    recipe: Recipe,
+    *,
+    reporter: Reporter | None = None,
+    changed_inputs: Literal["refuse", "accept"] = "refuse",
+    mode: Literal["alone", "together"] = "alone",
+) -> Iterator[_Session]:
+    """Check a recipe and hold its run directory, "alone" or "together" with other array jobs, until the end.
+
+    `changed_inputs="accept"` ingests again where input files differ from those that an earlier run in this directory read.
+    Raises a NextlongError for every mistake that can be found before the first step.
+    """
+    reporter = reporter or Quiet()
+    files, run_dir = prepare(recipe), recipe.run_path
+    record.check_folder(run_dir)
+    with store.locked(run_dir, mode=mode):
+        files = listing.recognise_inputs(
+            recipe.ingest.sources, files, run_dir, changed_inputs=changed_inputs, tell=reporter.tell
+        )
+        is_meant = recipe.name is not None or any(key.startswith("ingest.sources") for key in recipe.overridden)
+        if record.variant_names(run_dir) and not is_meant:
+            listing.check_documents(recipe.ingest.sources, files, run_dir)
+        if mode == "alone" and name_for(recipe, run_dir) not in record.variant_names(run_dir):
+            for note in check_corpus(recipe, files):
+                reporter.tell(note)
+        with executor_for(recipe, tell=reporter.tell) as executor:
+            where: dict[str, Any] = {"run_dir": run_dir, "executor": executor, "reporter": reporter}
+            yield _Session(recipe, files, reporter, partial(run_steps, **where), partial(run_array_job, **where))
+
+
+def prepare(recipe: Recipe, *, encoder: Literal["installed", "any"] = "installed") -> list[list[InputFile]]:
+    """Return the input files of a recipe after everything was checked that hours of work would end in otherwise.
+
+    That is a package, a tokenizer, an input or a destination's file system that is missing. Raises a NextlongError.
+    """
+    refuse_import_by_worker()
+    check_source(recipe.tokenizer)
+    if recipe.ingest.dedup == "minhash":
+        minhash_class()
+    for source in recipe.ingest.sources:
+        filter_of(source)
+    if encoder == "installed":
+        kind_of(recipe.encoder).check_installed(recipe.encoder)
+    if recipe.export.push is not None:
+        reach(recipe.export.push, where=f"export.push={recipe.export.push!r}", error=ExportError)
+    listing.check_apart(recipe.ingest.sources, run_dir=recipe.run_dir)
+    return listing.input_files(recipe.ingest)
+
+
+def check_corpus(recipe: Recipe, files: list[list[InputFile]]) -> list[str]:
+    """Return what to know of a corpus that was not run before. Raises CorpusError if it cannot give the sequences."""
+    check_named_ids(recipe.ingest.sources, files)
+    check_enough(recipe, files)
+    shard_bytes, workers = shard_bytes_of(recipe.ingest, files), worker_count(recipe)
+    return whole_files(recipe.ingest.sources, files, shard_bytes=shard_bytes, workers=workers)
+
+
+def run(
+    recipe: Recipe, *, reporter: Reporter | None = None, changed_inputs: Literal["refuse", "accept"] = "refuse"
+) -> dict[str, Artifact]:
+    """Make the recipe's variant of the run directory; return the finished steps by name. What is finished is reused.
+
+    Raises a NextlongError for every mistake that a user can mend.
+    """
+    with session(recipe, reporter=reporter, changed_inputs=changed_inputs) as opened:
+        return opened.make_variant()[0]
+
+
+def run_before(
+    recipe: Recipe,
+    step: str,
+    *,
+    reporter: Reporter | None = None,
+    changed_inputs: Literal["refuse", "accept"] = "refuse",
+) -> list[str]:
+    """Run the steps that `step` needs, before array jobs share it; return their names. Raises a NextlongError."""
+    with session(recipe, reporter=reporter, changed_inputs=changed_inputs) as opened:
+        steps = opened.route()
+        needed = steps_before(steps, step)
+        opened.run_steps(steps, only=needed)
+    return [one.name for one in steps if one.name in needed]
+
+
+def run_share(recipe: Recipe, step: str, *, part: tuple[int, int], reporter: Reporter | None = None) -> tuple[int, int]:
+    """Run the tasks of one step that belong to array job `part` = (k, n), beside other jobs; return how many, of how many.
+
+    Raises RunError if a step that it needs is not done, and every other NextlongError of a run.
+    """
+    with session(recipe, reporter=reporter, mode="together") as opened:
+        return opened.run_array_job(opened.route(), step, job=part)
+
+
+def executor_for(
+    recipe: Recipe, *, work: Literal["all", "export"] = "all", tell: Callable[[str], object] = lambda _: None
+) -> Executor:
+    """Return what carries out all steps of a recipe, or only those that export; `tell` gets what it waits for."""
+    if recipe.executor == "serial":
+        return SerialExecutor()
+    if recipe.executor == "ray":
+        from nextlong.engine.ray import RayExecutor
+
+        workers, retries = worker_count(recipe), recipe.ray.retries
+        return RayExecutor(recipe.ray.address, workers=workers, retries=retries, tell=tell)
+    exporting = ["nextlong.export.steps", "pyarrow.parquet", "tokenizers", "pandas"]
+    preload = exporting if work == "export" else preloaded(recipe.encoder)
+    return LocalExecutor(worker_count(recipe), count_gpus=lambda: count_gpus_for(recipe), preload=preload)
+
+
+def count_gpus_for(recipe: Recipe) -> int:
+    """Return how many GPUs this machine has for the recipe.
+
+    Counting GPUs imports torch, which takes seconds: only where a model runs on them, or a driver is loaded.
+    """
+    is_model = kind_of(recipe.encoder).asks_for_gpus or Need.KEYWORDS in method_of(recipe).needs
+    return count_gpus() if is_model or (recipe.search.device != "cpu" and has_driver()) else 0
+
+
+def worker_count(recipe: Recipe) -> int:
+    """Return how many processes the recipe asks for; `auto` is one per core that this process may use."""
+    return usable_cpus() if recipe.workers == "auto" else recipe.workers

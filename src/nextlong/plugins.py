@@ -77,8 +77,7 @@ class Registry:
         declared = self._declared(name)
         if not isinstance(declared, expected):
             raise self.broken(name, f"is not a nextlong {self.kind}, but {declared!r:.80}")
-        own = getattr(declared, "name", name)
-        if own != name:
+        if (own := getattr(declared, "name", name)) != name:
             raise self.broken(
                 name, f"is called {own!r} by its own module; the module or entry point must have that name"
             )
@@ -95,22 +94,10 @@ class Registry:
             for one in declared if type(declared) is tuple else (declared,):  # a NamedTuple is one declaration
                 if not isinstance(one, expected):
                     raise self.broken(name, f"declares {one!r:.80}, which is not a nextlong {self.kind}")
-                own = getattr(one, "name", name)
-                if own in found:
+                if (own := getattr(one, "name", name)) in found:
                     raise self.broken(name, f"declares a second {own!r}")
                 found[own] = one
         return found
-
-    def _declared(self, name: str) -> Any:
-        self._check_unique(name)
-        if name in self.built_in:
-            module, attribute = self._modules[name]
-            return getattr(importlib.import_module(module), attribute)
-        (point,) = self._brought()[name]
-        try:
-            return point.load()
-        except Exception as error:  # whatever a foreign module raises when it is imported
-            raise self.broken(name, f"cannot be loaded: {type(error).__name__}: {error}") from error
 
     def broken(self, name: str, reason: str) -> PluginError:
         """Return the error that says what is wrong with an extension, and which distribution it belongs to."""
@@ -119,11 +106,19 @@ class Registry:
             "this nextlong, or uninstall it"
         )
 
-    def _brought(self) -> Mapping[str, tuple[EntryPoint, ...]]:
-        return _entry_points(self.group, tuple(sys.path))
+    def _declared(self, name: str) -> Any:
+        self._check_unique(name)
+        if name in self.built_in:
+            module, attribute = self._modules[name]
+            return getattr(importlib.import_module(module), attribute)
+        point = self._brought()[name][0]
+        try:
+            return point.load()
+        except Exception as error:  # whatever a foreign module raises when it is imported
+            raise self.broken(name, f"cannot be loaded: {type(error).__name__}: {error}") from error
 
     def _check_unique(self, name: str) -> None:
-        owners = sorted({_distribution(point) for point in self._brought().get(name, ())})
+        owners = [_distribution(point) for point in self._brought().get(name, ())]
         if name in self.built_in and owners:
             raise PluginError(
                 f"{self.kind} {name!r} is built in, and {' and '.join(owners)} also brings one; uninstall that distribution, or "
@@ -134,15 +129,18 @@ class Registry:
                 f"{self.kind} {name!r} is brought by {' and '.join(owners)}; uninstall all of them but one"
             )
 
+    def _brought(self) -> Mapping[str, list[EntryPoint]]:
+        return _entry_points(self.group, tuple(sys.path))
+
 
 @lru_cache  # reading the metadata of all distributions takes 4 ms, and recipes are read by the dozen
-def _entry_points(group: str, path: tuple[str, ...]) -> Mapping[str, tuple[EntryPoint, ...]]:
+def _entry_points(group: str, path: tuple[str, ...]) -> Mapping[str, list[EntryPoint]]:
     del path  # where distributions are looked for
     found: dict[str, dict[str, EntryPoint]] = {}
     for point in entry_points(group=group):
         # Of one distribution only the first counts: it may lie on the path twice, as in an editable installation.
         found.setdefault(point.name, {}).setdefault(_distribution(point), point)
-    return {name: tuple(points.values()) for name, points in found.items()}
+    return {name: [point for _, point in sorted(points.items())] for name, points in found.items()}
 
 
 def _distribution(point: EntryPoint) -> str:

@@ -6,8 +6,9 @@ their data lies, so that nothing needs a lookup table. Text is stored once (DOCU
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Any, Final, TypedDict
+from typing import Final
 
 import numpy as np
 import pyarrow as pa
@@ -16,89 +17,45 @@ from numpy.typing import NDArray
 SHARD_BITS: Final = 32
 ROW_MASK: Final = (1 << SHARD_BITS) - 1
 
+
+def _schema(columns: Mapping[str, pa.DataType]) -> pa.Schema:
+    return pa.schema([pa.field(name, kind, nullable=False) for name, kind in columns.items()])
+
+
 # One row a document; row i of shard s is doc_id s << 32 | i. `source` is the source's name in the recipe, `source_id` the
 # user's own id, else "file:line".
-DOCUMENTS: Final = pa.schema(
-    [
-        pa.field("text", pa.large_string(), nullable=False),
-        pa.field("content_hash", pa.uint64(), nullable=False),
-        pa.field("source", pa.string(), nullable=False),
-        pa.field("source_id", pa.string(), nullable=False),
-    ]
-)
+_OF_DOCUMENT = {"text": pa.large_string(), "content_hash": pa.uint64(), "source": pa.string(), "source_id": pa.string()}
+DOCUMENTS: Final = _schema(_OF_DOCUMENT)
 
-# Where a source's `keep` names columns: their values of each document, as a JSON object.
-DOCUMENTS_WITH_METADATA: Final = DOCUMENTS.append(pa.field("metadata", pa.string(), nullable=False))
+# Where a source's `metadata` names columns: their values of each document, as a JSON object.
+DOCUMENTS_WITH_METADATA: Final = _schema({**_OF_DOCUMENT, "metadata": pa.string()})
 
-REJECTS: Final = pa.schema(
-    [pa.field("file", pa.string()), pa.field("line", pa.int64()), pa.field("reason", pa.string())]
-)
+REJECTS: Final = pa.schema([("file", pa.string()), ("line", pa.int64()), ("reason", pa.string())])
 
 # One row a chunk, grouped by document, in reading order; text is document text[start:end] in characters. `separator` says
 # that the slice does not end in a newline, so that composing must add one.
-CHUNKS: Final = pa.schema(
-    [
-        pa.field("doc_row", pa.int32(), nullable=False),
-        pa.field("start", pa.int64(), nullable=False),
-        pa.field("end", pa.int64(), nullable=False),
-        pa.field("separator", pa.bool_(), nullable=False),
-    ]
-)
+CHUNKS: Final = _schema({"doc_row": pa.int32(), "start": pa.int64(), "end": pa.int64(), "separator": pa.bool_()})
 
 # One row a meta-chunk (query): its neighbours, descending by cosine, own document removed.
-CANDIDATES: Final = pa.schema(
-    [
-        pa.field("chunk_id", pa.int64(), nullable=False),
-        pa.field("neighbour_ids", pa.list_(pa.int64()), nullable=False),
-        pa.field("scores", pa.list_(pa.float32()), nullable=False),
-    ]
-)
+_IDS, _SCORES = pa.list_(pa.int64()), pa.list_(pa.float32())
+CANDIDATES: Final = _schema({"chunk_id": pa.int64(), "neighbour_ids": _IDS, "scores": _SCORES})
 
-# One row a draft; the first four lists run in parallel. `key` is the content hash of the meta-document or first document,
+# One row a draft; the lists but the last run in parallel. `key` is the content hash of the meta-document or first document,
 # `layout` a Layout; `group` counts meta-chunks (extended) or documents. `near_duplicates` lists chunk ids two by two: the two
 # repeat each other, so that only one of them may be a negative.
-DRAFTS: Final = pa.schema(
-    [
-        pa.field("sequence_id", pa.string(), nullable=False),
-        pa.field("key", pa.uint64(), nullable=False),
-        pa.field("layout", pa.string(), nullable=False),
-        pa.field("chunk_id", pa.list_(pa.int64()), nullable=False),
-        pa.field("role", pa.list_(pa.int8()), nullable=False),
-        pa.field("group", pa.list_(pa.int32()), nullable=False),
-        pa.field("score", pa.list_(pa.float32()), nullable=False),
-        pa.field("near_duplicates", pa.list_(pa.int64()), nullable=False),
-    ]
+_OF_SPAN = {"chunk_id": _IDS, "role": pa.list_(pa.int8()), "group": pa.list_(pa.int32())}
+DRAFTS: Final = _schema(
+    {"sequence_id": pa.string(), "key": pa.uint64(), "layout": pa.string()}
+    | _OF_SPAN
+    | {"score": _SCORES, "near_duplicates": _IDS}
 )
-
-
-class DraftRow(TypedDict):
-    """A row of DRAFTS, as it is written."""
-
-    sequence_id: str
-    key: int
-    layout: str
-    chunk_id: NDArray[Any]
-    role: NDArray[Any]
-    group: NDArray[Any]
-    score: NDArray[Any]
-    near_duplicates: NDArray[Any] | list[int]
-
 
 # One row a sequence; the lists run in parallel and tile [0, T): span j holds tokens [skip_j, skip_j + length_j) of its
 # chunk's tokens. Separators and special tokens are spans with chunk_id -1.
-SEQUENCES: Final = pa.schema(
-    [
-        pa.field("sequence_id", pa.string(), nullable=False),
-        pa.field("key", pa.uint64(), nullable=False),
-        pa.field("method", pa.string(), nullable=False),
-        pa.field("layout", pa.string(), nullable=False),
-        pa.field("chunk_id", pa.list_(pa.int64()), nullable=False),
-        pa.field("role", pa.list_(pa.int8()), nullable=False),
-        pa.field("group", pa.list_(pa.int32()), nullable=False),
-        pa.field("token_start", pa.list_(pa.int32()), nullable=False),
-        pa.field("token_end", pa.list_(pa.int32()), nullable=False),
-        pa.field("score", pa.list_(pa.float32()), nullable=False),
-    ]
+SEQUENCES: Final = _schema(
+    {"sequence_id": pa.string(), "key": pa.uint64(), "method": pa.string(), "layout": pa.string()}
+    | _OF_SPAN
+    | {"token_start": pa.list_(pa.int32()), "token_end": pa.list_(pa.int32()), "score": _SCORES}
 )
 
 # Those of SEQUENCES that run in parallel, one value a span.

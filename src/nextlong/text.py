@@ -65,3 +65,11 @@ def first_sentence(error: BaseException) -> str:
     """Return the first line of a library's message, without its last dot; never empty."""
     lines = (line.strip() for line in str(error).splitlines())
     return next((line for line in lines if line), type(error).__name__).rstrip(".")
+
+
+def public_name(path: str) -> str:
+    """Return the last name of a path or URL; what lies on the Hugging Face hub keeps its whole name."""
+    if path.startswith("hf://"):
+        return path
+    without_query = path.partition("?")[0] if path.startswith(("http://", "https://")) else path
+    return without_query.rstrip("/").rpartition("/")[2]

@@ -1,6 +1,7 @@
 """Look-ups by id: aligned with the ids whatever their order, shards and repeats."""
 
 import io
+import pickle
 
 import numpy as np
 import pyarrow as pa
@@ -13,8 +14,9 @@ import nextlong
 from arrow_files import write_documents
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.lookup import iter_chunk_texts, opened, read_chunks, write_header
+from nextlong.artifacts.lookup import TokenStore, iter_chunk_texts, opened, read_chunks, write_header
 from nextlong.corpus.chunk import _chunk_shard
+from nextlong.errors import RunError
 
 
 def chunk_id(shard, row):
@@ -62,18 +64,11 @@ def test_ids_pack_a_shard_and_a_row():
     assert schemas.row_of(ids).tolist() == [0, 7]
 
 
-def test_by_shard_asks_each_shard_once_for_distinct_sorted_rows():
-    asked = []
-
-    def load(shard, rows):
-        asked.append((shard, rows.tolist()))
-        return [rows * 10, rows + shard]
-
+def test_by_shard_names_each_shard_once_with_distinct_sorted_rows():
     ids = np.array([chunk_id(2, 5), chunk_id(0, 1), chunk_id(2, 5), chunk_id(2, 3)])
-    tens, sums = lookup.by_shard(ids, load)
-    assert asked == [(0, [1]), (2, [3, 5])]
-    assert tens.tolist() == [50, 10, 50, 30]
-    assert sums.tolist() == [7, 1, 7, 5]
+    shards, places = lookup.by_shard(ids)
+    assert [(shard, rows.tolist()) for shard, rows in shards] == [(0, [1]), (2, [3, 5])]
+    assert np.concatenate([rows * 10 for _, rows in shards])[places].tolist() == [50, 10, 50, 30]
 
 
 def test_chunk_columns_and_lengths(chunks):
@@ -128,14 +123,15 @@ def test_the_place_of_a_chunk_in_its_document_counts_from_one(shared_run):
         for doc in doc_rows.tolist():
             counted[doc] = counted.get(doc, 0) + 1
             expected.append(counted[doc])
-        assert lookup.chunk_ordinals(ids[::-1], corpus.chunks).tolist() == expected[::-1]
+        told = lookup.chunk_names(ids[::-1], documents=corpus.documents, chunks=corpus.chunks)
+        assert [ordinal for _, ordinal in told] == expected[::-1]
         assert max(expected) > 1
 
 
 def test_a_person_is_shown_the_document_and_the_ordinal_of_a_chunk(chunks, documents):
-    assert lookup.chunk_name(1, documents=documents, chunks=chunks) == "a · chunk 2"
+    assert lookup.chunk_names(np.array([1]), documents=documents, chunks=chunks) == [("a", 2)]
     with pytest.raises(IndexError):
-        lookup.chunk_name(chunk_id(1, 7), documents=documents, chunks=chunks)
+        lookup.chunk_names(np.array([chunk_id(1, 7)]), documents=documents, chunks=chunks)
 
 
 @pytest.fixture
@@ -154,15 +150,12 @@ def test_iter_chunk_texts_streams_batches_of_documents(shard):
     assert second.texts == ["🎉🎉\n", "מה", "e\n"]
     assert second.rows.tolist() == [3, 4, 5]
     assert second.doc_rows.tolist() == [2, 2, 3]
-    assert second.numbers.tolist() == [0, 1, 0]
-    assert second.content_hashes.tolist() == [0, 0, 1]
 
 
 def test_iter_chunk_texts_of_some_rows(shard):
     documents, chunks, _ = shard
     found = list(iter_chunk_texts(documents, chunks, np.array([1, 4])))
     assert [batch.texts for batch in found] == [["bb\n"], ["מה"]]
-    assert [batch.numbers.tolist() for batch in found] == [[1], [1]]
     assert list(iter_chunk_texts(documents, chunks, np.array([], np.int64))) == []
 
 
@@ -198,3 +191,76 @@ def test_a_header_is_as_long_for_any_number_of_rows(rows):
     assert len(sink.getvalue()) == len(none.getvalue())
     sink.seek(6 + 2)
     assert np.lib.format.read_array_header_1_0(sink) == ((rows,), False, np.dtype(np.uint32))
+
+
+@pytest.fixture
+def store(tmp_path):
+    shards = [([1, 4], [[7, 8, 9], [5]]), ([], []), ([0, 2, 3], [[1], [], [2, 3]])]
+    paths = {"rows": [], "offsets": [], "ids": []}
+    for number, (rows, texts) in enumerate(shards):
+        arrays = {
+            "rows": np.array(rows, np.int64),
+            "offsets": np.cumsum([0, *map(len, texts)]),
+            "ids": np.array([token for text in texts for token in text], np.uint32),
+        }
+        for name, array in arrays.items():
+            paths[name].append(tmp_path / f"{number}.{name}.npy")
+            np.save(paths[name][-1], array)
+    return TokenStore(**paths)
+
+
+IDS = np.array([(2 << 32) + 3, 4, (2 << 32) + 2, 1, 1])
+
+
+def test_a_file_that_takes_the_place_of_another_is_read_anew(tmp_path):
+    paths = {name: tmp_path / f"{name}.npy" for name in ("rows", "offsets", "ids")}
+
+    def written(ids):
+        for name, array in (("rows", [0]), ("offsets", [0, len(ids)]), ("ids", ids)):
+            np.save(tmp_path / "new.npy", np.array(array, np.uint32 if name == "ids" else np.int64))
+            (tmp_path / "new.npy").replace(paths[name])
+        return TokenStore(**{name: [path] for name, path in paths.items()})
+
+    first = np.zeros(1, np.int64)
+    for ids in ([7, 8, 9], [5, 6, 4], [1]):
+        tokens = written(ids)
+        starts, stops = tokens.bounds(first)
+        assert tokens.ids(first, starts=starts, stops=stops)[0].tolist() == ids
+
+
+def test_counts_follow_the_ids(store):
+    assert store.counts(IDS).tolist() == [2, 1, 0, 3, 3]
+
+
+def test_bounds_are_places_in_a_shards_ids(store):
+    starts, stops = store.bounds(IDS)
+    assert starts.tolist() == [1, 3, 1, 0, 0]
+    assert stops.tolist() == [3, 4, 1, 3, 3]
+
+
+def test_copy_into_takes_the_first_tokens_of_each_chunk(store):
+    target = np.full(8, -1, np.int32)
+    starts, _ = store.bounds(IDS)
+    store.copy_into(
+        target, chunk_ids=IDS, starts=starts, at=np.array([0, 2, 3, 3, 6]), lengths=np.array([2, 1, 0, 3, 2])
+    )
+    assert target.tolist() == [2, 3, 5, 7, 8, 9, 7, 8]
+
+
+def test_ids_are_all_tokens_of_each_chunk(store):
+    starts, stops = store.bounds(IDS)
+    ids, offsets = store.ids(IDS, starts=starts, stops=stops)
+    assert ids.tolist() == [2, 3, 5, 7, 8, 9, 7, 8, 9]
+    assert offsets.tolist() == [0, 2, 3, 3, 6, 9]
+
+
+@pytest.mark.parametrize("chunk", [2, 5, 1 << 32, 3 << 32])
+def test_a_chunk_that_was_never_tokenized_was_put_there_by_an_altered_file(store, chunk):
+    with pytest.raises(
+        RunError, match="chunk that is not in the corpus is in a sequence but was never tokenized.*nextlong verify"
+    ):
+        store.counts(np.array([chunk]))
+
+
+def test_a_store_travels_to_a_worker(store):
+    assert pickle.loads(pickle.dumps(store)).counts(IDS).tolist() == [2, 1, 0, 3, 3]

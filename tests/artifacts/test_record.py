@@ -145,3 +145,18 @@ def test_any_settings_make_a_name_that_a_recipe_could_give(settings):
     name = record.name_of(settings)
     assert re.fullmatch(r"[\w+=,][\w.+=,-]*", name)
     assert len(name) <= 120
+
+
+def test_a_folder_with_folders_of_others_is_no_run_directory(tmp_path):
+    record.check_folder(tmp_path / "none")
+    for name in (".git", "lost+found", "empty"):
+        (tmp_path / name).mkdir()
+    (tmp_path / "slurm-1.out").touch()
+    (tmp_path / "lost+found" / "x").touch()
+    record.check_folder(tmp_path)
+    (tmp_path / "thesis").mkdir()
+    (tmp_path / "thesis" / "one.tex").touch()
+    with pytest.raises(RunError, match=r"holds 1 folder that no run made, such as 'thesis'; choose a new"):
+        record.check_folder(tmp_path)
+    (tmp_path / "01-ingest-0123456789ab").mkdir()
+    record.check_folder(tmp_path)

@@ -2,7 +2,7 @@
 
 import json
 import random
-from dataclasses import replace
+from dataclasses import fields, replace
 from itertools import pairwise
 from pathlib import Path
 
@@ -17,11 +17,22 @@ from tokenizers import decoders, models, normalizers, pre_tokenizers, processors
 import nextlong
 from nextlong import pipeline
 from nextlong.artifacts import resolve as stage
-from nextlong.artifacts.finished import SpecialIds
-from nextlong.artifacts.resolve import kept_chars, resolve, resolve_table
+from nextlong.artifacts.resolve import (
+    Resolved,
+    cuts_of,
+    joined,
+    joined_names,
+    packed,
+    resolve,
+    resolve_table,
+    sliced,
+    span_texts,
+)
 from nextlong.recipe import Recipe
+from nextlong.schemas import META, NO_CHUNK, SEPARATOR
 from nextlong.sequences.token_chars import token_chars
 from nextlong.sequences.tokenizer import train_bpe
+from random_rows import random_blocks
 
 WORDS = [
     "tide harbour anchor gull deck rope storm reef",
@@ -173,11 +184,6 @@ def test_texts_of_chunks_come_in_the_order_of_their_ids(run):
     assert [run.corpus.texts(ids[place : place + 1])[0] for place in range(4)] == found.tolist()
 
 
-def test_ids_by_role_leave_out_chunks():
-    special = SpecialIds(separator=(5,), eos=(2,))
-    assert {role: ids.tolist() for role, ids in special.by_role().items()} == {3: [5], 4: [], 5: [2]}
-
-
 def wordpiece():
     vocab = {"[UNK]": 0, "hello": 1, "wor": 2, "##ld": 3, ",": 4}
     tokenizer = tokenizers.Tokenizer(models.WordPiece(vocab, unk_token="[UNK]"))
@@ -231,22 +237,18 @@ def every_cut(tokenizer, *texts, table=None):
     """Return the characters kept by 1, 2, … all but one tokens of each text, and how many cuts were left to the offsets."""
     encoded = [(text, tokenizer.encode(text, add_special_tokens=False).ids) for text in texts]
     cuts = [(text, ids, count) for text, ids in encoded for count in range(1, len(ids))]
-    asked = []
-
-    def texts_of(places):
-        asked.extend(places.tolist())
-        return [cuts[place][0] for place in places]
-
-    kept = kept_chars(
-        np.array([token for _, ids, _ in cuts for token in ids], np.int32),
-        offsets=np.cumsum([0, *(len(ids) for _, ids, _ in cuts)]),
-        tokens=np.array([count for *_, count in cuts], np.int64),
-        chars=np.array([len(text) for text, *_ in cuts], np.int64),
-        token_chars=token_chars(tokenizer) if table is None else table,
-        texts_of=texts_of,
-        tokenizer=lambda: tokenizer,
-    )
-    return kept.tolist(), len(asked)
+    table = token_chars(tokenizer) if table is None else table
+    asked, kept = [], []
+    for text, ids, count in cuts:
+        found = cuts_of(
+            np.array(ids, np.int32),
+            chars=len(text),
+            token_chars=table,
+            text_of=lambda text=text: asked.append(text) or text,
+            tokenizer=lambda: tokenizer,
+        )
+        kept.append(found.kept(count))
+    return kept, len(asked)
 
 
 @pytest.mark.parametrize(
@@ -311,3 +313,50 @@ def test_ids_and_offsets_agree_under_nfc(texts):
 def test_tokens_of_mixed_scripts_end_within_characters():
     ends_within = TABLE["goes_on"] & (TABLE["begun"] > 0)
     assert ends_within.any()
+
+
+SEEDS = st.integers(0, 2**32)
+
+
+def values(block):
+    """Return all columns in a form that compares; no number is NaN to itself."""
+    return {field.name: repr(list(getattr(block, field.name))) for field in fields(Resolved)}
+
+
+@given(seed=SEEDS)
+def test_slices_of_what_was_joined_are_what_they_were(seed):
+    blocks = random_blocks(seed, rows=7, longest=30)
+    whole = joined(blocks)
+    assert len(whole) == 7
+    ends = np.cumsum([0, *map(len, blocks)])
+    for block, first, last in zip(blocks, ends[:-1], ends[1:], strict=True):
+        assert values(sliced(whole, int(first), int(last))) == values(block)
+
+
+@given(seed=SEEDS, data=st.data())
+def test_packing_joins_rows_and_loses_no_token_document_or_span(seed, data):
+    block = joined(random_blocks(seed, rows=6, longest=30))
+    inner = data.draw(st.lists(st.integers(1, 5), unique=True).map(sorted))
+    bounds = np.array([0, *inner, 6])
+    rows = packed(block, bounds)
+    assert len(rows) == len(bounds) - 1
+    for name in ("input_ids", "document_lengths", "chunk_ids", "roles"):
+        assert list(getattr(rows, name)) == list(getattr(block, name))
+    assert rows.sequence_ids == [" ".join(block.sequence_ids[a:b]) for a, b in pairwise(bounds)]
+    starts = np.repeat(rows.token_offsets[:-1], np.diff(rows.span_offsets)) + rows.token_starts
+    before = np.repeat(block.token_offsets[:-1], np.diff(block.span_offsets)) + block.token_starts
+    assert starts.tolist() == before.tolist()
+
+
+def test_a_name_that_several_have_stands_once():
+    assert joined_names(["knn", "quest", "knn"]) == "knn+quest"
+
+
+def test_a_cut_chunk_has_the_beginning_of_its_text_and_a_separator_its_own():
+    block = joined(random_blocks(0, rows=1, longest=9))
+    spans = {"chunk_ids": [8, NO_CHUNK], "roles": [META, SEPARATOR], "char_starts": [5, 0], "char_ends": [8, 0]}
+    block = Resolved(**{**vars(block), **{name: np.array(column) for name, column in spans.items()}})
+    texts = span_texts(
+        block, text_of=lambda ids: np.array([f"chunk {one}" for one in ids], object), special_text={SEPARATOR: "\n"}
+    )
+    assert texts == ["chu", "\n"]

@@ -22,8 +22,11 @@ def refused(capsys, *arguments):
 @pytest.mark.parametrize(
     ("arguments", "told"),
     [
-        (["m", "--suite", "rular"], "--suite rular: there is no such suite; choose from attention, babilong, copying"),
-        (["m", "--tasks", "niah"], "--tasks niah: there is no such task; choose from attention"),
+        (
+            ["m", "--suite", "rular"],
+            "--suite rular: there is no such suite; choose from attention, babilong, dependency",
+        ),
+        (["m", "--tasks", "niah"], "--tasks niah: there is no such task; choose from needle"),
         (["m", "--suite", "needle", "--tasks", "vt"], "--tasks vt: there is no such task; choose from needle"),
         (["m", "--lengths", "64k..8k"], "the second is smaller than the first"),
         (["m", "--samples", "0"], "--samples 0 is below 1"),
@@ -140,7 +143,7 @@ def test_a_dry_run_of_a_server_shows_what_is_missing_before_it_refuses(tmp_path,
 def test_a_dry_run_says_what_stands_in_the_way_of_each_task_and_what_the_machine_holds(tmp_path, capsys, monkeypatch):
     from transformers import LlamaConfig, LlamaForCausalLM
 
-    from nextlong.evaluate import plan
+    from nextlong.evaluate import run
 
     config = LlamaConfig(
         vocab_size=64,
@@ -162,7 +165,7 @@ def test_a_dry_run_says_what_stands_in_the_way_of_each_task_and_what_the_machine
     (tmp_path / "needle").mkdir()
     (tmp_path / "needle/haystack.txt").write_text("A long text.")
     asked += ["--data", str(tmp_path), "--lengths", "1k,2k", "--out", str(tmp_path / "out"), "--dry-run"]
-    monkeypatch.setattr(plan, "memory_bytes", lambda: 2**20)
+    monkeypatch.setattr(run, "memory_bytes", lambda: 2**20)
     capsys.readouterr()
     assert main(asked) == 2
     said = capsys.readouterr()

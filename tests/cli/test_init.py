@@ -9,12 +9,14 @@ import pyarrow.parquet as pq
 import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
+from nextlong.cli import init
 from nextlong.cli.columns import Looks, id_column, source_notes, text_column
 from nextlong.cli.common import first_few
 from nextlong.cli.init import new_recipe, notes
 from nextlong.errors import CorpusError
 from nextlong.reading import pages
 from nextlong.recipe import Source
+from nextlong.runs.warnings import STAND_IN_TOKENS
 
 
 @pytest.fixture
@@ -27,7 +29,8 @@ def folder(tmp_path, monkeypatch):
 def touch(folder, *names):
     for name in names:
         (folder / name).parent.mkdir(parents=True, exist_ok=True)
-        (folder / name).touch()
+        # A run refuses a tokenizer.json that has not the parts of one.
+        (folder / name).write_text('{"model": {}}' if name.endswith("tokenizer.json") else "")
 
 
 def sources_of(folder, *asked):
@@ -131,9 +134,7 @@ def test_no_file_of_many_is_left_out(folder, beside):
 def notes_of(folder, *asked):
     """Return what is said of the sources of a recipe for `asked`, without the folder's name."""
     path = folder / "my.yaml"
-    return [
-        note.replace(f"{folder}/", "").replace(str(folder), ".") for note in notes(path, new_recipe(path, asked), asked)
-    ]
+    return [note.replace(f"{folder}/", "").replace(str(folder), ".") for note in notes(new_recipe(path, asked))]
 
 
 def test_what_was_found_and_what_not_is_said(folder):
@@ -154,12 +155,7 @@ def test_what_was_found_and_what_not_is_said(folder):
 
 @pytest.mark.parametrize(
     ("asked", "source", "train"),
-    [
-        ("32000", None, 32_000),
-        ("32k", None, 32_768),
-        ("gpt2", "gpt2", None),
-        ("owner/model", "owner/model", None),
-    ],
+    [("32000", None, 32_000), ("32k", None, 32_768), ("gpt2", "gpt2", None), ("owner/model", "owner/model", None)],
 )
 def test_the_tokenizer_that_was_asked_for(folder, asked, source, train):
     touch(folder, "tokenizer.json")
@@ -227,6 +223,15 @@ def test_lengths_and_numbers_are_proposed_from_the_documents(folder):
     assert 4 <= long.compose.target_tokens * 30 / proposed.tokens < 8  # room for a document's negatives
     (folder / "few.jsonl").write_text(rows[0])
     assert new_recipe(folder / "my.yaml", ["few.jsonl"], tokenizer="400").proposal is None
+
+
+def test_with_a_tokenizer_of_its_own_no_length_is_proposed_that_a_run_warns_of(folder, monkeypatch):
+    monkeypatch.setattr(init, "count_tokens", lambda recipe, samples: 1e9)
+    (folder / "a.jsonl").write_text("\n".join(json.dumps({"text": f"{n} tide and anchor " * 200}) for n in range(40)))
+    proposed = new_recipe(folder / "my.yaml", ["a.jsonl"], tokenizer="400").recipe.compose.target_tokens
+    assert proposed == 16_384 < STAND_IN_TOKENS
+    write_tokenizer(folder / "tokenizer.json", [])
+    assert new_recipe(folder / "my.yaml", ["a.jsonl"]).recipe.compose.target_tokens == 131_072
 
 
 def write_tokenizer(path, special):
@@ -312,7 +317,7 @@ def test_files_that_no_format_is_known_for_and_those_that_were_not_taken(tmp_pat
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).touch()
     (tmp_path / "a.jsonl").write_text('{"text": "a"}\n')
-    told = list(notes(tmp_path / "my.yaml", new_recipe(tmp_path / "my.yaml", [str(tmp_path)]), [str(tmp_path)]))
+    told = list(notes(new_recipe(tmp_path / "my.yaml", [str(tmp_path)])))
     assert f"{tmp_path}: skipped, unsupported extension: c.docx, in/d.docx" in told
 
 

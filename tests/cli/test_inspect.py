@@ -3,6 +3,8 @@
 import io
 import json
 import os
+import pydoc
+import re
 from importlib import metadata
 from pathlib import Path
 
@@ -48,34 +50,42 @@ def test_a_pattern_that_matches_none_is_told(variants):
         list(inspect.matching(Path("run@SEED*")))
 
 
-def test_where_no_terminal_is_nothing_is_paged(monkeypatch):
-    monkeypatch.delenv("LESS", raising=False)
-    console = PipeConsole(force_terminal=False)
-    monkeypatch.setattr(console, "pager", None)
-    with inspect._paged(console):
-        assert "LESS" not in os.environ
+def test_a_run_that_does_not_exist_is_told_before_its_variants(tmp_path, capsys):
+    assert main(["compare", f"{tmp_path}/zz@*"]) == 2
+    told = " ".join(capsys.readouterr().err.split())
+    assert told == f"error: {tmp_path}/zz@*: {tmp_path}/zz does not exist; name a run directory"
+
+
+@pytest.fixture
+def terminal(monkeypatch):
+    """What is printed on a terminal of 80 columns."""
+    printed = io.StringIO()
+    shown = PipeConsole(file=printed, force_terminal=True, width=80)
+    monkeypatch.setattr(inspect, "console", lambda *, stderr=False: shown)
+    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
+    return printed
 
 
 @pytest.mark.parametrize(("set_before", "less"), [(None, "-R"), ("-S", "-S")])
-def test_a_pager_is_asked_for_colours_unless_the_user_says_otherwise(monkeypatch, set_before, less):
+def test_text_on_a_terminal_goes_through_a_pager_with_colours_unless_the_user_says_otherwise(
+    terminal, shared_run, monkeypatch, set_before, less
+):
     paged = []
     monkeypatch.delenv("LESS", raising=False)
     if set_before:
         monkeypatch.setenv("LESS", set_before)
-    console = PipeConsole(force_terminal=True)
-    monkeypatch.setattr("sys.stdin.isatty", lambda: True)
-    monkeypatch.setattr(type(console), "pager", lambda self, *, styles: paged.append(styles) or _Nothing())
-    with inspect._paged(console):
-        assert os.environ["LESS"] == less
-    assert paged == [True]
+    monkeypatch.setattr(pydoc, "pager", lambda text: paged.append((os.environ["LESS"], text)))
+    assert main(["peek", str(shared_run), "0", "--text"]) == 0
+    ((told, text),) = paged
+    assert told == less
+    assert "\x1b[" in text
+    assert "meta-chunk of " in text
+    assert terminal.getvalue() == ""
 
 
-class _Nothing:
-    def __enter__(self):
-        return self
-
-    def __exit__(self, *_):
-        return None
+def test_verify_says_on_a_terminal_what_it_is_checking(terminal, shared_run):
+    assert main(["verify", str(shared_run), "--sample", "1"]) == 0
+    assert {"hashes", "tokens"} <= set(re.findall(r"checking ([\w-]+)", terminal.getvalue()))
 
 
 def test_a_picture_is_drawn_by_the_ending_of_its_name(shared_run, tmp_path, monkeypatch):
@@ -160,25 +170,25 @@ def test_an_option_that_has_no_sense_is_told(shared_run, capsys, options, told):
 
 @pytest.mark.parametrize("missing", ["starlette", "uvicorn"])
 def test_what_serves_the_pages_is_named_where_it_is_missing(monkeypatch, capsys, missing):
-    monkeypatch.setattr(inspect, "find_spec", lambda name: None if name == missing else name)
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None if name == missing else name)
     assert main(["view", "run"]) == 2
     told = " ".join(capsys.readouterr().err.split())
-    assert f"view needs the package {missing}, which is not installed; pip install 'nextlong[view]'" in told
+    assert f"view needs {missing}; pip install 'nextlong[view]'" in told
 
 
 def test_this_machine():
     found = installation.examine()
-    assert found.nextlong == nextlong.__version__
-    assert found.hardware.cpus == usable_cpus()
-    assert found.hardware.memory_bytes > 1 << 28
-    for package in found.core:
-        assert package.installed == metadata.version(package.name)
+    assert found["nextlong"] == nextlong.__version__
+    assert found["hardware"]["cpus"] == usable_cpus()
+    assert found["hardware"]["memory_bytes"] > 1 << 28
+    for package in found["core"]:
+        assert package["installed"] == metadata.version(package["name"])
 
 
 def test_a_broken_core_is_no_success(monkeypatch):
     installed(monkeypatch, {"numpy": "1.20.0"}, REQUIRES)
     found = installation.examine()
-    assert not found.is_whole
+    assert not found["is_whole"]
     file = io.StringIO()
     installation.show(found, Console(file=file, width=80))
     assert "broken: numpy>=1.26 (1.20.0); say pip install --upgrade nextlong" in file.getvalue()

@@ -5,7 +5,7 @@ import itertools
 import json
 import os
 import pty
-import re
+import runpy
 import select
 import shutil
 import subprocess
@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 import nextlong
+from every_command import commands
 from larger_cases import thorough
 from nextlong import pipeline
 from nextlong.cli import main
@@ -154,7 +155,7 @@ def test_a_recipe_that_init_wrote_runs_from_another_folder(call, tmp_path, monke
     assert out.startswith("80 documents, ")
     code, _, err = call("init", "other.yaml", "tides.jsonl")
     assert code == 2
-    assert err.startswith(f"error: FILE='{tmp_path}/sub/tides.jsonl' does not exist")
+    assert err == f"error: FILE='{tmp_path}/sub/tides.jsonl' does not exist; correct the path\n"
     assert call("init", "other.yaml", "../tides.jsonl", "--preset", "quickstart")[0] == 2
     assert not (tmp_path / "sub/other.yaml").exists()
 
@@ -296,10 +297,7 @@ def test_input_files_that_changed_are_refused_unless_accepted(call, folder, tmp_
             ["--replace"],
             "--replace without --into: there is nothing to replace; say --into DIR-or-URL, or leave it out",
         ),
-        (
-            ["--by", "sequences"],
-            "--by sequences needs proportions; add --mix 1,2 or remove --by",
-        ),
+        (["--by", "sequences"], "--by sequences needs proportions; add --mix 1,2 or remove --by"),
         (["--to", "parkett"], "--to parkett: export.formats: there is no format 'parkett'; did you mean 'parquet'?"),
         (["--set", "export.pack=1"], "--set export.pack=1: export.pack=1 tokens a row cannot hold a sequence"),
     ],
@@ -320,31 +318,6 @@ def test_peek_lists_shows_and_reads(call, folder):
     assert out.startswith(f"{opened.sequence(4).id}  512 tokens\n")
     code, out, _ = call("peek", folder / "run", 4, "--text")
     assert (code, out) == (0, opened.sequence(4).text)
-
-
-def test_text_on_a_terminal_goes_through_the_pager(folder, tmp_path):
-    pager = tmp_path / "pager"
-    pager.write_text('#!/bin/sh\necho "LESS is $LESS" > "$SEEN"\ncat >> "$SEEN"\n')
-    pager.chmod(0o755)
-    environment = os.environ | {"PAGER": str(pager), "SEEN": str(tmp_path / "seen"), "TERM": "xterm", "COLUMNS": "80"}
-    environment.pop("LESS", None)
-    command = f"{sys.executable} -m nextlong peek {folder}/run 0 --text"
-    done = subprocess.run(["script", "-qec", command, "/dev/null"], env=environment, capture_output=True, check=False)
-    assert done.returncode == 0, done.stdout
-    seen = (tmp_path / "seen").read_text("utf-8")
-    assert seen.startswith("LESS is -R\n")
-    assert "meta-chunk of " in seen
-
-
-def test_verify_says_on_a_terminal_what_it_is_checking_and_nothing_elsewhere(call, folder):
-    command = [sys.executable, "-m", "nextlong", "verify", str(folder / "run")]
-    environment = os.environ | {"TERM": "xterm", "COLUMNS": "80"}
-    script = ["script", "-qec", " ".join(command), "/dev/null"]
-    shown = subprocess.run(script, env=environment, capture_output=True, text=True, check=True).stdout
-    assert {"hashes", "tokens", "near-duplicates"} <= set(re.findall(r"checking ([\w-]+)", shown))
-    code, out, err = call("verify", folder / "run")
-    assert (code, err) == (0, "")
-    assert "checking" not in out
 
 
 def test_peek_lists_the_first(call, folder):
@@ -381,9 +354,7 @@ def test_files_are_written_into_folders_that_are_there(call, folder, tmp_path):
     ):
         code, out, err = call(*command)
         assert (code, out) == (2, "")
-        assert (
-            err == f"error: {new}/x.svg cannot be written: {new} is not a folder; create it, or choose another path\n"
-        )
+        assert err == f"error: {new}/x.svg cannot be written: {new} is not a folder; create it or choose another path\n"
     assert not new.exists()
     assert not (folder / "run/variants/position=head.json").exists()
 
@@ -440,6 +411,14 @@ def test_a_bug_of_ours_keeps_its_traceback(folder, monkeypatch):
         main.main(["run", str(folder / "r.yaml")])
 
 
+def test_the_package_as_a_program_ends_with_the_code_of_the_command(monkeypatch, tmp_path, capsys):
+    monkeypatch.setattr(sys, "argv", ["nextlong", "peek", str(tmp_path)])
+    with pytest.raises(SystemExit) as ended:
+        runpy.run_module("nextlong", run_name="__main__")
+    assert ended.value.code == 2
+    assert "error: " in capsys.readouterr().err
+
+
 def test_a_reader_that_leaves_early_is_no_error(folder):
     command = f"{sys.executable} -m nextlong peek {folder}/run 0 --text | head -c 5"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
@@ -464,19 +443,7 @@ def test_a_reader_that_never_reads_is_no_error(folder, arguments):
 def test_a_run_that_nobody_reads_does_not_end_as_if_it_were_done(folder):
     command = f"{sys.executable} -m nextlong run {folder}/r.yaml --set run_dir={folder}/unread | true; exit ${{PIPESTATUS[0]}}"
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, check=False)
-    assert (done.returncode, done.stderr) == (
-        141,
-        "stopped, because the output was closed; finished steps are kept\n",
-    )
-
-
-def test_the_module_returns_the_exit_code(tmp_path):
-    done = subprocess.run(
-        [sys.executable, "-m", "nextlong", "peek", str(tmp_path)], capture_output=True, text=True, check=False
-    )
-    assert done.returncode == 2
-    assert done.stdout == ""
-    assert done.stderr.startswith(f"error: {tmp_path} holds no finished run")
+    assert (done.returncode, done.stderr) == (141, "stopped, because the output was closed; finished steps are kept\n")
 
 
 def test_conversations_given_as_a_run_are_told_their_option(call, tmp_path):
@@ -484,6 +451,12 @@ def test_conversations_given_as_a_run_are_told_their_option(call, tmp_path):
     chat.write_text('{"messages": []}\n', encoding="utf-8")
     code, _, err = call("train", "init", tmp_path / "sft.yaml", "--preset", "paper-sft", "--data", chat, "--model", "m")
     assert (code, f"conversations are given as --chat {chat}" in err) == (2, True)
+
+
+def test_train_init_without_a_model_names_the_option(call, tmp_path):
+    code, _, err = call("train", "init", tmp_path / "t.yaml", "--preset", "paper-128k", "--data", tmp_path)
+    assert (code, "--model is missing: name the model to train, for example --model meta-llama" in err) == (2, True)
+    assert not (tmp_path / "t.yaml").exists()
 
 
 def test_documents_are_never_overwritten_by_a_recipe(call, tmp_path):
@@ -534,23 +507,6 @@ def test_without_a_command_all_are_listed(capsys):
     assert "init" in capsys.readouterr().out
 
 
-COMMANDS = (
-    "demo",
-    "init",
-    "plan",
-    "run",
-    "list",
-    "gc",
-    "peek",
-    "stats",
-    "compare",
-    "report",
-    "sweep",
-    "export",
-    "doctor",
-)
-
-
 def script(capsys, shell):
     assert main.main(["completion", shell]) == 0
     return capsys.readouterr().out
@@ -559,7 +515,7 @@ def script(capsys, shell):
 @pytest.mark.parametrize("shell", ["bash", "zsh", "fish"])
 def test_every_command_is_known(capsys, shell):
     text = script(capsys, shell)
-    assert [name for name in COMMANDS if name not in text] == []
+    assert [name for name in commands() if name not in text] == []
     assert "--target" not in text
     assert "accept-changed-inputs" in text
 

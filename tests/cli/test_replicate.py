@@ -25,7 +25,7 @@ from nextlong.replicate.recipe import recipe_from
         (["--preset", "smoke", "--set", "seeds=[]"], "--preset smoke: seeds=[] is empty"),
         (
             ["init", "r.yaml", "--dry-run"],
-            "init only writes the recipe; remove --dry-run, then run nextlong replicate r.yaml",
+            "init only writes the recipe; remove --dry-run; then: nextlong replicate r.yaml",
         ),
         (["--preset", "mechanism", "--corpus", "x.jsonl"], "--preset mechanism invents its corpus"),
         (
@@ -63,8 +63,8 @@ def test_packages_that_are_missing_are_named_together(monkeypatch):
     with pytest.raises(
         NextlongError, match=r"replicate needs torch, transformers; pip install 'nextlong\[train,evaluate\]'"
     ):
-        common.check_installed("replicate", replicate._NEEDED, extra="train,evaluate")
-    common.check_installed("replicate", ("matplotlib",), extra="train,evaluate")
+        common.check_installed("replicate", "torch", "transformers", "matplotlib", extra="train,evaluate")
+    common.check_installed("replicate", "matplotlib", extra="train,evaluate")
 
 
 def test_documents_are_the_users_or_pythons_own_written_once(tmp_path, monkeypatch):

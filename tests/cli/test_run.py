@@ -87,7 +87,7 @@ def test_an_axis_that_is_none_is_told(recipe_for, tmp_path, capsys):
     [
         (["--into", ""], "--into is empty; give a folder or a URL, or remove it"),
         (["--by", "tokens"], "--by tokens needs proportions; add --mix 1,2 or remove --by"),
-        (["--mix", "1,a"], "--mix: 'a' is not a number; write the proportions as 1,2"),
+        (["--mix", "1,a"], "--mix 1,a: write the proportions as numbers, such as 1,2"),
         (["--to", "parket"], "did you mean 'parquet'?"),
     ],
 )

@@ -3,16 +3,13 @@
 import io
 import json
 import shutil
-import signal
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
 import nextlong
-from killed import kill_at
+from killed import kill_at_removal, kill_forked_at
 from nextlong import pipeline
 from nextlong.artifacts import record
 from nextlong.cli import variants
@@ -92,8 +89,8 @@ def _blocks(lines):
 
 
 def test_names_stay_whole_on_a_narrow_terminal_and_fewer_sequences_have_their_reason(own, recipe, call):
-    name = "compose.method=knn,compose.sequences=100000"
-    call("run", recipe, "--set", "compose.method=knn", "--set", "compose.sequences=100000", "--name", name)
+    name = "compose.method=standard,compose.sequences=100000"
+    call("run", recipe, "--set", "compose.method=standard", "--set", "compose.sequences=100000", "--name", name)
     listed = {one.name: one for one in list_variants(own)}
     assert listed["base"].why_fewer == ""
     assert "documents gave" in listed[name].why_fewer
@@ -225,7 +222,7 @@ def test_variants_with_earlier_keys_are_named_with_what_is_unknown(own, call):
 
 def test_where_a_recipe_never_ran_without_set_run_dir_is_refused_with_the_variants(recipe_for, tmp_path, call):
     run, path = tmp_path / "run", tmp_path / "r.yaml"
-    path.write_text(recipe_for(run).dump())
+    path.write_text(recipe_for(run, "compose.method=standard").dump())
     told = call("run", path, "--set", "compose.target_tokens=1024", "--set", "seed=1")[1]
     name = "target_tokens=1024,seed=1"
     assert f"{name}, opened as {run}@{name}, because of --set; {run} opens nothing until the recipe runs" in told
@@ -371,24 +368,8 @@ def test_gc_waits_for_no_run_that_is_under_way(own, call):
 
 def test_killed_while_it_cleans_up_every_listed_variant_is_whole(own, call):
     """SIGKILL at each removal in turn: what is listed opens and verifies, and the next one finishes."""
-    script = (
-        "import os, shutil, sys\n"
-        "left = int(sys.argv[1])\n"
-        "real = shutil.rmtree\n"
-        "def rmtree(path, *a, **k):\n"
-        "    global left\n"
-        "    left -= 1\n"
-        "    if left < 0:\n"
-        "        next(p for p in __import__('pathlib').Path(path).rglob('*') if p.is_file()).unlink()\n"
-        "        os.kill(os.getpid(), 9)\n"
-        "    real(path, *a, **k)\n"
-        "shutil.rmtree = rmtree\n"
-        "from nextlong.cli.main import main\n"
-        "main(sys.argv[2:])\n"
-    )
     for kills in range(3):
-        command = [sys.executable, "-c", script, str(kills), "gc", str(own), "--keep", "base", "--yes"]
-        assert subprocess.run(command, check=False, capture_output=True).returncode == -signal.SIGKILL
+        kill_at_removal(["gc", own, "--keep", "base", "--yes"], kills)
         for name in [one["name"] for one in json.loads(call("list", own, "--json")[1])]:
             assert len(nextlong.open(f"{own}@{name}")) == 12
     assert call("gc", own, "--keep", "base", "--yes")[0] == 0
@@ -413,7 +394,7 @@ def test_a_sweep_that_is_killed_leaves_the_run_that_stood(own, recipe_for, tmp_p
     (tmp_path / "r.yaml").write_text(recipe_for(own).dump())
     before = nextlong.open(own).variant
     over = ["--over", "compose.position=tail,random", "--over", "compose.target_tokens=512,768,1536"]
-    kill_at(["sweep", tmp_path / "r.yaml", *over], "*/variants/position=tail,target_tokens=768.json")
+    kill_forked_at(["sweep", tmp_path / "r.yaml", *over], "*/variants/position=tail,target_tokens=768.json")
     assert (own / "variants" / "position=tail,target_tokens=512.json").exists()
     assert nextlong.open(own).variant == before
     assert nextlong.Recipe.load(own / "variants/base.yaml") == nextlong.open(own).recipe

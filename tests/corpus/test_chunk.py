@@ -201,7 +201,7 @@ def test_chunk_shard_writes_offsets_of_the_kept_documents(shard):
         "end": [3, 6, 8, 3, 5, 2],
         "separator": [False, False, True, False, True, False],
     }
-    assert counts == ChunkResult(documents=3, chunks=6, chars=15, longest_chunk_chars=3)
+    assert counts == ChunkResult(documents=3, chunks=6, chars=15)
 
 
 def test_a_shard_of_which_nothing_is_kept(tmp_path):
@@ -209,5 +209,11 @@ def test_a_shard_of_which_nothing_is_kept(tmp_path):
     np.save(tmp_path / "keep.npy", np.array([False]))
     options = {"max_chars": 4, "length": "slice", "oversize": "split"}
     counts = _chunk_shard(tmp_path / "s", documents=tmp_path / "d.arrow", keep=tmp_path / "keep.npy", **options)
-    assert counts == ChunkResult(documents=0, chunks=0, chars=0, longest_chunk_chars=0)
+    assert counts == ChunkResult(documents=0, chunks=0, chars=0)
     assert list(iter_chunk_texts(tmp_path / "d.arrow", tmp_path / "s.chunks.arrow")) == []
+
+
+@pytest.mark.parametrize("max_chars", [0, -1])
+def test_chunks_without_room_for_a_character_are_refused(max_chars):
+    with pytest.raises(ValueError, match=f"max_chars={max_chars}: a chunk needs at least one character"):
+        chunk_text("abc", max_chars=max_chars)

@@ -220,7 +220,7 @@ def test_clean_chunks_are_the_others_in_their_order(tmp_path):
     (tmp_path / "a.json").write_text(json.dumps([QUESTION]))
     documents = [["one\n", QUESTION, "\nthree"], [QUESTION], [QUESTION, "\nsix"]]
     _, counts = decontaminate(tmp_path, [tmp_path / "a.json"], documents)
-    assert (counts.documents, counts.chunks, counts.chars, counts.longest_chunk_chars) == (2, 3, 4 + 6 + 4, 6)
+    assert (counts.documents, counts.chunks, counts.chars) == (2, 3, 4 + 6 + 4)
     kept = read_chunks(tmp_path / "0.chunks.arrow")
     size = len(QUESTION)
     assert {name: column.tolist() for name, column in kept.items()} == {
@@ -235,7 +235,7 @@ def test_clean_chunks_are_the_others_in_their_order(tmp_path):
 def test_a_shard_of_which_nothing_stays_is_empty(tmp_path, documents):
     (tmp_path / "a.json").write_text(json.dumps([QUESTION]))
     _, counts = decontaminate(tmp_path, [tmp_path / "a.json"], documents)
-    assert (counts.documents, counts.chunks, counts.chars, counts.longest_chunk_chars) == (0, 0, 0, 0)
+    assert (counts.documents, counts.chunks, counts.chars) == (0, 0, 0)
     assert len(read_chunks(tmp_path / "0.chunks.arrow")["start"]) == 0
 
 

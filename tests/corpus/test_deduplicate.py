@@ -11,16 +11,17 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from nextlong.artifacts.results import MinhashResult, NearDuplicatesResult
 from nextlong.corpus.deduplicate import (
     _PERMUTATIONS,
+    MinhashResult,
+    NearDuplicatesResult,
     _band_width,
+    _keep_longest,
     _minhash_shard,
     _passes_for,
     _Signatures,
     _similar_pairs,
     _write_bands,
-    near_duplicates,
 )
 from nextlong.corpus.ingest import content_hash
 from nextlong.errors import RecipeError
@@ -58,7 +59,7 @@ def found_near_duplicates(out, *, signatures, keep, hashes, chars, threshold, he
             part = Path(f"{out}.{band}.{step}")
             _similar_pairs(part, files=files, band=band, step=step, passes=passes, threshold=threshold)
             pairs.append(Path(f"{part}.pairs.npy"))
-    return near_duplicates(out, pairs=pairs, keep=keep, hashes=hashes, chars=chars)
+    return _keep_longest(out, pairs=pairs, keep=keep, hashes=hashes, chars=chars)
 
 
 def deduplicate(folder, shards, *, threshold=0.8, **options):
@@ -101,7 +102,7 @@ def test_the_longest_of_a_cluster_stays_and_of_equals_the_smallest_hash(tmp_path
     ]
     counts, stays = deduplicate(tmp_path, shards)
     assert stays == {8, 6, 5}
-    assert counts == NearDuplicatesResult(near_duplicates=3, clusters=2, largest_cluster=3)
+    assert counts == NearDuplicatesResult(near_duplicates=3, clusters=2)
 
 
 def test_less_similar_documents_all_stay(tmp_path):
@@ -110,7 +111,7 @@ def test_less_similar_documents_all_stay(tmp_path):
     shards = [[(n, 10, variant(first, equal=equal, draw=draw), True) for n, equal in enumerate((128, 100, 90, 60))]]
     counts, stays = deduplicate(tmp_path, shards)
     assert stays == {0, 1, 2, 3}
-    assert counts == NearDuplicatesResult(near_duplicates=0, clusters=0, largest_cluster=0)
+    assert counts == NearDuplicatesResult(near_duplicates=0, clusters=0)
 
 
 @pytest.mark.parametrize(("equal", "stay"), [(_PERMUTATIONS // 2, 1), (_PERMUTATIONS // 2 - 1, 2)])

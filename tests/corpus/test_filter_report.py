@@ -3,7 +3,6 @@
 import json
 import tracemalloc
 from collections import Counter
-from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,9 +13,11 @@ from hypothesis import strategies as st
 
 import nextlong
 from nextlong import pipeline, schemas
-from nextlong.artifacts.results import ChunkResult, IngestResult, LeftOutResult, NearDuplicatesResult
+from nextlong.artifacts.results import ChunkResult, IngestResult
 from nextlong.cli import main as cli_main
-from nextlong.corpus.filter_report import _same_ids, filter_report_step
+from nextlong.corpus.deduplicate import NearDuplicatesResult
+from nextlong.corpus.filter_report import LeftOutResult, _same_ids, filter_report_step
+from nextlong.corpus.ingest import content_hash
 from nextlong.engine.step import Step
 from nextlong.reading.listing import input_files
 from nextlong.recipe import Recipe
@@ -144,12 +145,20 @@ def test_duplicates_by_normalized_text_are_counted_under_that_name_and_named_by_
     program = "def f(rows):\n    for row in rows:\n        use(row)\n    return rows\n"
     other = "def f(rows):\n    for row in rows:\n        use(row)\n        return rows\n"
     rows = [{"id": f"d{n}", "text": text_of(n)} for n in range(40)]
-    rows += [{"id": "program", "text": program}, {"id": "other", "text": other}]
+    # The second source has the one whose hash is smaller, but the first source comes first.
+    goes, stays = sorted((program, other), key=lambda text: content_hash(text.encode()))
+    rows += [{"id": "stays", "text": stays}]
     (tmp_path / "a.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    rows = [{"id": "goes", "text": goes}, {"id": "unwanted", "text": text_of(70)}]
+    (tmp_path / "b.jsonl").write_text("".join(f"{json.dumps(row)}\n" for row in rows))
+    sources = [
+        {"path": str(tmp_path / "a.jsonl"), "name": "a"},
+        {"path": str(tmp_path / "b.jsonl"), "name": "b", "filter": "id <> 'unwanted'"},
+    ]
     plain = {
         "executor": "serial",
         "run_dir": str(tmp_path / "run"),
-        "ingest": {"sources": [{"path": str(tmp_path / "a.jsonl"), "name": "a"}]},
+        "ingest": {"sources": sources},
         "chunk": {"max_chars": 120},
         "encoder": {"lsa": {"dimensions": 8}},
         "tokenizer": {"train": 300},
@@ -163,10 +172,10 @@ def test_duplicates_by_normalized_text_are_counted_under_that_name_and_named_by_
     (one,) = [one for one in measure(run).left_out if "duplicate" in one.reason]
     assert (one.reason, one.count) == ("normalized duplicate of another document", 1)
     (example,) = one.examples
-    pair = {"program", "other"}
-    assert example.source_id in pair
-    (stays,) = pair - {example.source_id}
-    assert example.note == f"equals, but for case and white space, {stays}"
+    told = (example.source_id, example.source, example.note)
+    assert told == ("goes", "b", "equals, but for case and white space, stays")
+    (filtered,) = [one for one in measure(run).left_out if one.reason == "removed by the source filter"]
+    assert [(one.source_id, one.source) for one in filtered.examples] == [("unwanted", "b")]
     capfd.readouterr()
     assert cli_main.main(["verify", str(run.path)]) == 0
 
@@ -198,40 +207,6 @@ def test_it_reads_what_leaves_documents_out_and_no_other_step(recipe):
     assert of.result is LeftOutResult
     assert [one.name for one in made(recipe).inputs] == ["ingest", "select"]
     assert of.fingerprint != made(recipe).fingerprint
-
-
-def done(name, *, rejects=0):
-    """A finished step whose files are named by it."""
-    ingested = [SimpleNamespace(rejects=some, shards=shards) for some, shards in ((0, 2), (0, 1), (rejects, 1))]
-    return SimpleNamespace(
-        files=lambda suffix: [Path(f"{name}{suffix}")],
-        results=lambda kind: ingested if kind is IngestResult else [f"{name} told"],
-        result=lambda kind: f"{name} told",
-    )
-
-
-def looks(recipe, names, **ingest):
-    (task,) = made(recipe, *names).tasks(
-        {"ingest": done("ingest", **ingest), **{name: done(name) for name in ("select", *names)}}
-    )
-    return task.keywords["inputs"]
-
-
-def test_what_stays_is_what_the_last_filter_of_documents_says(recipe):
-    plain = looks(recipe, [])
-    assert plain.stay == plain.keep == (Path("select.keep.npy"),)
-    assert (plain.near, plain.contaminated) == (None, ())
-    filtered = looks(recipe, ["near_duplicates", "decontaminate"])
-    assert filtered.stay == (Path("near_duplicates.keep.npy"),)
-    assert filtered.keep == (Path("select.keep.npy"),)
-    assert (filtered.near, filtered.contaminated) == ("near_duplicates told", ["decontaminate told"])
-
-
-def test_each_shard_has_the_name_of_its_source_and_rejects_are_read_where_there_are_any(recipe):
-    assert looks(recipe, []).labels == ["one", "one", "two"]
-    assert looks(recipe, []).source_of == [0, 0, 0, 1]
-    assert looks(recipe, []).rejects == ()
-    assert looks(recipe, [], rejects=1).rejects == (Path("ingest.rejects.arrow"),)
 
 
 def write(folder, shards):

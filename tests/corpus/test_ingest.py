@@ -41,7 +41,7 @@ def as_lines(texts):
 
 def test_documents_carry_text_source_and_id_and_their_lengths_lie_beside(tmp_path):
     counts = ingest(tmp_path, ['{"text":"One  \\u00e9","id":"k"}', '{"text":"two"}'])
-    assert counts == IngestResult(
+    assert counts.model_copy(update={"input_hashes": ()}) == IngestResult(
         documents=2, text_bytes=10, chars=9, rejects=0, reject_reasons={}, example="", shards=1
     )
     documents = table(tmp_path / "out.0000.documents.arrow")
@@ -161,7 +161,7 @@ def test_share_of_rejects_over_the_limit_names_all_that_is_needed_to_mend_it():
     assert message == (
         "3 of 100 records (3.00%) were rejected, more than ingest.max_reject_share=0.02 allows: 2 × broken JSON, "
         "1 × empty; the first: a.jsonl:7: empty; all of them: run/01-ingest/part-00000.rejects.arrow; "
-        "correct the files, or add --set ingest.max_reject_share=0.03"
+        "correct the files, or set ingest.max_reject_share=0.03 in the recipe"
     )
 
 

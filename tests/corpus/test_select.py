@@ -12,10 +12,9 @@ from hypothesis import strategies as st
 
 import nextlong
 from nextlong import pipeline
-from nextlong.artifacts.results import Selected, SelectResult
 from nextlong.cli.main import main
 from nextlong.corpus import select as select_module
-from nextlong.corpus.select import _select_documents, exclusions_of
+from nextlong.corpus.select import Selected, SelectResult, _select_documents, exclusions_of
 from nextlong.errors import CorpusError
 from nextlong.recipe import Source
 from nextlong.rng import keyed_hash
@@ -292,6 +291,9 @@ def test_a_run_excludes_what_was_marked_and_verify_holds_it_to_that(
     assert removed.count == len(marked)
     (told,) = [one.message for one in measured.warnings if one.name == "unmet-exclusions"]
     assert told.startswith(f"2 of {len(named):,} entries of ingest.exclude name no document")
+    assert "excluded_met" not in json.dumps([part["counts"] for part in run.steps["ingest"].manifest["parts"]])
+    met = [json.loads(file.read_text())["entries"] for file in run.steps["ingest"].files(".excluded_met.json")]
+    assert sorted(one for task in met for one in task) == sorted(marked)
 
     def verified():
         capsys.readouterr()

@@ -23,8 +23,7 @@ from nextlong.corpus.splits import (
     _count_lines,
     _split_inputs,
     numbered,
-    shard_bytes_for,
-    task_bytes,
+    shard_bytes_of,
     whole_files,
 )
 from nextlong.engine.executor import SerialExecutor
@@ -42,8 +41,8 @@ from nextlong.recipe import Ingest, Recipe, Source
 )
 def test_an_automatic_shard_is_a_32nd_between_1_and_128_mb(total, shard):
     ingest = Ingest(sources=[Source(path="a")])
-    assert shard_bytes_for(ingest, total) == shard
-    assert shard_bytes_for(ingest.model_copy(update={"shard_mb": 2.5}), total) == 2_500_000
+    assert shard_bytes_of(ingest, text_bytes=total) == shard
+    assert shard_bytes_of(ingest.model_copy(update={"shard_mb": 2.5}), text_bytes=total) == 2_500_000
 
 
 def test_a_large_compressed_file_is_said_to_be_read_by_one_task(tmp_path, monkeypatch):
@@ -61,16 +60,12 @@ def test_a_part_counts_as_much_as_it_is_of_its_file():
     lines = InputFile("a.jsonl", 1000, "v", "a.jsonl")
     packed = InputFile("c.jsonl.gz", 300, "v", "c.jsonl.gz")
     table = InputFile("b.parquet", 800, "v", "b.parquet")
-    splits = [
-        [(FilePart(lines, 0, 600),), (FilePart(lines, 600),)],
-        [
-            (FilePart(table, row_groups=(0, 3)),),
-            (FilePart(table, row_groups=(3, 4)),),
-            (FilePart(lines), FilePart(table)),
-        ],
-        [(FilePart(packed, 0, 5000, skips=True),), (FilePart(packed, 5000, skips=True),)],
+    parts = [
+        *(FilePart(lines, 0, 600), FilePart(lines, 600), FilePart(table)),
+        FilePart(table, row_groups=(0, 3), share=0.75),
+        FilePart(packed, 0, 5000, skips=True, share=0.5),
     ]
-    assert task_bytes(splits) == [600, 400, 600, 200, 1800, 150, 150]
+    assert [part.disk_bytes for part in parts] == [600, 400, 800, 600, 150]
 
 
 @pytest.fixture
@@ -274,26 +269,26 @@ def test_frames_are_found_where_they_were_written(tmp_path_factory, sizes, optio
     for frame in frames:
         starts.append(at)
         at += len(frame) + len(SKIPPABLE)
-    assert splits_module._frame_bounds(str(path), version="") == (0, *starts[1:], at)
+    assert splits_module._frame_bounds(InputFile(str(path), 0, "", path.name)) == (0, *starts[1:], at)
 
 
 @pytest.mark.parametrize("damaged", [b"", b"x" * 99, b"\x28\xb5\x2f\xfd", b"\x28\xb5\x2f\xfd\xff\xff\xff"])
 def test_what_is_no_whole_number_of_frames_has_none(tmp_path, damaged):
-    (tmp_path / "a.zst").write_bytes(damaged)
-    assert splits_module._frame_bounds(str(tmp_path / "a.zst"), version="") == ()
     whole = zstandard.ZstdCompressor().compress(b"text " * 99)
-    (tmp_path / "b.zst").write_bytes(whole + whole[:-1])
-    assert splits_module._frame_bounds(str(tmp_path / "b.zst"), version="") == ()
+    for number, content in enumerate((damaged, whole + whole[:-1], whole + damaged + b"x")):
+        (tmp_path / f"{number}.zst").write_bytes(content)
+        assert splits_module._frame_bounds(InputFile(str(tmp_path / f"{number}.zst"), 0, "", "")) == ()
 
 
 @pytest.mark.parametrize("is_stated", [True, False])
-def test_the_decompressed_size_is_the_stated_one_or_estimated_from_the_head(tmp_path, is_stated):
+def test_the_decompressed_size_is_the_stated_one_or_estimated_from_the_head(tmp_path, monkeypatch, is_stated):
+    monkeypatch.setattr(splits_module, "_SKIPPING_PART_BYTES", 1)
     path = tmp_path / "a.jsonl.zst"
     content = random.Random(1).randbytes(2 << 20) + bytes(8 << 20)  # its head compresses less than the rest
     path.write_bytes(zstandard.ZstdCompressor(write_content_size=is_stated).compress(content))
-    size = splits_module._decompressed_bytes(str(path), path.stat().st_size, path.name, version=str(is_stated))
-    assert (size == len(content)) is is_stated
-    assert size > 1 << 20
+    _, second, *_ = splits_module._skipping_parts(listed(path)[1])
+    assert (second.start == len(content) // 8) is is_stated
+    assert second.start > 1 << 17
 
 
 LISTED = """
@@ -330,7 +325,7 @@ def cut(head):
     return known(head)
 
 parts.zstandard.get_frame_parameters = cut
-print(parts._frame_bounds(file.path, version=file.version))
+print(parts._frame_bounds(file))
 """
 
 

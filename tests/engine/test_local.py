@@ -8,13 +8,14 @@ import signal
 import subprocess
 import sys
 import time
+from multiprocessing import forkserver
 from pathlib import Path
 
 import pytest
 
 from executing import carry_out
 from nextlong.engine import local
-from nextlong.engine.executor import Resources
+from nextlong.engine.executor import Resources, granted_gpus
 from nextlong.engine.local import LocalExecutor
 from nextlong.errors import CorpusError, RunError
 
@@ -221,3 +222,24 @@ def test_script_without_a_main_guard_is_told_what_to_write(tmp_path, recipe_for)
     )
     assert ended.returncode == 1
     assert re.search(r"RunError: a worker process ended while it started; in a script, .*__main__", ended.stderr)
+
+
+def test_the_server_that_workers_are_forked_from_has_one_thread(monkeypatch):
+    given = []
+    monkeypatch.setattr(forkserver, "set_forkserver_preload", given.append)
+    monkeypatch.setattr(forkserver, "ensure_running", lambda: given.append(os.environ["OMP_NUM_THREADS"]))
+    local.start_server(["pyarrow"])
+    assert given == [["pyarrow"], "1"]
+
+
+def test_each_gpu_is_handed_to_one_task_at_a_time():
+    on_gpu = Resources(gpu="needed")
+    with LocalExecutor(1, count_gpus=lambda: 2) as executor:
+        for key in range(2):
+            assert executor.has_room(on_gpu)
+            executor.submit(key, granted_gpus, resources=on_gpu, label=f"embed task {key}")
+        assert not executor.has_room(on_gpu)
+        ended = dict(executor.ended())
+        while len(ended) < 2:
+            ended |= dict(executor.ended())
+    assert ended == {0: (0,), 1: (1,)}

@@ -8,7 +8,6 @@ from types import SimpleNamespace
 
 import pytest
 
-from nextlong.engine import ray as engine_ray
 from nextlong.engine.executor import Resources, granted_gpus
 from nextlong.engine.step import Step, Work
 from nextlong.errors import RunError
@@ -25,14 +24,16 @@ def cluster(monkeypatch):
 
     here = str(Path(__file__).parent)
     monkeypatch.setenv("PYTHONPATH", os.pathsep.join(filter(None, [here, os.environ.get("PYTHONPATH")])))
-    monkeypatch.setattr(engine_ray, "_LOOK_AGAIN_S", 0.0)
+    monkeypatch.setattr("nextlong.engine.ray._LOOK_AGAIN_S", 0.0)
     cluster = Cluster(initialize_head=True, head_node_args={"num_cpus": 0, "include_dashboard": False})
     yield cluster
     cluster.shutdown()
 
 
 def executor_on(cluster, retries=1, tell=lambda _: None):
-    return engine_ray.RayExecutor(cluster.address, workers=1, retries=retries, tell=tell)
+    from nextlong.engine.ray import RayExecutor
+
+    return RayExecutor(cluster.address, workers=1, retries=retries, tell=tell)
 
 
 def on_gpu(place):
@@ -141,7 +142,7 @@ class BrokenWorker:
 
 
 def test_processes_that_never_start_end_the_run_with_the_reason(cluster, monkeypatch):
-    monkeypatch.setattr(engine_ray, "_GpuWorker", BrokenWorker)
+    monkeypatch.setattr("nextlong.engine.ray._GpuWorker", BrokenWorker)
     cluster.add_node(num_cpus=1, num_gpus=1)
     cluster.wait_for_nodes()
     with executor_on(cluster) as executor:
@@ -151,7 +152,7 @@ def test_processes_that_never_start_end_the_run_with_the_reason(cluster, monkeyp
 
 
 def test_an_idle_gpu_is_given_back(cluster, monkeypatch):
-    monkeypatch.setattr(engine_ray, "_KEPT_IDLE_S", 0.0)
+    monkeypatch.setattr("nextlong.engine.ray._KEPT_IDLE_S", 0.0)
     cluster.add_node(num_cpus=1, num_gpus=1)
     cluster.wait_for_nodes()
     with executor_on(cluster) as executor:

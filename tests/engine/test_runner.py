@@ -240,7 +240,7 @@ def test_altered_file_of_an_unfinished_step_is_made_anew(log, run_dir):
 
 def test_leftovers_of_a_killed_run_are_removed(log, run_dir):
     numbers = numbers_step(log)
-    folder = run_dir / f"01-{numbers.folder_suffix}"
+    folder = numbers.folder(run_dir, place=1)
     (folder / ".work-00001-dead").mkdir(parents=True)
     (folder / ".work-00001-dead" / "part-00001.txt").write_text("half")
     (folder / "part-00002.txt").write_text("moved before its marker was written")
@@ -498,7 +498,7 @@ def test_a_step_starts_when_its_own_inputs_are_done(log, run_dir):
         "twice": 2,
     }
     assert sorted(names(run_dir), key=lambda name: name[:2]) == [
-        f"0{place}-{step.folder_suffix}" for place, step in enumerate([numbers, *sums, closing], start=1)
+        f"0{place}-{step.name}-{step.fingerprint}" for place, step in enumerate([numbers, *sums, closing], start=1)
     ]
 
 

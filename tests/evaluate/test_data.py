@@ -187,7 +187,7 @@ def test_a_record_of_another_form_is_told_with_its_file(data_folder, tmp_path, t
             "record 1: ctxs[0].label is 'x', but it should be a valid",
         ),
         (RANKED, json.dumps(without(QUERY, "ctxs", 0, "text")), "record 1: ctxs[0] has no 'text' (it has id, label)"),
-        (RANKED, "[" * 100_000, "is not JSON"),
+        (RANKED, "[" * 100_000, "not JSON"),
         (
             "icl/trec/train_5500.label",
             "DESC:manner How ?\nno label\n",

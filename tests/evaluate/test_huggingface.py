@@ -8,12 +8,10 @@ import pytest
 from rich.console import Console
 
 from nextlong.errors import EvaluateError
-from nextlong.evaluate import plan
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.engines import HuggingFaceModel
-from nextlong.evaluate.plan import EvaluationSettings
 from nextlong.evaluate.prompts import ModelOptions
-from nextlong.evaluate.run import TaskProgress, evaluate
+from nextlong.evaluate.run import EvaluationSettings, TaskProgress, _needed_bytes, evaluate
 from nextlong.evaluate.task import Sample, all_tasks
 
 pytestmark = pytest.mark.heavy
@@ -89,10 +87,9 @@ def test_the_planned_cache_is_the_one_that_stands(model):
     ids = model.prompts.ids(sample(TEXTS[0]))
     cache = model.prefilled(ids)
     held = sum(part.nbytes for layer in cache.layers for part in (layer.keys, layer.values))
-    assert held == plan._cache_bytes(model.config, len(ids), bytes_per_value=4)
-    assert plan._weight_bytes(model.identity()["name"]) == pytest.approx(
-        sum(weight.nbytes for weight in model.model.parameters()), rel=0.2
-    )
+    dtype, weights, cache_bytes = _needed_bytes(model.config, ModelOptions(model.identity()["name"]), len(ids))
+    assert (dtype, cache_bytes) == ("float32", held)
+    assert weights == pytest.approx(sum(weight.nbytes for weight in model.model.parameters()), rel=0.2)
 
 
 def test_bos_stands_once(model):

@@ -137,7 +137,7 @@ def test_mistakes_are_told(measured, served, tmp_path, capsys):
     ],
 )
 def test_the_last_scores_in_the_scale_count(text, scores):
-    assert tuple(judge._longqa_scores(text).values())[:2] == scores
+    assert tuple(judge._longqa_scores({}, [text]).values())[:2] == scores
 
 
 def test_the_prompt_and_the_scores_are_helmets():
@@ -147,4 +147,4 @@ def test_the_prompt_and_the_scores_are_helmets():
     (prompt,) = judge._RUBRICS["narrativeqa"].prompts({**sample, "details": {"question": reference["question"]}})
     assert hashlib.sha256(prompt.encode()).hexdigest() == reference["prompt_sha256"]
     for one in reference["judgements"]:
-        assert judge._longqa_scores(one["said"])["share"] == one["share"], one
+        assert judge._longqa_scores({}, [one["said"]])["share"] == one["share"], one

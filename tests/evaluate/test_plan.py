@@ -9,7 +9,7 @@ import pytest
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.plan import EvaluationSettings, _device_memory, check, local, pairs
+from nextlong.evaluate.run import EvaluationSettings, _device_memory, _local, _pairs, check
 from nextlong.evaluate.task import Probe, all_tasks
 
 
@@ -33,9 +33,9 @@ def gpus(monkeypatch):
 
 @pytest.mark.heavy
 def test_the_memory_is_that_of_the_device(gpus, monkeypatch):
-    from nextlong.evaluate import plan
+    from nextlong.evaluate import run
 
-    monkeypatch.setattr(plan, "memory_bytes", lambda: 1)
+    monkeypatch.setattr(run, "memory_bytes", lambda: 1)
     gpus(2)
     assert [_device_memory(name) for name in ("auto", "cuda:1", "cpu")] == [
         ("cuda", 80 * 2**30),
@@ -86,7 +86,7 @@ def asking(*tasks, lengths=(4096, 1024), folder=None, **more):
 
 
 def test_short_lengths_come_first_and_what_has_none_last():
-    assert pairs(asking(ONCE, ANY_LENGTH, EACH)) == [
+    assert _pairs(asking(ONCE, ANY_LENGTH, EACH)) == [
         (ANY_LENGTH, 1024),
         (EACH, 1024),
         (ANY_LENGTH, 4096),
@@ -97,9 +97,9 @@ def test_short_lengths_come_first_and_what_has_none_last():
 
 def test_a_task_is_measured_only_where_its_benchmark_defines_it():
     defined = SOME_LENGTHS.lengths[0]
-    assert pairs(asking(SOME_LENGTHS, lengths=[defined, 77])) == [(SOME_LENGTHS, defined)]
+    assert _pairs(asking(SOME_LENGTHS, lengths=[defined, 77])) == [(SOME_LENGTHS, defined)]
     with pytest.raises(EvaluateError, match=f"--lengths: {SOME_LENGTHS.name} is defined at {defined}.* only; add one"):
-        pairs(asking(SOME_LENGTHS, lengths=[77]))
+        _pairs(asking(SOME_LENGTHS, lengths=[77]))
 
 
 def test_a_length_beyond_the_model_is_refused_unless_nobody_knows_how_long_it_is():
@@ -141,12 +141,4 @@ def test_a_file_may_have_another_in_its_place(tmp_path):
 def test_a_probe_of_a_server_is_refused_before_any_task(tmp_path):
     model = SimpleNamespace(prompts=SimpleNamespace(tokenizer=None))
     with pytest.raises(EvaluateError, match="each: a server gives no access to the inside of its model"):
-        local(model, EACH)
-
-
-@pytest.mark.parametrize(("samples", "expected"), [(None, ANY_LENGTH.samples), (7, 7)])
-def test_a_benchmark_says_how_many_samples_unless_the_user_does(samples, expected):
-    model = SimpleNamespace(prompts=SimpleNamespace(tokenizer="tokenizer", overhead=3))
-    request = asking(ANY_LENGTH, samples=samples, seed=9).request(ANY_LENGTH, 1024, model)
-    assert (request.length, request.samples, request.seed, request.overhead) == (1024, expected, 9, 3)
-    assert asking(ONCE).request(ONCE, None, model).length == 0
+        _local(model, EACH)

@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 from itertools import product
+from pathlib import Path
 from types import SimpleNamespace
 
 import numpy as np
@@ -14,7 +15,7 @@ from evaluation_data import word_tokenizer
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import results
 from nextlong.evaluate.engines import HuggingFaceModel
-from nextlong.evaluate.results import JUDGED, Score, _outcomes, _p_value, _Sampled, is_better
+from nextlong.evaluate.results import JUDGED, Result, Score, _p_value, is_better
 
 
 def test_answers_with_any_line_separator_are_kept(tmp_path):
@@ -62,10 +63,14 @@ def test_what_is_no_results_directory_is_told(tmp_path):
         results.read_results(tmp_path / "none")
 
 
-def score(outcomes, *, task="vt", groups=None, **protocol):
-    outcomes = np.array(outcomes, float)
-    groups = np.arange(len(outcomes)) if groups is None else np.array(groups)
-    return Score.of(_Sampled((task, 8192), outcomes.mean(), outcomes, groups, len(outcomes), protocol=protocol))
+def score(outcomes, *, task="vt", groups=None, **depends_on):
+    groups = range(len(outcomes)) if groups is None else groups
+    samples = [
+        {"scores": {"m": one / 100}, "details": {"group": f"{group}"}}
+        for one, group in zip(outcomes, groups, strict=True)
+    ]
+    about = {"task": task, "length": 8192, "metric": "m", "n": len(samples), "depends_on": depends_on}
+    return Result(Path(), {**about, "score": np.mean(outcomes), "samples": samples}).measured
 
 
 def drawn(share, n, seed=0):
@@ -129,9 +134,9 @@ def test_judgements_that_cannot_be_read_never_shift_the_pairs():
 
     def judged(shares):
         samples = [{"judged": {"share": share}} for share in shares]
-        outcomes, groups = _outcomes({"metric": JUDGED, "samples": samples})
-        return Score.of(_Sampled(("narrativeqa", 1024), float(outcomes.mean()), outcomes, groups, len(outcomes)))
+        about = {"task": "narrativeqa", "length": 1024, "metric": JUDGED, "score": 0.0}
+        return Result(Path(), {**about, "samples": samples}).measured
 
-    assert judged([1.0, None, 0.5]).parts[0][1].groups.tolist() == [0, 2]
+    assert judged([1.0, None, 0.5]).parts[0][1].outcomes[1].tolist() == [0, 2]
     assert _p_value(judged([1.0, None, 0.5, 0.0]), judged([None, 1.0, 0.5, 0.0])) is None
     assert _p_value(judged([1.0, None, 0.5]), judged([0.5, None, 0.0])) is not None

@@ -72,12 +72,25 @@ def test_what_is_finished_is_kept(tmp_path):
 def test_a_probe_that_is_measured_already_is_not_checked_again(tmp_path, monkeypatch):
     looked = []
     measured = lambda *_: {"scores": {"score": 1.0}, "n": 1}  # noqa: E731
-    probe = Probe("mine", "mine", "Probes", "score", 5, measured, check=lambda _: looked.append("length"))
-    probe = replace(probe, check_model=lambda *_: looked.append("model"))
-    monkeypatch.setattr("nextlong.evaluate.run.local", lambda model, _: model)
+    probe = Probe("mine", "mine", "Probes", "score", 5, measured, check_model=lambda *_: looked.append("model"))
+    monkeypatch.setattr("nextlong.evaluate.run._local", lambda model, _: model)
     for _ in range(2):
         run(Oracle(word_tokenizer()), replace(asked(tmp_path / "r"), tasks=[probe]))
-        assert looked == ["model", "length"]
+        assert looked == ["model"]
+
+
+def test_a_probe_that_finds_no_prompt_stops_alone(tmp_path, monkeypatch):
+    def refused(*_):
+        raise EvaluateError("mine: no prompt fits 512 tokens")
+
+    monkeypatch.setattr("nextlong.evaluate.run._local", lambda model, _: model)
+    what = asked(tmp_path / "r", "json_kv")
+    with pytest.raises(EvaluateError, match="^1 of 2 not measured: mine: no prompt fits 512 tokens"):
+        run(
+            Oracle(word_tokenizer()),
+            replace(what, tasks=[Probe("mine", "mine", "Probes", "score", 5, refused), *what.tasks]),
+        )
+    assert [one.task for one in results.read_results(tmp_path / "r").finished] == ["json_kv"]
 
 
 def test_a_label_is_kept_and_changes_nothing_that_is_measured(tmp_path):
@@ -140,6 +153,9 @@ def test_samples_over_the_length_are_refused_and_counted(tmp_path):
     short = replace(
         all_tasks()["json_kv"], make=lambda request: iter([*list(all_tasks()["json_kv"].make(request))[:2], None])
     )
+    long = replace(short, make=lambda _: iter([Sample("w " * 8192, ("w",), 1)]))
+    with pytest.raises(EvaluateError, match="no sample of json_kv fits 8,192 tokens .*, 1 were refused"):
+        run(Oracle(word_tokenizer()), replace(asked(tmp_path / "long", samples=1), tasks=[long]))
     what = replace(asked(tmp_path / "r", "json_kv", samples=3), tasks=[short])
     found, lines = run(model, what)
     assert (found.finished[0].values["n"], found.finished[0].values["refused"]) == (3, 1)
@@ -226,7 +242,7 @@ def test_a_task_that_cannot_be_asked_is_told_and_the_others_are_measured(tmp_pat
     ("task", "length", "why"),
     [
         ("vt", 512, "vt needs at least 1,024 tokens, not 512; leave"),
-        ("qa_1", 2048, r"squad\.json is not JSON .*download it"),
+        ("qa_1", 2048, r"squad\.json: not JSON .*download it"),
     ],
 )
 def test_a_length_without_room_and_a_damaged_file_stop_their_task_alone(task, length, why, tmp_path):
@@ -247,7 +263,7 @@ def test_what_probes_need_is_told_before_anything_is_asked(tmp_path):
         evaluate(
             lambda: pytest.fail("loaded"), probes["dependency"], progress=TaskProgress(Console(file=io.StringIO()))
         )
-    for name in ("attention", "copying", "key_values", "short"):
+    for name in ("attention", "short"):
         with pytest.raises(
             EvaluateError, match=r"a server gives no access to the inside of its model; name the model's folder"
         ):
@@ -312,25 +328,32 @@ def test_a_score_erases_the_moving_line_on_a_terminal_alone(is_terminal):
     progress.begin([4 * 8192])
     progress.start("vt", 8192, 4, done=0)
     progress.advance(4)
-    progress.done(50.0, samples=4, refused=0)
+    progress.done("50.00")
     _, erased, last = sink.getvalue().rpartition("\x1b[2K")
     assert bool(erased) is is_terminal
     assert "vt" in last
     assert "left" not in last
 
 
-def told(*, begin, steps):
-    """Return the lines told without a terminal, the clock put forward before each step."""
-    sink, now = io.StringIO(), [0.0]
-    progress = TaskProgress(Console(file=sink, width=120), clock=lambda: now[0])
-    progress.begin(begin)
-    for seconds, step in steps:
-        now[0] += seconds
-        step(progress)
-    return sink.getvalue().splitlines()
+@pytest.fixture
+def told(monkeypatch):
+    """Return what gives the lines told without a terminal, the clock put forward before each step."""
+    now = [0.0]
+    monkeypatch.setattr("nextlong.evaluate.run.time.monotonic", lambda: now[0])
+
+    def tell(*, begin, steps):
+        sink = io.StringIO()
+        progress = TaskProgress(Console(file=sink, width=120))
+        progress.begin(begin)
+        for seconds, step in steps:
+            now[0] += seconds
+            step(progress)
+        return sink.getvalue().splitlines()
+
+    return tell
 
 
-def test_without_a_terminal_a_long_task_tells_once_a_minute_what_is_left():
+def test_without_a_terminal_a_long_task_tells_once_a_minute_what_is_left(told):
     lines = told(
         begin=[10 * 1000, 0, 10 * 3000],
         steps=[
@@ -339,19 +362,19 @@ def test_without_a_terminal_a_long_task_tells_once_a_minute_what_is_left():
             (50, lambda progress: progress.advance(1)),
             (50, lambda progress: progress.advance(1)),
             (350, lambda progress: progress.advance(7)),
-            (0, lambda progress: progress.done(50.0, samples=10, refused=0)),
+            (0, lambda progress: progress.done("50.00")),
         ],
     )
     # 50 s a sample of 1,000 tokens; behind it are 30,000 tokens more, at 0.05 s each.
     assert [line.split("1,000", 1)[1].strip() for line in lines] == [
-        "2/10  6:40 left, about 31:40 for all",
-        "10/10  0:00 left, about 25:00 for all",
-        "50.00  10 samples, 8:20",
+        "2/10  0:06:40 left, about 0:31:40 for all",
+        "10/10  0:00:00 left, about 0:25:00 for all",
+        "50.00",
     ]
     assert lines[0].startswith("[1/3] vt")
 
 
-def test_what_an_earlier_run_answered_and_tasks_without_a_length_are_no_pace():
+def test_what_an_earlier_run_answered_and_tasks_without_a_length_are_no_pace(told):
     lines = told(
         begin=[0, 10 * 1000],
         steps=[
@@ -361,11 +384,11 @@ def test_what_an_earlier_run_answered_and_tasks_without_a_length_are_no_pace():
     )
     assert [line.strip() for line in lines] == [
         "[1/2] dependency         resumes after 2 of 4 samples",
-        "[1/2] dependency         3/4  1:10 left",
+        "[1/2] dependency         3/4  0:01:10 left",
     ]
 
 
-def test_what_is_left_of_a_task_gone_on_with_is_read_at_its_own_length():
+def test_what_is_left_of_a_task_gone_on_with_is_read_at_its_own_length(told):
     lines = told(
         begin=[1 * 1000, 1 * 1000],  # of ten samples each, nine answered before
         steps=[
@@ -373,4 +396,4 @@ def test_what_is_left_of_a_task_gone_on_with_is_read_at_its_own_length():
             (100, lambda progress: progress.advance(1)),
         ],
     )
-    assert lines[-1].endswith("10/10  0:00 left, about 1:40 for all")
+    assert lines[-1].endswith("10/10  0:00:00 left, about 0:01:40 for all")

@@ -12,9 +12,14 @@ from nextlong.evaluate.prompts import ModelOptions, Prompts
 from nextlong.evaluate.task import Sample, TextTokenizer
 
 
+@pytest.fixture(autouse=True)
+def hardly_waiting(monkeypatch):
+    monkeypatch.setattr("nextlong.client._FIRST_WAIT_S", 0.001)
+
+
 def model(served, *, prompt_format="completion", thinking=0, **options):
     prompts = Prompts(TextTokenizer(bpe_tokenizer()), prompt_format, thinking)
-    return ServerModel(ModelOptions("m", url=served.url, first_wait_s=0.001, **options), prompts)
+    return ServerModel(ModelOptions("m", url=served.url, **options), prompts)
 
 
 def samples(count):
@@ -111,7 +116,7 @@ def test_a_whole_run_over_a_server(served, tmp_path):
     oracle = Oracle(word_tokenizer())
     served.answer = lambda body: {"choices": [{"text": oracle.read(body["prompt"])}]}
     served.fails = lambda number: 429 if number % 2 else None
-    asking = ServerModel(ModelOptions("m", url=served.url, first_wait_s=0.001, max_attempts=20), oracle.prompts)
+    asking = ServerModel(ModelOptions("m", url=served.url, max_attempts=20), oracle.prompts)
     found = evaluated(asking, asked(tmp_path / "r", "json_kv", samples=6))
     assert found.score("json_kv", 8192).value == 100.0
 

@@ -4,7 +4,6 @@ import pytest
 
 from nextlong.evaluate import results, tables
 from nextlong.evaluate.results import Score
-from nextlong.evaluate.tables import text_of
 from written_results import QUESTIONS, write_result, write_results
 
 
@@ -15,9 +14,10 @@ def test_the_main_table_is_the_papers(two):
     assert name == "first & best"
     assert [score.value for score in scores] == pytest.approx([60.0, 80.0, 58.0, 79.0, 29.0, 35.0, 79.0])
     assert n == f"{5 * 1 * QUESTIONS:,}–{5 * 30 * QUESTIONS:,}"
-    assert [main.is_best(0, column) for column in range(3)] == [True, True, False]
-    assert main.is_best(1, 2)
-    assert not any(main.is_best(row, 4) for row in range(2))  # they are equal there
+    # In the last two they are equal.
+    first, second = main.all_rows(bold="**{}**")
+    assert [cell[:2] == "**" for cell in first[1:6]] == [True, True, False, False, False]
+    assert [cell[:2] == "**" for cell in second[1:6]] == [False, False, True, False, False]
 
 
 def test_a_category_with_a_task_missing_has_no_score(two):
@@ -26,20 +26,6 @@ def test_a_category_with_a_task_missing_has_no_score(two):
     assert main.rows[0][1][0] is None
     assert main.rows[0][1][-2] is None
     assert any(table.title == "RULER, 12 of 13 tasks, by length" for table in others)
-
-
-def test_copying_and_values_by_key_have_a_table(tmp_path):
-    folder = write_results(tmp_path / "one", {}, label="one")
-    copied = {"gain_nats": 1.5, "with_copy_nats": 2.0, "without_copy_nats": 3.5}
-    write_result(folder, "copying", 8192, score=1.5, scores=copied, outcomes=[1.0, 1.5, 2.0], n=3)
-    chosen = {"accuracy": 87.5, "chance": 12.5}
-    write_result(folder, "key_values", 8192, score=87.5, scores=chosen, outcomes=[75.0, 100.0], n=16)
-    copying, values = tables.all_tables([results.read_results(folder)])
-    assert copying.columns == ("Gain", "With a copy", "Without", "n")
-    ((name, cells),) = copying.rows
-    assert [name, *map(text_of, cells)] == ["one, 8K", "1.50 [1.0, 2.0]", "2.00", "3.50", "3"]
-    ((name, cells),) = values.rows
-    assert [name, *map(text_of, cells)] == ["one, 8K", "87.50 [75.0, 100.0]", "12.50", "16"]
 
 
 def test_parts_count_refused_questions_as_0_like_the_whole(tmp_path):
@@ -89,12 +75,12 @@ PRINTED = {
 @pytest.mark.parametrize("model", PRINTED)
 def test_the_average_is_the_papers(model):
     printed, *columns = PRINTED[model]
-    average = tables.mean([*map(Score, columns)])
+    average = tables._mean([*map(Score, columns)])
     assert average.value == pytest.approx(printed, abs=0.0101)  # the columns are rounded to two digits themselves
 
 
 def test_there_is_no_average_of_five_columns():
-    assert tables.mean([*[Score(50.0)] * 5, None]) is None
+    assert tables._mean([*[Score(50.0)] * 5, None]) is None
 
 
 def test_categories_hold_the_papers_tasks():

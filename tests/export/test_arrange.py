@@ -1,6 +1,6 @@
 """Arrange: mixing, splitting and packing, against hand-written cases and what must always hold."""
 
-from itertools import pairwise
+from itertools import chain, pairwise
 from types import SimpleNamespace
 
 import numpy as np
@@ -9,7 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.errors import CorpusError, RecipeError
-from nextlong.export.arrange import Arrangement, RowsResult, SplitResult, _mix, _shares_chunks, arranged, packed
+from nextlong.export.arrange import Arrangement, RowsResult, SplitResult, _mix, arranged, packed
+from nextlong.rng import keyed_hash, threshold_for
 from nextlong.schemas import SEQUENCE_INDEX
 
 
@@ -107,16 +108,29 @@ def test_about_the_share_is_held_out():
     assert names(split(index, validation=0.3, seed=2)[1]) != names(held_out)
 
 
-@pytest.mark.parametrize(("corpora", "shared"), [([0, 0, 0, 0, 0, 0], [2, 4]), ([0, 0, 0, 0, 1, 1], [2])])
-def test_what_shares_a_chunk_of_one_corpus_with_validation_is_found(corpora, shared):
+@pytest.mark.parametrize(("of_first", "shared"), [(6, [2, 4]), (4, [2])])
+def test_what_shares_a_chunk_of_one_corpus_with_validation_is_left_out(of_first, shared):
+    """Six sequences of one run, or the last two of a second run of other chunks; the first alone is held out."""
     references = [[10, 11], [12], [13, 11], [14], [10], [15]]
-    found = _shares_chunks(
-        np.array([True, False, False, False, False, False]),
-        chunk_ids=np.concatenate(references),
-        offsets=np.cumsum([0, *map(len, references)]),
-        corpora=np.array(corpora),
-    )
-    assert np.flatnonzero(found).tolist() == shared
+    numbers = np.arange(1000, dtype=np.uint64)
+    is_held_out = keyed_hash(numbers, seed=3, stage="split") < threshold_for(0.1)
+    keys = np.array([numbers[is_held_out][0], *numbers[~is_held_out][:5]])
+
+    def run(corpus, places):
+        own = [references[place] for place in places]
+        ids, ends = np.array([*chain(*own)], np.int64), np.cumsum([0, *map(len, own)])
+        return SimpleNamespace(
+            corpus_id=f"corpus {corpus}",
+            chunk_ids=lambda: (ids, ends),
+            read_index=lambda run: index_of([1] * len(own), run=run, keys=keys[places]),
+        )
+
+    runs = [run(0, range(of_first)), *([run(1, range(of_first, 6))] if of_first < 6 else [])]
+    how = Arrangement(mix=None, by="sequences", validation=0.1, shared_chunks="leave-out", pack=None, seed=3)
+    splits, left_out = arranged(runs, how)
+    assert splits["validation"]["key"].tolist() == [keys[0]]
+    assert {*keys[1:].tolist()} - {*splits["train"]["key"].tolist()} == {*keys[shared].tolist()}
+    assert left_out == len(shared)
 
 
 def rows_of(lengths, row_tokens):

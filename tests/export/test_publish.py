@@ -13,7 +13,7 @@ import xxhash
 from fsspec.implementations.memory import MemoryFileSystem
 
 from nextlong.errors import ExportError, RunError
-from nextlong.export.publish import RECORD, ExportFile, publish
+from nextlong.export.publish import RECORD, Destination, ExportFile, publish
 
 CONTENTS = {
     "README.md": b"# A data set\n",
@@ -201,6 +201,15 @@ def test_no_file_is_there_in_part_while_a_push_runs(tmp_path):
     assert [path.name for path in (tmp_path / "there").iterdir() if path.name != RECORD] == ["big.parquet"]
 
 
+def test_replacing_repairs_a_file_that_was_damaged_in_place(tmp_path):
+    files, there = export(tmp_path, {"a.bin": b"12", "b.bin": b"34"}), tmp_path / "there"
+    publish(files, str(there))
+    (there / "a.bin").write_bytes(b"x2")
+    assert publish(files, str(there)) == []  # what arrived is not read again
+    assert publish(files, str(there), others="replace") == ["a.bin"]
+    assert (there / "a.bin").read_bytes() == b"12"
+
+
 def test_files_of_another_export_are_refused_or_replaced(destination, tmp_path):
     publish(export(tmp_path), destination)
     fewer = {name: content for name, content in CONTENTS.items() if "00002" not in name}
@@ -291,3 +300,90 @@ def test_replacing_leaves_no_empty_folder(tmp_path):
     publish(export(tmp_path, {"a/b/part.bin": b"1", "a/kept.bin": b"2", "c/d/part.bin": b"3"}), str(there))
     publish(export(tmp_path, {"a/kept.bin": b"2", "part.bin": b"1"}), str(there), others="replace")
     assert sorted(str(path.relative_to(there)) for path in there.rglob("*")) == [RECORD, "a", "a/kept.bin", "part.bin"]
+
+
+@pytest.fixture(params=["local", "memory"])
+def place(request, tmp_path):
+    fsspec.filesystem("memory").store.clear()
+    return Destination(str(tmp_path / "there") if request.param == "local" else "memory://there")
+
+
+def made(tmp_path, name, text):
+    path = tmp_path / "made"
+    path.write_text(text)
+    return ExportFile(path, name, len(text), "0123456789abcdef")
+
+
+def test_nothing_is_there_before_anything_was_put_there(place):
+    assert (place.sizes(), place.read_record()) == ({}, {})
+
+
+def test_files_are_there_under_their_names_and_hidden_ones_are_not_told(place, tmp_path):
+    place.put(made(tmp_path, "train/part-0.parquet", "abc"))
+    place.write_record({})
+    assert place.sizes() == {"train/part-0.parquet": 3}
+    place.put(made(tmp_path, "train/part-0.parquet", "abcd"))
+    assert place.sizes() == {"train/part-0.parquet": 4}
+    place.delete("train/part-0.parquet")
+    assert place.sizes() == {}
+
+
+def test_the_record_comes_back(place):
+    files = {"b": {"bytes": 1, "xxh3": "x", "whole": True}, "a": {"bytes": 2, "xxh3": "é", "whole": False}}
+    place.write_record(files)
+    assert place.read_record() == files
+
+
+@pytest.mark.parametrize("text", ["", "[]", '{"files": {"a": {}}}', '{"files": {"a": 1}}'])
+def test_a_damaged_record_is_refused_with_its_cure(tmp_path, text):
+    (tmp_path / RECORD).write_text(text)
+    with pytest.raises(
+        ExportError, match="holds a damaged .*delete that file, and the files that are to be sent again"
+    ):
+        Destination(str(tmp_path)).read_record()
+
+
+def test_a_file_is_no_destination(tmp_path):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(ExportError, match="is a file; name a folder"):
+        Destination(str(tmp_path / "file")).sizes()
+
+
+def test_a_file_that_cannot_be_sent_leaves_nothing(tmp_path):
+    place = Destination(str(tmp_path / "there"))
+    with pytest.raises(FileNotFoundError):
+        place.put(ExportFile(tmp_path / "none", "a", 1, "0" * 32))
+    assert list((tmp_path / "there").iterdir()) == []
+
+
+def test_writing_is_tried_without_a_trace(tmp_path):
+    fs = fsspec.filesystem("memory")
+    fs.store.clear()
+    for there in (Destination(str(tmp_path / "a/b")), Destination("memory://bucket/there")):
+        there.try_writing()
+        assert there.sizes() == {}
+    assert list(tmp_path.iterdir()) == []
+    assert list(fs.store) == []
+
+
+def test_what_cannot_be_deleted_is_no_reason_to_refuse(monkeypatch):
+    def refuse(*_, **__):
+        raise OSError(5, "403: an object under retention")
+
+    monkeypatch.setattr(MemoryFileSystem, "rm_file", refuse)
+    place = Destination("memory://kept/there")
+    place.try_writing()
+    assert place.sizes() == {}
+
+
+def test_what_cannot_be_written_is_found_out(tmp_path, monkeypatch):
+    (tmp_path / "file").write_text("")
+    with pytest.raises(OSError, match="Not a directory"):
+        Destination(str(tmp_path / "file/below")).try_writing()
+
+    def refuse(*_, **__):
+        raise PermissionError("read only")
+
+    monkeypatch.setattr(MemoryFileSystem, "pipe_file", refuse)
+    with pytest.raises(PermissionError):
+        Destination("memory://bucket/there").try_writing()

@@ -35,4 +35,3 @@ def test_neighbours_as_rows_of_equal_length():
     documents, cosines = near.table()
     assert documents.tolist() == [[5, 1], [-1, -1], [4, -1]]
     assert cosines[:, 0].tolist() == np.array([0.9, -1, 0.7], np.float32).tolist()
-    assert [one.tolist() for one in near.lists()] == [[5, 1], [], [4]]

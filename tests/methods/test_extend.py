@@ -8,8 +8,8 @@ from tokenizers import Tokenizer, models, pre_tokenizers
 from arrow_files import write_arrow
 from nextlong import schemas
 from nextlong.artifacts.results import DraftResult, ReferencedChunksResult
-from nextlong.methods.extend import _draft_block, _DraftRules, _filter_near_duplicates
-from nextlong.methods.nextlong import Candidates, read_candidates
+from nextlong.methods.extend import _Candidates, _draft_block, _filter_near_duplicates
+from nextlong.recipe import Compose, Mine
 from nextlong.retrieval.near_duplicates.shingles import ShingleStore, document_of, shingles
 from nextlong.schemas import META_DOCUMENTS, DropReason
 from nextlong.sequences import encode
@@ -52,26 +52,17 @@ def mined(tmp_path):
     }
 
 
-def settings(**changed):
-    plain = {
-        "target_tokens": 20, "chars_per_token": 2.0, "draft_factor": 1.5, "fit": "exact", "max_chars": 10,
-        "negatives": "top", "reorder_top": 512, "near_duplicates": None, "max_similarity": None, "seed": 0,
-    }  # fmt: skip
-    return {"vectors": [], "measure": None, "rules": _DraftRules(**plain | changed)}
+def settings(*, measure=None, target_tokens=20, chars_per_token=2.0, fit="exact", **mine):
+    mine = {"near_duplicates": None, **mine}
+    compose = Compose(target_tokens=target_tokens, fit=fit, draft_factor=1.5)
+    numbers = {"target_tokens": target_tokens, "chars_per_token": chars_per_token, "max_chars": 10, "seed": 0}
+    return {"vectors": [], "measure": measure, "compose": compose, "mine": Mine(**mine), **numbers}
 
 
 def read(path):
     with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
         assert reader.schema == schemas.DRAFTS
         return reader.read_all().to_pylist()
-
-
-def test_candidates_come_one_meta_document_at_a_time(mined):
-    first, second = read_candidates(mined["candidates"], np.array([2, 3]), mined["chunks"])
-    assert [ids.tolist() for ids in first.ids] == [[2, 3, SECOND], [3, 4, SECOND + 1]]
-    assert [ids.tolist() for ids in second.ids] == [[0, 1], [1, SECOND + 3], [0]]
-    assert second.scores[0] == pytest.approx([0.3, 0.2])
-    assert [chars.tolist() for chars in first.chars] == [[10, 10, 10], [10, 10, 10]]
 
 
 def test_a_draft_is_each_meta_chunk_and_a_prefix_of_its_candidates(mined, tmp_path):
@@ -97,9 +88,10 @@ def test_a_paper_draft_takes_k_negatives(mined, tmp_path):
     assert second["chunk_id"] == [2, 0, 3, 1, 4, 0]
 
 
-def test_a_document_that_is_surely_too_long_is_dropped_here(mined, tmp_path):
+@pytest.mark.parametrize("target_tokens", [11, 15])
+def test_a_document_that_is_surely_too_long_is_dropped_here(mined, tmp_path, target_tokens):
     # The documents have 10 and 15 tokens.
-    counts = _draft_block(tmp_path / "d", **mined, **settings(target_tokens=12))
+    counts = _draft_block(tmp_path / "d", **mined, **settings(target_tokens=target_tokens))
     assert counts == DraftResult(
         drafts=1, dropped={DropReason.TOO_LONG: 1}, dropped_examples={DropReason.TOO_LONG: ((2, 3, 15),)}
     )
@@ -174,7 +166,7 @@ def test_near_duplicates_are_left_out_or_paired_and_counted(mined, tmp_path):
         offsets=[tmp_path / f"{shard}.offsets.npy" for shard in range(2)],
     )
     np.save(tmp_path / "w.npy", np.full(1 << 10, 1024, np.uint16))
-    given = settings(near_duplicates=0.8) | {"measure": (store, tmp_path / "w.npy")}
+    given = settings(near_duplicates=0.8, measure=(store, tmp_path / "w.npy"))
     counts = _draft_block(tmp_path / "d", **mined, **given)
     first, second = read(tmp_path / "d.drafts.arrow")
     assert first["chunk_id"] == [0, 3, SECOND, 1, 3, 4, SECOND + 1]
@@ -216,7 +208,7 @@ def stored(tmp_path):
 
 
 def offers(*lists):
-    return Candidates(
+    return _Candidates(
         [np.array(own, np.int64) for own in lists],
         [np.linspace(0.9, 0.1, len(own), dtype=np.float32) for own in lists],
         [np.full(len(own), 100) for own in lists],

@@ -46,7 +46,7 @@ def drafts(neighbours, cosines, tokens, enough, *, hashes=None, sequences=None, 
 def path(neighbours, cosines, ranks=None, kept=None, k=10):
     ranks = np.arange(len(neighbours)) if ranks is None else np.array(ranks)
     kept = np.ones(len(neighbours), np.bool_) if kept is None else np.array(kept)
-    return iclm.walk(iclm._build_graph(neighbours, cosines, ranks, kept=kept, k=k), ranks, kept=kept)[0].tolist()
+    return iclm._walk(neighbours, cosines, ranks, kept=kept, k=k)[0].tolist()
 
 
 #   0 ──.9── 1        5 stands alone
@@ -69,8 +69,7 @@ def test_an_edge_counts_in_both_directions_and_a_stuck_walk_jumps_to_the_least_d
 
 
 def test_each_document_has_the_weight_of_the_edge_to_it_and_none_after_a_jump():
-    graph = iclm._build_graph(*CHAIN, np.arange(6), kept=np.ones(6, np.bool_), k=10)
-    _, weights = iclm.walk(graph, np.arange(6), kept=np.ones(6, np.bool_))
+    _, weights = iclm._walk(*CHAIN, np.arange(6), kept=np.ones(6, np.bool_), k=10)
     np.testing.assert_array_equal(weights, np.array([np.nan, np.nan, 0.6, 0.7, 0.8, 0.9], np.float32))
     scores = {tuple(documents): scores for documents, scores in drafts(*CHAIN, np.full(6, 10), 20)}
     np.testing.assert_equal(scores, {(5, 4): [np.nan, np.nan], (3, 2): [np.nan, F7], (1, 0): [np.nan, F9]})
@@ -89,19 +88,18 @@ def test_equal_weights_are_decided_by_the_keyed_order():
     assert path(*ring, ranks=[4, 0, 3, 2, 1]) == [1, 0, 4, 3, 2]
 
 
-def test_an_edge_has_the_larger_of_two_cosines_and_rows_run_best_first():
+def test_an_edge_has_the_larger_of_two_cosines():
     neighbours, cosines = table([(2, 0.75), (1, 0.5)], [(0, 0.625)], [])
-    graph = iclm._build_graph(neighbours, cosines, np.arange(3), kept=np.ones(3, np.bool_), k=10)
-    assert graph.offsets.tolist() == [0, 2, 3, 4]
-    assert graph.targets.tolist() == [2, 1, 0, 0]
-    assert graph.weights.tolist() == [0.75, 0.625, 0.625, 0.75]
+    order, weights = iclm._walk(neighbours, cosines, np.arange(3), kept=np.ones(3, np.bool_), k=10)
+    assert order.tolist() == [1, 0, 2]
+    np.testing.assert_equal(weights.tolist(), [np.nan, 0.625, 0.75])
 
 
 def test_k_counts_the_neighbours_that_stay():
     neighbours, cosines = table([(1, 0.9), (2, 0.8), (3, 0.7)], [], [], [])
-    for kept, expected in (([1, 1, 1, 1], [1, 2]), ([1, 0, 1, 1], [2, 3]), ([0, 1, 1, 1], [])):
-        graph = iclm._build_graph(neighbours, cosines, np.arange(4), kept=np.array(kept, np.bool_), k=2)
-        assert graph.targets[: graph.offsets[1]].tolist() == expected
+    # With edges 0-1 and 0-2 the walk ends in a jump to the one of them that is left; 3 alone is where it starts.
+    for kept, expected in (([1, 1, 1, 1], [3, 1, 0, 2]), ([1, 0, 1, 1], [2, 0, 3]), ([0, 1, 1, 1], [1, 2, 3])):
+        assert path(neighbours, cosines, kept=np.array(kept, np.bool_), k=2) == expected
 
 
 def test_of_near_duplicates_the_first_in_keyed_order_stays():

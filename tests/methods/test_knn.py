@@ -5,6 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.methods import knn
+from nextlong.methods.base import CorpusArrays, DraftRequest, Neighbours
 from nextlong.rng import shuffled
 
 TOKENS = np.array([10, 20, 30, 40, 50, 60])
@@ -15,8 +16,25 @@ NEIGHBOURS = [np.array(ids) for ids in ([0, 1, 4], [2, 5, 1], [4, 3, 0], [3, 4, 
 COSINES = [np.array([0.75, 0.5, 0.25], np.float32)] * 4
 
 
+def follow(seeds, neighbours, cosines, tokens, *, enough, reuse, sequences=None):
+    documents = CorpusArrays(
+        content_hashes=np.arange(len(tokens), dtype=np.uint64),
+        tokens=tokens,
+        chunk_offsets=np.arange(len(tokens) + 1),
+        chunk_tokens=tokens,
+        neighbours=Neighbours(
+            queries=seeds,
+            offsets=np.cumsum([0, *map(len, neighbours)]),
+            documents=np.concatenate(neighbours),
+            cosines=np.concatenate(cosines),
+        ),
+    )
+    request = DraftRequest(target_tokens=enough, sequences=sequences, seed=0)
+    return knn.METHOD.draft(documents, knn.Knn(reuse=reuse), request)
+
+
 def followed(enough, reuse, sequences=None):
-    return knn.follow(SEEDS, NEIGHBOURS, COSINES, TOKENS, enough=enough, sequences=sequences, reuse=reuse)
+    return follow(SEEDS, NEIGHBOURS, COSINES, TOKENS, enough=enough, sequences=sequences, reuse=reuse)
 
 
 def drafts(*asked):
@@ -42,13 +60,12 @@ def test_a_document_has_its_cosine_to_the_seed_whatever_was_passed_over():
         [[np.nan, 0.75, 0.5], [np.nan, 0.75, 0.5], [np.nan], [np.nan, 0.75]],
     )
     # 2 takes 0 and 1; of 3's neighbours only 5 is left.
-    found = knn.follow(
+    found = follow(
         np.array([2, 3]),
         [np.array([0, 1]), np.array([1, 0, 5])],
         [np.array([0.9, 0.8], np.float32), np.array([0.75, 0.5, 0.25], np.float32)],
         TOKENS,
         enough=60,
-        sequences=None,
         reuse="never",
     )
     assert [draft.documents.tolist() for draft in found.drafts] == [[2, 0, 1], [3, 5]]
@@ -70,7 +87,7 @@ def test_never_repeats_no_document_and_both_start_with_the_seed(count, seed, nee
     neighbours = [rng.permutation(np.setdiff1d(np.arange(count), [own]))[: rng.integers(count)] for own in seeds]
     cosines = [np.zeros(len(own), np.float32) for own in neighbours]
     for reuse in ("across-sequences", "never"):
-        told = knn.follow(seeds, neighbours, cosines, tokens, enough=needed, sequences=None, reuse=reuse)
+        told = follow(seeds, neighbours, cosines, tokens, enough=needed, reuse=reuse)
         found = [draft.documents for draft in told.drafts]
         used = np.concatenate([*found, np.empty(0, np.int64)]).tolist()
         assert all(tokens[draft[:-1]].sum() < needed <= tokens[draft].sum() for draft in found)
@@ -114,6 +131,6 @@ def test_knn_is_the_naive_loop_over_all_documents(seed, tokens, enough, reuse):
     nearest = [order[order != own] for own, order in zip(seeds, np.argsort(-similarity, axis=1)[seeds], strict=True)]
     cosines = [similarity[own][order].astype(np.float32) for own, order in zip(seeds, nearest, strict=True)]
     options = {"enough": enough, "reuse": reuse}
-    drafted = knn.follow(seeds, nearest, cosines, np.array(tokens), sequences=None, **options)
+    drafted = follow(seeds, nearest, cosines, np.array(tokens), **options)
     expected = naive(similarity.tolist(), tokens, seeds.tolist(), **options)
     assert [draft.documents.tolist() for draft in drafted.drafts] == expected

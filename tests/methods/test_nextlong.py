@@ -1,5 +1,8 @@
 """NExtLong's drafts, in hand-written integers."""
 
+from fractions import Fraction
+from types import SimpleNamespace
+
 import numpy as np
 import pytest
 from hypothesis import given
@@ -7,9 +10,9 @@ from hypothesis import strategies as st
 
 from arrow_files import write_arrow
 from nextlong import schemas
-from nextlong.methods import nextlong
-from nextlong.methods.nextlong import Candidates, ordered_candidates, read_candidates
-from nextlong.recipe.keys import NEGATIVES
+from nextlong.methods import extend
+from nextlong.methods.extend import _Candidates, _ordered_candidates, _read_candidates
+from nextlong.recipe import Compose, Mine
 from stored_vectors import save_shards, unit_rows
 
 
@@ -25,34 +28,35 @@ from stored_vectors import save_shards, unit_rows
     ],
 )
 def test_k_is_what_is_drafted_beyond_the_document_per_meta_chunk(document_chars, meta_chunks, expected):
-    k = nextlong.negatives_per_meta_chunk(
-        target_tokens=100,
-        chars_per_token=4.0,
-        draft_factor=1.5,  # Q = 600 characters
+    lists = [np.arange(10) + 10 * place for place in range(meta_chunks)]
+    candidates = _Candidates(lists, [], [np.full(10, 1)] * meta_chunks)
+    taken = extend._draft_prefixes(
+        candidates,
+        compose=Compose(fit="paper", draft_factor=1.5),
+        target_chars=400.0,  # Q = 600 characters
         document_chars=document_chars,
-        meta_chunks=meta_chunks,
         max_chars=50,
     )
-    assert k == expected
+    assert taken == [expected] * meta_chunks
 
 
 def test_k_of_the_papers_setting():
     # 131,072 tokens of 4 characters, w = 1.5, s = 2,048; a document of 5 chunks and 9,000 characters
-    k = nextlong.negatives_per_meta_chunk(
-        target_tokens=131_072,
-        chars_per_token=4.0,
-        draft_factor=1.5,
-        document_chars=9_000,
-        meta_chunks=5,
-        max_chars=2048,
-    )
-    assert k == 76  # (786,432 - 9,000) / 10,240 = 75.92
+    lists = [np.arange(100) + 100 * place for place in range(5)]
+    settings = {"compose": Compose(fit="paper"), "target_chars": 131_072 * 4.0, "document_chars": 9_000}
+    taken = extend._draft_prefixes(_Candidates(lists, [], [np.full(100, 1)] * 5), max_chars=2048, **settings)
+    assert taken == [76] * 5  # (786,432 - 9,000) / 10,240 = 75.92
 
 
-def draft(ids, chars=None, *, fit, needed=0.0, drafted=0.0, negatives=0):
+def draft(ids, chars=None, *, fit, needed=0, drafted=0, negatives=0):
+    """Draft a document of no characters of its own, of which `needed` fill the sequence and `drafted` are drafted."""
     ids = [np.array(row, np.int64) for row in ids]
     chars = [np.full(len(row), 10) if chars is None else np.array([chars[i] for i in row.tolist()]) for row in ids]
-    return nextlong.draft_prefixes(ids, chars, fit=fit, needed_chars=needed, drafted_chars=drafted, negatives=negatives)
+    if fit == "paper":
+        needed = drafted = negatives * len(ids)
+    compose = SimpleNamespace(fit=fit, draft_factor=Fraction(drafted, needed))
+    sizes = {"target_chars": needed, "document_chars": 0, "max_chars": 1}
+    return extend._draft_prefixes(_Candidates(ids, [], chars), compose=compose, **sizes)
 
 
 @pytest.mark.parametrize(
@@ -135,7 +139,7 @@ def corpus(tmp_path):
     return {"chunks": chunks, "vectors": save_shards(tmp_path, vectors[:6], vectors[6:])}
 
 
-RETRIEVED = Candidates(
+RETRIEVED = _Candidates(
     [np.array([2, 3, SECOND, SECOND + 1]), np.array([4, 5])],
     [np.array([0.9, 0.7, 0.5, 0.3], np.float32), np.array([0.8, 0.2], np.float32)],
     [np.array([30, 40, 10, 20]), np.array([50, 60])],
@@ -143,22 +147,14 @@ RETRIEVED = Candidates(
 
 
 def ordered(corpus, negatives, *, reorder_top=3, max_similarity=None, seed=0):
-    return ordered_candidates(
-        META,
-        RETRIEVED,
-        negatives=NEGATIVES[negatives],
-        reorder_top=reorder_top,
-        max_similarity=max_similarity,
-        drafted_chars=120.0,
-        rng=np.random.default_rng(seed),
-        **corpus,
-    )
+    compose, mine = Compose(negatives=negatives), Mine(reorder_top=reorder_top, max_similarity=max_similarity)
+    return _ordered_candidates(META, RETRIEVED, compose, mine, target_chars=80.0, seed=seed, **corpus)
 
 
 def test_lists_are_divided_among_meta_documents_and_measured(corpus, tmp_path):
     lists = [[0, 1, 2], [[2, SECOND + 3], [3], [0, 1]], [[0.9, 0.7], [0.5], [0.4, 0.3]]]
     path = write_arrow(tmp_path / "candidates.arrow", schemas.CANDIDATES, lists)
-    first, second = read_candidates(path, np.array([1, 2]), corpus["chunks"])
+    first, second = _read_candidates(path, np.array([1, 2]), corpus["chunks"])
     assert [ids.tolist() for ids in first.ids] == [[2, SECOND + 3]]
     assert [chars.tolist() for chars in first.chars] == [[30, 40]]
     assert [ids.tolist() for ids in second.ids] == [[3], [0, 1]]

@@ -10,6 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.methods import keywords, quest
+from nextlong.methods.base import CorpusArrays, DraftRequest
 from nextlong.rng import keyed_hash
 
 
@@ -18,19 +19,30 @@ def hash_of(keyword):
 
 
 def lists(*rows):
-    return pa.array([[hash_of(keyword) for keyword in row] for row in rows], pa.list_(pa.uint64()))
+    pieces = [[[hash_of(keyword) for keyword in row] for row in piece] for piece in (rows[:2], rows[2:])]
+    return pa.chunked_array([pa.array(piece, pa.list_(pa.uint64())) for piece in pieces])
 
 
-def index_of(keywords, keyword_of):
-    """Return the index of words, in any order."""
-    hashes, order = np.unique(np.array([*map(hash_of, keywords)], np.uint64), return_inverse=True)
-    return quest.KeywordIndex(hashes, np.append(order, -1)[keyword_of])
-
-
-def keywords_of(index, words):
-    """Return the keyword of each document, None for none."""
+def draw(candidates, hashes, words, *, seed=0, **limits):
+    """Return the keyword of each document, None for none, as one of `words`, and how many documents share none of theirs."""
+    hashes_of_keywords, keyword_of, unshared = quest._draw_keywords(candidates, hashes, seed=seed, **limits)
     named = {hash_of(word): word for word in words}
-    return [named[int(index.keywords[code])] if code >= 0 else None for code in index.keyword_of.tolist()]
+    return [named[int(hashes_of_keywords[code])] if code >= 0 else None for code in keyword_of.tolist()], unshared
+
+
+def drafts_of(keywords, hashes, tokens, *, enough, seed=0, **options):
+    """Return the documents of each sequence, given the keyword of each document, None for none."""
+    distinct, keyword_of = np.unique(
+        np.array([hash_of(word) for word in keywords if word], np.uint64), return_inverse=True
+    )
+    codes = np.full(len(keywords), -1)
+    codes[[word is not None for word in keywords]] = keyword_of
+    documents = CorpusArrays(content_hashes=hashes, tokens=tokens, chunk_offsets=codes, chunk_tokens=codes)
+    request = DraftRequest(target_tokens=enough, sequences=None, seed=seed)
+    return [
+        one.documents.tolist()
+        for one in quest._draft_keywords(distinct, codes, documents, quest.Quest(**options), request)
+    ]
 
 
 def hashes_of(count):
@@ -40,7 +52,7 @@ def hashes_of(count):
 def test_uninformative_keywords_are_dropped():
     queries = ["What is the best way to bake sourdough bread?", "oven", "la mi"]
     assert keywords._candidate_keywords(queries) == ["bake sourdough bread"]
-    assert keywords._candidate_keywords(queries, uninformative=()) == ["bake sourdough bread", "best way"]
+    assert "best way" in dict(keywords._key_phrases("\n".join(queries)))
     assert keywords._candidate_keywords(["la mi"], min_keyword_chars=5) == ["la mi"]
     assert keywords._candidate_keywords(["la mi"]) == []
     assert keywords._candidate_keywords(["bread"], min_keyword_score=1) == []
@@ -48,64 +60,53 @@ def test_uninformative_keywords_are_dropped():
 
 
 def test_a_document_gets_one_keyword_that_others_share():
-    index = quest.draw_keywords(
-        lists(["rye bread", "only here"], ["north sea"], [], ["rye bread"], ["north sea"], ["only there"]),
-        hashes_of(6),
-        seed=0,
-        max_keyword_share=0.5,
-    )
     bread, sea = "rye bread", "north sea"
-    assert keywords_of(index, [bread, sea]) == [bread, sea, None, bread, sea, None]
+    rows = [bread, "only here"], [sea], [], [bread], [sea], ["only there"]
+    found = draw(lists(*rows), hashes_of(6), [bread, sea], max_keyword_share=0.5)
+    assert found == ([bread, sea, None, bread, sea, None], 1)
 
 
 def test_rare_and_common_keywords_are_not_drawn():
     candidates = lists(["all", "pair"], ["all", "pair"], ["all", "one"], ["all"])
-    common = quest.draw_keywords(candidates, hashes_of(4), seed=0, max_keyword_share=0.5)
-    assert keywords_of(common, ["pair"]) == ["pair", "pair", None, None]
-    alone = quest.draw_keywords(candidates, hashes_of(4), seed=0, min_keyword_documents=1, max_keyword_share=0.25)
-    assert keywords_of(alone, ["one"]) == [None, None, "one", None]
+    assert draw(candidates, hashes_of(4), ["pair"], max_keyword_share=0.5) == (["pair", "pair", None, None], 2)
+    alone = draw(candidates, hashes_of(4), ["one"], min_keyword_documents=1, max_keyword_share=0.25)
+    assert alone == ([None, None, "one", None], 3)
+
+
+def test_keywords_of_every_hash_are_counted():
+    hashes = [first << 56 | 1 for first in range(256)]
+    candidates = pa.chunked_array([pa.array([[one] for one in hashes] * 2, pa.list_(pa.uint64()))])
+    found, keyword_of, unshared = quest._draw_keywords(candidates, hashes_of(512), seed=0)
+    assert found.tolist() == hashes
+    assert (keyword_of.tolist(), unshared) == ([*range(256)] * 2, 0)
 
 
 def test_the_draw_among_a_documents_keywords_is_even():
     candidates = lists(*[["first", "second", "third"]] * 3000)
-    index = quest.draw_keywords(candidates, hashes_of(3000), seed=1, max_keyword_share=1)
-    assert all(900 < count < 1100 for count in np.bincount(index.keyword_of))
+    drawn, _ = draw(candidates, hashes_of(3000), ["first", "second", "third"], seed=1, max_keyword_share=1)
+    assert all(900 < count < 1100 for count in Counter(drawn).values())
 
 
 def test_documents_of_a_keyword_stand_together():
-    index = index_of(["a", "b", "c"], np.array([0, 1, 2, 0, 1, 2, -1]))
-    drafts = quest.draft_pieces(index, hashes_of(7), np.full(7, 10), enough=20, sequences=None, seed=0, split_ratio=0)
-    assert sorted(sorted(draft.tolist()) for draft in drafts) == [[0, 3], [1, 4], [2, 5]]
+    drafts = drafts_of([*"abcabc", None], hashes_of(7), np.full(7, 10), enough=20, split_ratio=0)
+    assert sorted(map(sorted, drafts)) == [[0, 3], [1, 4], [2, 5]]
 
 
 def test_a_keyword_that_does_not_fill_a_sequence_is_followed_by_another():
-    index = index_of(["a", "b"], np.array([0, 0, 1, 1]))
-    (draft,) = quest.draft_pieces(index, hashes_of(4), np.full(4, 10), enough=40, sequences=None, seed=0, split_ratio=0)
-    assert index.keyword_of[draft].tolist() in ([0, 0, 1, 1], [1, 1, 0, 0])
+    (draft,) = drafts_of("aabb", hashes_of(4), np.full(4, 10), enough=40, split_ratio=0)
+    assert sorted(draft[:2]) in ([0, 1], [2, 3])
 
 
 @pytest.mark.parametrize(("split_ratio", "rare"), [(0, ()), (0.5, (4, 5)), (1, (0, 1, 2, 3, 4, 5))])
 def test_the_rarer_keywords_are_oversampled(split_ratio, rare):
-    index = index_of(["four", "two"], np.array([0, 0, 0, 0, 1, 1]))
-    drafts = quest.draft_pieces(
-        index,
-        hashes_of(6),
-        np.full(6, 10),
-        enough=10,
-        sequences=None,
-        seed=0,
-        split_ratio=split_ratio,
-        oversample=3,
-    )
+    drafts = drafts_of("aaaabb", hashes_of(6), np.full(6, 10), enough=10, split_ratio=split_ratio, oversample=3)
     assert Counter(np.concatenate(drafts).tolist()) == {place: 3 if place in rare else 1 for place in range(6)}
 
 
 def test_no_keyword_no_sequence():
-    index = quest.draw_keywords(lists([], []), hashes_of(2), seed=0)
-    assert index.keyword_of.tolist() == [-1, -1]
-    assert quest.draft_pieces(index, hashes_of(2), np.full(2, 10), enough=5, sequences=None, seed=0) == []
-    empty = quest.draw_keywords(lists(), hashes_of(0), seed=0)
-    assert (len(empty.keywords), len(empty.keyword_of)) == (0, 0)
+    assert draw(lists([], []), hashes_of(2), []) == ([None, None], 0)
+    assert draw(lists(), hashes_of(0), []) == ([], 0)
+    assert drafts_of([None, None], hashes_of(2), np.full(2, 10), enough=5) == []
 
 
 @given(
@@ -120,23 +121,14 @@ def test_no_document_twice_in_a_sequence_and_the_order_of_documents_does_not_mat
     sequences = []
     for order in (np.arange(len(rows)), rng.permutation(len(rows))):
         own = [rows[place] for place in order]
-        index = quest.draw_keywords(lists(*own), hashes[order], seed=seed, max_keyword_share=0.8)
-        drawn = keywords_of(index, "abcdefg")
+        drawn, _ = draw(lists(*own), hashes[order], "abcdefg", seed=seed, max_keyword_share=0.8)
         assert all(keyword is None or keyword in row for keyword, row in zip(drawn, own, strict=True))
-        drafts = quest.draft_pieces(
-            index,
-            hashes[order],
-            chars[order],
-            enough=needed,
-            sequences=None,
-            seed=seed,
-            split_ratio=0.5,
-            oversample=oversample,
-        )
-        assert all(len(set(draft.tolist())) == len(draft) for draft in drafts)
+        options = {"enough": needed, "seed": seed, "split_ratio": 0.5, "oversample": oversample}
+        drafts = drafts_of(drawn, hashes[order], chars[order], **options)
+        assert all(len(set(draft)) == len(draft) for draft in drafts)
         assert all(chars[order][draft].sum() >= needed for draft in drafts)
         if oversample == 1:
-            used = np.concatenate([*drafts, np.empty(0, np.int64)]).tolist()
+            used = [place for draft in drafts for place in draft]
             assert len(set(used)) == len(used)
         sequences.append([hashes[order][draft].tolist() for draft in drafts])
     assert sequences[0] == sequences[1]
@@ -186,9 +178,9 @@ def naive_sequences(keyword_of, hashes, tokens, *, enough, split_ratio, oversamp
 )
 def test_quest_is_the_naive_reading_of_the_papers_rule(rows, lengths, enough, split_ratio, oversample):
     hashes, tokens = hashes_of(len(rows)), np.array(lengths[: len(rows)])
-    index = quest.draw_keywords(lists(*rows), hashes, seed=3, max_keyword_share=0.8)
-    expected = naive_keywords(rows, hashes, share=0.8)
-    assert keywords_of(index, "abcdef") == expected
+    drawn, _ = draw(lists(*rows), hashes, "abcdef", seed=3, max_keyword_share=0.8)
+    assert drawn == naive_keywords(rows, hashes, share=0.8)
     options = {"enough": enough, "split_ratio": split_ratio, "oversample": oversample}
-    drafts = quest.draft_pieces(index, hashes, tokens, sequences=None, seed=3, **options)
-    assert sorted(draft.tolist() for draft in drafts) == naive_sequences(expected, hashes, tokens, **options)
+    assert sorted(drafts_of(drawn, hashes, tokens, seed=3, **options)) == naive_sequences(
+        drawn, hashes, tokens, **options
+    )

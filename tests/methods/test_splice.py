@@ -6,7 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.methods import splice
-from nextlong.methods.base import CorpusArrays, Draft, DraftRequest, Neighbours, Vectors
+from nextlong.methods.base import CorpusArrays, DraftRequest, Neighbours
+from nextlong.methods.documents import Vectors
 from nextlong.rng import shuffled
 
 #       0      1      2      3      4      5      6
@@ -15,15 +16,35 @@ COSINES = np.tile(np.array([0.75, 0.5, 0.25], np.float32), (7, 1))
 TENS = np.full(7, 10)
 
 
-def search(document, k, among):
-    """Find the documents of least number."""
-    found = np.flatnonzero(among)[:k]
-    return found, np.full(len(found), 0.125, np.float32)
+class Searched:
+    """Vectors by which the documents of least number are nearest."""
+
+    def nearest(self, document, k, among):
+        found = np.flatnonzero(among)[:k]
+        return found, np.full(len(found), 0.125, np.float32)
 
 
-def trees(k, enough, *, roots=range(7), near=NEAR, tokens=TENS):
-    found = splice.trees(np.array(roots), np.array(near), COSINES, np.array(tokens), search=search, k=k, enough=enough)
-    return [(draft.documents.tolist(), draft.scores.tolist()) for draft in found]
+def trees(k, enough, *, roots=range(7), near=NEAR, tokens=TENS, order="identity"):
+    """(documents, scores) of each tree; documents start trees in the order `roots`."""
+    hashes = np.arange(1, 8, dtype=np.uint64)
+    hashes[[*roots]] = hashes[shuffled(hashes, seed=0, stage="splice")]
+    listed = np.array(near) >= 0
+    documents = CorpusArrays(
+        content_hashes=hashes,
+        tokens=np.array(tokens),
+        chunk_offsets=np.arange(8),
+        chunk_tokens=np.array(tokens),
+        neighbours=Neighbours(
+            queries=np.arange(7),
+            offsets=np.append(0, np.cumsum(listed.sum(axis=1))),
+            documents=np.array(near)[listed],
+            cosines=COSINES[listed],
+        ),
+        vectors=Searched(),
+    )
+    request = DraftRequest(target_tokens=enough, sequences=None, seed=0)
+    drafts = splice.METHOD.draft(documents, splice.Splice(neighbours=k, order=order), request).drafts
+    return [(draft.documents.tolist(), draft.scores.tolist()) for draft in drafts]
 
 
 def test_k_of_1_makes_a_path_of_the_nearest_that_is_free():
@@ -47,7 +68,7 @@ def test_a_tree_stops_where_it_is_full_and_leaves_the_rest_to_others():
 
 def test_where_neighbours_are_used_up_all_free_documents_are_searched_again():
     # Of 0 all neighbours are known to be free; of 1 only 4 is, so that another is searched, 3, the first that is free.
-    (found,) = trees(2, 60)[:1]
+    (found,) = trees(2, 60)
     assert found[0] == [0, 1, 2, 4, 3, 5]
     np.testing.assert_equal(found[1], [np.nan, 0.75, 0.5, 0.25, 0.125, 0.75])
     alone = [(-1, -1, -1)] * 7
@@ -58,20 +79,13 @@ def test_tokens_say_when_it_is_enough():
     assert [documents for documents, _ in trees(1, 30, tokens=[40, 5, 25, 1, 1, 1, 1])] == [[0], [1, 2]]
 
 
-@pytest.mark.parametrize(("order", "expected"), [("identity", [4, 2, 9]), ("reverse", [9, 2, 4])])
-def test_the_order_of_a_tree(order, expected):
-    tree = Draft(np.array([4, 2, 9]), np.array([np.nan, 0.5, 0.25], np.float32))
-    found = splice.ordered(tree, order=order, rng=np.random.default_rng(0))
-    assert found.documents.tolist() == expected
-    score_of = dict(zip(tree.documents.tolist(), tree.scores.tolist(), strict=True))
-    np.testing.assert_equal(found.scores.tolist(), [score_of[document] for document in expected])
-
-
-def test_a_random_order_is_a_permutation_that_its_key_decides():
-    tree = Draft(np.arange(30), np.linspace(0, 1, 30, dtype=np.float32))
-    one, again, other = (splice.ordered(tree, order="random", rng=np.random.default_rng(seed)) for seed in (1, 1, 2))
-    assert one.documents.tolist() == again.documents.tolist() != other.documents.tolist()
-    assert sorted(one.documents.tolist()) == list(range(30)) != one.documents.tolist()
+def test_documents_of_a_tree_have_their_scores_in_any_order():
+    (found,) = trees(2, 60, order="reverse")
+    assert found[0] == [5, 3, 4, 2, 1, 0]
+    np.testing.assert_equal(found[1], [0.75, 0.125, 0.25, 0.5, 0.75, np.nan])
+    (mixed,) = trees(2, 60, order="random")
+    assert mixed[0] != sorted(mixed[0]) == [0, 1, 2, 3, 4, 5]
+    np.testing.assert_equal(dict(zip(*mixed, strict=True)), dict(zip(*found, strict=True)))
 
 
 @given(
@@ -79,7 +93,7 @@ def test_a_random_order_is_a_permutation_that_its_key_decides():
     st.integers(0, 2**32 - 1),
     st.integers(1, 400),
     st.integers(1, 3),
-    st.sampled_from(splice.ORDERS),
+    st.sampled_from(["identity", "reverse", "random"]),
 )
 def test_no_document_twice_each_long_enough_and_the_order_of_documents_does_not_matter(count, seed, enough, k, order):
     rng = np.random.default_rng(seed)

@@ -36,7 +36,7 @@ def one_run(small_corpus, recipe_for, tmp_path_factory):
 def with_negatives(one_run):
     """A function that returns the run with some choice of negatives; few candidates, so that the choices differ."""
     return lambda negatives: one_run(
-        f"compose.negatives={negatives}", "mine.reorder_top=40", "mine.candidates=60", "compose.sequences=6"
+        f"compose.negatives={negatives}", "mine.reorder_top=40", "mine.candidates=60", "compose.sequences=3"
     )
 
 

@@ -27,35 +27,36 @@ def drafts(documents, target_tokens, *, seed=0, sequences=None, **options):
     return [(draft.documents.tolist(), draft.chunks.tolist()) for draft in found.drafts]
 
 
+def interleaved(chunks, rng, **options):
+    """(document, size) of each part."""
+    labels, sizes = untie_the_knots._interleaved(chunks, untie_the_knots.UntieTheKnots(**options), rng)
+    return tuple(zip(labels.tolist(), sizes.tolist(), strict=True))
+
+
 @pytest.mark.parametrize(
     ("chunks", "parts", "sizes"),
     [(7, 3, [2, 2, 3]), (6, 3, [2, 2, 2]), (5, 2, [2, 3]), (2, 3, [1, 1]), (1, 3, [1])],
 )
 def test_even_parts(chunks, parts, sizes):
-    assert untie_the_knots._part_sizes(chunks, parts=parts, cuts="even", rng=np.random.default_rng(0)).tolist() == sizes
+    found = interleaved([chunks], np.random.default_rng(0), parts=parts, cuts="even")
+    assert found == tuple((0, size) for size in sizes)
 
 
 def test_random_cuts_are_equally_likely():
     rng = np.random.default_rng(0)
-    found = Counter(
-        tuple(untie_the_knots._part_sizes(5, parts=3, cuts="random", rng=rng).tolist()) for _ in range(3000)
-    )
+    found = Counter(tuple(size for _, size in interleaved([5], rng, parts=3)) for _ in range(3000))
     assert set(found) == {(1, 1, 3), (1, 2, 2), (1, 3, 1), (2, 1, 2), (2, 2, 1), (3, 1, 1)}
     assert all(400 < count < 600 for count in found.values())
 
 
 def test_a_part_keeps_its_size_and_the_last_of_the_last_document_stays_last():
     rng = np.random.default_rng(0)
-    labels, taken = untie_the_knots.interleave([np.array([1, 2]), np.array([3])], rng=rng)
-    assert (labels.tolist(), taken.tolist()) == ([0, 0, 1], [1, 2, 3])
-    found = Counter()
-    for _ in range(3000):
-        labels, taken = untie_the_knots.interleave([np.array([1, 2]), np.array([3, 4])], rng=rng)
-        found[tuple(zip(labels.tolist(), taken.tolist(), strict=True))] += 1
+    assert interleaved([3, 1], rng, parts=2, cuts="even") == ((0, 1), (0, 2), (1, 1))
+    found = Counter(interleaved([3, 5], rng, parts=2, cuts="even") for _ in range(3000))
     assert set(found) == {
-        ((0, 1), (0, 2), (1, 3), (1, 4)),
-        ((0, 1), (1, 3), (0, 2), (1, 4)),
-        ((1, 3), (0, 1), (0, 2), (1, 4)),
+        ((0, 1), (0, 2), (1, 2), (1, 3)),
+        ((0, 1), (1, 2), (0, 2), (1, 3)),
+        ((1, 2), (0, 1), (0, 2), (1, 3)),
     }
     assert all(900 < count < 1100 for count in found.values())
 

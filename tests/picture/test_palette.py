@@ -5,6 +5,7 @@ from itertools import combinations, pairwise
 import numpy as np
 import pytest
 
+from hand_made_spans import span
 from nextlong.picture import palette
 from nextlong.picture.palette import DARK, LIGHT
 from nextlong.report.page import chunk_map
@@ -57,11 +58,11 @@ def test_a_higher_cosine_stands_out_more(colours, towards, kind):
 
 @pytest.mark.parametrize(("score", "shade"), [(0.2, 0), (0.9, 7), (0.55, 4), (0.1, 0), (1.5, 7)])
 def test_shades_grow_with_the_cosine(score, shade):
-    assert palette.shade(score, (0.2, 0.9)) == shade
+    assert palette.colour(span("negative", 1, 1, 0, 5, score=score), 0, 9, (0.2, 0.9)) == f"shade{shade}"
 
 
 def test_equal_cosines_have_one_shade():
-    assert palette.shade(0.5, (0.5, 0.5)) == palette.SHADES - 1
+    assert palette.colour(span("negative", 1, 1, 0, 5, score=0.5), 0, 9, (0.5, 0.5)) == f"shade{palette.SHADES - 1}"
 
 
 def test_the_style_sheet_holds_every_colour_twice():

@@ -59,7 +59,7 @@ def test_shared_chunks_are_left_out_of_train_and_counted(short_run, dataset_of):
         ({"columns": ["ids"]}, RecipeError, r"columns=\['ids'\]: choose from input_ids, labels"),
         ({"columns": "labels"}, RecipeError, "columns='labels': choose from .*, as a list"),
         ({"split": "train"}, RecipeError, "split='train' without validation; validation=0.01"),
-        ({"validation": 0.1}, RecipeError, "validation=0.1 without split"),
+        ({"validation": 0.1}, RecipeError, "validation=0.1 without a split"),
         ({"split": "test", "validation": 0.1}, RecipeError, "split='test' is not known"),
         ({"split": "train", "validation": 2}, RecipeError, "validation=2 is not a share"),
         ({"split": "validation", "validation": 1e-9}, CorpusError, "no sequence is left: split='validation'"),

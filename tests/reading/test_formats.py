@@ -22,7 +22,6 @@ from nextlong.reading.formats import (
     format_of,
     head_columns,
     input_formats,
-    known_format,
     known_suffixes,
     read_records,
 )
@@ -60,7 +59,6 @@ def test_a_name_tells_its_format_by_its_ending_alone(stem, suffix, compression, 
 @pytest.mark.parametrize("name", ["", "a", "a.gz", ".jsonl", "a.docx", "jsonl"])
 def test_other_names_tell_none(name):
     assert format_by_name(name) is None
-    assert known_format(name, Source(path="x")) is None
 
 
 def test_the_recipe_goes_before_the_name():

@@ -1,10 +1,11 @@
 """JSON lines: each line on its own, whatever is wrong with it, and files that are entered in their middle."""
 
 import gzip
+import io
 import itertools
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from files_read import lines, read, zstd
@@ -12,6 +13,7 @@ from nextlong.corpus.splits import _count_lines
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart
 from nextlong.reading.formats import read_records
+from nextlong.reading.json_lines import FORMAT
 from nextlong.reading.listing import list_files
 from nextlong.reading.records import Record, Reject
 from nextlong.recipe import Source
@@ -73,6 +75,16 @@ def test_oddities_outside_the_text_do_not_cost_the_document(tmp_path):
     assert [item.text for item in items] == ["one", "two"]
 
 
+def test_head_of_a_file_ends_in_a_line_that_is_too_long(tmp_path):
+    path = tmp_path / "a.jsonl"
+    path.write_bytes(b'{"text":"one"}\n{"text":"' + b"x" * 40_000_000)
+    (file,) = list_files(Source(path=str(path)), where="ingest.sources[0].path")
+    with path.open("rb", buffering=0) as opened:
+        stream = io.FileIO(opened.fileno(), closefd=False)
+        assert list(FORMAT.head(stream, file)) == [{"text": "one"}]
+        assert opened.tell() < file.bytes
+
+
 def test_line_that_no_document_can_need_is_a_reject(tmp_path):
     path = tmp_path / "a.jsonl"
     path.write_bytes(b'{"text":"one"}\n{"text":"two","junk":"' + b"x" * 65_000_000 + b'"}\n{"text":"three"}\n')
@@ -123,6 +135,7 @@ LINES = st.sampled_from(
 
 
 @given(st.lists(LINES, min_size=1), st.booleans(), st.lists(st.integers(1, 400), max_size=6))
+@example([b'{"text":"one"}', b'{"text":"two"}'], True, [5, 20, 40])  # each part begins within a line
 def test_parts_of_a_file_give_its_records_once_with_their_line_numbers(tmp_path_factory, rows, is_ended, cuts):
     path = tmp_path_factory.mktemp("parts") / "a.jsonl"
     path.write_bytes(b'{"text":"head"}\n' + b"\n".join(rows) + b"\n" * is_ended)

@@ -92,6 +92,10 @@ def test_file_whose_name_looks_like_a_glob_is_that_file(tmp_path):
 def test_format_in_the_recipe_covers_files_of_any_name(tmp_path):
     write(tmp_path / "part-00000")
     assert names(tmp_path / "part-*", format="jsonl") == ["part-00000"]
+    for name in ("README.md", "LICENSE.txt"):
+        write(tmp_path / name)
+    assert names(tmp_path / "*", format="jsonl") == ["part-00000"]
+    assert names(tmp_path / "*", format="text") == ["LICENSE.txt", "README.md", "part-00000"]
 
 
 def test_saved_dataset_gives_its_data_files_and_no_cache(tmp_path):
@@ -316,16 +320,23 @@ def own_files(source):
 
 def remember(source, run_dir, files=None):
     """Remember the files as an ingest does, in two tasks."""
-    files = files or own_files(source)
+    files, run_dir = files or own_files(source), run_dir / "run"
+    run_dir.mkdir(exist_ok=True)
     told = {"documents": 1, "text_bytes": 1, "chars": 1, "rejects": 0, "reject_reasons": {}, "example": "", "shards": 1}
     parts = [{"counts": told | {"input_hashes": [listing.hash_of(file)]}} for own in files for file in own]
     done = Artifact("ingest", run_dir, {"parts": parts})
     listing.remember(done, sources=[source], files=files, run_dir=run_dir)
 
 
-def recognise(source, run_dir):
-    (files,), changes = listing._recognise([source], own_files(source), run_dir)
-    return files, changes
+def recognise(source, run_dir, files=None):
+    """Return the files under the identities that the run directory knows, and the first change that it is told, if any."""
+    files, run_dir = own_files(source) if files is None else files, run_dir / "run"
+    (known,) = listing.recognise_inputs([source], files, run_dir, changed_inputs="accept")
+    try:
+        listing.recognise_inputs([source], files, run_dir)
+    except RunError as error:
+        return known, str(error).partition(" read them: ")[2].rpartition("; restore the files")[0]
+    return known, ""
 
 
 def overwrite(path, text):
@@ -335,7 +346,7 @@ def overwrite(path, text):
 
 def test_files_of_a_new_directory_are_as_they_were_listed(corpus, tmp_path):
     source = Source(path=str(corpus))
-    assert recognise(source, tmp_path) == (own_files(source)[0], [])
+    assert recognise(source, tmp_path) == (own_files(source)[0], "")
 
 
 def test_a_file_of_another_time_keeps_its_identity(corpus, tmp_path):
@@ -344,7 +355,7 @@ def test_a_file_of_another_time_keeps_its_identity(corpus, tmp_path):
     remember(source, tmp_path)
     os.utime(corpus / "a.txt", (1, 1))
     files, changes = recognise(source, tmp_path)
-    assert changes == []
+    assert changes == ""
     assert [file.identity for file in files] == before
     assert files[0].version == "9:1.0"
 
@@ -358,11 +369,11 @@ def test_a_touched_file_is_hashed_once(corpus, tmp_path, monkeypatch):
     hashed = []
     monkeypatch.setattr(listing, "hash_of", lambda file: hashed.append(file.name))
     files, changes = recognise(source, tmp_path)
-    assert (hashed, changes) == ([], [])
+    assert (hashed, changes) == ([], "")
     assert [file.identity for file in files] == before
     os.utime(corpus / "b.txt", (1, 1))
     recognise(source, tmp_path)
-    assert hashed == ["b.txt"]
+    assert hashed == ["b.txt"] * 2  # once for each of two calls
 
 
 def test_each_change_is_told_in_words(corpus, tmp_path):
@@ -370,12 +381,12 @@ def test_each_change_is_told_in_words(corpus, tmp_path):
     remember(source, tmp_path)
     overwrite(corpus / "a.txt", "text of b")
     (corpus / "b.txt").unlink()
-    assert recognise(source, tmp_path)[1] == [
-        f"{corpus}/a.txt has other content of the same size (9 bytes)",
-        f"b.txt of {corpus} is gone, or no longer named",
-    ]
+    change = f"{corpus}/a.txt has other content of the same size (9 bytes), and 1 other file"
+    assert recognise(source, tmp_path)[1] == change
     overwrite(corpus / "a.txt", "text of a and more")
-    assert recognise(source, tmp_path)[1][0] == f"{corpus}/a.txt has 18 bytes and had 9"
+    assert recognise(source, tmp_path)[1].startswith(f"{corpus}/a.txt has 18 bytes and had 9, and")
+    (corpus / "a.txt").write_text("text of a")
+    assert recognise(source, tmp_path)[1] == f"b.txt of {corpus} is gone, or no longer named"
 
 
 def test_changed_content_under_the_first_time_is_a_change_too(corpus, tmp_path):
@@ -386,15 +397,14 @@ def test_changed_content_under_the_first_time_is_a_change_too(corpus, tmp_path):
     remember(source, tmp_path, files=[recognise(source, tmp_path)[0]])
     (corpus / "a.txt").write_text("text of z")
     os.utime(corpus / "a.txt", (5, 5))
-    assert recognise(source, tmp_path)[1] == [f"{corpus}/a.txt has other content of the same size (9 bytes)"]
+    assert recognise(source, tmp_path)[1] == f"{corpus}/a.txt has other content of the same size (9 bytes)"
 
 
 def test_a_source_of_one_file_is_named_once(corpus, tmp_path):
     source = Source(path=str(corpus / "a.txt"))
     remember(source, tmp_path)
     (corpus / "a.txt").rename(corpus / "c.txt")
-    (files,), changes = listing._recognise([source], [[]], tmp_path)
-    assert (files, changes) == ([], [f"{corpus}/a.txt is gone, or no longer named"])
+    assert recognise(source, tmp_path, [[]]) == ([], f"{corpus}/a.txt is gone, or no longer named")
 
 
 def test_files_elsewhere_go_by_their_version(tmp_path):
@@ -402,12 +412,11 @@ def test_files_elsewhere_go_by_their_version(tmp_path):
     memory.pipe("/inputs/a.txt", b"text")
     source = Source(path="memory://inputs/a.txt")
     remember(source, tmp_path)
-    assert json.loads(Path(tmp_path, "inputs.json").read_text())[source.path]["a.txt"]["xxh3"] is None
-    assert recognise(source, tmp_path)[1] == []
+    assert json.loads(Path(tmp_path, "run", "inputs.json").read_text())[source.path]["a.txt"]["xxh3"] is None
+    assert recognise(source, tmp_path)[1] == ""
     memory.rm("/inputs/a.txt")
     memory.pipe("/inputs/a.txt", b"text")
-    (change,) = recognise(source, tmp_path)[1]
-    assert change.startswith("memory:///inputs/a.txt has another version (time or ETag ")
+    assert recognise(source, tmp_path)[1].startswith("memory:///inputs/a.txt has another version (time or ETag ")
 
 
 def test_other_sources_stay_remembered(corpus, tmp_path):
@@ -416,5 +425,5 @@ def test_other_sources_stay_remembered(corpus, tmp_path):
     remember(second, tmp_path)
     os.utime(corpus / "a.txt", (1, 1))
     files, changes = recognise(first, tmp_path)
-    assert changes == []
+    assert changes == ""
     assert files[0].known_as is not None

@@ -7,10 +7,9 @@ import pytest
 
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart
-from nextlong.reading.formats import estimate_text_bytes, read_records
+from nextlong.reading.formats import estimate_text_bytes, format_of, read_records
 from nextlong.reading.listing import list_files
 from nextlong.reading.records import (
-    ABSENT,
     Record,
     Reject,
     RejectKind,
@@ -57,7 +56,7 @@ def test_a_reject_says_its_kind_and_what_there_is_to_say_of_it():
         (False, "False"),
         (1.5, "1.5"),
         ("\ud800", "?"),
-        *((no, "a:3") for no in (None, ABSENT, "", [], {})),
+        *((no, "a:3") for no in (None, "", [], {})),
     ],
 )
 def test_an_id_is_a_scalar_as_text_or_the_place(value, told):
@@ -148,6 +147,19 @@ def records(path, text):
     (file,) = list_files(source, where="FILE")
     assert estimate_text_bytes([file], source) > 0
     return list(read_records(FilePart(file), source, max_document_chars=1000))
+
+
+def test_of_a_head_that_is_cut_within_a_line_only_whole_lines_are_counted(tmp_path):
+    rows = [orjson.dumps({"text": "tide " * 20, "other": "x" * 100}) + b"\n" for _ in range(40)]
+    (tmp_path / "a.jsonl").write_bytes(b"".join(rows))
+    source = Source(path=str(tmp_path))
+    (file,) = list_files(source, where="path")
+    # Cut in the middle of the third line: its bytes hold as much text as those of the lines before it.
+    head_bytes = 2 * len(rows[0]) + len(rows[0]) // 2
+    text_bytes, raw_bytes = format_of(file.name, source).text_bytes(file, source, head_bytes)
+    assert (text_bytes, raw_bytes) == (200 * head_bytes // (2 * len(rows[0])), head_bytes)
+    whole_file = format_of(file.name, source).text_bytes(file, source, file.bytes)
+    assert whole_file == (4000, file.bytes)
 
 
 def test_json_lines_of_conversations_are_documents_and_other_lists_are_rejected(tmp_path):

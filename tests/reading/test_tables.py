@@ -16,7 +16,7 @@ from nextlong import pipeline
 from nextlong.corpus.splits import _split_inputs
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart
-from nextlong.reading.formats import read_records
+from nextlong.reading.formats import estimate_text_bytes, head_columns, read_records
 from nextlong.reading.listing import list_files
 from nextlong.reading.records import Record, Reject
 from nextlong.recipe import Recipe, Source
@@ -165,7 +165,7 @@ import os, sys
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart
 from nextlong.reading.listing import list_files
-from nextlong.reading.formats import read_records
+from nextlong.reading.formats import estimate_text_bytes, head_columns, read_records
 from nextlong.recipe import Source
 
 source = Source(path=sys.argv[1])
@@ -204,3 +204,21 @@ def test_saved_dataset_folder(tmp_path):
     items = read(folder)
     assert [item.text for item in items if isinstance(item, Record)] == ["one", "two", "four"]
     assert items[1].source_id == "data-00000-of-00001.arrow:2"
+
+
+@pytest.mark.parametrize("name", ["zero.parquet", "no-group.parquet", "file.arrow", "stream.arrow"])
+def test_a_table_without_rows_is_read_and_estimated(tmp_path, name):
+    path, empty = tmp_path / name, TABLE.slice(0, 0)
+    if name == "no-group.parquet":
+        pq.ParquetWriter(path, empty.schema).close()
+    elif name == "zero.parquet":
+        pq.write_table(empty, path)
+    else:
+        new = pa.ipc.new_file if name == "file.arrow" else pa.ipc.new_stream
+        with pa.OSFile(str(path), "wb") as file, new(file, empty.schema):
+            pass
+    source = Source(path=str(path))
+    files = list_files(source, where="here")
+    assert read(path) == []
+    assert head_columns(files[0], source) == {}
+    assert estimate_text_bytes(files, source) <= files[0].bytes

@@ -27,6 +27,7 @@ def test_options_are_those_of_the_kind_that_is_chosen():
     both = {"lsa": {"dimensions": 7}, "openai": {"dimensions": 9}}
     assert Encoder.from_dict({"model": "lsa"} | both).options.dimensions == 7
     assert Encoder.from_dict({"model": "openai:m"} | both).options.dimensions == 9
+    assert Encoder.from_dict({"model": "lsa", "openai": {}}) == Encoder.from_dict({"model": "lsa"})
 
 
 @pytest.mark.parametrize("model", ["", "lsa:x", "openai", "openai:", "sentence-transformers", "model:x", "word2vec:x"])

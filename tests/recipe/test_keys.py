@@ -12,7 +12,7 @@ from nextlong.errors import RecipeError
 from nextlong.plugins import ENCODERS
 from nextlong.reading.listing import input_files
 from nextlong.recipe import Recipe, Section
-from nextlong.recipe.keys import NEGATIVES, NegativesName, Search, operational_keys, read_length
+from nextlong.recipe.keys import NEGATIVES, Compose, Operational, Search, read_length
 from nextlong.recipe.recipe import encoder_with
 
 MODEL = "encoder.model=sentence-transformers:some/model"
@@ -42,7 +42,7 @@ ENCODE_AGAIN = {"draft", "lengths", "tokens"}
 def dotted(section, above=""):
     """Yield the operational keys of a section and of those in it."""
     for name, field in section.model_fields.items():
-        if name in operational_keys(section):
+        if any(isinstance(mark, Operational) for mark in field.metadata):
             yield above + name
         elif isinstance(field.annotation, type) and issubclass(field.annotation, Section):
             yield from dotted(field.annotation, f"{above}{name}.")
@@ -132,20 +132,7 @@ def test_counts_and_what_is_no_length_are_refused(override, message):
 
 
 def test_every_name_of_the_recipe_has_a_choice():
-    assert set(NEGATIVES) == set(get_args(NegativesName))
-
-
-@pytest.mark.parametrize(
-    ("asked", "names"),
-    [
-        ("are_nearest", {"top"}),
-        ("are_reordered", {"random-retrieved", "tail"}),
-        ("are_random", {"random-retrieved", "random-corpus"}),
-        ("repeat_meta_chunk", {"self-repeat"}),
-    ],
-)
-def test_what_each_choice_means(asked, names):
-    assert {name for name, choice in NEGATIVES.items() if getattr(choice, asked)} == names
+    assert set(NEGATIVES) == set(get_args(Compose.model_fields["negatives"].annotation))
 
 
 CODES = ["Flat", "SQ4", "SQ8", "PQ64"]

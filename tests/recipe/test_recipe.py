@@ -52,7 +52,7 @@ def test_the_least_recipe_has_the_papers_defaults():
         ),
         ("ingest.sources=[a]", "recipe: ingest.sources[0] must be a section of keys (it is 'a')"),
         ("ingest.sources=[]", "recipe: ingest: sources is empty; name at least one file, folder or URL"),
-        ("decontaminate=[a, a]", "recipe: decontaminate: files names 'a' twice; name it once"),
+        ("decontaminate=[a, a]", "recipe: decontaminate.files: names 'a' twice; name it once"),
         ("decontaminate=['']", "recipe: decontaminate.files[0] must have at least 1 character (it is '')"),
         ("decontaminate.ngram=0", "recipe: decontaminate.ngram must be greater than 0 (it is 0)"),
         ("decontaminate=3", "recipe: decontaminate must be a section of keys (it is 3)"),
@@ -68,6 +68,9 @@ def test_the_least_recipe_has_the_papers_defaults():
             "compose.target_tokens=10000000000",
             "recipe: compose.target_tokens must be less than 2147483648 (it is 10000000000)",
         ),
+        ("compose.method=[knn]", "recipe: compose.method must be a string"),
+        ("encoder.model=[lsa]", "recipe: encoder.model must be a string"),
+        ("encoder=3", "recipe: encoder must be a section of keys (it is 3)"),
         ("encoder.model='openai:'", "recipe: encoder.model: must be 'lsa', 'openai:<model>', "),
         ("encoder.model=bert", "recipe: encoder.model: must be 'lsa', 'openai:<model>', "),
         ("encoder.model=lsa:x", "recipe: encoder.model: must be 'lsa', 'openai:<model>', "),
@@ -84,6 +87,10 @@ def test_the_least_recipe_has_the_papers_defaults():
         ),
         ("tokenizer={}", "recipe: tokenizer: give either source (a tokenizer.json or a hub name) or train"),
         ("tokenizer.source=gpt2", "recipe: tokenizer: give either source (a tokenizer.json or a hub name) or train"),
+        (
+            "chunk.max_chars=15",
+            "recipe: chunk.max_chars: a chunk of fewer than 16 characters holds no words that ",
+        ),
     ],
 )
 def test_a_wrong_value_is_named_with_its_key_and_what_it_must_be(override, message):

@@ -11,7 +11,7 @@ from nextlong.plugins import ENCODERS, METHODS
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import options_class
 from nextlong.recipe.template import commented, short
-from nextlong.recipe.text import preset
+from nextlong.recipe.text import preset_path
 from nextlong.retrieval.encoders.lsa import LsaOptions
 
 
@@ -78,14 +78,14 @@ def test_any_name_comes_back(tmp_path_factory, text):
 
 @pytest.mark.parametrize("name", ["quickstart", "paper-64k", "paper-128k", "paper-512k"])
 def test_every_preset_is_a_recipe(tmp_path, name):
-    text = preset(name)
+    text = preset_path(name).read_text(encoding="utf-8")
     assert text.startswith("# ")
     assert reload(tmp_path, text).run_dir == f"runs/{name}"
 
 
 def test_a_preset_that_is_none():
     with pytest.raises(RecipeError, match="choose one of: paper-128k, paper-512k, paper-64k, quickstart"):
-        preset("../pyproject")
+        preset_path("../pyproject")
 
 
 def test_a_short_recipe_has_some_forty_lines_and_reads_back_equal(tmp_path):

@@ -9,8 +9,7 @@ import pytest
 from tokenizers import Tokenizer
 
 from nextlong.errors import CorpusError
-from nextlong.replicate.documents import NAMES, RealDocuments
-from nextlong.replicate.invented import FACTS, of_middling_compression
+from nextlong.replicate.corpora import FACTS, REAL_NAMES, RealDocuments, _of_middling_compression
 from nextlong.rng import rng_for
 
 
@@ -64,7 +63,7 @@ def test_a_document_states_each_fact_first_and_restates_them_among_its_own_words
 def test_documents_cut_from_one_share_its_values_and_not_its_names(folder):
     by_pool = Counter(frozenset(name for name, _ in stated(made.splitlines()[0])) for made in texts(folder, "train"))
     assert max(by_pool.values()) == 1
-    assert set(NAMES) >= {name for names in by_pool for name in names}
+    assert set(REAL_NAMES) >= {name for names in by_pool for name in names}
 
 
 def test_an_echo_repeats_words_and_begins_anywhere_in_them(folder):
@@ -83,8 +82,8 @@ def test_the_compression_ratio_filters_both_ends():
     words = ["".join(chr(97 + one) for one in rng.integers(26, size=5)) for _ in range(150)]
     ordinary = [" ".join(rng.choice(words, 400)) for _ in range(3)]
     plain, random = "all the same " * 300, "".join(chr(33 + one) for one in rng.integers(90, size=3000))
-    assert of_middling_compression([plain, *ordinary, random]) == ordinary
-    assert of_middling_compression([]) == []
+    assert _of_middling_compression([plain, *ordinary, random]) == ordinary
+    assert _of_middling_compression([]) == []
 
 
 @pytest.mark.parametrize("kind", ["hard", "random"])
@@ -95,7 +94,7 @@ def test_a_question_is_answered_once_before_it_and_nowhere_else(corpus, folder, 
         assert len(places) == FACTS
         for at in places:
             name, value = ids[at - 1 : at + 1]
-            assert tokenizer.decode([name]).strip() in NAMES
+            assert tokenizer.decode([name]).strip() in REAL_NAMES
             assert tokenizer.decode([value]).strip().islower()
             assert [ids[one + 1] for one in range(at - 1) if ids[one] == name] == [value]
 

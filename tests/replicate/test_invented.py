@@ -6,14 +6,22 @@ from collections import Counter
 import numpy as np
 import pytest
 
-from nextlong.replicate import invented
-from nextlong.replicate.invented import NAMES, WORDS, Invented, document, words_of
+from nextlong.replicate.corpora import (
+    _WORDS,
+    NAMES,
+    TOPICS,
+    Invented,
+    _invented_document,
+    _joined_lines,
+    _word_tokenizer,
+    _words_of,
+)
 from nextlong.rng import rng_for
 
 
 @pytest.fixture(scope="module")
 def documents():
-    return [document(rng_for(1, "test", place)) for place in range(200)]
+    return [_invented_document(rng_for(1, "test", place)) for place in range(200)]
 
 
 def statements(words):
@@ -34,7 +42,7 @@ def test_a_name_has_one_value_and_a_topic_few(documents):
     for made in documents:
         names, values = map(set, zip(*made.facts, strict=True))
         assert len(names) == len(values) == 4
-        assert values <= set(words_of(made.topic)[0])
+        assert values <= set(_words_of(made.topic)[0])
 
 
 def test_values_cannot_be_known_from_a_name_or_its_place(documents):
@@ -49,18 +57,18 @@ def test_values_cannot_be_known_from_a_name_or_its_place(documents):
 
 
 def test_no_word_has_two_meanings():
-    assert len(set(WORDS)) == len(WORDS)
-    parts = [WORDS[:NAMES], *(part for topic in range(invented.TOPICS) for part in words_of(topic))]
-    assert sorted(word for part in parts for word in part) == sorted(WORDS)
+    assert len(set(_WORDS)) == len(_WORDS)
+    parts = [_WORDS[:NAMES], *(part for topic in range(TOPICS) for part in _words_of(topic))]
+    assert sorted(word for part in parts for word in part) == sorted(_WORDS)
 
 
 def test_a_word_is_a_token_and_nothing_is_lost(documents):
-    tokenizer = invented.tokenizer()
+    tokenizer = _word_tokenizer()
     for made in documents[:20]:
-        ids = tokenizer.encode(made.text).ids
+        ids = tokenizer.encode(_joined_lines(made.paragraphs)).ids
         assert len(ids) == sum(map(len, made.paragraphs))
         assert 0 not in ids
-        assert tokenizer.decode(ids) == made.text
+        assert tokenizer.decode(ids) == _joined_lines(made.paragraphs)
 
 
 def test_the_same_seed_writes_the_same_files_and_held_out_documents_are_others(tmp_path):
@@ -86,6 +94,6 @@ def test_the_same_seed_writes_the_same_files_and_held_out_documents_are_others(t
 
 
 def test_names_to_avoid_are_avoided():
-    taken = frozenset(WORDS[: NAMES - 4])
-    made = document(np.random.default_rng(0), avoid=taken)
-    assert {name for name, _ in made.facts} == set(WORDS[NAMES - 4 : NAMES])
+    taken = frozenset(_WORDS[: NAMES - 4])
+    made = _invented_document(np.random.default_rng(0), avoid=taken)
+    assert {name for name, _ in made.facts} == set(_WORDS[NAMES - 4 : NAMES])

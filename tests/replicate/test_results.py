@@ -12,7 +12,7 @@ from nextlong.engine import store
 from nextlong.errors import RunError
 from nextlong.replicate import results
 from nextlong.replicate.recipe import Replication
-from nextlong.replicate.results import Results, SeedMean
+from nextlong.replicate.results import Results, _SeedMean
 
 pytestmark = pytest.mark.heavy
 
@@ -77,7 +77,7 @@ def test_one_seed_has_no_interval_and_no_verdict(made):
     made["models"] = made["models"][:4]
     page = results.page([Results(made, origin="x")])
     assert "One seed, so not tested (nextlong 80.0 %, standard 60.0 %: +20.0 points)" in page
-    assert SeedMean.of([4.0]) == (4.0, None)
+    assert _SeedMean.of([4.0]) == (4.0, None)
 
 
 def test_hypotheses_are_about_more_negatives_than_a_short_row_holds(made):
@@ -86,6 +86,7 @@ def test_hypotheses_are_about_more_negatives_than_a_short_row_holds(made):
     assert shown.few == []
     assert shown.mean_recall("nextlong", "hard", [2, 16]) == [89.5, 90.0, 90.5]
     made["recipe"]["measure"]["negatives"] = [2, 4, 16, 60]
+    shown = Results(made, origin="x")
     assert (shown.few, shown.many) == ([4], [16, 60])
 
 
@@ -113,39 +114,16 @@ def test_the_page_in_the_documentation_is_what_its_json_files_say(tmp_path):
     shown = Results(store.read_json(DOCS / "results" / "mechanism.json"), origin="x")
     row = re.search(r"\| nextlong \|(.*)", (DOCS / "results.md").read_text().split("## Recall across hard")[1]).group(1)
     cell = row.split("|")[shown.negatives.index(8)].strip()
-    assert cell.startswith(f"{fmean(shown.recall('nextlong', 'hard', 8)):.2f}")
+    assert cell.startswith(f"{fmean(shown.mean_recall('nextlong', 'hard', [8])):.2f}")
 
 
-def test_arms_of_a_later_session_join_those_before_if_their_common_models_are_the_same(made, tmp_path):
-    earlier, later = (copy.deepcopy(made) for _ in range(2))
-    earlier["recipe"]["arms"], later["recipe"]["arms"] = ARMS[:2], ARMS[2:]
-    earlier["models"] = [one for one in made["models"] if one["arm"] != "standard"]
-    later["models"] = [one for one in made["models"] if one["arm"] in ("base", "standard")]
-    sources = [tmp_path / "a.json", tmp_path / "b.json"]
-    for path, part in zip(sources, (earlier, later), strict=True):
-        store.write_json(path, part)
-    page, *_ = results.write(sources, tmp_path)
-    assert "| standard | 99.00 ± 0.000 | 61.00 ± 2.48 |" in page.read_text()
+def test_arms_of_a_later_session_are_told_and_two_files_of_one_preset_refused(made, tmp_path):
+    made["later"] = [{"arms": ["standard"], "same": 3}]
+    store.write_json(tmp_path / "a.json", made)
+    page, *_ = results.write([tmp_path / "a.json"], tmp_path)
     assert "later session than the other arms: standard. 3 models were trained again" in page.read_text()
-    page_alone, *_ = results.write([tmp_path / "results" / "mechanism.json"], tmp_path / "again")
-    assert page_alone.read_text() == page.read_text()
-
-
-@pytest.mark.parametrize(
-    ("change", "told"),
-    [
-        (lambda part: part["models"][0].update(sha256="other"), "not those of the results before it"),
-        (lambda part: part.update(models=part["models"][1:2]), "not those of the results before it"),
-        (lambda part: part["recipe"]["extend"].update(steps=1), "its extend differs"),
-        (lambda part: part.update(corpus="other"), "its corpus made differs"),
-    ],
-)
-def test_results_of_other_experiments_are_not_joined(made, change, told):
-    other = copy.deepcopy(made)
-    change(other)
-    earlier = {**made, "models": made["models"][:1]}
-    with pytest.raises(RunError, match=told):
-        results.joined(earlier, other, origin="b.json")
+    with pytest.raises(RunError, match=r"a\.json: another file has results of the preset mechanism as well"):
+        results.write([tmp_path / "a.json", tmp_path / "a.json"], tmp_path)
 
 
 def real(made):

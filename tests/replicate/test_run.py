@@ -11,7 +11,7 @@ pytest.importorskip("torch")
 from nextlong.cli.main import main
 from nextlong.errors import RecipeError, RunError
 from nextlong.replicate.recipe import ARMS, Replication
-from nextlong.replicate.run import Experiment, Stage, collect, plan, replicate
+from nextlong.replicate.run import _collect, _Experiment, _Stage, plan, replicate
 from nextlong.runs.run import Run
 from nextlong.train.recipe import Data
 from nextlong.train.rows import source_of
@@ -37,8 +37,8 @@ def small(out, **more):
 
 @pytest.fixture(scope="module")
 def experiment(tmp_path_factory):
-    made = Experiment(small(tmp_path_factory.mktemp("out")), lambda line: None)
-    made.short_runs()
+    made = _Experiment(small(tmp_path_factory.mktemp("out")), lambda line: None)
+    assert made.plain_runs
     return made
 
 
@@ -76,11 +76,11 @@ def test_a_seed_without_retrieval_is_left_out_and_if_it_forms_in_none_the_experi
     with pytest.raises(RunError, match="retrieval formed in no base model; raise pretrain.most_legs"):
         replicate(recipe, report=print)
     told = []
-    experiment = Experiment(recipe, told.append)
-    experiment.first_run(), experiment.short_runs()
-    assert experiment.base(0) is None
+    experiment = _Experiment(recipe, told.append)
+    assert experiment.plain_runs
+    assert experiment.base(0) == []
     assert "the base model recalls" in told[-1]
-    assert collect(experiment)["models"] == []
+    assert _collect(experiment)["models"] == []
 
 
 def test_short_rows_alone_and_long_documents_are_arms(experiment):
@@ -144,7 +144,7 @@ def test_a_plan_counts_models_tokens_and_hours_and_makes_nothing(tmp_path):
 
 
 def test_a_stage_is_finished_once_it_says_what_came_of_it(tmp_path):
-    stage = Stage(tmp_path, "data", {"a": 1, "path": tmp_path})
+    stage = _Stage(tmp_path, "data", {"a": 1, "path": tmp_path})
     assert not stage.is_finished
     with pytest.raises(RunError):
         _ = stage.record
@@ -155,7 +155,7 @@ def test_a_stage_is_finished_once_it_says_what_came_of_it(tmp_path):
 
 def test_a_folder_is_named_by_what_it_depends_on_in_whatever_order(tmp_path):
     one, same, other = (
-        Stage(tmp_path, "data", keys) for keys in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 2, "b": 2})
+        _Stage(tmp_path, "data", keys) for keys in ({"a": 1, "b": 2}, {"b": 2, "a": 1}, {"a": 2, "b": 2})
     )
     assert one.folder == same.folder != other.folder
-    assert Stage(tmp_path, "model", {"a": 1, "b": 2}).folder not in (one.folder, other.folder)
+    assert _Stage(tmp_path, "model", {"a": 1, "b": 2}).folder not in (one.folder, other.folder)

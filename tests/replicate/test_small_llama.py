@@ -6,15 +6,15 @@ import numpy as np
 import pytest
 
 torch = pytest.importorskip("torch")
-from nextlong.replicate import invented, small_llama  # noqa: E402
+from nextlong.replicate import corpora, small_llama  # noqa: E402
 
 pytestmark = pytest.mark.heavy
-MAKE = invented.Invented().probe(None)
+MAKE = corpora.Invented().probe(None)
 
 
 @pytest.fixture(scope="module")
 def tokenizer():
-    return invented.tokenizer()
+    return corpora._word_tokenizer()
 
 
 def words(tokenizer, ids):
@@ -28,9 +28,9 @@ def test_a_question_is_answered_once_before_it_and_nowhere_else(kind, tokenizer)
         text = words(tokenizer, ids[:length])
         for place in places:
             assert [text[at + 1] for at in range(int(place) - 1) if text[at] == text[place - 1]] == [text[place]]
-            assert any(text[place] in invented.words_of(topic)[0] for topic in range(invented.TOPICS))
-            assert text[place - 1] in invented.WORDS[: invented.NAMES]
-        assert len(set(places)) == invented.FACTS
+            assert any(text[place] in corpora._words_of(topic)[0] for topic in range(corpora.TOPICS))
+            assert text[place - 1] in corpora._WORDS[: corpora.NAMES]
+        assert len(set(places)) == corpora.FACTS
         assert places[-1] < length
         assert not ids[length:].any()
 
@@ -81,7 +81,7 @@ def latest_value(ids, place):
     return ids[stops[-1] - 1] if stops else 0
 
 
-STOPS = {invented.tokenizer().token_to_id(stop) for stop in (". ", ".\n")}
+STOPS = {corpora._word_tokenizer().token_to_id(stop) for stop in (". ", ".\n")}
 
 
 def test_recall_is_whole_for_a_reader_of_names_and_not_for_one_of_places(tokenizer):
@@ -89,7 +89,7 @@ def test_recall_is_whole_for_a_reader_of_names_and_not_for_one_of_places(tokeniz
     size = tokenizer.get_vocab_size()
     for probes in asked.values():
         assert small_llama.recalled(Reader(first_match, size), probes).all()
-        assert small_llama.recalled(Reader(first_match, size), probes).shape == (6, invented.FACTS)
+        assert small_llama.recalled(Reader(first_match, size), probes).shape == (6, corpora.FACTS)
     assert small_llama.recalled(Reader(latest_value, size), asked["hard"]).mean() < 0.5
 
 

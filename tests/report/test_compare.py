@@ -6,6 +6,7 @@ import json
 import re
 
 import pytest
+from rich.console import Console
 
 import nextlong
 from nextlong import pipeline
@@ -64,8 +65,6 @@ def test_headings_of_variants_are_their_values_and_are_told_once():
     names = ["a@method=knn,sequences=5", "a@method=iclm,sequences=9"]
     headings = compare._headings(names)
     assert headings == ["method\nsequences", "knn\n5", "iclm\n9"]
-    rows = [{"method": "knn", "sequences": 5}, {"method": "iclm", "sequences": 7}]  # 9 were asked, 7 could be made
-    assert list(compare._keys_in_headings(headings, rows)) == ["method"]
     assert compare._headings(["r@position=tail", "r@method=knn"]) == ["position\nmethod", "tail\n–", "–\nknn"]
     assert compare._headings([*names, "a"]) == [
         "",
@@ -77,8 +76,10 @@ def test_headings_of_variants_are_their_values_and_are_told_once():
 
 def test_what_is_the_same_in_all_is_told_above():
     rows = [{"a": 1, "b": None, "c": 2}, {"a": 1, "b": None, "c": 3}]
-    assert compare.same_in_all(rows, ["a", "b", "c"]) == {"a": 1}
-    assert compare.same_in_all(rows[:1], ["a", "b", "c"]) == {}
+    console = Console(file=io.StringIO())
+    assert compare.show_same(rows, ["a", "b", "c"], console) == {"a": 1}
+    assert compare.show_same(rows[:1], ["a", "b", "c"], console) == {}
+    assert console.file.getvalue() == "the same in all: a 1\n\n"
 
 
 @pytest.mark.parametrize(

@@ -47,18 +47,18 @@ def test_ci_installs_or_resolves_every_extra():
 def test_the_memory_is_what_a_container_may_use(tmp_path, monkeypatch):
     (tmp_path / "process.max").write_text("1048576\n")
     monkeypatch.setattr(process, "_CONTAINER_LIMITS", (tmp_path / "process.max",))
-    assert installation.examine().hardware.memory_bytes == 1 << 20
+    assert installation.examine()["hardware"]["memory_bytes"] == 1 << 20
 
 
 def test_what_is_missing_or_too_old_is_named_with_the_command_that_adds_it(monkeypatch):
     installed(monkeypatch, {"numpy": "2.3.0", "s3fs": "2026.1.0", "ray": "2.9.0"}, REQUIRES)
     found = installation.examine()
-    assert found.is_whole
-    assert [package.name for package in found.core] == ["numpy"]
-    s3, ray, short = found.features
-    assert (s3.missing, s3.cure) == ((), None)
-    assert (ray.missing, ray.cure) == (("ray>=2.40 (is 2.9.0)",), "pip install 'nextlong[ray]'")
-    assert short.missing == ("lm-eval", "ray>=2.40 (is 2.9.0)")
+    assert found["is_whole"]
+    assert [package["name"] for package in found["core"]] == ["numpy"]
+    s3, ray, short = found["features"]
+    assert (s3["missing"], s3["cure"]) == ([], None)
+    assert (ray["missing"], ray["cure"]) == (["ray>=2.40 (is 2.9.0)"], "pip install 'nextlong[ray]'")
+    assert short["missing"] == ["lm-eval", "ray>=2.40 (is 2.9.0)"]
     file = io.StringIO()
     installation.show(found, Console(file=file, force_terminal=True, width=80, color_system=None))
     assert "pip install 'nextlong[ray]'" in " ".join(file.getvalue().split())

@@ -7,7 +7,6 @@ from rich.console import Console
 import nextlong
 from nextlong.report import stats_page
 from nextlong.runs import stats
-from nextlong.runs.measures import CutOff
 
 
 @pytest.fixture(scope="module")
@@ -25,18 +24,30 @@ def test_the_page_tells_every_block(measured):
     lines = printed(measured, terminal=False).splitlines()
     assert lines[0] == f"12 sequences of 2,048 tokens in {measured.run}"
     told = {" ".join(line.split()) for line in lines}
+    hub = measured.reuse.hubs[0]
+    first, uses = measured.similarity_by_rank[0], measured.reuse.histogram[0].chunks
     assert told >= {
-        "method nextlong", "Yield", "kept 12", "tokens 24,576", "own-document negatives 0", "repeated chunks 0",
-        f"rank 1 {measured.similarity_by_rank[0].mean:.4f} (mean of {measured.similarity_by_rank[0].count})",
-        f"p50 {measured.distance_tokens.p50:,.0f}", f"used 1 {measured.reuse.histogram[0].chunks:,} chunks",
-        f"{measured.reuse.hubs[0].uses} times {measured.reuse.hubs[0].source_id} · chunk {measured.reuse.hubs[0].ordinal}",
+        "method nextlong", "From documents to sequences", "kept 12", "tokens in total 24,576",
+        "negatives from the sequence's own document (must be 0) 0", "chunks that occur twice in a sequence (must be 0) 0",
+        f"rank 1 {first.mean:.4f} (n = {first.count})", f"median {measured.distance_tokens.p50:,.0f}",
+        f"chunks used 1× {uses:,} ({uses / measured.reuse.distinct_chunks:.1%})",
+        f"{hub.source_id} · chunk {hub.ordinal} {hub.uses}",
     }  # fmt: skip
 
 
-def test_the_page_tells_what_is_cut_off(measured):
-    assert measured.cut_off is None
-    told = printed(replace(measured, cut_off=CutOff(1_500, 12_000)), terminal=False)
-    assert "cut off 1,500 tokens of documents (12.5%)" in " ".join(told.split())
+def test_a_control_is_called_one_in_words_and_in_json(measured):
+    assert "only as a control" not in printed(measured, terminal=False)
+    assert measured.as_json()["control"] == ""
+    spreads = [replace(measured.similarity, mean=mean) for mean in (0.5, 0.125)]
+    changed = replace(measured, negatives="random-corpus", similarity=spreads[0], random_similarity=spreads[1])
+    why = (
+        "Negatives are random (cosine 0.50, random pairs 0.12): a control of the paper's ablation, not hard negatives."
+    )
+    assert changed.as_json()["control"] == why
+    assert f"only as a control {why}" in " ".join(printed(changed, terminal=False).split())
+    tail = replace(measured, negatives="tail", random_similarity=None).as_json()["control"]
+    assert "a control of" in tail
+    assert "random pairs" not in tail
 
 
 def test_pipes_get_plain_text_and_terminals_colour(measured):

@@ -1,18 +1,19 @@
 """A grid of recipes in one run directory: what is asked, what is shared, what is written, what fails."""
 
 import csv
+import io
 import json
 import shutil
 
 import pytest
+from rich.console import Console
 
 import nextlong
-from killed import kill_at
+from killed import kill_forked_at
 from nextlong.cli import main as cli_main
 from nextlong.errors import RecipeError
 from nextlong.recipe import Recipe
 from nextlong.report import sweep
-from nextlong.report.sweep import Axis
 from nextlong.runs import stats
 
 OVER = ["--over", "compose.position=head,tail", "--over", "compose.target_tokens=1024,2048"]
@@ -59,9 +60,13 @@ def call(capsys, *arguments):
 # what is asked
 
 
-def test_values_are_yaml_in_the_order_given():
-    assert sweep.parse_axis("a.b=2,1.5,x,null,[p, q],'1,2'") == Axis("a.b", (2, 1.5, "x", None, ["p", "q"], "1,2"))
-    assert sweep.parse_axis("encoder.model=lsa,openai:m").values == ("lsa", "openai:m")
+def test_values_are_yaml_in_the_order_given(recipe):
+    found = sweep.variants(recipe, ["compose.separator=' ','1,2',x", "encoder.model=lsa,openai:m"])
+    assert [tuple(variant.settings.values()) for variant in found] == [
+        (separator, model) for separator in (" ", "1,2", "x") for model in ("lsa", "openai:m")
+    ]
+    numbers = sweep.variants(recipe, ["ingest.sources.0.max_chars=900,null"])
+    assert [variant.settings["ingest.sources.0.max_chars"] for variant in numbers] == [900, None]
 
 
 @pytest.mark.parametrize(
@@ -74,14 +79,13 @@ def test_values_are_yaml_in_the_order_given():
         ("a=1,2,1", "the value 1 stands twice"),
     ],
 )
-def test_an_axis_that_is_none(asked, message):
+def test_an_axis_that_is_none(asked, message, tmp_path):
     with pytest.raises(RecipeError, match=message):
-        sweep.parse_axis(asked)
+        sweep.variants(tmp_path / "none.yaml", [asked])
 
 
 def test_every_combination_the_last_key_fastest(recipe):
-    axes = [Axis("compose.position", ("head", "tail")), Axis("compose.target_tokens", (1024, 2048))]
-    found = sweep.variants(recipe, axes, overrides=["compose.sequences=3"])
+    found = sweep.variants(recipe, OVER[1::2], overrides=["compose.sequences=3"])
     assert [variant.name for variant in found] == [
         "sequences=3,target_tokens=1024", "sequences=3",
         "sequences=3,position=tail,target_tokens=1024", "sequences=3,position=tail",
@@ -93,29 +97,34 @@ def test_every_combination_the_last_key_fastest(recipe):
 
 
 def test_names_keep_whole_keys_where_their_ends_are_alike_and_fit_a_file_name(recipe):
-    axes = [
-        Axis("ingest.sources.0.max_chars", (900,)),
-        Axis("chunk.max_chars", (300,)),
-        Axis("compose.separator", ("/ \n",)),
-    ]
-    (variant,) = sweep.variants(recipe, axes)
+    over = ["ingest.sources.0.max_chars=900", "chunk.max_chars=300", 'compose.separator="/ \\n"']
+    (variant,) = sweep.variants(recipe, over)
     assert variant.name == "ingest.sources.0.max_chars=900,chunk.max_chars=300,compose.separator=-"
     assert variant.recipe.compose.separator == "/ \n"
 
 
+def ahead(variants):
+    """Return the cells after its name of each variant, and what is said below them."""
+    file = io.StringIO()
+    sweep.show_ahead(variants, Console(file=file))
+    _, *lines = file.getvalue().splitlines()
+    return [line.split()[-4:] for line in lines[: len(variants)]], lines[len(variants) :]
+
+
 def test_what_will_run_is_counted_before_it_does(recipe, own_run, tmp_path):
-    axes = [Axis("ingest.sources.0.path", (str(tmp_path / "none"),)), Axis("compose.position", ("head",))]
-    ((error),) = sweep.ahead(sweep.variants(recipe, axes))
-    assert "does not exist" in str(error)
-    seeds = sweep.variants(recipe, [Axis("compose.seed", (1,)), Axis("compose.position", ("head", "tail"))])
-    hashed: list[str] = []
-    first, second, again = sweep.ahead([*seeds, seeds[0]], tell=hashed.append)
-    assert not hashed
-    assert first.done > 0 < first.to_do
-    assert (first.shared, second.done) == (0, first.done)
-    assert 0 < second.to_do < first.to_do
-    assert second.shared == first.to_do - second.to_do
-    assert (again.shared, again.to_do) == (first.to_do, 0)
+    cells, (error,) = ahead(sweep.variants(recipe, [f"ingest.sources.0.path={tmp_path / 'none'}"]))
+    assert cells == [["–"] * 4]
+    assert "will fail: " in error
+    assert "does not exist" in error
+    seeds = sweep.variants(recipe, ["compose.seed=1", "compose.position=head,tail"])
+    cells, said = ahead([*seeds, seeds[0]])
+    assert not said
+    first, second, again = ([int(cell) for cell in row] for row in cells)  # steps, done, shared, to do
+    assert first[1] > 0 < first[3]
+    assert (first[2], second[1]) == (0, first[1])
+    assert 0 < second[3] < first[3]
+    assert second[2] == first[3] - second[3]
+    assert again[2:] == [first[3], 0]
     assert len(list(own_run.glob("*/manifest.json"))) == len(list(own_run.glob("[0-9]*")))  # nothing ran
 
 
@@ -128,9 +137,9 @@ def test_inputs_are_recognised_once_for_all_variants(recipe, monkeypatch):
         return recognised(sources, *given, tell=tell, **more)
 
     monkeypatch.setattr(sweep, "recognise_inputs", counted)
-    told: list[str] = []
-    sweep.ahead(sweep.variants(recipe, [Axis("compose.seed", (1, 2, 3))]), tell=told.append)
-    assert (len(asked), told) == (1, ["looked"])
+    file = io.StringIO()
+    sweep.show_ahead(sweep.variants(recipe, ["compose.seed=1,2,3"]), Console(file=file))
+    assert (len(asked), file.getvalue().count("looked")) == (1, 1)
 
 
 def test_the_variants_are_told_before_the_first_step(recipe, capsys):
@@ -246,14 +255,14 @@ def test_a_variant_that_fails_leaves_the_others(recipe, own_run, tmp_path, capsy
 def test_killed_and_asked_again_goes_on_to_the_same_bytes(recipe_for, swept, hashes_of, tmp_path):
     path = tmp_path / "my.yaml"
     path.write_text(recipe_for(tmp_path / "run").dump(), encoding="utf-8")
-    arguments = ["sweep", str(path), *OVER]
-    kill_at(arguments, f"*/variants/{NAMES[2]}.json")
-    assert NAMES[2] not in variants_of(tmp_path / "run")
+    arguments, names = ["sweep", str(path), *OVER[:2]], ("base", "position=tail")
+    kill_forked_at(arguments, f"*/variants/{names[1]}.json")
+    assert names[1] not in variants_of(tmp_path / "run")
     assert nextlong.open(tmp_path / "run").variant.name == "base"
     assert cli_main.main(arguments) == 0
     made, expected = (hashes_of(run) for run in (tmp_path / "run", swept / "run"))
     assert set(made.items()) <= set(expected.items())
-    for name in NAMES:
+    for name in names:
         ours, theirs = (nextlong.open(f"{run}@{name}") for run in (tmp_path / "run", swept / "run"))
         assert ours.recipe.model_copy(update={"run_dir": ""}) == theirs.recipe.model_copy(update={"run_dir": ""})
         assert [done.folder.name for done in ours.steps.values()] == [
@@ -262,6 +271,6 @@ def test_killed_and_asked_again_goes_on_to_the_same_bytes(recipe_for, swept, has
 
 
 def test_a_recipe_loads_its_variants_values_as_they_were_meant(recipe):
-    (variant,) = sweep.variants(recipe, [Axis("tokenizer.eos", ("yes",))])
+    (variant,) = sweep.variants(recipe, ["tokenizer.eos='yes'"])
     assert variant.recipe.tokenizer.eos == "yes"
     assert isinstance(variant.recipe, Recipe)

@@ -8,12 +8,12 @@ from hypothesis import strategies as st
 
 from counted import counts_of
 from nextlong import pipeline, schemas
-from nextlong.artifacts.results import MineResult
 from nextlong.engine.step import Amounts
 from nextlong.retrieval import mine
 from nextlong.retrieval.indexes import exact
 from nextlong.retrieval.indexes.base import IndexFiles
 from nextlong.retrieval.sample import read_queries
+from nextlong.retrieval.shortlist import MineResult
 from nextlong.runs.run import Run
 from nextlong.schemas import META_DOCUMENTS
 from stored_vectors import clustered_rows, save_shards, unit_rows
@@ -34,7 +34,7 @@ def test_candidates_of_chunks_are_of_other_documents_and_descend(tmp_path):
         assert len(ids) == 3
         assert set(ids) <= {2, 1 << 32, (1 << 32) + 1, (1 << 32) + 2}
         assert scores == sorted(scores, reverse=True)
-    assert counts == MineResult(queries=2, candidates=6, fewest=3)
+    assert counts == MineResult(queries=2, candidates=6)
 
 
 def test_a_document_excludes_itself_alone(tmp_path):
@@ -43,9 +43,9 @@ def test_a_document_excludes_itself_alone(tmp_path):
     assert (ids.tolist(), exclude.tolist(), before) == ([(1 << 32) + 9], [[(1 << 32) + 9, (1 << 32) + 10]], 1)
     index = IndexFiles("exact", tuple(save_shards(tmp_path, unit_rows(3, seed=1))))
     np.save(tmp_path / "queries.npy", np.array([1, 2]))
-    for first, expected in ((0, (2, 4, 2)), (2, (0, 0, 0))):
+    for first, expected in ((0, (2, 4)), (2, (0, 0))):
         made = mine._mine_block(tmp_path / "o", queries=tmp_path / "queries.npy", first=first, last=2, index=index, k=9)
-        assert (made.queries, made.candidates, made.fewest) == expected
+        assert (made.queries, made.candidates) == expected
 
 
 def test_queries_of_a_range_know_how_many_come_before(tmp_path):
@@ -85,7 +85,7 @@ def test_blocks_of_the_corpus_give_the_bytes_of_one_search(
         stems = tuple(folder / f"s{number}" for number in range(len(blocks)))
         for stem, block in zip(stems, blocks, strict=True):
             mine._scan_block(stem, queries=queries, least=[least], vectors=vectors, block=block, k=k)
-        scans = mine._Scans((least,), stems) if blocks else None
+        scans = ((least,), stems) if blocks else None
         for first in (0, 11):
             given_range = {"queries": queries, "first": first, "last": 20, "index": index, "k": k}
             mine._mine_block(folder / "merged", **given_range, scans=scans)
@@ -101,7 +101,7 @@ def test_blocks_are_searched_for_no_queries_too(tmp_path):
     mine._find_least_scores(tmp_path / "l", queries=queries, first=0, last=0, vectors=vectors, k=2)
     assert np.load(least).shape == (0,)
     made = mine._scan_block(tmp_path / "s", queries=queries, least=[least], vectors=vectors, block=range(2), k=2)
-    assert made == MineResult(queries=0, candidates=0, fewest=0)
+    assert made == MineResult(queries=0, candidates=0)
     assert [len(np.load(tmp_path / f"s.{name}.npy")) for name in ("ids", "scores", "ends")] == [0, 0, 1]
 
 

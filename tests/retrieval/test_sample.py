@@ -10,9 +10,14 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong import schemas
-from nextlong.artifacts.results import MetaDocumentsResult
 from nextlong.recipe.amounts import BLOCKS, MOST_QUERIES
-from nextlong.retrieval.sample import chunk_ids_of, list_documents, query_ranges, sample_meta_documents
+from nextlong.retrieval.sample import (
+    DrawResult,
+    chunk_ids_of,
+    list_documents,
+    query_ranges,
+    sample_meta_documents,
+)
 from nextlong.schemas import META_DOCUMENTS
 
 
@@ -43,7 +48,7 @@ def draw(folder, shards, **options):
 
 def test_the_draw_knows_each_documents_chunks(tmp_path):
     counts, metas = draw(tmp_path, [([3, 1, 0, 2], [11, 12, 13, 14]), ([2], [15])])
-    assert counts == MetaDocumentsResult(documents=4, eligible=3, drawn=3, meta_chunks=7)
+    assert counts == DrawResult(documents=4, eligible=3, drawn=3, meta_chunks=7)
     assert metas.dtype == META_DOCUMENTS
     by_hash = {int(meta["content_hash"]): meta for meta in metas}
     assert [(hash_, int(by_hash[hash_]["first_chunk"]), int(by_hash[hash_]["chunks"]), int(by_hash[hash_]["chars"]))

@@ -12,12 +12,12 @@ from hypothesis import strategies as st
 
 from counted import counts_of, total
 from nextlong import pipeline, recipe
-from nextlong.artifacts.results import EmbedResult, ExecutionResult
+from nextlong.artifacts.results import ExecutionResult
 from nextlong.engine.runner import open_done
 from nextlong.errors import EncoderError
 from nextlong.recipe import Recipe
 from nextlong.retrieval import embed
-from nextlong.retrieval.embed import embed_shard, embed_slice, join_slices, slices_of
+from nextlong.retrieval.embed import EmbedResult, embed_rows, join_slices, slices_of
 from nextlong.retrieval.encoders.lsa import Lsa
 from text_shards import LSA, WrongAt, fit, texts_of, write_shard
 
@@ -83,14 +83,14 @@ def test_of_a_shortlist_slices_hold_only_its_chunks_and_all_others_are_zero(tmp_
     marks = np.random.default_rng(0).integers(0, marks_up_to, len(every)).astype(np.uint8)
     np.save(tmp_path / "marks.npy", marks)
     shard = {"documents": documents, "chunks": chunks, "shortlist": tmp_path / "marks.npy"}
-    counts = embed_shard(tmp_path / "whole", encoder=LSA, fitted=tmp_path / "fit", **shard)
+    counts = embed_rows(tmp_path / "whole", encoder=LSA, fitted=tmp_path / "fit", **shard)
     assert counts == EmbedResult(chunks=np.count_nonzero(marks), dimensions=8)
     np.testing.assert_array_equal(np.load(tmp_path / "whole.vectors.npy"), np.where(marks[:, None] > 0, every, 0))
     how = execution(7, 14)
     cut = slices_of([np.count_nonzero(marks)], how)
     for number, (_, first, last) in enumerate(cut):
         stem = tmp_path / f"part-{number:05d}"
-        embed_slice(stem, first=first, last=last, encoder=LSA, execution=how, **shard)
+        embed_rows(stem, first=first, last=last, encoder=LSA, execution=how, **shard)
     (tmp_path / ".work").mkdir()
     out, tasks = tmp_path / ".work" / "part-90", range(len(cut))
     join_slices(out, tasks=tasks, chunks=chunks, shortlist=tmp_path / "marks.npy", dimensions=8)
@@ -98,14 +98,14 @@ def test_of_a_shortlist_slices_hold_only_its_chunks_and_all_others_are_zero(tmp_
 
 
 def whole(out: Path, shard: tuple[Path, Path], number: int) -> Path:
-    embed_shard(out, documents=shard[0], chunks=shard[1], encoder=LSA, fitted=out.parent / "fit")
+    embed_rows(out, documents=shard[0], chunks=shard[1], encoder=LSA, fitted=out.parent / "fit")
     return Path(f"{out}.vectors.npy")
 
 
 def part(out: Path, shards: list[tuple[Path, Path]], own: tuple[int, int, int], how: ExecutionResult) -> dict[str, Any]:
     number, first, last = own
     documents, chunks = shards[number]
-    return embed_slice(out, documents=documents, chunks=chunks, first=first, last=last, encoder=LSA, execution=how)
+    return embed_rows(out, documents=documents, chunks=chunks, first=first, last=last, encoder=LSA, execution=how)
 
 
 def test_a_wrong_vector_of_a_slice_names_its_chunk_and_document(tmp_path, monkeypatch):

@@ -3,7 +3,6 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong import pipeline
 from nextlong.runs.attention import RANKS, AttentionCounter, context_histogram, imbalance
 from nextlong.runs.stats import measure
 
@@ -27,20 +26,16 @@ def test_one_document_is_even_and_many_are_not():
     assert imbalance(np.array([512, *[8] * 64]), ranks=8) > 1.5
 
 
-def test_a_run_says_it_for_both_masks(recipe_for, tmp_path):
-    import nextlong
-
-    pipeline.run(recipe_for(tmp_path / "run", "compose.method=standard", "export.pack=4096"))
-    found = {(work.mask, work.ranks): work for work in measure(nextlong.open(tmp_path / "run")).attention_work}
+def test_a_run_says_it_for_both_masks(standard_run):
+    found = {(work.mask, work.ranks): work for work in measure(standard_run).attention_work}
     assert set(found) == {(mask, ranks) for mask in ("sequence", "document") for ranks in RANKS}
     assert found["sequence", 2].mean == pytest.approx(1)  # two sequences of one length, of which each device has a half
     assert 1 < found["document", 8].mean <= found["document", 8].worst
 
 
-def test_extended_sequences_are_one_document(shared_run):
-    import nextlong
-
-    assert {work.mask for work in measure(nextlong.open(shared_run)).attention_work} == {"sequence"}
+def test_extended_sequences_are_one_document(measured):
+    assert {work.mask for work in measured.attention_work} == {"sequence"}
+    assert [one.mask for one in measured.exposure] == ["sequence"]
 
 
 @given(st.lists(st.integers(1, 300), min_size=1, max_size=9))
@@ -60,12 +55,8 @@ def test_means_and_bounds_by_hand():
     assert by_document.mean == (1 + 36 + 55) / 19
 
 
-def test_a_run_says_the_exposure_of_both_masks(recipe_for, tmp_path, shared_run):
-    import nextlong
-
-    pipeline.run(recipe_for(tmp_path / "run", "compose.method=standard"))
-    stats = measure(nextlong.open(tmp_path / "run"))
+def test_a_run_says_the_exposure_of_both_masks(standard_run):
+    stats = measure(standard_run)
     found = {one.mask: one for one in stats.exposure}
     assert found["sequence"].targets == stats.sequences * (stats.target_tokens - 1)
     assert found["document"].mean < found["sequence"].mean == stats.target_tokens / 2
-    assert [one.mask for one in measure(nextlong.open(shared_run)).exposure] == ["sequence"]

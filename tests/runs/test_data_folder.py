@@ -19,6 +19,7 @@ from nextlong.artifacts import record
 from nextlong.cli.main import main
 from nextlong.engine import store
 from nextlong.export.publish import ExportFile
+from nextlong.recipe import Recipe
 from nextlong.runs import data_folder
 from nextlong.runs import export as runs_export
 from nextlong.verify import files as delivered
@@ -193,6 +194,9 @@ def test_a_folder_is_swapped_whole_and_what_the_user_put_there_stays(tmp_path):
     assert (folder / "train" / "rows").read_text() == "two"
     assert (folder / "train" / "NOTES.txt").read_text() == "mine"
     assert [path.name for path in folder.parent.iterdir()] == ["jsonl"]
+    for card, now in (("new card", told), ("new card", f"{told}\n")):  # of the same rows
+        data_folder.place(folder, files("two"), card=card, delivered=now)
+        assert [(folder / name).read_text() for name in (data_folder.CARD, data_folder.DELIVERED)] == [card, now]
 
 
 class Killed(BaseException):
@@ -332,7 +336,7 @@ def test_without_hard_links_there_are_symbolic_ones(tmp_path, monkeypatch):
 
 def test_rows_of_variants_and_mixes_go_with_them(own, recipe_for, tmp_path, capsys):
     (tmp_path / "r.yaml").write_text(recipe_for(own).dump())
-    assert main(["run", str(tmp_path / "r.yaml"), "--set", "compose.sequences=3", "--name", "few"]) == 0
+    runs_export.run(Recipe.load(tmp_path / "r.yaml", overrides=["compose.sequences=3", "name=few"]))
     data = own / "data"
     assert (data / "few" / "parquet" / "manifest.json").exists()
     written = runs_export.export([f"{own}@few", own], formats=["jsonl"])
@@ -347,11 +351,9 @@ def test_rows_of_variants_and_mixes_go_with_them(own, recipe_for, tmp_path, caps
 
 def test_where_run_opens_no_variant_a_card_lists_them_and_datasets_loads_each(recipe_for, tmp_path):
     run_dir = tmp_path / "run"
-    (tmp_path / "r.yaml").write_text(recipe_for(run_dir).dump())
+    (tmp_path / "r.yaml").write_text(recipe_for(run_dir, "compose.target_tokens=512", "export.formats=parquet").dump())
     for count in (3, 4):
-        assert (
-            main(["run", str(tmp_path / "r.yaml"), "--set", f"compose.sequences={count}", "--name", f"n{count}"]) == 0
-        )
+        runs_export.run(Recipe.load(tmp_path / "r.yaml", overrides=[f"compose.sequences={count}", f"name=n{count}"]))
     card = (run_dir / "data" / "README.md").read_text("utf-8")
     configs = yaml.safe_load(card.split("---")[1])["configs"]
     assert [config["config_name"] for config in configs] == ["n3", "n4"]

@@ -14,6 +14,7 @@ from counted import counts_of
 from exported_runs import exported, parquet_rows
 from nextlong import pipeline
 from nextlong.cli.main import main
+from nextlong.engine.progress import Quiet
 from nextlong.errors import NextlongError, RecipeError, RunError
 from nextlong.runs import export as runs_export
 
@@ -108,7 +109,7 @@ def test_runs_are_mixed_in_the_proportions_asked(own_run, shorter_run, shared_id
         ({"overrides": ["export.pack"]}, r"^--set 'export\.pack' is not KEY=VALUE; write --set export\.pack="),
         (
             {"formats": ["megatron"], "overrides": ["export.megatron_eod=nope"]},
-            "export.megatron_eod='nope' is not a token",
+            "export.megatron_eod='nope' is not in the tokenizer; name one, such as its end of text",
         ),
         (
             {"formats": ["mds"], "overrides": ["export.compression=lz4"]},
@@ -208,7 +209,13 @@ def test_a_run_whose_destination_cannot_be_written_is_refused_before_the_first_s
 
 
 def test_a_mix_says_of_which_runs_it_is(own_run, shorter_run):
-    done = exported([own_run, shorter_run], formats=["parquet"], mix=[2, 1], overrides=["workers=1"])
+    told = []
+    reporter = Quiet()
+    reporter.tell = told.append
+    asked = {"formats": ["parquet"], "mix": [2, 1], "overrides": ["workers=1"]}
+    done = exported([own_run, shorter_run], reporter=reporter, **asked)
+    (note,) = told
+    assert note.startswith(f"{own_run}, {shorter_run} are made of the same documents")
     mix = json.loads((done["rows"].folder / "mix.json").read_text())
     assert (mix["proportions"], mix["by"]) == ([2, 1], "sequences")
     assert [run["run"] for run in mix["runs"]] == [f"{own_run}@base", f"{shorter_run}@base"]

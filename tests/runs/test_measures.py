@@ -9,7 +9,7 @@ import nextlong
 from nextlong import pipeline
 from nextlong.artifacts.lookup import read_chunks
 from nextlong.runs import measures, stats
-from nextlong.runs.measures import CutOff, measure_cut_off, measure_random_similarity, sample_chunks
+from nextlong.runs.measures import CutOff, common_document, measure_cut_off, measure_random_similarity, sample_chunks
 from nextlong.runs.tally import Tally
 
 
@@ -122,3 +122,20 @@ def test_random_pairs_are_of_different_documents_and_their_cosines_those_of_the_
     assert (told.count, told.mean) == (len(cosines), pytest.approx(fmean(cosines), abs=1e-4))
     assert told.max == pytest.approx(max(cosines), abs=1e-4)
     assert measured.random_similarity.mean == pytest.approx(told.mean, abs=0.02)
+
+
+def about(sequence):
+    return {span.doc_id for span in sequence.spans if span.role in ("meta", "document")}
+
+
+def test_the_common_document_is_one_that_both_are_about(run, standard_run):
+    runs = [run, standard_run]
+    document, numbers = common_document(runs)
+    assert set(numbers) == {0, 1}
+    for place, number in numbers.items():
+        assert document in about(runs[place].sequence(number))
+        assert not any(document in about(runs[place].sequence(before)) for before in range(number))
+
+
+def test_a_run_alone_has_none_in_common(run):
+    assert common_document([run]) is None

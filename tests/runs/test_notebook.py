@@ -24,11 +24,12 @@ class Tags(HTMLParser):
 
 def test_a_run_and_its_sequences_show_themselves(small_corpus, recipe_for, tmp_path):
     source = json.dumps([{"path": str(small_corpus), "name": HOSTILE}])
-    pipeline.run(recipe_for(tmp_path / "run", f"ingest.sources={source}"))
+    small = ("compose.sequences=6", "compose.target_tokens=512", "export.formats=jsonl")
+    pipeline.run(recipe_for(tmp_path / "run", f"ingest.sources={source}", *small))
     run = nextlong.open(tmp_path / "run")
     shown = Tags(run._repr_html_())
     assert set(shown.tags) == {"p", "b", "br", "table", "thead", "tbody", "tr", "th", "td"}
-    assert "sequences: 12 of exactly 2,048 tokens" in shown.texts
+    assert "sequences: 6 of exactly 512 tokens" in shown.texts
     assert shown.tags.count("tr") == 6
     assert any("<script>" in text for text in shown.texts)
     sequence = run.sequence(2)

@@ -28,7 +28,7 @@ LINES = [
 def recipe_in(folder, **changed):
     plain = {
         "run_dir": str(folder / "run"),
-        "workers": 1,
+        "executor": "serial",
         "ingest": {"sources": [{"path": str(folder / "corpus.jsonl"), "name": "harbour"}], "shard_mb": 0.01},
         "chunk": {"max_chars": 128},
         "encoder": {"lsa": {"dimensions": 8}},

@@ -1,9 +1,9 @@
 """What is counted in a block of spans, by hand."""
 
 import numpy as np
+import pytest
 
-from nextlong.runs import spans
-from nextlong.runs.spans import Block
+from nextlong.runs.spans import Block, Counting
 from nextlong.schemas import BOS, DOCUMENT, META, NEGATIVE, NO_CHUNK, SEPARATOR
 
 NAN = float("nan")
@@ -44,21 +44,42 @@ CONCATENATED = block(
 )
 
 
+def counted(rows):
+    counting = Counting()
+    counting.add(rows)
+    return counting
+
+
+def tallied(tally):
+    return [value for value, count in zip(*tally.counted(), strict=True) for _ in range(count)]
+
+
 def ranked(rows):
-    ranks, scores, _ = spans.ranked_scores(rows)
-    return list(zip(ranks.tolist(), scores.tolist(), strict=True))
+    """Return the mean cosine and the number of those of each rank."""
+    counting = counted(rows)
+    sums, counts = counting.rank_sums[1:], counting.rank_counts[1:].tolist()
+    return [(round(mean, 9), count) for mean, count in zip(sums / counts, counts, strict=True)]
 
 
 def test_a_negative_has_the_rank_of_its_place_beside_its_meta_chunk():
-    assert ranked(EXTENDED) == [(1, 0.9), (2, 0.8), (1, 0.7), (1, 0.6)]
+    assert ranked(EXTENDED) == [(pytest.approx((0.9 + 0.7 + 0.6) / 3), 3), (0.8, 1)]
+    assert tallied(counted(EXTENDED).cosines) == [6000, 7000, 8000, 9000]
 
 
 def test_a_document_has_the_rank_of_its_place_behind_the_first_once_however_many_chunks():
-    assert ranked(CONCATENATED) == [(1, 0.5), (2, 0.25)]
+    assert ranked(CONCATENATED) == [(0.5, 1), (0.25, 1)]
+
+
+def test_later_blocks_may_have_more_or_fewer_ranks():
+    counting = counted(CONCATENATED)
+    counting.add(block((0, 20, 2, NEGATIVE, 0, 0, 20, 0.5)))
+    counting.add(block(*((0, 20 + n, 20 + n, NEGATIVE, 0, n, n + 1, 0.25) for n in range(3))))
+    assert counting.rank_counts.tolist() == [0, 3, 2, 1]
+    assert counting.rank_sums.tolist() == [0, 1.25, 0.5, 0.25]
 
 
 def test_distances_are_the_tokens_between_meta_chunks():
-    assert spans.distances(EXTENDED).tolist() == [12 - 4, 20 - 15, 10 - 4]
+    assert tallied(counted(EXTENDED).gaps) == sorted([12 - 4, 20 - 15, 10 - 4])
 
 
 def test_distances_are_the_tokens_between_parts_of_a_document():
@@ -73,15 +94,19 @@ def test_distances_are_the_tokens_between_parts_of_a_document():
         (0, 43, 4, DOCUMENT, 0, 14, 20, NAN),
         (1, 40, 4, DOCUMENT, 0, 0, 20, NAN),
     )
-    assert spans.distances(parted).tolist() == [9 - 5, 14 - 12, 13 - 9]
+    counting = counted(parted)
+    assert tallied(counting.gaps) == sorted([9 - 5, 14 - 12, 13 - 9])
+    assert (counting.in_parts, counting.in_sequences) == (2, 3)
+    assert tallied(counting.taken) == [4, 4, 5]
 
 
 def test_whole_documents_have_no_distances():
-    assert spans.distances(CONCATENATED).tolist() == []
+    assert tallied(counted(CONCATENATED).gaps) == []
+    assert (counted(CONCATENATED).in_parts, counted(CONCATENATED).in_sequences) == (0, 5)
 
 
 def test_own_document_negatives_are_found():
-    assert spans.own_document_negatives(EXTENDED) == 0
+    assert counted(EXTENDED).own_document == 0
     leaky = block(
         (0, 10, 1, META, 0, 0, 4, 1.0),
         (0, 12, 1, NEGATIVE, 0, 4, 9, 0.9),
@@ -89,11 +114,11 @@ def test_own_document_negatives_are_found():
         (1, 30, 3, META, 0, 0, 5, 1.0),
         (1, 10, 1, NEGATIVE, 0, 5, 8, 0.9),  # the meta-document of another sequence is a document like any other
     )
-    assert spans.own_document_negatives(leaky) == 1
+    assert counted(leaky).own_document == 1
 
 
 def test_repeated_chunks_are_found_within_a_sequence_only():
-    assert spans.repeated_chunks(EXTENDED) == 0
+    assert counted(EXTENDED).repeated == 0
     repeated = block(
         (0, 10, 1, META, 0, 0, 4, 1.0),
         (0, 20, 2, NEGATIVE, 0, 4, 9, 0.9),
@@ -101,16 +126,16 @@ def test_repeated_chunks_are_found_within_a_sequence_only():
         (0, 10, 1, NEGATIVE, 0, 12, 20, 0.9),
         (1, 20, 2, META, 0, 0, 20, 1.0),
     )
-    assert spans.repeated_chunks(repeated) == 2
+    assert counted(repeated).repeated == 2
 
 
 def test_documents_of_a_sequence_are_counted_once():
-    assert spans.documents_per_sequence(EXTENDED).tolist() == [3, 2]
-    assert spans.documents_per_sequence(CONCATENATED).tolist() == [3, 2]
+    assert tallied(counted(EXTENDED).documents) == [2, 3]
+    assert tallied(counted(CONCATENATED).documents) == [2, 3]
 
 
 def test_a_sequence_of_nothing_but_negatives_counts():
     alone = block((0, 20, 2, NEGATIVE, 0, 0, 20, 0.5))
-    assert ranked(alone) == [(1, 0.5)]
-    assert spans.distances(alone).tolist() == []
-    assert spans.own_document_negatives(alone) == 0
+    assert ranked(alone) == [(0.5, 1)]
+    assert tallied(counted(alone).gaps) == []
+    assert counted(alone).own_document == 0

@@ -1,8 +1,11 @@
 """The numbers of a real run against the same numbers counted span by span in plain Python, and the page that shows them."""
 
+import dataclasses
 import io
 import json
+import shutil
 from collections import Counter
+from dataclasses import replace
 from statistics import fmean
 
 import numpy as np
@@ -11,11 +14,17 @@ from rich.console import Console
 
 import nextlong
 from counted import counts_of, total
+from exported_runs import exported
 from nextlong import pipeline
+from nextlong.artifacts import record
+from nextlong.errors import RunError
 from nextlong.report import compare, stats_page
+from nextlong.runs import export as runs_export
 from nextlong.runs import stats
 from nextlong.runs.card import card_numbers
 from nextlong.schemas import DropReason
+from nextlong.verify.files import check_files
+from nextlong.verify.run_files import StoredRun
 
 HISTOGRAMS = ("similarity_histogram", "distance_histogram", "chunk_tokens_histogram", "document_chars_histogram")
 
@@ -109,26 +118,13 @@ def test_sequences_too_short_are_counted(recipe_for, own_run):
     told = stats.measure(run).yields
     assert told.asked == "all"
     assert told.kept == len(run)
-    assert told.short > 0
+    assert told.dropped[DropReason.TOO_FEW_NEGATIVES] > 0
     assert told.kept + sum(told.dropped.values()) == told.drafts == told.drawn
-    page = printed(stats.measure(run), terminal=False)
-    block = page.partition("Yield\n")[2].splitlines()
-    rows = dict(line.strip().split("  ", 1) for line in block[: 7 + len(told.dropped)])
-    dropped = [f"dropped: {reason}" for reason in told.dropped]
-    assert list(rows) == [
-        "asked",
-        "documents",
-        "eligible",
-        "sampled",
-        "kept",
-        "spare, built",
-        "spare, not built",
-        *dropped,
-    ]
-    examples = told.dropped_examples[DropReason.TOO_FEW_NEGATIVES]
-    assert rows[f"dropped: {DropReason.TOO_FEW_NEGATIVES}"].endswith(f", such as {'; '.join(examples)}")
-    drawn, *parts = [int(value.split(",")[0]) for value in list(rows.values())[3:]]
-    assert drawn == sum(parts) > parts[0]
+    lines = [line.strip() for line in printed(stats.measure(run), terminal=False).splitlines()]
+    reason = DropReason.TOO_FEW_NEGATIVES
+    place = next(place for place, line in enumerate(lines) if line.startswith(f"dropped: {reason}"))
+    assert lines[place].split()[-1] == f"{told.dropped[reason]:,}"
+    assert lines[place + 1].split() == ["example", *told.dropped_examples[reason][0].split()]
 
 
 def printed(measured, *, terminal):
@@ -162,9 +158,8 @@ def test_the_own_document_repeated_is_told_as_such(recipe_for, own_run):
     repeated = stats.measure(nextlong.open(own_run))
     assert repeated.own_document_negatives == repeated.similarity.count > 0
     assert repeated.repeated_chunks > 0
-    assert f"own-document negatives {repeated.own_document_negatives:,} (by design)" in " ".join(
-        printed(repeated, terminal=False).split()
-    )
+    of = "negatives from the sequence's own document (by design)"
+    assert f"{of} {repeated.own_document_negatives:,}" in " ".join(printed(repeated, terminal=False).split())
 
 
 @pytest.mark.parametrize("method", ["standard", "knn"])
@@ -183,14 +178,82 @@ def test_methods_of_whole_documents(recipe_for, own_run, method):
     assert measured.similarity is None or measured.similarity.count == neighbours
     told = measured.yields
     assert told.drafts == told.kept + told.spare + told.untried + sum(told.dropped.values())
-    assert f"drafts {told.drafts}, of which" in " ".join(printed(measured, terminal=False).split())
+    assert f"drafts of a sequence {told.drafts}" in " ".join(printed(measured, terminal=False).split())
     json.dumps(measured.as_json(), allow_nan=False)
     page = printed(measured, terminal=False)
     assert "Tokens between" not in page
-    assert "own-document negatives" not in page
-    assert "repeated chunks" in page
+    assert "negatives from" not in page
+    assert "chunks that occur twice" in page
     numbers = compare.row(measured)
     assert {key for key, value in numbers.items() if value is None} >= {
         "distance_mean", "distance_p50", "distance_p90", "distance_max", "meta_share", "own_document_negatives",
     }  # fmt: skip
     assert "negatives from the own document" not in card_numbers(measured)
+
+
+def test_statistics_are_measured_once_for_a_data_set_and_told_by_every_card(own_run):
+    done = exported([own_run], formats=["parquet"])
+    told = card_numbers(stats.read(done["statistics"]))
+    assert told["sequences"] == "12 of 2,048 tokens"
+    again = exported([own_run], formats=["mds"], overrides=["export.pack=4096"])
+    assert again["statistics"].folder == done["statistics"].folder
+    for name in (".", "parquet", "mds"):
+        assert f"| uses of a chunk | {told['uses of a chunk']} |" in (own_run / "data" / name / "README.md").read_text()
+    assert nextlong.open(own_run).steps["statistics"].folder == done["statistics"].folder
+
+
+def test_what_the_step_keeps_is_what_a_new_count_gives_and_nothing_is_counted_twice(own_run, monkeypatch):
+    exported([own_run], formats=["parquet"])
+    run = nextlong.open(own_run)
+    computed = stats.compute(run)
+    monkeypatch.setattr(stats, "compute", lambda _: pytest.fail("counted again"))
+    told = tuple(one.of(str(run)) for one in computed.warnings)  # `nextlong peek` with this run
+    measured = stats.measure(run)
+    assert measured == replace(computed, run=str(run), steps=measured.steps, warnings=told)
+
+
+def test_a_run_measured_by_an_earlier_version_is_reported_by_the_new_statistics(own_run):
+    written = runs_export.export([own_run], formats=["parquet"])
+    folder = written.done["statistics"].folder
+    earlier = folder.with_name("99-statistics-000000000000")
+    shutil.copytree(folder, earlier)
+    record.add_steps(written.runs[0].variant, {"statistics": earlier.name})
+    again = runs_export.export([own_run], formats=["parquet"])
+    assert again.runs[0].steps["statistics"].folder == folder
+
+
+def test_statistics_of_another_form_name_the_file(own_run):
+    done = exported([own_run], formats=["parquet"])
+    (path,) = done["statistics"].files(".statistics.json")
+    path.write_text(json.dumps({"method": "nextlong"}))
+    with pytest.raises(RunError, match=rf"{path} is not what the step statistics writes"):
+        stats.read(done["statistics"])
+
+
+def test_a_flipped_card_and_cut_off_statistics_are_noticed(own_run):
+    done = exported([own_run], formats=["parquet"])
+    manifests, hashes = check_files(StoredRun(own_run))
+    assert (manifests.examples, hashes.examples) == ([], [])
+    card = own_run / "data" / "parquet" / "README.md"
+    card.write_bytes(card.read_bytes().replace(b"12 sequences", b"13 sequences", 1))
+    (path,) = done["statistics"].files(".statistics.json")
+    path.write_bytes(path.read_bytes()[:-9])
+    wrong = check_files(StoredRun(own_run))[1].examples
+    assert len(wrong) == 2
+    assert any(f"{card.parent.name}/README.md has the hash" in told for told in wrong)
+    assert any(f"{path.parent.name}/{path.name} has" in told for told in wrong)
+
+
+def test_the_card_tells_what_the_run_counts(shared_run):
+    measured = stats.measure(nextlong.open(shared_run))
+    told = card_numbers(measured)
+    assert told["sequences"] == "12 of 2,048 tokens"
+    assert told["negatives from the own document"] == "0"
+    assert told["share of the meta-documents"].startswith(f"{measured.meta_share:.1%}")
+    assert f"{measured.similarity.mean:.3f} on average" in told["cosine of a negative to its meta-chunk"]
+
+
+def test_what_there_is_none_of_is_left_out(shared_run):
+    measured = stats.measure(nextlong.open(shared_run))
+    told = card_numbers(dataclasses.replace(measured, similarity=None, meta_share=0.0, encoder=None))
+    assert told.keys().isdisjoint({"cosine of a negative to its meta-chunk", "share of the meta-documents", "encoder"})

@@ -77,14 +77,14 @@ def test_other_keys_are_settings():
 @pytest.mark.parametrize(
     ("texts", "options", "message"),
     [
-        ([], {}, "texts is empty; give a list of texts, each a document"),
+        ([], {}, "texts is empty; give a list of texts with words"),
         ("one text", {}, "texts is one str; give a list"),
         ([3], {}, r"texts\[0\] is 3; give strings, or dictionaries whose 'text' is a string"),
         ([{"body": "x"}], {}, r"texts\[0\] has the keys body; give strings"),
         (["a few words"], {}, "seq_len=96, but all documents together are about"),
         (TEXTS, {"num_sequences": 0}, "num_sequences must be greater than 0 or 'all'"),
         (TEXTS, {"seq_len": "long"}, "nextlong.synthesize: seq_len must be"),
-        (["", " "], {}, r"every text is empty \(there are 2\); give texts with words in them"),
+        (["", " "], {}, r"every text is empty \(there are 2\); give a list of texts with words"),
         (
             TEXTS,
             {"settings": ["nonsense"]},

@@ -348,18 +348,22 @@ def test_nothing_is_dropped_that_could_be_filled(own, settings):
     costs = [
         {piece.chunk: piece.tokens + (0 if piece.closed else separator) for piece in group.candidates} for group in own
     ]
+    distinct = {chunk: cost for group in costs for chunk, cost in group.items()}
     if result.reason == DropReason.TOO_LONG:
         assert result.tokens == own_tokens >= room
     elif result.reason == DropReason.TOO_LITTLE_ROOM:
         # Whole negatives of at most 9 tokens and a separator go beyond the least by no more than that, unless the others have
-        # taken candidates of the last group, so that the cut negative leaves it less than the least.
+        # taken candidates of the last group, or the target takes nearly all negatives that there are, so that the cut negative
+        # leaves it less than the least.
         shares_candidates = any(costs[-1].keys() & other.keys() for other in costs[:-1])
+        takes_nearly_all = own_tokens + sum(distinct.values()) < room + least + separator
         assert own_tokens < room
-        assert shares_candidates or room < own_tokens + len(own) * (least + 9 + separator) + separator
+        assert (
+            shares_candidates or takes_nearly_all or room < own_tokens + len(own) * (least + 9 + separator) + separator
+        )
     elif result.reason == DropReason.NO_NEGATIVES:
         overlapping = any(set(a) & set(b) for number, a in enumerate(costs) for b in costs[:number])
         assert overlapping or any(sum(group.values()) < least + len(group) * separator or not group for group in costs)
     else:
         # Within a separator of the target a cut may be impossible; nothing but the last group's negatives is cut.
-        distinct = {chunk: cost for group in costs for chunk, cost in group.items()}
         assert own_tokens + sum(distinct.values()) < room + separator or sum(costs[-1].values()) < room - own_tokens

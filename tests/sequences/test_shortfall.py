@@ -18,7 +18,7 @@ from nextlong.cli.main import main
 from nextlong.engine.progress import Lines
 from nextlong.errors import CorpusError
 from nextlong.reading.listing import input_files
-from nextlong.sequences.shortfall import check_enough, mostly_too_long
+from nextlong.sequences.shortfall import check_enough
 from nextlong.sequences.tokenizer import load_tokenizer, train_bpe
 
 DROPPED = "dropped: too few negatives to reach target_tokens"
@@ -31,6 +31,12 @@ def run_dir(tmp_path_factory):
     return tmp_path_factory.mktemp("few") / "run"
 
 
+@pytest.fixture
+def half(small_corpus):
+    """What makes the corpus half of it."""
+    return f"ingest.sources.0.path={small_corpus}/[01].jsonl"
+
+
 def run(recipe):
     """Return the finished steps and the lines that were told, without those of steps that were kept."""
     sink = io.StringIO()
@@ -38,16 +44,16 @@ def run(recipe):
     return done, [line for line in sink.getvalue().splitlines() if not line.startswith("reused: ")]
 
 
-def test_more_documents_are_drawn_and_only_what_they_give_is_exported(recipe_for, run_dir):
-    few = ["compose.max_uses=1", "compose.sequences=40"]
+def test_more_documents_are_drawn_and_only_what_they_give_is_exported(recipe_for, half, run_dir):
+    few = [half, "compose.max_uses=1", "compose.sequences=20"]
     done, lines = run(recipe_for(run_dir, *few))
     told = [line for line in lines if line.startswith("compose: ") and "documents" in line]
-    begin = r"compose: \d+ of 40 sequences from {} documents; "
+    begin = r"compose: \d+ of 20 sequences from {} documents; "
     assert len(told) == 2
-    assert re.fullmatch(rf"{begin.format(46)}\d+ {DROPPED}; \d+ {EMPTY}; sampling 116 of 160", told[0])
-    assert re.fullmatch(rf"{begin.format(92)}\d+ {DROPPED}; \d+ {EMPTY}; sampling 160 of 160", told[1])
-    assert 5 < total(done["compose"], "sequences") < 40
-    assert total(done["meta_documents"], "drawn") == 160
+    assert re.fullmatch(rf"{begin.format(25)}\d+ {DROPPED}; \d+ {EMPTY}; sampling 66 of 72", told[0])
+    assert re.fullmatch(rf"{begin.format(50)}\d+ {DROPPED}; \d+ {EMPTY}; sampling 72 of 72", told[1])
+    assert 5 < total(done["compose"], "sequences") < 20
+    assert total(done["meta_documents"], "drawn") == 72
     labels = [line.partition(":")[0] for line in lines]
     assert [labels.count(name) for name in ("ingest", "embed", "meta_documents", "draft", "rows", "parquet")] == [
         1,
@@ -61,23 +67,23 @@ def test_more_documents_are_drawn_and_only_what_they_give_is_exported(recipe_for
     assert [*done][-4:] == ["compose", "rows", "parquet", "jsonl"]
 
     again, lines = run(recipe_for(run_dir, *few))
-    assert [line for line in lines if "of 40 sequences" not in line] == []
+    assert [line for line in lines if "of 20 sequences" not in line] == []
     assert {name: step.folder for name, step in again.items()} == {name: step.folder for name, step in done.items()}
 
 
-def test_spare_drafts_are_tried_once_all_documents_are_drawn(recipe_for, run_dir):
-    done, lines = run(recipe_for(run_dir, "compose.max_uses=9", "compose.sequences=122"))
+def test_spare_drafts_are_tried_once_all_documents_are_drawn(recipe_for, half, run_dir):
+    done, lines = run(recipe_for(run_dir, half, "compose.max_uses=5", "compose.sequences=58"))
     (told,) = [line for line in lines if line.startswith("compose: ") and "documents" in line]
     assert re.fullmatch(
-        rf"compose: 1\d\d of 122 sequences from 133 documents; .*\d+ {DROPPED}; .*drafting more of the sampled documents",
+        rf"compose: \d\d of 58 sequences from 65 documents; .*\d+ {DROPPED}; .*drafting more of the sampled documents",
         told,
     )
-    assert total(done["referenced_chunks"], "drafts") == total(done["draft"], "drafts") == 160
-    assert 100 < total(done["compose"], "sequences") < 160
+    assert total(done["referenced_chunks"], "drafts") == total(done["draft"], "drafts") == 72
+    assert 30 < total(done["compose"], "sequences") < 58
 
 
-def test_nothing_is_told_where_there_is_enough(recipe_for, run_dir):
-    _, lines = run(recipe_for(run_dir))
+def test_nothing_is_told_where_there_is_enough(recipe_for, half, run_dir):
+    _, lines = run(recipe_for(run_dir, half))
     assert lines
     assert all(" done in " in line for line in lines)
 
@@ -135,19 +141,6 @@ def test_a_chunk_that_may_stand_twice_makes_any_length(recipe_for, tmp_path):
     )
     with pytest.raises(nextlong.NextlongError, match="no sequence can be made"):
         check_enough(recipe, input_files(recipe.ingest))
-
-
-def test_documents_that_are_mostly_longer_than_a_sequence_are_told(recipe_for, tmp_path):
-    (tmp_path / "c.jsonl").write_text("".join(json.dumps({"text": "x" * size}) + "\n" for size in (200, 400, 400)))
-    path = f"ingest.sources.0.path={tmp_path / 'c.jsonl'}"
-    recipe = recipe_for(tmp_path, path, "compose.target_tokens=64")
-    assert mostly_too_long(recipe, input_files(recipe.ingest)).startswith(
-        "about 2 of the 3 documents that come first in the sources (67%) are too long for compose.target_tokens=64 with "
-        "negatives between their chunks, so they"
-    )
-    for other in ("compose.target_tokens=128", "compose.method=knn", "ingest.sources.0.filter=length(text) < 300"):
-        recipe = recipe_for(tmp_path, path, "compose.target_tokens=64", other)
-        assert mostly_too_long(recipe, input_files(recipe.ingest)) == ""
 
 
 def test_caps_count(recipe_for, tmp_path):

@@ -17,7 +17,6 @@ from counted import total
 from nextlong import pipeline, schemas
 from nextlong.artifacts.finished import read_tokenizer
 from nextlong.artifacts.lookup import iter_chunk_texts
-from nextlong.artifacts.results import TokensResult
 from nextlong.corpus.chunk import _chunk_shard
 from nextlong.engine.runner import open_done
 from nextlong.engine.step import Artifact, Step
@@ -25,7 +24,7 @@ from nextlong.errors import RunError
 from nextlong.sequences import encode
 from nextlong.sequences import tokenize as stage
 from nextlong.sequences.encode import TextEncoder
-from nextlong.sequences.tokenize import Wanted, _list_referenced_chunks, _tokenize_shards, tokens_step
+from nextlong.sequences.tokenize import TokensResult, _list_referenced_chunks, _tokenize_shards, _Wanted, tokens_step
 from nextlong.sequences.tokenizer import train_bpe
 
 TEXTS = [f"It's document {number}: Zoë saw 東京.\nSecond line, {number**3} stars!\n\nEnd" for number in range(9)]
@@ -60,7 +59,7 @@ def chunk_texts(shard):
 def run(shard, out, rows, *, engine="auto", known=()):
     np.save(shard["rows"], np.array(rows, np.int64))
     tokenizer, *paths = shard["tokenizer"], shard["documents"], shard["chunks"], shard["rows"]
-    wanted = [Wanted(0, *paths, known=known)]
+    wanted = [_Wanted(0, *paths, known=known)]
     counts = _tokenize_shards(out, wanted=wanted, tokenizer=tokenizer, engine=engine)
     return counts, *(np.load(f"{out}.00000.{name}.npy", mmap_mode="r") for name in ("ids", "offsets"))
 
@@ -112,7 +111,7 @@ def test_shards_of_one_task_are_written_apart(shard, tmp_path):
     np.save(rows[0], np.array([0, 3]))
     np.save(rows[1], np.array([4, 11, 17]))
     paths = shard["documents"], shard["chunks"]
-    wanted = [Wanted(7, *paths, rows[0]), Wanted(8, *paths, rows[1])]
+    wanted = [_Wanted(7, *paths, rows[0]), _Wanted(8, *paths, rows[1])]
     together = _tokenize_shards(tmp_path / "two", wanted=wanted, tokenizer=shard["tokenizer"], engine="auto")
     whole, ids, offsets = run(shard, tmp_path / "one", [0, 3, 4, 11, 17])
     assert together == whole

@@ -14,7 +14,7 @@ import pytest
 import tokenizers
 from tokenizers import decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from nextlong import recipe, schemas
+from nextlong import pipeline, recipe, schemas
 from nextlong.artifacts.finished import read_tokenizer
 from nextlong.artifacts.results import TokenizerResult
 from nextlong.corpus.chunk import _chunk_shard
@@ -25,6 +25,7 @@ from nextlong.sequences.token_chars import token_chars
 from nextlong.sequences.tokenizer import (
     Ends,
     _prepare_tokenizer,
+    check_source,
     find_ends,
     load_tokenizer,
     local_path,
@@ -101,6 +102,18 @@ def test_a_file_that_is_no_tokenizer(tmp_path, content):
         load_tokenizer(recipe.Tokenizer(source=str(path)))
 
 
+def test_a_file_that_is_no_tokenizer_is_refused_before_the_first_step(tmp_path, recipe_for, small_corpus):
+    saved = byte_tokenizer().to_str()
+    (tmp_path / "whole.json").write_text(saved, encoding="utf-8")
+    check_source(recipe.Tokenizer(source=str(tmp_path / "whole.json")))
+    for name, content in (("vocab.json", '{"model": 3}'), ("cut.json", saved[: len(saved) // 2]), ("a.model", "\x00")):
+        (tmp_path / name).write_text(content, encoding="utf-8")
+        given = recipe_for(tmp_path / "run", f"tokenizer.source={tmp_path / name}", "tokenizer.train=null")
+        with pytest.raises(TokenizerError, match=r"is not a tokenizer\.json"):
+            pipeline.prepare(given)
+    assert not (tmp_path / "run").exists()
+
+
 LOAD_FROM_HUB = """
 import sys
 from nextlong import recipe
@@ -160,7 +173,6 @@ def test_hub_gated(tmp_path):
 
 def test_special_ids():
     tokenizer = byte_tokenizer()
-    assert special_id(tokenizer, None, key="tokenizer.bos") is None
     assert special_id(tokenizer, "<|begin_of_text|>", key="tokenizer.bos") == 256
 
 
@@ -168,7 +180,8 @@ def test_an_unknown_special_token_names_the_nearest():
     with pytest.raises(TokenizerError) as caught:
         special_id(byte_tokenizer(), "<|end_of_txt|>", key="tokenizer.eos")
     assert str(caught.value).startswith(
-        "tokenizer.eos='<|end_of_txt|>' is not in the tokenizer; nearest of its special tokens: <|end_of_text|>"
+        "tokenizer.eos='<|end_of_txt|>' is not in the tokenizer; name one, such as its end of text; "
+        "nearest of its special tokens: <|end_of_text|>"
     )
 
 

@@ -30,7 +30,7 @@ def test_logits_and_gradients_are_those_of_each_document_alone(kernel):
 
 @pytest.mark.parametrize("document", range(4))
 def test_changing_one_document_moves_no_output_of_another(document):
-    from nextlong.train.check import measure_leak
+    from nextlong.train.model import measure_leak
 
     found = measure_leak(llama("auto"), packed(BOUNDS)["input_ids"], BOUNDS, document=document)
     assert found.moved_outside == 0
@@ -144,13 +144,13 @@ def test_queries_keys_and_values_have_one_precision_under_autocast(monkeypatch):
     from nextlong.train import attention
 
     seen = []
-    kernel = attention._sdpa
+    kernel = attention.scaled_dot_product_attention
 
-    def watched(query, key, value, *rest, **options):
+    def watched(query, key, value, **options):
         seen.append({query.dtype, key.dtype, value.dtype})
-        return kernel(query, key, value, *rest, **options)
+        return kernel(query, key, value, **options)
 
-    monkeypatch.setattr(attention, "_sdpa", watched)
+    monkeypatch.setattr(attention, "scaled_dot_product_attention", watched)
     model = llama("auto")
     with torch.autocast("cpu", torch.bfloat16):
         model(**packed(BOUNDS))

@@ -37,7 +37,7 @@ def checked(name, *, is_packed, **more):
     import torch
     import transformers
 
-    from nextlong.train import attention, check, loss
+    from nextlong.train import attention, loss, model
     from nextlong.train.recipe import TrainRecipe
 
     config = getattr(transformers, f"{name}Config")(**SIZES, **more)
@@ -45,7 +45,7 @@ def checked(name, *, is_packed, **more):
     made = transformers.AutoModelForCausalLM.from_config(config, attn_implementation=attention.register())
     loss.install(made)
     keys = {"out": "out", "data": {"runs": ["run"]}, "model": {"path": "model"}, "training": {"precision": "fp32"}}
-    return check.check_model(made, TrainRecipe.from_dict(keys), device=torch.device("cpu"), is_packed=is_packed)
+    return model.check_model(made, TrainRecipe.from_dict(keys), device=torch.device("cpu"), is_packed=is_packed)
 
 
 def test_a_llama_passes():
@@ -133,13 +133,13 @@ def test_a_nan_in_the_weights_is_named(train_recipe, quiet, llama):
 def test_a_weight_that_becomes_nan_while_training_is_named(train_recipe, quiet, monkeypatch):
     from nextlong.train import loop
 
-    step = loop._step
+    step = loop._Training._step
 
-    def broken(engine, *given):
-        engine.model.model.norm.weight.data[0] = float("nan")
-        return step(engine, *given)
+    def broken(training, *given):
+        training.model.model.norm.weight.data[0] = float("nan")
+        return step(training, *given)
 
-    monkeypatch.setattr(loop, "_step", broken)
+    monkeypatch.setattr(loop._Training, "_step", broken)
     with pytest.raises(
         errors.RunError, match=r"the loss of step 1 is nan, and the weight model\.norm\.weight is not finite"
     ):
@@ -153,7 +153,7 @@ def test_the_cache_of_the_saved_model_is_on(train_recipe, quiet):
 
 def test_the_probe_sees_a_leak():
     """Stock sdpa with positions that run on, as a trainer gives them that does not know of documents."""
-    from nextlong.train.check import measure_leak
+    from nextlong.train.model import measure_leak
 
     assert measure_leak(llama("stock"), packed([0, 300])["input_ids"], [0, 300], document=0).moved_inside == 300
     whole = llama("auto")

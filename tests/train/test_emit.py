@@ -18,8 +18,7 @@ from nextlong.errors import RecipeError
 from nextlong.plugins import TRAINERS
 from nextlong.runs.run import Run
 from nextlong.train.emit import Settings, Trainer, emit
-from nextlong.train.presets import recipe_from
-from nextlong.train.recipe import TrainRecipe, check_supported, leaves
+from nextlong.train.recipe import TrainRecipe, _leaves, check_supported, recipe_from
 
 
 @pytest.fixture
@@ -108,7 +107,7 @@ def test_another_value_stands_here_for_each_key(recipe):
         "model.path",
         "model.scratch",
     )  # where it goes, planned for, exported
-    known = {key for key, _, _ in leaves(recipe()) if not key.startswith(elsewhere)}
+    known = {key for key, _, _ in _leaves(recipe()) if not key.startswith(elsewhere)}
     assert known <= set(OTHER)
 
 
@@ -207,11 +206,17 @@ def test_a_row_of_one_sequence_attends_to_itself_under_either_mask(recipe, quiet
     assert one == other
 
 
+@pytest.fixture(scope="module")
+def shorter(recipe_for, tmp_path_factory):
+    run_dir = tmp_path_factory.mktemp("shorter") / "run"
+    pipeline.run(recipe_for(run_dir, "tokenizer.eos=<|endoftext|>", "compose.target_tokens=1024"))
+    return run_dir
+
+
 @pytest.mark.parametrize("name", EVERY)
-def test_sequences_of_several_lengths(recipe_for, recipe, ended_run, quiet, tmp_path, name):
+def test_sequences_of_several_lengths(shorter, recipe, ended_run, quiet, tmp_path, name):
     """A Megatron or OLMo-core that cuts one stream at equal distances would cut through sequences."""
-    runs = [str(ended_run), str(tmp_path / "short")]
-    pipeline.run(recipe_for(Path(runs[1]), "tokenizer.eos=<|endoftext|>", "compose.target_tokens=1024"))
+    runs = [str(ended_run), str(shorter)]
     made = recipe(f"data.runs={json.dumps(runs)}", *ALONE.get(name, ()))
     with pytest.raises(RecipeError, match="sequences of 1,024 to 2,048 tokens, so rows would differ in length"):
         emit(made, name, tmp_path / name, quiet)

@@ -30,7 +30,7 @@ def test_no_memory_left_says_which_knob(train_recipe, quiet, monkeypatch):
     def full(*_):
         raise torch.OutOfMemoryError("CUDA out of memory. Tried to allocate 20.00 GiB.")
 
-    monkeypatch.setattr(loop, "_step", full)
+    monkeypatch.setattr(loop._Training, "_step", full)
     with pytest.raises(
         errors.RunError, match=r"out of GPU memory \(CUDA out of memory\); set memory.checkpointing=layers; or"
     ):
@@ -42,7 +42,7 @@ def test_no_main_memory_left_says_which_knob(train_recipe, quiet, monkeypatch):
 
     from nextlong.train import loop
 
-    monkeypatch.setattr(loop, "_step", lambda *_: torch.empty(1 << 50))
+    monkeypatch.setattr(loop._Training, "_step", lambda *_: torch.empty(1 << 50))
     with pytest.raises(errors.RunError, match=r"out of memory .*set memory.checkpointing=layers"):
         train(train_recipe(), quiet)
 
@@ -206,7 +206,7 @@ def model_folder(tmp_path):
 
 
 def test_a_model_that_knows_fewer_words(train_recipe, model_folder, quiet):
-    with pytest.raises(errors.TokenizerError, match=r"ids up to 511, and .* knows 300; .*tokenizer\.source="):
+    with pytest.raises(errors.TokenizerError, match=r"ids up to 511, .* knows 300; .*tokenizer\.source="):
         train(train_recipe({"model.scratch": None, "model.path": model_folder(300)}), quiet)
 
 
@@ -248,5 +248,5 @@ def test_a_folder_that_is_no_model(train_recipe, tmp_path, quiet):
 def test_a_model_without_weights(train_recipe, model_folder, quiet):
     folder = model_folder()
     (Path(folder) / "model.safetensors").unlink()
-    with pytest.raises(errors.RecipeError, match=r"model\.path=.* cannot be loaded: .*name a folder with weights"):
+    with pytest.raises(errors.RecipeError, match=r"model\.path=.* cannot be loaded: .*name another folder"):
         train(train_recipe({"model.scratch": None, "model.path": folder}), quiet)

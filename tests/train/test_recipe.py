@@ -1,9 +1,9 @@
-"""What a training recipe refuses, and how it says so."""
+"""What a training recipe refuses, and how it says so; presets hold the paper's numbers and name their sources."""
 
 import pytest
 
 from nextlong.errors import RecipeError
-from nextlong.train.recipe import Training, TrainRecipe
+from nextlong.train.recipe import PRESETS, Training, TrainRecipe, commented_yaml, recipe_from
 
 PLAIN = {"out": "out", "data": {"runs": ["run"]}, "model": {"path": "model"}}
 
@@ -72,3 +72,81 @@ def test_up_then_down_to_the_least(schedule, rates):
 
 def test_without_warm_up_the_first_step_is_nearly_the_highest():
     assert Training(steps=100, lr=1.0).lr_at(1) == pytest.approx(0.99975, abs=1e-4)
+
+
+# key → value as the source has it. 128K: arXiv 2501.12766, table of the 128K training setting and section 4.2 (4M tokens);
+# 512K: table of the 512K training setting and appendix C.2; SFT: ProLong's train_sft.sh (64 rows of 65,536; 5 % warm-up).
+PINNED = {
+    "paper-128k": {
+        "model.rope_base": 200_000_000, "training.beta1": 0.9, "training.beta2": 0.95, "training.lr": 4e-5,
+        "training.precision": "bf16",
+        "training.clip": 1.0, "training.weight_decay": 0.1, "training.schedule": "cosine", "training.steps": 1000,
+        "training.warmup_steps": 200, "training.tokens_per_step": 32 * 131_072, "training.min_lr_ratio": 0, "hardware.count": 64,
+        "attention": "sequence", "data.pack": None,
+    },
+    "paper-512k": {
+        "model.rope_base": 128_000_000, "training.beta1": 0.9, "training.beta2": 0.95, "training.lr": 1e-5,
+        "training.precision": "bf16",
+        "training.clip": 1.0, "training.weight_decay": 0.1, "training.schedule": "cosine", "training.steps": 500,
+        "training.warmup_steps": 50, "training.tokens_per_step": 16 * 524_288, "training.min_lr_ratio": 0, "hardware.count": 128,
+        "attention": "sequence", "data.pack": 524_288, "data.mix": (1, 2), "data.by": "tokens",
+    },
+    "authors-512k": {
+        "model.rope_base": 128_000_000, "training.lr": 5e-6, "training.min_lr_ratio": 0.1, "training.tokens_per_step": 8_388_608,
+        "data.mix": (33.33, 66.67), "training.steps": 500, "data.pack": 524_288,
+    },
+    "paper-sft": {
+        "training.lr": 2e-5, "training.min_lr_ratio": 0.1, "training.steps": 250, "training.warmup_steps": 13,
+        "training.beta1": 0.9,
+        "training.beta2": 0.95, "training.weight_decay": 0.1, "training.clip": 1.0, "training.tokens_per_step": 64 * 65_536,
+        "data.pack": 65_536, "training.precision": "bf16", "attention": "sequence", "model.rope_base": None,
+    },
+}  # fmt: skip
+
+
+def made(name, *overrides):
+    data = {"chat": "chat.jsonl"} if name == "paper-sft" else {"runs": ["a", "b"] if "512k" in name else ["a"]}
+    return recipe_from(name, out="out", data=data, model=None if name == "tiny" else "model", overrides=overrides)
+
+
+def value_of(recipe, key):
+    for part in key.split("."):
+        recipe = getattr(recipe, part)
+    return recipe
+
+
+@pytest.mark.parametrize("name", PINNED)
+def test_numbers_are_those_of_the_table(name):
+    recipe = made(name)
+    assert {key: value_of(recipe, key) for key in PINNED[name]} == PINNED[name]
+
+
+def test_every_preset_resolves_and_every_number_has_a_source():
+    assert set(PRESETS) == {*PINNED, "tiny"}
+    for name, keys in PRESETS.items():
+        assert made(name).out == "out"
+        assert all(sourced.source.strip() for sourced in keys.values())
+
+
+def test_one_run_needs_no_mix():
+    recipe = recipe_from("paper-512k", out="out", data={"runs": ["a"]}, model="model")
+    assert recipe.data.mix is None
+    assert recipe.data.by == "sequences"
+
+
+def test_a_preset_that_is_none():
+    with pytest.raises(RecipeError, match="--preset 'paper-1m' is not known; choose from paper-128k"):
+        made("paper-1m")
+
+
+def test_the_written_recipe_says_sources_and_reads_back(tmp_path):
+    recipe = made("paper-128k")
+    text = commented_yaml(recipe, sources=PRESETS["paper-128k"], heading="A recipe.\nTwo lines.")
+    assert text.startswith("# A recipe.\n# Two lines.\n")
+    (line,) = [line for line in text.splitlines() if line.strip().startswith("lr:")]
+    assert line.split("#")[0].strip() == "lr: 4.0e-05"
+    assert "[paper, table of the 128K training setting]" in line
+    (tmp_path / "recipe.yaml").write_text(text)
+    assert TrainRecipe.load(tmp_path / "recipe.yaml") == recipe
+    (tmp_path / "dumped.yaml").write_text(recipe.dump())
+    assert TrainRecipe.load(tmp_path / "dumped.yaml") == recipe

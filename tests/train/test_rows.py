@@ -1,12 +1,17 @@
-"""Rows know their documents, whatever they come from, and each step reads its own."""
+"""Rows know their documents, whatever they come from (runs, Parquet, conversations), and each step reads its own."""
 
+import json
+import shutil
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 import nextlong
+from nextlong.errors import CorpusError, RecipeError, TokenizerError
+from nextlong.runs.export import export
 
 pytestmark = pytest.mark.heavy
 
@@ -66,3 +71,159 @@ def test_micro_batches_share_the_rows_of_a_step_and_an_epoch_reads_none_twice(ro
     assert all(read(step, at_once) == read(step) for step in range(steps))
     epoch = [row for step in range(rows // per_step) for row in read(step)]
     assert len(set(epoch)) == len(epoch)
+
+
+def test_parquet_gives_the_rows_of_the_run(shared_run, standard_run):
+    for run in (shared_run, standard_run):
+        files = tuple(str(path) for path in nextlong.open(run).exported("parquet"))
+        straight, exported = rows_of(run, "document"), rows_of(run, "document", runs=(), parquet=files)
+        assert len(straight) == len(exported)
+        for number in range(len(straight)):
+            one, other = straight[number], exported[number]
+            assert (one.input_ids == other.input_ids).all()
+            assert one.bounds.tolist() == other.bounds.tolist()
+            for column in ("role", "first", "last", "sequence"):
+                assert (one.spans[column] == other.spans[column]).all()
+
+
+def test_train_and_validation_of_parquet_share_nothing(shared_run):
+    from nextlong.train.recipe import Data
+    from nextlong.train.rows import ParquetRows
+
+    data = Data(parquet=tuple(str(path) for path in nextlong.open(shared_run).exported("parquet")), validation=0.4)
+    train, validation = (ParquetRows(data, split=split) for split in ("train", "validation"))
+    first, second = ({part.read(row)[0].tobytes() for row in range(len(part))} for part in (train, validation))
+    assert not first & second
+    assert len(first | second) == 12
+
+
+def written(path, rows, *, role="document"):
+    """A Parquet file of rows of these lengths, one span each."""
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    spans = [[{"doc_id": "a", "chunk_id": 0, "role": role, "token_start": 0, "token_end": length}] for length in rows]
+    pq.write_table(pa.table({"input_ids": [[7] * length for length in rows], "spans": spans}), path)
+    return str(path)
+
+
+def test_parquet_that_cannot_be_trained_on(tmp_path):
+    (tmp_path / "no.parquet").write_text("id,text")
+    with pytest.raises(RecipeError, match=r"no\.parquet cannot be read as Parquet"):
+        rows_of("", "row", runs=(), parquet=(str(tmp_path / "no.parquet"),))
+    with pytest.raises(RecipeError, match="mixes rows of 4 and 6 tokens"):
+        rows_of("", "row", runs=(), parquet=(written(tmp_path / "mixed.parquet", [4, 6]),))
+    other = rows_of("", "row", runs=(), parquet=(written(tmp_path / "other.parquet", [4, 4], role="title"),))
+    with pytest.raises(RecipeError, match=r"other\.parquet has spans of role 'title'; known are meta"):
+        other[0]
+
+
+def test_parquet_written_anew_with_as_many_bytes_has_another_fingerprint(tmp_path):
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    def fingerprint(token):
+        pq.write_table(pa.table({"input_ids": [[token] * 4] * 2}), tmp_path / "rows.parquet")
+        rows = rows_of("", "row", runs=(), parquet=(str(tmp_path / "rows.parquet"),))
+        return (tmp_path / "rows.parquet").stat().st_size, rows.source.fingerprint
+
+    (size, one), (same_size, other), (_, again) = fingerprint(7), fingerprint(8), fingerprint(7)
+    assert size == same_size
+    assert one == again != other
+
+
+def test_too_few_rows_for_a_side(tmp_path):
+    rows = (written(tmp_path / "rows.parquet", [4, 4]),)
+    with pytest.raises(CorpusError, match=r"data\.parquet leaves no row for train; change data\.validation, or export"):
+        rows_of("", "row", runs=(), parquet=rows, validation=0.999999)
+
+
+def test_padded_documents_are_refused_with_the_cure(shared_run, tmp_path):
+    from nextlong.train.recipe import Data
+    from nextlong.train.rows import source_of
+
+    run_dir = shutil.copytree(shared_run, tmp_path / "run")
+    export([run_dir], formats=["parquet"], overrides=["export.pad_documents_to=6", "workers=1"])
+    data = Data(parquet=(str(run_dir / "data" / "parquet"),), validation=0.0)
+    with pytest.raises(
+        RecipeError, match=r"part-00000\.parquet has padded documents, .* without export\.pad_documents_to"
+    ):
+        source_of(data, split="train", tokenizer=None)
+
+
+TEMPLATE = (
+    "{% for message in messages %}<{{ message.role }}>{{ message.content }}</s>{% endfor %}"
+    "{% if add_generation_prompt %}<assistant>{% endif %}"
+)
+
+
+@pytest.fixture
+def chat_tokenizer(shared_run):
+    from transformers import PreTrainedTokenizerFast
+
+    (path,) = shared_run.glob("*-tokenizer-*/*.tokenizer.json")
+    tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(path))
+    tokenizer.chat_template = TEMPLATE
+    return tokenizer
+
+
+def conversation(*turns):
+    roles = ("user", "assistant")
+    return {"messages": [{"role": roles[place % 2], "content": text} for place, text in enumerate(turns)]}
+
+
+def chat_rows(path, tokenizer, **keys):
+    from nextlong.train.recipe import Data
+    from nextlong.train.rows import ChatRows
+
+    return ChatRows(Data(chat=str(path), pack=80, validation=0.0, **keys), split="train", tokenizer=tokenizer)
+
+
+def test_only_answers_are_predicted(tmp_path, chat_tokenizer):
+    from nextlong.train.rows import TrainingRows
+
+    path = tmp_path / "chat.jsonl"
+    path.write_text(json.dumps(conversation("the sea", "a harbour", "the bread", "an oven")) + "\n")
+    row = TrainingRows(chat_rows(path, chat_tokenizer), attention="sequence")[0]
+    predicted = chat_tokenizer.decode(row.input_ids[row.labels != -100], clean_up_tokenization_spaces=False)
+    assert predicted.replace(" ", "") == "aharbour</s>anoven</s>"
+    assert chat_tokenizer.decode(row.input_ids).replace(" ", "").startswith("<user>thesea</s><assistant>aharbour</s>")
+
+
+def test_conversations_are_packed_whole_and_long_ones_dropped(tmp_path, chat_tokenizer):
+    path = tmp_path / "chat.jsonl"
+    said = [
+        conversation("the sea", "a harbour"),
+        conversation("the sea " * 60, "no"),
+        conversation("the bread", "an oven"),
+    ] * 3
+    path.write_text("".join(json.dumps(one) + "\n" for one in said))
+    rows = chat_rows(path, chat_tokenizer)
+    assert rows.dropped == 3
+    assert sum(len(rows.read(row)[1]) for row in range(len(rows))) == 6
+    assert all(len(rows.read(row)[0]) <= 80 for row in range(len(rows)))
+    assert all(np.sum(rows.read(row).is_target) for row in range(len(rows)))
+
+
+@pytest.mark.parametrize(
+    ("line", "told"),
+    [("{}", "chat.jsonl:1: not a conversation"), (json.dumps(conversation("the sea")), "without an answer")],
+)
+def test_conversations_that_are_none(tmp_path, chat_tokenizer, line, told):
+    (tmp_path / "chat.jsonl").write_text(line + "\n")
+    with pytest.raises(CorpusError, match=told):
+        chat_rows(tmp_path / "chat.jsonl", chat_tokenizer)
+
+
+def test_templates_that_rewrite_earlier_turns(tmp_path, chat_tokenizer):
+    (tmp_path / "chat.jsonl").write_text(
+        json.dumps(conversation("the sea", "a harbour", "the bread", "an oven")) + "\n"
+    )
+    chat_tokenizer.chat_template = (
+        "{% for message in messages %}{% if loop.last %}{{ message.content }}{% endif %}{% endfor %}"
+    )
+    with pytest.raises(TokenizerError, match="renders earlier turns differently"):
+        chat_rows(tmp_path / "chat.jsonl", chat_tokenizer)
+    chat_tokenizer.chat_template = None
+    with pytest.raises(TokenizerError, match="needs a chat template"):
+        chat_rows(tmp_path / "chat.jsonl", chat_tokenizer)

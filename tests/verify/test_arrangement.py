@@ -13,7 +13,7 @@ from exported_runs import FORMATS, SEQUENCES, breaches, change_json, folder_of
 from nextlong.export.arrange import packed as packed_rows
 from nextlong.runs import export as runs_export
 from nextlong.schemas import SEQUENCE_INDEX
-from nextlong.verify.arrangement import _disorder, _row_problems, _SplitRows
+from nextlong.verify.arrangement import _row_problems, _SplitRows
 
 
 @pytest.fixture(scope="session")
@@ -142,5 +142,4 @@ def test_rows_packed_best_fit_are_sound_whatever_the_lengths(lengths):
     index = np.zeros(len(lengths), SEQUENCE_INDEX)
     index["length"], index["place"] = lengths, np.arange(len(lengths))
     split = _SplitRows(*packed_rows(index, row_tokens=100))
-    assert list(_row_problems(split, 100)) == []
-    assert _disorder(split, split.index["place"].astype(np.int64)) == ""
+    assert list(_row_problems(split, 100, split.index["place"].astype(np.int64))) == []

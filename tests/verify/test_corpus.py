@@ -1,8 +1,33 @@
+"""Documents, chunks, and token ids against the reference tokenizer: every planted fault is found."""
+
+import itertools
+import json
+from types import SimpleNamespace
+
+import fastokens
 import numpy as np
 import pyarrow as pa
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from tokenizers import AddedToken, Tokenizer, decoders, models, normalizers, pre_tokenizers, processors, trainers
 
-from damage import breaches, change_array, change_recipe, change_rows, document_name, files, read_batches, rehash
+from damage import (
+    breaches,
+    change_array,
+    change_recipe,
+    change_rows,
+    chunk_name,
+    document_name,
+    files,
+    first_sequence,
+    outcomes,
+    read_batches,
+    rehash,
+)
+from nextlong.cli.main import main
+from nextlong.schemas import NO_CHUNK, ROW_MASK, SHARD_BITS
+from nextlong.verify import corpus as tokens
 
 
 def test_an_altered_document(run):
@@ -63,3 +88,181 @@ def test_chunks_with_a_gap(run):
 
     change_rows(files(run, "chunk", ".chunks.arrow")[0], alter)
     assert f"document {document_name(run, 0)}: " in breaches(run, "documents and chunks")["chunks tile documents"]
+
+
+@pytest.fixture
+def sampled(monkeypatch):
+    """A function that lets the reference tokenizer encode a sample of so many characters."""
+    return lambda chars: monkeypatch.setattr(tokens, "_SAMPLE_CHARS", chars)
+
+
+def token_outcome(run, **options):
+    return outcomes(run, "tokens", **options)["token ids"]
+
+
+def change_tokenizer(run, change):
+    """Alter the run's tokenizer.json: `change` gets what it holds, and alters it in place."""
+    (path,) = files(run, "tokenizer", ".tokenizer.json")
+    held = json.loads(path.read_text(encoding="utf-8"))
+    change(held)
+    path.write_text(json.dumps(held), encoding="utf-8")
+    rehash(path)
+
+
+def change_ids(run, change):
+    """Alter stored ids of the first sequence's chunks, one after the other until `change` says that it did; return its name."""
+    for chunk in filter(NO_CHUNK.__lt__, first_sequence(run)["chunk_id"]):
+        shard, row = chunk >> SHARD_BITS, chunk & ROW_MASK
+        place = np.searchsorted(np.load(files(run, "referenced_chunks", ".rows.npy")[shard]), row)
+        first, stop = np.load(files(run, "tokens", ".offsets.npy")[shard])[place : place + 2]
+        path = files(run, "tokens", ".ids.npy")[shard]
+        if change(np.load(path)[first:stop].copy()):
+            change_array(path, lambda ids, first=first, stop=stop: change(ids[first:stop]))
+            return chunk
+    raise AssertionError("no chunk of this sequence can be changed so")
+
+
+def alter_one(ids):
+    ids[2] = 5 if ids[2] != 5 else 6
+    return True
+
+
+def spell_otherwise(run):
+    """Return a change that spells some tokens as others of the same bytes, so that the text decoded is the same."""
+    (path,) = files(run, "tokenizer", ".tokenizer.json")
+    tokenizer = Tokenizer.from_file(str(path))
+
+    def change(ids):
+        for count, at in itertools.product((2, 3), range(len(ids) - 3)):
+            window = ids[at : at + count].tolist()
+            spelled = "".join(map(tokenizer.id_to_token, window))
+            for cuts in itertools.combinations(range(1, len(spelled)), count - 1):
+                bounds = itertools.pairwise([0, *cuts, len(spelled)])
+                other = [tokenizer.token_to_id(spelled[first:stop]) for first, stop in bounds]
+                if None not in other and other != window:
+                    ids[at : at + count] = other
+                    return True
+        return False
+
+    return change
+
+
+def test_a_changed_token(run):
+    chunk = chunk_name(run, change_ids(run, alter_one))
+    found = breaches(run)
+    assert f"{chunk}: token 2 is " in found["token ids"]
+    assert f"{chunk} at character" in found["decoded text"]
+    assert "row 0: input_ids[" in found["parquet rows"]
+    assert "hashes" not in found
+
+
+def test_wrong_separators_of_the_tokenizer(run):
+    path = files(run, "tokenizer", "manifest.json")[0]
+    manifest = json.loads(path.read_text())
+    manifest["parts"][0]["counts"]["separator_ids"] = [7]
+    path.write_text(json.dumps(manifest))
+    assert "separator_ids is [7]" in breaches(run, "tokens")["token ids"]
+
+
+def test_the_reference_encodes_all_of_a_small_run_and_of_any_if_asked(finished, sampled, capsys):
+    assert token_outcome(finished).note == ""
+    sampled(0)
+    assert token_outcome(finished).note == "0 of them by the reference tokenizer"
+    assert token_outcome(finished, sample=tokens.EVERYTHING).note == ""
+    assert main(["verify", str(finished), "--sample", "all", "--json"]) == 0
+    checks = {check["check"]: check for check in json.loads(capsys.readouterr().out)["checks"]}
+    assert checks["token ids"]["note"] == ""
+    assert checks["vectors encoded again"]["checked"] == checks["chunks tile documents"]["checked"]
+
+
+def test_a_seed_draws_the_sample_of_the_reference(finished, sampled):
+    sampled(2_000)
+    first, again, other = (token_outcome(finished, seed=seed) for seed in (1, 1, 2))
+    counts = [int(outcome.note.removesuffix(" of them by the reference tokenizer")) for outcome in (first, other)]
+    assert all(0 < count < first.checked for count in counts)
+    assert first == again != other
+
+
+@pytest.mark.parametrize("chars", [0, 8_000_000], ids=["outside the sample", "all by the reference"])
+def test_ids_that_only_spell_otherwise_are_found_in_any_chunk(run, sampled, chars):
+    sampled(chars)
+    chunk = chunk_name(run, change_ids(run, spell_otherwise(run)))
+    found = breaches(run)
+    assert found["token ids"].startswith(f"{chunk}: token ")
+    assert "the reference tokenizer gives" in found["token ids"]
+    assert "decoded text" not in found
+
+
+def test_a_tokenizer_that_fastokens_does_not_load_is_judged_by_the_reference_alone(run, sampled):
+    change_tokenizer(run, lambda held: held.update(normalizer={"type": "NFKC"}))
+    (path,) = files(run, "tokenizer", ".tokenizer.json")
+    with pytest.raises(ValueError, match="NFKC"):
+        fastokens.Tokenizer.from_json_str(path.read_text(encoding="utf-8"))
+    sampled(0)
+    outcome = token_outcome(run)
+    assert (outcome.note, outcome.breaches) == ("", 0)
+    change_ids(run, alter_one)
+    assert "token 2 is" in breaches(run)["token ids"]
+
+
+def test_where_fastokens_gives_other_ids_than_are_stored_the_reference_decides(finished, sampled, monkeypatch):
+    other = fastokens.Tokenizer.from_json_str(byte_level().to_str())
+    monkeypatch.setattr(fastokens, "Tokenizer", SimpleNamespace(from_json_str=lambda _: other))
+    sampled(0)
+    outcome = token_outcome(finished)
+    assert outcome.note == f"{outcome.checked:,} of them by the reference tokenizer"
+    assert outcome.breaches == 0
+
+
+def test_the_sample_finds_where_stored_ids_are_those_of_fastokens_and_not_of_the_reference(run, sampled):
+    twice = processors.TemplateProcessing(single="$A $A", special_tokens=[])  # which fastokens leaves out, unasked
+    change_tokenizer(run, lambda held: held.update(post_processor=json.loads(twice.__getstate__())))
+    sampled(0)
+    (only,) = token_outcome(run).examples  # which is what a sample gives up
+    assert only.startswith("tokenizer separator_ids is")
+    sampled(2_000)
+    outcome = token_outcome(run)
+    assert 1 < outcome.breaches < outcome.checked
+    assert token_outcome(run, sample=tokens.EVERYTHING).breaches == 1 + outcome.checked
+
+
+def test_texts_that_the_two_class_differently_go_to_the_reference():
+    tokenizer = byte_level()
+    fast = fastokens.Tokenizer.from_json_str(tokenizer.to_str())
+    texts = ["plain", "", "long \u017f", "kelvin \u212a", "\u180e"]
+    stored = [np.array(tokenizer.encode(text).ids, np.uint32) for text in texts]
+    chunks = tokens._TokenizedChunks(np.arange(5), texts, stored)
+    assert tokens._differs(fast, chunks).tolist() == [False, False, True, True, True]
+    stored[0][0] += 1
+    assert tokens._differs(fast, chunks).tolist() == [True, False, True, True, True]
+
+
+def byte_level(*, normalizer=None):
+    """A small byte-level tokenizer with added tokens that a byte-level alphabet spells otherwise, or not at all."""
+    tokenizer = Tokenizer(models.BPE())
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    if normalizer is not None:
+        tokenizer.normalizer = normalizer
+    alphabet = pre_tokenizers.ByteLevel.alphabet()
+    trainer = trainers.BpeTrainer(vocab_size=400, initial_alphabet=alphabet, show_progress=False)
+    tokenizer.train_from_iterator(["the first day, and they'll say “naïve” 東京 " * 3], trainer)
+    tokenizer.add_tokens([AddedToken("  "), AddedToken("é"), AddedToken("東京!"), AddedToken("\xad")])
+    tokenizer.add_special_tokens([AddedToken("<|end|>", special=True)])
+    return tokenizer
+
+
+TOKENIZERS = [byte_level(), byte_level(normalizer=normalizers.NFC())]
+
+
+@pytest.mark.parametrize("tokenizer", TOKENIZERS, ids=["plain", "nfc"])
+@given(data=st.data())
+def test_decoded_text_is_judged_as_the_tokenizer_decodes_it(tokenizer, data):
+    """Tokens of all kinds, cut within a character or unknown, against their text, one of the same letters, and any."""
+    run = SimpleNamespace(tokenizer=tokenizer)
+    ids = data.draw(st.lists(st.integers(0, tokenizer.get_vocab_size() + 3), max_size=8))
+    decoded = tokenizer.decode(ids, skip_special_tokens=False)
+    text = data.draw(st.sampled_from([decoded, decoded[::-1], decoded + "\ufffd"]) | st.text(max_size=4))
+    expected = text if tokenizer.normalizer is None else tokenizer.normalizer.normalize_str(text)
+    chunks = tokens._TokenizedChunks(np.array([7]), [text], [np.array(ids, np.uint32)])
+    assert [row for row, _ in tokens._text_problems(run, chunks)] == [7] * (decoded != expected)

@@ -1,16 +1,24 @@
-"""Near-duplicates in a finished run: a sound one passes, and every planted fault is found."""
+"""Near-duplicates: words and the rule in any texts, against plain Python and the run's own code, and faults planted in a run."""
 
 import json
+import random
+import sys
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
 import nextlong
+import plain_rule
 from damage import change_array, change_sequence, files, first_sequence, outcomes, rehash, spans_of
+from invented import GAPS, SCRIPTS, Corpus
+from nextlong.retrieval.near_duplicates.shingles import hash_words, ngrams
 from nextlong.schemas import META, NEGATIVE
 from nextlong.verify import near_duplicates
 from nextlong.verify.checks import verify
+from nextlong.verify.near_duplicates import repeats, words_of
 from nextlong.verify.run_files import StoredRun
 
 COPIES, WEIGHTS, NEAREST = (
@@ -105,6 +113,30 @@ def test_a_chunk_that_was_passed_over_without_cause(run):
     assert any("is unused and nearer to meta-chunk" in problem for problem in found(run, "search")[NEAREST])
 
 
+def test_only_what_a_sequence_holds_explains_that_a_chunk_was_passed_over(finished, monkeypatch):
+    artefacts = StoredRun(finished)
+    (block,) = artefacts.blocks()
+    sequence = block[0]
+    placed = int(sequence.chunk[np.flatnonzero(sequence.role == NEGATIVE)[0]])
+    free = [chunk for chunk in range(100) if chunk not in sequence.chunk and chunk not in copies_of_metas(finished)]
+    free = np.array(free[:4])
+    texts = artefacts.texts_of(np.array([placed]))
+    passage = texts[placed]
+
+    def texts_of(names):
+        """Four chunks: a copy of the next, its original, one that a negative repeats, and one like no other."""
+        found = StoredRun.texts_of(artefacts, names)
+        words = " ".join(f"word{number}" for number in range(40))
+        found[free[0]], found[free[1]] = words, words + " " + " ".join(f"other{number}" for number in range(200))
+        found[free[2]] = passage + " " + " ".join(f"more{number}" for number in range(200))
+        found[free[3]] = " ".join(f"alone{number}" for number in range(40))
+        return {name: found[name] for name in found}
+
+    monkeypatch.setattr(artefacts, "texts_of", texts_of)
+    left = near_duplicates.without_cause(artefacts, {sequence.number: free})
+    assert left[sequence.number].tolist() == free[[0, 1, 3]].tolist()
+
+
 @pytest.mark.parametrize("weight", [1, 512])
 def test_a_weight_that_was_altered(run, weight):
     (path,) = files(run, "weights", ".weights.npy")
@@ -136,3 +168,83 @@ def test_what_a_sequence_shows_of_its_cut_negative_is_judged(finished, monkeypat
         ", as cut," in problem and "the meta-document" in problem
         for problem in found(finished, "near-duplicates")[COPIES]
     )
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(0, 10**9))
+def test_invented_texts_are_judged_by_the_rule(seed):
+    draw = random.Random(seed)
+    size = draw.choice([40, 200, 1000])
+    pieces = [text[first : first + size] for text in Corpus(seed).documents for first in range(0, len(text), size)]
+    texts = draw.sample(pieces, min(len(pieces), 12))
+    weights = np.full(1 << 6, 1024, np.uint16)
+    weights[: draw.choice([0, 30])] = 37
+    threshold = draw.choice([0.3, 0.8, 0.95, 1.0])
+    those = draw.sample(range(len(texts)), draw.randint(1, len(texts)))
+    others = draw.sample(range(len(texts)), draw.randint(1, len(texts)))
+    words = words_of(texts)
+    assert {(a, b) for a, b, _ in repeats(words, those, others, weights=weights, threshold=threshold)} == {
+        (a, b)
+        for a in those
+        for b in others
+        if a != b and plain_rule.repeats(texts[a], texts[b], weights.tolist(), threshold)
+    }
+
+
+def test_texts_without_runs_repeat_nothing_but_the_same_words():
+    words = words_of(["", "?!", "one two", "One, two.", "one"])
+    found = repeats(words, range(5), range(5), weights=None, threshold=0.8)
+    assert {(a, b) for a, b, _ in found} == {(2, 3), (3, 2)}
+
+
+LETTERS = "".join(SCRIPTS) + "".join(GAPS) + "İıẞßΣςσǅŉﬁ\n\r\x00"
+
+
+def assert_same_words(text):
+    (words,) = words_of([text])
+    assert words.tolist() == hash_words(text).hashes.tolist()
+    assert words.tolist() == [plain_rule.word_number(word) for word in plain_rule.words_of(text)]
+    runs, _ = near_duplicates._runs_of([np.tile(words, 10)])  # of fewer than ten words there are none
+    assert runs.tolist() == ngrams(np.tile(words, 10), 3).tolist()
+    assert runs.tolist() == [plain_rule.run_number(run) for run in plain_rule.runs_of(plain_rule.words_of(text) * 10)]
+
+
+@settings(deadline=None)
+@given(st.text(max_size=80) | st.text(alphabet=LETTERS, max_size=80))
+def test_both_sides_find_the_same_words_in_any_text(text):
+    assert_same_words(text)
+
+
+def test_both_sides_find_the_same_words_whatever_the_letter():
+    codes = [code for code in range(sys.maxunicode + 1) if not 0xD800 <= code < 0xE000]
+    text = " ".join(f"a{chr(code)}b" for code in codes)
+    assert np.array_equal(words_of([text])[0], hash_words(text).hashes)
+    cased = "".join(f"a{chr(code)}b " for code in codes if chr(code).lower() != chr(code) or code % 97 == 0)
+    assert_same_words(cased)
+
+
+@pytest.mark.parametrize(
+    ("one", "other", "equal"),
+    [
+        ("ÄPFEL", "äpfel", True),
+        ("İstanbul", "istanbul", False),
+        ("İstanbul", "İSTANBUL", True),
+        ("ΟΔΟΣ", "οδοσ", True),
+        ("ΟΔΟΣ", "οδος", False),
+        ("ẞ", "ß", True),
+        ("ǅ", "ǆ", True),
+    ],
+)
+def test_every_letter_is_lower_cased_by_itself(one, other, equal):
+    first, second = words_of([one, other])
+    assert (first.tolist() == second.tolist()) is equal
+
+
+def test_texts_are_numbered_side_by_side_as_each_by_itself():
+    texts = ["", "one two" * 9_000, "", "?!", "漢字 end", "begin" * 15_000, "a" * 65_536, "b", ""]
+    assert [*map(np.ndarray.tolist, words_of(texts))] == [words_of([text])[0].tolist() for text in texts]
+
+
+@pytest.mark.parametrize("text", ["x" * 300_000, "ab,\tc" * 60_000, "漢字" * 80_000, "y" * 131_072 + "z w"])
+def test_no_word_is_parted_however_long(text):
+    assert np.array_equal(words_of([text])[0], hash_words(text).hashes)

@@ -15,23 +15,22 @@ from exported_runs import record_of
 from nextlong.cli.main import main
 from nextlong.errors import RunError
 from nextlong.schemas import META, NEGATIVE, NO_CHUNK, SEPARATOR, SHARD_BITS
-from nextlong.verify import run_files
 from nextlong.verify.checks import verify
 from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name
-from nextlong.verify.run_files import ResolvedSequence, StoredRun, open_step
+from nextlong.verify.run_files import ResolvedSequence, StoredRun, _open_step
 
 
 @pytest.mark.parametrize("parts", [1, 3, 8, 40])
 def test_the_parts_of_the_sequences_make_the_whole_and_parse_each_once(exported_run, monkeypatch, parts):
-    run, parsed, stored = StoredRun(exported_run), [], run_files._stored
+    run, parsed, stored = StoredRun(exported_run), [], StoredRun._stored
     assert max(run.takes) > 1  # so that parts end within a file, too
     whole = [(sequence.number, sequence.id) for sequence in run.bare_sequences()]
-    monkeypatch.setattr(run_files, "_stored", lambda *row: parsed.append(row[-1]) or stored(*row))
+    monkeypatch.setattr(StoredRun, "_stored", lambda *where: parsed.append(where[1:]) or stored(*where))
     count = sum(run.takes)
     bounds = [count * part // parts for part in range(parts + 1)]
     blocks = [block for low, high in itertools.pairwise(bounds) for block in run.blocks(range(low, high))]
     assert [(sequence.number, sequence.id) for block in blocks for sequence in block] == whole
-    assert parsed == list(range(count))
+    assert parsed == [(part, place) for part, take in enumerate(run.takes) for place in range(take)]
 
 
 def test_files_that_hold_none_of_the_sequences_asked_for_are_not_opened(run):
@@ -117,9 +116,9 @@ def test_an_id_that_the_run_does_not_have_is_told_by_its_place(finished):
     assert said(finished, chunk_name(NO_CHUNK)) == "no chunk"
 
 
-def test_files_that_cannot_be_read_cost_the_name_only(finished, monkeypatch):
-    monkeypatch.setattr(StoredRun, "names_of", lambda *_: (_ for _ in ()).throw(OSError("torn")))
-    assert said(finished, chunk_name(3)) == "unknown chunk (shard 0, row 3)"
+def test_files_that_cannot_be_read_cost_the_name_only(run):
+    files(run, "ingest", ".documents.arrow")[0].write_bytes(b"torn")
+    assert said(run, chunk_name(3)) == "unknown chunk (shard 0, row 3)"
 
 
 ENTRY = {"bytes": 1, "xxh3": "0"}
@@ -133,7 +132,7 @@ def manifest(*names):
 def test_files_stand_in_the_order_of_their_numbers(tmp_path):
     names = ["part-2.10.npy", "part-10.1.npy", "part-2.9.npy", "part-1.json"]
     (tmp_path / "manifest.json").write_text(json.dumps(manifest(*names)))
-    step = open_step("a", tmp_path)
+    step = _open_step("a", tmp_path)
     assert step.damage == ""
     assert [path.name for path in step.files(".npy")] == ["part-2.9.npy", "part-2.10.npy", "part-10.1.npy"]
 
@@ -151,6 +150,6 @@ def test_files_stand_in_the_order_of_their_numbers(tmp_path):
 def test_a_damaged_manifest_is_told_and_no_error(tmp_path, text, damage):
     if text is not None:
         (tmp_path / "manifest.json").write_text(text)
-    step = open_step("a", tmp_path)
+    step = _open_step("a", tmp_path)
     assert step.damage.startswith(damage)
     assert step.files("") == []

@@ -1,7 +1,11 @@
+from types import SimpleNamespace
+
 import numpy as np
 
 from damage import breaches, change_rows, change_sequence, chunk_name, files, first_sequence, read_batches, spans_of
 from nextlong.schemas import META, NEGATIVE, SHARD_BITS
+from nextlong.verify.run_files import StoredRun
+from nextlong.verify.search import check_search
 
 ALL = 100_000  # a sample of everything
 
@@ -71,3 +75,25 @@ def test_a_negative_that_is_not_the_nearest_free_one(run):
     assert (
         "is unused and nearer to meta-chunk" in breaches(run, "search", sample=ALL)["negatives are the nearest unused"]
     )
+
+
+def test_an_approximate_index_may_miss_its_recall_by_three_standard_errors(run):
+    def halve(rows):
+        for row in rows[::2]:
+            row["neighbour_ids"], row["scores"] = row["neighbour_ids"][50:], row["scores"][50:]
+
+    for path in files(run, "mine", ".candidates.arrow"):
+        change_rows(path, halve)
+
+    def recall(promised):
+        artefacts = StoredRun(run, sample=ALL)
+        manifest = {"parts": [{"counts": {"recall": promised}}]}
+        artefacts.steps["tune"] = SimpleNamespace(manifest=manifest, files=lambda _: [])
+        (outcome,) = (one for one in check_search(artefacts) if one.check.startswith("recall"))
+        return outcome
+
+    outcome = recall(0.0)
+    mean = float(outcome.note.split(",")[0])
+    assert 0.5 < mean < 1
+    error = ((1 - mean) * (mean - 0.5) / outcome.checked) ** 0.5  # of each list all was found, or half
+    assert [recall(mean + errors * error).breaches for errors in (2, 4)] == [0, 1]

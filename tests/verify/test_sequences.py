@@ -1,15 +1,26 @@
 """Sequences of whole documents, by hand: two documents of chunks 0–2 and 3–4, lengths 4, 3, 2 and 5, 6."""
 
+import itertools
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 
-from damage import breaches, change_recipe, outcomes
+import nextlong
+from damage import change_recipe, outcomes
+from nextlong.picture.pieces import length
 from nextlong.recipe.keys import NEGATIVES
 from nextlong.schemas import BOS, DOCUMENT, EOS, META, NEGATIVE, SEPARATOR, Layout
+from nextlong.sequences.tokenizer import train_bpe
 from nextlong.verify.run_files import ResolvedSequence
-from nextlong.verify.sequences import _gaps, _order_problems, _repeat_problems, _separator_problems, _span_problems
+from nextlong.verify.sequences import (
+    Tokenized,
+    _cut_problems,
+    _order_problems,
+    _repeat_problems,
+    _separator_problems,
+    _span_problems,
+)
 
 TOKENS = {0: 4, 1: 3, 2: 2, 3: 5, 4: 6, -1: -1}
 DOCS = {0: 0, 1: 0, 2: 0, 3: 1, 4: 1, -1: -1}
@@ -108,6 +119,13 @@ def test_two_separators_missing():
     assert any("no separator follows it" in found for found in _separator_problems(run_of(), twice))
 
 
+def test_a_chunk_and_a_separator_of_one_token_too_many():
+    longer = (4, DOCUMENT, 1, 7)
+    assert any("is longer than its chunk, which has 6" in found for found in problems(*SOUND[:-1], longer))
+    wide = (-1, SEPARATOR, 0, 2)
+    assert any("should have 1 tokens" in found for found in problems(A, B, C, wide, D, E))
+
+
 def test_bos_and_eos_stand_at_the_ends_and_nowhere_else():
     run = run_of(target_tokens=23, special={SEPARATOR: [9], BOS: [1], EOS: [2]})
     bos, eos = (-1, BOS, -1, 1), (-1, EOS, -1, 1)
@@ -155,11 +173,6 @@ M0, M1, M2 = (0, META, 0, 4), (1, META, 1, 3), (2, META, 2, 2)
 N3, N4 = (3, NEGATIVE, 0, 5), (4, NEGATIVE, 1, 6)
 
 
-def test_gaps_count_the_negatives_between_two_meta_chunks():
-    _, one = extended(M0, JOIN, N3, JOIN, M1, JOIN, M2, JOIN, (4, NEGATIVE, 2, 6))
-    assert _gaps(one) == [(4, 5), (6, 0)]
-
-
 def test_only_the_last_negative_may_be_cut():
     run, cut_first = extended(M0, JOIN, (3, NEGATIVE, 0, 2), JOIN, M1, JOIN, M2, JOIN, (4, NEGATIVE, 2, 6))
     assert any("is cut, but is not the last negative" in found for found in _order_problems(run, cut_first))
@@ -179,10 +192,85 @@ def test_separators_fill_what_a_cut_between_characters_leaves_and_no_more():
 
 def test_a_gap_below_the_minimum_is_found(own_run):
     name = "negatives between meta-chunks"
-    assert outcomes(own_run, "sequences")[name].checked > 10
-    assert breaches(own_run, "sequences") == {}
-    change_recipe(own_run, "compose", "min_gap_tokens", 100_000)
-    assert (
-        "tokens of negatives between it and the meta-chunk before, compose.min_gap_tokens is"
-        in breaches(own_run, "sequences")[name]
+    gaps = []
+    for one in nextlong.open(own_run).sequences():
+        metas = [place for place, span in enumerate(one.spans) if span.role == "meta"]
+        between = [one.spans[first:last] for first, last in itertools.pairwise(metas)]
+        gaps += [sum(length(span) for span in spans if span.role == "negative") for spans in between]
+    change_recipe(own_run, "compose", "min_gap_tokens", min(gaps))
+    sound = outcomes(own_run, "sequences")[name]
+    assert (sound.checked, sound.breaches) == (len(gaps), 0)
+    change_recipe(own_run, "compose", "min_gap_tokens", min(gaps) + 1)
+    found = outcomes(own_run, "sequences")[name]
+    assert found.breaches == gaps.count(min(gaps))
+    assert f"has {min(gaps)} tokens of negatives between it and the meta-chunk before" in found.examples[0]
+
+
+# cuts between characters
+
+
+TEXT = "日本\nab"  # three tokens each of the first two characters, then one each
+
+
+CUT_RUN = SimpleNamespace(
+    is_exact=True,
+    setting=lambda section, key, default=None: default,
+    special_ids={SEPARATOR: [9]},
+    tokenizer=train_bpe([], vocab_size=257),
+)
+
+
+def cut_problems(tokens, *, separators, role=NEGATIVE, separator=(9,)):
+    """Return what is wrong with a sequence of one chunk, cut to so many tokens, and separators."""
+    run = SimpleNamespace(**{**vars(CUT_RUN), "special_ids": {SEPARATOR: list(separator)}})
+    roles = np.array([role, *[SEPARATOR] * separators])
+    ends = np.cumsum([tokens, *[1] * separators])
+    one = SimpleNamespace(
+        role=roles,
+        chunk=np.array([5, *[-1] * separators]),
+        start=ends - np.array([tokens, *[1] * separators]),
+        end=ends,
+        is_truncated=roles != SEPARATOR,
+        where=lambda span: f"span {span}",
     )
+    return list(_cut_problems(run, one, {5: Tokenized(CUT_RUN, TEXT)}))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "separators", "problem"),
+    [
+        (3, 1, ""),
+        (3, 3, ""),
+        (4, 1, "ends within a character; 1 tokens fewer would not"),
+        (5, 1, "ends within a character; 2 tokens fewer would not"),
+        (5, 0, "ends within a character; 2 tokens fewer would not"),
+        (4, 0, "ends within a character; 1 tokens fewer would not"),
+        (7, 1, "ends in a newline but a separator follows it"),
+        (7, 0, ""),
+        (8, 1, ""),
+        (2, 1, "holds a part of a character only"),
+    ],
+)
+def test_cuts_of_negatives(tokens, separators, problem):
+    problems = cut_problems(tokens, separators=separators)
+    assert [text for text in problems if problem not in text or not problem] == []
+    assert bool(problems) == bool(problem)
+
+
+def test_without_separators_nothing_could_fill():
+    assert cut_problems(5, separators=0, separator=()) == []
+
+
+def test_of_what_is_not_extended_less_than_a_character_may_be_left():
+    assert cut_problems(2, separators=0, role=META) == []
+    assert cut_problems(4, separators=0, role=META) == ["span 0 ends within a character; 1 tokens fewer would not"]
+
+
+def test_what_is_visible_is_a_character_at_least():
+    assert [Tokenized(CUT_RUN, TEXT).visible(tokens) for tokens in (1, 3, 5, 6, 8)] == [
+        "日",
+        "日",
+        "日",
+        "日本",
+        "日本\na",
+    ]

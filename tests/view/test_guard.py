@@ -5,7 +5,7 @@ import asyncio
 import pytest
 from starlette.responses import PlainTextResponse
 
-from nextlong.view.guard import HEADERS, Guard
+from nextlong.view.guard import _HEADERS, Guard
 
 pytestmark = pytest.mark.browser
 
@@ -34,7 +34,7 @@ OWN = "127.0.0.1:8000"
 def test_this_machine_is_answered_and_may_load_nothing_else(host):
     status, headers, body = ask(host=host)
     assert (status, body) == (200, b"the corpus")
-    assert {name: headers[name.lower()] for name in HEADERS} == HEADERS
+    assert {name: headers[name.lower()] for name in _HEADERS} == _HEADERS
 
 
 @pytest.mark.parametrize(

@@ -13,16 +13,16 @@ from nextlong.view.marks import Mark
 def test_marks_are_added_replaced_and_removed(tmp_path):
     document, source = Mark("web", "d1", "spam"), Mark("web")
     for mark in (document, source, Mark("web", "d1", "a form letter")):
-        marks.add(tmp_path, mark)
+        marks.change(tmp_path, mark, is_set=True)
     assert marks.read(tmp_path) == [source, Mark("web", "d1", "a form letter")]
-    marks.remove(tmp_path, document)
+    marks.change(tmp_path, document, is_set=False)
     assert marks.read(tmp_path) == [source]
     assert sorted(path.name for path in tmp_path.iterdir()) == [".marks.jsonl.lock", marks.FILE]
 
 
 def test_a_line_separator_within_a_mark_ends_no_line(tmp_path):
     mark = Mark("web\u2028", "d\u2029\x851", "a\x0bnote")
-    marks.add(tmp_path, mark)
+    marks.change(tmp_path, mark, is_set=True)
     with (tmp_path / marks.FILE).open("a") as file:
         file.write("\n  \n")
     assert marks.read(tmp_path) == [mark]
@@ -31,13 +31,13 @@ def test_a_line_separator_within_a_mark_ends_no_line(tmp_path):
 def test_viewers_of_one_run_lose_no_mark(tmp_path):
     every = [Mark("web", f"d{number}") for number in range(40)]
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda mark: marks.add(tmp_path, mark), every))
+        list(pool.map(lambda mark: marks.change(tmp_path, mark, is_set=True), every))
     assert sorted(marks.read(tmp_path), key=every.index) == every
 
 
 def test_a_sequence_is_another_mark_than_its_document(tmp_path):
     for mark in (Mark("web", "d1"), Mark("web", "d1", sequence="base/3")):
-        marks.add(tmp_path, mark)
+        marks.change(tmp_path, mark, is_set=True)
     assert [mark.kind for mark in marks.read(tmp_path)] == ["document", "sequence"]
     lines = (tmp_path / marks.FILE).read_text().splitlines()
     assert list(map(json.loads, lines)) == [

@@ -114,7 +114,7 @@ def test_columns_are_chosen_and_stay_chosen(variants):
     assert page.checked == ["source", "cosine"]
     (link,) = [link for link in page.links if "sort=cosine" in link]
     assert parse_qs(urlsplit(link).query)["columns"] == ["source", "cosine"]
-    assert len(listed(variants).checked) == len(pages.COLUMNS)
+    assert len(listed(variants).checked) == len(pages._COLUMNS)
 
 
 def test_a_heading_sorts_and_sorts_back(variants):
@@ -195,7 +195,7 @@ def test_documents_that_contain_a_text_are_listed_with_it(variants, monkeypatch)
     assert page.body
     assert all("sail reef" in row[2].lower() for row in page.body)
     assert page.fields["text"] == '"sail reef"'
-    monkeypatch.setattr(pages, "ROWS", 7)
+    monkeypatch.setattr(pages, "_ROWS", 7)
     page = Page(pages.document_list(View(variants, "base"), documents.DocumentQuery(), first=Place()))
     (link,) = [link for link in page.links if "after=" in link]
     place = Place(*map(int, link.rpartition("after=")[2].split(".")))
@@ -219,7 +219,7 @@ def test_a_document_is_shown_whole_chunk_by_chunk(variants, run, monkeypatch):
 def test_what_was_marked_is_said_where_it_is(variants, run):
     lead = pieces.lead_document(run.sequence(0).spans)
     found = documents.read(run.corpus, lead)
-    marks.add(run.path, Mark(found.source, found.source_id, "spam <b>"))
+    marks.change(run.path, Mark(found.source, found.source_id, "spam <b>"), is_set=True)
     try:
         page = Page(pages.document(View(variants, "base"), lead))
         assert "This document is marked as bad. spam <b>" in page.text
@@ -268,7 +268,7 @@ def test_examples_of_a_reason_lead_to_the_documents(variants, monkeypatch):
     assert [row for row in page.body if len(row) == 2] == [["one", "beside it"], ["two", "why"]]
     assert {"/base/document/7", "/base/document/8"} <= set(page.links)
     assert "These are all examples that the run recorded: a few of each task." in page.text
-    monkeypatch.setattr(pages, "ROWS", 1)
+    monkeypatch.setattr(pages, "_ROWS", 1)
     (following,) = [link for link in left(variants, "k").links if "after=" in link]
     rest = left(variants, "k", first=int(following.rpartition("after=")[2]))
     assert [row for row in rest.body if len(row) == 2] == [["two", "why"]]

@@ -258,7 +258,7 @@ def test_the_viewers_own_form_marks_a_source_and_removes_it(address, run):
 
 def test_an_id_with_control_characters_is_marked_as_it_is(address, run):
     mark = marks.Mark("s", "a\nb\r\x01\x00c")
-    marks.add(run, mark)
+    marks.change(run, mark, is_set=True)
     (form,) = re.findall(r'<form class="plain".*?</form>', ask(address, "/first/marks")[1], re.DOTALL)
     (field,) = [one["value"] for tag, one in Page(form).tags if one.get("type") == "hidden"]
     ask(address, "/first/marks", method="POST", body=urlencode({"mark": field, "action": "remove"}).encode())

@@ -18,6 +18,7 @@ def test_the_sequences_that_were_looked_at_last_stay_in_memory(variant, monkeypa
     read = []
     real = variant.run.sequence
     monkeypatch.setattr(type(variant.run), "sequence", lambda _, number: read.append(number) or real(number))
+    variant = OpenVariant(variant.run)
     first = variant.sequence(0)
     for number in range(1, variants._HELD_SEQUENCES):
         variant.sequence(number)

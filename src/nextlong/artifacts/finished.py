@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from functools import lru_cache
 from pathlib import Path
@@ -14,7 +14,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.lookup import Column, TokenStore, iter_chunk_texts, opened
+from nextlong.artifacts.lookup import TokenStore, iter_chunk_texts
 from nextlong.artifacts.results import ComposeResult, TokenizerResult
 from nextlong.engine.step import Artifact, Artifacts
 from nextlong.schemas import SEQUENCE_INDEX
@@ -32,20 +32,12 @@ class CorpusFiles:
 
     def texts(self, chunk_ids: NDArray[np.int64]) -> NDArray[np.object_]:
         """Return the text of each chunk, shape (n,)."""
-        if not len(chunk_ids):
-            return np.empty(0, object)
-
-        def load(shard: int, rows: NDArray[np.int64]) -> list[NDArray[np.object_]]:
-            texts = [
-                text
-                for batch in iter_chunk_texts(self.documents[shard], self.chunks[shard], rows)
-                for text in batch.texts
-            ]
-            column = np.empty(len(texts), object)
-            column[:] = texts
-            return [column]
-
-        return lookup.by_shard(chunk_ids, load)[0]
+        shards, back = lookup.by_shard(chunk_ids)
+        texts: list[str] = []
+        for shard, rows in shards:
+            for batch in iter_chunk_texts(self.documents[shard], self.chunks[shard], rows):
+                texts += batch.texts
+        return np.array(texts, object)[back]
 
 
 @dataclass(frozen=True)
@@ -56,16 +48,12 @@ class SpecialIds:
     bos: tuple[int, ...] = ()
     eos: tuple[int, ...] = ()
 
-    def by_role(self) -> dict[int, NDArray[np.int32]]:
-        """Return the ids of each role that is no chunk."""
-        named = {schemas.SEPARATOR: self.separator, schemas.BOS: self.bos, schemas.EOS: self.eos}
-        return {role: np.array(ids, np.int32) for role, ids in named.items()}
-
     def copy_into(
         self, target: NDArray[Any], *, roles: NDArray[np.int8], at: NDArray[np.int64], lengths: NDArray[np.int64]
     ) -> None:
         """Write the first `lengths[j]` ids of each span's role to `target[at[j]:]`; spans of chunks are passed over."""
-        for role, ids in self.by_role().items():
+        named = {schemas.SEPARATOR: self.separator, schemas.BOS: self.bos, schemas.EOS: self.eos}
+        for role, ids in named.items():
             spans = np.flatnonzero(roles == role)
             for number, token in enumerate(ids):
                 target[at[spans[lengths[spans] > number]] + number] = token
@@ -96,7 +84,7 @@ class SequenceFiles:
         tokenizer = done["tokenizer"]
         roles = (schemas.SEPARATOR, schemas.BOS, schemas.EOS)
         return cls(
-            sequences=tuple(sequence_files(done)),
+            sequences=tuple(done["compose"].files(".sequences.arrow")),
             take=tuple(take),
             corpus=corpus(done),
             corpus_id=chunks_of(done).manifest["fingerprint"],
@@ -110,36 +98,25 @@ class SequenceFiles:
 
     def read_index(self, *, run: int = 0) -> NDArray[Any]:
         """Return the SEQUENCE_INDEX of the run, in draw order, as number `run` of several."""
-        index = np.zeros(sum(self.take), SEQUENCE_INDEX)
-        row = 0
-        for part, (path, count) in enumerate(zip(self.sequences, self.take, strict=True)):
-            with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-                for place in range(count):
-                    batch = reader.get_batch(place)
-                    tokens, key = batch.column("token_end").values[-1].as_py(), batch.column("key")[0].as_py()
-                    index[row] = (run, part, place, tokens, key)
-                    row += 1
-        return index
+        rows = [
+            (run, part, place, batch.column("token_end").values[-1].as_py(), batch.column("key")[0].as_py())
+            for part, place, batch in self._batches()
+        ]
+        return np.array(rows, SEQUENCE_INDEX)
 
     def chunk_ids(self) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return the chunk ids of the sequences that `read_index` gives: those of i are ids[offsets[i]:offsets[i + 1]]."""
-        chunk_ids = []
-        for path, count in zip(self.sequences, self.take, strict=True):
-            with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-                for place in range(count):
-                    ids = reader.get_batch(place).column("chunk_id").values.to_numpy()
-                    chunk_ids.append(ids[ids != schemas.NO_CHUNK])
+        named = (batch.column("chunk_id").values.to_numpy() for _, _, batch in self._batches())
+        chunk_ids = [ids[ids != schemas.NO_CHUNK] for ids in named]
         offsets = np.cumsum([0, *map(len, chunk_ids)], dtype=np.int64)
         return np.concatenate([np.empty(0, np.int64), *chunk_ids]), offsets
 
-    def document_hashes(self, chunk_ids: NDArray[np.int64]) -> NDArray[np.uint64]:
-        """Return the content hash of the document of each chunk, shape (n,)."""
-
-        def load(shard: int, rows: NDArray[np.int64]) -> list[Column]:
-            return [opened(self.hashes[shard])[rows]]
-
-        hashes: NDArray[np.uint64] = lookup.by_shard(lookup.documents_of(chunk_ids, self.corpus.chunks), load)[0]
-        return hashes
+    def _batches(self) -> Iterator[tuple[int, int, pa.RecordBatch]]:
+        """Yield part, place in it, and the record batch, of each sequence of the data set."""
+        for part, (path, count) in enumerate(zip(self.sequences, self.take, strict=True)):
+            with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
+                for place in range(count):
+                    yield part, place, reader.get_batch(place)
 
 
 @lru_cache(maxsize=2)
@@ -199,8 +176,3 @@ def sequences_per_part(sequences: int | Literal["all"], compose: Artifact) -> li
         take.append(min(left, there))
         left -= take[-1]
     return take
-
-
-def sequence_files(done: Artifacts) -> list[Path]:
-    """Return the SEQUENCES files of a finished run."""
-    return done["compose"].files(".sequences.arrow")

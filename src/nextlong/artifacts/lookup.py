@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import mmap
 import resource
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -25,35 +25,34 @@ from nextlong import schemas
 from nextlong.errors import RunError
 from nextlong.rng import keyed_hash, threshold_for
 
-Ids = NDArray[np.int64]
+_Ids = NDArray[np.int64]
 Column = NDArray[Any]  # of a table, one value a row
 
 _HELD_BYTES = 1 << 25  # of columns of DOCUMENTS, a process
 _held_tables: dict[tuple[FileVersion, tuple[str, ...]], pa.Table] = {}
 
 
-def by_shard(ids: Ids, load: Callable[[int, NDArray[np.int64]], Sequence[Column]]) -> list[Column]:
-    """Return columns aligned with `ids`, shape (n,); `load(shard, rows)` gives them for distinct sorted rows of a shard."""
-    # Sorting by id sorts by shard, then row: each shard is opened once, and `back` puts its rows where they were asked for.
+def by_shard(ids: _Ids) -> tuple[list[tuple[int, NDArray[np.int64]]], NDArray[np.int64]]:
+    """Return the shards of `ids`, shape (n,), with their distinct rows, sorted; and the place of each id among all these rows.
+
+    So each shard is opened once: what is read of all rows, shard after shard, is put in the order of the ids by their places.
+    """
+    # Sorting by id sorts by shard, then row.
     distinct, back = np.unique(ids, return_inverse=True)
     shards, rows = schemas.shard_of(distinct), schemas.row_of(distinct)
     firsts = np.flatnonzero(np.diff(shards, prepend=-1))
     bounds = pairwise([*firsts.tolist(), len(distinct)])
-    pieces = [load(int(shards[first]), rows[first:last]) for first, last in bounds]
-    return [np.concatenate(column)[back] for column in zip(*pieces, strict=True)]
+    return [(int(shards[first]), rows[first:last]) for first, last in bounds], back
 
 
-def chunk_columns(ids: Ids, chunks: Sequence[Path], names: Sequence[str]) -> list[Column]:
+def chunk_columns(ids: _Ids, chunks: Sequence[Path], names: Sequence[str]) -> list[Column]:
     """Return the named CHUNKS columns of the given chunk ids."""
-
-    def load(shard: int, rows: NDArray[np.int64]) -> list[Column]:
-        table = _chunk_table(file_version(chunks[shard]))
-        return [table[name][rows] for name in names]
-
-    return by_shard(ids, load)
+    shards, back = by_shard(ids)
+    tables = [(_chunk_table(file_version(chunks[shard])), rows) for shard, rows in shards]
+    return [np.concatenate([table[name][rows] for table, rows in tables])[back] for name in names]
 
 
-def documents_of(ids: Ids, chunks: Sequence[Path]) -> NDArray[np.int64]:
+def documents_of(ids: _Ids, chunks: Sequence[Path]) -> NDArray[np.int64]:
     """Return the doc_id of each chunk, shape (n,)."""
     doc_ids: NDArray[np.int64] = (
         schemas.shard_of(ids) << schemas.SHARD_BITS | chunk_columns(ids, chunks, ("doc_row",))[0]
@@ -61,71 +60,51 @@ def documents_of(ids: Ids, chunks: Sequence[Path]) -> NDArray[np.int64]:
     return doc_ids
 
 
-def chunk_ordinals(ids: Ids, chunks: Sequence[Path]) -> NDArray[np.int64]:
-    """Return the place of each chunk in its document, from 1, shape (n,): what a person is shown instead of a chunk id."""
-
-    def load(shard: int, rows: NDArray[np.int64]) -> list[Column]:
+def chunk_names(ids: _Ids, *, documents: Sequence[Path], chunks: Sequence[Path]) -> list[tuple[str, int]]:
+    """Return what a person is shown instead of each chunk id: its document's `source_id` and its place there, from 1."""
+    shards, back = by_shard(ids)
+    ordinals = []
+    for shard, rows in shards:
         doc_rows = _chunk_table(file_version(chunks[shard]))["doc_row"]
-        return [rows - np.searchsorted(doc_rows, doc_rows[rows]) + 1]
-
-    ordinals: NDArray[np.int64] = by_shard(ids, load)[0]
-    return ordinals
-
-
-def chunk_name(chunk_id: int, *, documents: Sequence[Path], chunks: Sequence[Path]) -> str:
-    """Return what a person is shown instead of a chunk id, such as `doc-17 · chunk 3`. Raises IndexError if there is none."""
-    ids = np.array([chunk_id])
-    (source_id,) = source_ids(documents_of(ids, chunks), documents)
-    return f"{source_id} · chunk {chunk_ordinals(ids, chunks)[0]}"
+        ordinals.append(rows - np.searchsorted(doc_rows, doc_rows[rows]) + 1)
+    names = source_ids(documents_of(ids, chunks), documents).tolist()
+    return list(zip(names, np.concatenate(ordinals)[back].tolist(), strict=True))
 
 
-def chunk_chars(ids: Ids, chunks: Sequence[Path]) -> NDArray[np.int64]:
+def chunk_chars(ids: _Ids, chunks: Sequence[Path]) -> NDArray[np.int64]:
     """Return the length in characters of each chunk, shape (n,)."""
     start, end = chunk_columns(ids, chunks, ("start", "end"))
     chars: NDArray[np.int64] = end - start
     return chars
 
 
-def source_ids(doc_ids: Ids, documents: Sequence[Path]) -> NDArray[np.object_]:
+def source_ids(doc_ids: _Ids, documents: Sequence[Path]) -> NDArray[np.object_]:
     """Return each document's `source_id`, shape (n,), without reading any text."""
     return document_columns(doc_ids, documents, ("source_id",))[0]
 
 
-def document_columns(doc_ids: Ids, documents: Sequence[Path], names: Sequence[str]) -> list[Column]:
-    """Return the named DOCUMENTS columns of the given documents; other columns are not even decompressed."""
+def document_columns(doc_ids: _Ids, documents: Sequence[Path], names: Sequence[str]) -> list[Column]:
+    """Return the named DOCUMENTS columns of the given documents; other columns are not even decompressed.
 
-    def load(shard: int, rows: NDArray[np.int64]) -> list[Column]:
-        table = _document_table(documents[shard], tuple(names)).take(pa.array(rows))
-        return [table.column(name).to_numpy() for name in names]
-
-    return by_shard(doc_ids, load)
-
-
-def document_metadata(doc_ids: Ids, documents: Sequence[Path]) -> NDArray[np.object_]:
-    """Return what each document's source keeps of it beside its text, as JSON, shape (n,); None of one that keeps nothing."""
-
-    def load(shard: int, rows: NDArray[np.int64]) -> list[Column]:
-        with pa.ipc.open_file(pa.memory_map(str(documents[shard]))) as reader:
-            if "metadata" not in reader.schema.names:
-                return [np.full(len(rows), None, object)]
-        return [_document_table(documents[shard], ("metadata",)).take(pa.array(rows)).column("metadata").to_numpy()]
-
-    return by_shard(doc_ids, load)[0]
-
-
-def _document_table(documents: Path, names: tuple[str, ...]) -> pa.Table:
-    """Return columns of a DOCUMENTS file; the first of them stay in memory, for whoever looks up block after block."""
-    key = (file_version(documents), names)
-    if key in _held_tables:
-        return _held_tables[key]
-    options = pa.ipc.IpcReadOptions(
-        included_fields=[schemas.DOCUMENTS_WITH_METADATA.get_field_index(name) for name in names], use_threads=False
-    )
-    with pa.ipc.open_file(pa.memory_map(str(documents)), options=options) as reader:
-        table = reader.read_all().combine_chunks()
-    if table.nbytes + sum(held.nbytes for held in _held_tables.values()) <= _HELD_BYTES:
-        _held_tables[key] = table
-    return table
+    `metadata` is JSON, None of a document whose source keeps nothing beside the text. The columns of the first shards stay in
+    memory, for whoever looks up block after block.
+    """
+    shards, back = by_shard(doc_ids)
+    pieces: list[list[Column]] = []
+    for shard, rows in shards:
+        key = (file_version(documents[shard]), tuple(names))
+        if (table := _held_tables.get(key)) is None:
+            source = pa.memory_map(str(documents[shard]))
+            with pa.ipc.open_file(source) as reader:
+                fields = [place for place in map(reader.schema.get_field_index, names) if place >= 0]  # [] would be all
+            options = pa.ipc.IpcReadOptions(included_fields=fields or [0], use_threads=False)
+            with pa.ipc.open_file(source, options=options) as reader:
+                table = reader.read_all().combine_chunks()
+            if table.nbytes + sum(held.nbytes for held in _held_tables.values()) <= _HELD_BYTES:
+                _held_tables[key] = table
+        taken, there = table.take(pa.array(rows)), table.column_names
+        pieces.append([taken.column(name).to_numpy() if name in there else np.full(len(rows), None) for name in names])
+    return [np.concatenate(column)[back] for column in zip(*pieces, strict=True)]
 
 
 @lru_cache(maxsize=1024)  # maps of files, which hold neither memory nor a file descriptor; opening one takes 0.2 ms
@@ -148,14 +127,16 @@ def file_version(path: Path) -> FileVersion:
     return FileVersion(path, stat.st_ino, stat.st_mtime_ns, stat.st_size)
 
 
-def vectors(ids: Ids, paths: Sequence[Path]) -> NDArray[np.float32]:
-    """Return the vectors, shape (n, dim), of chunks (n,), read from memory-mapped shards."""
+def array_rows(ids: _Ids, paths: Sequence[Path]) -> NDArray[Any]:
+    """Return the rows of ids (n,) in arrays of one file a shard, which are memory-mapped."""
+    shards, back = by_shard(ids)
+    rows_of_ids: NDArray[Any] = np.concatenate([opened(paths[shard])[rows] for shard, rows in shards])[back]
+    return rows_of_ids
 
-    def load(shard: int, rows: NDArray[np.int64]) -> list[Column]:
-        return [opened(paths[shard])[rows].astype(np.float32)]
 
-    vectors_of_ids: NDArray[np.float32] = by_shard(ids, load)[0]
-    return vectors_of_ids
+def vectors(ids: _Ids, paths: Sequence[Path]) -> NDArray[np.float32]:
+    """Return the vectors, shape (n, dim), of chunks (n,)."""
+    return array_rows(ids, paths).astype(np.float32)
 
 
 class _ChunkTexts(NamedTuple):
@@ -163,8 +144,6 @@ class _ChunkTexts(NamedTuple):
 
     rows: NDArray[np.int64]  # (n,) chunk rows within the shard
     doc_rows: NDArray[np.int64]  # (n,) document rows within the shard
-    numbers: NDArray[np.int64]  # (n,) which chunk of its document, from 0
-    content_hashes: NDArray[np.uint64]  # (n,) of the document
     texts: list[str]
 
 
@@ -177,22 +156,20 @@ def iter_chunk_texts(documents: Path, chunks: Path, rows: NDArray[np.int64] | No
     first_doc = 0
     # Counting a batch's rows by one narrow column leaves the text of batches that nobody wants compressed.
     source = pa.memory_map(str(documents))
-    wide, narrow = _only("content_hash", "text"), _only("content_hash")
+    wide, narrow = _only("text"), _only("content_hash")
     with pa.ipc.open_file(source, options=wide) as reader, pa.ipc.open_file(source, options=narrow) as counter:
         for number in range(reader.num_record_batches):
             last_doc = first_doc + counter.get_batch(number).num_rows
             low, high = np.searchsorted(docs_of_wanted, [first_doc, last_doc])
             if low < high:
                 batch, these, doc_rows = reader.get_batch(number), wanted[low:high], docs_of_wanted[low:high]
-                numbers = these - np.searchsorted(doc_row_of, doc_rows)
                 # (n,) the text of each chunk's document, of which only those that are wanted become Python strings
                 distinct, which = np.unique(doc_rows - first_doc, return_inverse=True)
                 column = batch.column("text")
                 docs = (column.take(pa.array(distinct)) if len(distinct) < batch.num_rows else column).to_pylist()
                 bounds = zip(which.tolist(), table["start"][these].tolist(), table["end"][these].tolist(), strict=True)
                 texts = [docs[doc][start:end] for doc, start, end in bounds]
-                hashes = batch.column("content_hash").to_numpy()[doc_rows - first_doc]
-                yield _ChunkTexts(these, doc_rows.astype(np.int64), numbers, hashes, texts)
+                yield _ChunkTexts(these, doc_rows.astype(np.int64), texts)
             first_doc = last_doc
 
 
@@ -254,8 +231,7 @@ def opened(path: Path) -> NDArray[Any]:
 
     Only what headers say is kept: the map, its memory and its file go with the array.
     """
-    stat = path.stat()
-    dtype, shape, start = _header(path, stat.st_ino, stat.st_mtime_ns)
+    dtype, shape, start = _header(file_version(path))
     if not all(shape):
         return np.empty(shape, dtype)
     with path.open("rb") as file:
@@ -264,11 +240,10 @@ def opened(path: Path) -> NDArray[Any]:
 
 
 @lru_cache(maxsize=4096)
-def _header(path: Path, inode: int, mtime_ns: int) -> tuple[np.dtype[Any], tuple[int, ...], int]:
+def _header(file: FileVersion) -> tuple[np.dtype[Any], tuple[int, ...], int]:
     """Return dtype, shape and where the numbers begin, of an array in C order."""
-    del inode, mtime_ns  # part of what is kept
-    array = np.load(path, mmap_mode="r")
-    assert array.flags.c_contiguous, f"{path} is not in C order"
+    array = np.load(file.path, mmap_mode="r")
+    assert array.flags.c_contiguous, f"{file.path} is not in C order"
     return array.dtype, array.shape, array.offset
 
 
@@ -310,18 +285,18 @@ class TokenStore:
 
     def bounds(self, chunk_ids: NDArray[np.int64]) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
         """Return where in its shard's ids each chunk starts and stops, shape (n,) each."""
-
-        def load(number: int, wanted: NDArray[np.int64]) -> list[NDArray[np.int64]]:
+        shards, back = by_shard(chunk_ids)
+        starts, stops = [], []
+        for number, wanted in shards:
             if number >= len(self._paths):
                 raise self._never_tokenized(schemas.pack_ids(number, wanted)[0])
             shard = self._shard(number)
             places = np.searchsorted(shard.rows, wanted)
             if places[-1] == len(shard.rows) or (shard.rows[places] != wanted).any():
                 raise self._never_tokenized(schemas.pack_ids(number, wanted)[~np.isin(wanted, shard.rows)][0])
-            return [shard.offsets[places], shard.offsets[places + 1]]
-
-        starts, stops = by_shard(chunk_ids, load)
-        return starts, stops
+            starts.append(shard.offsets[places])
+            stops.append(shard.offsets[places + 1])
+        return np.concatenate(starts)[back], np.concatenate(stops)[back]
 
     def copy_into(
         self,
@@ -357,7 +332,8 @@ class TokenStore:
 
     def _never_tokenized(self, chunk_id: int) -> RunError:
         try:
-            name = chunk_name(chunk_id, documents=self._documents, chunks=self._chunks)
+            ((document, ordinal),) = chunk_names(np.array([chunk_id]), documents=self._documents, chunks=self._chunks)
+            name = f"{document} · chunk {ordinal}"
         except IndexError:
             name = "a chunk that is not in the corpus"
         return RunError(

@@ -11,9 +11,10 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from datetime import UTC, datetime
+from operator import attrgetter
 from pathlib import Path
 from typing import Any, Final, Literal
 
@@ -30,7 +31,7 @@ from nextlong.recipe.keys import options_class
 from nextlong.text import Json, counted, did_you_mean
 
 RUN_FILE: Final = "run.json"
-VARIANTS_FOLDER: Final = "variants"
+_VARIANTS_FOLDER: Final = "variants"
 _STEP_FOLDERS: Final = "[0-9][0-9]-*"
 
 
@@ -68,8 +69,8 @@ class Variant:
 
 def variants(run_dir: Path) -> list[Variant]:
     """Return the variants of a run directory, the oldest first. Raises RunError for a record that is damaged."""
-    recorded = [_read(path) for path in sorted((run_dir / VARIANTS_FOLDER).glob("*.json")) if path.name[0] != "."]
-    return sorted(recorded, key=lambda variant: (variant.made, variant.name))
+    recorded = [_read(path) for path in sorted((run_dir / _VARIANTS_FOLDER).glob("*.json")) if path.name[0] != "."]
+    return sorted(recorded, key=attrgetter("made", "name"))
 
 
 def existing(run_dir: Path) -> list[Variant]:
@@ -88,7 +89,7 @@ def existing(run_dir: Path) -> list[Variant]:
 
 
 def _holds_run(path: Path) -> bool:
-    return any(path.glob(f"{VARIANTS_FOLDER}/[!.]*.json")) or any(path.glob(_STEP_FOLDERS))
+    return any(path.glob(f"{_VARIANTS_FOLDER}/[!.]*.json")) or any(path.glob(_STEP_FOLDERS))
 
 
 def unfinished_steps(run_dir: Path) -> str:
@@ -154,7 +155,7 @@ def find(named: str | Path) -> Variant:
 
 
 def _path(run_dir: Path, name: str) -> Path:
-    return run_dir / VARIANTS_FOLDER / f"{name}.json"
+    return run_dir / _VARIANTS_FOLDER / f"{name}.json"
 
 
 def _read(path: Path) -> Variant:
@@ -250,14 +251,13 @@ def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> Json:
         registry = ENCODERS if above.startswith("encoder.") else METHODS
         if (name := above.removeprefix("encoder.")) in registry:
             defaults |= {f"{above}.{key}": value for key, value in _flat(options_class(registry, name)().identity())}
+    ours_or_default, theirs_or_default = defaults | ours, defaults | theirs
     return {
         key: ours.get(key)
         for key in (*ours, *theirs)
-        if ours.get(key, defaults.get(key, _ABSENT)) != theirs.get(key, defaults.get(key, _ABSENT))
+        if (key in ours_or_default) != (key in theirs_or_default)
+        or ours_or_default.get(key) != theirs_or_default.get(key)
     }
-
-
-_ABSENT: Final = object()
 
 
 def name_for(recipe: Recipe, run_dir: Path) -> str:
@@ -283,21 +283,12 @@ def name_for(recipe: Recipe, run_dir: Path) -> str:
     if alike:
         own = current(run_dir)
         return own if own in alike else alike[0]
-    wanted = list(_wanted(recipe, plain, there))
-    taken = {variant.name for variant in there}
-    numbered = (f"{wanted[-1]}-{number}" for number in range(2, len(there) + 3))
-    return next(name for name in (*wanted, *numbered) if name not in taken)
-
-
-def _wanted(recipe: Recipe, plain: Json, there: Sequence[Variant]) -> Iterator[str]:
-    """Yield names for settings that have none yet, the one to prefer first."""
+    wanted: list[str] = []  # the name to prefer first
     if not recipe.overridden:
-        yield _FIRST_NAME
-        differing = differences(plain, there[0].recipe) if there else {}
+        wanted, differing = [_FIRST_NAME], differences(plain, there[0].recipe) if there else {}
     else:
-        differing = (
-            _settings_of(plain) if recipe.own is None else differences(plain, recipe.own.model_dump(mode="json"))
-        )
+        own_settings = None if recipe.own is None else recipe.own.model_dump(mode="json")
+        differing = _settings_of(plain) if own_settings is None else differences(plain, own_settings)
         asked = {
             key: value
             for overridden in recipe.overridden
@@ -306,16 +297,35 @@ def _wanted(recipe: Recipe, plain: Json, there: Sequence[Variant]) -> Iterator[s
         }
         differing = asked or differing
     if differing:
-        yield name_of(differing)
-        yield name_of(differing, keys="whole")
+        wanted += [name_of(differing), name_of(differing, keys="whole")]
+    taken = {variant.name for variant in there}
+    numbered = (f"{wanted[-1]}-{number}" for number in range(2, len(there) + 3))
+    return next(name for name in (*wanted, *numbered) if name not in taken)
+
+
+def check_folder(run_dir: Path) -> None:
+    """Raise RunError for a folder with folders that are none of a run, among which a run would be hard to find again."""
+    if not run_dir.is_dir() or _holds_run(run_dir):
+        return
+    ours = {_VARIANTS_FOLDER, DATA, "lost+found"}
+    folders = (path for path in run_dir.iterdir() if path.is_dir() and path.name[0] != "." and path.name not in ours)
+    if strange := sorted(path.name for path in folders if any(path.iterdir())):
+        raise RunError(
+            f"run_dir={run_dir} holds {counted(len(strange), 'folder')} that no run made, such as {strange[0]!r}; choose a new "
+            "or an empty folder"
+        )
 
 
 def name_of(settings: Mapping[str, Any], *, keys: Literal["short", "whole"] = "short") -> str:
     """Return `key=value,key=value`, fit for a file's name, with the last parts of the keys where these differ."""
     lasts = [key.rpartition(".")[2] for key in settings]
     shown = lasts if len(set(lasts)) == len(lasts) and keys == "short" else list(settings)
-    pairs = [f"{key}={_short(word(value))}" for key, value in zip(shown, settings.values(), strict=True)]
-    name = re.sub(r"[^\w.+=,-]+", "-", ",".join(pairs)).lstrip(".-")
+    values = []
+    for text in map(word, settings.values()):
+        tail = text.rstrip("/").rpartition("/")[2] or text  # of a path, what tells it from others
+        values.append(text if len(text) <= _LONGEST_VALUE else f"{tail[: _LONGEST_VALUE - 7]}-{_digest(text)}")
+    pairs = ",".join(f"{key}={value}" for key, value in zip(shown, values, strict=True))
+    name = re.sub(r"[^\w.+=,-]+", "-", pairs).lstrip(".-")
     return name if len(name) <= _LONGEST_NAME else f"{name[: _LONGEST_NAME - 7]}-{_digest(name)}"
 
 
@@ -324,11 +334,6 @@ def word(value: Any) -> str:
     if isinstance(value, list | tuple):
         return "+".join(map(word, value))
     return value if isinstance(value, str) else json.dumps(value, default=str)
-
-
-def _short(text: str) -> str:
-    tail = text.rstrip("/").rpartition("/")[2] or text  # of a path, what tells it from others
-    return text if len(text) <= _LONGEST_VALUE else f"{tail[: _LONGEST_VALUE - 7]}-{_digest(text)}"
 
 
 def _digest(text: str) -> str:

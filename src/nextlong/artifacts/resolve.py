@@ -5,7 +5,7 @@ Out: blocks of `Resolved` sequences: flat arrays over all of a block's tokens an
 
 Everything is looked up for a block at a time, each shard once: opening files costs more than what is read of them.
 
-`cuts_of` and `kept_chars` tell how many characters the first tokens of a chunk cover; a character of which the cut leaves only
+`cuts_of` tells how many characters the first tokens of a chunk cover; a character of which the cut leaves only
 some bytes is not covered, unless it is the only one. Ids of a byte-level tokenizer stand for bytes of the text, and whole
 characters are those that begin in the bytes kept, except the last one if the next token continues it. Bytes can be lost (a token
 that takes the blanks around it) but none is added, so if as many characters begin in all ids as the chunk has, the first byte of
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, fields, replace
+from functools import partial
 from itertools import chain, pairwise
 from typing import TYPE_CHECKING, Any, Literal, NamedTuple
 
@@ -37,6 +38,10 @@ class Cuts(NamedTuple):
 
     chars: NDArray[np.int64]  # whole characters
     between: NDArray[np.bool_]  # the cut falls between two characters
+
+    def kept(self, tokens: int) -> int:
+        """Return how many characters are kept of so many tokens: at least the one that they hold a part of."""
+        return max(1, int(self.chars[tokens]))
 
 
 def cuts_of(
@@ -62,40 +67,11 @@ def cuts_of(
     return Cuts(np.minimum(stops, starts), stops <= starts)
 
 
-def kept_chars(
-    ids: NDArray[np.int32],
-    *,
-    offsets: NDArray[np.int64],
-    tokens: NDArray[np.int64],
-    chars: NDArray[np.int64],
-    token_chars: NDArray[Any],
-    texts_of: Callable[[NDArray[np.int64]], Sequence[str]],
-    tokenizer: Callable[[], Tokenizer],
-) -> NDArray[np.int64]:
-    """Return how many characters the first `tokens[i]` ids of chunk i cover, at least 1, shape (n,).
-
-    All ids of chunk i, more than `tokens[i]`, are ids[offsets[i]:offsets[i + 1]]; `chars[i]` is its length. `texts_of` gives
-    the texts of the chunks at some places.
-    """
-    kept = np.ones(len(tokens), np.int64)
-    for place, (count, length) in enumerate(zip(tokens.tolist(), chars.tolist(), strict=True)):
-        cuts = cuts_of(
-            ids[offsets[place] : offsets[place + 1]],
-            chars=length,
-            token_chars=token_chars,
-            text_of=lambda place=place: texts_of(np.array([place]))[0],  # type: ignore[misc]
-            tokenizer=tokenizer,
-        )
-        # Tokens that hold a part of one character only are that character's: no span with tokens has an empty range.
-        kept[place] = max(1, int(cuts.chars[count]))
-    return kept
-
-
 _FIRST_BLOCK_TOKENS = 1 << 17  # whoever wants one sequence does not wait for many; each block is twice as long, …
 _BLOCK_TOKENS = 1 << 22  # … up to this: 16 MB of ids
 
 # What to look up beside token ids: the source of each sequence too, or also where the text of each span lies.
-Wanted = Literal["ids", "domains", "spans"]
+_Wanted = Literal["ids", "domains", "spans"]
 
 
 def resolve(run: SequenceFiles, part: int, *, first: int = 0, take: int | None = None) -> Iterator[Resolved]:
@@ -115,7 +91,7 @@ def resolve(run: SequenceFiles, part: int, *, first: int = 0, take: int | None =
                 block, held, limit = [], 0, min(2 * limit, _BLOCK_TOKENS)
 
 
-def resolve_table(table: pa.Table, run: SequenceFiles, *, wanted: Wanted = "spans") -> Resolved:
+def resolve_table(table: pa.Table, run: SequenceFiles, *, wanted: _Wanted = "spans") -> Resolved:
     """Look up the sequences of a table of SEQUENCES; what is not `wanted` is -1 or empty."""
     lists = {name: table.column(name).combine_chunks() for name in schemas.SPAN_COLUMNS}
     span_offsets = lists["role"].offsets.to_numpy().astype(np.int64)
@@ -132,7 +108,8 @@ def resolve_table(table: pa.Table, run: SequenceFiles, *, wanted: Wanted = "span
         input_ids, chunk_ids=chunk_ids[is_chunk], starts=chunk_starts, at=at[is_chunk], lengths=lengths[is_chunk]
     )
     run.special.copy_into(input_ids, roles=roles, at=at, lengths=lengths)
-    places = _Places(*(np.full(len(chunk_ids), *blank) for blank in _BLANKS))
+    doc_ids, char_starts, char_ends = (np.full(len(chunk_ids), -1, np.int64) for _ in range(3))
+    sources, source_ids, metadata = (np.full(len(chunk_ids), blank, object) for blank in ("", "", None))
     domains = [""] * table.num_rows
     if wanted == "domains":
         domains = domains_of(chunk_ids, roles, span_offsets, run.corpus)
@@ -140,23 +117,22 @@ def resolve_table(table: pa.Table, run: SequenceFiles, *, wanted: Wanted = "span
         ids, kept = chunk_ids[is_chunk], lengths[is_chunk]
         doc_rows, start, end = lookup.chunk_columns(ids, run.corpus.chunks, ("doc_row", "start", "end"))
         docs = schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows
-        sources, source_ids = lookup.document_columns(docs, run.corpus.documents, ("source", "source_id"))
-        beside = lookup.document_metadata(docs, run.corpus.documents)
+        columns = lookup.document_columns(docs, run.corpus.documents, ("source", "source_id", "metadata"))
         cut = np.flatnonzero(kept < chunk_stops - chunk_starts)
-        if len(cut):
-            all_ids, offsets = run.tokens.ids(ids[cut], starts=chunk_starts[cut], stops=chunk_stops[cut])
-            end[cut] = start[cut] + kept_chars(
-                all_ids,
-                offsets=offsets,
-                tokens=kept[cut],
-                chars=(end - start)[cut],
-                token_chars=np.load(run.token_chars, mmap_mode="r"),
-                texts_of=lambda those: run.corpus.texts(ids[cut[those]]).tolist(),
-                tokenizer=lambda: read_tokenizer(run.tokenizer),
+        all_ids, offsets = run.tokens.ids(ids[cut], starts=chunk_starts[cut], stops=chunk_stops[cut])
+        token_chars = np.load(run.token_chars, mmap_mode="r") if len(cut) else np.empty(0)
+        for number, chunk in enumerate(cut.tolist()):
+            cuts = cuts_of(
+                all_ids[offsets[number] : offsets[number + 1]],
+                chars=int(end[chunk] - start[chunk]),
+                token_chars=token_chars,
+                text_of=partial(_text_of, run.corpus, ids[chunk : chunk + 1]),
+                tokenizer=partial(read_tokenizer, run.tokenizer),
             )
-        for column, chunk_places in zip(places, (docs, sources, source_ids, beside, start, end), strict=True):
-            column[is_chunk] = chunk_places
-        domains = places.sources[_leading_spans(chunk_ids, roles, span_offsets)].tolist()
+            end[chunk] = start[chunk] + cuts.kept(int(kept[chunk]))
+        doc_ids[is_chunk], char_starts[is_chunk], char_ends[is_chunk] = docs, start, end
+        sources[is_chunk], source_ids[is_chunk], metadata[is_chunk] = columns
+        domains = sources[_leading_spans(chunk_ids, roles, span_offsets)].tolist()
     return Resolved(
         table.column("sequence_id").to_pylist(),
         table.column("method").to_pylist(),
@@ -167,11 +143,11 @@ def resolve_table(table: pa.Table, run: SequenceFiles, *, wanted: Wanted = "span
         np.diff(token_offsets).astype(np.int32),
         span_offsets,
         chunk_ids,
-        places.doc_ids,
-        places.source_ids,
-        places.metadata,
-        places.char_starts,
-        places.char_ends,
+        doc_ids,
+        source_ids,
+        metadata,
+        char_starts,
+        char_ends,
         roles,
         groups,
         starts,
@@ -180,18 +156,9 @@ def resolve_table(table: pa.Table, run: SequenceFiles, *, wanted: Wanted = "span
     )
 
 
-class _Places(NamedTuple):
-    """Where the text of P spans lies, shape (P,) each; -1 and "" for separators and special tokens."""
-
-    doc_ids: NDArray[np.int64]
-    sources: NDArray[np.object_]
-    source_ids: NDArray[np.object_]
-    metadata: NDArray[np.object_]
-    char_starts: NDArray[np.int64]
-    char_ends: NDArray[np.int64]
-
-
-_BLANKS = ((-1, np.int64), ("", object), ("", object), (None, object), (-1, np.int64), (-1, np.int64))
+def _text_of(corpus: CorpusFiles, chunk_id: NDArray[np.int64]) -> str:
+    text: str = corpus.texts(chunk_id)[0]
+    return text
 
 
 def domains_of(

@@ -1,27 +1,17 @@
-"""Results: what each step's tasks tell beside their files, a frozen model each; manifests keep it as `counts`.
+"""Results: what tasks tell beside their files, a frozen model a step; manifests keep it as `counts`.
 
+Here are those that rooms below their step read too; the others stand beside their steps.
 In:  what a task has counted, found or chosen. Out: JSON in the manifest of its step, and the same model when it is read back.
 A field with a default is one that only some tasks have something to say in.
 """
 
 from __future__ import annotations
 
-import json
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from pathlib import Path
+from collections.abc import Mapping
 
 from nextlong.engine.step import TaskResult
 
-Examples = tuple[tuple[int, int, int], ...]
-
-
-class LineCountResult(TaskResult):
-    """`lines` that end in a part of a file; its `bytes`, decompressed; whether the last of them `ends_line`."""
-
-    lines: int
-    bytes: int = 0
-    ends_line: bool = True
+_Examples = tuple[tuple[int, int, int], ...]
 
 
 class IngestResult(TaskResult):
@@ -48,76 +38,16 @@ class IngestResult(TaskResult):
     excluded_examples: tuple[tuple[str, str], ...] = ()
 
 
-class Selected(TaskResult):
-    """Documents that stay, and those that do not by reason."""
-
-    kept: int
-    duplicates: int
-    capped: int
-    weighted_out: int
-
-
-class SelectResult(Selected):
-    """The same for all sources, and for each by its label."""
-
-    sources: dict[str, Selected]
-
-
-class MinhashResult(TaskResult):
-    """Documents that were given a signature."""
-
-    documents: int
-
-
-class NearDuplicatesResult(TaskResult):
-    """Documents left out, and the clusters of nearly equal ones that they belong to.
-
-    `examples` are rows of the corpus, of documents that go and of those that stay in their stead.
-    """
-
-    near_duplicates: int
-    clusters: int
-    largest_cluster: int
-    examples: tuple[tuple[int, int], ...] = ()
-
-
 class ChunkResult(TaskResult):
     """Documents that have chunks, these chunks and their characters."""
 
     documents: int
     chunks: int
     chars: int
-    longest_chunk_chars: int = 0
-
-
-class DecontaminateResult(ChunkResult):
-    """The same of the chunks that stay; those that do not, how many each file met, and one `example`, in row `example_doc_row`."""
-
-    contaminated: int
-    files: dict[str, int]
-    example: str  # "" where nothing was met
-    example_doc_row: int = -1
-
-
-class LeftOutResult(TaskResult):
-    """How many records, documents or chunks filters of the corpus left out, by reason; and how many that stay share an id."""
-
-    left_out: dict[str, int]
-    same_ids: int = 0  # that have the user's id of an earlier one
-    same_id_example: tuple[str, ...] = ()  # source, id and heads of two of them
-
-
-class FitResult(TaskResult):
-    """An encoder fitted on `fit_chunks` of the corpus's chunks: its terms, and the width of its vectors."""
-
-    chunks: int
-    fit_chunks: int
-    terms: int
-    dimensions: int
 
 
 class ExecutionResult(TaskResult):
-    """How a model runs (`embed.choose.Execution`), and its width."""
+    """How a model runs, and its width."""
 
     device: str
     dtype: str
@@ -126,117 +56,6 @@ class ExecutionResult(TaskResult):
     task_chunks: int
     chunks_per_second: float  # of one task
     dimensions: int
-
-
-class ShortlistWordsResult(TaskResult):
-    """Chunks of the corpus, the sampled ones with their characters, the words counted, and how many a chunk has on average."""
-
-    chunks: int
-    sampled: int
-    chars: int
-    words: int
-    mean_words: float
-
-    @property
-    def chunk_chars(self) -> float:
-        """Characters of a chunk, on average."""
-        return self.chars / max(1, self.sampled)
-
-
-class ShortlistResult(TaskResult):
-    """Chunks of a shard, and those embedded: on the shortlist, or to measure what it misses."""
-
-    chunks: int
-    embedded: int
-
-
-class EmbedResult(TaskResult):
-    """Chunks of a shard, or of a slice of one, that were embedded, and the width of their vectors."""
-
-    chunks: int
-    dimensions: int
-
-
-class IndexResult(TaskResult):
-    """The index chosen, `exact` or a FAISS factory string, and why; of a trained one what it consists of."""
-
-    index: str
-    why: str
-    vectors: int
-    factory: str = ""
-    clusters: int = 0
-    sample: int = 0
-    code_bytes: int = 0
-
-
-class TuneResult(TaskResult):
-    """How an index is searched, the `recall` that it promises with it, and what was measured on `sample` queries.
-
-    `spare` is a share of the `k` neighbours asked for. Of the sample's queries, `recall_measured` is the mean recall@k and
-    `recall_error` its standard error, `recall_p5` the 5th percentile, `recall_worst` the least; `recall_nearest` is the mean recall
-    of the nearest `nearest` of the k, which the first negatives of a gap come from.
-    """
-
-    probes: int
-    spare: float
-    recall: float
-    recall_measured: float
-    recall_error: float
-    recall_p5: float
-    recall_worst: float
-    recall_nearest: float
-    nearest: int
-    sample: int
-    k: int
-
-
-class DrawResult(TaskResult):
-    """Documents that have chunks, those of them that may be drawn, and those that were."""
-
-    documents: int
-    eligible: int
-    drawn: int
-
-
-class MetaDocumentsResult(DrawResult):
-    """The same, and the chunks of the drawn ones."""
-
-    meta_chunks: int
-
-
-class DocumentsResult(DrawResult):
-    """The same, `drawn` being those whose neighbours are wanted; and the characters of all documents."""
-
-    chars: int
-
-
-class MineResult(TaskResult):
-    """Queries, the neighbours of all of them, and the fewest that one of them has.
-
-    With a shortlist, `judged` queries have a control chunk among their neighbours; the nearest one of `shortlisted` is on it.
-    """
-
-    queries: int
-    candidates: int
-    fewest: int
-    judged: int = 0
-    shortlisted: int = 0
-
-
-class KeywordsResult(TaskResult):
-    """Documents of a shard of `source`, those that have a keyword, and what the keywords were taken from."""
-
-    documents: int
-    with_keywords: int
-    queries: str
-    source: str = ""
-
-
-class ClustersResult(TaskResult):
-    """In how many parts documents are drafted, and how many clusters make these up."""
-
-    parts: int
-    clusters: int
 
 
 class DraftResult(TaskResult):
@@ -251,14 +70,14 @@ class DraftResult(TaskResult):
 
     drafts: int
     dropped: dict[str, int]
-    dropped_examples: Mapping[str, Examples] = {}
+    dropped_examples: Mapping[str, _Examples] = {}
     limited: bool = False
     starved: int = 0
     near_duplicates: int | None = None
     repeated_passages: int | None = None
     near_duplicate_documents: int | None = None
     unshared_keywords: int | None = None
-    near_duplicate_examples: Examples = ()
+    near_duplicate_examples: _Examples = ()
     documents: int | None = None
 
 
@@ -287,23 +106,13 @@ class TokenizerResult(TaskResult):
     ordinary: tuple[str, ...] = ()  # the keys, bos and eos, that name a token which texts are made of
 
 
-class TokensResult(TaskResult):
-    """Chunks encoded, or copied from an earlier variant of the run; `mismatches` are those with other ids than the reference."""
-
-    chunks: int
-    tokens: int
-    chars: int
-    copied_chunks: int
-    mismatches: int
-
-
 class ComposeResult(TaskResult):
     """Sequences in all and by file, drafts that became none by reason, and the longest of these that was too short."""
 
     sequences: int
     sequences_per_file: tuple[int, ...]
     dropped: dict[str, int]
-    dropped_examples: Mapping[str, Examples] = {}
+    dropped_examples: Mapping[str, _Examples] = {}
     longest_dropped_tokens: int
     chunks_at_max_uses: int = 0
 
@@ -313,49 +122,3 @@ class ShardResult(TaskResult):
 
     rows: int
     tokens: int | None = None
-
-
-FILTER_REPORT_SUFFIX = ".filter_report.json"
-
-# Why a filter left something out; behind the first stands what is wrong with the records.
-REJECTED = "rejected: "
-FILTERED = "removed by the source filter"
-EXCLUDED = "excluded by ingest.exclude"
-EXACT = "exact duplicate of another document"
-NORMALIZED = "normalized duplicate of another document"
-OVER = "over max_documents, max_chars or weight"
-NEARLY_EQUAL = "near-duplicate of another document"
-CONTAMINATED = "shares words with an evaluation text"
-
-
-@dataclass(frozen=True)
-class Example:
-    """One that was left out: its own id, the source's name, how its text begins, and what there is to say of it."""
-
-    source_id: str
-    source: str
-    head: str
-    note: str
-
-
-@dataclass(frozen=True)
-class LeftOut:
-    """How many `unit` were left out for one reason; `examples` are some of them."""
-
-    reason: str
-    unit: str
-    count: int
-    examples: tuple[Example, ...]
-
-
-def write_filter_report(path: Path, reasons: Sequence[LeftOut]) -> None:
-    """Write what was left out as JSON."""
-    path.write_text(json.dumps([asdict(one) for one in reasons], indent=1, ensure_ascii=False), encoding="utf-8")
-
-
-def read_filter_report(path: Path) -> tuple[LeftOut, ...]:
-    """Return what `write_filter_report` wrote."""
-    return tuple(
-        LeftOut(**{**one, "examples": tuple(Example(**example) for example in one["examples"])})
-        for one in json.loads(path.read_text(encoding="utf-8"))
-    )

@@ -11,7 +11,7 @@ and an interrupted epoch resumes from the number of rows that all ranks have rea
 from __future__ import annotations
 
 import hashlib
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from typing import Any, Final, Literal
 
@@ -66,48 +66,39 @@ class Rows:
 
     def copy_into(self, target: NDArray[np.int64], row: int) -> None:
         """Write the token ids of a row, shape (tokens of the row,), to `target`."""
-        at = 0
-        for run, part, place, length, _ in self.index[self._offsets[row] : self._offsets[row + 1]].tolist():
-            self._read(run, part, place, target[at : at + length])
-            at += length
+        for source, batch, first, last in self._sequences(row):
+            chunk_ids, roles, starts, ends = (
+                batch.column(name).values.to_numpy() for name in ("chunk_id", "role", "token_start", "token_end")
+            )
+            is_chunk, lengths, ids = chunk_ids != schemas.NO_CHUNK, ends - starts, target[first:last]
+            named = chunk_ids[is_chunk]
+            firsts, _ = source.tokens.bounds(named)
+            source.tokens.copy_into(ids, chunk_ids=named, starts=firsts, at=starts[is_chunk], lengths=lengths[is_chunk])
+            source.special.copy_into(ids, roles=roles, at=starts, lengths=lengths)
 
     def spans(self, row: int) -> NDArray[Any]:
         """Return the SPANS of a row, in order, with tokens counted from its start."""
-        spans, at = [], 0
-        for sequence, (run, part, place, length, _) in enumerate(
-            self.index[self._offsets[row] : self._offsets[row + 1]].tolist()
-        ):
-            batch = self._reader(run, part).get_batch(place)
+        spans = []
+        for number, (_, batch, first, _) in enumerate(self._sequences(row)):
             columns = np.zeros(len(batch.column("role").values), SPANS)
-            columns["sequence"] = sequence
+            columns["sequence"] = number
             for name in ("chunk_id", "role", "group"):
                 columns[name] = batch.column(name).values.to_numpy()
             columns["first"], columns["last"] = (
-                batch.column(f"token_{name}").values.to_numpy() + at for name in ("start", "end")
+                batch.column(f"token_{name}").values.to_numpy() + first for name in ("start", "end")
             )
             spans.append(columns)
-            at += length
         return np.concatenate(spans)
 
-    def _read(self, run: int, part: int, place: int, target: NDArray[np.int64]) -> None:
-        source = self._sources[run]
-        batch = self._reader(run, part).get_batch(place)
-        chunk_ids, roles, starts, ends = (
-            batch.column(name).values.to_numpy() for name in ("chunk_id", "role", "token_start", "token_end")
-        )
-        is_chunk = chunk_ids != schemas.NO_CHUNK
-        lengths = ends - starts
-        named = chunk_ids[is_chunk]
-        firsts, _ = source.tokens.bounds(named)
-        source.tokens.copy_into(target, chunk_ids=named, starts=firsts, at=starts[is_chunk], lengths=lengths[is_chunk])
-        source.special.copy_into(target, roles=roles, at=starts, lengths=lengths)
-
-    def _reader(self, run: int, part: int) -> pa.RecordBatchFileReader:
-        reader = self._open.get((run, part))
-        if reader is None:
-            path = self._sources[run].sequences[part]
-            reader = self._open[run, part] = pa.ipc.open_file(pa.memory_map(str(path)))
-        return reader
+    def _sequences(self, row: int) -> Iterator[tuple[SequenceFiles, pa.RecordBatch, int, int]]:
+        """Yield of each sequence of a row its run, its SEQUENCES, and its tokens [first, last) in the row."""
+        first = 0
+        for run, part, place, length, _ in self.index[self._offsets[row] : self._offsets[row + 1]].tolist():
+            if (run, part) not in self._open:
+                path = self._sources[run].sequences[part]
+                self._open[run, part] = pa.ipc.open_file(pa.memory_map(str(path)))
+            yield self._sources[run], self._open[run, part].get_batch(place), first, first + length
+            first += length
 
 
 def original_lengths(lengths: NDArray[np.int64], spans: NDArray[Any]) -> NDArray[np.int64]:

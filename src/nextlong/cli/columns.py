@@ -9,12 +9,13 @@ import posixpath
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
+from functools import cache
 from typing import Any, Final
 
 from nextlong.cli.common import first_few
 from nextlong.errors import CorpusError
 from nextlong.reading.files import COMPRESSIONS, InputFile
-from nextlong.reading.formats import UNREADABLE, format_of, read_head_columns
+from nextlong.reading.formats import UNREADABLE, format_of, head_columns
 from nextlong.reading.listing import list_files
 from nextlong.reading.records import conversation_text
 from nextlong.recipe import Source
@@ -39,7 +40,7 @@ _NAMED_FILES: Final = 3  # in a sentence
 
 
 @dataclass(frozen=True)
-class FileLook:
+class _FileLook:
     """What the first records of a file show; `text` and `id` are columns, None if no column qualifies."""
 
     file: InputFile
@@ -61,57 +62,53 @@ class Looks:
     """Looks at files, each of which is read once."""
 
     def __init__(self) -> None:
-        self._by_path: dict[str, FileLook] = {}
+        self._look_at = cache(_look_at)
 
-    def into(self, path: str) -> list[FileLook]:
+    def into(self, path: str) -> list[_FileLook]:
         """Return a look at the first files of each suffix of a source; none if it is remote or has no file."""
         if "://" in path:
             return []
-        source = Source(path=path)
         try:
-            files = list_files(source, where="FILE")
+            files = list_files(Source(path=path), where="FILE")
         except CorpusError:
             return []
-        looks: dict[str, list[FileLook]] = {}
+        by_suffix: dict[str, list[InputFile]] = {}
         for file in files:
-            of_suffix = looks.setdefault(FileLook(file).suffix, [])
-            if len(of_suffix) < MAX_FILES:
-                if file.path not in self._by_path:
-                    self._by_path[file.path] = _look_at(file, source)
-                of_suffix.append(self._by_path[file.path])
-        return [look for of_suffix in looks.values() for look in of_suffix]
+            by_suffix.setdefault(_FileLook(file).suffix, []).append(file)
+        return [self._look_at(file) for of_suffix in by_suffix.values() for file in of_suffix[:MAX_FILES]]
 
 
-def _look_at(file: InputFile, source: Source) -> FileLook:
+def _look_at(file: InputFile) -> _FileLook:
+    source = Source(path=file.path)
     file_format = format_of(file.name, source)
     has_columns = file_format.has_columns and file_format.extractor is None
     try:
-        columns = read_head_columns(file, source)
+        columns = head_columns(file, source, unreadable="raise")
     except UNREADABLE as error:
-        return FileLook(file, has_columns=has_columns, problem=first_sentence(error))
+        return _FileLook(file, has_columns=has_columns, problem=first_sentence(error))
     if not has_columns:
-        return FileLook(file, has_columns=False)
+        return _FileLook(file, has_columns=False)
     if not columns:
-        return FileLook(file, problem="it holds no records")
-    scalars = {
-        name: values
-        for name, values in columns.items()
-        if values and all(isinstance(value, str | int) for value in values)
-    }
-    most = {name: Counter(values).most_common(1)[0] for name, values in scalars.items()}
+        return _FileLook(file, problem="it holds no records")
+    # The most frequent value of each column that could hold ids, and how often it occurs.
+    most = {name: Counter(values).most_common(1)[0] for name, values in _scalars(columns).items()}
     repeated = _first_named({name: value for name, (value, count) in most.items() if count > 1}, _IDS)
     examples = {}  # in one line, with the type of what is no string
     for name, values in columns.items():
         kind = next((kind for types, kind in _KINDS if values and isinstance(values[0], types)), None)
         text = "null" if not values else f"{kind}, {values[0]}" if kind else " ".join(str(values[0]).split())
         examples[name] = text if len(text) <= _EXAMPLE_CHARS else f"{text[:_EXAMPLE_CHARS]} …"
-    return FileLook(
-        file,
-        text=text_column(columns),
-        id=id_column(columns),
-        examples=examples,
-        repeating=None if repeated is None else (repeated, most[repeated][0]),
-    )
+    repeating = None if repeated is None else (repeated, most[repeated][0])
+    return _FileLook(file, text=text_column(columns), id=id_column(columns), examples=examples, repeating=repeating)
+
+
+def _scalars(columns: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[str | int]]:
+    """Return the columns whose values may be ids."""
+    return {
+        name: values
+        for name, values in columns.items()
+        if values and all(isinstance(value, str | int) for value in values)
+    }
 
 
 def text_column(columns: Mapping[str, Sequence[Any]]) -> str | None:
@@ -133,11 +130,7 @@ def text_column(columns: Mapping[str, Sequence[Any]]) -> str | None:
 
 def id_column(columns: Mapping[str, Sequence[Any]]) -> str | None:
     """Return the column with the name of an id whose values are distinct."""
-    distinct = {
-        name: values
-        for name, values in columns.items()
-        if values and all(isinstance(value, str | int) for value in values) and len(set(values)) == len(values)
-    }
+    distinct = {name: values for name, values in _scalars(columns).items() if len(set(values)) == len(values)}
     return _first_named(distinct, _IDS)
 
 
@@ -150,7 +143,7 @@ def _first_named(columns: Mapping[str, Any], names: Sequence[str]) -> str | None
     return None
 
 
-def source_notes(source: Source, looks: Sequence[FileLook]) -> Iterator[str]:
+def source_notes(source: Source, looks: Sequence[_FileLook]) -> Iterator[str]:
     """Yield what is known of a source from a look at its files: its columns first, then problems."""
     if "://" in source.path:
         yield f"{source.label}: remote, not read; text column {source.text!r} and id column {source.id!r} are guesses"
@@ -171,30 +164,23 @@ def source_notes(source: Source, looks: Sequence[FileLook]) -> Iterator[str]:
     if tables and len(tables) < len(looks):
         names = _file_names(look for look in looks if not look.has_columns)
         yield f"{source.label}: {names}: each file or page is one document"
-    for problem in _problems(looks):
-        yield f"{source.label}: {problem}"
+    alike: dict[tuple[str, str], list[_FileLook]] = {}  # what is wrong is said once for all of one suffix and reason
+    for look in looks:
+        if look.problem:
+            reason = look.problem.replace(look.file.path, "").replace(look.file.name, "")
+            alike.setdefault((look.suffix, reason), []).append(look)
+    for first, *more in alike.values():
+        message = first.problem
+        if not message.startswith(first.file.path):
+            message = f"{first.file.path} cannot be read: {message}; repair or remove it"
+        yield f"{source.label}: {message}" + (f" (also {_file_names(more)})" if more else "")
     others = [look for look in tables if look.text not in (None, source.text)]
     for column in dict.fromkeys(look.text for look in others):
         files = _file_names(look for look in others if look.text == column)
         yield f"{source.label}: {files}: the text seems to be in {column!r}; make them a separate source"
 
 
-def _problems(looks: Sequence[FileLook]) -> Iterator[str]:
-    """Yield what is wrong with files, once for all of one suffix and reason."""
-    alike: dict[tuple[str, str], list[FileLook]] = {}
-    for look in looks:
-        if look.problem:
-            reason = look.problem.replace(look.file.path, "").replace(look.file.name, "")
-            alike.setdefault((look.suffix, reason), []).append(look)
-    for first, *others in alike.values():
-        has_fix = first.problem.startswith(first.file.path)
-        message = (
-            first.problem if has_fix else f"{first.file.path} cannot be read: {first.problem}; repair or remove it"
-        )
-        yield message + (f" (also {_file_names(others)})" if others else "")
-
-
-def _id_note(source: Source, tables: Sequence[FileLook]) -> str:
+def _id_note(source: Source, tables: Sequence[_FileLook]) -> str:
     if "id" in source.model_fields_set:
         return f"id column {source.id!r}"
     repeating = next((look.repeating for look in tables if look.repeating), None)
@@ -206,5 +192,5 @@ def _id_note(source: Source, tables: Sequence[FileLook]) -> str:
     return f"no id column, because {column!r} has duplicates ({value!r} occurs twice): documents are named file:line"
 
 
-def _file_names(looks: Iterable[FileLook]) -> str:
+def _file_names(looks: Iterable[_FileLook]) -> str:
     return first_few([posixpath.basename(look.file.path) for look in looks], most=_NAMED_FILES)

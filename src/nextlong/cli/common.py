@@ -1,66 +1,29 @@
-"""Options that several commands share, and what commands print and write."""
+"""What commands print and write."""
 
 from __future__ import annotations
 
-import argparse
 import importlib.util
 import json
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, Any
 
 from nextlong.errors import NextlongError
+from nextlong.report import tables
 
 if TYPE_CHECKING:
-    from rich.console import Console
-
     from nextlong.engine.progress import Reporter
 
-Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
-RUN_HELP = "a run directory, or one of its variants: RUN@NAME"
-RUNS_HELP = "run directories or variants (RUN@NAME); RUN@*: all variants, or those that match"
-
-
-def imported(name: str) -> Callable[[argparse.Namespace], int | None]:
-    """Return a command, `module:function` of this folder, that is imported when it runs."""
-    module, _, function = name.partition(":")
-
-    def command(args: argparse.Namespace) -> int | None:
-        code: int | None = getattr(importlib.import_module(f"nextlong.cli.{module}"), function)(args)
-        return code
-
-    return command
-
-
-def check_installed(command: str, names: Sequence[str], *, extra: str) -> None:
+def check_installed(command: str, *names: str, extra: str) -> None:
     """Raise NextlongError, with the extra that brings them, if packages are missing; none of them is imported."""
     if missing := [name for name in names if importlib.util.find_spec(name) is None]:
         raise NextlongError(f"{command} needs {', '.join(missing)}; pip install 'nextlong[{extra}]'")
 
 
-def add_set(sub: argparse.ArgumentParser, *, example: str = "compose.target_tokens=65536") -> None:
-    """Add `--set`."""
-    sub.add_argument(
-        "--set",
-        dest="overrides",
-        action="append",
-        default=[],
-        metavar="KEY=VALUE",
-        help=f"set a key of the recipe, e.g. {example}; may be repeated",
-    )
-
-
-def add_json(sub: argparse.ArgumentParser, *, about: str = "print JSON") -> None:
-    """Add `--json`."""
-    sub.add_argument("--json", action="store_true", help=about)
-
-
-def console(*, stderr: bool = False) -> Console:
+def console(*, stderr: bool = False) -> tables.PipeConsole:
     """Return the console that commands print to."""
-    from nextlong.report.tables import PipeConsole
-
-    return PipeConsole(stderr=stderr)
+    return tables.PipeConsole(stderr=stderr)
 
 
 def reporter(*, stderr: bool = False) -> Reporter:
@@ -73,8 +36,6 @@ def reporter(*, stderr: bool = False) -> Reporter:
 
 def say(message: str) -> None:
     """Print a message to standard output."""
-    from nextlong.report import tables
-
     tables.say(message, console())
 
 
@@ -83,19 +44,16 @@ def print_json(plain: Any) -> None:
     print(json.dumps(plain, indent=1, ensure_ascii=False))
 
 
-def words(text: str) -> list[str]:
-    """Return the words of a comma-separated option."""
-    return [word.strip() for word in text.split(",") if word.strip()]
-
-
 def first_few(names: Sequence[str], *, most: int) -> str:
     """Return the first names, and how many more there are."""
     more = len(names) - most
     return ", ".join(names) if more < 2 else f"{', '.join(names[:most])} and {more} more"
 
 
-def write(path: Path, content: str | bytes) -> None:
+def write(path: Path, content: str | bytes, *, overwrite: bool = True) -> None:
     """Write a file that the user named; text as UTF-8. Raises NextlongError if that is not possible."""
+    if path.exists() and not overwrite:
+        raise NextlongError(f"{path} exists; choose another name, or add --force to overwrite it")
     check_folder_of(path)
     try:
         path.write_bytes(content.encode("utf-8") if isinstance(content, str) else content)
@@ -107,5 +65,5 @@ def check_folder_of(path: Path) -> None:
     """Raise NextlongError if the folder of a file does not exist."""
     if not path.parent.is_dir():
         raise NextlongError(
-            f"{path} cannot be written: {path.parent} is not a folder; create it, or choose another path"
+            f"{path} cannot be written: {path.parent} is not a folder; create it or choose another path"
         )

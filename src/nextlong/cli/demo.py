@@ -35,27 +35,12 @@ _NEXT = (
     ("longer", "nextlong run {recipe} --set compose.target_tokens=32768"),
 )
 _SEQUENCES, _TARGET_TOKENS, _VOCABULARY = 24, 16_384, 8_192
-MIN_DOCUMENT_CHARS: Final = 200
+_MIN_DOCUMENT_CHARS: Final = 200
 
 # Tests, applications and vendored or third-party code: no documentation, or not Python's own.
 _SKIPPED_FOLDERS: Final = frozenset(
     {"__pycache__", "_vendor", "idlelib", "lib2to3", "pydoc_data", "test", "tests", "turtledemo"}
 )
-
-_Definition = ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef
-
-
-def demo_recipe(folder: Path) -> Recipe:
-    """Return the recipe of the demo, with its corpus and run directory in `folder`."""
-    return Recipe.from_dict(
-        {
-            "run_dir": str(folder / "run"),
-            "ingest": {"sources": [{"path": str(folder / "corpus.jsonl"), "name": "python-documentation"}]},
-            "tokenizer": {"train": _VOCABULARY, "eos": "<|endoftext|>"},
-            "compose": {"sequences": _SEQUENCES, "target_tokens": _TARGET_TOKENS},
-            "export": {"formats": ["parquet", "jsonl"]},
-        }
-    )
 
 
 def run_demo(args: argparse.Namespace) -> None:
@@ -67,10 +52,17 @@ def run_demo(args: argparse.Namespace) -> None:
         documents, chars = write_demo_corpus(corpus)
         what = f"{counted(documents, 'document')}, {chars / 1e6:.1f} MB of Python's documentation"
         tables.show_facts([("corpus", what)], shown, beside=_NEXT)
-    recipe = demo_recipe(folder.absolute())  # the recipe that stays runs from every working directory
-    heading = (
-        "The recipe of `nextlong demo`. Replace the files and the tokenizer by yours, and `nextlong run` this file."
+    here = folder.absolute()  # the recipe that stays runs from every working directory
+    recipe = Recipe.from_dict(
+        {
+            "run_dir": str(here / "run"),
+            "ingest": {"sources": [{"path": str(here / "corpus.jsonl"), "name": "python-documentation"}]},
+            "tokenizer": {"train": _VOCABULARY, "eos": "<|endoftext|>"},
+            "compose": {"sequences": _SEQUENCES, "target_tokens": _TARGET_TOKENS},
+            "export": {"formats": ["parquet", "jsonl"]},
+        }
     )
+    heading = "The recipe of `nextlong demo`. Replace files and tokenizer by yours, and `nextlong run` this file."
     recipe_path.write_text(template.commented(recipe, heading=heading), encoding="utf-8")
     run_recipe(recipe, form="json" if args.json else "text")
     if not args.json:
@@ -90,10 +82,7 @@ def _first() -> list[tuple[str, str]]:
 
 
 def write_demo_corpus(path: Path) -> tuple[int, int]:
-    """Write the demo corpus to `path` as JSONL, whole or not at all; return the number of documents and characters.
-
-    Raises CorpusError where this interpreter carries no documentation or `path` cannot be written.
-    """
+    """Write the demo corpus as JSONL, whole or not at all; return its documents and characters. Raises CorpusError."""
     rows = list(stdlib_rows(Path(sysconfig.get_path("stdlib"))))
     with suppress(ImportError):  # some distributions leave the topics out
         from pydoc_data.topics import topics
@@ -110,9 +99,7 @@ def write_demo_corpus(path: Path) -> tuple[int, int]:
         unfinished.write_bytes(b"".join(json.dumps(row, ensure_ascii=False).encode() + b"\n" for row in rows))
         unfinished.replace(path)
     except OSError as error:
-        raise CorpusError(
-            f"the demo corpus cannot be written to {path}: {error.strerror}; name another folder"
-        ) from None
+        raise CorpusError(f"the corpus cannot be written to {path}: {error.strerror}; name another folder") from None
     finally:
         with suppress(OSError):  # gone by now, or its folder never was
             unfinished.unlink()
@@ -121,12 +108,24 @@ def write_demo_corpus(path: Path) -> tuple[int, int]:
 
 def stdlib_rows(stdlib: Path) -> Iterator[dict[str, str]]:
     """Yield one row (`id`, `text`, `source`) a documented module below the folder `stdlib`, by name; tests left out."""
-    for module, file in sorted(_modules(stdlib, package="")):
-        try:
-            source = file.read_bytes()
-        except OSError:  # a dangling link in a trimmed installation
-            continue
-        yield from _row("python-stdlib", module, module_text(source, module=module))
+    modules, folders = [], [(stdlib, "")]
+    while folders:
+        folder, package = folders.pop()
+        for entry in folder.iterdir() if folder.is_dir() else ():  # the standard library may be zipped
+            name = f"{package}.{entry.stem}".lstrip(".")  # `site-packages` and `lib-dynload` are no identifiers
+            if entry.suffix == ".py" and entry.stem.isidentifier() and name != "__init__":
+                modules.append((package if entry.stem == "__init__" else name, entry))
+            elif entry.name.isidentifier() and entry.name not in _SKIPPED_FOLDERS and entry.is_dir():
+                folders.append((entry, name))
+    for module, file in sorted(modules):
+        with suppress(OSError):  # a dangling link in a trimmed installation
+            yield from _row("python-stdlib", module, module_text(file.read_bytes(), module=module))
+
+
+def _row(source: str, name: str, text: str) -> Iterator[dict[str, str]]:
+    if len(text) >= _MIN_DOCUMENT_CHARS:
+        # A docstring may spell a lone surrogate, which UTF-8 cannot hold.
+        yield {"id": f"{source}/{name}", "text": text.encode("utf-8", "replace").decode(), "source": source}
 
 
 def module_text(source: bytes, *, module: str) -> str:
@@ -147,48 +146,21 @@ def module_text(source: bytes, *, module: str) -> str:
     return "\n\n".join(entries) + "\n" if entries else ""
 
 
-def _row(source: str, name: str, text: str) -> Iterator[dict[str, str]]:
-    if len(text) >= MIN_DOCUMENT_CHARS:
-        # A docstring may spell a lone surrogate, which UTF-8 cannot hold.
-        yield {"id": f"{source}/{name}", "text": text.encode("utf-8", "replace").decode(), "source": source}
-
-
-def _modules(folder: Path, *, package: str) -> Iterator[tuple[str, Path]]:
-    """Yield (dotted name, file) of the modules below; `site-packages` and `lib-dynload` are no identifiers."""
-    if not folder.is_dir():  # a zipped standard library
-        return
-    for entry in folder.iterdir():
-        if entry.suffix == ".py" and entry.stem.isidentifier():
-            name = package if entry.stem == "__init__" else f"{package}.{entry.stem}".lstrip(".")
-            if name:
-                yield name, entry
-        elif entry.name.isidentifier() and entry.name not in _SKIPPED_FOLDERS and entry.is_dir():
-            yield from _modules(entry, package=f"{package}.{entry.name}".lstrip("."))
-
-
 def _entries(body: list[ast.stmt], *, owner: str) -> Iterator[str]:
-    for node in _definitions(body):
-        if node.name.startswith("_"):
-            continue
-        docstring = ast.get_docstring(node)
-        if docstring:
+    """Yield the documented definitions, also those under `if` and `try`: else they would depend on the platform."""
+    for node in body:
+        if isinstance(node, ast.If):
+            yield from _entries([*node.body, *node.orelse], owner=owner)
+        elif isinstance(node, ast.Try):
+            handled = [statement for handler in node.handlers for statement in handler.body]
+            yield from _entries([*node.body, *handled, *node.orelse, *node.finalbody], owner=owner)
+        elif isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) and node.name[0] != "_":
             signature = f"{owner}.{node.name}"
             if not isinstance(node, ast.ClassDef):
                 signature += f"({ast.unparse(node.args)})"
             elif node.bases:
                 signature += f"({', '.join(map(ast.unparse, node.bases))})"
-            yield f"{'class ' * isinstance(node, ast.ClassDef)}{signature}\n{docstring}"
-        if isinstance(node, ast.ClassDef):
-            yield from _entries(node.body, owner=f"{owner}.{node.name}")
-
-
-def _definitions(body: list[ast.stmt]) -> Iterator[_Definition]:
-    """Yield classes and functions, also those under `if` and `try`: else they would depend on the platform."""
-    for node in body:
-        if isinstance(node, _Definition):
-            yield node
-        elif isinstance(node, ast.If):
-            yield from _definitions([*node.body, *node.orelse])
-        elif isinstance(node, ast.Try):
-            handled = [statement for handler in node.handlers for statement in handler.body]
-            yield from _definitions([*node.body, *handled, *node.orelse, *node.finalbody])
+            if docstring := ast.get_docstring(node):
+                yield f"{'class ' * isinstance(node, ast.ClassDef)}{signature}\n{docstring}"
+            if isinstance(node, ast.ClassDef):
+                yield from _entries(node.body, owner=f"{owner}.{node.name}")

@@ -14,7 +14,7 @@ import math
 import os
 import re
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Final
 
@@ -24,15 +24,15 @@ from nextlong.cli.columns import MAX_FILES, Looks, source_notes
 from nextlong.cli.common import first_few, print_json, say, write
 from nextlong.corpus.look import look_at
 from nextlong.errors import NextlongError, RecipeError
-from nextlong.reading.formats import UNREADABLE, format_by_name
-from nextlong.reading.listing import is_document_name, is_side_file, list_files, reaches
+from nextlong.reading.formats import UNREADABLE
+from nextlong.reading.listing import kind_of_name, list_files, reaches
 from nextlong.reading.records import Reject
 from nextlong.recipe import Recipe, Source, template
 from nextlong.recipe.keys import read_length
-from nextlong.recipe.text import preset
-from nextlong.runs.warnings import MOST_OF_CORPUS
+from nextlong.recipe.text import preset_path
+from nextlong.runs.warnings import MOST_OF_CORPUS, STAND_IN_TOKENS
 from nextlong.sequences.shortfall import count_tokens
-from nextlong.sequences.tokenizer import Ends, check_there, find_ends_of
+from nextlong.sequences.tokenizer import Ends, check_source, find_ends_of
 from nextlong.text import Json, counted
 
 _DATA_SUFFIXES: Final = (".jsonl", ".jsonl.zst", ".jsonl.gz", ".parquet", ".csv", ".tsv")
@@ -54,7 +54,7 @@ _MAX_SEQUENCES: Final = 1_000  # of a first run
 
 
 @dataclass(frozen=True)
-class Proposal:
+class _Proposal:
     """Lengths and numbers, and the approximate number of documents and tokens that they follow from."""
 
     target_tokens: int
@@ -82,96 +82,74 @@ class Proposal:
 
 
 @dataclass(frozen=True)
-class NewRecipe:
-    """A first recipe, the proposal in it (None if the files could not be read), and the looks at its files."""
+class _NewRecipe:
+    """A first recipe, the proposal in it (None: files unreadable), and its sources: paths `given`, else found in the `folder`."""
 
     recipe: Recipe
-    proposal: Proposal | None
-    looks: Looks = field(repr=False)
+    proposal: _Proposal | None
+    looks: Looks
+    folder: Path
+    sources: Sequence[str]
+    given: bool
 
 
 def init(args: argparse.Namespace) -> None:
     """Write a recipe, and report what was found in its files."""
     path: Path = args.recipe
-    check_name(path, overwrite=args.force)
+    # Documents are never overwritten.
+    if path.name.lower().endswith(_NEVER_RECIPES):
+        raise RecipeError(f"{path} is the name of a data file, not of a recipe; use: nextlong init my.yaml {path}")
+    if path.exists() and not args.force:
+        raise RecipeError(f"{path} exists; choose another name, or add --force to overwrite it")
+    if path.is_file() and path.stat().st_size and not _LIKE_A_RECIPE.search(path.read_bytes()[:_RECIPE_HEAD_BYTES]):
+        raise RecipeError(f"{path} is not a recipe, so it is not overwritten; choose another name")
+    messages: list[str] = []
+    has_documents = is_readable = True
     if args.preset is not None:
-        _copy_preset(args)
-        return
-    new = new_recipe(path, args.sources, tokenizer=args.tokenizer)
-    heading = (
-        f"A recipe of nextlong. `nextlong plan {path}` estimates its cost, `nextlong run {path}` runs it.\n"
-        "Relative paths start from the working directory of these commands."
-    )
-    if args.full:
-        write(path, template.commented(new.recipe, heading=heading))
+        if args.full or args.tokenizer:
+            option = "--full" if args.full else "--tokenizer"
+            raise NextlongError(f"--preset copies a recipe unchanged; remove {option}, and edit the copy")
+        if args.sources:
+            raise NextlongError("--preset has sources of its own; remove the files, and edit ingest.sources")
+        write(path, preset_path(args.preset).read_text(encoding="utf-8"))
+        recipe = Recipe.load(path)
     else:
-        heading += "\nEvery other key has its default: `nextlong init --full` writes all keys, with their meaning."
-        write(path, template.short(new.recipe, heading=heading))
-    has_documents = bool(find_sources(path, args.sources))
-    messages = list(notes(path, new, args.sources))
+        new = new_recipe(path, args.sources, tokenizer=args.tokenizer)
+        recipe, has_documents, is_readable = new.recipe, bool(new.sources), _is_readable(new)
+        heading = f"A recipe of nextlong. `nextlong plan {path}` estimates its cost, `nextlong run {path}` runs it.\n"
+        heading += "Relative paths start from the working directory of these commands."
+        if not args.full:
+            heading += "\nEvery other key has its default: `nextlong init --full` writes all keys, with their meaning."
+        write(path, (template.commented if args.full else template.short)(recipe, heading=heading))
+        messages = list(notes(new))
     if args.json:
-        print_json(_as_json(path, new.recipe, has_documents=has_documents, notes=messages))
+        named = [source.model_dump(include={"path", "name", "text", "id"}) for source in recipe.ingest.sources]
+        told: Json = {"recipe": str(path), "run_dir": recipe.run_dir, "sources": named}
+        told |= {"tokenizer": recipe.tokenizer.source or recipe.tokenizer.train, "has_documents": has_documents}
+        print_json({**told, "notes": messages})
     else:
         for message in messages:
             say(message)
-    if has_documents and not _is_readable(new):
+    if has_documents and not is_readable:
         raise NextlongError(
             f"{path} was written, but `nextlong run` would refuse it: correct what is named above, or set the text column"
         )
     if not args.json:
-        next_step = (
-            "check ingest.sources and tokenizer"
-            if has_documents
-            else "no documents were found beside it: put the path of yours into ingest.sources"
-        )
+        next_step = "check ingest.sources and tokenizer"
+        if not has_documents:
+            next_step = "no documents were found beside it: put the path of yours into ingest.sources"
         say(f"wrote {path}; {next_step}, then: nextlong run {path}")
 
 
-def _copy_preset(args: argparse.Namespace) -> None:
-    if args.full or args.tokenizer:
-        option = "--full" if args.full else "--tokenizer"
-        raise NextlongError(f"--preset copies a recipe unchanged; remove {option}, and edit the copy")
-    if args.sources:
-        raise NextlongError("--preset has sources of its own; remove the files, and edit ingest.sources")
-    write(args.recipe, preset(args.preset))
-    if args.json:
-        print_json(_as_json(args.recipe, Recipe.load(args.recipe), has_documents=True, notes=()))
-    else:
-        say(f"wrote {args.recipe}; check ingest.sources and tokenizer, then: nextlong run {args.recipe}")
-
-
-def _as_json(path: Path, recipe: Recipe, *, has_documents: bool, notes: Sequence[str]) -> Json:
-    return {
-        "recipe": str(path),
-        "run_dir": recipe.run_dir,
-        "sources": [source.model_dump(include={"path", "name", "text", "id"}) for source in recipe.ingest.sources],
-        "tokenizer": recipe.tokenizer.source or recipe.tokenizer.train,
-        "has_documents": has_documents,
-        "notes": list(notes),
-    }
-
-
-def check_name(path: Path, *, overwrite: bool) -> None:
-    """Raise RecipeError for the name of a data file, or of an existing file; documents are never overwritten."""
-    if path.name.lower().endswith(_NEVER_RECIPES):
-        raise RecipeError(f"{path} is the name of a data file, not of a recipe; use: nextlong init my.yaml {path}")
-    if not path.exists():
-        return
-    if not overwrite:
-        raise RecipeError(f"{path} exists; choose another name, or add --force to overwrite it")
-    if path.is_file() and path.stat().st_size and not _LIKE_A_RECIPE.search(path.read_bytes()[:_RECIPE_HEAD_BYTES]):
-        raise RecipeError(f"{path} is not a recipe, so it is not overwritten; choose another name")
-
-
-def new_recipe(recipe_path: Path, sources: Sequence[str] = (), *, tokenizer: str | None = None) -> NewRecipe:
-    """Return a recipe for `sources`, else for the documents beside `recipe_path`, else with a folder to put files into.
+def new_recipe(recipe_path: Path, given: Sequence[str] = (), *, tokenizer: str | None = None) -> _NewRecipe:
+    """Return a recipe for the sources `given`, else for the documents beside `recipe_path`, else with a folder to put files into.
 
     `tokenizer` is a file, a folder, a hub name, or the size of a vocabulary to train; by default the tokenizer.json beside the
     recipe. Raises CorpusError for a source that does not exist, TokenizerError for such a tokenizer.
     """
-    looks = Looks()
-    folder = Path(_absolute(recipe_path)).parent
-    found = [path for gathered in _gathered(find_sources(recipe_path, sources)) for path in _split_up(gathered, looks)]
+    looks, folder = Looks(), Path(_absolute(recipe_path)).parent
+    sources = _given_sources(given) if given else _sources_beside(folder)
+    found = [path for gathered in _gathered(sources) for path in _split_up(gathered, looks)]
     paths = list(dict.fromkeys(found)) or [str(folder / "data/*.jsonl")]
     local = [Source(path=path) for path in paths if "://" not in path]  # a URL may need a package to be looked at
     # The runs lie in the folder, or in the nearest one above it, where no source would read them.
@@ -185,24 +163,29 @@ def new_recipe(recipe_path: Path, sources: Sequence[str] = (), *, tokenizer: str
         named.append(
             {"path": path, "name": name} | {key: column for key, column in columns.items() if column is not None}
         )
-    plain: Json = {
-        "run_dir": str(outside / "runs" / recipe_path.stem),
-        "ingest": {"sources": named},
-        "tokenizer": _tokenizer(tokenizer, folder / "tokenizer.json"),
-    }
+    made: dict[str, str | int] = {"train": _VOCABULARY}
+    if tokenizer is not None and (size := read_length(tokenizer)) is not None:
+        made = {"train": size}
+    elif tokenizer is not None:
+        path_of_it = Path(tokenizer).expanduser()
+        made = {"source": _absolute(path_of_it) if path_of_it.exists() else tokenizer}
+    elif (folder / "tokenizer.json").is_file():
+        made = {"source": str(folder / "tokenizer.json")}
+    run_dir = str(outside / "runs" / recipe_path.stem)
+    plain: Json = {"run_dir": run_dir, "ingest": {"sources": named}, "tokenizer": made}
     recipe = Recipe.from_dict(plain)
-    check_there(recipe.tokenizer)
+    check_source(recipe.tokenizer)
     ends = find_ends_of(recipe.tokenizer) or Ends()
-    plain["tokenizer"] |= {key: token for key, token in (("bos", ends.bos), ("eos", ends.eos)) if token is not None}
-    proposal = propose(Recipe.from_dict(plain)) if found else None
+    made |= {key: token for key, token in (("bos", ends.bos), ("eos", ends.eos)) if token is not None}
+    proposal = _propose(Recipe.from_dict(plain)) if found else None
     if proposal is not None:
         if proposal.max_chars != recipe.chunk.max_chars:
             plain["chunk"] = {"max_chars": proposal.max_chars}
         plain["compose"] = {"target_tokens": proposal.target_tokens, "sequences": proposal.sequences}
-    return NewRecipe(Recipe.from_dict(plain), proposal, looks)
+    return _NewRecipe(Recipe.from_dict(plain), proposal, looks, folder, sources, bool(given))
 
 
-def propose(recipe: Recipe) -> Proposal | None:
+def _propose(recipe: Recipe) -> _Proposal | None:
     """Return lengths and numbers that fit a recipe's sources, None if these are remote or cannot be read."""
     if any("://" in source.path for source in recipe.ingest.sources):
         return None
@@ -237,39 +220,34 @@ def propose(recipe: Recipe) -> Proposal | None:
     if len(longer):
         from_documents = 1 << math.ceil(math.log2(_ROOM * tokens_per_char * float(np.median(longer))))
     whole_corpus = 1 << math.floor(math.log2(tokens))
-    length = min(_MAX_TOKENS, max(_MIN_TOKENS, from_corpus, min(from_documents, whole_corpus)))
+    # Longer sequences of a tokenizer that is trained here are warned of: `stand-in-tokenizer`.
+    most = _MAX_TOKENS if recipe.tokenizer.train is None else STAND_IN_TOKENS // 2
+    length = min(most, max(_MIN_TOKENS, from_corpus, min(from_documents, whole_corpus)))
     sequences = max(1, math.floor(min(_USES * tokens / length, extendable, _MAX_SEQUENCES)))
     rejects = sum(sample.rejects.total() for sample in samples)
     read = sum(sample.documents for sample in samples) + rejects
     first_rejects = [reject for sample in samples for reject in sample.first_rejects][:_NAMED_FILES]
-    return Proposal(length, sequences, max_chars, documents, tokens, rejects, rejects / max(1, read), first_rejects)
+    return _Proposal(length, sequences, max_chars, documents, tokens, rejects, rejects / max(1, read), first_rejects)
 
 
-def notes(recipe_path: Path, new: NewRecipe, sources: Sequence[str]) -> Iterator[str]:
+def notes(new: _NewRecipe) -> Iterator[str]:
     """Yield what was found in the sources of a new recipe, and which files in their folders, or beside it, are not used."""
-    found = find_sources(recipe_path, sources)
-    for source in new.recipe.ingest.sources if found else ():
+    for source in new.recipe.ingest.sources if new.sources else ():
         yield from source_notes(source, new.looks.into(source.path))
-    for path in map(Path, found):
+    for path in map(Path, new.sources):
         below = (file.relative_to(path) for file in sorted(path.rglob("*")) if file.is_file())
-        unknown = [
-            str(file)
-            for file in below
-            if not any(part[0] == "." for part in file.parts)
-            and not format_by_name(file.name)
-            and not is_side_file(file.name)
-        ]
+        shown = (file for file in below if not any(part[0] == "." for part in file.parts))
+        unknown = [str(file) for file in shown if kind_of_name(file.name) == "unknown"]
         if unknown:
             yield f"{path}: skipped, unsupported extension: {first_few(unknown, most=_NAMED_FILES)}"
-    if found or new.recipe.tokenizer.source is not None:
+    if new.sources or new.recipe.tokenizer.source is not None:
         yield from _tokenizer_notes(new.recipe)
     if new.proposal is not None:
         yield str(new.proposal)
-    folder = Path(_absolute(recipe_path)).parent
-    for place in (folder, folder / "data") if not sources else ():
-        used = {*found, str(new.recipe.tokenizer.source)}
+    for place in (new.folder, new.folder / "data") if not new.given else ():
+        used = {*new.sources, str(new.recipe.tokenizer.source)}
         names = sorted(path.name for path in place.glob("*") if path.is_file() and str(path) not in used)
-        if unused := [name for name in names if is_document_name(name)]:
+        if unused := [name for name in names if kind_of_name(name) == "documents"]:
             yield (
                 f"{place}: not used, because they may not be documents: {first_few(unused, most=_NAMED_FILES)}; to use them, "
                 "name them after the recipe"
@@ -277,31 +255,27 @@ def notes(recipe_path: Path, new: NewRecipe, sources: Sequence[str]) -> Iterator
 
 
 def _tokenizer_notes(recipe: Recipe) -> Iterator[str]:
-    if recipe.tokenizer.source is None:
+    source, ends = recipe.tokenizer.source, find_ends_of(recipe.tokenizer)
+    if source is None:
         yield (
             f"tokenizer: trained on these documents ({recipe.tokenizer.train:,} tokens), so its ids fit no pretrained model; to "
             "continue the pretraining of a model, pass its tokenizer with --tokenizer"
         )
-        return
-    ends = find_ends_of(recipe.tokenizer)
-    if ends is None:
-        source = recipe.tokenizer.source
+    elif ends is None:
         yield f"tokenizer: {source} was not read, so its end-of-text token is unknown; set tokenizer.eos"
-        return
-    if ends.eos is None:
+    elif ends.eos is None:
         yield "tokenizer: no end-of-text token found, so a model will not learn where a text ends; set tokenizer.eos"
     else:
         yield f"tokenizer: {ends.eos} ends each sequence (according to {ends.eos_said_by})"
-    if ends.bos is not None:
+    if source is not None and ends is not None and ends.bos is not None:
         yield f"tokenizer: {ends.bos} begins each sequence (according to {ends.bos_said_by})"
 
 
-def _is_readable(new: NewRecipe) -> bool:
+def _is_readable(new: _NewRecipe) -> bool:
     """Return whether a run will accept the files: none is damaged, each table has a text, few records are rejected."""
     if new.proposal is not None and new.proposal.reject_share > new.recipe.ingest.max_reject_share:
         return False
-    for source in new.recipe.ingest.sources:
-        looks = new.looks.into(source.path)
+    for looks in (new.looks.into(source.path) for source in new.recipe.ingest.sources):
         tables = [look for look in looks if look.has_columns]
         if any(look.problem for look in looks) or (tables and not any(look.text for look in tables)):
             return False
@@ -326,39 +300,25 @@ def _split_up(path: str, looks: Looks) -> list[str]:
     return [f"{glob.escape(path)}/**/*{suffix}" for suffix in suffixes]
 
 
-def _tokenizer(given: str | None, beside: Path) -> dict[str, str | int]:
-    if given is None:
-        return {"source": str(beside)} if beside.is_file() else {"train": _VOCABULARY}
-    if (size := read_length(given)) is not None:
-        return {"train": size}
-    path = Path(given).expanduser()
-    return {"source": _absolute(path) if path.exists() else given}
+def _given_sources(given: Sequence[str]) -> list[str]:
+    """Return the absolute paths of sources. Raises CorpusError for one that does not exist."""
+    absolute = [source if "://" in source else _absolute(Path(source)) for source in given]
+    for path in absolute:
+        if "://" not in path:
+            list_files(Source(path=path), where="FILE")
+    return absolute
 
 
-def find_sources(recipe_path: Path, sources: Sequence[str] = ()) -> list[str]:
-    """Return the absolute paths of `sources`, else of the documents beside `recipe_path`. Raises CorpusError."""
-    if sources:
-        absolute = [source if "://" in source else _absolute(Path(source)) for source in sources]
-        for path in absolute:
-            if "://" not in path:
-                list_files(Source(path=path), where="FILE")
-        return absolute
-    folder = Path(_absolute(recipe_path)).parent
-    beside = [
-        str(path)
-        for place in (folder, folder / "data")
-        for suffix in _DATA_SUFFIXES
-        for path in sorted(place.glob(f"*{suffix}"))
-    ]
-    below = [path for path in sorted(folder.glob("*")) if path.name != "data" and _holds_data(path, "*")]
-    below += [path for path in sorted((folder / "data").glob("*")) if _holds_data(path, "**/*")]
-    return beside + [str(path) for path in below]
-
-
-def _holds_data(folder: Path, pattern: str) -> bool:
-    if not folder.is_dir() or folder.name.startswith("."):
-        return False
-    return any(next(folder.glob(f"{pattern}{suffix}"), None) for suffix in _DATA_SUFFIXES)
+def _sources_beside(folder: Path) -> list[str]:
+    """Return the files and folders of documents in a folder and its `data`."""
+    places = ((folder, "*"), (folder / "data", "**/*"))
+    found = [path for place, _ in places for suffix in _DATA_SUFFIXES for path in sorted(place.glob(f"*{suffix}"))]
+    for place, pattern in places:
+        for below in sorted(place.glob("*")):
+            is_candidate = below.is_dir() and below.name[0] != "." and below != folder / "data"
+            if is_candidate and any(next(below.glob(f"{pattern}{suffix}"), None) for suffix in _DATA_SUFFIXES):
+                found.append(below)
+    return list(map(str, found))
 
 
 def _absolute(path: Path) -> str:
@@ -385,28 +345,23 @@ def _names(paths: Sequence[str]) -> list[str]:
 
     If that is not enough, the end of the path, such as `books/*.jsonl`.
     """
-    parts = [_name_parts(path) for path in paths]
-    whole = [[part for part in PurePosixPath(path).parts if part not in ("/", "**")] for path in paths]
+    stems, wholes = [], []  # the parts of each path, with and without wildcards and suffixes
+    for path in paths:
+        wholes.append([part for part in PurePosixPath(path).parts if part not in ("/", "**")])
+        *folders, name = [part for part in PurePosixPath(path.partition("://")[2] or path).parts if part != "/"]
+        wild = next((place for place, part in enumerate([*folders, name]) if glob.has_magic(part)), None)
+        suffixes = (*_DATA_SUFFIXES, *_OTHER_SUFFIXES)
+        while suffix := next((end for end in suffixes if name.endswith(end) and name != end), ""):
+            name = name.removesuffix(suffix)
+        stems.append([*folders, name] if wild is None else folders[:wild] or [path])
+
+    def unique(parts: Sequence[str], all_parts: Sequence[Sequence[str]], *, least: int) -> str:
+        """Return the fewest last parts in which only one of all paths ends, "" if there are none."""
+        tails = (parts[-length:] for length in range(least, len(parts) + 1))
+        alone = (tail for tail in tails if sum(other[-len(tail) :] == tail for other in all_parts) == 1)
+        return next(("/".join(tail) for tail in alone), "")
+
     return [
-        _unique_tail(stem, parts) or _unique_tail(names, whole, least=2) or path
-        for path, stem, names in zip(paths, parts, whole, strict=True)
+        unique(stem, stems, least=1) or unique(whole, wholes, least=2) or path
+        for path, stem, whole in zip(paths, stems, wholes, strict=True)
     ]
-
-
-def _unique_tail(parts: Sequence[str], all_parts: Sequence[Sequence[str]], *, least: int = 1) -> str:
-    """Return the fewest last parts in which only one of all paths ends, "" if there are none."""
-    tails = (parts[-length:] for length in range(least, len(parts) + 1))
-    return next(("/".join(tail) for tail in tails if sum(other[-len(tail) :] == tail for other in all_parts) == 1), "")
-
-
-def _name_parts(path: str) -> list[str]:
-    """Return the folders of a path and its name without suffixes, up to the first part with a wildcard."""
-    parts = [part for part in PurePosixPath(path.partition("://")[2] or path).parts if part != "/"]
-    wild = next((index for index, part in enumerate(parts) if glob.has_magic(part)), None)
-    if wild is not None:
-        return parts[:wild] or [path]
-    name = parts[-1]
-    suffixes = (*_DATA_SUFFIXES, *_OTHER_SUFFIXES)
-    while suffix := next((end for end in suffixes if name.endswith(end) and name != end), ""):
-        name = name.removesuffix(suffix)
-    return [*parts[:-1], name]

@@ -6,114 +6,16 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
-from dataclasses import asdict
+from collections.abc import Iterator
+from contextlib import nullcontext
 from fnmatch import fnmatchcase
-from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING
 
 import nextlong
-from nextlong.cli.common import (
-    RUN_HELP,
-    RUNS_HELP,
-    Commands,
-    add_json,
-    check_folder_of,
-    console,
-    print_json,
-    say,
-    write,
-)
+from nextlong.cli.common import check_folder_of, check_installed, console, print_json, say, write
 from nextlong.errors import NextlongError
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
 _FAILED = 1
-
-
-def add(commands: Commands) -> None:
-    """Add the commands to the parser."""
-    peek = commands.add_parser("peek", help="List the sequences of a run, or show one")
-    peek.add_argument("run", type=Path, metavar="RUN", help=RUN_HELP)
-    peek.add_argument("number", type=int, nargs="?", help="the sequence to show, counted from 0")
-    peek.add_argument("--first", type=int, default=100, metavar="N", help="sequences to list, 0 for all (default: 100)")
-    peek.add_argument("--text", action="store_true", help="print the text of the sequence")
-    peek.add_argument("--svg", type=Path, metavar="FILE", help="draw the sequence, before and after, as .svg or .png")
-    add_json(peek, about="print JSON: the list, or one sequence with its spans and texts")
-    peek.set_defaults(command=_peek)
-
-    stats = commands.add_parser("stats", help="Print the statistics of a run, with data-quality warnings")
-    stats.add_argument("run", type=Path, metavar="RUN", help=RUN_HELP)
-    add_json(stats)
-    stats.set_defaults(command=_stats)
-
-    compare = commands.add_parser("compare", help="Compare runs and variants side by side")
-    compare.add_argument("runs", type=Path, nargs="+", metavar="RUN", help=RUNS_HELP)
-    form = compare.add_mutually_exclusive_group()
-    form.add_argument("--json", action="store_true", help="print JSON")
-    form.add_argument("--csv", action="store_true", help="print CSV, one row per run")
-    form.add_argument("--svg", type=Path, metavar="FILE", help="draw one document as each of the runs lays it out")
-    compare.set_defaults(command=_compare)
-
-    report = commands.add_parser("report", help="Write an HTML report of one or more runs")
-    report.add_argument("runs", type=Path, nargs="+", metavar="RUN", help=RUNS_HELP)
-    report.add_argument(
-        "-o",
-        "--output",
-        type=Path,
-        metavar="FILE",
-        help="file to write (default: RUN/report.html; report.html in the working directory for several run directories)",
-    )
-    add_json(report, about="print JSON: the path of the report; stats --json prints the statistics")
-    report.set_defaults(command=_report)
-
-    view = commands.add_parser("view", help="Browse the sequences and documents of a run, search and mark them")
-    view.add_argument("run", type=Path, metavar="RUN", help=RUN_HELP)
-    view.add_argument("--port", type=int, default=0, metavar="N", help="port on 127.0.0.1 (default: any free port)")
-    view.add_argument("--no-browser", action="store_true", help="do not open the address in a browser")
-    view.add_argument(
-        "--export", type=Path, metavar="FOLDER", help="write a static copy for any web host, and serve nothing"
-    )
-    view.add_argument(
-        "--first", type=int, default=100, metavar="N", help="sequences of the static copy; 0: all (default: 100)"
-    )
-    add_json(view, about="print the address as JSON")
-    view.set_defaults(command=_view)
-
-
-def add_checks(commands: Commands) -> None:
-    """Add `verify` and `doctor` to the parser."""
-    verify = commands.add_parser(
-        "verify", help="Verify a run or a delivered export with an independent implementation; exit code 1 on a breach"
-    )
-    verify.add_argument(
-        "run",
-        metavar="RUN-or-FOLDER",
-        help="a run, or the destination of `export --into`: a folder, or a URL such as s3://bucket/prefix",
-    )
-    verify.add_argument(
-        "--run", dest="made_by", type=Path, metavar="RUN", help="for a folder: the run that its rows must come from"
-    )
-    verify.add_argument(
-        "--sample",
-        default="100",
-        metavar="N",
-        help="number of meta-chunks to search again and of vectors to encode again (default: 100); all: every one, and every "
-        "chunk with the reference tokenizer, of which large runs are otherwise sampled",
-    )
-    verify.add_argument("--seed", type=int, default=0, help="seed of the sample (default: 0)")
-    verify.add_argument(
-        "--workers", type=int, metavar="N", help="processes that check in parallel (default: one per processor)"
-    )
-    add_json(verify)
-    verify.set_defaults(command=_verify)
-
-    doctor = commands.add_parser("doctor", help="Show installed packages and hardware, and list missing dependencies")
-    add_json(doctor)
-    doctor.set_defaults(command=_doctor)
 
 
 def matching(named: Path) -> Iterator[str]:
@@ -124,18 +26,22 @@ def matching(named: Path) -> Iterator[str]:
         return
     from nextlong.artifacts import record
 
-    known = record.variant_names(Path(head).expanduser())
+    run_dir = Path(head).expanduser()
+    known = record.variant_names(run_dir)
     names = [name for name in known if fnmatchcase(name, pattern)]
+    if not known and not run_dir.is_dir():
+        raise NextlongError(f"{named}: {head} does not exist; name a run directory")
     if not names:
         raise NextlongError(f"{named}: no variant matches; {head} has: {', '.join(known) or 'none'}")
     yield from (f"{head}@{name}" for name in names)
 
 
-def _peek(args: argparse.Namespace) -> None:
-    from nextlong.report import as_json, peek
+def peek(args: argparse.Namespace) -> None:
+    """List the sequences of a run, or show one."""
+    from nextlong.report import as_json
+    from nextlong.report import peek as shows
 
-    run = nextlong.open(args.run)
-    shown = console()
+    run, shown = nextlong.open(args.run), console()
     if args.number is None:
         if args.text or args.svg:
             raise NextlongError(f"--text and --svg need the number of a sequence: nextlong peek {args.run} 0 --text")
@@ -144,7 +50,7 @@ def _peek(args: argparse.Namespace) -> None:
         if args.json:
             print_json(as_json.sequences_of(run, first=args.first))
         else:
-            peek.show_run(run, shown, first=args.first)
+            shows.show_run(run, shown, first=args.first)
         return
     if not 0 <= args.number < len(run):
         raise NextlongError(f"sequence {args.number} does not exist: {args.run} has {len(run)}, counted from 0")
@@ -160,53 +66,47 @@ def _peek(args: argparse.Namespace) -> None:
     elif args.json:
         print_json(as_json.sequence_of(args.number, sequence))
     elif args.text:
-        with _paged(shown):
-            peek.show_text(sequence, shown)
+        is_paged = shown.is_terminal and sys.stdin.isatty()
+        os.environ.setdefault("LESS", "-R")  # a pager that is less then shows the colours
+        with shown.pager(styles=True) if is_paged else nullcontext():
+            shows.show_text(sequence, shown)
     else:
-        peek.show_sequence(sequence, shown)
+        shows.show_sequence(sequence, shown)
 
 
-@contextmanager
-def _paged(shown: Console) -> Iterator[None]:
-    """Show what is printed in the user's pager, with colours if it is less; without a terminal only print it."""
-    if not (shown.is_terminal and sys.stdin.isatty()):
-        yield
-        return
-    os.environ.setdefault("LESS", "-R")
-    with shown.pager(styles=True):
-        yield
-
-
-def _stats(args: argparse.Namespace) -> None:
+def stats(args: argparse.Namespace) -> None:
+    """Print the statistics of a run."""
     from nextlong.report import stats_page
-    from nextlong.runs import stats
+    from nextlong.runs import stats as runs_stats
 
-    measured = stats.measure(nextlong.open(args.run))
+    measured = runs_stats.measure(nextlong.open(args.run))
     if args.json:
         print_json(measured.as_json())
     else:
         stats_page.show(measured, console())
 
 
-def _compare(args: argparse.Namespace) -> None:
-    from nextlong.report import compare
-    from nextlong.runs import stats
+def compare(args: argparse.Namespace) -> None:
+    """Compare runs side by side."""
+    from nextlong.report import compare as page
+    from nextlong.runs import stats as runs_stats
 
     opened = [nextlong.open(run) for named in args.runs for run in matching(named)]
     if args.svg:
-        write(args.svg, compare.svg(opened))
+        write(args.svg, page.svg(opened))
         say(f"wrote {args.svg}")
         return
-    measured = [stats.measure(run) for run in opened]
+    measured = [runs_stats.measure(run) for run in opened]
     if args.json:
         print_json([one.as_json() for one in measured])
     elif args.csv:
-        print(compare.csv_text([compare.row(one) for one in measured]), end="")
+        print(page.csv_text([page.row(one) for one in measured]), end="")
     else:
-        compare.show(measured, console())
+        page.show(measured, console())
 
 
-def _report(args: argparse.Namespace) -> None:
+def report(args: argparse.Namespace) -> None:
+    """Write an HTML report."""
     from nextlong.engine import store
     from nextlong.report.page import write as write_page
 
@@ -226,24 +126,22 @@ def _report(args: argparse.Namespace) -> None:
         say(f"wrote {path}")
 
 
-def _view(args: argparse.Namespace) -> None:
-    import webbrowser
-
-    for package in ("starlette", "uvicorn"):
-        if find_spec(package) is None:
-            raise NextlongError(
-                f"view needs the package {package}, which is not installed; pip install 'nextlong[view]'"
-            )
+def view(args: argparse.Namespace) -> None:
+    """Serve the viewer of a run, or write a static copy."""
+    check_installed("view", "starlette", "uvicorn", extra="view")
     run = nextlong.open(args.run)
     if args.export:
         from nextlong.view.pages import export
 
-        count = export(run, args.export, first=args.first)
+        sequences, pages = export(run, args.export, first=args.first)
         if args.json:
-            print(json.dumps({"folder": str(args.export), "pages": count}, ensure_ascii=False))
+            print_json({"folder": str(args.export), "sequences": sequences, "pages": pages})
         else:
-            say(f"wrote {count:,} pages; open {args.export / 'index.html'}")
+            of_all = "all" if sequences == len(run) else f"the first {sequences:,} of"
+            say(f"wrote {of_all} {len(run):,} sequences on {pages:,} pages; open {args.export / 'index.html'}")
         return
+    import webbrowser
+
     from nextlong.view.server import serve
 
     def when_ready(address: str) -> None:
@@ -260,7 +158,10 @@ def _view(args: argparse.Namespace) -> None:
         return
 
 
-def _verify(args: argparse.Namespace) -> int:
+def verify(args: argparse.Namespace) -> int:
+    """Verify a run or a delivered export; return 1 if it breaks a promise."""
+    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
+
     from nextlong.engine.executor import usable_cpus
     from nextlong.reading.files import reach
     from nextlong.verify import checks, files
@@ -271,8 +172,15 @@ def _verify(args: argparse.Namespace) -> int:
         raise NextlongError(f"--sample {args.sample} is neither a whole number nor all; give 0 or more")
     if args.workers is not None and args.workers < 1:
         raise NextlongError(f"--workers {args.workers} is not a number of processes; give 1 or more")
-    sample = EVERYTHING if args.sample == "all" else int(args.sample)
-    with _progress() as starting:
+    sample, progress = EVERYTHING if args.sample == "all" else int(args.sample), console(stderr=True)
+    # On a terminal the check that runs is shown, and for how long.
+    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
+    with Progress(*columns, console=progress, transient=True, disable=not progress.is_terminal) as bar:
+        task = bar.add_task("verify")
+
+        def starting(check: str) -> None:
+            bar.reset(task, description=f"checking {check}")
+
         if "://" in args.run or files.is_delivered(Path(args.run)):
             fs, root = reach(args.run, where=repr(args.run), error=NextlongError)
             outcomes = list(files.verify_delivered(fs, root, args.made_by, starting=starting))
@@ -288,24 +196,13 @@ def _verify(args: argparse.Namespace) -> int:
     return 0 if passed(outcomes) else _FAILED
 
 
-@contextmanager
-def _progress() -> Iterator[Callable[[str], None]]:
-    """Show on a terminal which check runs, and for how long."""
-    from rich.progress import Progress, SpinnerColumn, TextColumn, TimeElapsedColumn
-
-    shown = console(stderr=True)
-    columns = (SpinnerColumn(), TextColumn("{task.description}"), TimeElapsedColumn())
-    with Progress(*columns, console=shown, transient=True, disable=not shown.is_terminal) as bar:
-        task = bar.add_task("verify")
-        yield lambda check: bar.reset(task, description=f"checking {check}")
-
-
-def _doctor(args: argparse.Namespace) -> int:
+def doctor(args: argparse.Namespace) -> int:
+    """Show installed packages and hardware."""
     from nextlong.report import installation
 
     examined = installation.examine()
     if args.json:
-        print_json(asdict(examined))
+        print_json(examined)
     else:
         installation.show(examined, console())
-    return 0 if examined.is_whole else _FAILED
+    return 0 if examined["is_whole"] else _FAILED

@@ -1,4 +1,4 @@
-"""The commands that execute recipes: plan, run, with the options of array jobs, and sweep.
+"""The commands that execute recipes: plan, run, with the options of array jobs, and sweep; and export of what they made.
 
 Array jobs share the tasks of one step among many processes:
 
@@ -11,129 +11,52 @@ from __future__ import annotations
 
 import argparse
 import json
-import math
 import re
 import shlex
 import sys
 import time
-from pathlib import Path
 from typing import TYPE_CHECKING, Literal
 
-from nextlong.cli.common import Commands, add_json, add_set, check_folder_of, console, print_json, reporter, write
+from nextlong.cli.arguments import STDOUT
+from nextlong.cli.common import check_folder_of, console, print_json, reporter, write
 from nextlong.errors import NextlongError
+from nextlong.recipe import Recipe
 
 if TYPE_CHECKING:
-    from nextlong.recipe import Recipe
     from nextlong.runs.run import Run
 
-_STDOUT = Path("-")
 
-
-def add(commands: Commands) -> None:
-    """Add plan and run to the parser."""
-    plan = commands.add_parser("plan", help="Show the steps of a recipe, and their time, disk space and memory")
-    plan.add_argument("recipe", type=Path, nargs="?", metavar="RECIPE", help="a recipe (YAML)")
-    add_set(plan)
-    add_json(plan)
-    plan.add_argument("--preset", metavar="NAME", help="plan a preset of the package, as for init")
-    plan.add_argument("--workers", type=_count, metavar="N", help="also estimate for N worker processes per node")
-    plan.add_argument("--nodes", type=_count, default=1, metavar="N", help="also estimate for N machines like this one")
-    plan.add_argument("--gpus", type=_count, default=0, metavar="M", help="also estimate for M GPUs per node")
-    plan.add_argument(
-        "--gpu-tflops", type=_amount, metavar="X", help="throughput of a GPU on a transformer (default: 120)"
-    )
-    plan.add_argument("--chunks", type=_amount, metavar="N", help="estimate for a corpus of N chunks, such as 1e8")
-    plan.set_defaults(command=_plan)
-
-    run = commands.add_parser("run", help="Run or resume a recipe")
-    run.add_argument("recipe", type=Path, metavar="RECIPE", help="a recipe (YAML)")
-    add_set(run)
-    add_json(run)
-    run.add_argument("--name", help="name of the variant, which RUN@NAME opens (the recipe's `name`)")
-    run.add_argument(
-        "--accept-changed-inputs", action="store_true", help="accept input files that changed, and read them again"
-    )
-    run.add_argument("--before", metavar="STEP", help="run the steps that a step needs, and stop")
-    run.add_argument("--only-step", metavar="STEP", help="run only tasks of this step, in parallel with other jobs")
-    run.add_argument("--tasks", metavar="K/N", help="with --only-step: every Nth task, from the Kth on (default: 1/1)")
-    run.set_defaults(command=_run)
-
-
-def add_sweep(commands: Commands) -> None:
-    """Add sweep to the parser."""
-    sweep = commands.add_parser("sweep", help="Run a recipe over a grid of values; shared steps run once")
-    sweep.add_argument("recipe", type=Path, metavar="RECIPE", help="a recipe (YAML)")
-    add_set(sweep)
-    sweep.add_argument(
-        "--over",
-        action="append",
-        required=True,
-        metavar="KEY=V1,V2,…",
-        help="e.g. chunk.max_chars=512,1024,2048; repeat it to run every combination",
-    )
-    sweep.add_argument("--csv", type=Path, metavar="FILE", help="write one row per variant")
-    sweep.add_argument(
-        "--json", type=Path, nargs="?", const=_STDOUT, metavar="FILE", help="write JSON to FILE, or print it"
-    )
-    sweep.set_defaults(command=_sweep)
-
-
-def _count(text: str) -> int:
-    if not text.isdecimal() or int(text) < 1:
-        raise argparse.ArgumentTypeError(f"{text} is not a whole number of at least 1")
-    return int(text)
-
-
-def _amount(text: str) -> float:
-    try:
-        value = float(text)
-    except ValueError:
-        value = math.nan
-    if not (value > 0 and math.isfinite(value)):
-        raise argparse.ArgumentTypeError(f"{text} is not a number above 0, such as 1e8")
-    return value
-
-
-def _plan(args: argparse.Namespace) -> None:
-    from nextlong.recipe import Recipe
+def plan(args: argparse.Namespace) -> None:
+    """Show what a run will do and take."""
     from nextlong.recipe.text import preset_path
     from nextlong.report.plan import page
     from nextlong.report.plan.elsewhere import GPU_TFLOP_PER_S, Asked
-    from nextlong.workers import import_preloaded
+    from nextlong.retrieval.encoders.base import import_preloaded
 
     if (args.recipe is None) == (args.preset is None):
-        raise NextlongError(
-            "plan needs either a recipe or a preset; use nextlong plan RECIPE or nextlong plan --preset paper-128k"
-        )
-    cluster = Asked(
-        workers=args.workers,
-        nodes=args.nodes,
-        gpus=args.gpus,
-        chunks=args.chunks,
-        gpu_tflops=args.gpu_tflops or GPU_TFLOP_PER_S,
-    )
+        raise NextlongError("plan needs either a recipe or a preset: nextlong plan RECIPE, or --preset paper-128k")
+    tflops = args.gpu_tflops or GPU_TFLOP_PER_S
+    cluster = Asked(workers=args.workers, nodes=args.nodes, gpus=args.gpus, chunks=args.chunks, gpu_tflops=tflops)
     recipe = Recipe.load(args.recipe or preset_path(args.preset), overrides=args.overrides)
     import_preloaded(recipe.encoder)
     start_s = time.process_time()  # of this process so far, which has imported what a run imports
     if args.json:
-        plan = page.plan(recipe, cluster, tell=lambda line: print(line, file=sys.stderr), start_s=start_s)
-        print_json(plan.as_json())
+        planned = page.plan(recipe, cluster, tell=lambda line: print(line, file=sys.stderr), start_s=start_s)
+        print_json(planned.as_json())
     else:
         page.show(recipe, console(), cluster, start_s=start_s)
 
 
-def _run(args: argparse.Namespace) -> None:
+def run(args: argparse.Namespace) -> None:
+    """Run or resume a recipe, or the part of it that an array job computes."""
     from nextlong.engine.process import held_back
-    from nextlong.recipe import Recipe
 
     if args.tasks and not args.only_step:
         raise NextlongError(f"--tasks {args.tasks} needs the step whose tasks are shared; add --only-step embed")
     if args.before and args.only_step:
         raise NextlongError("--before and --only-step are two jobs; run --before first, then --only-step in each job")
     if args.only_step and args.accept_changed_inputs:
-        raise NextlongError(
-            "--accept-changed-inputs reads inputs again, which --only-step does not; add it to --before"
-        )
+        raise NextlongError("--accept-changed-inputs reads inputs, which --only-step does not; add it to --before")
     name = [f"name={json.dumps(args.name)}"] if args.name else []
     recipe = Recipe.load(args.recipe, overrides=[*args.overrides, *name])
     changed_inputs: Literal["accept", "refuse"] = "accept" if args.accept_changed_inputs else "refuse"
@@ -141,7 +64,7 @@ def _run(args: argparse.Namespace) -> None:
         _run_array_job(recipe, args, changed_inputs)
         return
     from nextlong.engine import local
-    from nextlong.workers import preloaded
+    from nextlong.retrieval.encoders.base import preloaded
 
     with held_back():  # Python may report a Ctrl-C that cuts an import short as one that nobody handled
         # Started even if no step has to run: workers import beside this process, which has imports of half a second left.
@@ -156,36 +79,27 @@ def _run_array_job(recipe: Recipe, args: argparse.Namespace, changed_inputs: Lit
     from nextlong import pipeline
     from nextlong.text import counted
 
-    shown = console(stderr=args.json)
+    progress, step = reporter(stderr=args.json), args.before or args.only_step
     if args.before:
-        needed = pipeline.run_before(
-            recipe, args.before, reporter=reporter(stderr=args.json), changed_inputs=changed_inputs
-        )
-        if args.json:
-            print_json({"step": args.before, "needed": needed})
-        else:
-            shown.print(f"done: all inputs of {args.before}", highlight=False)
-        return
-    given = args.tasks or "1/1"
-    match = re.fullmatch(r"(\d+)/(\d+)", given)
-    if match is None or not 1 <= int(match[1]) <= int(match[2]):
-        raise NextlongError(f"--tasks {given} is not a share; use K/N, such as 3/64: the third of 64, counted from 1")
-    part = (int(match[1]), int(match[2]))
-    ran, total = pipeline.run_share(recipe, args.only_step, part=part, reporter=reporter(stderr=args.json))
-    if args.json:
-        print_json({"step": args.only_step, "ran": ran, "tasks": total})
-    elif total:
-        done = f"{args.only_step}: ran {ran:,} of {counted(total, 'task')}"
-        shown.print(f"{done}; `nextlong run` resumes once all jobs are done", highlight=False)
+        needed = pipeline.run_before(recipe, step, reporter=progress, changed_inputs=changed_inputs)
+        told, message = {"step": step, "needed": needed}, f"done: all inputs of {step}"
     else:
-        shown.print(f"{args.only_step} is already done; `nextlong run` resumes", highlight=False)
+        given = args.tasks or "1/1"
+        match = re.fullmatch(r"(\d+)/(\d+)", given)
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
+            raise NextlongError(f"--tasks {given} is not a share; use K/N, such as 3/64: the third of 64, from 1")
+        ran, total = pipeline.run_share(recipe, step, part=(int(match[1]), int(match[2])), reporter=progress)
+        told, message = {"step": step, "ran": ran, "tasks": total}, f"{step} is already done; `nextlong run` resumes"
+        if total:
+            message = f"{step}: ran {ran:,} of {counted(total, 'task')}; `nextlong run` resumes once all jobs are done"
+    if args.json:
+        print_json(told)
+    else:
+        console().print(message, highlight=False)
 
 
 def run_recipe(
-    recipe: Recipe,
-    *,
-    form: Literal["text", "json"] = "text",
-    changed_inputs: Literal["refuse", "accept"] = "refuse",
+    recipe: Recipe, *, form: Literal["text", "json"], changed_inputs: Literal["refuse", "accept"] = "refuse"
 ) -> None:
     """Run or resume a recipe, print what it wrote and where, and leave a report; with JSON, progress goes to standard error."""
     from nextlong.artifacts import record
@@ -193,13 +107,11 @@ def run_recipe(
     from nextlong.report.page import write as write_page
     from nextlong.runs.export import run
 
-    shown = console(stderr=form == "json")
-    run_dir = recipe.run_path
+    shown, run_dir = console(stderr=form == "json"), recipe.run_path
     before, name = record.current(run_dir), record.name_for(recipe, run_dir)
     if not recipe.overridden and before not in (None, name):
-        tables.say(
-            f"{run_dir} opens the variant {before} until this run is finished, then {name}", console(stderr=True)
-        )
+        message = f"{run_dir} opens the variant {before} until this run is finished, then {name}"
+        tables.say(message, console(stderr=True))
     written = run(recipe, reporter=reporter(stderr=form == "json"), changed_inputs=changed_inputs)
     (made,) = written.runs
     if form == "json":
@@ -232,34 +144,65 @@ def _variant(recipe: Recipe, made: Run, before: str | None) -> str:
     return f"{name}, beside {', '.join(others)} (nextlong list {run_dir})" if others else ""
 
 
-def _sweep(args: argparse.Namespace) -> None:
-    from nextlong.report import compare, sweep, tables
+def sweep(args: argparse.Namespace) -> None:
+    """Run a recipe over a grid of values, and compare the variants."""
+    from nextlong.report import compare, tables
+    from nextlong.report import sweep as grid
     from nextlong.report.page import write as write_page
     from nextlong.runs import export as runs_export
     from nextlong.runs.run import Run
 
-    axes = [sweep.parse_axis(over) for over in args.over]
-    variants = sweep.variants(args.recipe, axes, overrides=args.overrides)
+    variants = grid.variants(args.recipe, args.over, overrides=args.overrides)
     for path in (args.csv, args.json):
-        if path not in (None, _STDOUT):
+        if path not in (None, STDOUT):
             check_folder_of(path)  # now, and not after hours of work
     progress = console(stderr=True)
-    sweep.show_ahead(variants, progress)
-    ran = sweep.run_variants(variants, reporter=reporter(stderr=True), make=runs_export.make)
+    grid.show_ahead(variants, progress)
+    ran = grid.run_variants(variants, reporter=reporter(stderr=True), make=runs_export.make)
     outcomes = []
     for number, variant in enumerate(variants, start=1):
         tables.say(f"{number} of {len(variants)} variants: {variant.name}", progress)
         outcomes.append(next(ran))
-    if args.json == _STDOUT:
-        print_json(sweep.json_of(outcomes))
+    if args.json == STDOUT:
+        print_json(grid.json_of(outcomes))
     else:
-        sweep.show(outcomes, console())
+        grid.show(outcomes, console())
+        if args.json is not None:
+            write(args.json, json.dumps(grid.json_of(outcomes), indent=1, ensure_ascii=False) + "\n")
     if args.csv:
-        write(args.csv, compare.csv_text(sweep.rows(outcomes)))
-    if args.json not in (None, _STDOUT):
-        write(args.json, json.dumps(sweep.json_of(outcomes), indent=1, ensure_ascii=False) + "\n")
+        write(args.csv, compare.csv_text(grid.rows(outcomes)))
     if made := [Run(outcome.stats.run) for outcome in outcomes if outcome.stats]:
         tables.say(f"report: {write_page.leave(made)}", progress)
-    failed = sum(outcome.stats is None for outcome in outcomes)
-    if failed:
+    if failed := sum(outcome.stats is None for outcome in outcomes):
         raise NextlongError(f"{failed} of {len(outcomes)} variants failed; the table says why")
+
+
+def export(args: argparse.Namespace) -> None:
+    """Write finished runs in other formats."""
+    from nextlong.report import as_json, summary, tables
+    from nextlong.runs import export as runs_export
+
+    if args.into == "":
+        raise NextlongError("--into is empty; give a folder or a URL, or remove it")
+    if args.by and not args.mix:
+        raise NextlongError(f"--by {args.by} needs proportions; add --mix 1,2 or remove --by")
+    try:
+        mix = [float(word) for word in args.mix]
+    except ValueError:
+        raise NextlongError(f"--mix {','.join(args.mix)}: write the proportions as numbers, such as 1,2") from None
+    written = runs_export.export(
+        args.runs,
+        formats=args.to,
+        overrides=[*args.overrides, *([f"export.push={json.dumps(args.into)}"] if args.into else [])],
+        mix=mix,
+        by=args.by or "sequences",
+        stale="replace" if args.replace else "refuse",
+        short_tokens=args.short_tokens,
+        reporter=reporter(stderr=args.json),
+    )
+    if args.json:
+        print_json(as_json.export_of(written))
+        return
+    names, longest = [runs_export.name_of(run) for run in written.runs], written.longest
+    facts = summary.exported(written.recipe, written.done, folder=written.folder, longest=longest, runs=names)
+    tables.show_facts(facts, console())

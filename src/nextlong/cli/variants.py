@@ -6,9 +6,9 @@ import argparse
 import shlex
 import sys
 from collections.abc import Sequence
+from contextlib import suppress
 from dataclasses import asdict
 from datetime import UTC, datetime
-from functools import partial
 from pathlib import Path
 
 from rich.console import Console
@@ -87,10 +87,9 @@ def gc_command(args: argparse.Namespace) -> None:
     with store.locked(path):
         kept, dropped = variants.choose(path, keep=args.keep, drop=args.drop)
         waste, pages = variants.find_waste(path, kept, dropped), variants.find_pages(path, dropped)
-        remove = partial(variants.remove, path, dropped, waste)
         if args.json:
             if args.yes:
-                remove()
+                variants.remove(path, dropped, waste)
             folders = [{"path": str(one.path), "bytes": one.bytes, "why": one.why} for one in [*waste, *pages]]
             names = {"kept": [one.name for one in kept], "dropped": [one.name for one in dropped]}
             print_json({**names, "folders": folders, "removed": args.yes})
@@ -98,7 +97,13 @@ def gc_command(args: argparse.Namespace) -> None:
         if not waste and not dropped:
             say(f"{path}: nothing to clean up")
             return
-        _show_waste([*waste, *pages])
+        table = tables.table()
+        table.add_column("folder or page" if pages else "folder", overflow="fold")
+        table.add_column("size", justify="right", no_wrap=True)
+        table.add_column("what it is", overflow="fold")
+        for one in [*waste, *pages]:
+            table.add_row(tables.cell(str(one.path)), _size(one.bytes), tables.cell(one.why))
+        tables.show(table, console())
         line = f"{_size(sum(one.bytes for one in waste))} in {counted(len(waste), 'folder')}"
         if pages:
             line += f", {counted(len(pages), 'page')}"
@@ -106,33 +111,16 @@ def gc_command(args: argparse.Namespace) -> None:
             shown = first_few([variant.name for variant in dropped], most=_SHOWN_NAMES)
             line += f", and the variant{'s' if len(dropped) > 1 else ''} {shown}"
         say(f"{line}; kept: {first_few([variant.name for variant in kept], most=_SHOWN_NAMES)}")
-        if not (args.yes or _agrees(path, args)):
-            say("nothing was removed")
-            return
-        remove()
-    say("removed")
-
-
-def _show_waste(waste: Sequence[variants.Waste]) -> None:
-    table = tables.table()
-    table.add_column(
-        "folder or page" if any(one.path.suffix == ".html" for one in waste) else "folder", overflow="fold"
-    )
-    table.add_column("size", justify="right", no_wrap=True)
-    table.add_column("what it is", overflow="fold")
-    for one in waste:
-        table.add_row(tables.cell(str(one.path)), _size(one.bytes), tables.cell(one.why))
-    tables.show(table, console())
-
-
-def _agrees(run_dir: Path, args: argparse.Namespace) -> bool:
-    if not sys.stdin.isatty():
-        options = [
-            word for name in ("keep", "drop") if (given := getattr(args, name)) for word in (f"--{name}", *given)
-        ]
-        command = shlex.join(["nextlong", "gc", str(run_dir), *options, "--yes"])
-        raise NextlongError(f"nothing was removed, because there is no terminal to ask for confirmation; run {command}")
-    try:
-        return input("remove this? [y/N] ").strip().lower() in ("y", "yes")
-    except EOFError:
-        return False
+        if not args.yes:
+            if not sys.stdin.isatty():
+                which = (("--keep", args.keep), ("--drop", args.drop))
+                given = [word for option, names in which if names for word in (option, *names)]
+                command = shlex.join(["nextlong", "gc", str(path), *given, "--yes"])
+                raise NextlongError(
+                    f"nothing was removed, because there is no terminal to ask for confirmation; run {command}"
+                )
+            with suppress(EOFError):
+                args.yes = input("remove this? [y/N] ").strip().lower() in ("y", "yes")
+        if args.yes:
+            variants.remove(path, dropped, waste)
+    say("removed" if args.yes else "nothing was removed")

@@ -44,8 +44,11 @@ def chunk_text(
 
     `length="slice"` counts every character of a chunk; `"paper"` counts its paragraphs without the newlines between them,
     as the authors' published function does. A paragraph over `max_chars` is cut at sentence ends, then words, then
-    anywhere (`oversize="split"`), or becomes a chunk of its own (`"keep"`, the paper's).
+    anywhere (`oversize="split"`), or becomes a chunk of its own (`"keep"`, the paper's). Raises ValueError if `max_chars` is
+    not positive.
     """
+    if max_chars < 1:
+        raise ValueError(f"max_chars={max_chars}: a chunk needs at least one character")
     if length == "paper":
         return _chunk_by_paragraph_lengths(text, max_chars=max_chars, oversize=oversize)
     spans, start, total = [], 0, len(text)
@@ -119,7 +122,7 @@ def _chunk_shard(
 ) -> ChunkResult:
     """Chunk the kept documents of one shard; writes `{out}.chunks.arrow`."""
     kept = np.load(keep)
-    first_row = chunks = chars = longest = 0
+    first_row = chunks = chars = 0
     with (
         pa.ipc.open_file(pa.memory_map(str(documents))) as reader,
         pa.OSFile(f"{out}.chunks.arrow", "wb") as sink,
@@ -148,5 +151,4 @@ def _chunk_shard(
             first_row += len(texts)
             chunks += len(spans)
             chars += int((ends - starts).sum())
-            longest = max(longest, int((ends - starts).max(initial=0)))
-    return ChunkResult(documents=int(kept.sum()), chunks=chunks, chars=chars, longest_chunk_chars=longest)
+    return ChunkResult(documents=int(kept.sum()), chunks=chunks, chars=chars)

@@ -15,10 +15,9 @@ from __future__ import annotations
 import csv
 import io
 import json
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
-from itertools import chain
 from pathlib import Path, PurePosixPath
 from typing import Any, Final, NamedTuple
 
@@ -30,7 +29,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts.lookup import read_chunks
-from nextlong.artifacts.results import DecontaminateResult
+from nextlong.artifacts.results import ChunkResult
 from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, Work, each_shard, per_shard
 from nextlong.errors import CorpusError
 from nextlong.reading.files import COMPRESSIONS, open_binary
@@ -43,12 +42,22 @@ _HEAD_WORDS: Final = 5
 _BATCH_CHARS: Final = 1_000_000
 _EXAMPLE_CHARS: Final = 200
 _LONGEST_FIELD_CHARS: Final = 64_000_000
+_SUFFIXES: Final = (".json", ".jsonl", ".ndjson", ".csv", ".tsv", ".txt", ".md")
 _KNOWN: Final = "json, jsonl, ndjson, csv, tsv, txt or md, plain or with .gz or .zst after it"
 
 # One row per distinct head: the first five words of a run, or all if it has fewer; ascending by words, then hash.
 _HEADS = np.dtype([("hash", "u8"), ("words", "u1")])
 # One row per distinct run of words and file that contains it, ascending.
 _GRAMS = np.dtype([("hash", "u8"), ("file", "u2"), ("words", "u1")])
+
+
+class DecontaminateResult(ChunkResult):
+    """The same of the chunks that stay; those that do not, how many each file met, and one `example`, in row `example_doc_row`."""
+
+    contaminated: int
+    files: dict[str, int]
+    example: str  # "" where nothing was met
+    example_doc_row: int = -1
 
 
 def decontaminate_steps(settings: Decontaminate, ingest: Step, chunk: Step) -> list[Step]:
@@ -102,79 +111,77 @@ def _evaluation_grams(out: Path, *, files: Sequence[str], ngram: int) -> TaskRes
     A position whose next words are not a head starts no run, which settles nearly all positions at once. Raises CorpusError
     for a file that is missing, unreadable, of unknown format, or without a text long enough to look for.
     """
+    # Hash and length in words of heads; hash, file and length of runs.
     heads, grams = [np.empty(0, _HEADS)], [np.empty(0, _GRAMS)]
     for number, file in enumerate(files):
         file_runs = 0
-        for texts in _batches(_texts_of(file)):
-            for length, starts, hashes in _runs_of(texts, ngram):
-                heads.append(_rows(_HEADS, hash=starts, words=min(length, _HEAD_WORDS)))
-                grams.append(_rows(_GRAMS, hash=hashes, file=number, words=length))
-                file_runs += len(hashes)
+        texts = _texts_of(file)
+        while batch := list(_take(texts, _BATCH_CHARS)):
+            words = hash_words("\n".join(batch))
+            bounds = bounds_of(words, batch)
+            is_question = np.array([text.rstrip().endswith(("?", "？")) for text in batch], np.bool_)
+            for length in range(min(_LEAST_QUESTION_WORDS, ngram), ngram + 1):
+                if length == ngram:
+                    at = np.flatnonzero(runs_on(bounds, ngram))
+                else:
+                    at = bounds[:-1][(np.diff(bounds) == length) & (is_question | (length >= _LEAST_WORDS))]
+                if not len(at):
+                    continue
+                of_runs, of_heads = np.empty(len(at), _GRAMS), np.empty(len(at), _HEADS)
+                of_heads["words"] = min(length, _HEAD_WORDS)
+                of_heads["hash"] = ngrams(words.hashes, min(length, _HEAD_WORDS))[at]
+                of_runs["words"], of_runs["file"] = length, number
+                of_runs["hash"] = ngrams(words.hashes, length)[at]
+                heads.append(of_heads)
+                grams.append(of_runs)
+                file_runs += len(at)
         if not file_runs:
             raise CorpusError(
                 f"decontaminate: {file} holds no text of {min(ngram, _LEAST_WORDS)} words or more and no question of "
                 f"{min(ngram, _LEAST_QUESTION_WORDS)}, so there is nothing to look for; remove it from the list"
             )
-    np.save(f"{out}.heads.npy", _distinct(np.concatenate(heads), "words", "hash"))
-    np.save(f"{out}.grams.npy", _distinct(np.concatenate(grams), "hash", "file"))
+    for name, parts, major, minor in (("heads", heads, "words", "hash"), ("grams", grams, "hash", "file")):
+        # Ascending by two columns, one row of each pair of values.
+        rows = np.concatenate(parts)
+        rows = rows[np.lexsort((rows[minor], rows[major]))]
+        is_new = np.ones(len(rows), np.bool_)
+        is_new[1:] = (rows[major][1:] != rows[major][:-1]) | (rows[minor][1:] != rows[minor][:-1])
+        np.save(f"{out}.{name}.npy", rows[is_new])
     return TaskResult()
 
 
-def _rows(kind: Any, **columns: Any) -> NDArray[Any]:
-    rows = np.empty(len(columns["hash"]), kind)
-    for name, values in columns.items():
-        rows[name] = values
-    return rows
-
-
-def _distinct(rows: NDArray[Any], major: str, minor: str) -> NDArray[Any]:
-    """Return the rows ascending by two columns, one of each pair of values."""
-    rows = rows[np.lexsort((rows[minor], rows[major]))]
-    is_new = np.ones(len(rows), np.bool_)
-    is_new[1:] = (rows[major][1:] != rows[major][:-1]) | (rows[minor][1:] != rows[minor][:-1])
-    return rows[is_new]
-
-
-def _runs_of(texts: list[str], ngram: int) -> Iterator[tuple[int, NDArray[np.uint64], NDArray[np.uint64]]]:
-    """Yield the runs to look for, by their length in words: the hashes of their heads and of the whole."""
-    words = hash_words("\n".join(texts))
-    bounds = bounds_of(words, texts)
-    is_question = np.array([text.rstrip().endswith(("?", "？")) for text in texts], np.bool_)
-    for length in range(min(_LEAST_QUESTION_WORDS, ngram), ngram + 1):
-        if length == ngram:
-            at = np.flatnonzero(runs_on(bounds, ngram))
-        else:
-            at = bounds[:-1][(np.diff(bounds) == length) & (is_question | (length >= _LEAST_WORDS))]
-        if len(at):
-            yield length, ngrams(words.hashes, min(length, _HEAD_WORDS))[at], ngrams(words.hashes, length)[at]
-
-
-def _batches(texts: Iterator[str]) -> Iterator[list[str]]:
-    held: list[str] = []
-    chars = 0
-    for text in texts:
-        held.append(text)
-        chars += len(text)
-        if chars >= _BATCH_CHARS:
-            yield held
-            held, chars = [], 0
-    if held:
-        yield held
+def _take(texts: Iterator[str], chars: int) -> Iterator[str]:
+    """Yield texts up to the one that reaches this many characters."""
+    while chars > 0 and (text := next(texts, None)) is not None:
+        yield text
+        chars -= len(text)
 
 
 def _texts_of(file: str) -> Iterator[str]:
-    """Yield every string of a file, keys of JSON objects aside."""
+    """Yield every string of a file, keys of JSON objects aside; of plain text each line and each paragraph of several."""
     path = PurePosixPath(file)
     compression = COMPRESSIONS.get(path.suffix)
     kind = path.with_suffix("").suffix if compression else path.suffix
-    if kind not in _READERS:
+    if kind not in _SUFFIXES:
         raise CorpusError(f"decontaminate: {file} is of no known format; name files that end in {_KNOWN}")
     with (
         _explained(file),
         fsspec.open(file, "rb", compression=compression) as raw,
-        io.TextIOWrapper(raw, "utf-8-sig", newline="") as text,
+        io.TextIOWrapper(raw, "utf-8-sig", newline="") as stream,
     ):
-        yield from _READERS[kind](text)
+        if kind == ".json":
+            yield from _strings(json.load(stream))
+        elif kind in (".jsonl", ".ndjson"):
+            for line in stream:
+                yield from _strings(json.loads(line)) if line.strip() else ()
+        elif kind in (".csv", ".tsv"):
+            csv.field_size_limit(_LONGEST_FIELD_CHARS)  # the module's own is 131,072 characters
+            for row in csv.reader(stream, delimiter="," if kind == ".csv" else "\t"):
+                yield from row
+        else:
+            for paragraph in stream.read().replace("\r\n", "\n").split("\n\n"):
+                lines = paragraph.split("\n")  # each may be a question, and all of them one text
+                yield from lines if len(lines) == 1 else [*lines, paragraph]
 
 
 def _strings(value: Any) -> Iterator[str]:
@@ -190,33 +197,6 @@ def _strings(value: Any) -> Iterator[str]:
             yield from _strings(inner)
         if len(value) > 1 and all(isinstance(inner, str) for inner in value):
             yield " ".join(value)
-
-
-def _csv(stream: io.TextIOWrapper, delimiter: str = ",") -> Iterator[str]:
-    csv.field_size_limit(_LONGEST_FIELD_CHARS)  # the module's own is 131,072 characters
-    for row in csv.reader(stream, delimiter=delimiter):
-        yield from row
-
-
-def _plain(stream: io.TextIOWrapper) -> Iterator[str]:
-    """Yield each line, which may be a question, and each paragraph, whose lines may be one text."""
-    for paragraph in stream.read().replace("\r\n", "\n").split("\n\n"):
-        lines = paragraph.split("\n")
-        yield from lines
-        if len(lines) > 1:
-            yield paragraph
-
-
-_READERS: Final[Mapping[str, Callable[[io.TextIOWrapper], Iterator[str]]]] = {
-    ".json": lambda stream: _strings(json.load(stream)),
-    **dict.fromkeys(
-        (".jsonl", ".ndjson"),
-        lambda stream: chain.from_iterable(_strings(json.loads(line)) for line in stream if line.strip()),
-    ),
-    ".csv": _csv,
-    ".tsv": partial(_csv, delimiter="\t"),
-    **dict.fromkeys((".txt", ".md"), _plain),
-}
 
 
 def _decontaminate_shard(
@@ -258,12 +238,10 @@ def _decontaminate_shard(
     batch = pa.record_batch([pa.array(kept[name]) for name in schemas.CHUNKS.names], schema=schemas.CHUNKS)
     with pa.OSFile(f"{out}.chunks.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.CHUNKS) as writer:
         writer.write_batch(batch)
-    sizes = kept["end"] - kept["start"]
     return DecontaminateResult(
         documents=len(np.unique(kept["doc_row"])),
         chunks=batch.num_rows,
-        chars=int(sizes.sum()),
-        longest_chunk_chars=int(sizes.max(initial=0)),
+        chars=int((kept["end"] - kept["start"]).sum()),
         contaminated=int(contaminated.sum()),
         files=dict(zip(files, met.sum(axis=1).tolist(), strict=True)),
         example=example,
@@ -271,49 +249,26 @@ def _decontaminate_shard(
     )
 
 
-class _Hashes(NamedTuple):
-    """Hashes to look up: a Bloom filter of two bits (64 MB at most) spares nearly all others the search."""
-
-    ascending: NDArray[np.uint64]
-    bloom: NDArray[np.bool_]
-
-    @classmethod
-    def of(cls, ascending: NDArray[np.uint64]) -> _Hashes:
-        bits = min(max((8 * len(ascending)).bit_length(), 12), 26)
-        bloom = np.zeros(1 << bits, np.bool_)
-        for slots in _slots(ascending, bloom):
-            bloom[slots] = True
-        return cls(ascending, bloom)
-
-    def places_in(self, hashes: NDArray[np.uint64]) -> NDArray[np.int64]:
-        """Return the places of the hashes that are among these, ascending."""
-        low, _ = _slots(hashes, self.bloom)
-        at: NDArray[np.int64] = np.flatnonzero(self.bloom[low])
-        _, high = _slots(hashes[at], self.bloom)
-        at = at[self.bloom[high]]
-        return at[_find(self.ascending, hashes[at]) >= 0]
-
-
-def _slots(hashes: NDArray[np.uint64], bloom: NDArray[np.bool_]) -> tuple[NDArray[np.uint64], NDArray[np.uint64]]:
-    mask = np.uint64(len(bloom) - 1)
-    return hashes & mask, hashes >> np.uint64(32) & mask
-
-
 class _Wanted(NamedTuple):
     """What `_evaluation_grams` wrote, laid out for looking up."""
 
-    heads: dict[int, _Hashes]  # by their words
+    # By their words: hashes, ascending, and which of their last bits occur (64 MB at most), which spares most others the search.
+    heads: dict[int, tuple[NDArray[np.uint64], NDArray[np.bool_]]]
     hashes: NDArray[np.uint64]  # (g,) of runs, ascending
     files: NDArray[np.uint16]  # (g,)
     lengths: list[int]  # of the runs, in words
 
     @classmethod
     def read(cls, heads_path: Path, grams_path: Path) -> _Wanted:
-        heads, grams = np.load(heads_path), np.load(grams_path)
-        of_words = {size: heads["hash"][heads["words"] == size] for size in np.unique(heads["words"]).tolist()}
+        rows, grams = np.load(heads_path), np.load(grams_path)
+        heads = {}
+        for size in np.unique(rows["words"]).tolist():
+            ascending = rows["hash"][rows["words"] == size]
+            occurs = np.zeros(1 << min(max((8 * len(ascending)).bit_length(), 12), 26), np.bool_)
+            occurs[ascending & np.uint64(len(occurs) - 1)] = True
+            heads[size] = ascending, occurs
         hashes, files = (np.ascontiguousarray(grams[name]) for name in ("hash", "file"))
-        by_words = {size: _Hashes.of(head_hashes) for size, head_hashes in of_words.items()}
-        return cls(by_words, hashes, files, np.unique(grams["words"]).tolist())
+        return cls(heads, hashes, files, np.unique(grams["words"]).tolist())
 
 
 def _matches(
@@ -322,7 +277,11 @@ def _matches(
     """Return first and last character and file of every run found, in order of place; none reaches into the next text."""
     # Of each match found: first character, end of the last character, number of the evaluation file.
     columns = [(np.empty(0, np.int64), np.empty(0, np.int64), np.empty(0, np.uint16))]
-    places = {size: heads.places_in(ngrams(words.hashes, size)) for size, heads in wanted.heads.items()}
+    places = {}  # of heads, by their words
+    for size, (ascending, occurs) in wanted.heads.items():
+        of_words = ngrams(words.hashes, size)
+        at = np.flatnonzero(occurs[of_words & np.uint64(len(occurs) - 1)])
+        places[size] = at[_find(ascending, of_words[at]) >= 0]
     for length in wanted.lengths:
         at = places[min(length, _HEAD_WORDS)]
         at = at[at + length <= len(words.hashes)]

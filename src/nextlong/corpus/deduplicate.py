@@ -21,7 +21,6 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nextlong.artifacts.results import MinhashResult, NearDuplicatesResult
 from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, each_shard, per_shard
 from nextlong.errors import RecipeError
 from nextlong.retrieval.near_duplicates.shingles import bounds_of, hash_words, ngrams, runs_on
@@ -35,11 +34,26 @@ _HELD_DOCUMENTS: Final = 4_000_000
 _COMPARED_PAIRS: Final = 16_384
 _EXAMPLES: Final = 5
 
-Pairs = NDArray[np.int64]  # (p, 2) rows of the corpus: rows of all shards, numbered one after the other
+
+class MinhashResult(TaskResult):
+    """Documents that were given a signature."""
+
+    documents: int
+
+
+class NearDuplicatesResult(TaskResult):
+    """Documents left out, and the clusters of nearly equal ones that they belong to.
+
+    `examples` are rows of the corpus, of documents that go and of those that stay in their stead.
+    """
+
+    near_duplicates: int
+    clusters: int
+    examples: tuple[tuple[int, int], ...] = ()
 
 
 def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]:
-    """Selected documents → which are kept: of near-duplicates the longest. _Signatures, similar pairs, clusters."""
+    """Selected documents → which are kept: of near-duplicates the longest. Signatures, similar pairs, clusters."""
     width = _band_width(threshold)
     bands = _PERMUTATIONS // width
     minhash = Step(
@@ -81,7 +95,7 @@ def minhash_steps(ingest: Step, select: Step, *, threshold: float) -> list[Step]
     def cluster(done: Artifacts) -> list[Task]:
         pairs, keep = done["similar_pairs"].files(".pairs.npy"), done["select"].files(".keep.npy")
         hashes, chars = done["ingest"].files(".hashes.npy"), done["ingest"].files(".chars.npy")
-        return [partial(near_duplicates, pairs=pairs, keep=keep, hashes=hashes, chars=chars)]
+        return [partial(_keep_longest, pairs=pairs, keep=keep, hashes=hashes, chars=chars)]
 
     clusters = Step(
         "near_duplicates",
@@ -200,14 +214,30 @@ def _similar_pairs(out: Path, *, files: _Signatures, band: int, step: int, passe
     first, last = np.uint64(2**64 * step // passes), np.uint64(2**64 * (step + 1) // passes - 1)
     # (n,) each, of the documents whose hash of this band is in the range: the hash, and the row of the corpus.
     corpus = _Columns(files.signatures)
-    keys, rows = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
+    of_shards, rows_of_shards = [np.empty(0, np.uint64)], [np.empty(0, np.int64)]
     for start, hashes_path, rows_path in zip(corpus.starts, files.band_hashes, files.band_rows, strict=False):
         shard_hashes = np.load(hashes_path, mmap_mode="r")[band]
         # Each band is ascending, so the range is one slice [low, high) of it.
         low, high = np.searchsorted(shard_hashes, first), np.searchsorted(shard_hashes, last, side="right")
-        keys.append(np.asarray(shard_hashes[low:high]))
-        rows.append(start + np.load(rows_path, mmap_mode="r")[band, low:high].astype(np.int64))
-    pairs = _neighbouring(np.concatenate(keys), np.concatenate(rows), _Columns(files.hashes))
+        of_shards.append(np.asarray(shard_hashes[low:high]))
+        rows_of_shards.append(start + np.load(rows_path, mmap_mode="r")[band, low:high].astype(np.int64))
+    keys, rows = np.concatenate(of_shards), np.concatenate(rows_of_shards)
+    order = np.argsort(keys, kind="stable")
+    keys, rows = keys[order], rows[order]
+    # Only rows that share a key: those of one key form a run, ordered by content hash.
+    shared = np.zeros(len(keys), np.bool_)
+    same = np.flatnonzero(keys[1:] == keys[:-1])
+    shared[same] = shared[same + 1] = True
+    keys, rows = keys[shared], rows[shared]
+    order = np.lexsort((_Columns(files.hashes).gather(rows), keys))
+    keys, rows = keys[order], rows[order]
+    # `heads` are the first positions of the runs, `follows` all others, `leaders` the head of each of those.
+    follows = np.flatnonzero(keys[1:] == keys[:-1]) + 1
+    heads = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))[: len(keys)]
+    leaders = heads[np.searchsorted(heads, follows, side="right") - 1]
+    later = follows[follows - 1 != leaders]
+    ends = np.concatenate([leaders, later - 1]), np.concatenate([follows, later])
+    pairs = np.stack([rows[ends[0]], rows[ends[1]]], axis=1)
     similar = np.empty(len(pairs), np.bool_)  # the share of equal values estimates the Jaccard similarity
     for start in range(0, len(pairs), _COMPARED_PAIRS):
         part = pairs[start : start + _COMPARED_PAIRS]
@@ -218,31 +248,7 @@ def _similar_pairs(out: Path, *, files: _Signatures, band: int, step: int, passe
     return TaskResult()
 
 
-def _neighbouring(keys: NDArray[np.uint64], rows: NDArray[np.int64], hashes: _Columns) -> Pairs:
-    """Return the pairs to compare of the rows that share a key."""
-    order = np.argsort(keys, kind="stable")
-    keys, rows = keys[order], rows[order]
-    shared = np.zeros(len(keys), np.bool_)
-    same = np.flatnonzero(keys[1:] == keys[:-1])
-    shared[same] = shared[same + 1] = True
-    keys, rows = keys[shared], rows[shared]
-    order = np.lexsort((hashes.gather(rows), keys))
-    keys, rows = keys[order], rows[order]
-    # Rows of one key now form a run, ordered by content hash: `heads` are the first positions of the runs, `follows` all
-    # others, `leaders` the head of each of those.
-    follows = np.flatnonzero(keys[1:] == keys[:-1]) + 1
-    heads = np.flatnonzero(np.concatenate([[True], keys[1:] != keys[:-1]]))[: len(keys)]
-    leaders = heads[np.searchsorted(heads, follows, side="right") - 1]
-    second = follows - 1 == leaders
-    return np.concatenate(
-        [
-            np.stack([rows[leaders], rows[follows]], axis=1),
-            np.stack([rows[follows - 1], rows[follows]], axis=1)[~second],
-        ]
-    )
-
-
-def near_duplicates(
+def _keep_longest(
     out: Path, *, pairs: Sequence[Path], keep: Sequence[Path], hashes: Sequence[Path], chars: Sequence[Path]
 ) -> NearDuplicatesResult:
     """Write `{out}.{shard:05d}.keep.npy`: False also where a near-duplicate stays instead.
@@ -250,7 +256,16 @@ def near_duplicates(
     `pairs` are those that `_similar_pairs` found; `keep`, `hashes` (uint64) and `chars` (int64) .npy files of one value a row, as
     select and ingest write them. Duplicates of duplicates count: the pairs' connected components are the clusters.
     """
-    members, clusters = _components(np.concatenate([np.empty((0, 2), np.int64), *map(np.load, pairs)]))
+    from scipy.sparse import coo_matrix
+    from scipy.sparse.csgraph import connected_components  # a quarter of a second, at every start of nextlong
+
+    # (m,) the rows that pairs connect, ascending, and the number of the component of each; `ends` are places in `members`.
+    members, ends = np.unique(np.concatenate([np.empty((0, 2), np.int64), *map(np.load, pairs)]), return_inverse=True)
+    clusters = members
+    if len(members):
+        ends = ends.reshape(-1, 2)
+        graph = coo_matrix((np.ones(len(ends), np.int8), (ends[:, 0], ends[:, 1])), shape=(len(members),) * 2)
+        clusters = connected_components(graph, directed=False)[1].astype(np.int64)
     # Members of a cluster, the longest first (of equally long ones that with the smallest hash): the first alone stays.
     order = np.lexsort((_Columns(hashes).gather(members), -_Columns(chars).gather(members), clusters))
     of_member = clusters[order]
@@ -266,11 +281,9 @@ def near_duplicates(
     stays = np.empty(int(clusters.max(initial=-1)) + 1, np.int64)  # of each cluster the row that is kept
     stays[clusters[~is_loser]] = members[~is_loser]
     kept_instead = stays[clusters[np.searchsorted(members, some)]]
-    sizes = np.bincount(clusters)
     return NearDuplicatesResult(
         near_duplicates=len(losers),
-        clusters=len(sizes),
-        largest_cluster=int(sizes.max(initial=0)),
+        clusters=int(clusters.max(initial=-1)) + 1,
         examples=tuple(zip(some.tolist(), kept_instead.tolist(), strict=True)),
     )
 
@@ -298,16 +311,3 @@ class _Columns:
             of_shard = shards == shard
             values[of_shard] = self._columns[shard][rows[of_shard] - self.starts[shard]]
         return values
-
-
-def _components(pairs: Pairs) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return the rows that pairs connect, ascending, and the number of the component of each."""
-    from scipy.sparse import coo_matrix
-    from scipy.sparse.csgraph import connected_components  # a quarter of a second, at every start of nextlong
-
-    rows, ends = np.unique(pairs, return_inverse=True)
-    if not len(rows):
-        return rows, rows
-    ends = ends.reshape(-1, 2)
-    graph = coo_matrix((np.ones(len(ends), np.int8), (ends[:, 0], ends[:, 1])), shape=(len(rows), len(rows)))
-    return rows, connected_components(graph, directed=False)[1].astype(np.int64)

@@ -1,17 +1,18 @@
 """Filter report: for each reason for which a record or document is not in the corpus, how many there are, with examples.
 
-In:  the counts of ingest, select, near_duplicates and contaminated, and the files in which they say which.
+In:  the counts of ingest, select, near_duplicates and decontaminate, and the files in which they say which.
 Out: one JSON file for people to look at; no other step reads it. Kept documents are checked for ids that two of them share.
 """
 
 from __future__ import annotations
 
+import json
 from collections import Counter
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from functools import partial
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -19,28 +20,12 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.results import (
-    CONTAMINATED,
-    EXACT,
-    EXCLUDED,
-    FILTER_REPORT_SUFFIX,
-    FILTERED,
-    NEARLY_EQUAL,
-    NORMALIZED,
-    OVER,
-    REJECTED,
-    DecontaminateResult,
-    Example,
-    IngestResult,
-    LeftOut,
-    LeftOutResult,
-    NearDuplicatesResult,
-    SelectResult,
-    write_filter_report,
-)
-from nextlong.corpus.select import compared_suffix
+from nextlong.artifacts.results import IngestResult
+from nextlong.corpus.decontaminate import DecontaminateResult
+from nextlong.corpus.deduplicate import NearDuplicatesResult
+from nextlong.corpus.select import SelectResult
 from nextlong.corpus.splits import Splits
-from nextlong.engine.step import Artifacts, Estimate, Step, Task
+from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, TaskResult
 from nextlong.recipe import Ingest
 
 _EXAMPLES: Final = 5
@@ -48,99 +33,148 @@ _EXAMINED: Final = 200  # documents that were not kept, to tell duplicates from 
 _HEAD_CHARS: Final = 200
 _ID_HEAD_CHARS: Final = 60
 
+_SUFFIX: Final = ".filter_report.json"
+# Why a filter left something out; behind the first stands what is wrong with the records.
+REJECTED = "rejected: "
+FILTERED = "removed by the source filter"
+EXCLUDED = "excluded by ingest.exclude"
+EXACT = "exact duplicate of another document"
+NORMALIZED = "normalized duplicate of another document"
+OVER = "over max_documents, max_chars or weight"
+NEARLY_EQUAL = "near-duplicate of another document"
+CONTAMINATED = "shares words with an evaluation text"
+
+
+class LeftOutResult(TaskResult):
+    """How many records, documents or chunks filters of the corpus left out, by reason; and how many that stay share an id."""
+
+    left_out: dict[str, int]
+    same_ids: int = 0  # that have the user's id of an earlier one
+    same_id_example: tuple[str, ...] = ()  # source, id and heads of two of them
+
+
+@dataclass(frozen=True)
+class Example:
+    """One that was left out: its own id, the source's name, how its text begins, and what there is to say of it."""
+
+    source_id: str
+    source: str
+    head: str
+    note: str
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """How many `unit` were left out for one reason; `examples` are some of them."""
+
+    reason: str
+    unit: str
+    count: int
+    examples: tuple[Example, ...]
+
+
+def read_filter_report(done: Artifact) -> tuple[LeftOut, ...]:
+    """Return what the step `filter_report` wrote."""
+    return tuple(
+        LeftOut(**{**one, "examples": tuple(Example(**example) for example in one["examples"])})
+        for one in json.loads(done.file(_SUFFIX).read_text(encoding="utf-8"))
+    )
+
 
 def filter_report_step(settings: Ingest, splits: Splits, ingest: Step, select: Step, others: Sequence[Step]) -> Step:
     """What each filter removed, with examples; `others` are the steps that remove near-duplicates and contaminated text."""
     reads = tuple(step for step in others if step.name in ("near_duplicates", "decontaminate"))
-    sources = [place for place, of_source in enumerate(splits) for _ in of_source]
-
-    def tasks(done: Artifacts) -> list[Task]:
-        ingest_done, parts = done["ingest"], done["ingest"].results(IngestResult)
-        inputs = _Inputs(
-            documents=tuple(ingest_done.files(".documents.arrow")),
-            hashes=tuple(ingest_done.files(".hashes.npy")),
-            id_hashes=tuple(ingest_done.files(".id_hashes.npy")),
-            compared=tuple(ingest_done.files(compared_suffix(settings.dedup))),
-            source_of=[place for place, part in zip(sources, parts, strict=True) for _ in range(part.shards)],
-            rejects=tuple(ingest_done.files(".rejects.arrow") if any(part.rejects for part in parts) else ()),
-            keep=tuple(done["select"].files(".keep.npy")),
-            stay=tuple(done["near_duplicates" if "near_duplicates" in done else "select"].files(".keep.npy")),
-            ingested=parts,
-            labels=[settings.sources[place].label for place in sources],
-            selected=done["select"].result(SelectResult),
-            near=done["near_duplicates"].result(NearDuplicatesResult) if "near_duplicates" in done else None,
-            contaminated=done["decontaminate"].results(DecontaminateResult) if "decontaminate" in done else (),
-        )
-        return [partial(_write_filter_report, inputs=inputs)]
-
+    places = [place for place, of_source in enumerate(splits) for _ in of_source]  # of each task's source
+    labels = [source.label for source in settings.sources]
+    task = partial(_write_filter_report, places=places, labels=labels, dedup=settings.dedup)
     estimate = Estimate(
         work="documents",
         seconds=1e-7,
         memory=lambda amounts: 8 * amounts.documents,
         reads=lambda amounts: 26 * amounts.documents,  # three hashes and two marks of each
     )
-    return Step("filter_report", 5, {}, (ingest, select, *reads), tasks, LeftOutResult, estimate=estimate)
+    inputs = (ingest, select, *reads)
+    return Step(
+        "filter_report", 5, {}, inputs, lambda done: [partial(task, done=done)], LeftOutResult, estimate=estimate
+    )
 
 
-@dataclass(frozen=True)
-class _Inputs:
-    """The files to read, in shard order, and the results of the steps, in task order."""
-
-    documents: tuple[Path, ...]
-    hashes: tuple[Path, ...]
-    id_hashes: tuple[Path, ...]
-    compared: tuple[Path, ...]  # the same files, or the hashes of normalized texts
-    source_of: Sequence[int]  # each shard's, by its place in the recipe
-    rejects: tuple[Path, ...]
-    keep: tuple[Path, ...]  # of select
-    stay: tuple[Path, ...]  # of the last step that removes documents
-    ingested: Sequence[IngestResult]
-    labels: Sequence[str]  # the source of each of `ingested`
-    selected: SelectResult
-    near: NearDuplicatesResult | None
-    contaminated: Sequence[DecontaminateResult]
-
-
-def _write_filter_report(out: Path, *, inputs: _Inputs) -> LeftOutResult:
+def _write_filter_report(
+    out: Path,
+    *,
+    done: Artifacts,
+    places: Sequence[int],
+    labels: Sequence[str],
+    dedup: Literal["exact", "normalized", "minhash"],
+) -> LeftOutResult:
     """Write `{out}.filter_report.json`; return the counts by reason, and how many kept documents share their id with another."""
-    parts = list(zip(inputs.ingested, inputs.labels, strict=True))
-    filtered = [Example(one, label, head, "") for part, label in parts for one, head in part.filter_examples]
-    excluded = [Example(one, label, head, "") for part, label in parts for one, head in part.excluded_examples]
-    near: list[LeftOut] = []
-    if inputs.near is not None:
+    ingested = done["ingest"].results(IngestResult)
+    documents, keep = done["ingest"].files(".documents.arrow"), done["select"].files(".keep.npy")
+    filtered, excluded = (
+        [
+            Example(source_id, labels[place], head, "")
+            for place, part in zip(places, ingested, strict=True)
+            for source_id, head in getattr(part, examples)
+        ]
+        for examples in ("filter_examples", "excluded_examples")
+    )
+    reasons = [
+        *_rejects(done),
+        LeftOut(
+            "removed by the source filter", "documents", sum(part.filtered_out for part in ingested), _spread(filtered)
+        ),
+        LeftOut(EXCLUDED, "documents", sum(part.excluded for part in ingested), _spread(excluded)),
+        *_by_select(
+            done, [place for place, part in zip(places, ingested, strict=True) for _ in range(part.shards)], dedup
+        ),
+    ]
+    stay = keep  # of the last step that removes documents
+    if "near_duplicates" in done:
+        near, stay = done["near_duplicates"].result(NearDuplicatesResult), done["near_duplicates"].files(".keep.npy")
         # Examples are pairs of rows of the corpus, whose shards begin at `starts`: (e, 2) ids of documents.
-        starts = np.cumsum([0, *(len(np.load(path, mmap_mode="r")) for path in inputs.keep)])
-        rows = np.array(inputs.near.examples, np.int64).reshape(-1, 2)
+        starts = np.cumsum([0, *(len(np.load(path, mmap_mode="r")) for path in keep)])
+        rows = np.array(near.examples, np.int64).reshape(-1, 2)
         shards = np.searchsorted(starts, rows, side="right") - 1
         gone, stays = (shards << schemas.SHARD_BITS | rows - starts[shards]).T.tolist()
-        notes = [f"near-duplicate of {name}" for name in _names(inputs, stays)]
-        near = [LeftOut(NEARLY_EQUAL, "documents", inputs.near.near_duplicates, _examples(inputs, gone, notes))]
-    shares = {
-        shard << schemas.SHARD_BITS | part.example_doc_row: f"shares with {part.example}"
-        for shard, part in enumerate(inputs.contaminated)
-        if part.example_doc_row >= 0
-    }
-    contaminated = sum(part.contaminated for part in inputs.contaminated)
-    reasons = [
-        *_rejects(inputs),
-        LeftOut(FILTERED, "documents", sum(part.filtered_out for part in inputs.ingested), _spread(filtered)),
-        LeftOut(EXCLUDED, "documents", sum(part.excluded for part in inputs.ingested), _spread(excluded)),
-        *_by_select(inputs),
-        *near,
-        LeftOut(CONTAMINATED, "chunks", contaminated, _examples(inputs, list(shares), list(shares.values()))),
-    ]
-    write_filter_report(out.with_name(out.name + FILTER_REPORT_SUFFIX), [one for one in reasons if one.count])
-    count, example = _same_ids(inputs.documents, inputs.id_hashes, inputs.stay)
-    left_out = {one.reason: one.count for one in reasons if one.count}
+        notes = [f"near-duplicate of {name}" for name in _names(documents, stays)]
+        reasons.append(
+            LeftOut(
+                NEARLY_EQUAL,
+                "documents",
+                near.near_duplicates,
+                _examples(documents, gone, notes),
+            )
+        )
+    if "decontaminate" in done:
+        contaminated = done["decontaminate"].results(DecontaminateResult)
+        shares = {
+            shard << schemas.SHARD_BITS | part.example_doc_row: f"shares with {part.example}"
+            for shard, part in enumerate(contaminated)
+            if part.example_doc_row >= 0
+        }
+        chunks = sum(part.contaminated for part in contaminated)
+        reasons.append(
+            LeftOut(
+                CONTAMINATED,
+                "chunks",
+                chunks,
+                _examples(documents, list(shares), list(shares.values())),
+            )
+        )
+    reasons = [one for one in reasons if one.count]
+    told = json.dumps([asdict(one) for one in reasons], indent=1, ensure_ascii=False)
+    out.with_name(out.name + _SUFFIX).write_text(told, encoding="utf-8")
+    count, example = _same_ids(documents, done["ingest"].files(".id_hashes.npy"), stay)
+    left_out = {one.reason: one.count for one in reasons}
     return LeftOutResult(left_out=left_out, same_ids=count, same_id_example=example)
 
 
-def _rejects(inputs: _Inputs) -> list[LeftOut]:
+def _rejects(done: Artifacts) -> list[LeftOut]:
     counted: Counter[str] = Counter()
-    for part in inputs.ingested:
+    for part in done["ingest"].results(IngestResult):
         counted.update(part.reject_reasons)
     examples_of: dict[str, list[Example]] = {kind: [] for kind in counted}
-    for path in inputs.rejects:
+    for path in done["ingest"].files(".rejects.arrow") if counted else ():
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
             for row in reader.get_batch(0).to_pylist():
                 kind, _, detail = row["reason"].partition(": ")
@@ -153,54 +187,59 @@ def _rejects(inputs: _Inputs) -> list[LeftOut]:
     ]
 
 
-def _by_select(inputs: _Inputs) -> list[LeftOut]:
-    """Tell duplicates from documents over caps and weights: of its equals, a duplicate is not the one that is kept."""
+def _by_select(done: Artifacts, source_of: Sequence[int], dedup: str) -> list[LeftOut]:
+    """Tell duplicates from documents over caps and weights: of its equals, a duplicate is not the one that is kept.
+
+    `source_of` says which source each shard is of.
+    """
+    ingest, keep = done["ingest"], done["select"].files(".keep.npy")
+    documents, all_hashes = ingest.files(".documents.arrow"), ingest.files(".hashes.npy")
+    all_compared = ingest.files(".normalized.npy") if dedup == "normalized" else all_hashes
     dropped: list[int] = []  # ids of some documents that select did not keep, from as many shards as there are
-    for shard, path in enumerate(inputs.keep):
-        rows = np.flatnonzero(~np.load(path, mmap_mode="r"))[: max(1, _EXAMINED // len(inputs.keep))]
+    for shard, path in enumerate(keep):
+        rows = np.flatnonzero(~np.load(path, mmap_mode="r"))[: max(1, _EXAMINED // len(keep))]
         dropped += schemas.pack_ids(shard, rows).tolist()
         if len(dropped) >= _EXAMINED:
             break
     # The compared hash of each of them, (n,); then all shards are searched for others that have one of them.
     wanted = np.empty(len(dropped), np.uint64)
     for place, doc in enumerate(dropped):
-        wanted[place] = np.load(inputs.compared[doc >> schemas.SHARD_BITS], mmap_mode="r")[doc & schemas.ROW_MASK]
+        wanted[place] = np.load(all_compared[doc >> schemas.SHARD_BITS], mmap_mode="r")[doc & schemas.ROW_MASK]
     # The one that is kept of all that are compared as equal, by the hash compared: place of the source, hash of the content, id.
     kept: dict[int, tuple[int, int, int]] = {}
-    for shard, (compared_path, hash_path) in enumerate(
-        zip(inputs.compared, inputs.hashes, strict=True) if dropped else ()
-    ):
+    for shard, (compared_path, hash_path) in enumerate(zip(all_compared, all_hashes, strict=True) if dropped else ()):
         compared: NDArray[np.uint64] = np.load(compared_path, mmap_mode="r")
         hashes = np.load(hash_path, mmap_mode="r")
         for row in np.flatnonzero(np.isin(compared, wanted)).tolist():
-            this = (inputs.source_of[shard], int(hashes[row]), shard << schemas.SHARD_BITS | row)
+            this = (source_of[shard], int(hashes[row]), shard << schemas.SHARD_BITS | row)
             kept[int(compared[row])] = min(this, kept.get(int(compared[row]), this))
     stays_of = {doc: kept[value][2] for doc, value in zip(dropped, wanted.tolist(), strict=True)}
-    equal = [(doc, stays) for doc, stays in stays_of.items() if stays != doc]
+    equal = {doc: stays for doc, stays in stays_of.items() if stays != doc}
     capped = [doc for doc, stays in stays_of.items() if stays == doc]
-    names = _names(inputs, [stays for _, stays in equal])
-    is_exact = inputs.compared == inputs.hashes
+    is_exact = all_compared == all_hashes
     same = "equals" if is_exact else "equals, but for case and white space,"
-    duplicates = _examples(inputs, [doc for doc, _ in equal], [f"{same} {name}" for name in names])
-    over = inputs.selected.capped + inputs.selected.weighted_out
+    notes = [f"{same} {name}" for name in _names(documents, list(equal.values()))]
+    duplicates = _examples(documents, list(equal), notes)
+    selected = done["select"].result(SelectResult)
+    over = _examples(documents, capped, [""] * len(capped))
     return [
-        LeftOut(EXACT if is_exact else NORMALIZED, "documents", inputs.selected.duplicates, duplicates),
-        LeftOut(OVER, "documents", over, _examples(inputs, capped, [""] * len(capped))),
+        LeftOut(EXACT if is_exact else NORMALIZED, "documents", selected.duplicates, duplicates),
+        LeftOut(OVER, "documents", selected.capped + selected.weighted_out, over),
     ]
 
 
-def _names(inputs: _Inputs, doc_ids: Sequence[int]) -> list[str]:
-    names: list[str] = lookup.source_ids(np.array(doc_ids), inputs.documents).tolist() if doc_ids else []
+def _names(documents: Sequence[Path], doc_ids: Sequence[int]) -> list[str]:
+    names: list[str] = lookup.source_ids(np.array(doc_ids), documents).tolist() if doc_ids else []
     return names
 
 
-def _examples(inputs: _Inputs, doc_ids: Sequence[int], notes: Sequence[str]) -> tuple[Example, ...]:
+def _examples(documents: Sequence[Path], doc_ids: Sequence[int], notes: Sequence[str]) -> tuple[Example, ...]:
     """Return some of the documents as examples, with what there is to say of each."""
     chosen = _spread(list(zip(doc_ids, notes, strict=True)))
     if not chosen:
         return ()
     ids = np.array([doc for doc, _ in chosen])
-    names, sources, texts = lookup.document_columns(ids, inputs.documents, ("source_id", "source", "text"))
+    names, sources, texts = lookup.document_columns(ids, documents, ("source_id", "source", "text"))
     rows = zip(names.tolist(), sources.tolist(), texts.tolist(), [note for _, note in chosen], strict=True)
     return tuple(Example(name, source, text[:_HEAD_CHARS], note) for name, source, text, note in rows)
 

@@ -9,10 +9,11 @@ with file, line and reason. `content_hash` is xxh3-64 of the text's UTF-8 bytes 
 from __future__ import annotations
 
 import difflib
+import json
 import math
 from array import array
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from functools import partial
 from pathlib import Path
 from typing import Any, Final
@@ -22,9 +23,9 @@ import orjson
 import pyarrow as pa
 import xxhash
 
-from nextlong.artifacts.results import IngestResult, LineCountResult
-from nextlong.corpus.select import ELSEWHERE, Exclusion, all_excluded, exclusions_of, write_kept, write_met
-from nextlong.corpus.splits import Splits, numbered, split_config, task_bytes
+from nextlong.artifacts.results import IngestResult
+from nextlong.corpus.select import Exclusion, exclusions_of
+from nextlong.corpus.splits import LineCountResult, Splits, numbered
 from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task, per_shard
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart, InputFile
@@ -34,12 +35,13 @@ from nextlong.reading.listing import hash_of
 from nextlong.reading.records import FilteredOut, Record, Reject, RejectKind, text_problem
 from nextlong.recipe import Ingest, Source
 from nextlong.schemas import DOCUMENTS, DOCUMENTS_WITH_METADATA, REJECTS
+from nextlong.text import Json
 
 _BATCH_TEXT_BYTES: Final = 1_000_000
 _BATCH_ROWS: Final = 4096
 _FILTER_EXAMPLES: Final = 2  # per task
 _HEAD_CHARS: Final = 200  # of an excluded document, as an example
-_NOTHING: Final = Exclusion()
+_ELSEWHERE: Final = "excluded_elsewhere"  # in the configuration: how many entries of the list are of other sources
 _SHOWN_COLUMNS: Final = 20
 _MAX_HEADS: Final = 64  # files of a source that are opened in advance; each takes a moment, or a request
 _ASCII: Final = bytes(range(128))
@@ -73,7 +75,6 @@ def ingest_step(
                 shard_bytes=shard_bytes,
                 max_document_chars=ingest.max_document_chars,
                 hash_normalized=hash_normalized,
-                hash_inputs=True,
                 exclusion=exclusion,
                 keep_exclusion=place == 0,
             )
@@ -88,7 +89,16 @@ def ingest_step(
         )
         rest = iter(results)
         for place, (source, of_source) in enumerate(zip(ingest.sources, splits, strict=True)):
-            _check_columns(source, [next(rest) for _ in of_source], files[place], key=f"ingest.sources[{place}]")
+            own, key = [next(rest) for _ in of_source], f"ingest.sources[{place}]"
+            documents = sum(result.documents for result in own)
+            for name in source.metadata if documents else ():
+                if not sum(result.metadata_values[name] for result in own):
+                    none = f"none of {documents:,} documents of {source.label} has a value in {name!r}"
+                    raise CorpusError(f"{key}.metadata: {none}; correct or remove the name")
+            if documents and source.names_ids and sum(result.without_id for result in own) == documents:
+                known = next((list(columns) for file in files[place] if (columns := head_columns(file, source))), [])
+                problem = f"none of {documents:,} documents of {source.label} has a value there"
+                raise _no_ids(source, problem, known, key=f"{key}.id")
         when_ingested(done)
 
     # Of each source the version of the library that extracts the text of its files, if one does.
@@ -96,6 +106,10 @@ def ingest_step(
         next(filter(None, (format_of(file.name, source).extractor for file in source_files)), None)
         for source, source_files in zip(ingest.sources, files, strict=True)
     ]
+    # How Parquet files and files compressed as a whole are divided.
+    parts = [part for of_source in splits for parts in of_source for part in parts]
+    row_groups = [[part.file.name, *part.row_groups] for part in parts if part.row_groups]
+    skipping = [[part.file.name, part.start] for part in parts if part.skips]
     config = {
         "sources": [
             # Names below the source: a corpus that was moved is the same.
@@ -104,20 +118,20 @@ def ingest_step(
             | ({"evaluator": evaluator()} if source.filter else {})
             | ({"extractor": extractor} if extractor else {})
             | ({"excluded": exclusion.identity} if exclusion.identity else {})
-            | {"files": [[file.name, file.identity] for file in source_files]}
-            for source, source_files, exclusion, extractor in zip(
-                ingest.sources, files, exclusions, extractors, strict=True
-            )
+            | {"files": [[file.name, file.identity] for file in inputs]}
+            for source, inputs, exclusion, extractor in zip(ingest.sources, files, exclusions, extractors, strict=True)
         ],
         "max_document_chars": ingest.max_document_chars,
         "shard_bytes": shard_bytes,
         **({"hash_normalized": True} if hash_normalized else {}),
-        **({ELSEWHERE: elsewhere} if elsewhere else {}),
-        **split_config(splits),
+        **({_ELSEWHERE: elsewhere} if elsewhere else {}),
+        **{key: value for key, value in (("row_groups", row_groups), ("decompressed_from", skipping)) if value},
     }
     estimate = Estimate(work="text_bytes", seconds=6e-9, disk="text_bytes", bytes=0.4, tasks=per_shard)
-    inputs, sizes = tuple(line_counts), task_bytes(splits)
-    return Step("ingest", 6, config, inputs, tasks, IngestResult, check=check, sizes=sizes, estimate=estimate)
+    sizes = [sum(part.disk_bytes for part in parts) for of_source in splits for parts in of_source]
+    return Step(
+        "ingest", 6, config, tuple(line_counts), tasks, IngestResult, check=check, sizes=sizes, estimate=estimate
+    )
 
 
 def _ingest_split(
@@ -128,69 +142,91 @@ def _ingest_split(
     shard_bytes: int,
     max_document_chars: int,
     hash_normalized: bool = False,
-    hash_inputs: bool = False,
-    exclusion: Exclusion = _NOTHING,
+    exclusion: Exclusion | None = None,
     keep_exclusion: bool = False,
 ) -> IngestResult:
     """Write one task's documents as `{out}.{k:04d}.documents.arrow`, `.hashes.npy` (uint64) and `.chars.npy` (int64).
 
     `.id_hashes.npy` (uint64) holds the hash of each document's source and id, by which the filter report finds equal ids.
-
     With `hash_normalized` also `.normalized.npy` (uint64), the `normalized_hash` of each document. A shard is closed once its
-    text reaches `shard_bytes` UTF-8 bytes. Rejects, if any, go to `{out}.rejects.arrow`. With `hash_inputs`, files whose
-    beginning the task reads are hashed; the page cache still holds a small one. What an `exclusion` names is kept as `write_met`
-    does, and with `keep_exclusion` the exclusion itself as `write_kept` does.
+    text reaches `shard_bytes` UTF-8 bytes. Rejects, if any, go to `{out}.rejects.arrow`. Files whose beginning the task reads are
+    hashed; the page cache still holds a small one. With `keep_exclusion`, what is excluded of the source goes to
+    `{out}.excluded.json`; `{out}.excluded_met.json` holds the entries, "" for all of the source, that name a document of the task.
     Raises CorpusError for a file that cannot be read to its end.
     """
+    exclusion = exclusion or Exclusion()
     documents = _DocumentShards(out, source, shard_bytes, hash_normalized=hash_normalized)
-    rejects = _RejectFile(out)
-    filter_examples: list[tuple[str, str]] = []
-    excluded_examples: list[tuple[str, str]] = []
-    filtered_out = excluded = without_id = 0
+    rejects = _ArrowFile(f"{out}.rejects.arrow", REJECTS)
+    held: list[tuple[str, int, str]] = []  # rejects that are yet to be written
+    kinds: Counter[RejectKind] = Counter()
+    example, without_id = "", 0
+    removed: Counter[str] = Counter()
+    examples: dict[str, list[tuple[str, str]]] = {"filtered_out": [], "excluded": []}
     met: set[str] = set()
     for part in parts:
         for item in read_records(part, source, max_document_chars=max_document_chars):
-            if isinstance(item, Reject):
-                rejects.add(item)
-            elif isinstance(item, FilteredOut):
-                filtered_out += 1
-                met |= exclusion.entries(item.source_id)
-                if len(filter_examples) < _FILTER_EXAMPLES:
-                    filter_examples.append((item.source_id, item.head))
-            elif exclusion.holds(item.source_id):
-                excluded += 1
-                met |= exclusion.entries(item.source_id)
-                if len(excluded_examples) < _FILTER_EXAMPLES:
-                    excluded_examples.append((item.source_id, item.text[:_HEAD_CHARS]))
-            elif problem := text_problem(item.text, max_document_chars):
-                rejects.add(Reject(part.file.name, item.line, *problem))
-            else:
-                documents.add(item)
-                # Readers name a record without an id of its own by its place.
-                place = (f"{part.file.name}:{item.line}", part.file.name)
-                without_id += source.names_ids and item.source_id in place
+            name = part.file.name
+            if not isinstance(item, Reject):
+                if is_excluded := exclusion.holds(item.source_id):
+                    met |= (exclusion.ids & {item.source_id}) | ({""} if exclusion.is_whole else set())
+                if isinstance(item, FilteredOut) or is_excluded:
+                    why = "filtered_out" if isinstance(item, FilteredOut) else "excluded"
+                    removed[why] += 1
+                    if removed[why] <= _FILTER_EXAMPLES:
+                        head = item.head if isinstance(item, FilteredOut) else item.text[:_HEAD_CHARS]
+                        examples[why].append((item.source_id, head))
+                    continue
+                if not (problem := text_problem(item.text, max_document_chars)):
+                    documents.add(item)
+                    # Readers name a record without an id of its own by its place.
+                    without_id += source.names_ids and item.source_id in (f"{name}:{item.line}", name)
+                    continue
+                item = Reject(name, item.line, *problem)
+            example = example or f"{item.file}:{item.line}: {item.reason}"
+            kinds[item.kind] += 1
+            held.append((item.file, item.line, item.reason))
+            if len(held) >= _BATCH_ROWS:
+                rejects.write(zip(*held, strict=True))
+                held = []
+    if held:
+        rejects.write(zip(*held, strict=True))
     documents.close()
     rejects.close()
     if keep_exclusion and exclusion.identity:
-        write_kept(out, source, exclusion)
-    if met:
-        write_met(out, source, met)
+        kept = {"source": source.label, "whole": exclusion.is_whole, "ids": sorted(exclusion.ids)}
+        Path(f"{out}.excluded.json").write_text(json.dumps(kept), encoding="utf-8")
+    if exclusion.identity:
+        of_task = {"source": source.label, "entries": sorted(met)}
+        Path(f"{out}.excluded_met.json").write_text(json.dumps(of_task), encoding="utf-8")
     return IngestResult(
         documents=documents.documents,
         text_bytes=documents.text_bytes,
         chars=documents.chars,
-        rejects=rejects.kinds.total(),
-        reject_reasons={kind.value: count for kind, count in sorted(rejects.kinds.items())},
-        example=rejects.example,
+        rejects=kinds.total(),
+        reject_reasons={kind.value: count for kind, count in sorted(kinds.items())},
+        example=example,
         shards=documents.shards,
-        input_hashes=tuple(hash_of(part.file) for part in parts if part.begins_file) if hash_inputs else (),
-        filtered_out=filtered_out,
-        filter_examples=tuple(filter_examples),
-        excluded=excluded,
-        excluded_examples=tuple(excluded_examples),
+        input_hashes=tuple(hash_of(part.file) for part in parts if part.begins_file),
+        filtered_out=removed["filtered_out"],
+        filter_examples=tuple(examples["filtered_out"]),
+        excluded=removed["excluded"],
+        excluded_examples=tuple(examples["excluded"]),
         metadata_values=documents.metadata_values,
         without_id=without_id,
     )
+
+
+def unmet_exclusions(ingested: Artifact) -> tuple[int, int]:
+    """Return how many entries of the list named no document when the corpus was ingested, and how many there were."""
+
+    def read(suffix: str) -> list[Json]:
+        names = [name for part in ingested.manifest["parts"] for name in part["files"] if name.endswith(suffix)]
+        return [json.loads((ingested.folder / name).read_text(encoding="utf-8")) for name in names]
+
+    elsewhere = int(ingested.manifest["config"].get(_ELSEWHERE, 0))
+    entries = sum(len(kept["ids"]) + kept["whole"] for kept in read(".excluded.json")) + elsewhere
+    met = {(task["source"], entry) for task in read(".excluded_met.json") for entry in task["entries"]}
+    return entries - len(met), entries
 
 
 def check_named_ids(sources: Sequence[Source], files: Sequence[Sequence[InputFile]]) -> None:
@@ -207,23 +243,6 @@ def check_named_ids(sources: Sequence[Source], files: Sequence[Sequence[InputFil
         if all(head and source.id not in head for head in heads):
             problem = f"{source_files[0].path} has no such column"
             raise _no_ids(source, problem, list(heads[0]), key=f"ingest.sources[{place}].id")
-
-
-def _check_columns(source: Source, results: Sequence[IngestResult], files: Sequence[InputFile], *, key: str) -> None:
-    """Raise CorpusError for a metadata or id column that the source names and none of its documents has."""
-    documents = sum(result.documents for result in results)
-    if not documents:
-        return
-    for name in source.metadata:
-        if not sum(result.metadata_values[name] for result in results):
-            raise CorpusError(
-                f"{key}.metadata: none of {documents:,} documents of {source.label} has a value in {name!r}; correct or "
-                "remove the name"
-            )
-    if source.names_ids and sum(result.without_id for result in results) == documents:
-        known = next((list(columns) for file in files if (columns := head_columns(file, source))), [])
-        problem = f"none of {documents:,} documents of {source.label} has a value there"
-        raise _no_ids(source, problem, known, key=f"{key}.id")
 
 
 def _no_ids(source: Source, problem: str, known: Sequence[str], *, key: str) -> CorpusError:
@@ -248,7 +267,7 @@ def _check_rejects(results: Sequence[IngestResult], *, max_reject_share: float, 
     example = next((result.example for result in results if result.example), "")
     evidence = f"{worst}; the first: {example}; all of them: {rejects_path}"
     if not documents and (excluded := sum(result.excluded for result in results)):
-        raise all_excluded(f"{excluded:,} documents")
+        raise CorpusError(f"ingest.exclude excludes all {excluded:,} documents; delete lines of it, or set it to null")
     if filtered_out and not documents:
         raise CorpusError(
             f"ingest.sources[].filter matches none of {filtered_out:,} documents; look at the values of its columns (a column "
@@ -261,13 +280,13 @@ def _check_rejects(results: Sequence[IngestResult], *, max_reject_share: float, 
     if rejects / records > max_reject_share:  # divided as in `allowing` and plan; a product would be rounded otherwise
         raise CorpusError(
             f"{rejects:,} of {records:,} records ({rejects / records:.2%}) were rejected, more than ingest.max_reject_share="
-            f"{max_reject_share} allows: {evidence}; correct the files, or add {allowing(rejects / records)}"
+            f"{max_reject_share} allows: {evidence}; correct the files, or set {allowing(rejects / records)} in the recipe"
         )
 
 
 def allowing(share: float) -> str:
-    """Return the option that raises the allowed share of rejects to `share`, in whole hundredths."""
-    return f"--set ingest.max_reject_share={min(1.0, math.ceil(100 * share) / 100):g}"
+    """Return the setting that raises the allowed share of rejects to `share`, in whole hundredths."""
+    return f"ingest.max_reject_share={min(1.0, math.ceil(100 * share) / 100):g}"
 
 
 def content_hash(utf8: bytes) -> int:
@@ -295,7 +314,7 @@ class _DocumentShards:
     def __init__(self, out: Path, source: Source, shard_bytes: int, *, hash_normalized: bool) -> None:
         self._out, self._source, self._shard_bytes = out, source, shard_bytes
         self._schema = DOCUMENTS_WITH_METADATA if source.metadata else DOCUMENTS
-        self._writer: Any = None
+        self._file = _ArrowFile(f"{out}.0000.documents.arrow", self._schema)
         # Of the record batch: texts, ids and metadata as UTF-8 JSON.
         self._texts: list[bytes] = []
         self._ids: list[str] = []
@@ -336,7 +355,7 @@ class _DocumentShards:
         if not self._hashes:
             return
         self._write_batch()
-        self._writer.close()
+        self._file.close()
         stem = f"{self._out}.{self.shards:04d}"
         np.save(f"{stem}.hashes.npy", np.frombuffer(self._hashes, np.uint64))
         np.save(f"{stem}.chars.npy", np.frombuffer(self._chars, np.int64))
@@ -348,15 +367,13 @@ class _DocumentShards:
         self.chars += sum(self._chars)
         self.text_bytes += self._shard_text_bytes
         self.shards += 1
-        self._writer = None
+        self._file = _ArrowFile(f"{self._out}.{self.shards:04d}.documents.arrow", self._schema)
         self._hashes, self._chars, self._id_hashes, self._shard_text_bytes = array("Q"), array("q"), array("Q"), 0
 
     def _write_batch(self) -> None:
         rows = len(self._texts)
         if not rows:
             return
-        if self._writer is None:
-            self._writer = _open_writer(f"{self._out}.{self.shards:04d}.documents.arrow", self._schema)
         # The texts from bytes, because hashing has encoded them already: int64 offsets (rows + 1,) and their content.
         offsets = np.zeros(rows + 1, np.int64)
         np.cumsum([len(raw) for raw in self._texts], out=offsets[1:])
@@ -367,7 +384,7 @@ class _DocumentShards:
             pa.array(self._ids, pa.string()),
             *([pa.array(self._metadata, pa.string())] if self._source.metadata else []),
         ]
-        self._writer.write_batch(pa.record_batch(columns, schema=self._schema))
+        self._file.write(columns)
         self._texts, self._ids, self._metadata, self._batch_bytes = [], [], [], 0
 
 
@@ -376,38 +393,21 @@ def _as_text(value: Any) -> str:
     return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
-class _RejectFile:
-    """Writes rejects; the first one opens the file."""
+class _ArrowFile:
+    """A compressed Arrow file, which the first batch opens."""
 
-    def __init__(self, out: Path) -> None:
-        self._out = out
+    def __init__(self, path: str, schema: pa.Schema) -> None:
+        self._path, self._schema = path, schema
         self._writer: Any = None
-        self._rows: list[Reject] = []
-        self.kinds: Counter[RejectKind] = Counter()
-        self.example = ""
 
-    def add(self, reject: Reject) -> None:
-        self.example = self.example or f"{reject.file}:{reject.line}: {reject.reason}"
-        self.kinds[reject.kind] += 1
-        self._rows.append(reject)
-        if len(self._rows) >= _BATCH_ROWS:
-            self._write_batch()
+    def write(self, columns: Iterable[Any]) -> None:
+        """Write a record batch; each column is an array, or values of the schema's type."""
+        if self._writer is None:
+            options = pa.ipc.IpcWriteOptions(compression=pa.Codec("zstd", compression_level=1), use_threads=False)
+            self._writer = pa.ipc.new_file(self._path, self._schema, options=options)
+        arrays = [pa.array(column, field.type) for column, field in zip(columns, self._schema, strict=True)]
+        self._writer.write_batch(pa.record_batch(arrays, schema=self._schema))
 
     def close(self) -> None:
-        if self._rows:
-            self._write_batch()
         if self._writer is not None:
             self._writer.close()
-
-    def _write_batch(self) -> None:
-        if self._writer is None:
-            self._writer = _open_writer(f"{self._out}.rejects.arrow", REJECTS)
-        rows = [(reject.file, reject.line, reject.reason) for reject in self._rows]
-        columns = [pa.array(values, field.type) for values, field in zip(zip(*rows, strict=True), REJECTS, strict=True)]
-        self._writer.write_batch(pa.record_batch(columns, schema=REJECTS))
-        self._rows = []
-
-
-def _open_writer(path: str, schema: pa.Schema) -> pa.ipc.RecordBatchFileWriter:
-    codec = pa.Codec("zstd", compression_level=1)
-    return pa.ipc.new_file(path, schema, options=pa.ipc.IpcWriteOptions(compression=codec, use_threads=False))

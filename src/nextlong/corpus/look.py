@@ -159,7 +159,7 @@ class _Reading:
             file = self._files[index]
             if index in through or not file.bytes:
                 continue
-            if not compression_of(file.name) and format_of(file.name, self._source).is_seekable:
+            if not compression_of(file.name) and format_of(file.name, self._source).is_splittable:
                 place = (at - ends[index] + file.bytes) / file.bytes
                 stretch = max(_LEAST_STRETCH, int(share * ends[-1] / _PLACES))
                 sampled, file_share = self.sample_at(file, position=place, read_bytes=stretch)

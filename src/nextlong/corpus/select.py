@@ -20,16 +20,16 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import partial
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import fsspec
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from nextlong.artifacts.results import IngestResult, Selected, SelectResult
+from nextlong.artifacts.results import IngestResult
 from nextlong.corpus.splits import Splits
-from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task
+from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult
 from nextlong.errors import CorpusError
 from nextlong.recipe import Ingest, Source
 from nextlong.rng import keyed_hash
@@ -38,14 +38,21 @@ _STAGE: Final = "select"
 _HELD_DOCUMENTS: Final = 4_000_000
 _BIN_BITS: Final = 12
 _EVERY_KEY: Final = 2**64 - 1
-_KEPT: Final = ".excluded.json"  # of each source's first task: what was excluded of it
-_MET: Final = ".excluded_met.json"  # of each task: the entries that it met
-ELSEWHERE: Final = "excluded_elsewhere"  # in the step's configuration: how many entries are of other sources
 
 
-def compared_suffix(dedup: str) -> str:
-    """Return the suffix of ingest's files whose equal values are duplicates."""
-    return ".normalized.npy" if dedup == "normalized" else ".hashes.npy"
+class Selected(TaskResult):
+    """Documents that stay, and those that do not by reason."""
+
+    kept: int
+    duplicates: int
+    capped: int
+    weighted_out: int
+
+
+class SelectResult(Selected):
+    """The same for all sources, and for each by its label."""
+
+    sources: dict[str, Selected]
 
 
 def select_step(settings: Ingest, ingest: Step, splits: Splits, *, seed: int) -> Step:
@@ -61,7 +68,7 @@ def select_step(settings: Ingest, ingest: Step, splits: Splits, *, seed: int) ->
         ]
         ingested = done["ingest"]
         hashes, chars = ingested.files(".hashes.npy"), ingested.files(".chars.npy")
-        compared = ingested.files(compared_suffix(settings.dedup))
+        compared = ingested.files(".normalized.npy" if settings.dedup == "normalized" else ".hashes.npy")
         task = partial(_select_documents, hashes=hashes, compared=compared, chars=chars)
         return [partial(task, shard_sources=shard_sources, sources=sources, seed=seed)]
 
@@ -106,18 +113,6 @@ class _Prefix:
     chars: int
 
 
-@dataclass(frozen=True, slots=True)
-class _Histogram:
-    """Documents and characters of one source by the leading bits of the key, shape (2**_BIN_BITS,) each."""
-
-    documents: NDArray[np.int64]
-    chars: NDArray[np.int64]
-
-    @property
-    def whole(self) -> _Prefix:
-        return _Prefix(_EVERY_KEY, int(self.documents.sum()), int(self.chars.sum()))
-
-
 def _select_documents(
     out: Path,
     *,
@@ -139,10 +134,20 @@ def _select_documents(
     shards = _Shards(hashes, compared, chars, keeps, shard_sources)
     duplicates = _drop_duplicates(shards, len(sources), held_documents)
     sampled = [i for i, source in enumerate(sources) if source.weight or source.max_documents or source.max_chars]
-    histograms = {i: _histogram(shards, i, seed) for i in sampled}
-    capped = {i: _prefix(shards, i, histograms[i], seed, sources[i], None) for i in sampled}
-    limits = _weighted_chars({i: capped[i].chars for i in sampled}, sources)
-    final = {i: _prefix(shards, i, histograms[i], seed, sources[i], limits.get(i)) for i in sampled}
+    distinct = {i: sum(int(np.count_nonzero(keep)) for _, _, keep in shards.of(i)) for i in sampled}
+    capped = {i: _prefix(shards, i, seed, sources[i].max_documents, sources[i].max_chars) for i in sampled}
+    # How many characters each weighted source may keep: by weight, the scarcest kept whole.
+    weights = {i: Fraction(weight) for i in sampled if (weight := sources[i].weight)}
+    for i in weights:
+        if not capped[i].chars:
+            raise CorpusError(
+                f"ingest.sources[{i}] ({sources[i].label}) has weight {sources[i].weight} but no document that "
+                "no earlier source has, so its share cannot be met; remove the source or its weight"
+            )
+    scale = min((capped[i].chars / weight for i, weight in weights.items()), default=Fraction(0))
+    final = capped | {
+        i: _prefix(shards, i, seed, sources[i].max_documents, int(scale * weight)) for i, weight in weights.items()
+    }
     for i in sampled:
         for shard_hashes, _, keep in shards.of(i):
             keep &= keyed_hash(shard_hashes, seed=seed, stage=_STAGE) <= np.uint64(final[i].last_key)
@@ -150,7 +155,7 @@ def _select_documents(
         source.label: Selected(
             kept=sum(int(np.count_nonzero(keep)) for _, _, keep in shards.of(i)),
             duplicates=duplicates[i],
-            capped=histograms[i].whole.documents - capped[i].documents if i in capped else 0,
+            capped=distinct[i] - capped[i].documents if i in capped else 0,
             weighted_out=capped[i].documents - final[i].documents if i in capped else 0,
         )
         for i, source in enumerate(sources)
@@ -166,97 +171,67 @@ def _drop_duplicates(shards: _Shards, sources: int, held_documents: int) -> list
         rows = len(np.load(hash_path, mmap_mode="r"))
         np.lib.format.open_memmap(keep_path, mode="w+", dtype=np.bool_, shape=(rows,))[:] = True
         total += rows
-    passes = max(1, -(-total // held_documents))
+    passes = max(1, -(-total // held_documents)) if shards.hashes else 0
     duplicates = [0] * sources
     for step in range(passes):
-        first, last = 2**64 * step // passes, 2**64 * (step + 1) // passes - 1
-        for shard, rows_to_drop in _copies(shards, np.uint64(first), np.uint64(last)):
-            np.load(shards.keeps[shard], mmap_mode="r+")[rows_to_drop] = False
-            duplicates[shards.sources[shard]] += len(rows_to_drop)
+        first, last = np.uint64(2**64 * step // passes), np.uint64(2**64 * (step + 1) // passes - 1)
+        rows_of_shards, compared, hashes = [], [], []
+        for compared_path, hash_path in zip(shards.compared, shards.hashes, strict=True):
+            shard_compared = np.load(compared_path, mmap_mode="r")
+            rows_of_shards.append(np.flatnonzero((shard_compared >= first) & (shard_compared <= last)))
+            compared.append(shard_compared[rows_of_shards[-1]])
+            hashes.append(np.load(hash_path, mmap_mode="r")[rows_of_shards[-1]])
+        # Of all shards in this range of hashes: `held` (n,) the compared hash, `order` by it, then source, then content hash.
+        held, sizes = np.concatenate(compared), list(map(len, rows_of_shards))
+        # Stable: of the same text twice in a source, the first in (shard, row) stays.
+        order = np.lexsort((np.concatenate(hashes), np.repeat(np.array(shards.sources), sizes), held))
+        is_copy = np.zeros(len(held), np.bool_)
+        is_copy[order[1:]] = held[order[1:]] == held[order[:-1]]
+        for shard, copies in enumerate(np.split(is_copy, np.cumsum(sizes)[:-1])):
+            if copies.any():
+                np.load(shards.keeps[shard], mmap_mode="r+")[rows_of_shards[shard][copies]] = False
+                duplicates[shards.sources[shard]] += int(np.count_nonzero(copies))
     return duplicates
 
 
-def _copies(shards: _Shards, first: np.uint64, last: np.uint64) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Yield (shard, rows) of every document in [first, last] whose compared hash a kept document has too."""
-    rows_of_shards, compared, hashes = [], [], []
-    for compared_path, hash_path in zip(shards.compared, shards.hashes, strict=True):
-        shard_compared = np.load(compared_path, mmap_mode="r")
-        rows = np.flatnonzero((shard_compared >= first) & (shard_compared <= last))
-        rows_of_shards.append(rows)
-        compared.append(shard_compared[rows])
-        hashes.append(np.load(hash_path, mmap_mode="r")[rows])
-    if not rows_of_shards:
-        return
-    # Of all shards in this range of hashes: `held` (n,) the compared hash, `order` by it, then source, then content hash.
-    held, sizes = np.concatenate(compared), list(map(len, rows_of_shards))
-    # Stable: of the same text twice in a source, the first in (shard, row) stays.
-    order = np.lexsort((np.concatenate(hashes), np.repeat(np.array(shards.sources), sizes), held))
-    is_copy = np.zeros(len(held), np.bool_)
-    is_copy[order[1:]] = held[order[1:]] == held[order[:-1]]
-    for shard, (rows, copies) in enumerate(zip(rows_of_shards, np.split(is_copy, np.cumsum(sizes)[:-1]), strict=True)):
-        if copies.any():
-            yield shard, rows[copies]
-
-
-def _histogram(shards: _Shards, source: int, seed: int) -> _Histogram:
-    bins = 1 << _BIN_BITS
+def _prefix(shards: _Shards, source: int, seed: int, max_documents: int | None, max_chars: int | None) -> _Prefix:
+    """Return the longest prefix of a source within the limits; at least one document, if it has any."""
+    bins, shift = 1 << _BIN_BITS, np.uint64(64 - _BIN_BITS)
+    # Documents and characters up to and including each bin, by the leading bits of the key, shape (2**_BIN_BITS,) each.
     documents, chars = np.zeros(bins, np.int64), np.zeros(bins, np.int64)
     for shard_hashes, shard_chars, keep in shards.of(source):
         kept = np.flatnonzero(keep)  # rows of the shard
-        bin_of = (keyed_hash(shard_hashes[kept], seed=seed, stage=_STAGE) >> np.uint64(64 - _BIN_BITS)).astype(np.int64)
+        bin_of = (keyed_hash(shard_hashes[kept], seed=seed, stage=_STAGE) >> shift).astype(np.int64)
         documents += np.bincount(bin_of, minlength=bins)
         np.add.at(chars, bin_of, shard_chars[kept])
-    return _Histogram(documents, chars)
-
-
-def _prefix(
-    shards: _Shards, source: int, histogram: _Histogram, seed: int, caps: Source, weighted_chars: int | None
-) -> _Prefix:
-    """Return the longest prefix within the caps (and `weighted_chars`); at least one document."""
-    max_documents = caps.max_documents or _EVERY_KEY
-    max_chars = min(caps.max_chars or _EVERY_KEY, _EVERY_KEY if weighted_chars is None else weighted_chars)
-    # Cumulative over the bins of keys, shape (2**_BIN_BITS,): what a prefix up to and including each bin holds.
-    documents, chars = np.cumsum(histogram.documents), np.cumsum(histogram.chars)
-    over = (documents > max_documents) | (chars > max_chars)
+    documents, chars = np.cumsum(documents), np.cumsum(chars)
+    most_documents = _EVERY_KEY if max_documents is None else max_documents
+    most_chars = _EVERY_KEY if max_chars is None else max_chars
+    over = (documents > most_documents) | (chars > most_chars)
     if not over.any():
-        return histogram.whole
+        return _Prefix(_EVERY_KEY, int(documents[-1]), int(chars[-1]))
     # Only in the bin in which the limit falls do single documents matter.
     split = int(np.argmax(over))
-    before = _Prefix(
-        (split << 64 - _BIN_BITS) - 1,
-        int(documents[split] - histogram.documents[split]),
-        int(chars[split] - histogram.chars[split]),
-    )
+    before = _Prefix(0, 0, 0)
+    if split:
+        before = _Prefix((split << 64 - _BIN_BITS) - 1, int(documents[split - 1]), int(chars[split - 1]))
     of_keys, of_chars = [], []
     for shard_hashes, shard_chars, keep in shards.of(source):
         kept = np.flatnonzero(keep)
         shard_keys = keyed_hash(shard_hashes[kept], seed=seed, stage=_STAGE)
-        inside = shard_keys >> np.uint64(64 - _BIN_BITS) == split
+        inside = shard_keys >> shift == split
         of_keys.append(shard_keys[inside])
         of_chars.append(shard_chars[kept[inside]])
     # (n,) each, ascending by key, of the documents in that bin: `running` counts characters from the start of the prefix.
     joined = np.concatenate(of_keys)
     order = np.argsort(joined)
     keys, running = joined[order], before.chars + np.cumsum(np.concatenate(of_chars)[order])
-    fitting = min(int(np.searchsorted(running, max_chars, side="right")), max_documents - before.documents)
+    fitting = min(int(np.searchsorted(running, most_chars, side="right")), most_documents - before.documents)
     if not before.documents:
         fitting = max(fitting, 1)
     if not fitting:
         return before
     return _Prefix(int(keys[fitting - 1]), before.documents + fitting, int(running[fitting - 1]))
-
-
-def _weighted_chars(available_chars: dict[int, int], sources: Sequence[Source]) -> dict[int, int]:
-    """Return how many characters each weighted source may keep: by weight, the scarcest kept whole."""
-    weights = {i: Fraction(weight) for i in available_chars if (weight := sources[i].weight)}
-    for i in weights:
-        if not available_chars[i]:
-            raise CorpusError(
-                f"ingest.sources[{i}] ({sources[i].label}) has weight {sources[i].weight} but no document that "
-                "no earlier source has, so its share cannot be met; remove the source or its weight"
-            )
-    scale = min((Fraction(available_chars[i]) / weight for i, weight in weights.items()), default=Fraction(0))
-    return {i: int(scale * weight) for i, weight in weights.items()}
 
 
 # the exclusion list
@@ -271,10 +246,6 @@ class Exclusion(NamedTuple):
     def holds(self, source_id: str) -> bool:
         """Return whether a document of this id is excluded."""
         return self.is_whole or source_id in self.ids
-
-    def entries(self, source_id: str) -> set[str]:
-        """Return the entries that name a document of this id: ids, and "" for the whole source."""
-        return ({source_id} & self.ids) | ({""} if self.is_whole else set())
 
     @property
     def identity(self) -> str:
@@ -325,35 +296,3 @@ def exclusions_of(path: str | None, sources: Sequence[Source]) -> tuple[list[Exc
     each = [Exclusion(source.label in whole, frozenset(ids.get(source.label, ()))) for source in sources]
     elsewhere = len(whole - known) + sum(len(of) for source, of in ids.items() if source not in known)
     return each, elsewhere
-
-
-def all_excluded(documents: str) -> CorpusError:
-    """Return the error that the list leaves nothing of these documents."""
-    return CorpusError(f"ingest.exclude excludes all {documents}; delete lines of it, or set it to null")
-
-
-def write_kept(out: Path, source: Source, exclusion: Exclusion) -> None:
-    """Write `{out}.excluded.json`: what is excluded of a source."""
-    kept = {"source": source.label, "whole": exclusion.is_whole, "ids": sorted(exclusion.ids)}
-    Path(f"{out}{_KEPT}").write_text(json.dumps(kept), encoding="utf-8")
-
-
-def write_met(out: Path, source: Source, entries: set[str]) -> None:
-    """Write `{out}.excluded_met.json`: the entries for a source that name a document which one task met."""
-    met = {"source": source.label, "entries": sorted(entries)}
-    Path(f"{out}{_MET}").write_text(json.dumps(met), encoding="utf-8")
-
-
-def met_none(ingested: Artifact) -> tuple[int, int]:
-    """Return how many entries of the list named no document when the corpus was ingested, and how many there were."""
-
-    def read(suffix: str) -> Iterator[Any]:
-        names = [name for part in ingested.manifest["parts"] for name in part["files"] if name.endswith(suffix)]
-        return (json.loads((ingested.folder / name).read_text(encoding="utf-8")) for name in names)
-
-    elsewhere = int(ingested.manifest["config"].get(ELSEWHERE, 0))
-    named = {
-        (kept["source"], entry) for kept in read(_KEPT) for entry in (*kept["ids"], *([""] if kept["whole"] else []))
-    }
-    met = {(task["source"], entry) for task in read(_MET) for entry in task["entries"]}
-    return len(named - met) + elsewhere, len(named) + elsewhere

@@ -7,28 +7,25 @@ shared by a few tasks, each of which decompresses and skips what is above its pa
 
 from __future__ import annotations
 
-import io
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
 import fsspec
 import pyarrow as pa
 import zstandard
 
-from nextlong.artifacts.results import LineCountResult
-from nextlong.engine.step import Estimate, Step, per_shard
+from nextlong.engine.step import Estimate, Step, TaskResult, per_shard
 from nextlong.reading.files import FilePart, InputFile, check_unchanged, compression_of, is_local, read_head
 from nextlong.reading.formats import estimate_text_bytes, format_of
 from nextlong.reading.records import explained
 from nextlong.recipe import Source
 from nextlong.recipe.keys import Ingest
-from nextlong.text import Json
 
 _WORTH_TELLING_BYTES: Final = 16_000_000  # compressed: reads in a second or two
 _MIN_PARTS: Final = 2  # a file that would make no more parts than this is not divided
@@ -46,17 +43,25 @@ _CHECKSUM_BYTES: Final = 4
 Splits = Sequence[Sequence[tuple[FilePart, ...]]]  # of each source, of each task
 
 
-def shard_bytes_of(ingest: Ingest, files: Sequence[Sequence[InputFile]]) -> int:
-    """Return the text bytes of a shard; with `auto`, the heads of a few files decide."""
-    if ingest.shard_mb != "auto":
-        return shard_bytes_for(ingest, 0)
-    return shard_bytes_for(ingest, sum(map(estimate_text_bytes, files, ingest.sources)))
+class LineCountResult(TaskResult):
+    """`lines` that end in a part of a file; its `bytes`, decompressed; whether the last of them `ends_line`."""
+
+    lines: int
+    bytes: int = 0
+    ends_line: bool = True
 
 
-def shard_bytes_for(ingest: Ingest, text_bytes: float) -> int:
-    """Return the text bytes of a shard of a corpus with `text_bytes` in all; `auto`: a 32nd, between 1 MB and 128 MB."""
+def shard_bytes_of(
+    ingest: Ingest, files: Sequence[Sequence[InputFile]] = (), *, text_bytes: float | None = None
+) -> int:
+    """Return the text bytes of a shard; `auto`: a 32nd of the corpus, between 1 MB and 128 MB.
+
+    How much text the corpus has is estimated from the heads of a few files, unless it is said.
+    """
     if ingest.shard_mb != "auto":
         return int(ingest.shard_mb * 1_000_000)
+    if text_bytes is None:
+        text_bytes = sum(map(estimate_text_bytes, files, ingest.sources))
     return min(max(int(text_bytes) // 32, 1_000_000), 128_000_000)
 
 
@@ -76,20 +81,35 @@ def _split_inputs(
 ) -> list[tuple[FilePart, ...]]:
     """Group consecutive files into tasks of at most about `shard_bytes`.
 
-    A larger file is a task of its own, or several of about `part_bytes` if tasks can share it (`_can_be_shared`).
+    A larger file is a task of its own, or several of about `part_bytes` if tasks can share it (`_can_be_shared`); it stays whole
+    if it is one row group or cannot be read.
     """
     tasks: list[list[FilePart]] = []
     held_bytes = full = shard_bytes + 1
     for file in files:
-        if file.bytes > _MIN_PARTS * part_bytes and _can_be_shared(file, source):
-            tasks += [[part] for part in _parts_of(file, source, part_bytes)]
-            held_bytes = full
+        if file.bytes <= _MIN_PARTS * part_bytes or not _can_be_shared(file, source):
+            if held_bytes + file.bytes > shard_bytes:
+                tasks.append([])
+                held_bytes = 0
+            tasks[-1].append(FilePart(file))
+            held_bytes += file.bytes
             continue
-        if held_bytes + file.bytes > shard_bytes:
-            tasks.append([])
-            held_bytes = 0
-        tasks[-1].append(FilePart(file))
-        held_bytes += file.bytes
+        held_bytes, parts = full, list[FilePart]()
+        file_format = format_of(file.name, source)
+        if not file_format.is_lines:
+            parts = file_format.split(file, part_bytes)
+        elif compression_of(file.name):
+            start, bounds = 0, _frame_bounds(file)  # consecutive zstd frames of about `part_bytes` together
+            for end in bounds[1:]:
+                if end - start >= part_bytes or end == bounds[-1]:
+                    parts.append(FilePart(file, start, end))
+                    start = end
+            parts = parts if len(parts) > 1 else _skipping_parts(file)
+        else:
+            count = -(-file.bytes // part_bytes)
+            edges = [file.bytes * number // count for number in range(count + 1)]
+            parts = [FilePart(file, start, stop) for start, stop in pairwise(edges)]
+        tasks += [[part] for part in parts]
     return [tuple(parts) for parts in tasks]
 
 
@@ -98,136 +118,61 @@ def _can_be_shared(file: InputFile, source: Source) -> bool:
     return format_of(file.name, source).is_splittable and is_local(fsspec.core.url_to_fs(file.path)[0])
 
 
-def _parts_of(file: InputFile, source: Source, part_bytes: int) -> list[FilePart]:
-    """Return a file in parts of about `part_bytes`; whole if it is one row group or cannot be read."""
-    file_format = format_of(file.name, source)
-    if not file_format.is_lines:
-        return file_format.split(file, part_bytes)
-    if compression := compression_of(file.name):
-        parts, start = list[FilePart](), 0  # consecutive zstd frames of about `part_bytes` together
-        bounds = _frame_bounds(file.path, version=file.version) if compression == "zstd" else ()
-        for end in bounds[1:]:
-            if end - start >= part_bytes or end == bounds[-1]:
-                parts.append(FilePart(file, start, end))
-                start = end
-        return parts if len(parts) > 1 else _skipping_parts(file)
-    count = -(-file.bytes // part_bytes)
-    edges = [file.bytes * number // count for number in range(count + 1)]
-    return [FilePart(file, start, stop) for start, stop in pairwise(edges)]
-
-
 def _skipping_parts(file: InputFile) -> list[FilePart]:
-    """Return parts of about equal decompressed size; the file itself if that is small."""
+    """Return parts of about equal decompressed size, as stated or estimated from the head; the file itself if that is small."""
+    size = zstandard.CONTENTSIZE_UNKNOWN
     try:
-        size = _decompressed_bytes(file.path, file.bytes, file.name, version=file.version)
+        if compression_of(file.name) == "zstd":
+            with Path(file.path).open("rb") as stream, suppress(zstandard.ZstdError):
+                size = zstandard.get_frame_parameters(stream.read(_MAX_FRAME_HEADER_BYTES)).content_size
+        if size == zstandard.CONTENTSIZE_UNKNOWN:
+            content, head_bytes = read_head(file, _HEAD_BYTES)
+            size = len(content) * file.bytes // max(1, head_bytes)
     except OSError:
-        return [FilePart(file)]  # reading it reports what is wrong
+        size = 0  # reading it reports what is wrong
     count = min(_MAX_SKIPPING_PARTS[compression_of(file.name)], size // _SKIPPING_PART_BYTES)
     if count < 2:
         return [FilePart(file)]
-    starts = [size * number // count for number in range(count)]
-    return [FilePart(file, start, stop, skips=True) for start, stop in zip(starts, [*starts[1:], None], strict=True)]
+    edges = [*(size * number // count for number in range(count)), None]
+    return [FilePart(file, start or 0, stop, skips=True, share=1 / count) for start, stop in pairwise(edges)]
 
 
 @lru_cache(maxsize=64)
-def _decompressed_bytes(path: str, size: int, name: str, *, version: str) -> int:
-    """Return or estimate the decompressed size of a file; `version` distinguishes contents of one path in the cache."""
-    if compression_of(name) == "zstd":
-        with Path(path).open("rb") as file:
-            head = file.read(_MAX_FRAME_HEADER_BYTES)
-        try:
-            stated = zstandard.get_frame_parameters(head).content_size
-        except zstandard.ZstdError:
-            stated = zstandard.CONTENTSIZE_UNKNOWN
-        if stated != zstandard.CONTENTSIZE_UNKNOWN:
-            return int(stated)
-    content, head_bytes = read_head(InputFile(path, size, version, name), _HEAD_BYTES)
-    return len(content) * size // max(1, head_bytes)
-
-
-@lru_cache(maxsize=64)
-def _frame_bounds(path: str, *, version: str) -> tuple[int, ...]:
+def _frame_bounds(file: InputFile) -> tuple[int, ...]:
     """Return where the frames of a zstd file begin, ascending, and where the last one ends: n + 1 numbers for n frames.
 
     Skippable frames belong to the frame before them, or to the first. Returns () if the file is not a whole number of frames, or
-    cannot be opened; reading it reports why. `version` distinguishes contents of one path in the cache.
+    cannot be opened; reading it reports why. Nothing is decompressed: blocks begin with their size (RFC 8878, 3.1.1).
     """
-    del version
     bounds: list[int] = []
     offset = 0
     try:
-        with Path(path).open("rb", buffering=0) as file:  # not mapped: truncating a mapped file kills the process
-            size = os.fstat(file.fileno()).st_size
-            while offset < size:
-                head = os.pread(file.fileno(), _MAX_FRAME_HEADER_BYTES, offset)
-                is_skippable = head[1:4] == _ZSTD_SKIPPABLE and head[0] >> 4 == 5
-                if is_skippable:
-                    end: int | None = offset + 8 + int.from_bytes(head[4:8], "little")
-                else:
-                    end = _frame_end(file.fileno(), head, offset)
-                if end is None or end > size:
+        with Path(file.path).open(
+            "rb", buffering=0
+        ) as stream:  # not mapped: truncating a mapped file kills the process
+            number = stream.fileno()
+            while offset < os.fstat(number).st_size:
+                head = os.pread(number, _MAX_FRAME_HEADER_BYTES, offset)
+                if head[1:4] == _ZSTD_SKIPPABLE and head[0] >> 4 == 5:
+                    offset += 8 + int.from_bytes(head[4:8], "little")
+                    continue
+                if not head.startswith(_ZSTD_MAGIC):
                     return ()
-                if not is_skippable:
-                    bounds.append(offset if bounds else 0)
-                offset = end
-    except OSError:
+                bounds.append(offset if bounds else 0)
+                has_checksum = zstandard.get_frame_parameters(head).has_checksum
+                offset += zstandard.frame_header_size(head)
+                is_last = False
+                while not is_last:
+                    if len(block := os.pread(number, 3, offset)) < 3:
+                        return ()
+                    header = int.from_bytes(block, "little")
+                    is_last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
+                    offset += 3 + (1 if kind == 1 else size)  # kind 1 is a run: one byte that is repeated
+                offset += _CHECKSUM_BYTES * has_checksum
+            is_whole = offset == os.fstat(number).st_size
+    except (OSError, zstandard.ZstdError):
         return ()
-    return (*bounds, size) if bounds else ()
-
-
-def _frame_end(file: int, head: bytes, offset: int) -> int | None:
-    """Return where the frame at `offset`, which begins with `head`, ends; None if it is no frame, or cut short.
-
-    Nothing is decompressed: three bytes before each block give its size (RFC 8878, 3.1.1).
-    """
-    if not head.startswith(_ZSTD_MAGIC):
-        return None
-    try:
-        has_checksum = zstandard.get_frame_parameters(head).has_checksum
-        offset += zstandard.frame_header_size(head)
-    except zstandard.ZstdError:
-        return None
-    is_last = False
-    while not is_last:
-        block = os.pread(file, 3, offset)
-        if len(block) < 3:
-            return None
-        header = int.from_bytes(block, "little")
-        is_last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
-        offset += 3 + (1 if kind == 1 else size)  # kind 1 is a run: one byte that is repeated
-    return offset + _CHECKSUM_BYTES * has_checksum
-
-
-def _all_parts(splits: Splits) -> list[FilePart]:
-    """Return the parts of all tasks in task order."""
-    return [part for of_source in splits for split in of_source for part in split]
-
-
-def split_config(splits: Splits) -> Json:
-    """Return how Parquet files and files compressed as a whole are divided, for the fingerprint; empty if none is."""
-    parts = _all_parts(splits)
-    row_groups = [[part.file.name, *part.row_groups] for part in parts if part.row_groups]
-    skipping = [[part.file.name, part.start] for part in parts if part.skips]
-    return {key: value for key, value in (("row_groups", row_groups), ("decompressed_from", skipping)) if value}
-
-
-def task_bytes(splits: Splits) -> list[float]:
-    """Return about how many bytes on disk each task reads, in task order."""
-    pieces: Counter[str] = Counter()  # by file: its row groups, or its parts of decompressed content
-    for part in _all_parts(splits):
-        if part.row_groups is not None:
-            pieces[part.file.path] = max(pieces[part.file.path], part.row_groups[1])
-        elif part.skips:
-            pieces[part.file.path] += 1
-
-    def bytes_of(part: FilePart) -> float:
-        if part.row_groups is not None:
-            return part.file.bytes * (part.row_groups[1] - part.row_groups[0]) / pieces[part.file.path]
-        if part.skips:
-            return part.file.bytes / pieces[part.file.path]
-        return (part.file.bytes if part.stop is None else part.stop) - part.start
-
-    return [sum(map(bytes_of, parts)) for of_source in splits for parts in of_source]
+    return (*bounds, offset) if bounds and is_whole else ()
 
 
 def whole_files(
@@ -241,7 +186,7 @@ def whole_files(
                 continue
             tasks = 1
             if _can_be_shared(file, source):
-                if compression_of(file.name) == "zstd" and len(_frame_bounds(file.path, version=file.version)) > 2:
+                if len(_frame_bounds(file)) > 2:
                     continue
                 tasks = len(_skipping_parts(file))
             if tasks < workers:
@@ -279,7 +224,7 @@ def _is_counted(part: FilePart) -> bool:
 
 def line_counts_steps(splits: Splits) -> list[Step]:
     """Return the step that counts the lines in parts of large files; none if no file is divided by bytes."""
-    parts = [part for part in _all_parts(splits) if _is_counted(part)]
+    parts = [part for of_source in splits for split in of_source for part in split if _is_counted(part)]
     if not parts:
         return []
     config = [[part.file.name, part.file.identity, part.start, part.stop] for part in parts]
@@ -291,29 +236,12 @@ def line_counts_steps(splits: Splits) -> list[Step]:
 def _count_lines(_: Path, *, part: FilePart) -> LineCountResult:
     """Return what a part of a local file holds. Raises CorpusError if it cannot be read."""
     lines, size, last = 0, 0, b""
-    compression = compression_of(part.file.name)
-    with explained(part.file), Path(part.file.path).open("rb", buffering=0) as file:
-        file.seek(part.start)
+    with explained(part.file), pa.OSFile(part.file.path) as file:
         stop = part.file.bytes if part.stop is None else part.stop
-        stream: Any = _Limited(file, stop - part.start)
-        if compression:
-            stream = pa.CompressedInputStream(pa.PythonFile(stream, mode="r"), compression)
+        stream = file.get_stream(part.start, stop - part.start)
+        if compression := compression_of(part.file.name):
+            stream = pa.CompressedInputStream(stream, compression)
         while block := stream.read(_COUNT_BUFFER_BYTES):
             lines, size, last = lines + block.count(b"\n"), size + len(block), block[-1:]
         check_unchanged(part.file)
     return LineCountResult(lines=lines, bytes=size, ends_line=last == b"\n")
-
-
-class _Limited(io.RawIOBase):
-    """The next `size` bytes of a file."""
-
-    def __init__(self, file: io.FileIO, size: int) -> None:
-        self._file, self._left = file, size
-
-    def readable(self) -> bool:
-        return True
-
-    def read(self, size: int = -1, /) -> bytes:
-        block = self._file.read(self._left if size < 0 else min(size, self._left))
-        self._left -= len(block)
-        return block

@@ -10,21 +10,14 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from types import TracebackType
 from typing import Any, Literal, Protocol, Self
 
 from threadpoolctl import threadpool_limits
 
 # Every worker runs on one thread, wherever it runs (docs/decisions/0004).
-ONE_THREAD = {
-    "OMP_NUM_THREADS": "1",
-    "OPENBLAS_NUM_THREADS": "1",
-    "MKL_NUM_THREADS": "1",
-    "RAYON_NUM_THREADS": "1",
-    "TOKENIZERS_PARALLELISM": "false",
-}
-
-
+_COUNTS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS", "RAYON_NUM_THREADS")
+ONE_THREAD = dict.fromkeys(_COUNTS, "1") | {"TOKENIZERS_PARALLELISM": "false"}
+Call = Callable[..., object]
 Gpu = Literal["unused", "optional", "needed"]  # optional: used where the executor has one
 
 
@@ -47,6 +40,8 @@ def usable_cpus() -> int:
 class Executor(Protocol):
     """Where tasks run. Used as a context: leaving it in an error stops what still runs."""
 
+    grows: bool  # whether GPUs may be added later, as to a cluster that nodes join
+
     @property
     def cpus(self) -> int:
         """The processors that there are in all."""
@@ -55,16 +50,10 @@ class Executor(Protocol):
     def gpus(self) -> int:
         """The GPUs that there are in all; read only for steps that use them, because counting may import a framework."""
 
-    @property
-    def grows(self) -> bool:
-        """Whether GPUs may be added later, as to a cluster that nodes join."""
-
     def has_room(self, resources: Resources) -> bool:
         """Say whether a task that needs so much would be begun at once, or is worth handing over already."""
 
-    def submit(
-        self, key: int, call: Callable[..., object], *arguments: object, resources: Resources, label: str
-    ) -> None:
+    def submit(self, key: int, call: Call, *arguments: object, resources: Resources, label: str) -> None:
         """Begin `call(*arguments)`; its result comes out of `ended` beside `key`. Errors name the task by its label."""
 
     def ended(self) -> Iterator[tuple[int, Any]]:
@@ -75,24 +64,20 @@ class Executor(Protocol):
 
     def __enter__(self) -> Self: ...
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None: ...
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None: ...
 
 
 @contextmanager
 def environment(values: dict[str, str]) -> Iterator[None]:
     """Set variables of the environment for a while."""
-    before = {name: os.environ.get(name) for name in values}
+    before = {name: os.environ[name] for name in values if name in os.environ}
     os.environ.update(values)
     try:
         yield
     finally:
-        for name, value in before.items():
-            if value is None:
-                del os.environ[name]
-            else:
-                os.environ[name] = value
+        for name in values:
+            del os.environ[name]
+        os.environ.update(before)
 
 
 _granted_gpus: tuple[int, ...] = ()
@@ -103,7 +88,7 @@ def granted_gpus() -> tuple[int, ...]:
     return _granted_gpus
 
 
-def call_with_gpus(gpus: tuple[int, ...], call: Callable[..., object], *arguments: object) -> Any:
+def call_with_gpus(gpus: tuple[int, ...], call: Call, *arguments: object) -> Any:
     """Return `call(*arguments)`, during which `granted_gpus` says `gpus`; runs where the task does."""
     global _granted_gpus
     before, _granted_gpus = _granted_gpus, gpus
@@ -119,20 +104,13 @@ class SerialExecutor:
     cpus, gpus, grows = 1, 0, False
 
     def __init__(self) -> None:
-        self._next: list[tuple[int, Callable[..., object], tuple[object, ...]]] = []
+        self._next: list[tuple[int, Call, tuple[object, ...]]] = []
 
     def has_room(self, resources: Resources) -> bool:  # noqa: ARG002
         """Say whether no task is waiting."""
         return not self._next
 
-    def submit(
-        self,
-        key: int,
-        call: Callable[..., object],
-        *arguments: object,
-        resources: Resources,  # noqa: ARG002
-        label: str,  # noqa: ARG002
-    ) -> None:
+    def submit(self, key: int, call: Call, *arguments: object, resources: Resources, label: str) -> None:  # noqa: ARG002
         """Note what to do next."""
         self._next.append((key, call, arguments))
 
@@ -151,8 +129,6 @@ class SerialExecutor:
         self._limits.enter_context(threadpool_limits(1))
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         self._next.clear()
         self._limits.close()

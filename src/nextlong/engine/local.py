@@ -23,30 +23,21 @@ from contextlib import contextmanager, suppress
 from functools import cached_property
 from multiprocessing import forkserver
 from pathlib import Path
-from types import TracebackType
-from typing import Any, NamedTuple
+from typing import Any
 
 from nextlong.engine import process
-from nextlong.engine.executor import ONE_THREAD, Resources, call_with_gpus, environment
+from nextlong.engine.executor import ONE_THREAD, Call, Resources, call_with_gpus, environment
 from nextlong.errors import RunError
 
 # What a worker may carry into the next step. Starting new ones and reading a tokenizer again takes a small corpus longer
 # than its steps; in a large one it is lost in minutes of work, and models of many steps would add up.
 _CARRIED_MB = 50
-_RSS_UNIT_BYTES = 1 if sys.platform == "darwin" else 1024  # of getrusage
-
-_AFTER_AN_EXCEPTION = 1  # the exit code
-_LIKELY = "most likely because memory ran out"
 _VMSTAT = Path("/proc/vmstat")
-
 _GUARD = "in a script, nextlong.run must be called under `if __name__ == '__main__':`"
 
 
 class LocalExecutor:
-    """`cpus` processes on this machine; `preload` names the modules that each will need.
-
-    A GPU is handed to one task at a time.
-    """
+    """`cpus` processes on this machine, and one for each GPU; `preload` names the modules that each will need."""
 
     grows = False
 
@@ -54,10 +45,10 @@ class LocalExecutor:
         self.cpus = cpus
         self._count_gpus = count_gpus
         self._preload = list(preload)
-        self._pool: ProcessPoolExecutor | None = None
-        self._pools_of_gpus: dict[int, ProcessPoolExecutor] = {}  # one process each, which keeps its model loaded
+        # Of all processors (None), and one process for each GPU, which keeps its model loaded.
+        self._pools: dict[int | None, ProcessPoolExecutor] = {}
         self._grown_mb = 0.0  # the worker that has grown most since it started
-        self._running: dict[Future[tuple[Any, float]], _Under] = {}
+        self._running: dict[Future[tuple[Any, float]], tuple[int, str, int | None]] = {}  # key, label, own GPU
         self._kills_before = _kills_for_memory()
 
     @cached_property
@@ -68,23 +59,18 @@ class LocalExecutor:
     def __enter__(self) -> LocalExecutor:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             for process in self._processes():
                 process.terminate()  # a task may have minutes to go, and what it wrote so far is worth nothing
         self._close()
 
-    def _pools(self) -> list[ProcessPoolExecutor]:
-        return [*self._pools_of_gpus.values(), *([] if self._pool is None else [self._pool])]
-
     def _close(self) -> None:
-        for pool in self._pools():
+        for pool in self._pools.values():
             pool.shutdown(wait=True, cancel_futures=True)
-        self._pool, self._grown_mb = None, 0.0
-        self._pools_of_gpus.clear()
+        self._pools.clear()
         self._running.clear()
+        self._grown_mb = 0.0
 
     def has_room(self, resources: Resources) -> bool:
         """Say whether a worker is free, or all but one task's worth: a spare task lets no worker idle in between.
@@ -93,21 +79,30 @@ class LocalExecutor:
         """
         if resources.gpu == "needed":
             return bool(self._free_gpus())
-        on_processors = sum(not under.gpus for under in self._running.values())
+        on_processors = sum(gpu is None for _, _, gpu in self._running.values())
         return on_processors < self.cpus + (resources.at_once is None)
 
     def _free_gpus(self) -> list[int]:
-        taken = {gpu for under in self._running.values() for gpu in under.gpus}
+        taken = {gpu for _, _, gpu in self._running.values()}
         return [gpu for gpu in range(self.gpus) if gpu not in taken]
 
-    def submit(
-        self, key: int, call: Callable[..., object], *arguments: object, resources: Resources, label: str
-    ) -> None:
+    def submit(self, key: int, call: Call, *arguments: object, resources: Resources, label: str) -> None:
         """Hand a task to the next worker that is free."""
-        gpus = tuple(self._free_gpus()[:1]) if resources.gpu == "needed" else ()
+        gpu = self._free_gpus()[0] if resources.gpu == "needed" else None
         with process.held_back(), self._explained():
-            future = self._started(gpus).submit(_with_growth, gpus, call, arguments)
-        self._running[future] = _Under(key, label, gpus)
+            if gpu not in self._pools:
+                start_server(self._preload)
+                context = multiprocessing.get_context("forkserver")
+                with environment(ONE_THREAD):
+                    processes = self.cpus if gpu is None else 1
+                    pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_prepare_worker)
+                    try:
+                        pool.submit(os.getpid).result()
+                    except BrokenProcessPool:
+                        raise RunError(f"a worker process ended while it started; {_GUARD}") from None
+                self._pools[gpu] = pool
+            future = self._pools[gpu].submit(_with_growth, () if gpu is None else (gpu,), call, arguments)
+        self._running[future] = (key, label, gpu)
 
     def ended(self) -> Iterator[tuple[int, Any]]:
         """Wait for a task, and yield key and result of each that has ended."""
@@ -116,7 +111,8 @@ class LocalExecutor:
             with self._explained():
                 result, grown_mb = future.result()
             self._grown_mb = max(self._grown_mb, grown_mb)
-            yield self._running.pop(future).key, result
+            key, _, _ = self._running.pop(future)
+            yield key, result
 
     def release_memory(self) -> None:
         """Start new workers next time if these have grown."""
@@ -128,50 +124,27 @@ class LocalExecutor:
         try:
             yield
         except BrokenProcessPool:
-            labels = ", ".join(sorted({under.label for under in self._running.values()}))
+            labels = ", ".join(sorted({label for _, label, _ in self._running.values()}))
             at_work = f", while these ran: {labels}" if labels else ""
-            if self._failed_by_itself():
+            processes = self._processes()
+            self._close()  # until then, another thread asks for the exit codes
+            codes = {process.exitcode for process in processes}
+            if (
+                1 in codes and -signal.SIGKILL not in codes
+            ):  # as Python ends after an exception: it cannot read its task, say
                 raise RunError(
                     f"a worker process ended by an error of its own, which it wrote above{at_work}; mend that (nextlong doctor "
                     "says which package is missing) and run again: finished steps are kept"
                 ) from None
-            cause = "because the system had no memory left" if _kills_for_memory() > self._kills_before else _LIKELY
+            is_counted = _kills_for_memory() > self._kills_before
+            cause = "because the system had no memory left" if is_counted else "most likely because memory ran out"
             cure = f"fewer workers (--set workers={self.cpus // 2})" if self.cpus > 1 else "more memory"
             raise RunError(
                 f"a worker process was killed, {cause}{at_work}; run again with {cure}: finished steps are kept"
             ) from None
 
-    def _failed_by_itself(self) -> bool:
-        """Say whether a worker ended as Python does after an exception: it could not read its task, say. Ends the others."""
-        processes = self._processes()
-        for pool in self._pools():
-            pool.shutdown(wait=True, cancel_futures=True)  # until then, another thread asks for the exit codes
-        codes = {process.exitcode for process in processes}
-        return _AFTER_AN_EXCEPTION in codes and -signal.SIGKILL not in codes
-
     def _processes(self) -> list[Any]:
-        return [process for pool in self._pools() for process in list((pool._processes or {}).values())]
-
-    def _started(self, gpus: tuple[int, ...] = ()) -> ProcessPoolExecutor:
-        """Return the processes for a task that has these GPUs, started if need be."""
-        if gpus:
-            if gpus[0] not in self._pools_of_gpus:
-                self._pools_of_gpus[gpus[0]] = self._start(1)
-            return self._pools_of_gpus[gpus[0]]
-        if self._pool is None:
-            self._pool = self._start(self.cpus)
-        return self._pool
-
-    def _start(self, processes: int) -> ProcessPoolExecutor:
-        start_server(self._preload)
-        context = multiprocessing.get_context("forkserver")
-        with environment(ONE_THREAD):
-            pool = ProcessPoolExecutor(processes, mp_context=context, initializer=_prepare_worker)
-            try:
-                pool.submit(os.getpid).result()
-            except BrokenProcessPool:
-                raise RunError(f"a worker process ended while it started; {_GUARD}") from None
-        return pool
+        return [process for pool in self._pools.values() for process in list((pool._processes or {}).values())]
 
 
 def start_server(preload: Sequence[str]) -> None:
@@ -183,11 +156,9 @@ def start_server(preload: Sequence[str]) -> None:
 
 def _kills_for_memory() -> int:
     """Return how many processes Linux has killed since it started because memory ran out; 0 where it does not say."""
-    with suppress(OSError):
-        for line in _VMSTAT.read_text(encoding="ascii").splitlines():
-            name, _, count = line.partition(" ")
-            if name == "oom_kill":
-                return int(count)
+    with suppress(OSError, KeyError):
+        counters = dict(line.split() for line in _VMSTAT.read_text(encoding="ascii").splitlines())
+        return int(counters["oom_kill"])
     return 0
 
 
@@ -197,17 +168,7 @@ def refuse_import_by_worker() -> None:
         raise RunError(f"nextlong.run was called while a worker process imported your script; {_GUARD}")
 
 
-class _Under(NamedTuple):
-    """A task under way, and the GPUs that it has for itself."""
-
-    key: int
-    label: str
-    gpus: tuple[int, ...]
-
-
-def _with_growth(
-    gpus: tuple[int, ...], call: Callable[..., object], arguments: tuple[object, ...]
-) -> tuple[Any, float]:
+def _with_growth(gpus: tuple[int, ...], call: Call, arguments: tuple[object, ...]) -> tuple[Any, float]:
     """Return the task's result, and by how many MB this worker's peak has grown since it started."""
     result = call_with_gpus(gpus, call, *arguments)
     grown_mb = _peak_mb() - _mb_at_start
@@ -218,7 +179,8 @@ def _with_growth(
 
 
 def _peak_mb() -> float:
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * _RSS_UNIT_BYTES / 1e6
+    unit_bytes = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit_bytes / 1e6
 
 
 _mb_at_start = 0.0

@@ -3,8 +3,7 @@
 Ctrl-C raises KeyboardInterrupt wherever the main thread is. SIGTERM, as `kill`, `timeout`, Slurm and container runtimes send
 it, would end the process on the spot and leave its semaphores behind; here it raises one of its own.
 
-Linux keeps the peak of a process and lets it be set back, so that one task after another is measured. Where there is no such
-file, or it is not ours to write, there is no number.
+Linux keeps the peak of a process and lets it be set back, so that one task after another is measured; elsewhere it is None.
 """
 
 from __future__ import annotations
@@ -19,9 +18,10 @@ from multiprocessing import resource_tracker
 from pathlib import Path
 from typing import Final, Literal
 
-from nextlong.errors import RunError
 
-_SIGNALS = (signal.SIGINT, signal.SIGTERM)
+def first_line(error: Exception) -> str:
+    """Return the first line of what an error says, for messages."""
+    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 class Terminated(KeyboardInterrupt):
@@ -34,7 +34,7 @@ def sigterm_raises() -> Iterator[None]:
 
     Only that thread can set it up; where SIGTERM is ignored it stays so.
     """
-    if not _in_main_thread() or signal.getsignal(signal.SIGTERM) == signal.SIG_IGN:
+    if threading.current_thread() is not threading.main_thread() or signal.getsignal(signal.SIGTERM) == signal.SIG_IGN:
         yield
         return
 
@@ -47,10 +47,6 @@ def sigterm_raises() -> Iterator[None]:
         yield
     finally:
         signal.signal(signal.SIGTERM, before or signal.SIG_DFL)
-
-
-def _in_main_thread() -> bool:
-    return threading.current_thread() is threading.main_thread()
 
 
 @contextmanager
@@ -69,8 +65,10 @@ def held_back() -> Iterator[None]:
     finally:
         sys.warnoptions.pop()
     caught: list[int] = []
-    interrupted = _SIGNALS if _in_main_thread() else ()  # no other thread ever is
-    handlers = {number: signal.signal(number, lambda number, _: caught.append(number)) for number in interrupted}
+    handlers = {}
+    if threading.current_thread() is threading.main_thread():  # no other thread is ever interrupted
+        for number in (signal.SIGINT, signal.SIGTERM):
+            handlers[number] = signal.signal(number, lambda number, _: caught.append(number))
     mask = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:
         yield
@@ -83,8 +81,6 @@ def held_back() -> Iterator[None]:
 
 
 _RESET: Final = Path("/proc/self/clear_refs")
-_STATUS: Final = Path("/proc/self/status")
-_RESET_PEAK: Final = "5"  # proc(5): resets VmHWM to the present
 _CONTAINER_LIMITS: Final = (  # as a container sees its own control group, of version 2 and 1; "max" is none
     Path("/sys/fs/cgroup/memory.max"),
     Path("/sys/fs/cgroup/memory/memory.limit_in_bytes"),
@@ -100,35 +96,20 @@ def memory_bytes() -> int:
 
 @contextmanager
 def peak() -> Iterator[Callable[[], int | None]]:
-    """Yield what tells, at the end, the largest resident memory since, in bytes; None where it is not known."""
+    """Yield what tells the largest resident memory since, in bytes; None where it is not known."""
     try:
-        _RESET.write_text(_RESET_PEAK)
+        _RESET.write_text("5")  # proc(5): resets VmHWM to the present
     except OSError:
         yield lambda: None
-        return
-    highest: list[int | None] = [None]
-    yield lambda: highest[0]
-    highest[0] = resident_bytes(of="VmHWM")
+    else:
+        yield lambda: resident_bytes(of="VmHWM")
 
 
 def resident_bytes(*, of: Literal["VmRSS", "VmHWM"] = "VmRSS") -> int | None:
     """Return what this process holds in memory now, or at most since its peak was set back; None where it is not known."""
-    if not _STATUS.exists():
+    status = Path("/proc/self/status")
+    if not status.exists():
         return None
-    lines = _STATUS.read_text(encoding="ascii", errors="replace").splitlines()
+    lines = status.read_text(encoding="ascii", errors="replace").splitlines()
     sizes = [line.split()[1] for line in lines if line.startswith(f"{of}:")]
     return int(sizes[0]) * 1024 if sizes else None
-
-
-@contextmanager
-def named(folder: Path, index: int) -> Iterator[None]:
-    """Turn what a task says that gets no more memory into a RunError that names it."""
-    try:
-        yield
-    except MemoryError as error:
-        step = folder.name.split("-", 1)[1].rpartition("-")[0]
-        said = " ".join(str(error).split()) or "no more is to be had"
-        raise RunError(
-            f"{step} task {index} (the files {folder.name}/part-{index:05d}.*) ran out of memory: {said}; run again with fewer "
-            "workers (--set workers=1) or on a larger machine: finished steps are kept"
-        ) from None

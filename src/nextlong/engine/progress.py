@@ -11,7 +11,6 @@ import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from types import MappingProxyType
 
 from rich.console import Console
 from rich.progress import BarColumn, Progress, ProgressColumn, Task, TextColumn, TimeElapsedColumn, TimeRemainingColumn
@@ -21,21 +20,18 @@ from nextlong.text import HANGING, wrapped
 
 _Advance = Callable[[float], None]
 _LINE_EVERY_S = 30.0
-_NO_TITLES: Mapping[str, str] = MappingProxyType({})
 
 
 class Clock:
     """The seconds since a step began, which is when its first task did: that may have waited for a worker."""
 
     def __init__(self) -> None:
-        self._began = time.monotonic()
-        self._waits = True
+        self._began, self._waits = time.monotonic(), True
 
     def advance(self, seconds: float) -> None:
         """Take note of a task that is done and took so many seconds."""
         if self._waits:
-            self._began = max(self._began, time.monotonic() - seconds)
-            self._waits = False
+            self._began, self._waits = max(self._began, time.monotonic() - seconds), False
 
     def spent(self) -> float:
         """Return the seconds until now."""
@@ -46,7 +42,8 @@ class Quiet:
     """Shows nothing: for use from Python."""
 
     def kept(self, labels: Sequence[str]) -> None:
-        """Pass over steps that were there already."""
+        """Tell which steps are reused."""
+        self.tell(f"reused: {', '.join(labels)}")
 
     def tell(self, text: str) -> None:
         """Pass over what is told."""
@@ -57,16 +54,15 @@ class Quiet:
         yield lambda _: None
 
 
-class Lines:
+Reporter = Quiet
+
+
+class Lines(Quiet):
     """Plain lines for a log: one when a step ends, and one every half minute while it lasts, also of a single task."""
 
-    def __init__(self, console: Console, titles: Mapping[str, str] = _NO_TITLES) -> None:
+    def __init__(self, console: Console, titles: Mapping[str, str] | None = None) -> None:
         self._console = console
-        self._titles = titles
-
-    def kept(self, labels: Sequence[str]) -> None:
-        """Print which steps are reused, in one line."""
-        self.tell(f"reused: {', '.join(labels)}")
+        self._titles = titles or {}
 
     def tell(self, text: str) -> None:
         """Print a line."""
@@ -103,22 +99,14 @@ class Lines:
         self._console.print(f"{name}: done in {clock.spent():.1f} s", highlight=False)
 
 
-class Bars:
+class Bars(Lines):
     """One live bar a step, for a terminal."""
 
-    def __init__(self, console: Console, titles: Mapping[str, str] = _NO_TITLES) -> None:
-        self._console = console
-        self._titles = titles
-        self._live = Progress(
-            TextColumn("  {task.description:<17}"),
-            BarColumn(bar_width=32),
-            _Count(),
-            _Rate(),
-            TimeElapsedColumn(),
-            _Left(),
-            console=console,
-            transient=True,
-        )
+    def __init__(self, console: Console, titles: Mapping[str, str] | None = None) -> None:
+        super().__init__(console, titles)
+        label = TextColumn("  {task.description:<17}")
+        columns = (label, BarColumn(bar_width=32), _Count(), TimeElapsedColumn(), _Left())
+        self._live = Progress(*columns, console=console, transient=True)
 
     def kept(self, labels: Sequence[str]) -> None:
         """Print which steps are reused, in one paragraph."""
@@ -156,12 +144,10 @@ class Bars:
 
 class _Count(ProgressColumn):
     def render(self, task: Task) -> Text:
-        return Text("" if task.total is None else f"{task.completed:.0f}/{task.total:.0f}")
-
-
-class _Rate(ProgressColumn):
-    def render(self, task: Task) -> Text:
-        return Text(f"{task.speed:.1f}/s" if task.speed and task.total else "", style="dim")
+        rate = f" {task.speed:.1f}/s" if task.speed else ""
+        return (
+            Text("") if task.total is None else Text.assemble(f"{task.completed:.0f}/{task.total:.0f}", (rate, "dim"))
+        )
 
 
 class _Left(TimeRemainingColumn):
@@ -169,9 +155,6 @@ class _Left(TimeRemainingColumn):
         return Text("") if task.total is None else Text("left ") + super().render(task)
 
 
-Reporter = Quiet | Lines | Bars
-
-
-def reporter_for(console: Console, titles: Mapping[str, str] = _NO_TITLES) -> Reporter:
+def reporter_for(console: Console, titles: Mapping[str, str] | None = None) -> Reporter:
     """Return bars on a terminal, lines elsewhere; `titles` says what steps do, by name."""
     return Bars(console, titles) if console.is_terminal else Lines(console, titles)

@@ -11,7 +11,6 @@ and shrink meanwhile: there is an actor for each GPU that it has.
 
 from __future__ import annotations
 
-import importlib.util
 import math
 import os
 import signal
@@ -21,23 +20,23 @@ import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
-from nextlong.engine.executor import ONE_THREAD, Resources, call_with_gpus
+from nextlong.engine.executor import ONE_THREAD, Call, Resources, call_with_gpus
+from nextlong.engine.process import first_line
 from nextlong.errors import RunError
+
+try:
+    import ray
+except ImportError:
+    raise RunError("executor=ray needs the package ray; pip install 'nextlong[ray]', or set executor=local") from None
 
 _WAITING_PER_CPU = 2  # tasks handed over beyond what runs: enough that no worker idles, few enough to stop soon
 _REACH_S = 10.0
 _LOOK_AGAIN_S = 1.0  # at how large the cluster is
 _KEPT_IDLE_S = 30.0  # an actor, which keeps its GPU from others
-
-
-def check_installed() -> None:
-    """Raise RunError if Ray is not installed; it is not imported, which takes seconds."""
-    if importlib.util.find_spec("ray") is None:
-        raise RunError("executor=ray needs the package ray; pip install 'nextlong[ray]', or set executor=local")
 
 
 @dataclass
@@ -46,8 +45,7 @@ class _Submitted:
 
     key: int
     label: str
-    call: Callable[..., object]
-    arguments: tuple[object, ...]
+    call: Callable[[], object]
     tries: int
     actor: _Actor | None = None
 
@@ -68,7 +66,6 @@ class RayExecutor:
     def __init__(
         self, address: str | None, *, workers: int, retries: int, tell: Callable[[str], object] = lambda _: None
     ) -> None:
-        check_installed()
         self._tell = tell
         self._address = address
         self._workers = workers
@@ -84,11 +81,8 @@ class RayExecutor:
         self._looked_s = -math.inf
 
     def __enter__(self) -> RayExecutor:
-        import ray
-
         if not ray.is_initialized():
             self._is_ours = True
-            here = {"num_cpus": self._workers} if self._address is None else {}
             handler = signal.getsignal(signal.SIGTERM)
             try:
                 # Ray itself would try for minutes where nothing listens.
@@ -100,15 +94,14 @@ class RayExecutor:
                     log_to_driver=False,
                     include_dashboard=False,
                     configure_logging=False,
-                    **here,
+                    num_cpus=self._workers if self._address is None else None,
                 )
             except (OSError, ValueError, RuntimeError) as error:
-                if self._address is None:
-                    raise RunError(
-                        f"Ray does not start on this machine: {_first_line(error)}; set executor=local"
-                    ) from None
+                said = first_line(error)
                 raise RunError(
-                    f"no Ray cluster answers at ray.address={self._address}: {_first_line(error)}; start one (`ray start --head`), "
+                    f"Ray does not start on this machine: {said}; set executor=local"
+                    if self._address is None
+                    else f"no Ray cluster answers at ray.address={self._address}: {said}; start one (`ray start --head`), "
                     "correct the address, or leave it out to start one here"
                 ) from None
             finally:
@@ -120,11 +113,7 @@ class RayExecutor:
         self._environment = {"env_vars": ONE_THREAD | path}
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        import ray
-
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
             for reference, task in self._running.items():
                 if task.actor is None:
@@ -146,8 +135,6 @@ class RayExecutor:
         return self._count("GPU")
 
     def _count(self, kind: str) -> int:
-        import ray
-
         if time.monotonic() - self._looked_s > _LOOK_AGAIN_S:
             self._total, self._looked_s = ray.cluster_resources(), time.monotonic()
         return int(self._total.get(kind, 0))
@@ -162,8 +149,6 @@ class RayExecutor:
 
     def _free_actor(self) -> _Actor | None:
         """Return an actor that idles. There is one for each GPU of the cluster; where it has none, one waits for the first."""
-        import ray
-
         wanted = max(1, self.gpus)
         if not self.gpus and not self._waits_for_gpu:
             self._tell("the Ray cluster has no GPU yet; waiting for a node that has one (`ray status` lists the nodes)")
@@ -179,8 +164,6 @@ class RayExecutor:
 
     def _take_note_of(self, actor: _Actor) -> None:
         """Take note that an actor has begun, or has been lost before it did."""
-        import ray
-
         try:
             ray.get(actor.begun)
             actor.begun, self._failed_starts = None, 0
@@ -190,11 +173,9 @@ class RayExecutor:
             if self._failed_starts > self._retries:
                 raise RunError(_lost("a process for tasks on a GPU", error)) from None
 
-    def submit(
-        self, key: int, call: Callable[..., object], *arguments: object, resources: Resources, label: str
-    ) -> None:
+    def submit(self, key: int, call: Call, *arguments: object, resources: Resources, label: str) -> None:
         """Hand a task to the cluster."""
-        task = _Submitted(key, label, call, arguments, self._retries)
+        task = _Submitted(key, label, partial(call, *arguments), self._retries)
         if resources.gpu == "needed":
             self._queue.append(task)
             self._start_queued()
@@ -202,7 +183,7 @@ class RayExecutor:
         with _explained(label):
             reference = self._task.options(
                 name=label, num_cpus=resources.cpus, max_retries=self._retries, runtime_env=self._environment
-            ).remote(str(Path.cwd()), call, *arguments)
+            ).remote(str(Path.cwd()), task.call)
         self._running[reference] = task
 
     def _start_queued(self) -> None:
@@ -211,13 +192,11 @@ class RayExecutor:
             task = self._queue.pop(0)
             actor.is_busy, task.actor = True, actor
             with _explained(task.label):
-                reference = actor.handle.run.remote(str(Path.cwd()), task.call, *task.arguments)
+                reference = actor.handle.run.remote(str(Path.cwd()), task.call)
             self._running[reference] = task
 
     def ended(self) -> Iterator[tuple[int, Any]]:
         """Wait for a task, and yield key and result of each that has ended; of none where an actor has begun meanwhile."""
-        import ray
-
         with _explained(", ".join(sorted({task.label for task in self._running.values()}))):
             begun = [actor.begun for actor in self._actors if actor.begun is not None]
             finished, _ = ray.wait([*self._running, *begun], num_returns=1)
@@ -246,8 +225,6 @@ class RayExecutor:
                 self._end_actor(actor)
 
     def _end_actor(self, actor: _Actor) -> None:
-        import ray
-
         self._actors.remove(actor)
         ray.kill(actor.handle)
 
@@ -259,15 +236,13 @@ class _ActorLostError(Exception):
     """An actor, or its node, was lost with the task that it ran."""
 
 
-def _call(folder: str, call: Callable[..., object], *arguments: object) -> Any:
+def _call(folder: str, call: Call) -> Any:
     """Run a task on a node, in the folder that the head was called in, from which relative paths count.
 
     Ray shows a worker its own GPUs alone, as number 0 and on.
     """
-    import ray
-
     os.chdir(folder)
-    return call_with_gpus(tuple(range(len(ray.get_gpu_ids()))), call, *arguments)
+    return call_with_gpus(tuple(range(len(ray.get_gpu_ids()))), call)
 
 
 class _GpuWorker:
@@ -276,16 +251,12 @@ class _GpuWorker:
     def begin(self) -> None:
         """Return once the actor runs."""
 
-    def run(self, folder: str, call: Callable[..., object], *arguments: object) -> Any:
-        """Run a task as `_call` does."""
-        return _call(folder, call, *arguments)
+    run = staticmethod(_call)
 
 
 @contextmanager
 def _explained(label: str) -> Iterator[None]:
     """Turn what Ray says of a lost task into an error that names it; the task's own error passes as it was raised."""
-    import ray
-
     try:
         yield
     except ray.exceptions.RayActorError as error:
@@ -294,7 +265,7 @@ def _explained(label: str) -> Iterator[None]:
         raise error.cause if isinstance(error.cause, Exception) else error from None
     except ray.exceptions.OutOfMemoryError as error:
         raise RunError(
-            f"{label} was killed because its node ran out of memory, at every try: {_first_line(error)}; give tasks more memory "
+            f"{label} was killed because its node ran out of memory, at every try: {first_line(error)}; give tasks more memory "
             "(larger nodes, fewer processors a node), then run again: finished steps are kept"
         ) from None
     except ray.exceptions.RayError as error:
@@ -303,10 +274,6 @@ def _explained(label: str) -> Iterator[None]:
 
 def _lost(label: str, error: Exception) -> str:
     return (
-        f"{label} was lost at every try ({type(error).__name__}: {_first_line(error)}); look at the nodes (`ray status`), then "
+        f"{label} was lost at every try ({type(error).__name__}: {first_line(error)}); look at the nodes (`ray status`), then "
         "run again: finished steps are kept"
     )
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]

@@ -143,9 +143,6 @@ class Work:
     threads: int = 1
     gpu: Gpu | None = None
 
-    def __len__(self) -> int:
-        return len(self.tasks) + len(self.joins)
-
 
 _TaskMaker = Callable[["Artifacts"], Sequence[Task] | Work]
 
@@ -188,15 +185,8 @@ class Step:
     @classmethod
     def of(cls, done: Artifact) -> Step:
         """Return the step that is done, to build on; it cannot run again."""
-        manifest = done.manifest
-        return cls(
-            done.name,
-            manifest["version"],
-            manifest["config"],
-            (),
-            lambda _: (),
-            known_fingerprint=manifest["fingerprint"],
-        )
+        told = done.manifest
+        return cls(done.name, told["version"], told["config"], (), lambda _: (), known_fingerprint=told["fingerprint"])
 
     def work(self, done: Artifacts) -> Work:
         """Return the tasks, given the finished inputs."""
@@ -223,10 +213,11 @@ class Step:
         text = json.dumps(identity, sort_keys=True, separators=(",", ":"))
         return hashlib.blake2b(text.encode(), digest_size=6).hexdigest()
 
-    @property
-    def folder_suffix(self) -> str:
-        """`name-fingerprint`: what a folder of this step ends in; before it stands its place on the route."""
-        return f"{self.name}-{self.fingerprint}"
+    def folder(self, run_dir: Path, *, place: int = 0) -> Path:
+        """Return the step's folder, started or finished; if there is none, the one to be, `NN-name-fingerprint` by its place."""
+        suffix = f"{self.name}-{self.fingerprint}"
+        # Another method's route, on which the step has another place, may have made it.
+        return min(run_dir.glob(f"[0-9][0-9]-{suffix}"), default=run_dir / f"{place:02d}-{suffix}")
 
 
 @dataclass(frozen=True)

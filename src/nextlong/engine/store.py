@@ -9,17 +9,18 @@ from __future__ import annotations
 
 import errno
 import fcntl
+import hashlib
 import json
 import os
 import re
 import shutil
 import socket
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from functools import lru_cache
 from pathlib import Path
-from typing import IO, Any, Literal, NotRequired, TypedDict, TypeVar
+from typing import IO, Any, Literal, NotRequired, TypedDict
 
 import xxhash
 
@@ -27,28 +28,20 @@ from nextlong.errors import RunError
 from nextlong.text import Json
 
 MANIFEST = "manifest.json"
+_MARKER = ".part-{:05d}.json"
 Trust = Literal["size", "time", "hash"]
-Mode = Literal["alone", "together"]  # how a lock is held
-_ItemT = TypeVar("_ItemT")
-ResultT = TypeVar("ResultT")
-_HASH_BLOCK_BYTES = 1 << 22
 _CHECKED_AT_ONCE = 32  # files
-_NO_LOCKS = (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP)
-_FULL = (
-    "the disk is full, or your quota used up: {where} could not be written; free space (`nextlong plan` says how much), "
-    "then run again: finished steps are kept"
-)
 _OTHER_FOLDER = "set run_dir to a folder that you can write to"
-_NOT_WRITABLE = "{where} cannot be written ({reason}); " + _OTHER_FOLDER
 _REFUSALS = {
-    errno.ENOSPC: _FULL,
-    errno.EDQUOT: _FULL,
+    **dict.fromkeys(
+        (errno.ENOSPC, errno.EDQUOT),
+        "the disk is full, or your quota used up: {where} could not be written; free space (`nextlong plan` says how much), "
+        "then run again: finished steps are kept",
+    ),
+    **dict.fromkeys((errno.EACCES, errno.EPERM, errno.EROFS), "{where} cannot be written ({reason}); " + _OTHER_FOLDER),
     errno.EFBIG: "{where} is longer than this process may write; raise the limit (`ulimit -f`), then run again",
     errno.EMFILE: "{where} cannot be opened beside so many others; raise the limit (`ulimit -n`), then run again",
     errno.ENOENT: "{where} vanished while it was needed; leave run_dir alone meanwhile, then run again",
-    errno.EACCES: _NOT_WRITABLE,
-    errno.EPERM: _NOT_WRITABLE,
-    errno.EROFS: _NOT_WRITABLE,
     errno.ENOTDIR: "{where} cannot be created, because a part of this path is a file; " + _OTHER_FOLDER,
     errno.EEXIST: "{where} is a file; " + _OTHER_FOLDER,
 }
@@ -80,17 +73,12 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
-def write_text(path: Path, text: str) -> None:
-    """Write a small file in UTF-8 as `write_bytes` does."""
-    write_bytes(path, text.encode("utf-8"))
-
-
-def write_bytes(path: Path, content: bytes) -> None:
-    """Write a small file so that it holds either the old content or the whole new one, even after a power cut."""
+def write_text(path: Path, content: str | bytes) -> None:
+    """Write a small file, text in UTF-8, so that it holds either the old content or the whole new one, also after a power cut."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:
         with temporary.open("wb") as file:
-            file.write(content)
+            file.write(content.encode("utf-8") if isinstance(content, str) else content)
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
@@ -118,27 +106,22 @@ def read_json(path: Path) -> Any:
 
 def hash_file(path: Path) -> str:
     """Return the XXH3 128-bit hash of a file's bytes, in hex."""
-    state = xxhash.xxh3_128()
     with path.open("rb", buffering=0) as file:
-        while block := file.read(_HASH_BLOCK_BYTES):
-            state.update(block)
-    return state.hexdigest()
+        return hashlib.file_digest(file, xxhash.xxh3_128).hexdigest()
+
+
+# A route is made several times a command, and a model may be gigabytes: one that has not changed since is hashed once.
+_hash_of_version = lru_cache(maxsize=4096)(lambda path, _mtime_ns: hash_file(path))
 
 
 def hash_folder(folder: Path) -> dict[str, str]:
     """Return the name and `hash_file` of every file below a folder, in order; hidden files and folders are passed over."""
     files = {path.relative_to(folder): path for path in sorted(folder.rglob("*")) if path.is_file()}
     return {
-        name.as_posix(): _known_hash(path, path.stat().st_mtime_ns)
+        name.as_posix(): _hash_of_version(path, path.stat().st_mtime_ns)
         for name, path in files.items()
         if not any(part.startswith(".") for part in name.parts)
     }
-
-
-@lru_cache(maxsize=4096)
-def _known_hash(path: Path, mtime_ns: int) -> str:  # noqa: ARG001 (of a change since)
-    # A route is made several times a command, and a model may be gigabytes.
-    return hash_file(path)
 
 
 def commit_part(
@@ -156,16 +139,16 @@ def commit_part(
         marker["peak_bytes"] = peak_bytes
     temporary = work / "marker"
     temporary.write_text(json.dumps(marker), encoding="utf-8")
-    temporary.replace(folder / _marker_name(index))
+    temporary.replace(folder / _MARKER.format(index))
     work.rmdir()
     return marker
 
 
-def confirmed_parts(folder: Path, *, among: Iterable[int] | None = None) -> dict[int, TaskPart]:
-    """Return the markers of an unfinished step whose files are all there as they were written, by task index.
+def confirmed_parts(folder: Path, *, among: Iterable[int]) -> dict[int, TaskPart]:
+    """Return the markers of the tasks `among` of an unfinished step whose files are all as they were written, by index.
 
     A file counts as it was written if it has its recorded size and time of change, else if it has its recorded hash: what
-    hundreds of terabytes hold is not read again to resume. Only the tasks `among` are looked at, if they are given.
+    hundreds of terabytes hold is not read again to resume.
     """
 
     def confirmed(path: Path) -> TaskPart | None:
@@ -176,25 +159,20 @@ def confirmed_parts(folder: Path, *, among: Iterable[int] | None = None) -> dict
             return None  # torn by a power cut: the task simply runs again
         return marker if is_whole else None
 
-    names = {_marker_name(index) for index in among} if among is not None else None
-    paths = [path for path in folder.glob(".part-*.json") if names is None or path.name in names]
-    return {marker["index"]: marker for marker in _at_once(confirmed, sorted(paths)) if marker is not None}
+    names = {_MARKER.format(index) for index in among}
+    paths = sorted(path for path in folder.glob(".part-*.json") if path.name in names)
+    with ThreadPoolExecutor(_CHECKED_AT_ONCE) as pool:  # what takes long is waiting for the file system
+        return {marker["index"]: marker for marker in pool.map(confirmed, paths) if marker is not None}
 
 
 def delete_parts(folder: Path, indices: Iterable[int]) -> None:
     """Delete the files of tasks, each marker after what it names, so that nothing is left behind by a kill."""
     for index in indices:
-        marker = folder / _marker_name(index)
+        marker = folder / _MARKER.format(index)
         with suppress(FileNotFoundError, ValueError):
             for name in json.loads(marker.read_text(encoding="utf-8"))["files"]:
                 (folder / name).unlink(missing_ok=True)
         marker.unlink(missing_ok=True)
-
-
-def finish(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Write the manifest of a step whose files are all on the disk, then drop the markers."""
-    write_json(folder / MANIFEST, manifest)
-    remove_leftovers(folder)
 
 
 def check_files(folder: Path, manifest: Mapping[str, Any], *, trust: Trust = "time") -> None:
@@ -204,7 +182,8 @@ def check_files(folder: Path, manifest: Mapping[str, Any], *, trust: Trust = "ti
     too, else it is hashed; under "hash" it is hashed in any case.
     """
     files = [(folder / name, record) for part in manifest["parts"] for name, record in part["files"].items()]
-    intact = _at_once(lambda file: _is_intact(*file, trust=trust), files)
+    with ThreadPoolExecutor(_CHECKED_AT_ONCE) as pool:
+        intact = list(pool.map(lambda file: _is_intact(*file, trust=trust), files))
     for (path, record), is_intact in zip(files, intact, strict=True):
         if not is_intact:
             state = "was altered or truncated" if path.exists() else "is missing"
@@ -212,14 +191,6 @@ def check_files(folder: Path, manifest: Mapping[str, Any], *, trust: Trust = "ti
                 f"{path} {state} since it was written ({record['bytes']:,} bytes, xxh3 {record['xxh3']}); "
                 f"delete the folder {folder.resolve()} and run again to rebuild it"
             )
-
-
-def _at_once(check: Callable[[_ItemT], ResultT], items: Sequence[_ItemT]) -> Iterable[ResultT]:
-    """Return `check` of each item, in order. Many are looked at by threads: what takes long is waiting for the file system."""
-    if len(items) <= _CHECKED_AT_ONCE:
-        return map(check, items)
-    with ThreadPoolExecutor(_CHECKED_AT_ONCE) as pool:
-        return list(pool.map(check, items))
 
 
 def _is_intact(path: Path, record: _RecordedFile, *, trust: Trust) -> bool:
@@ -231,7 +202,7 @@ def _is_intact(path: Path, record: _RecordedFile, *, trust: Trust) -> bool:
         return False
     if trust == "size" or (trust == "time" and stat.st_mtime_ns == record["mtime_ns"]):
         return True
-    return bool(hash_file(path) == record["xxh3"])
+    return hash_file(path) == record["xxh3"]
 
 
 def remove_leftovers(folder: Path) -> None:
@@ -246,53 +217,46 @@ def remove_leftovers(folder: Path) -> None:
 
 
 @contextmanager
-def locked(run_dir: Path, *, mode: Mode = "alone") -> Iterator[None]:
-    """Hold the run directory for this process. Raises RunError if another holds it or it cannot be written."""
+def locked(run_dir: Path, *, mode: Literal["alone", "together"] = "alone") -> Iterator[None]:
+    """Hold the run directory for this process. Raises RunError if another holds it or it cannot be written.
+
+    Those that hold it "together" (array jobs) leave everything as it is that is not their own.
+    """
     with explained(run_dir):
         try:
             run_dir.mkdir(parents=True, exist_ok=True)
         except FileNotFoundError as error:
             # The kernel's word for a folder in which nothing can be created, such as /proc.
             raise RunError(f"{error.filename} cannot be created; {_OTHER_FOLDER}") from None
-        lock = hold(run_dir / ".lock", mode=mode)
-    if isinstance(lock, str):
-        raise RunError(f"{run_dir} is in use by {lock}; wait for it, or stop it first")
+        lock = _hold(run_dir / ".lock", (fcntl.LOCK_EX if mode == "alone" else fcntl.LOCK_SH) | fcntl.LOCK_NB)
     with lock:
         if mode == "alone":
             remove_leftovers(run_dir)
         yield
 
 
-@contextmanager
-def alone(path: Path) -> Iterator[None]:
-    """Hold a small file beside others that write it, waiting for them."""
+def alone(path: Path) -> IO[str]:
+    """Hold a small file beside others that write it, waiting for them, until what is returned is closed."""
     with explained(path):
-        lock = hold(path.with_name(f".{path.name}.lock"), waits=True)
-    assert not isinstance(lock, str)
-    with lock:
-        yield
+        return _hold(path.with_name(f".{path.name}.lock"), fcntl.LOCK_EX)
 
 
-def hold(path: Path, *, mode: Mode = "alone", waits: bool = False) -> IO[str] | str:
-    """Return the lock file `path`, which is held until it is closed; or who holds it, unless this call `waits` for them.
-
-    Those that hold it "together" (array jobs) leave everything as it is that is not their own. The kernel frees the lock when
-    its holder dies, however it dies. Raises RunError where the file system has no locks.
-    """
+def _hold(path: Path, kind: int) -> IO[str]:
+    """Return the lock file `path`; the kernel frees the lock when it is closed or its holder dies, however it dies."""
     file = path.open("a+", encoding="utf-8")
-    kind = fcntl.LOCK_EX if mode == "alone" else fcntl.LOCK_SH
     try:
-        fcntl.flock(file, kind if waits else kind | fcntl.LOCK_NB)
+        fcntl.flock(file, kind)
         file.truncate(0)
         file.write(f"process {os.getpid()} on {socket.gethostname()}\n")
         file.flush()
     except BlockingIOError:
         file.seek(0)
         with file:
-            return file.read().strip() or "another run"
+            holder = file.read().strip() or "another run"
+        raise RunError(f"{path.parent} is in use by {holder}; wait for it, or stop it first") from None
     except OSError as error:
         file.close()
-        if error.errno not in _NO_LOCKS:
+        if error.errno not in (errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP):
             raise
         raise RunError(
             f"{path.parent} lies on a file system without file locks ({error.strerror}); mount it with them (Lustre: -o "
@@ -310,22 +274,12 @@ def explained(path: Path) -> Iterator[None]:
     try:
         yield
     except OSError as error:
-        refusal = _REFUSALS.get(error.errno) if error.errno else None
+        refusal = _REFUSALS.get(error.errno or 0)
         if error.errno is None and _NUMPY_SHORT_WRITE.search(str(error)):
-            refusal = _FULL
+            refusal = _REFUSALS[errno.ENOSPC]
         if refusal is None:
             raise
         raise RunError(refusal.format(where=error.filename or path, reason=error.strerror)) from None
-
-
-def step_folder(within: Path, folder_suffix: str) -> Path | None:
-    """Return the folder of a step, started or finished; None if there is none."""
-    # The number before the name is the place on the route that made the folder first; another method's route may differ.
-    return next(iter(sorted(within.glob(f"[0-9][0-9]-{folder_suffix}"))), None)
-
-
-def _marker_name(index: int) -> str:
-    return f".part-{index:05d}.json"
 
 
 def sync(path: Path) -> None:

@@ -4,9 +4,8 @@ In:  a model (Hugging Face, vLLM, or an OpenAI-compatible server), and the user'
 length with every answer; tables and figures as in the paper (§4 and §5, arXiv 2501.12766).
 
     task.py       Task, Probe, Sample, TaskRequest and the registry    tasks/       one file per family of tasks or probes
-    data.py       the user's files, their shapes; downloads        texts.py     haystacks and word lists
-    prompts.py    options of a model; sample → prompt              engines.py    transformers, vLLM, servers
-    plan.py       settings, checks, dry run                        run.py       tasks × lengths → results; resumes
+    data.py       the user's files, their shapes; downloads        prompts.py   options of a model; sample → prompt
+    engines.py    transformers, vLLM, servers                      run.py       tasks × lengths → results; resumes; dry run
     results.py    result files, intervals, paired tests            judge.py     answers rated by another model
     tables.py, report.py    results → tables and figures
 

@@ -63,25 +63,6 @@ def optional(shape: Shape) -> Shape:
 TEXTS: Final[Shape] = several(str)
 
 
-def _mistake(error: ValidationError) -> str:
-    """Return the first field that is wrong, and what it holds."""
-    first = error.errors(include_url=False)[0]
-    # pydantic's path also names the member of a union, which is no field.
-    path = [
-        part for part in first["loc"] if isinstance(part, int) or (part.isidentifier() and part not in ("str", "int"))
-    ]
-    where = "".join(f"[{part}]" if isinstance(part, int) else f".{part}" for part in path).removeprefix(".")
-    held = f"{first['input']!r:.60}"
-    if first["type"] == "missing":
-        parent = where.rpartition(".")[0]
-        fields = ", ".join(map(str, first["input"])) if isinstance(first["input"], dict) else held
-        return f"{parent or 'the record'} has no {str(first['loc'][-1])!r} (it has {fields:.200})"
-    if first["type"] == "value_error":
-        return f"{where or 'the record'}: {first['ctx']['error']}"
-    message = (first["msg"][0].lower() + first["msg"][1:]).replace("input ", "it ")
-    return f"{where or 'the record'} is {held}, but {message}"
-
-
 @dataclass(frozen=True)
 class _HubFile:
     """A file of a data set on the Hugging Face hub."""
@@ -137,13 +118,15 @@ class DataFiles:
         for name in names:
             place = str(self.folder / name) if self.folder else f"{name} (in the folder that --data names)"
             of_origin.setdefault(origin(name), []).append(place)
-        lines = [
-            f"{', '.join(places)} are missing; {told.replace('it comes', 'they come', 1)}"
-            if places[1:]
-            else f"{places[0]} is missing; {told}"
-            for told, places in of_origin.items()
-        ]
+        lines = []
+        for told, places in of_origin.items():
+            are, told = ("are", told.replace("it comes", "they come", 1)) if places[1:] else ("is", told)
+            lines.append(f"{', '.join(places)} {are} missing; {told}")
         return EvaluateError("\n".join(lines))
+
+    def error(self, name: str, what: str) -> EvaluateError:
+        """Return the error of a file that cannot be used, with its source."""
+        return EvaluateError(f"{self.path(name)}{what}; fix it, or download it again: {origin(name)}")
 
     def text(self, name: str) -> str:
         """Return a file's text, UTF-8 or else Latin-1. Raises EvaluateError if it cannot be read."""
@@ -151,7 +134,7 @@ class DataFiles:
         try:
             raw = gzip.decompress(path.read_bytes()) if path.suffix == ".gz" else path.read_bytes()
         except (OSError, EOFError, zlib.error) as error:
-            raise EvaluateError(f"{path} cannot be read ({error}); download it again: {origin(name)}") from None
+            raise self.error(name, f" cannot be read ({error})") from None
         try:
             return raw.decode("utf-8")
         except UnicodeDecodeError:
@@ -160,11 +143,7 @@ class DataFiles:
 
     def json(self, name: str, shape: Shape = None) -> Any:
         """Return a file's JSON value, checked for a shape. Raises EvaluateError if it is another."""
-        try:
-            value = json.loads(self.text(name))
-        except (ValueError, RecursionError) as error:
-            raise EvaluateError(f"{self.path(name)} is not JSON ({error}); download it again: {origin(name)}") from None
-        return self._checked(value, shape, name)
+        return self._checked(self._loaded(self.text(name), name), shape, name)
 
     def json_lines(self, name: str, shape: Shape = None) -> Iterator[Json]:
         """Yield the value of each line, checked for a shape; a file that is a JSON list, or has one in `data`, gives its items.
@@ -178,33 +157,23 @@ class DataFiles:
                     for row in batch.to_pylist():
                         yield self._checked(row, shape, name)
             except (OSError, ValueError, ArrowException) as error:
-                raise EvaluateError(
-                    f"{self.path(name)} cannot be read as Parquet ({error}); download it again: {origin(name)}"
-                ) from None
+                raise self.error(name, f" cannot be read as Parquet ({error})") from None
             return
         text = self.text(name)
         first = text.lstrip()[:1]
         # One JSON value over the whole file, rather than one a line: an object there is followed by no second one.
         if first == "[" or (first == "{" and "\n{" not in text.strip()):
-            value = self.json(name)
+            value = self._loaded(text, name)
             items = value.get("data", [value]) if isinstance(value, dict) else value
             if not isinstance(items, list):
-                raise EvaluateError(
-                    f"{self.path(name)}: data is {items!r:.60}, which is not a list of records; {origin(name)}"
-                )
+                raise self.error(name, f": data is {items!r:.60}, which is not a list of records")
             for number, item in enumerate(items, start=1):
                 yield self._checked(item, shape, name, place=f", record {number}")
             return
         for number, line in enumerate(text.split("\n"), start=1):
             if line.strip():
-                try:
-                    value = json.loads(line)
-                except (ValueError, RecursionError) as error:
-                    raise EvaluateError(
-                        f"{self.path(name)}, line {number}: not JSON ({error}); fix the line, or download "
-                        f"the file again: {origin(name)}"
-                    ) from None
-                yield self._checked(value, shape, name, place=f", line {number}")
+                place = f", line {number}"
+                yield self._checked(self._loaded(line, name, place), shape, name, place=place)
 
     def rows(self, name: str, columns: Sequence[str]) -> list[dict[str, str]]:
         """Return columns of a CSV file with a header; a quoted field may hold line breaks.
@@ -216,28 +185,42 @@ class DataFiles:
         rows: list[dict[str, str]] = []
         try:
             for row in reader:
-                for column in columns:
-                    if row.get(column) is None:
-                        there = ", ".join(str(key) for key, value in row.items() if value is not None)
-                        raise EvaluateError(
-                            f"{self.path(name)}, line {reader.line_num}: no {column!r} (it has {there}); {origin(name)}"
-                        )
+                if missing := next((column for column in columns if row.get(column) is None), None):
+                    there = ", ".join(str(key) for key, value in row.items() if value is not None)
+                    raise self.error(name, f", line {reader.line_num}: no {missing!r} (it has {there})")
                 rows.append({column: row[column] for column in columns})
         except csv.Error as error:
-            raise EvaluateError(
-                f"{self.path(name)}, line {reader.line_num}: not valid CSV ({error}); {origin(name)}"
-            ) from None
+            raise self.error(name, f", line {reader.line_num}: not valid CSV ({error})") from None
         if not rows:
-            raise EvaluateError(f"{self.path(name)} holds no row below its header; download it again: {origin(name)}")
+            raise self.error(name, " holds no row below its header")
         return rows
 
+    def _loaded(self, text: str, name: str, place: str = "") -> Any:
+        try:
+            return json.loads(text)
+        except (ValueError, RecursionError) as error:
+            raise self.error(name, f"{place}: not JSON ({error})") from None
+
     def _checked(self, value: Any, shape: Shape, name: str, *, place: str = "") -> Any:
+        """Return a value of a shape. Raises EvaluateError with the first field that is wrong, and what it holds."""
         try:
             return value if shape is None else _adapter(shape).validate_python(value)
         except ValidationError as error:
-            raise EvaluateError(
-                f"{self.path(name)}{place}: {_mistake(error)}; fix it, or download the file again: {origin(name)}"
-            ) from None
+            first = error.errors(include_url=False)[0]
+        # pydantic's path also names the member of a union, which is no field.
+        named = [part for part in first["loc"] if isinstance(part, int) or part.isidentifier()]
+        path = [f"[{part}]" if isinstance(part, int) else f".{part}" for part in named if part not in ("str", "int")]
+        where, held = "".join(path).removeprefix("."), f"{first['input']!r:.60}"
+        if first["type"] == "missing":
+            fields = ", ".join(map(str, first["input"])) if isinstance(first["input"], dict) else held
+            parent = where.rpartition(".")[0] or "the record"
+            mistake = f"{parent} has no {str(first['loc'][-1])!r} (it has {fields:.200})"
+        elif first["type"] == "value_error":
+            mistake = f"{where or 'the record'}: {first['ctx']['error']}"
+        else:
+            message = (first["msg"][0].lower() + first["msg"][1:]).replace("input ", "it ")
+            mistake = f"{where or 'the record'} is {held}, but {message}"
+        raise self.error(name, f"{place}: {mistake}")
 
 
 def origin(name: str) -> str:

@@ -17,9 +17,8 @@ from rich.console import Console
 from nextlong.engine import store
 from nextlong.evaluate import report, required
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.plan import EvaluationSettings
 from nextlong.evaluate.prompts import ModelOptions
-from nextlong.evaluate.run import TaskProgress, evaluate, opened
+from nextlong.evaluate.run import EvaluationSettings, TaskProgress, evaluate, opened
 from nextlong.evaluate.task import chosen
 from nextlong.sequences.tokenizer import END_OF_TEXT, train_bpe
 
@@ -31,7 +30,24 @@ def main(arguments: Sequence[str]) -> int:
     (folder / "data" / "needle").mkdir(parents=True, exist_ok=True)
     store.write_text(folder / "data" / "needle" / "haystack.txt", text)
     if not (folder / "model" / "config.json").is_file():
-        _save_model(folder / "model", text)
+        torch, transformers = required("torch"), required("transformers")
+        torch.manual_seed(0)
+        tokenizer = train_bpe([text], vocab_size=4096)
+        config = transformers.LlamaConfig(
+            vocab_size=tokenizer.get_vocab_size(),
+            hidden_size=64,
+            intermediate_size=128,
+            num_hidden_layers=2,
+            num_attention_heads=4,
+            num_key_value_heads=2,
+            max_position_embeddings=16_384,
+            bos_token_id=0,
+            eos_token_id=0,
+        )
+        required("transformers.utils.logging").disable_progress_bar()
+        fast = transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END_OF_TEXT)
+        for part in (fast, transformers.LlamaForCausalLM(config)):
+            part.save_pretrained(folder / "model")
     settings = EvaluationSettings(
         model=ModelOptions(str(folder / "model")),
         tasks=chosen([], ("niah_single_1", "needle", "attention")),
@@ -45,26 +61,6 @@ def main(arguments: Sequence[str]) -> int:
     report.show(results, console)
     report.write(results, outputs=[folder / "report.html"], figures=folder / "figures", console=console)
     return 0
-
-
-def _save_model(folder: Path, text: str) -> None:
-    torch, transformers = required("torch"), required("transformers")
-    torch.manual_seed(0)
-    tokenizer = train_bpe([text], vocab_size=4096)
-    config = transformers.LlamaConfig(
-        vocab_size=tokenizer.get_vocab_size(),
-        hidden_size=64,
-        intermediate_size=128,
-        num_hidden_layers=2,
-        num_attention_heads=4,
-        num_key_value_heads=2,
-        max_position_embeddings=16_384,
-        bos_token_id=0,
-        eos_token_id=0,
-    )
-    required("transformers.utils.logging").disable_progress_bar()
-    transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, eos_token=END_OF_TEXT).save_pretrained(folder)
-    transformers.LlamaForCausalLM(config).save_pretrained(folder)
 
 
 if __name__ == "__main__":

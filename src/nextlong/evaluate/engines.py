@@ -10,28 +10,22 @@ A server (vLLM, SGLang, llama.cpp, or OpenAI's own):
 
 A chat model is asked by the first as well, its template applied here (`prompts.py`), so that it reads what the same model on this
 machine would; by the second only with the format `messages`, which leaves the template to the server and refuses begun answers.
-Several requests are under way at a time. What fails in passing (no connection, 408, 429, 5xx) is tried again after growing waits.
+Several requests are under way at a time; `client.py` tries again what fails in passing.
 """
 
 from __future__ import annotations
 
 import hashlib
-import http.client
 import inspect
 import json
-import os
-import random
-import time
-import urllib.error
-import urllib.request
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final
 
 import numpy as np
 
+from nextlong.client import Client, UnansweredError
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
@@ -44,22 +38,13 @@ if TYPE_CHECKING:
     from torch import Tensor
     from transformers import DynamicCache, PreTrainedConfig, PreTrainedModel
 
+# Only files that change the answers: a README in the folder does not make it another model.
 _MODEL_FILES: Final = (
-    "*.safetensors",
-    "pytorch_model*.bin",
-    "*.index.json",
-    "*config.json",
-    "tokenizer*",
-    "chat_template*",
-    "special_tokens_map.json",
-    "vocab*",
-    "merges.txt",
+    *("*.safetensors", "pytorch_model*.bin", "*.index.json", "*config.json"),
+    *("tokenizer*", "chat_template*", "special_tokens_map.json", "vocab*", "merges.txt"),
 )
 SHARDED: Final = "sharded"  # the device of a model whose layers are spread over all GPUs
 _SHARED_SHARE: Final = 0.5  # from this share of a common prefix on, a batch is answered one by one with a shared cache
-
-_LONGEST_WAIT_S: Final = 30.0
-_PASSING: Final = (408, 429)
 
 
 class HuggingFaceModel:
@@ -68,7 +53,7 @@ class HuggingFaceModel:
     def __init__(self, options: ModelOptions) -> None:
         """Load it. Raises EvaluateError if it is none, or its tokenizer lacks what `options` asks for."""
         self._options = options
-        self.config = read_config(options)
+        self.config = _read_config(options)
         self.context = context_of(self.config, options)
         self.hub_tokenizer = load_tokenizer(options.name, options)
         self.tokenizer = TextTokenizer(self.hub_tokenizer.backend_tokenizer)
@@ -98,25 +83,19 @@ class HuggingFaceModel:
         self._last_only: dict[str, Any] = {"logits_to_keep": 1} if "logits_to_keep" in parameters else {}
         self._cache: Any = None
         self._cached: list[int] = []
-
-    @cached_property
-    def end_ids(self) -> frozenset[int]:
-        """The ids that end an answer."""
-        # The generation config may name several ids, like that of Llama 3; the tokenizer names one.
+        # The generation config may name several ids that end an answer, like that of Llama 3; the tokenizer names one.
         named = [self.model.generation_config.eos_token_id, self.hub_tokenizer.eos_token_id]
         flat = [one for value in named for one in (value if isinstance(value, list) else [value])]
-        return frozenset(one for one in flat if one is not None)
+        self._end_ids = {one for one in flat if one is not None}
+        kinds = getattr(self.config, "layer_types", None) or ["full_attention"]
+        window = getattr(self.config, "sliding_window", None)
+        self._keeps_everything = window is None and all(kind == "full_attention" for kind in kinds)
 
     def identity(self) -> Json:
         """Return name, revision, weights, tokenizer, type and size, and how it is asked."""
-        return {
-            "kind": "huggingface",
-            **_weights_of(self.config, self._options),
-            "parameters": int(sum(weight.numel() for weight in self.model.parameters())),
-            "context": self.context,
-            "dtype": str(self.model.dtype),
-            **self.prompts.identity(),
-        }
+        parameters = int(sum(weight.numel() for weight in self.model.parameters()))
+        sizes = {"parameters": parameters, "context": self.context, "dtype": str(self.model.dtype)}
+        return {"kind": "huggingface", **_weights_of(self.config, self._options), **sizes, **self.prompts.identity()}
 
     def batch(self, length: int) -> int:
         """Return how many samples of a length are answered at a time."""
@@ -134,10 +113,9 @@ class HuggingFaceModel:
             yield self.prompts.answer(self.hub_tokenizer.decode(answer, skip_special_tokens=True), sample)
 
     def _answer_one(self, ids: list[int], sample: Sample) -> list[int]:
-        torch = required("torch")
         # The last token is fed by the decoder, whose first logits are those of the answer.
         cache = self.prefilled(ids[:-1])
-        last = torch.tensor([ids[-1:]], device=self.device)
+        last = required("torch").tensor([ids[-1:]], device=self.device)
         answer = self._decode(last, cache, [sample], mask=None)[0]
         # A layer with a sliding window has dropped the oldest tokens, so its cache cannot be cut back to the prompt.
         if self._keeps_everything:
@@ -170,23 +148,12 @@ class HuggingFaceModel:
             self._cache.crop(kept - held)
         self._cached = self._cached[:kept]
 
-    @cached_property
-    def _keeps_everything(self) -> bool:
-        kinds = getattr(self.config, "layer_types", None) or ["full_attention"]
-        return all(kind == "full_attention" for kind in kinds) and getattr(self.config, "sliding_window", None) is None
-
     def forward(self, ids: torch.Tensor, cache: DynamicCache, **inputs: torch.Tensor) -> torch.Tensor:
         """Return the logits of the last of ids, shape (batch, n), behind a cache: shape (batch, vocabulary)."""
         torch = required("torch")
         with torch.inference_mode():
             out = self.model(input_ids=ids, past_key_values=cache, use_cache=True, **self._last_only, **inputs)
         return out.logits[:, -1]
-
-    def all_logits(self, ids: torch.Tensor, cache: DynamicCache) -> torch.Tensor:
-        """Return the logits of each of ids, shape (1, n), behind a cache: shape (1, n, vocabulary)."""
-        torch = required("torch")
-        with torch.inference_mode():
-            return self.model(input_ids=ids, past_key_values=cache, use_cache=True).logits
 
     def _answer_batch(self, ids: list[list[int]], samples: Sequence[Sample]) -> list[list[int]]:
         torch = required("torch")
@@ -224,32 +191,29 @@ class HuggingFaceModel:
             # Greedy: the likeliest token of each row, shape (batch,).
             chosen = self.forward(last, cache, **inputs).argmax(-1)
             for row, token in enumerate(chosen.tolist()):
-                if row in going and self._goes_on(token, answers[row], samples[row]):
+                if row not in going or token in self._end_ids:
+                    going.discard(row)
                     continue
-                going.discard(row)
+                answer, stop = answers[row], self.prompts.stop(samples[row])
+                answer.append(token)
+                # A stop string may span several tokens; four hold every one that the tasks have.
+                is_stopped = stop is not None and stop in self.hub_tokenizer.decode(answer[-4:])
+                if is_stopped or len(answer) >= self.prompts.budget(samples[row]):
+                    going.discard(row)
             last = chosen[:, None]
             if mask is not None:
                 # The token just chosen is read next, so the mask grows by one column of ones.
                 mask = torch.cat([mask, torch.ones_like(mask[:, :1])], dim=1)
         return answers
 
-    def _goes_on(self, token: int, answer: list[int], sample: Sample) -> bool:
-        if token in self.end_ids:
-            return False
-        answer.append(token)
-        stop = self.prompts.stop(sample)
-        # A stop string may span several tokens; four hold every one that the tasks have.
-        if stop is not None and stop in self.hub_tokenizer.decode(answer[-4:]):
-            return False
-        return len(answer) < self.prompts.budget(sample)
 
-
-def is_local(options: ModelOptions) -> bool:
-    """Return whether a model's configuration is on this machine, in its folder or in the hub's cache."""
-    if Path(options.name).expanduser().is_dir():
-        return True
-    cached = required("huggingface_hub").try_to_load_from_cache(options.name, "config.json", revision=options.revision)
-    return isinstance(cached, str)
+def local_config(options: ModelOptions) -> PreTrainedConfig | None:
+    """Return a model's configuration from its folder or the hub's cache; None for one that is not on this machine."""
+    if not Path(options.name).expanduser().is_dir():
+        hub = required("huggingface_hub")
+        if not isinstance(hub.try_to_load_from_cache(options.name, "config.json", revision=options.revision), str):
+            return None
+    return _read_config(options, local_files_only=True)
 
 
 def context_of(config: PreTrainedConfig | None, options: ModelOptions) -> int | None:
@@ -257,7 +221,7 @@ def context_of(config: PreTrainedConfig | None, options: ModelOptions) -> int | 
     return options.context or getattr(config, "max_position_embeddings", None)
 
 
-def read_config(options: ModelOptions, *, local_files_only: bool = False) -> PreTrainedConfig:
+def _read_config(options: ModelOptions, *, local_files_only: bool = False) -> PreTrainedConfig:
     """Return a model's configuration, without its weights. Raises EvaluateError if it is no causal language model."""
     transformers, name = required("transformers"), options.name
     try:
@@ -281,7 +245,6 @@ def _weights_of(config: PreTrainedConfig, options: ModelOptions) -> Json:
     """Return what names a model's weights: its folder and the hash of its files, or its name on the hub and the commit."""
     place, weights = Path(options.name).expanduser(), getattr(config, "_commit_hash", None)
     if place.is_dir():
-        # Only files that change the answers: a README in the folder does not make it another model.
         paths = sorted({path for pattern in _MODEL_FILES for path in place.glob(pattern) if path.is_file()})
         identities = [(path.name, path.stat().st_size, store.hash_file(path)) for path in paths]
         weights = hashlib.blake2b(repr(identities).encode(), digest_size=16).hexdigest()
@@ -308,7 +271,7 @@ class VllmModel:
         """Load it. Raises EvaluateError if vLLM cannot."""
         vllm = required("vllm")
         self._options, self._vllm = options, vllm
-        self.config = read_config(options)
+        self.config = _read_config(options)
         self.context = context_of(self.config, options)
         self.prompts = Prompts.read(options)
         self.engine = f"vllm {vllm.__version__}"
@@ -332,13 +295,8 @@ class VllmModel:
 
     def identity(self) -> Json:
         """Return name, weights and tokenizer, and how it is asked."""
-        return {
-            "kind": "vllm",
-            **_weights_of(self.config, self._options),
-            "context": self.context,
-            "dtype": self._options.dtype,
-            **self.prompts.identity(),
-        }
+        sizes = {"context": self.context, "dtype": self._options.dtype}
+        return {"kind": "vllm", **_weights_of(self.config, self._options), **sizes, **self.prompts.identity()}
 
     def batch(self, length: int) -> int:  # noqa: ARG002
         """Return how many samples are answered at a time; vLLM schedules them itself."""
@@ -360,7 +318,7 @@ class ServerModel:
 
     def __init__(self, options: ModelOptions, prompts: Prompts) -> None:
         self.options, self.prompts, self.context = options, prompts, options.context
-        self.engine = f"server {options.url}"
+        self.engine, self._client = f"server {options.url}", Client(options)
 
     def identity(self) -> Json:
         """Return name, place and tokenizer, and how it is prompted. Which weights the server holds, it alone knows."""
@@ -402,7 +360,11 @@ class ServerModel:
             place = "/completions"
             is_cut = sample.input_ids is not None and prompts.format == "completion"
             body["prompt"] = prompts.ids(sample) if is_cut else prompts.text(sample)
-        received = self._post(place, json.dumps(body).encode())
+        try:
+            received = self._client.post(str(self.options.url).rstrip("/") + place, body)
+        except UnansweredError as error:
+            kept = "; finished answers are kept: fix the server and run the same command again, or lower --concurrency"
+            raise self._error(f"{error}{'' if error.status else kept}") from None
         try:
             choice = json.loads(received)["choices"][0]
             text = choice["message"]["content"] if "message" in choice else choice["text"]
@@ -415,46 +377,5 @@ class ServerModel:
             )
         return prompts.answer(text, sample)
 
-    def _post(self, place: str, body: bytes) -> bytes:
-        headers = {"Content-Type": "application/json"}
-        if key := os.environ.get(self.options.api_key_env):
-            headers["Authorization"] = f"Bearer {key}"
-        trouble = ""
-        for attempt in range(self.options.max_attempts):
-            if attempt:
-                # Half to all of the wait at random, so that threads do not come back all at once.
-                wait_s = min(self.options.first_wait_s * 2.0 ** (attempt - 1), _LONGEST_WAIT_S)
-                time.sleep(wait_s * random.uniform(0.5, 1.0))
-            try:
-                request = urllib.request.Request(str(self.options.url).rstrip("/") + place, body, headers)
-                with urllib.request.urlopen(request, timeout=self.options.timeout_s) as answer:
-                    received: bytes = answer.read()
-                    return received
-            except urllib.error.HTTPError as error:
-                with error:
-                    trouble = f"HTTP {error.code}: {_message(error)}"
-                if error.code not in _PASSING and error.code < 500:
-                    raise self._error(f"refused with {trouble}") from None
-            except (OSError, http.client.HTTPException) as error:
-                cause = error.reason if isinstance(error, urllib.error.URLError) else error
-                trouble = f"{type(cause).__name__}: {cause}"
-        raise self._error(
-            f"did not answer in {self.options.max_attempts} attempts, the last with {trouble}; finished answers are kept: fix the "
-            "server and run the same command again, or lower --concurrency"
-        )
-
     def _error(self, what: str) -> EvaluateError:
         return EvaluateError(f"--url {self.options.url}, model {self.options.name}: the server {what}")
-
-
-def _message(error: urllib.error.HTTPError) -> str:
-    """Return what a server says about an error: the message of its JSON, else the text, else the reason."""
-    try:
-        text = error.read().decode("utf-8", "replace")
-        reply = json.loads(text)
-    except (OSError, http.client.HTTPException):
-        return error.reason
-    except ValueError:
-        return " ".join(text.split())[:300] or error.reason
-    reply = reply.get("error", reply) if isinstance(reply, dict) else reply
-    return str(reply.get("message", reply) if isinstance(reply, dict) else reply)[:300]

@@ -1,4 +1,6 @@
-"""Judge: answers that no metric scores well are rated by another model, with HELMET's prompts and scales.
+"""Judge: scores that others give: another model, which rates answers, or HELMET's own scripts.
+
+Answers that no metric scores well are rated with HELMET's prompts and scales.
 
 In:  a results directory. Out: the same files, their score now the judge's, in percent; the metric's stays among the scores.
 
@@ -7,15 +9,18 @@ In:  a results directory. Out: the same files, their score now the judge's, in p
     alce_asqa, alce_qampari      an entailment model: mean of answers found, citation recall and precision
 
 HELMET's judge is gpt-4o-2024-05-13; results and tables name the judge that was used.
+
+Results that HELMET's scripts wrote are read from its JSON (`args`, `averaged_metrics`, `data`), never from the file name, into a
+results directory of ours: one file a task and length, with each question's score but without the answers, marked as imported.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
-from functools import partial
+from functools import cache, partial
 from itertools import islice
 from pathlib import Path
 from statistics import fmean
@@ -24,6 +29,7 @@ from typing import Any, Final
 import tokenizers
 from rich.console import Console
 
+import nextlong
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required, results
@@ -31,7 +37,7 @@ from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.engines import ServerModel
 from nextlong.evaluate.prompts import ModelOptions, Prompts
 from nextlong.evaluate.results import JUDGED, Partial, Result
-from nextlong.evaluate.task import Sample, TextTokenizer, prompt_of
+from nextlong.evaluate.task import Sample, TextTokenizer, all_tasks, prompt_of
 from nextlong.evaluate.tasks.helmet.passages import Entails, alce_passages, citations
 from nextlong.evaluate.tasks.helmet.published import parsed_answer
 from nextlong.report import tables
@@ -63,19 +69,24 @@ def run(
 
     `model` rates answers and summaries, the entailment model `nli` citations.
     """
+    rate: _Rate
     if folders and nli is not None:
         # The tasks, each with the detail of a sample that a rating needs.
         needed, judge, step = {"alce_asqa": "question", "alce_qampari": "question"}, {"name": nli, "url": None}, 1
         rate = _entailment_rating(nli, DataFiles(data))
     elif folders and model is not None:
-        needed, judge = (
-            {task: rubric.needs for task, rubric in _RUBRICS.items()},
-            {"name": model.name, "url": model.url},
-        )
-        rate, step = (
-            _server_rating(ServerModel(model, Prompts(_NO_TOKENIZER, "messages"))),
-            model.concurrency * _BATCHES,
-        )
+        needed, judge = {task: one.needs for task, one in _RUBRICS.items()}, {"name": model.name, "url": model.url}
+        server, step = ServerModel(model, Prompts(_NO_TOKENIZER, "messages")), model.concurrency * _BATCHES
+
+        def rate(result: Result, samples: Sequence[Json]) -> list[Json]:
+            prompts = [_RUBRICS[result.task].prompts(sample) for sample in samples]
+            texts = server.answers([Sample(prompt, (), _BUDGET) for several in prompts for prompt in several])
+            rated = []
+            for sample, several in zip(samples, prompts, strict=True):
+                said = list(islice(texts, len(several)))
+                rated.append({"judgement": "\n\n".join(said), **_RUBRICS[result.task].read(sample, said)})
+            return rated
+
     else:
         raise EvaluateError(
             "judge: run nextlong evaluate judge RESULTS… --judge MODEL --url http://HOST:PORT/v1, or for citations --nli MODEL "
@@ -93,49 +104,27 @@ def run(
         before = result.values.get("judge") or {}
         is_judged = (before.get("name"), before.get("version")) == (judge["name"], _VERSION)
         outcome = "cached" if is_judged else _judge(result, judge, needed[result.task], rate, step)
-        score = results.read_finished(result.path).score
-        tables.say(f"{result.path}: {score:.2f}  {outcome}", console)
-        scores.append((result.path, score))
+        scores.append((result.path, results.read_finished(result.path).score))
+        tables.say(f"{result.path}: {scores[-1][1]:.2f}  {outcome}", console)
     return scores
-
-
-def _server_rating(server: ServerModel) -> _Rate:
-    """Return a rating by a model behind a server, with the prompts of a task's rubric."""
-
-    def rate(result: Result, samples: Sequence[Json]) -> list[Json]:
-        rubric = _RUBRICS[result.task]
-        prompts = [rubric.prompts(sample) for sample in samples]
-        texts = server.answers([Sample(prompt, (), _BUDGET) for several in prompts for prompt in several])
-        said = [list(islice(texts, len(several))) for several in prompts]
-        return [
-            {"judgement": "\n\n".join(one), **rubric.read(sample, one)}
-            for sample, one in zip(samples, said, strict=True)
-        ]
-
-    return rate
 
 
 def _entailment_rating(nli: str, data: DataFiles) -> _Rate:
     """Return a rating of ALCE's citations by a model of transformers that says whether passages entail a claim."""
-    loaded: list[Entails] = []
-    # By task and length, the passages that each question had before it: read once for all results.
-    passages: dict[tuple[str, int | None], dict[str, list[Json]]] = {}
+    entails = cache(lambda: _entailment(nli))
+    # The passages that each question had before it, read once for all results of a task and length.
+    passages = cache(partial(alce_passages, data))
 
     def rate(result: Result, samples: Sequence[Json]) -> list[Json]:
-        name, key = result.task.removeprefix("alce_"), (result.task, result.length)
-        if key not in passages:
-            passages[key] = alce_passages(data, name, result.length or 0)
-        if not loaded:
-            loaded.append(_entailment(nli))
-        rated: list[Json] = []
+        name, rated = result.task.removeprefix("alce_"), list[Json]()
         for sample in samples:
             question = str(sample["details"]["question"])
-            shown = passages[key].get(question)
+            shown = passages(name, result.length or 0).get(question)
             if shown is None:
                 raise EvaluateError(
                     f"{result.path}: --data holds no question {question!r:.60}; give the folder it was measured with"
                 )
-            scores = citations(sample["answer"], question, shown, loaded[0], is_list=name == "qampari")
+            scores = citations(sample["answer"], question, shown, entails(), is_list=name == "qampari")
             # HELMET leaves an answer without any claim out of its means; here it counts as 0, as a wrong answer does.
             scores = scores or {"citation_rec": 0.0, "citation_prec": 0.0}
             found = float(sample["scores"]["str_em" if name == "asqa" else "qampari_rec_top5"])
@@ -189,22 +178,13 @@ def _judge(result: Result, judge: Json, needs: str, rate: _Rate, step: int) -> s
             f"instructions (delete {partial_file.path})"
         )
     # Refused samples were not judged: the judgements belong to the others, in order.
-    judged = iter(partial_file.samples)
-    samples = [
-        dict(sample) if sample.get("refused") else {**sample, "judged": next(judged)}
-        for sample in result.values["samples"]
-    ]
+    judged, samples = iter(partial_file.samples), result.values["samples"]
+    samples = [sample if sample.get("refused") else {**sample, "judged": next(judged)} for sample in samples]
     unread = len(answered) - len(shares)
     score = 100 * sum(shares) / (len(samples) - unread)  # a refused question counts as 0
-    values = {
-        **result.values,
-        "metric": JUDGED,
-        "score": score,
-        "scores": {**result.values["scores"], JUDGED: score},
-        "judge": {**judge, "version": _VERSION, "unread": unread},
-        "samples": samples,
-    }
-    results.write(result.path, values)
+    scored = {"metric": JUDGED, "score": score, "scores": {**result.values["scores"], JUDGED: score}}
+    by = {**judge, "version": _VERSION, "unread": unread}
+    results.write(result.path, {**result.values, **scored, "judge": by, "samples": samples})
     store.remove_file(partial_file.path)
     left_out = f", {unread} judgements could not be read and are left out" if unread else ""
     return f"judged by {judge['name']}{left_out}"
@@ -217,9 +197,9 @@ def _longqa_prompt(sample: Json) -> tuple[str, ...]:
     return (prompt_of("narrativeqa_judge").format(question=question, references=references, answer=answer),)
 
 
-def _longqa_scores(said: str) -> Json:
+def _longqa_scores(_: Json, said: Sequence[str]) -> Json:
     """Return the scores of a judgement: of the last JSON object with both in their scales; None where there is none."""
-    for braces in reversed(re.findall(r"\{[^{}]*\}", said)):
+    for braces in reversed(re.findall(r"\{[^{}]*\}", said[0])):
         try:
             scores = json.loads(braces)
         except ValueError:
@@ -265,9 +245,135 @@ def _summary_scores(sample: Json, said: Sequence[str]) -> Json:
 
 
 _RUBRICS: Final = {
-    "narrativeqa": _Rubric("question", _longqa_prompt, lambda _, said: _longqa_scores(said[0])),
+    "narrativeqa": _Rubric("question", _longqa_prompt, _longqa_scores),
     **{
         task: _Rubric("keypoints", partial(_summary_prompts, task), _summary_scores)
         for task in ("infbench_sum", "multi_lexsum")
     },
 }
+
+
+# HELMET's data set → our task, its metric, and what makes that metric a percentage. The first that the name holds.
+_NAMES: Final = (
+    ("json_kv", "json_kv", "substring_exact_match", 1.0),
+    ("ruler_niah_mk_2", "ruler_mk_needle", "ruler_recall", 1.0),
+    ("ruler_niah_mk_3", "ruler_mk_uuid", "ruler_recall", 1.0),
+    ("ruler_niah_mv", "ruler_mv", "ruler_recall", 1.0),
+    ("kilt_nq", "nq", "substring_exact_match", 1.0),
+    *((name, name, "substring_exact_match", 1.0) for name in ("triviaqa", "hotpotqa", "popqa")),
+    ("msmarco_rerank_psg", "msmarco", "NDCG@10", 1.0),
+    *((name, name, "exact_match", 1.0) for name in ("trec_coarse", "trec_fine", "banking77")),
+    ("clinic150", "clinc150", "exact_match", 1.0),
+    ("icl_nlu", "nlu", "exact_match", 1.0),
+    ("narrativeqa", "narrativeqa", "gpt-4-score", 100 / 3),
+    ("infbench_qa", "infbench_qa", "rougeL_f1", 1.0),
+    ("infbench_choice", "infbench_mc", "exact_match", 1.0),
+    *((f"ruler_niah_s_{n}", f"helmet_niah_single_{n}", "ruler_recall", 1.0) for n in (1, 2, 3)),
+    ("ruler_niah_mk_1", "helmet_niah_multikey_1", "ruler_recall", 1.0),
+    ("ruler_niah_mq", "helmet_niah_multiquery", "ruler_recall", 1.0),
+    *((f"ruler_{name}", f"helmet_{name}", "ruler_recall", 1.0) for name in ("fwe", "cwe", "vt")),
+    *((f"ruler_qa_{n}", f"helmet_qa_{n}", "substring_exact_match", 1.0) for n in (1, 2)),
+)
+_ROUGE: Final = "rougeL_f1"  # what NarrativeQA is scored with where no judge was asked
+# HELMET scores these three once, and its averages count them under Recall and under its RULER.
+_ALSO_RULER: Final = {
+    "ruler_mk_needle": ("helmet_niah_multikey_2",),
+    "ruler_mk_uuid": ("helmet_niah_multikey_3",),
+    "ruler_mv": ("helmet_niah_multivalue",),
+}
+
+
+def import_helmet(
+    files: Sequence[Path], *, out: Path | None, label: str | None, console: Console
+) -> results.ModelResults:
+    """Read files of one model into `out`; return its results. Raises EvaluateError."""
+    if not files or out is None:
+        raise EvaluateError("import: run nextlong evaluate import HELMET-RESULT.json… --out RESULTS")
+    records: dict[Path, Json] = {}
+    for file in files:
+        try:
+            records[file] = record = json.loads(file.read_text(encoding="utf-8"))
+        except (OSError, ValueError) as error:
+            raise EvaluateError(f"{file} cannot be read ({error}); give result files of HELMET's eval.py") from None
+        if not isinstance(record, dict) or not record.keys() >= {"args", "averaged_metrics"}:
+            raise EvaluateError(
+                f"{file} is not a result of HELMET's eval.py: it has no `args` and `averaged_metrics` (.score files lack them)"
+            )
+        if not isinstance(record["args"], dict) or not isinstance(record["averaged_metrics"], dict):
+            raise EvaluateError(
+                f"{file}: its `args` or `averaged_metrics` hold no fields; give a file as HELMET wrote it"
+            )
+    models = sorted({str(record["args"].get("model_name_or_path")) for record in records.values()})
+    if len(models) > 1:
+        raise EvaluateError(
+            f"import: the files are of {len(models)} models, {models[0]} and {models[1]}; import each into its own --out"
+        )
+    written: dict[Path, Path] = {}
+    for file, record in records.items():
+        for values in _imported(record, file):
+            place = results.place_of(out, values["task"], values["length"])
+            if place in written:
+                raise EvaluateError(
+                    f"import: {written[place]} and {file} are both {values['task']} at {values['length']:,}; leave one out"
+                )
+            with store.explained(out):
+                place.parent.mkdir(parents=True, exist_ok=True)
+            results.write(place, values)
+            written[place] = file
+    results.write_index(out, {"kind": "helmet", "name": models[0], "label": label})
+    tables.say(f"read {len(files)} files of {models[0]} into {len(written)} results in {out}", console)
+    return results.read_results(out)
+
+
+def _imported(record: Json, file: Path) -> Iterator[Json]:
+    arguments, metrics = record["args"], record["averaged_metrics"]
+    dataset = str(arguments.get("datasets"))
+    known = next((row for row in _NAMES if row[0] in dataset), None)
+    if known is None:
+        raise EvaluateError(f"{file}: HELMET's data set {dataset!r} is not one of the paper's; leave the file out")
+    _, name, metric, factor = known
+    if name == "narrativeqa" and metric not in metrics:
+        metric, factor = _ROUGE, 1.0
+    if metric not in metrics:
+        raise EvaluateError(
+            f"{file}: {dataset} has no {metric} (it has {', '.join(metrics)}); score it with HELMET's scripts first"
+        )
+    try:
+        length, score = int(arguments["input_max_length"]), float(metrics[metric]) * factor
+    except (KeyError, TypeError, ValueError):
+        raise EvaluateError(
+            f"{file}: no number in `args.input_max_length` or `averaged_metrics.{metric}`; give a file as HELMET wrote it"
+        ) from None
+    # Each question's score; none where a file does not hold those of all.
+    samples: list[Json] = []
+    for item in record.get("data", []):
+        judged, value = item.get("gpt-4-scores"), item.get(metric)
+        # The score of a question as `eval_gpt4_longqa.py` computes it, here as a share of its most, 3.
+        if metric == "gpt-4-score" and judged:
+            value = judged["fluency"] * judged["correctness"] / 3
+        if value is None:
+            samples = []
+            break
+        # HELMET asks one question at several depths; such questions are resampled together.
+        group = item.get("id", item.get("qid", item.get("question")))
+        samples.append({"scores": {metric: float(value)}, "details": {"group": group} if group else {}})
+    # Compared as part of the protocol: scores of chat prompts are not compared with those of plain ones.
+    prompt_format = {True: "chat", False: "completion"}.get(arguments.get("use_chat_template"))
+    for task in (all_tasks()[one] for one in (name, *_ALSO_RULER.get(name, ()))):
+        yield {
+            "format": results.FORMAT,
+            "nextlong": nextlong.__version__,
+            "suite": task.suite,
+            "category": task.category,
+            "task": task.name,
+            "metric": metric,
+            "length": length,
+            "score": score,
+            "scores": {metric: score},
+            "n": len(record.get("data", [])),
+            "refused": 0,
+            "imported_from": file.name,
+            "fingerprint": results.fingerprint({"imported": arguments, "metrics": metrics}),
+            "depends_on": {"seed": arguments.get("seed"), "model": {"prompt_format": prompt_format}},
+            "samples": samples,
+        }

@@ -54,24 +54,23 @@ class ModelOptions:
     concurrency: int = 8
     max_attempts: int = 8
     timeout_s: float = 600.0
-    first_wait_s: float = 0.5
 
     def __post_init__(self) -> None:
         """Raise EvaluateError for options that do not fit together, and for a name that is no model's."""
-        if self.url is not None and not self.url.startswith(("http://", "https://")):
-            raise EvaluateError(f"--url {self.url}: give http://HOST:PORT/v1 or https://…")
-        if self.url is None and (why := why_no_model(self.name)):
-            raise EvaluateError(f"{self.name} {why}, or the --url of a server")
-        if self.url is None and self.prompt_format == "messages":
-            raise EvaluateError(
-                "--prompt-format messages is for a server (--url); give chat, or completion for a base model"
-            )
-        if self.url is None and self.tokenizer is not None:
-            raise EvaluateError(f"--tokenizer {self.tokenizer} is for a server (--url); {self.name} brings its own")
-        if self.url is None and self.engine != "vllm" and self.gpus > 1:
-            raise EvaluateError(
-                f"--gpus {self.gpus} is for --engine vllm; --device sharded spreads a model of transformers"
-            )
+        mistake = None
+        if self.url is not None:
+            if not self.url.startswith(("http://", "https://")):
+                mistake = f"--url {self.url}: give http://HOST:PORT/v1 or https://…"
+        elif why := why_no_model(self.name):
+            mistake = f"{self.name} {why}, or the --url of a server"
+        elif self.prompt_format == "messages":
+            mistake = "--prompt-format messages is for a server (--url); give chat, or completion for a base model"
+        elif self.tokenizer is not None:
+            mistake = f"--tokenizer {self.tokenizer} is for a server (--url); {self.name} brings its own"
+        elif self.engine != "vllm" and self.gpus > 1:
+            mistake = f"--gpus {self.gpus} is for --engine vllm; --device sharded spreads a model of transformers"
+        if mistake:
+            raise EvaluateError(mistake)
 
 
 @dataclass(frozen=True)
@@ -151,24 +150,18 @@ class Prompts:
         # Everything up to the last closing tag is reasoning; a text that never closes it has no answer.
         if self.thinking and _CLOSE in text:
             text = text.rpartition(_CLOSE)[2].lstrip()
-        elif self.thinking and (_OPEN in text or self._opens_reasoning):
-            text = ""
+        elif self.thinking:
+            # A template may open the reasoning itself.
+            opens = self.format == "chat" and self.text(Sample("a", (), 1)).rstrip().endswith(_OPEN)
+            text = "" if opens or _OPEN in text else text
         return text if sample.stop is None else text.split(sample.stop, 1)[0]
-
-    @cached_property
-    def _opens_reasoning(self) -> bool:
-        return self.format == "chat" and self.text(Sample("a", (), 1)).rstrip().endswith(_OPEN)
 
     def identity(self) -> Json:
         """Return what of it names a model in results."""
         template = getattr(self.template, "chat_template", None) if self.format == "chat" else None
         named = None if template is None else hashlib.sha256(str(template).encode()).hexdigest()[:32]
-        return {
-            "tokenizer": self.tokenizer.hash,
-            "prompt_format": self.format,
-            "template": named,
-            "thinking": self.thinking,
-        }
+        about = {"prompt_format": self.format, "template": named, "thinking": self.thinking}
+        return {"tokenizer": self.tokenizer.hash, **about}
 
 
 def load_tokenizer(name: str, options: ModelOptions) -> Any:

@@ -7,21 +7,23 @@ from __future__ import annotations
 
 import io
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from statistics import fmean
 from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
-from markupsafe import Markup
+from markupsafe import Markup, escape
 from rich.console import Console
 
 from nextlong.engine import store
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
-from nextlong.evaluate.results import ModelResults, read_results
+from nextlong.evaluate.results import ModelResults, Result, read_results
 from nextlong.evaluate.tables import (
     CATEGORIES,
+    ScoreTable,
     all_tables,
     as_latex,
     as_markdown,
@@ -30,7 +32,6 @@ from nextlong.evaluate.tables import (
     mixed_protocols,
     shared_tasks,
     tasks_of,
-    text_of,
     title_of,
 )
 from nextlong.evaluate.task import Task, short
@@ -46,14 +47,16 @@ _LABEL_NUMBER: Final = re.compile(r"([\w.]+)=(\d+)")
 _SUFFIXES: Final = (".html", ".md", ".tex")
 _COLOURS: Final = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 _MARKERS: Final = "osD^vPX"
+# What the bars show, and the line.
+_ATTENTION: Final = ("attention on the first third, percent", "LongQA, percent")
+_SIMILARITY: Final = ("median cosine of the negatives", "mean over task types, percent")
 
 
 def show(results: Sequence[ModelResults], console: Console) -> None:
     """Print every table."""
     for table in all_tables(results):
         console_tables.show_title(table.title, console)
-        rows = [table.row(number, str, "{}") for number in range(len(table.rows))]
-        console_tables.show_in_blocks(["", *table.columns], rows, console, names=1)
+        console_tables.show_in_blocks(["", *table.columns], table.all_rows(), console, names=1)
         console_tables.say(f"{table.about}\n", console, style="dim")
 
 
@@ -106,8 +109,9 @@ def write(results: Sequence[ModelResults], *, outputs: Sequence[Path], figures: 
     made = _all_figures(results) if figures or any(output.suffix == ".html" for output in outputs) else {}
     for output in outputs:
         if output.suffix == ".html":  # one page, which loads nothing from elsewhere
+            rows_of = partial(ScoreTable.all_rows, plain=escape, bold=Markup("<b>{}</b>"))
             drawings = [(title, Markup(svg)) for title, svg, _ in made.values()]
-            page = html.render("evaluate/report.html", tables=tables, text_of=text_of, figures=drawings)
+            page = html.render("evaluate/report.html", tables=tables, rows_of=rows_of, figures=drawings)
         else:
             page = as_markdown(tables) if output.suffix == ".md" else as_latex(tables)
         store.write_text(output, page)
@@ -117,29 +121,66 @@ def write(results: Sequence[ModelResults], *, outputs: Sequence[Path], figures: 
             figures.mkdir(parents=True, exist_ok=True)
             for name, (_, svg, png) in made.items():
                 store.write_text(figures / f"{name}.svg", svg + "\n")
-                store.write_bytes(figures / f"{name}.png", png)
+                store.write_text(figures / f"{name}.png", png)
         console_tables.say(f"wrote {len(made)} figures as SVG and PNG to {figures}", console)
 
 
 def _all_figures(results: Sequence[ModelResults]) -> dict[str, tuple[str, str, bytes]]:
     """Return every figure that there are results for, by its file's name: its title, and itself as SVG and PNG."""
-    drawings: list[tuple[str, str, Callable[[Figure, Sequence[ModelResults]], bool], Sequence[ModelResults]]] = [
-        ("score-by-length", "Score by length", _by_length, results),
-        ("task-types", "Score by task type, mean over the lengths measured", _task_types, results),
-        ("icl-by-shots", "In-context learning by shots", _icl, results),
-        ("attention-longqa", "Attention on the first third, and LongQA", _attention, results),
-        ("dependence", "Gain from earlier meta-chunks by distance", _dependence, results),
-        ("similarity", "Similarity of the negatives, and score", _similarity, results),
-        ("by-setting", "Average score by a setting of the data", _by_setting, results),
+    names, lengths, shared = [one.name for one in results], lengths_of(results), _shared(results)
+    at_lengths = dict(zip(lengths, map(short, lengths), strict=True))
+
+    def by_length(one: ModelResults, category: str, tasks: Sequence[Task]) -> list[tuple[float, float | None]]:
+        return [(length, _value(one, category, length, tasks)) for length in lengths]
+
+    panels = {
+        title_of(category, tasks): [by_length(one, category, tasks) for one in results]
+        for category, tasks in _shared(results, "Needle").items()
+    }
+    # (shots, score) at each length; imported results hold no samples that say the shots.
+    shots = {
+        task.name: [
+            sorted((float(sample["details"]["shots"]), result.score) for result, sample in _first_samples(one, task))
+            for one in results
+        ]
+        for task in tasks_of("ICL")
+    }
+    shots = {name: lines for name, lines in shots.items() if any(lines)}
+    attention = [
+        (one.name, fmean(found), _mean(_value(one, "LongQA", length) for length in lengths_of([one])))
+        for one in results
+        if (found := [result.score for result in one.of("attention")])
     ]
+    # The negatives' similarity of each model's data, and its score (paper, Figure 7).
+    similarity = [
+        (one.name, float(cosine), _mean(_over_categories(one, length, shared) for length in lengths))
+        for one in results
+        if (cosine := one.model.get("negatives_cosine")) is not None
+    ]
+    label = "length in tokens"
+    figures = [
+        ("score-by-length", "Score by length", drawn(_lines, panels, names, xlabel=label, ticks=at_lengths)),
+        ("task-types", "Score by task type, mean over the lengths measured", drawn(_task_types, results)),
+        ("icl-by-shots", "In-context learning by shots", drawn(_lines, shots, names, xlabel="shots")),
+        ("attention-longqa", "Attention on the first third, and LongQA", drawn(_bars, attention, *_ATTENTION)),
+        ("similarity", "Similarity of the negatives, and score", drawn(_bars, similarity, *_SIMILARITY)),
+    ]
+    # A curve per length, and their mean, from labels KEY=NUMBER, say chunk.max_chars=512 (paper, Figure 6).
+    labelled = [(match[1], int(match[2]), one) for one in results if (match := _LABEL_NUMBER.fullmatch(one.name))]
+    if len(labelled) > 1 and len({key for key, _, _ in labelled}) == 1 and shared:
+        ordered = sorted((value, one) for _, value, one in labelled)
+        curves = [[(value, _over_categories(one, length, shared)) for value, one in ordered] for length in lengths]
+        means = [_mean(curve[place][1] for curve in curves) for place in range(len(ordered))]
+        curves.append([(value, score) for (value, _), score in zip(ordered, means, strict=True)])
+        made = drawn(_lines, {"": curves}, [*at_lengths.values(), "mean"], xlabel=labelled[0][0])
+        figures.append(("by-setting", "Average score by a setting of the data", made))
     for one in results:
-        name = re.sub(r"[^\w.-]+", "-", one.name)
-        drawings.append((f"needle-{name}", f"Needle in a haystack: {one.name}", _needle_map, [one]))
-    drawn_figures = ((name, title, drawn(draw, shown)) for name, title, draw, shown in drawings)
-    return {name: (title, *figure) for name, title, figure in drawn_figures if figure}
+        file = re.sub(r"[^\w.-]+", "-", one.name)
+        figures.append((f"needle-{file}", f"Needle in a haystack: {one.name}", drawn(_needle_map, one)))
+    return {name: (title, *figure) for name, title, figure in figures if figure}
 
 
-def drawn(draw: Callable[..., bool], *arguments: object) -> tuple[str, bytes] | None:
+def drawn(draw: Callable[..., bool], *arguments: object, **keywords: object) -> tuple[str, bytes] | None:
     """Return what a function draws on a page, by its arguments, as SVG and PNG; None if it says that there is nothing to draw."""
     matplotlib = required("matplotlib")
     figure_class = required("matplotlib.figure").Figure
@@ -149,7 +190,7 @@ def drawn(draw: Callable[..., bool], *arguments: object) -> tuple[str, bytes] | 
         | {"axes.spines.top": False, "axes.spines.right": False}
     ):
         figure = figure_class(figsize=(7.2, 4.2), layout="constrained")
-        if not draw(figure, *arguments):
+        if not draw(figure, *arguments, **keywords):
             return None
         svg, png = io.StringIO(), io.BytesIO()
         figure.savefig(svg, format="svg", metadata={"Date": None, "Creator": None})
@@ -164,16 +205,10 @@ def style(number: int) -> dict[str, Any]:
     return {**look, "markersize": 4, "linewidth": 1.6}
 
 
-def _draw_line(axes: Axes, points: Sequence[tuple[float, float | None]], name: str, number: int) -> None:
-    """Draw the points that are there, as the line of model `number`."""
-    there = [(x, y) for x, y in points if y is not None]
-    axes.plot([x for x, _ in there], [y for _, y in there], label=name, **style(number))
-
-
-def _legend(figure: Figure, axes: Axes, results: Sequence[ModelResults]) -> None:
-    if len(results) > 1:
-        handles, labels = axes.get_legend_handles_labels()
-        figure.legend(handles, labels, loc="outside lower center", ncols=min(len(results), 4), frameon=False)
+def _first_samples(one: ModelResults, task: Task) -> Iterator[tuple[Result, Json]]:
+    for result in one.of(task.name):
+        if (samples := result.values["samples"]) and "shots" in samples[0].get("details", {}):
+            yield result, samples[0]
 
 
 def _value(one: ModelResults, category: str, length: int, tasks: Sequence[Task] | None = None) -> float | None:
@@ -195,28 +230,42 @@ def _over_categories(one: ModelResults, length: int, shared: Mapping[str, Sequen
     return _mean(_value(one, category, length, tasks) for category, tasks in shared.items())
 
 
-def _by_length(figure: Figure, results: Sequence[ModelResults]) -> bool:
-    lengths, shared = lengths_of(results), _shared(results, "Needle")
-    if not shared:
+def _legend(figure: Figure, axes: Axes, names: Sequence[str]) -> None:
+    if len(names) > 1:
+        figure.legend(
+            *axes.get_legend_handles_labels(), loc="outside lower center", ncols=min(len(names), 4), frameon=False
+        )
+
+
+def _lines(
+    figure: Figure,
+    panels: Mapping[str, Sequence[Sequence[tuple[float, float | None]]]],
+    names: Sequence[str],
+    *,
+    xlabel: str,
+    ticks: Mapping[float, str] | None = None,
+) -> bool:
+    """Draw a panel per title and in it a line per name, percent over a logarithmic axis."""
+    if not panels:
         return False
-    columns = min(len(shared), 3)
-    rows = -(-len(shared) // columns)
-    # One panel per category, in a grid of at most three columns; unused panels are hidden.
-    figure.set_size_inches(2.6 * columns + 1.8, 2.5 * rows + 0.7)
+    columns = min(len(panels), 3)
+    rows = -(-len(panels) // columns)
+    # A grid of at most three columns; unused panels are hidden.
+    figure.set_size_inches(max(2.6 * columns + 1.8, 5.0), 2.5 * rows + 0.7)
     grid = figure.subplots(rows, columns, squeeze=False, sharey=True)
-    for axes in grid.flat[len(shared) :]:
+    for axes in grid.flat[len(panels) :]:
         axes.set_visible(False)
-    for axes, (category, tasks) in zip(grid.flat, shared.items(), strict=False):
-        for number, one in enumerate(results):
-            _draw_line(axes, [(length, _value(one, category, length, tasks)) for length in lengths], one.name, number)
-        axes.set_title(title_of(category, tasks), fontsize=10)
-        axes.set_ylim(-2, 102)
-        axes.set_xscale("log", base=2)
-        axes.set_xticks(list(lengths), [short(length) for length in lengths])
+    for axes, (title, lines) in zip(grid.flat, panels.items(), strict=False):
+        for number, (name, line) in enumerate(zip(names, lines, strict=True)):
+            there = [(x, y) for x, y in line if y is not None]
+            axes.plot([x for x, _ in there], [y for _, y in there], label=name, **style(number))
+        axes.set_title(title, fontsize=10)
+        axes.set(xlabel=xlabel, xscale="log", ylim=(-2, 102))
+        places = {x: f"{x:g}" for x in sorted({x for line in lines for x, _ in line})} if ticks is None else ticks
+        axes.set_xticks(list(places), list(places.values()))
         axes.minorticks_off()
-        axes.set_xlabel("length in tokens")
     grid[0][0].set_ylabel("percent")
-    _legend(figure, grid[0][0], results)
+    _legend(figure, grid[0][0], names)
     return True
 
 
@@ -242,59 +291,12 @@ def _task_types(figure: Figure, results: Sequence[ModelResults]) -> bool:
     labels = [title_of(category, shared[category]).replace(", ", "\n") for category in categories]
     axes.set_xticks(range(len(categories)), labels)
     axes.set(ylabel="percent", ylim=(0, 102))
-    _legend(figure, axes, results)
+    _legend(figure, axes, list(means))
     return True
 
 
-def _icl(figure: Figure, results: Sequence[ModelResults]) -> bool:
-    """Draw a panel per data set and a line per model (paper, Figure 4)."""
-    points: dict[str, list[list[tuple[float, float]]]] = {}
-    for task in tasks_of("ICL"):
-        lines = []
-        for one in results:
-            # (shots, score) at each length; imported results hold no samples that say the shots.
-            found = ((r, [s.get("details", {}).get("shots") for s in r.values["samples"][:1]]) for r in one.finished)
-            lines.append(sorted((float(s), r.score) for r, shots in found for s in shots if r.task == task.name and s))
-        if any(lines):
-            points[task.name] = lines
-    if not points:
-        return False
-    figure.set_size_inches(2.3 * len(points) + 1, 3.0)
-    panels = figure.subplots(1, len(points), squeeze=False, sharey=True)[0]
-    for axes, (name, lines) in zip(panels, points.items(), strict=True):
-        for number, (one, line) in enumerate(zip(results, lines, strict=True)):
-            _draw_line(axes, line, one.name, number)
-        axes.set(title=name, xlabel="shots", xscale="log", ylim=(-2, 102))
-        ticks = sorted({shots for line in lines for shots, _ in line})
-        ticks = ticks if len(ticks) < 4 else ticks[::2]
-        axes.set_xticks(ticks, [f"{shots:g}" for shots in ticks])
-        axes.minorticks_off()
-    panels[0].set_ylabel("accuracy, percent")
-    _legend(figure, panels[0], results)
-    return True
-
-
-def _attention(figure: Figure, results: Sequence[ModelResults]) -> bool:
-    rows = []
-    for one in results:
-        if shares := [result.score for result in one.finished if result.task == "attention"]:
-            longqa = _mean(_value(one, "LongQA", length) for length in lengths_of([one]))
-            rows.append((one.name, fmean(shares), longqa))
-    return _bars_and_line(figure, rows, bars="attention on the first third, percent", line="LongQA, percent")
-
-
-def _similarity(figure: Figure, results: Sequence[ModelResults]) -> bool:
-    """Draw the negatives' similarity of each model's data, and its score (paper, Figure 7)."""
-    shared, lengths = _shared(results), lengths_of(results)
-    rows = []
-    for one in results:
-        if (cosine := one.model.get("negatives_cosine")) is not None:
-            score = _mean(_over_categories(one, length, shared) for length in lengths)
-            rows.append((one.name, float(cosine), score))
-    return _bars_and_line(figure, rows, bars="median cosine of the negatives", line="mean over task types, percent")
-
-
-def _bars_and_line(figure: Figure, rows: Sequence[tuple[str, float, float | None]], *, bars: str, line: str) -> bool:
+def _bars(figure: Figure, rows: Sequence[tuple[str, float, float | None]], bars: str, line: str) -> bool:
+    """Draw a bar per row, and over the bars the line of a second number in percent."""
     if not rows:
         return False
     axes = figure.subplots()
@@ -303,56 +305,16 @@ def _bars_and_line(figure: Figure, rows: Sequence[tuple[str, float, float | None
     axes.set_ylabel(bars)
     if any(score is not None for score in scores):
         right = axes.twinx()
-        _draw_line(right, list(enumerate(scores)), line, 1)
+        right.plot(names, [float("nan") if score is None else score for score in scores], **style(1))
         right.set_ylabel(line, color=_COLOURS[1])
         right.spines.right.set_visible(True)
     return True
 
 
-def _dependence(figure: Figure, results: Sequence[ModelResults]) -> bool:
-    axes = figure.subplots()
-    has_lines = False
-    for number, one in enumerate(results):
-        for parts in (result.values["by_distance"] for result in one.finished if result.task == "dependency"):
-            x = [float((max(part["from_tokens"], 1) * part["to_tokens"]) ** 0.5) for part in parts]
-            gains, errors = ([part[name] for part in parts] for name in ("gain_nats", "gain_standard_error"))
-            colour = _COLOURS[number % len(_COLOURS)]
-            axes.errorbar(x, gains, errors, marker="o", capsize=3, color=colour, label=one.name)
-            has_lines = True
-    axes.axhline(0, color="#57606a", linewidth=0.8)
-    axes.set_xscale("log", base=2)
-    axes.xaxis.set_major_formatter(lambda tokens, _: short(round(tokens)))
-    axes.set(xlabel="tokens to the nearest earlier meta-chunk", ylabel="gain, nats per token")
-    _legend(figure, axes, results)
-    return has_lines
-
-
-def _by_setting(figure: Figure, results: Sequence[ModelResults]) -> bool:
-    """Draw a curve per length, and their mean, from labels KEY=NUMBER, say chunk.max_chars=512 (paper, Figure 6)."""
-    labelled = [(label, one) for one in results if (label := _LABEL_NUMBER.fullmatch(one.name))]
-    keys = {label[1] for label, _ in labelled}
-    shared, lengths = _shared(results), lengths_of(results)
-    if len(labelled) < 2 or len(keys) != 1 or not shared:
-        return False
-    axes = figure.subplots()
-    ordered = sorted((int(label[2]), one) for label, one in labelled)
-    for number, length in enumerate(lengths):
-        points = [(value, _over_categories(one, length, shared)) for value, one in ordered]
-        _draw_line(axes, points, short(length), number)
-    means = [(value, _mean(_over_categories(one, length, shared) for length in lengths)) for value, one in ordered]
-    axes.plot(*zip(*means, strict=True), "k--", label="mean", linewidth=1.6)
-    axes.set_xscale("log", base=2)
-    axes.set_xticks([value for value, _ in ordered], [f"{value:,}" for value, _ in ordered])
-    axes.minorticks_off()
-    axes.set(xlabel=keys.pop(), ylabel="mean over task types, percent")
-    figure.legend(loc="outside right upper", frameon=False)
-    return True
-
-
-def _needle_map(figure: Figure, results: Sequence[ModelResults]) -> bool:
-    """Draw how often the needle was found, depth × length, over the samples of all results (paper, App. A)."""
+def _needle_map(figure: Figure, one: ModelResults) -> bool:
+    """Draw how often the needle was found, depth × length (paper, App. A)."""
     scores_at: dict[tuple[float, int], list[float]] = {}
-    for result in (result for one in results for result in one.finished if result.task in ("needle", "needle_35")):
+    for result in (*one.of("needle"), *one.of("needle_35")):
         for sample in result.values["samples"]:
             if not sample.get("refused"):
                 place = float(sample["details"]["depth"]), result.length or 0

@@ -15,9 +15,10 @@ import hashlib
 import json
 import os
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
+from statistics import fmean
 from typing import Any, Final
 
 import numpy as np
@@ -35,46 +36,13 @@ JUDGED: Final = "judged"
 _REPLICATES: Final = 1000
 _FLIPS: Final = 2000
 _SIGNIFICANT: Final = 0.05
-_QUANTILES: Final = (0.025, 0.975)
 _Floats = NDArray[np.float64]
-_Key = tuple[str, int | None]  # task and length
+_Groups = NDArray[np.int64]
 
 
-@dataclass(frozen=True, eq=False)
-class _Sampled:
-    """One task at one length: its score, and the outcome of each question, shape (n,), in the unit of the score.
-
-    `groups`, shape (n,), numbers the questions that share a context. `outcomes` is empty where the file has none. `protocol` must
-    be equal for a comparison.
-    """
-
-    key: _Key
-    score: float
-    outcomes: _Floats
-    groups: NDArray[np.int64]
-    n: int
-    refused: int = 0
-    protocol: Json = field(default_factory=dict)
-
-    @cached_property
-    def sums(self) -> tuple[_Floats, _Floats]:
-        """The sum of outcomes and the number of questions of each group, shape (groups,)."""
-        ones = np.ones(len(self.groups))
-        return _sums(self.groups, self.outcomes), _sums(self.groups, ones)
-
-    @cached_property
-    def replicates(self) -> _Floats:
-        """The score over resampled groups, shape (_REPLICATES,)."""
-        return _resampled(*self.sums, key=str(self.key))
-
-
-def _sums(groups: NDArray[np.int64], values: _Floats) -> _Floats:
-    """Return the sum of the values of each group, shape (groups,)."""
-    return np.bincount(groups, values).astype(np.float64)
-
-
-def _resampled(sums: _Floats, counts: _Floats, *, key: str) -> _Floats:
-    """Return the mean over resampled groups, shape (_REPLICATES,), by the sum and the weight of each, shape (groups,)."""
+def _resampled(values: _Floats, weights: _Floats, groups: _Groups, *, key: str) -> _Floats:
+    """Return the weighted mean of values, shape (n,), over resampled groups, shape (_REPLICATES,)."""
+    sums, counts = np.bincount(groups, values * weights), np.bincount(groups, weights)
     # Which groups each replicate holds, drawn with replacement, shape (_REPLICATES, groups). The generator depends on
     # the key and the number of groups, so an interval is the same in every report.
     picked = rng_for(0, "bootstrap", f"{key} {len(sums)}").integers(len(sums), size=(_REPLICATES, len(sums)))
@@ -83,64 +51,14 @@ def _resampled(sums: _Floats, counts: _Floats, *, key: str) -> _Floats:
     return means
 
 
-def weighted_interval(values: _Floats, weights: _Floats, groups: NDArray[np.int64]) -> tuple[float, float]:
-    """Return the bootstrap 95 % interval of a weighted mean over groups; all arrays have shape (n,)."""
-    means = _resampled(_sums(groups, values * weights), _sums(groups, weights), key="weighted")
-    # The interval between the 2.5th and the 97.5th percentile of the resampled means.
-    low, high = np.quantile(means, _QUANTILES)
+def _middle_95(replicates: _Floats) -> tuple[float, float]:
+    low, high = np.quantile(replicates, (0.025, 0.975))
     return float(low), float(high)
 
 
-@dataclass(frozen=True, eq=False)
-class Score:
-    """A score in percent: of one task at one length, or a weighted mean of several. `parts` are their weights."""
-
-    value: float
-    parts: tuple[tuple[float, _Sampled], ...] = ()
-
-    @classmethod
-    def of(cls, sampled: _Sampled) -> Score:
-        """Return the score of one task at one length."""
-        return cls(sampled.score, ((1.0, sampled),))
-
-    @classmethod
-    def of_outcomes(cls, key: _Key, outcomes: Sequence[float], protocol: Json, *, refused: int = 0) -> Score:
-        """Return the mean of independent outcomes; `refused` of them are of questions that were not asked."""
-        values = np.array(outcomes, float)
-        groups = np.arange(len(values))
-        return cls.of(_Sampled(key, float(values.mean()), values, groups, len(values), refused, protocol))
-
-    @classmethod
-    def of_answers(cls, task: str, right: str) -> Score:
-        """Return the percentage of right answers, each a 1 or a 0."""
-        return cls.of_outcomes((task, None), [100 * int(answer) for answer in right], {})
-
-    @classmethod
-    def mean(cls, scores: Sequence[Score]) -> Score:
-        """Return the mean of scores, each with the same weight."""
-        # Every score has the same weight, however many questions it has: as HELMET and RULER average.
-        share = 1 / len(scores)
-        parts = tuple((share * weight, part) for one in scores for weight, part in one.parts)
-        return cls(share * sum(one.value for one in scores), parts)
-
-    @cached_property
-    def interval(self) -> tuple[float, float] | None:
-        """The bootstrap 95 % interval; None where the outcomes of a part are unknown."""
-        if not self.parts or any(not len(part.outcomes) for _, part in self.parts):
-            return None
-        # Parts are resampled independently: replicate i of the mean is the mean of their replicates i.
-        low, high = np.quantile(sum(weight * part.replicates for weight, part in self.parts), _QUANTILES)
-        return float(low), float(high)
-
-    @property
-    def n(self) -> int:
-        """The number of questions, refused ones included."""
-        return sum(part.n for _, part in self.parts)
-
-    @property
-    def refused(self) -> int:
-        """The number of questions that were not asked because no prompt fits the length; they count as 0."""
-        return sum(part.refused for _, part in self.parts)
+def weighted_interval(values: _Floats, weights: _Floats, groups: _Groups) -> tuple[float, float]:
+    """Return the bootstrap 95 % interval of a weighted mean over groups; all arrays have shape (n,)."""
+    return _middle_95(_resampled(values, weights, groups, key="weighted"))
 
 
 def differences(one: Json, other: Json) -> list[str]:
@@ -148,38 +66,9 @@ def differences(one: Json, other: Json) -> list[str]:
     return [f"{name} {one[name]} and {other[name]}" for name in one if name in other and one[name] != other[name]]
 
 
-def _p_value(one: Score, other: Score) -> float | None:
-    """Return the probability of a difference this great if the two do not differ, two-sided.
-
-    None where they cannot be compared: other tasks, lengths or protocols, or unknown outcomes.
-    """
-    if [part.key for _, part in one.parts] != [part.key for _, part in other.parts] or not one.parts:
-        return None
-    observed, flipped = 0.0, np.zeros(_FLIPS)
-    for (weight, ours), (_, theirs) in zip(one.parts, other.parts, strict=True):
-        if differences(ours.protocol, theirs.protocol) or not len(ours.outcomes):
-            return None
-        if not np.array_equal(ours.groups, theirs.groups):
-            return None
-        # What each group adds to the difference, shape (groups,), and its sign in each flip, shape (_FLIPS, groups).
-        by_group = weight * (ours.sums[0] - theirs.sums[0]) / len(ours.outcomes)
-        signs = rng_for(0, "permutation", str(ours.key)).integers(2, size=(_FLIPS, len(by_group))) * 2 - 1
-        observed += float(by_group.sum())
-        flipped += signs @ by_group
-    # The observed signs are one of the flips, so p is never 0; 1e-9 lets rounding break no tie.
-    return float((1 + np.count_nonzero(np.abs(flipped) >= abs(observed) - 1e-9)) / (1 + _FLIPS))
-
-
-def is_better(one: Score, others: Sequence[Score]) -> bool:
-    """Return whether a score is significantly greater than each of the others."""
-    return bool(others) and all(
-        one.value > other.value and (p := _p_value(one, other)) is not None and p < _SIGNIFICANT for other in others
-    )
-
-
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class Result:
-    """A finished task at a length, as its file says. `score` is in percent."""
+    """A finished task at a length, as its file says."""
 
     path: Path
     values: Json
@@ -192,8 +81,8 @@ class Result:
     @property
     def length(self) -> int | None:
         """Tokens, answer included; None where the task has no length."""
-        length = self.values["length"]
-        return None if length is None else int(length)
+        length: int | None = self.values["length"]
+        return length
 
     @property
     def score(self) -> float:
@@ -206,16 +95,13 @@ class Result:
         judge = self.values.get("judge")
         return f"judge {judge['name']}" if judge else str(self.values.get("metric"))
 
-    @cached_property
+    @property
     def measured(self) -> Score:
         """The score with the outcome of each question, for its interval and for comparisons."""
-        if "answers" in self.values:  # of several tasks in one file
-            return Score.mean([Score.of_answers(task, right) for task, right in self.values["answers"].items()])
-        outcomes, groups = _outcomes(self.values)
-        n, refused = int(self.values.get("n", len(outcomes))), int(self.values.get("refused", 0))
-        return Score.of(_Sampled((self.task, self.length), self.score, outcomes, groups, n, refused, self.protocol))
+        # Some hold the right and wrong answers of several tasks.
+        return of_answers(self.values["answers"]) if "answers" in self.values else Score(self.score, ((1.0, self),))
 
-    @property
+    @cached_property
     def protocol(self) -> Json:
         """What must be equal where scores are compared."""
         depends_on = self.values.get("depends_on", {})
@@ -226,6 +112,110 @@ class Result:
             "scored by": self.scored_by,
         }
         return {name: value for name, value in stated.items() if value is not None}
+
+    @cached_property
+    def outcomes(self) -> tuple[_Floats, _Groups]:
+        """Each question's outcome in percent and the number of its group, both of shape (n,); empty where they are unknown.
+
+        Questions of a group share a context. A refused one counts as 0. A judgement that could not be read is left out, as HELMET
+        does.
+        """
+        if "outcomes" in self.values:  # a probe's, in the unit of its score
+            return np.array(self.values["outcomes"], float), np.arange(len(self.values["outcomes"]))
+        metric = self.values.get("metric")
+        outcomes, groups, number_of = list[float](), list[int](), dict[Any, int]()
+        for number, sample in enumerate(self.values.get("samples", ())):
+            # Also of a question that is left out, so that two models' groups have the same numbers.
+            group = number_of.setdefault(sample.get("details", {}).get("group", f"question {number}"), len(number_of))
+            is_judged = metric == JUDGED and not sample.get("refused")
+            value = sample["judged"]["share"] if is_judged else sample.get("scores", {}).get(metric)
+            if sample.get("refused"):
+                value = 0.0
+            if value is not None:
+                outcomes.append(100.0 * float(value))
+                groups.append(group)
+            elif not is_judged:
+                return np.empty(0), np.empty(0, np.int64)
+        return np.array(outcomes), np.array(groups, np.int64)
+
+    @cached_property
+    def replicates(self) -> _Floats:
+        """The score over resampled groups, shape (_REPLICATES,)."""
+        outcomes, groups = self.outcomes
+        return _resampled(outcomes, np.ones(len(outcomes)), groups, key=str((self.task, self.length)))
+
+
+@dataclass(frozen=True, eq=False)
+class Score:
+    """A score in percent: of one task at one length, or a mean of several, its parts with their weights."""
+
+    value: float
+    parts: tuple[tuple[float, Result], ...] = ()
+
+    @classmethod
+    def mean(cls, scores: Sequence[Score]) -> Score:
+        """Return the mean of scores, each with the same weight however many questions it has, as HELMET and RULER average."""
+        share = 1 / len(scores)
+        parts = ((share * weight, part) for one in scores for weight, part in one.parts)
+        return cls(share * sum(one.value for one in scores), tuple(parts))
+
+    @cached_property
+    def interval(self) -> tuple[float, float] | None:
+        """The bootstrap 95 % interval; None where the outcomes of a part are unknown."""
+        if not self.parts or any(not len(part.outcomes[0]) for _, part in self.parts):
+            return None
+        # Parts are resampled independently: replicate i of the mean is the mean of their replicates i.
+        return _middle_95(sum((weight * part.replicates for weight, part in self.parts), np.zeros(_REPLICATES)))
+
+    @property
+    def n(self) -> int:
+        """The number of questions, refused ones included."""
+        return sum(int(part.values.get("n", len(part.outcomes[0]))) for _, part in self.parts)
+
+    @property
+    def refused(self) -> int:
+        """The number of questions that were not asked because no prompt fits the length; they count as 0."""
+        return sum(int(part.values.get("refused", 0)) for _, part in self.parts)
+
+
+def of_answers(answers: Mapping[str, str]) -> Score:
+    """Return the mean over tasks of the percentage of right answers, each a 1 or a 0."""
+    outcomes = {task: [100 * int(answer) for answer in right] for task, right in answers.items()}
+    parts = [
+        Result(Path(), {"task": task, "length": None, "score": fmean(known), "outcomes": known})
+        for task, known in outcomes.items()
+    ]
+    return Score.mean([part.measured for part in parts])
+
+
+def _p_value(one: Score, other: Score) -> float | None:
+    """Return the probability of a difference this great if the two do not differ, two-sided.
+
+    None where they cannot be compared: other tasks, lengths or protocols, or unknown outcomes.
+    """
+    if len(one.parts) != len(other.parts) or not one.parts:
+        return None
+    observed, flipped = 0.0, np.zeros(_FLIPS)
+    for (weight, ours), (_, theirs) in zip(one.parts, other.parts, strict=True):
+        key, (outcomes, groups), (rivals, others) = (ours.task, ours.length), ours.outcomes, theirs.outcomes
+        if key != (theirs.task, theirs.length) or differences(ours.protocol, theirs.protocol):
+            return None
+        if not len(outcomes) or not np.array_equal(groups, others):
+            return None
+        # What each group adds to the difference, shape (groups,), and its sign in each flip, shape (_FLIPS, groups).
+        by_group = weight * np.bincount(groups, (outcomes - rivals) / len(outcomes))
+        signs = rng_for(0, "permutation", str(key)).integers(2, size=(_FLIPS, len(by_group))) * 2 - 1
+        observed += float(by_group.sum())
+        flipped += signs @ by_group
+    # The observed signs are one of the flips, so p is never 0; 1e-9 lets rounding break no tie.
+    return float((1 + np.count_nonzero(np.abs(flipped) >= abs(observed) - 1e-9)) / (1 + _FLIPS))
+
+
+def is_better(one: Score, others: Sequence[Score]) -> bool:
+    """Return whether a score is significantly greater than each of the others."""
+    return bool(others) and all(
+        one.value > other.value and (p := _p_value(one, other)) is not None and p < _SIGNIFICANT for other in others
+    )
 
 
 @dataclass(frozen=True)
@@ -241,42 +231,17 @@ class ModelResults:
         """The label for reports, else the model's short name."""
         return str(self.model.get("label") or Path(str(self.model["name"])).name)
 
+    def of(self, task: str) -> list[Result]:
+        """Return the results of a task, one per length."""
+        return [one for one in self.finished if one.task == task]
+
     def score(self, task: str, length: int | None) -> Score | None:
         """Return a task's score at a length; None where it was not measured."""
-        return next((one.measured for one in self.finished if one.task == task and one.length == length), None)
+        return next((one.measured for one in self.of(task) if one.length == length), None)
 
     def scored_by(self, task: str) -> set[str]:
         """Return the metrics or judges of a task, over its lengths."""
-        return {one.scored_by for one in self.finished if one.task == task}
-
-
-def _outcomes(values: Json) -> tuple[_Floats, NDArray[np.int64]]:
-    """Return each question's outcome in percent and the number of its group, both of shape (n,); empty where they are unknown.
-
-    A refused question counts as 0. A judgement that could not be read is left out, as HELMET does.
-    """
-    if "outcomes" in values:  # a probe's, in the unit of its score
-        return np.array(values["outcomes"], float), np.arange(len(values["outcomes"]))
-    metric = values.get("metric")
-    outcomes: list[float] = []
-    groups: list[int] = []
-    number_of: dict[Any, int] = {}
-    for number, sample in enumerate(values.get("samples", ())):
-        # Also of a question that is left out, so that two models' groups have the same numbers.
-        group = number_of.setdefault(sample.get("details", {}).get("group", f"question {number}"), len(number_of))
-        if sample.get("refused"):
-            value = 0.0
-        elif metric == JUDGED:
-            value = sample["judged"]["share"]
-            if value is None:
-                continue
-        else:
-            value = sample.get("scores", {}).get(metric)
-        if value is None:
-            return np.empty(0), np.empty(0, np.int64)
-        outcomes.append(100.0 * float(value))
-        groups.append(group)
-    return np.array(outcomes), np.array(groups, np.int64)
+        return {one.scored_by for one in self.of(task)}
 
 
 def fingerprint(values: Json) -> str:

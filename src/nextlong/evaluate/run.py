@@ -1,4 +1,4 @@
-"""Run: tasks × lengths, one at a time, each sample answered once.
+"""Run: tasks × lengths, one at a time, each sample answered once; or a dry run, without the model.
 
 In:  a model and settings. Out: a results directory (`results.py`). Interrupted at any time, it resumes with the first sample
 that is not on the disk; a finished evaluation does nothing.
@@ -8,10 +8,11 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
+from datetime import timedelta
 from itertools import islice
-from typing import Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Final
 
 from rich.console import Console
 from rich.control import Control
@@ -19,27 +20,109 @@ from rich.segment import ControlType
 
 import nextlong
 from nextlong.engine import store
+from nextlong.engine.process import memory_bytes
 from nextlong.errors import EvaluateError
-from nextlong.evaluate import results
-from nextlong.evaluate.data import STAND_INS
-from nextlong.evaluate.engines import HuggingFaceModel, ServerModel, VllmModel
-from nextlong.evaluate.plan import EvaluationSettings, check, local, pairs
-from nextlong.evaluate.prompts import AnsweringModel, Prompts
-from nextlong.evaluate.task import Probe, Sample, Task, TaskRequest
-from nextlong.report.tables import say
-from nextlong.text import Json
+from nextlong.evaluate import required, results
+from nextlong.evaluate.data import STAND_INS, DataFiles
+from nextlong.evaluate.engines import (
+    SHARDED,
+    HuggingFaceModel,
+    ServerModel,
+    VllmModel,
+    context_of,
+    local_config,
+)
+from nextlong.evaluate.prompts import AnsweringModel, ModelOptions, Prompts
+from nextlong.evaluate.task import ALL_SAMPLES, Probe, Task, TaskRequest, short
+from nextlong.report import tables
+from nextlong.text import Json, first_sentence
+
+if TYPE_CHECKING:
+    from transformers import PreTrainedConfig
+
+_BYTES: Final = {"float32": 4, "bfloat16": 2, "float16": 2}
+_SILENCE_S: Final = 60.0  # at most, where there is no terminal
 
 
 class IncompleteError(EvaluateError):
-    """No sample could be made for some tasks; `measured` holds the results of the others."""
-
-    def __init__(self, message: str, measured: results.ModelResults) -> None:
-        super().__init__(message)
-        self.measured = measured
+    """No sample could be made for some tasks; the results directory holds the others."""
 
 
 class _NoSampleError(EvaluateError):
     """A task's data, or a length without room for it, give no samples; other tasks are not affected."""
+
+
+@dataclass(frozen=True)
+class EvaluationSettings:
+    """The settings of an evaluation.
+
+    `samples` is the most per task, None for what its benchmark defines; `names_lengths` says whether the user named the lengths.
+    `label` and `negatives_cosine` (of the run that the model was trained on) are for reports alone.
+    """
+
+    tasks: Sequence[Task | Probe]
+    lengths: Sequence[int]
+    out: Path
+    data: DataFiles
+    samples: int | None = None
+    seed: int = 42
+    label: str | None = None
+    run: Path | None = None
+    negatives_cosine: float | None = None
+    names_lengths: bool = True
+    model: ModelOptions | None = None
+
+    def missing(self, task: Task | Probe, length: int | None) -> list[str]:
+        """Return the files that a task reads at a length and that are not in the data folder."""
+        return [name for name in task.needs(length) if not self.data.can_read(name)]
+
+
+def _pairs(settings: EvaluationSettings) -> list[tuple[Task | Probe, int | None]]:
+    """Return the tasks with their lengths. Raises EvaluateError for a task defined at none of the lengths."""
+    for task in settings.tasks:
+        if task.lengths and not set(task.lengths) & set(settings.lengths):
+            known = ", ".join(map(str, task.lengths))
+            raise EvaluateError(
+                f"--lengths: {task.name} is defined at {known} only; add one of them or leave the task out"
+            )
+
+    def is_defined(task: Task | Probe, length: int) -> bool:
+        if task.usual_length is not None and not settings.names_lengths:
+            return length == task.usual_length
+        return task.lengths == () or length in (task.lengths or ())
+
+    # Short lengths first: mistakes in the setup show after minutes rather than hours.
+    each: list[tuple[Task | Probe, int | None]] = [
+        (task, length) for length in sorted(settings.lengths) for task in settings.tasks if is_defined(task, length)
+    ]
+    return [*each, *((task, None) for task in settings.tasks if task.lengths is None)]
+
+
+def check(settings: EvaluationSettings, *, context: int | None) -> None:
+    """Raise EvaluateError for a missing run, a probe of a server, a length beyond the model's context, or missing files."""
+    for task in settings.tasks:
+        if task.reads == "run" and settings.run is None:
+            raise EvaluateError(f"{task.name}: add --run RUN, the run whose sequences are read")
+        if isinstance(task, Probe) and settings.model is not None and settings.model.url:
+            _local(None, task)
+    for _, length in _pairs(settings):
+        if context is not None and length is not None and length > context:
+            raise EvaluateError(
+                f"--lengths {length:,}: the model's context is {context:,} tokens; leave the length out, or give a model with a "
+                "longer one (--context overrides it, at your own risk)"
+            )
+    if missing := dict.fromkeys(name for pair in _pairs(settings) for name in settings.missing(*pair)):
+        raise settings.data.missing(list(missing))
+
+
+def _local(model: AnsweringModel | None, probe: Probe) -> HuggingFaceModel:
+    """Return the model that a probe looks into. Raises EvaluateError for one behind a server."""
+    if isinstance(model, HuggingFaceModel):
+        return model
+    raise EvaluateError(
+        f"{probe.name}: a server gives no access to the inside of its model; name the model's folder or hub name, without --url, "
+        "or leave the probe out"
+    )
 
 
 def evaluate(
@@ -54,40 +137,43 @@ def evaluate(
     check(settings, context=None)
     model = open_model()
     check(settings, context=model.context)
-    todo = pairs(settings)
     if model.prompts.format == "completion" and getattr(model.prompts.template, "chat_template", None):
         progress.note("the model has a chat template, but is given plain text; add --prompt-format chat to use it")
-    for task, length in todo:
-        if isinstance(task, Probe) and not settings.place(task, length).exists():
-            task.check_model(local(model, task), settings.run)
-            if length is not None:
-                task.check(settings.request(task, length, model))
+    todo = [(task, length, results.place_of(settings.out, task.name, length)) for task, length in _pairs(settings)]
+    for task, _, place in todo:
+        if isinstance(task, Probe) and not place.exists():
+            task.check_model(_local(model, task), settings.run)
     with store.explained(settings.out):
         settings.out.mkdir(parents=True, exist_ok=True)
     with store.locked(settings.out):
         about = {"label": settings.label, "negatives_cosine": settings.negatives_cosine}
         results.write_index(settings.out, {**model.identity(), **about})
         # The tokens that remain to be read of each: none of a finished one, nor of one without length.
-        waiting = [(task, length, settings.place(task, length)) for task, length in todo]
         left = [
             0 if place.is_file() else (settings.samples or task.samples) - results.answered(place)
-            for task, _, place in waiting
+            for task, _, place in todo
         ]
-        progress.begin([max(count, 0) * (length or 0) for count, (_, length, _) in zip(left, waiting, strict=True)])
+        progress.begin([max(count, 0) * (length or 0) for count, (_, length, _) in zip(left, todo, strict=True)])
         failed = []
-        for task, length in todo:
+        for task, length, place in todo:
             try:
-                with _memory_explained(task, length):
-                    _one(model, task, length, settings, progress)
+                _one(model, task, length, place, settings, progress)
             except _NoSampleError as error:
                 progress.note(f"{task.name}: {error}")
                 failed.append(str(error))
-    measured = results.read_results(settings.out)
+            except RuntimeError as error:
+                if type(error).__name__ != "OutOfMemoryError":  # torch's, which this module does not import
+                    raise
+                where = task.name if length is None else f"{task.name} at {length:,} tokens"
+                raise EvaluateError(
+                    f"{where}: the device is out of memory; lower --chunk-tokens or --batch-tokens, give --dtype bfloat16, or "
+                    f"leave the length out (finished answers are kept): {str(error).partition('. ')[0]}"
+                ) from None
     if failed:
         more = f" (and {len(failed) - 1} more, see above)" if len(failed) > 1 else ""
         rest = f"; the others: nextlong evaluate report {settings.out}" if len(failed) < len(todo) else ""
-        raise IncompleteError(f"{len(failed)} of {len(todo)} not measured: {failed[0]}{more}{rest}", measured)
-    return measured
+        raise IncompleteError(f"{len(failed)} of {len(todo)} not measured: {failed[0]}{more}{rest}")
+    return results.read_results(settings.out)
 
 
 def opened(settings: EvaluationSettings) -> AnsweringModel:
@@ -101,25 +187,31 @@ def opened(settings: EvaluationSettings) -> AnsweringModel:
     return HuggingFaceModel(options)
 
 
-@contextmanager
-def _memory_explained(task: Task | Probe, length: int | None) -> Iterator[None]:
-    try:
-        yield
-    except RuntimeError as error:
-        if type(error).__name__ != "OutOfMemoryError":  # torch's, which this module does not import
-            raise
-        where = task.name if length is None else f"{task.name} at {length:,} tokens"
-        raise EvaluateError(
-            f"{where}: the device is out of memory; lower --chunk-tokens or --batch-tokens, give --dtype bfloat16, or leave the "
-            f"length out (finished answers are kept): {str(error).partition('. ')[0]}"
-        ) from None
-
-
 def _one(
-    model: AnsweringModel, task: Task | Probe, length: int | None, settings: EvaluationSettings, progress: TaskProgress
+    model: AnsweringModel,
+    task: Task | Probe,
+    length: int | None,
+    final: Path,
+    settings: EvaluationSettings,
+    progress: TaskProgress,
 ) -> None:
-    final = settings.place(task, length)
-    depends_on = _depends_on(task, length, settings, model.identity())
+    data, names = settings.data, (*task.needs(length), *task.optional(length or 0))
+    samples = settings.samples or task.samples
+    # What a result depends on: among others the hash of every file that is read, of a stand-in where one is missing.
+    read = {name if data.has(name) else STAND_INS.get(name, name) for name in names}
+    depends_on = {
+        "task": task.name,
+        "version": task.version,
+        "length": length,
+        "samples": samples,
+        "seed": settings.seed,
+        "model": model.identity(),
+        "data": {name: store.hash_file(data.path(name)) for name in sorted(read) if data.has(name)},
+    }
+    if settings.run and (isinstance(task, Probe) or task.reads == "run"):
+        from nextlong.runs import run as opened
+
+        depends_on["run"] = str(opened.Run(settings.run).steps["compose"].manifest["fingerprint"])
     mark = results.fingerprint(depends_on)
     if final.is_file():
         done = results.read_finished(final)
@@ -127,23 +219,36 @@ def _one(
             raise EvaluateError(
                 f"{final} was measured with other settings, samples or data; delete it to measure again, or give another --out"
             )
-        progress.cached(task.name, length, done.score)
+        progress.start(task.name, length, 0, done=0)
+        progress.done(f"{done.score:6.2f}  cached")
         return
-    samples = settings.samples or task.samples
-    request = replace(settings.request(task, length, model), advance=progress.advance)
+    prompts = model.prompts
+    request = TaskRequest(
+        length=length or 0,
+        tokenizer=prompts.tokenizer,
+        data=data,
+        samples=samples,
+        seed=settings.seed,
+        overhead=prompts.overhead,
+        run=settings.run,
+        advance=progress.advance,
+    )
     # The time of this session alone: of a resumed task the earlier part is not counted.
     began = time.monotonic()
     partial = results.Partial(final.with_suffix(".partial.jsonl"), mark)
     try:
         progress.start(task.name, length, samples, done=len(partial.samples))
         if isinstance(task, Probe):
-            values = task.measure(local(model, task), request)
+            try:
+                values = task.measure(_local(model, task), request)
+            except EvaluateError as error:  # the other tasks and probes are measured all the same
+                raise _NoSampleError(str(error)) from None
             values = {"score": values["scores"][task.metric], "refused": 0, **values}
         else:
             for lines in _answered(model, task, request, samples, skip=len(partial.samples)):
                 partial.append(lines)
                 progress.advance(len(lines))
-            values = _summary(task, partial.samples, request.length)
+            values = _means(task, partial.samples, request.length)
         about = {
             "nextlong": nextlong.__version__,
             "engine": model.engine,
@@ -153,79 +258,14 @@ def _one(
             "seconds": round(time.monotonic() - began, 3),
         }
         partial.finish(final, {**about, **values, "fingerprint": mark, "depends_on": depends_on})
-        progress.done(float(values["score"]), samples=int(values["n"]), refused=int(values["refused"]))
+        took = timedelta(seconds=round(time.monotonic() - began))
+        refusals = f"  {values['refused']} refused: too long" if values["refused"] else ""
+        progress.done(f"{float(values['score']):6.2f}  {values['n']} samples, {took}{refusals}")
     finally:
         partial.close()
 
 
-def _depends_on(task: Task | Probe, length: int | None, settings: EvaluationSettings, identity: Json) -> Json:
-    """Return what a result depends on: among others the hash of every file that is read, of a stand-in where one is missing."""
-    data, names = settings.data, (*task.needs(length), *task.optional(length or 0))
-    # Where a file is missing, its stand-in is what is read, so that one is hashed.
-    read = {name if data.has(name) else STAND_INS.get(name, name) for name in names}
-    run = {}
-    if settings.run and (isinstance(task, Probe) or task.reads == "run"):
-        from nextlong.runs import run as opened
-
-        run = {"run": str(opened.Run(settings.run).steps["compose"].manifest["fingerprint"])}
-    return {
-        "task": task.name,
-        "version": task.version,
-        "length": length,
-        "samples": settings.samples or task.samples,
-        "seed": settings.seed,
-        "model": identity,
-        "data": {name: store.hash_file(data.path(name)) for name in sorted(read) if data.has(name)},
-        **run,
-    }
-
-
-def _answered(
-    model: AnsweringModel, task: Task, request: TaskRequest, samples: int, *, skip: int
-) -> Iterator[list[Json]]:
-    """Yield the lines of the samples behind the first `skip`, a batch at a time."""
-    made = _made(task, request, skip, samples)
-    while group := list(islice(made, model.batch(request.length))):
-        # Refused samples are not asked; their lines keep their places, so that a resumed task continues at the right
-        # one.
-        fitting = [sample for sample in group if sample is not None and fits(model, sample, request)]
-        answers = list(model.answers(fitting)) if fitting else []
-        if task.follow_up is not None and answers:
-            questions = [task.follow_up(answer, sample) for answer, sample in zip(answers, fitting, strict=True)]
-            # The first answers are only the reasoning; the answers to the second questions are scored.
-            answers = list(model.answers(questions))
-        said, lines = iter(answers), []
-        for sample in group:
-            details = {"details": sample.details} if sample is not None and sample.details else {}
-            if sample is None or sample not in fitting:
-                lines.append({"refused": True, **details})
-                continue
-            if model.prompts.thinking:  # its answer follows its reasoning, not the prefix that other models continue
-                sample = replace(sample, answer_prefix="")
-            answer = next(said)
-            about = {"prompt_sha256": model.prompts.hash_of(sample), "answer_prefix": sample.answer_prefix}
-            scored = {"references": list(sample.references), "scores": task.score(answer, sample)}
-            lines.append({**about, "answer": answer, **scored, **details})
-        yield lines
-
-
-def _made(task: Task, request: TaskRequest, skip: int, samples: int) -> Iterator[Sample | None]:
-    try:
-        yield from islice(task.make(request), skip, samples)
-    except EvaluateError as error:
-        raise _NoSampleError(str(error).removeprefix("--lengths: ")) from None
-
-
-def fits(model: AnsweringModel, sample: Sample, request: TaskRequest) -> bool:
-    """Return whether a sample with its answer fits the length, and the model's context.
-
-    Lengths count no BOS, as RULER's, and no reasoning; the last token of an answer is never read, which leaves room for a BOS.
-    """
-    fed = len(model.prompts.ids(sample)) + model.prompts.budget(sample) - 1
-    return request.fits(sample) and (model.context is None or fed <= model.context)
-
-
-def _summary(task: Task, lines: Sequence[Json], length: int) -> Json:
+def _means(task: Task, lines: Sequence[Json], length: int) -> Json:
     answered = [line for line in lines if not line.get("refused")]
     if not answered:
         raise _NoSampleError(
@@ -239,7 +279,47 @@ def _summary(task: Task, lines: Sequence[Json], length: int) -> Json:
     return {"score": means[task.metric], "scores": means, "n": len(lines), "refused": len(lines) - len(answered)}
 
 
-_SILENCE_S: Final = 60.0  # at most, where there is no terminal
+def _answered(
+    model: AnsweringModel, task: Task, request: TaskRequest, samples: int, *, skip: int
+) -> Iterator[list[Json]]:
+    """Yield the lines of the samples behind the first `skip`, a batch at a time."""
+    prompts, made = model.prompts, None
+    while True:
+        try:
+            made = islice(task.make(request), skip, samples) if made is None else made
+            group = list(islice(made, model.batch(request.length)))
+        except EvaluateError as error:
+            raise _NoSampleError(str(error).removeprefix("--lengths: ")) from None
+        if not group:
+            return
+        # A sample fits with its answer, also the model's context. Lengths count no BOS, as RULER's, and no reasoning; the last
+        # token of an answer is never read, which leaves room for a BOS.
+        fitting = [
+            sample
+            for sample in group
+            if sample is not None
+            and request.fits(sample)
+            and len(prompts.ids(sample)) + prompts.budget(sample) - 1 <= (model.context or ALL_SAMPLES)
+        ]
+        answers = list(model.answers(fitting)) if fitting else []
+        if task.follow_up is not None and answers:
+            questions = [task.follow_up(answer, sample) for answer, sample in zip(answers, fitting, strict=True)]
+            # The first answers are only the reasoning; the answers to the second questions are scored.
+            answers = list(model.answers(questions))
+        said, lines = iter(answers), []
+        for sample in group:
+            details = {"details": sample.details} if sample is not None and sample.details else {}
+            # Refused samples are not asked; their lines keep their places, so that a resumed task continues at the right one.
+            if sample is None or sample not in fitting:
+                lines.append({"refused": True, **details})
+                continue
+            if prompts.thinking:  # its answer follows its reasoning, not the prefix that other models continue
+                sample = replace(sample, answer_prefix="")
+            answer = next(said)
+            about = {"prompt_sha256": prompts.hash_of(sample), "answer_prefix": sample.answer_prefix}
+            scored = {"references": list(sample.references), "scores": task.score(answer, sample)}
+            lines.append({**about, "answer": answer, **scored, **details})
+        yield lines
 
 
 class TaskProgress:
@@ -249,30 +329,23 @@ class TaskProgress:
     samples and shared prefixes take almost nothing.
     """
 
-    def __init__(self, console: Console, *, clock: Callable[[], float] = time.monotonic) -> None:
-        self._console, self._clock = console, clock
-        self._number = self._samples = self._done = self._fresh = self._read = 0
+    def __init__(self, console: Console) -> None:
+        self._console = console
         self._tokens: Sequence[int] = ()
-        self._name, self._length = "", 0
-        self._first_s: float | None = None
-        self._began_s = self._printed_s = 0.0
+        self._number = self._read = 0
+        self._first_s = time.monotonic()
 
     def begin(self, tokens: Sequence[int]) -> None:
         """Set the tokens that remain to be read for each task; 0 for a finished one or one without length."""
         self._tokens = tokens
 
-    def cached(self, task: str, length: int | None, score: float) -> None:
-        """Print a task that was finished before."""
-        self._number += 1
-        self.note(f"{self._head(task, length)} {score:6.2f}  cached")
-
     def start(self, task: str, length: int | None, samples: int, *, done: int) -> None:
         """Begin a task, `done` of its samples answered before."""
         self._number += 1
         self._samples, self._done, self._fresh, self._length = samples, done, 0, length or 0
-        self._name, self._began_s = self._head(task, length), self._clock()
-        self._first_s = self._began_s if self._first_s is None else self._first_s
-        self._printed_s = self._began_s
+        size = "" if length is None else f"{length:>9,}"
+        self._name = f"[{self._number}/{len(self._tokens)}] {task:<18}{size}"
+        self._began_s = self._printed_s = time.monotonic()
         if done:
             self.note(f"{self._name} resumes after {done} of {samples} samples")
 
@@ -281,39 +354,131 @@ class TaskProgress:
         self._done += samples
         self._fresh += samples
         self._read += samples * self._length
+        now, tokens = time.monotonic(), sum(self._tokens[self._number :])
+        if not self._console.is_terminal and now - self._printed_s < _SILENCE_S:
+            return
+        # At the pace of this session: samples that an earlier one answered took no time.
+        left_s = max(self._samples - self._done, 0) * (now - self._began_s) / max(self._fresh, 1)
+        state = f"{self._name} {self._done}/{self._samples}  {timedelta(seconds=round(left_s))} left"
+        if self._read and tokens:
+            left_s += tokens * (now - self._first_s) / self._read
+            state += f", about {timedelta(seconds=round(left_s))} for all"
+        self._printed_s = now
         if self._console.is_terminal:
-            self._console.print(f"{self._state()} ", end="\r", highlight=False)
-        elif self._clock() - self._printed_s >= _SILENCE_S:
-            self._printed_s = self._clock()
-            self.note(self._state())
+            self._console.print(f"{state} ", end="\r", highlight=False)
+        else:
+            self.note(state)
 
-    def done(self, score: float, *, samples: int, refused: int) -> None:
-        """Print the score."""
-        refusals = f"  {refused} refused: too long" if refused else ""
-        self.note(f"{self._name} {score:6.2f}  {samples} samples, {_duration(self._clock() - self._began_s)}{refusals}")
+    def done(self, outcome: str) -> None:
+        """Print how a task ended."""
+        self.note(f"{self._name} {outcome}")
 
     def note(self, line: str) -> None:
         """Print a line."""
         if self._console.is_terminal:
             self._console.control(Control((ControlType.ERASE_IN_LINE, 2)))  # the moving line
-        say(line, self._console)
-
-    def _state(self) -> str:
-        now = self._clock()
-        # At the pace of this session: samples that an earlier one answered took no time.
-        left_s = max(self._samples - self._done, 0) * (now - self._began_s) / max(self._fresh, 1)
-        state = f"{self._name} {self._done}/{self._samples}  {_duration(left_s)} left"
-        if self._read and sum(self._tokens[self._number :]):
-            spent_s = now - (self._first_s or 0.0)
-            state += f", about {_duration(left_s + sum(self._tokens[self._number :]) * spent_s / self._read)} for all"
-        return state
-
-    def _head(self, task: str, length: int | None) -> str:
-        size = "" if length is None else f"{length:>9,}"
-        return f"[{self._number}/{len(self._tokens)}] {task:<18}{size}"
+        tables.say(line, self._console)
 
 
-def _duration(seconds: float) -> str:
-    minutes, rest = divmod(round(seconds), 60)
-    hours, minutes = divmod(minutes, 60)
-    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+def planned(settings: EvaluationSettings) -> tuple[Json, int | None]:
+    """Return the plan of an evaluation, and the context of its model where it is known; nothing is downloaded.
+
+    For each task and length: its samples (None: all), its state, and the tokens that remain to be read at most; and in words the
+    memory that the greatest length takes, None for a server.
+    """
+    options = settings.model
+    assert options is not None, "the command names one"
+    config = local_config(options) if options.url is None else None
+    context, tasks = context_of(config, options), list[Json]()
+    for task, length in _pairs(settings):
+        gone = settings.missing(task, length)
+        if results.place_of(settings.out, task.name, length).is_file():
+            state = "done"
+        elif task.reads == "run" and settings.run is None:
+            state = "missing: --run RUN"
+        elif context is not None and (length or 0) > context:
+            state = f"too long: the model's context is {context:,}"
+        else:
+            state = f"missing: {', '.join(gone)}" if gone else "to do"
+        samples = settings.samples or task.samples
+        tokens = 0 if state == "done" or samples == ALL_SAMPLES else samples * (length or 0)
+        about = {"task": task.name, "length": length, "samples": None if samples == ALL_SAMPLES else samples}
+        tasks.append({**about, "state": state, "tokens": tokens})
+    memory = _memory(config, options, settings.lengths) if options.url is None else None
+    total = sum(one["tokens"] for one in tasks)
+    return {"model": options.name, "tasks": tasks, "tokens": total, "memory": memory}, context
+
+
+def show(plan: Json, console: Console) -> None:
+    """Print the tasks with their samples and tokens, what is missing, and the memory at the greatest length."""
+    table = tables.table()
+    for heading in ("task", "length", "samples", "tokens to read", "state"):
+        table.add_column(heading, justify="left" if heading in ("task", "state") else "right", overflow="fold")
+    for one in plan["tasks"]:
+        tokens = f"{one['tokens']:,}" if one["length"] else "–"
+        samples = "all" if one["samples"] is None else f"{one['samples']:,}"
+        table.add_row(one["task"], short(one["length"]), samples, tokens, tables.cell(one["state"]))
+    tables.show(table, console)
+    tables.say(f"to read: {plan['tokens']:,} tokens at most; shared prefixes are read once", console)
+    if plan["memory"]:
+        tables.say(plan["memory"], console)
+
+
+def _memory(config: PreTrainedConfig | None, options: ModelOptions, lengths: Sequence[int]) -> str:
+    """Return in words the memory of weights, cache and activations at the length that takes most."""
+    place, capacity = _device_memory(options.device)  # refuses a device that does not exist
+    if config is None:
+        return (
+            f"{options.name} is no local folder and not in the cache of the Hugging Face hub, which a dry run does not contact: "
+            f"whether it exists, its context and its memory are unknown; `hf download {options.name}`, or name its folder, and try "
+            "again"
+        )
+    # Short prompts are answered together, so the longest need not take the most memory.
+    length = max(lengths, key=lambda length: (max(options.batch_tokens // length, 1) * length, length))
+    dtype, weights, cache = _needed_bytes(config, options, max(1, options.batch_tokens // length) * length)
+    shown, total = f"{cache / 2**30:.2f} GiB", ""
+    told = "weights: not on this machine"
+    if weights is not None:
+        told = f"weights {weights / 2**30:.2f} GiB"
+        total = f", together {(weights + cache) / 2**30:.2f} GiB and the activations of {options.chunk_tokens:,} tokens"
+    beside = f"; {place} has {capacity / 2**30:.2f} GiB"
+    if (weights or 0) + cache > capacity:
+        beside += ", which is too little: lower --batch-tokens, give --dtype bfloat16, or leave the length out"
+    return f"memory at {short(length)} in {dtype}: {told}, key-value cache {shown}{total}{beside}"
+
+
+def _needed_bytes(config: PreTrainedConfig, options: ModelOptions, tokens: int) -> tuple[str, int | None, int]:
+    """Return the type that a model is loaded in, the bytes of its weights (None if elsewhere), and of the cache of some tokens."""
+    # The files hold one type and the model may be loaded in another; bytes are scaled by the ratio of the two.
+    saved = str(getattr(config, "dtype", None) or "float32").split(".")[-1]
+    dtype, weights = options.dtype if options.dtype in _BYTES else saved, None
+    size, folder = _BYTES.get(dtype, 4), Path(options.name).expanduser()
+    if folder.is_dir():
+        # Folders may hold both formats of the same weights; transformers reads the first.
+        files = list(folder.glob("*.safetensors")) or list(folder.glob("pytorch_model*.bin"))
+        if not files:
+            raise EvaluateError(f"{options.name} has no weights (*.safetensors); save the model with `save_pretrained`")
+        weights = sum(file.stat().st_size for file in files) * size // _BYTES.get(saved, 4)
+    # 2 × layers × key-value heads × head size × tokens.
+    heads = config.num_attention_heads
+    key_value_heads = getattr(config, "num_key_value_heads", None) or heads
+    head_size = getattr(config, "head_dim", None) or config.hidden_size // heads
+    return dtype, weights, int(2 * config.num_hidden_layers * key_value_heads * head_size * tokens * size)
+
+
+def _device_memory(device: str) -> tuple[str, int]:
+    """Return the device that a model would be loaded onto, and its bytes. Raises EvaluateError for one that does not exist."""
+    torch = required("torch")
+    cuda = torch.cuda
+    place = device if device != "auto" else "cuda" if cuda.is_available() else "cpu"
+    if place == SHARDED and cuda.is_available():
+        # Layers are spread over all GPUs, so their memory adds up.
+        capacities = [cuda.get_device_properties(number).total_memory for number in range(cuda.device_count())]
+        return f"{len(capacities)} GPUs", int(sum(capacities))
+    try:
+        if place != SHARDED and torch.device(place).type == "cuda":
+            return place, int(cuda.get_device_properties(place).total_memory)
+    except (RuntimeError, AssertionError) as error:  # torch asserts for CUDA
+        known = ", ".join(["auto", "cpu", *(f"cuda:{number}" for number in range(cuda.device_count()))])
+        raise EvaluateError(f"--device {device}: {first_sentence(error)}; choose from {known}") from None
+    return "this machine", memory_bytes()

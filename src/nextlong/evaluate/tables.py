@@ -13,7 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, Literal
 
-from nextlong.evaluate.results import ModelResults, Result, Score, differences, is_better
+from nextlong.evaluate.results import ModelResults, Result, Score, differences, is_better, of_answers
 from nextlong.evaluate.task import Probe, Task, all_tasks, registered, short
 from nextlong.text import Json
 
@@ -25,7 +25,7 @@ _HELMET: Final = ("Recall", "RAG", "ICL", "Cite", "Re-rank", "LongQA", "Summ")  
 _SEVERAL_WAYS: Final = ("narrativeqa", "infbench_sum", "multi_lexsum", "alce_asqa", "alce_qampari")
 
 
-Cell = float | Score | str | None
+_Cell = float | Score | str | None
 
 
 @dataclass(frozen=True)
@@ -35,22 +35,20 @@ class ScoreTable:
     title: str
     about: str
     columns: tuple[str, ...]
-    rows: tuple[tuple[str, tuple[Cell, ...]], ...]
+    rows: tuple[tuple[str, tuple[_Cell, ...]], ...]
     rows_are: Literal["rivals", "parts"] = "rivals"
 
-    def is_best(self, row: int, column: int) -> bool:
-        """Return whether a score is significantly greater than every other of its column."""
-        cell = self.rows[row][1][column]
-        if self.rows_are != "rivals" or not isinstance(cell, Score):
-            return False
-        others = [cells[column] for number, (_, cells) in enumerate(self.rows) if number != row]
-        return is_better(cell, [other for other in others if isinstance(other, Score)])
-
-    def row(self, number: int, plain: Callable[[str], str], bold: str) -> list[str]:
-        """Return the name and cells of a row as text; `bold` is the format of those that are best."""
-        name, cells = self.rows[number]
-        texts = [plain(text_of(cell)) for cell in cells]
-        return [plain(name), *(bold.format(t) if self.is_best(number, c) else t for c, t in enumerate(texts))]
+    def all_rows(self, plain: Callable[[str], str] = str, bold: str = "{}") -> list[list[str]]:
+        """Return names and cells as text; `bold` is the format of scores significantly above all others of their column."""
+        rows = []
+        for number, (name, cells) in enumerate(self.rows):
+            others = [row for place, (_, row) in enumerate(self.rows) if place != number]
+            rows.append([plain(name)])
+            for column, cell in enumerate(cells):
+                rivals = [other for row in others if isinstance(other := row[column], Score)]
+                is_best = self.rows_are == "rivals" and isinstance(cell, Score) and is_better(cell, rivals)
+                rows[-1].append(bold.format(plain(_text_of(cell))) if is_best else plain(_text_of(cell)))
+        return rows
 
 
 def tasks_of(category: str) -> list[Task]:
@@ -58,7 +56,7 @@ def tasks_of(category: str) -> list[Task]:
     return [task for task in all_tasks().values() if task.category == category]
 
 
-def mean(scores: Sequence[Score | None]) -> Score | None:
+def _mean(scores: Sequence[Score | None]) -> Score | None:
     """Return the mean of scores; None if one is missing, or there is none."""
     known = [score for score in scores if score is not None]
     return Score.mean(known) if known and len(known) == len(scores) else None
@@ -68,7 +66,7 @@ def category_score(
     results: ModelResults, category: str, length: int, tasks: Sequence[Task] | None = None
 ) -> Score | None:
     """Return the mean over a category's tasks (or some of them) at a length; None if one is missing."""
-    return mean([results.score(task.name, length) for task in (tasks_of(category) if tasks is None else tasks)])
+    return _mean([results.score(task.name, length) for task in (tasks_of(category) if tasks is None else tasks)])
 
 
 def shared_tasks(results: Sequence[ModelResults], category: str) -> list[Task]:
@@ -120,7 +118,6 @@ def all_tables(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
     for table in (
         *_of_the_paper(results),
         *_by_category(results),
-        *_by_task(results),
         *(_by_part(results, task) for task in all_tasks().values() if task.splits),
         *(_of_probe(results, probe) for probe in registered().values() if isinstance(probe, Probe)),
     ):
@@ -158,8 +155,8 @@ def _of_the_paper(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
     rows = []
     for one in results:
         # Each cell is a mean over lengths of means over tasks, as in Tables 1 and 2; one missing part leaves a dash.
-        scores = [mean([category_score(one, category, length) for length in _LENGTHS]) for category in categories]
-        rows.append((one.name, (mean(scores), *scores)))
+        scores = [_mean([category_score(one, category, length) for length in _LENGTHS]) for category in categories]
+        rows.append((one.name, (_mean(scores), *scores)))
     about = "Mean over 8K, 16K, 32K, 64K and 128K; the average is over the six columns (paper, Tables 1 and 2)."
     ways = {one.name: " and ".join(sorted(one.scored_by("narrativeqa"))) for one in results}
     if any(ways.values()):
@@ -171,86 +168,75 @@ def _of_the_paper(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
             helmet = {category: category_score(one, category, length) for category in _HELMET}
             # The other five categories alone are in the table above, and in those by length.
             if helmet["Cite"] or helmet["Summ"]:
-                rows.append((f"{one.name}, {short(length)}", (mean(list(helmet.values())), *helmet.values())))
+                rows.append((f"{one.name}, {short(length)}", (_mean(list(helmet.values())), *helmet.values())))
     about = "Percent; the average is HELMET's, over its seven categories. How LongQA, Cite and Summ are scored: by task, below."
     yield ScoreTable("HELMET, all seven categories", about, ("Avg.", *_HELMET), tuple(rows), "parts")
 
 
 def _by_category(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
     lengths = lengths_of(results)
+    columns = tuple(map(short, lengths))
     for category in dict.fromkeys((*CATEGORIES, *(task.category for task in all_tasks().values()))):
         tasks = shared_tasks(results, category)
         rows = tuple(
             (one.name, tuple(category_score(one, category, length, tasks) for length in lengths)) for one in results
         )
         title = f"{title_of(category, tasks)}, by length"
-        yield ScoreTable(title, "Mean over the tasks, percent.", tuple(map(short, lengths)), rows)
-
-
-def _by_task(results: Sequence[ModelResults]) -> Iterator[ScoreTable]:
-    lengths = lengths_of(results)
+        yield ScoreTable(title, "Mean over the tasks, percent.", columns, rows)
     for one in results:
-        for suite in dict.fromkeys(task.suite for task in all_tasks().values()):
-            rows = []
-            for task in (task for task in all_tasks().values() if task.suite == suite):
-                ways = sorted(one.scored_by(task.name)) if task.name in _SEVERAL_WAYS else []
-                name = f"{task.name} ({' and '.join(ways)})" if ways else task.name
-                scores = tuple(one.score(task.name, length) for length in lengths)
-                rows += [(name, scores)] if any(scores) else []
-            title = f"{one.name}: suite {suite}, by task"
-            yield ScoreTable(title, "Percent.", tuple(map(short, lengths)), tuple(rows), "parts")
+        suites: dict[str, list[tuple[str, tuple[_Cell, ...]]]] = {}
+        for task in all_tasks().values():
+            scores = tuple(one.score(task.name, length) for length in lengths)
+            ways = sorted(one.scored_by(task.name)) if task.name in _SEVERAL_WAYS else []
+            name = f"{task.name} ({' and '.join(ways)})" if ways else task.name
+            suites.setdefault(task.suite, []).extend([(name, scores)] if any(scores) else [])
+        for suite, named in suites.items():
+            yield ScoreTable(f"{one.name}: suite {suite}, by task", "Percent.", columns, tuple(named), "parts")
 
 
 def _by_part(results: Sequence[ModelResults], task: Task) -> ScoreTable:
-    def part(result: Result, detail: str, value: str) -> Score | None:
-        """Return the score over the samples whose detail has a value, refused ones included."""
-        samples = [one for one in result.values["samples"] if one.get("details", {}).get(detail) == value]
-        # In percent, one per sample of this part.
-        outcomes = [0.0 if one.get("refused") else 100 * one["scores"][task.metric] for one in samples]
-        key, refused = (
-            (f"{task.name} {detail}={value}", result.length),
-            sum(bool(one.get("refused")) for one in samples),
-        )
-        return Score.of_outcomes(key, outcomes, result.protocol, refused=refused) if samples else None
-
-    rows = tuple(
-        (f"{one.name}, {short(result.length)}", (result.measured, *(part(result, *split[1:]) for split in task.splits)))
-        for one in results
-        for result in one.finished
-        if result.task == task.name
-    )
+    rows: list[tuple[str, tuple[_Cell, ...]]] = []
+    for one, result in ((model, found) for model in results for found in model.of(task.name)):
+        cells: list[_Cell] = [result.measured]
+        for _, detail, value in task.splits:
+            # The score over the samples whose detail has a value, refused ones included.
+            samples = [line for line in result.values["samples"] if line.get("details", {}).get(detail) == value]
+            key, refused = f"{task.name} {detail}={value}", sum(bool(line.get("refused")) for line in samples)
+            kept = {"task": key, "metric": task.metric, "samples": samples, "n": len(samples), "refused": refused}
+            part = Result(result.path, {**result.values, **kept})
+            cells.append(Score(float(part.outcomes[0].mean()), ((1.0, part),)) if samples else None)
+        rows.append((f"{one.name}, {short(result.length)}", tuple(cells)))
     details = " and ".join(dict.fromkeys(detail for _, detail, _ in task.splits))
     about = f"{task.metric}, percent; refused questions count as 0 in every column. {task.about}"
     columns = ("Overall", *(heading for heading, _, _ in task.splits))
-    return ScoreTable(f"{task.name} by {details}", about, columns, rows)
+    return ScoreTable(f"{task.name} by {details}", about, columns, tuple(rows))
 
 
 def _of_probe(results: Sequence[ModelResults], probe: Probe) -> ScoreTable:
-    def cell(result: Result, scores: Json, key: str) -> Cell:
+    def cell(result: Result, scores: Json, key: str) -> _Cell:
         """Return a score: with its questions where they are known, or with the interval that the probe states."""
         value, task = scores.get(key), key.removesuffix(" acc")
         if key == probe.metric and scores is result.values["scores"]:
             return result.measured
         if answers := result.values.get("answers", {}).get(task):
-            return Score.of_answers(task, answers)
+            return of_answers({task: answers})
         if key == probe.metric and "interval" in scores:
             low, high = scores["interval"]
             return f"{value:.3f} [{low:.3f}, {high:.3f}]"
         return str(value) if isinstance(value, int) else value
 
-    rows: list[tuple[str, tuple[Cell, ...]]] = []
-    for one in results:
-        for result in (result for result in one.finished if result.task == probe.name):
-            length = None if result.length is None else short(result.length)
-            for part, scores in probe.rows(result.values):
-                name = ", ".join(filter(None, (one.name, length, part)))
-                rows.append((name, tuple(cell(result, scores, key) for key in probe.columns.values())))
+    rows: list[tuple[str, tuple[_Cell, ...]]] = []
+    for one, result in ((model, found) for model in results for found in model.of(probe.name)):
+        length = None if result.length is None else short(result.length)
+        for part, scores in probe.rows(result.values):
+            name = ", ".join(filter(None, (one.name, length, part)))
+            rows.append((name, tuple(cell(result, scores, key) for key in probe.columns.values())))
     return ScoreTable(
         probe.category, probe.about, tuple(probe.columns), tuple(rows), "rivals" if probe.lengths is None else "parts"
     )
 
 
-def text_of(cell: Cell) -> str:
+def _text_of(cell: _Cell) -> str:
     """Return a number with two digits, a score with its interval, a word as it is, or a dash."""
     if isinstance(cell, Score):
         if cell.interval is None:
@@ -266,7 +252,7 @@ def as_markdown(tables: Sequence[ScoreTable], *, level: int = 2) -> str:
     parts = []
     for table in tables:
         head = f"| | {' | '.join(table.columns)} |\n{'|---' * (len(table.columns) + 1)}|"
-        lines = [f"| {' | '.join(table.row(number, str, '**{}**'))} |" for number in range(len(table.rows))]
+        lines = [f"| {' | '.join(row)} |" for row in table.all_rows(bold="**{}**")]
         parts.append("\n".join([f"{'#' * level} {table.title}\n\n{table.about}\n\n{head}", *lines]))
     return "\n\n".join(parts) + "\n"
 
@@ -288,6 +274,6 @@ def as_latex(tables: Sequence[ScoreTable]) -> str:
             f"\\caption{{{plain(table.title)}. {plain(table.about)}}}",
             f"\\begin{{tabular}}{{l{'c' * len(table.columns)}}}\n\\hline\n{head}\\\\\n\\hline",
         ]
-        lines += [" & ".join(table.row(row, plain, "\\textbf{{{}}}")) + " \\\\" for row in range(len(table.rows))]
+        lines += [" & ".join(row) + " \\\\" for row in table.all_rows(plain, "\\textbf{{{}}}")]
         parts.append("\n".join([*lines, "\\hline\n\\end{tabular}\n\\end{table*}"]))
     return "\n\n".join(parts) + "\n"

@@ -145,22 +145,13 @@ class TaskRequest:
         tokens = self.tokenizer.count(sample.text) if sample.input_ids is None else len(sample.input_ids)
         return tokens + sample.max_new_tokens <= self.room
 
-    def fitting(self, sample: Sample) -> Sample | None:
-        """Return a sample that fits with its answer; None, which counts as refused, for another."""
-        return sample if self.fits(sample) else None
-
-    def require(self, least: int, task: str) -> None:
-        """Raise EvaluateError for a length below the least that a task needs."""
-        if self.length < least:
+    def require(self, task: str, *, tokens: int, least: int) -> None:
+        """Raise EvaluateError for a length that leaves a task fewer tokens than it needs."""
+        if tokens < least:
             raise EvaluateError(
-                f"--lengths: {task} needs at least {least:,} tokens, not {self.length:,}; leave the length or the task out"
+                f"--lengths: {task} needs at least {self.length + least - tokens:,} tokens, not {self.length:,}; "
+                "leave the length or the task out"
             )
-
-    def too_short(self, task: str) -> EvaluateError:
-        """Return the error of a length that leaves a task no room."""
-        return EvaluateError(
-            f"--lengths: {task} needs more than {self.length:,} tokens; leave the length or the task out"
-        )
 
     def is_in_band(self, sample: Sample) -> bool:
         """Return whether the tokens of a published sample, answer included, lie in (length / 2, length]."""
@@ -203,14 +194,13 @@ class _Measurement:
 class Task(_Measurement):
     """A generator of samples with its scorer.
 
-    `make` yields the samples that fit, and None for each one that does not: these are refused and score 0. `follow_up` turns an
-    answer into the question whose answer is scored. `splits` adds a table of the score over parts of the samples: the heading of a
-    column, the name of a detail, and the value that it has in that part.
+    `make` yields samples, and None for one that cannot be made to fit: this one, and a sample that does not fit with its answer,
+    is refused and scores 0. `follow_up` turns an answer into the question whose answer is scored. `splits` adds a table of the
+    score over parts of the samples: the heading of a column, the name of a detail, and the value that it has in that part.
     """
 
     make: Callable[[TaskRequest], Iterator[Sample | None]]
     score: Scorer
-    max_new_tokens: int
     _: KW_ONLY
     follow_up: Callable[[str, Sample], Sample] | None = None
     splits: tuple[tuple[str, str, str], ...] = ()
@@ -220,19 +210,19 @@ class Task(_Measurement):
 class Probe(_Measurement):
     """A measurement inside a model. `measure` returns `scores`, `n`, and whatever else its result file holds.
 
-    `check` raises EvaluateError for a request that `measure` would refuse, without a model; `check_model` for a model, or for a run
-    that does not match it. Its table has a row per result and part, and a column per score: `columns` maps headings to names
-    of scores, `rows` gives the name and the scores of each part.
+    `check_model` raises EvaluateError for a model that cannot be measured, or for a run that does not match it. Its table has a
+    row per result and part, and a column per score: `columns` maps headings to names of scores, `rows` gives the name and the
+    scores of each part.
     """
 
     measure: Callable[[HuggingFaceModel, TaskRequest], Json]
     _: KW_ONLY
-    check: Callable[[TaskRequest], None] = lambda _: None
     check_model: Callable[[HuggingFaceModel, Path | None], None] = lambda *_: None
     columns: Mapping[str, str] = field(default_factory=dict)
     rows: Callable[[Json], Iterable[tuple[str, Json]]] = lambda values: [("", values["scores"])]
 
 
+@cache
 def prompt_of(name: str) -> str:
     """Return a published prompt, word for word: a template for `str.format`, from the folder tasks/prompts."""
     return (files("nextlong.evaluate.tasks") / "prompts" / f"{name}.txt").read_text(encoding="utf-8")

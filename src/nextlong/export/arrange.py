@@ -12,7 +12,7 @@ itself, and packing is best-fit decreasing (at most 11/9 of the fewest possible 
 from __future__ import annotations
 
 from bisect import bisect_left, insort
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Hashable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -21,12 +21,11 @@ from typing import Any, Final, Literal
 import numpy as np
 from numpy.typing import NDArray
 
+from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import SequenceFiles
 from nextlong.engine.step import TaskResult
 from nextlong.errors import CorpusError, RecipeError
 from nextlong.rng import keyed_hash, threshold_for
-
-# mix
 
 
 def _mix(
@@ -56,30 +55,6 @@ def _mix(
     order = np.argsort(np.concatenate(moments), kind="stable")
     mixed: NDArray[Any] = np.concatenate(chosen)[order]
     return mixed
-
-
-# split
-
-
-def _shares_chunks(
-    held_out: NDArray[np.bool_], *, chunk_ids: NDArray[np.int64], offsets: NDArray[np.int64], corpora: NDArray[np.int64]
-) -> NDArray[np.bool_]:
-    """Return which sequences that are not held out share a chunk with one that is, shape (n,).
-
-    Sequence i names chunk_ids[offsets[i]:offsets[i+1]] of the CHUNKS with number `corpora[i]`: ids are compared within one
-    number, and where runs have different CHUNKS only the split by key holds.
-    """
-    # (m,) each, by place in `chunk_ids`: the sequence that names the chunk, and the number of its CHUNKS.
-    owners = np.repeat(np.arange(len(held_out)), np.diff(offsets))
-    corpus = corpora[owners]
-    is_shared = np.zeros(len(held_out), np.bool_)
-    for number in np.unique(corpus):
-        train, withheld = ((corpus == number) & (held_out[owners] == side) for side in (False, True))
-        is_shared[owners[train][np.isin(chunk_ids[train], chunk_ids[withheld])]] = True
-    return is_shared
-
-
-# pack
 
 
 SPLITS = ("train", "validation")
@@ -114,7 +89,22 @@ def arrange_rows(out: Path, *, runs: Sequence[SequenceFiles], arrangement: Arran
                 f"{problem}: {left_out:,} share a chunk with validation and are filtered out; {FEWER_LEFT_OUT}"
             )
         raise CorpusError(f"{problem}; make more sequences, or choose another share")
-    documents, chunks = _contents(splits, runs)
+    # Of how many documents, distinct by content, and of which chunks of each corpus, distinct, the splits are made.
+    hashes_of: dict[str, list[NDArray[np.uint64]]] = {name: [] for name in splits}
+    chunks: dict[str, dict[Hashable, NDArray[np.int64]]] = {name: {} for name in splits}
+    for number, run in enumerate(runs):
+        ids, offsets = run.chunk_ids()
+        firsts = np.cumsum([0, *run.take])
+        for name, index in splits.items():
+            of_run = index[index["run"] == number]
+            is_named = np.zeros(len(offsets) - 1, np.bool_)
+            is_named[firsts[of_run["part"]] + of_run["place"]] = True
+            chunk_ids = np.unique(ids[np.repeat(is_named, np.diff(offsets))])
+            chunks[name][run.corpus_id] = np.union1d(chunks[name].get(run.corpus_id, chunk_ids), chunk_ids)
+            if len(chunk_ids):
+                doc_ids = lookup.documents_of(chunk_ids, run.corpus.chunks)
+                hashes_of[name].append(lookup.array_rows(doc_ids, run.hashes))
+    documents = {name: len(np.unique(np.concatenate(hashes))) if hashes else 0 for name, hashes in hashes_of.items()}
     both = ((some, chunks["train"][corpus]) for corpus, some in chunks.get("validation", {}).items())
     shared = sum(len(np.intersect1d(*pair, assume_unique=True)) for pair in both)
     written = {}
@@ -137,31 +127,6 @@ def arrange_rows(out: Path, *, runs: Sequence[SequenceFiles], arrangement: Arran
     return RowsResult(left_out=left_out, **written)
 
 
-_Chunks = dict[Hashable, NDArray[np.int64]]  # of each corpus, distinct
-
-
-def _contents(
-    splits: Mapping[str, NDArray[Any]], runs: Sequence[SequenceFiles]
-) -> tuple[dict[str, int], dict[str, _Chunks]]:
-    """Return of how many documents, distinct by content, and of which chunks the sequences of each split are made."""
-    hashes_of: dict[str, list[NDArray[np.uint64]]] = {name: [] for name in splits}
-    chunks_of: dict[str, _Chunks] = {name: {} for name in splits}
-    for number, run in enumerate(runs):
-        ids, offsets = run.chunk_ids()
-        firsts = np.cumsum([0, *run.take])
-        for name, index in splits.items():
-            of_run = index[index["run"] == number]
-            is_named = np.zeros(len(offsets) - 1, np.bool_)
-            is_named[firsts[of_run["part"]] + of_run["place"]] = True
-            chunk_ids = np.unique(ids[np.repeat(is_named, np.diff(offsets))])
-            before = chunks_of[name].get(run.corpus_id, chunk_ids)
-            chunks_of[name][run.corpus_id] = np.union1d(before, chunk_ids)
-            if len(chunk_ids):
-                hashes_of[name].append(run.document_hashes(chunk_ids))
-    documents = {name: len(np.unique(np.concatenate(hashes))) if hashes else 0 for name, hashes in hashes_of.items()}
-    return documents, chunks_of
-
-
 def arranged(runs: Sequence[SequenceFiles], arrangement: Arrangement) -> tuple[dict[str, NDArray[Any]], int]:
     """Return the SEQUENCE_INDEX of each split, its runs mixed, and how many sequences were filtered out for shared chunks."""
     index = np.concatenate([run.read_index(run=number) for number, run in enumerate(runs)])
@@ -172,14 +137,15 @@ def arranged(runs: Sequence[SequenceFiles], arrangement: Arrangement) -> tuple[d
     held_out: NDArray[np.bool_] = hashes < threshold_for(arrangement.validation)
     is_shared = np.zeros(len(index), np.bool_)
     if arrangement.shared_chunks == "leave-out":
-        references = [run.chunk_ids() for run in runs]
-        corpora = [run.corpus_id for run in runs]
-        is_shared = _shares_chunks(
-            held_out,
-            chunk_ids=np.concatenate([ids for ids, _ in references]),
-            offsets=np.concatenate([[0], np.cumsum(np.concatenate([np.diff(ends) for _, ends in references]))]),
-            corpora=np.array([corpora.index(corpus) for corpus in corpora])[index["run"]],
-        )
+        references, corpora = [run.chunk_ids() for run in runs], [run.corpus_id for run in runs]
+        # (m,) each, of every chunk that a sequence names: its id, the sequence, and the number of its CHUNKS. Ids are compared
+        # within one number: where runs have different CHUNKS only the split by key holds.
+        chunk_ids = np.concatenate([ids for ids, _ in references])
+        owners = np.repeat(np.arange(len(index)), np.concatenate([np.diff(ends) for _, ends in references]))
+        corpus = np.array([corpora.index(corpus) for corpus in corpora])[index["run"]][owners]
+        for number in np.unique(corpus):
+            train, withheld = ((corpus == number) & (held_out[owners] == side) for side in (False, True))
+            is_shared[owners[train][np.isin(chunk_ids[train], chunk_ids[withheld])]] = True
     splits = {"train": index[~held_out & ~is_shared], "validation": index[held_out]}
     mixed = {name: _mixed(of_runs, name, len(runs), arrangement) for name, of_runs in splits.items()}
     return mixed, int(is_shared.sum())

@@ -22,12 +22,12 @@ from concurrent.futures import ThreadPoolExecutor, as_completed
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Final, Literal, TypedDict
+from typing import Final, Literal
 
 from nextlong.engine import store
 from nextlong.errors import ExportError, RunError
 from nextlong.reading.files import is_local, protocols, reach
-from nextlong.text import counted
+from nextlong.text import Json, counted
 
 RECORD: Final = ".nextlong-push.json"
 DELIVERED: Final = "manifest.json"  # says what the files are of
@@ -49,12 +49,7 @@ _COMMITS: Final = frozenset({"hf"})
 _ATOMIC: Final = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "az", "hf"})
 
 
-class _Entry(TypedDict):
-    """What the record says of a file: its size, its XXH3 128-bit hash in hex, and whether it has arrived."""
-
-    bytes: int
-    xxh3: str
-    whole: bool
+_Record = dict[str, Json]  # of each file by name: its `bytes`, its `xxh3` in hex, and whether it has arrived `whole`
 
 
 @dataclass(frozen=True, slots=True)
@@ -66,9 +61,9 @@ class ExportFile:
     bytes: int
     xxh3: str
 
-    def entry(self, *, whole: bool) -> _Entry:
+    def entry(self, *, whole: bool) -> Json:
         """Return what the record says of the file."""
-        return _Entry(bytes=self.bytes, xxh3=self.xxh3, whole=whole)
+        return {"bytes": self.bytes, "xxh3": self.xxh3, "whole": whole}
 
 
 def publish(
@@ -98,7 +93,7 @@ def publish(
             and (name not in hashes or posixpath.basename(name) not in _TOLD_ANEW)
         )
         if other and others == "refuse":
-            raise _another(destination, other)
+            raise _of_another(destination, other)
         # Replacing begins with what says that the rest is there, so that no reader ever takes a mixture for whole.
         ends = {name for name in sizes if _comes_last(name) and name in known} if other else set()
         stale = sorted(ends | (set(other) - hashes.keys()), key=lambda name: (not _comes_last(name), name))
@@ -108,6 +103,8 @@ def publish(
             if file.name in stale
             or sizes.get(file.name) != file.bytes
             or known.get(file.name) != file.entry(whole=True)
+            # A local copy is read, so that replacing repairs what was damaged there.
+            or (others == "replace" and place.is_local and store.hash_file(Path(place.at(file.name))) != file.xxh3)
         ]
         names_due = {file.name for file in due}
         record = {file.name: file.entry(whole=file.name not in names_due) for file in files}
@@ -116,8 +113,20 @@ def publish(
             for name in stale:
                 place.delete(name)
             place.write_record(record)
+        # What arrived is written to the destination's record every few seconds and at the end.
         for is_last in (False, True):
-            _send([file for file in due if _comes_last(file.name) is is_last], place, record, threads=threads)
+            written, executor = time.monotonic(), ThreadPoolExecutor(threads, thread_name_prefix="publish")
+            sending = [executor.submit(_send, file, place, record) for file in due if _comes_last(file.name) is is_last]
+            try:
+                for sent in as_completed(sending):
+                    sent.result()
+                    if time.monotonic() - written > _RECORD_EVERY_S:
+                        place.write_record(record)
+                        written = time.monotonic()
+            finally:
+                executor.shutdown(cancel_futures=True)
+                if sending:
+                    place.write_record(record)
     return [file.name for file in due]
 
 
@@ -136,11 +145,11 @@ def check_destination(destination: str, steps: Mapping[str, str] | None = None) 
             with suppress(FileNotFoundError, ValueError, KeyError, TypeError, AttributeError):
                 splits = json.loads(place.fs.cat_file(place.at(DELIVERED)))["splits"]
                 if {name: split["step"] for name, split in splits.items()} != steps:
-                    raise _another(destination, pushed)
+                    raise _of_another(destination, pushed)
         place.try_writing()
 
 
-def _another(destination: str, other: Sequence[str]) -> ExportError:
+def _of_another(destination: str, other: Sequence[str]) -> ExportError:
     return ExportError(
         f"{destination} holds {counted(len(other), 'file')} of another export, such as {other[0]!r}; choose another "
         f"destination, or replace them: nextlong export RUN --into {destination} --replace"
@@ -162,24 +171,7 @@ def _refusals(url: str) -> Iterator[None]:
         raise _refusal(url, error) from None
 
 
-def _send(files: Sequence[ExportFile], place: Destination, record: dict[str, _Entry], *, threads: int) -> None:
-    """Send files; what arrived is written to the destination's record every few seconds and at the end."""
-    if not files:
-        return
-    written = time.monotonic()
-    executor = ThreadPoolExecutor(threads, thread_name_prefix="publish")
-    try:
-        for sent in as_completed([executor.submit(_send_one, file, place, record) for file in files]):
-            sent.result()
-            if time.monotonic() - written > _RECORD_EVERY_S:
-                place.write_record(record)
-                written = time.monotonic()
-    finally:
-        executor.shutdown(cancel_futures=True)
-        place.write_record(record)
-
-
-def _send_one(file: ExportFile, place: Destination, record: dict[str, _Entry]) -> None:
+def _send(file: ExportFile, place: Destination, record: _Record) -> None:
     """Send a file and note that it arrived, in a thread. Raises RunError if it is not what the run recorded."""
     try:
         digest = store.hash_file(file.path)
@@ -242,7 +234,7 @@ class Destination:
             if not any(part.startswith(".") for part in name.split("/"))
         }
 
-    def held(self, names: Collection[str] = ()) -> tuple[dict[str, int], dict[str, _Entry]]:
+    def held(self, names: Collection[str] = ()) -> tuple[dict[str, int], _Record]:
         """Return the sizes of all files, and what the record says of those that are there or were being sent.
 
         Raises ExportError for files that no push put there, whatever their names; `names` are about to be written.
@@ -257,14 +249,11 @@ class Destination:
             )
         return sizes, known
 
-    def read_record(self) -> dict[str, _Entry]:
+    def read_record(self) -> _Record:
         """Return name → bytes, xxh3 and whether it arrived, of what earlier pushes sent; empty where there was none."""
         try:
             files = json.loads(self.fs.cat_file(self.at(RECORD)))["files"]
-            return {
-                str(name): _Entry(bytes=entry["bytes"], xxh3=entry["xxh3"], whole=entry["whole"])
-                for name, entry in files.items()
-            }
+            return {str(name): {key: entry[key] for key in ("bytes", "xxh3", "whole")} for name, entry in files.items()}
         except FileNotFoundError:
             return {}
         except (ValueError, KeyError, TypeError, AttributeError):
@@ -292,7 +281,7 @@ class Destination:
             with suppress(Exception):  # whatever a file system raises where it may not be deleted
                 self.fs.rm_file(marker)
 
-    def write_record(self, files: Mapping[str, _Entry]) -> None:
+    def write_record(self, files: _Record) -> None:
         text = json.dumps({"files": dict(sorted(files.items()))}, indent=1, ensure_ascii=False) + "\n"
         if self.is_local:
             target = Path(self.at(RECORD))

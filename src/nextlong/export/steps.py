@@ -21,18 +21,8 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from nextlong.artifacts import resolve
 from nextlong.artifacts.finished import SequenceFiles, chunks_of, sequences_per_part
-from nextlong.artifacts.resolve import (
-    Resolved,
-    domains_of,
-    joined,
-    joined_names,
-    of_documents,
-    packed,
-    resolve_table,
-    sliced,
-    span_texts,
-)
 from nextlong.artifacts.results import ShardResult, TokenizerResult
 from nextlong.engine import store
 from nextlong.engine.step import Amounts, Artifact, Artifacts, Estimate, Join, Step, Task, TaskResult, Work
@@ -42,7 +32,7 @@ from nextlong.export.formats.base import Format, Options, RowSizes, format_of
 from nextlong.plugins import FORMATS
 from nextlong.recipe import Export
 from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
-from nextlong.sequences.tokenizer import token_id
+from nextlong.sequences.tokenizer import special_id
 from nextlong.text import Json
 
 _SHARDS = 16  # so that small data sets are written in parallel too, …
@@ -186,7 +176,7 @@ def _format_step(export: Export, name: str, split: str, rows: Step, read: Sequen
             vocab_size=tokenizer.vocab_size,
             bos_id=tokenizer.bos_id,
             eos_id=tokenizer.eos_id,
-            token_id=partial(token_id, tokenizer=done["tokenizer"].file(".tokenizer.json")),
+            token_id=partial(special_id, done["tokenizer"].file(".tokenizer.json"), key="export.megatron_eod"),
         )
         origins = of_runs(done)
         bounds = _shard_bounds(np.load(index), np.load(offsets), origins, made=made, options=options)
@@ -240,8 +230,8 @@ def _shard_bounds(
             for some in np.array_split(places, -(-len(places) // _SEQUENCES_HELD)) if len(places) else ():
                 lists = [_table(index[some], origin).column(name).combine_chunks() for name in ("chunk_id", "role")]
                 chunk_ids, roles = (column.values.to_numpy() for column in lists)
-                domains[some] = domains_of(chunk_ids, roles, lists[0].offsets.to_numpy(), origin.corpus)
-        of_rows = [joined_names(domains[first:last].tolist()) for first, last in pairwise(offsets.tolist())]
+                domains[some] = resolve.domains_of(chunk_ids, roles, lists[0].offsets.to_numpy(), origin.corpus)
+        of_rows = [resolve.joined_names(domains[first:last].tolist()) for first, last in pairwise(offsets.tolist())]
         sizes = made.shard_rows(RowSizes(row_tokens, np.diff(offsets), of_rows), options)
         return [0, *np.cumsum(sizes, dtype=np.int64).tolist()]
     ends, bounds = np.cumsum(_ID_BYTES * row_tokens), [0]
@@ -263,10 +253,11 @@ def _export_shard(
 ) -> ShardResult:
     """Write rows [first, last) of `index` and `offsets` as one shard, whose files are named beside `out`."""
     made = format_of(name)
-    bounded = of_documents if options.keys.get("boundaries") == "document" else lambda block: block
     row_offsets = np.load(offsets)[rows[0] : rows[1] + 1]
     blocks = _read_rows(np.load(index), row_offsets, origins, wanted=made.wanted)
-    given = ((bounded(block), texts) if made.wanted == "texts" else bounded(block) for block, texts in blocks)
+    if options.keys.get("boundaries") == "document":
+        blocks = ((resolve.of_documents(block), texts) for block, texts in blocks)
+    given = blocks if made.wanted == "texts" else (block for block, _ in blocks)
     written = made.write(out, given, options)
     if not isinstance(written, made.result):
         raise FORMATS.broken(name, f"returns {written!r:.80} from write, which must be its {made.result.__name__}")
@@ -287,7 +278,7 @@ def _read_rows(
     origins: Sequence[SequenceFiles],
     *,
     wanted: Literal["ids", "domains", "spans", "texts"],
-) -> Iterator[tuple[Resolved, list[str]]]:
+) -> Iterator[tuple[resolve.Resolved, list[str]]]:
     """Yield rows of sequences, index[offsets[i]:offsets[i + 1]] each (SEQUENCE_INDEX), in blocks of about eight
     million tokens, with the texts of all spans of the block where `wanted` is "texts".
 
@@ -303,9 +294,9 @@ def _read_rows(
         for run in np.unique(runs).tolist():
             origin = origins[run]
             table, columns = _table(sequences[runs == run], origin), "spans" if wanted == "texts" else wanted
-            of_runs[run] = resolve_table(table, origin, wanted=columns)
+            of_runs[run] = resolve.resolve_table(table, origin, wanted=columns)
             if wanted == "texts":
-                texts_of_runs[run] = span_texts(
+                texts_of_runs[run] = resolve.span_texts(
                     of_runs[run], text_of=origin.corpus.texts, special_text=origin.special_texts
                 )
         # Which sequences of which run, counted run by run, stand one after the other in the block.
@@ -323,8 +314,8 @@ def _read_rows(
         if len(of_runs) == 1:
             (block,) = of_runs.values()
         else:
-            block = joined([sliced(of_runs[run], start, stop) for run, start, stop in order])
-        yield packed(block, offsets[first : last + 1] - offsets[first]), texts
+            block = resolve.joined([resolve.sliced(of_runs[run], start, stop) for run, start, stop in order])
+        yield resolve.packed(block, offsets[first : last + 1] - offsets[first]), texts
         first = last
 
 

@@ -3,9 +3,9 @@
 In:  `CorpusArrays`, the whole corpus as arrays, and what the method needs of it: neighbours, keywords or nothing.
 Out: `Draft`s, each the documents of one sequence in reading order, or their parts.
 
-`Method` is the contract; `DocumentMethod` does all of it but `draft` for methods that put documents, or parts of documents,
-one after the other. Everything outside this folder asks a method for its layout and its needs, never for its name: that is
-what lets one be added as a file of its own, or by another distribution (entry point `nextlong.methods`).
+`DocumentMethod` does all of a `Method` but `draft` for methods that put documents, or parts of documents, one after the other.
+Everything outside this folder asks a method for its layout and its needs, never for its name: that is what lets one be added as a
+file of its own, or by another distribution (entry point `nextlong.methods`).
 """
 
 from __future__ import annotations
@@ -14,8 +14,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
-from pathlib import Path
-from typing import Any, Final, Generic, Literal, NamedTuple, Protocol, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Literal, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -27,9 +26,10 @@ from nextlong.recipe import Recipe, Section
 from nextlong.schemas import Layout
 from nextlong.text import Json
 
-OptionsT = TypeVar("OptionsT", bound=Section)
-OptionsT_contra = TypeVar("OptionsT_contra", bound=Section, contravariant=True)
-_SEARCHED_AT_ONCE = 65_536  # vectors, held as float32
+if TYPE_CHECKING:
+    from nextlong.methods.documents import Vectors
+
+_OptionsT = TypeVar("_OptionsT", bound=Section)
 
 
 class Need(StrEnum):
@@ -39,217 +39,6 @@ class Need(StrEnum):
     DOCUMENT_NEIGHBOURS = "the documents nearest to each document"
     DOCUMENT_VECTORS = "the vectors of all documents, to search again where neighbours are used up"
     KEYWORDS = "keywords of each document"
-
-
-class Method(Protocol[OptionsT_contra]):
-    """Which documents make one sequence, in what order.
-
-    `name` is that of `compose.method` and of the method's section of the recipe, whose keys are the fields of `Options`
-    (none: `Section` itself). `scores`: what the score of a span is the cosine to, for reports; empty if there are none.
-    A method of a paper may have a `citation` (a `Citation`), which the data card gives beside NExtLong's.
-    """
-
-    name: str
-    Options: type[Section]
-    layout: Layout
-    needs: frozenset[Need]
-    scores: str
-
-    def describe(self, options: OptionsT_contra) -> str:
-        """Return the method as reports name it: what data must not be taken for is part of the name."""
-
-    def repeats_documents(self, options: OptionsT_contra) -> bool:
-        """Say whether a document (of extended sequences: a meta-document) may make up several sequences."""
-
-    def steps(self, recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:
-        """Return the steps from the chunks to the drafts, in order; the last one drafts.
-
-        The n-th `attempt` (from 0) drafts more than those before it: they gave too few sequences.
-        """
-
-
-_PROMISED = ("name", "Options", "layout", "needs", "scores", "describe", "repeats_documents", "steps")
-
-
-def method_of(recipe: Recipe) -> Method[Any]:
-    """Return the recipe's method. Raises PluginError if another distribution's is none."""
-    name = recipe.compose.method
-    method = METHODS.load(name, object)
-    if lacking := [what for what in _PROMISED if not hasattr(method, what)]:
-        raise METHODS.broken(name, f"is not a method: it has no {', '.join(lacking)}")
-    return cast("Method[Any]", method)
-
-
-def promises(method: Method[Any], options: Section) -> Json:
-    """Return what a method says of its drafts, which `verify` holds them to."""
-    repeats = method.repeats_documents(options)
-    return {"method": method.name, "layout": method.layout.value, "repeats_documents": repeats}
-
-
-def described(recipe: Recipe) -> str:
-    """Return the recipe's method as reports name it."""
-    return method_of(recipe).describe(recipe.options)
-
-
-@dataclass(frozen=True, kw_only=True)
-class Neighbours:
-    """The nearest documents of some, best first: those of `queries[i]` are `documents[offsets[i]:offsets[i + 1]]`."""
-
-    queries: NDArray[np.int64]  # (q,) positions among the documents, as `documents`
-    offsets: NDArray[np.int64]  # (q + 1,)
-    documents: NDArray[np.int64]  # (m,) never the query itself
-    cosines: NDArray[np.float32]  # (m,) descending within a query
-
-    def lists(self) -> list[NDArray[np.int64]]:
-        """Return the neighbours of each query."""
-        return np.split(self.documents, self.offsets[:-1])[1:]
-
-    def table(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return neighbours and cosines as rows of equal length, shape (q, k), filled up with -1."""
-        counts = np.diff(self.offsets)
-        shape = (len(counts), int(counts.max(initial=0)))
-        documents, cosines = np.full(shape, -1, np.int64), np.full(shape, -1.0, np.float32)
-        filled = np.arange(shape[1]) < counts[:, None]
-        documents[filled], cosines[filled] = self.documents, self.cosines
-        return documents, cosines
-
-
-class Vectors:
-    """The unit vectors of n documents, in float16 files of one shard each, read block by block."""
-
-    def __init__(self, paths: Sequence[Path], members: NDArray[np.int64]) -> None:
-        """Map the .npy files; the documents are those of their rows, one after the other, that `members` (n,), ascending, names."""
-        self._members = members
-        self._shards = [np.load(path, mmap_mode="r") for path in paths]
-        self._starts = np.cumsum([0, *map(len, self._shards)])
-
-    def nearest(self, document: int, k: int, among: NDArray[np.bool_]) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return at most `k` documents of `among`, shape (n,), and their cosines, nearest first, by exact search."""
-        query = self._rows(np.array([document]))[0]
-        searched = np.flatnonzero(among)
-        found, cosines = np.empty(0, np.int64), np.empty(0, np.float32)
-        for first in range(0, len(searched), _SEARCHED_AT_ONCE):
-            block = searched[first : first + _SEARCHED_AT_ONCE]
-            found, cosines = np.append(found, block), np.append(cosines, self._rows(block) @ query)
-            best = np.argsort(-cosines, kind="stable")[:k]
-            found, cosines = found[best], cosines[best]
-        return found, cosines
-
-    def _rows(self, documents: NDArray[np.int64]) -> NDArray[np.float32]:
-        """Return vectors of ascending documents."""
-        rows = self._members[documents]
-        bounds = np.searchsorted(rows, self._starts)
-        pieces = [
-            shard[rows[low:high] - start]
-            for shard, start, low, high in zip(self._shards, self._starts, bounds[:-1], bounds[1:], strict=False)
-            if low < high
-        ]
-        return np.concatenate(pieces).astype(np.float32)
-
-
-@dataclass(frozen=True, kw_only=True)
-class CorpusArrays:
-    """All n documents of the corpus that have chunks, and what the method needs of them."""
-
-    content_hashes: NDArray[np.uint64]  # (n,) what draws go by, so that file order and shards do not matter
-    tokens: NDArray[np.int64]  # (n,) with what parts a document from the next one
-    chunk_offsets: NDArray[np.int64]  # (n + 1,) into chunk_tokens
-    chunk_tokens: NDArray[np.int64]  # (chunks,)
-    neighbours: Neighbours | None = None
-    vectors: Vectors | None = None
-    keywords: pa.LargeListArray | None = None  # large_list<uint64> (n,): hashes of words
-
-
-class Draft(NamedTuple):
-    """One sequence: documents in reading order; composing cuts it at T.
-
-    An interleaved draft names a document once for each of its parts, in order, and says how many chunks each part takes.
-    """
-
-    documents: NDArray[np.int64]  # (r,) positions
-    scores: NDArray[np.float32]  # (r,) cosines, NaN for none
-    chunks: NDArray[np.int64] | None = None  # (r,); None: each document whole
-
-
-@dataclass(frozen=True, kw_only=True)
-class Drafted:
-    """Drafts in the order in which they are to serve, and how many were given up because neighbours ran out before T.
-
-    `near_duplicates` says how many documents the method left out as near-duplicates of others, None if it leaves out none;
-    `unshared_keywords` how many because no other document has a keyword of theirs, None if it looks at none.
-    """
-
-    drafts: Sequence[Draft] = field(default_factory=list)
-    starved: int = 0
-    near_duplicates: int | None = None
-    unshared_keywords: int | None = None
-
-
-@dataclass(frozen=True, kw_only=True)
-class DraftRequest:
-    """What is asked of a method: drafts of at least so many tokens, at most so many of them (None: all there are)."""
-
-    target_tokens: int
-    sequences: int | None
-    seed: int
-
-
-def whole(documents: NDArray[np.int64], scores: NDArray[np.float32] | None = None) -> Draft:
-    """Return the draft of whole documents, shape (r,) each; without scores there are none."""
-    return Draft(documents, np.full(len(documents), np.nan, np.float32) if scores is None else scores)
-
-
-def stretches(
-    order: NDArray[np.int64], tokens: NDArray[np.int64], *, enough: int, sequences: int | None = None
-) -> list[NDArray[np.int64]]:
-    """Cut `order`, positions into `tokens`, into at most `sequences` consecutive pieces that each just reach `enough`.
-
-    What is left at the end and does not reach it is left out.
-    """
-    filled = np.concatenate([[0], np.cumsum(tokens[order])])
-    pieces: list[NDArray[np.int64]] = []
-    first = 0
-    while sequences is None or len(pieces) < sequences:
-        last = int(np.searchsorted(filled, filled[first] + enough))
-        if last == len(filled):
-            break
-        pieces.append(order[first:last])
-        first = last
-    return pieces
-
-
-class DocumentMethod(ABC, Generic[OptionsT]):
-    """A method that puts documents, or parts of them, one after the other: it only says which, by `draft`."""
-
-    name: str
-    Options: type[Section] = Section
-    layout: Layout = Layout.CONCATENATED
-    needs: frozenset[Need] = frozenset()
-    scores: str = ""
-    searches: Literal["all documents", "sampled documents"] = "all documents"  # whose neighbours are needed
-    version: int = 1  # to be raised whenever the same documents and options give other drafts
-
-    def describe(self, options: OptionsT) -> str:  # noqa: ARG002 - for those whose options belong to the name
-        """Return the name."""
-        return self.name
-
-    def repeats_documents(self, options: OptionsT) -> bool:  # noqa: ARG002
-        """Say that no document stands in two sequences."""
-        return False
-
-    def neighbours(self, options: OptionsT) -> int | None:  # noqa: ARG002
-        """Return how many neighbours of each searched document are needed; None: as many as fill a sequence."""
-        return None
-
-    @abstractmethod
-    def draft(self, documents: CorpusArrays, options: OptionsT, request: DraftRequest) -> Drafted:
-        """Return the sequences, drawn by content (`nextlong.rng`) so that file order and shards do not matter."""
-
-    def steps(self, recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:
-        """Return the steps that give the method what it needs, and the one that drafts."""
-        from nextlong.methods.documents import document_steps  # what searches is not loaded to read a recipe
-
-        return document_steps(self, recipe, ingest, chunk, tokenizer, attempt=attempt)
 
 
 @dataclass(frozen=True)
@@ -277,3 +66,156 @@ NEXTLONG: Final = Citation(
     arxiv="2501.12766",
     year=2025,
 )
+
+
+class Method(ABC, Generic[_OptionsT]):
+    """Which documents make one sequence, in what order.
+
+    `name` is that of `compose.method` and of the method's section of the recipe, whose keys are the fields of `Options`
+    (none: `Section` itself). `scores`: what the score of a span is the cosine to, for reports; empty if there are none.
+    The data card gives the `citation` of the method's paper beside NExtLong's.
+    """
+
+    name: str
+    Options: type[Section] = Section
+    layout: Layout = Layout.CONCATENATED
+    needs: frozenset[Need] = frozenset()
+    scores: str = ""
+    citation: Citation | None = None
+
+    def describe(self, options: _OptionsT) -> str:  # noqa: ARG002 - for those whose options belong to the name
+        """Return the method as reports name it: what data must not be taken for is part of the name."""
+        return self.name
+
+    def repeats_documents(self, options: _OptionsT) -> bool:  # noqa: ARG002
+        """Say whether a document (of extended sequences: a meta-document) may make up several sequences."""
+        return False
+
+    def promises(self, options: _OptionsT) -> Json:
+        """Return what the method says of its drafts, which `verify` holds them to."""
+        repeats = self.repeats_documents(options)
+        return {"method": self.name, "layout": self.layout.value, "repeats_documents": repeats}
+
+    @abstractmethod
+    def steps(self, recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:
+        """Return the steps from the chunks to the drafts, in order; the last one drafts.
+
+        The n-th `attempt` (from 0) drafts more than those before it: they gave too few sequences.
+        """
+
+
+def method_of(recipe: Recipe) -> Method[Any]:
+    """Return the recipe's method. Raises PluginError if another distribution's is none."""
+    method: Method[Any] = METHODS.load(recipe.compose.method, Method)
+    return method
+
+
+def described(recipe: Recipe) -> str:
+    """Return the recipe's method as reports name it."""
+    return method_of(recipe).describe(recipe.options)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Neighbours:
+    """The nearest documents of some, best first: those of `queries[i]` are `documents[offsets[i]:offsets[i + 1]]`."""
+
+    queries: NDArray[np.int64]  # (q,) positions among the documents, as `documents`
+    offsets: NDArray[np.int64]  # (q + 1,)
+    documents: NDArray[np.int64]  # (m,) never the query itself
+    cosines: NDArray[np.float32]  # (m,) descending within a query
+
+    def table(self) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+        """Return neighbours and cosines as rows of equal length, shape (q, k), filled up with -1."""
+        counts = np.diff(self.offsets)
+        shape = (len(counts), int(counts.max(initial=0)))
+        documents, cosines = np.full(shape, -1, np.int64), np.full(shape, -1.0, np.float32)
+        filled = np.arange(shape[1]) < counts[:, None]
+        documents[filled], cosines[filled] = self.documents, self.cosines
+        return documents, cosines
+
+
+@dataclass(frozen=True, kw_only=True)
+class CorpusArrays:
+    """All n documents of the corpus that have chunks, and what the method needs of them."""
+
+    content_hashes: NDArray[np.uint64]  # (n,) what draws go by, so that file order and shards do not matter
+    tokens: NDArray[np.int64]  # (n,) with what parts a document from the next one
+    chunk_offsets: NDArray[np.int64]  # (n + 1,) into chunk_tokens
+    chunk_tokens: NDArray[np.int64]  # (chunks,)
+    neighbours: Neighbours | None = None
+    vectors: Vectors | None = None
+    keywords: pa.ChunkedArray | None = None  # list<uint64> (n,), mapped: hashes of words
+
+
+class Draft(NamedTuple):
+    """One sequence: documents in reading order; composing cuts it at T.
+
+    An interleaved draft names a document once for each of its parts, in order, and says how many chunks each part takes.
+    """
+
+    documents: NDArray[np.int64]  # (r,) positions
+    scores: NDArray[np.float32] | None = None  # (r,) cosines, NaN or None for none
+    chunks: NDArray[np.int64] | None = None  # (r,); None: each document whole
+
+
+@dataclass(frozen=True, kw_only=True)
+class Drafted:
+    """Drafts in the order in which they are to serve, and how many were given up because neighbours ran out before T.
+
+    `near_duplicates` says how many documents the method left out as near-duplicates of others, None if it leaves out none;
+    `unshared_keywords` how many because no other document has a keyword of theirs, None if it looks at none.
+    """
+
+    drafts: Sequence[Draft] = field(default_factory=list)
+    starved: int = 0
+    near_duplicates: int | None = None
+    unshared_keywords: int | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class DraftRequest:
+    """What is asked of a method: drafts of at least so many tokens, at most so many of them (None: all there are)."""
+
+    target_tokens: int
+    sequences: int | None
+    seed: int
+
+
+def stretches(
+    order: NDArray[np.int64], tokens: NDArray[np.int64], *, enough: int, sequences: int | None = None
+) -> list[NDArray[np.int64]]:
+    """Cut `order`, positions into `tokens`, into at most `sequences` consecutive pieces that each just reach `enough`.
+
+    What is left at the end and does not reach it is left out.
+    """
+    filled = np.concatenate([[0], np.cumsum(tokens[order])])
+    pieces: list[NDArray[np.int64]] = []
+    first = 0
+    while sequences is None or len(pieces) < sequences:
+        last = int(np.searchsorted(filled, filled[first] + enough))
+        if last == len(filled):
+            break
+        pieces.append(order[first:last])
+        first = last
+    return pieces
+
+
+class DocumentMethod(Method[_OptionsT]):
+    """A method that puts documents, or parts of them, one after the other: it only says which, by `draft`."""
+
+    searches: Literal["all documents", "sampled documents"] = "all documents"  # whose neighbours are needed
+    version: int = 1  # to be raised whenever the same documents and options give other drafts
+
+    def neighbours(self, options: _OptionsT) -> int | None:  # noqa: ARG002
+        """Return how many neighbours of each searched document are needed; None: as many as fill a sequence."""
+        return None
+
+    @abstractmethod
+    def draft(self, documents: CorpusArrays, options: _OptionsT, request: DraftRequest) -> Drafted:
+        """Return the sequences, drawn by content (`nextlong.rng`) so that file order and shards do not matter."""
+
+    def steps(self, recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:
+        """Return the steps that give the method what it needs, and the one that drafts."""
+        from nextlong.methods.documents import document_steps  # what searches is not loaded to read a recipe
+
+        return document_steps(self, recipe, ingest, chunk, tokenizer, attempt=attempt)

@@ -4,6 +4,9 @@ In:  META_DOCUMENTS and CANDIDATES of a block of meta-documents; E, the measured
      are filtered out, SHINGLES and WEIGHTS.
 Out: DRAFTS, in the order of the sample: each meta-chunk followed by a prefix of its candidates.
 
+A draft does not decide which candidate goes where; it has some to spare. Composing walks each prefix in order and skips what an
+earlier meta-chunk has used, so that the negatives of a sequence are exactly the nearest that were still free.
+
 The tokens of meta-documents are counted, because a document that does not fit T is not drafted. For candidates characters
 suffice, so that of other documents only the chunks that drafts refer to are ever tokenized.
 
@@ -16,8 +19,7 @@ likely to reach are compared: slightly more than it would take of unfiltered lis
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
@@ -28,20 +30,14 @@ import pyarrow as pa
 from numpy.typing import NDArray
 
 from nextlong import schemas
+from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import CorpusFiles, chunks_of
 from nextlong.artifacts.lookup import opened
 from nextlong.artifacts.results import DraftResult, TokenizerResult
 from nextlong.engine.step import Artifacts, Estimate, Step, Task
 from nextlong.errors import RecipeError
-from nextlong.methods.base import method_of, promises
-from nextlong.methods.nextlong import (
-    Candidates,
-    draft_prefixes,
-    negatives_per_meta_chunk,
-    ordered_candidates,
-    read_candidates,
-)
-from nextlong.recipe import Compose, Recipe
+from nextlong.methods.base import method_of
+from nextlong.recipe import Compose, Mine, Recipe
 from nextlong.recipe.amounts import SURE_SHARE, blocks, candidates_of, sequence_limit
 from nextlong.recipe.keys import AUTO, EXACT, NEGATIVES
 from nextlong.retrieval.embed import embed_step, encoder_step
@@ -69,7 +65,7 @@ _DROPPED_EXAMPLES = 100  # documents that became no draft
 _EXAMINED = 1.125  # times the prefix that a draft of unfiltered lists takes …
 _EXAMINED_MORE = 8  # … and these, so that short prefixes have some to spare too
 
-Ids = NDArray[np.int64]
+_Ids = NDArray[np.int64]
 
 
 def extension_steps(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, *, attempt: int) -> list[Step]:
@@ -77,15 +73,25 @@ def extension_steps(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, 
     encoder = encoder_step(recipe, ingest, chunk)
     meta_documents = meta_documents_step(recipe, ingest, chunk, attempt=attempt)
     neighbours = {"neighbours": candidates_of(recipe)}
-    if is_short := recipe.mine.shortlist is not None:
-        _check_shortlist(recipe.compose, recipe.search.index)
-    shortlisting = shortlist_steps(recipe, ingest, chunk, meta_documents) if is_short else []
-    embed = embed_step(recipe, ingest, chunk, encoder, shortlisting[-1] if is_short else None)
+    compose, index_name = recipe.compose, recipe.search.index
+    shortlisting: list[Step] = []
+    if recipe.mine.shortlist is not None:  # which excludes what needs the vectors of chunks that are not on it
+        why = ""
+        if compose.sequences == "all":
+            why = "embeds every chunk with compose.sequences=all, which extends every document; give compose.sequences a number"
+        elif index_name not in (AUTO, EXACT):
+            why = f"leaves most vectors empty, which search.index={index_name} would cluster badly; set search.index=exact"
+        elif NEGATIVES[compose.negatives].origin == "corpus":
+            why = f"does not embed the random chunks that compose.negatives={compose.negatives} takes; take other negatives"
+        if why:
+            raise RecipeError(f"mine.shortlist=bm25 {why}, or remove mine.shortlist")
+        shortlisting = shortlist_steps(recipe, ingest, chunk, meta_documents)
+    embed = embed_step(recipe, ingest, chunk, encoder, shortlisting[-1] if shortlisting else None)
     # Most vectors are zero with a shortlist, and an index of them would have poor clusters: the search is exact.
-    index = [] if is_short else index_steps(recipe, embed, meta_documents, neighbours)
+    index = [] if shortlisting else index_steps(recipe, embed, meta_documents, neighbours)
     mining = mine_steps(recipe, "mine", embed, meta_documents, index, neighbours, shortlist=shortlisting)
     near_duplicate_steps = []
-    if recipe.mine.near_duplicates_for(recipe.compose.negatives) is not None:
+    if recipe.mine.near_duplicates_for(compose.negatives) is not None:
         shingled = shingles_step(ingest, chunk)
         near_duplicate_steps = [shingled, weights_step(recipe, ingest, chunk, shingled)]
     inputs = (ingest, chunk, embed, meta_documents, mining[-1], tokenizer, *near_duplicate_steps)
@@ -94,68 +100,53 @@ def extension_steps(recipe: Recipe, ingest: Step, chunk: Step, tokenizer: Step, 
     return [meta_documents, *shortlisting, encoder, *near_duplicate_steps, embed, *index, *mining, draft]
 
 
-def _check_shortlist(compose: Compose, index: str) -> None:
-    """Raise RecipeError for what needs the vectors of chunks that are not on a shortlist."""
-    if compose.sequences == "all":
-        why = "embeds every chunk with compose.sequences=all, which extends every document; give compose.sequences a number"
-    elif index not in (AUTO, EXACT):
-        why = f"leaves most vectors empty, which search.index={index} would cluster badly; set search.index=exact"
-    elif NEGATIVES[compose.negatives].origin == "corpus":
-        why = f"does not embed the random chunks that compose.negatives={compose.negatives} takes; take other negatives"
-    else:
-        return
-    raise RecipeError(f"mine.shortlist=bm25 {why}, or remove mine.shortlist")
-
-
 def _draft_step(recipe: Recipe, inputs: Sequence[Step], *, attempt: int) -> Step:
     """CANDIDATES → DRAFTS of extended documents; with shingles and their weights among the inputs, without near-duplicates."""
-    compose, choice = recipe.compose, NEGATIVES[recipe.compose.negatives]
+    compose, mine, choice = recipe.compose, recipe.mine, NEGATIVES[recipe.compose.negatives]
+    enough = sequence_limit(compose, attempt)
     config: Json = {
+        **method_of(recipe).promises(recipe.options),
         "target_tokens": recipe.sequence_tokens,
         "draft_factor": compose.draft_factor,
         "fit": compose.fit,
         "negatives": compose.negatives,
-        "reorder_top": recipe.mine.reorder_top if choice.are_reordered else 0,
-        "near_duplicates": recipe.mine.near_duplicates_for(compose.negatives),
-        "max_similarity": None if choice.repeat_meta_chunk else recipe.mine.max_similarity,
-        "seed": recipe.compose_seed if choice.are_random else 0,
+        "reorder_top": mine.reorder_top if choice.origin == "retrieved" and choice.order != "nearest" else 0,
+        "near_duplicates": mine.near_duplicates_for(compose.negatives),
+        "max_similarity": None if choice.repeat_meta_chunk else mine.max_similarity,
+        "seed": recipe.compose_seed if choice.order == "random" else 0,
         "max_chars": recipe.chunk.max_chars,
+        "engine": recipe.tokenizer.engine,
+        "enough": enough,
     }
-    enough = sequence_limit(recipe.compose, attempt)
 
     def tasks(done: Artifacts) -> list[Task]:
         meta_documents = done["meta_documents"].file(".meta_documents.npy")
         ranges = zip(query_ranges(meta_documents), done["mine"].files(".candidates.arrow"), strict=True)
         chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
-        rules = _DraftRules(chars_per_token=chars_per_token, **config)
-        sure_chars = SURE_SHARE * recipe.compose.target_tokens * chars_per_token
+        sure_chars = SURE_SHARE * compose.target_tokens * chars_per_token
         drafted = _surely_enough(np.load(meta_documents)["chars"], enough=enough, sure_chars=sure_chars)
-        measure = (shingle_store(done), done["weights"].file(".weights.npy")) if "weights" in done else None
+        draft = partial(
+            _draft_block,
+            meta_documents=meta_documents,
+            documents=done["ingest"].files(".documents.arrow"),
+            tokenizer=done["tokenizer"].file(".tokenizer.json"),
+            engine=recipe.tokenizer.engine,
+            chunks=chunks_of(done).files(".chunks.arrow"),
+            vectors=done["embed"].files(".vectors.npy"),
+            measure=(shingle_store(done), done["weights"].file(".weights.npy")) if "weights" in done else None,
+            compose=compose,
+            mine=mine,
+            target_tokens=recipe.sequence_tokens,
+            chars_per_token=chars_per_token,
+            max_chars=recipe.chunk.max_chars,
+            seed=config["seed"],
+        )
         return [
-            partial(
-                _draft_block,
-                meta_documents=meta_documents,
-                first=first,
-                last=min(last, drafted),
-                candidates=candidates,
-                documents=done["ingest"].files(".documents.arrow"),
-                tokenizer=done["tokenizer"].file(".tokenizer.json"),
-                engine=recipe.tokenizer.engine,
-                chunks=chunks_of(done).files(".chunks.arrow"),
-                vectors=done["embed"].files(".vectors.npy"),
-                measure=measure,
-                rules=rules,
-            )
+            partial(draft, first=first, last=min(last, drafted), candidates=candidates)
             for (first, last), candidates in ranges
             if first < drafted
         ]
 
-    whole = {
-        **promises(method_of(recipe), recipe.options),
-        **config,
-        "engine": recipe.tokenizer.engine,
-        "enough": enough,
-    }
     estimate = Estimate(
         work="drafted_chunks",
         seconds=8e-5,
@@ -163,7 +154,7 @@ def _draft_step(recipe: Recipe, inputs: Sequence[Step], *, attempt: int) -> Step
         bytes=21,  # id, role, group and score, and a share of the header
         tasks=lambda amounts: blocks(amounts.drafts, amounts.queries),
     )
-    return Step("draft", 5, whole, tuple(inputs), tasks, DraftResult, estimate=estimate)
+    return Step("draft", 5, config, tuple(inputs), tasks, DraftResult, estimate=estimate)
 
 
 def _surely_enough(chars: NDArray[np.int64], *, enough: int | None, sure_chars: float) -> int:
@@ -172,28 +163,32 @@ def _surely_enough(chars: NDArray[np.int64], *, enough: int | None, sure_chars: 
     return len(chars) if enough is None or len(sure) <= enough else int(sure[enough])
 
 
-@dataclass(frozen=True, kw_only=True)
-class _DraftRules:
-    """How candidates become drafts: the recipe's choices and E."""
+class _Candidates(NamedTuple):
+    """The candidates of one meta-document; one array a meta-chunk, in the order in which drafts take them."""
 
-    target_tokens: int
-    chars_per_token: float
-    draft_factor: float
-    fit: Literal["exact", "paper"]
-    max_chars: int
-    negatives: str
-    reorder_top: int
-    near_duplicates: float | None
-    max_similarity: float | None
-    seed: int
+    ids: list[NDArray[np.int64]]
+    scores: list[NDArray[np.float32]]
+    chars: list[NDArray[np.int64]]
+
+    def emptied(self, masks: Sequence[NDArray[np.bool_]]) -> _Candidates:
+        """Return the same with 0 characters for those, a mask for each meta-chunk, which will not serve."""
+        return self._replace(chars=[np.where(mask, 0, chars) for mask, chars in zip(masks, self.chars, strict=True)])
+
+    def picked(self, picks: Sequence[NDArray[Any]]) -> _Candidates:
+        """Return those that `picks`, places or a mask for each meta-chunk, choose."""
+        return _Candidates(
+            [ids[pick] for ids, pick in zip(self.ids, picks, strict=True)],
+            [scores[pick] for scores, pick in zip(self.scores, picks, strict=True)],
+            [chars[pick] for chars, pick in zip(self.chars, picks, strict=True)],
+        )
 
 
-class Filtered(NamedTuple):
+class _Filtered(NamedTuple):
     """What is left of the candidates of one meta-document, and the prefixes drafted of it."""
 
-    candidates: Candidates
+    candidates: _Candidates
     prefixes: list[int]
-    pairs: Ids  # (n, 2) chunks in the prefixes that repeat each other
+    pairs: _Ids  # (n, 2) chunks in the prefixes that repeat each other
     near_duplicates: int = 0  # distinct chunks that were passed over
     by_passage: int = 0  # … of these, because of a shared 100-word passage alone
     # Some of these, each with the candidate that it repeats; None: the meta-document.
@@ -213,47 +208,47 @@ def _draft_block(
     tokenizer: Path,
     engine: Literal["auto", "reference"] = "auto",
     measure: tuple[ShingleStore, Path] | None,
-    rules: _DraftRules,
+    compose: Compose,
+    mine: Mine,
+    target_tokens: int,
+    chars_per_token: float,
+    max_chars: int,
+    seed: int,
 ) -> DraftResult:
     """Draft the meta-documents [first, last); writes `{out}.drafts.arrow` and counts those that cannot fit.
 
-    `measure`, SHINGLES and WEIGHTS, is needed if `rules.near_duplicates` is set; near-duplicates are counted too.
+    With `measure`, SHINGLES and WEIGHTS, candidates are filtered by `mine.near_duplicates`, and near-duplicates are counted too.
     """
-    # The n meta-documents of the block, sorted as sampled. Flat arrays over their chunks hold one document after the other;
-    # those of document i are [bounds[i], bounds[i + 1]).
+    # The n meta-documents of the block, sorted as sampled; `own_texts` (n,) has the texts of the chunks of each.
     metas = np.load(meta_documents)[first:last]  # (n,) META_DOCUMENTS
+    texts = CorpusFiles(tuple(documents), tuple(chunks)).texts(chunk_ids_of(metas)).tolist()  # (chunks of all n,)
     bounds = np.concatenate([[0], np.cumsum(metas["chunks"])])  # (n + 1,)
-    own_tokens, fits, compared = np.zeros(0, np.int64), np.zeros(0, np.bool_), []  # (n,) tokens; whether they fit T
-    if len(metas):
-        texts = CorpusFiles(tuple(documents), tuple(chunks)).texts(chunk_ids_of(metas)).tolist()  # (chunks of all n,)
-        own_tokens = np.add.reduceat(kept_encoder(tokenizer, engine).encode_batch(texts)[1], bounds[:-1])
-        fits = own_tokens < rules.target_tokens
-        if measure is not None:  # documents that do not fit are compared with nothing
-            own_texts = [texts[a:b] if fit else [] for (a, b), fit in zip(pairwise(bounds.tolist()), fits, strict=True)]
-            compared = documents_of(own_texts)
+    own_texts = [texts[start:stop] for start, stop in pairwise(bounds.tolist())]
+    tokens = kept_encoder(tokenizer, engine).encode_batch(texts)[1] if texts else np.zeros(0, np.int64)
+    own_tokens = np.add.reduceat(tokens, bounds[:-1]) if texts else tokens  # (n,)
+    fits = own_tokens < target_tokens  # (n,); documents that do not fit are compared with nothing
+    compared = documents_of([own if fit else [] for own, fit in zip(own_texts, fits, strict=True)]) if measure else []
     near_duplicates = by_passage = 0
     examples: list[tuple[int, int, int]] = []
     with pa.OSFile(f"{out}.drafts.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.DRAFTS) as writer:
         # CANDIDATES has a row for each meta-chunk, in the order of `metas`: also those of documents that do not fit are read.
-        for place, retrieved in enumerate(read_candidates(candidates, metas["chunks"], chunks)):
+        for place, retrieved in enumerate(_read_candidates(candidates, metas["chunks"], chunks)):
             if not fits[place]:
                 continue
             meta = metas[place]
-            target_chars = _target_chars(rules, meta, int(own_tokens[place]))
-            ordered = ordered_candidates(
-                meta,
-                retrieved,
-                negatives=NEGATIVES[rules.negatives],
-                reorder_top=rules.reorder_top,
-                max_similarity=rules.max_similarity,
-                drafted_chars=target_chars * rules.draft_factor,
-                chunks=chunks,
-                vectors=vectors,
-                rng=rng_for(rules.seed, f"negatives.{rules.negatives}", int(meta["content_hash"])),
+            # T in characters: T·E with the corpus's E, which under `fit="paper"` is the paper's constant. `fit="exact"` drafts at
+            # the E of the meta-document where that is above the corpus's: its negatives are in its own language and style, so
+            # where it takes fewer tokens than the mean, so do they.
+            own_chars_per_token = (
+                float(meta["chars"]) / max(1, int(own_tokens[place])) if compose.fit == "exact" else 0.0
             )
-            prefixes_of = partial(_prefixes, rules, meta, target_chars)
-            if measure is None or rules.near_duplicates is None:
-                drafted = Filtered(ordered, prefixes_of(ordered), np.empty((0, 2), np.int64))
+            target_chars = target_tokens * max(chars_per_token, own_chars_per_token)
+            order = partial(_ordered_candidates, chunks=chunks, vectors=vectors, seed=seed)
+            ordered = order(meta, retrieved, compose, mine, target_chars=target_chars)
+            sizes = partial(_draft_prefixes, document_chars=int(meta["chars"]), max_chars=max_chars)
+            prefixes_of = partial(sizes, compose=compose, target_chars=target_chars)
+            if measure is None or mine.near_duplicates is None:
+                drafted = _Filtered(ordered, prefixes_of(ordered), np.empty((0, 2), np.int64))
             else:
                 drafted = _filter_near_duplicates(
                     ordered,
@@ -261,7 +256,7 @@ def _draft_block(
                     document=compared[place],
                     shingles=measure[0],
                     weights=opened(measure[1]),
-                    threshold=rules.near_duplicates,
+                    threshold=mine.near_duplicates,
                 )
             writer.write_batch(pa.RecordBatch.from_pylist([_draft_row(meta, drafted)], schema=schemas.DRAFTS))
             near_duplicates += drafted.near_duplicates
@@ -282,37 +277,105 @@ def _draft_block(
     )
 
 
-def _target_chars(rules: _DraftRules, meta: NDArray[Any], own_tokens: int) -> float:
-    """Return T in characters: T·E with the corpus's E, which under `fit="paper"` is the paper's constant.
+def _draft_prefixes(
+    candidates: _Candidates, *, compose: Compose, target_chars: float, document_chars: int, max_chars: int
+) -> list[int]:
+    """Return how long a prefix of each meta-chunk's candidates the draft takes: a document of S characters in p meta-chunks.
 
-    `fit="exact"` drafts at the E of the meta-document where that is above the corpus's: its negatives are in its own
-    language and style, so where it takes fewer tokens than the mean, so do they.
+    `fit="paper"`: as long as it holds k = (Q − S) / (p·s) negatives that no earlier meta-chunk has taken, with Q = T·E·w (paper
+    §3.1.2), rounded up, at least 1. `"exact"`: as long as it holds (Q − S) / p characters besides what earlier meta-chunks will
+    presumably use, which is their first (T·E − S) / p. A prefix is the whole list where the candidates run out. A candidate of 0
+    characters will not serve.
     """
-    if rules.fit == "paper":
-        return rules.target_tokens * rules.chars_per_token
-    return rules.target_tokens * max(rules.chars_per_token, float(meta["chars"]) / max(1, own_tokens))
+    needed, drafted = target_chars - document_chars, target_chars * compose.draft_factor - document_chars
+    meta_chunks = len(candidates.ids)
+    if compose.fit == "paper":
+        enough = used = max(1, math.ceil(drafted / (meta_chunks * max_chars)))
+    else:
+        enough, used = math.ceil(drafted / meta_chunks), math.ceil(needed / meta_chunks)
+    # A chunk is a number in [0, d) among the d distinct candidates, so that those taken are a mask (d,).
+    distinct, numbers = np.unique(np.concatenate(candidates.ids), return_inverse=True)
+    firsts = np.cumsum([len(ids) for ids in candidates.ids])[:-1]
+    is_taken = np.zeros(len(distinct), np.bool_)
+    lengths = []
+    for ids, chars in zip(np.split(numbers, firsts), candidates.chars, strict=True):
+        free = ~is_taken[ids] & (chars > 0)
+        filled = np.cumsum(free if compose.fit == "paper" else chars * free)
+        lengths.append(min(len(ids), int(np.searchsorted(filled, enough)) + 1))
+        is_taken[ids[: int(np.searchsorted(filled, used)) + 1]] = True
+    return lengths
 
 
-def _prefixes(rules: _DraftRules, meta: NDArray[Any], target_chars: float, candidates: Candidates) -> list[int]:
-    """Return how much of each list of candidates the draft takes."""
-    return draft_prefixes(
-        candidates.ids,
-        candidates.chars,
-        fit=rules.fit,
-        needed_chars=target_chars - float(meta["chars"]),
-        drafted_chars=target_chars * rules.draft_factor - float(meta["chars"]),
-        negatives=negatives_per_meta_chunk(
-            target_tokens=rules.target_tokens,
-            chars_per_token=target_chars / rules.target_tokens,
-            draft_factor=rules.draft_factor,
-            document_chars=int(meta["chars"]),
-            meta_chunks=int(meta["chunks"]),
-            max_chars=rules.max_chars,
-        ),
-    )
+def _ordered_candidates(
+    meta: NDArray[Any],
+    retrieved: _Candidates,
+    compose: Compose,
+    mine: Mine,
+    *,
+    target_chars: float,
+    chunks: Sequence[Path],
+    vectors: Sequence[Path],
+    seed: int,
+) -> _Candidates:
+    """Return the candidates of the meta-chunks of a META_DOCUMENTS row, in order; none scores above `mine.max_similarity`."""
+    negatives = NEGATIVES[compose.negatives]
+    rng = rng_for(seed, f"negatives.{compose.negatives}", int(meta["content_hash"]))
+    own_chunks = np.arange(int(meta["chunks"])) + int(meta["first_chunk"])
+    if negatives.repeat_meta_chunk:  # each is its own negative, often enough
+        sizes = lookup.chunk_chars(own_chunks, chunks)
+        times = (
+            np.ceil(target_chars * compose.draft_factor / len(own_chunks) / np.maximum(sizes, 1)).astype(np.int64) + 1
+        )
+        return _Candidates(
+            [np.full(count, chunk) for chunk, count in zip(own_chunks, times, strict=True)],
+            [np.ones(count, np.float32) for count in times],
+            [np.full(count, size) for size, count in zip(sizes, times, strict=True)],
+        )
+    if (
+        negatives.origin == "corpus"
+    ):  # as many random chunks of other documents as were retrieved, with their true cosines
+        counts = np.array([opened(path).shape[0] for path in vectors])
+        first_of_shard = np.cumsum(counts) - counts
+        drawn = _Candidates([], [], [])
+        for query_D, like in zip(lookup.vectors(own_chunks, vectors), retrieved.ids, strict=True):
+            places = rng.permutation(int(counts.sum()))[: len(like) + len(own_chunks)]
+            shards = np.searchsorted(first_of_shard, places, side="right") - 1
+            ids = shards << schemas.SHARD_BITS | (places - first_of_shard[shards])
+            ids = ids[~np.isin(ids, own_chunks)][: len(like)]
+            drawn.ids.append(ids)
+            drawn.scores.append((lookup.vectors(ids, vectors) @ query_D).astype(np.float32))
+            drawn.chars.append(lookup.chunk_chars(ids, chunks))
+        retrieved = drawn
+    if mine.max_similarity is not None:
+        retrieved = retrieved.picked([scores <= mine.max_similarity for scores in retrieved.scores])
+    if negatives.are_nearest or negatives.origin == "corpus":
+        return retrieved
+    # The `mine.reorder_top` nearest in random order, or the farthest of these first (the paper's ablation, §4.4). The others
+    # follow, nearest first, for sequences that need more.
+    orders = []
+    for ids in retrieved.ids:
+        nearest, others = np.split(np.arange(len(ids)), [min(mine.reorder_top, len(ids))])
+        orders.append(np.append(rng.permutation(nearest) if negatives.order == "random" else nearest[::-1], others))
+    return retrieved.picked(orders)
 
 
-def _draft_row(meta: NDArray[Any], drafted: Filtered) -> schemas.DraftRow:
+def _read_candidates(
+    candidates: Path, chunks_per_meta: NDArray[np.int64], chunks: Sequence[Path]
+) -> Iterator[_Candidates]:
+    """Yield the candidates of each meta-document of a block, with their lengths in characters."""
+    with pa.ipc.open_file(pa.memory_map(str(candidates))) as reader:
+        table = reader.read_all()
+    neighbours, scores = (table.column(name).combine_chunks() for name in ("neighbour_ids", "scores"))
+    offsets, ids, values = neighbours.offsets.to_numpy(), neighbours.values.to_numpy(), scores.values.to_numpy()
+    chars = lookup.chunk_chars(ids, chunks) if len(ids) else ids
+    query = 0
+    for count in chunks_per_meta.tolist():
+        pieces = [slice(offsets[q], offsets[q + 1]) for q in range(query, query + count)]
+        yield _Candidates([ids[p] for p in pieces], [values[p] for p in pieces], [chars[p] for p in pieces])
+        query += count
+
+
+def _draft_row(meta: NDArray[Any], drafted: _Filtered) -> Json:
     """Return a DRAFTS row: each meta-chunk followed by the prefix of its candidates."""
     ids, roles, groups, scores = [], [], [], []
     for group, length in enumerate(drafted.prefixes):
@@ -333,14 +396,14 @@ def _draft_row(meta: NDArray[Any], drafted: Filtered) -> schemas.DraftRow:
 
 
 def _filter_near_duplicates(
-    candidates: Candidates,
-    draft: Callable[[Candidates], list[int]],
+    candidates: _Candidates,
+    draft: Callable[[_Candidates], list[int]],
     *,
     document: ComparedDocument,
     shingles: ShingleStore,
     weights: Weights,
     threshold: float,
-) -> Filtered:
+) -> _Filtered:
     """Return the candidates of a meta-document without its near-duplicates, which share `threshold` of their words."""
     # `chunks` (c,): the distinct candidate ids, ascending. A chunk is a number in [0, c) from here on, so that sets of chunks
     # are masks (c,). `numbers`: for each meta-chunk the numbers of its candidates, in the order in which they serve.
@@ -349,7 +412,13 @@ def _filter_near_duplicates(
     drafted = draft(candidates)
     examined = [math.ceil(length * _EXAMINED) + _EXAMINED_MORE for length in drafted]
     while True:
-        walked = _walked(numbers, drafted, examined)  # (w,) numbers; places in it are what `copies` speaks of
+        # `walked` (w,): the distinct numbers to compare, in the order in which composing presumably walks, group by group: first
+        # what a draft of unfiltered lists takes, then the others. Places in it are what `copies` speaks of.
+        every = np.concatenate(
+            [own[:length] for own, length in zip(numbers, drafted, strict=True)]
+            + [own[length:most] for own, length, most in zip(numbers, drafted, examined, strict=True)]
+        )
+        walked = every[np.sort(np.unique(every, return_index=True)[1])]
         copies = find_near_duplicates(
             shingles.of(chunks[walked]), document=document, weights=weights, threshold=threshold
         )
@@ -379,28 +448,16 @@ def _filter_near_duplicates(
         if chunk in of_document or len(earlier):
             examples.append((chunk, None if chunk in of_document else int(earlier[-1])))
     by_passage = int(is_passed_over[walked[copies.by_passage]].sum())
-    return Filtered(kept, prefixes, pairs, len(passed_over), by_passage, tuple(examples))
+    return _Filtered(kept, prefixes, pairs, len(passed_over), by_passage, tuple(examples))
 
 
-def _mask(numbers: Ids, *, count: int) -> NDArray[np.bool_]:
+def _mask(numbers: _Ids, *, count: int) -> NDArray[np.bool_]:
     mask = np.zeros(count, np.bool_)
     mask[numbers] = True
     return mask
 
 
-def _walked(numbers: Sequence[Ids], drafted: Sequence[int], examined: Sequence[int]) -> Ids:
-    """Return the distinct candidates to compare, in the order in which composing presumably walks.
-
-    Group by group, in their order: first what a draft of unfiltered lists takes, then the others.
-    """
-    parts = [own[:length] for own, length in zip(numbers, drafted, strict=True)]
-    parts += [own[length:most] for own, length, most in zip(numbers, drafted, examined, strict=True)]
-    every = np.concatenate(parts)
-    walked: Ids = every[np.sort(np.unique(every, return_index=True)[1])]
-    return walked
-
-
-def _repeats(pairs: Ids) -> Ids:
+def _repeats(pairs: _Ids) -> _Ids:
     """Return, ascending, which candidates repeat one before them that repeats none itself; `pairs` (n, 2) of places, a < b."""
     earlier, later = pairs[np.argsort(pairs[:, 1], kind="stable")].T
     is_repeat = np.zeros(int(later.max(initial=-1)) + 1, np.bool_)

@@ -23,7 +23,7 @@ The graph is three flat arrays (CSR), 12 bytes an edge and direction; the walk r
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from typing import Annotated
 
 import numpy as np
 from numpy.typing import NDArray
@@ -43,14 +43,6 @@ class Iclm(Section):
     max_similarity: Annotated[float, Field(gt=0, le=1)] | None = Field(
         0.95, description="of two documents with a higher cosine only one stays"
     )
-
-
-class Graph(NamedTuple):
-    """An undirected graph; the neighbours of document i are `targets[offsets[i]:offsets[i + 1]]`, best first."""
-
-    offsets: NDArray[np.int64]  # (n + 1,)
-    targets: NDArray[np.int64]  # (2 · edges,)
-    weights: NDArray[np.float32]  # (2 · edges,)
 
 
 class _IclmMethod(DocumentMethod[Iclm]):
@@ -81,16 +73,14 @@ class _IclmMethod(DocumentMethod[Iclm]):
         ranks = np.empty(len(order), np.int64)
         ranks[order] = np.arange(len(order))
         kept = _drop_near_duplicates(neighbours, cosines, ranks, max_similarity=options.max_similarity)
-        path, weights = walk(
-            _build_graph(neighbours, cosines, ranks, kept=kept, k=options.neighbours), ranks, kept=kept
-        )
+        path, weights = _walk(neighbours, cosines, ranks, kept=kept, k=options.neighbours)
         places = stretches(np.arange(len(path)), documents.tokens[path], enough=request.target_tokens)
         shuffle = rng_for(request.seed, "iclm.stretches").permutation(len(places))[: request.sequences]
-        pieces = [places[place] for place in shuffle.tolist()]
+        drafts = []
+        for piece in (places[place] for place in shuffle.tolist()):
+            weights[piece[0]] = np.nan  # the edge of its first document leads back into another sequence
+            drafts.append(Draft(path[piece], weights[piece]))
         left_out = None if options.max_similarity is None else int((~kept).sum())
-        for piece in pieces:  # the edge of its first document leads back into another sequence
-            weights[piece[0]] = np.nan
-        drafts = [Draft(path[piece], weights[piece]) for piece in pieces]
         return Drafted(drafts=drafts, near_duplicates=left_out)
 
 
@@ -110,45 +100,40 @@ def _drop_near_duplicates(
     rows, columns = np.nonzero((cosines > above) & (neighbours >= 0))
     pairs = np.stack([rows, neighbours[rows, columns]], axis=1)
     pairs = np.unique(np.sort(ranks[pairs], axis=1), axis=0)
-    pairs = pairs[np.argsort(pairs[:, 1], kind="stable")]
     stays = np.ones(len(ranks), np.bool_)  # by rank; that of `first` is settled before it is asked for
-    for first, later in zip(pairs[:, 0].tolist(), pairs[:, 1].tolist(), strict=True):
+    for first, later in pairs[np.argsort(pairs[:, 1], kind="stable")].tolist():
         if stays[first] and first != later:
             stays[later] = False
     return stays[ranks]
 
 
-def _build_graph(
+def _walk(
     neighbours: NDArray[np.int64],
     cosines: NDArray[np.float32],
     ranks: NDArray[np.int64],
     *,
     kept: NDArray[np.bool_],
     k: int,
-) -> Graph:
-    """Join each kept document, shape (n,), to its `k` nearest kept ones, in both directions; equal weights by rank."""
-    counts = len(ranks)
+) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
+    """Return all kept documents in the order of the walk, and the weight of the edge to each, NaN for a jump; (kept,).
+
+    The graph joins each kept document, shape (n,), to its `k` nearest kept ones, in both directions; equal weights by rank.
+    """
+    count = len(ranks)
     usable = (neighbours >= 0) & kept[neighbours] & kept[:, None]
     rows, columns = np.nonzero(usable & (np.cumsum(usable, axis=1) <= k))
-    ends, weights = neighbours[rows, columns], cosines[rows, columns]
+    ends, edge_weights = neighbours[rows, columns], cosines[rows, columns]
     # An edge is one number, lower end · n + higher end, so that the two directions in which it is found are equal.
-    edges = np.minimum(rows, ends) * counts + np.maximum(rows, ends)
-    by_edge = np.lexsort((-weights, edges))  # so that the first of two is the larger cosine
-    edges, first = np.unique(edges[by_edge], return_index=True)
-    weights = np.tile(weights[by_edge][first].astype(np.float32), 2)
-    low, high = np.divmod(edges, counts)
+    edges = np.minimum(rows, ends) * count + np.maximum(rows, ends)
+    by_edge = np.lexsort((-edge_weights, edges))  # so that the first of two is the larger cosine
+    edges, firsts = np.unique(edges[by_edge], return_index=True)
+    edge_weights = np.tile(edge_weights[by_edge][firsts].astype(np.float32), 2)
+    low, high = np.divmod(edges, count)
     sources, targets = np.concatenate([low, high]), np.concatenate([high, low])
-    best_first = np.lexsort((ranks[targets], -weights, sources))
-    offsets = np.concatenate([[0], np.cumsum(np.bincount(sources, minlength=counts))])
-    return Graph(offsets, targets[best_first], weights[best_first])
-
-
-def walk(
-    graph: Graph, ranks: NDArray[np.int64], *, kept: NDArray[np.bool_]
-) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-    """Return all kept documents in the order of the walk, and the weight of the edge to each, NaN for a jump; (kept,)."""
-    offsets, targets = graph.offsets, graph.targets
-    degrees = np.diff(offsets)
+    best_first = np.lexsort((ranks[targets], -edge_weights, sources))
+    # The neighbours of document i are targets[offsets[i] : offsets[i + 1]], best first; (n + 1,), (2 · edges,), (2 · edges,).
+    degrees = np.bincount(sources, minlength=count)
+    offsets, targets, edge_weights = np.append(0, np.cumsum(degrees)), targets[best_first], edge_weights[best_first]
     unvisited = kept.copy()
     path = np.empty(int(kept.sum()), np.int64)
     weights = np.full(len(path), np.nan, np.float32)
@@ -162,7 +147,7 @@ def walk(
             first = int(offsets[here])
             free = np.flatnonzero(unvisited[targets[first : offsets[here + 1]]])
             if len(free):
-                weights[done] = graph.weights[first + free[0]]
+                weights[done] = edge_weights[first + free[0]]
             here = int(targets[first + free[0]]) if len(free) else -1
     return path, weights
 

@@ -25,11 +25,10 @@ import re
 import sys
 import unicodedata
 from collections import Counter
-from collections.abc import Collection, Iterable, Sequence
-from functools import lru_cache, partial
-from itertools import groupby
+from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
-from typing import Annotated, Any, Final
+from typing import Annotated, Final
 
 import numpy as np
 import pyarrow as pa
@@ -37,16 +36,24 @@ import xxhash
 from pydantic import Field
 
 from nextlong.artifacts.lookup import read_chunks
-from nextlong.artifacts.results import KeywordsResult
 from nextlong.engine import store
 from nextlong.engine.executor import Resources, granted_gpus
-from nextlong.engine.step import TRIED, Estimate, Step, each_shard, per_shard
+from nextlong.engine.step import TRIED, Estimate, Step, TaskResult, each_shard, per_shard
 from nextlong.errors import EncoderError, RecipeError
 from nextlong.plugins import METHODS
 from nextlong.recipe import MayBePath, Named, Positive, Section
-from nextlong.text import Json
+from nextlong.text import Json, first_sentence
 
 _KEYWORDS = pa.schema([("keywords", pa.list_(pa.uint64()))])
+
+
+class KeywordsResult(TaskResult):
+    """Documents of a shard of `source`, those that have a keyword, and what the keywords were taken from."""
+
+    documents: int
+    with_keywords: int
+    queries: str
+    source: str = ""
 
 
 class Keywords(Section):
@@ -89,7 +96,7 @@ def keywords_step(method: str, options: Section, ingest: Step, chunk: Step) -> S
 def _extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keywords) -> KeywordsResult:
     """Write `{out}.keywords.arrow`: for each document of a shard with chunks, hashes of the keywords that may stand for it."""
     wanted = np.unique(read_chunks(chunks)["doc_row"])
-    model = None if options.queries == "extractive" else doc2query(options.queries)
+    model = None if options.queries == "extractive" else _doc2query(options.queries)
     first = with_keywords = 0
     source = ""
     with (
@@ -104,13 +111,9 @@ def _extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keyw
             texts = batch.column("text").take(pa.array(wanted[low:high] - first)).to_pylist()
             first += batch.num_rows
             queries = [_extract_queries(text) for text in texts] if model is None else model.queries(texts)
+            score, chars = options.min_keyword_score, options.min_keyword_chars
             keywords = [
-                _candidate_keywords(
-                    text_queries,
-                    min_keyword_score=options.min_keyword_score,
-                    min_keyword_chars=options.min_keyword_chars,
-                )
-                for text_queries in queries
+                _candidate_keywords(of_text, min_keyword_score=score, min_keyword_chars=chars) for of_text in queries
             ]
             with_keywords += sum(map(bool, keywords))
             hashes = [[xxhash.xxh3_64_intdigest(keyword.encode()) for keyword in of_text] for of_text in keywords]
@@ -123,16 +126,13 @@ def _extract_keywords(out: Path, *, documents: Path, chunks: Path, options: Keyw
     )
 
 
-def read_keywords(paths: Sequence[Path]) -> pa.LargeListArray:
-    """Return the keywords of all documents, large_list<uint64> (n,): those of 240 million documents are 2.4 billion."""
-    large = pa.large_list(pa.uint64())
-    pieces = [pa.array([], large)]
+def read_keywords(paths: Sequence[Path]) -> pa.ChunkedArray:
+    """Return the keywords of all documents, list<uint64> (n,), mapped: those of 240 million documents take 19 GB."""
+    batches = []
     for path in paths:
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-            pieces += [
-                reader.get_batch(number).column("keywords").cast(large) for number in range(reader.num_record_batches)
-            ]
-    return pa.concat_arrays(pieces)
+            batches += [reader.get_batch(number).column("keywords") for number in range(reader.num_record_batches)]
+    return pa.chunked_array(batches, _KEYWORDS.field(0).type)
 
 
 _EXTRACTIVE: Final = "extractive stand-in"  # its name in every report: sentences of the document, not a model's queries
@@ -164,7 +164,7 @@ def _extract_queries(text: str, *, max_queries: int = 5) -> list[str]:
     Central is a sentence whose words are frequent in the text: the sum of the counts of its distinct words, stop words
     left out, over the root of their number. Deterministic; no model.
     """
-    read = spaced(text[:_READ_CHARS])
+    read = _spaced(text[:_READ_CHARS])
     stripped = (" ".join(sentence.split())[:_QUERY_CHARS] for sentence in _SENTENCES.findall(read))
     sentences = list(dict.fromkeys(filter(None, stripped)))
     stop_words = _stop_words_of(_find_words(read[:_TOLD_BY_CHARS].lower()))
@@ -182,13 +182,15 @@ def _candidate_keywords(
     *,
     min_keyword_score: float = 3.0,
     min_keyword_chars: int = 6,
-    uninformative: Collection[str] = _UNINFORMATIVE,
 ) -> list[str]:
     """Return the keywords of one document's queries that may stand for it, best first: RAKE's, less the uninformative."""
     return [
         phrase
-        for phrase, score in _key_phrases(spaced("\n".join(queries)))
-        if score >= min_keyword_score and letters(phrase) >= min_keyword_chars and phrase not in uninformative
+        for phrase, score in _key_phrases(_spaced("\n".join(queries)))
+        # An ideograph says as much as three letters.
+        if len(phrase) + 2 * len(_IDEOGRAPH.findall(phrase)) >= min_keyword_chars
+        and score >= min_keyword_score
+        and phrase not in _UNINFORMATIVE
     ]
 
 
@@ -200,7 +202,31 @@ class _Doc2Query:
     ) -> None:
         """Load the model by its name on the hub or the path of its folder; raises EncoderError where that fails."""
         self._segment_tokens, self._batch_size = segment_tokens, batch_size
-        self._torch, self._tokenizer, self._model = _load_t5(name, device)
+        try:
+            torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
+        except ImportError as error:
+            raise EncoderError(
+                f"quest.queries={name}: {error}; pip install 'nextlong[quest]', or take "
+                "quest.queries: extractive, which needs no model"
+            ) from None
+        try:
+            self._tokenizer = transformers.AutoTokenizer.from_pretrained(name)
+            model = transformers.AutoModelForSeq2SeqLM.from_pretrained(name)
+        except (ImportError, OSError, ValueError) as error:
+            cure = (
+                "give the path of a folder with a T5 and its tokenizer, or a name on the Hugging Face Hub (and a network), such as "
+                "doc2query/msmarco-t5-base-v1"
+            )
+            cure = "pip install 'nextlong[quest]'" if isinstance(error, ImportError) else cure
+            raise EncoderError(f"quest.queries={name} cannot be loaded: {first_sentence(error)}; {cure}") from None
+        device = device or (f"cuda:{next(iter(granted_gpus()), 0)}" if torch.cuda.is_available() else "cpu")
+        try:
+            self._torch, self._model = torch, model.to(device).eval()
+        except (RuntimeError, AssertionError) as error:
+            reason = first_sentence(error)
+            raise EncoderError(
+                f"quest.queries={name} does not run on device={device!r}: {reason}; name another"
+            ) from None
 
     def queries(self, texts: Sequence[str]) -> list[list[str]]:
         """Return the queries of each text, one a segment of `segment_tokens` tokens, for its first `max_segments`.
@@ -215,15 +241,8 @@ class _Doc2Query:
             starts = range(0, min(len(ids), size * _MAX_SEGMENTS), size)
             owners += [number] * len(starts)
             segments += [[*ids[start : start + size], self._tokenizer.eos_token_id] for start in starts]
-        queries_of: list[list[str]] = [[] for _ in texts]
-        for owner, query in zip(owners, self._generate(segments), strict=True):
-            if query and query not in queries_of[owner]:
-                queries_of[owner].append(query)
-        return queries_of
-
-    def _generate(self, segments: Sequence[list[int]]) -> list[str]:
-        """Return one query a segment; batches hold segments of like length, so that they hold little padding."""
-        queries = [""] * len(segments)
+        predicted = [""] * len(segments)
+        # Batches hold segments of like length, so that they hold little padding.
         longest_first = sorted(range(len(segments)), key=lambda place: (-len(segments[place]), segments[place]))
         for start in range(0, len(segments), self._batch_size):
             places = longest_first[start : start + self._batch_size]
@@ -236,55 +255,23 @@ class _Doc2Query:
                     do_sample=False,
                     num_beams=1,
                 )
-            for place, query in zip(
-                places, self._tokenizer.batch_decode(outputs, skip_special_tokens=True), strict=True
-            ):
-                queries[place] = query.strip()
-        return queries
+            decoded = self._tokenizer.batch_decode(outputs, skip_special_tokens=True)
+            for place, query in zip(places, decoded, strict=True):
+                predicted[place] = query.strip()
+        queries_of: list[list[str]] = [[] for _ in texts]
+        for owner, query in zip(owners, predicted, strict=True):
+            if query and query not in queries_of[owner]:
+                queries_of[owner].append(query)
+        return queries_of
 
 
-@lru_cache(maxsize=1)
-def doc2query(name: str) -> _Doc2Query:
-    """Return the model, which a worker loads once for all its shards."""
-    return _Doc2Query(name)
+_doc2query = functools.lru_cache(maxsize=1)(_Doc2Query)  # which a worker loads once for all its shards
 
 
-def _load_t5(name: str, device: str | None) -> tuple[Any, Any, Any]:
-    try:
-        torch, transformers = importlib.import_module("torch"), importlib.import_module("transformers")
-    except ImportError as error:
-        raise EncoderError(
-            f"quest.queries={name}: {error}; pip install 'nextlong[quest]', or take "
-            "quest.queries: extractive, which needs no model"
-        ) from None
-    try:
-        tokenizer = transformers.AutoTokenizer.from_pretrained(name)
-        model = transformers.AutoModelForSeq2SeqLM.from_pretrained(name)
-    except (ImportError, OSError, ValueError) as error:
-        reason = (str(error).strip() or type(error).__name__).splitlines()[0]
-        cure = (
-            "give the path of a folder with a T5 and its tokenizer, or a name on the Hugging Face Hub (and a network), such as "
-            "doc2query/msmarco-t5-base-v1"
-        )
-        cure = "pip install 'nextlong[quest]'" if isinstance(error, ImportError) else cure
-        raise EncoderError(f"quest.queries={name} cannot be loaded: {reason}; {cure}") from None
-    best = f"cuda:{next(iter(granted_gpus()), 0)}" if torch.cuda.is_available() else "cpu"
-    try:
-        return torch, tokenizer, model.to(device or best).eval()
-    except (RuntimeError, AssertionError) as error:
-        reason = str(error).strip().splitlines()[0]
-        raise EncoderError(
-            f"quest.queries={name} does not run on device={device or best!r}: {reason}; name another"
-        ) from None
-
-
-def _key_phrases(text: str, *, stop_words: frozenset[str] | None = None) -> list[tuple[str, float]]:
-    """Return (phrase, score) of every distinct phrase, in lower case, descending; equal scores in alphabetical order.
-
-    Without `stop_words` those of the text's language are taken.
-    """
+def _key_phrases(text: str) -> list[tuple[str, float]]:
+    """Return (phrase, score) of every distinct phrase, in lower case, descending; equal scores in alphabetical order."""
     words = _find_words(text.lower())
-    stop_words = _stop_words_of(words) if stop_words is None else stop_words
+    stop_words = _stop_words_of(words)
     phrases: list[tuple[str, ...]] = []
     run: list[str] = []
     for word in [*words, "\n"]:
@@ -328,7 +315,7 @@ _OTHER_STOP_WORDS: Final = {
 }
 
 
-def spaced(text: str) -> str:
+def _spaced(text: str) -> str:
     """Return a text with blanks between the words of Chinese, Japanese, Thai, Lao, Khmer and Burmese, if it is written in these.
 
     Raises RecipeError if icu4py is not installed.
@@ -354,9 +341,8 @@ def _find_words(text: str) -> list[str]:
 @functools.cache
 def _tokens() -> re.Pattern[str]:
     """Words begin with a letter, a digit or an underscore; vowel signs and other marks, which `\\w` leaves out, continue them."""
-    is_mark = ((code, unicodedata.category(chr(code)).startswith("M")) for code in range(0x300, sys.maxunicode >> 3))
-    marks = [[code for code, _ in group] for found, group in groupby(is_mark, key=lambda pair: pair[1]) if found]
-    inside = "".join(f"{chr(run[0])}-{chr(run[-1])}" for run in marks)
+    codes = range(0x300, sys.maxunicode >> 3)
+    inside = "".join(chr(code) for code in codes if unicodedata.category(chr(code)).startswith("M"))
     word = rf"\w[\w{inside}]*"
     return re.compile(rf"{word}(?:['’\-]{word})*|[^\w\s]|\n")
 
@@ -366,19 +352,14 @@ def _is_word(token: str) -> bool:
     return token[0].isalnum() or token[0] == "_"
 
 
-def letters(phrase: str) -> int:
-    """Return the length of a phrase in letters; an ideograph says as much as three."""
-    return len(phrase) + 2 * len(_IDEOGRAPH.findall(phrase))
-
-
 def _stop_words_of(tokens: Iterable[str]) -> frozenset[str]:
     """Return the stop words of the language to which most of the words belong as stop words; of English where few do."""
     words = [word for word in tokens if _is_word(word) and not word[0].isdigit()][:_LANGUAGE_WORDS]
-    if sum(word in stop_words(_ENGLISH) for word in words) > _SURELY_ENGLISH * len(words):
-        return stop_words(_ENGLISH)
+    if sum(word in _stop_words(_ENGLISH) for word in words) > _SURELY_ENGLISH * len(words):
+        return _stop_words(_ENGLISH)
     counts = Counter(language for word in words for language in _languages_of().get(word, ()))
     best = max(counts, key=lambda language: (counts[language], language), default=_ENGLISH)
-    return stop_words(best if counts[best] > max(_FEW_STOP_WORDS, _MARGIN * counts[_ENGLISH]) else _ENGLISH)
+    return _stop_words(best if counts[best] > max(_FEW_STOP_WORDS, _MARGIN * counts[_ENGLISH]) else _ENGLISH)
 
 
 @functools.cache
@@ -388,13 +369,13 @@ def _languages_of() -> dict[str, list[str]]:
 
     languages: dict[str, list[str]] = {}
     for language in [*stopwordsiso.langs(), *_OTHER_STOP_WORDS]:
-        for word in stop_words(language):
+        for word in _stop_words(language):
             languages.setdefault(word, []).append(language)
     return languages
 
 
 @functools.cache
-def stop_words(language: str) -> frozenset[str]:
+def _stop_words(language: str) -> frozenset[str]:
     """Return the stop words of a language; of English scikit-learn's 318, with contractions."""
     import stopwordsiso
     from sklearn.feature_extraction.text import ENGLISH_STOP_WORDS

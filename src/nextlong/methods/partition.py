@@ -19,18 +19,26 @@ from typing import Any, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.artifacts.results import ClustersResult, DocumentsResult, DraftResult
+from nextlong.artifacts.results import DraftResult
 from nextlong.engine.step import Amounts, Artifacts, Estimate, Step, Task, TaskResult, per_shard
 from nextlong.retrieval.index import NeighbourCount, count_neighbours
 from nextlong.retrieval.indexes.base import VectorShards
 from nextlong.retrieval.indexes.costs import PRODUCT_S
 from nextlong.retrieval.indexes.kmeans import nearest_centres, train_centres
+from nextlong.retrieval.sample import DrawResult
 from nextlong.text import Json
 
 _CLUSTERS_OF_A_PART = 64  # so that parts are of about the same size, whatever the sizes of the clusters
 _SAMPLED_OF_A_CLUSTER = 256  # vectors that k-means sees
 _ITERATIONS = 10
 _ASSIGNED_AT_ONCE = 65_536  # vectors, held as float32
+
+
+class _ClustersResult(TaskResult):
+    """In how many parts documents are drafted, and how many clusters make these up."""
+
+    parts: int
+    clusters: int
 
 
 class Part(NamedTuple):
@@ -73,7 +81,7 @@ def _parts_of_clusters(centres_CD: NDArray[np.float32], counts: NDArray[np.int64
     return part_of
 
 
-def _train_clusters(out: Path, *, vectors: Sequence[Path], parts: int, seed: int) -> ClustersResult:
+def _train_clusters(out: Path, *, vectors: Sequence[Path], parts: int, seed: int) -> _ClustersResult:
     """Write `{out}.centres.npy`, float32 (clusters, dimensions), trained on a sample of the documents' vectors."""
     shards = VectorShards(vectors)
     total = sum(shards.rows)
@@ -81,7 +89,7 @@ def _train_clusters(out: Path, *, vectors: Sequence[Path], parts: int, seed: int
     sample = min(total, _SAMPLED_OF_A_CLUSTER * count)
     sample_SD = shards.take(shards.ids_at(np.arange(sample) * total // sample)).astype(np.float32)
     np.save(f"{out}.centres.npy", train_centres(sample_SD, count=count, iterations=_ITERATIONS, seed=seed))
-    return ClustersResult(parts=parts, clusters=count)
+    return _ClustersResult(parts=parts, clusters=count)
 
 
 def _assign_clusters(out: Path, *, vectors: Path, centres: Path) -> TaskResult:
@@ -95,16 +103,16 @@ def _assign_clusters(out: Path, *, vectors: Path, centres: Path) -> TaskResult:
     return TaskResult()
 
 
-def count_parts(partition_size: int, *, queries: float, neighbours: float) -> int:
-    """Return in how many parts the neighbours of so many documents are drafted from."""
-    return max(1, math.ceil(queries * neighbours / partition_size))
+def count_parts(partition_size: int, neighbours: float) -> int:
+    """Return in how many parts documents are drafted that have so many neighbours together."""
+    return max(1, math.ceil(neighbours / partition_size))
 
 
 def parts_of(done: Artifacts) -> list[Part]:
     """Return the parts that a finished run's documents were put into; none where they are drafted together."""
     if "partition" not in done or not done["partition"].manifest["parts"]:
         return []
-    trained = done["clusters"].result(ClustersResult)
+    trained = done["clusters"].result(_ClustersResult)
     centres, clusters = done["clusters"].file(".centres.npy"), done["partition"].files(".clusters.npy")
     return [Part(number, trained.parts, centres, clusters) for number in range(trained.parts)]
 
@@ -126,26 +134,22 @@ def partition_steps(
     """Return the steps that put the documents into parts; without tasks where one part holds all."""
 
     def parts(done: Artifacts) -> int:
-        drawn = done["documents"].result(DocumentsResult).drawn
-        return count_parts(partition_size, queries=drawn, neighbours=count_neighbours(neighbours, done))
+        drawn = done["documents"].result(DrawResult).drawn
+        return count_parts(partition_size, drawn * count_neighbours(neighbours, done))
 
     def train(done: Artifacts) -> list[Task]:
-        if parts(done) == 1:
-            return []
         paths = done["document_vectors"].files(".document_vectors.npy")
-        return [partial(_train_clusters, vectors=paths, parts=parts(done), seed=seed)]
+        train = partial(_train_clusters, vectors=paths, parts=parts(done), seed=seed)
+        return [train] if parts(done) > 1 else []
 
     def assign(done: Artifacts) -> list[Task]:
-        if parts(done) == 1:
-            return []
-        centres = done["clusters"].file(".centres.npy")
-        paths = done["document_vectors"].files(".document_vectors.npy")
-        return [partial(_assign_clusters, vectors=path, centres=centres) for path in paths]
+        paths = done["document_vectors"].files(".document_vectors.npy") if parts(done) > 1 else []
+        return [
+            partial(_assign_clusters, vectors=path, centres=done["clusters"].file(".centres.npy")) for path in paths
+        ]
 
     def clusters(amounts: Amounts) -> float:
-        count = count_parts(
-            partition_size, queries=amounts.queries, neighbours=min(amounts.neighbours, amounts.vectors)
-        )
+        count = count_parts(partition_size, amounts.all_neighbours)
         return 0.0 if count == 1 else min(_CLUSTERS_OF_A_PART * count, amounts.vectors)
 
     config: Json = {"partition_size": partition_size, "neighbours": dict(neighbours), "seed": seed}
@@ -166,5 +170,5 @@ def partition_steps(
         memory=lambda amounts: 4.0 * _ASSIGNED_AT_ONCE * amounts.dimensions if clusters(amounts) else 0.0,
         rate="products",
     )
-    trained = Step("clusters", 1, config, (documents, vectors), train, ClustersResult, estimate=training)
+    trained = Step("clusters", 1, config, (documents, vectors), train, _ClustersResult, estimate=training)
     return [trained, Step("partition", 1, {}, (documents, vectors, trained), assign, estimate=assigning)]

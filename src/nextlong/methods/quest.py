@@ -23,14 +23,24 @@ overfills it continues in the next sequence. A document is in a sequence once. D
 
 from __future__ import annotations
 
-from typing import Annotated, NamedTuple
+from functools import partial
+from typing import Annotated
 
 import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field
 
-from nextlong.methods.base import Citation, CorpusArrays, DocumentMethod, Drafted, DraftRequest, Need, stretches, whole
+from nextlong.methods.base import (
+    Citation,
+    CorpusArrays,
+    DocumentMethod,
+    Draft,
+    Drafted,
+    DraftRequest,
+    Need,
+    stretches,
+)
 from nextlong.methods.keywords import Keywords
 from nextlong.recipe import Positive
 from nextlong.rng import keyed_hash, rng_for
@@ -48,7 +58,7 @@ class Quest(Keywords):
     oversample: Positive = Field(2, description="how many times the oversampled keywords are used")
 
 
-class QuestMethod(DocumentMethod[Quest]):
+class _QuestMethod(DocumentMethod[Quest]):
     """Documents that share a keyword."""
 
     name = "quest"
@@ -75,123 +85,97 @@ class QuestMethod(DocumentMethod[Quest]):
     def draft(self, documents: CorpusArrays, options: Quest, request: DraftRequest) -> Drafted:
         """Return sequences of documents that share a keyword."""
         assert documents.keywords is not None
-        index = draw_keywords(documents.keywords, documents.content_hashes, seed=request.seed)
-        pieces = draft_pieces(
-            index,
-            documents.content_hashes,
-            documents.tokens,
-            enough=request.target_tokens,
-            sequences=request.sequences,
-            seed=request.seed,
-            split_ratio=options.split_ratio,
-            oversample=options.oversample,
-        )
-        with_keywords = documents.keywords.value_lengths().to_numpy(zero_copy_only=False) > 0
-        unshared = int((with_keywords & (index.keyword_of < 0)).sum())
-        return Drafted(drafts=[whole(piece) for piece in pieces], unshared_keywords=unshared)
+        keywords, keyword_of, unshared = _draw_keywords(documents.keywords, documents.content_hashes, seed=request.seed)
+        drafts = _draft_keywords(keywords, keyword_of, documents, options, request)
+        return Drafted(drafts=drafts, unshared_keywords=unshared)
 
 
-class KeywordIndex(NamedTuple):
-    """The inverted index, read from the documents' side: each document has one keyword or none."""
-
-    keywords: NDArray[np.uint64]  # (d,) the hashes of the distinct ones that were sampled, ascending
-    keyword_of: NDArray[np.int64]  # (n,) index into `keywords`, -1 for none
-
-
-def draw_keywords(
-    candidates: pa.ListArray | pa.LargeListArray,
+def _draw_keywords(
+    candidates: pa.ChunkedArray,
     content_hashes: NDArray[np.uint64],
     *,
     seed: int,
     min_keyword_documents: int = 2,
     max_keyword_share: float = 0.05,
-) -> KeywordIndex:
+) -> tuple[NDArray[np.uint64], NDArray[np.int64], int]:
     """Sample one keyword for each document, by key, from its candidates, list<uint64> (n,), distinct within a document.
 
     Candidates of fewer than `min_keyword_documents` documents connect nothing, and those of more than the share
-    `max_keyword_share` of all documents are uninformative; neither is sampled.
+    `max_keyword_share` of all documents are uninformative; neither is sampled. Returns the sampled keywords (d,), ascending; for
+    each document its index into these, shape (n,), -1 for none; and how many documents have only candidates that are not sampled.
     """
     # (m,) every candidate of every document, document after document: those of document i are [offsets[i], offsets[i + 1]).
-    offsets = candidates.offsets.to_numpy().astype(np.int64)
-    words = candidates.values.to_numpy()[offsets[0] : offsets[-1]]
-    offsets -= offsets[0]
+    counts = np.concatenate([np.empty(0, np.int32), *(piece.value_lengths().to_numpy() for piece in candidates.chunks)])
+    offsets = np.concatenate([[0], np.cumsum(counts, dtype=np.int64)])
+    words = np.concatenate([np.empty(0, np.uint64), *(piece.flatten().to_numpy() for piece in candidates.chunks)])
     # Counted by ranges of the hash, so that sorting, which takes several times the memory, holds 1 of _RANGES parts.
-    is_usable = np.empty(len(words), np.bool_)
-    top_bytes = words.view(np.uint8)[7::8]
-    for low in range(0, 256, 256 // _RANGES):
-        places = np.flatnonzero((top_bytes >= low) & (top_bytes < low + 256 // _RANGES))
+    is_usable = np.zeros(len(words), np.bool_)
+    range_of = words.view(np.uint8)[7::8] // (256 // _RANGES)  # (m,) uint8: by the highest byte of each hash
+    for number in range(_RANGES):
+        places = np.flatnonzero(range_of == number)
         _, word, documents = np.unique(words[places], return_inverse=True, return_counts=True)
         usable = (documents >= min_keyword_documents) & (documents <= max_keyword_share * len(candidates))
         is_usable[places] = usable[word]
     # (n,) the hash of the usable candidate that a document's own hash selects.
     drawn, has_one = np.zeros(len(candidates), np.uint64), np.zeros(len(candidates), np.bool_)
-    keys = keyed_hash(content_hashes, seed=seed, stage="quest.keyword")
     for first in range(0, len(candidates), _DRAWN_AT_ONCE):
         ends = offsets[first : first + _DRAWN_AT_ONCE + 1]
         usable_places = ends[0] + np.flatnonzero(is_usable[ends[0] : ends[-1]])
         before = np.searchsorted(usable_places, ends)
         choices = np.diff(before)
         some = np.flatnonzero(choices)
-        nth = keys[first + some] % choices[some].astype(np.uint64)
+        nth = keyed_hash(content_hashes[first + some], seed=seed, stage="quest.keyword") % choices[some].astype(
+            np.uint64
+        )
         drawn[first + some] = words[usable_places[before[some] + nth.astype(np.int64)]]
         has_one[first + some] = True
+    del words, range_of, is_usable, offsets  # 98 bytes a document, before the next arrays take 50
     keyword_of = np.full(len(candidates), -1, np.int64)
     keywords, keyword_of[has_one] = np.unique(drawn[has_one], return_inverse=True)
-    return KeywordIndex(keywords, keyword_of)
+    return keywords, keyword_of, int(((counts > 0) & ~has_one).sum())
 
 
-def draft_pieces(
-    index: KeywordIndex,
-    content_hashes: NDArray[np.uint64],
-    tokens: NDArray[np.int64],
-    *,
-    enough: int,
-    sequences: int | None,
-    seed: int,
-    split_ratio: float = 0.2,
-    oversample: int = 2,
-) -> list[NDArray[np.int64]]:
-    """Return at most `sequences` (None: all) lists of positions of `enough` tokens each, keyword after keyword.
+def _draft_keywords(
+    keywords: NDArray[np.uint64],
+    keyword_of: NDArray[np.int64],
+    documents: CorpusArrays,
+    options: Quest,
+    request: DraftRequest,
+) -> list[Draft]:
+    """Return sequences of the documents of sampled `keywords` (d,), keyword after keyword; `keyword_of` as `_draw_keywords`.
 
-    Every keyword comes once, the `split_ratio` of them with the fewest documents `oversample` times, in random order;
-    its documents follow in random order. That row is cut into sequences, of which `sequences` are sampled. A document
-    that an oversampled keyword would put into one sequence twice is there once; sequences that this leaves short are dropped.
+    Every keyword comes once, the `split_ratio` of them with the fewest documents `oversample` times, in random order; its documents
+    follow in random order. That row is cut into sequences, of which some are sampled. A document that an oversampled keyword would
+    put into one sequence twice is there once; sequences that this leaves short are dropped.
     """
-    order = _row(index, content_hashes, seed=seed, split_ratio=split_ratio, oversample=oversample)
-    pieces = stretches(order, tokens, enough=enough)
-    drafts: list[NDArray[np.int64]] = []
-    for place in rng_for(seed, "quest.stretches").permutation(len(pieces)).tolist():
-        if len(drafts) == sequences:
+    hashed = partial(keyed_hash, seed=request.seed)
+    # `by_keyword`: the documents with a keyword, sorted by keyword, within one by keyed hash; the documents of keyword k are
+    # by_keyword[first[k] : first[k] + counts[k]].
+    positions = np.flatnonzero(keyword_of >= 0)
+    shuffled = hashed(documents.content_hashes[positions], stage="quest.documents")
+    positions = positions[np.argsort(shuffled, kind="stable")]
+    by_keyword = positions[np.argsort(keyword_of[positions], kind="stable")]
+    counts = np.bincount(keyword_of[positions], minlength=len(keywords))
+    first = np.cumsum(counts) - counts
+    rarest = np.lexsort((hashed(keywords, stage="quest.rare"), counts))
+    draws = [np.arange(len(keywords))]
+    draws += [rarest[: round(options.split_ratio * len(keywords))]] * (options.oversample - 1)
+    keys = [hashed(keywords[drawn], stage=f"quest.draw.{turn}") for turn, drawn in enumerate(draws)]
+    row = np.concatenate(draws)[np.argsort(np.concatenate(keys), kind="stable")]
+    # Where each document is in `by_keyword`: its keyword's first place, and its own place among the keyword's documents.
+    sizes = counts[row]
+    places = np.repeat(first[row] - (np.cumsum(sizes) - sizes), sizes)
+    places += np.arange(len(places))
+    pieces = stretches(by_keyword[places], documents.tokens, enough=request.target_tokens)
+    drafts: list[Draft] = []
+    for number in rng_for(request.seed, "quest.stretches").permutation(len(pieces)).tolist():
+        if len(drafts) == request.sequences:
             break
-        _, first = np.unique(pieces[place], return_index=True)
-        piece = pieces[place][np.sort(first)]
-        if tokens[piece].sum() >= enough:
-            drafts.append(piece)
+        piece = pieces[number]
+        piece = piece[np.sort(np.unique(piece, return_index=True)[1])]
+        if documents.tokens[piece].sum() >= request.target_tokens:
+            drafts.append(Draft(piece))
     return drafts
 
 
-def _row(
-    index: KeywordIndex, content_hashes: NDArray[np.uint64], *, seed: int, split_ratio: float, oversample: int
-) -> NDArray[np.int64]:
-    """Return the documents of all sampled keywords, one keyword after the other."""
-    # `by_keyword` (d,): the documents with a keyword, sorted by keyword, within one by keyed hash; the documents of keyword k
-    # are by_keyword[first[k] : first[k] + counts[k]].
-    positions = np.flatnonzero(index.keyword_of >= 0)
-    shuffled = np.argsort(keyed_hash(content_hashes[positions], seed=seed, stage="quest.documents"), kind="stable")
-    by_keyword = positions[shuffled[np.argsort(index.keyword_of[positions[shuffled]], kind="stable")]]
-    counts = np.bincount(index.keyword_of[positions], minlength=len(index.keywords))
-    first = np.cumsum(counts) - counts
-    names = index.keywords
-    rare = np.lexsort((keyed_hash(names, seed=seed, stage="quest.rare"), counts))[: round(split_ratio * len(names))]
-    draws = [np.arange(len(names)), *[rare] * (oversample - 1)]
-    keys = [keyed_hash(names[keyword], seed=seed, stage=f"quest.draw.{turn}") for turn, keyword in enumerate(draws)]
-    row = np.concatenate(draws)[np.argsort(np.concatenate(keys), kind="stable")]
-    sizes = counts[row]
-    within = np.arange(sizes.sum()) - np.repeat(
-        np.cumsum(sizes) - sizes, sizes
-    )  # the place of a document in its keyword's
-    documents: NDArray[np.int64] = by_keyword[np.repeat(first[row], sizes) + within]
-    return documents
-
-
-METHOD = QuestMethod()
+METHOD = _QuestMethod()

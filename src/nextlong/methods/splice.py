@@ -14,20 +14,14 @@ where fewer than k of these are still free, all free documents are searched agai
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from typing import Final, Literal, get_args
+from typing import Literal
 
 import numpy as np
-from numpy.typing import NDArray
 from pydantic import Field
 
 from nextlong.methods.base import Citation, CorpusArrays, DocumentMethod, Draft, Drafted, DraftRequest, Need
 from nextlong.recipe import Positive, Section
 from nextlong.rng import rng_for, shuffled
-from nextlong.schemas import Layout
-
-Order = Literal["identity", "reverse", "random"]
-ORDERS: Final = get_args(Order)
 
 _SEARCHED = 32  # neighbours of a document, or four times k: later trees find the nearest used
 
@@ -36,7 +30,9 @@ class Splice(Section):
     """Options of `compose.method: splice`: a tree of similar documents."""
 
     neighbours: Positive = Field(1, description="k: documents appended for each (the paper's default; it tries 1 to 3)")
-    order: Order = Field("identity", description="of the documents of a tree: as found | reverse | random")
+    order: Literal["identity", "reverse", "random"] = Field(
+        "identity", description="of the documents of a tree: as found | reverse | random"
+    )
 
 
 class _SpliceMethod(DocumentMethod[Splice]):
@@ -51,7 +47,6 @@ class _SpliceMethod(DocumentMethod[Splice]):
         year=2023,
     )
     Options = Splice
-    layout = Layout.CONCATENATED
     version = 2  # searches again
     needs = frozenset({Need.DOCUMENT_NEIGHBOURS, Need.DOCUMENT_VECTORS})
     scores = "the document that they were found for"
@@ -61,77 +56,50 @@ class _SpliceMethod(DocumentMethod[Splice]):
         return max(_SEARCHED, 4 * options.neighbours)
 
     def draft(self, documents: CorpusArrays, options: Splice, request: DraftRequest) -> Drafted:
-        """Return trees until nothing is left that fills a sequence."""
+        """Return trees until nothing is left that fills a sequence; what is left at the end is left out."""
         assert documents.neighbours is not None
         assert documents.vectors is not None
-        roots = shuffled(documents.content_hashes, seed=request.seed, stage="splice")
-        near, cosines = documents.neighbours.table()
+        near, near_cosines = documents.neighbours.table()
+        k, tokens, enough = options.neighbours, documents.tokens, request.target_tokens
         drafts: list[Draft] = []
-        k, enough, search = options.neighbours, request.target_tokens, documents.vectors.nearest
-        for tree in trees(roots, near, cosines, documents.tokens, search=search, k=k, enough=enough):
-            key = int(documents.content_hashes[tree.documents[0]])
-            drafts.append(ordered(tree, order=options.order, rng=rng_for(request.seed, "splice.order", key)))
+        free, left = np.ones(len(tokens), np.bool_), len(tokens)
+        for root in shuffled(documents.content_hashes, seed=request.seed, stage="splice").tolist():
             if len(drafts) == request.sequences:
                 break
+            if not free[root]:
+                continue
+            free[root] = False
+            left -= 1
+            tree, scores, filled = [root], [np.nan], int(tokens[root])
+            parents = iter(tree)  # breadth first: a list is read while it grows
+            while filled < enough and left:
+                parent = next(parents)
+                # The k nearest that are free: of those listed for the document first, then by a search of all that are left.
+                listed = near[parent][near[parent] >= 0]
+                places = np.flatnonzero(free[listed])[:k]
+                children, cosines = listed[places], near_cosines[parent][places]
+                if len(children) < k and len(listed) < len(tokens) - 1:
+                    others = free.copy()
+                    others[children] = False
+                    more, more_cosines = documents.vectors.nearest(parent, k - len(children), others)
+                    children, cosines = np.append(children, more), np.append(cosines, more_cosines)
+                for child, cosine in zip(children.tolist(), cosines.tolist(), strict=True):
+                    if filled >= enough:
+                        break
+                    free[child] = False
+                    left -= 1
+                    tree.append(child)
+                    scores.append(cosine)
+                    filled += int(tokens[child])
+            if filled < enough:
+                break
+            order = np.arange(len(tree))
+            if options.order == "reverse":
+                order = order[::-1]
+            elif options.order == "random":
+                order = rng_for(request.seed, "splice.order", int(documents.content_hashes[root])).permutation(order)
+            drafts.append(Draft(np.array(tree, np.int64)[order], np.array(scores, np.float32)[order]))
         return Drafted(drafts=drafts)
-
-
-def trees(
-    roots: NDArray[np.int64],
-    neighbours: NDArray[np.int64],
-    cosines: NDArray[np.float32],
-    tokens: NDArray[np.int64],
-    *,
-    search: Callable[[int, int, NDArray[np.bool_]], tuple[NDArray[np.int64], NDArray[np.float32]]],
-    k: int,
-    enough: int,
-) -> Iterator[Draft]:
-    """Yield lists of positions of at least `enough` tokens each, in the order in which documents were found.
-
-    `roots`, shape (n,), says in which order documents start trees; `neighbours` and `cosines`, shape (n, K), descending,
-    -1 where there are fewer; `tokens` (n,); `search`, as `Vectors.nearest`, is asked where these are used up. What is left at the
-    end is left out.
-    """
-    free, left = np.ones(len(tokens), np.bool_), len(tokens)
-    for root in roots.tolist():
-        if not free[root]:
-            continue
-        free[root] = False
-        left -= 1
-        documents, scores, filled = [root], [np.nan], int(tokens[root])
-        parents = iter(documents)  # breadth first: a list is read while it grows
-        while filled < enough and left:
-            parent = next(parents)
-            # The k nearest that are free: of those listed for the document first, then by a search of all that are left.
-            listed = neighbours[parent][neighbours[parent] >= 0]
-            places = np.flatnonzero(free[listed])[:k]
-            children, child_cosines = listed[places], cosines[parent][places]
-            if len(children) < k and len(listed) < len(tokens) - 1:
-                others = free.copy()
-                others[children] = False
-                more, more_cosines = search(parent, k - len(children), others)
-                children, child_cosines = np.append(children, more), np.append(child_cosines, more_cosines)
-            for child, cosine in zip(children.tolist(), child_cosines.tolist(), strict=True):
-                if filled >= enough:
-                    break
-                free[child] = False
-                left -= 1
-                documents.append(child)
-                scores.append(cosine)
-                filled += int(tokens[child])
-        if filled < enough:
-            return
-        yield Draft(np.array(documents, np.int64), np.array(scores, np.float32))
-
-
-def ordered(tree: Draft, *, order: Order, rng: np.random.Generator) -> Draft:
-    """Return the documents of a tree in the asked order, each with its score."""
-    places = np.arange(len(tree.documents))
-    if order == "reverse":
-        places = places[::-1]
-    elif order == "random":
-        places = rng.permutation(places)
-    return Draft(tree.documents[places], tree.scores[places])
 
 
 METHOD = _SpliceMethod()

@@ -9,7 +9,7 @@ the documents' contents, so that another sharding or file order gives the same s
 
 from __future__ import annotations
 
-from nextlong.methods.base import CorpusArrays, DocumentMethod, Drafted, DraftRequest, stretches, whole
+from nextlong.methods.base import CorpusArrays, DocumentMethod, Draft, Drafted, DraftRequest, stretches
 from nextlong.recipe import Section
 from nextlong.rng import shuffled
 
@@ -23,7 +23,7 @@ class Standard(DocumentMethod[Section]):
         """Return stretches of one shuffle."""
         order = shuffled(documents.content_hashes, seed=request.seed, stage=self.name)
         pieces = stretches(order, documents.tokens, enough=request.target_tokens, sequences=request.sequences)
-        return Drafted(drafts=[whole(piece) for piece in pieces])
+        return Drafted(drafts=[Draft(piece) for piece in pieces])
 
 
 METHOD = Standard()

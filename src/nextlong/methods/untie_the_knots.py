@@ -22,7 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 from pydantic import Field
 
-from nextlong.methods.base import Citation, CorpusArrays, DocumentMethod, Draft, Drafted, DraftRequest, stretches, whole
+from nextlong.methods.base import Citation, CorpusArrays, DocumentMethod, Draft, Drafted, DraftRequest, stretches
 from nextlong.recipe import Section
 from nextlong.rng import rng_for, shuffled
 from nextlong.schemas import Layout
@@ -67,41 +67,33 @@ class _UntieTheKnotsMethod(DocumentMethod[UntieTheKnots]):
             filled = np.cumsum(documents.chunk_tokens[first:stop])
             chunks[-1] = min(stop - first, int(np.searchsorted(filled, left)) + 1)
             if rng.random() < options.share:
-                sizes = [_part_sizes(int(count), parts=options.parts, cuts=options.cuts, rng=rng) for count in chunks]
-                labels, chunks = interleave(sizes, rng=rng)
+                labels, chunks = _interleaved(chunks.tolist(), options, rng)
                 window = window[labels]  # the document of each part
-            drafts.append(Draft(*whole(window)[:2], chunks))
+            drafts.append(Draft(window, chunks=chunks))
         return Drafted(drafts=drafts)
 
 
-def _part_sizes(
-    chunks: int, *, parts: int, cuts: Literal["random", "even"], rng: np.random.Generator
-) -> NDArray[np.int64]:
-    """Return the sizes, in chunks, of the parts of a document, at most `parts` of them and none empty."""
-    parts = min(parts, chunks)
-    if cuts == "even":
-        places = np.arange(1, parts) * chunks // parts
-    else:
-        places = np.sort(rng.choice(np.arange(1, chunks), parts - 1, replace=False)) if parts > 1 else np.arange(0)
-    ends = np.append(places, chunks)
-    sizes: NDArray[np.int64] = ends - np.insert(places, 0, 0)
-    return sizes
-
-
-def interleave(
-    sizes: list[NDArray[np.int64]], *, rng: np.random.Generator
+def _interleaved(
+    chunks: list[int], options: UntieTheKnots, rng: np.random.Generator
 ) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
-    """Return which document each part is of, and its size, shape (parts,) both: shuffled, each document's in order.
+    """Cut documents of so many chunks, and return which document each part is of, and its size, shape (parts,) both.
 
-    Every interleaving is equally likely, but that the last part of the last document stays last.
+    Parts are shuffled, each document's in order. Every interleaving is equally likely, but that the last part of the last
+    document stays last.
     """
-    counts = np.array([len(chunk_tokens) for chunk_tokens in sizes])
-    labels = np.repeat(np.arange(len(sizes)), counts)
+    sizes = []
+    for count in chunks:
+        parts = min(options.parts, count)  # none of them empty
+        if options.cuts == "even":
+            cuts = np.arange(1, parts) * count // parts
+        else:
+            cuts = np.sort(rng.choice(np.arange(1, count), parts - 1, replace=False)) if parts > 1 else np.arange(0)
+        sizes.append(np.diff(np.concatenate([[0], cuts, [count]])))
+    labels = np.repeat(np.arange(len(sizes)), [len(of_document) for of_document in sizes])
     labels[:-1] = rng.permutation(labels[:-1])
     # The n-th time that a document comes up it is its n-th part.
-    back = np.argsort(labels, kind="stable")
     taken = np.empty(len(labels), np.int64)
-    taken[back] = np.concatenate(sizes)
+    taken[np.argsort(labels, kind="stable")] = np.concatenate(sizes)
     return labels, taken
 
 

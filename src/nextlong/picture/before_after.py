@@ -9,26 +9,25 @@ from __future__ import annotations
 import importlib
 import io
 import warnings
-from collections.abc import Iterable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping
 from html import escape
-from typing import Any
+from typing import NamedTuple
 
 from nextlong.errors import NextlongError
 from nextlong.picture.palette import LIGHT, SHADES, colour
-from nextlong.picture.pieces import Piece, Pieces, clean, lead_document, length, neighbours_before, scale, scored
+from nextlong.picture.pieces import Pieces, chunks_of, clean, lead_document, length, neighbours_before, scale, scored
 from nextlong.text import counted
 
-WIDTH, HEIGHT, MARGIN, BAR = 1000, 312, 24, 34
-BEFORE_Y, AFTER_Y, _LEGEND_Y = 78, 196, 272
-INK = "#24292f"
+WIDTH, MARGIN = 1000, 24
+_HEIGHT, _BAR = 312, 34
+_BEFORE_Y, _AFTER_Y, _LEGEND_Y = 78, 196, 272
+_INK = "#24292f"
 _FIRST_STRIP_Y, _STRIP_HEIGHT = 118, 70  # of a comparison: one strip per method
 _LONGEST_NAME = 70
 _DOTS_PER_INCH, _INCH = 200, 100  # of a PNG; units of the picture in an inch
 
 
-@dataclass(frozen=True)
-class Box:
+class _Box(NamedTuple):
     """A filled rectangle, and what it says when pointed at."""
 
     x: float
@@ -39,8 +38,7 @@ class Box:
     title: str = ""
 
 
-@dataclass(frozen=True)
-class Line:
+class _Line(NamedTuple):
     """A line of text, `y` its baseline."""
 
     x: float
@@ -50,8 +48,7 @@ class Line:
     is_heading: bool = False
 
 
-@dataclass(frozen=True)
-class Arc:
+class _Arc(NamedTuple):
     """From (left, y) to (right, y), hanging by `depth`."""
 
     left: float
@@ -60,76 +57,12 @@ class Arc:
     depth: float = 34
 
 
-def parts(pieces: Pieces, *, tokens: int, name: str) -> Iterator[Box | Line | Arc]:
-    """Yield what the picture is made of, in units of a thousandth of its width."""
-    lead = lead_document(pieces)
-    meta_chunks = _distinct(pieces, lead)
-    unit = (WIDTH - 2 * MARGIN) / tokens
-    shades = scale(scored(pieces))
-    source = meta_chunks[0].source_id if meta_chunks else name
-    many = f"{len(meta_chunks):,} chunks, each depending on the one right before it"
-    chunks = "1 chunk" if len(meta_chunks) == 1 else many
-    yield Line(MARGIN, 30, f"Before: {_short(source)}", size=17, is_heading=True)
-    yield Line(MARGIN, 54, f"one document of {sum(map(length, meta_chunks)):,} tokens, {chunks}")
-    yield from _strip(meta_chunks, lead, BEFORE_Y, unit, shades, start=0)
-    yield Line(MARGIN, 148, f"After: one sequence of exactly {tokens:,} tokens", size=17, is_heading=True)
-    yield Line(MARGIN, 172, _after(pieces, lead))
-    yield from _strip(pieces, lead, AFTER_Y, unit, shades)
-    for one, other in neighbours_before(pieces, lead):
-        left, right = ((piece.token_start + piece.token_end) / 2 * unit + MARGIN for piece in (one, other))
-        yield Arc(left, right, AFTER_Y + BAR + 2)
-    yield from _legend(pieces, shades, y=_LEGEND_Y)
-
-
-def _distinct(pieces: Pieces, lead: int) -> list[Piece]:
-    of_document = {piece.chunk_id: piece for piece in pieces if piece.doc_id == lead}
-    return [piece for _, piece in sorted(of_document.items())]
-
-
-def _after(pieces: Pieces, lead: int) -> str:
-    others = len({piece.doc_id for piece in pieces if piece.doc_id >= 0} - {lead})
-    apart = [abs(b.token_start - a.token_end) for a, b in neighbours_before(pieces, lead)]
-    if not apart:
-        return f"the document as it was, beside {others:,} others"
-    negatives = sum(piece.role == "negative" for piece in pieces)
-    between = (
-        f"{counted(negatives, 'chunk')} of {counted(others, 'other document')}, the most similar ones"
-        if negatives
-        else f"{others:,} others"
-    )
-    return f"the same chunks up to {max(apart):,} tokens apart, between {between}"
-
-
-def _legend(pieces: Pieces, shades: tuple[float, float], *, y: int) -> Iterator[Box | Line]:
-    yield Box(MARGIN, y, 14, 14, LIGHT["own"])
-    yield Line(MARGIN + 22, y + 12, "the document")
-    x = MARGIN + 150
-    if scored(pieces):
-        for number in range(SHADES):
-            yield Box(x + 10 * number, y, 10, 14, LIGHT[f"shade{number}"])
-        has_negatives = any(piece.role == "negative" for piece in pieces)
-        has_neighbors = any(piece.role == "document" and piece.score == piece.score for piece in pieces)
-        what = " and ".join(["hard negatives"] * has_negatives + ["similar documents"] * has_neighbors)
-        yield Line(x + 8 + 10 * SHADES, y + 12, f"{what}, cosine {shades[0]:.2f} to {shades[1]:.2f}")
-        x += 560
-    # Documents without a cosine are grey, in two shades by turns; beside a lead document of meta-chunks there are none.
-    if (
-        any(piece.role == "document" and piece.score != piece.score for piece in pieces)
-        and len({piece.doc_id for piece in pieces if piece.doc_id >= 0}) > 1
-    ):
-        for number in range(2):
-            yield Box(x + 10 * number, y, 10, 14, LIGHT[f"plain{number}"])
-        yield Line(x + 28, y + 12, "other documents")
-
-
-def _short(name: str) -> str:
-    text = " ".join(clean(name).split())
-    return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 1]}…"
+_Drawing = Iterator[_Box | _Line | _Arc]  # in units of a thousandth of the picture's width
 
 
 def svg(pieces: Pieces, *, tokens: int, name: str) -> str:
     """Return the picture as SVG; `name` is the sequence's."""
-    return _svg(parts(pieces, tokens=tokens, name=name), height=HEIGHT, name=name)
+    return _svg(_before_after(pieces, tokens=tokens, name=name), height=_HEIGHT, name=name)
 
 
 def comparison_svg(sequences: Mapping[str, Pieces], *, source_id: str, tokens: int) -> str:
@@ -142,93 +75,146 @@ def comparison_svg(sequences: Mapping[str, Pieces], *, source_id: str, tokens: i
     return _svg(drawn, height=height, name=f"{source_id}, by {', '.join(sequences)}")
 
 
-def _compared(
-    sequences: Mapping[str, Pieces], *, source_id: str, tokens: int, legend_y: int
-) -> Iterator[Box | Line | Arc]:
+def _before_after(pieces: Pieces, *, tokens: int, name: str) -> _Drawing:
+    lead = lead_document(pieces)
+    meta_chunks = chunks_of(pieces, lead)
+    unit = (WIDTH - 2 * MARGIN) / tokens
+    shades = scale(scored(pieces))
+    source = meta_chunks[0].source_id if meta_chunks else name
+    many = f"{len(meta_chunks):,} chunks, each depending on the one right before it"
+    chunks = "1 chunk" if len(meta_chunks) == 1 else many
+    yield _Line(MARGIN, 30, f"Before: {_short(source)}", size=17, is_heading=True)
+    yield _Line(MARGIN, 54, f"one document of {sum(map(length, meta_chunks)):,} tokens, {chunks}")
+    yield from _strip(meta_chunks, lead, _BEFORE_Y, unit, shades, start=0)
+    yield _Line(MARGIN, 148, f"After: one sequence of exactly {tokens:,} tokens", size=17, is_heading=True)
+    yield _Line(MARGIN, 172, _after(pieces, lead))
+    yield from _strip(pieces, lead, _AFTER_Y, unit, shades)
+    for one, other in neighbours_before(pieces, lead):
+        left, right = ((piece.token_start + piece.token_end) / 2 * unit + MARGIN for piece in (one, other))
+        yield _Arc(left, right, _AFTER_Y + _BAR + 2)
+    yield from _legend(pieces, shades, y=_LEGEND_Y)
+
+
+def _compared(sequences: Mapping[str, Pieces], *, source_id: str, tokens: int, legend_y: int) -> _Drawing:
     lead_of = {
         name: next(piece.doc_id for piece in pieces if piece.source_id == source_id)
         for name, pieces in sequences.items()
     }
-    first, longest = next(iter(sequences)), min(_LONGEST_NAME, max(map(len, sequences)))
-    chunks = max((_distinct(pieces, lead_of[name]) for name, pieces in sequences.items()), key=len)
+    longest = min(_LONGEST_NAME, max(map(len, sequences)))
+    chunks = max((chunks_of(pieces, lead_of[name]) for name, pieces in sequences.items()), key=len)
     unit = (WIDTH - 2 * MARGIN) / tokens
     shades = scale([cosine for pieces in sequences.values() for cosine in scored(pieces)])
-    yield Line(MARGIN, 30, f"One document: {_short(source_id)}", size=17, is_heading=True)
-    yield from _strip(chunks, lead_of[first], 44, unit, shades, start=0)
+    yield _Line(MARGIN, 30, f"One document: {_short(source_id)}", size=17, is_heading=True)
+    yield from _strip(chunks, chunks[0].doc_id, 44, unit, shades, start=0)
     for number, (name, pieces) in enumerate(sequences.items()):
         y = _FIRST_STRIP_Y + _STRIP_HEIGHT * number
-        yield Line(MARGIN, y, _short(name), size=15, is_heading=True)
+        yield _Line(MARGIN, y, _short(name), size=15, is_heading=True)
         # The caption begins behind the longest name: some 9 units a letter.
-        yield Line(MARGIN + max(150, 9 * longest + 16), y, _after(pieces, lead_of[name]))
+        yield _Line(MARGIN + max(150, 9 * longest + 16), y, _after(pieces, lead_of[name]))
         yield from _strip(pieces, lead_of[name], y + 10, unit, shades)
     yield from _legend([piece for pieces in sequences.values() for piece in pieces], shades, y=legend_y)
 
 
+def _short(name: str) -> str:
+    text = " ".join(clean(name).split())
+    return text if len(text) <= _LONGEST_NAME else f"{text[: _LONGEST_NAME - 1]}…"
+
+
+def _after(pieces: Pieces, lead: int) -> str:
+    others = len({piece.doc_id for piece in pieces if piece.doc_id >= 0} - {lead})
+    apart = [abs(b.token_start - a.token_end) for a, b in neighbours_before(pieces, lead)]
+    if not apart:
+        return f"the document as it was, beside {others:,} others"
+    between = f"{others:,} others"
+    if negatives := sum(piece.role == "negative" for piece in pieces):
+        between = f"{counted(negatives, 'chunk')} of {counted(others, 'other document')}, the most similar ones"
+    return f"the same chunks up to {max(apart):,} tokens apart, between {between}"
+
+
 def _strip(
     pieces: Pieces, lead: int, y: int, unit: float, shades: tuple[float, float], *, start: int | None = None
-) -> Iterator[Box]:
+) -> Iterator[_Box]:
     """Yield pieces side by side: from `start`, or where they stand in their sequence."""
     order: dict[int, int] = {}
     for piece in pieces:
         fill = LIGHT[colour(piece, order.setdefault(piece.doc_id, len(order)), lead, shades)]
-        is_scored = piece.role in ("negative", "document") and piece.score == piece.score
-        cosine = f", cosine {piece.score:.3f}" if is_scored else ""
+        cosine = f", cosine {piece.score:.3f}" if scored([piece]) else ""
         title = f"{piece.role}: {piece.source_id or piece.role}, {length(piece):,} tokens{cosine}"
         x = MARGIN + (piece.token_start if start is None else start) * unit
         # Boxes stand apart by a hairline, and the thinnest stay visible.
         width = length(piece) * unit
-        yield Box(x, y, max(0.3, width - (0.6 if width > 2 else 0)), BAR, fill, title)
+        yield _Box(x, y, max(0.3, width - (0.6 if width > 2 else 0)), _BAR, fill, title)
         start = None if start is None else start + length(piece)
 
 
-def _svg(drawn: Iterable[Box | Line | Arc], *, height: int, name: str) -> str:
-    opening = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">'
-    ground = f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>'
-    lines = [opening, f"<title>{escape(clean(name))}</title>", ground, *map(_drawn, drawn), "</svg>"]
-    return "\n".join(lines) + "\n"
+def _legend(pieces: Pieces, shades: tuple[float, float], *, y: int) -> Iterator[_Box | _Line]:
+    yield _Box(MARGIN, y, 14, 14, LIGHT["own"])
+    yield _Line(MARGIN + 22, y + 12, "the document")
+    x = MARGIN + 150
+    roles = {piece.role for piece in pieces if scored([piece])}
+    if roles:
+        for number in range(SHADES):
+            yield _Box(x + 10 * number, y, 10, 14, LIGHT[f"shade{number}"])
+        what = {"negative": "hard negatives", "document": "similar documents"}
+        told = " and ".join(words for role, words in what.items() if role in roles)
+        yield _Line(x + 8 + 10 * SHADES, y + 12, f"{told}, cosine {shades[0]:.2f} to {shades[1]:.2f}")
+        x += 560
+    # Documents without a cosine are grey, in two shades by turns; beside a lead document of meta-chunks there are none.
+    is_plain = any(piece.role == "document" and piece.score != piece.score for piece in pieces)
+    if is_plain and len({piece.doc_id for piece in pieces if piece.doc_id >= 0}) > 1:
+        for number in range(2):
+            yield _Box(x + 10 * number, y, 10, 14, LIGHT[f"plain{number}"])
+        yield _Line(x + 28, y + 12, "other documents")
 
 
-def _drawn(part: Box | Line | Arc) -> str:
-    if isinstance(part, Box):
-        place = f'x="{part.x:.2f}" y="{part.y}" width="{part.width:.2f}" height="{part.height}" fill="{part.fill}"'
-        return f"<rect {place}><title>{escape(clean(part.title))}</title></rect>" if part.title else f"<rect {place}/>"
-    if isinstance(part, Arc):
-        curve = f"M{part.left:.1f} {part.y} Q{(part.left + part.right) / 2:.1f} {part.y + part.depth} {part.right:.1f} {part.y}"
-        return f'<path d="{curve}" fill="none" stroke="{LIGHT["own"]}" stroke-width="1.6"/>'
-    weight = 600 if part.is_heading else 400
-    style = f'font-size="{part.size}" font-weight="{weight}" font-family="system-ui, sans-serif" fill="{INK}"'
-    return f'<text x="{part.x}" y="{part.y}" {style}>{escape(part.text)}</text>'
+def _svg(drawn: _Drawing, *, height: int, name: str) -> str:
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" role="img">',
+        f"<title>{escape(clean(name))}</title>",
+        f'<rect width="{WIDTH}" height="{height}" fill="#ffffff"/>',
+    ]
+    for part in drawn:
+        if isinstance(part, _Box):
+            place = f'x="{part.x:.2f}" y="{part.y}" width="{part.width:.2f}" height="{part.height}" fill="{part.fill}"'
+            title = f"<title>{escape(clean(part.title))}</title>"
+            lines.append(f"<rect {place}>{title}</rect>" if part.title else f"<rect {place}/>")
+        elif isinstance(part, _Arc):
+            middle = f"{(part.left + part.right) / 2:.1f} {part.y + part.depth}"
+            curve = f"M{part.left:.1f} {part.y} Q{middle} {part.right:.1f} {part.y}"
+            lines.append(f'<path d="{curve}" fill="none" stroke="{LIGHT["own"]}" stroke-width="1.6"/>')
+        else:
+            weight = 600 if part.is_heading else 400
+            style = f'font-size="{part.size}" font-weight="{weight}" font-family="system-ui, sans-serif" fill="{_INK}"'
+            lines.append(f'<text x="{part.x}" y="{part.y}" {style}>{escape(part.text)}</text>')
+    return "\n".join([*lines, "</svg>"]) + "\n"
 
 
 def png(pieces: Pieces, *, tokens: int, name: str) -> bytes:
     """Return the picture as PNG, 2,000 dots wide. Raises NextlongError without matplotlib."""
-    matplotlib, figures, patches, paths = map(_required, ("", ".figure", ".patches", ".path"))
+    parts = ("matplotlib", "matplotlib.figure", "matplotlib.patches", "matplotlib.path")
+    try:
+        matplotlib, figures, patches, paths = map(importlib.import_module, parts)
+    except ImportError:
+        raise NextlongError(
+            "matplotlib, which draws PNG, is not installed (SVG needs nothing); say: pip install 'nextlong[png]'"
+        ) from None
     with matplotlib.rc_context({"text.parse_math": False}), warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=r"Glyph .* missing from font", category=UserWarning)
-        figure = figures.Figure(figsize=(WIDTH / _INCH, HEIGHT / _INCH), dpi=_DOTS_PER_INCH, facecolor="white")
+        figure = figures.Figure(figsize=(WIDTH / _INCH, _HEIGHT / _INCH), dpi=_DOTS_PER_INCH, facecolor="white")
         axes = figure.add_axes((0, 0, 1, 1))
-        axes.set(xlim=(0, WIDTH), ylim=(HEIGHT, 0))
+        axes.set(xlim=(0, WIDTH), ylim=(_HEIGHT, 0))
         axes.axis("off")
-        for part in parts(pieces, tokens=tokens, name=name):
-            if isinstance(part, Box):
+        for part in _before_after(pieces, tokens=tokens, name=name):
+            if isinstance(part, _Box):
                 axes.add_patch(patches.Rectangle((part.x, part.y), part.width, part.height, facecolor=part.fill))
-            elif isinstance(part, Arc):
+            elif isinstance(part, _Arc):
                 middle = ((part.left + part.right) / 2, part.y + part.depth)
                 # 1 moves to a point; 3, twice, is a quadratic curve: its control point and its end.
                 curve = paths.Path([(part.left, part.y), middle, (part.right, part.y)], [1, 3, 3])
                 axes.add_patch(patches.PathPatch(curve, fill=False, edgecolor=LIGHT["own"], linewidth=1.6 * 72 / _INCH))
             else:
                 weight = "bold" if part.is_heading else "normal"
-                axes.text(part.x, part.y, part.text, fontsize=part.size * 72 / _INCH, fontweight=weight, color=INK)
+                axes.text(part.x, part.y, part.text, fontsize=part.size * 72 / _INCH, fontweight=weight, color=_INK)
         file = io.BytesIO()
         figure.savefig(file, format="png")
     return file.getvalue()
-
-
-def _required(name: str) -> Any:
-    try:
-        return importlib.import_module(f"matplotlib{name}")
-    except ImportError:
-        raise NextlongError(
-            "matplotlib, which draws PNG, is not installed (SVG needs nothing); say: pip install 'nextlong[png]'"
-        ) from None

@@ -7,8 +7,8 @@ nothing to draw. Why no charting library: docs/decisions/0021-charts.md.
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Literal, NamedTuple, cast
+from collections.abc import Callable, Sequence
+from typing import Literal, NamedTuple
 
 from markupsafe import Markup
 
@@ -42,13 +42,7 @@ class Series(NamedTuple):
     points: Sequence[Point] = ()
 
 
-class Tick(NamedTuple):
-    """A place of an axis, and its label."""
-
-    place: float
-    label: str
-
-
+_Ticks = Sequence[tuple[float, str]]  # places of an axis, and their labels
 _RECT = Markup(
     '<rect class="{}" data-series="{}" x="{:.1f}" y="{:.1f}" width="{:.1f}" height="{:.1f}"><title>{}</title></rect>'
 )
@@ -91,8 +85,8 @@ def bars(
             starts[row] += value if stacked else 0
     foot = top + step * len(names)
     group = thick if stacked else thick * len(series)
-    along = [Tick(left + value * unit_x, f"{value:,g}") for value in ticks]
-    up = [Tick(top + row * step + group / 2, text) for row, text in enumerate(labels)]
+    along = [(left + value * unit_x, f"{value:,g}") for value in ticks]
+    up = [(top + row * step + group / 2, text) for row, text in enumerate(labels)]
     return _drawn(series, marks, along, up, x_label=label, y_label=y_label, left=left, foot=foot, rules="upright")
 
 
@@ -110,7 +104,6 @@ def lines(
     ys = _nice(min(0, *(point.y for point in points)), max(point.y for point in points), 4)
     xs = [point.x for point in points]
     places = sorted(set(xs)) if scale == "log" else _nice(min(xs), max(xs), 6)
-    ticks = [Tick(value, f"{value:,g}") for value in places]
     bend = math.log if scale == "log" else float
     first, last = bend(places[0]), bend(places[-1])
     left = 12 + _CHAR * max(len(f"{value:g}") for value in ys)
@@ -126,12 +119,9 @@ def lines(
     for number, one in enumerate(series):
         path = "L".join(f"{to_x(point.x):.1f} {to_y(point.y):.1f}" for point in one.points)
         marks.append(_LINE.format(one.colour, number, f"M{path}" if path else ""))
-        marks += [
-            _CIRCLE.format(one.colour, number, to_x(point.x), to_y(point.y), point.radius, clean(point.tip))
-            for point in one.points
-        ]
-    along = [Tick(to_x(tick.place), tick.label) for tick in ticks]
-    up = [Tick(to_y(value), f"{value:g}") for value in ys]
+        marks += _circles(one, number, to_x, to_y)
+    along = [(to_x(value), f"{value:,g}") for value in places]
+    up = [(to_y(value), f"{value:g}") for value in ys]
     return _drawn(series, marks, along, up, x_label=x_label, y_label=y_label, left=left, foot=foot, rules="level")
 
 
@@ -144,25 +134,25 @@ def scatter(series: Sequence[Series], *, height: float, x_label: str, y_label: s
     spread = max(point.x for point in points) - least[0] or 1, max(point.y for point in points) - least[1] or 1
     unit = (_WIDTH - 20) / spread[0], (height - 20 - _LABEL_HEIGHT) / spread[1]
     marks = [
-        _CIRCLE.format(
-            one.colour,
-            number,
-            10 + (point.x - least[0]) * unit[0],
-            height - 10 - (point.y - least[1]) * unit[1],
-            point.radius,
-            clean(point.tip),
-        )
+        circle
         for number, one in enumerate(series)
-        for point in one.points
+        for circle in _circles(
+            one, number, lambda x: 10 + (x - least[0]) * unit[0], lambda y: height - 10 - (y - least[1]) * unit[1]
+        )
     ]
     return _drawn(series, marks, [], [], x_label=x_label, y_label=y_label, left=0, foot=height, rules="none")
+
+
+def _circles(one: Series, number: int, to_x: Callable[[float], float], to_y: Callable[[float], float]) -> list[Markup]:
+    points = ((to_x(point.x), to_y(point.y), point.radius, clean(point.tip)) for point in one.points)
+    return [_CIRCLE.format(one.colour, number, *point) for point in points]
 
 
 def _drawn(
     series: Sequence[Series],
     marks: Sequence[Markup],
-    along: Sequence[Tick],
-    up: Sequence[Tick],
+    along: _Ticks,
+    up: _Ticks,
     *,
     left: float,
     foot: float,
@@ -170,28 +160,18 @@ def _drawn(
     x_label: str,
     y_label: str,
 ) -> Markup:
-    chart = html.macro("picture/charts.html", "chart")
     keys = [(one.name, one.colour) for one in series] if len(series) > 1 else []
     size = (_WIDTH, foot + (_FOOT if x_label else 0))
-    shown: list[Tick] = []  # of the x axis: those whose labels do not touch the one before
+    shown: list[tuple[float, str]] = []  # of the x axis: those whose labels do not touch the one before
     end = -math.inf
-    for tick in along:
-        half = len(tick.label) * _CHAR / 2
-        if tick.place - half > end:
-            shown.append(tick)
-            end = tick.place + half + 3
-    drawn = chart(
-        keys,
-        Markup("").join(marks),
-        shown,
-        up,
-        size,
-        (left, _TOP + (_LABEL_HEIGHT if y_label else 0), _WIDTH - _RIGHT, foot),
-        rules,
-        x_label,
-        y_label,
-    )
-    return cast(Markup, drawn)
+    for place, label in along:
+        half = len(label) * _CHAR / 2
+        if place - half > end:
+            shown.append((place, label))
+            end = place + half + 3
+    box = (left, _TOP + (_LABEL_HEIGHT if y_label else 0), _WIDTH - _RIGHT, foot)
+    chart = html.macro("picture/charts.html", "chart")
+    return chart(keys, Markup("").join(marks), shown, up, size, box, rules, x_label, y_label)
 
 
 def _nice(least: float, most: float, steps: int) -> list[float]:

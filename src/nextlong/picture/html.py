@@ -7,15 +7,22 @@ the package's root (`picture/strip.html`).
 from __future__ import annotations
 
 import json
+from collections.abc import Callable
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import Any, cast
 
 import jinja2
-from markupsafe import Markup, escape
+from markupsafe import Markup
 
 from nextlong.picture import palette
 from nextlong.picture.pieces import clean
+
+
+def _with_code(text: str) -> Markup:
+    """Return text with what stands between backticks as code."""
+    forms = (Markup("{}"), Markup("<code>{}</code>"))
+    return Markup("").join(forms[place % 2].format(clean(part)) for place, part in enumerate(text.split("`")))
 
 
 @cache
@@ -38,23 +45,15 @@ def render(template: str, **values: Any) -> str:
     return _environment().get_template(template).render(values)
 
 
-def macro(template: str, name: str) -> Any:
-    """Return a macro of a template as a function that returns `Markup`."""
-    return getattr(_environment().get_template(template).module, name)
+def macro(template: str, name: str) -> Callable[..., Markup]:
+    """Return a macro of a template as a function."""
+    return cast("Callable[..., Markup]", getattr(_environment().get_template(template).module, name))
 
 
 def as_json(data: object) -> Markup:
     """Return JSON for a script element: it ends no element and opens no comment."""
     text = json.dumps(_cleaned(data), ensure_ascii=False, separators=(",", ":"))
     return Markup(text.replace("<", "\\u003c").replace("\u2028", "\\u2028").replace("\u2029", "\\u2029"))
-
-
-def _with_code(text: str) -> Markup:
-    """Return text with what stands between backticks as code."""
-    parts = (escape(clean(part)) for part in text.split("`"))
-    return Markup("").join(
-        Markup("<code>{}</code>").format(part) if odd % 2 else part for odd, part in enumerate(parts)
-    )
 
 
 def _cleaned(data: object) -> object:

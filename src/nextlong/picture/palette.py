@@ -53,11 +53,8 @@ def colour(piece: Piece, order: int, lead: int, scale: tuple[float, float]) -> s
         return "between"
     if piece.doc_id == lead:
         return "own"
-    return f"shade{shade(piece.score, scale)}" if isfinite(piece.score) else f"plain{order % 2}"
-
-
-def shade(score: float, scale: tuple[float, float]) -> int:
-    """Return which of the shades, from 0, a cosine has; `scale` holds the lowest and the highest cosine shown."""
-    least, most = scale
-    share = (score - least) / (most - least) if most > least else 1.0
-    return min(SHADES - 1, max(0, int(share * SHADES)))
+    if not isfinite(piece.score):
+        return f"plain{order % 2}"
+    least, most = scale  # the cosines of the first shade and of the last
+    share = (piece.score - least) / (most - least) if most > least else 1.0
+    return f"shade{min(SHADES - 1, max(0, int(share * SHADES)))}"

@@ -9,7 +9,7 @@ import re
 from collections.abc import Sequence
 from itertools import pairwise
 from math import isfinite
-from typing import Protocol
+from typing import Protocol, TypeVar
 
 # What XML 1.0 cannot hold, and what turns the direction of the text around it.
 _FORBIDDEN = re.compile(
@@ -44,6 +44,7 @@ class Piece(Protocol):
 
 
 Pieces = Sequence[Piece]
+_PieceT = TypeVar("_PieceT", bound=Piece)
 _SEPARATOR_TOKENS = 16  # what may stand between two chunks that still stand side by side
 CHUNK_ROLES = ("meta", "negative", "document")
 
@@ -55,9 +56,16 @@ def length(piece: Piece) -> int:
 
 def lead_document(pieces: Pieces) -> int:
     """Return the doc_id of the meta-document, else of the first document; -1 if there is neither."""
-    meta_pieces = [piece.doc_id for piece in pieces if piece.role == "meta"]
-    chunks = [piece.doc_id for piece in pieces if piece.role in CHUNK_ROLES]
-    return next(iter([*meta_pieces, *chunks]), -1)
+    lead = min(
+        (piece for piece in pieces if piece.role in CHUNK_ROLES), key=lambda one: one.role != "meta", default=None
+    )
+    return -1 if lead is None else lead.doc_id
+
+
+def chunks_of(pieces: Sequence[_PieceT], doc_id: int) -> list[_PieceT]:
+    """Return the pieces of a document as they stood in it, each chunk once: where it stands last."""
+    of_document = {piece.chunk_id: piece for piece in pieces if piece.doc_id == doc_id}
+    return [piece for _, piece in sorted(of_document.items())]
 
 
 def scored(pieces: Pieces) -> list[float]:
@@ -108,6 +116,5 @@ def example(pieces: Pieces) -> int:
 
 def neighbours_before(pieces: Pieces, doc_id: int) -> list[tuple[Piece, Piece]]:
     """Return the pieces of a document two by two: those that stood one right behind the other, and no longer do."""
-    document_pieces = sorted((piece for piece in pieces if piece.doc_id == doc_id), key=lambda piece: piece.chunk_id)
-    chunks = list({piece.chunk_id: piece for piece in document_pieces}.values())
+    chunks = chunks_of(pieces, doc_id)
     return [(a, b) for a, b in pairwise(chunks) if not 0 <= b.token_start - a.token_end <= _SEPARATOR_TOKENS]

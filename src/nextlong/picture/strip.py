@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
-from typing import Literal, cast
+from typing import Literal
 
 from markupsafe import Markup
 
 from nextlong.picture import html
 from nextlong.picture.palette import SHADES, colour
-from nextlong.picture.pieces import Piece, Pieces, example, length, neighbours_before, partners, scored
+from nextlong.picture.pieces import Pieces, example, length, neighbours_before, partners, scored
 
 _FOOT, _FLAT_TOP = 102, 42  # y of the lower edge, and of the upper one where nothing is pulled apart
 _ARC_FOOT, _TALL, _LOW = 44, (46, 100), (54, 92)  # y of arcs' feet, of the document's chunks, of others
@@ -46,18 +46,14 @@ def bar(
         # A box as a path: from its upper left corner to the right, down, back to the left, and closed.
         top, foot = _TALL if name == "own" else _LOW
         paths.setdefault(name, []).append(f"M{piece.token_start} {top}h{length(piece)}V{foot}h-{length(piece)}z")
-    arcs = "".join(
-        f"M{_middle(a)} {_ARC_FOOT}Q{(_middle(a) + _middle(b)) // 2} -40 {_middle(b)} {_ARC_FOOT}"
-        for a, b in neighbours_before(pieces, lead)
-    )
+    arcs = ""
+    for one, other in neighbours_before(pieces, lead):
+        left, right = ((piece.token_start + piece.token_end) // 2 for piece in (one, other))
+        arcs += f"M{left} {_ARC_FOOT}Q{(left + right) // 2} -40 {right} {_ARC_FOOT}"
     joined = {name: "".join(boxes) for name, boxes in sorted(paths.items())}
     top = 0 if arcs else _FLAT_TOP
     box = f"0 {top} {tokens} {_FOOT - top}"
-    return cast(Markup, html.macro("picture/strip.html", "bar")(joined, arcs, box, label, short))
-
-
-def _middle(piece: Piece) -> int:
-    return (piece.token_start + piece.token_end) // 2
+    return html.macro("picture/strip.html", "bar")(joined, arcs, box, label, short)
 
 
 def explorer(
@@ -78,35 +74,27 @@ def explorer(
     drawn = bar(pieces, tokens=tokens, lead=lead, scale=scale, label=label)
     sources = list(dict.fromkeys(piece.source_id for piece in pieces))
     number = {source: place for place, source in enumerate(sources)}
-    is_scored = [piece.role in ("negative", "document") and isfinite(piece.score) for piece in pieces]
     # What `page.js` reads: one entry per piece in each list but `sources`.
     data: dict[str, object] = {
         "tokens": tokens,
         "starts": [piece.token_start for piece in pieces],
         "roles": [piece.role for piece in pieces],
         "groups": [piece.group for piece in pieces],
-        "scores": [
-            round(piece.score, 6) if has_score else None for piece, has_score in zip(pieces, is_scored, strict=True)
-        ],
+        "scores": [round(piece.score, 6) if scored([piece]) else None for piece in pieces],
         "sources": sources,
         "source": [number[piece.source_id] for piece in pieces],
         "partners": partners(pieces),
     }
     if texts is not None:
         data |= {"texts": texts.texts, "words": texts.words, "url": texts.url}
-    last = max(0, len(pieces) - 1)
-    return cast(
-        Markup,
-        html.macro("picture/strip.html", "explorer")(
-            drawn, html.as_json(data), name, label, last, example(pieces) if opens == "at once" else -1
-        ),
-    )
+    first = example(pieces) if opens == "at once" else -1
+    made = html.macro("picture/strip.html", "explorer")
+    return made(drawn, html.as_json(data), name, label, max(0, len(pieces) - 1), first)
 
 
 def legend(pieces: Pieces, *, lead: int, scale: tuple[float, float]) -> Markup:
     """Return what the colours mean of a bar drawn for document `lead`."""
     has_plain = any(piece.role == "document" and not isfinite(piece.score) for piece in pieces)
     what = "negatives" if any(piece.role == "negative" for piece in pieces) else "other documents"
-    shades = SHADES if scored(pieces) else 0
-    drawn = html.macro("picture/strip.html", "legend")
-    return cast(Markup, drawn(what, scale, shades, has_plain, bool(neighbours_before(pieces, lead))))
+    shades, has_arcs = SHADES if scored(pieces) else 0, bool(neighbours_before(pieces, lead))
+    return html.macro("picture/strip.html", "legend")(what, scale, shades, has_plain, has_arcs)

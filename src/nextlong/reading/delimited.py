@@ -36,7 +36,6 @@ _BYTE_ORDER_MARKS: Final = {  # UTF-32's begins with UTF-16's
     codecs.BOM_UTF16_LE: "UTF-16",
     codecs.BOM_UTF16_BE: "UTF-16",
 }
-_DELIMITERS: Final = ";|\t,"
 
 
 class _Delimited(InputFormat):
@@ -69,10 +68,8 @@ class _Delimited(InputFormat):
             elif len(row) != len(header):
                 detail = f"{len(row)} fields, the first row has {len(header)}"
                 yield Reject(file.name, line, RejectKind.BROKEN_ROW, detail)
-            elif (
-                nul := next((name for name, field in zip(header, row, strict=True) if "\0" in field), None)
-            ) is not None:
-                yield Reject(file.name, line, RejectKind.BROKEN_ROW, f"a NUL byte in the column {nul!r}")
+            elif with_nul := [name for name, field in zip(header, row, strict=True) if "\0" in field]:
+                yield Reject(file.name, line, RejectKind.BROKEN_ROW, f"a NUL byte in the column {with_nul[0]!r}")
             elif any(not field.isascii() and any("\udc80" <= char <= "\udcff" for char in field) for field in row):
                 yield Reject(file.name, line, RejectKind.INVALID_UTF8)
             else:
@@ -93,12 +90,26 @@ class _Delimited(InputFormat):
     ) -> Iterator[tuple[int, list[str] | str]]:
         """Yield the line on which each row begins and its fields, or what is wrong with it; blank lines are skipped.
 
-        Bytes that are not UTF-8 become lone surrogates. Raises CorpusError where a quote is not closed.
+        Bytes that are not UTF-8 become lone surrogates. Raises CorpusError where a quote is not closed, and for UTF-16 and UTF-32,
+        which editors and spreadsheets call Unicode text.
         """
-        limit = max(_MIN_FIELD_LIMIT_CHARS, max_field_chars)
-        csv.field_size_limit(limit)  # of the whole process; Python's default is 131,072 characters
+        # Of the whole process; Python's default is 131,072 characters.
+        csv.field_size_limit(max(_MIN_FIELD_LIMIT_CHARS, max_field_chars))
         binary = io.BufferedReader(stream)
-        _refuse_encoding(binary.peek(_HEAD_BYTES)[:_HEAD_BYTES], file)
+        head = binary.peek(_HEAD_BYTES)[:_HEAD_BYTES]
+        encoding = next((name for mark, name in _BYTE_ORDER_MARKS.items() if head.startswith(mark)), None)
+        first_row, _, _ = head.partition(b"\n")
+        if encoding is None and (nul := first_row.find(b"\0")) >= 0:
+            if first_row.count(b"\0") < len(first_row) // 3:
+                raise CorpusError(
+                    f"{file.path}:1: byte {nul + 1} is NUL, which CSV and TSV files cannot hold; correct or replace the file"
+                )
+            encoding = "UTF-16LE" if nul % 2 else "UTF-16BE"
+        if encoding is not None:
+            raise CorpusError(
+                f"{file.path} is {encoding}, but CSV and TSV files are read as UTF-8; convert it: iconv -f {encoding} -t UTF-8 "
+                f"{shlex.quote(file.name)} > utf8.csv, or save it as CSV UTF-8"
+            )
         text = io.TextIOWrapper(binary, "utf-8-sig", errors="surrogateescape", newline="")
         rows = csv.reader(text, delimiter=self._delimiter, strict=True)
         while True:
@@ -120,31 +131,13 @@ class _Delimited(InputFormat):
                 yield line, row
 
     def _refuse_delimiter(self, header: str, file: InputFile) -> None:
-        other = next((char for char in _DELIMITERS if char != self._delimiter and char in header), None)
+        other = next((char for char in ";|\t," if char != self._delimiter and char in header), None)
         if other is not None:
             fix = {",": "set the source's format: csv", "\t": "set the source's format: tsv"}.get(other)
             raise CorpusError(
                 f"{file.path}: its first row has {other!r} instead of {self._delimiter!r} between the names of the columns; "
                 f"{fix or 'rewrite it with commas, as in RFC 4180'}"
             )
-
-
-def _refuse_encoding(head: bytes, file: InputFile) -> None:
-    """Raise CorpusError for UTF-16 and UTF-32, which editors and spreadsheets call Unicode text."""
-    name = next((name for mark, name in _BYTE_ORDER_MARKS.items() if head.startswith(mark)), None)
-    first_row, _, _ = head.partition(b"\n")
-    if name is None and b"\0" in first_row:
-        name = "UTF-16LE" if first_row.find(b"\0") % 2 else "UTF-16BE"
-        if first_row.count(b"\0") < len(first_row) // 3:
-            number = first_row.find(b"\0") + 1
-            raise CorpusError(
-                f"{file.path}:1: byte {number} is NUL, which CSV and TSV files cannot hold; correct or replace the file"
-            )
-    if name is not None:
-        raise CorpusError(
-            f"{file.path} is {name}, but CSV and TSV files are read as UTF-8; convert it: iconv -f {name} -t UTF-8 "
-            f"{shlex.quote(file.name)} > utf8.csv, or save it as CSV UTF-8"
-        )
 
 
 FORMAT: Final = (_Delimited("csv", ","), _Delimited("tsv", "\t"))

@@ -31,8 +31,10 @@ _VERSION_KEYS: Final = (
     "ETag", "etag", "blob_id", "generation", "md5Hash", "mtime", "LastModified", "last_modified", "updated", "created",
 )  # fmt: skip
 
-_EXTRAS: Final = {"s3": "nextlong[s3]", "s3a": "nextlong[s3]", "gs": "nextlong[gcs]", "gcs": "nextlong[gcs]"}
-_PACKAGES: Final = {"hf": "huggingface_hub", "http": "aiohttp", "https": "aiohttp", "abfs": "adlfs", "az": "adlfs"}
+_PACKAGES: Final = {
+    "s3": "nextlong[s3]", "s3a": "nextlong[s3]", "gs": "nextlong[gcs]", "gcs": "nextlong[gcs]", "hf": "huggingface_hub",
+    "http": "aiohttp", "https": "aiohttp", "abfs": "adlfs", "az": "adlfs",
+}  # fmt: skip
 _TRIES: Final = 6
 _PAUSE_S: Final = 0.5  # before the second try, twice as long before each further one: 15 s in all
 _FINAL: Final = (FileNotFoundError, PermissionError, IsADirectoryError, NotADirectoryError)
@@ -78,11 +80,19 @@ class FilePart:
     inside_bytes: int | None = None
     begins_line: bool = True
     skips: bool = False
+    share: float = 1.0  # of the bytes on disk, of row groups and of decompressed bytes
 
     @property
     def begins_file(self) -> bool:
         """Whether the part includes the beginning of the file."""
         return not self.start and (self.row_groups is None or not self.row_groups[0])
+
+    @property
+    def disk_bytes(self) -> float:
+        """About how many bytes on disk the part takes."""
+        is_range = self.row_groups is None and not self.skips
+        end = self.file.bytes if self.stop is None else self.stop
+        return end - self.start if is_range else self.share * self.file.bytes
 
 
 def compression_of(name: str) -> str:
@@ -102,7 +112,7 @@ def check_unchanged(file: InputFile) -> None:
     fs, path = fsspec.core.url_to_fs(file.path)
     fs.invalidate_cache()
     try:
-        version = version_of(retried(lambda: fs.info(path), fs=fs))
+        version = version_of(retried(fs.info, path, fs=fs))
     except OSError as error:
         version = f"gone: {error}"
     if version != file.version:
@@ -116,11 +126,9 @@ def open_file(file: InputFile, *, start: int = 0) -> pa.NativeFile:
     """
     fs, path = fsspec.core.url_to_fs(file.path)
     raw = pa.OSFile(path) if is_local(fs) else pa.PythonFile(_RetriedFile(fs, path), mode="r")
-    compression = compression_of(file.name)
-    if not compression:
+    if not (compression := compression_of(file.name)):
         return raw
-    if start:
-        raw.seek(start)
+    raw.seek(start)
     return pa.CompressedInputStream(raw, compression)
 
 
@@ -147,14 +155,11 @@ def reach(path: str, *, where: str, error: type[NextlongError]) -> tuple[Abstrac
     Raises `error`, whose message begins with `where` (e.g. `ingest.sources[0].path='s3://…'`), if a package is missing or
     fsspec does not know the protocol.
     """
-    protocol = fsspec.core.split_protocol(path)[0] or "file"
+    protocol = fsspec.core.split_protocol(path)[0]
     try:
-        fs, root = fsspec.core.url_to_fs(
-            str(Path(path).expanduser()) if protocol == "file" and "://" not in path else path
-        )
+        fs, root = fsspec.core.url_to_fs(path if protocol else str(Path(path).expanduser()))
     except ImportError as missing:
-        package = _EXTRAS.get(protocol) or _PACKAGES.get(protocol)
-        fix = f"pip install '{package}'" if package else str(missing)
+        fix = f"pip install '{_PACKAGES[protocol]}'" if protocol in _PACKAGES else str(missing)
         raise error(f"{where} needs a package for {protocol}:// that is not installed; {fix}") from None
     except ValueError as unknown:
         raise error(f"{where}: {unknown}; use a local path or a URL that fsspec knows") from None
@@ -171,17 +176,17 @@ def is_local(fs: AbstractFileSystem) -> bool:
     return "file" in protocols(fs)
 
 
-def retried(call: Callable[[], _T], *, fs: AbstractFileSystem) -> _T:
+def retried(call: Callable[..., _T], *arguments: Any, fs: AbstractFileSystem) -> _T:
     """Return the result of a call to a file system; retry OSErrors of a remote one, and raise the last of them."""
     for attempt in range(0 if is_local(fs) else _TRIES - 1):
         try:
-            return call()
+            return call(*arguments)
         except _FINAL:
             raise
         except OSError:
             # The random factor spreads the retries of many workers.
             time.sleep(_PAUSE_S * 2**attempt * random.uniform(0.5, 1.5))
-    return call()
+    return call(*arguments)
 
 
 def open_binary(path: str) -> Any:
@@ -197,43 +202,37 @@ class _RetriedFile(io.RawIOBase):
         self._fs, self._path = fs, path
         self._file: Any = None
         self._position = 0
-        self._size: int = retried(lambda: fs.info(path), fs=fs)["size"]
+        self._size: int = retried(fs.info, path, fs=fs)["size"]
 
     def readable(self) -> bool:
-        """Return True."""
         return True
 
     def seekable(self) -> bool:
-        """Return True."""
         return True
 
     def tell(self) -> int:
-        """Return the position of the next read."""
         return self._position
 
     def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        """Set the position of the next read."""
         self._position = offset + {io.SEEK_SET: 0, io.SEEK_CUR: self._position, io.SEEK_END: self._size}[whence]
         return self._position
 
     def readinto(self, buffer: Any) -> int:
-        """Fill the beginning of a buffer; return the number of bytes."""
-        block = retried(lambda: self._read(len(buffer)), fs=self._fs)
+        def read() -> bytes:
+            try:
+                self._file = self._file or self._fs.open(self._path, "rb")
+                if self._file.tell() != self._position:
+                    self._file.seek(self._position)
+                block: bytes = self._file.read(len(buffer))
+            except OSError:
+                self._drop()
+                raise
+            return block
+
+        block = retried(read, fs=self._fs)
         buffer[: len(block)] = block
         self._position += len(block)
         return len(block)
-
-    def _read(self, count: int) -> bytes:
-        try:
-            if self._file is None:
-                self._file = self._fs.open(self._path, "rb")
-            if self._file.tell() != self._position:
-                self._file.seek(self._position)
-            block: bytes = self._file.read(count)
-        except OSError:
-            self._drop()
-            raise
-        return block
 
     def _drop(self) -> None:
         file, self._file = self._file, None
@@ -242,6 +241,5 @@ class _RetriedFile(io.RawIOBase):
                 file.close()
 
     def close(self) -> None:
-        """Close the file."""
         self._drop()
         super().close()

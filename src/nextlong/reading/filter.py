@@ -9,7 +9,7 @@ subqueries, random numbers and the present time are refused.
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from functools import lru_cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
@@ -73,13 +73,22 @@ class _RowFilter:
         # Top-level column → the index of each of its values in a record, and its path below the column.
         self._fields: dict[str, list[tuple[int, _Path]]] = {}
         for index, path in enumerate(paths):
-            self._fields.setdefault(path[0], []).append((index, path[1:]))
-        for name, fields in self._fields.items():
-            wholes = {path for _, path in fields}  # a struct that is named as a whole brings its fields along
-            self._fields[name] = [
-                (index, path) for index, path in fields if not any(path[:depth] in wholes for depth in range(len(path)))
-            ]
-        self._check_row_by_row(paths)
+            # A struct that is named as a whole brings its fields along.
+            if not any(path[:depth] in paths for depth in range(1, len(path))):
+                self._fields.setdefault(path[0], []).append((index, path[1:]))
+        # What needs several rows, or makes several of one, DuckDB reports on an empty table.
+        nothing = (None,) * len(paths)
+        columns = {name: pa.array([_nested(nothing, fields)])[:0] for name, fields in self._fields.items()}
+        try:
+            self._select(pa.table({_ROW: pa.array([], pa.int64()), **columns}))
+        except duckdb.CatalogException as error:
+            raise RecipeError(f"{self._key}: {_first_line(error)}; see the functions of DuckDB") from None
+        except duckdb.Error as error:  # also errors about types, which nobody knows yet
+            if _first_line(error).startswith(_ACROSS_ROWS):
+                raise RecipeError(
+                    f"{self._key} contains what needs several rows, or makes several of one ({_first_line(error)}); a condition "
+                    "is evaluated on one document at a time; for lists use list_sum(x), list_contains(x, y), len(x) and similar"
+                ) from None
 
     def apply(self, items: Items, *, first_value: int, file: InputFile) -> Iterator[Record | Reject | FilteredOut]:
         """Yield the items in order; the values of the condition's columns, from index `first_value` on, are removed."""
@@ -99,8 +108,24 @@ class _RowFilter:
         import duckdb
 
         records = [item for item in items if isinstance(item, Record)]
+        values = [record.values[first_value:] for record in records]
+        # A column of several types would be compared as JSON, and a row decided by the rows that happen to be read with it.
+        # So rows of the same types are evaluated together; whole and other numbers count as one type.
+        types = [
+            [float if type(value) is int else type(value) for value in column] for column in zip(*values, strict=True)
+        ]
+        mixed = [column for column in types if len({*column} - {type(None)}) > 1]
+        alike: dict[tuple[type, ...], list[int]] = {}
+        for row in range(len(values)):
+            alike.setdefault(tuple(column[row] for column in mixed), []).append(row)
+        matching: set[int] = set()  # the indexes of the records for which the condition is true
         try:
-            matching = self._matching([record.values[first_value:] for record in records])
+            for rows in alike.values():
+                columns = {
+                    name: _array([_nested(values[row], fields) for row in rows])
+                    for name, fields in self._fields.items()
+                }
+                matching.update(self._select(pa.table({_ROW: pa.array(rows), **columns})))
         except duckdb.Error as error:
             lines = f"{file.path}:{records[0].line} to {records[-1].line}"
             raise CorpusError(
@@ -117,25 +142,6 @@ class _RowFilter:
             else:
                 yield FilteredOut(item.line, item.source_id, item.text[:_HEAD_CHARS])
             row += 1
-
-    def _matching(self, values: Sequence[tuple[Any, ...]]) -> set[int]:
-        """Return the indexes of the rows of values for which the condition is true."""
-        # A column of several types would be compared as JSON, and a row decided by the rows that happen to be read with it.
-        # So rows of the same types are evaluated together; whole and other numbers count as one type.
-        types = [
-            [float if type(value) is int else type(value) for value in column] for column in zip(*values, strict=True)
-        ]
-        mixed = [column for column in types if len({*column} - {type(None)}) > 1]
-        alike: dict[tuple[type, ...], list[int]] = {}
-        for row in range(len(values)):
-            alike.setdefault(tuple(column[row] for column in mixed), []).append(row)
-        matching: set[int] = set()
-        for rows in alike.values():
-            columns = {
-                name: _array([_nested(values[row], fields) for row in rows]) for name, fields in self._fields.items()
-            }
-            matching.update(self._select(pa.table({_ROW: pa.array(rows), **columns})))
-        return matching
 
     def _select(self, records: pa.Table) -> list[int]:
         self._connection.register("record", records)
@@ -181,27 +187,6 @@ class _RowFilter:
                 )
         return list(paths)
 
-    def _check_row_by_row(self, paths: Iterable[_Path]) -> None:
-        """Refuse what needs several rows, or makes several of one; DuckDB reports it on an empty table."""
-        import duckdb
-
-        fields: dict[str, Any] = {}
-        for path in paths:
-            below = fields
-            for part in path:
-                below = below.setdefault(part, {})
-        columns = {name: pa.array([], _type_of(below)) for name, below in fields.items()}
-        try:
-            self._select(pa.table({_ROW: pa.array([], pa.int64()), **columns}))
-        except duckdb.CatalogException as error:
-            raise RecipeError(f"{self._key}: {_first_line(error)}; see the functions of DuckDB") from None
-        except duckdb.Error as error:  # also errors about types, which nobody knows yet
-            if _first_line(error).startswith(_ACROSS_ROWS):
-                raise RecipeError(
-                    f"{self._key} contains what needs several rows, or makes several of one ({_first_line(error)}); a condition "
-                    "is evaluated on one document at a time; for lists use list_sum(x), list_contains(x, y), len(x) and similar"
-                ) from None
-
     def _varying(self, node: Mapping[str, Any]) -> str:
         """Return the function of an expression whose value depends on time, chance or the connection; "" if there is none."""
         if node["class"] == "COLUMN_REF":
@@ -217,9 +202,7 @@ class _RowFilter:
         for stability, definition in self._connection.execute(query, [name]).fetchall():
             if stability not in (None, "CONSISTENT"):
                 return f"{name}()"
-            if definition is None:
-                continue
-            used = _expressions(self._syntax_tree(f"SELECT {definition}").get("statements"))
+            used = _expressions(self._syntax_tree(f"SELECT {definition}").get("statements") if definition else None)
             # A macro of the same name as a function calls that function.
             if any(inner.get("function_name") != name and self._varying(inner) for inner in used):
                 return f"{name}()"
@@ -266,11 +249,6 @@ def _expressions(value: Any) -> Iterator[Mapping[str, Any]]:
     elif isinstance(value, list):
         for below in value:
             yield from _expressions(below)
-
-
-def _type_of(fields: Mapping[str, Any]) -> pa.DataType:
-    """Return a struct type of the fields, each a struct of its own; NULL if there are none."""
-    return pa.struct([(name, _type_of(below)) for name, below in fields.items()]) if fields else pa.null()
 
 
 def _nested(row: tuple[Any, ...], fields: Sequence[tuple[int, _Path]]) -> Any:

@@ -13,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import closing
 from functools import cache, lru_cache
 from itertools import islice
-from typing import Any, Final
+from typing import Any, Final, Literal
 
 import pyarrow as pa
 
@@ -21,18 +21,10 @@ from nextlong.errors import CorpusError, PluginError
 from nextlong.plugins import INPUT_FORMATS
 from nextlong.reading.files import COMPRESSIONS, FilePart, InputFile, check_unchanged, compression_of, open_file
 from nextlong.reading.filter import apply_filter, named_columns
-from nextlong.reading.records import (
-    HEAD_RECORDS,
-    FilteredOut,
-    InputFormat,
-    Items,
-    ReadRequest,
-    Record,
-    Reject,
-    explained,
-)
+from nextlong.reading.records import FilteredOut, InputFormat, ReadRequest, Record, Reject, explained
 from nextlong.recipe import Source
 
+_HEAD_RECORDS: Final = 20  # that are read to learn the columns of a file
 _HEAD_BYTES: Final = 256 << 10  # of a file whose text is estimated …
 _HEAD_FILES: Final = 4  # … of so many of a source
 UNREADABLE: Final = (OSError, ValueError, pa.ArrowException, CorpusError)
@@ -72,14 +64,9 @@ def format_by_name(name: str) -> InputFormat | None:
     return inner if inner is not None and inner.compression == "around" else None
 
 
-def known_format(name: str, source: Source) -> InputFormat | None:
-    """Return the format that the recipe gives a file, or its name; None if neither does."""
-    return format_by_name(name) if source.format == "auto" else input_formats()[source.format]
-
-
 def format_of(name: str, source: Source) -> InputFormat:
-    """Return the format of a listed file; listing keeps files of known formats only."""
-    known = known_format(name, source)
+    """Return the format that the recipe, or its name, gives a file; listing keeps files of known formats only."""
+    known = format_by_name(name) if source.format == "auto" else input_formats()[source.format]
     assert known is not None, name
     return known
 
@@ -90,43 +77,34 @@ def read_records(part: FilePart, source: Source, *, max_document_chars: int) -> 
     Lines too long to hold a document of `max_document_chars` characters are rejects and never held whole.
     Raises CorpusError if the file lacks a column, cannot be read to its end, or changed since it was listed.
     """
-
-    def items() -> Items:
-        with explained(part.file):
-            with closing(open_file(part.file, start=0 if part.skips else part.start)) as stream:
-                request = ReadRequest(part, source, named_columns(source), max_document_chars)
-                yield from format_of(part.file.name, source).read(stream, request)
-            check_unchanged(part.file)
-
-    return apply_filter(items(), source, part.file)
+    with explained(part.file):
+        with closing(open_file(part.file, start=0 if part.skips else part.start)) as stream:
+            request = ReadRequest(part, source, named_columns(source), max_document_chars)
+            yield from apply_filter(format_of(part.file.name, source).read(stream, request), source, part.file)
+        check_unchanged(part.file)
 
 
-def head_columns(file: InputFile, source: Source) -> dict[str, list[Any]]:
-    """Return the columns of the first records, or none for a file that cannot be read; a run reports what is wrong."""
-    try:
-        return read_head_columns(file, source)
-    except UNREADABLE:
-        return {}
-
-
-def read_head_columns(file: InputFile, source: Source) -> dict[str, list[Any]]:
+def head_columns(
+    file: InputFile, source: Source, *, unreadable: Literal["skip", "raise"] = "skip"
+) -> dict[str, list[Any]]:
     """Return the columns of the first records with their values other than null, nested ones also under dotted names.
 
-    Raises one of `UNREADABLE` for a file that cannot be read.
+    A file that cannot be read has none, as a run reports what is wrong; or it raises one of `UNREADABLE`.
     """
     columns: dict[str, list[Any]] = {}
-    with closing(open_file(file)) as stream:
-        for record in islice(format_of(file.name, source).head(stream, file), HEAD_RECORDS):
-            nested = {
-                f"{key}.{inner}": inner_value
-                for key, value in record.items()
-                if isinstance(value, dict)
-                for inner, inner_value in value.items()
-            }
-            for name, value in (*record.items(), *nested.items()):
-                values = columns.setdefault(name, [])
-                if value is not None:
-                    values.append(value)
+    try:
+        with closing(open_file(file)) as stream:
+            for record in islice(format_of(file.name, source).head(stream, file), _HEAD_RECORDS):
+                structs = {key: value for key, value in record.items() if isinstance(value, dict)}
+                nested = {f"{key}.{inner}": value[inner] for key, value in structs.items() for inner in value}
+                for name, value in (*record.items(), *nested.items()):
+                    values = columns.setdefault(name, [])
+                    if value is not None:
+                        values.append(value)
+    except UNREADABLE:
+        if unreadable == "raise":
+            raise
+        return {}
     return columns
 
 

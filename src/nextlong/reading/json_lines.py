@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
+import codecs
 import io
 import json
 from collections.abc import Iterator
 from dataclasses import replace
-from typing import Final
+from typing import Any, Final
 
 import orjson
 import pyarrow as pa
@@ -14,8 +15,6 @@ import pyarrow as pa
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart, InputFile
 from nextlong.reading.records import (
-    ABSENT,
-    BOM,
     InputFormat,
     Items,
     ReadRequest,
@@ -23,24 +22,24 @@ from nextlong.reading.records import (
     Reject,
     RejectKind,
     conversation_text,
-    lookup,
     refuse_column,
     source_id,
 )
 from nextlong.text import Json, counted
 
-_MAX_HEAD_LINE_BYTES: Final = 10_000_000
+_MAX_HEAD_BYTES: Final = 10_000_000
 _BUFFER_BYTES: Final = 1 << 20
 _COLUMN_CHECK_RECORDS: Final = 100
 # Bounds the length of a line: JSON may escape a character as twice six bytes, and other columns need room.
 _ESCAPED_CHAR_BYTES: Final = 12
 _OTHER_COLUMNS_BYTES: Final = 64_000_000
+_ABSENT: Final = object()  # the value of a missing key; JSON can hold None
 
 
 class _JsonLines(InputFormat):
     name = "jsonl"
     suffixes = (".jsonl", ".ndjson", ".json")
-    is_lines = is_splittable = is_seekable = True
+    is_lines = is_splittable = True
 
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the record or reject of each line; a line too long to hold a document is never held whole."""
@@ -50,48 +49,43 @@ class _JsonLines(InputFormat):
         keys: list[str] = []
         max_line_bytes = _OTHER_COLUMNS_BYTES + _ESCAPED_CHAR_BYTES * request.max_document_chars
         for number, line in _lines(stream, part, max_line_bytes):
-            value, problem = (
-                _parse(line, source.text) if len(line) <= max_line_bytes else ({}, (RejectKind.LINE_TOO_LONG, ""))
-            )
-            if problem:
+            value = _parse(line, source.text) if len(line) <= max_line_bytes else (RejectKind.LINE_TOO_LONG, "")
+            if isinstance(value, tuple):
                 if number == 1:
                     _refuse_array(file, line)
-                yield Reject(file.name, number, *problem)
+                yield Reject(file.name, number, *value)
                 continue
-            found = lookup(value, source.text)
-            text = found if (turns := conversation_text(found)) is None else turns
-            if text is ABSENT:
+            found = _lookup(value, source.text, default=_ABSENT)
+            if found is _ABSENT:
                 without_column += 1
-                keys = keys or [
-                    *value,
-                    *(f"{key}.{inner}" for key, field in value.items() if isinstance(field, dict) for inner in field),
-                ]
+                nested = ((key, field) for key, field in value.items() if isinstance(field, dict))
+                keys = keys or [*value, *(f"{key}.{inner}" for key, field in nested for inner in field)]
                 if without_column >= _COLUMN_CHECK_RECORDS and not with_column and is_first_part:
                     refuse_column(file, source.text, keys)
-            else:
-                with_column += 1
-            if isinstance(text, str):
-                values = tuple(None if (field := lookup(value, name)) is ABSENT else field for name in request.columns)
-                yield Record(text, source_id(lookup(value, source.id), file.name, number), number, values)
-            elif text is ABSENT:
                 yield Reject(file.name, number, RejectKind.NO_COLUMN)
+                continue
+            with_column += 1
+            text = found if (turns := conversation_text(found)) is None else turns
+            if isinstance(text, str):
+                values = tuple(_lookup(value, name) for name in request.columns)
+                yield Record(text, source_id(_lookup(value, source.id), file.name, number), number, values)
             else:
                 yield Reject(file.name, number, RejectKind.NULL if text is None else RejectKind.NOT_A_STRING)
         if without_column and not with_column and is_first_part and part.stop is None:
             refuse_column(file, source.text, keys)
 
     def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Json]:
-        """Yield the first objects; other lines are skipped.
+        """Yield the objects of the first lines; other lines are skipped.
 
         Raises CorpusError for a file that is one JSON array, ValueError if no line is an object.
         """
         problem, lines, has_objects = "", 0, False
-        for number, line in _first_lines(stream):
+        for number, line in _lines(stream, FilePart(file, stop=_MAX_HEAD_BYTES), _MAX_HEAD_BYTES):
             lines += 1
             if number == 1:
                 _refuse_array(file, line)
             try:
-                value = orjson.loads(line.removeprefix(BOM) if number == 1 else line)
+                value = orjson.loads(line)
             except orjson.JSONDecodeError as error:
                 problem = problem or f"line {number}: {RejectKind.BROKEN_JSON}: {_broken_at(error)}"
                 continue
@@ -129,20 +123,20 @@ def _lines(stream: pa.NativeFile, part: FilePart, max_line_bytes: int) -> Iterat
         offset, stop = 0, part.inside_bytes
         if not part.begins_line:
             offset, number = _skip_line(reader), number + 1
-    elif part.skips and part.start:
-        offset = part.start - 1 + _skip_line(reader)
     elif part.start:
-        offset = reader.seek(part.start - 1) + _skip_line(reader)
-        number += offset > part.start  # the rest of a line that begins in the previous part
+        offset = (part.start - 1 if part.skips else reader.seek(part.start - 1)) + _skip_line(reader)
+        if not part.skips:
+            number += offset > part.start  # the rest of a line that begins in the previous part
     while (stop is None or offset < stop) and (line := reader.readline(max_line_bytes + 1)):
         number += 1
         offset += len(line)
-        if len(line) > max_line_bytes and not line.endswith(b"\n"):
-            offset += _skip_line(reader)
+        is_whole = len(line) <= max_line_bytes or line.endswith(b"\n")
         if number == 1:
-            line = line.removeprefix(BOM)
+            line = line.removeprefix(codecs.BOM_UTF8)
         if line and not line.isspace():
             yield number, line
+        if not is_whole and (stop is None or offset < stop):
+            offset += _skip_line(reader)
 
 
 def _skip_line(reader: io.BufferedReader) -> int:
@@ -155,25 +149,36 @@ def _skip_line(reader: io.BufferedReader) -> int:
     return skipped
 
 
-def _parse(line: bytes, text_column: str) -> tuple[Json, tuple[RejectKind, str] | None]:
-    """Return (object, None) or ({}, (kind, detail))."""
+def _lookup(record: Json, column: str, *, default: Any = None) -> Any:
+    """Return record[column], or the field that a dotted name reaches."""
+    if column in record:
+        return record[column]
+    value: Any = record
+    for part in column.split("."):
+        if not isinstance(value, dict) or part not in value:
+            return default
+        value = value[part]
+    return value
+
+
+def _parse(line: bytes, text_column: str) -> Json | tuple[RejectKind, str]:
+    """Return the object of a line, or kind and detail of what is wrong with it."""
     try:
         value = orjson.loads(line)
     except orjson.JSONDecodeError as error:
         try:
             # Python's parser also takes what people write outside the text: NaN as a score, half a surrogate pair in a title.
             value = json.loads(line.decode("utf-8"))
-            text = lookup(value, text_column)
-            if isinstance(text, str):
+            if isinstance(value, dict) and isinstance(text := _lookup(value, text_column), str):
                 text.encode("utf-8")
         except UnicodeDecodeError:
-            return {}, (RejectKind.INVALID_UTF8, "")
+            return RejectKind.INVALID_UTF8, ""
         except UnicodeEncodeError:
-            return {}, (RejectKind.LONE_SURROGATE, "")
+            return RejectKind.LONE_SURROGATE, ""
         except (ValueError, RecursionError):
             # The parser's own "line 1" would contradict the line of the file, which every reject carries.
-            return {}, (RejectKind.BROKEN_JSON, _broken_at(error))
-    return (value, None) if isinstance(value, dict) else ({}, (RejectKind.NOT_AN_OBJECT, ""))
+            return RejectKind.BROKEN_JSON, _broken_at(error)
+    return value if isinstance(value, dict) else (RejectKind.NOT_AN_OBJECT, "")
 
 
 def _broken_at(error: orjson.JSONDecodeError) -> str:
@@ -187,14 +192,3 @@ def _refuse_array(file: InputFile, line: bytes) -> None:
         raise CorpusError(
             f"{file.path} is one JSON array, not JSON lines; convert it: jq -c '.[]' {file.name} > {file.name}l"
         )
-
-
-def _first_lines(stream: pa.NativeFile) -> Iterator[tuple[int, bytes]]:
-    """Yield the 1-based number and content of each line that is not blank."""
-    held, number = b"", 1
-    while len(held) < _MAX_HEAD_LINE_BYTES and (block := stream.read(1 << 16)):
-        *lines, held = (held + block).split(b"\n")
-        yield from ((place, line) for place, line in enumerate(lines, start=number) if line.strip())
-        number += len(lines)
-    if held.strip():
-        yield number, held

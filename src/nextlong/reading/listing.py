@@ -30,7 +30,7 @@ from nextlong.engine import store
 from nextlong.engine.step import Artifact
 from nextlong.errors import CorpusError, RunError
 from nextlong.reading.files import InputFile, check_unchanged, is_local, reach, retried, version_of
-from nextlong.reading.formats import format_by_name, format_of, input_formats, known_format, known_suffixes
+from nextlong.reading.formats import format_by_name, format_of, input_formats, known_suffixes
 from nextlong.recipe import Ingest, Source
 from nextlong.text import counted
 
@@ -50,8 +50,6 @@ _Listing = dict[str, Any]  # path → what its file system reports of it
 _INPUTS_FILE = "inputs.json"
 _HASHING_THREADS = 8  # hashing waits for the disk
 
-_Known = Mapping[str, Mapping[str, Mapping[str, Any]]]  # source path → file name → identity, version, xxh3
-
 
 def list_files(source: Source, *, where: str) -> list[InputFile]:
     """Return the files of a source, sorted by path, each with a version that changes with its content.
@@ -62,46 +60,53 @@ def list_files(source: Source, *, where: str) -> list[InputFile]:
     place = f"{where}={source.path!r}"
     fs, root = reach(source.path, where=place, error=CorpusError)
     try:
-        base, matched, kind = retried(lambda: _match(fs, root), fs=fs)
+        base, matched, kind = retried(_match, fs, root, fs=fs)
     except (CorpusError, MemoryError):
         raise
     except Exception as error:  # each file system has errors of its own, many of them no OSError
         raise CorpusError(f"{place} cannot be listed: {error}; check the path and your credentials") from None
     if not matched:
+        looked = "" if root == source.path else f" (looked for {root})"
         nothing = {
             "glob": "matches no file; check the pattern (** crosses folders)",
             "folder": f"is an empty folder; put files there ({known_suffixes()})",
-            "file": f"does not exist (looked for {root}); correct the path",
+            "file": f"does not exist{looked}; correct the path",
         }
         raise CorpusError(f"{place} {nothing[kind]}")
+    # A format in the recipe covers every file that is named or matched, and in a folder those of its suffixes.
+    named = None if source.format == "auto" else input_formats()[source.format]
+    formats = {path: format_by_name(path) if named is None or kind == "folder" else named for path in matched}
+    kept = [path for path in matched if formats[path] is not None and (named is None or formats[path] is named)]
+    if kind != "file":
+        kept = [path for path in kept if posixpath.basename(path).lower() not in _SIDE_FILES]
+        if (named is None or kind == "glob") and any(format_of(path, source).has_columns for path in kept):
+            kept = [path for path in kept if posixpath.basename(path).lower() not in _ABOUT_FILES]
+    if not kept:
+        wanted = "known format" if named is None else f"format {source.format!r}"
+        raise CorpusError(
+            f"{place} has no file of a {wanted}, only such as {posixpath.basename(min(matched))!r}; known are {known_suffixes()}; "
+            f"for other names give a file or a glob and set its format, one of {', '.join(input_formats())} (source code: text)"
+        )
     files = []
-    for path, info in _of_known_format(matched, source, kind).items():
+    full_paths = {path if is_local(fs) else str(fs.unstrip_protocol(path)): path for path in kept}
+    for full_path, path in sorted(full_paths.items()):
+        info = matched[path]
         mode = info.get("mode")
         # A pipe, socket or device gives its bytes only once, or never ends.
         if is_local(fs) and mode is not None and not stat.S_ISREG(mode):
             fix = "repair or remove it" if stat.S_ISLNK(mode) else "write its output to a file first"
             what = _FILE_KINDS.get(stat.S_IFMT(mode), "something else")
             raise CorpusError(f"{place}: {path} is not a regular file but {what}; {fix}")
-        full_path = path if is_local(fs) else str(fs.unstrip_protocol(path))
         name = posixpath.relpath(path, base)
         files.append(InputFile(full_path, int(info["size"] or 0), version_of(info), name))
-    if not files:
-        wanted = "known format" if source.format == "auto" else f"format {source.format!r}"
-        raise CorpusError(
-            f"{place} has no file of a {wanted}, only such as {posixpath.basename(min(matched))!r}; known are {known_suffixes()}; "
-            f"for other names give a file or a glob and set its format, one of {', '.join(input_formats())} (source code: text)"
-        )
-    return sorted(files, key=lambda file: file.path)
+    return files
 
 
-def is_document_name(name: str) -> bool:
-    """Return whether a file of this name may hold documents: its suffix is known, and it does not describe other files."""
-    return format_by_name(name) is not None and name[0] != "." and name.lower() not in _ABOUT_FILES | _SIDE_FILES
-
-
-def is_side_file(name: str) -> bool:
-    """Return whether a file of this name belongs to a Hugging Face dataset without holding documents."""
-    return name in _SIDE_FILES
+def kind_of_name(name: str) -> Literal["documents", "about documents", "unknown"]:
+    """Say what a file of this name may hold; those that describe other files are README, licence and what `datasets` writes."""
+    if format_by_name(name) is None:
+        return "about documents" if name in _SIDE_FILES else "unknown"
+    return "about documents" if name[0] == "." or name.lower() in _ABOUT_FILES | _SIDE_FILES else "documents"
 
 
 def reaches(source: Source, folder: Path) -> bool:
@@ -118,19 +123,6 @@ def reaches(source: Source, folder: Path) -> bool:
     matches = re.compile(glob_translate(root)).match
     below = ["", *(f"{place}{suffix}" for place in ("/file", "/01-step/file") for suffix in _RUN_SUFFIXES)]
     return any(matches(f"{folder}{path}") for path in below) or any(matches(str(parent)) for parent in folder.parents)
-
-
-def _of_known_format(matched: Mapping[str, Any], source: Source, kind: str) -> _Listing:
-    """Return the files whose format is known; a format in the recipe covers every file that is named or matched."""
-    if kind == "file":
-        return {path: info for path, info in matched.items() if known_format(posixpath.basename(path), source)}
-    data = {path: info for path, info in matched.items() if posixpath.basename(path).lower() not in _SIDE_FILES}
-    if kind == "folder" and source.format != "auto":
-        return {path: info for path, info in data.items() if format_by_name(path) is input_formats()[source.format]}
-    kept = {path: info for path, info in data.items() if known_format(path, source)}
-    if any(format_of(path, source).has_columns for path in kept):
-        return {path: info for path, info in kept.items() if posixpath.basename(path).lower() not in _ABOUT_FILES}
-    return kept
 
 
 def _match(fs: AbstractFileSystem, root: str) -> tuple[str, _Listing, str]:
@@ -157,7 +149,10 @@ def _match(fs: AbstractFileSystem, root: str) -> tuple[str, _Listing, str]:
 
 
 def _below(fs: AbstractFileSystem, folder: str, above: tuple[Path, ...] = ()) -> _Listing:
-    """Return path → info of every file below a folder that is not hidden; `above` are the folders of links on the way."""
+    """Return path → info of every file below a folder that is not hidden; `above` are the folders of links on the way.
+
+    Of a folder of `Dataset.save_to_disk` only the data: caches of later maps are there too.
+    """
     files: _Listing = {}
     for path, listed in fs.find(folder, detail=True).items():
         if any(part.startswith(".") for part in posixpath.relpath(path, folder).split("/")):
@@ -170,38 +165,30 @@ def _below(fs: AbstractFileSystem, folder: str, above: tuple[Path, ...] = ()) ->
         if not any(passed.is_relative_to(target) for passed in through):  # else the link leads back
             files |= _below(fs, path, through)
     for state_path in [path for path in files if posixpath.basename(path) == "state.json"]:
-        _resolve_saved_dataset(fs, state_path, files)
+        saved = posixpath.dirname(state_path)
+        try:
+            state = orjson.loads(fs.cat_file(state_path))
+            data = {f"{saved}/{entry['filename']}" for entry in state["_data_files"]}
+        except (orjson.JSONDecodeError, KeyError, TypeError):
+            continue
+        indices = [state.get(key) for key in ("_indices_files", "_indices_data_files")]
+        if f"{saved}/indices.arrow" in files or any(indices):
+            raise CorpusError(
+                f"{saved} is a datasets folder with an index over its rows (indices.arrow), so its files are not the rows "
+                "that were selected; save it again: dataset.flatten_indices().save_to_disk(...)"
+            )
+        if absent := sorted(data - files.keys()):
+            raise CorpusError(f"{state_path} names {absent[0]}, which does not exist; copy the whole folder again")
+        files = {path: info for path, info in files.items() if posixpath.dirname(path) != saved or path in data}
     return files
 
 
 def _followed(fs: AbstractFileSystem, path: str, listed: Any) -> Any:
-    """Return what a listing says of a path; of a link what it leads to."""
-    if not listed.get("islink"):
-        return listed
+    """Return what a listing says of a path; of a link what it leads to, if there is anything."""
     try:
-        return fs.info(path)
+        return fs.info(path) if listed.get("islink") else listed
     except FileNotFoundError:
-        return listed  # a broken link
-
-
-def _resolve_saved_dataset(fs: AbstractFileSystem, state_path: str, files: _Listing) -> None:
-    """Remove from `files` what is not data in a `Dataset.save_to_disk` folder: caches of later maps are there too."""
-    folder = posixpath.dirname(state_path)
-    try:
-        state = orjson.loads(fs.cat_file(state_path))
-        data = {f"{folder}/{entry['filename']}" for entry in state["_data_files"]}
-    except (orjson.JSONDecodeError, KeyError, TypeError):
-        return
-    if f"{folder}/indices.arrow" in files or any(state.get(key) for key in ("_indices_files", "_indices_data_files")):
-        raise CorpusError(
-            f"{folder} is a datasets folder with an index over its rows (indices.arrow), so its files are not the rows "
-            "that were selected; save it again: dataset.flatten_indices().save_to_disk(...)"
-        )
-    absent = sorted(data - files.keys())
-    if absent:
-        raise CorpusError(f"{state_path} names {absent[0]}, which does not exist; copy the whole folder again")
-    for path in [p for p in files if posixpath.dirname(p) == folder and p not in data]:
-        del files[path]
+        return listed
 
 
 # what a run directory has read
@@ -228,33 +215,15 @@ def recognise_inputs(
     run_dir: Path,
     *,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
-    tell: Callable[[str], None],
-) -> list[list[InputFile]]:
-    """Return the files as the run directory knows them. Raises RunError if one that it has read has changed or is gone."""
-    every_path = (file.path for source_files in files for file in source_files)
-    if own_outputs := [path for path in every_path if Path(path).is_relative_to(run_dir.resolve())]:
-        raise RunError(f"ingest.sources reach into run_dir={run_dir} ({own_outputs[0]}); choose a folder elsewhere")
-    recognised, changes = _recognise(sources, files, run_dir, tell=tell)
-    if changes and changed_inputs != "accept":
-        more = f", and {counted(len(changes) - 1, 'other file')}" if len(changes) > 1 else ""
-        raise RunError(
-            f"input files have changed since a run in {run_dir} read them: {changes[0]}{more}; restore the files, choose "
-            "another run_dir, or add --accept-changed-inputs to read them again here"
-        )
-    return recognised
-
-
-def _recognise(
-    sources: Sequence[Source],
-    files: Sequence[Sequence[InputFile]],
-    run_dir: Path,
-    *,
     tell: Callable[[str], None] = lambda _: None,
-) -> tuple[list[list[InputFile]], list[str]]:
-    """Return the files of each source under the identities that a run directory knows, and what has changed, in words.
+) -> list[list[InputFile]]:
+    """Return the files as the run directory knows them. Raises RunError if one that it has read has changed or is gone.
 
     Files with another version but of equal size are hashed.
     """
+    every_path = (file.path for source_files in files for file in source_files)
+    if own_outputs := [path for path in every_path if Path(path).is_relative_to(run_dir.resolve())]:
+        raise RunError(f"ingest.sources reach into run_dir={run_dir} ({own_outputs[0]}); choose a folder elsewhere")
     known = _read_known(run_dir)
     # Of each source: its files, each with what the directory knows of it, if anything.
     pairs = [
@@ -274,18 +243,62 @@ def _recognise(
         tell(f"inputs: hashing {counted(len(touched), 'file')} with a new modification time ({megabytes:,.1f} MB)")
     with ThreadPoolExecutor(_HASHING_THREADS) as pool:
         hashes = dict(zip(touched, pool.map(hash_of, touched), strict=True))
-
-    def known_as(file: InputFile, entry: Mapping[str, Any] | None) -> InputFile:
-        if entry is None or (file.version != entry["version"] and (hashes.get(file) or "") != entry["xxh3"]):
-            return file
-        return replace(file, known_as=entry["identity"])
-
-    recognised = [[known_as(file, entry) for file, entry in own] for own in pairs]
-    # Several sources may read files of one path, each of another format.
+    recognised: list[list[InputFile]] = []
+    # By source path and name: several sources may read files of one path, each of another format.
     now: dict[str, dict[str, InputFile]] = {}
-    for source, source_files in zip(sources, recognised, strict=True):
-        now.setdefault(source.path, {}).update({file.name: file for file in source_files})
-    return recognised, [change for path in now for change in _changes(path, now[path], known.get(path, {}))]
+    for source, of_source in zip(sources, pairs, strict=True):
+        recognised.append([])
+        for file, entry in of_source:
+            is_same = entry and (file.version == entry["version"] or (hashes.get(file) or "") == entry["xxh3"])
+            recognised[-1].append(replace(file, known_as=entry["identity"]) if entry and is_same else file)
+        now.setdefault(source.path, {}).update({file.name: file for file in recognised[-1]})
+    if changed_inputs == "accept":
+        return recognised
+    changes = [change for path in now for change in _changes(path, now[path], known.get(path, {}))]
+    if changes:
+        more = f", and {counted(len(changes) - 1, 'other file')}" if len(changes) > 1 else ""
+        raise RunError(
+            f"input files have changed since a run in {run_dir} read them: {changes[0]}{more}; restore the files, choose "
+            "another run_dir, or add --accept-changed-inputs to read them again here"
+        )
+    return recognised
+
+
+def check_documents(sources: Sequence[Source], files: Sequence[Sequence[InputFile]], run_dir: Path) -> None:
+    """Raise RunError if the runs of a directory have read none of these files: `RUN` would come to open other documents.
+
+    A file that was moved or is named by another path has its name and size still.
+    """
+    known = _read_known(run_dir)
+    read = {
+        (posixpath.basename(name), _size(entry["version"])) for path in known.values() for name, entry in path.items()
+    }
+    ours = {(posixpath.basename(file.path), _size(file.version)) for source_files in files for file in source_files}
+    if read.isdisjoint(ours) and known.keys().isdisjoint(source.path for source in sources):
+        raise RunError(
+            f"ingest.sources[0].path={sources[0].path!r}: run_dir={run_dir} holds runs of other documents ({min(known)!r}); "
+            "choose another run_dir, or keep both here under a name (--name NAME)"
+        )
+
+
+def _changes(path: str, now: Mapping[str, InputFile], entries: Mapping[str, Mapping[str, Any]]) -> list[str]:
+    """Describe each known file of a source's path that has changed or is gone."""
+    changed, gone = [], []
+    for name, entry in entries.items():
+        file = now.get(name)
+        if file is None:
+            shown = path if posixpath.basename(path) == name else f"{name} of {path}"
+            gone.append(f"{shown} is gone, or no longer named")
+        elif file.known_as is None:
+            size, _, mark = file.version.partition(":")
+            if size != _size(entry["version"]):
+                how = f"has {size} bytes and had {_size(entry['version'])}"
+            elif entry["xxh3"] is not None:
+                how = f"has other content of the same size ({size} bytes)"
+            else:
+                how = f"has another version (time or ETag {mark}, was {entry['version'].partition(':')[2]})"
+            changed.append(f"{file.path} {how}")
+    return [*changed, *gone]
 
 
 def remember(
@@ -315,30 +328,10 @@ def hash_of(file: InputFile) -> str | None:
     return digest
 
 
-def _read_known(folder: Path) -> _Known:
+def _read_known(folder: Path) -> dict[str, dict[str, dict[str, Any]]]:
+    """Return what `remember` wrote: source path → file name → identity, version, xxh3."""
     path = folder / _INPUTS_FILE
-    known: _Known = store.read_json(path) if path.exists() else {}
-    return known
-
-
-def _changes(path: str, now: Mapping[str, InputFile], entries: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Describe each known file of a source's path that has changed or is gone."""
-    changed, gone = [], []
-    for name, entry in entries.items():
-        file = now.get(name)
-        if file is None:
-            shown = path if posixpath.basename(path) == name else f"{name} of {path}"
-            gone.append(f"{shown} is gone, or no longer named")
-        elif file.known_as is None:
-            size, _, mark = file.version.partition(":")
-            if size != _size(entry["version"]):
-                how = f"has {size} bytes and had {_size(entry['version'])}"
-            elif entry["xxh3"] is not None:
-                how = f"has other content of the same size ({size} bytes)"
-            else:
-                how = f"has another version (time or ETag {mark}, was {entry['version'].partition(':')[2]})"
-            changed.append(f"{file.path} {how}")
-    return [*changed, *gone]
+    return store.read_json(path) if path.exists() else {}
 
 
 def _size(version: str) -> str:

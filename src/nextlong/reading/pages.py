@@ -7,6 +7,7 @@ status 200 that hold HTML, and the texts of a WET file; pages without text are s
 
 from __future__ import annotations
 
+import codecs
 from collections.abc import Iterator, Mapping
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any, Final
@@ -16,7 +17,6 @@ import pyarrow as pa
 from nextlong.errors import CorpusError
 from nextlong.reading.files import InputFile
 from nextlong.reading.records import (
-    BOM,
     InputFormat,
     Items,
     ReadRequest,
@@ -29,41 +29,34 @@ from nextlong.reading.records import (
 
 _HTML_TYPES: Final = ("text/html", "application/xhtml+xml")
 _MARKUP: Final = 20  # bytes of a page per character of its text, at most
+try:
+    _EXTRACTOR = f"resiliparse {version('resiliparse')}"  # another version may extract another text
+except PackageNotFoundError:
+    _EXTRACTOR = ""
 
 
 class _Pages(InputFormat):
     """What archives and single pages share; `columns` are those that a page can give."""
 
     columns: tuple[str, ...]
-
-    @property
-    def extractor(self) -> str:
-        """The version of Resiliparse, because another one may extract another text; "" if it is not installed."""
-        try:
-            return f"resiliparse {version('resiliparse')}"
-        except PackageNotFoundError:
-            return ""
+    extractor = _EXTRACTOR
 
     def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:
         """Yield nothing. Raises CorpusError if the packages are missing."""
-        self._check_installed(file)
-        return super().head(stream, file)
-
-    def _check_installed(self, file: InputFile) -> None:
         if not self.extractor:
             raise CorpusError(
                 f"{file.path} needs the package resiliparse, which is not installed; pip install 'nextlong[web]'"
             )
+        return super().head(stream, file)
 
-    def _check(self, request: ReadRequest) -> InputFile:
+    def _check(self, stream: pa.NativeFile, request: ReadRequest) -> InputFile:
         """Return the file. Raises CorpusError if packages are missing, or the source names a column that pages do not have."""
         file, source = request.part.file, request.source
-        self._check_installed(file)
-        for name in request.columns:
+        self.head(stream, file)
+        named = [(name, "metadata or filter") for name in request.columns]
+        for name, key in [*named, (source.id, "id")] if source.names_ids else named:
             if name not in self.columns:
-                refuse_column(file, name, self.columns, key="metadata or filter")
-        if source.names_ids and source.id not in self.columns:
-            refuse_column(file, source.id, self.columns, key="id")
+                refuse_column(file, name, self.columns, key=key)
         return file
 
 
@@ -74,7 +67,7 @@ class _Html(_Pages):
 
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the one page of a file, or why it is no document."""
-        file = self._check(request)
+        file = self._check(stream, request)
         limit = _MARKUP * request.max_document_chars
         raw = stream.read(limit + 1)
         if len(raw) > limit:
@@ -92,7 +85,7 @@ class _Warc(_Pages):
 
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the pages of an archive; `line` counts its records, whether pages or not."""
-        file = self._check(request)
+        file = self._check(stream, request)
         from fastwarc.warc import ArchiveIterator, WarcRecordType
 
         archive: Any = _WarcStream(stream)
@@ -115,19 +108,17 @@ class _Warc(_Pages):
             else:
                 text = raw.decode("utf-8", "replace")
                 values = {"language": _language(text)}
-            values |= {
-                "url": record.headers.get("WARC-Target-URI"),
-                "record_id": record.headers.get("WARC-Record-ID"),
-                "date": record.headers.get("WARC-Date"),
-                "content_type": content_type,
-            }
+            values["content_type"] = content_type
+            for name, header in (("url", "Target-URI"), ("record_id", "Record-ID"), ("date", "Date")):
+                values[name] = record.headers.get(f"WARC-{header}")
             if text and not text.isspace():
                 own_id = values.get(request.source.id) or values["url"] or values["record_id"]
                 columns = tuple(values.get(name) for name in request.columns)
                 yield Record(text, source_id(own_id, file.name, number), number, columns)
         if archive.error is not None:
             raise archive.error
-        if archive.ends_early:
+        # Every record ends in two newlines; FastWARC accepts any end.
+        if archive.last and not archive.last.replace(b"\r", b"").endswith(b"\n\n"):
             raise OSError("its last record is cut short")
 
 
@@ -137,13 +128,8 @@ class _WarcStream:
     def __init__(self, stream: pa.NativeFile) -> None:
         self._stream = stream
         self._position = 0
-        self._last = b""
+        self.last = b""
         self.error: OSError | None = None
-
-    @property
-    def ends_early(self) -> bool:
-        """Whether the content does not end in two newlines, as every record does; FastWARC accepts any end."""
-        return bool(self._last) and not self._last.replace(b"\r", b"").endswith(b"\n\n")
 
     def read(self, size: int) -> bytes:
         try:
@@ -151,7 +137,7 @@ class _WarcStream:
         except OSError as error:
             self.error, block = error, b""
         self._position += len(block)
-        self._last = (self._last + block)[-4:] if len(block) < 4 else block[-4:]
+        self.last = (self.last + block[-4:])[-4:]
         return block
 
     def tell(self) -> int:
@@ -171,13 +157,13 @@ class _PlainText(InputFormat):
                 f"{file.path} is plain text and has no columns, but the source's metadata or filter names "
                 f"{request.columns[0]!r}; remove them for plain text"
             )
-        limit_bytes = 4 * request.max_document_chars + len(BOM)
+        limit_bytes = 4 * request.max_document_chars + len(codecs.BOM_UTF8)
         raw = stream.read(limit_bytes + 1)
         if len(raw) > limit_bytes:
             yield Reject(file.name, 1, RejectKind.TOO_LONG, f"over {request.max_document_chars:,} characters")
             return
         try:
-            yield Record(raw.removeprefix(BOM).decode("utf-8"), file.name, 1)
+            yield Record(raw.removeprefix(codecs.BOM_UTF8).decode("utf-8"), file.name, 1)
         except UnicodeDecodeError:
             yield Reject(file.name, 1, RejectKind.INVALID_UTF8)
 

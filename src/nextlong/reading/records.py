@@ -16,10 +16,8 @@ from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart, InputFile, check_unchanged, read_head
 from nextlong.recipe import Source
 
-BOM: Final = b"\xef\xbb\xbf"  # may begin a UTF-8 file
-HEAD_RECORDS: Final = 20  # that are read to learn the columns of a file
 # The two layouts of chat data: OpenAI and TRL, ShareGPT.
-_TURN_KEYS: Final = (("role", "content"), ("from", "value"))
+TURN_KEYS: Final = (("role", "content"), ("from", "value"))
 _ROLES: Final = {"human": "user", "gpt": "assistant", "bot": "assistant", "chatgpt": "assistant", "model": "assistant"}
 
 
@@ -94,21 +92,16 @@ class InputFormat(ABC):
     compression: Literal["around", "inside"] = "around"  # whether .gz or .zst may follow the suffix
     has_columns = True
     is_lines = False  # each line is a record that can be read without the lines above
-    is_splittable = False  # several tasks can share a local file: by lines, or by `split`
-    is_seekable = False  # `read_at` reads from any position of an uncompressed file
-
-    @property
-    def extractor(self) -> str | None:
-        """Name and version of the library that extracts the text, "" if it is not installed; None if none is needed."""
-        return None
+    # Several tasks can share a local file, by lines or by `split`; `read_at` reads from any position of an uncompressed one.
+    is_splittable = False
+    extractor: str | None = None  # name and version of the library that extracts the text, "" if it is not installed
 
     @abstractmethod
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield each record or reject of an open file, in file order."""
 
-    def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:
+    def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:  # noqa: ARG002
         """Yield the first records as they are."""
-        del stream, file
         return iter(())
 
     def text_bytes(self, file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
@@ -132,7 +125,7 @@ class InputFormat(ABC):
         self, stream: pa.NativeFile, request: ReadRequest, *, position: float, read_bytes: int
     ) -> tuple[Items, float]:
         """Read about `read_bytes` on disk from a position in [0, 1); return the records and their share of the file."""
-        raise NotImplementedError  # called only where `is_seekable`
+        raise NotImplementedError  # called only where `is_splittable`
 
 
 def text_problem(text: str, max_document_chars: int) -> tuple[RejectKind, str] | None:
@@ -164,7 +157,7 @@ def explained(file: InputFile) -> Iterator[None]:
 
 def source_id(value: Any, name: str, line: int) -> str:
     """Return the user's own id as a string, else file:line."""
-    if value is None or value is ABSENT or value == "" or isinstance(value, dict | list):
+    if value is None or value == "" or isinstance(value, dict | list):
         return f"{name}:{line}"
     return str(value).encode("utf-8", "replace").decode()
 
@@ -182,23 +175,6 @@ def refuse_column(file: InputFile, column: str, known: Sequence[str], *, key: st
     raise CorpusError(f"{file.path} has no column {column!r} {what}; it has {', '.join(known[:20]) or 'none'}; {fix}")
 
 
-ABSENT: Final = object()  # the value of a missing key; JSON can hold None
-
-
-def lookup(record: Any, column: str) -> Any:
-    """Return record[column], or the field that a dotted name reaches, or ABSENT."""
-    if not isinstance(record, dict):
-        return ABSENT
-    if column in record:
-        return record[column]
-    value: Any = record
-    for part in column.split("."):
-        if not isinstance(value, dict) or part not in value:
-            return ABSENT
-        value = value[part]
-    return value
-
-
 def conversation_text(value: Any) -> str | None:
     """Return a list of turns as one text, `role: content` per turn with a blank line between; None if it is no such list.
 
@@ -208,12 +184,11 @@ def conversation_text(value: Any) -> str | None:
         return None
     turns = []
     for turn in value:
-        keys = next(
-            (pair for pair in _TURN_KEYS if isinstance(turn, dict) and pair[0] in turn and pair[1] in turn), None
-        )
-        if keys is None or not isinstance(role := turn[keys[0]], str):
+        found = (pair for pair in TURN_KEYS if isinstance(turn, dict) and pair[0] in turn and pair[1] in turn)
+        role_key, content_key = next(found, (None, None))
+        if role_key is None or not isinstance(role := turn[role_key], str):
             return None
-        content = turn[keys[1]]
+        content = turn[content_key]
         if isinstance(content, list):
             parts = [part.get("text") for part in content if isinstance(part, dict)]
             content = "\n".join(part for part in parts if isinstance(part, str))
@@ -222,10 +197,3 @@ def conversation_text(value: Any) -> str | None:
         if content and not content.isspace():
             turns.append(f"{_ROLES.get(role, role)}: {content.strip()}")
     return "\n\n".join(turns)
-
-
-def is_conversation(kind: pa.DataType) -> bool:
-    """Return whether an Arrow type is a list of turns."""
-    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
-        return False
-    return any(all(kind.value_type.get_field_index(key) >= 0 for key in pair) for pair in _TURN_KEYS)

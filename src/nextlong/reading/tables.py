@@ -6,7 +6,8 @@ A large Parquet file is shared by its row groups, and can be read from any of th
 from __future__ import annotations
 
 from collections.abc import Container, Iterable, Iterator, Mapping, Sequence
-from contextlib import closing
+from contextlib import closing, suppress
+from itertools import islice
 from typing import Any, Final
 
 import pyarrow as pa
@@ -16,7 +17,7 @@ import pyarrow.parquet as pq
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart, InputFile, open_file
 from nextlong.reading.records import (
-    HEAD_RECORDS,
+    TURN_KEYS,
     InputFormat,
     Items,
     ReadRequest,
@@ -24,25 +25,26 @@ from nextlong.reading.records import (
     Reject,
     RejectKind,
     conversation_text,
-    is_conversation,
     refuse_column,
     source_id,
 )
 from nextlong.recipe import Source
 
+_HEAD_ROWS: Final = 20
 _SLICE_ROWS: Final = 64  # converted to Python strings at a time: few, because each may hold megabytes
 _BATCH_TEXT_BYTES: Final = 4 << 20
 _BUFFER_BYTES: Final = 1 << 20
 _SAMPLE_ROWS: Final = 256  # read at a time from a position
 
-Path = tuple[str, ...]  # of a column, or of a field of a struct; () if there is none
+_STRING_KINDS: Final = (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view)
+_Path = tuple[str, ...]  # of a column, or of a field of a struct; () if there is none
 
 
 class _Parquet(InputFormat):
     name = "parquet"
     suffixes = (".parquet",)
     compression = "inside"
-    is_splittable = is_seekable = True
+    is_splittable = True
 
     def read(self, stream: pa.NativeFile, request: ReadRequest) -> Items:
         """Yield the record or reject of each row; memory holds one batch of rows, however large their row group."""
@@ -52,21 +54,21 @@ class _Parquet(InputFormat):
         batches = parquet.iter_batches(
             row_groups=None if part.row_groups is None else range(*part.row_groups),
             batch_size=min(max(_BATCH_TEXT_BYTES // (row_bytes + 1), 1), 4096),
-            columns=_names(paths),
+            columns=_dotted(paths),
             use_threads=False,
         )
         yield from _read_batches(batches, part.file, paths, rows_before=part.lines_before)
 
-    def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:
+    def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:  # noqa: ARG002
         """Yield the first rows."""
-        batches = _open_parquet(stream).iter_batches(HEAD_RECORDS, use_threads=False)
-        yield from next(batches).to_pylist() if file.bytes else ()
+        batches = _open_parquet(stream).iter_batches(_HEAD_ROWS, use_threads=False)
+        for batch in islice(batches, 1):  # none where the file has no row
+            yield from batch.to_pylist()
 
-    def text_bytes(self, file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
+    def text_bytes(self, file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:  # noqa: ARG002
         """Return (bytes of text, bytes on disk) of a file, from its footer."""
-        del head_bytes
         with closing(open_file(file)) as stream:
-            return _text_column_bytes(pq.ParquetFile(stream).metadata, source.text), file.bytes
+            return _text_column_bytes(pq.read_metadata(stream), source.text), file.bytes
 
     def split(self, file: InputFile, part_bytes: int) -> list[FilePart]:
         """Return consecutive row groups of about `part_bytes` together; the whole file if its footer cannot be read."""
@@ -81,7 +83,8 @@ class _Parquet(InputFormat):
             held_bytes += sum(group.column(column).total_compressed_size for column in range(group.num_columns))
             rows += group.num_rows
             if held_bytes >= part_bytes or number == footer.num_row_groups - 1:
-                parts.append(FilePart(file, lines_before=rows_before, row_groups=(first, number + 1)))
+                share = held_bytes / max(1, file.bytes)
+                parts.append(FilePart(file, lines_before=rows_before, row_groups=(first, number + 1), share=share))
                 first, rows_before, held_bytes = number + 1, rows, 0
         return parts if len(parts) > 1 else [FilePart(file)]
 
@@ -99,7 +102,10 @@ class _Parquet(InputFormat):
         # The same share of each row group, so that none counts for more.
         max_rows, batches, taken = max(1, round(rows * min(1.0, read_bytes * groups / max(1, file.bytes)))), [], 0
         for batch in parquet.iter_batches(
-            batch_size=max(1, min(_SAMPLE_ROWS, max_rows)), row_groups=[group], columns=_names(paths), use_threads=False
+            batch_size=max(1, min(_SAMPLE_ROWS, max_rows)),
+            row_groups=[group],
+            columns=_dotted(paths),
+            use_threads=False,
         ):
             batches.append(batch.slice(0, max_rows - taken))
             taken += batches[-1].num_rows
@@ -119,22 +125,23 @@ class _Arrow(InputFormat):
         reader = _open_arrow(stream, columns={path[0] for path in paths if path})
         yield from _read_batches(_arrow_batches(reader), request.part.file, paths)
 
-    def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:
+    def head(self, stream: pa.NativeFile, file: InputFile) -> Iterator[Mapping[str, Any]]:  # noqa: ARG002
         """Yield the first rows."""
-        del file
-        yield from next(_arrow_batches(_open_arrow(stream))).slice(0, HEAD_RECORDS).to_pylist()
+        for batch in islice(_arrow_batches(_open_arrow(stream)), 1):
+            yield from batch.slice(0, _HEAD_ROWS).to_pylist()
 
-    def text_bytes(self, file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:
+    def text_bytes(self, file: InputFile, source: Source, head_bytes: int) -> tuple[int, int]:  # noqa: ARG002
         """Return (bytes of text, bytes) of the first record batch; only its text column is read from a file."""
-        del head_bytes
         with closing(open_file(file)) as stream:
             path, _ = _resolve(_open_arrow(stream).schema, source.text)
             if not path:
                 return (0, 0)
             reader = _open_arrow(stream, columns=path[:1])
-            batch = next(_arrow_batches(reader))
-            whole = file.bytes // reader.num_record_batches if _has_footer(reader) else batch.nbytes
-            return _column(batch, path).nbytes, whole
+            batch = next(_arrow_batches(reader), None)
+            if batch is None:
+                return (0, 0)
+            is_file = isinstance(reader, pa.ipc.RecordBatchFileReader)
+            return _column(batch, path).nbytes, file.bytes // reader.num_record_batches if is_file else batch.nbytes
 
 
 FORMAT: Final = (_Parquet(), _Arrow())
@@ -147,30 +154,24 @@ def _open_parquet(stream: pa.NativeFile) -> pq.ParquetFile:
 
 def _open_arrow(stream: pa.NativeFile, *, columns: Container[str] | None = None) -> Any:
     """Return a reader of an Arrow IPC file or stream, whichever it is; it reads only `columns`, if given."""
-    stream.seek(0)
-    is_file = stream.read(6) == b"ARROW1"
-    stream.seek(0)
     fields = None
     if columns is not None:
         fields = [index for index, name in enumerate(_open_arrow(stream).schema.names) if name in columns]
-        stream.seek(0)
+    stream.seek(0)
+    is_file = stream.read(6) == b"ARROW1"
+    stream.seek(0)
     options = pa.ipc.IpcReadOptions(use_threads=False, included_fields=fields)
     return pa.ipc.open_file(stream, options=options) if is_file else pa.ipc.open_stream(stream, options=options)
 
 
-def _has_footer(reader: pa.ipc.RecordBatchReader) -> bool:
-    """Return whether a reader is of a file, which lists its batches, and not of a stream."""
-    return isinstance(reader, pa.ipc.RecordBatchFileReader)
-
-
 def _arrow_batches(reader: pa.ipc.RecordBatchReader) -> Iterator[pa.RecordBatch]:
-    if _has_footer(reader):
+    if isinstance(reader, pa.ipc.RecordBatchFileReader):
         return (reader.get_batch(index) for index in range(reader.num_record_batches))
     return iter(reader)
 
 
 def _read_batches(
-    batches: Iterable[pa.RecordBatch], file: InputFile, paths: Sequence[Path], *, rows_before: int = 0
+    batches: Iterable[pa.RecordBatch], file: InputFile, paths: Sequence[_Path], *, rows_before: int = 0
 ) -> Items:
     """Yield the record or reject of each row; `paths` are those of `_resolve_columns`."""
     text_path, id_path, *others = paths
@@ -195,52 +196,45 @@ def _read_batches(
 
 def _texts(column: pa.Array) -> list[Any]:
     """Return the text of each row; None where it is null, bytes if they are not UTF-8, a list that is no conversation."""
-    if is_conversation(column.type):
+    if _is_conversation(column.type):
         return [turns if (text := conversation_text(turns)) is None else text for turns in column.to_pylist()]
     try:
         return list(column.to_pylist())
     except UnicodeDecodeError:
         if pa.types.is_dictionary(column.type):
             column = column.dictionary_decode()
-        texts: list[Any] = []
-        for raw in column.cast(pa.large_binary()).to_pylist():
-            try:
-                texts.append(None if raw is None else raw.decode("utf-8"))
-            except UnicodeDecodeError:
-                texts.append(raw)
+        texts: list[Any] = column.cast(pa.large_binary()).to_pylist()
+        for row, raw in enumerate(texts):
+            with suppress(UnicodeDecodeError):
+                texts[row] = None if raw is None else raw.decode("utf-8")
         return texts
 
 
-def _resolve_columns(schema: pa.Schema, request: ReadRequest) -> list[Path]:
+def _resolve_columns(schema: pa.Schema, request: ReadRequest) -> list[_Path]:
     """Return the paths of the text, of the id (() if it is missing or not a scalar) and of other columns."""
     file, source = request.part.file, request.source
     structs = [field for field in schema if pa.types.is_struct(field.type)]
     known = [*schema.names, *(f"{field.name}.{inner.name}" for field in structs for inner in field.type)]
-    text_path, text_type = _resolve(schema, source.text)
-    if text_type is None:
-        refuse_column(file, source.text, known)
-    if not _is_string(text_type) and not is_conversation(text_type):
-        raise CorpusError(
-            f"{file.path}: column {source.text!r} holds {text_type}, not strings or conversations; name another as text"
-        )
-    id_path, id_type = _resolve(schema, source.id)
-    is_scalar = id_type is not None and not pa.types.is_nested(id_type) and not pa.types.is_binary(id_type)
-    others = []
-    for name in request.columns:
+    paths = []
+    for name, key in ((source.text, "text"), *((name, "metadata or filter") for name in request.columns)):
         path, kind = _resolve(schema, name)
         if kind is None:
-            refuse_column(file, name, known, key="metadata or filter")
-        others.append(path)
-    return [text_path, id_path if is_scalar else (), *others]
+            refuse_column(file, name, known, key=key)
+        paths.append(path)
+        value_type = kind.value_type if key == "text" and pa.types.is_dictionary(kind) else kind
+        is_string = any(is_kind(value_type) for is_kind in _STRING_KINDS)
+        if key == "text" and not is_string and not _is_conversation(kind):
+            raise CorpusError(
+                f"{file.path}: column {name!r} holds {kind}, not strings or conversations; name another as text"
+            )
+    id_path, id_type = _resolve(schema, source.id)
+    is_scalar = id_type is not None and not pa.types.is_nested(id_type) and not pa.types.is_binary(id_type)
+    return [paths[0], id_path if is_scalar else (), *paths[1:]]
 
 
-def _resolve(schema: pa.Schema, column: str) -> tuple[Path, pa.DataType | None]:
+def _resolve(schema: pa.Schema, column: str) -> tuple[_Path, pa.DataType | None]:
     """Return path and type of a column, or of the struct field that a dotted name reaches; ((), None) if there is none, or two."""
-    if column in schema.names:
-        if schema.names.count(column) > 1:
-            return (), None
-        return (column,), schema.field(column).type
-    path = tuple(column.split("."))
+    path = (column,) if column in schema.names else tuple(column.split("."))
     kind: pa.DataType = schema.field(path[0]).type if schema.names.count(path[0]) == 1 else None
     for part in path[1:]:
         known = kind is not None and pa.types.is_struct(kind) and kind.get_field_index(part) >= 0
@@ -248,20 +242,21 @@ def _resolve(schema: pa.Schema, column: str) -> tuple[Path, pa.DataType | None]:
     return (path, kind) if kind is not None else ((), None)
 
 
-def _is_string(kind: pa.DataType) -> bool:
-    if pa.types.is_dictionary(kind):
-        return _is_string(kind.value_type)
-    return any(is_kind(kind) for is_kind in (pa.types.is_string, pa.types.is_large_string, pa.types.is_string_view))
+def _is_conversation(kind: pa.DataType) -> bool:
+    """Return whether an Arrow type is a list of turns."""
+    if not (pa.types.is_list(kind) or pa.types.is_large_list(kind)) or not pa.types.is_struct(kind.value_type):
+        return False
+    return any(all(kind.value_type.get_field_index(key) >= 0 for key in pair) for pair in TURN_KEYS)
 
 
-def _column(batch: pa.RecordBatch, path: Path) -> Any:
+def _column(batch: pa.RecordBatch, path: _Path) -> Any:
     column = batch.column(path[0])
     for part in path[1:]:
         column = pc.struct_field(column, part)
     return column
 
 
-def _names(paths: Iterable[Path]) -> list[str]:
+def _dotted(paths: Iterable[_Path]) -> list[str]:
     return list(dict.fromkeys(".".join(path) for path in paths if path))
 
 

@@ -7,9 +7,7 @@ import math
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import Compose
 
-_FEWEST_CANDIDATES = (
-    1024  # covers target_tokens up to 131,072 at 2,048 characters a chunk, so shorter targets mine nothing anew
-)
+_FEWEST_CANDIDATES = 1024  # enough for target_tokens of 131,072 at 2,048 characters a chunk: shorter mine nothing anew
 TYPICAL_CHARS_PER_TOKEN = 4.5  # of English; only bounds how many neighbours may be needed
 _DOCUMENT_MARGIN = 1.2
 _SHORTLISTED = 2  # times the chunks of a draft: docs/search.md has what fewer and more find
@@ -22,8 +20,7 @@ MOST_QUERIES = 8_192  # … each of which stays within memory: their neighbours 
 
 def draws(compose: Compose, attempt: int = 0) -> int | None:
     """Return how many documents to draw: a quarter more than sequences at first, for those that turn out not to fit."""
-    count = compose.sequences
-    return None if count == "all" else (count + count // 4 + 8) << attempt
+    return None if compose.sequences == "all" else (compose.sequences * 5 // 4 + 8) << attempt
 
 
 def candidates_of(recipe: Recipe) -> int:
@@ -34,7 +31,7 @@ def candidates_of(recipe: Recipe) -> int:
     """
     if recipe.mine.candidates != "auto":
         return recipe.mine.candidates
-    fewest = max(1.0, draft_chunks(recipe, recipe.chunk.max_chars))
+    fewest = max(1.0, _draft_chunks(recipe, recipe.chunk.max_chars))
     return max(_FEWEST_CANDIDATES, 2 << math.ceil(math.log2(fewest)))
 
 
@@ -42,10 +39,10 @@ def shortlist_chunks(recipe: Recipe, chunk_chars: float) -> int:
     """Return how many chunks, of so many characters on average, the shortlist has for each meta-document."""
     if recipe.mine.shortlist_chunks != "auto":
         return recipe.mine.shortlist_chunks
-    return math.ceil(_SHORTLISTED * draft_chunks(recipe, chunk_chars))
+    return math.ceil(_SHORTLISTED * _draft_chunks(recipe, chunk_chars))
 
 
-def draft_chunks(recipe: Recipe, chunk_chars: float) -> float:
+def _draft_chunks(recipe: Recipe, chunk_chars: float) -> float:
     """Return how many chunks, of so many characters on average, the draft of a sequence has."""
     chars = recipe.compose.target_tokens * TYPICAL_CHARS_PER_TOKEN * recipe.compose.draft_factor
     return chars / max(1.0, chunk_chars)
@@ -53,8 +50,7 @@ def draft_chunks(recipe: Recipe, chunk_chars: float) -> float:
 
 def sequence_limit(compose: Compose, attempt: int = 0) -> int | None:
     """Return how many drafts to make: a few to spare for those that do not fit T after all; None for as many as there are."""
-    count = compose.sequences
-    return None if count == "all" else (count + count // 16 + 4) << attempt
+    return None if compose.sequences == "all" else (compose.sequences * 17 // 16 + 4) << attempt
 
 
 def blocks(documents: float, queries: float) -> float:

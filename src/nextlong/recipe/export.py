@@ -6,44 +6,25 @@ What a format takes of it, and what it wants of the rest of the recipe, is its o
 from __future__ import annotations
 
 import difflib
-from collections.abc import Collection, Iterable, Mapping
-from typing import Annotated, Any, Final, Literal, Protocol, Self, runtime_checkable
+from collections.abc import Iterable, Mapping
+from typing import Annotated, Any, Final, Literal, Self
 
-from pydantic import Field, field_validator, model_validator
+from pydantic import BeforeValidator, Field, field_validator, model_validator
 
 from nextlong.plugins import FORMATS
-from nextlong.recipe.keys import Auto, Named, Operational, PositiveLength, Section
+from nextlong.recipe.keys import Auto, Named, Operational, PositiveLength, Section, as_list
 
 # The keys that only some formats take; what is not here suits all.
 _KEYS_OF_FORMATS: Final = ("row_group_mb", "megatron_eod", "boundaries", "pad_documents_to", "compression")
 _OF_A_SPLIT: Final = ("shared_chunks", "split_seed")
-_ALL_TAKE: Final = ("auto", "none")
-
-
-@runtime_checkable
-class _FormatTerms(Protocol):
-    """What a recipe must know of a format: which keys it takes, and what it wants of sequences. See `Format`."""
-
-    @property
-    def name(self) -> str: ...
-    @property
-    def keys(self) -> Collection[str]: ...
-    @property
-    def compressions(self) -> Collection[str]: ...
-    @property
-    def most_shard_mb(self) -> float | None: ...
-    @property
-    def extra_tokens(self) -> int: ...
-    @property
-    def eos(self) -> Literal["free", "required"]: ...
-    @property
-    def no_packing(self) -> str: ...
+# What a recipe must know of a format.
+_TERMS: Final = ("name", "keys", "compressions", "most_shard_mb", "extra_tokens", "eos", "no_packing")
 
 
 class Export(Section):
     """sequences → files that trainers read."""
 
-    formats: tuple[str, ...] = Field(
+    formats: Annotated[tuple[str, ...], BeforeValidator(as_list)] = Field(
         ("parquet",),
         description=f"any of: {', '.join(FORMATS.built_in)}; or one provided by a plugin package",
     )
@@ -84,11 +65,6 @@ class Export(Section):
         None, description="put the files there too: a folder or any fsspec URL (s3://, gs://, hf://)"
     )
 
-    @field_validator("formats", mode="before")
-    @classmethod
-    def _one_or_several(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str) else value
-
     @field_validator("formats", mode="after")
     @classmethod
     def _that_are_there(cls, names: tuple[str, ...]) -> tuple[str, ...]:
@@ -112,17 +88,13 @@ class Export(Section):
                     f"pack is {self.pack} but {terms.name} {terms.no_packing}; leave it null, or choose another format"
                 )
             if self.pad_documents_to is not None and "pad_documents_to" not in terms.keys:
-                takers = " and ".join(_takers(FORMATS.built_in, "pad_documents_to", self.pad_documents_to))
+                takers = " and ".join(_takers(FORMATS.built_in, "pad_documents_to"))
                 raise ValueError(
                     f"pad_documents_to is {self.pad_documents_to} but {terms.name} cannot mark padding; leave it null, or export "
                     f"{takers} alone"
                 )
         if unused := unused_keys(self.model_dump(mode="json")):
             raise ValueError("; ".join(unused.values()))
-        self._refuse_two_lengths()
-        return self
-
-    def _refuse_two_lengths(self) -> None:
         wanted = {name: terms_of(name).extra_tokens for name in self.formats}
         if len(set(wanted.values())) > 1:
             lengths = ", ".join(
@@ -132,47 +104,47 @@ class Export(Section):
                 f"formats want sequences of different lengths ({lengths}), and one composition has one; give each length a run "
                 "of its own in the same run_dir, which shares every step before the drafts"
             )
+        return self
 
     @property
     def extra_tokens(self) -> int:
         """How many tokens more than `compose.target_tokens` a sequence has, because its formats want them."""
-        return max(terms_of(name).extra_tokens for name in self.formats)
-
-    @property
-    def wants_eos(self) -> list[str]:
-        """The formats in which every document must end in EOS."""
-        return [name for name in self.formats if terms_of(name).eos == "required"]
+        return max(int(terms_of(name).extra_tokens) for name in self.formats)
 
 
-def terms_of(name: str) -> _FormatTerms:
-    """Return what a format says of itself. Raises ValueError if there is none of that name, PluginError if it is broken."""
+def terms_of(name: str) -> Any:
+    """Return the declaration of a format, a `Format`: the keys it takes, and what it wants of sequences.
+
+    Raises ValueError if there is none of that name, PluginError if it is broken.
+    """
     try:
-        return FORMATS.load(name, _FormatTerms)
+        terms = FORMATS.load(name, object)
     except KeyError:
         known = FORMATS.names()
         near = difflib.get_close_matches(name, known, n=1)
         advice = f"did you mean {near[0]!r}? " if near else ""
         raise ValueError(f"there is no format {name!r}; {advice}there are: {', '.join(known)}") from None
+    if not all(hasattr(terms, key) for key in _TERMS):
+        raise FORMATS.broken(name, f"is not a nextlong format, but {terms!r:.80}")
+    return terms
 
 
 def unused_keys(export: Mapping[str, Any]) -> dict[str, str]:
     """Return the keys of an export section, as plain data, that nothing would take: why, and the cure."""
-    named = export.get("formats")
-    formats = [str(name) for name in named] if isinstance(named, list | tuple) else [str(named)]
+    formats = [str(name) for name in as_list(export.get("formats"))]
     if not all(name in FORMATS for name in formats):
         return {}  # that is a mistake of its own
     unused: dict[str, str] = {}
     for key in (*_KEYS_OF_FORMATS, *_OF_A_SPLIT):
-        value = export.get(key, Export.model_fields[key].default)
-        if value == Export.model_fields[key].default:
+        value = export.get(key, default := Export.model_fields[key].default)
+        if value == default:
             continue
-        if key in _OF_A_SPLIT:
-            if not export.get("validation"):
-                unused[key] = (
-                    f"{key} is {value} but validation is 0, so nothing is split; leave {key} out, or give validation a share "
-                    "such as 0.01"
-                )
-        elif not list(_takers(formats, key, value)):
+        if key in _OF_A_SPLIT and not export.get("validation"):
+            unused[key] = (
+                f"{key} is {value} but validation is 0, so nothing is split; leave {key} out, or give validation a share "
+                "such as 0.01"
+            )
+        if key in _KEYS_OF_FORMATS and not _takers(formats, key, value):
             others = ", ".join(_takers(FORMATS.built_in, key, value))
             unused[key] = (
                 f"{key} is {value} but {' and '.join(map(str, formats))} cannot take it; leave it out, or add a format that "
@@ -181,12 +153,8 @@ def unused_keys(export: Mapping[str, Any]) -> dict[str, str]:
     return unused
 
 
-def _takers(formats: Iterable[str], key: str, value: Any) -> Iterable[str]:
-    """Yield the formats that take a key with this value."""
-    for name in formats:
-        terms = terms_of(name)
-        if key == "compression":
-            if value in _ALL_TAKE or value in terms.compressions:
-                yield name
-        elif key in terms.keys:
-            yield name
+def _takers(formats: Iterable[str], key: str, value: Any = None) -> list[str]:
+    """Return the formats that take a key, of `compression` with this value."""
+    if key == "compression":
+        return [name for name in formats if value in ("auto", "none", *terms_of(name).compressions)]
+    return [name for name in formats if key in terms_of(name).keys]

@@ -11,14 +11,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Final, Literal, Self
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, JsonValue, field_validator, model_validator
+from pydantic import (
+    AfterValidator,
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    JsonValue,
+    field_validator,
+    model_validator,
+)
 from pydantic_core import PydanticCustomError
 
 from nextlong.plugins import INDEXES, INPUT_FORMATS, METHODS, Registry
 
 _UNITS = {"": 1, "k": 1024, "m": 1024 * 1024}
 _WRITTEN = re.compile(r"(\d{1,15})([kKmM]?)", re.ASCII)
-
 _WITH_A_UNIT = re.compile(r"[\d.,_]+\s*[^\W\d_]+")
 
 
@@ -42,9 +50,6 @@ Length = Annotated[int, BeforeValidator(_in_full)]
 PositiveLength = Annotated[Length, Field(gt=0)]
 
 
-NegativesName = Literal["top", "random-retrieved", "tail", "random-corpus", "self-repeat"]
-
-
 @dataclass(frozen=True, kw_only=True)
 class NegativeChoice:
     """Where negatives come from (retrieved candidates, the whole corpus, or the meta-chunk itself), and in what order."""
@@ -56,16 +61,6 @@ class NegativeChoice:
     def are_nearest(self) -> bool:
         """Whether the nearest candidates serve first."""
         return self.origin == "retrieved" and self.order == "nearest"
-
-    @property
-    def are_reordered(self) -> bool:
-        """Whether the nearest candidates serve in another order than by cosine."""
-        return self.origin == "retrieved" and self.order != "nearest"
-
-    @property
-    def are_random(self) -> bool:
-        """Whether a seed decides."""
-        return self.order == "random"
 
     @property
     def repeat_meta_chunk(self) -> bool:
@@ -85,7 +80,20 @@ NEGATIVES: Final[Mapping[str, NegativeChoice]] = {
 Auto = Literal["auto"]
 Positive = Annotated[int, Field(gt=0)]
 Named = Annotated[str, Field(min_length=1)]
-_LEAST_CHUNK_CHARS = 16
+
+
+def as_list(value: Any) -> Any:
+    """Return a lone text as a list of it: `formats: jsonl`."""
+    return [value] if isinstance(value, str) else value
+
+
+def _each_once(names: tuple[str, ...]) -> tuple[str, ...]:
+    if twice := sorted({name for name in names if names.count(name) > 1}):
+        raise ValueError(f"names {twice[0]!r} twice; name it once")
+    return names
+
+
+_Names = Annotated[tuple[Named, ...], AfterValidator(_each_once)]
 VariantName = Annotated[
     str, Field(pattern=r"^[\w+=,][\w.+=,-]*$", max_length=120)
 ]  # fit for a file's name, and for RUN@name
@@ -115,18 +123,16 @@ class Section(BaseModel):
 
     def identity(self) -> dict[str, JsonValue]:
         """Return what the section makes, as plain data: its keys but the operational ones, those of its sections too."""
-        plain: dict[str, JsonValue] = self.model_dump(mode="json", exclude=operational_keys(type(self)))
+        plain: dict[str, JsonValue] = self.model_dump(
+            mode="json",
+            exclude={
+                name
+                for name, field in type(self).model_fields.items()
+                if any(isinstance(mark, Operational) for mark in field.metadata)
+            },
+        )
         sections = {name: getattr(self, name) for name in plain}
         return plain | {name: value.identity() for name, value in sections.items() if isinstance(value, Section)}
-
-
-def operational_keys(section: type[Section]) -> set[str]:
-    """Return the names of the operational keys of a section, not those of the sections in it."""
-    return {
-        name
-        for name, field in section.model_fields.items()
-        if any(isinstance(mark, Operational) for mark in field.metadata)
-    }
 
 
 def options_class(registry: Registry, name: str) -> type[Section]:
@@ -165,7 +171,7 @@ class Source(Section):
         None,
         description="an SQL condition on other columns: only matching documents are used, e.g. language = 'en' AND score > 0.5",
     )
-    metadata: tuple[Named, ...] = Field(
+    metadata: Annotated[_Names, BeforeValidator(as_list)] = Field(
         (), description="columns to carry along as metadata of each document, into the spans of every export"
     )
     license: str = Field("", description="of the texts, as SPDX spells it; stated on the data set card")
@@ -182,18 +188,6 @@ class Source(Section):
         if name != "auto" and name not in (known := INPUT_FORMATS.declarations(object)):
             raise ValueError(f"is not an input format; choose auto or one of {', '.join(known)}")
         return name
-
-    @field_validator("metadata", mode="before")
-    @classmethod
-    def _one_or_several(cls, value: Any) -> Any:
-        return [value] if isinstance(value, str) else value
-
-    @field_validator("metadata", mode="after")
-    @classmethod
-    def _each_once(cls, names: tuple[str, ...]) -> tuple[str, ...]:
-        if twice := sorted({name for name in names if names.count(name) > 1}):
-            raise ValueError(f"names {twice[0]!r} twice; name it once")
-        return names
 
     @property
     def names_ids(self) -> bool:
@@ -267,10 +261,10 @@ class Chunk(Section):
     @field_validator("max_chars")
     @classmethod
     def _some_words(cls, value: int) -> int:
-        if value < _LEAST_CHUNK_CHARS:
+        if value < 16:
             raise ValueError(
-                f"a chunk of fewer than {_LEAST_CHUNK_CHARS} characters holds no words that others could be similar to, and every "
-                "pair of chunks is compared; raise it"
+                "a chunk of fewer than 16 characters holds no words that others could be similar to, and every pair of chunks is "
+                "compared; raise it"
             )
         return value
 
@@ -278,19 +272,13 @@ class Chunk(Section):
 class Decontaminate(Section):
     """evaluation texts → chunks that share a run of words with one are left out."""
 
-    files: tuple[Named, ...] = Field((), description="evaluation files: json, jsonl, csv, tsv, txt, md; paths or URLs")
+    files: _Names = Field((), description="evaluation files: json, jsonl, csv, tsv, txt, md; paths or URLs")
     ngram: Positive = Field(13, description="this many words in a row; shorter texts count as a whole")
 
     @model_validator(mode="before")
     @classmethod
     def _from_list(cls, value: Any) -> Any:
         return {"files": value} if isinstance(value, list | tuple) else value
-
-    @model_validator(mode="after")
-    def _each_once(self) -> Self:
-        if twice := sorted({file for file in self.files if self.files.count(file) > 1}):
-            raise ValueError(f"files names {twice[0]!r} twice; name it once")
-        return self
 
 
 class Mine(Section):
@@ -379,7 +367,7 @@ class Compose(Section):
     position: Literal["head", "tail", "random"] = Field(
         "head", description="where a meta-chunk stands among its negatives: head | tail | random"
     )
-    negatives: NegativesName = Field(
+    negatives: Literal["top", "random-retrieved", "tail", "random-corpus", "self-repeat"] = Field(
         "top",
         description="which candidates serve: top | random-retrieved | tail | random-corpus | self-repeat (the paper's ablation)",
     )

@@ -15,8 +15,8 @@ import yaml
 from pydantic import Field, PrivateAttr, ValidationError, create_model, field_validator, model_validator
 
 from nextlong.errors import RecipeError
-from nextlong.plugins import ENCODERS, METHODS
-from nextlong.recipe.export import Export
+from nextlong.plugins import ENCODERS, METHODS, Registry
+from nextlong.recipe.export import Export, terms_of
 from nextlong.recipe.keys import (
     Auto,
     Chunk,
@@ -52,7 +52,8 @@ class Encoder(Section):
     @classmethod
     def from_dict(cls, data: Mapping[str, Any]) -> Encoder:
         """Validate plain data, with the sections of the encoders that it names. Raises pydantic's ValidationError."""
-        return encoder_with(_encoders_named(data)).model_validate(data)
+        names, plain = _encoders_named(data)
+        return encoder_with(names).model_validate(plain)
 
     def __reduce__(self) -> tuple[Any, ...]:
         return Encoder.from_dict, (self.model_dump(mode="json"),)  # the class was made for the encoders that it names
@@ -91,12 +92,42 @@ class Encoder(Section):
         return model
 
 
-def _encoders_named(data: object) -> tuple[str, ...]:
-    """Return the encoder that a section `encoder`, as plain data, names, and those that it has options for."""
-    plain = data if isinstance(data, Mapping) else {}
-    model = plain.get("model", Encoder.model_fields["model"].default)
-    named = {_section_of(model) if isinstance(model, str) else "", *map(str, plain)} - {"model"}
-    return tuple(name for name in ENCODERS.names() if name in named)
+def _encoders_named(data: Mapping[str, Any]) -> tuple[tuple[str, ...], Json]:
+    """Return `_extensions` of a section `encoder` as plain data."""
+    return _extensions(ENCODERS, Encoder, data, _section_of(str(data.get("model", Encoder().model))))
+
+
+def _extensions(
+    registry: Registry, base: type[Section], data: Mapping[str, Any], chosen: str
+) -> tuple[tuple[str, ...], Json]:
+    """Return which extensions have a section in `data`, the keys of `base`, and `data` without sections that say nothing.
+
+    The chosen extension always has one, another only if it says something: so equal recipes are equal.
+    """
+    named = {key for key in (chosen, *data) if isinstance(key, str)} - (set(base.model_fields) - {chosen})
+    names, plain = [], dict(data)
+    known = set(filter(registry.__contains__, named))
+    for name in (*filter(known.__contains__, registry.built_in), *sorted(known - {*registry.built_in})):
+        options = _options(registry, base, name)
+        if not options.model_fields:
+            continue
+        try:
+            is_silent = name != chosen and options.model_validate(data[name]) == options()
+        except ValidationError:
+            is_silent = False
+        if is_silent:
+            del plain[name]
+        else:
+            names.append(name)
+    return tuple(names), plain
+
+
+def _options(registry: Registry, base: type[Section], name: str) -> type[Section]:
+    """Return the model of an extension's section, as `options_class` does; its name must not be a key of `base`."""
+    options = options_class(registry, name)
+    if (options.model_fields and hasattr(base, name)) or name in base.model_fields:
+        raise registry.broken(name, "has a name that recipes use for something else")
+    return options
 
 
 @lru_cache
@@ -145,41 +176,28 @@ class Recipe(Section):
     _overridden: tuple[str, ...] = PrivateAttr(())
 
     @model_validator(mode="after")
-    def _run_dir_on_disk(self) -> Self:
+    def _agree(self) -> Self:
         if "://" in self.run_dir:
             raise ValueError(
                 f"run_dir={self.run_dir} is not a local folder: a run renames and maps files and locks its folder, which object "
                 "stores cannot do; give it a folder (shared by all nodes, for a cluster), and publish with export.push"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _room_for_text(self) -> Self:
-        special = [key for key in ("bos", "eos") if getattr(self.tokenizer, key) is not None]
+        special = [f"tokenizer.{key}" for key in ("bos", "eos") if getattr(self.tokenizer, key) is not None]
         if self.compose.target_tokens <= len(special):
             raise ValueError(
-                f"compose.target_tokens={self.compose.target_tokens} leaves no room beside "
-                f"{' and '.join(f'tokenizer.{key}' for key in special)}; raise it"
+                f"compose.target_tokens={self.compose.target_tokens} leaves no room beside {' and '.join(special)}; raise it"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _documents_end(self) -> Self:
-        if self.export.wants_eos and self.tokenizer.eos is None:
+        wants_eos = [name for name in self.export.formats if terms_of(name).eos == "required"]
+        if wants_eos and self.tokenizer.eos is None:
             raise ValueError(
-                f"export.formats: {' and '.join(self.export.wants_eos)} wants an EOS token at the end of every document, but "
+                f"export.formats: {' and '.join(wants_eos)} wants an EOS token at the end of every document, but "
                 "tokenizer.eos is null; name your tokenizer's, such as <|end_of_text|> (Llama 3) or <|endoftext|> (GPT-2), or "
                 "by `nextlong run RECIPE --set tokenizer.eos=NAME`"
             )
-        return self
-
-    @model_validator(mode="after")
-    def _rows_hold_sequences(self) -> Self:
-        pack = self.export.pack
-        if pack is not None and pack < self.sequence_tokens:
+        if self.export.pack is not None and self.export.pack < self.sequence_tokens:
             raise ValueError(
-                f"export.pack={pack} tokens a row cannot hold a sequence, which has {self.sequence_tokens}; raise it to at "
-                "least that (a multiple leaves no gap)"
+                f"export.pack={self.export.pack} tokens a row cannot hold a sequence, which has {self.sequence_tokens}; raise "
+                "it to at least that (a multiple leaves no gap)"
             )
         if self.export.validation and self.compose.sequences == 1:
             raise ValueError(
@@ -216,36 +234,22 @@ class Recipe(Section):
             raise RecipeError(
                 f"{origin} refers to itself, or is nested too deeply to be a recipe; write it out"
             ) from None
-        methods, encoders = _methods_named(merged), _encoders_named(merged.get("encoder"))
-        model = _recipe_with(methods, encoders)
+        compose, encoder = merged.get("compose"), merged.get("encoder")
+        method = compose.get("method") if isinstance(compose, dict) else None
+        methods, merged = _extensions(METHODS, Recipe, merged, method if isinstance(method, str) else Compose().method)
+        encoders, plain = _encoders_named(encoder if isinstance(encoder, dict) else {})
+        root = _recipe_with(methods, encoders)
+        if isinstance(encoder, dict):
+            merged["encoder"] = plain
         try:
-            recipe = model.model_validate(merged)
+            return root.model_validate(merged)
         except ValidationError as error:
-            problems = explain(error, model, methods=METHODS.names)
+            problems = explain(error, root, methods=METHODS.names)
             raise RecipeError("\n".join(f"{origin}: {line}" for line in problems)) from None
-        # The chosen method's and encoder's own section is always there, another's only if it says something: so equal recipes
-        # are equal.
-        kept_methods = tuple(
-            name
-            for name in methods
-            if name == recipe.compose.method or getattr(recipe, name) != _method_options(name)()
-        )
-        kept_encoders = tuple(
-            name
-            for name in encoders
-            if name == recipe.encoder.section or getattr(recipe.encoder, name) != options_class(ENCODERS, name)()
-        )
-        if (kept_methods, kept_encoders) == (methods, encoders):
-            return recipe
-        dropped = {*methods} - {*kept_methods} | {f"encoder.{name}" for name in {*encoders} - {*kept_encoders}}
-        plain = {key: value for key, value in merged.items() if key not in dropped}
-        if isinstance(section := plain.get("encoder"), dict):
-            plain["encoder"] = {key: value for key, value in section.items() if f"encoder.{key}" not in dropped}
-        return _recipe_with(kept_methods, kept_encoders).model_validate(plain)
 
     def dump(self) -> str:
         """Return the resolved recipe, every key named, as YAML that `load` reads back to an equal recipe."""
-        return yaml.safe_dump(self.as_data(), sort_keys=False, width=120)
+        return yaml.safe_dump(self.as_data(), sort_keys=False, allow_unicode=True, width=120)
 
     def as_data(self) -> Json:
         """Return the resolved recipe as plain data that `from_dict` takes."""
@@ -274,7 +278,7 @@ class Recipe(Section):
     def options(self) -> Section:
         """The section of the recipe's method, which has no keys where the method has no options."""
         name = self.compose.method
-        section: Section = getattr(self, name) if name in type(self).model_fields else _method_options(name)()
+        section: Section = getattr(self, name) if name in type(self).model_fields else _options(METHODS, Recipe, name)()
         return section
 
     @property
@@ -288,28 +292,9 @@ class Recipe(Section):
         return self.seed if self.compose.seed is None else self.compose.seed
 
 
-def _methods_named(data: Mapping[str, Any]) -> tuple[str, ...]:
-    """Return the recipe's method and those that it has a section for, as far as they have options."""
-    compose = data.get("compose")
-    asked = compose.get("method") if isinstance(compose, dict) else None
-    asked = asked if isinstance(asked, str) else Compose().method
-    named = {asked, *(key for key in data if isinstance(key, str))}
-    named -= set(Recipe.model_fields) - {asked}
-    known = METHODS.built_in if named <= set(METHODS.built_in) else METHODS.names()
-    return tuple(name for name in known if name in named and _method_options(name).model_fields)
-
-
 @lru_cache
 def _recipe_with(methods: tuple[str, ...], encoders: tuple[str, ...]) -> type[Recipe]:
     """Return `Recipe` with the sections of some methods and encoders."""
     encoder = encoder_with(encoders)
-    sections: Json = {name: (_method_options(name), _method_options(name)()) for name in methods}
+    sections: Json = {name: ((options := options_class(METHODS, name)), options()) for name in methods}
     return create_model("Recipe", __base__=Recipe, encoder=(encoder, encoder()), **sections)
-
-
-def _method_options(method: str) -> type[Section]:
-    """Return the model of a method's section, as `options_class` does; its name must not be a key of recipes."""
-    options = options_class(METHODS, method)
-    if (options.model_fields and hasattr(Recipe, method)) or method in Recipe.model_fields:
-        raise METHODS.broken(method, "has a name that recipes use for something else")
-    return options

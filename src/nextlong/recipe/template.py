@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from types import MappingProxyType
 from typing import Any, Literal
 
 import yaml
@@ -48,6 +49,11 @@ def short(recipe: Recipe, *, heading: str) -> str:
     return _headed(heading, _lines(recipe, dict(recipe), keys="important"))
 
 
+def commented_sections(recipe: BaseModel, *, heading: str, sources: Mapping[str, str]) -> str:
+    """Return a recipe of another kind in the same form; `sources`: of each dotted key, where its value is from."""
+    return _headed(heading, _lines(recipe, dict(recipe), keys="all", sources=sources))
+
+
 def _headed(heading: str, lines: Sequence[str]) -> str:
     return "\n".join([*(f"# {line}".rstrip() for line in heading.splitlines()), *lines]) + "\n"
 
@@ -60,6 +66,7 @@ def _lines(
     above: str = "",
     depth: int = 0,
     has_comments: bool = True,
+    sources: Mapping[str, str] = MappingProxyType({}),
 ) -> list[str]:
     """Return the `values` of a model, by key, and of the sections in it; `above` is its own dotted key, with a dot."""
     lines: list[str] = []
@@ -67,10 +74,11 @@ def _lines(
     for key, value in values.items():
         field, dotted = type(model).model_fields.get(key), f"{above}{key}"
         comment = field.description if field is not None and has_comments else None
+        comment = "; ".join(filter(None, [sources.get(dotted), comment]))
         if isinstance(value, BaseModel):
-            below = _lines(value, dict(value), keys=keys, above=f"{dotted}.", depth=depth + 1)
+            below = _lines(value, dict(value), keys=keys, above=f"{dotted}.", depth=depth + 1, sources=sources)
             if below or keys == "all":
-                doc = (type(value).__doc__ or "").strip().splitlines()[0] if keys == "all" else None
+                doc = (type(value).__doc__ or "").strip().partition("\n")[0] if keys == "all" else None
                 lines += [*([""] if depth == 0 else []), _beside(f"{indent}{key}:", doc), *below]
         elif isinstance(value, tuple) and value and isinstance(value[0], BaseModel):
             lines.append(_beside(f"{indent}{key}:", comment if keys == "all" else None))
@@ -88,8 +96,12 @@ def _lines(
 def _scalar(value: Any) -> str:
     plain = list(value) if isinstance(value, tuple) else value
     if isinstance(plain, str) and (not plain.isprintable() or not plain):
-        return yaml.safe_dump(plain, default_style='"', width=10_000).removesuffix("\n")
-    return yaml.safe_dump(plain, default_flow_style=True, width=10_000).removesuffix("\n").removesuffix("\n...")
+        return yaml.safe_dump(plain, default_style='"', allow_unicode=True, width=10_000).removesuffix("\n")
+    return (
+        yaml.safe_dump(plain, default_flow_style=True, allow_unicode=True, width=10_000)
+        .removesuffix("\n")
+        .removesuffix("\n...")
+    )
 
 
 def _beside(line: str, comment: str | None) -> str:

@@ -28,7 +28,7 @@ _YAML_NAMES: dict[type, str] = {list: "list", str: "text"}
 _MOST, _MOST_FRACTIONAL = 2**63, 1e12  # numbers of a recipe, whole and fractional: what files can count
 
 
-class UniqueKeys(yaml.SafeLoader):
+class _UniqueKeys(yaml.SafeLoader):
     """YAML's own loader keeps the last of two equal keys; here a section that stands twice is a mistake.
 
     JSON is YAML but for one thing: a character beyond U+FFFF may stand there as two escapes, a surrogate pair. They are one.
@@ -50,11 +50,6 @@ class UniqueKeys(yaml.SafeLoader):
             return value.encode("utf-16", "surrogatepass").decode("utf-16") if isinstance(value, str) else value
         except UnicodeDecodeError:
             return value  # half a pair: `check_plain` names the key that holds it
-
-
-def preset(name: str) -> str:
-    """Return the text of a recipe that comes with the package, comments and all. Raises RecipeError, naming those there are."""
-    return preset_path(name).read_text(encoding="utf-8")
 
 
 def preset_path(name: str) -> Path:
@@ -123,7 +118,7 @@ def _laid_over(below: Json, above: Mapping[str, Any]) -> Json:
 
 def _read_yaml(path: Path, *, init: str) -> Json:
     try:
-        data = yaml.load(path.read_text(encoding="utf-8"), UniqueKeys)
+        data = yaml.load(path.read_text(encoding="utf-8"), _UniqueKeys)
     except FileNotFoundError:
         fix = did_you_mean(path) or f"; `{init.format(path)}` writes a commented recipe there"
         raise RecipeError(f"{path} does not exist{fix}") from None
@@ -154,7 +149,7 @@ def merge(data: Mapping[str, Any], overrides: Sequence[str]) -> Json:
         if not equals or not dotted:
             raise RecipeError(f"--set {override!r} is not KEY=VALUE; write --set compose.target_tokens=65536")
         try:
-            value = yaml.load(raw, UniqueKeys)
+            value = yaml.load(raw, _UniqueKeys)
         except (yaml.YAMLError, ValueError):
             raise RecipeError(f"--set {override!r}: {raw!r} is not a YAML value; quote it") from None
         node: Any = merged

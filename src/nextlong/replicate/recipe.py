@@ -13,8 +13,7 @@ from pydantic import Field, model_validator
 
 from nextlong.errors import RecipeError
 from nextlong.recipe.keys import Named, Positive, PositiveLength, Section
-from nextlong.replicate.documents import RealDocuments
-from nextlong.replicate.invented import Invented
+from nextlong.replicate.corpora import Invented, RealDocuments
 from nextlong.train.recipe import RecipeFile
 
 CRITERION_NEGATIVES: Final = 2  # of the probes that end the training of a base model; they fit a short row
@@ -34,31 +33,28 @@ class Arm:
     source: str = "train"
 
 
-def _method(name: str, **compose: str) -> Mapping[str, str]:
-    return {"method": name, **compose}
-
-
+_RANDOM: Final = {"method": "nextlong", "negatives": "random-corpus"}
 ARMS: Final[Mapping[str, Arm]] = {
-    "nextlong": Arm(_method("nextlong")),
-    "random negatives": Arm(_method("nextlong", negatives="random-corpus")),
-    "standard": Arm(_method("standard")),
-    "knn": Arm(_method("knn")),
-    "iclm": Arm(_method("iclm")),
-    "quest": Arm(_method("quest")),
-    "splice": Arm(_method("splice")),
-    "self-repeat": Arm(_method("nextlong", negatives="self-repeat")),
-    "nextlong, no replay": Arm(_method("nextlong"), replay=0.0),
-    "random negatives, no replay": Arm(_method("nextlong", negatives="random-corpus"), replay=0.0),
-    "short rows only": Arm(_method("standard"), replay=1.0),
-    "long documents": Arm(_method("standard"), source="long"),
+    "nextlong": Arm({"method": "nextlong"}),
+    "random negatives": Arm(_RANDOM),
+    "standard": Arm({"method": "standard"}),
+    "knn": Arm({"method": "knn"}),
+    "iclm": Arm({"method": "iclm"}),
+    "quest": Arm({"method": "quest"}),
+    "splice": Arm({"method": "splice"}),
+    "self-repeat": Arm({"method": "nextlong", "negatives": "self-repeat"}),
+    "nextlong, no replay": Arm({"method": "nextlong"}, replay=0.0),
+    "random negatives, no replay": Arm(_RANDOM, replay=0.0),
+    "short rows only": Arm({"method": "standard"}, replay=1.0),
+    "long documents": Arm({"method": "standard"}, source="long"),
     # OLMo 3's recipe (arXiv 2512.13961, section 3.6): the middle of the compression ratios, 34 % long to 66 % short.
-    "long documents, gzip-filtered": Arm(_method("standard"), replay=0.66, source="long-gzip"),
-    "nextlong, 2K only": Arm(_method("nextlong"), lengths=(2048,)),
-    "nextlong, chunks of 2 paragraphs": Arm(_method("nextlong"), chunks=2),
+    "long documents, gzip-filtered": Arm({"method": "standard"}, replay=0.66, source="long-gzip"),
+    "nextlong, 2K only": Arm({"method": "nextlong"}, lengths=(2048,)),
+    "nextlong, chunks of 2 paragraphs": Arm({"method": "nextlong"}, chunks=2),
 }
 
 
-class ModelSizes(Section):
+class _ModelSizes(Section):
     """The sizes of a Llama with biases of queries and keys."""
 
     hidden_size: Positive = 64
@@ -67,7 +63,7 @@ class ModelSizes(Section):
     heads: Positive = 2
 
 
-class Pretrain(Section):
+class _Pretrain(Section):
     """Short rows until retrieval has formed: legs of `steps` steps, the first of echoes, until a leg ends with the recall."""
 
     echo_tokens: PositiveLength = Field(64, description="of a row of the first leg")
@@ -83,7 +79,7 @@ class Pretrain(Section):
     lr: Annotated[float, Field(gt=0)] = 5e-3
 
 
-class Extend(Section):
+class _Extend(Section):
     """Long rows."""
 
     row_tokens: PositiveLength = Field(
@@ -104,7 +100,7 @@ class Extend(Section):
         return self.steps * self.tokens_per_step
 
 
-class Measure(Section):
+class _Measure(Section):
     """What is measured of each model."""
 
     negatives: tuple[Annotated[int, Field(ge=0)], ...] = Field(
@@ -124,10 +120,10 @@ class Replication(RecipeFile):
     seeds: tuple[int, ...] = Field((0, 1, 2, 3, 4), description="of weights and of the order of rows")
     arms: tuple[str, ...] = Field(tuple(ARMS), description="what is compared")
     corpus: Annotated[Invented | RealDocuments, Field(discriminator="kind")] = Invented()
-    model: ModelSizes = ModelSizes()
-    pretrain: Pretrain = Pretrain()
-    extend: Extend = Extend()
-    measure: Measure = Measure()
+    model: _ModelSizes = _ModelSizes()
+    pretrain: _Pretrain = _Pretrain()
+    extend: _Extend = _Extend()
+    measure: _Measure = _Measure()
     workers: Positive = Field(2, description="processes, a seed each, of one thread; does not change the results")
 
     @model_validator(mode="after")

@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import shlex
 from collections.abc import Callable, Iterator, Sequence
-from functools import cached_property
 from importlib.resources import files
 from math import sqrt
 from pathlib import Path
@@ -24,7 +23,7 @@ from nextlong.engine import store
 from nextlong.errors import RunError
 from nextlong.evaluate.report import drawn, style
 from nextlong.evaluate.tables import ScoreTable, as_markdown
-from nextlong.replicate import documents, invented
+from nextlong.replicate import corpora
 from nextlong.replicate.recipe import CRITERION_NEGATIVES, recipe_from
 from nextlong.text import Json
 
@@ -33,20 +32,21 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 _FOLDER: Final = "results"
+_COSTS: Final = ("tokens", "seconds", "loss")
 _KINDS: Final = {
     "invented": {"hard": "hard negatives (same topic)", "random": "random negatives (other topics)"},
     "documents": {"hard": "hard negatives (same input document)", "random": "random negatives (other documents)"},
 }
 
 
-class SeedMean(NamedTuple):
+class _SeedMean(NamedTuple):
     """A mean over seeds, and half of its 95 % interval (t distribution); None for a single seed."""
 
     mean: float
     half: float | None
 
     @classmethod
-    def of(cls, values: Sequence[float]) -> SeedMean:
+    def of(cls, values: Sequence[float]) -> _SeedMean:
         """Return the mean of some seeds' values and half of its interval."""
         from scipy.stats import t
 
@@ -61,77 +61,45 @@ class SeedMean(NamedTuple):
 
 
 class Results:
-    """The finished models of an experiment, those seeds only for which every arm is finished."""
+    """The finished models of an experiment, those seeds only for which every arm is finished.
+
+    `many`: the numbers of negatives that a short row cannot hold, those that the hypotheses are about; `few`: those that it holds,
+    without those that ended the training of the base model. `leg_tokens`: millions of a leg of that training; `base_tokens`: of
+    each base model, fewest first.
+    """
 
     def __init__(self, results: Json, *, origin: str) -> None:
         self.json = {"later": [], **results}
         self.recipe = results["recipe"]
-        kind = self.recipe["corpus"]["kind"]
-        self.is_invented, self.kinds = kind == "invented", _KINDS[kind]
-        self.negative_tokens = (
-            invented.PARAGRAPH_TOKENS
-            if self.is_invented
-            else documents.RealDocuments(**self.recipe["corpus"]).negative_tokens
-        )
-        self.arms = ["base", *self.recipe["arms"]]
+        corpus, pretrain = self.recipe["corpus"], self.recipe["pretrain"]
+        self.is_invented, self.kinds = corpus["kind"] == "invented", _KINDS[corpus["kind"]]
+        sizes = corpora.Invented if self.is_invented else corpora.RealDocuments
+        self.negative_tokens: int = sizes(**corpus).negative_tokens
+        self.name, self.arms = str(self.recipe["preset"]), ["base", *self.recipe["arms"]]
         self._models: dict[tuple[str, int], Json] = {(one["arm"], one["seed"]): one for one in results["models"]}
         self.seeds = [seed for seed in self.recipe["seeds"] if all((arm, seed) in self._models for arm in self.arms)]
         if not self.seeds:
             raise RunError(f"{origin}: no seed is finished for every arm; resume the experiment")
+        self.negatives: list[int] = sorted(self.recipe["measure"]["negatives"])
+        self.many = [count for count in self.negatives if count * self.negative_tokens > pretrain["tokens"]]
+        self.few = [count for count in self.negatives if CRITERION_NEGATIVES < count < self.many[0]]
+        self.leg_tokens = float(pretrain["tokens_per_step"] * pretrain["steps"] / 1e6)
+        self.base_tokens = [self.leg_tokens * legs for legs in sorted(model["legs"] for model in self.models("base"))]
+        self.source_names = [source["name"] or Path(source["path"]).name for source in corpus.get("sources", ())]
+        # Every model that was trained; a base model that seeds share once.
+        self.trained = list({model["sha256"]: model for model in results["models"]}.values())
+        # The last positions of the parts of a row whose losses were measured.
+        self.positions = list(self.models("base")[0]["measured"]["loss"])
 
     def models(self, arm: str) -> list[Json]:
         """Return the models of an arm, by seed; a base model that all seeds share once."""
         is_shared = arm == "base" and self.recipe["pretrain"]["models"] == "one"
         return [self._models[arm, seed] for seed in (self.seeds[:1] if is_shared else self.seeds)]
 
-    def recall(self, arm: str, kind: str, negatives: int) -> list[float]:
-        """Return the percentages recalled, by seed."""
-        return [float(model["measured"]["recall"][kind][str(negatives)]) for model in self.models(arm)]
-
-    @property
-    def name(self) -> str:
-        """The preset, which the files are named after."""
-        return str(self.recipe["preset"])
-
-    @property
-    def negatives(self) -> list[int]:
-        """Numbers of negatives that recall was measured across."""
-        return sorted(self.recipe["measure"]["negatives"])
-
-    @property
-    def many(self) -> list[int]:
-        """The numbers of negatives that a short row cannot hold: those that the hypotheses are about."""
-        return [count for count in self.negatives if count * self.negative_tokens > self.recipe["pretrain"]["tokens"]]
-
-    @property
-    def few(self) -> list[int]:
-        """The numbers of negatives that a short row holds, without those that ended the training of the base model."""
-        return [count for count in self.negatives if CRITERION_NEGATIVES < count < self.many[0]]
-
-    @property
-    def leg_tokens(self) -> float:
-        """Millions of tokens of a leg of the base model's training."""
-        return float(self.recipe["pretrain"]["tokens_per_step"] * self.recipe["pretrain"]["steps"] / 1e6)
-
-    @property
-    def base_tokens(self) -> list[float]:
-        """Millions of tokens that each base model took, fewest first."""
-        return [self.leg_tokens * legs for legs in sorted(model["legs"] for model in self.models("base"))]
-
-    @property
-    def source_names(self) -> list[str]:
-        """The names of the user's documents."""
-        return [source["name"] or Path(source["path"]).name for source in self.recipe["corpus"]["sources"]]
-
-    @property
-    def trained(self) -> list[Json]:
-        """Every model that was trained; a base model that seeds share once."""
-        return list({model["sha256"]: model for model in self.json["models"]}.values())
-
     def mean_recall(self, arm: str, kind: str, counts: Sequence[int]) -> list[float]:
         """Return the mean recall across some numbers of negatives, by seed."""
-        columns = [self.recall(arm, kind, count) for count in counts]
-        return [fmean(values) for values in zip(*columns, strict=True)]
+        recalls = (model["measured"]["recall"][kind] for model in self.models(arm))
+        return [fmean(recall[str(count)] for count in counts) for recall in recalls]
 
     def verdicts(self, counts: Sequence[int]) -> Iterator[str]:
         """Yield each hypothesis with what a paired t-test over the seeds says: 95 %, two-sided."""
@@ -143,7 +111,7 @@ class Results:
             ours, theirs = (self.mean_recall(arm, claim["kind"], counts) for arm in (claim["ours"], other))
             # The difference of the two arms at each seed: both start from the same base model, so the test is paired.
             each = [one - rival for one, rival in zip(ours, theirs, strict=True)]
-            gap = SeedMean.of(each)
+            gap = _SeedMean.of(each)
             said = f"{claim['ours']} {fmean(ours):.1f} %, {other} {fmean(theirs):.1f} %: {gap.mean:+.1f} points"
             if gap.half is None:
                 verdict = f"One seed, so not tested ({said})."
@@ -153,7 +121,7 @@ class Results:
                 verdict = f"{outcome} ({said}, standard error {stdev(each) / sqrt(len(each)):.1f})."
             yield f"- {claim['text']} **{verdict}**"
 
-    def spreads(self, *path: str) -> dict[str, SeedMean]:
+    def spreads(self, *path: str) -> dict[str, _SeedMean]:
         """Return a measurement of each arm, named by the keys of its JSON."""
         values: dict[str, list[float]] = {}
         for arm in self.arms:
@@ -162,18 +130,13 @@ class Results:
                 for key in path:
                     value = value[key]
                 values.setdefault(arm, []).append(value)
-        return {arm: SeedMean.of(seeds) for arm, seeds in values.items()}
-
-    @cached_property
-    def positions(self) -> list[str]:
-        """The last positions of the parts of a row whose losses were measured."""
-        return list(self.models("base")[0]["measured"]["loss"])
+        return {arm: _SeedMean.of(seeds) for arm, seeds in values.items()}
 
     def tables(self) -> str:
         """Return the tables as Markdown."""
         made: list[ScoreTable] = []
 
-        def add(title: str, about: str, columns: dict[str, dict[str, SeedMean]]) -> None:
+        def add(title: str, about: str, columns: dict[str, dict[str, _SeedMean]]) -> None:
             rows = tuple((arm, tuple(str(column[arm]) for column in columns.values())) for arm in self.arms)
             made.append(ScoreTable(title, about, tuple(columns), rows, "parts"))
 
@@ -190,16 +153,12 @@ class Results:
         }
         about = "Percent of the attention. The facts are in the first third, the questions before the asked one in the last."
         add("Attention by thirds", about, thirds)
-        means = [
-            [fmean(model[name] for model in self.models(arm)) for name in ("tokens", "seconds", "loss")]
-            for arm in self.arms
-        ]
-        rows = tuple(
-            (arm, (f"{tokens:,.0f}", f"{seconds:,.0f}", loss))
-            for arm, (tokens, seconds, loss) in zip(self.arms, means, strict=True)
-        )
+        rows = []
+        for arm in self.arms:
+            tokens, seconds, loss = (fmean(model[name] for model in self.models(arm)) for name in _COSTS)
+            rows.append((arm, (f"{tokens:,.0f}", f"{seconds:,.0f}", loss)))
         about = "Means over seeds. Base: the last leg only. Seconds: of the training steps, on one thread of a shared machine."
-        made.append(ScoreTable("Cost", about, ("Tokens", "Seconds", "Training loss at the end"), rows, "parts"))
+        made.append(ScoreTable("Cost", about, ("Tokens", "Seconds", "Training loss at the end"), tuple(rows), "parts"))
         return as_markdown(made, level=3).rstrip()
 
     def settings(self) -> list[str]:
@@ -222,7 +181,9 @@ def write(sources: Sequence[Path], folder: Path) -> list[Path]:
     for source in sources:
         read = store.read_json(source)
         name = read["recipe"]["preset"]
-        parts[name] = joined(parts[name], read, origin=str(source)) if name in parts else read
+        if name in parts:
+            raise RunError(f"{source}: another file has results of the preset {name} as well; report them apart")
+        parts[name] = read
     results = [Results(part, origin=name) for name, part in parts.items()]
     texts = {"results.md": page(results)}
     texts |= {f"{_FOLDER}/{one.name}-{name}.svg": svg for one in results for name, svg in _figures(one)}
@@ -235,25 +196,6 @@ def write(sources: Sequence[Path], folder: Path) -> list[Path]:
     return [folder / name for name in (*texts, *(f"{_FOLDER}/{one.name}.json" for one in results))]
 
 
-def joined(one: Json, other: Json, *, origin: str) -> Json:
-    """Return two parts of one experiment, whose recipes differ in arms and seeds alone, as one.
-
-    Raises RunError if anything else of the recipes or the corpora differ, or if the models that both have are not the same.
-    """
-    # Everything but arms and seeds must be equal, or the models would not be comparable.
-    recipes = [{**part["recipe"], "arms": None, "seeds": None, "corpus made": part["corpus"]} for part in (one, other)]
-    if differing := [key for key in recipes[0] if recipes[0][key] != recipes[1].get(key)]:
-        raise RunError(f"{origin}: its {differing[0]} differs from that of the results before it; report them apart")
-    models, again = ({(model["arm"], model["seed"]): model for model in part["models"]} for part in (one, other))
-    common = models.keys() & again.keys()
-    if not common or any(models[key]["sha256"] != again[key]["sha256"] for key in common):
-        raise RunError(f"{origin}: its models are not those of the results before it (by SHA-256); report them apart")
-    both = {key: [*dict.fromkeys([*one["recipe"][key], *other["recipe"][key]])] for key in ("arms", "seeds")}
-    added = [arm for arm in other["recipe"]["arms"] if arm not in one["recipe"]["arms"]]
-    later = [*one.get("later", []), {"arms": added, "same": len(common)}]
-    return {**one, "recipe": {**one["recipe"], **both}, "models": [*{**again, **models}.values()], "later": later}
-
-
 def page(results: Sequence[Results]) -> str:
     """Return the page as Markdown: the experiments one after the other."""
     environment = jinja2.Environment(
@@ -261,13 +203,13 @@ def page(results: Sequence[Results]) -> str:
     )
     environment.filters["number"] = format
     template = environment.from_string((files(__package__) / "page.md").read_text(encoding="utf-8"))
-    return template.render(experiments=results, invented=invented, documents=documents).rstrip() + "\n"
+    return template.render(experiments=results, corpora=corpora).rstrip() + "\n"
 
 
 def _figures(results: Results) -> Iterator[tuple[str, str]]:
     """Yield the name of each figure, and itself as SVG."""
 
-    def draw_lines(figure: Figure, columns: Sequence[tuple[float, dict[str, SeedMean]]], apart: float = 0.0) -> Axes:
+    def draw_lines(figure: Figure, columns: Sequence[tuple[float, dict[str, _SeedMean]]], apart: float = 0.0) -> Axes:
         axes = figure.subplots()
         for number, arm in enumerate(results.arms):
             # Lines of different arms are moved apart, so that their error bars do not hide each other.
@@ -309,13 +251,9 @@ def _figures(results: Results) -> Iterator[tuple[str, str]]:
         axes.legend(fontsize=8)
         return True
 
-    for kind in results.kinds:
-        yield f"recall-{kind}", _drawn(draw_recall, kind)
-    yield "loss", _drawn(draw_loss)
-    yield "attention", _drawn(draw_attention)
-
-
-def _drawn(draw: Callable[..., bool], *arguments: object) -> str:
-    made = drawn(draw, *arguments)
-    assert made is not None, "each figure has something to draw"
-    return made[0] + "\n"
+    figures: list[tuple[str, Callable[..., bool], tuple[str, ...]]]
+    figures = [(f"recall-{kind}", draw_recall, (kind,)) for kind in results.kinds]
+    for name, draw, arguments in (*figures, ("loss", draw_loss, ()), ("attention", draw_attention, ())):
+        made = drawn(draw, *arguments)
+        assert made is not None, "each figure has something to draw"
+        yield name, made[0] + "\n"

@@ -15,11 +15,11 @@ import json
 import multiprocessing
 import shutil
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from concurrent.futures import ProcessPoolExecutor, as_completed
 from dataclasses import dataclass, field
 from functools import cached_property, partial
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
 from typing import Any, Final
 
@@ -28,7 +28,7 @@ import torch
 from numpy.typing import NDArray
 from rich.console import Console
 from tokenizers import Tokenizer
-from transformers import AutoModelForCausalLM, LlamaConfig, PreTrainedModel
+from transformers import AutoModelForCausalLM, PreTrainedModel
 from transformers.utils import logging
 
 import nextlong
@@ -36,7 +36,7 @@ from nextlong.engine import store
 from nextlong.errors import RecipeError, RunError
 from nextlong.recipe import Recipe
 from nextlong.replicate import small_llama
-from nextlong.replicate.invented import Negatives, Probe
+from nextlong.replicate.corpora import Negatives
 from nextlong.replicate.recipe import ARMS, CRITERION_NEGATIVES, Arm, Replication
 from nextlong.runs.run import Run
 from nextlong.text import Json
@@ -49,7 +49,7 @@ _RECORD: Final = "stage.json"
 
 
 @dataclass(frozen=True)
-class Stage:
+class _Stage:
     """A folder `ABOVE/NAME-<fingerprint>`, named after everything that determines its content, as plain data.
 
     `stage.json` is written last: a stage without it is not finished. Another recipe makes other folders and keeps these.
@@ -97,7 +97,7 @@ class Stage:
 
 
 @dataclass
-class Experiment:
+class _Experiment:
     """A recipe and where its parts lie. Everything is made when it is asked for, and found again later."""
 
     recipe: Replication
@@ -110,10 +110,10 @@ class Experiment:
         return Path(self.recipe.out).expanduser().absolute()
 
     @cached_property
-    def corpus(self) -> Stage:
+    def corpus(self) -> _Stage:
         """The documents and the tokenizer."""
         corpus = self.recipe.corpus
-        stage = Stage(self.out / "corpus", corpus.kind, corpus.identity())
+        stage = _Stage(self.out / "corpus", corpus.kind, corpus.identity())
         if not stage.is_finished:
             with store.explained(stage.folder):
                 stage.finish(corpus.write(stage.folder))
@@ -137,34 +137,24 @@ class Experiment:
                 "tokenizer": {"source": str(folder / "tokenizer.json")},
                 "chunk": {"max_chars": max_chars},
                 "compose": dict(compose),
-                **corpus.data_keys(folder, source),
+                "encoder": {"model": corpus.encoder},
             }
+            if corpus.kind == "documents" and source != "held-out":
+                keys["decontaminate"] = {"files": [str(folder / "held-out.jsonl")]}
             nextlong.run(Recipe.from_dict(keys, origin=f"data of {name}"))
             self.composed[named] = str(Run(named).steps["compose"].manifest["fingerprint"])
         return named
 
-    def standard(self, source: str, tokens: int, sequences: int | str = "all") -> str:
-        """Return the run of one file of the corpus, as the standard method lays it into rows of so many tokens."""
-        return self.run(source, {"method": "standard", "target_tokens": tokens, "sequences": sequences})
-
-    def short_runs(self) -> list[str]:
-        """Return the runs of short rows: documents, and echoes."""
-        return [self.standard(source, self.recipe.pretrain.tokens) for source in ("train", "echoes")]
-
-    def first_run(self) -> str:
-        """Return the run of the first leg: echoes alone."""
-        return self.standard("echoes", self.recipe.pretrain.echo_tokens)
-
-    def held_out_run(self) -> str:
-        """Return the run of held-out documents, whose loss is measured."""
-        return self.standard("held-out", self.recipe.extend.row_tokens, self.recipe.measure.rows)
-
-    def make_runs(self) -> None:
-        """Make the runs of every arm, which the processes that train then find in `composed`."""
-        for name in self.recipe.arms:
-            began = time.monotonic()
-            self.data_of(ARMS[name])
-            self.report(f"data of {name}: {time.monotonic() - began:.0f} s")
+    @cached_property
+    def plain_runs(self) -> dict[str, str]:
+        """The runs of the standard method: short rows of documents and of echoes, those of the first leg, and held-out rows."""
+        pretrain, held_out = self.recipe.pretrain, (self.recipe.extend.row_tokens, self.recipe.measure.rows)
+        short = {part: (part, pretrain.tokens, "all") for part in ("train", "echoes")}
+        rows = {**short, "first": ("echoes", pretrain.echo_tokens, "all"), "held-out": ("held-out", *held_out)}
+        return {
+            name: self.run(source, {"method": "standard", "target_tokens": tokens, "sequences": count})
+            for name, (source, tokens, count) in rows.items()
+        }
 
     def data_of(self, arm: Arm) -> Json:
         """Return the `data` section of the training recipe of an arm, its runs made."""
@@ -180,71 +170,56 @@ class Experiment:
         # Shares of the runs in tokens: equal ones for the lengths, and the replay in halves for documents and echoes.
         mix = [(1 - replay) / len(lengths)] * len(runs)
         if replay:
-            runs, mix = [*runs, *self.short_runs()], [*mix, replay / 2, replay / 2]
+            runs, mix = [*runs, self.plain_runs["train"], self.plain_runs["echoes"]], [*mix, replay / 2, replay / 2]
         return {"runs": runs, "mix": mix, "by": "tokens", "pack": extend.row_tokens}
 
     def base_seed(self, seed: int) -> int:
         """Return the seed of the base model that a seed's models are extended from."""
         return seed if self.recipe.pretrain.models == "seed" else self.recipe.seeds[0]
 
-    def base(self, seed: int) -> Stage | None:
-        """Return the base model of a seed, trained leg by leg until retrieval has formed; None if it does not form."""
-        legs: list[Stage] = []
-        while not (legs and legs[-1].record["recall"] >= self.recipe.pretrain.recall):
-            if len(legs) == self.recipe.pretrain.most_legs:
-                self.report(
-                    f"seed {seed}: after {len(legs)} legs of {self.recipe.pretrain.steps} steps the base model recalls "
-                    f"{100 * legs[-1].record['recall']:.0f} % of the values, not {100 * self.recipe.pretrain.recall:.0f} %; "
-                    "the seed is left out"
-                )
-                return None
-            legs.append(self._leg(seed, legs))
-            self.train(legs[-1], criterion=True)
-        return legs[-1]
+    def base(self, seed: int, *, trains: bool = True) -> list[_Stage]:
+        """Return the legs of a seed's base model, trained until retrieval has formed in the last one.
 
-    def _leg(self, seed: int, before: Sequence[Stage]) -> Stage:
-        """Return the leg that follows those before; the first is of echoes alone, in shorter rows."""
-        asked, runs, row = self.recipe.pretrain, self.short_runs(), self.recipe.pretrain.tokens
-        if not before:
-            runs, row = [self.first_run()], asked.echo_tokens
-        keys: Json = {
-            "seed": 1000 * seed + len(before),  # a leg reads the rows in another order
-            "data": {"runs": runs, "by": "tokens", "mix": [1.0] * len(runs)},
-            "model": {"path": str(before[-1].final if before else self.initial(seed))},
-            "training": _training(asked.steps, asked.tokens_per_step, row, asked.lr)
-            | {"schedule": "constant" if len(before) < asked.constant_legs else "cosine"},
-        }
-        return self._trained(f"base-seed{seed}-leg{len(before) + 1}", keys, before[-1] if before else None)
-
-    def finished_base(self, seed: int) -> tuple[Stage, int] | None:
-        """Return the base model of a seed and its number of legs, None if it is not finished; trains nothing."""
-        legs: list[Stage] = []
-        while len(legs) < self.recipe.pretrain.most_legs:
-            legs.append(self._leg(seed, legs))
-            if not legs[-1].is_finished:
-                return None
-            if legs[-1].record["recall"] >= self.recipe.pretrain.recall:
-                return legs[-1], len(legs)
-        return None
-
-    @cached_property
-    def config(self) -> LlamaConfig:
-        """The configuration of every model."""
-        vocabulary = Tokenizer.from_file(str(self.corpus.folder / "tokenizer.json")).get_vocab_size()
-        return small_llama.config(
-            vocabulary=vocabulary, row_tokens=self.recipe.extend.row_tokens, **self.recipe.model.model_dump()
-        )
+        Empty if it does not form or, where `trains` is false, if one of them is not finished.
+        """
+        asked, legs = self.recipe.pretrain, list[_Stage]()
+        while len(legs) < asked.most_legs:
+            # The first leg is of echoes alone, in shorter rows.
+            parts, row = (("train", "echoes"), asked.tokens) if legs else (("first",), asked.echo_tokens)
+            runs = [self.plain_runs[part] for part in parts]
+            schedule = {"schedule": "constant" if len(legs) < asked.constant_legs else "cosine"}
+            keys: Json = {
+                "seed": 1000 * seed + len(legs),  # a leg reads the rows in another order
+                "data": {"runs": runs, "by": "tokens", "mix": [1.0] * len(runs)},
+                "model": {"path": str(legs[-1].final if legs else self.initial(seed))},
+                "training": _training(asked.steps, asked.tokens_per_step, row, asked.lr) | schedule,
+            }
+            legs.append(self._trained(f"base-seed{seed}-leg{len(legs) + 1}", keys, legs[-1] if legs else None))
+            if trains:
+                self.train(legs[-1], criterion=True)
+            elif not legs[-1].is_finished:
+                return []
+            if legs[-1].record["recall"] >= asked.recall:
+                return legs
+        if trains:
+            self.report(
+                f"seed {seed}: after {len(legs)} legs of {asked.steps} steps the base model recalls "
+                f"{100 * legs[-1].record['recall']:.0f} % of the values, not {100 * asked.recall:.0f} %; the seed is left out"
+            )
+        return []
 
     def initial(self, seed: int) -> Path:
         """Return the folder of a seed's model before any training."""
         keys = self.recipe.model.model_dump()
-        stage = Stage(self.out / "models", f"initial-seed{seed}", {"model": keys, "seed": seed})
+        stage = _Stage(self.out / "models", f"initial-seed{seed}", {"model": keys, "seed": seed})
         if not stage.is_finished:
-            small_llama.save(stage.final, self.config, seed=seed)
+            vocabulary = Tokenizer.from_file(str(self.corpus.folder / "tokenizer.json")).get_vocab_size()
+            config = small_llama.config(vocabulary=vocabulary, row_tokens=self.recipe.extend.row_tokens, **keys)
+            small_llama.save(stage.final, config, seed=seed)
             stage.finish({})
         return stage.final
 
-    def extended(self, seed: int, name: str, base: Stage) -> Stage:
+    def extended(self, seed: int, name: str, base: _Stage) -> _Stage:
         """Return the model of a seed that is extended on an arm; trains nothing."""
         extend = self.recipe.extend
         keys = {
@@ -255,15 +230,15 @@ class Experiment:
         }
         return self._trained(f"{name.replace(', ', '-').replace(' ', '-')}-seed{seed}", keys, base)
 
-    def _trained(self, name: str, keys: Json, before: Stage | None) -> Stage:
+    def _trained(self, name: str, keys: Json, before: _Stage | None) -> _Stage:
         """Return a training, known by what it is trained on and from, and not by where these lie."""
         composed = [self.composed[run] for run in keys["data"]["runs"]]
         # A model is named by what it depends on, not by paths, so that the folder may be moved.
         origin = before.fingerprint if before else self.recipe.model.model_dump()
         about = {**keys, "data": {**keys["data"], "runs": composed}, "model": origin}
-        return Stage(self.out / "models", name, about, keys)
+        return _Stage(self.out / "models", name, about, keys)
 
-    def train(self, training: Stage, *, criterion: bool = False) -> None:
+    def train(self, training: _Stage, *, criterion: bool = False) -> None:
         """Train a model if it is not finished; measure what ends the training of a base model if asked to."""
         if training.is_finished:
             return
@@ -292,58 +267,54 @@ class Experiment:
         }
         said = f"{training.name}: loss {made['loss']:.3f}, {made['seconds']:.0f} s"
         if criterion:
-            asked = self._probes("hard", CRITERION_NEGATIVES, self.recipe.corpus.seed + 1)
+            (asked,) = self._probes([("hard", CRITERION_NEGATIVES)], self.recipe.corpus.seed + 1).values()
             made["recall"] = float(small_llama.recalled(_loaded(training), asked).mean())
             said += f", recall {100 * made['recall']:.1f} %"
         training.finish(made)
         self.report(said)
 
-    def _probes(self, kind: Negatives, negatives: int, seed: int) -> small_llama.Probes:
-        return small_llama.probes(self._probe, kind, negatives=negatives, count=self.recipe.measure.probes, seed=seed)
-
-    @cached_property
-    def _probe(self) -> Probe:
-        return self.recipe.corpus.probe(self.corpus.folder)
+    def _probes(self, pairs: Iterable[tuple[Negatives, int]], seed: int) -> dict[tuple[str, int], small_llama.Probes]:
+        make, count = self.recipe.corpus.probe(self.corpus.folder), self.recipe.measure.probes
+        return {(kind, n): small_llama.probes(make, kind, negatives=n, count=count, seed=seed) for kind, n in pairs}
 
     @cached_property
     def probes(self) -> dict[tuple[str, int], small_llama.Probes]:
         """Every probe, by kind and number of negatives."""
-        pairs = product(small_llama.KINDS, self.recipe.measure.negatives)
-        return {(kind, count): self._probes(kind, count, self.recipe.corpus.seed) for kind, count in pairs}
+        return self._probes(product(small_llama.KINDS, self.recipe.measure.negatives), self.recipe.corpus.seed)
 
     @cached_property
     def held_out_rows(self) -> NDArray[np.int64]:
         """Rows of held-out documents, (rows, T)."""
-        run = Run(self.held_out_run())
+        run = Run(self.plain_runs["held-out"])
         return np.array([np.asarray(sequence.input_ids, np.int64) for sequence in run.sequences()])
 
-    def measured(self, model: Stage) -> Stage:
+    def measured(self, model: _Stage) -> _Stage:
         """Return the stage of what is measured of a model."""
         about = {"model": model.fingerprint, "measure": self.recipe.measure.model_dump(mode="json")}
-        return Stage(self.out / "measured", model.name, about | {"corpus": self.corpus.fingerprint})
+        return _Stage(self.out / "measured", model.name, about | {"corpus": self.corpus.fingerprint})
 
-    def measure(self, model: Stage) -> None:
+    def measure(self, model: _Stage) -> None:
         """Measure a trained model if that is not done."""
         stage = self.measured(model)
         if stage.is_finished:
             return
-        loaded, longest = _loaded(model), max(self.recipe.measure.negatives)
-        curves: Json = {kind: {} for kind in small_llama.KINDS}
+        loaded, row_tokens = _loaded(model), self.recipe.extend.row_tokens
+        made: Json = {name: {} for name in ("recall", "loss", "attention")}
         for (kind, count), probes in self.probes.items():
-            curves[kind][str(count)] = round(100 * float(small_llama.recalled(loaded, probes).mean()), 3)
-        losses, bins = small_llama.losses(loaded, self.held_out_rows), {}
-        # The positions between which the losses, shape (T - 1,), are averaged.
-        edges = [1, *(length for length in (256, 512, 1024, 2048) if length < self.recipe.extend.row_tokens)]
-        for first, last in zip(edges, [*edges[1:], self.recipe.extend.row_tokens], strict=True):
-            bins[str(last)] = round(float(losses[first - 1 : last - 1].mean()), 5)
+            share = round(100 * float(small_llama.recalled(loaded, probes).mean()), 3)
+            made["recall"].setdefault(kind, {})[str(count)] = share
+        # Losses of shape (T - 1,), averaged between these positions.
+        losses = small_llama.losses(loaded, self.held_out_rows)
+        edges = [1, *(length for length in (256, 512, 1024, 2048) if length < row_tokens), row_tokens]
+        for first, last in pairwise(edges):
+            made["loss"][str(last)] = round(float(losses[first - 1 : last - 1].mean()), 5)
         # Only eager attention returns its weights.
         eager = _loaded(model, attention="eager")
-        thirds = {kind: small_llama.attention_thirds(eager, self.probes[kind, longest]) for kind in small_llama.KINDS}
-        attention = {
-            kind: {"first": round(100 * first, 3), "last": round(100 * last, 3)}
-            for kind, (first, last) in thirds.items()
-        }
-        stage.finish({"recall": curves, "loss": bins, "attention": attention})
+        for kind in small_llama.KINDS:
+            thirds = small_llama.attention_thirds(eager, self.probes[kind, max(self.recipe.measure.negatives)])
+            shares = (round(100 * share, 3) for share in thirds)
+            made["attention"][kind] = dict(zip(("first", "last"), shares, strict=True))
+        stage.finish(made)
 
 
 def _training(steps: int, tokens: int, row: int, lr: float) -> Json:
@@ -359,7 +330,7 @@ def _training(steps: int, tokens: int, row: int, lr: float) -> Json:
     }
 
 
-def _loaded(model: Stage, *, attention: str = "sdpa") -> PreTrainedModel:
+def _loaded(model: _Stage, *, attention: str = "sdpa") -> PreTrainedModel:
     logging.disable_progress_bar()
     loaded = AutoModelForCausalLM.from_pretrained(str(model.final), attn_implementation=attention, dtype=torch.float32)
     return loaded.to(accelerator()).eval()
@@ -396,17 +367,21 @@ def plan(recipe: Replication) -> Iterator[tuple[str, str]]:
 
 def replicate(recipe: Replication, *, report: Callable[[str], None]) -> Json:
     """Run or resume the experiment; write and return `results.json`, anew after each seed."""
-    experiment = Experiment(recipe, report)
+    experiment = _Experiment(recipe, report)
     with store.locked(experiment.out):
         with store.explained(experiment.out):
             store.write_text(experiment.out / "replicate.yaml", recipe.dump())
-        experiment.first_run(), experiment.short_runs(), experiment.held_out_run()
+        assert experiment.plain_runs  # made here, for the processes that train
         # Forked processes would inherit threads of torch, which may hang.
         context = multiprocessing.get_context("spawn")
         with ProcessPoolExecutor(min(recipe.workers, len(recipe.seeds)), mp_context=context) as processes:
             of_bases = dict.fromkeys(map(experiment.base_seed, recipe.seeds))
             bases = [processes.submit(_base, recipe, dict(experiment.composed), seed) for seed in of_bases]
-            experiment.make_runs()  # beside the training of the base models
+            # The runs of every arm are made beside the training of the base models.
+            for name in recipe.arms:
+                began = time.monotonic()
+                experiment.data_of(ARMS[name])
+                report(f"data of {name}: {time.monotonic() - began:.0f} s")
             formed = {seed for seed, base in zip(of_bases, bases, strict=True) if base.result()}
             usable = [seed for seed in recipe.seeds if experiment.base_seed(seed) in formed]
             if not usable:
@@ -414,21 +389,20 @@ def replicate(recipe: Replication, *, report: Callable[[str], None]) -> Json:
             seeds = [processes.submit(_seed, recipe, dict(experiment.composed), seed) for seed in usable]
             for done in as_completed(seeds):
                 done.result()
-                results = collect(experiment)
+                results = _collect(experiment)
                 store.write_json(experiment.out / RESULTS, results)
     return results
 
 
 def _base(recipe: Replication, composed: dict[str, str], seed: int) -> bool:
     """Train the base model of a seed, in a process of its own; return whether retrieval formed."""
-    return Experiment(recipe, partial(print, flush=True), composed).base(seed) is not None
+    return bool(_Experiment(recipe, partial(print, flush=True), composed).base(seed))
 
 
 def _seed(recipe: Replication, composed: dict[str, str], seed: int) -> None:
     """Train and measure the other models of a seed, in a process of its own."""
-    experiment = Experiment(recipe, partial(print, flush=True), composed)
-    base = experiment.base(experiment.base_seed(seed))
-    assert base is not None  # only seeds with a base model get here
+    experiment = _Experiment(recipe, partial(print, flush=True), composed)
+    *_, base = experiment.base(experiment.base_seed(seed))  # only seeds with a base model get here
     if seed == experiment.base_seed(seed):
         experiment.measure(base)
     for name in recipe.arms:
@@ -437,19 +411,19 @@ def _seed(recipe: Replication, composed: dict[str, str], seed: int) -> None:
         experiment.measure(model)
 
 
-def collect(experiment: Experiment) -> Json:
+def _collect(experiment: _Experiment) -> Json:
     """Return the finished models, and what they were made from; trains nothing."""
     models: list[Json] = []
     for seed in experiment.recipe.seeds:
-        if (base := experiment.finished_base(experiment.base_seed(seed))) is None:
+        if not (legs := experiment.base(experiment.base_seed(seed), trains=False)):
             continue
-        arms = {name: experiment.extended(seed, name, base[0]) for name in experiment.recipe.arms}
-        for name, model in {"base": base[0], **arms}.items():
+        arms = {name: experiment.extended(seed, name, legs[-1]) for name in experiment.recipe.arms}
+        for name, model in {"base": legs[-1], **arms}.items():
             measured = experiment.measured(model)
             if measured.is_finished:
                 models.append({"arm": name, "seed": seed, **model.record, "measured": measured.record})
                 if name == "base":
-                    models[-1]["legs"] = base[1]
+                    models[-1]["legs"] = len(legs)
     recipe = experiment.recipe.model_dump(mode="json", exclude={"out", "workers"})
     return {
         "version": nextlong.__version__,

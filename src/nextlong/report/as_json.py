@@ -19,14 +19,15 @@ from nextlong.text import Json
 def sequences_of(run: Run, *, first: int) -> list[Json]:
     """Return what the `first` sequences (0: all) of a run are made of."""
     shown = islice(run.sequences(), first or None)
-    return [_outline(number, sequence) for number, sequence in enumerate(shown)]
+    return [outline(number, sequence) for number, sequence in enumerate(shown)]
 
 
-def _outline(number: int, sequence: Sequence) -> Json:
-    by_role = {
+def outline(number: int, sequence: Sequence) -> Json:
+    """Return what a sequence is made of; `source_id` is that of its meta-document, else of the first document."""
+    of_role = {
         role: [span for span in sequence.spans if span.role == role] for role in ("meta", "negative", "document")
     }
-    meta_spans, negatives, documents = by_role.values()
+    meta_spans, negatives, documents = of_role.values()
     owner = next(iter(meta_spans or documents or negatives), None)
     return {
         "number": number,
@@ -48,7 +49,7 @@ def sequence_of(number: int, sequence: Sequence) -> Json:
         asdict(span) | {"score": span.score if isfinite(span.score) else None, "text": text}
         for span, text in zip(sequence.spans, sequence.texts, strict=True)
     ]
-    return _outline(number, sequence) | {"spans": spans}
+    return outline(number, sequence) | {"spans": spans}
 
 
 def run_of(written: Exported) -> Json:

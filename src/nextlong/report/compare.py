@@ -9,7 +9,7 @@ import csv
 import io
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -24,7 +24,7 @@ from nextlong.schemas import Layout
 from nextlong.text import Json
 
 _NONE = "–"
-RANKS = (1, 2, 5, 10, 20, 50, 100, 200)
+_RANKS = (1, 2, 5, 10, 20, 50, 100, 200)
 _SPREAD = ("mean", "p10", "p50", "p90")
 _DECIMALS = ((100, 0), (10, 1))  # of a table, from this value on, else 3; CSV and JSON hold every digit
 
@@ -50,7 +50,7 @@ def row(stats: Stats) -> Json:
         "drawn": stats.yields.drawn,
         "dropped": sum(stats.yields.dropped.values()),
         **{f"cosine_{part}": cosines and getattr(cosines, part) for part in _SPREAD},
-        **{f"cosine_rank_{rank}": by_rank.get(rank) if is_extended else None for rank in RANKS},
+        **{f"cosine_rank_{rank}": by_rank.get(rank) if is_extended else None for rank in _RANKS},
         **{f"document_cosine_{part}": of_documents and getattr(of_documents, part) for part in _SPREAD},
         **{f"distance_{part}": distance and getattr(distance, part) for part in ("mean", "p50", "p90", "max")},
         "distinct_documents": stats.distinct_documents,
@@ -70,12 +70,18 @@ def show(compared: Sequence[Stats], console: Console) -> None:
     """Print one column a data set, one line a number; above them, once, what is the same in all."""
     rows = [row(stats) for stats in compared]
     keys = list(rows[0])[1:]
-    same = same_in_all(rows, keys)
-    show_same(same, console)
+    same = show_same(rows, keys, console)
     headings = _headings([str(row["run"]) for row in rows])
-    shown = {*same, *_keys_in_headings(headings, rows)}
+    # Keys whose values the headings hold; a swept key may only share its name with one.
+    in_headings = zip(*(heading.split("\n") for heading in headings), strict=False)
+    held = {
+        key
+        for key, *values in in_headings
+        if values == [_NONE if row.get(key) is None else str(row[key]) for row in rows]
+    }
+    shown = {*same, *held}
     lines = [
-        [_spoken(key), *(text_of(row[key]) for row in rows)]
+        [key.replace("_", " "), *(text_of(row[key]) for row in rows)]
         for key in keys
         if key not in shown and any(row[key] is not None for row in rows)
     ]
@@ -85,39 +91,20 @@ def show(compared: Sequence[Stats], console: Console) -> None:
         tables.say("they are the same in everything that is compared", console)
 
 
-def _keys_in_headings(headings: Sequence[str], rows: Sequence[Mapping[str, Any]]) -> Iterator[str]:
-    """Yield the keys whose values the headings hold; a swept key may only share its name with one."""
-    values = [heading.split("\n") for heading in headings[1:]]
-    for place, key in enumerate(headings[0].split("\n")):
-        shown = [_NONE if row.get(key) is None else str(row[key]) for row in rows]
-        if key and shown == [heading[place] for heading in values]:
-            yield key
-
-
-def same_in_all(rows: Sequence[Mapping[str, Any]], keys: Sequence[str]) -> Json:
-    """Return those of `keys`, with their value, that are the same in all rows, of which there are at least two."""
-    if len(rows) < 2:
-        return {}
-    first = {key: rows[0].get(key) for key in keys}
-    return {
-        key: value for key, value in first.items() if value is not None and all(row.get(key) == value for row in rows)
-    }
-
-
-def show_same(same: Mapping[str, Any], console: Console) -> None:
-    """Print above a table what is the same in all its rows; nothing if nothing is."""
+def show_same(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], console: Console) -> Json:
+    """Print above a table which of `keys` have the same value in all of several rows, and return these."""
+    first = rows[0] if len(rows) > 1 else {}
+    same = {key: first[key] for key in keys if first.get(key) is not None}
+    same = {key: value for key, value in same.items() if all(row.get(key) == value for row in rows)}
     if same:
-        alike = "; ".join(f"{_spoken(key)} {text_of(value)}" for key, value in same.items())
+        alike = "; ".join(f"{key.replace('_', ' ')} {text_of(value)}" for key, value in same.items())
         tables.say(f"the same in all: {alike}\n", console)
-
-
-def _spoken(key: str) -> str:
-    return key.replace("_", " ")
+    return same
 
 
 def _headings(runs: Sequence[str]) -> list[str]:
     """Return the heading of the names and of each data set; of variants named by settings only, their keys and their values."""
-    names = short_names(runs)
+    names = _short_names(runs)
     if any("=" not in setting for name in names for setting in name.split(",")):
         return ["", *(",\n".join(name.split(",")) for name in names)]
     settings = [dict(setting.split("=", 1) for setting in name.split(",")) for name in names]
@@ -125,7 +112,7 @@ def _headings(runs: Sequence[str]) -> list[str]:
     return ["\n".join(keys), *("\n".join(setting.get(key, _NONE) for key in keys) for setting in settings)]
 
 
-def short_names(runs: Sequence[str]) -> list[str]:
+def _short_names(runs: Sequence[str]) -> list[str]:
     """Return the names of runs, RUN or RUN@VARIANT, without what all have in common."""
     parts = [re.findall(r"[^/@]*[/@]?", run)[:-1] for run in runs]
     shared = 0
@@ -139,7 +126,7 @@ def labels(runs: Sequence[Run]) -> list[str]:
     methods = [run.recipe.compose.method for run in runs]
     if len(set(methods)) == len(runs):
         return methods
-    settings = [name.split(",") for name in short_names(list(map(str, runs)))]
+    settings = [name.split(",") for name in _short_names(list(map(str, runs)))]
     common = (
         set[str].intersection(*map(set, settings)) if all("=" in one for each in settings for one in each) else set()
     )
@@ -165,23 +152,21 @@ def svg(runs: Sequence[Run]) -> str:
     """
     if len(lengths := {run.recipe.compose.target_tokens for run in runs}) > 1:
         raise RunError(f"the runs have sequences of different lengths ({', '.join(map(str, sorted(lengths)))} tokens)")
-    holders = [_sequence_of_each_document(run) for run in runs]
+    # Of each run, by document: the first sequence that holds it whole, or is made of its meta-chunks, and how many chunks.
+    holders: list[dict[str, tuple[RunSequence, int]]] = [{} for _ in runs]
+    for run, holder in zip(runs, holders, strict=True):
+        for sequence in run.sequences():
+            chunks = {
+                (span.source_id, span.chunk_id): 0 for span in sequence.spans if span.role in ("meta", "document")
+            }
+            for source_id, count in Counter(source_id for source_id, _ in chunks).items():
+                holder.setdefault(source_id, (sequence, count))
     common = [source_id for source_id in holders[0] if all(source_id in held for held in holders[1:])]
     if not common:
         raise RunError("no document is in a sequence of every run; raise compose.sequences, or choose other runs")
     shown = max(common, key=lambda source_id: min(held[source_id][1] for held in holders))
     sequences = {name: held[shown][0].spans for name, held in zip(labels(runs), holders, strict=True)}
     return before_after.comparison_svg(sequences, source_id=shown, tokens=lengths.pop())
-
-
-def _sequence_of_each_document(run: Run) -> dict[str, tuple[RunSequence, int]]:
-    """Return the first sequence that holds each document whole, or is made of its meta-chunks, and how many of its chunks."""
-    holders: dict[str, tuple[RunSequence, int]] = {}
-    for sequence in run.sequences():
-        held = ((span.source_id, span.chunk_id) for span in sequence.spans if span.role in ("meta", "document"))
-        for source_id, count in Counter(source_id for source_id, _ in dict.fromkeys(held)).items():
-            holders.setdefault(source_id, (sequence, count))
-    return holders
 
 
 def csv_text(rows: Sequence[Mapping[str, Any]]) -> str:

@@ -1,6 +1,6 @@
 """Installation: what of nextlong is installed, and what hardware it finds.
 
-In:  the metadata of installed packages, and this machine. Out: `Installation`, and a page of it.
+In:  the metadata of installed packages, and this machine. Out: what `nextlong doctor` says, as data or as a page.
 The extras and what they need are read from the package's own metadata, so that they cannot go stale.
 """
 
@@ -8,9 +8,8 @@ from __future__ import annotations
 
 import platform
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from importlib import metadata, util
 from pathlib import Path
 from typing import Final
@@ -22,6 +21,7 @@ import nextlong
 from nextlong.engine.executor import usable_cpus
 from nextlong.engine.process import memory_bytes
 from nextlong.report import tables
+from nextlong.text import Json
 
 FEATURES: Final = {
     "static": "encoder.model: static:…",
@@ -43,141 +43,92 @@ FEATURES: Final = {
     "short-text": "nextlong evaluate --suite short",
     "vllm": "nextlong evaluate --engine vllm",
 }
-_GB = 1e9
 
 
-@dataclass(frozen=True)
-class Package:
-    """A package that something needs; `installed` is its version, None if it is not there."""
+def examine() -> Json:
+    """Return what is installed and what this machine has, as `nextlong doctor --json` prints it (docs/reference/json.md).
 
-    name: str
-    needed: str
-    installed: str | None
-    is_enough: bool
-
-
-@dataclass(frozen=True)
-class Feature:
-    """What an extra is for, and what of it is missing or too old; `cure` is the command that adds it, None if nothing is."""
-
-    extra: str
-    purpose: str
-    missing: tuple[str, ...]
-    cure: str | None
-
-
-@dataclass(frozen=True)
-class LocalHardware:
-    """What runs use. `gpus` is None where torch, which is asked for them, is not installed."""
-
-    cpus: int
-    memory_bytes: int
-    free_disk_bytes: int
-    gpus: tuple[str, ...] | None
-
-
-@dataclass(frozen=True)
-class Installation:
-    """What `nextlong doctor` says. `core` is empty where nextlong runs from its sources and nothing says what it needs."""
-
-    nextlong: str
-    python: str
-    platform: str
-    hardware: LocalHardware
-    core: tuple[Package, ...]
-    features: tuple[Feature, ...]
-    is_whole: bool
-
-
-def examine() -> Installation:
-    """Look at the installed packages and this machine."""
-    core = tuple(_packages(""))
+    `core` is empty where nextlong runs from its sources and nothing says what it needs; `gpus` is None without torch.
+    """
+    is_installed = bool(list(metadata.distributions(name="nextlong")))
+    requires = (metadata.requires("nextlong") or []) if is_installed else []
+    core = list(_packages("", requires))
     features = []
-    for extra in _extras():
-        missing = tuple(
-            package.name if package.installed is None else f"{package.name}{package.needed} (is {package.installed})"
-            for package in _packages(extra)
-            if not package.is_enough
-        )
+    for extra, purpose in FEATURES.items():
+        needed = list(_packages(extra, requires))
+        missing = [
+            one["name"] if one["installed"] is None else f"{one['name']}{one['needed']} (is {one['installed']})"
+            for one in needed
+            if not one["is_enough"]
+        ]
         cure = f"pip install 'nextlong[{extra}]'" if missing else None
-        features.append(Feature(extra, FEATURES[extra], missing, cure))
+        if needed:
+            features.append({"extra": extra, "purpose": purpose, "missing": missing, "cure": cure})
     gpus = None
     if util.find_spec("torch") is not None:
         import torch
 
-        gpus = tuple(torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count()))
-    return Installation(
-        nextlong=nextlong.__version__,
-        python=platform.python_version(),
-        platform=platform.platform(),
-        hardware=LocalHardware(usable_cpus(), memory_bytes(), shutil.disk_usage(Path.cwd()).free, gpus),
-        core=core,
-        features=tuple(features),
-        is_whole=all(package.is_enough for package in core),
-    )
+        gpus = [torch.cuda.get_device_name(number) for number in range(torch.cuda.device_count())]
+    return {
+        "nextlong": nextlong.__version__,
+        "python": platform.python_version(),
+        "platform": platform.platform(),
+        "hardware": {
+            "cpus": usable_cpus(),
+            "memory_bytes": memory_bytes(),
+            "free_disk_bytes": shutil.disk_usage(Path.cwd()).free,
+            "gpus": gpus,
+        },
+        "core": core,
+        "features": features,
+        "is_whole": all(package["is_enough"] for package in core),
+    }
 
 
-def _extras() -> list[str]:
-    """Return the extras that are features, in order; those for developing nextlong are none."""
-    known = metadata.metadata("nextlong").get_all("Provides-Extra") or () if _is_installed() else ()
-    return [extra for extra in FEATURES if extra in known]
-
-
-def _is_installed() -> bool:
-    return bool(list(metadata.distributions(name="nextlong")))
-
-
-def _packages(extra: str) -> Iterator[Package]:
-    """Yield what the package, or one of its extras, needs."""
-    for line in (metadata.requires("nextlong") or ()) if _is_installed() else ():
-        needed = Requirement(line)
+def _packages(extra: str, requires: Sequence[str]) -> Iterator[Json]:
+    """Yield what the package, or one of its extras, needs: name, version needed, version installed or None."""
+    for needed in map(Requirement, requires):
         is_core = needed.marker is None or needed.marker.evaluate({"extra": ""})
         if is_core != (not extra) or (needed.marker and not needed.marker.evaluate({"extra": extra})):
             continue
         if needed.name == "nextlong":
             for other in needed.extras:
-                yield from _packages(other)
+                yield from _packages(other, requires)
             continue
         installed: str | None = None
         with suppress(metadata.PackageNotFoundError):
             installed = metadata.version(needed.name)
         is_enough = installed is not None and needed.specifier.contains(installed, prereleases=True)
-        yield Package(needed.name, str(needed.specifier), installed, is_enough=is_enough)
+        yield {"name": needed.name, "needed": str(needed.specifier), "installed": installed, "is_enough": is_enough}
 
 
-def show(installation: Installation, console: Console) -> None:
-    """Print what is there, and for each feature that is not, the command that adds it."""
-    hardware = installation.hardware
-    gpus = "unknown without torch" if hardware.gpus is None else ", ".join(hardware.gpus) or "none that torch sees"
-    wrong = [
-        f"{package.name}{package.needed} ({package.installed or 'missing'})"
-        for package in installation.core
-        if not package.is_enough
-    ]
-    if not installation.core:
-        core = "runs from its sources, so what it needs is not known; say pip install -e ."
-    elif wrong:
-        core = f"broken: {', '.join(wrong)}; say pip install --upgrade nextlong"
-    else:
-        core = f"all {len(installation.core)} packages are there"
-    tables.show_pairs(
-        f"nextlong {installation.nextlong}",
-        [
-            ("python", f"{installation.python}, {installation.platform}"),
-            ("processors", f"{hardware.cpus}, as many workers as `workers: auto` starts"),
-            ("memory", f"{hardware.memory_bytes / _GB:,.1f} GB"),
-            ("free disk", f"{hardware.free_disk_bytes / _GB:,.1f} GB in {Path.cwd()}"),
-            ("GPU", gpus if hardware.gpus else f"{gpus}; everything runs on processors"),
-            ("core", core),
-        ],
-        console,
+def show(found: Json, console: Console) -> None:
+    """Print what `examine` found, and for each feature that is missing the command that adds it."""
+    hardware, core = found["hardware"], f"all {len(found['core'])} packages are there"
+    gpus = (
+        "unknown without torch" if hardware["gpus"] is None else ", ".join(hardware["gpus"]) or "none that torch sees"
     )
+    if not found["core"]:
+        core = "runs from its sources, so what it needs is not known; say pip install -e ."
+    elif not found["is_whole"]:
+        wrong = (one for one in found["core"] if not one["is_enough"])
+        told = ", ".join(f"{one['name']}{one['needed']} ({one['installed'] or 'missing'})" for one in wrong)
+        core = f"broken: {told}; say pip install --upgrade nextlong"
+    facts = [
+        ("python", f"{found['python']}, {found['platform']}"),
+        ("processors", f"{hardware['cpus']}, as many workers as `workers: auto` starts"),
+        ("memory", f"{hardware['memory_bytes'] / 1e9:,.1f} GB"),
+        ("free disk", f"{hardware['free_disk_bytes'] / 1e9:,.1f} GB in {Path.cwd()}"),
+        ("GPU", gpus if hardware["gpus"] else f"{gpus}; everything runs on processors"),
+        ("core", core),
+    ]
+    tables.show_pairs(f"nextlong {found['nextlong']}", facts, console)
     table = tables.table()
     for heading in ("feature", "for", "state"):
         table.add_column(heading, overflow="fold")
-    for feature in installation.features:
-        missing = tables.cell(f"{', '.join(feature.missing)}: {feature.cure}")
-        state = f"[yellow]missing[/] {missing}" if feature.missing else "[green]ready[/]"
-        table.add_row(feature.extra, tables.cell(feature.purpose), state)
-    if installation.features:
+    for feature in found["features"]:
+        missing = tables.cell(f"{', '.join(feature['missing'])}: {feature['cure']}")
+        state = f"[yellow]missing[/] {missing}" if feature["missing"] else "[green]ready[/]"
+        table.add_row(feature["extra"], tables.cell(feature["purpose"]), state)
+    if found["features"]:
         tables.show(table, console)

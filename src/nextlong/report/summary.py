@@ -7,26 +7,22 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from nextlong.artifacts.finished import sequences_per_part
-from nextlong.artifacts.results import (
-    ChunkResult,
-    DecontaminateResult,
-    DraftResult,
-    IngestResult,
-    KeywordsResult,
-    NearDuplicatesResult,
-    SelectResult,
-)
+from nextlong.artifacts.results import ChunkResult, DraftResult, IngestResult
+from nextlong.corpus.decontaminate import DecontaminateResult
+from nextlong.corpus.deduplicate import NearDuplicatesResult
+from nextlong.corpus.select import SelectResult
 from nextlong.engine.step import Artifacts
 from nextlong.export import steps as export_steps
 from nextlong.export.arrange import FEWER_LEFT_OUT, RowsResult, fill, percent
 from nextlong.methods.base import described
+from nextlong.methods.keywords import KeywordsResult
 from nextlong.methods.partition import describe_partition
 from nextlong.recipe import Recipe
 from nextlong.retrieval.index import describe_choice
 from nextlong.retrieval.shortlist import describe_shortlist
 from nextlong.runs import stats
 from nextlong.runs.warnings import FROM_SCRATCH, control, of_rows
-from nextlong.sequences.shortfall import dropped, why_fewer
+from nextlong.sequences.shortfall import Attempt, why_fewer
 from nextlong.text import counted
 
 
@@ -34,14 +30,14 @@ def lines(recipe: Recipe, done: Artifacts, *, folder: Path, named: str = "RUN") 
     """Return what a run made, as (name, value), from the counts of its steps; its rows lie in `folder`."""
     ingested = done["ingest"].results(IngestResult)
     read = sum(part.documents + part.rejects + part.filtered_out + part.excluded for part in ingested)
-    chunked = done["chunk"].results(ChunkResult)
+    chunked, drafted = done["chunk"].results(ChunkResult), done["draft"].results(DraftResult)
     chunks, chars = sum(shard.chunks for shard in chunked), sum(shard.chars for shard in chunked)
     sequences = sum(sequences_per_part(recipe.compose.sequences, done["compose"]))
     # Why there are fewer sequences than were asked for, or, of all, than there were drafts.
     asked, causes = recipe.compose.sequences, "; ".join(why_fewer(recipe.compose, done))
     shortfall = ""
     if asked == "all":
-        shortfall = f" ({causes})" if dropped(done) else ""
+        shortfall = f" ({causes})" if Attempt.of(done).dropped else ""
     elif sequences != asked:
         shortfall = f", fewer than compose.sequences={asked:,} ({causes})"
     facts = [
@@ -51,41 +47,35 @@ def lines(recipe: Recipe, done: Artifacts, *, folder: Path, named: str = "RUN") 
         ("sequences", f"{sequences:,} of exactly {recipe.sequence_tokens:,} tokens{shortfall}"),
     ]
     if "decontaminate" in done:
-        facts.insert(2, ("contaminated", _contamination(done)))
+        shards = done["decontaminate"].results(DecontaminateResult)
+        by_file = sum((Counter(shard.files) for shard in shards), Counter[str]())
+        files = ", ".join(f"{count:,} of them with {file}" for file, count in by_file.items())
+        chunks_left_out = counted(sum(shard.contaminated for shard in shards), "chunk")
+        facts.insert(2, ("contaminated", f"{chunks_left_out} left out ({files})"))
     if shortlisted := describe_shortlist(done):
         facts.append(("shortlist", shortlisted))
     if chosen := describe_choice(done):
         facts.append(("search", chosen))
     if "weights" in done:
-        near_duplicates = sum(part.near_duplicates or 0 for part in done["draft"].results(DraftResult))
+        near_duplicates = sum(part.near_duplicates or 0 for part in drafted)
         facts.append(("near-duplicates", f"{near_duplicates:,} candidate chunks skipped"))
-    if left_out := [
-        part.near_duplicate_documents for part in done["draft"].results(DraftResult) if part.near_duplicate_documents
-    ]:
-        facts.append(("near-duplicates", f"{counted(sum(left_out), 'document')} left out by the method"))
+    if left_out := sum(part.near_duplicate_documents or 0 for part in drafted):
+        facts.append(("near-duplicates", f"{counted(left_out, 'document')} left out by the method"))
     if partitioned := describe_partition(done):
         facts.append(("partitions", partitioned))
-    facts += _keywords(done)
+    if "keywords" in done:
+        by_source = stats.with_keywords(done["keywords"].results(KeywordsResult))
+        without = ", ".join(
+            f"{of.documents - of.with_keywords:,} of {of.documents:,} documents of {source}"
+            for source, of in by_source.items()
+            if of.with_keywords < of.documents
+        )
+        unshared = counted(sum(part.unshared_keywords or 0 for part in drafted), "document")
+        facts.append(("keywords", f"{without or 'no documents'} left out without one"))
+        facts.append(("keywords", f"{unshared} left out with none that another document has"))
     facts += exported(recipe, done, folder=folder)
     facts += warned(recipe, done, named=named)
     return facts
-
-
-def _keywords(done: Artifacts) -> list[tuple[str, str]]:
-    """Say how many documents are left out because they have no keyword, by source, or none that another one has."""
-    if "keywords" not in done:
-        return []
-    by_source = stats.with_keywords(done["keywords"].results(KeywordsResult))
-    without = [
-        f"{of.documents - of.with_keywords:,} of {of.documents:,} documents of {source}"
-        for source, of in by_source.items()
-        if of.with_keywords < of.documents
-    ]
-    unshared = sum(part.unshared_keywords or 0 for part in done["draft"].results(DraftResult))
-    return [
-        ("keywords", f"{', '.join(without) or 'no documents'} left out without one"),
-        ("keywords", f"{counted(unshared, 'document')} left out with none that another document has"),
-    ]
 
 
 def exported(
@@ -124,23 +114,13 @@ def warned(recipe: Recipe, done: Artifacts, *, named: str) -> list[tuple[str, st
         return []
     measured = stats.read(done[stats.STATISTICS])
     facts = [("warning", str(one.of(named))) for one in measured.warnings]
-    if why := control(measured.as_json()):
+    if why := control(measured):
         facts.append(("only as a control", why))
     elif not facts:
         facts.append(("checked", "all data-quality checks passed"))
     if recipe.tokenizer.train is not None:
         facts.append(("train on it", FROM_SCRATCH))
     return facts
-
-
-def _contamination(done: Artifacts) -> str:
-    """Say how many chunks share text with the evaluation files, and with which."""
-    by_file: Counter[str] = Counter()
-    shards = done["decontaminate"].results(DecontaminateResult)
-    for shard in shards:
-        by_file.update(shard.files)
-    files = ", ".join(f"{count:,} of them with {file}" for file, count in by_file.items())
-    return f"{counted(sum(shard.contaminated for shard in shards), 'chunk')} left out ({files})"
 
 
 def _why_less(recipe: Recipe, done: Artifacts) -> str:

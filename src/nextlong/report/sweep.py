@@ -41,13 +41,6 @@ _TABLE = ("sequences", "tokens", "cosine_mean", "document_cosine_mean", "distanc
 _FAILED = {"sequences": "failed"}
 
 
-class Axis(NamedTuple):
-    """A key of the recipe and the values that it takes."""
-
-    key: str
-    values: tuple[Any, ...]
-
-
 class GridPoint(NamedTuple):
     """One point of the grid: its name, its settings by key, and the recipe they make."""
 
@@ -66,36 +59,30 @@ class Outcome:
     error: str = ""
     why_fewer: str = ""
 
-    def row(self) -> Json:
-        """Return the outcome as a flat row for tables: name, settings, every number of `compare`, seconds, error."""
-        numbers = compare.row(self.stats) if self.stats else {}
-        settings = {key: word(value) for key, value in self.variant.settings.items()}
-        row = {"variant": self.variant.name, **settings, "new_core_seconds": self.new_core_seconds, "error": self.error}
-        return row | numbers
 
+def variants(path: Path, over: Sequence[str], *, overrides: Sequence[str] = ()) -> list[GridPoint]:
+    """Return every combination of `over`, each KEY=V1,V2,… with values in YAML, the last key changing fastest.
 
-def parse_axis(asked: str) -> Axis:
-    """Read `KEY=V1,V2,…`; the values are YAML. Raises RecipeError."""
-    key, equals, raw = asked.partition("=")
-    try:
-        values = yaml.safe_load(f"[{raw}]")
-    except (yaml.YAMLError, ValueError):
-        raise RecipeError(f"--over {asked!r}: {raw!r} is not a list of YAML values; quote what holds a comma") from None
-    if not key or not equals or not values:
-        raise RecipeError(f"--over {asked!r} is not KEY=V1,V2,…; write --over chunk.max_chars=512,1024,2048")
-    repeated = next((value for place, value in enumerate(values) if value in values[:place]), None)
-    if repeated is not None:
-        raise RecipeError(f"--over {asked!r}: the value {repeated!r} stands twice; name each once")
-    return Axis(key, tuple(values))
-
-
-def variants(path: Path, axes: Sequence[Axis], *, overrides: Sequence[str] = ()) -> list[GridPoint]:
-    """Return every combination, the last key changing fastest. Raises RecipeError naming all that are no recipes."""
+    Raises RecipeError naming all that are no recipes.
+    """
+    axes: dict[str, list[Any]] = {}
+    for asked in over:
+        key, equals, raw = asked.partition("=")
+        try:
+            values = yaml.safe_load(f"[{raw}]")
+        except (yaml.YAMLError, ValueError):
+            raise RecipeError(
+                f"--over {asked!r}: {raw!r} is not a list of YAML values; quote what holds a comma"
+            ) from None
+        if not key or not equals or not values:
+            raise RecipeError(f"--over {asked!r} is not KEY=V1,V2,…; write --over chunk.max_chars=512,1024,2048")
+        if repeated := [value for place, value in enumerate(values) if value in values[:place]]:
+            raise RecipeError(f"--over {asked!r}: the value {repeated[0]!r} stands twice; name each once")
+        if key in axes:
+            raise RecipeError(f"--over names a key twice ({key}); give it all its values at once")
+        axes[key] = values
     recipe = Recipe.load(path, overrides=overrides)  # a mistake of the file's own is told once
-    keys = [axis.key for axis in axes]
-    if len(set(keys)) < len(keys):
-        raise RecipeError(f"--over names a key twice ({', '.join(keys)}); give it all its values at once")
-    if "run_dir" in keys:
+    if "run_dir" in axes:
         raise RecipeError("--over run_dir: the variants share one run directory; sweep another key")
     if recipe.name is not None:
         raise RecipeError(
@@ -104,8 +91,8 @@ def variants(path: Path, axes: Sequence[Axis], *, overrides: Sequence[str] = ())
     if recipe.export.push is not None:
         raise RecipeError("export.push: the variants of a sweep would overwrite each other there; leave it null")
     checked, mistakes = [], []
-    for values in itertools.product(*(axis.values for axis in axes)):
-        settings = {axis.key: value for axis, value in zip(axes, values, strict=True)}
+    for combination in itertools.product(*axes.values()):
+        settings = dict(zip(axes, combination, strict=True))
         sets = [f"{key}={json.dumps(value, default=str)}" for key, value in settings.items()]
         try:
             recipe = Recipe.load(path, overrides=[*overrides, *sets])
@@ -123,53 +110,34 @@ def variants(path: Path, axes: Sequence[Axis], *, overrides: Sequence[str] = ())
     return checked
 
 
-class Ahead(NamedTuple):
-    """How many steps a variant has, and how many of them are done, will be by a variant before it, and are its own to do."""
-
-    steps: int
-    done: int
-    shared: int
-    to_do: int
-
-
-def ahead(
-    variants: Sequence[GridPoint], *, tell: Callable[[str], None] = lambda _: None
-) -> list[Ahead | NextlongError]:
-    """Return what is to be done for each variant, or why it cannot be; inputs that may have changed are hashed, which is told."""
+def show_ahead(variants: Sequence[GridPoint], console: Console) -> None:
+    """Print which variants will run, how many steps of each are done or shared with one before it, and which cannot run."""
     seen: set[str] = set()
     files: dict[tuple[Any, Path], list[list[InputFile]]] = {}  # hashing may take long, and most variants read the same
-    counted: list[Ahead | NextlongError] = []
-    for recipe in (variant.recipe for variant in variants):
-        run_dir = recipe.run_path
+    tell = partial(tables.say, console=console)
+    table, failing = tables.table(), []
+    table.add_column("variant", overflow="fold")
+    for heading in ("steps", "done", "shared", "to do"):
+        table.add_column(heading, justify="right", no_wrap=True)
+    for variant in variants:
+        recipe, run_dir = variant.recipe, variant.recipe.run_path
         read = recipe.ingest, run_dir
         try:
             if read not in files:
                 files[read] = recognise_inputs(recipe.ingest.sources, input_files(recipe.ingest), run_dir, tell=tell)
             steps = pipeline.route(recipe, files[read])
         except NextlongError as error:
-            counted.append(error)
+            failing.append(f"{variant.name} will fail: {error}")
+            table.add_row(tables.cell(variant.name), *"––––")
             continue
         left = [step for step in steps if find_done(step, run_dir) is None]
         new = {step.fingerprint for step in left} - seen
         seen |= new
-        counted.append(Ahead(len(steps), len(steps) - len(left), len(left) - len(new), len(new)))
-    return counted
-
-
-def show_ahead(variants: Sequence[GridPoint], console: Console) -> None:
-    """Print which variants will run, how many steps of each are done or shared with one before it, and which cannot run."""
-    table = tables.table()
-    table.add_column("variant", overflow="fold")
-    for heading in Ahead._fields:
-        table.add_column(heading.replace("_", " "), justify="right", no_wrap=True)
-    counted = ahead(variants, tell=partial(tables.say, console=console))
-    for variant, counts in zip(variants, counted, strict=True):
-        cells = map(str, counts) if isinstance(counts, Ahead) else ("–" for _ in Ahead._fields)
-        table.add_row(tables.cell(variant.name), *cells)
+        counts = len(steps), len(steps) - len(left), len(left) - len(new), len(new)
+        table.add_row(tables.cell(variant.name), *map(str, counts))
     tables.show(table, console)
-    for variant, counts in zip(variants, counted, strict=True):
-        if isinstance(counts, NextlongError):
-            tables.say(f"{variant.name} will fail: {counts}", console)
+    for line in failing:
+        tell(line)
 
 
 def run_variants(
@@ -185,46 +153,33 @@ def run_variants(
     """
     for variant in variants:
         run_dir = variant.recipe.run_path
-        there = _finished_folders(run_dir)
+        before = set(run_dir.glob(f"*/{store.MANIFEST}"))
+        stats, error, causes = None, "", ""
         try:
             make(variant.recipe, reporter=reporter, changed_inputs=changed_inputs)
             made = Run(f"{run_dir}@{variant.name}")
-            stats = measure(made)
-        except NextlongError as error:
-            yield Outcome(variant, _new_core_seconds(run_dir, there), error=str(error))
-        else:
-            yield Outcome(
-                variant,
-                _new_core_seconds(run_dir, there),
-                stats=stats,
-                why_fewer="; ".join(why_fewer(made.recipe.compose, made.steps)),
-            )
-
-
-def _finished_folders(run_dir: Path) -> set[Path]:
-    return set(run_dir.glob(f"*/{store.MANIFEST}"))
-
-
-def _new_core_seconds(run_dir: Path, there: set[Path]) -> float:
-    new = _finished_folders(run_dir) - there
-    return round(math.fsum(part["seconds"] for path in new for part in store.read_json(path)["parts"]), 3)
+            stats, causes = measure(made), "; ".join(why_fewer(made.recipe.compose, made.steps))
+        except NextlongError as failure:
+            error = str(failure)
+        new = set(run_dir.glob(f"*/{store.MANIFEST}")) - before
+        seconds = math.fsum(part["seconds"] for path in new for part in store.read_json(path)["parts"])
+        yield Outcome(variant, round(seconds, 3), stats, error, causes)
 
 
 def show(outcomes: Sequence[Outcome], console: Console) -> None:
     """Print one line a variant, a column for each swept key; above, once, what is the same in all, below why any failed."""
-    rows = [outcome.row() for outcome in outcomes]
-    same = compare.same_in_all(rows, _TABLE[1:])
-    shown = [key for key in _TABLE if key not in same and (key == "sequences" or any(row.get(key) for row in rows))]
+    numbers = rows(outcomes)
+    same = compare.show_same(numbers, _TABLE[1:], console)
+    shown = [key for key in _TABLE if key not in same and (key == "sequences" or any(row.get(key) for row in numbers))]
     keys = list(outcomes[0].variant.settings)
     lasts = [key.rpartition(".")[2] for key in keys]
-    compare.show_same(same, console)
     lines = [
         [
             *(word(value) for value in outcome.variant.settings.values()),
             *(compare.text_of(row.get(key)) if outcome.stats else _FAILED.get(key, "–") for key in shown),
             f"{outcome.new_core_seconds:,.1f}",
         ]
-        for outcome, row in zip(outcomes, rows, strict=True)
+        for outcome, row in zip(outcomes, numbers, strict=True)
     ]
     headings = [*(lasts if len(set(lasts)) == len(lasts) else keys), *shown, "new_core_seconds"]
     between = "\n" if console.is_terminal else " "
@@ -244,10 +199,15 @@ def show(outcomes: Sequence[Outcome], console: Console) -> None:
 
 
 def rows(outcomes: Sequence[Outcome]) -> list[Json]:
-    """Return all outcomes as rows of the same keys."""
-    outcome_rows = [outcome.row() for outcome in outcomes]
-    keys = list(dict.fromkeys(key for row in outcome_rows for key in row))
-    return [{key: row.get(key) for key in keys} for row in outcome_rows]
+    """Return all outcomes as flat rows of the same keys: name, settings, seconds, error, every number of `compare`."""
+    made = []
+    for outcome in outcomes:
+        settings = {key: word(value) for key, value in outcome.variant.settings.items()}
+        seconds = {"new_core_seconds": outcome.new_core_seconds, "error": outcome.error}
+        numbers = compare.row(outcome.stats) if outcome.stats else {}
+        made.append({"variant": outcome.variant.name, **settings, **seconds, **numbers})
+    keys = list(dict.fromkeys(key for one in made for key in one))
+    return [{key: one.get(key) for key in keys} for one in made]
 
 
 def json_of(outcomes: Sequence[Outcome]) -> list[Json]:

@@ -135,10 +135,10 @@ def show_in_blocks(headings: Sequence[str], rows: Sequence[Sequence[str]], conso
 
     The first `names` columns say what a row is: they stand to the left and in every block.
     """
-    widths = []  # of each column, in cells
-    for place, heading in enumerate(headings):
-        head_cells = max(map(cell_len, heading.split("\n")))
-        widths.append(max([min(_HEADING_CELLS, head_cells), *(cell_len(row[place]) for row in rows)]))
+    widths = [  # of each column, in cells
+        max(min(_HEADING_CELLS, max(map(cell_len, heading.split("\n")))), *(cell_len(row[place]) for row in rows))
+        for place, heading in enumerate(headings)
+    ]
     blocks: list[list[int]] = [[]]
     for place in range(names, len(headings)):
         block_cells = sum(widths[column] + _GAP_CELLS for column in (*range(names), *blocks[-1], place)) - _GAP_CELLS

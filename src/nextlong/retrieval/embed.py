@@ -16,15 +16,15 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal
+from typing import Any, Final, Literal
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import recipe
 from nextlong.artifacts.finished import chunks_of
-from nextlong.artifacts.lookup import chunk_name, count_chunks, iter_chunk_texts, read_chunks
-from nextlong.artifacts.results import EmbedResult, ExecutionResult
+from nextlong.artifacts.lookup import chunk_names, count_chunks, iter_chunk_texts, read_chunks
+from nextlong.artifacts.results import ExecutionResult
 from nextlong.engine.step import Artifacts, Estimate, Join, Step, Task, TaskResult, Work, each_shard, per_shard
 from nextlong.errors import EncoderError
 from nextlong.recipe import Recipe
@@ -39,23 +39,77 @@ _AVERAGED_CHUNKS: Final = 32_768  # vectors held as float32 at a time: 32 MB at 
 _LEAST_LENGTH: Final = 1e-3  # of a mean; below it chunks point in opposite directions and half precision is noise
 
 
-def embed_shard(
+class EmbedResult(TaskResult):
+    """Chunks of a shard, or of a slice of one, that were embedded, and the width of their vectors."""
+
+    chunks: int
+    dimensions: int
+
+
+def embed_rows(
     out: Path,
     *,
     documents: Path,
     chunks: Path,
     encoder: recipe.Encoder,
-    fitted: Path | None,
+    fitted: Path | None = None,
+    execution: ExecutionResult | None = None,
     shortlist: Path | None = None,
+    first: int = 0,
+    last: int | None = None,
 ) -> EmbedResult:
-    """Embed one shard; writes `{out}.vectors.npy`, float16 (chunks, dimensions). Only chunks on the `shortlist`, if there is one.
+    """Embed [first, last) of the rows of a shard that are embedded: all chunks, or those on the `shortlist` if there is one.
 
+    Writes `{out}.vectors.npy`, float16 (chunks, dimensions), or if an `execution` says how, `{out}.slice.npy` of the rows alone.
     Raises EncoderError, naming chunk and document, where a vector is not finite, zero or of the wrong width.
     """
-    model = _loaded(encoder, fitted, None)
+    model = _loaded(encoder, fitted, execution)
+    rows = embedded_rows(chunks, shortlist)[first:last]
+    at_once = _BLOCK_CHUNKS if execution is None else execution.call_chunks
+
+    def encoded(texts: list[str], done: int) -> NDArray[np.float16]:
+        vectors = model.encode(texts)
+        place, what, shape = 0, "", (len(texts), model.dimensions)
+        if vectors.shape != shape:
+            what = f"and those after it vectors of shape {vectors.shape}, not {shape}"
+        else:
+            lengths = np.linalg.norm(vectors, axis=1)
+            wrong = np.flatnonzero(~(np.abs(lengths - 1) < _LENGTH_TOLERANCE))  # so that NaN is wrong
+            if len(wrong):
+                place = int(wrong[0])
+                what = f"a vector of length {lengths[place]:.4g} where it must be 1"
+        if what:
+            ids = rows[done + place : done + place + 1]
+            ((document, ordinal),) = chunk_names(ids, documents=[documents], chunks=[chunks])
+            where = f"{document} · chunk {ordinal}"
+            raise EncoderError(f"encoder.model={encoder.model} gave {where} {what}; {kind_of(encoder).cure}")
+        return vectors.astype("<f2")
+
+    def blocks() -> Iterator[NDArray[np.float16]]:
+        waiting: list[str] = []
+        done = 0
+        for batch in iter_chunk_texts(documents, chunks, rows):
+            waiting += batch.texts
+            while len(waiting) >= at_once:
+                yield encoded(waiting[:at_once], done)
+                waiting, done = waiting[at_once:], done + at_once
+        if waiting:
+            yield encoded(waiting, done)
+
+    if execution is None:
+        return _write_vectors(out, blocks(), rows=rows, chunks=count_chunks(chunks), dimensions=model.dimensions)
+    np.save(f"{out}.slice.npy", np.concatenate(list(blocks())))
+    return EmbedResult(chunks=len(rows), dimensions=model.dimensions)
+
+
+def join_slices(
+    out: Path, *, tasks: Sequence[int], chunks: Path, shortlist: Path | None, dimensions: int
+) -> EmbedResult:
+    """Write `{out}.vectors.npy` of a shard of `chunks` from the slices that these tasks wrote, in their order."""
+    folder = out.parent.parent  # this task's own is inside it
+    slices = (np.load(folder / f"part-{number:05d}.slice.npy", mmap_mode="r") for number in tasks)
     rows = embedded_rows(chunks, shortlist)
-    blocks = _encode_rows(model, documents, chunks, rows, encoder=encoder, at_once=_BLOCK_CHUNKS)
-    return _write_vectors(out, blocks, rows=rows, chunks=count_chunks(chunks), dimensions=model.dimensions)
+    return _write_vectors(out, slices, rows=rows, chunks=count_chunks(chunks), dimensions=dimensions)
 
 
 def _write_vectors(
@@ -91,44 +145,6 @@ def _loaded(encoder: recipe.Encoder, fitted: Path | None, execution: ExecutionRe
     return model
 
 
-def _encode_rows(
-    model: LoadedEncoder,
-    documents: Path,
-    chunks: Path,
-    rows: NDArray[np.int64],
-    *,
-    encoder: recipe.Encoder,
-    at_once: int,
-) -> Iterator[NDArray[np.float16]]:
-    """Yield the vectors of ascending chunk rows, `at_once` by `at_once`. Raises EncoderError, naming a chunk, if one is wrong."""
-    done = 0
-    waiting: list[str] = []
-
-    def encoded(texts: list[str]) -> NDArray[np.float16]:
-        vectors = model.encode(texts)
-        place, what, shape = 0, "", (len(texts), model.dimensions)
-        if vectors.shape != shape:
-            what = f"and those after it vectors of shape {vectors.shape}, not {shape}"
-        else:
-            lengths = np.linalg.norm(vectors, axis=1)
-            wrong = np.flatnonzero(~(np.abs(lengths - 1) < _LENGTH_TOLERANCE))  # so that NaN is wrong
-            if len(wrong):
-                place = int(wrong[0])
-                what = f"a vector of length {lengths[place]:.4g} where it must be 1"
-        if what:
-            where = chunk_name(int(rows[done + place]), documents=[documents], chunks=[chunks])
-            raise EncoderError(f"encoder.model={encoder.model} gave {where} {what}; {kind_of(encoder).cure}")
-        return vectors.astype("<f2")
-
-    for batch in iter_chunk_texts(documents, chunks, rows):
-        waiting += batch.texts
-        while len(waiting) >= at_once:
-            yield encoded(waiting[:at_once])
-            waiting, done = waiting[at_once:], done + at_once
-    if waiting:
-        yield encoded(waiting)
-
-
 def slices_of(row_counts: Sequence[int], execution: ExecutionResult) -> list[tuple[int, int, int]]:
     """Return shard, first and last of the rows of each slice; small corpora are cut finer, to give all workers something."""
     finest = -(-sum(row_counts) // _LEAST_TASKS)
@@ -141,40 +157,10 @@ def slices_of(row_counts: Sequence[int], execution: ExecutionResult) -> list[tup
     ]
 
 
-def embed_slice(
-    out: Path,
-    *,
-    documents: Path,
-    chunks: Path,
-    first: int,
-    last: int,
-    encoder: recipe.Encoder,
-    execution: ExecutionResult,
-    shortlist: Path | None = None,
-) -> EmbedResult:
-    """Embed [first, last) of the rows of a shard that are embedded; writes `{out}.slice.npy`, float16."""
-    model = _loaded(encoder, None, execution)
-    rows = embedded_rows(chunks, shortlist)[first:last]
-    parts = _encode_rows(model, documents, chunks, rows, encoder=encoder, at_once=execution.call_chunks)
-    np.save(f"{out}.slice.npy", np.concatenate(list(parts)))
-    return EmbedResult(chunks=len(rows), dimensions=model.dimensions)
-
-
-def join_slices(
-    out: Path, *, tasks: Sequence[int], chunks: Path, shortlist: Path | None, dimensions: int
-) -> EmbedResult:
-    """Write `{out}.vectors.npy` of a shard of `chunks` from the slices that these tasks wrote, in their order."""
-    folder = out.parent.parent  # this task's own is inside it
-    slices = (np.load(folder / f"part-{number:05d}.slice.npy", mmap_mode="r") for number in tasks)
-    rows = embedded_rows(chunks, shortlist)
-    return _write_vectors(out, slices, rows=rows, chunks=count_chunks(chunks), dimensions=dimensions)
-
-
 def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean", "first"]) -> TaskResult:
     """Write `{out}.document_vectors.npy`, float16 (documents, dimensions): a unit vector for each document with chunks.
 
-    `of="mean"`: the mean of the document's chunk vectors at unit length. `"first"`: its first chunk's vector, which is what a
-    model that truncates long texts would have given.
+    `of="mean"`: the mean of its chunks' vectors. `"first"`: that of its first chunk, as from a model that truncates long texts.
     """
     table = read_chunks(chunks)
     doc_rows, first, counts = np.unique(table["doc_row"], return_index=True, return_counts=True)
@@ -182,40 +168,21 @@ def average_shard(out: Path, *, chunks: Path, vectors: Path, of: Literal["mean",
     shape = (len(doc_rows), chunk_vectors.shape[1])
     with open(f"{out}.document_vectors.npy", "wb") as file:
         np.lib.format.write_array_header_1_0(file, {"descr": "<f2", "fortran_order": False, "shape": shape})
-        for low, high in _document_ranges(counts):
-            if of == "first":
-                block_vectors = chunk_vectors[first[low:high]]
-            else:
-                block = chunk_vectors[first[low] : first[high - 1] + counts[high - 1]]
-                block_vectors = average(block, first[low:high] - first[low])
-            file.write(block_vectors.astype("<f2").tobytes())
+        ends, low = np.cumsum(counts), 0
+        while low < len(counts):  # documents of at most so many chunks together, or one that alone has more
+            begun = int(ends[low - 1]) if low else 0
+            high = max(low + 1, int(np.searchsorted(ends, begun + _AVERAGED_CHUNKS, side="right")))
+            unit = chunk_vectors[first[low:high]]
+            if of == "mean":
+                rows = chunk_vectors[begun : ends[high - 1]].astype(np.float32)
+                sums = np.add.reduceat(rows, first[low:high] - begun, axis=0)
+                lengths = np.linalg.norm(sums, axis=1, keepdims=True)
+                # Where the vectors of a document cancel out, the mean has no direction, and the first stands for it.
+                has_direction = lengths > _LEAST_LENGTH * counts[low:high, None]
+                unit = np.where(has_direction, sums / np.maximum(lengths, _LEAST_LENGTH), unit.astype(np.float32))
+            file.write(unit.astype("<f2").tobytes())
+            low = high
     return TaskResult()
-
-
-def average(vectors: NDArray[np.float16], first: NDArray[np.int64]) -> NDArray[np.float32]:
-    """Return the unit mean, shape (documents, dimensions), of runs of rows that start at `first` and tile `vectors`.
-
-    Where the rows of a document cancel out, the mean has no direction and its first row stands for it.
-    """
-    rows = vectors.astype(np.float32)
-    sums = np.add.reduceat(rows, first, axis=0)
-    lengths = np.linalg.norm(sums, axis=1, keepdims=True)
-    counts = np.diff(np.append(first, len(rows)))[:, None]
-    unit: NDArray[np.float32] = np.where(
-        lengths > _LEAST_LENGTH * counts, sums / np.maximum(lengths, _LEAST_LENGTH), rows[first]
-    )
-    return unit
-
-
-def _document_ranges(counts: NDArray[np.int64]) -> Iterator[tuple[int, int]]:
-    """Yield ranges of documents that together have at most `_AVERAGED_CHUNKS` chunks, or of one that alone has more."""
-    ends = np.cumsum(counts)
-    low = 0
-    while low < len(counts):
-        begun = int(ends[low - 1]) if low else 0
-        high = max(low + 1, int(np.searchsorted(ends, begun + _AVERAGED_CHUNKS, side="right")))
-        yield low, high
-        low = high
 
 
 def encoder_step(recipe: Recipe, ingest: Step, chunk: Step) -> Step:
@@ -245,49 +212,41 @@ def embed_step(recipe: Recipe, ingest: Step, chunk: Step, encoder: Step, shortli
         tasks=per_shard,
         rate=kind.rate,
     )
-    resources = kind.resources(recipe.encoder)
 
-    def shards(done: Artifacts) -> list[tuple[Path, Path, Path | None]]:
+    def tasks(done: Artifacts) -> Work:
         documents, chunks = done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow")
         marks = [None] * len(chunks) if shortlist is None else done["shortlist"].files(".shortlist.npy")
-        return list(zip(documents, chunks, marks, strict=True))
-
-    def by_shards(done: Artifacts) -> list[Task]:
-        fitted = done["encoder"].stem() if kind.needs_fit else None
-        embed = partial(embed_shard, encoder=recipe.encoder, fitted=fitted)
-        return [
-            partial(embed, documents=documents, chunks=chunks, shortlist=marks)
-            for documents, chunks, marks in shards(done)
+        files: list[dict[str, Any]] = [
+            dict(zip(("documents", "chunks", "shortlist"), of_shard, strict=True))
+            for of_shard in zip(documents, chunks, marks, strict=True)
         ]
-
-    def by_slices(done: Artifacts) -> Work:
+        if kind.embeds == "shards":
+            fitted = done["encoder"].stem() if kind.needs_fit else None
+            return Work([partial(embed_rows, encoder=recipe.encoder, fitted=fitted, **of_shard) for of_shard in files])
         execution = done["encoder"].result(ExecutionResult)
-        of_shard = shards(done)
-        counts = [len(embedded_rows(chunks, marks)) for _, chunks, marks in of_shard]
-        embed = partial(embed_slice, encoder=recipe.encoder, execution=execution)
+        counts = [len(embedded_rows(of_shard["chunks"], of_shard["shortlist"])) for of_shard in files]
+        embed = partial(embed_rows, encoder=recipe.encoder, execution=execution)
         each: list[Task] = []
-        members: list[list[int]] = [[] for _ in of_shard]  # of each shard, the numbers of its tasks
+        members: list[list[int]] = [[] for _ in files]  # of each shard, the numbers of its tasks
         for number, (shard, first, last) in enumerate(slices_of(counts, execution)):
-            documents, chunks, marks = of_shard[shard]
-            each.append(partial(embed, documents=documents, chunks=chunks, first=first, last=last, shortlist=marks))
+            each.append(partial(embed, first=first, last=last, **files[shard]))
             members[shard].append(number)
 
-        def join(shard: int) -> Join:
-            _, chunks, marks = of_shard[shard]
-            task = partial(
-                join_slices, tasks=members[shard], chunks=chunks, shortlist=marks, dimensions=execution.dimensions
-            )
-            return Join(members[shard], lambda _: task, True)
+        def join(numbers: list[int], of_shard: dict[str, Any]) -> Join:
+            of_join = {name: of_shard[name] for name in ("chunks", "shortlist")}
+            task = partial(join_slices, tasks=numbers, dimensions=execution.dimensions, **of_join)
+            return Join(numbers, lambda _: task, replaces=True)
 
-        joins = [join(shard) for shard in range(len(of_shard))]
+        joins = [join(*one) for one in zip(members, files, strict=True)]
         return Work(each, joins, threads=execution.threads, gpu="needed" if execution.device == "cuda" else None)
 
-    if kind.embeds == "shards":
-        return Step("embed", 1, {}, inputs, by_shards, EmbedResult, resources=resources, estimate=estimate)
-    estimate = replace(
-        estimate, tasks=lambda amounts: max(_LEAST_TASKS, amounts.embedded / SLICE_CHUNKS), task_s=SLICE_S
+    version = 1
+    if kind.embeds == "slices":
+        version, at_least = 3, lambda amounts: max(_LEAST_TASKS, amounts.embedded / SLICE_CHUNKS)
+        estimate = replace(estimate, tasks=at_least, task_s=SLICE_S)
+    return Step(
+        "embed", version, {}, inputs, tasks, EmbedResult, resources=kind.resources(recipe.encoder), estimate=estimate
     )
-    return Step("embed", 3, {}, inputs, by_slices, EmbedResult, resources=resources, estimate=estimate)
 
 
 def document_vectors_step(recipe: Recipe, chunk: Step, embed: Step) -> Step:

@@ -14,18 +14,19 @@ from collections.abc import Mapping
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
-from nextlong.artifacts.results import DocumentsResult, IndexResult, MetaDocumentsResult, TuneResult
-from nextlong.engine.process import memory_bytes
-from nextlong.engine.step import Artifacts, Step, Task
+from nextlong.engine.step import Amounts, Artifacts, Join, Step, Task, TaskResult, Work
 from nextlong.errors import RecipeError
 from nextlong.recipe import Recipe, Search
 from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN, document_chars
 from nextlong.recipe.keys import AUTO, EXACT
 from nextlong.retrieval.indexes import costs, ivf
 from nextlong.retrieval.indexes.base import IndexFiles, is_built
+from nextlong.retrieval.indexes.ivf import TuneResult
+from nextlong.retrieval.sample import DrawResult
 from nextlong.text import Json, counted
 
 _TRAINED_CODES_NEED = 10_000  # vectors: 39 for each of the 256 values of a product quantizer
@@ -33,6 +34,17 @@ _TRAINED_CODES_NEED = 10_000  # vectors: 39 for each of the 256 values of a prod
 # How many neighbours a query gets, as plain data of the recipe: {"neighbours": n}, or {"chars": c}, as many documents as hold
 # c characters, which only the corpus tells.
 NeighbourCount = Mapping[str, float]
+
+
+class _IndexResult(TaskResult):
+    """The index chosen, `exact` or a FAISS factory string, and why; of a trained one what it consists of."""
+
+    index: str
+    why: str
+    vectors: int
+    clusters: int = 0
+    sample: int = 0
+    code_bytes: int = 0
 
 
 def document_neighbours(recipe: Recipe, *, neighbours: int | None, attempt: int) -> NeighbourCount:
@@ -50,7 +62,7 @@ def count_neighbours(neighbours: NeighbourCount, done: Artifacts) -> int:
     """Return how many neighbours each query gets in this corpus."""
     if "neighbours" in neighbours:
         return int(neighbours["neighbours"])
-    documents = done["documents"].result(DocumentsResult)
+    documents = done["documents"].result(DrawResult)
     return math.ceil(neighbours["chars"] / max(1.0, documents.chars / max(1, documents.documents)))
 
 
@@ -75,37 +87,44 @@ def index_steps(recipe: Recipe, vectors: Step, queries: Step, neighbours: Neighb
     search, is_auto = recipe.search, recipe.search.index == AUTO
 
     def train(done: Artifacts) -> list[Task]:
-        count = k = 0
-        if is_auto and "documents" in done:
-            count, k = done["documents"].result(DocumentsResult).drawn, count_neighbours(neighbours, done)
-        elif is_auto:
-            count = done["meta_documents"].result(MetaDocumentsResult).meta_chunks
-            k = count_neighbours(neighbours, done)
-        paths = vectors_of(done)
-        return [partial(choose_and_train, vectors=paths, search=search, queries=count, k=k, seed=recipe.seed)]
+        load: dict[str, Any] = {"queries": 0, "k": 0}
+        if is_auto:
+            drawn = done["documents" if "documents" in done else "meta_documents"].result(DrawResult)
+            load = {"queries": drawn.meta_chunks or drawn.drawn, "k": count_neighbours(neighbours, done)}
+        return [partial(choose_and_train, vectors=vectors_of(done), search=search, seed=recipe.seed, **load)]
+
+    def part_bounds(done: Artifacts) -> list[int]:
+        # Where the shards of each part of the index begin, and their end.
+        shards = len(vectors_of(done))
+        parts = costs.parts(done["index"].result(_IndexResult).vectors, shards)
+        return list(map(int, np.linspace(0, shards, parts + 1)))
 
     def fill(done: Artifacts) -> list[Task]:
         if is_exact(done):
             return []
         paths, template = vectors_of(done), done["index"].file(".template.faiss")
-        parts = costs.parts(done["index"].result(IndexResult).vectors, len(paths))
-        bounds = np.linspace(0, len(paths), parts + 1).astype(int).tolist()
-        return [
-            partial(ivf.fill, template=template, vectors=paths[low:high], first_shard=low)
-            for low, high in pairwise(bounds)
-        ]
+        each = partial(ivf.fill, template=template)
+        return [partial(each, vectors=paths[low:high], first_shard=low) for low, high in pairwise(part_bounds(done))]
 
-    def measure(done: Artifacts) -> list[Task]:
+    def measure(done: Artifacts) -> Work:
         if is_exact(done):
-            return []
-        k, path, target = count_neighbours(neighbours, done), queries_of(done), search.recall
-        return [partial(ivf.tune, files=index_files(done), queries=path, k=k, target=target, seed=recipe.seed)]
+            return Work([])
+        files, bounds = index_files(done), part_bounds(done)
+        given: dict[str, Any] = {"files": files, "queries": queries_of(done), "seed": recipe.seed}
+        given["k"] = count_neighbours(neighbours, done)
+        tasks = costs.tune_tasks(done["index"].result(_IndexResult).vectors, len(files.lists))
+        each: list[Task] = []
+        for low, high in pairwise(np.linspace(0, len(files.lists), tasks + 1).astype(int).tolist()):
+            shards = range(bounds[low], bounds[high])
+            each.append(partial(ivf.measure_block, lists=slice(low, high), shards=shards, **given))
+        tune = partial(ivf.tune, blocks=tasks, target=search.recall, **given)
+        return Work(each, [Join(range(tasks), lambda _: tune, replaces=True)])
 
     config: Json = {"index": search.index, "seed": recipe.seed}
     if is_auto:
         config["neighbours"] = dict(neighbours)
     inputs: tuple[Step, ...] = (vectors, queries) if is_auto else (vectors,)
-    index = Step("index", 3, config, inputs, train, IndexResult, estimate=costs.TRAIN)
+    index = Step("index", 3, config, inputs, train, _IndexResult, estimate=costs.TRAIN)
     shards = Step("index_shards", 1, {}, (vectors, index), fill, estimate=costs.FILL)
     config = {"recall": search.recall, "neighbours": dict(neighbours), "seed": recipe.seed}
     inputs = (vectors, queries, index, shards)
@@ -114,7 +133,7 @@ def index_steps(recipe: Recipe, vectors: Step, queries: Step, neighbours: Neighb
 
 def is_exact(done: Artifacts) -> bool:
     """Say whether a run searches exactly: its recipe names `exact`, or `auto` chose it."""
-    return "index" not in done or not is_built(done["index"].result(IndexResult).index)
+    return "index" not in done or not is_built(done["index"].result(_IndexResult).index)
 
 
 def index_files(done: Artifacts) -> IndexFiles:
@@ -122,26 +141,25 @@ def index_files(done: Artifacts) -> IndexFiles:
     vectors = tuple(vectors_of(done))
     if is_exact(done):
         return IndexFiles(EXACT, vectors)
-    stems = [
-        path.with_name(path.name.removesuffix(".bounds.npy")) for path in done["index_shards"].files(".bounds.npy")
-    ]
+    bounds = done["index_shards"].files(".bounds.npy")
+    stems = [path.with_name(path.name.removesuffix(".bounds.npy")) for path in bounds]
     tuned = done["tune"].result(TuneResult).model_dump(include={"probes", "spare", "recall"}) if "tune" in done else {}
     template = done["index"].file(".template.faiss")
-    return IndexFiles(done["index"].result(IndexResult).index, vectors, template, tuple(stems), **tuned)
+    return IndexFiles(done["index"].result(_IndexResult).index, vectors, template, tuple(stems), **tuned)
 
 
 def describe_choice(done: Artifacts) -> str:
     """Return which search a finished run chose, and why; empty where it had no choice."""
     if "index" not in done:
         return ""
-    return f"{EXACT if is_exact(done) else describe_recall(done)}; {done['index'].result(IndexResult).why}"
+    return f"{EXACT if is_exact(done) else describe_recall(done)}; {done['index'].result(_IndexResult).why}"
 
 
 def describe_recall(done: Artifacts) -> str:
     """Return the approximate index of a finished run and its measured recall; empty if the search is exact."""
     if is_exact(done):
         return ""
-    built, tuned = done["index"].result(IndexResult), done["tune"].result(TuneResult)
+    built, tuned = done["index"].result(_IndexResult), done["tune"].result(TuneResult)
     short = "" if tuned.recall >= done["tune"].manifest["config"]["recall"] else ", the highest it reaches"
     return (
         f"{built.index}, {min(tuned.probes, built.clusters):,} of {built.clusters:,} clusters visited: recall@{tuned.k:,} "
@@ -150,7 +168,9 @@ def describe_recall(done: Artifacts) -> str:
     )
 
 
-def choose_and_train(out: Path, *, vectors: list[Path], search: Search, queries: int, k: int, seed: int) -> IndexResult:
+def choose_and_train(
+    out: Path, *, vectors: list[Path], search: Search, queries: int, k: int, seed: int
+) -> _IndexResult:
     """Choose between exact search and an index, if the recipe leaves it open, and train the index.
 
     Writes `{out}.template.faiss` unless exact search is chosen. Raises RecipeError for an index that does not fit the vectors.
@@ -159,11 +179,13 @@ def choose_and_train(out: Path, *, vectors: list[Path], search: Search, queries:
     count, dimensions = sum(shape[0] for shape in shapes), max((shape[1] for shape in shapes), default=0)
     factory, why = search.index, "set by search.index"
     if factory == AUTO:
-        factory, why = costs.choose(costs.Load(count, queries, dimensions, k, memory_bytes(), costs.has_gpu(search)))
+        factory, why = costs.choose(
+            Amounts(vectors=count, queries=queries, dimensions=dimensions, neighbours=k), has_gpu=costs.has_gpu(search)
+        )
     if is_built(factory) and count < (2 if factory.endswith(("Flat", "SQ8")) else _TRAINED_CODES_NEED):
         factory, why = EXACT, f"{count:,} vectors are too few to train {factory} on"
     if not is_built(factory):
-        return IndexResult(index=factory, why=why, vectors=count)
+        return _IndexResult(index=factory, why=why, vectors=count)
     factory = ivf.fitted(factory, vectors=count)
     try:
         trained = ivf.train(out, vectors=vectors, factory=factory, seed=seed)
@@ -172,4 +194,4 @@ def choose_and_train(out: Path, *, vectors: list[Path], search: Search, queries:
             f"search.index={search.index!r} does not fit {count:,} vectors of {dimensions} dimensions: FAISS says "
             f"{str(error).rpartition(': ')[2]!r}; name another, or auto"
         ) from None
-    return IndexResult(index=factory, why=why, vectors=count, **trained._asdict())
+    return _IndexResult(index=factory, why=why, vectors=count, **trained)

@@ -10,11 +10,11 @@ for all queries and keeps what reaches the bound, and `_mine_block` merges what 
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -23,7 +23,6 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.lookup import opened
-from nextlong.artifacts.results import MineResult
 from nextlong.engine.executor import Resources
 from nextlong.engine.step import Amounts, Artifacts, Estimate, Step, Task, TaskResult, Work
 from nextlong.recipe import Recipe
@@ -31,19 +30,10 @@ from nextlong.recipe.amounts import MOST_QUERIES, blocks
 from nextlong.recipe.keys import AUTO, EXACT
 from nextlong.retrieval.index import NeighbourCount, count_neighbours, index_files, is_exact, queries_of, vectors_of
 from nextlong.retrieval.indexes import costs
-from nextlong.retrieval.indexes.base import (
-    IndexFiles,
-    Neighbours,
-    VectorShards,
-    index_kind,
-    is_built,
-    open_exact,
-    open_index,
-)
-from nextlong.retrieval.indexes.exact import guess_kth, rounding_error, sampled_rank
-from nextlong.retrieval.indexes.exact_torch import ROUNDING
+from nextlong.retrieval.indexes.base import IndexFiles, Neighbours, VectorShards, index_kind, is_built, open_index
+from nextlong.retrieval.indexes.exact import ROUNDING, guess_kth, open_exact, rounding_error, sampled_rank
 from nextlong.retrieval.sample import query_ranges, read_queries
-from nextlong.retrieval.shortlist import judge_shortlist
+from nextlong.retrieval.shortlist import MineResult, judge_shortlist
 
 _BATCH = 8192  # queries searched for at a time, so that a document of a million chunks stays within memory
 _BLOCK_BYTES = 1 << 31  # of vectors that a task of a large exact search holds in memory
@@ -54,13 +44,6 @@ _SAMPLED_NEIGHBOURS = 8
 # Of a task of `least_scores`, which reads the whole sample, 2 GB at 1,024 dimensions, and multiplies it for a minute. With tasks of
 # MOST_QUERIES the step took 31 % of the time of 64 nodes at 10^8 chunks and 200,000 sequences (bench/simulate.py).
 _LEAST_QUERIES = 2048
-
-
-class _Scans(NamedTuple):
-    """What `_find_least_scores` and `_scan_block` wrote: files in the order of queries, and stems of the blocks."""
-
-    least: tuple[Path, ...]
-    blocks: tuple[Path, ...]
 
 
 def _corpus_blocks(vectors: Sequence[Path]) -> list[range]:
@@ -104,19 +87,17 @@ def _scan_block(
     index = open_exact(vectors, block=block)
     query_ids, exclude, _ = read_queries(queries)
     least_Q = np.concatenate([np.load(path) for path in least])
-    ids = [np.empty(0, np.int64)]
-    scores = [np.empty(0, np.float32)]
+    ids, scores = [np.empty(0, np.int64)], [np.empty(0, np.float32)]
     for low in range(0, len(query_ids), _BATCH):
         part = slice(low, low + _BATCH)
         queries_QD = lookup.vectors(query_ids[part], vectors)
         found = index.search(queries_QD, k, exclude=exclude[part], least_Q=least_Q[part])
-        ids += found[0]
-        scores += found[1]
+        ids, scores = ids + found[0], scores + found[1]
     counts = [*map(len, ids[1:])]
     np.save(f"{out}.ids.npy", np.concatenate(ids))
     np.save(f"{out}.scores.npy", np.concatenate(scores))
     np.save(f"{out}.ends.npy", np.cumsum([0, *counts]))
-    return MineResult(queries=len(query_ids), candidates=sum(counts), fewest=min(counts, default=0))
+    return MineResult(queries=len(query_ids), candidates=sum(counts))
 
 
 def _mine_block(
@@ -127,16 +108,17 @@ def _mine_block(
     last: int,
     index: IndexFiles,
     k: int,
-    scans: _Scans | None = None,
+    scans: tuple[Sequence[Path], Sequence[Path]] | None = None,
     shortlist: Sequence[Path] = (),
 ) -> MineResult:
-    """Find the candidates of the queries of rows [first, last), by merging `scans` if given; writes `{out}.candidates.arrow`.
+    """Find the candidates of the queries of rows [first, last); writes `{out}.candidates.arrow`.
 
-    With a `shortlist`, candidates have a positive cosine, because the vectors of all chunks that were not embedded are zero.
+    `scans`: to merge, the files of `_find_least_scores` in the order of queries, and the stems of each `_scan_block`. With a
+    `shortlist`, candidates have a positive cosine, because the vectors of all chunks that were not embedded are zero.
     """
     ids, exclude, before = read_queries(queries, first, last)
     opened_index = open_index(index)
-    candidates, fewest, judged, shortlisted = 0, k if len(ids) else 0, 0, 0
+    candidates, judged, shortlisted = 0, 0, 0
     with pa.OSFile(f"{out}.candidates.arrow", "wb") as sink, pa.ipc.new_file(sink, schemas.CANDIDATES) as writer:
         for low in range(0, len(ids), _BATCH):
             part = slice(low, low + _BATCH)
@@ -144,7 +126,7 @@ def _mine_block(
             if scans is None:
                 neighbours, scores = opened_index.search(queries_QD, k, exclude=exclude[part])
             else:
-                (neighbours, scores), again = _merge(scans, before + low, queries_QD, k)
+                (neighbours, scores), again = _merge(*scans, before + low, queries_QD, k)
                 # The sample bounded these too high, about one in a billion.
                 redone = opened_index.search(queries_QD[again], k, exclude=exclude[part][again])
                 for query, row_ids, row_scores in zip(again.tolist(), *redone, strict=True):
@@ -155,29 +137,30 @@ def _mine_block(
                 scores = [row[:count] for row, count in zip(scores, counts, strict=True)]
                 of_part = judge_shortlist(neighbours, shortlist)
                 judged, shortlisted = judged + of_part[0], shortlisted + of_part[1]
-            columns = [pa.array(ids[part]), _lists(neighbours, pa.int64()), _lists(scores, pa.float32())]
+            ends = pa.array(np.cumsum([0, *map(len, neighbours)]), pa.int32())
+            values = pa.array(np.concatenate(neighbours)), pa.array(np.concatenate(scores))
+            columns = [pa.array(ids[part]), *(pa.ListArray.from_arrays(ends, column) for column in values)]
             writer.write_batch(pa.record_batch(columns, schema=schemas.CANDIDATES))
             candidates += sum(map(len, neighbours))
-            fewest = min(fewest, *map(len, neighbours))
-    return MineResult(queries=len(ids), candidates=candidates, fewest=fewest, judged=judged, shortlisted=shortlisted)
+    return MineResult(queries=len(ids), candidates=candidates, judged=judged, shortlisted=shortlisted)
 
 
-def _merge(scans: _Scans, first: int, queries_QD: NDArray[np.float32], k: int) -> tuple[Neighbours, NDArray[np.int64]]:
+def _merge(
+    least: Sequence[Path], blocks: Sequence[Path], first: int, queries_QD: NDArray[np.float32], k: int
+) -> tuple[Neighbours, NDArray[np.int64]]:
     """Return the k best of the queries from `first` on over all blocks, and the queries whose bound may have hidden some."""
     count, dimensions = queries_QD.shape
-    least_Q = np.concatenate([np.load(path) for path in scans.least])[first : first + count]
+    least_Q = np.concatenate([np.load(path) for path in least])[first : first + count]
     parts = []  # of each block: where its neighbours of each query end, their ids and scores
-    for stem in scans.blocks:
+    for stem in blocks:
         ends = np.load(f"{stem}.ends.npy", mmap_mode="r")[first : first + count + 1]
-        ids, scores = (
-            opened(stem.with_name(f"{stem.name}.{name}.npy"))[ends[0] : ends[-1]] for name in ("ids", "scores")
-        )
+        ids, scores = (opened(Path(f"{stem}.{name}.npy"))[ends[0] : ends[-1]] for name in ("ids", "scores"))
         parts.append((ends - ends[0], ids, scores))
     neighbours, cosines, again = [], [], []
     for query in range(count):
-        bounds = [ends[query : query + 2] for ends, _, _ in parts]
-        ids = np.concatenate([ids[low:high] for (low, high), (_, ids, _) in zip(bounds, parts, strict=True)])
-        scores = np.concatenate([scores[low:high] for (low, high), (_, _, scores) in zip(bounds, parts, strict=True)])
+        bounds = [slice(*ends[query : query + 2]) for ends, _, _ in parts]
+        ids = np.concatenate([ids[bound] for bound, (_, ids, _) in zip(bounds, parts, strict=True)])
+        scores = np.concatenate([scores[bound] for bound, (_, _, scores) in zip(bounds, parts, strict=True)])
         best = np.lexsort((ids, -scores))[:k]
         neighbours.append(ids[best])
         cosines.append(scores[best])
@@ -188,25 +171,16 @@ def _merge(scans: _Scans, first: int, queries_QD: NDArray[np.float32], k: int) -
     return (neighbours, cosines), np.array(again, np.int64)
 
 
-def _lists(rows: Sequence[NDArray[Any]], kind: pa.DataType) -> pa.ListArray:
-    offsets = np.concatenate([[0], np.cumsum([len(row) for row in rows])]).astype(np.int32)
-    values = np.concatenate(rows) if rows else np.empty(0)
-    return pa.ListArray.from_arrays(pa.array(offsets), pa.array(values, kind))
-
-
-def _is_blocked(amounts: Amounts) -> bool:
-    """Say whether the corpus is so large that exact search goes block by block."""
-    return amounts.index == EXACT and 2 * amounts.vectors * amounts.dimensions > _BLOCK_BYTES
-
-
 def _block_count(amounts: Amounts) -> float:
-    return max(1.0, min(amounts.shards, 2 * amounts.vectors * amounts.dimensions / _BLOCK_BYTES))
+    """Return in how many blocks exact search reads a large corpus; 0 where it is searched in one piece."""
+    count = 2 * amounts.vectors * amounts.dimensions / _BLOCK_BYTES
+    return max(1.0, min(amounts.shards, count)) if amounts.index == EXACT and count > 1 else 0.0
 
 
 def _scanned(amounts: Amounts) -> float:
     """Return how many neighbours the blocks keep: what reaches the bounds, at most k of each query in each block."""
     k = min(amounts.neighbours, amounts.vectors)
-    if not k or not _is_blocked(amounts):
+    if not k or not _block_count(amounts):
         return 0.0
     sample = _sample_size(k, amounts.vectors)
     rank = sampled_rank(k, amounts.vectors, sample=sample)
@@ -217,7 +191,7 @@ def _scanned(amounts: Amounts) -> float:
 def read_bytes(amounts: Amounts) -> float:
     """Return the bytes of vectors that a search reads: all of them for each range of queries, or once, block by block."""
     vectors, queries = (2 * count * amounts.dimensions for count in (amounts.vectors, amounts.queries))
-    if _is_blocked(amounts):
+    if _block_count(amounts):
         return vectors + queries * _block_count(amounts)  # each block's task reads the queries' own vectors
     return vectors * amounts.visited_share * blocks(amounts.queries, amounts.queries)
 
@@ -238,35 +212,32 @@ def _least_tasks(amounts: Amounts) -> float:
     return max(blocks(amounts.queries, amounts.queries), amounts.queries / _LEAST_QUERIES)
 
 
-def _if_blocked(amount: Callable[[Amounts], float]) -> Callable[[Amounts], float]:
-    """Return an amount that is 0 where the corpus is searched in one piece."""
-    return lambda amounts: amount(amounts) if _is_blocked(amounts) else 0.0
-
-
 _LEAST = Estimate(
-    work=_if_blocked(lambda amounts: _SAMPLE_AT_MOST * amounts.queries * amounts.dimensions),
+    work=lambda amounts: bool(_block_count(amounts)) * _SAMPLE_AT_MOST * amounts.queries * amounts.dimensions,
     seconds=costs.PRODUCT_S,
-    disk=_if_blocked(lambda amounts: amounts.queries),
+    disk=lambda amounts: bool(_block_count(amounts)) * amounts.queries,
     bytes=4,
     tasks=_least_tasks,
-    memory=_if_blocked(lambda amounts: 6.0 * _SAMPLE_AT_MOST * amounts.dimensions),
+    memory=lambda amounts: bool(_block_count(amounts)) * 6.0 * _SAMPLE_AT_MOST * amounts.dimensions,
     rate="products",
     # Each task reads the whole sample.
-    reads=_if_blocked(lambda amounts: 2 * _SAMPLE_AT_MOST * amounts.dimensions * _least_tasks(amounts)),
+    reads=lambda amounts: (
+        bool(_block_count(amounts)) * 2 * _SAMPLE_AT_MOST * amounts.dimensions * _least_tasks(amounts)
+    ),
 )
 _SCAN = Estimate(
-    work=_if_blocked(_products),
+    work=lambda amounts: bool(_block_count(amounts)) * _products(amounts),
     seconds=costs.PRODUCT_S,
     disk=_scanned,
     bytes=12,
-    tasks=_block_count,
-    memory=_if_blocked(lambda amounts: _search_memory(amounts) + _BLOCK_BYTES),
+    tasks=lambda amounts: max(1.0, _block_count(amounts)),
+    memory=lambda amounts: bool(_block_count(amounts)) * (_search_memory(amounts) + _BLOCK_BYTES),
     rate="products",
-    reads=_if_blocked(read_bytes),
+    reads=lambda amounts: bool(_block_count(amounts)) * read_bytes(amounts),
 )
 _MINE = Estimate(
     work=lambda amounts: (
-        _scanned(amounts) * costs.FOUND_S / costs.PRODUCT_S if _is_blocked(amounts) else _products(amounts)
+        _scanned(amounts) * costs.FOUND_S / costs.PRODUCT_S if _block_count(amounts) else _products(amounts)
     ),
     seconds=costs.PRODUCT_S,
     disk="all_neighbours",
@@ -274,7 +245,7 @@ _MINE = Estimate(
     tasks=lambda amounts: blocks(amounts.queries, amounts.queries),
     memory=_search_memory,
     rate="products",
-    reads=lambda amounts: 12 * _scanned(amounts) if _is_blocked(amounts) else read_bytes(amounts),
+    reads=lambda amounts: 12 * _scanned(amounts) if _block_count(amounts) else read_bytes(amounts),
 )
 
 
@@ -300,40 +271,31 @@ def mine_steps(
         unbuilt = recipe.search.index
         config |= {"index": unbuilt, "version": index_kind(unbuilt).version}
 
-    def is_whole(done: Artifacts) -> bool:
-        return not is_exact(done) or not _corpus_blocks(vectors_of(done))
+    def blocks_of(done: Artifacts) -> list[range]:
+        return _corpus_blocks(vectors_of(done)) if is_exact(done) else []
+
+    def search_of(done: Artifacts) -> dict[str, Any]:
+        return {"queries": queries_of(done), "vectors": vectors_of(done), "k": count_neighbours(neighbours, done)}
 
     def least_tasks(done: Artifacts) -> Work:
-        path, paths, k = queries_of(done), vectors_of(done), count_neighbours(neighbours, done)
-        ranges = [] if is_whole(done) else query_ranges(path, most=_LEAST_QUERIES)
-        each = [
-            partial(_find_least_scores, queries=path, first=first, last=last, vectors=paths, k=k)
-            for first, last in ranges
-        ]
-        return Work(each, gpu="unused")
+        ranges = query_ranges(queries_of(done), most=_LEAST_QUERIES) if blocks_of(done) else []
+        find = partial(_find_least_scores, **search_of(done))
+        return Work([partial(find, first=first, last=last) for first, last in ranges], gpu="unused")
 
     def scan_tasks(done: Artifacts) -> list[Task]:
-        if is_whole(done):
-            return []
-        path, paths, k = queries_of(done), vectors_of(done), count_neighbours(neighbours, done)
-        least = done["least_scores"].files(".least.npy")
-        return [
-            partial(_scan_block, queries=path, least=least, vectors=paths, block=block, k=k)
-            for block in _corpus_blocks(paths)
-        ]
+        scan = partial(_scan_block, least=done["least_scores"].files(".least.npy"), **search_of(done))
+        return [partial(scan, block=block) for block in blocks_of(done)]
 
     def tasks(done: Artifacts) -> Work:
-        path, files, k = queries_of(done), index_files(done), count_neighbours(neighbours, done)
+        files, scans, queries = index_files(done), None, queries_of(done)
         files = files if unbuilt is None else replace(files, index=unbuilt)
-        scans = None
-        if "scan" in done and not is_whole(done):
-            ends = done["scan"].files(".ends.npy")
-            stems = tuple(file.with_name(file.name.removesuffix(".ends.npy")) for file in ends)
-            scans = _Scans(tuple(done["least_scores"].files(".least.npy")), stems)
-        mine = partial(_mine_block, queries=path, index=files, k=k, scans=scans)
+        if "scan" in done and blocks_of(done):
+            stems = [path.with_name(path.name.removesuffix(".ends.npy")) for path in done["scan"].files(".ends.npy")]
+            scans = done["least_scores"].files(".least.npy"), stems
+        mine = partial(_mine_block, queries=queries, index=files, k=count_neighbours(neighbours, done), scans=scans)
         if shortlist:
             mine = partial(mine, shortlist=done["shortlist"].files(".shortlist.npy"))
-        each = [partial(mine, first=first, last=last) for first, last in query_ranges(path)]
+        each = [partial(mine, first=first, last=last) for first, last in query_ranges(queries)]
         return Work(each, gpu="unused" if is_built(files.index) or scans else None)
 
     resources = Resources(gpu="unused" if recipe.search.device == "cpu" else "optional")

@@ -17,8 +17,7 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import read_chunks
-from nextlong.artifacts.results import DocumentsResult, MetaDocumentsResult
-from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task
+from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task, TaskResult
 from nextlong.errors import CorpusError
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import BLOCKS, MOST_QUERIES, draws
@@ -27,6 +26,19 @@ from nextlong.schemas import META_DOCUMENTS
 from nextlong.text import Json
 
 _MOST_DOCUMENTS = 256  # documents drafted at a time
+
+
+class DrawResult(TaskResult):
+    """Documents that have chunks, those of them that may be drawn, and those that were, or whose neighbours are wanted.
+
+    Also the chunks of the drawn meta-documents, or the characters of all documents, whichever the step counts.
+    """
+
+    documents: int
+    eligible: int
+    drawn: int
+    meta_chunks: int = 0
+    chars: int = 0
 
 
 def sample_meta_documents(
@@ -38,7 +50,7 @@ def sample_meta_documents(
     draws: int | None,
     min_meta_chunks: int,
     seed: int,
-) -> MetaDocumentsResult:
+) -> DrawResult:
     """Sample documents of at least `min_meta_chunks` chunks by keyed hash (`draws=None`: all); writes `{out}.meta_documents.npy`.
 
     A document that lost a chunk to `decontaminate` is not sampled: the dependency that it would teach has a hole. Its chunks
@@ -60,9 +72,8 @@ def sample_meta_documents(
             drawn = drawn[np.argpartition(drawn["key"], draws - 1)[:draws]]
     drawn = np.sort(drawn, order=["key", "first_chunk"])
     np.save(f"{out}.meta_documents.npy", drawn)
-    return MetaDocumentsResult(
-        documents=documents, eligible=eligible, drawn=len(drawn), meta_chunks=int(drawn["chunks"].sum())
-    )
+    meta_chunks = int(drawn["chunks"].sum())
+    return DrawResult(documents=documents, eligible=eligible, drawn=len(drawn), meta_chunks=meta_chunks)
 
 
 def _document_rows(shard: int, chunks: Path, hashes: Path, *, seed: int) -> NDArray[Any]:
@@ -81,22 +92,20 @@ def _document_rows(shard: int, chunks: Path, hashes: Path, *, seed: int) -> NDAr
 def chunk_ids_of(documents: NDArray[Any]) -> NDArray[np.int64]:
     """Return the chunk ids of the given META_DOCUMENTS rows, one after the other, shape (sum of chunks,)."""
     counts = documents["chunks"]
-    within = np.arange(int(counts.sum())) - np.repeat(np.cumsum(counts) - counts, counts)
-    ids: NDArray[np.int64] = np.repeat(documents["first_chunk"], counts) + within
+    firsts = documents["first_chunk"] - np.cumsum(counts) + counts
+    ids: NDArray[np.int64] = np.repeat(firsts, counts) + np.arange(counts.sum())
     return ids
 
 
 def list_documents(
     out: Path, *, chunks: Sequence[Path], hashes: Sequence[Path], seeds: int | None, seed: int
-) -> DocumentsResult:
+) -> DrawResult:
     """Write `{out}.docs.npy`, META_DOCUMENTS of every document with chunks in shard order, and `{out}.queries.npy`.
 
-    The queries are the documents whose neighbours a method uses, by their ids among the document vectors: `seeds` of them,
-    or all (None).
+    Queries are the ids, among the document vectors, of `seeds` documents whose neighbours a method uses, or of all (None).
     """
-    of_shards = [
-        _document_rows(shard, *paths, seed=seed) for shard, paths in enumerate(zip(chunks, hashes, strict=True))
-    ]
+    shards = enumerate(zip(chunks, hashes, strict=True))
+    of_shards = [_document_rows(shard, *paths, seed=seed) for shard, paths in shards]
     docs = np.concatenate([np.empty(0, META_DOCUMENTS), *of_shards])
     rows = np.concatenate([np.empty(0, np.int64), *(np.arange(len(of_shard)) for of_shard in of_shards)])
     ids = schemas.shard_of(docs["first_chunk"]) << schemas.SHARD_BITS | rows
@@ -105,8 +114,7 @@ def list_documents(
         order = shuffled(docs["content_hash"], seed=seed, stage="queries")[:seeds]
     np.save(f"{out}.docs.npy", docs)
     np.save(f"{out}.queries.npy", ids[order])
-    chars = int(docs["chars"].sum())
-    return DocumentsResult(documents=len(docs), drawn=len(order), eligible=len(docs), chars=chars)
+    return DrawResult(documents=len(docs), drawn=len(order), eligible=len(docs), chars=int(docs["chars"].sum()))
 
 
 class Queries(NamedTuple):
@@ -154,11 +162,8 @@ def query_ranges(path: Path, *, most: int = MOST_QUERIES) -> list[tuple[int, int
 
 def meta_documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: int) -> Step:
     """CHUNKS → the sampled meta-documents."""
-    config: Json = {
-        "draws": draws(recipe.compose, attempt),
-        "min_meta_chunks": recipe.compose.min_meta_chunks,
-        "seed": recipe.compose_seed,
-    }
+    least = recipe.compose.min_meta_chunks
+    config: Json = {"draws": draws(recipe.compose, attempt), "min_meta_chunks": least, "seed": recipe.compose_seed}
 
     def tasks(done: Artifacts) -> list[Task]:
         chunks = chunks_of(done).files(".chunks.arrow")
@@ -166,14 +171,12 @@ def meta_documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, attempt: i
         return [partial(sample_meta_documents, chunks=chunks, hashes=hashes, chars=chars, **config)]
 
     def check(done: Artifact) -> None:
-        sampled = done.result(MetaDocumentsResult)
+        sampled = done.result(DrawResult)
         if not sampled.drawn:
             raise CorpusError(none_long_enough(recipe, f"{sampled.documents:,} documents"))
 
     estimate = Estimate(work="chunks", seconds=6e-8, disk="drafts", bytes=40)
-    return Step(
-        "meta_documents", 1, config, (ingest, chunk), tasks, MetaDocumentsResult, check=check, estimate=estimate
-    )
+    return Step("meta_documents", 1, config, (ingest, chunk), tasks, DrawResult, check=check, estimate=estimate)
 
 
 def none_long_enough(recipe: Recipe, documents: str) -> str:
@@ -199,4 +202,4 @@ def documents_step(recipe: Recipe, ingest: Step, chunk: Step, *, queries: int | 
         bytes=48,
         memory=lambda amounts: 100 * amounts.kept_documents,
     )
-    return Step("documents", 2, config, (ingest, chunk), tasks, DocumentsResult, estimate=estimate)
+    return Step("documents", 2, config, (ingest, chunk), tasks, DrawResult, estimate=estimate)

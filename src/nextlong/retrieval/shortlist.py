@@ -4,12 +4,12 @@ In:  DOCUMENTS and CHUNKS, the sampled META_DOCUMENTS.
 Out: SHORTLIST, uint8 (chunks,) for each shard: the bits _SHORTLISTED and _CONTROL; chunks with either are embedded.
 
 Shortlisted are the chunks of the meta-documents, and for each meta-chunk about as many of the best chunks by BM25 as its share
-of `mine.shortlist_chunks` (the idea: LiteLong, arXiv 2509.15568). A ranking of the whole corpus for each meta-chunk would have to
-be merged from all shards. Instead, a sample of chunks tells which score the chunk at that rank has, and each shard marks its
-chunks that reach this score for some meta-chunk. Up to _SAMPLED chunks the sample is the whole corpus, and the ranks are exact.
+of `mine.shortlist_chunks` (the idea: LiteLong, arXiv 2509.15568). A sample of chunks tells which score the chunk at that rank has,
+and each shard marks its chunks that reach this score for some meta-chunk: no ranking is merged. Up to _SAMPLED chunks the sample
+is the whole corpus, and the ranks are exact.
 
-_CONTROL is a random 1 % of all chunks, shortlisted or not. All of them are embedded, so the nearest of them to a meta-chunk is
-known, and so is whether the shortlist has it. Among all chunks, the nearest of a random share s has the rank r with probability
+_CONTROL is a random 1 % of all chunks, shortlisted or not, all of them embedded: the nearest of them to a meta-chunk is known,
+and whether the shortlist has it. Among all chunks, the nearest of a random share s has the rank r with probability
 s·(1 − s)^(r − 1), 100 on average: how often it is shortlisted is a nearly unbiased estimate of the share of chunks at such ranks
 that are. The control chunks among the nearest *embedded* chunks would not tell that: these reach deeper ranks.
 
@@ -21,8 +21,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from functools import partial
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,7 +32,6 @@ from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import CorpusFiles, chunks_of
 from nextlong.artifacts.lookup import chunk_keys, count_chunks, iter_chunk_texts, sample_texts
-from nextlong.artifacts.results import MineResult, ShortlistResult, ShortlistWordsResult
 from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, per_shard
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import blocks, shortlist_chunks
@@ -56,6 +56,32 @@ _TEXTS_AT_ONCE: Final = 512
 _PRODUCTS_AT_ONCE: Final = 1 << 24  # of words of queries and chunks; their scores take some 200 MB
 
 
+class _WordsResult(TaskResult):
+    """Chunks of the corpus, the sampled ones with their characters, the words counted, and how many a chunk has on average."""
+
+    chunks: int
+    sampled: int
+    chars: int
+    words: int
+    mean_words: float
+
+
+class _ShortlistResult(TaskResult):
+    """Chunks of a shard, and those embedded: on the shortlist, or to measure what it misses."""
+
+    chunks: int
+    embedded: int
+
+
+class MineResult(TaskResult):
+    """Queries and all neighbours; of a shortlist, the queries with a control chunk, and how many have the nearest one on it."""
+
+    queries: int
+    candidates: int
+    judged: int = 0
+    shortlisted: int = 0
+
+
 class _Vocabulary(NamedTuple):
     """The words of at least two sampled chunks: hashes (V,) ascending, idf (V,), and the mean number of words of a chunk."""
 
@@ -66,7 +92,7 @@ class _Vocabulary(NamedTuple):
 
 def count_words(
     out: Path, *, documents: Sequence[Path], chunks: Sequence[Path], sampled: int, seed: int
-) -> ShortlistWordsResult:
+) -> _WordsResult:
     """Count the words of a sample of all chunks.
 
     Writes `{out}.words.npy` and `{out}.idf.npy`, a _Vocabulary, and `{out}.sample.npz`, the BM25 weights of the sample as CSR
@@ -77,8 +103,8 @@ def count_words(
     total = sum(map(count_chunks, chunks))
     texts = sample_texts(documents, chunks, fraction=sampled / max(1, total), seed=seed)
     hashes, bounds = _hashed(texts)
-    words, columns = np.unique(hashes, return_inverse=True)
-    counts = _counts(columns, bounds, width=len(words))
+    words = np.unique(hashes)
+    counts = _looked_up(hashes, bounds, words)
     frequency = np.bincount(counts.indices, minlength=len(words))
     several = np.flatnonzero(frequency >= 2)
     idf = np.log1p((len(texts) - frequency[several] + 0.5) / (frequency[several] + 0.5)).astype(np.float32)
@@ -87,10 +113,8 @@ def count_words(
     np.save(f"{out}.words.npy", vocabulary.hashes)
     np.save(f"{out}.idf.npy", vocabulary.idf)
     sparse.save_npz(f"{out}.sample.npz", weights, compressed=False)
-    chars = sum(map(len, texts))
-    return ShortlistWordsResult(
-        chunks=total, sampled=len(texts), chars=chars, words=len(several), mean_words=vocabulary.mean_words
-    )
+    size = {"chunks": total, "sampled": len(texts), "chars": sum(map(len, texts))}
+    return _WordsResult(words=len(several), mean_words=vocabulary.mean_words, **size)
 
 
 def choose_words(
@@ -101,7 +125,7 @@ def choose_words(
     last: int,
     corpus: CorpusFiles,
     words: Path,
-    summary: ShortlistWordsResult,
+    summary: _WordsResult,
     chunks_per_document: int,
 ) -> TaskResult:
     """Choose the words that the meta-chunks of the META_DOCUMENTS [first, last) are looked up by, and the score to reach.
@@ -115,7 +139,13 @@ def choose_words(
     vocabulary = _vocabulary(words, summary)
     texts = corpus.texts(chunk_ids_of(metas)).tolist()
     hashes, bounds = _hashed(texts)
-    queries = _chosen(_looked_up(hashes, bounds, vocabulary), vocabulary.idf)
+    counts = _looked_up(hashes, bounds, vocabulary.hashes)
+    # Only the words of each query that weigh most; equal ones by their place in the vocabulary.
+    weights, kept = counts.data * vocabulary.idf[counts.indices], [np.empty(0, np.int64)]
+    for low, high in pairwise(counts.indptr.tolist()):
+        kept.append(low + np.sort(np.argsort(-weights[low:high], kind="stable")[:_QUERY_WORDS]))
+    places, ends = np.concatenate(kept), np.cumsum([*map(len, kept)])
+    queries = sparse.csr_matrix((counts.data[places], counts.indices[places], ends), shape=counts.shape)
     sample = sparse.load_npz(f"{words}.sample.npz")
     # A document's own chunks are the best of each of its chunks, but not among those that it gets.
     own = np.repeat(metas["chunks"], metas["chunks"])
@@ -141,10 +171,10 @@ def mark_shard(
     chunks: Path,
     meta_documents: Path,
     words: Path,
-    summary: ShortlistWordsResult,
+    summary: _WordsResult,
     queries: Sequence[Path],
     seed: int,
-) -> ShortlistResult:
+) -> _ShortlistResult:
     """Mark the chunks of a shard that are embedded; writes `{out}.shortlist.npy`. `queries` are stems of `choose_words`."""
     from scipy import sparse
 
@@ -153,9 +183,10 @@ def mark_shard(
     marks = np.zeros(count_chunks(chunks), np.uint8)
     keys = chunk_keys(documents, chunks, seed=seed, stage="shortlist.control")
     marks[keys < threshold_for(CONTROL_SHARE)] = _CONTROL
-    hashed = [_hashed(batch.texts) for batch in iter_chunk_texts(documents, chunks)]
-    found = [_weights(_looked_up(*one, vocabulary), np.diff(one[1]), vocabulary) for one in hashed]
-    del hashed
+    found = []
+    for batch in iter_chunk_texts(documents, chunks):
+        hashes, bounds = _hashed(batch.texts)
+        found.append(_weights(_looked_up(hashes, bounds, vocabulary.hashes), np.diff(bounds), vocabulary))
     if found:
         weights = sparse.hstack(found, format="csr")
         for stem in queries:
@@ -167,7 +198,7 @@ def mark_shard(
     own = chunk_ids_of(metas[schemas.shard_of(metas["first_chunk"]) == shard])
     marks[schemas.row_of(own)] |= _SHORTLISTED
     np.save(f"{out}.shortlist.npy", marks)
-    return ShortlistResult(chunks=len(marks), embedded=int(np.count_nonzero(marks)))
+    return _ShortlistResult(chunks=len(marks), embedded=int(np.count_nonzero(marks)))
 
 
 def embedded_rows(chunks: Path, shortlist: Path | None) -> NDArray[np.int64]:
@@ -180,7 +211,7 @@ def judge_shortlist(neighbours: Sequence[NDArray[np.int64]], shortlist: Sequence
     ids = np.concatenate([np.empty(0, np.int64), *neighbours])
     if not len(ids):
         return 0, 0
-    (marks,) = lookup.by_shard(ids, lambda shard, rows: [lookup.opened(shortlist[shard])[rows]])
+    marks = lookup.array_rows(ids, shortlist)
     query_of = np.repeat(np.arange(len(neighbours)), [len(row) for row in neighbours])
     controls = np.flatnonzero(marks & _CONTROL)
     _, first = np.unique(query_of[controls], return_index=True)
@@ -191,7 +222,7 @@ def describe_shortlist(done: Artifacts) -> str:
     """Return how much of a finished run was embedded, and which share of the nearest that is; empty without a shortlist."""
     if "shortlist" not in done:
         return ""
-    shards, mined = done["shortlist"].results(ShortlistResult), done["mine"].results(MineResult)
+    shards, mined = done["shortlist"].results(_ShortlistResult), done["mine"].results(MineResult)
     total, embedded = sum(shard.chunks for shard in shards), sum(shard.embedded for shard in shards)
     share = f"bm25: {embedded:,} of {total:,} chunks embedded ({embedded / max(1, total):.1%})"
     judged, queries = sum(one.judged for one in mined), sum(one.queries for one in mined)
@@ -204,7 +235,7 @@ def describe_shortlist(done: Artifacts) -> str:
     )
 
 
-def _vocabulary(words: Path, summary: ShortlistWordsResult) -> _Vocabulary:
+def _vocabulary(words: Path, summary: _WordsResult) -> _Vocabulary:
     return _Vocabulary(np.load(f"{words}.words.npy"), np.load(f"{words}.idf.npy"), summary.mean_words)
 
 
@@ -219,21 +250,15 @@ def _hashed(texts: Sequence[str]) -> tuple[NDArray[np.uint64], NDArray[np.int64]
     return np.concatenate(hashes), np.concatenate(bounds)
 
 
-def _looked_up(hashes: NDArray[np.uint64], bounds: NDArray[np.int64], vocabulary: _Vocabulary) -> csr_matrix:
-    """Return how often each word of the vocabulary stands in each text, CSR float32 (texts, V)."""
-    places = np.searchsorted(vocabulary.hashes, hashes)
-    known = np.zeros(len(hashes), np.bool_)
-    if len(vocabulary.hashes):
-        known = vocabulary.hashes[np.minimum(places, len(vocabulary.hashes) - 1)] == hashes
-    known_before = np.concatenate([[0], np.cumsum(known)])
-    return _counts(places[known], known_before[bounds], width=len(vocabulary.hashes))
-
-
-def _counts(columns: NDArray[np.int64], bounds: NDArray[np.int64], *, width: int) -> csr_matrix:
+def _looked_up(hashes: NDArray[np.uint64], bounds: NDArray[np.int64], words: NDArray[np.uint64]) -> csr_matrix:
+    """Return how often each of the ascending `words` (V,) stands in each text, CSR float32 (texts, V)."""
     from scipy import sparse
 
-    ones = np.ones(len(columns), np.float32)
-    counts = sparse.csr_matrix((ones, columns.astype(np.int32), bounds), shape=(len(bounds) - 1, width))
+    places = np.searchsorted(words, hashes)
+    known = words[np.minimum(places, len(words) - 1)] == hashes if len(words) else np.zeros(len(hashes), np.bool_)
+    ends = np.append(0, np.cumsum(known))[bounds]
+    stored = np.ones(ends[-1], np.float32), places[known].astype(np.int32), ends
+    counts = sparse.csr_matrix(stored, shape=(len(bounds) - 1, len(words)))
     counts.sum_duplicates()
     return counts
 
@@ -245,18 +270,6 @@ def _weights(counts: csr_matrix, lengths: NDArray[np.int64], vocabulary: _Vocabu
     of_rows = np.repeat(norm, np.diff(counts.indptr))
     weights.data = vocabulary.idf[counts.indices] * counts.data / (counts.data + of_rows)
     return weights.T.tocsr()
-
-
-def _chosen(counts: csr_matrix, idf: NDArray[np.float32]) -> csr_matrix:
-    """Return `counts` with only the words of each query that weigh most; equal ones by their place in the vocabulary."""
-    from scipy import sparse
-
-    weights, kept = counts.data * idf[counts.indices], []
-    for low, high in zip(counts.indptr[:-1].tolist(), counts.indptr[1:].tolist(), strict=True):
-        kept.append(low + np.sort(np.argsort(-weights[low:high], kind="stable")[:_QUERY_WORDS]))
-    places = np.concatenate([np.empty(0, np.int64), *kept])
-    ends = np.concatenate([[0], np.cumsum([*map(len, kept)])]).astype(np.int64)
-    return sparse.csr_matrix((counts.data[places], counts.indices[places], ends), shape=counts.shape)
 
 
 def _scores(queries: csr_matrix, weights: csr_matrix) -> Iterator[tuple[int, csr_matrix]]:
@@ -278,48 +291,32 @@ def shortlist_steps(recipe: Recipe, ingest: Step, chunk: Step, meta_documents: S
     seed = recipe.seed
 
     def sources(done: Artifacts) -> CorpusFiles:
-        return CorpusFiles(
-            tuple(done["ingest"].files(".documents.arrow")), tuple(chunks_of(done).files(".chunks.arrow"))
-        )
+        documents, chunks = done["ingest"].files(".documents.arrow"), chunks_of(done).files(".chunks.arrow")
+        return CorpusFiles(tuple(documents), tuple(chunks))
+
+    def words_of(done: Artifacts) -> dict[str, Any]:
+        """What `choose_words` and `mark_shard` both take."""
+        metas, words = done["meta_documents"].file(".meta_documents.npy"), done["shortlist_words"]
+        return {"meta_documents": metas, "words": words.stem(), "summary": words.result(_WordsResult)}
 
     def count(done: Artifacts) -> list[Task]:
         corpus = sources(done)
-        return [
-            partial(count_words, documents=corpus.documents, chunks=corpus.chunks, sampled=_SAMPLED, seed=seed),
-        ]
+        return [partial(count_words, documents=corpus.documents, chunks=corpus.chunks, sampled=_SAMPLED, seed=seed)]
 
     def choose(done: Artifacts) -> list[Task]:
-        summary, path = (
-            done["shortlist_words"].result(ShortlistWordsResult),
-            done["meta_documents"].file(".meta_documents.npy"),
-        )
-        each = partial(
-            choose_words,
-            meta_documents=path,
-            corpus=sources(done),
-            words=done["shortlist_words"].stem(),
-            summary=summary,
-            chunks_per_document=shortlist_chunks(recipe, summary.chunk_chars),
-        )
-        return [partial(each, first=first, last=last) for first, last in query_ranges(path)]
+        given = words_of(done)
+        wanted = shortlist_chunks(recipe, given["summary"].chars / max(1, given["summary"].sampled))
+        each = partial(choose_words, corpus=sources(done), chunks_per_document=wanted, **given)
+        return [partial(each, first=first, last=last) for first, last in query_ranges(given["meta_documents"])]
 
     def mark(done: Artifacts) -> list[Task]:
         corpus, least = sources(done), done["shortlist_queries"].files(".least.npy")
-        each = partial(
-            mark_shard,
-            meta_documents=done["meta_documents"].file(".meta_documents.npy"),
-            words=done["shortlist_words"].stem(),
-            summary=done["shortlist_words"].result(ShortlistWordsResult),
-            queries=[path.with_name(path.name.removesuffix(".least.npy")) for path in least],
-            seed=seed,
-        )
-        shards = zip(corpus.documents, corpus.chunks, strict=True)
-        return [
-            partial(each, shard=shard, documents=documents, chunks=chunks)
-            for shard, (documents, chunks) in enumerate(shards)
-        ]
+        stems = [path.with_name(path.name.removesuffix(".least.npy")) for path in least]
+        each = partial(mark_shard, queries=stems, seed=seed, **words_of(done))
+        shards = enumerate(zip(corpus.documents, corpus.chunks, strict=True))
+        return [partial(each, shard=shard, documents=documents, chunks=chunks) for shard, (documents, chunks) in shards]
 
-    words = Step("shortlist_words", 2, {"seed": seed}, (ingest, chunk), count, ShortlistWordsResult, estimate=_WORDS)
+    words = Step("shortlist_words", 2, {"seed": seed}, (ingest, chunk), count, _WordsResult, estimate=_WORDS)
     asked: Json = {
         "chunks": recipe.mine.shortlist_chunks,
         "target_tokens": recipe.compose.target_tokens,
@@ -327,7 +324,7 @@ def shortlist_steps(recipe: Recipe, ingest: Step, chunk: Step, meta_documents: S
     }
     inputs = (ingest, chunk, meta_documents, words)
     queries = Step("shortlist_queries", 2, asked, inputs, choose, estimate=_QUERIES)
-    shortlist = Step("shortlist", 2, {"seed": seed}, (*inputs, queries), mark, ShortlistResult, estimate=_MARKS)
+    shortlist = Step("shortlist", 2, {"seed": seed}, (*inputs, queries), mark, _ShortlistResult, estimate=_MARKS)
     return [words, queries, shortlist]
 
 

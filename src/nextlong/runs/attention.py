@@ -17,8 +17,6 @@ from typing import Final
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.artifacts.resolve import document_starts
-from nextlong.runs.spans import Block
 from nextlong.runs.tally import Bin
 
 RANKS: Final = (2, 4, 8)
@@ -119,15 +117,3 @@ def context_histogram(lengths: NDArray[np.int64]) -> NDArray[np.int64]:
     below = np.minimum(lengths[:, None], _EDGES)  # tokens 0 … length − 1 have as many before them
     counts: NDArray[np.int64] = np.diff(below, axis=1).sum(axis=0)
     return counts
-
-
-def document_lengths(block: Block) -> list[NDArray[np.int64]]:
-    """Return the tokens of each document of every sequence of a block; an extended sequence counts as one document."""
-    # (sequences,) the end of each one's last span, and where each would start if they stood one after the other, as
-    # `document_starts` takes them.
-    lengths = block.ends[np.flatnonzero(np.diff(block.sequence, append=-1))]
-    sequence_starts = np.cumsum(lengths) - lengths
-    starts = document_starts(
-        lengths, roles=block.roles, groups=block.groups, starts=sequence_starts[block.sequence] + block.starts
-    )
-    return np.split(np.diff(starts, append=lengths.sum()), np.searchsorted(starts, sequence_starts[1:]))

@@ -1,52 +1,92 @@
-"""Export card: the facts that the data set card of an export tells, from the finished steps that made it.
+"""Card: the README.md of an export folder, as Hugging Face data set cards are written, and the record beside it.
 
 In:  the recipe, the runs that the rows come from, the finished steps, and which splits lie where.
-Out: `Facts` for `export/card.py`. A card is published, so of paths and URLs it tells the last name alone.
+Out: `facts`, and the page that says them: YAML front matter (made by PyYAML, so that any name survives) and Markdown from the
+template card.md; `delivered_record`. A card is published, so of paths and URLs it tells the last name alone.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
+from functools import partial
+from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final
+from typing import Any, Final, NamedTuple
 
+import jinja2
 import xxhash
 import yaml
 
+from nextlong.artifacts import record
+from nextlong.artifacts.record import DATA
 from nextlong.artifacts.results import ShardResult, TokenizerResult
-from nextlong.engine.step import Artifact, Artifacts
+from nextlong.engine import store
+from nextlong.engine.step import Artifacts
 from nextlong.export import steps as export_steps
-from nextlong.export.arrange import RowsResult
-from nextlong.export.card import CardSource, Facts, Split, public_name
-from nextlong.export.formats.base import format_of
+from nextlong.export.arrange import RowsResult, fill, percent
+from nextlong.export.formats.base import Format, format_of
 from nextlong.export.publish import ExportFile
 from nextlong.methods.base import NEXTLONG, Citation, method_of
 from nextlong.methods.partition import describe_partition
 from nextlong.recipe import MayBePath, Recipe, Section
 from nextlong.recipe.keys import MayBePrivate
+from nextlong.runs.data_folder import CARD, delivered_in
 from nextlong.runs.run import Run
 from nextlong.runs.stats import Stats
 from nextlong.runs.tally import Spread
-from nextlong.runs.warnings import of_rows
+from nextlong.runs.warnings import control, of_rows
 from nextlong.schemas import Layout
-from nextlong.text import Json
+from nextlong.text import Json, public_name
 
 _HUB_NAME: Final = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
-_NOT_PUBLISHED: Final = "(not published)"
+_SIZES: Final = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
+
+# Licences that the hub knows, most of which are spelled as SPDX spells them; any other goes by `other` and its own name.
+_HUB_NAMES: Final = (
+    "afl-3.0 agpl-3.0 apache-2.0 artistic-2.0 bsd-2-clause bsd-3-clause bsl-1.0 c-uda cc cc-by-2.0 cc-by-2.5 cc-by-3.0 "
+    "cc-by-4.0 cc-by-nc-2.0 cc-by-nc-3.0 cc-by-nc-4.0 cc-by-nc-nd-3.0 cc-by-nc-nd-4.0 cc-by-nc-sa-2.0 cc-by-nc-sa-3.0 "
+    "cc-by-nc-sa-4.0 cc-by-nd-4.0 cc-by-sa-3.0 cc-by-sa-4.0 cc0-1.0 cdla-permissive-1.0 cdla-permissive-2.0 "
+    "cdla-sharing-1.0 ecl-2.0 epl-1.0 epl-2.0 etalab-2.0 eupl-1.1 gfdl gpl-2.0 gpl-3.0 isc lgpl-2.1 lgpl-3.0 mit mpl-2.0 "
+    "ms-pl ncsa odbl odc-by ofl-1.1 osl-3.0 pddl postgresql unlicense wtfpl zlib"
+)
+_HUB_LICENCES: Final = frozenset(_HUB_NAMES.split())
+_HUB_SPELLINGS: Final = {"odc-by-1.0": "odc-by", "odbl-1.0": "odbl", "pddl-1.0": "pddl", "gfdl-1.3": "gfdl"}
+
+
+class Split(NamedTuple):
+    """A part of the export. `files` is a path or glob below the export folder: of data files, a folder or a prefix.
+
+    `documents` are those that its sequences are made of, each counted once.
+    """
+
+    name: str
+    files: str
+    rows: int
+    sequences: int
+    documents: int
+    tokens: int
+    bytes: int
+
+
+class Laid(NamedTuple):
+    """One format: its splits, the tokens that a row can hold, and its folder below the card's ("": the same folder)."""
+
+    format: Format
+    splits: Sequence[Split]
+    room: int
+    folder: str = ""
 
 
 def facts(
-    recipe: Recipe,
-    runs: Sequence[Run],
-    done: Artifacts,
-    *,
-    name: str,
-    below: Mapping[str, str],
-    stats: Stats | None,
-) -> Facts:
-    """Return what the card says of some splits of a format, whose files lie in the folders `below`."""
+    recipe: Recipe, runs: Sequence[Run], done: Artifacts, *, name: str, below: Mapping[str, str], stats: Stats | None
+) -> Json:
+    """Return what the card says of some splits of a format, whose files lie in the folders `below`.
+
+    `statistics` are label → value in the order of the page; `recipes` are YAML, one a run; `left_out` are the sequences in no
+    split because they share a chunk with validation, and all; `runs` of a mix: name, sequences and tokens of each.
+    """
     rows = done["rows"].result(RowsResult)
     room = recipe.export.pack or max(run.recipe.sequence_tokens for run in runs)
     made = format_of(name, recipe.export.model_dump())
@@ -54,54 +94,139 @@ def facts(
         Split(
             split,
             f"{folder}{made.reader_takes}" or ".",
-            rows.splits[split].rows,
-            rows.splits[split].sequences,
-            rows.splits[split].documents,
-            rows.splits[split].tokens,
-            done[export_steps.step_name(name, split)].manifest["bytes"],
+            **rows.splits[split].model_dump(include={"rows", "sequences", "documents", "tokens"}),
+            bytes=done[export_steps.step_name(name, split)].manifest["bytes"],
         )
         for split, folder in below.items()
     ]
-    arranged = rows.left_out + sum(split.sequences for split in rows.splits.values())
-    tokenizer = done["tokenizer"].result(TokenizerResult)
-    citations = [getattr(method_of(run.recipe), "citation", None) for run in runs]
+    tokenizer, methods = done["tokenizer"].result(TokenizerResult), [method_of(run.recipe) for run in runs]
     statistics = card_numbers(stats) if stats else {}
     if tokenizer.lost_share:
         statistics["text lost by the tokenizer"] = f"{tokenizer.lost_share:.1%} of the characters"
     # The papers of the methods do not partition the documents.
     if partitions := dict.fromkeys(filter(None, (describe_partition(run.steps) for run in runs))):
         statistics["partitions"] = "; ".join(partitions)
-    return Facts(
-        name=Path(recipe.run_dir).name,
-        format=made,
-        splits=splits,
-        room=room,
-        left_out=(rows.left_out, arranged),
-        methods={run.recipe.compose.method: method_of(run.recipe).layout for run in runs},
-        target_tokens=sorted({run.recipe.sequence_tokens for run in runs}),
-        tokenizer=_hub_name(recipe.tokenizer.source or "byte-level BPE trained on the corpus"),
-        vocabulary=tokenizer.vocab_size,
-        citations=list(dict.fromkeys([NEXTLONG, *(one for one in citations if isinstance(one, Citation))])),
-        eos=tokenizer.eos_id,
-        sources=list(
-            dict.fromkeys(
-                CardSource(source.name or public_name(source.path), public_name(source.path), source.license)
-                for run in runs
-                for source in run.recipe.ingest.sources
-            )
+    of_splits = [one for split in below for one in of_rows(split, rows.splits[split], room=room)]
+    sources = (source for run in runs for source in run.recipe.ingest.sources)
+    taken = [rows.splits[split].of_runs for split in below]
+    return {
+        "name": Path(recipe.run_dir).name,
+        "laid": [Laid(made, splits, room)],
+        "splits": splits,
+        "left_out": (rows.left_out, rows.left_out + sum(split.sequences for split in rows.splits.values())),
+        "methods": {run.recipe.compose.method: method.layout for run, method in zip(runs, methods, strict=True)},
+        "target_tokens": sorted({run.recipe.sequence_tokens for run in runs}),
+        "tokenizer": _hub_name(recipe.tokenizer.source or "byte-level BPE trained on the corpus"),
+        "vocabulary": tokenizer.vocab_size,
+        "citations": list(dict.fromkeys([NEXTLONG, *(method.citation for method in methods if method.citation)])),
+        "eos": tokenizer.eos_id,
+        "sources": list(
+            dict.fromkeys((one.name or public_name(one.path), public_name(one.path), one.license) for one in sources)
         ),
-        recipes=[public_recipe(recipe_made) for recipe_made in (recipe, *(run.recipe for run in runs[1:]))],
-        runs=_shares(runs, rows, below),
-        version=done["rows"].manifest["versions"].get("nextlong", "not installed as a package"),
-        statistics=statistics,
-        warnings=[
-            warned.message
-            for warned in (
-                *(stats.warnings if stats else ()),
-                *(one for split in below for one in of_rows(split, rows.splits[split], room=room)),
-            )
+        "recipes": [public_recipe(recipe_made) for recipe_made in (recipe, *(run.recipe for run in runs[1:]))],
+        "runs": [
+            (Path(str(run)).name, *(sum(of_runs[number][count] for of_runs in taken) for count in (0, 1)))
+            for number, run in enumerate(runs if len(runs) > 1 else ())
         ],
-    )
+        "version": _version(done),
+        "statistics": statistics,
+        "warnings": [
+            *filter(None, [control(stats) if stats else ""]),
+            *(warned.message for warned in (*(stats.warnings if stats else ()), *of_splits)),
+        ],
+    }
+
+
+def _version(done: Artifacts) -> str:
+    version: str = done["rows"].manifest["versions"].get("nextlong", "not installed as a package")
+    return version
+
+
+def card(facts: Json) -> str:
+    """Return the README.md of an export: card.md, filled in."""
+    plain = front_matter(facts)
+    # PyYAML loses characters such as U+0085 where it may write them unescaped.
+    printable = json.dumps(plain, ensure_ascii=False).isprintable()
+    matter = yaml.safe_dump(plain, sort_keys=False, allow_unicode=printable, width=120)
+    # What enters is Markdown, not HTML, so nothing is escaped but what tables and code need.
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    environment.filters |= {
+        "n": "{:,}".format,
+        "line": _line,
+        "cell": lambda text: _line(text).replace("|", r"\|"),
+        "code": _code,
+        "fenced": _fenced,
+        "public": partial(re.sub, r"(\w+://)[^/@\s]+@", r"\1"),  # without the user and password of a URL
+        "loading": partial(_loading, facts),
+        "percent": percent,
+        "bibtex": Citation.bibtex,
+    }
+    template = environment.from_string(Path(__file__).with_suffix(".md").read_text(encoding="utf-8"))
+    return template.render(facts=facts, matter=matter, paper=NEXTLONG, fill=fill) + "\n"
+
+
+def front_matter(facts: Json) -> Json:
+    """Return the metadata by the keys of the hub's data set cards; none that nobody gave."""
+    matter: Json = {"pretty_name": facts["name"]}
+    # What the sources' licences agree on in the hub's words; `other` where they do not, nothing where nobody says.
+    distinct = {re.sub(r"-(only|or-later)$", "", licence.strip().lower()) for *_, licence in facts["sources"]}
+    only = _HUB_SPELLINGS.get(min(distinct), min(distinct))
+    if len(distinct) == 1 and only in _HUB_LICENCES:
+        matter["license"] = only
+    elif distinct != {""}:
+        name = re.sub(r"[^a-z0-9.]+", "-", only).strip("-") if len(distinct) == 1 else "several"
+        matter |= {"license": "other", "license_name": name or "own"}
+    matter["task_categories"] = ["text-generation"]
+    exponent = len(str(sum(split.rows for split in facts["splits"]))) - 4  # 3 digits: under 1K; 4: 1K to 10K
+    if exponent < 0:
+        size = f"n<{_SIZES[0]}"
+    else:
+        size = f"{_SIZES[exponent]}<n<{_SIZES[exponent + 1]}" if exponent < len(_SIZES) - 1 else f"n>{_SIZES[-1]}"
+    matter["size_categories"] = [size]
+    methods = (f"method:{method}" for method in facts["methods"])
+    matter["tags"] = ["long-context", "pretraining", "synthetic", "nextlong", *methods]
+    # `datasets` reads all configurations of a card with one reader, so one format alone is named.
+    if loadable := next((laid for laid in facts["laid"] if laid.format.hub == "loads"), None):
+        data_files = [{"split": split.name, "path": split.files} for split in loadable.splits]
+        matter["configs"] = [{"config_name": "default", "data_files": data_files}]
+    else:
+        matter["viewer"] = False  # the hub would take the JSON files beside the data for it
+    return matter
+
+
+def _loading(facts: Json, laid: Laid) -> str:
+    """Return Python that reads the first split of a format."""
+    first = laid.splits[0]
+    below = first.files.removeprefix(f"{laid.folder}/").removesuffix("/")
+    place = "folder" if below in (".", "") else f"f{f'{{folder}}/{below}'!r}"
+    known = {
+        "place": place,
+        "split": repr(first.name),
+        "tokens": max(facts["target_tokens"]),
+        "vocabulary": facts["vocabulary"],
+        "uint": "uint16" if facts["vocabulary"] <= 1 << 16 else "uint32",
+        "eos": facts["eos"],
+    }
+    package, rows, shown = (piece.format(**known) for piece in laid.format.snippet)
+    folder = "/".join(filter(None, ("/path/to/this/folder", laid.folder)))
+    return f'{package}\n\nfolder = "{folder}"\nrows = {rows}\nprint({shown})'
+
+
+def _line(text: str) -> str:
+    return " ".join(text.split())
+
+
+def _code(text: str) -> str:
+    """Return text as inline code, whatever backticks it holds."""
+    ticks = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    space = " " if "`" in text else ""
+    return f"{ticks}{space}{_line(text)}{space}{ticks}"
+
+
+def _fenced(text: str, language: str) -> str:
+    """Return a fenced block whose fence is longer than any that the text holds."""
+    ticks = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    return f"{ticks}{language}\n{text.rstrip()}\n{ticks}"
 
 
 def public_recipe(recipe: Recipe) -> str:
@@ -130,7 +255,7 @@ def _hide_places(plain: Json, section: Section) -> None:
         elif any(isinstance(mark, MayBePath) for mark in field.metadata):
             plain[key] = _hub_name(value)
         elif any(isinstance(mark, MayBePrivate) for mark in field.metadata) and value != field.default:
-            plain[key] = _NOT_PUBLISHED
+            plain[key] = "(not published)"
 
 
 def _hub_name(given: str) -> str:
@@ -145,21 +270,6 @@ def _model_name(model: str) -> str:
     return f"{kind}{colon}{_hub_name(name)}" if colon else model
 
 
-def _shares(runs: Sequence[Run], rows: RowsResult, names: Iterable[str]) -> list[tuple[str, int, int]]:
-    """Return the name of each run of a mix, and how many of its sequences and tokens are in the splits; none of one run alone."""
-    if len(runs) == 1:
-        return []
-    taken = [rows.splits[name].of_runs for name in names]
-    return [
-        (
-            Path(str(run)).name,
-            sum(of_runs[number][0] for of_runs in taken),
-            sum(of_runs[number][1] for of_runs in taken),
-        )
-        for number, run in enumerate(runs)
-    ]
-
-
 def delivered_record(
     recipe: Recipe,
     runs: Sequence[Run],
@@ -170,9 +280,21 @@ def delivered_record(
     files: Sequence[ExportFile],
 ) -> str:
     """Return the record, as JSON, of one format whose splits lie in the folders `below`."""
+    splits = {}
+    for split, folder in below.items():
+        step, arranged = done[export_steps.step_name(name, split)], done["rows"].result(RowsResult).splits[split]
+        # A format that adds tokens counts them itself.
+        counted = [shard.tokens for shard in step.results(ShardResult) if shard.tokens is not None]
+        splits[split] = {
+            "step": step.manifest["fingerprint"],
+            "config": step.manifest["config"],
+            **arranged.model_dump(include={"rows", "sequences", "documents"}),
+            "tokens": sum(counted) if counted else arranged.tokens,
+            "folder": folder,
+        }
     record = {
         "format": name,
-        "nextlong": done["rows"].manifest["versions"].get("nextlong", "not installed as a package"),
+        "nextlong": _version(done),
         "runs": [
             {
                 "name": run.path.name,
@@ -184,14 +306,11 @@ def delivered_record(
             for run in runs
         ],
         "rows": done["rows"].manifest["fingerprint"],
-        "splits": {
-            split: _split(done[export_steps.step_name(name, split)], done["rows"], split) | {"folder": folder}
-            for split, folder in below.items()
-        },
+        "splits": splits,
         "settings": recipe.export.model_dump(mode="json", exclude={"push", "formats"}),
         "recipe": public_recipe(recipe),
         "files": {
-            file.name: {"bytes": file.bytes, "xxh3": file.xxh3} for file in sorted(files, key=lambda file: file.name)
+            file.name: {"bytes": file.bytes, "xxh3": file.xxh3} for file in sorted(files, key=attrgetter("name"))
         },
     }
     # Without a newline at the end: whatever is cut off, it is JSON no more.
@@ -202,18 +321,6 @@ def fingerprint(record: Mapping[str, Any]) -> str:
     """Return the hash of a record without its own `xxh3`, whatever its layout as JSON."""
     plain = {key: value for key, value in record.items() if key != "xxh3"}
     return xxhash.xxh3_128_hexdigest(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
-
-
-def _split(step: Artifact, rows: Artifact, split: str) -> Json:
-    """Return what one split holds; of a format that adds tokens, as it counted them itself."""
-    arranged = rows.result(RowsResult).splits[split]
-    counted = [shard.tokens for shard in step.results(ShardResult) if shard.tokens is not None]
-    return {
-        "step": step.manifest["fingerprint"],
-        "config": step.manifest["config"],
-        **arranged.model_dump(include={"rows", "sequences", "documents"}),
-        "tokens": sum(counted) if counted else arranged.tokens,
-    }
 
 
 def card_numbers(stats: Stats) -> dict[str, str]:
@@ -246,3 +353,60 @@ def _spread(spread: Spread | None, form: str) -> str:
         return ""
     mean, p10, p50, p90 = (form.format(value) for value in (spread.mean, spread.p10, spread.p50, spread.p90))
     return f"{mean} on average, median {p50}, {p10} to {p90} (p10 to p90)"
+
+
+def write_index(run_dir: Path) -> None:
+    """Write `data/README.md` of a run directory that opens no variant by itself, so that `load_dataset(DATA, NAME)` works.
+
+    Where `RUN` opens a variant, its data card lies there.
+    """
+    data = run_dir / DATA
+    if record.current(run_dir) is not None or not data.is_dir():
+        return
+    variants = record.variants(run_dir)
+    laid = {variant.name: laid_in(data / variant.name) for variant in variants}
+    preferred = [name for variant in variants for name in variant.recipe["export"]["formats"]]
+    # `datasets` reads all configurations of a card with one reader, so the configurations have one format.
+    loadable = {one.format.name for of_variant in laid.values() for one in of_variant if one.format.hub == "loads"}
+    format_name = next((name for name in preferred if name in loadable), None)
+    configs = [
+        {
+            "config_name": name,
+            "data_files": [{"split": split.name, "path": f"{name}/{split.files}"} for split in one.splits],
+        }
+        for name, of_variant in laid.items()
+        for one in of_variant
+        if one.format.name == format_name
+    ]
+    rows = [f"| `{name}/` | {', '.join(one.format.name for one in of_variant)} |" for name, of_variant in laid.items()]
+    load = f'; `datasets.load_dataset("{DATA}", "{configs[0]["config_name"]}")` loads one' if configs else ""
+    text = (
+        f"---\n{yaml.safe_dump({'configs': configs} if configs else {'viewer': False}, sort_keys=False)}---\n\n"
+        f"# Variants of {run_dir.resolve().name}\n\n"
+        f"Each variant has its rows and its data card in a folder of its own{load}.\n\n"
+        "| variant | formats |\n|---|---|\n" + "\n".join(rows) + "\n"
+    )
+    with store.explained(data / CARD):
+        store.write_text(data / CARD, text)
+
+
+def laid_in(folder: Path) -> list[Laid]:
+    """Return what each format's folder below `folder` holds, as its record has it."""
+    laid = []
+    for below, plain in delivered_in(folder):
+        made = format_of(plain["format"], next(iter(plain["splits"].values()))["config"])
+        splits = [
+            Split(
+                name,
+                f"{below.name}/{told['folder']}{made.reader_takes}",
+                told["rows"],
+                told["sequences"],
+                told["documents"],
+                told["tokens"],
+                sum(entry["bytes"] for file, entry in plain["files"].items() if file.startswith(told["folder"])),
+            )
+            for name, told in plain["splits"].items()
+        ]
+        room = plain["settings"].get("pack") or max(run["target_tokens"] for run in plain["runs"])
+        laid.append(Laid(made, splits, room, below.name))
+    return laid

@@ -12,26 +12,19 @@ from __future__ import annotations
 import errno
 import json
 import os
-import re
 import shutil
-from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from pathlib import Path
 from typing import Final
 
-import yaml
-
 from nextlong.artifacts import record
 from nextlong.artifacts.record import DATA
 from nextlong.engine import store
-from nextlong.export.card import Laid, Split
-from nextlong.export.formats.base import format_of
 from nextlong.export.publish import DELIVERED, ExportFile
 from nextlong.text import Json
 
 CARD: Final = "README.md"
-_MIX: Final = "mix-"
-_MIX_NAME_CHARS: Final = 80  # a file name may have 255 bytes
+MIX: Final = "mix-"  # before the name of a mix
 # File systems without hard links, or with few of them to a file.
 _NO_LINKS: Final = frozenset(
     {errno.EPERM, errno.EXDEV, errno.EMLINK, errno.ENOSYS, errno.EOPNOTSUPP, errno.ENOTSUP, errno.EACCES}
@@ -44,12 +37,6 @@ def folder_of(variant: record.Variant) -> Path:
     return data if record.current(variant.run_dir) == variant.name else data / variant.name
 
 
-def folder_of_mix(run_dir: Path, names: Sequence[str], rows: str) -> Path:
-    """Return where the rows of a mix of named runs lie, whose step has the fingerprint `rows`."""
-    named = re.sub(r"[^\w.=,+-]+", "-", "+".join(names))[:_MIX_NAME_CHARS]
-    return run_dir / DATA / f"{_MIX}{named}-{rows[:8]}"
-
-
 def settle(run_dir: Path) -> None:
     """Move formats between `data/` and `data/NAME/` after `RUN` has come to open another variant.
 
@@ -57,19 +44,27 @@ def settle(run_dir: Path) -> None:
     """
     data, own = run_dir / DATA, record.current(run_dir)
     with store.explained(data):
-        for folder in _delivered(data):
-            if (name := _variant_of(folder)) != own:
+        for folder, plain in delivered_in(data):
+            if (name := _variant_of(plain)) != own:
                 _move(folder, data / name / folder.name)
                 if (data / CARD).exists():
                     (data / CARD).replace(data / name / CARD)
         if own is not None and (data / own).is_dir():
-            for folder in _delivered(data / own):
+            for folder, _ in delivered_in(data / own):
                 _move(folder, data / folder.name)
             if (card := data / own / CARD).exists():
                 card.unlink() if (data / CARD).exists() else card.rename(data / CARD)
             _remove_empty(data / own)
-        for folder in [*_delivered(data), *(one for below in data.glob("[!.]*/") for one in _delivered(below))]:
-            _mend_links(folder, run_dir)
+        for folder, _ in [*delivered_in(data), *(one for below in data.glob("[!.]*/") for one in delivered_in(below))]:
+            # Symbolic links lead to the steps' folders again, where the folder they lie in has moved.
+            for path in _files_below(folder):
+                if path.is_symlink() and not path.exists():
+                    source = run_dir.joinpath(*(part for part in path.readlink().parts if part != ".."))
+                    if source.is_file():
+                        again = path.with_name(f".{path.name}.tmp")
+                        again.unlink(missing_ok=True)
+                        _link_to(source, again)
+                        again.replace(path)
 
 
 def place(folder: Path, files: list[ExportFile], *, card: str, delivered: str) -> None:
@@ -85,8 +80,10 @@ def place(folder: Path, files: list[ExportFile], *, card: str, delivered: str) -
             old.rename(folder)
         _merge(old, folder)  # killed after them
         shutil.rmtree(new, ignore_errors=True)
-        if _is_same(folder, files, card, delivered):
-            return
+        with suppress(OSError):
+            told = [(folder / name).read_text(encoding="utf-8") for name in (CARD, DELIVERED)]
+            if told == [card, delivered] and all((folder / file.name).samefile(file.path) for file in files):
+                return
         new.mkdir()
         for file in files:
             target = new / file.name
@@ -108,75 +105,19 @@ def place(folder: Path, files: list[ExportFile], *, card: str, delivered: str) -
         _merge(old, folder)
 
 
-def write_index(run_dir: Path) -> None:
-    """Write `data/README.md` of a run directory that opens no variant by itself, so that `load_dataset(DATA, NAME)` works.
-
-    Where `RUN` opens a variant, its data card lies there.
-    """
-    data = run_dir / DATA
-    if record.current(run_dir) is not None or not data.is_dir():
-        return
-    variants = record.variants(run_dir)
-    laid = {variant.name: list(laid_in(data / variant.name)) for variant in variants}
-    preferred = [name for variant in variants for name in variant.recipe["export"]["formats"]]
-    # `datasets` reads all configurations of a card with one reader, so the configurations have one format.
-    loadable = {one.format.name for of_variant in laid.values() for one in of_variant if one.format.hub == "loads"}
-    format_name = next((name for name in preferred if name in loadable), None)
-    configs = [
-        {
-            "config_name": name,
-            "data_files": [{"split": split.name, "path": f"{name}/{split.files}"} for split in one.splits],
-        }
-        for name, of_variant in laid.items()
-        for one in of_variant
-        if one.format.name == format_name
-    ]
-    rows = [f"| `{name}/` | {', '.join(one.format.name for one in of_variant)} |" for name, of_variant in laid.items()]
-    load = f'; `datasets.load_dataset("{DATA}", "{configs[0]["config_name"]}")` loads one' if configs else ""
-    text = (
-        f"---\n{yaml.safe_dump({'configs': configs} if configs else {'viewer': False}, sort_keys=False)}---\n\n"
-        f"# Variants of {run_dir.resolve().name}\n\n"
-        f"Each variant has its rows and its data card in a folder of its own{load}.\n\n"
-        "| variant | formats |\n|---|---|\n" + "\n".join(rows) + "\n"
-    )
-    with store.explained(data / CARD):
-        store.write_text(data / CARD, text)
-
-
-def laid_in(folder: Path) -> Iterator[Laid]:
-    """Yield what each format's folder below `folder` holds, as its record has it."""
-    for below in _delivered(folder):
-        plain = _record_of(below)
-        made = format_of(plain["format"], next(iter(plain["splits"].values()))["config"])
-        splits = [
-            Split(
-                name,
-                f"{below.name}/{told['folder']}{made.reader_takes}",
-                told["rows"],
-                told["sequences"],
-                told["documents"],
-                told["tokens"],
-                sum(entry["bytes"] for file, entry in plain["files"].items() if file.startswith(told["folder"])),
-            )
-            for name, told in plain["splits"].items()
-        ]
-        room = plain["settings"].get("pack") or max(run["target_tokens"] for run in plain["runs"])
-        yield Laid(made, splits, room, below.name)
-
-
 def stale(run_dir: Path, *, kept: set[str], rows: set[str]) -> list[Path]:
     """Return the formats and cards of variants that are not `kept`, and of mixes whose rows, by fingerprint, are gone."""
     data = run_dir / DATA
-    stale = [folder for folder in _delivered(data) if _variant_of(folder) not in kept]
+    stale = [folder for folder, plain in delivered_in(data) if _variant_of(plain) not in kept]
     if stale and (data / CARD).exists():
         stale.append(data / CARD)
     for folder in sorted(path for path in data.glob("[!.]*") if path.is_dir()):
-        formats = _delivered(folder)
-        if folder.name.startswith(_MIX):
-            gone = [one for one in formats if _record_of(one)["rows"] not in rows]
+        formats = delivered_in(folder)
+        if folder.name.startswith(MIX):
+            gone = [one for one, plain in formats if plain["rows"] not in rows]
         else:
-            gone = [one for one in formats if _variant_of(one) == folder.name and folder.name not in kept]
-        stale += [*gone, folder / CARD] if gone and gone == formats else gone
+            gone = [one for one, plain in formats if _variant_of(plain) == folder.name and folder.name not in kept]
+        stale += [*gone, folder / CARD] if gone and len(gone) == len(formats) else gone
     return stale
 
 
@@ -191,15 +132,15 @@ def remove(paths: list[Path]) -> None:
             _remove_empty(path.parent)
 
 
-def _delivered(folder: Path) -> list[Path]:
-    """Return the folders of formats; another folder with a `manifest.json`, or a copy, is the user's."""
+def delivered_in(folder: Path) -> list[tuple[Path, Json]]:
+    """Return the folders of formats with their records; another folder with a `manifest.json`, or a copy, is the user's."""
     ours = []
     for below in (path.parent for path in sorted(folder.glob(f"[!.]*/{DELIVERED}"))):
         plain = _record_of(below)
         runs = plain.get("runs")
         of_runs = isinstance(runs, list) and runs and all(isinstance(run, dict) for run in runs)
-        if of_runs and plain.get("format") == below.name and isinstance(_variant_of(below), str):
-            ours.append(below)
+        if of_runs and plain.get("format") == below.name and isinstance(_variant_of(plain), str):
+            ours.append((below, plain))
     return ours
 
 
@@ -212,8 +153,8 @@ def _record_of(folder: Path) -> Json:
     return plain if isinstance(plain, dict) and isinstance(plain.get("files"), dict) else {}
 
 
-def _variant_of(folder: Path) -> str:
-    name: str = _record_of(folder)["runs"][0].get("variant")
+def _variant_of(record: Json) -> str:
+    name: str = record["runs"][0].get("variant")
     return name
 
 
@@ -264,28 +205,6 @@ def _remove_ours(folder: Path) -> None:
 def _remove_empty(folder: Path) -> None:
     with suppress(OSError):
         folder.rmdir()
-
-
-def _mend_links(folder: Path, run_dir: Path) -> None:
-    """Point symbolic links to the steps' folders again, where the folder they lie in has moved."""
-    for path in _files_below(folder):
-        if path.is_symlink() and not path.exists():
-            source = run_dir.joinpath(*(part for part in path.readlink().parts if part != ".."))
-            if source.is_file():
-                again = path.with_name(f".{path.name}.tmp")
-                again.unlink(missing_ok=True)
-                _link_to(source, again)
-                again.replace(path)
-
-
-def _is_same(folder: Path, files: list[ExportFile], card: str, delivered: str) -> bool:
-    texts = {CARD: card, DELIVERED: delivered}
-    try:
-        return all((folder / name).read_text(encoding="utf-8") == text for name, text in texts.items()) and all(
-            (folder / file.name).samefile(file.path) for file in files
-        )
-    except OSError:
-        return False
 
 
 def _link_to(source: Path, target: Path) -> None:

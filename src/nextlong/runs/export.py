@@ -10,8 +10,8 @@ from __future__ import annotations
 import json
 import re
 import shlex
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from contextlib import suppress
 from functools import partial
 from pathlib import Path
 from typing import Final, Literal, NamedTuple
@@ -24,22 +24,21 @@ from nextlong.artifacts.record import name_for
 from nextlong.engine import store
 from nextlong.engine.progress import Reporter
 from nextlong.engine.runner import find_done, run_steps
-from nextlong.engine.step import Artifact, Artifacts, Step
+from nextlong.engine.step import Artifact, Artifacts
 from nextlong.errors import RecipeError, RunError
 from nextlong.export import steps as export_steps
 from nextlong.export.arrange import RowsResult
-from nextlong.export.card import card
 from nextlong.export.publish import DELIVERED, ExportFile, check_destination, publish
 from nextlong.recipe import Export, Recipe
 from nextlong.recipe.export import unused_keys
 from nextlong.recipe.text import merge
-from nextlong.runs import card as runs_card
-from nextlong.runs import data_folder, stats
+from nextlong.runs import card, data_folder, stats
 from nextlong.runs.run import Run, check_mix
 from nextlong.runs.stats import Stats
-from nextlong.sequences.tokenizer import check_eod
+from nextlong.sequences.tokenizer import special_id
 
-MIX_FILE = "mix.json"
+_MIX_NAME_CHARS: Final = 80  # a file name may have 255 bytes
+_SHORT_TOKENS: Final = 8192  # of a row of short documents, at most: the context that Llama 3 was pretrained on
 
 
 class Exported(NamedTuple):
@@ -54,11 +53,9 @@ class Exported(NamedTuple):
         """Where the files of each format lie: `RUN/data`, or a folder of a variant or a mix in it."""
         if len(self.runs) == 1:
             return data_folder.folder_of(self.runs[0].variant)
-        return data_folder.folder_of_mix(
-            self.runs[0].path,
-            [name_of(run) for run in self.runs],
-            self.done["rows"].manifest["fingerprint"],
-        )
+        names = re.sub(r"[^\w.=,+-]+", "-", "+".join(map(name_of, self.runs)))[:_MIX_NAME_CHARS]
+        mix = f"{data_folder.MIX}{names}-{self.done['rows'].manifest['fingerprint'][:8]}"
+        return self.runs[0].path / record.DATA / mix
 
     @property
     def longest(self) -> int:
@@ -87,20 +84,18 @@ def make(
         done, variant = session.make_variant()
         data_folder.settle(variant.run_dir)
         own = record.current(variant.run_dir) == variant.name
-        run = Run(variant.run_dir if own else variant.named)
-        return _with_data(Exported(recipe, [run], done), session.run_steps)
+        made = Run(variant.run_dir if own else variant.named)
+        written = Exported(recipe, [made], _with_statistics(made, done, session.run_steps))
+        _place_data(written)
+        return written
 
 
-def _with_data(written: Exported, carry_out: Callable[..., dict[str, Artifact]]) -> Exported:
-    """Put exports into `data/`, with the run's statistics where it is one run; return them with that step."""
-    if len(written.runs) == 1:
-        (run,) = written.runs
-        done = carry_out([stats.statistics_step(run)], known=written.done)
-        record.add_steps(run.variant, {stats.STATISTICS: done[stats.STATISTICS].folder.name})
-        run.steps[stats.STATISTICS] = done[stats.STATISTICS]  # instead of one that an earlier version measured
-        written = written._replace(done=done)
-    place_data(written)
-    return written
+def _with_statistics(run: Run, done: Artifacts, carry_out: Callable[..., dict[str, Artifact]]) -> Artifacts:
+    """Measure a run and return the finished steps with that one, which takes the place of an earlier version's."""
+    done = carry_out([stats.statistics_step(run)], known=done)
+    record.add_steps(run.variant, {stats.STATISTICS: done[stats.STATISTICS].folder.name})
+    run.steps[stats.STATISTICS] = done[stats.STATISTICS]
+    return done
 
 
 def export(
@@ -123,54 +118,81 @@ def export(
     files of another export that lie at `export.push`. In a script, call it under `if __name__ == "__main__":`. Raises
     NextlongError for mistakes of the user.
     """
-    runs = _with_short(runs, tokens=short_tokens, reporter=reporter)
+    are_documents = [place > 0 and Path(one).is_file() for place, one in enumerate(runs)]
+    if short_tokens is not None and not any(are_documents):
+        raise RecipeError("--short-tokens without a file of short documents; name one after the first run")
+    runs = [
+        run(_short_recipe(Run(runs[0]), Path(one), tokens=short_tokens), reporter=reporter).runs[0].path
+        if is_documents
+        else one
+        for one, is_documents in zip(runs, are_documents, strict=True)
+    ]
     check_mix([Run(run) for run in runs], mix, by=by)
     with store.locked(Run(runs[0]).path):
         opened = [Run(run) for run in runs]  # as they are now that no other process changes the first
         first = opened[0]
         recipe = _recipe(first, formats, overrides)
         _check(recipe, opened, stale)
-        for run in opened:
-            export_steps.check_read(run.steps, run.path, trust="time" if recipe.export.push is None else "hash")
+        if reporter is not None and (told := _same_documents(opened)):
+            reporter.tell(told)
+        for one in opened:
+            export_steps.check_read(one.steps, one.path, trust="time" if recipe.export.push is None else "hash")
         export_steps.check_names(recipe.export.formats, first.steps)
-        others = tuple(export_steps.Other(run.recipe.compose.sequences, run.steps) for run in opened[1:])
+        others = tuple(export_steps.Other(one.recipe.compose.sequences, one.steps) for one in opened[1:])
         steps = export_steps.export_steps(
             recipe.export,
             export_steps.read_steps(first.steps),
             sequences=recipe.compose.sequences,
             mix=export_steps.Mix(others, tuple(mix) or None, by),
         )
-        if stale == "refuse":
-            _check_destinations(recipe, steps, first.path)
+        by_name = {step.name: step for step in steps}
+        for name in recipe.export.formats if recipe.export.push is not None and stale == "refuse" else ():
+            made = {
+                split: by_name[export_steps.step_name(name, split)] for split in export_steps.splits_of(recipe.export)
+            }
+            if not all(find_done(step, first.path) for step in made.values()):
+                fingerprints = {split: step.fingerprint for split, step in made.items()}
+                check_destination(_destination(recipe.export, name), fingerprints)
         with pipeline.executor_for(recipe, work="export") as executor:
             carry_out = partial(run_steps, run_dir=first.path, executor=executor, reporter=reporter)
-            done = carry_out(steps, known=first.steps)
+            done: Artifacts = carry_out(steps, known=first.steps)
             if others:
                 _describe_mix(done["rows"], opened, mix, by)
             else:
                 record.add_steps(first.variant, {step.name: done[step.name].folder.name for step in steps})
-            written = _with_data(Exported(recipe, opened, done), carry_out)
+                done = _with_statistics(first, done, carry_out)
+            written = Exported(recipe, opened, done)
+            _place_data(written)
     push(written, stale=stale)
     return written
 
 
-def _with_short(runs: Sequence[str | Path], *, tokens: int | None, reporter: Reporter | None) -> list[str | Path]:
-    """Return the runs; of a file of documents the run that is made of it."""
-    are_documents = [place > 0 and Path(one).is_file() for place, one in enumerate(runs)]
-    if tokens is not None and not any(are_documents):
-        raise RecipeError("--short-tokens without a file of short documents; name one after the first run")
-    made: list[str | Path] = []
-    for one, is_documents in zip(runs, are_documents, strict=True):
-        if is_documents:
-            recipe = short_documents_recipe(Run(runs[0]), Path(one), tokens=tokens)
-            made.append(run(recipe, reporter=reporter).runs[0].path)
-        else:
-            made.append(one)
-    return made
+def _short_recipe(first: Run, documents: Path, *, tokens: int | None) -> Recipe:
+    """Return the recipe of the plain run of some short documents. Raises RecipeError for what no recipe allows."""
+    like, name = first.recipe, re.sub(r"[^\w.-]+", "-", documents.name)
+    tokenizer = {
+        **like.tokenizer.model_dump(mode="json", include={"bos", "eos", "engine"}),
+        "source": str(first.steps["tokenizer"].file(".tokenizer.json").absolute()),
+    }
+    target_tokens = tokens or min(_SHORT_TOKENS, like.compose.target_tokens)
+    plain = {
+        "run_dir": str(first.path.with_name(f"{first.path.name}-short-{name}")),
+        "seed": like.seed,
+        "workers": like.workers,
+        "executor": like.executor,
+        "ingest": {"sources": [{"path": str(documents)}]},
+        "tokenizer": tokenizer,
+        "compose": {"method": "standard", "sequences": "all", "target_tokens": target_tokens},
+        "export": like.export.model_dump(mode="json", include={"formats"}),
+    }
+    return Recipe.from_dict(plain, origin=f"short documents of {documents}")
 
 
 def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recipe:
-    """Return the run's recipe with other exports. Raises RecipeError that names the options at fault."""
+    """Return the run's recipe with other exports. Raises RecipeError that names the options at fault.
+
+    What the run published stays as it is; what its recipe says for formats or splits that are not written now is left out.
+    """
     for asked in overrides:
         key, equals, _ = asked.partition("=")
         if not equals:
@@ -183,10 +205,27 @@ def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recip
     options = {f"--set {shlex.quote(asked)}": asked for asked in overrides}
     if formats:
         options = {f"--to {shlex.quote(','.join(formats))}": f"export.formats={json.dumps(list(formats))}"} | options
+
+    def made(without: str = "") -> Recipe:
+        """Return the recipe with all options but one."""
+        asked = ["export.push=null", *(option for name, option in options.items() if name != without)]
+        plain = merge(run.recipe.model_dump(mode="json"), asked)
+        keys = {option.partition("=")[0] for option in asked}
+        if isinstance(plain["export"], dict):
+            for key in unused_keys(plain["export"]):
+                if f"export.{key}" not in keys:
+                    del plain["export"][key]
+        return Recipe.from_dict(plain, origin=str(run.record))
+
     try:
-        recipe = _with_options(run, options.values())
+        recipe = made()
     except RecipeError as error:
-        named = " ".join([*_at_fault(run, options)] or options)
+        at_fault = []  # the options without any one of which there would be no mistake
+        for option in options:
+            with suppress(RecipeError):
+                made(without=option)
+                at_fault.append(option)
+        named = " ".join(at_fault or options)
         problem = str(error).replace(f"{run.record}: ", "")
         raise RecipeError(f"{named}: {problem}" if named not in problem else problem) from None
     if recipe.sequence_tokens != run.recipe.sequence_tokens:
@@ -198,31 +237,6 @@ def _recipe(run: Run, formats: Sequence[str], overrides: Sequence[str]) -> Recip
             "which keeps vectors and candidates and composes again"
         )
     return recipe
-
-
-def _with_options(run: Run, options: Iterable[str]) -> Recipe:
-    """Return the run's recipe with `export.key=value` put in.
-
-    What the run published stays as it is; what its recipe says for formats or splits that are not written now is left out.
-    """
-    overrides = ["export.push=null", *options]
-    plain = merge(run.recipe.model_dump(mode="json"), overrides)
-    asked = {override.partition("=")[0] for override in overrides}
-    if isinstance(plain["export"], dict):
-        for key in unused_keys(plain["export"]):
-            if f"export.{key}" not in asked:
-                del plain["export"][key]
-    return Recipe.from_dict(plain, origin=str(run.record))
-
-
-def _at_fault(run: Run, options: Mapping[str, str]) -> Iterator[str]:
-    """Yield the options without any one of which there would be no mistake."""
-    for option in options:
-        try:
-            _with_options(run, [asked for name, asked in options.items() if name != option])
-        except RecipeError:
-            continue
-        yield option
 
 
 def _check(recipe: Recipe, runs: Sequence[Run], stale: str) -> None:
@@ -241,20 +255,17 @@ def _check(recipe: Recipe, runs: Sequence[Run], stale: str) -> None:
         raise RecipeError(
             f"export.validation={recipe.export.validation:g} but there is one sequence, which cannot be split; make more"
         )
-    check_eod(recipe.export.megatron_eod, runs[0].steps["tokenizer"].file(".tokenizer.json"))
+    if (eod := recipe.export.megatron_eod) is not None:
+        special_id(runs[0].steps["tokenizer"].file(".tokenizer.json"), eod, key="export.megatron_eod")
 
 
-def _check_destinations(recipe: Recipe, steps: Sequence[Step], run_dir: Path) -> None:
-    """Raise ExportError for a destination with files of another export, before the first of these steps."""
-    if recipe.export.push is None:
-        return
-    by_name = {step.name: step for step in steps}
-    for name in recipe.export.formats:
-        made = {split: by_name[export_steps.step_name(name, split)] for split in export_steps.splits_of(recipe.export)}
-        if not all(find_done(step, run_dir) for step in made.values()):
-            check_destination(
-                _destination(recipe.export, name), {split: step.fingerprint for split, step in made.items()}
-            )
+def _same_documents(runs: Sequence[Run]) -> str:
+    """Return a note about runs of a mix that are made of the same documents, "" if there are none."""
+    corpora = [run.steps["ingest"].manifest["fingerprint"] for run in runs]
+    alike = [str(run) for run, corpus in zip(runs, corpora, strict=True) if corpora.count(corpus) > 1]
+    if not alike:
+        return ""
+    return f"{', '.join(alike)} are made of the same documents, so the mix repeats text; mix runs of other documents to avoid it"
 
 
 def _describe_mix(rows: Artifact, runs: Sequence[Run], mix: Sequence[float], by: str) -> None:
@@ -277,31 +288,33 @@ def _describe_mix(rows: Artifact, runs: Sequence[Run], mix: Sequence[float], by:
         ],
     }
     with store.explained(rows.folder):
-        store.write_json(rows.folder / MIX_FILE, described)
+        store.write_json(rows.folder / "mix.json", described)
 
 
-def place_data(written: Exported) -> None:
+def _place_data(written: Exported) -> None:
     """Put the exports, with their cards, where a person looks for them."""
-    folder, measurements = written.folder, measured(written)
+    folder, measurements, below = written.folder, measured(written), _below(written)
     for name in written.recipe.export.formats:
-        files, below = _files(written, name), _below(written)
-        text = card(runs_card.facts(*written, name=name, below=below, stats=measurements))
+        files = _files(written, name)
+        text = card.card(card.facts(*written, name=name, below=below, stats=measurements))
         described = ExportFile(
             folder / name / data_folder.CARD, data_folder.CARD, len(text.encode()), xxh3_128_hexdigest(text.encode())
         )
-        told = runs_card.delivered_record(*written, name=name, below=below, files=[described, *files])
+        told = card.delivered_record(*written, name=name, below=below, files=[described, *files])
         data_folder.place(folder / name, files, card=text, delivered=told)
     first = written.recipe.export.formats[0]
-    shown = {split: f"{first}/{part}" for split, part in _below(written).items()}
-    beside = [laid for laid in data_folder.laid_in(folder) if laid.format.name != first]
-    preferred = written.runs[0].recipe.export.formats  # also where a later export writes others
-    facts = runs_card.facts(*written, name=first, below=shown, stats=measurements)
-    text = card(replace(facts, folder=first, beside=beside, preferred=preferred))
-    path = folder / data_folder.CARD
+    shown = {split: f"{first}/{part}" for split, part in below.items()}
+    facts = card.facts(*written, name=first, below=shown, stats=measurements)
+    # The formats of the run's recipe come first, also where a later export writes others.
+    laid = {first: facts["laid"][0]._replace(folder=first)}
+    laid |= {one.format.name: one for one in card.laid_in(folder) if one.format.name != first}
+    names = dict.fromkeys((*written.runs[0].recipe.export.formats, *laid))
+    facts["laid"] = [laid[name] for name in names if name in laid]
+    text, path = card.card(facts), folder / data_folder.CARD
     with store.explained(path):
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             store.write_text(path, text)
-    data_folder.write_index(written.runs[0].path)
+    card.write_index(written.runs[0].path)
 
 
 def name_of(run: Run) -> str:
@@ -314,11 +327,11 @@ def push(written: Exported, *, stale: Literal["refuse", "replace"] = "refuse") -
     if written.recipe.export.push is not None:
         for name in written.recipe.export.formats:
             files = _files(written, name)
-            card, record = (
+            described, record = (
                 ExportFile(path, path.name, path.stat().st_size, store.hash_file(path))
                 for path in (written.folder / name / one for one in (data_folder.CARD, DELIVERED))
             )
-            publish([card, *files, record], _destination(written.recipe.export, name), others=stale)
+            publish([described, *files, record], _destination(written.recipe.export, name), others=stale)
 
 
 def measured(written: Exported) -> Stats | None:
@@ -348,32 +361,3 @@ def _destination(export: Export, name: str) -> str:
     """Return where the files of a format are to be published."""
     folder = str(export.push).rstrip("/")
     return f"{folder}/{name}" if len(export.formats) > 1 else folder
-
-
-SHORT_TOKENS: Final = 8192  # of a row, at most: the context that Llama 3 was pretrained on
-
-
-def short_documents_recipe(first: Run, documents: Path, *, tokens: int | None = None) -> Recipe:
-    """Return the recipe of the plain run of some documents. Raises RecipeError for what no recipe allows."""
-    like = first.recipe
-    tokenizer = {
-        **like.tokenizer.model_dump(mode="json", include={"bos", "eos", "engine"}),
-        "source": str(first.steps["tokenizer"].file(".tokenizer.json").absolute()),
-    }
-    export = like.export.model_dump(mode="json", include={"formats"})
-    name = re.sub(r"[^\w.-]+", "-", documents.name)
-    plain = {
-        "run_dir": str(first.path.with_name(f"{first.path.name}-short-{name}")),
-        "seed": like.seed,
-        "workers": like.workers,
-        "executor": like.executor,
-        "ingest": {"sources": [{"path": str(documents)}]},
-        "tokenizer": tokenizer,
-        "compose": {
-            "method": "standard",
-            "sequences": "all",
-            "target_tokens": tokens or min(SHORT_TOKENS, like.compose.target_tokens),
-        },
-        "export": export,
-    }
-    return Recipe.from_dict(plain, origin=f"short documents of {documents}")

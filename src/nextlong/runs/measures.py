@@ -1,14 +1,14 @@
 """Measures: parts of a run's statistics that need more than its spans.
 
 In:  a run, and counts over its sequences. Out: reuse of chunks, tokens cut off at sequence ends, lengths of documents, costs,
-the cosine of random chunks.
+the cosine of random chunks; which sequences of several runs are about the same document.
 """
 
 from __future__ import annotations
 
 import itertools
-import math
 from collections import Counter
+from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Final
 
@@ -18,17 +18,19 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import special_ids
-from nextlong.artifacts.lookup import Column, read_chunks
+from nextlong.artifacts.lookup import read_chunks
 from nextlong.methods.documents import separator_follows
+from nextlong.runs import spans
 from nextlong.runs.run import Run
+from nextlong.runs.spans import COSINE_UNIT
 from nextlong.runs.tally import Spread, Tally
 
-COSINE_UNIT: Final = 1e-4  # quantiles of cosines are exact to half of this
 _RANDOM_CHUNKS: Final = 500  # whose pairs are the baseline of cosines: the mean is exact to about 0.005
 _SAMPLED_SHARDS: Final = 48
 _HUBS: Final = 10
+_CANDIDATES: Final = 200  # documents of the first run that are looked for in the others …
+_LOOKED_AT: Final = 4000  # … among so many of their sequences
 OVERUSED: Final = 16  # uses of a chunk beyond which it teaches hardly anything (docs/warnings.md)
-_WEIGHED_SEQUENCES: Final = 16  # at most
 
 
 @dataclass(frozen=True)
@@ -110,9 +112,10 @@ def measure_reuse(run: Run, counted: Tally) -> Reuse:
     hubs: tuple[Hub, ...] = ()
     if len(top):
         ids = chunk_ids[top]
-        names = lookup.source_ids(lookup.documents_of(ids, run.corpus.chunks), run.corpus.documents)
-        ordinals = lookup.chunk_ordinals(ids, run.corpus.chunks)
-        hubs = tuple(map(Hub, ids.tolist(), names.tolist(), ordinals.tolist(), uses[top].tolist()))
+        names, ordinals = zip(
+            *lookup.chunk_names(ids, documents=run.corpus.documents, chunks=run.corpus.chunks), strict=True
+        )
+        hubs = tuple(map(Hub, ids.tolist(), names, ordinals, uses[top].tolist()))
     return Reuse(len(uses), float(uses.mean()), int(uses.max()), overused, histogram, hubs)
 
 
@@ -125,15 +128,14 @@ def measure_cut_off(run: Run, taken: Tally, *, tokens: int) -> CutOff | None:
     if "lengths" not in run.steps or not len(doc_ids):
         return None
     lengths, separator_tokens = run.steps["lengths"].files(".lengths.npy"), len(special_ids(run.steps).separator)
-
-    def load(shard: int, rows: NDArray[np.int64]) -> list[Column]:
+    shards, back = lookup.by_shard(doc_ids)
+    document_tokens = []
+    for shard, rows in shards:
         # The lengths hold each chunk's tokens (chunks,) with the separator behind it, which is no text of the document.
         table = read_chunks(run.corpus.chunks[shard])
         chunk_tokens = np.load(lengths[shard]) - separator_tokens * separator_follows(table)
-        return [np.bincount(table["doc_row"], weights=chunk_tokens)[rows]]
-
-    (document_tokens,) = lookup.by_shard(doc_ids, load)
-    of_tokens = int(document_tokens @ uses)
+        document_tokens.append(np.bincount(table["doc_row"], weights=chunk_tokens)[rows])
+    of_tokens = int(np.concatenate(document_tokens)[back] @ uses)
     return CutOff(of_tokens - tokens, of_tokens)
 
 
@@ -149,7 +151,7 @@ def corpus_chars(run: Run) -> tuple[Tally, dict[str, int]]:
             first = schemas.pack_ids(shard, rows[:1])  # the documents of a shard are of one source
             (names,) = lookup.document_columns(first, run.corpus.documents, ("source",))
             of_source[str(names[0])] += int(chars.sum())
-    return lengths, dict(sorted(of_source.items(), key=lambda item: (-item[1], item[0])))
+    return lengths, dict(Counter(dict(sorted(of_source.items()))).most_common())  # equal ones by name
 
 
 def sample_chunks(run: Run, most: int) -> NDArray[np.int64]:
@@ -181,23 +183,44 @@ def measure_random_similarity(run: Run) -> Spread | None:
     one, other = np.triu_indices(len(ids), 1)
     is_pair = documents[one] != documents[other]
     cosines = Tally()
-    cosines.add(np.rint((vectors @ vectors.T)[one[is_pair], other[is_pair]] / COSINE_UNIT).astype(np.int64))
+    products = (vectors @ vectors.T)[one[is_pair], other[is_pair]].clip(
+        -1, 1
+    )  # float16 rounds some vectors to longer than 1
+    cosines.add(np.rint(products / COSINE_UNIT).astype(np.int64))
     return cosines.spread(unit=COSINE_UNIT)
 
 
-def bytes_per_token(run: Run) -> float:
-    """Return UTF-8 bytes per token of up to 16 sequences spread over a run; their text is read."""
-    spread = map(run.sequence, range(0, len(run), math.ceil(len(run) / _WEIGHED_SEQUENCES)))
-    sizes = [(len(sequence.text.encode()), len(sequence.input_ids)) for sequence in spread]
-    text_bytes, tokens = map(sum, zip(*sizes, strict=True))
-    return text_bytes / tokens
+def common_document(runs: Sequence[Run]) -> tuple[int, dict[int, int]] | None:
+    """Return the document that most of some runs have a sequence about, and that sequence's number by place of the run.
+
+    Extended sequences are about their meta-document, others about the documents that they hold.
+    None if they do not share their documents, or no two have a sequence about the same one.
+    """
+    corpora = [run.steps["ingest"].manifest["fingerprint"] for run in runs]
+    alike = [place for place, run in enumerate(runs) if corpora[place] == corpora[0] and len(run)]
+    if len(alike) < 2:
+        return None
+    sequences_of = {place: _first_about(runs[place]) for place in alike}
+    base = min(alike, key=lambda place: len(sequences_of[place]))
+    candidates = list(sequences_of[base])[:_CANDIDATES]
+    # The document that most runs share; among equals, that of the earliest sequence of `base`.
+    best = max(
+        candidates,
+        key=lambda doc: (sum(doc in first_of for first_of in sequences_of.values()), -sequences_of[base][doc]),
+    )
+    numbers = {place: first_of[best] for place, first_of in sequences_of.items() if best in first_of}
+    return (best, numbers) if len(numbers) > 1 else None
 
 
-def step_costs(run: Run) -> tuple[StepCost, ...]:
-    """Return what the steps of a run took, in the order of the route."""
-    costs = []
-    for name, done in run.steps.items():
-        manifest = done.manifest
-        peaks = [part["peak_bytes"] for part in manifest["parts"] if part.get("peak_bytes") is not None]
-        costs.append(StepCost(name, manifest["seconds"], manifest["bytes"], max(peaks, default=None)))
-    return tuple(costs)
+def _first_about(run: Run) -> dict[int, int]:
+    """Return the number of the first sequence about each document, by doc_id, in the order of the sequences."""
+    firsts: dict[int, int] = {}
+    number = 0
+    for path, take in zip(run.steps["compose"].files(".sequences.arrow"), run.sequences_per_part, strict=True):
+        for block in spans.read_blocks(path, min(take, _LOOKED_AT - number), run.corpus):
+            subject = block.of(*spans.ABOUT_ROLES)
+            _, places = np.unique(subject.doc_ids, return_index=True)
+            for place in np.sort(places).tolist():
+                firsts.setdefault(int(subject.doc_ids[place]), number + int(subject.sequence[place]))
+            number += int(block.sequence[-1]) + 1
+    return firsts

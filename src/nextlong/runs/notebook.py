@@ -37,7 +37,13 @@ def run_html(run: Run) -> str:
         "read from": ", ".join(source.name or source.path for source in recipe.ingest.sources),
     }
     heads = "".join(f"<th>{head}</th>" for head in ("sequence", "about", "chunks", "mean cosine"))
-    rows = "".join(_row(number, sequence) for number, sequence in enumerate(islice(run.sequences(), _FIRST)))
+    rows = ""
+    for number, sequence in enumerate(islice(run.sequences(), _FIRST)):
+        cosines, lead = pieces.scored(sequence.spans), pieces.lead_document(sequence.spans)
+        about = next((span.source_id for span in sequence.spans if span.doc_id == lead), "")
+        chunks = sum(span.role in pieces.CHUNK_ROLES for span in sequence.spans)
+        mean = f"{sum(cosines) / len(cosines):.3f}" if cosines else "–"
+        rows += f"<tr><td>{number}</td><td>{escape(clean(about))}</td><td>{chunks:,}</td><td>{mean}</td></tr>"
     return f"{_facts(str(run), facts)}<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
 
 
@@ -45,15 +51,6 @@ def data_set_html(name: str, rows: int, columns: tuple[str, ...], fill: float | 
     """Return a data set of rows for PyTorch as what it holds."""
     facts = {"rows": f"{rows:,}", "columns": ", ".join(columns)}
     return _facts(name, facts if fill is None else facts | {"filled": f"{fill:.1%}"})
-
-
-def _row(number: int, sequence: Sequence) -> str:
-    cosines = pieces.scored(sequence.spans)
-    lead = pieces.lead_document(sequence.spans)
-    about = next((span.source_id for span in sequence.spans if span.doc_id == lead), "")
-    chunks = sum(span.role in pieces.CHUNK_ROLES for span in sequence.spans)
-    mean = f"{sum(cosines) / len(cosines):.3f}" if cosines else "–"
-    return f"<tr><td>{number}</td><td>{escape(clean(about))}</td><td>{chunks:,}</td><td>{mean}</td></tr>"
 
 
 def _facts(title: str, facts: Mapping[str, str]) -> str:

@@ -16,6 +16,7 @@ from collections.abc import Iterator
 from collections.abc import Sequence as SequenceOf
 from dataclasses import dataclass, field
 from functools import cached_property
+from itertools import pairwise
 from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal
@@ -78,9 +79,7 @@ class Sequence:
     @property
     def texts(self) -> list[str]:
         """The text of each span, from the documents themselves."""
-        spans = slice(*self._block.span_offsets[self._number : self._number + 2].tolist())
-        run = self._run
-        return span_texts(self._block, spans, text_of=run.corpus.texts, special_text=run.files.special_texts)
+        return self.texts_of(range(len(self.spans)))
 
     def texts_of(self, places: SequenceOf[int]) -> list[str]:
         """Return the text of some spans, by their places among `spans`; the others are not read."""
@@ -194,27 +193,24 @@ class Run:
 
     def _read(self, part: int, first: int, last: int) -> Iterator[Sequence]:
         for block in resolve(self.files, part, first=first, take=last):
-            yield from (self._sequence(block, number) for number in range(len(block)))
-
-    def _sequence(self, block: Resolved, number: int) -> Sequence:
-        first, last = block.span_offsets[number : number + 2].tolist()
-        ids = block.input_ids[block.token_offsets[number] : block.token_offsets[number + 1]]
-        of_sequence = slice(first, last)
-        columns = (
-            block.chunk_ids[of_sequence].tolist(),
-            block.doc_ids[of_sequence].tolist(),
-            block.source_ids[of_sequence].tolist(),
-            [json.loads(line) if line else {} for line in block.metadata[of_sequence]],
-            block.char_starts[of_sequence].tolist(),
-            block.char_ends[of_sequence].tolist(),
-            [schemas.ROLES[role] for role in block.roles[of_sequence].tolist()],
-            block.groups[of_sequence].tolist(),
-            block.token_starts[of_sequence].tolist(),
-            block.token_ends[of_sequence].tolist(),
-            block.scores[of_sequence].tolist(),
-        )
-        spans = tuple(map(Span, *columns))
-        return Sequence(block.sequence_ids[number], block.methods[number], ids, spans, self, block, number)
+            metadata = [json.loads(line) if line else {} for line in block.metadata]
+            roles = [schemas.ROLES[role] for role in block.roles.tolist()]
+            arrays: tuple[Any, ...] = (
+                block.chunk_ids,
+                block.doc_ids,
+                block.source_ids,
+                metadata,
+                block.char_starts,
+                block.char_ends,
+            )
+            arrays += (roles, block.groups, block.token_starts, block.token_ends, block.scores)
+            for number, (start, stop) in enumerate(pairwise(block.span_offsets.tolist())):
+                columns = (column[start:stop] for column in arrays)
+                spans = tuple(
+                    map(Span, *(column if isinstance(column, list) else column.tolist() for column in columns))
+                )
+                ids = block.input_ids[block.token_offsets[number] : block.token_offsets[number + 1]]
+                yield Sequence(block.sequence_ids[number], block.methods[number], ids, spans, self, block, number)
 
 
 def check_mix(runs: SequenceOf[Run], proportions: SequenceOf[float] | None, *, by: str = "sequences") -> None:
@@ -233,13 +229,20 @@ def check_mix(runs: SequenceOf[Run], proportions: SequenceOf[float] | None, *, b
     composed = [(run.steps["compose"].manifest["fingerprint"], len(run)) for run in runs]
     if twice := [run for place, run in enumerate(runs) if composed[place] in composed[:place]]:
         raise RecipeError(f"{twice[0]} stands in the mix twice, with the same sequences; name each run once")
+
+    def ids_of(run: Run) -> Json:
+        step, special = run.steps["tokenizer"], finished.special_ids(run.steps)
+        name = step.file(".tokenizer.json").name
+        hashes = [part["files"][name]["xxh3"] for part in step.manifest["parts"] if name in part["files"]]
+        return {"tokenizer": hashes, "bos or eos": (special.bos, special.eos)}
+
+    ids = ids_of(runs[0])
     for run in runs[1:]:
-        for what in ("tokenizer", "bos or eos"):
-            if _ids_of(runs[0], what) != _ids_of(run, what):
-                raise RunError(
-                    f"{runs[0]} and {run} do not have the same {what}, so their token ids do not mix; run one of "
-                    "them again with the other's `tokenizer`, which keeps its vectors and candidates"
-                )
+        if differing := [what for what, value in ids_of(run).items() if value != ids[what]]:
+            raise RunError(
+                f"{runs[0]} and {run} do not have the same {differing[0]}, so their token ids do not mix; run one of "
+                "them again with the other's `tokenizer`, which keeps its vectors and candidates"
+            )
         if runs[0].recipe.export.extra_tokens != run.recipe.export.extra_tokens:  # in a row, one token is a gap
             lengths = " and ".join(
                 f"{one.recipe.sequence_tokens:,} tokens of {one} (for {', '.join(one.recipe.export.formats)})"
@@ -249,12 +252,3 @@ def check_mix(runs: SequenceOf[Run], proportions: SequenceOf[float] | None, *, b
                 f"sequences of {lengths} do not mix: one of them has a token more than compose.target_tokens; run it again with "
                 "the formats of the other (--set export.formats=…), which keeps vectors and candidates"
             )
-
-
-def _ids_of(run: Run, what: str) -> Any:
-    if what == "bos or eos":
-        special = finished.special_ids(run.steps)
-        return special.bos, special.eos
-    step = run.steps["tokenizer"]
-    name = step.file(".tokenizer.json").name
-    return [part["files"][name]["xxh3"] for part in step.manifest["parts"] if name in part["files"]]

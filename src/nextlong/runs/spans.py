@@ -1,6 +1,6 @@
 """Spans: the SEQUENCES of a run as flat arrays, and what is counted in them.
 
-In:  SEQUENCES files; CHUNKS, for the document of each chunk. Out: blocks of spans; ranks, distances, leaks of a block.
+In:  SEQUENCES files; CHUNKS, for the document of each chunk. Out: blocks of spans; `Counting`, the sums over all blocks.
 
 Only extended sequences have meta-chunks, whose distance they stretch, and negatives; the others are documents as they were,
 or their parts.
@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from functools import lru_cache
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -20,10 +20,15 @@ from numpy.typing import NDArray
 from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import CorpusFiles
+from nextlong.artifacts.resolve import document_starts
+from nextlong.runs.attention import AttentionCounter
+from nextlong.runs.tally import Tally
 
 CHUNK_ROLES = (schemas.META, schemas.NEGATIVE, schemas.DOCUMENT)  # of spans that hold a document's text
 ABOUT_ROLES = (schemas.META, schemas.DOCUMENT)  # … of documents that a sequence is about
 _BLOCK_SPANS = 1 << 18  # read at a time
+COSINE_UNIT: Final = 1e-4  # quantiles of cosines are exact to half of this
+NEAR_IDENTICAL_COSINE: Final = 0.95  # docs/warnings.md has what corpora show
 
 
 class Block(NamedTuple):
@@ -49,11 +54,6 @@ class Block(NamedTuple):
         """Tokens of each span."""
         return self.ends - self.starts
 
-    @property
-    def group_keys(self) -> NDArray[np.int64]:
-        """A number for each group of each sequence."""
-        return self.sequence << 32 | self.groups
-
 
 def read_blocks(path: Path, take: int, corpus: CorpusFiles, *, first: int = 0) -> Iterator[Block]:
     """Yield the sequences [first, take) of a SEQUENCES file."""
@@ -64,7 +64,21 @@ def read_blocks(path: Path, take: int, corpus: CorpusFiles, *, first: int = 0) -
         batches.append(reader.get_batch(number))
         held += len(batches[-1].column("role").values)
         if held >= _BLOCK_SPANS or number == take - 1:
-            yield _block(pa.Table.from_batches(batches), corpus)
+            table = pa.Table.from_batches(batches)
+            lists = {name: table.column(name).combine_chunks() for name in schemas.SPAN_COLUMNS}
+            # Each column is a list per sequence: `sizes` (sequences,) spans in each, and the spans of all, one after the other.
+            sizes = np.diff(lists["role"].offsets.to_numpy())
+            chunk_ids, roles = (lists[name].values.to_numpy() for name in ("chunk_id", "role"))
+            is_chunk = chunk_ids != schemas.NO_CHUNK
+            doc_ids = np.full(len(chunk_ids), schemas.NO_CHUNK, np.int64)
+            doc_ids[is_chunk] = lookup.documents_of(chunk_ids[is_chunk], corpus.chunks)
+            groups, starts, ends = (
+                lists[name].values.to_numpy().astype(np.int64) for name in ("group", "token_start", "token_end")
+            )
+            # Vectors are kept in half precision, so that the cosine of a text to itself comes out as 1.0001.
+            scores = lists["score"].values.to_numpy().astype(np.float64).clip(-1, 1)
+            sequence = np.repeat(np.arange(len(sizes)), sizes)
+            yield Block(sequence, chunk_ids, doc_ids, roles, groups, starts, ends, scores)
             batches, held = [], 0
 
 
@@ -75,56 +89,104 @@ def _reader(file: lookup.FileVersion) -> pa.RecordBatchFileReader:
     return pa.ipc.open_file(pa.OSFile(str(file.path)), options=pa.ipc.IpcReadOptions(use_threads=False))
 
 
-def _block(table: pa.Table, corpus: CorpusFiles) -> Block:
-    lists = {name: table.column(name).combine_chunks() for name in schemas.SPAN_COLUMNS}
-    # Each column is a list per sequence: `sizes` (sequences,) spans in each, and the spans of all, one after the other.
-    sizes = np.diff(lists["role"].offsets.to_numpy())
-    chunk_ids = lists["chunk_id"].values.to_numpy()
-    is_chunk = chunk_ids != schemas.NO_CHUNK
-    doc_ids = np.full(len(chunk_ids), schemas.NO_CHUNK, np.int64)
-    (doc_rows,) = lookup.chunk_columns(chunk_ids[is_chunk], corpus.chunks, ("doc_row",))
-    # A document's id is packed as a chunk's: the shard's number, which both share, above the row.
-    doc_ids[is_chunk] = schemas.shard_of(chunk_ids[is_chunk]) << schemas.SHARD_BITS | doc_rows
-    groups, starts, ends = (
-        lists[name].values.to_numpy().astype(np.int64) for name in ("group", "token_start", "token_end")
-    )
-    # Vectors are kept in half precision, so that the cosine of a text to itself comes out as 1.0001.
-    scores = lists["score"].values.to_numpy().astype(np.float64).clip(-1, 1)
-    roles = lists["role"].values.to_numpy()
-    return Block(np.repeat(np.arange(len(sizes)), sizes), chunk_ids, doc_ids, roles, groups, starts, ends, scores)
+class Counting:
+    """What is counted in all blocks so far; cosines in units of COSINE_UNIT."""
 
+    def __init__(self, *, per_row: int = 1) -> None:
+        """Count nothing yet; `per_row` sequences fill a row."""
+        self.attention = AttentionCounter(per_row=per_row)
+        self.cosines, self.cosines_of_document, self.scores_of_document = Tally(), Tally(), Tally()
+        # (ranks + 1,) by rank, from 1
+        self.rank_sums: NDArray[np.float64] = np.zeros(1)
+        self.rank_counts: NDArray[np.int64] = np.zeros(1, np.int64)
+        self.gaps, self.uses, self.documents, self.taken = Tally(), Tally(), Tally(), Tally()
+        self.chunk_tokens, self.tokens_of_document, self.negative_tokens_of_document = Tally(), Tally(), Tally()
+        self.role_tokens = np.zeros(len(schemas.ROLES), np.int64)
+        self.sequences = self.negatives = self.near_identical = self.most_near_identical = 0
+        self.most_near_identical_in: int | None = None
+        self.own_document = self.repeated = self.in_parts = self.in_sequences = 0
 
-def ranked_scores(block: Block) -> tuple[NDArray[np.int64], NDArray[np.float64], NDArray[np.int64]]:
-    """Return rank, from 1, cosine and doc_id of each negative, and of each document but its sequence's first, that has one.
+    @property
+    def nearly_identical(self) -> tuple[int, float, int | None, int]:
+        """The negatives that are nearly identical to their meta-chunk, their share, and which sequence has the most."""
+        share = self.near_identical / self.negatives
+        return self.near_identical, share, self.most_near_identical_in, self.most_near_identical
 
-    The doc_id is that of the meta-document of a negative, and of the document itself.
-    """
-    negatives, documents, meta_spans = (block.of(role) for role in (schemas.NEGATIVE, schemas.DOCUMENT, schemas.META))
-    # The first span of each document or part; the first of a sequence has rank 0 and is left out below.
-    firsts = np.flatnonzero(_run_places(documents.group_keys) == 0)
-    ranks = np.concatenate([_run_places(negatives.group_keys) + 1, _run_places(documents.sequence[firsts])])
-    scores = np.concatenate([negatives.scores, documents.scores[firsts]])
-    meta_documents = np.full(int(block.sequence[-1]) + 1, schemas.NO_CHUNK)  # (sequences,)
-    meta_documents[meta_spans.sequence] = meta_spans.doc_ids
-    owners = np.concatenate([meta_documents[negatives.sequence], documents.doc_ids[firsts]])
-    known = np.isfinite(scores) & (ranks > 0)
-    return ranks[known], scores[known], owners[known]
+    def add(self, block: Block) -> None:
+        """Count the sequences of a block."""
+        meta_spans, negatives, documents = (
+            block.of(role) for role in (schemas.META, schemas.NEGATIVE, schemas.DOCUMENT)
+        )
+        chunks, sequences = block.of(*CHUNK_ROLES), int(block.sequence[-1]) + 1
+        groups = documents.sequence << 32 | documents.groups  # the documents of a sequence are its groups
+        # The first span of each part of a document: the documents of a sequence may alternate.
+        begins_part = np.diff(groups, prepend=groups[:1] - 1) != 0
+        parts = np.flatnonzero(begins_part)
 
+        # Rank, from 1, and cosine of each negative, and of each part of a document but the sequence's first, that has one,
+        # with the meta-document of the negative, or the document itself.
+        in_group = _run_places(negatives.sequence << 32 | negatives.groups) + 1
+        ranks = np.concatenate([in_group, _run_places(documents.sequence[parts])])
+        scores = np.concatenate([negatives.scores, documents.scores[parts]])
+        meta_documents = np.full(sequences, schemas.NO_CHUNK)
+        meta_documents[meta_spans.sequence] = meta_spans.doc_ids
+        owners = np.concatenate([meta_documents[negatives.sequence], documents.doc_ids[parts]])
+        known = np.isfinite(scores) & (ranks > 0)
+        ranks, scores, owners = ranks[known], scores[known], owners[known]
+        cosines = np.rint(scores / COSINE_UNIT).astype(np.int64)
+        self.cosines.add(cosines)
+        self.cosines_of_document.add(owners, cosines)
+        self.scores_of_document.add(owners)
+        if (more := int(ranks.max(initial=0)) + 1 - len(self.rank_sums)) > 0:
+            self.rank_sums, self.rank_counts = np.pad(self.rank_sums, (0, more)), np.pad(self.rank_counts, (0, more))
+        self.rank_sums += np.bincount(ranks, weights=scores, minlength=len(self.rank_sums))
+        self.rank_counts += np.bincount(ranks, minlength=len(self.rank_counts))
 
-def distances(block: Block) -> NDArray[np.int64]:
-    """Return the tokens between each two consecutive meta-chunks, and parts of a document with others in between."""
-    meta_spans = block.of(schemas.META)
-    # By sequence, then by position; a difference across the border of two sequences is no distance and is left out.
-    order = np.lexsort((meta_spans.starts, meta_spans.sequence))
-    gaps = meta_spans.starts[order][1:] - meta_spans.ends[order][:-1]
-    of_meta_chunks = gaps[np.diff(meta_spans.sequence[order]) == 0]
-    documents = block.of(schemas.DOCUMENT)
-    owner = documents.group_keys  # the documents of a sequence are its groups
-    begins_part = np.diff(owner, prepend=owner[:1] - 1) != 0
-    order = np.lexsort((documents.starts, owner))
-    # Between consecutive spans of one document. Inside a part that is a separator at most; gaps before a new part are kept.
-    gaps = documents.starts[order][1:] - documents.ends[order][:-1]
-    return np.concatenate([of_meta_chunks, gaps[(np.diff(owner[order]) == 0) & begins_part[order][1:]]])
+        # Tokens between consecutive meta-chunks, by sequence, then by position; a difference across the border of two
+        # sequences is no distance. The same between the spans of a document, where a new part begins: inside a part there is
+        # a separator at most.
+        order = np.lexsort((meta_spans.starts, meta_spans.sequence))
+        gaps = meta_spans.starts[order][1:] - meta_spans.ends[order][:-1]
+        self.gaps.add(gaps[np.diff(meta_spans.sequence[order]) == 0])
+        order = np.lexsort((documents.starts, groups))
+        gaps = documents.starts[order][1:] - documents.ends[order][:-1]
+        self.gaps.add(gaps[(np.diff(groups[order]) == 0) & begins_part[order][1:]])
+
+        _, firsts, parts_of_document = np.unique(groups[parts], return_index=True, return_counts=True)
+        self.taken.add(documents.doc_ids[parts[firsts]])
+        self.in_parts += int((parts_of_document > 1).sum())
+        self.in_sequences += len(firsts)
+        # (P,) a number for each document, and for each chunk, of each sequence.
+        doc_keys, chunk_keys = (
+            chunks.sequence << 32 | np.unique(ids, return_inverse=True)[1] for ids in (chunks.doc_ids, chunks.chunk_ids)
+        )
+        of_negatives, of_meta_spans = (doc_keys[chunks.roles == role] for role in (schemas.NEGATIVE, schemas.META))
+        self.own_document += int(np.isin(of_negatives, of_meta_spans).sum())
+        self.repeated += len(chunk_keys) - len(np.unique(chunk_keys))
+        self.documents.add(np.bincount(np.unique(doc_keys) >> 32, minlength=sequences))
+        self.uses.add(block.of(schemas.NEGATIVE, schemas.DOCUMENT).chunk_ids)
+        self.chunk_tokens.add(chunks.lengths)
+        self.tokens_of_document.add(chunks.doc_ids, chunks.lengths)
+        self.negative_tokens_of_document.add(negatives.doc_ids, negatives.lengths)
+        np.add.at(self.role_tokens, block.roles, block.lengths)
+
+        # (sequences,) the negatives of each sequence that are nearly identical to their meta-chunk
+        near = np.bincount(negatives.sequence[negatives.scores >= NEAR_IDENTICAL_COSINE], minlength=sequences)
+        if near.max() > self.most_near_identical:
+            self.most_near_identical = int(near.max())
+            self.most_near_identical_in = self.sequences + int(near.argmax())
+        self.negatives += len(negatives.roles)
+        self.near_identical += int(near.sum())
+        self.sequences += sequences
+
+        # (sequences,) the end of each one's last span, and where each would start if they stood one after the other, as
+        # `document_starts` takes them. An extended sequence counts as one document.
+        lengths = block.ends[np.flatnonzero(np.diff(block.sequence, append=-1))]
+        firsts = np.cumsum(lengths) - lengths
+        starts = document_starts(
+            lengths, roles=block.roles, groups=block.groups, starts=firsts[block.sequence] + block.starts
+        )
+        self.attention.add(np.split(np.diff(starts, append=lengths.sum()), np.searchsorted(starts, firsts[1:])))
 
 
 def _run_places(keys: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -133,48 +195,3 @@ def _run_places(keys: NDArray[np.int64]) -> NDArray[np.int64]:
     sizes = np.diff(begins, append=len(keys))
     places: NDArray[np.int64] = np.arange(len(keys)) - np.repeat(begins, sizes)
     return places
-
-
-def own_document_negatives(block: Block) -> int:
-    """Return how many negatives come from the meta-document of their sequence."""
-    meta_spans, negatives = block.of(schemas.META), block.of(schemas.NEGATIVE)
-    keys = _pair_keys(
-        np.concatenate([meta_spans.sequence, negatives.sequence]),
-        np.concatenate([meta_spans.doc_ids, negatives.doc_ids]),
-    )
-    # The keys of both kinds of spans come from one call, which numbers the documents densely.
-    return int(np.isin(keys[len(meta_spans.roles) :], keys[: len(meta_spans.roles)]).sum())
-
-
-def repeated_chunks(block: Block) -> int:
-    """Return how many spans hold a chunk that an earlier span of their sequence holds too."""
-    spans = block.of(schemas.META, schemas.NEGATIVE, schemas.DOCUMENT)
-    return len(spans.roles) - len(np.unique(_pair_keys(spans.sequence, spans.chunk_ids)))
-
-
-def documents_per_sequence(block: Block) -> NDArray[np.int64]:
-    """Return how many documents each sequence takes chunks from, shape (sequences,)."""
-    spans = block.of(schemas.META, schemas.NEGATIVE, schemas.DOCUMENT)
-    _, firsts = np.unique(_pair_keys(spans.sequence, spans.doc_ids), return_index=True)
-    counts: NDArray[np.int64] = np.bincount(spans.sequence[firsts], minlength=int(block.sequence[-1]) + 1)
-    return counts
-
-
-def documents_taken(block: Block) -> NDArray[np.int64]:
-    """Return the id of each document that a sequence is made of, once for each sequence."""
-    documents = block.of(schemas.DOCUMENT)
-    _, firsts = np.unique(documents.group_keys, return_index=True)
-    return documents.doc_ids[firsts]
-
-
-def documents_in_parts(block: Block) -> tuple[int, int]:
-    """Return how many of the documents of the sequences stand in parts, with others between, and how many documents there are."""
-    owner = block.of(schemas.DOCUMENT).group_keys
-    # Where the document changes, a part begins: how many parts each document of each sequence has.
-    parts = np.unique(owner[np.diff(owner, prepend=owner[:1] - 1) != 0], return_counts=True)[1]
-    return int((parts > 1).sum()), len(parts)
-
-
-def _pair_keys(sequence: NDArray[np.int64], ids: NDArray[np.int64]) -> NDArray[np.int64]:
-    _, dense = np.unique(ids, return_inverse=True)  # ids have up to 63 bits; their ranks fit into the lower 32
-    return sequence << 32 | dense

@@ -32,18 +32,18 @@ from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN
 from nextlong.runs import export
 from nextlong.runs.run import Run
 
-FOLDER: Final = "nextlong-runs"
+_FOLDER: Final = "nextlong-runs"
 _MOST_CHUNK_CHARS, _LEAST_CHUNK_CHARS = 2048, 64
 _CHUNKS_A_SEQUENCE: Final = 16  # at least, so that several negatives stand between two chunks of a document
 _CHUNKS_A_DOCUMENT: Final = 3  # of a median one, where texts are short
 _STAND_IN_ENTRIES: Final = 4096
 _ARGUMENTS: Final = {"compose.target_tokens": "seq_len", "compose.sequences": "num_sequences"}
 
-Text = str | Mapping[str, Any]
+_Text = str | Mapping[str, Any]
 
 
 def synthesize(
-    texts: Iterable[Text],
+    texts: Iterable[_Text],
     tokenizer: Any = None,
     *,
     seq_len: int | str = 4096,
@@ -70,7 +70,7 @@ def synthesize(
     Raises:
         NextlongError: for every mistake that can be mended: no texts, too few for one sequence, no such tokenizer.
     """
-    path, chars = _written(texts, text=text, id=id, folder=None if folder is None else Path(folder))
+    path, chars = _written(texts, text=text, id=id, parent=Path(folder or _FOLDER))
     plain = {
         "run_dir": str(path.parent / "run"),
         "executor": "serial",
@@ -113,46 +113,42 @@ def _arguments_named() -> Iterator[None]:
         raise type(error)(message) from None
 
 
-def _written(texts: Iterable[Text], *, text: str, id: str, folder: Path | None) -> tuple[Path, list[int]]:  # noqa: A002
+def _written(texts: Iterable[_Text], *, text: str, id: str, parent: Path) -> tuple[Path, list[int]]:  # noqa: A002
     """Write the texts as a JSONL file whose folder is named by their hash; return it, and each text's characters."""
     if isinstance(texts, str | bytes | Mapping):
         raise CorpusError(f"texts is one {type(texts).__name__}; give a list of texts, each a document")
-    parent = Path(FOLDER) if folder is None else folder
     parent.mkdir(parents=True, exist_ok=True)
     content, chars, has_words = xxhash.xxh3_64(), [], False
     with tempfile.NamedTemporaryFile("wb", dir=parent, prefix=".texts-", delete=False) as file:
         try:
-            for record in _records(texts, text=text, id=id):
+            for number, given in enumerate(texts):
+                row: Mapping[str, Any] = {text: given} if isinstance(given, str) else given
+                if not isinstance(row, Mapping) or not isinstance(row.get(text), str):
+                    found = (
+                        f"has the keys {', '.join(map(str, row))}" if isinstance(row, Mapping) else f"is {given!r:.60}"
+                    )
+                    raise CorpusError(
+                        f"texts[{number}] {found}; give strings, or dictionaries whose {text!r} is a string (text=… names "
+                        "another key)"
+                    )
+                record = {"id": str(row.get(id, number)), "text": row[text]}
                 line = json.dumps(record, ensure_ascii=False).encode("utf-8", "surrogatepass") + b"\n"
                 content.update(line)
                 chars.append(len(record["text"]))
                 has_words = has_words or bool(record["text"].strip())
                 file.write(line)
-            if not chars:
-                raise CorpusError("texts is empty; give a list of texts, each a document")
             if not has_words:
-                raise CorpusError(f"every text is empty (there are {len(chars):,}); give texts with words in them")
+                what = f"every text is empty (there are {len(chars):,})" if chars else "texts is empty"
+                raise CorpusError(f"{what}; give a list of texts with words in them, each a document")
             file.flush()
             os.fsync(file.fileno())
-            own = parent / content.hexdigest()[:12]
-            own.mkdir(exist_ok=True)
-            path = own / "texts.jsonl"
+            path = parent / content.hexdigest()[:12] / "texts.jsonl"
+            path.parent.mkdir(exist_ok=True)
             if not path.exists():  # else the run would take equal texts for a changed file
                 Path(file.name).replace(path)
         finally:
             Path(file.name).unlink(missing_ok=True)
     return path, chars
-
-
-def _records(texts: Iterable[Text], *, text: str, id: str) -> Iterator[dict[str, str]]:  # noqa: A002
-    for number, given in enumerate(texts):
-        row: Mapping[str, Any] = {text: given} if isinstance(given, str) else given
-        if not isinstance(row, Mapping) or not isinstance(row.get(text), str):
-            found = f"has the keys {', '.join(map(str, row))}" if isinstance(row, Mapping) else f"is {given!r:.60}"
-            raise CorpusError(
-                f"texts[{number}] {found}; give strings, or dictionaries whose {text!r} is a string (text=… names another key)"
-            )
-        yield {"id": str(row.get(id, number)), "text": row[text]}
 
 
 def _tokenizer(given: Any, folder: Path) -> dict[str, Any]:

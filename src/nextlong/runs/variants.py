@@ -18,7 +18,7 @@ from nextlong.artifacts import record
 from nextlong.artifacts.record import Variant
 from nextlong.engine import store
 from nextlong.errors import RunError
-from nextlong.runs import data_folder
+from nextlong.runs import card, data_folder
 from nextlong.runs.run import Run
 from nextlong.sequences.shortfall import why_fewer
 from nextlong.text import Json
@@ -50,33 +50,31 @@ def list_variants(run_dir: Path) -> list[Listed]:
     base = next((variant for variant in there if variant.name == current), there[0])
     holders = Counter(folder for variant in there for folder in set(variant.steps.values()))
     sizes = {folder: bytes_of(run_dir / folder) for folder in holders}
-    return [
-        Listed(
+    listed = []
+    for variant in there:
+        asked, why, steps = variant.recipe["compose"]["sequences"], "", variant.steps
+        if isinstance(asked, int) and variant.sequences < asked:
+            try:
+                run = Run(variant.named)
+                why = "; ".join(why_fewer(run.recipe.compose, run.steps))
+            except (RunError, KeyError):  # a step is damaged, of which `verify` tells
+                why = "unknown: its steps cannot be read"
+        composed = manifest_of(run_dir / steps.get("compose", "")).get("config", {})
+        one = Listed(
             name=variant.name,
             is_current=variant.name == current,
             differs=record.differences(variant.recipe, base.recipe),
             sequences=variant.sequences,
-            asked=variant.recipe["compose"]["sequences"],
-            why_fewer=_why_fewer(variant),
-            tokens_each=manifest_of(run_dir / variant.steps.get("compose", "")).get("config", {}).get("target_tokens"),
-            exports={step: folder for step, folder in variant.steps.items() if "rows" in inputs_of(run_dir / folder)},
-            bytes=sum(sizes[folder] for folder in set(variant.steps.values())),
-            alone_bytes=sum(sizes[folder] for folder in set(variant.steps.values()) if holders[folder] == 1),
+            asked=asked,
+            why_fewer=why,
+            tokens_each=composed.get("target_tokens"),
+            exports={step: folder for step, folder in steps.items() if "rows" in _inputs_of(run_dir / folder)},
+            bytes=sum(sizes[folder] for folder in set(steps.values())),
+            alone_bytes=sum(sizes[folder] for folder in set(steps.values()) if holders[folder] == 1),
             made=variant.made,
         )
-        for variant in there
-    ]
-
-
-def _why_fewer(variant: Variant) -> str:
-    asked = variant.recipe["compose"]["sequences"]
-    if not isinstance(asked, int) or variant.sequences >= asked:
-        return ""
-    try:
-        run = Run(variant.named)
-        return "; ".join(why_fewer(run.recipe.compose, run.steps))
-    except (RunError, KeyError):  # a step is damaged, of which `verify` tells
-        return "unknown: its steps cannot be read"
+        listed.append(one)
+    return listed
 
 
 def manifest_of(folder: Path) -> Json:
@@ -88,10 +86,9 @@ def manifest_of(folder: Path) -> Json:
     return manifest if isinstance(manifest, dict) else {}
 
 
-def inputs_of(folder: Path) -> dict[str, str]:
-    """Return the fingerprints of the steps that a folder was made from, by name."""
+def _inputs_of(folder: Path) -> dict[str, str]:
     inputs: dict[str, str] = manifest_of(folder).get("inputs", {})
-    return inputs
+    return inputs  # the fingerprints of the steps that a folder was made from, by name
 
 
 def bytes_of(folder: Path) -> int:
@@ -137,9 +134,9 @@ def find_waste(run_dir: Path, kept: Sequence[Variant], dropped: Sequence[Variant
     # Other exports and measurements of what a kept variant composed stay too, and the rows that any of them reads.
     composed = {_fingerprint(variant.steps["compose"]) for variant in kept}
     for folder in run_dir.glob("[0-9][0-9]-*"):
-        if inputs_of(folder).get("compose") in composed and folder.name not in given_up:
+        if _inputs_of(folder).get("compose") in composed and folder.name not in given_up:
             needed.add(folder.name)
-    rows = {inputs_of(run_dir / name).get("rows") for name in needed}
+    rows = {_inputs_of(run_dir / name).get("rows") for name in needed}
     needed |= {path.name for path in run_dir.glob("[0-9][0-9]-rows-*") if _fingerprint(path.name) in rows}
     waste = []
     for folder in sorted(run_dir.glob("[0-9][0-9]-*")):
@@ -191,4 +188,4 @@ def remove(run_dir: Path, dropped: Sequence[Variant], waste: Sequence[Waste]) ->
             aside = run_dir / f".work-removed-{one.path.name}"
             one.path.rename(aside)
             shutil.rmtree(aside)
-        data_folder.write_index(run_dir)
+        card.write_index(run_dir)

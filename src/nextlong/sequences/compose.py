@@ -14,7 +14,7 @@ import math
 from collections import Counter
 from collections.abc import Container, Iterator, Sequence
 from dataclasses import dataclass
-from functools import cached_property, lru_cache, partial
+from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
 from typing import Literal, NamedTuple, get_args
@@ -217,11 +217,10 @@ def _compose_draft(
     blocked: Container[int],
 ) -> list[TokenSpan] | Dropped:
     starts = np.flatnonzero(draft.column("role").values.to_numpy() == schemas.META).tolist()
-    meta_chunks = [pieces[place].chunk for place in starts]
-    cutter = _TextCutter(inputs, meta_chunks, separator_tokens=rules.separator_tokens)
+    cutter = _TextCutter(inputs, [pieces[place].chunk for place in starts], separator_tokens=rules.separator_tokens)
     if draft.column("layout")[0].as_py() != Layout.EXTENDED:
         return concatenate_spans(pieces, draft.column("group").values.to_pylist(), rules, cutter=cutter)
-    groups = [Group(pieces[a], pieces[a + 1 : b]) for a, b in zip(starts, [*starts[1:], len(pieces)], strict=True)]
+    groups = [Group(pieces[a], pieces[a + 1 : b]) for a, b in pairwise([*starts, len(pieces)])]
     near_duplicates: dict[int, list[int]] = {}
     for one_chunk, other in draft.column("near_duplicates").values.to_numpy().reshape(-1, 2).tolist():
         near_duplicates.setdefault(one_chunk, []).append(other)
@@ -233,35 +232,31 @@ def _compose_draft(
 def _drafts_and_pieces(
     reader: pa.RecordBatchFileReader, take: int, tokens: TokenStore, chunks: Sequence[Path]
 ) -> Iterator[tuple[pa.RecordBatch, list[SizedChunk]]]:
-    """Yield the first `take` drafts and their chunks; lookups are made for blocks of drafts, to bound memory."""
-    block: list[pa.RecordBatch] = []
-    held = 0
-    for number in range(take):
-        block.append(reader.get_batch(number))
-        held += len(block[-1].column("chunk_id").values)
-        if held >= _PIECES_HELD or number == take - 1:
-            yield from zip(block, _pieces_of(block, tokens, chunks), strict=True)
-            block, held = [], 0
-
-
-def _pieces_of(drafts: Sequence[pa.RecordBatch], tokens: TokenStore, chunks: Sequence[Path]) -> list[list[SizedChunk]]:
-    """Return the chunks of each draft with their token counts, and whether no separator follows them.
+    """Yield the first `take` drafts and their chunks with token counts, and whether no separator follows a chunk.
 
     None follows a chunk that ends in a newline, or whose document continues in the next piece of the draft: whole documents
-    are put together as they are, except for passages that decontamination removed.
+    are put together as they are, except for passages that decontamination removed. Lookups are made for blocks of drafts, to
+    bound memory.
     """
-    # (P,) each: the pieces of all drafts of the block, one draft after the other.
-    ids, scores, roles = (
-        np.concatenate([draft.column(name).values.to_numpy() for draft in drafts])
-        for name in ("chunk_id", "score", "role")
-    )
-    separator, doc_row, start, end = lookup.chunk_columns(ids, chunks, ("separator", "doc_row", "start", "end"))
-    continues = (roles[:-1] == schemas.DOCUMENT) & (ids[:-1] + 1 == ids[1:])
-    continues &= (doc_row[:-1] == doc_row[1:]) & (end[:-1] == start[1:])
-    closed = ~separator | np.append(continues, False)
-    pieces = list(map(SizedChunk, ids.tolist(), tokens.counts(ids).tolist(), closed.tolist(), scores.tolist()))
-    ends = np.cumsum([len(draft.column("chunk_id").values) for draft in drafts]).tolist()
-    return [pieces[first:last] for first, last in pairwise([0, *ends])]
+    block: list[pa.RecordBatch] = []
+    ends = [0]  # of the drafts of the block, in pieces
+    for number in range(take):
+        block.append(reader.get_batch(number))
+        ends.append(ends[-1] + len(block[-1].column("chunk_id").values))
+        if ends[-1] < _PIECES_HELD and number < take - 1:
+            continue
+        # (P,) each: the pieces of all drafts of the block, one draft after the other.
+        ids, scores, roles = (
+            np.concatenate([draft.column(name).values.to_numpy() for draft in block])
+            for name in ("chunk_id", "score", "role")
+        )
+        separator, doc_row, start, end = lookup.chunk_columns(ids, chunks, ("separator", "doc_row", "start", "end"))
+        continues = (roles[:-1] == schemas.DOCUMENT) & (ids[:-1] + 1 == ids[1:])
+        continues &= (doc_row[:-1] == doc_row[1:]) & (end[:-1] == start[1:])
+        closed = ~separator | np.append(continues, False)
+        pieces = list(map(SizedChunk, ids.tolist(), tokens.counts(ids).tolist(), closed.tolist(), scores.tolist()))
+        yield from zip(block, [pieces[first:last] for first, last in pairwise(ends)], strict=True)
+        block, ends = [], [0]
 
 
 class _TextCutter(Cutter):
@@ -273,6 +268,7 @@ class _TextCutter(Cutter):
         """Read nothing yet: most sequences need the text of one chunk and of their meta-document only."""
         super().__init__(separator_tokens)
         self._inputs, self._meta_chunks = inputs, meta_chunks
+        self._document: ComparedDocument | None = None
         self._looked_up = lru_cache(maxsize=1)(self._look_up)
 
     def negative(self, piece: SizedChunk, budget: int, placed: Sequence[int]) -> Cut | None:
@@ -280,7 +276,13 @@ class _TextCutter(Cutter):
         if piece.tokens < budget - self.separator_tokens:
             return None
         text, cuts = self._looked_up(piece.chunk)
-        for cut in self._possible_cuts(piece, budget):
+        possible = [Cut(budget, closed=True)] if budget <= piece.tokens else []
+        if self.separator_tokens:
+            most = budget - self.separator_tokens
+            shorter = range(most, most - self.trimmed_tokens - 1, -1)
+            fitting = (tokens for tokens in shorter if 1 <= tokens < piece.tokens or tokens == piece.tokens == most)
+            possible += [Cut(tokens, closed=False) for tokens in fitting]
+        for cut in possible:
             kept = int(cuts.chars[cut.tokens])
             if kept and cuts.between[cut.tokens] and text[:kept].endswith("\n") == cut.closed:
                 break
@@ -294,15 +296,6 @@ class _TextCutter(Cutter):
         fewest = max(1, tokens - self.trimmed_tokens) if self.separator_tokens else tokens
         return next((n for n in range(tokens, fewest - 1, -1) if cuts.between[n] and cuts.chars[n]), tokens)
 
-    def _possible_cuts(self, piece: SizedChunk, budget: int) -> Iterator[Cut]:
-        if budget <= piece.tokens:
-            yield Cut(budget, closed=True)
-        if self.separator_tokens:
-            most = budget - self.separator_tokens
-            for tokens in range(most, most - self.trimmed_tokens - 1, -1):
-                if 1 <= tokens < piece.tokens or tokens == piece.tokens == most:
-                    yield Cut(tokens, closed=False)
-
     def _look_up(self, chunk: int) -> tuple[str, Cuts]:
         """Return the text of a chunk and where it may be cut."""
         chunk_ids = np.array([chunk])
@@ -313,15 +306,13 @@ class _TextCutter(Cutter):
         tokenizer = partial(read_tokenizer, self._inputs.tokenizer)
         return text, cuts_of(ids, chars=len(text), token_chars=token_chars, text_of=lambda: text, tokenizer=tokenizer)
 
-    @cached_property
-    def _document(self) -> ComparedDocument:
-        return document_of(self._inputs.corpus.texts(np.array(self._meta_chunks)).tolist())
-
     def _repeats(self, visible: str, placed: Sequence[int]) -> bool:
         """Say whether what is left of a chunk is a near-duplicate of the meta-document or of a chunk that is placed."""
         if self._inputs.near_duplicates is None:
             return False
         store, weights, threshold = self._inputs.near_duplicates
+        if self._document is None:
+            self._document = document_of(self._inputs.corpus.texts(np.array(self._meta_chunks)).tolist())
         own, others = shingles([visible]), store.of(np.array(placed, np.int64))
         # Only placed chunks that share a shingle with the text are compared: text 0 is the cut one, then these.
         owners = np.repeat(np.arange(len(placed)), np.diff(others.offsets))
@@ -343,59 +334,39 @@ def compose_step(
     they are cut.
     """
     max_uses = compose.max_uses if is_extended(compose) else None
+    min_gap = compose.min_gap_tokens if has_gaps(compose) else None
     reuse: Literal["free", "never"] = "free" if NEGATIVES[compose.negatives].repeat_meta_chunk else "never"
-    config: Json = {
-        "method": compose.method,
-        "target_tokens": target_tokens,
-        "fit": compose.fit,
-        "min_gap_tokens": compose.min_gap_tokens if has_gaps(compose) else None,
-        "position": compose.position,
-        "reuse": reuse,
-        "seed": seed,
-        "max_uses": max_uses,
-    }
-
-    def min_gap_tokens(done: Artifacts) -> int:
-        """Return `compose.min_gap_tokens`; auto: half of the tokens of a mean chunk of the corpus, by E."""
-        if not has_gaps(compose):
-            return 0
-        if compose.min_gap_tokens != "auto":
-            return compose.min_gap_tokens
-        shards = chunks_of(done).results(ChunkResult)
-        chars = sum(shard.chars for shard in shards) / max(1, sum(shard.chunks for shard in shards))
-        chunk_tokens = chars / done["tokenizer"].result(TokenizerResult).chars_per_token
-        return max(1, math.ceil(MIN_GAP_CHUNKS * chunk_tokens))
+    same: Json = {"target_tokens": target_tokens, "fit": compose.fit, "position": compose.position, "reuse": reuse}
+    config = same | {"method": compose.method, "min_gap_tokens": min_gap, "seed": seed, "max_uses": max_uses}
 
     def tasks(done: Artifacts) -> list[Task]:
         special = special_ids(done)
         compared = None
         if "weights" in done and near_duplicates is not None and compose.fit == "exact":
             compared = (shingle_store(done), done["weights"].file(".weights.npy"), near_duplicates)
-        task = partial(
-            _compose_drafts,
-            inputs=_ComposeInputs(
-                tokens=token_store(done),
-                corpus=corpus(done),
-                token_chars=done["tokenizer"].file(".tokenchars.npy"),
-                tokenizer=done["tokenizer"].file(".tokenizer.json"),
-                near_duplicates=compared,
-            ),
-            rules=Rules(
-                target_tokens=target_tokens,
-                fit=compose.fit,
-                min_gap_tokens=min_gap_tokens(done),
-                position=compose.position,
-                reuse=reuse,
-                separator_tokens=len(special.separator),
-                bos_tokens=len(special.bos),
-                eos_tokens=len(special.eos),
-            ),
-            method=compose.method,
-            seed=seed,
-            max_uses=max_uses,
+        inputs = _ComposeInputs(
+            tokens=token_store(done),
+            corpus=corpus(done),
+            token_chars=done["tokenizer"].file(".tokenchars.npy"),
+            tokenizer=done["tokenizer"].file(".tokenizer.json"),
+            near_duplicates=compared,
+        )
+        min_gap_tokens = 0 if min_gap is None or min_gap == "auto" else min_gap
+        if min_gap == "auto":  # half of the tokens of a mean chunk of the corpus, by E
+            shards = chunks_of(done).results(ChunkResult)
+            chars = sum(shard.chars for shard in shards) / max(1, sum(shard.chunks for shard in shards))
+            chunk_tokens = chars / done["tokenizer"].result(TokenizerResult).chars_per_token
+            min_gap_tokens = max(1, math.ceil(MIN_GAP_CHUNKS * chunk_tokens))
+        rules = Rules(
+            **same,
+            min_gap_tokens=min_gap_tokens,
+            separator_tokens=len(special.separator),
+            bos_tokens=len(special.bos),
+            eos_tokens=len(special.eos),
         )
         drafts = done["draft"].files(".drafts.arrow")
         takes = done["referenced_chunks"].result(ReferencedChunksResult).take
+        task = partial(_compose_drafts, inputs=inputs, rules=rules, method=compose.method, seed=seed, max_uses=max_uses)
         if max_uses is not None:
             return [partial(task, drafts=drafts, take=takes)]
         return [partial(task, drafts=[path], take=[take]) for path, take in zip(drafts, takes, strict=True)]

@@ -123,10 +123,6 @@ class TextEncoder:
             ids, lengths = _encode_fast(self._fast, self._reference, texts)
         except ValueError:  # a limit of its regular expressions, say
             return _joined(_reference_ids(self._reference, text) for text in texts)
-        self._check(texts, ids, lengths)
-        return ids, lengths
-
-    def _check(self, texts: Sequence[str], ids: NDArray[np.uint32], lengths: NDArray[np.int64]) -> None:
         stops = np.cumsum(lengths)  # where the ids of each text end in `ids`
         for place, text in enumerate(texts):
             number = self._checkable_texts + place
@@ -135,6 +131,7 @@ class TextEncoder:
                 text_ids = ids[stops[place] - lengths[place] : stops[place]]
                 self.mismatches += not np.array_equal(text_ids, _reference_ids(self._reference, text))
         self._checkable_texts += len(texts)
+        return ids, lengths
 
 
 @lru_cache(maxsize=1)

@@ -143,8 +143,24 @@ def compose_spans(
     else:
         for walker in walkers:
             walker.take_whole(None)
-    negatives = [walker.taken for walker in walkers]
-    return _tile(_arranged(groups, negatives, rules, rng), rules, cutter, if_short=DropReason.TOO_FEW_NEGATIVES)
+    # (piece, role, group) in reading order; any two meta-chunks have `min_gap_tokens` tokens between them.
+    least = rules.min_gap_tokens if rules.fit == "exact" else 0
+    ordered: list[tuple[SizedChunk, int, int]] = []
+    behind = least  # tokens of negatives since the last meta-chunk
+    for number, (group, walker) in enumerate(zip(groups, walkers, strict=True)):
+        placed = [(piece, schemas.NEGATIVE, number) for piece in walker.taken]
+        # The tokens of the group's negatives before each of the places that its meta-chunk may take.
+        before = list(accumulate((piece.tokens for piece in walker.taken), initial=0))
+        if rules.position == "random":
+            assert rng is not None
+            first = next(place for place, tokens in enumerate(before) if behind + tokens >= least)
+            meta_place = first + int(rng.integers(len(before) - first))
+        else:
+            meta_place = 0 if rules.position == "head" else len(placed)
+        behind = before[-1] - before[meta_place]
+        placed.insert(meta_place, (group.meta, schemas.META, number))
+        ordered += placed
+    return _tile(ordered, rules, cutter, if_short=DropReason.TOO_FEW_NEGATIVES)
 
 
 def concatenate_spans(
@@ -309,29 +325,6 @@ def _fill_up(last: _Walker, others: Sequence[_Walker], left: int, used: set[int]
             walker.mark_used(walker.taken)
     kept = max(1, least - last.tokens)
     return 0 if cut(kept + others_take(left + back - last.cost - kept)) else short
-
-
-def _arranged(
-    groups: Sequence[Group], negatives: Sequence[list[SizedChunk]], rules: Rules, rng: np.random.Generator | None
-) -> list[tuple[SizedChunk, int, int]]:
-    """Return (piece, role, group) in reading order; any two meta-chunks have `min_gap_tokens` tokens between them."""
-    least = rules.min_gap_tokens if rules.fit == "exact" else 0
-    ordered = []
-    behind = least  # tokens of negatives since the last meta-chunk
-    for number, (group, group_negatives) in enumerate(zip(groups, negatives, strict=True)):
-        placed = [(piece, schemas.NEGATIVE, number) for piece in group_negatives]
-        # The tokens of the group's negatives before each of the places that its meta-chunk may take.
-        before = list(accumulate((piece.tokens for piece in group_negatives), initial=0))
-        if rules.position == "random":
-            assert rng is not None
-            first = next(place for place, tokens in enumerate(before) if behind + tokens >= least)
-            meta_place = first + int(rng.integers(len(before) - first))
-        else:
-            meta_place = 0 if rules.position == "head" else len(group_negatives)
-        behind = before[-1] - before[meta_place]
-        placed.insert(meta_place, (group.meta, schemas.META, number))
-        ordered += placed
-    return ordered
 
 
 def _tile(

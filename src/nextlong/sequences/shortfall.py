@@ -12,6 +12,7 @@ import itertools
 import math
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import dataclass
 from typing import Final, Literal
 
 import numpy as np
@@ -19,17 +20,18 @@ import numpy as np
 from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.finished import corpus, sequences_per_part
-from nextlong.artifacts.results import ChunkResult, ComposeResult, DraftResult, DrawResult, ReferencedChunksResult
+from nextlong.artifacts.results import ChunkResult, ComposeResult, DraftResult, ReferencedChunksResult
 from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.look import Look, kept_shares, look_at
 from nextlong.engine.step import Artifacts
 from nextlong.errors import CorpusError
 from nextlong.plugins import METHODS
 from nextlong.reading.files import InputFile
-from nextlong.reading.formats import estimate_text_bytes, head_columns
+from nextlong.reading.formats import estimate_text_bytes
 from nextlong.recipe import Compose, Recipe
-from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN, draws
+from nextlong.recipe.amounts import draws
 from nextlong.recipe.keys import NEGATIVES
+from nextlong.retrieval.sample import DrawResult
 from nextlong.schemas import DropReason, Layout
 from nextlong.sequences.tokenizer import load_tokenizer, train_bpe
 from nextlong.text import counted
@@ -51,49 +53,18 @@ _HOPELESS = 100  # documents that gave no sequence: of the rest hardly one in th
 def check_enough(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> None:
     """Raise CorpusError if all documents together are shorter than one sequence."""
     asked = recipe.sequence_tokens
-    sources = recipe.ingest.sources
     text_bytes = sum(
         min(estimate_text_bytes(source_files, source), _MOST_BYTES_PER_CHAR * (source.max_chars or math.inf))
-        for source_files, source in zip(files, sources, strict=True)
+        for source_files, source in zip(files, recipe.ingest.sources, strict=True)
     )
     if text_bytes > _PLENTY_BYTES_PER_TOKEN * asked or not uses_a_chunk_once(recipe.compose):
         return
     looks = [look for look in look_at(recipe.ingest, files) if look.documents]
-    if not looks or not all(look.is_whole for look in looks):
-        return
-    if count_tokens(recipe, looks) >= _MARGIN * asked:
+    if not looks or not all(look.is_whole for look in looks) or count_tokens(recipe, looks) >= _MARGIN * asked:
         return
     tokens = count_tokens(recipe, looks, of="all")
     if tokens * (_EXACT_MARGIN if recipe.tokenizer.train is None else _TRAINED_MARGIN) < asked:
         raise CorpusError(too_short(recipe.compose, tokens))
-
-
-def mostly_too_long(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> str:
-    """Return the message that most of the first documents are too long for the method to extend, else "".
-
-    "" where `filter` decides which of them are used.
-    """
-    if any(source.filter for source in recipe.ingest.sources):
-        return ""
-    texts = [
-        text
-        for source_files, source in zip(files, recipe.ingest.sources, strict=True)
-        for text in head_columns(source_files[0], source).get(source.text, ())
-        if isinstance(text, str)
-    ]
-    longer = sum(len(text) > recipe.sequence_tokens * TYPICAL_CHARS_PER_TOKEN for text in texts)
-    return too_long(recipe.compose, longer, len(texts), of="documents that come first in the sources")
-
-
-def too_long(compose: Compose, longer: float, documents: float, *, of: str) -> str:
-    """Return the message that this many documents do not fit a sequence, "" if most do or the method accepts them."""
-    if not is_extended(compose) or longer <= MOST_DROPPED * documents:
-        return ""
-    return (
-        f"about {longer:,.0f} of the {documents:,.0f} {of} ({longer / documents:.0%}) are too long for "
-        f"compose.target_tokens={compose.target_tokens:,} with negatives between their chunks, so they are dropped, and the "
-        f"rest is a biased sample; {LONGER}"
-    )
 
 
 def is_extended(compose: Compose) -> bool:
@@ -149,45 +120,59 @@ def count_tokens(recipe: Recipe, looks: Sequence[Look], *, of: Literal["a sample
 # after a run
 
 
-def is_enough(compose: Compose, done: Artifacts) -> bool:
-    """Say whether another attempt could give no more sequences, or no fairer ones."""
-    draw, drafted = draw_of(done), done["draft"].results(DraftResult)
-    drafts = sum(part.drafts for part in drafted)
+@dataclass(frozen=True)
+class Attempt:
+    """What the steps of one attempt tell of the way from documents to sequences."""
+
+    draw: DrawResult  # how many of the eligible documents were sampled
+    drafted: Sequence[DraftResult]
+    referenced: ReferencedChunksResult
+    composed: Sequence[ComposeResult]
+    sequences: int  # that were composed, spare ones included
+    dropped: dict[str, int]  # drafts, by reason
+    is_mostly_copies: bool  # drafts passed over more near-duplicates than they have chunks
+
+    @classmethod
+    def of(cls, done: Artifacts) -> Attempt:
+        """Read the results of the steps."""
+        draw = done["meta_documents" if "meta_documents" in done else "documents"].result(DrawResult)
+        referenced = done["referenced_chunks"].result(ReferencedChunksResult)
+        drafted, composed = done["draft"].results(DraftResult), done["compose"].results(ComposeResult)
+        reasons = Counter[str]()
+        for of_part in (*(part.dropped for part in drafted), *(part.dropped for part in composed)):
+            reasons.update(of_part)
+        return cls(
+            draw=draw,
+            drafted=drafted,
+            referenced=referenced,
+            composed=composed,
+            sequences=sum(part.sequences for part in composed),
+            dropped=dict(+reasons),  # without those that never occurred
+            is_mostly_copies=sum(part.near_duplicates or 0 for part in drafted) > referenced.chunks,
+        )
+
+
+def another_attempt(compose: Compose, done: Artifacts, *, attempt: int) -> str | None:
+    """Return the message that there are too few sequences, why, and what the next attempt does; None if it could not help."""
+    made = Attempt.of(done)
+    drawn, eligible, composed, lost = made.draw.drawn, made.draw.eligible, made.sequences, made.dropped
+    drafts, starved = sum(part.drafts for part in made.drafted), sum(part.starved for part in made.drafted)
+    asked = compose.sequences
     may_give_more = (
-        draw.drawn < draw.eligible
-        or ("meta_documents" in done and drafts + sum(sum(part.dropped.values()) for part in drafted) < draw.drawn)
-        or done["referenced_chunks"].result(ReferencedChunksResult).drafts < drafts
-        or any(part.limited or part.starved for part in drafted)
+        drawn < eligible
+        or ("meta_documents" in done and drafts + sum(sum(part.dropped.values()) for part in made.drafted) < drawn)
+        or made.referenced.drafts < drafts
+        or any(part.limited or part.starved for part in made.drafted)
     )
-    if not may_give_more:
-        return True
-    wanted = compose.sequences
-    # Those whose neighbours ran out would have stood among the others: without them the data favour what has many.
-    is_fair = not any(part.starved for part in drafted)
-    return is_fair and (wanted == "all" or sum(sequences_per_part(wanted, done["compose"])) == wanted)
-
-
-def draw_of(done: Artifacts) -> DrawResult:
-    """Return how many of the eligible documents were sampled."""
-    return done["meta_documents" if "meta_documents" in done else "documents"].result(DrawResult)
-
-
-def composed_sequences(done: Artifacts) -> int:
-    """Return how many sequences were composed, spare ones included."""
-    return sum(part.sequences for part in done["compose"].results(ComposeResult))
-
-
-def too_few(compose: Compose, done: Artifacts, *, attempt: int) -> str:
-    """Return the message about an attempt that gave too few sequences: why, and what the next one does."""
-    drawn, eligible = draw_of(done).drawn, draw_of(done).eligible
-    lost = dropped(done)
-    composed = composed_sequences(done)
-    starved = sum(part.starved for part in done["draft"].results(DraftResult))
+    # Documents whose neighbours ran out would be among the others: without them the data favour what has many.
+    is_enough = not starved and (asked == "all" or sum(sequences_per_part(asked, done["compose"])) == asked)
+    hopeless = _HOPELESS_COPIES if made.is_mostly_copies else _HOPELESS
+    if not may_give_more or is_enough or (not composed and sum(lost.values()) >= hopeless):
+        return None
     reasons = "".join(f"; {count:,} dropped: {reason}" for reason, count in lost.items())
     reasons += f"; {starved:,} ran out of neighbours" if starved else ""
     more = min(draws(compose, attempt + 1) or eligible, eligible)
     goes_on = f"sampling {more:,} of {eligible:,}" if more > drawn else "drafting more of the sampled documents"
-    asked = compose.sequences
     shown = f"{composed:,}" if asked == "all" else f"{min(composed, asked):,} of {asked:,}"
     return (
         f"compose: {shown} sequences from {counted(composed + sum(lost.values()) + starved, 'document')}{reasons}; "
@@ -195,29 +180,18 @@ def too_few(compose: Compose, done: Artifacts, *, attempt: int) -> str:
     )
 
 
-def dropped(done: Artifacts) -> dict[str, int]:
-    """Return how many drafts were dropped, by reason."""
-    reasons = Counter[str]()
-    for drafted in done["draft"].results(DraftResult):
-        reasons.update(drafted.dropped)
-    for composed in done["compose"].results(ComposeResult):
-        reasons.update(composed.dropped)
-    return dict(+reasons)  # without those that never occurred
-
-
 def dropped_examples(done: Artifacts) -> dict[str, tuple[str, ...]]:
     """Return examples of dropped documents by reason, each with its chunks and tokens."""
+    made, where = Attempt.of(done), corpus(done)
     by_reason: dict[str, list[tuple[int, int, int]]] = {}
-    drafted, composed = done["draft"].results(DraftResult), done["compose"].results(ComposeResult)
-    for remembered in (part.dropped_examples for parts in (drafted, composed) for part in parts):
-        for reason, some in remembered.items():
+    for examples_of in (part.dropped_examples for parts in (made.drafted, made.composed) for part in parts):
+        for reason, some in examples_of.items():
             by_reason.setdefault(reason, []).extend(some)
-    where = corpus(done)
     named = {}
     for reason, examples in by_reason.items():
-        if not examples:
-            continue
         ids = np.array([first_chunk for first_chunk, _, _ in examples[:_EXAMPLES]], np.int64)
+        if not len(ids):
+            continue
         (doc_rows,) = lookup.chunk_columns(ids, where.chunks, ("doc_row",))
         names = lookup.source_ids(schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows, where.documents).tolist()
         named[reason] = tuple(
@@ -227,76 +201,58 @@ def dropped_examples(done: Artifacts) -> dict[str, tuple[str, ...]]:
     return named
 
 
-def gives_nothing(done: Artifacts) -> bool:
-    """Say whether enough documents were dropped, without any sequence, that sampling more is hopeless."""
-    enough = _HOPELESS_COPIES if _is_mostly_copies(done) else _HOPELESS
-    return not composed_sequences(done) and sum(dropped(done).values()) >= enough
-
-
-def _is_mostly_copies(done: Artifacts) -> bool:
-    """Say whether drafts passed over more near-duplicates than they have chunks."""
-    passed_over = sum(part.near_duplicates or 0 for part in done["draft"].results(DraftResult))
-    return passed_over > done["referenced_chunks"].result(ReferencedChunksResult).chunks
-
-
 def why_fewer(compose: Compose, done: Artifacts) -> list[str]:
     """Return the reasons for few sequences, from the corpus to the drafts; never empty."""
-    documents, reasons = sum(shard.documents for shard in done["chunk"].results(ChunkResult)), []
+    made, documents = Attempt.of(done), sum(shard.documents for shard in done["chunk"].results(ChunkResult))
+    reasons = []
     if "meta_documents" in done:
-        draw = done["meta_documents"].result(DrawResult)
         reasons.append(
-            f"{draw.eligible:,} of {documents:,} documents have compose.min_meta_chunks="
+            f"{made.draw.eligible:,} of {documents:,} documents have compose.min_meta_chunks="
             f"{compose.min_meta_chunks} chunks or more"
         )
-        if draw.drawn < draw.eligible:
-            reasons.append(f"{draw.drawn:,} of them were sampled")
+        if made.draw.drawn < made.draw.eligible:
+            reasons.append(f"{made.draw.drawn:,} of them were sampled")
     else:
-        drafts = sum(part.drafts for part in done["draft"].results(DraftResult))
+        drafts = sum(part.drafts for part in made.drafted)
         reasons.append(f"{counted(documents, 'document')} gave {drafts:,} drafts")
     examples = dropped_examples(done)
     reasons += [
         f"{count:,} dropped: {reason}" + (f", such as {examples[reason][0]}" if reason in examples else "")
-        for reason, count in dropped(done).items()
+        for reason, count in made.dropped.items()
     ]
-    if used_up := sum(part.chunks_at_max_uses for part in done["compose"].results(ComposeResult)):
+    if used_up := sum(part.chunks_at_max_uses for part in made.composed):
         reasons.append(f"{counted(used_up, 'chunk')} used compose.max_uses={compose.max_uses} times, the maximum")
     return reasons
 
 
 def refuse_nothing(recipe: Recipe, done: Artifacts) -> None:
     """Raise CorpusError, with the reasons and the cure, if the recipe gave no sequence at all."""
-    if composed_sequences(done):
+    made, compose = Attempt.of(done), recipe.compose
+    if made.sequences:
         return
-    reasons = dropped(done)
-    corpus_has = "; ".join(why_fewer(recipe.compose, done))
-    asked = f"compose.target_tokens={recipe.compose.target_tokens:,}"
-    if _is_mostly_copies(done) and recipe.ingest.dedup != "minhash":
-        raise CorpusError(
-            f"{asked} cannot be reached: most candidates for negatives repeat the document or each other, so the corpus consists "
-            f"mostly of near-identical documents ({corpus_has}); set ingest.dedup: minhash to keep one of each (pip install "
-            f"'nextlong[dedup]'), or add other documents{_or_allow_copies(recipe)}"
-        )
-    if reasons.keys() <= {DropReason.TOO_LONG, DropReason.TOO_LITTLE_ROOM}:
-        or_lower = ", or lower compose.min_gap_tokens" if DropReason.TOO_LITTLE_ROOM in reasons else ""
-        raise CorpusError(
-            f"{asked} is too short for every document with negatives between all of its chunks ({corpus_has}); raise it{or_lower}, "
-            "or add shorter documents"
-        )
-    composed = done["compose"].results(ComposeResult)
-    longest = max((part.longest_dropped_tokens for part in composed), default=0)
-    if not longest:
-        raise CorpusError(
-            f"{asked} and compose.min_gap_tokens={recipe.compose.min_gap_tokens} ask for more negatives than this "
-            f"corpus has ({corpus_has}); add documents or lower them{_or_allow_copies(recipe)}"
-        )
-    raise CorpusError(
-        f"{asked} but the longest sequence of this corpus is {longest:,} tokens ({corpus_has}); add documents or "
-        f"lower it{_or_allow_copies(recipe)}"
+    reasons, corpus_has = made.dropped, "; ".join(why_fewer(compose, done))
+    threshold = recipe.mine.near_duplicates_for(compose.negatives) if is_extended(compose) else None
+    or_allow_copies = (
+        "" if threshold is None else f", or raise mine.near_duplicates={threshold:g} (null keeps them all)"
     )
-
-
-def _or_allow_copies(recipe: Recipe) -> str:
-    if not is_extended(recipe.compose):
-        return ""
-    threshold = recipe.mine.near_duplicates_for(recipe.compose.negatives)
-    return "" if threshold is None else f", or raise mine.near_duplicates={threshold:g} (null keeps them all)"
+    longest = max((part.longest_dropped_tokens for part in made.composed), default=0)
+    if made.is_mostly_copies and recipe.ingest.dedup != "minhash":
+        problem = (
+            "cannot be reached: most candidates for negatives repeat the document or each other, so the corpus consists mostly of "
+            "near-identical documents"
+        )
+        cure = (
+            "set ingest.dedup: minhash to keep one of each (pip install 'nextlong[dedup]'), or add other documents"
+            f"{or_allow_copies}"
+        )
+    elif reasons.keys() <= {DropReason.TOO_LONG, DropReason.TOO_LITTLE_ROOM}:
+        problem = "is too short for every document with negatives between all of its chunks"
+        or_lower = ", or lower compose.min_gap_tokens" if DropReason.TOO_LITTLE_ROOM in reasons else ""
+        cure = f"raise it{or_lower}, or add shorter documents"
+    elif not longest:
+        problem = f"and compose.min_gap_tokens={compose.min_gap_tokens} ask for more negatives than this corpus has"
+        cure = f"add documents or lower them{or_allow_copies}"
+    else:
+        problem = f"but the longest sequence of this corpus is {longest:,} tokens"
+        cure = f"add documents or lower it{or_allow_copies}"
+    raise CorpusError(f"compose.target_tokens={compose.target_tokens:,} {problem} ({corpus_has}); {cure}")

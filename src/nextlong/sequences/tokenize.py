@@ -17,24 +17,33 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
-from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts, read_chunks, write_header
-from nextlong.artifacts.results import ChunkResult, ReferencedChunksResult, TokensResult
+from nextlong.artifacts.results import ChunkResult, ReferencedChunksResult
 from nextlong.engine.runner import open_done
-from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task
+from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task, TaskResult
 from nextlong.errors import RunError
 from nextlong.recipe.amounts import TOKENIZER_BYTES
-from nextlong.sequences.encode import Engine, TextEncoder, kept_encoder
+from nextlong.sequences.encode import Engine, kept_encoder
 
-Known = tuple[Path, Path, Path]  # rows, offsets and ids of this shard
+_Known = tuple[Path, Path, Path]  # rows, offsets and ids of this shard
 
 _COPIED_ROWS = 4096  # at a time
 # A worker keeps fastokens, which loads in the time that it takes to encode 200 MB, from task to task. Of less, several idle
 # workers are done sooner than one.
 _CHARS_OF_A_TASK: Final = 40_000_000
+
+
+class TokensResult(TaskResult):
+    """Chunks encoded, or copied from an earlier variant of the run; `mismatches` are those with other ids than the reference."""
+
+    chunks: int
+    tokens: int
+    chars: int
+    copied_chunks: int
+    mismatches: int
 
 
 def referenced_chunks_step(chunk: Step, draft: Step, *, limit: int | None) -> Step:
@@ -53,9 +62,8 @@ def referenced_chunks_step(chunk: Step, draft: Step, *, limit: int | None) -> St
         memory="chunks",
         rate="",
     )
-    return Step(
-        "referenced_chunks", 1, {"limit": limit}, (chunk, draft), tasks, ReferencedChunksResult, estimate=estimate
-    )
+    inputs = (chunk, draft)
+    return Step("referenced_chunks", 1, {"limit": limit}, inputs, tasks, ReferencedChunksResult, estimate=estimate)
 
 
 def _list_referenced_chunks(
@@ -67,16 +75,14 @@ def _list_referenced_chunks(
     """
     starts = np.cumsum([0, *map(count_chunks, chunks)])  # of each shard's chunks among those of all
     named = np.zeros(starts[-1], np.bool_)  # whether a draft names the chunk, shard after shard
-    take, left = [], limit
+    take: list[int] = []
     for path in drafts:
-        taken = 0
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-            for number in range(reader.num_record_batches if left is None else min(left, reader.num_record_batches)):
+            held = reader.num_record_batches
+            take.append(held if limit is None else min(limit - sum(take), held))
+            for number in range(take[-1]):
                 ids = reader.get_batch(number).column("chunk_id").values.to_numpy()
                 named[starts[schemas.shard_of(ids)] + schemas.row_of(ids)] = True
-                taken += 1
-        take.append(taken)
-        left = None if left is None else left - taken
     for shard, (first, last) in enumerate(pairwise(starts.tolist())):
         np.save(f"{out}.{shard:05d}.rows.npy", np.flatnonzero(named[first:last]))
     return ReferencedChunksResult(take=tuple(take), drafts=sum(take), chunks=int(np.count_nonzero(named)))
@@ -99,27 +105,25 @@ def tokens_step(ingest: Step, chunk: Step, tokenizer: Step, named: Step, *, engi
         chunked = chunks_of(done).results(ChunkResult)
         chunks, chars = sum(part.chunks for part in chunked), sum(part.chars for part in chunked)
         most_rows = _CHARS_OF_A_TASK * chunks // max(1, chars)
-        groups: list[list[Wanted]] = [
-            []
-        ]  # consecutive shards: a task each, of at most `most_rows` unless it is one shard
-        room = most_rows
+        groups: list[
+            list[_Wanted]
+        ] = []  # consecutive shards: a task each, of at most `most_rows` unless it is one shard
+        room = 0
         for shard, paths in enumerate(shards):
             rows = len(np.load(paths[-1], mmap_mode="r"))
-            if groups[-1] and rows > room:
+            if not groups or rows > room:
                 groups.append([])
                 room = most_rows
-            groups[-1].append(Wanted(shard, *paths, known=[files[shard] for files in earlier]))
+            groups[-1].append(_Wanted(shard, *paths, known=[files[shard] for files in earlier]))
             room -= rows
         path = done["tokenizer"].file(".tokenizer.json")
         return [partial(_tokenize_shards, wanted=group, tokenizer=path, engine=engine) for group in groups]
 
     def check(done: Artifact) -> None:
-        encoded = enumerate(done.results(TokensResult))
-        wrong = {number: task.mismatches for number, task in encoded if task.mismatches}
-        if wrong:
-            mismatches = ", ".join(f"{count:,} of task {number}" for number, count in wrong.items())
+        counts = [task.mismatches for task in done.results(TokensResult)]
+        if wrong := ", ".join(f"{count:,} of task {number}" for number, count in enumerate(counts) if count):
             raise RunError(
-                f"fastokens gave other ids than the reference for some of the chunks that are checked ({mismatches}); "
+                f"fastokens gave other ids than the reference for some of the chunks that are checked ({wrong}); "
                 "run again with --set tokenizer.engine=reference, and please report it with your tokenizer's name"
             )
 
@@ -138,7 +142,7 @@ def tokens_step(ingest: Step, chunk: Step, tokenizer: Step, named: Step, *, engi
 
 def _earlier_tokens(
     run_dir: Path, inputs: Mapping[str, str], *, version: int, config: Mapping[str, Any]
-) -> list[list[Known]]:
+) -> list[list[_Known]]:
     """Return rows, offsets and ids of each shard, for each finished TOKENS that has the same ids for the same rows."""
     earlier = []
     for folder in sorted(run_dir.glob("[0-9][0-9]-tokens-*")):
@@ -157,17 +161,17 @@ def _earlier_tokens(
     return earlier
 
 
-class Wanted(NamedTuple):
+class _Wanted(NamedTuple):
     """A shard, the rows wanted of it (.npy, sorted int64, shape (n,)), and what earlier drafts have of it."""
 
     shard: int
     documents: Path
     chunks: Path
     rows: Path
-    known: Sequence[Known] = ()
+    known: Sequence[_Known] = ()
 
 
-def _tokenize_shards(out: Path, *, wanted: Sequence[Wanted], tokenizer: Path, engine: Engine) -> TokensResult:
+def _tokenize_shards(out: Path, *, wanted: Sequence[_Wanted], tokenizer: Path, engine: Engine) -> TokensResult:
     """Encode what is wanted of shards into `{out}.{shard}.ids.npy` and `{out}.{shard}.offsets.npy`.
 
     What is known is copied from there; the bytes are the same without. The files are wrong if there is a mismatch.
@@ -186,33 +190,27 @@ def _tokenize_shards(out: Path, *, wanted: Sequence[Wanted], tokenizer: Path, en
         chunks, chars, copied = chunks + len(rows), chars + int(sizes.sum()), copied + int((~is_new).sum())
     encoder.expect(sum(new_chars for *_, new_chars in shards))
     for shard, rows, is_new, _ in shards:
-        tokens += _write_tokens(Path(f"{out}.{shard.shard:05d}"), shard, rows, is_new, encoder)
+        new_ids, new_lengths = [np.empty(0, np.uint32)], [np.zeros(1, np.int64)]
+        for batch in iter_chunk_texts(shard.documents, shard.chunks, rows[is_new]):
+            ids, of_texts = encoder.encode_batch(batch.texts)
+            new_ids.append(ids)
+            new_lengths.append(of_texts)
+        sources = [tuple(np.load(path, mmap_mode="r") for path in known) for known in shard.known]
+        sources.append((rows[is_new], np.cumsum(np.concatenate(new_lengths)), np.concatenate(new_ids)))
+        # Of each wanted row, (n,) each: the number of the source that has it, where its ids begin there, how many there are.
+        origin, starts, lengths = (np.zeros(len(rows), np.int64) for _ in range(3))
+        for number, (known_rows, offsets, _) in enumerate(sources):
+            here = np.flatnonzero(np.isin(rows, known_rows, assume_unique=True))
+            places = np.searchsorted(known_rows, rows[here])
+            origin[here], starts[here], lengths[here] = number, offsets[places], offsets[places + 1] - offsets[places]
+        stem = f"{out}.{shard.shard:05d}"
+        with open(f"{stem}.ids.npy", "wb") as sink:
+            write_header(sink, np.dtype(np.uint32), int(lengths.sum()))
+            for first in range(0, len(rows), _COPIED_ROWS):
+                block = (column[first : first + _COPIED_ROWS].tolist() for column in (origin, starts, lengths))
+                pieces = [sources[number][2][start : start + size] for number, start, size in zip(*block, strict=True)]
+                sink.write(np.concatenate(pieces).data)
+        np.save(f"{stem}.offsets.npy", np.cumsum(np.concatenate([np.zeros(1, np.int64), lengths])))
+        tokens += int(lengths.sum())
     # Its mismatches in earlier tasks count too, whose ids it would have to doubt.
     return TokensResult(chunks=chunks, tokens=tokens, chars=chars, copied_chunks=copied, mismatches=encoder.mismatches)
-
-
-def _write_tokens(
-    out: Path, shard: Wanted, wanted: NDArray[np.int64], is_new: NDArray[np.bool_], encoder: TextEncoder
-) -> int:
-    """Write TOKENS of the wanted rows, of which those that are new, shape (n,), are encoded; return the number of tokens."""
-    new_ids, new_lengths = [np.empty(0, np.uint32)], [np.zeros(1, np.int64)]
-    for batch in iter_chunk_texts(shard.documents, shard.chunks, wanted[is_new]):
-        ids, lengths = encoder.encode_batch(batch.texts)
-        new_ids.append(ids)
-        new_lengths.append(lengths)
-    sources = [tuple(np.load(path, mmap_mode="r") for path in known) for known in shard.known]
-    sources.append((wanted[is_new], np.cumsum(np.concatenate(new_lengths)), np.concatenate(new_ids)))
-    # Of each wanted row, (n,) each: the number of the source that has it, where its ids begin there and how many there are.
-    origin, starts, lengths = (np.zeros(len(wanted), np.int64) for _ in range(3))
-    for number, (rows, offsets, _) in enumerate(sources):
-        here = np.flatnonzero(np.isin(wanted, rows, assume_unique=True))
-        places = np.searchsorted(rows, wanted[here])
-        origin[here], starts[here], lengths[here] = number, offsets[places], offsets[places + 1] - offsets[places]
-    with open(f"{out}.ids.npy", "wb") as sink:
-        write_header(sink, np.dtype(np.uint32), int(lengths.sum()))
-        for first in range(0, len(wanted), _COPIED_ROWS):
-            block = (column[first : first + _COPIED_ROWS].tolist() for column in (origin, starts, lengths))
-            pieces = [sources[number][2][start : start + length] for number, start, length in zip(*block, strict=True)]
-            sink.write(np.concatenate(pieces).data)
-    np.save(f"{out}.offsets.npy", np.cumsum(np.concatenate([np.zeros(1, np.int64), lengths])))
-    return int(lengths.sum())

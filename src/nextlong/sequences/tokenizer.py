@@ -9,11 +9,11 @@ Samples are drawn by keyed hash of a document's content and the chunk's start: s
 from __future__ import annotations
 
 import difflib
-import itertools
 import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
@@ -40,6 +40,7 @@ _LLAMA3_PATTERN: Final = (
     r"(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\r\n\p{L}\p{N}]?\p{L}+|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n]*"
     r"|\s*[\r\n]+|\s+(?!\S)|\s+"
 )
+_HUB_NAME: Final = r"(?!.*\.json$)[\w-][\w.-]*(/[\w-][\w.-]*)?"
 _MEASURED_CHUNKS: Final = 2048
 _DECODED_CHUNKS: Final = 256
 TRAINING_CHARS: Final = 20_000_000
@@ -62,15 +63,13 @@ def tokenizer_step(
     if source is not None and (path := local_path(source)).is_file():
         config |= {"source": store.hash_file(path), "revision": None}
         # Before anything runs; of a tokenizer that is fetched or trained, as soon as it is there.
-        check_eod(megatron_eod, path)
+        if megatron_eod is not None:
+            special_id(path, megatron_eod, key="export.megatron_eod")
 
     def tasks(done: Artifacts) -> list[Task]:
         task = partial(_prepare_tokenizer, tokenizer=settings, separator=separator, seed=seed)
         chunks = chunks_of(done).files(".chunks.arrow")
         return [partial(task, documents=done["ingest"].files(".documents.arrow"), chunks=chunks)]
-
-    def check(done: Artifact) -> None:
-        check_eod(megatron_eod, done.file(".tokenizer.json"))
 
     estimate = Estimate(
         work=lambda amounts: min(
@@ -82,6 +81,11 @@ def tokenizer_step(
         memory=lambda _: TOKENIZER_BYTES,
         rate=TRIED if source is None else "tokenizer",
     )
+
+    def check(done: Artifact) -> None:
+        if megatron_eod is not None:
+            special_id(done.file(".tokenizer.json"), megatron_eod, key="export.megatron_eod")
+
     return Step("tokenizer", 5, config, (ingest, chunk), tasks, TokenizerResult, check=check, estimate=estimate)
 
 
@@ -90,9 +94,13 @@ def load_tokenizer(config: recipe.Tokenizer) -> Tokenizer:
 
     Truncation, padding and BPE dropout that the file asks for are switched off. Raises TokenizerError.
     """
-    check_there(config)
     source = config.source or ""
     path = local_path(source)
+    if not path.is_file() and (path != Path(source) or re.fullmatch(_HUB_NAME, source) is None):
+        raise TokenizerError(
+            f"tokenizer.source={source!r}: {path} does not exist; "
+            "give a tokenizer.json, a folder with one, or a hub name such as 'gpt2'"
+        )
     try:
         if path.is_file():
             return without_options(Tokenizer.from_file(str(path)))
@@ -113,17 +121,20 @@ def load_tokenizer(config: recipe.Tokenizer) -> Tokenizer:
         ) from None
 
 
-def check_there(config: recipe.Tokenizer) -> None:
-    """Raise TokenizerError if `config.source` is no file, no folder with one, and no name that the hub could know."""
-    source = config.source
-    if source is None or (path := local_path(source)).is_file():
+def check_source(config: recipe.Tokenizer) -> None:
+    """Raise TokenizerError if `config.source` is no tokenizer.json, no folder with one, and no name that the hub could know."""
+    if config.source is None:
         return
-    is_hub_name = re.fullmatch(r"[\w-][\w.-]*(/[\w-][\w.-]*)?", source) is not None and not source.endswith(".json")
-    if path != Path(source) or not is_hub_name:
-        raise TokenizerError(
-            f"tokenizer.source={source!r}: {path} does not exist; "
-            "give a tokenizer.json, a folder with one, or a hub name such as 'gpt2'"
-        )
+    path = local_path(config.source)
+    if not path.is_file():
+        if re.fullmatch(_HUB_NAME, config.source) is None or path != Path(config.source):
+            load_tokenizer(config)
+        return
+    # Only a file without the parts of one is loaded, which takes a second: then the library says what is wrong with it.
+    with path.open("rb") as file:
+        content = file.read().rstrip()
+    if not content.endswith(b"}") or re.search(rb'"model"\s*:\s*\{', content) is None:
+        load_tokenizer(config)
 
 
 def local_path(source: str) -> Path:
@@ -132,16 +143,15 @@ def local_path(source: str) -> Path:
     return given / "tokenizer.json" if given.is_dir() else given
 
 
-def special_id(tokenizer: Tokenizer, name: str | None, *, key: str) -> int | None:
-    """Return the id of a special token, None for None; `key` is the recipe's, for the error. Raises TokenizerError."""
-    if name is None:
-        return None
+def special_id(tokenizer: Tokenizer | Path, name: str, *, key: str) -> int:
+    """Return the id of a token; `key` is the recipe's, for the error. Raises TokenizerError if there is none."""
+    tokenizer = read_tokenizer(tokenizer) if isinstance(tokenizer, Path) else tokenizer
     known_id: int | None = tokenizer.token_to_id(name)
     if known_id is None:
         added = [token.content for token in tokenizer.get_added_tokens_decoder().values()]
         near = difflib.get_close_matches(name, added, n=3, cutoff=0.3) or added[:3]
         advice = f"nearest of its special tokens: {', '.join(near)}" if near else "it has no special tokens"
-        raise TokenizerError(f"{key}={name!r} is not in the tokenizer; {advice}")
+        raise TokenizerError(f"{key}={name!r} is not in the tokenizer; name one, such as its end of text; {advice}")
     return known_id
 
 
@@ -187,8 +197,10 @@ def _prepare_tokenizer(
         _require_pieces_alone(loaded, source=tokenizer.source or "")
     else:
         loaded = train_bpe(_training_texts(corpus, seed=seed), vocab_size=tokenizer.train)
-    bos_id = special_id(loaded, tokenizer.bos, key="tokenizer.bos")
-    eos_id = special_id(loaded, tokenizer.eos, key="tokenizer.eos")
+    bos_id, eos_id = (
+        None if name is None else special_id(loaded, name, key=f"tokenizer.{key}")
+        for key, name in (("bos", tokenizer.bos), ("eos", tokenizer.eos))
+    )
     separator_ids = tuple(loaded.encode(separator, add_special_tokens=False).ids)
     # `separator` was encoded before: the encoder makes a special token's name text, and a separator may be such a token.
     # Not `save`: it reports a full disk as a bare Exception.
@@ -196,7 +208,7 @@ def _prepare_tokenizer(
     characters = token_chars(loaded)
     np.save(f"{out}.tokenchars.npy", characters)
     encoder = TextEncoder(loaded, engine="reference")
-    texts = list(itertools.chain.from_iterable(_drawn_texts(corpus, seed=seed)))
+    texts = _drawn_texts(corpus, seed=seed)
     chars_per_token, measured_chunks = tokenizer.chars_per_token, 0
     if chars_per_token == "auto":
         tokens = len(encoder.encode_batch(texts)[0])
@@ -243,8 +255,8 @@ def _require_pieces_alone(tokenizer: Tokenizer, *, source: str) -> None:
             )
 
 
-def _drawn_texts(corpus: Sequence[tuple[Path, Path]], *, seed: int) -> Iterator[list[str]]:
-    """Yield the texts of the `_MEASURED_CHUNKS` chunks with the smallest keys, shard by shard."""
+def _drawn_texts(corpus: Sequence[tuple[Path, Path]], *, seed: int) -> list[str]:
+    """Return the texts of the `_MEASURED_CHUNKS` chunks with the smallest keys, shard by shard."""
     drawn = np.empty((3, 0), np.uint64)  # rows: key, shard, row of the chunk; columns ascending by key
     for shard, (documents, chunks) in enumerate(corpus):
         keys = _chunk_keys(documents, chunks, seed=seed, stage="tokenizer-measure")
@@ -252,9 +264,11 @@ def _drawn_texts(corpus: Sequence[tuple[Path, Path]], *, seed: int) -> Iterator[
         here = np.stack([keys[rows], np.full(len(rows), shard, np.uint64), rows.astype(np.uint64)])
         drawn = np.concatenate([drawn, here], axis=1)
         drawn = drawn[:, np.argsort(drawn[0], kind="stable")[:_MEASURED_CHUNKS]]
+    texts = []
     for shard, (documents, chunks) in enumerate(corpus):
         rows = np.sort(drawn[2, drawn[1] == shard]).astype(np.int64)
-        yield from (batch.texts for batch in iter_chunk_texts(documents, chunks, rows))
+        texts += [text for batch in iter_chunk_texts(documents, chunks, rows) for text in batch.texts]
+    return texts
 
 
 def _training_texts(corpus: Sequence[tuple[Path, Path]], *, seed: int) -> Iterator[str]:
@@ -273,21 +287,6 @@ def _chunk_keys(documents: Path, chunks: Path, *, seed: int, stage: str) -> NDAr
     table = read_chunks(chunks)
     of_document = keyed_hash(read_content_hashes(documents), seed=seed, stage=stage)[table["doc_row"]]
     return keyed_hash(of_document + table["start"].astype(np.uint64), seed=seed, stage=f"{stage}-chunk")
-
-
-def token_id(name: str, *, tokenizer: Path, key: str = "") -> int:
-    """Return the id of a token, which the recipe names by `key`. Raises TokenizerError if it is none of the tokenizer."""
-    token: int | None = read_tokenizer(tokenizer).token_to_id(name)
-    if token is None:
-        asked = f"{key}={name!r}" if key else repr(name)
-        raise TokenizerError(f"{asked} is not a token of the tokenizer; name one, such as its end of text")
-    return token
-
-
-def check_eod(megatron_eod: str | None, tokenizer: Path) -> None:
-    """Raise TokenizerError if `export.megatron_eod` is not a token of the tokenizer."""
-    if megatron_eod is not None:
-        token_id(megatron_eod, tokenizer=tokenizer, key="export.megatron_eod")
 
 
 # which token begins a document, and which ends one
@@ -323,19 +322,35 @@ def find_ends(tokenizer: Tokenizer, beside: Path | None = None) -> Ends:
     tokenizer itself puts behind a text, or a token that is called as documents' ends are. The beginning is only a token that the
     tokenizer puts before every text: models without one were never shown any.
     """
+    configs: dict[str, dict[str, Any]] = {}
+    for file in ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json"):
+        with suppress(OSError, ValueError):
+            parsed = json.loads((beside / file).read_text(encoding="utf-8")) if beside is not None else {}
+            configs[file] = parsed if isinstance(parsed, dict) else {}
+
+    def named(which: str) -> Iterator[tuple[str, str]]:
+        """Yield the tokens that the files call EOS or BOS, with the file."""
+        for file, config in configs.items():
+            token, ids = config.get(f"{which}_token"), config.get(f"{which}_token_id")
+            text = token.get("content") if isinstance(token, dict) else token
+            if isinstance(text, str):
+                yield text, file
+            for number in ids if isinstance(ids, list) else [ids]:
+                if isinstance(number, int) and (text := tokenizer.id_to_token(number)) is not None:
+                    yield text, file
+
     added = {token.content for token in tokenizer.get_added_tokens_decoder().values()}
     # The special tokens that the tokenizer itself puts before and behind a text.
     encoded = tokenizer.encode("a", add_special_tokens=True)
     text = [place for place, is_special in enumerate(encoded.special_tokens_mask) if not is_special] or [len(encoded)]
     before = [(token, "its post-processor") for token in encoded.tokens[: text[0]]]
     behind = [(token, "its post-processor") for token in encoded.tokens[text[-1] + 1 :]]
-    named = [*_named(beside, "eos", tokenizer), *behind]
     known = [(token, "its name") for token in _DOCUMENT_ENDS if token in added]
-    found = [(token, said_by) for token, said_by in named if tokenizer.token_to_id(token) is not None]
-    chosen = next(((token, said_by) for token, said_by in found if token not in _TURN_ENDS), None)
-    eos = chosen or next(iter([*known, *found]), (None, ""))
-    if not before and _config(beside, "tokenizer_config.json").get("add_bos_token") is True:
-        before = list(_named(beside, "bos", tokenizer))
+    found = [one for one in (*named("eos"), *behind) if tokenizer.token_to_id(one[0]) is not None]
+    chosen = [one for one in found if one[0] not in _TURN_ENDS]
+    eos = next(iter([*chosen, *known, *found]), (None, ""))
+    if not before and configs.get("tokenizer_config.json", {}).get("add_bos_token") is True:
+        before = list(named("bos"))
     bos = next(iter(before), (None, ""))
     return Ends(bos=bos[0], eos=eos[0], bos_said_by=bos[1], eos_said_by=eos[1])
 
@@ -354,25 +369,3 @@ def find_ends_of(config: recipe.Tokenizer) -> Ends | None:
         return find_ends(Tokenizer.from_file(str(path)), path.parent)
     except Exception:  # the library raises a bare one; what is wrong with the file, `run` says
         return None
-
-
-def _named(beside: Path | None, which: str, tokenizer: Tokenizer) -> Iterator[tuple[str, str]]:
-    """Yield the tokens that files beside a tokenizer.json call EOS or BOS, with the file."""
-    for name in ("tokenizer_config.json", "special_tokens_map.json"):
-        token = _config(beside, name).get(f"{which}_token")
-        text = token.get("content") if isinstance(token, dict) else token
-        if isinstance(text, str):
-            yield text, name
-    for name in ("generation_config.json", "config.json"):
-        ids = _config(beside, name).get(f"{which}_token_id")
-        for token_id in ids if isinstance(ids, list) else [ids]:
-            if isinstance(token_id, int) and (text := tokenizer.id_to_token(token_id)) is not None:
-                yield text, name
-
-
-def _config(beside: Path | None, name: str) -> dict[str, Any]:
-    try:
-        parsed = json.loads((beside / name).read_text(encoding="utf-8")) if beside is not None else {}
-    except (OSError, ValueError):
-        return {}
-    return parsed if isinstance(parsed, dict) else {}

@@ -15,7 +15,6 @@ try:
 except ImportError as error:
     raise ImportError(f"nextlong.torch needs PyTorch ({error}); pip install torch") from None
 
-from nextlong.torch.dataset import SequenceDataset, collate
-from nextlong.torch.stream import SequenceStream
+from nextlong.torch.dataset import SequenceDataset, SequenceStream, collate
 
 __all__ = ["SequenceDataset", "SequenceStream", "collate"]

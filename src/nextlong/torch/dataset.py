@@ -1,34 +1,36 @@
-"""Dataset: the rows of finished runs as a map-style PyTorch data set, and their collation into batches.
+"""Dataset: the rows of finished runs as PyTorch data sets, map-style and iterable, and their collation into batches.
 
 A row is built from references and memory-mapped tokens when it is asked for; nothing is exported. Splitting, mixing and
-packing are those of exports (`export/arrange.py`).
+packing are those of exports (`export/arrange.py`). Of the iterable one, shared by ranks and DataLoader workers, each worker
+computes which rows it reads from (seed, epoch, rank, worker); progress is one number, how many rows all ranks have read, so an
+epoch resumes exactly, with another number of workers or ranks too.
 """
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import hashlib
+import os
+from collections.abc import Iterator, Sequence
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal
+from typing import Any, Final, Literal, TypedDict, get_args
 
 import numpy as np
 import torch
 from numpy.typing import NDArray
-from torch.utils.data import Dataset
+from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
-from nextlong.artifacts.rows import Order, Remainder, Rows, original_lengths
-from nextlong.errors import CorpusError, RecipeError
+from nextlong.artifacts.rows import Order, Remainder, Rows, epoch_order, original_lengths, rank_places, worker_part
+from nextlong.errors import CorpusError, RecipeError, RunError
 from nextlong.export.arrange import Arrangement, SharedChunks, arranged, packed
 from nextlong.runs import notebook
 from nextlong.runs.run import Run, check_mix
 
-if TYPE_CHECKING:
-    from nextlong.torch.stream import SequenceStream
-
-Split = Literal["train", "validation"]
-RunLike = str | Path | Run
-COLUMNS: Final = ("input_ids", "labels", "position_ids", "cu_seqlens", "cu_seqlens_padded", "max_seqlen", "seq_lengths")
-_IGNORED: Final = -100  # what PyTorch's cross entropy passes over
+_Split = Literal["train", "validation"]
+_RunLike = str | Path | Run
+_Row = dict[str, Any]  # tensors by column, and whole numbers such as max_seqlen
+_PADDING: Final = {"input_ids": 0, "labels": -100, "position_ids": 0}  # cross entropy passes over −100
+COLUMNS: Final = (*_PADDING, "cu_seqlens", "cu_seqlens_padded", "max_seqlen", "seq_lengths")
 
 
 class SequenceDataset(Dataset):  # type: ignore[misc]
@@ -52,11 +54,11 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
 
     def __init__(
         self,
-        run: RunLike | Sequence[RunLike],
+        run: _RunLike | Sequence[_RunLike],
         *,
         mix: Sequence[float] | None = None,
         by: Literal["sequences", "tokens"] = "sequences",
-        split: Split | None = None,
+        split: _Split | None = None,
         validation: float | None = None,
         shared_chunks: SharedChunks = "keep",
         split_seed: int = 0,
@@ -72,12 +74,19 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
             ("split", split, (None, "train", "validation")),
             ("shared_chunks", shared_chunks, ("keep", "leave-out")),
         ):
-            check_word(name, value, allowed)
+            _check_word(name, value, allowed)
         if pad_documents_to < 1:
             raise RecipeError(f"pad_documents_to={pad_documents_to} tokens; give 2 · the ranks that share a row")
         if isinstance(columns, str) or not set(columns) <= set(COLUMNS):
             raise RecipeError(f"columns={columns!r}: choose from {', '.join(COLUMNS)}, as a list")
-        _check_split(split, validation, shared_chunks=shared_chunks, split_seed=split_seed)
+        if split and validation is None:
+            raise RecipeError(f"split={split!r} without validation; validation=0.01 holds out one in a hundred")
+        if split is None and (validation is not None or shared_chunks != "keep" or split_seed):
+            options = {"validation": validation, "shared_chunks": shared_chunks, "split_seed": split_seed}
+            given = next(f"{name}={value!r}" for name, value in options.items() if value not in (None, "keep", 0))
+            raise RecipeError(f'{given} without a split; split="train" with validation=0.01 makes one, or leave it out')
+        if validation is not None and not 0 < validation < 1:
+            raise RecipeError(f"validation={validation} is not a share; give a number between 0 and 1, such as 0.01")
         several = [run] if isinstance(run, str | Path | Run) else run
         runs = [one if isinstance(one, Run) else Run(one) for one in several]
         check_mix(runs, mix, by=by)
@@ -110,37 +119,48 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
     def _repr_html_(self) -> str:
         return notebook.data_set_html("nextlong.torch.SequenceDataset", len(self), self.columns, self.fill)
 
-    def __getitem__(self, number: int) -> Row:
+    def __getitem__(self, number: int) -> _Row:
         row = number + len(self) if number < 0 else number
         if not 0 <= row < len(self):
             raise IndexError(f"row {number} of {len(self)}")
         lengths = self.rows.lengths(row)
         if self._boundaries == "document":
             lengths = original_lengths(lengths, self.rows.spans(row))
-        padded = -(-lengths // self._multiple) * self._multiple
-        wide = self._token_columns(row, lengths, padded)
-        return {name: wide[name] if name in wide else _boundaries(name, lengths, padded) for name in self.columns}
+        padded = -(-lengths // self._multiple) * self._multiple  # the tokens of each document with its padding
+        columns: _Row = self._token_columns(row, lengths, padded) | {
+            "max_seqlen": int(padded.max()),
+            "seq_lengths": torch.from_numpy(lengths.copy()),
+        }
+        for name, counted in (("cu_seqlens", lengths), ("cu_seqlens_padded", padded)):
+            columns[name] = torch.from_numpy(np.concatenate([[0], np.cumsum(counted)]).astype(np.int32))
+        return {name: columns[name] for name in self.columns}
 
-    def _token_columns(
-        self, row: int, lengths: NDArray[np.int64], padded: NDArray[np.int64]
-    ) -> dict[str, torch.Tensor]:
-        names = [name for name in ("input_ids", "labels", "position_ids") if name in self.columns]
-        starts = np.cumsum(padded) - padded
+    def _token_columns(self, row: int, lengths: NDArray[np.int64], padded: NDArray[np.int64]) -> _Row:
+        names = [name for name in _PADDING if name in self.columns]
+        starts, is_padded = np.cumsum(padded) - padded, bool((lengths < padded).any())
         # One block for all: malloc hands several back to the system after each row, and page faults cost more than the row.
         block = np.empty((len(names), int(padded.sum())), np.int64)
         for name, column in zip(names, block, strict=True):
             if name == "position_ids":
-                for start, length in zip(starts.tolist(), padded.tolist(), strict=True):
-                    column[start : start + length] = self._positions[:length]
-            elif name == "labels" and "input_ids" in names:
+                for start, room in zip(starts.tolist(), padded.tolist(), strict=True):
+                    column[start : start + room] = self._positions[:room]
+                continue
+            if name == "labels" and "input_ids" in names:
                 column[:] = block[0]
             else:
                 self.rows.copy_into(column, row)
-                _move_apart(column, lengths, padded, pad_id=self._pad_id)
+                if (
+                    is_padded
+                ):  # documents one after the other move to where they are with the padding of each, the last first
+                    places = zip((np.cumsum(lengths) - lengths)[::-1], starts[::-1], lengths[::-1], strict=True)
+                    for source, target, length in places:
+                        column[target : target + length] = column[source : source + length].copy()
             if name == "labels":
-                column[starts] = _IGNORED
-                for start, length, room in zip(starts.tolist(), lengths.tolist(), padded.tolist(), strict=True):
-                    column[start + length : start + room] = _IGNORED
+                column[starts] = _PADDING["labels"]
+            if is_padded:
+                value = self._pad_id if name == "input_ids" else _PADDING[name]
+                for start, length, room in zip(starts, lengths, padded, strict=True):
+                    column[start + length : start + room] = value
         return {name: torch.from_numpy(column) for name, column in zip(names, block, strict=True)}
 
     @cached_property
@@ -158,66 +178,17 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         world_size: int | None = None,
     ) -> SequenceStream:
         """Return the rows as an iterable data set that ranks and DataLoader workers share; see `SequenceStream`."""
-        from nextlong.torch.stream import SequenceStream
-
-        return SequenceStream(
-            self,
-            order=order,
-            seed=seed,
-            batch_size=batch_size,
-            remainder=remainder,
-            rank=rank,
-            world_size=world_size,
-        )
+        ranks = {"rank": rank, "world_size": world_size}
+        return SequenceStream(self, order=order, seed=seed, batch_size=batch_size, remainder=remainder, **ranks)
 
 
-def _move_apart(
-    column: NDArray[np.int64], lengths: NDArray[np.int64], padded: NDArray[np.int64], *, pad_id: int
-) -> None:
-    """Move documents that stand one after the other, the last first, to where they stand with the padding of each."""
-    if (lengths == padded).all():
-        return
-    sources, targets = np.cumsum(lengths) - lengths, np.cumsum(padded) - padded
-    for source, target, length, room in zip(sources[::-1], targets[::-1], lengths[::-1], padded[::-1], strict=True):
-        column[target : target + length] = column[source : source + length].copy()
-        column[target + length : target + room] = pad_id
-
-
-def _boundaries(name: str, lengths: NDArray[np.int64], padded: NDArray[np.int64]) -> Any:
-    if name == "max_seqlen":
-        return int(padded.max())
-    if name == "seq_lengths":
-        return torch.from_numpy(lengths.copy())
-    counted = padded if name == "cu_seqlens_padded" else lengths
-    return torch.from_numpy(np.concatenate([[0], np.cumsum(counted)]).astype(np.int32))
-
-
-def _check_split(
-    split: Split | None, validation: float | None, *, shared_chunks: SharedChunks, split_seed: int
-) -> None:
-    if split and validation is None:
-        raise RecipeError(f"split={split!r} without validation; validation=0.01 holds out one in a hundred")
-    if split is None and validation is not None:
-        which = 'split="train" or split="validation" says which side'
-        raise RecipeError(f"validation={validation} without split; {which}")
-    if split is None and (shared_chunks != "keep" or split_seed):
-        given = f"shared_chunks={shared_chunks!r}" if shared_chunks != "keep" else f"split_seed={split_seed}"
-        raise RecipeError(f'{given} without a split; split="train" with validation=0.01 makes one, or leave it out')
-    if validation is not None and not 0 < validation < 1:
-        raise RecipeError(f"validation={validation} is not a share; give a number between 0 and 1, such as 0.01")
-
-
-def check_word(name: str, value: object, allowed: Sequence[object]) -> None:
+def _check_word(name: str, value: object, allowed: Sequence[object]) -> None:
     """Raise RecipeError unless the value is one of the allowed ones."""
     if value not in allowed:
         raise RecipeError(f"{name}={value!r} is not known; it must be one of {', '.join(map(repr, allowed))}")
 
 
-Row = dict[str, Any]  # tensors by column, and whole numbers such as max_seqlen
-_PADDING = {"input_ids": 0, "labels": -100, "position_ids": 0}
-
-
-def collate(rows: Sequence[Row], *, layout: Literal["padded", "flat"] = "padded", pad_id: int = 0) -> Row:
+def collate(rows: Sequence[_Row], *, layout: Literal["padded", "flat"] = "padded", pad_id: int = 0) -> _Row:
     """Return one batch of B rows.
 
     `padded`: columns of tokens have shape (B, longest); rows of equal length, the usual case, are not padded, shorter ones
@@ -226,11 +197,11 @@ def collate(rows: Sequence[Row], *, layout: Literal["padded", "flat"] = "padded"
     the batch's; `seq_lengths` are joined. Rows with `cu_seqlens_padded`, whose `cu_seqlens` count without the padding of each
     document, must be of one length or laid out flat. Raises RecipeError.
     """
-    check_word("layout", layout, ("padded", "flat"))
+    _check_word("layout", layout, ("padded", "flat"))
     has_padding = "cu_seqlens_padded" in rows[0]
     if has_padding and layout == "padded" and len({int(row["cu_seqlens_padded"][-1]) for row in rows}) > 1:
         raise RecipeError('rows with cu_seqlens_padded differ in length; use layout="flat", or rows of one length')
-    batch: Row = {}
+    batch: _Row = {}
     for name in rows[0]:
         values = [row[name] for row in rows]
         if name in _PADDING and len(values) == 1:
@@ -241,8 +212,15 @@ def collate(rows: Sequence[Row], *, layout: Literal["padded", "flat"] = "padded"
             value = pad_id if name == "input_ids" else _PADDING[name]
             batch[name] = torch.nn.utils.rnn.pad_sequence(values, batch_first=True, padding_value=value)
         elif name in ("cu_seqlens", "cu_seqlens_padded"):
-            is_flat = layout == "flat" or has_padding
-            batch[name] = _joined(values, longest=0 if is_flat else max(int(ends[-1]) for ends in values))
+            # Through the whole batch; a row that is shorter than its room ends in a sequence of padding.
+            longest = 0 if layout == "flat" or has_padding else max(int(ends[-1]) for ends in values)
+            bounds = [0]
+            for ends in values:
+                first = bounds[-1]
+                bounds += (ends[1:] + first).tolist()
+                if int(ends[-1]) < longest:
+                    bounds.append(first + longest)
+            batch[name] = torch.tensor(bounds, dtype=torch.int32)
         else:
             batch[name] = max(values) if name == "max_seqlen" else torch.cat(values)
     if {"cu_seqlens", "max_seqlen"} <= batch.keys() and not has_padding:
@@ -250,14 +228,136 @@ def collate(rows: Sequence[Row], *, layout: Literal["padded", "flat"] = "padded"
     return batch
 
 
-def _joined(rows: Sequence[torch.Tensor], *, longest: int) -> torch.Tensor:
-    """Return the rows' cu_seqlens as one, each row `longest` tokens if it has fewer."""
-    ends, at = [rows[0][:1]], 0
-    for row in rows:
-        ends.append(row[1:] + at)
-        at += int(row[-1])
-        gap = longest - int(row[-1])
-        if gap > 0:
-            at += gap
-            ends.append(torch.tensor([at], dtype=row.dtype))
-    return torch.cat(ends)
+class _State(TypedDict):
+    """Where a rank is: rows of the epoch that all ranks have read, and how many one of its workers read since."""
+
+    epoch: int
+    position: int
+    workers: int
+    read: int
+    data: str
+
+
+class SequenceStream(IterableDataset):  # type: ignore[misc]
+    """One rank's rows of each epoch, in an order that does not depend on how many workers read them.
+
+    `order`: shuffled by keyed hash of (`seed`, epoch), or as arranged. `batch_size`: how many rows a DataLoader batch holds;
+    give both the same number. `remainder`: rows that do not go evenly into the ranks are kept (every row once; the first
+    ranks read one more), dropped, or filled up by repeating the epoch's first rows. `rank` of `world_size`: by default those
+    of torch.distributed if it is initialised, else torchrun's, else 0 of 1; give the data-parallel ones where they differ.
+
+    Call `set_epoch` before every epoch but the first.
+    """
+
+    def __init__(
+        self,
+        dataset: SequenceDataset,
+        *,
+        order: Order = "shuffled",
+        seed: int = 0,
+        batch_size: int = 1,
+        remainder: Remainder = "keep",
+        rank: int | None = None,
+        world_size: int | None = None,
+    ) -> None:
+        _check_word("order", order, get_args(Order))
+        _check_word("remainder", remainder, get_args(Remainder))
+        if batch_size < 1:
+            raise RecipeError(f"batch_size={batch_size} rows; give 1 or more")
+        self.dataset = dataset
+        self.rank, self.world_size = _place_among_ranks(rank, world_size)
+        self._order, self._seed, self._batch_size, self._remainder = order, seed, batch_size, remainder
+        # Epoch and rows read by all ranks before it begins; shared, so that workers that live on hear of a new epoch.
+        self._start = torch.zeros(2, dtype=torch.int64).share_memory_()
+        self._read: int | None = None  # by this process, since it began to iterate
+        self._skip = 0
+
+    @property
+    def epoch(self) -> int:
+        """The epoch that is read now."""
+        return int(self._start[0])
+
+    def __len__(self) -> int:
+        """Return how many rows this rank reads, from where it begins."""
+        return len(self._places())
+
+    def __iter__(self) -> Iterator[_Row]:
+        worker, workers = _worker()
+        places = worker_part(self._places(), worker=worker, workers=workers, batch_size=self._batch_size)
+        numbers = epoch_order(len(self.dataset), order=self._order, seed=self._seed, epoch=self.epoch)[places]
+        self._read, self._skip = self._skip, 0
+        return self._rows(numbers[self._read :])
+
+    def set_epoch(self, epoch: int) -> None:
+        """Begin another epoch; the one that is being read goes on where it is."""
+        if epoch != self.epoch:
+            self._begin(epoch, 0)
+
+    def state_dict(self, *, rows: int | None = None) -> _State:
+        """Return where this rank is, for `load_state_dict`.
+
+        `rows`: how many rows the trainer has taken since it began or resumed (batches · batch_size). It may be left out
+        only where the rows are read in the asking process: no DataLoader workers, or torchdata's StatefulDataLoader,
+        which asks its workers. All ranks must have taken equally many.
+        """
+        workers = _worker()[1]
+        read = self._read if rows is None else rows
+        if read is None:
+            raise RunError(
+                "this process has read no row itself; where DataLoader workers read for it, say how many rows were taken: "
+                "state_dict(rows=batches * batch_size), or rows=0 at the start"
+            )
+        epoch, position = self._start.tolist()
+        if workers == 1:
+            position, read = min(position + read * self.world_size, len(self.dataset)), 0
+        return _State(epoch=epoch, position=position, workers=workers, read=read, data=self._fingerprint())
+
+    def load_state_dict(self, state: _State) -> None:
+        """Go on from a state; raises RunError if it is of another data set or order, or of one of several workers."""
+        if state["data"] != self._fingerprint():
+            raise RunError(
+                "this state is of another data set, seed or order: run, mix, split, pack, order, seed and remainder must be "
+                "as they were; use them, or restart the epoch"
+            )
+        workers = _worker()[1]
+        if state["workers"] not in (1, workers):
+            raise RunError(
+                f"this state is of one of {state['workers']} workers, but there are {workers}; use as many, or save "
+                "state_dict(rows=…), which any number can load"
+            )
+        self._begin(state["epoch"], state["position"], skip=state["read"])
+
+    def _begin(self, epoch: int, position: int, *, skip: int = 0) -> None:
+        self._start[0], self._start[1] = epoch, position
+        self._read, self._skip = None, skip
+
+    def _places(self) -> NDArray[Any]:
+        start, ranks = int(self._start[1]), {"rank": self.rank, "world_size": self.world_size}
+        return rank_places(len(self.dataset), start=start, **ranks, remainder=self._remainder)
+
+    def _rows(self, numbers: NDArray[Any]) -> Iterator[_Row]:
+        for number in numbers.tolist():
+            row = self.dataset[number]
+            self._read = (self._read or 0) + 1
+            yield row
+
+    def _fingerprint(self) -> str:
+        order = f"{self.dataset.rows.fingerprint} {self._order} {self._seed} {self._remainder}"
+        return hashlib.blake2b(order.encode(), digest_size=8).hexdigest()
+
+
+def _worker() -> tuple[int, int]:
+    info = get_worker_info()
+    return (0, 1) if info is None else (info.id, info.num_workers)
+
+
+def _place_among_ranks(rank: int | None, world_size: int | None) -> tuple[int, int]:
+    if (rank is None) != (world_size is None):
+        raise RecipeError(f"rank={rank} and world_size={world_size}: give both, or neither")
+    if rank is None or world_size is None:
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            return torch.distributed.get_rank(), torch.distributed.get_world_size()
+        rank, world_size = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
+    if not 0 <= rank < world_size:
+        raise RecipeError(f"rank={rank} of world_size={world_size}; ranks go from 0 to world_size - 1")
+    return rank, world_size

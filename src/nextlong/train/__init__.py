@@ -3,14 +3,13 @@
 In:  a training recipe, a model of transformers, the sequences of finished runs.
 Out: checkpoints that `from_pretrained` loads, logs, a figure of the loss.
 
-    recipe.py, presets.py         settings, and the paper's
-    rows.py, exported.py, chat.py runs, exports or conversations → rows with the boundaries of their documents
-    prepare.py, check.py          errors that are found before the first step
-    model.py, attention.py, loss.py   exact attention and loss per document, without T × T masks and whole logits
+    recipe.py                     settings, presets (the paper's), and which keys a trainer supports
+    rows.py, prepare.py           runs, exports or conversations → rows with the boundaries of their documents; errors found first
+    model.py, attention.py, loss.py   exact attention and loss per document, without T × T masks and whole logits; leak check
     loop.py, checkpoint.py        steps on one device, resumable
-    held_out.py, metrics.py       loss by role and distance; logs and figures
+    metrics.py                    logs and figures; held-out loss by role and distance
     forecast.py                   memory, operations, hours
-    titan/, sft.py, emit.py       several devices by torchtitan; TRL; configs for other trainers
+    titan/, sft.py, emit.py, olmo.py  several devices by torchtitan; TRL; configs for other trainers
 
 Recipes, presets and emitted configs need no PyTorch; for the rest: pip install 'nextlong[train]'.
 """

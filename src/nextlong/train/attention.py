@@ -20,17 +20,16 @@ import torch
 from torch import Tensor
 from torch.nn.attention import SDPBackend, sdpa_kernel
 from torch.nn.functional import scaled_dot_product_attention
+from transformers import AttentionInterface, AttentionMaskInterface
 
-NAME: Final = "nextlong_documents"
+_NAME: Final = "nextlong_documents"
 _Kernel = Literal["auto", "sdpa", "varlen"]
 _NO_SQUARE: Final = [SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION]
 
 
 def register(kernel: _Kernel = "auto") -> str:
     """Register the attention with transformers; return its name for `attn_implementation`."""
-    from transformers import AttentionInterface, AttentionMaskInterface
-
-    name = NAME if kernel == "auto" else f"{NAME}_{kernel}"
+    name = _NAME if kernel == "auto" else f"{_NAME}_{kernel}"
 
     def attend(
         module: torch.nn.Module,
@@ -65,16 +64,25 @@ def register(kernel: _Kernel = "auto") -> str:
         is_packed = len(bounds) > 2
         if kernel == "varlen" or (kernel == "auto" and is_packed and query.is_cuda and query.dtype != torch.float32):
             if dropout:
-                raise ValueError(
-                    f"varlen attention has no dropout, and this model's is {dropout}; set attention_dropout to 0"
-                )
+                raise ValueError(f"varlen attention has no dropout, this model's is {dropout}; set attention_dropout=0")
             from torch.nn.attention.varlen import varlen_attn
 
             tokens, ends, causal = (part[0].transpose(0, 1) for part in (query, key, value)), cu_seq_lens_q, (-1, 0)
             out = varlen_attn(*tokens, ends, ends, longest, longest, scale=scaling, window_size=causal, enable_gqa=True)
             assert isinstance(out, Tensor)
             return out[None], None
-        return _sdpa(query, key, value, bounds, scale=scaling, dropout_p=dropout), None
+        groups = query.shape[1] // key.shape[1]
+        # Kernels without a T × T matrix cannot share key-value heads in float32.
+        if groups > 1 and query.is_cuda and query.dtype == torch.float32:
+            key, value, groups = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1), 1
+        options = {"is_causal": True, "scale": scaling, "dropout_p": dropout, "enable_gqa": groups > 1}
+        # One call per document, shape (1, heads, its tokens, head size): `is_causal` then needs no mask.
+        with sdpa_kernel(_NO_SQUARE) if query.is_cuda else nullcontext():
+            outputs = []
+            for first, last in pairwise(bounds):
+                parts = (part[:, :, first:last] for part in (query, key, value))
+                outputs.append(scaled_dot_product_attention(*parts, **options).transpose(1, 2))
+        return (torch.cat(outputs, dim=1) if is_packed else outputs[0]), None
 
     def no_mask(*, q_length: int, kv_length: int, attention_mask: Tensor | None = None, **_: object) -> None:
         """Return None, transformers' "no mask"; refuse inputs that would need one."""
@@ -86,22 +94,3 @@ def register(kernel: _Kernel = "auto") -> str:
     AttentionInterface.register(name, attend)
     AttentionMaskInterface.register(name, no_mask)
     return name
-
-
-def _sdpa(
-    query: Tensor, key: Tensor, value: Tensor, bounds: Sequence[int], *, scale: float | None, dropout_p: float
-) -> Tensor:
-    groups = query.shape[1] // key.shape[1]
-    # Kernels without a T × T matrix cannot share key-value heads in float32.
-    if groups > 1 and query.is_cuda and query.dtype == torch.float32:
-        key, value, groups = key.repeat_interleave(groups, 1), value.repeat_interleave(groups, 1), 1
-    # One call per document, shape (1, heads, its tokens, head size): `is_causal` then needs no mask.
-    with sdpa_kernel(_NO_SQUARE) if query.is_cuda else nullcontext():
-        outputs = []
-        for first, last in pairwise(bounds):
-            q, k, v = (part[:, :, first:last] for part in (query, key, value))
-            out = scaled_dot_product_attention(
-                q, k, v, is_causal=True, scale=scale, dropout_p=dropout_p, enable_gqa=groups > 1
-            )
-            outputs.append(out.transpose(1, 2))
-    return torch.cat(outputs, dim=1) if len(outputs) > 1 else outputs[0]

@@ -14,16 +14,14 @@ import shutil
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
+from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 from nextlong.engine import store
 from nextlong.errors import RunError
 from nextlong.train.prepare import RECORD
-
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel, PreTrainedTokenizerBase
 
 FOLDER: Final = "checkpoints"
 _OPTIMIZER: Final = "optimizer.pt"
@@ -41,9 +39,9 @@ def damage(checkpoint: Path) -> str | None:
         record = store.read_json(checkpoint / RECORD)
     except RunError as error:
         return str(error)
-    for name, file in record["files"].items():
+    for name, xxh3 in record["files"].items():
         path = checkpoint / name
-        if not path.exists() or path.stat().st_size != file["bytes"] or store.hash_file(path) != file["xxh3"]:
+        if not path.exists() or store.hash_file(path) != xxh3:
             return f"{path} is missing or was altered since it was saved"
     return None
 
@@ -68,7 +66,7 @@ def save(
         write_model(work, model=model, weights=model.state_dict(), tokenizer=tokenizer)
         with (work / _OPTIMIZER).open("wb") as file:
             torch.save(optimizer.state_dict(), file)
-        files = {path.name: {"bytes": path.stat().st_size, "xxh3": store.hash_file(path)} for path in work.iterdir()}
+        files = {path.name: store.hash_file(path) for path in work.iterdir()}
         store.write_json(work / RECORD, {"step": step, "stopped_because": stopped_because, "files": files})
 
 
@@ -106,11 +104,9 @@ def load(checkpoint: Path, *, model: PreTrainedModel, optimizer: torch.optim.Opt
     """Restore weights and optimizer states."""
     from safetensors.torch import load_file
 
-    weights = {
-        name: tensor
-        for path in sorted(checkpoint.glob("*model*.safetensors"))
-        for name, tensor in load_file(path).items()
-    }
+    weights: dict[str, torch.Tensor] = {}
+    for path in sorted(checkpoint.glob("*model*.safetensors")):
+        weights |= load_file(path)
     if hasattr(model, "peft_config"):  # PEFT saves adapters without the name that they have in the model
         rename = re.compile(r"(lora_[AB])\.weight$")
         weights = {rename.sub(r"\1.default.weight", name): tensor for name, tensor in weights.items()}

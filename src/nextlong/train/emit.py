@@ -88,14 +88,9 @@ class Settings:
         count = self.recipe.hardware.count
         if count % min(GPUS_PER_NODE, count):
             raise RecipeError(
-                f"hardware.count={count} does not fill machines of {GPUS_PER_NODE} devices; use a multiple of that"
+                f"hardware.count={count} does not fill machines of {GPUS_PER_NODE} devices; use a multiple"
             )
         _ = self.accumulation
-
-    @property
-    def data(self) -> Path:
-        """The folder of the exported rows."""
-        return self.folder / "data"
 
     @property
     def rows_per_step(self) -> int:
@@ -108,6 +103,10 @@ class Settings:
         count, ranks = self.recipe.hardware.count, self.recipe.hardware.ranks_per_row
         return micro_batches(self.recipe, rows_per_step=self.rows_per_step, devices=count, ranks_per_row=ranks)
 
+    def data(self, split: str = "") -> Path:
+        """Return the folder of the exported rows, or of those of a split."""
+        return self.folder / "data" / (split if self.recipe.data.validation else "")
+
     @cached_property
     def model_config(self) -> Json:
         """The model's config.json. Raises RecipeError if `model.path` is no local folder."""
@@ -117,36 +116,43 @@ class Settings:
                 f"model.path={self.recipe.model.path!r}: this trainer needs the model's sizes and RoPE; name a local folder"
             )
         config: Json = json.loads(path.read_text(encoding="utf-8"))
-        return config
+        return {"num_key_value_heads": config.get("num_attention_heads"), **config}
 
-    @property
-    def rope_base(self) -> float:
-        """The RoPE base to train with: the recipe's, or the model's own."""
-        if self.recipe.model.rope_base is not None:
-            return self.recipe.model.rope_base
+    def rope(self) -> tuple[float, Json | None]:
+        """Return the RoPE base, and the model's scaling of Llama 3.1 if it is kept. Raises RecipeError for another kind."""
+        model = self.recipe.model
+        if model.rope_base is not None and model.rope_scaling == "replace":
+            return model.rope_base, None
         config = self.model_config
-        return float(config.get("rope_theta") or (config.get("rope_parameters") or {}).get("rope_theta", 10_000.0))
+        own = dict(config.get("rope_scaling") or config.get("rope_parameters") or {})
+        base = config.get("rope_theta") or (config.get("rope_parameters") or {}).get("rope_theta", 10_000.0)
+        kind = own.setdefault("rope_type", own.pop("type", "default"))
+        if model.rope_scaling == "keep" and kind not in ("default", "llama3"):
+            raise RecipeError(
+                f"model.rope_scaling=keep: {kind} is not known to this trainer; set model.rope_scaling=replace"
+            )
+        is_kept = model.rope_scaling == "keep" and kind == "llama3"
+        return float(base if model.rope_base is None else model.rope_base), own if is_kept else None
 
-    def llama(self, trainer: str) -> Json:
-        """Return the model's config.json; `trainer` has a Llama of its own. Raises RecipeError if that computes differently."""
-        check_llama(self.model_config, path=str(self.recipe.model.path), trainer=f"--emit {trainer}")
-        return {"num_key_value_heads": self.model_config["num_attention_heads"], **self.model_config}
-
-    def llama3_scaling(self) -> Json | None:
-        """Return the model's RoPE scaling of Llama 3.1, if it is kept. Raises RecipeError for another kind that would be kept."""
-        if self.recipe.model.rope_scaling == "replace":
-            return None
-        scaling = dict(self.model_config.get("rope_scaling") or self.model_config.get("rope_parameters") or {})
-        kind = scaling.setdefault("rope_type", scaling.pop("type", "default"))
-        if kind in ("default", "llama3"):
-            return scaling if kind == "llama3" else None
-        raise RecipeError(
-            f"model.rope_scaling=keep: this trainer does not know {kind} scaling; set model.rope_scaling=replace"
-        )
-
-    def rope_parameters(self) -> Json:
-        """Return the RoPE base and scaling to train with, as transformers names them."""
-        return (self.llama3_scaling() or {"rope_type": "default"}) | {"rope_theta": self.rope_base}
+    def transformers_arguments(self, name: str) -> Json:
+        """Return what both axolotl and TRL take. Raises RecipeError for a schedule that transformers lacks."""
+        recipe, training, (base, scaling) = self.recipe, self.recipe.training, self.rope()
+        if training.schedule != "cosine" and training.min_lr_ratio:
+            raise RecipeError(
+                f"--emit {name} does not support training.min_lr_ratio={training.min_lr_ratio} with training.schedule="
+                f"{training.schedule}; set it to 0, or use the schedule cosine"
+            )
+        schedule = "constant_with_warmup" if training.schedule == "constant" else training.schedule
+        rope = (scaling or {"rope_type": "default"}) | {"rope_theta": base}
+        positions = {"rope_parameters": rope, "max_position_embeddings": self.sequence_tokens}
+        return {
+            "model_init_kwargs" if name == "trl" else "model_config": positions,
+            "lr_scheduler" if name == "axolotl" else "lr_scheduler_type": schedule,
+            "warmup_steps": training.warmup_steps,
+            "attn_implementation": "flash_attention_2",
+            "output_dir": str(self.folder / "out"),
+            **trainer_arguments(recipe, accumulation=self.accumulation),
+        }
 
 
 class Trainer(NamedTuple):
@@ -227,10 +233,7 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
 
 
 def launch_script(settings: Settings, *lines: str, program: Sequence[str]) -> str:
-    """Return a bash script that runs `lines` in its own folder and then torchrun, for all machines of the recipe.
-
-    It stops at the first error. `program`: what torchrun runs, and the lines of its arguments.
-    """
+    """Return a bash script that runs `lines` in its own folder, then torchrun with the lines of a `program`; for all machines."""
     count = settings.recipe.hardware.count
     nodes, per_node = -(-count // GPUS_PER_NODE), min(GPUS_PER_NODE, count)
     options = f"--nnodes {nodes} --nproc-per-node {per_node}"
@@ -240,8 +243,8 @@ def launch_script(settings: Settings, *lines: str, program: Sequence[str]) -> st
     return "\n".join(["#!/usr/bin/env bash", "set -euo pipefail", 'cd "$(dirname "$0")"', *lines, launch]) + "\n"
 
 
-def transformers_arguments(recipe: TrainRecipe, *, accumulation: int) -> Json:
-    """Return what axolotl and TRL both hand to the trainer of transformers."""
+def trainer_arguments(recipe: TrainRecipe, *, accumulation: int) -> Json:
+    """Return arguments of the trainer of transformers."""
     training = recipe.training
     return {
         "gradient_accumulation_steps": accumulation,
@@ -259,28 +262,13 @@ def transformers_arguments(recipe: TrainRecipe, *, accumulation: int) -> Json:
     }
 
 
-def _schedule(recipe: TrainRecipe, *, trainer: str) -> str:
-    """Return the schedule as transformers calls it. Raises RecipeError for one that it lacks."""
-    training = recipe.training
-    if training.schedule != "cosine" and training.min_lr_ratio:
-        raise RecipeError(
-            f"--emit {trainer} does not support training.min_lr_ratio={training.min_lr_ratio} with training.schedule="
-            f"{training.schedule}; set it to 0, or use the schedule cosine"
-        )
-    return "constant_with_warmup" if training.schedule == "constant" else training.schedule
-
-
 def _axolotl(settings: Settings) -> Mapping[str, str]:
     """Return axolotl's config, with names as in axolotl 0.21. Sequences are exported unpacked; axolotl packs them itself."""
-    recipe = settings.recipe
-    is_packed = recipe.data.pack is not None
+    recipe, data = settings.recipe, str(settings.data())
+    is_packed, ranks = recipe.data.pack is not None, recipe.hardware.ranks_per_row
     config: Json = {
         "base_model": recipe.model.path,
-        "model_config": {
-            "rope_parameters": settings.rope_parameters(),
-            "max_position_embeddings": settings.sequence_tokens,
-        },
-        "datasets": [{"path": str(settings.data), "split": "train", "type": None}],  # no type: already tokenized
+        "datasets": [{"path": data, "split": "train", "type": None}],  # no type: already tokenized
         "sequence_len": settings.row_tokens,
         "excess_length_strategy": "raise",
         "sample_packing": is_packed,
@@ -292,21 +280,17 @@ def _axolotl(settings: Settings) -> Mapping[str, str]:
             "state_dict_type": "FULL_STATE_DICT",
             "activation_checkpointing": recipe.memory.checkpointing != "none",
         },
-        "dp_shard_size": recipe.hardware.count // recipe.hardware.ranks_per_row,
-        "context_parallel_size": recipe.hardware.ranks_per_row,
+        "dp_shard_size": recipe.hardware.count // ranks,
+        "context_parallel_size": ranks,
         "ring_attn_func": "varlen_llama3",  # batch_ring gave loss × 1.83; 0.21 warns that it chooses by itself now
         "micro_batch_size": 1,
-        "lr_scheduler": _schedule(recipe, trainer="axolotl"),
-        "warmup_steps": recipe.training.warmup_steps,
         "optimizer": "adamw_torch_fused",
-        "attn_implementation": "flash_attention_2",
-        "output_dir": str(settings.folder / "out"),
-        **transformers_arguments(recipe, accumulation=settings.accumulation),
+        **settings.transformers_arguments("axolotl"),
     }
     if recipe.training.min_lr_ratio:
         config["cosine_min_lr_ratio"] = recipe.training.min_lr_ratio
     if recipe.data.validation:
-        config["test_datasets"] = [{"path": str(settings.data), "split": "validation", "type": None}]
+        config["test_datasets"] = [{"path": data, "split": "validation", "type": None}]
     launch = launch_script(settings, program=["axolotl train axolotl.yaml --launcher torchrun -- {}"])
     return {"axolotl.yaml": yaml.safe_dump(config, sort_keys=False, width=120), "launch.sh": launch}
 
@@ -314,34 +298,24 @@ def _axolotl(settings: Settings) -> Mapping[str, str]:
 def _trl(settings: Settings) -> Mapping[str, str]:
     """Return the config of `trl sft`, with names as in TRL 1.16. `seq_lengths` of a row give its positions and borders."""
     recipe, is_recomputed = settings.recipe, settings.recipe.memory.checkpointing != "none"
-    rope = {"rope_parameters": settings.rope_parameters(), "max_position_embeddings": settings.sequence_tokens}
     config: Json = {
         "model_name_or_path": recipe.model.path,
-        "model_init_kwargs": rope,
-        "dataset_name": str(settings.data),
+        "dataset_name": str(settings.data()),
         "dataset_kwargs": {"skip_prepare_dataset": True},  # rows hold ids already
         "padding_free": True,
         "max_length": None,
         "per_device_train_batch_size": 1,
-        "lr_scheduler_type": _schedule(recipe, trainer="trl"),
-        "warmup_steps": recipe.training.warmup_steps,
         "optim": "adamw_torch_fused",
-        "attn_implementation": "flash_attention_2",
-        "output_dir": str(settings.folder / "out"),
         "logging_steps": 1,
         "eval_steps": recipe.held_out.every_steps,
-        **transformers_arguments(recipe, accumulation=settings.accumulation),
+        **settings.transformers_arguments("trl"),
         "gradient_checkpointing": is_recomputed,
     }
-    if recipe.training.min_lr_ratio:
-        ratio = {"min_lr_rate": recipe.training.min_lr_ratio}
-        config |= {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": ratio}
+    if ratio := recipe.training.min_lr_ratio:
+        config |= {"lr_scheduler_type": "cosine_with_min_lr", "lr_scheduler_kwargs": {"min_lr_rate": ratio}}
     if recipe.hardware.count > 1:  # FSDP2 checkpoints activations itself
-        sharded = {
-            "version": 2,
-            "auto_wrap_policy": "TRANSFORMER_BASED_WRAP",
-            "activation_checkpointing": is_recomputed,
-        }
+        sharded: Json = {"version": 2, "auto_wrap_policy": "TRANSFORMER_BASED_WRAP"}
+        sharded["activation_checkpointing"] = is_recomputed
         config |= {"fsdp": True, "fsdp_config": sharded, "gradient_checkpointing": False}
     if recipe.data.validation:
         config |= {"dataset_test_split": "validation", "eval_strategy": "steps", "per_device_eval_batch_size": 1}
@@ -350,22 +324,17 @@ def _trl(settings: Settings) -> Mapping[str, str]:
 
 
 def _prolong(settings: Settings) -> Mapping[str, str]:
-    """Return a script for ProLong's train_language_model, with arguments as in its train_512K.sh; PROLONG names a checkout.
-
-    It reads MDS; `indices` keep the sequences of packed rows apart.
-    """
-    recipe, training = settings.recipe, settings.recipe.training
-    if settings.llama3_scaling():
-        raise RecipeError(
-            "model.rope_scaling=keep: ProLong computes RoPE from its base alone; use axolotl or torchtitan"
-        )
+    """Return a script for ProLong's train_language_model, as its train_512K.sh; MDS's `indices` keep sequences of a row apart."""
+    recipe, training, (base, scaling) = settings.recipe, settings.recipe.training, settings.rope()
+    if scaling:
+        raise RecipeError("model.rope_scaling=keep: ProLong computes RoPE from its base alone; use axolotl, torchtitan")
     model = shlex.quote(str(recipe.model.path))
     data = "$here/data/train" if recipe.data.validation else "$here/data"
     arguments = [
         "--do_train --report_to wandb --run_name nextlong",
         f"--model_name {model} --tokenizer_name {model}",
         '--output_dir "$here/out"',
-        f'--config_overrides "rope_theta={settings.rope_base:.0f}"',
+        f'--config_overrides "rope_theta={base:.0f}"',
         f"--per_device_train_batch_size 1 --gradient_accumulation_steps {settings.accumulation}",
         f"--per_device_max_tokens {settings.row_tokens} --seq_parallel_size {recipe.hardware.ranks_per_row}",
         f"--bf16 --learning_rate {training.lr} --min_lr_ratio {training.min_lr_ratio} --lr_scheduler_type {training.schedule}",
@@ -390,14 +359,15 @@ def _prolong(settings: Settings) -> Mapping[str, str]:
 
 def _megatron(settings: Settings) -> Mapping[str, str]:
     """Return a script for Megatron-LM's pretrain_gpt.py; MEGATRON names a checkout."""
-    recipe, training, sizes = settings.recipe, settings.recipe.training, settings.llama("megatron")
+    recipe, training, sizes = settings.recipe, settings.recipe.training, settings.model_config
+    check_llama(sizes, path=str(recipe.model.path), trainer="--emit megatron")
     ranks, is_masked = recipe.hardware.ranks_per_row, recipe.data.pack and recipe.attention == "sequence"
     if settings.sequence_tokens % (2 * ranks):  # context parallelism gives each rank two slices of a document
         raise RecipeError(
             f"sequences of {settings.sequence_tokens:,} tokens do not divide evenly into the {2 * ranks} slices of context "
             f"parallelism over {ranks} ranks; change hardware.ranks_per_row or the length"
         )
-    scaling, scaling_arguments = settings.llama3_scaling(), []
+    (base, scaling), scaling_arguments = settings.rope(), []
     if scaling is not None:
         other = {key: scaling.get(key) for key, value in _MEGATRON_SCALING.items() if scaling.get(key) != value}
         if other:
@@ -408,11 +378,14 @@ def _megatron(settings: Settings) -> Mapping[str, str]:
         scaling_arguments = [f"--use-rope-scaling --rope-scaling-factor {scaling['factor']}"]
     recomputed = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
     arguments = [
-        f"--train-data-path {shlex.join(_prefixes(settings, 'train'))}",
-        *([f"--valid-data-path {shlex.join(_prefixes(settings, 'validation'))}"] if recipe.data.validation else []),
+        *(
+            f"--{name}-data-path {shlex.join(str(path.with_suffix('')) for path in sorted(folder.glob('*.bin')))}"
+            for name, folder in (("train", settings.data("train")), ("valid", settings.data("validation")))
+            if name == "train" or recipe.data.validation
+        ),
         f"--tokenizer-type HuggingFaceTokenizer --tokenizer-model {shlex.quote(str(recipe.model.path))}",
         f"--seq-length {settings.row_tokens} --max-position-embeddings {settings.row_tokens}",
-        f"--position-embedding-type rope --rotary-base {settings.rope_base:.0f} --use-rotary-position-embeddings",
+        f"--position-embedding-type rope --rotary-base {base:.0f} --use-rotary-position-embeddings",
         *scaling_arguments,
         f"--num-layers {sizes['num_hidden_layers']} --hidden-size {sizes['hidden_size']}",
         f"--ffn-hidden-size {sizes['intermediate_size']} --num-attention-heads {sizes['num_attention_heads']}",
@@ -437,12 +410,6 @@ def _megatron(settings: Settings) -> Mapping[str, str]:
         program=['torchrun {} "$MEGATRON/pretrain_gpt.py"', *arguments],
     )
     return {"launch.sh": launch}
-
-
-def _prefixes(settings: Settings, split: str) -> list[str]:
-    """Return the paths of the exported .bin files of a split, without their extension."""
-    folder = settings.data / split if settings.recipe.data.validation else settings.data
-    return [str(path.with_suffix("")) for path in sorted(folder.glob("*.bin"))]
 
 
 _PROLONG_KEYS: Final[SupportedKeys] = {

@@ -17,10 +17,11 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate, pairwise
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 import torch
 from rich.console import Console
+from transformers import AutoModelForCausalLM, PretrainedConfig, PreTrainedModel
 
 from nextlong.errors import RecipeError
 from nextlong.report import tables
@@ -32,17 +33,13 @@ from nextlong.train.prepare import Prepared, prepare
 from nextlong.train.recipe import TrainRecipe, micro_batches
 from nextlong.train.rows import on_device, packed_batch
 
-if TYPE_CHECKING:
-    from torch.distributed._tools.mem_tracker import MemTracker
-    from transformers import PretrainedConfig, PreTrainedModel
-
 # Dense bf16 peak, TFLOP/s, and memory, GB: NVIDIA's data sheets.
-DEVICES: Final = {"A100": (312.0, 80), "H100": (989.0, 80), "H200": (989.0, 141), "B200": (2250.0, 192)}
+_DEVICES: Final = {"A100": (312.0, 80), "H100": (989.0, 80), "H200": (989.0, 141), "B200": (2250.0, 192)}
 _MOST_RUN_LAYERS: Final = 8
 _FEWER_LAYERS: Final = (2, 4)
 _PARTS: Final = {"Parameter": "weights", "Gradient": "gradients", "Optstate": "states"}  # MemTracker's names and ours
 # Model FLOP/s over peak that gives 15 h for the paper's 128K training (64 H100) and 20 h for 512K (128 H100), to within 10 %.
-UTILISATION: Final = 0.195
+_UTILISATION: Final = 0.195
 _USABLE: Final = 0.95  # of a GPU's memory; the CUDA context and fragmentation take the rest
 _MACHINES: Final = (("H200", 1), ("H100", 8), ("H100", 64))
 _LENGTHS: Final = {"64K": 1 << 16, "128K": 1 << 17, "512K": 1 << 19, "1M": 1 << 20}
@@ -70,11 +67,10 @@ class Sizes:
 
 
 @dataclass(frozen=True)
-class PeakMemory:
+class _PeakMemory:
     """Bytes of one device at the peak of a step.
 
-    `parts`: weights, gradients, states, activations. `layer_kinds`: what one layer allocates for its backward pass, by
-    kind of module.
+    `parts`: weights, gradients, states, activations. `layer_kinds`: what one layer keeps for its backward pass, by kind of module.
     """
 
     parts: Mapping[str, float]
@@ -87,82 +83,63 @@ class PeakMemory:
 
 
 @dataclass(frozen=True)
-class TrainingCost:
+class _TrainingCost:
     """What a training takes: memory of each device, operations and seconds in all, and what the seconds are based on."""
 
     sizes: Sizes
-    memory: PeakMemory
+    memory: _PeakMemory
     flops: float
     seconds: float
     basis: str
 
 
 @dataclass(frozen=True)
-class Case:
+class _Case:
     """A machine and a row length: the ranks that share a row, the memory of each GPU, and the hours of the recipe's tokens."""
 
     device: str
     count: int
     row_tokens: int
     ranks_per_row: int
-    memory: PeakMemory
+    memory: _PeakMemory
     fits: bool
     hours: float
 
 
 @dataclass(frozen=True)
 class Forecast:
-    """The estimate of a recipe, its prepared data, and the table of machines and row lengths."""
+    """The estimate of a recipe, its prepared data, the table of machines and row lengths, and advice ("" if there is none)."""
 
     ready: Prepared
-    estimate: TrainingCost
-    cases: Sequence[Case]
-
-    @property
-    def tokens(self) -> int:
-        """The tokens of all steps."""
-        return self.ready.recipe.training.tokens_per_step * self.ready.recipe.training.steps
-
-    @property
-    def warning(self) -> str:
-        """Advice before this is trained; empty if there is none."""
-        if self.ready.epochs <= _MOST_EPOCHS:
-            return ""
-        return (
-            f"the data are read {self.ready.epochs:g} times; beyond {_MOST_EPOCHS} epochs repeated data help less and less. "
-            "Make more sequences, or lower training.steps"
-        )
+    estimate: _TrainingCost
+    cases: Sequence[_Case]
+    tokens: int
+    warning: str
 
     def as_json(self) -> Json:
         """Return everything as plain dictionaries and lists; memory is that of one GPU, in bytes."""
         ready = self.ready
-        return {
-            "rows": len(ready.rows),
-            "row_tokens": ready.row_tokens,
-            "epochs": ready.epochs,
-            "steps": ready.recipe.training.steps,
-            "tokens": self.tokens,
-            **asdict(self.estimate),
-            "machines": [asdict(case) for case in self.cases],
-            "notes": [*ready.changes, *filter(None, [self.warning])],
-        }
+        plain = {"rows": len(ready.rows), "row_tokens": ready.row_tokens, "epochs": ready.epochs}
+        plain |= {"steps": ready.recipe.training.steps, "tokens": self.tokens, **asdict(self.estimate)}
+        notes = [*ready.changes, *filter(None, [self.warning])]
+        return {**plain, "machines": [asdict(case) for case in self.cases], "notes": notes}
 
 
 def forecast(recipe: TrainRecipe) -> Forecast:
-    """Return the forecast of a recipe; reads the runs' index and the model's config, and no weights.
-
-    Raises NextlongError for everything in recipe and data that training would refuse before it loads the model.
-    """
-    ready = prepare(recipe)
+    """Return the forecast of a recipe, without its weights. Raises NextlongError for what training would refuse before these."""
+    ready, warning = prepare(recipe), ""
     documents = [ready.rows[row].bounds.diff().tolist() for row in range(min(len(ready.rows), _SAMPLED_ROWS))]
-    return Forecast(ready, estimate(recipe, ready.config, documents), tuple(cases(recipe, ready.config)))
+    if ready.epochs > _MOST_EPOCHS:
+        warning = (
+            f"the data are read {ready.epochs:g} times; beyond {_MOST_EPOCHS} epochs repeated data help less and less. "
+            "Make more sequences, or lower training.steps"
+        )
+    tokens, found = recipe.training.tokens_per_step * recipe.training.steps, estimate(recipe, ready.config, documents)
+    return Forecast(ready, found, tuple(cases(recipe, ready.config)), tokens, warning)
 
 
-def estimate(recipe: TrainRecipe, config: PretrainedConfig, documents: Sequence[Sequence[int]]) -> TrainingCost:
-    """Return the estimate for rows whose documents have these lengths, each row as likely as the other.
-
-    Raises RecipeError if the devices cannot share a step evenly.
-    """
+def estimate(recipe: TrainRecipe, config: PretrainedConfig, documents: Sequence[Sequence[int]]) -> _TrainingCost:
+    """Return the estimate for rows of such documents, all equally likely. Raises RecipeError if devices cannot share a step."""
     sizes, hardware, longest = sizes_of(config), recipe.hardware, max(documents, key=sum)
     rows_per_step, ranks = max(1, recipe.training.tokens_per_step // sum(longest)), hardware.ranks_per_row
     rows_per_group = recipe.training.micro_batch_rows * micro_batches(
@@ -182,15 +159,15 @@ def estimate(recipe: TrainRecipe, config: PretrainedConfig, documents: Sequence[
         shape = (_SAMPLED_STEPS, hardware.count // ranks, rows_per_group)
         sampled = rng_for(recipe.seed, "plan").choice(row_flops, size=shape)
         slowest = float(sampled.sum(axis=2).max(axis=1).mean())
-        peak = DEVICES[hardware.device][0] * 1e12
-        seconds = slowest / ranks / (peak * UTILISATION) * recipe.training.steps
-        basis = f"{UTILISATION:.1%} of peak, as in the paper's two trainings; each step waits for its longest row"
+        peak = _DEVICES[hardware.device][0] * 1e12
+        seconds = slowest / ranks / (peak * _UTILISATION) * recipe.training.steps
+        basis = f"{_UTILISATION:.1%} of peak, as in the paper's two trainings; each step waits for its longest row"
     at_once = list(longest) * recipe.training.micro_batch_rows
     if hardware.count == 1:
         memory = peak_memory(recipe, config, at_once)
     else:
-        memory = sharded(_on_one_rank(recipe, config, sum(at_once) // ranks), sizes, hardware.count)
-    return TrainingCost(sizes, memory, total, seconds, basis)
+        memory = _sharded(_on_one_rank(recipe, config, sum(at_once) // ranks), sizes, hardware.count)
+    return _TrainingCost(sizes, memory, total, seconds, basis)
 
 
 def measure_row(recipe: TrainRecipe, config: PretrainedConfig, lengths: Sequence[int]) -> float:
@@ -217,13 +194,13 @@ def measure_row(recipe: TrainRecipe, config: PretrainedConfig, lengths: Sequence
     return one + max(two - one, 0.0) * (layers - 1)
 
 
-def cases(recipe: TrainRecipe, config: PretrainedConfig) -> Iterator[Case]:
+def cases(recipe: TrainRecipe, config: PretrainedConfig) -> Iterator[_Case]:
     """Yield a case of each machine and row length; of several GPUs the fewest ranks per row that fit, else the most."""
     sizes = sizes_of(config)
     alone = [peak_memory(recipe, config, [tokens]) for tokens in _ANCHORS]
     split = [_on_one_rank(recipe, config, tokens) for tokens in _ANCHORS]
     for name, count in _MACHINES:
-        tera, gigabytes = DEVICES[name]
+        tera, gigabytes = _DEVICES[name]
         for tokens in _LENGTHS.values():
             rows = max(1, recipe.training.tokens_per_step // tokens)
             powers = [1 << power for power in range(count.bit_length()) if count % (1 << power) == 0]
@@ -231,25 +208,17 @@ def cases(recipe: TrainRecipe, config: PretrainedConfig) -> Iterator[Case]:
             for ranks in [ranks for ranks in powers if rows % (count // ranks) == 0] or [count]:
                 first, second = alone if count == 1 else split
                 share = (tokens // ranks - _ANCHORS[0]) / (_ANCHORS[1] - _ANCHORS[0])
-                held = PeakMemory(interpolate(first.parts, second.parts, share), {})
+                held = _PeakMemory(_interpolate(first.parts, second.parts, share), {})
                 if count > 1:
-                    held = sharded(held, sizes, count)
+                    held = _sharded(held, sizes, count)
                 if fits := held.total <= gigabytes * 1e9 * _USABLE:
                     break
             total = flops(sizes, [tokens]) / tokens * recipe.training.tokens_per_step * recipe.training.steps
-            hours = total / (tera * 1e12 * UTILISATION * count) / 3600
-            yield Case(name, count, tokens, ranks, held, fits, hours)
+            hours = total / (tera * 1e12 * _UTILISATION * count) / 3600
+            yield _Case(name, count, tokens, ranks, held, fits, hours)
 
 
-def sharded(whole: PeakMemory, sizes: Sizes, devices: int) -> PeakMemory:
-    """Return the memory of each of `devices` GPUs under FSDP2: float32 shards, and the layers gathered in bfloat16."""
-    gathered = 2.0 * (_GATHERED_LAYERS * sizes.layer_parameters + sizes.width * sizes.vocabulary)
-    shard = 4.0 * sizes.parameters / devices
-    parts = {"weights": shard + gathered, "gradients": shard + gathered, "states": 2 * shard}
-    return PeakMemory(parts | {"activations": whole.parts["activations"]}, whole.layer_kinds)
-
-
-def _on_one_rank(recipe: TrainRecipe, config: PretrainedConfig, tokens: int) -> PeakMemory:
+def _on_one_rank(recipe: TrainRecipe, config: PretrainedConfig, tokens: int) -> _PeakMemory:
     """Return the memory of the model in bfloat16 on `tokens` tokens of a row, without sharding."""
     changes: Json = {"loss_block_tokens": max(1, tokens // _LOSS_CHUNKS)}
     if recipe.memory.checkpointing == "offload":
@@ -258,65 +227,69 @@ def _on_one_rank(recipe: TrainRecipe, config: PretrainedConfig, tokens: int) -> 
     return peak_memory(chunked, config, [tokens], dtype=torch.bfloat16)
 
 
+def _sharded(whole: _PeakMemory, sizes: Sizes, devices: int) -> _PeakMemory:
+    """Return the memory of each of `devices` GPUs under FSDP2: float32 shards, and the layers gathered in bfloat16."""
+    gathered = 2.0 * (_GATHERED_LAYERS * sizes.layer_parameters + sizes.width * sizes.vocabulary)
+    shard = 4.0 * sizes.parameters / devices
+    parts = {"weights": shard + gathered, "gradients": shard + gathered, "states": 2 * shard}
+    return _PeakMemory(parts | {"activations": whole.parts["activations"]}, whole.layer_kinds)
+
+
 def show(made: Forecast, console: Console) -> None:
     """Print a forecast: facts, the table of machines, and what the table assumes."""
+    recipe, found = made.ready.recipe, made.estimate
+    memory, hardware, hours = found.memory, recipe.hardware, found.seconds / 3600
+    machine = "this machine" if hardware.device == "this" else f"{hardware.count} {hardware.device}"
+    *parts, total = _gigabytes(memory)
+    names = ("weights", "gradients", "optimizer states", "activations")
+    by_part = ", ".join(f"{size} {name}" for size, name in zip(parts, names, strict=True))
+    layer = ", ".join(f"{kind} {size / 1e9:.2f} GB" for kind, size in memory.layer_kinds.items())
+    facts = [
+        ("parameters", f"{found.sizes.parameters:,}"),
+        ("tokens", f"{made.tokens:,} in {counted(recipe.training.steps, 'step')}"),
+        ("memory", f"{total} GB per device: {by_part}"),
+        ("one layer", f"{layer} in its backward pass"),
+        ("operations", f"{found.flops:.2e} FLOPs, {found.flops / made.tokens:.2e} per token"),
+        ("time", f"{f'{hours:.1f} h' if hours >= 1 else f'{found.seconds:.0f} s'} on {machine} ({found.basis})"),
+    ]
+    if hardware.device != "this" and memory.total > (available := _DEVICES[hardware.device][1] * 1e9):
+        facts.append(("too large", f"{hardware.device} has {available / 1e9:.0f} GB; {memory_advice(recipe)}"))
+    if made.warning:
+        facts.append(("warning", made.warning))
     for line in made.ready.notes():
         tables.say(line, console)
-    tables.show_facts(facts(made), console)
+    tables.show_facts(facts, console)
     table = tables.table("Fits, GB per GPU, and hours")
-    names = "GPUs, engine, row, GPUs per row, fits, GB, weights, gradients, states, activations, hours"
-    for name in names.split(", "):
-        table.add_column(name, justify="right")
+    columns = "GPUs, engine, row, GPUs per row, fits, GB, weights, gradients, states, activations, hours"
+    for column in columns.split(", "):
+        table.add_column(column, justify="right")
     length_names = {tokens: name for name, tokens in _LENGTHS.items()}
     for case in made.cases:
-        *parts, total = [f"{size / 1e9:.1f}" for size in (*case.memory.parts.values(), case.memory.total)]
+        *parts, total = _gigabytes(case.memory)
         engine, fits = "nextlong" if case.count == 1 else "torchtitan", "yes" if case.fits else "no"
-        machine = [f"{case.count} × {case.device}", engine, length_names[case.row_tokens], str(case.ranks_per_row)]
-        table.add_row(*machine, fits, total, *parts, f"{case.hours:,.{0 if case.hours >= 10 else 1}f}")
+        machine_row = [f"{case.count} × {case.device}", engine, length_names[case.row_tokens], str(case.ranks_per_row)]
+        table.add_row(*machine_row, fits, total, *parts, f"{case.hours:,.{0 if case.hours >= 10 else 1}f}")
     tables.show(table, console)
-    memory = made.ready.recipe.memory
     for line in (
         f"Each row is one document; {made.tokens:,} tokens are trained on in all. Activation checkpointing: "
-        f"{memory.checkpointing} (torchtitan: layers instead of offload).",
+        f"{recipe.memory.checkpointing} (torchtitan: layers instead of offload).",
         f"Bytes: one step of the model on fake tensors, at {_ANCHORS[0]:,} and {_ANCHORS[1]:,} tokens; other lengths by linear "
         "extrapolation. Parts are those at the moment of the peak, when not all gradients exist. A training fits if it takes at "
         f"most {_USABLE:.0%} of the GPU's memory.",
         "torchtitan: FSDP2 shards float32 weights, gradients and AdamW states over all GPUs and gathers two layers and the output "
         f"head in bfloat16; context parallelism divides the tokens of a row; the loss is computed in {_LOSS_CHUNKS} chunks. GPUs "
         "per row: the fewest that fit, and that leave each group of GPUs whole rows of training.tokens_per_step.",
-        f"Hours: {UTILISATION:.1%} of the data sheet's peak, as in the paper's two trainings. No row of this table has been run.",
+        f"Hours: {_UTILISATION:.1%} of the data sheet's peak, as in the paper's two trainings. No row of this table has been run.",
     ):
         tables.say(line, console)
 
 
-def facts(made: Forecast) -> list[tuple[str, str]]:
-    """Return the estimate of the recipe in words, as (name, value)."""
-    recipe, found = made.ready.recipe, made.estimate
-    memory, hardware, training, hours = found.memory, recipe.hardware, recipe.training, found.seconds / 3600
-    machine = "this machine" if hardware.device == "this" else f"{hardware.count} {hardware.device}"
-    *parts, total = [f"{size / 1e9:.1f}" for size in (*memory.parts.values(), memory.total)]
-    layer = ", ".join(f"{kind} {size / 1e9:.2f} GB" for kind, size in memory.layer_kinds.items())
-    names = ("weights", "gradients", "optimizer states", "activations")
-    by_part = ", ".join(f"{size} {name}" for size, name in zip(parts, names, strict=True))
-    shown = [
-        ("parameters", f"{found.sizes.parameters:,}"),
-        ("tokens", f"{made.tokens:,} in {counted(training.steps, 'step')}"),
-        ("memory", f"{total} GB per device: {by_part}"),
-        ("one layer", f"{layer} in its backward pass"),
-        ("operations", f"{found.flops:.2e} FLOPs, {found.flops / made.tokens:.2e} per token"),
-        ("time", f"{f'{hours:.1f} h' if hours >= 1 else f'{found.seconds:.0f} s'} on {machine} ({found.basis})"),
-    ]
-    if hardware.device != "this" and memory.total > (available := DEVICES[hardware.device][1] * 1e9):
-        shown.append(("too large", f"{hardware.device} has {available / 1e9:.0f} GB; {memory_advice(recipe)}"))
-    if made.warning:
-        shown.append(("warning", made.warning))
-    return shown
+def _gigabytes(memory: _PeakMemory) -> list[str]:
+    return [f"{size / 1e9:.1f}" for size in (*memory.parts.values(), memory.total)]
 
 
 def sizes_of(config: PretrainedConfig) -> Sizes:
     """Return the sizes of the model that a config describes; nothing is allocated."""
-    from transformers import AutoModelForCausalLM
-
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(config)
     # Tied weights are one tensor, and `parameters()` yields it once.
@@ -346,18 +319,17 @@ def peak_flops(device: torch.device) -> float | None:
     if device.type != "cuda":
         return None
     name = torch.cuda.get_device_name(device)
-    return next((tera * 1e12 for part, (tera, _) in DEVICES.items() if part in name), None)
+    return next((tera * 1e12 for part, (tera, _) in _DEVICES.items() if part in name), None)
 
 
 def peak_memory(
     recipe: TrainRecipe, config: PretrainedConfig, lengths: Sequence[int], *, dtype: torch.dtype = torch.float32
-) -> PeakMemory:
+) -> _PeakMemory:
     """Return the peak memory of a step over documents of these lengths, computed at once.
 
     `dtype` is that of the weights. Raises RecipeError for a model whose operations have no fake implementation.
     """
-    bounds = [0, *accumulate(lengths)]
-    layers = config.num_hidden_layers
+    bounds, layers = [0, *accumulate(lengths)], config.num_hidden_layers
     try:
         if layers <= _MOST_RUN_LAYERS or len(set(getattr(config, "layer_types", None) or ())) > 1:
             moments, kinds = _run_step(recipe, config, bounds, layers=layers, dtype=dtype)
@@ -366,15 +338,15 @@ def peak_memory(
                 _run_step(recipe, config, bounds, layers=number, dtype=dtype) for number in _FEWER_LAYERS
             )
             steps = (layers - _FEWER_LAYERS[0]) / (_FEWER_LAYERS[1] - _FEWER_LAYERS[0])
-            moments = [interpolate(one, other, steps) for one, other in zip(few, more, strict=True)]
+            moments = [_interpolate(one, other, steps) for one, other in zip(few, more, strict=True)]
     except RuntimeError as error:  # an operation has no fake implementation, as in some mixtures of experts
         raise RecipeError(
             f"the memory of a {config.model_type} cannot be forecast ({str(error).splitlines()[0][:120]}); train without --dry-run"
         ) from None
-    return PeakMemory(max(moments, key=lambda parts: sum(parts.values())), kinds)
+    return _PeakMemory(max(moments, key=lambda parts: sum(parts.values())), kinds)
 
 
-def interpolate(first: Mapping[str, float], second: Mapping[str, float], share: float) -> dict[str, float]:
+def _interpolate(first: Mapping[str, float], second: Mapping[str, float], share: float) -> dict[str, float]:
     """Return the bytes by part at `share` of the way from `first` to `second`; beyond 1 on the same line."""
     return {part: first[part] + (second[part] - first[part]) * share for part in first}
 
@@ -383,8 +355,6 @@ def model_of_layers(
     recipe: TrainRecipe, config: PretrainedConfig, *, layers: int, dtype: torch.dtype = torch.float32
 ) -> PreTrainedModel:
     """Return the model as `model.make_model` makes it, with random weights and this many layers; nothing is offloaded."""
-    from transformers import AutoModelForCausalLM
-
     smaller = copy.deepcopy(config)
     smaller.num_hidden_layers, smaller.use_cache = layers, False
     if getattr(smaller, "layer_types", None):
@@ -399,9 +369,9 @@ def model_of_layers(
 def _run_step(
     recipe: TrainRecipe, config: PretrainedConfig, bounds: list[int], *, layers: int, dtype: torch.dtype
 ) -> tuple[list[dict[str, float]], dict[str, float]]:
-    """Run one step of a model with this many layers; return the bytes at its possible peaks, and of a layer by kind."""
+    """Run one step of a model with this many layers; return the bytes by part at its possible peaks, and `layer_kinds`."""
     from torch._subclasses.fake_tensor import FakeTensorMode
-    from torch.distributed._tools.mem_tracker import MemTracker
+    from torch.distributed._tools.mem_tracker import MemTracker, _MemRefType, _ModState
 
     with FakeTensorMode():
         model = model_of_layers(recipe, config, layers=layers, dtype=dtype)
@@ -413,50 +383,38 @@ def _run_step(
         batch = packed_batch(torch.zeros(1, bounds[-1], dtype=torch.int64), bounds)
         tracker = MemTracker()
         tracker.track_external(model, optimizer, *(one for one in batch.values() if isinstance(one, torch.Tensor)))
-        bare = model.get_base_model() if hasattr(model, "peft_config") else model
-        decoder_layers = loss.layers_of(bare)
+        stack = loss.layers_of(model.get_base_model() if hasattr(model, "peft_config") else model)
         with tracker:
             with autocast(recipe, torch.device("cpu")):
                 result = model(**batch, num_items_in_batch=bounds[-1]).loss
             result.backward()
             torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.training.clip or float("inf"))
             optimizer.step()
-        # Checkpointed inputs that are in main memory: of all layers but the last, which the backward pass needs at once.
-        is_offloaded = recipe.memory.checkpointing == "offload"
-        offloaded = is_offloaded * (layers - 1) * bounds[-1] * config.hidden_size * dtype.itemsize
-        return _moments(tracker, decoder_layers, offloaded=offloaded), _layer_kinds(tracker, decoder_layers[-1])
-
-
-def _moments(tracker: MemTracker, layers: torch.nn.ModuleList, *, offloaded: int) -> list[dict[str, float]]:
-    """Return the bytes by part at the peak, at the peaks of the last and of the first layer, and at the end."""
-    from torch.distributed._tools.mem_tracker import _ModState
-
-    snapshots = [tracker.get_tracker_snapshot("peak")]
-    for layer in (layers[-1], layers[0]):
-        by_state = tracker.memory_tracking[layer].snapshots
-        snapshots += [by_state[state][-1] for state in (_ModState.PEAK_FW, _ModState.PEAK_BW)]
-    snapshots.append(tracker.get_tracker_snapshot("current"))
+    # Checkpointed inputs that are in main memory: of all layers but the last, which the backward pass needs at once.
+    is_offloaded = recipe.memory.checkpointing == "offload"
+    offloaded = is_offloaded * (layers - 1) * bounds[-1] * config.hidden_size * dtype.itemsize
+    # At the peak, at the peaks of the last and of the first layer, and at the end.
+    by_layer = tracker.memory_tracking
+    snapshots = [tracker.get_tracker_snapshot("peak"), tracker.get_tracker_snapshot("current")]
+    snapshots += [
+        by_layer[layer].snapshots[state][-1]
+        for layer in (stack[-1], stack[0])
+        for state in (_ModState.PEAK_FW, _ModState.PEAK_BW)
+    ]
     moments = []
-    for snapshot in snapshots:
-        (held,) = snapshot.values()
+    for (held,) in (snapshot.values() for snapshot in snapshots):
         named = {getattr(kind, "value", kind): float(held[kind]) for kind in held}
         parts = {ours: named[theirs] for theirs, ours in _PARTS.items()}
-        parts["activations"] = named["Total"] - sum(parts.values()) - offloaded  # everything else
-        moments.append(parts)
-    return moments
-
-
-def _layer_kinds(tracker: MemTracker, layer: torch.nn.Module) -> dict[str, float]:
-    """Return what a layer's modules allocate in the forward pass and keep for the backward pass, by kind of module."""
-    from torch.distributed._tools.mem_tracker import _MemRefType, _ModState
-
+        moments.append(parts | {"activations": named["Total"] - sum(parts.values()) - offloaded})  # everything else
     kinds: dict[str, float] = {}
-    for module in layer.children():
-        snapshots = tracker.memory_tracking[module].snapshots if module in tracker.memory_tracking else {}
-        is_recomputed = _ModState.PRE_FW_AC in snapshots
-        states = (_ModState.PRE_FW_AC, _ModState.POST_FW_AC) if is_recomputed else (_ModState.PRE_FW, _ModState.POST_FW)
-        if all(state in snapshots for state in states):
-            before, after = (sum(one[_MemRefType.ACT] for one in snapshots[state][-1].values()) for state in states)
+    for module in stack[-1].children():
+        states = by_layer[module].snapshots if module in by_layer else {}
+        is_recomputed = _ModState.PRE_FW_AC in states
+        first, last = (
+            (_ModState.PRE_FW_AC, _ModState.POST_FW_AC) if is_recomputed else (_ModState.PRE_FW, _ModState.POST_FW)
+        )
+        if first in states and last in states:
+            before, after = (sum(one[_MemRefType.ACT] for one in states[at][-1].values()) for at in (first, last))
             kind = type(module).__name__
             kinds[kind] = kinds.get(kind, 0.0) + after - before
-    return kinds
+    return moments, kinds

@@ -16,38 +16,33 @@ from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from rich.console import Console
+from transformers import PreTrainedModel
 
 from nextlong.engine import store
 from nextlong.errors import RecipeError, RunError
 from nextlong.report import tables
-from nextlong.train import checkpoint, forecast, held_out, metrics
-from nextlong.train.check import check_model
+from nextlong.train import checkpoint, forecast, metrics
 from nextlong.train.loss import IGNORED
 from nextlong.train.metrics import Metrics, TrainedStep
-from nextlong.train.model import accelerator, autocast, explained_memory_errors, make_model, not_finite, optimizer_for
+from nextlong.train.model import (
+    accelerator,
+    autocast,
+    check_model,
+    explained_memory_errors,
+    make_model,
+    not_finite,
+    optimizer_for,
+)
 from nextlong.train.prepare import RECORD, Prepared, prepare
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import flat, on_device
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
 _SEARCHED_ROWS: Final = 16  # for one of several documents
-Batch = dict[str, Any]  # what `flat` makes of the rows of a micro batch
-
-
-@dataclass
-class Engine:
-    """What a step needs: the prepared data, the model and its optimizer."""
-
-    ready: Prepared
-    device: torch.device
-    model: PreTrainedModel
-    optimizer: torch.optim.Optimizer
+_Batch = dict[str, Any]  # what `flat` makes of the rows of a micro batch
 
 
 def train(recipe: TrainRecipe, console: Console) -> Path:
@@ -62,7 +57,7 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
             f"{setting}: nextlong's own loop trains on one device; use --engine torchtitan for several, or set "
             "hardware.count=1 and start one process"
         )
-    out = Path(recipe.out).expanduser()
+    out, steps = Path(recipe.out).expanduser(), recipe.training.steps
     with store.locked(out), explained_memory_errors(recipe):
         ready, device = prepare(recipe), accelerator()
         ready.begin(resumes=bool(checkpoint.finished(out)))
@@ -72,142 +67,135 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
         checked, sizes = check_model(model, recipe, device=device, is_packed=is_packed), forecast.sizes_of(ready.config)
         for line in [f"model: {sizes.parameters:,} parameters", *ready.notes(), f"device: {device}", checked]:
             tables.say(line, console)
-        engine = Engine(ready, device, model, optimizer_for(model, recipe))
-        done = _resume(engine, console)
-        steps = recipe.training.steps
+        training = _Training(ready, device, model, optimizer_for(model, recipe))
+        done = training.resume(console)
         if done >= steps:
             tables.say(f"all {done} steps are done; choose another `out` to train from the start", console)
         elif done:
             tables.say(f"resuming after step {done} of {steps}", console)
-        logs = Metrics(out, recipe.watch, first_step=done)
-        bounds = rows[0].bounds
+        logs, bounds = Metrics(out, recipe.watch, first_step=done), rows[0].bounds
         per_token = forecast.flops(sizes, bounds.diff().tolist()) / int(bounds[-1])
         peak = forecast.peak_flops(device)
-        progress = metrics.Progress(console, steps=steps, flops_per_token=per_token, peak_flops=peak)
-        try:
-            _run_steps(engine, logs, first_step=done, progress=progress)
-        finally:
-            progress.close()
-        _write_final(engine)
+        with metrics.Progress(console, steps=steps, flops_per_token=per_token, peak_flops=peak) as progress:
+            training.run_steps(logs, first_step=done, progress=progress)
+        training.write_final()
         figure = metrics.draw(out)
         drawn = f"figure: {figure}" if figure else "figure: none, matplotlib is missing; pip install matplotlib"
         tables.say(f"model: {out / 'final'}\n{drawn}", console)
     return out / "final"
 
 
-def _resume(engine: Engine, console: Console) -> int:
-    """Load the latest undamaged checkpoint, if there is one; return how many steps are done.
+@dataclass
+class _Training:
+    """The prepared data, the model and its optimizer."""
 
-    Damaged ones are renamed. Raises RunError if none is whole.
-    """
-    folders = checkpoint.finished(engine.ready.out)
-    for folder in folders:
-        if damage := checkpoint.damage(folder):
+    ready: Prepared
+    device: torch.device
+    model: PreTrainedModel
+    optimizer: torch.optim.Optimizer
+
+    def resume(self, console: Console) -> int:
+        """Load the latest whole checkpoint, renaming damaged ones; return the steps done. Raises RunError if none is whole."""
+        folders = checkpoint.finished(self.ready.out)
+        for folder in folders:
+            if (damage := checkpoint.damage(folder)) is None:
+                checkpoint.load(folder, model=self.model, optimizer=self.optimizer)
+                step: int = store.read_json(folder / RECORD)["step"]
+                return step
             if folder == folders[-1]:
                 raise RunError(f"{damage}, and there is no other checkpoint; delete {folder.parent} to start over")
             aside = folder.with_name(f"damaged-{folder.name}")  # so that training can save that step again
             shutil.rmtree(aside, ignore_errors=True)
             folder.replace(aside)
             tables.say(f"{damage}; it is now {aside.name}, and training resumes from the checkpoint before", console)
-            continue
-        checkpoint.load(folder, model=engine.model, optimizer=engine.optimizer)
-        step: int = store.read_json(folder / RECORD)["step"]
-        return step
-    return 0
+        return 0
 
+    def run_steps(self, logs: Metrics, *, first_step: int, progress: metrics.Progress) -> None:
+        """Train from `first_step` (steps done so far) to the end; checkpoints and validations as the recipe says."""
+        recipe = self.ready.recipe
+        if first_step == 0:
+            self._measure(logs, 0)
+        for number, batches in self._prefetched(first_step):
+            done = self._step(logs, number, batches)
+            logs.step(done)
+            progress.show(done)
+            is_last = number == recipe.training.steps
+            if is_last or number % recipe.held_out.every_steps == 0:
+                self._measure(logs, number)
+            if is_last or number % recipe.checkpoints.every_steps == 0:
+                logs.flush()
+                self._save(number)
 
-def _run_steps(engine: Engine, logs: Metrics, *, first_step: int, progress: metrics.Progress) -> None:
-    """Train from `first_step` (steps done so far) to the end; checkpoints and validations as the recipe says."""
-    recipe = engine.ready.recipe
-
-    def measure(step: int) -> None:
-        rows = engine.ready.held_out_rows
+    def _measure(self, logs: Metrics, step: int) -> None:
+        recipe, rows = self.ready.recipe, self.ready.held_out_rows
         if rows is not None:
-            with autocast(recipe, engine.device):
-                found = held_out.measure(engine.model, rows, most=recipe.held_out.rows, device=engine.device)
+            with autocast(recipe, self.device):
+                found = metrics.measure(self.model, rows, most=recipe.held_out.rows, device=self.device)
             logs.held_out(step, found)
 
-    if first_step == 0:
-        measure(0)
-    for number, batches in _prefetched(engine, first_step):
-        done = _step(engine, logs, number, batches)
-        logs.step(done)
-        progress.show(done)
-        is_last = number == recipe.training.steps
-        if is_last or number % recipe.held_out.every_steps == 0:
-            measure(number)
-        if is_last or number % recipe.checkpoints.every_steps == 0:
-            logs.flush()
-            _save(engine, number)
+    def _prefetched(self, first_step: int) -> Iterator[tuple[int, list[_Batch]]]:
+        """Yield each step's number and micro batches; a thread reads those of the next step while one is computed."""
+        rows, plan, steps = self.ready.rows, self.ready.plan, self.ready.recipe.training.steps
 
-
-def _prefetched(engine: Engine, first_step: int) -> Iterator[tuple[int, list[Batch]]]:
-    """Yield each step's number and micro batches; a thread reads those of the next step while one is computed."""
-    rows, plan, steps = engine.ready.rows, engine.ready.plan, engine.ready.recipe.training.steps
-
-    def read(number: int) -> list[Batch]:
-        batches = [flat([rows[row] for row in numbers.tolist()]) for numbers in plan.micro_batches(number - 1)]
-        if engine.device.type != "cuda":
+        def read(number: int) -> list[_Batch]:
+            batches = [flat([rows[row] for row in numbers.tolist()]) for numbers in plan.micro_batches(number - 1)]
+            if self.device.type == "cuda":
+                for batch in batches:
+                    tensors = {name: one for name, one in batch.items() if isinstance(one, torch.Tensor)}
+                    batch.update({name: one.pin_memory() for name, one in tensors.items()})
             return batches
-        return [
-            {name: one.pin_memory() if isinstance(one, torch.Tensor) else one for name, one in batch.items()}
-            for batch in batches
-        ]
 
-    # One thread is enough: rows are mapped from disk, and a step takes longer than reading its rows.
-    with ThreadPoolExecutor(max_workers=1) as reader:
-        coming = None
-        for number in range(first_step + 1, steps + 1):
-            batches = (coming or reader.submit(read, number)).result()
-            coming = reader.submit(read, number + 1) if number < steps else None
-            yield number, batches
+        # One thread is enough: rows are mapped from disk, and a step takes longer than reading its rows.
+        with ThreadPoolExecutor(max_workers=1) as reader:
+            coming = None
+            for number in range(first_step + 1, steps + 1):
+                batches = (coming or reader.submit(read, number)).result()
+                coming = reader.submit(read, number + 1) if number < steps else None
+                yield number, batches
 
+    def _step(self, logs: Metrics, number: int, batches: Sequence[_Batch]) -> TrainedStep:
+        started, recipe, training = time.perf_counter(), self.ready.recipe, self.ready.recipe.training
+        torch.manual_seed(recipe.seed * 1_000_003 + number * 1009)  # of dropout
+        lr = training.lr_at(number)
+        for group in self.optimizer.param_groups:
+            group["lr"] = lr
+        # Divided by the tokens of the whole step, so micro-batches of different lengths add up to its mean.
+        items = sum(int((batch["labels"] != IGNORED).sum()) for batch in batches)
+        total = torch.zeros((), device=self.device)
+        for batch in batches:
+            with autocast(recipe, self.device):
+                part = self.model(**on_device(batch, self.device), num_items_in_batch=items).loss
+            part.backward()
+            total += part.detach()
+        loss, tokens = float(total), sum(batch["labels"].shape[1] for batch in batches)
+        norm = float(torch.nn.utils.clip_grad_norm_(self.model.parameters(), training.clip or float("inf")))
+        if reason := logs.fault(number, loss, norm):
+            if broken := not_finite(self.model):
+                reason += f", and the weight {broken} is not finite"
+            self.optimizer.zero_grad(set_to_none=True)
+            self._save(number - 1, reason=reason)
+            raise RunError(
+                f"{reason}; stopped before the weights were updated, checkpoint of step {number - 1} saved in "
+                f"{self.ready.out / checkpoint.FOLDER}; {metrics.STOPPED_ADVICE}"
+            )
+        self.optimizer.step()
+        self.optimizer.zero_grad(set_to_none=True)
+        return TrainedStep(number, loss, norm, lr, tokens, time.perf_counter() - started)
 
-def _step(engine: Engine, logs: Metrics, number: int, batches: Sequence[Batch]) -> TrainedStep:
-    started, training = time.perf_counter(), engine.ready.recipe.training
-    torch.manual_seed(engine.ready.recipe.seed * 1_000_003 + number * 1009)  # of dropout
-    lr = training.lr_at(number)
-    for group in engine.optimizer.param_groups:
-        group["lr"] = lr
-    # Divided by the tokens of the whole step, so micro-batches of different lengths add up to its mean.
-    items = sum(int((batch["labels"] != IGNORED).sum()) for batch in batches)
-    total = torch.zeros((), device=engine.device)
-    for batch in batches:
-        with autocast(engine.ready.recipe, engine.device):
-            part = engine.model(**on_device(batch, engine.device), num_items_in_batch=items).loss
-        part.backward()
-        total += part.detach()
-    loss, tokens = float(total), sum(batch["labels"].shape[1] for batch in batches)
-    norm = float(torch.nn.utils.clip_grad_norm_(engine.model.parameters(), training.clip or float("inf")))
-    if reason := logs.fault(number, loss, norm):
-        if broken := not_finite(engine.model):
-            reason += f", and the weight {broken} is not finite"
-        engine.optimizer.zero_grad(set_to_none=True)
-        _save(engine, number - 1, reason=reason)
-        raise RunError(
-            f"{reason}; stopped before the weights were updated, checkpoint of step {number - 1} saved in "
-            f"{engine.ready.out / checkpoint.FOLDER}; {metrics.STOPPED_ADVICE}"
-        )
-    engine.optimizer.step()
-    engine.optimizer.zero_grad(set_to_none=True)
-    return TrainedStep(number, loss, norm, lr, tokens, time.perf_counter() - started)
+    def _save(self, step: int, *, reason: str | None = None) -> None:
+        """Write a checkpoint of `step` steps done, and remove old ones."""
+        parts = {"model": self.model, "optimizer": self.optimizer, "tokenizer": self.ready.tokenizer}
+        checkpoint.save(self.ready.out, step, **parts, stopped_because=reason)
+        checkpoint.remove_old(self.ready.out, keep_last=self.ready.recipe.checkpoints.keep_last)
 
-
-def _save(engine: Engine, step: int, *, reason: str | None = None) -> None:
-    """Write a checkpoint of `step` steps done, and remove old ones."""
-    parts = {"model": engine.model, "optimizer": engine.optimizer, "tokenizer": engine.ready.tokenizer}
-    checkpoint.save(engine.ready.out, step, **parts, stopped_because=reason)
-    checkpoint.remove_old(engine.ready.out, keep_last=engine.ready.recipe.checkpoints.keep_last)
-
-
-def _write_final(engine: Engine) -> None:
-    """Write `final/`: the weights in the precision they were trained for, adapters merged, ready for vLLM and lm-eval."""
-    model = engine.model
-    if hasattr(model, "peft_config"):
-        model = model.merge_and_unload()
-    dtype = torch.bfloat16 if engine.ready.recipe.training.precision == "bf16" else torch.float32
-    with checkpoint.new_folder(engine.ready.out / "final") as work:
-        rounded = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
-        checkpoint.write_model(work, model=model, weights=rounded, tokenizer=engine.ready.tokenizer)
-        config = store.read_json(work / "config.json")  # save_pretrained wrote the precision of the weights in memory
-        store.write_json(work / "config.json", config | {"dtype": str(dtype).removeprefix("torch.")})
+    def write_final(self) -> None:
+        """Write `final/`: the weights in the precision they were trained for, adapters merged, ready for vLLM and lm-eval."""
+        model = self.model.merge_and_unload() if hasattr(self.model, "peft_config") else self.model
+        dtype = torch.bfloat16 if self.ready.recipe.training.precision == "bf16" else torch.float32
+        with checkpoint.new_folder(self.ready.out / "final") as work:
+            rounded = {name: tensor.to(dtype) for name, tensor in model.state_dict().items()}
+            checkpoint.write_model(work, model=model, weights=rounded, tokenizer=self.ready.tokenizer)
+            config = store.read_json(
+                work / "config.json"
+            )  # save_pretrained wrote the precision of the weights in memory
+            store.write_json(work / "config.json", config | {"dtype": str(dtype).removeprefix("torch.")})

@@ -11,23 +11,22 @@ entropy is in float32 whatever the model computes in (`torch.nn.functional.linea
 from __future__ import annotations
 
 from types import MethodType
-from typing import TYPE_CHECKING, Any, Final
+from typing import Any, Final
 
 import torch
 from torch import Tensor
 from torch.nn.functional import cross_entropy, pad
 from torch.utils.checkpoint import checkpoint
+from transformers import PreTrainedModel
+from transformers.modeling_outputs import CausalLMOutputWithPast
 
 from nextlong.errors import RecipeError
 
-if TYPE_CHECKING:
-    from transformers import PreTrainedModel
-
-BLOCK_TOKENS: Final = 2048
+_BLOCK_TOKENS: Final = 2048
 IGNORED: Final = -100
 
 
-def install(model: PreTrainedModel, *, block_tokens: int = BLOCK_TOKENS) -> None:
+def install(model: PreTrainedModel, *, block_tokens: int = _BLOCK_TOKENS) -> None:
     """Let a causal model of transformers compute its loss in blocks when it is given labels; without them it is as before.
 
     `model(input_ids=…, labels=…, num_items_in_batch=n)` returns an output with `loss` and without logits; the mean over
@@ -48,8 +47,6 @@ def install(model: PreTrainedModel, *, block_tokens: int = BLOCK_TOKENS) -> None
         per_token: bool = False,
         **given: Any,
     ) -> Any:
-        from transformers.modeling_outputs import CausalLMOutputWithPast
-
         if labels is None:
             return stock(*arguments, **given)
         given.pop("return_dict", None)
@@ -79,9 +76,7 @@ def logit_scale(model: PreTrainedModel) -> float:
     """Return the factor of the model's logits (Granite, Cohere, Falcon-H1). Raises ValueError for soft-capped ones (Gemma 2)."""
     config = model.config
     if getattr(config, "final_logit_softcapping", None):
-        raise ValueError(
-            f"{type(model).__name__} soft-caps its logits (final_logit_softcapping), which this loss does not"
-        )
+        raise ValueError(f"{type(model).__name__} soft-caps its logits (final_logit_softcapping); this loss does not")
     if getattr(config, "lm_head_multiplier", None):
         return float(config.lm_head_multiplier)
     if getattr(config, "logits_scaling", None):
@@ -90,7 +85,7 @@ def logit_scale(model: PreTrainedModel) -> float:
 
 
 def token_losses(
-    hidden: Tensor, labels: Tensor, *, head: torch.nn.Module, scale: float = 1.0, block_tokens: int = BLOCK_TOKENS
+    hidden: Tensor, labels: Tensor, *, head: torch.nn.Module, scale: float = 1.0, block_tokens: int = _BLOCK_TOKENS
 ) -> Tensor:
     """Return the loss of predicting each token, float32 (B, T), 0 where it has no label."""
 

@@ -1,31 +1,45 @@
 """Metrics: what each step and each validation gave: JSON lines, the terminal, and a figure of the loss.
 
-In:  steps and held-out losses.
+In:  steps; a model and rows that are never trained on, with their spans.
 Out: `metrics.jsonl`, `held_out.jsonl`, `loss.svg` and `loss.png`. Lines after the checkpoint that a training resumes from are
 removed first.
+
+Held-out losses are measured by role, by position, and by distance to the previous meta-chunk. A loss of meta-chunks that falls at
+long distances, while that of negatives does not fall alone, is what the method is for: a meta-chunk depends on the previous one,
+thousands of tokens back.
 """
 
 from __future__ import annotations
 
 import json
 import math
-import os
 import resource
 import sys
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from datetime import timedelta
+from itertools import pairwise
 from pathlib import Path
 from statistics import median
-from typing import Final
+from typing import TYPE_CHECKING, Final, Self
 
+import numpy as np
+import torch
+from numpy.typing import NDArray
 from rich.console import Console
 
 from nextlong.engine import store
 from nextlong.report import tables
+from nextlong.schemas import META, ROLES
 from nextlong.text import Json
+from nextlong.train.loss import IGNORED
 from nextlong.train.recipe import Watch
+from nextlong.train.rows import TrainingRow, TrainingRows, flat, on_device
 
-STEPS, HELD_OUT = "metrics.jsonl", "held_out.jsonl"
+if TYPE_CHECKING:
+    from transformers import PreTrainedModel
+
+STEPS, _HELD_OUT = "metrics.jsonl", "held_out.jsonl"
 _LOG_LINES: Final = 20  # printed for all steps where there is no terminal
 _SPIKE_WINDOW: Final = 20  # steps
 _SMOOTHED_STEPS: Final = 10  # whose mean speed and loss are shown
@@ -33,14 +47,15 @@ STOPPED_ADVICE: Final = (
     "choose another `out` with a lower training.lr or a longer training.warmup_steps; or, if this is harmless, raise "
     "watch.spike and run again, which resumes"
 )
+_BY_DISTANCE: Final = "Held-out meta-chunks, by distance"
 _COLOURS: Final = {"meta": "#b5472f", "negative": "#5b7a8c", "document": "#5b7a8c"}
 
 
 @dataclass(frozen=True)
 class TrainedStep:
-    """What a step measured: number, mean loss, norm of the gradient before clipping, tokens, seconds."""
+    """What a step, counted from 1, measured: mean loss, norm of the gradient before clipping, tokens, seconds."""
 
-    number: int
+    step: int
     loss: float
     grad_norm: float
     lr: float
@@ -59,23 +74,21 @@ class HeldOutLoss:
 
 
 class Metrics:
-    """The logs of one training."""
+    """The logs of one training. Raises RunError where they cannot be written."""
 
     def __init__(self, out: Path, watch: Watch, *, first_step: int) -> None:
         self._out = out
-        for name in (STEPS, HELD_OUT):
-            kept = [row for row in read(out / name) if row["step"] <= first_step] if first_step else []
-            if (out / name).exists():
-                with store.explained(out / name):
-                    store.write_text(out / name, "".join(json.dumps(row) + "\n" for row in kept))
+        for path in (out / STEPS, out / _HELD_OUT):
+            kept = [row for row in read(path) if row["step"] <= first_step] if first_step else []
+            if path.exists():
+                with store.explained(path):
+                    store.write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
         self._recent_losses = [row["loss"] for row in read(out / STEPS)][-_SPIKE_WINDOW:]
         self._spike = watch.spike
 
     def step(self, step: TrainedStep) -> None:
         """Log a step."""
-        values = asdict(step)
-        number = values.pop("number")
-        self._append(STEPS, {"step": number, **values})
+        self._append(STEPS, asdict(step))
         self._recent_losses = [*self._recent_losses, step.loss][-_SPIKE_WINDOW:]
 
     def fault(self, number: int, loss: float, grad_norm: float) -> str | None:
@@ -92,15 +105,13 @@ class Metrics:
 
     def held_out(self, step: int, measured: HeldOutLoss) -> None:
         """Log a validation."""
-        self._append(HELD_OUT, {"step": step, **asdict(measured)})
+        self._append(_HELD_OUT, {"step": step, **asdict(measured)})
 
     def flush(self) -> None:
         """Write everything to the disk; called before a checkpoint, which is never ahead of the logs."""
-        for name in (STEPS, HELD_OUT):
-            path = self._out / name
+        for path in (self._out / STEPS, self._out / _HELD_OUT):
             if path.exists():
-                with path.open("rb") as file:
-                    os.fsync(file.fileno())
+                store.sync(path)
 
     def _append(self, name: str, row: Json) -> None:
         with store.explained(self._out / name), (self._out / name).open("a", encoding="utf-8") as file:
@@ -126,37 +137,37 @@ class Progress:
         self._flops_per_token, self._peak = flops_per_token, peak_flops
         self._recent: list[TrainedStep] = []
         self._status = console.status("")
-        if console.is_terminal:
+
+    def __enter__(self) -> Self:
+        if self._console.is_terminal:
             self._status.start()
+        return self
 
-    def show(self, step: TrainedStep) -> None:
+    def __exit__(self, *_: object) -> None:
+        self._status.stop()
+
+    def show(self, done: TrainedStep) -> None:
         """Show that a step is done."""
-        self._recent = [*self._recent, step][-_SMOOTHED_STEPS:]
-        import torch
-
+        self._recent = [*self._recent, done][-_SMOOTHED_STEPS:]
         unit = 1 if sys.platform == "darwin" else 1024  # of ru_maxrss, the peak of the process
         resident = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
         peak_bytes = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else resident
-        seconds = sum(one.seconds for one in self._recent)
+        count, seconds = len(self._recent), sum(one.seconds for one in self._recent)
         speed = sum(one.tokens for one in self._recent) / seconds
         words = [
-            f"step {step.number}/{self._steps}",
-            f"loss {sum(one.loss for one in self._recent) / len(self._recent):.4f}",
-            f"gradient {step.grad_norm:.2f}",
-            f"lr {step.lr:.2e}",
+            f"step {done.step}/{self._steps}",
+            f"loss {sum(one.loss for one in self._recent) / count:.4f}",
+            f"gradient {done.grad_norm:.2f}",
+            f"lr {done.lr:.2e}",
             f"tokens/s {speed:,.0f}",
             "MFU " + (f"{speed * self._flops_per_token / self._peak:.1%}" if self._peak else "–"),
             f"memory {peak_bytes / 1e9:.2f} GB",
-            f"left {timedelta(seconds=round((self._steps - step.number) * seconds / len(self._recent)))}",
+            f"left {timedelta(seconds=round((self._steps - done.step) * seconds / count))}",
         ]
         line = " · ".join(words)
-        if step.number in (1, self._steps) or step.number % max(1, self._steps // _LOG_LINES) == 0:
+        if done.step in (1, self._steps) or done.step % max(1, self._steps // _LOG_LINES) == 0:
             tables.say(line, self._console)
         self._status.update(line)
-
-    def close(self) -> None:
-        """Stop updating the terminal."""
-        self._status.stop()
 
 
 def draw(out: Path) -> Path | None:
@@ -166,41 +177,107 @@ def draw(out: Path) -> Path | None:
         from matplotlib.figure import Figure
     except ImportError:
         return None
-    from nextlong.train.held_out import DISTANCES
-
-    steps, measured = read(out / STEPS), read(out / HELD_OUT)
-    by_distance: dict[str, list[tuple[float | str, float]]] = {
+    steps, measured = read(out / STEPS), read(out / _HELD_OUT)
+    # Of each chart: its title, and lines by name, each of points (x, loss); a word as x is a category.
+    losses = {"training": steps, "held out": measured}
+    roles = {role: [row for row in measured if role in row["role"]] for role in _COLOURS}
+    by_distance = [row for row in measured if row["distance"]]
+    distances: dict[str, list[tuple[float | str, float]]] = {  # before training, and after it
         f"step {row['step']}": [(name, row["distance"][name][0]) for name in DISTANCES if name in row["distance"]]
-        for row in measured
-        if row["distance"]
+        for row in by_distance[:: max(1, len(by_distance) - 1)]
     }
-    # Of each chart: its title and x label, and lines by name, each of points (x, loss); a word as x is a category.
-    charts: dict[tuple[str, str], dict[str, list[tuple[float | str, float]]]] = {
-        ("Loss", "step"): {
-            name: [(row["step"], row["loss"]) for row in rows]
-            for name, rows in (("training", steps), ("held out", measured))
+    charts: dict[str, dict[str, list[tuple[float | str, float]]]] = {
+        "Loss": {name: [(row["step"], row["loss"]) for row in rows] for name, rows in losses.items()},
+        "Held out, by role": {
+            role: [(row["step"], row["role"][role][0]) for row in rows] for role, rows in roles.items()
         },
-        ("Held out, by role", "step"): {
-            role: [(row["step"], row["role"][role][0]) for row in measured if role in row["role"]] for role in _COLOURS
-        },
-        # Before training, and after it.
-        ("Held-out meta-chunks, by distance", "tokens since the previous meta-chunk"): dict(
-            [*by_distance.items()][:: max(1, len(by_distance) - 1)]
-        ),
+        _BY_DISTANCE: distances,
     }
-    drawn = {
-        names: kept for names, lines in charts.items() if (kept := {name: one for name, one in lines.items() if one})
-    }
+    drawn = [(title, kept) for title, lines in charts.items() if (kept := {n: one for n, one in lines.items() if one})]
     with mpl.rc_context({"svg.hashsalt": "nextlong", "axes.spines.top": False, "axes.spines.right": False}):
         figure = Figure(figsize=(4.5 * len(drawn), 4), layout="constrained")
-        for axes, ((title, x_label), lines) in zip(
-            figure.subplots(1, len(drawn), squeeze=False)[0], drawn.items(), strict=True
-        ):
+        for axes, (title, lines) in zip(figure.subplots(1, len(drawn), squeeze=False)[0], drawn, strict=True):
             for name, points in lines.items():
                 axes.plot(*zip(*points, strict=True), color=_COLOURS.get(name), marker=".", label=name)
+            is_by_step = title != _BY_DISTANCE
+            x_label = "step" if is_by_step else "tokens since the previous meta-chunk"
             axes.set(title=title, xlabel=x_label, ylabel="nats per token")
-            axes.tick_params("x", rotation=0 if x_label == "step" else 30)
+            axes.tick_params("x", rotation=0 if is_by_step else 30)
             axes.legend(frameon=False)
         figure.savefig(out / "loss.svg", metadata={"Date": None})
         figure.savefig(out / "loss.png", dpi=120)
     return out / "loss.svg"
+
+
+_POSITION_BINS: Final = 8
+_NEAREST: Final = 512  # tokens; each distance bin is twice as far as the one before
+_DISTANCE_BINS: Final = 12
+DISTANCES: Final = (
+    "first",
+    f"<{_NEAREST}",
+    *(f"{_NEAREST << place}–{_NEAREST << (place + 1)}" for place in range(_DISTANCE_BINS - 2)),
+)
+# All groups are counted in one array: all tokens, then roles, positions and distances.
+_FIRST_ROLE: Final = 1
+_FIRST_POSITION: Final = _FIRST_ROLE + len(ROLES)
+_FIRST_DISTANCE: Final = _FIRST_POSITION + _POSITION_BINS
+_GROUPS: Final = _FIRST_DISTANCE + len(DISTANCES)
+
+
+def measure(model: PreTrainedModel, rows: TrainingRows, *, most: int, device: torch.device) -> HeldOutLoss:
+    """Return the losses of the first `most` rows."""
+    totals = np.zeros((2, _GROUPS))
+    model.eval()
+    with torch.no_grad():
+        for number in range(min(most, len(rows))):
+            row = rows[number]
+            losses = model(**on_device(flat([row]), device), per_token=True).loss[0].double().cpu().numpy()
+            totals += tally(row, losses, longest=rows.source.row_tokens)
+    model.train()
+    return means(totals, longest=rows.source.row_tokens)
+
+
+def tally(row: TrainingRow, losses: NDArray[np.float64], *, longest: int) -> NDArray[np.float64]:
+    """Return the sums of losses (T,) and the tokens of each group, (2, groups), of the row's targets."""
+    is_target = row.labels.numpy() != IGNORED
+    totals = np.zeros((2, _GROUPS))
+    totals[:, 0] = losses[is_target].sum(), is_target.sum()
+    # The groups of each token, (T,): it counts once by role, once by position and, in a meta-chunk, once by distance.
+    grouped = [_FIRST_POSITION + row.position_ids.numpy() * _POSITION_BINS // longest]
+    if (spans := row.spans) is not None:
+        # The distance bin of each span, from the tokens between a meta-chunk and the previous one of its sequence (0: it is the
+        # first; those between two sequences count for nothing); −1 of what is no meta-chunk.
+        meta_places = np.flatnonzero(spans["role"] == META)
+        meta_spans, bins = spans[meta_places], np.full(len(spans), -1)
+        distances = meta_spans["first"][1:] - meta_spans["last"][:-1]
+        places = np.zeros(len(meta_spans), np.int64)
+        far = np.floor(np.log2(np.maximum(distances, 1) / _NEAREST)).astype(np.int64) + 2
+        places[1:] = np.clip(far, 1, len(DISTANCES) - 1) * (np.diff(meta_spans["sequence"]) == 0)
+        bins[meta_places] = _FIRST_DISTANCE + places
+        of_spans = (_FIRST_ROLE + spans["role"].astype(np.int64), bins)
+        grouped += [np.repeat(groups, spans["last"] - spans["first"]) for groups in of_spans]
+    for groups in grouped:
+        counted = is_target & (groups >= 0)
+        totals[0] += np.bincount(groups[counted], losses[counted], minlength=_GROUPS)
+        totals[1] += np.bincount(groups[counted], minlength=_GROUPS)
+    return totals
+
+
+def means(totals: NDArray[np.float64], *, longest: int) -> HeldOutLoss:
+    """Return the mean losses of added tallies."""
+    sums, counts = totals
+    edges = [longest * place // _POSITION_BINS for place in range(_POSITION_BINS + 1)]
+
+    def by_name(names: Sequence[str], first: int) -> dict[str, tuple[float, int]]:
+        return {
+            name: (float(sums[place] / counts[place]), int(counts[place]))
+            for place, name in enumerate(names, start=first)
+            if counts[place]
+        }
+
+    return HeldOutLoss(
+        loss=float(sums[0] / counts[0]),
+        role=by_name(ROLES, _FIRST_ROLE),
+        position=by_name([f"{first}–{last}" for first, last in pairwise(edges)], _FIRST_POSITION),
+        distance=by_name(DISTANCES, _FIRST_DISTANCE),
+    )

@@ -1,4 +1,4 @@
-"""Model: load or make what is trained, with its RoPE base set for the rows, our attention and our loss; its optimizer.
+"""Model: load or make what is trained, with its RoPE base set for the rows, our attention and our loss; its optimizer; its check.
 
 In:  the recipe, the longest document, the tokenizer of the runs.
 Out: a causal model of transformers in float32 (autocast does the rest).
@@ -10,28 +10,35 @@ model computes with, is saved with, and is loaded with.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
+from itertools import pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final, NamedTuple
 
 import torch
+from transformers import (
+    AutoConfig,
+    AutoModelForCausalLM,
+    AutoTokenizer,
+    LlamaConfig,
+    PretrainedConfig,
+    PreTrainedModel,
+    PreTrainedTokenizerBase,
+    PreTrainedTokenizerFast,
+)
 
 from nextlong.errors import RecipeError, RunError, TokenizerError
 from nextlong.text import first_sentence, why_no_model
 from nextlong.train import attention, loss
 from nextlong.train.recipe import TrainRecipe
-
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedModel, PreTrainedTokenizerBase
+from nextlong.train.rows import on_device, packed_batch
 
 COMPILER: Final = "inductor"
 
 
 def config_of(recipe: TrainRecipe, *, vocabulary: int | None) -> PretrainedConfig:
     """Return the config of the model before anything is loaded. Raises RecipeError for a folder without a text model."""
-    from transformers import AutoConfig, LlamaConfig
-
     scratch, path = recipe.model.scratch, recipe.model.path
     if scratch is None:
         assert path is not None, "the recipe names one of them"
@@ -41,8 +48,8 @@ def config_of(recipe: TrainRecipe, *, vocabulary: int | None) -> PretrainedConfi
             config = AutoConfig.from_pretrained(path)
         except (OSError, ValueError) as error:
             raise RecipeError(
-                f"model.path={path!r} is not a model that transformers can load ({first_sentence(error)}); name a folder "
-                f"with config.json and weights"
+                f"model.path={path!r} is not a model that transformers can load ({first_sentence(error)}); name a folder with "
+                "config.json and weights"
             ) from None
         if config.get_text_config() is not config:
             raise RecipeError(
@@ -67,10 +74,7 @@ def config_of(recipe: TrainRecipe, *, vocabulary: int | None) -> PretrainedConfi
 
 
 def set_rope_base(config: PretrainedConfig, recipe: TrainRecipe, *, max_tokens: int) -> list[str]:
-    """Set the recipe's RoPE base and the longest document in a config, before the model is made; return notes on it.
-
-    Raises RecipeError for documents that the model cannot be extended to.
-    """
+    """Set RoPE base and longest document in a config, and return notes. Raises RecipeError where the model cannot be extended."""
     base, replaces = recipe.model.rope_base, recipe.model.rope_scaling == "replace"
     parameters = getattr(config, "rope_parameters", None)
     if not isinstance(parameters, dict) or "rope_theta" not in parameters:
@@ -111,10 +115,7 @@ def set_rope_base(config: PretrainedConfig, recipe: TrainRecipe, *, max_tokens: 
 
 
 def make_model(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedModel:
-    """Return the model that a config describes, its RoPE base set, ready to train in main memory.
-
-    The weights are those of `model.path`, or random ones from the seed for `model.scratch`. Raises RecipeError.
-    """
+    """Return the model that a config describes, its RoPE base set, ready to train in main memory. Raises RecipeError."""
     model = load_weights(recipe, config)
     if recipe.compile == "on":
         for layer in loss.layers_of(model):
@@ -128,36 +129,36 @@ def ready_to_train(model: PreTrainedModel, recipe: TrainRecipe, *, offload: bool
     `offload`: the inputs of layers, which activation checkpointing keeps for the backward pass, are kept in main memory.
     Raises RecipeError where PEFT is missing.
     """
+    is_checkpointed, rank = recipe.memory.checkpointing != "none", recipe.model.lora_rank
     loss.install(model, block_tokens=recipe.memory.loss_block_tokens)
-    if recipe.memory.checkpointing != "none":
+    if is_checkpointed:
         model.activation_checkpointing_enable(activation_checkpointing_kwargs={"use_reentrant": False}, offload=offload)
-    if recipe.model.lora_rank is None:
+    if rank is None:
         return model
     try:
         from peft import LoraConfig, get_peft_model
     except ImportError:
         raise RecipeError("model.lora_rank needs peft; pip install peft, or leave lora_rank at null") from None
     torch.manual_seed(recipe.seed)
-    rank, alpha = recipe.model.lora_rank, recipe.model.lora_alpha
-    adapters = LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
-    if recipe.memory.checkpointing != "none":
+    if is_checkpointed:
         model.enable_input_require_grads()
-    return get_peft_model(model, adapters)
+    alpha = recipe.model.lora_alpha
+    return get_peft_model(
+        model, LoraConfig(r=rank, lora_alpha=alpha, target_modules="all-linear", task_type="CAUSAL_LM")
+    )
 
 
 def load_weights(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedModel:
     """Return the model with the weights of `model.path`, or with random ones for `model.scratch`. Raises RecipeError."""
-    from transformers import AutoModelForCausalLM
-
-    name = attention.register(recipe.attention_kernel)
-    if recipe.model.scratch is not None:
+    name, path = attention.register(recipe.attention_kernel), recipe.model.path
+    if path is None:
         torch.manual_seed(recipe.seed)
         return AutoModelForCausalLM.from_config(config, attn_implementation=name, dtype=torch.float32)
     # Trained weights are float32, for AdamW's small updates vanish in bfloat16; frozen ones need no more than they compute with.
     is_frozen = recipe.model.lora_rank is not None and recipe.training.precision == "bf16"
     try:
         model, info = AutoModelForCausalLM.from_pretrained(
-            recipe.model.path,
+            path,
             config=config,
             attn_implementation=name,
             dtype=torch.bfloat16 if is_frozen else torch.float32,
@@ -165,18 +166,15 @@ def load_weights(recipe: TrainRecipe, config: PretrainedConfig) -> PreTrainedMod
         )
     except (OSError, ValueError) as error:
         raise RecipeError(
-            f"model.path={recipe.model.path!r} cannot be loaded: {first_sentence(error)}; name a folder with weights"
+            f"model.path={path!r} cannot be loaded: {first_sentence(error)}; name another folder"
         ) from None
-    missing = sorted(info["missing_keys"])
-    if missing:
+    if missing := sorted(info["missing_keys"]):
         raise RecipeError(
-            f"model.path={recipe.model.path!r} lacks {len(missing):,} weights of {type(model).__name__}, which would stay random: "
+            f"model.path={path!r} lacks {len(missing):,} weights of {type(model).__name__}, which would stay random: "
             f"{', '.join(missing[:3])}; name a folder with all weights of the model that config.json describes"
         )
     if broken := not_finite(model):
-        raise RecipeError(
-            f"model.path={recipe.model.path!r}: the weight {broken} holds NaN or infinity; name another folder"
-        )
+        raise RecipeError(f"model.path={path!r}: the weight {broken} holds NaN or infinity; name another folder")
     return model
 
 
@@ -200,11 +198,9 @@ def optimizer_for(model: torch.nn.Module, recipe: TrainRecipe) -> torch.optim.Op
     """Return AdamW over the trainable parameters; norms and biases do not decay."""
     training = recipe.training
     trained = [parameter for parameter in model.parameters() if parameter.requires_grad]
-    groups = [
-        {"params": [one for one in trained if one.ndim >= 2], "weight_decay": training.weight_decay},
-        {"params": [one for one in trained if one.ndim < 2], "weight_decay": 0.0},
-    ]
-    groups = [group for group in groups if group["params"]]
+    matrices, vectors = ([one for one in trained if (one.ndim >= 2) == is_matrix] for is_matrix in (True, False))
+    decays = ((matrices, training.weight_decay), (vectors, 0.0))
+    groups = [{"params": parameters, "weight_decay": decay} for parameters, decay in decays if parameters]
     betas = (training.beta1, training.beta2)
     return torch.optim.AdamW(groups, lr=training.lr, betas=betas, eps=training.eps, fused=True)
 
@@ -224,49 +220,122 @@ def explained_memory_errors(recipe: TrainRecipe) -> Iterator[None]:
 
 def memory_advice(recipe: TrainRecipe) -> str:
     """Return the next settings that reduce the memory of a training."""
-    memory = recipe.memory
-    settings = [
-        (recipe.training.micro_batch_rows > 1, "set training.micro_batch_rows=1"),
-        (memory.checkpointing == "none", "set memory.checkpointing=layers"),
-        (memory.checkpointing == "layers", "set memory.checkpointing=offload"),
-        (recipe.model.lora_rank is None, "set model.lora_rank=16"),
-    ]
-    unused = [setting for is_unused, setting in settings if is_unused]
+    checkpointing = {"none": "set memory.checkpointing=layers", "layers": "set memory.checkpointing=offload"}
+    settings = (
+        "set training.micro_batch_rows=1" if recipe.training.micro_batch_rows > 1 else "",
+        checkpointing.get(recipe.memory.checkpointing, ""),
+        "set model.lora_rank=16" if recipe.model.lora_rank is None else "",
+    )
+    unused = [setting for setting in settings if setting]
     return "; or ".join([*unused[:2], "use several GPUs: --engine torchtitan"])
 
 
-def tokenizer_of(recipe: TrainRecipe, *, run_tokenizer: Path | None) -> PreTrainedTokenizerBase | None:
-    """Return the tokenizer to save beside the weights: the model's own, or the run's for a model from scratch."""
-    from transformers import AutoTokenizer, PreTrainedTokenizerFast
+def tokenizer_of(recipe: TrainRecipe, *, run_tokenizer: Path | None, vocabulary: int) -> PreTrainedTokenizerBase | None:
+    """Return the tokenizer to save beside the weights: the model's own, or the run's for a model from scratch.
 
-    if recipe.model.path is None:
-        return PreTrainedTokenizerFast(tokenizer_file=str(run_tokenizer)) if run_tokenizer else None
-    try:
-        return AutoTokenizer.from_pretrained(recipe.model.path)
-    except (OSError, ValueError, KeyError):
-        return None
-
-
-def check_tokenizer(
-    tokenizer: PreTrainedTokenizerBase | None, *, run_tokenizer: Path, model: str, vocabulary: int
-) -> None:
-    """Raise TokenizerError unless the runs' ids mean to the model what they meant to the run."""
+    Raises TokenizerError unless the runs' ids mean to the model, of `vocabulary` ids, what they meant to the run.
+    """
     from tokenizers import Tokenizer
 
-    ids = Tokenizer.from_file(str(run_tokenizer)).get_vocab()
-    advice = f"run the recipe again with tokenizer.source={model}, which reuses its vectors and candidates"
-    highest = max(ids.values())
-    if highest >= vocabulary:
-        raise TokenizerError(
-            f"the runs' tokenizer has ids up to {highest:,}, and {model} knows {vocabulary:,}; {advice}"
-        )
-    if tokenizer is None:
-        return
-    known = tokenizer.get_vocab()
-    differing = sorted(word for word, number in ids.items() if known.get(word) != number)
-    if differing:
+    path, tokenizer = recipe.model.path, None
+    if path is not None:
+        with suppress(OSError, ValueError, KeyError):
+            tokenizer = AutoTokenizer.from_pretrained(path)
+    elif run_tokenizer is not None:
+        tokenizer = PreTrainedTokenizerFast(tokenizer_file=str(run_tokenizer))
+    if run_tokenizer is None:
+        return tokenizer
+    ids, name = Tokenizer.from_file(str(run_tokenizer)).get_vocab(), path or "model.scratch"
+    advice = f"run the recipe again with tokenizer.source={name}, which reuses its vectors and candidates"
+    if (highest := max(ids.values())) >= vocabulary:
+        raise TokenizerError(f"the runs' tokenizer has ids up to {highest:,}, {name} knows {vocabulary:,}; {advice}")
+    known = ids if tokenizer is None else tokenizer.get_vocab()
+    if differing := sorted(word for word, number in ids.items() if known.get(word) != number):
         first = differing[0]
         raise TokenizerError(
-            f"the runs' tokenizer is not that of {model}: {len(differing):,} of {len(ids):,} words have another id ({first!r} is "
+            f"the runs' tokenizer is not that of {name}: {len(differing):,} of {len(ids):,} words have another id ({first!r} is "
             f"{ids[first]}, in the model {known.get(first, 'unknown')}); {advice}"
         )
+    return tokenizer
+
+
+_BOUNDS: Final = (0, 24, 64)
+_TOLERANCES: Final = {torch.float32: 1e-4, torch.bfloat16: 2e-2}  # relative, of the loss
+
+
+class Leak(NamedTuple):
+    """The outputs that moved when a document was changed: its own, which should, and those of others, which must not."""
+
+    moved_inside: int
+    moved_outside: int
+
+
+# The check finds faults that would stay silent, on a small packed batch before the first step. No document may change the outputs
+# of another (convolutions and state-space layers read across borders): the first and last token of a document are changed, and
+# every output of the other documents must stay the same, bit for bit. And the loss must be the one of the model's own forward pass
+# for each document alone (it may scale its logits or add an auxiliary loss that a training loop does not know).
+
+
+def check_model(model: PreTrainedModel, recipe: TrainRecipe, *, device: torch.device, is_packed: bool) -> str:
+    """Return what was compared, in words. Raises RecipeError if documents of a packed row leak, or the losses differ."""
+    bare = model.get_base_model() if hasattr(model, "peft_config") else model
+    bounds = _BOUNDS if is_packed else _BOUNDS[:2]
+    generator = torch.Generator().manual_seed(0)
+    ids = torch.randint(bare.config.vocab_size, (1, bounds[-1]), generator=generator).to(device)
+    name, name_of_ours = type(bare).__name__, bare.config._attn_implementation
+    try:
+        if is_packed:
+            with autocast(recipe, device):
+                moved = measure_leak(bare, ids, bounds, document=0).moved_outside
+            if moved:
+                raise RecipeError(
+                    f"{name} lets the documents of a packed row see each other: changing one moved {moved} outputs of the next; "
+                    "leave out data.pack, set training.micro_batch_rows=1 and attention=sequence or row"
+                )
+        bare.eval()
+        with torch.no_grad():
+            # The mean over the predicted tokens of the packed row, by the forward pass that trains.
+            ours = float(bare(**on_device(packed_batch(ids, bounds), device)).loss)
+            # The same mean by the model's own forward pass with transformers' attention, a document at a time.
+            bare.set_attn_implementation("eager")
+            total = 0.0
+            for first, last in pairwise(bounds):
+                document = ids[:, first:last]
+                found = bare.own_forward(input_ids=document, labels=document, use_cache=False)
+                total += float(found.loss) * (last - first - 1)
+            own = total / (bounds[-1] - len(bounds) + 1)
+        bare.set_attn_implementation(name_of_ours)
+        bare.train()
+    except ValueError as error:  # attention or loss that cannot do what this model needs
+        raise RecipeError(f"{error}; train another model, or with another engine") from None
+    difference = abs(ours - own) / max(abs(own), 1e-6)
+    if not difference <= _TOLERANCES[next(bare.parameters()).dtype]:
+        raise RecipeError(
+            f"{name}: the loss of a small batch is {ours:.5f} here and {own:.5f} by the model's own forward pass, which scales "
+            "its logits or adds an auxiliary loss that this loop does not compute (for a mixture of experts, set "
+            "output_router_logits to false in config.json); or train with another engine"
+        )
+    leaks = "no leak between documents, " if is_packed else ""
+    return f"check: {leaks}relative difference to the loss of the model's own forward pass {difference:.0e}"
+
+
+def measure_leak(model: PreTrainedModel, input_ids: torch.Tensor, bounds: Sequence[int], *, document: int) -> Leak:
+    """Change the first and last token of a document (from 0) between `bounds` of a row (1, T); count the outputs that move."""
+    first, last = bounds[document], bounds[document + 1]
+    changed = input_ids.clone()
+    ends = [first, last - 1]  # attention remembers the first from afar, a convolution reads the last
+    changed[0, ends] = (changed[0, ends] + 1) % model.config.vocab_size
+    was_training = model.training
+    model.eval()
+
+    def outputs(ids: torch.Tensor) -> torch.Tensor:
+        batch = on_device(packed_batch(ids, bounds), ids.device)
+        del batch["labels"]
+        states: torch.Tensor = model.get_decoder()(**batch, use_cache=False).last_hidden_state
+        return states
+
+    with torch.no_grad():
+        moved = (outputs(input_ids) != outputs(changed)).any(dim=-1)[0]  # (T,)
+    model.train(was_training)
+    inside = int(moved[first:last].sum())
+    return Leak(inside, int(moved.sum()) - inside)

@@ -15,7 +15,7 @@ from typing import Final
 
 from nextlong.errors import RecipeError
 from nextlong.text import Json
-from nextlong.train.emit import COMMON_KEYS, GPUS_PER_NODE, Settings, Trainer, launch_script
+from nextlong.train.emit import COMMON_KEYS, GPUS_PER_NODE, Settings, Trainer, check_llama, launch_script
 from nextlong.train.recipe import SupportedKeys
 
 _SCHEDULES: Final = {"cosine": "CosWithWarmup", "linear": "LinearWithWarmup", "constant": "ConstantWithWarmup"}
@@ -30,34 +30,33 @@ def _of(name: str, **values: object) -> Json:
 def _olmo(settings: Settings) -> Mapping[str, str]:
     """Return OLMo-core's config, with names as in ai2-olmo-core 3.0, the script that trains on it, and its launch script."""
     recipe, training, ranks = settings.recipe, settings.recipe.training, settings.recipe.hardware.ranks_per_row
-    sizes, tokens = settings.llama("olmo"), settings.row_tokens
+    sizes, tokens, (base, scaling) = settings.model_config, settings.row_tokens, settings.rope()
+    check_llama(sizes, path=str(recipe.model.path), trainer="--emit olmo")
     if sizes["num_key_value_heads"] % ranks:
         raise RecipeError(
             f"hardware.ranks_per_row={ranks}: OLMo-core divides the {sizes['num_key_value_heads']} key-value heads of the model "
             "by the ranks that share a row; change it to a divisor of that"
         )
-    scaling = settings.llama3_scaling()
     if scaling is not None:  # shares of the spectrum instead of the factors of config.json
-        scaling = _of(
-            "nn.rope.StepwiseRoPEScalingConfig",
-            factor=scaling["factor"],
-            low_freq_proportion=1 - 1 / scaling["low_freq_factor"],
-            high_freq_proportion=1 / scaling["high_freq_factor"],
-            old_context_len=scaling["original_max_position_embeddings"],
-        )
+        shares = {"low_freq_proportion": 1 - 1 / scaling["low_freq_factor"]}
+        shares |= {"high_freq_proportion": 1 / scaling["high_freq_factor"]}
+        lengths = {"factor": scaling["factor"], "old_context_len": scaling["original_max_position_embeddings"]}
+        scaling = _of("nn.rope.StepwiseRoPEScalingConfig", **lengths, **shares)
     norm = {"name": "rms", "eps": sizes["rms_norm_eps"], "bias": False}
     attention = {"n_heads": sizes["num_attention_heads"], "n_kv_heads": sizes["num_key_value_heads"], "bias": False}
-    rope = {"theta": round(settings.rope_base), "scaling": scaling}
+    rope = {"theta": round(base), "scaling": scaling}
     block = {
         "sequence_mixer": _of("nn.attention.AttentionConfig", **attention, rope=rope),
         "feed_forward": {"hidden_size": sizes["intermediate_size"], "bias": False},
         "layer_norm": norm,
     }
-    folder = settings.data / "train" if recipe.data.validation else settings.data
-    vocabulary = sizes["vocab_size"]
+    folder, vocabulary = settings.data("train"), sizes["vocab_size"]
     width = sum(path.stat().st_size for path in folder.glob("*.npy")) // settings.tokens
+    adamw = {"lr": training.lr, "betas": [training.beta1, training.beta2], "eps": training.eps}
+    norms = {"params": ["*norm.weight"], "opts": {"weight_decay": 0.0}}
     least_lr = {} if training.schedule == "constant" else {"alpha_f": training.min_lr_ratio}
-    kept = {"save_interval": recipe.checkpoints.every_steps, "max_checkpoints": recipe.checkpoints.keep_last}
+    kept: Json = {"save_interval": recipe.checkpoints.every_steps, "max_checkpoints": recipe.checkpoints.keep_last}
+    kept["pre_train_checkpoint"] = False
     config = {
         "seed": recipe.seed,
         "model_path": recipe.model.path,
@@ -81,14 +80,7 @@ def _olmo(settings: Settings) -> Mapping[str, str]:
         "train_module": {
             "rank_microbatch_size": tokens,
             "max_sequence_length": tokens,
-            "optim": _of(
-                "optim.AdamWConfig",
-                lr=training.lr,
-                betas=[training.beta1, training.beta2],
-                eps=training.eps,
-                weight_decay=training.weight_decay,
-                group_overrides=[{"params": ["*norm.weight"], "opts": {"weight_decay": 0.0}}],
-            ),
+            "optim": _of("optim.AdamWConfig", **adamw, weight_decay=training.weight_decay, group_overrides=[norms]),
             "scheduler": _of(f"optim.{_SCHEDULES[training.schedule]}", warmup=training.warmup_steps, **least_lr),
             "max_grad_norm": training.clip,
             "dp_config": {"name": "fsdp", "param_dtype": "bfloat16", "reduce_dtype": "float32"},
@@ -100,9 +92,7 @@ def _olmo(settings: Settings) -> Mapping[str, str]:
             "load_path": str(settings.folder / "converted"),
             "load_strategy": "always",  # an error where the converted weights are missing, instead of random ones
             "max_duration": {"value": training.steps, "unit": "steps"},
-            "callbacks": {
-                "checkpointer": _of("train.callbacks.CheckpointerCallback", **kept, pre_train_checkpoint=False)
-            },
+            "callbacks": {"checkpointer": _of("train.callbacks.CheckpointerCallback", **kept)},
         },
     }
     convert = "python train.py convert"

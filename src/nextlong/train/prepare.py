@@ -9,9 +9,10 @@ import hashlib
 import math
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import Final
 
 from tokenizers import Tokenizer
+from transformers import PretrainedConfig, PreTrainedTokenizerBase
 
 from nextlong.engine import store
 from nextlong.errors import CorpusError, RecipeError, RunError
@@ -21,18 +22,12 @@ from nextlong.train import model
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import BatchPlan, TrainingRows, plan_batches, source_of
 
-if TYPE_CHECKING:
-    from transformers import PretrainedConfig, PreTrainedTokenizerBase
-
 RECORD: Final = "trainer.json"
 
 
 @dataclass(frozen=True)
 class Prepared:
-    """`config` and `tokenizer` of transformers, the RoPE base set; `row_tokens` of the longest row; `data`: a fingerprint.
-
-    `changes` says how the model's positions were changed for the rows.
-    """
+    """A recipe's `config`, RoPE base set, with the `changes` in words; its rows, tokens of the longest, and their fingerprint."""
 
     recipe: TrainRecipe
     config: PretrainedConfig
@@ -52,15 +47,18 @@ class Prepared:
     @property
     def epochs(self) -> float:
         """How many times the training reads the data, rounded up to hundredths."""
-        return math.ceil(self.plan.epoch(self.recipe.training.steps) * 100) / 100
+        steps_per_epoch = self.plan.rows // self.plan.rows_per_step
+        return math.ceil(self.recipe.training.steps / steps_per_epoch * 100) / 100
 
     def notes(self) -> list[str]:
         """Return the changes and the data in words."""
         rows, held_out = f"{len(self.rows):,} rows of up to {self.row_tokens:,} tokens", self.held_out_rows
+        dropped = getattr(self.rows.source, "dropped", 0)
         return [
             *self.changes,
             f"data: {rows}, {self.plan.rows_per_step} a step, read {self.epochs:g} times",
             f"held out: {len(held_out):,} rows" if held_out else "held out: nothing (data.validation=0)",
+            *([f"{dropped:,} conversations are longer than data.pack, and left out"] if dropped else []),
         ]
 
     def write_record(self, folder: Path) -> None:
@@ -70,9 +68,7 @@ class Prepared:
     def check_record(self, folder: Path) -> None:
         """Raise RunError if the weights in `folder` were trained with other keys than the recipe's, or on other data."""
         if not (folder / RECORD).is_file():
-            raise RunError(
-                f"{folder} has checkpoints without {RECORD}, so of which training is unknown; choose another `out`"
-            )
+            raise RunError(f"{folder} has checkpoints without {RECORD}, of an unknown training; choose another `out`")
         record = store.read_json(folder / RECORD)
         then, now = _flat(record["recipe"]), _flat(self.recipe.trained_keys())
         if changed := [key for key in now if then.get(key) != now[key]]:
@@ -100,10 +96,7 @@ def prepare(recipe: TrainRecipe) -> Prepared:
         run_tokenizer = Run(data.runs[0]).steps["tokenizer"].file(".tokenizer.json")
         vocabulary = int(Tokenizer.from_file(str(run_tokenizer)).get_vocab_size())
     config = model.config_of(recipe, vocabulary=vocabulary)
-    tokenizer = model.tokenizer_of(recipe, run_tokenizer=run_tokenizer)
-    if run_tokenizer is not None:
-        name = recipe.model.path or "model.scratch"
-        model.check_tokenizer(tokenizer, run_tokenizer=run_tokenizer, model=name, vocabulary=config.vocab_size)
+    tokenizer = model.tokenizer_of(recipe, run_tokenizer=run_tokenizer, vocabulary=config.vocab_size)
     source, held_out = source_of(data, split="train", tokenizer=tokenizer), None
     if data.validation:
         try:
@@ -111,9 +104,7 @@ def prepare(recipe: TrainRecipe) -> Prepared:
         except CorpusError as error:
             raise CorpusError(f"data.validation={data.validation:g}: {error}") from None
         if held_out_source.row_tokens > source.row_tokens and not data.pack:
-            raise RecipeError(
-                "held-out rows are longer than those trained on; use runs of one length, or set data.pack"
-            )
+            raise RecipeError("held-out rows are longer than those to train on; use runs of one length, or data.pack")
         held_out = TrainingRows(held_out_source, attention=recipe.attention, vocabulary=config.vocab_size)
     rows = TrainingRows(source, attention=recipe.attention, vocabulary=config.vocab_size)
     row_tokens = data.pack or source.row_tokens

@@ -1,21 +1,25 @@
 """Training recipe: model, data and training settings. YAML in, frozen models out; unknown keys are refused.
 
-`presets.py` has the paper's settings, each with its source. The defaults below are correct for every model, and tuned for none.
+The defaults are correct for every model, and tuned for none. Presets are published settings, each with its source: `paper-…` the
+paper's tables, `authors-…` the authors' released scripts, which differ. A recipe is written as YAML with both as comments.
 A trainer declares the keys that it supports; `check_supported` refuses a recipe that it would silently train differently.
 """
 
 from __future__ import annotations
 
+import json
 import math
 from collections.abc import Iterator, Mapping, Sequence
+from functools import reduce
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, Field, PositiveFloat, ValidationError, model_validator
 
 from nextlong.errors import RecipeError
 from nextlong.recipe.keys import Positive, PositiveLength, Section
+from nextlong.recipe.template import commented_sections
 from nextlong.recipe.text import explain, merge, read_file
 from nextlong.text import Json
 
@@ -24,9 +28,8 @@ Attention = Literal["sequence", "document", "row"]
 
 
 # YAML 1.1 reads a bare `on` or `off` as a Boolean.
-_WORDS: Final = {True: "on", False: "off"}
-Switch = Annotated[
-    Literal["off", "on"], BeforeValidator(lambda value: _WORDS[value] if isinstance(value, bool) else value)
+_Switch = Annotated[
+    Literal["off", "on"], BeforeValidator(lambda value: ("off", "on")[value] if isinstance(value, bool) else value)
 ]
 
 
@@ -62,7 +65,7 @@ class Data(Section):
         return self
 
 
-class Scratch(Section):
+class _Scratch(Section):
     """The sizes of a Llama with random weights."""
 
     hidden_size: Positive = 128
@@ -77,7 +80,7 @@ class Model(Section):
     """The model, and its context extension."""
 
     path: str | None = Field(None, description="a folder (or Hub name) that from_pretrained loads")
-    scratch: Scratch | None = Field(None, description="instead of path: a small Llama with random weights")
+    scratch: _Scratch | None = Field(None, description="instead of path: a small Llama with random weights")
     rope_base: Annotated[float, Field(gt=1)] | None = Field(
         None, description="RoPE base to train with; null: the model's"
     )
@@ -90,9 +93,7 @@ class Model(Section):
     @model_validator(mode="after")
     def _one(self) -> Self:
         if (self.path is None) == (self.scratch is None):
-            raise ValueError(
-                "name either model.path (a folder that from_pretrained loads) or model.scratch (its sizes)"
-            )
+            raise ValueError("name either model.path (a folder that from_pretrained loads) or model.scratch (sizes)")
         return self
 
 
@@ -116,16 +117,11 @@ class Training(Section):
     @model_validator(mode="after")
     def _warms_up(self) -> Self:
         if self.warmup_steps >= self.steps:
-            raise ValueError(
-                f"training.warmup_steps={self.warmup_steps} is not less than training.steps={self.steps}; lower it"
-            )
+            raise ValueError(f"training.warmup_steps={self.warmup_steps} is not less than training.steps={self.steps}")
         return self
 
     def lr_at(self, step: int) -> float:
-        """Return the learning rate of step 1, 2, …: a linear warm-up, then the schedule down to `min_lr_ratio` at the last step.
-
-        A function of the step alone, so no state of it is saved.
-        """
+        """Return the learning rate of step 1, 2, …: a linear warm-up, then the schedule down to `min_lr_ratio` at the last step."""
         if step <= self.warmup_steps:
             return self.lr * step / self.warmup_steps
         done = (step - self.warmup_steps) / (self.steps - self.warmup_steps)
@@ -146,12 +142,12 @@ class Memory(Section):
     loss_block_tokens: PositiveLength = Field(2048, description="tokens whose logits are in memory at a time")
 
 
-class Checkpoints(Section):
+class _Checkpoints(Section):
     every_steps: Positive = 50
     keep_last: Positive = Field(2, description="number of checkpoints to keep")
 
 
-class HeldOut(Section):
+class _HeldOut(Section):
     every_steps: Positive = 50
     rows: Positive = Field(16, description="number of held-out rows to measure, at most")
 
@@ -162,7 +158,7 @@ class Watch(Section):
     )
 
 
-class Devices(Section):
+class _Devices(Section):
     """Devices: --dry-run plans for them, and more than one are trained on by torchtitan."""
 
     device: Literal["this", "H100", "H200", "A100", "B200"] = Field(
@@ -172,10 +168,10 @@ class Devices(Section):
     ranks_per_row: Positive = Field(1, description="devices that share a row (context or sequence parallelism)")
 
 
-class Torchtitan(Section):
+class _Torchtitan(Section):
     """Further options of the engine torchtitan."""
 
-    float8: Switch = Field("off", description="on: products in float8 (needs torchao, an H100)")
+    float8: _Switch = Field("off", description="on: products in float8 (needs torchao, an H100)")
     options: tuple[str, ...] = Field(
         (), description='options of its command line, such as ["--profiler.enable_profiling"]; they override the recipe'
     )
@@ -221,20 +217,18 @@ class TrainRecipe(RecipeFile):
     attention_kernel: Literal["auto", "sdpa", "varlen"] = Field(
         "auto", description="auto: varlen attention for packed rows in bf16 on a GPU, else sdpa per document"
     )
-    compile: Switch = Field("off", description="on: torch.compile of the layers, for a GPU")
+    compile: _Switch = Field("off", description="on: torch.compile of the layers, for a GPU")
     training: Training = Training()
     memory: Memory = Memory()
-    checkpoints: Checkpoints = Checkpoints()
-    held_out: HeldOut = HeldOut()
+    checkpoints: _Checkpoints = _Checkpoints()
+    held_out: _HeldOut = _HeldOut()
     watch: Watch = Watch()
-    hardware: Devices = Devices()
-    torchtitan: Torchtitan = Torchtitan()
+    hardware: _Devices = _Devices()
+    torchtitan: _Torchtitan = _Torchtitan()
 
     def trained_keys(self) -> Json:
         """Return the keys that determine the trained weights; the others may change before a training resumes."""
-        everything = self.model_dump(mode="json")
-        kept = ("seed", "data", "model", "attention", "training")
-        return {key: everything[key] for key in kept}
+        return self.model_dump(mode="json", include={"seed", "data", "model", "attention", "training"})
 
 
 # The values that a trainer supports of a key, or of a whole section; None: all values.
@@ -247,7 +241,7 @@ _ALWAYS_SUPPORTED: Final[SupportedKeys] = dict.fromkeys(
 def check_supported(recipe: TrainRecipe, keys: SupportedKeys, *, trainer: str, advice: str) -> None:
     """Raise RecipeError that names every key which differs from its default and which `trainer` does not support."""
     unsupported, supported = [], {**_ALWAYS_SUPPORTED, **keys}
-    for key, value, default in leaves(recipe):
+    for key, value, default in _leaves(recipe):
         values = supported[key] if key in supported else supported.get(key.split(".")[0], (default,))
         if values is not None and value not in values:
             shown, *only = ["null" if one is None else str(one) for one in (value, *values)]
@@ -256,21 +250,18 @@ def check_supported(recipe: TrainRecipe, keys: SupportedKeys, *, trainer: str, a
         raise RecipeError(f"{trainer} does not support {'; '.join(unsupported)}; {advice}")
 
 
-def leaves(section: BaseModel, *, above: str = "") -> Iterator[tuple[str, object, object]]:
+def _leaves(section: BaseModel, *, above: str = "") -> Iterator[tuple[str, object, object]]:
     """Yield each key, its value and its default."""
     for name, field in type(section).model_fields.items():
         value, default = getattr(section, name), field.get_default(call_default_factory=True)
         if isinstance(value, BaseModel) and default is not None:  # a section; model.scratch is a value
-            yield from leaves(value, above=f"{above}{name}.")
+            yield from _leaves(value, above=f"{above}{name}.")
         else:
             yield f"{above}{name}", value, default
 
 
 def micro_batches(recipe: TrainRecipe, *, rows_per_step: int, devices: int, ranks_per_row: int) -> int:
-    """Return the micro-batches of a step on each group of `ranks_per_row` devices.
-
-    Raises RecipeError if the groups cannot share the step's rows evenly.
-    """
+    """Return the micro-batches of a step on each group of devices. Raises RecipeError if they cannot share its rows evenly."""
     (groups, rest), at_once = divmod(devices, ranks_per_row), recipe.training.micro_batch_rows
     if rest or rows_per_step % (groups * at_once):
         raise RecipeError(
@@ -283,3 +274,97 @@ def micro_batches(recipe: TrainRecipe, *, rows_per_step: int, devices: int, rank
 def nearest_multiple(tokens_per_step: int, *, row_tokens: int) -> int:
     """Return the tokens of whole rows, at least one, that come nearest."""
     return max(1, round(tokens_per_step / row_tokens)) * row_tokens
+
+
+_TABLE_128K: Final = "paper, table of the 128K training setting"
+_TABLE_512K: Final = "paper, table of the 512K training setting"
+_SECTION_4: Final = "paper, section 4.2"
+_APPENDIX: Final = "paper, appendix C.2"
+_SCRIPT: Final = "the authors' released script for 512K"
+_PROLONG: Final = "ProLong's train_sft.sh, which the paper follows (section 5.2)"
+
+
+class _Sourced(NamedTuple):
+    """A value and its source."""
+
+    value: Any
+    source: str
+
+
+def _of(source: str, **sections: Mapping[str, Any]) -> dict[str, _Sourced]:
+    """Return keys of several sections that have one source."""
+    return {f"{name}.{key}": _Sourced(value, source) for name, keys in sections.items() for key, value in keys.items()}
+
+
+_ADAMW: Final = {"beta1": 0.9, "beta2": 0.95, "clip": 1.0, "weight_decay": 0.1}
+_COMMON: Final = {**_ADAMW, "precision": "bf16", "schedule": "cosine"}
+_128K: Final = {
+    **_of(_TABLE_128K, model={"rope_base": 200_000_000.0}, hardware={"device": "H100", "count": 64}),
+    **_of(_TABLE_128K, training={**_COMMON, "lr": 4e-5, "steps": 1000, "warmup_steps": 200}),
+    "training.min_lr_ratio": _Sourced(0.0, "GPT-NeoX's default min_lr; the paper names none"),
+    "training.tokens_per_step": _Sourced(4_194_304, f"{_SECTION_4}: 4M tokens, 32 rows of 131,072"),
+    "attention": _Sourced("sequence", "ours: each sequence fills a row, as appendix C.2 does at 512K"),
+    "data.validation": _Sourced(0.0, f"{_SECTION_4}: all 32,000 sequences are trained on, once"),
+    "hardware.ranks_per_row": _Sourced(2, "ours: 64 GPUs for 32 rows per step"),
+}
+_512K: Final = {
+    **_of(_TABLE_512K, model={"rope_base": 128_000_000.0}, hardware={"device": "H100", "count": 128}),
+    **_of(_TABLE_512K, training={**_COMMON, "lr": 1e-5, "steps": 500, "warmup_steps": 50}),
+    "training.min_lr_ratio": _Sourced(0.0, "the paper names none"),
+    "training.tokens_per_step": _Sourced(8_388_608, f"{_SCRIPT}; the paper names none for 512K"),
+    "attention": _Sourced("sequence", f"{_APPENDIX}: eight 64K sequences a row, each attends to itself alone"),
+    "data.pack": _Sourced(524_288, f"{_TABLE_512K}: seq-length"),
+    "data.mix": _Sourced((1.0, 2.0), f"{_APPENDIX}: 512K : 64K = 1 : 2"),
+    "data.by": _Sourced("tokens", f"{_APPENDIX}: of training samples, which all have 524,288 tokens"),
+    "data.validation": _Sourced(0.0, "the paper names none"),
+    "hardware.ranks_per_row": _Sourced(8, f"{_SCRIPT}: seq_parallel_size"),
+}
+_SFT: Final = {
+    **_of(_PROLONG, training={**_COMMON, "lr": 2e-5, "min_lr_ratio": 0.1, "steps": 250}),
+    **_of(_PROLONG, data={"pack": 65_536, "validation": 0.0}),
+    "training.warmup_steps": _Sourced(13, f"{_PROLONG}: 5 % of 250"),
+    "training.tokens_per_step": _Sourced(4_194_304, f"{_PROLONG}: 64 rows of 65,536"),
+    "attention": _Sourced("sequence", f"{_PROLONG}: a conversation attends to itself alone"),
+}
+_TINY: Final = {"hidden_size": 96, "intermediate_size": 256, "layers": 2, "heads": 3, "key_value_heads": 1}
+
+PRESETS: Final[Mapping[str, Mapping[str, _Sourced]]] = {
+    "paper-128k": _128K,
+    "paper-512k": _512K,
+    "paper-sft": _SFT,
+    "authors-512k": {**_512K, **_of(_SCRIPT, training={"lr": 5e-6, "min_lr_ratio": 0.1}, data={"mix": (33.33, 66.67)})},
+    "tiny": _of(
+        "ours: two minutes on two cores",
+        model={"rope_base": 10_000.0, "scratch": _TINY},
+        training={"lr": 1.5e-3, "steps": 60, "warmup_steps": 4, "tokens_per_step": 8_192, "precision": "fp32"},
+        data={"validation": 0.15},
+        memory={"checkpointing": "none"},
+        checkpoints={"every_steps": 20},
+        held_out={"every_steps": 15, "rows": 4},
+    ),
+}
+
+
+def preset(name: str) -> Mapping[str, _Sourced]:
+    """Return the keys of a preset. Raises RecipeError for a name that is none."""
+    if name not in PRESETS:
+        raise RecipeError(f"--preset {name!r} is not known; choose from {', '.join(PRESETS)}")
+    return PRESETS[name]
+
+
+def recipe_from(
+    name: str | None, *, out: str, data: Mapping[str, Any], model: str | None, overrides: tuple[str, ...] = ()
+) -> TrainRecipe:
+    """Return the recipe of a preset, or of the defaults, over the user's data and model."""
+    unused = {"data.mix", "data.by"} if len(data.get("runs", ())) == 1 else set()
+    unused |= {"model.scratch"} if model is not None else set()
+    keys = preset(name) if name else {}
+    of_preset = [f"{key}={json.dumps(sourced.value)}" for key, sourced in keys.items() if key not in unused]
+    plain = {"out": out, "data": data, **({} if model is None else {"model": {"path": model}})}
+    return TrainRecipe.from_dict(plain, overrides=[*of_preset, *overrides])
+
+
+def commented_yaml(recipe: RecipeFile, *, sources: Mapping[str, _Sourced], heading: str) -> str:
+    """Return a recipe as YAML with a comment at every key: what it means, and the source of values that a preset set."""
+    own = {key: one for key, one in sources.items() if reduce(getattr, key.split("."), recipe) == one.value}
+    return commented_sections(recipe, heading=heading, sources={key: f"[{one.source}]" for key, one in own.items()})

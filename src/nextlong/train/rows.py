@@ -9,28 +9,30 @@ nothing about the data is saved but a fingerprint.
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+import hashlib
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 from itertools import pairwise
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 import numpy as np
+import pyarrow as pa
+import pyarrow.parquet as pq
 import torch
 from numpy.typing import NDArray
 
-from nextlong.artifacts.rows import epoch_order, original_lengths
+from nextlong.artifacts.rows import SPANS, epoch_order, original_lengths
 from nextlong.errors import CorpusError, RecipeError, TokenizerError
 from nextlong.rng import keyed_hash, threshold_for
+from nextlong.schemas import META, ROLES
 from nextlong.torch import SequenceDataset
 from nextlong.train.loss import IGNORED
 from nextlong.train.recipe import Attention, Data, TrainRecipe, nearest_multiple
 
 if TYPE_CHECKING:
     from transformers import PreTrainedTokenizerBase
-
-    from nextlong.train.chat import ChatRows
-    from nextlong.train.exported import ParquetRows
 
 
 @dataclass(frozen=True)
@@ -56,24 +58,18 @@ class SourceRow(NamedTuple):
 def source_of(data: Data, *, split: str, tokenizer: PreTrainedTokenizerBase | None) -> Source:
     """Return the rows of one side of the split. Only conversations need `tokenizer`."""
     if data.runs:
-        return RunRows(data, split=split)
-    if data.chat:
-        from nextlong.train.chat import ChatRows
-
-        return ChatRows(data, split=split, tokenizer=tokenizer)
-    from nextlong.train.exported import ParquetRows
-
-    return ParquetRows(data, split=split)
+        return _RunRows(data, split=split)
+    return ChatRows(data, split=split, tokenizer=tokenizer) if data.chat else ParquetRows(data, split=split)
 
 
-def is_on_side(numbers: NDArray[np.int64], data: Data, *, split: str) -> NDArray[np.bool_]:
+def _is_on_side(numbers: NDArray[np.int64], data: Data, *, split: str) -> NDArray[np.bool_]:
     """Return which of the numbered rows, or conversations, are on one side of the split: sampled by keyed hash."""
     keys = keyed_hash(numbers.astype(np.uint64), seed=data.split_seed, stage="validation")
     is_held_out: NDArray[np.bool_] = keys < threshold_for(data.validation)
     return is_held_out if split == "validation" else ~is_held_out
 
 
-class RunRows:
+class _RunRows:
     """Rows of finished runs, as SequenceDataset arranges them."""
 
     def __init__(self, data: Data, *, split: str) -> None:
@@ -83,35 +79,208 @@ class RunRows:
             splitting = {"split": split, "validation": data.validation, "shared_chunks": data.shared_chunks}
             splitting |= {"split_seed": data.split_seed}
         columns = ["input_ids", "seq_lengths"]
-        self._dataset = SequenceDataset(
+        dataset = SequenceDataset(
             list(data.runs), mix=data.mix, by=data.by, pack=data.pack, columns=columns, **splitting
         )
-        self.fingerprint: str = self._dataset.rows.fingerprint
-        self.sequence_tokens: int = self._dataset.rows.longest
-        lengths = np.unique(self._dataset.rows.index["length"]).tolist()
+        self._dataset, self._rows = dataset, dataset.rows
+        self.fingerprint, self.sequence_tokens = dataset.rows.fingerprint, dataset.rows.longest
+        lengths = np.unique(dataset.rows.index["length"]).tolist()
         if data.pack is None and len(lengths) > 1:
             raise RecipeError(
                 f"data.runs mixes sequences of {lengths[0]:,} to {lengths[-1]:,} tokens, so rows would differ in length; set "
                 f"data.pack={lengths[-1]}, which puts several short ones into a row"
             )
+        self.row_tokens = max(int(dataset.rows.lengths(row).sum()) for row in range(len(dataset)))
 
     def __len__(self) -> int:
         return len(self._dataset)
 
-    @cached_property
-    def row_tokens(self) -> int:
-        """The tokens of the longest row."""
-        return max(int(self._dataset.rows.lengths(row).sum()) for row in range(len(self)))
-
     def read(self, row: int) -> SourceRow:
         """Return a row with its spans."""
         tensors = self._dataset[row]
-        spans = self._dataset.rows.spans(row)
-        return SourceRow(tensors["input_ids"].numpy(), tensors["seq_lengths"].numpy(), spans)
+        return SourceRow(tensors["input_ids"].numpy(), tensors["seq_lengths"].numpy(), self._rows.spans(row))
+
+
+class ParquetRows:
+    """Rows of Parquet files, written here or by others: a column `input_ids` and, optionally, `seq_lengths` and `spans`.
+
+    They are in the order of the files' names. A row group is read when one of its rows is requested, and kept for the next row.
+    Validation rows are sampled by keyed hash of the row's number.
+    """
+
+    def __init__(self, data: Data, *, split: str) -> None:
+        self._groups: list[tuple[Path, int]] = []
+        # Of each row: the number of its row group, its place there, and the lengths of its sequences.
+        rows: list[tuple[int, int, NDArray[np.int64]]] = []
+        state = hashlib.blake2b(digest_size=8)
+        for path in (Path(name).expanduser() for name in data.parquet):
+            if not (found := [path] if path.is_file() else sorted(path.rglob("*.parquet"))):
+                raise RecipeError(f"data.parquet: {path} holds no .parquet file; name files or a folder of them")
+            for one in found:
+                rows += self._lengths_of(one)
+                state.update(
+                    repr(pq.read_metadata(one).to_dict()).encode()
+                )  # has offsets and statistics of all columns
+        here = np.flatnonzero(_is_on_side(np.arange(len(rows)), data, split=split))
+        if not len(here):
+            raise CorpusError(f"data.parquet leaves no row for {split}; change data.validation, or export more")
+        state.update(here.tobytes())
+        self.fingerprint = state.hexdigest()  # of the files' metadata, and of which rows are read
+        self._rows = [rows[number] for number in here.tolist()]
+        tokens = sorted({int(lengths.sum()) for *_, lengths in self._rows})
+        if len(tokens) > 1:
+            raise RecipeError(
+                f"data.parquet mixes rows of {tokens[0]:,} and {tokens[-1]:,} tokens; name exports whose rows have one length, "
+                "or name the runs under data.runs with data.pack"
+            )
+        self.row_tokens, self.sequence_tokens = tokens[0], max(int(lengths.max()) for *_, lengths in self._rows)
+        self._open: tuple[int, pa.Table] | None = None
+
+    def _lengths_of(self, path: Path) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
+        cure = "name files of `nextlong export --to parquet`"
+        try:
+            file = pq.ParquetFile(path)
+        except (pa.ArrowException, OSError) as error:
+            reason = str(error).split(".")[0]
+            raise RecipeError(f"data.parquet: {path} cannot be read as Parquet ({reason}); {cure}") from None
+        names = file.schema_arrow.names
+        if "input_ids" not in names:
+            raise RecipeError(f"data.parquet: {path} has no column input_ids; {cure}")
+        if "seq_lengths_padded" in names:
+            raise RecipeError(
+                f"data.parquet: {path} has padded documents, which this trainer does not need; export it without "
+                "export.pad_documents_to"
+            )
+        has_lengths = "seq_lengths" in names  # without it a row is one sequence
+        for number in range(file.num_row_groups):
+            (column,) = file.read_row_group(number, columns=["seq_lengths" if has_lengths else "input_ids"]).columns
+            for place, one in enumerate(column):
+                lengths = one.values.to_numpy() if has_lengths else np.array([len(one)])
+                yield len(self._groups), place, lengths.astype(np.int64)
+            self._groups.append((path, number))
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def read(self, row: int) -> SourceRow:
+        """Return a row, with spans if the file has them."""
+        group, place, lengths = self._rows[row]
+        path, number = self._groups[group]
+        if self._open is None or self._open[0] != group:
+            reader = pq.ParquetFile(path)
+            names = [name for name in ("input_ids", "spans") if name in reader.schema_arrow.names]
+            self._open = group, reader.read_row_group(number, columns=names).combine_chunks()
+        table = self._open[1]
+        ids = table.column("input_ids")[place].values.to_numpy().astype(np.int64)
+        if "spans" not in table.column_names:
+            return SourceRow(ids, lengths)
+        row_spans = table.column("spans")[place].as_py()
+        if unknown := {span["role"] for span in row_spans} - set(ROLES):
+            raise RecipeError(
+                f"data.parquet: {path} has spans of role {min(unknown)!r}; known are {', '.join(ROLES)}: name files of "
+                "`nextlong export --to parquet`"
+            )
+        # SPANS: one element per span, in the order of the row; `first` and `last` count the tokens of the row.
+        spans = np.zeros(len(row_spans), SPANS)
+        for field, column in {"chunk_id": "chunk_id", "first": "token_start", "last": "token_end"}.items():
+            spans[field] = [span[column] for span in row_spans]
+        spans["role"] = [ROLES.index(span["role"]) for span in row_spans]
+        spans["sequence"] = np.searchsorted(np.cumsum(lengths), spans["first"], side="right")
+        # `group` numbers the original documents of a concatenation, or the meta-chunks that negatives follow.
+        documents = np.array([span["doc_id"] for span in row_spans])
+        is_new = np.concatenate([[True], documents[1:] != documents[:-1]])
+        is_meta = spans["role"] == META
+        spans["group"] = np.cumsum(is_meta if is_meta.any() else is_new) - 1
+        return SourceRow(ids, lengths, spans)
+
+
+class ChatRows:
+    """Conversations in rows of at most `data.pack` tokens, in order, with a loss on the answers alone; longer ones are dropped.
+
+    They are JSON lines with `messages` (role and content each), as UltraChat has them, rendered by the tokenizer's chat template.
+    """
+
+    def __init__(self, data: Data, *, split: str, tokenizer: PreTrainedTokenizerBase | None) -> None:
+        assert data.chat is not None, "the recipe names it"
+        assert data.pack is not None, "the recipe requires it"
+        if tokenizer is None or not getattr(tokenizer, "chat_template", None):
+            raise TokenizerError("data.chat needs a chat template; the model's tokenizer has none: use another model")
+        self.row_tokens = self.sequence_tokens = data.pack
+        self.dropped = 0
+        self._rows: list[list[tuple[NDArray[np.int64], NDArray[np.bool_]]]] = [[]]
+        room, state = data.pack, hashlib.blake2b(digest_size=8)
+        for number, messages in enumerate(_conversations(Path(data.chat).expanduser())):
+            if not _is_on_side(np.array([number]), data, split=split)[0]:
+                continue
+            ids, is_answer = _render(messages, tokenizer)
+            if len(ids) > data.pack:
+                self.dropped += 1
+                continue
+            # Next fit in file order: conversations stay whole, and the order of rows is that of the file.
+            if len(ids) > room:
+                self._rows.append([])
+                room = data.pack
+            self._rows[-1].append((ids, is_answer))
+            state.update(ids.tobytes() + is_answer.tobytes())
+            room -= len(ids)
+        if not self._rows[0]:
+            raise CorpusError(f"data.chat leaves no conversation for {split}; check data.validation and data.pack")
+        self.fingerprint = state.hexdigest()
+
+    def __len__(self) -> int:
+        return len(self._rows)
+
+    def read(self, row: int) -> SourceRow:
+        """Return a row; its answers are to be predicted."""
+        ids, is_answer = zip(*self._rows[row], strict=True)
+        lengths = np.array([len(one) for one in ids])
+        return SourceRow(np.concatenate(ids), lengths, is_target=np.concatenate(is_answer))
+
+
+def _render(
+    messages: list[dict[str, str]], tokenizer: PreTrainedTokenizerBase
+) -> tuple[NDArray[np.int64], NDArray[np.bool_]]:
+    """Return a conversation's ids, and which of them belong to an answer of the assistant: what the template adds for it."""
+    ids: list[int] = []
+    is_answer: list[bool] = []
+    # Rendered up to each turn, and before an answer with the prompt for it.
+    stages: list[tuple[int, bool, bool]] = []
+    for turn, message in enumerate(messages):
+        is_assistant = message["role"] == "assistant"
+        stages += [(turn, False, True)] * is_assistant + [(turn + 1, is_assistant, False)]
+    for turns, is_target, prompt in stages:
+        text = tokenizer.apply_chat_template(messages[:turns], tokenize=False, add_generation_prompt=prompt)
+        longer = tokenizer(text, add_special_tokens=False)["input_ids"]
+        if longer[: len(ids)] != ids:
+            raise TokenizerError(
+                "the chat template renders earlier turns differently once there are later ones, so answers cannot be located; use "
+                "a template that only appends"
+            )
+        is_answer += [is_target] * (len(longer) - len(ids))
+        ids = longer
+    return np.array(ids), np.array(is_answer)
+
+
+def _conversations(path: Path) -> Iterator[list[dict[str, str]]]:
+    try:
+        with path.open(encoding="utf-8") as lines:
+            for number, line in enumerate(lines, start=1):
+                try:
+                    messages = json.loads(line)["messages"]
+                    roles = {message["role"] for message in messages if isinstance(message["content"], str)}
+                except (ValueError, KeyError, TypeError):
+                    raise CorpusError(
+                        f'{path}:{number}: not a conversation; write {{"messages": [{{"role": …, "content": …}}, …]}}'
+                    ) from None
+                if "assistant" not in roles:
+                    raise CorpusError(f"{path}:{number}: a conversation without an answer (assistant); remove it")
+                yield list(messages)
+    except OSError as error:
+        raise RecipeError(f"data.chat: {path} cannot be read: {error.strerror}; name a JSON Lines file") from None
 
 
 # Stored rows: a fingerprint of which sequences are in which row, the tokens of the longest row and sequence, and `read(row)`.
-Source: TypeAlias = "RunRows | ChatRows | ParquetRows"
+Source: TypeAlias = _RunRows | ChatRows | ParquetRows
 
 
 class TrainingRows:
@@ -139,9 +308,7 @@ class TrainingRows:
             lengths = lengths.sum(keepdims=True)
         elif self._attention == "document":
             if spans is None:
-                raise RecipeError(
-                    "attention: document needs to know the documents of each row; use runs or Parquet with spans"
-                )
+                raise RecipeError("attention: document needs the documents of each row; use runs or Parquet with spans")
             lengths = original_lengths(lengths, spans)
         # Document d is ids[bounds[d]:bounds[d + 1]]; bounds is int64 (documents + 1,), ascending from 0 to T.
         bounds = np.concatenate([[0], np.cumsum(lengths)])
@@ -193,15 +360,8 @@ class BatchPlan:
     micro_batch_rows: int
     seed: int
 
-    def epoch(self, step: int) -> float:
-        """Return how many times the data will have been read after `step` steps."""
-        return step / (self.rows // self.rows_per_step)
-
     def micro_batches(self, step: int) -> NDArray[np.int64]:
-        """Return the row numbers of a step (counted from 0), shape (micro batches, micro_batch_rows).
-
-        Rows of an epoch that do not fill a step are skipped; another epoch skips others.
-        """
+        """Return the row numbers of a step (from 0), (micro batches, micro_batch_rows); rows that do not fill one are skipped."""
         epoch, place = divmod(step, self.rows // self.rows_per_step)
         # All row numbers, int64 (rows,), shuffled by seed and epoch.
         order = epoch_order(self.rows, order="shuffled", seed=self.seed, epoch=epoch)

@@ -21,7 +21,7 @@ from nextlong.engine import store
 from nextlong.errors import RecipeError
 from nextlong.report import tables
 from nextlong.train import checkpoint
-from nextlong.train.emit import transformers_arguments
+from nextlong.train.emit import trainer_arguments
 from nextlong.train.model import load_weights
 from nextlong.train.prepare import prepare
 from nextlong.train.recipe import SupportedKeys, TrainRecipe, check_supported, micro_batches
@@ -75,7 +75,7 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
         arguments = SFTConfig(
             output_dir=str(out),
             per_device_train_batch_size=recipe.training.micro_batch_rows,
-            **transformers_arguments(recipe, accumulation=accumulation),
+            **trainer_arguments(recipe, accumulation=accumulation),
             optim="adamw_torch_fused",
             activation_checkpointing=recipe.memory.checkpointing == "layers",
             activation_checkpointing_kwargs={"use_reentrant": False},

@@ -92,15 +92,18 @@ def check_rows(run: StoredRun, rows: Sequence[StepFiles]) -> list[CheckOutcome]:
 class _Truth:
     """What the corpus says of each sequence of the data set, shape (sequences,) each."""
 
-    firsts: Ids  # number of the first sequence of each SEQUENCES file, and of all, shape (parts + 1,)
+    takes: list[int]  # sequences of each SEQUENCES file that belong to the data set
     lengths: Ids
     keys: NDArray[np.uint64]
 
     @classmethod
     def of(cls, run: StoredRun) -> _Truth:
-        firsts = np.cumsum([0, *run.takes])
-        lengths, keys = np.zeros(firsts[-1], np.int64), np.zeros(firsts[-1], np.uint64)
-        leaders = np.full(firsts[-1], NO_CHUNK, np.int64)
+        count = sum(run.takes)
+        lengths, keys, leaders = (
+            np.zeros(count, np.int64),
+            np.zeros(count, np.uint64),
+            np.full(count, NO_CHUNK, np.int64),
+        )
         for sequence in run.bare_sequences():
             lengths[sequence.number] = sequence.end[-1]
             leading = sequence.chunk[np.isin(sequence.role, (META, DOCUMENT))]
@@ -112,47 +115,34 @@ class _Truth:
             of_shard = np.flatnonzero((leaders >= 0) & (leaders >> SHARD_BITS == shard))
             docs = run.chunks(shard)["doc_row"][leaders[of_shard] & ROW_MASK]
             keys[of_shard] = np.load(run.files("ingest", ".hashes.npy")[shard], mmap_mode="r")[docs]
-        return cls(firsts, lengths, keys)
-
-    def is_known(self, index: NDArray[Any]) -> NDArray[np.bool_]:
-        """Say which rows of an index name a sequence of the data set."""
-        parts = len(self.firsts) - 1
-        known: NDArray[np.bool_] = (
-            (index["run"] == 0) & (index["part"] >= 0) & (index["part"] < parts) & (index["place"] >= 0)
-        )
-        takes = np.diff(self.firsts)  # (parts,) sequences of each SEQUENCES file that belong to the data set
-        known[known] = index["place"][known] < takes[index["part"][known]]
-        return known
+        return cls(run.takes, lengths, keys)
 
     def numbers(self, index: NDArray[Any]) -> Ids:
-        """Return which sequence of the data set each row of an index names, all known."""
-        numbers: Ids = self.firsts[index["part"]] + index["place"]
+        """Return which sequence of the data set each row of an index names, -1 where there is none, shape (n,)."""
+        part, place = index["part"].astype(np.int64), index["place"].astype(np.int64)
+        known = (index["run"] == 0) & (part >= 0) & (part < len(self.takes)) & (place >= 0)
+        known[known] = place[known] < np.array(self.takes)[part[known]]
+        numbers: Ids = np.where(known, np.cumsum([0, *self.takes])[np.where(known, part, 0)] + place, -1)
         return numbers
 
 
 def _check_once(step: StepFiles, splits: dict[str, _SplitRows], truth: _Truth, outcome: CheckOutcome) -> None:
     config, (part,) = step.manifest["config"], step.manifest["parts"]
-    times = np.zeros(len(truth.lengths), np.int64)
+    times = np.zeros(len(truth.lengths), np.int64)  # how often each sequence is in a row, over all splits
     for name, split in splits.items():
-        where = f"{step.folder.name} {name}"
-        known = truth.is_known(split.index)
-        for at in np.flatnonzero(~known).tolist():
+        where, numbers = f"{step.folder.name} {name}", truth.numbers(split.index)
+        for at in np.flatnonzero(numbers < 0).tolist():
             place, file = split.index["place"][at], split.index["part"][at]
             outcome.breach(f"{where}: index[{at}] names sequence {place} of part {file}, which is not of the data set")
-        numbers = truth.numbers(split.index[known])
-        # How often each sequence is in a row, shape (sequences,), over all splits.
-        times += np.bincount(numbers, minlength=len(times))
-        for field, true in (("length", truth.lengths[numbers]), ("key", truth.keys[numbers])):
-            shown = "016x" if field == "key" else ","
-            exported = split.index[field][known]
+        known = numbers[numbers >= 0]
+        times += np.bincount(known, minlength=len(times))
+        for field, form, true in (("length", ",", truth.lengths[known]), ("key", "016x", truth.keys[known])):
+            exported = split.index[field][numbers >= 0]
             for at in np.flatnonzero(exported != true).tolist():
                 outcome.breach(
-                    f"{where}: {field} of sequence {numbers[at]} is {exported[at]:{shown}}, should be {true[at]:{shown}}"
+                    f"{where}: {field} of sequence {known[at]} is {exported[at]:{form}}, should be {true[at]:{form}}"
                 )
-        for problem in _row_problems(split, config["pack"]):
-            outcome.breach(f"{where}: {problem}")
-        if known.all() and (problem := _disorder(split, numbers)):
-            outcome.breach(f"{where}: {problem}")
+        outcome.breach_each(f"{where}: {problem}" for problem in _row_problems(split, config["pack"], numbers))
         recorded = {key: part["counts"][name][key] for key in ("rows", "sequences", "tokens")}
         counted = {"rows": len(split.offsets) - 1, "sequences": len(split.index), "tokens": int(split.row_tokens.sum())}
         if recorded != counted:
@@ -160,61 +150,48 @@ def _check_once(step: StepFiles, splits: dict[str, _SplitRows], truth: _Truth, o
     outcome.checked += len(times)
     for number in np.flatnonzero(times > 1).tolist():
         outcome.breach(f"{step.folder.name}: sequence {number} is in the rows {times[number]} times")
-    missing = np.flatnonzero(times == 0)
-    if len(missing) != part["counts"]["left_out"]:
-        recorded = part["counts"]["left_out"]
-        outcome.breach(f"{step.folder.name}: {len(missing):,} sequences are in no row, its manifest says {recorded:,}")
+    missing, left_out = np.flatnonzero(times == 0), part["counts"]["left_out"]
+    if len(missing) != left_out:
+        outcome.breach(f"{step.folder.name}: {len(missing):,} sequences are in no row, its manifest says {left_out:,}")
     if not ("validation" in splits and config.get("shared_chunks") == "leave-out"):
-        for number in missing.tolist():
-            outcome.breach(f"{step.folder.name}: sequence {number} is in no row")
+        outcome.breach_each(f"{step.folder.name}: sequence {number} is in no row" for number in missing.tolist())
 
 
-def _row_problems(split: _SplitRows, pack: int | None) -> Iterator[str]:
-    """Say which rows hold too many tokens or sequences, or so few that two would make one."""
+def _row_problems(split: _SplitRows, pack: int | None, numbers: Ids) -> Iterator[str]:
+    """Say which rows hold too much, or so little that two would make one, and where they are not in the order of `numbers`."""
+    tokens, sizes = split.row_tokens, np.diff(split.offsets)
     if pack is None:
-        for row in np.flatnonzero(np.diff(split.offsets) != 1).tolist():
-            yield f"row {row} holds {split.offsets[row + 1] - split.offsets[row]} sequences, though none are packed"
+        for row in np.flatnonzero(sizes != 1).tolist():
+            yield f"row {row} holds {sizes[row]} sequences, though none are packed"
+    else:
+        for row in np.flatnonzero(tokens > pack).tolist():
+            yield f"row {row} has {tokens[row]:,} tokens, more than pack={pack:,}"
+        # Best fit opens a row only for a sequence that fits into no other, so no two rows ever fit into one.
+        shortest = np.argsort(tokens, kind="stable")[:2]
+        if len(shortest) == 2 and tokens[shortest].sum() <= pack:
+            a, b = sorted(shortest.tolist())
+            yield f"rows {a} and {b} have {tokens[a]:,} and {tokens[b]:,} tokens, which fit into one of {pack:,}"
+    if (numbers < 0).any():
         return
-    tokens = split.row_tokens
-    for row in np.flatnonzero(tokens > pack).tolist():
-        yield f"row {row} has {tokens[row]:,} tokens, more than pack={pack:,}"
-    # Best fit opens a row only for a sequence that fits into no other, so no two rows ever fit into one.
-    shortest = np.argsort(tokens, kind="stable")[:2]
-    if len(shortest) == 2 and tokens[shortest].sum() <= pack:
-        a, b = sorted(shortest.tolist())
-        yield f"rows {a} and {b} have {tokens[a]:,} and {tokens[b]:,} tokens, which fit into one of {pack:,}"
-
-
-def _disorder(split: _SplitRows, numbers: Ids) -> str:
-    """Say where rows, or sequences within one, do not stand in the order in which sequences were drawn; else ""."""
     starts = np.zeros(len(numbers), np.bool_)  # whether a sequence is the first of its row
     starts[split.offsets[:-1]] = True
-    back = np.flatnonzero((np.diff(numbers) <= 0) & ~starts[1:])
-    if len(back):
-        return f"sequence {numbers[back[0] + 1]} follows sequence {numbers[back[0]]} in a row"
-    heads = numbers[split.offsets[:-1]]
-    back = np.flatnonzero(np.diff(heads) <= 0)
-    return (
-        f"row {back[0] + 1} begins with sequence {heads[back[0] + 1]}, the row before with {heads[back[0]]}"
-        if len(back)
-        else ""
-    )
+    heads = numbers[starts]
+    for at in np.flatnonzero((np.diff(numbers) <= 0) & ~starts[1:])[:1].tolist():
+        yield f"sequence {numbers[at + 1]} follows sequence {numbers[at]} in a row"
+    for row in np.flatnonzero(np.diff(heads) <= 0)[:1].tolist():
+        yield f"row {row + 1} begins with sequence {heads[row + 1]}, the row before with {heads[row]}"
 
 
 def _check_apart(
     run: StoredRun, step: StepFiles, splits: dict[str, _SplitRows], truth: _Truth, outcome: CheckOutcome
 ) -> None:
     """Check by content hash, and where shared chunks are left out by every chunk, that nothing of validation is in train."""
-    numbers = {name: truth.numbers(split.index[truth.is_known(split.index)]) for name, split in splits.items()}
-    train, validation = (np.zeros(len(truth.lengths), np.bool_) for _ in range(2))
-    train[numbers["train"]], validation[numbers["validation"]] = True, True
+    every = np.arange(len(truth.lengths))
+    train, validation = (np.isin(every, truth.numbers(splits[name].index)) for name in ("train", "validation"))
     outcome.checked += len(train)
-    shared = train & np.isin(truth.keys, truth.keys[validation])
-    for number in np.flatnonzero(shared).tolist():
-        hash_ = f"{truth.keys[number]:016x}"
-        outcome.breach(
-            f"{step.folder.name}: sequence {number} of train is made of document {hash_}, as is one of validation"
-        )
+    for number in np.flatnonzero(train & np.isin(truth.keys, truth.keys[validation])).tolist():
+        document = f"document {truth.keys[number]:016x}"
+        outcome.breach(f"{step.folder.name}: sequence {number} of train is made of {document}, as is one of validation")
     if step.manifest["config"].get("shared_chunks") != "leave-out":
         return
     # One byte a chunk: whether a sequence of validation holds it.
@@ -224,12 +201,8 @@ def _check_apart(
             continue
         known = ((shard, rows[rows < len(withheld[shard])]) for shard, rows in run.by_shard(sequence.chunk))
         hits = (shard << SHARD_BITS | row for shard, rows in known for row in rows[withheld[shard][rows]][:1].tolist())
-        chunk = next(hits, NO_CHUNK)
+        chunk, where = next(hits, NO_CHUNK), f"{step.folder.name}: sequence {sequence.number}"
         if train[sequence.number] and chunk != NO_CHUNK:
-            outcome.breach(
-                f"{step.folder.name}: sequence {sequence.number} of train has {chunk_name(chunk)}, as is one of validation"
-            )
+            outcome.breach(f"{where} of train has {chunk_name(chunk)}, as is one of validation")
         elif not train[sequence.number] and chunk == NO_CHUNK:
-            outcome.breach(
-                f"{step.folder.name}: sequence {sequence.number} is left out, but shares no chunk with validation"
-            )
+            outcome.breach(f"{where} is left out, but shares no chunk with validation")

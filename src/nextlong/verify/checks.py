@@ -106,10 +106,8 @@ def _side_by_side(
     bounds = [sum(run.takes) * part // workers for part in range(workers + 1)]
     parts = {_COPIES: [range(*pair) for pair in pairwise(bounds)]}
     with _processes(workers) as submit:
-        futures: dict[str, list[Future[list[CheckOutcome]]]] = {
-            name: [
-                submit(_check, run_dir, run.sample, run.seed, name, numbers) for numbers in parts.get(name, [range(0)])
-            ]
+        futures = {
+            name: [submit(_check, run_dir, run.sample, run.seed, name, part) for part in parts.get(name, [range(0)])]
             for name in dict.fromkeys((*_LONGEST, *CHECKS))
         }
         # Files are hashed in this process while the others check.

@@ -23,9 +23,10 @@ import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
-from nextlong.schemas import BOS, EOS, ROW_MASK, SEPARATOR, SHARD_BITS
-from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name
-from nextlong.verify.run_files import Columns, Ids, StoredRun
+from nextlong.artifacts import lookup
+from nextlong.schemas import BOS, EOS, SEPARATOR, SHARD_BITS
+from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name, first_difference
+from nextlong.verify.run_files import Ids, StoredRun
 
 if TYPE_CHECKING:
     from fastokens import Tokenizer as FastTokenizer  # type: ignore[import-untyped]
@@ -53,10 +54,15 @@ def check_corpus(run: StoredRun) -> list[CheckOutcome]:
         own_hashes, own_chars, own_compared, keep = (
             np.load(paths[shard]) for paths in (hashes, chars, compared, keeps)
         )
-        table = run.chunks_before_cleaning(shard)
+        table = lookup.read_chunks(run.files("chunk", ".chunks.arrow")[shard])  # before any were left out
         chunks.checked += len(table["start"])
-        if problem := _cleaning_problem(table, run.chunks(shard), shard):
-            chunks.breach(f"shard {shard}: {problem}")
+        # The chunks in use are some of those that documents were split into, in their order.
+        used, known = ([*zip(*(of[name].tolist() for name in table), strict=True)] for of in (run.chunks(shard), table))
+        rest = iter(known)  # which goes on where the last was found
+        if (strange := next((chunk for chunk in used if chunk not in rest), None)) is not None:
+            row, start, end, _ = strange
+            of = f"chunk [{start}, {end}) of document {document_name(shard << SHARD_BITS | row)}"
+            chunks.breach(f"shard {shard}: the {of} is in use, but is not one of its chunks, or is out of order")
         if np.any(np.diff(table["doc_row"]) < 0):
             chunks.breach(f"shard {shard}: chunks are not in the order of their documents")
         if is_limited and len(long := np.flatnonzero(table["end"] - table["start"] > limit)):
@@ -103,10 +109,8 @@ def _check_excluded(run: StoredRun) -> list[CheckOutcome]:
             for row, (source, source_id) in enumerate(pairs, first):
                 outcome.checked += 1
                 if (source, source_id) in excluded or (source, None) in excluded:
-                    name = document_name(shard << SHARD_BITS | row)
-                    outcome.breach(
-                        f"document {name}, {source_id} of {source}, is in the corpus, but was to be excluded"
-                    )
+                    name = f"document {document_name(shard << SHARD_BITS | row)}, {source_id} of {source},"
+                    outcome.breach(f"{name} is in the corpus, but was to be excluded")
     return [outcome]
 
 
@@ -126,19 +130,15 @@ def _check_distinct(compared: list[Path], keeps: list[Path]) -> CheckOutcome:
         _, first, group = np.unique(np.concatenate(held), return_index=True, return_inverse=True)
         every = np.concatenate(ids)
         for place in np.flatnonzero(first[group] != np.arange(len(every))).tolist():
-            outcome.breach(
-                f"documents {document_name(every[first[group[place]]])} and {document_name(every[place])} are both kept, "
-                "but are duplicates"
-            )
+            one, other = (document_name(doc_id) for doc_id in (every[first[group[place]]], every[place]))
+            outcome.breach(f"documents {one} and {other} are both kept, but are duplicates")
     return outcome
 
 
 def _check_kept(outcome: CheckOutcome, run: StoredRun, shard: int) -> None:
     """Find documents whose kept columns are not those that the recipe names for their source."""
-    wanted = {
-        source.get("name") or source["path"]: list(source.get("metadata") or ())
-        for source in run.recipe["ingest"]["sources"]
-    }
+    sources = run.recipe["ingest"]["sources"]
+    wanted = {source.get("name") or source["path"]: list(source.get("metadata") or ()) for source in sources}
     for first, batch in run.documents(shard, "source", "metadata"):
         sources = batch.column("source").to_pylist()
         kept = batch.column("metadata").to_pylist() if "metadata" in batch.schema.names else ["{}"] * len(sources)
@@ -148,23 +148,9 @@ def _check_kept(outcome: CheckOutcome, run: StoredRun, shard: int) -> None:
                 names_of[source_kept] = list(json.loads(source_kept))
         for row, (source, source_kept) in enumerate(zip(sources, kept, strict=True), first):
             if (names := names_of.get(source_kept)) != wanted.get(source, []):
-                outcome.breach(
-                    f"document {document_name(shard << SHARD_BITS | row)} keeps {names} of {source}, "
-                    f"the recipe asks for {wanted.get(source)}"
-                )
+                keeps = f"document {document_name(shard << SHARD_BITS | row)} keeps {names} of {source}"
+                outcome.breach(f"{keeps}, the recipe asks for {wanted.get(source)}")
                 return
-
-
-def _cleaning_problem(all_chunks: Columns, used: Columns, shard: int) -> str:
-    """Return what is wrong with the chunks in use if they are not some of those that documents were split into, in their order."""
-    names, known = ([*zip(*(table[name].tolist() for name in table), strict=True)] for table in (used, all_chunks))
-    rest = iter(known)
-    strange = next((name for name in names if name not in rest), None)  # an iterator goes on where the last was found
-    if strange is None:
-        return ""
-    row, start, end, _ = strange
-    of = document_name(shard << SHARD_BITS | row)
-    return f"the chunk [{start}, {end}) of document {of} is in use, but is not one of its chunks, or is out of order"
 
 
 def _tiling_problem(text: str, tiles: list[list[int]], *, is_kept: bool) -> str:
@@ -185,17 +171,11 @@ def _tiling_problem(text: str, tiles: list[list[int]], *, is_kept: bool) -> str:
 
 
 class _TokenizedChunks(NamedTuple):
-    """Some chunks, and the ids that are stored for each."""
+    """Some chunks of a shard by row, shape (n,), their texts, and the ids that are stored for each."""
 
-    names: list[int]
+    rows: Ids
     texts: list[str]
     ids: list[NDArray[np.uint32]]
-
-    @property
-    def rows(self) -> Ids:
-        """Their rows in their shard, shape (n,)."""
-        rows: Ids = np.array(self.names, np.int64) & ROW_MASK
-        return rows
 
 
 def check_tokens(run: StoredRun) -> list[CheckOutcome]:
@@ -222,11 +202,15 @@ def check_tokens(run: StoredRun) -> list[CheckOutcome]:
             ids.breach(f"{chunk_name(shard << SHARD_BITS | row)} is in a sequence but has no tokens")
         for chunks in _chunks(run, shard, wanted):
             judged = np.flatnonzero(by_reference[chunks.rows]).tolist()
-            _compare_ids(run, chunks, judged, ids)
+            ids.breach_each(
+                f"{chunk_name(shard << SHARD_BITS | row)}{of}" for row, of in _id_problems(run, chunks, judged)
+            )
             judged_by_reference += len(judged)
-            ids.checked += len(chunks.names)
+            ids.checked += len(chunks.rows)
             if not texts.skipped:
-                _compare_texts(run, chunks, texts)
+                texts.checked += len(chunks.rows)
+                of_texts = _text_problems(run, chunks)
+                texts.breach_each(f"{chunk_name(shard << SHARD_BITS | row)}{problem}" for row, problem in of_texts)
     ids.note = "" if suspects is None else f"{judged_by_reference:,} of them by the reference tokenizer"
     return [ids, texts]
 
@@ -239,7 +223,7 @@ def _chunks(run: StoredRun, shard: int, wanted: Ids) -> Iterator[_TokenizedChunk
             rows = part[start : start + _BATCH_CHUNKS]
             places = np.searchsorted(named, rows).tolist()
             ids = [stored[offsets[place] : offsets[place + 1]] for place in places]
-            yield _TokenizedChunks((rows | (shard << SHARD_BITS)).tolist(), texts[start : start + _BATCH_CHUNKS], ids)
+            yield _TokenizedChunks(rows, texts[start : start + _BATCH_CHUNKS], ids)
 
 
 def _suspects(run: StoredRun, used: list[_Bools]) -> list[_Bools] | None:
@@ -275,29 +259,22 @@ def _differs(fast: FastTokenizer, chunks: _TokenizedChunks) -> _Bools:
     )
 
 
-def _compare_ids(run: StoredRun, chunks: _TokenizedChunks, places: list[int], outcome: CheckOutcome) -> None:
+def _id_problems(run: StoredRun, chunks: _TokenizedChunks, places: list[int]) -> Iterator[tuple[int, str]]:
     encodings = run.tokenizer.encode_batch_fast([chunks.texts[place] for place in places], add_special_tokens=False)
     for place, encoding in zip(places, encodings, strict=True):
-        stored_ids = chunks.ids[place]
-        true = np.array(encoding.ids, np.int64)
-        if not np.array_equal(true, stored_ids):
-            difference = f"{len(stored_ids)} tokens stored, the reference tokenizer gives {len(true)}"
-            if len(stored_ids) == len(true):
-                token = int(np.flatnonzero(stored_ids != true)[0])
-                difference = f"token {token} is {stored_ids[token]}, the reference tokenizer gives {true[token]}"
-            outcome.breach(f"{chunk_name(chunks.names[place])}: {difference}")
+        stored, true = chunks.ids[place], np.array(encoding.ids, np.int64)
+        problem = f": {len(stored)} tokens stored, the reference tokenizer gives {len(true)}"
+        if len(stored) == len(true) and len(wrong := np.flatnonzero(stored != true)):
+            problem = f": token {wrong[0]} is {stored[wrong[0]]}, the reference tokenizer gives {true[wrong[0]]}"
+        if not np.array_equal(true, stored):
+            yield int(chunks.rows[place]), problem
 
 
-def _compare_texts(run: StoredRun, chunks: _TokenizedChunks, outcome: CheckOutcome) -> None:
-    outcome.checked += len(chunks.names)
+def _text_problems(run: StoredRun, chunks: _TokenizedChunks) -> Iterator[tuple[int, str]]:
     normalizer = run.tokenizer.normalizer
     decoded = run.tokenizer.decode_batch([ids.tolist() for ids in chunks.ids], skip_special_tokens=False)
-    for name, text, said in zip(chunks.names, chunks.texts, decoded, strict=True):
-        expected = text if normalizer is None else normalizer.normalize_str(text)
-        if said != expected:
-            pairs = enumerate(zip(said, expected, strict=False))
-            at = next((n for n, (a, b) in pairs if a != b), min(len(said), len(expected)))
-            outcome.breach(
-                f"{chunk_name(name)} at character {at}: tokens say {said[at : at + 20]!r}, "
-                f"the document {expected[at : at + 20]!r}"
-            )
+    for row, text, said in zip(chunks.rows.tolist(), chunks.texts, decoded, strict=True):
+        true = text if normalizer is None else normalizer.normalize_str(text)
+        if said != true:
+            at = first_difference(said, true)
+            yield row, f" at character {at}: tokens say {said[at : at + 20]!r}, the document {true[at : at + 20]!r}"

@@ -20,7 +20,7 @@ from nextlong.errors import PluginError
 from nextlong.export.formats.base import UNREADABLE, Format, format_of
 from nextlong.schemas import DOCUMENT, EOS, META, NO_CHUNK, ROLES, SHARD_BITS
 from nextlong.verify.arrangement import blocks_of_rows, check_rows, read_split
-from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name, in_words
+from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name, first_difference, in_words
 from nextlong.verify.run_files import ResolvedSequence, StepFiles, StoredRun
 from nextlong.verify.sequences import Tokenized
 
@@ -34,20 +34,18 @@ def check_exports(run: StoredRun) -> list[CheckOutcome]:
     """Check which sequences make up which row, then every exported row, those of earlier exports of the data set included."""
     outcomes: dict[str, CheckOutcome] = {}
     comparisons: dict[tuple[str, str], list[Comparison]] = {}
-    rows = run.rows
+    rows, formats = run.rows, run.setting("export", "formats", ())
     exports: dict[str, StepFiles] = {}
     for name, step in run.steps.items():
         layout = name.removesuffix(_VALIDATION)
         # Where a manifest cannot be read, the step's name tells whether it wrote an export.
-        if step.is_export or (
-            step.damage and (readable(layout) is not None or layout in run.setting("export", "formats", ()))
-        ):
+        if step.is_export or (step.damage and (readable(layout) is not None or layout in formats)):
             exports[name] = step
     for name, step in (exports | {step.folder.name: step for step in run.earlier_exports}).items():
         layout = step.manifest.get("config", {}).get("format", name.removesuffix(_VALIDATION))
         made = readable(layout)
         outcome = outcomes[name] = CheckOutcome(f"{name} rows", made.unit if made else "rows")
-        made_from = step.manifest["inputs"].get("rows")
+        made_from, train = step.manifest["inputs"].get("rows"), run.steps.get(name.removesuffix(_VALIDATION))
         if step.damage:
             outcome.breach(f"its manifest {step.damage}")
         elif made is None:
@@ -57,19 +55,16 @@ def check_exports(run: StoredRun) -> list[CheckOutcome]:
         else:
             comparison = Comparison(run, step, made, outcome)
             comparisons.setdefault((made_from, step.manifest["config"]["split"]), []).append(comparison)
-    for name in run.setting("export", "formats", ()):
+        is_held_out = name.endswith(_VALIDATION) and name in run.steps and train is not None and not outcome.skipped
+        if is_held_out and train is not None and train.manifest["inputs"].get("rows") != made_from:
+            outcome.breach(f"was not held out of {train.name}, which was exported from other rows")
+    for name in formats:
         if name not in outcomes:
             outcomes[name] = CheckOutcome(f"{name} rows", "rows")
             outcomes[name].breach(f"the recipe asks for {name}, but the record names no such export")
     # Exports of the same rows are read in step, so that each expected row is composed once.
     for (fingerprint, split), together in comparisons.items():
         compare(run, rows[fingerprint], split, together)
-    for name, outcome in outcomes.items():
-        train = run.steps.get(name.removesuffix(_VALIDATION))
-        if not name.endswith(_VALIDATION) or train is None or name not in run.steps or outcome.skipped:
-            continue
-        if train.manifest["inputs"].get("rows") != run.steps[name].manifest["inputs"].get("rows"):
-            outcome.breach(f"was not held out of {train.name}, which was exported from other rows")
     return [*check_rows(run, list(rows.values())), *outcomes.values()]
 
 
@@ -204,7 +199,7 @@ class _Expected:
         self, sequences: Sequence[ResolvedSequence], boundaries: str = "sequence", multiple: int = 1
     ) -> dict[str, Any]:
         """Return the row of these sequences with every column of any format; its documents end at multiples of `multiple`."""
-        pieces = [self.input_ids(sequence) for sequence in sequences]
+        pieces = [self._input_ids(sequence) for sequence in sequences]
         firsts = [0, *accumulate(map(len, pieces))]
         bounds: list[int] = []  # the token at which each document of the row begins, and the end of the last
         for sequence, first in zip(sequences, firsts, strict=False):
@@ -229,7 +224,7 @@ class _Expected:
         return {
             "sequence_id": " ".join(sequence.id for sequence in sequences),
             "method": "+".join(dict.fromkeys(sequence.method for sequence in sequences)),
-            "domain": "+".join(dict.fromkeys(map(self.domain, sequences))),
+            "domain": "+".join(dict.fromkeys(map(self._domain, sequences))),
             "length": len(ids),
             "seq_lengths": lengths.tolist(),
             "seq_lengths_padded": room.tolist(),
@@ -245,14 +240,13 @@ class _Expected:
             else None,
         }
 
-    def domain(self, sequence: ResolvedSequence) -> str:
+    def _domain(self, sequence: ResolvedSequence) -> str:
         """Return the source of the meta-document or first document, or of the first chunk if the cut left neither."""
-        chunks = np.flatnonzero(sequence.is_chunk)
         leading = np.flatnonzero(np.isin(sequence.role, (META, DOCUMENT)))
-        first = leading[0] if len(leading) else chunks[0]
+        first = leading[0] if len(leading) else np.flatnonzero(sequence.is_chunk)[0]
         return self._sources.get(int(sequence.doc[first]), "")
 
-    def input_ids(self, sequence: ResolvedSequence) -> NDArray[np.int32]:
+    def _input_ids(self, sequence: ResolvedSequence) -> NDArray[np.int32]:
         """Return the ids of a sequence, shape (T,)."""
         pieces: list[Any] = []
         columns = (column.tolist() for column in (sequence.chunk, sequence.role, sequence.end - sequence.start))
@@ -324,8 +318,7 @@ def _problems(row: _Row, true: _Row) -> Iterator[str]:
                     for span, (said, expected) in [pair for pair in pairs if not _is_same(*pair[1])][:1]:
                         yield f"spans[{span}].{key} is {named(said)}, should be {named(expected)}"
         elif name == "text" and value != right:
-            pairs = enumerate(zip(value, right, strict=False))
-            place = next((n for n, (a, b) in pairs if a != b), min(len(value), len(right)))
+            place = first_difference(value, right)
             said, expected = (text[place : place + 20] for text in (value, right))
             yield f"its text is {said!r} at character {place}, should be {expected!r}"
         elif value != right:
@@ -334,6 +327,6 @@ def _problems(row: _Row, true: _Row) -> Iterator[str]:
 
 def _is_same(value: Any, true: Any) -> bool:
     """Return whether a field of a span is as it should be; JSON has six digits of a score, and null where there is none."""
-    if not isinstance(true, float):
-        return bool(value == true)
-    return math.isnan(true) if value is None or math.isnan(value) else abs(value - true) <= 1e-6
+    if not isinstance(true, float) or value is None:
+        return bool(value == true) or (isinstance(true, float) and math.isnan(true))
+    return math.isnan(true) if math.isnan(value) else abs(value - true) <= 1e-6

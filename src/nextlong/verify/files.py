@@ -15,7 +15,7 @@ from __future__ import annotations
 import json
 import posixpath
 import re
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -24,30 +24,38 @@ from typing import Any, Final
 import xxhash
 
 from nextlong.errors import RunError
-from nextlong.export.formats.base import UNREADABLE, Format
+from nextlong.export.formats.base import UNREADABLE
 from nextlong.text import Json
 from nextlong.verify.exports import Comparison, compare, no_reader, readable, rows_in
 from nextlong.verify.outcome import CheckOutcome, in_words
-from nextlong.verify.run_files import FileEntry, StepFiles, StoredRun, open_step
+from nextlong.verify.run_files import StepFiles, StoredRun
 
 _READ_BYTES: Final = 1 << 22
 _MIX: Final = "mix.json"  # beside the rows of a mix: which runs it is of
+_RECORD: Final = "manifest.json"
+_ALLOWED: Final = frozenset({_RECORD, "LICENSE", "LICENSE.md", "LICENSE.txt"})  # what users and hubs put beside data
+_STEP_FOLDER: Final = re.compile(r"\d\d-")  # of a run, perhaps one that has not finished
+_THREADS: Final = 8
+_SPLIT_KEYS: Final = {"step", "config", "rows", "sequences", "tokens"}
+_RECORD_KEYS: Final = {"format", "rows", "runs", "splits", "files", "xxh3"}
+_UNPARSED: Final = (OSError, ValueError, KeyError, TypeError, AttributeError)  # of JSON that is damaged, or another's
 
 
 def check_files(run: StoredRun, *, known: Collection[Path] = ()) -> list[CheckOutcome]:
     """Hash every file that a manifest names, except those in the folders that are `known` already."""
     files, manifests = CheckOutcome("hashes", "files"), CheckOutcome("manifests", "steps")
-    rows = run.rows
     hashed: set[tuple[int, int]] = set()  # device and inode
-    for step in {step.folder: step for step in (*run.steps.values(), *rows.values(), *run.earlier_exports)}.values():
+    for step in {
+        step.folder: step for step in (*run.steps.values(), *run.rows.values(), *run.earlier_exports)
+    }.values():
         if step.folder in known:
             continue
         manifests.checked += 1
         if step.damage:
-            manifests.breach(f"{step.folder.name}/manifest.json {step.damage}")
+            manifests.breach(f"{step.folder.name}/{_RECORD} {step.damage}")
             continue
         for name, fingerprint in step.manifest["inputs"].items():
-            made_from = rows.get(fingerprint) if name == "rows" else run.steps.get(name)
+            made_from = run.rows.get(fingerprint) if name == "rows" else run.steps.get(name)
             if made_from is not None and made_from.damage:
                 continue  # reported for that step
             present = made_from.manifest["fingerprint"] if made_from else "not among the run's steps"
@@ -56,7 +64,21 @@ def check_files(run: StoredRun, *, known: Collection[Path] = ()) -> list[CheckOu
                 manifests.breach(f"{step.folder.name} was made from {name} {fingerprint}, which is now {present}")
         _check_step(step, files)
         hashed |= {_inode(step.folder / name) for name in step.entries if (step.folder / name).is_file()}
-    for folder, entries in _data_of(run):
+    # The folders of `data/` that hold rows of this run; what is no record of an export is the user's, or was damaged.
+    exports = {name for name, step in run.steps.items() if step.damage or "rows" in step.manifest["inputs"]}
+    data = run.path / "data"
+    places = [data, *data.glob("mix-*"), *(data / path.stem for path in (run.path / "variants").glob("*.json"))]
+    for path in sorted(path for place in places for path in place.glob(f"*/{_RECORD}")):
+        folder, entries = path.parent, {}
+        try:
+            record = json.loads(path.read_text(encoding="utf-8"))
+            composed = [made["steps"]["compose"] for made in record["runs"]]
+            is_ours = record["format"] == folder.name and "compose" in run.steps
+            if is_ours and run.steps["compose"].manifest["fingerprint"] in composed:
+                entries = dict(record["files"])
+        except _UNPARSED:
+            if folder.name in exports:
+                entries = {path.name: {"bytes": -1, "xxh3": ""}}  # which no file matches
         for name, entry in entries.items():
             files.checked += 1
             is_hashed = (folder / name).is_file() and _inode(folder / name) in hashed  # by a hard link
@@ -77,94 +99,56 @@ def _inode(path: Path) -> tuple[int, int]:
     return stat.st_dev, stat.st_ino
 
 
-def _data_of(run: StoredRun) -> Iterator[tuple[Path, dict[str, FileEntry]]]:
-    """Yield the folders of `data/` that hold rows of the run, and the files that the record in each names."""
-    compose = run.steps.get("compose")
-    exports = {name for name, step in run.steps.items() if step.damage or "rows" in step.manifest["inputs"]}
-    data = run.path / "data"
-    places = [data, *data.glob("mix-*"), *(data / path.stem for path in (run.path / "variants").glob("*.json"))]
-    for path in sorted(path for place in places for path in place.glob("*/manifest.json")):
-        folder = path.parent
-        try:
-            record = json.loads(path.read_text(encoding="utf-8"))
-            composed = [made["steps"]["compose"] for made in record["runs"]]
-            is_ours = record["format"] == folder.name and isinstance(record["files"], dict)
-            if is_ours and compose and compose.manifest["fingerprint"] in composed:
-                yield folder, record["files"]
-        except (OSError, ValueError, KeyError, TypeError):
-            if folder.name in exports:  # else it is the user's
-                yield folder, {path.name: {"bytes": -1, "xxh3": ""}}  # an entry that no file matches
-
-
-def _problem_of(path: Path, entry: FileEntry) -> str:
+def _problem_of(path: Path, entry: Json) -> str:
     if not path.is_file():
         return "is missing"
     with path.open("rb") as file:
         return _content_problem(file, path.stat().st_size, entry)
 
 
-def _content_problem(file: Any, size: int, entry: FileEntry) -> str:
+def _content_problem(file: Any, size: int, entry: Json) -> str:
     """Return how an open binary file of `size` bytes differs from what was recorded, "" if it does not."""
     if size != entry["bytes"]:
         return f"has {size:,} bytes, {entry['bytes']:,} were recorded"
     state = xxhash.xxh3_128()
     while piece := file.read(_READ_BYTES):
         state.update(piece)
-    return (
-        "" if state.hexdigest() == entry["xxh3"] else f"has the hash {state.hexdigest()}, {entry['xxh3']} was recorded"
-    )
+    found = state.hexdigest()
+    return "" if found == entry["xxh3"] else f"has the hash {found}, {entry['xxh3']} was recorded"
 
 
 def other_variants(run: StoredRun) -> list[tuple[str, StoredRun]]:
     """Return the other variants of the run directory, by name, each set of sequences once and none that this run has itself."""
-
-    def sequences_of(run: StoredRun) -> tuple[str, ...]:
-        compose = run.steps.get("compose")
-        return ("" if compose is None else str(compose.manifest["fingerprint"]), *map(str, run.takes))
-
-    seen = {sequences_of(run)}
-    variants = []
-    for record in sorted((run.path / "variants").glob("[!.]*.json")):
-        variant = StoredRun(Path(f"{run.path}@{record.stem}"))
-        if sequences_of(variant) not in seen:
-            seen.add(sequences_of(variant))
-            variants.append((record.stem, variant))
-    return variants
+    variants: dict[tuple[str, ...], tuple[str, StoredRun]] = {}
+    for record in [None, *sorted((run.path / "variants").glob("[!.]*.json"))]:
+        variant = run if record is None else StoredRun(Path(f"{run.path}@{record.stem}"))
+        composed = variant.steps["compose"].manifest["fingerprint"] if "compose" in variant.steps else ""
+        variants.setdefault((composed, *map(str, variant.takes)), (record.stem if record else "", variant))
+    return [*variants.values()][1:]
 
 
 def check_mixes(run: StoredRun) -> list[CheckOutcome]:
     """Hash every file of each mix of runs in this run directory, and say that its rows were not checked."""
-    steps = run.all_steps
     outcomes = []
-    for rows in steps:
+    for rows in run.all_steps:
         if not rows.manifest.get("config", {}).get("others") and not (rows.folder / _MIX).exists():
             continue
         outcome = CheckOutcome(f"mix {rows.folder.name}", "files")
         if rows.damage:
-            outcome.breach(f"{rows.folder.name}/manifest.json {rows.damage}")
+            outcome.breach(f"{rows.folder.name}/{_RECORD} {rows.damage}")
         fingerprint = rows.folder.name.rpartition("-")[2]  # which a damaged manifest would not tell
-        exports = [step for step in steps if step.manifest["inputs"].get("rows") == fingerprint]
+        exports = [step for step in run.all_steps if step.manifest["inputs"].get("rows") == fingerprint]
         for step in (rows, *exports):
             _check_step(step, outcome)
         written = ", ".join(step.folder.name for step in exports) or "no export"
         try:
             description: Json = json.loads((rows.folder / _MIX).read_text(encoding="utf-8"))
             runs = ", ".join(str(run["run"]) for run in description["runs"])
-        except (OSError, ValueError, KeyError, TypeError):
+        except _UNPARSED:
             runs = f"unknown ({_MIX} cannot be read; export the mix again)"
         outcome.note = f"only hashes are checked, not the rows of {written}. Verify each run: {runs}"
         outcomes.append(outcome)
     return outcomes
-
-
-_RECORD: Final = "manifest.json"
-_ALLOWED: Final = frozenset({_RECORD, "LICENSE", "LICENSE.md", "LICENSE.txt"})  # what users and hubs put beside data
-_STEP_FOLDER: Final = re.compile(r"\d\d-")  # of a run, perhaps one that has not finished
-_THREADS: Final = 8
-_COUNTED: Final = "counted; --run RUN compares each with what it should hold"
-_COUNTED_MIX: Final = "counted; a mix of several runs, so verify each run by itself"
-_SPLIT_KEYS: Final = {"step", "config", "rows", "sequences", "tokens"}
-_RECORD_KEYS: Final = {"format", "rows", "runs", "splits", "files", "xxh3"}
 
 
 def is_delivered(folder: Path) -> bool:
@@ -207,32 +191,32 @@ def verify_delivered(
 
 
 def _verify_one(
-    fs: Any, place: str, sizes: Mapping[str, int], run_dir: Path | None, starting: Callable[[str], None]
+    fs: Any, place: str, sizes: dict[str, int], run_dir: Path | None, starting: Callable[[str], None]
 ) -> Iterator[CheckOutcome]:
     starting("record")
-    record, outcome = _read_record(lambda: fs.cat_file(place + _RECORD))
-    if record is not None and "parts" in record:
-        raise RunError(
-            f"{place} is a step of a run; verify that run: nextlong verify {posixpath.dirname(place.rstrip('/'))}"
+    outcome = CheckOutcome("record", "files", checked=1)
+    record: Json | None = None
+    try:
+        read = json.loads(fs.cat_file(place + _RECORD))
+        if "parts" in read:
+            step_of = posixpath.dirname(place.rstrip("/"))
+            raise RunError(f"{place} is a step of a run; verify that run: nextlong verify {step_of}")
+        plain = json.dumps(
+            {key: value for key, value in read.items() if key != "xxh3"}, sort_keys=True, separators=(",", ":")
         )
+        if read["xxh3"] != (true := xxhash.xxh3_128_hexdigest(plain.encode())):
+            outcome.breach(f"{_RECORD} has been altered: it records the hash {read['xxh3']}, its content has {true}")
+        files = all({"bytes", "xxh3"} <= entry.keys() for entry in read["files"].values())
+        splits = all(split.keys() >= _SPLIT_KEYS for split in read["splits"].values())
+        if not files or not splits or not read.keys() >= _RECORD_KEYS:
+            raise ValueError("keys are missing")
+        record = read
+    except _UNPARSED as error:
+        outcome.breach(f"{_RECORD} is not the record of an export ({in_words(error)}); deliver it again")
     yield outcome
     if record is None:
         return
-    run = None
-    if run_dir is not None:
-        if len(record["runs"]) != 1:
-            names = ", ".join(run["name"] for run in record["runs"])
-            raise RunError(
-                f"this export is a mix of several runs ({names}); verify it without --run, and each run by itself"
-            )
-        run, (of,) = StoredRun(run_dir), record["runs"]
-        exported, composed = of["steps"]["compose"], run.steps["compose"].manifest["fingerprint"]
-        if exported != composed:
-            raise RunError(
-                f"this export is of the sequences compose-{exported} of a run called {of['name']}, "
-                f"{run_dir} has compose-{composed}; name that run, or the variant of it that was exported; "
-                "if it was deleted, omit --run: files and counts are checked"
-            )
+    run = _run_of(record, run_dir) if run_dir is not None else None
     starting("hashes")
     yield _check_hashes(fs, place, sizes, record)
     is_local = "file" in (fs.protocol if isinstance(fs.protocol, tuple | list) else (fs.protocol,))
@@ -246,30 +230,27 @@ def _verify_one(
         yield outcome
 
 
-def _read_record(read: Callable[[], bytes]) -> tuple[Json | None, CheckOutcome]:
-    """Return the record, None where it cannot be read, and whether it is the one that was written."""
-    outcome = CheckOutcome("record", "files", checked=1)
-    try:
-        record = json.loads(read())
-        if "parts" in record:
-            return record, outcome
-        plain = {key: value for key, value in record.items() if key != "xxh3"}
-        true = xxhash.xxh3_128_hexdigest(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
-        if record["xxh3"] != true:
-            outcome.breach(f"{_RECORD} has been altered: it records the hash {record['xxh3']}, its content has {true}")
-        files = all({"bytes", "xxh3"} <= entry.keys() for entry in record["files"].values())
-        splits = all(split.keys() >= _SPLIT_KEYS for split in record["splits"].values())
-        if not files or not splits or not record.keys() >= _RECORD_KEYS:
-            raise ValueError("keys are missing")
-    except (OSError, ValueError, KeyError, TypeError, AttributeError) as error:
-        outcome.breach(f"{_RECORD} is not the record of an export ({in_words(error)}); deliver it again")
-        return None, outcome
-    return record, outcome
+def _run_of(record: Json, run_dir: Path) -> StoredRun:
+    """Return the run that an export was made of. Raises RunError if it is of another one, or a mix."""
+    if len(record["runs"]) != 1:
+        names = ", ".join(run["name"] for run in record["runs"])
+        raise RunError(
+            f"this export is a mix of several runs ({names}); verify it without --run, and each run by itself"
+        )
+    run, (of,) = StoredRun(run_dir), record["runs"]
+    exported, composed = of["steps"]["compose"], run.steps["compose"].manifest["fingerprint"]
+    if exported != composed:
+        raise RunError(
+            f"this export is of the sequences compose-{exported} of a run called {of['name']}, "
+            f"{run_dir} has compose-{composed}; name that run, or the variant of it that was exported; "
+            "if it was deleted, omit --run: files and counts are checked"
+        )
+    return run
 
 
-def _check_hashes(fs: Any, place: str, sizes: Mapping[str, int], record: Json) -> CheckOutcome:
+def _check_hashes(fs: Any, place: str, sizes: dict[str, int], record: Json) -> CheckOutcome:
     """Hash every file that the record names, and find others that a reader would load as part of the data set."""
-    outcome = CheckOutcome("hashes", "files")
+    outcome = CheckOutcome("hashes", "files", checked=len(record["files"]))
 
     def problem_of(name: str) -> str:
         if name not in sizes:
@@ -281,10 +262,8 @@ def _check_hashes(fs: Any, place: str, sizes: Mapping[str, int], record: Json) -
             return f"cannot be read ({in_words(error)})"
 
     with ThreadPoolExecutor(_THREADS) as pool:
-        for name, problem in zip(record["files"], pool.map(problem_of, record["files"]), strict=True):
-            outcome.checked += 1
-            if problem:
-                outcome.breach(f"{name} {problem}")
+        problems = zip(record["files"], pool.map(problem_of, record["files"]), strict=True)
+        outcome.breach_each(f"{name} {problem}" for name, problem in problems if problem)
     for name in sorted(sizes.keys() - record["files"].keys() - _ALLOWED):
         if not any(part.startswith(".") for part in name.split("/")):
             outcome.breach(f"{name} is not named in the record, but readers may load it as part of the data set")
@@ -292,7 +271,7 @@ def _check_hashes(fs: Any, place: str, sizes: Mapping[str, int], record: Json) -
 
 
 def _check_rows(folder: Path, record: Json, split: str, run: StoredRun | None, outcome: CheckOutcome) -> None:
-    """Compare the rows of one split with those of the run, or count them where it is not at hand."""
+    """Compare the rows of one split with those of the run; where it is not at hand, count rows and tokens without padding."""
     made, recorded = readable(record["format"]), record["splits"][split]
     if made is None:
         outcome.skipped = no_reader(record["format"])
@@ -308,20 +287,17 @@ def _check_rows(folder: Path, record: Json, split: str, run: StoredRun | None, o
         "config": recorded["config"],
     }
     step = StepFiles(f"{record['format']} {split}", folder / below, manifest)
-    if run is None:
-        _count(step, recorded, made, outcome, note=_COUNTED if len(record["runs"]) == 1 else _COUNTED_MIX)
-        return
-    rows = open_step("rows", next(iter(sorted(run.path.glob(f"*-rows-{record['rows']}"))), run.path / "rows"))
-    if rows.damage:
+    note = "counted; --run RUN compares each with what it should hold"
+    if len(record["runs"]) > 1:
+        note = "counted; a mix of several runs, so verify each run by itself"
+    if run is not None:
+        rows = run.open_rows(record["rows"])
+        if not rows.damage:
+            compare(run, rows, split, [Comparison(run, step, made, outcome)])
+            run.name_marks([outcome])
+            return
         note = f"counted, not compared: {run.path} no longer holds the rows {record['rows']} (deleted by gc?)"
-        _count(step, recorded, made, outcome, note=f"{note}, so their order is not known")
-        return
-    compare(run, rows, split, [Comparison(run, step, made, outcome)])
-    run.name_marks([outcome])
-
-
-def _count(step: StepFiles, recorded: Json, made: Format, outcome: CheckOutcome, *, note: str) -> None:
-    """Read every row, and compare the numbers of rows and of tokens without padding with the record."""
+        note += ", so their order is not known"
     tokens = 0
     try:
         for row in rows_in(step, made):
@@ -330,8 +306,8 @@ def _count(step: StepFiles, recorded: Json, made: Format, outcome: CheckOutcome,
     except UNREADABLE as error:
         outcome.breach(f"cannot be read from row {outcome.checked} on: {in_words(error)}")
         return
-    rows = recorded["rows"] if made.unit == "rows" else recorded["sequences"]
-    for what, counted, true in ((made.unit, outcome.checked, rows), ("tokens", tokens, recorded["tokens"])):
+    expected = recorded["rows"] if made.unit == "rows" else recorded["sequences"]
+    for what, counted, true in ((made.unit, outcome.checked, expected), ("tokens", tokens, recorded["tokens"])):
         if counted != true:
             outcome.breach(f"{counted:,} {what}, the record says {true:,}")
     outcome.note = note

@@ -9,11 +9,11 @@ The weights are counted again, from the texts of all documents that the run says
 
 from __future__ import annotations
 
-import sys
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache
-from typing import Any, NamedTuple
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from functools import cache
+from itertools import accumulate, groupby
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,107 +23,73 @@ from nextlong.verify.outcome import CheckOutcome, chunk_name
 from nextlong.verify.run_files import UNKNOWN, Ids, ResolvedSequence, StoredRun
 from nextlong.verify.sequences import texts_of_cuts
 
-_Bools = NDArray[np.bool_]
 _Numbers = NDArray[np.uint64]
 
-_CHECK = "near-duplicates among negatives"
-_THRESHOLD = 0.8  # of a count where the recipe asked for none
-_LEAST_WORDS = 10  # fewer are a copy of the same words only
-_PASSAGE_WORDS = 100
-_FULL_WEIGHT = 1024
-_MILLION = 1_000_000
-_SCREEN_SLOTS = 1 << 20
-_ROWS_AT_ONCE = 1 << 18  # runs of a text that another one has
+_THRESHOLD: Final = 0.8  # of a count where the recipe asked for none
+_LEAST_WORDS: Final = 10  # fewer are a copy of the same words only
+_PASSAGE_WORDS: Final = 100
+_FULL_WEIGHT: Final = 1024
+_MILLION: Final = 1_000_000
 # of the table of weights
-_SLOTS = 1 << 22
-_COMMON_LEAST = 16
-_COMMON_SHARE = 1000
-_ALL_COUNTED_CHARS = 48_000_000  # a corpus of no more than these is counted whole
-_COUNTED_AT_ONCE = 1 << 20  # runs
+_SLOTS: Final = 1 << 22
+_COMMON_LEAST: Final = 16
+_COMMON_SHARE: Final = 1000
+_ALL_COUNTED_CHARS: Final = 48_000_000  # a corpus of no more than these is counted whole
 # of words and runs
-_RUN_WORDS = 3
-_BASE = np.uint64(0xD1342543DE82EF95)
-_BASE_INVERSE = np.uint64(pow(int(_BASE), -1, 1 << 64))
-_BATCH_CHARS = 1 << 16
-_LEAST_BITS = 17  # of a code point: letters of all scripts but rare Han are below
+_RUN_WORDS: Final = 3
+_BASE: Final = 0xD1342543DE82EF95
 # Thai and Lao, Burmese, Khmer, kana, Han: written without blanks, so that each letter is a word.
-_ALONE = (
-    *(range(0x0E00, 0x0F00), range(0x1000, 0x10A0), range(0x1780, 0x1800), range(0x3040, 0x3100)),
-    *(range(0x3400, 0xA000), range(0xF900, 0xFB00), range(0x20000, 0x40000)),
+_ALONE: Final = (
+    *((0x0E00, 0x0EFF), (0x1000, 0x109F), (0x1780, 0x17FF), (0x3040, 0x30FF)),
+    *((0x3400, 0x9FFF), (0xF900, 0xFAFF), (0x20000, 0x3FFFF)),
 )
-
-
-class _SequenceWords(NamedTuple):
-    """The words of chunks, by chunk id, and of whole meta-documents, by sequence number."""
-
-    of_chunk: dict[int, _Numbers]
-    of_document: dict[int, _Numbers]
-    own_chunks: dict[int, Ids]
-
-    def chunks(self, ids: Ids) -> list[_Numbers]:
-        """Return the words of each chunk."""
-        return [self.of_chunk[chunk] for chunk in ids.tolist()]
-
-    def document(self, sequence: ResolvedSequence) -> list[_Numbers]:
-        """Return the words of the whole meta-document, and of each of its chunks that has few."""
-        chunks = self.chunks(self.own_chunks[sequence.number])
-        return [self.of_document[sequence.number], *(words for words in chunks if len(words) < _LEAST_WORDS)]
+_CODES: Final = 1 << 18  # no code point from here on is a letter
+_BATCH_CHARS: Final = 1 << 16
 
 
 def check_near_duplicates(run: StoredRun, found: Iterable[CheckOutcome] | None = None) -> list[CheckOutcome]:
     """Compare every negative, or take what was `found` of all sequences: a breach where the recipe asked for none, else a count."""
-    outcome = CheckOutcome(_CHECK, "negatives", not_needed=_not_meant(run))
+    outcome = _outcome(run)
     if outcome.not_needed:
         return [outcome]
     for part in [find_copies(run, range(sum(run.takes)))] if found is None else found:
         outcome.add(part)
     if run.setting("mine", "near_duplicates") is None:
         count = f"{outcome.breaches:,} found, stock passages included"
-        note = f"{count}; mine.near_duplicates is not set, so they are only counted"
-        return [CheckOutcome(_CHECK, "negatives", checked=outcome.checked, note=note)]
+        outcome.note = f"{count}; mine.near_duplicates is not set, so they are only counted"
+        outcome.breaches, outcome.examples = 0, []
     return [outcome]
 
 
 def find_copies(run: StoredRun, numbers: range) -> CheckOutcome:
     """Compare every negative of the sequences of some numbers, and count those that repeat something, as breaches."""
-    outcome = CheckOutcome(_CHECK, "negatives")
-    for block in () if _not_meant(run) else run.blocks(numbers):
-        words = _words_of(run, block)
+    outcome = _outcome(run)
+    for block in () if outcome.not_needed else run.blocks(numbers):
+        of_chunk, of_document = _words_of(run, block)
         cuts = texts_of_cuts(run, block) if run.is_exact else {}
         for sequence in block:
+            spans, document = _negatives(sequence).tolist(), of_document[sequence.number]
             outcome.checked += int((sequence.role == NEGATIVE).sum())
-            negatives, document = _negatives(sequence), words.document(sequence)
+            negatives = [of_chunk[int(sequence.chunk[span])] for span in spans]
             # The negative that is cut is judged by its whole chunk, and by what the sequence holds of it.
-            cut = [
-                span
-                for span in negatives[sequence.is_truncated[negatives]].tolist()
-                if int(sequence.chunk[span]) in cuts
-            ]
-            visible = [
-                cuts[int(sequence.chunk[span])].visible(int(sequence.end[span] - sequence.start[span])) for span in cut
-            ]
-            spans = [*negatives.tolist(), *cut]
+            is_cut = sequence.is_truncated
+            cut = [span for span in spans if is_cut[span] and int(sequence.chunk[span]) in cuts]
+            for span in cut:
+                visible = cuts[int(sequence.chunk[span])].visible(int(sequence.end[span] - sequence.start[span]))
+                negatives += words_of([visible])
             # The meta-document and its short chunks, then a text for each of `spans`.
-            texts = [*document, *words.chunks(sequence.chunk[negatives]), *_numbers_of_words(visible)]
-            first = len(document)
-            found: dict[int, str] = {}  # by span
-            for a, b, how in _texts(run, texts).repeated(range(first, len(texts)), range(len(texts))):
+            texts, first, whole = [*document, *negatives], len(document), len(spans)
+            spans += cut
+            problems: dict[int, str] = {}  # by span
+            for a, b, how in repeats(texts, range(first, len(texts)), range(len(texts)), **_rule_of(run)):
                 span = spans[a - first]
                 if b >= first and span == spans[b - first]:
                     continue  # a chunk and its own beginning
                 other = "the meta-document" if b < first else chunk_name(sequence.chunk[spans[b - first]])
-                what = sequence.where(span) + (", as cut," if a - first >= len(negatives) else "")
-                found[span] = f"{what} {how} {other}"
-            outcome.breach_each(found.values())
+                what = sequence.where(span) + (", as cut," if a - first >= whole else "")
+                problems[span] = f"{what} {how} {other}"
+            outcome.breach_each(problems.values())
     return outcome
-
-
-def _not_meant(run: StoredRun) -> str:
-    """Say why sequences are not meant to be free of near-duplicates, "" if they are."""
-    if run.layout == Layout.EXTENDED and not run.negatives.repeat_meta_chunk:
-        return ""
-    of = "repeated meta-chunks" if run.layout == Layout.EXTENDED else f"{run.layout} sequences"
-    return f"{of} may contain near-duplicates"
 
 
 def without_cause(run: StoredRun, passed_over: Mapping[int, Ids]) -> dict[int, Ids]:
@@ -134,28 +100,35 @@ def without_cause(run: StoredRun, passed_over: Mapping[int, Ids]) -> dict[int, I
     unexplained = {}
     for block in run.blocks():
         wanted = [sequence for sequence in block if sequence.number in passed_over]
-        if not wanted:
-            continue
-        chunks = [passed_over[sequence.number] for sequence in wanted]
-        words = _words_of(run, wanted, *chunks)
-        for sequence, candidate_chunks in zip(wanted, chunks, strict=True):
-            document, negatives = words.document(sequence), _negatives(sequence)
-            texts = [*document, *words.chunks(sequence.chunk[negatives]), *words.chunks(candidate_chunks)]
-            placed, first = range(len(document), len(document) + len(negatives)), len(document) + len(negatives)
-            others = range(first, len(texts))
-            # In `texts`: the meta-document and its short chunks, the negatives, then the chunks that were passed over.
-            compared = _texts(run, texts)
-            repeats = {repeat.a for repeat in compared.repeated(others, range(first))}
-            left = [text for text in others if text not in repeats]
-            repeats |= {repeat.b for repeat in compared.repeated(placed, left)}
-            unexplained[sequence.number] = candidate_chunks[[text not in repeats for text in others]]
+        of_chunk, of_document = _words_of(run, wanted, *(passed_over[sequence.number] for sequence in wanted))
+        for sequence in wanted:
+            placed, candidates = sequence.chunk[_negatives(sequence)], passed_over[sequence.number]
+            words = [of_chunk[chunk] for chunk in (*placed.tolist(), *candidates.tolist())]
+            # The meta-document and its short chunks, the negatives, then the chunks that were passed over.
+            texts = [*of_document[sequence.number], *words]
+            first = len(texts) - len(candidates)
+            repeating = set()
+            for a, b, _ in repeats(texts, range(first - len(placed), len(texts)), range(len(texts)), **_rule_of(run)):
+                if (a >= first) != (b >= first):
+                    repeating.add(max(a, b))  # the one that was passed over, whichever repeats the other
+            unexplained[sequence.number] = candidates[[text not in repeating for text in range(first, len(texts))]]
     return unexplained
 
 
-def _texts(run: StoredRun, words: Sequence[_Numbers]) -> _ComparedTexts:
-    is_asked = run.setting("mine", "near_duplicates") is not None
-    threshold = float(run.setting("mine", "near_duplicates", _THRESHOLD))
-    return _ComparedTexts(words, weights=_weights(run) if is_asked else None, threshold=threshold)
+def _outcome(run: StoredRun) -> CheckOutcome:
+    """Return the outcome before anything is compared, which says whether sequences are meant to be free of near-duplicates."""
+    outcome = CheckOutcome("near-duplicates among negatives", "negatives")
+    if run.layout != Layout.EXTENDED:
+        outcome.not_needed = f"{run.layout} sequences may contain near-duplicates"
+    elif run.negatives.repeat_meta_chunk:
+        outcome.not_needed = "repeated meta-chunks may contain near-duplicates"
+    return outcome
+
+
+def _rule_of(run: StoredRun) -> dict[str, Any]:
+    is_set = run.setting("mine", "near_duplicates") is not None
+    weights = np.load(run.files("weights", ".weights.npy")[0], mmap_mode="r") if is_set else None
+    return {"weights": weights, "threshold": float(run.setting("mine", "near_duplicates", _THRESHOLD))}
 
 
 def _negatives(sequence: ResolvedSequence) -> Ids:
@@ -163,34 +136,23 @@ def _negatives(sequence: ResolvedSequence) -> Ids:
     return negatives
 
 
-def _words_of(run: StoredRun, block: Sequence[ResolvedSequence], *further: Ids) -> _SequenceWords:
-    """Return the words of the negatives and meta-documents of some sequences, and of further chunks, each read once."""
+def _words_of(
+    run: StoredRun, block: Sequence[ResolvedSequence], *further: Ids
+) -> tuple[dict[int, _Numbers], dict[int, list[_Numbers]]]:
+    """Return the words of each negative and further chunk, and those of each sequence's meta-document and its short chunks."""
     own_chunks: dict[int, Ids] = {}  # all chunks of the meta-document, whether the sequence has them or not
     for sequence in block:
         (metas,) = np.nonzero((sequence.role == META) & (sequence.doc != UNKNOWN))
         bounds = (sequence.doc_first[metas[0]], sequence.doc_stop[metas[0]]) if len(metas) else (0, 0)
         own_chunks[sequence.number] = np.arange(*map(int, bounds))
     negatives = (sequence.chunk[_negatives(sequence)] for sequence in block)
-    of_documents = set(np.concatenate([*own_chunks.values()]).tolist())
-    own_texts: dict[int, str] = {}
-    of_chunk: dict[int, _Numbers] = {}
-    for shard, rows in run.by_shard(np.concatenate([*negatives, *own_chunks.values(), *further])):
-        for part, texts in run.chunk_texts(shard, rows):
-            names = (part | (shard << SHARD_BITS)).tolist()
-            of_chunk.update(zip(names, _numbers_of_words(texts), strict=True))
-            own_texts.update((name, text) for name, text in zip(names, texts, strict=True) if name in of_documents)
-    documents = ("".join(own_texts[chunk] for chunk in chunks.tolist()) for chunks in own_chunks.values())
-    of_document = {number: _numbers_of_words([text])[0] for number, text in zip(own_chunks, documents, strict=True)}
-    return _SequenceWords(of_chunk, of_document, own_chunks)
-
-
-# the table of weights
-
-
-def _weights(run: StoredRun) -> NDArray[np.uint16]:
-    (path,) = run.files("weights", ".weights.npy")
-    weights: NDArray[np.uint16] = np.load(path, mmap_mode="r")
-    return weights
+    texts = run.texts_of(np.concatenate([np.empty(0, np.int64), *negatives, *own_chunks.values(), *further]))
+    of_chunk = dict(zip(texts, words_of([*texts.values()]), strict=True))
+    of_document = {}
+    for number, chunks in own_chunks.items():
+        short = [of_chunk[chunk] for chunk in chunks.tolist() if len(of_chunk[chunk]) < _LEAST_WORDS]
+        of_document[number] = [*words_of(["".join(texts[chunk] for chunk in chunks.tolist())]), *short]
+    return of_chunk, of_document
 
 
 def check_weights(run: StoredRun) -> list[CheckOutcome]:
@@ -198,20 +160,22 @@ def check_weights(run: StoredRun) -> list[CheckOutcome]:
     if "weights" not in run.steps:
         return []
     outcome = CheckOutcome("word weights counted again", "slots", checked=_SLOTS)
-    (path,) = run.files("weights", ".counted.npy")
-    counted, stored = np.load(path), _weights(run)
+    counted, stored = (np.load(run.files("weights", suffix)[0]) for suffix in (".counted.npy", ".weights.npy"))
     if len(np.unique(counted)) != len(counted):
         outcome.breach("a document is counted twice")
-    chars = documents = 0
-    for shard in range(len(run.shards)):
-        table = run.chunks(shard)
-        chars += int((table["end"] - table["start"]).sum())
-        documents += len(np.unique(table["doc_row"]))
+    tables = [run.chunks(shard) for shard in range(len(run.shards))]
+    chars = sum(int((table["end"] - table["start"]).sum()) for table in tables)
+    documents = sum(len(np.unique(table["doc_row"])) for table in tables)
     if chars <= _ALL_COUNTED_CHARS and documents != len(counted):  # a small corpus is counted whole
         outcome.breach(f"{len(counted):,} documents are counted of {documents:,} that have chunks")
     counts = np.zeros(_SLOTS, np.int64)
-    for shard, rows in run.by_shard(counted):
-        _count(run, shard, rows, counts)
+    for shard, doc_rows in run.by_shard(counted):
+        owners = tables[shard]["doc_row"].astype(np.uint64)
+        for rows, texts in run.chunk_texts(shard, np.flatnonzero(np.isin(owners, doc_rows))):
+            runs, chunk = _runs_of(words_of(texts))
+            # Document and slot in one number: a run that a document has twice counts once. A batch holds whole documents.
+            of_documents = np.sort(owners[rows][chunk] << np.uint64(SHARD_BITS) | runs % _SLOTS)
+            np.add.at(counts, of_documents[_begins(of_documents)] % _SLOTS, 1)
     # A run of words in up to 1 of 1,000 documents (at least 16) has full weight; beyond, its weight falls as 1 / count.
     limit = max(_COMMON_LEAST * _COMMON_SHARE, len(counted))
     by_count = _FULL_WEIGHT * limit // (_COMMON_SHARE * np.maximum(np.arange(counts.max() + 1), 1))
@@ -226,262 +190,134 @@ def check_weights(run: StoredRun) -> list[CheckOutcome]:
     return [outcome]
 
 
-def _count(run: StoredRun, shard: int, doc_rows: Ids, counts: NDArray[np.int64]) -> None:
-    """Add one to the slot of each run, once a document, for some documents of a shard."""
-    owners = run.chunks(shard)["doc_row"]
-    rows = np.flatnonzero(np.isin(owners, doc_rows))
-    pieces: list[NDArray[np.uint64]] = []
-    for part, texts in run.chunk_texts(shard, rows):
-        words = [text if len(text) >= _LEAST_WORDS else text[:0] for text in _numbers_of_words(texts)]
-        numbers, chunk = _runs_within(words)
-        # Document and slot in one number, so that sorting makes a run that a document has twice count once.
-        pieces.append(numbers % np.uint64(_SLOTS) | (owners[part][chunk].astype(np.uint64) << np.uint64(SHARD_BITS)))
-        # No document is parted: a batch holds whole ones.
-        if sum(map(len, pieces)) >= _COUNTED_AT_ONCE:
-            _add(counts, pieces)
-            pieces = []
-    _add(counts, pieces)
-
-
-def _add(counts: NDArray[np.int64], pieces: list[NDArray[np.uint64]]) -> None:
-    if any(map(len, pieces)):
-        ordered = np.sort(np.concatenate(pieces))  # half the time of np.unique
-        slots = ordered[np.append(True, ordered[1:] != ordered[:-1])] % np.uint64(_SLOTS)
-        np.add.at(counts, slots.astype(np.int64), 1)
-
-
 # the rule
 
 
-class _Repeat(NamedTuple):
-    """Text `a` repeats text `b`: `how` says it in words."""
+def repeats(
+    words: Sequence[_Numbers],
+    those: Collection[int],
+    others: Collection[int],
+    *,
+    weights: NDArray[np.uint16] | None,
+    threshold: float,
+) -> Iterator[tuple[int, int, str]]:
+    """Yield (a, b, how) for each text a of `those` that repeats a text b of `others`, not itself.
 
-    a: int
-    b: int
-    how: str
+    Without `weights`, a table by slot, all words weigh the same.
+    """
+    is_of_those, is_of_others = (np.isin(np.arange(len(words)), list(texts)) for texts in (those, others))
+    holders: defaultdict[bytes, set[int]] = defaultdict(set)  # by the words of a short text, or of a passage
+    for text, numbers in enumerate(words):
+        if 0 < len(numbers) < _LEAST_WORDS:
+            holders[numbers.tobytes()].add(text)
+    # Of r runs of all texts: which text each is of, and its group, the same for equal runs. A pair is a group and a text.
+    runs, text_of = _runs_of(words)
+    order = np.argsort(runs, kind="stable")
+    is_new, is_pair = _begins(runs[order]), _begins(runs[order]) | _begins(text_of[order])
+    group, pair_texts = np.empty(len(runs), np.int64), text_of[order][is_pair]
+    group[order] = np.cumsum(is_new) - 1
+    # Group g is in the texts pair_texts[firsts[g]:firsts[g + 1]].
+    firsts = np.append(np.flatnonzero(is_new[is_pair]), len(pair_texts))
+    is_met = np.diff(firsts)[group] > 1  # (r,) whether another text has the run, too
+    bounds = np.searchsorted(text_of, np.arange(len(words) + 1))  # text t has the runs bounds[t]:bounds[t + 1]
 
+    # A passage of 100 words in two texts: 98 runs of each, one after the other, are met.
+    length = _PASSAGE_WORDS - _RUN_WORDS + 1
+    unmet = np.append(0, np.cumsum(~is_met))
+    begins = np.arange(max(0, len(runs) - length + 1))
+    begins = begins[(unmet[begins + length] == unmet[begins]) & (text_of[begins + length - 1] == text_of[begins])]
+    for run, text in zip(begins.tolist(), text_of[begins].tolist(), strict=True):
+        first = run - bounds[text]
+        holders[words[text][first : first + _PASSAGE_WORDS].tobytes()].add(text)
+    for texts in sorted(map(sorted, {frozenset(texts) for texts in holders.values() if len(texts) > 1})):
+        for a in texts:
+            how = "is the same as" if len(words[a]) < _LEAST_WORDS else "has the same 100 words in a row as"
+            yield from ((a, b, how) for b in texts if is_of_those[a] and is_of_others[b] and a != b)
 
-class _ComparedTexts:
-    """Some texts that are compared with each other; n of them, r runs of three words in those of ten words or more."""
-
-    def __init__(self, words: Sequence[_Numbers], *, weights: NDArray[np.uint16] | None, threshold: float) -> None:
-        """Number the runs that several texts may have: equal runs have equal numbers. Without `weights` all weigh the same."""
-        self._words = words
-        self._millionths = round(threshold * _MILLION)
-        numbers, self._text = _runs_within([text if len(text) >= _LEAST_WORDS else text[:0] for text in words])  # (r,)
-        self._stops = np.cumsum(np.bincount(self._text, minlength=len(words)))
-        self._starts = np.append(0, self._stops[:-1])
-        self._shared = np.flatnonzero(self._may_stand_in_two(numbers))  # (s,)
-        self._group = np.unique(numbers[self._shared], return_inverse=True)[1]  # (s,)
-        entries = np.sort(self._group * len(words) + self._text[self._shared])
-        entries = entries[np.flatnonzero(np.diff(entries, prepend=-1))]
-        self._has = np.divmod(entries, max(1, len(words)))  # which group stands in which text
-        self._weight = self._word_weights(numbers, weights)
-        self._whole = self._total(self._weight)
-
-    def repeated(self, those: Sequence[int], others: Sequence[int]) -> Iterator[_Repeat]:
-        """Yield every pair of a text among `those` that repeats one among `others`, not itself."""
-        # (n,) whether each text may be the one that repeats, and the one that is repeated
-        wanted, offered = (np.isin(np.arange(len(self._words)), list(texts)) for texts in (those, others))
-        yield from self._same(wanted, offered)
-        yield from self._passages(wanted, offered)
-        yield from self._shares(wanted, offered)
-
-    def _may_stand_in_two(self, numbers: _Numbers) -> _Bools:
-        """Return which runs another text may have, too: it has one with the same last bits, shape (r,)."""
-        slots = (numbers % np.uint64(_SCREEN_SLOTS)).astype(np.int64)
-        lowest, highest = (np.empty(_SCREEN_SLOTS, np.min_scalar_type(len(self._words))) for _ in range(2))
-        highest[slots] = self._text  # which are in order, and the last one stays
-        lowest[slots[::-1]] = self._text[::-1]
-        two: _Bools = lowest[slots] != highest[slots]
-        return two
-
-    def _word_weights(self, numbers: _Numbers, weights: NDArray[np.uint16] | None) -> Ids:
-        """Return the weight of the last word of each run where that stands in three runs, else 0, shape (r,)."""
-        if weights is None:
-            rarity = np.full(len(numbers), _FULL_WEIGHT, np.int64)
-        else:
-            rarity = weights[(numbers % np.uint64(len(weights))).astype(np.int64)].astype(np.int64)
-        return np.where(self._follow(_RUN_WORDS), self._over(rarity, np.maximum), 0)
-
-    def _follow(self, count: int) -> _Bools:
-        """Return whether `count` runs from each on are of one text, shape (r,)."""
-        follow: _Bools = np.arange(len(self._text)) + count <= self._stops[self._text]
-        return follow
-
-    def _over(self, values: NDArray[Any], combine: np.ufunc) -> NDArray[Any]:
-        """Return the values of each run and the two behind it, combined; meaningless where those are another text's."""
-        combined = values.copy()
-        for step in range(1, _RUN_WORDS):
-            combined[:-step] = combine(combined[:-step], values[step:])
-        return combined
-
-    def _total(self, values: Ids) -> Ids:
-        total: Ids = np.bincount(self._text, values, len(self._words)).astype(np.int64)
-        return total
-
-    def _reaches(self, shared: Ids, texts: Ids) -> _Bools:
-        whole = self._whole[texts]
-        reaches: _Bools = (whole > 0) & (shared * _MILLION >= self._millionths * whole)
-        return reaches
-
-    def _same(self, wanted: _Bools, offered: _Bools) -> Iterator[_Repeat]:
-        """Yield the texts of fewer than ten words that have the same words."""
-        short = [text for text, text_words in enumerate(self._words) if 0 < len(text_words) < _LEAST_WORDS]
-        by_words: defaultdict[bytes, list[int]] = defaultdict(list)
-        for text in short:
-            if offered[text]:
-                by_words[self._words[text].tobytes()].append(text)
-        for a in short:
-            if wanted[a]:
-                yield from (_Repeat(a, b, "is the same as") for b in by_words[self._words[a].tobytes()] if a != b)
-
-    def _passages(self, wanted: _Bools, offered: _Bools) -> Iterator[_Repeat]:
-        """Yield the texts that have the same 100 words in a row."""
-        runs = _PASSAGE_WORDS - _RUN_WORDS + 1
-        alone = np.append(0, np.cumsum(~self._is_met(wanted | offered, wanted | offered)))
-        first = np.flatnonzero(self._follow(runs))
-        first = first[alone[first + runs] == alone[first]]
-        texts = self._text[first]
-        holders: defaultdict[bytes, list[int]] = defaultdict(list)
-        passages = [
-            (text, self._words[text][place : place + _PASSAGE_WORDS].tobytes())
-            for text, place in zip(texts.tolist(), (first - self._starts[texts]).tolist(), strict=True)
-        ]
-        for text, passage in passages:
-            if offered[text]:
-                holders[passage].append(text)
-        pairs = {(text, b) for text, passage in passages if wanted[text] for b in holders[passage] if text != b}
-        yield from (_Repeat(a, b, "has the same 100 words in a row as") for a, b in sorted(pairs))
-
-    def _is_met(self, wanted: _Bools, offered: _Bools) -> _Bools:
-        """Return whether a run of a wanted text is met in another one that is offered, shape (r,)."""
-        groups, texts = self._has
-        count = np.bincount(groups[offered[texts]], minlength=len(groups))
-        of_shared = self._text[self._shared]
-        met = np.zeros(len(self._text), np.bool_)
-        met[self._shared] = wanted[of_shared] & (count[self._group] > offered[of_shared])
-        return met
-
-    def _shares(self, wanted: _Bools, offered: _Bools) -> Iterator[_Repeat]:
-        """Yield the texts enough of whose words stand in runs that the other has."""
-        met = self._is_met(wanted, offered)
-        suspects = wanted & self._reaches(
-            self._total(self._weight * self._over(met, np.logical_or)), np.arange(len(wanted))
-        )
-        groups, holders = (column[offered[self._has[1]]] for column in self._has)
-        counts = np.bincount(groups, minlength=int(self._group.max(initial=-1)) + 1)
-        firsts = np.cumsum(counts) - counts
-        of_suspects = (met & suspects[self._text])[self._shared]
-        rows, groups = self._shared[of_suspects], self._group[of_suspects]
-        weight_before = np.append(0, np.cumsum(self._weight))
-        for part in _parts(self._text[rows], counts[groups]):
-            reps = counts[groups[part]]
-            stops = np.cumsum(reps)
-            at = np.arange(stops[-1]) + np.repeat(firsts[groups[part]] - stops + reps, reps)
-            yield from self._sharing(np.repeat(rows[part], reps), holders[at], weight_before)
-
-    def _sharing(self, rows: Ids, holders: Ids, weight_before: Ids) -> Iterator[_Repeat]:
-        """Yield the texts that share enough, from all rows, ascending, of theirs and which text each is met in, shape (n,)."""
-        pairs = self._text[rows] * len(self._words) + holders
-        order = np.argsort(pairs, kind="stable")
-        rows, pairs = rows[order], pairs[order]
-        first = np.maximum(rows - _RUN_WORDS + 1, 0)  # its three words, but for what the run before has
-        is_same = pairs[1:] == pairs[:-1]
-        first[1:][is_same] = np.maximum(first[1:], rows[:-1] + 1)[is_same]
-        starts = np.flatnonzero(np.append(True, ~is_same))
-        shared = np.add.reduceat(weight_before[rows + 1] - weight_before[first], starts)
-        a, b = np.divmod(pairs[starts], len(self._words))
-        for place in np.flatnonzero(self._reaches(shared, a) & (a != b)).tolist():
-            share = shared[place] / self._whole[a[place]]
-            yield _Repeat(int(a[place]), int(b[place]), f"has {share:.0%} of its words, by weight, in common with")
+    # A word weighs what the rarest of its three runs does, and is shared if any of them is; (r,) by the first of the three.
+    rarity = np.full(len(runs), _FULL_WEIGHT) if weights is None else weights[runs % len(weights)].astype(np.int64)
+    has_three = text_of == np.append(text_of[2:], [-1, -1])[: len(runs)]
+    weight = np.where(has_three, _of_three(rarity, np.maximum), 0)
+    shared_at_most = weight * _of_three(is_met, np.logical_or)
+    whole, most = (np.bincount(text_of, one, len(words)).astype(np.int64) for one in (weight, shared_at_most))
+    millionths = round(threshold * _MILLION)
+    for a in np.flatnonzero(is_of_those & (whole > 0) & (most * _MILLION >= millionths * whole)).tolist():
+        own = slice(bounds[a], bounds[a + 1])
+        holds = np.zeros((bounds[a + 1] - bounds[a], len(words)), np.bool_)  # which texts have each run of `a`
+        rows = np.flatnonzero(is_met[own])
+        sizes = np.diff(firsts)[group[own][rows]]
+        places = np.arange(sizes.sum()) + np.repeat(firsts[group[own][rows]] - np.cumsum(sizes) + sizes, sizes)
+        holds[np.repeat(rows, sizes), pair_texts[places]] = True
+        shared = weight[own] @ _of_three(holds, np.logical_or)  # (n,)
+        for b in np.flatnonzero(is_of_others & (shared * _MILLION >= millionths * whole[a])).tolist():
+            if a != b:
+                yield a, b, f"has {shared[b] / whole[a]:.0%} of its words, by weight, in common with"
 
 
-def _parts(texts: Ids, sizes: Ids) -> Iterator[slice]:
-    """Yield slices of rows, shape (n,), whose sizes make no more than fits into memory at once; no text is parted."""
-    starts = np.flatnonzero(np.diff(texts, prepend=-1))
-    held = np.cumsum(np.add.reduceat(sizes, starts)) if len(starts) else starts
-    bounds = [*starts.tolist(), len(texts)]
-    first = 0
-    while first < len(starts):
-        before = held[first - 1] if first else 0
-        last = max(first + 1, int(np.searchsorted(held, before + _ROWS_AT_ONCE, side="right")))
-        yield slice(bounds[first], bounds[last])
-        first = last
+def _begins(ordered: NDArray[Any]) -> NDArray[np.bool_]:
+    """Return whether each element differs from the one before; the first does, shape (n,)."""
+    return np.append(True, ordered[1:] != ordered[:-1])[: len(ordered)]
 
 
-def _numbers_of_words(texts: Sequence[str]) -> list[_Numbers]:
+def _of_three(values: NDArray[Any], combine: np.ufunc) -> NDArray[Any]:
+    """Return the values of each run and the two behind it, combined; the last two are as they were."""
+    combined = values.copy()
+    for step in range(1, _RUN_WORDS):
+        combined[:-step] = combine(combined[:-step], values[step:])
+    return combined
+
+
+def _runs_of(words: Sequence[_Numbers]) -> tuple[_Numbers, Ids]:
+    """Return the runs of three words of the texts that are not short, one after the other, and which text each is of."""
+    long = [text if len(text) >= _LEAST_WORDS else text[:0] for text in words]
+    text_of_word = np.repeat(np.arange(len(long)), [*map(len, long)])
+    joined = np.concatenate([np.empty(0, np.uint64), *long])
+    is_within = text_of_word[_RUN_WORDS - 1 :] == text_of_word[: -_RUN_WORDS + 1]
+    numbers = np.zeros(len(is_within), np.uint64)
+    for step in range(_RUN_WORDS):
+        numbers = numbers * np.uint64(_BASE) + joined[step : step + len(numbers)]
+    mixed = _mixed(numbers ^ np.uint64(_RUN_WORDS))
+    return mixed[is_within], text_of_word[: len(is_within)][is_within]
+
+
+def words_of(texts: Sequence[str]) -> list[_Numbers]:
     """Return the numbers of the words of each text, in reading order."""
     numbers: list[_Numbers] = []
-    first, held = 0, 0
-    for place, text in enumerate(texts):
-        held += len(text)
-        if held >= _BATCH_CHARS or place == len(texts) - 1:
-            numbers += _batch(texts[first : place + 1])
-            first, held = place + 1, 0
+    ends = accumulate(map(len, texts))
+    for _, batch in groupby(zip(texts, ends, strict=True), lambda text_end: text_end[1] // _BATCH_CHARS):
+        some = [text for text, _ in batch]
+        codes = np.frombuffer("\n".join(some).encode("utf-32-le", "surrogatepass"), np.uint32)
+        letter_of, kind_of = _letters()
+        kinds = kind_of.take(codes, mode="clip")
+        begins = kinds > 0
+        begins[1:] &= (kinds[:-1] != 1) | (kinds[1:] > 1)
+        firsts = np.flatnonzero(begins)
+        if not len(firsts):
+            numbers += [np.empty(0, np.uint64)] * len(some)
+            continue
+        # A word's number is Σ letter · B^place, mixed; what parts words adds 0 to the word before.
+        place = np.arange(firsts[0], len(codes)) - np.repeat(firsts, np.diff(firsts, append=len(codes)))
+        powers = np.full(place.max() + 1, _BASE, np.uint64)
+        powers[0] = 1
+        terms = letter_of.take(codes[firsts[0] :], mode="clip") * np.multiply.accumulate(powers)[place]
+        cuts = np.searchsorted(firsts, np.cumsum([len(text) + 1 for text in some[:-1]]))
+        numbers += np.split(_mixed(np.add.reduceat(terms, firsts - firsts[0])), cuts)
     return numbers
 
 
-def _runs_within(words: Sequence[_Numbers]) -> tuple[_Numbers, NDArray[np.int64]]:
-    """Return the runs of three words of some texts, one text's after the other's, and which text each is of, shape (r,) each."""
-    text_of_word = np.repeat(np.arange(len(words)), [*map(len, words)])
-    is_within = text_of_word[_RUN_WORDS - 1 :] == text_of_word[: -_RUN_WORDS + 1]
-    joined = np.concatenate([np.empty(0, np.uint64), *words])
-    numbers = np.zeros(max(0, len(joined) - _RUN_WORDS + 1), np.uint64)
-    for step in range(_RUN_WORDS):
-        numbers = numbers * _BASE + joined[step : step + len(numbers)]
-    numbers = _mixed(numbers ^ np.uint64(_RUN_WORDS))
-    return numbers[is_within], text_of_word[: len(is_within)][is_within]
-
-
-def _batch(texts: Sequence[str]) -> list[_Numbers]:
-    codes = np.frombuffer("\n".join(texts).encode("utf-32-le", "surrogatepass"), np.uint32)
-    bits = max(_LEAST_BITS, int(codes.max(initial=0)).bit_length())
-    term_of, is_alone = _terms(bits)
-    terms = term_of[codes]
-    begins = terms != 0
-    begins[1:] &= terms[:-1] == 0
-    high = np.flatnonzero(codes >= _ALONE[0].start)
-    alone = high[is_alone[codes[high]]]
-    after = alone[alone + 1 < len(codes)] + 1
-    begins[alone], begins[after] = True, terms[after] != 0
-    firsts = np.flatnonzero(begins)
-    text_starts = np.cumsum([0, *(len(text) + 1 for text in texts[:-1])])
-    cuts = np.searchsorted(firsts, text_starts[1:])
-    if not len(firsts):
-        return [np.empty(0, np.uint64) for _ in texts]
-    # Σ term · B^(place in the word): by the places in the batch, then divided by B^(place of the word); what parts words adds 0.
-    powers = _powers(_BASE, len(codes).bit_length())[: len(codes)]
-    sums = np.add.reduceat(terms * powers, firsts)
-    return np.split(_mixed(sums * _powers(_BASE_INVERSE, len(codes).bit_length())[firsts]), cuts)
-
-
 @cache
-def _terms(bits: int) -> tuple[_Numbers, _Bools]:
-    """Return what each code point below 2^bits adds to the number of its word, 0 if it parts words, and whether it is one.
-
-    Both have the shape (2^bits,).
-    Made for the largest code point that was met: all of Unicode takes half a second.
-    """
-    letters = np.zeros(1 << bits, np.bool_)
-    lower = np.arange(1 << bits, dtype=np.uint64)
-    for code, letter in enumerate(map(chr, range(min(1 << bits, sys.maxunicode + 1)))):
-        if letter.isalnum():
-            letters[code] = True
-            if len(small := letter.lower()) == 1:
-                lower[code] = ord(small)
-    alone = np.zeros(1 << bits, np.bool_)
-    for codes in _ALONE:
-        alone[codes.start : codes.stop] = letters[codes.start : codes.stop]
-    return _mixed(lower * _BASE) * letters, alone
-
-
-@lru_cache(maxsize=4)  # a long text's need no less memory than the text's own arrays
-def _powers(base: np.uint64, bits: int) -> _Numbers:
-    """Return the powers of a base, modulo 2^64, from that of 0 on, shape (2^bits,)."""
-    factors = np.full(1 << bits, base)
-    factors[0] = 1
-    return np.multiply.accumulate(factors)
+def _letters() -> tuple[_Numbers, NDArray[np.uint8]]:
+    """Return the number of each letter by code point, 0 of others, and its kind: 0 no letter, 1 a letter, 2 a word by itself."""
+    codes = np.arange(_CODES, dtype=np.uint32)
+    is_letter = np.char.isalnum(codes.view("U1"))
+    lower = codes.astype(np.uint64)
+    for code in np.flatnonzero(is_letter).tolist():
+        if len(small := chr(code).lower()) == 1:
+            lower[code] = ord(small)
+    kinds = is_letter.astype(np.uint8)
+    for first, last in _ALONE:
+        kinds[first : last + 1] *= 2
+    return _mixed(lower * np.uint64(_BASE)) * is_letter, kinds
 
 
 def _mixed(numbers: _Numbers) -> _Numbers:

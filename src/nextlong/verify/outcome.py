@@ -24,6 +24,12 @@ def in_words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
+def first_difference(said: str, true: str) -> int:
+    """Return the first character at which two texts differ, which may be the end of one."""
+    pairs = enumerate(zip(said, true, strict=False))
+    return next((place for place, (one, other) in pairs if one != other), min(len(said), len(true)))
+
+
 @dataclass
 class CheckOutcome:
     """One check: `checked` things of a kind, `breaches` of them wrong, the first few of these in words."""
@@ -94,21 +100,20 @@ def show(outcomes: Sequence[CheckOutcome], run_dir: str | Path, console: Console
     for heading in ("of", "result", ""):
         table.add_column(heading)
     for outcome in outcomes:
-        said = outcome.skipped or outcome.not_needed or outcome.note
-        if outcome.breaches:
-            said = f"{outcome.breaches:,} breach{'es' if outcome.breaches > 1 else ''}"
-        style = _STYLES[outcome.result]
-        result = f"[{style}]{outcome.result}[/]"
+        said = _counted(outcome.breaches) or outcome.skipped or outcome.not_needed or outcome.note
+        result = f"[{_STYLES[outcome.result]}]{outcome.result}[/]"
         table.add_row(outcome.check, f"{outcome.checked:,}", outcome.unit, result, tables.cell(said))
     tables.show(table, console)
     for outcome in outcomes:
         for example in outcome.examples:
             tables.say(f"{outcome.check}: {' '.join(example.split())}", console)
-    count = sum(outcome.breaches for outcome in outcomes)
-    breaches = f"{count:,} breach{'es' if count > 1 else ''}" if count else "no breach"
+    breaches = _counted(sum(outcome.breaches for outcome in outcomes)) or "no breach"
     skipped = sum(outcome.result == "skipped" for outcome in outcomes)
-    left_out = f"; {counted(skipped, 'check')} skipped" if skipped else ""
-    console.print(f"{breaches}{left_out}", highlight=False)
+    console.print(breaches + (f"; {counted(skipped, 'check')} skipped" if skipped else ""), highlight=False)
+
+
+def _counted(breaches: int) -> str:
+    return f"{breaches:,} breach{'es' if breaches > 1 else ''}" if breaches else ""
 
 
 def as_json(outcomes: Sequence[CheckOutcome], run_dir: str | Path) -> str:

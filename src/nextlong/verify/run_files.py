@@ -17,7 +17,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Final, Literal, TypedDict
+from typing import TYPE_CHECKING, Any, Final, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -45,20 +45,13 @@ if TYPE_CHECKING:
     from tokenizers import Tokenizer
 
 Ids = NDArray[np.int64]
-Columns = dict[str, NDArray[Any]]
+_Columns = dict[str, NDArray[Any]]
 
 UNKNOWN: Final = NO_CHUNK  # in place of what cannot be found
 _BLOCK_SEQUENCE_TOKENS: Final = 1 << 22
 # Shards whose CHUNKS, about 2 MB each, stay in memory: each block of sequences refers to nearly all shards.
 _KEPT_SHARDS: Final = 64
 _MIN_GAP_CHUNKS: Final = 0.5
-
-
-class FileEntry(TypedDict):
-    """A file's size and XXH3 128-bit hash, as recorded."""
-
-    bytes: int
-    xxh3: str
 
 
 _NO_MANIFEST: Final[Json] = {"parts": [], "inputs": {}, "fingerprint": ""}
@@ -74,7 +67,7 @@ class StepFiles:
     damage: str = ""
 
     @property
-    def entries(self) -> dict[str, FileEntry]:
+    def entries(self) -> dict[str, Json]:
         """Size and hash of every file, by name."""
         return {name: entry for part in self.manifest["parts"] for name, entry in part["files"].items()}
 
@@ -89,7 +82,7 @@ class StepFiles:
         return [self.folder / name for name in sorted(names, key=lambda name: [*map(int, re.findall(r"\d+", name))])]
 
 
-def open_step(name: str, folder: Path) -> StepFiles:
+def _open_step(name: str, folder: Path) -> StepFiles:
     """Return the step in a folder, with `damage` where its manifest cannot be read."""
     try:
         manifest = json.loads((folder / "manifest.json").read_text(encoding="utf-8"))
@@ -147,17 +140,6 @@ class ResolvedSequence(_StoredSequence):
         return f"sequence {self.number} span {span} ({role}{chunk}, tokens {self.start[span]}–{self.end[span]})"
 
 
-def _stored(reader: pa.RecordBatchFileReader, place: int, number: int) -> _StoredSequence:
-    """Return the sequence at a place of a SEQUENCES file, whose batches hold one each, as number `number` of the data set."""
-    batch = reader.get_batch(place)
-    if batch.num_rows != 1:
-        raise ValueError(f"a SEQUENCES file has {batch.num_rows} sequences in batch {place}, should have one")
-    lists = ("chunk_id", "role", "group", "token_start", "token_end", "score")
-    columns = [batch.column(name)[0].values.to_numpy(zero_copy_only=False) for name in lists]
-    names = [batch.column(name)[0].as_py() for name in ("sequence_id", "key", "method", "layout")]
-    return _StoredSequence(number, *names, *columns)
-
-
 class StoredRun:
     """A run as its files have it."""
 
@@ -168,7 +150,8 @@ class StoredRun:
         """
         variant = record.find(named)
         self.path, self.recipe, self.takes = variant.run_dir, variant.recipe, variant.sequences_per_part
-        self.steps = {name: open_step(name, self.path / folder) for name, folder in variant.steps.items()}
+        self.steps = {name: _open_step(name, self.path / folder) for name, folder in variant.steps.items()}
+        self.method = str(self.setting("compose", "method", "nextlong"))
         self.sample, self.seed = sample, seed
 
     def files(self, step: str, suffix: str) -> list[Path]:
@@ -179,7 +162,7 @@ class StoredRun:
     def all_steps(self) -> list[StepFiles]:
         """Every finished step of the run directory, also of other variants and mixes, in the order of the folders."""
         return [
-            open_step(path.parent.name, path.parent) for path in sorted(self.path.glob("[0-9][0-9]-*/manifest.json"))
+            _open_step(path.parent.name, path.parent) for path in sorted(self.path.glob("[0-9][0-9]-*/manifest.json"))
         ]
 
     @cached_property
@@ -191,8 +174,7 @@ class StoredRun:
         rows = {step.manifest["fingerprint"]: step for name, step in self.steps.items() if name == "rows"}
         for fingerprint in [step.manifest["inputs"].get("rows") for step in self.steps.values()]:
             if fingerprint is not None and fingerprint not in rows:
-                folder = next(iter(sorted(self.path.glob(f"*-rows-{fingerprint}"))), self.path / f"rows-{fingerprint}")
-                rows[fingerprint] = open_step("rows", folder)
+                rows[fingerprint] = self.open_rows(fingerprint)
         composed = self.steps["compose"].manifest["fingerprint"] if "compose" in self.steps else ""
         for step in self.all_steps:
             config = step.manifest.get("config", {})
@@ -200,6 +182,11 @@ class StoredRun:
             if is_ours and config.get("sequences") == [self.setting("compose", "sequences")]:
                 rows[step.manifest["fingerprint"]] = step
         return rows
+
+    def open_rows(self, fingerprint: str) -> StepFiles:
+        """Return the step that arranged some rows, with `damage` where there is none of that fingerprint."""
+        folders = sorted(self.path.glob(f"*-rows-{fingerprint}"))
+        return _open_step("rows", folders[0] if folders else self.path / f"rows-{fingerprint}")
 
     @cached_property
     def earlier_exports(self) -> list[StepFiles]:
@@ -215,11 +202,6 @@ class StoredRun:
         """Return a key of the recipe, the default where it is null or not in this recipe."""
         value = (self.recipe.get(section) or {}).get(key)
         return default if value is None else value
-
-    @property
-    def method(self) -> str:
-        """The recipe's `compose.method`."""
-        return str(self.setting("compose", "method", "nextlong"))
 
     @property
     def layout(self) -> str:
@@ -249,9 +231,9 @@ class StoredRun:
             return int(asked)
         tables = [self.chunks(shard) for shard in range(len(self.shards))]
         chars = sum(int((table["end"] - table["start"]).sum()) for table in tables)
+        chunks = sum(len(table["start"]) for table in tables)
         (part,) = self.steps["tokenizer"].manifest["parts"]
-        chunks = max(1, sum(len(table["start"]) for table in tables))
-        chunk_tokens = chars / chunks / float(part["counts"]["chars_per_token"])
+        chunk_tokens = chars / max(1, chunks) / float(part["counts"]["chars_per_token"])
         return max(1, math.ceil(_MIN_GAP_CHUNKS * chunk_tokens))
 
     @property
@@ -284,14 +266,12 @@ class StoredRun:
     @cached_property
     def special_ids(self) -> dict[int, list[int]]:
         """The ids that stand for the separator, bos and eos, found by the reference tokenizer from the recipe."""
+        separator = self.setting("compose", "separator", "")
         self.tokenizer.encode_special_tokens = False  # a separator that spells a special token is that token
-        ids_of = {
-            SEPARATOR: self.tokenizer.encode(self.setting("compose", "separator", ""), add_special_tokens=False).ids
-        }
+        ids_of = {SEPARATOR: self.tokenizer.encode(separator, add_special_tokens=False).ids}
         self.tokenizer.encode_special_tokens = True
         for role, key in ((BOS, "bos"), (EOS, "eos")):
-            name = self.setting("tokenizer", key)
-            known = None if name is None else self.tokenizer.token_to_id(name)
+            known = self.tokenizer.token_to_id(self.setting("tokenizer", key, ""))
             ids_of[role] = [] if known is None else [known]
         return ids_of
 
@@ -304,21 +284,16 @@ class StoredRun:
         return list(zip(self.files("ingest", ".documents.arrow"), chunks, strict=True))
 
     @cached_property
-    def chunks(self) -> Callable[[int], Columns]:
+    def chunks(self) -> Callable[[int], _Columns]:
         """Return the CHUNKS of a shard, by its number, as arrays, shape (rows,)."""
         return lru_cache(maxsize=_KEPT_SHARDS)(lambda shard: lookup.read_chunks(self.shards[shard][1]))
 
-    def chunks_before_cleaning(self, shard: int) -> Columns:
-        """Return the CHUNKS of a shard as they were cut, before any were left out."""
-        return lookup.read_chunks(self.files("chunk", ".chunks.arrow")[shard])
-
     def documents(self, shard: int, *names: str) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield (first row, batch) of a shard's DOCUMENTS with those of the named columns that it has."""
-        with pa.ipc.open_file(pa.memory_map(str(self.shards[shard][0]))) as reader:
+        source, first = pa.memory_map(str(self.shards[shard][0])), 0
+        with pa.ipc.open_file(source) as reader:
             fields = [reader.schema.get_field_index(name) for name in names if name in reader.schema.names]
-        options = pa.ipc.IpcReadOptions(included_fields=fields)
-        first = 0
-        with pa.ipc.open_file(pa.memory_map(str(self.shards[shard][0])), options=options) as reader:
+        with pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=fields)) as reader:
             for number in range(reader.num_record_batches):
                 batch = reader.get_batch(number)
                 yield first, batch
@@ -343,20 +318,8 @@ class StoredRun:
         if not len(known):
             return {}
         documents = [path for path, _ in self.shards]
-        if column == "metadata":
-            values = lookup.document_metadata(known, documents)
-        else:
-            values = lookup.document_columns(known, documents, (column,))[0]
+        (values,) = lookup.document_columns(known, documents, (column,))
         return dict(zip(known.tolist(), values.tolist(), strict=True))
-
-    def hashes_of(self, doc_ids: Ids) -> dict[int, int]:
-        """Return the content hash of each document id."""
-        paths = self.files("ingest", ".hashes.npy")
-        hash_of: dict[int, int] = {}
-        for shard, rows in self.by_shard(doc_ids):
-            hashes = np.load(paths[shard], mmap_mode="r")[rows]
-            hash_of.update(zip((rows | (shard << SHARD_BITS)).tolist(), hashes.tolist(), strict=True))
-        return hash_of
 
     def by_shard(self, ids: Ids) -> Iterator[tuple[int, Ids]]:
         """Yield (shard, rows) of distinct ids, rows ascending; ids of no shard are left out."""
@@ -402,29 +365,37 @@ class StoredRun:
         """Yield the sequences of the data set, or those of some numbers, in order, without looking anything up."""
         chosen = range(sum(self.takes)) if numbers is None else numbers
         first = 0
-        for path, take in zip(self.files("compose", ".sequences.arrow"), self.takes, strict=True):
-            if of_file := range(max(chosen.start, first), min(chosen.stop, first + take)):
-                with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-                    for number in of_file:
-                        yield _stored(reader, number - first, number)
+        for part, take in enumerate(self.takes):
+            for number in range(max(chosen.start, first), min(chosen.stop, first + take)):
+                yield self._stored(part, number - first)
             first += take
 
     def sequences_at(self, parts: Ids, places: Ids) -> list[ResolvedSequence]:
         """Return the sequences at `places` of the SEQUENCES files `parts`, shape (n,) each, with their chunks looked up."""
-        firsts = np.cumsum([0, *self.takes])
+        return self._looked_up([self._stored(*where) for where in zip(parts.tolist(), places.tolist(), strict=True)])
+
+    def _stored(self, part: int, place: int) -> _StoredSequence:
+        """Return the sequence at a place of a SEQUENCES file, whose batches hold one each."""
+        batch = self._sequence_file(part).get_batch(place)
+        if batch.num_rows != 1:
+            raise ValueError(f"a SEQUENCES file has {batch.num_rows} sequences in batch {place}, should have one")
+        lists = ("chunk_id", "role", "group", "token_start", "token_end", "score")
+        columns = [batch.column(name)[0].values.to_numpy(zero_copy_only=False) for name in lists]
+        names = [batch.column(name)[0].as_py() for name in ("sequence_id", "key", "method", "layout")]
+        return _StoredSequence(sum(self.takes[:part]) + place, *names, *columns)
+
+    @cached_property
+    def _sequence_file(self) -> Callable[[int], pa.RecordBatchFileReader]:
         paths = self.files("compose", ".sequences.arrow")
-        sequences: dict[int, _StoredSequence] = {}
-        for part in np.unique(parts).tolist():
-            with pa.ipc.open_file(pa.memory_map(str(paths[part]))) as reader:
-                for row in np.flatnonzero(parts == part).tolist():
-                    sequences[row] = _stored(reader, int(places[row]), int(firsts[part] + places[row]))
-        return self._looked_up([sequences[row] for row in range(len(parts))])
+        if len(paths) != len(self.takes):
+            raise ValueError(f"there are {len(paths)} SEQUENCES files, the record counts those of {len(self.takes)}")
+        return lru_cache(maxsize=_KEPT_SHARDS)(lambda part: pa.ipc.open_file(pa.memory_map(str(paths[part]))))
 
     def _looked_up(self, block: Sequence[_StoredSequence]) -> list[ResolvedSequence]:
         """Add what CHUNKS and TOKENS say of each chunk."""
         ids = np.concatenate([sequence.chunk for sequence in block])
         names = ("doc", "doc_first", "doc_stop", "char_start", "char_end", "open_ended", "tokens")
-        columns: Columns = {name: np.full(len(ids), UNKNOWN, np.int64) for name in names}
+        columns: _Columns = {name: np.full(len(ids), UNKNOWN, np.int64) for name in names}
         columns["open_ended"] = np.zeros(len(ids), np.bool_)
         shards = ids >> SHARD_BITS
         for shard, _ in self.by_shard(ids):
@@ -446,12 +417,11 @@ class StoredRun:
             columns["tokens"][places[there]] = offsets[at[there] + 1] - offsets[at[there]]
         # (spans,) of all sequences, one after the other: divided into those of each.
         cuts = np.cumsum([len(sequence.chunk) for sequence in block])[:-1]
-        pieces = {name: np.split(column, cuts) for name, column in columns.items()}
-        looked_up = []
-        for place, sequence in enumerate(block):
-            known: dict[str, Any] = {name: piece[place] for name, piece in pieces.items()}
-            looked_up.append(ResolvedSequence(**vars(sequence), **known))
-        return looked_up
+        divided = zip(*(np.split(column, cuts) for column in columns.values()), strict=True)
+        return [
+            ResolvedSequence(**vars(sequence), **dict(zip(names, known, strict=True)))
+            for sequence, known in zip(block, divided, strict=True)
+        ]
 
     def used_rows(self, asked: NDArray[np.bool_] | None = None) -> list[NDArray[np.bool_]]:
         """Return for each shard which chunk rows the sequences `asked`, shape (sequences,), name, or any: one byte a chunk."""
@@ -466,19 +436,10 @@ class StoredRun:
     # examples
 
     def name_marks(self, outcomes: Iterable[CheckOutcome]) -> list[CheckOutcome]:
-        """Replace the marks of chunks and documents in the examples of outcomes by names, in place.
-
-        Only the few examples that are kept cost a look-up, however many breaches are counted.
-        """
+        """Replace the marks of chunks and documents in the few examples of outcomes by names, in place."""
         named = list(outcomes)
-        marks = {
-            match.groups() for outcome in named for example in outcome.examples for match in MARK.finditer(example)
-        }
-        name_of = {mark: self._name(*mark) for mark in marks}
         for outcome in named:
-            outcome.examples = [
-                MARK.sub(lambda match: name_of[match.groups()], example) for example in outcome.examples
-            ]
+            outcome.examples = [MARK.sub(lambda match: self._name(*match.groups()), one) for one in outcome.examples]
         return named
 
     def _name(self, kind: str, digits: str) -> str:
@@ -490,9 +451,8 @@ class StoredRun:
         try:
             if kind == "document":
                 return self.names_of(np.array([number]), "source_id")[number]
-            doc_rows = self.chunks(shard)["doc_row"]
-            doc = int(doc_rows[row]) | shard << SHARD_BITS
-            ordinal = row - int(np.searchsorted(doc_rows, doc_rows[row])) + 1
-            return f"{self.names_of(np.array([doc]), 'source_id')[doc]} · chunk {ordinal}"
+            documents, chunks = zip(*self.shards, strict=True)
+            ((document, ordinal),) = lookup.chunk_names(np.array([number]), documents=documents, chunks=chunks)
+            return f"{document} · chunk {ordinal}"
         except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
             return f"unknown {kind} (shard {shard}, row {row:,})"

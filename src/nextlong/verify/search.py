@@ -17,14 +17,12 @@ from numpy.typing import NDArray
 from nextlong.schemas import META, NEGATIVE, SHARD_BITS, Layout
 from nextlong.verify.near_duplicates import without_cause
 from nextlong.verify.outcome import CheckOutcome, chunk_name
-from nextlong.verify.run_files import UNKNOWN, Ids, ResolvedSequence, StoredRun
+from nextlong.verify.run_files import UNKNOWN, Ids, StoredRun
 from nextlong.verify.vectors import check_document_scores, check_partitions
 
 _TOLERANCE = 1e-3
 _QUERIES_AT_ONCE = 1024
 _BLOCK_ROWS = 32_768
-
-_Scores = NDArray[np.float32]
 
 
 class _MetaChunk(NamedTuple):
@@ -42,25 +40,23 @@ class _Neighbours(NamedTuple):
     """The chunks that are most similar to a meta-chunk, and their scores, descending, shape (k,) each."""
 
     ids: Ids
-    scores: _Scores
+    scores: NDArray[np.float32]
 
 
 def check_search(run: StoredRun) -> list[CheckOutcome]:
     """Check the scores of all negatives, or documents, and search again for a sample of random meta-chunks."""
-    if run.layout != Layout.EXTENDED:
-        none = CheckOutcome("candidates searched again", "meta-chunks", not_needed=f"{run.layout} sequences have none")
-        return [check_document_scores(run), *check_partitions(run), none]
-    scores = CheckOutcome("scores are cosines", "negatives")
     candidates = CheckOutcome("candidates searched again", "meta-chunks")
+    if run.layout != Layout.EXTENDED:
+        candidates.not_needed = f"{run.layout} sequences have none"
+        return [check_document_scores(run), *check_partitions(run), candidates]
     nearest = CheckOutcome("negatives are the nearest unused", "meta-chunks")
-    outcomes = [scores, candidates, nearest]
-    meta_chunks = _check_scores_and_draw(run, scores)
+    scores, meta_chunks = _check_scores_and_draw(run)
+    if "mine" not in run.steps:
+        candidates.not_needed = nearest.not_needed = "this run mined no candidates"
+        return [scores, candidates, nearest]
     # The recall that the run's index was tuned to; None of an exact search.
     parts = run.steps["tune"].manifest["parts"] if "tune" in run.steps else []
     promised = float(parts[0]["counts"]["recall"]) if parts else None
-    if "mine" not in run.steps:
-        candidates.not_needed = nearest.not_needed = "this run mined no candidates"
-        return outcomes
     if not run.negatives.are_nearest:
         nearest.not_needed = "compose.negatives selects others than the nearest"
     elif run.setting("mine", "max_similarity") is not None or run.setting("compose", "max_uses") is not None:
@@ -90,66 +86,47 @@ def check_search(run: StoredRun) -> list[CheckOutcome]:
                 skipped = (true.scores > farthest + _TOLERANCE) & ~np.isin(true.ids, meta.in_sequence)
                 passed_over.append((meta, farthest, _Neighbours(true.ids[skipped], true.scores[skipped])))
     nearest.breach_each(_nearer(run, passed_over))
-    if promised is not None and recalls:
-        recall = CheckOutcome("recall of the approximate index", "meta-chunks", checked=len(recalls))
-        mean, error = float(np.mean(recalls)), float(np.std(recalls)) / len(recalls) ** 0.5
-        recall.note = f"{mean:.3f}, promised {promised:g}"
-        if mean + 3 * error < promised:
-            recall.breach(f"{mean:.4f} ± {error:.4f} of the nearest were found, the index promises {promised:g}")
-        outcomes.insert(2, recall)
-    return outcomes
+    if promised is None or not recalls:
+        return [scores, candidates, nearest]
+    recall = CheckOutcome("recall of the approximate index", "meta-chunks", checked=len(recalls))
+    mean, error = float(np.mean(recalls)), float(np.std(recalls)) / len(recalls) ** 0.5
+    recall.note = f"{mean:.3f}, promised {promised:g}"
+    if mean + 3 * error < promised:
+        recall.breach(f"{mean:.4f} ± {error:.4f} of the nearest were found, the index promises {promised:g}")
+    return [scores, candidates, recall, nearest]
 
 
-def _check_scores_and_draw(run: StoredRun, outcome: CheckOutcome) -> list[_MetaChunk]:
-    """Check the scores of all negatives; return a sample of random meta-chunks of the data set."""
+def _check_scores_and_draw(run: StoredRun) -> tuple[CheckOutcome, list[_MetaChunk]]:
+    """Compare each negative's score with the cosine to its group's meta-chunk; return a sample of random meta-chunks, too."""
+    outcome = CheckOutcome("scores are cosines", "negatives")
     total = sum(int((sequence.role == META).sum()) for sequence in run.bare_sequences())
     drawn = set(np.random.default_rng(run.seed).permutation(total)[: run.sample].tolist())
     meta_chunks, number = [], 0
-    for block in run.blocks():
-        _check_scores(run, block, outcome)
-        for sequence in block:
-            for span in np.flatnonzero(sequence.role == META).tolist():
-                if number in drawn and sequence.doc[span] != UNKNOWN:
-                    whole = (
-                        (sequence.role == NEGATIVE) & (sequence.group == sequence.group[span]) & ~sequence.is_truncated
-                    )
-                    own = int(sequence.doc_first[span]), int(sequence.doc_stop[span])
-                    in_sequence, negatives = sequence.chunk[sequence.is_chunk], sequence.chunk[whole]
-                    chunk = int(sequence.chunk[span])
-                    meta_chunks.append(_MetaChunk(sequence.number, chunk, *own, negatives, in_sequence))
-                number += 1
-    return meta_chunks
-
-
-def _check_scores(run: StoredRun, block: list[ResolvedSequence], outcome: CheckOutcome) -> None:
-    """Compare each negative's score with the cosine to its group's meta-chunk, and see that the nearest come first."""
-    # Of each sequence, (n,): the spans of the negatives whose group has a meta-chunk, and the id of that meta-chunk.
-    spans: list[Ids] = []
-    queries: list[Ids] = []
-    for sequence in block:
-        meta_spans = np.flatnonzero(sequence.role == META)
-        meta_chunks = dict(zip(sequence.group[meta_spans].tolist(), sequence.chunk[meta_spans].tolist(), strict=True))
-        is_grouped = np.isin(sequence.group, [*meta_chunks])
-        spans.append(np.flatnonzero((sequence.role == NEGATIVE) & (sequence.doc != UNKNOWN) & is_grouped))
-        queries.append(np.array([meta_chunks[group] for group in sequence.group[spans[-1]].tolist()], np.int64))
-    chunks = np.concatenate([sequence.chunk[places] for sequence, places in zip(block, spans, strict=True)])
-    # Each query vector is read once: `distinct` (q,) are the meta-chunks of the block, of_chunk[n] is the place in it of the
-    # meta-chunk that negative n was found for.
-    distinct, of_chunk = np.unique(np.concatenate(queries), return_inverse=True)
-    vectors = run.vectors_of(np.concatenate([distinct, chunks]))
-    cosines = np.einsum("nd,nd->n", vectors[len(distinct) :], vectors[of_chunk])
-    for sequence, places, true in zip(block, spans, np.split(cosines, np.cumsum([*map(len, spans)])[:-1]), strict=True):
-        outcome.checked += len(places)
-        groups, said = sequence.group[places], sequence.score[places]
+    for sequence in (sequence for block in run.blocks() for sequence in block):
+        metas, is_negative = np.flatnonzero(sequence.role == META), sequence.role == NEGATIVE
+        is_known, is_truncated, is_chunk = sequence.doc != UNKNOWN, sequence.is_truncated, sequence.is_chunk
+        # (n,) the negatives whose group has a meta-chunk, what is said of each, and the cosine to that meta-chunk.
+        meta_of = dict(zip(sequence.group[metas].tolist(), sequence.chunk[metas].tolist(), strict=True))
+        spans = np.flatnonzero(is_negative & is_known & np.isin(sequence.group, [*meta_of]))
+        groups, said = sequence.group[spans], sequence.score[spans]
+        queries = np.array([meta_of[group] for group in groups.tolist()], np.int64)
+        true = np.einsum("nd,nd->n", run.vectors_of(sequence.chunk[spans]), run.vectors_of(queries))
+        outcome.checked += len(spans)
         for place in np.flatnonzero(~(np.abs(true - said) <= _TOLERANCE)).tolist():
             outcome.breach(
-                f"{sequence.where(int(places[place]))} has the score {said[place]:.4f}, the cosine is {true[place]:.4f}"
+                f"{sequence.where(int(spans[place]))} has the score {said[place]:.4f}, the cosine is {true[place]:.4f}"
             )
-        if run.negatives.are_nearest:
-            for place in np.flatnonzero((np.diff(said) > 1e-6) & (np.diff(groups) == 0)).tolist():
-                outcome.breach(
-                    f"{sequence.where(int(places[place]))} precedes a negative that is nearer to its meta-chunk"
-                )
+        is_nearer = (np.diff(said) > 1e-6) & (np.diff(groups) == 0) & run.negatives.are_nearest
+        for span in spans[:-1][is_nearer].tolist():
+            outcome.breach(f"{sequence.where(span)} precedes a negative that is nearer to its meta-chunk")
+        for span in metas.tolist():
+            if number in drawn and is_known[span]:
+                whole = is_negative & (sequence.group == sequence.group[span]) & ~is_truncated
+                own = int(sequence.doc_first[span]), int(sequence.doc_stop[span])
+                chunks = sequence.chunk[whole], sequence.chunk[is_chunk]
+                meta_chunks.append(_MetaChunk(sequence.number, int(sequence.chunk[span]), *own, *chunks))
+            number += 1
+    return outcome, meta_chunks
 
 
 def _stored_candidates(run: StoredRun, chunks: list[int]) -> dict[int, _Neighbours]:

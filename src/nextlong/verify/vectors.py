@@ -33,31 +33,25 @@ def check_vectors(run: StoredRun) -> list[CheckOutcome]:
     """
     if "embed" not in run.steps:
         return [CheckOutcome("vectors", "vectors", not_needed="this run has none")]
-    lengths, again = (
-        CheckOutcome("vectors have unit length", "vectors"),
-        CheckOutcome("vectors encoded again", "vectors"),
-    )
+    lengths, again = (CheckOutcome(f"vectors {what}", "vectors") for what in ("have unit length", "encoded again"))
     embedded: list[Ids] = []
     for shard, path in enumerate(run.files("embed", ".vectors.npy")):
-        is_embedded = run.is_embedded(shard)
-        embedded.append(np.flatnonzero(is_embedded))
-        stored = np.load(path, mmap_mode="r")
+        is_embedded, stored = run.is_embedded(shard), np.load(path, mmap_mode="r")
+        embedded.append(np.flatnonzero(is_embedded) | shard << SHARD_BITS)
         lengths.checked += len(stored)
         if len(stored) != len(is_embedded):
             lengths.breach(f"shard {shard} has {len(stored)} vectors for {len(is_embedded)} chunks")
         for first in range(0, min(len(stored), len(is_embedded)), _BLOCK_ROWS):
-            norms = np.linalg.norm(stored[first : first + _BLOCK_ROWS].astype(np.float32), axis=1)
-            wanted = is_embedded[first : first + len(norms)]  # 1, and 0 of what is not embedded
-            wrong = ~(np.abs(norms[: len(wanted)] - wanted) < _LENGTH_TOLERANCE * wanted + 1e-9)
+            wanted = is_embedded[first : first + _BLOCK_ROWS]  # 1, and 0 of what is not embedded
+            norms = np.linalg.norm(stored[first : first + _BLOCK_ROWS].astype(np.float32), axis=1)[: len(wanted)]
+            wrong = ~(np.abs(norms - wanted[: len(norms)]) < _LENGTH_TOLERANCE * wanted[: len(norms)] + 1e-9)
             for row in np.flatnonzero(wrong).tolist():
                 name = chunk_name(shard << SHARD_BITS | first + row)
                 lengths.breach(f"the vector of {name} has the length {norms[row]:.4f}")
-    sizes = [*map(len, embedded)]
-    drawn = np.sort(np.random.default_rng(run.seed).permutation(sum(sizes))[: run.sample])
-    shards = np.searchsorted(np.cumsum(sizes), drawn, side="right")
-    ids = (shards << SHARD_BITS) + np.concatenate([np.empty(0, np.int64), *embedded])[drawn]
-    if len(ids):
-        _encode_again(run, ids, again)
+    ids = np.concatenate([np.empty(0, np.int64), *embedded])
+    drawn = ids[np.sort(np.random.default_rng(run.seed).permutation(len(ids))[: run.sample])]
+    if len(drawn):
+        _encode_again(run, drawn, again)
     return [lengths, again]
 
 
@@ -80,12 +74,10 @@ def _encode_again(run: StoredRun, ids: Ids, outcome: CheckOutcome) -> None:
     except NextlongError as error:
         outcome.skipped = str(error)
         return
-    outcome.checked = len(ids)
-    outcome.note = f"least cosine {cosines.min():.6f}"
+    outcome.checked, outcome.note = len(ids), f"least cosine {cosines.min():.6f}"
     for place in np.flatnonzero(~(cosines >= _LEAST_COSINE)).tolist():
-        outcome.breach(
-            f"the vector of {chunk_name(ids[place])} has the cosine {cosines[place]:.4f} to the one encoded now"
-        )
+        said = f"has the cosine {cosines[place]:.4f} to the one encoded now"
+        outcome.breach(f"the vector of {chunk_name(ids[place])} {said}")
 
 
 _TOLERANCE = 1e-3
@@ -106,12 +98,11 @@ def check_document_scores(run: StoredRun) -> CheckOutcome:
     if scored_to not in ("", _FIRST, _BEFORE, _EARLIER):
         outcome.skipped = f"not checked: only the drafts record {scored_to}"
         return outcome
-    for block in run.blocks():
-        for sequence in block:
-            spans = np.flatnonzero((sequence.role == DOCUMENT) & (sequence.doc != UNKNOWN))
-            docs, begins = np.unique(sequence.doc[spans], return_index=True)
-            outcome.checked += len(docs)
-            outcome.breach_each(_problems(run, sequence, spans, np.sort(begins), scored_to))
+    for sequence in (sequence for block in run.blocks() for sequence in block):
+        spans = np.flatnonzero((sequence.role == DOCUMENT) & (sequence.doc != UNKNOWN))
+        docs, begins = np.unique(sequence.doc[spans], return_index=True)
+        outcome.checked += len(docs)
+        outcome.breach_each(_problems(run, sequence, spans, np.sort(begins), scored_to))
     return outcome
 
 
@@ -169,19 +160,16 @@ def check_partitions(run: StoredRun) -> list[CheckOutcome]:
         part_of[cluster] = min(parts - 1, parts * (before + sizes[cluster] / 2) // max(1, sizes.sum()))
         before += sizes[cluster]
     outcome.note = f"{part_of.max() + 1} partitions"
-    for block in run.blocks():
-        for sequence in block:
-            spans = np.flatnonzero((sequence.role == DOCUMENT) & (sequence.doc != UNKNOWN))
-            begins = spans[np.unique(sequence.doc[spans], return_index=True)[1]]
-            cosines_NC = _vectors(run, sequence, begins) @ centres_CD.T
-            # Of two centres that are about as near either may be the one that was found.
-            nearest_NC = cosines_NC >= cosines_NC.max(axis=1, keepdims=True) - _TOLERANCE
-            may_be = [set(part_of[clusters].tolist()) for clusters in nearest_NC]
-            outcome.checked += 1
-            if not set.intersection(*may_be):
-                outcome.breach(
-                    f"sequence {sequence.number} has documents of the partitions {sorted(set.union(*may_be))}"
-                )
+    for sequence in (sequence for block in run.blocks() for sequence in block):
+        spans = np.flatnonzero((sequence.role == DOCUMENT) & (sequence.doc != UNKNOWN))
+        begins = spans[np.unique(sequence.doc[spans], return_index=True)[1]]
+        cosines_NC = _vectors(run, sequence, begins) @ centres_CD.T
+        # Of two centres that are about as near either may be the one that was found.
+        nearest_NC = cosines_NC >= cosines_NC.max(axis=1, keepdims=True) - _TOLERANCE
+        may_be = [set(part_of[clusters].tolist()) for clusters in nearest_NC]
+        outcome.checked += 1
+        if not set.intersection(*may_be):
+            outcome.breach(f"sequence {sequence.number} has documents of the partitions {sorted(set.union(*may_be))}")
     return [outcome]
 
 

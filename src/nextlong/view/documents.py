@@ -9,11 +9,11 @@ from __future__ import annotations
 import json
 import re
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Final, NamedTuple, Self
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import pyarrow as pa
@@ -27,6 +27,7 @@ from nextlong.artifacts.lookup import read_chunks
 from nextlong.text import Json
 
 _TERM: Final = re.compile(r'"([^"]+)"?|(\S+)')
+_LISTED: Final = ("source", "source_id", "text")
 _BEFORE, _AFTER = 60, 160  # characters of a snippet around the first term
 
 
@@ -69,7 +70,7 @@ class DocumentQuery:
     source: str = ""
 
 
-class ListedDocument(NamedTuple):
+class _ListedDocument(NamedTuple):
     """A document as a list shows it; `snippet` is a part of its text in pieces, with whether each is a search term."""
 
     doc_id: int
@@ -86,80 +87,62 @@ class Place(NamedTuple):
     row: int = 0
 
 
-class MatchingDocuments(NamedTuple):
+class _MatchingDocuments(NamedTuple):
     """Documents that fit, and where to continue; None: there are no more. `share` of the corpus was looked at."""
 
-    documents: list[ListedDocument]
+    documents: list[_ListedDocument]
     next: Place | None
     share: float
 
 
-def search(corpus: CorpusFiles, query: DocumentQuery, *, first: Place, most: int, seconds: float) -> MatchingDocuments:
+def search(corpus: CorpusFiles, query: DocumentQuery, *, first: Place, most: int, seconds: float) -> _MatchingDocuments:
     """Return at most `most` documents from `first` on that fit, found in about so many seconds."""
     until = time.monotonic() + seconds
-    documents: list[ListedDocument] = []
+    documents: list[_ListedDocument] = []
     shards = len(corpus.documents)
     for shard in range(first.shard, shards):
-        with _Shard(corpus.documents[shard]) as reader:
-            for number in range(first.batch if shard == first.shard else 0, reader.batches):
-                is_first = (shard, number) == (first.shard, first.batch)
-                share = (shard + number / reader.batches) / shards
+        with ExitStack() as files:
+            # Texts are decompressed only where they are asked for, for that takes longer than all else.
+            whole = _open(files, corpus.documents[shard])
+            searched = whole if query.text else _open(files, corpus.documents[shard], "source", "source_id")
+            counted, before = (
+                _open(files, corpus.documents[shard], "content_hash"),
+                0,
+            )  # documents of the batches before
+            for number in range(whole.num_record_batches):
+                is_first, start = (shard, number) == (first.shard, first.batch), before
+                before += counted.get_batch(number).num_rows
+                if shard == first.shard and number < first.batch:
+                    continue
+                share = (shard + number / whole.num_record_batches) / shards
                 if not is_first and time.monotonic() > until:
-                    return MatchingDocuments(documents, Place(shard, number), share)
-                for row in _fitting(reader.narrow(number, query), query, first.row if is_first else 0):
+                    return _MatchingDocuments(documents, Place(shard, number), share)
+                batch = searched.get_batch(number)
+                rows = _fitting(batch, query, first.row if is_first else 0)
+                if rows and not query.text and len(documents) < most:
+                    batch = whole.get_batch(number)
+                for row in rows:
                     if len(documents) == most:
-                        return MatchingDocuments(documents, Place(shard, number, row), share)
-                    doc_id = shard << schemas.SHARD_BITS | (reader.first_row(number) + row)
-                    columns = (reader.whole(number).column(name) for name in ("source", "source_id", "text"))
-                    source, source_id, text = (column[row].as_py() for column in columns)
-                    documents.append(ListedDocument(doc_id, source, source_id, snippet(text, query.text)))
-    return MatchingDocuments(documents, None, 1.0)
+                        return _MatchingDocuments(documents, Place(shard, number, row), share)
+                    source, source_id, text = (batch.column(name)[row].as_py() for name in _LISTED)
+                    doc_id = shard << schemas.SHARD_BITS | (start + row)
+                    documents.append(_ListedDocument(doc_id, source, source_id, snippet(text, query.text)))
+    return _MatchingDocuments(documents, None, 1.0)
 
 
-class _Shard:
-    """A DOCUMENTS file; texts are decompressed only where they are asked for, for that takes longer than all else."""
-
-    def __init__(self, path: Path) -> None:
-        self._stack = ExitStack()
-        self._all = self._open(path, None)
-        self._names = self._open(path, ("source", "source_id"))
-        self._hashes = self._open(path, ("content_hash",))
-        self.batches: int = self._all.num_record_batches
-        self._held: tuple[int, pa.RecordBatch] | None = None
-        self._firsts = [0]
-
-    def _open(self, path: Path, names: tuple[str, ...] | None) -> pa.RecordBatchFileReader:
-        fields = None if names is None else [schemas.DOCUMENTS.get_field_index(name) for name in names]
-        options = pa.ipc.IpcReadOptions(included_fields=fields)
-        return self._stack.enter_context(pa.ipc.open_file(pa.memory_map(str(path)), options=options))
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self._stack.close()
-
-    def whole(self, number: int) -> pa.RecordBatch:
-        if self._held is None or self._held[0] != number:
-            self._held = number, self._all.get_batch(number)
-        return self._held[1]
-
-    def narrow(self, number: int, query: DocumentQuery) -> pa.RecordBatch:
-        return self.whole(number) if query.text else self._names.get_batch(number)
-
-    def first_row(self, number: int) -> int:
-        while len(self._firsts) <= number:
-            self._firsts.append(self._firsts[-1] + self._hashes.get_batch(len(self._firsts) - 1).num_rows)
-        return self._firsts[number]
+def _open(files: ExitStack, path: Path, *names: str) -> pa.RecordBatchFileReader:
+    """Return a reader of the named columns of a DOCUMENTS file, or of all."""
+    fields = [schemas.DOCUMENTS.get_field_index(name) for name in names] or None
+    options = pa.ipc.IpcReadOptions(included_fields=fields)
+    return files.enter_context(pa.ipc.open_file(pa.memory_map(str(path)), options=options))
 
 
 def _fitting(batch: pa.RecordBatch, query: DocumentQuery, skip: int) -> list[int]:
     # Whether each row of the batch matches; the cheap columns first.
     fits = np.arange(batch.num_rows) >= skip
     if query.name:
-        fits &= pc.match_substring(batch.column("source_id"), query.name, ignore_case=True).to_numpy(
-            zero_copy_only=False
-        )
+        named = pc.match_substring(batch.column("source_id"), query.name, ignore_case=True)
+        fits &= named.to_numpy(zero_copy_only=False)
     if query.text:
         fits &= contain(batch.column("text"), query.text)
     if query.source:
@@ -168,7 +151,7 @@ def _fitting(batch: pa.RecordBatch, query: DocumentQuery, skip: int) -> list[int
     return rows
 
 
-class Chunks(NamedTuple):
+class _Chunks(NamedTuple):
     """A document: its name, what its source keeps beside the text, and its chunks with their texts."""
 
     source: str
@@ -178,7 +161,7 @@ class Chunks(NamedTuple):
     texts: list[str]
 
 
-def read(corpus: CorpusFiles, doc_id: int) -> Chunks | None:
+def read(corpus: CorpusFiles, doc_id: int) -> _Chunks | None:
     """Return a document; None if there is none of that number."""
     shard, row = doc_id >> schemas.SHARD_BITS, doc_id & schemas.ROW_MASK
     if not 0 <= shard < len(corpus.documents):
@@ -195,16 +178,16 @@ def read(corpus: CorpusFiles, doc_id: int) -> Chunks | None:
     ids = schemas.pack_ids(shard, np.arange(first, last))
     texts = corpus.texts(ids).tolist() if len(ids) else []
     source, source_id = (str(column[0]) for column in names)
-    (metadata,) = lookup.document_metadata(np.array([doc_id]), corpus.documents).tolist()
-    return Chunks(source, source_id, json.loads(metadata) if metadata else {}, ids, texts)
+    metadata = lookup.document_columns(np.array([doc_id]), corpus.documents, ("metadata",))[0][0]
+    return _Chunks(source, source_id, json.loads(metadata) if metadata else {}, ids, texts)
 
 
-def sources(corpus: CorpusFiles, *, most: int) -> Iterator[str]:
-    """Yield names of sources, from the first batch of each of the first shards."""
+def sources(corpus: CorpusFiles, *, most: int) -> list[str]:
+    """Return the names of sources in the first batch of each of the first `most` shards."""
     seen: set[str] = set()
     for path in corpus.documents[:most]:
-        options = pa.ipc.IpcReadOptions(included_fields=[schemas.DOCUMENTS.get_field_index("source")])
-        with pa.ipc.open_file(pa.memory_map(str(path)), options=options) as reader:
+        with ExitStack() as files:
+            reader = _open(files, path, "source")
             if reader.num_record_batches:
                 seen.update(reader.get_batch(0).column("source").unique().to_pylist())
-    yield from sorted(seen)
+    return sorted(seen)

@@ -17,8 +17,10 @@ import numpy as np
 import pyarrow as pa
 
 from nextlong import schemas
-from nextlong.artifacts import lookup, results
-from nextlong.artifacts.results import ComposeResult, DraftResult, Example
+from nextlong.artifacts import lookup
+from nextlong.artifacts.results import ComposeResult, DraftResult
+from nextlong.corpus import filter_report
+from nextlong.corpus.filter_report import Example
 from nextlong.runs.run import Run
 from nextlong.text import counted
 
@@ -68,14 +70,22 @@ def kinds(run: Run) -> list[Kind]:
 
 
 def _of_corpus(run: Run) -> Iterator[Kind]:
-    reasons = (
-        results.read_filter_report(run.steps["filter_report"].file(results.FILTER_REPORT_SUFFIX))
-        if "filter_report" in run.steps
-        else ()
-    )
-    present = {one.reason for one in reasons}
+    if "filter_report" not in run.steps:
+        return
+    reasons = filter_report.read_filter_report(run.steps["filter_report"])
+    by_select = {filter_report.EXACT, filter_report.NORMALIZED, filter_report.OVER}
+    is_alone = len(by_select.intersection(one.reason for one in reasons)) == 1
     for place, one in enumerate(reasons):
-        listed = _listed(run, one.reason, present)
+        # What lists all that were left out for the reason; None where no file tells them from others.
+        listed: Callable[[], Iterator[Entry]] | None = None
+        if one.reason.startswith(filter_report.REJECTED):
+            listed = partial(_rejects, run, one.reason.removeprefix(filter_report.REJECTED))
+        elif one.reason == filter_report.NEARLY_EQUAL:
+            listed = partial(_not_kept, run, "near_duplicates", "select")
+        elif one.reason == filter_report.CONTAMINATED:
+            listed = partial(_contaminated_chunks, run)
+        elif one.reason in by_select and is_alone:
+            listed = partial(_not_kept, run, "select", None)
         entries = listed or partial(_examples, one.examples)
         yield Kind(f"corpus-{place}", one.unit, one.reason, one.count, entries, is_sampled=listed is None)
 
@@ -84,26 +94,9 @@ def _examples(examples: Sequence[Example]) -> Iterator[Entry]:
     return (Entry(one.source_id, detail=" · ".join(filter(None, (one.note, one.head)))) for one in examples)
 
 
-def _listed(run: Run, reason: str, present: set[str]) -> Callable[[], Iterator[Entry]] | None:
-    """Return what lists all that were left out for a reason of the corpus; None where no file tells them from others."""
-    if reason.startswith(results.REJECTED):
-        return partial(_rejects, run, reason.removeprefix(results.REJECTED))
-    if reason == results.NEARLY_EQUAL:
-        keeps = run.steps["near_duplicates"].files(".keep.npy")
-        return partial(_not_kept, run, keeps, run.steps["select"].files(".keep.npy"))
-    if reason == results.CONTAMINATED:
-        return partial(_contaminated_chunks, run)
-    by_select = {results.EXACT, results.NORMALIZED, results.OVER}
-    if reason in by_select and len(by_select.intersection(present)) == 1:
-        return partial(_not_kept, run, run.steps["select"].files(".keep.npy"), None)
-    return None
-
-
 def _rejects(run: Run, kind: str) -> Iterator[Entry]:
-    step = run.steps["ingest"]
-    names = [name for part in step.manifest["parts"] for name in part["files"] if name.endswith(".rejects.arrow")]
-    for name in names:
-        with pa.ipc.open_file(pa.memory_map(str(step.folder / name))) as reader:
+    for path in run.steps["ingest"].files(".rejects.arrow"):
+        with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
             for number in range(reader.num_record_batches):
                 for row in reader.get_batch(number).to_pylist():
                     reject_kind, _, detail = row["reason"].partition(": ")
@@ -111,16 +104,15 @@ def _rejects(run: Run, kind: str) -> Iterator[Entry]:
                         yield Entry(f"{row['file']}:{row['line']}", detail=detail)
 
 
-def _not_kept(run: Run, keeps: Sequence[Path], before: Sequence[Path] | None) -> Iterator[Entry]:
-    """Yield the documents that `keeps` drops, and `before` did not."""
-    for shard, path in enumerate(keeps):
+def _not_kept(run: Run, step: str, before: str | None) -> Iterator[Entry]:
+    """Yield the documents that one step drops, and the one before did not."""
+    for shard, path in enumerate(run.steps[step].files(".keep.npy")):
         dropped = ~np.load(path, mmap_mode="r")  # of each document of the shard
         if before is not None:
-            dropped = dropped & np.load(before[shard], mmap_mode="r")
+            dropped = dropped & np.load(run.steps[before].files(".keep.npy")[shard], mmap_mode="r")
         doc_ids = schemas.pack_ids(shard, np.flatnonzero(dropped))
-        for first in range(
-            0, len(doc_ids), _NAMED_AT_A_TIME
-        ):  # a page shows few, and names are read from the documents
+        # A page shows few, and names are read from the documents.
+        for first in range(0, len(doc_ids), _NAMED_AT_A_TIME):
             some = doc_ids[first : first + _NAMED_AT_A_TIME]
             yield from map(Entry, lookup.source_ids(some, run.corpus.documents).tolist(), some.tolist())
 
@@ -150,11 +142,9 @@ def _pairs(run: Run, pairs: Sequence[Sequence[int]]) -> Iterator[Entry]:
 
 
 def _drafts(run: Run) -> Iterator[Kind]:
-    results: dict[str, Sequence[DraftResult | ComposeResult]] = {
-        "draft": run.steps["draft"].results(DraftResult),
-        "compose": run.steps["compose"].results(ComposeResult),
-    }
-    for name, parts in results.items():
+    parts: Sequence[DraftResult | ComposeResult]
+    for name, result in (("draft", DraftResult), ("compose", ComposeResult)):
+        parts = run.steps[name].results(result)
         totals: Counter[str] = Counter()
         for part in parts:
             totals.update(part.dropped)

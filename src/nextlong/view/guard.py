@@ -23,7 +23,7 @@ _POLICY: Final = (
     "frame-ancestors 'none'"
 )
 _NO_TOKEN: Final = "open the address that nextlong view printed, with ?token=… at its end"
-HEADERS: Final = {
+_HEADERS: Final = {
     "Content-Security-Policy": _POLICY,
     "X-Content-Type-Options": "nosniff",
     "Referrer-Policy": "same-origin",  # with no-referrer, browsers do not say which page a form is of
@@ -62,7 +62,7 @@ class Guard:
         async def send_guarded(message: Message) -> None:
             if message["type"] == "http.response.start":
                 headers = MutableHeaders(scope=message)
-                for name, value in HEADERS.items():
+                for name, value in _HEADERS.items():
                     headers[name] = value
                 if given and is_known:
                     headers["Set-Cookie"] = f"{cookie}={self._token}; HttpOnly; SameSite=Strict; Path=/"
@@ -73,13 +73,11 @@ class Guard:
 
 
 def _refusal(method: str, headers: Headers) -> PlainTextResponse | None:
-    hosts = headers.getlist("host")
+    hosts, origin = headers.getlist("host"), headers.get("origin")
     if len(hosts) != 1 or (hosts[0].rpartition(":")[0] not in _LOCAL_NAMES and hosts[0] not in _LOCAL_NAMES):
         return PlainTextResponse("this viewer answers to 127.0.0.1 and localhost only", 421)
-    origin = headers.get("origin")
-    if origin is not None and origin != f"http://{hosts[0]}":
-        return PlainTextResponse("another site's page may not read this", 403)
-    if headers.get("sec-fetch-site", "none") not in ("none", "same-origin"):
+    is_own = origin in (None, f"http://{hosts[0]}") and headers.get("sec-fetch-site", "none") in ("none", "same-origin")
+    if not is_own:
         return PlainTextResponse("another site's page may not read this", 403)
     if method == "POST" and origin is None and not headers.get("authorization"):
         return PlainTextResponse("a form has to say which page it is of", 403)

@@ -8,7 +8,7 @@ the whole source is meant; `note`; `sequence` where a sequence was marked, which
 from __future__ import annotations
 
 import json
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Final
 
@@ -52,23 +52,9 @@ def read(run_dir: Path) -> list[Mark]:
     return marks
 
 
-def add(run_dir: Path, mark: Mark) -> None:
-    """Add a mark, or replace the note of the same one."""
-    with store.alone(run_dir / FILE):  # other viewers wait; a run does not count
-        _write(run_dir, [*(one for one in read(run_dir) if not _same(one, mark)), mark])
-
-
-def remove(run_dir: Path, mark: Mark) -> None:
-    """Remove a mark, whatever its note says."""
-    with store.alone(run_dir / FILE):  # other viewers wait; a run does not count
-        _write(run_dir, [one for one in read(run_dir) if not _same(one, mark)])
-
-
-def _same(one: Mark, other: Mark) -> bool:
-    return (one.source, one.id, one.sequence) == (other.source, other.id, other.sequence)
-
-
-def _write(run_dir: Path, marks: list[Mark]) -> None:
-    lines = [{key: value for key, value in asdict(mark).items() if value} for mark in marks]
-    with store.explained(run_dir / FILE):
+def change(run_dir: Path, mark: Mark, *, is_set: bool) -> None:
+    """Add a mark, or replace the note of the same one; or remove it, whatever its note says."""
+    with store.alone(run_dir / FILE), store.explained(run_dir / FILE):  # other viewers wait; a run does not count
+        kept = [one for one in read(run_dir) if replace(one, note="") != replace(mark, note="")]
+        lines = [{key: value for key, value in asdict(one).items() if value} for one in [*kept, *[mark] * is_set]]
         store.write_text(run_dir / FILE, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))

@@ -26,7 +26,6 @@ from nextlong.picture.strip import StripTexts
 from nextlong.report.page import words
 from nextlong.runs.card import card_numbers
 from nextlong.runs.run import Run, Span
-from nextlong.runs.run import Sequence as OneSequence
 from nextlong.runs.stats import STATISTICS, read
 from nextlong.schemas import Layout
 from nextlong.view import documents, filtered, marks, sequences
@@ -35,12 +34,12 @@ from nextlong.view.marks import Mark
 from nextlong.view.sequences import Query
 from nextlong.view.variants import OpenVariant, Variants
 
-ROWS: Final = 25
+_ROWS: Final = 25
 _SECONDS: Final = 0.06  # that one answer searches
 _CHUNK_ROWS: Final = 25
 _SHOWN_CHUNKS: Final = 200
 _HELD_ROWS: Final = 1_000
-COLUMNS: Final = {
+_COLUMNS: Final = {
     "document": "meta-document",
     "source": "source",
     "preview": "text",
@@ -110,7 +109,7 @@ def sequence_list(
     sort: str,
     first: int,
     columns: Sequence[str],
-    most: int = ROWS,
+    most: int = _ROWS,
 ) -> str:
     """Return the list of sequences that match, from match number `first` on."""
     variant = view.variant
@@ -118,15 +117,15 @@ def sequence_list(
     if query.matches_all and not sort:  # a plain list reads a little for the histograms, so that its page is quick
         variant.index.find(query, sort="cosine", most=0, seconds=_SECONDS)
     histograms, counted = variant.index.histograms(query)
-    shown = [column for column in COLUMNS if column in columns] or list(COLUMNS)
+    shown = [column for column in _COLUMNS if column in columns] or list(_COLUMNS)
     state = asdict(query) | {
         "sort": sort,
-        "columns": shown if len(shown) < len(COLUMNS) else (),
+        "columns": shown if len(shown) < len(_COLUMNS) else (),
     }
     total = len(variant.run)
     # A sequence that extends no document is listed by its first one.
-    lead = COLUMNS["document"] if method_of(variant.run.recipe).layout == Layout.EXTENDED else "first document"
-    names = {**COLUMNS, "document": lead, "share": f"tokens from the {lead}"}
+    lead = _COLUMNS["document"] if method_of(variant.run.recipe).layout == Layout.EXTENDED else "first document"
+    names = {**_COLUMNS, "document": lead, "share": f"tokens from the {lead}"}
 
     def link(**changes: Any) -> str:
         return view.url(view.name, "sequences", **(state | changes))
@@ -164,21 +163,13 @@ def _sequence_rows(variant: OpenVariant, numbers: Sequence[int], query: Query) -
     keys = [(number, variant.index.chunk_with_text(query, number), query.text) for number in numbers]
     if new := [key for key in keys if key not in variant.rows]:
         leads = variant.index.leads[[number for number, _, _ in new]]
-        names, sources = lookup.document_columns(leads, variant.run.corpus.documents, ("source_id", "source"))
+        columns = lookup.document_columns(leads, variant.run.corpus.documents, ("source_id", "source"))
         texts = variant.run.corpus.texts(np.array([chunk for _, chunk, _ in new], np.int64))
-        for key, doc_id, name, source, text in zip(new, leads.tolist(), names, sources, texts, strict=True):
+        for key, doc_id, name, source, text in zip(new, leads.tolist(), *columns, texts, strict=True):
             values = dict(zip(sequences.SORTS, variant.index.values[:, key[0]].tolist(), strict=True))
-            variant.rows[key] = {
-                "number": key[0],
-                "doc_id": doc_id,
-                "document": name,
-                "source": source,
-                "preview": documents.snippet(text, query.text),
-                "cells": {
-                    name: _FORMS[name].format(value) if isfinite(value) else "–" for name, value in values.items()
-                },
-                "values": values,
-            }
+            cells = {name: _FORMS[name].format(value) if isfinite(value) else "–" for name, value in values.items()}
+            row = {"number": key[0], "doc_id": doc_id, "document": name, "source": source, "values": values}
+            variant.rows[key] = row | {"cells": cells, "preview": documents.snippet(text, query.text)}
     return [variant.rows[key] for key in keys]
 
 
@@ -188,8 +179,17 @@ def sequence(view: View, number: int, *, first: int = 0, chosen: ChunkFilter = _
     one = variant.sequence(number)
     spans, tokens = one.spans, len(one.input_ids)
     lead = pieces.lead_document(spans)
-    source_id = next((span.source_id for span in spans if span.doc_id == lead), "")
-    texts = _static_texts(variant, one) if view.held is not None else _served_texts(view.name, number)
+    source, name = _names(variant, lead)
+    scale = pieces.scale(pieces.scored(spans))
+    if view.held is None:
+        texts = _served_texts(view.name, number)
+    else:
+        pairs = zip(one.texts, pieces.partners(spans), strict=True)
+        words_of = [
+            shared_words.shared(text, one.texts[partner], variant.frequencies) if partner >= 0 else []
+            for text, partner in pairs
+        ]
+        texts = StripTexts(texts=one.texts, words=words_of)
     fitting = [
         (place, span) for place, span in enumerate(spans) if span.role in pieces.CHUNK_ROLES and _fits(span, chosen)
     ]
@@ -197,20 +197,14 @@ def sequence(view: View, number: int, *, first: int = 0, chosen: ChunkFilter = _
     most = len(shown) if view.held is not None else _CHUNK_ROWS
     return view.page(
         "sequence",
-        f"Sequence {number:,}: {source_id}",
+        f"Sequence {number:,}: {name}",
         number=number,
         total=len(variant.run),
         lead=lead,
         caption=words.sequence(spans, lead=lead, tokens=tokens),
-        legend=strip.legend(spans, lead=lead, scale=_scale(spans)),
+        legend=strip.legend(spans, lead=lead, scale=scale),
         explorer=strip.explorer(
-            spans,
-            tokens=tokens,
-            lead=lead,
-            scale=_scale(spans),
-            name="sequence",
-            label=f"Sequence {number}",
-            texts=texts,
+            spans, tokens=tokens, lead=lead, scale=scale, name="sequence", label=f"Sequence {number}", texts=texts
         ),
         chosen=chosen,
         example=pieces.EXAMPLE if any(span.role == "negative" for span in spans) else "",
@@ -226,57 +220,39 @@ def sequence(view: View, number: int, *, first: int = 0, chosen: ChunkFilter = _
         ],
         fitting=len(fitting),
         following=shown[most][0] if len(shown) > most else None,
-        mark=_mark_of(view, Mark(*_names(variant, lead), sequence=f"{view.name}/{number}")),
+        mark=_mark_of(view, Mark(source, name, sequence=f"{view.name}/{number}")),
     )
 
 
-def _scale(spans: Sequence[Span]) -> tuple[float, float]:
-    return pieces.scale(pieces.scored(spans))
-
-
 def _fits(span: Span, chosen: ChunkFilter) -> bool:
-    if chosen.role and span.role != chosen.role:
-        return False
-    if chosen.name and chosen.name.casefold() not in span.source_id.casefold():
-        return False
-    if chosen.least is not None and not span.score >= chosen.least:
-        return False
-    return chosen.most is None or span.score <= chosen.most
+    return (
+        chosen.role in ("", span.role)
+        and chosen.name.casefold() in span.source_id.casefold()
+        and (chosen.least is None or span.score >= chosen.least)
+        and (chosen.most is None or span.score <= chosen.most)
+    )
 
 
 def _served_texts(name: str, number: int) -> StripTexts:
     return StripTexts(url=f"/{quote(name, safe='')}/sequence/{number}/pairs/{{place}}")
 
 
-def _static_texts(variant: OpenVariant, one: OneSequence) -> StripTexts:
-    texts, partners = one.texts, pieces.partners(one.spans)
-    shared = [
-        shared_words.shared(text, texts[partner], variant.frequencies) if partner >= 0 else []
-        for text, partner in zip(texts, partners, strict=True)
-    ]
-    return StripTexts(texts=texts, words=shared)
-
-
-def _names(variant: OpenVariant, doc_id: int) -> tuple[str, str]:
+def _names(variant: OpenVariant, doc_id: int) -> list[str]:
     """Return the source of a document and its own id."""
-    source, source_id = lookup.document_columns(
-        np.array([doc_id]), variant.run.corpus.documents, ("source", "source_id")
-    )
-    return str(source[0]), str(source_id[0])
+    columns = lookup.document_columns(np.array([doc_id]), variant.run.corpus.documents, ("source", "source_id"))
+    return [str(column[0]) for column in columns]
 
 
 def _mark_of(view: View, mark: Mark) -> tuple[Mark, bool]:
     """Return a mark, with its note if it was set, and whether it was."""
-    for one in marks.read(view.variants.run_dir):
-        if replace(one, note="") == mark:
-            return one, True
-    return mark, False
+    held = next((one for one in marks.read(view.variants.run_dir) if replace(one, note="") == mark), None)
+    return held or mark, held is not None
 
 
 def document_list(view: View, query: documents.DocumentQuery, *, first: Place) -> str:
     """Return the documents that match, from `first` on."""
     variant = view.variant
-    result = documents.search(variant.run.corpus, query, first=first, most=ROWS, seconds=_SECONDS)
+    result = documents.search(variant.run.corpus, query, first=first, most=_ROWS, seconds=_SECONDS)
     after = "" if result.next is None else ".".join(map(str, result.next))
     return view.page(
         "documents",
@@ -285,7 +261,7 @@ def document_list(view: View, query: documents.DocumentQuery, *, first: Place) -
         result=result,
         sources=variant.sources,
         next=after and view.url(view.name, "documents", **asdict(query), after=after),
-        is_searching=bool(after) and len(result.documents) < ROWS,
+        is_searching=bool(after) and len(result.documents) < _ROWS,
     )
 
 
@@ -315,7 +291,34 @@ def compare(view: View, other: str, *, doc_id: int | None) -> str:
         doc_id = pieces.lead_document(pair[0][1].sequence(0).spans)
     # A number of a document means the same in both only where both read the same documents.
     share_documents = len({of.run.steps["ingest"].manifest["fingerprint"] for _, of in pair}) == 1
-    sides = [_side(view, of, label, doc_id) for label, of in pair if share_documents or of is pair[0][1]]
+    sides: list[dict[str, Any]] = []
+    for label, of in pair if share_documents else pair[:1]:
+        side: dict[str, Any] = {"name": label, "is_searching": False, "number": None, "url": ""}
+        sides.append(side)
+        if doc_id is None:
+            continue
+        # What the variant made of the document, as far as it has been searched for it.
+        found = of.index.find(Query(about=doc_id), most=1, seconds=_SECONDS)
+        side |= {"is_searching": not found.numbers and not found.is_complete, "read": found.read}
+        for number in found.numbers:
+            one = of.sequence(number)
+            scale, tokens = pieces.scale(pieces.scored(one.spans)), len(one.input_ids)
+            explorer = strip.explorer(
+                one.spans,
+                tokens=tokens,
+                lead=doc_id,
+                scale=scale,
+                name=f"sequence-{label}",
+                label=f"Sequence {number} of {label}",
+                texts=_served_texts(label, number),
+            )
+            side |= {
+                "number": number,
+                "url": view.url(label, "sequence", number),
+                "caption": words.sequence(one.spans, lead=doc_id, tokens=tokens),
+                "strip": explorer,
+                "legend": strip.legend(one.spans, lead=doc_id, scale=scale),
+            }
     numbers = [card_numbers(read(of.run.steps[STATISTICS])) if STATISTICS in of.run.steps else {} for _, of in pair]
     return view.page(
         "compare",
@@ -332,48 +335,13 @@ def compare(view: View, other: str, *, doc_id: int | None) -> str:
     )
 
 
-def _side(view: View, variant: OpenVariant, name: str, doc_id: int | None) -> dict[str, Any]:
-    """Return what one variant made of a document, as far as it has been searched for it."""
-    side: dict[str, Any] = {"name": name, "is_searching": False, "number": None, "url": ""}
-    if doc_id is None:
-        return side
-    found = variant.index.find(Query(about=doc_id), most=1, seconds=_SECONDS)
-    side["is_searching"] = not found.numbers and not found.is_complete
-    side["read"] = found.read
-    if found.numbers:
-        (number,) = found.numbers
-        one = variant.sequence(number)
-        options: dict[str, Any] = {"tokens": len(one.input_ids), "lead": doc_id, "scale": _scale(one.spans)}
-        side |= {
-            "number": number,
-            "url": view.url(name, "sequence", number),
-            "caption": words.sequence(one.spans, lead=doc_id, tokens=len(one.input_ids)),
-            "strip": strip.explorer(
-                one.spans,
-                **options,
-                name=f"sequence-{name}",
-                label=f"Sequence {number} of {name}",
-                texts=_served_texts(name, number),
-            ),
-            "legend": strip.legend(one.spans, lead=doc_id, scale=options["scale"]),
-        }
-    return side
-
-
 def filtered_out(view: View, key: str, *, first: int) -> str:
     """Return what was filtered out: the reasons, and what is known of one of them."""
     kinds = filtered.kinds(view.variant.run)
     chosen = next((kind for kind in kinds if kind.key == key), None)
-    entries, following = chosen.page(first, ROWS) if chosen else ([], None)
+    entries, following = chosen.page(first, _ROWS) if chosen else ([], None)
     more = "" if following is None else view.url(view.name, "filtered", reason=key, after=following)
-    return view.page(
-        "filtered",
-        "Filtered out",
-        kinds=kinds,
-        chosen=chosen,
-        entries=entries,
-        next=more,
-    )
+    return view.page("filtered", "Filtered out", kinds=kinds, chosen=chosen, entries=entries, next=more)
 
 
 def marked(view: View) -> str:
@@ -389,8 +357,8 @@ def problem(view: View, message: str, *, title: str) -> str:
     return replace(view, name=known).page("error", title, message=message)
 
 
-def export(run: Run, folder: Path, *, first: int) -> int:
-    """Write a static copy of the `first` sequences (0: all); return the number of pages. Raises NextlongError."""
+def export(run: Run, folder: Path, *, first: int) -> tuple[int, int]:
+    """Write a static copy of the `first` sequences (0: all); return how many sequences and pages. Raises NextlongError."""
     if folder.exists() and (not folder.is_dir() or any(folder.iterdir())):
         raise NextlongError(f"{folder} is not an empty folder; choose another one for --export")
     variants = Variants(run)
@@ -408,4 +376,4 @@ def export(run: Run, folder: Path, *, first: int) -> int:
         for lead in leads:
             store.write_text(folder / f"document-{lead}.html", document(view, lead))
         store.write_text(folder / "index.html", shown)  # last: a copy without it is not complete
-    return len(names) + 3
+    return count, len(names) + 3

@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from collections import OrderedDict
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Final, NamedTuple
 
@@ -19,7 +19,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong import schemas
-from nextlong.artifacts import finished, lookup
+from nextlong.artifacts import lookup
 from nextlong.runs import spans
 from nextlong.runs.run import Run
 from nextlong.runs.spans import Block
@@ -56,7 +56,7 @@ class Query:
         return self == Query()
 
 
-class Histogram(NamedTuple):
+class _Histogram(NamedTuple):
     """Counts between equidistant edges, from `least` to `most`."""
 
     least: float
@@ -64,7 +64,7 @@ class Histogram(NamedTuple):
     counts: list[int]
 
 
-class Found(NamedTuple):
+class _Found(NamedTuple):
     """A page of the sequences that match: numbers, all matches so far, and how many sequences of the run were read."""
 
     numbers: list[int]
@@ -73,14 +73,14 @@ class Found(NamedTuple):
     is_complete: bool
 
 
+@dataclass
 class _Matches:
     """The matches of a query in the first `blocks` of a run; `chunk_of` names a chunk with the text that was searched for."""
 
-    def __init__(self, total: int) -> None:
-        self.fits = np.zeros(total, np.bool_)  # of each sequence of the run
-        self.blocks = 0
-        self.chunk_of: dict[int, int] = {}
-        self.known_chunks: dict[int, bool] = {}
+    fits: NDArray[np.bool_]  # of each sequence of the run
+    blocks: int = 0
+    chunk_of: dict[int, int] = field(default_factory=dict)
+    known_chunks: dict[int, bool] = field(default_factory=dict)
 
 
 class _Stretch(NamedTuple):
@@ -97,7 +97,12 @@ class SequenceIndex:
 
     def __init__(self, run: Run) -> None:
         self._run, total = run, len(run)
-        self._blocks = list(_stretches(run))
+        self._blocks: list[_Stretch] = []
+        size, number = max(1, _BLOCK_TOKENS // run.recipe.sequence_tokens), 0
+        for path, take in zip(run.steps["compose"].files(".sequences.arrow"), run.sequences_per_part, strict=True):
+            for first in range(0, take, size):
+                self._blocks.append(_Stretch(path, first, min(size, take - first), number + first))
+            number += take
         self._starts = np.array([block.number for block in self._blocks], np.int64)
         self._is_read = np.zeros(len(self._blocks), np.bool_)
         # Uninitialised arrays take memory only where something was written.
@@ -106,27 +111,30 @@ class SequenceIndex:
         self.first_chunks = np.empty(total, np.int64)  # chunk_id of the first chunk of that document
         self._held: OrderedDict[Query, _Matches] = OrderedDict()
 
-    def find(self, query: Query, *, sort: str = "", first: int = 0, most: int = 25, seconds: float = 60.0) -> Found:
+    def find(self, query: Query, *, sort: str = "", first: int = 0, most: int = 25, seconds: float = 60.0) -> _Found:
         """Return a page of the sequences that match `query`, reading for about so many seconds.
 
-        `sort` is one of SORTS, with a "-" in front for descending order, "random" or "random-SEED"; "" is by number.
+        `sort` is one of SORTS, with a "-" in front for descending order, or "random-SEED" for a random sample; "" is by number.
         """
         total, column = len(self._run), sort.removeprefix("-")
-        if query.matches_all and column not in SORTS:
-            return Found(_ordered(range(total), sort, first, most), total, total, is_complete=True)
-        matches = self._matches(query)
-        until = time.monotonic() + seconds
-        while matches.blocks < len(self._blocks):
-            self._extend(matches, query)
-            if time.monotonic() > until:
-                break
-        numbers, read = self._found(matches)
+        numbers, read = np.arange(total), total
+        if not query.matches_all or column in SORTS:
+            matches = self._matches(query)
+            until = time.monotonic() + seconds
+            while matches.blocks < len(self._blocks):
+                self._extend(matches, query)
+                if time.monotonic() > until:
+                    break
+            numbers, read = self._found(matches)
         if column in SORTS:
             keys = self.values[SORTS.index(column)][numbers]
-            shown = numbers[_smallest(-keys if sort.startswith("-") else keys, first + most)[first:]].tolist()
+            places = _smallest(-keys if sort.startswith("-") else keys, first + most)[first:]
+        elif column:
+            rng = np.random.default_rng(int(column.removeprefix("random-")))
+            places = rng.choice(len(numbers), min(most, len(numbers)), replace=False)
         else:
-            shown = _ordered(numbers, sort, first, most)
-        return Found(shown, len(numbers), read, is_complete=read == total)
+            places = np.arange(first, min(first + most, len(numbers)))
+        return _Found(numbers[places].tolist(), len(numbers), read, is_complete=read == total)
 
     def chunk_with_text(self, query: Query, number: int) -> int:
         """Return the chunk of a found sequence that contains the text that was searched for; else its first one."""
@@ -136,7 +144,7 @@ class SequenceIndex:
         """Read what `values`, `leads` and `first_chunks` hold of a sequence, and of those that are read with it."""
         self._know(int(np.searchsorted(self._starts, number, side="right")) - 1)
 
-    def histograms(self, query: Query) -> tuple[dict[str, Histogram], int]:
+    def histograms(self, query: Query) -> tuple[dict[str, _Histogram], int]:
         """Return a histogram of each of SORTS over the matches that `find` has read, and how many these are (at most 100,000)."""
         numbers = self._found(self._matches(query))[0][:_COUNTED]
         made = {}
@@ -144,7 +152,7 @@ class SequenceIndex:
             column = row[numbers]
             if len(known := column[np.isfinite(column)]):
                 counts, edges = np.histogram(known, bins=_BINS)
-                made[name] = Histogram(float(edges[0]), float(edges[-1]), counts.tolist())
+                made[name] = _Histogram(float(edges[0]), float(edges[-1]), counts.tolist())
         return made, len(numbers)
 
     def _found(self, matches: _Matches) -> tuple[NDArray[np.int64], int]:
@@ -155,7 +163,7 @@ class SequenceIndex:
 
     def _matches(self, query: Query) -> _Matches:
         if query not in self._held:
-            self._held[query] = _Matches(len(self._run))
+            self._held[query] = _Matches(np.zeros(len(self._run), np.bool_))
         self._held.move_to_end(query)
         if len(self._held) > _HELD_QUERIES:
             self._held.popitem(last=False)
@@ -164,19 +172,8 @@ class SequenceIndex:
     def _extend(self, matches: _Matches, query: Query) -> None:
         """Read one more block of sequences."""
         block = self._blocks[matches.blocks]
-        fits = self._fits(matches.blocks, query)
-        if query.text and fits.any():
-            chunk_of = self._with_text(matches, query.text)
-            fits &= np.isin(np.arange(block.size), list(chunk_of))
-            matches.chunk_of |= {block.number + row: chunk for row, chunk in chunk_of.items() if fits[row]}
-        matches.fits[block.number : block.number + block.size] = fits
-        matches.blocks += 1
-
-    def _fits(self, number: int, query: Query) -> NDArray[np.bool_]:
-        """Return which sequences of a block are all that the query asks for but its text."""
-        self._know(number)
-        block = self._blocks[number]
         whole = slice(block.number, block.number + block.size)
+        self._know(matches.blocks)
         # Whether each sequence of the block fits so far, by its row there; what has to be read from files comes last.
         fits = np.ones(block.size, np.bool_)
         cosine = self.values[SORTS.index("cosine"), whole]
@@ -194,18 +191,22 @@ class SequenceIndex:
         for doc_id, roles in ((query.document, spans.CHUNK_ROLES), (query.about, spans.ABOUT_ROLES)):
             if doc_id is not None and fits.any():
                 holds = np.zeros(block.size, np.bool_)
-                for first, one in self._read(number):
+                for first, one in self._read(matches.blocks):
                     of_roles = one.of(*roles)
                     holds[first + of_roles.sequence[of_roles.doc_ids == doc_id]] = True
                 fits &= holds
-        return fits
+        if query.text and fits.any():
+            chunk_of = self._with_text(matches, query.text)
+            fits &= np.isin(np.arange(block.size), list(chunk_of))
+            matches.chunk_of |= {block.number + row: chunk for row, chunk in chunk_of.items() if fits[row]}
+        matches.fits[whole] = fits
+        matches.blocks += 1
 
     def _with_text(self, matches: _Matches, text: str) -> dict[int, int]:
         """Return the rows of a block one of whose chunks contains the text, with that chunk."""
-        if len(matches.known_chunks) > _KNOWN_CHUNKS:
-            matches.known_chunks.clear()
-        known = matches.known_chunks
-        chunk_of: dict[int, int] = {}
+        known, chunk_of = matches.known_chunks, dict[int, int]()
+        if len(known) > _KNOWN_CHUNKS:
+            known.clear()
         for first, one in self._read(matches.blocks):
             chunks = one.of(*spans.CHUNK_ROLES)
             new = np.array([chunk for chunk in np.unique(chunks.chunk_ids).tolist() if chunk not in known], np.int64)
@@ -237,11 +238,13 @@ class SequenceIndex:
             own_tokens = np.bincount(chunks.sequence[of_lead], weights=chunks.lengths[of_lead], minlength=count)
             with np.errstate(invalid="ignore"):  # NaN where nothing has a cosine
                 cosines = sums / np.bincount(scored, minlength=count)
+            # (P,) a number for each document of each sequence.
+            documents = chunks.sequence << 32 | np.unique(chunks.doc_ids, return_inverse=True)[1]
             # In the order of SORTS.
             self.values[:, rows] = (
                 cosines,
                 np.bincount(chunks.sequence, minlength=count),
-                spans.documents_per_sequence(one),
+                np.bincount(np.unique(documents) >> 32, minlength=count),
                 own_tokens / self._run.recipe.sequence_tokens,
             )
         self._is_read[number] = True
@@ -262,25 +265,3 @@ def _smallest(keys: NDArray[np.float64], count: int) -> NDArray[np.int64]:
             near = np.flatnonzero(keys <= limit)
             return near[np.argsort(keys[near], kind="stable")][:count]
     return np.argsort(keys, kind="stable")[:count]
-
-
-def _ordered(numbers: range | NDArray[np.int64], sort: str, first: int, most: int) -> list[int]:
-    """Return a page of numbers as they are, or of a random order that its seed fixes."""
-    if not sort.startswith("random"):
-        return [int(number) for number in numbers[first : first + most]]
-    rng = np.random.default_rng(int(sort.partition("-")[2] or 0))
-    if first + most < len(numbers) // 8:  # a million numbers need not be shuffled to show 25
-        chosen = rng.choice(len(numbers), first + most, replace=False, shuffle=True)[first:]
-    else:
-        chosen = rng.permutation(len(numbers))[first : first + most]
-    return [int(numbers[place]) for place in chosen.tolist()]
-
-
-def _stretches(run: Run) -> Iterator[_Stretch]:
-    size = max(1, _BLOCK_TOKENS // run.recipe.sequence_tokens)
-    number = 0
-    for path, take in zip(finished.sequence_files(run.steps), run.sequences_per_part, strict=True):
-        for first in range(0, take, size):
-            count = min(size, take - first)
-            yield _Stretch(path, first, count, number)
-            number += count

@@ -7,11 +7,13 @@ One request is answered at a time: the files are read through objects that no tw
 from __future__ import annotations
 
 import json
+import re
 import secrets
 import socket
 import threading
 from collections.abc import Callable
 from math import isfinite
+from typing import TypeVar
 from urllib.parse import parse_qs
 
 import uvicorn
@@ -32,9 +34,10 @@ from nextlong.view.pages import ChunkFilter, View
 from nextlong.view.sequences import SORTS, Query
 from nextlong.view.variants import Variants
 
-Answer = Callable[[View, Request], str | Response]
-HOST = "127.0.0.1"
+_Answer = Callable[[View, Request], str | Response]
+_HOST = "127.0.0.1"
 _LONGEST_NOTE = 500
+_NumberT = TypeVar("_NumberT", int, float)
 
 
 def application(run: Run, *, token: str) -> Starlette:
@@ -43,52 +46,37 @@ def application(run: Run, *, token: str) -> Starlette:
     if len(run):
         variants.get(variants.first).index.know(0)  # loads libraries now, so that the first page is quick
 
-    def view_of(request: Request) -> View:
-        return View(variants, request.path_params.get("variant", variants.first))
+    def answered(request: Request, answer: _Answer) -> Response:
+        view = View(variants, request.path_params.get("variant", variants.first))
+        with lock:
+            try:
+                made = answer(view, request)
+                return made if isinstance(made, Response) else Response(made, media_type="text/html")
+            except (IndexError, ValueError, NextlongError) as error:
+                title = "There is no such page" if isinstance(error, IndexError) else "This page cannot be shown"
+                page = pages.problem(view, str(error), title=title)
+                is_wrong = isinstance(error, ValueError) or request.method == "POST"
+                return Response(page, 400 if is_wrong else 404, media_type="text/html")
 
-    def problem(request: Request, error: Exception, *, status: int = 404) -> Response:
-        title = "There is no such page" if isinstance(error, IndexError) else "This page cannot be shown"
-        return Response(pages.problem(view_of(request), str(error), title=title), status, media_type="text/html")
-
-    def route(path: str, answer: Answer) -> Route:
-        def answered(request: Request) -> Response:
-            with lock:
-                try:
-                    made = answer(view_of(request), request)
-                    return made if isinstance(made, Response) else Response(made, media_type="text/html")
-                except (IndexError, NextlongError) as error:
-                    return problem(request, error)
-                except ValueError as error:
-                    return problem(request, error, status=400)
-
-        return Route(f"/{{variant}}{path}", answered)
+    def route(path: str, answer: _Answer) -> Route:
+        return Route(f"/{{variant}}{path}", lambda request: answered(request, answer))
 
     async def mark(request: Request) -> Response:
         form = {name: values[0] for name, values in parse_qs((await request.body()).decode("utf-8", "replace")).items()}
+        return await run_in_threadpool(answered, request, lambda view, _: _mark(view, form))
 
-        def write() -> Response:
-            with lock:
-                try:
-                    _mark(variants, form)
-                except (ValueError, NextlongError) as error:
-                    return problem(request, error, status=400)
-            return RedirectResponse(view_of(request).url(request.path_params["variant"], "marks"), 303)
-
-        return await run_in_threadpool(write)
-
-    def to_list(request: Request) -> Response:
-        view = view_of(request)
-        return RedirectResponse(view.url(view.name, "sequences"))
+    def asset(path: str, media_type: str, text: str) -> Route:
+        return Route(path, lambda _: Response(text, media_type=media_type))
 
     return Starlette(
         routes=[
-            Route("/", to_list),
-            _asset("/style.css", "text/css", html.style() + html.asset(__package__, "view.css")),
-            _asset("/page.js", "text/javascript", html.script()),
-            _asset("/view.js", "text/javascript", html.asset(__package__, "view.js")),
+            Route("/", lambda request: answered(request, _to_list)),
+            asset("/style.css", "text/css", html.style() + html.asset(__package__, "view.css")),
+            asset("/page.js", "text/javascript", html.script()),
+            asset("/view.js", "text/javascript", html.asset(__package__, "view.js")),
             Route("/favicon.ico", lambda _: Response(status_code=204)),  # browsers ask for it
             Route("/{variant}/marks", mark, methods=["POST"]),
-            Route("/{variant}", to_list),
+            route("", _to_list),
             route("/sequences", _sequences),
             route("/sequence", _jump),
             route("/random", _random),
@@ -105,8 +93,8 @@ def application(run: Run, *, token: str) -> Starlette:
     )
 
 
-def _asset(path: str, media_type: str, text: str) -> Route:
-    return Route(path, lambda _: Response(text, media_type=media_type))
+def _to_list(view: View, _: Request) -> Response:
+    return RedirectResponse(view.url(view.name, "sequences"))
 
 
 def _nothing(_: View, request: Request) -> str:
@@ -116,23 +104,22 @@ def _nothing(_: View, request: Request) -> str:
 def _sequences(view: View, request: Request) -> str:
     given = request.query_params
     sort = given.get("sort", "")
-    if sort and sort.removeprefix("-") not in SORTS and not (sort.startswith("random") and sort[7:].isdecimal()):
+    if sort and sort.removeprefix("-") not in SORTS and not re.fullmatch(r"random-\d+", sort):
         raise ValueError(f"sort={sort}: give one of {', '.join(SORTS)}, with - in front for descending order")
     query = Query(
         text=given.get("text", "").strip(),
         name=given.get("name", ""),
         source=given.get("source", ""),
-        least=_float(request, "least"),
-        most=_float(request, "most"),
-        document=_whole(request, "document"),
+        least=_number(request, "least", float),
+        most=_number(request, "most", float),
+        document=_number(request, "document", int),
     )
-    first = _whole(request, "after") or 0
+    first = _number(request, "after", int) or 0
     return pages.sequence_list(view, query, sort=sort, first=first, columns=given.getlist("columns"))
 
 
 def _jump(view: View, request: Request) -> Response:
-    number = _number("number", request.query_params.get("number", ""))
-    return RedirectResponse(view.url(view.name, "sequence", number))
+    return RedirectResponse(view.url(view.name, "sequence", _number(request, "number", int) or 0))
 
 
 def _random(view: View, _: Request) -> Response:
@@ -142,10 +129,10 @@ def _random(view: View, _: Request) -> Response:
 
 
 def _sequence(view: View, request: Request) -> str:
-    given = request.query_params
-    least, most = _float(request, "least"), _float(request, "most")
+    given, least, most = request.query_params, *(_number(request, name, float) for name in ("least", "most"))
     chosen = ChunkFilter(given.get("role", ""), given.get("name", ""), least, most)
-    return pages.sequence(view, request.path_params["number"], first=_whole(request, "after") or 0, chosen=chosen)
+    first = _number(request, "after", int) or 0
+    return pages.sequence(view, request.path_params["number"], first=first, chosen=chosen)
 
 
 def _pair(view: View, request: Request) -> Response:
@@ -154,23 +141,23 @@ def _pair(view: View, request: Request) -> Response:
 
 
 def _documents(view: View, request: Request) -> str:
-    given = request.query_params
+    given, after = request.query_params, request.query_params.get("after", "0")
     query = documents.DocumentQuery(**{name: given.get(name, "").strip() for name in ("text", "name", "source")})
-    after = [_number("after", part) for part in given.get("after", "0").split(".")]
-    if len(after) > len(documents.Place._fields):
-        raise ValueError(f"after={given['after']}: give shard.batch.row")
-    return pages.document_list(view, query, first=documents.Place(*after))
+    if not re.fullmatch(r"\d{1,9}(\.\d{1,9}){0,2}", after):
+        raise ValueError(f"after={after}: give shard.batch.row")
+    return pages.document_list(view, query, first=documents.Place(*map(int, after.split("."))))
 
 
 def _compare(view: View, request: Request) -> str:
-    return pages.compare(view, request.query_params.get("with", ""), doc_id=_whole(request, "document"))
+    return pages.compare(view, request.query_params.get("with", ""), doc_id=_number(request, "document", int))
 
 
 def _filtered(view: View, request: Request) -> str:
-    return pages.filtered_out(view, request.query_params.get("reason", ""), first=_whole(request, "after") or 0)
+    first = _number(request, "after", int) or 0
+    return pages.filtered_out(view, request.query_params.get("reason", ""), first=first)
 
 
-def _mark(variants: Variants, form: dict[str, str]) -> None:
+def _mark(view: View, form: dict[str, str]) -> Response:
     """Add or remove the mark of a form."""
     plain = json.loads(form.get("mark", "{}"))
     known = {name: str(plain.get(name, "")) for name in ("source", "id", "sequence")} if isinstance(plain, dict) else {}
@@ -184,29 +171,19 @@ def _mark(variants: Variants, form: dict[str, str]) -> None:
         )
     if len(mark.note) > _LONGEST_NOTE:
         raise ValueError(f"the note has {len(mark.note):,} characters; shorten it to {_LONGEST_NOTE}")
-    change = marks.add if form["action"] == "add" else marks.remove
-    change(variants.run_dir, mark)
+    marks.change(view.variants.run_dir, mark, is_set=form["action"] == "add")
+    return RedirectResponse(view.url(view.name, "marks"), 303)
 
 
-def _whole(request: Request, name: str) -> int | None:
-    text = request.query_params.get(name, "")
-    return _number(name, text) if text else None
-
-
-def _number(name: str, text: str) -> int:
-    if not text.isdecimal():
-        raise ValueError(f"{name}={text}: give a whole number")
-    return int(text)
-
-
-def _float(request: Request, name: str) -> float | None:
+def _number(request: Request, name: str, kind: type[_NumberT]) -> _NumberT | None:
+    """Return a number of the address, None where it is not given; a whole number is not negative."""
     text = request.query_params.get(name, "")
     try:
-        value = float(text) if text else None
-    except ValueError:
-        value = float("nan")
-    if value is not None and not isfinite(value):
-        raise ValueError(f"{name}={text}: give a number")
+        value = kind(text) if text else None
+        if value is not None and (not isfinite(value) or (kind is int and not text.isdecimal())):
+            raise ValueError(text)
+    except (ValueError, OverflowError):
+        raise ValueError(f"{name}={text}: give a {'whole ' if kind is int else ''}number") from None
     return value
 
 
@@ -215,15 +192,15 @@ def serve(run: Run, *, port: int, when_ready: Callable[[str], None]) -> None:
     with socket.socket() as listener:
         listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
         try:
-            listener.bind((HOST, port))
+            listener.bind((_HOST, port))
             listener.listen()
         except (OSError, OverflowError) as error:
             raise NextlongError(
-                f"--port {port} cannot be used on {HOST} ({error}); choose another, or 0 for any free port"
+                f"--port {port} cannot be used on {_HOST} ({error}); choose another, or 0 for any free port"
             ) from None
         token = secrets.token_urlsafe(24)
         config = uvicorn.Config(
             application(run, token=token), log_level="warning", server_header=False, lifespan="off", ws="none"
         )
-        when_ready(f"http://{HOST}:{listener.getsockname()[1]}/?token={token}")
+        when_ready(f"http://{_HOST}:{listener.getsockname()[1]}/?token={token}")
         uvicorn.Server(config).run(sockets=[listener])

@@ -7,8 +7,7 @@ from evaluation_data import word_tokenizer, write
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.task import TaskRequest, TextTokenizer, all_tasks
-from nextlong.evaluate.tasks.haystack import samples
-from nextlong.evaluate.texts import HAYSTACK, haystack_text
+from nextlong.evaluate.tasks.haystack import HAYSTACK, _haystack_text, samples
 
 NEEDLE = "The best thing to do in San Francisco is eat a sandwich and sit in Dolores Park on a sunny day."
 
@@ -59,8 +58,8 @@ def test_both_facts_are_asked_for(data, answer, found, share):
 
 
 def test_without_room_or_text_it_is_told(data, tmp_path):
-    with pytest.raises(EvaluateError, match="needle needs more than 40 tokens"):
+    with pytest.raises(EvaluateError, match="needle needs at least"):
         next(samples(TaskRequest(40, TextTokenizer(word_tokenizer()), data)))
     write(tmp_path / HAYSTACK, "  \n")
     with pytest.raises(EvaluateError, match=r"haystack\.txt is empty; put a long text there"):
-        haystack_text(data)
+        _haystack_text(data)

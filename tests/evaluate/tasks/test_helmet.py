@@ -11,7 +11,7 @@ from evaluation_data import bpe_tokenizer, byte_tokenizer, fact, word_tokenizer,
 from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.task import TaskRequest, TextTokenizer, all_tasks
-from nextlong.evaluate.tasks.helmet import icl, longqa, recall
+from nextlong.evaluate.tasks.helmet import longqa, recall
 from nextlong.evaluate.tasks.helmet.published import QUESTIONS, SHOTS, sampled_examples, sampled_questions, shuffled
 
 
@@ -156,8 +156,8 @@ def test_icl_shuffles_the_labels_of_every_sample(name, data_folder):
 
 
 def test_icl_demos_hold_every_label_in_every_round():
-    train = [icl._Labelled(f"text {n}", f"label {n % 7}") for n in range(40)]
-    demos = icl._balanced(train, 40, seed=1)
+    train = [recall._Labelled(f"text {n}", f"label {n % 7}") for n in range(40)]
+    demos = recall._balanced(train, 40, seed=1)
     assert len(demos) == 40
     for first in range(0, 35, 7):
         assert {demo.label for demo in demos[first : first + 7]} == {f"label {n}" for n in range(7)}
@@ -171,7 +171,7 @@ def test_stories_are_cut_by_llama_2s_tokens_and_then_by_the_models_own(name, dat
         assert len(samples) == 6
         for sample in samples:
             story = sample.text[sample.details["chars_before"] : len(sample.text) - sample.details["chars_behind"]]
-            assert sample.details["story_cut"]
+            assert sample.details["context_cut"]
             assert "Question:" not in story
             assert len(story.encode()) <= length - sample.max_new_tokens - 199  # Llama 2's are bytes here
             assert tokenizer.count(sample.text) + sample.max_new_tokens <= length

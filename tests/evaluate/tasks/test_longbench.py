@@ -12,7 +12,7 @@ import pytest
 from answering_models import Oracle, asked, evaluated
 from evaluation_data import bpe_tokenizer
 from nextlong.evaluate.data import DataFiles
-from nextlong.evaluate.plan import EvaluationSettings, pairs
+from nextlong.evaluate.run import EvaluationSettings, _pairs
 from nextlong.evaluate.task import Sample, TaskRequest, TextTokenizer, all_tasks
 from nextlong.evaluate.tasks import longbench
 
@@ -123,5 +123,5 @@ def test_it_is_measured_at_its_own_length_unless_lengths_are_named(tmp_path):
         EvaluationSettings([TASK], lengths, tmp_path, DataFiles(None), names_lengths=is_named)
         for is_named in (True, False)
     )
-    assert [length for _, length in pairs(named)] == lengths
-    assert [length for _, length in pairs(default)] == [131_072]
+    assert [length for _, length in _pairs(named)] == lengths
+    assert [length for _, length in _pairs(default)] == [131_072]

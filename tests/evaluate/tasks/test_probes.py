@@ -1,5 +1,6 @@
-"""Dependency, copying and key_values: losses are those of plain forward passes, and who looks up chooses every value."""
+"""Probes: losses are those of plain forward passes, attention that of eager attention, and shares those of hand-made weights."""
 
+import shutil
 from types import SimpleNamespace
 
 import numpy as np
@@ -7,12 +8,9 @@ import pytest
 
 from answering_models import asked, evaluated
 from nextlong.errors import EvaluateError
-from nextlong.evaluate.data import DataFiles
 from nextlong.evaluate.engines import HuggingFaceModel
 from nextlong.evaluate.prompts import ModelOptions
-from nextlong.evaluate.task import TaskRequest
 from nextlong.evaluate.tasks import probes
-from nextlong.evaluate.texts import haystack_ids
 
 pytestmark = pytest.mark.heavy
 
@@ -138,86 +136,41 @@ def save_model(folder, tokenizer):
     return folder
 
 
-def request(model, data_folder, length=512, samples=4):
-    return TaskRequest(length, model.tokenizer, DataFiles(data_folder), samples)
-
-
-def test_the_copys_worth_is_that_of_plain_forward_passes(model, data_folder):
+def test_weights_are_those_of_eager_attention_at_2k(tiny_model):
     import torch
+    from transformers import AutoModelForCausalLM
 
-    asked = request(model, data_folder, length=300, samples=1)
-    found = probes._measure_copying(model, asked)
-    size = probes._PASSAGE_TOKENS
-    text = haystack_ids(asked, 300 + size, part=0).tolist()
-    passage, other = text[:size], text[size : 2 * size]
-    between = text[2 * size : 300 - len(model.tokenizer.prefix)]
-    losses = []
-    for head in (other, passage):
-        ids = torch.tensor([model.tokenizer.with_prefix([*head, *between, *passage])])
-        assert ids.shape[1] == 300
-        with torch.inference_mode():
-            logits = model.model(ids).logits[0, -probes._PASSAGE_TOKENS - 1 : -1]
-        losses.append(float(torch.nn.functional.cross_entropy(logits, ids[0, -probes._PASSAGE_TOKENS :])))
-    assert found["scores"]["gain_nats"] == pytest.approx(losses[0] - losses[1], abs=1e-3)
-    assert found["distance"] == 300 - 2 * probes._PASSAGE_TOKENS
+    model = HuggingFaceModel(ModelOptions(str(tiny_model), chunk_tokens=300))
+    ids = torch.randint(2, 300, (2048,), generator=torch.Generator().manual_seed(1)).tolist()
+    ours = probes._attention_of(model, ids)
+    eager = AutoModelForCausalLM.from_pretrained(tiny_model, attn_implementation="eager")
+    with torch.inference_mode():
+        expected = (
+            torch.stack(eager(torch.tensor([ids]), output_attentions=True).attentions)[:, 0, :, -1].mean(1).numpy()
+        )
+    assert ours.shape == (3, 2048)
+    np.testing.assert_allclose(ours, expected, atol=1e-6)
+    np.testing.assert_allclose(ours.sum(1), 1.0, atol=1e-5)
+    assert model.model.config._attn_implementation == "sdpa"  # as before
 
 
-def test_every_sample_reads_elsewhere(model, data_folder):
-    asked = request(model, data_folder)
-    parts = [haystack_ids(asked, 100, part=number) for number in range(3)]
-    assert len({tuple(part) for part in parts}) == 3
-    assert all(part.shape == (100,) and part.dtype == np.int64 for part in parts)
+def test_shares_by_hand():
+    weights = np.zeros((1, 20), np.float32)
+    weights[0, [0, 5, 10, 17, 19]] = [0.5, 0.1, 0.1, 0.2, 0.1]
+    found = probes._shares(weights, 3, 18)  # a context of 15 tokens: thirds are 3-7, 8-12, 13-17
+    assert found["first_third_whole"][0] == pytest.approx(0.6)  # tokens 0 to 5
+    assert found["last_third_whole"][0] == pytest.approx(0.3)  # tokens 14 to 19
+    assert found["first_third_context"][0] == pytest.approx(0.1 / 0.4)
+    assert found["last_third_context"][0] == pytest.approx(0.2 / 0.4)
+    # Of tokens 4 to 19, thirds of 5: 4-8 and 15-19.
+    assert found["first_third_whole_without_sink"][0] == pytest.approx(0.1 / 0.5)
+    assert found["last_third_whole_without_sink"][0] == pytest.approx(0.3 / 0.5)
 
 
-@pytest.mark.parametrize("probe", probes.TASKS[1:])
-def test_what_cannot_be_measured_is_refused(probe, model, data_folder, tmp_path):
-    with pytest.raises(EvaluateError, match="needs at least"):
-        probe.measure(model, request(model, data_folder, length=64))
-    (tmp_path / "needle").mkdir()
-    (tmp_path / "needle" / "haystack.txt").write_text("too short")
-    with pytest.raises(EvaluateError, match="put a longer text there"):
-        probe.measure(model, request(model, tmp_path))
-
-
-class LooksUp(HuggingFaceModel):
-    """Knows what followed, in all that it has read, on the tokens read last; no weights decide."""
-
-    def __init__(self, model, *, does):
-        self._model, self._does, self.read = model, does, []
-        self.device = model.device
-
-    @property
-    def tokenizer(self):
-        return self._model.tokenizer
-
-    def prefilled(self, ids):
-        self.read = list(ids)
-
-    def forget(self, kept):
-        self.read = self.read[:kept]
-
-    def forward(self, ids, cache):
-        import torch
-
-        asked, logits = ids[0].tolist(), torch.zeros(1, 10_000)
-        self.read += asked
-        places = [n for n in range(len(self.read) - len(asked)) if self.read[n : n + len(asked)] == asked]
-        if self._does == "look up":
-            logits[0, self.read[places[0] + len(asked)]] = 1.0
-        return logits
-
-
-def test_who_looks_up_chooses_every_value_and_who_does_not_one_in_eight(model, data_folder):
-    asked = request(model, data_folder)
-    right = probes._measure_key_values(LooksUp(model, does="look up"), asked)
-    assert right["scores"] == {"accuracy": 100.0, "chance": 12.5}
-    assert right["by_depth"] == [100.0] * 8
-    assert probes._measure_key_values(LooksUp(model, does="nothing"), asked)["scores"]["accuracy"] == 12.5
-    assert right["n"] == 4 * 8
-
-
-def test_a_prompt_has_the_length_that_was_asked_for(model, data_folder):
-    looks = LooksUp(model, does="look up")
-    probes._measure_key_values(looks, request(model, data_folder, length=300, samples=1))
-    question = len(model.tokenizer.encode("\n")) + 1 + len(model.tokenizer.encode(":"))
-    assert len(looks.read) + question == 300
+def test_a_chat_prompt_is_refused(tiny_model, tmp_path):
+    folder = tmp_path / "chat"
+    shutil.copytree(tiny_model, folder)
+    (folder / "chat_template.jinja").write_text("{{ messages[0]['content'] }}")
+    model = HuggingFaceModel(ModelOptions(str(folder), prompt_format="chat"))
+    with pytest.raises(EvaluateError, match="leave --prompt-format chat out"):
+        probes._check_plain(model, None)

@@ -54,7 +54,8 @@ def test_the_line_behind_the_prefix_is_parsed_else_the_first(answer, parsed):
 def test_the_better_of_raw_and_parsed_counts():
     answer = "Answer: Paris\nQuestion: something else entirely"
     assert published.exact_match(answer, ["Paris"]) == 0.0
-    assert published.better_of_raw_and_parsed(published.exact_match, answer, ["Paris"]) == 1.0
+    score = published.best_of(exact_match=published.exact_match)
+    assert score(answer, Sample("", ("Paris",), 1)) == {"exact_match": 1.0}
 
 
 @pytest.mark.parametrize(

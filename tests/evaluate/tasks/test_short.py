@@ -7,8 +7,8 @@ import pytest
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import results
-from nextlong.evaluate.tasks import short
-from nextlong.evaluate.tasks.short import _HARNESS
+from nextlong.evaluate.tasks import probes
+from nextlong.evaluate.tasks.probes import _HARNESS
 
 
 class Harness:
@@ -37,7 +37,7 @@ class Harness:
 @pytest.fixture
 def harness(monkeypatch):
     made = Harness()
-    monkeypatch.setattr(short, "required", lambda name: made)
+    monkeypatch.setattr(probes, "required", lambda name: made)
     return made
 
 
@@ -50,7 +50,7 @@ def request(samples):
 
 
 def test_the_score_is_the_mean_of_acc_as_in_the_papers_table_with_its_interval(harness):
-    values = short._measure(model(), request(None))
+    values = probes._measure_short(model(), request(None))
     assert values["scores"]["average"] == pytest.approx(100 * sum(range(7)) / 70)
     assert values["scores"]["hellaswag acc_norm"] == pytest.approx(5.0)
     assert values["scores"]["piqa acc"] == pytest.approx(40.0)
@@ -62,9 +62,9 @@ def test_the_score_is_the_mean_of_acc_as_in_the_papers_table_with_its_interval(h
     assert low < values["scores"]["average"] < high
 
 
-@pytest.mark.parametrize(("samples", "limit"), [(None, None), (short.ALL_SAMPLES, None), (20, 20)])
+@pytest.mark.parametrize(("samples", "limit"), [(None, None), (probes.ALL_SAMPLES, None), (20, 20)])
 def test_everything_is_asked_unless_there_is_a_limit(harness, samples, limit):
-    short._measure(model(), request(samples))
+    probes._measure_short(model(), request(samples))
     (asked,) = harness.asked
     assert (asked["limit"], asked["tasks"]) == (limit, list(_HARNESS))
 
@@ -82,13 +82,13 @@ def test_everything_is_asked_unless_there_is_a_limit(harness, samples, limit):
 def test_data_that_cannot_be_had_is_told_in_a_line(harness, error, told):
     harness.error = error
     with pytest.raises(EvaluateError, match=told):
-        short._measure(model(), request(None))
+        probes._measure_short(model(), request(None))
 
 
 @pytest.mark.parametrize(("bos", "eos", "is_refused"), [(None, None, True), (0, None, False), (None, 0, False)])
 def test_a_text_begins_with_one_of_the_two_ids(harness, bos, eos, is_refused):
     if is_refused:
         with pytest.raises(EvaluateError, match="the tokenizer names neither; set one"):
-            short._check_model(model(bos, eos), None)
+            probes._check_special(model(bos, eos), None)
     else:
-        short._check_model(model(bos, eos), None)
+        probes._check_special(model(bos, eos), None)

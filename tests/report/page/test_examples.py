@@ -7,7 +7,6 @@ import pytest
 import nextlong
 from nextlong.artifacts.results import DraftResult
 from nextlong.report.page import examples
-from nextlong.report.page.examples import Pair
 
 
 def marked(pair):
@@ -17,12 +16,12 @@ def marked(pair):
 def test_what_both_hold_is_marked_and_nothing_else():
     one = "Before it all. The harbour holds a rope, and more. Gull"
     other = "Other words. the HARBOUR holds a rope: gull"
-    assert marked(Pair(("a", one), ("b", other))) == [["The harbour holds a rope"], ["the HARBOUR holds a rope"]]
+    assert marked((("a", one), ("b", other))) == [["The harbour holds a rope"], ["the HARBOUR holds a rope"]]
 
 
 def test_a_long_text_begins_a_little_before_the_first_mark():
     one = "filler words " * 200 + "the harbour holds a rope " + "tail " * 400
-    (_, _, pieces), _ = examples.marked(Pair(("a", one), ("b", "the harbour holds a rope")))
+    (_, _, pieces), _ = examples.marked((("a", one), ("b", "the harbour holds a rope")))
     text = "".join(text for text, _ in pieces)
     assert text.startswith("…")
     assert text.endswith("…")
@@ -31,7 +30,7 @@ def test_a_long_text_begins_a_little_before_the_first_mark():
 
 
 def test_two_texts_with_nothing_in_common_have_no_mark():
-    assert marked(Pair(("a", "one two three four"), ("b", "five six seven eight"))) == [[], []]
+    assert marked((("a", "one two three four"), ("b", "five six seven eight"))) == [[], []]
 
 
 @pytest.fixture(scope="module")

@@ -36,19 +36,19 @@ def test_one_run_shows_its_document_before_and_the_sequence_after(shared_run):
     shown = sequences.shown([run], ["this run"])
     spans = run.sequence(0).spans
     own = [span for span in spans if span.doc_id == pieces.lead_document(spans)]
-    assert shown.before_caption == f"{own[0].source_id}: {len(own)} chunks, {sum(map(pieces.length, own)):,} tokens"
-    ends = [end for _, end in re.findall(r"M(\d+) \d+h(\d+)", shown.before)]
+    assert shown["before_caption"] == f"{own[0].source_id}: {len(own)} chunks, {sum(map(pieces.length, own)):,} tokens"
+    ends = [end for _, end in re.findall(r"M(\d+) \d+h(\d+)", shown["before"])]
     assert ends == [str(pieces.length(span)) for span in own]
-    assert shown.after[0].heading == "After: one sequence of exactly 2,048 tokens"
+    assert shown["after"][0]["heading"] == "After: one sequence of exactly 2,048 tokens"
 
 
 def test_runs_that_share_a_document_show_what_each_made_of_it(shared_run, shorter_run):
     shown = sequences.shown([nextlong.open(shared_run), nextlong.open(shorter_run)], ["a", "b"])
-    assert shown.is_common
-    assert shown.before
-    assert [one.heading for one in shown.after] == ["a", "b"]
-    assert len({one.document for one in shown.after}) == 1
-    ids = [re.search(r'id="([^"]+)-told"', one.strip)[1] for one in shown.after]
+    assert shown["is_common"]
+    assert shown["before"]
+    assert [one["heading"] for one in shown["after"]] == ["a", "b"]
+    assert len({one["document"] for one in shown["after"]}) == 1
+    ids = [re.search(r'id="([^"]+)-told"', one["strip"])[1] for one in shown["after"]]
     assert len(set(ids)) == 2
 
 

@@ -5,7 +5,7 @@ import pytest
 from hand_made_spans import DOCUMENTS, EXTENDED, span
 from nextlong.recipe.keys import NEGATIVES
 from nextlong.report.page import words
-from nextlong.runs.warnings import CHECKS, FROM_SCRATCH, control
+from nextlong.runs.warnings import CHECKS, FROM_SCRATCH
 from nextlong.schemas import Layout
 
 
@@ -50,6 +50,7 @@ def plain(layout, **more):
         "keywords": None,
         "in_parts": None,
         "left_out": [],
+        "control": "",
         "encoder": "lsa",
         "chars_per_token": 4.0,
         "chunk_tokens": {"max": 604},
@@ -183,29 +184,21 @@ def test_what_forbids_training_is_a_check_that_exists():
 
 @pytest.mark.parametrize("negatives", NEGATIVES)
 def test_only_the_most_similar_negatives_are_called_similar_and_others_a_control(negatives):
-    of_run = plain(Layout.EXTENDED, negatives=negatives)
+    why = "" if negatives == "top" else "Why they are a control of it."
+    of_run = plain(Layout.EXTENDED, negatives=negatives, control=why)
     said = words.verdict(of_run)
     assert ("control" in said.decision) is (negatives != "top")
     assert any("Negatives are similar to" in reason for reason in said.reasons) is (negatives == "top")
     if negatives != "top":
-        assert said.reasons == (control(of_run),)
+        assert said.reasons == (why,)
     repeated = words.verdict({**of_run, "warnings": [{"name": "x", "message": "m", "change": ""}]})
     assert any("a control of" in reason for reason in repeated.reasons) is (negatives != "top")
-
-
-def test_random_negatives_are_told_with_the_cosine_of_random_pairs():
-    told = control(plain(Layout.EXTENDED, negatives="random-corpus"))
-    assert told == (
-        "Negatives are random (cosine 0.50, random pairs 0.12): a control of the paper's ablation, not hard negatives."
-    )
-    assert "random pairs" not in control(plain(Layout.EXTENDED, negatives="tail", random_similarity=None))
-    assert control(plain(Layout.CONCATENATED, negatives=None)) == ""
 
 
 def test_data_of_a_tokenizer_that_no_model_knows_are_for_models_trained_from_scratch():
     said = words.verdict(plain(Layout.EXTENDED), is_stand_in=True)
     assert said.decision == f"No defects found: you can train on it, {FROM_SCRATCH}."
-    named = words.verdict(plain(Layout.EXTENDED, negatives="tail"), is_stand_in=True).reasons
+    named = words.verdict(plain(Layout.EXTENDED, negatives="tail", control="It is."), is_stand_in=True).reasons
     assert any(FROM_SCRATCH in reason for reason in named)
     warning = {"name": "stand-in-tokenizer", "message": "m", "change": ""}
     assert words.verdict(plain(Layout.EXTENDED, warnings=[warning]), is_stand_in=True).reasons == ("M.",)
@@ -230,12 +223,3 @@ def test_data_of_a_tokenizer_that_no_model_knows_are_for_models_trained_from_scr
 )
 def test_the_opening_says_what_the_settings_do(settings, told):
     assert told in words.opening(plain(Layout.EXTENDED, **settings))
-
-
-def test_counts_of_one_are_singular():
-    stats = {"sequences": 1, "target_tokens": 4096, "tokens": 4096, "distinct_documents": 1, "yields": {"documents": 1}}
-    assert words.made(stats) == (
-        "1 sequence of exactly 4,096 tokens (4,096 tokens) from 1 of the 1 document of the corpus."
-    )
-    assert words.compared({"layout": Layout.EXTENDED, "scores": "their meta-chunk"}) == "negatives to their meta-chunk"
-    assert words.compared({"layout": Layout.INTERLEAVED, "scores": "the first"}) == "documents to the first"

@@ -7,6 +7,7 @@ from types import SimpleNamespace
 import pytest
 
 from nextlong.engine.step import Amounts
+from nextlong.reading.listing import input_files
 from nextlong.report.plan import page
 from nextlong.report.plan.costs import Cost, Machines
 from nextlong.report.plan.elsewhere import Asked, Shape, assumed
@@ -22,7 +23,21 @@ MEASURED = SimpleNamespace(
     tokenizing=Tokenizing(4.0, 0.0, read_s=0.5, slow_s=4e-6, worth_chars=1e6),
     encoding=Speed(0.02, "why"),
     product_s=1e-10,
+    sample=SimpleNamespace(size=AMOUNTS),
+    dimensions=1024,
+    process_bytes=1e8,
+    trial=None,
 )
+
+
+def rates_of(recipe, asked, monkeypatch):
+    """Return the rates that the steps on the machines asked for are costed by."""
+    given = []
+    monkeypatch.setattr(page, "amounts_of", lambda *_, **__: AMOUNTS)
+    monkeypatch.setattr(page, "costs", lambda steps, amounts, trial, rates, **_: given.append(rates))
+    files = input_files(recipe.ingest)
+    page.costs_on(recipe, files, [], MEASURED, asked)
+    return given[-1]
 
 
 def lines(recipe, asked, amounts=AMOUNTS, **cost):
@@ -60,7 +75,7 @@ def test_the_operations_of_a_search_are_a_product_of_what_is_told(tmp_path):
 def test_a_transformer_is_told_by_its_shape_where_gpus_are_asked_for(tmp_path):
     recipe = recipe_in(tmp_path, JINA)
     (embed,) = (line for line in lines(recipe, Asked(gpus=4, gpu_tflops=100)) if line.startswith("  embed: "))
-    operations = Shape(24, 1024, 4096).operations(100.0)  # 450 characters a chunk, 4.5 a token
+    operations = Shape(24, 1024, 4096).operations(450.0)  # 450 characters a chunk, 4.5 a token
     assert embed.startswith(
         "  embed: 100,000 chunks × 100 tokens × (2 × 302 M parameters + 4 × 24 layers × 1,024 × 100 of "
     )
@@ -72,8 +87,8 @@ def test_a_transformer_is_told_by_its_shape_where_gpus_are_asked_for(tmp_path):
 
 
 @pytest.mark.parametrize(("gpus", "on_gpu"), [(0, 0.02), (4, None)])
-def test_rates_are_those_that_were_measured(tmp_path, gpus, on_gpu):
-    rates = page.rates_of(recipe_in(tmp_path), AMOUNTS, MEASURED, Asked(gpus=gpus))
+def test_rates_are_those_that_were_measured(recipe, monkeypatch, gpus, on_gpu):
+    rates = rates_of(recipe, Asked(gpus=gpus), monkeypatch)
     assert rates["encoder"][:3] == (0.02, "why", on_gpu)  # LSA has no shape, so nothing is known of it on a GPU
     assert (rates["products"].seconds, rates["products"].on_gpu) == (1e-10, costs.GPU_PRODUCT_S)
     assert rates["queries"].seconds is None
@@ -89,9 +104,9 @@ def test_rates_are_those_that_were_measured(tmp_path, gpus, on_gpu):
     assert (slow.char_s, slow.start_s(2e6)) == (4e-6, 0.5)
 
 
-def test_a_transformer_on_gpus_takes_its_operations_at_their_speed(tmp_path):
-    rate = page.rates_of(recipe_in(tmp_path, JINA), AMOUNTS, MEASURED, Asked(gpus=1, gpu_tflops=100))["encoder"]
-    assert rate.on_gpu == pytest.approx(Shape(24, 1024, 4096).operations(100.0) / 1e14)
+def test_a_transformer_on_gpus_takes_its_operations_at_their_speed(recipe, tmp_path, monkeypatch):
+    rate = rates_of(recipe_in(tmp_path, JINA), Asked(gpus=1, gpu_tflops=100), monkeypatch)["encoder"]
+    assert rate.on_gpu == pytest.approx(Shape(24, 1024, 4096).operations(450.0) / 1e14)
 
 
 def test_other_machines_and_a_larger_corpus(recipe):
@@ -104,13 +119,15 @@ def test_other_machines_and_a_larger_corpus(recipe):
 
 
 def test_a_transformer_on_gpus_by_its_formula(recipe, tmp_path, monkeypatch):
-    monkeypatch.setattr(sentence_transformers, "_is_installed", lambda: False)
+    find_spec = sentence_transformers.importlib.util.find_spec
+    missing = lambda name: None if name == "sentence_transformers" else find_spec(name)  # noqa: E731
+    monkeypatch.setattr(sentence_transformers.importlib.util, "find_spec", missing)
     model = "encoder.model='sentence-transformers:jinaai/jina-embeddings-v3'"
     told = written(recipe_in(tmp_path, model), Asked(nodes=2, gpus=4, chunks=1e8, gpu_tflops=1))
     assert "(2 × 302 M parameters + 4 × 24 layers × 1,024 × " in told
     row = next(line for line in told.splitlines() if line.startswith("embed "))
     tokens = float(re.search(r"100,000,000 chunks × ([\d,]+) tokens", told)[1])
-    hours = 1e8 * Shape(24, 1024, 4096).operations(tokens) / 1e12 / 3600
+    hours = 1e8 * Shape(24, 1024, 4096).operations(4.5 * tokens) / 1e12 / 3600
     here, there, gpu_hours = re.search(r"embed +(.*?) {2,}([\d.,]+) (?:h|days) +([\d.,]+)  ", row).groups()
     assert here == "needs its package"
     assert float(gpu_hours.replace(",", "")) == pytest.approx(hours, rel=0.05)

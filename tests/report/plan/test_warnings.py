@@ -54,13 +54,13 @@ def test_documents_that_no_sequence_holds_are_warned_of(recipe, tmp_path):
     )
     assert "[many-dropped]" in told
     assert "[many-dropped]" not in written(recipe)
-    assert "[many-dropped]" not in written(recipe_in(tmp_path, "compose.target_tokens=64", "compose.method=knn"))
+    assert "[many-dropped]" not in written(recipe_in(tmp_path, "compose.target_tokens=64", "compose.method=standard"))
 
 
-def test_a_run_that_cannot_fit_is_warned_of(recipe, monkeypatch):
+def test_a_run_that_cannot_fit_is_warned_of(recipe, tmp_path, monkeypatch):
     monkeypatch.setattr(warnings.shutil, "disk_usage", lambda _: SimpleNamespace(free=1000))
     monkeypatch.setattr(warnings, "memory_bytes", lambda: 1_000_000)
-    told = written(recipe)
+    told = written(recipe_in(tmp_path, "compose.method=standard"))
     assert "this does not fit the disk: about " in told
     assert "this does not fit the memory: about " in told
 

@@ -1,6 +1,7 @@
 """The contract of encoders: each file keeps it, and no other file knows an encoder's name."""
 
 import ast
+import importlib.util
 import subprocess
 import sys
 from pathlib import Path
@@ -9,10 +10,9 @@ import pytest
 
 import nextlong
 from nextlong.engine.executor import Resources
-from nextlong.errors import EncoderError
 from nextlong.plugins import ENCODERS
 from nextlong.recipe import Encoder
-from nextlong.retrieval.encoders.base import EncoderKind, kind_of
+from nextlong.retrieval.encoders.base import EncoderKind, kind_of, preloaded
 
 SOURCE = Path(nextlong.__file__).parent
 MODELS = {
@@ -38,12 +38,6 @@ def test_every_section_is_tested_here():
     assert set(ENCODERS.built_in) == MODELS.keys()
 
 
-def test_lsa_without_its_fit_is_refused():
-    config = Encoder()
-    with pytest.raises(EncoderError, match="is fitted on the corpus"):
-        kind_of(config).load(config, fitted=None, dtype=None, threads=None)
-
-
 def _compared_words(path):
     """Yield every string that a file compares something with."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
@@ -62,3 +56,16 @@ def test_no_file_branches_on_an_encoders_name():
 def test_the_module_of_an_encoder_may_be_imported_first_as_a_worker_does(section):
     code = f"import nextlong.retrieval.encoders.{section}"
     assert subprocess.run([sys.executable, "-c", code], check=False).returncode == 0
+
+
+@pytest.mark.parametrize("model", ["lsa", "sentence-transformers:m", "openai:x"])
+def test_what_is_preloaded_can_be_imported(model):
+    names = preloaded(Encoder(model=model))
+    assert "nextlong.pipeline" in names
+    assert all(importlib.util.find_spec(name) for name in names if name.startswith("nextlong"))
+
+
+def test_naming_what_workers_import_does_not_import_the_pipeline():
+    code = "import sys, nextlong.retrieval.encoders.base; print('nextlong.pipeline' in sys.modules)"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout == "False\n"

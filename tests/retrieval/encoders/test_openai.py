@@ -6,8 +6,6 @@ import json
 import threading
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from datetime import UTC, datetime, timedelta
-from email.utils import format_datetime
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import SimpleNamespace
 from typing import Any
@@ -16,7 +14,7 @@ import numpy as np
 import pytest
 
 from nextlong.errors import EncoderError
-from nextlong.retrieval.encoders.openai import OpenAIEncoder, OpenAIOptions, _backoff_s, _retry_after_s
+from nextlong.retrieval.encoders.openai import OpenAIEncoder, OpenAIOptions
 
 Answer = tuple[int, dict[str, str], bytes] | None
 
@@ -83,7 +81,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[Server]:
     state.url = f"http://127.0.0.1:{http_server.server_address[1]}/v1"
     thread = threading.Thread(target=http_server.serve_forever, kwargs={"poll_interval": 0.01})
     thread.start()
-    monkeypatch.setattr("nextlong.retrieval.encoders.openai._FIRST_WAIT_S", 0.01)
+    monkeypatch.setattr("nextlong.client._FIRST_WAIT_S", 0.01)
     monkeypatch.delenv("OPENAI_API_KEY", raising=False)
     yield state
     http_server.shutdown()
@@ -193,7 +191,7 @@ def test_an_answer_at_once_is_not_told(server, caplog):
 
 def test_retry_after_is_waited_for(server, monkeypatch):
     waits: list[float] = []
-    monkeypatch.setattr("nextlong.retrieval.encoders.openai.time.sleep", waits.append)
+    monkeypatch.setattr("nextlong.client.time.sleep", waits.append)
     server.script = [refusal(429, "slow down", Retry_After="7")]
     encoder(server).encode(["one"])
     assert 7.0 in waits
@@ -275,7 +273,7 @@ def test_requests_per_minute_spaces_the_requests(server, monkeypatch):
     """By a clock that stands still, each has a longer wait than the one before."""
     waits_s = []
     clock = SimpleNamespace(monotonic=lambda: 1000.0, sleep=waits_s.append)
-    monkeypatch.setattr("nextlong.retrieval.encoders.openai.time", clock)
+    monkeypatch.setattr("nextlong.client.time", clock)
     encoder(server, batch_size=1, concurrency=4, requests_per_minute=1200).encode(["a", "b", "c", "d", "e"])
     assert sorted(waits_s) == pytest.approx([0, 0.05, 0.1, 0.15, 0.2])
 
@@ -288,25 +286,3 @@ def test_nobody_listening_is_an_encoder_error(server):
 def test_a_url_without_scheme_is_refused_at_once(server):
     with pytest.raises(EncoderError, match=r"base_url='localhost:8000'; it must start with http"):
         encoder(server, base_url="localhost:8000")
-
-
-@pytest.mark.parametrize(
-    ("header", "wait_s"), [("2.5", 2.5), ("-1", 0.0), ("99999", 600.0), ("soon", None), ("nan", None)]
-)
-def test_retry_after_in_seconds(header, wait_s):
-    assert _retry_after_s(header) == wait_s
-
-
-def test_retry_after_as_a_date():
-    moment = (datetime.now(UTC) + timedelta(seconds=100)).replace(microsecond=0)
-    before = datetime.now(UTC)
-    wait_s = _retry_after_s(format_datetime(moment, usegmt=True))
-    assert wait_s is not None
-    assert (moment - datetime.now(UTC)).total_seconds() <= wait_s <= (moment - before).total_seconds()
-
-
-def test_backoff_doubles_up_to_a_minute_with_jitter():
-    for attempt, longest in [(1, 0.5), (2, 1.0), (4, 4.0), (30, 60.0)]:
-        waits = {_backoff_s(attempt) for _ in range(50)}
-        assert all(longest / 2 <= wait <= longest for wait in waits)
-        assert len(waits) > 1

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ from nextlong.engine.executor import Resources
 from nextlong.errors import EncoderError
 from nextlong.retrieval.encoders.base import kind_of, load_encoder
 from nextlong.retrieval.encoders.sentence_transformers import (
-    _execution,
+    _chunks_of,
     try_model,
 )
 from text_shards import texts_of, write_shard
@@ -148,9 +147,7 @@ def test_a_device_that_is_not_there_is_an_encoder_error(model_path, dtype):
     ],
 )
 def test_a_task_takes_half_a_minute(rate, calls, expected):
-    model = SimpleNamespace(device="cpu", dimensions=8)
-    found = _execution(model, "float32", 1, rate, call_chunks=calls)
-    assert (found.call_chunks, found.task_chunks) == expected
+    assert _chunks_of(rate, calls) == expected
 
 
 @pytest.mark.heavy

@@ -4,13 +4,6 @@ from nextlong.retrieval.indexes.base import IndexFiles, is_built, open_index
 from stored_vectors import clustered_rows, save_shards
 
 
-@pytest.mark.heavy
-def test_a_task_with_a_gpu_searches_on_it(tmp_path, monkeypatch):
-    monkeypatch.setattr("nextlong.retrieval.indexes.base.granted_gpus", lambda: (0,))
-    (path,) = save_shards(tmp_path, clustered_rows(10))
-    assert type(open_index(IndexFiles("exact", (path,)))).__name__ == "ExactTorch"
-
-
 def test_a_task_without_a_gpu_searches_on_the_processor(tmp_path):
     (path,) = save_shards(tmp_path, clustered_rows(10))
     index = open_index(IndexFiles("exact", (path,)))

@@ -131,3 +131,27 @@ def test_a_guess_of_the_kth_best_changes_nothing_right_or_wrong(tmp_path, monkey
     found = found_by(save_shards(tmp_path, *shards), vectors[:20], k=k, exclude=exclude)
     assert_same(found, brute_force(vectors[:20], vectors, ids, k=k, exclude=exclude))
     assert len(passes) == (2 if period == 16 and k > 1 else 1)
+
+
+@pytest.mark.heavy
+@pytest.mark.parametrize("k", [1, 20, 200, 5000])
+@pytest.mark.parametrize("rows", [64, 1 << 17])
+@pytest.mark.parametrize("copies", [0, 300])
+def test_torch_finds_what_the_processor_finds(tmp_path, monkeypatch, k, rows, copies):
+    monkeypatch.setattr(exact, "_DEVICE_ROWS", rows)
+    monkeypatch.setattr(exact, "_DEVICE_QUERIES", 7)
+    sizes = (400 + copies, 0, 330)
+    first = np.concatenate([clustered_rows(400, seed=1), np.tile(clustered_rows(400, seed=1)[5], (copies, 1))])
+    shards = [first, clustered_rows(0, seed=2), clustered_rows(330, seed=3)]
+    paths, ids = tuple(save_shards(tmp_path, *shards)), packed(sizes)
+    exclude = np.stack([ids[:20], ids[:20] + 3], axis=1)
+    queries = first[:20].astype(np.float32)
+    found = exact.ExactTorch(VectorShards(paths)).search(queries, k, exclude=exclude)
+    expected = exact.Exact(VectorShards(paths)).search(queries, k, exclude=exclude)
+    assert_same(found, list(zip(*expected, strict=True)))
+
+
+@pytest.mark.heavy
+def test_a_task_with_a_gpu_searches_on_it(tmp_path, monkeypatch):
+    monkeypatch.setattr(exact, "granted_gpus", lambda: (0,))
+    assert isinstance(exact.open_exact(save_shards(tmp_path, clustered_rows(10))), exact.ExactTorch)

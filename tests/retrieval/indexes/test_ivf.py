@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ivf_built import built
+from ivf_built import built, recalls_of, tuned
 from nextlong.retrieval.indexes import ivf
 from nextlong.retrieval.indexes.base import VectorShards, open_index
 from nextlong.retrieval.indexes.exact import Exact
-from nextlong.retrieval.indexes.ivf import recalls_of
 from stored_vectors import brute_force, clustered_rows, packed, save_shards
 
 
@@ -88,11 +89,12 @@ def test_clusters_fit_the_corpus(factory, vectors, expected):
 @pytest.mark.parametrize("target", [0.5, 0.9, 0.99])
 def test_other_queries_find_what_was_promised(tmp_path, factory, target):
     rows = clustered_rows(8000, centres=500, dimensions=24, spread=0.8)
-    files = built(tmp_path, [rows[:3000], rows[3000:]], factory)._files
+    files = built(tmp_path, [rows[:3000], rows[3000:]], factory, parts=2)._files
     ids = np.concatenate([np.arange(3000), (1 << 32) + np.arange(5000)])
     exclude = np.stack([ids, ids + 1], axis=1)
     np.save(queries := tmp_path / "queries.npy", ids)
-    counts = ivf.tune(tmp_path, files=files, queries=queries, k=30, target=target, seed=1)
+    counts = tuned(tmp_path, files, queries, k=30, target=target, seed=1)
+    assert counts == tuned(tmp_path, files, queries, k=30, target=target, seed=1, blocks=2)
     assert counts.recall == target
     assert counts.recall_measured >= target
     assert counts.probes < 64 or target == 0.99
@@ -103,23 +105,37 @@ def test_other_queries_find_what_was_promised(tmp_path, factory, target):
         <= counts.recall_nearest
         == pytest.approx(counts.recall_measured)
     )  # k is below 100: the nearest are all
-    tuned = ivf.replace(files, probes=counts.probes, spare=counts.spare)
     others = np.random.default_rng(5).choice(8000, 300, replace=False)
     queries = rows[others].astype(np.float32)
-    found = open_index(tuned).search(queries, 30, exclude=exclude[others])
+    index = open_index(replace(files, probes=counts.probes, spare=counts.spare))
+    found = index.search(queries, 30, exclude=exclude[others])
     truth = Exact(VectorShards(files.vectors)).search(queries, 30, exclude=exclude[others])
     recalls = recalls_of(found, truth)
     assert recalls.mean() + 3 * recalls.std() / len(recalls) ** 0.5 >= target
 
 
-def test_equal_cosines_count_whichever_is_found():
-    ids, scores = [np.array([1, 9])], [np.array([0.9, 0.5], np.float32)]
-    truth = ([np.array([1, 2])], [np.array([0.9, 0.5], np.float32)])
-    assert recalls_of((ids, scores), truth).tolist() == [1.0]
-    worse = ([np.array([1, 9])], [np.array([0.9, 0.4], np.float32)])
-    assert recalls_of(worse, truth).tolist() == [0.5]
+@pytest.mark.parametrize("factory", ["IVF32,Flat", "IVF32,PQ6", "OPQ6,IVF32,PQ6"])
+def test_what_is_measured_by_blocks_is_what_a_search_finds(tmp_path, factory):
+    rows = clustered_rows(12_000, centres=300, dimensions=24, spread=0.8)
+    files = built(tmp_path, [rows[:3000], rows[3000:]], factory, parts=2)._files
+    ids = np.concatenate([np.arange(3000), (1 << 32) + np.arange(9000)])[::60]  # fewer than are drawn: all are
+    np.save(queries := tmp_path / "queries.npy", ids)
+    counts = tuned(tmp_path, files, queries, k=20, target=0.8, seed=1, blocks=2)
+    vectors_QD, exclude = VectorShards(files.vectors).take(ids).astype(np.float32), np.stack([ids, ids + 1], axis=1)
+    truth = Exact(VectorShards(files.vectors)).search(vectors_QD, 20, exclude=exclude)
+    index = open_index(replace(files, probes=counts.probes, spare=counts.spare))
+    recalls = recalls_of(index.search(vectors_QD, 20, exclude=exclude), truth)
+    assert recalls.mean() == pytest.approx(counts.recall_measured, abs=1e-3)
+    assert recalls.min() == pytest.approx(counts.recall_worst, abs=0.051)  # one neighbour
 
 
-def test_a_query_with_no_neighbours_has_found_them_all():
-    nothing = ([np.empty(0, np.int64)], [np.empty(0, np.float32)])
-    assert recalls_of(nothing, nothing).tolist() == [1.0]
+def test_ties_and_queries_without_neighbours_are_found(tmp_path):
+    rows = np.repeat(clustered_rows(150, dimensions=8), 8, axis=0)  # each vector eight times
+    files = built(tmp_path, [rows], "IVF8,Flat")._files
+    np.save(queries := tmp_path / "queries.npy", np.arange(0, len(rows), 12))
+    counts = tuned(tmp_path, files, queries, k=5, target=0.9, seed=1)
+    assert counts.recall_measured >= counts.recall == 0.9
+    (tmp_path / "one").mkdir()
+    alone = built(tmp_path / "one", [rows[:1]], "IVF8,Flat")._files
+    np.save(queries, np.arange(1))
+    assert tuned(tmp_path / "one", alone, queries, k=5, target=0.9, seed=1).recall_measured == 1.0

@@ -7,9 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from ivf_built import built
+from ivf_built import built, recalls_of
 from nextlong.retrieval.indexes import kmeans
-from nextlong.retrieval.indexes.ivf import recalls_of
 from nextlong.retrieval.indexes.kmeans import nearest_centres, train_centres
 from stored_vectors import brute_force, clustered_rows
 
@@ -37,6 +36,18 @@ def test_training_brings_centres_nearer_and_each_is_of_unit_length():
     assert nearness[2] > nearness[0] + 0.05
     again = train_centres(sample, count=50, iterations=8, seed=3)
     assert again.tolist() == centres.tolist()
+
+
+def test_many_centres_are_trained_in_two_levels_and_are_nearly_as_near(monkeypatch):
+    sample = clustered_rows(6_000, centres=80, dimensions=12, spread=0.4).astype(np.float32)
+    at_once = train_centres(sample, count=200, iterations=8, seed=3)
+    monkeypatch.setattr(kmeans, "_MOST_AT_ONCE", 100)
+    in_cells = train_centres(sample, count=200, iterations=8, seed=3)
+    assert in_cells.shape == at_once.shape
+    assert np.linalg.norm(in_cells, axis=1) == pytest.approx(1.0, abs=1e-3)
+    of_one, of_two = (float((sample @ centres.T).max(axis=1).mean()) for centres in (at_once, in_cells))
+    assert of_two > of_one - 0.01
+    assert len(np.unique(in_cells, axis=0)) == 200
 
 
 def test_a_centre_that_no_vector_is_nearest_to_goes_to_the_farthest():

@@ -63,8 +63,7 @@ def test_the_engine_of_several_devices(train_recipe, monkeypatch, asked, count, 
 
 @pytest.mark.parametrize("name", ["paper-128k", "paper-512k", "authors-512k"])
 def test_presets_can_be_trained(name):
-    from nextlong.train.presets import recipe_from
-    from nextlong.train.recipe import check_supported
+    from nextlong.train.recipe import check_supported, recipe_from
     from nextlong.train.titan import launch
 
     runs = ["long", "short"][: 1 if name == "paper-128k" else 2]

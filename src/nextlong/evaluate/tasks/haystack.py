@@ -26,9 +26,32 @@ from typing import Annotated, Any, Final, NamedTuple, NotRequired
 import numpy as np
 from annotated_types import Len
 
+from nextlong.errors import EvaluateError
 from nextlong.evaluate.data import TEXT, DataFiles, record
 from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
-from nextlong.evaluate.texts import HAYSTACK, Haystacks, haystack_text
+from nextlong.evaluate.tasks.ruler import ESSAYS, essay_words
+
+HAYSTACK: Final = "needle/haystack.txt"
+_MOST_CHARS_PER_TOKEN: Final = 8  # of prose; with more of them the text is only repeated sooner
+
+
+def _haystack_text(data: DataFiles) -> str:
+    """Return the text that needles are hidden in. Raises EvaluateError if it is empty."""
+    # The essays of RULER stand in for a missing haystack.
+    text = data.text(HAYSTACK) if data.has(HAYSTACK) or not data.has(ESSAYS) else " ".join(essay_words(data))
+    if not text.strip():
+        raise EvaluateError(f"{HAYSTACK} is empty; put a long text there")
+    return text
+
+
+def _haystacks(request: TaskRequest, text: str, room: int, *, rounds: int = 1) -> list[str]:
+    """Return texts of `room` tokens, each behind the one before; the text is repeated as needed and tokenized once."""
+    # Cut to about what the rounds take, so that a library of books is not tokenized for one prompt.
+    part = text[: room * rounds * _MOST_CHARS_PER_TOKEN]
+    whole = " ".join([part] * -(-room * rounds // request.tokenizer.count(part)))
+    bounds = request.tokenizer.boundaries(whole)
+    return [whole[bounds[first][0] : bounds[first + room - 1][1]] for first in range(0, room * rounds, room)]
+
 
 _NEEDLE: Final = " The best thing to do in San Francisco is eat a sandwich and sit in Dolores Park on a sunny day."
 _FACTS: Final = ("eat a sandwich", "Dolores Park")
@@ -43,23 +66,22 @@ def samples(request: TaskRequest, depths: int = 11) -> Iterator[Sample | None]:
     Rounds beyond the first read on in the text.
     """
     room = request.room - _BUDGET - request.tokenizer.count(_PROMPT.format(context=_NEEDLE) + _PREFIX) - 2
-    if room < 1:
-        raise request.too_short("needle")
+    request.require("needle", tokens=room, least=1)
     count = request.samples or depths
     # Depths in percent; a single sample is asked at the middle.
     places = np.linspace(0, 100, min(count, depths)) if count != 1 else np.array([50.0])
-    haystacks = Haystacks(request, haystack_text(request.data), room, rounds=-(-count // depths))
+    haystacks = _haystacks(request, _haystack_text(request.data), room, rounds=-(-count // depths))
     before, behind = _PROMPT.split("{context}")
     for number in range(count):
         depth = float(places[number % depths])
-        haystack = haystacks.of_round(number // depths)
+        haystack = haystacks[number // depths]
         # The nearest end of a sentence at or before the depth; the ends of the text are ends too.
         ends = [0, *(match.end() for match in re.finditer(r"[.!?](?=\s)", haystack))]
         near = int(len(haystack) * depth / 100)
         place = len(haystack) if near >= len(haystack) else ends[bisect_right(ends, near) - 1]
         prompt = _PROMPT.format(context=haystack[:place] + _NEEDLE + haystack[place:])
         details = {"depth": depth, "chars_before": len(before), "chars_behind": len(behind + _PREFIX)}
-        yield request.fitting(Sample(prompt, _FACTS, _BUDGET, _PREFIX, details=details))
+        yield Sample(prompt, _FACTS, _BUDGET, _PREFIX, details=details)
 
 
 def _found(answer: str, sample: Sample) -> dict[str, float]:
@@ -109,7 +131,7 @@ class _LatentNeedle(NamedTuple):
     answers: tuple[str, ...] = ()
 
 
-def _published(data: DataFiles) -> Iterator[_LatentNeedle]:
+def _published_needles(data: DataFiles) -> Iterator[_LatentNeedle]:
     for row in data.json_lines(_NEEDLES, _SHAPE):
         for question, test in product(row["questions"].values(), row["tests"].values()):
             text = row["needle"]
@@ -122,23 +144,22 @@ def _published(data: DataFiles) -> Iterator[_LatentNeedle]:
 def _latent_samples(request: TaskRequest, source: str) -> Iterator[Sample | None]:
     """Yield every needle at every depth of every text, in random order, so that the first N are a fair part of them."""
     if source == "published":
-        needles = list(_published(request.data))
+        needles = list(_published_needles(request.data))
         texts = [request.data.text(book) for book in _BOOKS]
     else:
         needles = [_LatentNeedle(text, question, _TEMPLATE, _NAMES) for text, question in _OWN]
-        texts = [haystack_text(request.data)]
+        texts = [_haystack_text(request.data)]
     around = max(request.tokenizer.count(one.template + one.question + one.text) for one in needles)
     # The longest needle with its question and template, and eight tokens for what merges or splits at the seams.
     room = request.room - _LATENT_BUDGET - around - 8
-    if room < 64:
-        raise request.too_short("nolima")
+    request.require("nolima", tokens=room, least=64)
     draw = random.Random(request.seed)
-    haystacks = [Haystacks(request, text, room, rounds=1).of_round(0) for text in texts]
-    placements = list(product(range(len(texts)), needles, np.linspace(0, 100, _DEPTHS).tolist()))
+    haystacks = [_haystacks(request, text, room)[0] for text in texts]
+    placements = list(product(haystacks, needles, np.linspace(0, 100, _DEPTHS).tolist()))
     draw.shuffle(placements)
-    for number, needle, depth in placements:
+    for haystack, needle, depth in placements:
         name = draw.choice(needle.names) if needle.names else ""
-        haystack, sentence = haystacks[number], needle.text.replace("{CHAR}", name)
+        sentence = needle.text.replace("{CHAR}", name)
         # Behind the line end that is nearest to the depth: a sentence's where there are no lines.
         ends = [match.end() for match in re.finditer(r"\n" if "\n" in haystack else r"[.!?]\s", haystack)]
         near = int(len(haystack) * (depth / 100))
@@ -149,7 +170,7 @@ def _latent_samples(request: TaskRequest, source: str) -> Iterator[Sample | None
         prompt = needle.template.replace("{question}", question).replace("{haystack}", text)
         references = (name,) if name else needle.answers
         details = {"depth": round(depth, 1), "question": needle.question}
-        yield request.fitting(Sample(prompt, references, _LATENT_BUDGET, details=details))
+        yield Sample(prompt, references, _LATENT_BUDGET, details=details)
 
 
 # BABILong's worlds.
@@ -164,24 +185,25 @@ _MOVES: Final = ("went to the", "moved to the", "journeyed to the", "travelled t
 _TAKES: Final = ("got the {} there", "grabbed the {} there", "took the {} there", "picked up the {} there")
 _DROPS: Final = ("dropped the {}", "discarded the {}", "left the {} there", "put down the {}")
 _GIVES: Final = ("gave the {} to", "handed the {} to", "passed the {} to")
+_STEPS: Final = {"qa1": (2, 10), "qa2": (6, 20), "qa3": (10, 40)}  # fewest and most
 _Story = tuple[list[str], str, str]  # facts in their order, question, answer
 
 
-def _moves(draw: random.Random, steps: int) -> tuple[list[str], dict[str, str], dict[str, list[str]]]:
-    """Return facts of people who walk about with things, where each person is, and where each thing has been."""
-    facts: list[str] = []
-    at: dict[str, str] = {}
-    held: dict[str, str] = {}
-    been: dict[str, list[str]] = {}
-    for _ in range(steps):
+def _walked(draw: random.Random, name: str) -> _Story:
+    """Return a story of people who walk about with things.
+
+    qa1: where a person is. qa2: where a thing is that somebody carried. qa3: where a thing was before it was somewhere.
+    """
+    facts, at, held = list[str](), dict[str, str](), dict[str, str]()
+    been: dict[str, list[str]] = {}  # by thing, the places where it was carried, in their order
+    for _ in range(draw.randint(*_STEPS[name])):
         who = draw.choice(_PEOPLE)
-        # What this person carries, what nobody carries, and of it what lies where the person is.
+        # What this person carries, and of what nobody carries that which lies where the person is.
         mine, free = [one for one in held if held[one] == who], [one for one in _ITEMS if one not in held]
         here = [one for one in free if who in at and been.get(one, [at[who]])[-1] == at[who]]
-        act = draw.random()
+        act = 1.0 if name == "qa1" else draw.random()
         if here and act < 0.3:
-            thing = draw.choice(here)
-            held[thing] = who
+            held[thing := draw.choice(here)] = who
             been.setdefault(thing, [at[who]])
             facts.append(f"{who} {draw.choice(_TAKES).format(thing)}.")
         elif mine and act < 0.4:
@@ -192,48 +214,23 @@ def _moves(draw: random.Random, steps: int) -> tuple[list[str], dict[str, str], 
             for thing in mine:
                 been[thing].append(at[who])
             facts.append(f"{who} {draw.choice(_MOVES)} {at[who]}.")
-    return facts, at, been
+    if name == "qa1":
+        who = draw.choice(sorted(at))
+        return facts, f"Where is {who}?", at[who]
+    if name == "qa2" and been:
+        thing = draw.choice(sorted(been))
+        return facts, f"Where is the {thing}?", been[thing][-1]
+    # A place where the thing came once only, so that there is one answer.
+    moves = [(thing, *move) for thing in sorted(been) for move in pairwise(been[thing])]
+    moves = [move for move in moves if been[move[0]].count(move[2]) == 1]
+    if name == "qa3" and moves:
+        thing, earlier, later = draw.choice(moves)
+        return facts, f"Where was the {thing} before the {later}?", earlier
+    return _walked(draw, name)
 
 
-def _qa1(draw: random.Random) -> _Story:
-    """Where a person is."""
-    facts: list[str] = []
-    at: dict[str, str] = {}
-    for _ in range(2 * draw.randint(1, 5)):
-        who = draw.choice(_PEOPLE)
-        at[who] = draw.choice(_PLACES)
-        facts.append(f"{who} {draw.choice(_MOVES)} {at[who]}.")
-    who = draw.choice(sorted(at))
-    return facts, f"Where is {who}?", at[who]
-
-
-def _qa2(draw: random.Random) -> _Story:
-    """Where a thing is that somebody carried."""
-    while True:
-        facts, _, been = _moves(draw, draw.randint(6, 20))
-        if been:
-            thing = draw.choice(sorted(been))
-            return facts, f"Where is the {thing}?", been[thing][-1]
-
-
-def _qa3(draw: random.Random) -> _Story:
-    """Where a thing was before it was somewhere."""
-    while True:
-        facts, _, been = _moves(draw, draw.randint(10, 40))
-        # A place where the thing came once only, so that there is one answer.
-        asked = [
-            (thing, n)
-            for thing in sorted(been)
-            for n in range(1, len(been[thing]))
-            if been[thing].count(been[thing][n]) == 1
-        ]
-        if asked:
-            thing, number = draw.choice(asked)
-            return facts, f"Where was the {thing} before the {been[thing][number]}?", been[thing][number - 1]
-
-
-def _qa4(draw: random.Random) -> _Story:
-    """What lies on which side of a place."""
+def _beside(draw: random.Random, _: str) -> _Story:
+    """qa4: what lies on which side of a place."""
     first, middle, last = draw.sample(_PLACES, 3)
     side, other = draw.choice([("east", "west"), ("west", "east"), ("north", "south"), ("south", "north")])
     facts = [f"The {first} is {side} of the {middle}.", f"The {last} is {other} of the {middle}."]
@@ -243,8 +240,8 @@ def _qa4(draw: random.Random) -> _Story:
     return facts, f"What is the {middle} {side} of?", last
 
 
-def _qa5(draw: random.Random) -> _Story:
-    """Who gave what to whom."""
+def _given(draw: random.Random, name: str) -> _Story:
+    """qa5: who gave what to whom."""
     facts: list[str] = []
     gifts: list[tuple[str, str, str]] = []
     for _ in range(draw.randint(3, 12)):
@@ -255,7 +252,7 @@ def _qa5(draw: random.Random) -> _Story:
             gifts.append((who, thing, to))
             facts += [f"{who} {draw.choice(_TAKES).format(thing)}.", f"{who} {draw.choice(_GIVES).format(thing)} {to}."]
     if not gifts:
-        return _qa5(draw)
+        return _given(draw, name)
     # The last gift of its thing, and between its two people: the question then has one answer.
     who, thing, to = gifts[-1]
     questions = [f"Who gave the {thing} to {to}?", f"Who did {who} give the {thing} to?", f"Who gave the {thing}?"]
@@ -265,9 +262,10 @@ def _qa5(draw: random.Random) -> _Story:
 
 _NAMED: Final = tuple(one.lower() for one in (*_GIVERS, *_ITEMS))
 # Each task's world, with the labels of its answers.
-_WORLDS: Final[dict[str, tuple[Callable[[random.Random], _Story], tuple[str, ...]]]] = {
-    **{f"qa{number}": (make, _PLACES) for number, make in enumerate((_qa1, _qa2, _qa3, _qa4), start=1)},
-    "qa5": (_qa5, _NAMED),
+_WORLDS: Final[dict[str, tuple[Callable[[random.Random, str], _Story], tuple[str, ...]]]] = {
+    **dict.fromkeys(_STEPS, (_walked, _PLACES)),
+    "qa4": (_beside, _PLACES),
+    "qa5": (_given, _NAMED),
 }
 
 
@@ -276,12 +274,10 @@ def _world_samples(request: TaskRequest, name: str) -> Iterator[Sample | None]:
     make, template = _WORLDS[name][0], prompt_of(f"babilong_{name}")
     draw = random.Random(f"{request.seed} {name}")
     room = request.room - _WORLD_BUDGET - request.tokenizer.count(template)
-    if room < _LEAST_TOKENS:
-        raise request.too_short(f"babilong_{name}")
-    haystack = Haystacks(request, haystack_text(request.data), room, rounds=1).of_round(0)
-    sentences = re.split(r"(?<=[.!?])\s+", haystack)
+    request.require(f"babilong_{name}", tokens=room, least=_LEAST_TOKENS)
+    sentences = re.split(r"(?<=[.!?])\s+", _haystacks(request, _haystack_text(request.data), room)[0])
     while True:
-        facts, question, answer = make(draw)
+        facts, question, answer = make(draw, name)
         first = draw.randrange(len(sentences))
         around = [*sentences[first:], *sentences[:first]]
         sample = None
@@ -293,7 +289,7 @@ def _world_samples(request: TaskRequest, name: str) -> Iterator[Sample | None]:
             lines = [line for part, fact in zip_longest(parts, facts) for line in (*part, *([fact] if fact else []))]
             prompt = template.format(context=" ".join(lines).strip(), question=question)
             sample = Sample(prompt, (answer,), _WORLD_BUDGET, details={"question": question, "facts": len(facts)})
-        yield sample and request.fitting(sample)
+        yield sample
 
 
 def _name_label(answer: str, sample: Sample, labels: tuple[str, ...]) -> dict[str, float]:
@@ -311,28 +307,24 @@ _latent = partial(
     metric="contains",
     # 1 if the answer contains a right answer, letter for letter.
     score=lambda answer, sample: {"contains": float(any(reference in answer for reference in sample.references))},
-    max_new_tokens=_LATENT_BUDGET,
 )
-_kamradt = partial(Task, metric="found", score=_found, max_new_tokens=_BUDGET, files=(HAYSTACK,))
+_own = partial(_latent_samples, source="own")
+_published = partial(_latent_samples, source="published")
 TASKS: Final = (
-    _kamradt(name="needle", suite="needle", category="Needle", make=samples, samples=11),
-    _kamradt(
-        name="needle_35", suite="needle-35", category="Needle, 35 depths", make=partial(samples, depths=35), samples=35
+    *(
+        Task(name, suite, category, "found", depths, partial(samples, depths=depths), _found, files=(HAYSTACK,))
+        for name, suite, category, depths in (
+            ("needle", "needle", "Needle", 11),
+            ("needle_35", "needle-35", "Needle, 35 depths", 35),
+        )
     ),
+    _latent("nolima", "nolima", "NoLiMa", samples=7540, make=_published, files=(_NEEDLES, *_BOOKS)),
     _latent(
-        name="nolima",
-        suite="nolima",
-        category="NoLiMa",
-        make=partial(_latent_samples, source="published"),
-        samples=7540,
-        files=(_NEEDLES, *_BOOKS),
-    ),
-    _latent(
-        name="nolima_own",
-        suite="nolima-own",
-        category="NoLiMa's form, own needles",
-        make=partial(_latent_samples, source="own"),
+        "nolima_own",
+        "nolima-own",
+        "NoLiMa's form, own needles",
         samples=_DEPTHS * len(_OWN),
+        make=_own,
         files=(HAYSTACK,),
     ),
     *(
@@ -344,8 +336,8 @@ TASKS: Final = (
             samples=100,
             make=partial(_world_samples, name=name),
             score=partial(_name_label, labels=labels),
-            max_new_tokens=_WORLD_BUDGET,
             files=(HAYSTACK,),
+            version=2,
         )
         for name, (_, labels) in _WORLDS.items()
     ),

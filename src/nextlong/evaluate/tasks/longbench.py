@@ -31,7 +31,7 @@ _SPLITS: Final = (
 )
 
 
-def _samples(request: TaskRequest, template: str, budget: int) -> Iterator[Sample | None]:
+def _samples(request: TaskRequest, template: str, budget: int) -> Iterator[Sample]:
     """Yield the questions in the order of the file."""
     for row in request.data.json_lines(_DATA, _SHAPE):
         asked = {letter: row[f"choice_{letter}"].strip() for letter in "ABCD"} | {"question": row["question"].strip()}
@@ -41,7 +41,7 @@ def _samples(request: TaskRequest, template: str, budget: int) -> Iterator[Sampl
         details = {"difficulty": row["difficulty"], "length": row["length"], "middle_cut": ids is not None}
         if template == "longbench_0shot_cot":
             details["asked"] = asked
-        yield request.fitting(Sample(prompt, (row["answer"],), budget, details=details, input_ids=ids))
+        yield Sample(prompt, (row["answer"],), budget, details=details, input_ids=ids)
 
 
 def _truncate_middle(request: TaskRequest, text: str, budget: int) -> tuple[str, tuple[int, ...] | None]:
@@ -78,7 +78,6 @@ TASKS: Final = tuple(
         samples=503,
         make=partial(_samples, template=f"longbench_0shot{variant}", budget=budget),
         score=_score,
-        max_new_tokens=budget,
         usual_length=131_072,
         files=(_DATA,),
         follow_up=_conclusion if variant == "_cot" else None,

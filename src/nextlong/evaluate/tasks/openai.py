@@ -17,6 +17,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import math
 import random
 import re
 import string
@@ -39,22 +40,21 @@ _SUBJECT_WORDS: Final = 12
 _LEAST_CHARS: Final = 100  # of a needle: a heading alone is given back without a look at the others
 _MISSES: Final = 64  # distractors too long for what is left, after which the conversation is full
 _ORDINALS: Final = {1: "1st", 2: "2nd", 3: "3rd"}
-_MRCR_SHAPE: Final = record(
-    prompt=TEXT, answer=TEXT, random_string_to_prepend=TEXT
-)  # the prompt is a conversation, as JSON
+# The prompt is a conversation, as JSON.
+_MRCR_SHAPE: Final = record(prompt=TEXT, answer=TEXT, random_string_to_prepend=TEXT)
 
 
 def _mrcr_files(needles: int) -> tuple[str, ...]:
     return tuple(f"mrcr/{needles}needle/{needles}needle_{part}.parquet" for part in (0, 1))
 
 
-def _mrcr_samples(request: TaskRequest, needles: int) -> Iterator[Sample | None]:
+def _mrcr_samples(request: TaskRequest, needles: int) -> Iterator[Sample]:
     """Yield OpenAI's conversations, in the order of the files."""
-    for row in (row for file in _mrcr_files(needles) for row in request.data.json_lines(file, _MRCR_SHAPE)):
-        turns = tuple((str(turn["role"]), str(turn["content"])) for turn in json.loads(row["prompt"]))
+    for row in chain.from_iterable(request.data.json_lines(file, _MRCR_SHAPE) for file in _mrcr_files(needles)):
+        turns = [(str(turn["role"]), str(turn["content"])) for turn in json.loads(row["prompt"])]
         sample = _conversation(request, turns, row["answer"], row["random_string_to_prepend"])
         if request.is_in_band(sample):
-            yield request.fitting(sample)
+            yield sample
 
 
 def _conversation(request: TaskRequest, turns: Sequence[tuple[str, str]], answer: str, mark: str) -> Sample:
@@ -72,7 +72,17 @@ class _Passage(NamedTuple):
     subject: str
 
 
-def _mined_samples(request: TaskRequest, needles: int) -> Iterator[Sample | None]:
+def _passages(sequence: RunSequence) -> Iterator[_Passage]:
+    """Yield the chunks of a sequence; those of its document are all about the document's first line."""
+    title = ""
+    for span, text in zip(sequence.spans, sequence.texts, strict=True):
+        if span.role in ("meta", "negative") and text.strip():
+            subject = " ".join(text.strip().splitlines()[0].split()[:_SUBJECT_WORDS]).rstrip(".,;: ")
+            title = title or (subject if span.role == "meta" else "")
+            yield _Passage(span.role, span.group, text.strip(), title if span.role == "meta" else subject)
+
+
+def _mined_samples(request: TaskRequest, needles: int) -> Iterator[Sample]:
     """Yield a conversation for each sequence of a run with so many meta-chunks, in a drawn order."""
     from nextlong.runs import run as opened
 
@@ -88,10 +98,9 @@ def _mined_samples(request: TaskRequest, needles: int) -> Iterator[Sample | None
         metas = [one for one in own if one.role == "meta" and len(one.text) >= _LEAST_CHARS][:needles]
         if len(metas) == needles:
             found = True
-            others = (one for rest in numbers[place + 1 :] + numbers[:place] for one in _passages(run.sequence(rest)))
-            yield _mined_conversation(
-                request, metas, chain((one for one in own if one.role == "negative"), others), draw
-            )
+            rest = (_passages(run.sequence(other)) for other in numbers[place + 1 :] + numbers[:place])
+            others = chain(own, chain.from_iterable(rest))
+            yield _mined_conversation(request, metas, (one for one in others if one.role == "negative"), draw)
     if not found:
         raise EvaluateError(
             f"mrcr_mined_{needles}: no sequence of {request.run} has {needles} meta-chunks of {_LEAST_CHARS} characters; "
@@ -99,53 +108,41 @@ def _mined_samples(request: TaskRequest, needles: int) -> Iterator[Sample | None
         )
 
 
-def _passages(sequence: RunSequence) -> Iterator[_Passage]:
-    """Yield the chunks of a sequence; those of its document are all about the document's first line."""
-    title = ""
-    for span, text in zip(sequence.spans, sequence.texts, strict=True):
-        if span.role in ("meta", "negative") and text.strip():
-            subject = " ".join(text.strip().splitlines()[0].split()[:_SUBJECT_WORDS]).rstrip(".,;: ")
-            title = title or (subject if span.role == "meta" else "")
-            yield _Passage(span.role, span.group, text.strip(), title if span.role == "meta" else subject)
-
-
 def _mined_conversation(
     request: TaskRequest, metas: Sequence[_Passage], distractors: Iterable[_Passage], draw: random.Random
-) -> Sample | None:
+) -> Sample:
+    def tokens(one: _Passage) -> int:
+        return request.tokenizer.count(f"User: Write a passage about {one.subject}.\n\nAssistant: {one.text}\n\n")
+
     # The random string shows that the question was read; without it an answer scores 0.
     mark = "".join(draw.choices(string.ascii_letters + string.digits, k=10))
     number = draw.randrange(len(metas))
-    subject, groups = metas[0].subject, [one.group for one in metas]
+    answer, subject, groups = mark + metas[number].text, metas[0].subject, [one.group for one in metas]
     question = (
         f"Prepend {mark} to the {_ORDINALS.get(number + 1, f'{number + 1}th')} (1 indexed) passage about {subject}. "
         "Do not include any other text in your response."
     )
-    count = request.tokenizer.count
-    budget = count(mark + metas[number].text) + 16
-    left = request.room - budget - count(question) - 64 - sum(_tokens(request, one) for one in metas)
+    fixed = request.tokenizer.count(answer) + 16 + request.tokenizer.count(question) + 64
+    left = request.room - fixed - sum(map(tokens, metas))
     # Each needle with the distractors that follow it.
     behind: list[list[_Passage]] = [[one] for one in metas]
     taken, misses = {one.text for one in metas}, 0
     for one in distractors:
-        if one.text in taken or one.subject.lower() == subject.lower() or one.role != "negative":
+        if one.text in taken or one.subject.lower() == subject.lower():
             continue
         taken.add(one.text)
-        if (tokens := _tokens(request, one)) > left:
+        if (size := tokens(one)) > left:
             misses += 1
             if misses > _MISSES:
                 break
             continue
-        left -= tokens
+        left -= size
         # A hard negative stands behind its own needle; what fills the length beyond those stands anywhere.
         behind[groups.index(one.group) if one.group in groups else draw.randrange(len(behind))].append(one)
-    passages = [one for part in behind for one in part]
-    asked = [(("user", f"Write a passage about {one.subject}."), ("assistant", one.text)) for one in passages]
-    turns = (*chain.from_iterable(asked), ("user", question))
-    return request.fitting(_conversation(request, turns, mark + metas[number].text, mark))
-
-
-def _tokens(request: TaskRequest, one: _Passage) -> int:
-    return request.tokenizer.count(f"User: Write a passage about {one.subject}.\n\nAssistant: {one.text}\n\n")
+    asked = [
+        (("user", f"Write a passage about {one.subject}."), ("assistant", one.text)) for part in behind for one in part
+    ]
+    return _conversation(request, (*chain.from_iterable(asked), ("user", question)), answer, mark)
 
 
 def _mrcr_score(answer: str, sample: Sample) -> dict[str, float]:
@@ -170,15 +167,15 @@ def _graph_samples(request: TaskRequest, kind: str) -> Iterator[Sample | None]:
     fixed = request.tokenizer.count(_GRAPH_PROMPT)
     # Tokens of a node with its edges, measured on a graph of 64.
     per_node = (request.tokenizer.count(_graph_question(kind, size, draw).prompt) - fixed) / size
-    size = int((request.room - _BUDGET - fixed) / per_node)
-    if size < _FEWEST_NODES:
-        raise request.too_short("graphwalks")
+    room = request.room - _BUDGET - fixed
+    request.require("graphwalks", tokens=room, least=math.ceil(_FEWEST_NODES * per_node))
+    size = int(room / per_node)
     while True:
         nodes, sample = size, None
         while nodes >= _FEWEST_NODES and (sample is None or not request.fits(sample)):
             sample = _graph_question(kind, nodes, draw)
             nodes = int(nodes * 0.98)
-        yield sample and request.fitting(sample)
+        yield sample
 
 
 def _graph_question(kind: str, size: int, draw: random.Random) -> Sample:
@@ -207,12 +204,12 @@ def _graph_question(kind: str, size: int, draw: random.Random) -> Sample:
 
 def _published_graphs(request: TaskRequest, kind: str) -> Iterator[Sample | None]:
     """Yield OpenAI's questions of one kind, in the order of the files."""
-    for row in (row for file in _GRAPH_FILES for row in request.data.json_lines(file, _GRAPH_SHAPE)):
+    for row in chain.from_iterable(request.data.json_lines(file, _GRAPH_SHAPE) for file in _GRAPH_FILES):
         if row["problem_type"].lower() == kind:
             budget = request.tokenizer.count(", ".join(row["answer_nodes"])) + 32
             sample = Sample(row["prompt"], tuple(row["answer_nodes"]), budget)
             if request.is_in_band(sample):
-                yield request.fitting(sample)
+                yield sample
 
 
 def _graph_score(answer: str, sample: Sample) -> dict[str, float]:
@@ -225,23 +222,22 @@ def _graph_score(answer: str, sample: Sample) -> dict[str, float]:
     return {"f1": f1, "exact_match": float(said == truth)}
 
 
-_mrcr = partial(Task, metric="sequence_match", samples=100, score=_mrcr_score, max_new_tokens=_BUDGET)
-_mined = partial(_mrcr, suite="mrcr-mined", category="MRCR, mined", reads="run")
-_walk = partial(Task, metric="f1", score=_graph_score, max_new_tokens=_BUDGET)
-_own = partial(_walk, suite="graphwalks", category="GraphWalks", samples=100)
+_mrcr = partial(Task, metric="sequence_match", samples=100, score=_mrcr_score)
+_walk = partial(Task, metric="f1", score=_graph_score)
 _openai = partial(_walk, suite="graphwalks-openai", category="GraphWalks, OpenAI's", samples=1150, files=_GRAPH_FILES)
+_KINDS: Final = ("bfs", "parents")
 TASKS: Final = (
-    *(_own(name=f"graphwalks_{kind}", make=partial(_graph_samples, kind=kind)) for kind in ("bfs", "parents")),
-    *(_openai(name=f"graphwalks_openai_{k}", make=partial(_published_graphs, kind=k)) for k in ("bfs", "parents")),
     *(
-        _mrcr(
-            name=f"mrcr_{n}",
-            suite="mrcr",
-            category="MRCR",
-            make=partial(_mrcr_samples, needles=n),
-            files=_mrcr_files(n),
-        )
+        _walk(f"graphwalks_{kind}", "graphwalks", "GraphWalks", samples=100, make=partial(_graph_samples, kind=kind))
+        for kind in _KINDS
+    ),
+    *(_openai(name=f"graphwalks_openai_{kind}", make=partial(_published_graphs, kind=kind)) for kind in _KINDS),
+    *(
+        _mrcr(f"mrcr_{n}", "mrcr", "MRCR", make=partial(_mrcr_samples, needles=n), files=_mrcr_files(n))
         for n in _NEEDLES
     ),
-    *(_mined(name=f"mrcr_mined_{n}", make=partial(_mined_samples, needles=n)) for n in _NEEDLES),
+    *(
+        _mrcr(f"mrcr_mined_{n}", "mrcr-mined", "MRCR, mined", make=partial(_mined_samples, needles=n), reads="run")
+        for n in _NEEDLES
+    ),
 )

@@ -1,4 +1,4 @@
-"""Probes of long-range dependence, by losses and likelihoods, without an instruction; any causal language model answers them.
+"""Probes: what any local causal language model does, without an instruction.
 
 `dependency`: how much the earlier meta-chunks of a run's sequence lower the loss of the later ones, in nats per token, by the
 distance to the nearest, against two controls: the same sequence with other text of the same length in their place (`gain_nats`),
@@ -7,23 +7,22 @@ them: where a model gains nothing from the earlier chunks, there is no dependenc
 The other text is the meta-chunks of another document of the run. A sequence is read three times: as a whole, and twice in parts,
 between which each meta-chunk is scored and removed; 3T tokens in all.
 
-`copying`: how much an earlier copy of a passage lowers the loss of the passage when it occurs again far behind it, in nats per
-token. Copying is the first ability that long contexts need (Olsson et al. 2022, arXiv 2209.11895). Both contexts have the passage
-at the same position behind the same text; only their heads differ: the passage itself, or another one of the same length.
+`attention`: how much of the last token's attention lies on the first and last third of a long context (paper §5.1, App. B.4), by
+layer and overall: of the whole prompt, of the same without the attention sink, and of the context alone. Prompts are questions
+over long stories (InfiniteBench's Longbook QA, as the paper), or needles where these are missing. No T × T matrix is made: the
+prompt is prefilled with sdpa, then the last token alone is run with an attention that computes softmax(q·Kᵀ) in float32 and keeps
+the weights.
 
-`key_values`: how often the value of a key is the most likely of all values in the context when the key occurs again, in percent;
-chance is 1 / the number of pairs. This is JSON KV without an instruction and without identifiers of dozens of tokens: keys
-and values are single tokens, and only the values of the context are compared.
+`short`: the paper's seven tasks of short text, by EleutherAI's lm-eval, with its data sets: acc of each task, the answer to each
+question, and acc_norm beside it. The paper's Table 4 is acc throughout: Llama-3-8B has 60.13 on HellaSwag and 50.34 on ARC-C there.
 """
 
 from __future__ import annotations
 
-import random
 from collections.abc import Iterator, Sequence
-from dataclasses import asdict, dataclass
-from itertools import islice
+from itertools import islice, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -31,22 +30,24 @@ from numpy.typing import NDArray
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
 from nextlong.evaluate.engines import HuggingFaceModel
-from nextlong.evaluate.results import weighted_interval
-from nextlong.evaluate.task import Probe, TaskRequest, TextTokenizer
-from nextlong.evaluate.texts import HAYSTACK, haystack_ids
-from nextlong.text import Json
+from nextlong.evaluate.results import of_answers, weighted_interval
+from nextlong.evaluate.task import ALL_SAMPLES, Probe, TaskRequest, all_tasks
+from nextlong.evaluate.tasks import haystack
+from nextlong.evaluate.tasks.helmet.longqa import LLAMA2, LONGBOOK_QA
+from nextlong.text import Json, first_sentence
 
 if TYPE_CHECKING:
+    from torch import Tensor
+    from torch.nn import Module
     from transformers import DynamicCache
 
     from nextlong.runs.run import Sequence as RunSequence
 
-_SAMPLES: Final = 20
-_BINS: Final = tuple(2**power for power in range(6, 21))
+_SEQUENCES: Final = 20
+_BINS: Final = (0, *(2**power for power in range(6, 21)), 1 << 62)
 
 
-@dataclass(frozen=True)
-class _ChunkLoss:
+class _ChunkLoss(NamedTuple):
     """A meta-chunk's mean loss in nats per token: behind the meta-chunks before it, behind other text in their place, and without.
 
     `distance` is the tokens from the end of the nearest earlier meta-chunk, `earlier` how many there are.
@@ -59,11 +60,6 @@ class _ChunkLoss:
     with_earlier: float
     replaced_earlier: float
     without_earlier: float
-
-    @property
-    def gain(self) -> float:
-        """The loss with other text in place of the earlier meta-chunks minus the loss with them, in nats per token."""
-        return self.replaced_earlier - self.with_earlier
 
 
 def _check_run(model: HuggingFaceModel, run_dir: Path | None) -> None:
@@ -86,35 +82,55 @@ def _measure_dependency(model: HuggingFaceModel, request: TaskRequest) -> Json:
     from nextlong.runs import run as opened
 
     assert request.run is not None, "checked before a model is loaded"
-    run = opened.Run(request.run)
-    losses: list[_ChunkLoss] = []
+    run, losses = opened.Run(request.run), list[_ChunkLoss]()
     # One more than is measured, so that a single one has another beside it.
-    read = list(islice(run.sequences(), (request.samples or _SAMPLES) + 1))
-    for number, sequence in enumerate(read[: request.samples or _SAMPLES]):
+    samples = request.samples or _SEQUENCES
+    read = list(islice(run.sequences(), samples + 1))
+    for number, sequence in enumerate(read[:samples]):
         losses += _chunk_losses(model, sequence, _other_text(sequence, [*read[number + 1 :], *read[:number]]))
         request.advance(1)
     if not losses:
         raise EvaluateError(
             f"dependency: {request.run} holds no sequence with two meta-chunks (its method is {described(run.recipe)})"
         )
+    scores = _summary(losses)
     return {
-        "scores": _means(losses),
-        "interval": _interval(losses),
+        "interval": scores.pop("interval"),
+        "scores": scores,
         "by_distance": _by_distance(losses),
         "n": len({loss.sequence for loss in losses}),
-        "chunks": [asdict(loss) for loss in losses],
+        "chunks": [loss._asdict() for loss in losses],
     }
 
 
 def _by_distance(losses: Sequence[_ChunkLoss]) -> list[Json]:
     """Return the mean gain of the chunks whose distance lies in [low, high), for bins that are not empty."""
     bins = []
-    for low, high in zip((0, *_BINS), (*_BINS, 1 << 62), strict=True):
+    for low, high in pairwise(_BINS):
         if inside := [loss for loss in losses if low <= loss.distance < high]:
             # Bins double from 64 tokens on, since effects of distance are seen on a logarithmic scale.
-            bounds = {"from_tokens": low, "to_tokens": high, "chunks": len(inside)}
-            bins.append({**bounds, "interval": _interval(inside), **_means(inside)})
+            bins.append({"from_tokens": low, "to_tokens": high, "chunks": len(inside), **_summary(inside)})
     return bins
+
+
+def _summary(losses: Sequence[_ChunkLoss]) -> Json:
+    """Return mean losses and gains, weighted by tokens, and the bootstrap 95 % interval of the gain over sequences."""
+    # A row per chunk: its tokens, and its losses in nats per token; shape (chunks,) each.
+    tokens, whole, replaced, without = np.array(
+        [(loss.tokens, loss.with_earlier, loss.replaced_earlier, loss.without_earlier) for loss in losses]
+    ).T
+    means = {
+        "gain_nats": replaced - whole,
+        "gain_over_shorter_nats": without - whole,
+        "replaced_earlier_nats": replaced,
+        "with_earlier_nats": whole,
+        "without_earlier_nats": without,
+    }
+    _, numbers = np.unique([loss.sequence for loss in losses], return_inverse=True)
+    return {
+        **{name: float(np.average(values, weights=tokens)) for name, values in means.items()},
+        "interval": weighted_interval(replaced - whole, tokens, numbers),
+    }
 
 
 def _other_text(sequence: RunSequence, others: Sequence[RunSequence]) -> NDArray[np.int64]:
@@ -154,7 +170,7 @@ def _chunk_losses(
             "dependency: the run has no second document whose meta-chunks could replace a document's own; give a longer run"
         )
     # Three readings: with everything, with other text in the earlier meta-chunks' places, and without them.
-    whole = _token_losses(model, ids.tolist())
+    whole = _read(model, ids.tolist(), required("transformers").DynamicCache(config=model.config))
     replaced = _behind_others(model, ids, meta_spans, np.resize(other_text, len(ids)))
     alone = _behind_others(model, ids, meta_spans, None)
     for number, ((start, end), other, without) in enumerate(zip(meta_spans, replaced, alone, strict=True)):
@@ -164,11 +180,6 @@ def _chunk_losses(
             with_earlier = float(whole[start - 1 : end - 1].mean())
             losses = (with_earlier, float(other.mean()), float(without.mean()))
             yield _ChunkLoss(sequence.id, end - start, distance, number, *losses)
-
-
-def _token_losses(model: HuggingFaceModel, ids: list[int]) -> NDArray[np.float32]:
-    """Return the loss of every token but the first, in nats, shape (n - 1,); read in chunks."""
-    return _read(model, ids, required("transformers").DynamicCache(config=model.config))[:-1]
 
 
 def _read(
@@ -182,7 +193,8 @@ def _read(
     for first in range(0, len(ids), step):
         chunk = torch.tensor([ids[first : first + step]], device=model.device)
         wanted = torch.tensor(targets[first : first + step], device=model.device)
-        logits = model.all_logits(chunk, cache)[0].float()
+        with torch.inference_mode():
+            logits = model.model(input_ids=chunk, past_key_values=cache, use_cache=True).logits[0].float()
         loss = torch.nn.functional.cross_entropy(logits, wanted, reduction="none", ignore_index=-100)
         losses.append(loss.cpu().numpy())
     return np.concatenate(losses)
@@ -211,120 +223,153 @@ def _behind_others(
         yield np.concatenate([last_loss, inside])
 
 
-def _interval(losses: Sequence[_ChunkLoss]) -> tuple[float, float]:
-    """Return the bootstrap 95 % interval of the gain over sequences."""
-    numbers = {name: number for number, name in enumerate(dict.fromkeys(loss.sequence for loss in losses))}
-    gains, tokens = np.array([(loss.gain, loss.tokens) for loss in losses]).T
-    return weighted_interval(gains, tokens, np.array([numbers[loss.sequence] for loss in losses]))
+_LAST_TOKEN: Final = "nextlong_last_token"  # the name of our attention function in transformers
+_FIRST_THIRD: Final = "first_third_context"
+_SINK: Final = 4  # tokens at the head that models rest their attention on (Xiao et al. 2023, arXiv 2309.17453)
 
 
-def _means(losses: Sequence[_ChunkLoss]) -> dict[str, float]:
-    # A row per chunk: its tokens, which weigh the means, and its losses in nats per token; shape (chunks,) each.
-    tokens, whole, replaced, without = np.array(
-        [(loss.tokens, loss.with_earlier, loss.replaced_earlier, loss.without_earlier) for loss in losses]
-    ).T
-    means = {
-        "gain_nats": replaced - whole,
-        "gain_over_shorter_nats": without - whole,
-        "replaced_earlier_nats": replaced,
-        "with_earlier_nats": whole,
-        "without_earlier_nats": without,
-    }
-    # Of the mean over chunks; the interval over sequences is in `interval`.
-    error = float(np.std(replaced - whole, ddof=1) / len(losses) ** 0.5) if len(losses) > 1 else 0.0
-    weighted = {name: float(np.average(values, weights=tokens)) for name, values in means.items()}
-    return {**weighted, "gain_standard_error": error}
-
-
-_PASSAGE_TOKENS: Final = 64
-_PAIRS: Final = 8
-_SPACES: Final = "Ġ▁"  # how byte-level and sentencepiece vocabularies write the space before a word
-_LEAST_LETTERS: Final = 3
-
-
-def _check_copying(request: TaskRequest) -> None:
-    """Raise EvaluateError for a length without room for the passages, and for a text that is too short."""
-    request.require(4 * _PASSAGE_TOKENS, "copying")
-    haystack_ids(request, request.length + _PASSAGE_TOKENS, part=0)
-
-
-def _measure_copying(model: HuggingFaceModel, request: TaskRequest) -> Json:
-    """Measure the samples: a passage, other text (`length` less the two passages), and the passage again."""
-    _check_copying(request)
-    losses = []
-    for number in range(request.samples or _SAMPLES):
-        # Passage, another passage, and the text between, all from different places of the haystack.
-        ids = haystack_ids(request, request.length + _PASSAGE_TOKENS, part=number)
-        ends = [_PASSAGE_TOKENS, 2 * _PASSAGE_TOKENS, request.length - len(model.tokenizer.prefix)]
-        passage, other, between = (part.tolist() for part in np.split(ids, ends)[:3])
-        whole = [model.tokenizer.with_prefix([*head, *between, *passage]) for head in (other, passage)]
-        losses.append([float(_token_losses(model, ids)[-_PASSAGE_TOKENS:].mean()) for ids in whole])
-        request.advance(1)
-    # Mean loss of the passage in nats per token, shape (samples,): behind another passage, and behind its copy.
-    without, with_copy = np.array(losses).T
-    gains = without - with_copy
-    scores = {
-        "gain_nats": float(gains.mean()),
-        "without_copy_nats": float(without.mean()),
-        "with_copy_nats": float(with_copy.mean()),
-        "gain_standard_error": float(gains.std(ddof=1) / len(gains) ** 0.5) if len(gains) > 1 else 0.0,
-    }
-    distance = request.length - 2 * _PASSAGE_TOKENS
-    return {"scores": scores, "distance": distance, "outcomes": gains.tolist(), "n": len(gains)}
-
-
-def _check_key_values(request: TaskRequest) -> None:
-    """Raise EvaluateError for a length without room for the pairs, a tokenizer without words, and a text that is too short."""
-    request.require(16 * _PAIRS, "key_values")
-    _words(request.tokenizer)
-    haystack_ids(request, request.length, part=0)
-
-
-def _measure_key_values(model: HuggingFaceModel, request: TaskRequest) -> Json:
-    """Ask for every pair of every sample."""
-    _check_key_values(request)
-    torch, words = required("torch"), _words(model.tokenizer)
-    colon, newline = model.tokenizer.encode(":"), model.tokenizer.encode("\n")
-    # Whether each value is the likeliest, shape (samples, pairs), pairs at the head of the context first.
-    right = np.zeros((request.samples or _SAMPLES, _PAIRS))
-    for number, row in enumerate(right):
-        sampled = random.Random(f"{request.seed} key_values {number}").sample(words, 2 * _PAIRS)
-        keys, values = sampled[:_PAIRS], sampled[_PAIRS:]
-        lines = [[*newline, key, *colon, value, *newline] for key, value in zip(keys, values, strict=True)]
-        room = request.length - sum(map(len, lines)) - len(newline) - 1 - len(colon) - len(model.tokenizer.prefix)
-        filler = np.array_split(haystack_ids(request, room, part=number), _PAIRS)
-        # Each pair on a line of its own, and behind it its share of the haystack.
-        ids = model.tokenizer.with_prefix(
-            [one for line, between in zip(lines, filler, strict=True) for one in (*line, *between.tolist())]
-        )
-        cache = model.prefilled(ids)
-        for place, key in enumerate(keys):
-            query = torch.tensor([[*newline, key, *colon]], device=model.device)
-            row[place] = int(model.forward(query, cache)[0][values].argmax()) == place
-            # Every key is asked behind the context alone, not behind the keys before it.
-            model.forget(len(ids))
-        request.advance(1)
-    return {
-        "scores": {"accuracy": 100 * float(right.mean()), "chance": 100 / _PAIRS},
-        "by_depth": [100 * float(share) for share in right.mean(axis=0)],
-        "outcomes": [100 * float(share) for share in right.mean(axis=1)],  # the pairs of a sample share its context
-        "n": right.size,
-    }
-
-
-def _words(tokenizer: TextTokenizer) -> list[int]:
-    """Return the ids of whole words: a space, then letters."""
-    vocabulary = tokenizer.backend.get_vocab(with_added_tokens=False)
-    words = sorted(
-        number
-        for token, number in vocabulary.items()
-        if token[:1] in _SPACES and len(token) > _LEAST_LETTERS and token[1:].isascii() and token[1:].isalpha()
-    )
-    if len(words) < 2 * _PAIRS:
+def _check_plain(model: HuggingFaceModel, _: Path | None) -> None:
+    """Raise EvaluateError for a model that is asked as a chat model."""
+    if model.prompts.format == "chat":
         raise EvaluateError(
-            f"key_values: the tokenizer has {len(words)} tokens that are words, and {2 * _PAIRS} are needed; leave the probe out"
+            "attention: where the context lies is known for plain prompts only; leave --prompt-format chat out, or this probe"
         )
-    return words
+
+
+def _measure_attention(model: HuggingFaceModel, request: TaskRequest) -> Json:
+    """Measure the shares over the samples, in percent."""
+    questions, rows = all_tasks()["infbench_qa"], []
+    has_stories = all(request.data.has(name) for name in questions.files)
+    samples = questions.make(request) if has_stories else haystack.samples(request)
+    for sample in islice(samples, request.samples):
+        if sample is None:
+            continue
+        ids, text = model.prompts.ids(sample), sample.text
+        # Details count the characters before and behind the story: instruction and examples, question.
+        before, behind = (int(sample.details[name]) for name in ("chars_before", "chars_behind"))
+        # The context is the tokens [first, last): behind BOS and the instruction, before the question.
+        first = len(model.tokenizer.prefix) + model.tokenizer.count(text[:before])
+        last = len(ids) - (model.tokenizer.count(text[len(text) - behind :]) if behind else 0)
+        rows.append(_shares(_attention_of(model, ids), first, last))
+        request.advance(1)
+    if not rows:
+        raise EvaluateError(f"attention: no prompt fits {request.length:,} tokens; give a greater length")
+    # Means over samples by layer, shape (layers,); the score is the mean over layers of these.
+    mean = {name: np.mean([row[name] for row in rows], axis=0) for name in rows[0]}
+    return {
+        "scores": {name: float(100 * values.mean()) for name, values in mean.items()},
+        "by_layer": {name: [round(float(100 * value), 4) for value in values] for name, values in mean.items()},
+        "outcomes": [float(100 * row[_FIRST_THIRD].mean()) for row in rows],
+        "n": len(rows),
+    }
+
+
+def _attention_of(model: HuggingFaceModel, ids: list[int]) -> NDArray[np.float32]:
+    """Return the attention of the last of `ids`, shape (layers, tokens): mean over heads."""
+    torch, transformers = required("torch"), required("transformers")
+    masks = required("transformers.masking_utils")
+    by_layer: dict[int, NDArray[np.float32]] = {}
+
+    def attention(
+        module: Module,
+        query: Tensor,
+        key: Tensor,
+        value: Tensor,
+        attention_mask: Tensor | None,
+        scaling: float | None = None,
+        **_: object,
+    ) -> tuple[Tensor, Tensor]:
+        """Attend from one token; shapes: query (1, heads, 1, size), key and value (1, key-value heads, tokens, size)."""
+        # Grouped-query attention: several query heads share the keys and values of one.
+        groups = query.shape[1] // key.shape[1]
+        key, value = key.repeat_interleave(groups, dim=1), value.repeat_interleave(groups, dim=1)
+        scores = query.float() @ key.float().transpose(2, 3) * (scaling or query.shape[-1] ** -0.5)
+        if attention_mask is not None:
+            scores = scores + attention_mask[..., : key.shape[-2]].float()
+        weights = torch.softmax(scores, dim=-1)
+        # The weights of the last token, mean over heads, shape (tokens,).
+        by_layer[module.layer_idx] = weights[0, :, -1].mean(0).cpu().numpy()
+        return (weights @ value.float()).to(query.dtype).transpose(1, 2).contiguous(), weights
+
+    cache = model.prefilled(ids[:-1])
+    transformers.AttentionInterface.register(_LAST_TOKEN, attention)
+    masks.AttentionMaskInterface.register(_LAST_TOKEN, masks.eager_mask)
+    before = model.model.config._attn_implementation
+    model.model.set_attn_implementation(_LAST_TOKEN)
+    try:
+        model.forward(torch.tensor([ids[-1:]], device=model.device), cache)
+    finally:
+        model.model.set_attn_implementation(before)
+    # The next question of the same story shares all but its last tokens, which stay in the cache.
+    model.forget(len(ids) - 1)
+    return np.stack([by_layer[layer] for layer in sorted(by_layer)])
+
+
+def _shares(weights: NDArray[np.float32], first: int, last: int) -> dict[str, NDArray[np.float64]]:
+    """Return the shares by layer, shape (layers,), of the first (long) and last (proximal) third.
+
+    Over the whole prompt; over it without its first tokens, where models rest their attention, as a share of what lies on the
+    others; and over the context [first, last) alone, as a share of what lies on it.
+    """
+    parts = {"whole": weights, "context": weights[:, first:last], "whole_without_sink": weights[:, _SINK:]}
+    share_of: dict[str, NDArray[np.float64]] = {}
+    for name, part in parts.items():
+        third, total = part.shape[1] // 3, part.sum(1, dtype=np.float64)
+        share_of[f"first_third_{name}"] = part[:, :third].sum(1, dtype=np.float64) / total
+        share_of[f"last_third_{name}"] = part[:, part.shape[1] - third :].sum(1, dtype=np.float64) / total
+    return share_of
+
+
+_HARNESS: Final = {  # with the headings of the paper's table
+    "hellaswag": "Hel.",
+    "lambada_openai": "Lam.",
+    "arc_challenge": "AR-C.",
+    "arc_easy": "AR-E.",
+    "piqa": "PIQA",
+    "winogrande": "Win.",
+    "logiqa": "Log.",
+}
+
+
+def _check_special(model: HuggingFaceModel, _: Path | None) -> None:
+    """Raise EvaluateError for a model without BOS and EOS, and where lm-eval is not installed."""
+    required("lm_eval")
+    if model.hub_tokenizer.bos_token_id is None and model.hub_tokenizer.eos_token_id is None:
+        raise EvaluateError(
+            "short: lm-eval puts BOS or EOS before a text, and the tokenizer names neither; set one and save it beside the model"
+        )
+
+
+def _measure_short(model: HuggingFaceModel, request: TaskRequest) -> Json:
+    """Measure acc and acc_norm of each task, in percent, and its answers, a 1 or 0 per question; the score is the mean acc."""
+    lm_eval = required("lm_eval")
+    harness = required("lm_eval.models.huggingface").HFLM(
+        pretrained=model.model, tokenizer=model.hub_tokenizer, batch_size=8
+    )
+    limit = None if request.samples in (None, ALL_SAMPLES) else request.samples
+    try:
+        # The harness gets the loaded model and its usual tokenizer; its own bootstrap is off, as intervals are
+        # computed in results.py.
+        evaluated: Json = lm_eval.simple_evaluate(
+            harness, tasks=list(_HARNESS), limit=limit, bootstrap_iters=0, log_samples=True
+        )
+    except (OSError, ValueError, RuntimeError) as error:
+        raise EvaluateError(
+            f"short: lm-eval could not load its data ({type(error).__name__}: {first_sentence(error)}); it downloads them from the "
+            "Hugging Face hub on the first use: run it once where the hub can be reached, or copy its cache (HF_HOME)"
+        ) from None
+    scores = {
+        f"{task} {metric}": 100 * float(values[f"{metric},none"])
+        for task, values in evaluated["results"].items()
+        for metric in ("acc", "acc_norm")
+        if f"{metric},none" in values
+    }
+    # A string of 1 and 0 for each task: right or wrong by acc, the metric of the paper.
+    answers = {
+        task: "".join(str(int(sample["acc"])) for sample in samples) for task, samples in evaluated["samples"].items()
+    }
+    average = of_answers(answers)
+    return {"scores": {"average": average.value, **scores}, "answers": answers, "n": average.n}
 
 
 TASKS: Final = (
@@ -333,10 +378,10 @@ TASKS: Final = (
         suite="dependency",
         category="Dependence on earlier meta-chunks",
         metric="gain_nats",
-        samples=_SAMPLES,
+        samples=_SEQUENCES,
         measure=_measure_dependency,
         lengths=None,
-        version=2,
+        version=3,
         reads="run",
         check_model=_check_run,
         columns={
@@ -355,27 +400,35 @@ TASKS: Final = (
         "bootstrap 95 % interval over sequences, and over the third, whose context is shorter.",
     ),
     Probe(
-        name="copying",
-        suite="copying",
-        category="Copying",
-        metric="gain_nats",
-        samples=_SAMPLES,
-        measure=_measure_copying,
-        optional=lambda _: (HAYSTACK,),
-        check=_check_copying,
-        columns={"Gain": "gain_nats", "With a copy": "with_copy_nats", "Without": "without_copy_nats"},
-        about="Loss of a passage in nats per token, with and without an earlier copy, and the difference.",
+        name="attention",
+        suite="attention",
+        category="Attention",
+        metric=_FIRST_THIRD,
+        samples=50,
+        measure=_measure_attention,
+        version=3,
+        optional=lambda _: (LONGBOOK_QA, LLAMA2, haystack.HAYSTACK),
+        check_model=_check_plain,
+        columns={
+            "First third": _FIRST_THIRD,
+            "Last third": "last_third_context",
+            "First, prompt": "first_third_whole",
+            "Last, prompt": "last_third_whole",
+            "First, prompt, no sink": "first_third_whole_without_sink",
+        },
+        about="Share of the last token's attention, percent, mean over layers and heads (paper, §5.1 and App. B.4).",
     ),
     Probe(
-        name="key_values",
-        suite="key-values",
-        category="Recall by choice",
-        metric="accuracy",
-        samples=_SAMPLES,
-        measure=_measure_key_values,
-        optional=lambda _: (HAYSTACK,),
-        check=_check_key_values,
-        columns={"Value chosen": "accuracy", "Chance": "chance"},
-        about="Percent of the keys whose value is the most likely of the values in the context.",
+        name="short",
+        suite="short",
+        category="Short text",
+        metric="average",
+        samples=ALL_SAMPLES,
+        measure=_measure_short,
+        lengths=None,
+        version=2,
+        check_model=_check_special,
+        columns={"Avg.": "average", **{heading: f"{task} acc" for task, heading in _HARNESS.items()}},
+        about="lm-eval, zero-shot, acc, percent (paper, Table 4).",
     ),
 )

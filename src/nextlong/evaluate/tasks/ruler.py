@@ -11,32 +11,95 @@ sample that is still too long loses `step` units at a time. Deliberate differenc
 from __future__ import annotations
 
 import random
+import re
 import string
 import uuid
+from bisect import bisect_right
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
-from itertools import count, pairwise
-from typing import Annotated, Final, NotRequired
+from functools import cache, lru_cache, partial
+from importlib.resources import files
+from itertools import accumulate, count, pairwise
+from typing import Annotated, Final, NotRequired, cast
 
 import numpy as np
 from annotated_types import Len
 
 from nextlong.errors import EvaluateError
-from nextlong.evaluate import texts
+from nextlong.evaluate import required
 from nextlong.evaluate.data import TEXT, DataFiles, origin, record, several
 from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
 from nextlong.text import Json
 
-_Build = Callable[[int], Sample]  # the size of a context → a question
+ESSAYS: Final = "ruler/PaulGrahamEssays.json"
+_PLAIN_ESSAYS: Final = "ruler/essays.txt"
 _LEAST_TOKENS: Final = 1024  # below which a prompt is all instruction
 _LEAST_NEEDLE_TOKENS: Final = 256
 _REDRAWS: Final = 20  # of the smallest context; NVIDIA's scripts never give up
 
 
-def _largest(request: TaskRequest, build: _Build, *, lower: int, upper: int, step: int) -> int:
-    """Return the largest context in [lower, upper] that fits, else `step`, as NVIDIA's scripts do."""
-    best = step
+def essay_words(data: DataFiles) -> list[str]:
+    """Return the words of the essays, in order."""
+    is_plain = not data.has(ESSAYS) and data.has(_PLAIN_ESSAYS)
+    text = data.text(_PLAIN_ESSAYS) if is_plain else data.json(ESSAYS, record(text=str))["text"]
+    if not text.strip():
+        raise data.error(ESSAYS, " holds no words")
+    return re.sub(r"\s+", " ", text).split(" ")
+
+
+@lru_cache(maxsize=16)
+def sentences(text: str) -> tuple[str, ...]:
+    """Split a text into sentences by Punkt with NLTK's English model, as NVIDIA's scripts do."""
+    return tuple(required("punkt").sent_tokenize(text))
+
+
+@cache
+def _wonderwords(kind: str) -> tuple[str, ...]:
+    """Return a list of the package wonderwords: noun, adjective or verb."""
+    required("wonderwords")
+    # Read from the package itself: its own functions draw at random, and the samples need the whole list in order.
+    lines = (files("wonderwords.assets") / f"{kind}list.txt").read_text(encoding="utf-8").splitlines()
+    return tuple(line.rstrip() for line in lines)
+
+
+class _Hyphenated:
+    """Every adjective-noun once, in the order of `sorted`: six million strings that are computed on access.
+
+    Those of one adjective are contiguous, unless another adjective begins with it and a hyphen: only such groups are expanded and
+    sorted.
+    """
+
+    def __init__(self, adjectives: Sequence[str], nouns: Sequence[str]) -> None:
+        self._nouns = sorted(set(nouns))
+        self._groups: list[list[str]] = []
+        for stem in sorted({f"{adjective}-" for adjective in adjectives}):
+            if self._groups and stem.startswith(self._groups[-1][0]):
+                self._groups[-1].append(stem)
+            else:
+                self._groups.append([stem])
+        # The index behind the last word of each group.
+        self._ends = list(
+            accumulate(len(self._words(group)) if len(group) > 1 else len(self._nouns) for group in self._groups)
+        )
+
+    def _words(self, group: Sequence[str]) -> list[str]:
+        return sorted({stem + noun for stem in group for noun in self._nouns})
+
+    def __len__(self) -> int:
+        return self._ends[-1]
+
+    def __getitem__(self, index: int) -> str:
+        if not 0 <= index < len(self):
+            raise IndexError(index)
+        place = bisect_right(self._ends, index)
+        within = index - (self._ends[place - 1] if place else 0)
+        group = self._groups[place]
+        return group[0] + self._nouns[within] if len(group) == 1 else self._words(group)[within]
+
+
+def _largest(request: TaskRequest, build: Callable[[int], Sample], *, step: int, upper: int) -> int:
+    """Return the largest context in [step, upper] that fits, else `step`, as NVIDIA's scripts do."""
+    best = lower = step
     while lower <= upper:
         middle = (lower + upper) // 2
         if request.fits(build(middle)):
@@ -46,7 +109,7 @@ def _largest(request: TaskRequest, build: _Build, *, lower: int, upper: int, ste
     return best
 
 
-def _upper_bound(request: TaskRequest, build: _Build, *, step: int) -> int:
+def _upper_bound(request: TaskRequest, build: Callable[[int], Sample], *, step: int) -> int:
     """Return three times the context size that the tokens of a small one predict."""
     tokens_per_unit = request.tokenizer.count(build(step).text) / step
     return max(int((request.room / tokens_per_unit) * 3), step * 2)
@@ -77,13 +140,11 @@ _NOISE: Final = "The grass is green. The sky is blue. The sun is yellow. Here we
 _DEPTHS: Final = [int(depth) for depth in np.round(np.linspace(0, 100, num=40, endpoint=True))]
 _NEEDLE: Final = "One of the special magic {kind} for {key} is: {value}."
 # The prompt and the beginning of the answer, where several values are asked for, and where it is one.
-_MANY: Final = (
-    prompt_of("ruler_niah_many"),
-    " The special magic {kind} for {query} mentioned in the provided text are",
-)
-_ONE: Final = prompt_of("ruler_niah_one"), " The special magic {kind} for {query} mentioned in the provided text is"
+_ASKED: Final = " The special magic {kind} for {query} mentioned in the provided text "
+_MANY, _ONE = (prompt_of("ruler_niah_many"), _ASKED + "are"), (prompt_of("ruler_niah_one"), _ASKED + "is")
+_hyphenated = cache(lambda: _Hyphenated(_wonderwords("adjective"), _wonderwords("noun")))  # RULER's keys
 _RANDOM: Final[dict[str, Callable[[random.Random], str]]] = {
-    "words": lambda draw: draw.choice(texts.hyphenated()),
+    "words": lambda draw: draw.choice(_hyphenated()),
     "numbers": lambda draw: str(draw.randint(10**6, 10**7 - 1)),
     "uuids": lambda draw: str(uuid.UUID(int=draw.getrandbits(128), version=4)),
 }
@@ -114,33 +175,27 @@ _FORMS: Final = {
 
 
 def _needle_samples(request: TaskRequest, form: _Form) -> Iterator[Sample | None]:
-    request.require(_LEAST_NEEDLE_TOKENS, "a needle")
+    request.require("a needle", tokens=request.length, least=_LEAST_NEEDLE_TOKENS)
     draw = random.Random(request.seed)
-    essay = texts.essay_words(request.data) if form.haystack == "essay" else []
-    build = partial(_needle_question, form=form, draw=draw, seed=request.seed, essay=essay)
     step = 25 if request.length >= 4096 else 5
+    essay: list[str] = []
     if form.haystack == "essay":
+        essay = essay_words(request.data)
         step = 500 if request.length >= 4096 else 50  # NVIDIA's 500 words leave no room below
-    upper = _upper_bound(request, build, step=step)
-    size = _largest(request, build, lower=step, upper=upper, step=step)
+    build = partial(_needle_question, form=form, draw=draw, seed=request.seed, essay=essay)
+    size = _largest(request, build, step=step, upper=_upper_bound(request, build, step=step))
     return _fitting(request, lambda _, used: build(used), size=size, step=step)
 
 
 def _needle_question(size: int, *, form: _Form, draw: random.Random, seed: int, essay: list[str]) -> Sample:
     """Return a question whose haystack has `size` words of the essay, or lines."""
-    keys: list[str] = []
-    values: list[list[str]] = []
-    needles: list[str] = []
-    for _ in range(form.keys):
-        keys.append(_RANDOM[form.key_kind](draw))
-        values.append([])
-        for _ in range(form.values):
-            values[-1].append(_RANDOM[form.value_kind](draw))
-            needles.append(_NEEDLE.format(kind=form.value_kind, key=keys[-1], value=values[-1][-1]))
+    key, value = _RANDOM[form.key_kind], _RANDOM[form.value_kind]
+    stated = [(key(draw), [value(draw) for _ in range(form.values)]) for _ in range(form.keys)]
+    needles = [_NEEDLE.format(kind=form.value_kind, key=name, value=one) for name, values in stated for one in values]
     random.Random(seed).shuffle(needles)
     if form.haystack == "essay":
         # The essay in sentences, cut at the depths that are drawn, a needle at each cut.
-        lines = texts.sentences(" ".join((essay * -(-size // len(essay)))[:size]).strip())
+        lines = sentences(" ".join((essay * -(-size // len(essay)))[:size]).strip())
         places = sorted(int(len(lines) * (depth / 100)) for depth in draw.sample(_DEPTHS, len(needles)))
         parts: list[str] = []
         for number, (first, last) in enumerate(pairwise([0, *places, len(lines)])):
@@ -150,124 +205,110 @@ def _needle_question(size: int, *, form: _Form, draw: random.Random, seed: int, 
         # Lines of noise, or needles with keys and values that nobody asks for.
         hay = [_NOISE] * size
         if form.haystack == "needle":
-            key, value = _RANDOM[form.key_kind], _RANDOM[form.value_kind]
             hay = [_NEEDLE.format(kind=form.value_kind, key=key(draw), value=value(draw)) for _ in range(size)]
         for place, needle in zip(sorted(draw.sample(range(size), len(needles)), reverse=True), needles, strict=True):
             hay.insert(place, needle)
         context = "\n".join(hay)
-    queried = draw.sample(range(form.keys), form.queries)
-    queries = [keys[number] for number in queried]
-    query = ", ".join(queries[:-1]) + ", and " + queries[-1] if len(queries) > 1 else queries[0]
+    queried = [stated[number] for number in draw.sample(range(form.keys), form.queries)]
+    *others, last_query = [name for name, _ in queried]
+    query = ", ".join(others) + ", and " + last_query if others else last_query
     is_one = form.queries * form.values == 1
     prompt, prefix = _ONE if is_one else _MANY
     kind = form.value_kind.removesuffix("s") if is_one else form.value_kind
-    answers = tuple(one for number in queried for one in values[number])
-    return Sample(
-        prompt.format(kind=kind, context=context, query=query), answers, 128, prefix.format(kind=kind, query=query)
-    )
+    answers = tuple(one for _, values in queried for one in values)
+    text = prompt.format(kind=kind, context=context, query=query)
+    return Sample(text, answers, 128, prefix.format(kind=kind, query=query))
 
 
 # Variable tracking: every variable that has a value is asked for, behind one worked example.
 
 _HOPS: Final = 4
-_EXAMPLE_TOKENS: Final = 500
-_EXAMPLE_VALUE: Final = "12345"
-_TRACK: Final = prompt_of("ruler_vt")
+_EXAMPLE_TOKENS, _EXAMPLE_VALUE = 500, "12345"
 _TRACKED: Final = (
     " Answer: According to the chain(s) of variable assignment in the text above, {count} variables are assigned the "
     "value {value}, they are: "
 )
 
 
-class _Draws:
-    """NVIDIA's two streams: names and places from Python's generator, values from NumPy's."""
-
-    def __init__(self, seed: int) -> None:
-        self.python = random.Random(seed)
-        self._numpy = np.random.RandomState(seed)
-
-    def name(self, letters: int) -> str:
-        return "".join(self.python.choices(string.ascii_uppercase, k=letters))
-
-    def value(self) -> str:
-        return str(self._numpy.randint(10000, 99999))
-
-
 def _variable_samples(request: TaskRequest) -> Iterator[Sample | None]:
-    request.require(_LEAST_TOKENS, "vt")
-    draws = _Draws(request.seed)
+    request.require("vt", tokens=request.length, least=_LEAST_TOKENS)
+    # NVIDIA's two streams: names and places from Python's generator, values from NumPy's.
+    draw, numbers = random.Random(request.seed), np.random.RandomState(request.seed)
+
+    def name(letters: int) -> str:
+        return "".join(draw.choices(string.ascii_uppercase, k=letters))
+
+    def build(size: int, *, is_example: bool = False) -> Sample:
+        letters = 3 if is_example else 5
+        names = [name(letters) for _ in range(_HOPS + 1)]
+        while len(set(names)) < _HOPS + 1:
+            names.append(name(letters))
+        names = list(dict.fromkeys(names))
+        value = _EXAMPLE_VALUE if is_example else str(numbers.randint(10000, 99999))
+        chain = [f"VAR {names[0]} = {value}", *(f"VAR {later} = VAR {earlier} " for earlier, later in pairwise(names))]
+        lines = [_NOISE] * max(size, len(chain))  # each assignment needs a place of its own
+        places = sorted(draw.sample(range(len(lines)), len(chain)))
+        for number, (place, assignment) in enumerate(zip(places, chain, strict=True)):
+            lines.insert(place + number, assignment)
+        prompt = prompt_of("ruler_vt").format(context="\n".join(lines).replace(". \n", ".\n"), value=value)
+        return Sample(prompt, tuple(names), 0 if is_example else 30, _TRACKED.format(count=_HOPS + 1, value=value))
+
     # The worked example: a short question of the same form with its answer behind it, made once for all samples.
-    short = replace(request, length=_EXAMPLE_TOKENS)
-    worked = partial(_chain_question, draws=draws, is_example=True)
-    size = _largest(short, worked, lower=5, upper=_upper_bound(short, worked, step=5), step=5)
+    short, worked = replace(request, length=_EXAMPLE_TOKENS), partial(build, is_example=True)
+    size = _largest(short, worked, step=5, upper=_upper_bound(short, worked, step=5))
     shown = next(_fitting(short, lambda _, used: worked(used), size=size, step=5)) or worked(5)
     example = f"{shown.text} {' '.join(shown.references)}\n"
-    build = partial(_chain_question, draws=draws)
     step = 10 if request.length >= 4096 else 5
     # The bound comes from the whole length and the search from what the example leaves, as in NVIDIA's script.
     left = replace(request, length=request.length - request.tokenizer.count(example))
-    size = _largest(left, build, lower=step, upper=_upper_bound(request, build, step=step), step=step)
+    size = _largest(left, build, step=step, upper=_upper_bound(request, build, step=step))
 
     def with_example(_: int, used: int) -> Sample:
         sample, shown = build(used), example
-        for name in example.split()[-_HOPS - 1 :]:  # the same example, with other names and another value
-            shown = shown.replace(name, draws.name(len(name)))
-        return replace(sample, prompt=f"{shown.replace(_EXAMPLE_VALUE, draws.value())}\n{sample.prompt}")
+        for old in example.split()[-_HOPS - 1 :]:  # the same example, with other names and another value
+            shown = shown.replace(old, name(len(old)))
+        shown = shown.replace(_EXAMPLE_VALUE, str(numbers.randint(10000, 99999)))
+        return replace(sample, prompt=f"{shown}\n{sample.prompt}")
 
     return _fitting(request, with_example, size=size, step=step)
-
-
-def _chain_question(size: int, *, draws: _Draws, is_example: bool = False) -> Sample:
-    letters = 3 if is_example else 5
-    names = [draws.name(letters) for _ in range(_HOPS + 1)]
-    while len(set(names)) < _HOPS + 1:
-        names.append(draws.name(letters))
-    names = list(dict.fromkeys(names))
-    value = _EXAMPLE_VALUE if is_example else draws.value()
-    chain = [f"VAR {names[0]} = {value}", *(f"VAR {later} = VAR {earlier} " for earlier, later in pairwise(names))]
-    lines = [_NOISE] * max(size, len(chain))  # each assignment needs a place of its own
-    places = sorted(draws.python.sample(range(len(lines)), len(chain)))
-    for number, (place, assignment) in enumerate(zip(places, chain, strict=True)):
-        lines.insert(place + number, assignment)
-    prompt = _TRACK.format(context="\n".join(lines).replace(". \n", ".\n"), value=value)
-    budget = 0 if is_example else 30
-    return Sample(prompt, tuple(names), budget, _TRACKED.format(count=_HOPS + 1, value=value))
 
 
 # Common words: a numbered list in which ten words occur ten times as often as the rest, behind one worked example.
 
 _ENGLISH_WORDS: Final = "ruler/english_words.json"
 _WORDS: Final = Annotated[dict[str, str], Len(1)]
-_COMMON: Final = 10
-_WORD_STEP: Final = 10
+_COMMON = _WORD_STEP = 10
 _LIST: Final = prompt_of("ruler_cwe")
 _LISTED: Final = " Answer: The top 10 words that appear most often in the list are:"
 
 
 def _common_words_samples(request: TaskRequest) -> Iterator[Sample | None]:
-    request.require(_LEAST_TOKENS, "cwe")
-    few = sorted({one for kind in ("noun", "adjective", "verb") for one in texts.wonderwords(kind)})
+    request.require("cwe", tokens=request.length, least=_LEAST_TOKENS)
+    few = sorted({one for kind in ("noun", "adjective", "verb") for one in _wonderwords(kind)})
     random.Random(request.seed).shuffle(few)
     many = list(request.data.json(_ENGLISH_WORDS, _WORDS).values()) if request.data.has(_ENGLISH_WORDS) else []
     draw, is_short = random.Random(request.seed), request.length < 4096
 
+    def numbered(words: list[str]) -> str:
+        return " ".join(f"{number}. {word}" for number, word in enumerate(words, start=1))
+
     def listed(size: int, common_repeats: int, other_repeats: int) -> tuple[str, list[str]]:
         sampled = draw.sample(few if size <= len(few) else many, size)
-        common, others = sampled[:_COMMON], sampled[_COMMON:]
-        shuffled = common * common_repeats + others * other_repeats
+        common = sampled[:_COMMON]
+        shuffled = common * common_repeats + sampled[_COMMON:] * other_repeats
         random.Random(request.seed).shuffle(shuffled)
-        return _numbered(shuffled), common
+        return numbered(shuffled), common
 
     def build(size: int) -> Sample:
         example, answers = listed(*((20, 3, 1) if is_short else (40, 10, 3)))
         context, common = listed(size, *((6, 1) if is_short else (30, 3)))
-        shown = f"{_LIST.format(context=example)}{_LISTED} {_numbered(answers)}"
+        shown = f"{_LIST.format(context=example)}{_LISTED} {numbered(answers)}"
         return Sample(f"{shown}\n{_LIST.format(context=context)}", tuple(common), 120, _LISTED)
 
     most = max(len(few), len(many))
     tokens_per_word = request.tokenizer.count(build(4096).text) / 4096
     upper = max(int(request.room // tokens_per_word) * 2, _WORD_STEP * 2)
-    size = _largest(request, build, lower=_WORD_STEP, upper=min(upper, most), step=_WORD_STEP)
+    size = _largest(request, build, step=_WORD_STEP, upper=min(upper, most))
     if size == most < upper:
         raise EvaluateError(
             f"cwe at {request.length:,} tokens needs more than {most:,} different words, and {_ENGLISH_WORDS} is missing; "
@@ -276,61 +317,56 @@ def _common_words_samples(request: TaskRequest) -> Iterator[Sample | None]:
     return _fitting(request, lambda _, used: build(used), size=size, step=_WORD_STEP)
 
 
-def _numbered(words: list[str]) -> str:
-    return " ".join(f"{number}. {word}" for number, word in enumerate(words, start=1))
-
-
 # Frequent words: made-up words with frequencies by Zipf's law; the three most frequent behind the dots are asked for.
 
 _ALPHA: Final = 2.0
 _LETTERS: Final = 6
 _CODED_BUDGET: Final = 50
-_CODED: Final = prompt_of("ruler_fwe")
 _DECODED: Final = " Answer: According to the coded text above, the three most frequently appeared words are:"
 
 
 def _frequent_words_samples(request: TaskRequest) -> Iterator[Sample | None]:
     """Yield fwe's samples; the answer's tokens are taken from the length first, and all else follows from the rest."""
-    request.require(_LEAST_TOKENS, "fwe")
-    draw, room = random.Random(request.seed), request.room - _CODED_BUDGET
-    vocabulary, words = _vocabulary(request, draw), room // _LETTERS
-    step = room // 32
-    while request.tokenizer.count(_coded_text(vocabulary, words, seed=request.seed).text) < room:
-        words += step
-    while True:
-        vocabulary, used = _vocabulary(request, draw), words - step
-        while used > 0 and not request.fits(sample := _coded_text(vocabulary, used, seed=request.seed)):
-            used -= step
-        yield sample if used > 0 else None
-
-
-def _vocabulary(request: TaskRequest, draw: random.Random) -> list[str]:
-    size = (request.room - _CODED_BUDGET) // 50
-    made = ["".join(draw.choices(string.ascii_lowercase, k=_LETTERS)) for _ in range(size)]
-    while len(set(made)) < size:
-        made.append("".join(draw.choices(string.ascii_lowercase, k=_LETTERS)))
-    vocabulary = sorted(set(made))
-    random.Random(request.seed).shuffle(vocabulary)
-    vocabulary[0] = "..."  # the most frequent is noise
-    return vocabulary
-
-
-def _coded_text(vocabulary: list[str], words: int, *, seed: int) -> Sample:
     from scipy.special import zeta
 
-    # How often each word of the vocabulary occurs, shape (words,), most frequent first.
-    ranks = np.arange(1, len(vocabulary) + 1)
-    counts = (words * (ranks**-_ALPHA) / zeta(_ALPHA)).astype(int)
-    coded = [word for word, repeats in zip(vocabulary, counts.tolist(), strict=True) for _ in range(repeats)]
-    random.Random(seed).shuffle(coded)
-    return Sample(_CODED.format(context=" ".join(coded)), tuple(vocabulary[1:4]), _CODED_BUDGET, _DECODED)
+    request.require("fwe", tokens=request.length, least=_LEAST_TOKENS)
+    draw, room = random.Random(request.seed), request.room - _CODED_BUDGET
+
+    def new_vocabulary() -> list[str]:
+        made = dict[str, None]()
+        for number in count():
+            made["".join(draw.choices(string.ascii_lowercase, k=_LETTERS))] = None
+            # As many words as the script draws at first, then more until enough of them differ.
+            if number + 1 >= room // 50 <= len(made):
+                break
+        vocabulary = sorted(made)
+        random.Random(request.seed).shuffle(vocabulary)
+        return ["...", *vocabulary[1:]]  # the most frequent is noise
+
+    def build(vocabulary: list[str], words: int) -> Sample:
+        # How often each word of the vocabulary occurs, shape (words,), most frequent first.
+        ranks = np.arange(1, len(vocabulary) + 1)
+        counts = (words * (ranks**-_ALPHA) / zeta(_ALPHA)).astype(int)
+        coded = [word for word, repeats in zip(vocabulary, counts.tolist(), strict=True) for _ in range(repeats)]
+        random.Random(request.seed).shuffle(coded)
+        return Sample(
+            prompt_of("ruler_fwe").format(context=" ".join(coded)), tuple(vocabulary[1:4]), _CODED_BUDGET, _DECODED
+        )
+
+    vocabulary, words, step = new_vocabulary(), room // _LETTERS, room // 32
+    while request.tokenizer.count(build(vocabulary, words).text) < room:
+        words += step
+    while True:
+        vocabulary, used = new_vocabulary(), words - step
+        while used > 0 and not request.fits(sample := build(vocabulary, used)):
+            used -= step
+        yield sample if used > 0 else None
 
 
 # Questions: the documents that answer a question among others; any accepted answer counts.
 
 _SQUAD, _HOTPOTQA = "ruler/squad.json", "ruler/hotpotqa.json"
 _QA_STEP: Final = 10
-_ASK: Final = prompt_of("ruler_qa")
 
 
 @dataclass(frozen=True)
@@ -370,11 +406,10 @@ def _read_squad(data: DataFiles) -> _Questions:
         same = [numbers[paragraph["context"]] for paragraph in article]
         for gold, paragraph in zip(same, article, strict=True):
             related = [number for number in same if number != gold]
-            questions += [
-                _Question(one["question"], tuple(answer["text"] for answer in one["answers"]), [gold], related)
-                for one in paragraph["qas"]
-                if not one.get("is_impossible")
-            ]
+            for one in paragraph["qas"]:
+                if not one.get("is_impossible"):
+                    answers = tuple(answer["text"] for answer in one["answers"])
+                    questions.append(_Question(one["question"], answers, [gold], related))
     return questions, documents
 
 
@@ -391,20 +426,21 @@ def _read_hotpotqa(data: DataFiles) -> _Questions:
 
 
 def _qa_samples(request: TaskRequest, read: Callable[[DataFiles], _Questions]) -> Iterator[Sample | None]:
-    request.require(_LEAST_TOKENS, "qa")
+    request.require("qa", tokens=request.length, least=_LEAST_TOKENS)
     questions, documents = read(request.data)
     if not questions:
         raise EvaluateError(f"{_SQUAD} or {_HOTPOTQA}: no question in it can be answered; {origin(_SQUAD)}")
     draw = random.Random(request.seed)
 
-    def build(index: int, size: int) -> Sample:
+    def build(index: int, size: int) -> Sample | None:
+        if index == len(questions):
+            return None
         question = questions[index]
-        missing = size - len(question.gold)
+        missing, more = size - len(question.gold), question.related
         if size >= len(documents):
             chosen = (documents * -(-size // len(documents)))[:size]
         else:
             # Behind the documents that hold the answer: those of the same article, then any others, as NVIDIA's script does.
-            more = question.related
             if missing > len(more):
                 known = {*question.gold, *more}
                 others = [number for number in range(len(documents)) if number not in known]
@@ -414,13 +450,13 @@ def _qa_samples(request: TaskRequest, read: Callable[[DataFiles], _Questions]) -
             chosen = [documents[number] for number in question.gold + more]
         random.Random(request.seed).shuffle(chosen)
         context = "\n\n".join(f"Document {number}:\n{text}" for number, text in enumerate(chosen, start=1))
-        return Sample(_ASK.format(context=context, query=question.text), question.answers, 32, " Answer:")
+        return Sample(
+            prompt_of("ruler_qa").format(context=context, query=question.text), question.answers, 32, " Answer:"
+        )
 
-    first = partial(build, 0)
-    upper = _upper_bound(request, first, step=_QA_STEP)
-    size = _largest(request, first, lower=_QA_STEP, upper=upper, step=_QA_STEP)
-    in_order = lambda index, used: build(index, used) if index < len(questions) else None  # noqa: E731
-    return _fitting(request, in_order, size=size, step=_QA_STEP)
+    first = cast(Callable[[int], Sample], partial(build, 0))  # there is a first question
+    size = _largest(request, first, step=_QA_STEP, upper=_upper_bound(request, first, step=_QA_STEP))
+    return _fitting(request, build, size=size, step=_QA_STEP)
 
 
 def string_match_all(answer: str, references: Sequence[str]) -> float:
@@ -438,24 +474,17 @@ _part = partial(
     _task,
     metric="string_match_part",
     # 1 if the answer contains any reference, lower-cased.
-    score=lambda answer, sample: {
-        "string_match_part": float(any(reference.lower() in answer.lower() for reference in sample.references))
-    },
-    max_new_tokens=32,
+    score=lambda answer, sample: {"string_match_part": float(string_match_all(answer, sample.references) > 0)},
 )
+_ESSAY: Final = (ESSAYS,)
 TASKS: Final = (
     *(
-        _all(
-            name=name,
-            make=partial(_needle_samples, form=form),
-            max_new_tokens=128,
-            files=(texts.ESSAYS,) if form.haystack == "essay" else (),
-        )
+        _all(name=name, make=partial(_needle_samples, form=form), files=_ESSAY if form.haystack == "essay" else ())
         for name, form in _FORMS.items()
     ),
-    _all(name="vt", make=_variable_samples, max_new_tokens=30, version=2),
-    _all(name="cwe", make=_common_words_samples, max_new_tokens=120, optional=lambda _: (_ENGLISH_WORDS,)),
-    _all(name="fwe", make=_frequent_words_samples, max_new_tokens=_CODED_BUDGET, version=2),
+    _all(name="vt", make=_variable_samples, version=2),
+    _all(name="cwe", make=_common_words_samples, optional=lambda _: (_ENGLISH_WORDS,)),
+    _all(name="fwe", make=_frequent_words_samples, version=2),
     _part(name="qa_1", make=partial(_qa_samples, read=_read_squad), files=(_SQUAD,)),
     _part(name="qa_2", make=partial(_qa_samples, read=_read_hotpotqa), files=(_HOTPOTQA,)),
 )

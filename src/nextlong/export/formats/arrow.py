@@ -64,15 +64,10 @@ def _close(folder: Path, shards: Sequence[_ArrowShard]) -> None:
     """
     features = _features(schema_of((*COLUMNS, *shards[0].added_columns)))
     info = {"citation": "", "description": "", "features": features, "homepage": "", "license": ""}
-    state: Json = {
-        "_data_files": [{"filename": shard.file} for shard in shards],
-        "_fingerprint": xxhash.xxh3_64_hexdigest("".join(shard.xxh3 for shard in shards).encode()),
-        "_format_columns": None,
-        "_format_kwargs": {},
-        "_format_type": None,
-        "_output_all_columns": False,
-        "_split": None,
-    }
+    fingerprint = xxhash.xxh3_64_hexdigest("".join(shard.xxh3 for shard in shards).encode())
+    state: Json = {"_data_files": [{"filename": shard.file} for shard in shards], "_fingerprint": fingerprint}
+    state |= {"_format_columns": None, "_format_kwargs": {}, "_format_type": None}
+    state |= {"_output_all_columns": False, "_split": None}
     for name, content in (("dataset_info.json", info), ("state.json", state)):
         (folder / name).write_text(json.dumps(content, indent=2), encoding="utf-8")
 

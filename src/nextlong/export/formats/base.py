@@ -188,7 +188,7 @@ def to_table(block: Resolved, columns: Sequence[str], options: Options) -> pa.Ta
             token_ends=token_starts + (block.token_ends - block.token_starts),
         )
         room = padded.astype(np.int32)
-    return pa.table({name: _COLUMNS[name][1](block, room) for name in columns})
+    return pa.table({name: _column(name, block, room) for name in columns})
 
 
 def rows_of(batch: pa.RecordBatch) -> Iterator[dict[str, Any]]:
@@ -231,37 +231,42 @@ def _labels(block: Resolved, room: NDArray[np.int32]) -> NDArray[np.int32]:
     return labels
 
 
-def _lists(offsets: NDArray[np.int64], values: Any) -> pa.Array:
-    return pa.ListArray.from_arrays(pa.array(offsets.astype("int32")), pa.array(values))
-
-
-# Of each column its type, and what makes it of a block and of the tokens that each document occupies, shape (D,): its length,
-# or more where it is padded.
-_Column = Callable[[Resolved, NDArray[np.int32]], pa.Array]
-_COLUMNS: Final[Mapping[str, tuple[pa.DataType, _Column]]] = {
-    "sequence_id": (pa.string(), lambda block, _room: pa.array(block.sequence_ids, pa.string())),
-    "method": (pa.string(), lambda block, _room: pa.array(block.methods, pa.string())),
-    "domain": (pa.string(), lambda block, _room: pa.array(block.domains, pa.string())),
-    "input_ids": (pa.list_(pa.int32()), lambda block, _room: _lists(block.token_offsets, block.input_ids)),
-    "length": (pa.int32(), lambda block, _room: pa.array(np.diff(block.token_offsets).astype("int32"))),
-    "seq_lengths": (pa.list_(pa.int32()), lambda block, _room: _lists(block.document_offsets, block.document_lengths)),
-    "spans": (
-        pa.list_(SPAN),
-        lambda block, _room: _lists(
-            block.span_offsets, pa.StructArray.from_arrays(span_columns(block), fields=list(SPAN))
-        ),
-    ),
-    "attention_mask": (
-        pa.list_(pa.int8()),
-        lambda block, _room: _lists(block.token_offsets, np.ones(len(block.input_ids), np.int8)),
-    ),
-    "seq_lengths_padded": (pa.list_(pa.int32()), lambda block, room: _lists(block.document_offsets, room)),
-    "labels": (pa.list_(pa.int32()), lambda block, room: _lists(block.token_offsets, _labels(block, room))),
+_TYPES: Final[Mapping[str, pa.DataType]] = {
+    **dict.fromkeys(("sequence_id", "method", "domain"), pa.string()),
+    "input_ids": pa.list_(pa.int32()),
+    "length": pa.int32(),
+    "seq_lengths": pa.list_(pa.int32()),
+    "spans": pa.list_(SPAN),
+    "attention_mask": pa.list_(pa.int8()),
+    "seq_lengths_padded": pa.list_(pa.int32()),
+    "labels": pa.list_(pa.int32()),
 }
-COLUMNS: Final = tuple(_COLUMNS)[:7]  # of formats that keep everything
+COLUMNS: Final = tuple(_TYPES)[:7]  # of formats that keep everything
+
+
+def _column(name: str, block: Resolved, room: NDArray[np.int32]) -> pa.Array:
+    """Return a column of a block whose documents occupy `room` tokens, shape (D,): their lengths, or more where it is padded."""
+    match name:
+        case "sequence_id" | "method" | "domain":
+            return pa.array(getattr(block, f"{name}s"), pa.string())
+        case "length":
+            return pa.array(np.diff(block.token_offsets).astype("int32"))
+        case "seq_lengths":
+            offsets, values = block.document_offsets, block.document_lengths
+        case "seq_lengths_padded":
+            offsets, values = block.document_offsets, room
+        case "spans":
+            offsets, values = block.span_offsets, pa.StructArray.from_arrays(span_columns(block), fields=list(SPAN))
+        case "attention_mask":
+            offsets, values = block.token_offsets, np.ones(len(block.input_ids), np.int8)
+        case "labels":
+            offsets, values = block.token_offsets, _labels(block, room)
+        case _:
+            offsets, values = block.token_offsets, block.input_ids
+    return pa.ListArray.from_arrays(pa.array(offsets.astype("int32")), pa.array(values))
 
 
 def schema_of(columns: Sequence[str], keys: Mapping[str, Any] = MappingProxyType({})) -> pa.Schema:
     """Return the schema of these columns, and of those that `export.pad_documents_to` adds if it is among `keys`."""
     added = _PADDED_COLUMNS if keys.get("pad_documents_to") else ()
-    return pa.schema([(name, _COLUMNS[name][0]) for name in (*columns, *added)])
+    return pa.schema([(name, _TYPES[name]) for name in (*columns, *added)])

@@ -15,7 +15,6 @@ from nextlong.export.formats.base import SPAN, Format, LoadingCode, Options, spa
 
 _KEYS: Final = ("sequence_id", "method", "domain", "length", "seq_lengths", "text", "spans")
 _SPAN_KEYS: Final = tuple(field.name for field in SPAN.fields)
-_BYTES_PER_CHAR: Final = 1.2  # JSON escapes and spans included
 
 
 def _write(out: Path, blocks: Iterable[tuple[Resolved, Sequence[str]]], _options: Options) -> ShardResult:
@@ -66,5 +65,5 @@ FORMAT = Format(
         "load_dataset(folder, split={split})  # streaming=True: without a copy in the cache",
         "len(rows[0]['text'])",
     ),
-    bytes_per_token=lambda _compression, chars_per_token: chars_per_token * _BYTES_PER_CHAR,
+    bytes_per_token=lambda _compression, chars_per_token: chars_per_token * 1.2,  # JSON escapes and spans included
 )

@@ -57,15 +57,16 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _MdsShard:
     count = np.uint32(len(samples)).tobytes()
     pieces = [count, offsets.astype(np.uint32).tobytes(), header, *chain.from_iterable(samples)]
     name = f"shard.{options.shard:05}.mds"
-    files: dict[str, JsonValue] = {"raw_data": _file_entry(name, sum(map(len, pieces))), "zip_data": None}
+    entry = {"samples": len(samples), "zip_data": None, **_config(options)}
+    entry["raw_data"] = {"basename": name, "bytes": sum(map(len, pieces)), "hashes": {}}
     if options.keys["compression"] == "zstd":
         # MDSWriter compresses with worker threads: even one of them gives other bytes than none.
         pieces = [zstandard.ZstdCompressor(level=_ZSTD_LEVEL, threads=1).compress(b"".join(pieces))]
         name = f"{name}.zstd"
-        files["zip_data"] = _file_entry(name, len(pieces[0]))
+        entry["zip_data"] = {"basename": name, "bytes": len(pieces[0]), "hashes": {}}
     with (out.parent / name).open("wb") as file:
         file.writelines(pieces)
-    return _MdsShard(rows=len(samples), entry={"samples": len(samples), **files, **_config(options)})
+    return _MdsShard(rows=len(samples), entry=entry)
 
 
 def _close(folder: Path, shards: Sequence[_MdsShard]) -> None:
@@ -102,7 +103,14 @@ def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
         raise ValueError(f"index.json is not an index of MDS shards ({error})") from None
     check_index("index.json", names, sorted(files))
     for name, entry in zip(names, entries, strict=True):
-        data = _shard(folder / name, entry)
+        data = np.memmap(folder / name, np.uint8, "r").data
+        stored, raw = entry["zip_data"] or entry["raw_data"], entry["raw_data"]
+        if len(data) != stored["bytes"]:
+            raise ValueError(f"{name} has {len(data):,} bytes, index.json says {stored['bytes']:,}")
+        if entry["zip_data"]:
+            data = memoryview(zstandard.ZstdDecompressor().decompressobj().decompress(data))
+            if len(data) != raw["bytes"]:
+                raise ValueError(f"{name} unpacks to {len(data):,} bytes, index.json says {raw['bytes']:,}")
         count = int(np.frombuffer(data, "<u4", 1)[0])
         if count != entry["samples"]:
             raise ValueError(f"{name} has {count} samples, index.json says {entry['samples']}")
@@ -127,19 +135,6 @@ def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
                 "input_ids": _array(input_ids),
                 "length": int.from_bytes(length, "little", signed=True),
             }
-
-
-def _shard(path: Path, entry: Mapping[str, Any]) -> memoryview:
-    """Return the bytes of a shard, memory-mapped unless it is compressed."""
-    data = np.memmap(path, np.uint8, "r").data
-    stored, raw = entry["zip_data"] or entry["raw_data"], entry["raw_data"]
-    if len(data) != stored["bytes"]:
-        raise ValueError(f"{path.name} has {len(data):,} bytes, index.json says {stored['bytes']:,}")
-    if entry["zip_data"]:
-        data = memoryview(zstandard.ZstdDecompressor().decompressobj().decompress(data))
-        if len(data) != raw["bytes"]:
-            raise ValueError(f"{path.name} unpacks to {len(data):,} bytes, index.json says {raw['bytes']:,}")
-    return data
 
 
 def _array(value: memoryview) -> NDArray[np.uint32]:
@@ -180,10 +175,6 @@ def _config(options: Options) -> dict[str, JsonValue]:
         "column_encodings": list(_COLUMNS.values()),
         "column_sizes": [None, None, None, _LENGTH_BYTES],
     }
-
-
-def _file_entry(name: str, size_bytes: int) -> dict[str, JsonValue]:
-    return {"basename": name, "bytes": size_bytes, "hashes": {}}
 
 
 FORMAT = Format(

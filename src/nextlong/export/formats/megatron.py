@@ -16,7 +16,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor, wait
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, BinaryIO, Final
+from typing import Any, Final
 
 import numpy as np
 from numpy.typing import NDArray
@@ -47,6 +47,22 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _MegatronSh
     """
     eod = None if options.keys["megatron_eod"] is None else options.token_id(options.keys["megatron_eod"])
     dtype = np.dtype(np.uint16 if options.vocab_size < _UINT16_VOCABULARY else np.int32)
+
+    def write_block(block: Resolved) -> NDArray[np.int32]:
+        """Write the ids of a block; return the lengths of its documents in the file, shape (D,)."""
+        ids = np.ascontiguousarray(block.input_ids, dtype)
+        ends = np.cumsum(block.document_lengths, dtype=np.int64)
+        is_open = np.zeros(len(ends), np.bool_) if eod is None else ids[ends - 1] != eod
+        start = 0
+        for stop in ends[is_open].tolist():  # what lies between two documents that take the token is written at once
+            file.write(ids[start:stop].data)
+            file.write(np.array([eod], dtype).tobytes())
+            start = stop
+        file.write(ids[start:].data)
+        os.fsync(file.fileno())
+        lengths: NDArray[np.int32] = block.document_lengths + is_open.astype(np.int32)
+        return lengths
+
     count = 0
     written: list[Future[NDArray[np.int32]]] = []
     # There is often only one shard: its ids are written to disk while the next ones are looked up.
@@ -54,7 +70,7 @@ def _write(out: Path, rows: Iterable[Resolved], options: Options) -> _MegatronSh
         for block in rows:
             count += len(block)
             wait(written)
-            written.append(disk.submit(_write_block, file, block, dtype, eod))
+            written.append(disk.submit(write_block, block))
     lengths = np.concatenate([np.empty(0, np.int32), *(each.result() for each in written)])
     ends = np.cumsum(lengths, dtype=np.int64)
     with Path(f"{out}.idx").open("wb") as file:
@@ -101,25 +117,6 @@ def _read(folder: Path, files: Sequence[str]) -> Iterator[Mapping[str, Any]]:
         ids = np.memmap(folder / name, dtype, "r") if tokens else np.empty(0, dtype)
         for start, stop in pairwise([0, *np.cumsum(lengths, dtype=np.int64).tolist()]):
             yield {"input_ids": ids[start:stop]}
-
-
-def _write_block(file: BinaryIO, block: Resolved, dtype: np.dtype[Any], eod: int | None) -> NDArray[np.int32]:
-    """Write the ids of a block; return the lengths of its documents in the file, shape (D,)."""
-    ids = np.ascontiguousarray(block.input_ids, dtype)
-    if eod is None:
-        file.write(ids.data)
-        os.fsync(file.fileno())
-        return block.document_lengths
-    ends = np.cumsum(block.document_lengths, dtype=np.int64)
-    is_open = ids[ends - 1] != eod
-    last = np.array([eod], dtype).tobytes()
-    for (start, stop), takes_eod in zip(pairwise([0, *ends.tolist()]), is_open.tolist(), strict=True):
-        file.write(ids[start:stop].data)
-        if takes_eod:
-            file.write(last)
-    os.fsync(file.fileno())
-    lengths: NDArray[np.int32] = block.document_lengths + is_open.astype(np.int32)
-    return lengths
 
 
 FORMAT = Format(

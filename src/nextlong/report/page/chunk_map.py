@@ -6,6 +6,7 @@ components of the sample (numpy's SVD), so the map is deterministic; its caption
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Sequence
 from typing import Final, NamedTuple
 
@@ -52,24 +53,17 @@ def draw(run: Run, spans: Sequence[Span], *, lead: int) -> ChunkMap | None:
         for (x, y), source, name in zip(places, sources.tolist(), names.tolist(), strict=True)
     ]
     background = _by_source(sources[: len(sampled)].tolist(), points[: len(sampled)])
-    marked = [
-        (of_sequence[chunk], point)
-        for chunk, point in zip(ids[len(sampled) :].tolist(), points[len(sampled) :], strict=True)
-    ]
+    own: list[Point] = []
+    others: list[Point] = []
+    for chunk, point in zip(ids[len(sampled) :].tolist(), points[len(sampled) :], strict=True):
+        span = of_sequence[chunk]
+        cosine = f", cosine {span.score:.3f}" if span.role == "negative" else ""
+        is_own = span.doc_id == lead
+        marked = Point(point.x, point.y, f"{span.role}, {point.tip}{cosine}", 6 if is_own else 4)
+        (own if is_own else others).append(marked)
     what = "negatives" if any(span.role == "negative" for span in of_sequence.values()) else "other documents"
-    series = [
-        *background,
-        Series(
-            f"{what} of this sequence",
-            "marked negative",
-            points=[_larger(point, span) for span, point in marked if span.doc_id != lead],
-        ),
-        Series(
-            "the document of this sequence",
-            "marked own",
-            points=[_larger(point, span, 6) for span, point in marked if span.doc_id == lead],
-        ),
-    ]
+    series = [*background, Series(f"{what} of this sequence", "marked negative", points=others)]
+    series.append(Series("the document of this sequence", "marked own", points=own))
     variance = float((singular[:2] ** 2).sum() / (singular**2).sum())
     chart = charts.scatter(
         series, height=250, x_label="first principal component", y_label="second principal component"
@@ -79,30 +73,18 @@ def draw(run: Run, spans: Sequence[Span], *, lead: int) -> ChunkMap | None:
 
 def _by_source(sources: Sequence[str], points: Sequence[Point]) -> list[Series]:
     """Return the sampled chunks by source: the largest of several sources with a colour each, all others in grey."""
-    counts = {name: sources.count(name) for name in dict.fromkeys(sources)}
-    largest = sorted(counts, key=lambda name: -counts[name])[: len(SOURCE_COLOURS) if len(counts) > 1 else 0]
-    colours = dict(zip(largest, SOURCE_COLOURS, strict=False))
-    small = [point._replace(radius=2) for point in points]
-    shown = [
-        Series(
-            name,
-            f"map {colour}",
-            points=[point for source, point in zip(sources, small, strict=True) if source == name],
-        )
-        for name, colour in colours.items()
-    ]
-    rest = [point for source, point in zip(sources, small, strict=True) if source not in colours]
-    others = [name for name in counts if name not in colours]
-    name = (
-        "other chunks of the corpus"
-        if not colours
-        else f"{len(others)} more sources"
-        if len(others) > 1
-        else "".join(others)
+    counts = Counter(sources)
+    largest = [name for name, _ in counts.most_common(len(SOURCE_COLOURS) if len(counts) > 1 else 0)]
+    others = [name for name in counts if name not in largest]
+    rest = (
+        (f"{len(others)} more sources" if len(others) > 1 else "".join(others))
+        if largest
+        else "other chunks of the corpus"
     )
-    return [*shown, Series(name, "map plain0", points=rest)] if rest else shown
-
-
-def _larger(point: Point, span: Span, radius: float = 4) -> Point:
-    cosine = f", cosine {span.score:.3f}" if span.role == "negative" else ""
-    return Point(point.x, point.y, f"{span.role}, {point.tip}{cosine}", radius)
+    of_series: dict[tuple[str, str], list[Point]] = {}
+    colours = dict(zip(largest, SOURCE_COLOURS, strict=False))
+    for name in (*largest, *others):
+        shown = (name, f"map {colours[name]}") if name in colours else (rest, "map plain0")
+        of_source = [point._replace(radius=2) for point, source in zip(points, sources, strict=True) if source == name]
+        of_series.setdefault(shown, []).extend(of_source)
+    return [Series(name, colour, points=of_series[name, colour]) for name, colour in of_series]

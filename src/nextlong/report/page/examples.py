@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
-from typing import NamedTuple
+from itertools import islice, zip_longest
 
 import numpy as np
 
@@ -22,31 +22,27 @@ _BEFORE = 120  # characters before the first of them
 _WORD = re.compile(r"\w+")
 
 
-class Pair(NamedTuple):
-    """A chunk that was filtered out, and the chunk that it repeats: source and text of each."""
-
-    filtered: tuple[str, str]
-    repeated: tuple[str, str]
+_Pair = tuple[
+    tuple[str, str], tuple[str, str]
+]  # source and text of a chunk filtered out, and of the chunk that it repeats
 
 
-def near_duplicate_pairs(run: Run, *, most: int) -> Iterator[Pair]:
+def near_duplicate_pairs(run: Run, *, most: int) -> Iterator[_Pair]:
     """Yield near-duplicates that drafting filtered out, from different tasks before several of one."""
-    counted = [part.near_duplicate_examples for part in run.steps["draft"].results(DraftResult)]
     # The first example of every task, then the second of every task, and so on.
-    rounds = (
-        of_run[turn] for turn in range(max(map(len, counted), default=0)) for of_run in counted if turn < len(of_run)
-    )
-    for (chunk, first, count), _ in zip(rounds, range(most), strict=False):
+    of_tasks = (part.near_duplicate_examples for part in run.steps["draft"].results(DraftResult))
+    rounds = (one for turn in zip_longest(*of_tasks) for one in turn if one is not None)
+    for chunk, first, count in islice(rounds, most):
         ids = np.array([chunk, *range(first, first + count)])
         texts = run.corpus.texts(ids).tolist()
         words = shared_words.words_of(texts[0])
         nearest = max(range(1, len(ids)), key=lambda place: len(words & shared_words.words_of(texts[place])))
         documents = lookup.documents_of(ids[[0, nearest]], run.corpus.chunks)
         names = lookup.source_ids(documents, run.corpus.documents).tolist()
-        yield Pair((names[0], texts[0]), (names[1], texts[nearest]))
+        yield (names[0], texts[0]), (names[1], texts[nearest])
 
 
-def marked(pair: Pair) -> list[tuple[str, str, list[tuple[str, bool]]]]:
+def marked(pair: _Pair) -> list[tuple[str, str, list[tuple[str, bool]]]]:
     """Return a heading, the source and the pieces of each text, with whether both texts hold that piece."""
     texts = [text for _, text in pair]
     shared = set(_runs(texts[0])) & set(_runs(texts[1]))

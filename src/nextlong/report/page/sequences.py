@@ -6,15 +6,15 @@ In:  runs. Out: what the template draws: the document as it was, what each metho
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
+from typing import Any
 
 from markupsafe import Markup
 
 from nextlong.picture import pieces, shared_words, strip
 from nextlong.picture.strip import StripTexts
 from nextlong.report.page import chunk_map, words
-from nextlong.report.page.chunk_map import ChunkMap
-from nextlong.runs import find, measures
+from nextlong.runs import measures
 from nextlong.runs.run import Run, Span
 from nextlong.runs.run import Sequence as OneSequence
 from nextlong.text import counted
@@ -25,43 +25,14 @@ _MOST_PIECES = 20_000  # of a sequence that is drawn
 SAMPLED_TEXTS = 400  # chunks of the corpus that tell rare words from common ones
 
 
-@dataclass(frozen=True)
-class Drawn:
-    """One sequence: a heading, a sentence, its legend and its strip; `document` names what it is about."""
+def shown(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any] | None:
+    """Return what `page.html` shows of each run; None where no run has a sequence that can be drawn.
 
-    heading: str
-    caption: str
-    legend: Markup
-    strip: Markup
-    document: str
-
-
-@dataclass(frozen=True)
-class Shown:
-    """The section: the document before, the sequences after, a map of the first run's chunks."""
-
-    is_common: bool
-    before: Markup
-    before_caption: str
-    after: tuple[Drawn, ...]
-    map: ChunkMap | None
-    first: str  # which chunk is shown first
-
-
-@dataclass(frozen=True)
-class _Chosen:
-    place: int  # of its run
-    name: str
-    run: Run
-    number: int
-    sequence: OneSequence
-    lead: int  # its document, by doc_id
-
-
-def shown(runs: Sequence[Run], names: Sequence[str]) -> Shown | None:
-    """Return what to show of each run; None where no run has a sequence that can be drawn."""
-    common = find.common_document(runs)
-    chosen = []
+    The document `before`, with its caption; the sequences `after`, each with heading, caption, legend, strip and the document
+    that it is about; a `map` of the first run's chunks; a note on which chunk is shown `first`.
+    """
+    common = measures.common_document(runs)
+    chosen = []  # number of the run, its name, number of the sequence, sequence, its document by doc_id
     for place, (name, run) in enumerate(zip(names, runs, strict=True)):
         if not len(run):
             continue
@@ -69,54 +40,55 @@ def shown(runs: Sequence[Run], names: Sequence[str]) -> Shown | None:
         sequence = run.sequence(number)
         lead = common[0] if common and place in common[1] else pieces.lead_document(sequence.spans)
         if len(sequence.spans) <= _MOST_PIECES:
-            chosen.append(_Chosen(place, name, run, number, sequence, lead))
+            chosen.append((place, name, number, sequence, lead))
     if not chosen:
         return None
-    scale = pieces.scale([score for one in chosen for score in pieces.scored(one.sequence.spans)])
-    limit = _TEXT_CHARS // sum(len(one.sequence.spans) for one in chosen)
-    is_common = len({one.lead for one in chosen}) == 1
-    before, caption = _before(chosen[0]) if is_common else (Markup(), "")
-    after = tuple(_after(one, scale, limit, alone=len(runs) == 1) for one in chosen)
-    spans = chosen[0].sequence.spans
-    drawn_map = chunk_map.draw(chosen[0].run, spans, lead=chosen[0].lead)
-    has_negatives = any(span.role == "negative" for span in spans)
-    return Shown(
-        is_common, before, caption, after, drawn_map, pieces.EXAMPLE if len(runs) == 1 and has_negatives else ""
-    )
+    scale = pieces.scale([score for *_, sequence, _ in chosen for score in pieces.scored(sequence.spans)])
+    limit = _TEXT_CHARS // sum(len(sequence.spans) for *_, sequence, _ in chosen)
+    is_common, is_alone = len({lead for *_, lead in chosen}) == 1, len(runs) == 1
+    after = []
+    for place, name, number, sequence, lead in chosen:
+        spans, tokens = sequence.spans, len(sequence.input_ids)
+        drawn = strip.explorer(
+            spans,
+            tokens=tokens,
+            lead=lead,
+            scale=scale,
+            name=f"sequence-{place}",
+            label=f"Sequence {number} of {name}",
+            texts=_texts(runs[place], sequence, limit),
+            opens="at once" if is_alone else "when chosen",
+        )
+        heading = f"After: one sequence of exactly {tokens:,} tokens" if is_alone else name
+        document = next((span.source_id for span in spans if span.doc_id == lead), "")
+        legend = strip.legend(spans, lead=lead, scale=scale)
+        told = {"heading": heading, "caption": words.sequence(spans, lead=lead, tokens=tokens), "document": document}
+        after.append(told | {"legend": legend, "strip": drawn})
+    place, _, _, sequence, lead = chosen[0]
+    before, caption = _before(sequence, lead) if is_common else (Markup(), "")
+    has_negatives = any(span.role == "negative" for span in sequence.spans)
+    return {
+        "is_common": is_common,
+        "before": before,
+        "before_caption": caption,
+        "after": after,
+        "map": chunk_map.draw(runs[place], sequence.spans, lead=lead),
+        "first": pieces.EXAMPLE if is_alone and has_negatives else "",
+    }
 
 
-def _before(one: _Chosen) -> tuple[Markup, str]:
+def _before(sequence: OneSequence, lead: int) -> tuple[Markup, str]:
     """Return the document as it was, its chunks side by side, to the scale of the sequence; and its caption."""
-    meta_spans = {span.chunk_id: span for span in one.sequence.spans if span.doc_id == one.lead}
     end = 0
     placed: list[Span] = []
-    for _, span in sorted(meta_spans.items()):
+    for span in pieces.chunks_of(sequence.spans, lead):
         placed.append(replace(span, token_start=end, token_end=end + pieces.length(span)))
         end = placed[-1].token_end
     if not placed:
         return Markup(), ""
     caption = f"{placed[0].source_id}: {counted(len(placed), 'chunk')}, {end:,} tokens"
-    label = f"The document before: {caption}"
-    tokens = len(one.sequence.input_ids)
-    return strip.bar(placed, tokens=tokens, lead=one.lead, scale=(0, 1), label=label, short=True), caption
-
-
-def _after(one: _Chosen, scale: tuple[float, float], limit: int, *, alone: bool) -> Drawn:
-    spans, tokens = one.sequence.spans, len(one.sequence.input_ids)
-    drawn = strip.explorer(
-        spans,
-        tokens=tokens,
-        lead=one.lead,
-        scale=scale,
-        name=f"sequence-{one.place}",
-        label=f"Sequence {one.number} of {one.name}",
-        texts=_texts(one.run, one.sequence, limit),
-        opens="at once" if alone else "when chosen",
-    )
-    heading = f"After: one sequence of exactly {tokens:,} tokens" if alone else one.name
-    document = next((span.source_id for span in spans if span.doc_id == one.lead), "")
-    legend = strip.legend(spans, lead=one.lead, scale=scale)
-    return Drawn(heading, words.sequence(spans, lead=one.lead, tokens=tokens), legend, drawn, document)
+    tokens, label = len(sequence.input_ids), f"The document before: {caption}"
+    return strip.bar(placed, tokens=tokens, lead=lead, scale=(0, 1), label=label, short=True), caption
 
 
 def _texts(run: Run, sequence: OneSequence, limit: int) -> StripTexts | None:

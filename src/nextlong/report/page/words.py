@@ -6,30 +6,11 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 from typing import Any, Final, NamedTuple
 
-from nextlong.artifacts.results import EXCLUDED
+from nextlong.corpus.filter_report import EXCLUDED
 from nextlong.picture.pieces import neighbours_before
-from nextlong.recipe.keys import NEGATIVES
+from nextlong.runs import warnings as limits
 from nextlong.runs.run import Run, Span
-from nextlong.runs.stats import NEAR_IDENTICAL_COSINE
-from nextlong.runs.warnings import (
-    FROM_SCRATCH,
-    LEAST_BYTES_PER_TOKEN,
-    LEAST_DISTANCE,
-    LEAST_IN_PARTS,
-    LEAST_META_SHARE,
-    MOST_CUT_OFF,
-    MOST_META_SHARE,
-    MOST_NEAR_DUPLICATES,
-    MOST_NEAR_IDENTICAL,
-    MOST_OF_CORPUS,
-    MOST_OVERUSED,
-    MOST_USES,
-    MOST_WITHOUT_KEYWORDS,
-    SOURCE_LIFT,
-    SOURCE_SHARE,
-    STAND_IN_TOKENS,
-    control,
-)
+from nextlong.runs.spans import NEAR_IDENTICAL_COSINE
 from nextlong.schemas import Layout
 from nextlong.sequences.shortfall import MOST_DROPPED
 from nextlong.text import counted
@@ -64,7 +45,7 @@ _READ: Final = {
     f"unrelated text is easy to ignore, and nearly identical text ({NEAR_IDENTICAL_COSINE} or more) teaches little. "
     "The scale depends on the encoder.",
     "distance": "How far back a model must attend to find the previous chunk of the same document. A check warns if "
-    f"one distance in ten is below {LEAST_DISTANCE:.0%} of a sequence.",
+    f"one distance in ten is below {limits.LEAST_DISTANCE:.0%} of a sequence.",
     "source-cosine": "The negatives of each source's meta-documents. A source near the mean of random pairs has too "
     "little similar text in the corpus.",
     "exposure": "The tokens before a predicted token that its attention can reach. Short contexts do not train long "
@@ -77,7 +58,7 @@ _READ: Final = {
     "sources": "Tokens of the sequences by source, and characters of the corpus. A source whose chunks are similar "
     "to many others gains.",
     "roles": "Only the meta-document has dependencies that span the sequence; the negatives are the distractors "
-    f"between its chunks. A check warns below {LEAST_META_SHARE:.2%} and above {MOST_META_SHARE:.0%}.",
+    f"between its chunks. A check warns below {limits.LEAST_META_SHARE:.2%} and above {limits.MOST_META_SHARE:.0%}.",
     "near": "A negative that repeats the text gives the answer away, so it is filtered out and the next similar "
     "chunk is used.",
     "yield": "Check that you accept each reason for dropping a document. Many dropped documents mean that the "
@@ -100,31 +81,31 @@ _READ_DOCUMENTS: Final = {  # where no sequence of the page extends a document
 # What a passed check means, by its name in `CHECKS`.
 _PASSED: Final = {
     "own-document-negatives": "No negative comes from the document that it interrupts.",
-    "low-meta-share": f"Meta-documents have at least {LEAST_META_SHARE:.2%} of the tokens.",
-    "high-meta-share": f"Meta-documents have at most {MOST_META_SHARE:.0%} of the tokens.",
-    "short-distances": f"Nine in ten distances between consecutive meta-chunks are at least {LEAST_DISTANCE:.0%} of "
+    "low-meta-share": f"Meta-documents have at least {limits.LEAST_META_SHARE:.2%} of the tokens.",
+    "high-meta-share": f"Meta-documents have at most {limits.MOST_META_SHARE:.0%} of the tokens.",
+    "short-distances": f"Nine in ten distances between consecutive meta-chunks are at least {limits.LEAST_DISTANCE:.0%} of "
     f"a sequence.",
     "unrelated-negatives": "Negatives are more similar to their meta-chunk than random pairs of chunks to each other.",
-    "one-source": f"No source gives {SOURCE_SHARE:.0%} of the negatives and {SOURCE_LIFT:g} times its share of the "
+    "one-source": f"No source gives {limits.SOURCE_SHARE:.0%} of the negatives and {limits.SOURCE_LIFT:g} times its share of the "
     f"meta-documents.",
-    "near-identical-negatives": f"At most {MOST_NEAR_IDENTICAL:.0%} of the negatives have a cosine of "
+    "near-identical-negatives": f"At most {limits.MOST_NEAR_IDENTICAL:.0%} of the negatives have a cosine of "
     f"{NEAR_IDENTICAL_COSINE} or more to their meta-chunk.",
-    "much-cut-off": f"At most {MOST_CUT_OFF:.0%} of the documents' tokens are cut off at the ends of sequences.",
-    "many-near-duplicates": f"At most {MOST_NEAR_DUPLICATES:.0%} of the documents were filtered out as "
+    "much-cut-off": f"At most {limits.MOST_CUT_OFF:.0%} of the documents' tokens are cut off at the ends of sequences.",
+    "many-near-duplicates": f"At most {limits.MOST_NEAR_DUPLICATES:.0%} of the documents were filtered out as "
     f"near-duplicates.",
-    "no-keywords": f"At most {MOST_WITHOUT_KEYWORDS:.0%} of a source's documents have no keyword.",
-    "hardly-in-parts": f"At least {LEAST_IN_PARTS:.0%} of the documents are split into parts.",
+    "no-keywords": f"At most {limits.MOST_WITHOUT_KEYWORDS:.0%} of a source's documents have no keyword.",
+    "hardly-in-parts": f"At least {limits.LEAST_IN_PARTS:.0%} of the documents are split into parts.",
     "repeated-chunks": "No sequence contains the same chunk twice.",
     "fewer-sequences": "The run produced as many sequences as the recipe asks for.",
     "many-dropped": f"At most {MOST_DROPPED:.0%} of the drafts were dropped.",
-    "heavy-reuse": f"A chunk is used at most {MOST_USES:g} times on average, and at most {MOST_OVERUSED:.0%} of the "
+    "heavy-reuse": f"A chunk is used at most {limits.MOST_USES:g} times on average, and at most {limits.MOST_OVERUSED:.0%} of the "
     "uses go to chunks used more than 16 times.",
-    "small-corpus": f"A sequence takes text from at most {MOST_OF_CORPUS:.0%} of the documents.",
+    "small-corpus": f"A sequence takes text from at most {limits.MOST_OF_CORPUS:.0%} of the documents.",
     "stand-in-tokenizer": "The tokenizer is that of a model, not one trained on this corpus.",
     "lossy-tokenizer": "The tokenizer can represent the characters of the text.",
     "no-eos": "Sequences end with the tokenizer's end-of-text token, if it has one.",
     "ordinary-eos": "The special tokens are not ordinary tokens of the vocabulary.",
-    "small-tokens": f"A token holds at least {LEAST_BYTES_PER_TOKEN:g} bytes of text on average.",
+    "small-tokens": f"A token holds at least {limits.LEAST_BYTES_PER_TOKEN:g} bytes of text on average.",
     "missing-ids": "Every document has a value in the id column of its source.",
     "same-ids": "No two documents of a source have the same id.",
     "unmet-exclusions": "Every entry of ingest.exclude names a document of the corpus.",
@@ -142,6 +123,24 @@ _NEEDS: Final = {  # the field of the statistics that is None where a check has 
     "no-keywords": "keywords",
     "hardly-in-parts": "in_parts",
     "small-corpus": "similarity",
+}
+
+_NEGATIVES: Final = {  # by compose.negatives: what they are, and what a model makes of them
+    None: ("chunks of other documents", "it must ignore the text in between"),
+    "top": (
+        "the chunks of other documents that are most similar to the meta-chunk {beside}",
+        "it must ignore the similar text in between",
+    ),
+    "random-retrieved": (
+        "the chunks of other documents that are most similar to the meta-chunk {beside}, in random order",
+        "it must ignore the similar text in between",
+    ),
+    "tail": (
+        "of the chunks that search found for the meta-chunk {beside}, the least similar",
+        "it must ignore the text in between",
+    ),
+    "random-corpus": ("random chunks of other documents", "it must ignore the unrelated text in between"),
+    "self-repeat": ("copies of the meta-chunk {beside}", "the copies in between add nothing"),
 }
 
 # What the words of a recipe mean, by the field of the statistics that holds them.
@@ -203,120 +202,76 @@ def is_extended(plain: Plain) -> bool:
 
 
 def reading(name: str, plain: Plain, names: Sequence[str]) -> str:
-    """Return how to read the chart or table of a name, in a few sentences, with what its numbers are to be compared "
-    "to."""
+    """Return how to read the chart or table of a name, with what its numbers are to be compared to."""
     read = _READ[name] if is_extended(plain) else _READ_DOCUMENTS.get(name, _READ[name])
-    told = [_COMPARED[name](stats) for stats in plain] if name in _COMPARED else []
+    told = [_compared_to(name, stats) for stats in plain]
     if len(set(told)) == 1:
         return f"{read} {told[0]}".strip()
     return " ".join([read, *(f"{run}: {text}" for run, text in zip(names, told, strict=False) if text)])
 
 
-def _random_pairs(stats: Mapping[str, Any]) -> str:
-    random = stats["random_similarity"]
-    if not random:
-        return ""
-    return f"Random pairs of chunks have a mean cosine of {random['mean']:.2f} (90th percentile {random['p90']:.2f})."
-
-
-def _usual_cosine(stats: Mapping[str, Any]) -> str:
-    usual = _COSINES.get(stats["encoder"])
-    if usual is None or not stats["random_similarity"]:
-        return _random_pairs(stats)
-    limit = " A check warns at or below the mean of random pairs." if stats["negatives"] == "top" else ""
-    return (
-        f"{_random_pairs(stats)} With {stats['encoder']}, five corpora that passed all checks had means of "
-        f"{usual[0]:.2f} to {usual[1]:.2f}; this run has {stats['similarity']['mean']:.2f}.{limit}"
-    )
-
-
-def _usual_share(stats: Mapping[str, Any]) -> str:
-    if not stats["meta_share"]:
-        return ""
-    least, most = (tokens / stats["target_tokens"] for tokens in _META_TOKENS)
-    return (
-        f"Meta-documents of five corpora that passed all checks had {_META_TOKENS[0]:,} to {_META_TOKENS[1]:,} "
-        f"tokens on average: {least:.1%} to {most:.1%} of {stats['target_tokens']:,}; this run has {stats['meta_share']:.1%}."
-    )
-
-
-def _extendable(stats: Mapping[str, Any]) -> str:
-    if not stats["min_meta_chunks"]:
-        return ""
-    return (
-        f"A document can be extended if it has at least {counted(stats['min_meta_chunks'], 'chunk')} "
-        f"(compose.min_meta_chunks), because "
-        "negatives stand between its chunks; shorter documents serve as negatives."
-    )
-
-
-def _chunk_chars(stats: Mapping[str, Any]) -> str:
-    if not stats["chars_per_token"]:
-        return ""
-    longest = f"; the longest chunk has {stats['chunk_tokens']['max']:,.0f}" if stats["chunk_tokens"] else ""
-    return (
-        f"A token has {stats['chars_per_token']:.1f} characters on average, so a chunk of {stats['max_chars']:,} characters "
-        f"(chunk.max_chars) has about {stats['max_chars'] / stats['chars_per_token']:,.0f} tokens on average{longest}."
-    )
-
-
-def _shortest_distance(stats: Mapping[str, Any]) -> str:
-    return f"Here that is {LEAST_DISTANCE * stats['target_tokens']:,.0f} tokens." if stats["meta_share"] else ""
-
-
-def _near_duplicates(stats: Mapping[str, Any]) -> str:
+def _compared_to(name: str, stats: Mapping[str, Any]) -> str:
+    """Return what the numbers of a run are to be compared to, in the card of a name; "" if there is nothing to say."""
+    tokens, random, share = stats["target_tokens"], stats["random_similarity"], stats["meta_share"]
+    passed = "five corpora that passed all checks had"
+    if name in ("similarity", "source-cosine") and random:
+        told = (
+            f"Random pairs of chunks have a mean cosine of {random['mean']:.2f} (90th percentile {random['p90']:.2f})."
+        )
+        if name == "source-cosine" or stats["encoder"] not in _COSINES:
+            return told
+        least, most = _COSINES[stats["encoder"]]
+        limit = " A check warns at or below the mean of random pairs." if stats["negatives"] == "top" else ""
+        mean = f"this run has {stats['similarity']['mean']:.2f}.{limit}"
+        return f"{told} With {stats['encoder']}, {passed} means of {least:.2f} to {most:.2f}; {mean}"
+    if name == "roles" and share:
+        usual = f"{_META_TOKENS[0]:,} to {_META_TOKENS[1]:,} tokens on average"
+        least, most = (meta_tokens / tokens for meta_tokens in _META_TOKENS)
+        shares = f"{least:.1%} to {most:.1%} of {tokens:,}; this run has {share:.1%}."
+        return f"Meta-documents of {passed} {usual}: {shares}"
+    if name == "yield" and stats["min_meta_chunks"]:
+        chunks = counted(stats["min_meta_chunks"], "chunk")
+        return (
+            f"A document can be extended if it has at least {chunks} (compose.min_meta_chunks), because negatives stand "
+            "between its chunks; shorter documents serve as negatives."
+        )
+    if name == "chunks" and stats["chars_per_token"]:
+        chars, per_token = stats["max_chars"], stats["chars_per_token"]
+        longest = f"; the longest chunk has {stats['chunk_tokens']['max']:,.0f}" if stats["chunk_tokens"] else ""
+        return (
+            f"A token has {per_token:.1f} characters on average, so a chunk of {chars:,} characters (chunk.max_chars) has "
+            f"about {chars / per_token:,.0f} tokens on average{longest}."
+        )
+    if name == "distance" and share:
+        return f"Here that is {limits.LEAST_DISTANCE * tokens:,.0f} tokens."
     documents, drafts = stats["yields"]["documents"], stats["yields"]["drafts"]
-    if (count := stats["near_duplicate_documents"]) is not None:
+    if name == "near" and (count := stats["near_duplicate_documents"]) is not None:
         return f"Filtered out: {count:,} of {counted(documents, 'document')} ({count / max(1, documents):.1%})."
-    if (count := stats["near_duplicates"]) is None or not stats["similarity"]:
-        return ""
-    each = stats["similarity"]["count"] / max(1, stats["sequences"])
-    return (
-        f"Filtered out: {count:,} chunks in {counted(drafts, 'draft')}, {count / max(1, drafts):.1f} per draft. A "
-        f"sequence has {each:.1f} negatives on average."
-    )
-
-
-_COMPARED: Final = {
-    "near": _near_duplicates,
-    "similarity": _usual_cosine,
-    "source-cosine": _random_pairs,
-    "roles": _usual_share,
-    "yield": _extendable,
-    "chunks": _chunk_chars,
-    "distance": _shortest_distance,
-}
+    if name == "near" and (count := stats["near_duplicates"]) is not None and stats["similarity"]:
+        each = f"{stats['similarity']['count'] / max(1, stats['sequences']):.1f} negatives on average"
+        rate = f"{count / max(1, drafts):.1f} per draft"
+        return f"Filtered out: {count:,} chunks in {counted(drafts, 'draft')}, {rate}. A sequence has {each}."
+    return ""
 
 
 def glossary(plain: Plain) -> dict[str, str]:
     """Return the terms that a page about these runs uses, and what they mean."""
-
-    def is_used(fields: tuple[str, ...]) -> bool:
-        return not fields or any(stats[key] is not None for stats in plain for key in fields)
-
+    known = {key for stats in plain for key, value in stats.items() if value is not None}
     negatives = "; or ".join(dict.fromkeys(_negatives(stats)[0] for stats in plain if stats["negatives"]))
     random = {stats["random_similarity"]["mean"] for stats in plain if stats["random_similarity"]}
     unrelated = f"; unrelated text of this corpus has about {random.pop():.2f}" if len(random) == 1 else ""
-    told = {"negatives": negatives, "unrelated": unrelated}
-    return {term: meaning.format(**told) for term, (meaning, fields) in _GLOSSARY.items() if is_used(fields)}
+    return {
+        term: meaning.format(negatives=negatives, unrelated=unrelated)
+        for term, (meaning, fields) in _GLOSSARY.items()
+        if not fields or not known.isdisjoint(fields)
+    }
 
 
 def _negatives(stats: Mapping[str, Any]) -> tuple[str, str]:
     """Return what the negatives of a run are, and what a model makes of them."""
     beside = {"head": "before them", "tail": "after them"}.get(stats["position"], "among them")
-    if stats["negatives"] is None:
-        return "chunks of other documents", "it must ignore the text in between"
-    choice = NEGATIVES[stats["negatives"]]
-    if choice.repeat_meta_chunk:
-        return f"copies of the meta-chunk {beside}", "the copies in between add nothing"
-    if choice.origin == "corpus":
-        return "random chunks of other documents", "it must ignore the unrelated text in between"
-    if choice.order == "farthest":
-        found = f"of the chunks that search found for the meta-chunk {beside}, the least similar"
-        return found, "it must ignore the text in between"
-    similar = f"the chunks of other documents that are most similar to the meta-chunk {beside}"
-    order = ", in random order" if choice.are_random else ""
-    return f"{similar}{order}", "it must ignore the similar text in between"
+    what, between = _NEGATIVES[stats["negatives"]]
+    return what.format(beside=beside), between
 
 
 def sequences_of(count: int, tokens: int) -> str:
@@ -369,20 +324,6 @@ def facts(stats: Mapping[str, Any], run: Run) -> dict[str, str]:
     return {name: text for name, text in told.items() if text}
 
 
-def made(stats: Mapping[str, Any]) -> str:
-    """Return what was made from what, in a sentence."""
-    return (
-        f"{sequences_of(stats['sequences'], stats['target_tokens'])} ({stats['tokens']:,} tokens) from "
-        f"{stats['distinct_documents']:,} of the {counted(stats['yields']['documents'], 'document')} of the corpus."
-    )
-
-
-def compared(stats: Mapping[str, Any]) -> str:
-    """Return what the cosines of a run compare."""
-    what = "negatives" if stats["layout"] == Layout.EXTENDED else "documents"
-    return f"{what} to {stats['scores']}"
-
-
 def verdict(stats: Mapping[str, Any], *, is_stand_in: bool = False) -> Verdict:
     """Return whether to train on a run, and why; `is_stand_in`: the tokenizer was trained on its corpus."""
     found = {warned["name"] for warned in stats["warnings"]}
@@ -391,16 +332,16 @@ def verdict(stats: Mapping[str, Any], *, is_stand_in: bool = False) -> Verdict:
         "fewer-sequences": stats["yields"]["asked"] != "all",
         "unrelated-negatives": stats["negatives"] == "top",
         "one-source": len(stats["tokens_by_source"]) > 1,
-        "stand-in-tokenizer": stats["target_tokens"] >= STAND_IN_TOKENS,
+        "stand-in-tokenizer": stats["target_tokens"] >= limits.STAND_IN_TOKENS,
         "unmet-exclusions": any(one["reason"] == EXCLUDED for one in stats["left_out"]),
     }
     applying = {name for name in _PASSED if special.get(name, True)}
     applying -= {name for name, field in _NEEDS.items() if stats[field] is None}
     passed = tuple(told for name, told in _PASSED.items() if name in applying - found)
     messages = tuple(f"{warned['message'][:1].upper()}{warned['message'][1:]}." for warned in stats["warnings"])
-    limits = [control(stats)] if control(stats) else []
+    cautions = [stats["control"]] if stats["control"] else []
     if is_stand_in and "stand-in-tokenizer" not in found:
-        limits.append(f"The tokenizer was trained on this corpus: train on the data {FROM_SCRATCH}.")
+        cautions.append(f"The tokenizer was trained on this corpus: train on the data {limits.FROM_SCRATCH}.")
     if messages:
         changes = [warned["change"] for warned in stats["warnings"] if warned["change"]]
         # Two values of one key contradict each other: then neither solves anything.
@@ -411,10 +352,10 @@ def verdict(stats: Mapping[str, Any], *, is_stand_in: bool = False) -> Verdict:
         level, decision = "look", f"Not yet: solve {points} and build the data again."
         if not found.isdisjoint(_FATAL):
             level, decision = "stop", "No, do not train on this data."
-        return Verdict(level, decision, (*messages, *limits), passed, tuple(dict.fromkeys(changes)), solved)
-    if control(stats):
-        return Verdict("look", "Only as a control.", tuple(limits), passed)
-    decision = f"No defects found: you can train on it{f', {FROM_SCRATCH}' if is_stand_in else ''}."
+        return Verdict(level, decision, (*messages, *cautions), passed, tuple(dict.fromkeys(changes)), solved)
+    if stats["control"]:
+        return Verdict("look", "Only as a control.", tuple(cautions), passed)
+    decision = f"No defects found: you can train on it{f', {limits.FROM_SCRATCH}' if is_stand_in else ''}."
     reasons = [f"All {len(passed)} data-quality checks passed. Whether such data helps a model: docs/results.md."]
     similarity, random, distance = (stats[key] for key in ("similarity", "random_similarity", "distance_tokens"))
     if random and similarity["mean"] > random["mean"]:

@@ -32,11 +32,10 @@ def amounts_of(recipe: Recipe, corpus: Amounts, *, chars_per_token: float, has_g
     vectors = corpus.chunks if is_chunks else corpus.kept_documents
     amounts = replace(corpus, vectors=vectors, neighbours=neighbours)
     amounts = _with_drafts(recipe, amounts, sequence_chars=recipe.sequence_tokens * chars_per_token)
-    load = costs.load_of(amounts, has_gpu=has_gpu)
     if is_chunks and recipe.mine.shortlist is not None:
         return amounts  # searched exactly
-    index = costs.choose(load)[0] if recipe.search.index == AUTO else recipe.search.index
-    return replace(amounts, index=index, visited_share=costs.visited_share(load)) if is_built(index) else amounts
+    index = costs.choose(amounts, has_gpu=has_gpu)[0] if recipe.search.index == AUTO else recipe.search.index
+    return replace(amounts, index=index, visited_share=costs.visited_share(amounts)) if is_built(index) else amounts
 
 
 def different(among: float, drawn: float) -> float:

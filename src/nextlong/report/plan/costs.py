@@ -17,9 +17,7 @@ from typing import NamedTuple
 from nextlong.engine.step import TRIED, Amounts, Step
 
 WORKER_BYTES = 130e6  # a worker with its libraries, measured (bench/README.md)
-_TELLING_SECONDS = (
-    0.03  # a step that takes less in a trial tells little: part of it is the same however much there is to do
-)
+_TELLING_SECONDS = 0.03  # a step that takes less in a trial tells little: part of it is the same for any size
 HEAD_S = 0.004  # a task, assumed: handing it over and taking it back is 0.5 ms (docs/scale.md), the rest is its files
 RAY_HEAD_S = 0.01  # through Ray 3.6 ms
 
@@ -36,10 +34,7 @@ class Trial:
 
 
 class Rate(NamedTuple):
-    """Seconds a unit of work, on a processor or on a GPU; None: not known, for the reason given.
-
-    `start_s` says what a worker that does so much of it takes besides.
-    """
+    """Seconds a unit of work; None: not known, for the reason given. `start_s`: what a worker takes besides for so much."""
 
     seconds: float | None
     unknown: str = "not known"
@@ -48,16 +43,23 @@ class Rate(NamedTuple):
 
 
 class Machines(NamedTuple):
-    """What a plan is for: so many worker processes, and GPUs, in all; `start_s` passes before the first task.
-
-    All processes together hold `process_bytes` beside what tasks hold.
-    """
+    """Worker processes and GPUs; `start_s` passes before the first task; processes hold `process_bytes` beside tasks."""
 
     workers: int
     gpus: int = 0
     head_s: float = HEAD_S
     start_s: float = 0.0
     process_bytes: float = 0.0
+
+
+class Total(NamedTuple):
+    """What one step, or all, take on some machines; seconds None: not known, for the reason given."""
+
+    seconds: float | None
+    disk_bytes: float
+    memory_bytes: float
+    gpu_seconds: float
+    unknown: str = ""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,25 +85,17 @@ class Cost:
         most = machines.gpus if self.on_gpus else machines.workers
         return max(1, min(self.tasks, most, self.at_once or most))
 
-    def wall(self, machines: Machines) -> float | None:
-        """Return its seconds by itself."""
-        if self.seconds is None:
-            return None
-        return self.start_s + self.seconds * math.ceil(self.tasks / self.parallel_tasks(machines)) / self.tasks
-
-    def held_bytes(self, machines: Machines) -> float:
-        """Return the bytes that its tasks hold at once, with the workers themselves."""
-        return machines.process_bytes + self.memory_bytes * self.parallel_tasks(machines)
-
-
-class Total(NamedTuple):
-    """What all steps take; seconds None: a step's are unknown, for the reason given."""
-
-    seconds: float | None
-    disk_bytes: float
-    memory_bytes: float
-    gpu_seconds: float
-    unknown: str = ""
+    def by_itself(self, machines: Machines) -> Total:
+        """Return what it takes if nothing runs beside it: seconds of the clock, and what its tasks and the workers hold."""
+        parallel = self.parallel_tasks(machines)
+        rounds = math.ceil(self.tasks / parallel) / self.tasks
+        return Total(
+            seconds=None if self.seconds is None else self.start_s + self.seconds * rounds,
+            disk_bytes=self.disk_bytes,
+            memory_bytes=machines.process_bytes + self.memory_bytes * parallel,
+            gpu_seconds=(self.seconds or 0.0) * self.on_gpus,
+            unknown=self.unknown if self.seconds is None else "",
+        )
 
 
 def costs(
@@ -165,7 +159,7 @@ def total(steps: Sequence[Step], cost_of: Mapping[str, Cost], machines: Machines
         seconds=None if unknown else end,
         disk_bytes=sum(cost.disk_bytes for cost in cost_of.values()),
         memory_bytes=machines.process_bytes + peak,
-        gpu_seconds=sum(cost.seconds or 0.0 for cost in cost_of.values() if cost.on_gpus),
+        gpu_seconds=sum((cost.seconds or 0.0) * cost.on_gpus for cost in cost_of.values()),
         unknown=unknown[0] if unknown else "",
     )
 

@@ -52,8 +52,9 @@ class Shape(NamedTuple):
         """Parameters that multiply: four square matrices of attention and two of the feed-forward part a layer."""
         return float(self.layers * (4 * self.width**2 + 2 * self.width * self.inner))
 
-    def operations(self, tokens: float) -> float:
-        """Return those of one text of so many tokens."""
+    def operations(self, chars: float) -> float:
+        """Return those of one text of so many characters."""
+        tokens = chars / _MODEL_TOKEN_CHARS
         return tokens * (2 * self.parameters + 4 * self.layers * self.width * tokens)
 
 
@@ -77,11 +78,6 @@ def shape_of(encoder: Encoder) -> Shape | None:
         return _KNOWN.get(encoder.name)
 
 
-def operations_of(shape: Shape, amounts: Amounts) -> float:
-    """Return the operations of encoding an average chunk."""
-    return shape.operations(amounts.chunk_chars / _MODEL_TOKEN_CHARS)
-
-
 def assumed(
     recipe: Recipe,
     amounts: Amounts,
@@ -102,7 +98,7 @@ def assumed(
         )
     shape = shape_of(recipe.encoder)
     if "embed" in cost_of and cost_of["embed"].on_gpus and shape is not None and asked.gpus:
-        tokens, operations = amounts.chunk_chars / _MODEL_TOKEN_CHARS, operations_of(shape, amounts)
+        tokens, operations = amounts.chunk_chars / _MODEL_TOKEN_CHARS, shape.operations(amounts.chunk_chars)
         said.append(
             f"  embed: {amounts.chunks:,.0f} chunks × {tokens:,.0f} tokens × (2 × {shape.parameters / 1e6:,.0f} M parameters + 4 × "
             f"{shape.layers} layers × {shape.width:,} × {tokens:,.0f} of attention) = {amounts.chunks * operations:.1e} "

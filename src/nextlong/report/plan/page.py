@@ -18,7 +18,7 @@ from rich.console import Console
 
 from nextlong import pipeline
 from nextlong.artifacts.record import name_for, variant_names
-from nextlong.corpus.splits import shard_bytes_for, shard_bytes_of, whole_files
+from nextlong.corpus.splits import shard_bytes_of, whole_files
 from nextlong.engine import runner
 from nextlong.engine.step import Amounts, Step
 from nextlong.errors import CorpusError, EncoderError, RunError
@@ -30,7 +30,7 @@ from nextlong.report import tables
 from nextlong.report.plan import warnings
 from nextlong.report.plan.amounts import amounts_of
 from nextlong.report.plan.costs import HEAD_S, RAY_HEAD_S, WORKER_BYTES, Cost, Machines, Rate, Total, costs, total
-from nextlong.report.plan.elsewhere import Asked, assumed, operations_of, shape_of
+from nextlong.report.plan.elsewhere import Asked, assumed, shape_of
 from nextlong.report.plan.sample import sample
 from nextlong.report.plan.trial import Measured, measure
 from nextlong.retrieval.encoders.base import kind_of
@@ -59,6 +59,10 @@ class Plan:
     notes: Sequence[str] = ()  # what figures for other machines rest on
     warnings: Sequence[str] = ()
 
+    def taken(self, step: Step) -> list[Total]:
+        """What a step that is to do takes by itself, on each of the machines."""
+        return [of[step.name].by_itself(machines) for machines, of in self.on if step.name in of]
+
     @property
     def totals(self) -> list[Total]:
         """What all that is to do takes, on each of the machines."""
@@ -85,20 +89,7 @@ class Plan:
             "text_bytes": amounts and amounts.text_bytes,
             "chars_per_token": self.measured and self.measured.tokenizing.chars_per_token,
             "steps": [
-                {
-                    "step": step.name,
-                    "state": state,
-                    "costs": [
-                        {
-                            "seconds": of[step.name].wall(machines),
-                            "disk_bytes": of[step.name].disk_bytes,
-                            "memory_bytes": of[step.name].held_bytes(machines),
-                            "unknown": of[step.name].unknown if of[step.name].seconds is None else None,
-                        }
-                        for machines, of in self.on
-                        if step.name in of
-                    ],
-                }
+                {"step": step.name, "state": state, "costs": [taken._asdict() for taken in self.taken(step)]}
                 for step, state in zip(self.steps, self.states, strict=True)
             ],
             "all_to_do": [
@@ -132,7 +123,13 @@ def plan(
     files = recognise_inputs(recipe.ingest.sources, files, run_dir, tell=tell)
     steps = pipeline.route(recipe, files)
     is_other_corpus = asked.chunks is not None
-    states = ["" if is_other_corpus else _state(step, recipe) for step in steps]
+    states = []
+    for step in steps:
+        begun = runner.begun_tasks(step, run_dir)
+        state = f"begun, {counted(begun, 'task')} done" if begun else "to do"
+        if (done := runner.find_done(step, run_dir)) is not None:
+            state = f"done, {done.manifest['bytes'] / _MB:,.1f} MB in {done.manifest['seconds']:,.1f} s"
+        states.append("" if is_other_corpus else state)
     todo = {step.name for step, state in zip(steps, states, strict=True) if not state.startswith("done")}
     known = Plan(recipe=recipe, steps=steps, states=states, missing=missing)
     if not todo and not asked.is_elsewhere:
@@ -162,12 +159,8 @@ def plan(
         on=on,
         notes=assumed(recipe, amounts, on[-1], asked, product_s=measured.product_s) if is_elsewhere else (),
         warnings=[
-            *warnings.of_the_sample(recipe, seen),
-            *warnings.of_the_index(recipe, amounts),
-            *(
-                []
-                if asked.is_elsewhere
-                else warnings.of_this_machine(recipe, total(steps, on[0][1], on[0][0]), run_dir)
+            *warnings.of_the_run(
+                recipe, amounts, seen, None if asked.is_elsewhere else total(steps, on[0][1], on[0][0])
             ),
             *warnings.of_the_data(
                 recipe, amounts, seen, dropped, chars_per_token=chars_per_token, documents_share=share
@@ -197,7 +190,7 @@ def costs_on(
     if asked.chunks is None:
         shards = max(len(files), math.ceil(corpus.text_bytes / shard_bytes_of(recipe.ingest, files)))
     else:
-        shards = max(1, math.ceil(corpus.text_bytes / shard_bytes_for(recipe.ingest, corpus.text_bytes)))
+        shards = max(1, math.ceil(corpus.text_bytes / shard_bytes_of(recipe.ingest, text_bytes=corpus.text_bytes)))
     corpus = replace(corpus, dimensions=measured.dimensions, shards=shards)
 
     def machines_of(workers: int, gpus: int, *, head_s: float = HEAD_S) -> Machines:
@@ -208,35 +201,22 @@ def costs_on(
     if asked.is_elsewhere:
         head_s = RAY_HEAD_S if asked.nodes > 1 else HEAD_S
         places.append(machines_of(asked.nodes * (asked.workers or workers), asked.nodes * asked.gpus, head_s=head_s))
-    on = []
+    tokenizing, encoding, shape, on = measured.tokenizing, measured.encoding, shape_of(recipe.encoder), []
     for machines in places:
         has_gpu = machines.gpus > 0 and recipe.search.device != "cpu"
-        amounts = amounts_of(recipe, corpus, chars_per_token=measured.tokenizing.chars_per_token, has_gpu=has_gpu)
-        rates = rates_of(recipe, amounts, measured, asked)
+        amounts = amounts_of(recipe, corpus, chars_per_token=tokenizing.chars_per_token, has_gpu=has_gpu)
+        on_gpu = encoding.chunk_s
+        if asked.gpus:
+            on_gpu = shape.operations(amounts.chunk_chars) / (asked.gpu_tflops * 1e12) if shape else None
+        rates = {  # of what is not tried, by their names in `Estimate.rate`
+            "encoder": Rate(encoding.chunk_s, encoding.unknown, on_gpu),
+            "queries": Rate(None),
+            "tokens": Rate(tokenizing.char_s, start_s=tokenizing.start_s),
+            "tokenizer": Rate(tokenizing.slow_s, start_s=lambda _: tokenizing.read_s),
+            "products": Rate(measured.product_s, on_gpu=GPU_PRODUCT_S),
+        }
         on.append((machines, amounts, costs(steps, amounts, measured.trial, rates, machines=machines)))
     return on
-
-
-def rates_of(recipe: Recipe, amounts: Amounts, measured: Measured, asked: Asked) -> dict[str, Rate]:
-    """Return the rates of what is not tried, by their names in `Estimate.rate`."""
-    tokenizing, encoding = measured.tokenizing, measured.encoding
-    on_gpu, shape = encoding.chunk_s, shape_of(recipe.encoder)
-    if asked.gpus:
-        on_gpu = operations_of(shape, amounts) / (asked.gpu_tflops * 1e12) if shape else None
-    return {
-        "encoder": Rate(encoding.chunk_s, encoding.unknown, on_gpu),
-        "queries": Rate(None),
-        "tokens": Rate(tokenizing.char_s, start_s=tokenizing.start_s),
-        "tokenizer": Rate(tokenizing.slow_s, start_s=lambda _: tokenizing.read_s),
-        "products": Rate(measured.product_s, on_gpu=GPU_PRODUCT_S),
-    }
-
-
-def _state(step: Step, recipe: Recipe) -> str:
-    if (done := runner.find_done(step, recipe.run_path)) is not None:
-        return f"done, {done.manifest['bytes'] / _MB:,.1f} MB in {done.manifest['seconds']:,.1f} s"
-    begun = runner.begun_tasks(step, recipe.run_path)
-    return f"begun, {counted(begun, 'task')} done" if begun else "to do"
 
 
 def show(recipe: Recipe, console: Console, asked: Asked = Asked(), *, start_s: float = 0.0) -> None:  # noqa: B008
@@ -247,7 +227,23 @@ def show(recipe: Recipe, console: Console, asked: Asked = Asked(), *, start_s: f
         say(_summary(page, page.amounts, page.measured))
     if page.loses:
         say(page.loses, style="yellow")
-    _show_table(page, console)
+    has_gpus = any(machines.gpus for machines, _ in page.on)
+    others = [f"{place.workers} workers{f', {place.gpus} GPUs' if place.gpus else ''}" for place, _ in page.on[1:]]
+    figures = ["time", *others, *(["GPU-hours"] if has_gpus else []), "disk", "memory"] if page.on else []
+    table = tables.table()
+    for heading in ("step", "state", *figures):
+        table.add_column(heading, justify="left" if heading in ("step", "state") else "right", no_wrap=True)
+
+    rows = [(step.name, state, page.taken(step), "") for step, state in zip(page.steps, page.states, strict=True)]
+    if any(of for _, of in page.on):
+        rows.append(("all to do", "", page.totals, "bold"))
+    for name, state, taken, style in rows:
+        cells = [_time(one.seconds, one.unknown) for one in taken]
+        if taken:
+            cells += [f"{taken[-1].gpu_seconds / 3600:,.1f}" if taken[-1].gpu_seconds else ""] * has_gpus
+            cells += [_size(taken[0].disk_bytes, 1, 1e10), _size(taken[0].memory_bytes, 0, 1e11)]
+        table.add_row(name, state, *cells, style=style)
+    tables.show(table, console)
     for line in page.notes:
         say(line)
     if page.measured is not None and recipe.export.push is not None:
@@ -260,41 +256,16 @@ def show(recipe: Recipe, console: Console, asked: Asked = Asked(), *, start_s: f
 
 def _summary(page: Plan, corpus: Amounts, measured: Measured) -> str:
     dropped = ", ".join(f"{count:,.0f} {why}" for why, count in page.lost.items() if round(count))
-    is_kept = round(corpus.kept_documents) == round(corpus.documents)
     is_exact = measured.sample.is_whole and corpus.documents == measured.sample.size.documents
+    is_kept = round(corpus.kept_documents) == round(corpus.documents)
+    stay = "" if is_kept else f", of which {corpus.kept_documents:,.0f} stay"
+    lost = f"of {corpus.eligible:,.0f} that may be extended about {dropped}; " if dropped else ""
     return (
-        f"{'' if is_exact else 'about '}{corpus.documents:,.0f} documents, {corpus.text_bytes / _MB:,.1f} MB of text"
-        f"{'' if is_kept else f', of which {corpus.kept_documents:,.0f} stay'}, {corpus.chunks:,.0f} chunks of "
-        f"{corpus.chunk_chars:,.0f} characters on average, {measured.tokenizing.chars_per_token:.2f} characters per token; "
-        f"method {described(page.recipe)}; "
-        f"{f'of {corpus.eligible:,.0f} that may be extended about {dropped}; ' if dropped else ''}"
+        f"{'' if is_exact else 'about '}{corpus.documents:,.0f} documents, {corpus.text_bytes / _MB:,.1f} MB of text{stay}, "
+        f"{corpus.chunks:,.0f} chunks of {corpus.chunk_chars:,.0f} characters on average, "
+        f"{measured.tokenizing.chars_per_token:.2f} characters per token; method {described(page.recipe)}; {lost}"
         f"{pipeline.worker_count(page.recipe)} workers"
     )
-
-
-def _show_table(page: Plan, console: Console) -> None:
-    has_gpus = any(machines.gpus for machines, _ in page.on)
-    table = tables.table()
-    others = [f"{place.workers} workers{f', {place.gpus} GPUs' if place.gpus else ''}" for place, _ in page.on[1:]]
-    figures = ["time", *others, *(["GPU-hours"] if has_gpus else []), "disk", "memory"] if page.on else []
-    for heading in ("step", "state", *figures):
-        table.add_column(heading, justify="left" if heading in ("step", "state") else "right", no_wrap=True)
-    for step, state in zip(page.steps, page.states, strict=True):
-        on = [(machines, of[step.name]) for machines, of in page.on if step.name in of]
-        if not on:
-            table.add_row(step.name, state, *("" for _ in figures))
-            continue
-        (here, first), (_, last) = on[0], on[-1]
-        times = [_time(cost.wall(machines), cost.unknown) for machines, cost in on]
-        gpu_hours = [_hours(last.seconds if last.on_gpus else None)] if has_gpus else []
-        table.add_row(step.name, state, *times, *gpu_hours, _disk(first.disk_bytes), _memory(first.held_bytes(here)))
-    if any(of for _, of in page.on):
-        totals = page.totals
-        times = [_time(sums.seconds, sums.unknown) for sums in totals]
-        gpu_hours = [_hours(totals[-1].gpu_seconds)] if has_gpus else []
-        sizes = _disk(totals[0].disk_bytes), _memory(totals[0].memory_bytes)
-        table.add_row("all to do", "", *times, *gpu_hours, *sizes, style="bold")
-    tables.show(table, console)
 
 
 def _time(seconds: float | None, unknown: str) -> str:
@@ -307,13 +278,5 @@ def _time(seconds: float | None, unknown: str) -> str:
     return f"{seconds / 3600:,.1f} h" if seconds < 172_800 else f"{seconds / 86_400:,.1f} days"
 
 
-def _hours(seconds: float | None) -> str:
-    return "" if not seconds else f"{seconds / 3600:,.1f}"
-
-
-def _disk(count: float) -> str:
-    return f"{count / _MB:,.1f} MB" if count < 1e10 else f"{count / 1e9:,.0f} GB"
-
-
-def _memory(count: float) -> str:
-    return f"{count / _MB:,.0f} MB" if count < 1e11 else f"{count / 1e9:,.0f} GB"
+def _size(count: float, decimals: int, in_gigabytes: float) -> str:
+    return f"{count / _MB:,.{decimals}f} MB" if count < in_gigabytes else f"{count / 1e9:,.0f} GB"

@@ -16,7 +16,6 @@ from numpy.typing import NDArray
 
 from nextlong.corpus.chunk import chunk_text
 from nextlong.corpus.look import kept_shares, look_at
-from nextlong.corpus.select import all_excluded
 from nextlong.engine.step import Amounts
 from nextlong.errors import CorpusError
 from nextlong.reading.files import InputFile
@@ -85,17 +84,15 @@ def sample(recipe: Recipe, files: Sequence[Sequence[InputFile]]) -> CorpusSample
     """Look at every source. Raises CorpusError if no document is found."""
     every = look_at(recipe.ingest, files)
     looks = [look for look in every if look.documents]
-    rejects: dict[RejectKind, float] = {}
-    for look in every:
-        for kind, count in look.rejects.items():
-            rejects[kind] = rejects.get(kind, 0.0) + look.scale * count
+    kinds = dict.fromkeys(kind for look in every for kind in look.rejects)
+    rejects = {kind: sum(look.scale * look.rejects.get(kind, 0) for look in every) for kind in kinds}
     if not looks:
         if recipe.ingest.exclude is not None and not rejects:
-            raise all_excluded("documents of a sample")
-        why = ", ".join(
-            f"{counted(count, 'record')}: {kind}"
-            for kind, count in sum((look.rejects for look in every), Counter[RejectKind]()).most_common(3)
-        )
+            raise CorpusError(
+                "ingest.exclude excludes all documents of a sample; delete lines of it, or set it to null"
+            )
+        most = sum((look.rejects for look in every), Counter[RejectKind]()).most_common(3)
+        why = ", ".join(f"{counted(count, 'record')}: {kind}" for kind, count in most)
         raise CorpusError(
             f"no document was found in a sample of {files[0][0].path} or other files of ingest.sources "
             f"({why or 'they are empty'}); correct ingest.sources; `nextlong run` names every reject"

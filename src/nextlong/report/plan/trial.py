@@ -1,4 +1,4 @@
-"""Trial: run the recipe's own route on a megabyte of the user's texts, to measure what each step takes here.
+"""Trial: run the recipe's own route on 0.6 MB of the user's texts, to measure what each step takes here.
 
 In:  a recipe, a sample of its corpus. Out: the seconds and bytes of each step on the trial, and how much there was to do; and the
      rates that no trial can tell.
@@ -24,9 +24,9 @@ import pyarrow as pa
 from threadpoolctl import threadpool_limits
 
 from nextlong import pipeline
-from nextlong.artifacts.finished import chunks_of, sequence_files
+from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import read_chunks
-from nextlong.artifacts.results import ChunkResult, MetaDocumentsResult, TokenizerResult
+from nextlong.artifacts.results import ChunkResult, TokenizerResult
 from nextlong.engine import process
 from nextlong.engine.executor import Resources, SerialExecutor
 from nextlong.engine.runner import find_done, run_steps
@@ -42,13 +42,14 @@ from nextlong.report.plan.costs import WORKER_BYTES, Trial
 from nextlong.report.plan.elsewhere import shape_of
 from nextlong.report.plan.sample import CorpusSample
 from nextlong.retrieval.encoders.base import Speed, kind_of
+from nextlong.retrieval.sample import DrawResult
 from nextlong.schemas import NO_CHUNK, Layout
 from nextlong.sequences.encode import SPEED_UP, TextEncoder, chars_before_loading, is_known_to_be_fast
 from nextlong.sequences.token_chars import lost_share
 from nextlong.sequences.tokenizer import END_OF_TEXT, load_tokenizer, special_id, train_bpe
 from nextlong.text import Json
 
-_CHARS = 1_000_000  # of a trial
+_CHARS = 600_000  # of a trial
 _MEASURED_CHUNKS = 64  # that the tokenizer is timed on
 _MEASURED_ENTRIES = 4096  # of a tokenizer yet to be trained: within a tenth of the characters per token of 32,000
 _TRIED_ENTRIES, _TRIED_TEXTS, _TRIED_CHARS = 2048, 64, 4_000  # of the tokenizer of a trial
@@ -86,7 +87,7 @@ class Measured:
     tokenizing: Tokenizing
     encoding: Speed
     dimensions: int
-    product_s: float  # of a multiplication and addition of exact search
+    product_s: float  # of a multiplication and addition of exact search, with its share of keeping the best
     process_bytes: float = WORKER_BYTES  # of a process that has run every step: its libraries, and what they keep
 
 
@@ -103,7 +104,16 @@ def measure(recipe: Recipe, sample: CorpusSample) -> Measured:
     trial = try_route(recipe, _spread(sample.mixed(), _CHARS), chars_per_token=tokenizing.chars_per_token)
     dimensions = encoding.dimensions or max(1, round(trial.amounts.dimensions))  # those that LSA found in the trial
     process_bytes = process.resident_bytes() or WORKER_BYTES
-    return Measured(sample, trial, tokenizing, encoding, dimensions, _measure_search(dimensions), process_bytes)
+    with threadpool_limits(1):
+        random = np.random.default_rng(0)
+        stored = random.standard_normal((_SEARCH_ROWS, dimensions), dtype=np.float32).astype(np.float16)
+        queries = stored[:_SEARCH_QUERIES].astype(np.float32)
+        queries @ queries.T  # the first product takes longer, so it is not timed
+        began = time.process_time()
+        queries @ stored.astype(np.float32).T
+        searched_s = time.process_time() - began
+    product_s = _SEARCH_OVERHEAD * searched_s / (_SEARCH_QUERIES * _SEARCH_ROWS * dimensions)
+    return Measured(sample, trial, tokenizing, encoding, dimensions, product_s, process_bytes)
 
 
 def _spread(texts: Sequence[str], chars: int) -> list[str]:
@@ -129,8 +139,29 @@ def try_route(recipe: Recipe, texts: Sequence[str], *, chars_per_token: float) -
         with suppress(NextlongError):
             run_steps(steps, run_dir=run_dir, executor=executor)
         done = {step.name: found for step in steps if (found := find_done(step, run_dir)) is not None}
+        amounts = Amounts()  # how much there was to do, by the same formulas as for the corpus
+        if "chunk" in done:
+            chunked = chunks_of(done).result(ChunkResult)
+            eligible, meta_chunks = float(chunked.documents), float(chunked.chunks)
+            if "meta_documents" in done:
+                drawn = done["meta_documents"].result(DrawResult)
+                eligible, meta_chunks = drawn.eligible, drawn.meta_chunks * drawn.eligible / max(1, drawn.drawn)
+            fitted = done["encoder"].manifest["parts"] if "encoder" in done else []
+            corpus = Amounts(
+                text_bytes=chunked.chars,
+                documents=chunked.documents,
+                kept_documents=chunked.documents,
+                kept_chars=chunked.chars,
+                chunks=chunked.chunks,
+                eligible=eligible,
+                meta_chunks=meta_chunks,
+                dimensions=max((part["counts"].get("dimensions", 0) for part in fitted), default=0),
+            )
+            if "tokenizer" in done:
+                chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
+            amounts = amounts_of(tried, corpus, chars_per_token=chars_per_token)
         return Trial(
-            amounts=_amounts(tried, done),
+            amounts=amounts,
             seconds={name: executor.seconds.get(name, 0.0) for name in done},
             bytes={name: step.manifest["bytes"] for name, step in done.items()},
             documents_share=_documents_share(done),
@@ -139,7 +170,7 @@ def try_route(recipe: Recipe, texts: Sequence[str], *, chars_per_token: float) -
 
 def _documents_share(done: Mapping[str, Artifact]) -> float:
     """Return `Trial.documents_share`: below 1 where sequences take several chunks of a document, as search makes them."""
-    if "compose" not in done or not (parts := sequence_files(done)):
+    if "compose" not in done or not (parts := done["compose"].files(".sequences.arrow")):
         return 1.0
     (chunks,) = chunks_of(done).files(".chunks.arrow")  # of one shard, so ids of chunks are its rows
     documents = read_chunks(chunks, ("doc_row",))["doc_row"]  # shape (chunks,)
@@ -184,30 +215,6 @@ def recipe_for(recipe: Recipe, texts: Sequence[str], folder: Path, *, chars_per_
     return Recipe.from_dict(plain)
 
 
-def _amounts(recipe: Recipe, done: Mapping[str, Artifact]) -> Amounts:
-    """Return how much there was to do, by the same formulas as for the corpus."""
-    if "chunk" not in done:
-        return Amounts()
-    chunked = chunks_of(done).result(ChunkResult)
-    eligible, meta_chunks = float(chunked.documents), float(chunked.chunks)
-    if "meta_documents" in done:
-        drawn = done["meta_documents"].result(MetaDocumentsResult)
-        eligible, meta_chunks = drawn.eligible, drawn.meta_chunks * drawn.eligible / max(1, drawn.drawn)
-    fitted = done["encoder"].manifest["parts"] if "encoder" in done else []
-    corpus = Amounts(
-        text_bytes=chunked.chars,
-        documents=chunked.documents,
-        kept_documents=chunked.documents,
-        kept_chars=chunked.chars,
-        chunks=chunked.chunks,
-        eligible=eligible,
-        meta_chunks=meta_chunks,
-        dimensions=max((part["counts"].get("dimensions", 0) for part in fitted), default=0),
-    )
-    chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token if "tokenizer" in done else 4.0
-    return amounts_of(recipe, corpus, chars_per_token=chars_per_token)
-
-
 class Timed(SerialExecutor):
     """Runs tasks one after the other, and adds up the processor seconds of each step."""
 
@@ -241,7 +248,8 @@ def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> Tokenizing:
         tokenizer = train_bpe(chunks, vocab_size=min(recipe.tokenizer.train, _MEASURED_ENTRIES))
         read_s = 0.0
     for key in ("bos", "eos"):
-        special_id(tokenizer, getattr(recipe.tokenizer, key), key=f"tokenizer.{key}")
+        if (name := getattr(recipe.tokenizer, key)) is not None:
+            special_id(tokenizer, name, key=f"tokenizer.{key}")
     chars = max(1, sum(map(len, chunks)))
     began = time.process_time()
     ids, _ = TextEncoder(tokenizer, engine="reference").encode_batch(chunks)
@@ -249,16 +257,3 @@ def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> Tokenizing:
     is_fast = recipe.tokenizer.engine == "auto" and is_known_to_be_fast(tokenizer)
     worth_chars = chars_before_loading(tokenizer) if is_fast else math.inf
     return Tokenizing(chars / max(1, len(ids)), lost_share(tokenizer, chunks), read_s, slow_s, worth_chars)
-
-
-def _measure_search(dimensions: int) -> float:
-    """Return the seconds of a multiplication and addition of exact search, with its share of keeping the best."""
-    with threadpool_limits(1):
-        random = np.random.default_rng(0)
-        stored = random.standard_normal((_SEARCH_ROWS, dimensions), dtype=np.float32).astype(np.float16)
-        queries = stored[:_SEARCH_QUERIES].astype(np.float32)
-        queries @ queries.T  # the first product takes longer, so it is not timed
-        began = time.process_time()
-        queries @ stored.astype(np.float32).T
-        seconds = time.process_time() - began
-    return _SEARCH_OVERHEAD * seconds / (_SEARCH_QUERIES * _SEARCH_ROWS * dimensions)

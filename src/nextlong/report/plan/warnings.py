@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import shutil
-from dataclasses import replace
-from pathlib import Path
 
 from nextlong.corpus.ingest import allowing
 from nextlong.engine.process import memory_bytes
@@ -22,23 +20,7 @@ from nextlong.retrieval.sample import none_long_enough
 from nextlong.runs import warnings
 from nextlong.runs.warnings import Warned
 from nextlong.schemas import Layout
-from nextlong.sequences.shortfall import too_long, too_short, uses_a_chunk_once
-
-
-def of_the_sample(recipe: Recipe, sample: CorpusSample) -> list[str]:
-    """Return why the run is likely to stop, as far as the sample tells."""
-    lines = []
-    count = sum(sample.rejects.values())
-    share = count / max(1.0, count + sample.size.documents)
-    if share > recipe.ingest.max_reject_share:
-        kinds = ", ".join(sorted(sample.rejects, key=lambda kind: (-sample.rejects[kind], kind))[:3])
-        lines.append(
-            f"ingest would stop the run: about {share:.2%} of the records cannot be used ({kinds}), more than "
-            f"ingest.max_reject_share={recipe.ingest.max_reject_share:g} allows; correct the files, or add {allowing(share)}"
-        )
-    if message := none_extended(recipe, sample):
-        lines.append(f"the run is likely to stop: {message}")
-    return lines
+from nextlong.sequences.shortfall import LONGER, MOST_DROPPED, is_extended, too_short, uses_a_chunk_once
 
 
 def none_extended(recipe: Recipe, sample: CorpusSample) -> str:
@@ -48,6 +30,47 @@ def none_extended(recipe: Recipe, sample: CorpusSample) -> str:
     size, looked_at = sample.size, len(sample.looked_at)
     documents = f"{size.kept_documents:,.0f} documents" if sample.is_whole else f"{looked_at:,} documents of a sample"
     return none_long_enough(recipe, documents)
+
+
+def of_the_run(recipe: Recipe, amounts: Amounts, sample: CorpusSample, here: Total | None) -> list[str]:
+    """Return why the run is likely to stop, would end sooner with another index, or does not fit this machine (`here`)."""
+    told = []
+    count = sum(sample.rejects.values())
+    share = count / max(1.0, count + sample.size.documents)
+    if share > recipe.ingest.max_reject_share:
+        kinds = ", ".join(sorted(sample.rejects, key=lambda kind: (-sample.rejects[kind], kind))[:3])
+        told.append(
+            f"ingest would stop the run: about {share:.2%} of the records cannot be used ({kinds}), more than "
+            f"ingest.max_reject_share={recipe.ingest.max_reject_share:g} allows; correct the files, or "
+            f"set {allowing(share)} in the recipe"
+        )
+    if message := none_extended(recipe, sample):
+        told.append(f"the run is likely to stop: {message}")
+    if recipe.search.index == EXACT and recipe.mine.shortlist is None and amounts.queries:
+        has_gpu = costs.has_gpu(recipe.search)
+        index, _ = costs.choose(amounts, has_gpu=has_gpu)
+        exact_h, approximate_h = (seconds / 3600 for seconds in costs.seconds(amounts, has_gpu=has_gpu))
+        if is_built(index):
+            told.append(
+                f"an approximate index would pay: search.index=exact takes about {exact_h:,.1f} hours of one core, {index} about "
+                f"{approximate_h:,.1f} to build and search; say --set search.index=auto"
+            )
+    if here is None:
+        return told
+    run_dir = recipe.run_path.absolute()
+    free = shutil.disk_usage(next(path for path in (run_dir, *run_dir.parents) if path.exists())).free
+    if here.disk_bytes > free:
+        told.append(
+            f"this does not fit the disk: about {here.disk_bytes / 1e9:,.1f} GB are to be written to {recipe.run_path}, where "
+            f"{free / 1e9:,.1f} GB are free; give run_dir a folder on another disk, or free space"
+        )
+    if here.memory_bytes > (memory := memory_bytes()):
+        fewer = "" if recipe.workers == 1 or (os.cpu_count() or 1) == 1 else "fewer workers (--set workers=1), or "
+        told.append(
+            f"this does not fit the memory: about {here.memory_bytes / 1e9:,.1f} GB are needed at once, and this machine has "
+            f"{memory / 1e9:,.1f} GB; use {fewer}a larger machine"
+        )
+    return told
 
 
 def of_the_data(
@@ -68,8 +91,15 @@ def of_the_data(
     tokens = amounts.kept_chars / chars_per_token
     if not is_checked and uses_a_chunk_once(recipe.compose) and tokens < recipe.compose.target_tokens:
         return [too_short(recipe.compose, tokens)]
+    many_dropped = ""
+    if is_extended(recipe.compose) and dropped > MOST_DROPPED * amounts.eligible:
+        many_dropped = (
+            f"about {dropped:,.0f} of the {amounts.eligible:,.0f} documents that may be extended "
+            f"({dropped / amounts.eligible:.0%}) are too long for compose.target_tokens={recipe.compose.target_tokens:,} with "
+            f"negatives between their chunks, so they are dropped, and the rest is a biased sample; {LONGER}"
+        )
     messages = {
-        "many-dropped": too_long(recipe.compose, dropped, amounts.eligible, of="documents that may be extended"),
+        "many-dropped": many_dropped,
         "stand-in-tokenizer": warnings.stand_in_tokenizer(recipe, recipe.compose.target_tokens),
     }
     if uses_a_chunk_once(recipe.compose):
@@ -83,38 +113,3 @@ def of_the_data(
         if mean > warnings.MOST_USES and recipe.compose.max_uses is None:
             messages["heavy-reuse"] = warnings.heavy_reuse(f"about {mean:,.1f} times on average", recipe, most=mean)
     return [str(Warned(name, message)) for name, message in messages.items() if message]
-
-
-def of_this_machine(recipe: Recipe, total: Total, run_dir: Path) -> list[str]:
-    """Return what does not fit the disk or the memory here."""
-    said = []
-    parent = next(path for path in (run_dir.absolute(), *run_dir.absolute().parents) if path.exists())
-    free = shutil.disk_usage(parent).free
-    if total.disk_bytes > free:
-        said.append(
-            f"this does not fit the disk: about {total.disk_bytes / 1e9:,.1f} GB are to be written to {run_dir}, where "
-            f"{free / 1e9:,.1f} GB are free; give run_dir a folder on another disk, or free space"
-        )
-    memory = memory_bytes()
-    if total.memory_bytes > memory:
-        is_one = recipe.workers == 1 or (os.cpu_count() or 1) == 1
-        said.append(
-            f"this does not fit the memory: about {total.memory_bytes / 1e9:,.1f} GB are needed at once, and this machine has "
-            f"{memory / 1e9:,.1f} GB; use {'' if is_one else 'fewer workers (--set workers=1), or '}a larger machine"
-        )
-    return said
-
-
-def of_the_index(recipe: Recipe, amounts: Amounts) -> list[str]:
-    """Return what an approximate index would take where the recipe asks for exact search and it takes long."""
-    if recipe.search.index != EXACT or recipe.mine.shortlist is not None or not amounts.queries:
-        return []
-    load = costs.load_of(replace(amounts, index=EXACT), has_gpu=costs.has_gpu(recipe.search))
-    index, _ = costs.choose(load)
-    if not is_built(index):
-        return []
-    exact_s, approximate_s = costs.seconds(load)
-    return [
-        f"an approximate index would pay: search.index=exact takes about {exact_s / 3600:,.1f} hours of one core, {index} about "
-        f"{approximate_s / 3600:,.1f} to build and search; say --set search.index=auto"
-    ]

@@ -11,6 +11,7 @@ import hashlib
 import importlib.util
 from abc import ABC, abstractmethod
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Final, Literal, NamedTuple, Protocol
 
@@ -26,10 +27,9 @@ from nextlong.errors import EncoderError
 from nextlong.plugins import ENCODERS
 from nextlong.rng import rng_for
 
-# What a slice of a shard holds at most: half a minute is what a kill costs a worker, and how long the others may wait for the
-# last one; so many chunks keep the folders of a large corpus small. Plans count the tasks by the same two.
-SLICE_S: Final = 30.0
-SLICE_CHUNKS: Final = 1 << 16
+# What a slice of a shard holds at most; plans count the tasks by the same two.
+SLICE_S: Final = 30.0  # what a kill costs a worker, and how long the others may wait for the last one
+SLICE_CHUNKS: Final = 1 << 16  # so that the folders of a large corpus stay small
 
 
 class LoadedEncoder(Protocol):
@@ -43,13 +43,18 @@ class LoadedEncoder(Protocol):
         """Return the vectors of the texts, shape (n, dimensions), each of unit length."""
 
 
-def direction_of(text: str, dimensions: int) -> NDArray[np.float32]:
-    """Return a direction drawn by the hash of a text, for texts of which an encoder knows nothing.
+def unit_or_drawn(vectors: NDArray[np.float32], texts: Sequence[str], *, least: float) -> NDArray[np.float32]:
+    """Return the vectors, changed in place, at unit length; one shorter than `least` gets a direction drawn by its text's hash.
 
     A zero vector would stop the run. Equal texts stay equal, so near-duplicates are still found; nothing else lies near.
     """
-    digest = hashlib.blake2b(text.encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
-    return rng_for(0, "lsa.unknown", digest).standard_normal(dimensions, dtype=np.float32)
+    lengths = np.linalg.norm(vectors, axis=1)
+    for row in np.flatnonzero(lengths < least).tolist():
+        digest = hashlib.blake2b(texts[row].encode("utf-8", "surrogatepass"), digest_size=16).hexdigest()
+        vectors[row] = rng_for(0, "lsa.unknown", digest).standard_normal(vectors.shape[1], dtype=np.float32)
+        lengths[row] = np.linalg.norm(vectors[row])
+    vectors /= lengths[:, None]
+    return vectors
 
 
 class Speed(NamedTuple):
@@ -74,6 +79,7 @@ class EncoderKind(ABC):
     embeds: Literal["shards", "slices"] = "shards"
     needs_fit: bool = False
     asks_for_gpus: bool = False
+    is_model: bool = False  # `config.name` is a name on a hub or a local folder
     package: tuple[str, str] | None = None  # a module that must be installed, and the extra of nextlong that brings it
     preload: tuple[str, ...] = ()
     rate: str = "encoder"
@@ -92,16 +98,20 @@ class EncoderKind(ABC):
         """
 
     def prepare(
-        self, config: recipe.Encoder, *, documents: Sequence[Path], chunks: Sequence[Path], seed: int
+        self,
+        config: recipe.Encoder,  # noqa: ARG002
+        *,
+        documents: Sequence[Path],  # noqa: ARG002
+        chunks: Sequence[Path],  # noqa: ARG002
+        seed: int,  # noqa: ARG002
     ) -> list[Task]:
         """Return the tasks to do before the first chunk is embedded: none."""
-        del config, documents, chunks, seed
         return []
 
-    def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:
-        """Return what vectors depend on beside the model's name and the options: nothing."""
-        del config, seed
-        return {}
+    def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:  # noqa: ARG002
+        """Return what vectors depend on beside the model's name and the options: the files of a local model."""
+        folder = Path(config.name).expanduser()
+        return {"files": dict(store.hash_folder(folder))} if self.is_model and folder.is_dir() else {}
 
     def check_installed(self, config: recipe.Encoder) -> None:
         """Raise EncoderError, with the cure, if the package is missing; it is not imported, which may take seconds."""
@@ -110,31 +120,42 @@ class EncoderKind(ABC):
             needs = f"needs the package {name.replace('_', '-')}; pip install 'nextlong[{extra}]'"
             raise EncoderError(f"encoder.model={config.model} {needs}")
 
-    def resources(self, config: recipe.Encoder) -> Resources:
+    def resources(self, config: recipe.Encoder) -> Resources:  # noqa: ARG002
         """Return what a task of embedding needs: a core."""
-        del config
         return Resources()
 
-    def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
+    def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:  # noqa: ARG002
         """Return how fast chunks such as these are encoded here, for plans; nothing of what they try with the other steps."""
-        del config, chunks
         return Speed()
 
-    def estimate(self, config: recipe.Encoder) -> Estimate:
+    def estimate(self, config: recipe.Encoder) -> Estimate:  # noqa: ARG002
         """Return how the time, disk and memory of the preparation grow: it takes none."""
-        del config
         return Estimate(work=1, seconds=0.0, rate="")
 
 
-def local_files(config: recipe.Encoder) -> dict[str, JsonValue]:
-    """Return the hashes of the files of a model that is a local folder, for `depends_on`; of a name, nothing."""
-    folder = Path(config.name).expanduser()
-    return {"files": dict(store.hash_folder(folder))} if folder.is_dir() else {}
+def unit_rows(vectors: NDArray[np.float32]) -> NDArray[np.float32]:
+    """Return vectors at unit length. A zero vector stays zero: the step reports it, with the chunk's id."""
+    unit: NDArray[np.float32] = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
+    return unit
 
 
 def kind_of(config: recipe.Encoder) -> EncoderKind:
     """Return the kind of encoder that a recipe names."""
     return ENCODERS.load(config.section, EncoderKind)
+
+
+def preloaded(config: recipe.Encoder) -> list[str]:
+    """Return the modules that workers of this machine have imported before their first task: those of all steps and its own."""
+    # Where pandas is installed, pyarrow imports it for the first array that it gives to NumPy: a quarter of a second a worker.
+    of_all_steps = ("nextlong.pipeline", "faiss", "pyarrow.parquet", "scipy.sparse", "tokenizers", "pandas")
+    return [*of_all_steps, *kind_of(config).preload]
+
+
+def import_preloaded(config: recipe.Encoder) -> None:
+    """Import those modules here, as far as they are installed."""
+    for module in preloaded(config):
+        with suppress(ImportError):
+            importlib.import_module(module)
 
 
 def load_encoder(

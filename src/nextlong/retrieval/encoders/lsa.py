@@ -26,11 +26,9 @@ from pydantic import Field, JsonValue
 
 from nextlong import recipe
 from nextlong.artifacts.lookup import count_chunks, sample_texts
-from nextlong.artifacts.results import FitResult
-from nextlong.engine.step import TRIED, Amounts, Estimate, Task
-from nextlong.errors import EncoderError
+from nextlong.engine.step import TRIED, Amounts, Estimate, Task, TaskResult
 from nextlong.recipe.keys import Positive, Section
-from nextlong.retrieval.encoders.base import EncoderKind, direction_of
+from nextlong.retrieval.encoders.base import EncoderKind, unit_or_drawn
 from nextlong.rng import rng_for
 
 _BATCH_CHARS: Final = 1 << 22  # each batch makes a hash table of all terms
@@ -42,6 +40,15 @@ _NEGLIGIBLE: Final = 1e-5
 _GRAM_ROWS: Final = 4096
 _TERM_GROWTH: Final = 0.6  # Heaps' law: distinct terms grow as text ** 0.6
 _TERMS_OF_A_CHUNK: Final = 150  # in that law, of English
+
+
+class FitResult(TaskResult):
+    """An encoder fitted on `fit_chunks` of the corpus's chunks: its terms, and the width of its vectors."""
+
+    chunks: int
+    fit_chunks: int
+    terms: int
+    dimensions: int
 
 
 class LsaOptions(Section):
@@ -69,12 +76,7 @@ class Lsa:
         )
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return unit vectors, shape (n, dimensions).
-
-        A text without any known term (an empty one, say, or a table of symbols) has no place in the fitted space, and
-        a zero vector would stop the run. It gets a direction drawn by the hash of its text: identical texts stay
-        identical, so that near-duplicates are still found, and it is near to nothing else.
-        """
+        """Return unit vectors, shape (n, dimensions); a text without any known term gets a direction of its own."""
         vectors = np.empty((len(texts), self.dimensions), np.float32)
         is_ascii = np.array([text.isascii() for text in texts], np.bool_)
         for rows in (np.flatnonzero(is_ascii), np.flatnonzero(~is_ascii)):
@@ -82,12 +84,7 @@ class Lsa:
             for first, last in _batches(alike, chars=_BATCH_CHARS):
                 # float32 rows times float32 columns, each row on its own: the batch does not show in the bits.
                 vectors[rows[first:last]] = self.tfidf(alike[first:last]) @ self.components
-        lengths = np.linalg.norm(vectors, axis=1)
-        for row in np.flatnonzero(lengths < _NEGLIGIBLE).tolist():
-            vectors[row] = direction_of(texts[row], self.dimensions)
-            lengths[row] = np.linalg.norm(vectors[row])
-        vectors /= lengths[:, None]
-        return vectors
+        return unit_or_drawn(vectors, texts, least=_NEGLIGIBLE)
 
     def tfidf(self, texts: Sequence[str]) -> Any:
         """Return the TF-IDF rows of a batch, CSR float32 (n, terms): (1 + ln count) · idf, unit length."""
@@ -117,46 +114,6 @@ class Lsa:
         return cls(terms, np.load(f"{stem}.idf.npy"), components)
 
 
-def _fit_lsa(texts: Sequence[str], *, dimensions: int, max_terms: int, seed: int) -> Lsa:
-    """Fit on a sample of the chunks; same texts in the same order and same seed, same encoder.
-
-    Terms: those of at least 2 texts and at most half of them, the `max_terms` most frequent; where this would leave
-    fewer terms than `dimensions`, the sample is too small for that rule and every term counts. `dimensions` shrinks
-    to the rank of the sample, which is at most its number of distinct texts and of terms. A sample without any term
-    keeps it: every text then gets its own random direction.
-    """
-    columns, starts, names = _indexed_words(texts)
-    counts = _count(columns, starts, width=len(names))
-    del columns  # as large as all that follows
-    # (names,) each: in how many texts a term stands, and how often in all of them.
-    document_frequency = np.bincount(counts.indices, minlength=len(names))
-    frequency = np.bincount(counts.indices, weights=counts.data, minlength=len(names))
-    telling = (document_frequency >= 2) & (document_frequency <= counts.shape[0] / 2)
-    chosen = pc.array_sort_indices(names).to_numpy().astype(np.int64)
-    if telling.sum() >= dimensions:
-        chosen = chosen[telling[chosen]]
-    # The most frequent first, equals in the order of their terms.
-    chosen = chosen[np.argsort(-frequency[chosen], kind="stable")[:max_terms]]
-    counts = counts[:, chosen]
-    counts.sort_indices()
-    idf = (np.log((1 + len(texts)) / (1 + document_frequency[chosen])) + 1).astype(np.float32)
-    terms = [name.decode("utf-32-le") for name in names.take(pa.array(chosen)).to_pylist()]
-    del names
-    return Lsa(terms, idf, _components(_weigh(counts, idf), dimensions=dimensions, seed=seed))
-
-
-def _indexed_words(texts: Sequence[str]) -> tuple[NDArray[np.int32], NDArray[np.int64], Any]:
-    """Return all words as indices into the distinct ones, where each text's begin, and the distinct words."""
-    encoded, starts = [pa.array([], pa.large_binary()).dictionary_encode()], [np.zeros(1, np.int64)]
-    for first, last in _batches(texts, chars=_ENCODED_CHARS):
-        words, bounds = _cut_words(texts[first:last])
-        encoded.append(words.dictionary_encode())
-        starts.append(starts[-1][-1] + bounds[1:])
-    unified = pa.chunked_array(encoded).unify_dictionaries()
-    columns = np.concatenate([part.indices.to_numpy() for part in unified.chunks])
-    return columns, np.concatenate(starts), unified.chunk(0).dictionary
-
-
 def _count(columns: NDArray[np.int32], starts: NDArray[np.int64], *, width: int) -> Any:
     """Return how often each column occurs in each text, CSR float32; words starts[i] to starts[i + 1] are text i's."""
     from scipy import sparse  # a tenth of a second, at every start of nextlong
@@ -176,7 +133,7 @@ def _count(columns: NDArray[np.int32], starts: NDArray[np.int64], *, width: int)
 
 def _weigh(counts: Any, idf: NDArray[np.float32]) -> Any:
     """Turn counts, in place, into (1 + ln count) · idf with rows of unit length."""
-    # Logarithms from a table: a count weighs the same bits wherever it stands in a batch.
+    # From a table: a count weighs the same bits wherever it stands in a batch.
     logarithms = np.log(np.arange(1, counts.data.max(initial=1) + 1)).astype(np.float32)
     weights = (1 + logarithms[counts.data.astype(np.int64) - 1]) * idf[counts.indices]
     rows = np.repeat(np.arange(counts.shape[0]), np.diff(counts.indptr))
@@ -186,10 +143,7 @@ def _weigh(counts: Any, idf: NDArray[np.float32]) -> Any:
 
 
 def _components(tfidf: Any, *, dimensions: int, seed: int) -> NDArray[np.float32]:
-    """Return the leading right singular directions of a CSR matrix (n, terms), shape (terms, rank up to dimensions).
-
-    A random basis of the range of its rows, refined by one power iteration, and the exact SVD within it.
-    """
+    """Return the leading right singular directions of a CSR matrix (n, terms), shape (terms, rank up to dimensions)."""
     texts, terms = tfidf.shape
     if not tfidf.nnz:
         return np.zeros((terms, dimensions), np.float32)
@@ -235,6 +189,40 @@ def fit_on_chunks(
     return FitResult(chunks=total_chunks, fit_chunks=len(sample), terms=len(lsa.terms), dimensions=lsa.dimensions)
 
 
+def _fit_lsa(texts: Sequence[str], *, dimensions: int, max_terms: int, seed: int) -> Lsa:
+    """Fit on a sample of the chunks; same texts in the same order and same seed, same encoder.
+
+    Terms: those of at least 2 texts and at most half of them, the `max_terms` most frequent; every term where this would leave
+    fewer than `dimensions`, which shrinks to the rank of the sample but for one without any term.
+    """
+    encoded, starts = [pa.array([], pa.large_binary()).dictionary_encode()], [np.zeros(1, np.int64)]
+    for first, last in _batches(texts, chars=_ENCODED_CHARS):
+        words, bounds = _cut_words(texts[first:last])
+        encoded.append(words.dictionary_encode())
+        starts.append(starts[-1][-1] + bounds[1:])
+    unified = pa.chunked_array(encoded).unify_dictionaries()
+    names = unified.chunk(0).dictionary
+    columns = np.concatenate([part.indices.to_numpy() for part in unified.chunks])
+    del encoded, unified  # as large as all that follows
+    counts = _count(columns, np.concatenate(starts), width=len(names))
+    del columns
+    # (names,) each: in how many texts a term stands, and how often in all of them.
+    document_frequency = np.bincount(counts.indices, minlength=len(names))
+    frequency = np.bincount(counts.indices, weights=counts.data, minlength=len(names))
+    telling = (document_frequency >= 2) & (document_frequency <= counts.shape[0] / 2)
+    chosen = pc.array_sort_indices(names).to_numpy().astype(np.int64)
+    if telling.sum() >= dimensions:
+        chosen = chosen[telling[chosen]]
+    # The most frequent first, equals in the order of their terms.
+    chosen = chosen[np.argsort(-frequency[chosen], kind="stable")[:max_terms]]
+    counts = counts[:, chosen]
+    counts.sort_indices()
+    idf = (np.log((1 + len(texts)) / (1 + document_frequency[chosen])) + 1).astype(np.float32)
+    terms = [name.decode("utf-32-le") for name in names.take(pa.array(chosen)).to_pylist()]
+    del names
+    return Lsa(terms, idf, _components(_weigh(counts, idf), dimensions=dimensions, seed=seed))
+
+
 _SPACE: Final = 0x20
 # Scripts written without spaces between words: Thai to Myanmar, Khmer, kana, Han, Hangul, their compatibility forms and
 # the Han planes. Hangul has spaces, but its endings stick to its words.
@@ -245,20 +233,16 @@ _UNSPACED: Final = (
 
 
 def _cut_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
-    """Cut texts into lower-case words of two characters or more.
+    """Cut texts into lower-case words of two characters or more: one Arrow array of UTF-32 bytes, and where each text's begin.
 
-    Returns all words as one Arrow array of UTF-32 bytes, and where each text's begin, shape (n + 1,). A word is a run
-    of letters, digits, underscores and marks; runs of a script without spaces become their pairs of characters.
+    A word is a run of letters, digits, underscores and marks; runs of a script without spaces become their pairs of characters.
     """
     characters = "\n".join(texts).encode("utf-32-le", "surrogatepass")
-    codes = _lowered().take(
-        np.frombuffer(characters, np.uint32), mode="clip"
-    )  # none is higher; half the time of checking
+    lowered, is_unspaced = _characters()
+    codes = lowered.take(np.frombuffer(characters, np.uint32), mode="clip")  # none is higher; half the time of checking
     bounds = np.cumsum([0, *(len(text) + 1 for text in texts)])
-    high = np.flatnonzero(
-        codes >= _UNSPACED[0][0]
-    )  # few in most texts: what is not of Latin, Greek, Cyrillic, Hebrew, Arabic …
-    if len(unspaced := high[_unspaced().take(codes[high])]):
+    high = np.flatnonzero(codes >= _UNSPACED[0][0])  # few in most texts: not Latin, Greek, Cyrillic, Hebrew, Arabic …
+    if len(unspaced := high[is_unspaced.take(codes[high])]):
         codes, bounds = _pair_unspaced(codes, bounds, unspaced)
     inside = codes != _SPACE
     edges = np.flatnonzero(np.diff(inside, prepend=False, append=False))
@@ -272,7 +256,7 @@ def _cut_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
 
 def _cut_ascii_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
     """Cut texts of nothing but ASCII in half the time: words as bytes, those of one character too, and where each text's begin."""
-    letters = "\n".join(texts).encode("ascii").translate(bytes(_lowered()[:128].tolist()).ljust(256))
+    letters = "\n".join(texts).encode("ascii").translate(bytes(_characters()[0][:128].tolist()).ljust(256))
     inside = np.zeros(len(letters) + 2, np.bool_)
     np.not_equal(np.frombuffer(letters, np.uint8), _SPACE, out=inside[1:-1])
     edges = np.flatnonzero(inside[1:] != inside[:-1])
@@ -286,10 +270,7 @@ def _cut_ascii_words(texts: Sequence[str]) -> tuple[Any, NDArray[np.int64]]:
 def _pair_unspaced(
     codes: NDArray[np.uint32], bounds: NDArray[np.int64], unspaced: NDArray[np.int64]
 ) -> tuple[NDArray[np.uint32], NDArray[np.int64]]:
-    """Write each run abc of a script without spaces as `ab bc`, apart from the words beside it, and move the bounds.
-
-    `unspaced` says where such characters stand, ascending.
-    """
+    """Write each run abc of a script without spaces, which `unspaced` names ascending, as `ab bc` apart from words beside it."""
     ends_run = np.diff(unspaced, append=len(codes) + 1) > 1
     begins_run = np.concatenate([[True], ends_run[:-1]])
     last, before = unspaced[ends_run], unspaced[begins_run] - 1
@@ -303,8 +284,8 @@ def _pair_unspaced(
 
 
 @lru_cache(maxsize=1)
-def _lowered() -> NDArray[np.uint32]:
-    """Return what becomes of each code point: its lower case if it can stand in a word, else a space."""
+def _characters() -> tuple[NDArray[np.uint32], NDArray[np.bool_]]:
+    """Return for each code point its lower case if it can stand in a word, else a space; and whether its script is unspaced."""
     table = np.arange(sys.maxunicode + 1, dtype=np.uint32)
     for code in range(0x20000):
         letter = chr(code)
@@ -315,15 +296,10 @@ def _lowered() -> NDArray[np.uint32]:
             table[code] = _SPACE
     table[0x40000:] = _SPACE  # tags and private use; between lie the Han planes
     table[ord("ς")] = ord("σ")
-    return table
-
-
-@lru_cache(maxsize=1)
-def _unspaced() -> NDArray[np.bool_]:
-    table = np.zeros(sys.maxunicode + 1, np.bool_)
+    is_unspaced = np.zeros(sys.maxunicode + 1, np.bool_)
     for first, last in _UNSPACED:
-        table[first : last + 1] = True
-    return table
+        is_unspaced[first : last + 1] = True
+    return table, is_unspaced
 
 
 class LsaKind(EncoderKind):
@@ -338,43 +314,34 @@ class LsaKind(EncoderKind):
     cure = "this is a bug in nextlong; please report it"
     result = FitResult
 
-    def load(self, config: recipe.Encoder, *, fitted: Path | None, dtype: str | None, threads: int | None) -> Lsa:
+    def load(self, config: recipe.Encoder, *, fitted: Path | None = None, **_: object) -> Lsa:  # noqa: ARG002
         """Return the encoder that `prepare` fitted."""
-        del config, dtype, threads
-        if fitted is None:
-            raise EncoderError(
-                "encoder.model=lsa is fitted on the corpus; give the stem of the files that the fit wrote"
-            )
+        assert fitted is not None
         return Lsa.load(fitted)
 
     def prepare(
         self, config: recipe.Encoder, *, documents: Sequence[Path], chunks: Sequence[Path], seed: int
     ) -> list[Task]:
         """Return the task that fits."""
-        return [
-            partial(fit_on_chunks, documents=documents, chunks=chunks, options=config.options_as(LsaOptions), seed=seed)
-        ]
+        options = config.options_as(LsaOptions)
+        return [partial(fit_on_chunks, documents=documents, chunks=chunks, options=options, seed=seed)]
 
-    def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:
+    def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:  # noqa: ARG002
         """Return the seed of the sample."""
-        del config
         return {"seed": seed}
 
     def estimate(self, config: recipe.Encoder) -> Estimate:
         """Return how the fit grows with its sample."""
         options = config.options_as(LsaOptions)
 
-        def terms(amounts: Amounts) -> float:
-            sample: float = min(amounts.chunks, options.fit_chunks)
-            return min(float(options.max_terms), _TERMS_OF_A_CHUNK * math.pow(sample, _TERM_GROWTH))
+        def sample(amounts: Amounts) -> float:
+            return min(amounts.chunks, options.fit_chunks)
 
-        return Estimate(
-            work=lambda amounts: min(amounts.chunks, options.fit_chunks),
-            seconds=6e-4,
-            disk=lambda amounts: terms(amounts) * (amounts.dimensions + 4),
-            bytes=4.0,
-            memory=lambda amounts: 12e3 * min(amounts.chunks, options.fit_chunks),
-        )
+        def disk(amounts: Amounts) -> float:
+            terms = _TERMS_OF_A_CHUNK * math.pow(sample(amounts), _TERM_GROWTH)
+            return min(float(options.max_terms), terms) * (amounts.dimensions + 4)
+
+        return Estimate(work=sample, seconds=6e-4, disk=disk, bytes=4.0, memory=lambda amounts: 12e3 * sample(amounts))
 
 
 ENCODER = LsaKind()

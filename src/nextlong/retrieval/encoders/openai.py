@@ -1,32 +1,22 @@
 """OpenAI: chunks → unit vectors, by any server that speaks the OpenAI embeddings API (vLLM, TEI, llama.cpp, vendors).
 
 In:  texts. Out: float32 (n, dimensions), unit rows, in the order of the texts.
-Standard library only: batches go out in threads, each as a request of its own, through the proxy that the environment names. What
-may pass (429, 5xx, timeouts, dropped connections) is tried again with exponential backoff and jitter, or after what the server's
-Retry-After says; the log of Python tells of it, once in a while and not for every request, because the waits add up to
-minutes. What comes back is checked for count, order and width before it is trusted: a server that drops one input would
-shift all vectors behind it.
+Batches go out in threads, each as a request of its own. The log of Python tells of those tried again (`client.py`), once in
+a while, because the waits add up to minutes. What comes back is checked for count, order and width before it is trusted: a server
+that drops one input would shift all vectors behind it.
 """
 
 from __future__ import annotations
 
-import http.client
 import json
 import logging
 import math
-import os
-import random
 import sys
 import threading
 import time
-import urllib.error
-import urllib.request
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from datetime import UTC, datetime
-from email.utils import parsedate_to_datetime
 from functools import cached_property
-from pathlib import Path
 from typing import Annotated, Final
 
 import numpy as np
@@ -34,15 +24,13 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from nextlong import recipe
+from nextlong.client import Client, UnansweredError
 from nextlong.engine.executor import Resources
 from nextlong.errors import EncoderError
 from nextlong.recipe.keys import MayBePrivate, Operational, Positive, Section
-from nextlong.retrieval.encoders.base import EncoderKind, Speed
+from nextlong.retrieval.encoders.base import EncoderKind, Speed, unit_rows
 from nextlong.text import Json
 
-_FIRST_WAIT_S: Final = 0.5
-_LONGEST_WAIT_S: Final = 60.0
-_LONGEST_RETRY_AFTER_S: Final = 600.0
 _USUAL_DIMENSIONS: Final = 1536  # of the usual models
 _SILENCE_S: Final = 600.0  # between two words about a server in trouble
 
@@ -84,11 +72,7 @@ class OpenAIEncoder:
         self._model = model
         self._options = options
         self._url = f"{options.base_url.rstrip('/')}/embeddings"
-        self._headers = {"Content-Type": "application/json", "User-Agent": "nextlong"}
-        if key := os.environ.get(options.api_key_env):
-            self._headers["Authorization"] = f"Bearer {key}"
-        self._opener = urllib.request.build_opener()  # asks the environment for the proxy
-        self._pace = _Pace(options.requests_per_minute)
+        self._client = Client(options, requests_per_minute=options.requests_per_minute)
         self._quiet_until_s = -math.inf
         self._quiet_lock = threading.Lock()
 
@@ -98,11 +82,7 @@ class OpenAIEncoder:
         return self._options.dimensions or self.encode(["dimensions"]).shape[1]
 
     def encode(self, texts: Sequence[str]) -> NDArray[np.float32]:
-        """Return the vectors, shape (n, dimensions), unit length.
-
-        Raises EncoderError when the server refuses, gives up after `max_attempts`, or answers with the wrong count,
-        indices or width.
-        """
+        """Return the vectors, shape (n, dimensions), unit length; raises EncoderError for no answer or one that cannot be right."""
         if not texts:
             return np.empty((0, self.dimensions), np.float32)
         size = self._options.batch_size
@@ -112,50 +92,9 @@ class OpenAIEncoder:
         widths = {part.shape[1] for part in parts}
         if len(widths) > 1:
             raise self._error(f"answered with vectors of different widths, {sorted(widths)}")
-        vectors = np.concatenate(parts)
-        # A zero vector stays zero: the stage reports it, with the chunk's id.
-        unit: NDArray[np.float32] = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        return unit
+        return unit_rows(np.concatenate(parts))
 
-    def _embed(self, batch: Sequence[str]) -> NDArray[np.float32]:
-        body: Json = {"model": self._model, "input": list(batch), "encoding_format": "float"}
-        if self._options.dimensions is not None:
-            body["dimensions"] = self._options.dimensions
-        return self._check(self._post(json.dumps(body).encode()), count=len(batch))
-
-    def _post(self, body: bytes) -> bytes:
-        """Send one request until it is answered, refused or `max_attempts` are used up; returns the answer's body."""
-        attempts = self._options.max_attempts
-        for attempt in range(1, attempts + 1):
-            self._pace.wait()
-            retry_after_s = None
-            try:
-                request = urllib.request.Request(self._url, body, self._headers)
-                with self._opener.open(request, timeout=self._options.timeout_s) as answer:
-                    received: bytes = answer.read()
-                    return received
-            except urllib.error.HTTPError as error:
-                trouble, code = _server_message(error.read(), reason=error.reason)
-                retry_after_s = _retry_after_s(error.headers.get("Retry-After"))
-                if not (error.code in (408, 429) or error.code >= 500) or code == "insufficient_quota":
-                    raise self._refused(error.code, trouble) from None
-                trouble = f"HTTP {error.code}: {trouble}"
-            except (
-                OSError,
-                http.client.HTTPException,
-            ) as error:  # refused, reset, a timeout, an answer that breaks off
-                reason = getattr(error, "reason", error)
-                trouble = f"{type(reason).__name__}: {reason}"
-            if attempt < attempts:
-                wait_s = _backoff_s(attempt) if retry_after_s is None else retry_after_s
-                self._tell(trouble, left=attempts - attempt, wait_s=wait_s)
-                time.sleep(wait_s)
-        raise self._error(
-            f"did not answer in {attempts} attempts, the last with {trouble}; look at the server, "
-            "lower encoder.openai.concurrency or requests_per_minute, or raise max_attempts or timeout_s"
-        )
-
-    def _tell(self, trouble: str, *, left: int, wait_s: float) -> None:
+    def _tell(self, trouble: str, wait_s: float, left: int) -> None:
         with self._quiet_lock:
             if time.monotonic() < self._quiet_until_s:
                 return
@@ -167,8 +106,27 @@ class OpenAIEncoder:
             self._model, self._url, trouble, wait_s, left, self._options.timeout_s,
         )  # fmt: skip
 
-    def _check(self, answer: bytes, *, count: int) -> NDArray[np.float32]:
-        """Return the vectors in the order of their indices, shape (count, width)."""
+    def _embed(self, batch: Sequence[str]) -> NDArray[np.float32]:
+        """Return the vectors of the texts of one request, in their order, shape (texts, width)."""
+        wanted = self._options.dimensions
+        body: Json = {"model": self._model, "input": list(batch), "encoding_format": "float"}
+        try:
+            answer = self._client.post(self._url, body | ({} if wanted is None else {"dimensions": wanted}), self._tell)
+        except UnansweredError as error:
+            variable = self._options.api_key_env
+            cures = {
+                None: "look at the server, lower encoder.openai.concurrency or requests_per_minute, or raise max_attempts or "
+                "timeout_s",
+                401: f"set the environment variable {variable} to a valid key, or name another in encoder.openai.api_key_env",
+                403: f"the key in {variable} may not use this model",
+                404: "check encoder.openai.base_url and the model's name",
+                413: "lower encoder.openai.batch_size",
+                429: "the quota is used up",
+            }
+            other = (
+                "if a text is too long for the model, lower chunk.max_chars; if a batch is, encoder.openai.batch_size"
+            )
+            raise self._error(f"{error}; {cures.get(error.status, other)}") from None
         try:
             data = json.loads(answer)["data"]
             places = [item["index"] for item in data]
@@ -178,86 +136,19 @@ class OpenAIEncoder:
             raise self._error(
                 f"answered with no list of embeddings ({type(error).__name__}: {error}): {start!r}"
             ) from None
-        if sorted(places) != list(range(count)):
+        if sorted(places) != list(range(len(batch))):
             raise self._error(
-                f"was sent {count} texts and answered with {len(places)} vectors, indices {sorted(places)[:8]} ..."
+                f"was sent {len(batch)} texts and answered with {len(places)} vectors, indices {sorted(places)[:8]} ..."
             )
-        wanted = self._options.dimensions
         if vectors.ndim != 2 or (wanted is not None and vectors.shape[1] != wanted):
             raise self._error(
                 f"answered with vectors of shape {vectors.shape[1:]}, not encoder.openai.dimensions={wanted}; "
                 "leave it out if the model cannot shorten its vectors"
             )
-        ordered = np.empty_like(vectors)
-        ordered[places] = vectors
-        return ordered
-
-    def _refused(self, status: int, message: str) -> EncoderError:
-        variable = self._options.api_key_env
-        cure = {
-            401: f"set the environment variable {variable} to a valid key"
-            if "Authorization" in self._headers
-            else f"set the environment variable {variable}, or name another in encoder.openai.api_key_env",
-            403: f"the key in {variable} may not use this model",
-            404: "check encoder.openai.base_url and the model's name",
-            413: "lower encoder.openai.batch_size",
-            429: "the quota is used up",
-        }.get(
-            status,
-            "if a text is too long for the model, lower chunk.max_chars; if a batch is, encoder.openai.batch_size",
-        )
-        return self._error(f"refused with HTTP {status}: {message}; {cure}")
+        return vectors[np.argsort(places)]
 
     def _error(self, what: str) -> EncoderError:
         return EncoderError(f"encoder.model=openai:{self._model}: {self._url} {what}")
-
-
-class _Pace:
-    """Lets threads start requests no faster than so many a minute."""
-
-    def __init__(self, requests_per_minute: int | None) -> None:
-        self._gap_s = 60.0 / requests_per_minute if requests_per_minute else 0.0
-        self._next_s = 0.0
-        self._lock = threading.Lock()
-
-    def wait(self) -> None:
-        with self._lock:
-            start_s = max(self._next_s, time.monotonic())
-            self._next_s = start_s + self._gap_s
-        time.sleep(max(0.0, start_s - time.monotonic()))
-
-
-def _backoff_s(attempt: int) -> float:
-    """Return half to all of 0.5, 1, 2, 4 ... seconds; the jitter keeps threads from coming back all at once."""
-    return min(_FIRST_WAIT_S * 2.0 ** (attempt - 1), _LONGEST_WAIT_S) * random.uniform(0.5, 1.0)
-
-
-def _retry_after_s(header: str | None) -> float | None:
-    """Read a Retry-After header, seconds or an HTTP date; None where it is missing or neither."""
-    if header is None:
-        return None
-    try:
-        wait_s = float(header)
-    except ValueError:
-        try:
-            moment = parsedate_to_datetime(header)
-        except ValueError:
-            return None
-        wait_s = (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
-    return None if math.isnan(wait_s) else min(max(wait_s, 0.0), _LONGEST_RETRY_AFTER_S)
-
-
-def _server_message(received: bytes, *, reason: str) -> tuple[str, str]:
-    """Return what the server says about a refusal, and its error code ("" where it names none)."""
-    body = received.decode("utf-8", "replace")
-    try:
-        said = json.loads(body)
-    except ValueError:
-        return " ".join(body.split())[:500] or reason, ""
-    said = said.get("error", said) if isinstance(said, dict) else said
-    if isinstance(said, dict):
-        return str(said.get("message", said))[:500], str(said.get("code") or "")
-    return str(said)[:500], ""
 
 
 class OpenAIKind(EncoderKind):
@@ -268,21 +159,16 @@ class OpenAIKind(EncoderKind):
     cure = "look at the server's log, or try another model"
     not_repeatable = "is a server, which may give other vectors today and ask a price"
 
-    def load(
-        self, config: recipe.Encoder, *, fitted: Path | None, dtype: str | None, threads: int | None
-    ) -> OpenAIEncoder:
+    def load(self, config: recipe.Encoder, **_: object) -> OpenAIEncoder:
         """Return the client."""
-        del fitted, dtype, threads
         return OpenAIEncoder(config.name, config.options_as(OpenAIOptions))
 
-    def resources(self, config: recipe.Encoder) -> Resources:
+    def resources(self, config: recipe.Encoder) -> Resources:  # noqa: ARG002
         """Return that one task runs at a time."""
-        del config
         return Resources(at_once=1)
 
-    def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
+    def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:  # noqa: ARG002
         """Return that the server is not asked."""
-        del chunks
         return Speed(
             unknown="the endpoint's", dimensions=config.options_as(OpenAIOptions).dimensions or _USUAL_DIMENSIONS
         )

@@ -29,10 +29,11 @@ from nextlong import recipe
 from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts
 from nextlong.artifacts.results import ExecutionResult
 from nextlong.engine.executor import Resources, granted_gpus, usable_cpus
+from nextlong.engine.process import first_line
 from nextlong.engine.step import Estimate, Task
 from nextlong.errors import EncoderError
 from nextlong.recipe.keys import Operational, Positive, PositiveLength, Section
-from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, EncoderKind, Speed, local_files
+from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, EncoderKind, Speed, unit_rows
 
 _TRIAL_S: Final = 0.7  # of float32 on one thread
 _FEWEST, _MOST = 2, 32  # chunks tried
@@ -41,8 +42,6 @@ _LEAST_COSINE: Final = 0.999  # to the vectors in float32
 _TRIED_CHUNKS: Final = 32
 _CALL_CHUNKS: Final = 128  # on a processor
 _GPU_CALL_CHUNKS: Final = 4096
-
-
 _MEASURED_CHUNKS: Final = 32
 _USUAL_DIMENSIONS: Final = 1024  # of models such as the paper's
 _WHERE = "encoder.model=sentence-transformers:"
@@ -84,18 +83,30 @@ class SentenceTransformersEncoder:
     def __init__(
         self, name: str, options: SentenceTransformersOptions, *, dtype: str | None = None, threads: int | None = None
     ) -> None:
-        """Load the model; raises EncoderError where the package, the model or the device is missing.
+        """Load the model; raises EncoderError where the package, the model or the device is missing, or the options do not fit.
 
-        `dtype` and `threads` are those of `choose`; else the recipe's dtype, float32 for `auto` on a processor, and the
-        threads that the process has.
+        Without `dtype` and `threads`: the recipe's dtype, float32 for `auto` on a processor; the threads that the process has.
         """
         self._name = name
         self._options = options
         self._model, self.dtype = _load(name, options, dtype=dtype)
         if threads is not None:
-            self.use_threads(threads)
-        self._check_task()
-        self._limit_tokens(options.max_tokens)
+            _use_threads(threads)
+        # The library itself passes over a task in silence.
+        known = getattr(self._model, "get_model_kwargs", lambda: ["task"])()
+        if options.task is not None and "task" not in known:
+            raise EncoderError(
+                f"encoder.sentence_transformers.task={options.task!r}, but {name} takes no task; leave it out, or use prompt"
+            )
+        if options.max_tokens is not None:
+            config = getattr(getattr(self._model[0], "auto_model", None), "config", None)
+            longest = getattr(config, "max_position_embeddings", None) or options.max_tokens
+            if options.max_tokens > longest:
+                raise EncoderError(
+                    f"encoder.sentence_transformers.max_tokens={options.max_tokens}, but {name} has positions "
+                    f"for {longest}; lower it"
+                )
+            self._model.max_seq_length = options.max_tokens
         self.dimensions = 0
         self.dimensions = self.encode([name]).shape[1]
 
@@ -114,10 +125,7 @@ class SentenceTransformersEncoder:
                 f"{_WHERE}{self._name} refuses prompt={options.prompt!r}, task={options.task!r}: {error}; "
                 "take what its model card names, or leave them out"
             ) from None
-        vectors = np.asarray(vectors, dtype=np.float32)
-        # A zero vector stays zero: the stage reports it, with the chunk's id.
-        unit: NDArray[np.float32] = vectors / np.maximum(np.linalg.norm(vectors, axis=1, keepdims=True), 1e-12)
-        return unit
+        return unit_rows(np.asarray(vectors, dtype=np.float32))
 
     @property
     def device(self) -> str:
@@ -134,34 +142,12 @@ class SentenceTransformersEncoder:
         import torch
 
         self._model.to(getattr(torch, dtype))
-        self.dtype = dtype
 
-    def use_threads(self, count: int) -> None:
-        """Calculate on so many threads from now on, in this process."""
-        import torch
 
-        torch.set_num_threads(count)
+def _use_threads(count: int) -> None:
+    import torch
 
-    def _check_task(self) -> None:
-        # The library itself passes over a task in silence.
-        known = getattr(self._model, "get_model_kwargs", lambda: ["task"])()
-        if self._options.task is not None and "task" not in known:
-            raise EncoderError(
-                f"encoder.sentence_transformers.task={self._options.task!r}, but {self._name} takes no task; "
-                "leave it out, or use prompt"
-            )
-
-    def _limit_tokens(self, max_tokens: int | None) -> None:
-        if max_tokens is None:
-            return
-        config = getattr(getattr(self._model[0], "auto_model", None), "config", None)
-        longest = getattr(config, "max_position_embeddings", None) or max_tokens
-        if max_tokens > longest:
-            raise EncoderError(
-                f"encoder.sentence_transformers.max_tokens={max_tokens}, but {self._name} has positions for {longest}; "
-                "lower it"
-            )
-        self._model.max_seq_length = max_tokens
+    torch.set_num_threads(count)
 
 
 def count_gpus() -> int:
@@ -171,11 +157,6 @@ def count_gpus() -> int:
     except ImportError:  # loading the model says so, with the cure
         return 0
     return int(torch.cuda.device_count()) if torch.cuda.is_available() else 0
-
-
-def _is_installed() -> bool:
-    """Say whether the library is there; it is not imported, which takes seconds."""
-    return bool(importlib.util.find_spec("sentence_transformers"))
 
 
 def _load(name: str, options: SentenceTransformersOptions, *, dtype: str | None) -> tuple[Any, str]:
@@ -211,19 +192,15 @@ def _load(name: str, options: SentenceTransformersOptions, *, dtype: str | None)
         raise EncoderError(f"{_WHERE}{name} needs a package that is not installed: {error}") from None
     except (OSError, ValueError) as error:
         raise EncoderError(
-            f"{_WHERE}{name} cannot be loaded: {_first_line(error)}; give the path of its folder, or its name on the "
+            f"{_WHERE}{name} cannot be loaded: {first_line(error)}; give the path of its folder, or its name on the "
             "Hugging Face Hub (and a network); a gated model needs `hf auth login`, one with its own code "
             "trust_remote_code: true"
         ) from None
     except (RuntimeError, AssertionError) as error:
         raise EncoderError(
-            f"{_WHERE}{name} does not run on device={device!r} with dtype={dtype}: {_first_line(error)}; "
+            f"{_WHERE}{name} does not run on device={device!r} with dtype={dtype}: {first_line(error)}; "
             "set encoder.sentence_transformers.device or dtype"
         ) from None
-
-
-def _first_line(error: Exception) -> str:
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
 
 
 def try_model(
@@ -241,64 +218,56 @@ def try_model(
 def _choose_execution(name: str, options: SentenceTransformersOptions, texts: Sequence[str]) -> ExecutionResult:
     """Return how to run the model. Raises EncoderError where it cannot be loaded."""
     encoder = SentenceTransformersEncoder(name, options, threads=1)
+    dtype, threads, call_chunks = encoder.dtype, 1, _CALL_CHUNKS
+    encoder.encode(texts[:1])  # the first call pays for setting up
     if not texts or encoder.device != "cpu":
-        rate = _rate(encoder, texts, time.perf_counter)
-        return _execution(encoder, encoder.dtype, 1, rate, call_chunks=_GPU_CALL_CHUNKS)
-    first_rate = _rate(encoder, texts[:_FEWEST], time.process_time)
-    few = texts[: int(np.clip(first_rate * _TRIAL_S, _FEWEST, _MOST))]
-    rate, vectors = _timed(encoder, few)
-    dtype, threads = encoder.dtype, 1
-    if options.dtype == "auto":
-        encoder.convert("bfloat16")
-        encoder.encode(few[:1])
-        half_rate, half_vectors = _timed(encoder, few)
-        if half_rate > _CLEARLY * rate and np.einsum("nd,nd->n", vectors, half_vectors).min() >= _LEAST_COSINE:
-            dtype, rate = "bfloat16", half_rate
-        encoder.convert(dtype)
-    if usable_cpus() > 1:
-        encoder.use_threads(usable_cpus())
-        encoder.encode(few[:1])
-        all_rate, _ = _timed(encoder, few)
-        # Tasks of one thread each hold a copy of the model: all of them may take half of the memory that is free, if that is known.
-        is_known = "SC_AVPHYS_PAGES" in os.sysconf_names
-        free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if is_known else 0
-        if all_rate > _CLEARLY * rate or (free and encoder.weight_bytes * usable_cpus() > free / 2):
-            threads, rate = usable_cpus(), all_rate
-        encoder.use_threads(1)
-    return _execution(encoder, dtype, threads, rate * threads, call_chunks=_CALL_CHUNKS)
+        rate, _ = _timed(encoder, texts, time.perf_counter)
+        call_chunks = _GPU_CALL_CHUNKS
+    else:
+        first_rate, _ = _timed(encoder, texts[:_FEWEST])
+        few = texts[: int(np.clip(first_rate * _TRIAL_S, _FEWEST, _MOST))]
+        rate, vectors = _timed(encoder, few)
+        if options.dtype == "auto":
+            encoder.convert("bfloat16")
+            encoder.encode(few[:1])
+            half_rate, half_vectors = _timed(encoder, few)
+            if half_rate > _CLEARLY * rate and np.einsum("nd,nd->n", vectors, half_vectors).min() >= _LEAST_COSINE:
+                dtype, rate = "bfloat16", half_rate
+            encoder.convert(dtype)
+        if usable_cpus() > 1:
+            _use_threads(usable_cpus())
+            encoder.encode(few[:1])
+            all_rate, _ = _timed(encoder, few)
+            # Tasks of one thread each hold a copy of the model: all of them may take half of the free memory, if that is known.
+            is_known = "SC_AVPHYS_PAGES" in os.sysconf_names
+            free = os.sysconf("SC_AVPHYS_PAGES") * os.sysconf("SC_PAGE_SIZE") if is_known else 0
+            if all_rate > _CLEARLY * rate or (free and encoder.weight_bytes * usable_cpus() > free / 2):
+                threads, rate = usable_cpus(), all_rate
+            _use_threads(1)
+        rate *= threads
+    call_chunks, task_chunks = _chunks_of(rate, call_chunks)
+    chunks = {"call_chunks": call_chunks, "task_chunks": task_chunks, "chunks_per_second": round(rate, 2)}
+    found = {"device": encoder.device, "dtype": dtype, "threads": threads, "dimensions": encoder.dimensions}
+    return ExecutionResult.model_validate(found | chunks)
 
 
-def _execution(
-    encoder: SentenceTransformersEncoder, dtype: str, threads: int, rate: float, *, call_chunks: int
-) -> ExecutionResult:
+def _chunks_of(rate: float, call_chunks: int) -> tuple[int, int]:
+    """Return how many chunks a call and a task take, the task half a minute at `rate` chunks a second."""
     task_chunks = max(1, min(SLICE_CHUNKS, int(rate * SLICE_S)))
     if task_chunks >= call_chunks:
         task_chunks -= task_chunks % call_chunks
     else:
         call_chunks = task_chunks = 1 << (task_chunks.bit_length() - 1)
-    return ExecutionResult(
-        device=encoder.device,
-        dtype=dtype,
-        threads=threads,
-        call_chunks=call_chunks,
-        task_chunks=task_chunks,
-        chunks_per_second=round(rate, 2),
-        dimensions=encoder.dimensions,
-    )
+    return call_chunks, task_chunks
 
 
-def _rate(encoder: SentenceTransformersEncoder, texts: Sequence[str], clock: Callable[[], float]) -> float:
-    encoder.encode(texts[:1])  # the first call pays for setting up
+def _timed(
+    encoder: SentenceTransformersEncoder, texts: Sequence[str], clock: Callable[[], float] = time.process_time
+) -> tuple[float, NDArray[np.float32]]:
+    """Return chunks a second, of the processor where `clock` says nothing else, and the vectors."""
     began = clock()
-    encoder.encode(texts)
-    return len(texts) / max(1e-9, clock() - began)
-
-
-def _timed(encoder: SentenceTransformersEncoder, texts: Sequence[str]) -> tuple[float, NDArray[np.float32]]:
-    """Return chunks a processor second, and the vectors."""
-    began = time.process_time()
     vectors = encoder.encode(texts)
-    return len(texts) / max(1e-9, time.process_time() - began), vectors
+    return len(texts) / max(1e-9, clock() - began), vectors
 
 
 class SentenceTransformersKind(EncoderKind):
@@ -308,6 +277,7 @@ class SentenceTransformersKind(EncoderKind):
     usage = "sentence-transformers:<name or path>"
     embeds = "slices"
     asks_for_gpus = True
+    is_model = True
     package = ("sentence_transformers", "sentence-transformers")
     preload = ("sentence_transformers",)
     cure = "try encoder.sentence_transformers.dtype: float32, else another model"
@@ -315,47 +285,35 @@ class SentenceTransformersKind(EncoderKind):
     version = 2
 
     def load(
-        self, config: recipe.Encoder, *, fitted: Path | None, dtype: str | None, threads: int | None
+        self, config: recipe.Encoder, *, dtype: str | None = None, threads: int | None = None, **_: object
     ) -> SentenceTransformersEncoder:
         """Return the model."""
-        del fitted
-        return SentenceTransformersEncoder(
-            config.name, config.options_as(SentenceTransformersOptions), dtype=dtype, threads=threads
-        )
+        options = config.options_as(SentenceTransformersOptions)
+        return SentenceTransformersEncoder(config.name, options, dtype=dtype, threads=threads)
 
     def prepare(
-        self, config: recipe.Encoder, *, documents: Sequence[Path], chunks: Sequence[Path], seed: int
+        self, config: recipe.Encoder, *, documents: Sequence[Path], chunks: Sequence[Path], **_: object
     ) -> list[Task]:
         """Return the task that tries the model."""
-        del seed
         return [partial(try_model, documents=documents, chunks=chunks, encoder=config)]
-
-    def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:
-        """Return the hashes of the files of a local model."""
-        del seed
-        return local_files(config)
 
     def resources(self, config: recipe.Encoder) -> Resources:
         """Return a GPU for each task, if there is one."""
-        options = config.options_as(SentenceTransformersOptions)
-        device = options.device
-        if device in (None, "cuda"):
-            return Resources(gpu="optional" if device is None else "needed")
-        if device is not None and device.startswith("cuda"):  # the one that is named
-            return Resources(at_once=1)
-        return Resources()
+        device = config.options_as(SentenceTransformersOptions).device
+        if device is None or device == "cuda":
+            return Resources(gpu="needed" if device else "optional")
+        return Resources(at_once=1) if device.startswith("cuda") else Resources()  # the one that is named
 
     def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
         """Try the model on a few chunks, in a second or so; it is not asked either where its package is missing."""
-        if not _is_installed():
+        if not importlib.util.find_spec("sentence_transformers"):  # importing it takes seconds
             return Speed(unknown="needs its package", dimensions=_USUAL_DIMENSIONS)
         few = list(chunks[:: max(1, len(chunks) // _MEASURED_CHUNKS)])[:_MEASURED_CHUNKS]
         tried = _choose_execution(config.name, config.options_as(SentenceTransformersOptions), few)
         return Speed(tried.threads / tried.chunks_per_second, "", tried.dimensions)
 
-    def estimate(self, config: recipe.Encoder) -> Estimate:
+    def estimate(self, config: recipe.Encoder) -> Estimate:  # noqa: ARG002
         """Return what loading and trying a model takes."""
-        del config
         return Estimate(work=1, seconds=20.0, rate="")
 
 

@@ -14,12 +14,13 @@ from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
-from pydantic import Field, JsonValue
+from pydantic import Field
 
 from nextlong import recipe
+from nextlong.engine.process import first_line
 from nextlong.errors import EncoderError
 from nextlong.recipe.keys import Positive, Section
-from nextlong.retrieval.encoders.base import EncoderKind, Speed, direction_of, local_files
+from nextlong.retrieval.encoders.base import EncoderKind, Speed, unit_or_drawn
 
 _MEASURED_CHUNKS = 256
 
@@ -45,10 +46,9 @@ class StaticEncoder:
                 path if path.exists() else name, dimensionality=options.dimensions, force_download=False
             )
         except (OSError, ValueError, KeyError) as error:
-            reason = (str(error).strip() or type(error).__name__).splitlines()[0]
             raise EncoderError(
-                f"encoder.model=static:{name} cannot be loaded: {reason}; give the folder of a model2vec model, or its name on "
-                "the Hugging Face Hub (and a network)"
+                f"encoder.model=static:{name} cannot be loaded: {first_line(error)}; give the folder of a model2vec "
+                "model, or its name on the Hugging Face Hub (and a network)"
             ) from None
         self.dimensions = int(self._model.dim)
 
@@ -58,13 +58,7 @@ class StaticEncoder:
             return np.empty((0, self.dimensions), np.float32)
         # model2vec cuts at 512 tokens by default: a chunk counts as a whole.
         vectors = self._model.encode(list(texts), max_length=None, use_multiprocessing=False)
-        vectors = np.asarray(vectors, np.float32)
-        lengths = np.linalg.norm(vectors, axis=1)
-        for row in np.flatnonzero(lengths == 0).tolist():
-            vectors[row] = direction_of(texts[row], self.dimensions)
-            lengths[row] = np.linalg.norm(vectors[row])
-        unit: NDArray[np.float32] = vectors / lengths[:, None]
-        return unit
+        return unit_or_drawn(np.array(vectors, np.float32), texts, least=float(np.finfo(np.float32).tiny))
 
 
 class StaticKind(EncoderKind):
@@ -73,24 +67,17 @@ class StaticKind(EncoderKind):
     Options = StaticOptions
     usage = "static:<name or path>"
     package = ("model2vec", "static")
+    is_model = True
     preload = ("model2vec",)
     cure = "take another model"
 
-    def load(
-        self, config: recipe.Encoder, *, fitted: Path | None, dtype: str | None, threads: int | None
-    ) -> StaticEncoder:
+    def load(self, config: recipe.Encoder, **_: object) -> StaticEncoder:
         """Return the model."""
-        del fitted, dtype, threads
         return StaticEncoder(config.name, config.options_as(StaticOptions))
-
-    def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:
-        """Return the hashes of the files of a local model."""
-        del seed
-        return local_files(config)
 
     def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
         """Encode a few chunks."""
-        encoder = self.load(config, fitted=None, dtype=None, threads=None)
+        encoder = self.load(config)
         few = chunks[:_MEASURED_CHUNKS]
         encoder.encode(few[:1])
         began = time.process_time()

@@ -19,7 +19,6 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts.lookup import opened
-from nextlong.engine.executor import granted_gpus
 from nextlong.plugins import INDEXES
 
 Neighbours = tuple[list[NDArray[np.int64]], list[NDArray[np.float32]]]  # of each query: ids, cosines
@@ -39,20 +38,6 @@ class Index(Protocol):
         """
 
 
-class ExactIndex(Index, Protocol):
-    """Exact search, which may skip what is known to be too far away."""
-
-    def search(
-        self,
-        queries_QD: NDArray[np.float32],
-        k: int,
-        *,
-        exclude: NDArray[np.int64],
-        least_Q: NDArray[np.float32] | None = None,
-    ) -> Neighbours:
-        """As `Index.search`, without neighbours whose cosine is below the query's `least_Q`, shape (Q,)."""
-
-
 @dataclass(frozen=True)
 class IndexFiles:
     """What an index is opened from: the stored vectors, and what was trained, filled and tuned before."""
@@ -69,12 +54,12 @@ class IndexFiles:
 class VectorShards:
     """VECTORS of a corpus, one float16 array (rows, dim) a shard: memory-mapped whenever one is read.
 
-    With `block`, only these shards are searched, and they are loaded once, so that many queries read them from memory.
+    With `block`, only these shards are searched, and they are loaded once for many queries unless they are not to be held.
     """
 
-    def __init__(self, paths: Sequence[Path], block: range | None = None) -> None:
+    def __init__(self, paths: Sequence[Path], block: range | None = None, *, is_held: bool = True) -> None:
         self._paths = paths
-        self._loaded = {shard: np.load(paths[shard]) for shard in block or ()}
+        self._loaded = {shard: np.load(paths[shard]) for shard in (block or () if is_held else ())}
         self.numbers = range(len(paths)) if block is None else block
         self.rows = [self[shard].shape[0] for shard in self.numbers]  # of each searched shard
 
@@ -147,14 +132,3 @@ def is_built(index: str) -> bool:
 def open_index(files: IndexFiles) -> Index:
     """Return the index that `files` names; exact search uses the GPU that the task was given."""
     return index_kind(files.index).open(files)
-
-
-def open_exact(vectors: Sequence[Path], *, block: range | None = None) -> ExactIndex:
-    """Return exact search over all shards or a block of them, on the GPU that the task was given if there is one."""
-    if granted_gpus():
-        from nextlong.retrieval.indexes.exact_torch import ExactTorch
-
-        return ExactTorch(VectorShards(vectors, block))
-    from nextlong.retrieval.indexes.exact import Exact
-
-    return Exact(VectorShards(vectors, block))

@@ -12,7 +12,6 @@ from __future__ import annotations
 import importlib.util
 import math
 from collections.abc import Callable
-from dataclasses import dataclass
 from pathlib import Path
 
 from nextlong.engine.process import memory_bytes
@@ -22,91 +21,70 @@ from nextlong.recipe.keys import EXACT
 from nextlong.retrieval.indexes import ivf
 from nextlong.retrieval.indexes.base import is_built
 from nextlong.retrieval.indexes.ivf import GRAPH_AS_DEAR, GRAPH_FROM, ITERATIONS, clusters_for, sample_of
+from nextlong.retrieval.indexes.kmeans import training_products
 from nextlong.text import counted
 
 _FLOP_PER_S = 6e10  # a core of 2023, matrix products in float32
 PRODUCT_S = 2 / _FLOP_PER_S  # a multiplication and an addition
 _GPU_FLOP_PER_S = 3e13  # matrix products in half precision, with the transfers
 GPU_PRODUCT_S = 2 / _GPU_FLOP_PER_S
-_BUILD = 1.0  # k-means and assigning take no longer than such products, since theirs are of the fastest kind
 _QUERY_S = 1.5e-4  # beside the products: finding clusters, keeping the best …
 FOUND_S = 8e-7  # … and each neighbour
 _SPREAD = 4.0  # of 300,000 LSA vectors a quarter for k = 1,088, an eighth for k = 200
 _WORTH = 0.5  # an approximation must take less than half, since it is one
 _LEAST_VECTORS = 100_000  # below, exact search is a matter of seconds
-
-
 _PARTS = 32  # files, so that a cluster is found in a few of them, …
+_TUNE_TASKS, _TUNE_VECTORS = 64, 1 << 20  # so that merging what they found takes seconds
 _PART_VECTORS = 1 << 21  # … but of no more vectors each, so that very large indexes are filled by many tasks
 
 
-@dataclass(frozen=True)
-class Load:
-    """A search: its size, and the hardware."""
-
-    vectors: int
-    queries: int
-    dimensions: int
-    k: int
-    memory_bytes: int
-    has_gpu: bool = False
-
-
-def choose(load: Load) -> tuple[str, str]:
+def choose(amounts: Amounts, *, has_gpu: bool = False) -> tuple[str, str]:
     """Return `exact` or a factory string, and why in a sentence."""
-    exact_s, approximate_s = seconds(load)
-    unit = "seconds on the GPU" if load.has_gpu else "core-seconds"
-    search = f"{counted(load.queries, 'query')} over {load.vectors:,} vectors of {load.dimensions} dimensions"
-    if load.vectors < _LEAST_VECTORS:
-        return EXACT, f"{load.vectors:,} vectors, about {exact_s:,.1f} {unit}"
+    exact_s, approximate_s = seconds(amounts, has_gpu=has_gpu)
+    vectors, dimensions = round(amounts.vectors), max(1, round(amounts.dimensions))
+    unit = "seconds on the GPU" if has_gpu else "core-seconds"
+    search = f"{counted(round(amounts.queries), 'query')} over {vectors:,} vectors of {dimensions} dimensions"
+    if vectors < _LEAST_VECTORS:
+        return EXACT, f"{vectors:,} vectors, about {exact_s:,.1f} {unit}"
     if approximate_s > _WORTH * exact_s:
         return EXACT, (
             f"{search}: exact search takes about {exact_s:,.0f} {unit}, "
             f"building and searching an index would take {approximate_s:,.0f} core-seconds"
         )
-    return factory_for(load), (
+    # The codes that fit the memory, so that what a query visits stays in it: as stored, a byte, a quarter of one.
+    values, quarter, memory = vectors * dimensions, dimensions // 4, memory_bytes()
+    factory = f"OPQ{quarter},IVF,PQ{quarter}"
+    if 2 * values <= memory // 2:
+        factory = "IVF,Flat"
+    elif values <= memory * 2 // 3 or dimensions % 4:
+        factory = "IVF,SQ8"
+    return factory, (
         f"{search}: exact search would take about {exact_s:,.0f} {unit}, "
         f"building and searching an index {approximate_s:,.0f} core-seconds"
     )
 
 
-def seconds(load: Load) -> tuple[float, float]:
+def seconds(amounts: Amounts, *, has_gpu: bool = False) -> tuple[float, float]:
     """Return about how long exact search takes, and to build and search an index."""
-    pairs = float(load.queries) * load.vectors * 2 * load.dimensions
-    keeping = load.queries * load.k * FOUND_S
-    exact = pairs / (_GPU_FLOP_PER_S if load.has_gpu else _FLOP_PER_S) + keeping
-    train, fill = _build_seconds(load)
-    search = pairs / _FLOP_PER_S * visited_share(load) + load.queries * _QUERY_S + keeping
-    return exact, train + fill + search
+    flop = amounts.queries * amounts.vectors * 2 * max(1.0, amounts.dimensions)
+    keeping = amounts.queries * min(amounts.neighbours, amounts.vectors) * FOUND_S
+    search = flop / _FLOP_PER_S * visited_share(amounts) + amounts.queries * _QUERY_S
+    return flop / (_GPU_FLOP_PER_S if has_gpu else _FLOP_PER_S) + keeping, sum(
+        _build_seconds(amounts)
+    ) + search + keeping
 
 
-def visited_share(load: Load) -> float:
+def visited_share(amounts: Amounts) -> float:
     """Return about which share of the vectors a query is compared with at a recall of 0.95; it grows with k."""
-    return min(1.0, _SPREAD * math.sqrt(load.k / max(1, load.vectors)))
+    return min(1.0, _SPREAD * math.sqrt(min(amounts.neighbours, amounts.vectors) / max(1.0, amounts.vectors)))
 
 
-def _build_seconds(load: Load) -> tuple[float, float]:
+def _build_seconds(amounts: Amounts) -> tuple[float, float]:
     """Return about how long it takes to train an index and to fill it."""
-    clusters = clusters_for(load.vectors)
-    product = _BUILD * 2.0 * load.dimensions / _FLOP_PER_S
-    train = product * ITERATIONS * sample_of(clusters) * clusters
-    return train, product * load.vectors * (GRAPH_AS_DEAR if clusters >= GRAPH_FROM else clusters)
-
-
-def factory_for(load: Load) -> str:
-    """Return the codes that fit the memory, so that what a query visits stays in it: as stored, a byte, a quarter of one."""
-    values = load.vectors * load.dimensions
-    if 2 * values <= load.memory_bytes // 2:
-        return "IVF,Flat"
-    if values <= load.memory_bytes * 2 // 3 or load.dimensions % 4:
-        return "IVF,SQ8"
-    return f"OPQ{load.dimensions // 4},IVF,PQ{load.dimensions // 4}"
-
-
-def code_bytes(factory: str, dimensions: int) -> float:
-    """Return the bytes of a vector's code, its id left out."""
-    code = factory.rpartition(",")[2]
-    return float(code[2:]) if code.startswith("PQ") else dimensions * {"SQ4": 0.5, "SQ8": 1.0}.get(code, 2.0)
+    clusters = clusters_for(round(amounts.vectors))
+    product = PRODUCT_S * max(1.0, amounts.dimensions)  # k-means and assigning are such products
+    train = product * training_products(sample_of(clusters), clusters, iterations=ITERATIONS)
+    return train, product * amounts.vectors * (GRAPH_AS_DEAR if clusters >= GRAPH_FROM else clusters)
 
 
 def has_driver() -> bool:
@@ -124,16 +102,9 @@ def parts(vectors: float, shards: int) -> int:
     return max(1, min(shards, max(_PARTS, math.ceil(vectors / _PART_VECTORS))))
 
 
-def load_of(amounts: Amounts, *, has_gpu: bool = False) -> Load:
-    """Return what is to be searched, as `choose` weighs it."""
-    return Load(
-        vectors=round(amounts.vectors),
-        queries=round(amounts.queries),
-        dimensions=max(1, round(amounts.dimensions)),
-        k=round(min(amounts.neighbours, amounts.vectors)),
-        memory_bytes=memory_bytes(),
-        has_gpu=has_gpu,
-    )
+def tune_tasks(vectors: float, parts: int) -> int:
+    """Return by how many tasks the recall of an index over so many vectors, in so many files, is measured."""
+    return max(1, min(parts, _TUNE_TASKS, math.ceil(vectors / _TUNE_VECTORS)))
 
 
 def _if_built(amount: Callable[[Amounts], float]) -> Callable[[Amounts], float]:
@@ -146,15 +117,18 @@ def _clusters(amounts: Amounts) -> int:
 
 
 def _list_bytes(amounts: Amounts) -> float:
-    return amounts.vectors * (code_bytes(amounts.index, round(amounts.dimensions)) + 8)
+    """Return the bytes of the codes and ids of all vectors."""
+    code = amounts.index.rpartition(",")[2]
+    values = float(code[2:]) if code.startswith("PQ") else amounts.dimensions * {"SQ4": 0.5, "SQ8": 1.0}.get(code, 2.0)
+    return amounts.vectors * (values + 8)
 
 
-def _parts(amounts: Amounts) -> float:
+def _parts(amounts: Amounts) -> int:
     return parts(amounts.vectors, round(amounts.shards))
 
 
 TRAIN = Estimate(
-    work=_if_built(lambda amounts: _build_seconds(load_of(amounts))[0] / PRODUCT_S),
+    work=_if_built(lambda amounts: _build_seconds(amounts)[0] / PRODUCT_S),
     seconds=PRODUCT_S,
     disk=_if_built(lambda amounts: 4 * _clusters(amounts) * amounts.dimensions),
     bytes=1,
@@ -163,7 +137,7 @@ TRAIN = Estimate(
     reads=_if_built(lambda amounts: 2 * amounts.dimensions * ivf.sample_of(_clusters(amounts))),
 )
 FILL = Estimate(
-    work=_if_built(lambda amounts: _build_seconds(load_of(amounts))[1] / PRODUCT_S),
+    work=_if_built(lambda amounts: _build_seconds(amounts)[1] / PRODUCT_S),
     seconds=PRODUCT_S,
     disk=_if_built(_list_bytes),
     bytes=1,
@@ -173,14 +147,18 @@ FILL = Estimate(
     reads=_if_built(lambda amounts: 2 * amounts.vectors * amounts.dimensions),
 )
 TUNE = Estimate(
-    # The products of an exact search for the sample that recall is measured on, and of the settings tried: each trial visits
-    # twice as many clusters as the one before.
+    # The products of an exact search for the sample that recall is measured on, and of one by codes that lose something.
     work=_if_built(
         lambda amounts: (
-            min(ivf.SAMPLE, amounts.queries) * amounts.vectors * amounts.dimensions * (1 + 2 * amounts.visited_share)
+            min(ivf.SAMPLE, amounts.queries)
+            * amounts.vectors
+            * amounts.dimensions
+            * (1 if amounts.index.endswith("Flat") else 2)
         )
     ),
     seconds=PRODUCT_S,
+    tasks=lambda amounts: tune_tasks(amounts.vectors, _parts(amounts)),
+    memory=_if_built(lambda amounts: 250e6 + 32 * amounts.vectors / tune_tasks(amounts.vectors, _parts(amounts))),
     rate="products",
     reads=_if_built(lambda amounts: 2 * amounts.vectors * amounts.dimensions + _list_bytes(amounts)),
 )

@@ -10,22 +10,34 @@ vectors and multiplying them. Float32 products only select: the final scores are
 Why the scores are exact: the product of two float16 numbers is a multiple of 2^-48, and a sum of such products for vectors of
 unit length stays below 2, which a float64 holds without rounding, in whatever order it is added up. So the cosine, rounded once
 to float32, depends neither on the linear algebra library nor on the processor, the block, the number of queries or a GPU.
+
+On a GPU, float16 numbers are exact in TF32, so a product on tensor cores is off by the rounding of its sum alone. The device keeps
+each query's best by these rough scores, and a few more; the processor scores them exactly. Where rough scores cannot tell more than
+those apart, as among a thousand copies of a text, the processor searches for that query itself.
 """
 
 from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from itertools import pairwise
+from pathlib import Path
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
 
-from nextlong.retrieval.indexes.base import IndexKind, Neighbours, VectorShards, open_exact
+from nextlong import schemas
+from nextlong.engine.executor import granted_gpus
+from nextlong.retrieval.indexes.base import IndexKind, Neighbours, VectorShards
 
-Ids = NDArray[np.int64]
-Scores = NDArray[np.float32]
-_ExactScores = Callable[[NDArray[np.int64], Sequence[Ids]], list[Scores]]  # of queries and, for each, of so many ids
+if TYPE_CHECKING:
+    import torch
+
+_Ids = NDArray[np.int64]
+_Scores = NDArray[np.float32]
+_ExactScores = Callable[[_Ids, Sequence[_Ids]], list[_Scores]]  # of queries and, for each, of so many ids
 
 _TIES = 64  # beyond k that a query may hold because rough scores cannot tell them apart
 _LEAST_ROOM = 512  # that may enter before a list is pruned, at least
@@ -41,11 +53,11 @@ class Best:
     """
 
     def __init__(
-        self, queries: int, *, k: int, error: float, exact: _ExactScores | None, guess_Q: Scores | None = None
+        self, queries: int, *, k: int, error: float, exact: _ExactScores | None, guess_Q: _Scores | None = None
     ) -> None:
         """`exact` gives the scores that decide; None: rough ones do. `guess_Q`, shape (queries,): see `too_high`."""
         self._k, self._error, self._exact = k, error, exact
-        self._room = room(k)
+        self._room = cells(k) - k - _TIES
         # Row q holds the scores and ids of query q in its first held[q] cells, in no order.
         self._scores = np.full((queries, cells(k)), -np.inf, np.float32)
         self._ids = np.full(self._scores.shape, -1, np.int64)
@@ -55,7 +67,7 @@ class Best:
         if guess_Q is not None:
             self._least[:, 0] = np.maximum(self._least[:, 0], guess_Q)
 
-    def add(self, scores_QB: Scores, ids_B: Ids, queries: NDArray[np.int64] | None = None) -> None:
+    def add(self, scores_QB: _Scores, ids_B: _Ids, queries: _Ids | None = None) -> None:
         """Take in a block's scores, shape (queries, block); -inf where a query must not find a column.
 
         `queries`, shape (rows,), says whose rows these are, each once; by default they are those of all queries.
@@ -83,17 +95,22 @@ class Best:
         self._ids[hit_queries, places] = ids_B[columns]
         self._held[whose] += counts
 
-    def finish(self) -> Iterator[tuple[Ids, Scores]]:
+    def finish(self) -> Iterator[tuple[_Ids, _Scores]]:
         """Yield the ids and scores of each query, descending, equal scores by id; fewer than k if there are no more."""
         for first in range(0, len(self._held), _SETTLED):
             queries = np.arange(first, min(first + _SETTLED, len(self._held)))
-            places = [self._places(query) for query in queries.tolist()]
+            places = []  # where each query holds what may be among its k best
+            for query in queries.tolist():
+                scores = self._scores[query, : self._held[query]]
+                if len(scores) > self._k:
+                    self._raise(scores[None], np.array([query]))
+                places.append(np.flatnonzero(scores >= self._least[query]))
             ids = [self._ids[query, there] for query, there in zip(queries, places, strict=True)]
             for row_ids, scores in zip(ids, self._decisive(queries, places), strict=True):
                 order = np.lexsort((row_ids, -scores))[: self._k]
                 yield row_ids[order], scores[order]
 
-    def too_high(self) -> NDArray[np.int64]:
+    def too_high(self) -> _Ids:
         """Return the queries whose guess may have left out what counts: fewer than k scores lie above it for certain.
 
         A score below the guess never enters: one just below the k-th best spares what would enter before that is known.
@@ -105,20 +122,13 @@ class Best:
             kth[query] = np.partition(self._scores[query, : self._held[query]], -self._k)[-self._k]
         return np.flatnonzero(kth - np.float32(2 * self._error) < self._guess)
 
-    def _places(self, query: int) -> NDArray[np.int64]:
-        """Return where a query holds what may be among its k best."""
-        scores = self._scores[query, : self._held[query]]
-        if len(scores) > self._k:
-            self._raise(scores[None], np.array([query]))
-        return np.flatnonzero(scores >= self._least[query])
-
-    def _decisive(self, queries: NDArray[np.int64], places: Sequence[NDArray[np.int64]]) -> list[Scores]:
+    def _decisive(self, queries: _Ids, places: Sequence[_Ids]) -> list[_Scores]:
         """Return the scores that decide, of what stands at the given places."""
         if self._exact is None:
             return [self._scores[query, there] for query, there in zip(queries, places, strict=True)]
         return self._exact(queries, [self._ids[query, there] for query, there in zip(queries, places, strict=True)])
 
-    def _prune(self, queries: NDArray[np.int64]) -> None:
+    def _prune(self, queries: _Ids) -> None:
         """Keep the best `k + _TIES` of the given queries, which hold more; exact scores choose where that is too few."""
         wide = self._k + _TIES
         scores = self._scores[queries]
@@ -135,20 +145,15 @@ class Best:
         self._ids[queries, :wide] = np.take_along_axis(self._ids[queries], order, axis=1)
         self._held[queries] = wide
 
-    def _raise(self, scores: Scores, queries: NDArray[np.int64]) -> None:
+    def _raise(self, scores: _Scores, queries: _Ids) -> None:
         """Raise what a score must reach to the k-th best of `scores`, one row for each of the given queries."""
         kth = np.partition(scores, -self._k, axis=1)[:, -self._k]
         self._least[queries, 0] = np.maximum(self._least[queries, 0], kth - np.float32(2 * self._error))
 
 
-def room(k: int) -> int:
-    """Return how many scores may reach a query between two prunings: a block's k best, and ties, at least."""
-    return max(2 * (k + _TIES), _LEAST_ROOM)
-
-
 def cells(k: int) -> int:
-    """Return how many scores and ids are held for a query."""
-    return k + _TIES + room(k)
+    """Return how many scores and ids are held for a query: k, ties, and what may enter between two prunings."""
+    return k + _TIES + max(2 * (k + _TIES), _LEAST_ROOM)
 
 
 _BLOCK_ROWS = 8_192  # vectors held as float32 at a time: 8 MB at 256 dimensions, near enough to the caches
@@ -157,8 +162,6 @@ _HELD = 1 << 24  # scores and ids of the best held at a time: 200 MB
 _SCORED_ROWS = 8_192  # scored exactly at a time: 16 MB as float64 at 256 dimensions
 _LEAST_SAMPLE = 1 << 14  # vectors from which the k-th best is guessed
 _WORTH_SAMPLING = 16  # times as many vectors: below that a guess saves less than it costs
-
-Found = tuple[NDArray[np.int64], NDArray[np.float32]]  # ids and cosines of one query
 
 
 class Exact:
@@ -169,59 +172,43 @@ class Exact:
     def __init__(self, vectors: VectorShards) -> None:
         self._vectors = vectors
 
-    def search(
-        self,
-        queries_QD: NDArray[np.float32],
-        k: int,
-        *,
-        exclude: NDArray[np.int64],
-        least_Q: NDArray[np.float32] | None = None,
-    ) -> Neighbours:
-        """See `ExactIndex.search`."""
-        ids: list[NDArray[np.int64]] = []
-        scores: list[NDArray[np.float32]] = []
+    def search(self, queries_QD: _Scores, k: int, *, exclude: _Ids, least_Q: _Scores | None = None) -> Neighbours:
+        """See `Index.search`; without neighbours whose cosine is below the query's `least_Q`, shape (Q,)."""
         k = min(k, sum(self._vectors.rows))
-        most = max(1, _HELD // cells(k))
-        for part in (slice(first, first + most) for first in range(0, len(queries_QD), most)):
+        most = self._at_once(k)
+        nearest: list[tuple[_Ids, _Scores]] = []
+        for part in (slice(first, first + most) for first in range(0, len(queries_QD) if k else 0, most)):
             least = None if least_Q is None else least_Q[part]
-            for row_ids, cosines in self._pass(queries_QD[part], k, exclude[part], least) if k else ():
-                ids.append(row_ids)
-                scores.append(cosines)
-        empty = len(queries_QD) - len(ids)
-        return ids + [np.empty(0, np.int64)] * empty, scores + [np.empty(0, np.float32)] * empty
+            nearest += self._nearest(queries_QD[part], k, exclude[part], least)
+        nearest += [(np.empty(0, np.int64), np.empty(0, np.float32))] * (len(queries_QD) - len(nearest))
+        return [ids for ids, _ in nearest], [scores for _, scores in nearest]
 
-    def _pass(
-        self,
-        queries_QD: NDArray[np.float32],
-        k: int,
-        exclude_Q2: NDArray[np.int64],
-        least_Q: NDArray[np.float32] | None,
-    ) -> list[Found]:
+    def _at_once(self, k: int) -> int:
+        return max(1, _HELD // cells(k))
+
+    def _nearest(
+        self, queries_QD: _Scores, k: int, exclude_Q2: _Ids, least_Q: _Scores | None
+    ) -> list[tuple[_Ids, _Scores]]:
         """Return the nearest of each query after one pass over all vectors, and another for queries with a wrong guess."""
-        guess_Q = least_Q
-        if least_Q is None:
-            guess_Q = guess_kth(queries_QD, self._vectors, k=k, exclude_Q2=exclude_Q2, sample=_LEAST_SAMPLE)
+        if least_Q is not None:
+            found = self._stream(queries_QD, k, exclude_Q2, least_Q).finish()
+            return [
+                (ids[scores >= least], scores[scores >= least])
+                for (ids, scores), least in zip(found, least_Q, strict=True)
+            ]
+        guess_Q = guess_kth(queries_QD, self._vectors, k=k, exclude_Q2=exclude_Q2, sample=_LEAST_SAMPLE)
         best = self._stream(queries_QD, k, exclude_Q2, guess_Q)
         nearest = list(best.finish())
-        if least_Q is not None:
-            rows = zip(nearest, least_Q, strict=True)
-            return [(ids[scores >= least], scores[scores >= least]) for (ids, scores), least in rows]
         if len(again := best.too_high()):
             redone = self._stream(queries_QD[again], k, exclude_Q2[again], None).finish()
-            for query, found in zip(again.tolist(), redone, strict=True):
-                nearest[query] = found
+            for query, row in zip(again.tolist(), redone, strict=True):
+                nearest[query] = row
         return nearest
 
-    def _stream(
-        self,
-        queries_QD: NDArray[np.float32],
-        k: int,
-        exclude_Q2: NDArray[np.int64],
-        guess_Q: NDArray[np.float32] | None,
-    ) -> Best:
+    def _stream(self, queries_QD: _Scores, k: int, exclude_Q2: _Ids, guess_Q: _Scores | None) -> Best:
         """Multiply every vector with every query and return the best of each."""
 
-        def exact(queries: NDArray[np.int64], ids: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float32]]:
+        def exact(queries: _Ids, ids: Sequence[_Ids]) -> list[_Scores]:
             return exact_cosines(queries_QD[queries], ids, self._vectors)
 
         count, dimensions = queries_QD.shape
@@ -239,6 +226,100 @@ class Exact:
         return best
 
 
+_SPARE = 64  # kept beyond k on a device: what rough scores may confuse
+_DEVICE_QUERIES = 2048  # multiplied at a time
+_DEVICE_ROWS = 1 << 17  # with so many vectors: 1 GB of scores on the device
+ROUNDING = 4.0  # tensor cores may align the terms of a sum before they add: four times the error of a processor's
+
+
+class ExactTorch(Exact):
+    """Exact search on the GPU that the task was given; without one, on torch's processor device."""
+
+    def __init__(self, vectors: VectorShards) -> None:
+        import torch
+
+        super().__init__(vectors)
+        gpus = granted_gpus()
+        self._device = torch.device(f"cuda:{gpus[0]}" if gpus else "cpu")
+
+    def _at_once(self, k: int) -> int:  # noqa: ARG002
+        return _DEVICE_QUERIES
+
+    def _nearest(
+        self, queries_QD: _Scores, k: int, exclude_Q2: _Ids, least_Q: _Scores | None
+    ) -> list[tuple[_Ids, _Scores]]:
+        """Return the `k` best by exact scores; queries that rough scores cannot decide are searched for again."""
+        rough_QW, ids_QW = self._rough(queries_QD, k + _SPARE, exclude_Q2)
+        least_Q = np.full(len(queries_QD), -np.inf, np.float32) if least_Q is None else least_Q
+        error = np.float32(2 * ROUNDING * rounding_error(queries_QD.shape[1]))
+        lowest = np.float32(np.finfo(np.float32).min)  # an excluded vector has -inf
+        bars = np.maximum(rough_QW[:, min(k, rough_QW.shape[1]) - 1], least_Q) - error
+        candidates = [ids[scores >= max(bar, lowest)] for ids, scores, bar in zip(ids_QW, rough_QW, bars, strict=True)]
+        exact = exact_cosines(queries_QD, candidates, self._vectors)
+        orders = [np.lexsort((ids, -scores))[:k] for ids, scores in zip(candidates, exact, strict=True)]
+        nearest = [(ids[order], scores[order]) for ids, scores, order in zip(candidates, exact, orders, strict=True)]
+        if rough_QW.shape[1] < sum(self._vectors.rows):
+            crowded = np.flatnonzero(rough_QW[:, -1] >= np.maximum(bars, lowest))
+            again = Exact(self._vectors).search(queries_QD[crowded], k, exclude=exclude_Q2[crowded])
+            for place, ids, scores in zip(crowded.tolist(), *again, strict=True):
+                nearest[place] = ids, scores
+        rows = zip(nearest, least_Q, strict=True)
+        return [(ids[scores >= least], scores[scores >= least]) for (ids, scores), least in rows]
+
+    def _rough(self, queries_QD: _Scores, width: int, exclude_Q2: _Ids) -> tuple[_Scores, _Ids]:
+        """Return the rough scores, descending, and ids of the `width` best of each query, shape (Q, ≤ width)."""
+        import torch
+
+        queries = torch.from_numpy(np.ascontiguousarray(queries_QD)).to(self._device)
+        best = torch.full((len(queries_QD), 0), -torch.inf, device=self._device)
+        best_ids = torch.empty((len(queries_QD), 0), dtype=torch.int64, device=self._device)
+        before = torch.get_float32_matmul_precision()
+        torch.set_float32_matmul_precision("high")  # float32 products in TF32, on tensor cores
+        try:
+            for first_id, vectors in self._blocks():
+                scores = queries @ vectors.float().T
+                # The ids of a block are consecutive: a query's excluded ones are a run of columns, empty for nearly all.
+                ranges_Q2 = np.clip(exclude_Q2 - first_id, 0, len(vectors))
+                for query in np.flatnonzero(ranges_Q2[:, 0] < ranges_Q2[:, 1]).tolist():
+                    low, high = ranges_Q2[query].tolist()
+                    scores[query, low:high] = -torch.inf
+                top, columns = scores.topk(min(width, len(vectors)), dim=1)
+                best_ids = torch.cat([best_ids, columns + first_id], dim=1)
+                best, places = torch.cat([best, top], dim=1).topk(min(width, best_ids.shape[1]), dim=1)
+                best_ids = best_ids.gather(1, places)
+        finally:
+            torch.set_float32_matmul_precision(before)
+        return best.cpu().numpy(), best_ids.cpu().numpy()
+
+    def _blocks(self) -> Iterator[tuple[int, torch.Tensor]]:
+        """Yield the first id and the float16 vectors, on the device, of blocks of all shards; one is read ahead."""
+        import torch
+
+        places = [
+            (shard, first, last)
+            for shard, rows in zip(self._vectors.numbers, self._vectors.rows, strict=True)
+            for first, last in pairwise([*range(0, rows, _DEVICE_ROWS), rows])
+        ]
+
+        def read(place: tuple[int, int, int]) -> torch.Tensor:
+            shard, first, last = place
+            rows = torch.from_numpy(np.array(self._vectors[shard][first:last]))
+            return rows.pin_memory() if self._device.type == "cuda" else rows
+
+        with ThreadPoolExecutor(1) as reader:
+            ahead = reader.submit(read, places[0]) if places else None
+            for (shard, first, _), following in zip(places, [*places[1:], None], strict=False):
+                assert ahead is not None
+                rows = ahead.result()
+                ahead = reader.submit(read, following) if following else None
+                yield shard << schemas.SHARD_BITS | first, rows.to(self._device, non_blocking=True)
+
+
+def open_exact(vectors: Sequence[Path], *, block: range | None = None) -> Exact:
+    """Return exact search over all shards or a block of them, on the GPU that the task was given if there is one."""
+    return (ExactTorch if granted_gpus() else Exact)(VectorShards(vectors, block))
+
+
 def sampled_rank(k: float, total: float, *, sample: int) -> int | None:
     """Return which best score of a sample is reached by hardly fewer than `k` of all; None where sampling would not pay."""
     expected = k * sample / max(1, total)
@@ -246,9 +327,7 @@ def sampled_rank(k: float, total: float, *, sample: int) -> int | None:
     return None if total < _WORTH_SAMPLING * sample or rank >= sample else rank
 
 
-def guess_kth(
-    queries_QD: NDArray[np.float32], vectors: VectorShards, *, k: int, exclude_Q2: NDArray[np.int64], sample: int
-) -> NDArray[np.float32] | None:
+def guess_kth(queries_QD: _Scores, vectors: VectorShards, *, k: int, exclude_Q2: _Ids, sample: int) -> _Scores | None:
     """Return a score for each query that somewhat more than `k` vectors reach, by a sample; None where it would not pay.
 
     The sample is every n-th vector. A guess that is too high hides neighbours: whoever uses it must check the k-th best
@@ -274,16 +353,14 @@ def rounding_error(dimensions: int) -> float:
     return 1.01 * dimensions * 2.0**-24
 
 
-def exclude_ranges(scores_QB: NDArray[np.float32], ids_B: NDArray[np.int64], exclude_Q2: NDArray[np.int64]) -> None:
+def exclude_ranges(scores_QB: _Scores, ids_B: _Ids, exclude_Q2: _Ids) -> None:
     """Set to -inf the scores of columns whose ids, ascending, lie in their query's range [first, last)."""
     lows, highs = np.searchsorted(ids_B, exclude_Q2[:, 0]), np.searchsorted(ids_B, exclude_Q2[:, 1])
     for query in np.flatnonzero(lows < highs).tolist():
         scores_QB[query, lows[query] : highs[query]] = -np.inf
 
 
-def exact_cosines(
-    queries_QD: NDArray[np.float32], ids: Sequence[NDArray[np.int64]], vectors: VectorShards
-) -> list[NDArray[np.float32]]:
+def exact_cosines(queries_QD: _Scores, ids: Sequence[_Ids], vectors: VectorShards) -> list[_Scores]:
     """Return for each query the exact cosines of its own list of ids, shape (len(ids[i]),)."""
     # Queries have many neighbours in common: each stored row is read once, `back` says which one a list's entry is.
     distinct, back = np.unique(np.concatenate([np.empty(0, np.int64), *ids]), return_inverse=True)

@@ -16,9 +16,9 @@ them is found. What is promised is `target`; what is measured lies above it by t
 
 from __future__ import annotations
 
+import math
 import re
-from collections.abc import Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -27,7 +27,6 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts import lookup
-from nextlong.artifacts.results import TuneResult
 from nextlong.engine.step import TaskResult
 from nextlong.retrieval.indexes.base import IndexFiles, IndexKind, Neighbours, VectorShards
 from nextlong.retrieval.indexes.exact import Best, Exact, cells, exact_cosines, exclude_ranges, rounding_error
@@ -41,6 +40,9 @@ from nextlong.retrieval.indexes.kmeans import (
 from nextlong.retrieval.sample import read_queries
 from nextlong.rng import rng_for
 
+_Rows = NDArray[np.float32]
+_Ids = NDArray[np.int64]
+
 _SAMPLE_PER_CLUSTER = 40  # vectors that FAISS wants at least to place a cluster; it warns below 39
 _MOST_SAMPLED = 1 << 20
 _POINTS_PER_CODE = 64  # vectors that a value of a product quantizer is trained on at most
@@ -49,9 +51,30 @@ GRAPH_FROM = 1 << 16  # clusters from which their graph is searched, not their l
 GRAPH_AS_DEAR = 50_000  # measured: searching a graph takes as long as comparing with so many
 _HELD = 1 << 24  # scores and ids of the best held at a time: 200 MB
 _ENCODED_ROWS = 65_536
+_DECODED_ROWS = 8_192
 _FIRST_SHARE = 8  # one eighth of its clusters, the nearest, are what a query first looks into
 
 _CLUSTERS = re.compile(r"(?<![A-Za-z])IVF(\d*)")
+
+
+class TuneResult(TaskResult):
+    """How an index is searched, the `recall` that it promises with it, and what was measured on `sample` queries.
+
+    `spare` is a share of the `k` neighbours asked for. Of the sample's queries, `recall_measured` is the mean recall@k,
+    `recall_p5` the 5th percentile, `recall_worst` the least; `recall_nearest` is the mean recall of the nearest `nearest` of
+    the k, which the first negatives of a gap come from. A task that searches a block of the corpus tells `sample` alone.
+    """
+
+    probes: int = 0
+    spare: float = 0
+    recall: float = 0
+    recall_measured: float = 0
+    recall_p5: float = 0
+    recall_worst: float = 0
+    recall_nearest: float = 0
+    nearest: int = 0
+    sample: int = 0
+    k: int = 0
 
 
 def clusters_for(vectors: int) -> int:
@@ -76,17 +99,8 @@ def fitted(factory: str, *, vectors: int) -> str:
     return f"{factory[: match.start()]}IVF{clusters}{graph}{factory[match.end() :]}"
 
 
-class _Trained(NamedTuple):
-    """What an index consists of that was trained on `sample` vectors."""
-
-    factory: str
-    clusters: int
-    sample: int
-    code_bytes: int  # of a vector
-
-
-def train(out: Path, *, vectors: Sequence[Path], factory: str, seed: int) -> _Trained:
-    """Train the template on a random sample drawn across all shards; writes `{out}.template.faiss`."""
+def train(out: Path, *, vectors: Sequence[Path], factory: str, seed: int) -> dict[str, int]:
+    """Train the template on a random sample across all shards, `{out}.template.faiss`; returns clusters, sample and code bytes."""
     import faiss
 
     for_clusters = _SAMPLE_PER_CLUSTER * clusters_of(factory)
@@ -115,7 +129,7 @@ def train(out: Path, *, vectors: Sequence[Path], factory: str, seed: int) -> _Tr
         lists.train(sample_ND)  # the codes: clusters that are there already stay
     index.is_trained = True
     faiss.write_index(index, f"{out}.template.faiss")
-    return _Trained(factory, lists.nlist, len(sample_ND), lists.code_size)
+    return {"clusters": lists.nlist, "sample": len(sample_ND), "code_bytes": lists.code_size}
 
 
 def _rotations_of(index: Any) -> list[Any]:
@@ -132,7 +146,7 @@ def clusters_of(factory: str) -> int:
     return int(match[1])
 
 
-def draw_sample(vectors: Sequence[Path], *, most: int, per: int, seed: int) -> NDArray[np.float32]:
+def draw_sample(vectors: Sequence[Path], *, most: int, per: int, seed: int) -> _Rows:
     """Return up to min(most, per) vectors, shape (n, dim), drawn from all shards alike, in random order, as float32."""
     shards = VectorShards(vectors)
     total = sum(shards.rows)
@@ -178,24 +192,22 @@ class Ivf:
         self._parts = [_Part(stem) for stem in files.lists]
         self.is_lossless, self.clusters = self._template.is_lossless, self._template.clusters
 
-    def search(self, queries_QD: NDArray[np.float32], k: int, *, exclude: NDArray[np.int64]) -> Neighbours:
+    def search(self, queries_QD: _Rows, k: int, *, exclude: _Ids) -> Neighbours:
         """See `Index.search`; the exact cosines are of what the nearest clusters hold."""
-        ids: list[NDArray[np.int64]] = []
-        scores: list[NDArray[np.float32]] = []
-        wide = min(k + int(np.ceil(k * self._files.spare)), sum(len(part.members) for part in self._parts))
+        ids: list[_Ids] = []
+        scores: list[_Rows] = []
+        wide = min(_kept(k, self._files.spare), sum(len(part.members) for part in self._parts))
         most = max(1, _HELD // cells(wide))
-        for first in range(0, len(queries_QD) if wide else 0, most):
-            for neighbours, cosines in self._pass(
-                queries_QD[first : first + most], wide, exclude[first : first + most]
-            ):
+        for part in (slice(first, first + most) for first in range(0, len(queries_QD) if wide else 0, most)):
+            for neighbours, cosines in self._best(queries_QD[part], wide, exclude[part]).finish():
                 ids.append(neighbours[:k])
                 scores.append(cosines[:k])
         return ids, scores
 
-    def _pass(
-        self, queries_QD: NDArray[np.float32], wide: int, exclude_Q2: NDArray[np.int64]
-    ) -> Iterator[tuple[NDArray[np.int64], NDArray[np.float32]]]:
-        def exact(queries: NDArray[np.int64], ids: Sequence[NDArray[np.int64]]) -> list[NDArray[np.float32]]:
+    def _best(self, queries_QD: _Rows, wide: int, exclude_Q2: _Ids) -> Best:
+        """Compare each query with what its clusters hold, cluster by cluster."""
+
+        def exact(queries: _Ids, ids: Sequence[_Ids]) -> list[_Rows]:
             return exact_cosines(queries_QD[queries], ids, self._vectors)
 
         is_lossless = self._template.is_lossless
@@ -203,43 +215,34 @@ class Ivf:
         best = Best(len(queries_QD), k=wide, error=error, exact=None if is_lossless else exact)
         rotated_QD = self._template.rotated(queries_QD)
         clusters_QP = self._template.nearest_clusters(rotated_QD, self._files.probes)
-        first = -(
-            -clusters_QP.shape[1] // _FIRST_SHARE
-        )  # the nearest raise the bar, so that little of the others counts
-        for clusters in (clusters_QP[:, :first], clusters_QP[:, first:]):
-            for cluster, queries in _visits(clusters):
-                ids, vectors_ND = self._cluster(cluster)
+        # What the nearest clusters hold raises the bar, so that little of the others counts.
+        first = -(-clusters_QP.shape[1] // _FIRST_SHARE)
+        for visited_QP in (clusters_QP[:, :first], clusters_QP[:, first:]):
+            # The visits by cluster; -1 is none. `queries` are those that look into a cluster.
+            order = np.argsort(visited_QP, axis=None, kind="stable")
+            order = order[visited_QP.ravel()[order] >= 0]
+            clusters, firsts = np.unique(visited_QP.ravel()[order], return_index=True)
+            for cluster, visits in zip(clusters.tolist(), np.split(order, firsts)[1:], strict=True):
+                queries = visits // visited_QP.shape[1]
+                pieces = [(part, slice(*part.bounds[cluster : cluster + 2].tolist())) for part in self._parts]
+                ids = np.concatenate([part.members[rows] for part, rows in pieces])
                 if len(ids):
+                    codes = np.concatenate([part.codes[rows] for part, rows in pieces])
+                    vectors_ND = self._template.decode(codes, np.full(len(ids), cluster))
                     scores_QN = rotated_QD[queries] @ vectors_ND.T
                     exclude_ranges(scores_QN, ids, exclude_Q2[queries])
                     best.add(scores_QN, ids, queries)
-        return best.finish()
-
-    def _cluster(self, cluster: int) -> tuple[NDArray[np.int64], NDArray[np.float32]]:
-        """Return the ids of a cluster, ascending, and their decoded vectors."""
-        pieces = [(part, *part.bounds[cluster : cluster + 2].tolist()) for part in self._parts]
-        ids = np.concatenate([part.members[low:high] for part, low, high in pieces])
-        return ids, self._template.decode(np.concatenate([part.codes[low:high] for part, low, high in pieces]), cluster)
-
-
-def _visits(clusters_QP: NDArray[np.int64]) -> Iterator[tuple[int, NDArray[np.int64]]]:
-    """Yield each cluster that some query looks into, and those queries; -1 is none."""
-    flat = clusters_QP.ravel()
-    order = np.argsort(flat, kind="stable")
-    order = order[flat[order] >= 0]
-    names, firsts = np.unique(flat[order], return_index=True)
-    for name, places in zip(names.tolist(), np.split(order, firsts)[1:], strict=True):
-        yield name, places // clusters_QP.shape[1]
+        return best
 
 
 class _Part:
     """The files that `fill` wrote, memory-mapped."""
 
     def __init__(self, stem: Path) -> None:
-        self.codes, self.members = (
-            np.asarray(np.load(f"{stem}{suffix}", mmap_mode="r")) for suffix in (".codes.npy", ".members.npy")
+        names = ("codes", "members", "bounds")
+        self.codes, self.members, self.bounds = (
+            np.asarray(np.load(f"{stem}.{name}.npy", mmap_mode="r")) for name in names
         )
-        self.bounds = np.load(f"{stem}.bounds.npy")
 
 
 class _Template:
@@ -249,34 +252,32 @@ class _Template:
         import faiss
 
         self._swig_ptr: Any = faiss.swig_ptr
-        index: Any = faiss.read_index(str(path))
-        self._index = index  # owns the lists
-        self._lists: Any = faiss.downcast_index(faiss.extract_index_ivf(index))
-        self._rotations = _rotations_of(index)
-        lists: Any = self._lists
+        self._index: Any = faiss.read_index(str(path))  # owns the lists
+        lists: Any = faiss.downcast_index(faiss.extract_index_ivf(self._index))
+        self._lists, self._rotations = lists, _rotations_of(self._index)
         self.clusters = int(lists.nlist)
         quantizer = faiss.downcast_index(lists.quantizer)
         self._graph: Any = quantizer if hasattr(quantizer, "hnsw") else None
         if self._graph is None:
-            self._centres_CD: NDArray[np.float32] = quantizer.reconstruct_n(0, self.clusters)
+            self._centres_CD: _Rows = quantizer.reconstruct_n(0, self.clusters)
         self.is_lossless = isinstance(lists, faiss.IndexIVFFlat) and not self._rotations  # then kept as they are stored
         self.code_bytes = 2 * int(lists.d) if self.is_lossless else int(lists.code_size)
 
-    def rotated(self, rows_ND: NDArray[np.float32]) -> NDArray[np.float32]:
+    def rotated(self, rows_ND: _Rows) -> _Rows:
         """Return the rows as the index stores them: rotated or projected, where the factory string says so."""
         for rotation in self._rotations:
             rows_ND = rotation.apply(np.ascontiguousarray(rows_ND))
         return np.ascontiguousarray(rows_ND)
 
-    def nearest_clusters(self, rows_ND: NDArray[np.float32], count: int) -> NDArray[np.int64]:
+    def nearest_clusters(self, rows_ND: _Rows, count: int) -> _Ids:
         """Return the `count` clusters nearest to each row, shape (n, min(count, clusters)); -1 where a graph finds fewer."""
         if self._graph is None:
             return nearest_centres(rows_ND, self._centres_CD, count=count)
         self._graph.hnsw.efSearch = max(64, 2 * count)
-        clusters: NDArray[np.int64] = self._graph.search(rows_ND, min(count, self.clusters))[1]
+        clusters: _Ids = self._graph.search(rows_ND, min(count, self.clusters))[1]
         return clusters
 
-    def encode(self, rows_ND: NDArray[np.float32], clusters: NDArray[np.int64]) -> NDArray[np.uint8]:
+    def encode(self, rows_ND: _Rows, clusters: _Ids) -> NDArray[np.uint8]:
         """Return the codes, shape (n, code bytes), of rows in the given clusters."""
         if self.is_lossless:
             return rows_ND.astype(np.float16).view(np.uint8)
@@ -285,17 +286,13 @@ class _Template:
         self._lists.encode_vectors(len(rows_ND), pointer(rows_ND), pointer(clusters), pointer(codes))
         return codes
 
-    def decode(self, codes: NDArray[np.uint8], cluster: int) -> NDArray[np.float32]:
-        """Return the vectors, shape (n, dim), that the codes of a cluster stand for."""
+    def decode(self, codes: NDArray[np.uint8], clusters: _Ids) -> _Rows:
+        """Return the vectors, shape (n, dim), that the codes of rows in the given clusters stand for."""
         if self.is_lossless:
             return codes.view(np.float16).astype(np.float32)
         rows_ND = np.empty((len(codes), self._lists.d), np.float32)
-        pointer = self._swig_ptr
-        clusters = np.full(len(codes), cluster, np.int64)
-        if len(codes):
-            self._lists.decode_vectors(
-                len(codes), pointer(np.ascontiguousarray(codes)), pointer(clusters), pointer(rows_ND)
-            )
+        codes, pointer = np.ascontiguousarray(codes), self._swig_ptr
+        self._lists.decode_vectors(len(codes), pointer(codes), pointer(clusters), pointer(rows_ND))
         return rows_ND
 
 
@@ -314,55 +311,125 @@ class _Tuned(NamedTuple):
     error: float  # standard error of the recall
 
 
-def tune(_out: Path, *, files: IndexFiles, queries: Path, k: int, target: float, seed: int) -> TuneResult:
-    """Return the cheapest of the settings tried on some `queries` that reach `target`, or the best there is; writes no file."""
-    ids, exclude, _ = read_queries(queries)
-    sample = np.sort(rng_for(seed, "index.tune").choice(len(ids), min(SAMPLE, len(ids)), replace=False))
-    queries_QD = lookup.vectors(ids[sample], files.vectors)
-    exclude = exclude[sample]
-    truth = Exact(VectorShards(files.vectors)).search(queries_QD, k, exclude=exclude)
-    tuned = _search(files, queries_QD, exclude, truth, k=k, target=target)
-    retrieved = Ivf(replace(files, probes=tuned.probes, spare=tuned.spare)).search(queries_QD, k, exclude=exclude)
-    recalls = recalls_of(retrieved, truth)
-    nearest_truth = [ids[:_NEAREST] for ids in truth[0]], [scores[:_NEAREST] for scores in truth[1]]
+_SCORED = np.dtype([("query", "<i4"), ("id", "<i8"), ("score", "<f4"), ("cluster", "<i4")])  # a neighbour of a query
+
+
+def measure_block(
+    out: Path, *, files: IndexFiles, queries: Path, lists: slice, shards: range, k: int, seed: int
+) -> TuneResult:
+    """Find the nearest of some `queries` in some shards, which `files.lists[lists]` code, exactly and by rough scores.
+
+    Writes `{out}.truth.npy`, the k nearest of each query by exact scores, and `{out}.rough.npy`, the nearest by the scores of
+    codes, as many as the largest spare keeps; _SCORED, in the order of queries.
+    """
+    assert files.template is not None
+    template, parts = _Template(files.template), [_Part(stem) for stem in files.lists[lists]]
+    queries_QD, exclude_Q2 = _sample_queries(queries, files.vectors, seed=seed)
+    truth = Exact(VectorShards(files.vectors, shards, is_held=False)).search(queries_QD, k, exclude=exclude_Q2)
+    members = np.concatenate([part.members for part in parts])
+    clusters = np.concatenate([np.repeat(np.arange(template.clusters), np.diff(part.bounds)) for part in parts])
+    rough = truth
+    if len(members) and not template.is_lossless:
+        rotated_QD, before = template.rotated(queries_QD), 0
+        best = Best(len(queries_QD), k=min(len(members), _kept(k, _SPARES[-1])), error=0.0, exact=None)
+        for part in parts:
+            for first in range(0, len(part.members), _DECODED_ROWS):
+                rows = first + np.argsort(part.members[first : first + _DECODED_ROWS])
+                scores_QN = rotated_QD @ template.decode(part.codes[rows], clusters[before + rows]).T
+                exclude_ranges(scores_QN, part.members[rows], exclude_Q2)
+                best.add(scores_QN, part.members[rows])
+            before += len(part.members)
+        rough = [], []
+        for ids, scores in best.finish():
+            rough[0].append(ids)
+            rough[1].append(scores)
+    by_id = np.argsort(members)
+    for name, (ids_of, scores_of) in (("truth", truth), ("rough", rough)):
+        counts = [*map(len, ids_of)]
+        scored = np.empty(sum(counts), _SCORED)
+        scored["query"] = np.repeat(np.arange(len(counts)), counts)
+        if len(scored):
+            scored["id"], scored["score"] = np.concatenate(ids_of), np.concatenate(scores_of)
+            scored["cluster"] = clusters[by_id[np.searchsorted(members, scored["id"], sorter=by_id)]]
+        np.save(f"{out}.{name}.npy", scored)
+    return TuneResult(sample=len(queries_QD))
+
+
+def tune(out: Path, *, files: IndexFiles, queries: Path, blocks: int, k: int, target: float, seed: int) -> TuneResult:
+    """Return the cheapest of the settings tried that reach `target`, or the best there is, from what `measure_block` wrote.
+
+    A search compares a query with all that the clusters it visits hold, so what any setting finds follows from the clusters of
+    its nearest by exact and by rough scores. A true neighbour that even the largest spare would not keep among all vectors is
+    taken as missed.
+    """
+    assert files.template is not None
+    template = _Template(files.template)
+    queries_QD, _ = _sample_queries(queries, files.vectors, seed=seed)
+    rotated_QD = template.rotated(queries_QD)
+    stems = [out.parent.parent / f"part-{number:05d}" for number in range(blocks)]
+    exact = _best_of_blocks([Path(f"{stem}.truth.npy") for stem in stems], queries=len(queries_QD), k=k)
+    widest = _kept(k, 0.0 if template.is_lossless else _SPARES[-1])
+    rough = _best_of_blocks([Path(f"{stem}.rough.npy") for stem in stems], queries=len(queries_QD), k=widest)
+
+    def recalls(probes: int, spare: float, *, nearest: int) -> NDArray[np.float64]:
+        """Return the share of the `nearest` that each query finds."""
+        shares = []
+        for true, scored, visited in zip(exact, rough, template.nearest_clusters(rotated_QD, probes), strict=True):
+            retrieved = scored["id"][np.isin(scored["cluster"], visited)][: _kept(k, spare)]
+            shares.append(float(np.isin(true["id"][:nearest], retrieved).mean()) if len(true) else 1.0)
+        return np.array(shares or [1.0])
+
+    def measured(probes: int, spare: float) -> _Tuned:
+        found = recalls(probes, spare, nearest=k)
+        return _Tuned(probes, spare, float(found.mean()), float(found.std() / len(found) ** 0.5))
+
+    tuned = _search(measured, (0.0,) if template.is_lossless else _SPARES, clusters=template.clusters, target=target)
+    found = recalls(tuned.probes, tuned.spare, nearest=k)
     return TuneResult(
         probes=tuned.probes,
         spare=tuned.spare,
         recall=min(target, tuned.recall),
         recall_measured=round(tuned.recall, 4),
-        recall_error=round(tuned.error, 4),
-        recall_p5=round(float(np.percentile(recalls, 5)), 4),
-        recall_worst=round(float(recalls.min()), 4),
-        recall_nearest=round(float(recalls_of(retrieved, nearest_truth).mean()), 4),
+        recall_p5=round(float(np.percentile(found, 5)), 4),
+        recall_worst=round(float(found.min()), 4),
+        recall_nearest=round(float(recalls(tuned.probes, tuned.spare, nearest=_NEAREST).mean()), 4),
         nearest=min(_NEAREST, k),
-        sample=len(sample),
+        sample=len(queries_QD),
         k=k,
     )
 
 
+def _sample_queries(queries: Path, vectors: Sequence[Path], *, seed: int) -> tuple[_Rows, _Ids]:
+    """Return the vectors of the queries that recall is measured on, and the range of ids that each excludes."""
+    ids, exclude, _ = read_queries(queries)
+    sample = np.sort(rng_for(seed, "index.tune").choice(len(ids), min(SAMPLE, len(ids)), replace=False))
+    return lookup.vectors(ids[sample], vectors), exclude[sample]
+
+
+def _kept(k: int, spare: float) -> int:
+    return k + math.ceil(k * spare)
+
+
+def _best_of_blocks(paths: Sequence[Path], *, queries: int, k: int) -> list[NDArray[Any]]:
+    """Return the best `k` of each query, _SCORED rows, descending by score, from files in the order of queries."""
+    blocks = [np.load(path) for path in paths]
+    ends = [np.searchsorted(block["query"], np.arange(queries + 1)) for block in blocks]
+    best = []
+    for query in range(queries):
+        rows = np.concatenate([block[end[query] : end[query + 1]] for block, end in zip(blocks, ends, strict=True)])
+        best.append(rows[np.lexsort((rows["id"], -rows["score"]))[:k]])
+    return best
+
+
 def _search(
-    files: IndexFiles,
-    queries_QD: NDArray[np.float32],
-    exclude: NDArray[np.int64],
-    truth: Neighbours,
-    *,
-    k: int,
-    target: float,
+    measured: Callable[[int, float], _Tuned], spares: Sequence[float], *, clusters: int, target: float
 ) -> _Tuned:
     """Double the probes until the recall is reached, then halve the step; more spare where codes are too rough."""
-    index = Ivf(replace(files, probes=1))
     best = _Tuned(1, 0.0, -1.0, 0.0)
-    for spare in (0.0,) if index.is_lossless else _SPARES:
-
-        def measured(probes: int, spare: float = spare) -> _Tuned:
-            ids, scores = Ivf(replace(files, probes=probes, spare=spare)).search(queries_QD, k, exclude=exclude)
-            recalls = recalls_of((ids, scores), truth)
-            error = float(recalls.std() / max(1, len(recalls)) ** 0.5)
-            return _Tuned(probes, spare, float(recalls.mean()), error)
-
+    for spare in spares:
         probes = 1
-        while (tried := measured(probes)).recall - 2 * tried.error < target and probes < index.clusters:
-            probes = min(2 * probes, index.clusters)
+        while (tried := measured(probes, spare)).recall - 2 * tried.error < target and probes < clusters:
+            probes = min(2 * probes, clusters)
         best = max(best, tried, key=lambda setting: setting.recall)
         if tried.recall - 2 * tried.error >= target:
             enough, too_few = tried, tried.probes // 2  # half as many were too few: halve what lies between
@@ -370,23 +437,13 @@ def _search(
                 probes = (too_few + enough.probes) // 2
                 if probes == too_few:
                     break
-                tried = measured(probes)
+                tried = measured(probes, spare)
                 if tried.recall - 2 * tried.error >= target:
                     enough = tried
                 else:
                     too_few = probes
             return enough
     return best
-
-
-def recalls_of(retrieved: Neighbours, truth: Neighbours) -> NDArray[np.float64]:
-    """Return the recall of each query, shape (n,): found ids among the true ones, or as near as the farthest of them."""
-    recalls = []
-    for ids, scores, true_ids, true_scores in zip(*retrieved, *truth, strict=True):
-        if len(true_ids):
-            hits = np.isin(ids, true_ids) | (scores >= true_scores[-1])
-            recalls.append(min(1.0, float(hits.sum()) / len(true_ids)))
-    return np.array(recalls or [1.0])
 
 
 INDEX = IndexKind(

@@ -5,109 +5,235 @@ Out: which candidates repeat the meta-document, and which pairs of the others re
 
 The rule is docs/decisions/0005-near-duplicates.md. A text repeats another if `threshold` of its words, by weight, stand in runs of
 three that the other has too; or if both have the same 100 words in a row; or, of fewer than ten words, if the other has the
-same. It is asymmetric: a part is a copy of the whole.
+same. It is asymmetric: a part is a copy of the whole. Every decision is exact: it rests on 64-bit numbers and whole weights.
 
-Texts with the same words are compared once; the meta-document is one more of them. Nothing shares more with one other text
-than with all of them together, so only those that share enough with all can repeat one. Every decision is exact: nothing but
-the 64-bit numbers and whole weights counts.
+Texts with the same words are compared once; the meta-document is one more text. No text shares more with one other than with
+all together, so only those that share enough with all are suspects. Most suspects consist of phrases from here and there; their
+rarest words decide: a text that shares enough has one of any words that together weigh more than what may be missing. Only texts
+that hold a run of the rarest such words are compared. A passage is found by its 98 runs of three words, in a row in both texts.
 
-Most suspects consist of phrases from here and there. What tells is a text's rarest words: another text that shares enough of
-it misses little, so it has one of any words that together weigh more than what may be missing. Only texts that hold a run of
-the rarest such words are compared, and only where those words do not say that too many are missing. A passage is found by its
-98 runs of three words, in a row in both texts, however many documents have it.
+Arrays: runs of texts are flat, (s,), and text i has those from offsets[i] to offsets[i + 1]; equal runs that several texts share
+are of one *kind*. `firsts` says where each group of a sorted array begins. Pairs of texts are rows (a, b) of an array (n, 2).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterator
 from itertools import pairwise
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.retrieval.near_duplicates.shingles import (
     SHINGLE_WORDS,
+    U64,
     ComparedDocument,
     Shingles,
     Weights,
     mix,
     powers,
-)
-from nextlong.retrieval.near_duplicates.texts import (
-    Bools,
-    Ints,
-    SharedRuns,
-    Texts,
-    covered,
-    distinct_texts,
-    highest,
     ranges,
-    shared_runs,
 )
 
 _PASSAGE_WORDS: Final = 100
 _RUNS: Final = _PASSAGE_WORDS - SHINGLE_WORDS + 1
+_WEIGHT_BITS: Final = 11
 _RARE_SHARE: Final = 0.05  # of a text's weight that is looked at besides what may be missing
 _AT_ONCE: Final = 1 << 21  # runs of one text that another may have
 _KINDS_A_RUN: Final = 32  # … and kinds of runs a text may have, for each of them
+_MILLION: Final = 1_000_000  # a threshold is a whole number of millionths
+
+Bools = NDArray[np.bool_]
+Ints = NDArray[np.int64]
+Owners = NDArray[np.int32]
 
 
-class _Suspects(NamedTuple):
-    """The runs of q suspects, one suspect after the other; r of them."""
+class SharedRuns(NamedTuple):
+    """Runs that more than one text has; the texts that hold those of kind k are holders[offsets[k]:offsets[k + 1]].
 
-    texts: Ints  # (q,)
-    whole: Ints  # (q,)
-    needed: Ints  # (q,)
-    offsets: Ints  # (q + 1,)
-    owners: Ints  # (r,) which of the suspects the run belongs to
-    kinds: Ints  # (r,)
-    words: NDArray[np.uint16]  # (r,) the weight of the run's last word
+    Kind 0 is what no other text has: nobody is said to hold it.
+    """
+
+    kinds: Ints  # (s,) the kind of each run
+    holders: Owners  # (h,) each text once a kind, ascending
+    offsets: Ints  # (g + 2,)
+    held: Ints  # (g + 1,) how many texts hold each kind
+
+
+def shared_runs(hashes: U64, owners: Owners) -> SharedRuns:
+    """Return what texts share; `owners`, (s,) ascending, says whose each of the runs `hashes`, (s,), is."""
+    # A key ends in the run's place: sorting such numbers is several times as fast as argsort.
+    bits = np.uint64(max(1, len(hashes).bit_length()))
+    keys = hashes >> bits
+    keys <<= bits
+    keys |= np.arange(len(hashes), dtype=np.uint64)
+    keys.sort()
+    below = np.uint64(1 << int(bits))
+    again = np.zeros(len(hashes) + 1, np.bool_)  # whether each key is of the same run as the one before it
+    again[1:-1] = (keys[1:] ^ keys[:-1]) < below
+    members = np.flatnonzero(again[:-1] | again[1:])  # picking by numbers is several times as fast as by a mask
+    # `places` are those of runs that stand more than once, equal ones together and ascending; `begins` says which begin a kind.
+    places, begins = (keys[members] & (below - np.uint64(1))).view(np.int64), ~again[members]
+    runs = hashes[places]
+    if ((runs[1:] != runs[:-1]) & ~begins[1:]).any():  # one in a billion differs in the bits of places alone
+        order = np.argsort(runs, kind="stable")
+        places, runs = places[order], runs[order]
+        begins[1:] = runs[1:] != runs[:-1]
+    texts = owners[places]
+    once = begins.copy()  # a run may stand in a text several times
+    once[1:] |= texts[1:] != texts[:-1]
+    # first_members is where each kind begins, first_holders where its distinct texts do. A kind is numbered from 1 if more
+    # than one text holds it, else it is 0.
+    first_members = np.flatnonzero(begins)
+    first_holders = np.cumsum(once)[first_members] - 1
+    holders = texts[np.flatnonzero(once)]
+    offsets = np.concatenate([[0], first_holders, [len(holders)]])
+    held = np.diff(offsets)
+    kinds = np.zeros(len(hashes), np.int64)
+    numbers = np.arange(1, len(first_members) + 1) * (held[1:] > 1)
+    kinds[places] = np.repeat(numbers, np.diff(first_members, append=len(places)))
+    return SharedRuns(kinds, holders, offsets, held)
+
+
+class Texts(NamedTuple):
+    """The shingles of n texts, s of them, and what their words weigh."""
+
+    hashes: U64  # (s,)
+    offsets: Ints  # (n + 1,)
+    owners: Owners  # (s,) the text that the shingle belongs to
+    words: NDArray[np.uint16]  # (s,) the weight of the shingle's last word
+    whole: Ints  # (n,) the weight of all words of a text
+    needed: Ints  # (n,) how much of it another text must share for this one to repeat it
 
     @classmethod
-    def of(cls, texts: Texts, shared: SharedRuns, suspects: Bools) -> _Suspects:
-        those = np.flatnonzero(suspects)
-        sizes = np.diff(texts.offsets)[those]
-        places = ranges(texts.offsets[those], sizes)
-        offsets = np.append(0, np.cumsum(sizes))
-        owners = np.repeat(np.arange(len(those)), sizes)
-        return cls(
-            those,
-            texts.whole[those],
-            texts.needed[those],
-            offsets,
-            owners,
-            shared.kinds[places],
-            texts.words[places],
-        )
+    def of(cls, texts: Shingles, weights: Weights, threshold: float) -> Texts:
+        """Weigh the words of texts."""
+        # A word weighs as the heaviest shingle that it stands in. The first and last two of a text stand in fewer than three
+        # and do not count: 0 for the last two shingles, and so for the one number of a text of fewer than ten words.
+        words: NDArray[np.uint16] = highest(weights[(texts.hashes & np.uint64(len(weights) - 1)).view(np.int64)])
+        sizes = np.diff(texts.offsets)
+        ends = texts.offsets[1:][sizes > 0]
+        for step in range(1, SHINGLE_WORDS):
+            words[ends - step] = 0
+        owners = np.repeat(np.arange(len(sizes), dtype=np.int32), sizes)
+        whole = _sums(words, texts.offsets)
+        needed = -(-whole * round(threshold * _MILLION) // _MILLION)
+        return cls(texts.hashes, texts.offsets, owners, words, whole, needed)
+
+    def suspects(self, is_shared: Bools) -> Bools:
+        """Return which texts have enough of their words in the shingles, (s,), that they share with any others, (n,)."""
+        shared = _sums(self.words * highest(is_shared), self.offsets)
+        enough: Bools = (self.whole > 0) & (shared >= self.needed)
+        return enough
+
+
+def highest(of_shingles: NDArray[Any]) -> NDArray[Any]:
+    """Return the highest value of the shingles that the last word of each shingle stands in, (s,): whether any is, of bools.
+
+    The last two words of a text get values of the text behind it, too; they weigh nothing.
+    """
+    most = of_shingles.copy()
+    for step in range(1, SHINGLE_WORDS):
+        np.maximum(most[:-step], of_shingles[step:], out=most[:-step])
+    return most
+
+
+def covered(words: NDArray[np.integer], places: Ints, firsts: Ints) -> Ints:
+    """Return the weight of the words that stand in one of the shingles at `places`, by group, (g,).
+
+    `words`: the weight of each shingle's last word. A group goes from one of `firsts` to the next; its places ascend and are
+    of one text. A word that stands in several of them counts once.
+    """
+    sums = np.zeros(len(words) + 1, np.int64)
+    np.cumsum(words, out=sums[1:])
+    # The words of a shingle are the last ones of it and of the two before; those before the text's first weigh nothing.
+    since = np.maximum(places - SHINGLE_WORDS + 1, 0)
+    before = places[:-1] + 1
+    before[firsts[1:] - 1] = 0  # another group's
+    np.maximum(since[1:], before, out=since[1:])
+    weights: Ints = np.add.reduceat(sums[places + 1] - sums[since], firsts) if len(firsts) else firsts
+    return weights
+
+
+def _sums(words: NDArray[np.uint16], offsets: Ints) -> Ints:
+    """Return the sum of each text's words, (n,)."""
+    sums = np.zeros(len(offsets) - 1, np.int64)
+    filled = np.flatnonzero(np.diff(offsets))
+    if len(filled):
+        sums[filled] = np.add.reduceat(words, offsets[filled], dtype=np.int64)
+    return sums
+
+
+class Distinct(NamedTuple):
+    """The d distinct texts among m, by their first appearance."""
+
+    texts: Shingles
+    kinds: Ints  # (m,) which of the distinct ones each is
+
+    def pairs(self, kinds: Ints) -> Ints:
+        """Return the pairs a < b of the m texts whose kinds are paired, (n, 2), once each and ascending."""
+        members, counts = np.argsort(self.kinds, kind="stable"), np.bincount(self.kinds, minlength=1)
+        firsts, (left, right) = np.cumsum(counts) - counts, kinds.T
+        # Each pair of kinds once in either order, so that a < b picks each pair of members once.
+        both = np.unique(np.concatenate([left * len(counts) + right, right * len(counts) + left]))
+        left, right = np.divmod(both, len(counts))
+        a, other = members[ranges(firsts[left], counts[left])], np.repeat(right, counts[left])
+        a, b = np.repeat(a, counts[other]), members[ranges(firsts[other], counts[other])]
+        keys = np.sort((a * len(members) + b)[a < b])
+        return np.stack(np.divmod(keys, max(1, len(members))), axis=1)
+
+
+def distinct_texts(texts: Shingles) -> Distinct:
+    """Return the distinct texts: equal ones have the same numbers in the same order."""
+    starts, sizes = texts.offsets[:-1], np.diff(texts.offsets)
+    keys = sizes.astype(np.uint64)
+    filled = np.flatnonzero(sizes)
+    for share in (0, 0.5, 1):  # texts with the same number here, here and there are probably equal
+        keys[filled] = mix(keys[filled] + texts.hashes[starts[filled] + (share * (sizes[filled] - 1)).astype(np.int64)])
+    _, key_of, counts = np.unique(keys, return_inverse=True, return_counts=True)
+    if (counts == 1).all():
+        return Distinct(texts, np.arange(len(sizes)))
+    first_alike: dict[bytes, int] = {}
+    same_as = np.arange(len(sizes))
+    for text in np.flatnonzero((counts > 1)[key_of]).tolist():
+        numbers = texts.hashes[texts.offsets[text] : texts.offsets[text + 1]].tobytes()
+        same_as[text] = first_alike.setdefault(numbers, text)
+    chosen, kinds = np.unique(same_as, return_inverse=True)
+    return Distinct(texts.picked(chosen), kinds)
 
 
 def repeating(texts: Texts, shared: SharedRuns, suspects: Bools) -> Ints:
     """Return the pairs (a, b) of which a, one of the suspects, shares enough of its words with b, (n, 2)."""
     if not suspects.any():
         return np.empty((0, 2), np.int64)
-    given = _Suspects.of(texts, shared, suspects)
-    owners, others = np.divmod(_likely(given, shared, count=len(texts.whole)), len(texts.whole))
-    enough = _shared(given, shared, owners, others) >= given.needed[owners]
-    return np.stack([given.texts[owners[enough]], others[enough]], axis=1)
-
-
-def _likely(given: _Suspects, shared: SharedRuns, *, count: int) -> Ints:
-    """Return who may share enough with which of the `count` texts, (n,): suspect · count + text, ascending."""
+    # (q,) of the suspects, and (r,) of their runs, one suspect after the other: whose it is, its kind, its last word's weight.
+    those, count = np.flatnonzero(suspects), len(suspects)
+    whole, needed, sizes = texts.whole[those], texts.needed[those], np.diff(texts.offsets)[those]
+    runs = ranges(texts.offsets[those], sizes)
+    starts, owner_of = np.cumsum(sizes) - sizes, np.repeat(np.arange(len(those)), sizes)
+    kinds, words = shared.kinds[runs], texts.words[runs]
     # (r,) how many texts hold each run; a run stands for its words, so a word is as common as its commonest run.
-    held = shared.held[given.kinds]
+    held = shared.held[kinds]
     commonest = highest(held)  # of the runs that a word stands in
-    most = _most_held(given, commonest)
-    rare_words = given.words * (commonest <= most[given.owners])
-    rare = np.add.reduceat(rare_words, given.offsets[:-1], dtype=np.int64)
-    places = np.flatnonzero((held > 0) & (held <= most[given.owners]))
+    # (q,) how often the runs of each suspect may be held whose words are looked at as its rare ones. Sorted by suspect, then by
+    # how common a word is, with its weight, at most 1,024: the running sum of weights says where enough rare words are reached.
+    span = int(commonest.max()) + 1
+    by_rarity = np.sort((owner_of * span + commonest) << _WEIGHT_BITS | words)
+    sums = np.cumsum(by_rarity & ((1 << _WEIGHT_BITS) - 1))
+    wanted = np.minimum(whole - needed + (whole * _RARE_SHARE).astype(np.int64), whole - 1)
+    reached = np.searchsorted(sums, np.append(0, sums)[starts] + wanted, side="right")
+    most = (by_rarity[reached] >> _WEIGHT_BITS) % span
+    rare_words = words * (commonest <= most[owner_of])
+    rare = np.add.reduceat(rare_words, starts, dtype=np.int64)
+    places = np.flatnonzero((held > 0) & (held <= most[owner_of]))
     bits = len(held).bit_length()
     pairs, weights = [], []
     for first, last in _parts(held[places]):
         part = places[first:last]
-        holders = shared.holders[ranges(shared.offsets[given.kinds[part]], held[part])]
+        holders = shared.holders[ranges(shared.offsets[kinds[part]], held[part])]
         # One key per run and text that holds it: suspect, then text, then the run's place, so sorting groups them by pair.
-        keys = (np.repeat(given.owners[part] * count, held[part]) + holders) << bits | np.repeat(part, held[part])
+        keys = (np.repeat(owner_of[part] * count, held[part]) + holders) << bits | np.repeat(part, held[part])
         keys.sort()
         pair = keys >> bits
         firsts = np.flatnonzero(np.diff(pair, prepend=-1))
@@ -115,52 +241,37 @@ def _likely(given: _Suspects, shared: SharedRuns, *, count: int) -> Ints:
         weights.append(covered(rare_words, keys & ((1 << bits) - 1), firsts))
     keys, which = np.unique(np.concatenate(pairs), return_inverse=True)
     owners, others = np.divmod(keys, count)
-    most_shared = np.bincount(which, np.concatenate(weights)) + (given.whole - rare)[owners]
-    likely: Ints = keys[(most_shared >= given.needed[owners]) & (others != given.texts[owners])]
-    return likely
+    most_shared = np.bincount(which, np.concatenate(weights)) + (whole - rare)[owners]
+    likely = np.flatnonzero((most_shared >= needed[owners]) & (others != those[owners]))
+    owners, others = owners[likely], others[likely]
+    enough = _shared(shared, kinds, words, np.append(starts, len(kinds)), owners, others) >= needed[owners]
+    return np.stack([those[owners[enough]], others[enough]], axis=1)
 
 
-def _most_held(given: _Suspects, commonest: Ints) -> Ints:
-    """Return how often the runs of each suspect may be held whose words are looked at as its rare ones, (q,)."""
-    bits = 11  # of a weight, at most 1,024
-    # Sorted by suspect, then by how common a word is: the running sum of weights says where enough rare words are reached.
-    keys = np.sort((given.owners * (int(commonest.max()) + 1) + commonest) << bits | given.words)
-    sums = np.cumsum(keys & ((1 << bits) - 1))
-    before = np.append(0, sums)[given.offsets[:-1]]
-    wanted = np.minimum(given.whole - given.needed + (given.whole * _RARE_SHARE).astype(np.int64), given.whole - 1)
-    last = np.searchsorted(sums, before + wanted, side="right")
-    most: Ints = (keys[last] >> bits) % (int(commonest.max()) + 1)
-    return most
-
-
-def _shared(given: _Suspects, shared: SharedRuns, owners: Ints, others: Ints) -> Ints:
+def _shared(
+    shared: SharedRuns, kinds: Ints, words: NDArray[np.uint16], offsets: Ints, owners: Ints, others: Ints
+) -> Ints:
     """Return the weight of each suspect's words that stand in runs that the other text has, of n pairs, (n,)."""
-    places = np.flatnonzero(given.kinds)
-    starts = np.searchsorted(places, given.offsets)
+    places = np.flatnonzero(kinds)
+    starts = np.searchsorted(places, offsets)
     sizes = np.diff(starts)[owners]
     weights = np.zeros(len(owners), np.int64)
-    for first, last in _parts(np.maximum(sizes, len(shared.offsets) // _KINDS_A_RUN)):
+    for first, last in _parts(np.maximum(sizes, len(shared.held) // _KINDS_A_RUN)):
         # A table of kinds × texts says who holds what; `cells` are the entries for each run of each pair.
         texts, columns = np.unique(others[first:last], return_inverse=True)
         runs = ranges(starts[owners[first:last]], sizes[first:last])
-        cells = (given.kinds[places] * len(texts))[runs] + np.repeat(columns, sizes[first:last])
-        there = np.flatnonzero(_holds(shared, texts).take(cells))
+        cells = (kinds[places] * len(texts))[runs] + np.repeat(columns, sizes[first:last])
+        column = np.full(int(max(shared.holders.max(), texts.max())) + 1, -1)
+        column[texts] = np.arange(len(texts))
+        those = np.flatnonzero(column[shared.holders] >= 0)
+        rows = np.repeat(np.arange(len(shared.held)) * len(texts), shared.held)
+        holds = np.zeros(len(shared.held) * len(texts), np.bool_)
+        holds[rows[those] + column[shared.holders[those]]] = True
+        there = np.flatnonzero(holds.take(cells))
         pair = np.repeat(np.arange(first, last), sizes[first:last])[there]
         firsts = np.flatnonzero(np.diff(pair, prepend=-1))
-        weights[pair[firsts]] = covered(given.words, places[runs[there]], firsts)
+        weights[pair[firsts]] = covered(words, places[runs[there]], firsts)
     return weights
-
-
-def _holds(shared: SharedRuns, texts: Ints) -> Bools:
-    """Return which of some texts hold each kind of run, ((g + 1) · n,): kind after kind."""
-    column = np.full(int(max(shared.holders.max(), texts.max())) + 1, -1)
-    column[texts] = np.arange(len(texts))
-    columns = column[shared.holders]
-    those = np.flatnonzero(columns >= 0)
-    kinds = np.repeat(np.arange(len(shared.offsets) - 1) * len(texts), shared.held)
-    holds = np.zeros((len(shared.offsets) - 1) * len(texts), np.bool_)
-    holds[kinds[those] + columns[those]] = True
-    return holds
 
 
 def _parts(sizes: Ints) -> Iterator[tuple[int, int]]:
@@ -173,6 +284,8 @@ def _parts(sizes: Ints) -> Iterator[tuple[int, int]]:
 
 def repeated_passages(texts: Texts, is_shared: Bools) -> Ints:
     """Return the pairs a < b of texts that share a passage, (n, 2)."""
+    from scipy import sparse  # a tenth of a second, at every start of nextlong
+
     # `run` (…,): whether `length` shared runs in a row begin at each place; two that overlap make the rest of the 98.
     run, length = is_shared, 1
     while 2 * length <= _RUNS:
@@ -195,13 +308,7 @@ def repeated_passages(texts: Texts, is_shared: Bools) -> Ints:
     sums = np.zeros(len(runs) + 1, np.uint64)
     np.cumsum(runs * up[: len(runs)], out=sums[1:])
     passages = mix((sums[begins + _RUNS] - sums[begins]) * down[begins])
-    return _pairs(shared_runs(passages, owners), len(texts.whole))
-
-
-def _pairs(shared: SharedRuns, count: int) -> Ints:
-    """Return the pairs a < b of `count` texts that hold the same kind, (n, 2)."""
-    from scipy import sparse  # a tenth of a second, at every start of nextlong
-
+    shared = shared_runs(passages, owners)
     several = np.flatnonzero(shared.held > 1)
     places = ranges(shared.offsets[several], shared.held[several])
     firsts = np.cumsum(shared.held[several]) - shared.held[several]
@@ -212,7 +319,7 @@ def _pairs(shared: SharedRuns, count: int) -> Ints:
     several = several[np.unique(sets, return_index=True)[1]]
     held = shared.held[several]
     holders = shared.holders[ranges(shared.offsets[several], held)]
-    shape = (len(several), count)
+    shape = (len(several), len(texts.whole))
     has = sparse.csr_array((np.ones(len(holders), np.bool_), holders, np.append(0, np.cumsum(held))), shape=shape)
     a, b = (has.T @ has).nonzero()
     pairs: Ints = np.stack([a, b], axis=1)[a < b].astype(np.int64)
@@ -235,13 +342,18 @@ def find_near_duplicates(
     `weights` is what `weigh_shingles` wrote.
     """
     distinct = distinct_texts(candidates)
-    # (d,) of the distinct texts: those that repeat the document by their share of words.
-    by_words = _repeat_document(distinct.texts, document, weights, threshold)
+    # (d,) of the distinct texts: those that repeat the document, by their share of words or as one of its short chunks.
+    weighed = Texts.of(distinct.texts, weights, threshold)
+    by_words: Bools = (weighed.whole > 0) & (_covered_by(document, weighed) >= weighed.needed)
+    is_short = distinct.texts.is_short
+    by_words[is_short] = np.isin(weighed.hashes[weighed.offsets[:-1][is_short]], document.wholes)
     # In a corpus of near-identical pages nearly all repeat the document: only the other texts are paired. `texts` holds
     # these, and the document behind them as number `count`.
     others = np.flatnonzero(~by_words)
     count = len(others)
-    texts = Texts.of(_with(distinct.texts.picked(others), document), weights, threshold)
+    picked = distinct.texts.picked(others)
+    hashes = np.concatenate([picked.hashes, document.runs])
+    texts = Texts.of(Shingles(hashes, np.append(picked.offsets, len(hashes))), weights, threshold)
     shared = shared_runs(texts.hashes, texts.owners)
     is_shared = shared.kinds > 0
     suspects = texts.suspects(is_shared)
@@ -272,14 +384,6 @@ def find_near_duplicates(
     )
 
 
-def _repeat_document(texts: Shingles, document: ComparedDocument, weights: Weights, threshold: float) -> Bools:
-    """Return which of m texts repeat the document by their share of words, or one of its short chunks, (m,)."""
-    weighed = Texts.of(texts, weights, threshold)
-    repeats: Bools = (weighed.whole > 0) & (_covered_by(document, weighed) >= weighed.needed)
-    repeats[texts.is_short] = np.isin(texts.hashes[texts.offsets[:-1][texts.is_short]], document.wholes)
-    return repeats
-
-
 def _covered_by(document: ComparedDocument, texts: Texts) -> Ints:
     """Return the weight of each text's words that stand in runs of the document, (m,)."""
     places = np.flatnonzero(np.isin(texts.hashes, document.runs))
@@ -299,9 +403,3 @@ def similarities(candidates: Shingles, *, document: ComparedDocument, weights: W
     np.divide(shares, texts.whole, out=shares, where=texts.whole > 0)
     shares[candidates.is_short] = np.isin(texts.hashes[texts.offsets[:-1][candidates.is_short]], document.wholes)
     return shares
-
-
-def _with(texts: Shingles, document: ComparedDocument) -> Shingles:
-    """Return the texts, and the whole document behind them."""
-    hashes = np.concatenate([texts.hashes, document.runs])
-    return Shingles(hashes, np.append(texts.offsets, len(hashes)))

@@ -1,10 +1,8 @@
 """Shingles: the runs of three words of every chunk, and how much each run weighs; near-duplicates are measured with both.
 
-In:  DOCUMENTS and CHUNKS. Out: SHINGLES, one 64-bit number a run, memory-mapped afterwards, so that drafting reads no text
-of candidates; WEIGHTS, by the lowest 22 bits of a run's number. 1.3 bytes a byte of text, in one pass over it.
-
-Runs that stand in many documents (licence notes, page footers) weigh little: `limit / documents`. Weights are whole numbers,
-so that sums of them are exact and whoever adds them decides alike. The rule is docs/decisions/0005-near-duplicates.md.
+In:  DOCUMENTS and CHUNKS. Out: SHINGLES, one 64-bit number a run, memory-mapped afterwards, so that drafting reads no text of
+candidates (1.3 bytes a byte of text); WEIGHTS, whole numbers, by the lowest 22 bits of a run's number: `limit / documents`, so that
+runs that many documents have (licence notes, page footers) weigh little. The rule is docs/decisions/0005-near-duplicates.md.
 """
 
 from __future__ import annotations
@@ -14,7 +12,7 @@ from collections.abc import Sequence
 from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 from numpy.typing import NDArray
@@ -70,12 +68,13 @@ def hash_words(text: str) -> Words:
 def _hash_piece(text: str, offset: int) -> tuple[U64, Offsets, Offsets]:
     """Hash words as polynomials modulo 2^64, all at once: sums of their letters, shifted back to power 0."""
     codes = np.frombuffer(text.encode("utf-32-le", "surrogatepass"), np.uint32)
-    letters = _letters().take(codes, mode="clip")  # none is higher; half the time of checking
+    numbers, is_solo = _characters()
+    letters = numbers.take(codes, mode="clip")  # none is higher; half the time of checking
     # `inside` (n + 2,): whether a letter or digit stands at each place, with one place before and one behind the piece.
     inside = np.zeros(len(codes) + 2, np.bool_)
     inside[1:-1] = letters != 0
     high = np.flatnonzero(codes >= _SOLO_RANGES[0][0])  # few in most texts: curly quotes, dashes
-    high = high[_is_solo().take(codes[high])]
+    high = high[is_solo.take(codes[high])]
     if len(high):
         solo = np.zeros_like(inside)
         solo[high + 1] = True
@@ -92,23 +91,16 @@ def _hash_piece(text: str, offset: int) -> tuple[U64, Offsets, Offsets]:
 
 
 @lru_cache(maxsize=1)
-def _letters() -> U64:
-    """Return a random number for each code point, the same for both cases of a letter; 0 for what parts words."""
-    folded = np.zeros(sys.maxunicode + 1, np.uint64)
+def _characters() -> tuple[U64, NDArray[np.bool_]]:
+    """Return for each code point a random number, the same for both cases, 0 for what parts words; and whether it is a word."""
+    folded, solo = np.zeros(sys.maxunicode + 1, np.uint64), np.zeros(sys.maxunicode + 1, np.bool_)
     for code in range(_LAST_LETTERS):
         if chr(code).isalnum():
             lower = chr(code).lower()
             folded[code] = ord(lower) if len(lower) == 1 else code
-    return np.where(folded > 0, mix(folded * np.uint64(_BASE)), np.uint64(0))
-
-
-@lru_cache(maxsize=1)
-def _is_solo() -> NDArray[np.bool_]:
-    """Return for each code point whether it is a word by itself."""
-    solo = np.zeros(sys.maxunicode + 1, np.bool_)
     for first, last in _SOLO_RANGES:
         solo[first : last + 1] = True
-    return solo
+    return np.where(folded > 0, mix(folded * np.uint64(_BASE)), np.uint64(0)), solo
 
 
 @lru_cache(maxsize=3)  # that of a piece, of a longer word, of the passages of a draft
@@ -163,6 +155,14 @@ _COMMON_SHARE: Final = 1000  # a shingle in more than one in so many of the docu
 _COMMON_LEAST: Final = 16  # … but never one in as few as these, which versions of one page may share
 
 
+def ranges(starts: Offsets, sizes: Offsets) -> Offsets:
+    """Return starts[0], starts[0] + 1 …, `sizes[0]` of them, and so on for all others, one after the other."""
+    ends = np.cumsum(sizes)
+    every: Offsets = np.repeat(starts - ends + sizes, sizes)
+    every += np.arange(len(every))
+    return every
+
+
 class Shingles(NamedTuple):
     """The shingles of m texts, in reading order; those of text i are hashes[offsets[i]:offsets[i + 1]].
 
@@ -176,9 +176,7 @@ class Shingles(NamedTuple):
     def picked(self, texts: Offsets) -> Shingles:
         """Return those of some texts, by their places."""
         sizes = np.diff(self.offsets)[texts]
-        ends = np.cumsum(sizes)
-        places = np.repeat(self.offsets[texts] - ends + sizes, sizes) + np.arange(sizes.sum())
-        return Shingles(self.hashes[places], np.append(0, ends))
+        return Shingles(self.hashes[ranges(self.offsets[texts], sizes)], np.append(0, np.cumsum(sizes)))
 
     @property
     def is_short(self) -> NDArray[np.bool_]:
@@ -270,18 +268,12 @@ class ShingleStore:
 
     def shard(self, number: int) -> tuple[U64, Offsets]:
         """Return the hashes and offsets of a shard, which stay mapped for the next time."""
-        shard = self._open.get(number)
-        if shard is None:
-            shard = self.opened(number)
+        if number not in self._open:
             if len(self._open) >= SHARDS_KEPT:
                 self._open.clear()
-            self._open[number] = shard
-        return shard
-
-    def opened(self, number: int) -> tuple[U64, Offsets]:
-        """Return the hashes and offsets of a shard, mapped as long as they are held."""
-        hashes, offsets = map(opened, self._paths[number])
-        return hashes, offsets
+            hashes, offsets = map(opened, self._paths[number])
+            self._open[number] = hashes, offsets
+        return self._open[number]
 
 
 def weigh_shingles(
@@ -289,9 +281,8 @@ def weigh_shingles(
 ) -> TaskResult:
     """Weigh shingles by how many of a sample of the documents have them in one of their chunks.
 
-    Writes `{out}.weights.npy`, uint16 (2^22,), and `{out}.counted.npy`, the ids of the documents that were counted.
-    `share` of the documents are sampled, by hash of their content: min(1, _SAMPLED_CHARS / characters of the corpus).
-    `hashes`: of each document row's content, a file a shard.
+    Writes `{out}.weights.npy`, uint16 (2^22,), and `{out}.counted.npy`, the ids of the `share` of the documents that were counted,
+    by hash of their content, which `hashes` holds for each document row, a file a shard.
     """
     counts = np.zeros(_SLOTS, np.uint32)
     counted = [np.empty(0, np.int64)]
@@ -300,31 +291,25 @@ def weigh_shingles(
         firsts = np.flatnonzero(np.diff(doc_rows, prepend=-1))
         keys = keyed_hash(np.load(hash_path)[doc_rows[firsts]], seed=seed, stage="shingles")
         chosen = keys <= threshold_for(share)
-        _count_documents(counts, store.opened(shard), firsts[chosen], np.append(firsts[1:], len(doc_rows))[chosen])
-        counted.append(schemas.pack_ids(shard, doc_rows[firsts[chosen]].astype(np.int64)))
+        first_chunks, last_chunks = firsts[chosen], np.append(firsts[1:], len(doc_rows))[chosen]
+        counted.append(schemas.pack_ids(shard, doc_rows[first_chunks].astype(np.int64)))
+        if not len(first_chunks):
+            continue
+        runs, offsets = store.shard(shard)
+        sizes = np.diff(offsets)
+        ends = np.cumsum(offsets[last_chunks] - offsets[first_chunks])
+        parts = np.searchsorted(ends, np.arange(0, ends[-1], _COUNTED_AT_ONCE))
+        for first, last in pairwise([*np.unique(parts).tolist(), len(first_chunks)]):  # some documents at a time
+            pieces = []
+            for a, b in zip(first_chunks[first:last].tolist(), last_chunks[first:last].tolist(), strict=True):
+                piece, piece_sizes = runs[offsets[a] : offsets[b]], sizes[a:b]
+                if (piece_sizes == 1).any():  # a short chunk has no runs
+                    piece = piece[np.repeat(piece_sizes != 1, piece_sizes)]
+                pieces.append(piece)
+            add_counts(counts, Shingles(np.concatenate(pieces), np.cumsum([0, *map(len, pieces)])))
     np.save(f"{out}.weights.npy", weights_from(counts, sum(map(len, counted))))
     np.save(f"{out}.counted.npy", np.concatenate(counted))
     return TaskResult()
-
-
-def _count_documents(
-    counts: NDArray[np.uint32], shard: tuple[U64, Offsets], first_chunks: Offsets, last_chunks: Offsets
-) -> None:
-    """Count documents of the chunks [first_chunks[i], last_chunks[i]) of a shard, some at a time."""
-    hashes, offsets = shard
-    if not len(first_chunks):
-        return
-    sizes = np.diff(offsets)
-    ends = np.cumsum(offsets[last_chunks] - offsets[first_chunks])
-    parts = np.searchsorted(ends, np.arange(0, ends[-1], _COUNTED_AT_ONCE))
-    for first, last in pairwise([*np.unique(parts).tolist(), len(first_chunks)]):
-        pieces = []
-        for a, b in zip(first_chunks[first:last].tolist(), last_chunks[first:last].tolist(), strict=True):
-            piece, piece_sizes = hashes[offsets[a] : offsets[b]], sizes[a:b]
-            if (piece_sizes == 1).any():  # a short chunk has no runs
-                piece = piece[np.repeat(piece_sizes != 1, piece_sizes)]
-            pieces.append(piece)
-        add_counts(counts, Shingles(np.concatenate(pieces), np.cumsum([0, *map(len, pieces)])))
 
 
 def add_counts(counts: NDArray[np.uint32], shingles: Shingles) -> None:
@@ -360,16 +345,12 @@ def weights_step(recipe: Recipe, ingest: Step, chunk: Step, shingles: Step) -> S
 
     def tasks(done: Artifacts) -> list[Task]:
         chunked = chunks_of(done)
-        return [
-            partial(
-                weigh_shingles,
-                store=shingle_store(done),
-                chunks=chunked.files(".chunks.arrow"),
-                hashes=done["ingest"].files(".hashes.npy"),
-                share=min(1.0, _SAMPLED_CHARS / max(1, sum(shard.chars for shard in chunked.results(ChunkResult)))),
-                seed=recipe.seed,
-            )
-        ]
+        share = min(1.0, _SAMPLED_CHARS / max(1, sum(shard.chars for shard in chunked.results(ChunkResult))))
+        files: dict[str, Any] = {
+            "chunks": chunked.files(".chunks.arrow"),
+            "hashes": done["ingest"].files(".hashes.npy"),
+        }
+        return [partial(weigh_shingles, store=shingle_store(done), share=share, seed=recipe.seed, **files)]
 
     config = {"sampled_chars": _SAMPLED_CHARS, "seed": recipe.seed}
     estimate = Estimate(

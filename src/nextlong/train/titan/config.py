@@ -30,9 +30,9 @@ from nextlong.train.titan.launch import installed_version
 if TYPE_CHECKING:
     from transformers import PretrainedConfig
 
-BLOCK_TOKENS: Final = 128  # of flex attention; context parallelism distributes whole blocks
+_BLOCK_TOKENS: Final = 128  # of flex attention; context parallelism distributes whole blocks
 # torchtitan's 100 s are less than a step, or a checkpoint, of rows of half a million tokens.
-TIMEOUT_SECONDS: Final = 3600
+_TIMEOUT_SECONDS: Final = 3600
 
 
 def nextlong() -> Trainer.Config:
@@ -115,7 +115,7 @@ def config_of(recipe: TrainRecipe) -> Trainer.Config:
         ),
         activation_checkpoint=FullAC.Config() if recipe.memory.checkpointing == "layers" else None,
         compile=CompileConfig(enable=recipe.compile == "on"),
-        comm=CommConfig(init_timeout_seconds=TIMEOUT_SECONDS, train_timeout_seconds=TIMEOUT_SECONDS),
+        comm=CommConfig(init_timeout_seconds=_TIMEOUT_SECONDS, train_timeout_seconds=_TIMEOUT_SECONDS),
         debug=DebugConfig(seed=recipe.seed),
         validator=parts.HeldOutValidator.Config(**rows, enable=ready.held_out_rows is not None, steps=1),
     )
@@ -126,17 +126,14 @@ def input_tokens(row_tokens: int, *, ranks_per_row: int) -> int:
 
     A row of one token more, as composed for trainers that need the label of the last input, is not padded for it.
     """
-    unit = 2 * ranks_per_row * BLOCK_TOKENS if ranks_per_row > 1 else BLOCK_TOKENS
+    unit = 2 * ranks_per_row * _BLOCK_TOKENS if ranks_per_row > 1 else _BLOCK_TOKENS
     if row_tokens % unit == 1 and row_tokens > unit:
         return row_tokens - 1
     return -(-row_tokens // unit) * unit
 
 
 def llama_spec(config: PretrainedConfig, *, row_tokens: int, float8: bool) -> llama3.ModelSpec:
-    """Return torchtitan's ModelSpec of a checked config, for rows of up to `row_tokens` tokens.
-
-    Raises RecipeError for RoPE scaling that torchtitan does not have.
-    """
+    """Return torchtitan's ModelSpec of a checked config. Raises RecipeError for RoPE scaling that torchtitan does not have."""
     width, vocabulary, heads = config.hidden_size, config.vocab_size, config.num_attention_heads
     parameters = config.rope_parameters
     positions = "max_context_length" if installed_version() == "main" else "max_seq_len"

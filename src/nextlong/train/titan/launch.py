@@ -108,7 +108,7 @@ def train(recipe: TrainRecipe, console: Console) -> Path:
 
 
 def _start_processes(ready: Prepared, console: Console) -> None:
-    count, out = ready.recipe.hardware.count, Path(ready.recipe.out)
+    count = ready.recipe.hardware.count
     available = torch.accelerator.device_count() if torch.accelerator.is_available() else 0
     if count > available:
         raise RecipeError(
@@ -119,12 +119,11 @@ def _start_processes(ready: Prepared, console: Console) -> None:
     ready.begin(resumes=any((ready.out / "checkpoints").glob("step-*")))
     for line in ready.notes():
         tables.say(line, console)
-    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count)]
-    command = [sys.executable, *torchrun, "-m", "nextlong", "train", str(out / "recipe.yaml"), "--engine", "torchtitan"]
-    if (status := subprocess.run(command, check=False).returncode) != 0:
-        raise RunError(
-            f"torchtitan stopped with exit code {status}; its messages are above, and the same command resumes"
-        )
+    torchrun = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(count), "-m", "nextlong"]
+    trains = ["train", str(ready.out / "recipe.yaml"), "--engine", "torchtitan"]
+    status = subprocess.run([sys.executable, *torchrun, *trains], check=False).returncode
+    if status != 0:
+        raise RunError(f"torchtitan ended with exit code {status}; see its messages above; the same command resumes")
 
 
 def _train_as_rank(ready: Prepared) -> None:

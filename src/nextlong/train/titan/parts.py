@@ -22,9 +22,8 @@ from torchtitan.components.tokenizer import BaseTokenizer
 from torchtitan.components.validate import Validator
 
 from nextlong.errors import RunError
-from nextlong.train import held_out
 from nextlong.train.loss import IGNORED
-from nextlong.train.metrics import STOPPED_ADVICE, HeldOutLoss, Metrics, TrainedStep
+from nextlong.train.metrics import STOPPED_ADVICE, HeldOutLoss, Metrics, TrainedStep, means, tally
 from nextlong.train.prepare import Prepared, prepare
 from nextlong.train.recipe import TrainRecipe
 from nextlong.train.rows import TrainingRow
@@ -37,7 +36,7 @@ else:
     from torchtitan.components.dataloader import BaseDataLoader
 
 _RecipeJson = Annotated[str, tyro.conf.Suppress]
-Batch = tuple[dict[str, torch.Tensor], torch.Tensor]
+_Batch = tuple[dict[str, torch.Tensor], torch.Tensor]
 
 
 @cache
@@ -46,7 +45,7 @@ def prepared(recipe: str) -> Prepared:
     return prepare(TrainRecipe.model_validate_json(recipe))
 
 
-def batch_of(rows: list[TrainingRow], *, row_tokens: int, targets: list[torch.Tensor]) -> Batch:
+def batch_of(rows: list[TrainingRow], *, row_tokens: int, targets: list[torch.Tensor]) -> _Batch:
     """Return what a model call reads of rows: inputs, positions from 0 in each document, and for each token the next one's target.
 
     Shape (rows, row_tokens); of torchtitan's main branch, which has no batch dimension, (rows · row_tokens,). A row that is shorter
@@ -79,20 +78,16 @@ class RowsLoader(BaseDataLoader):  # type: ignore[misc]
 
     def __init__(self, config: Config, *, dp_world_size: int, dp_rank: int, **_: Any) -> None:
         self._row_tokens, self._ranks, self._rank = config.row_tokens, dp_world_size, dp_rank
-        self._prepared = prepared(config.recipe)
+        self._rows, self._plan = prepared(config.recipe).rows, prepared(config.recipe).plan
+        self._calls_a_step = self._plan.rows_per_step // self._plan.micro_batch_rows // dp_world_size
         self._read = 0  # calls of the model of this rank since the first step
 
-    @property
-    def _calls_a_step(self) -> int:
-        plan = self._prepared.plan
-        return plan.rows_per_step // plan.micro_batch_rows // self._ranks
-
-    def __iter__(self) -> Iterator[Batch]:
+    def __iter__(self) -> Iterator[_Batch]:
         while True:
             step, call = divmod(self._read, self._calls_a_step)
             # Micro-batches of a step, shape (micro-batches, rows at once), go to the ranks in turn.
-            numbers = self._prepared.plan.micro_batches(step)[self._rank :: self._ranks][call]
-            rows = [self._prepared.rows[number] for number in numbers.tolist()]
+            numbers = self._plan.micro_batches(step)[self._rank :: self._ranks][call]
+            rows = [self._rows[number] for number in numbers.tolist()]
             batch = batch_of(rows, row_tokens=self._row_tokens, targets=[row.labels for row in rows])
             self._read += 1
             yield batch
@@ -115,9 +110,7 @@ class Schedule(LRSchedulersContainer):  # type: ignore[misc]
 
         def build(self, *, optimizers: Any, training_steps: int) -> Any:  # noqa: ARG002
             """Return the schedule for the optimizers, whose own learning rate is the highest."""
-            training = TrainRecipe.model_validate_json(self.recipe).training
-
-            return LRSchedulersContainer(optimizers, training.lr_share)
+            return LRSchedulersContainer(optimizers, TrainRecipe.model_validate_json(self.recipe).training.lr_share)
 
 
 class HeldOutValidator(Validator):  # type: ignore[misc]
@@ -155,7 +148,7 @@ class HeldOutValidator(Validator):  # type: ignore[misc]
         on_device = torch.as_tensor(totals, device=next(model.parameters()).device)
         if mesh is not None:
             torch.distributed.all_reduce(on_device, group=mesh.get_group())
-        measured = held_out.means(on_device.cpu().numpy(), longest=longest)
+        measured = means(on_device.cpu().numpy(), longest=longest)
         self.metrics_processor.held_out(step, measured)
 
     def _tally(self, model_parts: list[Any], row: TrainingRow, *, longest: int, is_counted: bool) -> Any:
@@ -172,25 +165,16 @@ class HeldOutValidator(Validator):  # type: ignore[misc]
         is_target = (places_here != IGNORED) & is_counted
         labels = torch.full_like(places_here, IGNORED)
         labels[is_target] = row.labels.to(device)[places_here[is_target]]
-        losses = self._losses(output.flatten(0, -2), labels)
+        chunked = self.loss_fn if isinstance(self.loss_fn, ChunkedLossWrapper) else None
+        count, losses = chunked.num_chunks if chunked else 1, []
+        for hidden, part in zip(output.flatten(0, -2).chunk(count), labels.chunk(count), strict=True):
+            logits = (chunked.lm_head(hidden) if chunked else hidden).float()  # of one chunk at a time
+            losses.append(torch.nn.functional.cross_entropy(logits, part, reduction="none", ignore_index=IGNORED))
         of_row, masked = np.zeros(len(row.labels)), torch.full_like(row.labels, IGNORED)
         here = places_here[is_target].cpu()
-        of_row[here.numpy()] = losses[is_target].double().cpu().numpy()
+        of_row[here.numpy()] = torch.cat(losses)[is_target].double().cpu().numpy()
         masked[here] = row.labels[here]
-        return held_out.tally(replace(row, labels=masked), of_row, longest=longest)
-
-    def _losses(self, output: torch.Tensor, labels: torch.Tensor) -> torch.Tensor:
-        """Return the loss of each token, (tokens,); only a chunk has logits at a time."""
-        chunked = self.loss_fn if isinstance(self.loss_fn, ChunkedLossWrapper) else None
-        count = chunked.num_chunks if chunked else 1
-        parts = zip(output.chunk(count), labels.chunk(count), strict=True)
-        losses = [
-            torch.nn.functional.cross_entropy(
-                (chunked.lm_head(hidden) if chunked else hidden).float(), part, reduction="none", ignore_index=IGNORED
-            )
-            for hidden, part in parts
-        ]
-        return torch.cat(losses)
+        return tally(replace(row, labels=masked), of_row, longest=longest)
 
 
 @dataclass

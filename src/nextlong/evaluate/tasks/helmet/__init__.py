@@ -4,6 +4,6 @@ Prompts, shots, output budgets and scores are those of its `data.py` and configs
 docs/evaluate/helmet.md.
 """
 
-from nextlong.evaluate.tasks.helmet import icl, longqa, passages, recall
+from nextlong.evaluate.tasks.helmet import longqa, passages, recall
 
-TASKS = (*recall.TASKS, *passages.TASKS, *icl.tasks("2025"), *longqa.TASKS, *recall.RULER.values(), *icl.tasks("2024"))
+TASKS = (*recall.TASKS, *passages.TASKS, *recall.ICL_2025, *longqa.TASKS, *recall.RULER.values(), *recall.ICL_2024)

@@ -9,10 +9,8 @@ or the right letter; summaries by ROUGE-L F1 until a judge has rated them (`next
 from __future__ import annotations
 
 import random
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from functools import lru_cache, partial
-from itertools import islice
 from typing import Annotated, Any, Final, NotRequired
 
 import tokenizers
@@ -20,41 +18,38 @@ from annotated_types import Len
 
 from nextlong.errors import EvaluateError
 from nextlong.evaluate import required
-from nextlong.evaluate.data import NAME, TEXTS, DataFiles, optional, origin, record, several
+from nextlong.evaluate.data import NAME, TEXTS, DataFiles, optional, record, several
 from nextlong.evaluate.task import Sample, Task, TaskRequest, prompt_of
 from nextlong.evaluate.tasks.helmet.published import (
     QUESTIONS,
     SHOTS,
     best_of,
-    better_of_raw_and_parsed,
     exact_match,
-    fitted,
+    prompted,
     shuffled,
     substring_exact_match,
 )
 from nextlong.text import Json
 
 LLAMA2: Final = "helmet/llama2/tokenizer.json"
+LONGBOOK_QA: Final = "infinitebench/longbook_qa_eng.jsonl"
 _LONG_STORY_TOKENS: Final = 131_072
 _MARGIN_TOKENS: Final = 200  # that HELMET keeps for instruction, examples and question
 _OMITTED: Final = " ... [the rest of the text is omitted]"
-_QA, _CHOICE = "infinitebench/longbook_qa_eng.jsonl", "infinitebench/longbook_choice_eng.jsonl"
+_CHOICE: Final = "infinitebench/longbook_choice_eng.jsonl"
 _NARRATIVE, _NARRATIVE_TRAIN = "narrativeqa/test.jsonl", "narrativeqa/train.jsonl"
-_NARRATIVE_PROMPT: Final = prompt_of("narrativeqa")
-_QA_PROMPT: Final = prompt_of("infbench_qa")
-_CHOICE_PROMPT: Final = prompt_of("infbench_mc")
 _TEXT_FIELD: Final = record(text=str)
 _NARRATIVE_SHAPE: Final = record(document=_TEXT_FIELD, question=_TEXT_FIELD, answers=several(_TEXT_FIELD))
 _BOOK_FIELDS: Final[Json] = {"id": NotRequired[Any], "context": str, "input": str, "answer": str | TEXTS}
 _BOOK: Final = record(**_BOOK_FIELDS, options=NotRequired[Any])
 
 
-def _first(answer: str | list[str]) -> str:
-    return answer if isinstance(answer, str) else answer[0]
+def _answers(row: Json) -> list[str]:
+    return [row["answer"]] if isinstance(row["answer"], str) else row["answer"]
 
 
 def _has_its_answer(choice: Json) -> Json:
-    answer = _first(choice["answer"])
+    answer = _answers(choice)[0]
     if answer not in choice["options"]:
         raise ValueError(f"its answer {answer!r:.60} is not one of its four options")
     return choice
@@ -70,32 +65,30 @@ def _llama2(data: DataFiles) -> tokenizers.Tokenizer:
     try:
         return tokenizers.Tokenizer.from_str(text)
     except Exception as error:  # the library raises a bare Exception whatever is wrong
-        raise EvaluateError(f"{data.path(LLAMA2)} is not a tokenizer.json ({error}); {origin(LLAMA2)}") from None
-
-
-def _tokens(data: DataFiles, text: str) -> int:
-    return len(_llama2(data).encode(text).ids)
+        raise data.error(LLAMA2, f" is not a tokenizer.json ({error})") from None
 
 
 def _narrative(data: DataFiles, seed: int) -> Iterator[Json]:
-    def plain_row(row: Json) -> Json:
+    def asked(row: Json) -> Json:
         return {"question": row["question"]["text"], "answers": [answer["text"] for answer in row["answers"]]}
 
-    shots = map(plain_row, shuffled(list(data.json_lines(_NARRATIVE_TRAIN, _NARRATIVE_SHAPE)), seed=seed)[:SHOTS])
+    train, rows = (
+        shuffled(list(data.json_lines(file, _NARRATIVE_SHAPE)), seed=seed) for file in (_NARRATIVE_TRAIN, _NARRATIVE)
+    )
+    shots = map(asked, train[:SHOTS])
     shown = "\n\n".join(f"Question: {one['question']}\nAnswer: {one['answers'][0]}" for one in shots)
     demo = f"For example:\n\n{shown}\n\nNow, use the following story to answer the question:\n\n"
-    is_long = dict[str, bool]()  # many questions share a story
-    rows = shuffled(list(data.json_lines(_NARRATIVE, _NARRATIVE_SHAPE)), seed=seed)
-
-    def asks_about_a_long_story(row: Json) -> bool:
+    is_long, found = dict[str, bool](), 0  # many questions share a story
+    for row in rows:
         story = row["document"]["text"]
         if story not in is_long:
-            is_long[story] = _tokens(data, story) > _LONG_STORY_TOKENS
-        return is_long[story]
-
-    for row in islice(filter(asks_about_a_long_story, rows), QUESTIONS):
-        yield {"context": row["document"]["text"], "demo": demo, **plain_row(row)}
-    if not any(is_long.values()):
+            is_long[story] = len(_llama2(data).encode(story).ids) > _LONG_STORY_TOKENS
+        if is_long[story]:
+            found += 1
+            yield {"context": story, "demo": demo, **asked(row)}
+        if found == QUESTIONS:
+            break
+    if not found:
         raise EvaluateError(
             f"narrativeqa: no story of {data.path(_NARRATIVE)} has more than {_LONG_STORY_TOKENS:,} tokens of Llama 2, and "
             "HELMET asks about those only; give the whole test split"
@@ -105,7 +98,7 @@ def _narrative(data: DataFiles, seed: int) -> Iterator[Json]:
 def _infinite(data: DataFiles, seed: int, *, file: str) -> Iterator[Json]:
     rows = []
     for row in data.json_lines(file, _CHOICE_SHAPE if file == _CHOICE else _BOOK):
-        answers = [row["answer"]] if isinstance(row["answer"], str) else row["answer"]
+        answers = _answers(row)
         item = {"id": row.get("id"), "context": row["context"], "question": row["input"], "answers": answers}
         if file == _CHOICE:
             # HELMET accepts the letter, or the letter with its option.
@@ -129,9 +122,7 @@ def _with_others(rows: list[Json], seed: int) -> Iterator[tuple[Json, list[Json]
         yield row, shuffled([other for other in rows if other["id"] != row["id"]], seed=seed)[:SHOTS]
 
 
-def _samples(
-    request: TaskRequest, items: Iterable[Json], prompt: str, prefix: str, budget: int
-) -> Iterator[Sample | None]:
+def _samples(request: TaskRequest, items: Iterable[Json], prompt: str, prefix: str, budget: int) -> Iterator[Sample]:
     """Yield a question per item, its document cut to what the length leaves."""
     # Counted by Llama 2 whatever the model, so that every model reads the same part of a story.
     counter = _llama2(request.data)
@@ -142,15 +133,10 @@ def _samples(
         story, most = item["context"], request.length - budget - _MARGIN_TOKENS
         if len(offsets := counter.encode(story).offsets) > most:
             story = story[: offsets[max(most - remark_tokens, 0)][1]] + _OMITTED
-        before, context, behind = fitted(request, prompt, prefix, budget, context=story, **fields)
-        details = {
-            "story_cut": context != item["context"],
-            "question": item["question"],  # for the judge
-            "chars_before": len(before),
-            "chars_behind": len(behind + prefix),
-        }
-        sample = Sample(before + context + behind, tuple(item["answers"]), budget, prefix, details=details)
-        yield request.fitting(sample)
+        about = {"references": item["answers"], "details": {"question": item["question"]}, "stop": None}
+        sample = prompted(request, prompt_of(prompt), prefix, budget, context=story, **about, **fields)
+        sample.details["context_cut"] |= story != item["context"]
+        yield sample
 
 
 def _rouge_l_f1(answer: str, references: Sequence[str]) -> float:
@@ -162,8 +148,7 @@ def _rouge_l_f1(answer: str, references: Sequence[str]) -> float:
 def _score_choice(answer: str, sample: Sample) -> dict[str, float]:
     has_option = float(sample.references[1].lower() in answer.lower())
     # Also right where the answer holds the letter with its option, as HELMET scores it.
-    best = better_of_raw_and_parsed(exact_match, sample.completed(answer), sample.references)
-    return {"exact_match": max(has_option, best)}
+    return {"exact_match": max(has_option, best_of(exact_match=exact_match)(answer, sample)["exact_match"])}
 
 
 _BOOKS, _BOOK_POINTS = "infinitebench/longbook_sum_eng.jsonl", "helmet/infbench/longbook_sum_eng_keypoints.jsonl"
@@ -176,9 +161,9 @@ _KEY_POINTS: Final = record(**{"id": NAME, "keypoints": NotRequired[TEXTS], "sum
 
 def _books(data: DataFiles, seed: int) -> Iterator[Json]:
     for row, others in _with_others(list(data.json_lines(_BOOKS, _BOOK)), seed):
-        shown = "\n\n".join(f"[story text]\nSummary: {_first(one['answer']).strip()}" for one in others)
+        shown = "\n\n".join(f"[story text]\nSummary: {_answers(one)[0].strip()}" for one in others)
         demo = f"For example:\n\n{shown}\n\nNow, read the following story:\n\n"
-        reference = _first(row["answer"])
+        reference = _answers(row)[0]
         yield {"id": row["id"], "context": row["context"], "demo": demo, "answers": [reference], "expert": reference}
 
 
@@ -186,7 +171,7 @@ def _cases(data: DataFiles, seed: int) -> Iterator[Json]:
     examples = [row["summary/short"] for row in data.json_lines(_CASES_TRAIN, _LAWSUIT) if row["summary/short"]]
     rows = [row for row in data.json_lines(_CASES, _LAWSUIT) if row["summary/short"]]
     # HELMET asks about long cases only.
-    long = [row for row in rows if _tokens(data, "\n\n".join(row["sources"])) >= _LEAST_TOKENS]
+    long = [row for row in rows if len(_llama2(data).encode("\n\n".join(row["sources"]))) >= _LEAST_TOKENS]
     if not long:
         raise EvaluateError(
             f"multi_lexsum: no case of {data.path(_CASES)} has {_LEAST_TOKENS:,} tokens of Llama 2, and HELMET summarizes those "
@@ -200,51 +185,54 @@ def _cases(data: DataFiles, seed: int) -> Iterator[Json]:
         yield {"id": row["id"], "context": context, "demo": demo, "answers": answers, "expert": row["summary/long"]}
 
 
-def _summaries(request: TaskRequest, name: str, budget: int) -> Iterator[Sample | None]:
+def _summaries(request: TaskRequest, name: str, budget: int) -> Iterator[Sample]:
     """Yield HELMET's 100 documents with the key points of their summaries."""
     read, file = (_books, _BOOK_POINTS) if name == "infbench_sum" else (_cases, _CASE_POINTS)
     items = [item | {"question": ""} for item in read(request.data, request.seed)]
     rows = request.data.json_lines(file, _KEY_POINTS)
     points = {str(row["id"]): row.get("keypoints") or row.get("summary/short_keypoints") or [] for row in rows}
-    made = _samples(request, items, prompt_of(name), "\n\nSummary:", budget)
-    for item, sample in zip(items, made, strict=True):
-        about = {"keypoints": points.get(str(item["id"]), []), "expert": item["expert"]}
-        yield sample and replace(sample, details={**sample.details, **about})
+    for item, sample in zip(items, _samples(request, items, name, "\n\nSummary:", budget), strict=True):
+        sample.details.update(keypoints=points.get(str(item["id"]), []), expert=item["expert"])
+        yield sample
 
 
-def _story_task(name: str, prompt: str, prefix: str, budget: int, *files: str) -> Task:
-    read = _narrative if name == "narrativeqa" else partial(_infinite, file=files[0])
-    is_choice = name == "infbench_mc"
-    return Task(
-        name=name,
-        suite="helmet",
-        category="LongQA",
-        metric="exact_match" if is_choice else "rougeL_f1",
-        samples=QUESTIONS,
-        make=lambda request: _samples(request, read(request.data, request.seed), prompt, prefix, budget),
-        score=_score_choice
-        if is_choice
-        else best_of(rougeL_f1=_rouge_l_f1, substring_exact_match=substring_exact_match),
-        max_new_tokens=budget,
-        files=(*files, LLAMA2),
-        version=2,
-    )
+def _questions(
+    request: TaskRequest, read: Callable[[DataFiles, int], Iterator[Json]], prompt: str, prefix: str, budget: int
+) -> Iterator[Sample]:
+    return _samples(request, read(request.data, request.seed), prompt, prefix, budget)
 
 
+_task = partial(Task, suite="helmet", samples=QUESTIONS)
+_longqa = partial(_task, category="LongQA", version=2)
+_score_rouge = best_of(rougeL_f1=_rouge_l_f1, substring_exact_match=substring_exact_match)
 TASKS: Final = (
-    _story_task("narrativeqa", _NARRATIVE_PROMPT, "\nAnswer:", 100, _NARRATIVE, _NARRATIVE_TRAIN),
-    _story_task("infbench_qa", _QA_PROMPT, "\n\nAnswer:", 10, _QA),
-    _story_task("infbench_mc", _CHOICE_PROMPT, "\n\nAnswer:", 10, _CHOICE),
+    _longqa(
+        name="narrativeqa",
+        metric="rougeL_f1",
+        make=partial(_questions, read=_narrative, prompt="narrativeqa", prefix="\nAnswer:", budget=100),
+        score=_score_rouge,
+        files=(_NARRATIVE, _NARRATIVE_TRAIN, LLAMA2),
+    ),
     *(
-        Task(
+        _longqa(
             name=name,
-            suite="helmet",
+            metric=metric,
+            make=partial(_questions, read=partial(_infinite, file=file), prompt=name, prefix="\n\nAnswer:", budget=10),
+            score=score,
+            files=(file, LLAMA2),
+        )
+        for name, metric, score, file in (
+            ("infbench_qa", "rougeL_f1", _score_rouge, LONGBOOK_QA),
+            ("infbench_mc", "exact_match", _score_choice, _CHOICE),
+        )
+    ),
+    *(
+        _task(
+            name=name,
             category="Summ",
             metric="rougeL_f1",
-            samples=QUESTIONS,
             make=partial(_summaries, name=name, budget=budget),
             score=lambda answer, sample: {"rougeL_f1": _rouge_l_f1(answer, sample.references)},
-            max_new_tokens=budget,
             files=files,
         )
         for name, budget, files in (

@@ -12,7 +12,6 @@ import math
 import random
 import re
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import islice
 from statistics import fmean
@@ -35,7 +34,7 @@ from nextlong.evaluate.tasks.helmet.published import (
     shuffled,
     substring_exact_match,
 )
-from nextlong.evaluate.texts import sentences
+from nextlong.evaluate.tasks.ruler import sentences
 from nextlong.text import Json
 
 # RAG: a question behind tens to a thousand passages, the gold one among them.
@@ -45,69 +44,49 @@ _RAG_FIELDS: Final[Json] = {
     "question": TEXT,
     "answers": TEXTS,
     "ctxs": several(_PASSAGE),
-    "id": NotRequired[str | int],
+    "id": NotRequired[NAME],
     "depth": NotRequired[Any],
 }
 _RAG_PASSAGES: Final = dict(zip(LENGTHS, (50, 105, 220, 440, 1000), strict=True))
-_RAG_PROMPT: Final = prompt_of("helmet_rag")
-
-
-@dataclass(frozen=True)
-class _Files:
-    """A data set's files of questions, with {k} for the number of passages, and of examples, and how it is filtered."""
-
-    questions: str
-    examples: str
-    depths: int
-    most_popular: float | None = None  # log10 of the views a month below which PopQA's subjects are long-tail
-
-    def path(self, length: int | None = None) -> str:
-        """Return the file of the questions at a length, or of the examples."""
-        name = self.examples if length is None else self.questions.format(k=_RAG_PASSAGES[length])
-        return f"helmet/kilt/{name}.jsonl"
-
-    def rows(self, data: DataFiles, length: int | None = None) -> list[Json]:
-        if self.most_popular is None:
-            return list(data.json_lines(self.path(length), record(**_RAG_FIELDS)))
-        shape = record(**_RAG_FIELDS, s_pop=Annotated[float, Gt(0)])
-        return [r for r in data.json_lines(self.path(length), shape) if math.log10(r["s_pop"]) < self.most_popular]
-
-
+_LONG_TAIL: Final = 3.0  # log10 of the views a month below which PopQA's subjects are asked for
+# The files of questions, {k} of which is the number of passages, and of examples; the depths of the gold passage.
 _RAG: Final = {
-    "nq": _Files("nq-dev-multikilt_1000_k{k}_dep6", "nq-train-multikilt_1000_k3_dep6", 6),
-    "triviaqa": _Files("triviaqa-dev-multikilt_1000_k{k}_dep6", "triviaqa-train-multikilt_1000_k3_dep6", 6),
-    "hotpotqa": _Files("hotpotqa-dev-multikilt_1000_k{k}_dep3", "hotpotqa-train-multikilt_1000_k3_dep3", 3),
-    "popqa": _Files("popqa_test_1000_k{k}_dep6", "popqa_test_1000_k3_dep6", 6, most_popular=3.0),
+    "nq": ("nq-dev-multikilt_1000_k{k}_dep6", "nq-train-multikilt_1000_k3_dep6", 6),
+    "triviaqa": ("triviaqa-dev-multikilt_1000_k{k}_dep6", "triviaqa-train-multikilt_1000_k3_dep6", 6),
+    "hotpotqa": ("hotpotqa-dev-multikilt_1000_k{k}_dep3", "hotpotqa-train-multikilt_1000_k3_dep3", 3),
+    "popqa": ("popqa_test_1000_k{k}_dep6", "popqa_test_1000_k3_dep6", 6),
 }
 
 
-def _rag_samples(request: TaskRequest, files: _Files) -> Iterator[Sample | None]:
+def _rag_file(name: str, length: int | None = None) -> str:
+    """Return the file of the questions at a length, or of the examples."""
+    questions, examples, _ = _RAG[name]
+    return f"helmet/kilt/{examples if length is None else questions.format(k=_RAG_PASSAGES[length])}.jsonl"
+
+
+def _rag_samples(request: TaskRequest, name: str) -> Iterator[Sample]:
     """Yield HELMET's questions for a length, two examples before each."""
-    rows, examples = files.rows(request.data, request.length), files.rows(request.data)
+    is_popqa = name == "popqa"
+    shape = record(**_RAG_FIELDS, **({"s_pop": Annotated[float, Gt(0)]} if is_popqa else {}))
+    rows, examples = (
+        [r for r in request.data.json_lines(file, shape) if not is_popqa or math.log10(r["s_pop"]) < _LONG_TAIL]
+        for file in (_rag_file(name, request.length), _rag_file(name))
+    )
+
+    def listed(row: Json) -> str:
+        return "\n\n".join(f"Document (Title: {passage['title']}): {passage['text']}" for passage in row["ctxs"])
+
     key = "id" if all("id" in row for row in (*rows, *examples)) else "question"
     for row in sampled_questions(rows, key, seed=request.seed):
         group = str(row[key])
         # PopQA has one split only, so the question itself may be one of its examples.
-        excluded = {group} if files.most_popular else set()
+        shots = sampled_examples(examples, key, group, {group} if is_popqa else set())
         demos = "".join(
-            f"{_documents(demo)}\n\nQuestion: {demo['question']}\nAnswer: {demo['answers'][0]}\n\n"
-            for demo in sampled_examples(examples, key, group, excluded)
+            f"{listed(demo)}\n\nQuestion: {demo['question']}\nAnswer: {demo['answers'][0]}\n\n" for demo in shots
         )
-        yield prompted(
-            request,
-            _RAG_PROMPT,
-            "\nAnswer:",
-            20,
-            context=_documents(row),
-            references=row["answers"],
-            details={"depth": row.get("depth"), "group": group},
-            demos=demos,
-            question=row["question"],
-        )
-
-
-def _documents(row: Json) -> str:
-    return "\n\n".join(f"Document (Title: {passage['title']}): {passage['text']}" for passage in row["ctxs"])
+        about: Json = {"references": row["answers"], "details": {"depth": row.get("depth"), "group": group}}
+        fields = {"demos": demos, "question": row["question"]}
+        yield prompted(request, prompt_of("helmet_rag"), "\nAnswer:", 20, context=listed(row), **about, **fields)
 
 
 # Re-rank: passages with their ids, to be listed from most to least relevant as `ID3 > ID1 > …`.
@@ -116,15 +95,25 @@ _RANKED_SHAPE: Final = record(
     qid=NAME, query=TEXT, ctxs=several(record(id=NAME, text=str, label=int, title=NotRequired[str]))
 )
 _RANKED_PASSAGES: Final = dict(zip(LENGTHS, (50, 130, 285, 600, 1000), strict=True))
-_RANK_PROMPT: Final = prompt_of("helmet_rerank")
 
 
 def _ranked_file(passages: int) -> str:
     return f"helmet/msmarco/test_reranking_data_k{passages}_dep3.jsonl"
 
 
-def _rerank_samples(request: TaskRequest) -> Iterator[Sample | None]:
+def _rerank_samples(request: TaskRequest) -> Iterator[Sample]:
     """Yield HELMET's queries for a length, two ranked examples before each."""
+
+    def listed(row: Json, *, has_titles: bool) -> str:
+        return "\n\n".join(
+            f"[ID: {one['id']}] Document{' (Title: ' + one.get('title', '') + ')' if has_titles else ''}: {one['text']}"
+            for one in row["ctxs"]
+        )
+
+    def ranking(row: Json) -> str:
+        ranked = sorted(row["ctxs"], key=lambda one: int(one["label"]), reverse=True)
+        return " > ".join(str(one["id"]) for one in ranked)
+
     file = _ranked_file(_RANKED_PASSAGES[request.length])
     rows = sampled_questions(list(request.data.json_lines(file, _RANKED_SHAPE)), "qid", seed=request.seed)
     examples = list(request.data.json_lines(_ranked_file(10), _RANKED_SHAPE))
@@ -132,36 +121,15 @@ def _rerank_samples(request: TaskRequest) -> Iterator[Sample | None]:
     # With enough examples none of them is a query of the test, else only the question itself is left out.
     every = {str(row["qid"]) for row in rows}
     for row in rows:
-        query = str(row["qid"])
-        has_titles = "title" in row["ctxs"][0]
+        query, has_titles = str(row["qid"]), "title" in row["ctxs"][0]
         demos = "".join(
-            f"{_numbered(demo, has_titles=has_titles)}\n\nQuery: {demo['query']}\nRanking: {_ranking(demo)}\n\n"
+            f"{listed(demo, has_titles=has_titles)}\n\nQuery: {demo['query']}\nRanking: {ranking(demo)}\n\n"
             for demo in sampled_examples(examples, "qid", query, every if are_many else {query})
         )
         relevance = {str(passage["id"]): int(passage["label"]) for passage in row["ctxs"]}
-        yield prompted(
-            request,
-            _RANK_PROMPT,
-            "\nRanking:",
-            200,
-            context=_numbered(row, has_titles=has_titles),
-            references=[_ranking(row)],
-            details={"judged": relevance, "group": query},
-            demos=demos,
-            question=row["query"],
-        )
-
-
-def _numbered(row: Json, *, has_titles: bool) -> str:
-    titles = [f" (Title: {passage.get('title', '')})" if has_titles else "" for passage in row["ctxs"]]
-    return "\n\n".join(
-        f"[ID: {passage['id']}] Document{title}: {passage['text']}"
-        for passage, title in zip(row["ctxs"], titles, strict=True)
-    )
-
-
-def _ranking(row: Json) -> str:
-    return " > ".join(str(one["id"]) for one in sorted(row["ctxs"], key=lambda one: int(one["label"]), reverse=True))
+        about: Json = {"references": [ranking(row)], "details": {"judged": relevance, "group": query}}
+        fields = {"context": listed(row, has_titles=has_titles), "demos": demos, "question": row["query"]}
+        yield prompted(request, prompt_of("helmet_rerank"), "\nRanking:", 200, **about, **fields)
 
 
 def _score_ranking(answer: str, sample: Sample) -> dict[str, float]:
@@ -211,7 +179,7 @@ def alce_passages(data: DataFiles, name: str, length: int) -> dict[str, list[Jso
     return {row["question"]: row["docs"][: _ALCE_PASSAGES[length]] for row in rows}
 
 
-def _alce_samples(request: TaskRequest, name: str) -> Iterator[Sample | None]:
+def _alce_samples(request: TaskRequest, name: str) -> Iterator[Sample]:
     """Yield HELMET's 100 questions for a length, two examples before each."""
     questions, prompts = _alce_files(name)
     prompt = request.data.json(prompts, _ALCE_PROMPT)
@@ -229,38 +197,31 @@ def _alce_samples(request: TaskRequest, name: str) -> Iterator[Sample | None]:
         context = listed(row["docs"][: _ALCE_PASSAGES[request.length]])
         # A group holds the spellings of one answer: of an item of QAMPARI's list, or of a short answer of ASQA.
         groups = row["answers"] if name == "qampari" else [pair["short_answers"] for pair in row["qa_pairs"]]
-        sample = Sample(
-            f"{shown}{instruction}\n\nQuestion: {row['question']}\n\n{context}",
-            tuple(one for group in groups for one in group),
-            300,
-            "\n\nAnswer:",
-            details={"question": row["question"], "answers": groups},
-        )
-        yield request.fitting(sample)
+        text = f"{shown}{instruction}\n\nQuestion: {row['question']}\n\n{context}"
+        details = {"question": row["question"], "answers": groups}
+        yield Sample(text, tuple(one for group in groups for one in group), 300, "\n\nAnswer:", details=details)
 
 
 def _without_citations(text: str) -> str:
     return re.sub(r"\[\d+", "", re.sub(r" \[\d+", "", text)).replace(" |", "").replace("]", "")
 
 
-def _one_line(answer: str) -> str:
-    return re.sub(r"\n+", " ", answer).replace("<|im_end|>", "")
-
-
-def _items(text: str) -> list[str]:
-    return text.rstrip().rstrip(".").rstrip(",").split(",")
+def _claims(answer: str) -> tuple[str, list[str]]:
+    """Return an answer on one line, and the items of the list that it may be."""
+    text = re.sub(r"\n+", " ", answer).replace("<|im_end|>", "")
+    return text, text.rstrip().rstrip(".").rstrip(",").split(",")
 
 
 def _score_asqa(answer: str, sample: Sample) -> dict[str, float]:
     """Return the share of questions whose short answer is in the text, and whether it is all of them."""
-    text = normalize_answer(_without_citations(_one_line(answer)))
+    text = normalize_answer(_without_citations(_claims(answer)[0]))
     found = [any(normalize_answer(one) in text for one in group) for group in sample.details["answers"]]
     return {"str_em": fmean(found), "str_hit": float(all(found))}
 
 
 def _score_qampari(answer: str, sample: Sample) -> dict[str, float]:
     """Return precision and recall of the listed answers, and recall where five right ones are enough."""
-    listed = [normalize_answer(one.strip()) for one in _items(_without_citations(_one_line(answer)))]
+    listed = [normalize_answer(_without_citations(one)) for one in _claims(answer)[1]]
     said = [one for one in listed if one]
     groups = [[normalize_answer(one) for one in group] for group in sample.details["answers"]]
     right = {one for group in groups for one in group}
@@ -281,9 +242,10 @@ def citations(
     A claim is a sentence, or an item of a list behind its question. Recall: the cited passages together entail it. Precision:
     of the citations of such a claim, those that entail it alone or without which the others do not.
     """
-    text = _one_line(answer)
-    claims = [f"{asked} {one.strip()}" for one in _items(text)] if is_list else sentences(text)
-    claims = [one for one in claims if is_list or len(one.strip()) >= _SHORTEST_CLAIM]
+    text, items = _claims(answer)
+    claims = [one for one in sentences(text) if len(one.strip()) >= _SHORTEST_CLAIM]
+    if is_list:
+        claims = [f"{asked} {one.strip()}" for one in items]
     if not claims:
         return None
     supported = cited = needed = 0
@@ -314,15 +276,14 @@ TASKS: Final = (
             name=name,
             category="RAG",
             metric="substring_exact_match",
-            samples=QUESTIONS * files.depths,
-            make=partial(_rag_samples, files=files),
+            samples=QUESTIONS * depths,
+            make=partial(_rag_samples, name=name),
             score=best_of(substring_exact_match=substring_exact_match, exact_match=exact_match),
-            max_new_tokens=20,
-            files=(files.path(),),
-            files_at={length: (files.path(length),) for length in LENGTHS},
+            files=(_rag_file(name),),
+            files_at={length: (_rag_file(name, length),) for length in LENGTHS},
             version=2,
         )
-        for name, files in _RAG.items()
+        for name, (*_, depths) in _RAG.items()
     ),
     _task(
         name="msmarco",
@@ -331,7 +292,6 @@ TASKS: Final = (
         samples=QUESTIONS * 3,
         make=_rerank_samples,
         score=_score_ranking,
-        max_new_tokens=200,
         files=(_ranked_file(10),),
         files_at={length: (_ranked_file(passages),) for length, passages in _RANKED_PASSAGES.items()},
         version=2,
@@ -344,7 +304,6 @@ TASKS: Final = (
             samples=QUESTIONS,
             make=partial(_alce_samples, name=name),
             score=score,
-            max_new_tokens=300,
             files=_alce_files(name),
         )
         for name, metric, score in (("asqa", "str_em", _score_asqa), ("qampari", "qampari_rec_top5", _score_qampari))

@@ -27,22 +27,6 @@ _ARTICLES: Final = re.compile(r"\b(a|an|the)\b")
 _PUNCTUATION: Final = str.maketrans("", "", string.punctuation)
 
 
-def fitted(
-    request: TaskRequest, template: str, prefix: str, budget: int, *, context: str, **fields: str
-) -> tuple[str, str, str]:
-    """Return a prompt in three parts: before its context, the context, behind it.
-
-    As in HELMET's `tokenize`, a prompt that is too long loses as many tokens at the end of its context; BOS is counted.
-    """
-    before, behind = (part.format(**fields) for part in template.split("{context}"))
-    room = request.room - budget - len(request.tokenizer.prefix)
-    # Cutting may merge tokens at the edge, so the count is taken again until it fits.
-    while context and (over := request.tokenizer.count(before + context + behind + prefix) - room) > 0:
-        bounds = request.tokenizer.boundaries(context)
-        context = context[: bounds[-over][0]] if over <= len(bounds) else ""
-    return before, context, behind
-
-
 def prompted(
     request: TaskRequest,
     template: str,
@@ -54,10 +38,19 @@ def prompted(
     details: Json,
     stop: str | None = "\n",
     **fields: str,
-) -> Sample | None:
-    """Return the sample of a template, its context cut to the length; None where the rest does not fit either."""
-    prompt = "".join(fitted(request, template, prefix, budget, context=context, **fields))
-    return request.fitting(Sample(prompt, tuple(references), budget, prefix, stop, details))
+) -> Sample:
+    """Return the sample of a template, its context cut to what the length leaves.
+
+    As in HELMET's `tokenize`, a prompt that is too long loses as many tokens at the end of its context; BOS is counted.
+    """
+    before, behind = (part.format(**fields) for part in template.split("{context}"))
+    room, kept = request.room - budget - len(request.tokenizer.prefix), context
+    # Cutting may merge tokens at the edge, so the count is taken again until it fits.
+    while kept and (over := request.tokenizer.count(before + kept + behind + prefix) - room) > 0:
+        bounds = request.tokenizer.boundaries(kept)
+        kept = kept[: bounds[-over][0]] if over <= len(bounds) else ""
+    about = {"context_cut": kept != context, "chars_before": len(before), "chars_behind": len(behind + prefix)}
+    return Sample(before + kept + behind, tuple(references), budget, prefix, stop, {**about, **details})
 
 
 def sampled_questions(rows: Sequence[Json], key: str, *, seed: int) -> list[Json]:
@@ -112,17 +105,15 @@ def parsed_answer(answer: str, prefix: str = "Answer:") -> str | None:
     return None
 
 
-def better_of_raw_and_parsed(
-    metric: _Metric, answer: str, references: Sequence[str], *, prefix: str = "Answer:"
-) -> float:
-    """Return the better score of the answer as it is and as parsed, `default_post_process` of HELMET."""
-    parsed = parsed_answer(answer, prefix)
-    return max(metric(answer, references), 0.0 if parsed is None else metric(parsed, references))
-
-
 def best_of(prefix: str = "Answer:", **metrics: _Metric) -> Scorer:
-    """Return HELMET's scorer: of the answer behind its prefix, raw or parsed, whichever is better; by the names of the scores."""
-    return lambda answer, sample: {
-        name: better_of_raw_and_parsed(metric, sample.completed(answer), sample.references, prefix=prefix)
-        for name, metric in metrics.items()
-    }
+    """Return HELMET's scorer, by the names of the scores: `default_post_process`.
+
+    An answer is scored behind its prefix, as it is and as parsed; the better score counts.
+    """
+
+    def score(answer: str, sample: Sample) -> dict[str, float]:
+        completed = sample.completed(answer)
+        texts = [one for one in (completed, parsed_answer(completed, prefix)) if one is not None]
+        return {name: max(metric(text, sample.references) for text in texts) for name, metric in metrics.items()}
+
+    return score

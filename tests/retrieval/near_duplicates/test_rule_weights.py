@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
+from nextlong.retrieval.near_duplicates.rule import Texts, covered, highest
 from nextlong.retrieval.near_duplicates.shingles import SHINGLE_WORDS, shingles
-from nextlong.retrieval.near_duplicates.texts import Texts, covered, highest
 
 
 def test_thresholds_are_compared_in_whole_millionths():

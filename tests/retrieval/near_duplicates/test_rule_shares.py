@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from nextlong.retrieval.near_duplicates import rule as shares
+from nextlong.retrieval.near_duplicates.rule import Texts, shared_runs
 from nextlong.retrieval.near_duplicates.shingles import shingles
-from nextlong.retrieval.near_duplicates.texts import Texts, shared_runs
 
 ALIKE = np.full(1, 1024, np.uint16)  # every word weighs the same
 TEXTS = st.lists(st.lists(st.sampled_from("abcdefg"), min_size=10, max_size=24), min_size=1, max_size=7)

@@ -7,9 +7,8 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from nextlong.retrieval.near_duplicates.rule import _PASSAGE_WORDS, repeated_passages
+from nextlong.retrieval.near_duplicates.rule import _PASSAGE_WORDS, Texts, repeated_passages
 from nextlong.retrieval.near_duplicates.shingles import shingles
-from nextlong.retrieval.near_duplicates.texts import Texts
 
 STOCK = [f"stock{number}" for number in range(160)]
 

@@ -4,8 +4,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from nextlong.retrieval.near_duplicates.rule import distinct_texts
 from nextlong.retrieval.near_duplicates.shingles import Shingles
-from nextlong.retrieval.near_duplicates.texts import distinct_texts
 
 # Sums are equal for equal runs in another order, too.
 TEXTS = st.lists(st.lists(st.sampled_from([1, 2, 3]), max_size=3), min_size=1, max_size=9)

@@ -4,12 +4,12 @@ import pytest
 from rich.console import Console
 
 from nextlong.errors import EvaluateError
-from nextlong.evaluate import import_helmet, results, tables
+from nextlong.evaluate import judge, results, tables
 from nextlong.evaluate.task import all_tasks
 
 
 def read_into(files, **where):
-    return import_helmet.read_into(files, console=Console(quiet=True), **where)
+    return judge.import_helmet(files, console=Console(quiet=True), **where)
 
 
 def helmet_result(path, dataset, length, **metrics):
@@ -62,7 +62,7 @@ def test_what_is_no_helmet_result_is_told(tmp_path):
 
 def test_every_helmet_name_is_a_task_of_ours():
     tasks = all_tasks()
-    for _, name, metric, _ in import_helmet._NAMES:
+    for _, name, metric, _ in judge._NAMES:
         assert name in tasks
         assert tasks[name].category in {*tables.CATEGORIES, "HELMET-RULER"} - {"RULER"}
         assert metric

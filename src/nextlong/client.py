@@ -1,0 +1,120 @@
+"""Client: requests to a server with an OpenAI-compatible API, through the proxy that the environment names.
+
+What may pass (no connection, a timeout, 408, 429, 5xx) is tried again after growing waits, or after what Retry-After says.
+"""
+
+from __future__ import annotations
+
+import http.client
+import json
+import math
+import os
+import random
+import threading
+import time
+import urllib.error
+import urllib.request
+from collections.abc import Callable
+from datetime import UTC, datetime
+from email.utils import parsedate_to_datetime
+from typing import Final, Protocol
+
+from nextlong.text import Json
+
+_FIRST_WAIT_S: Final = 0.5
+_LONGEST_WAIT_S: Final = 60.0
+_LONGEST_RETRY_AFTER_S: Final = 600.0
+_PASSING: Final = (408, 429)
+
+
+class _Options(Protocol):
+    @property
+    def api_key_env(self) -> str: ...  # the variable that holds the key
+    @property
+    def max_attempts(self) -> int: ...
+    @property
+    def timeout_s(self) -> float: ...
+
+
+class UnansweredError(Exception):
+    """What the server did instead of answering; with the `status` of HTTP if it refused."""
+
+    def __init__(self, what: str, status: int | None = None) -> None:
+        super().__init__(what)
+        self.status = status
+
+
+class Client:
+    """Sends requests, from any thread; at most `requests_per_minute`."""
+
+    def __init__(self, options: _Options, *, requests_per_minute: int | None = None) -> None:
+        self._options, self._headers = options, {"Content-Type": "application/json", "User-Agent": "nextlong"}
+        if key := os.environ.get(options.api_key_env):
+            self._headers["Authorization"] = f"Bearer {key}"
+        self._opener = urllib.request.build_opener()  # asks the environment for the proxy
+        self._gap_s, self._next_s = 60.0 / requests_per_minute if requests_per_minute else 0.0, 0.0
+        self._lock = threading.Lock()
+
+    def post(self, url: str, body: Json, tell: Callable[[str, float, int], None] = lambda *_: None) -> bytes:
+        """Return the answer's body. Raises UnansweredError where the server refuses, or all attempts are used up.
+
+        `tell` gets what went wrong, how long is waited and how many attempts are left.
+        """
+        attempts, trouble = self._options.max_attempts, ""
+        request = urllib.request.Request(url, json.dumps(body).encode(), self._headers)
+        for attempt in range(1, attempts + 1):
+            with self._lock:
+                start_s = max(self._next_s, time.monotonic())
+                self._next_s = start_s + self._gap_s
+            time.sleep(max(0.0, start_s - time.monotonic()))
+            # Half to all of 0.5, 1, 2, 4 … seconds, at random, so that threads do not come back all at once.
+            wait_s = min(_FIRST_WAIT_S * 2.0 ** (attempt - 1), _LONGEST_WAIT_S) * random.uniform(0.5, 1.0)
+            try:
+                with self._opener.open(request, timeout=self._options.timeout_s) as answer:
+                    received: bytes = answer.read()
+                    return received
+            except urllib.error.HTTPError as error:
+                with error:
+                    said, code = _server_message(error)
+                trouble = f"HTTP {error.code}: {said}"
+                if not (error.code in _PASSING or error.code >= 500) or code == "insufficient_quota":
+                    raise UnansweredError(f"refused with {trouble}", error.code) from None
+                wait_s = _retry_after_s(error.headers.get("Retry-After"), default=wait_s)
+            except (
+                OSError,
+                http.client.HTTPException,
+            ) as error:  # refused, reset, a timeout, an answer that breaks off
+                reason = getattr(error, "reason", error)
+                trouble = f"{type(reason).__name__}: {reason}"
+            if attempt < attempts:
+                tell(trouble, wait_s, attempts - attempt)
+                time.sleep(wait_s)
+        raise UnansweredError(f"did not answer in {attempts} attempts, the last with {trouble}")
+
+
+def _retry_after_s(header: str | None, *, default: float) -> float:
+    """Read a Retry-After header, seconds or an HTTP date; the default where it is missing or neither."""
+    try:
+        wait_s = float(header or "nan")
+    except ValueError:
+        try:
+            moment = parsedate_to_datetime(header or "")
+        except ValueError:
+            return default
+        wait_s = (moment.replace(tzinfo=moment.tzinfo or UTC) - datetime.now(UTC)).total_seconds()
+    return default if math.isnan(wait_s) else min(max(wait_s, 0.0), _LONGEST_RETRY_AFTER_S)
+
+
+def _server_message(error: urllib.error.HTTPError) -> tuple[str, str]:
+    """Return what the server says about a refusal, and its error code ("" where it names none)."""
+    try:
+        body = error.read().decode("utf-8", "replace")
+        said = json.loads(body)
+    except (OSError, http.client.HTTPException):
+        return error.reason, ""
+    except ValueError:
+        return " ".join(body.split())[:500] or error.reason, ""
+    said = said.get("error", said) if isinstance(said, dict) else said
+    if isinstance(said, dict):
+        return str(said.get("message", said))[:500], str(said.get("code") or "")
+    return str(said)[:500], ""
