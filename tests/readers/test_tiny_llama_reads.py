@@ -22,11 +22,15 @@ def test_twenty_steps_from_each_reader_have_the_same_losses(streaming, tmp_path)
         remote=str(plain / "mds"), local=str(tmp_path / "mds"), batch_size=1, shuffle=False
     )
     ways = {
-        "run": (run[number] for number in range(len(run))),
-        "datasets": parquet.select_columns(["input_ids"]),
-        "mds": ({"input_ids": sample["input_ids"].astype(np.int64)} for sample in mds),
+        "run": [run[number] for number in range(len(run))],
+        "datasets": list(parquet.select_columns(["input_ids"])),
+        "mds": [{"input_ids": sample["input_ids"].astype(np.int64)} for sample in mds],
     }
+    ids = {name: [np.asarray(row["input_ids"]).tolist() for row in rows] for name, rows in ways.items()}
+    assert ids["run"] == ids["datasets"] == ids["mds"]
     found = {name: losses(rows, steps=STEPS, vocabulary=VOCABULARY) for name, rows in ways.items()}
-    assert found["run"] == found["datasets"] == found["mds"]
+    # Where memory lies may change the last bit of a sum, and each step carries that on.
+    assert found["datasets"] == pytest.approx(found["run"], rel=1e-3)
+    assert found["mds"] == pytest.approx(found["run"], rel=1e-3)
     assert len(found["run"]) == STEPS
     assert found["run"][-1] < found["run"][0] - 0.2
