@@ -137,14 +137,7 @@ def _write_filter_report(
         shards = np.searchsorted(starts, rows, side="right") - 1
         gone, stays = (shards << schemas.SHARD_BITS | rows - starts[shards]).T.tolist()
         notes = [f"near-duplicate of {name}" for name in _names(documents, stays)]
-        reasons.append(
-            LeftOut(
-                NEARLY_EQUAL,
-                "documents",
-                near.near_duplicates,
-                _examples(documents, gone, notes),
-            )
-        )
+        reasons.append(LeftOut(NEARLY_EQUAL, "documents", near.near_duplicates, _examples(documents, gone, notes)))
     if "decontaminate" in done:
         contaminated = done["decontaminate"].results(DecontaminateResult)
         shares = {
@@ -154,12 +147,7 @@ def _write_filter_report(
         }
         chunks = sum(part.contaminated for part in contaminated)
         reasons.append(
-            LeftOut(
-                CONTAMINATED,
-                "chunks",
-                chunks,
-                _examples(documents, list(shares), list(shares.values())),
-            )
+            LeftOut(CONTAMINATED, "chunks", chunks, _examples(documents, list(shares), list(shares.values())))
         )
     reasons = [one for one in reasons if one.count]
     told = json.dumps([asdict(one) for one in reasons], indent=1, ensure_ascii=False)
