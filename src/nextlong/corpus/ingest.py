@@ -29,10 +29,9 @@ from nextlong.corpus.splits import LineCountResult, Splits, numbered
 from nextlong.engine.step import Artifact, Artifacts, Estimate, Step, Task, per_shard
 from nextlong.errors import CorpusError
 from nextlong.reading.files import FilePart, InputFile
-from nextlong.reading.filter import evaluator
 from nextlong.reading.formats import format_of, head_columns, read_records
 from nextlong.reading.listing import hash_of
-from nextlong.reading.records import FilteredOut, Record, Reject, RejectKind, text_problem
+from nextlong.reading.records import FilteredOut, Record, Reject, RejectKind, library, text_problem
 from nextlong.recipe import Ingest, Source
 from nextlong.schemas import DOCUMENTS, DOCUMENTS_WITH_METADATA, REJECTS
 from nextlong.text import Json
@@ -115,7 +114,7 @@ def ingest_step(
             # Names below the source: a corpus that was moved is the same.
             {"format": source.format, "id": source.id, "label": source.label, "text": source.text}
             | {key: value for key in ("filter", "metadata") if (value := getattr(source, key))}
-            | ({"evaluator": evaluator()} if source.filter else {})
+            | ({"evaluator": library("duckdb")} if source.filter else {})
             | ({"extractor": extractor} if extractor else {})
             | ({"excluded": exclusion.identity} if exclusion.identity else {})
             | {"files": [[file.name, file.identity] for file in inputs]}
