@@ -32,7 +32,7 @@ from nextlong.corpus.splits import line_counts_steps, shard_bytes_of, splits_of,
 from nextlong.engine import store
 from nextlong.engine.executor import Executor, SerialExecutor, usable_cpus
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
-from nextlong.engine.progress import Quiet, Reporter
+from nextlong.engine.progress import Reporter
 from nextlong.engine.runner import run_array_job, run_steps, steps_before
 from nextlong.engine.step import Artifact, Step
 from nextlong.errors import ExportError
@@ -215,7 +215,7 @@ def session(
     `changed_inputs="accept"` ingests again where input files differ from those that an earlier run in this directory read.
     Raises a NextlongError for every mistake that can be found before the first step.
     """
-    reporter = reporter or Quiet()
+    reporter = reporter or Reporter()
     files, run_dir = prepare(recipe), recipe.run_path
     record.check_folder(run_dir)
     with store.locked(run_dir, mode=mode):

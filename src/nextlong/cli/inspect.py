@@ -117,7 +117,7 @@ def report(args: argparse.Namespace) -> None:
     path = args.output or write_page.place_of(runs)
     page = write_page.page(runs)
     try:
-        store.write_text(path, page)
+        store.write_file(path, page)
     except OSError as error:
         raise NextlongError(f"{path} cannot be written: {error.strerror}; choose another path with -o") from None
     if args.json:
