@@ -21,7 +21,7 @@ from typing import Final
 import numpy as np
 
 from nextlong.cli.columns import MAX_FILES, Looks, source_notes
-from nextlong.cli.common import first_few, print_json, say, write
+from nextlong.cli.common import first_few, present, write
 from nextlong.corpus.look import look_at
 from nextlong.errors import NextlongError, RecipeError
 from nextlong.reading.formats import UNREADABLE
@@ -122,23 +122,18 @@ def init(args: argparse.Namespace) -> None:
             heading += "\nEvery other key has its default: `nextlong init --full` writes all keys, with their meaning."
         write(path, (template.commented if args.full else template.short)(recipe, heading=heading))
         messages = list(notes(new))
-    if args.json:
-        named = [source.model_dump(include={"path", "name", "text", "id"}) for source in recipe.ingest.sources]
-        told: Json = {"recipe": str(path), "run_dir": recipe.run_dir, "sources": named}
-        told |= {"tokenizer": recipe.tokenizer.source or recipe.tokenizer.train, "has_documents": has_documents}
-        print_json({**told, "notes": messages})
-    else:
-        for message in messages:
-            say(message)
-    if has_documents and not is_readable:
+    named = [source.model_dump(include={"path", "name", "text", "id"}) for source in recipe.ingest.sources]
+    told: Json = {"recipe": str(path), "run_dir": recipe.run_dir, "sources": named}
+    told |= {"tokenizer": recipe.tokenizer.source or recipe.tokenizer.train, "has_documents": has_documents}
+    next_step = "check ingest.sources and tokenizer"
+    if not has_documents:
+        next_step = "no documents were found beside it: put the path of yours into ingest.sources"
+    wrote = [f"wrote {path}; {next_step}, then: nextlong run {path}"] if is_readable or not has_documents else []
+    present(args, {**told, "notes": messages}, "\n".join([*messages, *wrote]))
+    if not wrote:
         raise NextlongError(
             f"{path} was written, but `nextlong run` would refuse it: correct what is named above, or set the text column"
         )
-    if not args.json:
-        next_step = "check ingest.sources and tokenizer"
-        if not has_documents:
-            next_step = "no documents were found beside it: put the path of yours into ingest.sources"
-        say(f"wrote {path}; {next_step}, then: nextlong run {path}")
 
 
 def new_recipe(recipe_path: Path, given: Sequence[str] = (), *, tokenizer: str | None = None) -> _NewRecipe:
