@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import json
+import os
 from argparse import Namespace
 from collections.abc import Callable, Sequence
 from pathlib import Path
@@ -51,6 +52,11 @@ def present(args: Namespace, plain: Any, shown: str | Callable[[tables.PipeConso
         say(shown)
     elif shown is not None:
         shown(console())
+
+
+def absolute(path: str | Path) -> str:
+    """Return a path of the user as it is in any working directory; symbolic links stay: their targets have other names."""
+    return os.path.normpath(Path(path).expanduser().absolute())
 
 
 def first_few(names: Sequence[str], *, most: int) -> str:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 from rich.console import Console
 
-from nextlong.cli.common import check_installed, console, present, write
+from nextlong.cli.common import absolute, check_installed, console, present, write
 from nextlong.errors import NextlongError
 from nextlong.replicate.recipe import Replication
 from nextlong.replicate.recipe import recipe_from as replication_from
@@ -79,9 +79,9 @@ def _init(args: argparse.Namespace, path: Path) -> None:
     is_local = model is not None and Path(model).expanduser().exists()  # else the name of a model on the Hub
     recipe = recipe_from(
         args.preset,
-        out=_absolute(args.out or str(path.with_suffix(""))),
-        data={"chat": _absolute(args.chat)} if args.chat else {"runs": [_absolute(run) for run in args.data]},
-        model=_absolute(model) if is_local else model,
+        out=absolute(args.out or str(path.with_suffix(""))),
+        data={"chat": absolute(args.chat)} if args.chat else {"runs": [absolute(run) for run in args.data]},
+        model=absolute(model) if is_local else model,
         overrides=overrides,
     )
     # Steps of whole rows, unless the user has given their tokens.
@@ -100,10 +100,6 @@ def _init(args: argparse.Namespace, path: Path) -> None:
         notes.append(f"model.path: {model} is not a local folder; looking for it on the Hugging Face hub")
     told = "\n".join([*notes, f"wrote {path}; next: nextlong train {path} --dry-run"])
     present(args, {"recipe": str(path), "out": recipe.out}, told)
-
-
-def _absolute(path: str) -> str:
-    return os.path.normpath(Path(path).expanduser().absolute())
 
 
 def replicate(args: argparse.Namespace) -> None:
