@@ -80,16 +80,17 @@ def _run_array_job(recipe: Recipe, args: argparse.Namespace) -> None:
     from nextlong import pipeline
     from nextlong.text import counted
 
-    progress, step = reporter(stderr=args.json), args.before or args.only_step
+    progress, step, given = reporter(stderr=args.json), args.before or args.only_step, args.tasks or "1/1"
     if args.before:
-        needed = pipeline.run_before(recipe, step, reporter=progress, changed_inputs=args.changed_inputs)
+        with pipeline.session(recipe, reporter=progress, changed_inputs=args.changed_inputs) as opened:
+            needed = opened.run_before(step)
         told, message = {"step": step, "needed": needed}, f"done: all inputs of {step}"
     else:
-        given = args.tasks or "1/1"
         match = re.fullmatch(r"(\d+)/(\d+)", given)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
             raise NextlongError(f"--tasks {given} is not a share; use K/N, such as 3/64: the third of 64, from 1")
-        ran, total = pipeline.run_share(recipe, step, part=(int(match[1]), int(match[2])), reporter=progress)
+        with pipeline.session(recipe, reporter=progress, mode="together") as opened:
+            ran, total = opened.run_share(step, job=(int(match[1]), int(match[2])))
         told, message = {"step": step, "ran": ran, "tasks": total}, f"{step} is already done; `nextlong run` resumes"
         if total:
             message = f"{step}: ran {ran:,} of {counted(total, 'task')}; `nextlong run` resumes once all jobs are done"
