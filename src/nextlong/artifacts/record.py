@@ -189,7 +189,7 @@ def write(recipe: Recipe, done: Artifacts, run_dir: Path, *, name: str) -> Varia
         plain = yaml.safe_dump(
             recipe.model_dump(mode="json") | {"name": None}, sort_keys=False, allow_unicode=True, width=120
         )
-        store.write_text(path.with_suffix(".yaml"), plain)
+        store.write_file(path.with_suffix(".yaml"), plain)
         store.write_json(path, record)
     if not recipe.overridden:
         with store.explained(run_dir):

@@ -387,7 +387,7 @@ def write_index(run_dir: Path) -> None:
         "| variant | formats |\n|---|---|\n" + "\n".join(rows) + "\n"
     )
     with store.explained(data / CARD):
-        store.write_text(data / CARD, text)
+        store.write_file(data / CARD, text)
 
 
 def laid_in(folder: Path) -> list[Laid]:
