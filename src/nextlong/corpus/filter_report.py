@@ -111,7 +111,7 @@ def _write_filter_report(
     ingested = done["ingest"].results(IngestResult)
     documents, keep = done["ingest"].files(".documents.arrow"), done["select"].files(".keep.npy")
     reasons = _rejects(done)
-    for reason, count, examples in (
+    for reason, removed, examples in (
         (FILTERED, "filtered_out", "filter_examples"),
         (EXCLUDED, "excluded", "excluded_examples"),
     ):
@@ -120,7 +120,7 @@ def _write_filter_report(
             for place, part in zip(places, ingested, strict=True)
             for source_id, head in getattr(part, examples)
         ]
-        reasons.append(LeftOut(reason, "documents", sum(getattr(part, count) for part in ingested), _spread(named)))
+        reasons.append(LeftOut(reason, "documents", sum(getattr(part, removed) for part in ingested), _spread(named)))
     source_of = [place for place, part in zip(places, ingested, strict=True) for _ in range(part.shards)]
     reasons += _by_select(done, source_of, dedup)
     stay = keep  # of the last step that removes documents
