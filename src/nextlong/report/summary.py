@@ -37,7 +37,7 @@ def lines(recipe: Recipe, done: Artifacts, *, folder: Path, named: str = "RUN") 
     asked, causes = recipe.compose.sequences, "; ".join(why_fewer(recipe.compose, done))
     shortfall = ""
     if asked == "all":
-        shortfall = f" ({causes})" if Attempt.of(done).dropped else ""
+        shortfall = f" ({causes})" if Attempt(done).dropped else ""
     elif sequences != asked:
         shortfall = f", fewer than compose.sequences={asked:,} ({causes})"
     facts = [

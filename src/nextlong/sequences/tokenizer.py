@@ -208,7 +208,18 @@ def _prepare_tokenizer(
     characters = token_chars(loaded)
     np.save(f"{out}.tokenchars.npy", characters)
     encoder = TextEncoder(loaded, engine="reference")
-    texts = _drawn_texts(corpus, seed=seed)
+    # The texts of the `_MEASURED_CHUNKS` chunks with the smallest keys, shard by shard.
+    drawn = np.empty((3, 0), np.uint64)  # rows: key, shard, row of the chunk; columns ascending by key
+    for shard, paths in enumerate(corpus):
+        keys = _chunk_keys(*paths, seed=seed, stage="tokenizer-measure")
+        rows = np.argsort(keys, kind="stable")[:_MEASURED_CHUNKS]
+        here = np.stack([keys[rows], np.full(len(rows), shard, np.uint64), rows.astype(np.uint64)])
+        drawn = np.concatenate([drawn, here], axis=1)
+        drawn = drawn[:, np.argsort(drawn[0], kind="stable")[:_MEASURED_CHUNKS]]
+    texts = []
+    for shard, paths in enumerate(corpus):
+        rows = np.sort(drawn[2, drawn[1] == shard]).astype(np.int64)
+        texts += [text for batch in iter_chunk_texts(*paths, rows) for text in batch.texts]
     chars_per_token, measured_chunks = tokenizer.chars_per_token, 0
     if chars_per_token == "auto":
         tokens = len(encoder.encode_batch(texts)[0])
@@ -217,11 +228,7 @@ def _prepare_tokenizer(
         chars_per_token, measured_chunks = sum(map(len, texts)) / tokens, len(texts)
     specials = (separator_ids, *([] if special is None else [special] for special in (bos_id, eos_id)))
     separator_text, bos_text, eos_text = (loaded.decode(list(ids), skip_special_tokens=False) for ids in specials)
-    added = loaded.get_added_tokens_decoder()
-    ordinary = tuple(
-        key for key, token in (("bos", bos_id), ("eos", eos_id)) if token is not None and token not in added
-    )
-    lost = lost_share(loaded, texts[:: max(1, len(texts) // _DECODED_CHUNKS)])
+    known = {None, *loaded.get_added_tokens_decoder()}
     return TokenizerResult(
         chars_per_token=chars_per_token,
         measured_chunks=measured_chunks,
@@ -230,8 +237,8 @@ def _prepare_tokenizer(
         eos_id=eos_id,
         separator_ids=separator_ids,
         special_texts=(separator_text, bos_text, eos_text),
-        lost_share=lost,
-        ordinary=ordinary,
+        lost_share=lost_share(loaded, texts[:: max(1, len(texts) // _DECODED_CHUNKS)]),
+        ordinary=tuple(key for key, token in (("bos", bos_id), ("eos", eos_id)) if token not in known),
     )
 
 
@@ -255,30 +262,14 @@ def _require_pieces_alone(tokenizer: Tokenizer, *, source: str) -> None:
             )
 
 
-def _drawn_texts(corpus: Sequence[tuple[Path, Path]], *, seed: int) -> list[str]:
-    """Return the texts of the `_MEASURED_CHUNKS` chunks with the smallest keys, shard by shard."""
-    drawn = np.empty((3, 0), np.uint64)  # rows: key, shard, row of the chunk; columns ascending by key
-    for shard, (documents, chunks) in enumerate(corpus):
-        keys = _chunk_keys(documents, chunks, seed=seed, stage="tokenizer-measure")
-        rows = np.argsort(keys, kind="stable")[:_MEASURED_CHUNKS]
-        here = np.stack([keys[rows], np.full(len(rows), shard, np.uint64), rows.astype(np.uint64)])
-        drawn = np.concatenate([drawn, here], axis=1)
-        drawn = drawn[:, np.argsort(drawn[0], kind="stable")[:_MEASURED_CHUNKS]]
-    texts = []
-    for shard, (documents, chunks) in enumerate(corpus):
-        rows = np.sort(drawn[2, drawn[1] == shard]).astype(np.int64)
-        texts += [text for batch in iter_chunk_texts(documents, chunks, rows) for text in batch.texts]
-    return texts
-
-
 def _training_texts(corpus: Sequence[tuple[Path, Path]], *, seed: int) -> Iterator[str]:
     """Yield the texts of random chunks, about `TRAINING_CHARS` characters in all."""
     tables = (read_chunks(chunks, ("start", "end")) for _, chunks in corpus)
     total_chars = sum(int((table["end"] - table["start"]).sum()) for table in tables)
     bound = threshold_for(TRAINING_CHARS / max(total_chars, 1))
-    for documents, chunks in corpus:
-        rows = np.flatnonzero(_chunk_keys(documents, chunks, seed=seed, stage="tokenizer-train") <= bound)
-        for batch in iter_chunk_texts(documents, chunks, rows):
+    for paths in corpus:
+        rows = np.flatnonzero(_chunk_keys(*paths, seed=seed, stage="tokenizer-train") <= bound)
+        for batch in iter_chunk_texts(*paths, rows):
             yield from batch.texts
 
 
