@@ -25,8 +25,7 @@ from nextlong.sequences.fit import (
     compose_spans,
     concatenate_spans,
 )
-from nextlong.sequences.token_chars import _TOKEN_CHARS, token_chars
-from nextlong.sequences.tokenizer import train_bpe
+from nextlong.sequences.tokenizer import _TOKEN_CHARS, token_chars, train_bpe
 
 # for a notebook
 

@@ -35,7 +35,7 @@ from nextlong.report.plan.sample import sample
 from nextlong.report.plan.trial import Measured, measure
 from nextlong.retrieval.encoders.base import kind_of
 from nextlong.retrieval.indexes.costs import GPU_PRODUCT_S
-from nextlong.sequences.token_chars import lossy_tokenizer
+from nextlong.sequences.tokenizer import lossy_tokenizer
 from nextlong.text import Json, counted
 
 _MB = 1_000_000
