@@ -246,7 +246,7 @@ def every_cut(tokenizer, *texts, table=None):
             text_of=lambda text=text: asked.append(text) or text,
             tokenizer=lambda: tokenizer,
         )
-        kept.append(found.kept(count))
+        kept.append(max(1, int(found.chars[count])))
     return kept, len(asked)
 
 
