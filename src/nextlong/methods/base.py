@@ -83,11 +83,11 @@ class Method(ABC, Generic[_OptionsT]):
     scores: str = ""
     citation: Citation | None = None
 
-    def describe(self, options: _OptionsT) -> str:  # noqa: ARG002 - for those whose options belong to the name
+    def describe(self, options: _OptionsT) -> str:
         """Return the method as reports name it: what data must not be taken for is part of the name."""
         return self.name
 
-    def repeats_documents(self, options: _OptionsT) -> bool:  # noqa: ARG002
+    def repeats_documents(self, options: _OptionsT) -> bool:
         """Say whether a document (of extended sequences: a meta-document) may make up several sequences."""
         return False
 
@@ -206,7 +206,7 @@ class DocumentMethod(Method[_OptionsT]):
     searches: Literal["all documents", "sampled documents"] = "all documents"  # whose neighbours are needed
     version: int = 1  # to be raised whenever the same documents and options give other drafts
 
-    def neighbours(self, options: _OptionsT) -> int | None:  # noqa: ARG002
+    def neighbours(self, options: _OptionsT) -> int | None:
         """Return how many neighbours of each searched document are needed; None: as many as fill a sequence."""
         return None
 

@@ -78,7 +78,7 @@ class _QuestMethod(DocumentMethod[Quest]):
         made = "extractive stand-in for queries" if options.queries == "extractive" else f"queries by {options.queries}"
         return f"{self.name} ({made})"
 
-    def repeats_documents(self, options: Quest) -> bool:  # noqa: ARG002
+    def repeats_documents(self, options: Quest) -> bool:
         """Say that the documents of oversampled keywords may come back."""
         return True
 

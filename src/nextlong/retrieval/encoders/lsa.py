@@ -314,7 +314,7 @@ class LsaKind(EncoderKind):
     cure = "this is a bug in nextlong; please report it"
     result = FitResult
 
-    def load(self, config: recipe.Encoder, *, fitted: Path | None = None, **_: object) -> Lsa:  # noqa: ARG002
+    def load(self, config: recipe.Encoder, *, fitted: Path | None = None, **_: object) -> Lsa:
         """Return the encoder that `prepare` fitted."""
         assert fitted is not None
         return Lsa.load(fitted)
@@ -326,7 +326,7 @@ class LsaKind(EncoderKind):
         options = config.options_as(LsaOptions)
         return [partial(fit_on_chunks, documents=documents, chunks=chunks, options=options, seed=seed)]
 
-    def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:  # noqa: ARG002
+    def depends_on(self, config: recipe.Encoder, *, seed: int) -> dict[str, JsonValue]:
         """Return the seed of the sample."""
         return {"seed": seed}
 

@@ -163,11 +163,11 @@ class OpenAIKind(EncoderKind):
         """Return the client."""
         return OpenAIEncoder(config.name, config.options_as(OpenAIOptions))
 
-    def resources(self, config: recipe.Encoder) -> Resources:  # noqa: ARG002
+    def resources(self, config: recipe.Encoder) -> Resources:
         """Return that one task runs at a time."""
         return Resources(at_once=1)
 
-    def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:  # noqa: ARG002
+    def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
         """Return that the server is not asked."""
         return Speed(
             unknown="the endpoint's", dimensions=config.options_as(OpenAIOptions).dimensions or _USUAL_DIMENSIONS

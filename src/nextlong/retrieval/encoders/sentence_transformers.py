@@ -312,7 +312,7 @@ class SentenceTransformersKind(EncoderKind):
         tried = _choose_execution(config.name, config.options_as(SentenceTransformersOptions), few)
         return Speed(tried.threads / tried.chunks_per_second, "", tried.dimensions)
 
-    def estimate(self, config: recipe.Encoder) -> Estimate:  # noqa: ARG002
+    def estimate(self, config: recipe.Encoder) -> Estimate:
         """Return what loading and trying a model takes."""
         return Estimate(work=1, seconds=20.0, rate="")
 
