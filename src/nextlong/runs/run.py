@@ -125,6 +125,11 @@ class Run:
         """Return what opens it: the run directory, with the variant's name where there is more than one."""
         return self.variant.named if self.is_named or self.other_variants() else str(self.path)
 
+    @property
+    def name(self) -> str:
+        """Its name in a mix: that of its directory, with the variant's if it was named."""
+        return Path(str(self)).name
+
     def _repr_html_(self) -> str:
         return notebook.run_html(self)
 
