@@ -31,8 +31,8 @@ from nextlong.export.formats.base import Format, format_of
 from nextlong.export.publish import ExportFile
 from nextlong.methods.base import NEXTLONG, Citation, method_of
 from nextlong.methods.partition import describe_partition
-from nextlong.recipe import MayBePath, Recipe, Section
-from nextlong.recipe.keys import MayBePrivate
+from nextlong.recipe import Recipe, Section
+from nextlong.recipe.keys import MayBePath, MayBePrivate
 from nextlong.runs import data_folder
 from nextlong.runs.data_folder import CARD, delivered_in
 from nextlong.runs.run import Run
