@@ -26,9 +26,8 @@ from nextlong.verify.files import check_files, check_mixes, other_variants
 from nextlong.verify.near_duplicates import check_near_duplicates, check_weights, find_copies
 from nextlong.verify.outcome import CheckOutcome, in_words
 from nextlong.verify.run_files import StoredRun
-from nextlong.verify.search import check_search
+from nextlong.verify.search import check_search, check_vectors
 from nextlong.verify.sequences import check_cuts, check_sequences
-from nextlong.verify.vectors import check_vectors
 
 # What reading a file that is missing, torn or of another shape raises.
 _UNREADABLE = (OSError, ValueError, KeyError, IndexError, EOFError, pa.ArrowException)
