@@ -245,7 +245,8 @@ class _Expected:
             if chunk == NO_CHUNK:
                 pieces.append(self._run.special_ids[role][:length])
             else:
-                pieces.append(self._stored_ids[chunk >> SHARD_BITS][self._first[chunk] :][:length])
+                start = self._first[chunk]
+                pieces.append(self._stored_ids[chunk >> SHARD_BITS][start : start + length])
         return np.concatenate(pieces).astype(np.int32)
 
     def _char_ends(self, sequence: ResolvedSequence) -> list[int]:
