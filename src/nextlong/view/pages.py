@@ -102,15 +102,7 @@ class ChunkFilter(NamedTuple):
 _ALL_CHUNKS: Final = ChunkFilter()
 
 
-def sequence_list(
-    view: View,
-    query: Query,
-    *,
-    sort: str,
-    first: int,
-    columns: Sequence[str],
-    most: int = _ROWS,
-) -> str:
+def sequence_list(view: View, query: Query, *, sort: str, first: int, columns: Sequence[str], most: int = _ROWS) -> str:
     """Return the list of sequences that match, from match number `first` on."""
     variant = view.variant
     found = variant.index.find(query, sort=sort, first=first, most=most, seconds=_SECONDS)
@@ -118,10 +110,7 @@ def sequence_list(
         variant.index.find(query, sort="cosine", most=0, seconds=_SECONDS)
     histograms, counted = variant.index.histograms(query)
     shown = [column for column in _COLUMNS if column in columns] or list(_COLUMNS)
-    state = asdict(query) | {
-        "sort": sort,
-        "columns": shown if len(shown) < len(_COLUMNS) else (),
-    }
+    state = asdict(query) | {"sort": sort, "columns": shown if len(shown) < len(_COLUMNS) else ()}
     total = len(variant.run)
     # A sequence that extends no document is listed by its first one.
     lead = _COLUMNS["document"] if method_of(variant.run.recipe).layout == Layout.EXTENDED else "first document"

@@ -99,12 +99,7 @@ class Cost:
 
 
 def costs(
-    steps: Sequence[Step],
-    amounts: Amounts,
-    trial: Trial,
-    rates: Mapping[str, Rate],
-    *,
-    machines: Machines,
+    steps: Sequence[Step], amounts: Amounts, trial: Trial, rates: Mapping[str, Rate], *, machines: Machines
 ) -> dict[str, Cost]:
     """Return what each step will take: at the rate it names where that is in `rates`, else as much a unit as in the trial."""
     cost_of: dict[str, Cost] = {}

@@ -79,12 +79,7 @@ def shape_of(encoder: Encoder) -> Shape | None:
 
 
 def assumed(
-    recipe: Recipe,
-    amounts: Amounts,
-    on: tuple[Machines, Mapping[str, Cost]],
-    asked: Asked,
-    *,
-    product_s: float,
+    recipe: Recipe, amounts: Amounts, on: tuple[Machines, Mapping[str, Cost]], asked: Asked, *, product_s: float
 ) -> Sequence[str]:
     """Return the lines that say what the costs `on` other machines, or of another corpus, rest on."""
     machines, cost_of = on
