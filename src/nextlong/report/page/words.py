@@ -12,9 +12,9 @@ import yaml
 from nextlong.corpus.filter_report import EXCLUDED
 from nextlong.picture.pieces import neighbours_before
 from nextlong.runs import warnings as limits
-from nextlong.runs.run import Run, Span
+from nextlong.runs.run import Run
 from nextlong.runs.spans import NEAR_IDENTICAL_COSINE
-from nextlong.schemas import Layout
+from nextlong.schemas import Layout, Span
 from nextlong.text import counted
 
 # Of five corpora that pass all checks at 32,768 tokens (docs/warnings.md): the least and the most
