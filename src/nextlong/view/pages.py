@@ -358,11 +358,11 @@ def export(run: Run, folder: Path, *, first: int) -> tuple[int, int]:
     with store.explained(folder):
         folder.mkdir(parents=True, exist_ok=True)
         shown = sequence_list(view, Query(), sort="", first=0, columns=(), most=count)
-        store.write_text(folder / "sequences.html", shown)
-        store.write_text(folder / "filtered.html", filtered_out(view, "", first=0))
+        store.write_file(folder / "sequences.html", shown)
+        store.write_file(folder / "filtered.html", filtered_out(view, "", first=0))
         for number in range(count):
-            store.write_text(folder / f"sequence-{number}.html", sequence(view, number))
+            store.write_file(folder / f"sequence-{number}.html", sequence(view, number))
         for lead in leads:
-            store.write_text(folder / f"document-{lead}.html", document(view, lead))
-        store.write_text(folder / "index.html", shown)  # last: a copy without it is not complete
+            store.write_file(folder / f"document-{lead}.html", document(view, lead))
+        store.write_file(folder / "index.html", shown)  # last: a copy without it is not complete
     return count, len(names) + 3

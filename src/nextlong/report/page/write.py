@@ -44,7 +44,7 @@ def leave(runs: Sequence[Run]) -> str:
             is_there = identity(shown) in file.read(HEAD_CHARS)
     if not is_there:
         with store.explained(path):
-            store.write_text(path, page(shown))
+            store.write_file(path, page(shown))
     return str(path) if shown == runs else f"{path} (the first {len(shown)} of {len(runs)})"
 
 
