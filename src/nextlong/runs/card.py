@@ -30,8 +30,8 @@ from nextlong.export.formats.base import Format, format_of
 from nextlong.export.publish import ExportFile
 from nextlong.methods.base import NEXTLONG, Citation, method_of
 from nextlong.methods.partition import describe_partition
-from nextlong.recipe import MayBePath, Recipe, Section
-from nextlong.recipe.keys import MayBePrivate
+from nextlong.recipe import Recipe, Section
+from nextlong.recipe.keys import MayBePath, MayBePrivate
 from nextlong.runs.data_folder import CARD, delivered_in
 from nextlong.runs.run import Run
 from nextlong.runs.stats import Stats
@@ -387,7 +387,7 @@ def write_index(run_dir: Path) -> None:
         "| variant | formats |\n|---|---|\n" + "\n".join(rows) + "\n"
     )
     with store.explained(data / CARD):
-        store.write_text(data / CARD, text)
+        store.write_file(data / CARD, text)
 
 
 def laid_in(folder: Path) -> list[Laid]:

@@ -313,7 +313,7 @@ def _place_data(written: Exported) -> None:
     text, path = card.card(facts), folder / data_folder.CARD
     with store.explained(path):
         if not path.exists() or path.read_text(encoding="utf-8") != text:
-            store.write_text(path, text)
+            store.write_file(path, text)
     card.write_index(written.runs[0].path)
 
 
