@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from nextlong.methods.base import Citation, CorpusArrays, DocumentMethod, Draft, Drafted, DraftRequest, Need, stretches
-from nextlong.recipe import Positive, Section
+from nextlong.recipe import Section
+from nextlong.recipe.keys import Positive
 from nextlong.rng import rng_for, shuffled
 
 _Ids = NDArray[np.int64]

@@ -33,7 +33,7 @@ from pydantic import Field
 
 from nextlong.methods.base import Citation, CorpusArrays, DocumentMethod, Draft, Drafted, DraftRequest, Need, stretches
 from nextlong.methods.keywords import Keywords
-from nextlong.recipe import Positive
+from nextlong.recipe.keys import Positive
 from nextlong.rng import keyed_hash, rng_for
 
 _Ids = NDArray[np.int64]

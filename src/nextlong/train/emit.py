@@ -226,9 +226,9 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
     )
     for file, text in trainer.files(settings).items():
         with store.explained(folder / file):
-            store.write_text(folder / file, text)
+            store.write_file(folder / file, text)
     (folder / "launch.sh").chmod(0o755)
-    store.write_text(folder / "recipe.yaml", recipe.dump())
+    store.write_file(folder / "recipe.yaml", recipe.dump())
     tables.say(f"wrote {folder}; inspect launch.sh, then run it there", console)
 
 
