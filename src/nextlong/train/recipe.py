@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, Field, PositiveFloat, ValidationError, model_validator
@@ -119,6 +119,11 @@ class Training(Section):
         if self.warmup_steps >= self.steps:
             raise ValueError(f"training.warmup_steps={self.warmup_steps} is not less than training.steps={self.steps}")
         return self
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all steps."""
+        return self.steps * self.tokens_per_step
 
     def lr_at(self, step: int) -> float:
         """Return the learning rate of step 1, 2, …: a linear warm-up, then the schedule down to `min_lr_ratio` at the last step."""
@@ -233,14 +238,12 @@ class TrainRecipe(RecipeFile):
 
 # The values that a trainer supports of a key, or of a whole section; None: all values.
 SupportedKeys = Mapping[str, tuple[object, ...] | None]
-_ALWAYS_SUPPORTED: Final[SupportedKeys] = dict.fromkeys(
-    ("out", "hardware.device", "hardware.count", "hardware.ranks_per_row", "model.path")
-)
+_ALWAYS_SUPPORTED = ("out", "hardware.device", "hardware.count", "hardware.ranks_per_row", "model.path")
 
 
 def check_supported(recipe: TrainRecipe, keys: SupportedKeys, *, trainer: str, advice: str) -> None:
     """Raise RecipeError that names every key which differs from its default and which `trainer` does not support."""
-    unsupported, supported = [], {**_ALWAYS_SUPPORTED, **keys}
+    unsupported, supported = [], {**dict.fromkeys(_ALWAYS_SUPPORTED), **keys}
     for key, value, default in _leaves(recipe):
         values = supported[key] if key in supported else supported.get(key.split(".")[0], (default,))
         if values is not None and value not in values:
