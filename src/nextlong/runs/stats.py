@@ -76,11 +76,6 @@ class WithKeywords:
     documents: int
     with_keywords: int
 
-    @property
-    def share_without(self) -> float:
-        """The share of the documents that have no keyword."""
-        return 1 - self.with_keywords / max(1, self.documents)
-
 
 @dataclass(frozen=True)
 class InParts:
@@ -88,11 +83,6 @@ class InParts:
 
     in_parts: int
     documents: int
-
-    @property
-    def share(self) -> float:
-        """The share of the documents that is in parts."""
-        return self.in_parts / max(1, self.documents)
 
 
 @dataclass(frozen=True)
