@@ -37,9 +37,9 @@ from nextlong.artifacts.results import DraftResult, TokenizerResult
 from nextlong.engine.step import Artifacts, Estimate, Step, Task
 from nextlong.errors import RecipeError
 from nextlong.methods.base import method_of
-from nextlong.recipe import Compose, Mine, Recipe
+from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import SURE_SHARE, blocks, candidates_of, sequence_limit
-from nextlong.recipe.keys import AUTO, EXACT, NEGATIVES
+from nextlong.recipe.keys import AUTO, EXACT, NEGATIVES, Compose, Mine
 from nextlong.retrieval.embed import embed_step, encoder_step
 from nextlong.retrieval.index import index_steps
 from nextlong.retrieval.mine import mine_steps

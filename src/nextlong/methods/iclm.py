@@ -30,7 +30,8 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from nextlong.methods.base import Citation, CorpusArrays, DocumentMethod, Draft, Drafted, DraftRequest, Need, stretches
-from nextlong.recipe import Positive, Section
+from nextlong.recipe import Section
+from nextlong.recipe.keys import Positive
 from nextlong.rng import rng_for, shuffled
 
 _NEAR_DUPLICATE_SPARES = 7  # neighbours searched beyond k, so that k remain where near-duplicates fall out

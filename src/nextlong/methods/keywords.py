@@ -41,7 +41,8 @@ from nextlong.engine.executor import Resources, granted_gpus
 from nextlong.engine.step import TRIED, Estimate, Step, TaskResult, each_shard, per_shard
 from nextlong.errors import EncoderError, RecipeError
 from nextlong.plugins import METHODS
-from nextlong.recipe import MayBePath, Named, Positive, Section
+from nextlong.recipe import Section
+from nextlong.recipe.keys import MayBePath, Named, Positive
 from nextlong.text import Json, first_sentence
 
 _KEYWORDS = pa.schema([("keywords", pa.list_(pa.uint64()))])

@@ -42,7 +42,7 @@ from nextlong.methods.base import (
     stretches,
 )
 from nextlong.methods.keywords import Keywords
-from nextlong.recipe import Positive
+from nextlong.recipe.keys import Positive
 from nextlong.rng import keyed_hash, rng_for
 
 _RANGES = 64  # a power of two; of 2.4 billion candidates, those of 240 million documents, one holds 38 million

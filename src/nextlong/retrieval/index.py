@@ -20,9 +20,9 @@ import numpy as np
 
 from nextlong.engine.step import Amounts, Artifacts, Join, Step, Task, TaskResult, Work
 from nextlong.errors import RecipeError
-from nextlong.recipe import Recipe, Search
+from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import TYPICAL_CHARS_PER_TOKEN, document_chars
-from nextlong.recipe.keys import AUTO, EXACT
+from nextlong.recipe.keys import AUTO, EXACT, Search
 from nextlong.retrieval.indexes import costs, ivf
 from nextlong.retrieval.indexes.base import IndexFiles, is_built
 from nextlong.retrieval.indexes.ivf import TuneResult

@@ -29,11 +29,11 @@ from nextlong import recipe
 from nextlong.artifacts.lookup import count_chunks, iter_chunk_texts
 from nextlong.artifacts.results import ExecutionResult
 from nextlong.engine.executor import Resources, granted_gpus, usable_cpus
-from nextlong.engine.process import first_line
 from nextlong.engine.step import Estimate, Task
 from nextlong.errors import EncoderError
 from nextlong.recipe.keys import Operational, Positive, PositiveLength, Section
 from nextlong.retrieval.encoders.base import SLICE_CHUNKS, SLICE_S, EncoderKind, Speed, unit_rows
+from nextlong.text import first_sentence
 
 _TRIAL_S: Final = 0.7  # of float32 on one thread
 _FEWEST, _MOST = 2, 32  # chunks tried
@@ -192,13 +192,13 @@ def _load(name: str, options: SentenceTransformersOptions, *, dtype: str | None)
         raise EncoderError(f"{_WHERE}{name} needs a package that is not installed: {error}") from None
     except (OSError, ValueError) as error:
         raise EncoderError(
-            f"{_WHERE}{name} cannot be loaded: {first_line(error)}; give the path of its folder, or its name on the "
+            f"{_WHERE}{name} cannot be loaded: {first_sentence(error)}; give the path of its folder, or its name on the "
             "Hugging Face Hub (and a network); a gated model needs `hf auth login`, one with its own code "
             "trust_remote_code: true"
         ) from None
     except (RuntimeError, AssertionError) as error:
         raise EncoderError(
-            f"{_WHERE}{name} does not run on device={device!r} with dtype={dtype}: {first_line(error)}; "
+            f"{_WHERE}{name} does not run on device={device!r} with dtype={dtype}: {first_sentence(error)}; "
             "set encoder.sentence_transformers.device or dtype"
         ) from None
 
