@@ -152,7 +152,7 @@ def cells(k: int) -> int:
 _BLOCK_ROWS = 8_192  # vectors held as float32 at a time: 8 MB at 256 dimensions, near enough to the caches
 _SCORES = 1 << 23  # products held at a time: 32 MB
 _HELD = 1 << 24  # scores and ids of the best held at a time: 200 MB
-_SCORED_ROWS = 8_192  # scored exactly at a time: 16 MB as float64 at 256 dimensions
+_SCORED_ROWS = 512  # scored exactly at a time: 1 MB as float64 at 256 dimensions, which a core's cache holds
 _LEAST_SAMPLE = 1 << 14  # vectors from which the k-th best is guessed
 _WORTH_SAMPLING = 16  # times as many vectors: below that a guess saves less than it costs
 
@@ -364,7 +364,7 @@ def exact_cosines(queries_QD: _Scores, ids: Sequence[_Ids], vectors: VectorShard
         products = np.empty(high - low, np.float32)
         for first in range(0, high - low, max(1, len(held_BD))):
             part = back[low + first : min(high, low + first + len(held_BD))]
-            held_BD[: len(part)] = rows_RD[part].astype(np.float32)  # half to single to double: processors convert so
+            held_BD[: len(part)] = rows_RD[part]
             products[first : first + len(part)] = held_BD[: len(part)] @ query_D
         cosines.append(products)
     return cosines
