@@ -19,7 +19,7 @@ from nextlong.artifacts.lookup import read_chunks
 from nextlong.corpus.decontaminate import _decontaminate_shard, _evaluation_grams
 from nextlong.engine.runner import open_done
 from nextlong.errors import CorpusError
-from nextlong.recipe import Decontaminate
+from nextlong.recipe.keys import Decontaminate
 from nextlong.report import summary
 from nextlong.runs.stats import measure
 from nextlong.schemas import CHUNKS, DOCUMENTS

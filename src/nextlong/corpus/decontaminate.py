@@ -33,7 +33,7 @@ from nextlong.artifacts.results import ChunkResult
 from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, Work, each_shard, per_shard
 from nextlong.errors import CorpusError
 from nextlong.reading.files import COMPRESSIONS, open_binary
-from nextlong.recipe import Decontaminate
+from nextlong.recipe.keys import Decontaminate
 from nextlong.retrieval.near_duplicates.shingles import Words, bounds_of, hash_words, ngrams, runs_on
 
 _LEAST_WORDS: Final = 8

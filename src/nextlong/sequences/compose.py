@@ -29,9 +29,8 @@ from nextlong.artifacts.lookup import TokenStore
 from nextlong.artifacts.resolve import Cuts, cuts_of
 from nextlong.artifacts.results import ChunkResult, ComposeResult, ReferencedChunksResult, TokenizerResult
 from nextlong.engine.step import Artifacts, Estimate, Step, Task
-from nextlong.recipe import Compose
 from nextlong.recipe.amounts import MIN_GAP_CHUNKS, blocks
-from nextlong.recipe.keys import NEGATIVES
+from nextlong.recipe.keys import NEGATIVES, Compose
 from nextlong.retrieval.near_duplicates import rule, shingles
 from nextlong.rng import rng_for
 from nextlong.schemas import DropReason, Layout

@@ -26,9 +26,9 @@ from nextlong.errors import CorpusError
 from nextlong.plugins import METHODS
 from nextlong.reading.files import InputFile
 from nextlong.reading.formats import estimate_text_bytes
-from nextlong.recipe import Compose, Recipe
+from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import draws
-from nextlong.recipe.keys import NEGATIVES
+from nextlong.recipe.keys import NEGATIVES, Compose
 from nextlong.retrieval.sample import DrawResult
 from nextlong.schemas import DropReason, Layout
 from nextlong.sequences.tokenizer import load_tokenizer, train_bpe
