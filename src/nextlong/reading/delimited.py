@@ -1,7 +1,6 @@
-"""Delimited text: CSV and TSV files → records.
+"""Delimited text: CSV and TSV files → records; the first row names the columns, and quoted fields follow RFC 4180.
 
-The first row names the columns. Fields may be quoted, and then hold delimiters and newlines (RFC 4180). A malformed row is
-one reject; a quote that is never closed would swallow the rest of the file, so it stops the run.
+A malformed row is one reject; a quote that is never closed would swallow the rest of the file, so it stops the run.
 """
 
 from __future__ import annotations

@@ -98,9 +98,7 @@ def head_columns(
                 structs = {key: value for key, value in record.items() if isinstance(value, dict)}
                 nested = {f"{key}.{inner}": value[inner] for key, value in structs.items() for inner in value}
                 for name, value in (*record.items(), *nested.items()):
-                    values = columns.setdefault(name, [])
-                    if value is not None:
-                        values.append(value)
+                    columns.setdefault(name, []).extend([value] if value is not None else [])
     except UNREADABLE:
         if unreadable == "raise":
             raise

@@ -39,12 +39,9 @@ _SIDE_FILES: Final = frozenset({"state.json", "dataset_info.json", "dataset_dict
 _ABOUT_FILES: Final = frozenset({"readme.md", "readme.txt", "license.md", "license.txt"})
 _RUN_SUFFIXES: Final = (".json", ".jsonl", ".arrow", ".parquet", ".md")  # of files in a run directory
 _FILE_KINDS: Final = {
-    stat.S_IFLNK: "a broken link",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFCHR: "a device",
+    stat.S_IFLNK: "a broken link", stat.S_IFIFO: "a pipe", stat.S_IFSOCK: "a socket", stat.S_IFCHR: "a device",
     stat.S_IFBLK: "a device",
-}
+}  # fmt: skip
 
 _Listing = dict[str, Any]  # path → what its file system reports of it
 _INPUTS_FILE = "inputs.json"
@@ -90,15 +87,13 @@ def list_files(source: Source, *, where: str) -> list[InputFile]:
     files = []
     full_paths = {path if is_local(fs) else str(fs.unstrip_protocol(path)): path for path in kept}
     for full_path, path in sorted(full_paths.items()):
-        info = matched[path]
-        mode = info.get("mode")
+        info, mode = matched[path], matched[path].get("mode")
         # A pipe, socket or device gives its bytes only once, or never ends.
         if is_local(fs) and mode is not None and not stat.S_ISREG(mode):
             fix = "repair or remove it" if stat.S_ISLNK(mode) else "write its output to a file first"
             what = _FILE_KINDS.get(stat.S_IFMT(mode), "something else")
             raise CorpusError(f"{place}: {path} is not a regular file but {what}; {fix}")
-        name = posixpath.relpath(path, base)
-        files.append(InputFile(full_path, int(info["size"] or 0), version_of(info), name))
+        files.append(InputFile(full_path, int(info["size"] or 0), version_of(info), posixpath.relpath(path, base)))
     return files
 
 
@@ -221,7 +216,7 @@ def recognise_inputs(
 
     Files with another version but of equal size are hashed.
     """
-    every_path = (file.path for source_files in files for file in source_files)
+    every_path = (file.path for file in itertools.chain.from_iterable(files))
     if own_outputs := [path for path in every_path if Path(path).is_relative_to(run_dir.resolve())]:
         raise RunError(f"ingest.sources reach into run_dir={run_dir} ({own_outputs[0]}); choose a folder elsewhere")
     known = _read_known(run_dir)
@@ -269,9 +264,8 @@ def check_documents(sources: Sequence[Source], files: Sequence[Sequence[InputFil
     A file that was moved or is named by another path has its name and size still.
     """
     known = _read_known(run_dir)
-    read = {
-        (posixpath.basename(name), _size(entry["version"])) for path in known.values() for name, entry in path.items()
-    }
+    entries = (entry for path in known.values() for entry in path.items())
+    read = {(posixpath.basename(name), _size(entry["version"])) for name, entry in entries}
     ours = {(posixpath.basename(file.path), _size(file.version)) for source_files in files for file in source_files}
     if read.isdisjoint(ours) and known.keys().isdisjoint(source.path for source in sources):
         raise RunError(
