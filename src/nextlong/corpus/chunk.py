@@ -1,11 +1,9 @@
 """Chunk: split each document into chunks of about `max_chars` characters, losing nothing.
 
 In:  DOCUMENTS of one shard, and which of its rows to keep.
-Out: CHUNKS of that shard: character offsets, never copies. The slices of a document, in order, rebuild it exactly.
-
-The rule is the paper's (§3.1.1): paragraphs (split at newlines) are added to a buffer while it stays within the
-granularity s. That greedy rule equals "cut at the last newline within the next s characters", which is one backward
-search per chunk, so the speed is that of decoding UTF-8.
+Out: CHUNKS of that shard: character offsets, never copies. The slices of a document, in order, rebuild it exactly. The paper's
+greedy rule (§3.1.1: add paragraphs while the buffer stays within s) equals "cut at the last newline within the next s
+characters", one backward search per chunk.
 """
 
 from __future__ import annotations

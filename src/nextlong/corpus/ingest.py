@@ -1,9 +1,9 @@
 """Ingest: files → documents.
 
 In:  a few files of one source, or a part of one.
-Out: DOCUMENTS shards in file order, each with small .npy files beside it (hash and length of every document; under
-`dedup: normalized` also a second hash) from which later steps select and sample without reading text; and the rejects, each
-with file, line and reason. `content_hash` is xxh3-64 of the text's UTF-8 bytes as they were read: no Unicode normalisation.
+Out: DOCUMENTS shards in file order, each with .npy files of one value a document, from which later steps select and sample
+without reading text; and the rejects, with file, line and reason. `content_hash` is xxh3-64 of the text's UTF-8 bytes as they
+were read.
 """
 
 from __future__ import annotations
@@ -133,12 +133,12 @@ def _ingest_split(
 ) -> IngestResult:
     """Write one task's documents as `{out}.{k:04d}.documents.arrow`, `.hashes.npy` (uint64) and `.chars.npy` (int64).
 
-    `.id_hashes.npy` (uint64) holds the hash of each document's source and id, by which the filter report finds equal ids.
-    Under `dedup: normalized` also `.normalized.npy` (uint64), the `normalized_hash` of each document. A shard is closed once its
-    text reaches `shard_bytes` UTF-8 bytes. Rejects, if any, go to `{out}.rejects.arrow`. Files whose beginning the task reads are
+    `.id_hashes.npy` (uint64) holds the hash of each document's source and id, by which the filter report finds equal ids. Under
+    `dedup: normalized` also `.normalized.npy` (uint64), the `normalized_hash` of each document. A shard is closed once its text
+    reaches `shard_bytes` UTF-8 bytes. Rejects, if any, go to `{out}.rejects.arrow`. Files whose beginning the task reads are
     hashed; the page cache still holds a small one. With `keep_exclusion`, what is excluded of the source goes to
-    `{out}.excluded.json`; `{out}.excluded_met.json` holds the entries, "" for all of the source, that name a document of the task.
-    Raises CorpusError for a file that cannot be read to its end.
+    `{out}.excluded.json`; `{out}.excluded_met.json` holds the entries, "" for all of the source, that name a document of the
+    task. Raises CorpusError for a file that cannot be read to its end.
     """
     documents = _DocumentShards(out, source, shard_bytes, hash_normalized=settings.dedup == "normalized")
     rejects = _ArrowFile(f"{out}.rejects.arrow", REJECTS)

@@ -1,10 +1,9 @@
 """Look at the user's files before anything runs: how many documents and how much text they hold, and some of the texts.
 
-In:  the recipe's section `ingest` and its files. Out: a `Look` a source.
-Files of a source may be unlike each other, and so may the beginning and the end of one; so all is read that can be read in
-some seconds, and of larger corpora random places of files spread over each source, of large files more than of small ones.
-Plain JSON lines can be read from any byte, Parquet from any row group. Arrow, CSV, TSV and compressed
-files cannot: they are read from the beginning up to a limit, and a share of the records is kept.
+In:  the recipe's section `ingest` and its files. Out: a `Look` a source. All is read that can be read in some seconds. Of
+larger corpora random places spread over each source are read, because files, and the ends of one, may be unlike each other.
+Plain JSON lines can be read from any byte, Parquet from any row group; other files are read from the beginning up to a limit,
+and a share of their records is kept.
 """
 
 from __future__ import annotations

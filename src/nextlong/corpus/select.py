@@ -1,15 +1,13 @@
 """Select: which documents are kept; before that, which ones the user's exclusion list removes.
 
 In:  hashes and length of every document, shard by shard, as written by ingest.
-Out: one bool per row and shard: duplicates dropped, then each source cut to its caps, then to its weight.
-Of duplicates, the one of the earliest source is kept, and within a source the one with the smallest content hash. Every cut
-keeps the documents with the smallest keyed hash: what is kept of a source is a prefix of one fixed order. So neither sharding
-nor file order changes which texts are kept (only the ids by which equal texts are known). Memory holds one range of hashes at
-a time.
+Out: one bool per row and shard: duplicates dropped, then each source cut to its caps, then to its weight. Of duplicates, the
+one of the earliest source is kept, and within a source the one with the smallest content hash. Every cut keeps the documents
+with the smallest keyed hash. So neither sharding nor file order changes which texts are kept (only the ids by which equal texts
+are known). Memory holds one range of hashes at a time.
 
 The exclusion list, as `nextlong view` writes one, is a JSON Lines file with `source` and, unless all of the source is meant,
-`id`. Ingest applies it, and keeps with its documents what the list excluded, and which of its entries met a document: the list
-may change or move.
+`id`. Ingest applies it, and keeps what it excluded: the list may change or move.
 """
 
 from __future__ import annotations
@@ -123,8 +121,8 @@ def _select_documents(
     """Write `{out}.{shard:05d}.keep.npy`, one bool per row of each document shard.
 
     `hashes` of contents (uint64), `compared` (uint64; equal where documents are duplicates: the same files, or hashes of
-    normalized texts) and `chars` (int64) are .npy files of one value a row, `shard_sources` the index of each shard's
-    source, ascending. About `held_documents` documents are in memory at a time. Raises CorpusError if a weighted source is empty.
+    normalized texts) and `chars` (int64) are .npy files of one value a row, `shard_sources` the index of each shard's source,
+    ascending. About `held_documents` documents are in memory at a time. Raises CorpusError if a weighted source is empty.
     """
     keeps = [Path(f"{out}.{shard:05d}.keep.npy") for shard in range(len(hashes))]
     shards = _Shards(hashes, compared, chars, keeps, shard_sources)

@@ -1,8 +1,8 @@
 """Splits: how large a shard is, what each task of ingest reads, and how many lines are above each part of a file.
 
-A large file is shared by several tasks. A compressed file of JSON lines can be read from the beginning of any zstd frame: `zstd`
-writes one per file; `pzstd`, writers of the seekable format and `cat a.zst b.zst` write several. Any other compressed file is
-shared by a few tasks, each of which decompresses and skips what is above its part; that takes a fraction of the time of parsing it.
+Several tasks share a large file. A compressed file of JSON lines can be read from the beginning of any zstd frame, of which
+`pzstd` and `cat a.zst b.zst` write several. Each task of any other compressed file decompresses and skips what is above its
+part, which takes a fraction of the time of parsing it.
 """
 
 from __future__ import annotations
@@ -81,8 +81,8 @@ def _split_inputs(
 ) -> list[tuple[FilePart, ...]]:
     """Group consecutive files into tasks of at most about `shard_bytes`.
 
-    A larger file is a task of its own, or several of about `part_bytes` if tasks can share it (`_can_be_shared`); it stays whole
-    if it is one row group or cannot be read.
+    A larger file is a task of its own, or several of about `part_bytes` if tasks can share it (`_can_be_shared`); it stays
+    whole if it is one row group or cannot be read.
     """
     tasks: list[list[FilePart]] = []
     held_bytes = full = shard_bytes + 1
@@ -141,8 +141,8 @@ def _skipping_parts(file: InputFile) -> list[FilePart]:
 def _frame_bounds(file: InputFile) -> tuple[int, ...]:
     """Return where the frames of a zstd file begin, ascending, and where the last one ends: n + 1 numbers for n frames.
 
-    Skippable frames belong to the frame before them, or to the first. Returns () if the file is not a whole number of frames, or
-    cannot be opened; reading it reports why. Nothing is decompressed: blocks begin with their size (RFC 8878, 3.1.1).
+    Skippable frames belong to the frame before them, or to the first. Returns () if the file is not a whole number of frames,
+    or cannot be opened; reading it reports why. Nothing is decompressed: blocks begin with their size (RFC 8878, 3.1.1).
     """
     bounds: list[int] = []
     offset = 0

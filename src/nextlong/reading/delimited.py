@@ -79,8 +79,8 @@ class _Delimited(InputFormat):
     ) -> Iterator[tuple[int, list[str] | str]]:
         """Yield the line on which each row begins and its fields, or what is wrong with it; blank lines are skipped.
 
-        Bytes that are not UTF-8 become lone surrogates. Raises CorpusError where a quote is not closed, and for UTF-16 and UTF-32,
-        which editors and spreadsheets call Unicode text.
+        Bytes that are not UTF-8 become lone surrogates. Raises CorpusError where a quote is not closed, and for UTF-16 and
+        UTF-32, which editors and spreadsheets call Unicode text.
         """
         # Of the whole process; Python's default is 131,072 characters.
         csv.field_size_limit(max(_MIN_FIELD_LIMIT_CHARS, max_field_chars))

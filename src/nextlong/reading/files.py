@@ -1,7 +1,6 @@
 """Files on any file system: what identifies an input file, the part of it that a task reads, how it is found and opened.
 
-A local disk that fails is reported at once. A remote file system drops connections and reports that it is busy; fsspec's
-implementations retry some of these errors, each in its own way, so hours of reading could end in the one error that they do not.
+Calls to a remote file system are tried several times, because fsspec's implementations retry only some of their errors.
 """
 
 from __future__ import annotations

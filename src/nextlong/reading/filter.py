@@ -1,9 +1,8 @@
 """Filter: a source's condition on its columns, an SQL expression that DuckDB evaluates.
 
 In:  `filter: language = 'en' AND score > 0.5`, and records with the values of the columns that it names.
-Out: the same records, and `FilteredOut` for those for which it is false or NULL.
-The expression must give the same answer every time and depend on nothing but its row. So DuckDB reads no file, and
-subqueries, random numbers and the present time are refused.
+Out: the same records, and `FilteredOut` for those for which it is false or NULL. The answer must depend on nothing but the row:
+DuckDB reads no file; subqueries, random numbers and the present time are refused.
 """
 
 from __future__ import annotations

@@ -1,9 +1,8 @@
 """Formats: which input format a file has, and its content as a stream of records.
 
 In:  JSON lines, Parquet, Arrow, CSV, TSV, web archives, HTML or plain text, from any fsspec file system, compressed or not.
-Out: in file order a `Record` (text, the user's own id, the columns that the source names), a `Reject` for a line or row that
-holds no document, or `FilteredOut`. A malformed line is one reject. A file that cannot be read to its end stops the run: half
-a file must never pass for a whole one.
+Out: in file order a `Record`, a `Reject` for a line or row that holds no document, or `FilteredOut`. A file that cannot be read
+to its end stops the run: half a file must never pass for a whole one.
 """
 
 from __future__ import annotations

@@ -1,10 +1,9 @@
 """Listing: the files of the recipe's sources, and which of them a run directory has read before.
 
 In:  a path, folder or glob on any fsspec file system, and `inputs.json` of the run directory.
-Out: files sorted by path, under the identity by which the directory knows them.
-Links are followed, hidden files and folders are skipped, and of a Hugging Face dataset folder only the data is taken.
-The modification time of a file that was copied, restored or checked out again says nothing, so a local file of equal size
-is recognised by the hash of its bytes, taken when they were read. Remote files are recognised by their version.
+Out: files sorted by path, under the identity by which the directory knows them. A modification time says little (a file may be
+copied or restored), so a local file of equal size is recognised by the hash of its bytes, a remote one by its version. Links
+are followed, hidden files are skipped, and of a `datasets` folder only the data is taken.
 """
 
 from __future__ import annotations

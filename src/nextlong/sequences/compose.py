@@ -1,11 +1,9 @@
 """Compose: fit each draft to exactly T tokens.
 
 In:  DRAFTS, the token count of every chunk that they name, and the text of chunks that are cut.
-Out: SEQUENCES: spans that tile [0, T), each the first tokens of a chunk, a separator, or a special token.
-
-`fit.py` has the rules; here the lengths are looked up, and the text decides where a chunk is cut: between two characters where
-such a place is near, after at least a character of a negative, and so that what is left repeats neither the meta-document nor
-another negative (docs/decisions/0005-near-duplicates.md).
+Out: SEQUENCES: spans that tile [0, T), each the first tokens of a chunk, a separator, or a special token. `fit.py` has the
+rules; here the text decides where a chunk is cut: between two characters where such a place is near, after at least one, and so
+that what is left repeats neither the meta-document nor another negative (docs/decisions/0005-near-duplicates.md).
 """
 
 from __future__ import annotations

@@ -1,10 +1,8 @@
 """Tokenize: the chunks that drafts refer to, once each.
 
-In:  DRAFTS; DOCUMENTS and CHUNKS of all shards, a tokenizer.json, TOKENS of earlier drafts.
+In:  DRAFTS; DOCUMENTS and CHUNKS of all shards, a tokenizer.json, TOKENS of earlier drafts, from which known rows are copied.
 Out: TOKENS, a shard: flat ids (uint32) and offsets (int64, one more than chunks), both memory-mappable `.npy`; ids of the i-th
-wanted row are ids[offsets[i]:offsets[i + 1]].
-No special tokens are added; composing does that. A special token's name inside the corpus' text is text.
-Rows that earlier drafts of the same run wanted are copied: another length or method costs what it asks for anew.
+wanted row are ids[offsets[i]:offsets[i + 1]]. No special tokens are added, and their names inside the text are text.
 """
 
 from __future__ import annotations

@@ -403,8 +403,8 @@ def find_ends(tokenizer: Tokenizer, beside: Path | None = None) -> Ends:
     """Return what ends and begins a document of `tokenizer`, whose other files lie in the folder `beside`.
 
     The end is what tokenizer_config.json, special_tokens_map.json, generation_config.json or config.json call EOS, or what the
-    tokenizer itself puts behind a text, or a token that is called as documents' ends are. The beginning is only a token that the
-    tokenizer puts before every text: models without one were never shown any.
+    tokenizer itself puts behind a text, or a token that is called as documents' ends are. The beginning is only a token that
+    the tokenizer puts before every text: models without one were never shown any.
     """
     configs: dict[str, dict[str, Any]] = {}
     for file in ("tokenizer_config.json", "special_tokens_map.json", "generation_config.json", "config.json"):
