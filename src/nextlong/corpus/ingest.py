@@ -202,13 +202,14 @@ def _ingest_split(
 def unmet_exclusions(ingested: Artifact) -> tuple[int, int]:
     """Return how many entries of the list named no document when the corpus was ingested, and how many there were."""
 
-    def read(suffix: str) -> list[Json]:
-        names = [name for part in ingested.manifest["parts"] for name in part["files"] if name.endswith(suffix)]
-        return [json.loads((ingested.folder / name).read_text(encoding="utf-8")) for name in names]
-
+    names = [name for part in ingested.manifest["parts"] for name in part["files"]]
+    lists, tasks = (
+        [json.loads((ingested.folder / name).read_text(encoding="utf-8")) for name in names if name.endswith(suffix)]
+        for suffix in (".excluded.json", ".excluded_met.json")
+    )
     elsewhere = int(ingested.manifest["config"].get(_ELSEWHERE, 0))
-    entries = sum(len(kept["ids"]) + kept["whole"] for kept in read(".excluded.json")) + elsewhere
-    met = {(task["source"], entry) for task in read(".excluded_met.json") for entry in task["entries"]}
+    entries = sum(len(kept["ids"]) + kept["whole"] for kept in lists) + elsewhere
+    met = {(task["source"], entry) for task in tasks for entry in task["entries"]}
     return entries - len(met), entries
 
 
@@ -273,9 +274,7 @@ def allowing(share: float) -> str:
     return f"ingest.max_reject_share={min(1.0, math.ceil(100 * share) / 100):g}"
 
 
-def content_hash(utf8: bytes) -> int:
-    """Return xxh3-64 of a text's UTF-8 bytes."""
-    return xxhash.xxh3_64_intdigest(utf8)
+content_hash: Final = xxhash.xxh3_64_intdigest  # of the UTF-8 bytes of a text
 
 
 def normalized_hash(utf8: bytes) -> int:

@@ -41,10 +41,9 @@ _LEAST_THROUGH: Final = 1_000_000  # … and of each of them
 
 @dataclass(frozen=True)
 class Look:
-    """What was read of one source; `texts` are some of the distinct ones, which no earlier document equals.
+    """What was read of one source, without what `ingest.exclude` names; `texts` are some of those that no earlier one equals.
 
-    `rejects` counts what was read and is no document; `first_rejects` are the first ones of a source that was read whole. What
-    `ingest.exclude` names is not there.
+    `rejects` counts what was read and is no document; `first_rejects` are the first ones of a source that was read whole.
     """
 
     source: Source

@@ -159,16 +159,14 @@ def _frame_bounds(file: InputFile) -> tuple[int, ...]:
                 if not head.startswith(_ZSTD_MAGIC):
                     return ()
                 bounds.append(offset if bounds else 0)
-                has_checksum = zstandard.get_frame_parameters(head).has_checksum
-                offset += zstandard.frame_header_size(head)
-                is_last = False
+                offset, is_last = offset + zstandard.frame_header_size(head), False
                 while not is_last:
                     if len(block := os.pread(number, 3, offset)) < 3:
                         return ()
                     header = int.from_bytes(block, "little")
                     is_last, kind, size = bool(header & 1), header >> 1 & 3, header >> 3
                     offset += 3 + (1 if kind == 1 else size)  # kind 1 is a run: one byte that is repeated
-                offset += _CHECKSUM_BYTES * has_checksum
+                offset += _CHECKSUM_BYTES * zstandard.get_frame_parameters(head).has_checksum
             is_whole = offset == os.fstat(number).st_size
     except (OSError, zstandard.ZstdError):
         return ()
@@ -184,12 +182,9 @@ def whole_files(
         for file in source_files:
             if not compression_of(file.name) or file.bytes <= max(2 * shard_bytes, _WORTH_TELLING_BYTES):
                 continue
-            tasks = 1
-            if _can_be_shared(file, source):
-                if len(_frame_bounds(file)) > 2:
-                    continue
-                tasks = len(_skipping_parts(file))
-            if tasks < workers:
+            is_shared = _can_be_shared(file, source)
+            tasks = len(_skipping_parts(file)) if is_shared else 1
+            if tasks < workers and not (is_shared and len(_frame_bounds(file)) > 2):
                 who = "one task reads it" if tasks == 1 else f"at most {tasks} tasks read it, each from its beginning"
                 messages.append(
                     f"{file.path} ({file.bytes / 1e6:,.0f} MB) is compressed as a whole, so {who}; several smaller files, plain "
