@@ -79,14 +79,13 @@ def ingest_step(
         for place, (source, of_source) in enumerate(zip(ingest.sources, splits, strict=True)):
             own, key = [next(rest) for _ in of_source], f"ingest.sources[{place}]"
             documents = sum(result.documents for result in own)
+            none = f"none of {documents:,} documents of {source.label} has a value"
             for name in source.metadata if documents else ():
                 if not sum(result.metadata_values[name] for result in own):
-                    none = f"none of {documents:,} documents of {source.label} has a value in {name!r}"
-                    raise CorpusError(f"{key}.metadata: {none}; correct or remove the name")
+                    raise CorpusError(f"{key}.metadata: {none} in {name!r}; correct or remove the name")
             if documents and source.names_ids and sum(result.without_id for result in own) == documents:
                 known = next((list(columns) for file in files[place] if (columns := head_columns(file, source))), [])
-                problem = f"none of {documents:,} documents of {source.label} has a value there"
-                raise _no_ids(source, problem, known, key=f"{key}.id")
+                raise _no_ids(source, f"{none} there", known, key=f"{key}.id")
         when_ingested(done)
 
     # How Parquet files and files compressed as a whole are divided.

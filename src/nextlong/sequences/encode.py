@@ -79,9 +79,8 @@ class TextEncoder:
 
     def __init__(self, tokenizer: Tokenizer, *, engine: Engine = "auto") -> None:
         tokenizer.encode_special_tokens = True
-        self._reference = tokenizer
+        self._reference, self._is_settled = tokenizer, engine == "reference"
         self._fast: fastokens.Tokenizer | None = None
-        self._is_settled = engine == "reference"
         self._chars_before_loading = chars_before_loading(tokenizer)
         self.mismatches = 0
         self.checkable_texts = 0  # the first ones are encoded both ways, and some of the others
@@ -95,15 +94,14 @@ class TextEncoder:
         """Load fastokens now, if its ids are the reference's, however few texts there are; return what encodes from now on."""
         if not self._is_settled:
             self._is_settled = True
-            written = self._reference.to_str()
-            key = xxhash.xxh3_128_intdigest(written.encode())
+            key = xxhash.xxh3_128_intdigest((written := self._reference.to_str()).encode())
             try:
                 fast = fastokens.Tokenizer.from_json_str(written)
                 if key not in _verdicts:
                     texts = list(_trial_texts(self._reference))
                     true = _joined(_reference_ids(self._reference, text) for text in texts)
-                    encoded = _encode_fast(fast, self._reference, texts)
-                    _verdicts[key] = np.array_equal(encoded[0], true[0]) and np.array_equal(encoded[1], true[1])
+                    both = zip(_encode_fast(fast, self._reference, texts), true, strict=True)
+                    _verdicts[key] = all(np.array_equal(*pair) for pair in both)
                 self._fast = fast if _verdicts[key] else None
             except ValueError:  # what fastokens knows nothing of: the reference encodes
                 pass
