@@ -17,7 +17,7 @@ import pyarrow as pa
 
 from nextlong.errors import CorpusError, RecipeError
 from nextlong.reading.files import InputFile
-from nextlong.reading.records import FilteredOut, Items, Record, Reject
+from nextlong.reading.records import FilteredItems, FilteredOut, Items, Record, Reject
 from nextlong.recipe import Source
 
 _SETTINGS: Final[dict[str, Any]] = {
@@ -81,7 +81,7 @@ class _RowFilter:
                     "is evaluated on one document at a time; for lists use list_sum(x), list_contains(x, y), len(x) and similar"
                 ) from None
 
-    def apply(self, items: Items, *, first_value: int, file: InputFile) -> Iterator[Record | Reject | FilteredOut]:
+    def apply(self, items: Items, *, first_value: int, file: InputFile) -> FilteredItems:
         """Yield the items in order; the values of the condition's columns, from index `first_value` on, are removed."""
         held: list[Record | Reject] = []
         chars = 0
@@ -93,9 +93,7 @@ class _RowFilter:
                 held, chars = [], 0
         yield from self._apply_batch(held, first_value, file)
 
-    def _apply_batch(
-        self, items: Sequence[Record | Reject], first_value: int, file: InputFile
-    ) -> Iterator[Record | Reject | FilteredOut]:
+    def _apply_batch(self, items: Sequence[Record | Reject], first_value: int, file: InputFile) -> FilteredItems:
         import duckdb
 
         records = [item for item in items if isinstance(item, Record)]
@@ -212,7 +210,7 @@ def named_columns(source: Source) -> tuple[str, ...]:
     return (*source.metadata, *(row_filter.columns if row_filter else ()))
 
 
-def apply_filter(items: Items, source: Source, file: InputFile) -> Iterator[Record | Reject | FilteredOut]:
+def apply_filter(items: Items, source: Source, file: InputFile) -> FilteredItems:
     """Return the items of a file that were read with `named_columns`, after the source's filter."""
     row_filter = filter_of(source)
     return items if row_filter is None else row_filter.apply(items, first_value=len(source.metadata), file=file)

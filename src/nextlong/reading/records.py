@@ -73,6 +73,7 @@ class FilteredOut(NamedTuple):
 
 
 Items = Iterator[Record | Reject]
+FilteredItems = Iterator[Record | Reject | FilteredOut]
 
 
 @dataclass(frozen=True, slots=True)

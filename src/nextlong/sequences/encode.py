@@ -100,8 +100,8 @@ class TextEncoder:
                 if key not in _verdicts:
                     texts = list(_trial_texts(self._reference))
                     true = _joined(_reference_ids(self._reference, text) for text in texts)
-                    both = zip(_encode_fast(fast, self._reference, texts), true, strict=True)
-                    _verdicts[key] = all(np.array_equal(*pair) for pair in both)
+                    encoded = _encode_fast(fast, self._reference, texts)
+                    _verdicts[key] = np.array_equal(encoded[0], true[0]) and np.array_equal(encoded[1], true[1])
                 self._fast = fast if _verdicts[key] else None
             except ValueError:  # what fastokens knows nothing of: the reference encodes
                 pass
