@@ -13,7 +13,7 @@ import itertools
 import posixpath
 import re
 import stat
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -218,16 +218,13 @@ def recognise_inputs(
     every_path = (file.path for file in itertools.chain.from_iterable(files))
     if own_outputs := [path for path in every_path if Path(path).is_relative_to(run_dir.resolve())]:
         raise RunError(f"ingest.sources reach into run_dir={run_dir} ({own_outputs[0]}); choose a folder elsewhere")
-    known = _read_known(run_dir)
-    # Of each source: its files, each with what the directory knows of it, if anything.
-    pairs = [
-        [(file, known.get(source.path, {}).get(file.name)) for file in source_files]
-        for source, source_files in zip(sources, files, strict=True)
-    ]
+    # By source path and name: several sources may read files of one path, each of another format.
+    known = {(path, name): entry for path, of in _read_known(run_dir).items() for name, entry in of.items()}
+    named = [(source.path, file) for source, of in zip(sources, files, strict=True) for file in of]
     touched = [
         file
-        for file, entry in itertools.chain.from_iterable(pairs)
-        if entry is not None
+        for path, file in named
+        if (entry := known.get((path, file.name))) is not None
         and file.version != entry["version"]
         and entry["xxh3"] is not None
         and _size(file.version) == _size(entry["version"])
@@ -237,18 +234,30 @@ def recognise_inputs(
         tell(f"inputs: hashing {counted(len(touched), 'file')} with a new modification time ({megabytes:,.1f} MB)")
     with ThreadPoolExecutor(_HASHING_THREADS) as pool:
         hashes = dict(zip(touched, pool.map(hash_of, touched), strict=True))
-    recognised: list[list[InputFile]] = []
-    # By source path and name: several sources may read files of one path, each of another format.
-    now: dict[str, dict[str, InputFile]] = {}
-    for source, of_source in zip(sources, pairs, strict=True):
-        recognised.append([])
-        for file, entry in of_source:
-            is_same = entry and (file.version == entry["version"] or (hashes.get(file) or "") == entry["xxh3"])
-            recognised[-1].append(replace(file, known_as=entry["identity"]) if entry and is_same else file)
-        now.setdefault(source.path, {}).update({file.name: file for file in recognised[-1]})
+    now: dict[tuple[str, str], InputFile] = {}
+    for path, file in named:
+        entry = known.get((path, file.name))
+        is_same = entry and (file.version == entry["version"] or (hashes.get(file) or "") == entry["xxh3"])
+        now[path, file.name] = replace(file, known_as=entry["identity"]) if entry and is_same else file
+    recognised = [[now[source.path, file.name] for file in of] for source, of in zip(sources, files, strict=True)]
     if changed_inputs == "accept":
         return recognised
-    if changes := [change for path in now for change in _changes(path, now[path], known.get(path, {}))]:
+    changes, gone = [], []
+    for (path, name), entry in known.items():
+        if (path, name) in now and now[path, name].known_as is None:
+            file = now[path, name]
+            (size, _, mark), (known_size, _, known_mark) = file.version.partition(":"), entry["version"].partition(":")
+            if size != known_size:
+                how = f"has {size} bytes and had {known_size}"
+            elif entry["xxh3"] is not None:
+                how = f"has other content of the same size ({size} bytes)"
+            else:
+                how = f"has another version (time or ETag {mark}, was {known_mark})"
+            changes.append(f"{file.path} {how}")
+        elif (path, name) not in now and any(path == source.path for source in sources):
+            shown = path if posixpath.basename(path) == name else f"{name} of {path}"
+            gone.append(f"{shown} is gone, or no longer named")
+    if changes := [*changes, *gone]:
         more = f", and {counted(len(changes) - 1, 'other file')}" if len(changes) > 1 else ""
         raise RunError(
             f"input files have changed since a run in {run_dir} read them: {changes[0]}{more}; restore the files, choose "
@@ -271,22 +280,6 @@ def check_documents(sources: Sequence[Source], files: Sequence[Sequence[InputFil
             f"ingest.sources[0].path={sources[0].path!r}: run_dir={run_dir} holds runs of other documents ({min(known)!r}); "
             "choose another run_dir, or keep both here under a name (--name NAME)"
         )
-
-
-def _changes(path: str, now: Mapping[str, InputFile], entries: Mapping[str, Mapping[str, Any]]) -> list[str]:
-    """Describe each known file of a source's path that has changed or is gone."""
-    changed = []
-    for file, entry in ((now[name], entry) for name, entry in entries.items() if name in now):
-        (size, _, mark), (known_size, _, known_mark) = file.version.partition(":"), entry["version"].partition(":")
-        if size != known_size:
-            how = f"has {size} bytes and had {known_size}"
-        elif entry["xxh3"] is not None:
-            how = f"has other content of the same size ({size} bytes)"
-        else:
-            how = f"has another version (time or ETag {mark}, was {known_mark})"
-        changed += [f"{file.path} {how}"] if file.known_as is None else []
-    gone = [path if posixpath.basename(path) == name else f"{name} of {path}" for name in entries if name not in now]
-    return [*changed, *(f"{shown} is gone, or no longer named" for shown in gone)]
 
 
 def remember(
