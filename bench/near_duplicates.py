@@ -33,7 +33,7 @@ from nextlong.retrieval.near_duplicates.shingles import (
     ComparedDocument,
     Weights,
     add_counts,
-    document_of,
+    documents_of,
     shingles,
     weights_from,
 )
@@ -104,7 +104,7 @@ def print_planted(texts: Sequence[str], weights: Weights, threshold: float) -> N
         for text in texts:
             changed = [change(text[a:b], share, how, vocabulary, draw) for a, b in chunk_text(text)]
             changed = [chunk for chunk in changed if len(words_of(chunk)) >= _LEAST_WORDS]
-            found += similarities(shingles(changed), document=document_of([text]), weights=weights).tolist()
+            found += similarities(shingles(changed), document=documents_of([[text]])[0], weights=weights).tolist()
         caught = np.mean(np.array(found) >= threshold)
         print(
             f"| {share:.0%} of the words, {'one by one' if how == 'words' else 'one passage'} | {len(found):,} | {caught:.2%} "
@@ -208,7 +208,7 @@ def judged(pair: Pair, texts: Sequence[str], weights: Weights) -> list[tuple[Pai
     text = texts[pair[0]]
     chunks = [text[a:b] for a, b in chunk_text(text)]
     chunks = [chunk for chunk in chunks if len(words_of(chunk)) >= _LEAST_WORDS]
-    other: ComparedDocument = document_of([texts[pair[1]]])
+    other: ComparedDocument = documents_of([[texts[pair[1]]]])[0]
     found = similarities(shingles(chunks), document=other, weights=weights)
     return [(pair, chunk, float(score)) for chunk, score in zip(chunks, found, strict=True)]
 

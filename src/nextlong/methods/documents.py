@@ -1,7 +1,6 @@
 """Draft documents: the arrays that a method of whole documents, or parts of them, gets; and its drafts as files.
 
-In:  DOCS (all documents that have chunks), the tokens of every chunk, and what the method needs: the neighbours of some or
-     all documents, or their keywords.
+In:  DOCS, the tokens of every chunk, and what the method needs: neighbours of some or all documents, or keywords.
 Out: DRAFTS: the chunks of each sequence's documents, in order; no fewer than T tokens.
 
 Lengths are counted with the run's tokenizer, not estimated: how many characters make a token differs threefold between
@@ -11,8 +10,7 @@ follow to within 20 % of a document.
 
 A method that walks along neighbours holds them all, 60 bytes each: 300 GB at 10^9 chunks. Above `documents.partition_size`
 neighbours, documents are put into parts by spherical k-means, some `_CLUSTERS_OF_A_PART` clusters to a part, clusters whose centres
-are near each other in the same one; each part is drafted as if it were the corpus. That is ours. The authors of In-Context
-Pretraining hold every neighbour on one machine (sort/sort.py), and end a path after 21 documents.
+are near each other in the same one; each part is drafted as if it were the corpus. That is ours (docs/methods.md).
 """
 
 from __future__ import annotations
@@ -363,10 +361,8 @@ class Part(NamedTuple):
 
 
 def _parts_of_clusters(centres_CD: NDArray[np.float32], counts: NDArray[np.int64], *, parts: int) -> NDArray[np.int64]:
-    """Return the part of each cluster, shape (clusters,): clusters near each other share one, and parts have like `counts`.
-
-    The clusters stand in a row, each followed by the nearest that is left; the row is cut where a part's share is full.
-    """
+    """Return the part of each cluster, shape (clusters,): clusters near each other share one, and parts have like `counts`."""
+    # The clusters stand in a row, each followed by the nearest that is left; the row is cut where a part's share is full.
     counts = np.pad(counts, (0, len(centres_CD) - len(counts)))
     cosines_CC = centres_CD.astype(np.float64) @ centres_CD.T
     row, here = [], 0

@@ -36,7 +36,7 @@ from nextlong.retrieval.near_duplicates.shingles import (
     ComparedDocument,
     Shingles,
     ShingleStore,
-    document_of,
+    documents_of,
     shingle_store,
     shingles,
 )
@@ -311,7 +311,7 @@ class _TextCutter(Cutter):
             return False
         store, weights, threshold = self._inputs.near_duplicates
         if self._document is None:
-            self._document = document_of(self._inputs.corpus.texts(np.array(self._meta_chunks)).tolist())
+            (self._document,) = documents_of([self._inputs.corpus.texts(np.array(self._meta_chunks)).tolist()])
         own, others = shingles([visible]), store.of(np.array(placed, np.int64))
         # Only placed chunks that share a shingle with the text are compared: text 0 is the cut one, then these.
         owners = np.repeat(np.arange(len(placed)), np.diff(others.offsets))

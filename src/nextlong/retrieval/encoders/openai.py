@@ -157,15 +157,12 @@ class OpenAIKind(EncoderKind):
     not_repeatable = "is a server, which may give other vectors today and ask a price"
 
     def load(self, config: recipe.Encoder, **_: object) -> OpenAIEncoder:
-        """Return the client."""
         return OpenAIEncoder(config.name, config.options_as(OpenAIOptions))
 
     def resources(self, config: recipe.Encoder) -> Resources:
-        """Return that one task runs at a time."""
         return Resources(at_once=1)
 
     def measure(self, config: recipe.Encoder, chunks: Sequence[str]) -> Speed:
-        """Return that the server is not asked."""
         dimensions = config.options_as(OpenAIOptions).dimensions or _USUAL_DIMENSIONS
         return Speed(unknown="the endpoint's", dimensions=dimensions)
 

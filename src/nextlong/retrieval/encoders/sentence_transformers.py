@@ -275,18 +275,15 @@ class SentenceTransformersKind(EncoderKind):
     def load(
         self, config: recipe.Encoder, *, dtype: str | None = None, threads: int | None = None, **_: object
     ) -> SentenceTransformersEncoder:
-        """Return the model."""
         options = config.options_as(SentenceTransformersOptions)
         return SentenceTransformersEncoder(config.name, options, dtype=dtype, threads=threads)
 
     def prepare(
         self, config: recipe.Encoder, *, documents: Sequence[Path], chunks: Sequence[Path], **_: object
     ) -> list[Task]:
-        """Return the task that tries the model."""
         return [partial(try_model, documents=documents, chunks=chunks, encoder=config)]
 
     def resources(self, config: recipe.Encoder) -> Resources:
-        """Return a GPU for each task, if there is one."""
         device = config.options_as(SentenceTransformersOptions).device
         if device is None or device == "cuda":
             return Resources(gpu="needed" if device else "optional")
@@ -301,7 +298,6 @@ class SentenceTransformersKind(EncoderKind):
         return Speed(tried.threads / tried.chunks_per_second, "", tried.dimensions)
 
     def estimate(self, config: recipe.Encoder) -> Estimate:
-        """Return what loading and trying a model takes."""
         return Estimate(work=1, seconds=20.0, rate="")
 
 
