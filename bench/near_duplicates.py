@@ -26,11 +26,12 @@ from sklearn.decomposition import TruncatedSVD
 from sklearn.feature_extraction.text import TfidfVectorizer
 
 from nextlong.corpus.chunk import chunk_text
-from nextlong.retrieval.near_duplicates.rule import similarities
+from nextlong.retrieval.near_duplicates.rule import Texts, _covered_by
 from nextlong.retrieval.near_duplicates.shingles import (
     _LEAST_WORDS,
     _SLOTS,
     ComparedDocument,
+    Shingles,
     Weights,
     add_counts,
     documents_of,
@@ -41,6 +42,16 @@ from nextlong.retrieval.near_duplicates.shingles import (
 COMPRESSIONS = {".gz": "gzip", ".zst": "zstd"}
 ALIGNED_CHUNKS = 600  # of each kind of pair; an alignment takes milliseconds
 Pair = tuple[int, int]
+
+
+def similarities(candidates: Shingles, *, document: ComparedDocument, weights: Weights) -> NDArray[np.float64]:
+    """Return for each of m candidates the share of its words, by weight, that stand in a shared shingle, (m,) in [0, 1]."""
+    texts = Texts.of(candidates, weights, 1.0)
+    shares_of = _covered_by(document, texts).astype(np.float64)
+    np.divide(shares_of, texts.whole, out=shares_of, where=texts.whole > 0)
+    short = candidates.is_short  # of fewer than ten words: the document has the same or not
+    shares_of[short] = np.isin(texts.hashes[texts.offsets[:-1][short]], document.wholes)
+    return shares_of
 
 
 def main() -> None:

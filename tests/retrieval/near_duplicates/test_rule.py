@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 import plain_rule
 from invented import Corpus
 from nextlong.retrieval.near_duplicates import rule as shares
-from nextlong.retrieval.near_duplicates.rule import find_near_duplicates, similarities
+from nextlong.retrieval.near_duplicates.rule import Texts, find_near_duplicates
 from nextlong.retrieval.near_duplicates.shingles import add_counts, documents_of, shingles, weights_from
 
 ALIKE = np.full(1, 1024, np.uint16)  # no shingle is common
@@ -18,6 +18,16 @@ ALIKE = np.full(1, 1024, np.uint16)  # no shingle is common
 
 def distinct_words(count, prefix="w"):
     return [f"{prefix}{number}" for number in range(count)]
+
+
+def similarities(candidates, *, document, weights):
+    """Return for each of m candidates the share of its words, by weight, that stand in a shared shingle, (m,) in [0, 1]."""
+    texts = Texts.of(candidates, weights, 1.0)
+    shares_of = shares._covered_by(document, texts).astype(np.float64)
+    np.divide(shares_of, texts.whole, out=shares_of, where=texts.whole > 0)
+    short = candidates.is_short  # of fewer than ten words: the document has the same or not
+    shares_of[short] = np.isin(texts.hashes[texts.offsets[:-1][short]], document.wholes)
+    return shares_of
 
 
 def similarity(candidate, document, weights=ALIKE):
