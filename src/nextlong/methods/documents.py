@@ -29,7 +29,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts.finished import corpus, special_ids
-from nextlong.artifacts.lookup import iter_chunk_texts, read_chunks
+from nextlong.artifacts.lookup import iter_chunk_texts, ranges, read_chunks
 from nextlong.artifacts.results import DraftResult
 from nextlong.engine.step import Amounts, Artifact, Artifacts, Estimate, Step, Task, TaskResult, per_shard
 from nextlong.errors import CorpusError
@@ -41,7 +41,7 @@ from nextlong.recipe.amounts import TOKENIZER_BYTES, draws, sequence_limit
 from nextlong.retrieval.embed import document_vectors_step, embed_step, encoder_step
 from nextlong.retrieval.index import NeighbourCount, count_neighbours, document_neighbours, index_steps
 from nextlong.retrieval.indexes.base import VectorShards
-from nextlong.retrieval.indexes.costs import PRODUCT_S
+from nextlong.retrieval.indexes.costs import of_products
 from nextlong.retrieval.indexes.kmeans import nearest_centres, train_centres
 from nextlong.retrieval.mine import mine_steps
 from nextlong.retrieval.sample import DrawResult, chunk_ids_of, documents_step
@@ -310,14 +310,13 @@ def _row(method: DocumentMethod[Section], rows: NDArray[Any], draft: Draft) -> J
     _, first_time, groups = np.unique(draft.documents, return_index=True, return_inverse=True)
     groups = np.argsort(np.argsort(first_time))[groups]  # numbered as they come up
     sizes = rows["chunks"] if draft.chunks is None else draft.chunks
-    # `before` (parts,): how many chunks of its document stand before each part; `places` (chunks,): 0, 1, … within each part.
+    # `before` (parts,): how many chunks of its document stand before each part.
     by_group = np.argsort(groups, kind="stable")
     starts = np.cumsum(sizes[by_group]) - sizes[by_group]
     firsts = np.flatnonzero(np.diff(groups[by_group], prepend=-1))
     before = np.empty(len(groups), np.int64)
     before[by_group] = starts - np.repeat(starts[firsts], np.diff(firsts, append=len(groups)))
-    places = np.arange(int(sizes.sum())) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-    ids = np.repeat(rows["first_chunk"] + before, sizes) + places
+    ids = ranges(rows["first_chunk"] + before, sizes)
     scores = np.full(len(rows), np.nan, np.float32) if draft.scores is None else draft.scores.astype(np.float32)
     hashes = rows["content_hash"][np.sort(first_time)]
     return {
@@ -447,22 +446,18 @@ def _partition_steps(documents: Step, vectors: Step, neighbours: NeighbourCount,
         return 0.0 if count == 1 else min(_CLUSTERS_OF_A_PART * count, amounts.vectors)
 
     config: Json = {"partition_size": size, "neighbours": dict(neighbours), "seed": seed}
-    training = Estimate(
+    training = of_products(
         work=lambda amounts: _ITERATIONS * _SAMPLED_OF_A_CLUSTER * clusters(amounts) ** 2 * amounts.dimensions,
-        seconds=PRODUCT_S,
         disk=lambda amounts: clusters(amounts) * amounts.dimensions,
         bytes=4,
         memory=lambda amounts: 6.0 * _SAMPLED_OF_A_CLUSTER * clusters(amounts) * amounts.dimensions,
-        rate="products",
     )
-    assigning = Estimate(
+    assigning = of_products(
         work=lambda amounts: clusters(amounts) * amounts.vectors * amounts.dimensions,
-        seconds=PRODUCT_S,
         disk=lambda amounts: amounts.vectors if clusters(amounts) else 0.0,
         bytes=2,
         tasks=per_shard,
         memory=lambda amounts: 4.0 * _HELD_VECTORS * amounts.dimensions if clusters(amounts) else 0.0,
-        rate="products",
     )
     trained = Step("clusters", 1, config, (documents, vectors), train, _ClustersResult, estimate=training)
     return [trained, Step("partition", 1, {}, (documents, vectors, trained), assign, estimate=assigning)]

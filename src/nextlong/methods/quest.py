@@ -28,6 +28,7 @@ import pyarrow as pa
 from numpy.typing import NDArray
 from pydantic import Field
 
+from nextlong.artifacts.lookup import ranges
 from nextlong.methods.base import Citation, CorpusArrays, DocumentMethod, Draft, Drafted, DraftRequest, Need, stretches
 from nextlong.methods.keywords import Keywords
 from nextlong.recipe.keys import Positive
@@ -138,9 +139,7 @@ def _draft_keywords(
     row = np.concatenate(draws)[np.argsort(np.concatenate(keys), kind="stable")]
     # Where each document is in `by_keyword`: its keyword's first place, and its own place among the keyword's documents.
     sizes = counts[row]
-    places = np.repeat(first[row] - (np.cumsum(sizes) - sizes), sizes)
-    places += np.arange(len(places))
-    pieces = stretches(by_keyword[places], documents.tokens, enough=request.target_tokens)
+    pieces = stretches(by_keyword[ranges(first[row], sizes)], documents.tokens, enough=request.target_tokens)
     drafts: list[Draft] = []
     # A document that an oversampled keyword puts into a sequence twice is there once; sequences that this leaves short are dropped.
     for number in rng_for(request.seed, "quest.stretches").permutation(len(pieces)).tolist():

@@ -24,7 +24,7 @@ from nextlong import schemas
 from nextlong.artifacts import lookup
 from nextlong.artifacts.lookup import opened
 from nextlong.engine.executor import Resources
-from nextlong.engine.step import Amounts, Artifacts, Estimate, Step, Task, TaskResult, Work
+from nextlong.engine.step import Amounts, Artifacts, Step, Task, TaskResult, Work
 from nextlong.recipe import Recipe
 from nextlong.recipe.amounts import MOST_QUERIES, blocks
 from nextlong.recipe.keys import AUTO, EXACT
@@ -213,38 +213,32 @@ def _if_blocks(amount: Callable[[Amounts], float]) -> Callable[[Amounts], float]
     return lambda amounts: amount(amounts) if _block_count(amounts) else 0.0
 
 
-_LEAST = Estimate(
+_LEAST = costs.of_products(
     work=_if_blocks(lambda amounts: _SAMPLE_AT_MOST * amounts.queries * amounts.dimensions),
-    seconds=costs.PRODUCT_S,
     disk=_if_blocks(lambda amounts: amounts.queries),
     bytes=4,
     tasks=_least_tasks,
     memory=_if_blocks(lambda amounts: 6.0 * _SAMPLE_AT_MOST * amounts.dimensions),
-    rate="products",
     reads=_if_blocks(
         lambda amounts: 2 * _SAMPLE_AT_MOST * amounts.dimensions * _least_tasks(amounts)
     ),  # each the whole
 )
-_SCAN = Estimate(
+_SCAN = costs.of_products(
     work=_if_blocks(_products),
-    seconds=costs.PRODUCT_S,
     disk=_scanned,
     bytes=12,
     tasks=lambda amounts: max(1.0, _block_count(amounts)),
     memory=_if_blocks(lambda amounts: _search_memory(amounts) + _BLOCK_BYTES),
-    rate="products",
     reads=_if_blocks(read_bytes),
 )
-_MINE = Estimate(
+_MINE = costs.of_products(
     work=lambda amounts: (
         _scanned(amounts) * costs.FOUND_S / costs.PRODUCT_S if _block_count(amounts) else _products(amounts)
     ),
-    seconds=costs.PRODUCT_S,
     disk="all_neighbours",
     bytes=12,
     tasks=lambda amounts: blocks(amounts.queries, amounts.queries),
     memory=_search_memory,
-    rate="products",
     reads=lambda amounts: 12 * _scanned(amounts) if _block_count(amounts) else read_bytes(amounts),
 )
 

@@ -25,8 +25,9 @@ from typing import Any, Final, NamedTuple
 import numpy as np
 from numpy.typing import NDArray
 
+from nextlong.artifacts.lookup import ranges
 from nextlong.retrieval.near_duplicates import shingles
-from nextlong.retrieval.near_duplicates.shingles import SHINGLE_WORDS, U64, ComparedDocument, Shingles, Weights, ranges
+from nextlong.retrieval.near_duplicates.shingles import SHINGLE_WORDS, U64, ComparedDocument, Shingles, Weights
 
 _PASSAGE_WORDS: Final = 100
 _RUNS: Final = _PASSAGE_WORDS - SHINGLE_WORDS + 1

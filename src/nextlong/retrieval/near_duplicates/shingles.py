@@ -19,7 +19,7 @@ from numpy.typing import NDArray
 
 from nextlong import schemas
 from nextlong.artifacts.finished import chunks_of
-from nextlong.artifacts.lookup import SHARDS_KEPT, iter_chunk_texts, opened, read_chunks, write_header
+from nextlong.artifacts.lookup import SHARDS_KEPT, iter_chunk_texts, opened, ranges, read_chunks, write_header
 from nextlong.artifacts.results import ChunkResult
 from nextlong.engine.step import Artifacts, Estimate, Step, Task, TaskResult, each_shard, per_shard
 from nextlong.recipe import Recipe
@@ -150,14 +150,6 @@ _SLOTS: Final = 1 << 22
 _COUNTED_AT_ONCE: Final = 1 << 20  # shingles
 _COMMON_SHARE: Final = 1000  # a shingle in more than one in so many of the documents is stock, and weighs less
 _COMMON_LEAST: Final = 16  # … but never one in as few as these, which versions of one page may share
-
-
-def ranges(starts: Offsets, sizes: Offsets) -> Offsets:
-    """Return starts[0], starts[0] + 1 …, `sizes[0]` of them, and so on for all others, one after the other."""
-    ends = np.cumsum(sizes)
-    every: Offsets = np.repeat(starts - ends + sizes, sizes)
-    every += np.arange(len(every))
-    return every
 
 
 class Shingles(NamedTuple):
