@@ -83,11 +83,8 @@ def _lengths_step(engine: Engine, ingest: Step, chunk: Step, tokenizer_step: Ste
     """CHUNKS → how many tokens each takes."""
 
     def tasks(done: Artifacts) -> list[Task]:
-        separator, tokenizer, text = (
-            special_ids(done).separator,
-            done["tokenizer"].file(".tokenizer.json"),
-            corpus(done),
-        )
+        text, separator = corpus(done), special_ids(done).separator
+        tokenizer = done["tokenizer"].file(".tokenizer.json")
         task = partial(_count_tokens, tokenizer=tokenizer, engine=engine, separator_tokens=len(separator))
         return [partial(task, documents=one, chunks=its) for one, its in zip(text.documents, text.chunks, strict=True)]
 
@@ -220,8 +217,7 @@ def _draft_documents(
 ) -> DraftResult:
     """Draft all sequences of a method, or those of one part of the documents; writes `{out}.{n:05d}.drafts.arrow`, in draw order.
 
-    `files` are those of the steps that the method reads, by name. The result says whether there may be more: `limited` if the
-    method stopped at as many as were asked for, `starved` how many it gave up for want of neighbours that there are.
+    `files` are those of the steps that the method reads, by name.
     """
     rows = np.load(docs, mmap_mode="r")
     document_method: DocumentMethod[Section] = METHODS.load(method, DocumentMethod)

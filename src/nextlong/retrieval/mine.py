@@ -4,8 +4,7 @@ In:  META_DOCUMENTS or ids of documents, VECTORS (unit length, so inner product 
 Out: CANDIDATES, descending by cosine. The own document, which would be nearest, is excluded (paper §3.1.2).
 
 A small corpus is searched by one task for each range of queries, which reads all vectors. Exact search of a large one reads
-them once: `_find_least_scores` bounds each query's k-th best cosine by a sample, `_scan_block` searches one block of the corpus
-for all queries and keeps what reaches the bound, and `_mine_block` merges what the blocks gave. The result is the same.
+them once, block by block, for all queries (docs/decisions/0008-search.md): `_find_least_scores`, `_scan_block`, `_mine_block`.
 """
 
 from __future__ import annotations

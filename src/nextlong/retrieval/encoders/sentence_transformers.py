@@ -5,10 +5,9 @@ The library sorts what one call gives it by length, so that a batch holds little
 `encode` hands over all its texts at once. bfloat16 where a GPU has it, or where a trial found it faster: all-MiniLM-L6-v2
 then gives vectors whose cosine with its float32 ones is over 0.9999. Norms are taken in float32.
 
-In which precision, on how many threads and in how large tasks a model runs is tried on some of the chunks. The manifest of the
-encoder step keeps this ExecutionResult, and every task encodes by it, also where the run is resumed on another machine: another
-choice gives vectors that differ in the last digits. What a processor says of itself does not tell: of two that know bfloat16, one
-may be the slower in it and the other twice as fast. Trials are timed by processor seconds: a busy machine does not show.
+In which precision, on how many threads and in how large tasks a model runs is tried on some of the chunks, timed by processor
+seconds, because what a processor says of itself does not tell. Every task encodes by this ExecutionResult, also where the run is
+resumed on another machine: another choice gives vectors that differ in the last digits.
 """
 
 from __future__ import annotations
@@ -113,10 +112,9 @@ class SentenceTransformersEncoder:
             how = {"batch_size": options.batch_size, "prompt": options.prompt, "show_progress_bar": False}
             vectors = self._model.encode(list(texts), **how, **task)
         except (ValueError, TypeError) as error:
-            raise EncoderError(
-                f"{_WHERE}{self._name} refuses prompt={options.prompt!r}, task={options.task!r}: {error}; "
-                "take what its model card names, or leave them out"
-            ) from None
+            refused = f"refuses prompt={options.prompt!r}, task={options.task!r}: {error}"
+            cure = "take what its model card names, or leave them out"
+            raise EncoderError(f"{_WHERE}{self._name} {refused}; {cure}") from None
         return unit_rows(np.asarray(vectors, dtype=np.float32))
 
     @property
