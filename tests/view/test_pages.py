@@ -233,7 +233,7 @@ def test_what_was_marked_is_said_where_it_is(variants, run):
 
 
 def test_two_variants_stand_side_by_side(own_run, recipe_for):
-    from nextlong.view.variants import Variants
+    from nextlong.view.pages import Variants
 
     nextlong.run(recipe_for(own_run))  # measures the statistics, which the shared run lacks
     nextlong.run(recipe_for(own_run, "compose.position=tail", "name=tail"))

@@ -30,9 +30,8 @@ from nextlong.runs.run import Run
 from nextlong.view import documents, marks, pages
 from nextlong.view.guard import Guard
 from nextlong.view.marks import Mark
-from nextlong.view.pages import ChunkFilter, View
+from nextlong.view.pages import ChunkFilter, Variants, View
 from nextlong.view.sequences import SORTS, Query
-from nextlong.view.variants import Variants
 
 _Answer = Callable[[View, Request], str | Response]
 _HOST = "127.0.0.1"
@@ -71,7 +70,7 @@ def application(run: Run, *, token: str) -> Starlette:
     return Starlette(
         routes=[
             Route("/", lambda request: answered(request, _to_list)),
-            asset("/style.css", "text/css", html.style() + html.asset(__package__, "view.css")),
+            asset("/style.css", "text/css", pages.style()),
             asset("/page.js", "text/javascript", html.script()),
             asset("/view.js", "text/javascript", html.asset(__package__, "view.js")),
             Route("/favicon.ico", lambda _: Response(status_code=204)),  # browsers ask for it

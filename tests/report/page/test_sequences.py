@@ -36,7 +36,9 @@ def test_one_run_shows_its_document_before_and_the_sequence_after(shared_run):
     shown = sequences.shown([run], ["this run"])
     spans = run.sequence(0).spans
     own = [span for span in spans if span.doc_id == pieces.lead_document(spans)]
-    assert shown["before_caption"] == f"{own[0].source_id}: {len(own)} chunks, {sum(map(pieces.length, own)):,} tokens"
+    assert (
+        shown["before_caption"] == f"{own[0].source_id}: {len(own)} chunks, {sum(one.length for one in own):,} tokens"
+    )
     ends = [end for _, end in re.findall(r"M(\d+) \d+h(\d+)", shown["before"])]
     assert ends == [str(span.length) for span in own]
     assert shown["after"][0]["heading"] == "After: one sequence of exactly 2,048 tokens"

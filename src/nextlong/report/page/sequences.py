@@ -12,18 +12,18 @@ from typing import Any
 from markupsafe import Markup
 
 from nextlong.picture import pieces, strip
-from nextlong.picture.strip import StripTexts
-from nextlong.report.page import chunk_map, words
+from nextlong.picture.pieces import Frequencies
+from nextlong.report.page import chunk_map
 from nextlong.runs import measures
 from nextlong.runs.run import Run
 from nextlong.runs.run import Sequence as OneSequence
 from nextlong.schemas import Span
-from nextlong.text import counted
+from nextlong.text import Json, counted
 
 _TEXT_CHARS = 1_200_000  # of all sequences of a page together
 _FEWEST_CHARS = 160  # shorter texts say nothing: then none is shown
 _MOST_PIECES = 20_000  # of a sequence that is drawn
-SAMPLED_TEXTS = 400  # chunks of the corpus that tell rare words from common ones
+_SAMPLED_TEXTS = 400  # chunks of the corpus that tell rare words from common ones
 
 
 def shown(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any] | None:
@@ -62,9 +62,7 @@ def shown(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any] | None:
         )
         heading = f"After: one sequence of exactly {tokens:,} tokens" if is_alone else name
         document = next((span.source_id for span in spans if span.doc_id == lead), "")
-        legend = strip.legend(spans, lead=lead, scale=scale)
-        told = {"heading": heading, "caption": words.sequence(spans, lead=lead, tokens=tokens), "document": document}
-        after.append(told | {"legend": legend, "strip": drawn})
+        after.append({"heading": heading, "document": document} | drawn)
     place, _, _, sequence, lead = chosen[0]
     before, caption = _before(sequence, lead) if is_common else (Markup(), "")
     has_negatives = any(span.role == "negative" for span in sequence.spans)
@@ -92,14 +90,14 @@ def _before(sequence: OneSequence, lead: int) -> tuple[Markup, str]:
     return strip.bar(placed, tokens=tokens, lead=lead, scale=(0, 1), label=label, short=True), caption
 
 
-def _texts(run: Run, sequence: OneSequence, limit: int) -> StripTexts | None:
-    """Return texts of at most `limit` characters each; None where that would be too little to read."""
+def _texts(run: Run, sequence: OneSequence, limit: int) -> Json | None:
+    """Return texts of at most `limit` characters each, with the words that they share; None where that is too little to read."""
     if limit < _FEWEST_CHARS:
         return None
     texts = [text if len(text) <= limit else f"{text[:limit]}…" for text in sequence.texts]
-    known = pieces.frequencies(run.corpus.texts(measures.sample_chunks(run, SAMPLED_TEXTS)).tolist())
-    shared = [
-        pieces.shared_words(text, texts[other], known) if other >= 0 else []
-        for text, other in zip(texts, pieces.partners(sequence.spans), strict=True)
-    ]
-    return StripTexts(texts=texts, words=shared)
+    return {"texts": texts, "words": pieces.shared_with_partners(sequence.spans, texts, sampled_words(run))}
+
+
+def sampled_words(run: Run) -> Frequencies:
+    """Return how many chunks of a sample of the corpus hold each word."""
+    return pieces.frequencies(run.corpus.texts(measures.sample_chunks(run, _SAMPLED_TEXTS)).tolist())

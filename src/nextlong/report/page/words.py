@@ -10,11 +10,10 @@ from typing import Any, Final, NamedTuple
 import yaml
 
 from nextlong.corpus.filter_report import EXCLUDED
-from nextlong.picture.pieces import neighbours_before
 from nextlong.runs import warnings as limits
 from nextlong.runs.run import Run
 from nextlong.runs.spans import NEAR_IDENTICAL_COSINE
-from nextlong.schemas import Layout, Span
+from nextlong.schemas import Layout
 from nextlong.text import counted
 
 # Of five corpora that pass all checks at 32,768 tokens (docs/warnings.md): the least and the most
@@ -142,17 +141,6 @@ def _negatives(stats: Mapping[str, Any]) -> tuple[str, str]:
 def sequences_of(count: int, tokens: int) -> str:
     """Return a number of sequences and their length in words."""
     return f"{counted(count, 'sequence')} of exactly {tokens:,} tokens"
-
-
-def sequence(spans: Sequence[Span], *, lead: int, tokens: int) -> str:
-    """Return what a sequence is made of, in a sentence or two."""
-    meta_spans = [span for span in spans if span.doc_id == lead]
-    others = {span.doc_id for span in spans if span.doc_id >= 0} - {lead}
-    apart = [abs(b.token_start - a.token_end) for a, b in neighbours_before(spans, lead)]
-    held = f"{counted(len(meta_spans), 'chunk')} of the document and text of {counted(len(others), 'other document')}"
-    if not apart:
-        return f"{tokens:,} tokens: {held}. The chunks of the document are still next to each other."
-    return f"{tokens:,} tokens: {held}. Chunks that were neighbors are now up to {max(apart):,} tokens apart."
 
 
 def opening(stats: Mapping[str, Any]) -> str:
