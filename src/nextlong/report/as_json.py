@@ -24,10 +24,9 @@ def sequences_of(run: Run, *, first: int) -> list[Json]:
 
 def outline(number: int, sequence: Sequence) -> Json:
     """Return what a sequence is made of; `source_id` is that of its meta-document, else of the first document."""
-    of_role = {
-        role: [span for span in sequence.spans if span.role == role] for role in ("meta", "negative", "document")
-    }
-    meta_spans, negatives, documents = of_role.values()
+    meta_spans, negatives, documents = (
+        [span for span in sequence.spans if span.role == role] for role in ("meta", "negative", "document")
+    )
     owner = next(iter(meta_spans or documents or negatives), None)
     return {
         "number": number,
@@ -36,7 +35,7 @@ def outline(number: int, sequence: Sequence) -> Json:
         "tokens": len(sequence.input_ids),
         "meta_chunks": len(meta_spans),
         "negatives": len(negatives),
-        "meta_tokens": sum(span.token_end - span.token_start for span in meta_spans),
+        "meta_tokens": sum(span.length for span in meta_spans),
         "cosine_mean": sum(span.score for span in negatives) / len(negatives) if negatives else None,
         "documents": len({span.doc_id for span in sequence.spans if span.doc_id >= 0}),
         "source_id": owner and owner.source_id,
@@ -66,18 +65,16 @@ def run_of(written: Exported) -> Json:
 
 def export_of(written: Exported) -> Json:
     """Return what was exported, and where."""
-    recipe, done = written.recipe, written.done
-    rows = done["rows"].result(RowsResult)
-    room = recipe.export.pack or written.longest
-    stats = measured(written)
-    empty = [warning for name, split in rows.splits.items() for warning in of_rows(name, split, room=room)]
+    recipe, rows = written.recipe, written.done["rows"].result(RowsResult)
+    room, stats = recipe.export.pack or written.longest, measured(written)
+    warnings = list(stats.warnings if stats else ())
+    for name, split in rows.splits.items():
+        warnings += of_rows(name, split, room=room)
+    counts = {"rows", "sequences", "documents", "tokens"}
     return {
-        "rows": {
-            name: split.model_dump(include={"rows", "sequences", "documents", "tokens"})
-            for name, split in rows.splits.items()
-        },
+        "rows": {name: split.model_dump(include=counts) for name, split in rows.splits.items()},
         "left_out": rows.left_out,
         "exports": {name: str(written.folder / name) for name in recipe.export.formats},
         "pushed_to": recipe.export.push,
-        "warnings": [asdict(warning) for warning in (*(stats.warnings if stats else ()), *empty)],
+        "warnings": [asdict(warning) for warning in warnings],
     }

@@ -20,49 +20,42 @@ from nextlong.report import tables
 from nextlong.runs.run import Run
 from nextlong.runs.run import Sequence as RunSequence
 from nextlong.runs.stats import Stats
+from nextlong.runs.tally import Spread
 from nextlong.schemas import Layout
 from nextlong.text import Json
 
 _NONE = "–"
 _RANKS = (1, 2, 5, 10, 20, 50, 100, 200)
-_SPREAD = ("mean", "p10", "p50", "p90")
 _DECIMALS = ((100, 0), (10, 1))  # of a table, from this value on, else 3; CSV and JSON hold every digit
 
 
 def row(stats: Stats) -> Json:
     """Return one data set as a flat row; the keys are the same for all, None stands where there is nothing to count."""
-    by_rank = {one.rank: one.mean for one in stats.similarity_by_rank}
-    distance, documents = stats.distance_tokens, stats.documents_per_sequence
-    # Of chunks, or of whole documents: two scales, which never share a column.
+    numbers, by_rank = vars(stats), {one.rank: one.mean for one in stats.similarity_by_rank}
+    # Cosines are of chunks, or of whole documents: two scales, which never share a column.
     is_extended = stats.layout == Layout.EXTENDED
     cosines, of_documents = (stats.similarity, None) if is_extended else (None, stats.similarity)
+
+    def parts(name: str, spread: Spread | None, keys: Sequence[str] = ("mean", "p10", "p50", "p90")) -> Json:
+        return {f"{name}_{key}": spread and getattr(spread, key) for key in keys}
+
     return {
-        "run": stats.run,
-        "method": stats.method,
-        "negatives": stats.negatives,
-        "position": stats.position,
-        "queries": stats.queries,
-        "max_chars": stats.max_chars,
-        "target_tokens": stats.target_tokens,
-        "sequences": stats.sequences,
-        "tokens": stats.tokens,
+        **{key: numbers[key] for key in ("run", "method", "negatives", "position", "queries", "max_chars")},
+        **{key: numbers[key] for key in ("target_tokens", "sequences", "tokens")},
         "eligible": stats.yields.eligible,
         "drawn": stats.yields.drawn,
         "dropped": sum(stats.yields.dropped.values()),
-        **{f"cosine_{part}": cosines and getattr(cosines, part) for part in _SPREAD},
+        **parts("cosine", cosines),
         **{f"cosine_rank_{rank}": by_rank.get(rank) if is_extended else None for rank in _RANKS},
-        **{f"document_cosine_{part}": of_documents and getattr(of_documents, part) for part in _SPREAD},
-        **{f"distance_{part}": distance and getattr(distance, part) for part in ("mean", "p50", "p90", "max")},
+        **parts("document_cosine", of_documents),
+        **parts("distance", stats.distance_tokens, ("mean", "p50", "p90", "max")),
         "distinct_documents": stats.distinct_documents,
-        "documents_per_sequence": documents and documents.mean,
+        "documents_per_sequence": stats.documents_per_sequence and stats.documents_per_sequence.mean,
         "distinct_chunks": stats.reuse.distinct_chunks,
         "reuse_mean": stats.reuse.mean,
         "reuse_max": stats.reuse.max,
-        "near_duplicates": stats.near_duplicates,
-        "own_document_negatives": stats.own_document_negatives,
-        "repeated_chunks": stats.repeated_chunks,
-        "meta_share": stats.meta_share,
-        "chars_per_token": stats.chars_per_token,
+        **{key: numbers[key] for key in ("near_duplicates", "own_document_negatives", "repeated_chunks")},
+        **{key: numbers[key] for key in ("meta_share", "chars_per_token")},
     }
 
 
@@ -70,16 +63,12 @@ def show(compared: Sequence[Stats], console: Console) -> None:
     """Print one column a data set, one line a number; above them, once, what is the same in all."""
     rows = [row(stats) for stats in compared]
     keys = list(rows[0])[1:]
-    same = show_same(rows, keys, console)
+    shown = set(show_same(rows, keys, console))
     headings = _headings([str(row["run"]) for row in rows])
     # Keys whose values the headings hold; a swept key may only share its name with one.
-    in_headings = zip(*(heading.split("\n") for heading in headings), strict=False)
-    held = {
-        key
-        for key, *values in in_headings
-        if values == [_NONE if row.get(key) is None else str(row[key]) for row in rows]
-    }
-    shown = {*same, *held}
+    for key, *values in zip(*(heading.split("\n") for heading in headings), strict=False):
+        if values == [_NONE if row.get(key) is None else str(row[key]) for row in rows]:
+            shown.add(key)
     lines = [
         [key.replace("_", " "), *(text_of(row[key]) for row in rows)]
         for key in keys
@@ -127,11 +116,10 @@ def labels(runs: Sequence[Run]) -> list[str]:
     if len(set(methods)) == len(runs):
         return methods
     settings = [name.split(",") for name in _short_names(list(map(str, runs)))]
-    common = (
-        set[str].intersection(*map(set, settings)) if all("=" in one for each in settings for one in each) else set()
-    )
-    names = [",".join(one for one in each if one not in common) for each in settings]
-    return [name or "without further settings" for name in names]
+    common = set[str]()
+    if all("=" in one for each in settings for one in each):
+        common = common.union(settings[0]).intersection(*settings)
+    return [",".join(one for one in each if one not in common) or "without further settings" for each in settings]
 
 
 def text_of(value: str | float | None) -> str:

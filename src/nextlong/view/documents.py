@@ -41,7 +41,7 @@ def contain(texts: NDArray[Any] | Sequence[str] | pa.Array, text: str) -> NDArra
     column = texts if isinstance(texts, pa.Array) else pa.array(texts, pa.large_string())
     found = np.ones(len(column), np.bool_)
     for term in parse(text):
-        found &= pc.match_substring(column, term, ignore_case=True).to_numpy(zero_copy_only=False)
+        found &= np.asarray(pc.match_substring(column, term, ignore_case=True))
     return found
 
 
@@ -71,7 +71,7 @@ class DocumentQuery:
 
 
 class _ListedDocument(NamedTuple):
-    """A document as a list shows it; `snippet` is a part of its text in pieces, with whether each is a search term."""
+    """A document as a list shows it, with what `snippet` returns of its text."""
 
     doc_id: int
     source: str
@@ -110,10 +110,10 @@ def search(corpus: CorpusFiles, query: DocumentQuery, *, first: Place, most: int
                 0,
             )  # documents of the batches before
             for number in range(whole.num_record_batches):
-                is_first, start = (shard, number) == (first.shard, first.batch), before
-                before += counted.get_batch(number).num_rows
-                if shard == first.shard and number < first.batch:
+                start, before = before, before + counted.get_batch(number).num_rows
+                if (shard, number) < (first.shard, first.batch):
                     continue
+                is_first = (shard, number) == (first.shard, first.batch)
                 share = (shard + number / whole.num_record_batches) / shards
                 if not is_first and time.monotonic() > until:
                     return _MatchingDocuments(documents, Place(shard, number), share)
@@ -141,12 +141,11 @@ def _fitting(batch: pa.RecordBatch, query: DocumentQuery, skip: int) -> list[int
     # Whether each row of the batch matches; the cheap columns first.
     fits = np.arange(batch.num_rows) >= skip
     if query.name:
-        named = pc.match_substring(batch.column("source_id"), query.name, ignore_case=True)
-        fits &= named.to_numpy(zero_copy_only=False)
+        fits &= np.asarray(pc.match_substring(batch.column("source_id"), query.name, ignore_case=True))
     if query.text:
         fits &= contain(batch.column("text"), query.text)
     if query.source:
-        fits &= pc.equal(batch.column("source"), query.source).to_numpy(zero_copy_only=False)
+        fits &= np.asarray(pc.equal(batch.column("source"), query.source))
     rows: list[int] = np.flatnonzero(fits).tolist()
     return rows
 
@@ -157,7 +156,6 @@ class _Chunks(NamedTuple):
     source: str
     source_id: str
     metadata: Json
-    chunk_ids: NDArray[np.int64]
     texts: list[str]
 
 
@@ -170,16 +168,13 @@ def read(corpus: CorpusFiles, doc_id: int) -> _Chunks | None:
     doc_rows = read_chunks(corpus.chunks[shard], ("doc_row",))["doc_row"]
     first, last = np.searchsorted(doc_rows, [row, row + 1]).tolist()
     try:
-        names: list[NDArray[Any]] = lookup.document_columns(
-            np.array([doc_id]), corpus.documents, ("source", "source_id")
-        )
+        columns = lookup.document_columns(np.array([doc_id]), corpus.documents, ("source", "source_id", "metadata"))
     except pa.ArrowIndexError:
         return None
     ids = schemas.pack_ids(shard, np.arange(first, last))
+    source, source_id, metadata = (column[0] for column in columns)
     texts = corpus.texts(ids).tolist() if len(ids) else []
-    source, source_id = (str(column[0]) for column in names)
-    metadata = lookup.document_columns(np.array([doc_id]), corpus.documents, ("metadata",))[0][0]
-    return _Chunks(source, source_id, json.loads(metadata) if metadata else {}, ids, texts)
+    return _Chunks(str(source), str(source_id), json.loads(metadata) if metadata else {}, texts)
 
 
 def sources(corpus: CorpusFiles, *, most: int) -> list[str]:

@@ -13,7 +13,7 @@ import json
 import math
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
@@ -28,7 +28,7 @@ from nextlong.artifacts.finished import chunks_of
 from nextlong.artifacts.lookup import read_chunks
 from nextlong.artifacts.results import ChunkResult, TokenizerResult
 from nextlong.engine import process
-from nextlong.engine.executor import Resources, SerialExecutor
+from nextlong.engine.executor import Call, Resources, SerialExecutor
 from nextlong.engine.runner import find_done, run_steps
 from nextlong.engine.step import TRIED, Amounts, Artifact
 from nextlong.errors import EncoderError, NextlongError
@@ -131,39 +131,42 @@ def try_route(recipe: Recipe, texts: Sequence[str], *, chars_per_token: float) -
         lines = [json.dumps({"text": text}) + "\n" for text in texts]
         (folder / "sample.jsonl").write_text("".join(lines), encoding="utf-8")
         tried = recipe_for(recipe, texts, folder, chars_per_token=chars_per_token)
-        steps = pipeline.route(tried, input_files(tried.ingest))
-        executor = Timed()
+        steps, executor = pipeline.route(tried, input_files(tried.ingest)), Timed()
         # A sample may be too small for what the corpus can do; the steps that have finished still tell.
         with suppress(NextlongError):
             run_steps(steps, run_dir=run_dir, executor=executor)
         done = {step.name: found for step in steps if (found := find_done(step, run_dir)) is not None}
-        amounts = Amounts()  # how much there was to do, by the same formulas as for the corpus
-        if "chunk" in done:
-            chunked = chunks_of(done).result(ChunkResult)
-            eligible, meta_chunks = float(chunked.documents), float(chunked.chunks)
-            if "meta_documents" in done:
-                drawn = done["meta_documents"].result(DrawResult)
-                eligible, meta_chunks = drawn.eligible, drawn.meta_chunks * drawn.eligible / max(1, drawn.drawn)
-            fitted = done["encoder"].manifest["parts"] if "encoder" in done else []
-            corpus = Amounts(
-                text_bytes=chunked.chars,
-                documents=chunked.documents,
-                kept_documents=chunked.documents,
-                kept_chars=chunked.chars,
-                chunks=chunked.chunks,
-                eligible=eligible,
-                meta_chunks=meta_chunks,
-                dimensions=max((part["counts"].get("dimensions", 0) for part in fitted), default=0),
-            )
-            if "tokenizer" in done:
-                chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
-            amounts = amounts_of(tried, corpus, chars_per_token=chars_per_token)
         return Trial(
-            amounts=amounts,
+            amounts=_amounts_of(tried, done, chars_per_token=chars_per_token),
             seconds={name: executor.seconds.get(name, 0.0) for name in done},
             bytes={name: step.manifest["bytes"] for name, step in done.items()},
             documents_share=_documents_share(done),
         )
+
+
+def _amounts_of(tried: Recipe, done: Mapping[str, Artifact], *, chars_per_token: float) -> Amounts:
+    """Return how much there was to do in a trial, by the same formulas as for the corpus."""
+    if "chunk" not in done:
+        return Amounts()
+    chunked = chunks_of(done).result(ChunkResult)
+    eligible, meta_chunks = float(chunked.documents), float(chunked.chunks)
+    if "meta_documents" in done:
+        drawn = done["meta_documents"].result(DrawResult)
+        eligible, meta_chunks = drawn.eligible, drawn.meta_chunks * drawn.eligible / max(1, drawn.drawn)
+    fitted = done["encoder"].manifest["parts"] if "encoder" in done else []
+    corpus = Amounts(
+        text_bytes=chunked.chars,
+        documents=chunked.documents,
+        kept_documents=chunked.documents,
+        kept_chars=chunked.chars,
+        chunks=chunked.chunks,
+        eligible=eligible,
+        meta_chunks=meta_chunks,
+        dimensions=max((part["counts"].get("dimensions", 0) for part in fitted), default=0),
+    )
+    if "tokenizer" in done:
+        chars_per_token = done["tokenizer"].result(TokenizerResult).chars_per_token
+    return amounts_of(tried, corpus, chars_per_token=chars_per_token)
 
 
 def _documents_share(done: Mapping[str, Artifact]) -> float:
@@ -219,21 +222,19 @@ class Timed(SerialExecutor):
     def __init__(self) -> None:
         super().__init__()
         self.seconds: dict[str, float] = {}
-        self._step = ""
 
-    def submit(
-        self, key: int, call: Callable[..., object], *arguments: object, resources: Resources, label: str
-    ) -> None:
-        """Note what to do next, and of which step it is."""
-        self._step = label.rpartition(" task ")[0]
-        super().submit(key, call, *arguments, resources=resources, label=label)
+    def submit(self, key: int, call: Call, *arguments: object, resources: Resources, label: str) -> None:
+        """Note what to do next, timed as a task of its step."""
+        step = label.rpartition(" task ")[0]
 
-    def ended(self) -> Iterator[tuple[int, object]]:
-        """Run the task, timed."""
-        began = time.process_time()
-        ended = list(super().ended())
-        self.seconds[self._step] = self.seconds.get(self._step, 0.0) + time.process_time() - began
-        yield from ended
+        def timed() -> object:
+            began = time.process_time()
+            try:
+                return call(*arguments)
+            finally:
+                self.seconds[step] = self.seconds.get(step, 0.0) + time.process_time() - began
+
+        super().submit(key, timed, resources=resources, label=label)
 
 
 def _measure_tokenizer(recipe: Recipe, chunks: Sequence[str]) -> Tokenizing:
