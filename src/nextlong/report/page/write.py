@@ -25,7 +25,7 @@ from nextlong.errors import NextlongError
 from nextlong.picture import html, palette
 from nextlong.report import summary
 from nextlong.report.compare import labels
-from nextlong.report.page import cards, examples, numbers, sequences, words
+from nextlong.report.page import cards, numbers, sequences, words
 from nextlong.runs import stats
 from nextlong.runs.run import Run
 from nextlong.runs.variants import CURRENT, HEAD_CHARS, SWEEP, VARIANTS_META
@@ -96,7 +96,7 @@ def page(runs: Sequence[Run]) -> str:
             "verdict": verdict,
             "again": f"nextlong run {shlex.quote(str(run.variant.recipe_file))}{settings}" if settings else "",
             "summary": summary.lines(run.recipe, run.steps, folder=run.data),
-            "examples": [examples.marked(pair) for pair in examples.near_duplicate_pairs(run, most=_EXAMPLES)],
+            "examples": [sequences.marked(pair) for pair in sequences.near_duplicate_pairs(run, most=_EXAMPLES)],
         }
         shown_runs.append(told)
     return html.render(

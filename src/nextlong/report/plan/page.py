@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import math
 import os
+import shutil
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import partial
@@ -18,24 +19,31 @@ from rich.console import Console
 
 from nextlong import pipeline
 from nextlong.artifacts.record import name_for, variant_names
+from nextlong.corpus.ingest import allowing
 from nextlong.corpus.splits import shard_bytes_of, whole_files
 from nextlong.engine import runner
+from nextlong.engine.process import memory_bytes
 from nextlong.engine.step import Amounts, Step
 from nextlong.errors import CorpusError, EncoderError, RunError
-from nextlong.methods.base import described
+from nextlong.methods.base import described, method_of
 from nextlong.reading.files import InputFile
 from nextlong.reading.listing import recognise_inputs
 from nextlong.recipe import Recipe
+from nextlong.recipe.keys import EXACT
 from nextlong.report import tables
 from nextlong.report.plan import costs as of_costs
-from nextlong.report.plan import warnings
-from nextlong.report.plan.costs import Cost, Machines, Rate, Total, amounts_of, costs, shape_of, total
-from nextlong.report.plan.sample import sample
-from nextlong.report.plan.trial import Measured, measure
+from nextlong.report.plan.costs import Cost, Machines, Rate, Total, amounts_of, costs, different, shape_of, total
+from nextlong.report.plan.trial import CorpusSample, Measured, measure, sample
 from nextlong.retrieval.encoders.base import kind_of
+from nextlong.retrieval.indexes import costs as index_costs
 from nextlong.retrieval.indexes.base import is_built
 from nextlong.retrieval.indexes.costs import GPU_PRODUCT_S
 from nextlong.retrieval.mine import read_bytes
+from nextlong.retrieval.sample import none_long_enough
+from nextlong.runs import warnings
+from nextlong.runs.warnings import Warned
+from nextlong.schemas import Layout
+from nextlong.sequences.shortfall import LONGER, MOST_DROPPED, is_extended, too_short, uses_a_chunk_once
 from nextlong.sequences.token_chars import lossy_tokenizer
 from nextlong.text import Json, counted
 
@@ -153,7 +161,7 @@ def plan(
     if not is_other_corpus and name_for(recipe, run_dir) not in variant_names(run_dir):  # as a run does
         pipeline.check_corpus(recipe, files)
     seen = sample(recipe, files)
-    if not is_other_corpus and seen.is_whole and (refused := warnings.none_extended(recipe, seen)):
+    if not is_other_corpus and seen.is_whole and (refused := _none_extended(recipe, seen)):
         raise CorpusError(refused)
     measured = measure(recipe, seen)
     chars_per_token = measured.tokenizing.chars_per_token
@@ -174,10 +182,8 @@ def plan(
         if asked.is_elsewhere or is_other_corpus
         else (),
         warnings=[
-            *warnings.of_the_run(recipe, amounts, seen, here),
-            *warnings.of_the_data(
-                recipe, amounts, seen, dropped, chars_per_token=chars_per_token, documents_share=share
-            ),
+            *_warn_of_run(recipe, amounts, seen, here),
+            *_warn_of_data(recipe, amounts, seen, dropped, chars_per_token=chars_per_token, documents_share=share),
             *whole_files(
                 recipe.ingest.sources,
                 files,
@@ -329,3 +335,95 @@ def _time(seconds: float | None, unknown: str) -> str:
 
 def _size(count: float, decimals: int, in_gigabytes: float) -> str:
     return f"{count / _MB:,.{decimals}f} MB" if count < in_gigabytes else f"{count / 1e9:,.0f} GB"
+
+
+def _none_extended(recipe: Recipe, sample: CorpusSample) -> str:
+    """Return the message that no document has the chunks that the method extends it by, "" if one has."""
+    if method_of(recipe).layout != Layout.EXTENDED or sample.size.eligible:
+        return ""
+    size, looked_at = sample.size, len(sample.looked_at)
+    documents = f"{size.kept_documents:,.0f} documents" if sample.is_whole else f"{looked_at:,} documents of a sample"
+    return none_long_enough(recipe, documents)
+
+
+def _warn_of_run(recipe: Recipe, amounts: Amounts, sample: CorpusSample, here: Total | None) -> list[str]:
+    """Return why the run is likely to stop, would end sooner with another index, or does not fit this machine (`here`)."""
+    told = []
+    count = sum(sample.rejects.values())
+    share = count / max(1.0, count + sample.size.documents)
+    if share > recipe.ingest.max_reject_share:
+        kinds = ", ".join(sorted(sample.rejects, key=lambda kind: (-sample.rejects[kind], kind))[:3])
+        told.append(
+            f"ingest would stop the run: about {share:.2%} of the records cannot be used ({kinds}), more than "
+            f"ingest.max_reject_share={recipe.ingest.max_reject_share:g} allows; correct the files, or "
+            f"set {allowing(share)} in the recipe"
+        )
+    if message := _none_extended(recipe, sample):
+        told.append(f"the run is likely to stop: {message}")
+    if recipe.search.index == EXACT and recipe.mine.shortlist is None and amounts.queries:
+        has_gpu = index_costs.has_gpu(recipe.search)
+        index, _ = index_costs.choose(amounts, has_gpu=has_gpu)
+        exact_h, approximate_h = (seconds / 3600 for seconds in index_costs.seconds(amounts, has_gpu=has_gpu))
+        if is_built(index):
+            told.append(
+                f"an approximate index would pay: search.index=exact takes about {exact_h:,.1f} hours of one core, {index} about "
+                f"{approximate_h:,.1f} to build and search; say --set search.index=auto"
+            )
+    if here is None:
+        return told
+    run_dir = recipe.run_path.absolute()
+    free = shutil.disk_usage(next(path for path in (run_dir, *run_dir.parents) if path.exists())).free
+    if here.disk_bytes > free:
+        told.append(
+            f"this does not fit the disk: about {here.disk_bytes / 1e9:,.1f} GB are to be written to {recipe.run_path}, where "
+            f"{free / 1e9:,.1f} GB are free; give run_dir a folder on another disk, or free space"
+        )
+    if here.memory_bytes > (memory := memory_bytes()):
+        fewer = "" if recipe.workers == 1 or (os.cpu_count() or 1) == 1 else "fewer workers (--set workers=1), or "
+        told.append(
+            f"this does not fit the memory: about {here.memory_bytes / 1e9:,.1f} GB are needed at once, and this machine has "
+            f"{memory / 1e9:,.1f} GB; use {fewer}a larger machine"
+        )
+    return told
+
+
+def _warn_of_data(
+    recipe: Recipe,
+    amounts: Amounts,
+    sample: CorpusSample,
+    dropped: float,
+    *,
+    chars_per_token: float,
+    documents_share: float,
+) -> list[str]:
+    """Return what the run will warn of, as far as it follows from the size of the corpus.
+
+    `documents_share` is the trial's. As if every chunk served as often as any other: in a real run some serve more often.
+    """
+    # Exactly, as a run does before its first step.
+    is_checked = sample.is_whole and amounts.chunks == sample.size.chunks
+    tokens = amounts.kept_chars / chars_per_token
+    if not is_checked and uses_a_chunk_once(recipe.compose) and tokens < recipe.compose.target_tokens:
+        return [too_short(recipe.compose, tokens)]
+    many_dropped = ""
+    if is_extended(recipe.compose) and dropped > MOST_DROPPED * amounts.eligible:
+        many_dropped = (
+            f"about {dropped:,.0f} of the {amounts.eligible:,.0f} documents that may be extended "
+            f"({dropped / amounts.eligible:.0%}) are too long for compose.target_tokens={recipe.compose.target_tokens:,} with "
+            f"negatives between their chunks, so they are dropped, and the rest is a biased sample; {LONGER}"
+        )
+    messages = {
+        "many-dropped": many_dropped,
+        "stand-in-tokenizer": warnings.stand_in_tokenizer(recipe, recipe.compose.target_tokens),
+    }
+    if uses_a_chunk_once(recipe.compose):
+        chunks = recipe.compose.target_tokens * chars_per_token / max(1.0, amounts.chunk_chars)
+        if method_of(recipe).scores:
+            factor = amounts.chunks / max(1.0, sample.size.chunks)  # of the corpus asked for over the one that is there
+            in_sequence = documents_share * factor * sample.documents_of(chunks / max(1e-9, factor))
+            messages["small-corpus"] = warnings.small_corpus(in_sequence, amounts.kept_documents)
+        uses = amounts.sequences * chunks
+        mean = uses / max(1.0, different(amounts.chunks, uses))
+        if mean > warnings.MOST_USES and recipe.compose.max_uses is None:
+            messages["heavy-reuse"] = warnings.heavy_reuse(f"about {mean:,.1f} times on average", recipe, most=mean)
+    return [str(Warned(name, message)) for name, message in messages.items() if message]
