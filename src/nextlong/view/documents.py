@@ -62,12 +62,27 @@ def snippet(text: str, wanted: str) -> list[tuple[str, bool]]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class DocumentQuery:
-    """What a document has to contain; "" matches everything, case does not matter. `text` holds words and quoted phrases."""
+class Query:
+    """What a sequence, a document or a chunk has to be; None and "" match everything, and case does not matter.
+
+    `text` holds words and quoted phrases that a document, or a chunk of a sequence, has to contain. Of a sequence, `least` and
+    `most` bound its mean cosine, `source` and `name` are about its meta-document or first document, `document` is one that it
+    takes text from, `about` one that it is about. Of a chunk, they are about its cosine and its document.
+    """
 
     text: str = ""
     name: str = ""
     source: str = ""
+    role: str = ""  # of a chunk
+    least: float | None = None
+    most: float | None = None
+    document: int | None = None
+    about: int | None = None
+
+    @property
+    def matches_all(self) -> bool:
+        """Whether every sequence or document matches."""
+        return self == Query()
 
 
 class _ListedDocument(NamedTuple):
@@ -95,7 +110,7 @@ class _MatchingDocuments(NamedTuple):
     share: float
 
 
-def search(corpus: CorpusFiles, query: DocumentQuery, *, first: Place, most: int, seconds: float) -> _MatchingDocuments:
+def search(corpus: CorpusFiles, query: Query, *, first: Place, most: int, seconds: float) -> _MatchingDocuments:
     """Return at most `most` documents from `first` on that fit, found in about so many seconds."""
     until = time.monotonic() + seconds
     documents: list[_ListedDocument] = []
@@ -137,7 +152,7 @@ def _open(files: ExitStack, path: Path, *names: str) -> pa.RecordBatchFileReader
     return files.enter_context(pa.ipc.open_file(pa.memory_map(str(path)), options=options))
 
 
-def _fitting(batch: pa.RecordBatch, query: DocumentQuery, skip: int) -> list[int]:
+def _fitting(batch: pa.RecordBatch, query: Query, skip: int) -> list[int]:
     # Whether each row of the batch matches; the cheap columns first.
     fits = np.arange(batch.num_rows) >= skip
     if query.name:

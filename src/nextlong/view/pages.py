@@ -12,7 +12,7 @@ from dataclasses import asdict, dataclass, replace
 from functools import cached_property, lru_cache
 from math import isfinite
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 from urllib.parse import quote, urlencode
 
 import numpy as np
@@ -31,9 +31,8 @@ from nextlong.runs.stats import STATISTICS, read
 from nextlong.schemas import Layout, Span
 from nextlong.text import Json
 from nextlong.view import documents, filtered, marks, sequences
-from nextlong.view.documents import Place
+from nextlong.view.documents import Place, Query
 from nextlong.view.marks import Mark
-from nextlong.view.sequences import Query
 
 _ROWS: Final = 25
 _SECONDS: Final = 0.06  # that one answer searches
@@ -41,6 +40,7 @@ _CHUNK_ROWS: Final = 25
 _SHOWN_CHUNKS: Final = 200
 _HELD_ROWS: Final = 1_000
 _HELD_SEQUENCES: Final = 8
+_EVERY: Final = Query()
 _MOST_SHARDS: Final = 40  # whose sources a form offers
 _COLUMNS: Final = {
     "document": "meta-document",
@@ -148,18 +148,6 @@ def style() -> str:
     return html.style() + html.asset(__package__, "view.css")
 
 
-class ChunkFilter(NamedTuple):
-    """Which chunks of a sequence are listed; what is empty or None chooses nothing."""
-
-    role: str = ""
-    name: str = ""  # part of the document's
-    least: float | None = None  # cosine
-    most: float | None = None
-
-
-_ALL_CHUNKS: Final = ChunkFilter()
-
-
 def sequence_list(view: View, query: Query, *, sort: str, first: int, columns: Sequence[str], most: int = _ROWS) -> str:
     """Return the list of sequences that match, from match number `first` on."""
     variant = view.variant
@@ -220,7 +208,7 @@ def _sequence_rows(variant: OpenVariant, numbers: Sequence[int], query: Query) -
     return [variant.rows[key] for key in keys]
 
 
-def sequence(view: View, number: int, *, first: int = 0, chosen: ChunkFilter = _ALL_CHUNKS) -> str:
+def sequence(view: View, number: int, *, first: int = 0, chosen: Query = _EVERY) -> str:
     """Return the page of a sequence; its chunks are listed from place `first` on, those that are `chosen`. Raises IndexError."""
     variant, spans = view.variant, view.variant.sequence(number).spans
     lead = pieces.lead_document(spans)
@@ -268,7 +256,7 @@ def _explorer(view: View, variant: OpenVariant, number: int, *, lead: int, besid
     )
 
 
-def _fits(span: Span, chosen: ChunkFilter) -> bool:
+def _fits(span: Span, chosen: Query) -> bool:
     return (
         chosen.role in ("", span.role)
         and chosen.name.casefold() in span.source_id.casefold()
@@ -289,7 +277,7 @@ def _mark_of(view: View, mark: Mark) -> tuple[Mark, bool]:
     return held or mark, held is not None
 
 
-def document_list(view: View, query: documents.DocumentQuery, *, first: Place) -> str:
+def document_list(view: View, query: Query, *, first: Place) -> str:
     """Return the documents that match, from `first` on."""
     variant = view.variant
     result = documents.search(variant.run.corpus, query, first=first, most=_ROWS, seconds=_SECONDS)

@@ -36,9 +36,10 @@ from nextlong.errors import NextlongError
 from nextlong.picture import html
 from nextlong.runs.run import Run
 from nextlong.view import documents, marks, pages
+from nextlong.view.documents import Query
 from nextlong.view.marks import Mark
-from nextlong.view.pages import ChunkFilter, Variants, View
-from nextlong.view.sequences import SORTS, Query
+from nextlong.view.pages import Variants, View
+from nextlong.view.sequences import SORTS
 
 _Answer = Callable[[View, Request], str | Response]
 _HOST = "127.0.0.1"
@@ -127,16 +128,8 @@ def _sequences(view: View, request: Request) -> str:
     sort = given.get("sort", "")
     if sort and sort.removeprefix("-") not in SORTS and not re.fullmatch(r"random-\d+", sort):
         raise ValueError(f"sort={sort}: give one of {', '.join(SORTS)}, with - in front for descending order")
-    query = Query(
-        text=given.get("text", "").strip(),
-        name=given.get("name", ""),
-        source=given.get("source", ""),
-        least=_number(request, "least", float),
-        most=_number(request, "most", float),
-        document=_number(request, "document", int),
-    )
     first = _number(request, "after", int) or 0
-    return pages.sequence_list(view, query, sort=sort, first=first, columns=given.getlist("columns"))
+    return pages.sequence_list(view, _query(request), sort=sort, first=first, columns=given.getlist("columns"))
 
 
 def _jump(view: View, request: Request) -> Response:
@@ -150,10 +143,8 @@ def _random(view: View, _: Request) -> Response:
 
 
 def _sequence(view: View, request: Request) -> str:
-    given, least, most = request.query_params, *(_number(request, name, float) for name in ("least", "most"))
-    chosen = ChunkFilter(given.get("role", ""), given.get("name", ""), least, most)
     first = _number(request, "after", int) or 0
-    return pages.sequence(view, request.path_params["number"], first=first, chosen=chosen)
+    return pages.sequence(view, request.path_params["number"], first=first, chosen=_query(request))
 
 
 def _pair(view: View, request: Request) -> Response:
@@ -162,11 +153,10 @@ def _pair(view: View, request: Request) -> Response:
 
 
 def _documents(view: View, request: Request) -> str:
-    given, after = request.query_params, request.query_params.get("after", "0")
-    query = documents.DocumentQuery(**{name: given.get(name, "").strip() for name in ("text", "name", "source")})
+    after = request.query_params.get("after", "0")
     if not re.fullmatch(r"\d{1,9}(\.\d{1,9}){0,2}", after):
         raise ValueError(f"after={after}: give shard.batch.row")
-    return pages.document_list(view, query, first=documents.Place(*map(int, after.split("."))))
+    return pages.document_list(view, _query(request), first=documents.Place(*map(int, after.split("."))))
 
 
 def _compare(view: View, request: Request) -> str:
@@ -194,6 +184,14 @@ def _mark(view: View, form: dict[str, str]) -> Response:
         raise ValueError(f"the note has {len(mark.note):,} characters; shorten it to {_LONGEST_NOTE}")
     marks.change(view.variants.run_dir, mark, is_set=form["action"] == "add")
     return RedirectResponse(view.url(view.name, "marks"), 303)
+
+
+def _query(request: Request) -> Query:
+    given = request.query_params
+    words = {name: given.get(name, "") for name in ("source", "role")}
+    words |= {name: given.get(name, "").strip() for name in ("text", "name")}
+    least, most = (_number(request, name, float) for name in ("least", "most"))
+    return Query(**words, least=least, most=most, document=_number(request, "document", int))
 
 
 def _number(request: Request, name: str, kind: type[_NumberT]) -> _NumberT | None:
