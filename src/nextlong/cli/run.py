@@ -102,7 +102,7 @@ def run_recipe(
 ) -> None:
     """Run or resume a recipe, print what it wrote and where, and leave a report; with `--json`, progress goes to standard error."""
     from nextlong.artifacts import record
-    from nextlong.report import as_json, summary, tables
+    from nextlong.report import summary, tables
     from nextlong.report.page import write as write_page
     from nextlong.runs.export import run
 
@@ -115,7 +115,7 @@ def run_recipe(
     (made,) = written.runs
     if args.json:
         write_page.leave([made])
-        present(args, as_json.run_of(written))
+        present(args, summary.run_of(written))
         return
     facts = [
         *summary.lines(recipe, written.done, folder=written.folder, named=str(made)),
@@ -178,7 +178,7 @@ def sweep(args: argparse.Namespace) -> None:
 
 def export(args: argparse.Namespace) -> None:
     """Write finished runs in other formats."""
-    from nextlong.report import as_json, summary, tables
+    from nextlong.report import summary, tables
     from nextlong.runs import export as runs_export
 
     if args.into == "":
@@ -201,4 +201,4 @@ def export(args: argparse.Namespace) -> None:
     )
     names, longest = [runs_export.name_of(run) for run in written.runs], written.longest
     facts = summary.exported(written.recipe, written.done, folder=written.folder, longest=longest, runs=names)
-    present(args, partial(as_json.export_of, written), partial(tables.show_facts, facts))
+    present(args, partial(summary.export_of, written), partial(tables.show_facts, facts))

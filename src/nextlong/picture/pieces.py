@@ -113,10 +113,10 @@ def others_and_distance(pieces: Pieces, lead: int) -> tuple[int, int]:
     return len(others), max((abs(b.token_start - a.token_end) for a, b in neighbours_before(pieces, lead)), default=0)
 
 
-def caption(pieces: Pieces, *, lead: int, tokens: int) -> str:
+def caption(pieces: Pieces, *, lead: int) -> str:
     """Return what a sequence is made of, in a sentence or two."""
     count = sum(piece.doc_id == lead for piece in pieces)
-    others, apart = others_and_distance(pieces, lead)
+    tokens, (others, apart) = pieces[-1].token_end, others_and_distance(pieces, lead)
     held = f"{counted(count, 'chunk')} of the document and text of {counted(others, 'other document')}"
     if not apart:
         return f"{tokens:,} tokens: {held}. The chunks of the document are still next to each other."

@@ -49,7 +49,6 @@ def bar(
 def explorer(
     pieces: Pieces,
     *,
-    tokens: int,
     lead: int,
     scale: tuple[float, float],
     name: str,
@@ -63,6 +62,7 @@ def explorer(
     ("texts", "words"), or the address that returns them ("url"). `opens`: whether it shows texts "at once", those of the
     `example` of its pieces, or only "when chosen".
     """
+    tokens = pieces[-1].token_end  # spans tile their sequence
     drawn = bar(pieces, tokens=tokens, lead=lead, scale=scale, label=label)
     sources = list(dict.fromkeys(piece.source_id for piece in pieces))
     number = {source: place for place, source in enumerate(sources)}
@@ -82,7 +82,7 @@ def explorer(
     first = example(pieces) if opens == "at once" else -1
     made = html.macro("picture/strip.html", "explorer")
     return {
-        "caption": caption(pieces, lead=lead, tokens=tokens),
+        "caption": caption(pieces, lead=lead),
         "legend": _legend(pieces, lead=lead, scale=scale),
         "strip": made(drawn, html.as_json(data), name, label, max(0, len(pieces) - 1), first),
     }

@@ -1,15 +1,17 @@
-"""Compare: data sets side by side.
+"""Compare: the numbers of a data set on a terminal, and data sets side by side.
 
-In:  `Stats` of several runs, or of variants of one. Out: a table with a column a data set; or CSV, a row a data set.
+In:  `Stats`. Out: of one, what it is, the tables of the report's cards, what was filtered out of the corpus, and the warnings; of
+several, or of variants of one, a table with a column a data set; or CSV, a row a data set.
 """
 
 from __future__ import annotations
 
 import csv
 import io
+import json
 import re
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich.console import Console
@@ -17,14 +19,16 @@ from rich.console import Console
 from nextlong.errors import RunError
 from nextlong.picture import before_after
 from nextlong.report import tables
+from nextlong.report.page import cards, numbers
 from nextlong.runs.run import Run
 from nextlong.runs.run import Sequence as RunSequence
 from nextlong.runs.stats import Stats
 from nextlong.runs.tally import Spread
 from nextlong.schemas import Layout
-from nextlong.text import Json
+from nextlong.text import Json, counted
 
 _NONE = "–"
+_WITH_BINS = ("exposure", "reuse")  # cards of which a terminal has room for the histogram, too
 _RANKS = (1, 2, 5, 10, 20, 50, 100, 200)
 _DECIMALS = ((100, 0), (10, 1))  # of a table, from this value on, else 3; CSV and JSON hold every digit
 
@@ -78,6 +82,33 @@ def show(compared: Sequence[Stats], console: Console) -> None:
         tables.show_in_blocks(headings, lines, console, names=1)
     else:
         tables.say("they are the same in everything that is compared", console)
+
+
+def show_one(stats: Stats, console: Console) -> None:
+    """Print one data set."""
+    plain = stats.as_json()
+    of = numbers.Numbers([plain], [""])
+    title = f"{counted(stats.sequences, 'sequence')} of {stats.target_tokens:,} tokens in {stats.run}"
+    tables.show_pairs(title, _pairs(of.settings()), console)
+    for card in (card for section in cards.sections(of).values() for card in section if card.name != "cost"):
+        for table in card.tables:
+            rows = (row for row in table.rows if not row.is_bin or card.name in _WITH_BINS)
+            tables.show_pairs(table.caption, _pairs(rows), console)
+    left_out = []
+    for one in stats.left_out:
+        left_out.append(("", f"{counted(one.count, one.unit.removesuffix('s'))}: {one.reason}"))
+        for example in one.examples:
+            head = json.dumps(example.head, ensure_ascii=False) if example.head else ""
+            left_out.append(("", f"  {' · '.join(filter(None, (example.source_id, example.note, head)))}"))
+    warnings = [("only as a control", plain["control"])] if plain["control"] else []
+    warnings += [(warned.name, warned.message) for warned in stats.warnings]
+    for title, pairs in (("Left out of the corpus", left_out), ("Look before you train", warnings)):
+        if pairs:
+            tables.show_pairs(title, pairs, console)
+
+
+def _pairs(rows: Iterable[numbers.TableRow]) -> list[tuple[str, str]]:
+    return [(row.name, row.cells[0].text) for row in rows]
 
 
 def show_same(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], console: Console) -> Json:

@@ -1,9 +1,10 @@
-"""Summary: say in a few lines what came of a run."""
+"""Summary: say in a few lines what came of a run, or as plain dictionaries (docs/reference/json.md names every key)."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Sequence
+from dataclasses import asdict
 from pathlib import Path
 
 from nextlong.artifacts.finished import sequences_per_part
@@ -21,9 +22,10 @@ from nextlong.recipe import Recipe
 from nextlong.retrieval.index import describe_choice
 from nextlong.retrieval.shortlist import describe_shortlist
 from nextlong.runs import stats
+from nextlong.runs.export import Exported, measured
 from nextlong.runs.warnings import FROM_SCRATCH, control, of_rows
 from nextlong.sequences.shortfall import Attempt, why_fewer
-from nextlong.text import counted
+from nextlong.text import Json, counted
 
 
 def lines(recipe: Recipe, done: Artifacts, *, folder: Path, named: str = "RUN") -> list[tuple[str, str]]:
@@ -142,3 +144,32 @@ def _why_less(recipe: Recipe, done: Artifacts) -> str:
         if count
     ]
     return f" ({', '.join(parts)})" if parts else ""
+
+
+def run_of(written: Exported) -> Json:
+    """Return what a run made, and where."""
+    (run,) = written.runs
+    return {
+        "run": str(run.path),
+        "variant": run.variant.name,
+        "method": run.recipe.compose.method,
+        "sequences": len(run),
+        "target_tokens": run.recipe.sequence_tokens,
+    } | export_of(written)
+
+
+def export_of(written: Exported) -> Json:
+    """Return what was exported, and where."""
+    recipe, rows = written.recipe, written.done["rows"].result(RowsResult)
+    room, stats = recipe.export.pack or written.longest, measured(written)
+    warnings = list(stats.warnings if stats else ())
+    for name, split in rows.splits.items():
+        warnings += of_rows(name, split, room=room)
+    counts = {"rows", "sequences", "documents", "tokens"}
+    return {
+        "rows": {name: split.model_dump(include=counts) for name, split in rows.splits.items()},
+        "left_out": rows.left_out,
+        "exports": {name: str(written.folder / name) for name in recipe.export.formats},
+        "pushed_to": recipe.export.push,
+        "warnings": [asdict(warning) for warning in warnings],
+    }

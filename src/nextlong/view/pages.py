@@ -245,15 +245,11 @@ def _explorer(view: View, variant: OpenVariant, number: int, *, lead: int, besid
     if view.held is not None:
         words = pieces.shared_with_partners(one.spans, one.texts, variant.frequencies)
         texts = {"texts": one.texts, "words": words}
-    return strip.explorer(
-        one.spans,
-        tokens=len(one.input_ids),
-        lead=lead,
-        scale=pieces.scale(pieces.scored(one.spans)),
-        name=f"sequence-{beside}" if beside else "sequence",
-        label=f"Sequence {number}{f' of {beside}' if beside else ''}",
-        texts=texts,
+    name, label = (
+        (f"sequence-{beside}", f"Sequence {number} of {beside}") if beside else ("sequence", f"Sequence {number}")
     )
+    scale = pieces.scale(pieces.scored(one.spans))
+    return strip.explorer(one.spans, lead=lead, scale=scale, name=name, label=label, texts=texts)
 
 
 def _fits(span: Span, chosen: Query) -> bool:

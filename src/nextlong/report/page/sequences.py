@@ -56,10 +56,9 @@ def shown(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any] | None:
     is_common, is_alone = len({lead for *_, lead in chosen}) == 1, len(runs) == 1
     after = []
     for place, name, number, sequence, lead in chosen:
-        spans, tokens = sequence.spans, len(sequence.input_ids)
+        spans = sequence.spans
         drawn = strip.explorer(
             spans,
-            tokens=tokens,
             lead=lead,
             scale=scale,
             name=f"sequence-{place}",
@@ -67,7 +66,7 @@ def shown(runs: Sequence[Run], names: Sequence[str]) -> dict[str, Any] | None:
             texts=_texts(runs[place], sequence, limit),
             opens="at once" if is_alone else "when chosen",
         )
-        heading = f"After: one sequence of exactly {tokens:,} tokens" if is_alone else name
+        heading = f"After: one sequence of exactly {len(sequence.input_ids):,} tokens" if is_alone else name
         document = next((span.source_id for span in spans if span.doc_id == lead), "")
         after.append({"heading": heading, "document": document} | drawn)
     place, _, _, sequence, lead = chosen[0]
