@@ -38,15 +38,15 @@ def plan(args: argparse.Namespace) -> None:
     if (args.recipe is None) == (args.preset is None):
         raise NextlongError("plan needs either a recipe or a preset: nextlong plan RECIPE, or --preset paper-128k")
     tflops = args.gpu_tflops or GPU_TFLOP_PER_S
-    cluster = Asked(workers=args.workers, nodes=args.nodes, gpus=args.gpus, chunks=args.chunks, gpu_tflops=tflops)
     recipe = Recipe.load(args.recipe or preset_path(args.preset), overrides=args.overrides)
     import_preloaded(recipe.encoder)
     start_s = time.process_time()  # of this process so far, which has imported what a run imports
+    asked = Asked(args.workers, args.nodes, args.gpus, args.chunks, tflops, start_s)
 
     def as_json() -> Json:
-        return page.plan(recipe, cluster, tell=lambda line: print(line, file=sys.stderr), start_s=start_s).as_json()
+        return page.plan(recipe, asked, tell=lambda line: print(line, file=sys.stderr)).as_json()
 
-    present(args, as_json, lambda shown: page.show(recipe, shown, cluster, start_s=start_s))
+    present(args, as_json, lambda shown: page.show(recipe, shown, asked))
 
 
 def run(args: argparse.Namespace) -> None:

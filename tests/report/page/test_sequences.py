@@ -14,7 +14,7 @@ def test_texts_too_short_to_read_are_not_held(shared_run):
     held = sequences._texts(run, sequence, 160)
     assert held["texts"] == [text if len(text) <= 160 else f"{text[:160]}…" for text in sequence.texts]
     assert max(map(len, held["texts"])) == 161
-    assert sequences._texts(run, sequence, 10**6).texts == sequence.texts
+    assert sequences._texts(run, sequence, 10**6)["texts"] == sequence.texts
 
 
 def test_marked_words_stand_in_a_text_and_in_its_partner(shared_run, monkeypatch):

@@ -2,7 +2,7 @@
 
 In:  a recipe. Out: a table: documents, chunks, and for every step its state, time, disk and memory.
 What is not done yet is estimated from a trial: the steps run here and now on a small sample of the user's own files
-(`sample.py`, `trial.py`), in a temporary folder that is deleted, and what they took is scaled by the size of the corpus
+(`trial.py`), in a temporary folder that is deleted, and what they took is scaled by the size of the corpus
 (`costs.py`). The same for other machines, or a larger corpus.
 """
 
@@ -60,6 +60,7 @@ class Asked:
     gpus: int = 0  # a node
     chunks: float | None = None  # as if the corpus had so many
     gpu_tflops: float = GPU_TFLOP_PER_S
+    start_s: float = 0.0  # what a run takes before its first task
 
     @property
     def is_elsewhere(self) -> bool:
@@ -128,13 +129,8 @@ class Plan:
 _TOO_LONG, _TOO_LITTLE_ROOM = "longer than a sequence", "with too little room for negatives"
 
 
-def plan(
-    recipe: Recipe, asked: Asked = Asked(), *, tell: Callable[[str], None] = lambda _: None, start_s: float = 0.0
-) -> Plan:
-    """Return the plan of a recipe; `tell` hears of inputs, `start_s` is what a run takes before its first task.
-
-    Raises the user's errors that `run` would raise before its first step.
-    """
+def plan(recipe: Recipe, asked: Asked = Asked(), *, tell: Callable[[str], None] = lambda _: None) -> Plan:
+    """Return the plan of a recipe; `tell` hears of inputs. Raises what `run` would raise before its first step."""
     missing = ""
     try:
         kind_of(recipe.encoder).check_installed(recipe.encoder)
@@ -165,43 +161,33 @@ def plan(
         raise CorpusError(refused)
     measured = measure(recipe, seen)
     chars_per_token = measured.tokenizing.chars_per_token
-    places = costs_on(recipe, files, steps, measured, asked, start_s=start_s)
+    places = costs_on(recipe, files, steps, measured, asked)
     on = [(machines, {name: of[name] for name in of if name in todo}) for machines, _, of in places]
     _, amounts, _ = places[-1]
     factor = amounts.chunks / max(1.0, seen.size.chunks)
     too_long, too_little_room = (factor * count for count in seen.dropped(recipe, chars_per_token=chars_per_token))
-    dropped, share = too_long + too_little_room, measured.trial.documents_share
     here = None if asked.is_elsewhere else total(steps, on[0][1], on[0][0])
+    shard_bytes, workers = shard_bytes_of(recipe.ingest, files), asked.workers or pipeline.worker_count(recipe)
+    notes: Sequence[str] = ()
+    if asked.is_elsewhere or is_other_corpus:
+        notes = assumed(recipe, amounts, on[-1], asked, product_s=measured.product_s)
     return replace(
         known,
         measured=measured,
         amounts=amounts,
         lost={_TOO_LONG: too_long, _TOO_LITTLE_ROOM: too_little_room},
         on=on,
-        notes=assumed(recipe, amounts, on[-1], asked, product_s=measured.product_s)
-        if asked.is_elsewhere or is_other_corpus
-        else (),
+        notes=notes,
         warnings=[
             *_warn_of_run(recipe, amounts, seen, here),
-            *_warn_of_data(recipe, amounts, seen, dropped, chars_per_token=chars_per_token, documents_share=share),
-            *whole_files(
-                recipe.ingest.sources,
-                files,
-                shard_bytes=shard_bytes_of(recipe.ingest, files),
-                workers=asked.workers or pipeline.worker_count(recipe),
-            ),
+            *_warn_of_data(recipe, amounts, measured, dropped=too_long + too_little_room),
+            *whole_files(recipe.ingest.sources, files, shard_bytes=shard_bytes, workers=workers),
         ],
     )
 
 
 def costs_on(
-    recipe: Recipe,
-    files: Sequence[Sequence[InputFile]],
-    steps: Sequence[Step],
-    measured: Measured,
-    asked: Asked,
-    *,
-    start_s: float = 0.0,
+    recipe: Recipe, files: Sequence[Sequence[InputFile]], steps: Sequence[Step], measured: Measured, asked: Asked
 ) -> list[tuple[Machines, Amounts, dict[str, Cost]]]:
     """Return how much there is to do, and the cost of each step, on this machine and on others where these are asked for."""
     seen, workers = measured.sample, pipeline.worker_count(recipe)
@@ -214,7 +200,7 @@ def costs_on(
 
     def machines_of(workers: int, gpus: int, *, head_s: float = of_costs.HEAD_S) -> Machines:
         process_bytes = measured.process_bytes + of_costs.WORKER_BYTES * (0 if recipe.executor == "serial" else workers)
-        return Machines(workers, gpus, head_s, start_s, process_bytes)
+        return Machines(workers, gpus, head_s, asked.start_s, process_bytes)
 
     places = [machines_of(workers, pipeline.count_gpus_for(recipe))]
     if asked.is_elsewhere:
@@ -274,10 +260,10 @@ def assumed(
     return said
 
 
-def show(recipe: Recipe, console: Console, asked: Asked = Asked(), *, start_s: float = 0.0) -> None:
+def show(recipe: Recipe, console: Console, asked: Asked = Asked()) -> None:
     """Print the plan of a recipe. Raises the user's errors that `run` would raise before its first step."""
     say = partial(tables.say, console=console)
-    page = plan(recipe, asked, tell=say, start_s=start_s)
+    page = plan(recipe, asked, tell=say)
     if page.measured is not None and page.amounts is not None:
         say(_summary(page, page.amounts, page.measured))
     if page.loses:
@@ -326,10 +312,8 @@ def _summary(page: Plan, corpus: Amounts, measured: Measured) -> str:
 def _time(seconds: float | None, unknown: str) -> str:
     if seconds is None:
         return unknown
-    if seconds < 120:
-        return f"{max(0.1, seconds):,.1f} s"
     if seconds < 7200:
-        return f"{seconds / 60:,.0f} min"
+        return f"{max(0.1, seconds):,.1f} s" if seconds < 120 else f"{seconds / 60:,.0f} min"
     return f"{seconds / 3600:,.1f} h" if seconds < 172_800 else f"{seconds / 86_400:,.1f} days"
 
 
@@ -387,40 +371,30 @@ def _warn_of_run(recipe: Recipe, amounts: Amounts, sample: CorpusSample, here: T
     return told
 
 
-def _warn_of_data(
-    recipe: Recipe,
-    amounts: Amounts,
-    sample: CorpusSample,
-    dropped: float,
-    *,
-    chars_per_token: float,
-    documents_share: float,
-) -> list[str]:
+def _warn_of_data(recipe: Recipe, amounts: Amounts, measured: Measured, *, dropped: float) -> list[str]:
     """Return what the run will warn of, as far as it follows from the size of the corpus.
 
-    `documents_share` is the trial's. As if every chunk served as often as any other: in a real run some serve more often.
+    As if every chunk served as often as any other: in a real run some serve more often.
     """
+    sample, chars_per_token = measured.sample, measured.tokenizing.chars_per_token
     # Exactly, as a run does before its first step.
     is_checked = sample.is_whole and amounts.chunks == sample.size.chunks
     tokens = amounts.kept_chars / chars_per_token
     if not is_checked and uses_a_chunk_once(recipe.compose) and tokens < recipe.compose.target_tokens:
         return [too_short(recipe.compose, tokens)]
-    many_dropped = ""
+    messages: dict[str, str] = {}
     if is_extended(recipe.compose) and dropped > MOST_DROPPED * amounts.eligible:
-        many_dropped = (
+        messages["many-dropped"] = (
             f"about {dropped:,.0f} of the {amounts.eligible:,.0f} documents that may be extended "
             f"({dropped / amounts.eligible:.0%}) are too long for compose.target_tokens={recipe.compose.target_tokens:,} with "
             f"negatives between their chunks, so they are dropped, and the rest is a biased sample; {LONGER}"
         )
-    messages = {
-        "many-dropped": many_dropped,
-        "stand-in-tokenizer": warnings.stand_in_tokenizer(recipe, recipe.compose.target_tokens),
-    }
+    messages["stand-in-tokenizer"] = warnings.stand_in_tokenizer(recipe, recipe.compose.target_tokens)
     if uses_a_chunk_once(recipe.compose):
         chunks = recipe.compose.target_tokens * chars_per_token / max(1.0, amounts.chunk_chars)
         if method_of(recipe).scores:
             factor = amounts.chunks / max(1.0, sample.size.chunks)  # of the corpus asked for over the one that is there
-            in_sequence = documents_share * factor * sample.documents_of(chunks / max(1e-9, factor))
+            in_sequence = measured.trial.documents_share * factor * sample.documents_of(chunks / max(1e-9, factor))
             messages["small-corpus"] = warnings.small_corpus(in_sequence, amounts.kept_documents)
         uses = amounts.sequences * chunks
         mean = uses / max(1.0, different(amounts.chunks, uses))
