@@ -54,10 +54,8 @@ def lines(recipe: Recipe, done: Artifacts, *, folder: Path, named: str = "RUN") 
         files = ", ".join(f"{count:,} of them with {file}" for file, count in by_file.items())
         chunks_left_out = counted(sum(shard.contaminated for shard in shards), "chunk")
         facts.insert(2, ("contaminated", f"{chunks_left_out} left out ({files})"))
-    if shortlisted := describe_shortlist(done):
-        facts.append(("shortlist", shortlisted))
-    if chosen := describe_choice(done):
-        facts.append(("search", chosen))
+    for name, described_by in {"shortlist": describe_shortlist, "search": describe_choice}.items():
+        facts += [(name, told)] if (told := described_by(done)) else []
     if "weights" in done:
         near_duplicates = sum(part.near_duplicates or 0 for part in drafted)
         facts.append(("near-duplicates", f"{near_duplicates:,} candidate chunks skipped"))
@@ -75,9 +73,7 @@ def lines(recipe: Recipe, done: Artifacts, *, folder: Path, named: str = "RUN") 
         unshared = counted(sum(part.unshared_keywords or 0 for part in drafted), "document")
         facts.append(("keywords", f"{without or 'no documents'} left out without one"))
         facts.append(("keywords", f"{unshared} left out with none that another document has"))
-    facts += exported(recipe, done, folder=folder)
-    facts += warned(recipe, done, named=named)
-    return facts
+    return [*facts, *exported(recipe, done, folder=folder), *warned(recipe, done, named=named)]
 
 
 def exported(
@@ -138,11 +134,7 @@ def _why_less(recipe: Recipe, done: Artifacts) -> str:
         (sum(part.excluded for part in ingested), "excluded by ingest.exclude"),
         (sum(part.rejects for part in ingested), "rejected"),
     ]
-    parts = [
-        counted(count, reason) if reason.endswith("duplicate") else f"{count:,} {reason}"
-        for count, reason in reasons
-        if count
-    ]
+    parts = [counted(n, why) if why.endswith("duplicate") else f"{n:,} {why}" for n, why in reasons if n]
     return f" ({', '.join(parts)})" if parts else ""
 
 
