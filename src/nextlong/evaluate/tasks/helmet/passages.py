@@ -206,8 +206,8 @@ def _score_qampari(answer: str, sample: Sample) -> dict[str, float]:
 
 def citations(
     answer: str, asked: str, passages: Sequence[Mapping[str, Any]], entails: Entails, *, is_list: bool
-) -> dict[str, float] | None:
-    """Return the recall and precision of an answer's citations (AutoAIS); None for an answer without a claim.
+) -> dict[str, float]:
+    """Return the recall and precision of an answer's citations (AutoAIS).
 
     A claim is a sentence, or an item of a list behind its question. Recall: the cited passages together entail it. Precision:
     of the citations of such a claim, those that entail it alone or without which the others do not.
@@ -232,19 +232,14 @@ def citations(
         for place, one in enumerate(shown):
             others = "\n".join(shown[:place] + shown[place + 1 :])
             needed += len(shown) == 1 or entails(one, told) or not entails(others, told)
-    if not claims:
-        return None
-    return {"citation_rec": supported / len(claims), "citation_prec": needed / cited if cited else 0.0}
+    # HELMET leaves an answer without any claim out of its means; here it counts as 0, as a wrong answer does.
+    return {"citation_rec": supported / max(len(claims), 1), "citation_prec": needed / max(cited, 1)}
 
 
 _sub_em, _em = published.substring_exact_match, published.exact_match
 _task = partial(Task, suite="helmet", lengths=LENGTHS, version=2)
-_rag = partial(
-    _task,
-    category="RAG",
-    metric="substring_exact_match",
-    score=published.best_of(substring_exact_match=_sub_em, exact_match=_em),
-)
+_score_rag = published.best_of(substring_exact_match=_sub_em, exact_match=_em)
+_rag = partial(_task, category="RAG", metric="substring_exact_match", score=_score_rag)
 _rerank = partial(_task, category="Re-rank", metric="NDCG@10", score=_score_ranking)
 _alce = partial(_task, category="Cite", samples=QUESTIONS, version=1)
 TASKS: Final = (
