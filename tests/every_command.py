@@ -54,7 +54,7 @@ def every_command(folder, shared_run, recipe_for, monkeypatch):
     for name, value in (("_SEQUENCES", 2), ("_TARGET_TOKENS", 8192), ("_VOCABULARY", 512)):
         monkeypatch.setattr(demo, name, value)
     whole = demo.run_recipe  # in this process: starting others took most of the demo's time
-    serial = lambda recipe, **given: whole(recipe.model_copy(update={"executor": "serial"}), **given)  # noqa: E731
+    serial = lambda recipe, args: whole(recipe.model_copy(update={"executor": "serial"}), args)  # noqa: E731
     monkeypatch.setattr(demo, "run_recipe", serial)
     monkeypatch.chdir(folder)
     return {

@@ -7,18 +7,17 @@ ingest → select → chunk → encoder → embed → index → mine → draft �
 
 Before `ingest` stands `line_counts` where a large file is read in parts.
 
-Array jobs share one step's tasks between processes that a scheduler starts on many machines: first `run_before`, once; then
-`run_share` in every job; then `run`, which confirms what they wrote and completes the rest.
+Array jobs share one step's tasks between processes that a scheduler starts on many machines: first `Session.run_before`, once;
+then `Session.run_share` in every job; then `run`, which confirms what they wrote and completes the rest.
 """
 
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from functools import partial
-from typing import Any, Final, Literal
+from typing import Final, Literal
 
 from nextlong.artifacts import record
 from nextlong.artifacts.record import name_for
@@ -32,9 +31,9 @@ from nextlong.corpus.splits import line_counts_steps, shard_bytes_of, splits_of,
 from nextlong.engine import store
 from nextlong.engine.executor import Executor, SerialExecutor, usable_cpus
 from nextlong.engine.local import LocalExecutor, refuse_import_by_worker
-from nextlong.engine.progress import Quiet, Reporter
+from nextlong.engine.progress import Reporter
 from nextlong.engine.runner import run_array_job, run_steps, steps_before
-from nextlong.engine.step import Artifact, Step
+from nextlong.engine.step import Artifact, Artifacts, Step
 from nextlong.errors import ExportError
 from nextlong.export import steps as export_steps
 from nextlong.methods.base import Need, method_of
@@ -139,32 +138,37 @@ def route(
     )
     written_from = (ingest, chunk, tokenizer, named, tokens, compose)
     writing = export_steps.export_steps(recipe.export, written_from, sequences=recipe.compose.sequences)
-    return [
-        *line_counts,
-        ingest,
-        select,
-        *deduplicating,
-        all_chunks,
-        *cleaning,
-        filter_report,
-        tokenizer,
-        *drafted,
-        named,
-        tokens,
-        compose,
-        *writing,
-    ]
+    documents = [*line_counts, ingest, select, *deduplicating, all_chunks, *cleaning, filter_report]
+    return [*documents, tokenizer, *drafted, named, tokens, compose, *writing]
 
 
 @dataclass(frozen=True)
-class _Session:
+class Session:
     """A recipe whose inputs are known and whose run directory this process holds: what a run and array jobs have in common."""
 
     recipe: Recipe
     files: list[list[InputFile]]
+    executor: Executor
     reporter: Reporter
-    run_steps: Callable[..., dict[str, Artifact]]  # `runner.run_steps` there, by the recipe's executor
-    run_array_job: Callable[..., tuple[int, int]]
+
+    def run_steps(
+        self, steps: Sequence[Step], *, known: Artifacts | None = None, only: Container[str] | None = None
+    ) -> dict[str, Artifact]:
+        """Run steps as `runner.run_steps` does."""
+        run_dir, executor, reporter = self.recipe.run_path, self.executor, self.reporter
+        return run_steps(steps, run_dir=run_dir, executor=executor, reporter=reporter, known=known, only=only)
+
+    def run_before(self, step: str) -> list[str]:
+        """Run the steps that `step` needs, before array jobs share it; return their names."""
+        steps = self.route()
+        needed = steps_before(steps, step)
+        self.run_steps(steps, only=needed)
+        return [one.name for one in steps if one.name in needed]
+
+    def run_share(self, step: str, *, job: tuple[int, int]) -> tuple[int, int]:
+        """Run the tasks of one step that belong to array job (k, n), as `runner.run_array_job` does."""
+        run_dir, executor, reporter = self.recipe.run_path, self.executor, self.reporter
+        return run_array_job(self.route(), step, job=job, run_dir=run_dir, executor=executor, reporter=reporter)
 
     def route(self, *, attempt: int = 0) -> list[Step]:
         """Return the steps as `route` does; once the inputs are ingested, the run directory remembers them."""
@@ -195,10 +199,8 @@ class _Session:
         export_steps.check_names(recipe.export.formats, done)
         if recipe.export.push is not None:
             export_steps.check_read(done, recipe.run_path, trust="hash")
-        rows = export_steps.read_steps(done)
-        done = self.run_steps(
-            export_steps.export_steps(recipe.export, rows, sequences=recipe.compose.sequences), known=done
-        )
+        read, sequences = export_steps.read_steps(done), recipe.compose.sequences
+        done = self.run_steps(export_steps.export_steps(recipe.export, read, sequences=sequences), known=done)
         return done, record.write(recipe, done, recipe.run_path, name=name)
 
 
@@ -209,13 +211,13 @@ def session(
     reporter: Reporter | None = None,
     changed_inputs: Literal["refuse", "accept"] = "refuse",
     mode: Literal["alone", "together"] = "alone",
-) -> Iterator[_Session]:
+) -> Iterator[Session]:
     """Check a recipe and hold its run directory, "alone" or "together" with other array jobs, until the end.
 
     `changed_inputs="accept"` ingests again where input files differ from those that an earlier run in this directory read.
     Raises a NextlongError for every mistake that can be found before the first step.
     """
-    reporter = reporter or Quiet()
+    reporter = reporter or Reporter()
     files, run_dir = prepare(recipe), recipe.run_path
     record.check_folder(run_dir)
     with store.locked(run_dir, mode=mode):
@@ -229,8 +231,7 @@ def session(
             for note in check_corpus(recipe, files):
                 reporter.tell(note)
         with executor_for(recipe, tell=reporter.tell) as executor:
-            where: dict[str, Any] = {"run_dir": run_dir, "executor": executor, "reporter": reporter}
-            yield _Session(recipe, files, reporter, partial(run_steps, **where), partial(run_array_job, **where))
+            yield Session(recipe, files, executor, reporter)
 
 
 def prepare(recipe: Recipe, *, encoder: Literal["installed", "any"] = "installed") -> list[list[InputFile]]:
@@ -269,30 +270,6 @@ def run(
     """
     with session(recipe, reporter=reporter, changed_inputs=changed_inputs) as opened:
         return opened.make_variant()[0]
-
-
-def run_before(
-    recipe: Recipe,
-    step: str,
-    *,
-    reporter: Reporter | None = None,
-    changed_inputs: Literal["refuse", "accept"] = "refuse",
-) -> list[str]:
-    """Run the steps that `step` needs, before array jobs share it; return their names. Raises a NextlongError."""
-    with session(recipe, reporter=reporter, changed_inputs=changed_inputs) as opened:
-        steps = opened.route()
-        needed = steps_before(steps, step)
-        opened.run_steps(steps, only=needed)
-    return [one.name for one in steps if one.name in needed]
-
-
-def run_share(recipe: Recipe, step: str, *, part: tuple[int, int], reporter: Reporter | None = None) -> tuple[int, int]:
-    """Run the tasks of one step that belong to array job `part` = (k, n), beside other jobs; return how many, of how many.
-
-    Raises RunError if a step that it needs is not done, and every other NextlongError of a run.
-    """
-    with session(recipe, reporter=reporter, mode="together") as opened:
-        return opened.run_array_job(opened.route(), step, job=part)
 
 
 def executor_for(

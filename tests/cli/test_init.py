@@ -10,7 +10,7 @@ import pytest
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 from nextlong.cli import init
-from nextlong.cli.columns import Looks, id_column, source_notes, text_column
+from nextlong.cli.columns import id_column, looks_into, source_notes, text_column
 from nextlong.cli.common import first_few
 from nextlong.cli.init import new_recipe, notes
 from nextlong.errors import CorpusError
@@ -251,7 +251,7 @@ def test_so_many_names_are_listed_that_none_is_hidden_for_nothing(count, said):
 
 
 def of(path, **keys):
-    return list(source_notes(Source(path=str(path), name="s", **keys), Looks().into(str(path))))
+    return list(source_notes(Source(path=str(path), name="s", **keys), looks_into(str(path))))
 
 
 def test_what_is_far_away_is_a_guess():
@@ -345,7 +345,7 @@ def written(folder, kind):
 
 @pytest.mark.parametrize("kind", ["jsonl", "jsonl.gz", "parquet", "arrow", "csv"])
 def test_every_format_is_looked_into(tmp_path, kind):
-    (look,) = Looks().into(str(written(tmp_path, kind)))
+    (look,) = looks_into(str(written(tmp_path, kind)))
     assert (look.text, look.id, look.suffix) == ("content", "doc_id", f".{kind}")
 
 
@@ -374,7 +374,7 @@ def test_names_come_before_lengths_and_ids_differ(columns, text, own_id):
 @pytest.mark.parametrize("kind", ["jsonl", "parquet", "arrow", "csv", "jsonl.gz"])
 def test_what_cannot_be_read_tells_nothing(tmp_path, kind, content):
     (tmp_path / f"a.{kind}").write_bytes(content)
-    (look,) = Looks().into(str(tmp_path / f"a.{kind}"))
+    (look,) = looks_into(str(tmp_path / f"a.{kind}"))
     assert look.id is None
     assert look.text is None
     assert look.problem or kind == "csv"  # of which any text may be the heading
@@ -385,7 +385,7 @@ def test_the_first_files_of_each_kind_are_looked_into(tmp_path):
         (tmp_path / f"{number}.jsonl").write_text('{"url": "u", "text": "t"}\n' * 2)
     written(tmp_path, "csv")
     (tmp_path / "a.txt").write_text("a document")
-    looks = Looks().into(str(tmp_path))
+    looks = looks_into(str(tmp_path))
     assert [look.suffix for look in looks] == [".jsonl"] * 8 + [".csv", ".txt"]
     assert [look.text for look in looks[7:]] == ["text", "content", None]
     assert looks[0].repeating == ("url", "u")

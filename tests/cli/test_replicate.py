@@ -5,7 +5,7 @@ import io
 import pytest
 from rich.console import Console
 
-from nextlong.cli import common, replicate
+from nextlong.cli import common, train
 from nextlong.cli.main import main
 from nextlong.errors import NextlongError
 from nextlong.replicate.recipe import recipe_from
@@ -73,9 +73,9 @@ def test_documents_are_the_users_or_pythons_own_written_once(tmp_path, monkeypat
     told = io.StringIO()
     console = Console(file=told, width=500)
     users = recipe_from("smoke", out=str(tmp_path), sources=["a.jsonl"])
-    assert replicate._with_corpus(users, console) is users
+    assert train._with_corpus(users, console) is users
     for _ in range(2):
-        recipe = replicate._with_corpus(recipe_from("smoke", out=str(tmp_path)), console)
+        recipe = train._with_corpus(recipe_from("smoke", out=str(tmp_path)), console)
     path = tmp_path / "python-documentation.jsonl"
     assert written == [path]
     assert [(source.path, source.label) for source in recipe.corpus.sources] == [(str(path), "python-documentation")]

@@ -12,7 +12,7 @@ import nextlong
 from killed import kill_at_removal, kill_forked_at
 from nextlong import pipeline
 from nextlong.artifacts import record
-from nextlong.cli import variants
+from nextlong.cli import inspect
 from nextlong.cli.main import main
 from nextlong.errors import RunError
 from nextlong.runs import export as runs_export
@@ -96,7 +96,7 @@ def test_names_stay_whole_on_a_narrow_terminal_and_fewer_sequences_have_their_re
     assert "documents gave" in listed[name].why_fewer
     assert set(listed[name].differs) == {"compose.method", "compose.sequences"}
     file = io.StringIO()
-    variants._show(list(listed.values()), Console(file=file, width=40, force_terminal=True, color_system=None))
+    inspect._show(list(listed.values()), Console(file=file, width=40, force_terminal=True, color_system=None))
     shown = file.getvalue()
     assert name in shown.splitlines()
     assert "fewer than the requested 100,000" in " ".join(shown.split())

@@ -19,7 +19,7 @@ from nextlong.artifacts.lookup import read_chunks
 from nextlong.corpus.decontaminate import _decontaminate_shard, _evaluation_grams
 from nextlong.engine.runner import open_done
 from nextlong.errors import CorpusError
-from nextlong.recipe import Decontaminate
+from nextlong.recipe.keys import Decontaminate
 from nextlong.report import summary
 from nextlong.runs.stats import measure
 from nextlong.schemas import CHUNKS, DOCUMENTS
@@ -296,7 +296,8 @@ def test_an_evaluation_file_that_changed_is_read_again(contaminated, tmp_path):
     changed = {"run_dir": str(run_dir), "decontaminate": Decontaminate(files=(str(evaluation),))}
     for text, contaminated_chunks in ((HARBOUR, [4]), ("Nothing of this kind stands in any document here.", [0, 4])):
         evaluation.write_text(json.dumps({"question": text}))
-        pipeline.run_before(contaminated.model_copy(update=changed), "tokenizer")
+        with pipeline.session(contaminated.model_copy(update=changed)) as session:
+            session.run_before("tokenizer")
         done = [open_done("decontaminate", folder) for folder in run_dir.glob("*-decontaminate-*")]
         assert sorted(total(step, "contaminated") for step in done) == contaminated_chunks
 

@@ -395,7 +395,8 @@ def documents_of(tmp_path, name, frames, *, executor="serial", **conditions):
         "tokenizer": {"train": 300},
         "compose": {"target_tokens": 1024},
     }
-    pipeline.run_before(Recipe.from_dict(plain), "chunk")
+    with pipeline.session(Recipe.from_dict(plain)) as session:
+        session.run_before("chunk")
     (folder,) = Path(plain["run_dir"]).glob("*-ingest-*")
     done = open_done("ingest", folder)
     rows = [row for path in done.files(".documents.arrow") for row in pa.ipc.open_file(path).read_all().to_pylist()]

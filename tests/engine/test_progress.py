@@ -8,7 +8,7 @@ import time
 import pytest
 from rich.console import Console
 
-from nextlong.engine.progress import Bars, Lines, Quiet, reporter_for
+from nextlong.engine.progress import Bars, Lines, Reporter, reporter_for
 
 
 def console_to(sink, *, terminal):
@@ -131,7 +131,7 @@ def test_terminal_gets_bars_and_a_file_gets_lines():
 
 
 def test_quiet_says_nothing(capsys):
-    quiet = Quiet()
+    quiet = Reporter()
     quiet.kept(["ingest"])
     quiet.tell("too few")
     with quiet.step("embed", done=0, total=1) as advance:

@@ -67,7 +67,8 @@ def test_a_node_that_vanishes_costs_its_tasks_only(cluster, recipe_for, shared_r
 
 def test_the_next_run_goes_on_where_a_cluster_ended(cluster, recipe_for, shared_run, hashes_of, tmp_path):
     run_dir = tmp_path / "run"
-    pipeline.run_before(ray_recipe(recipe_for, run_dir, cluster[0]), "mine")
+    with pipeline.session(ray_recipe(recipe_for, run_dir, cluster[0])) as session:
+        session.run_before("mine")
     cluster[0].shutdown()
     (embedded,) = run_dir.glob("*-embed-*/manifest.json")
     before = embedded.stat().st_mtime_ns

@@ -15,7 +15,7 @@ import pytest
 from counted import counts_of, total
 from nextlong.engine import runner, store
 from nextlong.engine.executor import Resources, SerialExecutor
-from nextlong.engine.progress import Quiet
+from nextlong.engine.progress import Reporter
 from nextlong.engine.step import Join, Step, TaskResult, Work
 from nextlong.errors import CorpusError, RunError
 
@@ -328,7 +328,7 @@ def test_check_refuses_a_finished_step_every_time_and_keeps_its_work(log, run_di
 
 
 def test_run_killed_after_its_last_task_only_writes_the_manifest(log, run_dir):
-    class KilledAtTheEnd(Quiet):
+    class KilledAtTheEnd(Reporter):
         @contextmanager
         def step(self, label, *, done, total):
             count = itertools.count(done + 1)

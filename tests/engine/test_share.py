@@ -43,7 +43,8 @@ def test_shares_meet_in_the_bytes_of_one_run(recipe_file, recipe_for, shared_run
 
 def test_a_share_waits_for_nothing_but_names_what_is_missing(recipe_for, tmp_path):
     recipe = recipe_for(tmp_path / "run", "workers=1")
-    with pytest.raises(RunError, match=r"embed needs the step ingest, .*--before embed"):
-        pipeline.run_share(recipe, "embed", part=(1, 2))
-    with pytest.raises(RunError, match=r"--only-step: this recipe has no step .embedd.; choose one of .*embed"):
-        pipeline.run_share(recipe, "embedd", part=(1, 2))
+    with pipeline.session(recipe, mode="together") as session:
+        with pytest.raises(RunError, match=r"embed needs the step ingest, .*--before embed"):
+            session.run_share("embed", job=(1, 2))
+        with pytest.raises(RunError, match=r"--only-step: this recipe has no step .embedd.; choose one of .*embed"):
+            session.run_share("embedd", job=(1, 2))

@@ -81,9 +81,9 @@ def test_reader_never_sees_half_a_file_and_a_killed_writer_leaves_a_whole_one(tm
 
 def test_write_that_fails_keeps_the_old_text_and_leaves_nothing_else(tmp_path):
     path = tmp_path / "a.txt"
-    store.write_text(path, "old")
+    store.write_file(path, "old")
     with pytest.raises(UnicodeEncodeError):
-        store.write_text(path, "new \ud800")
+        store.write_file(path, "new \ud800")
     assert path.read_text() == "old"
     assert list(tmp_path.iterdir()) == [path]
 

@@ -9,7 +9,7 @@ from arrow_files import write_arrow
 from nextlong import schemas
 from nextlong.artifacts.results import DraftResult, ReferencedChunksResult
 from nextlong.methods.extend import _Candidates, _draft_block, _filter_near_duplicates
-from nextlong.recipe import Compose, Mine
+from nextlong.recipe.keys import Compose, Mine
 from nextlong.retrieval.near_duplicates.shingles import ShingleStore, document_of, shingles
 from nextlong.schemas import META_DOCUMENTS, DropReason
 from nextlong.sequences import encode

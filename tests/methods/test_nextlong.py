@@ -12,7 +12,7 @@ from arrow_files import write_arrow
 from nextlong import schemas
 from nextlong.methods import extend
 from nextlong.methods.extend import _Candidates, _ordered_candidates, _read_candidates
-from nextlong.recipe import Compose, Mine
+from nextlong.recipe.keys import Compose, Mine
 from stored_vectors import save_shards, unit_rows
 
 

@@ -14,7 +14,7 @@ from counted import counts_of
 from exported_runs import exported, parquet_rows
 from nextlong import pipeline
 from nextlong.cli.main import main
-from nextlong.engine.progress import Quiet
+from nextlong.engine.progress import Reporter
 from nextlong.errors import NextlongError, RecipeError, RunError
 from nextlong.runs import export as runs_export
 
@@ -210,7 +210,7 @@ def test_a_run_whose_destination_cannot_be_written_is_refused_before_the_first_s
 
 def test_a_mix_says_of_which_runs_it_is(own_run, shorter_run):
     told = []
-    reporter = Quiet()
+    reporter = Reporter()
     reporter.tell = told.append
     asked = {"formats": ["parquet"], "mix": [2, 1], "overrides": ["workers=1"]}
     done = exported([own_run, shorter_run], reporter=reporter, **asked)

@@ -9,7 +9,7 @@ import nextlong
 from nextlong import pipeline
 from nextlong.artifacts.lookup import read_chunks
 from nextlong.runs import measures, stats
-from nextlong.runs.measures import CutOff, common_document, measure_cut_off, measure_random_similarity, sample_chunks
+from nextlong.runs.measures import common_document, measure_cut_off, measure_random_similarity, sample_chunks
 from nextlong.runs.tally import Tally
 
 
@@ -68,11 +68,6 @@ def test_distance(measured, sequences):
     assert (own.count, own.max) == (len(gaps), max(gaps))
     assert own.mean == pytest.approx(fmean(gaps))
     assert own.p50 == sorted(gaps)[(len(gaps) - 1) // 2]
-
-
-def test_a_share_is_of_all_that_was_taken():
-    assert CutOff(3, 12).share == 0.25
-    assert CutOff(0, 0).share == 0
 
 
 def test_a_method_that_counts_no_whole_documents_cuts_none_off(shared_run):

@@ -13,10 +13,19 @@ from nextlong.artifacts.lookup import TokenStore
 from nextlong.artifacts.results import ComposeResult
 from nextlong.retrieval.near_duplicates.shingles import ShingleStore, shingles
 from nextlong.schemas import EOS, META, NEGATIVE, SEPARATOR, DropReason, Layout
-from nextlong.sequences.compose import Composed, _compose_drafts, _ComposeInputs, _TextCutter, compose
-from nextlong.sequences.fit import Cut, Dropped, Group, Rules, SizedChunk, compose_spans, concatenate_spans
-from nextlong.sequences.token_chars import _TOKEN_CHARS, token_chars
-from nextlong.sequences.tokenizer import train_bpe
+from nextlong.sequences.compose import _compose_drafts, _ComposeInputs, _TextCutter
+from nextlong.sequences.fit import (
+    Composed,
+    Cut,
+    Dropped,
+    Group,
+    Rules,
+    SizedChunk,
+    compose,
+    compose_spans,
+    concatenate_spans,
+)
+from nextlong.sequences.tokenizer import _TOKEN_CHARS, token_chars, train_bpe
 
 # for a notebook
 
@@ -114,7 +123,7 @@ def drafted(tmp_path):
     return {
         "drafts": write_arrow(tmp_path / "drafts.arrow", schemas.DRAFTS, *drafts),
         "inputs": _ComposeInputs(
-            tokens=TokenStore(**{name: [tmp_path / f"{name}.npy"] for name in tokens}),
+            tokens=TokenStore(tokens=[tuple(tmp_path / f"{name}.npy" for name in tokens)]),
             corpus=corpus,
             token_chars=tmp_path / "chars.npy",
             tokenizer=tmp_path / "none",
@@ -239,7 +248,7 @@ def store(tmp_path_factory):
     )
     shingle_store = ShingleStore(hashes=[folder / "runs.npy"], offsets=[folder / "run_offsets.npy"])
     return _ComposeInputs(
-        tokens=TokenStore(**{name: [folder / f"{name}.npy"] for name in ("rows", "offsets", "ids")}),
+        tokens=TokenStore(tokens=[tuple(folder / f"{name}.npy" for name in ("rows", "offsets", "ids"))]),
         corpus=corpus,
         token_chars=folder / "chars.npy",
         tokenizer=folder / "tokenizer.json",

@@ -39,6 +39,10 @@ class CorpusFiles:
                 texts += batch.texts
         return np.array(texts, object)[back]
 
+    def text(self, chunk_id: int) -> str:
+        """Return the text of one chunk."""
+        return str(self.texts(np.array([chunk_id]))[0])
+
 
 @dataclass(frozen=True)
 class SpecialIds:
@@ -140,14 +144,9 @@ def without_options(tokenizer: Tokenizer) -> Tokenizer:
 
 def token_store(done: Artifacts) -> TokenStore:
     """Return the tokens of a finished run."""
-    tokens, text = done["tokens"], corpus(done)
-    return TokenStore(
-        rows=done["referenced_chunks"].files(".rows.npy"),
-        offsets=tokens.files(".offsets.npy"),
-        ids=tokens.files(".ids.npy"),
-        documents=text.documents,
-        chunks=text.chunks,
-    )
+    text, tokens = corpus(done), done["tokens"]
+    of_shards = done["referenced_chunks"].files(".rows.npy"), tokens.files(".offsets.npy"), tokens.files(".ids.npy")
+    return TokenStore(tokens=list(zip(*of_shards, strict=True)), documents=text.documents, chunks=text.chunks)
 
 
 def chunks_of(done: Artifacts) -> Artifact:

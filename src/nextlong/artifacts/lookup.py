@@ -12,6 +12,7 @@ from __future__ import annotations
 import mmap
 import resource
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import pairwise
 from pathlib import Path
@@ -54,9 +55,7 @@ def chunk_columns(ids: _Ids, chunks: Sequence[Path], names: Sequence[str]) -> li
 
 def documents_of(ids: _Ids, chunks: Sequence[Path]) -> NDArray[np.int64]:
     """Return the doc_id of each chunk, shape (n,)."""
-    doc_ids: NDArray[np.int64] = (
-        schemas.shard_of(ids) << schemas.SHARD_BITS | chunk_columns(ids, chunks, ("doc_row",))[0]
-    )
+    doc_ids: _Ids = schemas.shard_of(ids) << schemas.SHARD_BITS | chunk_columns(ids, chunks, ("doc_row",))[0]
     return doc_ids
 
 
@@ -257,6 +256,7 @@ class _TokenShard(NamedTuple):
     ids: NDArray[np.uint32]
 
 
+@dataclass(frozen=True, kw_only=True)
 class TokenStore:
     """The tokens of every chunk that drafts refer to, by chunk id; one file of each kind a shard, in shard order.
 
@@ -265,18 +265,9 @@ class TokenStore:
     from one task to the next: to open and fault them anew took a third of an export's look-ups.
     """
 
-    def __init__(
-        self,
-        *,
-        rows: Sequence[Path],
-        offsets: Sequence[Path],
-        ids: Sequence[Path],
-        documents: Sequence[Path] = (),
-        chunks: Sequence[Path] = (),
-    ) -> None:
-        """Name the files; DOCUMENTS and CHUNKS only give a chunk its name in an error."""
-        self._paths = list(zip(rows, offsets, ids, strict=True))
-        self._documents, self._chunks = documents, chunks
+    tokens: Sequence[tuple[Path, Path, Path]]  # of each shard, the files of rows, offsets and ids
+    documents: Sequence[Path] = ()  # these and CHUNKS only give a chunk its name in an error
+    chunks: Sequence[Path] = ()
 
     def counts(self, chunk_ids: NDArray[np.int64]) -> NDArray[np.int64]:
         """Return how many tokens each chunk has, shape (n,)."""
@@ -288,7 +279,7 @@ class TokenStore:
         shards, back = by_shard(chunk_ids)
         starts, stops = [], []
         for number, wanted in shards:
-            if number >= len(self._paths):
+            if number >= len(self.tokens):
                 raise self._never_tokenized(schemas.pack_ids(number, wanted)[0])
             shard = self._shard(number)
             places = np.searchsorted(shard.rows, wanted)
@@ -328,11 +319,11 @@ class TokenStore:
         return ids, offsets
 
     def _shard(self, number: int) -> _TokenShard:
-        return _open(*(file_version(path) for path in self._paths[number]))
+        return _open(*map(file_version, self.tokens[number]))
 
     def _never_tokenized(self, chunk_id: int) -> RunError:
         try:
-            ((document, ordinal),) = chunk_names(np.array([chunk_id]), documents=self._documents, chunks=self._chunks)
+            ((document, ordinal),) = chunk_names(np.array([chunk_id]), documents=self.documents, chunks=self.chunks)
             name = f"{document} · chunk {ordinal}"
         except IndexError:
             name = "a chunk that is not in the corpus"

@@ -120,10 +120,10 @@ def current(run_dir: Path) -> str | None:
     path = run_dir / RUN_FILE
     if not path.exists():
         return None
-    plain = store.read_json(path)
-    if not isinstance(plain, dict) or not isinstance(plain.get("variant"), str):
-        raise RunError(f"{path} is not the record of a run; name the run_dir of a recipe, or run its recipe again")
-    return str(plain["variant"])
+    match store.read_json(path):
+        case {"variant": str(name)}:
+            return name
+    raise RunError(f"{path} is not the record of a run; name the run_dir of a recipe, or run its recipe again")
 
 
 def split_name(named: str | Path) -> tuple[Path, str | None]:
@@ -142,10 +142,8 @@ def find(named: str | Path) -> Variant:
     own = current(run_dir)
     known = [variant.name for variant in existing(run_dir)]
     if name is None and own is None:
-        raise RunError(
-            f"{run_dir} opens none of these variants; run the recipe again, or name one: "
-            + ", ".join(f"{run_dir}@{variant}" for variant in known)
-        )
+        names = ", ".join(f"{run_dir}@{variant}" for variant in known)
+        raise RunError(f"{run_dir} opens none of these variants; run the recipe again, or name one: {names}")
     path = _path(run_dir, str(name or own))
     if not path.is_file():
         raise RunError(
@@ -159,11 +157,10 @@ def _path(run_dir: Path, name: str) -> Path:
 
 
 def _read(path: Path) -> Variant:
-    plain = store.read_json(path)
-    keys = {"recipe": dict, "steps": dict, "sequences_per_part": list, "made": str}
-    if not isinstance(plain, dict) or any(not isinstance(plain.get(key), kind) for key, kind in keys.items()):
-        raise RunError(f"{path} is not the record of a variant; delete this file and run its recipe again")
-    return Variant(path.stem, path, *(plain[key] for key in keys))
+    match store.read_json(path):
+        case {"recipe": dict(recipe), "steps": dict(steps), "sequences_per_part": list(per_part), "made": str(made)}:
+            return Variant(path.stem, path, recipe, steps, per_part, made)
+    raise RunError(f"{path} is not the record of a variant; delete this file and run its recipe again")
 
 
 def write(recipe: Recipe, done: Artifacts, run_dir: Path, *, name: str) -> Variant:
@@ -180,17 +177,10 @@ def write(recipe: Recipe, done: Artifacts, run_dir: Path, *, name: str) -> Varia
             before = _read(path)
             if before.steps.get("compose") == steps["compose"]:
                 made, steps = before.made, before.steps | steps
-        record = {
-            "made": made,
-            "steps": steps,
-            "sequences_per_part": sequences_per_part(recipe.compose.sequences, done["compose"]),
-            "recipe": recipe.model_dump(mode="json"),
-        }
-        plain = yaml.safe_dump(
-            recipe.model_dump(mode="json") | {"name": None}, sort_keys=False, allow_unicode=True, width=120
-        )
-        store.write_text(path.with_suffix(".yaml"), plain)
-        store.write_json(path, record)
+        per_part, plain = sequences_per_part(recipe.compose.sequences, done["compose"]), recipe.model_dump(mode="json")
+        text = yaml.safe_dump(plain | {"name": None}, sort_keys=False, allow_unicode=True, width=120)
+        store.write_file(path.with_suffix(".yaml"), text)
+        store.write_json(path, {"made": made, "steps": steps, "sequences_per_part": per_part, "recipe": plain})
     if not recipe.overridden:
         with store.explained(run_dir):
             store.write_json(run_dir / RUN_FILE, {"variant": name})
@@ -252,11 +242,11 @@ def differences(recipe: Mapping[str, Any], first: Mapping[str, Any]) -> Json:
         if (name := above.removeprefix("encoder.")) in registry:
             defaults |= {f"{above}.{key}": value for key, value in _flat(options_class(registry, name)().identity())}
     ours_or_default, theirs_or_default = defaults | ours, defaults | theirs
+    absent = object()  # unlike every value, None too
     return {
         key: ours.get(key)
         for key in (*ours, *theirs)
-        if (key in ours_or_default) != (key in theirs_or_default)
-        or ours_or_default.get(key) != theirs_or_default.get(key)
+        if ours_or_default.get(key, absent) != theirs_or_default.get(key, absent)
     }
 
 
@@ -281,21 +271,15 @@ def name_for(recipe: Recipe, run_dir: Path) -> str:
             )
         return name
     if alike:
-        own = current(run_dir)
-        return own if own in alike else alike[0]
+        return opened if (opened := current(run_dir)) in alike else alike[0]
     wanted: list[str] = []  # the name to prefer first
     if not recipe.overridden:
         wanted, differing = [_FIRST_NAME], differences(plain, there[0].recipe) if there else {}
     else:
-        own_settings = None if recipe.own is None else recipe.own.model_dump(mode="json")
-        differing = _settings_of(plain) if own_settings is None else differences(plain, own_settings)
-        asked = {
-            key: value
-            for overridden in recipe.overridden
-            for key, value in differing.items()
-            if f"{key}.".startswith(f"{overridden}.")
-        }
-        differing = asked or differing
+        own = recipe.own
+        differing = _settings_of(plain) if own is None else differences(plain, own.model_dump(mode="json"))
+        asked = [key for name in recipe.overridden for key in differing if f"{key}.".startswith(f"{name}.")]
+        differing = {key: differing[key] for key in asked or differing}
     if differing:
         wanted += [name_of(differing), name_of(differing, keys="whole")]
     taken = {variant.name for variant in there}

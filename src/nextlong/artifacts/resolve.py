@@ -39,10 +39,6 @@ class Cuts(NamedTuple):
     chars: NDArray[np.int64]  # whole characters
     between: NDArray[np.bool_]  # the cut falls between two characters
 
-    def kept(self, tokens: int) -> int:
-        """Return how many characters are kept of so many tokens: at least the one that they hold a part of."""
-        return max(1, int(self.chars[tokens]))
-
 
 def cuts_of(
     ids: NDArray[np.int32],
@@ -126,48 +122,26 @@ def resolve_table(table: pa.Table, run: SequenceFiles, *, wanted: _Wanted = "spa
                 all_ids[offsets[number] : offsets[number + 1]],
                 chars=int(end[chunk] - start[chunk]),
                 token_chars=token_chars,
-                text_of=partial(_text_of, run.corpus, ids[chunk : chunk + 1]),
+                text_of=partial(run.corpus.text, int(ids[chunk])),
                 tokenizer=partial(read_tokenizer, run.tokenizer),
             )
-            end[chunk] = start[chunk] + cuts.kept(int(kept[chunk]))
+            # At least the character that the tokens hold a part of.
+            end[chunk] = start[chunk] + max(1, int(cuts.chars[kept[chunk]]))
         doc_ids[is_chunk], char_starts[is_chunk], char_ends[is_chunk] = docs, start, end
         sources[is_chunk], source_ids[is_chunk], metadata[is_chunk] = columns
         domains = sources[_leading_spans(chunk_ids, roles, span_offsets)].tolist()
-    return Resolved(
-        table.column("sequence_id").to_pylist(),
-        table.column("method").to_pylist(),
-        domains,
-        token_offsets,
-        input_ids,
-        np.arange(table.num_rows + 1),
-        np.diff(token_offsets).astype(np.int32),
-        span_offsets,
-        chunk_ids,
-        doc_ids,
-        source_ids,
-        metadata,
-        char_starts,
-        char_ends,
-        roles,
-        groups,
-        starts,
-        ends,
-        scores,
-    )
-
-
-def _text_of(corpus: CorpusFiles, chunk_id: NDArray[np.int64]) -> str:
-    text: str = corpus.texts(chunk_id)[0]
-    return text
+    sequence_ids, methods = (table.column(name).to_pylist() for name in ("sequence_id", "method"))
+    documents = np.arange(table.num_rows + 1), np.diff(token_offsets).astype(np.int32)
+    places = doc_ids, source_ids, metadata, char_starts, char_ends
+    spans: tuple[Any, ...] = chunk_ids, *places, roles, groups, starts, ends, scores
+    return Resolved(sequence_ids, methods, domains, token_offsets, input_ids, *documents, span_offsets, *spans)
 
 
 def domains_of(
     chunk_ids: NDArray[np.int64], roles: NDArray[np.int8], span_offsets: NDArray[np.int64], corpus: CorpusFiles
 ) -> list[str]:
     """Return the source of each sequence's meta-document, or of its first document; arguments as in `Resolved`."""
-    ids = chunk_ids[_leading_spans(chunk_ids, roles, span_offsets)]
-    (doc_rows,) = lookup.chunk_columns(ids, corpus.chunks, ("doc_row",))
-    docs = schemas.shard_of(ids) << schemas.SHARD_BITS | doc_rows
+    docs = lookup.documents_of(chunk_ids[_leading_spans(chunk_ids, roles, span_offsets)], corpus.chunks)
     sources: list[str] = lookup.document_columns(docs, corpus.documents, ("source",))[0].tolist()
     return sources
 
@@ -228,9 +202,8 @@ def joined(blocks: Sequence[Resolved]) -> Resolved:
             moved = [offsets[1:] + first for offsets, first in zip(offsets_of, firsts, strict=False)]
             columns[column.name] = np.concatenate([offsets_of[0][:1], *moved])
         else:
-            columns[column.name] = (
-                list(chain(*offsets_of)) if isinstance(offsets_of[0], list) else np.concatenate(offsets_of)
-            )
+            is_list = isinstance(offsets_of[0], list)
+            columns[column.name] = list(chain(*offsets_of)) if is_list else np.concatenate(offsets_of)
     return Resolved(**columns)
 
 

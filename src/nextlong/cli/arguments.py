@@ -125,7 +125,15 @@ def _add_recipes(command: _Command) -> None:
     _set(add)
     _json(add)
     add("--name", help="name of the variant, which RUN@NAME opens (the recipe's `name`)")
-    add("--accept-changed-inputs", action="store_true", help="accept input files that changed, and read them again")
+    about = "accept input files that changed, and read them again"
+    add(
+        "--accept-changed-inputs",
+        dest="changed_inputs",
+        action="store_const",
+        const="accept",
+        default="refuse",
+        help=about,
+    )
     add("--before", metavar="STEP", help="run the steps that a step needs, and stop")
     add("--only-step", metavar="STEP", help="run only tasks of this step, in parallel with other jobs")
     add("--tasks", metavar="K/N", help="with --only-step: every Nth task, from the Kth on (default: 1/1)")
@@ -153,11 +161,11 @@ def _add_recipes(command: _Command) -> None:
 
 
 def _add_views(command: _Command) -> None:
-    add = command("list", "variants:list_command", "List the variants of a run: settings, size and age").add_argument
+    add = command("list", "inspect:list_command", "List the variants of a run: settings, size and age").add_argument
     add("run", type=Path, metavar="RUN", help="a run directory")
     _json(add)
 
-    sub = command("gc", "variants:gc_command", "Clean up: delete files that no variant needs, after confirmation")
+    sub = command("gc", "inspect:gc_command", "Clean up: delete files that no variant needs, after confirmation")
     sub.add_argument("run", type=Path, metavar="RUN", help="a run directory")
     add = sub.add_mutually_exclusive_group().add_argument
     add("--keep", nargs="+", default=[], metavar="NAME", help="delete all variants but these")
@@ -292,7 +300,7 @@ def _add_replicate(command: _Command) -> None:
     usage += "       nextlong replicate init RECIPE --preset NAME [--corpus FILE]… [--force]\n"
     usage += "       nextlong replicate report RESULTS… [--to DIR]"
     about = "Run a small-scale replication of the paper: small models, extended on the sequences of each method"
-    add = command("replicate", "replicate:replicate_command", about, usage=usage).add_argument
+    add = command("replicate", "train:replicate", about, usage=usage).add_argument
     add("words", nargs="*", metavar="RECIPE", help="a replication recipe; or: init RECIPE, report RESULTS")
     add("--preset", metavar="NAME", help="smoke, mechanism (an invented corpus), cpu-night, or one-gpu")
     add("--corpus", action="append", default=[], metavar="FILE", help="documents (default: Python's documentation)")

@@ -7,9 +7,9 @@ from __future__ import annotations
 
 import posixpath
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from functools import cache
+from functools import lru_cache
 from typing import Any, Final
 
 from nextlong.cli.common import first_few
@@ -58,26 +58,19 @@ class _FileLook:
         return posixpath.splitext(stem)[1] + last if last.lower() in COMPRESSIONS else last
 
 
-class Looks:
-    """Looks at files, each of which is read once."""
-
-    def __init__(self) -> None:
-        self._look_at = cache(_look_at)
-
-    def into(self, path: str) -> list[_FileLook]:
-        """Return a look at the first files of each suffix of a source; none if it is remote or has no file."""
-        if "://" in path:
-            return []
-        try:
-            files = list_files(Source(path=path), where="FILE")
-        except CorpusError:
-            return []
-        by_suffix: dict[str, list[InputFile]] = {}
-        for file in files:
-            by_suffix.setdefault(_FileLook(file).suffix, []).append(file)
-        return [self._look_at(file) for of_suffix in by_suffix.values() for file in of_suffix[:MAX_FILES]]
+def looks_into(path: str) -> list[_FileLook]:
+    """Return a look at the first files of each suffix of a source; none if it is remote or has no file."""
+    try:
+        files = [] if "://" in path else list_files(Source(path=path), where="FILE")
+    except CorpusError:
+        return []
+    by_suffix: dict[str, list[InputFile]] = {}
+    for file in files:
+        by_suffix.setdefault(_FileLook(file).suffix, []).append(file)
+    return [_look_at(file) for of_suffix in by_suffix.values() for file in of_suffix[:MAX_FILES]]
 
 
+@lru_cache(maxsize=1024)
 def _look_at(file: InputFile) -> _FileLook:
     source = Source(path=file.path)
     file_format = format_of(file.name, source)
@@ -85,11 +78,9 @@ def _look_at(file: InputFile) -> _FileLook:
     try:
         columns = head_columns(file, source, unreadable="raise")
     except UNREADABLE as error:
-        return _FileLook(file, has_columns=has_columns, problem=first_sentence(error))
-    if not has_columns:
-        return _FileLook(file, has_columns=False)
-    if not columns:
-        return _FileLook(file, problem="it holds no records")
+        return _FileLook(file, has_columns, first_sentence(error))
+    if not has_columns or not columns:
+        return _FileLook(file, has_columns, "it holds no records" if has_columns else "")
     # The most frequent value of each column that could hold ids, and how often it occurs.
     most = {name: Counter(values).most_common(1)[0] for name, values in _scalars(columns).items()}
     repeated = _first_named({name: value for name, (value, count) in most.items() if count > 1}, _IDS)
@@ -105,9 +96,7 @@ def _look_at(file: InputFile) -> _FileLook:
 def _scalars(columns: Mapping[str, Sequence[Any]]) -> dict[str, Sequence[str | int]]:
     """Return the columns whose values may be ids."""
     return {
-        name: values
-        for name, values in columns.items()
-        if values and all(isinstance(value, str | int) for value in values)
+        name: cells for name, cells in columns.items() if cells and all(isinstance(cell, str | int) for cell in cells)
     }
 
 
@@ -118,11 +107,9 @@ def text_column(columns: Mapping[str, Sequence[Any]]) -> str | None:
     named = _first_named(strings, _TEXTS)
     if named is not None:
         return named
-    conversations = {
-        name: values for name, values in columns.items() if values and all(conversation_text(value) for value in values)
-    }
+    conversations = [name for name, values in columns.items() if values and all(map(conversation_text, values))]
     if conversations:
-        return _first_named(conversations, _CONVERSATIONS) or next(iter(conversations))
+        return _first_named(conversations, _CONVERSATIONS) or conversations[0]
     lengths = {name: sum(map(len, values)) / len(values) for name, values in strings.items()}
     longest = max(lengths, key=lambda name: lengths[name], default=None)
     return longest if longest is not None and lengths[longest] >= _MIN_MEAN_CHARS else None
@@ -134,7 +121,7 @@ def id_column(columns: Mapping[str, Sequence[Any]]) -> str | None:
     return _first_named(distinct, _IDS)
 
 
-def _first_named(columns: Mapping[str, Any], names: Sequence[str]) -> str | None:
+def _first_named(columns: Collection[str], names: Sequence[str]) -> str | None:
     """Return the column with the first of these names, in any case; of nested columns the last part counts."""
     for candidates in ([name for name in columns if "." not in name], [name for name in columns if "." in name]):
         by_last_part = {name.rpartition(".")[2].lower(): name for name in reversed(candidates)}

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import importlib.util
 import json
-from collections.abc import Sequence
+import os
+from argparse import Namespace
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -39,9 +41,22 @@ def say(message: str) -> None:
     tables.say(message, console())
 
 
-def print_json(plain: Any) -> None:
-    """Print the output of `--json`; progress and notes go to standard error then."""
-    print(json.dumps(plain, indent=1, ensure_ascii=False))
+def present(args: Namespace, plain: Any, shown: str | Callable[[tables.PipeConsole], object] | None = None) -> None:
+    """Print the result of a command: with `--json` plain data, or what returns it; else a message, or what prints to a console.
+
+    Without `shown`, the command itself has printed what there is to read.
+    """
+    if args.json:  # progress and notes go to standard error then
+        print(json.dumps(plain() if callable(plain) else plain, indent=1, ensure_ascii=False))
+    elif isinstance(shown, str):
+        say(shown)
+    elif shown is not None:
+        shown(console())
+
+
+def absolute(path: str | Path) -> str:
+    """Return a path of the user as it is in any working directory; symbolic links stay: their targets have other names."""
+    return os.path.normpath(Path(path).expanduser().absolute())
 
 
 def first_few(names: Sequence[str], *, most: int) -> str:

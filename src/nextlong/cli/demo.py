@@ -64,7 +64,7 @@ def run_demo(args: argparse.Namespace) -> None:
     )
     heading = "The recipe of `nextlong demo`. Replace files and tokenizer by yours, and `nextlong run` this file."
     recipe_path.write_text(template.commented(recipe, heading=heading), encoding="utf-8")
-    run_recipe(recipe, form="json" if args.json else "text")
+    run_recipe(recipe, args)
     if not args.json:
         places = {"run": shlex.quote(recipe.run_dir), "recipe": shlex.quote(str(recipe_path))}
         tables.show_facts([*_first(), *((name, command.format(**places)) for name, command in _NEXT)], shown)

@@ -11,10 +11,11 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import fields
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from nextlong.cli.common import console, print_json
+from nextlong.cli.common import console, present
 from nextlong.errors import EvaluateError
 
 if TYPE_CHECKING:
@@ -38,23 +39,19 @@ def evaluate_command(args: argparse.Namespace) -> None:
         results = report.read(args.files, protocols=args.protocols)
         if args.output or args.figures:
             report.write(results, outputs=args.output, figures=args.figures, console=shown)
-        if args.json:
-            print_json(report.as_json(results))
-        elif not args.output and args.figures is None:
-            report.show(results, shown)
+        is_written = args.output or args.figures is not None
+        present(args, partial(report.as_json, results), None if is_written else partial(report.show, results))
     elif args.model == "judge":
         from nextlong.evaluate import judge
 
         model = _model(args, args.judge) if args.judge and args.url else None
         judged = judge.run(args.files, model=model, nli=args.nli, data=args.data, console=shown)
-        if args.json:
-            print_json([{"file": str(path), "score": score} for path, score in judged])
+        present(args, [{"file": str(path), "score": score} for path, score in judged])
     elif args.model == "import":
         from nextlong.evaluate import judge, report
 
         imported = judge.import_helmet(args.files, out=args.out, label=args.label, console=shown)
-        if args.json:
-            print_json(report.as_json([imported]))
+        present(args, partial(report.as_json, [imported]))
     elif args.model == "data":
         _download(args, shown)
     else:
@@ -69,9 +66,7 @@ def _download(args: argparse.Namespace, shown: Console) -> None:
     if not suites or args.out is None:
         raise EvaluateError("data: run nextlong evaluate data SUITE… --out FOLDER, the folder that --data then names")
     names = [name for task in chosen(suites, []) for files in (task.files, *task.files_at.values()) for name in files]
-    done = download(list(dict.fromkeys(names)), args.out, shown)
-    if args.json:
-        print_json(done)
+    present(args, download(list(dict.fromkeys(names)), args.out, shown))
 
 
 def _measure(args: argparse.Namespace, shown: Console) -> None:
@@ -100,22 +95,15 @@ def _measure(args: argparse.Namespace, shown: Console) -> None:
     )
     if args.dry_run:
         planned, context = run.planned(settings)
-        if args.json:
-            print_json(planned)
-        else:
-            run.show(planned, shown)
+        present(args, planned, partial(run.show, planned))
         run.check(settings, context=context)
         return
     try:
         measured = run.evaluate(lambda: run.opened(settings), settings, progress=run.TaskProgress(shown))
     except run.IncompleteError:
-        if args.json:
-            print_json(report.as_json([results.read_results(settings.out)]))
+        present(args, lambda: report.as_json([results.read_results(settings.out)]))
         raise
-    if args.json:
-        print_json(report.as_json([measured]))
-    else:
-        report.show([measured], shown)
+    present(args, partial(report.as_json, [measured]), partial(report.show, [measured]))
 
 
 def _model(args: argparse.Namespace, name: str) -> ModelOptions:

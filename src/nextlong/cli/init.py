@@ -11,7 +11,6 @@ from __future__ import annotations
 import argparse
 import glob
 import math
-import os
 import re
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -20,8 +19,8 @@ from typing import Final
 
 import numpy as np
 
-from nextlong.cli.columns import MAX_FILES, Looks, source_notes
-from nextlong.cli.common import first_few, print_json, say, write
+from nextlong.cli.columns import MAX_FILES, looks_into, source_notes
+from nextlong.cli.common import absolute, first_few, present, write
 from nextlong.corpus.look import look_at
 from nextlong.errors import NextlongError, RecipeError
 from nextlong.reading.formats import UNREADABLE
@@ -83,14 +82,12 @@ class _Proposal:
 
 @dataclass(frozen=True)
 class _NewRecipe:
-    """A first recipe, the proposal in it (None: files unreadable), and its sources: paths `given`, else found in the `folder`."""
+    """A first recipe, the proposal in it (None: files unreadable), and its sources, given or found in the folder `beside`."""
 
     recipe: Recipe
     proposal: _Proposal | None
-    looks: Looks
-    folder: Path
     sources: Sequence[str]
-    given: bool
+    beside: Path | None
 
 
 def init(args: argparse.Namespace) -> None:
@@ -122,23 +119,18 @@ def init(args: argparse.Namespace) -> None:
             heading += "\nEvery other key has its default: `nextlong init --full` writes all keys, with their meaning."
         write(path, (template.commented if args.full else template.short)(recipe, heading=heading))
         messages = list(notes(new))
-    if args.json:
-        named = [source.model_dump(include={"path", "name", "text", "id"}) for source in recipe.ingest.sources]
-        told: Json = {"recipe": str(path), "run_dir": recipe.run_dir, "sources": named}
-        told |= {"tokenizer": recipe.tokenizer.source or recipe.tokenizer.train, "has_documents": has_documents}
-        print_json({**told, "notes": messages})
-    else:
-        for message in messages:
-            say(message)
-    if has_documents and not is_readable:
+    named = [source.model_dump(include={"path", "name", "text", "id"}) for source in recipe.ingest.sources]
+    told: Json = {"recipe": str(path), "run_dir": recipe.run_dir, "sources": named}
+    told |= {"tokenizer": recipe.tokenizer.source or recipe.tokenizer.train, "has_documents": has_documents}
+    next_step = "check ingest.sources and tokenizer"
+    if not has_documents:
+        next_step = "no documents were found beside it: put the path of yours into ingest.sources"
+    wrote = [f"wrote {path}; {next_step}, then: nextlong run {path}"] if is_readable or not has_documents else []
+    present(args, {**told, "notes": messages}, "\n".join([*messages, *wrote]))
+    if not wrote:
         raise NextlongError(
             f"{path} was written, but `nextlong run` would refuse it: correct what is named above, or set the text column"
         )
-    if not args.json:
-        next_step = "check ingest.sources and tokenizer"
-        if not has_documents:
-            next_step = "no documents were found beside it: put the path of yours into ingest.sources"
-        say(f"wrote {path}; {next_step}, then: nextlong run {path}")
 
 
 def new_recipe(recipe_path: Path, given: Sequence[str] = (), *, tokenizer: str | None = None) -> _NewRecipe:
@@ -147,9 +139,9 @@ def new_recipe(recipe_path: Path, given: Sequence[str] = (), *, tokenizer: str |
     `tokenizer` is a file, a folder, a hub name, or the size of a vocabulary to train; by default the tokenizer.json beside the
     recipe. Raises CorpusError for a source that does not exist, TokenizerError for such a tokenizer.
     """
-    looks, folder = Looks(), Path(_absolute(recipe_path)).parent
+    folder = Path(absolute(recipe_path)).parent
     sources = _given_sources(given) if given else _sources_beside(folder)
-    found = [path for gathered in _gathered(sources) for path in _split_up(gathered, looks)]
+    found = [path for gathered in _gathered(sources) for path in _split_up(gathered)]
     paths = list(dict.fromkeys(found)) or [str(folder / "data/*.jsonl")]
     local = [Source(path=path) for path in paths if "://" not in path]  # a URL may need a package to be looked at
     # The runs lie in the folder, or in the nearest one above it, where no source would read them.
@@ -157,20 +149,16 @@ def new_recipe(recipe_path: Path, given: Sequence[str] = (), *, tokenizer: str |
     outside = next((one for one in places if not any(reaches(source, one / "runs") for source in local)), folder)
     named = []
     for path, name in zip(paths, _names(paths), strict=True):
-        files = looks.into(path)
-        first = next((look for look in files if look.text), next((look for look in files if look.has_columns), None))
+        tables = [look for look in looks_into(path) if look.has_columns]
+        first = next((look for look in tables if look.text), tables[0] if tables else None)
         columns = {} if first is None else {"text": first.text, "id": first.id}
-        named.append(
-            {"path": path, "name": name} | {key: column for key, column in columns.items() if column is not None}
-        )
-    made: dict[str, str | int] = {"train": _VOCABULARY}
-    if tokenizer is not None and (size := read_length(tokenizer)) is not None:
-        made = {"train": size}
-    elif tokenizer is not None:
-        path_of_it = Path(tokenizer).expanduser()
-        made = {"source": _absolute(path_of_it) if path_of_it.exists() else tokenizer}
-    elif (folder / "tokenizer.json").is_file():
-        made = {"source": str(folder / "tokenizer.json")}
+        named.append({"path": path, "name": name} | {key: column for key, column in columns.items() if column})
+    beside, size = folder / "tokenizer.json", _VOCABULARY if tokenizer is None else read_length(tokenizer)
+    made: dict[str, str | int] = {} if size is None else {"train": size}
+    if tokenizer is None and beside.is_file():
+        made = {"source": str(beside)}
+    elif tokenizer is not None and size is None:
+        made = {"source": absolute(tokenizer) if Path(tokenizer).expanduser().exists() else tokenizer}
     run_dir = str(outside / "runs" / recipe_path.stem)
     plain: Json = {"run_dir": run_dir, "ingest": {"sources": named}, "tokenizer": made}
     recipe = Recipe.from_dict(plain)
@@ -182,7 +170,7 @@ def new_recipe(recipe_path: Path, given: Sequence[str] = (), *, tokenizer: str |
         if proposal.max_chars != recipe.chunk.max_chars:
             plain["chunk"] = {"max_chars": proposal.max_chars}
         plain["compose"] = {"target_tokens": proposal.target_tokens, "sequences": proposal.sequences}
-    return _NewRecipe(Recipe.from_dict(plain), proposal, looks, folder, sources, bool(given))
+    return _NewRecipe(Recipe.from_dict(plain), proposal, sources, None if given else folder)
 
 
 def _propose(recipe: Recipe) -> _Proposal | None:
@@ -233,7 +221,7 @@ def _propose(recipe: Recipe) -> _Proposal | None:
 def notes(new: _NewRecipe) -> Iterator[str]:
     """Yield what was found in the sources of a new recipe, and which files in their folders, or beside it, are not used."""
     for source in new.recipe.ingest.sources if new.sources else ():
-        yield from source_notes(source, new.looks.into(source.path))
+        yield from source_notes(source, looks_into(source.path))
     for path in map(Path, new.sources):
         below = (file.relative_to(path) for file in sorted(path.rglob("*")) if file.is_file())
         shown = (file for file in below if not any(part[0] == "." for part in file.parts))
@@ -244,7 +232,7 @@ def notes(new: _NewRecipe) -> Iterator[str]:
         yield from _tokenizer_notes(new.recipe)
     if new.proposal is not None:
         yield str(new.proposal)
-    for place in (new.folder, new.folder / "data") if not new.given else ():
+    for place in (new.beside, new.beside / "data") if new.beside else ():
         used = {*new.sources, str(new.recipe.tokenizer.source)}
         names = sorted(path.name for path in place.glob("*") if path.is_file() and str(path) not in used)
         if unused := [name for name in names if kind_of_name(name) == "documents"]:
@@ -275,19 +263,19 @@ def _is_readable(new: _NewRecipe) -> bool:
     """Return whether a run will accept the files: none is damaged, each table has a text, few records are rejected."""
     if new.proposal is not None and new.proposal.reject_share > new.recipe.ingest.max_reject_share:
         return False
-    for looks in (new.looks.into(source.path) for source in new.recipe.ingest.sources):
+    for looks in (looks_into(source.path) for source in new.recipe.ingest.sources):
         tables = [look for look in looks if look.has_columns]
         if any(look.problem for look in looks) or (tables and not any(look.text for look in tables)):
             return False
     return True
 
 
-def _split_up(path: str, looks: Looks) -> list[str]:
+def _split_up(path: str) -> list[str]:
     """Return a path, or one per file or suffix if its files hold their texts in different columns.
 
     Plain texts stay with their folder: only the whole of it shows which of them describe the others.
     """
-    files = looks.into(path)  # the first of each suffix
+    files = looks_into(path)  # the first of each suffix
     if len({look.text for look in files if look.text}) < 2:
         return [path]
     listed = list_files(Source(path=path), where="FILE")
@@ -302,11 +290,11 @@ def _split_up(path: str, looks: Looks) -> list[str]:
 
 def _given_sources(given: Sequence[str]) -> list[str]:
     """Return the absolute paths of sources. Raises CorpusError for one that does not exist."""
-    absolute = [source if "://" in source else _absolute(Path(source)) for source in given]
-    for path in absolute:
+    paths = [source if "://" in source else absolute(source) for source in given]
+    for path in paths:
         if "://" not in path:
             list_files(Source(path=path), where="FILE")
-    return absolute
+    return paths
 
 
 def _sources_beside(folder: Path) -> list[str]:
@@ -319,11 +307,6 @@ def _sources_beside(folder: Path) -> list[str]:
             if is_candidate and any(next(below.glob(f"{pattern}{suffix}"), None) for suffix in _DATA_SUFFIXES):
                 found.append(below)
     return list(map(str, found))
-
-
-def _absolute(path: Path) -> str:
-    # Symbolic links stay: what they point to may have another name.
-    return os.path.normpath(path.expanduser().absolute())
 
 
 def _gathered(paths: Sequence[str]) -> list[str]:

@@ -1,21 +1,35 @@
-"""The commands that look at finished runs: peek, stats, compare, report, view and verify; doctor looks at the installation."""
+"""The commands on finished runs: list, gc, peek, stats, compare, report, view and verify; doctor looks at the installation."""
 
 from __future__ import annotations
 
 import argparse
 import json
 import os
+import shlex
 import sys
-from collections.abc import Iterator
-from contextlib import nullcontext
+from collections.abc import Iterator, Sequence
+from contextlib import nullcontext, suppress
+from dataclasses import asdict
+from datetime import UTC, datetime
 from fnmatch import fnmatchcase
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import nextlong
-from nextlong.cli.common import check_folder_of, check_installed, console, print_json, say, write
+from nextlong.artifacts import record
+from nextlong.cli.common import check_folder_of, check_installed, console, first_few, present, say, write
+from nextlong.engine import store
 from nextlong.errors import NextlongError
+from nextlong.report import tables
+from nextlong.text import counted
 
-_FAILED = 1
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from nextlong.runs.variants import Listed
+
+_NAMED_VARIANTS = 5
 
 
 def matching(named: Path) -> Iterator[str]:
@@ -24,8 +38,6 @@ def matching(named: Path) -> Iterator[str]:
     if not head or not set("*?") & set(pattern):
         yield str(named)
         return
-    from nextlong.artifacts import record
-
     run_dir = Path(head).expanduser()
     known = record.variant_names(run_dir)
     names = [name for name in known if fnmatchcase(name, pattern)]
@@ -47,10 +59,8 @@ def peek(args: argparse.Namespace) -> None:
             raise NextlongError(f"--text and --svg need the number of a sequence: nextlong peek {args.run} 0 --text")
         if args.first < 0:
             raise NextlongError(f"--first {args.first} is negative; give how many to list, 0 for all")
-        if args.json:
-            print_json(as_json.sequences_of(run, first=args.first))
-        else:
-            shows.show_run(run, shown, first=args.first)
+        listed = partial(as_json.sequences_of, run, first=args.first)
+        present(args, listed, partial(shows.show_run, run, first=args.first))
         return
     if not 0 <= args.number < len(run):
         raise NextlongError(f"sequence {args.number} does not exist: {args.run} has {len(run)}, counted from 0")
@@ -63,15 +73,13 @@ def peek(args: argparse.Namespace) -> None:
         draw = before_after.png if args.svg.suffix.lower() == ".png" else before_after.svg
         write(args.svg, draw(sequence.spans, tokens=len(sequence.input_ids), name=sequence.id))
         say(f"wrote {args.svg}")
-    elif args.json:
-        print_json(as_json.sequence_of(args.number, sequence))
-    elif args.text:
+    elif args.text and not args.json:
         is_paged = shown.is_terminal and sys.stdin.isatty()
         os.environ.setdefault("LESS", "-R")  # a pager that is less then shows the colours
         with shown.pager(styles=True) if is_paged else nullcontext():
             shows.show_text(sequence, shown)
     else:
-        shows.show_sequence(sequence, shown)
+        present(args, partial(as_json.sequence_of, args.number, sequence), partial(shows.show_sequence, sequence))
 
 
 def stats(args: argparse.Namespace) -> None:
@@ -80,10 +88,7 @@ def stats(args: argparse.Namespace) -> None:
     from nextlong.runs import stats as runs_stats
 
     measured = runs_stats.measure(nextlong.open(args.run))
-    if args.json:
-        print_json(measured.as_json())
-    else:
-        stats_page.show(measured, console())
+    present(args, measured.as_json, partial(stats_page.show, measured))
 
 
 def compare(args: argparse.Namespace) -> None:
@@ -97,17 +102,14 @@ def compare(args: argparse.Namespace) -> None:
         say(f"wrote {args.svg}")
         return
     measured = [runs_stats.measure(run) for run in opened]
-    if args.json:
-        print_json([one.as_json() for one in measured])
-    elif args.csv:
+    if args.csv:
         print(page.csv_text([page.row(one) for one in measured]), end="")
     else:
-        page.show(measured, console())
+        present(args, [one.as_json() for one in measured], partial(page.show, measured))
 
 
 def report(args: argparse.Namespace) -> None:
     """Write an HTML report."""
-    from nextlong.engine import store
     from nextlong.report.page import write as write_page
 
     if args.output is not None:
@@ -117,13 +119,10 @@ def report(args: argparse.Namespace) -> None:
     path = args.output or write_page.place_of(runs)
     page = write_page.page(runs)
     try:
-        store.write_text(path, page)
+        store.write_file(path, page)
     except OSError as error:
         raise NextlongError(f"{path} cannot be written: {error.strerror}; choose another path with -o") from None
-    if args.json:
-        print_json({"page": str(path), "bytes": path.stat().st_size, "runs": [str(run) for run in runs]})
-    else:
-        say(f"wrote {path}")
+    present(args, {"page": str(path), "bytes": path.stat().st_size, "runs": list(map(str, runs))}, f"wrote {path}")
 
 
 def view(args: argparse.Namespace) -> None:
@@ -134,11 +133,9 @@ def view(args: argparse.Namespace) -> None:
         from nextlong.view.pages import export
 
         sequences, pages = export(run, args.export, first=args.first)
-        if args.json:
-            print_json({"folder": str(args.export), "sequences": sequences, "pages": pages})
-        else:
-            of_all = "all" if sequences == len(run) else f"the first {sequences:,} of"
-            say(f"wrote {of_all} {len(run):,} sequences on {pages:,} pages; open {args.export / 'index.html'}")
+        of_all = "all" if sequences == len(run) else f"the first {sequences:,} of"
+        wrote = f"wrote {of_all} {len(run):,} sequences on {pages:,} pages; open {args.export / 'index.html'}"
+        present(args, {"folder": str(args.export), "sequences": sequences, "pages": pages}, wrote)
         return
     import webbrowser
 
@@ -193,7 +190,7 @@ def verify(args: argparse.Namespace) -> int:
         print(as_json(outcomes, args.run))
     else:
         show(outcomes, args.run, console())
-    return 0 if passed(outcomes) else _FAILED
+    return int(not passed(outcomes))
 
 
 def doctor(args: argparse.Namespace) -> int:
@@ -201,8 +198,112 @@ def doctor(args: argparse.Namespace) -> int:
     from nextlong.report import installation
 
     examined = installation.examine()
-    if args.json:
-        print_json(examined)
-    else:
-        installation.show(examined, console())
-    return 0 if examined["is_whole"] else _FAILED
+    present(args, examined, partial(installation.show, examined))
+    return int(not examined["is_whole"])
+
+
+def _run_dir(named: Path) -> Path:
+    """Return the run directory. Raises NextlongError for RUN@NAME: both commands are about all variants."""
+    run_dir = named.expanduser()
+    head, at, _ = str(run_dir).rpartition("@")
+    if at and not run_dir.exists() and Path(head).is_dir():
+        raise NextlongError(f"{run_dir} is one variant; name its run directory: {head}")
+    return run_dir
+
+
+def list_command(args: argparse.Namespace) -> None:
+    """List the variants of a run directory."""
+    from nextlong.runs import variants
+
+    run_dir = _run_dir(args.run)
+    listed = variants.list_variants(run_dir)
+
+    def show(shown: Console) -> None:
+        _show(listed, shown)
+        own = next((one.name for one in listed if one.is_current), None)
+        others = f"; open the others as {run_dir}@NAME" if len(listed) > 1 else ""
+        tables.say(
+            f"{run_dir} opens none of these variants; run the recipe again, or name one: {run_dir}@NAME"
+            if own is None
+            else f"{run_dir} opens {own}, the recipe's own settings{others}",
+            shown,
+        )
+        if unfinished := record.unfinished_steps(run_dir):
+            tables.say(unfinished, shown)
+        if waste := variants.find_waste(run_dir, variants.choose(run_dir)[0]):
+            size = _size(sum(one.bytes for one in waste))
+            tables.say(
+                f"{size} more belong to no variant; nextlong gc {run_dir} removes them after confirmation", shown
+            )
+
+    present(args, [asdict(one) for one in listed], show)
+
+
+def _show(listed: Sequence[Listed], shown: Console) -> None:
+    """Print a block for each variant; its name stands alone, because any name may be as long as a line."""
+    for one in listed:
+        made = f"{one.sequences:,}" + ("" if one.tokens_each is None else f" of {one.tokens_each:,} tokens")
+        fewer = f", fewer than the requested {one.asked:,}: {one.why_fewer}" if one.why_fewer else ""
+        seconds = max(0, int((datetime.now(UTC) - datetime.fromisoformat(one.made)).total_seconds()))
+        units = ((seconds // length, unit) for unit, length in (("d", 86_400), ("h", 3_600), ("min", 60)))
+        age, unit = next(((count, unit) for count, unit in units if count >= 2), (seconds, "s"))
+        rows = [
+            ("sequences", made + fewer),
+            ("differs in", ", ".join(f"{key}={record.word(value)}" for key, value in one.differs.items())),
+            ("rows", ", ".join(dict.fromkeys(name.removesuffix("-validation") for name in one.exports))),
+            ("size", f"{_size(one.bytes)}, of which {_size(one.alone_bytes)} are not shared"),
+            ("made", f"{age} {unit} ago"),
+        ]
+        tables.show_pairs(one.name, [(name, value) for name, value in rows if value], shown)
+
+
+def _size(count: int) -> str:
+    return f"{count / 1e6:,.1f} MB" if count >= 100_000 else f"{count / 1000:,.0f} kB"
+
+
+def gc_command(args: argparse.Namespace) -> None:
+    """Delete what no variant of a run directory needs, after confirmation."""
+    from nextlong.runs import variants
+
+    path = _run_dir(args.run)
+    variants.choose(path, keep=args.keep, drop=args.drop)  # before the lock, which would make the folder
+    with store.locked(path):
+        kept, dropped = variants.choose(path, keep=args.keep, drop=args.drop)
+        waste, pages = variants.find_waste(path, kept, dropped), variants.find_pages(path, dropped)
+        if args.json:
+            if args.yes:
+                variants.remove(path, dropped, waste)
+            folders = [{"path": str(one.path), "bytes": one.bytes, "why": one.why} for one in [*waste, *pages]]
+            names = {"kept": [one.name for one in kept], "dropped": [one.name for one in dropped]}
+            present(args, {**names, "folders": folders, "removed": args.yes})
+            return
+        if not waste and not dropped:
+            say(f"{path}: nothing to clean up")
+            return
+        table = tables.table()
+        table.add_column("folder or page" if pages else "folder", overflow="fold")
+        table.add_column("size", justify="right", no_wrap=True)
+        table.add_column("what it is", overflow="fold")
+        for one in [*waste, *pages]:
+            table.add_row(tables.cell(str(one.path)), _size(one.bytes), tables.cell(one.why))
+        tables.show(table, console())
+        line = f"{_size(sum(one.bytes for one in waste))} in {counted(len(waste), 'folder')}"
+        if pages:
+            line += f", {counted(len(pages), 'page')}"
+        if dropped:
+            shown = first_few([variant.name for variant in dropped], most=_NAMED_VARIANTS)
+            line += f", and the variant{'s' if len(dropped) > 1 else ''} {shown}"
+        say(f"{line}; kept: {first_few([variant.name for variant in kept], most=_NAMED_VARIANTS)}")
+        if not args.yes:
+            if not sys.stdin.isatty():
+                which = (("--keep", args.keep), ("--drop", args.drop))
+                given = [word for option, names in which if names for word in (option, *names)]
+                command = shlex.join(["nextlong", "gc", str(path), *given, "--yes"])
+                raise NextlongError(
+                    f"nothing was removed, because there is no terminal to ask for confirmation; run {command}"
+                )
+            with suppress(EOFError):
+                args.yes = input("remove this? [y/N] ").strip().lower() in ("y", "yes")
+        if args.yes:
+            variants.remove(path, dropped, waste)
+    say("removed" if args.yes else "nothing was removed")

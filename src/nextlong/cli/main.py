@@ -71,7 +71,7 @@ def completion(args: argparse.Namespace) -> None:
     """Print a completion script, which completes every argument that is a path with file names."""
     import shtab
 
-    from nextlong.cli.common import print_json
+    from nextlong.cli.common import present
 
     left = [everything := parser()]
     while left:
@@ -81,10 +81,7 @@ def completion(args: argparse.Namespace) -> None:
             elif action.type is Path:
                 action.complete = shtab.FILE  # type: ignore[attr-defined] # shtab's own attribute
     script = shtab.complete(everything, shell=args.shell)
-    if args.json:
-        print_json({"shell": args.shell, "script": script})
-    else:
-        print(script)
+    present(args, {"shell": args.shell, "script": script}, lambda _: print(script))
 
 
 if __name__ == "__main__":

@@ -15,12 +15,14 @@ import re
 import shlex
 import sys
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Literal
 
 from nextlong.cli.arguments import STDOUT
-from nextlong.cli.common import check_folder_of, console, print_json, reporter, write
+from nextlong.cli.common import check_folder_of, console, present, reporter, write
 from nextlong.errors import NextlongError
 from nextlong.recipe import Recipe
+from nextlong.text import Json
 
 if TYPE_CHECKING:
     from nextlong.runs.run import Run
@@ -30,7 +32,7 @@ def plan(args: argparse.Namespace) -> None:
     """Show what a run will do and take."""
     from nextlong.recipe.text import preset_path
     from nextlong.report.plan import page
-    from nextlong.report.plan.elsewhere import GPU_TFLOP_PER_S, Asked
+    from nextlong.report.plan.page import GPU_TFLOP_PER_S, Asked
     from nextlong.retrieval.encoders.base import import_preloaded
 
     if (args.recipe is None) == (args.preset is None):
@@ -40,11 +42,11 @@ def plan(args: argparse.Namespace) -> None:
     recipe = Recipe.load(args.recipe or preset_path(args.preset), overrides=args.overrides)
     import_preloaded(recipe.encoder)
     start_s = time.process_time()  # of this process so far, which has imported what a run imports
-    if args.json:
-        planned = page.plan(recipe, cluster, tell=lambda line: print(line, file=sys.stderr), start_s=start_s)
-        print_json(planned.as_json())
-    else:
-        page.show(recipe, console(), cluster, start_s=start_s)
+
+    def as_json() -> Json:
+        return page.plan(recipe, cluster, tell=lambda line: print(line, file=sys.stderr), start_s=start_s).as_json()
+
+    present(args, as_json, lambda shown: page.show(recipe, shown, cluster, start_s=start_s))
 
 
 def run(args: argparse.Namespace) -> None:
@@ -55,13 +57,12 @@ def run(args: argparse.Namespace) -> None:
         raise NextlongError(f"--tasks {args.tasks} needs the step whose tasks are shared; add --only-step embed")
     if args.before and args.only_step:
         raise NextlongError("--before and --only-step are two jobs; run --before first, then --only-step in each job")
-    if args.only_step and args.accept_changed_inputs:
+    if args.only_step and args.changed_inputs == "accept":
         raise NextlongError("--accept-changed-inputs reads inputs, which --only-step does not; add it to --before")
     name = [f"name={json.dumps(args.name)}"] if args.name else []
     recipe = Recipe.load(args.recipe, overrides=[*args.overrides, *name])
-    changed_inputs: Literal["accept", "refuse"] = "accept" if args.accept_changed_inputs else "refuse"
     if args.before or args.only_step:
-        _run_array_job(recipe, args, changed_inputs)
+        _run_array_job(recipe, args)
         return
     from nextlong.engine import local
     from nextlong.retrieval.encoders.base import preloaded
@@ -72,51 +73,49 @@ def run(args: argparse.Namespace) -> None:
             local.start_server(preloaded(recipe.encoder))
         import nextlong.runs.export  # noqa: F401
 
-    run_recipe(recipe, form="json" if args.json else "text", changed_inputs=changed_inputs)
+    run_recipe(recipe, args, changed_inputs=args.changed_inputs)
 
 
-def _run_array_job(recipe: Recipe, args: argparse.Namespace, changed_inputs: Literal["accept", "refuse"]) -> None:
+def _run_array_job(recipe: Recipe, args: argparse.Namespace) -> None:
     from nextlong import pipeline
     from nextlong.text import counted
 
-    progress, step = reporter(stderr=args.json), args.before or args.only_step
+    progress, step, given = reporter(stderr=args.json), args.before or args.only_step, args.tasks or "1/1"
     if args.before:
-        needed = pipeline.run_before(recipe, step, reporter=progress, changed_inputs=changed_inputs)
+        with pipeline.session(recipe, reporter=progress, changed_inputs=args.changed_inputs) as opened:
+            needed = opened.run_before(step)
         told, message = {"step": step, "needed": needed}, f"done: all inputs of {step}"
     else:
-        given = args.tasks or "1/1"
         match = re.fullmatch(r"(\d+)/(\d+)", given)
         if match is None or not 1 <= int(match[1]) <= int(match[2]):
             raise NextlongError(f"--tasks {given} is not a share; use K/N, such as 3/64: the third of 64, from 1")
-        ran, total = pipeline.run_share(recipe, step, part=(int(match[1]), int(match[2])), reporter=progress)
+        with pipeline.session(recipe, reporter=progress, mode="together") as opened:
+            ran, total = opened.run_share(step, job=(int(match[1]), int(match[2])))
         told, message = {"step": step, "ran": ran, "tasks": total}, f"{step} is already done; `nextlong run` resumes"
         if total:
             message = f"{step}: ran {ran:,} of {counted(total, 'task')}; `nextlong run` resumes once all jobs are done"
-    if args.json:
-        print_json(told)
-    else:
-        console().print(message, highlight=False)
+    present(args, told, message)
 
 
 def run_recipe(
-    recipe: Recipe, *, form: Literal["text", "json"], changed_inputs: Literal["refuse", "accept"] = "refuse"
+    recipe: Recipe, args: argparse.Namespace, *, changed_inputs: Literal["refuse", "accept"] = "refuse"
 ) -> None:
-    """Run or resume a recipe, print what it wrote and where, and leave a report; with JSON, progress goes to standard error."""
+    """Run or resume a recipe, print what it wrote and where, and leave a report; with `--json`, progress goes to standard error."""
     from nextlong.artifacts import record
     from nextlong.report import as_json, summary, tables
     from nextlong.report.page import write as write_page
     from nextlong.runs.export import run
 
-    shown, run_dir = console(stderr=form == "json"), recipe.run_path
+    shown, run_dir = console(stderr=args.json), recipe.run_path
     before, name = record.current(run_dir), record.name_for(recipe, run_dir)
     if not recipe.overridden and before not in (None, name):
         message = f"{run_dir} opens the variant {before} until this run is finished, then {name}"
         tables.say(message, console(stderr=True))
-    written = run(recipe, reporter=reporter(stderr=form == "json"), changed_inputs=changed_inputs)
+    written = run(recipe, reporter=reporter(stderr=args.json), changed_inputs=changed_inputs)
     (made,) = written.runs
-    if form == "json":
+    if args.json:
         write_page.leave([made])
-        print_json(as_json.run_of(written))
+        present(args, as_json.run_of(written))
         return
     facts = [
         *summary.lines(recipe, written.done, folder=written.folder, named=str(made)),
@@ -164,7 +163,7 @@ def sweep(args: argparse.Namespace) -> None:
         tables.say(f"{number} of {len(variants)} variants: {variant.name}", progress)
         outcomes.append(next(ran))
     if args.json == STDOUT:
-        print_json(grid.json_of(outcomes))
+        present(args, grid.json_of(outcomes))
     else:
         grid.show(outcomes, console())
         if args.json is not None:
@@ -200,9 +199,6 @@ def export(args: argparse.Namespace) -> None:
         short_tokens=args.short_tokens,
         reporter=reporter(stderr=args.json),
     )
-    if args.json:
-        print_json(as_json.export_of(written))
-        return
-    names, longest = [runs_export.name_of(run) for run in written.runs], written.longest
+    names, longest = [run.name for run in written.runs], written.longest
     facts = summary.exported(written.recipe, written.done, folder=written.folder, longest=longest, runs=names)
-    tables.show_facts(facts, console())
+    present(args, partial(as_json.export_of, written), partial(tables.show_facts, facts))

@@ -1,16 +1,24 @@
-"""The command `nextlong train`: write, plan or run a training recipe, or convert it for another trainer."""
+"""The commands `nextlong train` (one model, here or by another trainer) and `nextlong replicate` (methods compared)."""
 
 from __future__ import annotations
 
 import argparse
 import os
+from functools import partial
 from pathlib import Path
 
-from nextlong.cli.common import check_installed, console, print_json, say, write
+from rich.console import Console
+
+from nextlong.cli.common import absolute, check_installed, console, present, write
 from nextlong.errors import NextlongError
+from nextlong.replicate.recipe import Replication
+from nextlong.replicate.recipe import recipe_from as replication_from
+from nextlong.report import tables
 from nextlong.runs.run import Run
 from nextlong.text import why_no_model
 from nextlong.train.recipe import TrainRecipe, commented_yaml, nearest_multiple, preset, recipe_from
+
+_REPLICATE_EXTRA = "train,evaluate"
 
 
 def train(args: argparse.Namespace) -> None:
@@ -28,8 +36,7 @@ def train(args: argparse.Namespace) -> None:
         from nextlong.train.emit import emit
 
         emit(recipe, args.emit[0], Path(args.emit[1]), shown)
-        if args.json:
-            print_json({"trainer": args.emit[0], "folder": args.emit[1]})
+        present(args, {"trainer": args.emit[0], "folder": args.emit[1]})
         return
     check_installed("training", "torch", "transformers", extra="train")
     os.environ.setdefault("TOKENIZERS_PARALLELISM", "false")
@@ -37,10 +44,7 @@ def train(args: argparse.Namespace) -> None:
         from nextlong.train import forecast
 
         made = forecast.forecast(recipe)
-        if args.json:
-            print_json(made.as_json())
-        else:
-            forecast.show(made, shown)
+        present(args, made.as_json, partial(forecast.show, made))
         return
     several = int(os.environ.get("WORLD_SIZE", "1")) > 1 or recipe.hardware.count > 1
     engine = args.engine or ("torchtitan" if several else "nextlong")
@@ -52,8 +56,8 @@ def train(args: argparse.Namespace) -> None:
         from nextlong.train.loop import train
 
     final = train(recipe, shown)
-    if args.json and os.environ.get("RANK", "0") == "0":
-        print_json({"model": str(final), "steps": recipe.training.steps})
+    if os.environ.get("RANK", "0") == "0":
+        present(args, {"model": str(final), "steps": recipe.training.steps})
 
 
 def _init(args: argparse.Namespace, path: Path) -> None:
@@ -75,32 +79,100 @@ def _init(args: argparse.Namespace, path: Path) -> None:
     is_local = model is not None and Path(model).expanduser().exists()  # else the name of a model on the Hub
     recipe = recipe_from(
         args.preset,
-        out=_absolute(args.out or str(path.with_suffix(""))),
-        data={"chat": _absolute(args.chat)} if args.chat else {"runs": [_absolute(run) for run in args.data]},
-        model=_absolute(model) if is_local else model,
+        out=absolute(args.out or str(path.with_suffix(""))),
+        data={"chat": absolute(args.chat)} if args.chat else {"runs": [absolute(run) for run in args.data]},
+        model=absolute(model) if is_local else model,
         overrides=overrides,
     )
     # Steps of whole rows, unless the user has given their tokens.
-    longest, changed = max((Run(run).recipe.sequence_tokens for run in recipe.data.runs), default=None), ""
+    longest, notes = max((Run(run).recipe.sequence_tokens for run in recipe.data.runs), default=None), []
     row_tokens, given = recipe.data.pack or longest, recipe.training.tokens_per_step
     is_own = any(override.startswith(("training.tokens_per_step=", "training=")) for override in overrides)
     if row_tokens is not None and given % row_tokens and not is_own:
         whole = nearest_multiple(given, row_tokens=row_tokens)
         training = recipe.training.model_copy(update={"tokens_per_step": whole})
         recipe = recipe.model_copy(update={"training": training})
-        changed = f"training.tokens_per_step: {whole:,}, whole rows of {row_tokens:,} tokens, in place of {given:,}"
+        notes = [f"training.tokens_per_step: {whole:,}, whole rows of {row_tokens:,} tokens, in place of {given:,}"]
     heading = f"A training recipe of nextlong{f', preset {args.preset}' if args.preset else ''}.\n"
     heading += f"`nextlong train {path} --dry-run` estimates its cost, `nextlong train {path}` runs it."
     write(path, commented_yaml(recipe, sources=keys, heading=heading), overwrite=args.force)
-    if args.json:
-        print_json({"recipe": str(path), "out": recipe.out})
-        return
     if model and not is_local:
-        say(f"model.path: {model} is not a local folder; looking for it on the Hugging Face hub")
-    if changed:
-        say(changed)
-    say(f"wrote {path}; next: nextlong train {path} --dry-run")
+        notes.append(f"model.path: {model} is not a local folder; looking for it on the Hugging Face hub")
+    told = "\n".join([*notes, f"wrote {path}; next: nextlong train {path} --dry-run"])
+    present(args, {"recipe": str(path), "out": recipe.out}, told)
 
 
-def _absolute(path: str) -> str:
-    return os.path.normpath(Path(path).expanduser().absolute())
+def replicate(args: argparse.Namespace) -> None:
+    """Run a replication, write its recipe, or draw the results of some."""
+    words = args.words
+    if words[:1] == ["report"] and len(words) > 1:
+        _report(args, *map(Path, words[1:]))
+        return
+    if args.to is not None:
+        raise NextlongError("--to belongs to `nextlong replicate report RESULTS`")
+    is_init = words[:1] == ["init"] and len(words) == 2
+    if not is_init and len(words) + (args.preset is not None) != 1:
+        raise NextlongError("replicate needs either a recipe or a preset, such as nextlong replicate --preset smoke")
+    if is_init or args.preset is not None:
+        name = args.preset or "smoke"
+        out = args.out or f"nextlong-replicate-{name}"
+        recipe = replication_from(name, out=out, sources=args.corpus, overrides=args.overrides)
+    elif args.corpus:
+        raise NextlongError("--corpus belongs to --preset and init; a recipe names its own (corpus.sources)")
+    else:
+        elsewhere = [f"out={args.out}"] if args.out else []
+        recipe = Replication.load(words[0], overrides=[*args.overrides, *elsewhere])
+    if is_init:
+        _write_recipe(args, recipe, Path(words[1]))
+        return
+    if args.force:
+        raise NextlongError("--force belongs to `nextlong replicate init`")
+    check_installed("replicate", "torch", "transformers", "matplotlib", extra=_REPLICATE_EXTRA)
+    from nextlong.replicate import run
+
+    shown = console(stderr=args.json)
+    if args.dry_run:
+        facts = dict(run.plan(recipe))
+        present(args, {"preset": recipe.preset, "facts": facts}, partial(tables.show_facts, [*facts.items()]))
+        return
+    recipe = _with_corpus(recipe, shown)
+    run.replicate(recipe, report=lambda line: tables.say(line, shown))
+    _report(args, Path(recipe.out).expanduser() / run.RESULTS)
+
+
+def _with_corpus(recipe: Replication, shown: Console) -> Replication:
+    """Return a recipe that names its documents: the user's, else Python's own documentation, written beside the results."""
+    corpus = recipe.corpus
+    if corpus.kind == "invented" or corpus.sources:
+        return recipe
+    from nextlong.cli.demo import write_demo_corpus
+
+    path = Path(recipe.out).expanduser() / "python-documentation.jsonl"
+    if not path.exists():
+        write_demo_corpus(path)
+    tables.say(f"corpus: {path}, the documentation of Python (use --corpus FILE for yours)", shown)
+    sources = [{"path": str(path), "name": "python-documentation"}]
+    plain = corpus.model_dump(mode="json") | {"sources": sources}
+    return recipe.from_dict({**recipe.model_dump(mode="json"), "corpus": plain})
+
+
+def _report(args: argparse.Namespace, *sources: Path) -> None:
+    """Draw the results of an experiment."""
+    check_installed("replicate", "matplotlib", extra=_REPLICATE_EXTRA)
+    from nextlong.replicate import results
+
+    for source in sources:
+        if not source.is_file():
+            raise NextlongError(f"{source} does not exist; `nextlong replicate --preset mechanism` writes results.json")
+    written = results.write(sources, Path(args.to).expanduser() if args.to else sources[0].parent)
+    present(args, {"written": list(map(str, written))}, f"report: {written[0]}, {len(written) - 1} files beside it")
+
+
+def _write_recipe(args: argparse.Namespace, recipe: Replication, path: Path) -> None:
+    if args.dry_run:
+        raise NextlongError(f"init only writes the recipe; remove --dry-run; then: nextlong replicate {path} --dry-run")
+    heading = f"A replication recipe of nextlong, preset {recipe.preset}.\n"
+    heading += f"`nextlong replicate {path} --dry-run` shows its size, `nextlong replicate {path}` runs it."
+    write(path, commented_yaml(recipe, sources={}, heading=heading), overwrite=args.force)
+    wrote = f"wrote {path}; next: nextlong replicate {path} --dry-run"
+    present(args, {"recipe": str(path), "out": recipe.out}, wrote)

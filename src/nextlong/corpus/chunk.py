@@ -23,7 +23,7 @@ import pyarrow as pa
 from nextlong import schemas
 from nextlong.artifacts.results import ChunkResult
 from nextlong.engine.step import Estimate, Step, each_shard, per_shard
-from nextlong.recipe import Chunk
+from nextlong.recipe.keys import Chunk
 
 Span = tuple[int, int]
 

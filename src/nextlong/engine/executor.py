@@ -10,7 +10,7 @@ import os
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol, Self
+from typing import Any, Literal, Self
 
 from threadpoolctl import threadpool_limits
 
@@ -37,34 +37,37 @@ def usable_cpus() -> int:
     return os.cpu_count() or 1
 
 
-class Executor(Protocol):
+class Executor:
     """Where tasks run. Used as a context: leaving it in an error stops what still runs."""
 
-    grows: bool  # whether GPUs may be added later, as to a cluster that nodes join
-
-    @property
-    def cpus(self) -> int:
-        """The processors that there are in all."""
+    cpus: int  # the processors that there are in all
+    grows = False  # whether GPUs may be added later, as to a cluster that nodes join
 
     @property
     def gpus(self) -> int:
         """The GPUs that there are in all; read only for steps that use them, because counting may import a framework."""
+        return 0
 
     def has_room(self, resources: Resources) -> bool:
         """Say whether a task that needs so much would be begun at once, or is worth handing over already."""
+        raise NotImplementedError
 
     def submit(self, key: int, call: Call, *arguments: object, resources: Resources, label: str) -> None:
         """Begin `call(*arguments)`; its result comes out of `ended` beside `key`. Errors name the task by its label."""
+        raise NotImplementedError
 
     def ended(self) -> Iterator[tuple[int, Any]]:
         """Wait until a task has ended, and yield key and result of each that has. Raises the error of one that failed."""
+        raise NotImplementedError
 
     def release_memory(self) -> None:
         """Take note that nothing runs: the moment to give back memory."""
 
-    def __enter__(self) -> Self: ...
+    def __enter__(self) -> Self:
+        return self
 
-    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None: ...
+    def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
+        raise NotImplementedError
 
 
 @contextmanager
@@ -98,10 +101,10 @@ def call_with_gpus(gpus: tuple[int, ...], call: Call, *arguments: object) -> Any
         _granted_gpus = before
 
 
-class SerialExecutor:
+class SerialExecutor(Executor):
     """Carries out a task when its result is asked for."""
 
-    cpus, gpus, grows = 1, 0, False
+    cpus = 1
 
     def __init__(self) -> None:
         self._next: list[tuple[int, Call, tuple[object, ...]]] = []
@@ -118,9 +121,6 @@ class SerialExecutor:
         """Do it, and yield key and result."""
         key, call, arguments = self._next.pop()
         yield key, call_with_gpus((), call, *arguments)
-
-    def release_memory(self) -> None:
-        """Keep everything."""
 
     def __enter__(self) -> Self:
         # One thread, as a worker has, for what is loaded and what will be: the last bits of a product depend on it.

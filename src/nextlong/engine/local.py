@@ -26,7 +26,7 @@ from pathlib import Path
 from typing import Any
 
 from nextlong.engine import process
-from nextlong.engine.executor import ONE_THREAD, Call, Resources, call_with_gpus, environment
+from nextlong.engine.executor import ONE_THREAD, Call, Executor, Resources, call_with_gpus, environment
 from nextlong.errors import RunError
 
 # What a worker may carry into the next step. Starting new ones and reading a tokenizer again takes a small corpus longer
@@ -36,10 +36,8 @@ _VMSTAT = Path("/proc/vmstat")
 _GUARD = "in a script, nextlong.run must be called under `if __name__ == '__main__':`"
 
 
-class LocalExecutor:
+class LocalExecutor(Executor):
     """`cpus` processes on this machine, and one for each GPU; `preload` names the modules that each will need."""
-
-    grows = False
 
     def __init__(self, cpus: int, *, count_gpus: Callable[[], int] = lambda: 0, preload: Sequence[str] = ()) -> None:
         self.cpus = cpus
@@ -55,9 +53,6 @@ class LocalExecutor:
     def gpus(self) -> int:
         """How many GPUs this machine has."""
         return self._count_gpus()
-
-    def __enter__(self) -> LocalExecutor:
-        return self
 
     def __exit__(self, kind: type[BaseException] | None, *_: object) -> None:
         if kind is not None:
@@ -83,8 +78,7 @@ class LocalExecutor:
         return on_processors < self.cpus + (resources.at_once is None)
 
     def _free_gpus(self) -> list[int]:
-        taken = {gpu for _, _, gpu in self._running.values()}
-        return [gpu for gpu in range(self.gpus) if gpu not in taken]
+        return sorted({*range(self.gpus)} - {gpu for _, _, gpu in self._running.values()})
 
     def submit(self, key: int, call: Call, *arguments: object, resources: Resources, label: str) -> None:
         """Hand a task to the next worker that is free."""
@@ -129,9 +123,8 @@ class LocalExecutor:
             processes = self._processes()
             self._close()  # until then, another thread asks for the exit codes
             codes = {process.exitcode for process in processes}
-            if (
-                1 in codes and -signal.SIGKILL not in codes
-            ):  # as Python ends after an exception: it cannot read its task, say
+            # As Python ends after an exception: it cannot read its task, say.
+            if 1 in codes and -signal.SIGKILL not in codes:
                 raise RunError(
                     f"a worker process ended by an error of its own, which it wrote above{at_work}; mend that (nextlong doctor "
                     "says which package is missing) and run again: finished steps are kept"
@@ -195,10 +188,9 @@ def _prepare_worker() -> None:
     # Both for a server that somebody else's code has started: ours is deaf to Ctrl-C and has one thread already.
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     os.environ.update(ONE_THREAD)
-    parent = multiprocessing.parent_process()
 
     def die_with_parent() -> None:
-        if parent is not None:
+        if parent := multiprocessing.parent_process():
             parent.join()
         os._exit(1)
 

@@ -19,11 +19,6 @@ from pathlib import Path
 from typing import Final, Literal
 
 
-def first_line(error: Exception) -> str:
-    """Return the first line of what an error says, for messages."""
-    return (str(error).strip() or type(error).__name__).splitlines()[0]
-
-
 class Terminated(KeyboardInterrupt):
     """SIGTERM came."""
 

@@ -1,8 +1,6 @@
 """Progress: what the terminal or the log shows while steps run. Nothing here touches the data.
 
-A reporter has three methods: `kept(labels)` for steps whose results are reused, `step(label, done=…, total=…)`, a context
-that yields a function to call once per finished task with the seconds that it took, and `tell(text)` for why a run does
-more than its steps. `titles` says in words what a step does, by its name.
+`Reporter` is the base of all. `titles` says in words what a step does, by its name.
 """
 
 from __future__ import annotations
@@ -38,26 +36,23 @@ class Clock:
         return time.monotonic() - self._began
 
 
-class Quiet:
-    """Shows nothing: for use from Python."""
+class Reporter:
+    """Shows nothing, for use from Python; what others derive from."""
 
     def kept(self, labels: Sequence[str]) -> None:
         """Tell which steps are reused."""
         self.tell(f"reused: {', '.join(labels)}")
 
     def tell(self, text: str) -> None:
-        """Pass over what is told."""
+        """Take note of why a run does more than its steps."""
 
     @contextmanager
     def step(self, label: str, *, done: int, total: int) -> Iterator[_Advance]:  # noqa: ARG002
-        """Run a step without a word."""
+        """Yield what to call once per finished task of a step, with the seconds that it took."""
         yield lambda _: None
 
 
-Reporter = Quiet
-
-
-class Lines(Quiet):
+class Lines(Reporter):
     """Plain lines for a log: one when a step ends, and one every half minute while it lasts, also of a single task."""
 
     def __init__(self, console: Console, titles: Mapping[str, str] | None = None) -> None:

@@ -24,9 +24,9 @@ from functools import partial
 from pathlib import Path
 from typing import Any
 
-from nextlong.engine.executor import ONE_THREAD, Call, Resources, call_with_gpus
-from nextlong.engine.process import first_line
+from nextlong.engine.executor import ONE_THREAD, Call, Executor, Resources, call_with_gpus
 from nextlong.errors import RunError
+from nextlong.text import first_sentence
 
 try:
     import ray
@@ -60,7 +60,7 @@ class _Actor:
     idle_since_s: float = field(default_factory=time.monotonic)
 
 
-class RayExecutor:
+class RayExecutor(Executor):
     """Tasks on a Ray cluster: the one at `address`, or one of `workers` processors on this machine that ends with the run."""
 
     def __init__(
@@ -97,7 +97,7 @@ class RayExecutor:
                     num_cpus=self._workers if self._address is None else None,
                 )
             except (OSError, ValueError, RuntimeError) as error:
-                said = first_line(error)
+                said = first_sentence(error)
                 raise RunError(
                     f"Ray does not start on this machine: {said}; set executor=local"
                     if self._address is None
@@ -125,7 +125,7 @@ class RayExecutor:
             ray.shutdown()
 
     @property
-    def cpus(self) -> int:
+    def cpus(self) -> int:  # type: ignore[override] # grows and shrinks
         """How many processors the cluster has now; it may have grown or shrunk since the last look."""
         return max(1, self._count("CPU"))
 
@@ -228,9 +228,6 @@ class RayExecutor:
         self._actors.remove(actor)
         ray.kill(actor.handle)
 
-    def release_memory(self) -> None:
-        """Leave the workers to Ray, which ends those that idle."""
-
 
 class _ActorLostError(Exception):
     """An actor, or its node, was lost with the task that it ran."""
@@ -265,7 +262,7 @@ def _explained(label: str) -> Iterator[None]:
         raise error.cause if isinstance(error.cause, Exception) else error from None
     except ray.exceptions.OutOfMemoryError as error:
         raise RunError(
-            f"{label} was killed because its node ran out of memory, at every try: {first_line(error)}; give tasks more memory "
+            f"{label} was killed because its node ran out of memory, at every try: {first_sentence(error)}; give tasks more memory "
             "(larger nodes, fewer processors a node), then run again: finished steps are kept"
         ) from None
     except ray.exceptions.RayError as error:
@@ -274,6 +271,6 @@ def _explained(label: str) -> Iterator[None]:
 
 def _lost(label: str, error: Exception) -> str:
     return (
-        f"{label} was lost at every try ({type(error).__name__}: {first_line(error)}); look at the nodes (`ray status`), then "
+        f"{label} was lost at every try ({type(error).__name__}: {first_sentence(error)}); look at the nodes (`ray status`), then "
         "run again: finished steps are kept"
     )

@@ -21,7 +21,7 @@ from pathlib import Path
 
 from nextlong.engine import process, store
 from nextlong.engine.executor import Executor, Resources
-from nextlong.engine.progress import Clock, Quiet, Reporter
+from nextlong.engine.progress import Clock, Reporter
 from nextlong.engine.step import Artifact, Artifacts, Step, Task, Work
 from nextlong.errors import RunError
 
@@ -43,7 +43,7 @@ def run_steps(
     The caller holds the run directory's lock. Raises RunError for files that were altered, a full disk or an unwritable
     folder, and whatever user's error a task raises.
     """
-    reporter, finished = reporter or Quiet(), dict(known or {})
+    reporter, finished = reporter or Reporter(), dict(known or {})
     numbered = enumerate(steps, start=len(finished) + 1)
     waiting = {place: step for place, step in numbered if only is None or step.name in only}
     names = [step.name for step in waiting.values()]

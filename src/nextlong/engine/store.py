@@ -69,11 +69,11 @@ class TaskPart(TypedDict):
 
 
 def write_json(path: Path, value: Any) -> None:
-    """Write JSON as `write_text` does."""
-    write_text(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
+    """Write JSON as `write_file` does."""
+    write_file(path, json.dumps(value, indent=1, ensure_ascii=False) + "\n")
 
 
-def write_text(path: Path, content: str | bytes) -> None:
+def write_file(path: Path, content: str | bytes) -> None:
     """Write a small file, text in UTF-8, so that it holds either the old content or the whole new one, also after a power cut."""
     temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
     try:

@@ -28,7 +28,7 @@ def main(arguments: Sequence[str]) -> int:
     folder = Path(arguments[0] if arguments else "nextlong-evaluate-demo")
     console, text = Console(), "\n\n".join(topics[name] for name in sorted(topics))
     (folder / "data" / "needle").mkdir(parents=True, exist_ok=True)
-    store.write_text(folder / "data" / "needle" / "haystack.txt", text)
+    store.write_file(folder / "data" / "needle" / "haystack.txt", text)
     if not (folder / "model" / "config.json").is_file():
         torch, transformers = required("torch"), required("transformers")
         torch.manual_seed(0)

@@ -99,14 +99,14 @@ def write(results: Sequence[ModelResults], *, outputs: Sequence[Path], figures: 
             page = html.render("evaluate/report.html", tables=shown, rows_of=rows_of, figures=drawings)
         else:
             page = tables.as_markdown(shown) if output.suffix == ".md" else tables.as_latex(shown)
-        store.write_text(output, page)
+        store.write_file(output, page)
         console_tables.say(f"wrote {output}", console)
     if figures is not None:
         with store.explained(figures):
             figures.mkdir(parents=True, exist_ok=True)
             for name, (_, svg, png) in made.items():
-                store.write_text(figures / f"{name}.svg", svg + "\n")
-                store.write_text(figures / f"{name}.png", png)
+                store.write_file(figures / f"{name}.svg", svg + "\n")
+                store.write_file(figures / f"{name}.png", png)
         console_tables.say(f"wrote {len(made)} figures as SVG and PNG to {figures}", console)
 
 

@@ -328,7 +328,7 @@ class Partial:
             lines = [header]
         self.samples: list[Json] = lines[1:]
         # Written anew, so that a line torn by a kill is gone before another is appended.
-        store.write_text(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+        store.write_file(path, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
         self._file = path.open("a", encoding="utf-8")
 
     def append(self, samples: Sequence[Json]) -> None:

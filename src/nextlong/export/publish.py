@@ -286,7 +286,7 @@ class Destination:
         if self.is_local:
             target = Path(self.at(RECORD))
             target.parent.mkdir(parents=True, exist_ok=True)
-            store.write_text(target, text)
+            store.write_file(target, text)
         else:
             self.fs.pipe_file(self.at(RECORD), text.encode())
 

@@ -10,12 +10,11 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Literal, NamedTuple
+from typing import Any, Literal
 
 import numpy as np
 import pyarrow as pa
@@ -25,7 +24,7 @@ from nextlong.artifacts import resolve
 from nextlong.artifacts.finished import SequenceFiles, chunks_of, sequences_per_part
 from nextlong.artifacts.results import ShardResult, TokenizerResult
 from nextlong.engine import store
-from nextlong.engine.step import Amounts, Artifact, Artifacts, Estimate, Join, Step, Task, TaskResult, Work
+from nextlong.engine.step import Amounts, Artifacts, Estimate, Join, Step, Task, TaskResult, Work
 from nextlong.errors import RecipeError, RunError
 from nextlong.export.arrange import SPLITS, Arrangement, RowsResult, arrange_rows
 from nextlong.export.formats.base import Format, Options, RowSizes, format_of
@@ -42,42 +41,33 @@ _BLOCK_TOKENS = 1 << 23  # resolved at a time, 32 MB of ids: each block reads wh
 _SEQUENCES_HELD = 4096  # references of these, some hundred bytes a span
 
 
-class Other(NamedTuple):
-    """A finished run that rows are made of, and how many of its sequences belong to its data set."""
-
-    sequences: int | Literal["all"]
-    finished: Artifacts
-
-
-class Mix(NamedTuple):
-    """Other runs, and the proportions of all, the recipe's own first; None: all that there is."""
-
-    others: tuple[Other, ...] = ()
-    proportions: tuple[float, ...] | None = None
-    by: Literal["sequences", "tokens"] = "sequences"
-
-
-_ALONE = Mix()
+_Count = int | Literal["all"]
 _FilesOf = Callable[[Artifacts], list[SequenceFiles]]  # of the recipe's own run, and of the others of a mix
 
 
 def export_steps(
-    export: Export, read: Sequence[Step], *, sequences: int | Literal["all"], mix: Mix = _ALONE
+    export: Export,
+    read: Sequence[Step],
+    *,
+    sequences: _Count,
+    others: Sequence[tuple[_Count, Artifacts]] = (),
+    mix: Sequence[float] = (),
+    by: Literal["sequences", "tokens"] = "sequences",
 ) -> list[Step]:
     """Return the steps that write every format; `read` are those whose files they need, as `read_steps`.
 
-    `sequences` is the recipe's own `compose.sequences`.
+    `sequences` is the recipe's own `compose.sequences`; `others` are those of other runs, with their finished steps. `mix` are the
+    proportions of all runs, the recipe's own first; none: all that there is.
     """
 
     def of_runs(done: Artifacts) -> list[SequenceFiles]:
-        runs = (Other(sequences, done), *mix.others)
-        takes = [sequences_per_part(run.sequences, run.finished["compose"]) for run in runs]
-        return [SequenceFiles.of(run.finished, take) for run, take in zip(runs, takes, strict=True)]
+        runs = ((sequences, done), *others)
+        return [SequenceFiles.of(steps, sequences_per_part(count, steps["compose"])) for count, steps in runs]
 
-    is_split, is_mixed = export.validation > 0, bool(mix.others)
+    is_split = export.validation > 0
     arrangement: Json = {
-        "mix": mix.proportions if is_mixed else None,
-        "by": mix.by if is_mixed else "sequences",
+        "mix": tuple(mix) or None if others else None,
+        "by": by if others else "sequences",
         "validation": export.validation,
         "shared_chunks": export.shared_chunks if is_split else "keep",
         "pack": export.pack,
@@ -88,8 +78,8 @@ def export_steps(
         return [partial(arrange_rows, runs=of_runs(done), arrangement=Arrangement(**arrangement))]
 
     config = arrangement | {
-        "sequences": [sequences, *(other.sequences for other in mix.others)],
-        "others": [[step.fingerprint for step in read_steps(other.finished)] for other in mix.others],
+        "sequences": [sequences, *(count for count, _ in others)],
+        "others": [[step.fingerprint for step in read_steps(steps)] for _, steps in others],
     }
     estimate = Estimate(work="sequences", seconds=2e-5, disk="sequences", bytes=36)
     rows = Step("rows", 2, config, tuple(read), tasks, RowsResult, estimate=estimate)
@@ -118,8 +108,7 @@ def check_read(done: Artifacts, run_dir: Path, *, trust: store.Trust) -> None:
 
     What is published is hashed (`trust="hash"`): a bit that flipped on the disk changes neither size nor time.
     """
-
-    def check(step: Artifact) -> None:
+    for step in (done[step.name] for step in read_steps(done)):
         try:
             store.check_files(step.folder, step.manifest, trust=trust)
         except RunError as error:
@@ -131,9 +120,6 @@ def check_read(done: Artifacts, run_dir: Path, *, trust: store.Trust) -> None:
             ]
             beside = f"; delete what was exported from it, too: {', '.join(made)}" if made else ""
             raise RunError(f"{error}{beside}") from None
-
-    with ThreadPoolExecutor(4) as pool:
-        list(pool.map(check, [done[step.name] for step in read_steps(done)]))
 
 
 def splits_of(export: Export) -> tuple[str, ...]:

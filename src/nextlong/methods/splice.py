@@ -20,7 +20,8 @@ import numpy as np
 from pydantic import Field
 
 from nextlong.methods.base import Citation, CorpusArrays, DocumentMethod, Draft, Drafted, DraftRequest, Need
-from nextlong.recipe import Positive, Section
+from nextlong.recipe import Section
+from nextlong.recipe.keys import Positive
 from nextlong.rng import rng_for, shuffled
 
 _SEARCHED = 32  # neighbours of a document, or four times k: later trees find the nearest used

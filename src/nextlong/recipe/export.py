@@ -25,8 +25,7 @@ class Export(Section):
     """sequences → files that trainers read."""
 
     formats: Annotated[tuple[str, ...], BeforeValidator(as_list)] = Field(
-        ("parquet",),
-        description=f"any of: {', '.join(FORMATS.built_in)}; or one provided by a plugin package",
+        ("parquet",), description=f"any of: {', '.join(FORMATS.built_in)}; or one provided by a plugin package"
     )
     pack: PositiveLength | None = Field(
         None, description="tokens of a row that holds several sequences, boundaries kept; null: one sequence per row"

@@ -304,8 +304,7 @@ class Mine(Section):
         description="bm25: embed only the meta-documents and the chunks that share words with them; null: every chunk",
     )
     shortlist_chunks: Positive | Auto = Field(
-        "auto",
-        description="chunks that the shortlist has for each meta-document; auto: twice what its draft has",
+        "auto", description="chunks that the shortlist has for each meta-document; auto: twice what its draft has"
     )
 
     def near_duplicates_for(self, negatives: str) -> float | None:

@@ -24,8 +24,7 @@ from nextlong.text import Json, did_you_mean
 _INDEX = re.compile(r"\[(\d+)\]")
 _COUNTED = re.compile(r"(\d+)([kKmM])", re.ASCII)
 _SHOWN_CHARS = 80  # of a value in a message
-_YAML_NAMES: dict[type, str] = {list: "list", str: "text"}
-_MOST, _MOST_FRACTIONAL = 2**63, 1e12  # numbers of a recipe, whole and fractional: what files can count
+_MOST, _MOST_FRACTIONAL = 2**63 - 1, 1e12  # numbers of a recipe, whole and fractional: what files can count
 
 
 class _UniqueKeys(yaml.SafeLoader):
@@ -78,8 +77,7 @@ def lay_over_base(data: Mapping[str, Any]) -> Json:
 
 
 def _laid_over_base(data: Json, folder: Path, above: tuple[Path, ...], *, init: str, has_presets: bool) -> Json:
-    name = data.pop("base", None)
-    if name is None:
+    if (name := data.pop("base", None)) is None:
         return data
     where = f"{above[-1]}: base" if above else "recipe: base"
     if not isinstance(name, str) or not name:
@@ -97,10 +95,8 @@ def _laid_over_base(data: Json, folder: Path, above: tuple[Path, ...], *, init: 
     if path.resolve() in {before.resolve() for before in above}:
         chain = " → ".join(str(one) for one in (*above, path))
         raise RecipeError(f"{where}={name} builds on itself: {chain}; take base out of one of them")
-    below = _laid_over_base(
-        _read_yaml(path, init=init), path.parent, (*above, path), init=init, has_presets=has_presets
-    )
-    return _laid_over(below, data)
+    base = _read_yaml(path, init=init)
+    return _laid_over(_laid_over_base(base, path.parent, (*above, path), init=init, has_presets=has_presets), data)
 
 
 def _laid_over(below: Json, above: Mapping[str, Any]) -> Json:
@@ -134,9 +130,8 @@ def _read_yaml(path: Path, *, init: str) -> Json:
     except (yaml.YAMLError, ValueError) as error:
         raise RecipeError(f"{path} is not YAML: {' '.join(str(error).split())}; correct it") from None
     if not isinstance(data, dict):
-        held = (
-            "is empty" if data is None else f"is a YAML {_YAML_NAMES.get(type(data), 'value')}, not a mapping of keys"
-        )
+        kind = "list" if isinstance(data, list) else "text" if isinstance(data, str) else "value"
+        held = "is empty" if data is None else f"is a YAML {kind}, not a mapping of keys"
         raise RecipeError(f"{path} {held}; `{init.partition(' {')[0]}` writes a recipe")
     return data
 
@@ -152,23 +147,21 @@ def merge(data: Mapping[str, Any], overrides: Sequence[str]) -> Json:
             value = yaml.load(raw, _UniqueKeys)
         except (yaml.YAMLError, ValueError):
             raise RecipeError(f"--set {override!r}: {raw!r} is not a YAML value; quote it") from None
-        node: Any = merged
+        node: Any = {"": merged}
+        place: Any = ""
         keys = _INDEX.sub(r".\1", dotted).split(".")
         for depth, key in enumerate(keys):
-            place: Any = key
+            below = node[place] if isinstance(node, list) else node.get(place)
+            if not isinstance(below, dict | list):
+                full = _in_full(str(place), below)
+                node[place] = full if isinstance(full, dict) else {}  # a value gives way to the keys set below it
+            node, place = node[place], key
             if isinstance(node, list):
                 if not key.isdigit() or int(key) >= len(node):
                     where = ".".join(keys[:depth])
                     raise RecipeError(f"--set {override!r}: {where} is a list of {len(node)}; {key!r} is not in it")
                 place = int(key)
-            if depth == len(keys) - 1:
-                node[place] = value
-                break
-            below = node[place] if isinstance(node, list) else node.get(place)
-            if not isinstance(below, dict | list):
-                full = _in_full(key, below)
-                node[place] = full if isinstance(full, dict) else {}  # a value gives way to the keys set below it
-            node = node[place]
+        node[place] = value
     return merged
 
 
@@ -185,8 +178,8 @@ def check_plain(value: Any, *, origin: str, key: str = "") -> None:
         shown = ascii(value if len(value) <= _SHOWN_CHARS else f"{value[:_SHOWN_CHARS]}…")
         where = f"{origin}: {ascii(key)[1:-1]}"
         raise RecipeError(f"{where} holds {shown}, half of a surrogate pair and no text; correct it")
-    elif (isinstance(value, int) and abs(value) >= _MOST) or (
-        isinstance(value, float) and _MOST_FRACTIONAL < abs(value) < inf
+    elif (
+        isinstance(value, int | float) and (_MOST_FRACTIONAL if isinstance(value, float) else _MOST) < abs(value) < inf
     ):
         shown = str(value) if isinstance(value, float) else f"a number of {value.bit_length()} bits"
         raise RecipeError(f"{origin}: {key} is {shown}, which is more than there can be of anything; correct it")
@@ -220,21 +213,27 @@ def explain(
     """Return one line a mistake: where, which value, what to do. `methods` names those that may have a section."""
     mistakes: dict[str, list[Any]] = {}
     for item in error.errors():
-        mistakes.setdefault(key_of(_keys_in(item["loc"], root)), []).append(item)
+        mistakes.setdefault(key_of(_walk(item["loc"], root)[0]), []).append(item)
     return [_explain_one(where, items, root, methods) for where, items in mistakes.items()]
 
 
-def _keys_in(loc: Sequence[int | str], root: type[BaseModel]) -> list[int | str]:
-    """Return the parts that are keys; others name a branch of a union: literal['auto'], or the `kind` of a section."""
+def _walk(loc: Sequence[int | str], root: type[BaseModel]) -> tuple[list[int | str], Any]:
+    """Return the parts of a place that are keys, and the model that the last one holds, that of its elements for a list.
+
+    Other parts name a branch of a union: literal['auto'], or the `kind` of a section.
+    """
     keys: list[int | str] = []
     model: Any = root
     for part in loc:
-        is_branch = isinstance(part, str) and any(mark in part for mark in ("[", "constrained-"))
-        if not is_branch and part not in _kinds(model):
+        if isinstance(part, int):
             keys.append(part)
-        if isinstance(part, str):
-            model = _section_below(model, part) if part in {**_kinds(model), **_fields(model)} else None
-    return keys
+        elif (kind := _kinds(model).get(part)) is not None:
+            model = kind
+        else:
+            if not any(mark in part for mark in ("[", "constrained-")):
+                keys.append(part)
+            model = _held(_fields(model)[part]) if part in _fields(model) else None
+    return keys, model
 
 
 def _fields(model: Any) -> Mapping[str, Any]:
@@ -244,6 +243,11 @@ def _fields(model: Any) -> Mapping[str, Any]:
 def _kinds(model: Any) -> Mapping[str, Any]:
     """Return the sections that a union of sections chooses from, by the `kind` that tells them apart."""
     return {_fields(one)["kind"].default: one for one in get_args(model) if "kind" in _fields(one)}
+
+
+def _held(field: Any) -> Any:
+    """Return the type of a field, of a list that of its elements."""
+    return get_args(field.annotation)[0] if get_origin(field.annotation) is tuple else field.annotation
 
 
 def key_of(parts: Sequence[int | str]) -> str:
@@ -268,9 +272,7 @@ def _explain_one(where: str, items: Sequence[Any], root: type[BaseModel], method
         f"{where} {' or '.join([reasons[0], *(reason.removeprefix('must be ') for reason in reasons[1:])])}{value}"
     )
     if first["type"] == "tuple_type" and isinstance(first["input"], str):
-        element: Any = root
-        for part in first["loc"]:
-            element = _section_below(element, part)
+        element = _walk(first["loc"], root)[1]
         is_section = isinstance(element, type) and issubclass(element, BaseModel)
         listed = f"{{{next(iter(element.model_fields))}: {first['input']}}}" if is_section else first["input"]
         return f"{problem}; lists stand in brackets: --set '{where}=[{listed}]'"
@@ -281,10 +283,7 @@ def _explain_one(where: str, items: Sequence[Any], root: type[BaseModel], method
 
 
 def _explain_unknown(loc: tuple[int | str, ...], root: type[BaseModel], methods: Callable[[], Sequence[str]]) -> str:
-    model: Any = root
-    for part in loc[:-1]:
-        model = _section_below(model, part)
-    key = str(loc[-1])
+    model, key = _walk(loc[:-1], root)[1], str(loc[-1])
     known = sorted({*model.model_fields, *(methods() if model is root else ())})
     if key in known:
         return f"unknown key {key!r}; the method {key} has no options"
@@ -295,25 +294,14 @@ def _explain_unknown(loc: tuple[int | str, ...], root: type[BaseModel], methods:
         lasts = difflib.get_close_matches(key, {dotted.rpartition(".")[2] for dotted in below}, n=1)
         near = [dotted for dotted in below if dotted.rpartition(".")[2] in lasts]
     advice = f"did you mean {' or '.join(map(repr, near))}?" if near else f"known here: {', '.join(known)}"
-    return f"unknown key {key_of(_keys_in(loc, root))!r}; {advice}"
+    return f"unknown key {key_of(_walk(loc, root)[0])!r}; {advice}"
 
 
 def _keys_below(model: Any, above: str = "") -> list[str]:
     """Return the keys of a model and of the sections in it, as errors print them and `--set` takes them."""
     keys = []
     for name, field in model.model_fields.items():
-        is_list = get_origin(field.annotation) is tuple
-        below, key = _section_below(model, name), f"{above}{name}{'[0]' * is_list}"
+        below, index = _held(field), "[0]" * (get_origin(field.annotation) is tuple)
         is_section = isinstance(below, type) and issubclass(below, BaseModel)
-        keys += _keys_below(below, f"{key}.") if is_section else [f"{above}{name}"]
+        keys += _keys_below(below, f"{above}{name}{index}.") if is_section else [f"{above}{name}"]
     return keys
-
-
-def _section_below(model: Any, part: int | str) -> Any:
-    """Return the model that key `part` of `model` holds; an index stays at the list's element model."""
-    if isinstance(part, int):
-        return model
-    if (branch := _kinds(model).get(part)) is not None:
-        return branch
-    annotation = model.model_fields[part].annotation
-    return get_args(annotation)[0] if get_origin(annotation) is tuple else annotation

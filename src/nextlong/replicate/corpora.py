@@ -75,11 +75,11 @@ def _of_middling_compression(texts: Sequence[str]) -> list[str]:
 def _write(folder: Path, texts: dict[str, list[str]], tokenizer: Tokenizer) -> dict[str, int]:
     """Write the documents of each part, named by their file and their number, and the tokenizer; return their numbers."""
     folder.mkdir(parents=True, exist_ok=True)
-    store.write_text(folder / "tokenizer.json", tokenizer.to_str())
+    store.write_file(folder / "tokenizer.json", tokenizer.to_str())
     texts = {**texts, "long-gzip": _of_middling_compression(texts["long"])}
     for part, found in texts.items():
         rows = (json.dumps({"id": f"{part}-{place}", "text": text}) + "\n" for place, text in enumerate(found))
-        store.write_text(folder / f"{part}.jsonl", "".join(rows))
+        store.write_file(folder / f"{part}.jsonl", "".join(rows))
     return {part: len(found) for part, found in texts.items()}
 
 

@@ -192,7 +192,7 @@ def write(sources: Sequence[Path], folder: Path) -> list[Path]:
         for one in results:
             store.write_json(folder / _FOLDER / f"{one.name}.json", parts[one.name])
         for name, text in texts.items():
-            store.write_text(folder / name, text)
+            store.write_file(folder / name, text)
     return [folder / name for name in (*texts, *(f"{_FOLDER}/{one.name}.json" for one in results))]
 
 

@@ -370,7 +370,7 @@ def replicate(recipe: Replication, *, report: Callable[[str], None]) -> Json:
     experiment = _Experiment(recipe, report)
     with store.locked(experiment.out):
         with store.explained(experiment.out):
-            store.write_text(experiment.out / "replicate.yaml", recipe.dump())
+            store.write_file(experiment.out / "replicate.yaml", recipe.dump())
         assert experiment.plain_runs  # made here, for the processes that train
         # Forked processes would inherit threads of torch, which may hang.
         context = multiprocessing.get_context("spawn")

@@ -10,10 +10,11 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import jinja2
 import xxhash
@@ -23,23 +24,25 @@ from nextlong.artifacts import record
 from nextlong.artifacts.record import DATA
 from nextlong.artifacts.results import ShardResult, TokenizerResult
 from nextlong.engine import store
-from nextlong.engine.step import Artifacts
+from nextlong.engine.step import Artifact, Artifacts
 from nextlong.export import steps as export_steps
 from nextlong.export.arrange import RowsResult, fill, percent
 from nextlong.export.formats.base import Format, format_of
 from nextlong.export.publish import ExportFile
 from nextlong.methods.base import NEXTLONG, Citation, method_of
-from nextlong.methods.partition import describe_partition
-from nextlong.recipe import MayBePath, Recipe, Section
-from nextlong.recipe.keys import MayBePrivate
+from nextlong.methods.documents import describe_partition
+from nextlong.recipe import Recipe, Section
+from nextlong.recipe.keys import MayBePath, MayBePrivate
+from nextlong.runs import data_folder
 from nextlong.runs.data_folder import CARD, delivered_in
 from nextlong.runs.run import Run
-from nextlong.runs.stats import Stats
+from nextlong.runs.stats import STATISTICS, Stats, read
 from nextlong.runs.tally import Spread
 from nextlong.runs.warnings import control, of_rows
 from nextlong.schemas import Layout
 from nextlong.text import Json, public_name
 
+_MIX_NAME_CHARS: Final = 80  # a file name may have 255 bytes
 _HUB_NAME: Final = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
 _SIZES: Final = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
 
@@ -79,36 +82,111 @@ class Laid(NamedTuple):
     folder: str = ""
 
 
-def facts(
-    recipe: Recipe, runs: Sequence[Run], done: Artifacts, *, name: str, below: Mapping[str, str], stats: Stats | None
-) -> Json:
+@dataclass(frozen=True)
+class Exported:
+    """What a recipe exported: the runs that its rows come from, and the finished steps by name."""
+
+    recipe: Recipe
+    runs: Sequence[Run]
+    done: Artifacts
+
+    @property
+    def folder(self) -> Path:
+        """Where the files of each format lie: `RUN/data`, or a folder of a variant or a mix in it."""
+        if len(self.runs) == 1:
+            return data_folder.folder_of(self.runs[0].variant)
+        names = re.sub(r"[^\w.=,+-]+", "-", "+".join(run.name for run in self.runs))[:_MIX_NAME_CHARS]
+        mix = f"{data_folder.MIX}{names}-{self.done['rows'].manifest['fingerprint'][:8]}"
+        return self.runs[0].path / DATA / mix
+
+    @property
+    def longest(self) -> int:
+        """The tokens of the longest sequence."""
+        return max(run.recipe.sequence_tokens for run in self.runs)
+
+    @cached_property
+    def rows(self) -> RowsResult:
+        """The rows of each split."""
+        return self.done["rows"].result(RowsResult)
+
+    @cached_property
+    def stats(self) -> Stats | None:
+        """The statistics of the run; None for a mix."""
+        step = self.done.get(STATISTICS)
+        return read(step) if step is not None and len(self.runs) == 1 else None
+
+    @property
+    def below(self) -> dict[str, str]:
+        """The folder of each split below that of its format: its own where there are several."""
+        splits = export_steps.splits_of(self.recipe.export)
+        return {split: f"{split}/" if len(splits) > 1 else "" for split in splits}
+
+    def step(self, name: str, split: str) -> Artifact:
+        """Return the step that wrote one split of a format."""
+        return self.done[export_steps.step_name(name, split)]
+
+    def files(self, name: str) -> list[ExportFile]:
+        """Return the files of a format, all its splits, by their names in the folder of the format."""
+        return [
+            ExportFile(step.folder / file, f"{below}{file}", entry["bytes"], entry["xxh3"])
+            for split, below in self.below.items()
+            for step in [self.step(name, split)]
+            for part in step.manifest["parts"]
+            for file, entry in part["files"].items()
+        ]
+
+
+def fingerprints_of(run: Run) -> dict[str, str]:
+    """Return the fingerprint of each step that exports of a run read, by its name."""
+    return {step.name: step.fingerprint for step in export_steps.read_steps(run.steps)}
+
+
+def of_format(written: Exported, name: str) -> str:
+    """Return the card of a format's folder."""
+    return card(_facts(written, name, written.below))
+
+
+def of_data(written: Exported) -> str:
+    """Return the card of `data/`, of all formats there. Those of the run's recipe come first, whatever was written last."""
+    first = written.recipe.export.formats[0]
+    facts = _facts(written, first, {split: f"{first}/{part}" for split, part in written.below.items()})
+    laid = {first: facts["laid"][0]._replace(folder=first)}
+    laid |= {one.format.name: one for one in laid_in(written.folder) if one.format.name != first}
+    names = dict.fromkeys((*written.runs[0].recipe.export.formats, *laid))
+    return card(facts | {"laid": [laid[name] for name in names if name in laid]})
+
+
+def _facts(written: Exported, name: str, below: Mapping[str, str]) -> Json:
     """Return what the card says of some splits of a format, whose files lie in the folders `below`.
 
     `statistics` are label → value in the order of the page; `recipes` are YAML, one a run; `left_out` are the sequences in no
     split because they share a chunk with validation, and all; `runs` of a mix: name, sequences and tokens of each.
     """
-    rows = done["rows"].result(RowsResult)
-    room = recipe.export.pack or max(run.recipe.sequence_tokens for run in runs)
+    recipe, runs, rows, stats = written.recipe, written.runs, written.rows, written.stats
+    room = recipe.export.pack or written.longest
     made = format_of(name, recipe.export.model_dump())
     splits = [
         Split(
             split,
             f"{folder}{made.reader_takes}" or ".",
             **rows.splits[split].model_dump(include={"rows", "sequences", "documents", "tokens"}),
-            bytes=done[export_steps.step_name(name, split)].manifest["bytes"],
+            bytes=written.step(name, split).manifest["bytes"],
         )
         for split, folder in below.items()
     ]
-    tokenizer, methods = done["tokenizer"].result(TokenizerResult), [method_of(run.recipe) for run in runs]
+    tokenizer, methods = written.done["tokenizer"].result(TokenizerResult), [method_of(run.recipe) for run in runs]
     statistics = card_numbers(stats) if stats else {}
     if tokenizer.lost_share:
         statistics["text lost by the tokenizer"] = f"{tokenizer.lost_share:.1%} of the characters"
     # The papers of the methods do not partition the documents.
     if partitions := dict.fromkeys(filter(None, (describe_partition(run.steps) for run in runs))):
         statistics["partitions"] = "; ".join(partitions)
-    of_splits = [one for split in below for one in of_rows(split, rows.splits[split], room=room)]
+    warned = [
+        *(stats.warnings if stats else ()),
+        *(w for one in below for w in of_rows(one, rows.splits[one], room=room)),
+    ]
     sources = (source for run in runs for source in run.recipe.ingest.sources)
-    taken = [rows.splits[split].of_runs for split in below]
+    taken = [rows.splits[split].of_runs for split in below]  # of each run of a mix, its sequences and tokens
     return {
         "name": Path(recipe.run_dir).name,
         "laid": [Laid(made, splits, room)],
@@ -125,20 +203,17 @@ def facts(
         ),
         "recipes": [public_recipe(recipe_made) for recipe_made in (recipe, *(run.recipe for run in runs[1:]))],
         "runs": [
-            (Path(str(run)).name, *(sum(of_runs[number][count] for of_runs in taken) for count in (0, 1)))
+            (run.name, *(sum(of_runs[number][count] for of_runs in taken) for count in (0, 1)))
             for number, run in enumerate(runs if len(runs) > 1 else ())
         ],
-        "version": _version(done),
+        "version": _version(written),
         "statistics": statistics,
-        "warnings": [
-            *filter(None, [control(stats) if stats else ""]),
-            *(warned.message for warned in (*(stats.warnings if stats else ()), *of_splits)),
-        ],
+        "warnings": [*filter(None, [control(stats) if stats else ""]), *(warning.message for warning in warned)],
     }
 
 
-def _version(done: Artifacts) -> str:
-    version: str = done["rows"].manifest["versions"].get("nextlong", "not installed as a package")
+def _version(written: Exported) -> str:
+    version: str = written.done["rows"].manifest["versions"].get("nextlong", "not installed as a package")
     return version
 
 
@@ -270,19 +345,11 @@ def _model_name(model: str) -> str:
     return f"{kind}{colon}{_hub_name(name)}" if colon else model
 
 
-def delivered_record(
-    recipe: Recipe,
-    runs: Sequence[Run],
-    done: Artifacts,
-    *,
-    name: str,
-    below: Mapping[str, str],
-    files: Sequence[ExportFile],
-) -> str:
-    """Return the record, as JSON, of one format whose splits lie in the folders `below`."""
+def delivered_record(written: Exported, name: str, files: Sequence[ExportFile]) -> str:
+    """Return the record, as JSON, of one format and its files."""
     splits = {}
-    for split, folder in below.items():
-        step, arranged = done[export_steps.step_name(name, split)], done["rows"].result(RowsResult).splits[split]
+    for split, folder in written.below.items():
+        step, arranged = written.step(name, split), written.rows.splits[split]
         # A format that adds tokens counts them itself.
         counted = [shard.tokens for shard in step.results(ShardResult) if shard.tokens is not None]
         splits[split] = {
@@ -294,33 +361,29 @@ def delivered_record(
         }
     record = {
         "format": name,
-        "nextlong": _version(done),
+        "nextlong": _version(written),
         "runs": [
             {
                 "name": run.path.name,
                 "variant": run.variant.name,
-                "steps": {step.name: step.fingerprint for step in export_steps.read_steps(run.steps)},
+                "steps": fingerprints_of(run),
                 "sequences": len(run),
                 "target_tokens": run.recipe.sequence_tokens,
             }
-            for run in runs
+            for run in written.runs
         ],
-        "rows": done["rows"].manifest["fingerprint"],
+        "rows": written.done["rows"].manifest["fingerprint"],
         "splits": splits,
-        "settings": recipe.export.model_dump(mode="json", exclude={"push", "formats"}),
-        "recipe": public_recipe(recipe),
+        "settings": written.recipe.export.model_dump(mode="json", exclude={"push", "formats"}),
+        "recipe": public_recipe(written.recipe),
         "files": {
             file.name: {"bytes": file.bytes, "xxh3": file.xxh3} for file in sorted(files, key=attrgetter("name"))
         },
     }
-    # Without a newline at the end: whatever is cut off, it is JSON no more.
-    return json.dumps(record | {"xxh3": fingerprint(record)}, indent=1, ensure_ascii=False)
-
-
-def fingerprint(record: Mapping[str, Any]) -> str:
-    """Return the hash of a record without its own `xxh3`, whatever its layout as JSON."""
-    plain = {key: value for key, value in record.items() if key != "xxh3"}
-    return xxhash.xxh3_128_hexdigest(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
+    # The hash is that of the record without it, whatever the layout as JSON. Without a newline at the end: whatever is cut off,
+    # it is JSON no more.
+    plain = json.dumps(record, sort_keys=True, separators=(",", ":")).encode()
+    return json.dumps(record | {"xxh3": xxhash.xxh3_128_hexdigest(plain)}, indent=1, ensure_ascii=False)
 
 
 def card_numbers(stats: Stats) -> dict[str, str]:
@@ -387,7 +450,7 @@ def write_index(run_dir: Path) -> None:
         "| variant | formats |\n|---|---|\n" + "\n".join(rows) + "\n"
     )
     with store.explained(data / CARD):
-        store.write_text(data / CARD, text)
+        store.write_file(data / CARD, text)
 
 
 def laid_in(folder: Path) -> list[Laid]:

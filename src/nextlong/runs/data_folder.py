@@ -96,8 +96,8 @@ def place(folder: Path, files: list[ExportFile], *, card: str, delivered: str) -
                 _link_to(file.path, target)
         for below in {(new / file.name).parent for file in files}:
             store.sync(below)
-        store.write_text(new / CARD, card)
-        store.write_text(new / DELIVERED, delivered)
+        store.write_file(new / CARD, card)
+        store.write_file(new / DELIVERED, delivered)
         if folder.exists():
             folder.rename(old)
         new.rename(folder)

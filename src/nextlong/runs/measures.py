@@ -79,11 +79,6 @@ class CutOff:
     tokens: int
     of_tokens: int
 
-    @property
-    def share(self) -> float:
-        """The share of the documents' tokens that is cut off."""
-        return self.tokens / max(1, self.of_tokens)
-
 
 @dataclass(frozen=True)
 class StepCost:

@@ -76,11 +76,6 @@ class WithKeywords:
     documents: int
     with_keywords: int
 
-    @property
-    def share_without(self) -> float:
-        """The share of the documents that have no keyword."""
-        return 1 - self.with_keywords / max(1, self.documents)
-
 
 @dataclass(frozen=True)
 class InParts:
@@ -88,11 +83,6 @@ class InParts:
 
     in_parts: int
     documents: int
-
-    @property
-    def share(self) -> float:
-        """The share of the documents that is in parts."""
-        return self.in_parts / max(1, self.documents)
 
 
 @dataclass(frozen=True)
@@ -337,7 +327,7 @@ def _stats(run: Run, counting: Counting, *, chars_per_token: float | None) -> St
 
 
 def _yield(run: Run) -> Yield:
-    made = Attempt.of(run.steps)
+    made = Attempt(run.steps)
     drafts, lost, draw = sum(part.drafts for part in made.drafted), made.dropped, made.draw
     documents = drafts + sum(sum(part.dropped.values()) for part in made.drafted)
     begun = draw.drawn if "meta_documents" in run.steps else documents

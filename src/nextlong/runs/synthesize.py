@@ -24,7 +24,7 @@ import xxhash
 from rich.console import Console
 
 from nextlong.engine import store
-from nextlong.engine.progress import Quiet, reporter_for
+from nextlong.engine.progress import Reporter, reporter_for
 from nextlong.errors import CorpusError, NextlongError, RecipeError
 from nextlong.pipeline import STEP_TITLES
 from nextlong.recipe import Recipe
@@ -81,7 +81,7 @@ def synthesize(
     }
     # A notebook's kernel asks for colours, but shows what a bar has overwritten.
     console = Console(force_jupyter=False, force_terminal=sys.stdout.isatty())
-    reporter = reporter_for(console, STEP_TITLES) if progress else Quiet()
+    reporter = reporter_for(console, STEP_TITLES) if progress else Reporter()
     with _arguments_named():
         asked = Recipe.from_dict(plain, origin="nextlong.synthesize")
     # Chunks are so small that sequences and texts hold several.
@@ -165,6 +165,6 @@ def _tokenizer(given: Any, folder: Path) -> dict[str, Any]:
     content = inner.to_str()
     path = folder / f"tokenizer-{xxhash.xxh3_64_hexdigest(content.encode())[:12]}.json"
     if not path.exists():
-        store.write_text(path, content)
+        store.write_file(path, content)
     eos = getattr(given, "eos_token", None)
     return {"source": str(path)} | ({"eos": eos} if eos else {})

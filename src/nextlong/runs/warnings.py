@@ -1,8 +1,8 @@
 """Warnings: what a careful colleague would say about a data set before anybody trains on it, and why.
 
 In:  the numbers of a finished run (`Stats`), its recipe and the counts of its steps.
-Out: `Warned`, in the order of `CHECKS`; none where nothing looks poor. Why each threshold is where it is: docs/warnings.md.
-The checks of one topic are one function, which yields name, message and the setting that is likely to help.
+Out: `Warned`, in the order of warnings.yaml, which has their texts; none where nothing looks poor. The checks of one topic are
+one function. Why each threshold is where it is: docs/warnings.md.
 """
 
 from __future__ import annotations
@@ -12,7 +12,10 @@ import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from itertools import chain
-from typing import TYPE_CHECKING, Final
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, Final
+
+import yaml
 
 from nextlong.artifacts.finished import read_tokenizer
 from nextlong.artifacts.results import ChunkResult, IngestResult, TokenizerResult
@@ -24,8 +27,7 @@ from nextlong.recipe import Recipe
 from nextlong.runs.measures import OVERUSED
 from nextlong.schemas import DropReason, Layout
 from nextlong.sequences.shortfall import LONGER, MOST_DROPPED
-from nextlong.sequences.token_chars import lossy_tokenizer
-from nextlong.sequences.tokenizer import find_ends, local_path
+from nextlong.sequences.tokenizer import find_ends, local_path, lossy_tokenizer
 from nextlong.text import counted, public_name
 
 if TYPE_CHECKING:
@@ -59,6 +61,10 @@ _CONTROLS: Final = {  # what the negatives are where they are not simply the mos
 }
 
 
+_TEXTS: Final[dict[str, dict[str, str]]] = yaml.safe_load(Path(__file__).with_suffix(".yaml").read_text("utf-8"))
+CHECKS: Final = tuple(_TEXTS["run"])
+
+
 @dataclass(frozen=True)
 class Warned:
     """A problem of a data set, by a name that stays the same, and in words: what, why it matters, what helps.
@@ -79,23 +85,18 @@ class Warned:
         return f"{self.message} [{self.name}]"
 
 
-CHECKS: Final = (
-    *("own-document-negatives", "repeated-chunks", "fewer-sequences", "many-dropped", "much-cut-off"),
-    *("many-near-duplicates", "no-keywords", "hardly-in-parts", "low-meta-share", "short-distances", "high-meta-share"),
-    *("near-identical-negatives", "unrelated-negatives", "one-source", "heavy-reuse", "small-corpus"),
-    *("stand-in-tokenizer", "lossy-tokenizer", "no-eos", "ordinary-eos", "small-tokens"),
-    *("missing-ids", "same-ids", "unmet-exclusions"),
-)
-_Found = Iterator[
-    tuple[str, str, str]
-]  # name, message ("": nothing to warn of), and the setting that is likely to help or ""
+def _text(name: str, /, **values: Any) -> str:
+    return (_TEXTS["run"] | _TEXTS["rows"])[name].format(**values)
+
+
+def _warned(name: str, change: str = "", /, **values: Any) -> Warned:
+    return Warned(name, _text(name, **values), change)
 
 
 def warnings(stats: Stats, run: Run) -> tuple[Warned, ...]:
     """Return the data-quality warnings of a run."""
     topics = (_of_yield(stats), _of_documents(stats, run), _of_corpus(stats, run), _of_tokenizer(stats, run))
-    found = [Warned(*one) for one in chain(_of_negatives(stats, run), *topics) if one[1]]
-    return tuple(sorted(found, key=lambda warned: CHECKS.index(warned.name)))
+    return tuple(sorted(chain(_of_negatives(stats, run), *topics), key=lambda warned: CHECKS.index(warned.name)))
 
 
 def control(stats: Stats) -> str:
@@ -118,75 +119,46 @@ def _drops_many(stats: Stats, tokens: int) -> bool:
     return over > MOST_DROPPED / 2 * sum(one.count for one in bins)
 
 
-def _of_yield(stats: Stats) -> _Found:
+def _of_yield(stats: Stats) -> Iterator[Warned]:
     """Check how many sequences there are, and what was lost on the way to them."""
-    tokens, yields, lower = stats.target_tokens, stats.yields, "add documents, or lower compose.target_tokens"
+    tokens, yields, cure = stats.target_tokens, stats.yields, "add documents, or lower compose.target_tokens"
+    dropped, composed, longer, fewer = sum(yields.dropped.values()), yields.drafts - yields.untried, "", cure
     too_long = sum(yields.dropped.get(reason, 0) for reason in (DropReason.TOO_LONG, DropReason.TOO_LITTLE_ROOM))
-    lost_drafts, composed = sum(yields.dropped.values()), yields.drafts - yields.untried
-    is_too_long, longer = 2 * too_long > lost_drafts, ""
-    if is_too_long:  # the present length times a power of two
-        lengths = (tokens << power for power in range(1, 11))
+    if 2 * too_long > dropped:
+        cure = fewer = LONGER
+        lengths = (tokens << power for power in range(1, 11))  # the present length times a power of two
         longer = next((f"compose.target_tokens={length}" for length in lengths if not _drops_many(stats, length)), "")
+    elif stats.layout == Layout.EXTENDED:
+        fewer += " or compose.min_meta_chunks"
     if isinstance(yields.asked, int) and stats.sequences < yields.asked:
-        too_short = " or compose.min_meta_chunks" if stats.layout == Layout.EXTENDED else ""
-        yield (
-            "fewer-sequences",
-            f"{stats.sequences:,} sequences were made, but {yields.asked:,} were requested: the corpus has no more of this length; "
-            + (LONGER if is_too_long else lower + too_short),
-            longer,
-        )
-    if lost_drafts > MOST_DROPPED * composed:
+        yield _warned("fewer-sequences", longer, stats=stats, cure=fewer)
+    if dropped > MOST_DROPPED * composed:
         why = ", ".join(f"{count:,} {reason}" for reason, count in yields.dropped.items())
-        yield (
-            "many-dropped",
-            f"{lost_drafts:,} of {composed:,} drafts were dropped ({why}): the rest is a biased sample of the corpus; "
-            + (LONGER if is_too_long else lower),
-            longer,
-        )
-    if (cut := stats.cut_off) is not None and cut.share > MOST_CUT_OFF:
+        yield _warned("many-dropped", longer, dropped=dropped, composed=composed, why=why, cure=cure)
+    if (cut := stats.cut_off) is not None and (share := cut.tokens / max(1, cut.of_tokens)) > MOST_CUT_OFF:
         # Each sequence cuts about as many tokens at its end, however long it is.
         needed = cut.tokens / stats.sequences * (1 / MOST_CUT_OFF - 1) / tokens
-        yield (
-            "much-cut-off",
-            f"{cut.tokens:,} of the {cut.of_tokens:,} tokens of the documents in the sequences ({cut.share:.0%}) are cut off at "
-            f"the sequences' ends: of long documents hardly more than the beginning is seen; {LONGER}",
-            f"compose.target_tokens={tokens << max(1, math.ceil(math.log2(needed)))}",
-        )
+        change = f"compose.target_tokens={tokens << max(1, math.ceil(math.log2(needed)))}"
+        yield _warned("much-cut-off", change, cut=cut, share=share, cure=LONGER)
     if (copies := stats.near_duplicate_documents or 0) > MOST_NEAR_DUPLICATES * yields.documents:
-        yield (
-            "many-near-duplicates",
-            f"{copies:,} of the corpus's {yields.documents:,} documents were filtered out as near-duplicates: the corpus is full "
-            "of copies, or of pages that differ little; set ingest.dedup: minhash to see which, or raise the method's "
-            "max_similarity",
-            "ingest.dedup=minhash",
-        )
+        yield _warned("many-near-duplicates", "ingest.dedup=minhash", count=copies, documents=yields.documents)
 
 
-def _of_documents(stats: Stats, run: Run) -> _Found:
+def _of_documents(stats: Stats, run: Run) -> Iterator[Warned]:
     """Check what becomes of the documents that a sequence is about: their share, and how far their parts are apart."""
     share, tokens, spread = stats.meta_share, stats.target_tokens, stats.distance_tokens
     names = {each.path: public_name(each.path) for each in run.recipe.ingest.sources}
-    without = [
-        f"{of.documents - of.with_keywords:,} of {of.documents:,} of {names.get(source, source)} ({of.share_without:.0%})"
-        for source, of in (stats.keywords or {}).items()
-        if of.share_without > MOST_WITHOUT_KEYWORDS
-    ]
+    without = []
+    for source, of in (stats.keywords or {}).items():
+        if (lacking := 1 - of.with_keywords / max(1, of.documents)) > MOST_WITHOUT_KEYWORDS:
+            count = f"{of.documents - of.with_keywords:,} of {of.documents:,}"
+            without.append(f"{count} of {names.get(source, source)} ({lacking:.0%})")
     if without:
-        yield (
-            "no-keywords",
-            f"documents without a keyword are in no sequence: {', '.join(without)}; lower quest.min_keyword_score or "
-            "min_keyword_chars, or set quest.queries to a model that makes queries for such texts",
-            "",
-        )
-    if (parts := stats.in_parts) is not None and parts.share < LEAST_IN_PARTS:
+        yield _warned("no-keywords", sources=", ".join(without))
+    if (parts := stats.in_parts) and (in_parts := parts.in_parts / max(1, parts.documents)) < LEAST_IN_PARTS:
         chars = stats.document_chars
-        yield (
-            "hardly-in-parts",
-            f"{parts.in_parts:,} of the {parts.documents:,} documents in the sequences ({parts.share:.1%}) are split into more "
-            "than one part, so the data are nearly those of compose.method=standard: a document is split at its chunks, and most "
-            "have one; lower chunk.max_chars, or use longer documents",
-            f"chunk.max_chars={int(min(stats.max_chars, chars.p90)) // 2}" if chars else "",
-        )
+        change = f"chunk.max_chars={int(min(stats.max_chars, chars.p90)) // 2}" if chars else ""
+        yield _warned("hardly-in-parts", change, parts=parts, share=in_parts)
     if share is not None and share < LEAST_META_SHARE:
         change = ""
         if stats.chunk_tokens:
@@ -194,54 +166,30 @@ def _of_documents(stats: Stats, run: Run) -> _Found:
             enough = max(enough, run.recipe.compose.min_meta_chunks + 1)
             long = sum(one.count for one in stats.document_chars_histogram if one.least >= enough * stats.max_chars)
             change = f"compose.min_meta_chunks={enough}" if long >= stats.sequences else ""
-        yield (
-            "low-meta-share",
-            f"only {share:.2%} of the tokens belong to meta-documents ({1 / share:,.0f} tokens of negatives for each): few "
-            "tokens depend on distant context; raise compose.min_meta_chunks so that longer documents are extended, or lower "
-            "compose.target_tokens"
-            if share
-            else "no token belongs to a meta-document, so nothing depends on distant context; raise compose.target_tokens",
-            change,
-        )
+        if share:
+            yield _warned("low-meta-share", change, share=share, negatives=1 / share)
+        else:
+            none = "no token belongs to a meta-document, so nothing depends on distant context; raise compose.target_tokens"
+            yield Warned("low-meta-share", none, change)
     if stats.repeat_meta_chunks:
         return
     if share is not None and share > MOST_META_SHARE:
-        yield (
-            "high-meta-share",
-            f"{share:.0%} of the tokens belong to meta-documents: these are nearly as long as the sequence, so their "
-            "chunks are hardly moved apart; raise compose.target_tokens",
-            f"compose.target_tokens={2 * tokens}",
-        )
+        yield _warned("high-meta-share", f"compose.target_tokens={2 * tokens}", share=share)
     if stats.layout == Layout.EXTENDED and spread is not None and spread.p10 < LEAST_DISTANCE * tokens:
-        yield (
-            "short-distances",
-            f"one distance in ten between consecutive meta-chunks is {spread.p10:,.0f} tokens or less, "
-            f"{spread.p10 / tokens:.2%} of a sequence: there the chunks of a document are hardly moved apart; raise "
-            "compose.target_tokens, or compose.min_gap_tokens, which drops the documents that have no room for it",
-            f"compose.min_gap_tokens={math.ceil(LEAST_DISTANCE * tokens)}",
-        )
+        change = f"compose.min_gap_tokens={math.ceil(LEAST_DISTANCE * tokens)}"
+        yield _warned("short-distances", change, p10=spread.p10, share=spread.p10 / tokens)
 
 
-def _of_negatives(stats: Stats, run: Run) -> _Found:
+def _of_negatives(stats: Stats, run: Run) -> Iterator[Warned]:
     """Check what stands between the chunks of a document; nothing that a control repeats by design."""
-    similarity, random, near = stats.similarity, stats.random_similarity, stats.near_identical
+    similarity, random, near, reuse = stats.similarity, stats.random_similarity, stats.near_identical, stats.reuse
     if not stats.repeat_meta_chunks:
         if count := stats.own_document_negatives:
-            told = f"{count:,} negatives come from their own meta-document, which gives the answer away; report it as a bug"
-            yield "own-document-negatives", told, ""
+            yield _warned("own-document-negatives", count=count)
         if count := stats.repeated_chunks:
-            told = f"{count:,} chunks occur twice in the same sequence, which teaches copying instead of reading"
-            yield "repeated-chunks", told, ""
+            yield _warned("repeated-chunks", count=count)
         if near is not None and near.share > MOST_NEAR_IDENTICAL:
-            yield (
-                "near-identical-negatives",
-                f"{near.share:.0%} of the negatives have a cosine of {near.cosine} or more to their meta-chunk, as in tables "
-                "and forms that differ only in names and numbers: such negatives teach little; sequence "
-                f"{near.sequence} has {near.most:,} of them: `nextlong peek RUN {near.sequence}`; set mine.max_similarity, or "
-                "filter such pages out of the corpus",
-                f"mine.max_similarity={near.cosine}",
-            )
-        reuse = stats.reuse
+            yield _warned("near-identical-negatives", f"mine.max_similarity={near.cosine}", near=near)
         mean, overused, most = reuse.mean or 0.0, reuse.overused_share or 0.0, reuse.max or 0
         if mean > MOST_USES or overused > MOST_OVERUSED:
             change = ""
@@ -249,19 +197,11 @@ def _of_negatives(stats: Stats, run: Run) -> _Found:
                 change = f"compose.sequences={int(0.9 * MOST_USES / mean * stats.sequences)}"
             elif stats.layout == Layout.EXTENDED:
                 change = f"compose.max_uses={OVERUSED if mean <= MOST_USES else int(MOST_USES)}"
-            uses = (
-                f"{mean:.1f} times on average and up to {most:,} ({overused:.0%} of all uses go to chunks used more than "
-                "16 times)"
-            )
-            yield "heavy-reuse", heavy_reuse(uses, run.recipe, most=most), change
+            of_all = f"{overused:.0%} of all uses go to chunks used more than 16 times"
+            uses = f"{mean:.1f} times on average and up to {most:,} ({of_all})"
+            yield Warned("heavy-reuse", heavy_reuse(uses, run.recipe, most=most), change)
     if stats.negatives == "top" and similarity and random and similarity.mean <= random.mean:
-        yield (
-            "unrelated-negatives",
-            f"negatives are not more similar to their meta-chunk (mean cosine {similarity.mean:.2f}) than random pairs of chunks "
-            f"are to each other ({random.mean:.2f}), so a model ignores them easily; add documents on the same topics, lower "
-            "compose.target_tokens, or choose another encoder",
-            "",
-        )
+        yield _warned("unrelated-negatives", mean=similarity.mean, random=random.mean)
     negatives = stats.negatives_by_source
     if negatives and len(stats.tokens_by_source | negatives) > 1:
         meta_tokens = {source: count - negatives.get(source, 0) for source, count in stats.tokens_by_source.items()}
@@ -269,14 +209,8 @@ def _of_negatives(stats: Stats, run: Run) -> _Found:
         share = tokens / sum(negatives.values())
         of_meta_tokens = meta_tokens.get(source, 0) / max(1, sum(meta_tokens.values()))
         if share >= max(SOURCE_SHARE, SOURCE_LIFT * of_meta_tokens):
-            named = {each.path: public_name(each.path) for each in run.recipe.ingest.sources}.get(source, source)
-            yield (
-                "one-source",
-                f"{share:.0%} of the negatives' tokens come from {named}, but {of_meta_tokens:.0%} of the meta-documents' "
-                "tokens: its style tells a model which text to skip; give the source a smaller ingest.sources weight or "
-                "max_documents, or cap reuse with compose.max_uses",
-                "",
-            )
+            names = {each.path: public_name(each.path) for each in run.recipe.ingest.sources}
+            yield _warned("one-source", share=share, source=names.get(source, source), meta_share=of_meta_tokens)
 
 
 def heavy_reuse(uses: str, recipe: Recipe, *, most: float) -> str:
@@ -284,123 +218,77 @@ def heavy_reuse(uses: str, recipe: Recipe, *, most: float) -> str:
     is_extended = method_of(recipe).layout == Layout.EXTENDED
     cure = ", make fewer sequences, or cap it with compose.max_uses" if is_extended else " or make fewer sequences"
     effect = "is memorized" if most >= _MEMORIZED_USES else "is learned better than the rest, and later uses teach less"
-    return f"a chunk is used {uses}: text that is repeated so often {effect}; add documents{cure}"
+    return _text("heavy-reuse", uses=uses, effect=effect, cure=cure)
 
 
 def small_corpus(in_sequence: float, documents: float) -> str:
     """Return the warning about sequences that use so many of the corpus's documents, "" if there is none."""
     if in_sequence <= MOST_OF_CORPUS * documents:
         return ""
-    return (
-        f"a sequence takes chunks from {in_sequence:,.0f} of the corpus's {documents:,.0f} documents, "
-        f"{round(in_sequence) / round(documents):.0%}: with so few to choose from, the lowest-ranked negatives are "
-        "unrelated to the meta-chunk; add documents, or lower compose.target_tokens"
-    )
+    share = round(in_sequence) / round(documents)
+    return _text("small-corpus", in_sequence=in_sequence, documents=documents, share=share)
 
 
-def _of_corpus(stats: Stats, run: Run) -> _Found:
+def _of_corpus(stats: Stats, run: Run) -> Iterator[Warned]:
     """Check the size of the corpus and the ids of its documents."""
     if (spread := stats.documents_per_sequence) is not None and stats.scores:  # else nothing was chosen by similarity
         documents = stats.yields.documents
         excess = spread.mean / (MOST_OF_CORPUS * documents)
         shorter = stats.target_tokens >> max(0, math.ceil(math.log2(excess)))
-        change = "" if _drops_many(stats, shorter) else f"compose.target_tokens={shorter}"
-        yield "small-corpus", small_corpus(spread.mean, documents), change
+        if message := small_corpus(spread.mean, documents):
+            change = "" if _drops_many(stats, shorter) else f"compose.target_tokens={shorter}"
+            yield Warned("small-corpus", message, change)
     ingested = run.steps["ingest"].results(IngestResult)
     if without := sum(part.without_id for part in ingested):
         columns = ", ".join(dict.fromkeys(source.id for source in run.recipe.ingest.sources if source.names_ids))
-        yield (
-            "missing-ids",
-            f"{without:,} of {sum(part.documents for part in ingested):,} ingested documents have no value in the id column of "
-            f"ingest.sources ({columns}): spans name them by file and line, which another copy of the files may not have; "
-            "give them ids, or set another id column",
-            "",
-        )
+        documents = sum(part.documents for part in ingested)
+        yield _warned("missing-ids", without=without, documents=documents, columns=columns)
     unmet, entries = unmet_exclusions(run.steps["ingest"])
     if unmet:
-        yield (
-            "unmet-exclusions",
-            f"{unmet:,} of {counted(entries, 'entry')} of ingest.exclude name no document, so what was to be excluded may "
-            "be in the data; correct their source or id as the corpus has them, or delete the lines",
-            "",
-        )
+        yield _warned("unmet-exclusions", unmet=unmet, entries=counted(entries, "entry"))
     result = run.steps["filter_report"].result(LeftOutResult) if "filter_report" in run.steps else None
     if result is not None and result.same_ids:
-        source, name, one, other = result.same_id_example
-        stay = sum(part.documents for part in run.steps["chunk"].results(ChunkResult))
-        yield (
-            "same-ids",
-            f"{result.same_ids:,} of {stay:,} documents have the id of an earlier one of their source, so spans do not tell which "
-            f"of them a token comes from; in source {source}, {name!r} is the id of “{one} …” and of “{other} …”; make ids "
-            "unique, or name another column as ingest.sources[].id",
-            "",
-        )
+        example = dict(zip(("source", "id", "one", "other"), result.same_id_example, strict=True))
+        documents = sum(part.documents for part in run.steps["chunk"].results(ChunkResult))
+        yield _warned("same-ids", count=result.same_ids, documents=documents, **example)
 
 
 def stand_in_tokenizer(recipe: Recipe, tokens: int) -> str:
     """Return the warning about sequences of this many tokens of a tokenizer trained on the corpus, "" if there is none."""
-    if recipe.tokenizer.train is None or tokens < STAND_IN_TOKENS:
-        return ""
-    return (
-        f"the tokenizer is a stand-in trained on this corpus (tokenizer.train={recipe.tokenizer.train:,}), not compatible "
-        f"with any pretrained model, and sequences of {tokens:,} tokens are rarely for a model from scratch; set "
-        "tokenizer.source to your model's tokenizer.json: embeddings and search results are reused"
-    )
+    entries = recipe.tokenizer.train
+    is_short = entries is None or tokens < STAND_IN_TOKENS
+    return "" if is_short else _text("stand-in-tokenizer", entries=entries, tokens=tokens)
 
 
-def _of_tokenizer(stats: Stats, run: Run) -> _Found:
+def _of_tokenizer(stats: Stats, run: Run) -> Iterator[Warned]:
     """Check whether the tokenizer fits the texts and a model."""
     config, result = run.recipe.tokenizer, run.steps["tokenizer"].result(TokenizerResult)
-    yield "stand-in-tokenizer", stand_in_tokenizer(run.recipe, stats.target_tokens), ""
+    if message := stand_in_tokenizer(run.recipe, stats.target_tokens):
+        yield Warned("stand-in-tokenizer", message)
     if loss := lossy_tokenizer(result.lost_share):
-        yield "lossy-tokenizer", f"the tokenizer {loss}", ""
+        yield _warned("lossy-tokenizer", loss=loss)
     if config.source is not None and config.eos is None:
         tokenizer = read_tokenizer(run.steps["tokenizer"].file(".tokenizer.json"))
         if (ends := find_ends(tokenizer, local_path(config.source).parent)).eos is not None:
-            yield (
-                "no-eos",
-                "no sequence ends with an end-of-text token (tokenizer.eos is null), so a model trained on these data never "
-                f"learns to stop; the tokenizer has {ends.eos} (according to {ends.eos_said_by}): set tokenizer.eos",
-                f"tokenizer.eos={ends.eos}",
-            )
+            yield _warned("no-eos", f"tokenizer.eos={ends.eos}", ends=ends)
     if result.ordinary:
-        named = " and ".join(f"tokenizer.{key}={getattr(config, key)!r}" for key in result.ordinary)
-        yield (
-            "ordinary-eos",
-            f"{named}: an ordinary token of this vocabulary, which a model cannot tell from text; name a special "
-            "token, as the model's tokenizer_config.json does",
-            "",
-        )
-    if (
-        stats.chars_per_token or 0
-    ) < LEAST_BYTES_PER_TOKEN:  # a character is a byte at least: otherwise no text is read
+        keys = " and ".join(f"tokenizer.{key}={getattr(config, key)!r}" for key in result.ordinary)
+        yield _warned("ordinary-eos", keys=keys)
+    # A character is a byte at least: otherwise no text is read.
+    if (stats.chars_per_token or 0) < LEAST_BYTES_PER_TOKEN:
         spread = map(run.sequence, range(0, len(run), math.ceil(len(run) / _WEIGHED_SEQUENCES)))
         sizes = [(len(sequence.text.encode()), len(sequence.input_ids)) for sequence in spread]
         text_bytes, tokens = map(sum, zip(*sizes, strict=True))
-        if (held := text_bytes / tokens) >= LEAST_BYTES_PER_TOKEN:
-            return
-        yield (
-            "small-tokens",
-            f"a token holds {held:.2f} bytes of text on average: the tokenizer encodes most of these texts byte by byte, so that a "
-            "sequence holds little text; check that it is your model's tokenizer and supports this language",
-            "",
-        )
+        if (held := text_bytes / tokens) < LEAST_BYTES_PER_TOKEN:
+            yield _warned("small-tokens", bytes=held)
 
 
 def of_rows(name: str, split: SplitResult, *, room: int) -> tuple[Warned, ...]:
     """Return the warnings about the rows of a split, which hold `room` tokens each."""
-    told, filled = [], fill(split.tokens, rows=split.rows, room=room)
+    warned, filled = [], fill(split.tokens, rows=split.rows, room=room)
     if filled < LEAST_FILL:
-        message = (
-            f"{split.rows * room - split.tokens:,} tokens in the rows of {name} are padding ({percent(filled)} are filled), which "
-            "wastes training compute; make export.pack a multiple of the sequence length, or make more sequences"
-        )
-        told.append(Warned("empty-rows", message))
+        padding = split.rows * room - split.tokens
+        warned.append(_warned("empty-rows", padding=padding, name=name, filled=percent(filled)))
     if split.chunks_in_train > _MOST_IN_TRAIN * split.chunks:
-        message = (
-            f"{split.chunks_in_train:,} of the {split.chunks:,} chunks of {name} are also in train: its loss will be lower than on "
-            "unseen texts; set export.shared_chunks: leave-out, which removes their sequences from train, or hold out documents "
-            "of your own"
-        )
-        told.append(Warned("read-in-train", message))
-    return tuple(told)
+        warned.append(_warned("read-in-train", split=split, name=name))
+    return tuple(warned)

@@ -82,7 +82,7 @@ class Metrics:
             kept = [row for row in read(path) if row["step"] <= first_step] if first_step else []
             if path.exists():
                 with store.explained(path):
-                    store.write_text(path, "".join(json.dumps(row) + "\n" for row in kept))
+                    store.write_file(path, "".join(json.dumps(row) + "\n" for row in kept))
         self._recent_losses = [row["loss"] for row in read(out / STEPS)][-_SPIKE_WINDOW:]
         self._spike = watch.spike
 

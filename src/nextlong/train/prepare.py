@@ -86,7 +86,7 @@ class Prepared:
         if resumes:
             self.check_record(self.out)
         self.write_record(self.out)
-        store.write_text(self.out / "recipe.yaml", self.recipe.dump())
+        store.write_file(self.out / "recipe.yaml", self.recipe.dump())
 
 
 def prepare(recipe: TrainRecipe) -> Prepared:

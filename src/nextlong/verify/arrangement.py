@@ -17,12 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.export.formats.base import UNREADABLE
-from nextlong.schemas import DOCUMENT, META, NO_CHUNK, ROW_MASK, SHARD_BITS
+from nextlong.schemas import NO_CHUNK, ROW_MASK, SHARD_BITS
 from nextlong.verify.outcome import CheckOutcome, chunk_name, in_words
-from nextlong.verify.run_files import Ids, ResolvedSequence, StepFiles, StoredRun
+from nextlong.verify.run_files import Ids, StepFiles, StoredRun
 
 _FIELDS = ("run", "part", "place", "length", "key")
-_BLOCK_TOKENS = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -35,9 +34,12 @@ class _SplitRows:
     @property
     def row_tokens(self) -> Ids:
         """How many tokens each row has, shape (rows,)."""
-        ends = np.concatenate([[0], np.cumsum(self.index["length"])])
-        tokens: Ids = np.diff(ends[self.offsets])
-        return tokens
+        return np.diff(np.append(0, np.cumsum(self.index["length"]))[self.offsets])
+
+    def rows(self) -> Iterator[list[tuple[int, int]]]:
+        """Yield the SEQUENCES file and the place there of each sequence of a row, row by row."""
+        named = self.index[["part", "place"]]
+        yield from (named[start:stop].tolist() for start, stop in pairwise(self.offsets.tolist()))
 
 
 def read_split(step: StepFiles, split: str) -> _SplitRows:
@@ -49,21 +51,6 @@ def read_split(step: StepFiles, split: str) -> _SplitRows:
     if offsets[0] != 0 or offsets[-1] != len(index) or (np.diff(offsets) < 1).any():
         raise ValueError(f"{offsets_path.name} does not divide {len(index):,} sequences into rows")
     return _SplitRows(index, offsets)
-
-
-def blocks_of_rows(run: StoredRun, split: _SplitRows) -> Iterator[list[list[ResolvedSequence]]]:
-    """Yield the sequences of each row, chunks looked up, in blocks of whole rows of about four million tokens."""
-    ends = np.cumsum(split.row_tokens)
-    first = 0
-    while first < len(ends):
-        before = ends[first - 1] if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, before + _BLOCK_TOKENS, side="right")))
-        bounds = split.offsets[first : last + 1]
-        rows_index = split.index[bounds[0] : bounds[-1]]
-        sequences = run.sequences_at(rows_index["part"], rows_index["place"])
-        at = (bounds - bounds[0]).tolist()
-        yield [sequences[start:stop] for start, stop in pairwise(at)]
-        first = last
 
 
 def check_rows(run: StoredRun, rows: Sequence[StepFiles]) -> list[CheckOutcome]:
@@ -98,16 +85,11 @@ class _Truth:
 
     @classmethod
     def of(cls, run: StoredRun) -> _Truth:
-        count = sum(run.takes)
-        lengths, keys, leaders = (
-            np.zeros(count, np.int64),
-            np.zeros(count, np.uint64),
-            np.full(count, NO_CHUNK, np.int64),
-        )
+        lengths, leaders = (np.full(sum(run.takes), NO_CHUNK, np.int64) for _ in range(2))
+        keys = np.zeros(len(lengths), np.uint64)
         for sequence in run.bare_sequences():
             lengths[sequence.number] = sequence.end[-1]
-            leading = sequence.chunk[np.isin(sequence.role, (META, DOCUMENT))]
-            if len(leading):
+            if len(leading := sequence.chunk[sequence.key_spans]):
                 leaders[sequence.number] = leading[0]
             else:  # the cut left no meta-chunk; that the key is a document's cannot be seen any more
                 keys[sequence.number] = sequence.key
@@ -122,8 +104,7 @@ class _Truth:
         part, place = index["part"].astype(np.int64), index["place"].astype(np.int64)
         known = (index["run"] == 0) & (part >= 0) & (part < len(self.takes)) & (place >= 0)
         known[known] = place[known] < np.array(self.takes)[part[known]]
-        numbers: Ids = np.where(known, np.cumsum([0, *self.takes])[np.where(known, part, 0)] + place, -1)
-        return numbers
+        return np.where(known, np.cumsum([0, *self.takes])[np.where(known, part, 0)] + place, -1)
 
 
 def _check_once(step: StepFiles, splits: dict[str, _SplitRows], truth: _Truth, outcome: CheckOutcome) -> None:
@@ -139,9 +120,8 @@ def _check_once(step: StepFiles, splits: dict[str, _SplitRows], truth: _Truth, o
         for field, form, true in (("length", ",", truth.lengths[known]), ("key", "016x", truth.keys[known])):
             exported = split.index[field][numbers >= 0]
             for at in np.flatnonzero(exported != true).tolist():
-                outcome.breach(
-                    f"{where}: {field} of sequence {known[at]} is {exported[at]:{form}}, should be {true[at]:{form}}"
-                )
+                said = f"{exported[at]:{form}}, should be {true[at]:{form}}"
+                outcome.breach(f"{where}: {field} of sequence {known[at]} is {said}")
         outcome.breach_each(f"{where}: {problem}" for problem in _row_problems(split, config["pack"], numbers))
         recorded = {key: part["counts"][name][key] for key in ("rows", "sequences", "tokens")}
         counted = {"rows": len(split.offsets) - 1, "sequences": len(split.index), "tokens": int(split.row_tokens.sum())}
@@ -200,9 +180,9 @@ def _check_apart(
         if validation[sequence.number]:
             continue
         known = ((shard, rows[rows < len(withheld[shard])]) for shard, rows in run.by_shard(sequence.chunk))
-        hits = (shard << SHARD_BITS | row for shard, rows in known for row in rows[withheld[shard][rows]][:1].tolist())
-        chunk, where = next(hits, NO_CHUNK), f"{step.folder.name}: sequence {sequence.number}"
-        if train[sequence.number] and chunk != NO_CHUNK:
-            outcome.breach(f"{where} of train has {chunk_name(chunk)}, as is one of validation")
-        elif not train[sequence.number] and chunk == NO_CHUNK:
+        hits = (chunk_name(row, shard) for shard, rows in known for row in rows[withheld[shard][rows]].tolist())
+        chunk, where = next(hits, ""), f"{step.folder.name}: sequence {sequence.number}"
+        if train[sequence.number] and chunk:
+            outcome.breach(f"{where} of train has {chunk}, as is one of validation")
+        elif not train[sequence.number] and not chunk:
             outcome.breach(f"{where} is left out, but shares no chunk with validation")

@@ -26,7 +26,7 @@ import xxhash
 from nextlong.errors import RunError
 from nextlong.export.formats.base import UNREADABLE
 from nextlong.text import Json
-from nextlong.verify.exports import Comparison, compare, no_reader, readable, rows_in
+from nextlong.verify.exports import Comparison, compare, open_format, rows_in
 from nextlong.verify.outcome import CheckOutcome, in_words
 from nextlong.verify.run_files import StepFiles, StoredRun
 
@@ -272,11 +272,9 @@ def _check_hashes(fs: Any, place: str, sizes: dict[str, int], record: Json) -> C
 
 def _check_rows(folder: Path, record: Json, split: str, run: StoredRun | None, outcome: CheckOutcome) -> None:
     """Compare the rows of one split with those of the run; where it is not at hand, count rows and tokens without padding."""
-    made, recorded = readable(record["format"]), record["splits"][split]
-    if made is None:
-        outcome.skipped = no_reader(record["format"])
+    recorded = record["splits"][split]
+    if (made := open_format(record["format"], outcome)) is None:
         return
-    outcome.unit = made.unit
     # The files of the split as if they were in the folder of the step that wrote them.
     below = recorded.get("folder", "")
     names = [name for name in record["files"] if name.startswith(below) and "/" not in name.removeprefix(below)]

@@ -170,11 +170,10 @@ def check_weights(run: StoredRun) -> list[CheckOutcome]:
         outcome.breach(f"{len(counted):,} documents are counted of {documents:,} that have chunks")
     counts = np.zeros(_SLOTS, np.int64)
     for shard, doc_rows in run.by_shard(counted):
-        owners = tables[shard]["doc_row"].astype(np.uint64)
-        for rows, texts in run.chunk_texts(shard, np.flatnonzero(np.isin(owners, doc_rows))):
+        for _, owners, texts in run.chunk_texts(shard, np.flatnonzero(np.isin(tables[shard]["doc_row"], doc_rows))):
             runs, chunk = _runs_of(words_of(texts))
             # Document and slot in one number: a run that a document has twice counts once. A batch holds whole documents.
-            of_documents = np.sort(owners[rows][chunk] << np.uint64(SHARD_BITS) | runs % _SLOTS)
+            of_documents = np.sort(owners[chunk].astype(np.uint64) << np.uint64(SHARD_BITS) | runs % _SLOTS)
             np.add.at(counts, of_documents[_begins(of_documents)] % _SLOTS, 1)
     # A run of words in up to 1 of 1,000 documents (at least 16) has full weight; beyond, its weight falls as 1 / count.
     limit = max(_COMMON_LEAST * _COMMON_SHARE, len(counted))

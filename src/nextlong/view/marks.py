@@ -57,4 +57,4 @@ def change(run_dir: Path, mark: Mark, *, is_set: bool) -> None:
     with store.alone(run_dir / FILE), store.explained(run_dir / FILE):  # other viewers wait; a run does not count
         kept = [one for one in read(run_dir) if replace(one, note="") != replace(mark, note="")]
         lines = [{key: value for key, value in asdict(one).items() if value} for one in [*kept, *[mark] * is_set]]
-        store.write_text(run_dir / FILE, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))
+        store.write_file(run_dir / FILE, "".join(json.dumps(line, ensure_ascii=False) + "\n" for line in lines))

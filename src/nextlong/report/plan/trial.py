@@ -37,16 +37,13 @@ from nextlong.methods.keywords import Keywords
 from nextlong.reading.listing import input_files
 from nextlong.recipe import Encoder, Recipe
 from nextlong.recipe.keys import EXACT
-from nextlong.report.plan.amounts import amounts_of
-from nextlong.report.plan.costs import WORKER_BYTES, Trial
-from nextlong.report.plan.elsewhere import shape_of
+from nextlong.report.plan.costs import WORKER_BYTES, Trial, amounts_of, shape_of
 from nextlong.report.plan.sample import CorpusSample
 from nextlong.retrieval.encoders.base import Speed, kind_of
 from nextlong.retrieval.sample import DrawResult
 from nextlong.schemas import NO_CHUNK, Layout
 from nextlong.sequences.encode import SPEED_UP, TextEncoder, chars_before_loading, is_known_to_be_fast
-from nextlong.sequences.token_chars import lost_share
-from nextlong.sequences.tokenizer import END_OF_TEXT, load_tokenizer, special_id, train_bpe
+from nextlong.sequences.tokenizer import END_OF_TEXT, load_tokenizer, lost_share, special_id, train_bpe
 from nextlong.text import Json
 
 _CHARS = 600_000  # of a trial

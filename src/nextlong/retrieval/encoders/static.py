@@ -17,10 +17,10 @@ from numpy.typing import NDArray
 from pydantic import Field
 
 from nextlong import recipe
-from nextlong.engine.process import first_line
 from nextlong.errors import EncoderError
 from nextlong.recipe.keys import Positive, Section
 from nextlong.retrieval.encoders.base import EncoderKind, Speed, unit_or_drawn
+from nextlong.text import first_sentence
 
 _MEASURED_CHUNKS = 256
 
@@ -47,7 +47,7 @@ class StaticEncoder:
             )
         except (OSError, ValueError, KeyError) as error:
             raise EncoderError(
-                f"encoder.model=static:{name} cannot be loaded: {first_line(error)}; give the folder of a model2vec "
+                f"encoder.model=static:{name} cannot be loaded: {first_sentence(error)}; give the folder of a model2vec "
                 "model, or its name on the Hugging Face Hub (and a network)"
             ) from None
         self.dimensions = int(self._model.dim)

@@ -16,8 +16,7 @@ from pathlib import Path
 
 from nextlong.engine.process import memory_bytes
 from nextlong.engine.step import Amounts, Estimate
-from nextlong.recipe import Search
-from nextlong.recipe.keys import EXACT
+from nextlong.recipe.keys import EXACT, Search
 from nextlong.retrieval.indexes import ivf
 from nextlong.retrieval.indexes.base import is_built
 from nextlong.retrieval.indexes.ivf import GRAPH_AS_DEAR, GRAPH_FROM, ITERATIONS, clusters_for, sample_of
