@@ -327,7 +327,7 @@ def _stats(run: Run, counting: Counting, *, chars_per_token: float | None) -> St
 
 
 def _yield(run: Run) -> Yield:
-    made = Attempt.of(run.steps)
+    made = Attempt(run.steps)
     drafts, lost, draw = sum(part.drafts for part in made.drafted), made.dropped, made.draw
     documents = drafts + sum(sum(part.dropped.values()) for part in made.drafted)
     begun = draw.drawn if "meta_documents" in run.steps else documents
