@@ -16,13 +16,13 @@ from nextlong.engine.step import Artifacts
 from nextlong.export import steps as export_steps
 from nextlong.export.arrange import FEWER_LEFT_OUT, RowsResult, fill, percent
 from nextlong.methods.base import described
+from nextlong.methods.documents import describe_partition
 from nextlong.methods.keywords import KeywordsResult
-from nextlong.methods.partition import describe_partition
 from nextlong.recipe import Recipe
 from nextlong.retrieval.index import describe_choice
 from nextlong.retrieval.shortlist import describe_shortlist
 from nextlong.runs import stats
-from nextlong.runs.export import Exported, measured
+from nextlong.runs.card import Exported
 from nextlong.runs.warnings import FROM_SCRATCH, control, of_rows
 from nextlong.sequences.shortfall import Attempt, why_fewer
 from nextlong.text import Json, counted
@@ -39,7 +39,7 @@ def lines(recipe: Recipe, done: Artifacts, *, folder: Path, named: str = "RUN") 
     asked, causes = recipe.compose.sequences, "; ".join(why_fewer(recipe.compose, done))
     shortfall = ""
     if asked == "all":
-        shortfall = f" ({causes})" if Attempt.of(done).dropped else ""
+        shortfall = f" ({causes})" if Attempt(done).dropped else ""
     elif sequences != asked:
         shortfall = f", fewer than compose.sequences={asked:,} ({causes})"
     facts = [
@@ -152,9 +152,9 @@ def run_of(written: Exported) -> Json:
 
 def export_of(written: Exported) -> Json:
     """Return what was exported, and where."""
-    recipe, rows = written.recipe, written.done["rows"].result(RowsResult)
-    room, stats = recipe.export.pack or written.longest, measured(written)
-    warnings = list(stats.warnings if stats else ())
+    recipe, rows = written.recipe, written.rows
+    room = recipe.export.pack or written.longest
+    warnings = list(written.stats.warnings if written.stats else ())
     for name, split in rows.splits.items():
         warnings += of_rows(name, split, room=room)
     counts = {"rows", "sequences", "documents", "tokens"}

@@ -44,7 +44,7 @@ from nextlong.runs import warnings
 from nextlong.runs.warnings import Warned
 from nextlong.schemas import Layout
 from nextlong.sequences.shortfall import LONGER, MOST_DROPPED, is_extended, too_short, uses_a_chunk_once
-from nextlong.sequences.token_chars import lossy_tokenizer
+from nextlong.sequences.tokenizer import lossy_tokenizer
 from nextlong.text import Json, counted
 
 _MB = 1_000_000

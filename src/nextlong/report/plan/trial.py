@@ -53,8 +53,7 @@ from nextlong.retrieval.sample import DrawResult
 from nextlong.schemas import NO_CHUNK, Layout
 from nextlong.sequences.encode import SPEED_UP, TextEncoder, chars_before_loading, is_known_to_be_fast
 from nextlong.sequences.shortfall import has_gaps
-from nextlong.sequences.token_chars import lost_share
-from nextlong.sequences.tokenizer import END_OF_TEXT, load_tokenizer, special_id, train_bpe
+from nextlong.sequences.tokenizer import END_OF_TEXT, load_tokenizer, lost_share, special_id, train_bpe
 from nextlong.text import Json, counted
 
 _COMPRESSED_SHARE = 0.3  # of JSON, by gzip or zstd
