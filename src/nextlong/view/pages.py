@@ -23,13 +23,12 @@ from nextlong.engine import store
 from nextlong.errors import NextlongError
 from nextlong.methods.base import method_of
 from nextlong.picture import html, pieces, strip
-from nextlong.report.page import words
 from nextlong.report.page.sequences import sampled_words
 from nextlong.runs.card import card_numbers
 from nextlong.runs.run import Run
 from nextlong.runs.stats import STATISTICS, read
 from nextlong.schemas import Layout, Span
-from nextlong.text import Json
+from nextlong.text import Json, counted
 from nextlong.view import documents, filtered, marks, sequences
 from nextlong.view.documents import Place, Query
 from nextlong.view.marks import Mark
@@ -154,7 +153,7 @@ def sequence_list(view: View, query: Query, *, sort: str, first: int, columns: S
     found = variant.index.find(query, sort=sort, first=first, most=most, seconds=_SECONDS)
     if query.matches_all and not sort:  # a plain list reads a little for the histograms, so that its page is quick
         variant.index.find(query, sort="cosine", most=0, seconds=_SECONDS)
-    histograms, counted = variant.index.histograms(query)
+    histograms, in_histograms = variant.index.histograms(query)
     shown = [column for column in _COLUMNS if column in columns] or list(_COLUMNS)
     state = asdict(query) | {"sort": sort, "columns": shown if len(shown) < len(_COLUMNS) else ()}
     total = len(variant.run)
@@ -174,7 +173,7 @@ def sequence_list(view: View, query: Query, *, sort: str, first: int, columns: S
         rows=_sequence_rows(variant, found.numbers, query),
         found=found,
         total=total,
-        counted=counted,
+        counted=in_histograms,
         columns=[(column, names[column]) for column in shown],
         all_columns=names,
         histograms=histograms,
@@ -183,7 +182,7 @@ def sequence_list(view: View, query: Query, *, sort: str, first: int, columns: S
         link=link,
         sorts={column: f"-{column}" if sort == column else column for column in sequences.SORTS},
         page_size=most,
-        introduction=words.sequences_of(total, variant.run.recipe.sequence_tokens),
+        introduction=f"{counted(total, 'sequence')} of exactly {variant.run.recipe.sequence_tokens:,} tokens",
         method=variant.run.recipe.compose.method,
     )
 

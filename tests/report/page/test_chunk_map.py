@@ -14,10 +14,10 @@ def test_every_chunk_of_the_sequence_is_marked(shared_run):
     lead = lead_document(spans)
     made = sequences._draw_map(run, spans, lead=lead)
     chunks = {span.chunk_id: span.doc_id for span in spans if span.role in CHUNK_ROLES}
-    assert made.chart.count('class="marked own" data-series') == sum(doc == lead for doc in chunks.values())
-    assert made.chart.count('class="marked negative" data-series') == sum(doc != lead for doc in chunks.values())
-    assert 0 < made.variance <= 1
-    assert made.sampled == len(re.findall('<circle class="map', made.chart))
+    assert made["chart"].count('class="marked own" data-series') == sum(doc == lead for doc in chunks.values())
+    assert made["chart"].count('class="marked negative" data-series') == sum(doc != lead for doc in chunks.values())
+    assert 0 < made["variance"] <= 1
+    assert made["sampled"] == len(re.findall('<circle class="map', made["chart"]))
 
 
 def test_the_largest_of_several_sources_have_colours_and_one_source_is_grey():

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from itertools import islice, zip_longest
-from typing import Any, Final, NamedTuple
+from typing import Any, Final
 
 import numpy as np
 from markupsafe import Markup
@@ -113,16 +113,12 @@ _MAPPED: Final = 1000  # chunks of the corpus
 MAP_COLOURS: Final = ("run2", "run3", "run4")  # neither the meta-document's orange nor the negatives' blue
 
 
-class ChunkMap(NamedTuple):
-    """The chart, the number of sampled chunks, and the share of their variance that the two axes hold."""
+def _draw_map(run: Run, spans: Sequence[Span], *, lead: int) -> Json | None:
+    """Return a map of sampled chunks' vectors with the chunks of a sequence about document `lead` marked.
 
-    chart: Markup
-    sampled: int
-    variance: float
-
-
-def _draw_map(run: Run, spans: Sequence[Span], *, lead: int) -> ChunkMap | None:
-    """Return the map with the chunks of a sequence about document `lead`; None unless the run embedded all chunks."""
+    The chart, how many are sampled, and the share of their variance that it shows; None unless the run embedded all chunks. The
+    plane is that of the first two principal components of the sample, so the map is deterministic.
+    """
     if not measures.has_every_vector(run):
         return None
     of_sequence = {span.chunk_id: span for span in spans if span.role in CHUNK_ROLES}
@@ -141,23 +137,25 @@ def _draw_map(run: Run, spans: Sequence[Span], *, lead: int) -> ChunkMap | None:
         Point(float(x), float(y), f"{source}: {name}")
         for (x, y), source, name in zip(places, sources.tolist(), names.tolist(), strict=True)
     ]
-    background = _background(sources[: len(sampled)].tolist(), points[: len(sampled)])
-    own: list[Point] = []
+    series = _background(sources[: len(sampled)].tolist(), points[: len(sampled)])
+    what = "negatives" if any(span.role == "negative" for span in of_sequence.values()) else "other documents"
     others: list[Point] = []
+    own: list[Point] = []
+    series.append(Series(f"{what} of this sequence", "marked negative", points=others))
+    series.append(Series("the document of this sequence", "marked own", points=own))
     for chunk, point in zip(ids[len(sampled) :].tolist(), points[len(sampled) :], strict=True):
         span = of_sequence[chunk]
         cosine = f", cosine {span.score:.3f}" if span.role == "negative" else ""
         is_own = span.doc_id == lead
-        marked = Point(point.x, point.y, f"{span.role}, {point.tip}{cosine}", 6 if is_own else 4)
-        (own if is_own else others).append(marked)
-    what = "negatives" if any(span.role == "negative" for span in of_sequence.values()) else "other documents"
-    series = [*background, Series(f"{what} of this sequence", "marked negative", points=others)]
-    series.append(Series("the document of this sequence", "marked own", points=own))
-    variance = float((singular[:2] ** 2).sum() / (singular**2).sum())
-    chart = charts.scatter(
-        series, height=250, x_label="first principal component", y_label="second principal component"
-    )
-    return ChunkMap(chart, len(sampled), variance)
+        (own if is_own else others).append(
+            Point(point.x, point.y, f"{span.role}, {point.tip}{cosine}", 6 if is_own else 4)
+        )
+    labels = {"x_label": "first principal component", "y_label": "second principal component"}
+    return {
+        "chart": charts.scatter(series, height=250, **labels),
+        "sampled": len(sampled),
+        "variance": float((singular[:2] ** 2).sum() / (singular**2).sum()),
+    }
 
 
 def _background(sources: Sequence[str], points: Sequence[Point]) -> list[Series]:
@@ -165,11 +163,9 @@ def _background(sources: Sequence[str], points: Sequence[Point]) -> list[Series]
     counts = Counter(sources)
     largest = [name for name, _ in counts.most_common(len(MAP_COLOURS) if len(counts) > 1 else 0)]
     others = [name for name in counts if name not in largest]
-    rest = (
-        (f"{len(others)} more sources" if len(others) > 1 else "".join(others))
-        if largest
-        else "other chunks of the corpus"
-    )
+    rest = f"{len(others)} more sources" if len(others) > 1 else "".join(others)
+    if not largest:
+        rest = "other chunks of the corpus"
     of_series: dict[tuple[str, str], list[Point]] = {}
     colours = dict(zip(largest, MAP_COLOURS, strict=False))
     for name in (*largest, *others):
@@ -185,9 +181,8 @@ _BEFORE = 120  # characters before the first of them
 _WORD = re.compile(r"\w+")
 
 
-_Pair = tuple[
-    tuple[str, str], tuple[str, str]
-]  # source and text of a chunk filtered out, and of the chunk that it repeats
+# Source and text of a chunk filtered out, and of the chunk that it repeats.
+_Pair = tuple[tuple[str, str], tuple[str, str]]
 
 
 def near_duplicate_pairs(run: Run, *, most: int) -> Iterator[_Pair]:

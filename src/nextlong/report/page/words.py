@@ -138,11 +138,6 @@ def _negatives(stats: Mapping[str, Any]) -> tuple[str, str]:
     return what.format(beside=beside), between
 
 
-def sequences_of(count: int, tokens: int) -> str:
-    """Return a number of sequences and their length in words."""
-    return f"{counted(count, 'sequence')} of exactly {tokens:,} tokens"
-
-
 def opening(stats: Mapping[str, Any]) -> str:
     """Return what was done to the documents, in a few sentences."""
     negatives, between = _negatives(stats)
@@ -150,13 +145,6 @@ def opening(stats: Mapping[str, Any]) -> str:
     far = f", {distance['p50']:,.0f} tokens earlier (median)" if distance else ""
     told: str = _WORDS["openings"][stats["layout"]]
     return told.format(negatives=negatives, far=far, between=between)
-
-
-def title(plain: Plain) -> str:
-    """Return the heading of the page."""
-    if len(plain) > 1:
-        return f"{len(plain)} data sets side by side"
-    return f"{counted(plain[0]['sequences'], 'long sequence')} of {plain[0]['target_tokens']:,} tokens"
 
 
 def facts(stats: Mapping[str, Any], run: Run) -> dict[str, str]:
