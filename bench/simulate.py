@@ -25,7 +25,7 @@ from nextlong.recipe import Recipe
 from nextlong.report.plan import costs as plan_costs
 from nextlong.report.plan import page
 from nextlong.report.plan.costs import Cost, Machines, schedule
-from nextlong.report.plan.elsewhere import GPU_TFLOP_PER_S, Asked
+from nextlong.report.plan.page import GPU_TFLOP_PER_S, Asked
 from nextlong.report.plan.sample import sample
 from nextlong.report.plan.trial import measure
 

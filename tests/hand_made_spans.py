@@ -2,7 +2,7 @@
 
 import math
 
-from nextlong.runs.run import Span
+from nextlong.schemas import Span
 
 NAN = math.nan
 HOSTILE = "</title></svg><script>alert(1)</script><img src=x onerror=alert(2)>&\"'`$\\frac{1}$\u202e日本 \x1b[31m"

@@ -7,8 +7,9 @@ their data lies, so that nothing needs a lookup table. Text is stored once (DOCU
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Final
+from typing import Any, Final
 
 import numpy as np
 import pyarrow as pa
@@ -108,3 +109,30 @@ class DropReason(StrEnum):
     NO_NEGATIVES = "too few negatives for compose.min_gap_tokens between its chunks"
     TOO_FEW_NEGATIVES = "too few negatives to reach target_tokens"
     TOO_FEW_DOCUMENTS = "too few documents to reach target_tokens"
+
+
+@dataclass(frozen=True)
+class Span:
+    """Tokens [token_start, token_end) of a sequence and the characters of a document that they came from.
+
+    `role` is meta, negative, document, separator, bos or eos. The last three belong to no document: their ids and
+    character offsets are -1 and their `source_id` is empty. `metadata` holds the columns that the source names as metadata;
+    {} if it keeps none. `score` is the cosine to the meta-chunk of the same `group`.
+    """
+
+    chunk_id: int
+    doc_id: int
+    source_id: str
+    metadata: dict[str, Any]
+    char_start: int
+    char_end: int
+    role: str
+    group: int
+    token_start: int
+    token_end: int
+    score: float
+
+    @property
+    def length(self) -> int:
+        """Its tokens."""
+        return self.token_end - self.token_start

@@ -1,4 +1,7 @@
-"""Pieces: which text stands beside which, and what was pulled apart; on hand-made spans."""
+"""Pieces: which text stands beside which, what was pulled apart, and the rare words that two texts have in common."""
+
+from hypothesis import given
+from hypothesis import strategies as st
 
 from hand_made_spans import DOCUMENTS, EXTENDED, span
 from nextlong.picture import pieces
@@ -33,3 +36,33 @@ def test_only_what_no_longer_stands_side_by_side_is_joined():
 def test_parts_in_another_order_are_joined_too():
     turned = [span("document", 5, 1, 0, 100), span("document", 4, 1, 100, 200)]
     assert [(a.chunk_id, b.chunk_id) for a, b in pieces.neighbours_before(turned, 1)] == [(4, 5)]
+
+
+def test_words_that_many_texts_hold_are_not_marked():
+    texts = [f"the rope my over {word}" for word in ("anchor", "sail", "reef", "tide") * 10]
+    known = pieces.frequencies([*texts, "anchor plankton"])
+    assert pieces.shared_words("The Plankton over my anchor", "plankton: the anchor, my, over", known) == ["plankton"]
+
+
+def test_the_rarest_words_are_marked_when_there_are_many():
+    words = [f"w{number:02}" for number in range(60)]
+    known = pieces.frequencies([*words[:40], *(" ".join(words[:40]) for _ in range(1)), *["x"] * 100])
+    assert len(pieces.shared_words(" ".join(words), " ".join(words), known)) == 20
+    assert set(words[40:]) == set(pieces.shared_words(" ".join(words), " ".join(words), known))
+
+
+def test_a_sample_too_small_to_tell_hides_nothing():
+    assert pieces.shared_words("The anchor", "the END", pieces.frequencies(["the"] * 5)) == ["the"]
+
+
+def test_letters_of_scripts_without_blanks_are_words():
+    assert pieces.words_of("日本語 text") == {"日", "本", "語", "text"}
+
+
+@given(st.text(), st.text())
+def test_what_is_shared_stands_in_both(one, other):
+    shared = pieces.shared_words(one, other, pieces.frequencies([]))
+    common = pieces.words_of(one) & pieces.words_of(other)
+    assert set(shared) <= common
+    assert shared == sorted(shared)
+    assert len(shared) == min(20, len(common))

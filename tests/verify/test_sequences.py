@@ -8,7 +8,6 @@ import pytest
 
 import nextlong
 from damage import change_recipe, outcomes
-from nextlong.picture.pieces import length
 from nextlong.recipe.keys import NEGATIVES
 from nextlong.schemas import BOS, DOCUMENT, EOS, META, NEGATIVE, SEPARATOR, Layout
 from nextlong.sequences.tokenizer import train_bpe
@@ -196,7 +195,7 @@ def test_a_gap_below_the_minimum_is_found(own_run):
     for one in nextlong.open(own_run).sequences():
         metas = [place for place, span in enumerate(one.spans) if span.role == "meta"]
         between = [one.spans[first:last] for first, last in itertools.pairwise(metas)]
-        gaps += [sum(length(span) for span in spans if span.role == "negative") for spans in between]
+        gaps += [sum(span.length for span in spans if span.role == "negative") for spans in between]
     change_recipe(own_run, "compose", "min_gap_tokens", min(gaps))
     sound = outcomes(own_run, "sequences")[name]
     assert (sound.checked, sound.breaches) == (len(gaps), 0)

@@ -103,7 +103,7 @@ def test_the_list_has_a_row_a_sequence_with_what_it_is_made_of(variants, run):
         first_words = " ".join(run.sequence(number).texts_of([spans.index(own[0])])[0].split())
         assert first_words.startswith(row[3].rstrip("…")[:60])
         assert int(row[4]) == sum(one.role in pieces.CHUNK_ROLES for one in spans)
-        assert row[7] == f"{sum(map(pieces.length, own)) / 2048:.1%}"
+        assert row[7] == f"{sum(one.length for one in own) / 2048:.1%}"
         assert f"/base/sequence/{number}" in page.links
     assert "12 sequences." in page.text
 

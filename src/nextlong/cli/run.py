@@ -32,7 +32,7 @@ def plan(args: argparse.Namespace) -> None:
     """Show what a run will do and take."""
     from nextlong.recipe.text import preset_path
     from nextlong.report.plan import page
-    from nextlong.report.plan.elsewhere import GPU_TFLOP_PER_S, Asked
+    from nextlong.report.plan.page import GPU_TFLOP_PER_S, Asked
     from nextlong.retrieval.encoders.base import import_preloaded
 
     if (args.recipe is None) == (args.preset is None):

@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 from nextlong.errors import NextlongError
 from nextlong.picture.palette import LIGHT, SHADES, colour
-from nextlong.picture.pieces import Pieces, chunks_of, clean, lead_document, length, neighbours_before, scale, scored
+from nextlong.picture.pieces import Pieces, chunks_of, clean, lead_document, neighbours_before, scale, scored
 from nextlong.text import counted
 
 WIDTH, MARGIN = 1000, 24
@@ -84,7 +84,7 @@ def _before_after(pieces: Pieces, *, tokens: int, name: str) -> _Drawing:
     many = f"{len(meta_chunks):,} chunks, each depending on the one right before it"
     chunks = "1 chunk" if len(meta_chunks) == 1 else many
     yield _Line(MARGIN, 30, f"Before: {_short(source)}", size=17, is_heading=True)
-    yield _Line(MARGIN, 54, f"one document of {sum(map(length, meta_chunks)):,} tokens, {chunks}")
+    yield _Line(MARGIN, 54, f"one document of {sum(chunk.length for chunk in meta_chunks):,} tokens, {chunks}")
     yield from _strip(meta_chunks, lead, _BEFORE_Y, unit, shades, start=0)
     yield _Line(MARGIN, 148, f"After: one sequence of exactly {tokens:,} tokens", size=17, is_heading=True)
     yield _Line(MARGIN, 172, _after(pieces, lead))
@@ -139,12 +139,12 @@ def _strip(
     for piece in pieces:
         fill = LIGHT[colour(piece, order.setdefault(piece.doc_id, len(order)), lead, shades)]
         cosine = f", cosine {piece.score:.3f}" if scored([piece]) else ""
-        title = f"{piece.role}: {piece.source_id or piece.role}, {length(piece):,} tokens{cosine}"
+        title = f"{piece.role}: {piece.source_id or piece.role}, {piece.length:,} tokens{cosine}"
         x = MARGIN + (piece.token_start if start is None else start) * unit
         # Boxes stand apart by a hairline, and the thinnest stay visible.
-        width = length(piece) * unit
+        width = piece.length * unit
         yield _Box(x, y, max(0.3, width - (0.6 if width > 2 else 0)), _BAR, fill, title)
-        start = None if start is None else start + length(piece)
+        start = None if start is None else start + piece.length
 
 
 def _legend(pieces: Pieces, shades: tuple[float, float], *, y: int) -> Iterator[_Box | _Line]:

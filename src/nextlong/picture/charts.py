@@ -90,13 +90,7 @@ def bars(
     return _drawn(series, marks, along, up, x_label=label, y_label=y_label, left=left, foot=foot, rules="upright")
 
 
-def lines(
-    series: Sequence[Series],
-    *,
-    x_label: str,
-    y_label: str,
-    scale: Literal["even", "log"] = "even",
-) -> Markup:
+def lines(series: Sequence[Series], *, x_label: str, y_label: str, scale: Literal["even", "log"] = "even") -> Markup:
     """Return a line for each series; a logarithmic x axis has its ticks at the points."""
     points = [point for one in series for point in one.points]
     if not points:

@@ -11,7 +11,8 @@ from collections.abc import Sequence
 from math import isfinite
 from typing import Final
 
-from nextlong.picture.pieces import CHUNK_ROLES, Piece
+from nextlong.picture.pieces import CHUNK_ROLES
+from nextlong.schemas import Span
 
 SHADES: Final = 8
 RUNS: Final = 6  # colours for data sets shown side by side
@@ -47,7 +48,7 @@ def css() -> str:
     return f":root{{{light}}}@media screen and (prefers-color-scheme:dark){{:root{{{dark}}}}}{classes}\n"
 
 
-def colour(piece: Piece, order: int, lead: int, scale: tuple[float, float]) -> str:
+def colour(piece: Span, order: int, lead: int, scale: tuple[float, float]) -> str:
     """Return the name of a piece's colour; `order` counts documents, of which those without cosines alternate."""
     if piece.role not in CHUNK_ROLES:
         return "between"

@@ -1,15 +1,19 @@
-"""Pieces: the spans of a sequence as a picture shows them, and which text to hold beside which.
+"""Pieces: the spans of a sequence as a picture shows them, which text to hold beside which, and the words that both share.
 
-In:  spans. Out: the document that a sequence is about, the range of its cosines, partners of chunks.
+In:  spans; texts, and how many texts of a sample of the corpus hold each word (their document frequency). Out: the document that
+a sequence is about, the range of its cosines, partners of chunks; rare words, which make one text a distractor for the other.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
+from collections import Counter
+from collections.abc import Iterable, Sequence
 from itertools import pairwise
 from math import isfinite
-from typing import Protocol, TypeVar
+from typing import Final, NamedTuple
+
+from nextlong.schemas import Span
 
 # What XML 1.0 cannot hold, and what turns the direction of the text around it.
 _FORBIDDEN = re.compile(
@@ -22,36 +26,15 @@ def clean(text: str) -> str:
     return _FORBIDDEN.sub("\ufffd", text)
 
 
-class Piece(Protocol):
-    """A span of a sequence: `nextlong.runs.run.Span` is one."""
-
-    @property
-    def chunk_id(self) -> int: ...
-    @property
-    def doc_id(self) -> int: ...
-    @property
-    def source_id(self) -> str: ...
-    @property
-    def role(self) -> str: ...
-    @property
-    def group(self) -> int: ...
-    @property
-    def token_start(self) -> int: ...
-    @property
-    def token_end(self) -> int: ...
-    @property
-    def score(self) -> float: ...
-
-
-Pieces = Sequence[Piece]
-_PieceT = TypeVar("_PieceT", bound=Piece)
+Pieces = Sequence[Span]
 _SEPARATOR_TOKENS = 16  # what may stand between two chunks that still stand side by side
 CHUNK_ROLES = ("meta", "negative", "document")
-
-
-def length(piece: Piece) -> int:
-    """Return the tokens of a piece."""
-    return piece.token_end - piece.token_start
+# A letter of a script that is written without spaces counts as a word, as in `page.js`, which finds the words again.
+_SOLO: Final = "\u0e00-\u0eff\u1000-\u109f\u1780-\u17ff\u3040-\u30ff\u3400-\u9fff\uf900-\ufaff"
+_WORD: Final = re.compile(rf"[{_SOLO}]|(?:(?![{_SOLO}])[^\W_])+")
+_RARE_SHARES: Final = (0.01, 0.03)  # of the sampled texts hold a rare word; each only where no shared word is rarer
+_FEWEST_TEXTS: Final = 20  # of a sample that can tell rare words from common ones
+_MOST_WORDS: Final = 20  # that are marked, the rarest
 
 
 def lead_document(pieces: Pieces) -> int:
@@ -62,7 +45,7 @@ def lead_document(pieces: Pieces) -> int:
     return -1 if lead is None else lead.doc_id
 
 
-def chunks_of(pieces: Sequence[_PieceT], doc_id: int) -> list[_PieceT]:
+def chunks_of(pieces: Pieces, doc_id: int) -> list[Span]:
     """Return the pieces of a document as they stood in it, each chunk once: where it stands last."""
     of_document = {piece.chunk_id: piece for piece in pieces if piece.doc_id == doc_id}
     return [piece for _, piece in sorted(of_document.items())]
@@ -114,7 +97,34 @@ def example(pieces: Pieces) -> int:
     return next((place for place, partner in enumerate(partners(pieces)) if partner >= 0), 0)
 
 
-def neighbours_before(pieces: Pieces, doc_id: int) -> list[tuple[Piece, Piece]]:
+def neighbours_before(pieces: Pieces, doc_id: int) -> list[tuple[Span, Span]]:
     """Return the pieces of a document two by two: those that stood one right behind the other, and no longer do."""
     chunks = chunks_of(pieces, doc_id)
     return [(a, b) for a, b in pairwise(chunks) if not 0 <= b.token_start - a.token_end <= _SEPARATOR_TOKENS]
+
+
+class Frequencies(NamedTuple):
+    """How many of `texts` texts hold each word."""
+
+    texts: int
+    of: Counter[str]
+
+
+def words_of(text: str) -> set[str]:
+    """Return the distinct words of a text, in lower case."""
+    return set(map(str.lower, _WORD.findall(text)))
+
+
+def frequencies(texts: Iterable[str]) -> Frequencies:
+    """Return the document frequency of every word of some texts."""
+    held = [words_of(text) for text in texts]
+    return Frequencies(len(held), Counter(word for words in held for word in words))
+
+
+def shared_words(one: str, other: str, known: Frequencies) -> list[str]:
+    """Return the rarest words that two texts share, sorted; those of few letters and those that many texts hold do not count."""
+    common = words_of(one) & words_of(other)
+    if known.texts >= _FEWEST_TEXTS:
+        rare = ({word for word in common if known.of[word] <= share * known.texts} for share in _RARE_SHARES)
+        common = next(filter(None, rare), set())
+    return sorted(sorted(common, key=lambda word: (known.of[word], word))[:_MOST_WORDS])

@@ -16,7 +16,7 @@ from markupsafe import Markup
 
 from nextlong.picture import html
 from nextlong.picture.palette import SHADES, colour
-from nextlong.picture.pieces import Pieces, example, length, neighbours_before, partners, scored
+from nextlong.picture.pieces import Pieces, example, neighbours_before, partners, scored
 
 _FOOT, _FLAT_TOP = 102, 42  # y of the lower edge, and of the upper one where nothing is pulled apart
 _ARC_FOOT, _TALL, _LOW = 44, (46, 100), (54, 92)  # y of arcs' feet, of the document's chunks, of others
@@ -45,7 +45,7 @@ def bar(
         name = colour(piece, order, lead, scale)
         # A box as a path: from its upper left corner to the right, down, back to the left, and closed.
         top, foot = _TALL if name == "own" else _LOW
-        paths.setdefault(name, []).append(f"M{piece.token_start} {top}h{length(piece)}V{foot}h-{length(piece)}z")
+        paths.setdefault(name, []).append(f"M{piece.token_start} {top}h{piece.length}V{foot}h-{piece.length}z")
     arcs = ""
     for one, other in neighbours_before(pieces, lead):
         left, right = ((piece.token_start + piece.token_end) // 2 for piece in (one, other))

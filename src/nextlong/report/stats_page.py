@@ -20,10 +20,11 @@ _WITH_BINS = ("exposure", "reuse")  # cards of which a terminal has room for the
 
 def show(stats: Stats, console: Console) -> None:
     """Print one data set."""
-    plain = [stats.as_json()]
+    plain = stats.as_json()
+    of = numbers.Numbers([plain], [""])
     title = f"{counted(stats.sequences, 'sequence')} of {stats.target_tokens:,} tokens in {stats.run}"
-    tables.show_pairs(title, _pairs(numbers.settings(plain)), console)
-    for card in (card for section in cards.sections(plain, [""]).values() for card in section if card.name != "cost"):
+    tables.show_pairs(title, _pairs(of.settings()), console)
+    for card in (card for section in cards.sections(of).values() for card in section if card.name != "cost"):
         for table in card.tables:
             rows = (row for row in table.rows if not row.is_bin or card.name in _WITH_BINS)
             tables.show_pairs(table.caption, _pairs(rows), console)
@@ -33,7 +34,7 @@ def show(stats: Stats, console: Console) -> None:
         for example in one.examples:
             head = json.dumps(example.head, ensure_ascii=False) if example.head else ""
             left_out.append(("", f"  {' · '.join(filter(None, (example.source_id, example.note, head)))}"))
-    warnings = [("only as a control", plain[0]["control"])] if plain[0]["control"] else []
+    warnings = [("only as a control", plain["control"])] if plain["control"] else []
     warnings += [(warned.name, warned.message) for warned in stats.warnings]
     for title, pairs in (("Left out of the corpus", left_out), ("Look before you train", warnings)):
         if pairs:

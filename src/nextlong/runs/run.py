@@ -35,33 +35,12 @@ from nextlong.export import steps as export_steps
 from nextlong.export.formats.base import format_of
 from nextlong.recipe import Recipe
 from nextlong.runs import data_folder, notebook
+from nextlong.schemas import Span
 from nextlong.text import Json
 
 if TYPE_CHECKING:
     import datasets
     from tokenizers import Tokenizer
-
-
-@dataclass(frozen=True)
-class Span:
-    """Tokens [token_start, token_end) of a sequence and the characters of a document that they came from.
-
-    `role` is meta, negative, document, separator, bos or eos. The last three belong to no document: their ids and
-    character offsets are -1 and their `source_id` is empty. `metadata` holds the columns that the source names as metadata;
-    {} if it keeps none. `score` is the cosine to the meta-chunk of the same `group`.
-    """
-
-    chunk_id: int
-    doc_id: int
-    source_id: str
-    metadata: Json
-    char_start: int
-    char_end: int
-    role: str
-    group: int
-    token_start: int
-    token_end: int
-    score: float
 
 
 @dataclass(frozen=True, eq=False)

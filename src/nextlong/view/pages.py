@@ -21,13 +21,13 @@ from nextlong.artifacts import lookup
 from nextlong.engine import store
 from nextlong.errors import NextlongError
 from nextlong.methods.base import method_of
-from nextlong.picture import html, pieces, shared_words, strip
+from nextlong.picture import html, pieces, strip
 from nextlong.picture.strip import StripTexts
 from nextlong.report.page import words
 from nextlong.runs.card import card_numbers
-from nextlong.runs.run import Run, Span
+from nextlong.runs.run import Run
 from nextlong.runs.stats import STATISTICS, read
-from nextlong.schemas import Layout
+from nextlong.schemas import Layout, Span
 from nextlong.view import documents, filtered, marks, sequences
 from nextlong.view.documents import Place
 from nextlong.view.marks import Mark
@@ -102,15 +102,7 @@ class ChunkFilter(NamedTuple):
 _ALL_CHUNKS: Final = ChunkFilter()
 
 
-def sequence_list(
-    view: View,
-    query: Query,
-    *,
-    sort: str,
-    first: int,
-    columns: Sequence[str],
-    most: int = _ROWS,
-) -> str:
+def sequence_list(view: View, query: Query, *, sort: str, first: int, columns: Sequence[str], most: int = _ROWS) -> str:
     """Return the list of sequences that match, from match number `first` on."""
     variant = view.variant
     found = variant.index.find(query, sort=sort, first=first, most=most, seconds=_SECONDS)
@@ -118,10 +110,7 @@ def sequence_list(
         variant.index.find(query, sort="cosine", most=0, seconds=_SECONDS)
     histograms, counted = variant.index.histograms(query)
     shown = [column for column in _COLUMNS if column in columns] or list(_COLUMNS)
-    state = asdict(query) | {
-        "sort": sort,
-        "columns": shown if len(shown) < len(_COLUMNS) else (),
-    }
+    state = asdict(query) | {"sort": sort, "columns": shown if len(shown) < len(_COLUMNS) else ()}
     total = len(variant.run)
     # A sequence that extends no document is listed by its first one.
     lead = _COLUMNS["document"] if method_of(variant.run.recipe).layout == Layout.EXTENDED else "first document"
@@ -186,7 +175,7 @@ def sequence(view: View, number: int, *, first: int = 0, chosen: ChunkFilter = _
     else:
         pairs = zip(one.texts, pieces.partners(spans), strict=True)
         words_of = [
-            shared_words.shared(text, one.texts[partner], variant.frequencies) if partner >= 0 else []
+            pieces.shared_words(text, one.texts[partner], variant.frequencies) if partner >= 0 else []
             for text, partner in pairs
         ]
         texts = StripTexts(texts=one.texts, words=words_of)
@@ -213,7 +202,7 @@ def sequence(view: View, number: int, *, first: int = 0, chosen: ChunkFilter = _
             {
                 "place": place,
                 "span": span,
-                "length": pieces.length(span),
+                "length": span.length,
                 "cosine": f"{span.score:.3f}" if span.role != "meta" and isfinite(span.score) else "–",
             }
             for place, span in shown[:most]

@@ -8,7 +8,7 @@ from __future__ import annotations
 from functools import cached_property, lru_cache
 
 from nextlong.artifacts import record
-from nextlong.picture import pieces, shared_words
+from nextlong.picture import pieces
 from nextlong.report.page.sequences import SAMPLED_TEXTS
 from nextlong.runs.measures import sample_chunks
 from nextlong.runs.run import Run
@@ -34,9 +34,9 @@ class OpenVariant:
         return sources(self.run.corpus, most=_MOST_SHARDS)
 
     @cached_property
-    def frequencies(self) -> shared_words.Frequencies:
+    def frequencies(self) -> pieces.Frequencies:
         """How many chunks of a sample of the corpus hold each word."""
-        return shared_words.frequencies(self.run.corpus.texts(sample_chunks(self.run, SAMPLED_TEXTS)).tolist())
+        return pieces.frequencies(self.run.corpus.texts(sample_chunks(self.run, SAMPLED_TEXTS)).tolist())
 
     def pair(self, number: int, place: int) -> Json:
         """Return the text of a piece, that of its partner, and the words that they share. Raises IndexError."""
@@ -47,7 +47,7 @@ class OpenVariant:
         if partner < 0:
             return {"text": text, "partner": None, "words": []}
         (beside,) = one.texts_of([partner])
-        return {"text": text, "partner": beside, "words": shared_words.shared(text, beside, self.frequencies)}
+        return {"text": text, "partner": beside, "words": pieces.shared_words(text, beside, self.frequencies)}
 
 
 class Variants:

@@ -4,7 +4,7 @@ import pytest
 
 import nextlong
 from nextlong.report.page import cards
-from nextlong.report.page.numbers import Cell, TableRow
+from nextlong.report.page.numbers import Cell, Numbers, TableRow
 from nextlong.runs import stats
 
 NAMES = ["this run"]
@@ -17,7 +17,7 @@ def made(shared_run):
     plain = stats.measure(nextlong.open(shared_run)).as_json()
 
     def of(*changed, names=NAMES):
-        sections = cards.sections([plain | one for one in changed], names)
+        sections = cards.sections(Numbers([plain | one for one in changed], names))
         return {card.name: card for section in sections.values() for card in section}
 
     return of

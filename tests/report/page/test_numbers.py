@@ -1,38 +1,41 @@
 """Rows of numbers, from hand-made statistics: each cell says where its value stands, and what is missing is a dash."""
 
-from nextlong.report.page import numbers
-from nextlong.report.page.numbers import Cell, TableRow
+from nextlong.report.page.numbers import Cell, Numbers, TableRow
 from nextlong.schemas import Layout
 
 NOTHING = Cell("–")
 
 
+def of(*plain):
+    """Return the numbers of runs that have no name."""
+    return Numbers(plain, [""] * len(plain))
+
+
 def test_a_cell_holds_the_value_as_it_is_and_as_it_is_shown():
     plain = [{"a": {"b": 1234567}}, {"a": None}, {}, {"a": {"b": "word"}}]
-    assert numbers.row("n", plain, ("a", "b")) == TableRow(
+    assert of(*plain).row("n", "a", "b") == TableRow(
         "n", (Cell("1,234,567", 1234567, ("a", "b")), NOTHING, NOTHING, Cell("word", "word", ("a", "b")))
     )
-    assert numbers.row("n", [{"x": 0}], ("x",)).cells == (Cell("0", 0, ("x",)),)  # 0 is a number, not nothing
-    assert numbers.row("n", [{"x": 0.256}], ("x",), "{:.1%}").cells == (Cell("25.6%", 0.256, ("x",)),)
+    assert of({"x": 0}).row("n", "x").cells == (Cell("0", 0, ("x",)),)  # 0 is a number, not nothing
+    assert of({"x": 0.256}).row("n", "x", form="{:.1%}").cells == (Cell("25.6%", 0.256, ("x",)),)
 
 
 def test_a_bin_that_one_run_lacks_is_a_dash_for_it():
     counts = [[{"least": 64, "most": 127, "count": 3}], [{"least": 1, "most": 1, "count": 2000}]]
     plain = [{"h": one} for one in counts]
-    assert [(row.name, [cell.text for cell in row.cells]) for row in numbers.bins(plain, "h", form="{} tokens")] == [
+    assert [(row.name, [cell.text for cell in row.cells]) for row in of(*plain).bins("h", form="{} tokens")] == [
         ("1 tokens", ["–", "2,000 (100.0%)"]),
         ("64–127 tokens", ["3 (100.0%)", "–"]),
     ]
-    assert (
-        numbers.bins([{"h": [{"least": -0.05, "most": 0.0, "count": 1}]}], "h", form="from {}")[0].name == "from -0.05"
-    )
+    below_0 = of({"h": [{"least": -0.05, "most": 0.0, "count": 1}]})
+    assert below_0.bins("h", form="from {}")[0].name == "from -0.05"
 
 
 def test_negatives_are_named_only_where_documents_are_extended():
     keys = {"sequences": 1, "target_tokens": 2, "tokens": 2, "distinct_documents": 1, "random_similarity": None}
     spread = {"distance_tokens": None, "similarity": {"mean": 0.5}}
     names = [
-        {row.name for row in numbers.first([{"layout": layout, **keys, **spread}])}
+        {row.name for row in of({"layout": layout, **keys, **spread}).first()}
         for layout in (Layout.EXTENDED, Layout.CONCATENATED)
     ]
     assert "mean cosine of the negatives" in names[0]
@@ -42,12 +45,12 @@ def test_negatives_are_named_only_where_documents_are_extended():
 
 def test_a_mean_cosine_stands_beside_that_of_random_pairs():
     keys = {"similarity": {"mean": 0.5}, "random_similarity": {"mean": 0.0625}}
-    names = [row.name for row in numbers.first([{"layout": Layout.EXTENDED, **keys}])]
+    names = [row.name for row in of({"layout": Layout.EXTENDED, **keys}).first()]
     assert "mean cosine of the negatives (random pairs: 0.06)" in names
 
 
 def test_words_of_a_recipe_are_explained_and_their_values_stay_as_they_are():
-    (row,) = numbers.settings([{"negatives": "tail"}, {"negatives": "of tomorrow"}])
+    (row,) = of({"negatives": "tail"}, {"negatives": "of tomorrow"}).settings()
     assert row.cells == (
         Cell("tail: the most similar chunks, least similar first", "tail", ("negatives",)),
         Cell("of tomorrow", "of tomorrow", ("negatives",)),

@@ -3,7 +3,7 @@
 import re
 
 import nextlong
-from nextlong.picture import pieces, shared_words
+from nextlong.picture import pieces
 from nextlong.report.page import sequences
 
 
@@ -18,7 +18,7 @@ def test_texts_too_short_to_read_are_not_held(shared_run):
 
 
 def test_marked_words_stand_in_a_text_and_in_its_partner(shared_run, monkeypatch):
-    monkeypatch.setattr(shared_words, "_RARE_SHARES", (1 / 3,))  # the corpus has few topics
+    monkeypatch.setattr(pieces, "_RARE_SHARES", (1 / 3,))  # the corpus has few topics
     run = nextlong.open(shared_run)
     sequence = run.sequence(0)
     held = sequences._texts(run, sequence, 10**6)
@@ -38,7 +38,7 @@ def test_one_run_shows_its_document_before_and_the_sequence_after(shared_run):
     own = [span for span in spans if span.doc_id == pieces.lead_document(spans)]
     assert shown["before_caption"] == f"{own[0].source_id}: {len(own)} chunks, {sum(map(pieces.length, own)):,} tokens"
     ends = [end for _, end in re.findall(r"M(\d+) \d+h(\d+)", shown["before"])]
-    assert ends == [str(pieces.length(span)) for span in own]
+    assert ends == [str(span.length) for span in own]
     assert shown["after"][0]["heading"] == "After: one sequence of exactly 2,048 tokens"
 
 

@@ -70,7 +70,7 @@ def test_a_page_without_an_extended_run_is_read_otherwise_where_that_matters():
     assert "negatives" in words.reading("rank", [concatenated, extended], ["a", "b"])
     assert words.reading("cost", [concatenated], ["a"]) == words.reading("cost", [extended], ["a"])
     concatenated |= {"near_duplicates": None, "random_similarity": None}
-    of_documents = {name: words.reading(name, [concatenated], ["a"]) for name in words._READ}
+    of_documents = {name: words.reading(name, [concatenated], ["a"]) for name in words._WORDS["read"]}
     assert not [name for name, said in of_documents.items() if "negative" in said or "meta-" in said]
 
 

@@ -210,9 +210,9 @@ def test_a_page_of_whole_documents_uses_no_term_of_another_method(other_run):
 
 def test_the_glossary_says_what_the_page_does(shared_run, other_run):
     one, other = ([stats.measure(nextlong.open(run)).as_json()] for run in (shared_run, other_run))
-    assert set(words.glossary(one)) == set(words._GLOSSARY)
+    assert set(words.glossary(one)) == set(words._WORDS["glossary"])
     assert {"meta-document", "negative"}.isdisjoint(words.glossary(other))
-    assert set(words.glossary([*one, *other])) == set(words._GLOSSARY)
+    assert set(words.glossary([*one, *other])) == set(words._WORDS["glossary"])
 
 
 def test_a_folder_that_is_not_there_is_named(shared_run, tmp_path, capsys):

@@ -4,7 +4,7 @@ import pytest
 
 from nextlong.engine.step import Amounts
 from nextlong.recipe.amounts import candidates_of
-from nextlong.report.plan.amounts import amounts_of
+from nextlong.report.plan.costs import amounts_of
 
 CORPUS = Amounts(
     shards=2,

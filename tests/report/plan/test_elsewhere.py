@@ -9,8 +9,8 @@ import pytest
 from nextlong.engine.step import Amounts
 from nextlong.reading.listing import input_files
 from nextlong.report.plan import page
-from nextlong.report.plan.costs import Cost, Machines
-from nextlong.report.plan.elsewhere import Asked, Shape, assumed
+from nextlong.report.plan.costs import Cost, Machines, Shape
+from nextlong.report.plan.page import Asked, assumed
 from nextlong.report.plan.trial import Tokenizing
 from nextlong.retrieval.encoders import sentence_transformers
 from nextlong.retrieval.encoders.base import Speed

@@ -16,7 +16,7 @@ from nextlong.corpus import look as plan_look
 from nextlong.errors import CorpusError, ExportError, RunError, TokenizerError
 from nextlong.reading.listing import input_files
 from nextlong.report.plan import page, trial
-from nextlong.report.plan.elsewhere import Asked
+from nextlong.report.plan.page import Asked
 from nextlong.sequences.shortfall import count_tokens
 from nextlong.sequences.tokenizer import train_bpe
 from planned import STEPS, TEXTS, recipe_in, shown, written

@@ -9,7 +9,7 @@ from nextlong import pipeline
 from nextlong.corpus import look
 from nextlong.errors import CorpusError
 from nextlong.report.plan import warnings
-from nextlong.report.plan.elsewhere import Asked
+from nextlong.report.plan.page import Asked
 from nextlong.runs import warnings as run_warnings
 from planned import recipe_in, written
 

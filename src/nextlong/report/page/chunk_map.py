@@ -18,7 +18,8 @@ from nextlong.picture import charts
 from nextlong.picture.charts import Point, Series
 from nextlong.picture.pieces import CHUNK_ROLES
 from nextlong.runs.measures import has_every_vector, sample_chunks
-from nextlong.runs.run import Run, Span
+from nextlong.runs.run import Run
+from nextlong.schemas import Span
 
 _SAMPLE: Final = 1000  # chunks of the corpus
 SOURCE_COLOURS: Final = ("run2", "run3", "run4")  # neither the meta-document's orange nor the negatives' blue

@@ -13,7 +13,7 @@ import numpy as np
 
 from nextlong.artifacts import lookup
 from nextlong.artifacts.results import DraftResult
-from nextlong.picture import shared_words
+from nextlong.picture import pieces
 from nextlong.runs.run import Run
 
 _CHARS = 900  # of a text
@@ -35,8 +35,8 @@ def near_duplicate_pairs(run: Run, *, most: int) -> Iterator[_Pair]:
     for chunk, first, count in islice(rounds, most):
         ids = np.array([chunk, *range(first, first + count)])
         texts = run.corpus.texts(ids).tolist()
-        words = shared_words.words_of(texts[0])
-        nearest = max(range(1, len(ids)), key=lambda place: len(words & shared_words.words_of(texts[place])))
+        words = pieces.words_of(texts[0])
+        nearest = max(range(1, len(ids)), key=lambda place: len(words & pieces.words_of(texts[place])))
         documents = lookup.documents_of(ids[[0, nearest]], run.corpus.chunks)
         names = lookup.source_ids(documents, run.corpus.documents).tolist()
         yield (names[0], texts[0]), (names[1], texts[nearest])

@@ -5,12 +5,13 @@ In:  `Stats.as_json()` of one or several runs. Out: rows of a name and a cell a 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 from nextlong.report.page.words import SETTINGS, Plain, is_extended
 
-_Path = tuple[str | int, ...]
+_Places = Sequence[int | None]  # of an entry of a list in each run
 _SPREAD = {"mean": "mean", "p10": "10th percentile", "p50": "median", "p90": "90th percentile", "max": "maximum"}
 
 
@@ -19,7 +20,7 @@ class Cell(NamedTuple):
 
     text: str
     value: Any = None
-    path: _Path = ()
+    path: tuple[str | int | None, ...] = ()
 
 
 class TableRow(NamedTuple):
@@ -33,7 +34,9 @@ class TableRow(NamedTuple):
 _NOTHING = Cell("–")
 
 
-def cell(stats: Mapping[str, Any], path: _Path, form: str = "{:,}", *, unit: float = 1, total: float = 0) -> Cell:
+def cell(
+    stats: Mapping[str, Any], path: Sequence[str | int | None], form: str = "{:,}", *, unit: float = 1, total: float = 0
+) -> Cell:
     """Return one number of a run, "–" if the run has none.
 
     `form` gets the value in `unit`s; what stands beside the value, by name; and `share`, the value over `total`.
@@ -47,16 +50,10 @@ def cell(stats: Mapping[str, Any], path: _Path, form: str = "{:,}", *, unit: flo
     if value is None:
         return _NOTHING
     if isinstance(value, str):
-        return Cell(value, value, path)
+        return Cell(value, value, tuple(path))
     more = dict(beside) if isinstance(beside, Mapping) else {}
     more["share"] = value / (total or 1)
-    return Cell(form.format(value if unit == 1 else value / unit, **more), value, path)
-
-
-def row(name: str, plain: Plain, path: _Path, form: str = "{:,}", *, totals: Sequence[float] | None = None) -> TableRow:
-    """Return one number of every run."""
-    every = totals or [0.0] * len(plain)
-    return TableRow(name, tuple(cell(stats, path, form, total=of) for stats, of in zip(plain, every, strict=True)))
+    return Cell(form.format(value if unit == 1 else value / unit, **more), value, tuple(path))
 
 
 def filled(rows: Iterable[TableRow]) -> list[TableRow]:
@@ -64,71 +61,92 @@ def filled(rows: Iterable[TableRow]) -> list[TableRow]:
     return [row for row in rows if any(cell != _NOTHING for cell in row.cells)]
 
 
-def spread(plain: Plain, key: str, form: str, *, of: str = "") -> list[TableRow]:
-    """Return a distribution in five numbers; `of` says of what, where the table holds other numbers too."""
-    return filled(row(f"{of}{name}", plain, (key, part), form) for part, name in _SPREAD.items())
-
-
-def entries(plain: Plain, *path: str | int, by: Sequence[str]) -> dict[tuple[Any, ...], list[int | None]]:
-    """Return where each entry of a list stands in every run, by the values of its keys `by`, sorted."""
-    found: dict[tuple[Any, ...], list[int | None]] = {}
-    for number, stats in enumerate(plain):
-        held: Any = stats
-        for key in path:
-            held = (held[key] if isinstance(held, Mapping) or int(key) < len(held) else {}) if held else ()
-        for place, one in enumerate(held):
-            found.setdefault(tuple(one[key] for key in by), [None] * len(plain))[number] = place
-    return dict(sorted(found.items()))
-
-
-def entry(
-    name: str,
-    plain: Plain,
-    path: _Path,
-    places: Sequence[int | None],
-    part: str,
-    form: str,
-    totals: Sequence[float] = (),
-) -> TableRow:
-    """Return a part of an entry of a list, which stands at another place in each run."""
-    cells = (
-        _NOTHING if place is None else cell(stats, (*path, place, part), form, total=total)
-        for stats, place, total in zip(plain, places, totals or [0.0] * len(plain), strict=True)
-    )
-    return TableRow(name, tuple(cells))
-
-
-def bins(plain: Plain, *path: str | int, form: str, part: str = "count") -> list[TableRow]:
-    """Return a histogram, each bin with its share; `form` makes the name of its row."""
-    rows = []
-    for (least, most), places in entries(plain, *path, by=("least", "most")).items():
-        spoken = f"{least:.2f}" if isinstance(least, float) and most < 2 else spoken_bin(least, most)
-        rows.append((form.format(spoken), places))
-    counts = [entry(name, plain, path, places, part, "{}").cells for name, places in rows]
-    totals = [sum(one.value or 0 for one in of_run) for of_run in zip(*counts, strict=True)]
-    return [
-        entry(name, plain, path, places, part, "{:,} ({share:.1%})", totals)._replace(is_bin=True)
-        for name, places in rows
-    ]
-
-
 def spoken_bin(least: float, most: float) -> str:
     """Return a bin of whole numbers in words."""
     return f"{least:,.0f}" if least == most else f"{least:,.0f}–{most:,.0f}"
 
 
-def first(plain: Plain) -> list[TableRow]:
-    """Return the few numbers of the first screen of one run."""
-    what = "negatives" if is_extended(plain) else "documents"
-    random = plain[0]["random_similarity"]
-    of_random = f" (random pairs: {random['mean']:.2f})" if random else ""
-    return filled(
-        [
-            *(row(name, plain, (key,)) for key, name in _AMOUNTS.items()),
-            row(_APART, plain, ("distance_tokens", "p50"), "{:,.0f}"),
-            row(f"mean cosine of the {what}{of_random}", plain, ("similarity", "mean"), "{:.2f}"),
-        ]
-    )
+@dataclass(frozen=True)
+class Numbers:
+    """The numbers of runs side by side, and a name a run."""
+
+    plain: Plain
+    names: Sequence[str]
+
+    @property
+    def is_extended(self) -> bool:
+        """Whether a sequence of at least one of the runs extends a document."""
+        return is_extended(self.plain)
+
+    def __iter__(self) -> Iterator[Mapping[str, Any]]:
+        """Yield the numbers of each run."""
+        return iter(self.plain)
+
+    def row(
+        self, name: str, *path: str | int | _Places, form: str = "{:,}", totals: Sequence[float] | None = None
+    ) -> TableRow:
+        """Return one number of every run; a list in its path holds the place of an entry in each run."""
+        cells = []
+        for number, stats in enumerate(self):
+            own = [key if isinstance(key, str | int) else key[number] for key in path]
+            cells.append(cell(stats, own, form, total=totals[number] if totals else 0))
+        return TableRow(name, tuple(cells))
+
+    def spread(self, key: str, form: str, *, of: str = "") -> list[TableRow]:
+        """Return a distribution in five numbers; `of` says of what, where the table holds other numbers too."""
+        return filled(self.row(f"{of}{name}", key, part, form=form) for part, name in _SPREAD.items())
+
+    def entries(self, *path: str | int, by: Sequence[str]) -> dict[tuple[Any, ...], list[int | None]]:
+        """Return where each entry of a list stands in every run, by the values of its keys `by`, sorted."""
+        found: dict[tuple[Any, ...], list[int | None]] = {}
+        for number, stats in enumerate(self):
+            held: Any = stats
+            for key in path:
+                held = (held[key] if isinstance(held, Mapping) or int(key) < len(held) else {}) if held else ()
+            for place, one in enumerate(held):
+                found.setdefault(tuple(one[key] for key in by), [None] * len(self.plain))[number] = place
+        return dict(sorted(found.items()))
+
+    def bins(self, *path: str | int, form: str, part: str = "count") -> list[TableRow]:
+        """Return a histogram, each bin with its share; `form` makes the name of its row."""
+        places_of = {}
+        for (least, most), places in self.entries(*path, by=("least", "most")).items():
+            spoken = f"{least:.2f}" if isinstance(least, float) and most < 2 else spoken_bin(least, most)
+            places_of[form.format(spoken)] = places
+        counts = [self.row(name, *path, places, part, form="{}").cells for name, places in places_of.items()]
+        totals = [sum(one.value or 0 for one in of_run) for of_run in zip(*counts, strict=True)]
+        shown = (
+            self.row(name, *path, places, part, form="{:,} ({share:.1%})", totals=totals)
+            for name, places in places_of.items()
+        )
+        return [row._replace(is_bin=True) for row in shown]
+
+    def first(self) -> list[TableRow]:
+        """Return the few numbers of the first screen of one run."""
+        random = self.plain[0]["random_similarity"]
+        of_random = f" (random pairs: {random['mean']:.2f})" if random else ""
+        what = f"{'negatives' if self.is_extended else 'documents'}{of_random}"
+        return filled(
+            [
+                *(self.row(name, key) for key, name in _AMOUNTS.items()),
+                self.row(_APART, "distance_tokens", "p50", form="{:,.0f}"),
+                self.row(f"mean cosine of the {what}", "similarity", "mean", form="{:.2f}"),
+            ]
+        )
+
+    def settings(self) -> list[TableRow]:
+        """Return what distinguishes the runs; words of the recipe are explained."""
+        shown = []
+        for key, name in _SETTINGS.items():
+            meanings = SETTINGS.get(key, {})
+            cells = (
+                one._replace(text=f"{one.text}: {meanings[one.value]}") if one.value in meanings else one
+                for one in self.row(name, key).cells
+            )
+            shown.append(TableRow(name, tuple(cells)))
+        shown.append(self.row("characters per token", "chars_per_token", form="{:.3f}"))
+        shown.append(self.row("mean cosine", "similarity", "mean", form="{:.4f}"))
+        return filled([*shown, self.row(_APART, "distance_tokens", "p50", form="{:,.0f}")])
 
 
 _APART = "tokens between chunks that followed each other, median"
@@ -151,21 +169,3 @@ _SETTINGS = {
     "max_chars": "maximum characters per chunk",
     **_AMOUNTS,
 }
-
-
-def settings(plain: Plain) -> list[TableRow]:
-    """Return what distinguishes the runs; words of the recipe are explained."""
-    shown = []
-    for key, name in _SETTINGS.items():
-        meanings = SETTINGS.get(key, {})
-        cells = row(name, plain, (key,)).cells
-        told = (f"{one.text}: {meanings[one.value]}" if one.value in meanings else one.text for one in cells)
-        shown.append(TableRow(name, tuple(one._replace(text=text) for one, text in zip(cells, told, strict=True))))
-    return filled(
-        [
-            *shown,
-            row("characters per token", plain, ("chars_per_token",), "{:.3f}"),
-            row("mean cosine", plain, ("similarity", "mean"), "{:.4f}"),
-            row(_APART, plain, ("distance_tokens", "p50"), "{:,.0f}"),
-        ]
-    )

@@ -11,12 +11,13 @@ from typing import Any
 
 from markupsafe import Markup
 
-from nextlong.picture import pieces, shared_words, strip
+from nextlong.picture import pieces, strip
 from nextlong.picture.strip import StripTexts
 from nextlong.report.page import chunk_map, words
 from nextlong.runs import measures
-from nextlong.runs.run import Run, Span
+from nextlong.runs.run import Run
 from nextlong.runs.run import Sequence as OneSequence
+from nextlong.schemas import Span
 from nextlong.text import counted
 
 _TEXT_CHARS = 1_200_000  # of all sequences of a page together
@@ -82,7 +83,7 @@ def _before(sequence: OneSequence, lead: int) -> tuple[Markup, str]:
     end = 0
     placed: list[Span] = []
     for span in pieces.chunks_of(sequence.spans, lead):
-        placed.append(replace(span, token_start=end, token_end=end + pieces.length(span)))
+        placed.append(replace(span, token_start=end, token_end=end + span.length))
         end = placed[-1].token_end
     if not placed:
         return Markup(), ""
@@ -96,9 +97,9 @@ def _texts(run: Run, sequence: OneSequence, limit: int) -> StripTexts | None:
     if limit < _FEWEST_CHARS:
         return None
     texts = [text if len(text) <= limit else f"{text[:limit]}…" for text in sequence.texts]
-    known = shared_words.frequencies(run.corpus.texts(measures.sample_chunks(run, SAMPLED_TEXTS)).tolist())
+    known = pieces.frequencies(run.corpus.texts(measures.sample_chunks(run, SAMPLED_TEXTS)).tolist())
     shared = [
-        shared_words.shared(text, texts[other], known) if other >= 0 else []
+        pieces.shared_words(text, texts[other], known) if other >= 0 else []
         for text, other in zip(texts, pieces.partners(sequence.spans), strict=True)
     ]
     return StripTexts(texts=texts, words=shared)

@@ -1,18 +1,20 @@
-"""Words: what the report says to a reader who has never heard of the paper."""
+"""Words: what the report says to a reader who has never heard of the paper; `words.yaml` has all that is said of every run."""
 
 from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from importlib.resources import files
 from typing import Any, Final, NamedTuple
+
+import yaml
 
 from nextlong.corpus.filter_report import EXCLUDED
 from nextlong.picture.pieces import neighbours_before
 from nextlong.runs import warnings as limits
-from nextlong.runs.run import Run, Span
+from nextlong.runs.run import Run
 from nextlong.runs.spans import NEAR_IDENTICAL_COSINE
-from nextlong.schemas import Layout
-from nextlong.sequences.shortfall import MOST_DROPPED
+from nextlong.schemas import Layout, Span
 from nextlong.text import counted
 
 # Of five corpora that pass all checks at 32,768 tokens (docs/warnings.md): the least and the most
@@ -20,101 +22,11 @@ _COSINES: Final = {"lsa": (0.39, 0.61)}  # by encoder: mean cosine of the negati
 _META_TOKENS: Final = 1050, 1700  # tokens of the meta-document of a sequence, on average
 Plain = Sequence[Mapping[str, Any]]  # `Stats.as_json()` of each run
 _SHOWN_FILES: Final = 4
-_FATAL: Final = (
-    "own-document-negatives",
-    "repeated-chunks",
-    "lossy-tokenizer",
-    "missing-ids",
-)  # warnings that forbid training
-
-_OPENINGS: Final = {
-    Layout.EXTENDED: "Short documents were turned into long sequences to train a language model on. A sequence "
-    "takes one document (its meta-document), splits it into meta-chunks, and inserts negatives between them: "
-    "{negatives}. A model that predicts a meta-chunk gains from the one before it{far}; {between}.",
-    Layout.CONCATENATED: "Documents were concatenated into long sequences to train a language model on. Each document stays whole "
-    "as far as it fits, so its parts stay next to each other.",
-    Layout.INTERLEAVED: "Documents were split into parts, and the parts of several documents were interleaved into long sequences "
-    "to train a language model on. The parts of a document are now far apart, with other documents in between.",
-}
-
-_READ: Final = {
-    "rank": "Rank 1 is the most similar negative of a meta-chunk. Good: far above the line of random pairs, and "
-    "falling slowly, which "
-    "means that the corpus holds enough similar text. Hover to see n, the number of negatives at that rank.",
-    "similarity": "1 means the same text; random pairs show what unrelated text has. Good lies in between: "
-    f"unrelated text is easy to ignore, and nearly identical text ({NEAR_IDENTICAL_COSINE} or more) teaches little. "
-    "The scale depends on the encoder.",
-    "distance": "How far back a model must attend to find the previous chunk of the same document. A check warns if "
-    f"one distance in ten is below {limits.LEAST_DISTANCE:.0%} of a sequence.",
-    "source-cosine": "The negatives of each source's meta-documents. A source near the mean of random pairs has too "
-    "little similar text in the corpus.",
-    "exposure": "The tokens before a predicted token that its attention can reach. Short contexts do not train long "
-    "attention.",
-    "reuse": "Most chunks should be used once or a few times. A chunk that is used hundreds of times is likely to be "
-    "memorized.",
-    "chunks": "Expect one peak. Many chunks of a few tokens are headings or fragments of tables.",
-    "documents": "A document of a few chunks has little to spread out; a document longer than a sequence fills it "
-    "alone.",
-    "sources": "Tokens of the sequences by source, and characters of the corpus. A source whose chunks are similar "
-    "to many others gains.",
-    "roles": "Only the meta-document has dependencies that span the sequence; the negatives are the distractors "
-    f"between its chunks. A check warns below {limits.LEAST_META_SHARE:.2%} and above {limits.MOST_META_SHARE:.0%}.",
-    "near": "A negative that repeats the text gives the answer away, so it is filtered out and the next similar "
-    "chunk is used.",
-    "yield": "Check that you accept each reason for dropping a document. Many dropped documents mean that the "
-    "corpus is too small, or its documents too short for this sequence length.",
-    "cost": "Steps that take at least 1% of the time; the numbers have all. Seconds from the start of the first task "
-    "to the end of "
-    "the last; cached steps show their original time. Memory is the peak of one task, including memory-mapped files.",
-}
-_READ_DOCUMENTS: Final = {  # where no sequence of the page extends a document
-    "rank": "How much a document has in common with what it is compared to; a line near 0 means random neighbors. "
-    "Hover to see n, the number of documents at that rank.",
-    "similarity": "1 means the same text, 0 unrelated text. The scale depends on the encoder.",
-    "source-cosine": "The documents of each source. A source with a low mean has few related documents in the corpus.",
-    "distance": "How far back a model must attend to find the previous part of the same document.",
-    "documents": "Documents shorter than a sequence share it with others; longer ones fill sequences alone.",
-    "roles": "Whole documents or their parts; the rest marks where a document ends.",
-    "near": "A document that repeats another one would be memorized, so it is filtered out.",
-}
-
-# What a passed check means, by its name in `CHECKS`.
-_PASSED: Final = {
-    "own-document-negatives": "No negative comes from the document that it interrupts.",
-    "low-meta-share": f"Meta-documents have at least {limits.LEAST_META_SHARE:.2%} of the tokens.",
-    "high-meta-share": f"Meta-documents have at most {limits.MOST_META_SHARE:.0%} of the tokens.",
-    "short-distances": f"Nine in ten distances between consecutive meta-chunks are at least {limits.LEAST_DISTANCE:.0%} of "
-    f"a sequence.",
-    "unrelated-negatives": "Negatives are more similar to their meta-chunk than random pairs of chunks to each other.",
-    "one-source": f"No source gives {limits.SOURCE_SHARE:.0%} of the negatives and {limits.SOURCE_LIFT:g} times its share of the "
-    f"meta-documents.",
-    "near-identical-negatives": f"At most {limits.MOST_NEAR_IDENTICAL:.0%} of the negatives have a cosine of "
-    f"{NEAR_IDENTICAL_COSINE} or more to their meta-chunk.",
-    "much-cut-off": f"At most {limits.MOST_CUT_OFF:.0%} of the documents' tokens are cut off at the ends of sequences.",
-    "many-near-duplicates": f"At most {limits.MOST_NEAR_DUPLICATES:.0%} of the documents were filtered out as "
-    f"near-duplicates.",
-    "no-keywords": f"At most {limits.MOST_WITHOUT_KEYWORDS:.0%} of a source's documents have no keyword.",
-    "hardly-in-parts": f"At least {limits.LEAST_IN_PARTS:.0%} of the documents are split into parts.",
-    "repeated-chunks": "No sequence contains the same chunk twice.",
-    "fewer-sequences": "The run produced as many sequences as the recipe asks for.",
-    "many-dropped": f"At most {MOST_DROPPED:.0%} of the drafts were dropped.",
-    "heavy-reuse": f"A chunk is used at most {limits.MOST_USES:g} times on average, and at most {limits.MOST_OVERUSED:.0%} of the "
-    "uses go to chunks used more than 16 times.",
-    "small-corpus": f"A sequence takes text from at most {limits.MOST_OF_CORPUS:.0%} of the documents.",
-    "stand-in-tokenizer": "The tokenizer is that of a model, not one trained on this corpus.",
-    "lossy-tokenizer": "The tokenizer can represent the characters of the text.",
-    "no-eos": "Sequences end with the tokenizer's end-of-text token, if it has one.",
-    "ordinary-eos": "The special tokens are not ordinary tokens of the vocabulary.",
-    "small-tokens": f"A token holds at least {limits.LEAST_BYTES_PER_TOKEN:g} bytes of text on average.",
-    "missing-ids": "Every document has a value in the id column of its source.",
-    "same-ids": "No two documents of a source have the same id.",
-    "unmet-exclusions": "Every entry of ingest.exclude names a document of the corpus.",
-}
+# Warnings that forbid training.
+_FATAL: Final = ("own-document-negatives", "repeated-chunks", "lossy-tokenizer", "missing-ids")
 _NEEDS: Final = {  # the field of the statistics that is None where a check has nothing to look at
     "own-document-negatives": "own_document_negatives",
-    "low-meta-share": "meta_share",
-    "high-meta-share": "meta_share",
-    "short-distances": "meta_share",
+    **dict.fromkeys(("low-meta-share", "high-meta-share", "short-distances"), "meta_share"),
     "one-source": "negatives_by_source",
     "near-identical-negatives": "near_identical",
     "unrelated-negatives": "random_similarity",
@@ -124,62 +36,16 @@ _NEEDS: Final = {  # the field of the statistics that is None where a check has 
     "hardly-in-parts": "in_parts",
     "small-corpus": "similarity",
 }
-
-_NEGATIVES: Final = {  # by compose.negatives: what they are, and what a model makes of them
-    None: ("chunks of other documents", "it must ignore the text in between"),
-    "top": (
-        "the chunks of other documents that are most similar to the meta-chunk {beside}",
-        "it must ignore the similar text in between",
-    ),
-    "random-retrieved": (
-        "the chunks of other documents that are most similar to the meta-chunk {beside}, in random order",
-        "it must ignore the similar text in between",
-    ),
-    "tail": (
-        "of the chunks that search found for the meta-chunk {beside}, the least similar",
-        "it must ignore the text in between",
-    ),
-    "random-corpus": ("random chunks of other documents", "it must ignore the unrelated text in between"),
-    "self-repeat": ("copies of the meta-chunk {beside}", "the copies in between add nothing"),
+_USED_WITH: Final = {  # the fields of the statistics one of which a run must have for a term of the glossary to be of use
+    "meta-document": {"meta_share"},
+    "negative": {"negatives"},
+    "cosine": {"similarity"},
+    "near-duplicate": {"near_duplicates", "near_duplicate_documents"},
 }
-
-# What the words of a recipe mean, by the field of the statistics that holds them.
-SETTINGS: Final[Mapping[str, Mapping[str, str]]] = {
-    "negatives": {
-        "top": "the most similar chunks, most similar first",
-        "random-retrieved": "the most similar chunks, in random order",
-        "tail": "the most similar chunks, least similar first",
-        "random-corpus": "random chunks of the corpus",
-        "self-repeat": "the meta-chunk itself",
-    },
-    "position": {
-        "head": "before its negatives",
-        "tail": "after its negatives",
-        "random": "at a random place among its negatives",
-    },
-    "fit": {
-        "exact": "tokens are shared evenly among the gaps; only the last negative is cut",
-        "paper": "the number of negatives follows the paper's formula; the sequence is cut at its end",
-    },
-    "encoder": {"lsa": "latent semantic analysis, fitted to the corpus"},
-}
-
-_GLOSSARY: Final = {
-    "token": ("what a model reads: a word or a part of one.", ()),
-    "sequence": ("the tokens that a model sees at once during training.", ()),
-    "chunk": ("a piece of a document, a few paragraphs long.", ()),
-    "meta-document": ("the document that a sequence extends; its chunks are meta-chunks.", ("meta_share",)),
-    "negative": ("a chunk between two meta-chunks; here {negatives}.", ("negatives",)),
-    "cosine": (
-        "the similarity of two texts, from their vectors: 1 is the same direction, 0 no common direction{unrelated}.",
-        ("similarity",),
-    ),
-    "draft": ("the planned order of chunks in a sequence, before its tokens are counted.", ()),
-    "near-duplicate": (
-        "a text most of whose words repeat another text.",
-        ("near_duplicates", "near_duplicate_documents"),
-    ),
-}  # the fields of the statistics that a run must have for the term to be of use
+_WORDS: Final = yaml.safe_load((files(__package__) / "words.yaml").read_text(encoding="utf-8"))
+SETTINGS: Final[Mapping[str, Mapping[str, str]]] = _WORDS["settings"]
+_LIMITS: Final = vars(limits) | {"NEAR_IDENTICAL_COSINE": NEAR_IDENTICAL_COSINE}
+_PASSED: Final = {name: text.format(**_LIMITS) for name, text in _WORDS["passed"].items()}
 
 
 class Verdict(NamedTuple):
@@ -203,7 +69,7 @@ def is_extended(plain: Plain) -> bool:
 
 def reading(name: str, plain: Plain, names: Sequence[str]) -> str:
     """Return how to read the chart or table of a name, with what its numbers are to be compared to."""
-    read = _READ[name] if is_extended(plain) else _READ_DOCUMENTS.get(name, _READ[name])
+    read = (_WORDS["read"] if is_extended(plain) else _WORDS["read"] | _WORDS["read_documents"])[name].format(**_LIMITS)
     told = [_compared_to(name, stats) for stats in plain]
     if len(set(told)) == 1:
         return f"{read} {told[0]}".strip()
@@ -215,9 +81,8 @@ def _compared_to(name: str, stats: Mapping[str, Any]) -> str:
     tokens, random, share = stats["target_tokens"], stats["random_similarity"], stats["meta_share"]
     passed = "five corpora that passed all checks had"
     if name in ("similarity", "source-cosine") and random:
-        told = (
-            f"Random pairs of chunks have a mean cosine of {random['mean']:.2f} (90th percentile {random['p90']:.2f})."
-        )
+        pairs = f"{random['mean']:.2f} (90th percentile {random['p90']:.2f})"
+        told = f"Random pairs of chunks have a mean cosine of {pairs}."
         if name == "source-cosine" or stats["encoder"] not in _COSINES:
             return told
         least, most = _COSINES[stats["encoder"]]
@@ -256,21 +121,21 @@ def _compared_to(name: str, stats: Mapping[str, Any]) -> str:
 
 def glossary(plain: Plain) -> dict[str, str]:
     """Return the terms that a page about these runs uses, and what they mean."""
-    known = {key for stats in plain for key, value in stats.items() if value is not None}
+    known = {None, *(key for stats in plain for key, value in stats.items() if value is not None)}
     negatives = "; or ".join(dict.fromkeys(_negatives(stats)[0] for stats in plain if stats["negatives"]))
     random = {stats["random_similarity"]["mean"] for stats in plain if stats["random_similarity"]}
     unrelated = f"; unrelated text of this corpus has about {random.pop():.2f}" if len(random) == 1 else ""
     return {
         term: meaning.format(negatives=negatives, unrelated=unrelated)
-        for term, (meaning, fields) in _GLOSSARY.items()
-        if not fields or not known.isdisjoint(fields)
+        for term, meaning in _WORDS["glossary"].items()
+        if not known.isdisjoint(_USED_WITH.get(term, {None}))
     }
 
 
 def _negatives(stats: Mapping[str, Any]) -> tuple[str, str]:
     """Return what the negatives of a run are, and what a model makes of them."""
     beside = {"head": "before them", "tail": "after them"}.get(stats["position"], "among them")
-    what, between = _NEGATIVES[stats["negatives"]]
+    what, between = _WORDS["negatives"][stats["negatives"]]
     return what.format(beside=beside), between
 
 
@@ -292,12 +157,10 @@ def sequence(spans: Sequence[Span], *, lead: int, tokens: int) -> str:
 
 def opening(stats: Mapping[str, Any]) -> str:
     """Return what was done to the documents, in a few sentences."""
-    told = _OPENINGS[Layout(stats["layout"])]
-    if stats["layout"] != Layout.EXTENDED:
-        return told
     negatives, between = _negatives(stats)
     distance = stats["distance_tokens"]
     far = f", {distance['p50']:,.0f} tokens earlier (median)" if distance else ""
+    told: str = _WORDS["openings"][stats["layout"]]
     return told.format(negatives=negatives, far=far, between=between)
 
 

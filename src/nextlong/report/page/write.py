@@ -79,6 +79,7 @@ def page(runs: Sequence[Run]) -> str:
         )
     plain = [stats.measure(run).as_json() for run in runs]
     names = labels(runs) if len(runs) > 1 else ["this run"]
+    of = numbers.Numbers(plain, names)
     style, script = html.style(), html.script()
     of_style, of_script = (
         f"'sha256-{base64.b64encode(hashlib.sha256(own.encode()).digest()).decode()}'" for own in (style, script)
@@ -111,10 +112,10 @@ def page(runs: Sequence[Run]) -> str:
         is_extended=words.is_extended(plain),
         openings=dict.fromkeys(map(words.opening, plain)),
         runs=shown_runs,
-        first=numbers.first(plain),
-        settings=cards.Table("Settings and amounts", names, numbers.settings(plain)),
+        first=of.first(),
+        settings=cards.Table("Settings and amounts", names, of.settings()),
         shown=sequences.shown(runs, names),
-        **cards.sections(plain, names),
+        **cards.sections(of),
         glossary=words.glossary(plain),
         exact=json.dumps,
     )

@@ -1,7 +1,7 @@
-"""Costs: what each step will take, from what it declares, what it took in a trial, and how much there is to do.
+"""Costs: how much each step has to do, and what that will take, from what it declares and what it took in a trial.
 
-In:  steps with their estimates, the `Amounts` of the corpus, a `Trial` on a sample of it, rates that were measured apart.
-Out: a `Cost` a step, when each step runs on so many workers and GPUs, and what all of them take together.
+In:  the size of a corpus, steps with their estimates, a `Trial` on a sample of the corpus, rates that were measured apart.
+Out: the `Amounts` of the corpus, a `Cost` a step, when each step runs on so many workers and GPUs, and what all take together.
 
 Times assume that every worker is as fast as one core was on the trial.
 """
@@ -9,17 +9,29 @@ Times assume that every worker is as fast as one core was on the trial.
 from __future__ import annotations
 
 import heapq
+import json
 import math
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from pathlib import Path
 from typing import NamedTuple
 
 from nextlong.engine.step import TRIED, Amounts, Step
+from nextlong.methods.base import DocumentMethod, Need, method_of
+from nextlong.recipe import Encoder, Recipe
+from nextlong.recipe.amounts import SURE_SHARE, candidates_of, document_chars, draws, sequence_limit, shortlist_chunks
+from nextlong.recipe.keys import AUTO
+from nextlong.retrieval.encoders.base import kind_of
+from nextlong.retrieval.indexes import costs as index_costs
+from nextlong.retrieval.indexes.base import is_built
+from nextlong.retrieval.shortlist import CONTROL_SHARE
+from nextlong.schemas import Layout
 
 WORKER_BYTES = 130e6  # a worker with its libraries, measured (bench/README.md)
 _TELLING_SECONDS = 0.03  # a step that takes less in a trial tells little: part of it is the same for any size
 HEAD_S = 0.004  # a task, assumed: handing it over and taking it back is 0.5 ms (docs/scale.md), the rest is its files
 RAY_HEAD_S = 0.01  # through Ray 3.6 ms
+MODEL_TOKEN_CHARS = 4.5  # characters to a token of an encoder, of English
 
 
 @dataclass(frozen=True)
@@ -98,19 +110,127 @@ class Cost:
         )
 
 
+class Shape(NamedTuple):
+    """What sets a transformer's operations, and how long it takes on GPUs that are not here: layers, width, feed-forward width.
+
+    It takes 2 operations a parameter and token, and 4 a token, layer and dimension for each token that it attends to; its table
+    of words is only looked up.
+    """
+
+    layers: int
+    width: int
+    inner: int
+
+    @property
+    def parameters(self) -> float:
+        """Parameters that multiply: four square matrices of attention and two of the feed-forward part a layer."""
+        return float(self.layers * (4 * self.width**2 + 2 * self.width * self.inner))
+
+    def operations(self, chars: float) -> float:
+        """Return those of one text of so many characters."""
+        tokens = chars / MODEL_TOKEN_CHARS
+        return tokens * (2 * self.parameters + 4 * self.layers * self.width * tokens)
+
+
+# Of models that need not be here to be planned for (their own config.json).
+_KNOWN = {
+    "jinaai/jina-embeddings-v3": Shape(24, 1024, 4096),
+    "sentence-transformers/all-MiniLM-L6-v2": Shape(6, 384, 1536),
+    "BAAI/bge-m3": Shape(24, 1024, 4096),
+    "intfloat/multilingual-e5-large": Shape(24, 1024, 4096),
+}
+
+
+def shape_of(encoder: Encoder) -> Shape | None:
+    """Return the shape of a transformer: of one in a folder by its config.json, else of one that is known; None: neither."""
+    if not kind_of(encoder).asks_for_gpus:
+        return None
+    try:
+        config = json.loads((Path(encoder.name).expanduser() / "config.json").read_text(encoding="utf-8"))
+        return Shape(*(int(config[key]) for key in ("num_hidden_layers", "hidden_size", "intermediate_size")))
+    except (OSError, ValueError, KeyError, TypeError):
+        return _KNOWN.get(encoder.name)
+
+
+def amounts_of(recipe: Recipe, corpus: Amounts, *, chars_per_token: float, has_gpu: bool = False) -> Amounts:
+    """Return `corpus`, which holds the sizes up to `dimensions`, with what follows from them filled in.
+
+    The same formulas serve the corpus and the trials, so a formula that is off by a factor leaves the estimate as it is.
+    """
+    method = method_of(recipe)
+    is_chunks = Need.CHUNK_NEIGHBOURS in method.needs
+    neighbours: float = candidates_of(recipe) if is_chunks else 0
+    if not is_chunks and isinstance(method, DocumentMethod) and Need.DOCUMENT_NEIGHBOURS in method.needs:
+        declared = method.neighbours(recipe.options)  # None: as many as fill a sequence several times
+        mean_chars = max(1.0, corpus.kept_chars / max(1.0, corpus.kept_documents))
+        filling = 4 * document_chars(recipe, chars_per_token) / mean_chars
+        neighbours = math.ceil(filling) if declared is None else declared
+    vectors = corpus.chunks if is_chunks else corpus.kept_documents
+    amounts = replace(corpus, vectors=vectors, neighbours=neighbours)
+    amounts = _with_drafts(recipe, amounts, sequence_chars=recipe.sequence_tokens * chars_per_token)
+    if is_chunks and recipe.mine.shortlist is not None:
+        return amounts  # searched exactly
+    index = index_costs.choose(amounts, has_gpu=has_gpu)[0] if recipe.search.index == AUTO else recipe.search.index
+    return (
+        replace(amounts, index=index, visited_share=index_costs.visited_share(amounts)) if is_built(index) else amounts
+    )
+
+
+def different(among: float, drawn: float) -> float:
+    """Return the expected number of distinct items after drawing `drawn` times from `among`, with replacement."""
+    # Each is missed by all draws with a probability of (1 - 1 / among) ** drawn, nearly exp(-drawn / among).
+    return among * -math.expm1(-drawn / max(1.0, among))
+
+
+def _with_drafts(recipe: Recipe, amounts: Amounts, *, sequence_chars: float) -> Amounts:
+    """Fill in how many queries, drafts, chunks and sequences there will be."""
+    method = method_of(recipe)
+    kept_documents = max(1.0, amounts.kept_documents)
+    if method.layout == Layout.EXTENDED:
+        most = amounts.eligible
+        meta_chunks = amounts.meta_chunks / max(1.0, amounts.eligible)  # of a document
+        drawn = min(most, draws(recipe.compose) or math.inf)
+        queries, named = drawn * meta_chunks, min(drawn, sequence_limit(recipe.compose) or math.inf)
+        # More are drafted than named, until enough are surely short enough; as if lengths fell off exponentially.
+        sure = -math.expm1(-SURE_SHARE * sequence_chars / max(1.0, amounts.chunk_chars * meta_chunks))
+        drafts = min(drawn, named / max(1e-9, sure))
+        draft_chars = sequence_chars * recipe.compose.draft_factor
+    else:
+        is_repeating = Need.DOCUMENT_NEIGHBOURS in method.needs and method.repeats_documents(recipe.options)
+        most = amounts.kept_documents if is_repeating else amounts.kept_chars / sequence_chars
+        searches = getattr(method, "searches", "") if Need.DOCUMENT_NEIGHBOURS in method.needs else ""
+        limit = draws(recipe.compose) if searches == "sampled documents" else None
+        queries = min(limit or math.inf, amounts.kept_documents) if searches else 0
+        drafts = min(most, draws(recipe.compose) or math.inf)
+        named = min(drafts, sequence_limit(recipe.compose) or math.inf)
+        draft_chars = sequence_chars + amounts.kept_chars / kept_documents
+    draft_chunks = min(amounts.chunks, draft_chars / max(1.0, amounts.chunk_chars))
+    sequences = most if recipe.compose.sequences == "all" else min(most, recipe.compose.sequences)
+    embedded = amounts.chunks
+    if Need.CHUNK_NEIGHBOURS in method_of(recipe).needs and recipe.mine.shortlist is not None:
+        wanted = queries + drafts * shortlist_chunks(recipe, amounts.chunk_chars)
+        shortlisted = different(amounts.chunks, wanted)
+        embedded = shortlisted + CONTROL_SHARE * (amounts.chunks - shortlisted)
+    return replace(
+        amounts,
+        embedded=embedded,
+        queries=queries,
+        drafts=drafts,
+        drafted_chunks=drafts * draft_chunks,
+        referenced_chunks=different(amounts.chunks, named * draft_chunks),
+        sequences=sequences,
+        tokens=sequences * recipe.sequence_tokens,
+    )
+
+
 def costs(
-    steps: Sequence[Step],
-    amounts: Amounts,
-    trial: Trial,
-    rates: Mapping[str, Rate],
-    *,
-    machines: Machines,
+    steps: Sequence[Step], amounts: Amounts, trial: Trial, rates: Mapping[str, Rate], *, machines: Machines
 ) -> dict[str, Cost]:
     """Return what each step will take: at the rate it names where that is in `rates`, else as much a unit as in the trial."""
     cost_of: dict[str, Cost] = {}
     for step in steps:
-        estimate, resources = step.estimate, step.resources
-        on_gpus = machines.gpus > 0 and resources.gpu != "unused"
+        estimate, took = step.estimate, trial.seconds.get(step.name)
+        on_gpus = machines.gpus > 0 and step.resources.gpu != "unused"
         tasks = max(1, round(amounts.of(estimate.tasks)))
         work, rate, start_s = amounts.of(estimate.work), rates.get(estimate.rate), 0.0
         seconds: float | None = estimate.seconds * work
@@ -120,26 +240,22 @@ def costs(
             seconds = 0.0 if not work else None if unit is None else unit * work
             if estimate.task_s and seconds:
                 tasks = max(tasks, math.ceil(seconds / estimate.task_s))
-        elif estimate.rate == TRIED and (tried := trial.amounts.of(estimate.work)) and step.name in trial.seconds:
-            unit_s = trial.seconds[step.name] / tried
-            is_telling = trial.seconds[step.name] > _TELLING_SECONDS or not estimate.seconds
-            seconds = work * (unit_s if is_telling else min(unit_s, estimate.seconds))
-        unit_bytes = estimate.bytes
-        if (tried := trial.amounts.of(estimate.disk)) and step.name in trial.bytes:
+        elif estimate.rate == TRIED and took is not None and (tried := trial.amounts.of(estimate.work)):
+            is_telling = took > _TELLING_SECONDS or not estimate.seconds
+            seconds = work * (took / tried if is_telling else min(took / tried, estimate.seconds))
+        unit_bytes, tried = estimate.bytes, trial.amounts.of(estimate.disk)
+        if tried and step.name in trial.bytes:
             unit_bytes = trial.bytes[step.name] / tried
+        reads = sum(cost_of[one.name].disk_bytes for one in step.inputs) if estimate.reads is None else estimate.reads
         cost_of[step.name] = Cost(
             seconds=seconds,
             start_s=start_s,
             disk_bytes=unit_bytes * amounts.of(estimate.disk),
-            read_bytes=(
-                sum(cost_of[one.name].disk_bytes for one in step.inputs)
-                if estimate.reads is None
-                else amounts.of(estimate.reads)
-            ),
+            read_bytes=amounts.of(reads),
             memory_bytes=amounts.of(estimate.memory),
             tasks=tasks,
             on_gpus=on_gpus,
-            at_once=resources.at_once,
+            at_once=step.resources.at_once,
             unknown=rate.unknown if rate is not None else "",
         )
     return cost_of
@@ -150,10 +266,8 @@ def total(steps: Sequence[Step], cost_of: Mapping[str, Cost], machines: Machines
     unknown = [cost.unknown for cost in cost_of.values() if cost.seconds is None]
     when = schedule(steps, cost_of, machines)
     memory = {name: cost.memory_bytes * cost.parallel_tasks(machines) for name, cost in cost_of.items()}
-    peak = max(
-        (sum(memory[name] for name, (low, high) in when.items() if low <= begin < high) for begin, _ in when.values()),
-        default=0.0,
-    )
+    together = [[name for name, (low, high) in when.items() if low <= begin < high] for begin, _ in when.values()]
+    peak = max((sum(map(memory.__getitem__, names)) for names in together), default=0.0)
     end = machines.start_s * bool(when) + max((end for _, end in when.values()), default=0.0)
     return Total(
         seconds=None if unknown else end,

@@ -27,18 +27,36 @@ from nextlong.reading.files import InputFile
 from nextlong.reading.listing import recognise_inputs
 from nextlong.recipe import Recipe
 from nextlong.report import tables
+from nextlong.report.plan import costs as of_costs
 from nextlong.report.plan import warnings
-from nextlong.report.plan.amounts import amounts_of
-from nextlong.report.plan.costs import HEAD_S, RAY_HEAD_S, WORKER_BYTES, Cost, Machines, Rate, Total, costs, total
-from nextlong.report.plan.elsewhere import Asked, assumed, shape_of
+from nextlong.report.plan.costs import Cost, Machines, Rate, Total, amounts_of, costs, shape_of, total
 from nextlong.report.plan.sample import sample
 from nextlong.report.plan.trial import Measured, measure
 from nextlong.retrieval.encoders.base import kind_of
+from nextlong.retrieval.indexes.base import is_built
 from nextlong.retrieval.indexes.costs import GPU_PRODUCT_S
+from nextlong.retrieval.mine import read_bytes
 from nextlong.sequences.token_chars import lossy_tokenizer
 from nextlong.text import Json, counted
 
 _MB = 1_000_000
+GPU_TFLOP_PER_S = 120.0  # of a data-centre GPU in half precision at some 500 tokens a text: a third of an A100's 312
+
+
+@dataclass(frozen=True)
+class Asked:
+    """What the command line asks a plan for; None: as this machine and the recipe have it."""
+
+    workers: int | None = None  # processes a node
+    nodes: int = 1
+    gpus: int = 0  # a node
+    chunks: float | None = None  # as if the corpus had so many
+    gpu_tflops: float = GPU_TFLOP_PER_S
+
+    @property
+    def is_elsewhere(self) -> bool:
+        """Say whether there is more to tell than of this machine."""
+        return self.workers is not None or self.nodes > 1 or self.gpus > 0
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -76,17 +94,16 @@ class Plan:
 
     def as_json(self) -> Json:
         """Return everything as plain dictionaries and lists."""
-        amounts = self.amounts
-        sizes = ("documents", "kept_documents", "chunks", "eligible")
+        amounts = self.amounts and vars(self.amounts)
         return {
             "run_dir": self.recipe.run_dir,
             "method": described(self.recipe),
             "workers": pipeline.worker_count(self.recipe),
             "push": self.recipe.export.push,
-            **{name: amounts and getattr(amounts, name) for name in sizes},
+            **{name: amounts and amounts[name] for name in ("documents", "kept_documents", "chunks", "eligible")},
             "too_long": self.lost.get(_TOO_LONG),
             "too_little_room": self.lost.get(_TOO_LITTLE_ROOM),
-            "text_bytes": amounts and amounts.text_bytes,
+            "text_bytes": amounts and amounts["text_bytes"],
             "chars_per_token": self.measured and self.measured.tokenizing.chars_per_token,
             "steps": [
                 {"step": step.name, "state": state, "costs": [taken._asdict() for taken in self.taken(step)]}
@@ -104,11 +121,7 @@ _TOO_LONG, _TOO_LITTLE_ROOM = "longer than a sequence", "with too little room fo
 
 
 def plan(
-    recipe: Recipe,
-    asked: Asked = Asked(),  # noqa: B008 - frozen
-    *,
-    tell: Callable[[str], None] = lambda _: None,
-    start_s: float = 0.0,
+    recipe: Recipe, asked: Asked = Asked(), *, tell: Callable[[str], None] = lambda _: None, start_s: float = 0.0
 ) -> Plan:
     """Return the plan of a recipe; `tell` hears of inputs, `start_s` is what a run takes before its first task.
 
@@ -149,19 +162,19 @@ def plan(
     _, amounts, _ = places[-1]
     factor = amounts.chunks / max(1.0, seen.size.chunks)
     too_long, too_little_room = (factor * count for count in seen.dropped(recipe, chars_per_token=chars_per_token))
-    is_elsewhere = asked.is_elsewhere or is_other_corpus
     dropped, share = too_long + too_little_room, measured.trial.documents_share
+    here = None if asked.is_elsewhere else total(steps, on[0][1], on[0][0])
     return replace(
         known,
         measured=measured,
         amounts=amounts,
         lost={_TOO_LONG: too_long, _TOO_LITTLE_ROOM: too_little_room},
         on=on,
-        notes=assumed(recipe, amounts, on[-1], asked, product_s=measured.product_s) if is_elsewhere else (),
+        notes=assumed(recipe, amounts, on[-1], asked, product_s=measured.product_s)
+        if asked.is_elsewhere or is_other_corpus
+        else (),
         warnings=[
-            *warnings.of_the_run(
-                recipe, amounts, seen, None if asked.is_elsewhere else total(steps, on[0][1], on[0][0])
-            ),
+            *warnings.of_the_run(recipe, amounts, seen, here),
             *warnings.of_the_data(
                 recipe, amounts, seen, dropped, chars_per_token=chars_per_token, documents_share=share
             ),
@@ -193,13 +206,13 @@ def costs_on(
         shards = max(1, math.ceil(corpus.text_bytes / shard_bytes_of(recipe.ingest, text_bytes=corpus.text_bytes)))
     corpus = replace(corpus, dimensions=measured.dimensions, shards=shards)
 
-    def machines_of(workers: int, gpus: int, *, head_s: float = HEAD_S) -> Machines:
-        process_bytes = measured.process_bytes + WORKER_BYTES * (0 if recipe.executor == "serial" else workers)
+    def machines_of(workers: int, gpus: int, *, head_s: float = of_costs.HEAD_S) -> Machines:
+        process_bytes = measured.process_bytes + of_costs.WORKER_BYTES * (0 if recipe.executor == "serial" else workers)
         return Machines(workers, gpus, head_s, start_s, process_bytes)
 
     places = [machines_of(workers, pipeline.count_gpus_for(recipe))]
     if asked.is_elsewhere:
-        head_s = RAY_HEAD_S if asked.nodes > 1 else HEAD_S
+        head_s = of_costs.RAY_HEAD_S if asked.nodes > 1 else of_costs.HEAD_S
         places.append(machines_of(asked.nodes * (asked.workers or workers), asked.nodes * asked.gpus, head_s=head_s))
     tokenizing, encoding, shape, on = measured.tokenizing, measured.encoding, shape_of(recipe.encoder), []
     for machines in places:
@@ -219,7 +232,43 @@ def costs_on(
     return on
 
 
-def show(recipe: Recipe, console: Console, asked: Asked = Asked(), *, start_s: float = 0.0) -> None:  # noqa: B008
+def assumed(
+    recipe: Recipe, amounts: Amounts, on: tuple[Machines, Mapping[str, Cost]], asked: Asked, *, product_s: float
+) -> Sequence[str]:
+    """Return the lines that say what the costs `on` other machines, or of another corpus, rest on."""
+    machines, cost_of = on
+    said = ["", "assumed:"]
+    if asked.is_elsewhere:
+        written = sum(cost.disk_bytes for cost in cost_of.values())
+        said.append(
+            f"  {asked.nodes} node{'s' * (asked.nodes > 1)} of {machines.workers // asked.nodes} workers and {asked.gpus} GPUs, "
+            f"a worker as fast as a core here; a shared file system that takes {written / 1e9:,.0f} GB meanwhile; "
+            f"{machines.head_s * 1e3:.0f} ms of the head a task"
+        )
+    on_gpus = {name for name, cost in cost_of.items() if cost.on_gpus}
+    if "embed" in on_gpus and asked.gpus and (shape := shape_of(recipe.encoder)) is not None:
+        tokens, operations = amounts.chunk_chars / of_costs.MODEL_TOKEN_CHARS, shape.operations(amounts.chunk_chars)
+        said.append(
+            f"  embed: {amounts.chunks:,.0f} chunks × {tokens:,.0f} tokens × (2 × {shape.parameters / 1e6:,.0f} M parameters + 4 × "
+            f"{shape.layers} layers × {shape.width:,} × {tokens:,.0f} of attention) = {amounts.chunks * operations:.1e} "
+            f"operations; {asked.gpu_tflops:g} TFLOP/s a GPU (--gpu-tflops): "
+            f"{asked.gpu_tflops * 1e12 / operations:,.0f} chunks/s each"
+        )
+    if amounts.queries:
+        pairs = 2 * amounts.queries * amounts.vectors * amounts.dimensions * amounts.visited_share
+        where = f"{2 / product_s / 1e9:,.0f} GFLOP/s a core (measured)"
+        if on_gpus & {"mine", "neighbours"}:
+            where = f"{2 / GPU_PRODUCT_S / 1e12:,.0f} TFLOP/s a GPU (assumed)"
+        visited = f" × {amounts.visited_share:.1%} visited" if is_built(amounts.index) else ""
+        said.append(
+            f"  search, {amounts.index}: 2 × {amounts.queries:,.0f} queries × {amounts.vectors:,.0f} vectors × "
+            f"{amounts.dimensions:,.0f} dimensions{visited} = {pairs:.1e} operations, at {where}; "
+            f"{read_bytes(amounts) / 1e9:,.1f} GB of vectors are read"
+        )
+    return said
+
+
+def show(recipe: Recipe, console: Console, asked: Asked = Asked(), *, start_s: float = 0.0) -> None:
     """Print the plan of a recipe. Raises the user's errors that `run` would raise before its first step."""
     say = partial(tables.say, console=console)
     page = plan(recipe, asked, tell=say, start_s=start_s)

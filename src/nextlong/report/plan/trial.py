@@ -37,9 +37,7 @@ from nextlong.methods.keywords import Keywords
 from nextlong.reading.listing import input_files
 from nextlong.recipe import Encoder, Recipe
 from nextlong.recipe.keys import EXACT
-from nextlong.report.plan.amounts import amounts_of
-from nextlong.report.plan.costs import WORKER_BYTES, Trial
-from nextlong.report.plan.elsewhere import shape_of
+from nextlong.report.plan.costs import WORKER_BYTES, Trial, amounts_of, shape_of
 from nextlong.report.plan.sample import CorpusSample
 from nextlong.retrieval.encoders.base import Speed, kind_of
 from nextlong.retrieval.sample import DrawResult

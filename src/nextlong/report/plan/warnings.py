@@ -11,8 +11,7 @@ from nextlong.engine.step import Amounts
 from nextlong.methods.base import method_of
 from nextlong.recipe import Recipe
 from nextlong.recipe.keys import EXACT
-from nextlong.report.plan.amounts import different
-from nextlong.report.plan.costs import Total
+from nextlong.report.plan.costs import Total, different
 from nextlong.report.plan.sample import CorpusSample
 from nextlong.retrieval.indexes import costs
 from nextlong.retrieval.indexes.base import is_built
