@@ -1,10 +1,7 @@
 """Lookup: read CHUNKS, DOCUMENTS and TOKENS, and look them up by id, one shard at a time.
 
-In:  ids in any order, with repeats, and the shard files that they lie in.
-Out: arrays aligned with the ids, so that memory does not grow with the corpus.
-
-`sample_texts` are a random part of all chunks, the same whatever the shards and the order of files. Flat `.npy` files are
-written piece by piece (`write_header`) and opened again and again (`opened`).
+Ids come in any order, with repeats; arrays aligned with them come out, so that memory does not grow with the corpus. Flat
+`.npy` files are written piece by piece (`write_header`) and opened again and again (`opened`).
 """
 
 from __future__ import annotations
@@ -142,7 +139,6 @@ class _ChunkTexts(NamedTuple):
     """The chunks of one record batch of documents; n of them, in row order."""
 
     rows: NDArray[np.int64]  # (n,) chunk rows within the shard
-    doc_rows: NDArray[np.int64]  # (n,) document rows within the shard
     texts: list[str]
 
 
@@ -168,7 +164,7 @@ def iter_chunk_texts(documents: Path, chunks: Path, rows: NDArray[np.int64] | No
                 docs = (column.take(pa.array(distinct)) if len(distinct) < batch.num_rows else column).to_pylist()
                 bounds = zip(which.tolist(), table["start"][these].tolist(), table["end"][these].tolist(), strict=True)
                 texts = [docs[doc][start:end] for doc, start, end in bounds]
-                yield _ChunkTexts(these, doc_rows.astype(np.int64), texts)
+                yield _ChunkTexts(these, texts)
             first_doc = last_doc
 
 

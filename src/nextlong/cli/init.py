@@ -1,9 +1,7 @@
-"""The command `nextlong init`: write the first recipe for a user's files.
+"""The command `nextlong init`: write the first recipe for a user's files, with absolute paths.
 
-The paths of the recipe are absolute, so that it means the same in every working directory, and its sources have names that
-tell them apart in reports. Columns, special tokens, context length, number of sequences and chunk length are proposed from the
-files: the longest context length, a power of two, for which the corpus and its documents are large enough; so many sequences
-that a chunk is used about twice; and shorter chunks if few documents have two.
+It proposes the longest context length, a power of two, for which the corpus and its documents are large enough; so many
+sequences that a chunk is used about twice; and shorter chunks if few documents have two.
 """
 
 from __future__ import annotations

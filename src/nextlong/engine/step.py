@@ -237,8 +237,8 @@ class Artifact:
         if self.manifest["parts"] and not names:
             raise self.of_earlier_version(suffix if isinstance(suffix, str) else " or ".join(suffix))
         # By the numbers in the names, however many digits these have.
-        in_order = sorted(names, key=lambda name: [int(number) for number in re.findall(r"\d+", name)])
-        return [self.folder / name for name in in_order]
+        names.sort(key=lambda name: [int(number) for number in re.findall(r"\d+", name)])
+        return [self.folder / name for name in names]
 
     def file(self, suffix: str) -> Path:
         """Return the one file that ends in `suffix`."""
