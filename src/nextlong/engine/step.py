@@ -14,9 +14,9 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property, partial
 from pathlib import Path
-from typing import Any, ClassVar, TypeVar
+from typing import Any, TypeVar
 
-from pydantic import BaseModel, ConfigDict, ValidationError
+from pydantic import BaseModel, ValidationError
 
 from nextlong.engine.executor import Executor, Gpu, Resources
 from nextlong.errors import RunError
@@ -107,10 +107,8 @@ class Estimate:
     reads: _Amount | None = None
 
 
-class TaskResult(BaseModel):
+class TaskResult(BaseModel, frozen=True):
     """What one task returns beside its files, kept in the manifest; nothing of a task that only writes files."""
-
-    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True)
 
 
 ResultT = TypeVar("ResultT", bound=TaskResult)
