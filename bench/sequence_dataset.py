@@ -16,8 +16,7 @@ from collections.abc import Callable
 import numpy as np
 import torch
 
-from nextlong.torch import SequenceDataset
-from nextlong.torch.dataset import COLUMNS
+from nextlong.torch import COLUMNS, SequenceDataset
 
 ASKED = (("input_ids",), ("input_ids", "labels"), ("input_ids", "labels", "position_ids"), COLUMNS)
 

@@ -1,7 +1,9 @@
 """Damage: alter the files of a finished run, their hashes in order, so that only what they say can give it away."""
 
 import json
+import os
 import re
+import signal
 
 import numpy as np
 import pyarrow as pa
@@ -103,3 +105,8 @@ def change_sequence(run, change):
 
 def spans_of(row, role):
     return [span for span, own in enumerate(row["role"]) if own == role]
+
+
+def end_process(*_):
+    """End this process as a kill does."""
+    os.kill(os.getpid(), signal.SIGKILL)

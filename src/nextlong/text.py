@@ -28,10 +28,12 @@ def _parts(line: str, cells: int, indent: str) -> list[str]:
 
 
 def counted(count: int, noun: str) -> str:
-    """Return `1 chunk`, `2 chunks`, `1,000 chunks`, `2 queries`, `2 keys`."""
+    """Return `1 chunk`, `2 chunks`, `1,000 chunks`, `2 queries`, `2 keys`, `2 breaches`."""
     if count == 1:
         return f"1 {noun}"
-    return f"{count:,} {noun[:-1]}ies" if noun.endswith("y") and noun[-2] not in "aeiou" else f"{count:,} {noun}s"
+    if noun.endswith("y") and noun[-2] not in "aeiou":
+        return f"{count:,} {noun[:-1]}ies"
+    return f"{count:,} {noun}{'es' if noun.endswith('ch') else 's'}"
 
 
 def why_no_model(name: str) -> str:

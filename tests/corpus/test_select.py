@@ -311,8 +311,9 @@ def test_a_run_excludes_what_was_marked_and_verify_holds_it_to_that(
 
 
 def test_a_run_whose_list_named_nothing_has_nothing_to_check():
-    run = SimpleNamespace(recipe={"ingest": {"exclude": "marks.jsonl"}}, files=lambda *_: [])
-    (outcome,) = corpus._check_excluded(run)
+    ingest = {"exclude": "marks.jsonl", "sources": []}
+    run = SimpleNamespace(recipe={"ingest": ingest}, files=lambda *_: [], shards=[])
+    (outcome,) = corpus._check_columns(run, documents=None)
     assert outcome.result == "not needed"
 
 

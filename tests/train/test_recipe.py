@@ -3,7 +3,7 @@
 import pytest
 
 from nextlong.errors import RecipeError
-from nextlong.train.recipe import PRESETS, Training, TrainRecipe, commented_yaml, recipe_from
+from nextlong.train.recipe import Training, TrainRecipe, commented_yaml, preset, recipe_from
 
 PLAIN = {"out": "out", "data": {"runs": ["run"]}, "model": {"path": "model"}}
 
@@ -122,10 +122,13 @@ def test_numbers_are_those_of_the_table(name):
 
 
 def test_every_preset_resolves_and_every_number_has_a_source():
-    assert set(PRESETS) == {*PINNED, "tiny"}
-    for name, keys in PRESETS.items():
+    with pytest.raises(RecipeError) as refused:
+        preset("")
+    names = str(refused.value).partition("choose from ")[2].split(", ")
+    assert set(names) == {*PINNED, "tiny"}
+    for name in names:
         assert made(name).out == "out"
-        assert all(sourced.source.strip() for sourced in keys.values())
+        assert all(sourced.source.strip() for sourced in preset(name).values())
 
 
 def test_one_run_needs_no_mix():
@@ -141,7 +144,7 @@ def test_a_preset_that_is_none():
 
 def test_the_written_recipe_says_sources_and_reads_back(tmp_path):
     recipe = made("paper-128k")
-    text = commented_yaml(recipe, sources=PRESETS["paper-128k"], heading="A recipe.\nTwo lines.")
+    text = commented_yaml(recipe, sources=preset("paper-128k"), heading="A recipe.\nTwo lines.")
     assert text.startswith("# A recipe.\n# Two lines.\n")
     (line,) = [line for line in text.splitlines() if line.strip().startswith("lr:")]
     assert line.split("#")[0].strip() == "lr: 4.0e-05"

@@ -1,9 +1,6 @@
 import itertools
 import json
-import os
 import re
-import subprocess
-import sys
 
 import numpy as np
 import pyarrow as pa
@@ -16,6 +13,7 @@ from damage import (
     change_recipe,
     change_rows,
     change_sequence,
+    end_process,
     files,
     first_sequence,
     outcomes,
@@ -28,7 +26,7 @@ from nextlong.cli.main import main
 from nextlong.errors import RunError
 from nextlong.schemas import META, NEGATIVE, ROW_MASK, SHARD_BITS
 from nextlong.verify import checks
-from nextlong.verify.checks import _processes, verify
+from nextlong.verify.checks import verify
 
 ALL = 100_000  # a sample of everything
 
@@ -305,18 +303,8 @@ def test_the_command_says_what_it_found_and_exits_accordingly(run, capsys):
     assert main(["verify", str(run / "nowhere")]) == 2
 
 
-def test_a_killed_process_is_said_with_what_to_do():
-    with pytest.raises(RunError, match="--workers 1"), _processes(1) as submit:
-        submit(os._exit, 1).result()
-
-
-def test_ctrl_c_reaches_no_process_from_its_start_on():
-    code = """
-import signal
-from nextlong.verify.checks import _processes
-blocked = (signal.pthread_sigmask, signal.SIG_BLOCK, ())
-with _processes(1) as submit:
-    print(signal.SIGINT in submit(*blocked).result(), signal.SIGINT in blocked[0](*blocked[1:]))
-"""
-    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
-    assert done.stdout == "True False\n"
+def test_a_killed_process_is_said_with_what_to_do(run, monkeypatch):
+    monkeypatch.setattr(checks, "_WORTH_PROCESSES_BYTES", 0)
+    monkeypatch.setattr(checks, "_check", end_process)
+    with pytest.raises(RunError, match="--workers 1"):
+        list(verify(run, workers=2))

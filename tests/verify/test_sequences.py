@@ -223,12 +223,10 @@ def cut_problems(tokens, *, separators, role=NEGATIVE, separator=(9,)):
     """Return what is wrong with a sequence of one chunk, cut to so many tokens, and separators."""
     run = SimpleNamespace(**{**vars(CUT_RUN), "special_ids": {SEPARATOR: list(separator)}})
     roles = np.array([role, *[SEPARATOR] * separators])
-    ends = np.cumsum([tokens, *[1] * separators])
     one = SimpleNamespace(
         role=roles,
         chunk=np.array([5, *[-1] * separators]),
-        start=ends - np.array([tokens, *[1] * separators]),
-        end=ends,
+        lengths=np.array([tokens, *[1] * separators]),
         is_truncated=roles != SEPARATOR,
         where=lambda span: f"span {span}",
     )

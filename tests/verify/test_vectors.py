@@ -11,7 +11,7 @@ from damage import breaches, change_array, change_sequence, chunk_name, files
 from nextlong import pipeline
 from nextlong.schemas import NO_CHUNK
 from nextlong.verify.run_files import StoredRun
-from nextlong.verify.vectors import check_document_scores
+from nextlong.verify.search import check_document_scores
 
 ALL = 100_000  # a sample of everything
 

@@ -192,6 +192,6 @@ def export(args: argparse.Namespace) -> None:
         short_tokens=args.short_tokens,
         reporter=reporter(stderr=args.json),
     )
-    names, longest = [runs_export.name_of(run) for run in written.runs], written.longest
+    names, longest = [run.name for run in written.runs], written.longest
     facts = summary.exported(written.recipe, written.done, folder=written.folder, longest=longest, runs=names)
     present(args, partial(as_json.export_of, written), partial(tables.show_facts, facts))

@@ -1,19 +1,22 @@
-"""Replication recipe: corpus, arms, model, training, measurements, seeds; and presets of it.
+"""Replication recipe: corpus, arms, model, training, measurements, seeds. YAML in, frozen models out; unknown keys are refused.
 
-YAML in, frozen models out; unknown keys are refused.
+The arms that there are, and the presets, are in `presets.yaml`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Annotated, Any, ClassVar, Final, Literal, Self
+from importlib.resources import files
+from typing import Annotated, ClassVar, Final, Literal, Self
 
+import yaml
 from pydantic import Field, model_validator
 
 from nextlong.errors import RecipeError
 from nextlong.recipe.keys import Named, Positive, PositiveLength, Section
 from nextlong.replicate.corpora import Invented, RealDocuments
+from nextlong.text import Json
 from nextlong.train.recipe import RecipeFile
 
 CRITERION_NEGATIVES: Final = 2  # of the probes that end the training of a base model; they fit a short row
@@ -28,30 +31,14 @@ class Arm:
 
     compose: Mapping[str, str]
     replay: float | None = None
-    lengths: tuple[int, ...] | None = None
+    lengths: Sequence[int] | None = None
     chunks: int = 1
     source: str = "train"
 
 
-_RANDOM: Final = {"method": "nextlong", "negatives": "random-corpus"}
-ARMS: Final[Mapping[str, Arm]] = {
-    "nextlong": Arm({"method": "nextlong"}),
-    "random negatives": Arm(_RANDOM),
-    "standard": Arm({"method": "standard"}),
-    "knn": Arm({"method": "knn"}),
-    "iclm": Arm({"method": "iclm"}),
-    "quest": Arm({"method": "quest"}),
-    "splice": Arm({"method": "splice"}),
-    "self-repeat": Arm({"method": "nextlong", "negatives": "self-repeat"}),
-    "nextlong, no replay": Arm({"method": "nextlong"}, replay=0.0),
-    "random negatives, no replay": Arm(_RANDOM, replay=0.0),
-    "short rows only": Arm({"method": "standard"}, replay=1.0),
-    "long documents": Arm({"method": "standard"}, source="long"),
-    # OLMo 3's recipe (arXiv 2512.13961, section 3.6): the middle of the compression ratios, 34 % long to 66 % short.
-    "long documents, gzip-filtered": Arm({"method": "standard"}, replay=0.66, source="long-gzip"),
-    "nextlong, 2K only": Arm({"method": "nextlong"}, lengths=(2048,)),
-    "nextlong, chunks of 2 paragraphs": Arm({"method": "nextlong"}, chunks=2),
-}
+_DATA: Final = yaml.safe_load((files(__package__) / "presets.yaml").read_text(encoding="utf-8"))
+PRESETS: Final[Mapping[str, Json]] = _DATA["presets"]
+ARMS: Final[Mapping[str, Arm]] = {name: Arm(**keys) for name, keys in _DATA["arms"].items()}
 
 
 class _ModelSizes(Section):
@@ -141,47 +128,6 @@ class Replication(RecipeFile):
                     f"tokens_per_step={phase.tokens_per_step} is not a multiple of a row's {row}; make it one"
                 )
         return self
-
-
-_ON_REAL_TEXT: Final = ["nextlong", "random negatives", "standard", "quest", "knn", "iclm", "short rows only"]
-PRESETS: Final[Mapping[str, Mapping[str, Any]]] = {
-    "smoke": {  # that every part works; its differences are noise
-        "seeds": [0],
-        "arms": ["nextlong", "standard"],
-        "corpus": {"kind": "documents", "echoes": 200},
-        "model": {"hidden_size": 32, "intermediate_size": 32},
-        "pretrain": {"steps": 20, "recall": 0.0, "most_legs": 2},
-        "extend": {"steps": 8, "lengths": [512, 1024], "row_tokens": 1024, "data_tokens": 16_384},
-        "measure": {"negatives": [2, 16], "probes": 4, "rows": 2},
-    },
-    "mechanism": {"corpus": {"kind": "invented"}},
-    "cpu-night": {
-        "seeds": [0, 1, 2],
-        "arms": _ON_REAL_TEXT,
-        "corpus": {"kind": "documents"},
-        "pretrain": {"models": "one", "recall": 0.7},
-        "extend": {"steps": 800, "data_tokens": 819_200},
-        "measure": {"negatives": [2, 4, 8, 16, 24, 40]},
-        "workers": 1,
-    },
-    "one-gpu": {
-        "seeds": [0, 1, 2],
-        "arms": _ON_REAL_TEXT,
-        "corpus": {"kind": "documents", "vocabulary": 16_384, "fact_every_words": 8},
-        "model": {"hidden_size": 512, "intermediate_size": 1408, "layers": 8, "heads": 8},
-        "pretrain": {"models": "one", "tokens": 512, "tokens_per_step": 32_768, "lr": 1e-3, "recall": 0.9},
-        "extend": {
-            "row_tokens": 8192,
-            "lengths": [2048, 4096, 8192],
-            "steps": 400,
-            "tokens_per_step": 32_768,
-            "data_tokens": 6_553_600,
-            "lr": 8e-4,
-        },
-        "measure": {"negatives": [2, 4, 8, 16, 32, 64, 100], "probes": 100, "rows": 16},
-        "workers": 1,
-    },
-}
 
 
 def recipe_from(name: str, *, out: str, sources: Sequence[str] = (), overrides: Sequence[str] = ()) -> Replication:

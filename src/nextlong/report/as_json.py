@@ -9,8 +9,7 @@ from dataclasses import asdict
 from itertools import islice
 from math import isfinite
 
-from nextlong.export.arrange import RowsResult
-from nextlong.runs.export import Exported, measured
+from nextlong.runs.card import Exported
 from nextlong.runs.run import Run, Sequence
 from nextlong.runs.warnings import of_rows
 from nextlong.text import Json
@@ -66,10 +65,8 @@ def run_of(written: Exported) -> Json:
 
 def export_of(written: Exported) -> Json:
     """Return what was exported, and where."""
-    recipe, done = written.recipe, written.done
-    rows = done["rows"].result(RowsResult)
+    recipe, rows, stats = written.recipe, written.rows, written.stats
     room = recipe.export.pack or written.longest
-    stats = measured(written)
     empty = [warning for name, split in rows.splits.items() for warning in of_rows(name, split, room=room)]
     return {
         "rows": {

@@ -10,10 +10,12 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Mapping, Sequence
-from functools import partial
+from dataclasses import dataclass
+from functools import cached_property, partial
+from itertools import pairwise
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Final, NamedTuple
+from typing import Final, NamedTuple
 
 import jinja2
 import xxhash
@@ -23,25 +25,29 @@ from nextlong.artifacts import record
 from nextlong.artifacts.record import DATA
 from nextlong.artifacts.results import ShardResult, TokenizerResult
 from nextlong.engine import store
-from nextlong.engine.step import Artifacts
+from nextlong.engine.step import Artifact, Artifacts
 from nextlong.export import steps as export_steps
 from nextlong.export.arrange import RowsResult, fill, percent
 from nextlong.export.formats.base import Format, format_of
 from nextlong.export.publish import ExportFile
 from nextlong.methods.base import NEXTLONG, Citation, method_of
-from nextlong.methods.partition import describe_partition
+from nextlong.methods.documents import describe_partition
 from nextlong.recipe import Recipe, Section
 from nextlong.recipe.keys import MayBePath, MayBePrivate
+from nextlong.runs import data_folder
 from nextlong.runs.data_folder import CARD, delivered_in
 from nextlong.runs.run import Run
-from nextlong.runs.stats import Stats
+from nextlong.runs.stats import STATISTICS, Stats, read
 from nextlong.runs.tally import Spread
 from nextlong.runs.warnings import control, of_rows
 from nextlong.schemas import Layout
 from nextlong.text import Json, public_name
 
+_MIX_NAME_CHARS: Final = 80  # a file name may have 255 bytes
 _HUB_NAME: Final = re.compile(r"[\w-][\w.-]*(/[\w-][\w.-]*)?")
-_SIZES: Final = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
+_SIZE_BOUNDS: Final = ("1K", "10K", "100K", "1M", "10M", "100M", "1B", "10B", "100B", "1T")
+_SIZES: Final = ("n<1K", *(f"{least}<n<{most}" for least, most in pairwise(_SIZE_BOUNDS)), "n>1T")
+_COUNTS: Final = ("rows", "sequences", "documents", "tokens")  # of a split
 
 # Licences that the hub knows, most of which are spelled as SPDX spells them; any other goes by `other` and its own name.
 _HUB_NAMES: Final = (
@@ -79,36 +85,116 @@ class Laid(NamedTuple):
     folder: str = ""
 
 
-def facts(
-    recipe: Recipe, runs: Sequence[Run], done: Artifacts, *, name: str, below: Mapping[str, str], stats: Stats | None
-) -> Json:
+@dataclass(frozen=True)
+class Exported:
+    """What a recipe exported: the runs that its rows come from, and the finished steps by name."""
+
+    recipe: Recipe
+    runs: Sequence[Run]
+    done: Artifacts
+
+    @property
+    def folder(self) -> Path:
+        """Where the files of each format lie: `RUN/data`, or a folder of a variant or a mix in it."""
+        if len(self.runs) == 1:
+            return data_folder.folder_of(self.runs[0].variant)
+        names = re.sub(r"[^\w.=,+-]+", "-", "+".join(run.name for run in self.runs))[:_MIX_NAME_CHARS]
+        mix = f"{data_folder.MIX}{names}-{self.done['rows'].manifest['fingerprint'][:8]}"
+        return self.runs[0].path / DATA / mix
+
+    @property
+    def longest(self) -> int:
+        """The tokens of the longest sequence."""
+        return max(run.recipe.sequence_tokens for run in self.runs)
+
+    @property
+    def version(self) -> str:
+        """The version of nextlong that wrote the rows."""
+        return str(self.done["rows"].manifest["versions"].get("nextlong", "not installed as a package"))
+
+    @cached_property
+    def rows(self) -> RowsResult:
+        """The rows of each split."""
+        return self.done["rows"].result(RowsResult)
+
+    @cached_property
+    def stats(self) -> Stats | None:
+        """The statistics of the run; None for a mix."""
+        step = self.done.get(STATISTICS)
+        return read(step) if step is not None and len(self.runs) == 1 else None
+
+    @property
+    def below(self) -> dict[str, str]:
+        """The folder of each split below that of its format: its own where there are several."""
+        splits = export_steps.splits_of(self.recipe.export)
+        return {split: f"{split}/" if len(splits) > 1 else "" for split in splits}
+
+    def step(self, name: str, split: str) -> Artifact:
+        """Return the step that wrote one split of a format."""
+        return self.done[export_steps.step_name(name, split)]
+
+    def files(self, name: str) -> list[ExportFile]:
+        """Return the files of a format, all its splits, by their names in the folder of the format."""
+        return [
+            ExportFile(step.folder / file, f"{below}{file}", entry["bytes"], entry["xxh3"])
+            for split, below in self.below.items()
+            for step in [self.step(name, split)]
+            for part in step.manifest["parts"]
+            for file, entry in part["files"].items()
+        ]
+
+
+def fingerprints_of(run: Run) -> dict[str, str]:
+    """Return the fingerprint of each step that exports of a run read, by its name."""
+    return {step.name: step.fingerprint for step in export_steps.read_steps(run.steps)}
+
+
+def of_format(written: Exported, name: str) -> str:
+    """Return the card of a format's folder."""
+    return card(_facts(written, name, written.below))
+
+
+def of_data(written: Exported) -> str:
+    """Return the card of `data/`, of all formats there. Those of the run's recipe come first, whatever was written last."""
+    first = written.recipe.export.formats[0]
+    facts = _facts(written, first, {split: f"{first}/{part}" for split, part in written.below.items()})
+    laid = {first: facts["laid"][0]._replace(folder=first)}
+    laid |= {one.format.name: one for one in _laid_in(written.folder) if one.format.name != first}
+    names = dict.fromkeys((*written.runs[0].recipe.export.formats, *laid))
+    return card(facts | {"laid": [laid[name] for name in names if name in laid]})
+
+
+def _facts(written: Exported, name: str, below: Mapping[str, str]) -> Json:
     """Return what the card says of some splits of a format, whose files lie in the folders `below`.
 
     `statistics` are label → value in the order of the page; `recipes` are YAML, one a run; `left_out` are the sequences in no
     split because they share a chunk with validation, and all; `runs` of a mix: name, sequences and tokens of each.
     """
-    rows = done["rows"].result(RowsResult)
-    room = recipe.export.pack or max(run.recipe.sequence_tokens for run in runs)
+    recipe, runs, rows, stats = written.recipe, written.runs, written.rows, written.stats
+    room = recipe.export.pack or written.longest
     made = format_of(name, recipe.export.model_dump())
     splits = [
         Split(
             split,
             f"{folder}{made.reader_takes}" or ".",
-            **rows.splits[split].model_dump(include={"rows", "sequences", "documents", "tokens"}),
-            bytes=done[export_steps.step_name(name, split)].manifest["bytes"],
+            **rows.splits[split].model_dump(include=set(_COUNTS)),
+            bytes=written.step(name, split).manifest["bytes"],
         )
         for split, folder in below.items()
     ]
-    tokenizer, methods = done["tokenizer"].result(TokenizerResult), [method_of(run.recipe) for run in runs]
+    tokenizer, methods = written.done["tokenizer"].result(TokenizerResult), [method_of(run.recipe) for run in runs]
     statistics = card_numbers(stats) if stats else {}
     if tokenizer.lost_share:
         statistics["text lost by the tokenizer"] = f"{tokenizer.lost_share:.1%} of the characters"
     # The papers of the methods do not partition the documents.
     if partitions := dict.fromkeys(filter(None, (describe_partition(run.steps) for run in runs))):
         statistics["partitions"] = "; ".join(partitions)
-    of_splits = [one for split in below for one in of_rows(split, rows.splits[split], room=room)]
+    warned = [
+        *(stats.warnings if stats else ()),
+        *(w for one in below for w in of_rows(one, rows.splits[one], room=room)),
+    ]
     sources = (source for run in runs for source in run.recipe.ingest.sources)
-    taken = [rows.splits[split].of_runs for split in below]
+    taken = [rows.splits[split].of_runs for split in below]  # of each run of a mix, its sequences and tokens
     return {
         "name": Path(recipe.run_dir).name,
         "laid": [Laid(made, splits, room)],
@@ -125,21 +211,13 @@ def facts(
         ),
         "recipes": [public_recipe(recipe_made) for recipe_made in (recipe, *(run.recipe for run in runs[1:]))],
         "runs": [
-            (Path(str(run)).name, *(sum(of_runs[number][count] for of_runs in taken) for count in (0, 1)))
+            (run.name, *(sum(of_runs[number][count] for of_runs in taken) for count in (0, 1)))
             for number, run in enumerate(runs if len(runs) > 1 else ())
         ],
-        "version": _version(done),
+        "version": written.version,
         "statistics": statistics,
-        "warnings": [
-            *filter(None, [control(stats) if stats else ""]),
-            *(warned.message for warned in (*(stats.warnings if stats else ()), *of_splits)),
-        ],
+        "warnings": [*filter(None, [control(stats) if stats else ""]), *(warning.message for warning in warned)],
     }
-
-
-def _version(done: Artifacts) -> str:
-    version: str = done["rows"].manifest["versions"].get("nextlong", "not installed as a package")
-    return version
 
 
 def card(facts: Json) -> str:
@@ -177,12 +255,8 @@ def front_matter(facts: Json) -> Json:
         name = re.sub(r"[^a-z0-9.]+", "-", only).strip("-") if len(distinct) == 1 else "several"
         matter |= {"license": "other", "license_name": name or "own"}
     matter["task_categories"] = ["text-generation"]
-    exponent = len(str(sum(split.rows for split in facts["splits"]))) - 4  # 3 digits: under 1K; 4: 1K to 10K
-    if exponent < 0:
-        size = f"n<{_SIZES[0]}"
-    else:
-        size = f"{_SIZES[exponent]}<n<{_SIZES[exponent + 1]}" if exponent < len(_SIZES) - 1 else f"n>{_SIZES[-1]}"
-    matter["size_categories"] = [size]
+    digits = len(str(sum(split.rows for split in facts["splits"])))  # 3: under 1K; 4: 1K to 10K
+    matter["size_categories"] = [_SIZES[min(max(digits - 3, 0), len(_SIZES) - 1)]]
     methods = (f"method:{method}" for method in facts["methods"])
     matter["tags"] = ["long-context", "pretraining", "synthetic", "nextlong", *methods]
     # `datasets` reads all configurations of a card with one reader, so one format alone is named.
@@ -196,18 +270,14 @@ def front_matter(facts: Json) -> Json:
 
 def _loading(facts: Json, laid: Laid) -> str:
     """Return Python that reads the first split of a format."""
-    first = laid.splits[0]
+    first, vocabulary = laid.splits[0], facts["vocabulary"]
     below = first.files.removeprefix(f"{laid.folder}/").removesuffix("/")
     place = "folder" if below in (".", "") else f"f{f'{{folder}}/{below}'!r}"
-    known = {
-        "place": place,
-        "split": repr(first.name),
-        "tokens": max(facts["target_tokens"]),
-        "vocabulary": facts["vocabulary"],
-        "uint": "uint16" if facts["vocabulary"] <= 1 << 16 else "uint32",
-        "eos": facts["eos"],
-    }
-    package, rows, shown = (piece.format(**known) for piece in laid.format.snippet)
+    known = {"split": repr(first.name), "tokens": max(facts["target_tokens"]), "eos": facts["eos"]}
+    uint = "uint16" if vocabulary <= 1 << 16 else "uint32"
+    package, rows, shown = (
+        piece.format(place=place, vocabulary=vocabulary, uint=uint, **known) for piece in laid.format.snippet
+    )
     folder = "/".join(filter(None, ("/path/to/this/folder", laid.folder)))
     return f'{package}\n\nfolder = "{folder}"\nrows = {rows}\nprint({shown})'
 
@@ -216,17 +286,20 @@ def _line(text: str) -> str:
     return " ".join(text.split())
 
 
+def _ticks(text: str) -> str:
+    """Return more backticks than stand together anywhere in a text."""
+    return "`" + max(re.findall("`+", text), key=len, default="")
+
+
 def _code(text: str) -> str:
-    """Return text as inline code, whatever backticks it holds."""
-    ticks = "`" * (1 + max((len(run) for run in re.findall("`+", text)), default=0))
+    """Return text as inline code."""
     space = " " if "`" in text else ""
-    return f"{ticks}{space}{_line(text)}{space}{ticks}"
+    return f"{_ticks(text)}{space}{_line(text)}{space}{_ticks(text)}"
 
 
 def _fenced(text: str, language: str) -> str:
-    """Return a fenced block whose fence is longer than any that the text holds."""
-    ticks = "`" * max(3, 1 + max((len(run) for run in re.findall("`+", text)), default=0))
-    return f"{ticks}{language}\n{text.rstrip()}\n{ticks}"
+    fence = max("```", _ticks(text), key=len)
+    return f"{fence}{language}\n{text.rstrip()}\n{fence}"
 
 
 def public_recipe(recipe: Recipe) -> str:
@@ -270,19 +343,11 @@ def _model_name(model: str) -> str:
     return f"{kind}{colon}{_hub_name(name)}" if colon else model
 
 
-def delivered_record(
-    recipe: Recipe,
-    runs: Sequence[Run],
-    done: Artifacts,
-    *,
-    name: str,
-    below: Mapping[str, str],
-    files: Sequence[ExportFile],
-) -> str:
-    """Return the record, as JSON, of one format whose splits lie in the folders `below`."""
+def delivered_record(written: Exported, name: str, files: Sequence[ExportFile]) -> str:
+    """Return the record, as JSON, of one format and its files."""
     splits = {}
-    for split, folder in below.items():
-        step, arranged = done[export_steps.step_name(name, split)], done["rows"].result(RowsResult).splits[split]
+    for split, folder in written.below.items():
+        step, arranged = written.step(name, split), written.rows.splits[split]
         # A format that adds tokens counts them itself.
         counted = [shard.tokens for shard in step.results(ShardResult) if shard.tokens is not None]
         splits[split] = {
@@ -294,33 +359,29 @@ def delivered_record(
         }
     record = {
         "format": name,
-        "nextlong": _version(done),
+        "nextlong": written.version,
         "runs": [
             {
                 "name": run.path.name,
                 "variant": run.variant.name,
-                "steps": {step.name: step.fingerprint for step in export_steps.read_steps(run.steps)},
+                "steps": fingerprints_of(run),
                 "sequences": len(run),
                 "target_tokens": run.recipe.sequence_tokens,
             }
-            for run in runs
+            for run in written.runs
         ],
-        "rows": done["rows"].manifest["fingerprint"],
+        "rows": written.done["rows"].manifest["fingerprint"],
         "splits": splits,
-        "settings": recipe.export.model_dump(mode="json", exclude={"push", "formats"}),
-        "recipe": public_recipe(recipe),
+        "settings": written.recipe.export.model_dump(mode="json", exclude={"push", "formats"}),
+        "recipe": public_recipe(written.recipe),
         "files": {
             file.name: {"bytes": file.bytes, "xxh3": file.xxh3} for file in sorted(files, key=attrgetter("name"))
         },
     }
-    # Without a newline at the end: whatever is cut off, it is JSON no more.
-    return json.dumps(record | {"xxh3": fingerprint(record)}, indent=1, ensure_ascii=False)
-
-
-def fingerprint(record: Mapping[str, Any]) -> str:
-    """Return the hash of a record without its own `xxh3`, whatever its layout as JSON."""
-    plain = {key: value for key, value in record.items() if key != "xxh3"}
-    return xxhash.xxh3_128_hexdigest(json.dumps(plain, sort_keys=True, separators=(",", ":")).encode())
+    # The hash is that of the record without it, whatever the layout as JSON. Without a newline at the end: whatever is cut off,
+    # it is JSON no more.
+    plain = json.dumps(record, sort_keys=True, separators=(",", ":")).encode()
+    return json.dumps(record | {"xxh3": xxhash.xxh3_128_hexdigest(plain)}, indent=1, ensure_ascii=False)
 
 
 def card_numbers(stats: Stats) -> dict[str, str]:
@@ -328,6 +389,7 @@ def card_numbers(stats: Stats) -> dict[str, str]:
     is_extended = stats.layout == Layout.EXTENDED
     chunks = "chunks of the meta-document" if is_extended else "parts of a document"
     similar = "a negative to its meta-chunk" if is_extended else f"a document to {stats.scores}"
+    own = stats.own_document_negatives
     numbers = {
         "sequences": f"{stats.sequences:,} of {stats.target_tokens:,} tokens",
         "documents": f"{stats.distinct_documents:,} of {stats.yields.documents:,} in the corpus",
@@ -336,9 +398,7 @@ def card_numbers(stats: Stats) -> dict[str, str]:
         f"tokens between consecutive {chunks}": _spread(stats.distance_tokens, "{:,.0f}"),
         f"cosine of {similar}": _spread(stats.similarity, "{:.3f}"),
         "uses of a chunk": f"{stats.reuse.mean:.2f} on average, {stats.reuse.max:,} at most" if stats.reuse.max else "",
-        "negatives from the own document": ""
-        if stats.own_document_negatives is None
-        else f"{stats.own_document_negatives:,}",
+        "negatives from the own document": "" if own is None else f"{own:,}",
         "chunks repeated in a sequence": f"{stats.repeated_chunks:,}",
         "characters per token": f"{stats.chars_per_token:.3f}" if stats.chars_per_token else "",
         "encoder": _model_name(stats.encoder) if stats.encoder else "",
@@ -364,21 +424,17 @@ def write_index(run_dir: Path) -> None:
     if record.current(run_dir) is not None or not data.is_dir():
         return
     variants = record.variants(run_dir)
-    laid = {variant.name: laid_in(data / variant.name) for variant in variants}
-    preferred = [name for variant in variants for name in variant.recipe["export"]["formats"]]
+    laid = {variant.name: {one.format.name: one for one in _laid_in(data / variant.name)} for variant in variants}
+    preferred = (name for variant in variants for name in variant.recipe["export"]["formats"])
     # `datasets` reads all configurations of a card with one reader, so the configurations have one format.
-    loadable = {one.format.name for of_variant in laid.values() for one in of_variant if one.format.hub == "loads"}
-    format_name = next((name for name in preferred if name in loadable), None)
-    configs = [
-        {
-            "config_name": name,
-            "data_files": [{"split": split.name, "path": f"{name}/{split.files}"} for split in one.splits],
-        }
-        for name, of_variant in laid.items()
-        for one in of_variant
-        if one.format.name == format_name
-    ]
-    rows = [f"| `{name}/` | {', '.join(one.format.name for one in of_variant)} |" for name, of_variant in laid.items()]
+    loadable = {name for of_variant in laid.values() for name, one in of_variant.items() if one.format.hub == "loads"}
+    chosen = next((name for name in preferred if name in loadable), None)
+    configs = []
+    for name, of_variant in laid.items():
+        if chosen in of_variant:
+            files = [{"split": one.name, "path": f"{name}/{one.files}"} for one in of_variant[chosen].splits]
+            configs.append({"config_name": name, "data_files": files})
+    rows = [f"| `{name}/` | {', '.join(of_variant)} |" for name, of_variant in laid.items()]
     load = f'; `datasets.load_dataset("{DATA}", "{configs[0]["config_name"]}")` loads one' if configs else ""
     text = (
         f"---\n{yaml.safe_dump({'configs': configs} if configs else {'viewer': False}, sort_keys=False)}---\n\n"
@@ -390,7 +446,7 @@ def write_index(run_dir: Path) -> None:
         store.write_file(data / CARD, text)
 
 
-def laid_in(folder: Path) -> list[Laid]:
+def _laid_in(folder: Path) -> list[Laid]:
     """Return what each format's folder below `folder` holds, as its record has it."""
     laid = []
     for below, plain in delivered_in(folder):
@@ -399,11 +455,8 @@ def laid_in(folder: Path) -> list[Laid]:
             Split(
                 name,
                 f"{below.name}/{told['folder']}{made.reader_takes}",
-                told["rows"],
-                told["sequences"],
-                told["documents"],
-                told["tokens"],
-                sum(entry["bytes"] for file, entry in plain["files"].items() if file.startswith(told["folder"])),
+                **{count: told[count] for count in _COUNTS},
+                bytes=sum(entry["bytes"] for file, entry in plain["files"].items() if file.startswith(told["folder"])),
             )
             for name, told in plain["splits"].items()
         ]

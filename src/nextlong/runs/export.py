@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from pathlib import Path
-from typing import Final, Literal, NamedTuple
+from typing import Final, Literal
 
 from xxhash import xxh3_128_hexdigest
 
@@ -27,40 +27,17 @@ from nextlong.engine.runner import find_done, run_steps
 from nextlong.engine.step import Artifact, Artifacts
 from nextlong.errors import RecipeError, RunError
 from nextlong.export import steps as export_steps
-from nextlong.export.arrange import RowsResult
 from nextlong.export.publish import DELIVERED, ExportFile, check_destination, publish
 from nextlong.recipe import Export, Recipe
 from nextlong.recipe.export import unused_keys
 from nextlong.recipe.text import merge
 from nextlong.runs import card, data_folder, stats
+from nextlong.runs.card import Exported, fingerprints_of
+from nextlong.runs.data_folder import CARD
 from nextlong.runs.run import Run, check_mix
-from nextlong.runs.stats import Stats
 from nextlong.sequences.tokenizer import special_id
 
-_MIX_NAME_CHARS: Final = 80  # a file name may have 255 bytes
 _SHORT_TOKENS: Final = 8192  # of a row of short documents, at most: the context that Llama 3 was pretrained on
-
-
-class Exported(NamedTuple):
-    """What a recipe exported: the runs that its rows come from, and the finished steps by name."""
-
-    recipe: Recipe
-    runs: Sequence[Run]
-    done: Artifacts
-
-    @property
-    def folder(self) -> Path:
-        """Where the files of each format lie: `RUN/data`, or a folder of a variant or a mix in it."""
-        if len(self.runs) == 1:
-            return data_folder.folder_of(self.runs[0].variant)
-        names = re.sub(r"[^\w.=,+-]+", "-", "+".join(map(name_of, self.runs)))[:_MIX_NAME_CHARS]
-        mix = f"{data_folder.MIX}{names}-{self.done['rows'].manifest['fingerprint'][:8]}"
-        return self.runs[0].path / record.DATA / mix
-
-    @property
-    def longest(self) -> int:
-        """The tokens of the longest sequence."""
-        return max(run.recipe.sequence_tokens for run in self.runs)
 
 
 def run(
@@ -87,7 +64,7 @@ def make(
         made = Run(variant.run_dir if own else variant.named)
         written = Exported(recipe, [made], _with_statistics(made, done, session.run_steps))
         _place_data(written)
-        return written
+    return written
 
 
 def _with_statistics(run: Run, done: Artifacts, carry_out: Callable[..., dict[str, Artifact]]) -> Artifacts:
@@ -138,18 +115,12 @@ def export(
         for one in opened:
             export_steps.check_read(one.steps, one.path, trust="time" if recipe.export.push is None else "hash")
         export_steps.check_names(recipe.export.formats, first.steps)
-        others = tuple(export_steps.Other(one.recipe.compose.sequences, one.steps) for one in opened[1:])
-        steps = export_steps.export_steps(
-            recipe.export,
-            export_steps.read_steps(first.steps),
-            sequences=recipe.compose.sequences,
-            mix=export_steps.Mix(others, tuple(mix) or None, by),
-        )
-        by_name = {step.name: step for step in steps}
+        others = [(one.recipe.compose.sequences, one.steps) for one in opened[1:]]
+        read, sequences = export_steps.read_steps(first.steps), recipe.compose.sequences
+        steps = export_steps.export_steps(recipe.export, read, sequences=sequences, others=others, mix=mix, by=by)
+        by_name, splits = {step.name: step for step in steps}, export_steps.splits_of(recipe.export)
         for name in recipe.export.formats if recipe.export.push is not None and stale == "refuse" else ():
-            made = {
-                split: by_name[export_steps.step_name(name, split)] for split in export_steps.splits_of(recipe.export)
-            }
+            made = {split: by_name[export_steps.step_name(name, split)] for split in splits}
             if not all(find_done(step, first.path) for step in made.values()):
                 fingerprints = {split: step.fingerprint for split, step in made.items()}
                 check_destination(_destination(recipe.export, name), fingerprints)
@@ -157,7 +128,7 @@ def export(
             carry_out = partial(run_steps, run_dir=first.path, executor=executor, reporter=reporter)
             done: Artifacts = carry_out(steps, known=first.steps)
             if others:
-                _describe_mix(done["rows"], opened, mix, by)
+                _describe_mix(Exported(recipe, opened, done), mix, by)
             else:
                 record.add_steps(first.variant, {step.name: done[step.name].folder.name for step in steps})
                 done = _with_statistics(first, done, carry_out)
@@ -268,93 +239,55 @@ def _same_documents(runs: Sequence[Run]) -> str:
     return f"{', '.join(alike)} are made of the same documents, so the mix repeats text; mix runs of other documents to avoid it"
 
 
-def _describe_mix(rows: Artifact, runs: Sequence[Run], mix: Sequence[float], by: str) -> None:
+def _describe_mix(written: Exported, mix: Sequence[float], by: str) -> None:
     """Write beside the rows of a mix which runs they are of, and what each of them gives to each split."""
-    splits = rows.result(RowsResult).splits
     described = {
         "proportions": list(mix) or None,
         "by": by,
         "runs": [
             {
                 "run": f"{run.path.resolve()}@{run.variant.name}",
-                "steps": {step.name: step.fingerprint for step in export_steps.read_steps(run.steps)},
+                "steps": fingerprints_of(run),
                 "sequences": len(run),
                 "taken": {
                     name: dict(zip(("sequences", "tokens"), split.of_runs[number], strict=True))
-                    for name, split in splits.items()
+                    for name, split in written.rows.splits.items()
                 },
             }
-            for number, run in enumerate(runs)
+            for number, run in enumerate(written.runs)
         ],
     }
-    with store.explained(rows.folder):
-        store.write_json(rows.folder / "mix.json", described)
+    folder = written.done["rows"].folder
+    with store.explained(folder):
+        store.write_json(folder / "mix.json", described)
 
 
 def _place_data(written: Exported) -> None:
     """Put the exports, with their cards, where a person looks for them."""
-    folder, measurements, below = written.folder, measured(written), _below(written)
+    folder = written.folder
     for name in written.recipe.export.formats:
-        files = _files(written, name)
-        text = card.card(card.facts(*written, name=name, below=below, stats=measurements))
-        described = ExportFile(
-            folder / name / data_folder.CARD, data_folder.CARD, len(text.encode()), xxh3_128_hexdigest(text.encode())
+        files, text = written.files(name), card.of_format(written, name)
+        content = text.encode()
+        own = ExportFile(folder / name / CARD, CARD, len(content), xxh3_128_hexdigest(content))
+        data_folder.place(
+            folder / name, files, card=text, delivered=card.delivered_record(written, name, [own, *files])
         )
-        told = card.delivered_record(*written, name=name, below=below, files=[described, *files])
-        data_folder.place(folder / name, files, card=text, delivered=told)
-    first = written.recipe.export.formats[0]
-    shown = {split: f"{first}/{part}" for split, part in below.items()}
-    facts = card.facts(*written, name=first, below=shown, stats=measurements)
-    # The formats of the run's recipe come first, also where a later export writes others.
-    laid = {first: facts["laid"][0]._replace(folder=first)}
-    laid |= {one.format.name: one for one in card.laid_in(folder) if one.format.name != first}
-    names = dict.fromkeys((*written.runs[0].recipe.export.formats, *laid))
-    facts["laid"] = [laid[name] for name in names if name in laid]
-    text, path = card.card(facts), folder / data_folder.CARD
+    text, path = card.of_data(written), folder / CARD
     with store.explained(path):
         if not path.exists() or path.read_text(encoding="utf-8") != text:
             store.write_file(path, text)
     card.write_index(written.runs[0].path)
 
 
-def name_of(run: Run) -> str:
-    """Return the name of a run in a mix: that of its directory, with the variant's if it was named."""
-    return Path(str(run)).name
-
-
 def push(written: Exported, *, stale: Literal["refuse", "replace"] = "refuse") -> None:
     """Publish what is to be published, as it lies in `data/`, the card first and the record last. Raises ExportError."""
     if written.recipe.export.push is not None:
         for name in written.recipe.export.formats:
-            files = _files(written, name)
             described, record = (
                 ExportFile(path, path.name, path.stat().st_size, store.hash_file(path))
-                for path in (written.folder / name / one for one in (data_folder.CARD, DELIVERED))
+                for path in (written.folder / name / one for one in (CARD, DELIVERED))
             )
-            publish([described, *files, record], _destination(written.recipe.export, name), others=stale)
-
-
-def measured(written: Exported) -> Stats | None:
-    """Return the statistics of the run, for its cards and its summary; None for a mix."""
-    step = written.done.get(stats.STATISTICS)
-    return stats.read(step) if step is not None and len(written.runs) == 1 else None
-
-
-def _below(written: Exported) -> dict[str, str]:
-    """Return the folder of each split below that of its format: its own where there are several."""
-    splits = export_steps.splits_of(written.recipe.export)
-    return {split: f"{split}/" if len(splits) > 1 else "" for split in splits}
-
-
-def _files(written: Exported, name: str) -> list[ExportFile]:
-    """Return the files of a format, all its splits, by their names in the folder of the format."""
-    return [
-        ExportFile(step.folder / file, f"{below}{file}", entry["bytes"], entry["xxh3"])
-        for split, below in _below(written).items()
-        for step in [written.done[export_steps.step_name(name, split)]]
-        for part in step.manifest["parts"]
-        for file, entry in part["files"].items()
-    ]
+            publish([described, *written.files(name), record], _destination(written.recipe.export, name), others=stale)
 
 
 def _destination(export: Export, name: str) -> str:

@@ -11,12 +11,13 @@ from __future__ import annotations
 
 import json
 import shlex
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from functools import cached_property
 from pathlib import Path
 from typing import Final, NamedTuple
 
+import jinja2
 import numpy as np
 import yaml
 from rich.console import Console
@@ -232,15 +233,21 @@ def emit(recipe: TrainRecipe, name: str, folder: Path, console: Console) -> None
     tables.say(f"wrote {folder}; inspect launch.sh, then run it there", console)
 
 
-def launch_script(settings: Settings, *lines: str, program: Sequence[str]) -> str:
-    """Return a bash script that runs `lines` in its own folder, then torchrun with the lines of a `program`; for all machines."""
-    count = settings.recipe.hardware.count
+def launch_script(settings: Settings, commands: str, **values: object) -> str:
+    """Return a bash script for all machines that runs `commands` in its own folder.
+
+    `commands` is a template: `machines` are torchrun's options; `settings`, `recipe`, `training` and `model`, its path, as well as
+    `values` are known by name.
+    """
+    count, recipe = settings.recipe.hardware.count, settings.recipe
     nodes, per_node = -(-count // GPUS_PER_NODE), min(GPUS_PER_NODE, count)
-    options = f"--nnodes {nodes} --nproc-per-node {per_node}"
+    machines = f"--nnodes {nodes} --nproc-per-node {per_node}"
     if nodes > 1:
-        options += ' --rdzv-backend c10d --rdzv-endpoint "${HEAD_NODE:?address:port of the first machine}"'
-    launch = " \\\n    ".join([program[0].format(options), *program[1:]])
-    return "\n".join(["#!/usr/bin/env bash", "set -euo pipefail", 'cd "$(dirname "$0")"', *lines, launch]) + "\n"
+        machines += ' --rdzv-backend c10d --rdzv-endpoint "${HEAD_NODE:?address:port of the first machine}"'
+    environment = jinja2.Environment(trim_blocks=True, lstrip_blocks=True, undefined=jinja2.StrictUndefined)
+    script = environment.from_string(f'#!/usr/bin/env bash\nset -euo pipefail\ncd "$(dirname "$0")"\n{commands}')
+    known = {"settings": settings, "recipe": recipe, "training": recipe.training, "machines": machines}
+    return script.render(known, model=shlex.quote(str(recipe.model.path)), **values) + "\n"
 
 
 def trainer_arguments(recipe: TrainRecipe, *, accumulation: int) -> Json:
@@ -291,7 +298,7 @@ def _axolotl(settings: Settings) -> Mapping[str, str]:
         config["cosine_min_lr_ratio"] = recipe.training.min_lr_ratio
     if recipe.data.validation:
         config["test_datasets"] = [{"path": data, "split": "validation", "type": None}]
-    launch = launch_script(settings, program=["axolotl train axolotl.yaml --launcher torchrun -- {}"])
+    launch = launch_script(settings, "axolotl train axolotl.yaml --launcher torchrun -- {{ machines }}")
     return {"axolotl.yaml": yaml.safe_dump(config, sort_keys=False, width=120), "launch.sh": launch}
 
 
@@ -319,97 +326,43 @@ def _trl(settings: Settings) -> Mapping[str, str]:
         config |= {"fsdp": True, "fsdp_config": sharded, "gradient_checkpointing": False}
     if recipe.data.validation:
         config |= {"dataset_test_split": "validation", "eval_strategy": "steps", "per_device_eval_batch_size": 1}
-    launch = launch_script(settings, program=["torchrun {} -m trl.scripts.sft --config trl.yaml"])
+    launch = launch_script(settings, "torchrun {{ machines }} -m trl.scripts.sft --config trl.yaml")
     return {"trl.yaml": yaml.safe_dump(config, sort_keys=False, width=120), "launch.sh": launch}
 
 
 def _prolong(settings: Settings) -> Mapping[str, str]:
     """Return a script for ProLong's train_language_model, as its train_512K.sh; MDS's `indices` keep sequences of a row apart."""
-    recipe, training, (base, scaling) = settings.recipe, settings.recipe.training, settings.rope()
+    base, scaling = settings.rope()
     if scaling:
         raise RecipeError("model.rope_scaling=keep: ProLong computes RoPE from its base alone; use axolotl, torchtitan")
-    model = shlex.quote(str(recipe.model.path))
-    data = "$here/data/train" if recipe.data.validation else "$here/data"
-    arguments = [
-        "--do_train --report_to wandb --run_name nextlong",
-        f"--model_name {model} --tokenizer_name {model}",
-        '--output_dir "$here/out"',
-        f'--config_overrides "rope_theta={base:.0f}"',
-        f"--per_device_train_batch_size 1 --gradient_accumulation_steps {settings.accumulation}",
-        f"--per_device_max_tokens {settings.row_tokens} --seq_parallel_size {recipe.hardware.ranks_per_row}",
-        f"--bf16 --learning_rate {training.lr} --min_lr_ratio {training.min_lr_ratio} --lr_scheduler_type {training.schedule}",
-        f"--warmup_steps {training.warmup_steps} --max_steps {training.steps}",
-        f"--adam_beta1 {training.beta1} --adam_beta2 {training.beta2} --weight_decay {training.weight_decay}",
-        f"--max_grad_norm {training.clip or 1e9} --optim adamw_torch --seed {recipe.seed}",
-        f"--save_steps {recipe.checkpoints.every_steps} --logging_steps 1 --disable_tqdm true",
-        "--dataloader_num_workers 1 --remove_unused_columns false --ddp_find_unused_parameters false",
-        '--fsdp "auto_wrap" --gradient_checkpointing --cuda_empty_cache',
-        f'--tokenized_mds_train "{data}@1.0"',
-    ]
-    launch = launch_script(
-        settings,
-        ': "${PROLONG:?a checkout of princeton-nlp/ProLong}"',
-        'here=$PWD; cd "$PROLONG"',
-        "export LOGIT_BLOCK_SIZE=2048 WANDB_MODE=offline TOKENIZERS_PARALLELISM=true",
-        "export FSDP_SHARDING_STRATEGY=1 FSDP_STATE_DICT_TYPE=FULL_STATE_DICT",
-        program=["torchrun {} -m training.train_language_model", *arguments],
-    )
-    return {"launch.sh": launch}
+    commands = Path(__file__).with_name("prolong.sh.jinja").read_text(encoding="utf-8")
+    return {"launch.sh": launch_script(settings, commands, base=base)}
 
 
 def _megatron(settings: Settings) -> Mapping[str, str]:
     """Return a script for Megatron-LM's pretrain_gpt.py; MEGATRON names a checkout."""
-    recipe, training, sizes = settings.recipe, settings.recipe.training, settings.model_config
-    check_llama(sizes, path=str(recipe.model.path), trainer="--emit megatron")
-    ranks, is_masked = recipe.hardware.ranks_per_row, recipe.data.pack and recipe.attention == "sequence"
+    recipe, ranks, (base, scaling) = settings.recipe, settings.recipe.hardware.ranks_per_row, settings.rope()
+    check_llama(settings.model_config, path=str(recipe.model.path), trainer="--emit megatron")
     if settings.sequence_tokens % (2 * ranks):  # context parallelism gives each rank two slices of a document
         raise RecipeError(
             f"sequences of {settings.sequence_tokens:,} tokens do not divide evenly into the {2 * ranks} slices of context "
             f"parallelism over {ranks} ranks; change hardware.ranks_per_row or the length"
         )
-    (base, scaling), scaling_arguments = settings.rope(), []
-    if scaling is not None:
-        other = {key: scaling.get(key) for key, value in _MEGATRON_SCALING.items() if scaling.get(key) != value}
-        if other:
-            raise RecipeError(
-                f"model.rope_scaling=keep: Megatron-LM has {_MEGATRON_SCALING} built in, and the model has {other}; set "
-                "model.rope_scaling=replace, or use axolotl"
-            )
-        scaling_arguments = [f"--use-rope-scaling --rope-scaling-factor {scaling['factor']}"]
-    recomputed = "--recompute-granularity full --recompute-method uniform --recompute-num-layers 1"
-    arguments = [
-        *(
-            f"--{name}-data-path {shlex.join(str(path.with_suffix('')) for path in sorted(folder.glob('*.bin')))}"
-            for name, folder in (("train", settings.data("train")), ("valid", settings.data("validation")))
-            if name == "train" or recipe.data.validation
-        ),
-        f"--tokenizer-type HuggingFaceTokenizer --tokenizer-model {shlex.quote(str(recipe.model.path))}",
-        f"--seq-length {settings.row_tokens} --max-position-embeddings {settings.row_tokens}",
-        f"--position-embedding-type rope --rotary-base {base:.0f} --use-rotary-position-embeddings",
-        *scaling_arguments,
-        f"--num-layers {sizes['num_hidden_layers']} --hidden-size {sizes['hidden_size']}",
-        f"--ffn-hidden-size {sizes['intermediate_size']} --num-attention-heads {sizes['num_attention_heads']}",
-        f"--group-query-attention --num-query-groups {sizes['num_key_value_heads']}",
-        f"--normalization RMSNorm --norm-epsilon {sizes['rms_norm_eps']} --swiglu --disable-bias-linear",
-        *([] if sizes.get("tie_word_embeddings") else ["--untie-embeddings-and-output-weights"]),
-        f"--context-parallel-size {ranks} --micro-batch-size 1 --global-batch-size {settings.rows_per_step}",
-        "--use-distributed-optimizer --attention-backend flash --attention-dropout 0.0 --hidden-dropout 0.0",  # default 0.1
-        # Megatron's `--recompute-activations` recomputes attention only.
-        *([recomputed] if recipe.memory.checkpointing != "none" else []),
-        f"--train-iters {training.steps} --lr {training.lr} --min-lr {training.lr * training.min_lr_ratio}",
-        f"--lr-decay-style {training.schedule} --lr-decay-iters {training.steps} --lr-warmup-iters {training.warmup_steps}",
-        f"--adam-beta1 {training.beta1} --adam-beta2 {training.beta2} --adam-eps {training.eps}",
-        f"--weight-decay {training.weight_decay} --clip-grad {training.clip or 0.0} --seed {recipe.seed} --eod-mask-loss",
-        "--bf16",
-        *(["--reset-position-ids --reset-attention-mask"] if is_masked else []),
-        f'--load "$CHECKPOINT" --finetune --save out --save-interval {recipe.checkpoints.every_steps}',
-    ]
-    launch = launch_script(
-        settings,
-        ': "${MEGATRON:?a checkout of NVIDIA/Megatron-LM}" "${CHECKPOINT:?the model, converted to Megatron}"',
-        program=['torchrun {} "$MEGATRON/pretrain_gpt.py"', *arguments],
-    )
-    return {"launch.sh": launch}
+    if scaling and (
+        other := {key: scaling.get(key) for key, value in _MEGATRON_SCALING.items() if scaling.get(key) != value}
+    ):
+        raise RecipeError(
+            f"model.rope_scaling=keep: Megatron-LM has {_MEGATRON_SCALING} built in, and the model has {other}; set "
+            "model.rope_scaling=replace, or use axolotl"
+        )
+    names = {"train": "train", "valid": "validation"} if recipe.data.validation else {"train": "train"}
+    data = {
+        name: shlex.join(str(path.with_suffix("")) for path in sorted(settings.data(split).glob("*.bin")))
+        for name, split in names.items()
+    }
+    commands = Path(__file__).with_name("megatron.sh.jinja").read_text(encoding="utf-8")
+    known = {"sizes": settings.model_config, "base": base, "scaling": scaling, "data": data}
+    return {"launch.sh": launch_script(settings, commands, **known)}
 
 
 _PROLONG_KEYS: Final[SupportedKeys] = {

@@ -17,7 +17,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from itertools import accumulate, pairwise
-from typing import Final
+from typing import Final, NamedTuple
 
 import torch
 from rich.console import Console
@@ -42,7 +42,7 @@ _PARTS: Final = {"Parameter": "weights", "Gradient": "gradients", "Optstate": "s
 _UTILISATION: Final = 0.195
 _USABLE: Final = 0.95  # of a GPU's memory; the CUDA context and fragmentation take the rest
 _MACHINES: Final = (("H200", 1), ("H100", 8), ("H100", 64))
-_LENGTHS: Final = {"64K": 1 << 16, "128K": 1 << 17, "512K": 1 << 19, "1M": 1 << 20}
+_LENGTHS: Final = {1 << 16: "64K", 1 << 17: "128K", 1 << 19: "512K", 1 << 20: "1M"}
 _ANCHORS: Final = (1 << 16, 1 << 17)  # row lengths that are run; longer ones are extrapolated linearly
 _LOSS_CHUNKS: Final = 8  # torchtitan's ChunkedLossWrapper
 _GATHERED_LAYERS: Final = 2  # the one that computes and the next, which FSDP2 prefetches
@@ -83,7 +83,7 @@ class _PeakMemory:
 
 
 @dataclass(frozen=True)
-class _TrainingCost:
+class _Cost:
     """What a training takes: memory of each device, operations and seconds in all, and what the seconds are based on."""
 
     sizes: Sizes
@@ -106,39 +106,40 @@ class _Case:
     hours: float
 
 
-@dataclass(frozen=True)
-class Forecast:
-    """The estimate of a recipe, its prepared data, the table of machines and row lengths, and advice ("" if there is none)."""
+class Forecast(NamedTuple):
+    """The prepared data of a recipe, what its training takes, and the table of machines and row lengths."""
 
     ready: Prepared
-    estimate: _TrainingCost
+    cost: _Cost
     cases: Sequence[_Case]
-    tokens: int
-    warning: str
+
+    @property
+    def warning(self) -> str:
+        """Advice where the data are read too often, else ""."""
+        if self.ready.epochs <= _MOST_EPOCHS:
+            return ""
+        return (
+            f"the data are read {self.ready.epochs:g} times; beyond {_MOST_EPOCHS} epochs repeated data help less and less. "
+            "Make more sequences, or lower training.steps"
+        )
 
     def as_json(self) -> Json:
         """Return everything as plain dictionaries and lists; memory is that of one GPU, in bytes."""
-        ready = self.ready
+        ready, training = self.ready, self.ready.recipe.training
         plain = {"rows": len(ready.rows), "row_tokens": ready.row_tokens, "epochs": ready.epochs}
-        plain |= {"steps": ready.recipe.training.steps, "tokens": self.tokens, **asdict(self.estimate)}
+        plain |= {"steps": training.steps, "tokens": training.tokens, **asdict(self.cost)}
         notes = [*ready.changes, *filter(None, [self.warning])]
         return {**plain, "machines": [asdict(case) for case in self.cases], "notes": notes}
 
 
 def forecast(recipe: TrainRecipe) -> Forecast:
     """Return the forecast of a recipe, without its weights. Raises NextlongError for what training would refuse before these."""
-    ready, warning = prepare(recipe), ""
+    ready = prepare(recipe)
     documents = [ready.rows[row].bounds.diff().tolist() for row in range(min(len(ready.rows), _SAMPLED_ROWS))]
-    if ready.epochs > _MOST_EPOCHS:
-        warning = (
-            f"the data are read {ready.epochs:g} times; beyond {_MOST_EPOCHS} epochs repeated data help less and less. "
-            "Make more sequences, or lower training.steps"
-        )
-    tokens, found = recipe.training.tokens_per_step * recipe.training.steps, estimate(recipe, ready.config, documents)
-    return Forecast(ready, found, tuple(cases(recipe, ready.config)), tokens, warning)
+    return Forecast(ready, estimate(recipe, ready.config, documents), tuple(cases(recipe, ready.config)))
 
 
-def estimate(recipe: TrainRecipe, config: PretrainedConfig, documents: Sequence[Sequence[int]]) -> _TrainingCost:
+def estimate(recipe: TrainRecipe, config: PretrainedConfig, documents: Sequence[Sequence[int]]) -> _Cost:
     """Return the estimate for rows of such documents, all equally likely. Raises RecipeError if devices cannot share a step."""
     sizes, hardware, longest = sizes_of(config), recipe.hardware, max(documents, key=sum)
     rows_per_step, ranks = max(1, recipe.training.tokens_per_step // sum(longest)), hardware.ranks_per_row
@@ -167,7 +168,7 @@ def estimate(recipe: TrainRecipe, config: PretrainedConfig, documents: Sequence[
         memory = peak_memory(recipe, config, at_once)
     else:
         memory = _sharded(_on_one_rank(recipe, config, sum(at_once) // ranks), sizes, hardware.count)
-    return _TrainingCost(sizes, memory, total, seconds, basis)
+    return _Cost(sizes, memory, total, seconds, basis)
 
 
 def measure_row(recipe: TrainRecipe, config: PretrainedConfig, lengths: Sequence[int]) -> float:
@@ -176,9 +177,9 @@ def measure_row(recipe: TrainRecipe, config: PretrainedConfig, lengths: Sequence
     bounds = [0, *accumulate(lengths)]
     batch = on_device(packed_batch(torch.randint(config.vocab_size, (1, bounds[-1])), bounds), here)
 
-    def seconds(layers: int) -> float:
+    times: dict[int, list[float]] = {1: [], 2: []}
+    for layers, of_steps in times.items():
         network = model_of_layers(recipe, config, layers=layers).to(here)
-        times = []
         for _ in range(2):  # the first warms up
             started = time.perf_counter()
             with autocast(recipe, here):
@@ -186,12 +187,9 @@ def measure_row(recipe: TrainRecipe, config: PretrainedConfig, lengths: Sequence
             result.backward()
             if here.type == "cuda":
                 torch.cuda.synchronize()
-            times.append(time.perf_counter() - started)
-        return min(times)
-
-    one, two = seconds(1), seconds(2)
-    layers: int = config.num_hidden_layers
-    return one + max(two - one, 0.0) * (layers - 1)
+            of_steps.append(time.perf_counter() - started)
+    one, two = map(min, times.values())
+    return one + max(two - one, 0.0) * (int(config.num_hidden_layers) - 1)
 
 
 def cases(recipe: TrainRecipe, config: PretrainedConfig) -> Iterator[_Case]:
@@ -201,16 +199,16 @@ def cases(recipe: TrainRecipe, config: PretrainedConfig) -> Iterator[_Case]:
     split = [_on_one_rank(recipe, config, tokens) for tokens in _ANCHORS]
     for name, count in _MACHINES:
         tera, gigabytes = _DEVICES[name]
-        for tokens in _LENGTHS.values():
+        for tokens in _LENGTHS:
             rows = max(1, recipe.training.tokens_per_step // tokens)
             powers = [1 << power for power in range(count.bit_length()) if count % (1 << power) == 0]
             # Each group of ranks that shares a row needs one in every step; if none divides evenly, all devices share it.
             for ranks in [ranks for ranks in powers if rows % (count // ranks) == 0] or [count]:
-                first, second = alone if count == 1 else split
                 share = (tokens // ranks - _ANCHORS[0]) / (_ANCHORS[1] - _ANCHORS[0])
-                held = _PeakMemory(_interpolate(first.parts, second.parts, share), {})
-                if count > 1:
-                    held = _sharded(held, sizes, count)
+                held = _PeakMemory(
+                    _interpolate(*(one.parts for one in (alone if count == 1 else split)), share=share), {}
+                )
+                held = held if count == 1 else _sharded(held, sizes, count)
                 if fits := held.total <= gigabytes * 1e9 * _USABLE:
                     break
             total = flops(sizes, [tokens]) / tokens * recipe.training.tokens_per_step * recipe.training.steps
@@ -237,19 +235,18 @@ def _sharded(whole: _PeakMemory, sizes: Sizes, devices: int) -> _PeakMemory:
 
 def show(made: Forecast, console: Console) -> None:
     """Print a forecast: facts, the table of machines, and what the table assumes."""
-    recipe, found = made.ready.recipe, made.estimate
+    recipe, found, tokens = made.ready.recipe, made.cost, made.ready.recipe.training.tokens
     memory, hardware, hours = found.memory, recipe.hardware, found.seconds / 3600
     machine = "this machine" if hardware.device == "this" else f"{hardware.count} {hardware.device}"
     *parts, total = _gigabytes(memory)
-    names = ("weights", "gradients", "optimizer states", "activations")
-    by_part = ", ".join(f"{size} {name}" for size, name in zip(parts, names, strict=True))
+    by_part = "{} weights, {} gradients, {} optimizer states, {} activations".format(*parts)
     layer = ", ".join(f"{kind} {size / 1e9:.2f} GB" for kind, size in memory.layer_kinds.items())
     facts = [
         ("parameters", f"{found.sizes.parameters:,}"),
-        ("tokens", f"{made.tokens:,} in {counted(recipe.training.steps, 'step')}"),
+        ("tokens", f"{tokens:,} in {counted(recipe.training.steps, 'step')}"),
         ("memory", f"{total} GB per device: {by_part}"),
         ("one layer", f"{layer} in its backward pass"),
-        ("operations", f"{found.flops:.2e} FLOPs, {found.flops / made.tokens:.2e} per token"),
+        ("operations", f"{found.flops:.2e} FLOPs, {found.flops / tokens:.2e} per token"),
         ("time", f"{f'{hours:.1f} h' if hours >= 1 else f'{found.seconds:.0f} s'} on {machine} ({found.basis})"),
     ]
     if hardware.device != "this" and memory.total > (available := _DEVICES[hardware.device][1] * 1e9):
@@ -263,15 +260,14 @@ def show(made: Forecast, console: Console) -> None:
     columns = "GPUs, engine, row, GPUs per row, fits, GB, weights, gradients, states, activations, hours"
     for column in columns.split(", "):
         table.add_column(column, justify="right")
-    length_names = {tokens: name for name, tokens in _LENGTHS.items()}
     for case in made.cases:
         *parts, total = _gigabytes(case.memory)
         engine, fits = "nextlong" if case.count == 1 else "torchtitan", "yes" if case.fits else "no"
-        machine_row = [f"{case.count} × {case.device}", engine, length_names[case.row_tokens], str(case.ranks_per_row)]
+        machine_row = [f"{case.count} × {case.device}", engine, _LENGTHS[case.row_tokens], str(case.ranks_per_row)]
         table.add_row(*machine_row, fits, total, *parts, f"{case.hours:,.{0 if case.hours >= 10 else 1}f}")
     tables.show(table, console)
     for line in (
-        f"Each row is one document; {made.tokens:,} tokens are trained on in all. Activation checkpointing: "
+        f"Each row is one document; {tokens:,} tokens are trained on in all. Activation checkpointing: "
         f"{recipe.memory.checkpointing} (torchtitan: layers instead of offload).",
         f"Bytes: one step of the model on fake tensors, at {_ANCHORS[0]:,} and {_ANCHORS[1]:,} tokens; other lengths by linear "
         "extrapolation. Parts are those at the moment of the peak, when not all gradients exist. A training fits if it takes at "
@@ -338,7 +334,7 @@ def peak_memory(
                 _run_step(recipe, config, bounds, layers=number, dtype=dtype) for number in _FEWER_LAYERS
             )
             steps = (layers - _FEWER_LAYERS[0]) / (_FEWER_LAYERS[1] - _FEWER_LAYERS[0])
-            moments = [_interpolate(one, other, steps) for one, other in zip(few, more, strict=True)]
+            moments = [_interpolate(one, other, share=steps) for one, other in zip(few, more, strict=True)]
     except RuntimeError as error:  # an operation has no fake implementation, as in some mixtures of experts
         raise RecipeError(
             f"the memory of a {config.model_type} cannot be forecast ({str(error).splitlines()[0][:120]}); train without --dry-run"
@@ -346,7 +342,7 @@ def peak_memory(
     return _PeakMemory(max(moments, key=lambda parts: sum(parts.values())), kinds)
 
 
-def _interpolate(first: Mapping[str, float], second: Mapping[str, float], share: float) -> dict[str, float]:
+def _interpolate(first: Mapping[str, float], second: Mapping[str, float], *, share: float) -> dict[str, float]:
     """Return the bytes by part at `share` of the way from `first` to `second`; beyond 1 on the same line."""
     return {part: first[part] + (second[part] - first[part]) * share for part in first}
 
@@ -391,16 +387,13 @@ def _run_step(
             torch.nn.utils.clip_grad_norm_(model.parameters(), recipe.training.clip or float("inf"))
             optimizer.step()
     # Checkpointed inputs that are in main memory: of all layers but the last, which the backward pass needs at once.
-    is_offloaded = recipe.memory.checkpointing == "offload"
-    offloaded = is_offloaded * (layers - 1) * bounds[-1] * config.hidden_size * dtype.itemsize
-    # At the peak, at the peaks of the last and of the first layer, and at the end.
+    offloaded = (layers - 1) * bounds[-1] * config.hidden_size * dtype.itemsize
+    offloaded *= recipe.memory.checkpointing == "offload"
+    # At the peak, at the end, and at the peaks of the last and of the first layer.
     by_layer = tracker.memory_tracking
-    snapshots = [tracker.get_tracker_snapshot("peak"), tracker.get_tracker_snapshot("current")]
-    snapshots += [
-        by_layer[layer].snapshots[state][-1]
-        for layer in (stack[-1], stack[0])
-        for state in (_ModState.PEAK_FW, _ModState.PEAK_BW)
-    ]
+    snapshots = [tracker.get_tracker_snapshot(moment) for moment in ("peak", "current")]
+    for layer in (stack[-1], stack[0]):
+        snapshots += [by_layer[layer].snapshots[state][-1] for state in (_ModState.PEAK_FW, _ModState.PEAK_BW)]
     moments = []
     for (held,) in (snapshot.values() for snapshot in snapshots):
         named = {getattr(kind, "value", kind): float(held[kind]) for kind in held}
@@ -409,12 +402,11 @@ def _run_step(
     kinds: dict[str, float] = {}
     for module in stack[-1].children():
         states = by_layer[module].snapshots if module in by_layer else {}
-        is_recomputed = _ModState.PRE_FW_AC in states
-        first, last = (
-            (_ModState.PRE_FW_AC, _ModState.POST_FW_AC) if is_recomputed else (_ModState.PRE_FW, _ModState.POST_FW)
-        )
-        if first in states and last in states:
-            before, after = (sum(one[_MemRefType.ACT] for one in states[at][-1].values()) for at in (first, last))
+        ends = (_ModState.PRE_FW, _ModState.POST_FW)
+        if _ModState.PRE_FW_AC in states:  # recomputed
+            ends = (_ModState.PRE_FW_AC, _ModState.POST_FW_AC)
+        if states.keys() >= {*ends}:
+            before, after = (sum(one[_MemRefType.ACT] for one in states[end][-1].values()) for end in ends)
             kind = type(module).__name__
             kinds[kind] = kinds.get(kind, 0.0) + after - before
     return moments, kinds

@@ -99,7 +99,7 @@ def _olmo(settings: Settings) -> Mapping[str, str]:
     if recipe.hardware.count > GPUS_PER_NODE:  # each machine would clear what another one is writing to a shared folder
         convert = "{ echo 'on one machine first: python train.py convert' >&2; exit 1; }"
     once = f"[[ -e converted/.metadata ]] || {convert}"  # written last
-    launch = launch_script(settings, once, program=["torchrun {} train.py"])
+    launch = launch_script(settings, f"{once}\ntorchrun {{{{ machines }}}} train.py")
     script = Path(__file__).with_name("olmo_train.txt").read_text(encoding="utf-8")
     return {"olmo.json": json.dumps(config, indent=1), "train.py": script, "launch.sh": launch}
 

@@ -1,7 +1,7 @@
 """Training recipe: model, data and training settings. YAML in, frozen models out; unknown keys are refused.
 
-The defaults are correct for every model, and tuned for none. Presets are published settings, each with its source: `paper-…` the
-paper's tables, `authors-…` the authors' released scripts, which differ. A recipe is written as YAML with both as comments.
+The defaults are correct for every model, and tuned for none. Presets are published settings, each with its source
+(`presets.yaml`). A recipe is written as YAML with meanings and sources as comments.
 A trainer declares the keys that it supports; `check_supported` refuses a recipe that it would silently train differently.
 """
 
@@ -12,7 +12,7 @@ import math
 from collections.abc import Iterator, Mapping, Sequence
 from functools import reduce
 from pathlib import Path
-from typing import Annotated, Any, ClassVar, Final, Literal, NamedTuple, Self
+from typing import Annotated, Any, ClassVar, Literal, NamedTuple, Self
 
 import yaml
 from pydantic import BaseModel, BeforeValidator, Field, PositiveFloat, ValidationError, model_validator
@@ -119,6 +119,11 @@ class Training(Section):
         if self.warmup_steps >= self.steps:
             raise ValueError(f"training.warmup_steps={self.warmup_steps} is not less than training.steps={self.steps}")
         return self
+
+    @property
+    def tokens(self) -> int:
+        """Tokens of all steps."""
+        return self.steps * self.tokens_per_step
 
     def lr_at(self, step: int) -> float:
         """Return the learning rate of step 1, 2, …: a linear warm-up, then the schedule down to `min_lr_ratio` at the last step."""
@@ -233,14 +238,12 @@ class TrainRecipe(RecipeFile):
 
 # The values that a trainer supports of a key, or of a whole section; None: all values.
 SupportedKeys = Mapping[str, tuple[object, ...] | None]
-_ALWAYS_SUPPORTED: Final[SupportedKeys] = dict.fromkeys(
-    ("out", "hardware.device", "hardware.count", "hardware.ranks_per_row", "model.path")
-)
+_ALWAYS_SUPPORTED = ("out", "hardware.device", "hardware.count", "hardware.ranks_per_row", "model.path")
 
 
 def check_supported(recipe: TrainRecipe, keys: SupportedKeys, *, trainer: str, advice: str) -> None:
     """Raise RecipeError that names every key which differs from its default and which `trainer` does not support."""
-    unsupported, supported = [], {**_ALWAYS_SUPPORTED, **keys}
+    unsupported, supported = [], {**dict.fromkeys(_ALWAYS_SUPPORTED), **keys}
     for key, value, default in _leaves(recipe):
         values = supported[key] if key in supported else supported.get(key.split(".")[0], (default,))
         if values is not None and value not in values:
@@ -276,14 +279,6 @@ def nearest_multiple(tokens_per_step: int, *, row_tokens: int) -> int:
     return max(1, round(tokens_per_step / row_tokens)) * row_tokens
 
 
-_TABLE_128K: Final = "paper, table of the 128K training setting"
-_TABLE_512K: Final = "paper, table of the 512K training setting"
-_SECTION_4: Final = "paper, section 4.2"
-_APPENDIX: Final = "paper, appendix C.2"
-_SCRIPT: Final = "the authors' released script for 512K"
-_PROLONG: Final = "ProLong's train_sft.sh, which the paper follows (section 5.2)"
-
-
 class _Sourced(NamedTuple):
     """A value and its source."""
 
@@ -291,65 +286,21 @@ class _Sourced(NamedTuple):
     source: str
 
 
-def _of(source: str, **sections: Mapping[str, Any]) -> dict[str, _Sourced]:
-    """Return keys of several sections that have one source."""
-    return {f"{name}.{key}": _Sourced(value, source) for name, keys in sections.items() for key, value in keys.items()}
-
-
-_ADAMW: Final = {"beta1": 0.9, "beta2": 0.95, "clip": 1.0, "weight_decay": 0.1}
-_COMMON: Final = {**_ADAMW, "precision": "bf16", "schedule": "cosine"}
-_128K: Final = {
-    **_of(_TABLE_128K, model={"rope_base": 200_000_000.0}, hardware={"device": "H100", "count": 64}),
-    **_of(_TABLE_128K, training={**_COMMON, "lr": 4e-5, "steps": 1000, "warmup_steps": 200}),
-    "training.min_lr_ratio": _Sourced(0.0, "GPT-NeoX's default min_lr; the paper names none"),
-    "training.tokens_per_step": _Sourced(4_194_304, f"{_SECTION_4}: 4M tokens, 32 rows of 131,072"),
-    "attention": _Sourced("sequence", "ours: each sequence fills a row, as appendix C.2 does at 512K"),
-    "data.validation": _Sourced(0.0, f"{_SECTION_4}: all 32,000 sequences are trained on, once"),
-    "hardware.ranks_per_row": _Sourced(2, "ours: 64 GPUs for 32 rows per step"),
-}
-_512K: Final = {
-    **_of(_TABLE_512K, model={"rope_base": 128_000_000.0}, hardware={"device": "H100", "count": 128}),
-    **_of(_TABLE_512K, training={**_COMMON, "lr": 1e-5, "steps": 500, "warmup_steps": 50}),
-    "training.min_lr_ratio": _Sourced(0.0, "the paper names none"),
-    "training.tokens_per_step": _Sourced(8_388_608, f"{_SCRIPT}; the paper names none for 512K"),
-    "attention": _Sourced("sequence", f"{_APPENDIX}: eight 64K sequences a row, each attends to itself alone"),
-    "data.pack": _Sourced(524_288, f"{_TABLE_512K}: seq-length"),
-    "data.mix": _Sourced((1.0, 2.0), f"{_APPENDIX}: 512K : 64K = 1 : 2"),
-    "data.by": _Sourced("tokens", f"{_APPENDIX}: of training samples, which all have 524,288 tokens"),
-    "data.validation": _Sourced(0.0, "the paper names none"),
-    "hardware.ranks_per_row": _Sourced(8, f"{_SCRIPT}: seq_parallel_size"),
-}
-_SFT: Final = {
-    **_of(_PROLONG, training={**_COMMON, "lr": 2e-5, "min_lr_ratio": 0.1, "steps": 250}),
-    **_of(_PROLONG, data={"pack": 65_536, "validation": 0.0}),
-    "training.warmup_steps": _Sourced(13, f"{_PROLONG}: 5 % of 250"),
-    "training.tokens_per_step": _Sourced(4_194_304, f"{_PROLONG}: 64 rows of 65,536"),
-    "attention": _Sourced("sequence", f"{_PROLONG}: a conversation attends to itself alone"),
-}
-_TINY: Final = {"hidden_size": 96, "intermediate_size": 256, "layers": 2, "heads": 3, "key_value_heads": 1}
-
-PRESETS: Final[Mapping[str, Mapping[str, _Sourced]]] = {
-    "paper-128k": _128K,
-    "paper-512k": _512K,
-    "paper-sft": _SFT,
-    "authors-512k": {**_512K, **_of(_SCRIPT, training={"lr": 5e-6, "min_lr_ratio": 0.1}, data={"mix": (33.33, 66.67)})},
-    "tiny": _of(
-        "ours: two minutes on two cores",
-        model={"rope_base": 10_000.0, "scratch": _TINY},
-        training={"lr": 1.5e-3, "steps": 60, "warmup_steps": 4, "tokens_per_step": 8_192, "precision": "fp32"},
-        data={"validation": 0.15},
-        memory={"checkpointing": "none"},
-        checkpoints={"every_steps": 20},
-        held_out={"every_steps": 15, "rows": 4},
-    ),
-}
-
-
 def preset(name: str) -> Mapping[str, _Sourced]:
     """Return the keys of a preset. Raises RecipeError for a name that is none."""
-    if name not in PRESETS:
-        raise RecipeError(f"--preset {name!r} is not known; choose from {', '.join(PRESETS)}")
-    return PRESETS[name]
+    presets = yaml.safe_load(Path(__file__).with_name("presets.yaml").read_text(encoding="utf-8"))
+    if name not in presets:
+        raise RecipeError(f"--preset {name!r} is not known; choose from {', '.join(presets)}")
+    keys: dict[str, _Sourced] = {}
+    for source, sections in presets[name].items():
+        for section, values in sections.items():
+            below = (
+                {f"{section}.{key}": value for key, value in values.items()}
+                if isinstance(values, dict)
+                else {section: values}
+            )
+            keys |= {key: _Sourced(tuple(one) if isinstance(one, list) else one, source) for key, one in below.items()}
+    return keys
 
 
 def recipe_from(

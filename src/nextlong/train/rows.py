@@ -13,9 +13,9 @@ import hashlib
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -55,6 +55,9 @@ class SourceRow(NamedTuple):
     is_target: NDArray[np.bool_] | None = None
 
 
+_PARQUET_CURE: Final = "name files of `nextlong export --to parquet`"
+
+
 def source_of(data: Data, *, split: str, tokenizer: PreTrainedTokenizerBase | None) -> Source:
     """Return the rows of one side of the split. Only conversations need `tokenizer`."""
     if data.runs:
@@ -73,16 +76,12 @@ class _RunRows:
     """Rows of finished runs, as SequenceDataset arranges them."""
 
     def __init__(self, data: Data, *, split: str) -> None:
-        # Without validation every sequence is trained on, and the options of the split must not be given.
-        splitting: dict[str, Any] = {}
-        if data.validation:
-            splitting = {"split": split, "validation": data.validation, "shared_chunks": data.shared_chunks}
-            splitting |= {"split_seed": data.split_seed}
-        columns = ["input_ids", "seq_lengths"]
-        dataset = SequenceDataset(
-            list(data.runs), mix=data.mix, by=data.by, pack=data.pack, columns=columns, **splitting
-        )
-        self._dataset, self._rows = dataset, dataset.rows
+        keys, columns = {"mix", "by", "pack"}, ("input_ids", "seq_lengths")
+        if data.validation:  # else every sequence is trained on, and the options of the split must not be given
+            keys |= {"validation", "shared_chunks", "split_seed"}
+        side: Any = split if data.validation else None
+        dataset = SequenceDataset(data.runs, columns=columns, split=side, **data.model_dump(include=keys))
+        self._dataset = dataset
         self.fingerprint, self.sequence_tokens = dataset.rows.fingerprint, dataset.rows.longest
         lengths = np.unique(dataset.rows.index["length"]).tolist()
         if data.pack is None and len(lengths) > 1:
@@ -98,7 +97,7 @@ class _RunRows:
     def read(self, row: int) -> SourceRow:
         """Return a row with its spans."""
         tensors = self._dataset[row]
-        return SourceRow(tensors["input_ids"].numpy(), tensors["seq_lengths"].numpy(), self._rows.spans(row))
+        return SourceRow(tensors["input_ids"].numpy(), tensors["seq_lengths"].numpy(), self._dataset.rows.spans(row))
 
 
 class ParquetRows:
@@ -109,18 +108,14 @@ class ParquetRows:
     """
 
     def __init__(self, data: Data, *, split: str) -> None:
-        self._groups: list[tuple[Path, int]] = []
-        # Of each row: the number of its row group, its place there, and the lengths of its sequences.
-        rows: list[tuple[int, int, NDArray[np.int64]]] = []
+        rows: list[tuple[tuple[Path, int], int, NDArray[np.int64]]] = []
         state = hashlib.blake2b(digest_size=8)
         for path in (Path(name).expanduser() for name in data.parquet):
             if not (found := [path] if path.is_file() else sorted(path.rglob("*.parquet"))):
                 raise RecipeError(f"data.parquet: {path} holds no .parquet file; name files or a folder of them")
             for one in found:
-                rows += self._lengths_of(one)
-                state.update(
-                    repr(pq.read_metadata(one).to_dict()).encode()
-                )  # has offsets and statistics of all columns
+                rows += _rows_of(one)
+                state.update(repr(pq.read_metadata(one).to_dict()).encode())  # offsets and statistics of all columns
         here = np.flatnonzero(_is_on_side(np.arange(len(rows)), data, split=split))
         if not len(here):
             raise CorpusError(f"data.parquet leaves no row for {split}; change data.validation, or export more")
@@ -134,30 +129,7 @@ class ParquetRows:
                 "or name the runs under data.runs with data.pack"
             )
         self.row_tokens, self.sequence_tokens = tokens[0], max(int(lengths.max()) for *_, lengths in self._rows)
-        self._open: tuple[int, pa.Table] | None = None
-
-    def _lengths_of(self, path: Path) -> Iterator[tuple[int, int, NDArray[np.int64]]]:
-        cure = "name files of `nextlong export --to parquet`"
-        try:
-            file = pq.ParquetFile(path)
-        except (pa.ArrowException, OSError) as error:
-            reason = str(error).split(".")[0]
-            raise RecipeError(f"data.parquet: {path} cannot be read as Parquet ({reason}); {cure}") from None
-        names = file.schema_arrow.names
-        if "input_ids" not in names:
-            raise RecipeError(f"data.parquet: {path} has no column input_ids; {cure}")
-        if "seq_lengths_padded" in names:
-            raise RecipeError(
-                f"data.parquet: {path} has padded documents, which this trainer does not need; export it without "
-                "export.pad_documents_to"
-            )
-        has_lengths = "seq_lengths" in names  # without it a row is one sequence
-        for number in range(file.num_row_groups):
-            (column,) = file.read_row_group(number, columns=["seq_lengths" if has_lengths else "input_ids"]).columns
-            for place, one in enumerate(column):
-                lengths = one.values.to_numpy() if has_lengths else np.array([len(one)])
-                yield len(self._groups), place, lengths.astype(np.int64)
-            self._groups.append((path, number))
+        self._open: tuple[tuple[Path, int], pa.Table] | None = None
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -165,11 +137,10 @@ class ParquetRows:
     def read(self, row: int) -> SourceRow:
         """Return a row, with spans if the file has them."""
         group, place, lengths = self._rows[row]
-        path, number = self._groups[group]
         if self._open is None or self._open[0] != group:
-            reader = pq.ParquetFile(path)
+            reader = pq.ParquetFile(group[0])
             names = [name for name in ("input_ids", "spans") if name in reader.schema_arrow.names]
-            self._open = group, reader.read_row_group(number, columns=names).combine_chunks()
+            self._open = group, reader.read_row_group(group[1], columns=names).combine_chunks()
         table = self._open[1]
         ids = table.column("input_ids")[place].values.to_numpy().astype(np.int64)
         if "spans" not in table.column_names:
@@ -177,8 +148,7 @@ class ParquetRows:
         row_spans = table.column("spans")[place].as_py()
         if unknown := {span["role"] for span in row_spans} - set(ROLES):
             raise RecipeError(
-                f"data.parquet: {path} has spans of role {min(unknown)!r}; known are {', '.join(ROLES)}: name files of "
-                "`nextlong export --to parquet`"
+                f"data.parquet: {group[0]} has spans of role {min(unknown)!r}; known are {', '.join(ROLES)}: {_PARQUET_CURE}"
             )
         # SPANS: one element per span, in the order of the row; `first` and `last` count the tokens of the row.
         spans = np.zeros(len(row_spans), SPANS)
@@ -192,6 +162,29 @@ class ParquetRows:
         is_meta = spans["role"] == META
         spans["group"] = np.cumsum(is_meta if is_meta.any() else is_new) - 1
         return SourceRow(ids, lengths, spans)
+
+
+def _rows_of(path: Path) -> Iterator[tuple[tuple[Path, int], int, NDArray[np.int64]]]:
+    """Yield of each row of a file its row group (of the file, from 0), its place there, and the lengths of its sequences."""
+    try:
+        file = pq.ParquetFile(path)
+    except (pa.ArrowException, OSError) as error:
+        reason = str(error).split(".")[0]
+        raise RecipeError(f"data.parquet: {path} cannot be read as Parquet ({reason}); {_PARQUET_CURE}") from None
+    names = file.schema_arrow.names
+    if "input_ids" not in names:
+        raise RecipeError(f"data.parquet: {path} has no column input_ids; {_PARQUET_CURE}")
+    if "seq_lengths_padded" in names:
+        raise RecipeError(
+            f"data.parquet: {path} has padded documents, which this trainer does not need; export it without "
+            "export.pad_documents_to"
+        )
+    has_lengths = "seq_lengths" in names  # without it a row is one sequence
+    for number in range(file.num_row_groups):
+        (column,) = file.read_row_group(number, columns=["seq_lengths" if has_lengths else "input_ids"]).columns
+        for place, one in enumerate(column):
+            lengths = one.values.to_numpy() if has_lengths else np.array([len(one)])
+            yield (path, number), place, lengths.astype(np.int64)
 
 
 class ChatRows:
@@ -243,21 +236,20 @@ def _render(
     """Return a conversation's ids, and which of them belong to an answer of the assistant: what the template adds for it."""
     ids: list[int] = []
     is_answer: list[bool] = []
-    # Rendered up to each turn, and before an answer with the prompt for it.
-    stages: list[tuple[int, bool, bool]] = []
     for turn, message in enumerate(messages):
-        is_assistant = message["role"] == "assistant"
-        stages += [(turn, False, True)] * is_assistant + [(turn + 1, is_assistant, False)]
-    for turns, is_target, prompt in stages:
-        text = tokenizer.apply_chat_template(messages[:turns], tokenize=False, add_generation_prompt=prompt)
-        longer = tokenizer(text, add_special_tokens=False)["input_ids"]
-        if longer[: len(ids)] != ids:
-            raise TokenizerError(
-                "the chat template renders earlier turns differently once there are later ones, so answers cannot be located; use "
-                "a template that only appends"
-            )
-        is_answer += [is_target] * (len(longer) - len(ids))
-        ids = longer
+        is_target = message["role"] == "assistant"
+        # Rendered before an answer with the prompt for it, and up to each turn.
+        for turns in (turn, turn + 1) if is_target else (turn + 1,):
+            prompt = turns == turn
+            text = tokenizer.apply_chat_template(messages[:turns], tokenize=False, add_generation_prompt=prompt)
+            longer = tokenizer(text, add_special_tokens=False)["input_ids"]
+            if longer[: len(ids)] != ids:
+                raise TokenizerError(
+                    "the chat template renders earlier turns differently once there are later ones, so answers cannot be located; "
+                    "use a template that only appends"
+                )
+            is_answer += [is_target and not prompt] * (len(longer) - len(ids))
+            ids = longer
     return np.array(ids), np.array(is_answer)
 
 
@@ -324,9 +316,7 @@ class TrainingRows:
 
 def flat(rows: Sequence[TrainingRow]) -> dict[str, Any]:
     """Lay rows end to end; return a batch as `packed_batch` does."""
-    bounds = [0]
-    for row in rows:
-        bounds += (row.bounds[1:] + bounds[-1]).tolist()
+    bounds = list(accumulate((length for row in rows for length in row.bounds.diff().tolist()), initial=0))
     batch = packed_batch(torch.cat([row.input_ids for row in rows])[None], bounds)
     return batch | {"labels": torch.cat([row.labels for row in rows])[None]}
 

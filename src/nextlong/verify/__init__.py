@@ -6,7 +6,7 @@ In:  a run directory: run.json, manifests, and the files they name; or a deliver
     run_files.py       the files of a run, read independently
     files.py           every file against its hash, in a run or in an export outside its run
     corpus.py          documents, the chunks that tile them, and token ids by the reference tokenizer
-    vectors.py         vectors encoded again; search.py: scores, and neighbours searched by brute force
+    search.py          vectors encoded again, scores, and neighbours searched by brute force
     sequences.py       spans, order, completeness, negatives, reuse, cuts
     near_duplicates.py negatives that repeat their meta-document or each other
     arrangement.py     which sequences make up which row, and the splits

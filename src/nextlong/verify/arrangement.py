@@ -17,12 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from nextlong.export.formats.base import UNREADABLE
-from nextlong.schemas import DOCUMENT, META, NO_CHUNK, ROW_MASK, SHARD_BITS
+from nextlong.schemas import NO_CHUNK, ROW_MASK, SHARD_BITS
 from nextlong.verify.outcome import CheckOutcome, chunk_name, in_words
-from nextlong.verify.run_files import Ids, ResolvedSequence, StepFiles, StoredRun
+from nextlong.verify.run_files import Ids, StepFiles, StoredRun
 
 _FIELDS = ("run", "part", "place", "length", "key")
-_BLOCK_TOKENS = 1 << 22
 
 
 @dataclass(frozen=True)
@@ -35,9 +34,12 @@ class _SplitRows:
     @property
     def row_tokens(self) -> Ids:
         """How many tokens each row has, shape (rows,)."""
-        ends = np.concatenate([[0], np.cumsum(self.index["length"])])
-        tokens: Ids = np.diff(ends[self.offsets])
-        return tokens
+        return np.diff(np.append(0, np.cumsum(self.index["length"]))[self.offsets])
+
+    def rows(self) -> Iterator[list[tuple[int, int]]]:
+        """Yield the SEQUENCES file and the place there of each sequence of a row, row by row."""
+        named = self.index[["part", "place"]]
+        yield from (named[start:stop].tolist() for start, stop in pairwise(self.offsets.tolist()))
 
 
 def read_split(step: StepFiles, split: str) -> _SplitRows:
@@ -51,21 +53,6 @@ def read_split(step: StepFiles, split: str) -> _SplitRows:
     return _SplitRows(index, offsets)
 
 
-def blocks_of_rows(run: StoredRun, split: _SplitRows) -> Iterator[list[list[ResolvedSequence]]]:
-    """Yield the sequences of each row, chunks looked up, in blocks of whole rows of about four million tokens."""
-    ends = np.cumsum(split.row_tokens)
-    first = 0
-    while first < len(ends):
-        before = ends[first - 1] if first else 0
-        last = max(first + 1, int(np.searchsorted(ends, before + _BLOCK_TOKENS, side="right")))
-        bounds = split.offsets[first : last + 1]
-        rows_index = split.index[bounds[0] : bounds[-1]]
-        sequences = run.sequences_at(rows_index["part"], rows_index["place"])
-        at = (bounds - bounds[0]).tolist()
-        yield [sequences[start:stop] for start, stop in pairwise(at)]
-        first = last
-
-
 def check_rows(run: StoredRun, rows: Sequence[StepFiles]) -> list[CheckOutcome]:
     """Check every arrangement that an export was written from: nothing where there is none, apart only if there is a split."""
     once = CheckOutcome("rows hold each sequence once", "sequences")
@@ -73,7 +60,7 @@ def check_rows(run: StoredRun, rows: Sequence[StepFiles]) -> list[CheckOutcome]:
     steps = [step for step in rows if step.damage or not step.manifest["config"]["others"]]
     if not steps:
         return []
-    truth = _Truth.of(run)
+    truth = _Truth(run)
     for step in steps:
         try:
             if step.damage:
@@ -88,42 +75,30 @@ def check_rows(run: StoredRun, rows: Sequence[StepFiles]) -> list[CheckOutcome]:
     return [once, apart] if apart.checked else [once]
 
 
-@dataclass(frozen=True)
 class _Truth:
-    """What the corpus says of each sequence of the data set, shape (sequences,) each."""
+    """What the corpus says of each sequence of the data set: its length, and the hash of its document, (sequences,) each."""
 
-    takes: list[int]  # sequences of each SEQUENCES file that belong to the data set
-    lengths: Ids
-    keys: NDArray[np.uint64]
-
-    @classmethod
-    def of(cls, run: StoredRun) -> _Truth:
-        count = sum(run.takes)
-        lengths, keys, leaders = (
-            np.zeros(count, np.int64),
-            np.zeros(count, np.uint64),
-            np.full(count, NO_CHUNK, np.int64),
-        )
+    def __init__(self, run: StoredRun) -> None:
+        self._takes = np.array(run.takes)  # sequences of each SEQUENCES file that belong to the data set
+        self.lengths, leaders = (np.full(sum(run.takes), NO_CHUNK, np.int64) for _ in range(2))
+        self.keys = np.zeros(len(leaders), np.uint64)
         for sequence in run.bare_sequences():
-            lengths[sequence.number] = sequence.end[-1]
-            leading = sequence.chunk[np.isin(sequence.role, (META, DOCUMENT))]
-            if len(leading):
+            self.lengths[sequence.number] = sequence.end[-1]
+            if len(leading := sequence.chunk[sequence.key_spans]):
                 leaders[sequence.number] = leading[0]
             else:  # the cut left no meta-chunk; that the key is a document's cannot be seen any more
-                keys[sequence.number] = sequence.key
+                self.keys[sequence.number] = sequence.key
         for shard, _ in run.by_shard(leaders):
             of_shard = np.flatnonzero((leaders >= 0) & (leaders >> SHARD_BITS == shard))
             docs = run.chunks(shard)["doc_row"][leaders[of_shard] & ROW_MASK]
-            keys[of_shard] = np.load(run.files("ingest", ".hashes.npy")[shard], mmap_mode="r")[docs]
-        return cls(run.takes, lengths, keys)
+            self.keys[of_shard] = np.load(run.files("ingest", ".hashes.npy")[shard], mmap_mode="r")[docs]
 
     def numbers(self, index: NDArray[Any]) -> Ids:
         """Return which sequence of the data set each row of an index names, -1 where there is none, shape (n,)."""
         part, place = index["part"].astype(np.int64), index["place"].astype(np.int64)
-        known = (index["run"] == 0) & (part >= 0) & (part < len(self.takes)) & (place >= 0)
-        known[known] = place[known] < np.array(self.takes)[part[known]]
-        numbers: Ids = np.where(known, np.cumsum([0, *self.takes])[np.where(known, part, 0)] + place, -1)
-        return numbers
+        known = (index["run"] == 0) & (part >= 0) & (part < len(self._takes)) & (place >= 0)
+        known[known] = place[known] < self._takes[part[known]]
+        return np.where(known, (np.cumsum(self._takes) - self._takes)[np.where(known, part, 0)] + place, -1)
 
 
 def _check_once(step: StepFiles, splits: dict[str, _SplitRows], truth: _Truth, outcome: CheckOutcome) -> None:
@@ -139,9 +114,8 @@ def _check_once(step: StepFiles, splits: dict[str, _SplitRows], truth: _Truth, o
         for field, form, true in (("length", ",", truth.lengths[known]), ("key", "016x", truth.keys[known])):
             exported = split.index[field][numbers >= 0]
             for at in np.flatnonzero(exported != true).tolist():
-                outcome.breach(
-                    f"{where}: {field} of sequence {known[at]} is {exported[at]:{form}}, should be {true[at]:{form}}"
-                )
+                said = f"{exported[at]:{form}}, should be {true[at]:{form}}"
+                outcome.breach(f"{where}: {field} of sequence {known[at]} is {said}")
         outcome.breach_each(f"{where}: {problem}" for problem in _row_problems(split, config["pack"], numbers))
         recorded = {key: part["counts"][name][key] for key in ("rows", "sequences", "tokens")}
         counted = {"rows": len(split.offsets) - 1, "sequences": len(split.index), "tokens": int(split.row_tokens.sum())}
@@ -200,9 +174,9 @@ def _check_apart(
         if validation[sequence.number]:
             continue
         known = ((shard, rows[rows < len(withheld[shard])]) for shard, rows in run.by_shard(sequence.chunk))
-        hits = (shard << SHARD_BITS | row for shard, rows in known for row in rows[withheld[shard][rows]][:1].tolist())
-        chunk, where = next(hits, NO_CHUNK), f"{step.folder.name}: sequence {sequence.number}"
-        if train[sequence.number] and chunk != NO_CHUNK:
-            outcome.breach(f"{where} of train has {chunk_name(chunk)}, as is one of validation")
-        elif not train[sequence.number] and chunk == NO_CHUNK:
+        hits = (chunk_name(row, shard) for shard, rows in known for row in rows[withheld[shard][rows]].tolist())
+        chunk, where = next(hits, ""), f"{step.folder.name}: sequence {sequence.number}"
+        if train[sequence.number] and chunk:
+            outcome.breach(f"{where} of train has {chunk}, as is one of validation")
+        elif not train[sequence.number] and not chunk:
             outcome.breach(f"{where} is left out, but shares no chunk with validation")

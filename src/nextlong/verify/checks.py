@@ -2,36 +2,26 @@
 
 from __future__ import annotations
 
-import multiprocessing
-import os
-import signal
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
 from dataclasses import replace
 from functools import lru_cache, partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Any, Final
+from typing import Final
 
-import pyarrow as pa
-from threadpoolctl import threadpool_limits
-
-from nextlong.engine.process import held_back
+from nextlong.engine.executor import Resources
+from nextlong.engine.local import LocalExecutor
 from nextlong.errors import RunError
+from nextlong.export.formats.base import UNREADABLE
 from nextlong.verify.corpus import check_corpus, check_tokens
 from nextlong.verify.exports import check_exports
 from nextlong.verify.files import check_files, check_mixes, other_variants
 from nextlong.verify.near_duplicates import check_near_duplicates, check_weights, find_copies
 from nextlong.verify.outcome import CheckOutcome, in_words
 from nextlong.verify.run_files import StoredRun
-from nextlong.verify.search import check_search
+from nextlong.verify.search import check_search, check_vectors
 from nextlong.verify.sequences import check_cuts, check_sequences
-from nextlong.verify.vectors import check_vectors
 
-# What reading a file that is missing, torn or of another shape raises.
-_UNREADABLE = (OSError, ValueError, KeyError, IndexError, EOFError, pa.ArrowException)
 _WORTH_PROCESSES_BYTES = 64_000_000  # of a run's files: checked one after the other in some three seconds
 
 _COPIES: Final = "near-duplicates"
@@ -92,7 +82,7 @@ def _guarded(run: StoredRun, name: str, check: Callable[[StoredRun], list[CheckO
     """Return the outcomes of a check with the names of chunks; a breach if files that it needs cannot be read."""
     try:
         return run.name_marks(check(run))
-    except _UNREADABLE as error:
+    except UNREADABLE as error:
         broken = CheckOutcome(name, "files")
         broken.breach(f"could not be checked, a file is missing or damaged: {in_words(error)}")
         return [broken]
@@ -105,18 +95,30 @@ def _side_by_side(
     # Near-duplicates are compared within a sequence, so each process can take a part of the sequences.
     bounds = [sum(run.takes) * part // workers for part in range(workers + 1)]
     parts = {_COPIES: [range(*pair) for pair in pairwise(bounds)]}
-    with _processes(workers) as submit:
-        futures = {
-            name: [submit(_check, run_dir, run.sample, run.seed, name, part) for part in parts.get(name, [range(0)])]
-            for name in dict.fromkeys((*_LONGEST, *CHECKS))
-        }
+    tasks = [(name, part) for name in dict.fromkeys((*_LONGEST, *CHECKS)) for part in parts.get(name, [range(0)])]
+    ended: dict[int, list[CheckOutcome]] = {}
+    # Forked from a server that has imported what all of them need, processes start at once.
+    with LocalExecutor(workers, preload=[__name__, "tokenizers", "fastokens"]) as processes:
+        for key, (name, part) in enumerate(tasks):
+            call = partial(_check, run_dir, run.sample, run.seed, name, part)
+            processes.submit(key, call, resources=Resources(), label=name)
         # Files are hashed in this process while the others check.
         starting("hashes")
         yield from check_files(run)
         for name in CHECKS:
             starting(name)
-            found = (outcome for future in futures[name] for outcome in future.result())
-            yield from found if name != _COPIES else _guarded(run, name, partial(check_near_duplicates, found=found))
+            keys = [key for key, (of, _) in enumerate(tasks) if of == name]
+            while not ended.keys() >= set(keys):
+                try:
+                    ended |= processes.ended()
+                except RunError:
+                    cause = "a process that checked was killed, most likely because memory ran out"
+                    raise RunError(f"{cause}; verify again with --workers 1") from None
+            found = [outcome for key in keys for outcome in ended.pop(key)]
+            if name == _COPIES:
+                broken = [outcome for outcome in found if outcome.unit == "files"]  # of `_guarded`
+                found = broken[:1] or check_near_duplicates(run, found)
+            yield from found
 
 
 _opened = lru_cache(maxsize=1)(StoredRun)  # in a process that checks: checks share what they look up
@@ -125,36 +127,4 @@ _opened = lru_cache(maxsize=1)(StoredRun)  # in a process that checks: checks sh
 def _check(run_dir: Path, sample: int, seed: int, name: str, numbers: range) -> list[CheckOutcome]:
     """Return the outcomes of a check, in a process of its own; of near-duplicates those of the sequences of some numbers."""
     run = _opened(run_dir, sample=sample, seed=seed)
-    return [find_copies(run, numbers)] if name == _COPIES else _guarded(run, name, CHECKS[name])
-
-
-@contextmanager
-def _processes(count: int) -> Iterator[Callable[..., Future[Any]]]:
-    """Yield a function that starts a call in one of some processes of this machine."""
-    # Forked from a server that has imported what all of them need, they start at once.
-    context = multiprocessing.get_context("forkserver")
-    context.set_forkserver_preload([__name__, "tokenizers", "fastokens"])
-    pool = ProcessPoolExecutor(count, mp_context=context, initializer=_prepare_process)
-
-    def submit(call: Callable[..., Any], *given: Any) -> Future[Any]:
-        with held_back():
-            return pool.submit(call, *given)
-
-    try:
-        yield submit
-    except BrokenProcessPool:
-        raise RunError(
-            "a process that checked was killed, most likely because memory ran out; verify again with --workers 1"
-        ) from None
-    except BaseException:
-        for process in list(pool._processes.values()):
-            process.terminate()  # a check may have minutes to go
-        raise
-    finally:
-        pool.shutdown(wait=True, cancel_futures=True)
-
-
-def _prepare_process() -> None:
-    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the process that waits
-    os.environ["TOKENIZERS_PARALLELISM"] = "false"
-    threadpool_limits(1)
+    return _guarded(run, name, (lambda run: [find_copies(run, numbers)]) if name == _COPIES else CHECKS[name])

@@ -14,22 +14,20 @@ from __future__ import annotations
 import json
 import os
 import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
+from itertools import islice
 from pathlib import Path
-from typing import TYPE_CHECKING, Final, NamedTuple
+from typing import Any, Final, NamedTuple
 
 import numpy as np
 import xxhash
 from numpy.typing import NDArray
 
 from nextlong.artifacts import lookup
-from nextlong.schemas import BOS, EOS, SEPARATOR, SHARD_BITS
+from nextlong.schemas import BOS, EOS, SEPARATOR, pack_ids
 from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name, first_difference
 from nextlong.verify.run_files import Ids, StoredRun
-
-if TYPE_CHECKING:
-    from fastokens import Tokenizer as FastTokenizer  # type: ignore[import-untyped]
 
 _HELD_DOCUMENTS: Final = 4_000_000
 EVERYTHING = sys.maxsize  # as a sample
@@ -48,36 +46,17 @@ def check_corpus(run: StoredRun) -> list[CheckOutcome]:
     keeps = [files for name in run.steps["chunk"].manifest["inputs"] if (files := run.files(name, ".keep.npy"))][-1]
     is_normalized = run.recipe["ingest"].get("dedup") == "normalized"
     compared = run.files("ingest", ".normalized.npy") if is_normalized else hashes
-    limit = int(run.setting("chunk", "max_chars", 0))
-    is_limited = run.setting("chunk", "oversize") == "split" and run.setting("chunk", "length") == "slice"
     for shard in range(len(run.shards)):
-        own_hashes, own_chars, own_compared, keep = (
-            np.load(paths[shard]) for paths in (hashes, chars, compared, keeps)
-        )
+        own_hashes, own_chars, own_compared, keep = (np.load(of[shard]) for of in (hashes, chars, compared, keeps))
         table = lookup.read_chunks(run.files("chunk", ".chunks.arrow")[shard])  # before any were left out
         chunks.checked += len(table["start"])
-        # The chunks in use are some of those that documents were split into, in their order.
-        used, known = ([*zip(*(of[name].tolist() for name in table), strict=True)] for of in (run.chunks(shard), table))
-        rest = iter(known)  # which goes on where the last was found
-        if (strange := next((chunk for chunk in used if chunk not in rest), None)) is not None:
-            row, start, end, _ = strange
-            of = f"chunk [{start}, {end}) of document {document_name(shard << SHARD_BITS | row)}"
-            chunks.breach(f"shard {shard}: the {of} is in use, but is not one of its chunks, or is out of order")
-        if np.any(np.diff(table["doc_row"]) < 0):
-            chunks.breach(f"shard {shard}: chunks are not in the order of their documents")
-        if is_limited and len(long := np.flatnonzero(table["end"] - table["start"] > limit)):
-            doc_row = table["doc_row"][long[0]]
-            ordinal = long[0] - np.searchsorted(table["doc_row"], doc_row) + 1
-            place = f"{document_name(shard << SHARD_BITS | int(doc_row))} · chunk {ordinal}"
-            chunks.breach(f"{place} is longer than chunk.max_chars={limit}")
-        _check_kept(documents, run, shard)
+        chunks.breach_each(_chunk_problems(run, shard, table))
         columns = [table[name].tolist() for name in ("start", "end", "separator")]
         bounds = np.searchsorted(table["doc_row"], np.arange(len(own_hashes) + 1)).tolist()
         for first, batch in run.documents(shard, "text", "content_hash"):
-            stored = batch.column("content_hash").to_pylist()
-            for row, (text, said) in enumerate(zip(batch.column("text").to_pylist(), stored, strict=True), first):
-                documents.checked += 1
-                name = f"document {document_name(shard << SHARD_BITS | row)}"
+            documents.checked += batch.num_rows
+            for row, (text, said) in enumerate(zip(*(column.to_pylist() for column in batch), strict=True), first):
+                name = f"document {document_name(row, shard)}"
                 now = xxhash.xxh3_64_intdigest(text.encode())
                 if not now == said == own_hashes[row]:
                     documents.breach(f"{name} has the hash {now:016x}, stored are {said:016x}, {own_hashes[row]:016x}")
@@ -89,29 +68,59 @@ def check_corpus(run: StoredRun) -> list[CheckOutcome]:
                 tiles = [column[bounds[row] : bounds[row + 1]] for column in columns]
                 if problem := _tiling_problem(text, tiles, is_kept=bool(keep[row])):
                     chunks.breach(f"{name}: {problem}")
-    return [documents, _check_distinct(compared, keeps), chunks, *_check_excluded(run)]
+    excluded = _check_columns(run, documents)
+    return [documents, _check_distinct(compared, keeps), chunks, *excluded]
 
 
-def _check_excluded(run: StoredRun) -> list[CheckOutcome]:
-    """Find documents of the corpus that the exclusion list named when it was ingested."""
-    outcome, path = CheckOutcome("excluded documents", "documents"), run.recipe["ingest"].get("exclude")
-    if not path:
-        return []
-    kept = [json.loads(file.read_text(encoding="utf-8")) for file in run.files("ingest", ".excluded.json")]
-    if not kept:
-        outcome.not_needed = f"{path} named nothing"
-        return [outcome]
-    excluded = {(of["source"], source_id or None) for of in kept for source_id in of["ids"]}
-    excluded |= {(of["source"], None) for of in kept if of["whole"]}
+def _chunk_problems(run: StoredRun, shard: int, table: Mapping[str, NDArray[Any]]) -> Iterator[str]:
+    """Yield what is wrong with the CHUNKS of a shard apart from the texts: which are in use, their order and length."""
+    # The chunks in use are some of those that documents were split into, in their order.
+    used, known = (zip(*(of[name].tolist() for name in table), strict=True) for of in (run.chunks(shard), table))
+    for row, start, end, _ in islice(
+        (chunk for chunk in used if chunk not in known), 1
+    ):  # `known` goes on behind a match
+        of = f"chunk [{start}, {end}) of document {document_name(row, shard)}"
+        yield f"shard {shard}: the {of} is in use, but is not one of its chunks, or is out of order"
+    if np.any(np.diff(table["doc_row"]) < 0):
+        yield f"shard {shard}: chunks are not in the order of their documents"
+    limit = int(run.setting("chunk", "max_chars", 0))
+    is_limited = run.setting("chunk", "oversize") == "split" and run.setting("chunk", "length") == "slice"
+    for long in np.flatnonzero(table["end"] - table["start"] > limit)[:1].tolist() if is_limited else ():
+        doc_row = table["doc_row"][long]
+        place = f"{document_name(doc_row, shard)} · chunk {long - np.searchsorted(table['doc_row'], doc_row) + 1}"
+        yield f"{place} is longer than chunk.max_chars={limit}"
+
+
+def _check_columns(run: StoredRun, documents: CheckOutcome) -> list[CheckOutcome]:
+    """Find documents with other columns than the recipe names for their source, and those that the exclusion list named."""
+    recipe = run.recipe["ingest"]
+    columns_of = {of.get("name") or of["path"]: list(of.get("metadata") or ()) for of in recipe["sources"]}
+    outcome, path = CheckOutcome("excluded documents", "documents"), recipe.get("exclude")
+    lists = [json.loads(file.read_text(encoding="utf-8")) for file in run.files("ingest", ".excluded.json") if path]
+    outcome.not_needed = "" if lists else f"{path} named nothing"
+    excluded = {(of["source"], name or None) for of in lists for name in of["ids"]}
+    excluded |= {(of["source"], None) for of in lists if of["whole"]}
     for shard in range(len(run.shards)):
-        for first, batch in run.documents(shard, "source", "source_id"):
-            pairs = zip(batch.column("source").to_pylist(), batch.column("source_id").to_pylist(), strict=True)
-            for row, (source, source_id) in enumerate(pairs, first):
-                outcome.checked += 1
-                if (source, source_id) in excluded or (source, None) in excluded:
-                    name = f"document {document_name(shard << SHARD_BITS | row)}, {source_id} of {source},"
-                    outcome.breach(f"{name} is in the corpus, but was to be excluded")
-    return [outcome]
+        is_told = False  # of a shard the first document with other columns
+        for first, batch in run.documents(shard, "source", "source_id", "metadata"):
+            sources, ids = (batch.column(name).to_pylist() for name in ("source", "source_id"))
+            kept = batch.column("metadata").to_pylist() if "metadata" in batch.schema.names else ["{}"] * len(ids)
+            names_of: dict[str, list[str]] = {}  # by what a document keeps; in most corpora that is the same for all
+            for source_kept in set(kept):
+                with suppress(ValueError):
+                    names_of[source_kept] = list(json.loads(source_kept))
+            outcome.checked += len(ids)
+            for row, (source, name, source_kept) in enumerate(zip(sources, ids, kept, strict=True), first):
+                document, names = f"document {document_name(row, shard)}", names_of.get(source_kept)
+                if not is_told and names != columns_of.get(source, []):
+                    is_told = True
+                    documents.breach(
+                        f"{document} keeps {names} of {source}, the recipe asks for {columns_of.get(source)}"
+                    )
+                if (source, name) in excluded or (source, None) in excluded:
+                    outcome.breach(f"{document}, {name} of {source}, is in the corpus, but was to be excluded")
+    outcome.checked *= bool(lists)
+    return [outcome] if path else []
 
 
 def _check_distinct(compared: list[Path], keeps: list[Path]) -> CheckOutcome:
@@ -122,35 +131,17 @@ def _check_distinct(compared: list[Path], keeps: list[Path]) -> CheckOutcome:
     for step in range(passes):
         first_hash, last_hash = np.uint64(2**64 * step // passes), np.uint64(2**64 * (step + 1) // passes - 1)
         ids, held = [], []
-        for shard, (path, keep) in enumerate(zip(compared, keeps, strict=True)):
-            hashes = np.load(path, mmap_mode="r")
-            rows = np.flatnonzero(np.load(keep, mmap_mode="r") & (hashes >= first_hash) & (hashes <= last_hash))
-            ids.append(rows | (shard << SHARD_BITS))
+        for shard, paths in enumerate(zip(compared, keeps, strict=True)):
+            hashes, keep = (np.load(path, mmap_mode="r") for path in paths)
+            rows = np.flatnonzero(keep & (hashes >= first_hash) & (hashes <= last_hash))
+            ids.append(pack_ids(shard, rows))
             held.append(hashes[rows])
-        _, first, group = np.unique(np.concatenate(held), return_index=True, return_inverse=True)
         every = np.concatenate(ids)
+        _, first, group = np.unique(np.concatenate(held), return_index=True, return_inverse=True)
         for place in np.flatnonzero(first[group] != np.arange(len(every))).tolist():
             one, other = (document_name(doc_id) for doc_id in (every[first[group[place]]], every[place]))
             outcome.breach(f"documents {one} and {other} are both kept, but are duplicates")
     return outcome
-
-
-def _check_kept(outcome: CheckOutcome, run: StoredRun, shard: int) -> None:
-    """Find documents whose kept columns are not those that the recipe names for their source."""
-    sources = run.recipe["ingest"]["sources"]
-    wanted = {source.get("name") or source["path"]: list(source.get("metadata") or ()) for source in sources}
-    for first, batch in run.documents(shard, "source", "metadata"):
-        sources = batch.column("source").to_pylist()
-        kept = batch.column("metadata").to_pylist() if "metadata" in batch.schema.names else ["{}"] * len(sources)
-        names_of: dict[str, list[str]] = {}  # by what a document keeps; in most corpora that is the same for all
-        for source_kept in set(kept):
-            with suppress(ValueError):
-                names_of[source_kept] = list(json.loads(source_kept))
-        for row, (source, source_kept) in enumerate(zip(sources, kept, strict=True), first):
-            if (names := names_of.get(source_kept)) != wanted.get(source, []):
-                keeps = f"document {document_name(shard << SHARD_BITS | row)} keeps {names} of {source}"
-                outcome.breach(f"{keeps}, the recipe asks for {wanted.get(source)}")
-                return
 
 
 def _tiling_problem(text: str, tiles: list[list[int]], *, is_kept: bool) -> str:
@@ -199,18 +190,15 @@ def check_tokens(run: StoredRun) -> list[CheckOutcome]:
         by_reference = is_used if suspects is None else suspects[shard] | (draw.random(len(is_used)) < share)
         wanted = np.flatnonzero(is_used)
         for row in wanted[~np.isin(wanted, run.token_shard(shard)[0])].tolist():
-            ids.breach(f"{chunk_name(shard << SHARD_BITS | row)} is in a sequence but has no tokens")
+            ids.breach(f"{chunk_name(row, shard)} is in a sequence but has no tokens")
         for chunks in _chunks(run, shard, wanted):
             judged = np.flatnonzero(by_reference[chunks.rows]).tolist()
-            ids.breach_each(
-                f"{chunk_name(shard << SHARD_BITS | row)}{of}" for row, of in _id_problems(run, chunks, judged)
-            )
+            checks = [(ids, _id_problems(run, chunks, judged))]
+            checks += [] if texts.skipped else [(texts, _text_problems(run, chunks))]
             judged_by_reference += len(judged)
-            ids.checked += len(chunks.rows)
-            if not texts.skipped:
-                texts.checked += len(chunks.rows)
-                of_texts = _text_problems(run, chunks)
-                texts.breach_each(f"{chunk_name(shard << SHARD_BITS | row)}{problem}" for row, problem in of_texts)
+            for outcome, problems in checks:
+                outcome.checked += len(chunks.rows)
+                outcome.breach_each(f"{chunk_name(chunks.rows[place], shard)}{problem}" for place, problem in problems)
     ids.note = "" if suspects is None else f"{judged_by_reference:,} of them by the reference tokenizer"
     return [ids, texts]
 
@@ -218,11 +206,10 @@ def check_tokens(run: StoredRun) -> list[CheckOutcome]:
 def _chunks(run: StoredRun, shard: int, wanted: Ids) -> Iterator[_TokenizedChunks]:
     """Yield the chunks of those of some rows of a shard that have tokens, a few hundred at a time."""
     named, offsets, stored = run.token_shard(shard)
-    for part, texts in run.chunk_texts(shard, wanted[np.isin(wanted, named)]):
+    for part, _, texts in run.chunk_texts(shard, wanted[np.isin(wanted, named)]):
         for start in range(0, len(texts), _BATCH_CHUNKS):
             rows = part[start : start + _BATCH_CHUNKS]
-            places = np.searchsorted(named, rows).tolist()
-            ids = [stored[offsets[place] : offsets[place + 1]] for place in places]
+            ids = [stored[offsets[at] : offsets[at + 1]] for at in np.searchsorted(named, rows).tolist()]
             yield _TokenizedChunks(rows, texts[start : start + _BATCH_CHUNKS], ids)
 
 
@@ -232,7 +219,7 @@ def _suspects(run: StoredRun, used: list[_Bools]) -> list[_Bools] | None:
     None where it does not know the kind of tokenizer. It is loaded before the reference and released: each takes 100 MB.
     """
     os.environ.setdefault("FASTOKENS_BPE_THREADS", "1")  # read when it first encodes
-    import fastokens
+    import fastokens  # type: ignore[import-untyped]
 
     (path,) = run.files("tokenizer", ".tokenizer.json")
     try:
@@ -246,35 +233,32 @@ def _suspects(run: StoredRun, used: list[_Bools]) -> list[_Bools] | None:
     return suspects
 
 
-def _differs(fast: FastTokenizer, chunks: _TokenizedChunks) -> _Bools:
-    """Return of which chunks fastokens does not give the stored ids, or would not be believed."""
+def _differs(fast: Any, chunks: _TokenizedChunks) -> list[bool]:
+    """Return of which chunks a tokenizer of fastokens does not give the stored ids, or would not be believed."""
     try:
         flat, stops = fast.encode_batch_flat(chunks.texts, add_special_tokens=False, split_special_tokens=True)
     except ValueError:  # a limit of its regular expressions, say
-        return np.ones(len(chunks.texts), np.bool_)
+        return [True] * len(chunks.texts)
     encoded = np.split(np.frombuffer(flat, np.uint32), np.frombuffer(stops, np.uint64)[1:-1].astype(np.int64))
     compared = zip(chunks.texts, encoded, chunks.ids, strict=True)
-    return np.array(
-        [not np.array_equal(true, ids) or any(char in text for char in _DOUBTFUL) for text, true, ids in compared]
-    )
+    return [not np.array_equal(true, ids) or any(char in text for char in _DOUBTFUL) for text, true, ids in compared]
 
 
 def _id_problems(run: StoredRun, chunks: _TokenizedChunks, places: list[int]) -> Iterator[tuple[int, str]]:
     encodings = run.tokenizer.encode_batch_fast([chunks.texts[place] for place in places], add_special_tokens=False)
     for place, encoding in zip(places, encodings, strict=True):
         stored, true = chunks.ids[place], np.array(encoding.ids, np.int64)
-        problem = f": {len(stored)} tokens stored, the reference tokenizer gives {len(true)}"
-        if len(stored) == len(true) and len(wrong := np.flatnonzero(stored != true)):
-            problem = f": token {wrong[0]} is {stored[wrong[0]]}, the reference tokenizer gives {true[wrong[0]]}"
-        if not np.array_equal(true, stored):
-            yield int(chunks.rows[place]), problem
+        if len(stored) != len(true):
+            yield place, f": {len(stored)} tokens stored, the reference tokenizer gives {len(true)}"
+        for token in np.flatnonzero(stored != true)[:1].tolist() if len(stored) == len(true) else ():
+            yield place, f": token {token} is {stored[token]}, the reference tokenizer gives {true[token]}"
 
 
 def _text_problems(run: StoredRun, chunks: _TokenizedChunks) -> Iterator[tuple[int, str]]:
     normalizer = run.tokenizer.normalizer
     decoded = run.tokenizer.decode_batch([ids.tolist() for ids in chunks.ids], skip_special_tokens=False)
-    for row, text, said in zip(chunks.rows.tolist(), chunks.texts, decoded, strict=True):
+    for place, (text, said) in enumerate(zip(chunks.texts, decoded, strict=True)):
         true = text if normalizer is None else normalizer.normalize_str(text)
         if said != true:
-            at = first_difference(said, true)
-            yield row, f" at character {at}: tokens say {said[at : at + 20]!r}, the document {true[at : at + 20]!r}"
+            at, decoded_text, document = first_difference(said, true)
+            yield place, f" at character {at}: tokens say {decoded_text!r}, the document {document!r}"

@@ -9,7 +9,9 @@ expected row is composed once.
 from __future__ import annotations
 
 import math
+from collections import defaultdict
 from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
 from itertools import accumulate
 from typing import Any
 
@@ -18,8 +20,9 @@ from numpy.typing import NDArray
 
 from nextlong.errors import PluginError
 from nextlong.export.formats.base import UNREADABLE, Format, format_of
-from nextlong.schemas import DOCUMENT, EOS, META, NO_CHUNK, ROLES, SHARD_BITS
-from nextlong.verify.arrangement import blocks_of_rows, check_rows, read_split
+from nextlong.plugins import FORMATS
+from nextlong.schemas import DOCUMENT, EOS, NO_CHUNK, ROLES, SHARD_BITS, pack_ids
+from nextlong.verify.arrangement import check_rows, read_split
 from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name, first_difference, in_words
 from nextlong.verify.run_files import ResolvedSequence, StepFiles, StoredRun
 from nextlong.verify.sequences import Tokenized
@@ -33,30 +36,27 @@ _IGNORED = -100  # the label of a token that no context predicts, such as the fi
 def check_exports(run: StoredRun) -> list[CheckOutcome]:
     """Check which sequences make up which row, then every exported row, those of earlier exports of the data set included."""
     outcomes: dict[str, CheckOutcome] = {}
-    comparisons: dict[tuple[str, str], list[Comparison]] = {}
+    comparisons: defaultdict[tuple[str, str], list[Comparison]] = defaultdict(list)
     rows, formats = run.rows, run.setting("export", "formats", ())
     exports: dict[str, StepFiles] = {}
     for name, step in run.steps.items():
         layout = name.removesuffix(_VALIDATION)
         # Where a manifest cannot be read, the step's name tells whether it wrote an export.
-        if step.is_export or (step.damage and (readable(layout) is not None or layout in formats)):
+        if step.is_export or (step.damage and (layout in FORMATS or layout in formats)):
             exports[name] = step
     for name, step in (exports | {step.folder.name: step for step in run.earlier_exports}).items():
-        layout = step.manifest.get("config", {}).get("format", name.removesuffix(_VALIDATION))
-        made = readable(layout)
-        outcome = outcomes[name] = CheckOutcome(f"{name} rows", made.unit if made else "rows")
-        made_from, train = step.manifest["inputs"].get("rows"), run.steps.get(name.removesuffix(_VALIDATION))
+        layout, made_from = name.removesuffix(_VALIDATION), step.manifest["inputs"].get("rows")
+        outcome = outcomes[name] = CheckOutcome(f"{name} rows", "rows")
+        made = open_format(step.manifest.get("config", {}).get("format", layout), outcome)
         if step.damage:
             outcome.breach(f"its manifest {step.damage}")
-        elif made is None:
-            outcome.skipped = no_reader(layout)
-        elif made_from not in rows or rows[made_from].damage:
+        elif made is not None and (made_from not in rows or rows[made_from].damage):
             outcome.breach(f"{step.folder.name} was made from rows {made_from}, which are missing")
-        else:
-            comparison = Comparison(run, step, made, outcome)
-            comparisons.setdefault((made_from, step.manifest["config"]["split"]), []).append(comparison)
-        is_held_out = name.endswith(_VALIDATION) and name in run.steps and train is not None and not outcome.skipped
-        if is_held_out and train is not None and train.manifest["inputs"].get("rows") != made_from:
+        elif made is not None:
+            split = step.manifest["config"]["split"]
+            comparisons[made_from, split].append(Comparison(run, step, made, outcome))
+        train = run.steps.get(layout) if layout != name and name in run.steps and not outcome.skipped else None
+        if train is not None and train.manifest["inputs"].get("rows") != made_from:
             outcome.breach(f"was not held out of {train.name}, which was exported from other rows")
     for name in formats:
         if name not in outcomes:
@@ -68,18 +68,17 @@ def check_exports(run: StoredRun) -> list[CheckOutcome]:
     return [*check_rows(run, list(rows.values())), *outcomes.values()]
 
 
-def readable(name: str) -> Format | None:
-    """Return a format that can be read again; None if it has no reader, or there is no such format here."""
+def open_format(name: str, outcome: CheckOutcome) -> Format | None:
+    """Return a format that can be read again, and say in the outcome what its unit is; None, and say so there, if it cannot."""
     try:
         made = format_of(name)
     except (KeyError, PluginError):
+        made = None
+    if made is None or made.read is None:
+        outcome.skipped = f"the format {name} has no reader, or is not installed here: only hashes are checked"
         return None
-    return made if made.read else None
-
-
-def no_reader(name: str) -> str:
-    """Say why the rows of a format are not read."""
-    return f"the format {name} has no reader, or is not installed here: only hashes are checked"
+    outcome.unit = made.unit
+    return made
 
 
 class Comparison:
@@ -111,16 +110,13 @@ class Comparison:
 
     def close(self) -> None:
         """Look for rows after the last expected one."""
-        extra = sum(1 for _ in iter(self._next, None))
-        if extra:
+        if extra := sum(1 for _ in iter(self._next, None)):
             self.outcome.breach(f"{extra} {self.outcome.unit} more than there should be")
 
     def _compare(self, true: _Row) -> None:
-        row = self._next()
-        if row is not None:
+        if (row := self._next()) is not None:
             self.outcome.checked += 1
-            for problem in _problems(row, true):
-                self.outcome.breach(f"{self.step.name} row {self.number}: {problem}")
+            self.outcome.breach_each(f"{self.step.name} row {self.number}: {of}" for of in _problems(row, true))
         elif self._rows is not None:
             self.outcome.breach(f"{self.step.name} row {self.number} is missing")
         self.number += 1
@@ -154,20 +150,19 @@ def compare(run: StoredRun, rows: StepFiles, split: str, comparisons: Sequence[C
     parts = frozenset[str]().union(*(comparison.parts for comparison in comparisons))
     layouts = {comparison.layout for comparison in comparisons}
     try:
-        for block in blocks_of_rows(run, read_split(rows, split)):
+        for block in run.blocks_of_rows(read_split(rows, split).rows()):
             expected = _Expected(run, [sequence for row in block for sequence in row], parts=parts)
             for sequences in block:
                 true = {layout: expected.row(sequences, *layout) for layout in layouts}
                 for comparison in comparisons:
                     comparison.take(true[comparison.layout])
     except UNREADABLE as error:
+        problem = f"could not be checked, a file that its rows refer to is damaged: {in_words(error)}"
         for comparison in comparisons:
-            comparison.outcome.breach(
-                f"could not be checked, a file that its rows refer to is damaged: {in_words(error)}"
-            )
-        return
-    for comparison in comparisons:
-        comparison.close()
+            comparison.outcome.breach(problem)
+    else:
+        for comparison in comparisons:
+            comparison.close()
 
 
 # what a row should hold
@@ -180,20 +175,20 @@ class _Expected:
         """Look up what the block refers to."""
         self._run, self._parts = run, parts
         chunks, docs = (np.concatenate([getattr(sequence, name) for sequence in block]) for name in ("chunk", "doc"))
-        self._source_ids = run.names_of(docs, "source_id") if "spans" in parts else {}
-        self._metadata = run.names_of(docs, "metadata") if "spans" in parts else {}
-        self._sources = run.names_of(docs, "source")
         truncated = np.concatenate([sequence.chunk[sequence.is_truncated] for sequence in block])
+        self._sources = run.names_of(docs, "source")
+        self._source_ids, self._metadata = (
+            run.names_of(docs, name) if "spans" in parts else {} for name in ("source_id", "metadata")
+        )
         self._texts = run.texts_of(chunks if "text" in parts else truncated if "spans" in parts else truncated[:0])
-        self._special_texts = {
-            role: run.tokenizer.decode(ids, skip_special_tokens=False) for role, ids in run.special_ids.items()
-        }
+        decode = partial(run.tokenizer.decode, skip_special_tokens=False)
+        self._special_texts = {role: decode(ids) for role, ids in run.special_ids.items()}
         self._stored_ids: dict[int, NDArray[np.uint32]] = {}  # of each shard
         self._first: dict[int, int] = {}  # of each chunk, where its ids begin in those of its shard
         for shard, rows in run.by_shard(chunks):
             named, offsets, self._stored_ids[shard] = run.token_shard(shard)
             firsts = offsets[np.searchsorted(named, rows)]
-            self._first.update(zip((rows | (shard << SHARD_BITS)).tolist(), firsts.tolist(), strict=True))
+            self._first.update(zip(pack_ids(shard, rows).tolist(), firsts.tolist(), strict=True))
 
     def row(
         self, sequences: Sequence[ResolvedSequence], boundaries: str = "sequence", multiple: int = 1
@@ -201,7 +196,7 @@ class _Expected:
         """Return the row of these sequences with every column of any format; its documents end at multiples of `multiple`."""
         pieces = [self._input_ids(sequence) for sequence in sequences]
         firsts = [0, *accumulate(map(len, pieces))]
-        bounds: list[int] = []  # the token at which each document of the row begins, and the end of the last
+        bounds: list[int] = []  # the token at which each document of the row begins
         for sequence, first in zip(sequences, firsts, strict=False):
             bounds.append(first)
             if boundaries == "document":
@@ -212,50 +207,46 @@ class _Expected:
         room = lengths + -lengths % multiple
         starts = np.cumsum(room) - room
         # Where each token of the sequences, shape (T,), comes to stand in the row.
-        places = np.concatenate(
-            [np.arange(start, start + length) for start, length in zip(starts, lengths, strict=True)]
-        )
+        places = np.arange(firsts[-1]) + np.repeat(starts - bounds, lengths)
         ids = np.full(room.sum(), (self._run.special_ids[EOS] or [0])[0], np.int32)
         ids[places] = np.concatenate(pieces)
         labels = np.full(len(ids), _IGNORED, np.int32)
         labels[places] = ids[places]
         labels[starts] = _IGNORED
-        spans = [self._spans(sequence, places[first:]) for sequence, first in zip(sequences, firsts, strict=False)]
-        return {
+        row = {
             "sequence_id": " ".join(sequence.id for sequence in sequences),
             "method": "+".join(dict.fromkeys(sequence.method for sequence in sequences)),
             "domain": "+".join(dict.fromkeys(map(self._domain, sequences))),
             "length": len(ids),
             "seq_lengths": lengths.tolist(),
             "seq_lengths_padded": room.tolist(),
-            "indices": [
-                [start, start + length] for start, length in zip(starts.tolist(), lengths.tolist(), strict=True)
-            ],
+            "indices": np.stack([starts, starts + lengths], axis=1).tolist(),
             "input_ids": ids,
             "attention_mask": np.ones(len(ids), np.int8),
             "labels": labels,
             "text": "".join(map(self._text, sequences)) if "text" in self._parts else None,
-            "spans": {key: [value for one in spans for value in one[key]] for key in spans[0]}
-            if "spans" in self._parts
-            else None,
+            "spans": None,
         }
+        if "spans" in self._parts:
+            spans = [self._spans(sequence, places[first:]) for sequence, first in zip(sequences, firsts, strict=False)]
+            row["spans"] = {key: [value for one in spans for value in one[key]] for key in spans[0]}
+        return row
 
     def _domain(self, sequence: ResolvedSequence) -> str:
         """Return the source of the meta-document or first document, or of the first chunk if the cut left neither."""
-        leading = np.flatnonzero(np.isin(sequence.role, (META, DOCUMENT)))
-        first = leading[0] if len(leading) else np.flatnonzero(sequence.is_chunk)[0]
+        first = [*sequence.key_spans, *np.flatnonzero(sequence.is_chunk)][0]
         return self._sources.get(int(sequence.doc[first]), "")
 
     def _input_ids(self, sequence: ResolvedSequence) -> NDArray[np.int32]:
         """Return the ids of a sequence, shape (T,)."""
         pieces: list[Any] = []
-        columns = (column.tolist() for column in (sequence.chunk, sequence.role, sequence.end - sequence.start))
+        columns = (column.tolist() for column in (sequence.chunk, sequence.role, sequence.lengths))
         for chunk, role, length in zip(*columns, strict=True):
             if chunk == NO_CHUNK:
                 pieces.append(self._run.special_ids[role][:length])
-                continue
-            start = self._first[chunk]
-            pieces.append(self._stored_ids[chunk >> SHARD_BITS][start : start + length])
+            else:
+                start = self._first[chunk]
+                pieces.append(self._stored_ids[chunk >> SHARD_BITS][start : start + length])
         return np.concatenate(pieces).astype(np.int32)
 
     def _char_ends(self, sequence: ResolvedSequence) -> list[int]:
@@ -263,19 +254,17 @@ class _Expected:
         ends: list[int] = sequence.char_end.tolist()
         for span in np.flatnonzero(sequence.is_truncated).tolist():
             tokenized = Tokenized(self._run, self._texts[int(sequence.chunk[span])])
-            visible = tokenized.visible(int(sequence.end[span] - sequence.start[span]))
-            ends[span] = int(sequence.char_start[span]) + len(visible)
+            ends[span] = int(sequence.char_start[span]) + len(tokenized.visible(int(sequence.lengths[span])))
         return ends
 
     def _spans(self, sequence: ResolvedSequence, places: NDArray[np.int64]) -> dict[str, list[Any]]:
         """Return the fields of the spans of a sequence whose token t stands at places[t] of its row."""
-        if "spans" not in self._parts:
-            return {}
+        docs = sequence.doc.tolist()
         return {
             "chunk_id": sequence.chunk.tolist(),
-            "doc_id": sequence.doc.tolist(),
-            "source_id": [self._source_ids.get(doc, "") for doc in sequence.doc.tolist()],
-            "metadata": [self._metadata.get(doc) for doc in sequence.doc.tolist()],
+            "doc_id": docs,
+            "source_id": [self._source_ids.get(doc, "") for doc in docs],
+            "metadata": [self._metadata.get(doc) for doc in docs],
             "char_start": sequence.char_start.tolist(),
             "char_end": self._char_ends(sequence),
             "role": [ROLES[role] for role in sequence.role.tolist()],
@@ -318,8 +307,7 @@ def _problems(row: _Row, true: _Row) -> Iterator[str]:
                     for span, (said, expected) in [pair for pair in pairs if not _is_same(*pair[1])][:1]:
                         yield f"spans[{span}].{key} is {named(said)}, should be {named(expected)}"
         elif name == "text" and value != right:
-            place = first_difference(value, right)
-            said, expected = (text[place : place + 20] for text in (value, right))
+            place, said, expected = first_difference(value, right)
             yield f"its text is {said!r} at character {place}, should be {expected!r}"
         elif value != right:
             yield f"{name} is {value!r}, should be {right!r}"
@@ -327,6 +315,7 @@ def _problems(row: _Row, true: _Row) -> Iterator[str]:
 
 def _is_same(value: Any, true: Any) -> bool:
     """Return whether a field of a span is as it should be; JSON has six digits of a score, and null where there is none."""
-    if not isinstance(true, float) or value is None:
-        return bool(value == true) or (isinstance(true, float) and math.isnan(true))
-    return math.isnan(true) if math.isnan(value) else abs(value - true) <= 1e-6
+    if not isinstance(true, float):
+        return bool(value == true)
+    said = math.nan if value is None else value
+    return (math.isnan(said) and math.isnan(true)) or abs(said - true) <= 1e-6

@@ -12,6 +12,7 @@ from typing import Final, Literal
 from rich.console import Console
 
 from nextlong.report import tables
+from nextlong.schemas import SHARD_BITS
 from nextlong.text import counted
 
 _KEPT_EXAMPLES = 5
@@ -24,10 +25,11 @@ def in_words(error: BaseException) -> str:
     return f"{type(error).__name__}: {error}" if str(error) else type(error).__name__
 
 
-def first_difference(said: str, true: str) -> int:
-    """Return the first character at which two texts differ, which may be the end of one."""
+def first_difference(said: str, true: str) -> tuple[int, str, str]:
+    """Return the first character at which two texts differ, which may be the end of one, and a few of either from there on."""
     pairs = enumerate(zip(said, true, strict=False))
-    return next((place for place, (one, other) in pairs if one != other), min(len(said), len(true)))
+    at = next((place for place, (one, other) in pairs if one != other), min(len(said), len(true)))
+    return at, said[at : at + 20], true[at : at + 20]
 
 
 @dataclass
@@ -65,22 +67,20 @@ class CheckOutcome:
         """What the table says."""
         if self.breaches:
             return "breach"
-        if self.not_needed:
-            return "not needed"
-        return "skipped" if self.skipped else "pass"
+        return "not needed" if self.not_needed else "skipped" if self.skipped else "pass"
 
 
 MARK: Final = re.compile(r"⟦(chunk|document) (-?\d+)⟧")
 
 
-def chunk_name(chunk_id: int) -> str:
-    """Return the mark of a chunk, which becomes its document's id and its ordinal there, counted from 1."""
-    return f"⟦chunk {chunk_id}⟧"
+def chunk_name(row: int, shard: int = 0) -> str:
+    """Return the mark of a chunk, by its row or whole id, which becomes its document's id and its ordinal there, from 1."""
+    return f"⟦chunk {shard << SHARD_BITS | int(row)}⟧"
 
 
-def document_name(doc_id: int) -> str:
-    """Return the mark of a document, which becomes its own id."""
-    return f"⟦document {doc_id}⟧"
+def document_name(row: int, shard: int = 0) -> str:
+    """Return the mark of a document, by its row or whole id, which becomes its own id."""
+    return f"⟦document {shard << SHARD_BITS | int(row)}⟧"
 
 
 _STYLES = {"pass": "green", "breach": "bold red", "skipped": "yellow", "not needed": "dim"}
@@ -100,20 +100,17 @@ def show(outcomes: Sequence[CheckOutcome], run_dir: str | Path, console: Console
     for heading in ("of", "result", ""):
         table.add_column(heading)
     for outcome in outcomes:
-        said = _counted(outcome.breaches) or outcome.skipped or outcome.not_needed or outcome.note
+        breaches = counted(outcome.breaches, "breach") if outcome.breaches else ""
+        said = breaches or outcome.skipped or outcome.not_needed or outcome.note
         result = f"[{_STYLES[outcome.result]}]{outcome.result}[/]"
         table.add_row(outcome.check, f"{outcome.checked:,}", outcome.unit, result, tables.cell(said))
     tables.show(table, console)
     for outcome in outcomes:
         for example in outcome.examples:
             tables.say(f"{outcome.check}: {' '.join(example.split())}", console)
-    breaches = _counted(sum(outcome.breaches for outcome in outcomes)) or "no breach"
-    skipped = sum(outcome.result == "skipped" for outcome in outcomes)
+    total, skipped = sum(one.breaches for one in outcomes), sum(one.result == "skipped" for one in outcomes)
+    breaches = counted(total, "breach") if total else "no breach"
     console.print(breaches + (f"; {counted(skipped, 'check')} skipped" if skipped else ""), highlight=False)
-
-
-def _counted(breaches: int) -> str:
-    return f"{breaches:,} breach{'es' if breaches > 1 else ''}" if breaches else ""
 
 
 def as_json(outcomes: Sequence[CheckOutcome], run_dir: str | Path) -> str:

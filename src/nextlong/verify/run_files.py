@@ -16,6 +16,7 @@ import re
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
+from itertools import chain
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Final, Literal
 
@@ -23,21 +24,10 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
+from nextlong import schemas
 from nextlong.artifacts import lookup, record
 from nextlong.recipe.keys import NEGATIVES, NegativeChoice
-from nextlong.schemas import (
-    BOS,
-    DOCUMENT,
-    EOS,
-    META,
-    NEGATIVE,
-    NO_CHUNK,
-    ROLES,
-    ROW_MASK,
-    SEPARATOR,
-    SHARD_BITS,
-    Layout,
-)
+from nextlong.schemas import BOS, DOCUMENT, EOS, META, NEGATIVE, NO_CHUNK, ROLES, ROW_MASK, SEPARATOR, SHARD_BITS
 from nextlong.text import Json
 from nextlong.verify.outcome import MARK, CheckOutcome, chunk_name
 
@@ -48,12 +38,10 @@ Ids = NDArray[np.int64]
 _Columns = dict[str, NDArray[Any]]
 
 UNKNOWN: Final = NO_CHUNK  # in place of what cannot be found
-_BLOCK_SEQUENCE_TOKENS: Final = 1 << 22
+_BLOCK_TOKENS: Final = 1 << 22
 # Shards whose CHUNKS, about 2 MB each, stay in memory: each block of sequences refers to nearly all shards.
 _KEPT_SHARDS: Final = 64
 _MIN_GAP_CHUNKS: Final = 0.5
-
-
 _NO_MANIFEST: Final[Json] = {"parts": [], "inputs": {}, "fingerprint": ""}
 
 
@@ -109,6 +97,11 @@ class _StoredSequence:
     end: NDArray[np.int32]
     score: NDArray[np.float32]
 
+    @property
+    def key_spans(self) -> Ids:
+        """The spans of its meta-document, or of its documents."""
+        return np.flatnonzero(np.isin(self.role, (META, DOCUMENT)))
+
 
 @dataclass(frozen=True)
 class ResolvedSequence(_StoredSequence):
@@ -122,16 +115,24 @@ class ResolvedSequence(_StoredSequence):
     open_ended: NDArray[np.bool_]  # the chunk does not end in a newline
     tokens: Ids  # of the whole chunk
 
-    @property
+    @cached_property
+    def lengths(self) -> NDArray[np.int32]:
+        """The tokens of each span."""
+        return self.end - self.start
+
+    @cached_property
     def is_chunk(self) -> NDArray[np.bool_]:
         """Which spans are chunks, not separators or special tokens."""
         return np.isin(self.role, (META, NEGATIVE, DOCUMENT))
 
-    @property
+    @cached_property
     def is_truncated(self) -> NDArray[np.bool_]:
         """Which spans hold only the beginning of a chunk."""
-        truncated: NDArray[np.bool_] = self.is_chunk & (self.end - self.start < self.tokens)
-        return truncated
+        return self.is_chunk & (self.lengths < self.tokens)
+
+    def known(self, role: int) -> Ids:
+        """Return the spans of a role whose chunks are in the corpus."""
+        return np.flatnonzero((self.role == role) & (self.doc != UNKNOWN))
 
     def where(self, span: int) -> str:
         """Name a span for a person."""
@@ -161,9 +162,8 @@ class StoredRun:
     @cached_property
     def all_steps(self) -> list[StepFiles]:
         """Every finished step of the run directory, also of other variants and mixes, in the order of the folders."""
-        return [
-            _open_step(path.parent.name, path.parent) for path in sorted(self.path.glob("[0-9][0-9]-*/manifest.json"))
-        ]
+        folders = sorted(path.parent for path in self.path.glob("[0-9][0-9]-*/manifest.json"))
+        return [_open_step(folder.name, folder) for folder in folders]
 
     @cached_property
     def rows(self) -> dict[str, StepFiles]:
@@ -209,11 +209,6 @@ class StoredRun:
         return str(self.steps["draft"].manifest["config"]["layout"])
 
     @property
-    def repeats_documents(self) -> bool:
-        """Whether a document may make up several sequences, as the step that drafted promised."""
-        return bool(self.steps["draft"].manifest["config"]["repeats_documents"])
-
-    @property
     def negatives(self) -> NegativeChoice:
         """What the recipe's `compose.negatives` means."""
         return NEGATIVES[self.setting("compose", "negatives", "top")]
@@ -229,9 +224,8 @@ class StoredRun:
         asked = self.setting("compose", "min_gap_tokens", "auto")
         if asked != "auto":
             return int(asked)
-        tables = [self.chunks(shard) for shard in range(len(self.shards))]
-        chars = sum(int((table["end"] - table["start"]).sum()) for table in tables)
-        chunks = sum(len(table["start"]) for table in tables)
+        sizes = [table["end"] - table["start"] for table in map(self.chunks, range(len(self.shards)))]
+        chars, chunks = sum(int(of_shard.sum()) for of_shard in sizes), sum(map(len, sizes))
         (part,) = self.steps["tokenizer"].manifest["parts"]
         chunk_tokens = chars / max(1, chunks) / float(part["counts"]["chars_per_token"])
         return max(1, math.ceil(_MIN_GAP_CHUNKS * chunk_tokens))
@@ -239,7 +233,7 @@ class StoredRun:
     @property
     def is_exact(self) -> bool:
         """Whether negatives fill a budget, and only the last of a sequence is cut."""
-        return self.layout == Layout.EXTENDED and self.setting("compose", "fit") == "exact"
+        return self.layout == schemas.Layout.EXTENDED and self.setting("compose", "fit") == "exact"
 
     def is_embedded(self, shard: int) -> NDArray[np.bool_]:
         """Return for each chunk of a shard whether it was embedded: with a shortlist, only those that are marked."""
@@ -291,24 +285,21 @@ class StoredRun:
     def documents(self, shard: int, *names: str) -> Iterator[tuple[int, pa.RecordBatch]]:
         """Yield (first row, batch) of a shard's DOCUMENTS with those of the named columns that it has."""
         source, first = pa.memory_map(str(self.shards[shard][0])), 0
-        with pa.ipc.open_file(source) as reader:
-            fields = [reader.schema.get_field_index(name) for name in names if name in reader.schema.names]
+        fields = [place for place in map(pa.ipc.open_file(source).schema.get_field_index, names) if place >= 0]
         with pa.ipc.open_file(source, options=pa.ipc.IpcReadOptions(included_fields=fields)) as reader:
-            for number in range(reader.num_record_batches):
-                batch = reader.get_batch(number)
+            for batch in map(reader.get_batch, range(reader.num_record_batches)):
                 yield first, batch
                 first += batch.num_rows
 
-    def chunk_texts(self, shard: int, rows: Ids) -> Iterator[tuple[Ids, list[str]]]:
-        """Yield (rows, texts) of the given chunk rows, distinct and ascending, a batch of documents at a time."""
-        for batch in lookup.iter_chunk_texts(*self.shards[shard], rows):
-            yield batch.rows, batch.texts
+    def chunk_texts(self, shard: int, rows: Ids) -> Iterator[tuple[Ids, Ids, list[str]]]:
+        """Yield (rows, rows of their documents, texts) of chunk rows, distinct and ascending, a batch of documents at a time."""
+        return lookup.iter_chunk_texts(*self.shards[shard], rows)
 
     def texts_of(self, ids: Ids) -> dict[int, str]:
         """Return the text of each chunk id that is there."""
         text_of: dict[int, str] = {}
         for shard, rows in self.by_shard(ids):
-            for part, texts in self.chunk_texts(shard, rows):
+            for part, _, texts in self.chunk_texts(shard, rows):
                 text_of.update(zip((part | (shard << SHARD_BITS)).tolist(), texts, strict=True))
         return text_of
 
@@ -321,12 +312,9 @@ class StoredRun:
         (values,) = lookup.document_columns(known, documents, (column,))
         return dict(zip(known.tolist(), values.tolist(), strict=True))
 
-    def by_shard(self, ids: Ids) -> Iterator[tuple[int, Ids]]:
-        """Yield (shard, rows) of distinct ids, rows ascending; ids of no shard are left out."""
-        distinct = np.unique(ids[ids >= 0])
-        for shard in np.unique(distinct >> SHARD_BITS).tolist():
-            if shard < len(self.shards):
-                yield shard, distinct[distinct >> SHARD_BITS == shard] & ROW_MASK
+    def by_shard(self, ids: Ids) -> list[tuple[int, Ids]]:
+        """Return (shard, rows) of distinct ids, rows ascending; ids of no shard are left out."""
+        return lookup.by_shard(ids[(ids >= 0) & (ids >> SHARD_BITS < len(self.shards))])[0]
 
     def vectors_of(self, ids: Ids) -> NDArray[np.float32]:
         """Return the stored vectors, shape (n, dimensions), of chunk ids that are there."""
@@ -348,14 +336,26 @@ class StoredRun:
 
     # sequences
 
+    def sequences(self) -> Iterator[ResolvedSequence]:
+        """Yield the sequences in order, chunks looked up."""
+        return chain.from_iterable(self.blocks())
+
     def blocks(self, numbers: range | None = None) -> Iterator[list[ResolvedSequence]]:
         """Yield the sequences, or those of some numbers, in order, in blocks of about four million tokens, chunks looked up."""
-        block: list[_StoredSequence] = []
+        for block in self._blocks_of([sequence] for sequence in self.bare_sequences(numbers)):
+            yield [sequence for (sequence,) in block]
+
+    def blocks_of_rows(self, rows: Iterable[Iterable[tuple[int, int]]]) -> Iterator[list[list[ResolvedSequence]]]:
+        """Yield the sequences of each row, named by their SEQUENCES file and their place there, in blocks as `blocks` does."""
+        return self._blocks_of([self._stored(*at) for at in row] for row in rows)
+
+    def _blocks_of(self, rows: Iterable[list[_StoredSequence]]) -> Iterator[list[list[ResolvedSequence]]]:
+        block: list[list[_StoredSequence]] = []
         held = 0
-        for sequence in self.bare_sequences(numbers):
-            block.append(sequence)
-            held += int(sequence.end[-1]) if len(sequence.end) else 0
-            if held >= _BLOCK_SEQUENCE_TOKENS:
+        for row in rows:
+            block.append(row)
+            held += sum(int(sequence.end[-1]) for sequence in row if len(sequence.end))
+            if held >= _BLOCK_TOKENS:
                 yield self._looked_up(block)
                 block, held = [], 0
         if block:
@@ -369,10 +369,6 @@ class StoredRun:
             for number in range(max(chosen.start, first), min(chosen.stop, first + take)):
                 yield self._stored(part, number - first)
             first += take
-
-    def sequences_at(self, parts: Ids, places: Ids) -> list[ResolvedSequence]:
-        """Return the sequences at `places` of the SEQUENCES files `parts`, shape (n,) each, with their chunks looked up."""
-        return self._looked_up([self._stored(*where) for where in zip(parts.tolist(), places.tolist(), strict=True)])
 
     def _stored(self, part: int, place: int) -> _StoredSequence:
         """Return the sequence at a place of a SEQUENCES file, whose batches hold one each."""
@@ -391,37 +387,38 @@ class StoredRun:
             raise ValueError(f"there are {len(paths)} SEQUENCES files, the record counts those of {len(self.takes)}")
         return lru_cache(maxsize=_KEPT_SHARDS)(lambda part: pa.ipc.open_file(pa.memory_map(str(paths[part]))))
 
-    def _looked_up(self, block: Sequence[_StoredSequence]) -> list[ResolvedSequence]:
+    def _looked_up(self, rows: Sequence[Sequence[_StoredSequence]]) -> list[list[ResolvedSequence]]:
         """Add what CHUNKS and TOKENS say of each chunk."""
+        block = list(chain.from_iterable(rows))
         ids = np.concatenate([sequence.chunk for sequence in block])
         names = ("doc", "doc_first", "doc_stop", "char_start", "char_end", "open_ended", "tokens")
         columns: _Columns = {name: np.full(len(ids), UNKNOWN, np.int64) for name in names}
         columns["open_ended"] = np.zeros(len(ids), np.bool_)
-        shards = ids >> SHARD_BITS
         for shard, _ in self.by_shard(ids):
-            table = self.chunks(shard)
-            places = np.flatnonzero((shards == shard) & (ids >= 0))
-            places = places[(ids[places] & ROW_MASK) < len(table["start"])]
-            rows, base = ids[places] & ROW_MASK, shard << SHARD_BITS
-            docs = table["doc_row"][rows].astype(np.int64)
+            table, base = self.chunks(shard), shard << SHARD_BITS
+            # `places` are the spans of this shard's chunks, `chunk_rows` these chunks.
+            places = np.flatnonzero((ids >= base) & (ids < base + len(table["start"])))
+            chunk_rows = ids[places] & ROW_MASK
+            docs = table["doc_row"][chunk_rows].astype(np.int64)
             columns["doc"][places] = docs | base
             columns["doc_first"][places] = np.searchsorted(table["doc_row"], docs, "left") + base
             columns["doc_stop"][places] = np.searchsorted(table["doc_row"], docs, "right") + base
-            columns["char_start"][places], columns["char_end"][places] = table["start"][rows], table["end"][rows]
-            columns["open_ended"][places] = table["separator"][rows]
+            for name, of_chunks in (("char_start", "start"), ("char_end", "end"), ("open_ended", "separator")):
+                columns[name][places] = table[of_chunks][chunk_rows]
             # `named` are the chunk rows that were tokenized, sorted; a row that is missing there stays UNKNOWN.
             named, offsets = self._token_index(shard)
-            at = np.searchsorted(named, rows)
-            there = at < len(named)
-            there[there] = named[at[there]] == rows[there]
-            columns["tokens"][places[there]] = offsets[at[there] + 1] - offsets[at[there]]
+            at = np.searchsorted(named, chunk_rows)
+            is_named = at < len(named)
+            is_named[is_named] = named[at[is_named]] == chunk_rows[is_named]
+            columns["tokens"][places[is_named]] = offsets[at[is_named] + 1] - offsets[at[is_named]]
         # (spans,) of all sequences, one after the other: divided into those of each.
         cuts = np.cumsum([len(sequence.chunk) for sequence in block])[:-1]
         divided = zip(*(np.split(column, cuts) for column in columns.values()), strict=True)
-        return [
+        found = (
             ResolvedSequence(**vars(sequence), **dict(zip(names, known, strict=True)))
             for sequence, known in zip(block, divided, strict=True)
-        ]
+        )
+        return [[next(found) for _ in row] for row in rows]
 
     def used_rows(self, asked: NDArray[np.bool_] | None = None) -> list[NDArray[np.bool_]]:
         """Return for each shard which chunk rows the sequences `asked`, shape (sequences,), name, or any: one byte a chunk."""
@@ -439,15 +436,14 @@ class StoredRun:
         """Replace the marks of chunks and documents in the few examples of outcomes by names, in place."""
         named = list(outcomes)
         for outcome in named:
-            outcome.examples = [MARK.sub(lambda match: self._name(*match.groups()), one) for one in outcome.examples]
+            outcome.examples = [MARK.sub(self._name, example) for example in outcome.examples]
         return named
 
-    def _name(self, kind: str, digits: str) -> str:
+    def _name(self, mark: re.Match[str]) -> str:
         """Return `doc-17 · chunk 3` or `doc-17`; of an id that the run does not have, its shard and row."""
-        number = int(digits)
+        kind, number = mark[1], int(mark[2])
         if number < 0:
             return f"no {kind}"
-        shard, row = number >> SHARD_BITS, number & ROW_MASK
         try:
             if kind == "document":
                 return self.names_of(np.array([number]), "source_id")[number]
@@ -455,4 +451,4 @@ class StoredRun:
             ((document, ordinal),) = lookup.chunk_names(np.array([number]), documents=documents, chunks=chunks)
             return f"{document} · chunk {ordinal}"
         except (OSError, ValueError, LookupError, TypeError, pa.ArrowException):
-            return f"unknown {kind} (shard {shard}, row {row:,})"
+            return f"unknown {kind} (shard {number >> SHARD_BITS}, row {number & ROW_MASK:,})"

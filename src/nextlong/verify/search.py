@@ -1,8 +1,12 @@
-"""Search: recompute the scores from the stored vectors, and search again by brute force for a sample of meta-chunks.
+"""Search: encode a sample of vectors again, recompute the scores from the stored ones, and search again by brute force.
 
 In:  VECTORS, CANDIDATES, SEQUENCES. NumPy's float32 product of each sampled query with every stored vector, a block at a
 time, is the reference; equal cosines may come in any order. An approximate index is held to the recall that its manifest
 promises: the mean over the sample may lie below it by no more than three of its standard errors.
+
+A method of whole documents declares to which other document the score of a document is the cosine; where only the drafts record
+it, nothing is checked. SPLiCe's scores are those to an earlier document of the sequence: the previous one where each document
+retrieves one (k = 1), unless trees are put into another order than that of retrieval.
 """
 
 from __future__ import annotations
@@ -14,15 +18,80 @@ import numpy as np
 import pyarrow as pa
 from numpy.typing import NDArray
 
-from nextlong.schemas import META, NEGATIVE, SHARD_BITS, Layout
+from nextlong import recipe
+from nextlong.errors import NextlongError
+from nextlong.plugins import METHODS
+from nextlong.retrieval.encoders.base import kind_of, load_encoder
+from nextlong.schemas import DOCUMENT, META, NEGATIVE, Layout, pack_ids
 from nextlong.verify.near_duplicates import without_cause
 from nextlong.verify.outcome import CheckOutcome, chunk_name
-from nextlong.verify.run_files import UNKNOWN, Ids, StoredRun
-from nextlong.verify.vectors import check_document_scores, check_partitions
+from nextlong.verify.run_files import UNKNOWN, Ids, ResolvedSequence, StoredRun
 
+_LEAST_COSINE = 0.999  # half precision moves a cosine by less than 0.001
+_LENGTH_TOLERANCE = 0.01
 _TOLERANCE = 1e-3
-_QUERIES_AT_ONCE = 1024
 _BLOCK_ROWS = 32_768
+_TEXTS_AT_ONCE = 4096
+_QUERIES_AT_ONCE = 1024
+_LEAST_LENGTH = 1e-3  # of a mean of chunk vectors; below it the first chunk's stands for it
+_FIRST, _BEFORE = "the first of the sequence", "the one before"  # in the words of the methods
+_FOUND_FOR, _EARLIER = "the document that they were found for", "an earlier one of the sequence"
+
+
+def check_vectors(run: StoredRun) -> list[CheckOutcome]:
+    """Check the shape and length of all vectors, and encode a sample of random chunks again.
+
+    With a shortlist, the vectors of chunks that are not on it must be zero.
+    """
+    if "embed" not in run.steps:
+        return [CheckOutcome("vectors", "vectors", not_needed="this run has none")]
+    lengths, again = (CheckOutcome(f"vectors {what}", "vectors") for what in ("have unit length", "encoded again"))
+    embedded: list[Ids] = []
+    for shard, path in enumerate(run.files("embed", ".vectors.npy")):
+        is_embedded, stored = run.is_embedded(shard), np.load(path, mmap_mode="r")
+        embedded.append(pack_ids(shard, np.flatnonzero(is_embedded)))
+        lengths.checked += len(stored)
+        if len(stored) != len(is_embedded):
+            lengths.breach(f"shard {shard} has {len(stored)} vectors for {len(is_embedded)} chunks")
+        rows = min(len(stored), len(is_embedded))
+        for first in range(0, rows, _BLOCK_ROWS):
+            block = slice(first, min(rows, first + _BLOCK_ROWS))
+            wanted = is_embedded[block]  # 1, and 0 of what is not embedded
+            norms = np.linalg.norm(stored[block].astype(np.float32), axis=1)
+            for row in np.flatnonzero(~(np.abs(norms - wanted) < _LENGTH_TOLERANCE * wanted + 1e-9)).tolist():
+                lengths.breach(f"the vector of {chunk_name(first + row, shard)} has the length {norms[row]:.4f}")
+    ids = np.concatenate([np.empty(0, np.int64), *embedded])
+    drawn = ids[np.sort(np.random.default_rng(run.seed).permutation(len(ids))[: run.sample])]
+    if len(drawn):
+        _encode_again(run, drawn, again)
+    return [lengths, again]
+
+
+def _encode_again(run: StoredRun, ids: Ids, outcome: CheckOutcome) -> None:
+    encoder = recipe.Encoder.from_dict(run.recipe["encoder"])
+    kind = kind_of(encoder)
+    if kind.not_repeatable:
+        outcome.skipped = f"{encoder.model} {kind.not_repeatable}"
+        return
+    cosines = np.empty(len(ids), np.float32)  # of each stored vector to the one that the encoder makes of the text now
+    try:
+        model = load_encoder(encoder, fitted=run.steps["encoder"].folder / "part-00000" if kind.needs_fit else None)
+        for first in range(0, len(ids), _TEXTS_AT_ONCE):
+            some = ids[first : first + _TEXTS_AT_ONCE]
+            texts = run.texts_of(some)
+            true, stored = model.encode([texts[name] for name in some.tolist()]), run.vectors_of(some)
+            lengths = np.linalg.norm(stored, axis=1) * np.linalg.norm(true, axis=1)
+            cosines[first : first + _TEXTS_AT_ONCE] = np.einsum("nd,nd->n", stored, true) / np.maximum(lengths, 1e-12)
+    except NextlongError as error:
+        outcome.skipped = str(error)
+        return
+    outcome.checked, outcome.note = len(ids), f"least cosine {cosines.min():.6f}"
+    for place in np.flatnonzero(~(cosines >= _LEAST_COSINE)).tolist():
+        name = chunk_name(ids[place])
+        outcome.breach(f"the vector of {name} has the cosine {cosines[place]:.4f} to the one encoded now")
+
+
+# meta-chunks and negatives
 
 
 class _MetaChunk(NamedTuple):
@@ -102,28 +171,27 @@ def _check_scores_and_draw(run: StoredRun) -> tuple[CheckOutcome, list[_MetaChun
     total = sum(int((sequence.role == META).sum()) for sequence in run.bare_sequences())
     drawn = set(np.random.default_rng(run.seed).permutation(total)[: run.sample].tolist())
     meta_chunks, number = [], 0
-    for sequence in (sequence for block in run.blocks() for sequence in block):
-        metas, is_negative = np.flatnonzero(sequence.role == META), sequence.role == NEGATIVE
-        is_known, is_truncated, is_chunk = sequence.doc != UNKNOWN, sequence.is_truncated, sequence.is_chunk
+    for sequence in run.sequences():
+        metas, negatives = np.flatnonzero(sequence.role == META), sequence.known(NEGATIVE)
         # (n,) the negatives whose group has a meta-chunk, what is said of each, and the cosine to that meta-chunk.
         meta_of = dict(zip(sequence.group[metas].tolist(), sequence.chunk[metas].tolist(), strict=True))
-        spans = np.flatnonzero(is_negative & is_known & np.isin(sequence.group, [*meta_of]))
+        spans = negatives[np.isin(sequence.group[negatives], [*meta_of])]
         groups, said = sequence.group[spans], sequence.score[spans]
         queries = np.array([meta_of[group] for group in groups.tolist()], np.int64)
         true = np.einsum("nd,nd->n", run.vectors_of(sequence.chunk[spans]), run.vectors_of(queries))
         outcome.checked += len(spans)
         for place in np.flatnonzero(~(np.abs(true - said) <= _TOLERANCE)).tolist():
-            outcome.breach(
-                f"{sequence.where(int(spans[place]))} has the score {said[place]:.4f}, the cosine is {true[place]:.4f}"
-            )
+            where, true_score = sequence.where(spans[place]), f"the cosine is {true[place]:.4f}"
+            outcome.breach(f"{where} has the score {said[place]:.4f}, {true_score}")
         is_nearer = (np.diff(said) > 1e-6) & (np.diff(groups) == 0) & run.negatives.are_nearest
         for span in spans[:-1][is_nearer].tolist():
             outcome.breach(f"{sequence.where(span)} precedes a negative that is nearer to its meta-chunk")
         for span in metas.tolist():
-            if number in drawn and is_known[span]:
-                whole = is_negative & (sequence.group == sequence.group[span]) & ~is_truncated
+            if number in drawn and sequence.doc[span] != UNKNOWN:
+                in_group = (sequence.role == NEGATIVE) & (sequence.group == sequence.group[span])
+                whole = in_group & ~sequence.is_truncated
                 own = int(sequence.doc_first[span]), int(sequence.doc_stop[span])
-                chunks = sequence.chunk[whole], sequence.chunk[is_chunk]
+                chunks = sequence.chunk[whole], sequence.chunk[sequence.is_chunk]
                 meta_chunks.append(_MetaChunk(sequence.number, int(sequence.chunk[span]), *own, *chunks))
             number += 1
     return outcome, meta_chunks
@@ -134,8 +202,7 @@ def _stored_candidates(run: StoredRun, chunks: list[int]) -> dict[int, _Neighbou
     candidates: dict[int, _Neighbours] = {}
     for path in run.files("mine", ".candidates.arrow"):
         with pa.ipc.open_file(pa.memory_map(str(path))) as reader:
-            for number in range(reader.num_record_batches):
-                batch = reader.get_batch(number)
+            for batch in map(reader.get_batch, range(reader.num_record_batches)):
                 names, ids, scores = (batch.column(name) for name in ("chunk_id", "neighbour_ids", "scores"))
                 for row in np.flatnonzero(np.isin(names.to_numpy(), chunks)).tolist():
                     lists = (column[row].values.to_numpy().copy() for column in (ids, scores))
@@ -156,7 +223,7 @@ def _brute_force(run: StoredRun, meta_chunks: list[_MetaChunk], k: int) -> Itera
         stored, embedded = np.load(path, mmap_mode="r"), np.flatnonzero(run.is_embedded(shard))
         for first in range(0, len(embedded), _BLOCK_ROWS):
             rows = embedded[first : first + _BLOCK_ROWS]
-            ids = (shard << SHARD_BITS) | rows
+            ids = pack_ids(shard, rows)
             scores = queries @ stored[rows].astype(np.float32).T  # (q, rows of the block)
             for query, meta in enumerate(meta_chunks):
                 others = ((ids < meta.own_first) | (ids >= meta.own_stop)) & (scores[query] > farthest)
@@ -219,3 +286,108 @@ def _nearer(run: StoredRun, passed_over: list[tuple[_MetaChunk, float, _Neighbou
                 f"sequence {meta.sequence}: {chunk} ({score:.4f}) is unused and nearer to meta-chunk "
                 f"{chunk_name(meta.chunk)} than one of its negatives ({farthest:.4f})"
             )
+
+
+# whole documents
+
+
+def check_document_scores(run: StoredRun) -> CheckOutcome:
+    """Check the score of every document of every sequence."""
+    outcome = CheckOutcome("scores are cosines", "documents")
+    if run.method not in METHODS:
+        outcome.skipped = f"the method {run.method} is not installed here"
+        return outcome
+    scored_to = str(getattr(METHODS.load(run.method, object), "scores", ""))
+    if scored_to == _FOUND_FOR and run.setting(run.method, "order", "identity") == "identity":
+        scored_to = _BEFORE if run.setting(run.method, "neighbours", 1) == 1 else _EARLIER
+    if scored_to not in ("", _FIRST, _BEFORE, _EARLIER):
+        outcome.skipped = f"not checked: only the drafts record {scored_to}"
+        return outcome
+    for sequence in run.sequences():
+        outcome.checked += len(_documents(sequence)[1])
+        outcome.breach_each(_score_problems(run, sequence, scored_to))
+    return outcome
+
+
+def _score_problems(run: StoredRun, sequence: ResolvedSequence, scored_to: str) -> Iterator[str]:
+    """Yield the documents whose score is not what it should be."""
+    spans, begins, document_of = _documents(sequence)
+    said = sequence.score[begins]  # (n,) of each document
+    differs = ~np.isclose(sequence.score[spans], said[document_of], rtol=0, atol=0, equal_nan=True)
+    for span in spans[differs][:1].tolist():
+        yield f"{sequence.where(span)} has the score {sequence.score[span]:.4f}, its document has another"
+    if not scored_to:
+        for place in np.flatnonzero(~np.isnan(said))[:1].tolist():
+            yield f"{sequence.where(begins[place])} has the score {said[place]:.4f}, {run.method} gives none"
+        return
+    vectors = _document_vectors(run, sequence, begins)
+    # (n,) the cosine of each document to the other that its score is of; of several that it may be, the one nearest to the score.
+    if scored_to == _EARLIER:
+        cosines = np.where(np.tri(len(vectors), k=-1, dtype=bool), vectors @ vectors.T, np.inf)
+        true = cosines[np.arange(len(said)), np.abs(cosines - said[:, None]).argmin(axis=1)]
+    else:
+        others = vectors[:1] if scored_to == _FIRST else np.concatenate([vectors[:1], vectors[:-1]])
+        true = np.einsum("nd,nd->n", vectors, np.broadcast_to(others, vectors.shape))
+    wrong = ~(np.abs(true - said) <= _TOLERANCE)
+    if scored_to != _FIRST:
+        wrong &= ~np.isnan(said)  # a walk may jump
+    wrong[:1] = ~np.isnan(said[:1])  # the first document has no score
+    for place in np.flatnonzero(wrong).tolist():
+        true_score = f"the cosine to {scored_to} is {true[place]:.4f}"
+        yield f"{sequence.where(begins[place])} has the score {said[place]:.4f}, {true_score}"
+
+
+def check_partitions(run: StoredRun) -> list[CheckOutcome]:
+    """Check that the documents of each sequence belong to one partition, by the centres nearest to their vectors.
+
+    There is nothing to tell of a run that drafted from all documents together.
+    """
+    if "partition" not in run.steps or not run.steps["partition"].manifest["parts"]:
+        return []
+    outcome = CheckOutcome("partitions", "sequences")
+    centres_CD = np.load(run.files("clusters", ".centres.npy")[0]).astype(np.float64)
+    # The partition of each cluster: the nearest that is left stands next, and the row is cut into equal shares.
+    parts = run.steps["clusters"].manifest["parts"][0]["counts"]["parts"]
+    sizes = np.zeros(len(centres_CD))  # documents of each cluster
+    for path in run.files("partition", ".clusters.npy"):
+        np.add.at(sizes, np.load(path), 1)
+    row, left = [0], [*range(1, len(centres_CD))]
+    while left:
+        row.append(max(left, key=(centres_CD @ centres_CD[row[-1]]).__getitem__))  # of equal ones the first
+        left.remove(row[-1])
+    part_of, before = np.zeros(len(row), np.int64), 0.0
+    for cluster in row:
+        part_of[cluster] = min(parts - 1, parts * (before + sizes[cluster] / 2) // max(1, sizes.sum()))
+        before += sizes[cluster]
+    outcome.note = f"{part_of.max() + 1} partitions"
+    for sequence in run.sequences():
+        cosines_NC = _document_vectors(run, sequence, _documents(sequence)[1]) @ centres_CD.T
+        # Of two centres that are about as near either may be the one that was found.
+        nearest_NC = cosines_NC >= cosines_NC.max(axis=1, keepdims=True) - _TOLERANCE
+        may_be = [set(part_of[clusters].tolist()) for clusters in nearest_NC]
+        outcome.checked += 1
+        if may_be and not set.intersection(*may_be):
+            outcome.breach(f"sequence {sequence.number} has documents of the partitions {sorted(set.union(*may_be))}")
+    return [outcome]
+
+
+def _documents(sequence: ResolvedSequence) -> tuple[Ids, Ids, Ids]:
+    """Return the spans of known documents, (s,), the first span of each document, (n,), and of each of the s its document."""
+    spans = sequence.known(DOCUMENT)
+    _, begins, by_id = np.unique(sequence.doc[spans], return_index=True, return_inverse=True)
+    order = np.argsort(begins)  # of the documents, which are sorted by id, in the sequence
+    return spans, spans[begins[order]], np.argsort(order)[by_id]
+
+
+def _document_vectors(run: StoredRun, sequence: ResolvedSequence, spans: Ids) -> NDArray[np.float32]:
+    """Return the unit vectors, rounded as they are stored, of the documents that begin at the given spans."""
+    firsts, counts = sequence.doc_first[spans], sequence.doc_stop[spans] - sequence.doc_first[spans]
+    if run.setting("documents", "vector", "mean") == "first":
+        return run.vectors_of(firsts)
+    starts = np.cumsum(counts) - counts
+    rows = run.vectors_of(np.repeat(firsts - starts, counts) + np.arange(counts.sum()))
+    sums = np.add.reduceat(rows, starts, axis=0)
+    lengths = np.linalg.norm(sums, axis=1, keepdims=True)
+    means = np.where(lengths > _LEAST_LENGTH * counts[:, None], sums / np.maximum(lengths, _LEAST_LENGTH), rows[starts])
+    rounded: NDArray[np.float32] = means.astype(np.float16).astype(np.float32)
+    return rounded

@@ -10,18 +10,7 @@ from collections.abc import Iterable, Iterator, Sequence
 
 import numpy as np
 
-from nextlong.schemas import (
-    BOS,
-    DOCUMENT,
-    EOS,
-    META,
-    NEGATIVE,
-    NO_CHUNK,
-    ROLES,
-    SEPARATOR,
-    SHARD_BITS,
-    Layout,
-)
+from nextlong.schemas import BOS, DOCUMENT, EOS, META, NEGATIVE, NO_CHUNK, ROLES, SEPARATOR, Layout
 from nextlong.verify.outcome import CheckOutcome, chunk_name, document_name
 from nextlong.verify.run_files import UNKNOWN, ResolvedSequence, StoredRun
 
@@ -30,44 +19,41 @@ _MOST_TRIMMED = 4  # tokens that a cut gives up to fall between two characters
 
 def check_sequences(run: StoredRun) -> list[CheckOutcome]:
     """Check every sequence by itself, and all of them together."""
-    spans, separators = (
-        CheckOutcome("spans tile the sequence", "spans"),
-        CheckOutcome("separators, bos, eos", "sequences"),
-    )
-    order, repeats = (
-        CheckOutcome("chunks complete and in order", "sequences"),
-        CheckOutcome("no chunk twice", "sequences"),
-    )
+    spans = CheckOutcome("spans tile the sequence", "spans")
+    by_itself = [
+        (CheckOutcome("separators, bos, eos", "sequences"), _separator_problems),
+        (CheckOutcome("chunks complete and in order", "sequences"), _order_problems),
+        (CheckOutcome("no chunk twice", "sequences"), _repeat_problems),
+    ]
     negatives = CheckOutcome("negatives of other documents", "negatives")
     between = CheckOutcome("negatives between meta-chunks", "gaps")
     # Negatives are of other documents; where they repeat their meta-chunk, of the meta-document.
     wants_own = run.negatives.repeat_meta_chunk
-    for block in run.blocks():
-        for sequence in block:
-            spans.checked += len(sequence.chunk)
-            for outcome in (separators, order, repeats):
-                outcome.checked += 1
-            spans.breach_each(_span_problems(run, sequence))
-            separators.breach_each(_separator_problems(run, sequence))
-            order.breach_each(_order_problems(run, sequence))
-            repeats.breach_each(_repeat_problems(run, sequence))
-            is_negative, metas = sequence.role == NEGATIVE, np.flatnonzero(sequence.role == META)
-            negatives.checked += int(is_negative.sum())
-            is_own = np.isin(sequence.doc, sequence.doc[metas])
-            for span in np.flatnonzero(is_negative & (is_own != wants_own)).tolist():
-                negatives.breach(f"{sequence.where(span)} is {'not ' if wants_own else ''}of the meta-document")
-            # (spans + 1,) tokens of negatives before each span; their differences at the meta-chunks are the gaps.
-            tokens = np.append(0, np.cumsum((sequence.end - sequence.start) * is_negative))
-            gaps = np.diff(tokens[metas]).tolist() if run.is_exact else []
-            between.checked += len(gaps)
-            for span, gap in zip(metas[1:].tolist(), gaps, strict=False):
-                if gap < run.min_gap_tokens:
-                    between.breach(
-                        f"{sequence.where(span)} has {gap} tokens of negatives between it and the meta-chunk before, "
-                        f"compose.min_gap_tokens is {run.min_gap_tokens}"
-                    )
-    optional = [negatives] * bool(negatives.checked) + [between] * run.is_exact
-    return [spans, separators, order, repeats, *optional, *_check_across(run)]
+    for sequence in run.sequences():
+        spans.checked += len(sequence.chunk)
+        spans.breach_each(_span_problems(run, sequence))
+        for outcome, problems in by_itself:
+            outcome.checked += 1
+            outcome.breach_each(problems(run, sequence))
+        is_negative, metas = sequence.role == NEGATIVE, np.flatnonzero(sequence.role == META)
+        negatives.checked += int(is_negative.sum())
+        is_own = np.isin(sequence.doc, sequence.doc[metas])
+        for span in np.flatnonzero(is_negative & (is_own != wants_own)).tolist():
+            negatives.breach(f"{sequence.where(span)} is {'not ' if wants_own else ''}of the meta-document")
+        # (spans + 1,) tokens of negatives before each span; their differences at the meta-chunks are the gaps.
+        tokens = np.append(0, np.cumsum(sequence.lengths * is_negative))
+        gaps = np.diff(tokens[metas]).tolist() if run.is_exact else []
+        between.checked += len(gaps)
+        for span, gap in zip(metas[1:].tolist(), gaps, strict=False):
+            if gap < run.min_gap_tokens:
+                between.breach(
+                    f"{sequence.where(span)} has {gap} tokens of negatives between it and the meta-chunk before, "
+                    f"compose.min_gap_tokens is {run.min_gap_tokens}"
+                )
+    outcomes = [spans, *(outcome for outcome, _ in by_itself)]
+    outcomes += [negatives] if negatives.checked else []
+    outcomes += [between] if run.is_exact else []
+    return [*outcomes, *_check_across(run)]
 
 
 def _span_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
@@ -77,15 +63,12 @@ def _span_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
         reached = int(sequence.end[-1]) if len(sequence.end) else 0
         yield f"sequence {sequence.number} has {reached:,} tokens, compose.target_tokens is {target:,}"
     before = np.concatenate([[0], sequence.end[:-1]])  # (spans,) where each span should start
-    lengths = sequence.end - sequence.start
+    lengths, is_chunk = sequence.lengths, sequence.is_chunk
     for is_wrong, problem in (
         ((sequence.start != before) | (lengths < 1), "should begin at {before} and hold at least one token"),
-        (sequence.is_chunk & (sequence.doc == UNKNOWN), "names a chunk that does not exist"),
-        (~sequence.is_chunk & (sequence.chunk != NO_CHUNK), "names a chunk but its role has none"),
-        (
-            sequence.is_chunk & (lengths > sequence.tokens),
-            "is longer than its chunk, which has {tokens} tokens",
-        ),
+        (is_chunk & (sequence.doc == UNKNOWN), "names a chunk that does not exist"),
+        (~is_chunk & (sequence.chunk != NO_CHUNK), "names a chunk but its role has none"),
+        (is_chunk & (lengths > sequence.tokens), "is longer than its chunk, which has {tokens} tokens"),
     ):
         for span in np.flatnonzero(is_wrong).tolist():
             yield f"{sequence.where(span)} {problem.format(before=before[span], tokens=sequence.tokens[span])}"
@@ -95,8 +78,7 @@ def _span_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
 
 def _separator_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str]:
     """Yield separators that are missing, too many or too long, and bos and eos out of place."""
-    special = run.special_ids
-    lengths = sequence.end - sequence.start
+    special, lengths = run.special_ids, sequence.lengths
     last = len(lengths) - 1
     for role, place in ((BOS, 0), (EOS, last)):
         spans = np.flatnonzero(sequence.role == role).tolist()
@@ -227,46 +209,45 @@ def _repeat_problems(run: StoredRun, sequence: ResolvedSequence) -> Iterator[str
 
 def _check_across(run: StoredRun) -> list[CheckOutcome]:
     """Check what all sequences share. Memory: one byte a document, two bytes a chunk, and the ids of the sequences."""
-    documents = CheckOutcome("documents in one sequence only", "sequences")
     keys = CheckOutcome("sequence ids and keys", "sequences")
+    documents = CheckOutcome("documents in one sequence only", "sequences")
     uses = CheckOutcome("uses of a negative", "chunks")
     hashes = [np.load(path, mmap_mode="r") for path in run.files("ingest", ".hashes.npy")]
     # Of each shard: uses as a negative, by chunk row; whether a sequence is made of a document, by its row.
     used = [np.zeros(len(run.chunks(shard)["start"]), np.uint16) for shard in range(len(run.shards))]
     taken = [np.zeros(len(of_shard), np.bool_) for of_shard in hashes]
     ids: set[str] = set()
-    if run.repeats_documents:
+    made_of = META if run.layout == Layout.EXTENDED else DOCUMENT
+    repeats_documents = run.steps["draft"].manifest["config"]["repeats_documents"]  # as the step that drafted promised
+    if repeats_documents:
         documents.not_needed = f"method {run.method} may use a document in several sequences"
-    for sequence in (sequence for block in run.blocks() for sequence in block):
-        where, made_of = f"sequence {sequence.number}", META if run.layout == Layout.EXTENDED else DOCUMENT
-        if not run.repeats_documents:
+    for sequence in run.sequences():
+        where = f"sequence {sequence.number}"
+        if not repeats_documents:
             documents.checked += 1
             for shard, rows in run.by_shard(sequence.doc[sequence.role == made_of]):
                 for row in rows[taken[shard][rows]][:1].tolist():
-                    name = document_name(shard << SHARD_BITS | row)
-                    documents.breach(f"{where}: document {name} is already in an earlier sequence")
+                    documents.breach(f"{where}: document {document_name(row, shard)} is already in an earlier sequence")
                 taken[shard][rows] = True
-        for shard, rows in run.by_shard(sequence.chunk[(sequence.role == NEGATIVE) & (sequence.doc != UNKNOWN)]):
+        for shard, rows in run.by_shard(sequence.chunk[sequence.known(NEGATIVE)]):
             used[shard][rows] += used[shard][rows] < np.iinfo(np.uint16).max
         keys.checked += 1
-        if sequence.id in ids and not run.repeats_documents:
+        if sequence.id in ids and not repeats_documents:
             keys.breach(f"{where} has the id {sequence.id} of an earlier sequence")
         ids.add(sequence.id)
         # The key is the content hash of the meta-document or first document; where T cut it off, only the key is left.
-        for shard, rows in run.by_shard(sequence.doc[np.isin(sequence.role, (META, DOCUMENT))][:1]):
+        for shard, rows in run.by_shard(sequence.doc[sequence.key_spans][:1]):
             if sequence.key != (expected := int(hashes[shard][rows[0]])):
                 keys.breach(f"{where} has key {sequence.key:016x}, its document is {expected:016x}")
         if sequence.layout == Layout.EXTENDED and sequence.id != f"{sequence.method}-{sequence.key:016x}":
             keys.breach(f"{where} has the id {sequence.id}, but its key is {sequence.key:016x}")
-    limit, most = (
-        run.setting("compose", "max_uses"),
-        max((int(of_shard.max(initial=0)) for of_shard in used), default=0),
-    )
+    limit = run.setting("compose", "max_uses")
     uses.checked = sum(int(np.count_nonzero(of_shard)) for of_shard in used)
+    most = max((int(of_shard.max(initial=0)) for of_shard in used), default=0)
     uses.note = f"most: {most}" + ("" if limit is None else f", compose.max_uses={limit}")
     for shard, of_shard in enumerate(used):
         for row in np.flatnonzero(of_shard > (limit or np.inf)).tolist():
-            uses.breach(f"{chunk_name(shard << SHARD_BITS | row)} is a negative in {of_shard[row]} sequences")
+            uses.breach(f"{chunk_name(row, shard)} is a negative in {of_shard[row]} sequences")
     return [keys, documents, uses] if uses.checked else [keys, documents]
 
 
@@ -312,7 +293,7 @@ def _cut_problems(run: StoredRun, sequence: ResolvedSequence, texts: dict[int, T
     for span in np.flatnonzero(sequence.is_truncated).tolist():
         if int(sequence.chunk[span]) not in texts:
             continue
-        tokenized, tokens = texts[int(sequence.chunk[span])], int(sequence.end[span] - sequence.start[span])
+        tokenized, tokens = texts[int(sequence.chunk[span])], int(sequence.lengths[span])
         chars, is_between = tokenized.first(tokens)
         fills_budget = run.is_exact and sequence.role[span] == NEGATIVE
         if fills_budget and not chars:

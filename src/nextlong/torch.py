@@ -1,9 +1,12 @@
-"""Dataset: the rows of finished runs as PyTorch data sets, map-style and iterable, and their collation into batches.
+"""Torch: the rows of finished runs as PyTorch data sets, map-style and iterable, and their collation into batches.
+
+    dataset = SequenceDataset("my-run")  # map-style: len(dataset), dataset[3]["input_ids"]
+    stream = dataset.stream(batch_size=2)  # iterable: shuffled by epoch, dealt to ranks and workers, resumable
 
 A row is built from references and memory-mapped tokens when it is asked for; nothing is exported. Splitting, mixing and
 packing are those of exports (`export/arrange.py`). Of the iterable one, shared by ranks and DataLoader workers, each worker
 computes which rows it reads from (seed, epoch, rank, worker); progress is one number, how many rows all ranks have read, so an
-epoch resumes exactly, with another number of workers or ranks too.
+epoch resumes exactly, with another number of workers or ranks too. Needs PyTorch, which the rest of the package does not.
 """
 
 from __future__ import annotations
@@ -11,21 +14,26 @@ from __future__ import annotations
 import hashlib
 import os
 from collections.abc import Iterator, Sequence
+from dataclasses import KW_ONLY, dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import Any, Final, Literal, TypedDict, get_args
 
 import numpy as np
-import torch
 from numpy.typing import NDArray
-from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from nextlong.artifacts.rows import Order, Remainder, Rows, epoch_order, original_lengths, rank_places, worker_part
 from nextlong.errors import CorpusError, RecipeError, RunError
 from nextlong.export.arrange import Arrangement, SharedChunks, arranged, packed
-from nextlong.runs import notebook
-from nextlong.runs.run import Run, check_mix
+from nextlong.runs.run import Run, check_mix, facts_html
 
+try:
+    import torch
+    from torch.utils.data import Dataset, IterableDataset, get_worker_info
+except ImportError as error:
+    raise ImportError(f"nextlong.torch needs PyTorch ({error}); pip install torch") from None
+
+__all__ = ["SequenceDataset", "SequenceStream", "collate"]
 _Split = Literal["train", "validation"]
 _RunLike = str | Path | Run
 _Row = dict[str, Any]  # tensors by column, and whole numbers such as max_seqlen
@@ -90,15 +98,10 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         several = [run] if isinstance(run, str | Path | Run) else run
         runs = [one if isinstance(one, Run) else Run(one) for one in several]
         check_mix(runs, mix, by=by)
+        proportions, share, files = None if mix is None else tuple(mix), validation or 0.0, [one.files for one in runs]
         arrangement = Arrangement(
-            mix=None if mix is None else tuple(mix),
-            by=by,
-            validation=validation or 0.0,
-            shared_chunks=shared_chunks,
-            pack=pack,
-            seed=split_seed,
+            mix=proportions, by=by, validation=share, shared_chunks=shared_chunks, pack=pack, seed=split_seed
         )
-        files = [one.files for one in runs]
         splits, self.left_out = arranged(files, arrangement)  # left out of train, for a chunk that validation has
         index, offsets = packed(splits[split or "train"], row_tokens=pack)
         if not len(index):
@@ -117,7 +120,8 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         return len(self.rows)
 
     def _repr_html_(self) -> str:
-        return notebook.data_set_html("nextlong.torch.SequenceDataset", len(self), self.columns, self.fill)
+        rows, columns, filled = f"{len(self):,}", ", ".join(self.columns), f"{self.fill:.1%}"
+        return facts_html("nextlong.torch.SequenceDataset", rows=rows, columns=columns, filled=filled)
 
     def __getitem__(self, number: int) -> _Row:
         row = number + len(self) if number < 0 else number
@@ -137,9 +141,13 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
 
     def _token_columns(self, row: int, lengths: NDArray[np.int64], padded: NDArray[np.int64]) -> _Row:
         names = [name for name in _PADDING if name in self.columns]
-        starts, is_padded = np.cumsum(padded) - padded, bool((lengths < padded).any())
+        starts = np.cumsum(padded) - padded
         # One block for all: malloc hands several back to the system after each row, and page faults cost more than the row.
         block = np.empty((len(names), int(padded.sum())), np.int64)
+        # Which places of the row are padding, bool (tokens with padding,); None: no place is.
+        is_padding = None
+        if (lengths < padded).any():
+            is_padding = np.arange(block.shape[1]) >= np.repeat(starts + lengths, padded)
         for name, column in zip(names, block, strict=True):
             if name == "position_ids":
                 for start, room in zip(starts.tolist(), padded.tolist(), strict=True):
@@ -149,18 +157,12 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
                 column[:] = block[0]
             else:
                 self.rows.copy_into(column, row)
-                if (
-                    is_padded
-                ):  # documents one after the other move to where they are with the padding of each, the last first
-                    places = zip((np.cumsum(lengths) - lengths)[::-1], starts[::-1], lengths[::-1], strict=True)
-                    for source, target, length in places:
-                        column[target : target + length] = column[source : source + length].copy()
+                if is_padding is not None:
+                    column[~is_padding] = column[: lengths.sum()].copy()
             if name == "labels":
                 column[starts] = _PADDING["labels"]
-            if is_padded:
-                value = self._pad_id if name == "input_ids" else _PADDING[name]
-                for start, length, room in zip(starts, lengths, padded, strict=True):
-                    column[start + length : start + room] = value
+            if is_padding is not None:
+                column[is_padding] = self._pad_id if name == "input_ids" else _PADDING[name]
         return {name: torch.from_numpy(column) for name, column in zip(names, block, strict=True)}
 
     @cached_property
@@ -178,7 +180,7 @@ class SequenceDataset(Dataset):  # type: ignore[misc]
         world_size: int | None = None,
     ) -> SequenceStream:
         """Return the rows as an iterable data set that ranks and DataLoader workers share; see `SequenceStream`."""
-        ranks = {"rank": rank, "world_size": world_size}
+        ranks: dict[str, Any] = {"rank": rank, "world_size": world_size}
         return SequenceStream(self, order=order, seed=seed, batch_size=batch_size, remainder=remainder, **ranks)
 
 
@@ -238,6 +240,7 @@ class _State(TypedDict):
     data: str
 
 
+@dataclass(eq=False, repr=False)
 class SequenceStream(IterableDataset):  # type: ignore[misc]
     """One rank's rows of each epoch, in an order that does not depend on how many workers read them.
 
@@ -249,24 +252,21 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
     Call `set_epoch` before every epoch but the first.
     """
 
-    def __init__(
-        self,
-        dataset: SequenceDataset,
-        *,
-        order: Order = "shuffled",
-        seed: int = 0,
-        batch_size: int = 1,
-        remainder: Remainder = "keep",
-        rank: int | None = None,
-        world_size: int | None = None,
-    ) -> None:
-        _check_word("order", order, get_args(Order))
-        _check_word("remainder", remainder, get_args(Remainder))
-        if batch_size < 1:
-            raise RecipeError(f"batch_size={batch_size} rows; give 1 or more")
-        self.dataset = dataset
-        self.rank, self.world_size = _place_among_ranks(rank, world_size)
-        self._order, self._seed, self._batch_size, self._remainder = order, seed, batch_size, remainder
+    dataset: SequenceDataset
+    _: KW_ONLY
+    order: Order = "shuffled"
+    seed: int = 0
+    batch_size: int = 1
+    remainder: Remainder = "keep"
+    rank: int | None = None
+    world_size: int | None = None
+
+    def __post_init__(self) -> None:
+        _check_word("order", self.order, get_args(Order))
+        _check_word("remainder", self.remainder, get_args(Remainder))
+        if self.batch_size < 1:
+            raise RecipeError(f"batch_size={self.batch_size} rows; give 1 or more")
+        self.rank, self.world_size = self._place = _place_among_ranks(self.rank, self.world_size)
         # Epoch and rows read by all ranks before it begins; shared, so that workers that live on hear of a new epoch.
         self._start = torch.zeros(2, dtype=torch.int64).share_memory_()
         self._read: int | None = None  # by this process, since it began to iterate
@@ -283,8 +283,8 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
 
     def __iter__(self) -> Iterator[_Row]:
         worker, workers = _worker()
-        places = worker_part(self._places(), worker=worker, workers=workers, batch_size=self._batch_size)
-        numbers = epoch_order(len(self.dataset), order=self._order, seed=self._seed, epoch=self.epoch)[places]
+        places = worker_part(self._places(), worker=worker, workers=workers, batch_size=self.batch_size)
+        numbers = epoch_order(len(self.dataset), order=self.order, seed=self.seed, epoch=self.epoch)[places]
         self._read, self._skip = self._skip, 0
         return self._rows(numbers[self._read :])
 
@@ -300,8 +300,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         only where the rows are read in the asking process: no DataLoader workers, or torchdata's StatefulDataLoader,
         which asks its workers. All ranks must have taken equally many.
         """
-        workers = _worker()[1]
-        read = self._read if rows is None else rows
+        workers, read = _worker()[1], self._read if rows is None else rows
         if read is None:
             raise RunError(
                 "this process has read no row itself; where DataLoader workers read for it, say how many rows were taken: "
@@ -309,7 +308,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
             )
         epoch, position = self._start.tolist()
         if workers == 1:
-            position, read = min(position + read * self.world_size, len(self.dataset)), 0
+            position, read = min(position + read * self._place[1], len(self.dataset)), 0
         return _State(epoch=epoch, position=position, workers=workers, read=read, data=self._fingerprint())
 
     def load_state_dict(self, state: _State) -> None:
@@ -332,8 +331,8 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
         self._read, self._skip = None, skip
 
     def _places(self) -> NDArray[Any]:
-        start, ranks = int(self._start[1]), {"rank": self.rank, "world_size": self.world_size}
-        return rank_places(len(self.dataset), start=start, **ranks, remainder=self._remainder)
+        start, (rank, world_size) = int(self._start[1]), self._place
+        return rank_places(len(self.dataset), start=start, rank=rank, world_size=world_size, remainder=self.remainder)
 
     def _rows(self, numbers: NDArray[Any]) -> Iterator[_Row]:
         for number in numbers.tolist():
@@ -342,7 +341,7 @@ class SequenceStream(IterableDataset):  # type: ignore[misc]
             yield row
 
     def _fingerprint(self) -> str:
-        order = f"{self.dataset.rows.fingerprint} {self._order} {self._seed} {self._remainder}"
+        order = f"{self.dataset.rows.fingerprint} {self.order} {self.seed} {self.remainder}"
         return hashlib.blake2b(order.encode(), digest_size=8).hexdigest()
 
 
