@@ -149,6 +149,7 @@ def test_iter_chunk_texts_streams_batches_of_documents(shard):
     assert first.texts == ["aa\n", "bb\n", "cc"]
     assert second.texts == ["🎉🎉\n", "מה", "e\n"]
     assert second.rows.tolist() == [3, 4, 5]
+    assert second.doc_rows.tolist() == [2, 2, 3]
 
 
 def test_iter_chunk_texts_of_some_rows(shard):

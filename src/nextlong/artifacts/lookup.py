@@ -138,7 +138,8 @@ def vectors(ids: _Ids, paths: Sequence[Path]) -> NDArray[np.float32]:
 class _ChunkTexts(NamedTuple):
     """The chunks of one record batch of documents; n of them, in row order."""
 
-    rows: NDArray[np.int64]  # (n,) chunk rows within the shard
+    rows: _Ids  # (n,) chunk rows within the shard
+    doc_rows: _Ids  # (n,) document rows within the shard
     texts: list[str]
 
 
@@ -164,7 +165,7 @@ def iter_chunk_texts(documents: Path, chunks: Path, rows: NDArray[np.int64] | No
                 docs = (column.take(pa.array(distinct)) if len(distinct) < batch.num_rows else column).to_pylist()
                 bounds = zip(which.tolist(), table["start"][these].tolist(), table["end"][these].tolist(), strict=True)
                 texts = [docs[doc][start:end] for doc, start, end in bounds]
-                yield _ChunkTexts(these, texts)
+                yield _ChunkTexts(these, doc_rows.astype(np.int64), texts)
             first_doc = last_doc
 
 
