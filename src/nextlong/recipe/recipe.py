@@ -14,9 +14,9 @@ from typing import Annotated, Any, Literal, Self, TypeVar
 import yaml
 from pydantic import Field, PrivateAttr, ValidationError, create_model, field_validator, model_validator
 
+import nextlong.recipe.keys as keys
 from nextlong.errors import RecipeError
 from nextlong.plugins import ENCODERS, METHODS, Registry
-from nextlong.recipe import keys
 from nextlong.recipe.export import Export, terms_of
 from nextlong.recipe.keys import Named, Operational, Section, options_class
 from nextlong.recipe.text import check_plain, explain, lay_over_base, merge, read_file
