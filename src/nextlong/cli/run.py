@@ -1,11 +1,4 @@
-"""The commands that execute recipes: plan, run, with the options of array jobs, and sweep; and export of what they made.
-
-Array jobs share the tasks of one step among many processes:
-
-nextlong run my.yaml --before embed                    # once: the inputs of embed
-nextlong run my.yaml --only-step embed --tasks 3/64    # in each of 64 jobs: every 64th task, from the third on
-nextlong run my.yaml                                   # once: checks what they wrote, and resumes
-"""
+"""The commands that execute recipes: plan, run, with the options of array jobs, and sweep; and export of what they made."""
 
 from __future__ import annotations
 
