@@ -9,7 +9,6 @@ from __future__ import annotations
 import csv
 import io
 import json
-import re
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
@@ -19,7 +18,7 @@ from rich.console import Console
 from nextlong.errors import RunError
 from nextlong.picture import before_after
 from nextlong.report import tables
-from nextlong.report.page import cards, numbers
+from nextlong.report.page import cards, numbers, words
 from nextlong.runs.run import Run
 from nextlong.runs.run import Sequence as RunSequence
 from nextlong.runs.stats import Stats
@@ -124,33 +123,12 @@ def show_same(rows: Sequence[Mapping[str, Any]], keys: Sequence[str], console: C
 
 def _headings(runs: Sequence[str]) -> list[str]:
     """Return the heading of the names and of each data set; of variants named by settings only, their keys and their values."""
-    names = _short_names(runs)
+    names = words.short_names(runs)
     if any("=" not in setting for name in names for setting in name.split(",")):
         return ["", *(",\n".join(name.split(",")) for name in names)]
     settings = [dict(setting.split("=", 1) for setting in name.split(",")) for name in names]
     keys = list(dict.fromkeys(key for setting in settings for key in setting))
     return ["\n".join(keys), *("\n".join(setting.get(key, _NONE) for key in keys) for setting in settings)]
-
-
-def _short_names(runs: Sequence[str]) -> list[str]:
-    """Return the names of runs, RUN or RUN@VARIANT, without what all have in common."""
-    parts = [re.findall(r"[^/@]*[/@]?", run)[:-1] for run in runs]
-    shared = 0
-    while all(len(words) > shared + 1 and words[: shared + 1] == parts[0][: shared + 1] for words in parts):
-        shared += 1
-    return ["".join(words[shared:]) for words in parts]
-
-
-def labels(runs: Sequence[Run]) -> list[str]:
-    """Return what to call runs side by side: their methods, else what their names do not have in common."""
-    methods = [run.recipe.compose.method for run in runs]
-    if len(set(methods)) == len(runs):
-        return methods
-    settings = [name.split(",") for name in _short_names(list(map(str, runs)))]
-    common = set[str]()
-    if all("=" in one for each in settings for one in each):
-        common = common.union(settings[0]).intersection(*settings)
-    return [",".join(one for one in each if one not in common) or "without further settings" for each in settings]
 
 
 def text_of(value: str | float | None) -> str:
@@ -184,7 +162,7 @@ def svg(runs: Sequence[Run]) -> str:
     if not common:
         raise RunError("no document is in a sequence of every run; raise compose.sequences, or choose other runs")
     shown = max(common, key=lambda source_id: min(held[source_id][1] for held in holders))
-    sequences = {name: held[shown][0].spans for name, held in zip(labels(runs), holders, strict=True)}
+    sequences = {name: held[shown][0].spans for name, held in zip(words.labels(runs), holders, strict=True)}
     return before_after.comparison_svg(sequences, source_id=shown, tokens=lengths.pop())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from importlib.resources import files
@@ -204,3 +205,24 @@ def verdict(stats: Mapping[str, Any], *, is_stand_in: bool = False) -> Verdict:
         apart = f"{distance['p50']:,.0f} tokens apart (median)"
         reasons.append(f"Chunks that followed each other in their document are now {apart}.")
     return Verdict("good", decision, tuple(reasons), passed)
+
+
+def short_names(runs: Sequence[str]) -> list[str]:
+    """Return the names of runs, RUN or RUN@VARIANT, without what all have in common."""
+    parts = [re.findall(r"[^/@]*[/@]?", run)[:-1] for run in runs]
+    shared = 0
+    while all(len(words) > shared + 1 and words[: shared + 1] == parts[0][: shared + 1] for words in parts):
+        shared += 1
+    return ["".join(words[shared:]) for words in parts]
+
+
+def labels(runs: Sequence[Run]) -> list[str]:
+    """Return what to call runs side by side: their methods, else what their names do not have in common."""
+    methods = [run.recipe.compose.method for run in runs]
+    if len(set(methods)) == len(runs):
+        return methods
+    settings = [name.split(",") for name in short_names(list(map(str, runs)))]
+    common = set[str]()
+    if all("=" in one for each in settings for one in each):
+        common = common.union(settings[0]).intersection(*settings)
+    return [",".join(one for one in each if one not in common) or "without further settings" for each in settings]

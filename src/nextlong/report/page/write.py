@@ -24,7 +24,6 @@ from nextlong.engine import store
 from nextlong.errors import NextlongError
 from nextlong.picture import html, palette
 from nextlong.report import summary
-from nextlong.report.compare import labels
 from nextlong.report.page import cards, numbers, sequences, words
 from nextlong.runs import stats
 from nextlong.runs.run import Run
@@ -79,7 +78,7 @@ def page(runs: Sequence[Run]) -> str:
             f"a report shows at most {palette.RUNS} runs side by side, not {len(runs)}; name fewer, or use nextlong compare"
         )
     plain = [stats.measure(run).as_json() for run in runs]
-    names = labels(runs) if len(runs) > 1 else ["this run"]
+    names = words.labels(runs) if len(runs) > 1 else ["this run"]
     of = numbers.Numbers(plain, names)
     style, script = html.style(), html.script()
     of_style, of_script = (
