@@ -1,10 +1,7 @@
 """Lookup: read CHUNKS, DOCUMENTS and TOKENS, and look them up by id, one shard at a time.
 
-In:  ids in any order, with repeats, and the shard files that they lie in.
-Out: arrays aligned with the ids, so that memory does not grow with the corpus.
-
-`sample_texts` are a random part of all chunks, the same whatever the shards and the order of files. Flat `.npy` files are
-written piece by piece (`write_header`) and opened again and again (`opened`).
+Ids come in any order, with repeats; arrays aligned with them come out, so that memory does not grow with the corpus. Flat
+`.npy` files are written piece by piece (`write_header`) and opened again and again (`opened`).
 """
 
 from __future__ import annotations
@@ -141,8 +138,8 @@ def vectors(ids: _Ids, paths: Sequence[Path]) -> NDArray[np.float32]:
 class _ChunkTexts(NamedTuple):
     """The chunks of one record batch of documents; n of them, in row order."""
 
-    rows: NDArray[np.int64]  # (n,) chunk rows within the shard
-    doc_rows: NDArray[np.int64]  # (n,) document rows within the shard
+    rows: _Ids  # (n,) chunk rows within the shard
+    doc_rows: _Ids  # (n,) document rows within the shard
     texts: list[str]
 
 
